@@ -2,6 +2,7 @@
 
 use bytes::Bytes;
 use lattice_session::event::{Event, Report};
+use lattice_session::settings::TerminalSize;
 use pmi_core::ids::NodeIndex;
 
 use crate::updates::StartProgress;
@@ -26,6 +27,8 @@ pub(crate) enum ToLaunch {
     StdinEnd,
     /// The ranks are to get this signal.
     Signal(i32),
+    /// The client's terminal has this size now.
+    ResizeTerminal(TerminalSize),
     /// The launch is to end in order, because of this signal.
     End(i32),
     /// The launch is to end at once, because of this signal.

@@ -52,6 +52,7 @@ pub mod request;
 mod signal_forwarder;
 mod stdin;
 mod table;
+mod terminal;
 mod trace;
 mod updates;
 mod usage;

@@ -4,9 +4,11 @@ use std::ffi::{OsStr, OsString};
 use std::io::{self, IsTerminal};
 use std::path::PathBuf;
 
+use lattice_session::settings::TerminalSize;
 use nix::unistd::gethostname;
 
 use crate::limits::Limits;
+use crate::terminal;
 
 /// Facts about this machine and this process.
 #[derive(Clone, Debug)]
@@ -21,6 +23,8 @@ pub struct Machine {
     pub limits: Limits,
     /// True if standard output is a terminal.
     pub watched: bool,
+    /// Size of the terminal of this process, if it has one.
+    pub terminal: Option<TerminalSize>,
 }
 
 /// Failure to read the facts about this machine.
@@ -57,6 +61,7 @@ impl Machine {
             environment: std::env::vars_os().collect(),
             limits: Limits::of_this_process(),
             watched: io::stdout().is_terminal(),
+            terminal: terminal::size(),
         })
     }
 

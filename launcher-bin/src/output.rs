@@ -150,6 +150,11 @@ impl Renderer {
         while self.interrupts.try_recv().is_ok() {}
     }
 
+    /// From now on our terminal shows what it is sent as it is, because a rank's terminal has prepared it.
+    pub(crate) fn write_to_raw_terminal(&mut self) {
+        self.targets.write_to_raw_terminal();
+    }
+
     /// Says what is about to start.
     pub(crate) async fn open(&mut self, launch: &PreparedLaunch) {
         let now = Instant::now();

@@ -101,7 +101,7 @@ impl PreparedLaunch {
     /// Refuses files for standard input that are not readable under the name that each rank opens.
     fn check_input(&self) -> Result<(), RequestError> {
         match &self.placed.settings.stdin {
-            StdinTarget::None | StdinTarget::Rank(_) | StdinTarget::All => Ok(()),
+            StdinTarget::None | StdinTarget::Rank(_) | StdinTarget::All | StdinTarget::Terminal(_) => Ok(()),
             StdinTarget::File(template) => {
                 let names: HashSet<PathBuf> = self.ranks.iter().map(|row| self.fill(template, row)).collect();
                 names.iter().try_for_each(|name| check_input_file(name))

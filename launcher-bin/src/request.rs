@@ -12,7 +12,7 @@ mod presets;
 mod user_tables;
 
 use std::num::NonZeroU32;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use lattice_session::request::{
@@ -134,14 +134,14 @@ impl LaunchCommand {
             pmi_trace: args.pmi.pmi_trace.is_some(),
             slurm_environment: args.pmi.slurm_env,
             cpu_bind: binding::binding(&args.placement),
-            stdin: stdin(&args.streams.stdin, &machine.directory, ownership),
+            stdin: stdin(&args.streams, machine, ownership),
             failed_ranks: match args.failures.kill_on_bad_exit {
                 KillOnBadExit::Yes => FailedRanks::EndLaunch,
                 KillOnBadExit::No => FailedRanks::AreBorne,
             },
             lost_nodes: if args.failures.no_kill { LostNodes::AreBorne } else { LostNodes::EndLaunch },
             timeouts: Timeouts {
-                prompt: (machine.watched && !args.streams.json).then_some(PROMPT),
+                prompt: (machine.watched && !args.streams.json && !args.streams.pty).then_some(PROMPT),
                 ..timeouts(&args.time)?
             },
         };
@@ -240,9 +240,12 @@ fn program_request(program: &ProgramArgs, machine: &Machine) -> Result<ProgramRe
 }
 
 /// Source of standard input; a detached launch has nobody to give it any, so its ranks do not wait for it.
-fn stdin(stdin: &Stdin, directory: &Path, ownership: Ownership) -> StdinTarget {
-    match (stdin, ownership) {
-        (Stdin::File(_, template), _) => StdinTarget::File(template.clone().below(directory.as_os_str())),
+fn stdin(args: &StreamArgs, machine: &Machine, ownership: Ownership) -> StdinTarget {
+    if args.pty {
+        return StdinTarget::Terminal(machine.terminal.unwrap_or_default());
+    }
+    match (&args.stdin, ownership) {
+        (Stdin::File(_, template), _) => StdinTarget::File(template.clone().below(machine.directory.as_os_str())),
         (Stdin::Rank(rank), Ownership::Client) => StdinTarget::Rank(Rank(*rank)),
         (Stdin::All, Ownership::Client) => StdinTarget::All,
         (Stdin::None, _) | (Stdin::Rank(_) | Stdin::All, Ownership::Detached) => StdinTarget::None,

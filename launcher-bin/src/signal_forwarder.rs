@@ -4,6 +4,7 @@
 //! SIGINT, SIGTERM, SIGHUP   the first ends the launch in order, the second at once
 //! SIGTSTP (Ctrl-Z)          stops the ranks, then this process; SIGCONT continues all
 //! QUIT, USR1, USR2, ...     forwarded to the ranks
+//! SIGWINCH                  where rank 0 has a terminal, gives that the size of ours
 //! output closed             ends the launch in order, as SIGPIPE ends a program
 //! ```
 //!
@@ -25,6 +26,7 @@ use tokio::sync::{Notify, mpsc, watch};
 use tokio::time::{Instant, sleep, timeout};
 
 use self::pending::{Command, Pending};
+use crate::terminal::{self, RawTerminal};
 
 /// The signals that end a launch.
 const ENDING: [Signal; 3] = [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP];
@@ -67,6 +69,16 @@ pub(crate) struct SignalForwarder {
     abandon: watch::Sender<bool>,
     location: RankLocation,
     phase: Phase,
+    terminal: OurTerminal,
+}
+
+/// Relation of our terminal to one of a rank.
+#[derive(Debug)]
+enum OurTerminal {
+    /// No rank has one.
+    Ours,
+    /// That of rank 0 has the size of ours; and where ours is our standard input, it is raw.
+    Mirrored(Option<RawTerminal>),
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -110,8 +122,15 @@ impl SignalForwarder {
         let (abandon, abandoned) = watch::channel(false);
         let hung_up = Arc::new(Notify::new());
         let handles = Handles { control: commands, interrupts: interrupted, hung_up: Arc::clone(&hung_up), abandoned };
-        let (pending, phase) = (Pending::default(), Phase::Running);
-        (Self { signals, control, pending, hung_up, interrupts, abandon, location, phase }, handles)
+        let (pending, phase, terminal) = (Pending::default(), Phase::Running, OurTerminal::Ours);
+        (Self { signals, control, pending, hung_up, interrupts, abandon, location, phase, terminal }, handles)
+    }
+
+    /// From now on the terminal of rank 0 has the size of ours, which is `raw` where it is our standard input.
+    pub(crate) fn mirror_terminal(&mut self, raw: Option<RawTerminal>) {
+        self.terminal = OurTerminal::Mirrored(raw);
+        // It may have changed since the launch was asked for.
+        self.pass_on_size();
     }
 
     /// Forwards signals for as long as it is polled.
@@ -148,7 +167,27 @@ impl SignalForwarder {
                 }
             }
             (Signal::SIGTSTP, _) => self.stop().await,
+            (Signal::SIGWINCH, _) if matches!(self.terminal, OurTerminal::Mirrored(_)) => self.pass_on_size(),
+            (Signal::SIGCONT, _) => {
+                self.pending.push(Command::Signal(Signal::SIGCONT as i32));
+                self.take_terminal_back();
+            }
             (signal, _) => self.pending.push(Command::Signal(signal as i32)),
+        }
+    }
+
+    fn pass_on_size(&mut self) {
+        if let Some(size) = terminal::size() {
+            self.pending.push(Command::ResizeTerminal(size));
+        }
+    }
+
+    /// We were stopped, and a shell had the terminal meanwhile.
+    fn take_terminal_back(&mut self) {
+        if let OurTerminal::Mirrored(raw) = &self.terminal {
+            // One that is gone tells by the end of its input.
+            let _ = raw.as_ref().map_or(Ok(()), RawTerminal::enter);
+            self.pass_on_size();
         }
     }
 
@@ -174,6 +213,9 @@ impl SignalForwarder {
         let _ = timeout(STOPPING, taken).await;
         if self.location == RankLocation::Cluster {
             sleep(STOPPING).await;
+        }
+        if let OurTerminal::Mirrored(Some(raw)) = &self.terminal {
+            raw.leave();
         }
         // Cannot fail: SIGSTOP is a signal, and a process may signal itself.
         let _ = raise(Signal::SIGSTOP);

@@ -15,9 +15,11 @@ use lattice_session::settings::StdinTarget;
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::{SigSet, Signal};
-use nix::unistd::{getpgrp, isatty, read, tcgetpgrp};
+use nix::unistd::{isatty, read};
 use tokio::runtime::Handle;
 use tokio::sync::mpsc;
+
+use crate::terminal::is_background;
 
 /// Bytes that are read at once.
 const PIECE: usize = 64 << 10;
@@ -35,7 +37,7 @@ pub(crate) fn source(target: &StdinTarget) -> io::Result<StdinSource> {
             let input = io::stdin().as_fd().try_clone_to_owned()?;
             if is_terminal(&input) { stream(input).map(StdinSource::Stream) } else { Ok(StdinSource::Direct(input)) }
         }
-        StdinTarget::All => pieces().map(StdinSource::Stream),
+        StdinTarget::All | StdinTarget::Terminal(_) => pieces().map(StdinSource::Stream),
     }
 }
 
@@ -96,11 +98,6 @@ fn wait_for_foreground(input: &OwnedFd) {
     while is_background(input) {
         thread::sleep(FOREGROUND_CHECK);
     }
-}
-
-/// True if `input` is our terminal, and another process group has it.
-fn is_background(input: &OwnedFd) -> bool {
-    tcgetpgrp(input).is_ok_and(|foreground| foreground != getpgrp())
 }
 
 fn wait_until_readable(input: &OwnedFd) -> io::Result<()> {

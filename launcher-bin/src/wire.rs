@@ -29,6 +29,7 @@ pub(crate) fn encode(message: ToLaunch) -> proto::AttachRequest {
         ToLaunch::Stdin(bytes) => Request::Stdin(bytes),
         ToLaunch::StdinEnd => Request::StdinEnd(proto::Nothing {}),
         ToLaunch::Signal(signal) => Request::Signal(signal),
+        ToLaunch::ResizeTerminal(size) => Request::ResizeTerminal(wire::terminal::encode_size(size)),
         ToLaunch::End(signal) => Request::End(signal),
         ToLaunch::Kill(signal) => Request::Kill(signal),
     };
@@ -87,6 +88,7 @@ fn decode_report(complete: proto::LaunchCompleteNotification) -> Result<Report, 
 #[cfg(test)]
 mod tests {
     use bytes::Bytes;
+    use lattice_session::settings::TerminalSize;
     use proto::node_event::What as Node;
 
     use super::*;
@@ -121,6 +123,9 @@ mod tests {
         check(ToLaunch::Stdin(Bytes::from_static(b"x")), Request::Stdin("x".into()));
         check(ToLaunch::StdinEnd, Request::StdinEnd(proto::Nothing {}));
         check(ToLaunch::Signal(10), Request::Signal(10));
+        let size = TerminalSize { rows: 3, columns: 70 };
+        let message = proto::TerminalSize { rows: 3, columns: 70 };
+        check(ToLaunch::ResizeTerminal(size), Request::ResizeTerminal(message));
         check(ToLaunch::End(2), Request::End(2));
         check(ToLaunch::Kill(2), Request::Kill(2));
     }

@@ -103,7 +103,6 @@ fn a_line_that_is_not_understood_runs_nothing_and_does_not_look_like_success() {
         ("launch -host elsewhere echo x", "elsewhere is not this machine"),
         ("launch -genv A 1 echo x", "tip: type --env NAME=VALUE"),
         ("launch --timeout 10:00 echo x", "not a duration"),
-        ("launch --pty bash", "tip: leave it out: ranks have no terminal here"),
         ("launch --cpus-per-task=0 echo x", "invalid value '0' for '--cpus-per-task <N>'"),
         ("launch --cpus-per-task=60000 echo x", "let them share with --overcommit"),
         ("launch --bind-to core echo x", "tip: type --cpu-bind=none|threads|cores"),
@@ -114,7 +113,6 @@ fn a_line_that_is_not_understood_runs_nothing_and_does_not_look_like_success() {
         ("scancel x", "tip: did you mean: lattice cancel"),
         ("mpiexec -N 2 echo x", "tip: -N is the number of ranks for MPICH"),
         ("mpiexec --magic echo x", "mpiexec has no flag '--magic' here"),
-        ("srun --pty bash", "tip: leave it out: ranks have no terminal here"),
         ("srun -N 2 echo x", "--nodes needs the nodes of an allocation"),
     ] {
         let (code, stdout, stderr) = typed(&words(line));

@@ -38,6 +38,8 @@ pub enum Step {
     ParentDeathSignal,
     /// Putting the standard streams in place.
     StandardStreams,
+    /// Making its pseudo-terminal the controlling one.
+    ControllingTerminal,
     /// Putting the PMI socket in place.
     PmiSocket,
     /// Putting the job's memory in place.
@@ -62,6 +64,7 @@ impl fmt::Display for Step {
             Self::ProcessGroup => "become the leader of a process group",
             Self::ParentDeathSignal => "ask to be killed when the launcher dies",
             Self::StandardStreams => "put the standard streams in place",
+            Self::ControllingTerminal => "make its pseudo-terminal the controlling one",
             Self::PmiSocket => "put the PMI socket in place",
             Self::JobMemory => "put the job's memory in place",
             Self::CloseOthers => "close the launcher's descriptors",
@@ -114,6 +117,8 @@ pub(crate) enum Group {
     /// The only one of a session of its own, which has no terminal. In the launcher's session it would be a background job of the
     /// launcher's terminal, and whatever asks a terminal for something (`bash -i`, a password) would be stopped without a word.
     InItsOwnSession,
+    /// The first one of a session of its own, whose terminal is the rank's standard input.
+    OnItsTerminal,
 }
 
 impl Group {
@@ -170,7 +175,7 @@ impl ChildSetup<'_> {
         let myself = Pid::from_raw(0);
         match self.group {
             Group::InOurSession => setpgid(myself, myself),
-            Group::InItsOwnSession => setsid().map(drop),
+            Group::InItsOwnSession | Group::OnItsTerminal => setsid().map(drop),
         }
         .map_err(at(Step::ProcessGroup))?;
         self.tie_to_parent()?;
@@ -201,6 +206,11 @@ impl ChildSetup<'_> {
         let job_memory = self.job_memory.map(above_targets).transpose()?;
         for (source, target) in streams.into_iter().zip(0..) {
             place(source, target, Step::StandardStreams)?;
+        }
+        if self.group == Group::OnItsTerminal {
+            // SAFETY: the call takes integers: standard input, and that nobody is to lose this terminal to us.
+            let taken = unsafe { libc::ioctl(0, libc::TIOCSCTTY, 0) };
+            Errno::result(taken).map_err(at(Step::ControllingTerminal))?;
         }
         // All between and behind the targets is closed.
         let mut first_other = 3;

@@ -10,8 +10,8 @@
 //! ```
 //!
 //! No event loop: what is to be waited for is handed out as a descriptor (the feature `tokio` adds one wait). A rank is tied to
-//! its launcher; it leads a process group of its own without a terminal, has no descriptors but 0, 1, 2, [`PMI_FD`] and [`JOB_MEMORY_FD`], default signal
-//! actions and no blocked signals. Needs Linux 5.9 (`close_range`).
+//! its launcher; it leads a process group of its own without a terminal, unless it is given one of its own, has no descriptors but 0, 1, 2,
+//! [`PMI_FD`] and [`JOB_MEMORY_FD`], default signal actions and no blocked signals. Needs Linux 5.9 (`close_range`).
 
 mod account;
 mod arguments;
@@ -46,6 +46,7 @@ mod start;
 mod stdio;
 mod sweep;
 mod syscalls;
+mod terminal;
 
 pub use account::{Account, AccountError, BecomeError, BecomeStep, Privileges, become_user};
 pub use arguments::{ArgumentError, Arguments};
@@ -76,3 +77,4 @@ pub use spawner::Spawner;
 pub use start::{RankCommand, StartError};
 pub use stdio::{JOB_MEMORY_FD, PMI_FD, Stdio, pmi_socket};
 pub use sweep::{Orphans, SweepScope, Swept, become_subreaper, nothing_to_sweep, reap_adopted, sweep, sweep_group};
+pub use terminal::{Terminal, TerminalSize};

@@ -10,6 +10,7 @@ use pmi_core::ids::Rank;
 
 use crate::exit::RankExit;
 use crate::syscalls::{self, Child};
+use crate::terminal::Terminal;
 
 /// A started rank.
 ///
@@ -27,6 +28,8 @@ pub struct RankProcess {
     pub stdout: Option<OwnedFd>,
     /// The reading end of a pipe from the rank's stderr, nonblocking, if one was asked for.
     pub stderr: Option<OwnedFd>,
+    /// The driving end of the rank's pseudo-terminal, if one was asked for.
+    pub terminal: Option<Terminal>,
     pid: Pid,
     pidfd: OwnedFd,
     /// Locked while the process is reaped, and while its number is used: until it is reaped the number is its own.
@@ -35,7 +38,17 @@ pub struct RankProcess {
 
 impl RankProcess {
     pub(crate) fn new(rank: Rank, pid: Pid, pidfd: OwnedFd) -> Self {
-        Self { rank, pmi: None, stdin: None, stdout: None, stderr: None, pid, pidfd, exit: Mutex::new(None) }
+        Self {
+            rank,
+            pmi: None,
+            stdin: None,
+            stdout: None,
+            stderr: None,
+            terminal: None,
+            pid,
+            pidfd,
+            exit: Mutex::new(None),
+        }
     }
 
     /// The number of the process, and of the process group that it leads.

@@ -1,4 +1,4 @@
-//! Waiting in a tokio runtime: for the end of a rank, and for news of a fork server.
+//! Waiting in a tokio runtime: for the end of a rank, for its terminal, and for news of a fork server.
 
 #![expect(unsafe_code, reason = "registering a borrowed descriptor")]
 
@@ -11,6 +11,7 @@ use tokio::io::unix::AsyncFd;
 use crate::descriptor_socket::{DescriptorSocket, Passed};
 use crate::fork_server::ForkServer;
 use crate::process::RankProcess;
+use crate::terminal::Terminal;
 
 impl RankProcess {
     /// Waits until the rank has ended; [`RankProcess::try_wait`] tells how, then.
@@ -23,6 +24,17 @@ impl RankProcess {
         let pidfd = unsafe { AsyncFd::register_with_interest(self.as_fd(), Interest::READABLE)? };
         pidfd.readable().await?.retain_ready();
         Ok(())
+    }
+}
+
+impl Terminal {
+    /// The terminal, which the runtime watches from now on: its output, and room for input.
+    ///
+    /// # Errors
+    /// Fails when the runtime cannot watch another descriptor.
+    pub fn watched(self) -> io::Result<AsyncFd<Self>> {
+        // SAFETY: a terminal owns its descriptor, gives it to nobody, and moves into what watches it.
+        unsafe { AsyncFd::register(self) }.map_err(Into::into)
     }
 }
 

@@ -20,8 +20,9 @@ use crate::limits::Limit;
 use crate::process::RankProcess;
 use crate::program::Program;
 use crate::stack::ChildStack;
-use crate::stdio::{Direction, Ends, Stdio};
+use crate::stdio::{Direction, Ends, StandardStreams, Stdio};
 use crate::syscalls::{self, Child};
+use crate::terminal::{Terminal, TerminalSize};
 
 /// Description of a rank to be started.
 #[derive(Clone, Debug)]
@@ -42,6 +43,8 @@ pub struct RankCommand {
     pub stdout: Stdio,
     /// Standard error.
     pub stderr: Stdio,
+    /// Size of a pseudo-terminal that takes the place of all three, and that controls the rank; `None` for no terminal.
+    pub terminal: Option<TerminalSize>,
     /// True for a rank with a PMI socket, as descriptor [`crate::PMI_FD`].
     pub pmi: bool,
     /// Memory of the job, as descriptor [`crate::JOB_MEMORY_FD`].
@@ -66,6 +69,7 @@ impl RankCommand {
             stdin: Stdio::Null,
             stdout: Stdio::Null,
             stderr: Stdio::Null,
+            terminal: None,
             pmi: true,
             job_memory: None,
             cpus: None,
@@ -152,9 +156,7 @@ pub(crate) fn start(
 ) -> Result<RankProcess, StartError> {
     let rank = command.rank;
     let missing = |what| move |errno| StartError::Descriptors { rank, what, errno };
-    let stdin = Ends::of_stream(&command.stdin, null, Direction::Input).map_err(missing("stdin"))?;
-    let stdout = Ends::of_stream(&command.stdout, null, Direction::Output).map_err(missing("stdout"))?;
-    let stderr = Ends::of_stream(&command.stderr, null, Direction::Output).map_err(missing("stderr"))?;
+    let streams = standard_streams(command, null)?;
     let pmi = command.pmi.then(Ends::of_pmi).transpose().map_err(missing("PMI socket"))?;
     let directory = command.directory.as_ref().map(|path| CString::new(path.as_os_str().as_bytes())).transpose();
     let directory = directory.map_err(|_| step_error(command, Step::Directory, Errno::EINVAL))?;
@@ -162,9 +164,9 @@ pub(crate) fn start(
     let argv = command.arguments.pointers();
     let envp = command.environment.pointers();
     let setup = ChildSetup {
-        group: Group::of_ranks(),
+        group: if command.terminal.is_some() { Group::OnItsTerminal } else { Group::of_ranks() },
         parent: getpid(),
-        streams: [stdin.rank_fd(), stdout.rank_fd(), stderr.rank_fd()],
+        streams: streams.rank_fds(),
         pmi: pmi.as_ref().map(Ends::rank_fd),
         job_memory: command.job_memory.as_ref().map(AsRawFd::as_raw_fd),
         directory: directory.as_deref(),
@@ -183,11 +185,23 @@ pub(crate) fn start(
         return Err(step_error(command, failure.step, failure.errno));
     }
     let mut process = RankProcess::new(rank, pid, pidfd);
-    process.stdin = stdin.ours;
-    process.stdout = stdout.ours;
-    process.stderr = stderr.ours;
+    streams.hand_over(&mut process);
     process.pmi = pmi.and_then(|ends| ends.ours);
     Ok(process)
+}
+
+fn standard_streams(command: &RankCommand, null: &Arc<OwnedFd>) -> Result<StandardStreams, StartError> {
+    let rank = command.rank;
+    let missing = |what| move |errno| StartError::Descriptors { rank, what, errno };
+    if let Some(size) = command.terminal {
+        let (ours, rank) = Terminal::open(size).map_err(missing("pseudo-terminal"))?;
+        return Ok(StandardStreams::Terminal { rank, ours });
+    }
+    Ok(StandardStreams::Apart {
+        stdin: Ends::of_stream(&command.stdin, null, Direction::Input).map_err(missing("stdin"))?,
+        stdout: Ends::of_stream(&command.stdout, null, Direction::Output).map_err(missing("stdout"))?,
+        stderr: Ends::of_stream(&command.stderr, null, Direction::Output).map_err(missing("stderr"))?,
+    })
 }
 
 fn step_error(command: &RankCommand, step: Step, errno: Errno) -> StartError {

@@ -9,6 +9,9 @@ use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, socketpair};
 use nix::unistd::pipe2;
 
+use crate::process::RankProcess;
+use crate::terminal::Terminal;
+
 /// The number of the PMI socket in every rank, and so the value of `PMI_FD`.
 ///
 /// Above the numbers of one digit: shell scripts between launcher and MPI program use those for redirections of
@@ -26,7 +29,7 @@ pub enum Stdio {
     Null,
     /// To a pipe, whose other end the launcher gets.
     Pipe,
-    /// To an open file, which ranks may share. A terminal is a file as any other: ranks have no controlling terminal.
+    /// To an open file, which ranks may share. A terminal is a file as any other: it does not control the rank.
     Fd(Arc<OwnedFd>),
 }
 
@@ -90,6 +93,36 @@ impl Ends {
         match &self.rank {
             RankEnd::Shared(fd) => fd.as_raw_fd(),
             RankEnd::Own(fd) => fd.as_raw_fd(),
+        }
+    }
+}
+
+/// The three standard streams of a rank that is being started.
+pub(crate) enum StandardStreams {
+    /// Each by itself.
+    Apart { stdin: Ends, stdout: Ends, stderr: Ends },
+    /// One terminal.
+    Terminal { rank: OwnedFd, ours: Terminal },
+}
+
+impl StandardStreams {
+    /// The numbers of the rank's ends in this process.
+    pub(crate) fn rank_fds(&self) -> [RawFd; 3] {
+        match self {
+            Self::Apart { stdin, stdout, stderr } => [stdin.rank_fd(), stdout.rank_fd(), stderr.rank_fd()],
+            Self::Terminal { rank, .. } => [rank.as_raw_fd(); 3],
+        }
+    }
+
+    /// Leaves our ends to the process, and closes the rank's.
+    pub(crate) fn hand_over(self, process: &mut RankProcess) {
+        match self {
+            Self::Apart { stdin, stdout, stderr } => {
+                process.stdin = stdin.ours;
+                process.stdout = stdout.ours;
+                process.stderr = stderr.ours;
+            }
+            Self::Terminal { ours, .. } => process.terminal = Some(ours),
         }
     }
 }

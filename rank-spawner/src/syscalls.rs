@@ -4,12 +4,14 @@
 
 use std::ffi::{c_int, c_ulong};
 use std::mem;
-use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::ptr;
 
 use nix::errno::Errno;
+use nix::fcntl::{OFlag, open};
 use nix::libc;
 use nix::sys::signal::Signal;
+use nix::sys::stat::Mode;
 use nix::unistd::Pid;
 
 use crate::exit::RankExit;
@@ -66,6 +68,42 @@ pub(crate) fn receive_packet(socket: BorrowedFd<'_>, bytes: &mut [u8]) -> nix::R
     // SAFETY: the kernel has just made these descriptors for this message, so nobody else owns them.
     let descriptors = numbers.map(|fd| unsafe { OwnedFd::from_raw_fd(fd) }).collect();
     Ok(Packet { len: len as usize, descriptors })
+}
+
+/// A new pseudo-terminal: the end that drives it, which does not block, and the terminal itself (Linux 4.13). Both are close-on-exec, and
+/// neither becomes the controlling terminal of this process.
+pub(crate) fn open_terminal() -> nix::Result<(OwnedFd, OwnedFd)> {
+    let flags = OFlag::O_RDWR | OFlag::O_NOCTTY | OFlag::O_CLOEXEC;
+    let driver = open(c"/dev/ptmx", flags | OFlag::O_NONBLOCK, Mode::empty())?;
+    let unlocked: c_int = 0;
+    // SAFETY: the kernel reads one integer, which outlives the call.
+    Errno::result(unsafe { libc::ioctl(driver.as_raw_fd(), libc::TIOCSPTLCK, &raw const unlocked) })?;
+    let terminal = terminal_of(driver.as_fd())?;
+    Ok((driver, terminal))
+}
+
+/// The terminal that `driver` drives, opened once more: by the descriptor, as its name may belong to another file system here.
+pub(crate) fn terminal_of(driver: BorrowedFd<'_>) -> nix::Result<OwnedFd> {
+    let flags = OFlag::O_RDWR | OFlag::O_NOCTTY | OFlag::O_CLOEXEC;
+    // SAFETY: the call takes an integer and touches no memory of ours.
+    let terminal = Errno::result(unsafe { libc::ioctl(driver.as_raw_fd(), libc::TIOCGPTPEER, flags.bits()) })?;
+    // SAFETY: the kernel has just made this descriptor, so nobody else owns it.
+    Ok(unsafe { OwnedFd::from_raw_fd(terminal) })
+}
+
+/// Rows and columns of a terminal.
+pub(crate) fn terminal_size(terminal: BorrowedFd<'_>) -> nix::Result<(u16, u16)> {
+    let mut size = libc::winsize { ws_row: 0, ws_col: 0, ws_xpixel: 0, ws_ypixel: 0 };
+    // SAFETY: the kernel writes to `size`, which is ours and of the type that it fills.
+    Errno::result(unsafe { libc::ioctl(terminal.as_raw_fd(), libc::TIOCGWINSZ, &raw mut size) })?;
+    Ok((size.ws_row, size.ws_col))
+}
+
+/// Sets rows and columns of a terminal.
+pub(crate) fn set_terminal_size(terminal: BorrowedFd<'_>, (rows, columns): (u16, u16)) -> nix::Result<()> {
+    let size = libc::winsize { ws_row: rows, ws_col: columns, ws_xpixel: 0, ws_ypixel: 0 };
+    // SAFETY: the kernel reads `size`, which outlives the call.
+    Errno::result(unsafe { libc::ioctl(terminal.as_raw_fd(), libc::TIOCSWINSZ, &raw const size) }).map(drop)
 }
 
 /// Child to be waited for.
@@ -173,7 +211,6 @@ pub(crate) fn keep_ended_children() -> nix::Result<()> {
 #[cfg(test)]
 mod tests {
     use std::io::IoSlice;
-    use std::os::fd::AsFd;
     use std::process::Command;
 
     use nix::sys::socket::{AddressFamily, ControlMessage, MsgFlags, SockFlag, SockType, sendmsg, socketpair};

@@ -82,7 +82,7 @@ pub struct RankProgress {
 
 /// A piece of a rank's output.
 ///
-/// Pieces are cut at line ends. Only where a line is longer than a piece may be, or where the rank paused in the middle of
+/// Pieces are cut at line ends, but for those of a terminal, which are passed on as they come. Only where a line is longer than a piece may be, or where the rank paused in the middle of
 /// a line that somebody may be waiting for (a prompt), a piece ends without a line end; the next piece of that rank and
 /// stream continues the line.
 #[derive(Clone, Debug, PartialEq, Eq)]

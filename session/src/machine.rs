@@ -284,6 +284,7 @@ impl SessionMachine {
                     self.disown(job, "the job was ended, as it was not started on all nodes");
                 }
             }
+            Control::ResizeTerminal(size) => self.effects.push_back(Effect::ResizeTerminal(size)),
             Control::AskProgress(question) => self.effects.push_back(Effect::Look(Look::Progress { question })),
             Control::Deaths(deaths) => self.on_deaths(&deaths),
             Control::LookAtStacks(ranks) => self.look_at_late_ranks(&ranks, now),

@@ -21,7 +21,7 @@ use crate::cause::StartClass;
 use crate::fabric::NodeFabric;
 use crate::rank_values::{self, RankFacts};
 use crate::session_io::StdinSource;
-use crate::settings::StdinTarget;
+use crate::settings::{StdinTarget, TerminalSize};
 use crate::spec::{AppSpec, SessionSpec};
 use crate::template::Place;
 
@@ -147,6 +147,7 @@ impl LaunchContext<'_> {
             let mut command = RankCommand::new(rank, prepared.program.clone(), prepared.arguments.clone(), environment);
             command.directory = Some(prepared.directory.clone());
             command.stdin = self.stdin(rank, local, stdin, direct.as_ref())?;
+            command.terminal = self.terminal(rank);
             command.stdout = Stdio::Pipe;
             command.stderr = Stdio::Pipe;
             command.pmi = self.spec.settings.pmi.family.has_pmi() && self.entrances.port.is_none();
@@ -284,6 +285,14 @@ impl LaunchContext<'_> {
         variables
     }
 
+    /// Size of the terminal that takes the place of the rank's three streams.
+    fn terminal(&self, rank: Rank) -> Option<TerminalSize> {
+        match self.spec.settings.stdin {
+            StdinTarget::Terminal(size) if rank == Rank(0) => Some(size),
+            _ => None,
+        }
+    }
+
     fn stdin(
         &self,
         rank: Rank,
@@ -299,9 +308,8 @@ impl LaunchContext<'_> {
                 let file = File::open(&path).map_err(|source| PlanError::Stdin { rank, path, source })?;
                 return Ok(Stdio::Fd(Arc::new(file.into())));
             }
-            StdinTarget::None => false,
             StdinTarget::All => true,
-            StdinTarget::Rank(reader) => *reader == rank,
+            target => target.one_reader() == Some(rank),
         };
         Ok(match (source, direct) {
             (_, Some(fd)) if reads => Stdio::Fd(Arc::clone(fd)),

@@ -25,6 +25,7 @@ mod shared_memory;
 mod start;
 mod stdin;
 mod sweep;
+mod terminal;
 mod usage;
 
 use std::collections::{HashMap, VecDeque};
@@ -32,9 +33,10 @@ use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::time::Duration;
 
+use pmi_core::ids::Rank;
 use pmi_core::server::EndReason;
 use pmix_core::driver::Said;
-use rank_spawner::{RankCommand, RankExit, RankProcess, call_stacks};
+use rank_spawner::{RankCommand, RankExit, RankProcess, Terminal, call_stacks};
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
@@ -48,6 +50,7 @@ use self::services::{SpawnCall, SpawnReply};
 use self::start::{ProcessNews, Processes, Start, Streams};
 use self::stdin::StdinFeed;
 use self::sweep::Leftovers;
+use self::terminal::RankTerminal;
 use crate::event::{Event, Output, Report, Stream};
 use crate::machine::effect::{Effect, StackLook};
 use crate::machine::jobs::{JobNumber, SpawnTicket};
@@ -286,6 +289,11 @@ impl Runner {
                         processes.signal(signal, &slots);
                     }
                 }
+                Effect::ResizeTerminal(size) => {
+                    if let Some(processes) = &mut self.processes {
+                        processes.resize_terminal(size);
+                    }
+                }
                 Effect::LookAtStacks { look, slots, until } => self.look_at_stacks(look, slots, until),
                 Effect::AnnounceDeaths { job, deaths } => self.announce_deaths(job, &deaths),
                 Effect::Report(event) => self.outbox.push_back(event),
@@ -319,7 +327,7 @@ impl Runner {
         processes.adopt(slot, process);
         let outputs = [(Stream::Stdout, streams.stdout), (Stream::Stderr, streams.stderr)];
         let outputs: Vec<_> = outputs.into_iter().filter_map(|(stream, pipe)| Some((stream, pipe?))).collect();
-        self.machine.on_started(slot, pid, outputs.len(), now);
+        self.machine.on_started(slot, pid, outputs.len() + usize::from(streams.terminal.is_some()), now);
         let (job, local) = (self.machine.ranks().get(slot).job, self.machine.ranks().get(slot).local);
         if let Some(socket) = streams.pmi
             && let Err(error) = self.servers.connect(job, local, UnixStream::from(socket))
@@ -328,6 +336,9 @@ impl Runner {
         }
         if let Some(pipe) = streams.stdin {
             self.stdin.add_reader(rank, pipe);
+        }
+        if let Some(terminal) = streams.terminal {
+            self.serve_terminal(slot, rank, terminal);
         }
         for (stream, pipe) in outputs {
             let events = self.io.events.clone();
@@ -338,6 +349,27 @@ impl Runner {
                 slot
             });
         }
+    }
+
+    /// Serves the terminal of a rank: its output, its input, its size.
+    fn serve_terminal(&mut self, slot: SlotId, rank: Rank, terminal: Terminal) {
+        let terminal = match RankTerminal::new(terminal) {
+            Ok(terminal) => Arc::new(terminal),
+            Err(error) => {
+                let reason = format!("rank {rank}: cannot watch its terminal: {error}");
+                self.machine.on_output_end(slot);
+                return self.machine.on_not_served(slot, reason, Instant::now().into_std());
+            }
+        };
+        if let Some(processes) = &mut self.processes {
+            processes.add_terminal(Arc::clone(&terminal));
+        }
+        self.stdin.add_terminal(rank, Arc::clone(&terminal));
+        let (events, stop) = (self.io.events.clone(), self.outputs.stop.subscribe());
+        self.outputs.pumps.spawn(async move {
+            terminal.pump(rank, events, stop).await;
+            slot
+        });
     }
 
     fn look_at_stacks(&mut self, look: StackLook, slots: Vec<SlotId>, until: std::time::Instant) {

@@ -11,7 +11,7 @@ use pmi_core::fence::{Fence, LocalFence};
 use pmi_core::ids::{JobId, NodeIndex};
 use pmi_core::job::Job;
 use pmi_core::services::Services;
-use rank_spawner::{Keeper, LaunchTag, OwnCgroup};
+use rank_spawner::{Keeper, LaunchTag, OwnCgroup, TerminalSize};
 use tokio::sync::{mpsc, oneshot};
 
 use crate::cause::Cause;
@@ -106,7 +106,7 @@ impl Nodes for Alone {
 pub enum StdinSource {
     /// No input: readers see its end at once.
     Empty,
-    /// A file, pipe or socket that the one reading rank is given as its own: bytes that it does not read stay unread.
+    /// A file, pipe or socket that the one reading rank is given as its own: bytes that it does not read stay unread. Not for a terminal.
     Direct(OwnedFd),
     /// Pieces that the session passes on to every reading rank; closed at the end of the input. A reader that lags behind by more than
     /// 64 MiB holds the input back for as long as it still reads; one that has not read a byte for 10 s by then loses its input, which
@@ -122,6 +122,8 @@ pub enum Control {
     Signal(i32),
     /// Send this signal to the process groups of those of these ranks that are here.
     SignalRanks(i32, RankRanges),
+    /// The user's terminal has this size now, and the rank's shall have it.
+    ResizeTerminal(TerminalSize),
     /// End in order because the user sent this signal: it goes to the ranks, then SIGTERM, and SIGKILL when they take too long.
     End(i32),
     /// End now: SIGKILL. Counts as ended by this signal if nothing ended the launch before.

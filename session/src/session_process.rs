@@ -277,10 +277,11 @@ impl Start {
     fn readers(&self) -> Readers {
         let spec = &self.0.spec;
         let is_here = |rank: Rank| spec.job.placement.node_of(rank) == Some(spec.node);
-        match spec.settings.stdin {
-            StdinTarget::All => Readers::Here,
-            StdinTarget::Rank(rank) if is_here(rank) => Readers::Here,
-            StdinTarget::Rank(_) | StdinTarget::None | StdinTarget::File(_) => Readers::Elsewhere,
+        let stdin = &spec.settings.stdin;
+        if *stdin == StdinTarget::All || stdin.one_reader().is_some_and(is_here) {
+            Readers::Here
+        } else {
+            Readers::Elsewhere
         }
     }
 }

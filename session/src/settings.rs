@@ -6,6 +6,7 @@ use std::time::Duration;
 use pmi_core::fence::Exchange;
 use pmi_core::ids::Rank;
 use rank_spawner::CpuBind;
+pub use rank_spawner::TerminalSize;
 use serde::{Deserialize, Serialize};
 
 use crate::template::Template;
@@ -152,6 +153,19 @@ pub enum StdinTarget {
     All,
     /// Every rank opens the file of this name by itself.
     File(Template),
+    /// Rank 0 reads it from a pseudo-terminal of this size, which is its standard output and error as well, and controls it.
+    Terminal(TerminalSize),
+}
+
+impl StdinTarget {
+    /// The rank that alone reads the input of the launch, if there is one.
+    pub fn one_reader(&self) -> Option<Rank> {
+        match self {
+            Self::Rank(rank) => Some(*rank),
+            Self::Terminal(_) => Some(Rank(0)),
+            Self::None | Self::All | Self::File(_) => None,
+        }
+    }
 }
 
 /// Consequence of the failure of a rank, a status other than 0 or a signal, for the others.

@@ -21,6 +21,7 @@ pub mod request;
 mod settings;
 pub mod spec;
 pub mod start;
+pub mod terminal;
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};

@@ -22,6 +22,8 @@ pub struct Command {
     pub(crate) directory: Option<PathBuf>,
     pub(crate) input: Vec<u8>,
     pub(crate) is_typed_to: bool,
+    /// Rows and columns of the terminal that it is started on.
+    pub(crate) terminal: Option<(u16, u16)>,
     pub(crate) deadline: Duration,
     pub(crate) mark: String,
     pub(crate) reads_output: bool,
@@ -49,6 +51,7 @@ impl Command {
             directory: None,
             input: Vec::new(),
             is_typed_to: false,
+            terminal: None,
             deadline: DEADLINE,
             mark: format!("{}-{number}", std::process::id()),
             reads_output: true,
@@ -105,6 +108,12 @@ impl Command {
     /// Directory of the sets of this command, unless it has another one.
     pub(crate) fn sets(&self) -> PathBuf {
         std::env::temp_dir().join(format!("lattice-test-sets-{}", self.mark))
+    }
+
+    /// Starts the command on a terminal of its own, of so many rows and columns: what it shows is standard output, and the test types.
+    pub fn on_terminal(mut self, rows: u16, columns: u16) -> Self {
+        self.terminal = Some((rows, columns));
+        self.typed_to()
     }
 
     /// Leaves standard output to the test: [`Running::output`](crate::Running::output).

@@ -2,7 +2,7 @@
 //!
 //! [`command`] runs a command with a deadline and checks its [`outcome`]; [`processes`] finds what a launch left behind;
 //! [`mod@cluster`] has clusters of several nodes; [`mpi`] has the MPI libraries and compiles our C programs with them; [`schema`]
-//! checks JSON; [`turn`] keeps heavy tests from swamping a small machine. What the tests need is installed by `cargo xtask setup`.
+//! checks JSON; [`terminal`] has terminals for commands that ask for one; [`turn`] keeps heavy tests from swamping a small machine. What the tests need is installed by `cargo xtask setup`.
 
 pub mod built;
 pub mod cluster;
@@ -12,6 +12,7 @@ pub mod outcome;
 pub mod processes;
 pub mod running;
 pub mod schema;
+pub mod terminal;
 pub mod turn;
 
 pub use self::cluster::{cluster, launch_on, script_in, script_on};

@@ -1,7 +1,9 @@
 //! A command at work: what it says is collected while it runs, so that it never waits for the test.
 
+use std::fs::File;
 use std::io::{Read, Write};
-use std::process::{Child, ChildStdin, ChildStdout, ExitStatus, Stdio};
+use std::os::fd::OwnedFd;
+use std::process::{Child, ChildStdout, ExitStatus, Stdio};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
@@ -12,6 +14,7 @@ use nix::unistd::Pid;
 use crate::command::Command;
 use crate::outcome::Outcome;
 use crate::processes::{self, MARK};
+use crate::terminal::Terminal;
 
 /// How long processes that are no ranks may outlive the launcher: the one that watches over its end sees that it is gone.
 const KEEPER_LEAVES_WITHIN: Duration = Duration::from_secs(10);
@@ -26,7 +29,9 @@ pub struct Running {
     command: Command,
     child: Child,
     /// Standard input, if the test writes to it while the command runs.
-    typing: Option<ChildStdin>,
+    typing: Option<File>,
+    /// Its terminal, if it has one.
+    terminal: Option<Arc<Terminal>>,
     started: Instant,
     stdout: Arc<Stream>,
     stderr: Arc<Stream>,
@@ -76,7 +81,11 @@ impl Command {
 impl Running {
     #[track_caller]
     pub(crate) fn new(command: Command) -> Self {
-        let mut process = std::process::Command::new(&command.program);
+        let terminal = command.terminal.map(|(rows, columns)| Arc::new(Terminal::open(rows, columns)));
+        let mut process = match &terminal {
+            Some(_) => Terminal::program(&command.program),
+            None => std::process::Command::new(&command.program),
+        };
         process.args(&command.arguments).env(MARK, &command.mark);
         // A test may itself run under a launcher.
         for (name, _) in std::env::vars_os() {
@@ -97,8 +106,13 @@ impl Running {
             process.current_dir(directory);
         }
         let has_input = command.is_typed_to || !command.input.is_empty();
-        process.stdin(if has_input { Stdio::piped() } else { Stdio::null() });
-        process.stdout(Stdio::piped()).stderr(Stdio::piped());
+        match &terminal {
+            Some(terminal) => terminal.give_to(&mut process),
+            None => {
+                process.stdin(if has_input { Stdio::piped() } else { Stdio::null() });
+                process.stdout(Stdio::piped()).stderr(Stdio::piped());
+            }
+        }
         let started = Instant::now();
         let mut child = process.spawn().unwrap_or_else(|error| panic!("cannot start {command}: {error}"));
         let (stdout, stderr) = (Arc::<Stream>::default(), Arc::<Stream>::default());
@@ -107,13 +121,22 @@ impl Running {
             helpers.extend(child.stdout.take().map(|pipe| stdout.collect(pipe)));
         }
         helpers.extend(child.stderr.take().map(|pipe| stderr.collect(pipe)));
-        let typing = if command.is_typed_to { child.stdin.take() } else { None };
+        let typing = match &terminal {
+            Some(terminal) => {
+                helpers.push(stdout.collect(terminal.screen()));
+                Some(terminal.keyboard())
+            }
+            None if command.is_typed_to => child.stdin.take().map(|pipe| File::from(OwnedFd::from(pipe))),
+            None => None,
+        };
+        // Only the command has it, so that its end is seen.
+        drop(process);
         if let Some(mut pipe) = child.stdin.take() {
             let input = command.input.clone();
             // A command that does not read all of it is a case to test.
             helpers.push(thread::spawn(move || drop(pipe.write_all(&input))));
         }
-        Self { command, child, typing, started, stdout, stderr, helpers, killed: false }
+        Self { command, child, typing, terminal, started, stdout, stderr, helpers, killed: false }
     }
 
     /// The process id of the command.
@@ -131,6 +154,11 @@ impl Running {
     pub fn type_in(&mut self, text: &str) {
         let input = self.typing.as_mut().expect("only a command with `typed_to` can be typed to");
         input.write_all(text.as_bytes()).expect("the command still reads");
+    }
+
+    /// The terminal of the command.
+    pub fn terminal(&self) -> Arc<Terminal> {
+        Arc::clone(self.terminal.as_ref().expect("only a command with `on_terminal` has a terminal"))
     }
 
     /// The reading end of standard output, if the test reads it by itself.

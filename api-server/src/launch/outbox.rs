@@ -245,6 +245,7 @@ fn add(queue: &mut VecDeque<NodeCommand>, command: NodeCommand) {
         }
         // Those that are late now are of interest.
         C::LookAtStacks(_) => queue.retain(|waiting| !matches!(waiting, C::LookAtStacks(_))),
+        C::ResizeTerminal(_) => queue.retain(|waiting| !matches!(waiting, C::ResizeTerminal(_))),
         // The last one counts: stopped, continued, and stopped again is stopped.
         C::Signal(signal) => queue.retain(|waiting| !matches!(waiting, C::Signal(other) if other == signal)),
         C::End(_) | C::Kill(_) | C::GiveUp | C::Release | C::StdinEnd
@@ -277,9 +278,11 @@ fn joined(first: &Bytes, second: &Bytes) -> Bytes {
 #[cfg(test)]
 mod tests {
     use lattice_session::rank_ranges::RankRanges;
+    use lattice_session::settings::TerminalSize;
     use pmi_core::ids::JobId;
-    use pmi_transport::proto::v1::node_command::What;
+    use pmi_transport::proto::v1 as proto;
     use proptest::prelude::*;
+    use proto::node_command::What;
 
     use super::*;
     use crate::wire::node::encode_command;
@@ -297,6 +300,7 @@ mod tests {
             add(&mut queue, NodeCommand::AskProgress(round));
             add(&mut queue, NodeCommand::Signal(12));
             add(&mut queue, NodeCommand::GiveUp);
+            add(&mut queue, NodeCommand::ResizeTerminal(TerminalSize { rows: round as u16, columns: 80 }));
         }
         let mut left = messages(queue);
         left.sort_by_key(|command| format!("{command:?}"));
@@ -304,6 +308,7 @@ mod tests {
             What::AskProgress(999),
             What::GiveUp(Default::default()),
             What::OutputCredit(2000),
+            What::ResizeTerminal(proto::TerminalSize { rows: 999, columns: 80 }),
             What::Signal(10),
             What::Signal(12),
         ];

@@ -1,6 +1,6 @@
 //! Requests of clients, and messages to them.
 
-use lattice_session::wire::event;
+use lattice_session::wire::{event, terminal};
 use pmi_transport::proto::v1 as proto;
 use proto::attach_request::What as Asked;
 use proto::attach_response::What as Sent;
@@ -21,6 +21,7 @@ pub(crate) fn decode_request(what: Asked) -> ClientRequest {
         Asked::Signal(signal) => ClientRequest::Signal(signal),
         Asked::End(signal) => ClientRequest::End(signal),
         Asked::Kill(signal) => ClientRequest::Kill(signal),
+        Asked::ResizeTerminal(size) => ClientRequest::ResizeTerminal(terminal::decode_size(&size)),
     }
 }
 

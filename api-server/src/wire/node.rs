@@ -2,7 +2,7 @@
 
 use lattice_session::event::Event;
 use lattice_session::wire::event::{self, NodeHappening};
-use lattice_session::wire::{cause, command, death};
+use lattice_session::wire::{cause, command, death, terminal};
 use pmi_core::ids::Rank;
 use pmi_transport::proto::v1 as proto;
 use proto::node_command::What as Command;
@@ -85,6 +85,7 @@ pub(crate) fn encode_command(command: NodeCommand) -> proto::NodeCommand {
         NodeCommand::Disown(job) => Command::Disown(job.as_str().to_owned()),
         NodeCommand::Stdin(bytes) => Command::Stdin(bytes),
         NodeCommand::StdinEnd => Command::StdinEnd(nothing),
+        NodeCommand::ResizeTerminal(size) => Command::ResizeTerminal(terminal::encode_size(size)),
         NodeCommand::OutputCredit(bytes) => Command::OutputCredit(bytes),
     };
     proto::NodeCommand { what: Some(what), ..proto::NodeCommand::default() }
@@ -104,6 +105,7 @@ pub(crate) fn decode_end(status: &proto::RankExitStatus) -> RankEnd {
 mod tests {
     use bytes::Bytes;
     use lattice_session::cause::RankExit;
+    use lattice_session::settings::TerminalSize;
     use pmi_core::Phase;
     use pmi_core::deaths::{Death, DeathKind};
     use pmi_core::ids::JobId;
@@ -152,6 +154,10 @@ mod tests {
             (NodeCommand::Disown(job), Command::Disown("kvs_l_0.s1".to_owned())),
             (NodeCommand::Stdin("in".into()), Command::Stdin("in".into())),
             (NodeCommand::StdinEnd, Command::StdinEnd(nothing())),
+            (
+                NodeCommand::ResizeTerminal(TerminalSize { rows: 3, columns: 70 }),
+                Command::ResizeTerminal(proto::TerminalSize { rows: 3, columns: 70 }),
+            ),
             (NodeCommand::OutputCredit(7), Command::OutputCredit(7)),
         ];
         for (command, what) in cases {

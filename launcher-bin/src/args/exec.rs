@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 use clap::builder::NonEmptyStringValueParser;
+use clap::error::ErrorKind;
 
 use super::LaunchArgs;
 use super::cluster::ServerArgs;
@@ -27,6 +28,9 @@ pub struct ExecArgs {
     /// The command and its arguments, which no shell reads.
     #[arg(value_name = "COMMAND", last = true, required = true, num_args = 1..)]
     pub command: Vec<OsString>,
+    /// Give it a terminal of its own, as for a shell or an editor; on one node.
+    #[arg(short = 't', long)]
+    pub pty: bool,
     /// Run it in DIR.
     #[arg(short = 'D', long, value_name = "DIR")]
     pub chdir: Option<PathBuf>,
@@ -42,7 +46,7 @@ impl ExecArgs {
     /// The launch that it means: one process on each node, without PMI, none of which ends the others.
     ///
     /// # Errors
-    /// Returns clap's error, which no words that were understood lead to.
+    /// Refuses a terminal for several commands.
     pub(crate) fn launch(&self) -> Result<LaunchArgs, clap::Error> {
         let nodes = self.nodes.join(",");
         let number = hostlist::expand(&nodes).map_or(1, |names| names.len());
@@ -55,6 +59,13 @@ impl ExecArgs {
             flag("pmi", &"none"),
             flag("kill-on-bad-exit", &0),
         ];
+        if self.pty {
+            if number > 1 {
+                let text = format!("--pty is for one node, and {number} are named\n");
+                return Err(clap::Error::raw(ErrorKind::ArgumentConflict, text));
+            }
+            words.push("--pty".into());
+        }
         if number > 1 {
             words.extend([flag("label", &"node"), flag("stdin", &"none")]);
         }

@@ -242,6 +242,10 @@ pub struct StreamArgs {
     #[arg(short = 'i', long, alias = "input", value_name = "none|RANK|all|FILE", default_value = "0",
           value_parser = OsStringValueParser::new().try_map(Stdin::parse))]
     pub stdin: Stdin,
+    /// Give rank 0 a terminal of its own, as srun does: for shells, editors, debuggers. What is typed, Ctrl-C and Ctrl-Z included, is for
+    /// what runs there; the other ranks read nothing. Without a terminal here, it is fed from standard input.
+    #[arg(long, conflicts_with_all = ["stdin", "output", "error", "json", "detach"])]
+    pub pty: bool,
     /// Start each line with the number of its rank, or with the name of its node.
     #[arg(short, long, alias = "tag-output", value_enum, value_name = "rank|node", num_args = 0..=1, require_equals = true,
           default_missing_value = "rank", hide_possible_values = true, conflicts_with = "json")]

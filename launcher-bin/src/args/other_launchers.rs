@@ -37,7 +37,6 @@ const FLAGS: &[(&[&str], &str)] = &[
         &["-configfile", "--configfile", "--app", "--appfile"],
         "separate programs by a lone `:`, as in lattice launch -n 1 ./a : -n 3 ./b, or type --multi-prog FILE",
     ),
-    (&["--pty"], "leave it out: ranks have no terminal here; standard input and output of rank 0 are yours"),
     (&["-mca", "--mca", "--gmca"], "type --env OMPI_MCA_NAME=VALUE"),
     (&["--allow-run-as-root"], "leave it out"),
     (&["-G"], "leave it out: an allocation is whole nodes"),

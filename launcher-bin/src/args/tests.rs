@@ -71,7 +71,6 @@ fn words_of_other_launchers_are_refused_with_what_to_type() {
     };
     check("lattice launch -hosts localhost -n 2 hostname", "-hosts", "type --host HOST:N,..., or -w NODES");
     check("lattice launch -ppn 2 ./a", "-ppn", "type --tasks-per-node K");
-    check("lattice launch --pty bash", "--pty", "leave it out: ranks have no terminal here");
     check("lattice launch --bind-to core ./a", "--bind-to", "type --cpu-bind=none|threads|cores");
     check("lattice dev-cluster -n 2 -- true", "-n", "type -N for a number of nodes");
     check("lattice -n 4 hostname", "-n", "did you mean: lattice launch -n 4 hostname");

@@ -2,6 +2,7 @@
 
 use lattice_session::event::Report;
 use lattice_session::session_io::Control;
+use lattice_session::settings::StdinTarget;
 use tokio::sync::mpsc;
 
 use super::LaunchError;
@@ -10,6 +11,7 @@ use crate::exit;
 use crate::output::{Fault, OpenFiles, Renderer, RendererChannels};
 use crate::prepared::PreparedLaunch;
 use crate::signal_forwarder::{Handles, RankLocation, SignalForwarder};
+use crate::terminal::RawTerminal;
 use crate::updates::UpdateSource;
 
 /// Channel of the writers' faults.
@@ -46,6 +48,21 @@ impl Frontend {
         let renderer =
             Renderer::start(launch, verbosity, files, RendererChannels { hung_up, interrupts, abandoned, faults })?;
         Ok((Self { forwarder, renderer }, control))
+    }
+
+    /// From now on our terminal is a window on that of rank 0, if the rank has one.
+    ///
+    /// # Errors
+    /// Fails if our terminal is gone.
+    pub(super) fn hand_terminal_over(&mut self, launch: &PreparedLaunch) -> Result<(), LaunchError> {
+        if let StdinTarget::Terminal(_) = launch.placed.settings.stdin {
+            let raw = RawTerminal::of_input()?;
+            if raw.is_some() {
+                self.renderer.write_to_raw_terminal();
+            }
+            self.forwarder.mirror_terminal(raw);
+        }
+        Ok(())
     }
 
     /// Shows the updates of `source` until `work` has ended; returns the exit code.

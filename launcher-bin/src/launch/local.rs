@@ -60,7 +60,8 @@ async fn drive(
     let (events, happened) = mpsc::channel(EVENTS);
     let trace = launch.output.pmi_trace.as_deref().map(|path| trace::sink(path, faults.clone())).transpose()?;
     let stdin = stdin::source(&launch.placed.settings.stdin)?;
-    let (frontend, control) = Frontend::new(&launch, RankLocation::Local, verbosity, files, (faults, reported))?;
+    let (mut frontend, control) = Frontend::new(&launch, RankLocation::Local, verbosity, files, (faults, reported))?;
+    frontend.hand_terminal_over(&launch)?;
     let io = SessionIo {
         nodes: Arc::new(Alone),
         services: Arc::new(set),

@@ -106,12 +106,15 @@ async fn show(
         launch.output.pmi_trace.as_deref().map(|path| ClusterTrace::create(path, faults.clone())).transpose()?;
     let files = open_files(&launch)?;
     let stdin = match launch.placed.settings.stdin {
-        StdinTarget::Rank(_) | StdinTarget::All if role == Role::Owner => Some(stdin::pieces()?),
+        StdinTarget::Rank(_) | StdinTarget::All | StdinTarget::Terminal(_) if role == Role::Owner => {
+            Some(stdin::pieces()?)
+        }
         _ => None,
     };
     let (mut frontend, controls) = Frontend::new(&launch, RankLocation::Cluster, verbosity, files, (faults, reported))?;
-    if role == Role::Viewer {
-        frontend.renderer.ignore_interrupts();
+    match role {
+        Role::Owner => frontend.hand_terminal_over(&launch)?,
+        Role::Viewer => frontend.renderer.ignore_interrupts(),
     }
     let settings =
         AttachSettings { cluster: cluster.clone(), launch_id: launch_id.to_owned(), role, lease, stdin, trace };

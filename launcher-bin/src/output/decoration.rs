@@ -2,6 +2,7 @@
 
 use bytes::{BufMut, Bytes, BytesMut};
 use lattice_session::placed::PlacedLaunch;
+use lattice_session::settings::StdinTarget;
 use memchr::memchr;
 use pmi_core::ids::Rank;
 use pmi_core::job::Placement;
@@ -18,6 +19,17 @@ pub(crate) struct Decoration {
     label: Label,
     /// True if the time stands before the label.
     timestamp: bool,
+    /// The rank that writes to a terminal of its own, whose bytes are no lines.
+    terminal: Option<Rank>,
+}
+
+/// Ends of lines at a place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum LineEnds {
+    /// What a rank writes.
+    AsTheyAre,
+    /// With a carriage return, because a raw terminal goes on below the end of the line else.
+    WithReturn,
 }
 
 /// Name of the place that a line comes from.
@@ -55,18 +67,31 @@ impl Decoration {
             LineLabel::Rank => Label::Rank { width: launch.job.size().saturating_sub(1).to_string().len() },
             LineLabel::Node => Label::Node { placement: launch.job.placement.clone(), hosts: launch.hosts.clone() },
         };
-        Self { label, timestamp: output.timestamp }
+        let terminal = match launch.settings.stdin {
+            StdinTarget::Terminal(_) => Some(Rank(0)),
+            _ => None,
+        };
+        Self { label, timestamp: output.timestamp, terminal }
     }
 
     /// Appends the bytes of `step` to `out`. Undecorated bytes are passed on, not copied.
-    pub(crate) fn apply(&self, step: Step, out: &mut Vec<Bytes>) {
+    pub(crate) fn apply(&self, step: Step, ends: LineEnds, out: &mut Vec<Bytes>) {
+        let first = out.len();
         match step {
             Step::LineEnd => out.push(Bytes::from_static(b"\n")),
+            Step::Piece(piece, _) if self.is_of_terminal(&piece) => return out.push(piece.bytes),
             Step::Piece(piece, start) => match self.prefix(&piece) {
                 Some(prefix) => prefix.apply(&piece.bytes, start, out),
                 None => out.push(piece.bytes),
             },
         }
+        if ends == LineEnds::WithReturn {
+            out[first..].iter_mut().for_each(|bytes| *bytes = with_returns(bytes));
+        }
+    }
+
+    fn is_of_terminal(&self, piece: &Piece) -> bool {
+        matches!(piece.source, Source::Rank(rank, _) if self.terminal == Some(rank))
     }
 
     fn prefix(&self, piece: &Piece) -> Option<Prefix> {
@@ -80,6 +105,21 @@ impl Decoration {
             None => None,
         }
     }
+}
+
+/// `bytes` with a carriage return before each line end.
+fn with_returns(bytes: &[u8]) -> Bytes {
+    let mut all = BytesMut::with_capacity(bytes.len() + 16);
+    for line in bytes.split_inclusive(|&byte| byte == b'\n') {
+        match line.strip_suffix(b"\n") {
+            Some(line) => {
+                all.put_slice(line);
+                all.put_slice(b"\r\n");
+            }
+            None => all.put_slice(line),
+        }
+    }
+    all.freeze()
 }
 
 /// The local time to the millisecond, as RFC 3339 writes it.
@@ -124,14 +164,14 @@ mod tests {
     use super::*;
 
     fn labels(size: u32) -> Decoration {
-        Decoration { label: Label::Rank { width: (size - 1).to_string().len() }, timestamp: false }
+        Decoration { label: Label::Rank { width: (size - 1).to_string().len() }, ..Decoration::default() }
     }
 
     fn applied(decoration: Decoration, text: &str, start: Start) -> String {
         let source = Source::Rank(Rank(3), Stream::Stdout);
         let piece = Piece { source, bytes: Bytes::copy_from_slice(text.as_bytes()) };
         let mut out = Vec::new();
-        decoration.apply(Step::Piece(piece, start), &mut out);
+        decoration.apply(Step::Piece(piece, start), LineEnds::AsTheyAre, &mut out);
         out.iter().map(|bytes| std::str::from_utf8(bytes).unwrap()).collect()
     }
 
@@ -152,7 +192,7 @@ mod tests {
     fn a_node_names_the_lines_of_its_ranks() {
         let hosts = vec!["node0".to_owned(), "node1".to_owned()];
         let label = |ranks: &[u32]| Label::Node { placement: Placement::block(ranks), hosts: hosts.clone() };
-        let named = |ranks: &[u32]| Decoration { label: label(ranks), timestamp: false };
+        let named = |ranks: &[u32]| Decoration { label: label(ranks), ..Decoration::default() };
         assert_eq!(applied(named(&[2, 2]), "a\nb\n", Start::Line), "node1: a\nnode1: b\n");
         assert_eq!(applied(named(&[2, 2]), "rest\n", Start::Resumed), "node1:+rest\n");
         assert_eq!(applied(named(&[1, 1]), "a\n", Start::Line), "rank 3: a\n");
@@ -172,7 +212,7 @@ mod tests {
         let bytes = Bytes::from_static(b"as they are");
         let piece = Piece { source: Source::Rank(Rank(0), Stream::Stderr), bytes: bytes.clone() };
         let mut out = Vec::new();
-        Decoration::default().apply(Step::Piece(piece, Start::Line), &mut out);
+        Decoration::default().apply(Step::Piece(piece, Start::Line), LineEnds::AsTheyAre, &mut out);
         assert_eq!(out[0].as_ptr(), bytes.as_ptr());
     }
 
@@ -180,9 +220,24 @@ mod tests {
     fn a_flood_of_short_lines_comes_in_pieces() {
         let mut out = Vec::new();
         let piece = Piece { source: Source::Rank(Rank(0), Stream::Stdout), bytes: vec![b'\n'; CHUNK].into() };
-        labels(2).apply(Step::Piece(piece, Start::Line), &mut out);
+        labels(2).apply(Step::Piece(piece, Start::Line), LineEnds::AsTheyAre, &mut out);
         assert!(out.iter().all(|bytes| bytes.len() <= CHUNK));
         assert_eq!(out.iter().map(Bytes::len).sum::<usize>(), CHUNK * 5);
+    }
+
+    #[test]
+    fn on_a_raw_terminal_lines_have_returns_but_for_those_of_a_terminal() {
+        let decoration = Decoration { terminal: Some(Rank(0)), ..labels(4) };
+        let written = |rank: u32, text: &'static str| {
+            let source = Source::Rank(Rank(rank), Stream::Stdout);
+            let piece = Piece { source, bytes: Bytes::from_static(text.as_bytes()) };
+            let mut out = Vec::new();
+            decoration.apply(Step::Piece(piece, Start::Line), LineEnds::WithReturn, &mut out);
+            decoration.apply(Step::LineEnd, LineEnds::WithReturn, &mut out);
+            String::from_utf8(out.concat()).unwrap()
+        };
+        assert_eq!(written(0, "$ \x1b[Kls\r\n\n"), "$ \x1b[Kls\r\n\n\r\n");
+        assert_eq!(written(1, "a\n\nb"), "[1] a\r\n[1] \r\n[1] b\r\n");
     }
 
     proptest::proptest! {

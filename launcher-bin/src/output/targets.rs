@@ -5,7 +5,7 @@
 
 use std::collections::HashMap;
 use std::fs::File;
-use std::io;
+use std::io::{self, IsTerminal};
 use std::os::fd::AsFd;
 use std::os::unix::fs::MetadataExt;
 use std::time::Instant;
@@ -15,7 +15,7 @@ use lattice_session::event::{Output, Stream};
 use pmi_core::ids::Rank;
 use tokio::sync::{mpsc, watch};
 
-use super::decoration::Decoration;
+use super::decoration::{Decoration, LineEnds};
 use super::files::Files;
 use super::hold::{LineHold, Piece, Source, Step};
 use super::writer::{Fault, Place, PlaceName, Writer};
@@ -51,6 +51,7 @@ struct Target {
     /// Writer thread of the target, and index of its place there.
     writer: WriterName,
     place: usize,
+    line_ends: LineEnds,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -119,6 +120,15 @@ impl Targets {
         })
     }
 
+    /// From now on our terminal is raw.
+    pub(crate) fn write_to_raw_terminal(&mut self) {
+        for (target, is_terminal) in [(STDOUT, io::stdout().is_terminal()), (self.stderr, io::stderr().is_terminal())] {
+            if is_terminal {
+                self.targets[target].line_ends = LineEnds::WithReturn;
+            }
+        }
+    }
+
     /// True if this stream of `rank` goes to a file.
     pub(crate) fn is_file(&self, rank: Rank, stream: Stream) -> bool {
         self.routes.contains_key(&(rank, stream))
@@ -148,7 +158,7 @@ impl Targets {
     /// Shows `text` on the last line of the terminal that our standard error is, until something else is written there;
     /// an empty text takes the line away. Passed over while a rank's line is open there.
     pub(crate) async fn show_progress(&mut self, text: &str) {
-        let Target { hold, writer, place } = &self.targets[self.stderr];
+        let Target { hold, writer, place, .. } = &self.targets[self.stderr];
         if !hold.is_clean() || (text.is_empty() && !self.shows_progress) {
             return;
         }
@@ -210,10 +220,10 @@ impl Targets {
 
     /// Writes the steps that a target's hold has decided on.
     async fn carry_out(&mut self, index: usize) {
-        let Target { hold, writer, place } = &self.targets[index];
+        let Target { hold, writer, place, line_ends } = &self.targets[index];
         self.next_tick = [self.next_tick, hold.deadline()].into_iter().flatten().min();
         for step in self.steps.drain(..) {
-            self.decoration.apply(step, &mut self.bytes);
+            self.decoration.apply(step, *line_ends, &mut self.bytes);
         }
         if index == self.stderr && self.shows_progress && !self.bytes.is_empty() {
             self.shows_progress = false;
@@ -230,7 +240,7 @@ impl Targets {
 
 impl Target {
     fn new(writer: WriterName, place: usize) -> Self {
-        Self { hold: LineHold::default(), writer, place }
+        Self { hold: LineHold::default(), writer, place, line_ends: LineEnds::AsTheyAre }
     }
 }
 

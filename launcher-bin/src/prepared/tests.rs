@@ -16,7 +16,7 @@ use crate::limits::Limits;
 pub(crate) fn machine() -> Machine {
     let limits = Limits { processes: vec![("pid_max".to_owned(), 1000)], descriptors: Some(100_000) };
     let environment = vec![("PATH".into(), "/usr/bin:/bin".into()), ("HERE".into(), "x".into())];
-    Machine { host: "node3".to_owned(), directory: "/".into(), environment, limits, watched: false }
+    Machine { host: "node3".to_owned(), directory: "/".into(), environment, limits, watched: false, terminal: None }
 }
 
 /// The command of a line of flags, on an imaginary machine.

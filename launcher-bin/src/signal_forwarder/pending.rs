@@ -6,12 +6,15 @@
 use std::collections::VecDeque;
 
 use lattice_session::session_io::Control;
+use lattice_session::settings::TerminalSize;
 
-/// A command of the user; numbers are those of signals.
+/// A command of the user; other numbers are those of signals.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Command {
     /// Sends a signal to the ranks.
     Signal(i32),
+    /// Has the terminal of the rank that has one take this size.
+    ResizeTerminal(TerminalSize),
     /// Ends the launch in order.
     End(i32),
     /// Ends the launch at once.
@@ -22,6 +25,7 @@ impl From<Command> for Control {
     fn from(command: Command) -> Self {
         match command {
             Command::Signal(signal) => Self::Signal(signal),
+            Command::ResizeTerminal(size) => Self::ResizeTerminal(size),
             Command::End(signal) => Self::End(signal),
             Command::Kill(signal) => Self::Kill(signal),
         }
@@ -35,9 +39,11 @@ pub(super) struct Pending {
 }
 
 impl Pending {
-    /// Appends a command; an equal one that is pending is replaced by it, so that the last of SIGSTOP and SIGCONT counts.
+    /// Appends a command; an equal one that is pending is replaced by it, so that the last of SIGSTOP and SIGCONT counts. Of sizes of the
+    /// terminal the last counts.
     pub(super) fn push(&mut self, command: Command) {
-        self.queue.retain(|pending| *pending != command);
+        let is_size = |command: &Command| matches!(command, Command::ResizeTerminal(_));
+        self.queue.retain(|pending| *pending != command && !(is_size(pending) && is_size(&command)));
         self.queue.push_back(command);
     }
 
@@ -69,6 +75,12 @@ mod tests {
         use Command::Signal;
         assert_eq!(drained([Signal(19), Signal(18), Signal(19)]), [Signal(18), Signal(19)]);
         assert_eq!(drained([Signal(19), Signal(18), Signal(19), Signal(18)]), [Signal(19), Signal(18)]);
+    }
+
+    #[test]
+    fn the_last_size_of_the_terminal_counts() {
+        let size = |rows| Command::ResizeTerminal(TerminalSize { rows, columns: 80 });
+        assert_eq!(drained([size(1), Command::End(2), size(2), size(3)]), [Command::End(2), size(3)]);
     }
 
     fn command() -> impl Strategy<Value = Command> {

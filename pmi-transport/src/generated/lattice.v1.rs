@@ -384,7 +384,7 @@ pub struct Pair {
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct StdinTarget {
-    #[prost(oneof = "stdin_target::Target", tags = "1, 2, 3")]
+    #[prost(oneof = "stdin_target::Target", tags = "1, 2, 3, 4")]
     pub target: ::core::option::Option<stdin_target::Target>,
 }
 /// Nested message and enum types in `StdinTarget`.
@@ -397,7 +397,18 @@ pub mod stdin_target {
         All(super::Nothing),
         #[prost(bytes, tag = "3")]
         File(::prost::bytes::Bytes),
+        /// Rank 0 reads it from a pseudo-terminal of this size, which is its standard output and error as well.
+        #[prost(message, tag = "4")]
+        Terminal(super::TerminalSize),
     }
+}
+/// In characters; each at most 65,535.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct TerminalSize {
+    #[prost(uint32, tag = "1")]
+    pub rows: u32,
+    #[prost(uint32, tag = "2")]
+    pub columns: u32,
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Nothing {}
@@ -912,7 +923,7 @@ pub struct NodeCommand {
     pub events_taken: u64,
     #[prost(
         oneof = "node_command::What",
-        tags = "1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 16, 17"
+        tags = "1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 16, 17, 18"
     )]
     pub what: ::core::option::Option<node_command::What>,
 }
@@ -963,6 +974,9 @@ pub mod node_command {
         /// Report the call stacks of those of these ranks that are here: others wait for them.
         #[prost(message, tag = "17")]
         LookAtStacks(super::RankSelection),
+        /// The terminal of the client has this size now: that of the rank which has one shall have it.
+        #[prost(message, tag = "18")]
+        ResizeTerminal(super::TerminalSize),
     }
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
@@ -2401,7 +2415,7 @@ pub struct ReleaseAllocationRequest {
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct AttachRequest {
-    #[prost(oneof = "attach_request::What", tags = "1, 2, 3, 4, 5, 6, 7")]
+    #[prost(oneof = "attach_request::What", tags = "1, 2, 3, 4, 5, 6, 7, 8")]
     pub what: ::core::option::Option<attach_request::What>,
 }
 /// Nested message and enum types in `AttachRequest`.
@@ -2423,6 +2437,9 @@ pub mod attach_request {
         End(i32),
         #[prost(int32, tag = "7")]
         Kill(i32),
+        /// The client's terminal has this size now.
+        #[prost(message, tag = "8")]
+        ResizeTerminal(super::TerminalSize),
     }
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]

@@ -6,6 +6,7 @@ use nix::sys::signal::Signal;
 use pmi_core::deaths::Death;
 use pmi_core::ids::{JobId, Rank};
 use pmi_core::services::SpawnError;
+use rank_spawner::TerminalSize;
 
 use super::jobs::{JobNumber, SpawnTicket};
 use super::ranks::SlotId;
@@ -28,6 +29,8 @@ pub(crate) enum Effect {
     FeedStdin,
     /// Send a signal to the process groups of these ranks, none of which was reported as reaped.
     Signal { signal: Signal, slots: Vec<SlotId> },
+    /// Change the size of the terminal that a rank here has, or will have.
+    ResizeTerminal(TerminalSize),
     /// Tell the servers of a job, and the ranks that they serve, who has died; ranks as their job counts them.
     AnnounceDeaths { job: JobNumber, deaths: Vec<Death> },
     /// Pass on an event, when there is room.

@@ -7,7 +7,7 @@ use pmi_core::job::{App, Job};
 
 use super::*;
 use crate::sample::{app, spec_on};
-use crate::settings::PmiFamily;
+use crate::settings::{PmiFamily, TerminalSize};
 use crate::template::Template;
 
 /// Node 0 of a launch, ready to be planned.
@@ -195,6 +195,7 @@ fn inputs(target: StdinTarget, source: &StdinSource) -> [&'static str; 2] {
     node.spec.settings.stdin = target;
     let plan = node.context().plan(source).unwrap();
     let word = |command: &RankCommand| match &command.stdin {
+        _ if command.terminal.is_some() => "terminal",
         Stdio::Null => "null",
         Stdio::Pipe => "pipe",
         Stdio::Fd(_) => "file",
@@ -215,6 +216,7 @@ fn standard_input_reaches_the_ranks_that_read_it_and_no_others() {
     check(StdinTarget::Rank(Rank(1)), stream(), ["null", "pipe"]);
     check(StdinTarget::Rank(Rank(1)), direct(), ["null", "file"]);
     check(StdinTarget::Rank(Rank(5)), stream(), ["null", "null"]);
+    check(StdinTarget::Terminal(TerminalSize::default()), stream(), ["terminal", "null"]);
     let template = Template::parse("/dev/null".as_ref()).unwrap();
     check(StdinTarget::File(template), stream(), ["file", "file"]);
 }

@@ -72,7 +72,7 @@ impl Pump {
     }
 }
 
-async fn until_true(flag: &mut watch::Receiver<bool>) {
+pub(super) async fn until_true(flag: &mut watch::Receiver<bool>) {
     // A session that is gone stops its pumps, too.
     let _ = flag.wait_for(|&flag| flag).await;
 }

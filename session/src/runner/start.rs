@@ -8,13 +8,14 @@ use nix::errno::Errno;
 use nix::sys::signal::Signal;
 use nix::unistd::Pid;
 use rank_spawner::{
-    Keeper, Limit, RankCommand, RankExit, RankProcess, Spawner, StartError, Step, raise_descriptor_limit,
-    signal_handlers,
+    Keeper, Limit, RankCommand, RankExit, RankProcess, Spawner, StartError, Step, Terminal, TerminalSize,
+    raise_descriptor_limit, signal_handlers,
 };
 use tokio::sync::mpsc;
 use tokio::task::{JoinSet, spawn_blocking};
 
 use super::reap;
+use super::terminal::RankTerminal;
 use crate::cause::StartClass;
 use crate::machine::StartFailure;
 use crate::machine::ranks::SlotId;
@@ -33,6 +34,10 @@ pub(super) struct Processes {
     running: Vec<Option<Arc<RankProcess>>>,
     /// One task for each process, which reaps it.
     watchers: JoinSet<()>,
+    /// The terminal of the rank that has one, once it runs.
+    terminal: Option<Arc<RankTerminal>>,
+    /// The size that its terminal was given last, unless it is the first one.
+    terminal_size: Option<TerminalSize>,
     keeper: Option<Keeper>,
 }
 
@@ -54,6 +59,8 @@ impl Processes {
             news,
             running: Vec::new(),
             watchers: JoinSet::new(),
+            terminal: None,
+            terminal_size: None,
             keeper,
         })
     }
@@ -83,6 +90,22 @@ impl Processes {
             // The session outlives its watchers.
             let _ = exits.send((slot, exit));
         });
+    }
+
+    /// Takes charge of a rank's terminal, whose size may have changed before the rank ran.
+    pub(super) fn add_terminal(&mut self, terminal: Arc<RankTerminal>) {
+        if let Some(size) = self.terminal_size {
+            terminal.resize(size);
+        }
+        self.terminal = Some(terminal);
+    }
+
+    /// Changes the size of the terminal, at once or when there is one.
+    pub(super) fn resize_terminal(&mut self, size: TerminalSize) {
+        self.terminal_size = Some(size);
+        if let Some(terminal) = &self.terminal {
+            terminal.resize(size);
+        }
     }
 
     /// Exit of a process that has ended, whether or not it was delivered.
@@ -153,11 +176,18 @@ pub(super) struct Streams {
     pub(super) stdin: Option<OwnedFd>,
     pub(super) stdout: Option<OwnedFd>,
     pub(super) stderr: Option<OwnedFd>,
+    pub(super) terminal: Option<Terminal>,
 }
 
 impl Streams {
     pub(super) fn take(process: &mut RankProcess) -> Self {
-        let RankProcess { pmi, stdin, stdout, stderr, .. } = process;
-        Self { pmi: pmi.take(), stdin: stdin.take(), stdout: stdout.take(), stderr: stderr.take() }
+        let RankProcess { pmi, stdin, stdout, stderr, terminal, .. } = process;
+        Self {
+            pmi: pmi.take(),
+            stdin: stdin.take(),
+            stdout: stdout.take(),
+            stderr: stderr.take(),
+            terminal: terminal.take(),
+        }
     }
 }

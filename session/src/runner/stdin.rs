@@ -9,6 +9,7 @@
 
 mod backlog;
 
+use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
@@ -22,6 +23,7 @@ use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::{Instant, sleep_until};
 
 use self::backlog::{Backlog, BacklogState, Next};
+use super::terminal::RankTerminal;
 use crate::event::{Event, Notice};
 use crate::session_io::StdinSource;
 
@@ -31,14 +33,22 @@ const BACKLOG_MAX: usize = 64 << 20;
 /// Readers of standard input, and the task that feeds them.
 #[derive(Default)]
 pub(super) struct StdinFeed {
-    readers: Vec<(Rank, OwnedFd)>,
+    readers: Vec<(Rank, Writer)>,
     task: JoinSet<()>,
 }
 
 impl StdinFeed {
     /// Adds a rank that reads, with the writing end of its pipe.
     pub(super) fn add_reader(&mut self, rank: Rank, pipe: OwnedFd) {
-        self.readers.push((rank, pipe));
+        // A pipe that cannot be watched is closed, and its reader sees the end of its input.
+        if let Ok(pipe) = pipe::Sender::from_owned_fd(pipe) {
+            self.readers.push((rank, Writer::Pipe(pipe)));
+        }
+    }
+
+    /// Adds a rank that reads from its terminal.
+    pub(super) fn add_terminal(&mut self, rank: Rank, terminal: Arc<RankTerminal>) {
+        self.readers.push((rank, Writer::Terminal(terminal)));
     }
 
     /// Begins to feed the readers that were added. Without a stream to feed them from, their pipes are closed.
@@ -51,15 +61,14 @@ impl StdinFeed {
 }
 
 /// Passes on all pieces of `source`, until its end or until no reader is left.
-async fn feed(mut source: mpsc::Receiver<Bytes>, readers: Vec<(Rank, OwnedFd)>, events: mpsc::Sender<Event>) {
+async fn feed(mut source: mpsc::Receiver<Bytes>, readers: Vec<(Rank, Writer)>, events: mpsc::Sender<Event>) {
     let shared = Arc::new(Shared { backlog: Mutex::new(Backlog::new(BACKLOG_MAX)), read: Notify::new() });
     let grown = watch::Sender::new(());
     let mut writers = JoinSet::new();
     let mut open: Vec<(Rank, AbortHandle)> = Vec::new();
-    for (rank, fd) in readers {
-        let Ok(pipe) = pipe::Sender::from_owned_fd(fd) else { continue };
+    for (rank, writer) in readers {
         let reader = shared.backlog.lock().add_reader();
-        open.push((rank, writers.spawn(write_all(pipe, Arc::clone(&shared), reader, grown.subscribe()))));
+        open.push((rank, writers.spawn(write_all(writer, Arc::clone(&shared), reader, grown.subscribe()))));
     }
     while shared.backlog.lock().has_readers() {
         let state = shared.backlog.lock().state();
@@ -91,12 +100,12 @@ async fn feed(mut source: mpsc::Receiver<Bytes>, readers: Vec<(Rank, OwnedFd)>, 
 }
 
 /// Writes everything to one reader. One that reads no more is left out.
-async fn write_all(mut pipe: pipe::Sender, shared: Arc<Shared>, reader: usize, mut grown: watch::Receiver<()>) {
+async fn write_all(mut writer: Writer, shared: Arc<Shared>, reader: usize, mut grown: watch::Receiver<()>) {
     loop {
         grown.mark_unchanged();
         let next = shared.backlog.lock().next(reader);
         let written = match next {
-            Next::Piece(piece) => pipe.write(&piece).await,
+            Next::Piece(piece) => writer.write(&piece).await,
             Next::Wait => {
                 if grown.changed().await.is_err() && shared.backlog.lock().next(reader) == Next::Wait {
                     break;
@@ -111,6 +120,34 @@ async fn write_all(mut pipe: pipe::Sender, shared: Arc<Shared>, reader: usize, m
     }
     shared.backlog.lock().leave(reader);
     shared.read.notify_one();
+    writer.end().await;
+}
+
+/// Way to one reader.
+enum Writer {
+    /// A pipe, whose end is the end of the input.
+    Pipe(pipe::Sender),
+    /// A terminal, which somebody else reads from.
+    Terminal(Arc<RankTerminal>),
+}
+
+impl Writer {
+    async fn write(&mut self, piece: &[u8]) -> io::Result<usize> {
+        match self {
+            Self::Pipe(pipe) => pipe.write(piece).await,
+            Self::Terminal(terminal) => terminal.write(piece).await,
+        }
+    }
+
+    /// Has the reader see the end of its input; returns when nobody can read any more.
+    async fn end(self) {
+        match self {
+            Self::Pipe(pipe) => drop(pipe),
+            Self::Terminal(terminal) => {
+                let _ = terminal.end_input().await;
+            }
+        }
+    }
 }
 
 struct Shared {
@@ -125,10 +162,15 @@ mod tests {
 
     use super::*;
 
-    fn reader() -> ((Rank, OwnedFd), std::io::PipeReader) {
-        let (reader, writer) = std::io::pipe().unwrap();
+    fn pipe() -> (OwnedFd, io::PipeReader) {
+        let (reader, writer) = io::pipe().unwrap();
         nix::fcntl::fcntl(&writer, nix::fcntl::FcntlArg::F_SETFL(nix::fcntl::OFlag::O_NONBLOCK)).unwrap();
-        ((Rank(0), writer.into()), reader)
+        (writer.into(), reader)
+    }
+
+    fn reader() -> ((Rank, Writer), io::PipeReader) {
+        let (pipe, reader) = pipe();
+        ((Rank(0), Writer::Pipe(pipe::Sender::from_owned_fd(pipe).unwrap())), reader)
     }
 
     #[tokio::test]
@@ -178,7 +220,7 @@ mod tests {
         feeding: tokio::task::JoinHandle<()>,
     }
 
-    fn feed_to(readers: Vec<(Rank, OwnedFd)>) -> Fed {
+    fn feed_to(readers: Vec<(Rank, Writer)>) -> Fed {
         let (pieces, source) = mpsc::channel(1);
         let (notices, events) = mpsc::channel(8);
         Fed { pieces, events, feeding: tokio::spawn(feed(source, readers, notices)) }
@@ -238,9 +280,9 @@ mod tests {
 
     #[tokio::test]
     async fn a_feed_without_a_stream_closes_the_pipes_of_its_readers() {
-        let ((rank, pipe), mut reads) = reader();
+        let (pipe, mut reads) = pipe();
         let mut feed = StdinFeed::default();
-        feed.add_reader(rank, pipe);
+        feed.add_reader(Rank(0), pipe);
         feed.begin(StdinSource::Empty, mpsc::channel(1).0);
         assert_eq!(reads.read(&mut [0; 1]).unwrap(), 0);
     }

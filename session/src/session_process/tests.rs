@@ -9,7 +9,7 @@ use proto::from_session::What;
 use super::*;
 use crate::fabric::NodeFabric;
 use crate::sample::spec_on;
-use crate::settings::LaunchSettings;
+use crate::settings::{LaunchSettings, TerminalSize};
 use crate::spec::SessionSpec;
 use crate::wire::event::{NodeHappening, decode};
 
@@ -61,6 +61,8 @@ fn a_node_reads_the_input_that_its_ranks_read() {
     check(1, StdinTarget::Rank(Rank(2)), Readers::Here);
     check(0, StdinTarget::Rank(Rank(9)), Readers::Elsewhere);
     check(0, StdinTarget::None, Readers::Elsewhere);
+    check(0, StdinTarget::Terminal(TerminalSize::default()), Readers::Here);
+    check(1, StdinTarget::Terminal(TerminalSize::default()), Readers::Elsewhere);
 }
 
 #[test]

@@ -5,7 +5,7 @@ use pmi_core::ids::Rank;
 use pmi_transport::proto::v1 as proto;
 use proto::node_command::What;
 
-use super::{WireError, death, job, job_id, wrong};
+use super::{WireError, death, job, job_id, terminal, wrong};
 use crate::rank_ranges::RankRanges;
 use crate::session_io::Control;
 use crate::spawn::SpawnOrder;
@@ -34,6 +34,7 @@ pub fn decode(command: proto::NodeCommand, nodes: usize) -> Result<Command, Wire
         What::SignalRanks(proto::SignalRanks { signal, ranks }) => {
             Command::Control(Control::SignalRanks(signal, decode_ranges(&ranks)?))
         }
+        What::ResizeTerminal(size) => Command::Control(Control::ResizeTerminal(terminal::decode_size(&size))),
         What::End(signal) => Command::Control(Control::End(signal)),
         What::Kill(signal) => Command::Control(Control::Kill(signal)),
         What::GiveUp(proto::Nothing {}) => Command::Control(Control::GiveUp),

@@ -5,7 +5,7 @@ use pmi_transport::proto::v1 as proto;
 use proto::stdin_target::Target;
 use rank_spawner::CpuBind;
 
-use super::{WireError, bytes, decode_variables, encode_variables, milliseconds, os_string, time, wrong};
+use super::{WireError, bytes, decode_variables, encode_variables, milliseconds, os_string, terminal, time, wrong};
 use crate::settings::{
     DataExchange, Entrance, FailedRanks, JobMemory, LaunchSettings, LimitSignal, LostNodes, PmiFamily, PmiSpec,
     StdinTarget, Timeouts,
@@ -101,6 +101,7 @@ fn encode_stdin(stdin: &StdinTarget) -> proto::StdinTarget {
         StdinTarget::Rank(rank) => Some(Target::Rank(rank.0)),
         StdinTarget::All => Some(Target::All(proto::Nothing {})),
         StdinTarget::File(template) => Some(Target::File(bytes(&template.to_text()))),
+        StdinTarget::Terminal(size) => Some(Target::Terminal(terminal::encode_size(*size))),
     };
     proto::StdinTarget { target }
 }
@@ -111,6 +112,7 @@ fn decode_stdin(stdin: Option<proto::StdinTarget>) -> Result<StdinTarget, WireEr
         Some(Target::Rank(rank)) => StdinTarget::Rank(Rank(rank)),
         Some(Target::All(_)) => StdinTarget::All,
         Some(Target::File(name)) => StdinTarget::File(Template::parse(&os_string(name))?),
+        Some(Target::Terminal(size)) => StdinTarget::Terminal(terminal::decode_size(&size)),
     })
 }
 

@@ -19,7 +19,7 @@ use super::{TIME_MAX, WireError, placed};
 use crate::placed::{ClusterTerms, PlacedLaunch};
 use crate::settings::{
     DataExchange, Entrance, FailedRanks, JobMemory, LaunchSettings, LimitSignal, LostNodes, PmiFamily, PmiSpec,
-    StdinTarget, Timeouts,
+    StdinTarget, TerminalSize, Timeouts,
 };
 use crate::spec::{AppSpec, LaunchSecret, SessionSpec};
 use crate::template::Template;

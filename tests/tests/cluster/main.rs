@@ -33,6 +33,7 @@ mod other_launchers;
 mod other_managers;
 mod outliving;
 mod placement;
+mod pty;
 mod relays;
 mod restarts;
 mod soak;

@@ -26,6 +26,7 @@ mod output;
 mod pmi;
 mod pmix;
 mod presets;
+mod pty;
 mod raw;
 mod sets;
 mod signals;

@@ -143,6 +143,9 @@ impl Clients {
                 let flow = self.input.end();
                 self.pass_on(flow, effects);
             }
+            (Some(Role::Owner), ClientRequest::ResizeTerminal(size)) => {
+                self.input.readers().for_each(|node| effects.command(node, NodeCommand::ResizeTerminal(size)));
+            }
             (_, ClientRequest::Signal(signal) | ClientRequest::End(signal) | ClientRequest::Kill(signal))
                 if !(1..=SIGNAL_MAX).contains(&signal) =>
             {

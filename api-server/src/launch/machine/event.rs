@@ -8,6 +8,7 @@ use bytes::Bytes;
 use lattice_session::cause::{Cause, RankExit};
 use lattice_session::event::{Event, Notice, RankProgress, Usage};
 use lattice_session::rank_ranges::RankRanges;
+use lattice_session::settings::TerminalSize;
 use lattice_session::spawn::SpawnOrder;
 use lattice_session::wire::event::{NodeHappening, happening_cost};
 use pmi_core::Phase;
@@ -85,6 +86,8 @@ pub(crate) enum NodeCommand {
     Stdin(Bytes),
     /// No input follows.
     StdinEnd,
+    /// The terminal of the rank there that has one shall have this size.
+    ResizeTerminal(TerminalSize),
     /// So many bytes more of output may be sent.
     OutputCredit(u64),
 }
@@ -99,6 +102,8 @@ pub(crate) enum ClientRequest {
     Signal(i32),
     End(i32),
     Kill(i32),
+    /// The client's terminal has this size now.
+    ResizeTerminal(TerminalSize),
     /// To follow a launch, on a stream that follows one already.
     Attach,
 }

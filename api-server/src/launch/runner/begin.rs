@@ -197,7 +197,10 @@ fn facts(order: &Order, settler: Settler, origin: Origin) -> Facts {
 /// The nodes whose ranks read the launch's input.
 fn input_readers(stdin: &StdinTarget, placement: &Placement) -> Vec<u32> {
     match stdin {
-        StdinTarget::Rank(rank) => placement.node_of(*rank).map(|node| node.0).into_iter().collect(),
+        StdinTarget::Rank(_) | StdinTarget::Terminal(_) => {
+            let node = stdin.one_reader().and_then(|rank| placement.node_of(rank));
+            node.map(|node| node.0).into_iter().collect()
+        }
         StdinTarget::All => {
             let blocks = placement.blocks().iter();
             let mut nodes: Vec<u32> =

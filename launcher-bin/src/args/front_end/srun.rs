@@ -97,11 +97,7 @@ pub(super) const FLAGS: &[Flag] = &[
         Takes::Nothing,
         Nothing("it is a setting of Slurm"),
     ),
-    flag(
-        &["pty"],
-        Takes::Optional,
-        Refused("leave it out: ranks have no terminal here; standard input and output of rank 0 are yours"),
-    ),
+    flag(&["pty"], Takes::Optional, Made("--pty", pty)),
     flag(&["r", "relative"], Takes::Value, Refused("type -w NODES for the nodes to use")),
     flag(&["het-group", "pack-group"], Takes::Value, Refused("separate programs by a lone `:`")),
     flag(&["container-image", "container"], Takes::Value, OfLaunch("--container")),
@@ -154,10 +150,11 @@ fn no_kill(line: &mut Line, value: &OsStr) -> Result<(), Refusal> {
 
 /// What srun does unless it is told otherwise.
 fn add_defaults(line: &mut Line) {
-    for (flag, value) in [("--kill-on-bad-exit", "0"), ("--stdin", "all")] {
-        if !line.has(flag) {
-            line.add_to_launch(flag, Some(value.as_ref()));
-        }
+    if !line.has("--kill-on-bad-exit") {
+        line.add_to_launch("--kill-on-bad-exit", Some("0".as_ref()));
+    }
+    if !line.has("--stdin") && !line.has("--pty") {
+        line.add_to_launch("--stdin", Some("all".as_ref()));
     }
     if !line.has("--error")
         && let Some(file) = line.value("--output")
@@ -356,6 +353,12 @@ fn to_file(line: &mut Line, flag: &'static str, file: &OsStr) -> Result<(), Refu
         Some("none") => line.add_to_launch(flag, Some("/dev/null".as_ref())),
         _ => line.add_to_launch(flag, Some(file)),
     }
+    Ok(())
+}
+
+/// A descriptor that is named is Slurm's business: the terminal is that of standard input.
+fn pty(line: &mut Line, _: &OsStr) -> Result<(), Refusal> {
+    line.add_to_launch("--pty", None);
     Ok(())
 }
 

@@ -151,7 +151,6 @@ fn what_is_not_understood_is_refused_with_what_to_type() {
     refused("mpiexec --map-by magic ./a", "'--map-by magic' is not possible here: ranks are mapped by slot");
     refused("mpiexec -host a,b ./a : -host c ./b", "type --hostfile FILE with a line for each");
     refused("mpiexec -configfile /nonexistent", "cannot read /nonexistent");
-    refused("srun --pty bash", "'--pty' is not possible here");
     refused("srun --n 2 ./a", "'--n' may be any of --ntasks, --nodes");
     refused("srun --ntask-per-node 2 ./a", "a similar one exists: '--ntasks-per-node'");
     refused("srun -m plane=4 ./a", "neither block nor cyclic");

@@ -22,6 +22,7 @@ impl Command {
     pub(super) fn of(control: Control, role: Role) -> Self {
         match (role, control) {
             (Role::Owner, Control::Signal(signal)) => Self::Send(ToLaunch::Signal(signal)),
+            (Role::Owner, Control::ResizeTerminal(size)) => Self::Send(ToLaunch::ResizeTerminal(size)),
             (Role::Owner, Control::End(signal)) => Self::Send(ToLaunch::End(signal)),
             (Role::Owner, Control::Kill(signal)) => Self::Send(ToLaunch::Kill(signal)),
             (Role::Viewer, Control::End(signal) | Control::Kill(signal)) => Self::Leave(signal),
@@ -35,9 +36,11 @@ impl Command {
 pub(super) struct Unsent(VecDeque<ToLaunch>);
 
 impl Unsent {
-    /// Keeps a message behind those before. Of equal ones the last is kept, so that there are no more than there are signals.
+    /// Keeps a message behind those before. Of equal ones the last is kept, and the last size of the terminal, so that there are no more
+    /// than there are signals.
     pub(super) fn keep(&mut self, message: ToLaunch) {
-        self.0.retain(|before| *before != message);
+        let is_size = |message: &ToLaunch| matches!(message, ToLaunch::ResizeTerminal(_));
+        self.0.retain(|before| *before != message && !(is_size(before) && is_size(&message)));
         self.0.push_back(message);
     }
 
@@ -63,6 +66,8 @@ impl Unsent {
 
 #[cfg(test)]
 mod tests {
+    use lattice_session::settings::TerminalSize;
+
     use super::*;
 
     #[test]
@@ -75,6 +80,8 @@ mod tests {
         check(Control::End, Command::Send(ToLaunch::End(2)), Command::Leave(2));
         check(Control::Kill, Command::Send(ToLaunch::Kill(2)), Command::Leave(2));
         check(|_| Control::GiveUp, Command::Ignore, Command::Ignore);
+        let resize = |_| Control::ResizeTerminal(TerminalSize::default());
+        check(resize, Command::Send(ToLaunch::ResizeTerminal(TerminalSize::default())), Command::Ignore);
     }
 
     #[test]
@@ -87,6 +94,14 @@ mod tests {
         assert!(unsent.take_in(Control::Kill(2), Role::Owner), "the user has waited long enough");
         let kept = [ToLaunch::Signal(stop), ToLaunch::Signal(nix::libc::SIGUSR1), ToLaunch::Signal(cont)];
         assert_eq!(unsent.drain().collect::<Vec<_>>(), kept);
+    }
+
+    #[test]
+    fn of_the_sizes_of_the_terminal_the_last_is_kept() {
+        let mut unsent = Unsent::default();
+        let size = |rows| TerminalSize { rows, columns: 80 };
+        (1..100).for_each(|rows| assert!(!unsent.take_in(Control::ResizeTerminal(size(rows)), Role::Owner)));
+        assert_eq!(unsent.drain().collect::<Vec<_>>(), [ToLaunch::ResizeTerminal(size(99))]);
     }
 
     #[test]

@@ -11,7 +11,7 @@ use pmi_core::deaths::Death;
 use pmi_core::ids::{JobId, Rank};
 use pmi_core::server::EndReason;
 use pmi_core::services::{SpawnApp, SpawnError, SpawnRequest};
-use rank_spawner::RankExit;
+use rank_spawner::{RankExit, TerminalSize};
 
 use super::super::desertion::FenceSeen;
 use super::super::effect::{Effect, FenceLook, Look, StackLook};
@@ -53,6 +53,7 @@ pub(super) struct World {
     pub(super) survivors: Vec<u32>,
     /// Deaths that servers were told of.
     pub(super) announced: Vec<(JobNumber, Vec<Death>)>,
+    pub(super) terminal_size: Option<TerminalSize>,
     /// Answer to looks at call stacks.
     pub(super) stacks: StackAnswer,
     /// Looks at call stacks, with the ranks that were looked at.
@@ -103,6 +104,7 @@ impl World {
             silent: SilentSeen::default(),
             survivors: Vec::new(),
             announced: Vec::new(),
+            terminal_size: None,
             stacks: StackAnswer::AtOnce,
             looks: Vec::new(),
             exits_told: BTreeSet::new(),
@@ -320,6 +322,7 @@ impl World {
                     self.signals.entry(slot).or_default().push(signal);
                 }
             }
+            Effect::ResizeTerminal(size) => self.terminal_size = Some(size),
             Effect::AnnounceDeaths { job, deaths } => self.announced.push((job, deaths)),
             Effect::Report(event) => self.hear(event),
             Effect::Alarm(cause) => self.alarms.push(cause),

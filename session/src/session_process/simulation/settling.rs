@@ -110,8 +110,8 @@ impl SimulatedSession {
                 Effect::Sweep => self.effects.push_back(SessionEffect::Sweep),
                 Effect::DrainOutputs => self.machine.on_drained(&SilentSeen::default(), now),
                 Effect::LookAtStacks { look, .. } => self.machine.on_stacks_seen(look, Vec::new(), now),
-                // Ranks of the simulation read no input and ask for no jobs.
-                Effect::FeedStdin | Effect::AnswerSpawn { .. } => {}
+                // Ranks of the simulation read no input, have no terminals and ask for no jobs.
+                Effect::FeedStdin | Effect::ResizeTerminal(_) | Effect::AnswerSpawn { .. } => {}
             }
         }
         any

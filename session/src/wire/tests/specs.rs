@@ -130,6 +130,7 @@ fn any_stdin() -> impl Strategy<Value = StdinTarget> {
         Just(StdinTarget::None),
         Just(StdinTarget::All),
         any_rank().prop_map(StdinTarget::Rank),
+        any::<(u16, u16)>().prop_map(|(rows, columns)| StdinTarget::Terminal(TerminalSize { rows, columns })),
         "[a-z/]{1,9}%[rtlnNjJ%]".prop_map(|text| StdinTarget::File(Template::parse(text.as_ref()).unwrap())),
     ]
 }

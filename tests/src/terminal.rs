@@ -1,0 +1,106 @@
+//! Terminals of commands: a command's controlling terminal, as that of a window is, which the test looks at and types on.
+
+use std::fs::{self, File};
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::Mutex;
+
+use nix::pty::{OpenptyResult, Winsize, openpty};
+
+/// A terminal.
+#[derive(Debug)]
+pub struct Terminal {
+    driver: OwnedFd,
+    /// The terminal itself, until its command has it.
+    terminal: Mutex<Option<OwnedFd>>,
+    path: PathBuf,
+}
+
+impl Terminal {
+    pub(crate) fn open(rows: u16, columns: u16) -> Self {
+        let size = Winsize { ws_row: rows, ws_col: columns, ws_xpixel: 0, ws_ypixel: 0 };
+        let OpenptyResult { master, slave } = openpty(&size, None).expect("/dev/ptmx and /dev/pts are there");
+        let path = fs::read_link(format!("/proc/self/fd/{}", slave.as_raw_fd())).expect("/proc is mounted");
+        Self { driver: master, terminal: Mutex::new(Some(slave)), path }
+    }
+
+    /// `program` as the first process on the terminal.
+    pub(crate) fn program(program: &Path) -> Command {
+        let mut command = Command::new("setsid");
+        command.arg("--ctty").arg(program);
+        command
+    }
+
+    pub(crate) fn give_to(&self, command: &mut Command) {
+        let terminal = self.terminal.lock().unwrap().take().expect("a terminal is given to one command");
+        let copy = || Stdio::from(terminal.try_clone().expect("there are descriptors left"));
+        command.stdin(copy()).stdout(copy()).stderr(copy());
+    }
+
+    /// What the command shows.
+    pub(crate) fn screen(&self) -> File {
+        self.driver.try_clone().expect("there are descriptors left").into()
+    }
+
+    /// The way to type.
+    pub(crate) fn keyboard(&self) -> File {
+        self.screen()
+    }
+
+    /// Changes the size, as a user does by pulling at the window.
+    pub fn resize(&self, rows: u16, columns: u16) {
+        self.stty(&["rows", &rows.to_string(), "columns", &columns.to_string()]);
+    }
+
+    /// True if a program that reads it gets whole lines, which the terminal echoes.
+    pub fn edits_lines(&self) -> bool {
+        let settings = self.stty(&["-a"]);
+        settings.contains(" icanon ") && settings.contains(" echo ")
+    }
+
+    fn stty(&self, arguments: &[&str]) -> String {
+        let output = Command::new("stty").arg("-F").arg(&self.path).args(arguments).output();
+        let output = output.expect("stty is a part of coreutils");
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    }
+}
+
+/// A shell that reads no start-up files, and whose prompt is `ready>`.
+pub const INTERACTIVE: &str = "env PS1=ready> bash --norc --noprofile -i";
+
+/// Works with a shell that `command` starts on a terminal: its terminal, the size of that, Ctrl-C, Ctrl-Z and jobs. The shell exits with 7.
+///
+/// # Panics
+/// If it is not as on a terminal of its own.
+#[track_caller]
+pub fn try_a_shell(command: crate::Command) -> crate::Outcome {
+    let mut running = command.on_terminal(40, 100).start();
+    running.wait_for_stdout("ready>");
+    // No text that is waited for is in what is typed, which the shell echoes.
+    running.type_in("tty; stty size; echo fi'rst'\n");
+    running.wait_for_stdout("/dev/pts/");
+    running.wait_for_stdout("40 100");
+    running.wait_for_stdout("first");
+    running.terminal().resize(50, 120);
+    running.type_in("until [ \"$(stty size)\" = '50 120' ]; do :; done; echo si'zed'\n");
+    running.wait_for_stdout("sized");
+    // The job that says it has the foreground: a shell that has yet to start it would not.
+    running.type_in("sh -c 'echo beg\"un\"; exec sleep 999'\n");
+    running.wait_for_stdout("begun");
+    running.type_in("\u{3}");
+    running.type_in("echo sta'tus' $?\n");
+    running.wait_for_stdout("status 130");
+    running.type_in("sh -c 'trap \"echo conti\"nued CONT; echo wor\"king\"; while :; do sleep 0.1; done'\n");
+    running.wait_for_stdout("working");
+    running.type_in("\u{1a}");
+    running.wait_for_stdout("Stopped");
+    running.type_in("jobs | grep -c Stop'ped'; fg\n");
+    // It is continued once it has the foreground.
+    running.wait_for_stdout("continued");
+    running.type_in("\u{3}");
+    running.type_in("echo fini'shed' $?; exit 7\n");
+    running.wait_for_stdout("finished 130");
+    running.finish()
+}
