@@ -31,6 +31,8 @@ pub(crate) enum PlacementError {
     UnknownNode { node: String, allocated: String },
     #[error("no node is left: of {allocated}, every node is excluded or has no slots")]
     NoNodes { allocated: String },
+    #[error("there is no node {relative} to begin with; counted from 0, there are: {nodes}")]
+    AllPassedOver { relative: u32, nodes: String },
     #[error("{asked} nodes were asked for, and {available} can be used: {nodes}")]
     TooFewNodes { asked: u32, available: usize, nodes: String },
     #[error(
@@ -71,7 +73,8 @@ pub(crate) fn place(
     let placement = match (&request.candidates, request.distribution) {
         (Candidates::Hostfile(hosts), None) => listed(hosts, size, &nodes)?,
         (Candidates::Hostfile(_), Some(Distribution::Block)) => Placement::block(&filled(size, &nodes)),
-        (_, Some(Distribution::Cyclic)) => dealt(size, &nodes)?,
+        (_, Some(Distribution::Cyclic)) => dealt(size, NonZeroU32::MIN, &nodes)?,
+        (_, Some(Distribution::Plane(ranks))) => dealt(size, ranks, &nodes)?,
         (Candidates::All | Candidates::Listed(_), _) => Placement::block(&even_shares(size, nodes.len())),
     };
     Ok(Assignment { hosts: nodes.into_iter().map(|node| node.node).collect(), ranks, placement })
@@ -99,15 +102,25 @@ fn candidates(request: &PlacementRequest, allocated: &[String]) -> Result<Vec<Ca
     if nodes.is_empty() {
         return Err(PlacementError::NoNodes { allocated: hostlist::fold(allocated) });
     }
+    if request.relative as usize >= nodes.len() {
+        return Err(PlacementError::AllPassedOver {
+            relative: request.relative,
+            nodes: hostlist::fold(&names(&nodes)),
+        });
+    }
+    nodes.drain(..request.relative as usize);
     if let Some(asked) = request.nodes.map(NonZeroU32::get) {
         let available = nodes.len();
         if asked as usize > available {
-            let names: Vec<&str> = nodes.iter().map(|node| node.node.as_str()).collect();
-            return Err(PlacementError::TooFewNodes { asked, available, nodes: hostlist::fold(&names) });
+            return Err(PlacementError::TooFewNodes { asked, available, nodes: hostlist::fold(&names(&nodes)) });
         }
         nodes.truncate(asked as usize);
     }
     Ok(nodes)
+}
+
+fn names(nodes: &[Capacity]) -> Vec<&str> {
+    nodes.iter().map(|node| node.node.as_str()).collect()
 }
 
 /// Refuses nodes that are named and not in the allocation.
@@ -184,6 +197,7 @@ fn participants(
     let needed = match request.distribution {
         None if is_hostfile => nodes.len(),
         Some(Distribution::Block) if is_hostfile => filled(size, &nodes).iter().filter(|&&ranks| ranks > 0).count(),
+        Some(Distribution::Plane(ranks)) => size.div_ceil(ranks.get()) as usize,
         _ => size as usize,
     };
     nodes.truncate(needed);
@@ -231,26 +245,23 @@ fn filled(size: u32, nodes: &[Capacity]) -> Vec<u32> {
     nodes.iter().map(fill).collect()
 }
 
-/// Rounds of one rank for each node that has room.
-fn dealt(size: u32, nodes: &[Capacity]) -> Result<Placement, PlacementError> {
+/// Rounds of so many ranks at once for each node, as far as it has room.
+fn dealt(size: u32, at_once: NonZeroU32, nodes: &[Capacity]) -> Result<Placement, PlacementError> {
     let mut left = size;
     let mut placement = Placement::default();
-    let mut round = 0;
+    let mut dealt: u32 = 0;
     while left > 0 {
         for (index, node) in (0..).zip(nodes) {
-            if node.ranks > round && left > 0 {
-                push_one(&mut placement, index);
-                left -= 1;
+            let ranks = node.ranks.saturating_sub(dealt).min(at_once.get()).min(left);
+            if ranks > 0 {
+                placement.push(Block { first_node: NodeIndex(index), nodes: 1, ranks_per_node: ranks });
+                left -= ranks;
             }
         }
-        round += 1;
+        dealt = dealt.saturating_add(at_once.get());
         if placement.blocks().len() > BLOCKS_MAX {
             return Err(PlacementError::TooIrregular);
         }
     }
     Ok(placement)
-}
-
-fn push_one(placement: &mut Placement, node: u32) {
-    placement.push(Block { first_node: NodeIndex(node), nodes: 1, ranks_per_node: 1 });
 }

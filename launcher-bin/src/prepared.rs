@@ -116,6 +116,7 @@ fn refuse_flags_for_nodes(request: &LaunchRequest, machine: &Machine) -> Result<
     let needs_nodes = [
         ("--nodes", placement.nodes.is_some_and(|nodes| nodes > NonZeroU32::MIN)),
         ("--exclude", !placement.except.is_empty()),
+        ("--relative", placement.relative > 0),
         ("--detach", request.ownership == Ownership::Detached),
     ];
     if let Some((flag, _)) = needs_nodes.into_iter().find(|&(_, given)| given) {

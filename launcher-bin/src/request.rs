@@ -16,7 +16,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use lattice_session::request::{
-    Candidates, Distribution, LaunchRequest, Ownership, PlacementRequest, ProgramRequest, Programs,
+    Candidates, LaunchRequest, Ownership, PlacementRequest, ProgramRequest, Programs,
 };
 use lattice_session::settings::{
     DataExchange, Entrance, FailedRanks, JobMemory, LaunchSettings, LimitSignal, LostNodes, PmiFamily, PmiSpec,
@@ -215,10 +215,8 @@ fn placement(args: &PlacementArgs, environment: &Environment) -> Result<Placemen
         tasks_per_node: args.tasks_per_node.and_then(NonZeroU32::new),
         candidates,
         except: args.exclude.as_deref().map(|list| expanded("--exclude", list)).transpose()?.unwrap_or_default(),
-        distribution: args.distribution.and_then(|distribution| distribution.nodes).map(|order| match order {
-            args::Order::Block => Distribution::Block,
-            args::Order::Cyclic => Distribution::Cyclic,
-        }),
+        relative: args.relative,
+        distribution: args.distribution.and_then(|distribution| distribution.nodes),
     })
 }
 

@@ -125,6 +125,8 @@ pub struct PlacementRequest {
     pub tasks_per_node: Option<NonZeroU32>,
     /// Nodes to choose from.
     pub candidates: Candidates,
+    /// Number of nodes that are passed over before the first one is chosen.
+    pub relative: u32,
     /// Nodes that are not to be used.
     pub except: Vec<String>,
     /// Distribution of ranks; `None` for block, or slot after slot of a hostfile.
@@ -159,6 +161,8 @@ pub enum Distribution {
     Block,
     /// Consecutive ranks sit on different nodes.
     Cyclic,
+    /// So many consecutive ranks share a node, the next ones are on the next node, and behind the last node the first has its turn again.
+    Plane(NonZeroU32),
 }
 
 /// Nodes and ranks that a placement has decided on.

@@ -65,6 +65,69 @@ fn ranks_are_shared_out_evenly_and_in_order() {
     check(&PlacementRequest { nodes: NonZeroU32::new(2), ..per_node(3) }, &[0], 4, &[3, 3]);
 }
 
+fn plane(ranks: u32) -> Distribution {
+    Distribution::Plane(NonZeroU32::new(ranks).unwrap())
+}
+
+/// The examples in srun(1) and in Slurm's page on planes (dist_plane), where the figures show the ranks of each node.
+#[test]
+fn slurms_documented_examples_have_the_ranks_where_slurm_has_them() {
+    let check = |words: &str, distribution, size, expected: &[&[u32]]| {
+        let request = PlacementRequest { distribution: Some(distribution), ..on_nodes(expected.len() as u32) };
+        let placed = placed(&request, &[size], &nodes(expected.len())).unwrap();
+        for (node, expected) in (0..).zip(expected) {
+            let ranks: Vec<u32> = placed.placement.ranks_on(NodeIndex(node)).iter().map(|rank| rank.0).collect();
+            assert_eq!(&ranks, expected, "{words}: node {node}");
+        }
+    };
+    // srun(1), --distribution: four tasks on three nodes with two CPUs each.
+    check("-N3 -n4 -m block", Distribution::Block, 4, &[&[0, 1], &[2], &[3]]);
+    check("-N3 -n4 -m cyclic", Distribution::Cyclic, 4, &[&[0, 3], &[1], &[2]]);
+    let all: Vec<u32> = (0..21).collect();
+    check("-N1-1 -n21 -m plane=4", plane(4), 21, &[&all]);
+    check(
+        "-N4-4 -n21 -m plane=4",
+        plane(4),
+        21,
+        &[&[0, 1, 2, 3, 16, 17, 18, 19], &[4, 5, 6, 7, 20], &[8, 9, 10, 11], &[12, 13, 14, 15]],
+    );
+    check(
+        "-N4-4 -n21 -m plane=2",
+        plane(2),
+        21,
+        &[&[0, 1, 8, 9, 16, 17], &[2, 3, 10, 11, 18, 19], &[4, 5, 12, 13, 20], &[6, 7, 14, 15]],
+    );
+}
+
+#[test]
+fn planes_use_no_more_nodes_than_they_need_and_stay_within_bounds() {
+    let check = |request: PlacementRequest, size, expected: &[usize]| {
+        assert_eq!(counts(&placed(&request, &[size], &nodes(4)).unwrap()), expected, "{request:?}");
+    };
+    let planes = |ranks, request| PlacementRequest { distribution: Some(plane(ranks)), ..request };
+    check(planes(3, PlacementRequest::default()), 7, &[3, 3, 1]);
+    check(planes(3, on_nodes(4)), 7, &[3, 3, 1, 0]);
+    check(planes(3, per_node(4)), 14, &[4, 4, 3, 3]);
+    check(planes(2, hosts(&[("node1", 3), ("node0", 5)], None)), 8, &[3, 5]);
+    check(planes(u32::MAX, PlacementRequest::default()), 8, &[8]);
+}
+
+/// Steps side by side, as srun(1) shows them for --relative.
+#[test]
+fn a_launch_begins_with_the_node_that_is_named_by_its_number() {
+    let on = |request: PlacementRequest| placed(&request, &[0], &nodes(4)).map(|placed| placed.hosts);
+    let relative = |relative, request| PlacementRequest { relative, ..request };
+    assert_eq!(on(relative(2, on_nodes(2))), Ok(names("node[2-3]")));
+    assert_eq!(on(relative(0, on_nodes(2))), Ok(names("node[0-1]")));
+    assert_eq!(on(relative(3, PlacementRequest::default())), Ok(names("node3")));
+    let refused = |request| on(request).unwrap_err().to_string();
+    assert_eq!(
+        refused(relative(4, PlacementRequest::default())),
+        "there is no node 4 to begin with; counted from 0, there are: node[0-3]"
+    );
+    assert_eq!(refused(relative(3, on_nodes(2))), "2 nodes were asked for, and 1 can be used: node3");
+}
+
 #[test]
 fn a_hostfile_is_filled_in_its_order() {
     let lines = [("node2", 2), ("node0", 3), ("node2", 1)];
@@ -152,7 +215,12 @@ proptest! {
     fn a_hostfiles_slots_are_never_exceeded(
         lines in proptest::collection::vec((0_usize..5, 1_u32..9), 1..12),
         ranks in 0_u32..60,
-        distribution in prop_oneof![Just(None), Just(Some(Distribution::Block)), Just(Some(Distribution::Cyclic))],
+        distribution in prop_oneof![
+            Just(None),
+            Just(Some(Distribution::Block)),
+            Just(Some(Distribution::Cyclic)),
+            (1..6_u32).prop_map(|ranks| Some(plane(ranks))),
+        ],
     ) {
         let nodes = nodes(5);
         let lines: Vec<(&str, u32)> = lines.iter().map(|&(node, slots)| (nodes[node].as_str(), slots)).collect();

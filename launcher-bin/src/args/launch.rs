@@ -145,9 +145,12 @@ pub struct PlacementArgs {
     /// The same, with the lines given here: HOST or HOST:N, separated by commas.
     #[arg(short = 'H', long, value_name = "HOSTS", value_parser = hostfile::parse_hosts, conflicts_with_all = ["hostfile", "nodelist", "tasks_per_node"])]
     pub host: Option<Hosts>,
-    /// `block` fills one node after the other with its share of the ranks, `cyclic` deals them out one by one. A second word behind
-    /// `:` does the same with the sockets of a node, for ranks that are bound.
-    #[arg(short = 'm', long, value_name = "block|cyclic[:block|cyclic]", value_parser = distribution::parse)]
+    /// Begin with the N-th node of the allocation, counted from 0: launches side by side do not share nodes then.
+    #[arg(short = 'r', long, value_name = "N", default_value_t = 0, hide_default_value = true, conflicts_with_all = ["nodelist", "exclude", "hostfile", "host"])]
+    pub relative: u32,
+    /// `block` fills one node after the other with its share of the ranks, `cyclic` deals them out one by one, `plane=N` N at a time. A
+    /// second word behind `:` does the same with the sockets of a node, for ranks that are bound.
+    #[arg(short = 'm', long, value_name = "block|cyclic|plane=N[:block|cyclic]", value_parser = distribution::parse)]
     pub distribution: Option<Distribution>,
     /// Give each rank N CPUs (hardware threads) of its own, as whole cores, and set OMP_NUM_THREADS to N unless it is set.
     #[arg(short = 'c', long, value_name = "N", allow_negative_numbers = true)]

@@ -34,7 +34,7 @@ fn nodes_are_named_as_the_user_named_them() {
     assert_eq!(placement.nodes, NonZeroU32::new(3));
     assert_eq!(placement.candidates, Candidates::Listed(["node2", "node0", "node1"].map(str::to_owned).to_vec()));
     assert_eq!(placement.except, ["node7"]);
-    assert_eq!(placement.distribution, Some(Distribution::Cyclic));
+    assert_eq!(placement.distribution, Some(lattice_session::request::Distribution::Cyclic));
     let hosts = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(hosts.path(), "node0 slots=4\nnode1:2\n").unwrap();
     let placement = requested(&format!("--hostfile {} true", hosts.path().display())).unwrap().placement;

@@ -2272,6 +2272,12 @@ pub struct PlacementRequest {
     /// A hostfile's lines: the nodes to fill, in this order. With it, `only` must be empty.
     #[prost(message, repeated, tag = "6")]
     pub hosts: ::prost::alloc::vec::Vec<HostSlots>,
+    /// For PLANE: so many consecutive ranks share a node.
+    #[prost(uint32, tag = "7")]
+    pub plane: u32,
+    /// So many of the nodes that could be used are passed over, from the first on.
+    #[prost(uint32, tag = "8")]
+    pub relative: u32,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct HostSlots {
@@ -2605,6 +2611,8 @@ pub enum Distribution {
     Cyclic = 1,
     /// Rank after rank as `hosts` lists them, one rank for each slot.
     Explicit = 2,
+    /// Dealt out like CYCLIC, `plane` ranks at a time.
+    Plane = 3,
 }
 impl Distribution {
     /// String value of the enum field names used in the ProtoBuf definition.
@@ -2616,6 +2624,7 @@ impl Distribution {
             Self::Block => "BLOCK",
             Self::Cyclic => "CYCLIC",
             Self::Explicit => "EXPLICIT",
+            Self::Plane => "PLANE",
         }
     }
     /// Creates an enum from field names used in the ProtoBuf definition.
@@ -2624,6 +2633,7 @@ impl Distribution {
             "BLOCK" => Some(Self::Block),
             "CYCLIC" => Some(Self::Cyclic),
             "EXPLICIT" => Some(Self::Explicit),
+            "PLANE" => Some(Self::Plane),
             _ => None,
         }
     }

@@ -119,6 +119,7 @@ fn encode_placement(request: &PlacementRequest) -> proto::PlacementRequest {
     let distribution = match request.distribution {
         Some(Distribution::Block) => proto::Distribution::Block,
         Some(Distribution::Cyclic) => proto::Distribution::Cyclic,
+        Some(Distribution::Plane(_)) => proto::Distribution::Plane,
         None if hosts.is_empty() => proto::Distribution::Block,
         None => proto::Distribution::Explicit,
     };
@@ -129,6 +130,11 @@ fn encode_placement(request: &PlacementRequest) -> proto::PlacementRequest {
         except: hostlist::fold(&request.except),
         distribution: distribution.into(),
         hosts,
+        plane: match request.distribution {
+            Some(Distribution::Plane(ranks)) => ranks.get(),
+            _ => 0,
+        },
+        relative: request.relative,
     }
 }
 
@@ -141,18 +147,22 @@ fn decode_placement(request: proto::PlacementRequest) -> Result<PlacementRequest
         (false, false) => return Err(WireError::NodesTwice),
     };
     let unknown = |_| {
-        let possible = "0 (block), 1 (cyclic) or, with a hostfile, 2 (explicit)";
+        let possible = "0 (block), 1 (cyclic), 3 (plane) or, with a hostfile, 2 (explicit)";
         wrong("the distribution", request.distribution, possible)
     };
     let distribution = match (proto::Distribution::try_from(request.distribution).map_err(unknown)?, &candidates) {
         (proto::Distribution::Cyclic, _) => Some(Distribution::Cyclic),
+        (proto::Distribution::Plane, _) => {
+            let no_ranks = || wrong("the number of ranks of a plane", request.plane, "1 or more");
+            Some(Distribution::Plane(NonZeroU32::new(request.plane).ok_or_else(no_ranks)?))
+        }
         (proto::Distribution::Block, Candidates::Hostfile(_)) => Some(Distribution::Block),
         (proto::Distribution::Explicit, Candidates::Hostfile(_)) | (proto::Distribution::Block, _) => None,
         (proto::Distribution::Explicit, _) => {
             return Err(wrong(
                 "the distribution",
                 "explicit without a hostfile",
-                "block, cyclic, or one with a hostfile",
+                "block, cyclic, plane, or one with a hostfile",
             ));
         }
     };
@@ -160,6 +170,7 @@ fn decode_placement(request: proto::PlacementRequest) -> Result<PlacementRequest
         nodes: NonZeroU32::new(request.nodes),
         tasks_per_node: NonZeroU32::new(request.tasks_per_node),
         candidates,
+        relative: request.relative,
         except: expand("the nodes not to use", &request.except)?,
         distribution,
     })

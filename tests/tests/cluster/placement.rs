@@ -37,6 +37,18 @@ fn cyclic_deals_ranks_out_one_by_one() {
 }
 
 #[test]
+fn planes_deal_several_ranks_out_at_a_time() {
+    check(3, "-n 8 --distribution plane=2", &[&[0, 1, 6, 7], &[2, 3], &[4, 5]]);
+}
+
+/// As in srun(1): steps beside each other in one allocation.
+#[test]
+fn a_launch_can_begin_with_a_later_node() {
+    check(4, "-N 2 -r 2", &[&[], &[], &[0], &[1]]);
+    launch_on(2, "-r 2").bash("true").run().exits(125).says("there is no node 2 to begin with");
+}
+
+#[test]
 fn tasks_per_node_fills_every_node() {
     check(2, "--tasks-per-node 2", &[&[0, 1], &[2, 3]]);
 }

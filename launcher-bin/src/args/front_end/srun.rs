@@ -23,7 +23,14 @@ pub(super) const FLAGS: &[Flag] = &[
     flag(&["ntasks-per-node", "tasks-per-node"], Takes::Value, OfLaunch("--tasks-per-node")),
     flag(&["w", "nodelist", "nodefile"], Takes::Value, Made("-w NODES", node_list)),
     flag(&["x", "exclude"], Takes::Value, OfLaunch("--exclude")),
-    flag(&["m", "distribution"], Takes::Value, Made("--distribution=block|cyclic[:block|cyclic]", distribution)),
+    flag(
+        &["m", "distribution"],
+        Takes::Value,
+        Made(
+            "--distribution=block|cyclic|plane=N[:block|cyclic]; arbitrary is --hostfile $SLURM_HOSTFILE",
+            distribution,
+        ),
+    ),
     flag(&["cpu-bind", "cpu_bind"], Takes::Value, Made("--cpu-bind", cpu_bind)),
     flag(&["c", "cpus-per-task"], Takes::Value, OfLaunch("--cpus-per-task")),
     flag(&["O", "overcommit"], Takes::Nothing, OfLaunch("--overcommit")),
@@ -98,7 +105,7 @@ pub(super) const FLAGS: &[Flag] = &[
         Nothing("it is a setting of Slurm"),
     ),
     flag(&["pty"], Takes::Optional, Made("--pty", pty)),
-    flag(&["r", "relative"], Takes::Value, Refused("type -w NODES for the nodes to use")),
+    flag(&["r", "relative"], Takes::Value, OfLaunch("--relative")),
     flag(&["het-group", "pack-group"], Takes::Value, Refused("separate programs by a lone `:`")),
     flag(&["container-image", "container"], Takes::Value, OfLaunch("--container")),
     flag(
@@ -294,9 +301,14 @@ fn distribution(line: &mut Line, how: &OsStr) -> Result<(), Refusal> {
     let mut levels = text.split(':').map(|level| level.split(',').next().unwrap_or_default());
     let nodes = match levels.next().unwrap_or_default() {
         word @ ("block" | "cyclic" | "*") => word,
+        word if word.starts_with("plane=") => word,
         "NoPack" | "Pack" => "*",
+        "arbitrary" => {
+            order_of_hostfile(line)?;
+            "*"
+        }
         word => {
-            let reason = format!("{word:?} is neither block nor cyclic");
+            let reason = format!("{word:?} is none of block, cyclic, plane=N and arbitrary");
             return Err(Refusal::Value { flag: "--distribution", value: text.into_owned(), reason });
         }
     };
@@ -318,6 +330,20 @@ fn distribution(line: &mut Line, how: &OsStr) -> Result<(), Refusal> {
     let both = sockets.map_or_else(|| nodes.to_owned(), |sockets| format!("{nodes}:{sockets}"));
     line.add_to_launch("--distribution", Some(both.as_ref()));
     Ok(())
+}
+
+/// Task after task on the hosts in the order of a file, whose name Slurm takes from the environment.
+fn order_of_hostfile(line: &mut Line) -> Result<(), Refusal> {
+    match std::env::var_os("SLURM_HOSTFILE").filter(|file| !file.is_empty()) {
+        Some(file) => {
+            line.add_to_launch("--hostfile", Some(&file));
+            Ok(())
+        }
+        None => {
+            let reason = "SLURM_HOSTFILE names no file; type --hostfile FILE to lattice launch".to_owned();
+            Err(Refusal::Value { flag: "--distribution", value: "arbitrary".to_owned(), reason })
+        }
+    }
 }
 
 fn cpu_bind(line: &mut Line, how: &OsStr) -> Result<(), Refusal> {

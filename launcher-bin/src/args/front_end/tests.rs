@@ -104,6 +104,8 @@ fn lines_of_srun_mean_a_launch() {
         ("srun --nodel a,b -x c ./a", "--nodelist=a,b --exclude=c ", "./a"),
         ("srun -A acct -p debug -J name --mem=4G --exclusive --qos q ./a", "", "./a"),
         ("srun -m cyclic ./a", "--distribution=cyclic ", "./a"),
+        ("srun -m plane=4 ./a", "--distribution=plane=4 ", "./a"),
+        ("srun -N2 -r2 ./a", "--nodes=2 --relative=2 ", "./a"),
         ("srun -t 10:00 -W 5 --signal USR1@30 ./a", "--time=10:00 --wait=5 --signal=USR1@30 ", "./a"),
         ("srun -D /tmp --export=ALL,A=1 ./a", "--export=ALL,A=1 ", "--chdir=/tmp ./a"),
         ("srun --mpi=pmi2 --multi-prog conf", "--multi-prog ", "conf"),
@@ -116,6 +118,7 @@ fn lines_of_srun_mean_a_launch() {
     }
     for (flags, bound) in [
         ("--cpu_bind=verbose,cores -m block:cyclic", "--cpu-bind=verbose,cores {} --distribution=block:cyclic"),
+        ("--cpu-bind=cores -m plane=2", "--cpu-bind=cores {} --distribution=plane=2:cyclic"),
         ("--cpu-bind=ldoms -m block:block", "--cpu-bind=ldoms {} --distribution=block:block"),
         ("--cpu-bind=sockets -m cyclic:fcyclic:block", "--cpu-bind=sockets {} --distribution=cyclic:cyclic"),
         (
@@ -128,6 +131,8 @@ fn lines_of_srun_mean_a_launch() {
         means(&format!("srun {flags} ./a"), &format!("{usual} --slurm-env ./a"));
     }
     means("srun -K -i none ./a", "--kill-on-bad-exit --stdin=none --slurm-env ./a");
+    means("srun --pty -n1 bash -i", "--pty --kill-on-bad-exit=0 --slurm-env --ntasks=1 bash -i");
+    means("srun --pty=3 bash", "--pty --kill-on-bad-exit=0 --slurm-env bash");
     means("srun -k ./a", "--no-kill --kill-on-bad-exit=0 --stdin=all --slurm-env ./a");
     means("srun --no-kill=unset ./a", "--kill-on-bad-exit=0 --stdin=all --slurm-env ./a");
     means("srun -K1 -i0 ./a", "--kill-on-bad-exit=1 --stdin=0 --slurm-env ./a");
@@ -153,7 +158,8 @@ fn what_is_not_understood_is_refused_with_what_to_type() {
     refused("mpiexec -configfile /nonexistent", "cannot read /nonexistent");
     refused("srun --n 2 ./a", "'--n' may be any of --ntasks, --nodes");
     refused("srun --ntask-per-node 2 ./a", "a similar one exists: '--ntasks-per-node'");
-    refused("srun -m plane=4 ./a", "neither block nor cyclic");
+    refused("srun -m planes ./a", "none of block, cyclic, plane=N and arbitrary");
+    refused("srun -m arbitrary ./a", "SLURM_HOSTFILE names no file");
 }
 
 #[test]

@@ -48,6 +48,10 @@ fn request() -> LaunchRequest {
     }
 }
 
+fn plane(ranks: u32) -> Distribution {
+    Distribution::Plane(NonZeroU32::new(ranks).unwrap())
+}
+
 /// A request that went through bytes.
 fn travelled(request: &LaunchRequest) -> LaunchRequest {
     let sent = encode(request, "7f3k".to_owned()).encode_to_vec();
@@ -65,10 +69,11 @@ fn requests_travel() {
     let placements = [
         PlacementRequest { nodes: NonZeroU32::new(3), tasks_per_node: NonZeroU32::new(4), ..Default::default() },
         PlacementRequest { candidates: Candidates::Listed(names(&["node4", "node1"])), ..Default::default() },
+        PlacementRequest { relative: 2, distribution: Some(plane(4)), ..Default::default() },
         PlacementRequest { except: names(&["node7"]), distribution: Some(Distribution::Cyclic), ..Default::default() },
     ];
     placements.into_iter().for_each(|placement| check(LaunchRequest { placement, ..request() }));
-    for distribution in [None, Some(Distribution::Block), Some(Distribution::Cyclic)] {
+    for distribution in [None, Some(Distribution::Block), Some(Distribution::Cyclic), Some(plane(2))] {
         let candidates = Candidates::Hostfile(vec![slots("node1", 2), slots("node0", 1), slots("node1", 1)]);
         check(LaunchRequest {
             placement: PlacementRequest { candidates, distribution, ..Default::default() },
@@ -180,11 +185,15 @@ fn what_no_launch_can_be_made_of_is_refused_in_words() {
     );
     check(
         |wrong| placement(wrong).distribution = 9,
-        "the distribution is 9; possible is 0 (block), 1 (cyclic) or, with a hostfile, 2 (explicit)",
+        "the distribution is 9; possible is 0 (block), 1 (cyclic), 3 (plane) or, with a hostfile, 2 (explicit)",
     );
     check(
         |wrong| placement(wrong).set_distribution(proto::Distribution::Explicit),
-        "the distribution is explicit without a hostfile; possible is block, cyclic, or one with a hostfile",
+        "the distribution is explicit without a hostfile; possible is block, cyclic, plane, or one with a hostfile",
+    );
+    check(
+        |wrong| placement(wrong).set_distribution(proto::Distribution::Plane),
+        "the number of ranks of a plane is 0; possible is 1 or more",
     );
     check(
         |wrong| {
