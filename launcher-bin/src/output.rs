@@ -7,8 +7,9 @@
 //! ```
 //!
 //! Every arrow waits for the next: a slow terminal slows the ranks, and no flood fills memory. Ranks' bytes are not copied on
-//! this way unless something stands before each line. No line of one rank is torn by another: see `output/hold.rs`.
+//! this way unless something stands before each line. With `--collapse` lines wait for equal ones first (`output/collapse.rs`). No line of one rank is torn by another: see `output/hold.rs`.
 
+mod collapse;
 mod decoration;
 mod files;
 mod hold;
@@ -25,12 +26,13 @@ use std::time::Instant;
 use bytes::Bytes;
 use lattice_session::cause::{Cause, CauseKind};
 use lattice_session::deadline::until;
-use lattice_session::event::{Event, Report};
+use lattice_session::event::{Event, Output, Report, Stream};
 use nix::sys::signal::Signal;
 use nix::unistd::getppid;
 use pmi_core::ids::NodeIndex;
 use tokio::sync::{Notify, mpsc, watch};
 
+use self::collapse::{Collapse, Collapsed};
 use self::decoration::Decoration;
 pub use self::files::FileError;
 use self::files::Files;
@@ -86,6 +88,10 @@ pub(crate) struct Renderer {
     summary: Option<Summary>,
     exit_messages: ExitMessages,
     targets: Targets,
+    /// True if our own streams show what goes to files, too.
+    tee: bool,
+    /// Lines that wait for equal ones, if those are shown once.
+    collapse: Option<Collapse>,
     faults: mpsc::UnboundedReceiver<Fault>,
     interrupts: mpsc::UnboundedReceiver<Signal>,
     hung_up: Arc<Notify>,
@@ -137,6 +143,8 @@ impl Renderer {
             summary: output.summary.then(|| Summary::new(Instant::now())),
             exit_messages: output.exit_messages,
             targets: Targets::start(files, decoration, &report, wires.abandoned)?,
+            tee: output.tee,
+            collapse: output.collapse.then(|| Collapse::new(launch.ranks.len())),
             faults,
             interrupts: wires.interrupts,
             hung_up: wires.hung_up,
@@ -172,7 +180,8 @@ impl Renderer {
     /// Renders what happens until there is no more.
     pub(crate) async fn run(&mut self, mut source: impl UpdateSource) {
         loop {
-            let tick = self.targets.next_tick();
+            let deadline = self.collapse.as_ref().and_then(Collapse::deadline);
+            let tick = [self.targets.next_tick(), deadline].into_iter().flatten().min();
             tokio::select! {
                 update = source.next() => match update {
                     Some(Update::Event(node, event)) => self.event(node, event).await,
@@ -183,7 +192,7 @@ impl Renderer {
                 },
                 Some(fault) = self.faults.recv() => self.fault(fault).await,
                 Some(signal) = self.interrupts.recv() => self.interrupted(signal).await,
-                () = until(tick.map(Into::into)) => self.targets.tick(Instant::now()).await,
+                () = until(tick.map(Into::into)) => self.tick(Instant::now()).await,
             }
         }
     }
@@ -233,6 +242,11 @@ impl Renderer {
 
     async fn write_the_rest(&mut self, now: Instant) {
         self.targets.show_progress("").await;
+        if let Some(collapse) = &mut self.collapse {
+            let mut lines = Vec::new();
+            collapse.finish(&mut lines);
+            self.write_collapsed(lines, now).await;
+        }
         self.targets.release_all(now).await;
         self.targets.close(WriterName::Files).await;
         self.drain_faults().await;
@@ -247,8 +261,7 @@ impl Renderer {
             Event::Ending(_) if self.ending => return,
             Event::Ending(_) => self.ending = true,
             Event::Output(output) if self.form == Form::Text || self.targets.is_file(output.rank, output.stream) => {
-                self.targets.output(output, now).await;
-                return;
+                return self.output(output, now).await;
             }
             Event::Exited { rank, .. } => self.targets.rank_ended(rank, now).await,
             _ => {}
@@ -260,6 +273,37 @@ impl Renderer {
         }
         if let Some(text) = words::event(&event, self.verbosity) {
             self.targets.say(message(&text), now).await;
+        }
+    }
+
+    async fn output(&mut self, output: Output, now: Instant) {
+        if self.targets.is_file(output.rank, output.stream) {
+            self.targets.write_to_file(output.clone(), now).await;
+            if !self.tee {
+                return;
+            }
+        }
+        let Some(collapse) = &mut self.collapse else { return self.targets.write_to_stream(output, now).await };
+        let mut lines = Vec::new();
+        collapse.push(output.rank, output.stream, &output.bytes, now, &mut lines);
+        self.write_collapsed(lines, now).await;
+    }
+
+    async fn write_collapsed(&mut self, lines: Vec<Collapsed>, now: Instant) {
+        for (stream, line) in lines {
+            match stream {
+                Stream::Stdout => self.targets.print(line, now).await,
+                Stream::Stderr => self.targets.say(line, now).await,
+            }
+        }
+    }
+
+    async fn tick(&mut self, now: Instant) {
+        self.targets.tick(now).await;
+        if let Some(collapse) = &mut self.collapse {
+            let mut lines = Vec::new();
+            collapse.tick(now, &mut lines);
+            self.write_collapsed(lines, now).await;
         }
     }
 

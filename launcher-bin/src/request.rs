@@ -66,6 +66,10 @@ pub struct OutputRequest {
     pub stderr: Option<Template>,
     /// Keep the former contents of those files.
     pub append: bool,
+    /// Show on the launcher's own streams, too, what goes to those files.
+    pub tee: bool,
+    /// Show equal lines of several ranks once, with their numbers.
+    pub collapse: bool,
     /// Beginning of each line.
     pub label: LineLabel,
     /// Begin each line with the time.
@@ -141,7 +145,7 @@ impl LaunchCommand {
             },
             lost_nodes: if args.failures.no_kill { LostNodes::AreBorne } else { LostNodes::EndLaunch },
             timeouts: Timeouts {
-                prompt: (machine.watched && !args.streams.json && !args.streams.pty).then_some(PROMPT),
+                prompt: shows_prompts(&args.streams, machine).then_some(PROMPT),
                 ..timeouts(&args.time)?
             },
         };
@@ -178,11 +182,12 @@ fn refuse_idle_flags(args: &LaunchArgs) -> Result<(), RequestError> {
         None if *pmi == Pmi::Pmi2 && *pmi_group_barriers => return Err(RequestError::NoPmi1),
         None => {}
     }
-    let StreamArgs { output, error, append, .. } = &args.streams;
-    if *append && output.is_none() && error.is_none() {
-        return Err(RequestError::NothingToAppendTo);
+    let StreamArgs { output, error, append, tee, .. } = &args.streams;
+    let idle = [("--append", *append), ("--tee", *tee)].into_iter().find(|&(_, given)| given);
+    match idle {
+        Some((flag, _)) if output.is_none() && error.is_none() => Err(RequestError::NoFiles { flag }),
+        _ => Ok(()),
     }
-    Ok(())
 }
 
 /// Hosts with their slots, in the form of `--host`, for launches whose flags place no ranks.
@@ -270,6 +275,11 @@ fn pmi_spec(args: &PmiArgs) -> PmiSpec {
     }
 }
 
+/// True if somebody watches who may have to answer, and pieces of lines can be shown.
+fn shows_prompts(args: &StreamArgs, machine: &Machine) -> bool {
+    machine.watched && !args.json && !args.pty && !args.collapse
+}
+
 /// Pause of a rank within a line after which the beginning of the line is shown on a terminal.
 const PROMPT: Duration = Duration::from_millis(100);
 
@@ -305,6 +315,8 @@ fn output_request(args: &LaunchArgs) -> OutputRequest {
         stdout: args.streams.output.clone(),
         stderr: args.streams.error.clone(),
         append: args.streams.append,
+        tee: args.streams.tee,
+        collapse: args.streams.collapse,
         label: match args.streams.label {
             None => LineLabel::None,
             Some(args::Label::Rank) => LineLabel::Rank,

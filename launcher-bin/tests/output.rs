@@ -160,6 +160,42 @@ fn a_file_is_emptied_unless_it_is_appended_to() {
 }
 
 #[test]
+fn what_goes_to_files_is_shown_as_well_if_that_is_asked_for() {
+    let launch = launch("-n 2 -l --output out.%t --tee");
+    let Ended { code, stdout, stderr } = launch.sh("echo from $SLURM_PROCID; echo wrong >&2");
+    assert_eq!((code, sorted(&stdout)), (Some(0), vec!["[0] from 0", "[1] from 1"]));
+    assert_eq!(sorted(&stderr), ["[0] wrong", "[1] wrong"]);
+    assert_eq!((launch.file("out.0"), launch.file("out.1")), ("[0] from 0\n".to_owned(), "[1] from 1\n".to_owned()));
+}
+
+/// The numbers in a list such as `0-2,4`.
+fn numbers(list: &str) -> Vec<u32> {
+    let range = |part: &str| {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        first.parse::<u32>().unwrap()..=last.parse().unwrap()
+    };
+    list.split(',').flat_map(range).collect()
+}
+
+/// The ranks are in no hurry to say the same: whoever says it first waits for the others.
+#[test]
+fn equal_lines_of_many_ranks_are_shown_once_with_the_ranks() {
+    let script = "echo ready; [ $SLURM_PROCID = 3 ] && echo odd >&2; printf 'no end of line'";
+    let Ended { code, stdout, stderr } = launch("-n 16 --collapse").sh(script);
+    assert_eq!(code, Some(0), "{stderr}");
+    let named = |text: &str, line: &str| {
+        let lines = text.lines().filter_map(|shown| shown.strip_suffix(line)?.strip_suffix("] ")?.strip_prefix('['));
+        let mut ranks: Vec<u32> = lines.flat_map(numbers).collect();
+        ranks.sort_unstable();
+        ranks
+    };
+    let all: Vec<u32> = (0..16).collect();
+    assert_eq!((named(&stdout, "ready"), named(&stdout, "no end of line")), (all.clone(), all));
+    assert_eq!(stderr, "[3] odd\n");
+    assert!(stdout.lines().count() <= 8, "hardly anything was collapsed: {stdout}");
+}
+
+#[test]
 fn a_label_stands_in_files_as_well() {
     let launch = launch("-n 1 -l --output log");
     launch.sh("echo a; echo b");

@@ -233,6 +233,15 @@ impl RankList<'_> {
 impl fmt::Display for RankList<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(if self.0.len() == 1 { "rank " } else { "ranks " })?;
+        RankNumbers(self.0).fmt(f)
+    }
+}
+
+/// Numbers of ranks, sorted, as ranges: `0-62,64`.
+pub struct RankNumbers<'a>(pub &'a [Rank]);
+
+impl fmt::Display for RankNumbers<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut rest = self.0;
         let mut separator = "";
         while let Some(first) = rest.first() {

@@ -187,7 +187,7 @@ pub struct ClusterArgs {
     /// Start the launch, print its id (with --json, the line that opens it), and do not follow it; ranks' standard input is empty,
     /// unless it is a file. What they print is kept for `lattice attach`: 64 MiB of it, unless the API server is told otherwise, the
     /// oldest going first.
-    #[arg(long, conflicts_with_all = ["output", "error", "label", "timestamp", "summary", "pmi_trace"])]
+    #[arg(long, conflicts_with_all = ["output", "error", "label", "timestamp", "summary", "collapse", "pmi_trace"])]
     pub detach: bool,
 }
 
@@ -266,6 +266,12 @@ pub struct StreamArgs {
     /// Keep what is in those files.
     #[arg(long)]
     pub append: bool,
+    /// Show here, too, what goes to those files.
+    #[arg(long, conflicts_with = "json")]
+    pub tee: bool,
+    /// Show equal lines of several ranks once, begun with the numbers of the ranks, as in [0-62,64].
+    #[arg(long, conflicts_with_all = ["label", "timestamp", "json", "pty"])]
+    pub collapse: bool,
     /// Say at the end on standard error what the launch took: time, processor time, memory, output.
     #[arg(long)]
     pub summary: bool,

@@ -134,14 +134,19 @@ impl Targets {
         self.routes.contains_key(&(rank, stream))
     }
 
-    /// Writes a rank's output where it belongs.
-    pub(crate) async fn output(&mut self, output: Output, now: Instant) {
-        let Output { rank, stream, bytes } = output;
-        let own = match stream {
+    /// Writes a rank's output to its file, if it has one.
+    pub(crate) async fn write_to_file(&mut self, Output { rank, stream, bytes }: Output, now: Instant) {
+        if let Some(&index) = self.routes.get(&(rank, stream)) {
+            self.push(index, Piece { source: Source::Rank(rank, stream), bytes }, now).await;
+        }
+    }
+
+    /// Writes a rank's output to our own stream of the same kind.
+    pub(crate) async fn write_to_stream(&mut self, Output { rank, stream, bytes }: Output, now: Instant) {
+        let index = match stream {
             Stream::Stdout => STDOUT,
             Stream::Stderr => self.stderr,
         };
-        let index = self.routes.get(&(rank, stream)).copied().unwrap_or(own);
         self.push(index, Piece { source: Source::Rank(rank, stream), bytes }, now).await;
     }
 

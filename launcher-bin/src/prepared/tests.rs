@@ -99,6 +99,7 @@ fn flags_that_exclude_each_other_are_refused() {
     refused("--pmi none --pmi-port true", "--pmi-port and --pmi=none exclude each other");
     refused("--pmi pmi2 --pmi-group-barriers true", "group barriers are a part of PMI 1.2");
     refused("--append true", "--append needs --output or --error");
+    refused("--tee true", "--tee needs --output or --error");
     refused("--timeout 0 true", "--timeout: the time must be more than 0");
     refused("--cpu-bind map:60000 true", "CPU 60000");
     assert!(prepared("--kill-wait 0 true").is_ok());

@@ -29,9 +29,12 @@ pub enum RequestError {
     /// Group barriers were asked for without PMI-1.
     #[error("--pmi-group-barriers and --pmi=pmi2 exclude each other: group barriers are a part of PMI 1.2")]
     NoPmi1,
-    /// `--append` without a file.
-    #[error("--append needs --output or --error: only files can be appended to")]
-    NothingToAppendTo,
+    /// A flag about files of output without one.
+    #[error("{flag} needs --output or --error: it is about the files that they name")]
+    NoFiles {
+        /// The flag.
+        flag: &'static str,
+    },
     /// A flag that chooses among nodes, where there is one only.
     #[error(
         "{flag} needs the nodes of an allocation; this launch has none, and stays on this machine\n\
