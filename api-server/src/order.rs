@@ -32,9 +32,6 @@ const STDIN_WINDOW: u32 = 256 << 10;
 /// Most ranks of one node: its session refuses more.
 const NODE_RANKS_MAX: u32 = lattice_session::limits::NODE_RANKS_MAX as u32;
 
-/// The most characters of a command in a list.
-const COMMAND_MAX: usize = 200;
-
 /// A launch that can be started.
 #[derive(Clone, Debug)]
 pub(crate) struct Order {
@@ -90,20 +87,6 @@ impl Order {
     pub(crate) fn recipients(&self) -> Vec<Recipient> {
         let pairs = self.launch.hosts.iter().zip(&self.terms.addresses);
         pairs.map(|(name, address)| Recipient { name: name.clone(), address: address.clone() }).collect()
-    }
-
-    /// The first program with its arguments, as far as it is readable in a list.
-    pub(crate) fn command(&self) -> String {
-        let Some(app) = self.launch.apps.first() else { return String::new() };
-        let words = std::iter::once(&app.program).chain(&app.args).map(|word| word.to_string_lossy());
-        let mut text = words.collect::<Vec<_>>().join(" ");
-        if self.launch.apps.len() > 1 {
-            text += " : ...";
-        }
-        if text.chars().count() > COMMAND_MAX {
-            text = text.chars().take(COMMAND_MAX).chain("...".chars()).collect();
-        }
-        text
     }
 
     /// A note on nodes that get more ranks than they have cores, if any do.

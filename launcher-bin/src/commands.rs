@@ -36,6 +36,7 @@ pub(crate) use self::sets::sets;
 pub(crate) use self::status::{proctable, status};
 use crate::args::ServerArgs;
 use crate::cluster::{ApiServer, Cluster, ClusterError};
+use crate::local_launches::{self, LocalError, LocalLaunch};
 use crate::machine::MachineError;
 use crate::request::RequestError;
 
@@ -143,6 +144,9 @@ pub(crate) enum CommandError {
         /// Reason.
         error: CallError,
     },
+    /// A launch on this machine does not do what it is asked.
+    #[error(transparent)]
+    Local(#[from] LocalError),
     /// Our own streams or the runtime cannot be used.
     #[error(transparent)]
     Io(#[from] io::Error),
@@ -156,6 +160,11 @@ fn ask<T>(
     let server = ApiServer::find(args.api.as_deref(), &environment())?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async { question(server.connect()?).await })
+}
+
+/// The launch of this id on this machine, unless an API server is named that must have it.
+fn here(id: &str, args: &ServerArgs) -> Option<LocalLaunch> {
+    if args.api.is_some() { None } else { local_launches::find(id, &environment()) }
 }
 
 fn environment() -> Vec<(OsString, OsString)> {

@@ -36,6 +36,7 @@ mod formatting;
 pub mod hostfile;
 pub mod launch;
 pub mod limits;
+mod local_launches;
 pub mod machine;
 mod map;
 mod mpirun_setup;

@@ -126,6 +126,11 @@ impl SignalForwarder {
         (Self { signals, control, pending, hung_up, interrupts, abandon, location, phase, terminal }, handles)
     }
 
+    /// Way for commands of others, which wait for those of signals no more than those for them.
+    pub(crate) fn commands(&self) -> mpsc::Sender<Control> {
+        self.control.clone()
+    }
+
     /// From now on the terminal of rank 0 has the size of ours, which is `raw` where it is our standard input.
     pub(crate) fn mirror_terminal(&mut self, raw: Option<RawTerminal>) {
         self.terminal = OurTerminal::Mirrored(raw);

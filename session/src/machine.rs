@@ -262,6 +262,7 @@ impl SessionMachine {
             Control::Signal(signal) => self.on_signal(signal, |_| true),
             Control::SignalRanks(signal, ranks) => self.on_signal(signal, |rank| ranks.contains(rank)),
             Control::End(signal) => self.fail(CauseKind::Interrupted { signal }, now),
+            Control::Abort { who, reason } => self.fail(CauseKind::Ended { who, reason }, now),
             Control::Kill(signal) => {
                 self.blame(self.spec.node, CauseKind::Interrupted { signal });
                 self.end(Signal::SIGKILL, Duration::ZERO, now);

@@ -12,6 +12,9 @@ use pmi_transport::session_link::LinkKey;
 use crate::settings::LaunchSettings;
 use crate::spec::{AppSpec, LaunchSecret, SessionSpec};
 
+/// Most characters of a command in a list.
+const COMMAND_MAX: usize = 200;
+
 /// A launch that can be started, or that has been.
 #[derive(Clone, Debug)]
 pub struct PlacedLaunch {
@@ -67,6 +70,20 @@ impl PlacedLaunch {
     /// Name of a node of the launch.
     pub fn host(&self, node: NodeIndex) -> &str {
         self.hosts.get(node.index()).map_or("localhost", String::as_str)
+    }
+
+    /// The first program with its arguments, as far as it is readable in a list.
+    pub fn command(&self) -> String {
+        let Some(app) = self.apps.first() else { return String::new() };
+        let words = std::iter::once(&app.program).chain(&app.args).map(|word| word.to_string_lossy());
+        let mut text = words.collect::<Vec<_>>().join(" ");
+        if self.apps.len() > 1 {
+            text += " : ...";
+        }
+        if text.chars().count() > COMMAND_MAX {
+            text = text.chars().take(COMMAND_MAX).chain("...".chars()).collect();
+        }
+        text
     }
 
     /// Places of all ranks, in rank order.
@@ -133,6 +150,20 @@ mod tests {
         let cyclic = [block(0, 2, 1), block(0, 2, 1), block(0, 1, 1)];
         let expected = [(0, 0, 0, 0), (1, 1, 0, 0), (2, 0, 1, 0), (3, 1, 1, 1), (4, 0, 2, 1)];
         check(&cyclic, &[3, 2], &expected);
+    }
+
+    #[test]
+    fn the_command_of_a_list_is_the_first_program_as_far_as_there_is_room() {
+        let command = |programs: usize, args: &[&str]| {
+            let app = AppSpec { args: args.iter().map(Into::into).collect(), ..crate::sample::app("./app") };
+            PlacedLaunch { apps: vec![app; programs], ..placed(&[block(0, 1, 1)], &[1]) }.command()
+        };
+        assert_eq!(command(1, &["-x", "2"]), "./app -x 2");
+        assert_eq!(command(2, &[]), "./app : ...");
+        assert_eq!(command(0, &[]), "");
+        let long = command(1, &["ä".repeat(300).as_str()]);
+        assert!(long.ends_with("ää..."));
+        assert_eq!(long.chars().count(), 203);
     }
 
     #[test]

@@ -128,6 +128,13 @@ pub enum Control {
     End(i32),
     /// End now: SIGKILL. Counts as ended by this signal if nothing ended the launch before.
     Kill(i32),
+    /// End in order because somebody other than the client that follows it had it ended, for this reason.
+    Abort {
+        /// Who, such as `user 1000`.
+        who: String,
+        /// Reason; may be empty.
+        reason: String,
+    },
     /// The launch failed on another node, where its cause is: end the ranks here, and give no cause.
     GiveUp,
     /// Start this node's part of a job that a rank of the launch spawned; answered by [`Event::Spawned`].

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
+use tempfile::TempDir;
 
 use crate::command::Command;
 use crate::outcome::Outcome;
@@ -37,6 +38,8 @@ pub struct Running {
     stderr: Arc<Stream>,
     helpers: Vec<JoinHandle<()>>,
     killed: bool,
+    /// Removed with it: launches of other tests are not seen there.
+    _runtime: TempDir,
 }
 
 /// What a command has said on one of its streams so far.
@@ -105,6 +108,8 @@ impl Running {
         if let Some(directory) = &command.directory {
             process.current_dir(directory);
         }
+        let runtime = tempfile::tempdir().expect("the directory for temporary files can be written to");
+        process.env("XDG_RUNTIME_DIR", runtime.path());
         let has_input = command.is_typed_to || !command.input.is_empty();
         match &terminal {
             Some(terminal) => terminal.give_to(&mut process),
@@ -136,7 +141,7 @@ impl Running {
             // A command that does not read all of it is a case to test.
             helpers.push(thread::spawn(move || drop(pipe.write_all(&input))));
         }
-        Self { command, child, typing, terminal, started, stdout, stderr, helpers, killed: false }
+        Self { command, child, typing, terminal, started, stdout, stderr, helpers, killed: false, _runtime: runtime }
     }
 
     /// The process id of the command.

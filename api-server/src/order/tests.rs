@@ -39,22 +39,6 @@ pub(crate) fn order(ranks: u32) -> Order {
 }
 
 #[test]
-fn the_command_of_a_list_is_the_first_program_as_far_as_there_is_room() {
-    let command = |programs: usize, args: Vec<String>| {
-        let mut order = order(1);
-        order.launch.apps[0].args = args.into_iter().map(Into::into).collect();
-        order.launch.apps = vec![order.launch.apps[0].clone(); programs];
-        order.command()
-    };
-    assert_eq!(command(1, vec!["-x".to_owned(), "2".to_owned()]), "./app -x 2");
-    assert_eq!(command(2, Vec::new()), "./app : ...");
-    assert_eq!(command(0, Vec::new()), "");
-    let long = command(1, vec!["ä".repeat(300)]);
-    assert!(long.ends_with("ää..."));
-    assert_eq!(long.chars().count(), 203);
-}
-
-#[test]
 fn output_windows_are_shared_out_among_the_nodes_within_bounds() {
     let window = |nodes: usize| {
         let addresses = vec!["127.0.0.1:1".to_owned(); nodes];

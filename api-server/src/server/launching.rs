@@ -173,7 +173,7 @@ fn summary(order: &Order) -> Summary {
         stage: Stage::At(Activity::Starting),
         nodes: hostlist::fold(&launch.hosts),
         ranks: launch.job.size(),
-        command: order.command(),
+        command: order.launch.command(),
         started_at: unix_time::seconds(),
         duration: Duration::ZERO,
         cause: String::new(),

@@ -6,6 +6,7 @@ use std::time::Duration;
 use pmi_transport::connect::ConnectError;
 use tonic::{Code, Status};
 
+use super::DEFAULT_URL;
 use super::config::ConfigError;
 use super::url::{ApiUrl, ApiUrlError};
 
@@ -76,6 +77,11 @@ impl ClusterError {
     /// True if the call is worth repeating.
     pub(crate) fn is_passing(&self) -> bool {
         matches!(self, Self::Unreachable { .. } | Self::NoAnswer { .. } | Self::Unavailable(_))
+    }
+
+    /// True if nobody is there, and nobody has said that there is.
+    pub(crate) fn is_absence(&self) -> bool {
+        matches!(self, Self::Unreachable { url, .. } if url == DEFAULT_URL)
     }
 
     /// Error for the status of a call. A status with a source was made in this process, for a broken connection; one without is the server's.

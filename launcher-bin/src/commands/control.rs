@@ -3,7 +3,7 @@
 
 use serde::Serialize;
 
-use super::{CommandError, ask};
+use super::{CommandError, ask, here};
 use crate::args::{AbortArgs, SignalArgs, TableArgs};
 use crate::console::print_json;
 
@@ -32,9 +32,12 @@ struct Range {
 
 /// Sends a signal to ranks of a launch; returns the exit code.
 pub(crate) fn signal(args: &SignalArgs) -> Result<u8, CommandError> {
-    ask(&args.table.api, async |cluster| {
-        Ok(cluster.signal_launch(&args.launch, args.signal, args.ranks.as_ref()).await?)
-    })?;
+    match here(&args.launch, &args.table.api) {
+        Some(launch) => launch.signal(args.signal, args.ranks.as_ref())?,
+        None => ask(&args.table.api, async |cluster| {
+            Ok(cluster.signal_launch(&args.launch, args.signal, args.ranks.as_ref()).await?)
+        })?,
+    }
     let range = |(first, last)| Range { first, last };
     let ranks = args.ranks.as_ref().map(|ranks| ranks.ends().map(range).collect());
     print_asked(&args.table, Asked::Signal { launch_id: &args.launch, signal: args.signal.as_str(), ranks })
@@ -42,7 +45,10 @@ pub(crate) fn signal(args: &SignalArgs) -> Result<u8, CommandError> {
 
 /// Ends a launch; one that has ended is fine. Returns the exit code.
 pub(crate) fn abort(args: &AbortArgs) -> Result<u8, CommandError> {
-    ask(&args.table.api, async |cluster| Ok(cluster.abort_launch(&args.launch, &args.reason).await?))?;
+    match here(&args.launch, &args.table.api) {
+        Some(launch) => launch.abort(&args.reason)?,
+        None => ask(&args.table.api, async |cluster| Ok(cluster.abort_launch(&args.launch, &args.reason).await?))?,
+    }
     print_asked(&args.table, Asked::Abort { launch_id: &args.launch, reason: &args.reason })
 }
 

@@ -1,4 +1,4 @@
-//! `lattice launches`: the launches on the cluster, and the line that describes one.
+//! `lattice launches`: the launches on this machine and on the cluster, and the line that describes one.
 
 use std::time::Duration;
 
@@ -7,10 +7,11 @@ use pmi_transport::proto::v1 as proto;
 use proto::LaunchState;
 use serde::Serialize;
 
-use super::{CommandError, ask, node_names};
+use super::{CommandError, ask, environment, node_names};
 use crate::args::LaunchesArgs;
-use crate::console::{print, print_json};
+use crate::console::{print, print_json, report};
 use crate::formatting;
+use crate::local_launches;
 use crate::table::{Align, Table};
 
 /// A launch as it is printed for programs.
@@ -30,14 +31,27 @@ pub(super) struct Summary<'a> {
     cause: Option<&'a str>,
 }
 
-/// Shows the launches on the cluster; returns the exit code.
+/// Shows the launches on this machine and on the cluster in the order of their starts; returns the exit code.
 pub(crate) fn launches(LaunchesArgs { all, table: form }: &LaunchesArgs) -> Result<u8, CommandError> {
     let request = proto::ListLaunchesRequest { all: *all };
-    let answer = ask(&form.api, async |cluster| Ok(cluster.ask(cluster.launches().list_launches(request)).await?))?;
+    let here = if form.api.api.is_some() { Vec::new() } else { local_launches::summaries(&environment()) };
+    let answer = ask(&form.api, async |cluster| Ok(cluster.ask(cluster.launches().list_launches(request)).await?));
+    let mut launches = match answer {
+        Ok(answer) => answer.launches,
+        Err(CommandError::Cluster(error)) if error.is_absence() && form.api.api.is_none() => {
+            if here.is_empty() {
+                report(&format!("note: launches of this machine alone are shown: {error}"));
+            }
+            Vec::new()
+        }
+        Err(error) => return Err(error),
+    };
+    launches.extend(here);
+    launches.sort_by(|one, other| (one.started_at, &one.id).cmp(&(other.started_at, &other.id)));
     if form.json {
-        return Ok(print_json(&answer.launches.iter().map(Summary::from).collect::<Vec<_>>())?);
+        return Ok(print_json(&launches.iter().map(Summary::from).collect::<Vec<_>>())?);
     }
-    Ok(print(table(&answer.launches, &TimeZone::system()).as_bytes())?)
+    Ok(print(table(&launches, &TimeZone::system()).as_bytes())?)
 }
 
 /// Times are those of `zone`.

@@ -14,7 +14,7 @@ use proto::{LaunchState, SessionRole};
 use serde::Serialize;
 
 use super::launches::{Summary, state};
-use super::{CommandError, ask};
+use super::{CommandError, ask, here};
 use crate::args::TableArgs;
 use crate::console::{print, print_json, shown};
 use crate::formatting;
@@ -100,6 +100,12 @@ pub(crate) fn proctable(launch: &str, args: &TableArgs) -> Result<u8, CommandErr
 }
 
 fn get(launch: &str, args: &TableArgs) -> Result<(proto::LaunchStatus, Option<Cause>), CommandError> {
+    if let Some(here) = here(launch, &args.api) {
+        let answer = here.status()?;
+        // What this version does not know is left out.
+        let cause = answer.cause.clone().and_then(|cause| wire::cause::decode(cause).ok());
+        return Ok((answer, cause));
+    }
     let request = proto::GetLaunchRequest { id: launch.to_owned() };
     ask(&args.api, async |cluster| {
         let answer = cluster.ask(cluster.launches().get_launch(request)).await?;
@@ -191,9 +197,11 @@ fn text(status: &proto::LaunchStatus, cause: Option<&Cause>, ranks: &[RankView<'
         let (id, allocation, state) = (&summary.id, &summary.allocation_id, state(summary.state()));
         let ranks = formatting::count(summary.ranks, "rank");
         let (nodes, command) = (&summary.nodes, &summary.command);
-        lines.push(format!(
-            "launch {id} in allocation {allocation} {verb} {state}; {ranks} on {nodes}; {time}; {command}"
-        ));
+        let place = match allocation.as_str() {
+            "local" => "on this machine".to_owned(),
+            allocation => format!("in allocation {allocation}"),
+        };
+        lines.push(format!("launch {id} {place} {verb} {state}; {ranks} on {nodes}; {time}; {command}"));
         if summary.client_stopped_at > 0 {
             let since = formatting::date(summary.client_stopped_at, zone);
             lines.push(format!("its client is stopped since {since}; the launch waits for it"));

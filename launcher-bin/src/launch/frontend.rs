@@ -50,6 +50,11 @@ impl Frontend {
         Ok((Self { forwarder, renderer }, control))
     }
 
+    /// Way for commands of others to the launch.
+    pub(super) fn commands(&self) -> mpsc::Sender<Control> {
+        self.forwarder.commands()
+    }
+
     /// From now on our terminal is a window on that of rank 0, if the rank has one.
     ///
     /// # Errors

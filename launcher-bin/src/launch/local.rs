@@ -1,5 +1,6 @@
 //! A launch on this machine, in this process: the session that an agent would run elsewhere.
 
+use std::convert::Infallible;
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,7 +14,8 @@ use tokio::sync::mpsc;
 
 use super::frontend::{End, Frontend};
 use super::{LaunchError, block_on, open_files, show_plan};
-use crate::console::Verbosity;
+use crate::console::{Verbosity, report};
+use crate::local_launches::{LocalService, Watched};
 use crate::machine::Machine;
 use crate::output::OpenFiles;
 use crate::own_set;
@@ -42,7 +44,7 @@ pub(super) fn run(command: LaunchCommand, machine: &Machine, verbosity: Verbosit
     let set = OwnSet::new(own_set::place(&machine.environment), own_set::facts(&launch.placed));
     block_on(async {
         let founding = tokio::spawn(set.clone().found_after(FOUNDED_AFTER));
-        let code = drive(launch, files, keeper, set.clone(), verbosity).await;
+        let code = drive(launch, files, keeper, set.clone(), machine, verbosity).await;
         founding.abort();
         set.leave().await;
         code
@@ -54,6 +56,7 @@ async fn drive(
     files: OpenFiles,
     keeper: Keeper,
     set: OwnSet,
+    machine: &Machine,
     verbosity: Verbosity,
 ) -> Result<u8, LaunchError> {
     let (faults, reported) = mpsc::unbounded_channel();
@@ -61,7 +64,6 @@ async fn drive(
     let trace = launch.output.pmi_trace.as_deref().map(|path| trace::sink(path, faults.clone())).transpose()?;
     let stdin = stdin::source(&launch.placed.settings.stdin)?;
     let (mut frontend, control) = Frontend::new(&launch, RankLocation::Local, verbosity, files, (faults, reported))?;
-    frontend.hand_terminal_over(&launch)?;
     let io = SessionIo {
         nodes: Arc::new(Alone),
         services: Arc::new(set),
@@ -78,5 +80,25 @@ async fn drive(
     };
     let secret = LaunchSecret::random().map_err(RequestError::Random)?;
     let spec = launch.placed.clone().session(NodeIndex(0), Vec::new(), secret);
-    frontend.run(&launch, happened, async { Ok(End::Over(lattice_session::run(spec, io).await)) }).await
+    let watched = Watched::new(&launch);
+    let service = LocalService::bind(&spec.launch_id, &machine.environment, watched.clone(), frontend.commands());
+    if let Err(error) = &service
+        && verbosity == Verbosity::Verbose
+    {
+        report(&format!("note: lattice status and its like do not find this launch: {error}"));
+    }
+    frontend.hand_terminal_over(&launch)?;
+    let updates = watched.updates(happened);
+    tokio::select! {
+        code = frontend.run(&launch, updates, async { Ok(End::Over(lattice_session::run(spec, io).await)) }) => code,
+        never = answer(service.ok()) => match never {},
+    }
+}
+
+/// Answers questions about the launch for as long as it is polled, if there is a socket.
+async fn answer(service: Option<LocalService>) -> Infallible {
+    match service {
+        Some(service) => service.run().await,
+        None => std::future::pending().await,
+    }
 }

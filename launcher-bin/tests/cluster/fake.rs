@@ -154,6 +154,8 @@ impl Fake {
             .env("HOME", self.directory.path());
         command.env("LATTICE_API_URL", format!("unix:{}/api.sock", self.directory.path().display()));
         command.env("LATTICE_ALLOC_ID", "7f3k").env_remove("XDG_CONFIG_HOME").env("TZ", "UTC");
+        // Launches of this machine are of no interest here.
+        command.env("XDG_RUNTIME_DIR", self.directory.path());
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true);
         command
     }

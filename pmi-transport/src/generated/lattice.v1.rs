@@ -2604,6 +2604,47 @@ pub struct AbortLaunchRequest {
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct AbortLaunchResponse {}
+/// A question to a launch on one machine, at a socket of its user's: one for each connection, which ends with it on the side that asks.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct LocalQuestion {
+    #[prost(oneof = "local_question::What", tags = "1, 2, 3, 4")]
+    pub what: ::core::option::Option<local_question::What>,
+}
+/// Nested message and enum types in `LocalQuestion`.
+pub mod local_question {
+    #[derive(Clone, PartialEq, ::prost::Oneof)]
+    pub enum What {
+        #[prost(message, tag = "1")]
+        Summary(super::Nothing),
+        #[prost(message, tag = "2")]
+        Status(super::Nothing),
+        /// To all, if no ranks are named.
+        #[prost(message, tag = "3")]
+        Signal(super::SignalRanks),
+        /// The reason to end it.
+        #[prost(string, tag = "4")]
+        Abort(::prost::alloc::string::String),
+    }
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct LocalAnswer {
+    #[prost(oneof = "local_answer::What", tags = "1, 2, 3, 4")]
+    pub what: ::core::option::Option<local_answer::What>,
+}
+/// Nested message and enum types in `LocalAnswer`.
+pub mod local_answer {
+    #[derive(Clone, PartialEq, ::prost::Oneof)]
+    pub enum What {
+        #[prost(message, tag = "1")]
+        Summary(super::LaunchSummary),
+        #[prost(message, tag = "2")]
+        Status(super::LaunchStatus),
+        #[prost(message, tag = "3")]
+        Done(super::Nothing),
+        #[prost(string, tag = "4")]
+        Refused(::prost::alloc::string::String),
+    }
+}
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
 #[repr(i32)]
 pub enum Distribution {

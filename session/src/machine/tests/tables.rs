@@ -13,7 +13,7 @@ use pmi_core::fence::FenceError;
 use pmi_core::ids::{Epoch, JobId, LocalRank, NodeIndex, Rank};
 use pmi_core::job::{Job, Placement};
 use pmi_core::server::EndReason;
-use rank_spawner::RankExit;
+use rank_spawner::{RankExit, TerminalSize};
 
 use super::super::desertion::FenceSeen;
 use super::super::jobs::JobNumber;
@@ -304,6 +304,26 @@ fn a_node_without_ranks_waits_until_it_is_released() {
     assert_eq!(world.machine.phase(), &Phase::Running);
     world.control(Control::Release);
     assert!(world.is_done() && world.stdin_fed == 1);
+}
+
+#[test]
+fn the_size_of_the_users_terminal_reaches_the_ranks_until_the_end() {
+    let mut world = World::running(spec(1));
+    let size = |rows| TerminalSize { rows, columns: 80 };
+    world.control(Control::ResizeTerminal(size(30)));
+    assert_eq!(world.terminal_size, Some(size(30)));
+    world.exit(SlotId(0), RankExit::Code(0));
+    world.control(Control::ResizeTerminal(size(40)));
+    assert_eq!(world.terminal_size, Some(size(30)), "nobody is there any more");
+}
+
+#[test]
+fn a_launch_that_somebody_has_ended_says_who_and_why() {
+    let mut world = World::running(spec(2));
+    let (who, reason) = ("user ada".to_owned(), "wrong input".to_owned());
+    world.control(Control::Abort { who: who.clone(), reason: reason.clone() });
+    assert_eq!(world.cause(), Some(CauseKind::Ended { who, reason }));
+    world.finish();
 }
 
 #[test]

@@ -1,0 +1,266 @@
+//! Launches on this machine that no API server knows: each answers at a socket of its own, which its user finds by the launch's id.
+//!
+//! ```text
+//! lattice launch    service ──binds──> DIRECTORY/ID <──connects── lattice status ID, signal, abort, proctable, launches
+//!   (one session)      <──LocalQuestion───────────────────────────
+//!                      ────LocalAnswer───────────────────────────>
+//! ```
+//!
+//! The directory is `$XDG_RUNTIME_DIR/lattice/launches`, or without that variable `/tmp/lattice-UID/launches`; nobody else can enter it, and
+//! both ends ask the kernel whose process the other one is. A socket whose launch is gone (SIGKILL) is removed by whoever finds it.
+
+mod service;
+
+use std::ffi::OsString;
+use std::fs::{self, DirBuilder};
+use std::io::{self, ErrorKind, Read, Write};
+use std::net::Shutdown;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use lattice_session::rank_ranges::RankRanges;
+use lattice_session::wire::command::encode_ranges;
+use nix::sys::signal::Signal;
+use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
+use nix::unistd::geteuid;
+use pmi_transport::proto::v1 as proto;
+use prost::Message;
+use proto::local_answer::What as Answer;
+use proto::local_question::What as Question;
+
+pub(crate) use self::service::{LocalService, Watched};
+
+/// Time for an answer, which a launch gives at once unless it is stopped.
+const ANSWER: Duration = Duration::from_secs(5);
+/// Most bytes of an answer; one rank takes some hundred.
+const ANSWER_MAX: u64 = 256 << 20;
+
+/// Failure to ask a launch on this machine.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum LocalError {
+    /// It does not answer.
+    #[error("launch {id} on this machine does not answer: {source}; is its lattice stopped?")]
+    Silent {
+        /// Id of the launch.
+        id: String,
+        /// Error of the system.
+        source: io::Error,
+    },
+    /// It ended before it could answer.
+    #[error("launch {id} on this machine is over")]
+    Over {
+        /// Id of the launch.
+        id: String,
+    },
+    /// It refuses, in its words.
+    #[error("launch {id} on this machine: {reason}")]
+    Refused {
+        /// Id of the launch.
+        id: String,
+        /// Reason.
+        reason: String,
+    },
+}
+
+/// A launch on this machine, by its socket.
+#[derive(Clone, Debug)]
+pub(crate) struct LocalLaunch {
+    id: String,
+    path: PathBuf,
+}
+
+/// Finds the launch of this id; `None` if there is none of ours on this machine.
+pub(crate) fn find(id: &str, environment: &[(OsString, OsString)]) -> Option<LocalLaunch> {
+    // What is no id is no name of a file, either.
+    if id.is_empty() || !id.bytes().all(|byte| byte.is_ascii_alphanumeric()) {
+        return None;
+    }
+    let path = directory(environment).join(id);
+    let launch = LocalLaunch { id: id.to_owned(), path };
+    launch.connect().ok().flatten().map(|_| launch)
+}
+
+/// Returns what every launch of ours on this machine tells of itself. One that does not answer is left out.
+pub(crate) fn summaries(environment: &[(OsString, OsString)]) -> Vec<proto::LaunchSummary> {
+    let entries = fs::read_dir(directory(environment)).into_iter().flatten().flatten();
+    let launches =
+        entries.map(|entry| LocalLaunch { id: entry.file_name().to_string_lossy().into_owned(), path: entry.path() });
+    let summary = |launch: LocalLaunch| match launch.ask(Question::Summary(proto::Nothing {})) {
+        Ok(Answer::Summary(summary)) => Some(summary),
+        _ => None,
+    };
+    launches.filter_map(summary).collect()
+}
+
+impl LocalLaunch {
+    /// Returns what every rank does.
+    pub(crate) fn status(&self) -> Result<proto::LaunchStatus, LocalError> {
+        match self.ask(Question::Status(proto::Nothing {}))? {
+            Answer::Status(status) => Ok(status),
+            other => Err(self.nonsense(&other)),
+        }
+    }
+
+    /// Sends a signal to ranks; to all for `None`.
+    pub(crate) fn signal(&self, signal: Signal, ranks: Option<&RankRanges>) -> Result<(), LocalError> {
+        let ranks = ranks.map(encode_ranges).unwrap_or_default();
+        self.order(Question::Signal(proto::SignalRanks { signal: signal as i32, ranks }))
+    }
+
+    /// Ends the launch.
+    pub(crate) fn abort(&self, reason: &str) -> Result<(), LocalError> {
+        self.order(Question::Abort(reason.to_owned()))
+    }
+
+    fn order(&self, order: Question) -> Result<(), LocalError> {
+        match self.ask(order)? {
+            Answer::Done(proto::Nothing {}) => Ok(()),
+            other => Err(self.nonsense(&other)),
+        }
+    }
+
+    fn nonsense(&self, answer: &Answer) -> LocalError {
+        let reason = match answer {
+            Answer::Refused(reason) => reason.clone(),
+            _ => "it gives an answer to another question; it may be of another version".to_owned(),
+        };
+        LocalError::Refused { id: self.id.clone(), reason }
+    }
+
+    fn ask(&self, question: Question) -> Result<Answer, LocalError> {
+        let id = || self.id.clone();
+        match self.exchange(question) {
+            Ok(Some(answer)) => Ok(answer),
+            Ok(None) => Err(LocalError::Over { id: id() }),
+            Err(error) if matches!(error.kind(), ErrorKind::BrokenPipe | ErrorKind::ConnectionReset) => {
+                Err(LocalError::Over { id: id() })
+            }
+            Err(source) => Err(LocalError::Silent { id: id(), source }),
+        }
+    }
+
+    /// The answer; `None` if the launch ends meanwhile.
+    fn exchange(&self, question: Question) -> io::Result<Option<Answer>> {
+        let Some(mut socket) = self.connect()? else { return Ok(None) };
+        socket.write_all(&proto::LocalQuestion { what: Some(question) }.encode_to_vec())?;
+        socket.shutdown(Shutdown::Write)?;
+        let mut answer = Vec::new();
+        socket.take(ANSWER_MAX).read_to_end(&mut answer)?;
+        Ok(proto::LocalAnswer::decode(&*answer)?.what)
+    }
+
+    /// A connection; `None` if the launch is gone.
+    fn connect(&self) -> io::Result<Option<UnixStream>> {
+        let socket = match UnixStream::connect(&self.path) {
+            Ok(socket) => socket,
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+            Err(error) if error.kind() == ErrorKind::ConnectionRefused => {
+                // Its launch was killed. Somebody else may have removed it by now.
+                let _ = fs::remove_file(&self.path);
+                return Ok(None);
+            }
+            Err(error) => return Err(error),
+        };
+        if getsockopt(&socket, PeerCredentials)?.uid() != geteuid().as_raw() {
+            return Err(io::Error::new(ErrorKind::PermissionDenied, "it is another user's"));
+        }
+        socket.set_read_timeout(Some(ANSWER))?;
+        socket.set_write_timeout(Some(ANSWER))?;
+        Ok(Some(socket))
+    }
+}
+
+/// Directory of the sockets of this user's launches.
+fn directory(environment: &[(OsString, OsString)]) -> PathBuf {
+    let set = environment.iter().find(|(name, _)| name == "XDG_RUNTIME_DIR");
+    let set = set.map(|(_, value)| Path::new(value)).filter(|path| path.is_absolute());
+    let user =
+        set.map_or_else(|| PathBuf::from(format!("/tmp/lattice-{}", geteuid())), |runtime| runtime.join("lattice"));
+    user.join("launches")
+}
+
+/// Makes the directory, where it is missing, for us alone.
+///
+/// # Errors
+/// Fails if it cannot be made, or is one that others can enter or change.
+fn prepare(directory: &Path) -> io::Result<()> {
+    for path in directory.parent().into_iter().chain([directory]) {
+        match DirBuilder::new().mode(0o700).create(path) {
+            Err(error) if error.kind() != ErrorKind::AlreadyExists => return Err(error),
+            _ => check_ours(path)?,
+        }
+    }
+    Ok(())
+}
+
+fn check_ours(path: &Path) -> io::Result<()> {
+    let found = fs::symlink_metadata(path)?;
+    if found.is_dir() && found.uid() == geteuid().as_raw() && found.mode() & 0o077 == 0 {
+        return Ok(());
+    }
+    let text = format!("{} is not a directory of this user alone", path.display());
+    Err(io::Error::new(ErrorKind::PermissionDenied, text))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+    use std::os::unix::net::UnixListener;
+
+    use super::*;
+
+    fn environment(runtime: &Path) -> Vec<(OsString, OsString)> {
+        vec![("XDG_RUNTIME_DIR".into(), runtime.into())]
+    }
+
+    #[test]
+    fn the_directory_is_the_users_alone() {
+        let runtime = tempfile::tempdir().unwrap();
+        let path = directory(&environment(runtime.path()));
+        assert_eq!(path, runtime.path().join("lattice/launches"));
+        prepare(&path).unwrap();
+        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o700);
+        prepare(&path).unwrap();
+        for open in [path.parent().unwrap(), &path] {
+            fs::set_permissions(open, PermissionsExt::from_mode(0o755)).unwrap();
+            let error = prepare(&path).unwrap_err().to_string();
+            assert!(error.ends_with("is not a directory of this user alone"), "{error}");
+            fs::set_permissions(open, PermissionsExt::from_mode(0o700)).unwrap();
+        }
+        let own = format!("/tmp/lattice-{}/launches", geteuid());
+        assert_eq!(directory(&[]), Path::new(&own));
+        assert_eq!(directory(&environment(Path::new("relative"))), Path::new(&own));
+    }
+
+    #[test]
+    fn a_directory_that_is_a_link_is_not_used() {
+        let runtime = tempfile::tempdir().unwrap();
+        fs::create_dir(runtime.path().join("elsewhere")).unwrap();
+        std::os::unix::fs::symlink("elsewhere", runtime.path().join("lattice")).unwrap();
+        assert!(prepare(&directory(&environment(runtime.path()))).is_err());
+    }
+
+    #[test]
+    fn a_socket_whose_launch_is_gone_is_removed() {
+        let runtime = tempfile::tempdir().unwrap();
+        let environment = environment(runtime.path());
+        let path = directory(&environment);
+        prepare(&path).unwrap();
+        drop(UnixListener::bind(path.join("abcdefghij")).unwrap());
+        assert!(path.join("abcdefghij").exists() && find("abcdefghij", &environment).is_none());
+        assert!(!path.join("abcdefghij").exists());
+        drop(UnixListener::bind(path.join("bbbbbbbbbb")).unwrap());
+        assert!(summaries(&environment).is_empty() && !path.join("bbbbbbbbbb").exists());
+    }
+
+    #[test]
+    fn what_is_no_id_names_no_file() {
+        let runtime = tempfile::tempdir().unwrap();
+        let environment = environment(runtime.path());
+        for id in ["", "..", "../x", "a/b", "a b"] {
+            assert!(find(id, &environment).is_none(), "{id}");
+        }
+    }
+}

@@ -1,0 +1,300 @@
+//! The end of a launch on this machine that answers: a socket, and what is known of the ranks from the launch's events.
+
+use std::cell::RefCell;
+use std::collections::{BTreeMap, HashMap};
+use std::convert::Infallible;
+use std::ffi::OsString;
+use std::fs;
+use std::io::{self, ErrorKind};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use lattice_session::cause::Cause;
+use lattice_session::event::{Event, RankProgress};
+use lattice_session::session_io::Control;
+use lattice_session::unix_time;
+use lattice_session::wire::command::decode_ranges;
+use lattice_session::wire::{cause, event};
+use nix::sys::signal::Signal;
+use nix::unistd::geteuid;
+use pmi_core::ids::Rank;
+use pmi_transport::proto::v1 as proto;
+use prost::Message;
+use proto::LaunchState;
+use proto::local_answer::What as Answer;
+use proto::local_question::What as Question;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{UnixListener, UnixStream};
+use tokio::sync::{mpsc, oneshot};
+use tokio::time::{sleep, timeout};
+
+use super::{directory, prepare};
+use crate::formatting;
+use crate::prepared::PreparedLaunch;
+use crate::updates::{Update, UpdateSource};
+
+/// Most bytes of a question.
+const QUESTION_MAX: u64 = 64 << 10;
+/// Time for one conversation, so that nobody keeps others from asking.
+const CONVERSATION: Duration = Duration::from_secs(2);
+/// Time for the session's answer: its events wait while nobody reads the launch's output.
+const PROGRESS: Duration = Duration::from_millis(500);
+/// Pause after a connection that could not be accepted.
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// The socket of a launch on this machine.
+#[derive(Debug)]
+pub(crate) struct LocalService {
+    listener: UnixListener,
+    /// Removed with the service.
+    _file: SocketFile,
+    watched: Watched,
+    control: mpsc::Sender<Control>,
+    /// Number of the last question to the session.
+    asked: u64,
+}
+
+#[derive(Debug)]
+struct SocketFile(PathBuf);
+
+impl Drop for SocketFile {
+    fn drop(&mut self) {
+        // Somebody may have tidied up.
+        let _ = fs::remove_file(&self.0);
+    }
+}
+
+/// What is known of a launch that runs here. A copy is the same.
+#[derive(Clone, Debug)]
+pub(crate) struct Watched(Rc<RefCell<Known>>);
+
+#[derive(Debug)]
+struct Known {
+    /// The launch as it is listed, but for its state and duration.
+    summary: proto::LaunchSummary,
+    started: Instant,
+    host: String,
+    /// Files of the launched ranks' programs, by rank.
+    programs: Vec<PathBuf>,
+    ranks: BTreeMap<Rank, RankProgress>,
+    cause: Option<Cause>,
+    /// Receivers of the session's answers.
+    waiting: HashMap<u64, oneshot::Sender<()>>,
+}
+
+impl Watched {
+    /// A launch that begins now.
+    pub(crate) fn new(launch: &PreparedLaunch) -> Self {
+        let placed = &launch.placed;
+        let summary = proto::LaunchSummary {
+            id: placed.launch_id.clone(),
+            allocation_id: "local".to_owned(),
+            uid: geteuid().as_raw(),
+            nodes: hostlist::fold(&placed.hosts),
+            ranks: placed.job.size(),
+            command: placed.command(),
+            started_at: unix_time::seconds(),
+            ..proto::LaunchSummary::default()
+        };
+        Self(Rc::new(RefCell::new(Known {
+            summary,
+            started: Instant::now(),
+            host: placed.hosts.first().cloned().unwrap_or_default(),
+            programs: launch.ranks.iter().map(|row| row.program.clone()).collect(),
+            ranks: BTreeMap::new(),
+            cause: None,
+            waiting: HashMap::new(),
+        })))
+    }
+
+    /// The updates of `source`, which are looked at on their way.
+    pub(crate) fn updates<S: UpdateSource>(&self, source: S) -> impl UpdateSource {
+        WatchedUpdates { source, watched: self.clone() }
+    }
+
+    fn see(&self, event: &Event) {
+        // Output is most of what happens, and tells nothing.
+        match event {
+            Event::Started { rank, pid } => self.0.borrow_mut().rank(*rank).pid = Some(*pid),
+            Event::Exited { rank, exit, phase } => {
+                let mut known = self.0.borrow_mut();
+                let progress = known.rank(*rank);
+                (progress.exit, progress.phase, progress.waiting) = (Some(*exit), *phase, false);
+            }
+            Event::Progress { question, ranks } => {
+                let mut known = self.0.borrow_mut();
+                known.ranks.extend(ranks.iter().map(|progress| (progress.rank, progress.clone())));
+                if let Some(waiting) = known.waiting.remove(question) {
+                    // Whoever asked may have given up.
+                    let _ = waiting.send(());
+                }
+            }
+            Event::Ending(cause) => self.0.borrow_mut().cause = Some(cause.clone()),
+            _ => {}
+        }
+    }
+
+    fn summary(&self) -> proto::LaunchSummary {
+        self.0.borrow().summary()
+    }
+
+    /// Status of the launch, `silent` if its ranks are as they were known before.
+    fn status(&self, silent: bool) -> proto::LaunchStatus {
+        let known = self.0.borrow();
+        let ranks: Vec<proto::RankProgress> = known.ranks.values().map(event::encode_progress).collect();
+        let programs = known.ranks.values().map(|progress| known.program_of(progress)).collect();
+        let node = proto::NodeStatus { node_id: known.host.clone(), silent, ranks, programs, ..Default::default() };
+        proto::LaunchStatus {
+            summary: Some(known.summary()),
+            nodes: vec![node],
+            cause: known.cause.as_ref().map(cause::encode),
+            usage: None,
+        }
+    }
+}
+
+impl Known {
+    fn rank(&mut self, rank: Rank) -> &mut RankProgress {
+        self.ranks.entry(rank).or_insert_with(|| RankProgress {
+            rank,
+            pid: None,
+            phase: None,
+            last_command: None,
+            waiting: false,
+            exit: None,
+        })
+    }
+
+    fn summary(&self) -> proto::LaunchSummary {
+        let launched = self.summary.ranks as usize;
+        let state = match &self.cause {
+            Some(_) => LaunchState::Ending,
+            None if self.ranks.len() < launched => LaunchState::Starting,
+            None => LaunchState::Active,
+        };
+        proto::LaunchSummary {
+            state: state.into(),
+            duration_us: self.started.elapsed().as_micros() as u64,
+            cause: self.cause.as_ref().map(Cause::to_string).unwrap_or_default(),
+            ..self.summary.clone()
+        }
+    }
+
+    /// File that the rank's process executes now; of one that has ended, the one it was started with.
+    fn program_of(&self, progress: &RankProgress) -> bytes::Bytes {
+        let now = progress.pid.filter(|_| progress.exit.is_none());
+        let now = now.and_then(|pid| fs::read_link(format!("/proc/{pid}/exe")).ok());
+        let program = now.or_else(|| self.programs.get(progress.rank.0 as usize).cloned()).unwrap_or_default();
+        bytes::Bytes::copy_from_slice(program.as_os_str().as_bytes())
+    }
+}
+
+struct WatchedUpdates<S> {
+    source: S,
+    watched: Watched,
+}
+
+impl<S: UpdateSource> UpdateSource for WatchedUpdates<S> {
+    async fn next(&mut self) -> Option<Update> {
+        let update = self.source.next().await;
+        if let Some(Update::Event(_, event)) = &update {
+            self.watched.see(event);
+        }
+        update
+    }
+}
+
+impl LocalService {
+    /// Binds the socket of the launch. Needs a tokio runtime.
+    ///
+    /// # Errors
+    /// Fails if there is no place for it that is this user's alone.
+    pub(crate) fn bind(
+        launch_id: &str,
+        environment: &[(OsString, OsString)],
+        watched: Watched,
+        control: mpsc::Sender<Control>,
+    ) -> io::Result<Self> {
+        let directory = directory(environment);
+        prepare(&directory)?;
+        let path: &Path = &directory.join(launch_id);
+        let listener = UnixListener::bind(path)?;
+        Ok(Self { listener, _file: SocketFile(path.to_owned()), watched, control, asked: 0 })
+    }
+
+    /// Answers for as long as it is polled, one after the other.
+    pub(crate) async fn run(mut self) -> Infallible {
+        loop {
+            match self.listener.accept().await {
+                // Whoever asks for too long, or says what nobody understands, gets no answer.
+                Ok((socket, _)) => drop(timeout(CONVERSATION, self.converse(socket)).await),
+                // There are no descriptors left for the moment.
+                Err(_) => sleep(PAUSE).await,
+            }
+        }
+    }
+
+    async fn converse(&mut self, mut socket: UnixStream) -> io::Result<()> {
+        let uid = socket.peer_cred()?.uid();
+        if uid != geteuid().as_raw() && uid != 0 {
+            return Err(ErrorKind::PermissionDenied.into());
+        }
+        let mut question = Vec::new();
+        (&mut socket).take(QUESTION_MAX).read_to_end(&mut question).await?;
+        let question = proto::LocalQuestion::decode(&*question)?;
+        let answer = match question.what {
+            Some(question) => self.answer(question, uid).await,
+            None => Answer::Refused("the question is of a later version of lattice".to_owned()),
+        };
+        socket.write_all(&proto::LocalAnswer { what: Some(answer) }.encode_to_vec()).await?;
+        socket.shutdown().await
+    }
+
+    async fn answer(&mut self, question: Question, uid: u32) -> Answer {
+        match question {
+            Question::Summary(proto::Nothing {}) => Answer::Summary(self.watched.summary()),
+            Question::Status(proto::Nothing {}) => {
+                let silent = !self.ask_session().await;
+                Answer::Status(self.watched.status(silent))
+            }
+            Question::Signal(proto::SignalRanks { signal, ranks }) => {
+                let Ok(signal) = Signal::try_from(signal) else {
+                    return Answer::Refused(format!("{signal} is no signal"));
+                };
+                let control = match decode_ranges(&ranks) {
+                    _ if ranks.is_empty() => Control::Signal(signal as i32),
+                    Ok(ranks) => Control::SignalRanks(signal as i32, ranks),
+                    Err(error) => return Answer::Refused(error.to_string()),
+                };
+                self.order(control).await
+            }
+            Question::Abort(reason) => {
+                self.order(Control::Abort { who: format!("user {}", formatting::user(uid)), reason }).await
+            }
+        }
+    }
+
+    async fn order(&self, control: Control) -> Answer {
+        match self.control.send(control).await {
+            Ok(()) => Answer::Done(proto::Nothing {}),
+            Err(_) => Answer::Refused("it is over".to_owned()),
+        }
+    }
+
+    /// Has the session tell how far every rank is; returns true once it has.
+    async fn ask_session(&mut self) -> bool {
+        self.asked += 1;
+        let (told, answer) = oneshot::channel();
+        self.watched.0.borrow_mut().waiting.insert(self.asked, told);
+        let asked = async {
+            // A session that takes no more has ended, and what is known is all.
+            let _ = self.control.send(Control::AskProgress(self.asked)).await;
+            answer.await.is_ok()
+        };
+        let is_told = timeout(PROGRESS, asked).await.unwrap_or(false);
+        self.watched.0.borrow_mut().waiting.remove(&self.asked);
+        is_told
+    }
+}

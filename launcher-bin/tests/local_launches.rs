@@ -1,0 +1,171 @@
+//! Launches on this machine, as the commands see them that ask about launches; no API server is anywhere.
+
+use std::path::Path;
+use std::process::{Child, Command, Output, Stdio};
+use std::thread::sleep;
+use std::time::Duration;
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use serde_json::Value;
+use tempfile::TempDir;
+
+/// A user's runtime directory.
+struct User(TempDir);
+
+impl User {
+    fn new() -> Self {
+        Self(tempfile::tempdir().unwrap())
+    }
+
+    fn lattice(&self, words: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_lattice"));
+        command.args(words).env("XDG_RUNTIME_DIR", self.0.path());
+        for name in ["LATTICE_ALLOC_ID", "LATTICE_API_URL", "LATTICE_LOG"] {
+            command.env_remove(name);
+        }
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command
+    }
+
+    fn says(&self, words: &[&str]) -> Output {
+        self.lattice(words).output().unwrap()
+    }
+
+    fn text(&self, words: &[&str]) -> String {
+        let output = self.says(words);
+        assert!(output.status.success(), "{words:?}: {}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).unwrap()
+    }
+
+    fn json(&self, words: &[&str]) -> Value {
+        serde_json::from_str(&self.text(words)).unwrap()
+    }
+
+    /// A launch whose ranks all run, and its id.
+    fn launched(&self, ranks: u32, script: &str) -> (Child, String) {
+        let ranks = ranks.to_string();
+        let child = self.lattice(&["launch", "--pmi=none", "-n", &ranks, "sh", "-c", script]).spawn().unwrap();
+        let id = loop {
+            let launches = self.json(&["launches", "--json"]);
+            let active = launches.as_array().unwrap().iter().find(|launch| launch["state"] == "active");
+            if let Some(launch) = active {
+                break launch["id"].as_str().unwrap().to_owned();
+            }
+            sleep(Duration::from_millis(10));
+        };
+        (child, id)
+    }
+
+    fn directory(&self) -> std::path::PathBuf {
+        self.0.path().join("lattice/launches")
+    }
+}
+
+fn is_empty(directory: &Path) -> bool {
+    directory.read_dir().unwrap().next().is_none()
+}
+
+#[test]
+fn a_launch_is_listed_shown_signalled_and_ended_by_its_id() {
+    let user = User::new();
+    let script = "trap 'echo told; kill $!; exit 0' USR1; sleep 1000 & wait";
+    let (launch, id) = user.launched(3, script);
+    let listed = user.text(&["launches"]);
+    assert!(listed.lines().nth(1).unwrap().starts_with(&format!("{id}  local ")), "{listed}");
+    assert!(listed.contains("sh -c trap"), "{listed}");
+    let status = user.json(&["status", &id, "--json"]);
+    assert_eq!(
+        (&status["state"], &status["allocation_id"], &status["ranks"][2]["rank"]),
+        (&"active".into(), &"local".into(), &2.into())
+    );
+    let shell = status["ranks"][0]["program"].as_str().unwrap();
+    assert!(shell.starts_with('/') && shell.ends_with("sh"), "{shell}");
+    let text = user.text(&["status", &id]);
+    assert!(text.starts_with(&format!("launch {id} on this machine is active; 3 ranks on ")), "{text}");
+    let processes = user.json(&["proctable", &id, "--json"]);
+    for (rank, process) in processes.as_array().unwrap().iter().enumerate() {
+        assert_eq!(process["rank"], rank);
+        assert!(Path::new(&format!("/proc/{}", process["pid"])).exists());
+    }
+    user.text(&["signal", &id, "USR1", "--ranks", "1"]);
+    // Of the ranks one has ended by itself, in good order, and the others have not heard of it.
+    while user.json(&["status", &id, "--json"])["ranks"][1]["exit"] == Value::Null {
+        sleep(Duration::from_millis(10));
+    }
+    assert_eq!(user.json(&["status", &id, "--json"])["ranks"][0]["exit"], Value::Null);
+    user.text(&["abort", &id, "--reason", "wrong input"]);
+    let ended = launch.wait_with_output().unwrap();
+    assert_eq!((ended.status.code(), String::from_utf8_lossy(&ended.stdout).as_ref()), (Some(143), "told\n"));
+    let told = String::from_utf8_lossy(&ended.stderr).into_owned();
+    assert!(told.contains("ended by user ") && told.ends_with(": wrong input\n"), "{told}");
+    assert!(is_empty(&user.directory()), "its socket is gone with it");
+    let unknown = user.says(&["status", &id]);
+    assert_eq!(unknown.status.code(), Some(125));
+}
+
+#[test]
+fn launches_are_listed_in_the_order_of_their_starts() {
+    let user = User::new();
+    let (mut first, one) = user.launched(1, "exec sleep 1000");
+    sleep(Duration::from_millis(1100));
+    let mut second = user.lattice(&["launch", "--pmi=none", "sleep", "1000"]).spawn().unwrap();
+    let ids = loop {
+        let launches = user.json(&["launches", "--json"]);
+        let ids: Vec<String> =
+            launches.as_array().unwrap().iter().map(|launch| launch["id"].as_str().unwrap().to_owned()).collect();
+        if ids.len() == 2 {
+            break ids;
+        }
+    };
+    assert_eq!(ids[0], one);
+    for child in [&mut first, &mut second] {
+        kill(Pid::from_raw(child.id() as i32), Signal::SIGTERM).unwrap();
+        child.wait().unwrap();
+    }
+}
+
+#[test]
+fn without_any_launch_the_list_is_empty_and_says_whose_it_is() {
+    let user = User::new();
+    let output = user.says(&["launches", "--json"]);
+    assert_eq!((output.status.code(), output.stdout.as_slice()), (Some(0), b"[]\n".as_slice()));
+    let told = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(told.starts_with("lattice: note: launches of this machine alone are shown: cannot reach"), "{told}");
+}
+
+#[test]
+fn the_socket_of_a_launch_that_was_killed_is_removed_by_whoever_finds_it() {
+    let user = User::new();
+    let (mut launch, id) = user.launched(1, "exec sleep 1000");
+    kill(Pid::from_raw(launch.id() as i32), Signal::SIGKILL).unwrap();
+    launch.wait().unwrap();
+    assert!(user.directory().join(&id).exists());
+    assert_eq!(user.json(&["launches", "--json"]), Value::Array(Vec::new()));
+    assert!(is_empty(&user.directory()));
+}
+
+/// Whoever does not read a launch's output holds up its events, not those who ask about it.
+#[test]
+fn a_launch_whose_output_nobody_reads_answers_with_what_is_known() {
+    let user = User::new();
+    let (mut launch, id) = user.launched(2, "exec yes");
+    let status = user.json(&["status", &id, "--json"]);
+    assert_eq!(status["ranks"].as_array().unwrap().len(), 2);
+    user.text(&["abort", &id]);
+    drop((launch.stdout.take(), launch.stderr.take()));
+    assert!(!launch.wait().unwrap().success());
+}
+
+/// Such a directory may be somebody else's trap: the launch runs, and is not found.
+#[test]
+fn a_runtime_directory_that_others_can_enter_is_not_used() {
+    use std::os::unix::fs::PermissionsExt;
+    let user = User::new();
+    std::fs::create_dir(user.0.path().join("lattice")).unwrap();
+    std::fs::set_permissions(user.0.path().join("lattice"), PermissionsExt::from_mode(0o777)).unwrap();
+    let output = user.says(&["-v", "launch", "true"]);
+    assert_eq!(output.status.code(), Some(0));
+    let told = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(told.contains("is not a directory of this user alone"), "{told}");
+}
