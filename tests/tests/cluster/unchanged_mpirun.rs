@@ -10,10 +10,15 @@ const STEADY: [Flavour; 3] = [MPICHS[0], MPICHS[1], OPEN_MPIS[0]];
 
 /// A shell in a cluster of 2 nodes, in which `$mpirun` is that of the library; further words are the script's.
 fn shell(mpi: Flavour, script: &str) -> Command {
+    shell_on(2, mpi, script)
+}
+
+/// The same with so many nodes.
+fn shell_on(nodes: u32, mpi: Flavour, script: &str) -> Command {
     // Open MPI refuses root otherwise.
     let allowed = ["OMPI_ALLOW_RUN_AS_ROOT", "PRTE_ALLOW_RUN_AS_ROOT"];
     let names = allowed.into_iter().flat_map(|name| [name.to_owned(), format!("{name}_CONFIRM")]);
-    let command = names.fold(cluster(2), |command, name| command.env(&name, "1"));
+    let command = names.fold(cluster(nodes), |command, name| command.env(&name, "1"));
     command.bash(&format!("mpirun=$1; shift; {script}")).arg(mpi.mpirun())
 }
 
@@ -53,6 +58,23 @@ fn a_script_of_a_rank_starts_it_too() {
         outcome.exits(0);
         assert_eq!(nodes(&outcome), ["node0", "node1"], "{mpi:?}");
     }
+}
+
+/// As Open MPI does above 64 nodes: the daemon of one node starts that of the next. There, a user reaches the API server over the network,
+/// by the certificate in his home.
+#[test]
+fn daemons_on_nodes_start_further_ones() {
+    let _machine = turn::heavy();
+    let script = r#"cd "$LATTICE_DEV_CLUSTER"; config=$HOME/.config/lattice; mkdir -p $config; unset LATTICE_API_URL
+        lattice pki issue pki --user $(id -u) >/dev/null && cp pki/user-$(id -u)/* $config
+        sed -n 's|^listen = \["\(.*\)"\]|api = "https://\1"|p' api.toml >$config/config.toml
+        printf '[tls]\nca = "ca.pem"\ncert = "cert.pem"\nkey = "key.pem"\n' >>$config/config.toml
+        printf '#!/bin/sh\necho "$(hostname) calls $1" >>%s/callers; exec lattice-mpi-launcher "$@"\n' "$PWD" >agent; chmod +x agent
+        $mpirun --mca plm_rsh_agent $PWD/agent --mca routed_radix 1 --map-by node -np 3 hostname; cat callers"#;
+    let home = tempfile::tempdir().unwrap();
+    let outcome = shell_on(3, OPEN_MPIS[0], script).env("HOME", home.path()).run();
+    let calls = ["head calls node0", "node0 calls node1", "node1 calls node2"];
+    outcome.exits(0).prints_lines(["node0", "node1", "node2"].into_iter().chain(calls));
 }
 
 #[test]
