@@ -122,7 +122,7 @@ impl Directory {
         Ok(names.remove(&file_name(service))?)
     }
 
-    /// File in which names appear, for whoever waits for one.
+    /// Directory of the files of names.
     pub fn names_path(&self) -> std::path::PathBuf {
         self.files.path(BELOW)
     }

@@ -70,7 +70,13 @@ impl Services for OwnSet {
 }
 
 fn unavailable(error: SetError) -> NameError {
-    NameError::Unavailable { reason: error.to_string() }
+    no_names(error.to_string())
+}
+
+/// Ranks are told that there are no names; why so is for the log, as not every MPI library shows it.
+fn no_names(reason: String) -> NameError {
+    tracing::warn!("names cannot be used: {reason}");
+    NameError::Unavailable { reason }
 }
 
 fn name_error(error: names::NameError) -> NameError {
@@ -78,6 +84,6 @@ fn name_error(error: names::NameError) -> NameError {
         names::NameError::AlreadyPublished => NameError::AlreadyPublished,
         names::NameError::NotFound => NameError::NotFound,
         names::NameError::Full => NameError::Full { limit: NAMES_MAX },
-        other => NameError::Unavailable { reason: other.to_string() },
+        other => no_names(other.to_string()),
     }
 }
