@@ -38,7 +38,7 @@ pub use self::batch::{BatchArgs, BatchOptions, BatchScriptArgs, CancelArgs, Queu
 pub(crate) use self::batch::{RUN_SCRIPT, SCRIPT};
 pub use self::cluster::{
     AbortArgs, AllocCommand, AttachArgs, CreateArgs, CxiCommand, LaunchesArgs, Nodes, NodesArgs, NodesCommand, Requeue,
-    ServerArgs, ShellArgs, SignalArgs, TableArgs, TopologyFormat,
+    ServerArgs, ShellArgs, SignalArgs, TableArgs, TopArgs, TopOrder, TopologyFormat,
 };
 #[cfg(feature = "dev-cluster")]
 pub use self::dev_cluster::DevClusterArgs;
@@ -112,9 +112,12 @@ pub enum Command {
     Alloc(AllocCommand),
     /// Show the nodes of the cluster, drain them and resume them.
     Nodes(NodesArgs),
-    /// Show your launches on the cluster; administrators see everybody's.
+    /// Show your launches on this machine and on the cluster; administrators see everybody's there.
     #[command(aliases = ["ps", "list", "jobs", "ls"])]
     Launches(LaunchesArgs),
+    /// Show what the processes of each rank of a launch use: processors, memory, input and output.
+    #[command(after_help = TOP_AFTER_HELP)]
+    Top(TopArgs),
     /// Show how far each rank of a launch has come, node by node.
     Status {
         /// The launch.
@@ -206,6 +209,13 @@ const START_AFTER_HELP: &str = "Examples:\n  \
     lattice start --via ssh --host node1:4,node2:4 -- sh -c 'lattice launch ./first && lattice launch ./second'";
 
 #[cfg(feature = "dev-cluster")]
+const TOP_AFTER_HELP: &str = "Examples:\n  \
+    lattice top\n  \
+    lattice top k3jq09zmf2 --sort memory\n  \
+    lattice top k3jq09zmf2 --once --json\n\n\
+    A rank counts with all processes below it. BUSY is the share of a processor since the table before, 200 % for two; READ and WRITTEN \
+    are bytes of system calls.";
+
 const DEV_CLUSTER_AFTER_HELP: &str = "Examples:\n  \
     lattice dev-cluster --nodes 4 -- lattice launch -n 8 ./a.out\n  \
     lattice dev-cluster";

@@ -13,6 +13,7 @@ mod queue;
 mod set_graph;
 mod sets;
 mod status;
+mod top;
 mod topology;
 
 use std::ffi::OsString;
@@ -34,6 +35,7 @@ pub(crate) use self::overlay::{call, ping};
 pub(crate) use self::queue::{cancel, queue};
 pub(crate) use self::sets::sets;
 pub(crate) use self::status::{proctable, status};
+pub(crate) use self::top::top;
 use crate::args::ServerArgs;
 use crate::cluster::{ApiServer, Cluster, ClusterError};
 use crate::local_launches::{self, LocalError, LocalLaunch};
@@ -143,6 +145,15 @@ pub(crate) enum CommandError {
         to: Uid,
         /// Reason.
         error: CallError,
+    },
+    /// Nobody said which launch, and there is none.
+    #[error("no launch runs here or on the cluster, as far as it is known")]
+    NoLaunch,
+    /// Nobody said which launch, and there are several.
+    #[error("several launches run: {ids}\ntry: the id of one; lattice launches shows what they are")]
+    SeveralLaunches {
+        /// Their ids.
+        ids: String,
     },
     /// A launch on this machine does not do what it is asked.
     #[error(transparent)]

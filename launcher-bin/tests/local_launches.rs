@@ -104,6 +104,32 @@ fn a_launch_is_listed_shown_signalled_and_ended_by_its_id() {
     assert_eq!(unknown.status.code(), Some(125));
 }
 
+/// The program of a rank may be below a script that waits for it.
+#[test]
+fn what_a_rank_uses_is_shown_with_all_that_is_below_it() {
+    let user = User::new();
+    let script = "[ $LATTICE_RANK = 1 ] || exec sleep 1000; sh -c 'while :; do :; done' & wait";
+    let (launch, id) = user.launched(2, script);
+    let busiest = loop {
+        let ranks = user.json(&["top", &id, "--once", "--json", "--sort", "cpu"]);
+        if ranks[0]["usage"]["cpu_s"].as_f64().is_some_and(|seconds| seconds >= 0.05) {
+            break ranks[0].clone();
+        }
+        sleep(Duration::from_millis(10));
+    };
+    assert_eq!(busiest["rank"], 1);
+    assert!(busiest["usage"]["memory_bytes"].as_u64().unwrap() > 1 << 16, "{busiest}");
+    let text = user.text(&["top"]);
+    assert!(text.starts_with(&format!("launch {id}: active; 2 ranks on ")), "{text}");
+    assert!(text.contains("CPU TIME") && text.lines().count() == 4, "{text}");
+    user.text(&["abort", &id]);
+    launch.wait_with_output().unwrap();
+    let output = user.says(&["top"]);
+    assert_eq!(output.status.code(), Some(125));
+    let told = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(told.contains("no launch runs here"), "{told}");
+}
+
 #[test]
 fn launches_are_listed_in_the_order_of_their_starts() {
     let user = User::new();

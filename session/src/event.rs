@@ -43,7 +43,7 @@ pub enum Event {
         /// Reason why not all of its ranks run; `None` if all do.
         failure: Option<String>,
     },
-    /// Progress of each rank; the answer to `Control::AskProgress`.
+    /// Progress of each rank; the answer to `Control::AskProgress` and `Control::AskUsage`.
     Progress {
         /// The number of the question.
         question: u64,
@@ -78,6 +78,28 @@ pub struct RankProgress {
     pub waiting: bool,
     /// Exit status or signal of its process, if it has ended.
     pub exit: Option<RankExit>,
+    /// Resources that its processes use, if they were asked for and it runs.
+    pub usage: Option<RankUsage>,
+}
+
+impl RankProgress {
+    /// A rank of which nothing is known.
+    pub fn unknown(rank: Rank) -> Self {
+        Self { rank, pid: None, phase: None, last_command: None, waiting: false, exit: None, usage: None }
+    }
+}
+
+/// Resources that a rank and all processes that descend from it use.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RankUsage {
+    /// Processor time, that of processes which they waited for included.
+    pub cpu: Duration,
+    /// Resident memory, in bytes; what several of them share is counted several times.
+    pub memory: u64,
+    /// Bytes that they read by system calls, from files, pipes and sockets alike.
+    pub read: u64,
+    /// Bytes that they wrote.
+    pub written: u64,
 }
 
 /// A piece of a rank's output.

@@ -23,7 +23,7 @@ mod late_ranks;
 mod limits;
 mod mortality;
 pub(crate) mod ranks;
-mod reports;
+pub(crate) mod reports;
 mod spawn;
 mod starts;
 #[cfg(test)]
@@ -42,7 +42,7 @@ use pmi_core::server::EndReason;
 use rank_spawner::RankExit;
 
 use self::desertion::{FenceWaits, NodeCount};
-use self::effect::{Effect, FenceLook, Look};
+use self::effect::{Effect, FenceLook, Look, ProgressDetail};
 use self::ending::Ending;
 use self::jobs::{Admission, JobNumber, JobPhase, Jobs};
 use self::late_ranks::StackLooks;
@@ -286,7 +286,8 @@ impl SessionMachine {
                 }
             }
             Control::ResizeTerminal(size) => self.effects.push_back(Effect::ResizeTerminal(size)),
-            Control::AskProgress(question) => self.effects.push_back(Effect::Look(Look::Progress { question })),
+            Control::AskProgress(question) => self.look_at_progress(question, ProgressDetail::Dialogue),
+            Control::AskUsage(question) => self.look_at_progress(question, ProgressDetail::Usage),
             Control::Deaths(deaths) => self.on_deaths(&deaths),
             Control::LookAtStacks(ranks) => self.look_at_late_ranks(&ranks, now),
             Control::Release => self.jobs.release(),

@@ -143,6 +143,8 @@ pub enum Control {
     Disown(JobId),
     /// Report the progress of each rank; answered by [`Event::Progress`] with the same number.
     AskProgress(u64),
+    /// The same, with what the processes of each rank use.
+    AskUsage(u64),
     /// Others wait for those of these ranks that are here: report their call stacks.
     LookAtStacks(RankRanges),
     /// These ranks have died, and the others go on without them: tell the ranks here. Those of this node are passed over.

@@ -315,7 +315,8 @@ impl Report {
 
     /// Answers the next question, which must be the next command, with the ranks that wait and those that do not.
     pub(super) async fn answer(&mut self, ranks: &[(u32, bool)]) {
-        let Some(node_command::What::AskProgress(question)) = self.command().await else { panic!("no question") };
+        use node_command::What::{AskProgress, AskUsage};
+        let Some(AskProgress(question) | AskUsage(question)) = self.command().await else { panic!("no question") };
         let progress = |&(rank, waiting): &(u32, bool)| RankProgress {
             rank,
             pid: 100 + rank,

@@ -11,6 +11,7 @@ use nix::sys::signal::Signal;
 use super::signal;
 use super::slurm_time;
 use super::value::node_list;
+use crate::formatting::parse_duration;
 
 /// Address of the API server.
 #[derive(Clone, Debug, Default, Args)]
@@ -263,6 +264,39 @@ pub struct AttachArgs {
     /// The API server.
     #[command(flatten)]
     pub api: ServerArgs,
+}
+
+/// The flags of `lattice top`.
+#[derive(Clone, Debug, Args)]
+pub struct TopArgs {
+    /// The launch; the only one there is without this.
+    #[arg(value_parser = NonEmptyStringValueParser::new())]
+    pub launch: Option<String>,
+    /// Print one table and end; the same where the output is no terminal, and with --json.
+    #[arg(long)]
+    pub once: bool,
+    /// Time from one table to the next.
+    #[arg(long, value_name = "TIME", value_parser = parse_duration, default_value = "2s", allow_negative_numbers = true)]
+    pub interval: Duration,
+    /// First the ranks that use most of this: rank (none of it: in their order), cpu, memory or io.
+    #[arg(long, value_enum, value_name = "BY", default_value = "rank", hide_possible_values = true)]
+    pub sort: TopOrder,
+    /// Server and form of the answer.
+    #[command(flatten)]
+    pub table: TableArgs,
+}
+
+/// Order of ranks in a table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum TopOrder {
+    /// By number.
+    Rank,
+    /// By processors kept busy, then by processor time.
+    Cpu,
+    /// By resident memory.
+    Memory,
+    /// By bytes read and written.
+    Io,
 }
 
 /// The flags of `lattice signal`.

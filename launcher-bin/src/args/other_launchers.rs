@@ -47,7 +47,6 @@ const COMMANDS: &[(&[&str], &str)] = &[
     (&["prun", "local"], "launch"),
     (&["submit"], "launch --detach"),
     (&["sbatch"], "batch"),
-    (&["top"], "launches"),
     (&["squeue"], "queue"),
     (&["scancel", "stop"], "cancel"),
     (&["salloc", "allocate"], "alloc create -N 1"),

@@ -8,7 +8,7 @@ use proto::LaunchState;
 use serde::Serialize;
 
 use super::{CommandError, ask, environment, node_names};
-use crate::args::LaunchesArgs;
+use crate::args::{LaunchesArgs, TableArgs};
 use crate::console::{print, print_json, report};
 use crate::formatting;
 use crate::local_launches;
@@ -33,7 +33,20 @@ pub(super) struct Summary<'a> {
 
 /// Shows the launches on this machine and on the cluster in the order of their starts; returns the exit code.
 pub(crate) fn launches(LaunchesArgs { all, table: form }: &LaunchesArgs) -> Result<u8, CommandError> {
-    let request = proto::ListLaunchesRequest { all: *all };
+    let launches = listed(*all, form)?;
+    if form.json {
+        return Ok(print_json(&launches.iter().map(Summary::from).collect::<Vec<_>>())?);
+    }
+    Ok(print(table(&launches, &TimeZone::system()).as_bytes())?)
+}
+
+/// The launches that run, on this machine and on the cluster, in the order of their starts.
+pub(super) fn running(form: &TableArgs) -> Result<Vec<proto::LaunchSummary>, CommandError> {
+    listed(false, form)
+}
+
+fn listed(all: bool, form: &TableArgs) -> Result<Vec<proto::LaunchSummary>, CommandError> {
+    let request = proto::ListLaunchesRequest { all };
     let here = if form.api.api.is_some() { Vec::new() } else { local_launches::summaries(&environment()) };
     let answer = ask(&form.api, async |cluster| Ok(cluster.ask(cluster.launches().list_launches(request)).await?));
     let mut launches = match answer {
@@ -48,10 +61,7 @@ pub(crate) fn launches(LaunchesArgs { all, table: form }: &LaunchesArgs) -> Resu
     };
     launches.extend(here);
     launches.sort_by(|one, other| (one.started_at, &one.id).cmp(&(other.started_at, &other.id)));
-    if form.json {
-        return Ok(print_json(&launches.iter().map(Summary::from).collect::<Vec<_>>())?);
-    }
-    Ok(print(table(&launches, &TimeZone::system()).as_bytes())?)
+    Ok(launches)
 }
 
 /// Times are those of `zone`.

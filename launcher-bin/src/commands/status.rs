@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use jiff::tz::TimeZone;
 use lattice_session::cause::Cause;
-use lattice_session::event::RankProgress;
+use lattice_session::event::{RankProgress, RankUsage};
 use lattice_session::wire;
 use pmi_core::Phase;
 use pmi_core::ids::Rank;
@@ -54,6 +54,24 @@ struct RankLine<'a> {
     waiting: bool,
     /// End of the rank; `null` while it runs.
     exit: Option<RankEnd>,
+    /// What its processes use; `null` where that is not known.
+    usage: Option<RankUsageLine>,
+}
+
+/// Resources that the processes of a rank use, as they are printed for programs.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub(super) struct RankUsageLine {
+    cpu_s: f64,
+    memory_bytes: u64,
+    read_bytes: u64,
+    written_bytes: u64,
+}
+
+impl From<RankUsage> for RankUsageLine {
+    fn from(usage: RankUsage) -> Self {
+        let RankUsage { cpu, memory, read, written } = usage;
+        Self { cpu_s: cpu.as_secs_f64(), memory_bytes: memory, read_bytes: read, written_bytes: written }
+    }
 }
 
 /// One line of a process table, as debuggers want it.
@@ -66,11 +84,11 @@ struct Process<'a> {
 }
 
 /// A rank, and where it is.
-struct RankView<'a> {
-    node: &'a str,
-    silent: bool,
-    program: Cow<'a, str>,
-    progress: RankProgress,
+pub(super) struct RankView<'a> {
+    pub(super) node: &'a str,
+    pub(super) silent: bool,
+    pub(super) program: Cow<'a, str>,
+    pub(super) progress: RankProgress,
 }
 
 /// Shows one launch; returns the exit code.
@@ -99,7 +117,8 @@ pub(crate) fn proctable(launch: &str, args: &TableArgs) -> Result<u8, CommandErr
     Ok(print(table.to_string().as_bytes())?)
 }
 
-fn get(launch: &str, args: &TableArgs) -> Result<(proto::LaunchStatus, Option<Cause>), CommandError> {
+/// Asks a launch, on this machine or on the cluster, what its ranks do.
+pub(super) fn get(launch: &str, args: &TableArgs) -> Result<(proto::LaunchStatus, Option<Cause>), CommandError> {
     if let Some(here) = here(launch, &args.api) {
         let answer = here.status()?;
         // What this version does not know is left out.
@@ -115,7 +134,7 @@ fn get(launch: &str, args: &TableArgs) -> Result<(proto::LaunchStatus, Option<Ca
 }
 
 /// Every rank, in rank order.
-fn ranks(status: &proto::LaunchStatus) -> Vec<RankView<'_>> {
+pub(super) fn ranks(status: &proto::LaunchStatus) -> Vec<RankView<'_>> {
     let mut ranks: Vec<RankView<'_>> = status.nodes.iter().flat_map(ranks_of).collect();
     ranks.sort_by_key(|seen| seen.progress.rank);
     ranks
@@ -152,6 +171,7 @@ fn json<'a>(status: &'a proto::LaunchStatus, cause: Option<&'a Cause>, ranks: &'
         last_command: seen.progress.last_command.as_deref(),
         waiting: seen.progress.waiting,
         exit: seen.progress.exit.map(|exit| RankEnd::of(seen.progress.rank, exit)),
+        usage: seen.progress.usage.map(RankUsageLine::from),
     };
     let silent = status.nodes.iter().filter(|node| node.silent);
     Status {
@@ -239,7 +259,7 @@ fn table(ranks: &[RankView<'_>]) -> String {
 }
 
 /// State of a rank, as its PMI servers see it.
-fn rank_state(progress: &RankProgress) -> String {
+pub(super) fn rank_state(progress: &RankProgress) -> String {
     match (progress.exit, progress.pid, progress.phase) {
         (Some(exit), ..) => exit.to_string(),
         (None, None, _) => "not started".to_owned(),

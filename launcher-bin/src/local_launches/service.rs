@@ -157,14 +157,7 @@ impl Watched {
 
 impl Known {
     fn rank(&mut self, rank: Rank) -> &mut RankProgress {
-        self.ranks.entry(rank).or_insert_with(|| RankProgress {
-            rank,
-            pid: None,
-            phase: None,
-            last_command: None,
-            waiting: false,
-            exit: None,
-        })
+        self.ranks.entry(rank).or_insert_with(|| RankProgress::unknown(rank))
     }
 
     fn summary(&self) -> proto::LaunchSummary {
@@ -290,7 +283,7 @@ impl LocalService {
         self.watched.0.borrow_mut().waiting.insert(self.asked, told);
         let asked = async {
             // A session that takes no more has ended, and what is known is all.
-            let _ = self.control.send(Control::AskProgress(self.asked)).await;
+            let _ = self.control.send(Control::AskUsage(self.asked)).await;
             answer.await.is_ok()
         };
         let is_told = timeout(PROGRESS, asked).await.unwrap_or(false);

@@ -871,6 +871,22 @@ pub struct RankProgress {
     /// The program that it runs now: a script may have become another one by exec. Empty if that is not known.
     #[prost(bytes = "bytes", tag = "7")]
     pub program: ::prost::bytes::Bytes,
+    /// Only if it was asked for, and of ranks that run.
+    #[prost(message, optional, tag = "8")]
+    pub usage: ::core::option::Option<RankUsage>,
+}
+/// What the processes of a rank use: the rank, and all that descends from it.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct RankUsage {
+    #[prost(uint64, tag = "1")]
+    pub cpu_us: u64,
+    #[prost(uint64, tag = "2")]
+    pub memory_bytes: u64,
+    /// By system calls, from and to files, pipes and sockets alike.
+    #[prost(uint64, tag = "3")]
+    pub read_bytes: u64,
+    #[prost(uint64, tag = "4")]
+    pub written_bytes: u64,
 }
 /// Ranks of this node have waited in a fence of all ranks for a while, and no rank of this node is missing.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -923,7 +939,7 @@ pub struct NodeCommand {
     pub events_taken: u64,
     #[prost(
         oneof = "node_command::What",
-        tags = "1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 16, 17, 18"
+        tags = "1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 16, 17, 18, 19"
     )]
     pub what: ::core::option::Option<node_command::What>,
 }
@@ -977,6 +993,9 @@ pub mod node_command {
         /// The terminal of the client has this size now: that of the rank which has one shall have it.
         #[prost(message, tag = "18")]
         ResizeTerminal(super::TerminalSize),
+        /// As `ask_progress`, with what the processes of each rank use.
+        #[prost(uint64, tag = "19")]
+        AskUsage(u64),
     }
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]

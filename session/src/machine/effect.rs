@@ -57,7 +57,16 @@ pub(crate) enum Look {
     /// Fences that ranks wait in; answered by [`super::SessionMachine::on_fences_seen`].
     Fences(FenceLook),
     /// Progress of every rank; answered by [`super::SessionMachine::on_progress_seen`].
-    Progress { question: u64 },
+    Progress { question: u64, detail: ProgressDetail },
+}
+
+/// What is told of each rank.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ProgressDetail {
+    /// What its server knows.
+    Dialogue,
+    /// Also what its processes use.
+    Usage,
 }
 
 /// Purpose of a look at fences.

@@ -7,13 +7,22 @@ use pmi_core::ids::{LocalRank, Rank};
 use pmi_core::server::Progress;
 
 use super::desertion::{FenceSeen, LongWait};
-use super::effect::{Effect, FenceLook};
+use super::effect::{Effect, FenceLook, Look, ProgressDetail};
 use super::jobs::JobNumber;
 use super::verdict::Verdict;
 use super::watch::{SilentSeen, WatchLook};
 use super::{Phase, SessionMachine, SlotId};
 use crate::cause::CauseKind;
-use crate::event::{Event, Notice, RankProgress};
+use crate::event::{Event, Notice, RankProgress, RankUsage};
+
+/// What is seen of a rank.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct RankSeen {
+    /// Its dialogue with its server, if it has one.
+    pub(crate) dialogue: Option<Progress>,
+    /// Resources that its processes use, if they were asked for.
+    pub(crate) usage: Option<RankUsage>,
+}
 
 /// State of the silent ranks of a report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,18 +43,23 @@ impl SessionMachine {
         }
     }
 
-    /// Answer to [`super::effect::Look::Progress`]: the dialogue of every slot, and the fences that ranks wait in.
-    pub(crate) fn on_progress_seen(&mut self, question: u64, progress: Vec<Option<Progress>>, fences: &[FenceSeen]) {
+    pub(super) fn look_at_progress(&mut self, question: u64, detail: ProgressDetail) {
+        self.effects.push_back(Effect::Look(Look::Progress { question, detail }));
+    }
+
+    /// Answer to [`super::effect::Look::Progress`]: what was seen of every slot, and the fences that ranks wait in.
+    pub(crate) fn on_progress_seen(&mut self, question: u64, seen: Vec<RankSeen>, fences: &[FenceSeen]) {
         let waits = |fence: &FenceSeen| {
             let job = fence.job;
             fence.waiting.iter().map(move |&local| (job, local)).collect::<Vec<_>>()
         };
         let waiting: HashSet<(JobNumber, LocalRank)> = fences.iter().flat_map(waits).collect();
-        let ranks = self.ranks.iter().zip(progress).map(|((_, slot), progress)| RankProgress {
+        let ranks = self.ranks.iter().zip(seen).map(|((_, slot), RankSeen { dialogue, usage })| RankProgress {
             rank: slot.rank,
             pid: slot.state.pid(),
-            phase: progress.as_ref().map(|progress| progress.phase),
-            last_command: progress.and_then(|progress| progress.last_command),
+            phase: dialogue.as_ref().map(|dialogue| dialogue.phase),
+            last_command: dialogue.and_then(|dialogue| dialogue.last_command),
+            usage,
             waiting: waiting.contains(&(slot.job, slot.local)),
             exit: slot.state.exit(),
         });

@@ -14,7 +14,7 @@ use pmi_core::job::Placement;
 use pmi_core::services::{SpawnError, SpawnRequest};
 
 use super::SessionMachine;
-use super::effect::{Effect, Look};
+use super::effect::{Effect, ProgressDetail};
 use super::jobs::{Awaited, JobNumber, JobPhase, SpawnTicket};
 use super::{Phase, StartClass};
 use crate::cause::CauseKind;
@@ -140,7 +140,10 @@ impl SessionMachine {
                 let failure = Some("this node's part of the launch is over".to_owned());
                 self.report_event(Event::Spawned { job: order.job.id, failure });
             }
-            Control::AskProgress(question) => self.effects.push_back(Effect::Look(Look::Progress { question })),
+            // Nothing runs any more.
+            Control::AskProgress(question) | Control::AskUsage(question) => {
+                self.look_at_progress(question, ProgressDetail::Dialogue);
+            }
             _ => {}
         }
     }

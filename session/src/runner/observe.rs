@@ -8,13 +8,14 @@ use pmi_core::server::EndReason;
 use rank_spawner::RankExit;
 use tokio::time::Instant;
 
-use super::Runner;
 use super::servers::JudgedEnd;
+use super::{Runner, usage};
 use crate::library;
 use crate::machine::desertion::FenceSeen;
-use crate::machine::effect::Look;
+use crate::machine::effect::{Look, ProgressDetail};
 use crate::machine::jobs::JobNumber;
 use crate::machine::ranks::{RankState, Slot, SlotId};
+use crate::machine::reports::RankSeen;
 use crate::machine::verdict::{ExitMeaning, UnreportedEnd, death_kind};
 use crate::machine::watch::{SilentSeen, WatchLook};
 
@@ -33,11 +34,18 @@ impl Runner {
                 let fences = self.fences();
                 self.machine.on_fences_seen(look, &fences, now);
             }
-            Look::Progress { question } => {
-                let ranks = self.machine.ranks().iter();
-                let progress = ranks.map(|(_, slot)| self.servers.progress(slot.job, slot.local)).collect();
+            Look::Progress { question, detail } => {
+                let usage = |slot: &Slot| match (detail, slot.state) {
+                    (ProgressDetail::Usage, RankState::Running { .. }) => usage::of_process(slot.state.pid()?),
+                    _ => None,
+                };
+                let seen = |(_, slot): (SlotId, &Slot)| RankSeen {
+                    dialogue: self.servers.progress(slot.job, slot.local),
+                    usage: usage(slot),
+                };
+                let seen = self.machine.ranks().iter().map(seen).collect();
                 let fences = self.fences();
-                self.machine.on_progress_seen(question, progress, &fences);
+                self.machine.on_progress_seen(question, seen, &fences);
             }
         }
     }

@@ -1,11 +1,12 @@
 //! Resources that the ranks of a session used, as the kernel counts them for a process whose children they were.
 
+use std::fs;
 use std::time::Duration;
 
 use nix::sys::resource::{UsageWho, getrusage};
 use nix::sys::time::TimeVal;
 
-use crate::event::Usage;
+use crate::event::{RankUsage, Usage};
 use crate::session_io::HostProcess;
 
 /// Resources of all processes that were reaped here. `None` in a process with children that belong to others.
@@ -19,6 +20,64 @@ pub(super) fn of_ranks(process: HostProcess) -> Option<Usage> {
     Some(Usage { user: time(used.user_time()), system: time(used.system_time()), peak_memory })
 }
 
+/// Most processes of a rank that are looked at.
+const PROCESSES_MAX: usize = 256;
+
+/// Ticks in which the kernel tells processor time, each second: USER_HZ, which is 100 wherever Rust runs.
+const TICKS: u64 = 100;
+
+/// Resources that a process and its descendants use at present. `None` if it is gone.
+pub(super) fn of_process(pid: u32) -> Option<RankUsage> {
+    let mut total = RankUsage::default();
+    let mut processes = vec![pid];
+    let mut next = 0;
+    while let Some(&process) = processes.get(next) {
+        match of_one_process(process) {
+            Some(usage) => {
+                total.cpu += usage.cpu;
+                total.memory += usage.memory;
+                total.read += usage.read;
+                total.written += usage.written;
+            }
+            None if next == 0 => return None,
+            // It has ended since its parent was looked at.
+            None => {}
+        }
+        let room = PROCESSES_MAX - processes.len();
+        processes.extend(children(process).into_iter().take(room));
+        next += 1;
+    }
+    Some(total)
+}
+
+fn of_one_process(pid: u32) -> Option<RankUsage> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // Behind the name, which is anything in parentheses: field 3 and on (proc(5)).
+    let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
+    let ticks: u64 = fields.get(11..15)?.iter().filter_map(|field| field.parse::<u64>().ok()).sum();
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    // Of a process that runs a program of other privileges nobody else is told.
+    let io = fs::read_to_string(format!("/proc/{pid}/io")).unwrap_or_default();
+    Some(RankUsage {
+        cpu: Duration::from_millis(ticks.saturating_mul(1000 / TICKS)),
+        memory: field(&status, "VmRSS:").saturating_mul(1024),
+        read: field(&io, "rchar:"),
+        written: field(&io, "wchar:"),
+    })
+}
+
+/// The number behind a name at the beginning of a line; 0 if there is none.
+fn field(text: &str, name: &str) -> u64 {
+    let line = text.lines().find_map(|line| line.strip_prefix(name));
+    line.and_then(|line| line.split_whitespace().next()?.parse().ok()).unwrap_or(0)
+}
+
+fn children(pid: u32) -> Vec<u32> {
+    let threads = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+    let lists = threads.filter_map(|thread| fs::read_to_string(thread.path().join("children")).ok());
+    lists.flat_map(|list| list.split_whitespace().filter_map(|pid| pid.parse().ok()).collect::<Vec<u32>>()).collect()
+}
+
 fn time(time: TimeVal) -> Duration {
     let seconds = u64::try_from(time.tv_sec()).unwrap_or(0);
     let microseconds = u64::try_from(time.tv_usec()).unwrap_or(0);
@@ -30,6 +89,29 @@ mod tests {
     use std::process::Command;
 
     use super::*;
+
+    /// The program may be below a script that waits for it.
+    #[test]
+    fn what_a_process_and_its_descendants_use_is_added_up() {
+        let busy = "i=0; while :; do i=$((i + 1)); done";
+        let mut child = Command::new("sh").args(["-c", &format!("sh -c '{busy}' & echo; wait")]).spawn().unwrap();
+        let pid = child.id();
+        let seen = loop {
+            let seen = of_process(pid).unwrap();
+            if seen.cpu >= Duration::from_millis(20) && !children(pid).is_empty() {
+                break seen;
+            }
+            std::thread::yield_now();
+        };
+        assert!(seen.memory > of_one_process(pid).unwrap().memory, "{seen:?}");
+        assert!(seen.read > 0 && seen.written > 0, "{seen:?}");
+        for process in children(pid).into_iter().chain([pid]) {
+            nix::sys::signal::kill(nix::unistd::Pid::from_raw(process as i32), nix::sys::signal::Signal::SIGKILL)
+                .unwrap();
+        }
+        child.wait().unwrap();
+        assert_eq!(of_process(pid), None);
+    }
 
     #[test]
     fn what_children_used_is_counted_where_all_of_them_are_ranks() {

@@ -16,7 +16,7 @@ use super::cause::{
 };
 use super::{WireError, cause, death, job_id, milliseconds, time, wrong};
 use crate::call_stacks::RankStack;
-use crate::event::{Event, MpiFamily, MpiLibrary, Notice, Output, RankProgress, Report, Stream, Usage};
+use crate::event::{Event, MpiFamily, MpiLibrary, Notice, Output, RankProgress, RankUsage, Report, Stream, Usage};
 
 /// Item of a node's stream of reports.
 #[derive(Clone, Debug)]
@@ -182,6 +182,26 @@ pub fn encode_progress(progress: &RankProgress) -> proto::RankProgress {
         exit: progress.exit.map(|exit| encode_exit(progress.rank, exit, progress.phase)),
         waiting: progress.waiting,
         program: Bytes::new(),
+        usage: progress.usage.map(encode_rank_usage),
+    }
+}
+
+fn encode_rank_usage(usage: RankUsage) -> proto::RankUsage {
+    let RankUsage { cpu, memory, read, written } = usage;
+    proto::RankUsage {
+        cpu_us: u64::try_from(cpu.as_micros()).unwrap_or(u64::MAX),
+        memory_bytes: memory,
+        read_bytes: read,
+        written_bytes: written,
+    }
+}
+
+fn decode_rank_usage(usage: proto::RankUsage) -> RankUsage {
+    RankUsage {
+        cpu: Duration::from_micros(usage.cpu_us),
+        memory: usage.memory_bytes,
+        read: usage.read_bytes,
+        written: usage.written_bytes,
     }
 }
 
@@ -196,6 +216,7 @@ pub fn decode_progress(progress: proto::RankProgress) -> RankProgress {
         last_command: progress.last_command,
         waiting: progress.waiting,
         exit: progress.exit.as_ref().map(decode_exit),
+        usage: progress.usage.map(decode_rank_usage),
     }
 }
 

@@ -33,6 +33,17 @@ fn all<'a>(value: &'a Value, field: &str) -> Vec<&'a Value> {
     }
 }
 
+#[test]
+fn what_ranks_use_is_told_by_their_nodes() {
+    let ranks = json(&asked("lattice top $id --once --json"));
+    let of_ranks = ranks.as_array().unwrap();
+    assert_eq!(all(&ranks, "node"), ["node0", "node0", "node1", "node1"]);
+    assert!(
+        of_ranks.iter().all(|rank| rank["usage"]["memory_bytes"].as_u64().is_some_and(|bytes| bytes > 0)),
+        "{ranks}"
+    );
+}
+
 /// All nodes of a development cluster are this machine.
 #[test]
 fn nodes_of_one_kind_are_shown_as_one() {

@@ -184,8 +184,7 @@ mod tests {
     }
 
     fn progress(rank: u32) -> RankProgress {
-        let rank = Rank(rank);
-        RankProgress { rank, pid: None, phase: None, last_command: None, waiting: false, exit: None }
+        RankProgress::unknown(Rank(rank))
     }
 
     fn answer(waiting: &[u32]) -> Option<Answer> {

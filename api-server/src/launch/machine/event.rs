@@ -72,6 +72,8 @@ pub(crate) enum NodeCommand {
     GiveUp,
     /// Report the progress of all ranks, under this number.
     AskProgress(u64),
+    /// The same, with what the processes of each rank use.
+    AskUsage(u64),
     /// A node without ranks may end.
     Release,
     /// Report the call stacks of those of these ranks that are there.

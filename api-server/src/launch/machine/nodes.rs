@@ -118,8 +118,13 @@ impl Nodes {
     /// Asks all nodes that report how far their ranks are.
     pub(crate) fn ask(&mut self, purpose: Purpose, now: Instant, effects: &mut Effects) {
         let nodes = self.state.nodes_in(NodePhase::Reporting);
+        // Of processes only those want to know who look at ranks.
+        let question = match purpose {
+            Purpose::Status { .. } => NodeCommand::AskUsage,
+            _ => NodeCommand::AskProgress,
+        };
         if let Some(number) = self.queries.open(purpose, &nodes, self.state.node_count(), now) {
-            nodes.into_iter().for_each(|node| effects.command(node, NodeCommand::AskProgress(number)));
+            nodes.into_iter().for_each(|node| effects.command(node, question(number)));
         }
     }
 

@@ -110,14 +110,7 @@ mod tests {
     use super::*;
 
     fn answer(ranks: &[(u32, bool)]) -> Answer {
-        let rank = |&(rank, waiting): &(u32, bool)| RankProgress {
-            rank: Rank(rank),
-            pid: None,
-            phase: None,
-            last_command: None,
-            waiting,
-            exit: None,
-        };
+        let rank = |&(rank, waiting): &(u32, bool)| RankProgress { waiting, ..RankProgress::unknown(Rank(rank)) };
         ranks.iter().map(rank).collect()
     }
 

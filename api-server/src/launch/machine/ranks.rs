@@ -249,12 +249,10 @@ impl Ranks {
         let own = (0..).zip(&self.all).filter(move |(_, rank)| rank.node == node && !rank.void);
         own.map(|(number, rank)| {
             let known = RankProgress {
-                rank: Rank(number),
                 pid: rank.pid,
                 phase: rank.end.and_then(|end| end.phase),
-                last_command: None,
-                waiting: false,
                 exit: rank.end.map(|end| end.exit),
+                ..RankProgress::unknown(Rank(number))
             };
             (known, rank.program.clone())
         })

@@ -17,6 +17,7 @@ use super::super::desertion::FenceSeen;
 use super::super::effect::{Effect, FenceLook, Look, StackLook};
 use super::super::jobs::{JobNumber, SpawnTicket};
 use super::super::ranks::{RankState, SlotId};
+use super::super::reports::RankSeen;
 use super::super::watch::{SilentSeen, WatchLook};
 use super::super::{Phase, PrepareFailure, SessionMachine, StartFailure};
 use crate::cause::{Cause, CauseKind, StartClass};
@@ -373,10 +374,10 @@ impl World {
                 let fences = self.fences.clone();
                 self.machine.on_fences_seen(look, &fences, self.now);
             }
-            Look::Progress { question } => {
-                let progress = vec![None; self.machine.ranks().len()];
+            Look::Progress { question, .. } => {
+                let seen = vec![RankSeen::default(); self.machine.ranks().len()];
                 let fences = self.fences.clone();
-                self.machine.on_progress_seen(question, progress, &fences);
+                self.machine.on_progress_seen(question, seen, &fences);
             }
         }
     }

@@ -16,7 +16,8 @@ use crate::machine::Phase;
 use crate::machine::desertion::FenceSeen;
 use crate::machine::effect::{Effect, Look};
 use crate::machine::jobs::JobNumber;
-use crate::machine::ranks::{RankState, SlotId};
+use crate::machine::ranks::{RankState, Slot, SlotId};
+use crate::machine::reports::RankSeen;
 use crate::machine::watch::SilentSeen;
 use crate::session_io::Control;
 use crate::timeouts;
@@ -238,10 +239,12 @@ impl SimulatedSession {
                 let fences = self.fences();
                 self.machine.on_fences_seen(look, &fences, now);
             }
-            Look::Progress { question } => {
-                let progress = self.machine.ranks().iter().map(|(_, slot)| self.server.progress(slot.local)).collect();
+            Look::Progress { question, .. } => {
+                // Ranks of the simulation have no processes.
+                let seen = |slot: &Slot| RankSeen { dialogue: self.server.progress(slot.local), usage: None };
+                let seen = self.machine.ranks().iter().map(|(_, slot)| seen(slot)).collect();
                 let fences = self.fences();
-                self.machine.on_progress_seen(question, progress, &fences);
+                self.machine.on_progress_seen(question, seen, &fences);
             }
         }
     }

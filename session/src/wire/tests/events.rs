@@ -9,7 +9,7 @@ use super::super::{cause, event};
 use super::*;
 use crate::call_stacks::RankStack;
 use crate::cause::{Cause, CauseKind, StartClass};
-use crate::event::{Event, MpiFamily, MpiLibrary, Notice, Output, RankProgress, Report, Stream, Usage};
+use crate::event::{Event, MpiFamily, MpiLibrary, Notice, Output, RankProgress, RankUsage, Report, Stream, Usage};
 
 fn causes() -> Vec<CauseKind> {
     let exit = RankExit::Signal { signal: 11, core_dumped: true };
@@ -56,9 +56,9 @@ fn events_travel() {
         last_command: Some("get".into()),
         waiting: true,
         exit: Some(RankExit::Code(1)),
+        usage: Some(RankUsage { cpu: Duration::from_micros(7), memory: 8, read: 9, written: 10 }),
     };
-    let early =
-        RankProgress { pid: None, phase: None, last_command: None, waiting: false, exit: None, ..progress.clone() };
+    let early = RankProgress::unknown(progress.rank);
     let after = Duration::from_millis(5);
     let silent = Notice::Silent { ranks: vec![Rank(0)], size: 2, ended: true, after, library: Some(library) };
     let events = [
@@ -153,14 +153,21 @@ fn any_cause() -> impl Strategy<Value = CauseKind> {
 fn any_progress() -> impl Strategy<Value = RankProgress> {
     let ended = proptest::option::of(any_exit());
     let pid = proptest::option::of(1..=u32::MAX);
-    (any_rank(), pid, any_phase(), some_text(), any::<bool>(), ended).prop_map(
-        |(rank, pid, phase, last_command, waiting, exit)| RankProgress {
+    let usage = any::<(u64, u64, u64, u64)>().prop_map(|(cpu, memory, read, written)| RankUsage {
+        cpu: Duration::from_micros(cpu),
+        memory,
+        read,
+        written,
+    });
+    (any_rank(), pid, any_phase(), some_text(), any::<bool>(), ended, proptest::option::of(usage)).prop_map(
+        |(rank, pid, phase, last_command, waiting, exit, usage)| RankProgress {
             rank,
             pid,
             phase,
             last_command,
             waiting,
             exit,
+            usage,
         },
     )
 }

@@ -18,7 +18,7 @@ fn nodes(simulation: &Simulation, ticket: u64) -> Option<&[NodeStatus]> {
 }
 
 fn is_asked(command: &NodeCommand) -> bool {
-    matches!(command, NodeCommand::AskProgress(_))
+    matches!(command, NodeCommand::AskProgress(_) | NodeCommand::AskUsage(_))
 }
 
 #[test]

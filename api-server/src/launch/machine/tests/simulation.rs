@@ -271,7 +271,7 @@ impl Simulation {
     /// A node answers the last question that it was asked.
     pub(super) fn answer(&mut self, node: u32, ranks: Vec<RankProgress>) {
         let question = self.commands[node as usize].iter().rev().find_map(|command| match command {
-            NodeCommand::AskProgress(question) => Some(*question),
+            NodeCommand::AskProgress(question) | NodeCommand::AskUsage(question) => Some(*question),
             _ => None,
         });
         self.event(node, Event::Progress { question: question.expect("it was asked"), ranks });
@@ -400,11 +400,10 @@ impl Simulation {
 /// Progress of a rank that runs, and waits in a fence or not.
 pub(super) fn progress(rank: u32, waiting: bool) -> RankProgress {
     RankProgress {
-        rank: Rank(rank),
         pid: Some(100 + rank),
         phase: Some(RankPhase::Open),
         last_command: Some("put".to_owned()),
         waiting,
-        exit: None,
+        ..RankProgress::unknown(Rank(rank))
     }
 }

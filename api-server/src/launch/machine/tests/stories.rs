@@ -103,7 +103,7 @@ fn other_nodes_are_told_of_a_rank_that_died_and_nobody_waits_for_it() {
     assert_eq!(told(&simulation, 0), [dead]);
     assert!(
         simulation.endings().is_empty()
-            && !simulation.was_told(0, |asked| matches!(asked, NodeCommand::AskProgress(_)))
+            && !simulation.was_told(0, |asked| matches!(asked, NodeCommand::AskProgress(_) | NodeCommand::AskUsage(_)))
     );
     simulation.stored(Stored::Durable);
     let mut next = simulation.resumed();

@@ -1,0 +1,226 @@
+//! `lattice top`: what the processes of each rank use, as they run: a table that is drawn again every few seconds, or once.
+
+use std::cmp::Reverse;
+use std::collections::HashMap;
+use std::io::{self, IsTerminal};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use lattice_session::event::{RankProgress, RankUsage};
+use pmi_core::ids::Rank;
+use pmi_transport::proto::v1 as proto;
+use proto::LaunchState;
+use serde::Serialize;
+
+use super::status::{RankUsageLine, RankView, get, rank_state, ranks};
+use super::{CommandError, launches};
+use crate::args::{TableArgs, TopArgs, TopOrder};
+use crate::console::{print, print_json, shown};
+use crate::formatting;
+use crate::table::{Align, Table};
+
+/// Takes the screen for itself: its contents go, and the cursor to its beginning.
+const CLEAR: &str = "\x1b[H\x1b[2J";
+
+/// One rank as it is printed for programs.
+#[derive(Debug, Serialize)]
+struct RankLine<'a> {
+    rank: Rank,
+    node: &'a str,
+    pid: Option<u32>,
+    /// `null` where it is not known: the rank has ended, or its node does not tell.
+    usage: Option<RankUsageLine>,
+    /// Processors that were busy since the table before; `null` in the first one.
+    busy: Option<f64>,
+    state: String,
+    last_command: Option<&'a str>,
+    program: &'a str,
+}
+
+/// What the processes of a rank used, and when.
+type Sample = (RankUsage, Instant);
+
+/// Shows what the ranks of a launch use, until the launch is over or once; returns the exit code.
+pub(crate) fn top(args: &TopArgs) -> Result<u8, CommandError> {
+    let launch = match &args.launch {
+        Some(id) => id.clone(),
+        None => only_launch(&args.table)?,
+    };
+    let is_repeated = !args.once && !args.table.json && io::stdout().is_terminal();
+    let mut before: HashMap<Rank, Sample> = HashMap::new();
+    loop {
+        let (answer, _) = get(&launch, &args.table)?;
+        let now = Instant::now();
+        let mut rows: Vec<Row<'_>> = ranks(&answer).into_iter().map(|view| Row::new(view, &before, now)).collect();
+        sort(&mut rows, args.sort);
+        if args.table.json {
+            return Ok(print_json(&rows.iter().map(Row::line).collect::<Vec<_>>())?);
+        }
+        let text = heading(&answer) + &table(&rows);
+        let code = print(if is_repeated { format!("{CLEAR}{text}") } else { text }.as_bytes())?;
+        if !is_repeated || code != 0 || is_over(&answer) {
+            return Ok(code);
+        }
+        before = rows.iter().filter_map(|row| Some((row.view.progress.rank, (row.usage()?, now)))).collect();
+        sleep(args.interval);
+    }
+}
+
+/// The id of the one launch there is.
+fn only_launch(table: &TableArgs) -> Result<String, CommandError> {
+    let mut launches = launches::running(table)?;
+    match (launches.pop(), launches.is_empty()) {
+        (Some(launch), true) => Ok(launch.id),
+        (None, _) => Err(CommandError::NoLaunch),
+        (Some(last), false) => {
+            let ids = launches.into_iter().chain([last]).map(|launch| launch.id).collect::<Vec<_>>().join(" ");
+            Err(CommandError::SeveralLaunches { ids })
+        }
+    }
+}
+
+fn is_over(answer: &proto::LaunchStatus) -> bool {
+    let state = answer.summary.as_ref().map(proto::LaunchSummary::state);
+    matches!(state, Some(LaunchState::Succeeded | LaunchState::LaunchFailed))
+}
+
+/// A rank with the processors that it kept busy.
+struct Row<'a> {
+    view: RankView<'a>,
+    busy: Option<f64>,
+}
+
+impl<'a> Row<'a> {
+    fn new(view: RankView<'a>, before: &HashMap<Rank, Sample>, now: Instant) -> Self {
+        let busy = view.progress.usage.and_then(|usage| {
+            let (then, at) = before.get(&view.progress.rank)?;
+            let spent = usage.cpu.saturating_sub(then.cpu).as_secs_f64();
+            Some(spent / now.duration_since(*at).as_secs_f64().max(0.001))
+        });
+        Self { view, busy }
+    }
+
+    fn usage(&self) -> Option<RankUsage> {
+        self.view.progress.usage
+    }
+
+    fn line(&self) -> RankLine<'_> {
+        let progress: &RankProgress = &self.view.progress;
+        RankLine {
+            rank: progress.rank,
+            node: self.view.node,
+            pid: progress.pid,
+            usage: progress.usage.map(RankUsageLine::from),
+            busy: self.busy,
+            state: rank_state(progress),
+            last_command: progress.last_command.as_deref(),
+            program: &self.view.program,
+        }
+    }
+}
+
+fn sort(rows: &mut [Row<'_>], order: TopOrder) {
+    let used = |row: &Row<'_>| row.usage().unwrap_or_default();
+    match order {
+        // They are in that order.
+        TopOrder::Rank => {}
+        TopOrder::Cpu => {
+            rows.sort_by_key(|row| Reverse((row.busy.map(|busy| (busy * 1e6) as u64), used(row).cpu)));
+        }
+        TopOrder::Memory => rows.sort_by_key(|row| Reverse(used(row).memory)),
+        TopOrder::Io => rows.sort_by_key(|row| Reverse(used(row).read.saturating_add(used(row).written))),
+    }
+}
+
+fn heading(answer: &proto::LaunchStatus) -> String {
+    let Some(summary) = &answer.summary else { return String::new() };
+    let time = formatting::duration(Duration::from_micros(summary.duration_us));
+    let (id, state, nodes, command) = (&summary.id, launches::state(summary.state()), &summary.nodes, &summary.command);
+    let ranks = formatting::count(summary.ranks, "rank");
+    shown(&[format!("launch {id}: {state}; {ranks} on {nodes}; {time}; {command}")])
+}
+
+fn table(rows: &[Row<'_>]) -> String {
+    let mut table = Table::new([
+        ("RANK", Align::Right),
+        ("NODE", Align::Left),
+        ("PID", Align::Right),
+        ("BUSY", Align::Right),
+        ("CPU TIME", Align::Right),
+        ("MEMORY", Align::Right),
+        ("READ", Align::Right),
+        ("WRITTEN", Align::Right),
+        ("STATE", Align::Left),
+        ("LAST PMI COMMAND", Align::Left),
+        ("PROGRAM", Align::Left),
+    ]);
+    let dash = || "-".to_owned();
+    for row in rows {
+        let progress = &row.view.progress;
+        let used = |text: fn(RankUsage) -> String| progress.usage.map_or_else(dash, text);
+        table.push([
+            progress.rank.to_string(),
+            row.view.node.to_owned(),
+            progress.pid.map_or_else(dash, |pid| pid.to_string()),
+            row.busy.map_or_else(dash, |busy| format!("{:.0} %", busy * 100.0)),
+            used(|usage| formatting::duration(usage.cpu)),
+            used(|usage| formatting::size(usage.memory)),
+            used(|usage| formatting::size(usage.read)),
+            used(|usage| formatting::size(usage.written)),
+            rank_state(progress),
+            progress.last_command.clone().unwrap_or_else(dash),
+            row.view.program.to_string(),
+        ]);
+    }
+    table.to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::borrow::Cow;
+
+    use super::*;
+
+    fn row(rank: u32, cpu_ms: u64, memory: u64, busy: Option<f64>) -> Row<'static> {
+        let usage = RankUsage { cpu: Duration::from_millis(cpu_ms), memory, read: 10 * memory, written: 1 << 10 };
+        let progress = RankProgress { pid: Some(100 + rank), usage: Some(usage), ..RankProgress::unknown(Rank(rank)) };
+        Row { view: RankView { node: "node0", silent: false, program: Cow::Borrowed("/bin/app"), progress }, busy }
+    }
+
+    #[test]
+    fn ranks_are_shown_with_what_they_use() {
+        let ended = RankProgress { exit: Some(rank_spawner::RankExit::Code(0)), ..RankProgress::unknown(Rank(2)) };
+        let ended = RankView { node: "node1", silent: false, program: Cow::Borrowed("/bin/app"), progress: ended };
+        let rows = [row(0, 1500, 3 << 20, Some(0.987)), Row { view: ended, busy: None }];
+        assert_eq!(
+            table(&rows),
+            "RANK  NODE   PID  BUSY  CPU TIME   MEMORY      READ  WRITTEN  STATE                 LAST PMI COMMAND  PROGRAM\n   \
+             0  node0  100  99 %     1.5 s  3.0 MiB  30.0 MiB  1.0 KiB  runs                  -                 /bin/app\n   \
+             2  node1    -     -         -        -         -        -  exited with status 0  -                 /bin/app\n"
+        );
+    }
+
+    #[test]
+    fn ranks_are_in_the_order_that_was_asked_for() {
+        let order = |by: TopOrder| {
+            let mut rows = [row(0, 10, 5, Some(0.1)), row(1, 30, 1, None), row(2, 20, 9, Some(0.9))];
+            sort(&mut rows, by);
+            rows.map(|row| row.view.progress.rank.0)
+        };
+        assert_eq!(order(TopOrder::Rank), [0, 1, 2]);
+        assert_eq!(order(TopOrder::Cpu), [2, 0, 1]);
+        assert_eq!(order(TopOrder::Memory), [2, 0, 1]);
+        assert_eq!(order(TopOrder::Io), [2, 0, 1]);
+    }
+
+    #[test]
+    fn what_a_rank_kept_busy_is_told_from_the_second_table_on() {
+        let now = Instant::now();
+        let view = |cpu| row(0, cpu, 1, None).view;
+        assert_eq!(Row::new(view(500), &HashMap::new(), now).busy, None);
+        let then = view(500).progress.usage.unwrap();
+        let before = HashMap::from([(Rank(0), (then, now))]);
+        let busy = Row::new(view(2500), &before, now + Duration::from_secs(1)).busy.unwrap();
+        assert!((busy - 2.0).abs() < 0.01, "{busy}");
+    }
+}
