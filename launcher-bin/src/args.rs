@@ -208,7 +208,6 @@ const START_AFTER_HELP: &str = "Examples:\n  \
     lattice start                                  # in an allocation; ends with your shell\n  \
     lattice start --via ssh --host node1:4,node2:4 -- sh -c 'lattice launch ./first && lattice launch ./second'";
 
-#[cfg(feature = "dev-cluster")]
 const TOP_AFTER_HELP: &str = "Examples:\n  \
     lattice top\n  \
     lattice top k3jq09zmf2 --sort memory\n  \
@@ -216,6 +215,7 @@ const TOP_AFTER_HELP: &str = "Examples:\n  \
     A rank counts with all processes below it. BUSY is the share of a processor since the table before, 200 % for two; READ and WRITTEN \
     are bytes of system calls.";
 
+#[cfg(feature = "dev-cluster")]
 const DEV_CLUSTER_AFTER_HELP: &str = "Examples:\n  \
     lattice dev-cluster --nodes 4 -- lattice launch -n 8 ./a.out\n  \
     lattice dev-cluster";
