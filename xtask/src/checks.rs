@@ -24,6 +24,9 @@ pub(crate) fn ci() -> Result<()> {
     reported(|steps| {
         steps.take("format", format)?;
         steps.take("lints", || run(&mut cargo("clippy --workspace --all-targets -- -D warnings")))?;
+        // As `cargo xtask demo` builds it, and whoever needs no API server.
+        let mut few_features = cargo("clippy --package lattice --no-default-features -- -D warnings");
+        steps.take("lints with few features", || run(&mut few_features))?;
         steps.take("walls", walls)?;
         let mut documentation = cargo("doc --workspace --no-deps");
         steps.take("documentation", || run(documentation.env("RUSTDOCFLAGS", "-D warnings")))?;
