@@ -13,7 +13,6 @@ mod error;
 mod launches;
 mod url;
 
-use std::ffi::{OsStr, OsString};
 use std::time::Duration;
 
 use nix::unistd::geteuid;
@@ -34,6 +33,7 @@ pub use self::error::ClusterError;
 pub(crate) use self::launches::Started;
 use self::url::ApiUrl;
 pub use self::url::ApiUrlError;
+use crate::environment::{self, Environment};
 
 /// Default URL: the socket of an API server on this machine.
 const DEFAULT_URL: &str = "unix:/run/lattice/api.sock";
@@ -41,9 +41,6 @@ const DEFAULT_URL: &str = "unix:/run/lattice/api.sock";
 const NO_ALLOCATION: &str = "local";
 /// Time limit for an answer of the API server.
 const ANSWER: Duration = Duration::from_secs(30);
-
-/// The variables of an environment.
-pub(crate) type Environment = [(OsString, OsString)];
 
 /// The variable that names the allocation where no flag does.
 pub(crate) const ALLOCATION: &str = "LATTICE_ALLOC_ID";
@@ -68,7 +65,7 @@ pub(crate) fn allocation(flag: Option<&str>, environment: &Environment) -> Resul
 
 /// A variable that is set to text, which may be empty.
 fn set(name: &str, environment: &Environment) -> Option<String> {
-    Some(environment.iter().find(|(known, _)| known == OsStr::new(name))?.1.to_str()?.to_owned())
+    Some(environment::value(environment, name)?.to_str()?.to_owned())
 }
 
 /// A variable that is set to text, and not to nothing.
@@ -188,6 +185,8 @@ impl Cluster {
 
 #[cfg(test)]
 mod tests {
+    use std::ffi::OsString;
+
     use super::*;
 
     fn environment(variables: &[(&str, &str)]) -> Vec<(OsString, OsString)> {

@@ -28,6 +28,7 @@ pub mod console;
 #[cfg(feature = "dev-cluster")]
 pub mod dev_cluster;
 mod documents;
+mod environment;
 pub mod exit;
 mod failure;
 mod file_pattern;

@@ -11,7 +11,6 @@
 
 mod service;
 
-use std::ffi::OsString;
 use std::fs::{self, DirBuilder};
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::Shutdown;
@@ -31,6 +30,7 @@ use proto::local_answer::What as Answer;
 use proto::local_question::What as Question;
 
 pub(crate) use self::service::{LocalService, Watched};
+use crate::environment::{self, Environment};
 
 /// Time for an answer, which a launch gives at once unless it is stopped.
 const ANSWER: Duration = Duration::from_secs(5);
@@ -72,7 +72,7 @@ pub(crate) struct LocalLaunch {
 }
 
 /// Finds the launch of this id; `None` if there is none of ours on this machine.
-pub(crate) fn find(id: &str, environment: &[(OsString, OsString)]) -> Option<LocalLaunch> {
+pub(crate) fn find(id: &str, environment: &Environment) -> Option<LocalLaunch> {
     // What is no id is no name of a file, either.
     if id.is_empty() || !id.bytes().all(|byte| byte.is_ascii_alphanumeric()) {
         return None;
@@ -83,7 +83,7 @@ pub(crate) fn find(id: &str, environment: &[(OsString, OsString)]) -> Option<Loc
 }
 
 /// Returns what every launch of ours on this machine tells of itself. One that does not answer is left out.
-pub(crate) fn summaries(environment: &[(OsString, OsString)]) -> Vec<proto::LaunchSummary> {
+pub(crate) fn summaries(environment: &Environment) -> Vec<proto::LaunchSummary> {
     let entries = fs::read_dir(directory(environment)).into_iter().flatten().flatten();
     let launches =
         entries.map(|entry| LocalLaunch { id: entry.file_name().to_string_lossy().into_owned(), path: entry.path() });
@@ -173,9 +173,8 @@ impl LocalLaunch {
 }
 
 /// Directory of the sockets of this user's launches.
-fn directory(environment: &[(OsString, OsString)]) -> PathBuf {
-    let set = environment.iter().find(|(name, _)| name == "XDG_RUNTIME_DIR");
-    let set = set.map(|(_, value)| Path::new(value)).filter(|path| path.is_absolute());
+fn directory(environment: &Environment) -> PathBuf {
+    let set = environment::value(environment, "XDG_RUNTIME_DIR").map(Path::new).filter(|path| path.is_absolute());
     let user =
         set.map_or_else(|| PathBuf::from(format!("/tmp/lattice-{}", geteuid())), |runtime| runtime.join("lattice"));
     user.join("launches")
@@ -208,6 +207,8 @@ fn check_ours(path: &Path) -> io::Result<()> {
 mod tests {
     use std::os::unix::fs::PermissionsExt;
     use std::os::unix::net::UnixListener;
+
+    use std::ffi::OsString;
 
     use super::*;
 

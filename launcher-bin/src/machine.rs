@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use lattice_session::settings::TerminalSize;
 use nix::unistd::gethostname;
 
+use crate::environment::{self, Environment};
 use crate::limits::Limits;
 use crate::terminal;
 
@@ -41,10 +42,9 @@ pub enum MachineError {
 
 /// Path of a file with settings of the user's, as an environment tells it: in `XDG_CONFIG_HOME`, else in `~/.config`. The file need not
 /// exist.
-pub(crate) fn user_file(name: &str, environment: &[(OsString, OsString)]) -> Option<PathBuf> {
-    let set = |name: &str| environment.iter().find(|(known, value)| known == name && !value.is_empty());
-    let path = |(_, value): &(OsString, OsString)| PathBuf::from(value);
-    let directory = set("XDG_CONFIG_HOME").map(path).or_else(|| Some(path(set("HOME")?).join(".config")));
+pub(crate) fn user_file(name: &str, environment: &Environment) -> Option<PathBuf> {
+    let path = |name| environment::non_empty(environment, name).map(PathBuf::from);
+    let directory = path("XDG_CONFIG_HOME").or_else(|| Some(path("HOME")?.join(".config")));
     directory.map(|directory| directory.join("lattice").join(name))
 }
 
@@ -72,6 +72,6 @@ impl Machine {
 
     /// Value of a variable of the environment.
     pub(crate) fn variable(&self, name: &OsStr) -> Option<&OsStr> {
-        self.environment.iter().find(|(known, _)| known == name).map(|(_, value)| value.as_os_str())
+        environment::value(&self.environment, name)
     }
 }

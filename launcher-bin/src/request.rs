@@ -31,7 +31,7 @@ pub use self::error::RequestError;
 use crate::args::{
     self, KillOnBadExit, LaunchArgs, PlacementArgs, Pmi, PmiArgs, ProgramArgs, Stdin, StreamArgs, TimeArgs,
 };
-use crate::cluster::Environment;
+use crate::environment::Environment;
 use crate::hostfile::{self, Hosts};
 use crate::machine::Machine;
 

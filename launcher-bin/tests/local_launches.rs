@@ -190,7 +190,7 @@ fn a_runtime_directory_that_others_can_enter_is_not_used() {
     let user = User::new();
     std::fs::create_dir(user.0.path().join("lattice")).unwrap();
     std::fs::set_permissions(user.0.path().join("lattice"), PermissionsExt::from_mode(0o777)).unwrap();
-    let output = user.says(&["-v", "launch", "true"]);
+    let output = user.says(&["-v", "launch", "sleep", "0.5"]);
     assert_eq!(output.status.code(), Some(0));
     let told = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(told.contains("is not a directory of this user alone"), "{told}");

@@ -17,8 +17,8 @@ use lattice_daemon::settings_file::{self, SettingsFileError};
 use pmi_transport::identity::{IdentityError, Security, TlsFiles};
 use serde::Deserialize;
 
-use super::Environment;
 use super::url::{ApiUrl, ApiUrlError};
+use crate::environment::Environment;
 use crate::machine::user_file;
 
 /// The config file of the whole machine.

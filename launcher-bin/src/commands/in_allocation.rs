@@ -10,7 +10,8 @@ use nix::unistd::mkdtemp;
 use tokio::process::Command;
 
 use super::CommandError;
-use crate::cluster::{self, AllocatedNodes, Cluster, Environment};
+use crate::cluster::{self, AllocatedNodes, Cluster};
+use crate::environment::{self, Environment};
 use crate::mpirun_setup::{MpirunSetup, Slots};
 
 /// Files of one command, in a directory of their own. They are there until they are [removed](Self::remove).
@@ -84,9 +85,8 @@ async fn slots(cluster: &Cluster, allocation: &AllocatedNodes) -> Result<Vec<Slo
 
 /// Makes a directory of its own, in the user's home if that can be: all nodes see that one, and Open MPI's daemons look for it there.
 fn directory(environment: &Environment) -> io::Result<PathBuf> {
-    let set = |name: &str| environment.iter().find(|(known, value)| known == name && !value.is_empty());
-    let path = |(_, value): &(OsString, OsString)| PathBuf::from(value);
-    let state = set("XDG_STATE_HOME").map(path).or_else(|| Some(path(set("HOME")?).join(".local/state")));
+    let path = |name| environment::non_empty(environment, name).map(PathBuf::from);
+    let state = path("XDG_STATE_HOME").or_else(|| Some(path("HOME")?.join(".local/state")));
     let in_home = state.map(|state| state.join("lattice")).map(|parent| made_in(&parent));
     match in_home {
         Some(Ok(directory)) => Ok(directory),

@@ -27,8 +27,9 @@ use crate::{stdin, trace};
 /// Events that may wait for the renderer.
 const EVENTS: usize = 64;
 
-/// Time after which a launch is a set also if nobody has needed it to be one, so that `lattice sets` shows it. Shorter ones pay nothing.
-const FOUNDED_AFTER: Duration = Duration::from_millis(250);
+/// Time after which other commands see a launch: `lattice launches` finds its socket, and it is a set also if nobody has needed it to be
+/// one. Shorter ones pay nothing.
+const SEEN_AFTER: Duration = Duration::from_millis(250);
 
 /// Runs a launch on this machine, or only prints its plan; returns the exit code.
 pub(super) fn run(command: LaunchCommand, machine: &Machine, verbosity: Verbosity) -> Result<u8, LaunchError> {
@@ -43,7 +44,7 @@ pub(super) fn run(command: LaunchCommand, machine: &Machine, verbosity: Verbosit
     let files = open_files(&launch)?;
     let set = OwnSet::new(own_set::place(&machine.environment), own_set::facts(&launch.placed));
     block_on(async {
-        let founding = tokio::spawn(set.clone().found_after(FOUNDED_AFTER));
+        let founding = tokio::spawn(set.clone().found_after(SEEN_AFTER));
         let code = drive(launch, files, keeper, set.clone(), machine, verbosity).await;
         founding.abort();
         set.leave().await;
@@ -81,24 +82,27 @@ async fn drive(
     let secret = LaunchSecret::random().map_err(RequestError::Random)?;
     let spec = launch.placed.clone().session(NodeIndex(0), Vec::new(), secret);
     let watched = Watched::new(&launch);
-    let service = LocalService::bind(&spec.launch_id, &machine.environment, watched.clone(), frontend.commands());
-    if let Err(error) = &service
-        && verbosity == Verbosity::Verbose
-    {
-        report(&format!("note: lattice status and its like do not find this launch: {error}"));
-    }
+    let (id, commands) = (spec.launch_id.clone(), frontend.commands());
+    let seen = watched.clone();
+    let bind = move || LocalService::bind(&id, &machine.environment, seen, commands);
     frontend.hand_terminal_over(&launch)?;
     let updates = watched.updates(happened);
     tokio::select! {
         code = frontend.run(&launch, updates, async { Ok(End::Over(lattice_session::run(spec, io).await)) }) => code,
-        never = answer(service.ok()) => match never {},
+        never = answer(bind, verbosity) => match never {},
     }
 }
 
-/// Answers questions about the launch for as long as it is polled, if there is a socket.
-async fn answer(service: Option<LocalService>) -> Infallible {
-    match service {
-        Some(service) => service.run().await,
-        None => std::future::pending().await,
+/// Answers questions about the launch for as long as it is polled, if it lasts for a while and there can be a socket.
+async fn answer(bind: impl FnOnce() -> io::Result<LocalService>, verbosity: Verbosity) -> Infallible {
+    tokio::time::sleep(SEEN_AFTER).await;
+    match bind() {
+        Ok(service) => service.run().await,
+        Err(error) => {
+            if verbosity == Verbosity::Verbose {
+                report(&format!("note: lattice status and its like do not find this launch: {error}"));
+            }
+            std::future::pending().await
+        }
     }
 }

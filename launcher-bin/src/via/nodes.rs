@@ -1,7 +1,6 @@
 //! The nodes of an allocation of another resource manager, and how many ranks each takes: from the variables and files that it gives to
 //! the job, or from hosts that the user names.
 
-use std::ffi::OsStr;
 use std::io;
 use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
@@ -14,7 +13,7 @@ use pmi_transport::identity::is_node_name;
 use super::ViaError;
 use crate::args::{HostArgs, Via};
 use crate::bounded_file;
-use crate::cluster::Environment;
+use crate::environment::{self, Environment};
 use crate::hostfile;
 use crate::mpirun_setup::Slots;
 
@@ -187,8 +186,7 @@ fn expanded(place: &str, list: &str) -> Result<Vec<String>, NodesError> {
 }
 
 fn variable<'a>(name: &str, environment: &'a Environment) -> Option<&'a str> {
-    let (_, value) = environment.iter().find(|(known, _)| known == OsStr::new(name))?;
-    value.to_str().filter(|value| !value.is_empty())
+    environment::non_empty(environment, name)?.to_str()
 }
 
 /// True in one of several tasks of a step of Slurm: a launch there is about that task.

@@ -6,7 +6,8 @@ use std::ffi::OsStr;
 use super::ViaError;
 use super::nodes::Nodes;
 use crate::args::{HostArgs, LaunchArgs, StartArgs, Via};
-use crate::cluster::Environment;
+use crate::cluster;
+use crate::environment::{self, Environment};
 
 /// A way to nodes, and the hosts for it that were named.
 #[derive(Clone, Debug)]
@@ -40,7 +41,7 @@ impl Way {
         if args.cluster.alloc.is_some() || args.cluster.api.api.is_some() {
             return None;
         }
-        let allocation = environment.iter().find(|(name, _)| name == "LATTICE_ALLOC_ID").map(|(_, id)| id.as_os_str());
+        let allocation = environment::value(environment, cluster::ALLOCATION);
         let place = &args.placement;
         let hosts =
             HostArgs { nodelist: place.nodelist.clone(), hostfile: place.hostfile.clone(), host: place.host.clone() };

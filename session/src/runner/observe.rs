@@ -35,8 +35,11 @@ impl Runner {
                 self.machine.on_fences_seen(look, &fences, now);
             }
             Look::Progress { question, detail } => {
-                let usage = |slot: &Slot| match (detail, slot.state) {
-                    (ProgressDetail::Usage, RankState::Running { .. }) => usage::of_process(slot.state.pid()?),
+                let mut room = usage::DESCENDANTS_MAX;
+                let mut usage = |slot: &Slot| match (detail, slot.state) {
+                    (ProgressDetail::Usage, RankState::Running { .. }) => {
+                        usage::of_process(slot.state.pid()?, &mut room)
+                    }
                     _ => None,
                 };
                 let seen = |(_, slot): (SlotId, &Slot)| RankSeen {

@@ -20,14 +20,14 @@ pub(super) fn of_ranks(process: HostProcess) -> Option<Usage> {
     Some(Usage { user: time(used.user_time()), system: time(used.system_time()), peak_memory })
 }
 
-/// Most processes of a rank that are looked at.
-const PROCESSES_MAX: usize = 256;
+/// Most processes below the ranks of a node that are looked at for one question. The session does nothing else meanwhile.
+pub(super) const DESCENDANTS_MAX: usize = 1024;
 
 /// Ticks in which the kernel tells processor time, each second: USER_HZ, which is 100 wherever Rust runs.
 const TICKS: u64 = 100;
 
-/// Resources that a process and its descendants use at present. `None` if it is gone.
-pub(super) fn of_process(pid: u32) -> Option<RankUsage> {
+/// Resources that a process and its descendants use at present, of which `room` can be looked at. `None` if it is gone.
+pub(super) fn of_process(pid: u32, room: &mut usize) -> Option<RankUsage> {
     let mut total = RankUsage::default();
     let mut processes = vec![pid];
     let mut next = 0;
@@ -43,8 +43,9 @@ pub(super) fn of_process(pid: u32) -> Option<RankUsage> {
             // It has ended since its parent was looked at.
             None => {}
         }
-        let room = PROCESSES_MAX - processes.len();
-        processes.extend(children(process).into_iter().take(room));
+        let known = processes.len();
+        processes.extend(children(process).into_iter().take(*room));
+        *room -= processes.len() - known;
         next += 1;
     }
     Some(total)
@@ -97,7 +98,8 @@ mod tests {
         let mut child = Command::new("sh").args(["-c", &format!("sh -c '{busy}' & echo; wait")]).spawn().unwrap();
         let pid = child.id();
         let seen = loop {
-            let seen = of_process(pid).unwrap();
+            let mut room = DESCENDANTS_MAX;
+            let seen = of_process(pid, &mut room).unwrap();
             if seen.cpu >= Duration::from_millis(20) && !children(pid).is_empty() {
                 break seen;
             }
@@ -105,12 +107,13 @@ mod tests {
         };
         assert!(seen.memory > of_one_process(pid).unwrap().memory, "{seen:?}");
         assert!(seen.read > 0 && seen.written > 0, "{seen:?}");
+        assert!(of_process(pid, &mut 0).unwrap().memory < seen.memory, "there is no room for its child");
         for process in children(pid).into_iter().chain([pid]) {
             nix::sys::signal::kill(nix::unistd::Pid::from_raw(process as i32), nix::sys::signal::Signal::SIGKILL)
                 .unwrap();
         }
         child.wait().unwrap();
-        assert_eq!(of_process(pid), None);
+        assert_eq!(of_process(pid, &mut 1), None);
     }
 
     #[test]

@@ -2,10 +2,11 @@
 
 use super::{allocated, asked_by_shell};
 use crate::args::ShellArgs;
-use crate::cluster::{self, AllocatedNodes, Cluster, Environment};
+use crate::cluster::{self, AllocatedNodes, Cluster};
 use crate::commands::in_allocation::CommandFiles;
 use crate::commands::{CommandError, ask, environment};
 use crate::console::{Verbosity, report};
+use crate::environment::Environment;
 use crate::foreground::{self, Signals};
 
 /// Runs the shell to its end; returns its exit code.

@@ -37,7 +37,7 @@ const OF_THE_RANK: [&str; 8] = [
 /// Runs the script of a batch job to its end; returns its exit code.
 pub(crate) fn run_script(args: &BatchScriptArgs) -> Result<u8, CommandError> {
     let environment = environment();
-    let script = environment.iter().find(|(name, _)| name == SCRIPT).map(|(_, value)| value);
+    let script = crate::environment::value(&environment, SCRIPT);
     let script = script.and_then(|text| STANDARD.decode(text.as_encoded_bytes()).ok());
     let script = script.ok_or(CommandError::NoScript)?;
     let id = cluster::allocation(None, &environment)?.ok_or(CommandError::NoAllocation)?;
@@ -65,7 +65,11 @@ struct Run<'a> {
 }
 
 impl Run<'_> {
-    async fn to_its_end(&self, environment: &cluster::Environment, streams: &Streams) -> Result<u8, CommandError> {
+    async fn to_its_end(
+        &self,
+        environment: &crate::environment::Environment,
+        streams: &Streams,
+    ) -> Result<u8, CommandError> {
         let files = CommandFiles::make(self.cluster, self.allocation, environment).await?;
         let code = self.with(&files, streams).await;
         let removed = files.remove();
