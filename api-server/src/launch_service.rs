@@ -23,7 +23,7 @@ use super::allocations::may_use;
 use super::audit::{audited, nothing};
 use super::launch::attachments::{Role, SIGNAL_MAX};
 use super::launch::client_message::ClientSender;
-use super::launch::event::NodeCommand;
+use super::launch::event::{NodeCommand, StatusDetail};
 use super::launch::summary::Summary;
 use super::launch::{LaunchHandle, Request as LaunchRequest};
 use super::server::{Server, to_its_end};
@@ -107,8 +107,9 @@ impl LaunchService for Launching {
 
     async fn get_launch(&self, request: Request<GetLaunchRequest>) -> Result<Response<LaunchStatus>, Status> {
         let caller = caller_of(&request)?.clone();
-        let id = request.into_inner().id;
-        let status = match self.ask(&caller, &id, LaunchRequest::Status).await? {
+        let GetLaunchRequest { id, stacks } = request.into_inner();
+        let detail = if stacks { StatusDetail::Stacks } else { StatusDetail::Progress };
+        let status = match self.ask(&caller, &id, |reply| LaunchRequest::Status(detail, reply)).await? {
             Answer::Task(handle, status) => LaunchStatus {
                 summary: Some(summary::encode(&handle.summary())),
                 nodes: status.nodes.iter().map(encode_node_status).collect(),

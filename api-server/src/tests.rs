@@ -47,8 +47,10 @@ async fn a_launch_is_told_of_from_its_start_to_its_end() {
     assert_eq!(complete.ranks.len(), 3);
 
     // It is over, and still known.
-    let status =
-        soon(world.launches().get_launch(GetLaunchRequest { id: launch.id.clone() })).await.unwrap().into_inner();
+    let status = soon(world.launches().get_launch(GetLaunchRequest { id: launch.id.clone(), stacks: false }))
+        .await
+        .unwrap()
+        .into_inner();
     assert_eq!(status.summary.unwrap().state(), LaunchState::Succeeded);
     assert_eq!(status.nodes[1].ranks[0].rank, 2);
     let mut late = world.attach(&launch.id, 0).await;
@@ -232,7 +234,8 @@ async fn only_the_owner_launches_and_only_where_it_can() {
     check(USER, "nowhere", Code::NotFound, "no allocation nowhere").await;
     let launch = world.launch_in(&order(&allocation)).await;
     let mut stranger = launch_service_client::LaunchServiceClient::new(world.channel(&Caller::User(7)));
-    let refused = soon(stranger.get_launch(GetLaunchRequest { id: launch.id.clone() })).await.unwrap_err();
+    let refused =
+        soon(stranger.get_launch(GetLaunchRequest { id: launch.id.clone(), stacks: false })).await.unwrap_err();
     assert_eq!(refused.code(), Code::PermissionDenied);
     let mut liar = node_service_client::NodeServiceClient::new(world.channel(&Caller::Agent("x".into())));
     let refused =
@@ -294,7 +297,7 @@ async fn a_deserter_is_found_behind_output_that_waits() {
     launch.reports[1].tell(Event::Waiting(Waiting { ranks: vec![2, 3] })).await;
     let Some(Command::AskProgress(question)) = launch.reports[0].command().await else { panic!("no question") };
     let gone = RankProgress { rank: 1, exit: Some(exit(1, 0, RankPhase::Silent)), ..Default::default() };
-    launch.reports[0].tell(Event::Progress(Progress { question, ranks: vec![gone] })).await;
+    launch.reports[0].tell(Event::Progress(Progress { question, ranks: vec![gone], stacks: None })).await;
     launch.reports[1].answer(&[(2, true), (3, true)]).await;
     for report in &mut launch.reports {
         assert_eq!(report.command().await, Some(Command::GiveUp(Nothing {})));
@@ -352,7 +355,7 @@ async fn a_plain_request_is_a_launch_that_nobody_follows() {
         report.finish().await;
     }
     let state = async || {
-        let request = GetLaunchRequest { id: launch.id.clone() };
+        let request = GetLaunchRequest { id: launch.id.clone(), stacks: false };
         soon(world.launches().get_launch(request)).await.unwrap().into_inner().summary.unwrap().state()
     };
     while state().await != LaunchState::Succeeded {

@@ -101,7 +101,7 @@ fn reports() -> Target {
         (1, What::Trace("C: cmd=init\n".into())),
         (0, waiting(vec![0])),
         (1, What::Exited(exit(3, proto::RankPhase::Finalized))),
-        (2, What::Progress(proto::Progress { question: 1, ranks: vec![progress] })),
+        (2, What::Progress(proto::Progress { question: 1, ranks: vec![progress], stacks: None })),
         (0, What::StdinTaken(5)),
         (1, report()),
         (0, report()),

@@ -38,7 +38,7 @@ pub use self::batch::{BatchArgs, BatchOptions, BatchScriptArgs, CancelArgs, Queu
 pub(crate) use self::batch::{RUN_SCRIPT, SCRIPT};
 pub use self::cluster::{
     AbortArgs, AllocCommand, AttachArgs, CreateArgs, CxiCommand, LaunchesArgs, Nodes, NodesArgs, NodesCommand, Requeue,
-    ServerArgs, ShellArgs, SignalArgs, TableArgs, TopArgs, TopOrder, TopologyFormat,
+    ServerArgs, ShellArgs, SignalArgs, StacksArgs, TableArgs, TopArgs, TopOrder, TopologyFormat,
 };
 #[cfg(feature = "dev-cluster")]
 pub use self::dev_cluster::DevClusterArgs;
@@ -118,6 +118,9 @@ pub enum Command {
     /// Show what the processes of each rank of a launch use: processors, memory, input and output.
     #[command(after_help = TOP_AFTER_HELP)]
     Top(TopArgs),
+    /// Show the functions that the ranks of a launch are in, as a tree of callers.
+    #[command(after_help = STACKS_AFTER_HELP)]
+    Stacks(StacksArgs),
     /// Show how far each rank of a launch has come, node by node.
     Status {
         /// The launch.
@@ -214,6 +217,12 @@ const TOP_AFTER_HELP: &str = "Examples:\n  \
     lattice top k3jq09zmf2 --once --json\n\n\
     A rank counts with all processes below it. BUSY is the share of a processor since the table before, 200 % for two; READ and WRITTEN \
     are bytes of system calls.";
+
+const STACKS_AFTER_HELP: &str = "Examples:\n  \
+    lattice stacks k3jq09zmf2\n  \
+    lattice stacks k3jq09zmf2 --full\n\n\
+    Ranks in the same functions are shown once, as 0-62,64; where they differ the tree branches, the branch of most ranks first. The node \
+    of a rank needs gdb or eu-stack (elfutils). Ranks do not run while they are looked at, a fraction of a second as a rule.";
 
 #[cfg(feature = "dev-cluster")]
 const DEV_CLUSTER_AFTER_HELP: &str = "Examples:\n  \

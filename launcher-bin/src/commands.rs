@@ -12,6 +12,7 @@ mod overlay;
 mod queue;
 mod set_graph;
 mod sets;
+mod stacks;
 mod status;
 mod top;
 mod topology;
@@ -34,6 +35,7 @@ pub(crate) use self::nodes::nodes;
 pub(crate) use self::overlay::{call, ping};
 pub(crate) use self::queue::{cancel, queue};
 pub(crate) use self::sets::sets;
+pub(crate) use self::stacks::stacks;
 pub(crate) use self::status::{proctable, status};
 pub(crate) use self::top::top;
 use crate::args::ServerArgs;
@@ -154,6 +156,12 @@ pub(crate) enum CommandError {
     SeveralLaunches {
         /// Their ids.
         ids: String,
+    },
+    /// All ranks have ended.
+    #[error("no rank of launch {launch} runs\ntry: lattice status {launch}, which says how they ended")]
+    NothingRuns {
+        /// Id of the launch.
+        launch: String,
     },
     /// A launch on this machine does not do what it is asked.
     #[error(transparent)]

@@ -20,6 +20,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use lattice_session::rank_ranges::RankRanges;
+use lattice_session::timeouts::CALL_STACKS;
 use lattice_session::wire::command::encode_ranges;
 use nix::sys::signal::Signal;
 use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
@@ -34,6 +35,8 @@ use crate::environment::{self, Environment};
 
 /// Time for an answer, which a launch gives at once unless it is stopped.
 const ANSWER: Duration = Duration::from_secs(5);
+/// The same for call stacks, which it looks at first.
+const STACKS_ANSWER: Duration = CALL_STACKS.saturating_add(ANSWER);
 /// Most bytes of an answer; one rank takes some hundred.
 const ANSWER_MAX: u64 = 256 << 20;
 
@@ -87,7 +90,7 @@ pub(crate) fn summaries(environment: &Environment) -> Vec<proto::LaunchSummary> 
     let entries = fs::read_dir(directory(environment)).into_iter().flatten().flatten();
     let launches =
         entries.map(|entry| LocalLaunch { id: entry.file_name().to_string_lossy().into_owned(), path: entry.path() });
-    let summary = |launch: LocalLaunch| match launch.ask(Question::Summary(proto::Nothing {})) {
+    let summary = |launch: LocalLaunch| match launch.ask(Question::Summary(proto::Nothing {}), ANSWER) {
         Ok(Answer::Summary(summary)) => Some(summary),
         _ => None,
     };
@@ -97,7 +100,16 @@ pub(crate) fn summaries(environment: &Environment) -> Vec<proto::LaunchSummary> 
 impl LocalLaunch {
     /// Returns what every rank does.
     pub(crate) fn status(&self) -> Result<proto::LaunchStatus, LocalError> {
-        match self.ask(Question::Status(proto::Nothing {}))? {
+        self.status_by(Question::Status(proto::Nothing {}), ANSWER)
+    }
+
+    /// Returns what every rank does, with the call stacks of those that run.
+    pub(crate) fn stacks(&self) -> Result<proto::LaunchStatus, LocalError> {
+        self.status_by(Question::Stacks(proto::Nothing {}), STACKS_ANSWER)
+    }
+
+    fn status_by(&self, question: Question, limit: Duration) -> Result<proto::LaunchStatus, LocalError> {
+        match self.ask(question, limit)? {
             Answer::Status(status) => Ok(status),
             other => Err(self.nonsense(&other)),
         }
@@ -115,7 +127,7 @@ impl LocalLaunch {
     }
 
     fn order(&self, order: Question) -> Result<(), LocalError> {
-        match self.ask(order)? {
+        match self.ask(order, ANSWER)? {
             Answer::Done(proto::Nothing {}) => Ok(()),
             other => Err(self.nonsense(&other)),
         }
@@ -129,9 +141,9 @@ impl LocalLaunch {
         LocalError::Refused { id: self.id.clone(), reason }
     }
 
-    fn ask(&self, question: Question) -> Result<Answer, LocalError> {
+    fn ask(&self, question: Question, limit: Duration) -> Result<Answer, LocalError> {
         let id = || self.id.clone();
-        match self.exchange(question) {
+        match self.exchange(question, limit) {
             Ok(Some(answer)) => Ok(answer),
             Ok(None) => Err(LocalError::Over { id: id() }),
             Err(error) if matches!(error.kind(), ErrorKind::BrokenPipe | ErrorKind::ConnectionReset) => {
@@ -142,10 +154,11 @@ impl LocalLaunch {
     }
 
     /// The answer; `None` if the launch ends meanwhile.
-    fn exchange(&self, question: Question) -> io::Result<Option<Answer>> {
+    fn exchange(&self, question: Question, limit: Duration) -> io::Result<Option<Answer>> {
         let Some(mut socket) = self.connect()? else { return Ok(None) };
         socket.write_all(&proto::LocalQuestion { what: Some(question) }.encode_to_vec())?;
         socket.shutdown(Shutdown::Write)?;
+        socket.set_read_timeout(Some(limit))?;
         let mut answer = Vec::new();
         socket.take(ANSWER_MAX).read_to_end(&mut answer)?;
         Ok(proto::LocalAnswer::decode(&*answer)?.what)
@@ -166,7 +179,6 @@ impl LocalLaunch {
         if getsockopt(&socket, PeerCredentials)?.uid() != geteuid().as_raw() {
             return Err(io::Error::new(ErrorKind::PermissionDenied, "it is another user's"));
         }
-        socket.set_read_timeout(Some(ANSWER))?;
         socket.set_write_timeout(Some(ANSWER))?;
         Ok(Some(socket))
     }

@@ -104,6 +104,24 @@ fn a_launch_is_listed_shown_signalled_and_ended_by_its_id() {
     assert_eq!(unknown.status.code(), Some(125));
 }
 
+/// Needs gdb, which `cargo xtask setup` installs.
+#[test]
+fn the_functions_that_ranks_are_in_are_shown_as_a_tree() {
+    let user = User::new();
+    let (mut launch, id) = user.launched(3, "[ $LATTICE_RANK = 1 ] && exec tail -f /dev/null; exec sleep 1000");
+    let stacks = user.json(&["stacks", &id, "--json"]);
+    assert_eq!((&stacks["launch"], &stacks["silent_nodes"]), (&id.as_str().into(), &serde_json::json!([])));
+    assert_eq!(stacks["tree"][0]["ranks"], serde_json::json!([0, 1, 2]), "{stacks:#}");
+    let text = user.text(&["stacks", &id]);
+    assert!(text.starts_with(&format!("launch {id}: active; 3 ranks on ")) && text.contains("\n0-2  "), "{text}");
+    assert!(text.contains("nanosleep"), "{text}");
+    let full = user.text(&["stacks", &id, "--full"]);
+    assert!(full.contains("1 thread of sleep\n") && full.contains("1 thread of tail\n"), "{full}");
+    user.text(&["abort", &id]);
+    launch.wait().unwrap();
+    assert_eq!(user.says(&["stacks", &id]).status.code(), Some(125));
+}
+
 /// The program of a rank may be below a script that waits for it.
 #[test]
 fn what_a_rank_uses_is_shown_with_all_that_is_below_it() {

@@ -43,12 +43,14 @@ pub enum Event {
         /// Reason why not all of its ranks run; `None` if all do.
         failure: Option<String>,
     },
-    /// Progress of each rank; the answer to `Control::AskProgress` and `Control::AskUsage`.
+    /// Progress of each rank; the answer to `Control::AskProgress`, `Control::AskUsage` and `Control::AskStacks`.
     Progress {
         /// The number of the question.
         question: u64,
         /// Every rank of this node.
         ranks: Vec<RankProgress>,
+        /// Call stacks of the ranks that run, if they were asked for and are not about to be told under a later number.
+        stacks: Option<Vec<RankStack>>,
     },
     /// Ranks of this node have waited in a fence of all ranks for a while, and none of this node is missing; told once for each fence.
     /// The fence may have ended since: ask with `Control::AskProgress` before you conclude anything.

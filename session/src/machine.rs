@@ -288,6 +288,7 @@ impl SessionMachine {
             Control::ResizeTerminal(size) => self.effects.push_back(Effect::ResizeTerminal(size)),
             Control::AskProgress(question) => self.look_at_progress(question, ProgressDetail::Dialogue),
             Control::AskUsage(question) => self.look_at_progress(question, ProgressDetail::Usage),
+            Control::AskStacks(question) => self.look_at_all_ranks(question, now),
             Control::Deaths(deaths) => self.on_deaths(&deaths),
             Control::LookAtStacks(ranks) => self.look_at_late_ranks(&ranks, now),
             Control::Release => self.jobs.release(),

@@ -373,8 +373,7 @@ impl Runner {
     }
 
     fn look_at_stacks(&mut self, look: StackLook, slots: Vec<SlotId>, until: std::time::Instant) {
-        let Some(processes) = &self.processes else { return };
-        let ranks = processes.of_slots(&slots);
+        let ranks = self.processes.as_ref().map(|processes| processes.of_slots(&slots)).unwrap_or_default();
         self.looks.spawn_blocking(move || {
             let running: Vec<&RankProcess> = ranks.iter().map(|(_, rank)| &**rank).collect();
             let texts = call_stacks(&running, until);

@@ -145,6 +145,8 @@ pub enum Control {
     AskProgress(u64),
     /// The same, with what the processes of each rank use.
     AskUsage(u64),
+    /// The same, with the call stacks of all ranks that run; answered when these were looked at.
+    AskStacks(u64),
     /// Others wait for those of these ranks that are here: report their call stacks.
     LookAtStacks(RankRanges),
     /// These ranks have died, and the others go on without them: tell the ranks here. Those of this node are passed over.

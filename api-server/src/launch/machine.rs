@@ -58,7 +58,7 @@ pub(crate) use self::checkpoint::Stored;
 use self::checkpoint::{Checkpoint, Progressed, Snapshot};
 use self::clients::{Clients, OwnerOrder};
 use self::effect::{Effect, Effects};
-use self::event::{ClientRequest, NodeCommand, Overview, SpawnWish};
+use self::event::{ClientRequest, NodeCommand, Overview, SpawnWish, StatusDetail};
 use self::facts::{Facts, Origin, Ownership};
 use self::nodes::{Nodes, Purpose};
 use self::phase::{Conclusion, Phase};
@@ -213,8 +213,8 @@ impl Machine {
     }
 
     /// Somebody wants to know how far every rank is.
-    pub(crate) fn on_status(&mut self, ticket: u64, now: Instant) {
-        self.nodes.ask(Purpose::Status { ticket }, now, &mut self.effects);
+    pub(crate) fn on_status(&mut self, ticket: u64, detail: StatusDetail, now: Instant) {
+        self.nodes.ask(Purpose::Status { ticket, detail }, now, &mut self.effects);
         self.settle(now);
     }
 

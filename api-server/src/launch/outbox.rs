@@ -235,6 +235,7 @@ fn add(queue: &mut VecDeque<NodeCommand>, command: NodeCommand) {
         // Only the answer to the latest query is waited for by those who ask again.
         C::AskProgress(_) => queue.retain(|waiting| !matches!(waiting, C::AskProgress(_))),
         C::AskUsage(_) => queue.retain(|waiting| !matches!(waiting, C::AskUsage(_))),
+        C::AskStacks(_) => queue.retain(|waiting| !matches!(waiting, C::AskStacks(_))),
         // Of more than a healthy node ever leaves waiting, the oldest are lost.
         C::SignalRanks(..) => {
             let waits = |waiting: &C| matches!(waiting, C::SignalRanks(..));

@@ -133,9 +133,9 @@ impl Runner {
                 tracing::info!(who, reason, "the launch is to end");
                 machine.on_abort(who, reason, now);
             }
-            Request::Status(reply) => {
+            Request::Status(detail, reply) => {
                 let ticket = self.replies.keep_status(reply);
-                machine.on_status(ticket, now);
+                machine.on_status(ticket, detail, now);
             }
             Request::Spawn { node, parent, rank, request, reply } => {
                 let (ticket, cores) = (self.replies.keep_spawn(reply), self.cores());

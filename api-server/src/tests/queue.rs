@@ -44,7 +44,7 @@ async fn script(world: &World, id: &str) -> String {
     let is_started = |allocation: &Allocation| allocation.batch.as_ref().is_some_and(|job| !job.launch_id.is_empty());
     let id = until(world, id, is_started).await.batch.unwrap().launch_id;
     // It is known before it is begun.
-    let request = GetLaunchRequest { id: id.clone() };
+    let request = GetLaunchRequest { id: id.clone(), stacks: false };
     soon(async { while world.launches().get_launch(request.clone()).await.is_err() {} }).await;
     id
 }

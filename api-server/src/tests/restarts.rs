@@ -52,7 +52,8 @@ async fn a_server_knows_of_owners_that_were_stopped_before_it() {
     let stopped_at = client_stopped_at(&world).await;
     world.restart().await;
     // No node answers, so that the server has looked at its clock when it answers.
-    let status = soon(world.launches().get_launch(GetLaunchRequest { id: launch.id.clone() })).await.unwrap();
+    let status =
+        soon(world.launches().get_launch(GetLaunchRequest { id: launch.id.clone(), stacks: false })).await.unwrap();
     assert_eq!(status.into_inner().summary.unwrap().client_stopped_at, stopped_at);
     let _owner = world.attach(&launch.id, 0).await;
     while client_stopped_at(&world).await != 0 {

@@ -325,7 +325,7 @@ impl Report {
             waiting,
             ..Default::default()
         };
-        let progress = Progress { question, ranks: ranks.iter().map(progress).collect() };
+        let progress = Progress { question, ranks: ranks.iter().map(progress).collect(), stacks: None };
         self.tell(node_event::What::Progress(progress)).await;
     }
 }

@@ -60,6 +60,7 @@ pub(crate) fn encode_node_status(status: &NodeStatus) -> proto::NodeStatus {
             Some(SessionRole::Lamb) => proto::SessionRole::Lamb,
         }
         .into(),
+        stacks: event::encode_stacks(&status.stacks),
     }
 }
 

@@ -80,6 +80,7 @@ pub(crate) fn encode_command(command: NodeCommand) -> proto::NodeCommand {
         NodeCommand::GiveUp => Command::GiveUp(nothing),
         NodeCommand::AskProgress(question) => Command::AskProgress(question),
         NodeCommand::AskUsage(question) => Command::AskUsage(question),
+        NodeCommand::AskStacks(question) => Command::AskStacks(question),
         NodeCommand::Release => Command::Release(nothing),
         NodeCommand::Deaths(deaths) => Command::Deaths(death::encode_all(&deaths)),
         NodeCommand::Spawn(order) => Command::Spawn(command::encode_spawn(&order)),
@@ -133,7 +134,7 @@ mod tests {
             ..proto::RankProgress::default()
         };
         let ranks = vec![rank(0, "/a"), rank(1, ""), rank(2, "/b")];
-        let progress = What::Progress(proto::Progress { question: 1, ranks });
+        let progress = What::Progress(proto::Progress { question: 1, ranks, stacks: None });
         let Some(NodeEvent::Happened(_, programs)) = decoded(Some(progress)) else { panic!("it has a meaning") };
         let named = |rank, program: &'static str| (Rank(rank), Bytes::from(program));
         assert_eq!(programs, vec![named(0, "/a"), named(2, "/b")]);
@@ -152,6 +153,7 @@ mod tests {
             (NodeCommand::Release, Command::Release(nothing())),
             (NodeCommand::AskProgress(3), Command::AskProgress(3)),
             (NodeCommand::AskUsage(3), Command::AskUsage(3)),
+            (NodeCommand::AskStacks(3), Command::AskStacks(3)),
             (NodeCommand::Deaths([dead].into()), Command::Deaths(death::encode_all(&[dead]))),
             (NodeCommand::Disown(job), Command::Disown("kvs_l_0.s1".to_owned())),
             (NodeCommand::Stdin("in".into()), Command::Stdin("in".into())),

@@ -286,6 +286,20 @@ pub struct TopArgs {
     pub table: TableArgs,
 }
 
+/// The flags of `lattice stacks`.
+#[derive(Clone, Debug, Args)]
+pub struct StacksArgs {
+    /// The launch.
+    #[arg(value_parser = NonEmptyStringValueParser::new())]
+    pub launch: String,
+    /// Show the stack of every thread with files, lines and what it does in the kernel, instead of a tree.
+    #[arg(long, conflicts_with = "json")]
+    pub full: bool,
+    /// Server and form of the answer.
+    #[command(flatten)]
+    pub table: TableArgs,
+}
+
 /// Order of ranks in a table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum TopOrder {

@@ -93,7 +93,7 @@ pub(super) struct RankView<'a> {
 
 /// Shows one launch; returns the exit code.
 pub(crate) fn status(launch: &str, args: &TableArgs) -> Result<u8, CommandError> {
-    let (answer, cause) = get(launch, args)?;
+    let (answer, cause) = get(launch, args, Extent::Progress)?;
     let ranks = ranks(&answer);
     if args.json {
         return Ok(print_json(&json(&answer, cause.as_ref(), &ranks))?);
@@ -103,7 +103,7 @@ pub(crate) fn status(launch: &str, args: &TableArgs) -> Result<u8, CommandError>
 
 /// Prints where the running ranks of a launch are; returns the exit code.
 pub(crate) fn proctable(launch: &str, args: &TableArgs) -> Result<u8, CommandError> {
-    let (answer, _) = get(launch, args)?;
+    let (answer, _) = get(launch, args, Extent::Progress)?;
     let ranks = ranks(&answer);
     let processes = processes(&ranks);
     if args.json {
@@ -117,15 +117,31 @@ pub(crate) fn proctable(launch: &str, args: &TableArgs) -> Result<u8, CommandErr
     Ok(print(table.to_string().as_bytes())?)
 }
 
+/// Extent of a question about ranks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Extent {
+    /// What they do and use.
+    Progress,
+    /// Also the functions that they are in, which takes some seconds.
+    Stacks,
+}
+
 /// Asks a launch, on this machine or on the cluster, what its ranks do.
-pub(super) fn get(launch: &str, args: &TableArgs) -> Result<(proto::LaunchStatus, Option<Cause>), CommandError> {
+pub(super) fn get(
+    launch: &str,
+    args: &TableArgs,
+    extent: Extent,
+) -> Result<(proto::LaunchStatus, Option<Cause>), CommandError> {
     if let Some(here) = here(launch, &args.api) {
-        let answer = here.status()?;
+        let answer = match extent {
+            Extent::Progress => here.status()?,
+            Extent::Stacks => here.stacks()?,
+        };
         // What this version does not know is left out.
         let cause = answer.cause.clone().and_then(|cause| wire::cause::decode(cause).ok());
         return Ok((answer, cause));
     }
-    let request = proto::GetLaunchRequest { id: launch.to_owned() };
+    let request = proto::GetLaunchRequest { id: launch.to_owned(), stacks: extent == Extent::Stacks };
     ask(&args.api, async |cluster| {
         let answer = cluster.ask(cluster.launches().get_launch(request)).await?;
         let cause = answer.cause.clone().map(wire::cause::decode).transpose();
@@ -305,6 +321,7 @@ mod tests {
             programs: vec!["/bin/app".into(); ranks.len()],
             ranks,
             role: if name == "node0" { SessionRole::Shepherd } else { SessionRole::Lamb }.into(),
+            stacks: Vec::new(),
         };
         let nodes = vec![
             node("node0", false, vec![waiting, ended]),

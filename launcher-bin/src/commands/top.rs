@@ -12,7 +12,7 @@ use pmi_transport::proto::v1 as proto;
 use proto::LaunchState;
 use serde::Serialize;
 
-use super::status::{RankUsageLine, RankView, get, rank_state, ranks};
+use super::status::{Extent, RankUsageLine, RankView, get, rank_state, ranks};
 use super::{CommandError, launches};
 use crate::args::{TableArgs, TopArgs, TopOrder};
 use crate::console::{print, print_json, shown};
@@ -49,7 +49,7 @@ pub(crate) fn top(args: &TopArgs) -> Result<u8, CommandError> {
     let is_repeated = !args.once && !args.table.json && io::stdout().is_terminal();
     let mut before: HashMap<Rank, Sample> = HashMap::new();
     loop {
-        let (answer, _) = get(&launch, &args.table)?;
+        let (answer, _) = get(&launch, &args.table, Extent::Progress)?;
         let now = Instant::now();
         let mut rows: Vec<Row<'_>> = ranks(&answer).into_iter().map(|view| Row::new(view, &before, now)).collect();
         sort(&mut rows, args.sort);

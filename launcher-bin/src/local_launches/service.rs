@@ -1,6 +1,5 @@
 //! The end of a launch on this machine that answers: a socket, and what is known of the ranks from the launch's events.
 
-use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap};
 use std::convert::Infallible;
 use std::ffi::OsString;
@@ -8,12 +7,14 @@ use std::fs;
 use std::io::{self, ErrorKind};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
-use std::rc::Rc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use lattice_session::call_stacks::RankStack;
 use lattice_session::cause::Cause;
 use lattice_session::event::{Event, RankProgress};
 use lattice_session::session_io::Control;
+use lattice_session::timeouts::CALL_STACKS;
 use lattice_session::unix_time;
 use lattice_session::wire::command::decode_ranges;
 use lattice_session::wire::{cause, event};
@@ -28,6 +29,7 @@ use proto::local_question::What as Question;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::{mpsc, oneshot};
+use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
 use super::{directory, prepare};
@@ -37,10 +39,14 @@ use crate::updates::{Update, UpdateSource};
 
 /// Most bytes of a question.
 const QUESTION_MAX: u64 = 64 << 10;
-/// Time for one conversation, so that nobody keeps others from asking.
+/// Time for a question to come, and for its answer to be taken.
 const CONVERSATION: Duration = Duration::from_secs(2);
+/// Most conversations at a time; whoever comes then waits.
+const CONVERSATIONS_MAX: usize = 64;
 /// Time for the session's answer: its events wait while nobody reads the launch's output.
 const PROGRESS: Duration = Duration::from_millis(500);
+/// The same, where it looks at call stacks first.
+const STACKS: Duration = CALL_STACKS.saturating_add(Duration::from_secs(2));
 /// Pause after a connection that could not be accepted.
 const PAUSE: Duration = Duration::from_millis(100);
 
@@ -50,10 +56,14 @@ pub(crate) struct LocalService {
     listener: UnixListener,
     /// Removed with the service.
     _file: SocketFile,
+    launch: Launch,
+}
+
+/// A launch as one conversation sees it.
+#[derive(Clone, Debug)]
+struct Launch {
     watched: Watched,
     control: mpsc::Sender<Control>,
-    /// Number of the last question to the session.
-    asked: u64,
 }
 
 #[derive(Debug)]
@@ -68,7 +78,7 @@ impl Drop for SocketFile {
 
 /// What is known of a launch that runs here. A copy is the same.
 #[derive(Clone, Debug)]
-pub(crate) struct Watched(Rc<RefCell<Known>>);
+pub(crate) struct Watched(Arc<Mutex<Known>>);
 
 #[derive(Debug)]
 struct Known {
@@ -80,8 +90,18 @@ struct Known {
     programs: Vec<PathBuf>,
     ranks: BTreeMap<Rank, RankProgress>,
     cause: Option<Cause>,
-    /// Receivers of the session's answers.
-    waiting: HashMap<u64, oneshot::Sender<()>>,
+    /// Number of the last question to the session.
+    asked: u64,
+    /// Receivers of the session's answers, by the numbers of their questions.
+    waiting: HashMap<u64, Waiting>,
+}
+
+/// Receiver of an answer.
+#[derive(Debug)]
+enum Waiting {
+    /// It is told when the progress of all ranks is known.
+    Progress(oneshot::Sender<()>),
+    Stacks(oneshot::Sender<Vec<RankStack>>),
 }
 
 impl Watched {
@@ -98,13 +118,14 @@ impl Watched {
             started_at: unix_time::seconds(),
             ..proto::LaunchSummary::default()
         };
-        Self(Rc::new(RefCell::new(Known {
+        Self(Arc::new(Mutex::new(Known {
             summary,
             started: Instant::now(),
             host: placed.hosts.first().cloned().unwrap_or_default(),
             programs: launch.ranks.iter().map(|row| row.program.clone()).collect(),
             ranks: BTreeMap::new(),
             cause: None,
+            asked: 0,
             waiting: HashMap::new(),
         })))
     }
@@ -114,38 +135,36 @@ impl Watched {
         WatchedUpdates { source, watched: self.clone() }
     }
 
+    fn known(&self) -> MutexGuard<'_, Known> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn see(&self, event: &Event) {
         // Output is most of what happens, and tells nothing.
         match event {
-            Event::Started { rank, pid } => self.0.borrow_mut().rank(*rank).pid = Some(*pid),
+            Event::Started { rank, pid } => self.known().rank(*rank).pid = Some(*pid),
             Event::Exited { rank, exit, phase } => {
-                let mut known = self.0.borrow_mut();
+                let mut known = self.known();
                 let progress = known.rank(*rank);
                 (progress.exit, progress.phase, progress.waiting) = (Some(*exit), *phase, false);
             }
-            Event::Progress { question, ranks } => {
-                let mut known = self.0.borrow_mut();
-                known.ranks.extend(ranks.iter().map(|progress| (progress.rank, progress.clone())));
-                if let Some(waiting) = known.waiting.remove(question) {
-                    // Whoever asked may have given up.
-                    let _ = waiting.send(());
-                }
-            }
-            Event::Ending(cause) => self.0.borrow_mut().cause = Some(cause.clone()),
+            Event::Progress { question, ranks, stacks } => self.known().answered(*question, ranks, stacks.as_deref()),
+            Event::Ending(cause) => self.known().cause = Some(cause.clone()),
             _ => {}
         }
     }
 
     fn summary(&self) -> proto::LaunchSummary {
-        self.0.borrow().summary()
+        self.known().summary()
     }
 
-    /// Status of the launch, `silent` if its ranks are as they were known before.
-    fn status(&self, silent: bool) -> proto::LaunchStatus {
-        let known = self.0.borrow();
+    /// Status of the launch, with these stacks, `silent` if its ranks are as they were known before.
+    fn status(&self, silent: bool, stacks: &[RankStack]) -> proto::LaunchStatus {
+        let known = self.known();
         let ranks: Vec<proto::RankProgress> = known.ranks.values().map(event::encode_progress).collect();
         let programs = known.ranks.values().map(|progress| known.program_of(progress)).collect();
-        let node = proto::NodeStatus { node_id: known.host.clone(), silent, ranks, programs, ..Default::default() };
+        let (node_id, stacks) = (known.host.clone(), event::encode_stacks(stacks));
+        let node = proto::NodeStatus { node_id, silent, ranks, programs, stacks, ..Default::default() };
         proto::LaunchStatus {
             summary: Some(known.summary()),
             nodes: vec![node],
@@ -158,6 +177,21 @@ impl Watched {
 impl Known {
     fn rank(&mut self, rank: Rank) -> &mut RankProgress {
         self.ranks.entry(rank).or_insert_with(|| RankProgress::unknown(rank))
+    }
+
+    /// The session has answered the question of this number, and those before it as far as it has what they ask for.
+    fn answered(&mut self, question: u64, ranks: &[RankProgress], stacks: Option<&[RankStack]>) {
+        self.ranks.extend(ranks.iter().map(|progress| (progress.rank, progress.clone())));
+        let is_served = |number: &u64, waiting: &mut Waiting| {
+            *number <= question && (stacks.is_some() || matches!(waiting, Waiting::Progress(_)))
+        };
+        for (_, waiting) in self.waiting.extract_if(is_served) {
+            // Whoever asked may have given up.
+            let _ = match waiting {
+                Waiting::Progress(told) => told.send(()).is_ok(),
+                Waiting::Stacks(told) => told.send(stacks.unwrap_or_default().to_vec()).is_ok(),
+            };
+        }
     }
 
     fn summary(&self) -> proto::LaunchSummary {
@@ -214,43 +248,55 @@ impl LocalService {
         prepare(&directory)?;
         let path: &Path = &directory.join(launch_id);
         let listener = UnixListener::bind(path)?;
-        Ok(Self { listener, _file: SocketFile(path.to_owned()), watched, control, asked: 0 })
+        Ok(Self { listener, _file: SocketFile(path.to_owned()), launch: Launch { watched, control } })
     }
 
-    /// Answers for as long as it is polled, one after the other.
-    pub(crate) async fn run(mut self) -> Infallible {
+    /// Answers for as long as it is polled.
+    pub(crate) async fn run(self) -> Infallible {
+        let mut conversations = JoinSet::new();
         loop {
+            if conversations.len() >= CONVERSATIONS_MAX {
+                // Whoever says what nobody understands gets no answer.
+                drop(conversations.join_next().await);
+            }
+            while conversations.try_join_next().is_some() {}
             match self.listener.accept().await {
-                // Whoever asks for too long, or says what nobody understands, gets no answer.
-                Ok((socket, _)) => drop(timeout(CONVERSATION, self.converse(socket)).await),
+                Ok((socket, _)) => drop(conversations.spawn(self.launch.clone().converse(socket))),
                 // There are no descriptors left for the moment.
                 Err(_) => sleep(PAUSE).await,
             }
         }
     }
+}
 
-    async fn converse(&mut self, mut socket: UnixStream) -> io::Result<()> {
+impl Launch {
+    async fn converse(self, mut socket: UnixStream) -> io::Result<()> {
         let uid = socket.peer_cred()?.uid();
         if uid != geteuid().as_raw() && uid != 0 {
             return Err(ErrorKind::PermissionDenied.into());
         }
         let mut question = Vec::new();
-        (&mut socket).take(QUESTION_MAX).read_to_end(&mut question).await?;
+        timeout(CONVERSATION, (&mut socket).take(QUESTION_MAX).read_to_end(&mut question)).await??;
         let question = proto::LocalQuestion::decode(&*question)?;
         let answer = match question.what {
             Some(question) => self.answer(question, uid).await,
             None => Answer::Refused("the question is of a later version of lattice".to_owned()),
         };
-        socket.write_all(&proto::LocalAnswer { what: Some(answer) }.encode_to_vec()).await?;
+        let answer = proto::LocalAnswer { what: Some(answer) }.encode_to_vec();
+        timeout(CONVERSATION, socket.write_all(&answer)).await??;
         socket.shutdown().await
     }
 
-    async fn answer(&mut self, question: Question, uid: u32) -> Answer {
+    async fn answer(&self, question: Question, uid: u32) -> Answer {
         match question {
             Question::Summary(proto::Nothing {}) => Answer::Summary(self.watched.summary()),
             Question::Status(proto::Nothing {}) => {
-                let silent = !self.ask_session().await;
-                Answer::Status(self.watched.status(silent))
+                let is_told = self.ask(Control::AskUsage, Waiting::Progress, PROGRESS).await.is_some();
+                Answer::Status(self.watched.status(!is_told, &[]))
+            }
+            Question::Stacks(proto::Nothing {}) => {
+                let stacks = self.ask(Control::AskStacks, Waiting::Stacks, STACKS).await;
+                Answer::Status(self.watched.status(stacks.is_none(), &stacks.unwrap_or_default()))
             }
             Question::Signal(proto::SignalRanks { signal, ranks }) => {
                 let Ok(signal) = Signal::try_from(signal) else {
@@ -276,18 +322,27 @@ impl LocalService {
         }
     }
 
-    /// Has the session tell how far every rank is; returns true once it has.
-    async fn ask_session(&mut self) -> bool {
-        self.asked += 1;
+    /// Asks the session; returns its answer, if one comes in time.
+    async fn ask<T>(
+        &self,
+        question: fn(u64) -> Control,
+        waiting: fn(oneshot::Sender<T>) -> Waiting,
+        limit: Duration,
+    ) -> Option<T> {
         let (told, answer) = oneshot::channel();
-        self.watched.0.borrow_mut().waiting.insert(self.asked, told);
+        let number = {
+            let known = &mut *self.watched.known();
+            known.asked += 1;
+            known.waiting.insert(known.asked, waiting(told));
+            known.asked
+        };
         let asked = async {
             // A session that takes no more has ended, and what is known is all.
-            let _ = self.control.send(Control::AskUsage(self.asked)).await;
-            answer.await.is_ok()
+            let _ = self.control.send(question(number)).await;
+            answer.await.ok()
         };
-        let is_told = timeout(PROGRESS, asked).await.unwrap_or(false);
-        self.watched.0.borrow_mut().waiting.remove(&self.asked);
-        is_told
+        let told = timeout(limit, asked).await.ok().flatten();
+        self.watched.known().waiting.remove(&number);
+        told
     }
 }

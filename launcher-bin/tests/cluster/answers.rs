@@ -263,6 +263,7 @@ fn launches() -> Answers {
         programs: vec!["/bin/app".into(); ranks.len()],
         ranks,
         role: if id == "node0" { SessionRole::Shepherd } else { SessionRole::Lamb }.into(),
+        stacks: Vec::new(),
     };
     let nodes = vec![
         node("node0", false, vec![waiting, ended]),

@@ -851,6 +851,9 @@ pub struct Progress {
     pub question: u64,
     #[prost(message, repeated, tag = "2")]
     pub ranks: ::prost::alloc::vec::Vec<RankProgress>,
+    /// Only if they were asked for: of all ranks that run.
+    #[prost(message, optional, tag = "3")]
+    pub stacks: ::core::option::Option<RankStacks>,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct RankProgress {
@@ -939,7 +942,7 @@ pub struct NodeCommand {
     pub events_taken: u64,
     #[prost(
         oneof = "node_command::What",
-        tags = "1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 16, 17, 18, 19"
+        tags = "1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 16, 17, 18, 19, 20"
     )]
     pub what: ::core::option::Option<node_command::What>,
 }
@@ -996,6 +999,9 @@ pub mod node_command {
         /// As `ask_progress`, with what the processes of each rank use.
         #[prost(uint64, tag = "19")]
         AskUsage(u64),
+        /// As `ask_progress`, with the call stacks of all ranks; answered when they were looked at, after some seconds.
+        #[prost(uint64, tag = "20")]
+        AskStacks(u64),
     }
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
@@ -2573,6 +2579,9 @@ pub struct ListLaunchesResponse {
 pub struct GetLaunchRequest {
     #[prost(string, tag = "1")]
     pub id: ::prost::alloc::string::String,
+    /// Also the call stacks of the ranks that run, which takes some seconds.
+    #[prost(bool, tag = "2")]
+    pub stacks: bool,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct LaunchStatus {
@@ -2601,6 +2610,9 @@ pub struct NodeStatus {
     /// Unspecified where no session runs any more, and in a launch on one node.
     #[prost(enumeration = "SessionRole", tag = "5")]
     pub role: i32,
+    /// Only if they were asked for: of the ranks that run.
+    #[prost(message, repeated, tag = "6")]
+    pub stacks: ::prost::alloc::vec::Vec<RankStack>,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct SignalLaunchRequest {
@@ -2626,7 +2638,7 @@ pub struct AbortLaunchResponse {}
 /// A question to a launch on one machine, at a socket of its user's: one for each connection, which ends with it on the side that asks.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct LocalQuestion {
-    #[prost(oneof = "local_question::What", tags = "1, 2, 3, 4")]
+    #[prost(oneof = "local_question::What", tags = "1, 2, 3, 4, 5")]
     pub what: ::core::option::Option<local_question::What>,
 }
 /// Nested message and enum types in `LocalQuestion`.
@@ -2643,6 +2655,9 @@ pub mod local_question {
         /// The reason to end it.
         #[prost(string, tag = "4")]
         Abort(::prost::alloc::string::String),
+        /// As `status`, with the call stacks of the ranks that run.
+        #[prost(message, tag = "5")]
+        Stacks(super::Nothing),
     }
 }
 #[derive(Clone, PartialEq, ::prost::Message)]

@@ -11,6 +11,7 @@ use rank_spawner::TerminalSize;
 use super::jobs::{JobNumber, SpawnTicket};
 use super::ranks::SlotId;
 use super::watch::WatchLook;
+use crate::call_stacks::RankStack;
 use crate::cause::Cause;
 use crate::event::Event;
 
@@ -50,7 +51,7 @@ pub(crate) enum Effect {
 }
 
 /// A question about what only the runner can see. It is answered at once.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Look {
     /// Ranks that have not spoken; answered by [`super::SessionMachine::on_silent_seen`].
     Silent(WatchLook),
@@ -61,12 +62,14 @@ pub(crate) enum Look {
 }
 
 /// What is told of each rank.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum ProgressDetail {
     /// What its server knows.
     Dialogue,
     /// Also what its processes use.
     Usage,
+    /// Also the call stacks of those that run, which were looked at before.
+    Stacks(Vec<RankStack>),
 }
 
 /// Purpose of a look at fences.
@@ -83,6 +86,8 @@ pub(crate) enum FenceLook {
 pub(crate) enum StackLook {
     /// Others wait for these ranks.
     Late,
+    /// Somebody asks for those of all ranks.
+    Asked,
     /// The time limit is reached, and the ranks are ended once they were looked at.
     AtLimit,
 }

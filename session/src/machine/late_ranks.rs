@@ -1,11 +1,11 @@
-//! Call stacks of ranks that do not get on: of those that others wait for in a start that takes long, and of all when the time limit is
-//! reached. Ranks are not ended before they were looked at, for a bounded time.
+//! Call stacks of ranks: of those that others wait for in a start that takes long, of all when the time limit is reached or somebody
+//! asks. Ranks are not ended at their limit before they were looked at, for a bounded time.
 
 use std::time::Instant;
 
 use nix::sys::signal::Signal;
 
-use super::effect::{Effect, StackLook};
+use super::effect::{Effect, ProgressDetail, StackLook};
 use super::ending::Ending;
 use super::verdict::Verdict;
 use super::{Phase, SessionMachine, SlotId};
@@ -20,6 +20,8 @@ use crate::timeouts;
 pub(super) struct StackLooks {
     is_late: bool,
     is_at_limit: bool,
+    /// Number of the last question for those of all ranks.
+    asked: Option<u64>,
 }
 
 impl SessionMachine {
@@ -48,6 +50,16 @@ impl SessionMachine {
         self.look_at_stacks(StackLook::AtLimit, alive, now);
     }
 
+    /// Somebody asks for the call stacks of all ranks. One look answers all who ask while it is under way: whoever asked before is told the
+    /// rest at once, and the stacks with the answer to the last question.
+    pub(super) fn look_at_all_ranks(&mut self, question: u64, now: Instant) {
+        if let Some(earlier) = self.stack_looks.asked.replace(question) {
+            return self.look_at_progress(earlier, ProgressDetail::Dialogue);
+        }
+        let alive = self.ranks.alive().map(|(slot, _)| slot).collect();
+        self.look_at_stacks(StackLook::Asked, alive, now);
+    }
+
     /// Returns true while ranks are looked at before they are ended.
     pub(super) fn ends_after_look(&self) -> bool {
         self.stack_looks.is_at_limit
@@ -72,10 +84,17 @@ impl SessionMachine {
         }
         let mut stacks = CallStacks::default();
         seen.into_iter().for_each(|(slot, text)| stacks.add([self.ranks.get(slot).rank], text));
+        if look == StackLook::Asked {
+            if let Some(question) = self.stack_looks.asked.take() {
+                self.look_at_progress(question, ProgressDetail::Stacks(stacks.into_stacks()));
+            }
+            return;
+        }
         if !stacks.is_empty() {
             self.report_event(Event::Notice(Notice::Stacks { stacks: stacks.into_stacks() }));
         }
         match look {
+            StackLook::Asked => {}
             StackLook::Late => self.stack_looks.is_late = false,
             StackLook::AtLimit => {
                 self.stack_looks.is_at_limit = false;

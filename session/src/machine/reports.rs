@@ -48,7 +48,13 @@ impl SessionMachine {
     }
 
     /// Answer to [`super::effect::Look::Progress`]: what was seen of every slot, and the fences that ranks wait in.
-    pub(crate) fn on_progress_seen(&mut self, question: u64, seen: Vec<RankSeen>, fences: &[FenceSeen]) {
+    pub(crate) fn on_progress_seen(
+        &mut self,
+        question: u64,
+        detail: ProgressDetail,
+        seen: Vec<RankSeen>,
+        fences: &[FenceSeen],
+    ) {
         let waits = |fence: &FenceSeen| {
             let job = fence.job;
             fence.waiting.iter().map(move |&local| (job, local)).collect::<Vec<_>>()
@@ -64,7 +70,11 @@ impl SessionMachine {
             exit: slot.state.exit(),
         });
         let ranks = ranks.collect();
-        self.report_event(Event::Progress { question, ranks });
+        let stacks = match detail {
+            ProgressDetail::Stacks(stacks) => Some(stacks),
+            ProgressDetail::Dialogue | ProgressDetail::Usage => None,
+        };
+        self.report_event(Event::Progress { question, ranks, stacks });
     }
 
     /// Answer to [`super::effect::Look::Silent`].

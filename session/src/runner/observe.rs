@@ -36,7 +36,7 @@ impl Runner {
             }
             Look::Progress { question, detail } => {
                 let mut room = usage::DESCENDANTS_MAX;
-                let mut usage = |slot: &Slot| match (detail, slot.state) {
+                let mut usage = |slot: &Slot| match (&detail, slot.state) {
                     (ProgressDetail::Usage, RankState::Running { .. }) => {
                         usage::of_process(slot.state.pid()?, &mut room)
                     }
@@ -48,7 +48,7 @@ impl Runner {
                 };
                 let seen = self.machine.ranks().iter().map(seen).collect();
                 let fences = self.fences();
-                self.machine.on_progress_seen(question, seen, &fences);
+                self.machine.on_progress_seen(question, detail, seen, &fences);
             }
         }
     }

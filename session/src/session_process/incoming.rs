@@ -145,7 +145,9 @@ impl Incoming {
 
     async fn obey(&mut self, command: proto::NodeCommand) {
         match command::decode(command, self.nodes) {
-            Ok(Command::Control(question @ (Control::AskProgress(_) | Control::AskUsage(_)))) => {
+            Ok(Command::Control(
+                question @ (Control::AskProgress(_) | Control::AskUsage(_) | Control::AskStacks(_)),
+            )) => {
                 self.credit.expect_answer();
                 drop(self.control.send(question).await);
             }

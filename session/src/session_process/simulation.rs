@@ -234,7 +234,7 @@ impl SimulatedSession {
         if (command.what.is_some() || events_taken == 0) && self.confirmations.is_new_command(sequence) {
             match command::decode(command, self.spec.hosts.len()) {
                 Ok(Command::Control(control)) => {
-                    if matches!(control, Control::AskProgress(_) | Control::AskUsage(_)) {
+                    if matches!(control, Control::AskProgress(_) | Control::AskUsage(_) | Control::AskStacks(_)) {
                         self.credit.expect_answer();
                     }
                     self.machine.on_control(control, now);

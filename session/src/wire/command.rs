@@ -40,6 +40,7 @@ pub fn decode(command: proto::NodeCommand, nodes: usize) -> Result<Command, Wire
         What::GiveUp(proto::Nothing {}) => Command::Control(Control::GiveUp),
         What::AskProgress(question) => Command::Control(Control::AskProgress(question)),
         What::AskUsage(question) => Command::Control(Control::AskUsage(question)),
+        What::AskStacks(question) => Command::Control(Control::AskStacks(question)),
         What::Release(proto::Nothing {}) => Command::Control(Control::Release),
         What::LookAtStacks(proto::RankSelection { ranks }) => {
             Command::Control(Control::LookAtStacks(decode_ranges(&ranks)?))

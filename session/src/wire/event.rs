@@ -56,9 +56,11 @@ pub fn encode(event: &Event) -> proto::NodeEvent {
             job_id: job.as_str().to_owned(),
             failure: failure.clone().unwrap_or_default(),
         }),
-        Event::Progress { question, ranks } => {
-            What::Progress(proto::Progress { question: *question, ranks: ranks.iter().map(encode_progress).collect() })
-        }
+        Event::Progress { question, ranks, stacks } => What::Progress(proto::Progress {
+            question: *question,
+            ranks: ranks.iter().map(encode_progress).collect(),
+            stacks: stacks.as_deref().map(|stacks| proto::RankStacks { stacks: encode_stacks(stacks) }),
+        }),
         Event::Waiting { ranks } => What::Waiting(proto::Waiting { ranks: encode_ranks(ranks) }),
         Event::Died(dead) => What::Died(death::encode(dead)),
         Event::Ending(first) => What::Ending(cause::encode(first)),
@@ -159,6 +161,7 @@ pub fn decode(event: proto::NodeEvent) -> Result<NodeHappening, WireError> {
         What::Progress(progress) => Event::Progress {
             question: progress.question,
             ranks: progress.ranks.into_iter().map(decode_progress).collect(),
+            stacks: progress.stacks.map(|stacks| decode_stacks(stacks.stacks)),
         },
         What::Waiting(waiting) => Event::Waiting { ranks: decode_ranks(waiting.ranks) },
         What::Died(dead) => Event::Died(death::decode(dead)?),
@@ -220,6 +223,18 @@ pub fn decode_progress(progress: proto::RankProgress) -> RankProgress {
     }
 }
 
+/// Encodes call stacks.
+pub fn encode_stacks(stacks: &[RankStack]) -> Vec<proto::RankStack> {
+    let stack = |stack: &RankStack| proto::RankStack { ranks: encode_ranks(&stack.ranks), text: stack.text.clone() };
+    stacks.iter().map(stack).collect()
+}
+
+/// Decodes call stacks.
+pub fn decode_stacks(stacks: Vec<proto::RankStack>) -> Vec<RankStack> {
+    let stack = |stack: proto::RankStack| RankStack { ranks: decode_ranks(stack.ranks), text: stack.text };
+    stacks.into_iter().map(stack).collect()
+}
+
 fn encode_notice(notice: &Notice) -> NoticeWhat {
     match notice {
         Notice::Silent { ranks, size, ended, after, library } => NoticeWhat::Silent(proto::SilentRanks {
@@ -235,11 +250,7 @@ fn encode_notice(notice: &Notice) -> NoticeWhat {
             missing: encode_missing(missing),
         }),
         Notice::Leftover { pids } => NoticeWhat::Leftover(proto::Leftover { pids: pids.clone() }),
-        Notice::Stacks { stacks } => {
-            let stack =
-                |stack: &RankStack| proto::RankStack { ranks: encode_ranks(&stack.ranks), text: stack.text.clone() };
-            NoticeWhat::Stacks(proto::RankStacks { stacks: stacks.iter().map(stack).collect() })
-        }
+        Notice::Stacks { stacks } => NoticeWhat::Stacks(proto::RankStacks { stacks: encode_stacks(stacks) }),
         Notice::StdinClosed { rank } => NoticeWhat::StdinClosed(proto::StdinClosed { rank: rank.0 }),
     }
 }
@@ -259,10 +270,7 @@ fn decode_notice(notice: NoticeWhat) -> Result<Notice, WireError> {
             missing: decode_missing(stuck.missing),
         },
         NoticeWhat::Leftover(leftover) => Notice::Leftover { pids: leftover.pids },
-        NoticeWhat::Stacks(stacks) => {
-            let stack = |stack: proto::RankStack| RankStack { ranks: decode_ranks(stack.ranks), text: stack.text };
-            Notice::Stacks { stacks: stacks.stacks.into_iter().map(stack).collect() }
-        }
+        NoticeWhat::Stacks(stacks) => Notice::Stacks { stacks: decode_stacks(stacks.stacks) },
         NoticeWhat::StdinClosed(closed) => Notice::StdinClosed { rank: Rank(closed.rank) },
     })
 }

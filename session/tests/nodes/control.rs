@@ -36,7 +36,7 @@ async fn a_node_without_ranks_waits_for_its_release() {
     cluster.wait_for(|node, event| (node == 0 && matches!(event, Event::Exited { .. })).then_some(())).await;
     cluster.ask(1, Control::AskProgress(7)).await;
     let ranks = cluster.wait_for(|node, event| match event {
-        Event::Progress { question: 7, ranks } if node == 1 => Some(ranks.clone()),
+        Event::Progress { question: 7, ranks, .. } if node == 1 => Some(ranks.clone()),
         _ => None,
     });
     assert_eq!(ranks.await, []);

@@ -42,7 +42,8 @@ fn a_plain_request_runs_without_anybody_who_follows_it() {
         let id = launched.expect("the launch is accepted").into_inner().task_launch_id;
         let mut launches = LaunchServiceClient::new(channel);
         loop {
-            let status = launches.get_launch(GetLaunchRequest { id: id.clone() }).await.expect("it is known");
+            let status =
+                launches.get_launch(GetLaunchRequest { id: id.clone(), stacks: false }).await.expect("it is known");
             let summary = status.into_inner().summary.expect("a launch has a summary");
             match summary.state() {
                 LaunchState::Succeeded | LaunchState::LaunchFailed => break summary,

@@ -236,3 +236,23 @@ fn late_ranks_of_another_node_are_shown_with_their_functions() {
     let command = script_on(2, script).arg(mpi::sleeper(directory.path())).arg(Flavour::WheelMpich.program("hello"));
     command.run().exits(143).says("for ranks 2-3").says("lattice: ranks 2-3:\nlattice:   1 thread of sleeper\n");
 }
+
+/// The functions of four ranks on two nodes as one tree: a computation that one has not left, and the barrier in which the others wait.
+#[track_caller]
+fn functions_of_four(flavour: Flavour) {
+    let script = r#"lattice launch --detach -n 4 "$1" >/dev/null || exit; id=$(launch_with 4)
+        until lattice stacks $id >"$LATTICE_DEV_CLUSTER/seen" && grep -q '^3  *compute' "$LATTICE_DEV_CLUSTER/seen" &&
+            grep -q '^0-2  *exchange' "$LATTICE_DEV_CLUSTER/seen"; do sleep 0.1; done
+        cat "$LATTICE_DEV_CLUSTER/seen"; lattice stacks $id --full; lattice stacks $id --json >"$LATTICE_DEV_CLUSTER/json"
+        field silent_nodes <"$LATTICE_DEV_CLUSTER/json"; lattice abort $id; lattice stacks $id"#;
+    let outcome = script_on(2, script).arg(flavour.program("divided")).run();
+    outcome.exits(125).says("no rank of launch").prints("\n0-3  main\n").prints("PMPI_Barrier");
+    outcome.prints("\n3:\n").prints(" of divided\n");
+}
+
+#[test]
+fn functions_of_ranks_on_several_nodes_are_shown_as_one_tree() {
+    for flavour in [Flavour::WheelMpich, Flavour::WheelOpenMpi] {
+        functions_of_four(flavour);
+    }
+}

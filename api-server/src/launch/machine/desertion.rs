@@ -188,7 +188,8 @@ mod tests {
     }
 
     fn answer(waiting: &[u32]) -> Option<Answer> {
-        Some(waiting.iter().map(|&rank| RankProgress { waiting: true, ..progress(rank) }).collect())
+        let ranks = waiting.iter().map(|&rank| RankProgress { waiting: true, ..progress(rank) }).collect();
+        Some(Answer { ranks, stacks: None })
     }
 
     #[test]
@@ -298,7 +299,7 @@ mod tests {
         assert_eq!(waits.waiting(|_| true), ranks(&[0, 4]), "what is said of one job says nothing of the other");
         waits.on_waiting(0, &ranks(&[1]), &all);
         assert_eq!(waits.waiting(|_| true), ranks(&[1, 4]), "a new fence of the job");
-        waits.on_answer(0, &answer(&[3, 4]).unwrap(), &all);
+        waits.on_answer(0, &answer(&[3, 4]).unwrap().ranks, &all);
         assert_eq!(waits.waiting(|_| true), ranks(&[4]), "an answer tells of all ranks of the node");
         waits.on_exited(0, Rank(4));
         assert!(waits.is_empty());

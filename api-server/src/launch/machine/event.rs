@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use lattice_session::call_stacks::RankStack;
 use lattice_session::cause::{Cause, RankExit};
 use lattice_session::event::{Event, Notice, RankProgress, Usage};
 use lattice_session::rank_ranges::RankRanges;
@@ -74,6 +75,8 @@ pub(crate) enum NodeCommand {
     AskProgress(u64),
     /// The same, with what the processes of each rank use.
     AskUsage(u64),
+    /// The same, with the call stacks of all ranks.
+    AskStacks(u64),
     /// A node without ranks may end.
     Release,
     /// Report the call stacks of those of these ranks that are there.
@@ -189,6 +192,17 @@ pub(crate) struct NodeStatus {
     pub role: Option<SessionRole>,
     /// Each with its program, empty where it is not known.
     pub ranks: Vec<(RankProgress, Bytes)>,
+    /// Only if they were asked for.
+    pub stacks: Vec<RankStack>,
+}
+
+/// Extent of an answer about all ranks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum StatusDetail {
+    /// Their progress, and what their processes use.
+    Progress,
+    /// Their progress and their call stacks.
+    Stacks,
 }
 
 /// Role of a session among those of its launch.

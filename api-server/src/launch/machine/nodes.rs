@@ -14,11 +14,11 @@ use tokio::time::Instant;
 
 use super::desertion::{Desertion, DesertionWatch};
 use super::effect::Effects;
-use super::event::{NodeCommand, NodeStatus, SessionRole, Status};
+use super::event::{NodeCommand, NodeStatus, SessionRole, Status, StatusDetail};
 use super::facts::{Facts, Origin};
 use super::intake::Intake;
 use super::late_stacks::LateStacks;
-use super::progress_query::{Answer, Missing, ProgressQueries, ProgressQuery};
+use super::progress_query::{Answer, Extent, Missing, ProgressQueries, ProgressQuery};
 use super::silent_ranks::{SilentRanks, SilentReport};
 use super::state::{LaunchState, NodePhase};
 use super::streams::{NodeStream, Output, Overdue};
@@ -45,7 +45,7 @@ pub(crate) struct Nodes {
 #[derive(Debug)]
 pub(crate) enum Purpose {
     /// Somebody wants to know, and is answered under this number.
-    Status { ticket: u64 },
+    Status { ticket: u64, detail: StatusDetail },
     /// The start is stuck, as a node reports.
     Stuck { after: Duration, waiting: usize, missing: Vec<Missing> },
     /// A fence was not complete in time, reports a node, which is ending its ranks; all others wait to be told why.
@@ -119,11 +119,12 @@ impl Nodes {
     pub(crate) fn ask(&mut self, purpose: Purpose, now: Instant, effects: &mut Effects) {
         let nodes = self.state.nodes_in(NodePhase::Reporting);
         // Of processes only those want to know who look at ranks.
-        let question = match purpose {
-            Purpose::Status { .. } => NodeCommand::AskUsage,
-            _ => NodeCommand::AskProgress,
+        let (question, extent): (fn(u64) -> NodeCommand, _) = match purpose {
+            Purpose::Status { detail: StatusDetail::Stacks, .. } => (NodeCommand::AskStacks, Extent::Stacks),
+            Purpose::Status { detail: StatusDetail::Progress, .. } => (NodeCommand::AskUsage, Extent::Progress),
+            _ => (NodeCommand::AskProgress, Extent::Progress),
         };
-        if let Some(number) = self.queries.open(purpose, &nodes, self.state.node_count(), now) {
+        if let Some(number) = self.queries.open(purpose, extent, &nodes, self.state.node_count(), now) {
             nodes.into_iter().for_each(|node| effects.command(node, question(number)));
         }
     }
@@ -256,7 +257,7 @@ impl Nodes {
     pub(crate) fn status(&self, query: &ProgressQuery<Purpose>) -> Status {
         let node = |(index, answer): (u32, &Option<Answer>)| {
             let answered: HashMap<Rank, &RankProgress> =
-                answer.iter().flatten().map(|rank| (rank.rank, rank)).collect();
+                answer.iter().flat_map(|answer| &answer.ranks).map(|rank| (rank.rank, rank)).collect();
             let current = |(rank, program): (RankProgress, Bytes)| match answered.get(&rank.rank) {
                 Some(&progress) => (progress.clone(), program),
                 None => (rank, program),
@@ -266,6 +267,7 @@ impl Nodes {
                 silent: answer.is_none() && self.state.phase(index).is_live(),
                 role: self.role(index),
                 ranks: self.state.ranks.known(index).map(current).collect(),
+                stacks: answer.iter().flat_map(|answer| answer.stacks.iter().flatten()).cloned().collect(),
             }
         };
         Status {

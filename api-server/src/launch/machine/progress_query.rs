@@ -2,12 +2,16 @@
 
 use std::time::Duration;
 
+use lattice_session::call_stacks::RankStack;
 use lattice_session::event::RankProgress;
+use lattice_session::timeouts::CALL_STACKS;
 use pmi_core::ids::Rank;
 use tokio::time::Instant;
 
 /// Time that nodes have to answer.
 pub(super) const ANSWER: Duration = Duration::from_secs(1);
+/// The same, where they look at call stacks first.
+const ANSWER_STACKS: Duration = CALL_STACKS.saturating_add(Duration::from_secs(2));
 /// The most queries that are open at once; more are closed without an answer. Clients can ask as often as they like.
 const OPEN_MAX: usize = 1024;
 
@@ -29,13 +33,28 @@ pub(crate) struct ProgressQuery<P> {
     pub purpose: P,
     /// By node; `None` where no answer came.
     pub answers: Vec<Option<Answer>>,
+    extent: Extent,
     /// Nodes that may still answer.
     awaited: Vec<u32>,
     deadline: Instant,
 }
 
-/// Answer of a node: the progress of each of its ranks.
-pub(crate) type Answer = Vec<RankProgress>;
+/// Answer of a node.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Answer {
+    /// Progress of each of its ranks.
+    pub ranks: Vec<RankProgress>,
+    /// Call stacks of its ranks, if this is the answer to a question for them.
+    pub stacks: Option<Vec<RankStack>>,
+}
+
+/// Extent of the answers that a query needs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Extent {
+    Progress,
+    /// Progress and call stacks.
+    Stacks,
+}
 
 impl<P> Default for ProgressQueries<P> {
     fn default() -> Self {
@@ -46,21 +65,36 @@ impl<P> Default for ProgressQueries<P> {
 impl<P> ProgressQueries<P> {
     /// Opens a query to `nodes`, of `count` in all. Returns its number, under which they are to be asked; `None` if too many are
     /// open: this one then closes without an answer.
-    pub(crate) fn open(&mut self, purpose: P, nodes: &[u32], count: usize, now: Instant) -> Option<u64> {
+    pub(crate) fn open(
+        &mut self,
+        purpose: P,
+        extent: Extent,
+        nodes: &[u32],
+        count: usize,
+        now: Instant,
+    ) -> Option<u64> {
         let asks = self.open.len() < OPEN_MAX;
         self.last += 1;
         let awaited = if asks { nodes.to_vec() } else { Vec::new() };
-        let (answers, deadline) = (vec![None; count], now + ANSWER);
-        self.open.push(ProgressQuery { number: self.last, purpose, answers, awaited, deadline });
+        let limit = match extent {
+            Extent::Progress => ANSWER,
+            Extent::Stacks => ANSWER_STACKS,
+        };
+        let (answers, deadline) = (vec![None; count], now + limit);
+        self.open.push(ProgressQuery { number: self.last, purpose, answers, extent, awaited, deadline });
         asks.then_some(self.last)
     }
 
-    /// Takes in a node's answer. It is the latest, so it answers all queries before this one as well.
-    pub(crate) fn on_answer(&mut self, node: u32, question: u64, answer: &[RankProgress]) {
-        for query in self.open.iter_mut().filter(|query| query.number <= question) {
+    /// Takes in a node's answer. It is the latest, so it answers all queries before this one as well, as far as it has what they ask for.
+    pub(crate) fn on_answer(&mut self, node: u32, question: u64, answer: &Answer) {
+        let serves = |query: &ProgressQuery<P>| match query.extent {
+            Extent::Progress => true,
+            Extent::Stacks => answer.stacks.is_some(),
+        };
+        for query in self.open.iter_mut().filter(|query| query.number <= question && serves(query)) {
             query.awaited.retain(|&awaited| awaited != node);
             if let Some(known) = query.answers.get_mut(node as usize) {
-                *known = Some(answer.to_vec());
+                *known = Some(answer.clone());
             }
         }
     }
@@ -85,7 +119,7 @@ impl<P> ProgressQueries<P> {
 
 impl<P> ProgressQuery<P> {
     fn ranks(&self) -> impl Iterator<Item = &RankProgress> {
-        self.answers.iter().flatten().flatten()
+        self.answers.iter().flatten().flat_map(|answer| &answer.ranks)
     }
 
     /// The number of ranks that wait in a fence for others.
@@ -111,14 +145,14 @@ mod tests {
 
     fn answer(ranks: &[(u32, bool)]) -> Answer {
         let rank = |&(rank, waiting): &(u32, bool)| RankProgress { waiting, ..RankProgress::unknown(Rank(rank)) };
-        ranks.iter().map(rank).collect()
+        Answer { ranks: ranks.iter().map(rank).collect(), stacks: None }
     }
 
     #[test]
     fn missing_ranks_of_all_nodes_are_put_together() {
         let now = Instant::now();
         let mut queries = ProgressQueries::default();
-        let number = queries.open("why", &[0, 1], 3, now).unwrap();
+        let number = queries.open("why", Extent::Progress, &[0, 1], 3, now).unwrap();
         queries.on_answer(0, number, &answer(&[(0, true), (1, false)]));
         assert!(queries.take_closed(now).is_empty());
         queries.on_answer(1, number, &answer(&[(2, true), (3, false)]));
@@ -132,10 +166,10 @@ mod tests {
     fn a_node_that_is_silent_is_not_waited_for_long() {
         let now = Instant::now();
         let mut queries = ProgressQueries::default();
-        queries.open((), &[0, 1], 2, now).unwrap();
+        queries.open((), Extent::Progress, &[0, 1], 2, now).unwrap();
         assert!(queries.take_closed(now).is_empty());
         assert_eq!(queries.take_closed(now + ANSWER).len(), 1);
-        queries.open((), &[0], 2, now).unwrap();
+        queries.open((), Extent::Progress, &[0], 2, now).unwrap();
         queries.on_gone(0);
         assert_eq!(queries.take_closed(now).len(), 1);
     }
@@ -144,20 +178,36 @@ mod tests {
     fn a_late_answer_serves_earlier_queries_too() {
         let now = Instant::now();
         let mut queries = ProgressQueries::default();
-        queries.open("first", &[0], 1, now).unwrap();
-        let second = queries.open("second", &[0], 1, now).unwrap();
+        queries.open("first", Extent::Progress, &[0], 1, now).unwrap();
+        let second = queries.open("second", Extent::Progress, &[0], 1, now).unwrap();
         queries.on_answer(0, second, &answer(&[(0, true)]));
         assert_eq!(queries.take_closed(now).len(), 2);
+    }
+
+    #[test]
+    fn a_query_for_call_stacks_waits_for_them() {
+        let now = Instant::now();
+        let mut queries = ProgressQueries::default();
+        let stacks = queries.open("stacks", Extent::Stacks, &[0], 1, now).unwrap();
+        let later = queries.open("later", Extent::Progress, &[0], 1, now).unwrap();
+        queries.on_answer(0, later, &answer(&[(0, true)]));
+        assert_eq!(queries.take_closed(now + ANSWER).len(), 1, "the later one");
+        queries.on_answer(0, stacks, &Answer { stacks: Some(Vec::new()), ..answer(&[(0, true)]) });
+        assert_eq!(queries.take_closed(now + ANSWER).len(), 1);
+        queries.open("silent", Extent::Stacks, &[0], 1, now).unwrap();
+        assert!(queries.take_closed(now + CALL_STACKS).is_empty());
+        assert_eq!(queries.take_closed(now + ANSWER_STACKS).len(), 1);
     }
 
     #[test]
     fn open_queries_do_not_pile_up() {
         let now = Instant::now();
         let mut queries = ProgressQueries::default();
-        let asked = (0..2 * OPEN_MAX).filter(|&number| queries.open(number, &[0], 1, now).is_some()).count();
+        let asked =
+            (0..2 * OPEN_MAX).filter(|&number| queries.open(number, Extent::Progress, &[0], 1, now).is_some()).count();
         assert_eq!(asked, OPEN_MAX);
         assert_eq!(queries.take_closed(now).len(), OPEN_MAX, "they are closed without an answer");
         assert_eq!(queries.take_closed(now + ANSWER).len(), OPEN_MAX);
-        assert!(queries.open(0, &[0], 1, now).is_some());
+        assert!(queries.open(0, Extent::Progress, &[0], 1, now).is_some());
     }
 }

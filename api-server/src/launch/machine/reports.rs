@@ -12,6 +12,7 @@ use super::effect::Effect;
 use super::event::{NodeCommand, NodeEvent, Programs, RankEnd};
 use super::intake::Resumption;
 use super::nodes::{Idle, Noted, Purpose, completed_timeout};
+use super::progress_query::Answer;
 use super::silent_ranks::Passing;
 use super::state::NodePhase;
 use super::streams::Overdue;
@@ -148,9 +149,9 @@ impl Machine {
             Event::Notice(notice) => self.on_notice(node, notice, now),
             Event::Ending(cause) => self.on_cause(node, cause, now),
             Event::Spawned { job, failure } => self.spawns.on_spawned(node, &job, failure),
-            Event::Progress { question, ranks } => {
+            Event::Progress { question, ranks, stacks } => {
                 self.nodes.state.ranks.on_progress(node, &ranks, &programs);
-                self.nodes.queries.on_answer(node, question, &ranks);
+                self.nodes.queries.on_answer(node, question, &Answer { ranks, stacks });
             }
             Event::Waiting { ranks } => {
                 self.nodes.state.on_waiting(node, &ranks);
@@ -238,7 +239,7 @@ impl Machine {
     pub(super) fn close_queries(&mut self, now: Instant) {
         for query in self.nodes.queries.take_closed(now) {
             match &query.purpose {
-                Purpose::Status { ticket } => {
+                Purpose::Status { ticket, .. } => {
                     let status = self.nodes.status(&query);
                     self.effects.push(Effect::AnswerStatus { ticket: *ticket, status });
                 }

@@ -246,7 +246,7 @@ impl LaunchState {
     pub(crate) fn confirm(&mut self, answers: &[Option<Answer>]) -> Option<Cause> {
         for (index, answer) in (0..).zip(answers) {
             if let Some(answer) = answer.as_ref().filter(|_| self.phase(index).is_live()) {
-                self.waits.on_answer(index, answer, &self.ranks);
+                self.waits.on_answer(index, &answer.ranks, &self.ranks);
             }
         }
         if !self.does_anybody_wait() {

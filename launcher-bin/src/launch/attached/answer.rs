@@ -103,7 +103,7 @@ mod tests {
     #[test]
     fn what_is_between_nodes_and_the_api_server_is_acknowledged_and_not_shown() {
         let waiting = Event::Waiting { ranks: vec![Rank(1)] };
-        let progress = Event::Progress { question: 1, ranks: Vec::new() };
+        let progress = Event::Progress { question: 1, ranks: Vec::new(), stacks: None };
         let silent = [FromLaunch::Event(NODE, waiting), FromLaunch::Event(NODE, progress), FromLaunch::Other];
         for (sequence, what) in (1..).zip(silent) {
             let mut last = sequence - 1;

@@ -374,10 +374,10 @@ impl World {
                 let fences = self.fences.clone();
                 self.machine.on_fences_seen(look, &fences, self.now);
             }
-            Look::Progress { question, .. } => {
+            Look::Progress { question, detail } => {
                 let seen = vec![RankSeen::default(); self.machine.ranks().len()];
                 let fences = self.fences.clone();
-                self.machine.on_progress_seen(question, seen, &fences);
+                self.machine.on_progress_seen(question, detail, seen, &fences);
             }
         }
     }

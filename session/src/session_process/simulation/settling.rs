@@ -239,12 +239,12 @@ impl SimulatedSession {
                 let fences = self.fences();
                 self.machine.on_fences_seen(look, &fences, now);
             }
-            Look::Progress { question, .. } => {
+            Look::Progress { question, detail } => {
                 // Ranks of the simulation have no processes.
                 let seen = |slot: &Slot| RankSeen { dialogue: self.server.progress(slot.local), usage: None };
                 let seen = self.machine.ranks().iter().map(|(_, slot)| seen(slot)).collect();
                 let fences = self.fences();
-                self.machine.on_progress_seen(question, seen, &fences);
+                self.machine.on_progress_seen(question, detail, seen, &fences);
             }
         }
     }

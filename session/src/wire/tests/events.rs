@@ -59,6 +59,7 @@ fn events_travel() {
         usage: Some(RankUsage { cpu: Duration::from_micros(7), memory: 8, read: 9, written: 10 }),
     };
     let early = RankProgress::unknown(progress.rank);
+    let seen = RankStack { ranks: vec![Rank(1), Rank(4)], text: "thread 1\n".into() };
     let after = Duration::from_millis(5);
     let silent = Notice::Silent { ranks: vec![Rank(0)], size: 2, ended: true, after, library: Some(library) };
     let events = [
@@ -67,14 +68,12 @@ fn events_travel() {
         Event::Notice(silent),
         Event::Notice(Notice::Stuck { after, waiting: 3, missing: stuck }),
         Event::Notice(Notice::Leftover { pids: vec![5, 6] }),
-        Event::Notice(Notice::Stacks {
-            stacks: vec![RankStack { ranks: vec![Rank(1), Rank(4)], text: "thread 1\n".into() }],
-        }),
+        Event::Notice(Notice::Stacks { stacks: vec![seen.clone()] }),
         Event::Exited { rank: Rank(1), exit: RankExit::Code(7), phase: Some(Phase::Finalized) },
         Event::Exited { rank: Rank(1), exit: RankExit::Signal { signal: 9, core_dumped: false }, phase: None },
         Event::Spawned { job: JobId::new("kvs_a_0.s1").unwrap(), failure: None },
         Event::Spawned { job: JobId::new("kvs_a_0.s1").unwrap(), failure: Some("no".into()) },
-        Event::Progress { question: 4, ranks: vec![progress, early] },
+        Event::Progress { question: 4, ranks: vec![progress, early], stacks: Some(vec![seen]) },
         Event::Waiting { ranks: vec![Rank(4)] },
         Event::Died(Death { rank: Rank(4), kind: DeathKind::Killed }),
         Event::Died(Death { rank: Rank(4), kind: DeathKind::Exited }),

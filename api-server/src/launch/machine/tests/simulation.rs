@@ -19,6 +19,7 @@ use super::super::checkpoint::{Progressed, Snapshot};
 use super::super::effect::Effect;
 use super::super::event::{
     ClientRequest, Completion, LogEvent, NodeCommand, NodeEvent, Overview, Programs, SpawnWish, StartProgress, Status,
+    StatusDetail,
 };
 use super::super::facts::{Facts, Origin, Ownership, Settler};
 use super::super::state::NodePhase;
@@ -274,7 +275,7 @@ impl Simulation {
             NodeCommand::AskProgress(question) | NodeCommand::AskUsage(question) => Some(*question),
             _ => None,
         });
-        self.event(node, Event::Progress { question: question.expect("it was asked"), ranks });
+        self.event(node, Event::Progress { question: question.expect("it was asked"), ranks, stacks: None });
     }
 
     /// Returns true if a node was given such a command.
@@ -367,7 +368,7 @@ impl Simulation {
     pub(super) fn status(&mut self) -> u64 {
         self.tickets += 1;
         let ticket = self.tickets;
-        self.input(|machine, now| machine.on_status(ticket, now));
+        self.input(|machine, now| machine.on_status(ticket, StatusDetail::Progress, now));
         ticket
     }
 

@@ -110,3 +110,31 @@ fn on_several_nodes_ranks_are_looked_at_that_the_launch_names() {
     assert_eq!(world.looks.len(), 1);
     world.finish();
 }
+
+#[test]
+fn one_look_answers_all_who_ask_for_stacks_while_it_is_under_way() {
+    let answers = |world: &World| -> Vec<(u64, Option<Vec<RankStack>>)> {
+        let answer = |event: &Event| match event {
+            Event::Progress { question, ranks, stacks } => {
+                assert_eq!(ranks.len(), 2);
+                Some((*question, stacks.clone()))
+            }
+            _ => None,
+        };
+        world.events.iter().filter_map(answer).collect()
+    };
+    let mut world = World::running(spec(2));
+    world.stacks = StackAnswer::Later;
+    world.control(Control::AskStacks(1));
+    world.control(Control::AskStacks(2));
+    assert_eq!(world.looks, [(StackLook::Asked, vec![SlotId(0), SlotId(1)])]);
+    assert_eq!(answers(&world), [(1, None)]);
+    world.see_stacks();
+    let seen = Some(vec![stack(&[0], "wait\n"), stack(&[1], "solve\n")]);
+    assert_eq!(answers(&world), [(1, None), (2, seen.clone())]);
+    world.control(Control::AskStacks(3));
+    world.see_stacks();
+    assert_eq!(answers(&world).last(), Some(&(3, seen)));
+    assert!(stacks(&world).is_empty(), "no notice: the ranks are not late");
+    world.finish();
+}

@@ -121,7 +121,7 @@ fn progress_is_told_at_any_time_even_after_the_last_rank() {
     world.exit(SlotId(1), GOOD);
     world.control(Control::AskProgress(8));
     let told = world.events.iter().filter_map(|event| match event {
-        Event::Progress { question, ranks } => {
+        Event::Progress { question, ranks, .. } => {
             Some((*question, ranks.iter().map(|rank| (rank.pid, rank.waiting, rank.exit)).collect::<Vec<_>>()))
         }
         _ => None,

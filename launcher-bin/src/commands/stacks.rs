@@ -1,0 +1,83 @@
+//! `lattice stacks`: the functions that the ranks of a launch are in, merged into a tree of callers.
+
+mod tree;
+
+use std::iter;
+
+use lattice_session::call_stacks::{CallStacks, RankStack};
+use lattice_session::cause::RankNumbers;
+use lattice_session::wire::event::decode_stacks;
+use pmi_core::ids::Rank;
+use pmi_transport::proto::v1 as proto;
+use serde::Serialize;
+
+use self::tree::CallTree;
+use super::status::{Extent, get};
+use super::{CommandError, launches};
+use crate::args::StacksArgs;
+use crate::console::{print, print_json, report, shown};
+use crate::formatting;
+
+/// The stacks as they are printed for programs.
+#[derive(Debug, Serialize)]
+struct Stacks<'a> {
+    launch: &'a str,
+    /// Nodes that have not answered: nothing is known of their ranks.
+    silent_nodes: Vec<&'a str>,
+    /// The outermost callers.
+    tree: &'a [CallTree],
+    /// Each text once, with the ranks that it is of.
+    stacks: Vec<Stack<'a>>,
+}
+
+#[derive(Debug, Serialize)]
+struct Stack<'a> {
+    ranks: &'a [Rank],
+    text: &'a str,
+}
+
+/// Shows where the ranks of a launch are; returns the exit code.
+pub(crate) fn stacks(args: &StacksArgs) -> Result<u8, CommandError> {
+    let (answer, _) = get(&args.launch, &args.table, Extent::Stacks)?;
+    let stacks = merged(&answer);
+    let silent_nodes: Vec<&str> =
+        answer.nodes.iter().filter(|node| node.silent).map(|node| node.node_id.as_str()).collect();
+    if stacks.is_empty() && silent_nodes.is_empty() {
+        return Err(CommandError::NothingRuns { launch: args.launch.clone() });
+    }
+    let tree = CallTree::of(&stacks);
+    if args.table.json {
+        let stacks = stacks.iter().map(|stack| Stack { ranks: &stack.ranks, text: &stack.text }).collect();
+        return Ok(print_json(&Stacks { launch: &args.launch, silent_nodes, tree: &tree, stacks })?);
+    }
+    for node in silent_nodes {
+        report(&format!("warning: {node} has not answered: nothing is known of its ranks"));
+    }
+    let text = if args.full { heading(&answer) + &in_full(&stacks) } else { heading(&answer) + &tree::text(&tree) };
+    Ok(print(text.as_bytes())?)
+}
+
+/// The stacks of all nodes, those that are equal once.
+fn merged(answer: &proto::LaunchStatus) -> Vec<RankStack> {
+    let mut all = CallStacks::default();
+    for node in &answer.nodes {
+        decode_stacks(node.stacks.clone()).into_iter().for_each(|stack| all.add(stack.ranks, stack.text));
+    }
+    all.into_stacks()
+}
+
+fn heading(answer: &proto::LaunchStatus) -> String {
+    let Some(summary) = &answer.summary else { return String::new() };
+    let (id, state, nodes, command) = (&summary.id, launches::state(summary.state()), &summary.nodes, &summary.command);
+    let ranks = formatting::count(summary.ranks, "rank");
+    shown(&[format!("launch {id}: {state}; {ranks} on {nodes}; {command}")])
+}
+
+/// Every stack with all that is known of its threads.
+fn in_full(stacks: &[RankStack]) -> String {
+    let lines = stacks.iter().flat_map(|stack| {
+        let head = format!("{}:", RankNumbers(&stack.ranks));
+        iter::once(head).chain(stack.text.lines().map(|line| format!("  {line}")))
+    });
+    shown(&lines.collect::<Vec<_>>())
+}
