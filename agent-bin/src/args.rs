@@ -7,6 +7,7 @@ use clap::{Parser, Subcommand};
 
 use crate::cxi_command::CxiCommand;
 use crate::daemon::Overrides;
+use crate::invitation::{InviteArgs, ListenArgs};
 use crate::join::JoinArgs;
 
 /// Settings file that is read when none is named; it need not exist.
@@ -61,6 +62,11 @@ pub(crate) enum Command {
     /// Join a cluster that a user makes for himself with `lattice start --via` or `lattice launch --via`, until it ends. Settings come
     /// over standard input; no others are read.
     Join(JoinArgs),
+    /// Wait for invitations into such clusters, where nobody else can start an agent: in pods of Kubernetes. Each one starts an agent
+    /// that joins.
+    Listen(ListenArgs),
+    /// Invite a host that waits for it; `lattice launch --via k8s` does this. Standard input goes to the agent there.
+    Invite(InviteArgs),
 }
 
 impl Args {

@@ -8,6 +8,7 @@ mod args;
 mod cxi_command;
 pub mod daemon;
 mod exit;
+mod invitation;
 mod join;
 
 use std::error::Error;
@@ -55,6 +56,14 @@ fn carried_out(version: &'static str, args: &Args) -> Result<Answer, Box<dyn Err
     match &args.command {
         Some(Command::Cxi(command)) => return Ok(cxi_command::run(command, args.file(), args.listen.clone())?),
         Some(Command::Join(args)) => return join::run(version, args).map(|()| success(String::new())),
+        Some(Command::Listen(args)) => {
+            log_to_stderr();
+            return Ok(args.run().map(|()| success(String::new()))?);
+        }
+        Some(Command::Invite(args)) => {
+            log_to_stderr();
+            return Ok(args.run().map(|()| success(String::new()))?);
+        }
         None => {}
     }
     let config = Config { version, ..Config::load(args.file(), args.overrides())? };

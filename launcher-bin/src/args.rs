@@ -60,7 +60,7 @@ pub use self::remote_shell::{RemoteLine, RemoteShellArgs, RemoteShellError, Remo
 pub use self::signal::SignalAhead;
 use self::tips::{About, improved};
 pub use self::value::{EnvSetting, EnvSettingError, NodeListError, RankCountError, Stdin};
-pub use self::via::{HostArgs, StartArgs, Via, ViaParseError};
+pub use self::via::{HostArgs, JoinArgs, StartArgs, Via, ViaParseError};
 use crate::console::Verbosity;
 
 /// Separator of the programs of a launch.
@@ -200,6 +200,7 @@ const AFTER_HELP: &str = "Environment:\n  \
     LATTICE_API_URL    the API server, as --api; else `api` in ~/.config/lattice/config.toml\n  \
     LATTICE_SLURM_ENV  1 for what --slurm-env does\n  \
     LATTICE_VIA        the way to the nodes, as --via\n  \
+    LATTICE_K8S_PODS   the pods of a launch in Kubernetes, as --host\n  \
     LATTICE_HOSTS      hosts with their slots, as --host, for launches whose flags place no ranks\n  \
     LATTICE_SETS       directory of your sets on this machine; else ~/.lattice/sets\n  \
     LATTICE_LOG        what to log on standard error, such as info or lattice=debug\n\n\

@@ -59,7 +59,7 @@ pub enum ViaError {
     Variable(#[from] ViaParseError),
     /// Nothing says how nodes are reached.
     #[error(
-        "no allocation of slurm, pbs, lsf, sge or flux is found in the environment\n\
+        "no allocation of slurm, pbs, lsf, sge, flux or k8s is found in the environment\n\
          try: lattice start --via ssh --host node1:4,node2:4"
     )]
     NoWay,
@@ -119,7 +119,9 @@ fn run(way: &Way, words: Words<'_>, verbosity: Verbosity) -> Result<u8, ViaError
         report(&way.in_words(&nodes));
     }
     Ground::lend(Access::Owner, |ground| {
-        let cluster = Cluster { means: Means::of(way.via()), way, nodes: &nodes, agent, words, ground, verbosity };
+        let mut means = Means::of(way.via());
+        means.patience = way.join_timeout.unwrap_or(means.patience);
+        let cluster = Cluster { means, way, nodes: &nodes, agent, words, ground, verbosity };
         ground.live(async |daemons: &mut Daemons, signals: &mut Signals| cluster.live(daemons, signals).await)
     })
 }
@@ -142,23 +144,19 @@ impl Cluster<'_> {
         let joined = async {
             let head = Head::start(self.ground, daemons)?;
             let mut joining = Joining::new(&self.means, self.nodes, &self.agent, &head, &self.ground.directory);
-            holder.allocate(&self.nodes.names, UP_WITHIN, |up| joining.look(up, daemons)).await
+            let limit = UP_WITHIN + self.means.patience;
+            let allocation = holder.allocate(&self.nodes.names, limit, |up| joining.look(up, daemons)).await?;
+            Ok::<_, ViaError>((allocation, self.nodes.with_cores(&holder.cores().await?)))
         };
-        let allocation = tokio::select! {
-            allocation = joined => allocation?,
+        let (allocation, nodes) = tokio::select! {
+            joined = joined => joined?,
             number = signals.any() => return Ok(exit::by_signal(number as i32)),
         };
         self.greet();
-        let slots = self.nodes.slots();
-        let command = self.ground.command(self.words, (&allocation, &slots), self.environment(), daemons);
+        let command = self.ground.command(self.words, (&allocation, &nodes.slots()), environment(&nodes), daemons);
         let code = command.run(signals, tokio::process::Command::spawn).await;
         holder.release_all().await;
         Ok(code?)
-    }
-
-    /// The slots, for launches that say nothing else about places.
-    fn environment(&self) -> Vec<(&'static str, OsString)> {
-        self.nodes.slots_in_words().map(|hosts| (crate::request::HOSTS_VARIABLE, hosts.into())).into_iter().collect()
     }
 
     /// Tells a person where they are; a command is told nothing that it did not ask for.
@@ -172,4 +170,9 @@ impl Cluster<'_> {
             report("try: lattice launch hostname; the cluster ends with this shell");
         }
     }
+}
+
+/// The slots, for launches that say nothing else about places.
+fn environment(nodes: &Nodes) -> Vec<(&'static str, OsString)> {
+    nodes.slots_in_words().map(|hosts| (crate::request::HOSTS_VARIABLE, hosts.into())).into_iter().collect()
 }

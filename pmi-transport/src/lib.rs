@@ -12,8 +12,12 @@ pub mod fuzzing;
 pub mod identity;
 pub mod limits;
 pub mod listen;
+mod noise;
 pub mod proto;
+pub mod sealed_stream;
 pub mod session_link;
 pub mod signature;
 mod stream;
 mod tls;
+
+pub use self::noise::NoiseError;

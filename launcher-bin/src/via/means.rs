@@ -1,8 +1,15 @@
 //! Means of starting an agent on each node: a table of the programs that other resource managers have for it.
 
+use std::path::Path;
 use std::process::Command;
+use std::time::Duration;
 
 use crate::args::Via;
+
+/// Time for a node to join.
+const PATIENCE: Duration = Duration::from_secs(90);
+/// The same for pods, whose images may have to be fetched.
+const PATIENCE_WITH_PODS: Duration = Duration::from_secs(600);
 
 /// How the agents of a cluster are started.
 #[derive(Clone, Debug)]
@@ -12,8 +19,12 @@ pub(super) struct Means {
     pub(super) telling: Telling,
     /// Variables of the job that would change what the program does.
     unset: &'static [&'static str],
+    /// Variables of ours that the program is told.
+    keep: &'static [&'static str],
     /// Variables by which a task knows the name of its node.
     pub(super) name_variables: &'static [&'static str],
+    /// Time for a node to join, from the start of its program.
+    pub(super) patience: Duration,
 }
 
 /// Nodes that one call of the program reaches.
@@ -78,7 +89,7 @@ const OPTIONS_OF_SRUN: &[&str] = &[
 
 impl Means {
     /// The means of that way. `{host}` stands for the node, `{hosts}` for all of them, `{count}` for their number, and `{command}` for the
-    /// agent and its arguments: as words of their own, or quoted for a shell within one.
+    /// agent and its arguments: as words of their own, or quoted for a shell within one. `{agent}` is the agent's program on this machine.
     pub(super) fn of(via: &Via) -> Self {
         let (line, reach, telling): (&[&str], _, _) = match via {
             Via::Slurm => (SRUN, Reach::All, Telling::Input),
@@ -86,6 +97,7 @@ impl Means {
             Via::Lsf => (&["blaunch", "{host}", "{command}"], Reach::Each, Telling::Input),
             Via::Sge => (&["qrsh", "-inherit", "-V", "{host}", "{command}"], Reach::Each, Telling::Input),
             Via::Flux => (&["flux", "exec", "--rank=all", "{command}"], Reach::All, Telling::Input),
+            Via::Kubernetes => (&["{agent}", "invite", "--within={patience}", "{host}"], Reach::Each, Telling::Input),
             // Nobody is started by none.
             Via::None | Via::Ssh => (SSH, Reach::Each, Telling::Input),
             Via::Command(words) => return Self::of_line(words.clone(), Reach::Each, Telling::Input),
@@ -93,23 +105,27 @@ impl Means {
         let means = Self::of_line(line.iter().map(|&word| word.to_owned()).collect(), reach, telling);
         match via {
             Via::Slurm => Self { unset: OPTIONS_OF_SRUN, name_variables: &["SLURMD_NODENAME"], ..means },
+            Via::Kubernetes => Self { keep: &["LATTICE_JOIN_KEY_FILE"], patience: PATIENCE_WITH_PODS, ..means },
             _ => means,
         }
     }
 
     fn of_line(words: Vec<String>, reach: Reach, telling: Telling) -> Self {
-        Self { words, reach, telling, unset: &[], name_variables: &[] }
+        Self { words, reach, telling, unset: &[], keep: &[], name_variables: &[], patience: PATIENCE }
     }
 
-    /// The call of the program for these nodes.
-    pub(super) fn command(&self, hosts: &[String], agent: &[String]) -> Command {
+    /// The call of the program for these nodes. `agent` is the agent's program here, `command` that and its arguments on a node.
+    pub(super) fn command(&self, hosts: &[String], agent: &Path, command: &[String]) -> Command {
         let list = hostlist::fold(hosts);
+        let (program, patience) = (agent.to_string_lossy(), self.patience.as_secs().to_string());
         let (host, count) = (hosts.first().map_or("", String::as_str), hosts.len().to_string());
-        let quoted = || agent.iter().map(|word| quoted(word)).collect::<Vec<_>>().join(" ");
+        let quoted = || command.iter().map(|word| quoted(word)).collect::<Vec<_>>().join(" ");
         let filled = self.words.iter().flat_map(|word| match word.as_str() {
-            "{command}" => agent.to_vec(),
+            "{command}" => command.to_vec(),
+            "{agent}" => vec![program.clone().into_owned()],
             word => {
                 let word = word.replace("{hosts}", &list).replace("{host}", host).replace("{count}", &count);
+                let word = word.replace("{patience}", &patience);
                 vec![if word.contains("{command}") { word.replace("{command}", &quoted()) } else { word }]
             }
         });
@@ -119,12 +135,16 @@ impl Means {
         for name in self.unset {
             command.env_remove(name);
         }
+        command.envs(self.keep.iter().filter_map(|name| Some((name, std::env::var_os(name)?))));
         command
     }
 
     /// The name of the program.
     pub(super) fn program(&self) -> &str {
-        self.words.first().map_or("", String::as_str)
+        match self.words.first().map_or("", String::as_str) {
+            "{agent}" => "lattice-agent",
+            program => program,
+        }
     }
 }
 
@@ -140,7 +160,7 @@ mod tests {
 
     fn line(via: &Via) -> String {
         let (hosts, agent) = (["n1", "n2"].map(str::to_owned), ["/opt/my agent", "join"].map(str::to_owned));
-        let command = Means::of(via).command(&hosts, &agent);
+        let command = Means::of(via).command(&hosts, Path::new("/here/agent"), &agent);
         let words = std::iter::once(command.get_program()).chain(command.get_args());
         words.map(|word| word.to_string_lossy().into_owned()).collect::<Vec<_>>().join("|")
     }
@@ -156,6 +176,7 @@ mod tests {
         assert_eq!(line(&Via::Lsf), "blaunch|n1|/opt/my agent|join");
         assert_eq!(line(&Via::Sge), "qrsh|-inherit|-V|n1|/opt/my agent|join");
         assert_eq!(line(&Via::Flux), "flux|exec|--rank=all|/opt/my agent|join");
+        assert_eq!(line(&Via::Kubernetes), "/here/agent|invite|--within=600|n1");
         assert_eq!(line(&Via::Ssh), "ssh|-x|-T|-o|BatchMode=yes|-o|ConnectTimeout=30|n1|exec '/opt/my agent' join");
     }
 

@@ -1,6 +1,7 @@
 //! The nodes of an allocation of another resource manager, and how many ranks each takes: from the variables and files that it gives to
 //! the job, or from hosts that the user names.
 
+use std::collections::HashMap;
 use std::io;
 use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
@@ -14,9 +15,11 @@ use super::ViaError;
 use crate::args::{HostArgs, Via};
 use crate::bounded_file;
 use crate::environment::{self, Environment};
-use crate::hostfile;
+use crate::hostfile::{self, HostsError};
 use crate::mpirun_setup::Slots;
 
+/// Variable that names the pods of a launch, in the form of `--host`.
+const PODS: &str = "LATTICE_K8S_PODS";
 /// The most bytes of a manager's file.
 const BYTES_MAX: u64 = 16 << 20;
 /// Steps of Slurm from this number on are no steps of the user's: the batch script, and the shell of an interactive job.
@@ -98,8 +101,18 @@ pub enum NodesError {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Nodes {
     pub(super) names: Vec<String>,
-    /// The ranks that each takes; `None` where nobody says.
-    slots: Option<Vec<NonZeroU32>>,
+    slots: RanksOfEach,
+}
+
+/// Number of ranks that each node takes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum RanksOfEach {
+    /// So many, in the order of the nodes.
+    Said(Vec<NonZeroU32>),
+    /// As many as it has processors, which are known when it has joined.
+    Cores,
+    /// Nobody says.
+    Unsaid,
 }
 
 impl Nodes {
@@ -112,6 +125,7 @@ impl Nodes {
             (Via::Pbs, &["PBS_JOBID", "PBS_NODEFILE"]),
             (Via::Lsf, &["LSB_JOBID", "LSB_MCPU_HOSTS"]),
             (Via::Sge, &["JOB_ID", "PE_HOSTFILE"]),
+            (Via::Kubernetes, &[PODS]),
         ];
         let (via, _) = managers.into_iter().find(|(_, names)| is_set(names))?;
         (via != Via::Slurm || !is_task_of_many(environment)).then_some(via)
@@ -137,6 +151,7 @@ impl Nodes {
                 needed("FLUX_URI")?;
                 flux()
             }
+            Via::Kubernetes => pods(needed(PODS)?),
             Via::None | Via::Ssh | Via::Command(_) => Err(NodesError::NoHosts { via: via.to_string() }),
         }
     }
@@ -152,7 +167,7 @@ impl Nodes {
                 let mut names = expanded("--nodelist", list)?;
                 let mut seen = std::collections::HashSet::new();
                 names.retain(|name| seen.insert(name.clone()));
-                checked("--nodelist", Self { names, slots: None })?
+                checked("--nodelist", Self { names, slots: RanksOfEach::Unsaid })?
             }
             (None, Some(path), _) => gathered("--hostfile", hostfile::read(path)?)?,
             (None, None, Some(hosts)) => gathered("--host", hosts.0.clone())?,
@@ -160,15 +175,28 @@ impl Nodes {
         })
     }
 
+    /// The same nodes, now that their processors are known.
+    pub(super) fn with_cores(&self, cores: &HashMap<String, NonZeroU32>) -> Self {
+        let of = |name: &String| cores.get(name).copied().unwrap_or(NonZeroU32::MIN);
+        let slots = match &self.slots {
+            RanksOfEach::Cores => RanksOfEach::Said(self.names.iter().map(of).collect()),
+            slots => slots.clone(),
+        };
+        Self { names: self.names.clone(), slots }
+    }
+
     /// Nodes with their slots, of which each has one where nobody says.
     pub(super) fn slots(&self) -> Vec<Slots> {
-        let slots = |index: usize| self.slots.as_ref().map_or(1, |slots| slots[index].get());
+        let slots = |index: usize| match &self.slots {
+            RanksOfEach::Said(slots) => slots[index].get(),
+            RanksOfEach::Cores | RanksOfEach::Unsaid => 1,
+        };
         (0..).zip(&self.names).map(|(index, node)| Slots { node: node.clone(), slots: slots(index) }).collect()
     }
 
     /// Nodes with their slots in the form of `--host`; `None` where nobody says how many.
     pub(super) fn slots_in_words(&self) -> Option<String> {
-        let slots = self.slots.as_ref()?;
+        let RanksOfEach::Said(slots) = &self.slots else { return None };
         let pairs: Vec<(&String, &NonZeroU32)> = self.names.iter().zip(slots).collect();
         let alike = pairs.chunk_by(|one, next| one.1 == next.1);
         let parts = alike.flat_map(|nodes| {
@@ -204,7 +232,7 @@ fn slurm(list: &str, environment: &Environment) -> Result<Nodes, NodesError> {
         let slots = slurm_counts(value).filter(|slots| slots.len() == names.len());
         slots.ok_or_else(|| NodesError::Slots { variable: name, value: value.to_owned(), nodes: names.len() })
     });
-    let slots = slots.transpose()?;
+    let slots = slots.transpose()?.map_or(RanksOfEach::Unsaid, RanksOfEach::Said);
     checked(place, Nodes { names, slots })
 }
 
@@ -258,6 +286,18 @@ fn sge(path: &str) -> Result<Nodes, NodesError> {
     gathered(variable, hosts)
 }
 
+/// Pods by their names in the headless service. Where no slots are given, each has as many as processors.
+fn pods(text: &str) -> Result<Nodes, NodesError> {
+    if !text.contains(':') {
+        return checked(PODS, Nodes { names: expanded(PODS, text)?, slots: RanksOfEach::Cores });
+    }
+    match hostfile::parse_hosts(text) {
+        Ok(hosts) => gathered(PODS, hosts.0),
+        Err(HostsError::List(source)) => Err(NodesError::List { place: PODS.to_owned(), source }),
+        Err(HostsError::Form { text }) => Err(NodesError::Slots { variable: PODS, value: text, nodes: 1 }),
+    }
+}
+
 /// The hosts of the instance of Flux, and the cores of each, which are alike.
 fn flux() -> Result<Nodes, NodesError> {
     let place = "flux hostlist";
@@ -267,7 +307,7 @@ fn flux() -> Result<Nodes, NodesError> {
     let share = cores.trim().parse::<usize>().ok().map(|cores| cores / names.len().max(1));
     let slots = share.and_then(|share| NonZeroU32::new(u32::try_from(share).ok()?));
     let slots = slots.ok_or_else(|| NodesError::Command { command, said: cores.trim().to_owned() })?;
-    checked(place, Nodes { slots: Some(vec![slots; names.len()]), names })
+    checked(place, Nodes { slots: RanksOfEach::Said(vec![slots; names.len()]), names })
 }
 
 /// Answer of a command of the manager.
@@ -290,7 +330,7 @@ fn read(variable: &'static str, path: &str) -> Result<String, NodesError> {
 /// Each node once, with all its slots, in the order of their first mention.
 fn gathered(place: &str, hosts: Vec<HostSlots>) -> Result<Nodes, NodesError> {
     let (mut names, mut slots) = (Vec::new(), Vec::<NonZeroU32>::new());
-    let mut places = std::collections::HashMap::<String, usize>::new();
+    let mut places = HashMap::<String, usize>::new();
     for HostSlots { node, slots: more } in hosts {
         match places.get(&node) {
             Some(&known) => slots[known] = slots[known].saturating_add(more.get()),
@@ -301,7 +341,7 @@ fn gathered(place: &str, hosts: Vec<HostSlots>) -> Result<Nodes, NodesError> {
             }
         }
     }
-    checked(place, Nodes { names, slots: Some(slots) })
+    checked(place, Nodes { names, slots: RanksOfEach::Said(slots) })
 }
 
 fn checked(place: &str, nodes: Nodes) -> Result<Nodes, NodesError> {
@@ -349,6 +389,8 @@ mod tests {
         check(Via::Lsf, &[("LSB_MCPU_HOSTS", "10.0.0.1 4 10.0.0.2 4")], "", "10.0.0.[1-2]:4");
         check(Via::Lsf, &[("LSB_DJOB_HOSTFILE", "{}")], "a\na\nb\n", "a:2,b:1");
         check(Via::Sge, &[("PE_HOSTFILE", "{}")], "a 4 all.q@a UNDEFINED\nb 4 all.q@b UNDEFINED\n", "a:4,b:4");
+        check(Via::Kubernetes, &[(PODS, "mpi-[0-1].mpi:4,mpi-2.mpi")], "", "mpi-[0-1].mpi:4,mpi-2.mpi:1");
+        check(Via::Kubernetes, &[(PODS, "mpi-[0-1].mpi")], "", "mpi-[0-1].mpi");
     }
 
     #[test]
@@ -392,6 +434,8 @@ mod tests {
         check(&[("PBS_JOBID", "7.head"), ("PBS_NODEFILE", "/x")], Some(Via::Pbs));
         check(&[("LSB_JOBID", "7"), ("LSB_MCPU_HOSTS", "a 1")], Some(Via::Lsf));
         check(&[("JOB_ID", "7"), ("PE_HOSTFILE", "/x")], Some(Via::Sge));
+        check(&[(PODS, "mpi-[0-1].mpi")], Some(Via::Kubernetes));
+        check(&with(&[(PODS, "mpi-[0-1].mpi")]), Some(Via::Slurm));
         check(&[("JOB_ID", "7")], None);
         check(&[], None);
     }
@@ -405,6 +449,19 @@ mod tests {
         let nodes = named(HostArgs { nodelist: Some("n[1-2],n1".to_owned()), ..HostArgs::default() }).unwrap();
         assert_eq!((nodes.slots_in_words(), nodes.names), (None, vec!["n1".to_owned(), "n2".to_owned()]));
         assert!(named(HostArgs::default()).unwrap_err().starts_with("--via ssh needs hosts\ntry: --host "));
+    }
+
+    #[test]
+    fn pods_have_as_many_slots_as_cores_unless_that_is_said() {
+        let cores = HashMap::from([("n1", 4), ("n2", 2)]);
+        let cores = cores.into_iter().map(|(name, cores)| (name.to_owned(), NonZeroU32::new(cores).unwrap())).collect();
+        let check = |slots: RanksOfEach, expected: Option<&str>| {
+            let nodes = Nodes { names: ["n1", "n2", "n3"].map(str::to_owned).into(), slots };
+            assert_eq!(nodes.with_cores(&cores).slots_in_words().as_deref(), expected);
+        };
+        check(RanksOfEach::Cores, Some("n1:4,n2:2,n3:1"));
+        check(RanksOfEach::Said(vec![NonZeroU32::new(3).unwrap(); 3]), Some("n[1-3]:3"));
+        check(RanksOfEach::Unsaid, None);
     }
 
     proptest::proptest! {

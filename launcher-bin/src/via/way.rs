@@ -2,6 +2,7 @@
 
 use std::env;
 use std::ffi::OsStr;
+use std::time::Duration;
 
 use super::ViaError;
 use super::nodes::Nodes;
@@ -15,6 +16,8 @@ pub struct Way {
     via: Via,
     hosts: HostArgs,
     chosen: Chosen,
+    /// Time for each node to join, if somebody has set it.
+    pub(super) join_timeout: Option<Duration>,
 }
 
 /// Who has chosen the way.
@@ -52,7 +55,7 @@ impl Way {
             (None, None) => (Nodes::allocated(environment)?, Chosen::ByAllocation),
             (_, Some(_)) => return None,
         };
-        Some(Self { via, hosts, chosen })
+        Some(Self { via, hosts, chosen, join_timeout: args.cluster.join.join_timeout })
     }
 
     /// The way that `lattice start` goes.
@@ -66,7 +69,7 @@ impl Way {
             Some(via) => (via, Chosen::ByUser),
             None => (Nodes::allocated(&environment).ok_or(ViaError::NoWay)?, Chosen::ByAllocation),
         };
-        Ok(Self { via, hosts: args.hosts.clone(), chosen })
+        Ok(Self { via, hosts: args.hosts.clone(), chosen, join_timeout: args.join.join_timeout })
     }
 
     pub(super) fn via(&self) -> &Via {
@@ -81,6 +84,7 @@ impl Way {
         let environment: Vec<_> = env::vars_os().collect();
         match &self.via {
             Via::Ssh | Via::Command(_) => Nodes::named(&self.hosts, &self.via),
+            Via::Kubernetes if self.hosts.name_some() => Nodes::named(&self.hosts, &self.via),
             manager => Ok(Nodes::of_manager(manager, &environment)?),
         }
     }
@@ -91,7 +95,8 @@ impl Way {
         match self.chosen {
             Chosen::ByUser => format!("the nodes are {list}, reached by {}", self.via),
             Chosen::ByAllocation => {
-                format!("this is an allocation of {}: {list}; --via none launches on this machine", self.via)
+                let place = if self.via == Via::Kubernetes { "a pod of" } else { "an allocation of" };
+                format!("this is {place} {}: {list}; --via none launches on this machine", self.via)
             }
         }
     }

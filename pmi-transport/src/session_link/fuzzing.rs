@@ -9,7 +9,7 @@ use prost::Message;
 use super::frame::{FrameReader, FrameWriter};
 use super::greeting::Greeting;
 use super::key::LinkKey;
-use super::noise::{HANDSHAKE_LEN, Handshake};
+use crate::noise::{Ciphers, HANDSHAKE_LEN, Handshake};
 use crate::proto::v1::LinkFrame;
 
 /// Launch of the links.
@@ -69,7 +69,7 @@ pub fn link_opening(data: &[u8]) {
     assert_eq!((signed.launch(), signed.from(), signed.to()), (greeting.launch(), greeting.from(), greeting.to()));
     assert!(!greeting.is_signed_by(&key.gate_key()), "a MAC was guessed");
     let Some((message, sealed)) = rest.split_first_chunk::<HANDSHAKE_LEN>() else { return };
-    let mut called = Handshake::of_called(&key, &greeting).expect("the pattern is known");
+    let mut called = Handshake::of_called(&key.handshake_key(), greeting.as_bytes()).expect("the pattern is known");
     called.read(message).expect_err("a handshake was guessed");
     let mut ciphers = ciphers(&key, &greeting);
     let (mut sealed, mut plain) = (BytesMut::from(sealed), BytesMut::new());
@@ -78,9 +78,9 @@ pub fn link_opening(data: &[u8]) {
 }
 
 /// Ciphers of a link whose other end has gone.
-fn ciphers(key: &LinkKey, greeting: &Greeting) -> super::noise::Ciphers {
-    let [mut caller, mut called] =
-        [Handshake::of_caller, Handshake::of_called].map(|of| of(key, greeting).expect("known"));
+fn ciphers(key: &LinkKey, greeting: &Greeting) -> Ciphers {
+    let [mut caller, mut called] = [Handshake::of_caller, Handshake::of_called]
+        .map(|of| of(&key.handshake_key(), greeting.as_bytes()).expect("known"));
     called.read(&caller.write(1).expect("its turn")).expect("of the launch");
     caller.read(&called.write(1).expect("its turn")).expect("of the launch");
     called.finish().expect("both have spoken")

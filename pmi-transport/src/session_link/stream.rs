@@ -11,7 +11,7 @@ use tokio_stream::{Stream, StreamExt};
 use tokio_util::codec::{Decoder, FramedRead};
 
 use super::frame::{FrameError, FrameReader, FrameWriter};
-use super::noise::{Ciphers, NoiseError};
+use crate::noise::{Ciphers, NoiseError};
 use crate::proto::v1::LinkFrame;
 
 /// Room for what one read may bring, in bytes.

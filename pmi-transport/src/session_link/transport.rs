@@ -19,13 +19,13 @@ use tonic::Status;
 use super::frame::{FrameReader, FrameWriter, VERSION};
 use super::greeting::{Greeting, LaunchHash};
 use super::key::LinkKey;
-use super::noise::{HANDSHAKE_LEN, Handshake, NoiseError};
 use super::socket;
 use super::stream::{self, SharedCiphers, StreamError};
 use crate::address::Address;
 use crate::error_chain::chain;
 use crate::fence::{FenceNode, Incoming, Member, Outgoing};
 use crate::limits::CONNECT_TIMEOUT;
+use crate::noise::{HANDSHAKE_LEN, Handshake, NoiseError};
 use crate::proto::v1::LinkFrame;
 
 /// Time for the other session to answer the handshake. It may be about to start: its node can be asked later than this one.
@@ -299,7 +299,7 @@ impl SessionLinks {
             }
             _ => LinkError::Unreachable { address: address.to_owned(), source },
         };
-        let mut handshake = Handshake::of_caller(&self.key, greeting).map_err(fault)?;
+        let mut handshake = Handshake::of_caller(&self.key.handshake_key(), greeting.as_bytes()).map_err(fault)?;
         let mut opening = [0; Greeting::LEN + HANDSHAKE_LEN];
         opening[..Greeting::LEN].copy_from_slice(greeting.as_bytes());
         opening[Greeting::LEN..].copy_from_slice(&handshake.write(VERSION).map_err(fault)?);
@@ -321,7 +321,7 @@ impl SessionLinks {
     }
 
     async fn answer(&self, socket: &mut TcpStream, greeting: &Greeting) -> Result<SharedCiphers, AcceptError> {
-        let mut handshake = Handshake::of_called(&self.key, greeting)?;
+        let mut handshake = Handshake::of_called(&self.key.handshake_key(), greeting.as_bytes())?;
         let mut opening = [0; HANDSHAKE_LEN];
         socket.read_exact(&mut opening).await?;
         let theirs = handshake.read(&opening)?;

@@ -1,6 +1,7 @@
 //! `--via` and `lattice start`: nodes that somebody else gives, each a network namespace with a host name of its own. The daemons of
 //! the cluster that makes the namespaces take no part.
 
+mod kubernetes;
 mod slurm;
 mod ssh;
 mod stand_ins;

@@ -115,7 +115,7 @@ fn nodes_are_started_by_a_way_and_with_hosts_that_are_named_once() {
     taken("start --via ssh --host a:2,b make test", &["via: Some(Ssh)", "HostSlots", "[\"make\", \"test\"]"]);
     taken("launch --via none true", &["via: Some(None)"]);
     not_taken("start --via ssh -w a --hostfile f", "cannot be used with");
-    not_taken("launch --via slrum true", "\"slrum\" is none of slurm, pbs, lsf, sge, flux, ssh, none");
+    not_taken("launch --via slrum true", "\"slrum\" is none of slurm, pbs, lsf, sge, flux, k8s, ssh, none");
     not_taken("launch --via ssh", "required arguments were not provided");
 }
 

@@ -25,7 +25,7 @@ async fn a_session_that_calls_one_of_another_version_says_which_versions_they_ha
     let next = async {
         let mut opening = [0; Greeting::LEN + HANDSHAKE_LEN];
         called.read_exact(&mut opening).await.unwrap();
-        let mut handshake = Handshake::of_called(&links.key, &greeting).unwrap();
+        let mut handshake = Handshake::of_called(&links.key.handshake_key(), greeting.as_bytes()).unwrap();
         let theirs = handshake.read(opening[Greeting::LEN..].try_into().unwrap()).unwrap();
         called.write_all(&handshake.write(NEXT_VERSION).unwrap()).await.unwrap();
         theirs
@@ -42,7 +42,7 @@ async fn a_session_of_another_version_that_calls_hears_which_one_this_is() {
     let greeting = Greeting::new(links.launch(), NodeIndex(1), NodeIndex(0), [1; 16], &links.key.gate_key());
     let (mut calling, mut called) = connection().await;
     let next = async {
-        let mut handshake = Handshake::of_caller(&links.key, &greeting).unwrap();
+        let mut handshake = Handshake::of_caller(&links.key.handshake_key(), greeting.as_bytes()).unwrap();
         calling.write_all(&handshake.write(NEXT_VERSION).unwrap()).await.unwrap();
         let mut answer = [0; HANDSHAKE_LEN];
         calling.read_exact(&mut answer).await.unwrap();

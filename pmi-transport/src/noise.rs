@@ -1,77 +1,76 @@
-//! Handshake and encryption of a link: Noise `NNpsk0`, by the crate `snow`.
+//! Handshake and encryption of a connection whose ends have one key: Noise `NNpsk0`, by the crate `snow`.
 //!
-//! The pre-shared key follows from the launch's key, so both ends are proved to be sessions of the launch; the greeting is the
-//! prologue, so both are proved to mean the same two nodes. Keys are fresh for each link: what was recorded cannot be replayed,
-//! nor read later by who learns the launch's key. Each end says in the handshake which version of frames it knows.
+//! The pre-shared key proves both ends, and the prologue, which is not sent, proves that they mean the same by it. Keys are fresh for
+//! each connection: what was recorded cannot be replayed, nor read later by who learns the pre-shared key. Each end says in the handshake
+//! which version it knows of what follows.
 
 use std::fmt;
 
 use bytes::{BufMut, BytesMut};
 use snow::{Builder, HandshakeState, TransportState};
 
-use super::greeting::Greeting;
-use super::key::LinkKey;
-
+/// Length of a pre-shared key in bytes.
+pub(crate) const KEY_LEN: usize = 32;
 /// The hash and the cipher are `ring`'s, which uses the instructions for AES of the processor.
 const PATTERN: &str = "Noise_NNpsk0_25519_AESGCM_SHA256";
 /// Each message of the handshake: a public key, and one byte of payload with its tag.
-pub(super) const HANDSHAKE_LEN: usize = 32 + 1 + TAG_LEN;
+pub(crate) const HANDSHAKE_LEN: usize = 32 + 1 + TAG_LEN;
 const TAG_LEN: usize = 16;
 /// Longest message of Noise (section 3 of its specification), in bytes.
 const MESSAGE_MAX: usize = 65_535;
 /// Most bytes of plaintext in one message.
 const PLAIN_MAX: usize = MESSAGE_MAX - TAG_LEN;
 
-/// Failure of a link's encryption: the other end is no session of the launch, or bytes were changed on their way.
+/// Failure of a connection's encryption: the other end does not have the key, or bytes were changed on their way.
 #[derive(Debug, thiserror::Error)]
-#[error("the other end does not have the launch's key, or bytes were changed on their way: {0}")]
+#[error("the other end does not have this key, or bytes were changed on their way: {0}")]
 pub struct NoiseError(#[from] snow::Error);
 
 /// Handshake of one end.
-pub(super) struct Handshake(HandshakeState);
+pub(crate) struct Handshake(HandshakeState);
 
 impl Handshake {
-    /// Handshake of the session that opens a link.
-    pub(super) fn of_caller(key: &LinkKey, greeting: &Greeting) -> Result<Self, NoiseError> {
-        Ok(Self(builder(&key.handshake_key(), greeting)?.build_initiator()?))
+    /// Handshake of the end that has opened the connection.
+    pub(crate) fn of_caller(key: &[u8; KEY_LEN], prologue: &[u8]) -> Result<Self, NoiseError> {
+        Ok(Self(builder(key, prologue)?.build_initiator()?))
     }
 
-    /// Handshake of the session that a link was handed to.
-    pub(super) fn of_called(key: &LinkKey, greeting: &Greeting) -> Result<Self, NoiseError> {
-        Ok(Self(builder(&key.handshake_key(), greeting)?.build_responder()?))
+    /// Handshake of the other end.
+    pub(crate) fn of_called(key: &[u8; KEY_LEN], prologue: &[u8]) -> Result<Self, NoiseError> {
+        Ok(Self(builder(key, prologue)?.build_responder()?))
     }
 
-    /// Own message, which says the version of the frames that this end sends and reads.
-    pub(super) fn write(&mut self, version: u8) -> Result<[u8; HANDSHAKE_LEN], NoiseError> {
+    /// Own message, which says the version of what this end sends and reads.
+    pub(crate) fn write(&mut self, version: u8) -> Result<[u8; HANDSHAKE_LEN], NoiseError> {
         let mut message = [0; HANDSHAKE_LEN];
         self.0.write_message(&[version], &mut message)?;
         Ok(message)
     }
 
     /// Takes the other end's message; returns its version.
-    pub(super) fn read(&mut self, message: &[u8; HANDSHAKE_LEN]) -> Result<u8, NoiseError> {
+    pub(crate) fn read(&mut self, message: &[u8; HANDSHAKE_LEN]) -> Result<u8, NoiseError> {
         let mut payload = [0; HANDSHAKE_LEN];
         self.0.read_message(message, &mut payload)?;
         Ok(payload[0])
     }
 
-    /// Ciphers of the link, when both messages went.
-    pub(super) fn finish(self) -> Result<Ciphers, NoiseError> {
+    /// Ciphers of the connection, when both messages went.
+    pub(crate) fn finish(self) -> Result<Ciphers, NoiseError> {
         Ok(Ciphers(self.0.into_transport_mode()?))
     }
 }
 
-fn builder<'key>(key: &'key [u8; LinkKey::LEN], greeting: &'key Greeting) -> Result<Builder<'key>, NoiseError> {
+fn builder<'key>(key: &'key [u8; KEY_LEN], prologue: &'key [u8]) -> Result<Builder<'key>, NoiseError> {
     let pattern = PATTERN.parse().expect("the pattern is one that snow knows");
-    Ok(Builder::new(pattern).psk(0, key)?.prologue(greeting.as_bytes())?)
+    Ok(Builder::new(pattern).psk(0, key)?.prologue(prologue)?)
 }
 
-/// Ciphers of a link, one for each direction.
-pub(super) struct Ciphers(TransportState);
+/// Ciphers of a connection, one for each direction.
+pub(crate) struct Ciphers(TransportState);
 
 impl Ciphers {
     /// Appends `plain` to `sealed` as messages, each after its length in two bytes.
-    pub(super) fn seal(&mut self, plain: &[u8], sealed: &mut BytesMut) -> Result<(), NoiseError> {
+    pub(crate) fn seal(&mut self, plain: &[u8], sealed: &mut BytesMut) -> Result<(), NoiseError> {
         for piece in plain.chunks(PLAIN_MAX) {
             let len = piece.len() + TAG_LEN;
             sealed.put_u16(len as u16);
@@ -83,7 +82,7 @@ impl Ciphers {
     }
 
     /// Moves all messages that are whole in `sealed` to the end of `plain`.
-    pub(super) fn open(&mut self, sealed: &mut BytesMut, plain: &mut BytesMut) -> Result<(), NoiseError> {
+    pub(crate) fn open(&mut self, sealed: &mut BytesMut, plain: &mut BytesMut) -> Result<(), NoiseError> {
         while let Some(len) = sealed.first_chunk().map(|len| usize::from(u16::from_be_bytes(*len))) {
             if sealed.len() < 2 + len {
                 sealed.reserve(2 + len - sealed.len());
