@@ -46,6 +46,7 @@ pub use self::distribution::{Distribution, Order};
 pub use self::exec::ExecArgs;
 pub use self::export::{Export, ExportError};
 use self::front_end::{FrontEnd, Translation};
+pub use self::front_end::{NamedHosts, WrapArgs};
 pub use self::idle::IdleArgs;
 pub use self::launch::{
     ClusterArgs, ContainerArgs, EnvironmentArgs, FailureArgs, KillOnBadExit, Label, LaunchArgs, PlacementArgs, PmiArgs,
@@ -96,6 +97,9 @@ pub enum Command {
     /// A line of `ssh`, `rsh` or `lattice-mpi-launcher`.
     #[command(skip)]
     RemoteShell(RemoteShellArgs),
+    /// A line of `lattice mpiexec --wrap`.
+    #[command(skip)]
+    Wrap(WrapArgs),
     /// Run a script when nodes are free: in an allocation of its own, on the first of its nodes.
     #[command(after_help = batch::AFTER_HELP)]
     Batch(Box<BatchArgs>),
@@ -237,6 +241,9 @@ const DEV_CLUSTER_AFTER_HELP: &str = "Examples:\n  \
 pub fn parse(words: impl IntoIterator<Item = OsString>) -> Result<Cli, clap::Error> {
     let words: Vec<OsString> = words.into_iter().collect();
     if let Some((front_end, rest)) = FrontEnd::of(&words) {
+        if let (FrontEnd::Mpiexec, Some(wrapped)) = (front_end, WrapArgs::of(rest)) {
+            return Ok(Cli { quiet: false, verbose: false, command: Command::Wrap(wrapped), notes: Vec::new() });
+        }
         return parse_translated(front_end.translate(rest)?);
     }
     if let Some((name, rest)) = RemoteShellName::of(&words) {

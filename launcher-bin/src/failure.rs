@@ -13,6 +13,7 @@ use crate::pmi_command::PmiCommandError;
 use crate::remote_shell::{self, RemoteShellRefusal};
 #[cfg(feature = "api")]
 use crate::via::ViaError;
+use crate::wrapped_mpiexec::WrapError;
 
 /// A command that failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -40,6 +41,17 @@ impl From<LaunchError> for Failure {
 impl From<RemoteShellRefusal> for Failure {
     fn from(error: RemoteShellRefusal) -> Self {
         Self { text: error.to_string(), code: remote_shell::NOT_STARTED }
+    }
+}
+
+impl From<WrapError> for Failure {
+    fn from(error: WrapError) -> Self {
+        let code = match &error {
+            WrapError::Program { error, .. } => exit::of_exec(error),
+            WrapError::NotStarted { .. } => remote_shell::NOT_STARTED,
+            _ => exit::OURS,
+        };
+        Self { text: error.to_string(), code }
     }
 }
 

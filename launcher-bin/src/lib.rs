@@ -61,6 +61,7 @@ mod usage;
 #[cfg(feature = "api")]
 pub mod via;
 mod wire;
+mod wrapped_mpiexec;
 
 use std::ffi::OsString;
 
@@ -102,6 +103,7 @@ fn carry_out(command: Command, words: &[OsString], verbosity: Verbosity) -> Resu
         Command::Start(args) => via::start(&args, verbosity)?,
         Command::Exec(args) => launch::run(&args.launch().map_err(|error| Failure::ours(&error))?, verbosity)?,
         Command::RemoteShell(args) => remote_shell::run(&args)?,
+        Command::Wrap(args) => wrapped_mpiexec::run(&args)?,
         Command::Attach(args) => launch::attach(&args, verbosity)?,
         Command::Batch(args) => commands::batch(&args, verbosity)?,
         Command::BatchScript(args) => commands::run_script(&args)?,

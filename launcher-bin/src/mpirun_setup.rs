@@ -17,7 +17,8 @@ use std::path::{Path, PathBuf};
 
 /// Names under which this program is a remote shell.
 const NAMES: [&str; 3] = ["ssh", "rsh", OWN_NAME];
-const OWN_NAME: &str = "lattice-mpi-launcher";
+/// That of them which no other program has.
+pub(crate) const OWN_NAME: &str = "lattice-mpi-launcher";
 const HOSTS: &str = "hosts";
 
 /// Resource managers whose variables would send Open MPI elsewhere; a name that a version does not know does no harm.

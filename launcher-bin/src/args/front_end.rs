@@ -13,6 +13,7 @@ mod document;
 mod line;
 mod mpiexec;
 mod srun;
+mod wrap;
 
 use std::ffi::{OsStr, OsString};
 use std::path::Path;
@@ -21,6 +22,7 @@ use clap::error::ErrorKind;
 
 use self::line::Line;
 pub(super) use self::line::Translation;
+pub use self::wrap::{NamedHosts, WrapArgs};
 use crate::bounded_file;
 
 /// Launcher whose command line is read.

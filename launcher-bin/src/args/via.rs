@@ -146,13 +146,6 @@ pub struct HostArgs {
     pub host: Option<Hosts>,
 }
 
-impl HostArgs {
-    /// True if hosts are named, in whatever form.
-    pub(crate) fn name_some(&self) -> bool {
-        self.nodelist.is_some() || self.hostfile.is_some() || self.host.is_some()
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

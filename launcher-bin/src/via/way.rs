@@ -84,7 +84,7 @@ impl Way {
         let environment: Vec<_> = env::vars_os().collect();
         match &self.via {
             Via::Ssh | Via::Command(_) => Nodes::named(&self.hosts, &self.via),
-            Via::Kubernetes if self.hosts.name_some() => Nodes::named(&self.hosts, &self.via),
+            Via::Kubernetes if are_named(&self.hosts) => Nodes::named(&self.hosts, &self.via),
             manager => Ok(Nodes::of_manager(manager, &environment)?),
         }
     }
@@ -100,6 +100,11 @@ impl Way {
             }
         }
     }
+}
+
+/// True if hosts are named, in whatever form.
+fn are_named(HostArgs { nodelist, hostfile, host }: &HostArgs) -> bool {
+    nodelist.is_some() || hostfile.is_some() || host.is_some()
 }
 
 #[cfg(test)]
