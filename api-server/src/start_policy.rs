@@ -101,6 +101,7 @@ mod tests {
             directory: directory.into(),
             set: Vec::new(),
             remove: Vec::new(),
+            process_set: None,
         }
     }
 

@@ -31,6 +31,7 @@ fn with_spec() -> LaunchTasksRequest {
         directory: "/work".into(),
         set: vec![Variable { name: "A".into(), value: "1".into() }],
         remove: vec!["B*".to_owned()],
+        process_set: "app://ocean".to_owned(),
     };
     let job = Job {
         apps: vec![App { ranks: 6, appnum: 0 }, App { ranks: 2, appnum: 1 }],

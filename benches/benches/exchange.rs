@@ -222,6 +222,7 @@ impl Node {
             directory: None,
             parent: None,
             here: NodeFacts::default(),
+            sets: Vec::new(),
         });
         let rank = join(&mut server, node);
         server.handle_bytes(rank, &commit(SCOPE_GLOBAL, KEY, &vec![7; bytes]));

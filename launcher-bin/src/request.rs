@@ -232,6 +232,7 @@ fn program_request(program: &ProgramArgs, machine: &Machine) -> Result<ProgramRe
         args: command.cloned().collect(),
         set,
         remove: program.env_remove.clone(),
+        process_set: program.pset.clone(),
         directory: program
             .chdir
             .as_ref()

@@ -120,6 +120,12 @@ impl RankState {
     pub fn is_gone(&self) -> bool {
         self.exited || self.phase == Phase::Finalized
     }
+
+    /// Returns true if nothing more can come from the rank for those whose dialogue began `lives` times. One that finalized is not gone
+    /// while its process lives for those who have finalized and come back: it may do the same.
+    pub fn is_gone_for(&self, lives: u32) -> bool {
+        self.is_gone() && (self.exited || self.lives >= lives)
+    }
 }
 
 impl Roster {
@@ -187,17 +193,15 @@ impl Roster {
     }
 
     /// Returns the reason to end the job if ranks of this roster wait in `fence` for one that is gone, and `is_dispensable` is false for it.
-    /// One that finalized is not gone while its process lives for those who have finalized and come back: it may do the same.
+    /// See [`RankState::is_gone_for`].
     pub fn left_fence<W>(
         &self,
         fence: &Gathering<LocalRank, W>,
         is_dispensable: impl Fn(LocalRank) -> bool,
     ) -> Option<EndReason> {
         let (present, _) = fence.split()?;
-        let life = present.into_iter().map(|local| self[local].lives).max();
-        let may_return = |state: &RankState| !state.exited && Some(state.lives) < life;
-        let is_gone = |state: &RankState| state.is_gone() && !may_return(state);
-        let (gone, waiting) = fence.deserter(|local| is_gone(&self[local]) && !is_dispensable(local))?;
+        let lives = present.into_iter().map(|local| self[local].lives).max()?;
+        let (gone, waiting) = fence.deserter(|local| self[local].is_gone_for(lives) && !is_dispensable(local))?;
         let waiting = waiting.into_iter().map(|local| self[local].rank).collect();
         Some(EndReason::LeftFence { rank: self[gone].rank, waiting })
     }

@@ -4,6 +4,7 @@
 //! can, and meanwhile every other rank goes on.
 
 mod meeting;
+mod processes;
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -12,6 +13,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 
 pub use self::meeting::{MeetError, Meeting, Met, MetJob};
+pub use self::processes::{JobProcesses, ProcessState, RankProcess, SignalError};
 use crate::ids::{JobId, Rank};
 
 /// A request to start a new job, as `MPI_Comm_spawn` and `MPI_Comm_spawn_multiple` make it.
@@ -145,6 +147,19 @@ pub trait Services: Send + Sync {
     async fn meet(&self, _meeting: Meeting) -> Result<Met, MeetError> {
         Err(MeetError::NotFound)
     }
+
+    /// Looks at the processes of the job's ranks on this node. A host that cannot has none.
+    async fn processes(&self) -> JobProcesses {
+        JobProcesses::default()
+    }
+
+    /// Sends a signal to the processes of these ranks of the job on this node; those that have ended are passed over.
+    ///
+    /// # Errors
+    /// Fails when there is no such signal.
+    async fn signal(&self, _ranks: Vec<Rank>, _signal: i32) -> Result<(), SignalError> {
+        Err(SignalError::Refused)
+    }
 }
 
 /// A host that offers nothing beyond fences.
@@ -266,6 +281,8 @@ mod tests {
             let spawned = host.spawn(rank, SpawnRequest::default()).await;
             assert!(matches!(spawned, Err(SpawnError::Refused { .. })), "{spawned:?}");
             assert!(!host.starts_jobs());
+            assert_eq!(host.processes().await, JobProcesses::default());
+            assert_eq!(host.signal(vec![rank], 9).await, Err(SignalError::Refused));
         });
     }
 

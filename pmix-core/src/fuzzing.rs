@@ -5,6 +5,7 @@ use pmi_core::job::Job;
 
 use crate::namespace::Namespace;
 use crate::node_facts::NodeFacts;
+use crate::process_set::ProcessSet;
 use crate::server::{Action, Server, Settings};
 use crate::wire::Encoding;
 use crate::wire::frame::FrameBuffer;
@@ -58,6 +59,7 @@ pub fn server(data: &[u8]) {
         directory: None,
         parent: Some(("other".to_owned(), Rank(0))),
         here: NodeFacts { topology: Some("<topology/>".into()), places: Vec::new() },
+        sets: vec![ProcessSet { name: "app://a".to_owned(), ranks: vec![0..1, 1..2] }],
     });
     let connections = [(0_u8, "v3"), (1, "v41")].map(|(rank, module)| {
         let connection = server.accept();

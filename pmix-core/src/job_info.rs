@@ -6,6 +6,7 @@ use pmi_core::ids::{LocalRank, NodeIndex, Rank};
 use pmi_core::job::Job;
 
 use crate::node_facts::BoundPlace;
+use crate::process_set::ProcessSet;
 use crate::wire::Encoding;
 use crate::wire::reader::Proc;
 use crate::wire::value::{Info, Value};
@@ -23,6 +24,7 @@ pub(crate) struct JobFacts<'a> {
     pub(crate) parent: Option<Proc<'a>>,
     /// The node that these facts are told on, with the places of its ranks.
     pub(crate) here: (NodeIndex, &'a [Option<BoundPlace>]),
+    pub(crate) sets: &'a [ProcessSet],
 }
 
 impl JobFacts<'_> {
@@ -35,6 +37,9 @@ impl JobFacts<'_> {
             self.node_level(&mut out, *node, ranks);
         }
         self.app_level(&mut out);
+        if !self.sets.is_empty() {
+            self.set_level(&mut out);
+        }
         for (node, ranks) in &nodes {
             for (&rank, local) in ranks.iter().zip(0..) {
                 self.rank_level(&mut out, rank, *node, LocalRank(local));
@@ -86,6 +91,24 @@ impl JobFacts<'_> {
         let peers = peers.join(",");
         let infos = [infos, vec![Info::new("pmix.lpeers", Value::Text(peers.as_bytes()))]].concat();
         out.kval("pmix.node.arr", &Value::Infos(infos));
+    }
+
+    /// Libraries read a rank's process set among the facts about its program, and Open MPI takes one without for an error. So each program
+    /// has one where any has, if only of no name.
+    fn set_level(&self, out: &mut Writer) {
+        let mut first = 0;
+        for app in &self.job.apps {
+            let set = self.sets.iter().find(|set| set.contains(first));
+            let name = set.map_or("", |set| set.name.as_str());
+            let infos = vec![
+                Info::new("pmix.appnum", Value::U32(app.appnum.max(0).unsigned_abs())),
+                Info::new("pmix.app.size", Value::U32(app.ranks)),
+                Info::new("pmix.aldr", Value::Rank(first)),
+                Info::new("pmix.pset.nm", Value::Text(name.as_bytes())),
+            ];
+            out.kval("pmix.app.arr", &Value::Infos(infos));
+            first += app.ranks;
+        }
     }
 
     /// Open MPI 5 reads sizes and first ranks as two texts, where there is more than one program.

@@ -12,6 +12,7 @@ use pmi_core::services::MetJob;
 use crate::clean_up::CleanUp;
 use crate::job_info::JobFacts;
 use crate::node_facts::{NodeFacts, TOPOLOGY};
+use crate::process_set::ProcessSet;
 use crate::wire::Encoding;
 use crate::wire::reader::{Proc, Reader};
 use crate::wire::reply::Encoded;
@@ -36,6 +37,8 @@ pub struct Namespace {
     pub parent: Option<(String, Rank)>,
     /// What its ranks on this node are told of it.
     pub here: NodeFacts,
+    /// Ranks that have a name together.
+    pub sets: Vec<ProcessSet>,
 }
 
 impl Namespace {
@@ -132,7 +135,8 @@ impl JobState {
         // It has no rank here, whatever its own launch calls this node.
         let node = NodeIndex(u32::MAX);
         let here = NodeFacts::default();
-        let namespace = Namespace { name: namespace, job, node, hosts, directory: None, parent: None, here };
+        let namespace =
+            Namespace { name: namespace, job, node, hosts, directory: None, parent: None, here, sets: Vec::new() };
         Self::with_ranks(namespace, true, Roster::default())
     }
 
@@ -152,11 +156,11 @@ impl JobState {
     pub(crate) fn facts(&mut self, encoding: Encoding) -> Bytes {
         let (namespace, facts) = (&self.namespace, &mut self.facts);
         let parent = namespace.parent_proc();
-        let Namespace { job, node, hosts, directory, here, .. } = namespace;
+        let Namespace { job, node, hosts, directory, here, sets, .. } = namespace;
         let facts = &mut facts[encoding as usize];
         facts
             .get_or_insert_with(|| {
-                JobFacts { job, hosts, directory: directory.as_deref(), parent, here: (*node, &here.places) }
+                JobFacts { job, hosts, directory: directory.as_deref(), parent, here: (*node, &here.places), sets }
                     .encode(encoding)
                     .into()
             })

@@ -16,9 +16,12 @@ mod collectives;
 mod data;
 mod events;
 mod host;
+mod inquiries;
 mod meetings;
 mod mortality;
+mod node_processes;
 mod pending;
+mod queries;
 mod question;
 mod remote;
 mod requests;
@@ -43,6 +46,7 @@ pub use self::action::Action;
 use self::collectives::Waiter;
 use self::data::{Wait, Wanted};
 use self::host::Asked;
+use self::inquiries::Inquiry;
 use self::pending::Pending;
 use self::question::DataQuestion;
 use self::remote::Asking;
@@ -109,6 +113,8 @@ pub struct Server {
     withheld: Withheld,
     /// Questions to the host that are not answered yet.
     asked: HashMap<Ticket, Asked>,
+    /// Requests that wait for answers of several nodes.
+    inquiries: HashMap<Ticket, Inquiry>,
     next_ticket: u64,
     /// Number of groups that got a context id here.
     contexts: u64,
@@ -417,7 +423,10 @@ impl Server {
         let in_collective = || {
             self.collectives.iter().find_map(|gathering| {
                 let is_missed = |seat: Seat| !self.jobs[seat.job.0].can_do_without(seat.local);
-                let (gone, present) = gathering.deserter(|seat| self.rank(seat).is_gone() && is_missed(seat))?;
+                let (present, _) = gathering.split()?;
+                let lives = present.into_iter().map(|seat| self.rank(seat).lives).max()?;
+                let (gone, present) =
+                    gathering.deserter(|seat| self.rank(seat).is_gone_for(lives) && is_missed(seat))?;
                 let waiting = present.into_iter().map(|seat| self.rank(seat).rank).collect();
                 Some((gone.job, EndReason::LeftFence { rank: self.rank(gone).rank, waiting }))
             })

@@ -8,7 +8,9 @@ use std::time::Duration;
 use async_trait::async_trait;
 use bytes::{BufMut, Bytes, BytesMut};
 use pmi_core::ids::{JobId, NodeIndex, Rank};
-use pmi_core::services::{Lifetime, MeetError, Meeting, Met, NameError, Services, SpawnError, SpawnRequest};
+use pmi_core::services::{
+    JobProcesses, Lifetime, MeetError, Meeting, Met, NameError, Services, SignalError, SpawnError, SpawnRequest,
+};
 
 use crate::wire::Encoding;
 use crate::wire::reader::{Proc, Reader};
@@ -61,6 +63,15 @@ pub enum Call {
     Spawn(SpawnRequest),
     /// Comes to a collective with ranks of other launches.
     Meet(Meeting),
+    /// Looks at the processes of the job on this node.
+    Look,
+    /// Sends a signal to ranks of the job on this node.
+    Signal {
+        /// The ranks.
+        ranks: Vec<Rank>,
+        /// Number of the signal.
+        signal: i32,
+    },
 }
 
 /// The host's answer to a [`Call`].
@@ -75,6 +86,10 @@ pub enum Answer {
     Spawned(Result<JobId, SpawnError>),
     /// To a meeting.
     Met(Result<Met, MeetError>),
+    /// To a look at processes.
+    Seen(JobProcesses),
+    /// To a signal.
+    Signalled(Result<(), SignalError>),
 }
 
 /// A published value as the host carries it: who published it, and the value as it was encoded.
@@ -117,6 +132,8 @@ impl Call {
             Self::Unpublish { names } => Answer::Named(unpublish(services, rank, names).await),
             Self::Spawn(request) => Answer::Spawned(services.spawn(rank, request).await),
             Self::Meet(meeting) => Answer::Met(services.meet(meeting).await),
+            Self::Look => Answer::Seen(services.processes().await),
+            Self::Signal { ranks, signal } => Answer::Signalled(services.signal(ranks, signal).await),
         }
     }
 }

@@ -6,7 +6,7 @@ use pmix_core::wire::WireError;
 use pmix_core::wire::frame::{Frame, FrameBuffer, message};
 use pmix_core::wire::handshake::Handshake;
 use pmix_core::wire::reader::{DEPTH_MAX, Proc, Reader};
-use pmix_core::wire::request::{App, Request, command};
+use pmix_core::wire::request::{App, Query, Request, command};
 use pmix_core::wire::types;
 use pmix_core::wire::value::{Info, Value};
 use pmix_core::wire::writer::Writer;
@@ -227,6 +227,23 @@ proptest! {
             write_infos(out, &directives);
         };
         survives(command::JOB_CONTROL, control, &Request::JobControl { targets: procs, infos })?;
+    }
+
+    #[test]
+    fn queries_survive(keys in prop::collection::vec(name(), 0..4), directives in infos()) {
+        let names: Vec<_> = keys.iter().map(Vec::as_slice).collect();
+        let query = Query { keys: names.clone(), qualifiers: directives.iter().map(info).collect() };
+        let write = |out: &mut Writer| {
+            out.count(2);
+            out.group(2);
+            for _ in 0..2 {
+                out.i32(names.len() as i32);
+                names.iter().for_each(|name| out.text(Some(name)));
+                out.size(directives.len() as u64);
+                directives.iter().for_each(|directive| out.info(&info(directive)));
+            }
+        };
+        survives(command::QUERY, write, &Request::Query(vec![query.clone(), query]))?;
     }
 
     #[test]

@@ -21,6 +21,7 @@ mod machine;
 pub mod numbered;
 pub mod placed;
 pub mod plan;
+pub mod process_set;
 pub mod random;
 pub mod rank_ranges;
 pub mod rank_values;

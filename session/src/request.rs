@@ -243,6 +243,7 @@ mod tests {
             directory: "/".into(),
             set: Vec::new(),
             remove: Vec::new(),
+            process_set: None,
         };
         ProgramRequest { app, ranks: NonZeroU32::new(ranks) }
     }

@@ -46,7 +46,7 @@ use self::node_facts::NodeFacts;
 use self::observe::Programs;
 use self::pump::Pump;
 use self::servers::{Died, RankCalls, Servers};
-use self::services::{SpawnCall, SpawnReply};
+use self::services::{SessionCall, SpawnCall, SpawnReply};
 use self::start::{ProcessNews, Processes, Start, Streams};
 use self::stdin::StdinFeed;
 use self::sweep::Leftovers;
@@ -66,8 +66,8 @@ const OUTBOX_MAX: usize = 256;
 /// Largest number of texts that ranks wrote through their server and that wait to be passed on; more are lost.
 const TEXTS_MAX: usize = 256;
 
-/// Largest number of spawns that wait to be looked at.
-const SPAWNS_MAX: usize = 16;
+/// Largest number of calls of servers that wait to be looked at.
+const CALLS_MAX: usize = 16;
 
 /// Longest time without a look at the clock.
 const IDLE: Duration = Duration::from_secs(3600);
@@ -118,7 +118,7 @@ struct Inputs {
     starts: mpsc::UnboundedReceiver<Start>,
     exits: mpsc::UnboundedReceiver<(SlotId, RankExit)>,
     texts: mpsc::Receiver<Said>,
-    spawns: mpsc::Receiver<SpawnCall>,
+    calls: mpsc::Receiver<SessionCall>,
     /// As many wait there as there are ranks, at most.
     deaths: mpsc::UnboundedReceiver<Died>,
 }
@@ -161,8 +161,8 @@ enum SessionInput {
     EndReason(JobNumber, EndReason),
     /// A server says that a rank of this node has died, and that the others go on without it.
     Died(Died),
-    /// A rank wants a new job.
-    Spawn(SpawnCall),
+    /// A server wants something of the session.
+    Call(SessionCall),
     /// A rank wrote something through its server.
     Text(Said),
     /// The launch wants something; `None` when it is gone.
@@ -186,10 +186,10 @@ impl Runner {
         let (starts, started) = mpsc::unbounded_channel();
         let (exits, exited) = mpsc::unbounded_channel();
         let (texts, written) = mpsc::channel(TEXTS_MAX);
-        let (spawns, wanted) = mpsc::channel(SPAWNS_MAX);
+        let (session, wanted) = mpsc::channel(CALLS_MAX);
         let (deaths, died) = mpsc::unbounded_channel();
         let (nodes, host) = (Arc::clone(&io.nodes), Arc::clone(&io.services));
-        let calls = RankCalls { texts, spawns, deaths };
+        let calls = RankCalls { texts, session, deaths };
         Self {
             machine: SessionMachine::new(Arc::clone(&spec), Instant::now().into_std()),
             servers: Servers::new(Arc::clone(&spec), nodes, host, calls, io.trace.take()),
@@ -199,7 +199,7 @@ impl Runner {
             programs: Vec::new(),
             spawns: OpenSpawns::default(),
             news: ProcessNews { starts, exits },
-            inputs: Inputs { starts: started, exits: exited, texts: written, spawns: wanted, deaths: died },
+            inputs: Inputs { starts: started, exits: exited, texts: written, calls: wanted, deaths: died },
             outputs: Outputs { pumps: JoinSet::new(), stop: watch::Sender::new(false) },
             stdin: StdinFeed::default(),
             looks: JoinSet::new(),
@@ -220,7 +220,7 @@ impl Runner {
             Some(start) = self.inputs.starts.recv() => SessionInput::Start(start),
             (job, reason) = self.servers.end_reason() => SessionInput::EndReason(job, reason),
             Some(died) = self.inputs.deaths.recv() => SessionInput::Died(died),
-            Some(call) = self.inputs.spawns.recv() => SessionInput::Spawn(call),
+            Some(call) = self.inputs.calls.recv() => SessionInput::Call(call),
             Some(text) = self.inputs.texts.recv(), if self.outbox.len() < OUTBOX_MAX => SessionInput::Text(text),
             control = self.io.control.recv(), if self.control == ControlState::Open => SessionInput::Control(control),
             Some((slot, exit)) = self.inputs.exits.recv() => SessionInput::Exit(slot, exit),
@@ -248,7 +248,7 @@ impl Runner {
                 self.machine.on_end_reason(job, reason, &unreported, now);
             }
             SessionInput::Died(died) => self.on_died(died),
-            SessionInput::Spawn(call) => self.on_spawn_call(call),
+            SessionInput::Call(call) => self.on_call(call),
             SessionInput::Text(text) => self.on_text(text),
             SessionInput::Control(Some(Control::Question { question, reply })) => {
                 self.servers.answer(&question, reply);
@@ -379,6 +379,17 @@ impl Runner {
             let texts = call_stacks(&running, until);
             (look, ranks.iter().zip(texts).filter_map(|((slot, _), text)| Some((*slot, text?))).collect())
         });
+    }
+
+    fn on_call(&mut self, call: SessionCall) {
+        // Who asked may be gone.
+        match call {
+            SessionCall::Spawn(call) => self.on_spawn_call(call),
+            SessionCall::Look { job, reply } => drop(reply.send(self.processes_of(job))),
+            SessionCall::Signal { job, ranks, signal, reply } => {
+                drop(reply.send(self.signal_ranks(job, &ranks, signal)));
+            }
+        }
     }
 
     fn on_spawn_call(&mut self, call: SpawnCall) {

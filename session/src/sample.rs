@@ -39,5 +39,6 @@ pub(crate) fn app(program: &str) -> AppSpec {
         directory: Path::new("/work").to_owned(),
         set: Vec::new(),
         remove: Vec::new(),
+        process_set: None,
     }
 }

@@ -249,6 +249,7 @@ fn app_spec(app: &SpawnApp, directory: &Path) -> AppSpec {
         directory: chosen.map_or_else(|| directory.to_owned(), |path| directory.join(PathBuf::from(own(path)))),
         set: hints::variables(app).into_iter().chain(set).collect(),
         remove: Vec::new(),
+        process_set: hints::process_set(app),
     }
 }
 

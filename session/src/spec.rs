@@ -11,6 +11,7 @@ use std::path::PathBuf;
 use pmi_core::ids::{NodeIndex, Rank};
 use pmi_core::job::Job;
 
+use crate::process_set::ProcessSetName;
 use crate::random;
 use crate::settings::LaunchSettings;
 
@@ -123,6 +124,8 @@ pub struct AppSpec {
     pub set: Vec<(OsString, OsString)>,
     /// Names of variables to take out of the session's environment; `*` at the end stands for any rest.
     pub remove: Vec<String>,
+    /// Name that its ranks have together.
+    pub process_set: Option<ProcessSetName>,
 }
 
 impl AppSpec {

@@ -24,6 +24,7 @@ fn spec() -> proto::LaunchSpec {
         directory: "/work".into(),
         set: vec![variable("A", "1")],
         remove: vec!["B*".to_owned()],
+        process_set: "app://ocean".to_owned(),
     };
     let block = |first_node, nodes, ranks_per_node| proto::Block { first_node, nodes, ranks_per_node };
     proto::LaunchSpec {

@@ -148,6 +148,7 @@ impl Scenario {
                 directory: "/".into(),
                 set: Vec::new(),
                 remove: Vec::new(),
+                process_set: None,
             }],
             settings: LaunchSettings { timeouts, failed_ranks: self.failed_ranks, ..LaunchSettings::default() },
         }

@@ -36,8 +36,14 @@ fn hosts(lines: &[(&str, u32)], distribution: Option<Distribution>) -> Placement
 
 /// Programs with so many ranks; 0 is for one that was not given a number.
 fn programs(ranks: &[u32]) -> Programs {
-    let app =
-        AppSpec { program: "app".into(), args: Vec::new(), directory: "/".into(), set: Vec::new(), remove: Vec::new() };
+    let app = AppSpec {
+        program: "app".into(),
+        args: Vec::new(),
+        directory: "/".into(),
+        set: Vec::new(),
+        remove: Vec::new(),
+        process_set: None,
+    };
     let program = |&ranks: &u32| ProgramRequest { app: app.clone(), ranks: NonZeroU32::new(ranks) };
     Programs::new(ranks.iter().map(program).collect()).unwrap()
 }

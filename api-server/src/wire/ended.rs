@@ -72,7 +72,7 @@ fn placement_of(spec: &proto::LaunchSpec) -> proto::LaunchSpec {
     spec.addresses.clear();
     spec.job.iter_mut().for_each(|job| job.preput.clear());
     for app in &mut spec.apps {
-        (app.args, app.set, app.remove) = Default::default();
+        (app.args, app.set, app.remove, app.process_set) = Default::default();
     }
     spec
 }
@@ -163,6 +163,7 @@ mod tests {
             directory: "/".into(),
             set: vec![variable()],
             remove: vec![megabyte()],
+            process_set: megabyte(),
         };
         let spec = LaunchSpec { apps: vec![app], environment: vec![variable()], ..LaunchSpec::default() };
         let failed = (0..1 << 20).map(|rank| exit(rank, (rank % 200) as i32)).collect::<Vec<_>>();

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use clap::builder::{FalseyValueParser, OsStringValueParser, TypedValueParser};
 use clap::{ArgGroup, Args, ValueEnum};
+use lattice_session::process_set::ProcessSetName;
 use lattice_session::template::Template;
 use rank_spawner::CpuBind;
 
@@ -110,6 +111,10 @@ pub struct ProgramArgs {
     /// cluster they must be at the same place on all nodes (`lattice pmi library`).
     #[arg(long)]
     pub pmi_library: bool,
+    /// Call the ranks of the program NAME together: MPI sessions find a process set app://NAME, or NAME if that is a URI. Programs of one
+    /// name are one set.
+    #[arg(long, value_name = "NAME")]
+    pub pset: Option<ProcessSetName>,
     /// Start them in DIR.
     #[arg(short = 'D', long, aliases = ["wdir", "wd", "cwd"], value_name = "DIR")]
     pub chdir: Option<PathBuf>,

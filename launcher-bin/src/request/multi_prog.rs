@@ -253,6 +253,7 @@ mod tests {
             directory: "/".into(),
             set: Vec::new(),
             remove: Vec::new(),
+            process_set: None,
         };
         let request = ProgramRequest { app, ranks: ranks.and_then(NonZeroU32::new) };
         let words = |app: &AppSpec| {

@@ -367,6 +367,9 @@ pub struct AppSpec {
     pub set: ::prost::alloc::vec::Vec<Variable>,
     #[prost(string, repeated, tag = "5")]
     pub remove: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    /// Name that the program's ranks have together; empty for none.
+    #[prost(string, tag = "6")]
+    pub process_set: ::prost::alloc::string::String,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Variable {

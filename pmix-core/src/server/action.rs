@@ -42,7 +42,7 @@ pub enum Action {
     Call {
         /// Name of the question.
         ticket: Ticket,
-        /// Job of the rank.
+        /// Job that is asked about: that of the rank, but in looks and signals.
         job: JobIndex,
         /// Rank that asks.
         rank: Rank,

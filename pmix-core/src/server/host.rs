@@ -4,9 +4,10 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use pmi_core::fence::FenceId;
-use pmi_core::services::{Lifetime, NameError, SpawnApp, SpawnRequest};
+use pmi_core::services::{JobProcesses, Lifetime, NameError, SignalError, SpawnApp, SpawnRequest};
 
 use super::{Action, Address, Server, Ticket};
+use crate::namespace::JobIndex;
 use crate::services::{Answer, Call, Published};
 use crate::wire::reader::Proc;
 use crate::wire::reply::Encoded;
@@ -22,6 +23,14 @@ pub(super) enum Asked {
     Rank(Address),
     /// The ranks of a collective with other launches.
     Meeting(FenceId),
+    /// A query of a rank, about processes of a job here.
+    Look { inquiry: Ticket, job: JobIndex },
+    /// A rank that signals others.
+    Signal { inquiry: Ticket },
+    /// A server of another node that asks for the processes of a job here.
+    PeerLook { ticket: Ticket, job: JobIndex },
+    /// A server of another node that wants ranks here signalled.
+    PeerSignal { ticket: Ticket },
 }
 
 /// A look-up that waits without a limit of its own; the launch's end ends it.
@@ -90,9 +99,20 @@ impl Server {
 
     /// The host answered an [`Action::Call`].
     pub fn handle_answer(&mut self, ticket: Ticket, answer: &Answer) {
+        let nothing = JobProcesses::default();
+        let seen = || if let Answer::Seen(seen) = answer { seen } else { &nothing };
+        let signalled =
+            || if let Answer::Signalled(result) = answer { signal_status(result) } else { status::COMM_FAILURE };
         match self.asked.remove(&ticket) {
             Some(Asked::Rank(address)) => self.answer_rank(address, answer),
             Some(Asked::Meeting(id)) => self.end_meeting(&id, answer),
+            Some(Asked::Look { inquiry, job }) => self.on_look(inquiry, job, seen()),
+            Some(Asked::Signal { inquiry }) => self.on_signalled(inquiry, signalled()),
+            Some(Asked::PeerLook { ticket, job }) => {
+                let processes = self.node_processes(job, seen());
+                self.reply_to_peer(ticket, processes.encode());
+            }
+            Some(Asked::PeerSignal { ticket }) => self.reply_to_peer(ticket, signalled().to_be_bytes().to_vec()),
             None => {}
         }
     }
@@ -124,8 +144,8 @@ impl Server {
                 tracing::warn!("a spawn of rank {rank} failed: {error}");
                 self.answer(address, status::JOB_FAILED_TO_LAUNCH);
             }
-            // No rank asks for a meeting by itself.
-            Answer::Met(_) => self.answer(address, status::COMM_FAILURE),
+            // No rank asks for these by itself.
+            Answer::Met(_) | Answer::Seen(_) | Answer::Signalled(_) => self.answer(address, status::COMM_FAILURE),
         }
     }
 }
@@ -135,7 +155,7 @@ impl Call {
     fn size(&self) -> usize {
         match self {
             Self::Publish { values, .. } => values.iter().map(|(name, value)| name.len() + value.len()).sum(),
-            Self::Lookup { .. } | Self::Unpublish { .. } | Self::Spawn(_) | Self::Meet(_) => 0,
+            _ => 0,
         }
     }
 }
@@ -178,4 +198,13 @@ fn spawn_app(app: &App<'_>, job: &[Info<'_>]) -> SpawnApp {
         }
     }
     spawned
+}
+
+/// Status by which a signal's fate is told.
+fn signal_status(result: &Result<(), SignalError>) -> i32 {
+    match result {
+        Ok(()) => status::SUCCESS,
+        Err(SignalError::NoSuchSignal { .. }) => status::BAD_PARAM,
+        Err(_) => status::NOT_SUPPORTED,
+    }
 }

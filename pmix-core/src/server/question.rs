@@ -5,6 +5,8 @@
 //! 1  all of a node      namespace
 //! 2  spread             epoch: 8 bytes; name of the collective
 //! 3  wish to spread     the same
+//! 4  processes          namespace
+//! 5  signal             its number, number of ranks, ranks: 4 bytes each; namespace
 //! ```
 
 use std::sync::Arc;
@@ -17,6 +19,8 @@ const DATA: u8 = 0;
 const ALL_OF: u8 = 1;
 const SPREAD: u8 = 2;
 const WISH: u8 = 3;
+const PROCESSES: u8 = 4;
+const SIGNAL: u8 = 5;
 
 /// A question of another node's server, or to one.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -29,6 +33,10 @@ pub(super) enum Question {
     Spread { name: Arc<str>, epoch: Epoch },
     /// Not asked but told, from node to node up to the first one, which decides: a node wants that spread.
     Wish { name: Arc<str>, epoch: Epoch },
+    /// The processes of a job on the node.
+    Processes { namespace: Bytes },
+    /// Not asked but told: ranks of a job on the node are to be signalled.
+    Signal { namespace: Bytes, signal: i32, ranks: Vec<Rank> },
 }
 
 /// A question about one rank.
@@ -49,6 +57,15 @@ impl Question {
             Self::AllOf { namespace } => [&[ALL_OF], &namespace[..]].concat().into(),
             Self::Spread { name, epoch } => encode_round(SPREAD, name, *epoch),
             Self::Wish { name, epoch } => encode_round(WISH, name, *epoch),
+            Self::Processes { namespace } => [&[PROCESSES], &namespace[..]].concat().into(),
+            Self::Signal { namespace, signal, ranks } => {
+                let mut bytes = vec![SIGNAL];
+                bytes.extend(signal.to_be_bytes());
+                bytes.extend((ranks.len() as u32).to_be_bytes());
+                bytes.extend(ranks.iter().flat_map(|rank| rank.0.to_be_bytes()));
+                bytes.extend_from_slice(namespace);
+                bytes.into()
+            }
         }
     }
 
@@ -61,6 +78,8 @@ impl Question {
             ALL_OF => Some(Self::AllOf { namespace: rest }),
             SPREAD => decode_round(&rest).map(|(name, epoch)| Self::Spread { name, epoch }),
             WISH => decode_round(&rest).map(|(name, epoch)| Self::Wish { name, epoch }),
+            PROCESSES => Some(Self::Processes { namespace: rest }),
+            SIGNAL => decode_signal(&rest),
             _ => None,
         }
     }
@@ -73,6 +92,19 @@ fn encode_round(kind: u8, name: &str, epoch: Epoch) -> Bytes {
 fn decode_round(bytes: &[u8]) -> Option<(Arc<str>, Epoch)> {
     let (epoch, name) = bytes.split_first_chunk()?;
     Some((str::from_utf8(name).ok()?.into(), Epoch(u64::from_be_bytes(*epoch))))
+}
+
+fn decode_signal(bytes: &Bytes) -> Option<Question> {
+    let (signal, rest) = bytes.split_first_chunk()?;
+    let (count, rest) = rest.split_first_chunk()?;
+    let length = (u32::from_be_bytes(*count) as usize).checked_mul(size_of::<u32>())?;
+    let (ranks, namespace) = rest.split_at_checked(length)?;
+    let (ranks, _) = ranks.as_chunks();
+    Some(Question::Signal {
+        namespace: bytes.slice_ref(namespace),
+        signal: i32::from_be_bytes(*signal),
+        ranks: ranks.iter().map(|rank| Rank(u32::from_be_bytes(*rank))).collect(),
+    })
 }
 
 impl DataQuestion {
@@ -116,6 +148,8 @@ mod tests {
             Question::AllOf { namespace: Bytes::from_static(b"job.secret") },
             Question::Spread { name: "fence job.secret".into(), epoch: Epoch(1 << 40) },
             Question::Wish { name: "fence job.secret".into(), epoch: Epoch(7) },
+            Question::Processes { namespace: Bytes::from_static(b"job.secret") },
+            Question::Signal { namespace: Bytes::from_static(b"job"), signal: 19, ranks: vec![Rank(3), Rank(70_000)] },
         ];
         for question in questions {
             assert_eq!(Question::decode(&question.encode()), Some(question));
@@ -127,7 +161,8 @@ mod tests {
             b"\0\0\0\0\0\0\0\0\0no end",
             b"\x02\0",
             b"\x02\0\0\0\0\0\0\0\0\xff",
-            b"\x04",
+            b"\x05\0\0\0\x09\0\0\0\x02\0\0\0\0job",
+            b"\x06",
         ] {
             assert_eq!(Question::decode(&Bytes::from_static(bad)), None, "{bad:?}");
         }

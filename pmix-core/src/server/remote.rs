@@ -14,6 +14,7 @@ use pmi_core::ids::{NodeIndex, Rank};
 use pmi_core::segment::Segment;
 
 use super::data::Wanted;
+use super::node_processes::NodeProcesses;
 use super::question::{DataQuestion, Question};
 use super::{Action, Server, Ticket};
 use crate::namespace::{JobIndex, RankData, Seat, Stored};
@@ -31,6 +32,10 @@ pub(super) enum Asking {
     Withheld { job: JobIndex, node: NodeIndex },
     /// A spread, or the wish for one: the answer means nothing.
     Spread,
+    /// Processes for a query of a rank.
+    Look { inquiry: Ticket, job: JobIndex, node: NodeIndex },
+    /// A signal that a rank sends others.
+    Signal { inquiry: Ticket },
 }
 
 impl Server {
@@ -62,6 +67,14 @@ impl Server {
         match self.asking.remove(&ticket) {
             Some(Asking::Value(wanted)) => self.on_value(&wanted, answer),
             Some(Asking::Withheld { job, node }) => self.on_fetched(job, node, answer.and_then(decode_segment)),
+            Some(Asking::Look { inquiry, job, node }) => {
+                let processes = answer.and_then(|answer| NodeProcesses::decode(answer));
+                self.on_processes(inquiry, job, node, processes);
+            }
+            Some(Asking::Signal { inquiry }) => {
+                let answer = answer.and_then(|answer| answer.first_chunk()).copied();
+                self.on_signalled(inquiry, answer.map_or(status::COMM_FAILURE, i32::from_be_bytes));
+            }
             Some(Asking::Spread) | None => {}
         }
     }
@@ -93,6 +106,10 @@ impl Server {
             Some(Question::Wish { name, epoch }) => {
                 self.reply_to_peer(ticket, status::SUCCESS.to_be_bytes().to_vec());
                 self.on_wish(&name, epoch);
+            }
+            Some(Question::Processes { namespace }) => self.on_processes_question(ticket, &namespace),
+            Some(Question::Signal { namespace, signal, ranks }) => {
+                self.on_signal_question(ticket, &namespace, signal, ranks);
             }
             None => self.reply_to_peer(ticket, status::BAD_PARAM.to_be_bytes().to_vec()),
         }
@@ -156,7 +173,7 @@ impl Server {
         }
     }
 
-    fn reply_to_peer(&mut self, ticket: Ticket, answer: Vec<u8>) {
+    pub(super) fn reply_to_peer(&mut self, ticket: Ticket, answer: Vec<u8>) {
         self.actions.push_back(Action::Reply { ticket, answer: answer.into() });
     }
 

@@ -7,6 +7,7 @@ use pmi_core::Phase;
 use pmi_core::connections::ConnectionId;
 use pmi_core::report::{EndReason, Sender};
 
+use super::inquiries::signal_wanted;
 use super::{Action, Address, Client, Server};
 use crate::clean_up::CleanUp;
 use crate::namespace::Seat;
@@ -70,8 +71,7 @@ impl Server {
             }
             Request::Log(infos) => self.log(address, &infos),
             Request::JobControl { targets, infos } => self.control(address, &targets, &infos),
-            // Nothing that is asked for is known here: there are no tools, no queues, and the sets that MPI has built in.
-            Request::Query => self.answer(address, status::NOT_SUPPORTED),
+            Request::Query(queries) => self.query(address, &queries, payload),
             Request::Unsupported(code) => self.refuse(address, seat, code),
         }
     }
@@ -127,9 +127,12 @@ impl Server {
         self.answer(address, if said { status::SUCCESS } else { status::NOT_SUPPORTED });
     }
 
-    /// Registers what is to be removed at the end; nothing else of a job is controlled this way.
+    /// Sends a signal, or registers what is to be removed at the end; nothing else of a job is controlled this way.
     fn control(&mut self, address: Address, targets: &[Proc<'_>], infos: &[Info<'_>]) {
         let seat = address.identity.seat;
+        if let Some(signal) = signal_wanted(infos) {
+            return self.signal(address, targets, signal);
+        }
         let Some(clean_up) = CleanUp::from_infos(infos) else {
             return self.answer(address, status::NOT_SUPPORTED);
         };

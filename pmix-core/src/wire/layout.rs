@@ -19,6 +19,7 @@ enum Part {
     Size,
     Int,
     Uint,
+    Pid,
     Text,
     /// Bytes behind their length.
     Bytes,
@@ -45,7 +46,8 @@ fn parts(code: u16) -> Result<&'static [Part], WireError> {
         types::STRING | types::FLOAT | types::DOUBLE | types::NAMESPACE => &[Text],
         types::SIZE => &[Size],
         types::INT => &[Int],
-        types::UINT | types::PID => &[Uint],
+        types::UINT => &[Uint],
+        types::PID => &[Pid],
         types::INT16 => &[I16],
         types::INT32 | types::STATUS => &[I32],
         types::INT64 => &[I64],
@@ -60,7 +62,7 @@ fn parts(code: u16) -> Result<&'static [Part], WireError> {
         types::PDATA => &[Text, U32, Text, Value],
         types::KVAL => &[Text, Value],
         types::BYTE_OBJECT | types::COMPRESSED_STRING | types::COMPRESSED_BYTE_OBJECT | types::DATA_BUFFER => &[Bytes],
-        types::PROC_INFO => &[Text, U32, Text, Text, Uint, Byte],
+        types::PROC_INFO => &[Text, U32, Text, Text, Pid, Byte],
         types::DATA_ARRAY => &[Array],
         types::QUERY => &[Texts, Sized(types::INFO)],
         types::ENVAR => &[Text, Text, Byte],
@@ -114,6 +116,7 @@ impl<'a> Reader<'a> {
             Part::I32 => number!(i32),
             Part::I64 => number!(i64),
             Part::Size => number!(size),
+            Part::Pid => number!(pid),
             Part::Text => number!(text),
             Part::Bytes => {
                 let bytes = self.byte_object()?;

@@ -3,7 +3,7 @@
 //! Lengths and counts are held against the bytes that are left before anything is made of them.
 
 use super::cursor::Cursor;
-use super::{Encoding, WireError, fixed, flex};
+use super::{Encoding, WireError, fixed, flex, types};
 
 /// Depth to which values may nest: arrays of infos of arrays.
 pub const DEPTH_MAX: usize = 16;
@@ -106,7 +106,19 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// An `unsigned int` or a `pid_t`.
+    /// The number of a process, behind the code of its type, in either encoding.
+    pub fn pid(&mut self) -> Result<u32, WireError> {
+        match self.u16()? {
+            types::UINT32 => self.u32(),
+            types::INT32 => {
+                let number = self.i32()?;
+                u32::try_from(number).map_err(|_| out_of_range("the number of a process", number.into()))
+            }
+            found => Err(WireError::WrongType { what: "the number of a process", found }),
+        }
+    }
+
+    /// An `unsigned int`.
     pub fn uint(&mut self) -> Result<u64, WireError> {
         self.size()
     }
@@ -171,7 +183,7 @@ impl<'a> Reader<'a> {
     }
 
     /// A count of items that take a byte each, at least.
-    pub(super) fn checked_count(&self, count: i64) -> Result<usize, WireError> {
+    pub(crate) fn checked_count(&self, count: i64) -> Result<usize, WireError> {
         let left = self.cursor.rest().len();
         match usize::try_from(count) {
             Ok(count) if count <= left => Ok(count),

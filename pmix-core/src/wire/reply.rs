@@ -35,6 +35,16 @@ pub fn objects<'a>(encoding: Encoding, objects: impl IntoIterator<Item = &'a [u8
     reply.into_bytes()
 }
 
+/// A status, then so many infos, which are encoded already.
+pub fn infos(encoding: Encoding, status: i32, count: usize, infos: &Writer) -> Vec<u8> {
+    let mut reply = Writer::new(encoding);
+    reply.status(status);
+    reply.count(count);
+    reply.group(count);
+    reply.raw(infos.as_bytes());
+    reply.into_bytes()
+}
+
 /// Begin of a reply to REQ; the job's facts follow. Clients want their own encoding's name back.
 pub fn job_heading(encoding: Encoding, namespace: &[u8], module: &str) -> Vec<u8> {
     let mut heading = namespace_heading(encoding, namespace);

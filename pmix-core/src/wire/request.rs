@@ -104,9 +104,18 @@ pub enum Request<'a> {
         name: &'a [u8],
     },
     /// Questions about this server and its jobs.
-    Query,
+    Query(Vec<Query<'a>>),
     /// A command that is not served.
     Unsupported(u8),
+}
+
+/// Keys that a client asks about, and what they are about.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Query<'a> {
+    /// The keys.
+    pub keys: Vec<&'a [u8]>,
+    /// The job, the process or the set that is meant, and so on.
+    pub qualifiers: Vec<Info<'a>>,
 }
 
 /// Values that a client commits for one scope.
@@ -282,7 +291,7 @@ impl<'a> Request<'a> {
                 Self::GroupConstruct { name, procs: members(reader)?, infos: reader.counted_infos()? }
             }
             command::GROUP_DESTRUCT => Self::GroupDestruct { name: name(reader)? },
-            command::QUERY => Self::Query,
+            command::QUERY => Self::Query(queries(reader)?),
             other => Self::Unsupported(other),
         })
     }
@@ -363,6 +372,17 @@ fn get<'a>(reader: &mut Reader<'a>) -> Result<Request<'a>, WireError> {
     Ok(Request::Get { proc: Proc { namespace, rank }, infos, key })
 }
 
+fn queries<'a>(reader: &mut Reader<'a>) -> Result<Vec<Query<'a>>, WireError> {
+    let count = reader.count()?;
+    reader.group_of(count)?;
+    let query = |_| {
+        let count = reader.i32()?;
+        let keys = texts(reader, count.into())?;
+        Ok(Query { keys, qualifiers: sized_infos(reader)? })
+    };
+    (0..count).map(query).collect()
+}
+
 fn apps<'a>(reader: &mut Reader<'a>) -> Result<Vec<App<'a>>, WireError> {
     let count = reader.count()?;
     reader.group_of(count)?;
@@ -378,10 +398,14 @@ fn app<'a>(reader: &mut Reader<'a>) -> Result<App<'a>, WireError> {
     let directory = reader.text()?;
     let ranks = reader.int()?;
     let ranks = u32::try_from(ranks).map_err(|_| WireError::Range { what: "the number of ranks", found: ranks })?;
+    Ok(App { program, arguments, variables, directory, ranks, infos: sized_infos(reader)? })
+}
+
+/// Infos behind their number.
+fn sized_infos<'a>(reader: &mut Reader<'a>) -> Result<Vec<Info<'a>>, WireError> {
     let count = reader.size()?;
     let count = reader.checked_count(i64::try_from(count).unwrap_or(i64::MAX))?;
-    let infos = (0..count).map(|_| reader.info()).collect::<Result<_, _>>()?;
-    Ok(App { program, arguments, variables, directory, ranks, infos })
+    (0..count).map(|_| reader.info()).collect()
 }
 
 fn texts<'a>(reader: &mut Reader<'a>, count: i64) -> Result<Vec<&'a [u8]>, WireError> {

@@ -18,6 +18,8 @@ pub const NOT_FOUND: i32 = -46;
 pub const NOT_SUPPORTED: i32 = -47;
 /// The host could not be asked.
 pub const COMM_FAILURE: i32 = -49;
+/// Some of what was asked for is there.
+pub const PARTIAL_SUCCESS: i32 = -52;
 /// The name is published already.
 pub const DUPLICATE_KEY: i32 = -53;
 /// A connection broke without a word.

@@ -74,3 +74,10 @@ pub const PERSIST_FIRST_READ: u8 = 1;
 
 /// An info that qualifies the value before it.
 pub const INFO_QUALIFIER: u32 = 8;
+
+/// The states of a process.
+pub const PROC_STATE_RUNNING: u8 = 5;
+pub const PROC_STATE_CONNECTED: u8 = 6;
+pub const PROC_STATE_TERMINATED: u8 = 20;
+pub const PROC_STATE_ABORTED_BY_SIG: u8 = 54;
+pub const PROC_STATE_TERM_NON_ZERO: u8 = 62;

@@ -87,7 +87,13 @@ impl Writer {
         }
     }
 
-    /// An `unsigned int` or a `pid_t`, of 32 bits.
+    /// The number of a process, behind the code of its type, in either encoding.
+    pub fn pid(&mut self, number: u32) {
+        self.u16(types::UINT32);
+        self.u32(number);
+    }
+
+    /// An `unsigned int` of 32 bits.
     pub fn uint(&mut self, number: u32) {
         match self.encoding {
             Encoding::Fixed => fixed::write_typed(&mut self.bytes, types::UINT32, number.into()),

@@ -70,8 +70,16 @@ fn the_topology_of_the_node_is_told_to_those_who_ask() {
         let here = NodeFacts { topology: Some(topology.clone().into()), places: Vec::new() };
         let (name, hosts) = ("job".to_owned(), vec!["n0".to_owned()]);
         let mut world = World::new(1, &[1]);
-        let node =
-            world.add_job(Namespace { name, job, node: NodeIndex(0), hosts, directory: None, parent: None, here });
+        let node = world.add_job(Namespace {
+            name,
+            job,
+            node: NodeIndex(0),
+            hosts,
+            directory: None,
+            parent: None,
+            here,
+            sets: Vec::new(),
+        });
         let client = world.join(node, "job", 0, encoding).unwrap();
         get(&mut world, client, "job", types::RANK_WILDCARD, "pmix.hwlocxml2", true);
         let (status, objects) = world.status(client).unwrap();

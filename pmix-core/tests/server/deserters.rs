@@ -49,6 +49,8 @@ fn end_of(reason: &EndReason) -> End {
 #[derive(Clone, Copy, Debug)]
 struct Rank {
     phase: Phase,
+    /// Number of times that it has joined.
+    lives: u32,
     exited: bool,
     waits: bool,
 }
@@ -63,8 +65,10 @@ fn expected_end(ranks: &[Rank; RANKS]) -> Option<End> {
     if let Some(rank) = silent.filter(|_| ranks.iter().any(|rank| rank.phase != Phase::Silent)) {
         return Some(End::BeforeInit(rank));
     }
-    let gone = first(|rank| !rank.waits && (rank.exited || rank.phase == Phase::Finalized));
-    gone.filter(|_| ranks.iter().any(|rank| rank.waits)).map(End::Fence)
+    // One that has finalized may come back, as one that waits has.
+    let lives = ranks.iter().filter(|rank| rank.waits).map(|rank| rank.lives).max()?;
+    let is_gone = |rank: &Rank| rank.exited || (rank.phase == Phase::Finalized && rank.lives >= lives);
+    ranks.iter().position(|rank| !rank.waits && is_gone(rank)).map(End::Fence)
 }
 
 proptest! {
@@ -74,7 +78,7 @@ proptest! {
     fn the_launch_ends_when_a_rank_is_waited_for_in_vain_and_only_then(operations in prop::collection::vec(operation(), 0..40)) {
         let mut world = World::new(1, &[RANKS as u32]);
         let mut clients: [Option<Client>; RANKS] = [None; RANKS];
-        let mut ranks = [Rank { phase: Phase::Silent, exited: false, waits: false }; RANKS];
+        let mut ranks = [Rank { phase: Phase::Silent, lives: 0, exited: false, waits: false }; RANKS];
         for operation in operations {
             let (Operation::Join(index) | Operation::Fence(index) | Operation::Finalize(index) | Operation::Exit(index)) = operation;
             let rank = &mut ranks[index];
@@ -82,6 +86,7 @@ proptest! {
                 (Operation::Join(_), None) if !rank.exited => {
                     clients[index] = world.join(0, "job0", index as u32, Flex);
                     rank.phase = Phase::Open;
+                    rank.lives += 1;
                 }
                 (Operation::Fence(_), Some(client)) if rank.phase == Phase::Open && !rank.waits && !rank.exited => {
                     world.send(client, 101, command::FENCE, procs(&whole("job0")));
@@ -89,6 +94,8 @@ proptest! {
                 }
                 (Operation::Finalize(_), Some(client)) if rank.phase == Phase::Open && !rank.waits && !rank.exited => {
                     world.send(client, 102, command::FINALIZE, |_| {});
+                    world.hang_up(client);
+                    clients[index] = None;
                     rank.phase = Phase::Finalized;
                 }
                 (Operation::Exit(_), _) if !rank.exited => {

@@ -8,7 +8,7 @@ use pmix_core::wire::Encoding;
 use pmix_core::wire::reader::{Proc, Reader};
 use pmix_core::wire::request::command;
 use pmix_core::wire::value::Value;
-use pmix_core::{BoundPlace, Namespace, NodeFacts};
+use pmix_core::{BoundPlace, Namespace, NodeFacts, ProcessSet};
 
 use super::world::World;
 
@@ -30,6 +30,7 @@ fn two_programs() -> Namespace {
         directory,
         parent: None,
         here: NodeFacts::default(),
+        sets: Vec::new(),
     }
 }
 
@@ -141,6 +142,19 @@ fn a_job_of_two_programs_on_two_nodes_is_described_on_every_level() {
 }
 
 #[test]
+fn each_program_has_a_set_where_one_has() {
+    let sets = vec![ProcessSet { name: "app://ice".to_owned(), ranks: std::iter::once(3..4).collect() }];
+    for encoding in Encoding::ALL {
+        let facts = told(Namespace { sets: sets.clone(), ..two_programs() }, encoding);
+        let programs = [
+            "pmix.appnum=0 pmix.app.size=3 pmix.aldr=rank 0 pmix.pset.nm=",
+            "pmix.appnum=1 pmix.app.size=1 pmix.aldr=rank 3 pmix.pset.nm=app://ice",
+        ];
+        assert_eq!(facts["pmix.app.arr"], programs, "{encoding:?}");
+    }
+}
+
+#[test]
 fn ranks_hear_where_their_neighbours_are_bound() {
     let place = |cpu: u32| Some(BoundPlace { cpus: cpu.to_string(), locality: format!("CR{cpu}:HT{cpu}") });
     let here = NodeFacts { topology: Some("<topology/>".into()), places: vec![place(0), None] };
@@ -169,6 +183,7 @@ fn a_spawned_job_knows_its_parent_and_a_plain_one_has_no_directory_of_ours() {
         directory: None,
         parent,
         here: NodeFacts::default(),
+        sets: Vec::new(),
     };
     let plain = [
         ("pmix.num.nodes", &["1"][..]),

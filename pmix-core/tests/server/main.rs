@@ -12,6 +12,7 @@ mod life;
 mod mortality;
 mod names;
 mod orders;
+mod queries;
 mod ranges;
 mod replies;
 mod requests;

@@ -47,7 +47,7 @@ fn check_status(act: impl Fn(&mut World, Client), fixed: &str, flex: &str) {
 #[test]
 fn statuses_are_one_number() {
     check_status(|world, client| world.send(client, 101, command::FINALIZE, |_| {}), "00 00 00 00", "00");
-    check_status(|world, client| world.send(client, 101, command::QUERY, |_| {}), "ff ff ff d1", "5d");
+    check_status(|world, client| world.send(client, 101, command::QUERY, |out| out.count(0)), "ff ff ff d1", "5d");
     check_status(|world, client| get(world, client, "job0", 7, "card", false), "ff ff ff d2", "5b");
     let foreign = [Proc { namespace: b"job1", rank: 0 }];
     check_status(|world, client| world.send(client, 101, command::FENCE, procs(&foreign)), "ff ff ff e5", "35");

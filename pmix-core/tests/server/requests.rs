@@ -111,6 +111,15 @@ fn event(out: &mut Writer) {
     infos(out, &[Info::new("k", Value::Bool(true))]);
 }
 
+fn query(out: &mut Writer) {
+    out.count(1);
+    out.group(1);
+    out.i32(1);
+    out.text(Some(b"nothing"));
+    out.size(1);
+    out.info(&Info::new("pmix.qry.rfsh", Value::Bool(true)));
+}
+
 fn log(out: &mut Writer) {
     out.one();
     out.u64(0);
@@ -178,7 +187,7 @@ const CASES: [Case; 20] = {
         case(command::NOTIFY, event, SUCCESS, Tail::Needed),
         case(command::REGISTER_EVENTS, codes, SUCCESS, Tail::Needed),
         case(command::DEREGISTER_EVENTS, |out| out.status(-61), Answer::Nothing, Tail::Optional),
-        case(command::QUERY, |out| out.count(0), NOT_SUPPORTED, Tail::Ignored),
+        case(command::QUERY, query, NOT_SUPPORTED, Tail::Needed),
         case(command::LOG, log, SUCCESS, Tail::Needed),
         case(command::JOB_CONTROL, clean_up, SUCCESS, Tail::Needed),
         case(command::GROUP_CONSTRUCT, group, Answer::Waits, Tail::Needed),

@@ -9,7 +9,7 @@ use pmi_core::fence::{Contribution, Exchange, FenceId, Merged, Scope};
 use pmi_core::ids::{JobId, LocalRank, NodeIndex, Rank};
 use pmi_core::job::{Job, Placement};
 use pmi_core::server::{ConnectionId, EndReason};
-use pmi_core::services::{Lifetime, MeetError, Meeting, Met, NameError, Names, SpawnError};
+use pmi_core::services::{JobProcesses, Lifetime, MeetError, Meeting, Met, NameError, Names, SignalError, SpawnError};
 use pmix_core::server::{Action, Server, Settings, Ticket};
 use pmix_core::services::{Answer, Call};
 use pmix_core::wire::Encoding;
@@ -42,6 +42,10 @@ pub(crate) struct World {
     pub(crate) calls: Vec<Call>,
     /// Spawns that the host has not answered yet, with their nodes and tickets.
     pub(crate) spawns: Vec<(usize, Ticket)>,
+    /// What the host of each node sees of processes.
+    pub(crate) processes: HashMap<usize, JobProcesses>,
+    /// Signals that hosts were asked for: the node, the ranks, the number.
+    pub(crate) signals: Vec<(usize, Vec<Rank>, i32)>,
     pub(crate) end: Option<EndReason>,
     /// Ranks that the others go on without, as their servers have said.
     pub(crate) deaths: Vec<Rank>,
@@ -92,6 +96,8 @@ impl World {
             limits: Vec::new(),
             calls: Vec::new(),
             spawns: Vec::new(),
+            processes: HashMap::new(),
+            signals: Vec::new(),
             end: None,
             deaths: Vec::new(),
             said: Vec::new(),
@@ -122,6 +128,7 @@ impl World {
                     directory: None,
                     parent: None,
                     here: NodeFacts::default(),
+                    sets: Vec::new(),
                 });
             }
             self.nodes.push(server);
@@ -294,6 +301,15 @@ impl World {
             Action::Call { ticket, call: call @ Call::Spawn(_), .. } => {
                 self.spawns.push((node, ticket));
                 self.calls.push(call);
+            }
+            Action::Call { ticket, call: Call::Look, .. } => {
+                let seen = self.processes.get(&node).cloned().unwrap_or_default();
+                self.nodes[node].handle_answer(ticket, &Answer::Seen(seen));
+            }
+            Action::Call { ticket, call: Call::Signal { ranks, signal }, .. } => {
+                let known = if signal == 99 { Err(SignalError::NoSuchSignal { signal }) } else { Ok(()) };
+                self.signals.push((node, ranks, signal));
+                self.nodes[node].handle_answer(ticket, &Answer::Signalled(known));
             }
             Action::Call { ticket, call, .. } => {
                 self.calls.push(call.clone());

@@ -1,10 +1,14 @@
 //! Answers to the machine's questions: what servers and processes show at the moment.
 
 use std::collections::{BTreeMap, HashSet};
+use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
 
+use nix::sys::signal::Signal;
 use pmi_core::Phase as Dialogue;
+use pmi_core::ids::Rank;
 use pmi_core::server::EndReason;
+use pmi_core::services::{JobProcesses, ProcessState, RankProcess, SignalError};
 use rank_spawner::RankExit;
 use tokio::time::Instant;
 
@@ -87,6 +91,39 @@ impl Runner {
         first_of_job.filter_map(|&slot| Some((slot, library::needed_by(&self.program_of(slot)?)?))).collect()
     }
 
+    /// Processes of a job's ranks here, for ranks that ask.
+    pub(super) fn processes_of(&self, job: JobNumber) -> JobProcesses {
+        let mut room = usage::DESCENDANTS_MAX;
+        let known = self.machine.jobs().get(job).ranks_here();
+        let process = |(id, slot): (SlotId, &Slot)| {
+            let rank = *known.get(slot.local.index())?;
+            let (state, memory) = match slot.state {
+                RankState::Running { pid, .. } => {
+                    (ProcessState::Running, usage::of_process(pid, &mut room).map_or(0, |usage| usage.memory))
+                }
+                RankState::Ended { exit, .. } => (ended(exit), 0),
+                RankState::Starting | RankState::NeverStarted => return None,
+            };
+            let program = self.program_of(id).unwrap_or_default().into_os_string().into_vec().into();
+            Some(RankProcess { rank, pid: slot.state.pid()?, program, state, memory })
+        };
+        let slots = self.machine.ranks().iter().filter(|(_, slot)| slot.job == job);
+        let ranks = slots.filter_map(process).collect();
+        JobProcesses { node_memory: usage::node_memory(), server_memory: usage::own_memory(), ranks }
+    }
+
+    /// Sends a signal to ranks of a job here.
+    pub(super) fn signal_ranks(&self, job: JobNumber, ranks: &[Rank], signal: i32) -> Result<(), SignalError> {
+        let number = Signal::try_from(signal).map_err(|_| SignalError::NoSuchSignal { signal })?;
+        let state = self.machine.jobs().get(job);
+        let slots = ranks.iter().filter_map(|&rank| self.machine.ranks().slot_of(state.shown(rank)));
+        let slots: Vec<SlotId> = slots.collect();
+        if let Some(processes) = &self.processes {
+            processes.signal(number, &slots);
+        }
+        Ok(())
+    }
+
     fn program_of(&self, slot: SlotId) -> Option<PathBuf> {
         let slot = self.machine.ranks().get(slot);
         let job = self.machine.jobs().get(slot.job);
@@ -115,5 +152,13 @@ impl Runner {
         };
         let known = self.machine.ranks().get(slot);
         self.servers.end_dialogue(known.job, known.local, judge)
+    }
+}
+
+fn ended(exit: RankExit) -> ProcessState {
+    match exit {
+        RankExit::Code(0) => ProcessState::Ended,
+        RankExit::Code(_) => ProcessState::Failed,
+        RankExit::Signal { .. } => ProcessState::Killed,
     }
 }

@@ -33,10 +33,11 @@ use tokio::task::JoinSet;
 use super::job_memory::{self, EarlierRanks};
 use super::job_servers::{JobServers, Pmix};
 use super::node_facts::NodeFacts;
-use super::services::{JobServices, SpawnCall};
+use super::services::{JobServices, SessionCall};
 use crate::machine::desertion::FenceSeen;
 use crate::machine::jobs::{JobNumber, JobState};
 use crate::plan::{Entrances, PmiPort, PmixEntrance};
+use crate::process_set;
 use crate::random;
 use crate::session_io::Nodes;
 use crate::settings::{Entrance, JobMemory, PmiFamily};
@@ -68,8 +69,8 @@ pub(super) struct Servers {
 pub(super) struct RankCalls {
     /// Texts that they write; more than fit are lost.
     pub(super) texts: mpsc::Sender<Said>,
-    /// Requests for new jobs.
-    pub(super) spawns: mpsc::Sender<SpawnCall>,
+    /// Requests for new jobs, and what is asked about processes.
+    pub(super) session: mpsc::Sender<SessionCall>,
     /// Ranks that have died and that the others go on without, each once.
     pub(super) deaths: mpsc::UnboundedSender<Died>,
 }
@@ -231,6 +232,9 @@ impl Servers {
                 topology: here.node.topology(&self.spec),
                 places: here.node.places(here.cpus),
             },
+            sets: process_set::of_programs(
+                job.apps.iter().map(|app| app.ranks).zip(state.spec.apps.iter().map(|app| app.process_set.as_ref())),
+            ),
         };
         let fence = self.nodes.fence(job);
         let job = driver.add(namespace, fence, self.services(number, state));
@@ -267,7 +271,7 @@ impl Servers {
 
     fn services(&self, number: JobNumber, job: &JobState) -> Arc<dyn Services> {
         let (host, id) = (Arc::clone(&self.host), job.spec.job.id.clone());
-        Arc::new(JobServices { host, job: number, id, spawns: self.calls.spawns.clone() })
+        Arc::new(JobServices { host, job: number, id, session: self.calls.session.clone() })
     }
 
     /// Begins the dialogue with a rank over its inherited socket.

@@ -1,4 +1,5 @@
-//! Services of a job's servers: what a rank asks of its host goes there, and a spawn that the host does not carry out to the session.
+//! Services of a job's servers: what a rank asks of its host goes there; a spawn that the host does not carry out, and what is asked about
+//! processes here, goes to the session.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -6,10 +7,22 @@ use std::time::Duration;
 use async_trait::async_trait;
 use bytes::Bytes;
 use pmi_core::ids::{JobId, Rank};
-use pmi_core::services::{Lifetime, MeetError, Meeting, Met, NameError, Services, SpawnError, SpawnRequest};
+use pmi_core::services::{
+    JobProcesses, Lifetime, MeetError, Meeting, Met, NameError, Services, SignalError, SpawnError, SpawnRequest,
+};
 use tokio::sync::{mpsc, oneshot};
 
 use crate::machine::jobs::JobNumber;
+
+/// What a server wants of its session.
+pub(super) enum SessionCall {
+    /// A new job.
+    Spawn(SpawnCall),
+    /// A look at the processes of a job here.
+    Look { job: JobNumber, reply: oneshot::Sender<JobProcesses> },
+    /// A signal to ranks of a job here.
+    Signal { job: JobNumber, ranks: Vec<Rank>, signal: i32, reply: oneshot::Sender<Result<(), SignalError>> },
+}
 
 /// A rank's request for a new job, on its way to the session.
 pub(super) struct SpawnCall {
@@ -28,7 +41,7 @@ pub(super) struct JobServices {
     pub(super) host: Arc<dyn Services>,
     pub(super) job: JobNumber,
     pub(super) id: JobId,
-    pub(super) spawns: mpsc::Sender<SpawnCall>,
+    pub(super) session: mpsc::Sender<SessionCall>,
 }
 
 #[async_trait]
@@ -56,7 +69,21 @@ impl Services for JobServices {
         let ending = || SpawnError::Refused { reason: "the launch is ending".to_owned() };
         let (reply, answer) = oneshot::channel();
         let call = SpawnCall { job: self.job, rank, request, reply };
-        self.spawns.send(call).await.map_err(|_| ending())?;
+        self.session.send(SessionCall::Spawn(call)).await.map_err(|_| ending())?;
         answer.await.map_err(|_| ending())?
+    }
+
+    async fn processes(&self) -> JobProcesses {
+        let (reply, seen) = oneshot::channel();
+        // A session that ends has none to show.
+        let _ = self.session.send(SessionCall::Look { job: self.job, reply }).await;
+        seen.await.unwrap_or_default()
+    }
+
+    async fn signal(&self, ranks: Vec<Rank>, signal: i32) -> Result<(), SignalError> {
+        let (reply, sent) = oneshot::channel();
+        let call = SessionCall::Signal { job: self.job, ranks, signal, reply };
+        self.session.send(call).await.map_err(|_| SignalError::Ending)?;
+        sent.await.map_err(|_| SignalError::Ending)?
     }
 }

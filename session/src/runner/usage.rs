@@ -73,6 +73,17 @@ fn field(text: &str, name: &str) -> u64 {
     line.and_then(|line| line.split_whitespace().next()?.parse().ok()).unwrap_or(0)
 }
 
+/// Bytes of memory of this node; 0 where the kernel does not say.
+pub(super) fn node_memory() -> u64 {
+    let memory = fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    field(&memory, "MemTotal:").saturating_mul(1024)
+}
+
+/// Bytes of memory that this process uses; 0 where the kernel does not say.
+pub(super) fn own_memory() -> u64 {
+    of_one_process(std::process::id()).map_or(0, |usage| usage.memory)
+}
+
 fn children(pid: u32) -> Vec<u32> {
     let threads = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
     let lists = threads.filter_map(|thread| fs::read_to_string(thread.path().join("children")).ok());

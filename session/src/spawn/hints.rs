@@ -8,6 +8,7 @@ use bytes::Bytes;
 use pmi_core::services::SpawnApp;
 
 use super::SpawnRefusal;
+use crate::process_set::ProcessSetName;
 
 /// Keys under which hosts are named.
 const HOSTS: [&[u8]; 5] = [b"host", b"hosts", b"add-host", b"pmix.host", b"pmix.addhost"];
@@ -59,6 +60,11 @@ pub(super) fn program(app: &SpawnApp) -> OsString {
         }
         _ => name.to_owned(),
     }
+}
+
+/// Name that its ranks have together; one that cannot be is none.
+pub(super) fn process_set(app: &SpawnApp) -> Option<ProcessSetName> {
+    std::str::from_utf8(hint(app, "pmix.pset.nm")?).ok()?.parse().ok()
 }
 
 /// Variables of the hint `env`, `NAME=VALUE` on each line.

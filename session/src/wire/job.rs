@@ -5,6 +5,7 @@ use pmi_core::job::{App, Block, Job, Placement};
 use pmi_transport::proto::v1 as proto;
 
 use super::{WireError, absolute, bytes, decode_variables, encode_variables, job_id, os_string, wrong};
+use crate::process_set::{ProcessSetName, ProcessSetNameError};
 use crate::spec::AppSpec;
 
 /// Largest number of ranks of a job: MPI counts them in an `int`.
@@ -86,6 +87,7 @@ pub fn encode_app(app: &AppSpec) -> proto::AppSpec {
         directory: bytes(app.directory.as_os_str()),
         set: encode_variables(&app.set),
         remove: app.remove.clone(),
+        process_set: app.process_set.as_ref().map(ProcessSetName::to_string).unwrap_or_default(),
     }
 }
 
@@ -115,5 +117,12 @@ fn decode_app(app: proto::AppSpec) -> Result<AppSpec, WireError> {
         directory: absolute("the directory of a program", app.directory)?,
         set: decode_variables(app.set),
         remove: app.remove,
+        process_set: decode_process_set(&app.process_set)?,
     })
+}
+
+fn decode_process_set(name: &str) -> Result<Option<ProcessSetName>, WireError> {
+    let parsed =
+        || name.parse().map_err(|error: ProcessSetNameError| wrong("the process set", name, error.to_string()));
+    (!name.is_empty()).then(parsed).transpose()
 }

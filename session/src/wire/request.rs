@@ -101,6 +101,7 @@ fn plain(request: proto::LaunchTasksRequest) -> Result<(ProgramRequest, LaunchSe
         directory: "/".into(),
         set: request.env.into_iter().map(|(name, value)| (name.into(), value.into())).collect(),
         remove: Vec::new(),
+        process_set: None,
     };
     let settings = LaunchSettings {
         environment: vec![("PATH".into(), PLAIN_PATH.into())],

@@ -36,6 +36,7 @@ fn app(program: &str) -> AppSpec {
         directory: "/work".into(),
         set: vec![("A".into(), "1".into())],
         remove: vec!["B*".to_owned()],
+        process_set: Some("app://ocean".parse().unwrap()),
     }
 }
 

@@ -207,6 +207,7 @@ fn spec(number: usize, node: NodeIndex, job: &Job, nodes: usize, words: &[&str])
         directory: Path::new("/tmp").to_owned(),
         set: Vec::new(),
         remove: Vec::new(),
+        process_set: None,
     };
     SessionSpec {
         // Each node looks for its own processes among all of this machine.

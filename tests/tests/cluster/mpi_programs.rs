@@ -137,6 +137,14 @@ fn pmix_values_are_found_on_other_nodes_without_a_fence() {
     outcome.exits(0).says_nothing().prints_lines((0..4).map(|rank| format!("rank {rank} of 4: 0 wrong")));
 }
 
+#[test]
+fn pmix_queries_tell_of_processes_on_other_nodes() {
+    let program = Flavour::Pmix.program("pmix_query");
+    let outcome =
+        launch_on(2, "-n 3 --pset ocean").arg(&program).words("2 : -n 1 --pset ice").arg(&program).words("2").run();
+    outcome.exits(0).says_nothing().prints_lines((0..4).map(|rank| format!("rank {rank} of 4: 0 wrong")));
+}
+
 /// Whichever way data takes, and however much of it is read: Open MPI reaches every rank, large values arrive whole, and a node whose
 /// ranks have finished serves those that have not.
 #[test]

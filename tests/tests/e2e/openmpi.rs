@@ -30,6 +30,14 @@ fn ranks_make_a_communicator_from_a_session() {
 }
 
 #[test]
+fn a_session_sees_the_process_sets_of_its_launch() {
+    let program = Flavour::WheelOpenMpi.program("process_sets");
+    let outcome = launch("-n 1 --pset ocean").arg(&program).words(": -n 1 --pset site://ice").arg(&program).run();
+    let line = "app://ocean mpi://SELF mpi://WORLD mpix://SHARED site://ice";
+    outcome.exits(0).says_nothing().prints_lines([line, line]);
+}
+
+#[test]
 fn abort_reaches_every_rank() {
     for mpi in OPEN_MPIS {
         let abort = mpi.program("abort");

@@ -27,6 +27,19 @@ fn ranks_connect_in_groups() {
     outcome.exits(0).says_nothing().prints_lines((0..5).map(|rank| format!("rank {rank} of 5: 0 wrong")));
 }
 
+/// Twice, for a process may begin anew when it has ended PMIx; and ranks stop each other and go on.
+#[test]
+fn queries_tell_of_sets_processes_and_memory() {
+    let program = Flavour::Pmix.program("pmix_query");
+    let outcome = launch("-n 2 --pset ocean").arg(&program).words("1 : -n 1 --pset ice").arg(&program).run();
+    outcome.exits(0).says_nothing().prints_lines((0..3).map(|rank| format!("rank {rank} of 3: 0 wrong")));
+}
+
+#[test]
+fn a_name_of_a_set_that_mpi_has_itself_is_refused() {
+    launch("--pset mpi://WORLD").arg("true").run().exits(125).says("begin with mpi:// are MPI's own");
+}
+
 #[test]
 fn an_event_reaches_those_who_wait_for_it() {
     let outcome = launch("-n 4").arg(Flavour::Pmix.program("pmix_event")).run();

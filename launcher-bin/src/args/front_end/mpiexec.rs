@@ -101,6 +101,7 @@ pub(super) const FLAGS: &[Flag] = &[
     // PMI
     flag(&["usize"], Takes::Value, Made("--universe-size N", universe_size)),
     flag(&["pmi-port"], Takes::Nothing, OfLaunch("--pmi-port")),
+    flag(&["pset"], Takes::Value, OfProgram("--pset")),
     // settings of other launchers
     flag(
         &["bootstrap", "bootstrap-exec", "launcher", "launcher-exec", "bootstrap-exec-args", "rmk", "prefix"],

@@ -12,6 +12,7 @@ fn program(name: &str, ranks: u32) -> ProgramRequest {
         directory: "/work".into(),
         set: vec![("A".into(), "1".into())],
         remove: vec!["B*".to_owned()],
+        process_set: Some("app://ocean".parse().unwrap()),
     };
     ProgramRequest { app, ranks: NonZeroU32::new(ranks) }
 }

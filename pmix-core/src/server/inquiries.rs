@@ -1,0 +1,245 @@
+//! Requests whose answer is put together from those of several nodes: queries about processes, and signals to ranks.
+//!
+//! ```text
+//! rank: QUERY, JOB_CONTROL ──> its server ──Action::Call──> host of this node ───────┐ handle_answer
+//!                                  │    └──Action::Ask───> servers of other nodes ───┤ handle_peer_answer
+//! rank <── answer ── when all parts are there <─────────────────────────────────────┘
+//! ```
+//! A node that gives no answer is lost, or through with its part: nothing of it is told, and nobody there is signalled.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use bytes::Bytes;
+use pmi_core::ids::{NodeIndex, Rank};
+use pmi_core::services::JobProcesses;
+
+use super::host::Asked;
+use super::node_processes::NodeProcesses;
+use super::question::Question;
+use super::remote::Asking;
+use super::{Action, Address, Server, Ticket};
+use crate::namespace::JobIndex;
+use crate::services::Call;
+use crate::wire::reader::Proc;
+use crate::wire::request::{Query, Request};
+use crate::wire::value::{Info, Value};
+use crate::wire::{status, types};
+
+/// Processes by job and node.
+pub(super) type Seen = BTreeMap<(JobIndex, NodeIndex), NodeProcesses>;
+
+/// A request that waits for parts of its answer.
+#[derive(Debug)]
+pub(super) struct Inquiry {
+    address: Address,
+    /// Number of parts that are not there yet.
+    left: usize,
+    kind: Kind,
+}
+
+#[derive(Debug)]
+enum Kind {
+    /// A query, read again when everything is there.
+    Query { payload: Bytes, seen: Seen },
+    /// A signal, with the status to answer.
+    Signal { status: i32 },
+}
+
+impl Server {
+    /// Answers queries, at once unless they are about processes.
+    pub(super) fn query(&mut self, address: Address, queries: &[Query<'_>], payload: &Bytes) {
+        let wanted = self.processes_wanted(address.identity.seat, queries);
+        if wanted.is_empty() {
+            return self.answer_query(address, queries, &Seen::new());
+        }
+        let kind = Kind::Query { payload: payload.clone(), seen: Seen::new() };
+        let Some(inquiry) = self.begin_inquiry(address, wanted.len(), kind) else { return };
+        for (job, node) in wanted {
+            if node == self.jobs[job.0].namespace.node {
+                self.call_host(address, job, Call::Look, Asked::Look { inquiry, job });
+            } else {
+                let namespace = self.jobs[job.0].namespace.name.clone().into();
+                self.ask_peer(node, &Question::Processes { namespace }, Asking::Look { inquiry, job, node });
+            }
+        }
+    }
+
+    /// Sends a signal to ranks of this launch, on whatever nodes they are.
+    pub(super) fn signal(&mut self, address: Address, targets: &[Proc<'_>], signal: i32) {
+        let Some(parts) = self.signal_parts(address, targets) else {
+            return self.answer(address, status::BAD_PARAM);
+        };
+        let kind = Kind::Signal { status: status::SUCCESS };
+        let Some(inquiry) = self.begin_inquiry(address, parts.len(), kind) else { return };
+        for ((job, node), ranks) in parts {
+            let namespace = &self.jobs[job.0].namespace;
+            if node == namespace.node {
+                self.call_host(address, job, Call::Signal { ranks, signal }, Asked::Signal { inquiry });
+            } else {
+                let namespace = namespace.name.clone().into();
+                self.ask_peer(node, &Question::Signal { namespace, signal, ranks }, Asking::Signal { inquiry });
+            }
+        }
+    }
+
+    /// Returns the ranks that are meant, by job and node; none stand for the caller's job. `None` if there is one that this launch does
+    /// not have.
+    fn signal_parts(
+        &self,
+        address: Address,
+        targets: &[Proc<'_>],
+    ) -> Option<BTreeMap<(JobIndex, NodeIndex), Vec<Rank>>> {
+        let (mut whole, mut meant) = (BTreeSet::new(), BTreeSet::new());
+        if targets.is_empty() {
+            whole.insert(address.identity.seat.job);
+        }
+        for target in targets {
+            let job = self.own_job(target.namespace)?;
+            match target.rank {
+                types::RANK_WILDCARD => drop(whole.insert(job)),
+                rank if rank < self.jobs[job.0].namespace.job.size() => drop(meant.insert((job, Rank(rank)))),
+                _ => return None,
+            }
+        }
+        for job in whole {
+            meant.extend((0..self.jobs[job.0].namespace.job.size()).map(|rank| (job, Rank(rank))));
+        }
+        let mut parts = BTreeMap::<_, Vec<Rank>>::new();
+        for (job, rank) in meant {
+            let node = self.jobs[job.0].namespace.job.placement.node_of(rank)?;
+            parts.entry((job, node)).or_default().push(rank);
+        }
+        Some(parts)
+    }
+
+    /// Takes in a request of which so many parts are to come; `None` if the rank has too many already, which is answered.
+    fn begin_inquiry(&mut self, address: Address, left: usize, kind: Kind) -> Option<Ticket> {
+        let questions = self.settings.questions_per_rank;
+        if !self.rank_mut(address.identity.seat)?.quota.ask(questions) {
+            self.answer(address, status::OUT_OF_RESOURCE);
+            return None;
+        }
+        let inquiry = self.new_ticket();
+        self.inquiries.insert(inquiry, Inquiry { address, left, kind });
+        Some(inquiry)
+    }
+
+    fn call_host(&mut self, address: Address, job: JobIndex, call: Call, asked: Asked) {
+        let (ticket, rank) = (self.new_ticket(), self.rank(address.identity.seat).rank);
+        self.asked.insert(ticket, asked);
+        self.actions.push_back(Action::Call { ticket, job, rank, call });
+    }
+
+    /// The host has looked at the processes of a job here, for an inquiry of this node.
+    pub(super) fn on_look(&mut self, inquiry: Ticket, job: JobIndex, seen: &JobProcesses) {
+        let node = self.jobs[job.0].namespace.node;
+        let processes = self.node_processes(job, seen);
+        self.on_processes(inquiry, job, node, Some(processes));
+    }
+
+    /// A node has told of its processes of a job; `None` if it gives no answer.
+    pub(super) fn on_processes(
+        &mut self,
+        inquiry: Ticket,
+        job: JobIndex,
+        node: NodeIndex,
+        processes: Option<NodeProcesses>,
+    ) {
+        if let Some(Inquiry { kind: Kind::Query { seen, .. }, .. }) = self.inquiries.get_mut(&inquiry)
+            && let Some(processes) = processes
+        {
+            seen.insert((job, node), processes);
+        }
+        self.end_part(inquiry);
+    }
+
+    /// A node has sent a signal, or not.
+    pub(super) fn on_signalled(&mut self, inquiry: Ticket, answer: i32) {
+        if let Some(Inquiry { kind: Kind::Signal { status }, .. }) = self.inquiries.get_mut(&inquiry)
+            && *status == status::SUCCESS
+        {
+            *status = answer;
+        }
+        self.end_part(inquiry);
+    }
+
+    /// Answers the request if all parts of its answer are there.
+    fn end_part(&mut self, inquiry: Ticket) {
+        let Some(open) = self.inquiries.get_mut(&inquiry) else { return };
+        open.left -= 1;
+        if open.left > 0 {
+            return;
+        }
+        let Some(Inquiry { address, kind, .. }) = self.inquiries.remove(&inquiry) else { return };
+        if let Some(state) = self.rank_mut(address.identity.seat) {
+            state.quota.answered();
+        }
+        match kind {
+            Kind::Signal { status } => self.answer(address, status),
+            Kind::Query { payload, seen } => {
+                if let Ok(Request::Query(queries)) = Request::decode(address.identity.encoding, &payload) {
+                    self.answer_query(address, &queries, &seen);
+                }
+            }
+        }
+    }
+
+    /// A server of another node asks for the processes of a job here.
+    pub(super) fn on_processes_question(&mut self, ticket: Ticket, namespace: &[u8]) {
+        self.call_for_peer(ticket, namespace, Call::Look, |job| Asked::PeerLook { ticket, job });
+    }
+
+    /// A server of another node wants ranks here signalled.
+    pub(super) fn on_signal_question(&mut self, ticket: Ticket, namespace: &[u8], signal: i32, ranks: Vec<Rank>) {
+        self.call_for_peer(ticket, namespace, Call::Signal { ranks, signal }, |_| Asked::PeerSignal { ticket });
+    }
+
+    fn call_for_peer(&mut self, ticket: Ticket, namespace: &[u8], call: Call, asked: impl FnOnce(JobIndex) -> Asked) {
+        let Some(job) = self.own_job(namespace) else {
+            return self.reply_to_peer(ticket, status::NOT_FOUND.to_be_bytes().to_vec());
+        };
+        let own = self.new_ticket();
+        self.asked.insert(own, asked(job));
+        self.actions.push_back(Action::Call { ticket: own, job, rank: Rank(0), call });
+    }
+
+    /// The job of this launch with that namespace.
+    pub(super) fn own_job(&self, namespace: &[u8]) -> Option<JobIndex> {
+        self.job_named(namespace).filter(|job| !self.jobs[job.0].is_met())
+    }
+
+    /// What the host has seen, with what is known here of ranks.
+    pub(super) fn node_processes(&self, job: JobIndex, seen: &JobProcesses) -> NodeProcesses {
+        let state = &self.jobs[job.0];
+        NodeProcesses::new(seen, |rank| state.local(rank).is_some_and(|local| state.ranks[local].connection.is_some()))
+    }
+}
+
+/// Signal for which a job control request asks; `None` if it asks for something else, or for more.
+pub(super) fn signal_wanted(infos: &[Info<'_>]) -> Option<i32> {
+    let mut wanted = None;
+    for info in infos {
+        let signal = match (info.key, &info.value) {
+            // A name for the request, by which others could take it back.
+            (b"pmix.jctrl.id", _) => continue,
+            (b"pmix.jctrl.sig", value) => i32::try_from(value.number()?).ok()?,
+            (b"pmix.jctrl.pause", Value::Bool(true)) => linux::STOP,
+            (b"pmix.jctrl.resume", Value::Bool(true)) => linux::CONTINUE,
+            (b"pmix.jctrl.kill", Value::Bool(true)) => linux::KILL,
+            (b"pmix.jctrl.term", Value::Bool(true)) => linux::TERMINATE,
+            _ => return None,
+        };
+        if wanted.replace(signal).is_some() {
+            return None;
+        }
+    }
+    wanted
+}
+
+/// Numbers of Linux's signals, the same on all machines but MIPS and SPARC.
+mod linux {
+    pub(super) const KILL: i32 = 9;
+    pub(super) const TERMINATE: i32 = 15;
+    pub(super) const CONTINUE: i32 = 18;
+    pub(super) const STOP: i32 = 19;
+}

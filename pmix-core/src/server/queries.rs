@@ -1,0 +1,299 @@
+//! Answers to queries: each key with its value, as far as this server knows it.
+//!
+//! A key that has no value here is left out, which the status of the answer says.
+
+use std::collections::BTreeSet;
+use std::ops::Range;
+
+use pmi_core::ids::NodeIndex;
+
+use super::inquiries::Seen;
+use super::node_processes::NodeProcesses;
+use super::{Address, Server};
+use crate::namespace::{JobIndex, Namespace, Seat};
+use crate::wire::reader::Proc;
+use crate::wire::request::Query;
+use crate::wire::value::{Info, Value};
+use crate::wire::writer::Writer;
+use crate::wire::{reply, status, types};
+
+/// Most keys of one request.
+const KEYS_MAX: usize = 256;
+/// Most bytes of one answer.
+const ANSWER_MAX: usize = 256 << 20;
+
+/// Version of the PMIx standard whose keys these are.
+const STANDARD: &[u8] = b"5.0";
+/// Names of the sets that each MPI program has, whatever its launcher; they are not listed.
+const WORLD: &[u8] = b"mpi://WORLD";
+const SELF: &[u8] = b"mpi://SELF";
+
+/// Something that can be asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Subject {
+    Keys,
+    Qualifiers,
+    Version,
+    Namespaces,
+    JobSize,
+    Processes(Extent),
+    SetCount,
+    SetNames,
+    SetMembers,
+    MemoryUsage,
+    NodeMemory,
+    SpawnDirectives,
+}
+
+/// Nodes that are meant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Extent {
+    AllNodes,
+    ThisNode,
+}
+
+/// The keys, with the names of the standard's.
+const KEYS: [(&str, Subject); 14] = [
+    ("pmix.qry.keys", Subject::Keys),
+    ("pmix.qry.quals", Subject::Qualifiers),
+    ("pmix.qry.stabiver", Subject::Version),
+    ("pmix.qry.prabiver", Subject::Version),
+    ("pmix.qry.ns", Subject::Namespaces),
+    ("pmix.job.size", Subject::JobSize),
+    ("pmix.qry.ptable", Subject::Processes(Extent::AllNodes)),
+    ("pmix.qry.lptable", Subject::Processes(Extent::ThisNode)),
+    ("pmix.qry.psetnum", Subject::SetCount),
+    ("pmix.qry.psets", Subject::SetNames),
+    ("pmix.qry.pmems", Subject::SetMembers),
+    ("pmix.qry.mem", Subject::MemoryUsage),
+    ("pmix.pmem", Subject::NodeMemory),
+    ("pmix.qry.spawn", Subject::SpawnDirectives),
+];
+
+const QUALIFIERS: &str = "pmix.nspace,pmix.procid,pmix.pset.nm,pmix.qry.local,pmix.qry.rfsh";
+/// Directives of a spawn that are followed: see `session::spawn`.
+const SPAWN_DIRECTIVES: &str =
+    "pmix.wdir,pmix.host,pmix.addhost,pmix.envar.set,pmix.pset.nm,path,wdir,host,hosts,add-host,env";
+
+fn subject(key: &[u8]) -> Option<Subject> {
+    KEYS.iter().find(|(known, _)| known.as_bytes() == key).map(|&(_, subject)| subject)
+}
+
+/// Meaning of a query's qualifiers.
+#[derive(Clone, Copy, Debug)]
+struct About<'a> {
+    /// The job: the caller's, unless another one is named; `None` if there is none of that name.
+    job: Option<JobIndex>,
+    set: Option<&'a [u8]>,
+    extent: Extent,
+}
+
+impl Server {
+    fn about<'a>(&self, seat: Seat, qualifiers: &[Info<'a>]) -> About<'a> {
+        let mut about = About { job: Some(seat.job), set: None, extent: Extent::AllNodes };
+        for qualifier in qualifiers {
+            match (qualifier.key, &qualifier.value) {
+                (b"pmix.nspace", Value::Text(namespace)) if !namespace.is_empty() => {
+                    about.job = self.own_job(namespace);
+                }
+                (b"pmix.procid", Value::Proc(proc)) if !proc.namespace.is_empty() => {
+                    about.job = self.own_job(proc.namespace);
+                }
+                (b"pmix.pset.nm", Value::Text(name)) => about.set = Some(name),
+                (b"pmix.qry.local", on) if on.is_true() => about.extent = Extent::ThisNode,
+                _ => {}
+            }
+        }
+        about
+    }
+
+    /// Returns the jobs and nodes whose processes must be looked at for these queries.
+    pub(super) fn processes_wanted(&self, seat: Seat, queries: &[Query<'_>]) -> BTreeSet<(JobIndex, NodeIndex)> {
+        let mut wanted = BTreeSet::new();
+        for query in queries {
+            let about = self.about(seat, &query.qualifiers);
+            let Some(job) = about.job else { continue };
+            let namespace = &self.jobs[job.0].namespace;
+            for subject in query.keys.iter().take(KEYS_MAX).filter_map(|key| subject(key)) {
+                let extent = match subject {
+                    Subject::Processes(extent) => extent,
+                    Subject::MemoryUsage => about.extent,
+                    Subject::NodeMemory => Extent::ThisNode,
+                    _ => continue,
+                };
+                match extent {
+                    Extent::ThisNode => drop(wanted.insert((job, namespace.node))),
+                    Extent::AllNodes => {
+                        wanted.extend(namespace.job.placement.nodes_with_ranks().into_iter().map(|node| (job, node)));
+                    }
+                }
+            }
+        }
+        wanted
+    }
+
+    /// Answers queries by what is known here, and by the processes that were looked at for them.
+    pub(super) fn answer_query(&mut self, address: Address, queries: &[Query<'_>], seen: &Seen) {
+        let encoding = address.identity.encoding;
+        let asked: usize = queries.iter().map(|query| query.keys.len()).sum();
+        if asked > KEYS_MAX {
+            return self.answer(address, status::BAD_PARAM);
+        }
+        let (mut infos, mut found, mut known) = (Writer::new(encoding), 0, false);
+        for query in queries {
+            let about = self.about(address.identity.seat, &query.qualifiers);
+            for key in &query.keys {
+                let Some(subject) = subject(key) else { continue };
+                known = true;
+                let mut value = Writer::new(encoding);
+                if self.push_value(&mut value, address.identity.seat, subject, about, seen).is_some() {
+                    infos.text(Some(key));
+                    infos.u32(0);
+                    infos.raw(value.as_bytes());
+                    found += 1;
+                }
+                if infos.as_bytes().len() > ANSWER_MAX {
+                    return self.answer(address, status::OUT_OF_RESOURCE);
+                }
+            }
+        }
+        let status = match found {
+            0 if known => status::NOT_FOUND,
+            0 => status::NOT_SUPPORTED,
+            _ if found < asked => status::PARTIAL_SUCCESS,
+            _ => status::SUCCESS,
+        };
+        let reply =
+            if found == 0 { reply::status(encoding, status) } else { reply::infos(encoding, status, found, &infos) };
+        self.reply(address, &reply);
+    }
+
+    /// Writes the value of a subject; `None` if there is none.
+    fn push_value(&self, out: &mut Writer, seat: Seat, subject: Subject, about: About<'_>, seen: &Seen) -> Option<()> {
+        match subject {
+            Subject::Keys => out.value(&Value::Text(KEYS.map(|(key, _)| key).join(",").as_bytes())),
+            Subject::Qualifiers => out.value(&Value::Text(QUALIFIERS.as_bytes())),
+            Subject::Version => out.value(&Value::Text(STANDARD)),
+            Subject::SpawnDirectives => out.value(&Value::Text(SPAWN_DIRECTIVES.as_bytes())),
+            Subject::Namespaces => {
+                let own = self.jobs.iter().filter(|job| !job.is_met());
+                let names: Vec<&str> = own.map(|job| job.namespace.name.as_str()).collect();
+                out.value(&Value::Text(names.join(",").as_bytes()));
+            }
+            Subject::JobSize => out.value(&Value::U32(self.jobs[about.job?.0].namespace.job.size())),
+            Subject::SetCount => out.value(&Value::Size(self.set_names().len() as u64)),
+            Subject::SetNames => {
+                let names: Vec<&str> = self.set_names().into_iter().collect();
+                out.value(&Value::Text(names.join(",").as_bytes()));
+            }
+            Subject::SetMembers => out.value(&Value::Procs(self.set_members(seat, about.set?)?)),
+            Subject::NodeMemory => {
+                let here = self.jobs[about.job?.0].namespace.node;
+                let memory = seen.get(&(about.job?, here)).map(|node| node.node_memory).filter(|&bytes| bytes > 0)?;
+                out.u16(types::UINT64);
+                out.u64(memory);
+            }
+            Subject::Processes(extent) => self.push_processes(out, about.job?, extent, seen)?,
+            Subject::MemoryUsage => self.push_memory(out, about.job?, about.extent, seen)?,
+        }
+        Some(())
+    }
+
+    /// Names of the sets of all jobs of this launch.
+    fn set_names(&self) -> BTreeSet<&str> {
+        self.jobs.iter().flat_map(|job| &job.namespace.sets).map(|set| set.name.as_str()).collect()
+    }
+
+    fn set_members(&self, seat: Seat, name: &[u8]) -> Option<Vec<Proc<'_>>> {
+        let own = &self.jobs[seat.job.0].namespace;
+        let found = match name {
+            WORLD => procs(own, 0..own.job.size()).collect(),
+            SELF => procs(own, self.rank(seat).rank.0..self.rank(seat).rank.0 + 1).collect(),
+            _ => {
+                let sets = self.jobs.iter().map(|job| &job.namespace);
+                let sets = sets.flat_map(|job| job.sets.iter().map(move |set| (job, set)));
+                let meant = sets.filter(|(_, set)| set.name.as_bytes() == name);
+                let ranks = meant.flat_map(|(job, set)| set.ranks.iter().map(move |ranks| (job, ranks.clone())));
+                ranks.flat_map(|(job, ranks)| procs(job, ranks)).collect::<Vec<_>>()
+            }
+        };
+        if found.is_empty() { None } else { Some(found) }
+    }
+
+    /// The nodes of a job that were looked at, of all or of this one.
+    fn seen_of<'a>(
+        &'a self,
+        job: JobIndex,
+        extent: Extent,
+        seen: &'a Seen,
+    ) -> impl Iterator<Item = (&'a str, &'a NodeProcesses)> {
+        let namespace = &self.jobs[job.0].namespace;
+        let meant = move |node: NodeIndex| extent == Extent::AllNodes || node == namespace.node;
+        let of_job = seen.iter().filter(move |((of, node), _)| *of == job && meant(*node));
+        of_job.map(|((_, node), processes)| {
+            let host = namespace.hosts.get(node.index()).map_or("localhost", String::as_str);
+            (host, processes)
+        })
+    }
+
+    fn push_processes(&self, out: &mut Writer, job: JobIndex, extent: Extent, seen: &Seen) -> Option<()> {
+        let namespace = self.jobs[job.0].namespace.name.as_bytes();
+        let nodes: Vec<_> = self.seen_of(job, extent, seen).collect();
+        let ranks = || nodes.iter().flat_map(|(host, node)| node.ranks.iter().map(move |process| (*host, process)));
+        let mut ranks: Vec<_> = ranks().collect();
+        if ranks.is_empty() {
+            return None;
+        }
+        ranks.sort_by_key(|(_, process)| process.rank);
+        out.u16(types::DATA_ARRAY);
+        out.u16(types::PROC_INFO);
+        out.size(ranks.len() as u64);
+        for (host, process) in ranks {
+            out.proc(Proc { namespace, rank: process.rank.0 });
+            out.text(Some(host.as_bytes()));
+            out.text(Some(&process.program));
+            out.pid(process.pid);
+            out.byte(process.state);
+        }
+        Some(())
+    }
+
+    /// Memory that the server and the ranks of a node use, in MB: of this node the facts themselves, of all nodes an array for each.
+    fn push_memory(&self, out: &mut Writer, job: JobIndex, extent: Extent, seen: &Seen) -> Option<()> {
+        let nodes: Vec<_> = self.seen_of(job, extent, seen).collect();
+        if nodes.is_empty() {
+            return None;
+        }
+        out.u16(types::DATA_ARRAY);
+        out.u16(types::INFO);
+        if extent == Extent::ThisNode {
+            nodes.iter().for_each(|(host, node)| push_memory_facts(out, host, node));
+            return Some(());
+        }
+        out.size(nodes.len() as u64);
+        for (host, node) in nodes {
+            out.text(Some(b"pmix.node.arr"));
+            out.u32(0);
+            out.u16(types::DATA_ARRAY);
+            out.u16(types::INFO);
+            push_memory_facts(out, host, node);
+        }
+        Some(())
+    }
+}
+
+fn procs(job: &Namespace, ranks: Range<u32>) -> impl Iterator<Item = Proc<'_>> {
+    ranks.map(|rank| Proc { namespace: job.name.as_bytes(), rank })
+}
+
+/// An array's number of elements, and its elements.
+fn push_memory_facts(out: &mut Writer, host: &str, node: &NodeProcesses) {
+    out.size(3);
+    out.info(&Info::new("pmix.hname", Value::Text(host.as_bytes())));
+    for (key, bytes) in [("pmix.dmn.mem", node.server_memory), ("pmix.cl.mem.avg", node.mean_memory())] {
+        out.text(Some(key.as_bytes()));
+        out.u32(0);
+        out.u16(types::FLOAT);
+        out.text(Some(format!("{:.3}", bytes as f64 / 1e6).as_bytes()));
+    }
+}
