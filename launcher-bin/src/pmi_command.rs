@@ -3,13 +3,17 @@
 //! The probes answer, without an MPI library, whether a launcher serves PMI at all, how long a fence takes, and whether every
 //! rank gets what the others put. Rank 0 speaks for the job; a rank that gets a wrong value fails the job.
 
+mod member;
+
 use std::io;
 use std::time::{Duration, Instant};
 
-use pmi_client::{Client, ClientError, Protocol, SpawnApp, SpawnRequest};
+use pmi_client::{SpawnApp, SpawnRequest};
+
+use self::member::{CallError, Member};
 
 use crate::args::PmiCommand;
-use crate::args::pmi_command::{Method, Probe};
+use crate::args::pmi_command::Probe;
 use crate::client_libraries::{self, ClientLibraryError};
 use crate::console::print;
 use crate::formatting::count as plural;
@@ -20,14 +24,14 @@ use crate::formatting::count as plural;
 pub enum PmiCommandError {
     /// The process could not join its job.
     #[error("cannot join the job through PMI")]
-    Join(#[source] ClientError),
+    Join(#[source] CallError),
     /// A call failed half-way.
     #[error("rank {rank} cannot go on")]
     Call {
         /// The rank that made the call.
         rank: u32,
         /// The error.
-        source: ClientError,
+        source: CallError,
     },
     /// A key that was put before the fence is not there after it.
     #[error("rank {rank} found nothing under {key}, which was put before the fence")]
@@ -71,12 +75,7 @@ pub fn run(command: PmiCommand) -> Result<u8, PmiCommandError> {
     if let Probe::Library { functions } = command.probe {
         return Ok(print(libraries(functions)?.as_bytes())?);
     }
-    let protocol = match command.method {
-        Method::Auto => Protocol::Auto,
-        Method::Pmi1 => Protocol::Pmi1,
-        Method::Pmi2 => Protocol::Pmi2,
-    };
-    let mut client = Client::from_env(protocol).map_err(PmiCommandError::Join)?;
+    let mut client = Member::join(command.method, command.library.as_deref()).map_err(PmiCommandError::Join)?;
     let rank = client.rank();
     let report = match command.probe {
         Probe::Barrier { count } => barrier(&mut client, count),
@@ -118,7 +117,7 @@ impl From<String> for Report {
     }
 }
 
-fn barrier(client: &mut Client, count: u32) -> Result<Report, PmiCommandError> {
+fn barrier(client: &mut Member, count: u32) -> Result<Report, PmiCommandError> {
     let (rank, size) = (client.rank(), client.size());
     let failed = |source| PmiCommandError::Call { rank, source };
     // ranks do not start at the same time; the first fence would measure that
@@ -127,7 +126,7 @@ fn barrier(client: &mut Client, count: u32) -> Result<Report, PmiCommandError> {
     Ok(format!("barrier: {}, {}: {}\n", plural(size, "rank"), plural(count, "fence"), Spread::of(times)).into())
 }
 
-fn exchange(client: &mut Client, count: u32, bytes: usize) -> Result<Report, PmiCommandError> {
+fn exchange(client: &mut Member, count: u32, bytes: usize) -> Result<Report, PmiCommandError> {
     let (rank, size) = (client.rank(), client.size());
     client.fence().map_err(|source| PmiCommandError::Call { rank, source })?;
     let times = (0..count).map(|round| timed(|| exchange_once(client, round, bytes))).collect::<Result<Vec<_>, _>>()?;
@@ -143,21 +142,21 @@ fn exchange(client: &mut Client, count: u32, bytes: usize) -> Result<Report, Pmi
 }
 
 /// Every round has keys of its own: a quick rank's next put must not replace what a slow one still wants to get.
-fn exchange_once(client: &mut Client, round: u32, bytes: usize) -> Result<(), PmiCommandError> {
+fn exchange_once(client: &mut Member, round: u32, bytes: usize) -> Result<(), PmiCommandError> {
     let (rank, size) = (client.rank(), client.size());
     let failed = |source| PmiCommandError::Call { rank, source };
     let key = |rank: u32| format!("pmi-exchange-{round}-{rank}");
-    client.put(&key(rank), value(rank, round, bytes)).map_err(failed)?;
+    client.put(&key(rank), &value(rank, round, bytes)).map_err(failed)?;
     client.fence().map_err(failed)?;
     for other in 0..size {
-        let seen = client.get(&key(other)).map_err(failed)?;
+        let seen = client.get(other, &key(other)).map_err(failed)?;
         verify(rank, key(other), seen, &value(other, round, bytes))?;
     }
     Ok(())
 }
 
 /// Only rank 0 asks: the answer is the same for all.
-fn get(client: &mut Client, keys: Vec<String>) -> Result<Report, PmiCommandError> {
+fn get(client: &mut Member, keys: Vec<String>) -> Result<Report, PmiCommandError> {
     let mut report = Report::default();
     let rank = client.rank();
     if rank != 0 {
@@ -173,7 +172,7 @@ fn get(client: &mut Client, keys: Vec<String>) -> Result<Report, PmiCommandError
 }
 
 /// Only rank 0 asks: the new job is one for all.
-fn spawn(client: &mut Client, ranks: u32, command: Vec<String>) -> Result<Report, PmiCommandError> {
+fn spawn(client: &mut Member, ranks: u32, command: Vec<String>) -> Result<Report, PmiCommandError> {
     let rank = client.rank();
     let mut words = command.into_iter();
     let (Some(program), 0) = (words.next(), rank) else { return Ok(Report::default()) };
@@ -235,6 +234,8 @@ impl std::fmt::Display for Spread {
 
 #[cfg(test)]
 mod tests {
+    use pmi_client::{Client, ClientError};
+
     use super::*;
 
     fn printed(report: Report) -> String {
@@ -243,7 +244,7 @@ mod tests {
 
     #[test]
     fn probes_of_a_job_of_one_rank_report_one_line() {
-        let mut client = Client::alone();
+        let mut client = Member::Pmi(Client::alone());
         let line = printed(barrier(&mut client, 3).unwrap());
         assert!(line.starts_with("barrier: 1 rank, 3 fences: ") && line.ends_with(" ms min/median/max\n"), "{line}");
         let line = printed(exchange(&mut client, 2, 100).unwrap());
@@ -253,7 +254,7 @@ mod tests {
     #[test]
     fn keys_are_printed_and_unknown_ones_named() {
         let keys = ["PMI_process_mapping", "nonesuch"].map(String::from);
-        let report = get(&mut Client::alone(), keys.into()).unwrap();
+        let report = get(&mut Member::Pmi(Client::alone()), keys.into()).unwrap();
         assert_eq!(report.unknown, ["nonesuch"]);
         assert_eq!(printed(report), "PMI_process_mapping=(vector,(0,1,1))\n");
     }
@@ -273,8 +274,11 @@ mod tests {
 
     #[test]
     fn a_value_too_long_for_the_launcher_is_an_error() {
-        let error = exchange(&mut Client::alone(), 1, 70_000).unwrap_err();
-        assert!(matches!(error, PmiCommandError::Call { rank: 0, source: ClientError::Length { .. } }), "{error:?}");
+        let error = exchange(&mut Member::Pmi(Client::alone()), 1, 70_000).unwrap_err();
+        assert!(
+            matches!(error, PmiCommandError::Call { rank: 0, source: CallError::Pmi(ClientError::Length { .. }) }),
+            "{error:?}"
+        );
     }
 
     #[test]

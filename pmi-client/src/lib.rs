@@ -27,16 +27,22 @@
 //! | `shared.rs` | gets without a message, where the launcher shares its pairs in memory |
 //! | `membership.rs`, `process_mapping.rs` | the place of a rank in its job; the ranks of its node |
 //! | `limits.rs` | lengths and signs of texts |
+//! | `pmix.rs`, `pmix/` | the rank's side of PMIx (feature `pmix`) |
+//! | `library.rs` | PMI through a C library that is found at run time (feature `library`) |
 
 mod client;
 mod connection;
 mod descriptor;
 mod environment;
 mod error;
+#[cfg(feature = "library")]
+pub mod library;
 mod limits;
 mod membership;
 mod pmi1;
 mod pmi2;
+#[cfg(feature = "pmix")]
+pub mod pmix;
 mod process_mapping;
 mod reply;
 mod shared;

@@ -1,13 +1,18 @@
 //! The flags of `lattice pmi`.
 
+use std::path::PathBuf;
+
 use clap::{Args, Subcommand, ValueEnum};
 
 /// Talk PMI to the launcher of this process, as one rank of its job
 #[derive(Args, Debug)]
 pub struct PmiCommand {
-    /// The protocol to speak; `auto` is PMI-1, which every launcher knows
+    /// The way to the launcher; `auto` is PMI-1, and PMIx where a launcher serves that alone
     #[arg(long, value_enum, default_value_t, global = true)]
     pub(crate) method: Method,
+    /// The file that `lib` or `lib2` loads; else what programs in C find under the name libpmi.so.0 or libpmi2.so.0
+    #[arg(long, value_name = "FILE", global = true)]
+    pub(crate) library: Option<PathBuf>,
     #[command(subcommand)]
     pub(crate) probe: Probe,
 }
@@ -18,6 +23,11 @@ pub(crate) enum Method {
     Auto,
     Pmi1,
     Pmi2,
+    Pmix,
+    /// PMI-1 through libpmi.so.0
+    Lib,
+    /// PMI-2 through libpmi2.so.0
+    Lib2,
 }
 
 #[derive(Debug, Subcommand)]

@@ -1,8 +1,9 @@
 //! What `--pmi...` flags do, and the client `lattice pmi`, under our launcher and under another.
 
 use std::collections::HashSet;
+use std::path::Path;
 
-use lattice_tests::mpi::Flavour;
+use lattice_tests::mpi::{Flavour, OPEN_MPIS};
 use lattice_tests::{Command, built, lattice, launch};
 
 use crate::raw;
@@ -29,6 +30,49 @@ fn a_probe_spawns_a_job_in_either_protocol_and_under_another_launcher() {
     let hydra = Command::new("mpiexec.hydra").words("-n 1").arg(built::lattice()).words("pmi spawn -n 2 echo a-word");
     hydra.run().exits(0).prints("spawn: 2 ranks: ");
     lattice("pmi spawn true").run().exits(1).says("spawn does not exist without a launcher");
+}
+
+/// Values arrive by every way to a launcher, and each way tells of the job.
+#[test]
+fn probes_run_by_every_way() {
+    let [libpmi, libpmi2] = ["pmi", "pmi2"].map(built::client_library);
+    let slurms = Path::new("/usr/lib").join(format!("{}-linux-gnu/libpmi2.so.0", std::env::consts::ARCH));
+    let check = |words: &[&dyn AsRef<std::ffi::OsStr>], fact: &str| {
+        let probe = |probe: &str| {
+            let probing = launch("-n 3").arg(built::lattice()).words("pmi --method");
+            words.iter().fold(probing, |probing, word| probing.arg(word.as_ref())).words(probe).run()
+        };
+        probe("exchange --count 3 --size 300").exits(0).says_nothing().prints("exchange: 3 ranks, 3 rounds, 300 bytes");
+        probe("barrier --count 3").exits(0).says_nothing().prints("barrier: 3 ranks, 3 fences");
+        probe(&format!("get {fact}")).exits(0).says_nothing().prints(&format!("{fact}="));
+        probe("get nonesuch").exits(1).says("the launcher does not know nonesuch");
+    };
+    check(&[&"pmix"], "pmix.univ.size");
+    check(&[&"pmix"], "pmix.qry.keys");
+    check(&[&"lib", &"--library", &libpmi], "PMI_process_mapping");
+    check(&[&"lib2", &"--library", &libpmi2], "PMI_process_mapping");
+    check(&[&"lib2", &"--library", &slurms], "PMI_process_mapping");
+}
+
+/// libpmix serves its own clients, of which ours is one; without a method it is found by itself.
+#[test]
+fn probes_run_by_pmix_under_launchers_of_others() {
+    for mpi in OPEN_MPIS {
+        for method in ["", "--method pmix"] {
+            let mpirun = || Command::new(mpi.mpirun()).words("--allow-run-as-root --oversubscribe -n 3");
+            let probe = |probe: &str| mpirun().arg(built::lattice()).words("pmi").words(method).words(probe).run();
+            probe("exchange --count 3 --size 300").exits(0).prints("exchange: 3 ranks, 3 rounds, 300 bytes");
+            probe("barrier").exits(0).prints("barrier: 3 ranks, 10 fences");
+            probe("get pmix.job.size").exits(0).prints("pmix.job.size=3");
+        }
+    }
+}
+
+#[test]
+fn a_probe_says_why_it_cannot_go_a_way() {
+    lattice("pmi --method pmix barrier").run().exits(1).says("the environment has no PMIX_NAMESPACE");
+    lattice("pmi --method lib --library /nonesuch barrier").run().exits(1).says("cannot use /nonesuch: ");
+    launch("").arg(built::lattice()).words("pmi --method pmix spawn true").run().says("needs --method pmi1 or pmi2");
 }
 
 #[test]

@@ -1,0 +1,92 @@
+//! Servers that close, refuse, lie and chatter: the client says what it saw, and never waits for what was only announced.
+
+use std::ffi::OsString;
+use std::io::{Read, Write};
+use std::net::TcpListener;
+use std::thread;
+
+use pmix_core::wire::Encoding;
+use pmix_core::wire::frame::message;
+use pmix_core::wire::value::Value as WireValue;
+use pmix_core::wire::writer::Writer;
+
+use super::{Collect, PmixClient, PmixError, Value};
+
+/// A client of a server that says this, whatever it is asked, and closes.
+fn join(answers: Vec<u8>) -> Result<PmixClient, PmixError> {
+    let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
+    let address = listener.local_addr().unwrap();
+    let server = thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        let mut header = [0; 16];
+        stream.read_exact(&mut header).unwrap();
+        let length = u32::from_ne_bytes(header[8..12].try_into().unwrap());
+        let mut greeting = vec![0; length as usize];
+        stream.read_exact(&mut greeting).unwrap();
+        // The client may have enough before the end.
+        let _ = stream.write_all(&answers);
+        let _ = stream.shutdown(std::net::Shutdown::Write);
+        let _ = stream.read_to_end(&mut Vec::new());
+        greeting
+    });
+    let client = PmixClient::from_variables(|variable| {
+        let value = match variable {
+            "PMIX_NAMESPACE" => "job".to_owned(),
+            "PMIX_RANK" => "1".to_owned(),
+            "PMIX_SERVER_URI41" => format!("server.0;tcp4://{address}"),
+            _ => return None,
+        };
+        Some(OsString::from(value))
+    });
+    if client.is_err() {
+        let greeting = server.join().unwrap();
+        assert!(greeting.starts_with(b"native\0\0\0\0\x08") && greeting.ends_with(b"4.2.2\0v41\0\x01hash\0"));
+    }
+    client
+}
+
+const WELCOME: [u8; 8] = [0, 0, 0, 0, 0, 0, 0, 7];
+
+fn facts(size: u32) -> Vec<u8> {
+    let mut out = Writer::new(Encoding::Flex);
+    out.one();
+    out.text(Some(b"job"));
+    out.kval("pmix.job.size", &WireValue::U32(size));
+    message(101, &out.into_bytes()).to_vec()
+}
+
+fn status(tag: u32, status: i32) -> Vec<u8> {
+    let mut out = Writer::new(Encoding::Flex);
+    out.status(status);
+    message(tag, &out.into_bytes()).to_vec()
+}
+
+#[test]
+fn servers_that_make_no_sense_are_left() {
+    let check = |answers: &[&[u8]], expected: &str| {
+        let error = join(answers.concat()).unwrap_err().to_string();
+        assert!(error.contains(expected), "{error}");
+    };
+    check(&[], "closed the connection before it answered the greeting");
+    check(&[&[0xff, 0xff, 0xff, 0xe5]], "does not take rank 1 in (status -27)");
+    check(&[&WELCOME], "closed the connection before it answered the job information");
+    check(&[&WELCOME, &facts(4)[..20]], "closed the connection before it answered the job information");
+    check(&[&WELCOME, &message(101, &[2, 9])], "answer to the job information makes no sense");
+    check(&[&WELCOME, &facts(1)], "tells rank 1 no size of the job above that");
+    let announced = [&[0; 4][..], &101_u32.to_be_bytes(), &u32::MAX.to_be_bytes(), &[0; 4]].concat();
+    check(&[&WELCOME, &announced], "announces 4294967295 bytes");
+}
+
+#[test]
+fn events_are_passed_over_and_refusals_told() {
+    let answers =
+        [&WELCOME[..], &message(0, b"an event"), &facts(4), &status(102, 0), &status(103, -24), &status(104, -46)];
+    let mut client = join(answers.concat()).unwrap();
+    assert_eq!((client.rank(), client.size(), client.namespace()), (1, 4, "job"));
+    assert_eq!(client.job_attribute("pmix.job.size").unwrap(), Some(Value::Number(4)));
+    client.fence(Collect::Nothing).unwrap();
+    let refused = client.fence(Collect::Data).unwrap_err();
+    assert_eq!(refused.to_string(), "the PMIx server refused the fence: status -24");
+    assert_eq!(client.get(2, "card").unwrap(), None);
+    assert!(matches!(client.fence(Collect::Nothing), Err(PmixError::Closed { request: "fence" })));
+}
