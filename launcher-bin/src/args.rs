@@ -37,8 +37,8 @@ use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 pub use self::batch::{BatchArgs, BatchOptions, BatchScriptArgs, CancelArgs, QueueArgs};
 pub(crate) use self::batch::{RUN_SCRIPT, SCRIPT};
 pub use self::cluster::{
-    AbortArgs, AllocCommand, AttachArgs, CreateArgs, CxiCommand, LaunchesArgs, Nodes, NodesArgs, NodesCommand, Requeue,
-    ServerArgs, ShellArgs, SignalArgs, StacksArgs, TableArgs, TopArgs, TopOrder, TopologyFormat,
+    AbortArgs, AllocCommand, AttachArgs, CreateArgs, CxiCommand, DebugArgs, LaunchesArgs, Nodes, NodesArgs,
+    NodesCommand, Requeue, ServerArgs, ShellArgs, SignalArgs, StacksArgs, TableArgs, TopArgs, TopOrder, TopologyFormat,
 };
 #[cfg(feature = "dev-cluster")]
 pub use self::dev_cluster::DevClusterArgs;
@@ -49,8 +49,8 @@ use self::front_end::{FrontEnd, Translation};
 pub use self::front_end::{NamedHosts, WrapArgs};
 pub use self::idle::IdleArgs;
 pub use self::launch::{
-    ClusterArgs, ContainerArgs, EnvironmentArgs, FailureArgs, KillOnBadExit, Label, LaunchArgs, PlacementArgs, PmiArgs,
-    ProgramArgs, StreamArgs, TimeArgs,
+    ClusterArgs, ContainerArgs, DebuggerArgs, EnvironmentArgs, FailureArgs, KillOnBadExit, Label, LaunchArgs,
+    PlacementArgs, PmiArgs, ProgramArgs, StreamArgs, TimeArgs,
 };
 use self::other_launchers::translate;
 pub use self::overlay::{CallArgs, GraphFormat, PingArgs, SetsArgs, SetsCommand};
@@ -125,6 +125,9 @@ pub enum Command {
     /// Show the functions that the ranks of a launch are in, as a tree of callers.
     #[command(after_help = STACKS_AFTER_HELP)]
     Stacks(StacksArgs),
+    /// Run gdb on ranks of a launch.
+    #[command(override_usage = DEBUG_USAGE, after_help = DEBUG_AFTER_HELP)]
+    Debug(DebugArgs),
     /// Show how far each rank of a launch has come, node by node.
     Status {
         /// The launch.
@@ -221,7 +224,14 @@ const TOP_AFTER_HELP: &str = "Examples:\n  \
     lattice top k3jq09zmf2 --sort memory\n  \
     lattice top k3jq09zmf2 --once --json\n\n\
     A rank counts with all processes below it. BUSY is the share of a processor since the table before, 200 % for two; READ and WRITTEN \
-    are bytes of system calls.";
+    are bytes of system calls. On a terminal, q quits, and r, c, m and i sort by rank, cpu, memory and io.";
+
+const DEBUG_USAGE: &str = "lattice debug [OPTIONS] LAUNCH [-- GDB-OPTIONS...]";
+
+const DEBUG_AFTER_HELP: &str = "Examples:\n  \
+    lattice debug k3jq09zmf2 --ranks 0,7\n  \
+    lattice debug k3jq09zmf2 --ranks 3 -- -batch -ex 'thread apply all bt'\n\n\
+    On a cluster gdb runs on the node of the ranks, within its allocation.";
 
 const STACKS_AFTER_HELP: &str = "Examples:\n  \
     lattice stacks k3jq09zmf2\n  \

@@ -5,6 +5,7 @@ mod alloc;
 mod batch;
 mod control;
 mod cxi;
+mod debug;
 mod in_allocation;
 mod launches;
 mod nodes;
@@ -30,6 +31,7 @@ pub(crate) use self::alloc::alloc;
 pub(crate) use self::batch::{ScriptError, batch, run_script};
 pub(crate) use self::control::{abort, signal};
 pub(crate) use self::cxi::cxi;
+pub(crate) use self::debug::debug;
 pub(crate) use self::launches::launches;
 pub(crate) use self::nodes::nodes;
 pub(crate) use self::overlay::{call, ping};
@@ -162,6 +164,51 @@ pub(crate) enum CommandError {
     NothingRuns {
         /// Id of the launch.
         launch: String,
+    },
+    /// The launch has no such ranks.
+    #[error("launch {launch} has none of these ranks\ntry: lattice status {launch}")]
+    NoSuchRanks {
+        /// Id of the launch.
+        launch: String,
+    },
+    /// Ranks that are to be debugged have ended, or have not started.
+    #[error("of launch {launch} these ranks do not run: {ranks}\ntry: lattice status {launch}")]
+    RanksDoNotRun {
+        /// Id of the launch.
+        launch: String,
+        /// The ranks.
+        ranks: String,
+    },
+    /// A debugger holds processes of one node.
+    #[error(
+        "these ranks are on several nodes ({} and {}), and gdb holds processes of one\ntry: lattice debug {launch} --ranks {here}",
+        nodes[0], nodes[1]
+    )]
+    RanksApart {
+        /// Id of the launch.
+        launch: String,
+        /// Two of the nodes.
+        nodes: [String; 2],
+        /// Those of the ranks that are on the first of them.
+        here: String,
+    },
+    /// More ranks than a debugger can reasonably hold.
+    #[error(
+        "{count} ranks are too many for one gdb, which holds up to {max} here\ntry: lattice stacks for a look at all of them"
+    )]
+    RanksInDebugger {
+        /// Number of ranks.
+        count: usize,
+        /// Limit.
+        max: usize,
+    },
+    /// There is no debugger here.
+    #[error(
+        "cannot run gdb: {error}\ntry: install it, with a package named gdb; lattice stacks also takes eu-stack of elfutils"
+    )]
+    NoDebugger {
+        /// Error of the system.
+        error: io::Error,
     },
     /// A launch on this machine does not do what it is asked.
     #[error(transparent)]

@@ -58,7 +58,7 @@ impl From<WrapError> for Failure {
 impl From<CommandError> for Failure {
     fn from(error: CommandError) -> Self {
         let code = match &error {
-            CommandError::Shell { error, .. } => exit::of_exec(error),
+            CommandError::Shell { error, .. } | CommandError::NoDebugger { error } => exit::of_exec(error),
             CommandError::Interrupted { signal, .. } => exit::by_signal(*signal as i32),
             _ => exit::OURS,
         };

@@ -11,11 +11,14 @@
 //! `local` and `remote` differ in the source of updates and the destination of commands; `frontend` is what they share. All of it
 //! is one task on one thread, apart from the writers and a reader of input.
 
+mod acquisition;
 mod attached;
 mod error;
 mod frontend;
 mod local;
 mod remote;
+mod start_watch;
+mod viewed;
 
 use nix::sys::resource::{Resource, setrlimit};
 use rank_spawner::raise_descriptor_limit;

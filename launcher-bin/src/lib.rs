@@ -113,6 +113,7 @@ fn carry_out(command: Command, words: &[OsString], verbosity: Verbosity) -> Resu
         Command::Nodes(args) => commands::nodes(&args, verbosity)?,
         Command::Launches(args) => commands::launches(&args)?,
         Command::Top(args) => commands::top(&args)?,
+        Command::Debug(args) => commands::debug(&args, verbosity)?,
         Command::Stacks(args) => commands::stacks(&args)?,
         Command::Status { launch, table } => commands::status(&launch, &table)?,
         Command::Signal(args) => commands::signal(&args)?,

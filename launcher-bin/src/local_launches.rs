@@ -10,6 +10,7 @@
 //! both ends ask the kernel whose process the other one is. A socket whose launch is gone (SIGKILL) is removed by whoever finds it.
 
 mod service;
+mod viewers;
 
 use std::fs::{self, DirBuilder};
 use std::io::{self, ErrorKind, Read, Write};
@@ -30,7 +31,7 @@ use prost::Message;
 use proto::local_answer::What as Answer;
 use proto::local_question::What as Question;
 
-pub(crate) use self::service::{LocalService, Watched};
+pub(crate) use self::service::{LaunchHere, LocalService, Watched};
 use crate::environment::{self, Environment};
 
 /// Time for an answer, which a launch gives at once unless it is stopped.
@@ -42,7 +43,7 @@ const ANSWER_MAX: u64 = 256 << 20;
 
 /// Failure to ask a launch on this machine.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum LocalError {
+pub enum LocalError {
     /// It does not answer.
     #[error("launch {id} on this machine does not answer: {source}; is its lattice stopped?")]
     Silent {
@@ -124,6 +125,25 @@ impl LocalLaunch {
     /// Ends the launch.
     pub(crate) fn abort(&self, reason: &str) -> Result<(), LocalError> {
         self.order(Question::Abort(reason.to_owned()))
+    }
+
+    /// Id of the launch.
+    pub(crate) fn id(&self) -> &str {
+        &self.id
+    }
+
+    /// Attaches to the launch; returns the socket, which does not block, by which it tells what happens.
+    pub(crate) fn attach(&self) -> Result<UnixStream, LocalError> {
+        let socket = self.connect().and_then(|socket| {
+            let Some(mut socket) = socket else { return Ok(None) };
+            socket
+                .write_all(&proto::LocalQuestion { what: Some(Question::Attach(proto::Nothing {})) }.encode_to_vec())?;
+            socket.shutdown(Shutdown::Write)?;
+            socket.set_nonblocking(true)?;
+            Ok(Some(socket))
+        });
+        let id = || self.id.clone();
+        socket.map_err(|source| LocalError::Silent { id: id(), source })?.ok_or_else(|| LocalError::Over { id: id() })
     }
 
     fn order(&self, order: Question) -> Result<(), LocalError> {

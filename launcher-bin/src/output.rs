@@ -139,7 +139,7 @@ impl Renderer {
             hosts: launch.placed.hosts.clone(),
             launch_id: launch.placed.launch_id.clone(),
             ending: false,
-            shows_progress: verbosity > Verbosity::Quiet && io::stderr().is_terminal(),
+            shows_progress: shows_progress(verbosity),
             summary: output.summary.then(|| Summary::new(Instant::now())),
             exit_messages: output.exit_messages,
             targets: Targets::start(files, decoration, &report, wires.abandoned)?,
@@ -186,6 +186,9 @@ impl Renderer {
                 update = source.next() => match update {
                     Some(Update::Event(node, event)) => self.event(node, event).await,
                     Some(Update::Starting(progress)) => self.starting(progress).await,
+                    Some(Update::Initializing { ranks, of }) => {
+                        self.targets.show_progress(&words::initializing(ranks, of)).await;
+                    }
                     Some(Update::Remark(text)) => self.remark(&text).await,
                     Some(Update::Dropped(bytes)) => self.dropped(bytes).await,
                     None => return,
@@ -352,6 +355,11 @@ impl Renderer {
             self.targets.say(message(&text), Instant::now()).await;
         }
     }
+}
+
+/// True if the progress of a start is shown, in a line that is overwritten: on a terminal.
+pub(crate) fn shows_progress(verbosity: Verbosity) -> bool {
+    verbosity > Verbosity::Quiet && io::stderr().is_terminal()
 }
 
 /// True for a launch that ended because its output has no reader any more; that is not reported.

@@ -17,13 +17,14 @@ use std::time::Duration;
 
 use lattice_session::request::{Candidates, LaunchRequest, Ownership, PlacementRequest, ProgramRequest, Programs};
 use lattice_session::settings::{
-    DataExchange, Entrance, FailedRanks, JobMemory, LaunchSettings, LimitSignal, LostNodes, PmiFamily, PmiSpec,
+    AtExec, DataExchange, Entrance, FailedRanks, JobMemory, LaunchSettings, LimitSignal, LostNodes, PmiFamily, PmiSpec,
     StdinTarget, Timeouts,
 };
 use lattice_session::spec::AppSpec;
 use lattice_session::template::Template;
 use nix::unistd::Pid;
 use pmi_core::ids::Rank;
+use rank_spawner::mpir;
 
 use self::containers::Container;
 pub use self::containers::ContainerError;
@@ -142,6 +143,7 @@ impl LaunchCommand {
                 KillOnBadExit::No => FailedRanks::AreBorne,
             },
             lost_nodes: if args.failures.no_kill { LostNodes::AreBorne } else { LostNodes::EndLaunch },
+            at_exec: if args.debuggers.stop_at_start || mpir::is_debugged() { AtExec::Stop } else { AtExec::Run },
             timeouts: Timeouts {
                 prompt: shows_prompts(&args.streams, machine).then_some(PROMPT),
                 ..timeouts(&args.time)?

@@ -1,13 +1,13 @@
-//! Our terminal while rank 0 has one of its own (`--pty`), which then is the one that edits lines, echoes, and turns Ctrl-C into a signal.
+//! Our terminal while it does not edit lines: because rank 0 has one of its own (`--pty`), which then is the one that edits lines, echoes,
+//! and turns Ctrl-C into a signal; or because each key means something.
 //!
-//! Ours is raw meanwhile: each byte that is typed is passed on, each byte of output shown as it is. It is as it was before whenever this
-//! process ends, also by a panic, or is stopped.
+//! It is as it was before whenever this process ends, also by a panic, or is stopped.
 
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use lattice_session::settings::TerminalSize;
-use nix::sys::termios::{SetArg, Termios, cfmakeraw, tcgetattr, tcsetattr};
+use nix::sys::termios::{LocalFlags, SetArg, Termios, cfmakeraw, tcgetattr, tcsetattr};
 use nix::unistd::{getpgrp, isatty, tcgetpgrp};
 
 /// True if `input` is our terminal, and another process group has it.
@@ -21,37 +21,50 @@ pub(crate) fn size() -> Option<TerminalSize> {
     TerminalSize::of(io::stdin()).or_else(of_output)
 }
 
-/// Our terminal, which is raw until this is dropped.
+/// Use of our terminal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Mode {
+    /// Each byte that is typed is passed on, each byte of output shown as it is.
+    Raw,
+    /// Each key is passed on as it is typed, and not echoed; Ctrl-C is a signal.
+    Keys,
+}
+
+/// Our terminal, which is in a mode of ours until this is dropped.
 #[derive(Debug)]
 pub(crate) struct RawTerminal {
     terminal: OwnedFd,
     before: Termios,
+    mode: Mode,
 }
 
 impl RawTerminal {
-    /// Makes the terminal raw that is our standard input; `None` if that is no terminal. A process in the background is stopped by it
+    /// Takes the terminal that is our standard input into a mode; `None` if that is no terminal. A process in the background is stopped by it
     /// until it is in the foreground.
     ///
     /// # Errors
     /// Fails if the terminal is gone, or the system has no descriptor left.
-    pub(crate) fn of_input() -> io::Result<Option<Self>> {
+    pub(crate) fn of_input(mode: Mode) -> io::Result<Option<Self>> {
         let terminal = io::stdin().as_fd().try_clone_to_owned()?;
         if !isatty(&terminal).unwrap_or(false) {
             return Ok(None);
         }
         let before = tcgetattr(&terminal)?;
-        let raw = Self { terminal, before };
+        let raw = Self { terminal, before, mode };
         raw.enter()?;
         Ok(Some(raw))
     }
 
-    /// Makes it raw again, whatever others have made of it meanwhile.
+    /// Takes it into the mode again, whatever others have made of it meanwhile.
     ///
     /// # Errors
     /// Fails if the terminal is gone.
     pub(crate) fn enter(&self) -> io::Result<()> {
         let mut raw = self.before.clone();
-        cfmakeraw(&mut raw);
+        match self.mode {
+            Mode::Raw => cfmakeraw(&mut raw),
+            Mode::Keys => raw.local_flags.remove(LocalFlags::ICANON | LocalFlags::ECHO),
+        }
         Ok(tcsetattr(&self.terminal, SetArg::TCSANOW, &raw)?)
     }
 
@@ -64,6 +77,12 @@ impl RawTerminal {
     }
 }
 
+impl AsFd for RawTerminal {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.terminal.as_fd()
+    }
+}
+
 impl Drop for RawTerminal {
     fn drop(&mut self) {
         self.leave();
@@ -73,7 +92,6 @@ impl Drop for RawTerminal {
 #[cfg(test)]
 mod tests {
     use nix::pty::{OpenptyResult, openpty};
-    use nix::sys::termios::LocalFlags;
 
     use super::*;
 
@@ -81,16 +99,19 @@ mod tests {
     fn a_terminal_is_raw_until_the_guard_is_gone_also_by_a_panic() {
         let OpenptyResult { master: _master, slave } = openpty(None, None).unwrap();
         let echoes = || tcgetattr(&slave).unwrap().local_flags.contains(LocalFlags::ECHO);
-        let panicked = std::panic::catch_unwind(|| {
-            let raw = RawTerminal { terminal: slave.try_clone().unwrap(), before: tcgetattr(&slave).unwrap() };
-            raw.enter().unwrap();
-            assert!(!echoes());
-            raw.leave();
-            assert!(echoes(), "a shell has it while we are stopped");
-            raw.enter().unwrap();
-            assert!(!echoes());
-            panic!("something goes wrong");
-        });
-        assert!(panicked.is_err() && echoes());
+        for mode in [Mode::Raw, Mode::Keys] {
+            let panicked = std::panic::catch_unwind(|| {
+                let (terminal, before) = (slave.try_clone().unwrap(), tcgetattr(&slave).unwrap());
+                let raw = RawTerminal { terminal, before, mode };
+                raw.enter().unwrap();
+                assert!(!echoes());
+                raw.leave();
+                assert!(echoes(), "a shell has it while we are stopped");
+                raw.enter().unwrap();
+                assert!(!echoes());
+                panic!("something goes wrong");
+            });
+            assert!(panicked.is_err() && echoes());
+        }
     }
 }

@@ -12,6 +12,13 @@ pub(crate) enum Update {
     Event(NodeIndex, Event),
     /// Progress of its start.
     Starting(StartProgress),
+    /// Number of ranks that set up their libraries, of all: `MPI_Init` in MPI.
+    Initializing {
+        /// Number of ranks that do.
+        ranks: u32,
+        /// Number of all.
+        of: u32,
+    },
     /// A remark about the connection that updates come by.
     Remark(String),
     /// Number of bytes of output that are lost, `None` if it is not known: nobody was there to take them, or this client was too

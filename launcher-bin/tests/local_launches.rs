@@ -104,6 +104,37 @@ fn a_launch_is_listed_shown_signalled_and_ended_by_its_id() {
     assert_eq!(unknown.status.code(), Some(125));
 }
 
+#[test]
+fn a_launch_is_followed_by_others_to_its_end_and_beyond_their_leaving() {
+    let user = User::new();
+    let script = "until [ -e $XDG_RUNTIME_DIR/go ]; do sleep 0.05; done; echo $LATTICE_RANK goes; exit $LATTICE_RANK";
+    let (launch, id) = user.launched(3, script);
+    let (stays, leaves) =
+        (user.lattice(&["attach", "-l", &id]).spawn().unwrap(), user.lattice(&["attach", &id]).spawn().unwrap());
+    let events = user.lattice(&["attach", "--json", &id]).spawn().unwrap();
+    // There is no sign of a viewer that reads; the launch waits for us anyhow.
+    sleep(Duration::from_secs(1));
+    kill(Pid::from_raw(leaves.id() as i32), Signal::SIGTERM).unwrap();
+    assert_eq!(leaves.wait_with_output().unwrap().status.code(), Some(143));
+    std::fs::write(user.0.path().join("go"), "").unwrap();
+    let (own, seen, events) =
+        (launch.wait_with_output().unwrap(), stays.wait_with_output().unwrap(), events.wait_with_output().unwrap());
+    let text = |output: &Output| String::from_utf8_lossy(&output.stdout).into_owned();
+    assert_eq!(own.status.code(), seen.status.code(), "{}", String::from_utf8_lossy(&seen.stderr));
+    assert!(text(&own).contains(" goes\n"), "{}", text(&own));
+    let mut lines: Vec<String> = text(&seen).lines().map(|line| line[4..].to_owned()).collect();
+    let mut expected: Vec<String> = text(&own).lines().map(str::to_owned).collect();
+    lines.sort();
+    expected.sort();
+    assert_eq!(lines, expected, "what it wrote, with labels: {}", text(&seen));
+    let last: Value = serde_json::from_str(text(&events).lines().last().unwrap()).unwrap();
+    assert_eq!(
+        (&last["event"], &last["exit_code"]),
+        (&"complete".into(), &own.status.code().unwrap().into()),
+        "{last}"
+    );
+}
+
 /// Needs gdb, which `cargo xtask setup` installs.
 #[test]
 fn the_functions_that_ranks_are_in_are_shown_as_a_tree() {

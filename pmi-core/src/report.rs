@@ -33,6 +33,15 @@ pub struct Progress {
     pub phase: Phase,
     /// The last command it sent, as written; shortened if it is longer than any real one.
     pub last_command: Option<String>,
+    /// Number of fences of all ranks of its job that are over.
+    pub fences: u64,
+}
+
+impl Progress {
+    /// Returns true if the rank has begun to set up its library, and has not left a fence with all others: in MPI it is in `MPI_Init`.
+    pub fn is_in_init(&self) -> bool {
+        self.phase == Phase::Open && self.fences == 0
+    }
 }
 
 /// A fence in which ranks of this node wait.

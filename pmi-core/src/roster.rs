@@ -175,12 +175,13 @@ impl Roster {
         self.ranks.iter().filter_map(|state| Some(Death { rank: state.rank, kind: state.died? }))
     }
 
-    /// Reports a rank to the host; `None` if the node has no such rank.
-    pub fn progress(&self, local: LocalRank) -> Option<Progress> {
+    /// Reports a rank of a job with so many fences to the host; `None` if the node has no such rank.
+    pub fn progress(&self, local: LocalRank, fences: u64) -> Option<Progress> {
         self.get(local).map(|state| Progress {
             rank: state.rank,
             phase: state.phase,
             last_command: state.last_command.as_deref().map(str::to_owned),
+            fences,
         })
     }
 
@@ -291,7 +292,7 @@ mod tests {
         let roster = roster(&[(Phase::Silent, false); 3]);
         assert_eq!([1, 3, 5].map(|rank| roster.local(Rank(rank))), [0, 1, 2].map(|local| Some(LocalRank(local))));
         assert_eq!([0, 2, 6].map(|rank| roster.local(Rank(rank))), [None; 3]);
-        assert_eq!(roster.progress(LocalRank(3)), None);
+        assert_eq!(roster.progress(LocalRank(3), 0), None);
     }
 
     proptest! {

@@ -175,7 +175,7 @@ impl Server {
 
     /// State of a rank's dialogue; `None` if the node has no such rank.
     pub fn progress(&self, local: LocalRank) -> Option<Progress> {
-        self.ranks.progress(local)
+        self.ranks.progress(local, self.fences)
     }
 
     /// The fences in which ranks of this node wait.

@@ -176,7 +176,8 @@ impl Server {
 
     /// State of a rank's dialogue; `None` if there is no such rank.
     pub fn progress(&self, seat: Seat) -> Option<Progress> {
-        self.jobs.get(seat.job.0)?.ranks.progress(seat.local)
+        let job = self.jobs.get(seat.job.0)?;
+        job.ranks.progress(seat.local, job.fences)
     }
 
     /// The collectives in which ranks of a job wait on this node. The numbers of ranks are those within that job.

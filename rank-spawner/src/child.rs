@@ -23,10 +23,23 @@ use nix::sys::resource::setrlimit;
 use nix::sys::signal::{SigSet, SigmaskHow, Signal, pthread_sigmask, sigprocmask};
 use nix::sys::stat::{Mode, umask};
 use nix::unistd::{Pid, chdir, getppid, setpgid, setsid};
+use serde::{Deserialize, Serialize};
 
 use crate::limits::{Limit, LimitedResource};
 use crate::stack::ChildStack;
 use crate::stdio::{JOB_MEMORY_FD, PMI_FD};
+use crate::syscalls::ask_for_stop;
+
+/// What a rank does when it has executed its program.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum AtExec {
+    /// It runs.
+    #[default]
+    Run,
+    /// It is stopped before the first instruction of its program, until it is sent SIGCONT.
+    Stop,
+}
 
 /// A step on the way from the launcher to the rank's program; as text it follows the word "cannot".
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -54,6 +67,8 @@ pub enum Step {
     Limit(LimitedResource),
     /// Letting signals through.
     SignalMask,
+    /// Stopping before the program's first instruction.
+    Stop,
     /// Executing the program.
     Exec,
 }
@@ -72,6 +87,7 @@ impl fmt::Display for Step {
             Self::Affinity => "bind to CPUs",
             Self::Limit(resource) => return write!(f, "set the limit {resource}"),
             Self::SignalMask => "let signals through",
+            Self::Stop => "be stopped before its first instruction",
             Self::Exec => "execute",
         })
     }
@@ -100,6 +116,7 @@ pub(crate) struct ChildSetup<'a> {
     /// A bit mask of CPUs.
     pub(crate) affinity: Option<&'a [c_ulong]>,
     pub(crate) limits: &'a [Limit],
+    pub(crate) at_exec: AtExec,
     pub(crate) program: &'a CStr,
     /// Ends with a null pointer.
     pub(crate) argv: &'a [*const c_char],
@@ -187,6 +204,9 @@ impl ChildSetup<'_> {
             setrlimit(limit.resource.to_nix(), limit.soft, limit.hard).map_err(at(step))?;
         }
         reset_signals()?;
+        if self.at_exec == AtExec::Stop {
+            ask_for_stop().map_err(at(Step::Stop))?;
+        }
         // SAFETY: the program is a C string, both arrays end with a null pointer and point to C strings; all are alive.
         unsafe { libc::execve(self.program.as_ptr(), self.argv.as_ptr(), self.envp.as_ptr()) };
         Err(Failure { step: Step::Exec, errno: Errno::last() })

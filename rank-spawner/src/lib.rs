@@ -35,6 +35,7 @@ mod kill;
 mod last_resort;
 mod launch_tag;
 mod limits;
+pub mod mpir;
 mod process;
 mod process_table;
 mod program;
@@ -55,7 +56,7 @@ pub use binding::{
 };
 pub use call_stacks::{CALL_STACK_MAX, call_stacks};
 pub use cgroup::{CgroupError, OwnCgroup};
-pub use child::Step;
+pub use child::{AtExec, Step};
 pub use cpus::usable_cpus;
 pub use descriptor_socket::{DescriptorSocket, PASSED_BYTES_MAX, Passed};
 pub use environment::{Environment, EnvironmentError, RankEnvironment};

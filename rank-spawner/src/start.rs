@@ -9,12 +9,13 @@ use std::sync::Arc;
 
 use lattice_inventory::CpuSet;
 use nix::errno::Errno;
+use nix::sys::signal::Signal;
 use nix::sys::stat::Mode;
 use nix::unistd::getpid;
 use pmi_core::ids::Rank;
 
 use crate::arguments::Arguments;
-use crate::child::{ChildSetup, Group, SignalsBlocked, Step, clone};
+use crate::child::{AtExec, ChildSetup, Group, SignalsBlocked, Step, clone};
 use crate::environment::RankEnvironment;
 use crate::limits::Limit;
 use crate::process::RankProcess;
@@ -55,6 +56,8 @@ pub struct RankCommand {
     pub umask: Option<u32>,
     /// Limits that differ from the launcher's.
     pub limits: Arc<[Limit]>,
+    /// What it does when it has executed its program.
+    pub at_exec: AtExec,
 }
 
 impl RankCommand {
@@ -75,6 +78,7 @@ impl RankCommand {
             cpus: None,
             umask: None,
             limits: Arc::new([]),
+            at_exec: AtExec::Run,
         }
     }
 }
@@ -173,6 +177,7 @@ pub(crate) fn start(
         umask: command.umask.map(Mode::from_bits_truncate),
         affinity: affinity.as_deref(),
         limits: &command.limits,
+        at_exec: command.at_exec,
         program: command.program.as_c_str(),
         argv: &argv,
         envp: &envp,
@@ -183,6 +188,14 @@ pub(crate) fn start(
         // Somebody who reaps every child of this process may have been faster.
         let _ = syscalls::reap(Child::Pidfd(pidfd.as_fd()));
         return Err(step_error(command, failure.step, failure.errno));
+    }
+    if command.at_exec == AtExec::Stop
+        && let Err(errno) = syscalls::leave_stopped(pid)
+    {
+        // It has ended if this fails.
+        let _ = syscalls::pidfd_send_signal(pidfd.as_fd(), Signal::SIGKILL);
+        let _ = syscalls::reap(Child::Pidfd(pidfd.as_fd()));
+        return Err(step_error(command, Step::Stop, errno));
     }
     let mut process = RankProcess::new(rank, pid, pidfd);
     streams.hand_over(&mut process);

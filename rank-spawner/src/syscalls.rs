@@ -127,6 +127,25 @@ pub(crate) fn reap(child: Child<'_>) -> nix::Result<()> {
     waitid(child, libc::WEXITED | libc::__WALL).map(drop)
 }
 
+/// Asks, in a child, to be stopped when it executes its program; its parent then calls [`leave_stopped`].
+pub(crate) fn ask_for_stop() -> nix::Result<()> {
+    // SAFETY: the request takes no further argument.
+    Errno::result(unsafe { libc::ptrace(libc::PTRACE_TRACEME) }).map(drop)
+}
+
+/// Waits until a child that asked for it has stopped as it executed its program, and leaves it stopped as by SIGSTOP, traced by nobody.
+/// The calling thread must have made the child. One that has ended meanwhile is left as it is.
+pub(crate) fn leave_stopped(child: Pid) -> nix::Result<()> {
+    let number = child.as_raw() as libc::id_t;
+    raw_waitid(libc::P_PID, number, libc::WSTOPPED | libc::WEXITED | libc::WNOWAIT | libc::__WALL)?;
+    let (no_address, signal) = (ptr::null_mut::<libc::c_void>(), libc::SIGSTOP as libc::c_long);
+    // SAFETY: the request reads its arguments as integers, and touches no memory of ours.
+    match Errno::result(unsafe { libc::ptrace(libc::PTRACE_DETACH, child.as_raw(), no_address, signal) }) {
+        Err(Errno::ESRCH) => Ok(()),
+        detached => detached.map(drop),
+    }
+}
+
 /// True if this process has no child, living or ended, beside those made by [`fork_quietly`].
 pub(crate) fn no_child_left() -> bool {
     let any = raw_waitid(libc::P_ALL, 0, libc::WEXITED | libc::WNOHANG | libc::WNOWAIT);

@@ -78,6 +78,8 @@ pub struct RankProgress {
     pub last_command: Option<String>,
     /// True if it waits in a fence for others.
     pub waiting: bool,
+    /// True if it has spoken to its PMI server and left no fence with all others yet: in MPI it is in `MPI_Init`.
+    pub in_init: bool,
     /// Exit status or signal of its process, if it has ended.
     pub exit: Option<RankExit>,
     /// Resources that its processes use, if they were asked for and it runs.
@@ -87,7 +89,16 @@ pub struct RankProgress {
 impl RankProgress {
     /// A rank of which nothing is known.
     pub fn unknown(rank: Rank) -> Self {
-        Self { rank, pid: None, phase: None, last_command: None, waiting: false, exit: None, usage: None }
+        Self {
+            rank,
+            pid: None,
+            phase: None,
+            last_command: None,
+            waiting: false,
+            in_init: false,
+            exit: None,
+            usage: None,
+        }
     }
 }
 

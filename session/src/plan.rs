@@ -154,6 +154,7 @@ impl LaunchContext<'_> {
             command.job_memory = self.entrances.job_memory.clone();
             command.cpus = cpus.clone();
             command.limits = Arc::clone(&self.limits);
+            command.at_exec = self.spec.settings.at_exec;
             commands.push(command);
         }
         let files = programs.iter().map(|(&index, prepared)| (index, prepared.program.path().to_owned()));

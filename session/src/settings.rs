@@ -6,7 +6,7 @@ use std::time::Duration;
 use pmi_core::fence::Exchange;
 use pmi_core::ids::Rank;
 use rank_spawner::CpuBind;
-pub use rank_spawner::TerminalSize;
+pub use rank_spawner::{AtExec, TerminalSize};
 use serde::{Deserialize, Serialize};
 
 use crate::template::Template;
@@ -32,6 +32,8 @@ pub struct LaunchSettings {
     pub lost_nodes: LostNodes,
     /// Time limits of the session.
     pub timeouts: Timeouts,
+    /// What the launched ranks do when they have executed their programs; spawned ones run.
+    pub at_exec: AtExec,
 }
 
 impl Default for LaunchSettings {
@@ -46,6 +48,7 @@ impl Default for LaunchSettings {
             failed_ranks: FailedRanks::default(),
             lost_nodes: LostNodes::default(),
             timeouts: Timeouts::default(),
+            at_exec: AtExec::Run,
         }
     }
 }

@@ -286,6 +286,23 @@ pub struct TopArgs {
     pub table: TableArgs,
 }
 
+/// The flags of `lattice debug`.
+#[derive(Clone, Debug, Args)]
+pub struct DebugArgs {
+    /// The launch.
+    #[arg(value_parser = NonEmptyStringValueParser::new())]
+    pub launch: String,
+    /// The ranks, such as 0,7, all on one node [default: 0]. Each is an inferior of the one debugger, and all of them go on together.
+    #[arg(long, value_name = "LIST")]
+    pub ranks: Option<RankRanges>,
+    /// Further options of gdb.
+    #[arg(value_name = "GDB-OPTIONS", last = true)]
+    pub arguments: Vec<OsString>,
+    /// The API server.
+    #[command(flatten)]
+    pub api: ServerArgs,
+}
+
 /// The flags of `lattice stacks`.
 #[derive(Clone, Debug, Args)]
 pub struct StacksArgs {

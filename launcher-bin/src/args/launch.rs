@@ -67,6 +67,9 @@ pub struct LaunchArgs {
     /// Time limits.
     #[command(flatten)]
     pub time: TimeArgs,
+    /// Debuggers of the ranks.
+    #[command(flatten)]
+    pub debuggers: DebuggerArgs,
     /// Variables of the caller.
     #[command(flatten)]
     pub environment: EnvironmentArgs,
@@ -320,6 +323,16 @@ pub enum KillOnBadExit {
     /// The launch ends.
     #[value(name = "1")]
     Yes,
+}
+
+/// Debuggers of the ranks.
+#[derive(Clone, Debug, Args)]
+#[command(next_help_heading = "Debuggers")]
+pub struct DebuggerArgs {
+    /// Stop each rank before the first instruction of its program. A debugger that runs this command finds the ranks (MPIR), and they go
+    /// on when it continues; without one, `lattice signal ID CONT` lets them go.
+    #[arg(long)]
+    pub stop_at_start: bool,
 }
 
 /// Time limits of the launch.

@@ -38,7 +38,7 @@ struct Stack<'a> {
 
 /// Shows where the ranks of a launch are; returns the exit code.
 pub(crate) fn stacks(args: &StacksArgs) -> Result<u8, CommandError> {
-    let (answer, _) = get(&args.launch, &args.table, Extent::Stacks)?;
+    let (answer, _) = get(&args.launch, &args.table.api, Extent::Stacks)?;
     let stacks = merged(&answer);
     let silent_nodes: Vec<&str> =
         answer.nodes.iter().filter(|node| node.silent).map(|node| node.node_id.as_str()).collect();

@@ -15,7 +15,7 @@ use serde::Serialize;
 
 use super::launches::{Summary, state};
 use super::{CommandError, ask, here};
-use crate::args::TableArgs;
+use crate::args::{ServerArgs, TableArgs};
 use crate::console::{print, print_json, shown};
 use crate::formatting;
 use crate::output::{CauseLine, RankEnd};
@@ -93,7 +93,7 @@ pub(super) struct RankView<'a> {
 
 /// Shows one launch; returns the exit code.
 pub(crate) fn status(launch: &str, args: &TableArgs) -> Result<u8, CommandError> {
-    let (answer, cause) = get(launch, args, Extent::Progress)?;
+    let (answer, cause) = get(launch, &args.api, Extent::Progress)?;
     let ranks = ranks(&answer);
     if args.json {
         return Ok(print_json(&json(&answer, cause.as_ref(), &ranks))?);
@@ -103,7 +103,7 @@ pub(crate) fn status(launch: &str, args: &TableArgs) -> Result<u8, CommandError>
 
 /// Prints where the running ranks of a launch are; returns the exit code.
 pub(crate) fn proctable(launch: &str, args: &TableArgs) -> Result<u8, CommandError> {
-    let (answer, _) = get(launch, args, Extent::Progress)?;
+    let (answer, _) = get(launch, &args.api, Extent::Progress)?;
     let ranks = ranks(&answer);
     let processes = processes(&ranks);
     if args.json {
@@ -129,10 +129,10 @@ pub(super) enum Extent {
 /// Asks a launch, on this machine or on the cluster, what its ranks do.
 pub(super) fn get(
     launch: &str,
-    args: &TableArgs,
+    api: &ServerArgs,
     extent: Extent,
 ) -> Result<(proto::LaunchStatus, Option<Cause>), CommandError> {
-    if let Some(here) = here(launch, &args.api) {
+    if let Some(here) = here(launch, api) {
         let answer = match extent {
             Extent::Progress => here.status()?,
             Extent::Stacks => here.stacks()?,
@@ -142,7 +142,7 @@ pub(super) fn get(
         return Ok((answer, cause));
     }
     let request = proto::GetLaunchRequest { id: launch.to_owned(), stacks: extent == Extent::Stacks };
-    ask(&args.api, async |cluster| {
+    ask(api, async |cluster| {
         let answer = cluster.ask(cluster.launches().get_launch(request)).await?;
         let cause = answer.cause.clone().map(wire::cause::decode).transpose();
         Ok((answer, cause.map_err(|error| cluster.nonsense(error))?))
@@ -280,6 +280,7 @@ pub(super) fn rank_state(progress: &RankProgress) -> String {
         (Some(exit), ..) => exit.to_string(),
         (None, None, _) => "not started".to_owned(),
         _ if progress.waiting => "waits in a fence".to_owned(),
+        (None, Some(_), Some(_)) if progress.in_init => "runs, in MPI_Init".to_owned(),
         (None, Some(_), Some(known)) => format!("runs, {}", phase(known).replace('_', " ")),
         (None, Some(_), None) => "runs".to_owned(),
     }

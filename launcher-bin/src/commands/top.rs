@@ -1,5 +1,7 @@
 //! `lattice top`: what the processes of each rank use, as they run: a table that is drawn again every few seconds, or once.
 
+mod keys;
+
 use std::cmp::Reverse;
 use std::collections::HashMap;
 use std::io::{self, IsTerminal};
@@ -12,10 +14,12 @@ use pmi_transport::proto::v1 as proto;
 use proto::LaunchState;
 use serde::Serialize;
 
+use self::keys::{Keys, Wish};
 use super::status::{Extent, RankUsageLine, RankView, get, rank_state, ranks};
 use super::{CommandError, launches};
 use crate::args::{TableArgs, TopArgs, TopOrder};
 use crate::console::{print, print_json, shown};
+use crate::exit;
 use crate::formatting;
 use crate::table::{Align, Table};
 
@@ -47,22 +51,43 @@ pub(crate) fn top(args: &TopArgs) -> Result<u8, CommandError> {
         None => only_launch(&args.table)?,
     };
     let is_repeated = !args.once && !args.table.json && io::stdout().is_terminal();
-    let mut before: HashMap<Rank, Sample> = HashMap::new();
+    let keys = if is_repeated { Keys::of_input()? } else { None };
+    let (mut before, mut order) = (HashMap::<Rank, Sample>::new(), args.sort);
     loop {
-        let (answer, _) = get(&launch, &args.table, Extent::Progress)?;
+        let (answer, _) = get(&launch, &args.table.api, Extent::Progress)?;
         let now = Instant::now();
         let mut rows: Vec<Row<'_>> = ranks(&answer).into_iter().map(|view| Row::new(view, &before, now)).collect();
-        sort(&mut rows, args.sort);
         if args.table.json {
+            sort(&mut rows, order);
             return Ok(print_json(&rows.iter().map(Row::line).collect::<Vec<_>>())?);
         }
-        let text = heading(&answer) + &table(&rows);
-        let code = print(if is_repeated { format!("{CLEAR}{text}") } else { text }.as_bytes())?;
-        if !is_repeated || code != 0 || is_over(&answer) {
-            return Ok(code);
+        loop {
+            sort(&mut rows, order);
+            let text = heading(&answer) + &table(&rows);
+            let help = if keys.is_some() { keys::HELP } else { "" };
+            let code = print(if is_repeated { format!("{CLEAR}{text}{help}") } else { text }.as_bytes())?;
+            if !is_repeated || code != 0 || is_over(&answer) {
+                return Ok(code);
+            }
+            match wish(keys.as_ref(), now + args.interval)? {
+                Some(Wish::Sort(wanted)) => order = wanted,
+                Some(Wish::Quit) => return Ok(0),
+                Some(Wish::Signal(signal)) => return Ok(exit::by_signal(signal)),
+                None => break,
+            }
         }
         before = rows.iter().filter_map(|row| Some((row.view.progress.rank, (row.usage()?, now)))).collect();
-        sleep(args.interval);
+    }
+}
+
+/// Waits for a key, or without keys for the time.
+fn wish(keys: Option<&Keys>, deadline: Instant) -> io::Result<Option<Wish>> {
+    match keys {
+        Some(keys) => keys.wait(deadline),
+        None => {
+            sleep(deadline.saturating_duration_since(Instant::now()));
+            Ok(None)
+        }
     }
 }
 

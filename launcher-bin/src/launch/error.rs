@@ -5,6 +5,7 @@ use std::io;
 use rank_spawner::{KeeperError, ProgramFailure};
 
 use crate::cluster::ClusterError;
+use crate::local_launches::LocalError;
 use crate::machine::MachineError;
 use crate::output::FileError;
 use crate::request::RequestError;
@@ -23,6 +24,9 @@ pub enum LaunchError {
     /// The cluster refused it, or cannot be reached.
     #[error(transparent)]
     Cluster(#[from] ClusterError),
+    /// A launch on this machine is over, or does not answer.
+    #[error(transparent)]
+    Local(#[from] LocalError),
     /// The API server cannot be reached any more.
     #[error(
         "launch {launch} was lost sight of: {source}\n\

@@ -6,12 +6,13 @@ use lattice_session::settings::StdinTarget;
 use tokio::sync::mpsc;
 
 use super::LaunchError;
+use super::acquisition::Acquisition;
 use crate::console::Verbosity;
 use crate::exit;
 use crate::output::{Fault, OpenFiles, Renderer, RendererChannels};
 use crate::prepared::PreparedLaunch;
 use crate::signal_forwarder::{Handles, RankLocation, SignalForwarder};
-use crate::terminal::RawTerminal;
+use crate::terminal::{Mode, RawTerminal};
 use crate::updates::UpdateSource;
 
 /// Channel of the writers' faults.
@@ -20,6 +21,7 @@ pub(super) type Faults = (mpsc::UnboundedSender<Fault>, mpsc::UnboundedReceiver<
 /// Signals and screen of one launch, wherever it runs.
 pub(super) struct Frontend {
     forwarder: SignalForwarder,
+    verbosity: Verbosity,
     pub(super) renderer: Renderer,
 }
 
@@ -47,7 +49,7 @@ impl Frontend {
         let Handles { control, hung_up, interrupts, abandoned } = handles;
         let renderer =
             Renderer::start(launch, verbosity, files, RendererChannels { hung_up, interrupts, abandoned, faults })?;
-        Ok((Self { forwarder, renderer }, control))
+        Ok((Self { forwarder, verbosity, renderer }, control))
     }
 
     /// Way for commands of others to the launch.
@@ -61,7 +63,7 @@ impl Frontend {
     /// Fails if our terminal is gone.
     pub(super) fn hand_terminal_over(&mut self, launch: &PreparedLaunch) -> Result<(), LaunchError> {
         if let StdinTarget::Terminal(_) = launch.placed.settings.stdin {
-            let raw = RawTerminal::of_input()?;
+            let raw = RawTerminal::of_input(Mode::Raw)?;
             if raw.is_some() {
                 self.renderer.write_to_raw_terminal();
             }
@@ -80,7 +82,8 @@ impl Frontend {
         source: impl UpdateSource,
         work: impl Future<Output = Result<End, LaunchError>>,
     ) -> Result<u8, LaunchError> {
-        let Self { forwarder, mut renderer } = self;
+        let Self { forwarder, verbosity, mut renderer } = self;
+        let source = Acquisition::new(source, launch, forwarder.commands(), verbosity);
         let shown = async {
             renderer.open(launch).await;
             let (end, ()) = tokio::join!(work, renderer.run(source));

@@ -13,9 +13,10 @@ use rank_spawner::{Keeper, LaunchTag, become_subreaper};
 use tokio::sync::mpsc;
 
 use super::frontend::{End, Frontend};
+use super::start_watch::StartWatch;
 use super::{LaunchError, block_on, open_files, show_plan};
 use crate::console::{Verbosity, report};
-use crate::local_launches::{LocalService, Watched};
+use crate::local_launches::{LaunchHere, LocalService, Watched};
 use crate::machine::Machine;
 use crate::output::OpenFiles;
 use crate::own_set;
@@ -82,13 +83,23 @@ async fn drive(
     let secret = LaunchSecret::random().map_err(RequestError::Random)?;
     let spec = launch.placed.clone().session(NodeIndex(0), Vec::new(), secret);
     let watched = Watched::new(&launch);
-    let (id, commands) = (spec.launch_id.clone(), frontend.commands());
-    let seen = watched.clone();
-    let bind = move || LocalService::bind(&id, &machine.environment, seen, commands);
+    let here = LaunchHere::new(watched.clone(), frontend.commands());
+    let asked = here.clone();
+    let placed = &launch.placed;
+    let bind = move || LocalService::bind(placed, &machine.environment, here);
     frontend.hand_terminal_over(&launch)?;
-    let updates = watched.updates(happened);
+    let ask = move || {
+        let here = asked.clone();
+        async move { here.progress().await }
+    };
+    let updates = StartWatch::new(watched.updates(happened), &launch, verbosity, ask);
+    let work = async {
+        let report = lattice_session::run(spec, io).await;
+        watched.complete(&report).await;
+        Ok(End::Over(report))
+    };
     tokio::select! {
-        code = frontend.run(&launch, updates, async { Ok(End::Over(lattice_session::run(spec, io).await)) }) => code,
+        code = frontend.run(&launch, updates, work) => code,
         never = answer(bind, verbosity) => match never {},
     }
 }

@@ -6,11 +6,13 @@ use std::time::Duration;
 use lattice_session::request::Ownership;
 use lattice_session::settings::StdinTarget;
 use lattice_session::timeouts::LEASE;
+use pmi_transport::proto::v1 as proto;
 use tokio::sync::mpsc;
 
 use super::attached::{AttachSettings, AttachedLaunch};
 use super::frontend::Frontend;
-use super::{LaunchError, block_on, open_files, show_plan};
+use super::start_watch::StartWatch;
+use super::{LaunchError, block_on, open_files, show_plan, viewed};
 use crate::args::AttachArgs;
 use crate::attachment::Role;
 use crate::cluster::{ApiServer, Attachment, Cluster, Started};
@@ -21,7 +23,7 @@ use crate::prepared::PreparedLaunch;
 use crate::request::{Action, LaunchCommand, LineLabel, OutputRequest};
 use crate::signal_forwarder::RankLocation;
 use crate::trace::ClusterTrace;
-use crate::{map, stdin};
+use crate::{local_launches, map, stdin};
 
 /// Starts a launch in `allocation` and attaches to it, unless it is detached, or only prints its plan; returns the exit code.
 ///
@@ -68,13 +70,18 @@ fn is_noted(verbosity: Verbosity, stderr: &impl IsTerminal) -> bool {
 /// # Errors
 /// Fails if there is no such launch, or if it is lost sight of.
 pub(crate) fn attach(args: &AttachArgs, verbosity: Verbosity) -> Result<u8, LaunchError> {
-    let server = ApiServer::find(args.api.api.as_deref(), &Machine::this()?.environment)?;
+    let environment = Machine::this()?.environment;
+    let here = if args.api.api.is_some() { None } else { local_launches::find(&args.launch, &environment) };
     let output = OutputRequest {
         label: if args.label { LineLabel::Rank } else { LineLabel::None },
         timestamp: args.timestamp,
         json: args.json,
         ..OutputRequest::default()
     };
+    if let Some(here) = here {
+        return block_on(viewed::view(&here, output, verbosity));
+    }
+    let server = ApiServer::find(args.api.api.as_deref(), &environment)?;
     block_on(async { show(&server.connect()?, &args.launch, (Role::Viewer, LEASE), output, verbosity).await })
 }
 
@@ -119,6 +126,13 @@ async fn show(
     let settings =
         AttachSettings { cluster: cluster.clone(), launch_id: launch_id.to_owned(), role, lease, stdin, trace };
     let (attached, updates) = AttachedLaunch::new(settings, controls);
+    let asked = (cluster.clone(), launch_id.to_owned());
+    let ask = move || {
+        let (cluster, id) = asked.clone();
+        let question = proto::GetLaunchRequest { id, stacks: false };
+        async move { cluster.ask(cluster.launches().get_launch(question)).await.ok() }
+    };
+    let updates = StartWatch::new(updates, &launch, verbosity, ask);
     let work = async { attached.run(attachment).await };
     frontend.run(&launch, updates, work).await
 }

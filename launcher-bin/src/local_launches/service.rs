@@ -10,28 +10,32 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use bytes::Bytes;
 use lattice_session::call_stacks::RankStack;
 use lattice_session::cause::Cause;
-use lattice_session::event::{Event, RankProgress};
+use lattice_session::event::{Event, RankProgress, Report};
+use lattice_session::placed::PlacedLaunch;
 use lattice_session::session_io::Control;
 use lattice_session::timeouts::CALL_STACKS;
 use lattice_session::unix_time;
 use lattice_session::wire::command::decode_ranges;
-use lattice_session::wire::{cause, event};
+use lattice_session::wire::{self, cause, event};
 use nix::sys::signal::Signal;
 use nix::unistd::geteuid;
 use pmi_core::ids::Rank;
 use pmi_transport::proto::v1 as proto;
 use prost::Message;
 use proto::LaunchState;
+use proto::attach_response::What;
 use proto::local_answer::What as Answer;
 use proto::local_question::What as Question;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{UnixListener, UnixStream};
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
+use super::viewers::{Viewers, frame};
 use super::{directory, prepare};
 use crate::formatting;
 use crate::prepared::PreparedLaunch;
@@ -47,6 +51,8 @@ const CONVERSATIONS_MAX: usize = 64;
 const PROGRESS: Duration = Duration::from_millis(500);
 /// The same, where it looks at call stacks first.
 const STACKS: Duration = CALL_STACKS.saturating_add(Duration::from_secs(2));
+/// Time for viewers to read that the launch is over.
+const LAST_WORDS: Duration = Duration::from_millis(500);
 /// Pause after a connection that could not be accepted.
 const PAUSE: Duration = Duration::from_millis(100);
 
@@ -56,12 +62,14 @@ pub(crate) struct LocalService {
     listener: UnixListener,
     /// Removed with the service.
     _file: SocketFile,
-    launch: Launch,
+    launch: LaunchHere,
+    /// First frame for viewers.
+    spec: Bytes,
 }
 
-/// A launch as one conversation sees it.
+/// A launch that runs here, for whoever asks about it. A copy is the same.
 #[derive(Clone, Debug)]
-struct Launch {
+pub(crate) struct LaunchHere {
     watched: Watched,
     control: mpsc::Sender<Control>,
 }
@@ -94,6 +102,9 @@ struct Known {
     asked: u64,
     /// Receivers of the session's answers, by the numbers of their questions.
     waiting: HashMap<u64, Waiting>,
+    viewers: Viewers,
+    /// True once all updates were seen.
+    over: watch::Sender<bool>,
 }
 
 /// Receiver of an answer.
@@ -127,6 +138,8 @@ impl Watched {
             cause: None,
             asked: 0,
             waiting: HashMap::new(),
+            viewers: Viewers::default(),
+            over: watch::Sender::new(false),
         })))
     }
 
@@ -135,12 +148,33 @@ impl Watched {
         WatchedUpdates { source, watched: self.clone() }
     }
 
+    /// Tells viewers that the launch is over, once its updates have been seen to their end; returns when they have read that, or soon.
+    pub(crate) async fn complete(&self, report: &Report) {
+        if self.known().viewers.is_empty() {
+            return;
+        }
+        let mut over = self.known().over.subscribe();
+        // The sender is in here.
+        let _ = over.wait_for(|over| *over).await;
+        let told = {
+            let known = &mut *self.known();
+            known.viewers.complete(&known.summary.id, report)
+        };
+        let read = async {
+            for viewer in &told {
+                viewer.closed().await;
+            }
+        };
+        drop(timeout(LAST_WORDS, read).await);
+    }
+
     fn known(&self) -> MutexGuard<'_, Known> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn see(&self, event: &Event) {
-        // Output is most of what happens, and tells nothing.
+        self.known().viewers.tell(event);
+        // Output is most of what happens, and tells nothing of ranks.
         match event {
             Event::Started { rank, pid } => self.known().rank(*rank).pid = Some(*pid),
             Event::Exited { rank, exit, phase } => {
@@ -210,11 +244,11 @@ impl Known {
     }
 
     /// File that the rank's process executes now; of one that has ended, the one it was started with.
-    fn program_of(&self, progress: &RankProgress) -> bytes::Bytes {
+    fn program_of(&self, progress: &RankProgress) -> Bytes {
         let now = progress.pid.filter(|_| progress.exit.is_none());
         let now = now.and_then(|pid| fs::read_link(format!("/proc/{pid}/exe")).ok());
         let program = now.or_else(|| self.programs.get(progress.rank.0 as usize).cloned()).unwrap_or_default();
-        bytes::Bytes::copy_from_slice(program.as_os_str().as_bytes())
+        Bytes::copy_from_slice(program.as_os_str().as_bytes())
     }
 }
 
@@ -226,8 +260,10 @@ struct WatchedUpdates<S> {
 impl<S: UpdateSource> UpdateSource for WatchedUpdates<S> {
     async fn next(&mut self) -> Option<Update> {
         let update = self.source.next().await;
-        if let Some(Update::Event(_, event)) = &update {
-            self.watched.see(event);
+        match &update {
+            Some(Update::Event(_, event)) => self.watched.see(event),
+            Some(_) => {}
+            None => drop(self.watched.known().over.send_replace(true)),
         }
         update
     }
@@ -239,16 +275,16 @@ impl LocalService {
     /// # Errors
     /// Fails if there is no place for it that is this user's alone.
     pub(crate) fn bind(
-        launch_id: &str,
+        placed: &PlacedLaunch,
         environment: &[(OsString, OsString)],
-        watched: Watched,
-        control: mpsc::Sender<Control>,
+        launch: LaunchHere,
     ) -> io::Result<Self> {
         let directory = directory(environment);
         prepare(&directory)?;
-        let path: &Path = &directory.join(launch_id);
+        let path: &Path = &directory.join(&placed.launch_id);
         let listener = UnixListener::bind(path)?;
-        Ok(Self { listener, _file: SocketFile(path.to_owned()), launch: Launch { watched, control } })
+        let spec = frame(What::Spec(wire::placed::encode_shown(placed)));
+        Ok(Self { listener, _file: SocketFile(path.to_owned()), launch, spec })
     }
 
     /// Answers for as long as it is polled.
@@ -261,7 +297,7 @@ impl LocalService {
             }
             while conversations.try_join_next().is_some() {}
             match self.listener.accept().await {
-                Ok((socket, _)) => drop(conversations.spawn(self.launch.clone().converse(socket))),
+                Ok((socket, _)) => drop(conversations.spawn(self.launch.clone().converse(socket, self.spec.clone()))),
                 // There are no descriptors left for the moment.
                 Err(_) => sleep(PAUSE).await,
             }
@@ -269,8 +305,19 @@ impl LocalService {
     }
 }
 
-impl Launch {
-    async fn converse(self, mut socket: UnixStream) -> io::Result<()> {
+impl LaunchHere {
+    /// A launch that is seen by `watched`, and takes its commands from `control`.
+    pub(crate) fn new(watched: Watched, control: mpsc::Sender<Control>) -> Self {
+        Self { watched, control }
+    }
+
+    /// Asks how far every rank is; `None` if the session does not tell in time.
+    pub(crate) async fn progress(&self) -> Option<proto::LaunchStatus> {
+        self.ask(Control::AskProgress, Waiting::Progress, PROGRESS).await?;
+        Some(self.watched.status(false, &[]))
+    }
+
+    async fn converse(self, mut socket: UnixStream, spec: Bytes) -> io::Result<()> {
         let uid = socket.peer_cred()?.uid();
         if uid != geteuid().as_raw() && uid != 0 {
             return Err(ErrorKind::PermissionDenied.into());
@@ -279,6 +326,7 @@ impl Launch {
         timeout(CONVERSATION, (&mut socket).take(QUESTION_MAX).read_to_end(&mut question)).await??;
         let question = proto::LocalQuestion::decode(&*question)?;
         let answer = match question.what {
+            Some(Question::Attach(proto::Nothing {})) => return self.show(socket, &spec).await,
             Some(question) => self.answer(question, uid).await,
             None => Answer::Refused("the question is of a later version of lattice".to_owned()),
         };
@@ -287,8 +335,20 @@ impl Launch {
         socket.shutdown().await
     }
 
+    /// Tells a viewer what happens, as fast as it reads, until the launch is over or it has gone.
+    async fn show(self, mut socket: UnixStream, spec: &[u8]) -> io::Result<()> {
+        let Some(mut frames) = self.watched.known().viewers.add() else { return Err(ErrorKind::QuotaExceeded.into()) };
+        socket.write_all(spec).await?;
+        while let Some(frame) = frames.next().await {
+            socket.write_all(&frame).await?;
+        }
+        socket.shutdown().await
+    }
+
     async fn answer(&self, question: Question, uid: u32) -> Answer {
         match question {
+            // It was answered.
+            Question::Attach(proto::Nothing {}) => Answer::Refused("this is no question".to_owned()),
             Question::Summary(proto::Nothing {}) => Answer::Summary(self.watched.summary()),
             Question::Status(proto::Nothing {}) => {
                 let is_told = self.ask(Control::AskUsage, Waiting::Progress, PROGRESS).await.is_some();

@@ -83,6 +83,11 @@ pub(crate) fn starting(progress: StartProgress) -> String {
     format!("lattice: starting: {nodes_started} of {nodes}, {ranks_started} of {ranks}")
 }
 
+/// Ranks that set up their libraries, as one line without its end; empty when none does.
+pub(crate) fn initializing(ranks: u32, of: u32) -> String {
+    if ranks == 0 { String::new() } else { format!("lattice: in MPI_Init: {ranks} of {}", count(of, "rank")) }
+}
+
 /// A notice in words, without the prefix.
 pub(crate) fn notice(notice: &Notice) -> String {
     match notice {
@@ -244,6 +249,12 @@ mod tests {
         assert_eq!(lines[1], "  rank 1: its last PMI command was put");
         assert_eq!(lines[2], "  rank 2: has not called MPI_Init");
         assert_eq!(lines.last(), Some(&"  and 11 more"));
+    }
+
+    #[test]
+    fn ranks_in_mpi_init_are_counted() {
+        assert_eq!(initializing(12, 256), "lattice: in MPI_Init: 12 of 256 ranks");
+        assert_eq!(initializing(0, 256), "");
     }
 
     #[test]

@@ -322,6 +322,9 @@ pub struct LaunchSpec {
     /// A node that is lost does not end the launch.
     #[prost(bool, tag = "26")]
     pub bears_lost_nodes: bool,
+    /// Ranks are stopped before the first instruction of their programs, until they are sent SIGCONT: for a debugger.
+    #[prost(bool, tag = "27")]
+    pub stops_ranks: bool,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Job {
@@ -880,6 +883,9 @@ pub struct RankProgress {
     /// Only if it was asked for, and of ranks that run.
     #[prost(message, optional, tag = "8")]
     pub usage: ::core::option::Option<RankUsage>,
+    /// It has spoken to its PMI server, and left no fence with all others yet.
+    #[prost(bool, tag = "9")]
+    pub in_init: bool,
 }
 /// What the processes of a rank use: the rank, and all that descends from it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
@@ -2641,7 +2647,7 @@ pub struct AbortLaunchResponse {}
 /// A question to a launch on one machine, at a socket of its user's: one for each connection, which ends with it on the side that asks.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct LocalQuestion {
-    #[prost(oneof = "local_question::What", tags = "1, 2, 3, 4, 5")]
+    #[prost(oneof = "local_question::What", tags = "1, 2, 3, 4, 5, 6")]
     pub what: ::core::option::Option<local_question::What>,
 }
 /// Nested message and enum types in `LocalQuestion`.
@@ -2661,6 +2667,9 @@ pub mod local_question {
         /// As `status`, with the call stacks of the ranks that run.
         #[prost(message, tag = "5")]
         Stacks(super::Nothing),
+        /// Answered by what happens, to the end of the launch: AttachResponses, each behind its length; the first one has the spec.
+        #[prost(message, tag = "6")]
+        Attach(super::Nothing),
     }
 }
 #[derive(Clone, PartialEq, ::prost::Message)]

@@ -13,7 +13,7 @@ use pmi_core::server::EndReason;
 use rank_spawner::CpuBind;
 
 use crate::limits::{JOBS_MAX, NODE_RANKS_MAX};
-use crate::settings::{LaunchSettings, StdinTarget};
+use crate::settings::{AtExec, LaunchSettings, StdinTarget};
 use crate::spawn::{SpawnOrder, SpawnRefusal};
 use crate::spec::SessionSpec;
 
@@ -151,8 +151,8 @@ impl Jobs {
             None => apps,
         };
         // The launched job has the CPUs that a binding would begin with.
-        let (cpu_bind, stdin) = (CpuBind::None, StdinTarget::None);
-        let settings = LaunchSettings { cpu_bind, stdin, ..launched.settings.clone() };
+        let (cpu_bind, stdin, at_exec) = (CpuBind::None, StdinTarget::None, AtExec::Run);
+        let settings = LaunchSettings { cpu_bind, stdin, at_exec, ..launched.settings.clone() };
         let spec = Arc::new(SessionSpec { job, apps, settings, ..SessionSpec::clone(launched) });
         let phase = JobPhase::Preparing { awaited: Some(awaited) };
         self.list.push(JobState { spec, first_shown, phase });

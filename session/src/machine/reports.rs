@@ -64,6 +64,7 @@ impl SessionMachine {
             rank: slot.rank,
             pid: slot.state.pid(),
             phase: dialogue.as_ref().map(|dialogue| dialogue.phase),
+            in_init: slot.state.exit().is_none() && dialogue.as_ref().is_some_and(Progress::is_in_init),
             last_command: dialogue.and_then(|dialogue| dialogue.last_command),
             usage,
             waiting: waiting.contains(&(slot.job, slot.local)),

@@ -184,6 +184,7 @@ pub fn encode_progress(progress: &RankProgress) -> proto::RankProgress {
         last_command: progress.last_command.clone(),
         exit: progress.exit.map(|exit| encode_exit(progress.rank, exit, progress.phase)),
         waiting: progress.waiting,
+        in_init: progress.in_init,
         program: Bytes::new(),
         usage: progress.usage.map(encode_rank_usage),
     }
@@ -218,6 +219,7 @@ pub fn decode_progress(progress: proto::RankProgress) -> RankProgress {
         phase: decode_phase(progress.phase).or(phase_at_end),
         last_command: progress.last_command,
         waiting: progress.waiting,
+        in_init: progress.in_init,
         exit: progress.exit.as_ref().map(decode_exit),
         usage: progress.usage.map(decode_rank_usage),
     }

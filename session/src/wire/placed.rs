@@ -8,7 +8,7 @@ use pmi_transport::session_link::LinkKey;
 use super::{WireError, job, job_id, settings, wrong};
 use crate::limits::NODE_RANKS_MAX;
 use crate::placed::{ClusterTerms, PlacedLaunch};
-use crate::settings::StdinTarget;
+use crate::settings::{LaunchSettings, StdinTarget};
 use crate::spec::LaunchSecret;
 
 /// A launch and what the API server decided about it, in a message to nodes.
@@ -28,6 +28,18 @@ pub fn encode(launch: &PlacedLaunch, terms: &ClusterTerms) -> proto::LaunchSpec 
         output_window: terms.output_window,
         stdin_window: terms.stdin_window,
         ..settings::encode(&launch.settings)
+    }
+}
+
+/// A launch in a message to whoever looks at it: without its environment, and nothing but what is shown.
+pub fn encode_shown(launch: &PlacedLaunch) -> proto::LaunchSpec {
+    proto::LaunchSpec {
+        launch_id: launch.launch_id.clone(),
+        allocation_id: launch.allocation_id.clone().unwrap_or_default(),
+        nodes: hostlist::fold(&launch.hosts),
+        job: Some(job::encode(&launch.job)),
+        apps: launch.apps.iter().map(job::encode_app).collect(),
+        ..settings::encode(&LaunchSettings { environment: Vec::new(), ..launch.settings.clone() })
     }
 }
 

@@ -7,7 +7,7 @@ use rank_spawner::CpuBind;
 
 use super::{WireError, bytes, decode_variables, encode_variables, milliseconds, os_string, terminal, time, wrong};
 use crate::settings::{
-    DataExchange, Entrance, FailedRanks, JobMemory, LaunchSettings, LimitSignal, LostNodes, PmiFamily, PmiSpec,
+    AtExec, DataExchange, Entrance, FailedRanks, JobMemory, LaunchSettings, LimitSignal, LostNodes, PmiFamily, PmiSpec,
     StdinTarget, Timeouts,
 };
 use crate::template::Template;
@@ -28,6 +28,7 @@ pub(super) fn encode(settings: &LaunchSettings) -> proto::LaunchSpec {
         bears_lost_nodes: settings.lost_nodes == LostNodes::AreBorne,
         patience: Some(encode_timeouts(&settings.timeouts)),
         trace: settings.pmi_trace,
+        stops_ranks: settings.at_exec == AtExec::Stop,
         ..proto::LaunchSpec::default()
     }
 }
@@ -53,6 +54,7 @@ pub(super) fn take(spec: &mut proto::LaunchSpec) -> Result<LaunchSettings, WireE
         failed_ranks: if spec.bears_failed_ranks { FailedRanks::AreBorne } else { FailedRanks::EndLaunch },
         lost_nodes: if spec.bears_lost_nodes { LostNodes::AreBorne } else { LostNodes::EndLaunch },
         timeouts: decode_timeouts(spec.patience.take())?,
+        at_exec: if spec.stops_ranks { AtExec::Stop } else { AtExec::Run },
     })
 }
 

@@ -18,7 +18,7 @@ use rank_spawner::{CpuBind, RankExit};
 use super::{TIME_MAX, WireError, placed};
 use crate::placed::{ClusterTerms, PlacedLaunch};
 use crate::settings::{
-    DataExchange, Entrance, FailedRanks, JobMemory, LaunchSettings, LimitSignal, LostNodes, PmiFamily, PmiSpec,
+    AtExec, DataExchange, Entrance, FailedRanks, JobMemory, LaunchSettings, LimitSignal, LostNodes, PmiFamily, PmiSpec,
     StdinTarget, TerminalSize, Timeouts,
 };
 use crate::spec::{AppSpec, LaunchSecret, SessionSpec};
@@ -69,6 +69,7 @@ fn settings() -> LaunchSettings {
             exchange: DataExchange::Lazy,
         },
         pmi_trace: true,
+        at_exec: AtExec::Stop,
         slurm_environment: true,
         cpu_bind: CpuBind::None,
         stdin: StdinTarget::File(Template::parse("/in.%r".as_ref()).unwrap()),

@@ -126,6 +126,17 @@ fn a_debugger_finds_every_rank() {
     asked("lattice proctable $id").exits(0).prints("node1");
 }
 
+/// Ranks 2 and 3 are on the second node.
+#[test]
+fn a_debugger_is_run_on_the_node_of_its_ranks() {
+    let outcome = asked(
+        "lattice debug $id --ranks 0,3
+        lattice debug $id --ranks 2-3 -- -batch -nx -ex 'info inferiors'; lattice proctable $id | grep -c sleep",
+    );
+    outcome.exits(0).says("these ranks are on several nodes (node0 and node1)").says("--ranks 0\n");
+    outcome.prints("* 1 ").prints("  2 ").prints("\n4\n");
+}
+
 #[test]
 fn the_status_names_nodes_and_ranks() {
     let outcome = asked("lattice status $id --json");

@@ -8,6 +8,7 @@ mod bad_ranks;
 mod binding;
 mod cleanup;
 mod client_libraries;
+mod debuggers;
 mod dynamic;
 mod ends;
 mod environment;

@@ -1,6 +1,8 @@
 //! Before a terminal, which `script` provides.
 
-use lattice_tests::{Command, Running, built};
+use lattice_tests::{Command, Running, built, launch};
+
+use crate::raw;
 
 /// `lattice launch` with these words in a terminal.
 fn in_terminal(words: &str) -> Running {
@@ -23,4 +25,34 @@ fn ctrl_c_at_the_keyboard_ends_the_launch() {
     running.wait_for_stdout_times("here", 2);
     running.type_in("\u{3}");
     running.finish().exits(130);
+}
+
+#[test]
+fn ranks_in_mpi_init_are_counted_in_a_line_that_goes() {
+    let directory = tempfile::tempdir().unwrap();
+    let go = directory.path().join("go");
+    let script = r#"[ $PMI_RANK = 0 ] || until [ -e "$GO" ]; do sleep 0.05; done
+        init; barrier; [ $PMI_RANK = 0 ] && echo past; sleep 1.5; finalize"#;
+    let mut running = raw::script(launch("-n 2").env("GO", &go), script).on_terminal(24, 80).start();
+    running.wait_for_stdout("lattice: in MPI_Init: 1 of 2 ranks");
+    std::fs::write(go, "").unwrap();
+    let outcome = running.finish();
+    outcome.exits(0).prints("past");
+    let last = outcome.text().rsplit("2 ranks").next().unwrap_or_default();
+    outcome.check(last.starts_with("\r\u{1b}[K"), || "the line should go".to_owned());
+}
+
+#[test]
+fn keys_sort_the_table_of_top_and_quit() {
+    let script = r#""$0" launch -n 2 --pmi none sh -c '[ $LATTICE_RANK = 0 ] || head -c 1000000 /dev/zero >/dev/null; sleep 1000' & launch=$!
+        until "$0" top --once >/dev/null 2>&1; do sleep 0.05; done
+        "$0" top; code=$?; stty -a | grep -oE -- '-?icanon\b'; kill $launch; wait $launch; exit $code"#;
+    let mut running = Command::new("bash").arg("-c").arg(script).arg(built::lattice()).on_terminal(24, 120).start();
+    running.wait_for_stdout("q quit");
+    running.type_in("i");
+    // Rank 1 has read more.
+    running.wait_for_stdout("PROGRAM\r\n   1  ");
+    running.type_in("q");
+    let outcome = running.finish();
+    outcome.exits(0).prints("\nicanon");
 }

@@ -55,6 +55,7 @@ fn events_travel() {
         phase: Some(Phase::Open),
         last_command: Some("get".into()),
         waiting: true,
+        in_init: true,
         exit: Some(RankExit::Code(1)),
         usage: Some(RankUsage { cpu: Duration::from_micros(7), memory: 8, read: 9, written: 10 }),
     };
@@ -158,13 +159,14 @@ fn any_progress() -> impl Strategy<Value = RankProgress> {
         read,
         written,
     });
-    (any_rank(), pid, any_phase(), some_text(), any::<bool>(), ended, proptest::option::of(usage)).prop_map(
-        |(rank, pid, phase, last_command, waiting, exit, usage)| RankProgress {
+    (any_rank(), pid, any_phase(), some_text(), any::<(bool, bool)>(), ended, proptest::option::of(usage)).prop_map(
+        |(rank, pid, phase, last_command, (waiting, in_init), exit, usage)| RankProgress {
             rank,
             pid,
             phase,
             last_command,
             waiting,
+            in_init,
             exit,
             usage,
         },

@@ -171,9 +171,9 @@ fn any_settings() -> impl Strategy<Value = LaunchSettings> {
     );
     let bind = proptest::sample::select(vec!["none", "cores:cpus=2:over=sockets", "rank", "map:0-1,4+6"]);
     let environment = proptest::collection::vec(("[A-Z]{1,5}", ".{0,5}"), 0..4);
-    let flags = any::<(bool, bool, bool, bool)>();
+    let flags = any::<(bool, bool, bool, bool, bool)>();
     (environment, pmi, flags, bind, any_stdin(), any_timeouts()).prop_map(
-        |(environment, pmi, (pmi_trace, slurm_environment, bears_ranks, bears_nodes), bind, stdin, timeouts)| {
+        |(environment, pmi, (pmi_trace, slurm_environment, bears_ranks, bears_nodes, stops), bind, stdin, timeouts)| {
             LaunchSettings {
                 environment: environment.into_iter().map(|(name, value)| (name.into(), value.into())).collect(),
                 pmi,
@@ -184,6 +184,7 @@ fn any_settings() -> impl Strategy<Value = LaunchSettings> {
                 failed_ranks: if bears_ranks { FailedRanks::AreBorne } else { FailedRanks::EndLaunch },
                 lost_nodes: if bears_nodes { LostNodes::AreBorne } else { LostNodes::EndLaunch },
                 timeouts,
+                at_exec: if stops { AtExec::Stop } else { AtExec::Run },
             }
         },
     )

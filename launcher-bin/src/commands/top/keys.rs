@@ -1,0 +1,108 @@
+//! Keys that are typed while the table of `lattice top` is shown.
+
+use std::io;
+use std::os::fd::AsFd;
+use std::time::Instant;
+
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::signal::{SigSet, Signal};
+use nix::sys::signalfd::{SfdFlags, SignalFd};
+use nix::unistd::read;
+
+use crate::args::TopOrder;
+use crate::terminal::{Mode, RawTerminal};
+
+/// What the keys are for, below the table.
+pub(super) const HELP: &str = "keys: r rank, c cpu, m memory, i io, q quit\n";
+
+/// Signals that end this command, and that leave the terminal as it was.
+const ENDING: [Signal; 4] = [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP, Signal::SIGQUIT];
+
+/// Our terminal, which passes on each key as it is typed until this is dropped.
+pub(super) struct Keys {
+    terminal: RawTerminal,
+    signals: SignalFd,
+}
+
+/// What somebody wants.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Wish {
+    /// Another order of the ranks.
+    Sort(TopOrder),
+    /// An end.
+    Quit,
+    /// An end by a signal.
+    Signal(i32),
+}
+
+impl Keys {
+    /// Takes the keys of our terminal; `None` if standard input is no terminal.
+    ///
+    /// # Errors
+    /// Fails if the terminal is gone.
+    pub(super) fn of_input() -> io::Result<Option<Self>> {
+        let Some(terminal) = RawTerminal::of_input(Mode::Keys)? else { return Ok(None) };
+        let ending: SigSet = ENDING.into_iter().collect();
+        ending.thread_block()?;
+        let signals = SignalFd::with_flags(&ending, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)?;
+        Ok(Some(Self { terminal, signals }))
+    }
+
+    /// Waits until somebody wants something; `None` if nobody does before `deadline`.
+    ///
+    /// # Errors
+    /// Fails if the terminal is gone.
+    pub(super) fn wait(&self, deadline: Instant) -> io::Result<Option<Wish>> {
+        loop {
+            let left = deadline.saturating_duration_since(Instant::now());
+            let limit = PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX);
+            let mut ready = [
+                PollFd::new(self.terminal.as_fd(), PollFlags::POLLIN),
+                PollFd::new(self.signals.as_fd(), PollFlags::POLLIN),
+            ];
+            match poll(&mut ready, limit) {
+                Ok(0) => return Ok(None),
+                Err(Errno::EINTR) => continue,
+                result => result?,
+            };
+            if let Some(signal) = self.signals.read_signal()? {
+                return Ok(Some(Wish::Signal(signal.ssi_signo as i32)));
+            }
+            if ready[0].any().unwrap_or(false) {
+                let mut typed = [0; 64];
+                match read(&self.terminal, &mut typed)? {
+                    // The terminal has gone.
+                    0 => return Ok(Some(Wish::Quit)),
+                    length => {
+                        if let Some(wish) = typed[..length].iter().find_map(|&key| wish(key)) {
+                            return Ok(Some(wish));
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+fn wish(key: u8) -> Option<Wish> {
+    Some(match key.to_ascii_lowercase() {
+        b'r' => Wish::Sort(TopOrder::Rank),
+        b'c' => Wish::Sort(TopOrder::Cpu),
+        b'm' => Wish::Sort(TopOrder::Memory),
+        b'i' => Wish::Sort(TopOrder::Io),
+        b'q' => Wish::Quit,
+        _ => return None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_that_means_nothing_is_no_wish() {
+        assert_eq!(wish(b'M'), Some(Wish::Sort(TopOrder::Memory)));
+        assert_eq!([b'x', b'\n', 0x1b].map(wish), [None; 3]);
+    }
+}
