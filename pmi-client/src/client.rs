@@ -264,7 +264,7 @@ impl Client {
             return Ok(Some(value));
         }
         match &mut self.wire {
-            Wire::Pmi1(wire) => wire.get(key),
+            Wire::Pmi1(wire) => wire.get(None, key),
             Wire::Pmi2(wire) => wire.job_attribute(key),
             Wire::Alone(wire) => wire.job_attribute(key),
         }
@@ -290,7 +290,7 @@ impl Client {
     /// # Errors
     /// Refuses what cannot be carried; fails when the server refuses it or is gone.
     pub fn put(&mut self, key: &str, value: impl AsRef<[u8]>) -> Result<(), ClientError> {
-        on_wire!(self, wire => wire.put(key, value.as_ref()))?;
+        self.put_to(None, key, value.as_ref())?;
         self.shared.note_put(key);
         Ok(())
     }
@@ -321,19 +321,71 @@ impl Client {
         if let Some(value) = self.shared.get(key) {
             return Ok(Some(value));
         }
-        on_wire!(self, wire => wire.get(key))
+        self.get_from(None, key)
     }
 
     /// The pair with an index, the first being 0; `None` behind the last one. A key keeps its index, so a walk meets every pair that was
-    /// there when it began. PMI-1 under Lattice only.
+    /// there when it began. `space` is one of [`create_space`](Self::create_space), or the job's own. PMI-1 under Lattice only.
     ///
     /// # Errors
     /// [`ClientError::Unsupported`] in PMI-2 and under other launchers, else as [`get`](Self::get).
-    pub fn pair_at(&mut self, index: u64) -> Result<Option<IndexedPair>, ClientError> {
+    pub fn pair_at(&mut self, space: Option<&str>, index: u64) -> Result<Option<IndexedPair>, ClientError> {
         match &mut self.wire {
-            Wire::Pmi1(wire) => wire.pair_at(index),
+            Wire::Pmi1(wire) => wire.pair_at(space, index),
             Wire::Pmi2(_) => Err(ClientError::Unsupported { call: "pair_at", place: "in PMI-2" }),
-            Wire::Alone(wire) => Ok(wire.pair_at(index)),
+            Wire::Alone(wire) => wire.pair_at(space, index),
+        }
+    }
+
+    /// Makes a key-value space beside the job's own, and returns its name. Other ranks may use it once they know that, those of other nodes
+    /// after the next [`fence`](Self::fence). PMI-1 under Lattice only, and without a launcher.
+    ///
+    /// # Errors
+    /// [`ClientError::Unsupported`] in PMI-2 and under other launchers; [`ClientError::Refused`] when this rank has made very many.
+    pub fn create_space(&mut self) -> Result<String, ClientError> {
+        match &mut self.wire {
+            Wire::Pmi1(wire) => wire.create_space(),
+            Wire::Pmi2(_) => Err(ClientError::Unsupported { call: "create_space", place: "in PMI-2" }),
+            Wire::Alone(wire) => Ok(wire.create_space()),
+        }
+    }
+
+    /// Removes a space that some rank has made: nothing of it is read any more, on other nodes from the next fence on.
+    ///
+    /// # Errors
+    /// [`ClientError::Refused`] when there is none of that name; else as [`create_space`](Self::create_space).
+    pub fn destroy_space(&mut self, name: &str) -> Result<(), ClientError> {
+        match &mut self.wire {
+            Wire::Pmi1(wire) => wire.destroy_space(name),
+            Wire::Pmi2(_) => Err(ClientError::Unsupported { call: "destroy_space", place: "in PMI-2" }),
+            Wire::Alone(wire) => wire.destroy_space(name),
+        }
+    }
+
+    /// Puts a pair as [`put`](Self::put) does, into a space of [`create_space`](Self::create_space), or the job's own.
+    ///
+    /// # Errors
+    /// As [`put`](Self::put); [`ClientError::Unsupported`] for other spaces in PMI-2.
+    pub fn put_to(&mut self, space: Option<&str>, key: &str, value: &[u8]) -> Result<(), ClientError> {
+        match (&mut self.wire, space) {
+            (Wire::Pmi1(wire), space) => wire.put(space, key, value),
+            (Wire::Pmi2(wire), None) => wire.put(key, value),
+            (Wire::Pmi2(_), Some(_)) => Err(ClientError::Unsupported { call: "put_to", place: "in PMI-2" }),
+            (Wire::Alone(wire), space) => wire.put(space, key, value),
+        }
+    }
+
+    /// Gets a value as [`get`](Self::get) does, but always from the server, of a space of [`create_space`](Self::create_space), or the
+    /// job's own.
+    ///
+    /// # Errors
+    /// As [`get`](Self::get); [`ClientError::Unsupported`] for other spaces in PMI-2.
+    pub fn get_from(&mut self, space: Option<&str>, key: &str) -> Result<Option<Vec<u8>>, ClientError> {
+        match (&mut self.wire, space) {
+            (Wire::Pmi1(wire), space) => wire.get(space, key),
+            (Wire::Pmi2(wire), None) => wire.get(key),
+            (Wire::Pmi2(_), Some(_)) => Err(ClientError::Unsupported { call: "get_from", place: "in PMI-2" }),
+            (Wire::Alone(wire), space) => wire.get(space, key),
         }
     }
 

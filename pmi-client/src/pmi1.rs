@@ -22,8 +22,8 @@ pub(crate) struct Pmi1 {
     connection: Connection,
     pub(crate) membership: Membership,
     pub(crate) limits: Limits,
-    /// True if the server is known to serve `getbyidx`.
-    serves_indices: bool,
+    /// Requests that this server is known to serve beyond those that all do; asked for when the first is needed.
+    extensions: Option<Vec<u8>>,
 }
 
 /// Claims the rank `id` on a TCP connection, and returns rank and size as the server sets them.
@@ -71,34 +71,31 @@ impl Pmi1 {
             key_signs: KeySigns::OneWord,
         };
         let membership = Membership { rank, size, appnum: u64::try_from(appnum).ok(), spawned: false, job_id };
-        Ok(Self { connection, membership, limits, serves_indices: false })
+        Ok(Self { connection, membership, limits, extensions: None })
     }
 
-    pub(crate) fn put(&mut self, key: &str, value: &[u8]) -> Result<(), ClientError> {
+    pub(crate) fn put(&mut self, space: Option<&str>, key: &str, value: &[u8]) -> Result<(), ClientError> {
         self.limits.check_key(key)?;
         self.limits.check_value(value)?;
-        let fields = [("kvsname", self.membership.job_id.as_bytes()), ("key", key.as_bytes()), ("value", value)];
+        let space = self.space_name(space)?;
+        let fields = [("kvsname", space.as_bytes()), ("key", key.as_bytes()), ("value", value)];
         request(&mut self.connection, "put", &fields, "put_result")?.accepted().map(drop)
     }
 
-    pub(crate) fn get(&mut self, key: &str) -> Result<Option<Vec<u8>>, ClientError> {
+    pub(crate) fn get(&mut self, space: Option<&str>, key: &str) -> Result<Option<Vec<u8>>, ClientError> {
         self.limits.check_key(key)?;
-        let fields = [("kvsname", self.membership.job_id.as_bytes()), ("key", key.as_bytes())];
+        let space = self.space_name(space)?;
+        let fields = [("kvsname", space.as_bytes()), ("key", key.as_bytes())];
         request(&mut self.connection, "get", &fields, "get_result")?.value_if_found()
     }
 
-    /// The pair with this index. Only Lattice's server is asked: others end the job for a request that they do not know.
-    pub(crate) fn pair_at(&mut self, index: u64) -> Result<Option<IndexedPair>, ClientError> {
+    /// The pair of the job's space, or of another one, with this index.
+    pub(crate) fn pair_at(&mut self, space: Option<&str>, index: u64) -> Result<Option<IndexedPair>, ClientError> {
         let command = "getbyidx";
-        if !self.serves_indices {
-            let extensions = self.get(EXTENSIONS_KEY)?.unwrap_or_default();
-            if !extensions.split(|&byte| byte == b',').any(|extension| extension == command.as_bytes()) {
-                return Err(ClientError::Unsupported { call: "pair_at", place: "under this launcher" });
-            }
-            self.serves_indices = true;
-        }
+        self.need_extension(command, "pair_at")?;
         let text = index.to_string();
-        let fields = [("kvsname", self.membership.job_id.as_bytes()), ("idx", text.as_bytes())];
+        let space = self.space_name(space)?;
+        let fields = [("kvsname", space.as_bytes()), ("idx", text.as_bytes())];
         let reply = request(&mut self.connection, command, &fields, "getbyidx_results")?;
         if reply.field("reason") == Some(b"no_more_keyvals") {
             return Ok(None);
@@ -106,6 +103,39 @@ impl Pmi1 {
         let reply = reply.accepted()?;
         let next = reply.number("nextidx")?;
         Ok(Some(IndexedPair { key: reply.text("key")?, value: reply.needed("val")?.to_vec(), next }))
+    }
+
+    pub(crate) fn create_space(&mut self) -> Result<String, ClientError> {
+        self.need_extension("create_kvs", "create_space")?;
+        request(&mut self.connection, "create_kvs", &[], "newkvs")?.accepted()?.text("kvsname")
+    }
+
+    pub(crate) fn destroy_space(&mut self, name: &str) -> Result<(), ClientError> {
+        self.need_extension("create_kvs", "destroy_space")?;
+        let name = self.space_name(Some(name))?;
+        let fields = [("kvsname", name.as_bytes())];
+        request(&mut self.connection, "destroy_kvs", &fields, "kvs_destroyed")?.accepted().map(drop)
+    }
+
+    /// Refuses a call that the server does not serve. Only Lattice's is asked: others end the job for a request that they do not know.
+    fn need_extension(&mut self, command: &str, call: &'static str) -> Result<(), ClientError> {
+        if self.extensions.is_none() {
+            self.extensions = Some(self.get(None, EXTENSIONS_KEY)?.unwrap_or_default());
+        }
+        let served = self.extensions.iter().flat_map(|list| list.split(|&byte| byte == b','));
+        match served.into_iter().any(|extension| extension == command.as_bytes()) {
+            true => Ok(()),
+            false => Err(ClientError::Unsupported { call, place: "under this launcher" }),
+        }
+    }
+
+    /// The name of a space, one word as a key is; the job's own if none is given.
+    fn space_name(&self, space: Option<&str>) -> Result<String, ClientError> {
+        let signs = Limits { key_max: self.limits.job_id_max, ..self.limits };
+        match space {
+            Some(name) => signs.check_key(name).map(|()| name.to_owned()),
+            None => Ok(self.membership.job_id.clone()),
+        }
     }
 
     pub(crate) fn fence(&mut self) -> Result<(), ClientError> {

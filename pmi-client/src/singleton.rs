@@ -15,11 +15,19 @@ pub(crate) const LIMITS: Limits =
 #[derive(Debug)]
 pub(crate) struct Singleton {
     pub(crate) membership: Membership,
-    /// In the order of their first puts.
-    pairs: Vec<(String, Vec<u8>)>,
-    indices: BTreeMap<String, usize>,
+    /// Pairs of the job's space, which has no name here, and of others.
+    spaces: BTreeMap<Option<String>, Pairs>,
+    /// Number of spaces made so far.
+    made: u64,
     node_attributes: BTreeMap<String, Vec<u8>>,
     names: BTreeMap<String, Vec<u8>>,
+}
+
+/// Pairs of a space, in the order of their first puts.
+#[derive(Debug, Default)]
+struct Pairs {
+    list: Vec<(String, Vec<u8>)>,
+    indices: BTreeMap<String, usize>,
 }
 
 impl Singleton {
@@ -27,33 +35,52 @@ impl Singleton {
         let job_id = format!("singleton_{}", process::id());
         Self {
             membership: Membership { rank: 0, size: 1, appnum: None, spawned: false, job_id },
-            pairs: Vec::new(),
-            indices: BTreeMap::new(),
+            spaces: BTreeMap::from([(None, Pairs::default())]),
+            made: 0,
             node_attributes: BTreeMap::new(),
             names: BTreeMap::new(),
         }
     }
 
-    pub(crate) fn put(&mut self, key: &str, value: &[u8]) -> Result<(), ClientError> {
+    pub(crate) fn put(&mut self, space: Option<&str>, key: &str, value: &[u8]) -> Result<(), ClientError> {
         check(key, value)?;
-        match self.indices.get(key) {
-            Some(&index) => self.pairs[index].1 = value.to_vec(),
+        let pairs = self.pairs(space, "put")?;
+        match pairs.indices.get(key) {
+            Some(&index) => pairs.list[index].1 = value.to_vec(),
             None => {
-                self.indices.insert(key.to_owned(), self.pairs.len());
-                self.pairs.push((key.to_owned(), value.to_vec()));
+                pairs.indices.insert(key.to_owned(), pairs.list.len());
+                pairs.list.push((key.to_owned(), value.to_vec()));
             }
         }
         Ok(())
     }
 
-    pub(crate) fn get(&self, key: &str) -> Result<Option<Vec<u8>>, ClientError> {
+    pub(crate) fn get(&mut self, space: Option<&str>, key: &str) -> Result<Option<Vec<u8>>, ClientError> {
         LIMITS.check_key(key)?;
-        Ok(self.indices.get(key).map(|&index| self.pairs[index].1.clone()))
+        let pairs = self.pairs(space, "get")?;
+        Ok(pairs.indices.get(key).map(|&index| pairs.list[index].1.clone()))
     }
 
-    pub(crate) fn pair_at(&self, index: u64) -> Option<IndexedPair> {
-        let (key, value) = self.pairs.get(usize::try_from(index).ok()?)?;
-        Some(IndexedPair { key: key.clone(), value: value.clone(), next: index + 1 })
+    pub(crate) fn pair_at(&mut self, space: Option<&str>, index: u64) -> Result<Option<IndexedPair>, ClientError> {
+        let pairs = self.pairs(space, "getbyidx")?;
+        let pair = usize::try_from(index).ok().and_then(|at| pairs.list.get(at)).cloned();
+        Ok(pair.map(|(key, value)| IndexedPair { key, value, next: index + 1 }))
+    }
+
+    pub(crate) fn create_space(&mut self) -> String {
+        self.made += 1;
+        let name = format!("{}.k0.{}", self.membership.job_id, self.made);
+        self.spaces.insert(Some(name.clone()), Pairs::default());
+        name
+    }
+
+    pub(crate) fn destroy_space(&mut self, name: &str) -> Result<(), ClientError> {
+        self.spaces.remove(&Some(name.to_owned())).map(drop).ok_or_else(|| no_such_space("destroy_kvs"))
+    }
+
+    fn pairs(&mut self, space: Option<&str>, command: &'static str) -> Result<&mut Pairs, ClientError> {
+        let name = space.filter(|name| *name != self.membership.job_id).map(str::to_owned);
+        self.spaces.get_mut(&name).ok_or_else(|| no_such_space(command))
     }
 
     /// The one fact that a launcher would know and that holds without one: where the ranks are.
@@ -96,4 +123,8 @@ impl Singleton {
 fn check(key: &str, value: &[u8]) -> Result<(), ClientError> {
     LIMITS.check_key(key)?;
     LIMITS.check_value(value)
+}
+
+fn no_such_space(command: &'static str) -> ClientError {
+    ClientError::Refused { command, rc: -1, message: Some("unknown kvsname".into()) }
 }

@@ -206,7 +206,7 @@ fn a_program_runs_alone() {
     assert_eq!(client.ring("me").unwrap().left, b"me");
     client.put("l", "w").unwrap();
     client.put("k", "x").unwrap();
-    let keys = (0..3).map_while(|index| client.pair_at(index).unwrap()).map(|pair| (pair.key, pair.value));
+    let keys = (0..3).map_while(|index| client.pair_at(None, index).unwrap()).map(|pair| (pair.key, pair.value));
     assert_eq!(keys.collect::<Vec<_>>(), [("k".into(), b"x".to_vec()), ("l".into(), b"w".to_vec())]);
     assert_eq!(client.local_ranks().unwrap(), [0]);
     client.publish("s", "p").unwrap();

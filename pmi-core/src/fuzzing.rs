@@ -70,6 +70,7 @@ pub fn request(data: &[u8]) {
         Response::Value(Some(content)),
         Response::Value(None),
         Response::Indexed(Some((1, content, content))),
+        Response::Space("j.k0.1".to_owned()),
         Response::Fence { tag: Some(7) },
         Response::Port(content),
         Response::Ring { count: 1, left: content, right: content },

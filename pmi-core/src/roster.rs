@@ -53,6 +53,8 @@ pub struct Quota {
     bytes: usize,
     /// Unanswered questions.
     questions: usize,
+    /// Key-value spaces made so far.
+    spaces: u32,
 }
 
 impl Quota {
@@ -75,6 +77,12 @@ impl Quota {
         let fits = self.questions < limit;
         self.questions += usize::from(fits);
         fits
+    }
+
+    /// Counts a key-value space and returns its number, from 1; `None` if `limit` are made.
+    pub fn take_space(&mut self, limit: u32) -> Option<u32> {
+        self.spaces = self.spaces.checked_add(1).filter(|&number| number <= limit)?;
+        Some(self.spaces)
     }
 
     /// A question was answered.

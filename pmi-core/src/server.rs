@@ -14,6 +14,7 @@ mod action;
 mod fences;
 mod mortality;
 mod requests;
+mod spaces;
 
 use std::collections::{HashMap, VecDeque};
 use std::mem;

@@ -15,6 +15,23 @@ use world::Dice;
 /// Mutations of each seed.
 const MUTATIONS: usize = 40;
 
+/// A rank that uses further key-value spaces, which no recorded client does.
+const SPACES: &str = "cmd=init pmi_version=1 pmi_subversion=1
+cmd=create_kvs
+cmd=put kvsname=j.k0.1 key=k value=v
+cmd=barrier_in
+cmd=getbyidx kvsname=j.k0.1 idx=0
+cmd=get kvsname=j.k0.1 key=k
+cmd=destroy_kvs kvsname=j.k0.1
+cmd=get kvsname=j.k0.1 key=k
+";
+
+fn spaces_operations() -> Vec<u8> {
+    let lines =
+        SPACES.lines().flat_map(|line| [Operation::Bytes(0, format!("{line}\n").into_bytes()), Operation::Fence(0, 7)]);
+    fuzzing::encode(1, &lines.collect::<Vec<_>>())
+}
+
 fn targets() -> [Target; 3] {
     let transcripts: Vec<_> = names().iter().map(|name| Transcript::load(name)).collect();
     let streams = || transcripts.iter().flat_map(streams);
@@ -27,9 +44,13 @@ fn targets() -> [Target; 3] {
         Target {
             name: "request",
             run: fuzzing::request,
-            seeds: streams().flat_map(|stream| messages(&stream)).collect(),
+            seeds: streams().chain([SPACES.into()]).flat_map(|stream| messages(&stream)).collect(),
         },
-        Target { name: "server", run: fuzzing::server, seeds: transcripts.iter().map(operations).collect() },
+        Target {
+            name: "server",
+            run: fuzzing::server,
+            seeds: transcripts.iter().map(operations).chain([spaces_operations()]).collect(),
+        },
     ]
 }
 

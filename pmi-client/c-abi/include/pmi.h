@@ -97,7 +97,8 @@ int PMI_Barrier(void);
 /* Gets a value. PMI_ERR_INVALID_KEY: no rank has put it. PMI_ERR_INVALID_LENGTH: the buffer is too small. */
 int PMI_KVS_Get(const char kvsname[], const char key[], char value[], int length);
 
-/* Further spaces: no launcher serves them. PMI_FAIL, and PMI_ERR_INVALID_KVS. */
+/* Further spaces: one rank makes one, all may use it, those of other nodes after the next barrier. Removed, nothing of it is got any more
+ * (PMI_ERR_INVALID_KVS). PMI_FAIL with launchers other than Lattice, which have no such request. */
 int PMI_KVS_Create(char kvsname[], int length);
 int PMI_KVS_Destroy(const char kvsname[]);
 

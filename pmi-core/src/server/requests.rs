@@ -2,6 +2,7 @@
 
 use bytes::Bytes;
 
+use super::spaces::Space;
 use super::{Action, AttributeWait, PendingCall, Server, Ticket, universe_size};
 use crate::connections::ConnectionId;
 use crate::ids::{LocalRank, Rank};
@@ -89,17 +90,20 @@ impl Server {
             Request::AppNum => Response::AppNum(self.job.appnum(self.ranks[local].rank)),
             Request::JobId => Response::JobId(self.job.id.as_str()),
             Request::UniverseSize => Response::UniverseSize(universe_size(&self.job)),
-            Request::Put { job, key, value } => match self.is_own_job(*job) {
-                true => self.put(local, key, value),
-                false => unknown_job(),
+            Request::Put { job, key, value } => match self.space(*job) {
+                Some(space) => self.put(local, space, key, value),
+                None => unknown_job(),
             },
-            Request::Get { job, key } => match self.is_own_job(*job) {
-                true => return Some(self.get(key)),
-                false => unknown_job(),
+            Request::Get { job, key } => match self.space(*job) {
+                Some(space) => return Some(self.get(space, key)),
+                None => unknown_job(),
             },
-            Request::GetByIndex { index } => {
-                Response::Indexed(self.kvs.nth(*index).map(|(key, value)| (index + 1, key, value)))
-            }
+            Request::GetByIndex { job, index } => match self.space(*job) {
+                Some(space) => return Some(self.indexed(space, *index)),
+                None => unknown_job(),
+            },
+            Request::CreateSpace => self.create_space(local),
+            Request::DestroySpace { name } => self.destroy_space(name),
             Request::JobAttribute { key } => return Some(self.get_attribute(key)),
             Request::PutNodeAttribute { key, value } => return self.put_node_attribute(local, key, value),
             Request::GetNodeAttribute { key, wait } => {
@@ -195,18 +199,21 @@ impl Server {
         Some(Response::FullInit { rank, size, appnum, spawner })
     }
 
-    fn is_own_job(&self, named: Option<&[u8]>) -> bool {
-        named.is_none_or(|name| name.is_empty() || name == self.job.id.as_str().as_bytes())
-    }
-
-    fn put(&mut self, local: LocalRank, key: &[u8], value: &[u8]) -> Response<'static> {
-        if is_reserved(key) {
-            return Response::Error { code: ErrorCode::InvalidArgument, text: "keys with PMI_ are reserved".into() };
+    fn put(&mut self, local: LocalRank, space: Space<'_>, key: &[u8], value: &[u8]) -> Response<'static> {
+        let invalid = |text: &'static str| Response::Error { code: ErrorCode::InvalidArgument, text: text.into() };
+        if space == Space::Job && is_reserved(key) {
+            return invalid("keys with PMI_ are reserved");
+        }
+        if key.contains(&0) {
+            return invalid("a key has no NUL");
         }
         if let Some(refusal) = self.refuse_pair(local, key, value) {
             return refusal;
         }
-        self.kvs.put(key, value);
+        match space {
+            Space::Job => self.kvs.put(key, value),
+            Space::Made(_) => self.kvs.put(&space.stored(key), value),
+        }
         Response::Done
     }
 
@@ -228,10 +235,14 @@ impl Server {
     }
 
     /// PMI-1 has one `get` for pairs and for facts about the job; the facts' names are reserved.
-    fn get(&self, key: &[u8]) -> Response<'_> {
-        match self.kvs.get(key) {
-            Some(value) if !is_reserved(key) => Response::Value(Some(value)),
-            _ => self.get_attribute(key),
+    fn get(&self, space: Space<'_>, key: &[u8]) -> Response<'_> {
+        if key.contains(&0) || (space != Space::Job && key.is_empty()) {
+            return Response::Value(None);
+        }
+        match (space, self.kvs.get(key)) {
+            (Space::Made(_), _) => Response::Value(self.kvs.get(&space.stored(key))),
+            (Space::Job, Some(value)) if !is_reserved(key) => Response::Value(Some(value)),
+            (Space::Job, _) => self.get_attribute(key),
         }
     }
 
@@ -249,7 +260,7 @@ impl Server {
             "universeSize" => Some(&self.universe_size_text),
             "hasNameServ" => Some("TRUE"),
             // Requests that other servers would end the job for; clients look here before they make them.
-            "lattice.ext" => Some("getbyidx"),
+            "lattice.ext" => Some("getbyidx,create_kvs"),
             // MPICH reads it with `get` in PMI-1 and with `kvs-get` in PMI-2.
             "PMI_dead_processes" => self.deaths.text(),
             _ => None,

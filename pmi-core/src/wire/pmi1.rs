@@ -42,14 +42,15 @@ fn request<'a>(command: &str, fields: Fields<'a>) -> Decoded<'a> {
         "get_universe_size" => Request::UniverseSize,
         "put" => put(fields)?,
         "get" => Request::Get { job: fields.get("kvsname"), key: fields.need_tail("key")?.into() },
-        "getbyidx" => Request::GetByIndex { index: number("idx", fields.need("idx")?)? },
+        "getbyidx" => Request::GetByIndex { job: fields.get("kvsname"), index: number("idx", fields.need("idx")?)? },
+        "create_kvs" => Request::CreateSpace,
+        "destroy_kvs" => Request::DestroySpace { name: fields.need("kvsname")? },
         "barrier_in" => barrier(fields)?,
         "publish_name" => publish(fields)?,
         "lookup_name" => Request::Lookup { service: fields.need_tail("service")?.into() },
         "unpublish_name" => Request::Unpublish { service: fields.need_tail("service")?.into() },
         "abort" => abort(fields),
         "finalize" => Request::Finalize,
-        "create_kvs" | "destroy_kvs" => Request::Unimplemented,
         _ => return Err(RequestError::UnknownCommand),
     })
 }

@@ -75,8 +75,17 @@ pub enum Request<'a> {
     },
     /// Reads the pair at a position, to walk over all of them.
     GetByIndex {
+        /// The key-value space; absent or empty for the job's own.
+        job: Option<&'a [u8]>,
         /// The position, from 0.
         index: usize,
+    },
+    /// Makes a key-value space beside the job's own (PMI-1).
+    CreateSpace,
+    /// Removes such a space.
+    DestroySpace {
+        /// Its name.
+        name: &'a [u8],
     },
     /// Waits for all ranks of the job, and makes all earlier puts readable.
     Fence,

@@ -54,6 +54,8 @@ pub enum Response<'a> {
     Value(Option<&'a [u8]>),
     /// To `getbyidx`: a pair and the index of the next, or nothing when there are no more.
     Indexed(Option<(usize, &'a [u8], &'a [u8])>),
+    /// To `create_kvs`: the name of the new key-value space.
+    Space(String),
     /// To a fence; a PMI-1.2 client is told the tag.
     Fence {
         /// The tag, for clients that were told version 1.2.
@@ -190,6 +192,7 @@ impl Response<'_> {
                 .field("vallen_max", VALUE_MAX_ANNOUNCED),
             Response::AppNum(appnum) => line.rc(0).field("appnum", appnum),
             Response::JobId(job) => line.rc(0).field("kvsname", job),
+            Response::Space(name) => line.rc(0).field("kvsname", name),
             Response::UniverseSize(size) => line.rc(0).field("size", size.map_or(-1, i64::from)),
             Response::Done => line.rc(0),
             Response::Value(Some(value)) => line.rc(0).raw("value", value),
@@ -240,7 +243,8 @@ impl Response<'_> {
             | Response::Maxes
             | Response::AppNum(_)
             | Response::UniverseSize(_)
-            | Response::Indexed(_) => block.rc(ErrorCode::Other.pmi2_rc()),
+            | Response::Indexed(_)
+            | Response::Space(_) => block.rc(ErrorCode::Other.pmi2_rc()),
         };
         block.finish()
     }

@@ -195,6 +195,18 @@ fn one_process_may_use_both_libraries() {
 }
 
 #[test]
+fn ranks_make_key_value_spaces_of_their_own_under_us_alone() {
+    let program = Flavour::LatticePmi.program("libpmi_spaces");
+    let outcome = launch("-n 3").arg(&program).run();
+    let line = |rank: usize| format!("rank {rank} of 3: 9 right, walked 533, then 0 and 3, walked -14");
+    let rank_0 = ["made: 0 0, without room: 8".to_owned(), "removed: 0, own: 14".to_owned()];
+    outcome.exits(0).says_nothing().prints_lines((0..3).map(line).chain(rank_0));
+    // Hydra ends a job for a request that it does not know.
+    let outcome = Command::new("mpiexec.hydra").words("-n 1").arg(&program).run();
+    outcome.exits(0).prints("made: -1 -1");
+}
+
+#[test]
 fn pairs_are_walked_through_under_us_alone() {
     let program = Flavour::LatticePmi.program("libpmi_walk");
     let outcome = launch("-n 3").arg(&program).run();
@@ -284,7 +296,12 @@ fn a_launcher_that_serves_pmix_alone_is_no_absent_launcher() {
         .run()
         .exits(0)
         .prints_lines(["rank 0 of 1: program -1, spawned 0, 0 wrong, local 0"; 2]);
-    launch("-n 1 --pmi=pmix").arg(built::lattice()).words("pmi barrier").run().exits(1).says("PMIX_NAMESPACE");
+    launch("-n 1 --pmi=pmix")
+        .arg(built::lattice())
+        .words("pmi --method pmi1 barrier")
+        .run()
+        .exits(1)
+        .says("PMIX_NAMESPACE");
 }
 
 /// A wrapper between launcher and program may hold the descriptor as well, and so may the program's MPI library.

@@ -1,4 +1,4 @@
-//! Key-value spaces. There is one for each job, and its name is the job's.
+//! Key-value spaces: the job's, whose name is the job's, and those that ranks make.
 
 use std::ffi::c_int;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use pmi_c_abi::arguments::{Buffer, Out, Text, TextOut};
 use pmi_c_abi::code::{Code, Failure};
 use pmi_c_abi::process;
-use pmi_client::Client;
+use pmi_client::{Client, ClientError};
 
 use crate::call;
 use crate::job::{name, number, with_nul};
@@ -35,15 +35,22 @@ pub extern "C" fn PMI_KVS_Get_value_length_max(length: Out<'_, c_int>) -> c_int 
     number(length, |client| Ok(with_nul(client.limits().value_max)))
 }
 
-/// Makes another key-value space: refused, as no launcher serves it.
+/// Makes another key-value space: refused by launchers other than Lattice.
 #[unsafe(no_mangle)]
 pub extern "C" fn PMI_KVS_Create(kvsname: TextOut<'_>, length: c_int) -> c_int {
     call(|| {
         if kvsname.is_null() {
             return Err(Code::ARGUMENT.into());
         }
-        kvsname.with_size(length).ok_or(Code::LENGTH)?;
-        process::with(|_| Err(Code::FAIL.into()))
+        let buffer = kvsname.with_size(length).ok_or(Code::LENGTH)?;
+        process::with(|client| {
+            let name = client.create_space().map_err(|_| Code::FAIL)?;
+            buffer.put_whole(name.as_bytes()).map_err(|_| {
+                // Nobody would know its name.
+                let _ = client.destroy_space(&name);
+                Code::LENGTH.into()
+            })
+        })
     })
 }
 
@@ -51,8 +58,11 @@ pub extern "C" fn PMI_KVS_Create(kvsname: TextOut<'_>, length: c_int) -> c_int {
 #[unsafe(no_mangle)]
 pub extern "C" fn PMI_KVS_Destroy(kvsname: Text<'_>) -> c_int {
     call(|| {
-        kvsname.bytes().ok_or(Code::ARGUMENT)?;
-        process::with(|_| Err(Code::KVS.into()))
+        let name = kvsname.or(Code::ARGUMENT)?;
+        process::with(|client| match name == client.job_id() {
+            true => Err(Code::KVS.into()),
+            false => client.destroy_space(name).map_err(of_space),
+        })
     })
 }
 
@@ -60,11 +70,14 @@ pub extern "C" fn PMI_KVS_Destroy(kvsname: Text<'_>) -> c_int {
 #[unsafe(no_mangle)]
 pub extern "C" fn PMI_KVS_Put(kvsname: Text<'_>, key: Text<'_>, value: Text<'_>) -> c_int {
     call(|| {
-        in_space(kvsname, |client| {
+        in_space(kvsname, |client, space| {
             let key = key_of(client, key)?;
             let value = value.bytes().ok_or(Code::VALUE)?;
             client.limits().check_value(value).map_err(|_| Code::VALUE)?;
-            Ok(client.put(key, value)?)
+            match space {
+                None => Ok(client.put(key, value)?),
+                space => client.put_to(space, key, value).map_err(of_space),
+            }
         })
     })
 }
@@ -74,7 +87,7 @@ pub extern "C" fn PMI_KVS_Put(kvsname: Text<'_>, key: Text<'_>, value: Text<'_>)
 pub extern "C" fn PMI_KVS_Commit(kvsname: Text<'_>) -> c_int {
     call(|| {
         kvsname.bytes().ok_or(Code::ARGUMENT)?;
-        in_space(kvsname, |_| Ok(()))
+        in_space(kvsname, |_, _| Ok(()))
     })
 }
 
@@ -82,10 +95,14 @@ pub extern "C" fn PMI_KVS_Commit(kvsname: Text<'_>) -> c_int {
 #[unsafe(no_mangle)]
 pub extern "C" fn PMI_KVS_Get(kvsname: Text<'_>, key: Text<'_>, value: TextOut<'_>, length: c_int) -> c_int {
     call(|| {
-        in_space(kvsname, |client| {
+        in_space(kvsname, |client, space| {
             let key = key_of(client, key)?;
             let buffer = buffer((value, length), Code::VALUE, Code::LENGTH)?;
-            let found = client.get(key)?.ok_or(Code::KEY)?;
+            let found = match space {
+                None => client.get(key)?,
+                space => client.get_from(space, key).map_err(of_space)?,
+            };
+            let found = found.ok_or(Code::KEY)?;
             Ok(buffer.put_whole(&found).map_err(|_| Code::LENGTH)?)
         })
     })
@@ -122,10 +139,12 @@ pub extern "C" fn PMI_KVS_Iter_next(
 /// Gets the pair that is next, whole or not at all.
 fn pair(kvsname: Text<'_>, key: (TextOut<'_>, c_int), value: (TextOut<'_>, c_int)) -> c_int {
     call(|| {
-        in_space(kvsname, |client| {
+        in_space(kvsname, |client, space| {
             let key = buffer(key, Code::KEY, Code::KEY_LENGTH)?;
             let value = buffer(value, Code::VALUE, Code::VALUE_LENGTH)?;
-            let Some(pair) = client.pair_at(NEXT.load(Ordering::Relaxed))? else {
+            let next = client.pair_at(space, NEXT.load(Ordering::Relaxed));
+            let next = if space.is_some() { next.map_err(of_space) } else { next.map_err(Failure::from) };
+            let Some(pair) = next? else {
                 key.put_cut(b"").map_err(|_| Code::KEY_LENGTH)?;
                 return Ok(value.put_cut(b"").map_err(|_| Code::VALUE_LENGTH)?);
             };
@@ -141,12 +160,29 @@ fn buffer((start, length): (TextOut<'_>, c_int), missing: Code, too_small: Code)
     if start.is_null() { Err(missing) } else { start.with_size(length).ok_or(too_small) }
 }
 
-/// Runs `body` if the name is that of the job's space.
-fn in_space(name: Text<'_>, body: impl FnOnce(&mut Client) -> Result<(), Failure>) -> Result<(), Failure> {
-    process::with(|client| match name.bytes() {
-        Some(name) if name == client.job_id().as_bytes() => body(client),
-        _ => Err(Code::KVS.into()),
+/// Runs `body` with the name of a space that a rank has made, or without one for the job's.
+fn in_space(
+    name: Text<'_>,
+    body: impl FnOnce(&mut Client, Option<&str>) -> Result<(), Failure>,
+) -> Result<(), Failure> {
+    let name = name.or(Code::KVS)?;
+    process::with(|client| {
+        // The names of spaces begin with the job's.
+        let rest = name.strip_prefix(client.job_id()).ok_or(Code::KVS)?;
+        match rest {
+            "" => body(client, None),
+            rest if rest.starts_with(".k") => body(client, Some(name)),
+            _ => Err(Code::KVS.into()),
+        }
     })
+}
+
+/// What a server refuses about a space that it does not know.
+fn of_space(error: ClientError) -> Failure {
+    match error {
+        ClientError::Refused { .. } | ClientError::Unsupported { .. } => Code::KVS.into(),
+        error => error.into(),
+    }
 }
 
 fn key_of<'c>(client: &Client, key: Text<'c>) -> Result<&'c str, Code> {
