@@ -11,6 +11,7 @@
 mod retiring;
 mod tending;
 
+use pmi_transport::task;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -120,7 +121,7 @@ impl Fabric {
         let (tell, flight) = watch::channel(None);
         flights.insert(need.allocation.clone(), flight.clone());
         let (fabric, wanted) = (Arc::clone(self), need.clone());
-        tokio::spawn(async move {
+        task::spawn(async move {
             let answer = fabric.acquire(wanted).await;
             // Whoever asked may have gone.
             let _ = tell.send(Some(answer));
@@ -151,7 +152,7 @@ impl Fabric {
     /// The allocation has ended, and no launch is left in it.
     pub(crate) fn release(self: &Arc<Self>, allocation: &str) {
         let (fabric, allocation) = (Arc::clone(self), allocation.to_owned());
-        tokio::spawn(async move {
+        task::spawn(async move {
             let name = allocation.clone();
             match fabric.blocking(move |grants| grants.release(&name)).await {
                 Ok(()) => tracing::info!(allocation, "fabric credentials are to be given back"),

@@ -1,5 +1,6 @@
 //! The calls of administrators about fabric credentials: what there is, what is wrong, and undoing at once what is due.
 
+use pmi_transport::task;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -84,7 +85,7 @@ impl Accounting {
         let mut asked = JoinSet::new();
         for Listed { node, presence, .. } in nodes {
             let channels = self.0.channels.clone();
-            asked.spawn(async move {
+            asked.spawn(task::boxed(async move {
                 let answer = match presence {
                     Some(Presence { state: NodeState::Up, facts, .. }) => {
                         let recipient = Recipient { name: node.clone(), address: facts.grpc_address };
@@ -96,10 +97,10 @@ impl Accounting {
                 };
                 let silence = answer.as_ref().err().cloned().unwrap_or_default();
                 FabricNode { node_id: node, silence, cxi: answer.ok() }
-            });
+            }));
         }
         let mut nodes = asked.join_all().await;
-        nodes.sort_by(|one, other| one.node_id.cmp(&other.node_id));
+        nodes.sort_unstable_by(|one, other| one.node_id.cmp(&other.node_id));
         nodes
     }
 

@@ -250,7 +250,7 @@ impl Inventories {
         if !unknown.is_empty() {
             kinds.push(untold(head, unknown, None, Origin::Assumed));
         }
-        kinds.sort_by(|one, other| hostlist::natural_order(&one.nodes, &other.nodes));
+        kinds.sort_unstable_by(|one, other| hostlist::natural_order(&one.nodes, &other.nodes));
         kinds
     }
 
@@ -306,7 +306,7 @@ pub(crate) fn trouble_between(nodes: &[NodeDevices]) -> Vec<String> {
 }
 
 fn folded(mut nodes: Vec<&str>) -> String {
-    nodes.sort_by(|one, other| hostlist::natural_order(one, other));
+    nodes.sort_unstable_by(|one, other| hostlist::natural_order(one, other));
     hostlist::fold(&nodes)
 }
 

@@ -1,5 +1,6 @@
 //! The calls about launches that have been started.
 
+use pmi_transport::task;
 use std::collections::HashMap;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -100,7 +101,7 @@ impl LaunchService for Launching {
             launches.extend(ended.map_err(|error| Status::unavailable(pmi_transport::error_chain::chain(&error)))?);
         }
         launches.retain(|launch| may_use(&caller, launch.uid));
-        launches.sort_by(|one, other| (one.started_at, &one.id).cmp(&(other.started_at, &other.id)));
+        launches.sort_unstable_by(|one, other| (one.started_at, &one.id).cmp(&(other.started_at, &other.id)));
         launches.dedup_by(|one, other| one.id == other.id);
         Ok(Response::new(ListLaunchesResponse { launches }))
     }
@@ -235,7 +236,7 @@ impl Launching {
 
 /// Listens to what a client of a launch says for as long as it says something.
 fn follow(handle: LaunchHandle, client: u64, mut said: Streaming<AttachRequest>, sender: ClientSender) {
-    tokio::spawn(async move {
+    task::spawn(async move {
         loop {
             tokio::select! {
                 message = said.message() => match message {

@@ -54,6 +54,7 @@ pub mod allocation_state {
     pub use crate::wire::allocation::state_word as word;
 }
 
+use pmi_transport::task;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -201,15 +202,15 @@ async fn serve(config: Config) -> Result<(), Failure> {
     if let Some(address) = config.metrics {
         let listener = TcpListener::bind(address).await.map_err(|source| Failure::Metrics { address, source })?;
         let server = Arc::clone(&server);
-        tokio::spawn(metrics_page::serve(listener, move || server.metrics.text(server.census())));
+        task::spawn(metrics_page::serve(listener, move || server.metrics.text(server.census())));
     }
-    tokio::spawn(security.keep_current());
+    task::spawn(security.keep_current());
     let stop = stop_signal().map_err(Failure::Runtime)?;
-    tokio::spawn(Arc::clone(&server).take_up());
-    tokio::spawn(Arc::clone(&server).watch_nodes());
-    tokio::spawn(Arc::clone(&server).tend_queue());
+    task::spawn(Arc::clone(&server).take_up());
+    task::spawn(Arc::clone(&server).watch_nodes());
+    task::spawn(Arc::clone(&server).tend_queue());
     if let Some(fabric) = fabric {
-        tokio::spawn(fabric::tend(Arc::clone(&server), fabric));
+        task::spawn(fabric::tend(Arc::clone(&server), fabric));
     }
     // Who starts a server that listens at port 0 learns so which one it is.
     let first = listeners.first().map_or_else(String::new, |listener| listener.local_address().to_string());

@@ -1,5 +1,6 @@
 //! The calls of node agents, and the list of nodes. An agent speaks for its own node only.
 
+use pmi_transport::task;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
@@ -150,7 +151,7 @@ impl NodeService for Reporting {
         let attempt = if again { Attempt::Again } else { Attempt::First };
         let (sender, receiver) = mpsc::channel(TO_NODE);
         let stream = ReportStream { handle, outbox, node: node_index, attempt };
-        tokio::spawn(stream.run(told, sender));
+        task::spawn(stream.run(told, sender));
         Ok(Response::new(ReceiverStream::new(receiver)))
     }
 

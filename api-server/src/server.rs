@@ -7,6 +7,7 @@ pub(crate) mod launching;
 mod meeting;
 mod queueing;
 
+use pmi_transport::task;
 use std::collections::{HashMap, VecDeque};
 use std::path::Path;
 use std::sync::Arc;
@@ -227,7 +228,7 @@ impl EndListener for Server {
         let oldest = self.launches.lock().end(summary.id.clone());
         let (allocation, launch) = (summary.allocation_id.clone(), summary.id.clone());
         let end = BatchEnd { exit_code, cause: summary.cause.clone() };
-        tokio::spawn(async move {
+        task::spawn(async move {
             if let Some(oldest) = oldest {
                 oldest.send(Request::Forget).await;
             }
@@ -258,7 +259,7 @@ impl Launches {
 
 /// Does a change to its end, even if whoever asked for it goes away meanwhile: nothing is left half done.
 pub(crate) async fn to_its_end<T: Send + 'static>(change: impl Future<Output = T> + Send + 'static) -> T {
-    match tokio::spawn(change).await {
+    match task::spawn(change).await {
         Ok(done) => done,
         // It is never cancelled; a panic goes on here.
         Err(error) => std::panic::resume_unwind(error.into_panic()),

@@ -7,6 +7,7 @@
 //! ```
 //! Without a number each ask is a call of its own.
 
+use pmi_transport::task;
 use std::collections::{BTreeMap, HashMap, VecDeque};
 
 use parking_lot::Mutex;
@@ -102,7 +103,7 @@ impl SessionCalls {
             return Err(Unanswered::TooMany);
         }
         let (answered, answer) = watch::channel(None);
-        let task = tokio::spawn(async move {
+        let task = task::spawn(async move {
             let found = make.await;
             answered.send_replace(Some(found));
         });

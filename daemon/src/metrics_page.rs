@@ -3,6 +3,7 @@
 //! Anybody who can connect is answered. A bounded number of connections is served at once, each for a few seconds at most, so that
 //! neither many clients nor slow ones hold the daemon up.
 
+use pmi_transport::task;
 use std::convert::Infallible;
 use std::future::ready;
 use std::sync::Arc;
@@ -38,7 +39,7 @@ pub async fn serve(listener: TcpListener, text: impl Fn() -> String + Send + Syn
         match listener.accept().await {
             Ok((stream, _)) => {
                 let text = Arc::clone(&text);
-                tokio::spawn(async move {
+                task::spawn(async move {
                     // A peer that is slow or gone is not answered.
                     let _ = timeout(TIME_LIMIT, answer(stream, &*text)).await;
                     drop(place);

@@ -259,17 +259,17 @@ impl Template {
     /// Brings all lists into their order.
     pub(crate) fn sort(&mut self) {
         for groups in [&mut self.packages, &mut self.dies, &mut self.clusters, &mut self.cores] {
-            groups.sort_by_key(|group| group.cpus.first());
+            groups.sort_unstable_by_key(|group| group.cpus.first());
         }
         for kind in &mut self.caches {
-            kind.instances.sort_by_key(|group| group.cpus.first());
+            kind.instances.sort_unstable_by_key(|group| group.cpus.first());
         }
-        self.caches.sort();
-        self.numa.sort_by_key(|node| node.id);
-        self.core_kinds.sort();
-        self.pci.sort_by_key(|device| device.address);
+        self.caches.sort_unstable();
+        self.numa.sort_unstable_by_key(|node| node.id);
+        self.core_kinds.sort_unstable();
+        self.pci.sort_unstable_by_key(|device| device.address);
         for device in &mut self.pci {
-            device.names.sort();
+            device.names.sort_unstable();
             device.names.dedup();
         }
     }

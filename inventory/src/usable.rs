@@ -46,7 +46,7 @@ impl UsableCores {
             Some(UsableCore { package, numa_node: node.map_or(0, |node| node.id), l3_cache, cpus })
         };
         let mut cores: Vec<UsableCore> = cores.into_iter().filter_map(place).collect();
-        cores.sort();
+        cores.sort_unstable();
         Self { cores }
     }
 

@@ -13,6 +13,7 @@
 
 mod pending;
 
+use pmi_transport::task;
 use std::convert::Infallible;
 use std::io;
 use std::sync::Arc;
@@ -249,7 +250,7 @@ fn listen() -> io::Result<mpsc::UnboundedReceiver<Signal>> {
         }
         let mut stream = signal(SignalKind::from_raw(wanted as i32))?;
         let sender = sender.clone();
-        tokio::spawn(async move { while stream.recv().await.is_some() && sender.send(wanted).is_ok() {} });
+        task::spawn(async move { while stream.recv().await.is_some() && sender.send(wanted).is_ok() {} });
     }
     Ok(signals)
 }

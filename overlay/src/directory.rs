@@ -178,7 +178,7 @@ impl Directory {
                 found => sets.extend(found),
             }
         }
-        sets.sort_by_key(|set| (set.begun, set.set));
+        sets.sort_unstable_by_key(|set| (set.begun, set.set));
         Ok(sets)
     }
 

@@ -184,10 +184,14 @@ impl Kvs {
             self.merge_segment(age, segment);
         }
         if self.store.is_wasteful(Layer::Merged) {
-            let mut numbers = self.store.numbers(Layer::Merged);
-            numbers.sort_by_key(|&number| self.settled(self.store.age(number)));
-            self.rewrite(numbers, Layer::Merged);
+            self.rewrite_merged();
         }
+    }
+
+    fn rewrite_merged(&mut self) {
+        let mut numbers = self.store.numbers(Layer::Merged);
+        numbers.sort_by_key(|&number| self.settled(self.store.age(number)));
+        self.rewrite(numbers, Layer::Merged);
     }
 
     fn merge_segment(&mut self, age: Age, segment: &Segment) {

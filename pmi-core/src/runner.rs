@@ -219,7 +219,8 @@ impl<P: Protocol> Drop for Runner<P> {
 impl<P: Protocol> State<P> {
     fn spawn(&mut self, task: impl Future<Output = ()> + Send + 'static) -> AbortHandle {
         while self.tasks.try_join_next().is_some() {}
-        self.tasks.spawn(task)
+        // Boxed, tokio's code around a task is there once for all of them.
+        self.tasks.spawn(Box::pin(task) as Pin<Box<dyn Future<Output = ()> + Send>>)
     }
 
     fn add(&mut self, id: ConnectionId, connection: Connection) {

@@ -18,6 +18,7 @@ pub mod sealed_stream;
 pub mod session_link;
 pub mod signature;
 mod stream;
+pub mod task;
 mod tls;
 
 pub use self::noise::NoiseError;

@@ -19,6 +19,7 @@ mod greetings;
 mod request_body;
 mod socket_file;
 
+use crate::task;
 use std::fmt;
 use std::future::Future;
 use std::io;
@@ -244,7 +245,7 @@ pub async fn serve(
     let mut accepting = JoinSet::new();
     let (sender, receiver) = mpsc::channel(1);
     for listener in listeners {
-        accepting.spawn(accept_all(listener, sender.clone(), Arc::clone(&budget), cut.clone()));
+        accepting.spawn(task::boxed(accept_all(listener, sender.clone(), Arc::clone(&budget), cut.clone())));
     }
     drop(sender);
 
@@ -307,7 +308,7 @@ async fn accept_all(
         while handshakes.try_join_next().is_some() {}
         match listener.socket.accept().await {
             Ok(arrival) => {
-                handshakes.spawn(greet(arrival, connections.clone(), Arc::clone(&budget), cut.clone()));
+                handshakes.spawn(task::boxed(greet(arrival, connections.clone(), Arc::clone(&budget), cut.clone())));
             }
             Err(error) if is_of_one_connection(&error) => {}
             Err(error) => {
@@ -326,7 +327,7 @@ async fn greet(arrival: Arrival, connections: mpsc::Sender<Connection>, budget: 
         Ok(Identified::Calls(connection)) => drop(connections.send(connection).await),
         // Its wait for the launch has bounds of its own, and takes no handshake's place.
         Ok(Identified::Link { arrivals, greeting, socket, from }) => {
-            tokio::spawn(async move {
+            task::spawn(async move {
                 if let Err(error) = arrivals.arrive(greeting, socket, from).await {
                     tracing::info!(%from, %error, "a link was refused");
                 }

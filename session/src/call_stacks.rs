@@ -53,7 +53,7 @@ impl CallStacks {
             stack.ranks.sort_unstable();
             stack.ranks.dedup();
         }
-        stacks.sort_by_key(|stack| stack.ranks.first().copied());
+        stacks.sort_unstable_by_key(|stack| stack.ranks.first().copied());
         stacks
     }
 }

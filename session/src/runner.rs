@@ -28,6 +28,7 @@ mod sweep;
 mod terminal;
 mod usage;
 
+use pmi_transport::task;
 use std::collections::{HashMap, VecDeque};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
@@ -344,10 +345,10 @@ impl Runner {
             let events = self.io.events.clone();
             let pump = Pump { rank, stream, prompt_after: self.spec.settings.timeouts.prompt, events };
             let stop = self.outputs.stop.subscribe();
-            self.outputs.pumps.spawn(async move {
+            self.outputs.pumps.spawn(task::boxed(async move {
                 pump.run(pipe, stop).await;
                 slot
-            });
+            }));
         }
     }
 
@@ -366,10 +367,10 @@ impl Runner {
         }
         self.stdin.add_terminal(rank, Arc::clone(&terminal));
         let (events, stop) = (self.io.events.clone(), self.outputs.stop.subscribe());
-        self.outputs.pumps.spawn(async move {
+        self.outputs.pumps.spawn(task::boxed(async move {
             terminal.pump(rank, events, stop).await;
             slot
-        });
+        }));
     }
 
     fn look_at_stacks(&mut self, look: StackLook, slots: Vec<SlotId>, until: std::time::Instant) {

@@ -30,6 +30,7 @@ pub mod simulation;
 mod stdin;
 mod waiting;
 
+use pmi_transport::task;
 use std::io::{self, Write};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
@@ -213,12 +214,12 @@ impl Start {
         let (agents, connections) = mpsc::channel(AGENTS);
         let (handed, arriving) = mpsc::channel(ARRIVING);
         let visited = Visited { agents: outlives_agent.then_some(agents), links: links.is_some().then_some(handed) };
-        tokio::spawn(visited.watch(door));
+        task::spawn(visited.watch(door));
         if let Some(links) = &links {
-            tokio::spawn(Arc::clone(links).accept_all(arriving));
+            task::spawn(Arc::clone(links).accept_all(arriving));
             let policy = FailurePolicy::new(links.me(), links.nodes());
             let (links, control) = (Arc::clone(links), control.downgrade());
-            tokio::spawn(Failures { policy, links, told, heard, chosen: choice, control, stage }.run());
+            task::spawn(Failures { policy, links, told, heard, chosen: choice, control, stage }.run());
         }
         let nodes = links.clone().map_or_else(|| Arc::new(calls.clone()) as Arc<dyn Nodes>, |links| links as _);
         let io = SessionIo {
@@ -248,7 +249,7 @@ impl Start {
             confirmations: Arc::clone(&confirmations),
             agents: NextAgents { connections, lease: agent_lease },
         };
-        let reading = tokio::spawn(incoming.run(reader));
+        let reading = task::spawn(incoming.run(reader));
         let outgoing = Outgoing {
             urgent: outgoing_urgent,
             events: happened,
@@ -260,7 +261,7 @@ impl Start {
             confirmations,
         };
         let (report, finish) = oneshot::channel();
-        let writing = tokio::spawn(outgoing.run(writer, finish));
+        let writing = task::spawn(outgoing.run(writer, finish));
         let ended = crate::run(spec, io).await;
         if let Some(links) = links {
             failures::until_settled(ended.cause.as_ref(), &mut failure).await;

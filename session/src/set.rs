@@ -14,6 +14,7 @@ mod meeting;
 mod member;
 mod names;
 
+use pmi_transport::task;
 use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -121,7 +122,7 @@ impl OwnSet {
         let listener = UnixListener::bind(connection::path(&nonce)).map_err(SetError::Socket)?;
         let record = directory.register(&nonce, self.0.facts.clone())?;
         let member = Member::start(self.membership(record.id()), self.0.place.clone());
-        let accepting = tokio::spawn(accept(self.clone(), listener, record.clone())).abort_handle();
+        let accepting = task::spawn(accept(self.clone(), listener, record.clone())).abort_handle();
         let new = Arc::new(Founded { directory, record, member, accepting });
         *founded = Some(Arc::clone(&new));
         Ok(new)
@@ -199,7 +200,7 @@ async fn accept(set: OwnSet, listener: UnixListener, record: SetRecord) {
         match listener.accept().await {
             Ok((socket, _)) => {
                 let (set, record) = (set.clone(), Arc::clone(&record));
-                served.spawn(async move { set.serve(socket, &record).await });
+                served.spawn(task::boxed(async move { set.serve(socket, &record).await }));
             }
             // Descriptors are missing, say.
             Err(_) => tokio::time::sleep(ACCEPT_PAUSE).await,

@@ -1,6 +1,7 @@
 //! Giving back, for as long as the server runs: what is due is done at the manager, nodes are asked until nothing is left on
 //! them, and now and then the manager's list is compared with the journal. What fails is tried again, less and less often.
 
+use pmi_transport::task;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
@@ -114,10 +115,10 @@ async fn confirm(server: &Server, fabric: &Arc<Fabric>, awaited: Awaited) -> Vec
             match address {
                 Some(address) => {
                     let (channels, node) = (server.channels.clone(), Recipient { name: node, address });
-                    asked.spawn(async move {
+                    asked.spawn(task::boxed(async move {
                         let answer = retire(&channels, &node, vni.into()).await;
                         (node.name, answer)
-                    });
+                    }));
                 }
                 None => problems.push(format!("VNI {vni} of {name}: node {node} is not up")),
             }

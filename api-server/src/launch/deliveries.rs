@@ -1,6 +1,7 @@
 //! The tasks that carry a launch's events away: one for each client, and one that writes the spool. Which client may do what is the
 //! machine's matter ([`attachments`](super::attachments)).
 
+use pmi_transport::task;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -61,7 +62,7 @@ impl Deliveries {
         let spooling = spool.map(|spool| {
             let (progress, written) = watch::channel(first - 1);
             let mut task = JoinSet::new();
-            task.spawn(write_spool(Arc::clone(&log), spool, first, progress));
+            task.spawn(task::boxed(write_spool(Arc::clone(&log), spool, first, progress)));
             Spooling { task, written }
         });
         Self { log, clients: BTreeMap::new(), tasks: JoinSet::new(), spooling }
@@ -70,7 +71,7 @@ impl Deliveries {
     /// Sends events to a client from now on.
     pub(super) fn add(&mut self, number: u64, start: Start, spec: ShownSpec, sender: ClientSender) {
         self.log.join(number, start, spec);
-        let task = self.tasks.spawn(delivery::deliver(Arc::clone(&self.log), number, sender.clone()));
+        let task = self.tasks.spawn(task::boxed(delivery::deliver(Arc::clone(&self.log), number, sender.clone())));
         self.clients.insert(number, Client { sender, task });
     }
 

@@ -3,6 +3,7 @@
 //! Few nodes are asked one by one, all at once. Many are asked by way of relays, each of which forwards the request to the
 //! nodes behind it in node order; the spec is signed, because a relay is not to be believed what to start.
 
+use pmi_transport::task;
 use std::ops::Range;
 use std::pin::Pin;
 use std::time::Duration;
@@ -112,7 +113,7 @@ impl FanOut {
         let mut calls = JoinSet::new();
         for part in parts(self.nodes.len(), settings) {
             let first = self.nodes[part.start as usize].clone();
-            calls.spawn(call(channels.clone(), first, self.request(&part, settings)));
+            calls.spawn(task::boxed(call(channels.clone(), first, self.request(&part, settings))));
         }
         let mut refusal: Option<Refusal> = None;
         while let Some(answer) = calls.join_next().await {
@@ -135,7 +136,7 @@ impl FanOut {
     pub(crate) fn make_way(&self, channels: &AgentChannels, settings: &LaunchSettings) {
         let heads = parts(self.nodes.len(), settings).map(|part| &self.nodes[part.start as usize]);
         for channel in heads.filter_map(|node| channels.not_yet_to(&node.name, &node.address)) {
-            tokio::spawn(connect::reach(channel));
+            task::spawn(connect::reach(channel));
         }
     }
 

@@ -5,6 +5,7 @@
 mod begin;
 mod replies;
 
+use pmi_transport::task;
 use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
@@ -216,7 +217,7 @@ impl Runner {
             Effect::AbortNode { node, reason, signal } => {
                 let recipient = self.recipients[node as usize].clone();
                 let (channels, id) = (self.surroundings.channels.clone(), self.id().to_owned());
-                tokio::spawn(fan_out::abort(channels, recipient, id, reason, signal));
+                task::spawn(fan_out::abort(channels, recipient, id, reason, signal));
             }
             Effect::MarkUnclean { node } => self.mark_unclean(node),
             Effect::PublishPart { node, part } => self.shared.parts.lock()[node as usize] = part,
@@ -281,7 +282,7 @@ impl Runner {
             Some(_) => Change::Ended(Box::new(EndedLaunch::of(&self.record))),
             None => Change::Launch(Box::new(self.record.clone())),
         };
-        self.writes.spawn(async move { store::write(&store, vec![change]).await });
+        self.writes.spawn(task::boxed(async move { store::write(&store, vec![change]).await }));
     }
 
     /// The launch is over: its record says so, and so does its summary.

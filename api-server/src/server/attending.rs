@@ -1,5 +1,6 @@
 //! The server's part in what becomes of nodes: they register, are lost, are drained, and what runs on them hears of it.
 
+use pmi_transport::task;
 use std::collections::{BTreeSet, HashMap};
 use std::io;
 use std::sync::Arc;
@@ -118,7 +119,7 @@ impl Server {
     pub(crate) fn hear_of_work(self: &Arc<Self>, node: &str, launches: &[String]) {
         if self.unclean.lock().on_heartbeat(node, launches) {
             let server = Arc::clone(self);
-            tokio::spawn(async move { server.finish_releases().await });
+            task::spawn(async move { server.finish_releases().await });
         }
     }
 
@@ -199,7 +200,7 @@ impl Server {
                 _ = tick.tick() => {
                     let room = ASKED_MAX.saturating_sub(asking.len());
                     for suspect in self.nodes.lock().suspects(room, self.clock.now()) {
-                        asking.spawn(ask_port(suspect));
+                        asking.spawn(task::boxed(ask_port(suspect)));
                     }
                 }
                 Some(Ok((node, answer))) = asking.join_next() => self.judge(&node, answer).await,

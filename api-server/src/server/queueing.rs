@@ -1,5 +1,6 @@
 //! The server's part in the queue: allocations begin as nodes become free, and end when they have run as long as they may.
 
+use pmi_transport::task;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -69,7 +70,7 @@ impl Server {
                 let _ = fabric.follow(&next);
             }
             if next.batch.is_some() {
-                tokio::spawn(Arc::clone(self).run_batch(next.id));
+                task::spawn(Arc::clone(self).run_batch(next.id));
             }
         }
         // Its time limit may be the next one to end.

@@ -122,7 +122,7 @@ fn shorten(kind: &mut Kind) {
 fn shorten_exits(exits: &mut Vec<proto::RankExitStatus>) {
     exits.sort_by_key(|exit| Reverse(if exit.signaled { 128 + exit.signal } else { exit.exit_code & 0xff }));
     exits.truncate(NAMED_MAX);
-    exits.sort_by_key(|exit| exit.rank);
+    exits.sort_unstable_by_key(|exit| exit.rank);
 }
 
 /// Cuts a text off behind so many bytes.

@@ -60,7 +60,7 @@ fn listed(all: bool, form: &TableArgs) -> Result<Vec<proto::LaunchSummary>, Comm
         Err(error) => return Err(error),
     };
     launches.extend(here);
-    launches.sort_by(|one, other| (one.started_at, &one.id).cmp(&(other.started_at, &other.id)));
+    launches.sort_unstable_by(|one, other| (one.started_at, &one.id).cmp(&(other.started_at, &other.id)));
     Ok(launches)
 }
 

@@ -68,7 +68,7 @@ fn in_order(mut allocations: Vec<proto::Allocation>) -> Vec<proto::Allocation> {
         AllocationState::Released => 2,
         _ => 0,
     };
-    allocations.sort_by_key(|allocation| (class(allocation), allocation.turn));
+    allocations.sort_unstable_by_key(|allocation| (class(allocation), allocation.turn));
     allocations
 }
 

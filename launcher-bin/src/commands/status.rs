@@ -152,7 +152,7 @@ pub(super) fn get(
 /// Every rank, in rank order.
 pub(super) fn ranks(status: &proto::LaunchStatus) -> Vec<RankView<'_>> {
     let mut ranks: Vec<RankView<'_>> = status.nodes.iter().flat_map(ranks_of).collect();
-    ranks.sort_by_key(|seen| seen.progress.rank);
+    ranks.sort_unstable_by_key(|seen| seen.progress.rank);
     ranks
 }
 

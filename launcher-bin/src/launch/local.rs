@@ -1,5 +1,6 @@
 //! A launch on this machine, in this process: the session that an agent would run elsewhere.
 
+use pmi_transport::task;
 use std::convert::Infallible;
 use std::io;
 use std::sync::Arc;
@@ -45,7 +46,7 @@ pub(super) fn run(command: LaunchCommand, machine: &Machine, verbosity: Verbosit
     let files = open_files(&launch)?;
     let set = OwnSet::new(own_set::place(&machine.environment), own_set::facts(&launch.placed));
     block_on(async {
-        let founding = tokio::spawn(set.clone().found_after(SEEN_AFTER));
+        let founding = task::spawn(set.clone().found_after(SEEN_AFTER));
         let code = drive(launch, files, keeper, set.clone(), machine, verbosity).await;
         founding.abort();
         set.leave().await;

@@ -1,6 +1,7 @@
 //! The daemons of a private cluster on the machine of who makes it, and the programs that start others elsewhere, from their start to
 //! their end.
 
+use pmi_transport::task;
 use std::ffi::OsString;
 use std::fs::{self, File};
 use std::io;
@@ -131,7 +132,7 @@ impl Daemons {
         let Some((stdin, daemon)) = started else { return Ok(()) };
         let stdin = ChildStdin::from_std(stdin);
         let mut stdin = stdin.map_err(|error| DaemonError::Files { name: name.to_owned(), error })?;
-        let feeding = tokio::spawn(async move {
+        let feeding = task::spawn(async move {
             // A program that does not read it is seen to end, or to start nobody.
             let _ = stdin.write_all(input.await.as_bytes()).await;
             std::future::pending::<()>().await;

@@ -1,5 +1,6 @@
 //! Links of one session: opens those it needs, accepts those that its agent hands over.
 
+use crate::task;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -178,7 +179,7 @@ impl SessionLinks {
     pub async fn open(self: &Arc<Self>, node: &str, address: &str, outgoing: Outgoing) -> Result<Incoming, LinkError> {
         let (this, node, address) = (Arc::clone(self), node.to_owned(), address.to_owned());
         let (tell, opened) = oneshot::channel();
-        self.writing.spawn(async move {
+        self.writing.spawn(task::boxed(async move {
             match this.establish(&node, &address).await {
                 Ok((socket, ciphers)) => {
                     let (reader, writer) = socket.into_split();
@@ -189,7 +190,7 @@ impl SessionLinks {
                 }
                 Err(error) => drop(tell.send(Err(error))),
             }
-        });
+        }));
         let incoming = opened.await.unwrap_or(Err(LinkError::Ended))?;
         Ok(Box::pin(incoming.map(|frame| frame.map_err(status))))
     }
@@ -230,7 +231,7 @@ impl SessionLinks {
         let incoming = tokio_stream::once(Ok(first)).chain(incoming.map(|frame| frame.map_err(status)));
         let outgoing = fences.link(&member.name, Box::pin(incoming));
         let outgoing = outgoing.filter_map(Result::ok);
-        self.writing.spawn(log_end(stream::write_all(writer, ciphers, self.frame_writer(), outgoing)));
+        self.writing.spawn(task::boxed(log_end(stream::write_all(writer, ciphers, self.frame_writer(), outgoing))));
         Ok(())
     }
 

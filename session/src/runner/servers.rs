@@ -1,6 +1,7 @@
 //! The PMI servers of a session: for each job one for PMI-1 and PMI-2, and one for PMIx that all jobs share. Each rank speaks to
 //! one of them, or to none. Rules about ends and fences are not here: servers report, and [`crate::machine`] judges.
 
+use pmi_transport::task;
 use std::future::{Future, poll_fn};
 use std::io;
 use std::net::TcpListener;
@@ -400,14 +401,14 @@ impl Servers {
     pub(super) fn answer(&mut self, question: &Bytes, reply: oneshot::Sender<Result<Bytes, String>>) {
         let answer = self.pmix.as_ref().map(|pmix| pmix.question(question));
         while self.answers.try_join_next().is_some() {}
-        self.answers.spawn(async move {
+        self.answers.spawn(task::boxed(async move {
             let answer = match answer {
                 Some(answer) => answer.await.map_err(|_| "its part of the launch is over"),
                 None => Err("it serves no PMIx"),
             };
             // The one who asked may be gone.
             let _ = reply.send(answer.map_err(str::to_owned));
-        });
+        }));
     }
 }
 

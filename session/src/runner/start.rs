@@ -1,5 +1,6 @@
 //! Processes of the ranks: started on the spawner's threads, watched until they are reaped.
 
+use pmi_transport::task;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -84,12 +85,12 @@ impl Processes {
         }
         self.running[slot.0] = Some(Arc::clone(&process));
         let exits = self.news.exits.clone();
-        self.watchers.spawn(async move {
+        self.watchers.spawn(task::boxed(async move {
             let watched = &*process;
             let exit = reap::until_reaped(move || watched.ended(), || watched.try_wait()).await;
             // The session outlives its watchers.
             let _ = exits.send((slot, exit));
-        });
+        }));
     }
 
     /// Takes charge of a rank's terminal, whose size may have changed before the rank ran.

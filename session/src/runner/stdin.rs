@@ -9,6 +9,7 @@
 
 mod backlog;
 
+use pmi_transport::task;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -55,7 +56,7 @@ impl StdinFeed {
     pub(super) fn begin(&mut self, source: StdinSource, events: mpsc::Sender<Event>) {
         let readers = std::mem::take(&mut self.readers);
         if let StdinSource::Stream(source) = source {
-            self.task.spawn(feed(source, readers, events));
+            self.task.spawn(task::boxed(feed(source, readers, events)));
         }
     }
 }
@@ -68,7 +69,10 @@ async fn feed(mut source: mpsc::Receiver<Bytes>, readers: Vec<(Rank, Writer)>, e
     let mut open: Vec<(Rank, AbortHandle)> = Vec::new();
     for (rank, writer) in readers {
         let reader = shared.backlog.lock().add_reader();
-        open.push((rank, writers.spawn(write_all(writer, Arc::clone(&shared), reader, grown.subscribe()))));
+        open.push((
+            rank,
+            writers.spawn(task::boxed(write_all(writer, Arc::clone(&shared), reader, grown.subscribe()))),
+        ));
     }
     while shared.backlog.lock().has_readers() {
         let state = shared.backlog.lock().state();

@@ -3,6 +3,7 @@
 //! The nodes are told through the tree that fences go up: each passes on to those below it. Where a node cannot be told, whoever tried
 //! tells those below it.
 
+use pmi_transport::task;
 use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::Arc;
@@ -68,10 +69,10 @@ impl Failures {
         let links = Arc::clone(&self.links);
         match decision {
             Decision::TellRoot(failure) => {
-                telling.spawn(async move { drop(tell(&links, 0, failure).await) });
+                telling.spawn(task::boxed(async move { drop(tell(&links, 0, failure).await) }));
             }
             Decision::TellBelow(failure) => {
-                telling.spawn(tell_below(links, failure));
+                telling.spawn(task::boxed(tell_below(links, failure)));
             }
             // Sends fail when the session has ended, and has no use for them.
             Decision::Take(cause) => {
@@ -105,11 +106,11 @@ async fn tell_below(links: Arc<NodeLinks>, LaunchFailure { cause, below }: Launc
             && let Some(share) = waiting.pop_front()
         {
             let (links, cause) = (Arc::clone(&links), cause.clone());
-            telling.spawn(async move {
+            telling.spawn(task::boxed(async move {
                 let failure = LaunchFailure { cause, below: share.len() as u32 - 1 };
                 let told = tell(&links, share.start, failure).await;
                 told.err().map(|Untold| share.start + 1..share.end)
-            });
+            }));
         }
         match telling.join_next().await {
             Some(Ok(Some(untold))) => waiting.extend(shares(untold, links.fan_out())),

@@ -1,6 +1,7 @@
 //! Messages of the agent to a session process: commands for the session, answers for its calls, grants of credit, input; and the
 //! connection that they come over, which another agent may replace by a new one.
 
+use pmi_transport::task;
 use std::io;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
@@ -170,7 +171,7 @@ impl Incoming {
         let (reply, answer) = oneshot::channel();
         let asked = self.control.send(Control::Question { question, reply }).await;
         let urgent = self.urgent.clone();
-        tokio::spawn(async move {
+        task::spawn(async move {
             let answer = match asked {
                 Ok(()) => answer.await.unwrap_or_else(|_| Err("its part of the launch has ended".to_owned())),
                 Err(_) => Err("its part of the launch has ended".to_owned()),

@@ -12,6 +12,7 @@
 //! told apart. A node that has left it takes part in the repetition as well, for others may not have got their result: nobody is
 //! further ahead of the others than one fence. Where failures end the launch, no node dies, and nothing is kept.
 
+use pmi_transport::task;
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -92,7 +93,7 @@ impl LinkedFence {
     fn keep(&self, id: &FenceId, among: Vec<NodeIndex>, contribution: Contribution) {
         let Some(kept) = &self.kept else { return };
         let repeating = repeat(Arc::clone(&self.way), id.clone(), among, contribution);
-        let repetition = Repetition(tokio::spawn(repeating).abort_handle());
+        let repetition = Repetition(task::spawn(repeating).abort_handle());
         let mut kept = kept.lock();
         if kept.len() < KEPT_MAX || kept.contains_key(&id.scope) {
             kept.insert(id.scope.clone(), repetition);

@@ -11,6 +11,7 @@
 //! A link is opened when the first rank here needs another node. The agent takes no part but to hand over connections that came to
 //! its port; links live on without it.
 
+use pmi_transport::task;
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
@@ -100,10 +101,10 @@ impl NodeLinks {
                 continue;
             }
             let links = Arc::clone(&self.links);
-            accepting.spawn(async move {
+            accepting.spawn(task::boxed(async move {
                 // Who fails to prove itself hears nothing, and concerns nobody here.
                 let _ = links.accept(&node, handed).await;
-            });
+            }));
         }
     }
 

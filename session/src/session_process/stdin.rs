@@ -4,6 +4,7 @@
 //! way; one that was started anew knows nothing of what waits already, and sends a window on top. Beyond [`WINDOWS_MAX`] of them the input
 //! ends: readers never see a gap. Pieces that the session has taken are reported, and make room for more.
 
+use pmi_transport::task;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -55,7 +56,7 @@ pub(super) fn connect(readers: Readers, window: u64, agent: mpsc::Sender<ToAgent
     let input = Input { pieces: Some(pieces), max, received: 0, taken: Arc::clone(&taken) };
     let (session, source) = mpsc::channel(1);
     let mut session = (readers == Readers::Here).then_some(session);
-    tokio::spawn(async move {
+    task::spawn(async move {
         while let Some(piece) = waiting.recv().await {
             let len = piece.len() as u64;
             // Where nobody reads, or nobody reads any more, input is as good as read.

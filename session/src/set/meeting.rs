@@ -8,6 +8,7 @@
 //! ```
 //! Messages are sent after their length in four bytes. The end of a connection is the end of a launch for the meeting.
 
+use pmi_transport::task;
 use std::collections::BTreeSet;
 use std::time::Duration;
 
@@ -82,10 +83,10 @@ impl OwnSet {
         let mut watched = JoinSet::new();
         for other in others.into_iter().filter(|other| Some(other) != self.0.facts.launch.as_ref()) {
             let set = self.clone();
-            watched.spawn(async move {
+            watched.spawn(task::boxed(async move {
                 set.watch(&other).await;
                 set.0.rendezvous.withdraw(&other);
-            });
+            }));
         }
         let gone = MeetError::Unavailable { reason: "the launch that brings the others together is ending".to_owned() };
         answer.await.unwrap_or(Err(gone))

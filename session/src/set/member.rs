@@ -2,6 +2,7 @@
 //!
 //! One task owns the machine. A link is two more: one reads frames, one writes all that wait with one system call.
 
+use pmi_transport::task;
 use std::collections::HashMap;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -75,7 +76,7 @@ impl Member {
             last: 0,
             replies: HashMap::new(),
         };
-        Self { inputs, running: tokio::spawn(runner.run(received)).abort_handle() }
+        Self { inputs, running: task::spawn(runner.run(received)).abort_handle() }
     }
 
     pub(super) fn stop(&self) {
@@ -209,8 +210,8 @@ impl Runner {
         let (reading, writing) = socket.into_split();
         let (frames, outgoing) = mpsc::unbounded_channel();
         let tasks = [
-            tokio::spawn(read(reading, self.inputs.clone(), neighbour, number)).abort_handle(),
-            tokio::spawn(write(writing, outgoing, self.inputs.clone(), neighbour, number)).abort_handle(),
+            task::spawn(read(reading, self.inputs.clone(), neighbour, number)).abort_handle(),
+            task::spawn(write(writing, outgoing, self.inputs.clone(), neighbour, number)).abort_handle(),
         ];
         Link { number, frames, tasks: Tasks(tasks), second: None }
     }
@@ -219,7 +220,7 @@ impl Runner {
         while let Some(effect) = self.machine.poll_effect() {
             match effect {
                 Effect::Open(Neighbour::Set(set)) => {
-                    tokio::spawn(open(self.set, set, self.place.clone(), self.inputs.clone()));
+                    task::spawn(open(self.set, set, self.place.clone(), self.inputs.clone()));
                 }
                 Effect::Close(neighbour) => drop(self.links.remove(&neighbour)),
                 Effect::Send(neighbour, frame) => {

@@ -133,7 +133,7 @@ impl<P> ProgressQuery<P> {
         let late = self.ranks().filter(|rank| !rank.waiting && rank.exit.is_none());
         let mut all: Vec<Missing> = late.map(|rank| (rank.rank, rank.last_command.clone())).collect();
         all.extend(known.iter().cloned());
-        all.sort_by_key(|(rank, _)| *rank);
+        all.sort_unstable_by_key(|(rank, _)| *rank);
         all.dedup_by_key(|(rank, _)| *rank);
         all
     }

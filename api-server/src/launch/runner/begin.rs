@@ -1,5 +1,6 @@
 //! Beginning of a launch's task: with a new launch, or with one that an earlier server left.
 
+use pmi_transport::task;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -43,8 +44,8 @@ pub(crate) fn start(
     let begin =
         Beginning { surroundings, order, record, origin: Origin::Here, first_event: 1, start: Some(reply), inbox };
     let (runner, handle) = begin.with(sender, now, |facts, first| Machine::new(facts, first, now));
-    tokio::spawn(asking.instrument(span.clone()));
-    tokio::spawn(runner.run().instrument(span));
+    task::spawn(asking.instrument(span.clone()));
+    task::spawn(runner.run().instrument(span));
     (handle, accepted)
 }
 
@@ -93,7 +94,7 @@ pub(crate) fn resume(surroundings: Surroundings, order: Order, record: LaunchRec
     let begin = Beginning { surroundings, order, record, origin: Origin::Resumed, first_event, start: None, inbox };
     let resumed = Resumed { progressed, client_stopped_at, begun };
     let (runner, handle) = begin.with(sender, begun, |facts, first| Machine::resume(facts, first, resumed, now));
-    tokio::spawn(runner.run().instrument(span));
+    task::spawn(runner.run().instrument(span));
     handle
 }
 
