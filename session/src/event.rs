@@ -6,16 +6,19 @@ use bytes::Bytes;
 use pmi_core::Phase;
 use pmi_core::deaths::Death;
 use pmi_core::ids::{JobId, Rank};
-use rank_spawner::RankExit;
+use rank_spawner::{CpuSet, RankExit};
 use serde::{Deserialize, Serialize};
 
 use crate::call_stacks::RankStack;
 use crate::cause::Cause;
+use crate::map_hash::MapHash;
 
 /// Event of a session. Events of one rank arrive in order; all output of a rank comes before its exit.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum Event {
+    /// Hash of the launch's map as this node has it. Reported once, before the first start, where there are several nodes.
+    Mapped(MapHash),
     /// The rank's process runs.
     Started {
         /// The rank.
@@ -84,6 +87,8 @@ pub struct RankProgress {
     pub exit: Option<RankExit>,
     /// Resources that its processes use, if they were asked for and it runs.
     pub usage: Option<RankUsage>,
+    /// Its CPUs, if resources were asked for and it runs.
+    pub affinity: Option<RankAffinity>,
 }
 
 impl RankProgress {
@@ -98,6 +103,7 @@ impl RankProgress {
             in_init: false,
             exit: None,
             usage: None,
+            affinity: None,
         }
     }
 }
@@ -113,6 +119,15 @@ pub struct RankUsage {
     pub read: u64,
     /// Bytes that they wrote.
     pub written: u64,
+}
+
+/// CPUs of a rank: those that the plan gave it, and those that the kernel lets it run on.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RankAffinity {
+    /// CPUs to which it was bound; `None` if it was not.
+    pub bound_to: Option<CpuSet>,
+    /// CPUs on which its first thread may run at present.
+    pub allowed: CpuSet,
 }
 
 /// A piece of a rank's output.

@@ -18,6 +18,7 @@ pub mod fuzzing;
 pub mod library;
 pub mod limits;
 mod machine;
+pub mod map_hash;
 pub mod numbered;
 pub mod placed;
 pub mod plan;

@@ -44,7 +44,7 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use self::node_facts::NodeFacts;
-use self::observe::Programs;
+use self::observe::PreparedJob;
 use self::pump::Pump;
 use self::servers::{Died, RankCalls, Servers};
 use self::services::{SessionCall, SpawnCall, SpawnReply};
@@ -99,7 +99,7 @@ struct Runner {
     processes: Option<Processes>,
     /// Commands of jobs that were prepared and whose ranks are not started yet.
     commands: HashMap<JobNumber, Vec<RankCommand>>,
-    programs: Programs,
+    prepared: Vec<PreparedJob>,
     spawns: OpenSpawns,
     news: ProcessNews,
     inputs: Inputs,
@@ -197,7 +197,7 @@ impl Runner {
             node: NodeFacts::default(),
             processes: None,
             commands: HashMap::new(),
-            programs: Vec::new(),
+            prepared: Vec::new(),
             spawns: OpenSpawns::default(),
             news: ProcessNews { starts, exits },
             inputs: Inputs { starts: started, exits: exited, texts: written, calls: wanted, deaths: died },

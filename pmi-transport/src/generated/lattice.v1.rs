@@ -459,7 +459,10 @@ pub struct NodeEvent {
     /// The session has taken all commands up to this one; 0 if nothing new is said.
     #[prost(uint64, tag = "13")]
     pub commands_taken: u64,
-    #[prost(oneof = "node_event::What", tags = "1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 14")]
+    #[prost(
+        oneof = "node_event::What",
+        tags = "1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 14, 15"
+    )]
     pub what: ::core::option::Option<node_event::What>,
 }
 /// Nested message and enum types in `NodeEvent`.
@@ -494,6 +497,10 @@ pub mod node_event {
         /// A rank of this node has died, and the others of its job go on without it.
         #[prost(message, tag = "14")]
         Died(super::Death),
+        /// Hash of the launch's map, the nodes and their ranks, as this node has it; told before the first start, where there are several
+        /// nodes. The launch ends if it is not the API server's.
+        #[prost(fixed64, tag = "15")]
+        Mapped(u64),
     }
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -886,6 +893,19 @@ pub struct RankProgress {
     /// It has spoken to its PMI server, and left no fence with all others yet.
     #[prost(bool, tag = "9")]
     pub in_init: bool,
+    /// With the usage.
+    #[prost(message, optional, tag = "10")]
+    pub affinity: ::core::option::Option<RankAffinity>,
+}
+/// CPUs of a rank, in the kernel's list format, such as 0-3,8.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct RankAffinity {
+    /// To which its session has bound it; empty if it is not bound.
+    #[prost(string, tag = "1")]
+    pub bound_to: ::prost::alloc::string::String,
+    /// On which the kernel lets it run.
+    #[prost(string, tag = "2")]
+    pub allowed: ::prost::alloc::string::String,
 }
 /// What the processes of a rank use: the rank, and all that descends from it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]

@@ -13,7 +13,7 @@ use super::verdict::Verdict;
 use super::watch::{SilentSeen, WatchLook};
 use super::{Phase, SessionMachine, SlotId};
 use crate::cause::CauseKind;
-use crate::event::{Event, Notice, RankProgress, RankUsage};
+use crate::event::{Event, Notice, RankAffinity, RankProgress, RankUsage};
 
 /// What is seen of a rank.
 #[derive(Clone, Debug, Default)]
@@ -22,6 +22,8 @@ pub(crate) struct RankSeen {
     pub(crate) dialogue: Option<Progress>,
     /// Resources that its processes use, if they were asked for.
     pub(crate) usage: Option<RankUsage>,
+    /// Its CPUs, if resources were asked for.
+    pub(crate) affinity: Option<RankAffinity>,
 }
 
 /// State of the silent ranks of a report.
@@ -60,13 +62,14 @@ impl SessionMachine {
             fence.waiting.iter().map(move |&local| (job, local)).collect::<Vec<_>>()
         };
         let waiting: HashSet<(JobNumber, LocalRank)> = fences.iter().flat_map(waits).collect();
-        let ranks = self.ranks.iter().zip(seen).map(|((_, slot), RankSeen { dialogue, usage })| RankProgress {
+        let ranks = self.ranks.iter().zip(seen).map(|((_, slot), RankSeen { dialogue, usage, affinity })| RankProgress {
             rank: slot.rank,
             pid: slot.state.pid(),
             phase: dialogue.as_ref().map(|dialogue| dialogue.phase),
             in_init: slot.state.exit().is_none() && dialogue.as_ref().is_some_and(Progress::is_in_init),
             last_command: dialogue.and_then(|dialogue| dialogue.last_command),
             usage,
+            affinity,
             waiting: waiting.contains(&(slot.job, slot.local)),
             exit: slot.state.exit(),
         });

@@ -19,6 +19,7 @@ use super::jobs::{Awaited, JobNumber, JobPhase, SpawnTicket};
 use super::{Phase, StartClass};
 use crate::cause::CauseKind;
 use crate::event::Event;
+use crate::map_hash::MapHash;
 use crate::session_io::Control;
 use crate::spawn::{LOCALHOST, SpawnOrder, SpawnParent, SpawnRefusal, spawned_job};
 
@@ -76,7 +77,10 @@ impl SessionMachine {
     /// A job's servers and commands were made, or could not be.
     pub(crate) fn on_job_prepared(&mut self, job: JobNumber, prepared: Result<(), PrepareFailure>, now: Instant) {
         match prepared {
-            Ok(()) => self.start_ranks(job),
+            Ok(()) => {
+                self.tell_map(job);
+                self.start_ranks(job);
+            }
             Err(PrepareFailure { class, reason }) if job == JobNumber::LAUNCHED => {
                 self.jobs.get_mut(job).begin_start(0);
                 self.fail(CauseKind::NotStarted { reason, class }, now);
@@ -85,6 +89,15 @@ impl SessionMachine {
             Err(PrepareFailure { reason, .. }) => self.disown(job, &reason),
         }
         self.advance(now);
+    }
+
+    /// Tells the API server how this node has understood the map of the launched job.
+    fn tell_map(&mut self, job: JobNumber) {
+        let spec = &self.jobs.get(job).spec;
+        if job == JobNumber::LAUNCHED && spec.hosts.len() > 1 {
+            let hash = MapHash::of(&spec.job.placement, &spec.hosts);
+            self.report_event(Event::Mapped(hash));
+        }
     }
 
     fn start_ranks(&mut self, job: JobNumber) {

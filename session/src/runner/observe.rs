@@ -9,11 +9,12 @@ use pmi_core::Phase as Dialogue;
 use pmi_core::ids::Rank;
 use pmi_core::server::EndReason;
 use pmi_core::services::{JobProcesses, ProcessState, RankProcess, SignalError};
-use rank_spawner::RankExit;
+use rank_spawner::{CpuSet, RankExit};
 use tokio::time::Instant;
 
 use super::servers::JudgedEnd;
 use super::{Runner, usage};
+use crate::event::RankAffinity;
 use crate::library;
 use crate::machine::desertion::FenceSeen;
 use crate::machine::effect::{Look, ProgressDetail};
@@ -23,8 +24,14 @@ use crate::machine::reports::RankSeen;
 use crate::machine::verdict::{ExitMeaning, UnreportedEnd, death_kind};
 use crate::machine::watch::{SilentSeen, WatchLook};
 
-/// Files of the programs that run here, by app index, for each job.
-pub(super) type Programs = Vec<BTreeMap<usize, PathBuf>>;
+/// Knowledge about a job's ranks here that is kept while they run.
+#[derive(Debug, Default)]
+pub(super) struct PreparedJob {
+    /// Files of the programs that run here, by app index.
+    pub(super) programs: BTreeMap<usize, PathBuf>,
+    /// CPUs to which each rank is bound; `None` for one that is not.
+    pub(super) cpus: Vec<Option<CpuSet>>,
+}
 
 impl Runner {
     pub(super) fn look(&mut self, look: Look) {
@@ -40,21 +47,27 @@ impl Runner {
             }
             Look::Progress { question, detail } => {
                 let mut room = usage::DESCENDANTS_MAX;
-                let mut usage = |slot: &Slot| match (&detail, slot.state) {
-                    (ProgressDetail::Usage, RankState::Running { .. }) => {
-                        usage::of_process(slot.state.pid()?, &mut room)
-                    }
+                let running = |slot: &Slot| match (&detail, slot.state) {
+                    (ProgressDetail::Usage, RankState::Running { .. }) => slot.state.pid(),
                     _ => None,
                 };
                 let seen = |(_, slot): (SlotId, &Slot)| RankSeen {
                     dialogue: self.servers.progress(slot.job, slot.local),
-                    usage: usage(slot),
+                    usage: running(slot).and_then(|pid| usage::of_process(pid, &mut room)),
+                    affinity: running(slot).and_then(|pid| self.affinity(slot, pid)),
                 };
                 let seen = self.machine.ranks().iter().map(seen).collect();
                 let fences = self.fences();
                 self.machine.on_progress_seen(question, detail, seen, &fences);
             }
         }
+    }
+
+    /// CPUs of a rank that runs as a process; `None` if it is gone.
+    fn affinity(&self, slot: &Slot, pid: u32) -> Option<RankAffinity> {
+        let job = self.prepared.get(slot.job.0)?;
+        let bound_to = job.cpus.get(slot.local.index()).cloned().flatten();
+        Some(RankAffinity { bound_to, allowed: usage::allowed_cpus(pid)? })
     }
 
     fn fences(&self) -> Vec<FenceSeen> {
@@ -128,7 +141,7 @@ impl Runner {
         let slot = self.machine.ranks().get(slot);
         let job = self.machine.jobs().get(slot.job);
         let rank = *job.ranks_here().get(slot.local.index())?;
-        self.programs.get(slot.job.0)?.get(&job.spec.job.app_index(rank)?).cloned()
+        self.prepared.get(slot.job.0)?.programs.get(&job.spec.job.app_index(rank)?).cloned()
     }
 
     /// Ends that the machine has not been told of; they matter to an abort only.

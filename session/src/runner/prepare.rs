@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use pmi_core::ids::Rank;
 
+use super::observe::PreparedJob;
 use super::servers::RanksHere;
 use super::start::Processes;
 use super::{Runner, shared_memory};
@@ -40,7 +41,7 @@ impl Runner {
         let mut plan = Plan::default();
         if let Some(processes) = self.processes.as_ref().filter(|_| !ranks.is_empty()) {
             let (spec, limits, fabric) = (&*state.spec, Arc::clone(&processes.limits), self.io.fabric.as_ref());
-            let context = LaunchContext { spec, ranks: &ranks, entrances, cpus, limits, fabric };
+            let context = LaunchContext { spec, ranks: &ranks, entrances, cpus: cpus.clone(), limits, fabric };
             let planned = context.plan(if job == JobNumber::LAUNCHED { &self.io.stdin } else { &StdinSource::Empty });
             plan = planned.map_err(unplanned)?;
         }
@@ -48,8 +49,8 @@ impl Runner {
             // The number that is shown of a rank tells it from those of other jobs.
             command.rank = state.shown(command.rank);
         }
-        self.programs.resize_with(job.0 + 1, Default::default);
-        self.programs[job.0] = plan.programs;
+        self.prepared.resize_with(job.0 + 1, Default::default);
+        self.prepared[job.0] = PreparedJob { programs: plan.programs, cpus };
         self.commands.insert(job, plan.commands);
         // The ranks have what they need of it; a pipe must not stay open on our side.
         if job == JobNumber::LAUNCHED && matches!(self.io.stdin, StdinSource::Direct(_)) {

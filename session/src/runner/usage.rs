@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use nix::sys::resource::{UsageWho, getrusage};
 use nix::sys::time::TimeVal;
+use rank_spawner::CpuSet;
 
 use crate::event::{RankUsage, Usage};
 use crate::session_io::HostProcess;
@@ -51,6 +52,12 @@ pub(super) fn of_process(pid: u32, room: &mut usize) -> Option<RankUsage> {
     Some(total)
 }
 
+/// CPUs on which a process may run at present; `None` if it is gone.
+pub(super) fn allowed_cpus(pid: u32) -> Option<CpuSet> {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    text_field(&status, "Cpus_allowed_list:")?.parse().ok()
+}
+
 fn of_one_process(pid: u32) -> Option<RankUsage> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     // Behind the name, which is anything in parentheses: field 3 and on (proc(5)).
@@ -69,8 +76,13 @@ fn of_one_process(pid: u32) -> Option<RankUsage> {
 
 /// The number behind a name at the beginning of a line; 0 if there is none.
 fn field(text: &str, name: &str) -> u64 {
+    text_field(text, name).and_then(|word| word.parse().ok()).unwrap_or(0)
+}
+
+/// The word behind a name at the beginning of a line.
+fn text_field<'a>(text: &'a str, name: &str) -> Option<&'a str> {
     let line = text.lines().find_map(|line| line.strip_prefix(name));
-    line.and_then(|line| line.split_whitespace().next()?.parse().ok()).unwrap_or(0)
+    line.and_then(|line| line.split_whitespace().next())
 }
 
 /// Bytes of memory of this node; 0 where the kernel does not say.

@@ -9,14 +9,17 @@ use pmi_transport::proto::v1 as proto;
 use proto::mpi_library::Family;
 use proto::node_event::What;
 use proto::notice::What as NoticeWhat;
-use rank_spawner::RankExit;
+use rank_spawner::{CpuSet, RankExit};
 
 use super::cause::{
     decode_exit, decode_missing, decode_phase, decode_ranks, encode_exit, encode_missing, encode_phase, encode_ranks,
 };
 use super::{WireError, cause, death, job_id, milliseconds, time, wrong};
 use crate::call_stacks::RankStack;
-use crate::event::{Event, MpiFamily, MpiLibrary, Notice, Output, RankProgress, RankUsage, Report, Stream, Usage};
+use crate::event::{
+    Event, MpiFamily, MpiLibrary, Notice, Output, RankAffinity, RankProgress, RankUsage, Report, Stream, Usage,
+};
+use crate::map_hash::MapHash;
 
 /// Item of a node's stream of reports.
 #[derive(Clone, Debug)]
@@ -42,6 +45,7 @@ pub enum NodeHappening {
 /// Encodes an event.
 pub fn encode(event: &Event) -> proto::NodeEvent {
     let what = match event {
+        Event::Mapped(hash) => What::Mapped(hash.0),
         Event::Started { rank, pid } => {
             What::Started(proto::RankStarted { rank: rank.0, pid: *pid, program: Bytes::new() })
         }
@@ -141,6 +145,7 @@ pub fn decode_usage(usage: proto::Usage) -> Usage {
 /// Refuses an item or a notice that this version does not know, and times that no clock can add.
 pub fn decode(event: proto::NodeEvent) -> Result<NodeHappening, WireError> {
     Ok(NodeHappening::Event(match event.what.ok_or(WireError::Missing { what: "event" })? {
+        What::Mapped(hash) => Event::Mapped(MapHash(hash)),
         What::Started(started) => Event::Started { rank: Rank(started.rank), pid: started.pid },
         What::Output(output) => Event::Output(Output {
             rank: Rank(output.rank),
@@ -187,6 +192,7 @@ pub fn encode_progress(progress: &RankProgress) -> proto::RankProgress {
         in_init: progress.in_init,
         program: Bytes::new(),
         usage: progress.usage.map(encode_rank_usage),
+        affinity: progress.affinity.as_ref().map(encode_affinity),
     }
 }
 
@@ -209,6 +215,20 @@ fn decode_rank_usage(usage: proto::RankUsage) -> RankUsage {
     }
 }
 
+fn encode_affinity(affinity: &RankAffinity) -> proto::RankAffinity {
+    let bound_to = affinity.bound_to.as_ref().map(CpuSet::to_string).unwrap_or_default();
+    proto::RankAffinity { bound_to, allowed: affinity.allowed.to_string() }
+}
+
+/// A list that cannot be read counts as an empty one.
+fn decode_affinity(affinity: proto::RankAffinity) -> RankAffinity {
+    let cpus = |list: &str| list.parse::<CpuSet>().unwrap_or_default();
+    RankAffinity {
+        bound_to: Some(cpus(&affinity.bound_to)).filter(|cpus| !cpus.is_empty()),
+        allowed: cpus(&affinity.allowed),
+    }
+}
+
 /// Decodes the progress of one rank.
 pub fn decode_progress(progress: proto::RankProgress) -> RankProgress {
     // Of a rank that has ended, its end says it as well.
@@ -222,6 +242,7 @@ pub fn decode_progress(progress: proto::RankProgress) -> RankProgress {
         in_init: progress.in_init,
         exit: progress.exit.as_ref().map(decode_exit),
         usage: progress.usage.map(decode_rank_usage),
+        affinity: progress.affinity.map(decode_affinity),
     }
 }
 

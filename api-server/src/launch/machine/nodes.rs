@@ -7,6 +7,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use lattice_session::cause::{Cause, CauseKind};
 use lattice_session::event::{Notice, RankProgress};
+use lattice_session::map_hash::MapHash;
 use lattice_session::rank_ranges::RankRanges;
 use pmi_core::deaths::Death;
 use pmi_core::ids::Rank;
@@ -27,6 +28,8 @@ use super::streams::{NodeStream, Output, Overdue};
 #[derive(Debug)]
 pub(crate) struct Nodes {
     pub(super) state: LaunchState,
+    /// Hash of the map that every node must have.
+    pub(super) map: MapHash,
     /// By node.
     pub(super) streams: Vec<NodeStream>,
     /// By node.
@@ -88,6 +91,7 @@ impl Nodes {
     pub(crate) fn new(facts: &Facts, now: Instant) -> Self {
         Self {
             state: LaunchState::new(&facts.nodes, &facts.placement),
+            map: MapHash::of(&facts.placement, &facts.nodes),
             streams: facts.nodes.iter().map(|_| NodeStream::new(now)).collect(),
             intake: facts.nodes.iter().map(|_| Intake::new(facts.origin)).collect(),
             queries: ProgressQueries::default(),

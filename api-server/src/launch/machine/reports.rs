@@ -1,6 +1,6 @@
 //! Reports of nodes, and their consequences for the launch.
 
-use lattice_session::cause::{Cause, CauseKind, Reported, Subject};
+use lattice_session::cause::{Cause, CauseKind, Reported, StartClass, Subject};
 use lattice_session::event::{Event, Notice};
 use lattice_session::numbered::Arrival;
 use lattice_session::settings::LostNodes;
@@ -135,6 +135,11 @@ impl Machine {
     /// Something happened in a node's session. News that is none, or that is not this node's to report, is passed over.
     fn on_event(&mut self, node: u32, event: Event, programs: Programs, now: Instant) {
         match event {
+            Event::Mapped(hash) if hash != self.nodes.map => {
+                let reason = "this node has read the launch's map otherwise than the API server: other nodes, or other ranks on them";
+                let kind = CauseKind::NotStarted { reason: reason.to_owned(), class: StartClass::System };
+                self.on_cause(node, Cause { host: self.nodes.state.host(node).to_owned(), kind }, now);
+            }
             Event::Started { rank, pid, .. } if self.nodes.state.ranks.on_started(node, rank, pid, &programs) => {
                 self.clients.note_start();
                 self.append(node, NodeEvent::Happened(NodeHappening::Event(event), programs), now);

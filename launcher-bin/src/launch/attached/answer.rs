@@ -47,7 +47,10 @@ pub(super) fn read(Answer { sequence, what }: Answer, last: &mut u64) -> Meaning
 
 /// True for events that the renderer shows; the others are between nodes and the API server.
 fn is_shown(event: &Event) -> bool {
-    !matches!(event, Event::Progress { .. } | Event::Waiting { .. } | Event::Spawned { .. } | Event::Died(_))
+    !matches!(
+        event,
+        Event::Mapped(_) | Event::Progress { .. } | Event::Waiting { .. } | Event::Spawned { .. } | Event::Died(_)
+    )
 }
 
 #[cfg(test)]

@@ -241,7 +241,7 @@ impl SimulatedSession {
             }
             Look::Progress { question, detail } => {
                 // Ranks of the simulation have no processes.
-                let seen = |slot: &Slot| RankSeen { dialogue: self.server.progress(slot.local), usage: None };
+                let seen = |slot: &Slot| RankSeen { dialogue: self.server.progress(slot.local), ..RankSeen::default() };
                 let seen = self.machine.ranks().iter().map(|(_, slot)| seen(slot)).collect();
                 let fences = self.fences();
                 self.machine.on_progress_seen(question, detail, seen, &fences);

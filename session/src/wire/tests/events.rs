@@ -3,13 +3,17 @@
 use bytes::Bytes;
 use pmi_core::deaths::{Death, DeathKind};
 use pmi_transport::limits::kept_cost;
+use rank_spawner::CpuSet;
 
 use super::super::event::NodeHappening;
 use super::super::{cause, event};
 use super::*;
 use crate::call_stacks::RankStack;
 use crate::cause::{Cause, CauseKind, StartClass};
-use crate::event::{Event, MpiFamily, MpiLibrary, Notice, Output, RankProgress, RankUsage, Report, Stream, Usage};
+use crate::event::{
+    Event, MpiFamily, MpiLibrary, Notice, Output, RankAffinity, RankProgress, RankUsage, Report, Stream, Usage,
+};
+use crate::map_hash::MapHash;
 
 fn causes() -> Vec<CauseKind> {
     let exit = RankExit::Signal { signal: 11, core_dumped: true };
@@ -58,12 +62,14 @@ fn events_travel() {
         in_init: true,
         exit: Some(RankExit::Code(1)),
         usage: Some(RankUsage { cpu: Duration::from_micros(7), memory: 8, read: 9, written: 10 }),
+        affinity: Some(RankAffinity { bound_to: "2-3".parse().ok(), allowed: "0-3,8".parse().unwrap() }),
     };
     let early = RankProgress::unknown(progress.rank);
     let seen = RankStack { ranks: vec![Rank(1), Rank(4)], text: "thread 1\n".into() };
     let after = Duration::from_millis(5);
     let silent = Notice::Silent { ranks: vec![Rank(0)], size: 2, ended: true, after, library: Some(library) };
     let events = [
+        Event::Mapped(MapHash(u64::MAX - 1)),
         Event::Started { rank: Rank(1), pid: 17 },
         Event::Output(Output { rank: Rank(1), stream: Stream::Stderr, bytes: Bytes::from_static(b"a\xff\n") }),
         Event::Notice(silent),
@@ -159,8 +165,12 @@ fn any_progress() -> impl Strategy<Value = RankProgress> {
         read,
         written,
     });
-    (any_rank(), pid, any_phase(), some_text(), any::<(bool, bool)>(), ended, proptest::option::of(usage)).prop_map(
-        |(rank, pid, phase, last_command, (waiting, in_init), exit, usage)| RankProgress {
+    let cpus = || proptest::collection::vec(any::<u16>(), 1..5).prop_map(|cpus| cpus.into_iter().collect::<CpuSet>());
+    let affinity = (proptest::option::of(cpus()), cpus());
+    let affinity = affinity.prop_map(|(bound_to, allowed)| RankAffinity { bound_to, allowed });
+    let seen = proptest::option::of((usage, affinity));
+    (any_rank(), pid, any_phase(), some_text(), any::<(bool, bool)>(), ended, seen).prop_map(
+        |(rank, pid, phase, last_command, (waiting, in_init), exit, seen)| RankProgress {
             rank,
             pid,
             phase,
@@ -168,7 +178,8 @@ fn any_progress() -> impl Strategy<Value = RankProgress> {
             waiting,
             in_init,
             exit,
-            usage,
+            usage: seen.as_ref().map(|(usage, _)| *usage),
+            affinity: seen.map(|(_, affinity)| affinity),
         },
     )
 }

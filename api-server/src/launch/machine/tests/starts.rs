@@ -2,8 +2,10 @@
 
 use lattice_session::cause::CauseKind;
 use lattice_session::event::Event;
+use lattice_session::map_hash::MapHash;
 use lattice_session::timeouts;
 use pmi_core::ids::Rank;
+use pmi_core::job::Placement;
 use std::time::Duration;
 
 use super::super::attachments::Role;
@@ -113,6 +115,18 @@ fn clients_are_told_of_the_start_when_something_is_new_and_not_more_often_than_t
     assert_eq!(started(&simulation), [1, 4], "together");
     let last = StartProgress { nodes: 2, nodes_started: 2, ranks: 4, ranks_started: 4, ranks_initialized: 0 };
     assert_eq!(simulation.start_reports.last(), Some(&last));
+}
+
+#[test]
+fn a_node_that_has_read_the_map_otherwise_ends_the_launch() {
+    let facts = facts(2, 1);
+    let map = |counts: &[u32]| Event::Mapped(MapHash::of(&Placement::block(counts), &facts.nodes));
+    let mut simulation = Simulation::running(2, 1);
+    simulation.event(0, map(&[1, 1]));
+    assert!(simulation.overviews.iter().all(|overview| overview.activity != Activity::Ending));
+    simulation.event(1, map(&[2]));
+    let cause = &simulation.overviews.last().unwrap().cause;
+    assert!(cause.starts_with("n1: this node has read the launch's map otherwise"), "{cause}");
 }
 
 #[test]
