@@ -78,8 +78,8 @@ pub fn node_inventory(data: &[u8]) {
     if let Some(encoded) = &kinds[0].template {
         let template: Template = serde_json::from_slice(encoded).expect("what is listed can be read");
         assert_eq!(template.signature(), kinds[0].signature);
-        picture::lines(&template);
-        picture::svg(&template, "node0");
+        picture::lines(&template, picture::Cores::Plain);
+        picture::svg(&template, picture::Cores::Plain, "node0");
     }
     trouble_between(&inventories.devices());
     inventories.trouble();

@@ -4,10 +4,12 @@
 //! package 0 ┬ NUMA 0  64 GiB  L3 32 MiB x2  cores 0-15  ▪▪▪▪▪▪▪▪ ▪▪▪▪▪▪▪▪  nic hsn0
 //!           └ NUMA 1  64 GiB  L3 32 MiB x2  cores 16-31 ▪▪▪▪▪▪▪▪ ▪▪▪▪▪▪▪▪
 //! ```
+//!
+//! A picture of a launch has in the place of each core what stands in it, such as numbers of ranks.
 
 mod svg;
 
-use std::fmt::Write;
+use std::fmt::{self, Write};
 
 pub use self::svg::svg;
 use crate::cpus::CpuSet;
@@ -38,8 +40,26 @@ pub fn devices(template: &Template, kind: PciKind) -> Vec<String> {
     template.pci.iter().filter(|device| device.kind == kind).map(device_name).collect()
 }
 
+/// Contents of cores in a picture.
+#[derive(Clone, Copy)]
+pub enum Cores<'a> {
+    /// Nothing: the picture is of the node alone.
+    Plain,
+    /// Words for a core with these CPUs; none for a core in which nothing stands.
+    With(&'a dyn Fn(&CpuSet) -> Option<String>),
+}
+
+impl fmt::Debug for Cores<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Plain => "Plain",
+            Self::With(_) => "With(..)",
+        })
+    }
+}
+
 /// Lines of a node's picture.
-pub fn lines(template: &Template) -> Vec<String> {
+pub fn lines(template: &Template, contents: Cores<'_>) -> Vec<String> {
     let whole = [NumaNode { id: 0, cpus: template.cpus.clone(), memory_gib: 0, distances: Vec::new() }];
     let numa = if template.numa.is_empty() { &whole[..] } else { &template.numa };
     let mut lines = Vec::new();
@@ -56,18 +76,18 @@ pub fn lines(template: &Template) -> Vec<String> {
                 _ => "├",
             };
             let title = if index == 0 { title.clone() } else { " ".repeat(title.len()) };
-            lines.push(format!("{title} {branch} {}", numa_line(template, node, &package.cpus)));
+            lines.push(format!("{title} {branch} {}", numa_line(template, node, &package.cpus, contents)));
         }
         drawn.add(&package.cpus);
     }
     // Memory without CPUs, and CPUs that no package has.
     for node in numa.iter().filter(|node| node.cpus.is_disjoint(&drawn)) {
-        lines.push(numa_line(template, node, &node.cpus));
+        lines.push(numa_line(template, node, &node.cpus, contents));
     }
     lines
 }
 
-fn numa_line(template: &Template, node: &NumaNode, package: &CpuSet) -> String {
+fn numa_line(template: &Template, node: &NumaNode, package: &CpuSet, contents: Cores<'_>) -> String {
     let cpus = node.cpus.intersection(package);
     let mut line = match template.numa.is_empty() {
         true => format!("CPUs {cpus}"),
@@ -88,7 +108,7 @@ fn numa_line(template: &Template, node: &NumaNode, package: &CpuSet) -> String {
     let cores: Vec<&Group> = template.cores.iter().filter(|core| core.cpus.is_subset(&cpus)).collect();
     if !cores.is_empty() {
         let numbers: CpuSet = cores.iter().filter_map(|core| core.cpus.first()).collect();
-        let _ = write!(line, "  cores {numbers}  {}", squares(template, &cores));
+        let _ = write!(line, "  cores {numbers}  {}", cells(template, &cores, contents));
     }
     for device in template.pci.iter().filter(|device| is_next_to(device, node)) {
         let _ = write!(line, "  {}", device_line(device));
@@ -129,12 +149,19 @@ fn object_title(object: &Object<'_>) -> String {
     format!("{name}{number}")
 }
 
-/// A square for each core, those that share a cache of the last level together.
-fn squares(template: &Template, cores: &[&Group]) -> String {
+/// A square or the contents of each core, those that share a cache of the last level together.
+fn cells(template: &Template, cores: &[&Group], contents: Cores<'_>) -> String {
     let caches = template.caches.iter().max_by_key(|cache| cache.level).map_or(&[][..], |cache| &cache.instances);
     let cache_of = |core: &Group| caches.iter().position(|cache| core.cpus.is_subset(&cache.cpus));
     let groups = cores.chunk_by(|one, next| cache_of(one) == cache_of(next));
-    groups.map(|group| "▪".repeat(group.len())).collect::<Vec<_>>().join(" ")
+    let group = |group: &[&Group]| match contents {
+        Cores::Plain => "▪".repeat(group.len()),
+        Cores::With(words) => {
+            let cells = group.iter().map(|core| words(&core.cpus).unwrap_or_else(|| "·".to_owned()));
+            format!("[{}]", cells.collect::<Vec<_>>().join(" "))
+        }
+    };
+    groups.map(group).collect::<Vec<_>>().join(" ")
 }
 
 fn is_next_to(device: &PciDevice, node: &NumaNode) -> bool {
@@ -191,15 +218,23 @@ mod tests {
             ..Template::default()
         };
         assert_eq!(
-            lines(&template),
+            lines(&template, Cores::Plain),
             [
                 "package 0 ┬ NUMA 0  64 GiB  L3 32 MiB x2  cores 0-3  ▪▪ ▪▪",
                 "          └ NUMA 1  64 GiB  L3 32 MiB  cores 4-7  ▪▪▪▪",
                 "NUMA 2  64 GiB",
             ]
         );
+        let ranks = |core: &CpuSet| core.first().filter(|cpu| cpu % 3 != 2).map(|cpu| format!("{}", 10 + cpu));
+        assert_eq!(
+            lines(&template, Cores::With(&ranks))[..2],
+            [
+                "package 0 ┬ NUMA 0  64 GiB  L3 32 MiB x2  cores 0-3  [10 11] [· 13]",
+                "          └ NUMA 1  64 GiB  L3 32 MiB  cores 4-7  [14 · 16 17]",
+            ]
+        );
         assert_eq!(summary(&template), "1 package, 3 NUMA nodes, 8 cores, 8 threads, 192 GiB");
-        let drawing = svg(&template, "n0 <two & three>");
+        let drawing = svg(&template, Cores::Plain, "n0 <two & three>");
         let boxes = |text: &str| drawing.matches(text).count();
         assert_eq!(
             (boxes(">L3 32 MiB<"), boxes(">core "), boxes(">NUMA "), boxes(">package 0<")),
@@ -207,7 +242,9 @@ mod tests {
             "{drawing}"
         );
         assert!(drawing.contains("n0 &lt;two &amp; three&gt;"), "{drawing}");
+        let drawing = svg(&template, Cores::With(&ranks), "");
+        assert!(drawing.contains(">17<") && !drawing.contains(">12<"), "{drawing}");
         let without_numa = Template { numa: Vec::new(), packages: Vec::new(), cores: Vec::new(), ..template };
-        assert_eq!(lines(&without_numa), ["CPUs 0-7  L3 32 MiB x3"]);
+        assert_eq!(lines(&without_numa, Cores::Plain), ["CPUs 0-7  L3 32 MiB x3"]);
     }
 }

@@ -7,6 +7,7 @@ mod control;
 mod cxi;
 mod debug;
 mod in_allocation;
+mod launch_topology;
 mod launches;
 mod nodes;
 mod overlay;
@@ -135,6 +136,18 @@ pub(crate) enum CommandError {
         one: String,
         /// Nodes of another one.
         other: String,
+    },
+    /// A form that shows one node was asked for, and the launch has several.
+    #[error("the launch runs on {number} nodes, and this form shows one\ntry: --format text or json")]
+    SeveralNodes {
+        /// Number of nodes.
+        number: usize,
+    },
+    /// A picture of a launch was asked for, and nothing of it runs.
+    #[error("no rank of launch {launch} runs")]
+    NoRanks {
+        /// The launch.
+        launch: String,
     },
     /// Nobody has told the kind of node that was asked for.
     #[error("the kind of node is not known, or not as a whole\ntry: lattice nodes -v, which says why")]

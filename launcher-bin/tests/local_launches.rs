@@ -44,8 +44,13 @@ impl User {
 
     /// A launch whose ranks all run, and its id.
     fn launched(&self, ranks: u32, script: &str) -> (Child, String) {
+        self.launched_with(&[], ranks, script)
+    }
+
+    fn launched_with(&self, flags: &[&str], ranks: u32, script: &str) -> (Child, String) {
         let ranks = ranks.to_string();
-        let child = self.lattice(&["launch", "--pmi=none", "-n", &ranks, "sh", "-c", script]).spawn().unwrap();
+        let words = [&["launch", "--pmi=none", "-n", &ranks], flags, &["sh", "-c", script]].concat();
+        let child = self.lattice(&words).spawn().unwrap();
         let id = loop {
             let launches = self.json(&["launches", "--json"]);
             let active = launches.as_array().unwrap().iter().find(|launch| launch["state"] == "active");
@@ -154,6 +159,33 @@ fn the_functions_that_ranks_are_in_are_shown_as_a_tree() {
 }
 
 /// The program of a rank may be below a script that waits for it.
+/// What was planned is told beside what the kernel has.
+#[test]
+fn ranks_are_drawn_in_their_cores_and_one_that_was_moved_is_named() {
+    let user = User::new();
+    let allowed = std::fs::read_to_string("/proc/self/status").unwrap();
+    let allowed = allowed.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:")).unwrap().trim().to_owned();
+    let first = allowed.split(['-', ',']).next().unwrap().to_owned();
+    let (mut launch, id) = user.launched_with(&["--cpu-bind", &format!("map:{first}")], 1, "echo; sleep 1000");
+    let drawn = |form: &str| user.text(&["nodes", "--topology", &id, "--format", form]);
+    let text = drawn("text");
+    assert!(text.starts_with(&format!("launch {id}: 1 rank on ")) && text.contains("[0"), "{text}");
+    assert!(!text.contains("not as planned"), "{text}");
+    let pid = user.json(&["proctable", &id, "--json"])[0]["pid"].to_string();
+    let moved = Command::new("taskset").args(["-pc", &allowed, &pid]).output().unwrap();
+    assert!(moved.status.success(), "{moved:?}");
+    let (text, json) = (drawn("text"), drawn("json"));
+    let json: Value = serde_json::from_str(&json).unwrap();
+    assert_eq!(json[0]["ranks"][0], serde_json::json!({ "rank": 0, "planned": first, "allowed": allowed }));
+    if first != allowed {
+        let words = format!("not as planned: rank 0 was bound to CPUs {first}, and may run on {allowed}");
+        assert!(text.contains(&words), "{text}");
+    }
+    assert!(drawn("svg").contains("</svg>") && drawn("xml").contains("</topology>"));
+    user.text(&["abort", &id]);
+    assert_eq!(launch.wait().unwrap().code(), Some(143));
+}
+
 #[test]
 fn what_a_rank_uses_is_shown_with_all_that_is_below_it() {
     let user = User::new();

@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use quick_xml::escape::escape;
 
-use super::{device_line, object_title};
+use super::{Cores, device_line, object_title};
 use crate::template::{PciDevice, Template};
 use crate::tree::{Object, ObjectKind, Tree};
 
@@ -14,10 +14,13 @@ const GAP: usize = 6;
 const LETTER: usize = 7;
 const NARROWEST: usize = 44;
 
+/// Colour of a core in which something stands.
+const TAKEN: &str = "#9fc79f";
+
 /// The drawing as a document of SVG 1.1. `title` stands above it.
-pub fn svg(template: &Template, title: &str) -> String {
+pub fn svg(template: &Template, contents: Cores<'_>, title: &str) -> String {
     let tree = Tree::of(template);
-    let whole = Block::of(&tree.root, &tree);
+    let whole = Block::of(&tree.root, &tree, contents);
     let width = whole.width.max(title.chars().count() * LETTER) + 2 * GAP;
     let height = whole.height + LINE + 2 * GAP;
     let mut out = format!(
@@ -43,21 +46,29 @@ struct Block {
 
 impl Block {
     /// Box of an object. One that has the same CPUs as the only object within it shares its box.
-    fn of(object: &Object<'_>, tree: &Tree<'_>) -> Self {
+    fn of(object: &Object<'_>, tree: &Tree<'_>, contents: Cores<'_>) -> Self {
         let mut lines = vec![object_title(object)];
         let mut inner = object;
+        let mut is_core = object.kind == ObjectKind::Core;
         lines.extend(memory_lines(inner, tree));
         while let [only] = &inner.children[..]
             && inner.pci.is_empty()
             && only.cpus == object.cpus
         {
             inner = only;
+            is_core |= inner.kind == ObjectKind::Core;
             lines.push(object_title(inner));
             lines.extend(memory_lines(inner, tree));
         }
-        let parts = inner.children.iter().map(|child| Self::of(child, tree)).collect();
+        let words = match contents {
+            Cores::With(words) if is_core => words(&object.cpus),
+            _ => None,
+        };
+        let fill = if words.is_some() { TAKEN } else { fill(inner.kind) };
+        lines.extend(words);
+        let parts = inner.children.iter().map(|child| Self::of(child, tree, contents)).collect();
         let devices = inner.pci.iter().copied().map(Self::device).collect();
-        Self::around(lines, fill(inner.kind), parts, devices)
+        Self::around(lines, fill, parts, devices)
     }
 
     fn device(device: &PciDevice) -> Self {

@@ -144,10 +144,11 @@ pub struct NodesArgs {
     /// The action; without one, the nodes are shown.
     #[command(subcommand)]
     pub command: Option<NodesCommand>,
-    /// Show what the nodes are: each kind of node with its cores, caches, memory and devices; those of these nodes only, if some are named.
-    #[arg(long, value_name = "NODES", num_args = 0..=1, value_parser = node_list)]
+    /// Show what the nodes are: each kind of node with its cores, caches, memory and devices; those of these nodes only, if some are named;
+    /// of a launch, its nodes with its ranks in their cores.
+    #[arg(long, value_name = "NODES|LAUNCH", num_args = 0..=1, value_parser = node_list)]
     pub topology: Option<Option<String>>,
-    /// Form of --topology: text, svg (a drawing of one kind), json or xml (one kind, as hwloc reads it).
+    /// Form of --topology: text, svg (a drawing of one kind or node), json or xml (one kind, as hwloc reads it).
     #[arg(
         long,
         value_enum,

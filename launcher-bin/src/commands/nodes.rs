@@ -7,6 +7,7 @@ use pmi_transport::proto::v1 as proto;
 use proto::NodeState;
 use serde::Serialize;
 
+use super::launch_topology::LaunchTopology;
 use super::topology::{self, Described, Kinds};
 use super::{CommandError, ask, node_names};
 use crate::args::{NodesArgs, NodesCommand, TopologyFormat};
@@ -65,11 +66,7 @@ enum Changed {
 /// Shows the nodes of the cluster, or does to them what is asked for; returns the exit code.
 pub(crate) fn nodes(args: &NodesArgs, verbosity: Verbosity) -> Result<u8, CommandError> {
     match (&args.command, &args.topology) {
-        (None, Some(nodes)) => {
-            let kinds = ask(&args.table.api, async |cluster| Kinds::ask(&cluster, nodes.as_deref()).await)?;
-            let default = if args.table.json { TopologyFormat::Json } else { TopologyFormat::Text };
-            topology::show(&kinds, args.format.unwrap_or(default))
-        }
+        (None, Some(nodes)) => topology(nodes.as_deref(), args),
         (None, None) => {
             let shown = ask(&args.table.api, async |cluster| Shown::ask(&cluster, verbosity).await)?;
             if args.table.json { Ok(print_json(&shown.nodes())?) } else { Ok(print(shown.table().as_bytes())?) }
@@ -93,6 +90,29 @@ pub(crate) fn nodes(args: &NodesArgs, verbosity: Verbosity) -> Result<u8, Comman
             if table.json { Ok(print_json(&Changed::Resumed { nodes: node_names(nodes) })?) } else { Ok(0) }
         }
     }
+}
+
+/// Shows kinds of nodes, or the launch of that name with its nodes.
+fn topology(named: Option<&str>, args: &NodesArgs) -> Result<u8, CommandError> {
+    let default = if args.table.json { TopologyFormat::Json } else { TopologyFormat::Text };
+    let format = args.format.unwrap_or(default);
+    if let Some(launch) = named
+        && let Some(launch) = LaunchTopology::here(launch, &args.table)?
+    {
+        return launch.show(format);
+    }
+    ask(&args.table.api, async |cluster| {
+        let unknown = match Kinds::ask(&cluster, named).await {
+            Ok(kinds) => return topology::show(&kinds, format),
+            Err(error) => error,
+        };
+        // Nothing forbids that a launch has the name of a node; nodes come first.
+        let launch = match (&unknown, named) {
+            (CommandError::NoInventory { .. }, Some(name)) => LaunchTopology::on(&cluster, name).await?,
+            _ => None,
+        };
+        launch.ok_or(unknown)?.show(format)
+    })
 }
 
 impl Shown {

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 
+use lattice_inventory::picture::Cores;
 use lattice_inventory::{Allowed, Inventory, PciKind, SOURCES, Template, picture, xml};
 use pmi_transport::proto::v1 as proto;
 use serde::Serialize;
@@ -76,7 +77,7 @@ pub(super) fn show(kinds: &Kinds, format: TopologyFormat) -> Result<u8, CommandE
         TopologyFormat::Json => print_json(&kinds)?,
         TopologyFormat::Svg => {
             let (kind, template) = kinds.only()?;
-            print(picture::svg(template, &kind.head(template)))?
+            print(picture::svg(template, Cores::Plain, &kind.head(template)))?
         }
         TopologyFormat::Xml => {
             let (_, template) = kinds.only()?;
@@ -126,6 +127,12 @@ impl Kinds {
             }
         };
         Ok((kind, kind.template.as_ref().ok_or(CommandError::NoTemplate)?))
+    }
+
+    /// Template of each node that has told one.
+    pub(super) fn templates(&self) -> impl Iterator<Item = (String, Template)> + '_ {
+        let told = self.kinds.iter().filter_map(|kind| Some((kind, kind.template.as_ref()?)));
+        told.flat_map(|(kind, template)| node_names(&kind.nodes).into_iter().map(|node| (node, template.clone())))
     }
 
     /// Description of each node.
@@ -216,7 +223,7 @@ impl Kind {
         let Some(template) = &self.template else {
             return vec![format!("{}  {}  not told yet", self.nodes, self.short())];
         };
-        let picture = picture::lines(template);
+        let picture = picture::lines(template, Cores::Plain);
         [self.head(template)].into_iter().chain(picture.into_iter().map(|line| format!(" {line}"))).collect()
     }
 }

@@ -74,6 +74,28 @@ fn a_kind_of_node_is_shown_in_each_form() {
     ]);
 }
 
+/// Ranks are bound as planned, until somebody takes a CPU from one of them.
+#[test]
+fn ranks_of_a_launch_stand_in_the_cores_that_the_kernel_gives_them() {
+    let script = r#"until [ $(lattice nodes --topology --json | field cpus | wc -l) -gt 0 ]; do sleep 0.05; done
+        lattice launch --detach -n 2 -N 2 --cpu-bind map:0 sleep 1000 >/dev/null || exit
+        bound=$(launch_with 2)
+        lattice launch --detach -n 1 sleep 1000 >/dev/null; free=$(lattice launches --json | field id | grep -v $bound)
+        until lattice nodes --topology $free | grep -q 'on node'; do sleep 0.05; done
+        lattice nodes --topology $bound; lattice nodes --topology $free | grep -c 'not bound: rank'
+        lattice nodes --topology $bound --format json | field planned
+        lattice nodes --topology $bound --format svg
+        lattice abort $bound; lattice abort $free
+        lattice nodes --topology nobodys"#;
+    let outcome = script_on(2, script).run();
+    outcome.exits(125).says("the launch runs on 2 nodes").says("nobodys has not told what it is");
+    let text = String::from_utf8_lossy(outcome.stdout()).into_owned();
+    let drawn = text.lines().filter(|line| line.contains("cores ") && line.contains("[0") || line.contains("[1"));
+    outcome.check(drawn.count() == 2, || "each node should have its rank in its first core".into());
+    outcome.check(!text.contains("not as planned"), || "ranks are where they should be".into());
+    outcome.check(text.lines().filter(|&line| line == "0").count() == 2, || "both were to be on CPU 0".into());
+}
+
 /// The list says that there is one network interface more than there is, and of nodes that nobody has heard of.
 #[test]
 fn a_node_that_lacks_what_its_list_says_is_told_once() {
