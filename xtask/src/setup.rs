@@ -70,6 +70,8 @@ const FOR_TESTS: &[Package] = &[
     Package { name: "strace", brings: Brings::Program("strace") },
     // gdb, for the stacks of late ranks.
     Package { name: "gdb", brings: Brings::Program("gdb") },
+    // A browser, for the drawings.
+    Package { name: "chromium", brings: Brings::Program("chromium") },
     // Container runtimes that need no daemon and no image store.
     Package { name: "bubblewrap", brings: Brings::Program("bwrap") },
     Package { name: "charliecloud", brings: Brings::Program("ch-run") },

@@ -3,6 +3,7 @@
 use std::fs;
 use std::path::Path;
 
+use lattice_tests::browser::{self, attribute, text_attribute};
 use lattice_tests::mpi::{Flavour, MPIS};
 use lattice_tests::{Command, Outcome, built, lattice, launch};
 use nix::unistd::geteuid;
@@ -70,6 +71,34 @@ fn ranks_are_told_the_interfaces_of_their_network_namespace() {
         "namespace: as seen",
         "after: as seen",
     ]);
+}
+
+/// Each box has its colour where it ends, unless a later one is drawn over it there; the core to which the rank is bound has its own.
+#[test]
+fn a_browser_shows_ranks_in_their_cores() {
+    let script = "until $0 nodes --topology $LATTICE_LAUNCH_ID --format svg 2>/dev/null; do sleep 0.05; done";
+    let outcome = launch("-n 1 --pmi none --cpu-bind threads bash -c").arg(script).arg(built::lattice()).run();
+    outcome.exits(0).says_nothing().prints(">rank 0<");
+    let drawing = outcome.text();
+    let picture = browser::screenshot(drawing);
+    assert_eq!((picture.width, picture.height), (attribute(drawing, "width"), attribute(drawing, "height")));
+    let boxes: Vec<&str> = drawing.lines().filter(|line| line.starts_with("<rect x=")).collect();
+    let edges = |drawn: &str| ["x", "y", "width", "height"].map(|name| attribute(drawn, name));
+    for drawn in &boxes {
+        let [x, y, width, height] = edges(drawn);
+        let (right, bottom) = (x + width - 2, y + height - 2);
+        let covers = |other: &&&str| {
+            let [x, y, width, height] = edges(other);
+            (x..x + width).contains(&right) && (y..y + height).contains(&bottom)
+        };
+        let on_top = boxes.iter().rfind(covers).expect("it covers itself");
+        assert_eq!(picture.colour(right, bottom), text_attribute(on_top, "fill"), "{drawn}");
+        // Its title stands in it.
+        let is_dark = |x: usize, y: usize| picture.colour(x, y).as_str() < "#777777";
+        assert!((x + 2..right).any(|x| (y + 2..bottom).any(|y| is_dark(x, y))), "{drawn}");
+    }
+    let own = boxes.iter().filter(|drawn| text_attribute(drawn, "fill") == "#9fc79f").count();
+    assert_eq!(own, 1, "{drawing}");
 }
 
 /// What another program has kept of the node, in the words of PMIx.
