@@ -104,7 +104,7 @@ fn probes_of_pmi_have_their_bounds() {
     taken("pmi get PMI_process_mapping size", &["keys: [\"PMI_process_mapping\", \"size\"]"]);
     not_taken("pmi barrier --count 0", "0 is not in 1..");
     not_taken("pmi get", "required arguments were not provided:\n  <KEY>...");
-    not_taken("pmi barrier --method pmix", "[possible values: auto, pmi1, pmi2]");
+    not_taken("pmi barrier --method pmi3", "[possible values: auto, pmi1, pmi2, pmix, lib, lib2]");
 }
 
 #[cfg(feature = "api")]
