@@ -20,7 +20,7 @@ pub struct Args {
     /// The settings, in TOML [default: /etc/lattice/agent.toml, if it is there]
     #[arg(long, value_name = "FILE", global = true)]
     pub(crate) config: Option<PathBuf>,
-    /// This node's name [default: the one in its certificate; insecure: the host's]
+    /// This node's name [default: the one in its certificate; insecure, and with a user: the host's]
     #[arg(long, value_name = "NAME", env = "LATTICE_NODE_ID")]
     pub(crate) node_id: Option<String>,
     /// Address to listen at [default: 0.0.0.0:50052; insecure: 127.0.0.1:50052]
@@ -35,6 +35,10 @@ pub struct Args {
     /// Use no certificates: anybody on this machine is believed whatever they say they are. For trying out
     #[arg(long)]
     pub(crate) insecure: bool,
+    /// The user that the daemon becomes before it listens, when it is started as root: sessions are then started by a process of root's
+    /// that takes orders of the API server only [default: it stays root]
+    #[arg(long, value_name = "NAME", env = "LATTICE_AGENT_USER")]
+    pub(crate) user: Option<String>,
     /// Run launches of root too
     #[arg(long)]
     pub(crate) allow_root: bool,
@@ -84,6 +88,7 @@ impl Args {
             advertise: self.advertise.clone(),
             api: self.api.clone(),
             insecure: self.insecure,
+            user: self.user.clone(),
             allow_root: self.allow_root,
             metrics: self.metrics,
             runtime_dir: self.runtime_dir.clone(),

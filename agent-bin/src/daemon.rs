@@ -32,6 +32,7 @@ mod report;
 mod serials;
 mod service;
 mod to_session;
+mod vouching;
 mod warnings;
 mod wire;
 
@@ -127,12 +128,34 @@ struct Node {
     incarnation: u64,
 }
 
+/// What an agent has of its node before it gives up privileges, reads its key and listens.
+pub struct Prior {
+    /// Settings of the agent.
+    pub config: Config,
+    forks: ForkServer,
+    found: adoption::Found,
+    this_node: ThisNode,
+}
+
+impl Prior {
+    /// Takes up the sessions of earlier agents, and reads the node, which is kept for sessions to find.
+    ///
+    /// # Errors
+    /// Fails if sessions of earlier agents cannot be looked for.
+    pub fn gather(config: Config, forks: ForkServer) -> Result<Self, DaemonError> {
+        let found = config.runtime_dir.as_ref().map(|directory| adoption::find(directory, &forks)).transpose()?;
+        let this_node = ThisNode::default();
+        this_node.read_anew();
+        Ok(Self { config, forks, found: found.unwrap_or_default(), this_node })
+    }
+}
+
 /// Runs an agent until SIGTERM or SIGINT. Then its sessions end, or wait for the next agent, as the settings say.
 ///
 /// # Errors
 /// Fails if it cannot listen where it shall, and when the fork server is gone.
-pub fn run(config: Config, forks: ForkServer) -> Result<(), DaemonError> {
-    start(config, forks, std::future::pending(), WhenCutOff::GoOn)
+pub fn run(prior: Prior) -> Result<(), DaemonError> {
+    start(prior, std::future::pending(), WhenCutOff::GoOn)
 }
 
 /// The same for an agent that is wanted for a while: it also ends when `left` says why, when the API server has ended, and when it was not
@@ -140,7 +163,7 @@ pub fn run(config: Config, forks: ForkServer) -> Result<(), DaemonError> {
 ///
 /// # Errors
 /// As [`run`].
-pub fn run_until(config: Config, forks: ForkServer, left: oneshot::Receiver<&'static str>) -> Result<(), DaemonError> {
+pub fn run_until(prior: Prior, left: oneshot::Receiver<&'static str>) -> Result<(), DaemonError> {
     let left = async {
         match left.await {
             Ok(reason) => reason,
@@ -148,7 +171,7 @@ pub fn run_until(config: Config, forks: ForkServer, left: oneshot::Receiver<&'st
             Err(_) => std::future::pending().await,
         }
     };
-    start(config, forks, left, WhenCutOff::Leave)
+    start(prior, left, WhenCutOff::Leave)
 }
 
 /// Conduct of an agent whose API server has ended, or was not heard for the time of a lease.
@@ -160,18 +183,13 @@ enum WhenCutOff {
     Leave,
 }
 
-fn start(
-    config: Config,
-    forks: ForkServer,
-    left: impl Future<Output = &'static str>,
-    when_cut_off: WhenCutOff,
-) -> Result<(), DaemonError> {
+fn start(prior: Prior, left: impl Future<Output = &'static str>, when_cut_off: WhenCutOff) -> Result<(), DaemonError> {
     // After the fork: sessions raise their own limit, and give the one that was in force before to their ranks.
     if let Err(errno) = raise_descriptor_limit() {
         tracing::warn!("cannot raise the limit of open files: {}", errno.desc());
     }
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let result = runtime.block_on(serve(config, forks, left, when_cut_off));
+    let result = runtime.block_on(serve(prior, left, when_cut_off));
     // A look-up of a user that never ends is left behind.
     runtime.shutdown_background();
     result
@@ -207,8 +225,7 @@ impl Prepared {
 }
 
 async fn serve(
-    config: Config,
-    forks: ForkServer,
+    Prior { config, forks, found, this_node }: Prior,
     left: impl Future<Output = &'static str>,
     when_cut_off: WhenCutOff,
 ) -> Result<(), DaemonError> {
@@ -224,18 +241,14 @@ async fn serve(
         tracing::warn!("sessions have no control groups of their own: {reason}");
     }
     let (forks, server_gone) = Forks::new(forks);
-    let node = Arc::new(Node::new(config, address, prepared, forks)?);
+    let node = Arc::new(Node::new(config, address, prepared, (forks, this_node))?);
     let listener = listener.for_daemons().with_links(Arc::clone(&node.arrivals));
     if let Some(address) = node.config.metrics {
         let listener = tokio::net::TcpListener::bind(address).await?;
         let counting = Arc::clone(&node);
         tokio::spawn(metrics_page::serve(listener, move || metrics::text(&counting)));
     }
-    // It takes some milliseconds; sessions look where this is kept before they look at the node.
-    let this_node = Arc::clone(&node.this_node);
-    tokio::task::spawn_blocking(move || this_node.read_anew());
-    let found = node.config.runtime_dir.as_ref().map(|directory| adoption::find(directory, node.forks.own()));
-    let lease = match (adoption::take_up(&node, found.transpose()?.unwrap_or_default()).await, when_cut_off) {
+    let lease = match (adoption::take_up(&node, found).await, when_cut_off) {
         (0, WhenCutOff::GoOn) => None,
         // Until the API server says how long, if it can be reached.
         (0, WhenCutOff::Leave) => Some(Lease::from(Instant::now(), timeouts::LEASE)),
@@ -285,7 +298,12 @@ async fn serve(
 }
 
 impl Node {
-    fn new(config: Config, address: Address, prepared: Prepared, forks: Forks) -> io::Result<Self> {
+    fn new(
+        config: Config,
+        address: Address,
+        prepared: Prepared,
+        (forks, this_node): (Forks, ThisNode),
+    ) -> io::Result<Self> {
         let Prepared { security, api, pulse, fabric } = prepared;
         let links = Arc::new(Grpc { security: security.clone() });
         Ok(Self {
@@ -293,7 +311,7 @@ impl Node {
             arrivals: Arc::default(),
             agents: AgentChannels::new(security.clone(), relay::AGENTS_MAX),
             launches: Launches::default(),
-            this_node: Arc::default(),
+            this_node: Arc::new(this_node),
             metrics: Metrics::default(),
             incarnation: u64::from_ne_bytes(random::bytes()?),
             config,

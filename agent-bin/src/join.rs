@@ -15,7 +15,7 @@ use std::error::Error;
 use std::time::Duration;
 
 use cxi_fabric::node::NodeFabricConfig;
-use lattice_session::session_process;
+use lattice_session::session_process::{self, Terms};
 use nix::unistd::Uid;
 use pmi_transport::address::Address;
 use rank_spawner::ForkServer;
@@ -23,7 +23,8 @@ use rank_spawner::ForkServer;
 use self::credentials::Held;
 pub(crate) use self::membership::JoinArgs;
 use self::membership::Member;
-use crate::daemon::{self, Config, WhenStopped};
+use crate::daemon::{self, Config, Prior, WhenStopped};
+use crate::gate::Open;
 
 /// Joins the cluster and works for it until it is not wanted any more. To be called while this process has one thread.
 ///
@@ -32,7 +33,8 @@ use crate::daemon::{self, Config, WhenStopped};
 pub(crate) fn run(version: &'static str, args: &JoinArgs) -> Result<(), Box<dyn Error>> {
     cxi_fabric::secret::keep_out_of_core_dumps()?;
     // Before any thread, any key and any connection: session processes are copies of what this process is now.
-    let forks = ForkServer::fork(session_process::main, None)?;
+    let terms = Terms { setuid_programs: false, limits: Vec::new(), agent_lease: Duration::ZERO };
+    let forks = ForkServer::fork(session_process::main(terms), Box::new(Open), None)?;
     crate::log_to_stderr();
     let Member { name, api, ca, credentials, left } = membership::read(args)?;
     let held = Held::new(&ca, &credentials)?;
@@ -44,6 +46,8 @@ pub(crate) fn run(version: &'static str, args: &JoinArgs) -> Result<(), Box<dyn 
         advertise: None,
         api: found.api,
         tls: Some(held.files()),
+        user: None,
+        starter: Uid::effective(),
         // Whoever makes the cluster as root launches as root; nobody else becomes root by it.
         allow_root: Uid::effective().is_root(),
         min_uid: lattice_daemon::MIN_UID,
@@ -55,6 +59,6 @@ pub(crate) fn run(version: &'static str, args: &JoinArgs) -> Result<(), Box<dyn 
         agent_lease: Duration::ZERO,
         when_stopped: WhenStopped::End,
     };
-    daemon::run_until(config, forks, left)?;
+    daemon::run_until(Prior::gather(config, forks)?, left)?;
     Ok(())
 }

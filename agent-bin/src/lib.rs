@@ -1,28 +1,31 @@
 //! The node agent: admits launches, has their sessions started, relays requests, reports.
 //!
-//! [`run`] composes the program of [`Args`]: settings, fork server, log, [`daemon`]; or a command for an operator of the node. What one
-//! node does for one launch is in the crate `lattice-session`.
+//! [`run`] composes the program of [`Args`]: settings, fork server with its gate, log, [`daemon`]; or a command for an operator of the
+//! node. What one node does for one launch is in the crate `lattice-session`.
 #![forbid(unsafe_code)]
 
 mod args;
 mod cxi_command;
 pub mod daemon;
 mod exit;
+mod floor;
+mod gate;
 mod invitation;
 mod join;
 
 use std::error::Error;
 use std::path::PathBuf;
 
-use lattice_session::session_process;
-use rank_spawner::{ForkServer, Survival};
+use cxi_fabric::secret::keep_out_of_core_dumps;
+use lattice_session::session_process::{self, Terms};
+use rank_spawner::{ForkServer, ForkServerError, Gate, Privileges, Survival, become_user};
 use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 
 pub use self::args::Args;
 use self::args::Command;
-use self::daemon::Config;
+use self::daemon::{Config, Prior};
 pub use self::exit::Exit;
 
 /// Result of the program, for its `main` to print.
@@ -68,24 +71,42 @@ fn carried_out(version: &'static str, args: &Args) -> Result<Answer, Box<dyn Err
     }
     let config = Config { version, ..Config::load(args.file(), args.overrides())? };
     if args.check_config {
+        gate::of(&config, args.file())?;
+        give_up_root(&config)?;
         daemon::check(&config)?;
         return Ok(success(format!("lattice-agent: the settings of {} make sense\n", config.node_id)));
     }
-    cxi_fabric::secret::keep_out_of_core_dumps()?;
+    keep_out_of_core_dumps()?;
     // Before any thread, any key and any connection: session processes are copies of what this process is now.
-    let forks = fork_server(&config)?;
+    let forks = fork_server(&config, gate::of(&config, args.file())?)?;
     log_to_stderr();
-    daemon::run(config, forks)?;
+    let prior = Prior::gather(config, forks)?;
+    give_up_root(&prior.config)?;
+    daemon::run(prior)?;
     Ok(success(String::new()))
 }
 
-fn fork_server(config: &Config) -> Result<ForkServer, rank_spawner::ForkServerError> {
+/// Becomes the daemon's user for good, if it has one: before any key is read, and any connection is made.
+fn give_up_root(config: &Config) -> Result<(), Box<dyn Error>> {
+    let Some(user) = &config.user else { return Ok(()) };
+    become_user(user, &Privileges::default())?;
+    // The system may have taken that for a reason to dump again.
+    Ok(keep_out_of_core_dumps()?)
+}
+
+fn fork_server(config: &Config, gate: Box<dyn Gate>) -> Result<ForkServer, ForkServerError> {
     // Session processes would each find out anew what the processor can do; where that is emulated, as in virtual machines,
     // it takes as long as a fork.
     #[cfg(target_arch = "x86_64")]
     std::hint::black_box(std::arch::is_x86_feature_detected!("avx2"));
     let survival = |directory: &PathBuf| Survival { directory: directory.clone(), lease: config.agent_lease };
-    ForkServer::fork(session_process::main, config.runtime_dir.as_ref().map(survival).as_ref())
+    let terms = Terms {
+        setuid_programs: config.setuid_programs,
+        limits: config.limits.clone(),
+        agent_lease: config.agent_lease,
+    };
+    let survival = config.runtime_dir.as_ref().map(survival);
+    ForkServer::fork(session_process::main(terms), gate, survival.as_ref())
 }
 
 fn log_to_stderr() {

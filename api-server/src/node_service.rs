@@ -11,14 +11,16 @@ use lattice_session::timeouts::HEARTBEAT;
 use lattice_session::wire;
 use lattice_session::wire::rendezvous;
 use pmi_core::services::{MeetError, NameError, SpawnError};
+use pmi_transport::error_chain::chain;
 use pmi_transport::identity::{Caller, caller_of, certificate_of};
 use pmi_transport::proto::v1::node_service_server::NodeService;
 use pmi_transport::proto::v1::{
     DrainNodesRequest, DrainNodesResponse, HeartbeatRequest, HeartbeatResponse, LaunchReport, ListNodesRequest,
     ListNodesResponse, MeetAnswer, MeetRequest, NameAnswer, NameRequest, NodeCommand, RegisterNodeRequest,
     RegisterNodeResponse, RenewCertificateRequest, RenewCertificateResponse, ReportFor, ResumeNodesRequest,
-    ResumeNodesResponse, Resumed, SpawnAnswer, SpawnRequest, launch_report,
+    ResumeNodesResponse, Resumed, SerialSignature, SpawnAnswer, SpawnRequest, launch_report,
 };
+use pmi_transport::signature::{self, Challenge, Serial, Signature};
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status, Streaming};
@@ -40,6 +42,20 @@ const TO_NODE: usize = 16;
 /// Answers agents.
 pub(crate) struct Reporting(pub Arc<Server>);
 
+impl Reporting {
+    /// Signs the number of the last launch for a node whose fork server asks for it.
+    fn answer_to(&self, challenge: &[u8], node: &str, last: Serial) -> Result<Option<SerialSignature>, Status> {
+        if challenge.is_empty() {
+            return Ok(None);
+        }
+        let challenge = <&Challenge>::try_from(challenge);
+        let challenge = challenge.map_err(|_| Status::invalid_argument("a challenge has 32 bytes"))?;
+        let signed = signature::sign_last_serial(&self.0.security, node, challenge, last);
+        let Signature { signature, signer } = signed.map_err(|error| Status::internal(chain(&error)))?;
+        Ok(Some(SerialSignature { signature, signer }))
+    }
+}
+
 #[tonic::async_trait]
 impl NodeService for Reporting {
     async fn register_node(
@@ -50,7 +66,8 @@ impl NodeService for Reporting {
         let told = request.into_inner();
         tracing::info!(node = told.node_id, address = told.grpc_address, "a node registers");
         // Whatever is signed from now on may be for this very agent.
-        let last_serial = self.0.serials.last().0;
+        let last = self.0.serials.last();
+        let serial_signature = self.answer_to(&told.challenge, &told.node_id, last)?;
         let (server, node) = (Arc::clone(&self.0), told.node_id.clone());
         let registered = to_its_end(async move { server.register(decode_registration(told)).await });
         let unknown_launches = registered.await.map_err(|error| {
@@ -60,8 +77,14 @@ impl NodeService for Reporting {
         let heartbeat_ms = HEARTBEAT.as_millis() as u64;
         let lease_ms = self.0.config.lease.as_millis() as u64;
         let certificate_s = self.0.renewal.as_ref().map_or(0, |renewal| renewal.validity().as_secs());
-        let answer = RegisterNodeResponse { heartbeat_ms, unknown_launches, last_serial, lease_ms, certificate_s };
-        Ok(Response::new(answer))
+        Ok(Response::new(RegisterNodeResponse {
+            heartbeat_ms,
+            unknown_launches,
+            last_serial: last.0,
+            lease_ms,
+            certificate_s,
+            serial_signature,
+        }))
     }
 
     async fn renew_certificate(
@@ -82,7 +105,9 @@ impl NodeService for Reporting {
 
     async fn heartbeat(&self, request: Request<HeartbeatRequest>) -> Result<Response<HeartbeatResponse>, Status> {
         check_speaker(&request, &request.get_ref().node_id)?;
-        let HeartbeatRequest { node_id, incarnation, launches, revoked_digest } = request.into_inner();
+        let HeartbeatRequest { node_id, incarnation, launches, revoked_digest, challenge } = request.into_inner();
+        let last = self.0.serials.last();
+        let serial_signature = self.answer_to(&challenge, &node_id, last)?;
         let register = self.0.nodes.lock().heartbeat(&node_id, incarnation, self.0.clock.now());
         if !register {
             self.0.hear_of_work(&node_id, &launches);
@@ -90,7 +115,7 @@ impl NodeService for Reporting {
         let list = self.0.security.revocations();
         let is_news = revoked_digest.is_some_and(|known| known != *list.digest());
         let revoked = if is_news { list.text().clone() } else { Bytes::new() };
-        Ok(Response::new(HeartbeatResponse { register, last_serial: self.0.serials.last().0, revoked }))
+        Ok(Response::new(HeartbeatResponse { register, last_serial: last.0, revoked, serial_signature }))
     }
 
     async fn list_nodes(&self, _: Request<ListNodesRequest>) -> Result<Response<ListNodesResponse>, Status> {

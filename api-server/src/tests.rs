@@ -259,6 +259,21 @@ async fn only_the_owner_launches_and_only_where_it_can() {
     }
 }
 
+/// The answer is a signature, which is empty where nobody proves anything.
+#[tokio::test]
+async fn a_fork_server_is_told_the_last_number_in_answer_to_its_challenge() {
+    let world = World::new(1).await;
+    let mut agent = node_service_client::NodeServiceClient::new(world.channel(&Caller::Agent("node0".into())));
+    let mut answer = async |challenge: &'static [u8]| {
+        let (node_id, challenge) = ("node0".to_owned(), challenge.into());
+        let beat = HeartbeatRequest { node_id, challenge, ..Default::default() };
+        soon(agent.heartbeat(beat)).await.map(|answer| answer.into_inner().serial_signature)
+    };
+    assert!(answer(b"").await.unwrap().is_none());
+    assert!(answer(&[7; 32]).await.unwrap().is_some());
+    assert_eq!(answer(b"short").await.unwrap_err().code(), Code::InvalidArgument);
+}
+
 #[tokio::test]
 async fn input_goes_to_the_ranks_that_read_it() {
     let world = World::new(2).await;

@@ -1,25 +1,33 @@
-//! Signature of the API server under a launch, for agents that got the launch from a relay.
+//! Signatures of the API server: under a launch, for agents that got it from a relay and for fork servers that believe no agent; and under
+//! the number of the last launch, for those fork servers.
 //!
 //! A relay forwards the launch's spec byte by byte with signature and signer; whoever gets it checks both against the cluster's
-//! CA. The signed text begins with words of its own, so that a signature of TLS can never pass for one of a launch, nor the other
+//! CA. Each sort of signed text begins with words of its own, so that a signature of TLS can never pass for one of a launch, nor the other
 //! way around. It goes on with the launch's serial number: by that an agent sees that a launch is sent to it again, which it does
 //! not remember or which was meant for the agent before it ([`Serial`]). No clock is relied on, but for the certificates' own
 //! validity. Where nobody proves anything ([`Security::Insecure`]) signatures are empty, and everything passes.
 
+use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use rustls::SignatureScheme;
 use rustls::crypto::ring;
 use rustls::pki_types::{CertificateDer, UnixTime};
+use rustls::{RootCertStore, SignatureScheme};
 use webpki::{EndEntityCert, KeyUsage};
+use zeroize::Zeroizing;
 
-use crate::identity::{Caller, Security};
-use crate::tls::{CertificateNameError, TlsIdentity, caller_in};
+use crate::identity::{Caller, IdentityError, Security};
+use crate::tls::{CertificateNameError, caller_in, read_roots};
 use lattice_pki::CLOCK_SKEW;
 
-/// Prefix of every signed text.
-const CONTEXT: &[u8] = b"lattice.v1.LaunchSpec signature\0";
+/// Prefix of every signed text about a launch.
+const LAUNCH: &[u8] = b"lattice.v1.LaunchSpec signature\0";
+/// Prefix of every signed text about the number of the last launch.
+const LAST_SERIAL: &[u8] = b"lattice.v1.SignedSerial signature\0";
+/// Length of a challenge, in bytes.
+pub const CHALLENGE_LEN: usize = 32;
 /// Longest chain of certificates that is verified: an API server's certificate, and CAs in between.
 const CHAIN_MAX: usize = 4;
 /// Signature schemes, best first.
@@ -43,6 +51,13 @@ pub struct Signature {
     /// The signer's certificate and those between it and the CA, in DER; for `LaunchProcessesRequest.signer`.
     pub signer: Vec<Bytes>,
 }
+
+/// Question of a fork server, answered by a signature that nobody can have had before.
+pub type Challenge = [u8; CHALLENGE_LEN];
+
+/// CAs by which signatures are checked. They are public: a process that has them has no key.
+#[derive(Clone, Debug)]
+pub struct Authorities(Arc<RootCertStore>);
 
 /// Failure to sign a text.
 #[derive(Debug, thiserror::Error)]
@@ -91,11 +106,28 @@ pub enum VerifyError {
 /// # Errors
 /// Fails if our key is of an unknown kind.
 pub fn sign(security: &Security, serial: Serial, spec: &[u8]) -> Result<Signature, SignError> {
+    sign_text(security, &launch_text(serial, spec))
+}
+
+/// Signs the number of the last launch that was signed, in answer to a challenge of this node's; empty where nobody proves anything.
+///
+/// # Errors
+/// Fails if our key is of an unknown kind.
+pub fn sign_last_serial(
+    security: &Security,
+    node: &str,
+    challenge: &Challenge,
+    last: Serial,
+) -> Result<Signature, SignError> {
+    sign_text(security, &last_serial_text(node, challenge, last))
+}
+
+fn sign_text(security: &Security, text: &[u8]) -> Result<Signature, SignError> {
     let Security::Tls(identity) = security else { return Ok(Signature::default()) };
     let material = identity.material();
     let key = &material.key;
     let signer = key.key.choose_scheme(SCHEMES).ok_or(SignError::Key)?;
-    let signature = signer.sign(&signed_text(serial, spec)).map_err(SignError::Sign)?;
+    let signature = signer.sign(text).map_err(SignError::Sign)?;
     let certificates = key.cert.iter().map(|certificate| Bytes::copy_from_slice(certificate));
     Ok(Signature { signature: signature.into(), signer: certificates.collect() })
 }
@@ -114,51 +146,87 @@ pub fn verify(
     signer: &[Bytes],
 ) -> Result<(), VerifyError> {
     let Security::Tls(identity) = security else { return Ok(()) };
-    let [own, between @ ..] = signer else { return Err(VerifyError::Unsigned) };
-    if signature.is_empty() {
-        return Err(VerifyError::Unsigned);
-    }
-    if signer.len() > CHAIN_MAX {
-        return Err(VerifyError::LongChain { count: signer.len() });
-    }
-    let own = CertificateDer::from(own.as_ref());
-    let between: Vec<_> = between.iter().map(|certificate| CertificateDer::from(certificate.as_ref())).collect();
-    let certificate = EndEntityCert::try_from(&own).map_err(VerifyError::Chain)?;
-    verify_chain(&certificate, &between, identity)?;
-    match caller_in(&own)? {
-        Caller::Api => {}
-        signer => return Err(VerifyError::NotApi { signer }),
-    }
-    let text = signed_text(serial, spec);
-    let algorithms = ring::default_provider().signature_verification_algorithms.all;
-    let is_signed =
-        algorithms.iter().any(|algorithm| certificate.verify_signature(*algorithm, &text, signature).is_ok());
-    if is_signed { Ok(()) } else { Err(VerifyError::Forged) }
+    Authorities(Arc::clone(&identity.material().roots)).verify(serial, spec, signature, signer)
 }
 
-fn verify_chain(
-    certificate: &EndEntityCert<'_>,
-    between: &[CertificateDer<'_>],
-    identity: &TlsIdentity,
-) -> Result<(), VerifyError> {
-    let material = identity.material();
-    let algorithms = ring::default_provider().signature_verification_algorithms.all;
-    let verify_at = |time| {
-        let roots = &material.roots.roots;
-        let path = certificate.verify_for_usage(algorithms, roots, between, time, KeyUsage::server_auth(), None, None);
-        path.map(|_| ())
-    };
-    let now = UnixTime::now();
-    let early = Duration::from_secs(now.as_secs()).saturating_sub(CLOCK_SKEW);
-    let late = Duration::from_secs(now.as_secs()).saturating_add(CLOCK_SKEW);
-    verify_at(now)
-        .or_else(|_| verify_at(UnixTime::since_unix_epoch(early)))
-        .or_else(|_| verify_at(UnixTime::since_unix_epoch(late)))
-        .map_err(VerifyError::Chain)
+impl Authorities {
+    /// Reads their certificates.
+    ///
+    /// # Errors
+    /// Fails if the file cannot be read, or has no certificate of a CA.
+    pub fn read(ca: &Path) -> Result<Self, IdentityError> {
+        Ok(Self(Arc::new(read_roots(ca)?)))
+    }
+
+    /// As [`verify`], by these CAs.
+    ///
+    /// # Errors
+    /// As [`verify`].
+    pub fn verify(&self, serial: Serial, spec: &[u8], signature: &[u8], signer: &[Bytes]) -> Result<(), VerifyError> {
+        self.verify_text(&launch_text(serial, spec), signature, signer)
+    }
+
+    /// Checks that the API server answered this node's challenge with this number.
+    ///
+    /// # Errors
+    /// As [`verify`].
+    pub fn verify_last_serial(
+        &self,
+        node: &str,
+        challenge: &Challenge,
+        last: Serial,
+        Signature { signature, signer }: &Signature,
+    ) -> Result<(), VerifyError> {
+        self.verify_text(&last_serial_text(node, challenge, last), signature, signer)
+    }
+
+    fn verify_text(&self, text: &[u8], signature: &[u8], signer: &[Bytes]) -> Result<(), VerifyError> {
+        let [own, between @ ..] = signer else { return Err(VerifyError::Unsigned) };
+        if signature.is_empty() {
+            return Err(VerifyError::Unsigned);
+        }
+        if signer.len() > CHAIN_MAX {
+            return Err(VerifyError::LongChain { count: signer.len() });
+        }
+        let own = CertificateDer::from(own.as_ref());
+        let between: Vec<_> = between.iter().map(|certificate| CertificateDer::from(certificate.as_ref())).collect();
+        let certificate = EndEntityCert::try_from(&own).map_err(VerifyError::Chain)?;
+        self.verify_chain(&certificate, &between)?;
+        match caller_in(&own)? {
+            Caller::Api => {}
+            signer => return Err(VerifyError::NotApi { signer }),
+        }
+        let algorithms = ring::default_provider().signature_verification_algorithms.all;
+        let is_signed =
+            algorithms.iter().any(|algorithm| certificate.verify_signature(*algorithm, text, signature).is_ok());
+        if is_signed { Ok(()) } else { Err(VerifyError::Forged) }
+    }
+
+    fn verify_chain(&self, certificate: &EndEntityCert<'_>, between: &[CertificateDer<'_>]) -> Result<(), VerifyError> {
+        let algorithms = ring::default_provider().signature_verification_algorithms.all;
+        let verify_at = |time| {
+            let (roots, usage) = (&self.0.roots, KeyUsage::server_auth());
+            let path = certificate.verify_for_usage(algorithms, roots, between, time, usage, None, None);
+            path.map(|_| ())
+        };
+        let now = UnixTime::now();
+        let early = Duration::from_secs(now.as_secs()).saturating_sub(CLOCK_SKEW);
+        let late = Duration::from_secs(now.as_secs()).saturating_add(CLOCK_SKEW);
+        verify_at(now)
+            .or_else(|_| verify_at(UnixTime::since_unix_epoch(early)))
+            .or_else(|_| verify_at(UnixTime::since_unix_epoch(late)))
+            .map_err(VerifyError::Chain)
+    }
 }
 
-fn signed_text(serial: Serial, spec: &[u8]) -> Vec<u8> {
-    [CONTEXT, &serial.0.to_be_bytes(), spec].concat()
+/// Signed text about a launch. Its spec holds a key.
+fn launch_text(serial: Serial, spec: &[u8]) -> Zeroizing<Vec<u8>> {
+    Zeroizing::new([LAUNCH, &serial.0.to_be_bytes(), spec].concat())
+}
+
+/// Signed text about the number of the last launch.
+fn last_serial_text(node: &str, challenge: &Challenge, last: Serial) -> Vec<u8> {
+    [LAST_SERIAL, challenge, &last.0.to_be_bytes(), node.as_bytes()].concat()
 }
 
 #[cfg(test)]
@@ -238,6 +306,32 @@ mod tests {
         let other = Authority::create(elsewhere.path()).unwrap();
         let stranger = identity(elsewhere.path(), &other, &Caller::Api, Validity::days(1).unwrap());
         assert!(matches!(verify(&stranger, SERIAL, b"spec", &signature, &signer), Err(VerifyError::Chain(_))));
+    }
+
+    #[test]
+    fn an_answer_to_a_challenge_counts_for_that_challenge_node_and_number_alone() {
+        let directory = tempfile::tempdir().unwrap();
+        let authority = Authority::create(directory.path()).unwrap();
+        let day = || Validity::days(1).unwrap();
+        let api = identity(directory.path(), &authority, &Caller::Api, day());
+        let agent = identity(directory.path(), &authority, &Caller::Agent("n".to_owned()), day());
+        let authorities = Authorities::read(&directory.path().join("ca.pem")).unwrap();
+        let (this, other) = ([1; CHALLENGE_LEN], [2; CHALLENGE_LEN]);
+        let signed = sign_last_serial(&api, "n", &this, SERIAL).unwrap();
+        let check = |node: &str, challenge, serial, signed: &Signature| {
+            authorities.verify_last_serial(node, &challenge, serial, signed)
+        };
+        check("n", this, SERIAL, &signed).unwrap();
+        assert!(matches!(check("n", other, SERIAL, &signed), Err(VerifyError::Forged)));
+        assert!(matches!(check("m", this, SERIAL, &signed), Err(VerifyError::Forged)));
+        assert!(matches!(check("n", this, Serial(8), &signed), Err(VerifyError::Forged)));
+        let of_agent = sign_last_serial(&agent, "n", &this, SERIAL).unwrap();
+        assert!(matches!(check("n", this, SERIAL, &of_agent), Err(VerifyError::NotApi { .. })));
+        // What was signed as one thing is never another.
+        let as_spec = last_serial_text("n", &this, SERIAL);
+        let launch = sign(&api, SERIAL, &as_spec).unwrap();
+        assert!(matches!(check("n", this, SERIAL, &launch), Err(VerifyError::Forged)));
+        authorities.verify(SERIAL, &as_spec, &launch.signature, &launch.signer).unwrap();
     }
 
     #[test]

@@ -27,7 +27,7 @@ use x509_parser::prelude::{FromDer, X509Certificate};
 pub(crate) use self::clients::Clients;
 use self::files::Stamps;
 pub use self::files::TlsFiles;
-pub(crate) use self::material::Material;
+pub(crate) use self::material::{Material, read_roots};
 pub(crate) use self::proven::Watched;
 use self::proven::{CertificateId, Proven};
 pub use self::renewal::{Renewal, Validity};

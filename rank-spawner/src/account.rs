@@ -46,6 +46,12 @@ pub enum AccountError {
         /// The user.
         uid: u32,
     },
+    /// The database knows nobody of this name.
+    #[error("user {name:?} is not known on this node")]
+    NoSuchName {
+        /// The name.
+        name: String,
+    },
     /// The database cannot be asked.
     #[error("cannot look up user {uid}: {}", errno.desc())]
     System {
@@ -63,8 +69,16 @@ impl Account {
     /// Fails for a user that is not known on this node.
     pub fn of(uid: u32) -> Result<Self, AccountError> {
         let user = User::from_uid(Uid::from_raw(uid)).map_err(|errno| AccountError::System { uid, errno })?;
-        let user = user.ok_or(AccountError::Unknown { uid })?;
-        Ok(Self { uid, gid: user.gid.as_raw(), name: user.name, home: user.dir, shell: user.shell })
+        user.map(Self::from).ok_or(AccountError::Unknown { uid })
+    }
+
+    /// Looks up a user by name, as [`Account::of`] does by number.
+    ///
+    /// # Errors
+    /// Fails for a name that is not known on this node.
+    pub fn named(name: &str) -> Result<Self, AccountError> {
+        let unknown = || AccountError::NoSuchName { name: name.to_owned() };
+        User::from_name(name).ok().flatten().map(Self::from).ok_or_else(unknown)
     }
 
     /// Loads the C library's modules for users and groups ahead of time, which takes longer than a look-up: processes that are
@@ -85,6 +99,12 @@ impl Account {
     pub fn variables(&self) -> [(&'static str, std::ffi::OsString); 4] {
         let (name, home, shell) = (&self.name, &self.home, &self.shell);
         [("HOME", home.into()), ("USER", name.into()), ("LOGNAME", name.into()), ("SHELL", shell.into())]
+    }
+}
+
+impl From<User> for Account {
+    fn from(User { uid, gid, name, dir, shell, .. }: User) -> Self {
+        Self { uid: uid.as_raw(), gid: gid.as_raw(), name, home: dir, shell }
     }
 }
 
@@ -280,6 +300,9 @@ mod tests {
         assert_eq!(variables[1], ("USER", "root".into()));
         let error = Account::of(4_000_000_001).unwrap_err();
         assert_eq!(error.to_string(), "user 4000000001 is not known on this node");
+        assert_eq!(Account::named("root").unwrap(), root);
+        let error = Account::named("no such name").unwrap_err().to_string();
+        assert_eq!(error, "user \"no such name\" is not known on this node");
     }
 
     #[test]

@@ -29,7 +29,7 @@ pub struct Passed {
 }
 
 /// Most bytes that can come with a descriptor.
-pub const PASSED_BYTES_MAX: usize = 256;
+pub const PASSED_BYTES_MAX: usize = 512;
 
 impl DescriptorSocket {
     /// The two ends.
@@ -160,6 +160,9 @@ mod tests {
         drop(child);
         let gone = daemon.send(b"x", daemon.as_fd()).unwrap_err().kind();
         assert!(matches!(gone, io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe), "{gone}");
-        assert_eq!(daemon.send(&[0; 257], daemon.as_fd()).unwrap_err().kind(), io::ErrorKind::InvalidInput);
+        assert_eq!(
+            daemon.send(&[0; PASSED_BYTES_MAX + 1], daemon.as_fd()).unwrap_err().kind(),
+            io::ErrorKind::InvalidInput
+        );
     }
 }

@@ -5,11 +5,14 @@
 //! nothing better to do, and not while the one before is being made use of: its start would be slowed down by that.
 //!
 //! ```text
-//!           ask                  fork              main(door)
+//!         order                  fork              main(door)
 //! daemon ───────> fork server ────────> spare ─────────────────> at work ──> ended
-//!        <───────             (in idle time)                                  │
+//!        <───────  its gate   (in idle time)                                  │
 //!   Started(door)     Ended(pid, exit), what it left behind is killed <───────┘
 //! ```
+//!
+//! Which orders are carried out is for the [`Gate`] to say. The order, with what the gate says of it, is the first that comes through a
+//! child's door; no daemon can send anything before that. So a daemon may give up its privileges and leave them to its fork server.
 //!
 //! Where it can, the server puts each child into a control group of its own, and a child counts as ended when nothing in its group runs.
 //! Also it is a subreaper: a process below it and below none of its children was left behind by one. Its children are
@@ -25,6 +28,7 @@
 mod children;
 #[cfg(feature = "fuzzing")]
 pub(crate) mod fuzzing;
+mod gate;
 mod label;
 mod message;
 mod rendezvous;
@@ -45,6 +49,7 @@ use nix::sys::signal::Signal;
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, socketpair};
 use nix::unistd::{ForkResult, Pid, fork, getpid};
 
+pub use self::gate::Gate;
 pub use self::label::Label;
 use self::message::{Handover, Message, VERSION};
 pub use self::rendezvous::RendezvousError;
@@ -60,7 +65,7 @@ use crate::syscalls::pidfd_send_signal;
 const TAKE_UP_WITHIN: Duration = Duration::from_secs(5);
 
 /// Main function of a child, which gets its door, and its control group where there is one; the process ends when it returns.
-type ChildMain = fn(DescriptorSocket, Option<OwnCgroup>);
+pub type ChildMain = Box<dyn Fn(DescriptorSocket, Option<OwnCgroup>)>;
 
 /// The daemon's hold on a fork server. Dropping it, like any end of the daemon, lets the server end, and its children but for those that
 /// are kept.
@@ -163,7 +168,7 @@ impl ForkedProcess {
     /// Kills it, if it has not ended.
     ///
     /// # Errors
-    /// `ESRCH` if it has ended; `EPERM` never for a daemon that is root or its user.
+    /// `ESRCH` if it has ended; `EPERM` for a daemon that is neither root nor its user, and has [`ForkServer::kill`] for that.
     pub fn kill(&self) -> nix::Result<()> {
         pidfd_send_signal(self.pidfd.as_fd(), Signal::SIGKILL)
     }
@@ -184,6 +189,10 @@ pub enum ForkEvent {
     Started(ForkedProcess),
     /// The answer to [`ForkServer::request`] where the system has no process or descriptor left.
     NotStarted(Errno),
+    /// The answer to [`ForkServer::request`] where the gate refuses the order, in these words.
+    Refused(Label),
+    /// The answer to [`ForkServer::tell`]; `None` where there is no memory or descriptor for it.
+    Told(Option<Label>),
     /// A process ended that was started earlier: with code 0 if it left nothing behind, with 2 if it left processes. With control
     /// groups nothing of it runs any more; without them, what it left is killed now.
     Ended {
@@ -196,13 +205,13 @@ pub enum ForkEvent {
 
 impl ForkServer {
     /// Forks the server. It is a session of its own, ignores signals, holds no descriptor but standard error and its sockets,
-    /// and is called `lattice-forks`. Its children run `main` with default signal actions, each in a session of its own. Without
-    /// `survival` no child outlives this daemon.
+    /// and is called `lattice-forks`. Its children run `main` with default signal actions, each in a session of its own, for orders that
+    /// `gate` admits. Without `survival` no child outlives this daemon.
     ///
     /// # Errors
     /// Refuses to fork a process that has more than one thread; fails when the system has no process or descriptor left, and if the
     /// directory of `survival` is not the user's own.
-    pub fn fork(main: ChildMain, survival: Option<&Survival>) -> Result<Self, ForkServerError> {
+    pub fn fork(main: ChildMain, gate: Box<dyn Gate>, survival: Option<&Survival>) -> Result<Self, ForkServerError> {
         let threads = fs::read_dir("/proc/self/task")?.count();
         if threads != 1 {
             return Err(ForkServerError::Threads { threads });
@@ -217,7 +226,7 @@ impl ForkServer {
         // SAFETY: this process has one thread, as was just seen, so no lock is held by a thread that the child lacks.
         match unsafe { fork() }.map_err(io::Error::from)? {
             ForkResult::Child => {
-                let served = catch_unwind(AssertUnwindSafe(|| serve(theirs, main, lease, cgroups.as_deref())));
+                let served = catch_unwind(AssertUnwindSafe(|| serve(theirs, (main, gate), lease, cgroups.as_deref())));
                 if let Some(rendezvous) = &rendezvous {
                     // The next daemon removes what cannot be removed here.
                     let _ = fs::remove_file(rendezvous.socket_of(getpid()));
@@ -281,12 +290,29 @@ impl ForkServer {
         Message::send(self.control.as_fd(), [Message::END, 0, 0], &[])
     }
 
-    /// Asks for a process; the answer is the next [`ForkEvent::Started`] or [`ForkEvent::NotStarted`], in the order of the questions.
+    /// Asks for a process that carries out `order`; the answer is the next [`ForkEvent::Started`], [`ForkEvent::NotStarted`] or
+    /// [`ForkEvent::Refused`], in the order of the questions.
     ///
     /// # Errors
     /// `EPIPE` if the server is gone, `EAGAIN` if too many questions wait.
-    pub fn request(&self) -> nix::Result<()> {
-        Message::send(self.control.as_fd(), [Message::START, 0, 0], &[])
+    pub fn request(&self, order: &Label) -> nix::Result<()> {
+        Message::send(self.control.as_fd(), [Message::START, 0, 0], &[order.as_fd()])
+    }
+
+    /// Says a word to the gate; its answer is the next [`ForkEvent::Told`].
+    ///
+    /// # Errors
+    /// `EPIPE` if the server is gone, `EAGAIN` if too many words wait.
+    pub fn tell(&self, word: &Label) -> nix::Result<()> {
+        Message::send(self.control.as_fd(), [Message::TELL, 0, 0], &[word.as_fd()])
+    }
+
+    /// Has the server kill a child, if it runs. Fork servers of versions that know no gate do not.
+    ///
+    /// # Errors
+    /// `EPIPE` if the server is gone, `EAGAIN` if it is behind with reading.
+    pub fn kill(&self, pid: Pid) -> nix::Result<()> {
+        Message::send(self.control.as_fd(), [Message::KILL, pid.as_raw(), 0], &[])
     }
 
     /// Next message of the server; `None` while there is none. Non-blocking.
@@ -348,13 +374,18 @@ fn control_pair() -> nix::Result<(OwnedFd, OwnedFd)> {
 
 #[cfg(test)]
 mod tests {
+    use super::gate::Closed;
     use super::*;
 
     #[test]
     fn a_process_with_threads_gets_no_fork_server() {
         // The test runs on one thread and the harness waits on another.
         std::thread::scope(|scope| {
-            let error = scope.spawn(|| ForkServer::fork(|_, _| {}, None)).join().unwrap().unwrap_err();
+            let error = scope
+                .spawn(|| ForkServer::fork(Box::new(|_, _| {}), Box::new(Closed), None))
+                .join()
+                .unwrap()
+                .unwrap_err();
             assert!(matches!(error, ForkServerError::Threads { threads } if threads > 1), "{error}");
         });
     }

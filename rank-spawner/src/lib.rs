@@ -63,8 +63,8 @@ pub use environment::{Environment, EnvironmentError, RankEnvironment};
 pub use exec_string::{MAX_STRING, StringError};
 pub use exit::RankExit;
 pub use fork_server::{
-    ForkEvent, ForkServer, ForkServerError, ForkedProcess, KeptProcess, KeptState, Label, RendezvousError, Survival,
-    TakeUpError, TakenUp,
+    ChildMain, ForkEvent, ForkServer, ForkServerError, ForkedProcess, Gate, KeptProcess, KeptState, Label,
+    RendezvousError, Survival, TakeUpError, TakenUp,
 };
 pub use handlers::signal_handlers;
 pub use keeper::{Keeper, KeeperError};

@@ -17,15 +17,15 @@ use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::{Pid, Uid};
 use rank_spawner::{
-    Account, DescriptorSocket, ForkEvent, ForkServer, ForkedProcess, Limit, LimitedResource, OwnCgroup, Passed,
+    Account, DescriptorSocket, ForkEvent, ForkServer, ForkedProcess, Label, Limit, LimitedResource, OwnCgroup, Passed,
     Privileges, RankExit, become_user,
 };
-use world::{Tests, eventually, next, pids, runs, started};
+use world::{Counting, Tests, ask, eventually, next, ordered, pids, runs, started};
 
 fn main() {
     let tests = Tests::from_args();
     let is_daemon = std::env::args().nth(1).as_deref() == Some("daemon");
-    let server = (!tests.lists()).then(|| ForkServer::fork(child, None).unwrap());
+    let server = (!tests.lists()).then(|| ForkServer::fork(Box::new(child), Box::<Counting>::default(), None).unwrap());
     if let (true, Some(server)) = (is_daemon, &server) {
         return daemon(server);
     }
@@ -34,6 +34,8 @@ fn main() {
     }
     let check = |name: &str, test: fn(&ForkServer)| tests.check(name, || test(server.as_ref().unwrap()));
     check("a_child_has_nothing_of_the_daemons", a_child_has_nothing_of_the_daemons);
+    check("orders_pass_the_gate_or_start_nothing", orders_pass_the_gate_or_start_nothing);
+    check("a_daemon_has_its_children_killed_and_nobody_elses", a_daemon_has_its_children_killed_and_nobody_elses);
     check("a_child_is_ready_before_it_is_asked_for", a_child_is_ready_before_it_is_asked_for);
     check("what_a_killed_child_left_behind_is_killed", what_a_killed_child_left_behind_is_killed);
     check("nothing_outruns_the_end_of_a_control_group", nothing_outruns_the_end_of_a_control_group);
@@ -65,12 +67,14 @@ const CHAIN: &str = r#"use POSIX; $| = 1; print "begun\n"; $end = time + 120;
 /// What a child does: one line says what, on a stream that comes through its door.
 fn child(door: DescriptorSocket, _: Option<OwnCgroup>) {
     // The fork server's spare children are never told anything.
+    let Some((gate, asked)) = ordered(&door) else { return };
     let Some(Passed { descriptor, .. }) = door.receive_blocking().unwrap() else { return };
     let mut socket = UnixStream::from(descriptor);
     let mut order = String::new();
     BufReader::new(socket.try_clone().unwrap()).read_line(&mut order).unwrap();
     let words: Vec<&str> = order.split_whitespace().collect();
     match words[..] {
+        ["ordered"] => write!(socket, "{gate:?} {}", String::from_utf8(asked).unwrap()).unwrap(),
         ["files"] => {
             let name = fs::read_to_string("/proc/self/comm").unwrap();
             let files = fs::read_dir("/proc/self/fd").unwrap().count() - 1;
@@ -162,6 +166,46 @@ fn a_child_has_nothing_of_the_daemons(server: &ForkServer) {
     assert_eq!(field(status, "Threads"), "1");
 }
 
+fn orders_pass_the_gate_or_start_nothing(server: &ForkServer) {
+    let told = |word: &[u8]| {
+        server.tell(&Label::new(word).unwrap()).unwrap();
+        let ForkEvent::Told(Some(answer)) = next(server) else { panic!("no answer") };
+        answer.read().unwrap()[0]
+    };
+    let before = told(b"a word");
+    let process = started(server);
+    let mut said = String::new();
+    tell(&process, "ordered").read_to_string(&mut said).unwrap();
+    assert_eq!(said, format!("[{}] work", before + 1), "the child has what the gate has said, and its order");
+    assert_eq!(ended(server, process.pid), RankExit::Code(0));
+    let refused = |order: &Label| {
+        server.request(order).unwrap();
+        let ForkEvent::Refused(why) = next(server) else { panic!("not refused") };
+        String::from_utf8(why.read().unwrap()).unwrap()
+    };
+    assert_eq!(refused(&Label::new(b"no").unwrap()), "that is no order");
+    // What could still be changed is not read, nor what would have the server wait.
+    let open = tempfile::tempfile().unwrap();
+    assert!(refused(&Label::from(OwnedFd::from(open))).starts_with("the order for a session cannot be read: "));
+    let (reader, _writer) = UnixStream::pair().unwrap();
+    assert!(refused(&Label::from(OwnedFd::from(reader))).starts_with("the order for a session cannot be read: "));
+    assert_eq!(told(b"another"), before + 2, "the gate heard of none of them");
+}
+
+/// A daemon without privileges could not signal them.
+fn a_daemon_has_its_children_killed_and_nobody_elses(server: &ForkServer) {
+    let mut stranger = Command::new("sleep").arg("1000").spawn().unwrap();
+    let process = started(server);
+    for pid in [stranger.id() as i32, 1, 0, -1] {
+        server.kill(Pid::from_raw(pid)).unwrap();
+    }
+    server.kill(process.pid).unwrap();
+    assert_eq!(ended(server, process.pid), RankExit::Signal { signal: 9, core_dumped: false });
+    assert!(stranger.try_wait().unwrap().is_none());
+    stranger.kill().unwrap();
+    stranger.wait().unwrap();
+}
+
 /// Name, number of descriptors and working directory of a child: two of the descriptors are its control group's.
 fn files_of_a_child(server: &ForkServer) -> &'static str {
     if server.ungrouped().is_none() { "lattice-forks 7 /" } else { "lattice-forks 5 /" }
@@ -248,7 +292,7 @@ fn another_childs_processes_are_not_touched(server: &ForkServer) {
 }
 
 fn many_are_asked_for_at_once(server: &ForkServer) {
-    (0..20).for_each(|_| server.request().unwrap());
+    (0..20).for_each(|_| ask(server));
     let mut at_work: Vec<_> = Vec::new();
     for _ in 0..20 {
         match next(server) {
@@ -270,7 +314,7 @@ fn a_child_that_cannot_be_watched_is_no_child(server: &ForkServer) {
     // When the spare is handed out its socket is closed: then two descriptors are left, and the next child needs three.
     set_limit_of_files(forks, &first_beyond_one_free(forks).to_string());
     let process = started(server);
-    server.request().unwrap();
+    ask(server);
     assert!(matches!(next(server), ForkEvent::NotStarted(Errno::EMFILE)));
     // Now and then it tries again.
     eventually("none is left of those that failed", || unreaped_children_of(forks) == [process.pid]);
@@ -303,12 +347,13 @@ fn set_limit_of_files(pid: Pid, soft: &str) {
 
 /// A daemon that can take in none, or one, of the two descriptors of a child that it asked for.
 fn a_daemon_without_descriptors_is_told_so_and_goes_on(server: &ForkServer) {
+    let order = Label::new(b"work").unwrap();
     for free in 0..2 {
         let open = open_descriptors();
         let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
         let limit = (0..).filter(|number| !open.contains(number)).nth(free).unwrap();
         setrlimit(Resource::RLIMIT_NOFILE, limit, hard).unwrap();
-        server.request().unwrap();
+        server.request(&order).unwrap();
         let refused = next(server);
         setrlimit(Resource::RLIMIT_NOFILE, soft, hard).unwrap();
         assert!(matches!(refused, ForkEvent::NotStarted(Errno::EMFILE)), "{free} free: {refused:?}");

@@ -92,7 +92,7 @@ proptest! {
     }
 
     #[test]
-    fn ranks_share_a_core_only_when_all_cores_are_taken(machine in machines(), ranks in 0..20_u32) {
+    fn ranks_share_a_core_only_when_all_cores_are_taken(machine in machines(), ranks in 1..20_u32) {
         let usable = machine.usable_cores();
         let cores = usable.cores().len();
         let planned = plan(&usable, &CpuBind::to(Object::Core), ranks);

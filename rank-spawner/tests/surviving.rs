@@ -19,7 +19,7 @@ use rank_spawner::{
     DescriptorSocket, ForkEvent, ForkServer, ForkedProcess, KeptProcess, KeptState, Label, OwnCgroup, Passed, RankExit,
     Survival, TakenUp,
 };
-use world::{Tests, eventually, next, pids, runs, started};
+use world::{Counting, Tests, ask, eventually, next, ordered, pids, runs, started};
 
 /// Longer than any test takes.
 const LONG: &str = "1000";
@@ -41,6 +41,7 @@ fn main() {
 
 /// Answers with a line over each stream that comes through its door, until that is closed; `exit` ends it with leftovers.
 fn child(door: DescriptorSocket, _: Option<OwnCgroup>) {
+    let _ = ordered(&door);
     while let Some(Passed { bytes, descriptor }) = door.receive_blocking().unwrap() {
         if bytes == b"exit" {
             Command::new("sh").args(["-c", "sleep 1000 > /dev/null 2>&1 &"]).stdin(Stdio::null()).status().unwrap();
@@ -53,7 +54,7 @@ fn child(door: DescriptorSocket, _: Option<OwnCgroup>) {
 /// Starts three children that are kept, of which one ends when it is told to, and one that is not, and waits to be killed.
 fn daemon(directory: &Path, lease: u64) {
     let survival = Survival { directory: directory.to_owned(), lease: Duration::from_secs(lease) };
-    let server = ForkServer::fork(child, Some(&survival)).unwrap();
+    let server = ForkServer::fork(Box::new(child), Box::<Counting>::default(), Some(&survival)).unwrap();
     let children: Vec<ForkedProcess> = (0..4).map(|_| started(&server)).collect();
     for (number, child) in children[..3].iter().enumerate() {
         server.keep(child, &Label::new(format!("child {number}").as_bytes()).unwrap()).unwrap();
@@ -244,7 +245,7 @@ fn a_server_that_was_taken_up_makes_no_children() {
     let mut before = Before::new(LONG);
     before.kill();
     let taken_up = before.take_up().unwrap();
-    taken_up.server.request().unwrap();
+    ask(&taken_up.server);
     let answer =
         std::iter::repeat_with(|| next(&taken_up.server)).find(|news| !matches!(news, ForkEvent::Ended { .. }));
     assert!(matches!(answer, Some(ForkEvent::NotStarted(Errno::ESHUTDOWN))), "{answer:?}");

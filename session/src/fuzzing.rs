@@ -1,7 +1,7 @@
 //! Entry points of the fuzz targets in `fuzz/`, as plain functions: they take any bytes, and panic when a promise is broken.
 //!
 //! [`agent_request`] is what an agent reads before it starts a process, [`launch_spec`] what a session reads before it starts a rank,
-//! [`session_frame`] what agent and session tell each other while ranks run.
+//! [`session_frame`] what agent and session tell each other while ranks run, [`start_order`] what an agent tells its fork server.
 
 use std::collections::BTreeSet;
 
@@ -87,6 +87,18 @@ fn check_spec(spec: &[u8], node: u32) {
 
 fn decoded(spec: &[u8]) -> proto::LaunchSpec {
     proto::LaunchSpec::decode(spec).expect("it was encoded here")
+}
+
+/// A word of an agent to its fork server is an order or an answer to a challenge, or refused; and what the fork server reads of a launch is
+/// what its session will read.
+pub fn start_order(data: &[u8]) {
+    drop(wire::order::decode_last_serial(data.to_vec()));
+    let Ok(order) = wire::order::StartOrder::decode(data.to_vec()) else { return };
+    assert_eq!(wire::order::StartOrder::decode(order.encode().to_vec()).expect("it was encoded here"), order);
+    let Ok(spec) = proto::LaunchSpec::decode(order.spec.clone()) else { return };
+    let Ok(session) = wire::spec::decode(spec.clone(), order.node) else { return };
+    let head = order.head().expect("what a session takes has a head");
+    assert_eq!((head.launch_id, head.uid, head.nodes), (session.launch_id, spec.uid, session.hosts));
 }
 
 /// Every frame between agent and session, and every message between sessions, is understood or refused.

@@ -1,15 +1,16 @@
 //! A session in a process of its own, under its user: its agent reaches it through one door, and so do other nodes' sessions.
 //!
 //! ```text
-//!            Order, StartSession, commands, answers, questions
+//!              StartSession, commands, answers, questions
 //! agent  ──────────────────────────────────────────────────────>  session process ──> ranks
 //!        <──────────────────────────────────────────────────────
 //!            events (output as far as it has credit), calls, replies, report
 //! ```
 //!
-//! The process begins as the agent's user and waits at its [`door`] for the agent's connection. There it reads one frame, the
-//! [`Order`]; it becomes the user that the order names before it looks at anything that a user wrote. When the connection ends, the
-//! session goes on, waits for another agent at the door, and ends the launch here when none has come in time, or the door is closed.
+//! The process begins as the fork server's user and waits at its [`door`] for its order, which the fork server has looked at, and for the
+//! agent's connection. It becomes the user that the fork server names before it looks at anything that a user wrote, or an agent. When the
+//! connection ends, the session goes on, waits for another agent at the door, and ends the launch here when none has come in time, or the
+//! door is closed.
 
 mod agent_calls;
 mod confirmations;
@@ -43,16 +44,17 @@ use nix::unistd::Uid;
 use pmi_core::ids::{JobId, Rank};
 use pmi_core::quiet;
 use rank_spawner::{
-    Account, AccountError, BecomeError, DescriptorSocket, LaunchTag, Limit, OwnCgroup, Privileges, become_user,
+    Account, AccountError, BecomeError, ChildMain, DescriptorSocket, LaunchTag, Limit, OwnCgroup, Privileges,
+    become_user,
 };
-use serde::{Deserialize, Serialize};
 use tokio::runtime::Builder;
 use tokio::sync::{mpsc, oneshot, watch};
 
 use self::agent_calls::AgentCalls;
 use self::confirmations::Confirmations;
 use self::credit::OutputCredit;
-use self::door::Visited;
+pub use self::door::Admitted;
+use self::door::{Ordered, Visited};
 use self::failure_policy::{FailurePolicy, Stage, Told};
 use self::failures::Failures;
 use self::frames::{ToAgent, read_frame};
@@ -65,6 +67,7 @@ use crate::event::{Event, Report};
 use crate::session_io::{HostProcess, Nodes, SessionIo};
 use crate::settings::StdinTarget;
 use crate::transcript;
+use crate::wire::order::StartOrder;
 use crate::wire::start::SessionStart;
 use crate::wire::{self, WireError};
 
@@ -83,17 +86,13 @@ const ARRIVING: usize = 64;
 /// Number of PMI messages of a traced launch that may wait; beyond it they are left out.
 const TRACES: usize = 4096;
 
-/// Identity that the process takes on: the first frame, in JSON, before anything of the user's is read.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Order {
-    /// The user.
-    pub uid: u32,
+/// Terms of all sessions of a node, set before its fork server was made.
+#[derive(Clone, Debug)]
+pub struct Terms {
     /// True if the user's programs may gain privileges by setuid bits.
     pub setuid_programs: bool,
     /// Limits to set while that is still allowed.
     pub limits: Vec<Limit>,
-    /// The name of this node.
-    pub host: String,
     /// Time that the session lives without an agent.
     pub agent_lease: Duration,
 }
@@ -111,46 +110,45 @@ enum Refusal {
     System(#[from] io::Error),
 }
 
-/// The whole life of a session process. For [`rank_spawner::ForkServer::fork`].
-pub fn main(door: DescriptorSocket, cgroup: Option<OwnCgroup>) {
+/// The whole life of session processes. For [`rank_spawner::ForkServer::fork`].
+pub fn main(terms: Terms) -> ChildMain {
     // The agent is gone, or sent what no agent sends: there is nobody to tell.
-    let _ = live(door, cgroup);
+    Box::new(move |door, cgroup| drop(live(&terms, door, cgroup)))
 }
 
-fn live(door: DescriptorSocket, cgroup: Option<OwnCgroup>) -> io::Result<()> {
+fn live(terms: &Terms, door: DescriptorSocket, cgroup: Option<OwnCgroup>) -> io::Result<()> {
     prctl::set_name(NAME)?;
     // What can be had before it is known for whom, while nobody waits.
     let runtime = Builder::new_current_thread().enable_all().build()?;
     let _ = Account::of(Uid::effective().as_raw());
-    // A spare process may never be needed.
+    let Some(ordered) = door::order(&door)? else { return Ok(()) };
     let Some(mut socket) = door::first_agent(&door)? else { return Ok(()) };
-    let Some(order) = read_frame(&mut socket)? else { return Ok(()) };
-    let order: Order = serde_json::from_slice(&order)?;
-    match begin(&order, &mut socket) {
+    match begin(terms, &ordered, &mut socket) {
         Ok(Some(start)) => {
-            let result = runtime.block_on(start.serve(socket, door, cgroup, order.agent_lease));
+            let result = runtime.block_on(start.serve(socket, door, cgroup, terms.agent_lease));
             // A thread that is stuck in a system call is left behind.
             runtime.shutdown_background();
             result
         }
         Ok(None) => Ok(()),
-        Err(refusal) => tell_refusal(&mut socket, &order.host, &refusal),
+        Err(refusal) => tell_refusal(&mut socket, &ordered.admitted.host, &refusal),
     }
 }
 
 /// Becomes the user, then reads the launch; `None` if the agent has gone meanwhile.
-fn begin(order: &Order, socket: &mut UnixStream) -> Result<Option<Start>, Refusal> {
-    let privileges = Privileges { setuid_programs: order.setuid_programs, limits: order.limits.clone() };
-    let account = Account::of(order.uid).or_else(|error| match error {
+fn begin(terms: &Terms, ordered: &Ordered, socket: &mut UnixStream) -> Result<Option<Start>, Refusal> {
+    let privileges = Privileges { setuid_programs: terms.setuid_programs, limits: terms.limits.clone() };
+    let account = Account::of(ordered.admitted.uid).or_else(|error| match error {
         // Somebody without an entry can still be who they are.
         AccountError::Unknown { uid } if uid == Uid::effective().as_raw() => Ok(nameless(uid)),
         error => Err(error),
     })?;
     become_user(&account, &privileges)?;
-    // The next frame has the key of the launch's links. The system may have taken the change of the user for a reason to dump again.
+    // The order has the key of the launch's links. The system may have taken the change of the user for a reason to dump again.
     keep_out_of_core_dumps()?;
     let Some(start) = read_frame(socket)? else { return Ok(None) };
-    Ok(Some(Start::new(wire::start::decode(start)?, &account)))
+    let order = StartOrder::decode(ordered.order.read()?)?;
+    Ok(Some(Start::new(wire::start::decode(order, start)?, &account)))
 }
 
 fn nameless(uid: u32) -> Account {
@@ -174,7 +172,7 @@ fn tell_refusal(socket: &mut UnixStream, host: &str, refusal: &Refusal) -> io::R
 struct Start(SessionStart);
 
 impl Start {
-    /// Adds the variables of the user's account that the launch does not set, then those that the agent adds, which win.
+    /// Adds the variables of the user's account that the launch does not set.
     fn new(mut start: SessionStart, account: &Account) -> Self {
         let environment = &mut start.spec.settings.environment;
         for (name, value) in account.variables() {
@@ -182,7 +180,6 @@ impl Start {
                 environment.push((name.into(), value));
             }
         }
-        environment.append(&mut start.environment);
         Self(start)
     }
 

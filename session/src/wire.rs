@@ -15,6 +15,7 @@ pub mod fence;
 pub mod foreign;
 pub mod job;
 pub mod meeting;
+pub mod order;
 pub mod placed;
 pub mod rendezvous;
 pub mod request;

@@ -150,7 +150,21 @@ fn from_session() -> Vec<proto::FromSession> {
     calls.into_iter().chain(events).chain([resumed]).map(|what| proto::FromSession { what: Some(what) }).collect()
 }
 
-fn targets() -> [Target; 3] {
+/// Words of an agent to its fork server: an order, and an answer to a challenge.
+fn start_orders() -> Vec<Vec<u8>> {
+    let signature = proto::SerialSignature { signature: "signature".into(), signer: vec!["certificate".into()] };
+    let order = proto::StartOrder {
+        serial: 7,
+        spec: spec().encode_to_vec().into(),
+        node_index: 1,
+        signature: signature.signature.clone(),
+        signer: signature.signer.clone(),
+    };
+    let answer = proto::SignedSerial { last_serial: 7, signature: Some(signature) };
+    vec![order.encode_to_vec(), answer.encode_to_vec()]
+}
+
+fn targets() -> [Target; 4] {
     let tagged = |tag: u8, message: Vec<u8>| [&[tag], &message[..]].concat();
     let to = to_session().into_iter().map(|message| tagged(0, message.encode_to_vec()));
     let from = from_session().into_iter().map(|message| tagged(1, message.encode_to_vec()));
@@ -162,6 +176,7 @@ fn targets() -> [Target; 3] {
         Target { name: "agent_request", run: fuzzing::agent_request, seeds: agent_requests() },
         Target { name: "launch_spec", run: fuzzing::launch_spec, seeds: vec![tagged(1, spec().encode_to_vec())] },
         Target { name: "session_frame", run: fuzzing::session_frame, seeds: to.chain(from).chain(between).collect() },
+        Target { name: "start_order", run: fuzzing::start_order, seeds: start_orders() },
     ]
 }
 

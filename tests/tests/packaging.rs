@@ -1,10 +1,12 @@
 //! What is shipped beside the programs is understood by those who read it.
 
-use std::fs;
+use std::fs::{self, Permissions};
+use std::os::unix::fs::{PermissionsExt, chown};
 use std::path::{Path, PathBuf};
 
 use lattice_tests::mpi::environment_program;
 use lattice_tests::{Command, built, lattice};
+use nix::unistd::geteuid;
 
 fn packaging() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../packaging")
@@ -30,10 +32,12 @@ fn sysusers_and_tmpfiles_understand_theirs() {
     let sysusers = Command::new("systemd-sysusers").arg(format!("--root={}", root.path().display()));
     sysusers.arg(packaging().join("sysusers.d/lattice.conf")).run().exits(0);
     let users = fs::read_to_string(root.path().join("etc/passwd")).unwrap();
-    assert!(users.contains("lattice:"), "{users}");
+    assert!(users.contains("lattice:") && users.contains("lattice-agent:"), "{users}");
     let tmpfiles = Command::new("systemd-tmpfiles").words("--create").arg(format!("--root={}", root.path().display()));
     tmpfiles.arg(packaging().join("tmpfiles.d/lattice.conf")).run().exits(0);
     assert!(root.path().join("etc/lattice/pki").is_dir());
+    let of_agent = fs::metadata(root.path().join("etc/lattice/agent")).unwrap();
+    assert_eq!(of_agent.permissions().mode() & 0o7777, 0o1770, "root alone changes the authority's certificate there");
 }
 
 #[test]
@@ -51,17 +55,37 @@ fn the_daemons_understand_the_example_configurations() {
     let pki = directory.path().join("pki");
     lattice("pki init").arg(&pki).run().exits(0);
     lattice("pki issue").arg(&pki).words("--api head --agents node0").run().exits(0);
-    let config = |name: &str, owner: &str| {
+    let config = |name: &str, place: &str, owner: &str| {
         let example = fs::read_to_string(packaging().join("config").join(name)).unwrap();
-        assert!(example.contains("/etc/lattice/pki/"), "{example}");
-        let text = example.replace("/etc/lattice/pki", pki.join(owner).to_str().unwrap());
+        assert!(example.contains(place), "{example}");
+        let text = example.replace(place, &format!("{}/", pki.join(owner).display()));
+        // A user that there is on every machine.
+        let text = text.replace("user = \"lattice-agent\"", "user = \"daemon\"").replace("#node_id", "node_id");
         let file = directory.path().join(name);
         fs::write(&file, text).unwrap();
         file
     };
-    lattice("api --check-config --config").arg(config("api.toml", "api")).run().exits(0);
-    let agent = Command::new(built::lattice().with_file_name("lattice-agent"));
-    agent.words("--check-config --config").arg(config("agent.toml", "agent-node0")).run().exits(0);
+    lattice("api --check-config --config").arg(config("api.toml", "/etc/lattice/pki/", "api")).run().exits(0);
+    let own = pki.join("agent-node0");
+    let agent = |config: &Path| {
+        let agent = Command::new(built::lattice().with_file_name("lattice-agent"));
+        agent.words("--check-config --config").arg(config).run()
+    };
+    let config = config("agent.toml", "/etc/lattice/agent/", "agent-node0");
+    if geteuid().is_root() {
+        // Who listens is to read them, and nobody else.
+        agent(&config).exits(125).says("cannot read ");
+        let all_may_pass = Permissions::from_mode(0o711);
+        for above in [directory.path(), &pki] {
+            fs::set_permissions(above, all_may_pass.clone()).unwrap();
+        }
+        fs::set_permissions(&own, Permissions::from_mode(0o1770)).unwrap();
+        chown(&own, None, Some(1)).unwrap();
+        for file in ["cert.pem", "key.pem"] {
+            chown(own.join(file), Some(1), Some(1)).unwrap();
+        }
+    }
+    agent(&config).exits(0);
 }
 
 /// What `words`, called as a program of Kubernetes' clients, makes of our files.

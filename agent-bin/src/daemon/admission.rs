@@ -6,6 +6,7 @@ use bytes::Bytes;
 use lattice_session::random;
 use lattice_session::wire::WireError;
 use lattice_session::wire::foreign::Unsaid;
+use lattice_session::wire::order::StartOrder;
 use lattice_session::wire::spec::SECRET_LEN;
 use pmi_core::ids::NodeIndex;
 use pmi_transport::fence::Member;
@@ -20,6 +21,8 @@ use super::wire::launch_request::{Assignment, Received};
 /// Launch that may start here.
 pub(super) struct Admitted {
     pub(super) assignment: Assignment,
+    /// The same, for the fork server.
+    pub(super) order: StartOrder,
     /// Request for fabric services; `None` for ranks that need none.
     pub(super) fabric: Option<Wish>,
 }
@@ -30,6 +33,9 @@ pub(super) async fn admit(node: &Node, caller: &Caller, request: &Received) -> R
     if let Caller::Agent(_) = caller {
         // A stolen agent's key starts nothing: what an agent passes on must have been signed by the API server.
         request.verify(&node.security).map_err(|error| refuse(RefusalReason::Signature, error.to_string()))?;
+    }
+    if matches!(caller, Caller::Agent(_)) || node.config.user.is_some() {
+        // The fork server, where it does not believe this agent, knows what is new when this agent does.
         let is_new = node.launches.serials.check(request.serial()).await;
         is_new.map_err(|error| refuse(RefusalReason::Signature, error.to_string()))?;
     }
@@ -43,13 +49,14 @@ pub(super) async fn admit(node: &Node, caller: &Caller, request: &Received) -> R
     }
     know_user(assignment.uid).await.map_err(|error| refuse(RefusalReason::User, error.to_string()))?;
     let fabric = wish(request, &assignment).map_err(|error| refuse(RefusalReason::Busy, error.to_string()))?;
-    Ok(Admitted { assignment, fabric })
+    let order = request.order(&assignment);
+    Ok(Admitted { assignment, order, fabric })
 }
 
 /// Decodes the launch, as a session will, and checks that it means this node.
 fn understand(node: &Node, request: &Received) -> Result<Assignment, WireError> {
     let address = node.address.to_string();
-    let uid = nix::unistd::geteuid().as_raw();
+    let uid = node.config.starter.as_raw();
     let unsaid = || Unsaid { node_id: &node.config.node_id, address: &address, uid, secret: secret() };
     let assignment = request.decode(unsaid)?;
     check_members(&node.config.node_id, &assignment.members, assignment.index)?;

@@ -4,12 +4,12 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use cxi_fabric::node::NodeFabricConfig;
+use cxi_fabric::node::{NodeBackend, NodeFabricConfig};
 use lattice_session::timeouts;
 use nix::unistd::Uid;
 use pmi_transport::address::{Address, AddressError};
 use pmi_transport::identity::{Caller, IdentityError, Security, TlsFiles, is_node_name};
-use rank_spawner::{Limit, LimitParseError};
+use rank_spawner::{Account, AccountError, Limit, LimitParseError};
 use serde::Deserialize;
 
 use super::{DaemonError, node_info};
@@ -38,6 +38,10 @@ pub struct Config {
     pub api: Address,
     /// Files of its identity; `None` for none, among loopback addresses.
     pub tls: Option<TlsFiles>,
+    /// User that the daemon becomes before it listens; `None` for one that stays who it is.
+    pub user: Option<Account>,
+    /// User whose processes make sessions: root, for all users, or the only one who can be served.
+    pub starter: Uid,
     /// Launches of root are run as well.
     pub allow_root: bool,
     /// Users below this number start nothing, root and the agent's own user apart.
@@ -82,6 +86,8 @@ pub struct Overrides {
     pub api: Option<String>,
     /// No certificates are used.
     pub insecure: bool,
+    /// Name of [`Config::user`].
+    pub user: Option<String>,
     /// See [`Config::allow_root`].
     pub allow_root: bool,
     /// See [`Config::metrics`].
@@ -139,6 +145,21 @@ pub enum ConfigError {
         /// Caller that the certificate names.
         named: Caller,
     },
+    /// The daemon's user cannot be used.
+    #[error("user: {0}")]
+    User(#[from] AccountError),
+    /// To become root is to stay root.
+    #[error("user is {name:?}, which is root; name another one, or leave it out")]
+    RootAsUser {
+        /// The setting.
+        name: String,
+    },
+    /// A fork server that believes signatures alone needs some.
+    #[error("user is set, and insecure as well; a daemon that gives up root needs certificates")]
+    UserWithoutCertificates,
+    /// CXI services are root's.
+    #[error("user is set, and fabric.backend as well; CXI services are made by a daemon that is root")]
+    UserWithFabric,
     /// `[tls]` and `insecure` do not go together.
     #[error(transparent)]
     IdentitySettings(#[from] IdentitySettingsError),
@@ -154,6 +175,7 @@ struct File {
     api: Option<String>,
     tls: TlsSettings,
     insecure: bool,
+    user: Option<String>,
     allow_root: bool,
     min_uid: Option<u32>,
     setuid_programs: bool,
@@ -215,10 +237,14 @@ impl Config {
             Identity::Tls(files) => Some(files),
             Identity::Insecure => None,
         };
+        let starter = Uid::effective();
+        let user = over.user.or(file.user).filter(|_| starter.is_root());
+        let user = user.map(|name| daemon_user(name, tls.is_some())).transpose()?;
         let node_id = match (over.node_id.or(file.node_id), &tls) {
             (Some(name), _) => name,
-            (None, Some(tls)) => node_name(tls)?,
-            (None, None) => node_info::host_name(),
+            // Root does not rely on a certificate that the daemon's user can replace.
+            (None, Some(tls)) if user.is_none() => node_name(tls)?,
+            (None, _) => node_info::host_name(),
         };
         if !is_node_name(&node_id) {
             return Err(ConfigError::NodeName { name: node_id });
@@ -234,6 +260,9 @@ impl Config {
         };
         let runtime_dir = over.runtime_dir.or(file.runtime_dir).unwrap_or_else(default_runtime_dir).join(&node_id);
         let advertise = over.advertise.or(file.advertise);
+        if user.is_some() && file.fabric.backend != NodeBackend::None {
+            return Err(ConfigError::UserWithFabric);
+        }
         Ok(Self {
             version: env!("CARGO_PKG_VERSION"),
             node_id,
@@ -241,6 +270,8 @@ impl Config {
             advertise: advertise.map(|text| address("advertise", &text)).transpose()?,
             api: address("api", &api)?,
             tls,
+            user,
+            starter,
             allow_root: over.allow_root || file.allow_root,
             min_uid: file.min_uid.unwrap_or(MIN_UID),
             setuid_programs: file.setuid_programs,
@@ -283,8 +314,8 @@ impl Config {
     }
 
     /// Reason in words why the user may not start processes here; `None` for one who may.
-    pub(super) fn refuse_user(&self, uid: u32) -> Option<String> {
-        let me = Uid::effective();
+    pub(crate) fn refuse_user(&self, uid: u32) -> Option<String> {
+        let me = self.starter;
         let serves_itself_alone = match (&self.tls, me.is_root()) {
             // Whoever connects would be whoever it likes.
             (None, true) => Some("has no certificates, so that nobody proves who he is"),
@@ -301,6 +332,16 @@ impl Config {
         (uid < self.min_uid && uid != me.as_raw()).then(|| {
             format!("this node starts processes of users from {} on (min_uid), not of user {uid}", self.min_uid)
         })
+    }
+}
+
+/// User that root's daemon becomes.
+fn daemon_user(name: String, has_certificates: bool) -> Result<Account, ConfigError> {
+    let account = Account::named(&name)?;
+    match account.uid {
+        0 => Err(ConfigError::RootAsUser { name }),
+        _ if !has_certificates => Err(ConfigError::UserWithoutCertificates),
+        _ => Ok(account),
     }
 }
 
@@ -402,6 +443,29 @@ mod tests {
         assert_eq!(config.node_id, "node7");
         let error = load(&issue(&Caller::Api, "api"), Overrides::default()).unwrap_err().to_string();
         assert!(error.contains("a node agent needs one for lattice:///agent/NODE"), "{error}");
+    }
+
+    #[test]
+    fn the_daemon_of_root_alone_becomes_another_user() {
+        let tls = "api = 'a:1'\nnode_id = 'n'\n[tls]\nca='/a'\ncert='/b'\nkey='/c'";
+        let loaded = |user: &str| load(&format!("user = '{user}'\n{tls}"), Overrides::default());
+        if !Uid::effective().is_root() {
+            assert_eq!(loaded("nobody").unwrap().user, None);
+            return;
+        }
+        assert_eq!(loaded("nobody").unwrap().user, Some(Account::named("nobody").unwrap()));
+        assert_eq!(load(tls, Overrides::default()).unwrap().user, None);
+        // The certificate of a daemon that is another user is not asked for the node's name.
+        let nameless = load(&format!("user = 'nobody'\n{}", tls.replace("node_id = 'n'", "")), Overrides::default());
+        assert_eq!(nameless.unwrap().node_id, node_info::host_name());
+        let over = Overrides { user: Some("games".into()), ..Overrides::default() };
+        let config = load(&format!("user = 'nobody'\n{tls}"), over).unwrap();
+        assert_eq!(config.user.map(|account| account.name), Some("games".to_owned()));
+        let refusal = |user: &str| loaded(user).unwrap_err().to_string();
+        assert_eq!(refusal("no such"), "user: user \"no such\" is not known on this node");
+        assert!(refusal("root").starts_with("user is \"root\", which is root"));
+        let insecure = load("user = 'nobody'\ninsecure = true\napi = 'a:1'", Overrides::default()).unwrap_err();
+        assert!(matches!(insecure, ConfigError::UserWithoutCertificates), "{insecure}");
     }
 
     #[test]

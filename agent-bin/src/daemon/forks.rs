@@ -4,6 +4,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
+use lattice_session::wire::order::StartOrder;
 use nix::errno::Errno;
 use nix::unistd::Pid;
 use parking_lot::Mutex;
@@ -32,11 +33,27 @@ pub(super) struct Forks {
     expected: Arc<Mutex<Expected>>,
 }
 
+/// Reason why there is no new process.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum NotStarted {
+    /// The system has none, or the fork server is gone.
+    #[error("no process for a session: {}", .0.desc())]
+    System(Errno),
+    /// There is no memory for the order.
+    #[error("no memory for the order of a session: {0}")]
+    Order(#[from] std::io::Error),
+    /// The fork server refuses the order.
+    #[error("{0}")]
+    Refused(String),
+}
+
 /// Events that are expected of a fork server.
 #[derive(Default)]
 struct Expected {
     /// Open requests, in order.
-    starts: VecDeque<oneshot::Sender<Result<Started, Errno>>>,
+    starts: VecDeque<oneshot::Sender<Result<Started, NotStarted>>>,
+    /// Words that are to be answered, in order.
+    words: VecDeque<oneshot::Sender<Vec<u8>>>,
     ends: HashMap<Pid, oneshot::Sender<RankExit>>,
 }
 
@@ -57,21 +74,31 @@ impl Forks {
         (Self { server, expected }, gone)
     }
 
-    /// A new process.
-    pub(super) async fn start(&self) -> Result<Forked, Errno> {
+    /// A new process, for this order.
+    pub(super) async fn start(&self, order: &StartOrder) -> Result<Forked, NotStarted> {
+        let order = Label::new(&order.encode())?;
         let (sender, started) = oneshot::channel();
         {
             let mut expected = self.expected.lock();
-            self.server.request()?;
+            self.server.request(&order).map_err(NotStarted::System)?;
             expected.starts.push_back(sender);
         }
-        let (process, ended) = started.await.unwrap_or(Err(Errno::EPIPE))?;
+        let (process, ended) = started.await.unwrap_or(Err(NotStarted::System(Errno::EPIPE)))?;
         Ok(Forked { pid: process.pid, process: Some(Arc::new(process)), ended, server: Arc::clone(&self.server) })
     }
 
-    /// The agent's own fork server.
-    pub(super) fn own(&self) -> &ForkServer {
-        &self.server
+    /// Says a word to the fork server's gate; returns its answer, which is empty where nobody can hear or answer it.
+    pub(super) async fn tell(&self, word: &[u8]) -> Vec<u8> {
+        let Ok(word) = Label::new(word) else { return Vec::new() };
+        let (sender, told) = oneshot::channel();
+        {
+            let mut expected = self.expected.lock();
+            if self.server.tell(&word).is_err() {
+                return Vec::new();
+            }
+            expected.words.push_back(sender);
+        }
+        told.await.unwrap_or_default()
     }
 
     /// Begins to listen to the fork server of an earlier agent; returns its sessions.
@@ -129,10 +156,14 @@ impl Forked {
         self.forget();
     }
 
-    /// Kills the process, if it runs.
+    /// Kills the process, if it runs; an agent that is not root has its fork server do it.
     pub(super) fn kill(&self) {
-        // It may have ended this very moment.
-        let _ = self.process.as_ref().map(|process| process.kill());
+        let Some(process) = &self.process else { return };
+        if process.kill() == Err(Errno::EPERM)
+            && let Err(errno) = self.server.kill(self.pid)
+        {
+            tracing::warn!(pid = self.pid.as_raw(), "cannot have the fork server kill it: {}", errno.desc());
+        }
     }
 }
 
@@ -156,7 +187,16 @@ impl Expected {
                 self.ends.insert(process.pid, sender);
                 self.answer(Ok((process, ended)));
             }
-            ForkEvent::NotStarted(errno) => self.answer(Err(errno)),
+            ForkEvent::NotStarted(errno) => self.answer(Err(NotStarted::System(errno))),
+            ForkEvent::Refused(why) => {
+                let why = why.read().map_err(NotStarted::Order);
+                self.answer(why.and_then(|why| Err(NotStarted::Refused(String::from_utf8_lossy(&why).into_owned()))));
+            }
+            ForkEvent::Told(answer) => {
+                let answer = answer.and_then(|answer| answer.read().ok()).unwrap_or_default();
+                // Whoever asked may have gone.
+                drop(self.words.pop_front().map(|told| told.send(answer)));
+            }
             ForkEvent::Ended { pid, exit } => {
                 if let Some(ended) = self.ends.remove(&pid) {
                     // Nobody waits for a session that has reported.
@@ -167,7 +207,7 @@ impl Expected {
         }
     }
 
-    fn answer(&mut self, answer: Result<Started, Errno>) {
+    fn answer(&mut self, answer: Result<Started, NotStarted>) {
         if let Some(asked) = self.starts.pop_front() {
             // A process that nobody wants any more sees that its door is closed.
             let _ = asked.send(answer);
@@ -179,7 +219,7 @@ impl Expected {
 mod tests {
     use super::*;
 
-    fn refused(expected: &mut Expected) -> oneshot::Receiver<Result<Started, Errno>> {
+    fn refused(expected: &mut Expected) -> oneshot::Receiver<Result<Started, NotStarted>> {
         let (sender, started) = oneshot::channel();
         expected.starts.push_back(sender);
         started
@@ -188,11 +228,15 @@ mod tests {
     #[tokio::test]
     async fn requests_are_answered_in_their_order() {
         let mut expected = Expected::default();
-        let (first, second) = (refused(&mut expected), refused(&mut expected));
+        let answers = [(); 3].map(|()| refused(&mut expected));
         expected.take(ForkEvent::NotStarted(Errno::EAGAIN));
+        expected.take(ForkEvent::Refused(Label::new(b"it is forged").unwrap()));
         expected.take(ForkEvent::NotStarted(Errno::EMFILE));
-        assert_eq!(first.await.unwrap().err(), Some(Errno::EAGAIN));
-        assert_eq!(second.await.unwrap().err(), Some(Errno::EMFILE));
+        let texts = ["Try again", "it is forged", "Too many open files"];
+        for (answer, expected) in answers.into_iter().zip(texts) {
+            let Ok(Err(error)) = answer.await else { panic!("started") };
+            assert!(error.to_string().ends_with(expected), "{error}");
+        }
         // An answer that nobody waits for is dropped.
         expected.take(ForkEvent::NotStarted(Errno::EMFILE));
     }

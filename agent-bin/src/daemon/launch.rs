@@ -22,7 +22,7 @@ use lattice_session::cause::{Cause, CauseKind};
 use lattice_session::deadline::until;
 use lattice_session::event::Report;
 use lattice_session::fabric::NodeFabric;
-use lattice_session::session_process::{Order, door};
+use lattice_session::session_process::door;
 use lattice_session::timeouts;
 use pmi_core::quiet::{self, ReadHalf, WriteHalf};
 use pmi_transport::session_link::Visitable;
@@ -37,27 +37,28 @@ use super::admission::Admitted;
 use super::calls::{Callee, SessionQuestions};
 use super::ending::Ending;
 use super::fabric::{Claimed, FabricError, Wish};
-use super::forks::Forked;
+use super::forks::{Forked, NotStarted};
 use super::from_session::{FromSession, LastWords};
 use super::launches::LaunchOrder;
 use super::links;
 use super::refusal::{Refusal, RefusalReason};
 use super::report::{Delivered, Delivery, Events, ReportFor};
-use super::to_session::{ToSession, first_frames};
+use super::to_session::{ToSession, first_frame};
 use super::wire::label;
 use super::wire::launch_request::Assignment;
 
 /// Starts the session of a launch that was entered into the table; it removes itself from there.
 pub(super) async fn start(
     node: &Arc<Node>,
-    Admitted { assignment, fabric }: &Admitted,
+    Admitted { assignment, order, fabric }: &Admitted,
     orders: mpsc::UnboundedReceiver<LaunchOrder>,
 ) -> Result<(), Refusal> {
     // A process that hears nothing ends by itself; services that nobody uses are given back when they are dropped.
-    let launch = match tokio::join!(reach_fabric(node, fabric.clone()), node.forks.start()) {
-        (Ok(fabric), Ok(forked)) => begin(node, assignment, fabric, forked, orders).map_err(|error| error.to_string()),
-        (Err(error), _) => Err(error.to_string()),
-        (_, Err(errno)) => Err(format!("no process for a session: {}", errno.desc())),
+    let launch = match tokio::join!(reach_fabric(node, fabric.clone()), node.forks.start(order)) {
+        (Ok(fabric), Ok(forked)) => begin(node, assignment, fabric, forked, orders).map_err(busy),
+        (_, Err(NotStarted::Refused(why))) => Err((RefusalReason::Signature, why)),
+        (Err(error), _) => Err(busy(error)),
+        (_, Err(error)) => Err(busy(error)),
     };
     match launch {
         Ok(launch) => {
@@ -65,11 +66,15 @@ pub(super) async fn start(
             tokio::spawn(launch.run());
             Ok(())
         }
-        Err(text) => {
+        Err((reason, text)) => {
             node.launches.remove(&assignment.launch_id);
-            Err(Refusal::of(node, RefusalReason::Busy, text))
+            Err(Refusal::of(node, reason, text))
         }
     }
+}
+
+fn busy(error: impl ToString) -> (RefusalReason, String) {
+    (RefusalReason::Busy, error.to_string())
 }
 
 /// Tells a new session process what to be, and the fork server to keep it for later agents.
@@ -83,7 +88,7 @@ fn begin(
     if assignment.outlives_agent() {
         forked.keep(&label::encode(assignment, claimed.as_ref().and_then(Claimed::uses)))?;
     }
-    let first = first_frames(&order(node, assignment.uid), assignment, &fabric)?;
+    let first = first_frame(&fabric);
     // Unless it is forgotten its door is not closed, and it waits for ever.
     let connection = connect(&forked).inspect_err(|_| forked.forget())?;
     let session = Session { forked, connection, first: Some(first), claimed };
@@ -394,17 +399,5 @@ impl Launch {
                 }
             }
         }
-    }
-}
-
-/// User that a session process is to become, and its surroundings on this node.
-fn order(node: &Node, uid: u32) -> Order {
-    let config = &node.config;
-    Order {
-        uid,
-        setuid_programs: config.setuid_programs,
-        limits: config.limits.clone(),
-        host: config.node_id.clone(),
-        agent_lease: config.agent_lease,
     }
 }

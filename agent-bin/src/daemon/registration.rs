@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use lattice_session::timeouts;
+use lattice_session::wire::order::encode_last_serial;
 use pmi_transport::connect;
 use pmi_transport::error_chain::chain;
 use pmi_transport::identity::{IdentityError, RevocationList};
@@ -22,7 +23,7 @@ use super::launches::LaunchOrder;
 use super::lease::{Lease, Renewals};
 use super::node_info::Resources;
 use super::renewal::Granted;
-use super::{Node, inventory, node_info, relay};
+use super::{Node, inventory, node_info, relay, vouching};
 
 /// Pause between attempts to register: after the first failure, and at most.
 const PAUSE_FIRST: Duration = Duration::from_millis(50);
@@ -69,14 +70,22 @@ struct Accepted {
     lease: Option<Duration>,
     /// Time for which certificates are valid that it issues.
     certificate: Granted,
+    /// The fork server knows which launches are new.
+    is_vouched: bool,
 }
 
 async fn register(node: &Node, renewals: &Renewals) -> Result<Accepted, Status> {
     let mut client = NodeServiceClient::new(node.pulse.clone());
+    let challenge = vouching::challenge(node).await;
     let asked = Instant::now();
-    let response = in_time(timeouts::REGISTER_ANSWER, client.register_node(registration(node))).await?;
+    let request = proto::RegisterNodeRequest { challenge: challenge.clone(), ..registration(node) };
+    let response = in_time(timeouts::REGISTER_ANSWER, client.register_node(request)).await?;
+    // Launches wait for the number of the last one, and it comes after this.
+    let last = Serial(response.last_serial);
+    let answer = response.serial_signature.map(|signature| encode_last_serial(last, signature));
+    let is_vouched = vouching::bring(node, &challenge, answer).await;
     tracing::info!(node = node.config.node_id, "registered");
-    node.launches.serials.register(Serial(response.last_serial));
+    node.launches.serials.register(last);
     for id in response.unknown_launches {
         if let Some(launch) = node.launches.get(&id) {
             tracing::warn!(launch = id, "nobody knows this launch any more");
@@ -88,6 +97,7 @@ async fn register(node: &Node, renewals: &Renewals) -> Result<Accepted, Status> 
         interval: Duration::from_millis(response.heartbeat_ms).clamp(BEAT_MIN, BEAT_MAX),
         lease: (response.lease_ms > 0).then(|| Duration::from_millis(response.lease_ms)),
         certificate: (response.certificate_s > 0).then(|| Duration::from_secs(response.certificate_s)),
+        is_vouched,
     };
     renewals.send_replace(accepted.lease.map(|length| Lease::from(asked, length)));
     Ok(accepted)
@@ -105,6 +115,7 @@ fn registration(node: &Node) -> proto::RegisterNodeRequest {
         version: node.config.version.to_owned(),
         incarnation: node.incarnation,
         launches: node.launches.ids(),
+        challenge: Bytes::new(),
     }
 }
 
@@ -112,9 +123,12 @@ fn registration(node: &Node) -> proto::RegisterNodeRequest {
 async fn beat(node: &Node, accepted: Accepted, renewals: &Renewals, gone: &Notify) {
     let mut client = NodeServiceClient::new(node.pulse.clone());
     let mut refused = None;
+    let mut vouched = accepted.is_vouched.then(Instant::now);
     loop {
         sleep(accepted.interval).await;
         node.agents.forget_unused(relay::AGENT_UNUSED_MAX);
+        let is_due = vouched.is_none_or(|last| last.elapsed() >= vouching::EVERY);
+        let challenge = if is_due { vouching::challenge(node).await } else { Bytes::new() };
         let asked = Instant::now();
         let beat = proto::HeartbeatRequest {
             node_id: node.config.node_id.clone(),
@@ -122,10 +136,15 @@ async fn beat(node: &Node, accepted: Accepted, renewals: &Renewals, gone: &Notif
             launches: node.launches.ids(),
             // A list that is refused need not come again.
             revoked_digest: refused.clone().or_else(|| Some(node.security.revocations().digest().clone())),
+            challenge: challenge.clone(),
         };
         match in_time(timeouts::HEARTBEAT_ANSWER, client.heartbeat(beat)).await {
             Ok(proto::HeartbeatResponse { register: true, .. }) => return,
-            Ok(proto::HeartbeatResponse { register: false, last_serial, revoked }) => {
+            Ok(proto::HeartbeatResponse { register: false, last_serial, revoked, serial_signature }) => {
+                if is_due {
+                    let answer = serial_signature.map(|signature| encode_last_serial(Serial(last_serial), signature));
+                    vouched = vouching::bring(node, &challenge, answer).await.then_some(asked);
+                }
                 if !revoked.is_empty() {
                     refused = take_revocations(node, revoked);
                 }

@@ -1,31 +1,18 @@
 //! Replay protection: decides if a launch that another agent passes on was signed for this agent, and was not here before.
 //!
-//! ```text
-//!  signed before this agent registered, long ago, or forgotten │ remembered by id, or new
-//! ─────────────────────────────────────────────────────────────┼────────────────────────> serial numbers of signatures
-//!                                                            floor
-//! ```
 //! Whoever has the key of a member can send again what the API server signed once. An agent remembers the ids of many launches, but
-//! not of all, and none of those that the agent before it ran or that never came here: below the floor it takes none. The floor rises
-//! with what the API server says it has signed, a minute after it said so: then whatever is under way has come. That minute is
-//! measured by the agent alone.
-
-use std::time::Duration;
+//! not of all, and none of those that the agent before it ran or that never came here: below the [floor](Floor) it takes none.
 
 use lattice_session::timeouts;
-use parking_lot::Mutex;
 use pmi_transport::signature::Serial;
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout};
 
-/// Time for which a launch may be under way from the API server to the last node of a tree: more than all time limits along it.
-const UNDER_WAY: Duration = Duration::from_secs(60);
+use crate::floor::Floor;
 
-/// The floor; `None` until the agent has registered.
+/// The floor; there is none until the agent has registered.
 pub(super) struct Serials {
-    floor: watch::Sender<Option<Serial>>,
-    /// Next value of the floor, and the time at which it became known.
-    next: Mutex<Option<(Instant, Serial)>>,
+    floor: watch::Sender<Floor>,
 }
 
 /// Reason why a signed launch is not taken.
@@ -41,41 +28,31 @@ pub(super) enum NotNew {
 
 impl Default for Serials {
     fn default() -> Self {
-        Self { floor: watch::Sender::new(None), next: Mutex::new(None) }
+        Self { floor: watch::Sender::new(Floor::default()) }
     }
 }
 
 impl Serials {
-    /// The API server, which has signed launches up to `last`, knows this agent now. When it does so again, what this agent
-    /// remembers suffices; but a server whose numbers went back, as its clock did, goes on from there.
+    /// See [`Floor::register`].
     pub(super) fn register(&self, last: Serial) {
-        *self.next.lock() = None;
-        self.floor.send_modify(|floor| *floor = Some(floor.map_or(last, |floor| floor.min(last))));
+        self.floor.send_modify(|floor| floor.register(last));
     }
 
-    /// Notes that the API server has signed launches up to `last` by now.
+    /// See [`Floor::hear`].
     pub(super) fn hear(&self, last: Serial, now: Instant) {
-        let mut next = self.next.lock();
-        if let Some((_, old)) = next.take_if(|(since, _)| now.duration_since(*since) >= UNDER_WAY) {
-            self.raise(old);
-        }
-        next.get_or_insert((now, last));
+        self.floor.send_modify(|floor| floor.hear(last, now.into_std()));
     }
 
     /// The id of a launch that was here is not remembered any more.
     pub(super) fn forget(&self, serial: Serial) {
-        self.raise(serial);
-    }
-
-    fn raise(&self, least: Serial) {
-        self.floor.send_modify(|floor| *floor = floor.map(|floor| floor.max(least)));
+        self.floor.send_modify(|floor| floor.raise(serial));
     }
 
     /// Makes sure that a launch of this number was signed for this agent and is not forgotten.
     pub(super) async fn check(&self, serial: Serial) -> Result<(), NotNew> {
         let mut watched = self.floor.subscribe();
-        let registered = timeout(timeouts::KNOWN, watched.wait_for(Option::is_some)).await;
-        match registered.ok().and_then(|known| *known.ok()?) {
+        let registered = timeout(timeouts::KNOWN, watched.wait_for(|floor| floor.least().is_some())).await;
+        match registered.ok().and_then(|known| known.ok()?.least()) {
             Some(floor) if serial > floor => Ok(()),
             Some(_) => Err(NotNew::Old),
             None => Err(NotNew::Unregistered),
@@ -86,6 +63,7 @@ impl Serials {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::floor::UNDER_WAY;
 
     #[tokio::test(start_paused = true)]
     async fn launches_below_the_floor_are_old() {

@@ -1,10 +1,7 @@
 //! Messages to a session process: a bounded queue, and the task that writes it to the process's socket.
 
-use std::io;
-
-use bytes::{BufMut, BytesMut};
+use bytes::BytesMut;
 use lattice_session::fabric::NodeFabric;
-use lattice_session::session_process::Order;
 use lattice_session::session_process::frames::append_frame;
 use lattice_session::wire::fabric;
 use pmi_core::quiet::WriteHalf;
@@ -17,7 +14,6 @@ use zeroize::Zeroize;
 
 use super::ending::Ending;
 use super::wire::ending;
-use super::wire::launch_request::Assignment;
 
 /// Number of messages that may wait for a session to read them.
 const WAITING_MAX: usize = 256;
@@ -96,19 +92,11 @@ impl Waiting {
     }
 }
 
-/// First frames for a session process: the user to become, then the launch.
-///
-/// # Errors
-/// Fails if the order cannot be written as JSON.
-pub(super) fn first_frames(order: &Order, assignment: &Assignment, told: &NodeFabric) -> io::Result<BytesMut> {
-    let order = serde_json::to_vec(order)?;
-    let (spec, node_index) = (assignment.spec.clone(), assignment.index.0);
-    let fabric = fabric::encode_node(told);
-    let start = proto::StartSession { spec, node_index, environment: Vec::new(), fabric };
-    // Enough for both: memory that grows leaves copies behind, of a key here.
-    let mut bytes = BytesMut::with_capacity(order.len() + start.encoded_len() + 16);
-    bytes.put_u32(order.len() as u32);
-    bytes.extend_from_slice(&order);
+/// First frame for a session process: what this node adds to its order.
+pub(super) fn first_frame(told: &NodeFabric) -> BytesMut {
+    let start = proto::StartSession { fabric: fabric::encode_node(told), ..Default::default() };
+    // Enough for all of it: memory that grows leaves copies behind, of a key here.
+    let mut bytes = BytesMut::with_capacity(start.encoded_len() + 16);
     append_frame(&mut bytes, &start);
-    Ok(bytes)
+    bytes
 }

@@ -7,6 +7,7 @@ mod rights;
 mod successors;
 mod time_limits;
 mod trust;
+mod unprivileged;
 mod world;
 
 use std::time::Duration;

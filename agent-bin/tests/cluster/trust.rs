@@ -1,6 +1,8 @@
 //! Certificates of an authority of our own, and agents and requests that prove by them who they are.
 
-use std::path::PathBuf;
+use std::fs::Permissions;
+use std::os::unix::fs::{PermissionsExt, chown};
+use std::path::{Path, PathBuf};
 
 use lattice_pki::{Authority, Validity};
 use pmi_transport::identity::{Caller, Security, TlsFiles};
@@ -8,6 +10,9 @@ use pmi_transport::proto::v1 as proto;
 use pmi_transport::signature::{self, Serial};
 
 use crate::world::{Agent, Api, request};
+
+/// Number of the user and the group `daemon`, which every Debian has.
+pub(crate) const DAEMON: u32 = 1;
 
 /// An authority, and what it issued.
 pub(crate) struct Trust {
@@ -41,6 +46,31 @@ impl Trust {
 
     /// An agent that learns its name from its certificate.
     pub(crate) async fn agent(&self, api: &mut Api, node: &str, settings: &str) -> Agent {
+        let config = self.configure(api, node, settings);
+        self.start(api, node, &config).await
+    }
+
+    /// An agent whose daemon is not root.
+    pub(crate) async fn unprivileged_agent(&self, api: &mut Api, node: &str, settings: &str) -> Agent {
+        let config = self.configure(api, node, &format!("user = 'daemon'\nnode_id = '{node}'\n{settings}"));
+        let own = self.directory.path().join(node);
+        // As docs/operating.md has it: a sticky directory of root's, with two files that the daemon replaces.
+        let set = |path: &Path, mode| std::fs::set_permissions(path, Permissions::from_mode(mode)).unwrap();
+        set(self.directory.path(), 0o711);
+        chown(&own, None, Some(DAEMON)).unwrap();
+        set(&own, 0o1770);
+        ["cert.pem", "key.pem"].iter().for_each(|name| chown(own.join(name), Some(DAEMON), Some(DAEMON)).unwrap());
+        self.start(api, node, &config).await
+    }
+
+    /// The same agent once more.
+    pub(crate) async fn start(&self, api: &mut Api, node: &str, config: &Path) -> Agent {
+        let agent = Agent::start_from(api, config, &[]).await;
+        assert_eq!(agent.registration.node_id, node);
+        agent
+    }
+
+    fn configure(&self, api: &Api, node: &str, settings: &str) -> PathBuf {
         let TlsFiles { ca, cert, key } = self.issue(&Caller::Agent(node.to_owned()), node);
         let (ca, cert, key) = (ca.display(), cert.display(), key.display());
         let config = self.config_of(node);
@@ -49,15 +79,18 @@ impl Trust {
             "listen = '127.0.0.1:0'\napi = '{address}'\n{settings}\n[tls]\nca = '{ca}'\ncert = '{cert}'\nkey = '{key}'\n"
         );
         std::fs::write(&config, text).unwrap();
-        let agent = Agent::start_from(api, &config, &[]).await;
-        assert_eq!(agent.registration.node_id, node);
-        agent
+        config
     }
 }
 
 /// A request that the API server signed.
 pub(crate) fn signed(api: &Security, spec: &proto::LaunchSpec) -> proto::LaunchProcessesRequest {
-    let plain = request(spec);
+    signed_under(api, spec, 1)
+}
+
+/// The same, under this number.
+pub(crate) fn signed_under(api: &Security, spec: &proto::LaunchSpec, serial: u64) -> proto::LaunchProcessesRequest {
+    let plain = proto::LaunchProcessesRequest { serial, ..request(spec) };
     let signed = signature::sign(api, Serial(plain.serial), &plain.spec).unwrap();
     proto::LaunchProcessesRequest { signature: signed.signature, signer: signed.signer, ..plain }
 }

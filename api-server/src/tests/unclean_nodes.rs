@@ -44,7 +44,7 @@ async fn allocate_both(world: &World) -> Result<String, Code> {
 
 async fn beat(world: &World, launches: &[&str]) {
     let launches = launches.iter().map(|&id| id.to_owned()).collect();
-    let beat = HeartbeatRequest { node_id: "node1".to_owned(), incarnation: 1, launches, revoked_digest: None };
+    let beat = HeartbeatRequest { node_id: "node1".to_owned(), incarnation: 1, launches, ..Default::default() };
     assert!(!soon(world.nodes(1).heartbeat(beat)).await.unwrap().into_inner().register);
 }
 

@@ -86,6 +86,7 @@ mod tests {
             version: "0.1.0".to_owned(),
             incarnation: 7,
             launches: vec!["l".to_owned()],
+            challenge: vec![7; 32].into(),
         }
     }
 

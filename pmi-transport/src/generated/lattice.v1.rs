@@ -1282,6 +1282,15 @@ pub struct LaunchProcessesRequest {
     #[prost(uint32, tag = "21")]
     pub answer_within_ms: u32,
 }
+/// Signature of the API server under the number of the last launch that it has signed, in answer to a challenge.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct SerialSignature {
+    #[prost(bytes = "bytes", tag = "1")]
+    pub signature: ::prost::bytes::Bytes,
+    /// The API server's certificate chain, in DER.
+    #[prost(bytes = "bytes", repeated, tag = "2")]
+    pub signer: ::prost::alloc::vec::Vec<::prost::bytes::Bytes>,
+}
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct PeerInfo {
     #[prost(string, tag = "1")]
@@ -5153,14 +5162,49 @@ pub struct ResumeEvents {
     #[prost(uint64, optional, tag = "3")]
     pub handed: ::core::option::Option<u64>,
 }
+/// From an agent to its fork server, which believes the API server's signature and not the agent. The session process gets it as it is.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct StartOrder {
+    /// The number under which the API server signed the launch.
+    #[prost(uint64, tag = "1")]
+    pub serial: u64,
+    /// A LaunchSpec.
+    #[prost(bytes = "bytes", tag = "2")]
+    pub spec: ::prost::bytes::Bytes,
+    #[prost(uint32, tag = "3")]
+    pub node_index: u32,
+    /// As in LaunchProcessesRequest.
+    #[prost(bytes = "bytes", tag = "4")]
+    pub signature: ::prost::bytes::Bytes,
+    #[prost(bytes = "bytes", repeated, tag = "5")]
+    pub signer: ::prost::alloc::vec::Vec<::prost::bytes::Bytes>,
+}
+/// The fields of a LaunchSpec that a fork server reads.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct LaunchSpecHead {
+    #[prost(string, tag = "1")]
+    pub launch_id: ::prost::alloc::string::String,
+    #[prost(uint32, tag = "3")]
+    pub uid: u32,
+    #[prost(string, tag = "4")]
+    pub nodes: ::prost::alloc::string::String,
+}
+/// From an agent to its fork server: an answer to the fork server's challenge.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct SignedSerial {
+    #[prost(uint64, tag = "1")]
+    pub last_serial: u64,
+    #[prost(message, optional, tag = "2")]
+    pub signature: ::core::option::Option<SerialSignature>,
+}
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct StartSession {
-    /// A LaunchSpec.
+    /// What an agent may leave out, for the session process has it from the fork server: a LaunchSpec, and this node in it.
     #[prost(bytes = "bytes", tag = "1")]
     pub spec: ::prost::bytes::Bytes,
     #[prost(uint32, tag = "2")]
     pub node_index: u32,
-    /// Variables that the agent adds for every rank of this node.
+    /// Variables for every rank of this node. Session processes pass over them.
     #[prost(message, repeated, tag = "3")]
     pub environment: ::prost::alloc::vec::Vec<Variable>,
     /// How ranks reach the fabric; nothing where the node knows of none.
@@ -5588,6 +5632,9 @@ pub struct RegisterNodeRequest {
     /// The launches that still run there.
     #[prost(string, repeated, tag = "9")]
     pub launches: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    /// 32 random bytes of the agent's fork server, where that starts nothing but what is signed; empty elsewhere.
+    #[prost(bytes = "bytes", tag = "10")]
+    pub challenge: ::prost::bytes::Bytes,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct RegisterNodeResponse {
@@ -5606,6 +5653,9 @@ pub struct RegisterNodeResponse {
     /// The time for which agents' certificates are valid that the API server renews, in seconds; 0 if it renews none.
     #[prost(uint64, tag = "5")]
     pub certificate_s: u64,
+    /// Answer to `challenge`, if there was one.
+    #[prost(message, optional, tag = "6")]
+    pub serial_signature: ::core::option::Option<SerialSignature>,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct RenewCertificateRequest {
@@ -5633,6 +5683,9 @@ pub struct HeartbeatRequest {
     /// SHA-256 of the list of revoked certificates that the agent has, empty without one; left out by agents that take none.
     #[prost(bytes = "bytes", optional, tag = "4")]
     pub revoked_digest: ::core::option::Option<::prost::bytes::Bytes>,
+    /// As in RegisterNodeRequest; empty in most heartbeats.
+    #[prost(bytes = "bytes", tag = "5")]
+    pub challenge: ::prost::bytes::Bytes,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct HeartbeatResponse {
@@ -5645,6 +5698,9 @@ pub struct HeartbeatResponse {
     /// The list of revoked certificates, in PEM, if the agent has another one.
     #[prost(bytes = "bytes", tag = "3")]
     pub revoked: ::prost::bytes::Bytes,
+    /// Answer to `challenge`, if there was one.
+    #[prost(message, optional, tag = "4")]
+    pub serial_signature: ::core::option::Option<SerialSignature>,
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct ListNodesRequest {}

@@ -51,10 +51,7 @@ impl Material {
     pub(super) fn read(files: &TlsFiles) -> Result<Self, IdentityError> {
         let TlsFiles { ca, cert: certificate, key } = files;
         let provider = Arc::new(ring::default_provider());
-        let mut roots = RootCertStore::empty();
-        for root in read_certificates(ca)? {
-            roots.add(root).map_err(|source| IdentityError::Authority { path: ca.clone(), source })?;
-        }
+        let roots = read_roots(ca)?;
         let (caller, chain) = read_named(certificate)?;
         chain.iter().take(1).for_each(|own| warn_of_expiry(own, certificate));
         let unfit = |source| IdentityError::Key { certificate: certificate.clone(), key: key.clone(), source };
@@ -87,6 +84,18 @@ impl Material {
             Clients::Daemons => &self.server_of_daemons,
         })
     }
+}
+
+/// Reads the certificates of the CAs that are trusted.
+///
+/// # Errors
+/// Fails if the file cannot be read, or has none.
+pub(crate) fn read_roots(ca: &Path) -> Result<RootCertStore, IdentityError> {
+    let mut roots = RootCertStore::empty();
+    for root in read_certificates(ca)? {
+        roots.add(root).map_err(|source| IdentityError::Authority { path: ca.to_owned(), source })?;
+    }
+    Ok(roots)
 }
 
 fn client_config(

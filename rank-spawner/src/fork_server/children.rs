@@ -4,12 +4,14 @@ use std::collections::BTreeMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use nix::poll::{PollFd, PollFlags};
+use nix::sys::signal::Signal;
 use nix::unistd::Pid;
 
 use super::label::Label;
 use super::message::Message;
 use crate::cgroup::SessionCgroup;
 use crate::exit::RankExit;
+use crate::syscalls::pidfd_send_signal;
 
 /// Children that were handed out.
 #[derive(Debug, Default)]
@@ -91,6 +93,14 @@ impl Children {
     /// Control group of a child that runs.
     pub(super) fn cgroup(&mut self, pid: Pid) -> Option<&mut SessionCgroup> {
         self.running.get_mut(&pid)?.cgroup.as_mut()
+    }
+
+    /// Kills a child, if it runs.
+    pub(super) fn kill(&self, pid: Pid) {
+        if let Some(running) = self.running.get(&pid) {
+            // It may have ended this very moment.
+            let _ = pidfd_send_signal(running.pidfd.as_fd(), Signal::SIGKILL);
+        }
     }
 
     pub(super) fn is_running(&self, pid: Pid) -> bool {

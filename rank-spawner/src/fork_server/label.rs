@@ -1,4 +1,5 @@
-//! Label of a child: what its daemon must know to take it up again, in memory that outlives the daemon and that nobody can change.
+//! Bytes in memory that outlives who wrote them, and that nobody can change: labels of children, which is what their daemon must know to
+//! take them up again, and what a daemon and its fork server say to each other beyond a few numbers.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -10,8 +11,10 @@ use nix::sys::memfd::{MFdFlags, memfd_create};
 
 /// Longest label, in bytes.
 const LEN_MAX: u64 = 256 << 20;
+/// Longest word of a daemon to its fork server, in bytes.
+const WORD_MAX: u64 = 16 << 20;
 
-/// A label. Its memory is gone with the last process that has it, and no child has it.
+/// Sealed bytes. Their memory is gone with the last process that has them.
 #[derive(Debug)]
 pub struct Label(File);
 
@@ -33,8 +36,25 @@ impl Label {
     /// # Errors
     /// Fails with `InvalidData` for a label of more than 256 MiB.
     pub fn read(&self) -> io::Result<Vec<u8>> {
+        self.read_at_most(LEN_MAX)
+    }
+
+    /// The bytes of a word of whoever is not to be believed: reading it neither waits for anybody, nor does it change meanwhile.
+    ///
+    /// # Errors
+    /// Fails with `InvalidData` for what is no sealed memory, and for more than 16 MiB.
+    pub(super) fn read_word(&self) -> io::Result<Vec<u8>> {
+        let sealed = SealFlag::F_SEAL_WRITE | SealFlag::F_SEAL_SHRINK | SealFlag::F_SEAL_GROW;
+        let seals = fcntl(&self.0, FcntlArg::F_GET_SEALS).map(SealFlag::from_bits_retain);
+        if !seals.is_ok_and(|seals| seals.contains(sealed)) {
+            return Err(io::ErrorKind::InvalidData.into());
+        }
+        self.read_at_most(WORD_MAX)
+    }
+
+    fn read_at_most(&self, max: u64) -> io::Result<Vec<u8>> {
         let len = self.0.metadata()?.len();
-        if len > LEN_MAX {
+        if len > max {
             return Err(io::ErrorKind::InvalidData.into());
         }
         // Not by the descriptor's own position, which it shares with those of other processes.
@@ -67,5 +87,20 @@ mod tests {
         let mut again = label.0.try_clone().unwrap();
         assert!(again.write_all(b"x").is_err() && again.set_len(0).is_err());
         assert_eq!(Label::new(b"").unwrap().read().unwrap(), b"");
+    }
+
+    #[test]
+    fn a_word_that_can_change_or_is_no_memory_is_not_read() {
+        assert_eq!(Label::new(b"word").unwrap().read_word().unwrap(), b"word");
+        let refusal = |label: Label| label.read_word().unwrap_err().kind();
+        let flags = MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING;
+        let open = memfd_create(c"open", flags).unwrap();
+        assert_eq!(refusal(open.into()), io::ErrorKind::InvalidData);
+        let (pipe, _writer) = nix::unistd::pipe().unwrap();
+        assert_eq!(refusal(pipe.into()), io::ErrorKind::InvalidData);
+        let long = File::from(memfd_create(c"long", flags).unwrap());
+        long.set_len(WORD_MAX + 1).unwrap();
+        fcntl(&long, FcntlArg::F_ADD_SEALS(SealFlag::all())).unwrap();
+        assert_eq!(refusal(Label(long)), io::ErrorKind::InvalidData);
     }
 }

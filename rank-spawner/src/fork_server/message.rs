@@ -28,8 +28,12 @@ pub(super) struct Message {
 /// Message of a daemon.
 #[derive(Debug)]
 pub(super) enum Request {
-    /// A child is asked for.
-    Start,
+    /// A child is asked for, with this order; `None` if this process had no descriptor left for it. It is to be answered.
+    Start(Option<Label>),
+    /// The child is to be killed.
+    Kill(Pid),
+    /// A word for the gate, as above.
+    Tell(Option<Label>),
     /// The child may outlive this daemon.
     Keep { pid: Pid, door: OwnedFd, label: Label },
     /// The child concerns no daemon any more.
@@ -61,6 +65,10 @@ impl Message {
     pub(super) const EXITED: i32 = 3;
     /// Ended by this signal.
     pub(super) const KILLED: i32 = 4;
+    /// Not started, for the gate refuses it, in these words.
+    pub(super) const REFUSED: i32 = 5;
+    /// The gate's answer to a word.
+    pub(super) const TOLD: i32 = 6;
 
     pub(super) const WELCOME: i32 = 16;
     pub(super) const KEPT_RUNNING: i32 = 17;
@@ -76,6 +84,8 @@ impl Message {
     pub(super) const END: i32 = 35;
     pub(super) const LISTEN: i32 = 36;
     pub(super) const TAKE_UP: i32 = 37;
+    pub(super) const KILL: i32 = 38;
+    pub(super) const TELL: i32 = 39;
 
     pub(super) fn send(socket: BorrowedFd<'_>, numbers: [i32; 3], descriptors: &[BorrowedFd<'_>]) -> nix::Result<()> {
         let bytes: Vec<u8> = numbers.iter().flat_map(|number| number.to_ne_bytes()).collect();
@@ -127,6 +137,12 @@ impl Message {
             Self::NOT_STARTED => ForkEvent::NotStarted(Errno::from_raw(number)),
             Self::EXITED => ForkEvent::Ended { pid, exit: exited(detail) },
             Self::KILLED => ForkEvent::Ended { pid, exit: killed(detail) },
+            // As above: without the descriptor.
+            Self::REFUSED => match only_label(self.descriptors) {
+                Ok(why) => ForkEvent::Refused(why),
+                Err(errno) => ForkEvent::NotStarted(errno),
+            },
+            Self::TOLD => ForkEvent::Told(only_label(self.descriptors).ok()),
             _ => return Err(Errno::EBADMSG),
         })
     }
@@ -136,8 +152,8 @@ impl Message {
         let [kind, number, detail] = self.numbers;
         let pid = Pid::from_raw(number);
         let ended = |exit, descriptors| {
-            let [label] = <[OwnedFd; 1]>::try_from(descriptors).map_err(|_| Errno::EMFILE)?;
-            Ok(Handover::Kept(KeptProcess { pid, label: label.into(), state: KeptState::Ended(exit) }))
+            let label = only_label(descriptors)?;
+            Ok(Handover::Kept(KeptProcess { pid, label, state: KeptState::Ended(exit) }))
         };
         match kind {
             Self::WELCOME => Ok(Handover::Welcome { version: number }),
@@ -158,7 +174,9 @@ impl Message {
         let [kind, number, _] = self.numbers;
         let pid = Pid::from_raw(number);
         match kind {
-            Self::START => Ok(Request::Start),
+            Self::START => Ok(Request::Start(only_label(self.descriptors).ok())),
+            Self::KILL => Ok(Request::Kill(pid)),
+            Self::TELL => Ok(Request::Tell(only_label(self.descriptors).ok())),
             Self::KEEP => {
                 let [door, label] = <[OwnedFd; 2]>::try_from(self.descriptors).map_err(|_| Errno::EMFILE)?;
                 Ok(Request::Keep { pid, door, label: label.into() })
@@ -173,6 +191,12 @@ impl Message {
             _ => Err(Errno::EBADMSG),
         }
     }
+}
+
+/// The one descriptor that came.
+fn only_label(descriptors: Vec<OwnedFd>) -> nix::Result<Label> {
+    let [label] = <[OwnedFd; 1]>::try_from(descriptors).map_err(|_| Errno::EMFILE)?;
+    Ok(label.into())
 }
 
 fn exited(status: i32) -> RankExit {
@@ -207,10 +231,14 @@ mod tests {
         for kind in [Message::KEPT_RUNNING, Message::KEPT_EXITED, Message::KEPT_KILLED] {
             assert_eq!(message([kind, 7, 0]).into_handover().unwrap_err(), Errno::EMFILE);
         }
+        assert!(matches!(message([Message::START, 0, 0]).into_request(), Ok(Request::Start(None))));
+        assert!(matches!(message([Message::TELL, 0, 0]).into_request(), Ok(Request::Tell(None))));
         for kind in [Message::KEEP, Message::LISTEN] {
             assert_eq!(message([kind, 7, 0]).into_request().unwrap_err(), Errno::EMFILE);
         }
         assert_eq!(message([Message::STARTED, 7, 0]).into_request().unwrap_err(), Errno::EBADMSG);
+        assert!(matches!(message([Message::REFUSED, 0, 0]).into_event(), Ok(ForkEvent::NotStarted(Errno::EMFILE))));
+        assert!(matches!(message([Message::TOLD, 0, 0]).into_event(), Ok(ForkEvent::Told(None))));
         assert_eq!(message([Message::START, 7, 0]).into_handover().unwrap_err(), Errno::EBADMSG);
         assert!(
             matches!(message([Message::FORGET, 7, 0]).into_request(), Ok(Request::Forget(pid)) if pid.as_raw() == 7)

@@ -12,6 +12,9 @@
 
 #![expect(unsafe_code, reason = "the call of `fork`, and of what follows it in the child")]
 
+mod leftovers;
+mod orders;
+
 use std::ffi::CStr;
 use std::fs;
 use std::io;
@@ -19,7 +22,6 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixListener;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
-use std::thread;
 use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
@@ -28,10 +30,11 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::prctl;
 use nix::sys::resource::{Resource, setrlimit};
 use nix::sys::signal::{Signal, kill};
-use nix::unistd::{ForkResult, Pid, fork, getpid, setsid};
+use nix::unistd::{ForkResult, Pid, fork, setsid};
 
 use super::ChildMain;
 use super::children::{Children, end_of};
+use super::gate::Gate;
 use super::message::{Message, Request, VERSION};
 use super::rendezvous::{accept, is_readable};
 use crate::account::Account;
@@ -40,10 +43,8 @@ use crate::cpus::usable_cpus;
 use crate::descriptor_socket::DescriptorSocket;
 use crate::detach::{Stderr, close_all_but, default_signals, ignore_signals};
 use crate::exit::RankExit;
-use crate::kill::kill_until_gone;
-use crate::last_resort::{FORK_SERVER, kill_all_of, owner};
+use crate::last_resort::{FORK_SERVER, owner};
 use crate::limits::{Limit, raise_descriptor_limit};
-use crate::process_table::ProcessTable;
 use crate::syscalls::{Child, keep_ended_children, no_child_left, pidfd_open, reap, try_reap};
 
 /// Process name of a fork server.
@@ -64,9 +65,6 @@ const CLEAN_UP_LIMIT: Duration = Duration::from_secs(1);
 
 /// Time limit for children to end after the daemon has, and for the clean-up after them.
 const FINAL_LIMIT: Duration = Duration::from_secs(60);
-
-/// Time in which anything that still multiplies falls to the server.
-const FALLING: Duration = Duration::from_millis(20);
 
 /// Time for a daemon that takes the server up to say so.
 const GREETING_WITHIN: Duration = Duration::from_secs(2);
@@ -109,6 +107,7 @@ struct Server {
     control: OwnedFd,
     daemon: Daemon,
     main: ChildMain,
+    gate: Box<dyn Gate>,
     spare: Option<Spare>,
     children: Children,
     /// Control group of the server, in which each child has one; `None` where there can be none.
@@ -128,7 +127,12 @@ struct Server {
 /// Main function of the server. It outlives its daemon by `lease` if children are kept.
 ///
 /// Control groups are made in the directory `cgroups`.
-pub(super) fn serve(control: OwnedFd, main: ChildMain, lease: Duration, cgroups: Option<&Path>) -> io::Result<()> {
+pub(super) fn serve(
+    control: OwnedFd,
+    (main, gate): (ChildMain, Box<dyn Gate>),
+    lease: Duration,
+    cgroups: Option<&Path>,
+) -> io::Result<()> {
     setsid()?;
     ignore_signals()?;
     // To ignore SIGCHLD would mean never to hear how a child ended.
@@ -141,7 +145,7 @@ pub(super) fn serve(control: OwnedFd, main: ChildMain, lease: Duration, cgroups:
     Account::load_databases();
     usable_cpus();
     let cgroup = cgroups.map(ServerCgroup::new).transpose()?;
-    let mut server = Server::new(control, main, lease, cgroup);
+    let mut server = Server::new(control, (main, gate), lease, cgroup);
     // A session costs several. Where that is refused there is room for fewer.
     server.open_files = raise_descriptor_limit().ok();
     server.make_spare()?;
@@ -150,11 +154,17 @@ pub(super) fn serve(control: OwnedFd, main: ChildMain, lease: Duration, cgroups:
 }
 
 impl Server {
-    fn new(control: OwnedFd, main: ChildMain, lease: Duration, cgroup: Option<ServerCgroup>) -> Self {
+    fn new(
+        control: OwnedFd,
+        (main, gate): (ChildMain, Box<dyn Gate>),
+        lease: Duration,
+        cgroup: Option<ServerCgroup>,
+    ) -> Self {
         Self {
             control,
             daemon: Daemon::First,
             main,
+            gate,
             spare: None,
             children: Children::default(),
             cgroup,
@@ -187,14 +197,17 @@ impl Server {
         if asked {
             let Ok(Some(message)) = Message::receive(self.control.as_fd()) else { return Ok(Then::Alone) };
             match message.into_request() {
-                Ok(Request::Start) => {
+                Ok(Request::Start(order)) => {
                     self.reap_all(&ended)?;
-                    return self.hand_out();
+                    return Ok(self.hand_out(order));
                 }
+                Ok(Request::Kill(pid)) => self.children.kill(pid),
+                Ok(Request::Tell(word)) => return Ok(self.answer(word)),
                 Ok(Request::Keep { pid, door, label }) => self.children.keep(pid, door, label),
                 Ok(Request::Forget(pid)) => self.children.forget(pid),
                 Ok(Request::End) => return Ok(Then::End),
-                Ok(Request::Listen(listener)) => self.survival = Some(listener),
+                // Said once, by who forked this process.
+                Ok(Request::Listen(listener)) => drop(self.survival.get_or_insert(listener)),
                 // It has been; or it was said without the descriptors that belong to it, as this process has none left.
                 Ok(Request::TakeUp { .. }) | Err(_) => {}
             }
@@ -248,33 +261,11 @@ impl Server {
         Ok((source.is_some() && polled.last().is_some_and(happened), ended))
     }
 
-    /// Hands out the spare child.
-    fn hand_out(&mut self) -> io::Result<Then> {
-        let made = match &self.spare {
-            _ if self.daemon != Daemon::First => Err(Errno::ESHUTDOWN.into()),
-            Some(_) => Ok(()),
-            None => self.make_spare(),
-        };
-        let sent = match (made, self.spare.take()) {
-            (Ok(()), Some(Spare { pid, pidfd, door, cgroup })) => {
-                let started = [Message::STARTED, pid.as_raw(), 0];
-                let sent = Message::send(self.control.as_fd(), started, &[door.as_fd(), pidfd.as_fd()]);
-                self.children.start(pid, pidfd, cgroup);
-                sent
-            }
-            (made, _) => {
-                let reason = made.err().and_then(|error| error.raw_os_error()).unwrap_or(libc::EAGAIN);
-                Message::send(self.control.as_fd(), [Message::NOT_STARTED, reason, 0], &[])
-            }
-        };
-        Ok(if sent.is_ok() { Then::GoOn } else { Then::Alone })
-    }
-
     fn make_spare(&mut self) -> io::Result<()> {
         let (ours, theirs) = DescriptorSocket::pair()?;
         let cgroup = self.cgroup.as_mut().map(ServerCgroup::session).transpose()?;
         let directory = cgroup.as_ref().map(SessionCgroup::directory);
-        let (main, open_files) = (self.main, self.open_files);
+        let (main, open_files) = (&self.main, self.open_files);
         // SAFETY: this process has one thread and never had another.
         match unsafe { fork() }.map_err(io::Error::from)? {
             ForkResult::Child => {
@@ -329,44 +320,9 @@ impl Server {
         Ok(())
     }
 
-    /// Kills and reaps what ended children left behind.
-    fn clean_up(&mut self, time_limit: Duration) -> io::Result<()> {
-        self.needs_clean_up = !kill_until_gone(time_limit, |table| self.left_behind(table))?.survivors.is_empty();
-        let table = ProcessTable::read()?;
-        let is_orphan = |pid, parent| parent == getpid() && !self.is_ours(pid);
-        for orphan in table.iter().filter(|process| process.zombie && is_orphan(process.pid, process.parent)) {
-            // A zombie's number is not given to another before it is reaped, and nobody but us reaps it.
-            let _ = try_reap(Child::Number(orphan.pid));
-        }
-        Ok(())
-    }
-
-    /// Ends what an ended child of a user left, where it has no control group: what no table shows, since it forks and ends meanwhile,
-    /// falls to this process all the time.
-    fn outrun(&mut self, child: Pid, user: u32) -> io::Result<()> {
-        self.clean_up(CLEAN_UP_LIMIT)?;
-        thread::sleep(FALLING);
-        let table = ProcessTable::read()?;
-        let runs = |pid: Pid| pid != child && self.is_ours(pid);
-        let falls = table.iter().any(|process| process.parent == getpid() && !runs(process.pid));
-        if falls && kill_all_of(user, &table, runs) {
-            self.clean_up(CLEAN_UP_LIMIT)?;
-        }
-        Ok(())
-    }
-
     /// Returns true for a child that runs, or waits to be handed out.
     fn is_ours(&self, pid: Pid) -> bool {
         self.children.is_running(pid) || self.spare.as_ref().is_some_and(|spare| spare.pid == pid)
-    }
-
-    /// Processes below this one and below none of its children.
-    fn left_behind(&self, table: &ProcessTable) -> Vec<Pid> {
-        let mut below = table.trees([getpid()]);
-        below.remove(&getpid());
-        let children = self.children.running().chain(self.spare.as_ref().map(|spare| spare.pid));
-        let spared = table.trees(children);
-        below.difference(&spared).copied().collect()
     }
 
     /// The daemon is gone: waits for another one to take the server up, as long as children are kept and the lease lasts; false if
@@ -444,7 +400,7 @@ impl Server {
 }
 
 /// Main function of a child.
-fn run(door: DescriptorSocket, cgroup: Option<&Path>, open_files: Option<Limit>, main: ChildMain) -> io::Result<()> {
+fn run(door: DescriptorSocket, cgroup: Option<&Path>, open_files: Option<Limit>, main: &ChildMain) -> io::Result<()> {
     // SAFETY: no code of the server, which owns the other descriptors, runs in this process again.
     let door = unsafe { close_all_but(door.into(), Stderr::Inherit) }?;
     setsid()?;
@@ -470,13 +426,16 @@ fn give_up_protection_from_oom() -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use nix::unistd::getpid;
+
     use super::super::control_pair;
+    use super::super::gate::Closed;
     use super::*;
 
     #[test]
     fn a_new_spare_child_is_not_made_while_the_one_before_begins_to_work() {
         let (control, _daemon) = control_pair().unwrap();
-        let mut server = Server::new(control, |_, _| {}, Duration::ZERO, None);
+        let mut server = Server::new(control, (Box::new(|_, _| {}), Box::new(Closed)), Duration::ZERO, None);
         assert_eq!(server.idle_time(), Some(SPARE));
         server.children.start(getpid(), pidfd_open(getpid()).unwrap(), None);
         assert_eq!(server.idle_time(), Some(SPARE_WHILE_RUNNING));

@@ -13,8 +13,8 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::unistd::Pid;
 use pmi_core::ids::Rank;
 use rank_spawner::{
-    Arguments, Environment, ForkEvent, ForkServer, ForkedProcess, LaunchTag, Program, RankCommand, RankExit,
-    RankProcess, Stdio,
+    Arguments, DescriptorSocket, Environment, ForkEvent, ForkServer, ForkedProcess, Gate, Label, LaunchTag, Passed,
+    Program, RankCommand, RankExit, RankProcess, Stdio,
 };
 
 /// Long enough for the slowest machine; reached only by a test that fails.
@@ -154,9 +154,39 @@ pub(crate) fn next(server: &ForkServer) -> ForkEvent {
     }
 }
 
+/// Gate that lets everything in but orders that begin with `no`, and says to each child what it says to its daemon: how many orders and
+/// words have come before.
+#[derive(Default)]
+pub(crate) struct Counting(u8);
+
+impl Gate for Counting {
+    fn admit(&mut self, order: Vec<u8>) -> Result<Vec<u8>, String> {
+        if order.starts_with(b"no") {
+            return Err("that is no order".to_owned());
+        }
+        Ok(self.hear(order))
+    }
+
+    fn hear(&mut self, _: Vec<u8>) -> Vec<u8> {
+        self.0 = self.0.wrapping_add(1);
+        vec![self.0]
+    }
+}
+
+/// The order that a child got with the words of the gate, which come first; `None` if it is never told anything.
+pub(crate) fn ordered(door: &DescriptorSocket) -> Option<(Vec<u8>, Vec<u8>)> {
+    let Passed { bytes, descriptor } = door.receive_blocking().unwrap()?;
+    Some((bytes, Label::from(descriptor).read().unwrap()))
+}
+
+/// Asks for a child.
+pub(crate) fn ask(server: &ForkServer) {
+    server.request(&Label::new(b"work").unwrap()).unwrap();
+}
+
 /// A child that a fork server is asked for.
 pub(crate) fn started(server: &ForkServer) -> ForkedProcess {
-    server.request().unwrap();
+    ask(server);
     match next(server) {
         ForkEvent::Started(process) => process,
         other => panic!("{other:?}"),

@@ -2,6 +2,8 @@
 //! bytes that say whose it is.
 //!
 //! ```text
+//!           user id, node name, order          first of all, from the fork server, which lets no agent have the door before
+//!        ──────────────────────────────> door
 //!           "LATAGENT", a connection           the agent itself: orders, events, calls
 //! agent  ──────────────────────────────> door
 //!           greeting, a connection             the session of another node, which called at the agent's port
@@ -12,7 +14,7 @@ use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 
 use pmi_transport::session_link::{Greeting, Handed};
-use rank_spawner::{DescriptorSocket, Passed};
+use rank_spawner::{DescriptorSocket, Label, Passed};
 use tokio::sync::mpsc;
 
 /// Bytes that come with the connection of an agent.
@@ -46,6 +48,43 @@ pub fn connect(door: &DescriptorSocket) -> io::Result<UnixStream> {
     let (ours, theirs) = UnixStream::pair()?;
     door.send(AGENT, theirs.as_fd())?;
     Ok(ours)
+}
+
+/// What a fork server says with an order.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Admitted {
+    /// User who the session process is to become.
+    pub uid: u32,
+    /// Name of this node in the launch.
+    pub host: String,
+}
+
+/// Order of a session process.
+pub(super) struct Ordered {
+    pub(super) admitted: Admitted,
+    pub(super) order: Label,
+}
+
+impl Admitted {
+    /// Bytes that come with an order.
+    pub fn encode(&self) -> Vec<u8> {
+        [&self.uid.to_be_bytes(), self.host.as_bytes()].concat()
+    }
+
+    fn decode(bytes: &[u8]) -> Option<Self> {
+        let (uid, host) = bytes.split_first_chunk()?;
+        Some(Self { uid: u32::from_be_bytes(*uid), host: str::from_utf8(host).ok()?.to_owned() })
+    }
+}
+
+/// Waits for the order; `None` if the door is closed before: a spare process may never be needed.
+///
+/// # Errors
+/// Fails with [`io::ErrorKind::InvalidData`] for what is none.
+pub(super) fn order(door: &DescriptorSocket) -> io::Result<Option<Ordered>> {
+    let Some(Passed { bytes, descriptor }) = door.receive_blocking()? else { return Ok(None) };
+    let admitted = Admitted::decode(&bytes).ok_or(io::ErrorKind::InvalidData)?;
+    Ok(Some(Ordered { admitted, order: descriptor.into() }))
 }
 
 /// Waits for the first connection of an agent; `None` if the door is closed before.

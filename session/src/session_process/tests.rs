@@ -1,10 +1,12 @@
 use std::ffi::OsString;
+use std::os::fd::AsFd;
 use std::path::PathBuf;
 
 use pmi_core::ids::NodeIndex;
 use pmi_transport::proto::v1 as proto;
 use prost::Message;
 use proto::from_session::What;
+use rank_spawner::Label;
 
 use super::*;
 use crate::fabric::NodeFabric;
@@ -17,7 +19,6 @@ fn start(settings: LaunchSettings) -> SessionStart {
     SessionStart {
         links: None,
         spec: SessionSpec { settings, ..(*spec_on(&[2, 1])).clone() },
-        environment: Vec::new(),
         output_window: 1,
         stdin_window: 1,
         fabric: NodeFabric::default(),
@@ -36,13 +37,10 @@ fn variable(start: &Start, name: &str) -> Option<OsString> {
 }
 
 #[test]
-fn the_launch_wins_over_the_account_and_the_agent_over_the_launch() {
-    let environment = [("HOME", "/scratch"), ("FABRIC", "launch")];
-    let environment = environment.map(|(name, value)| (name.into(), value.into())).to_vec();
-    let mut asked = start(LaunchSettings { environment, ..LaunchSettings::default() });
-    asked.environment = vec![("FABRIC".into(), "agent".into())];
-    let started = Start::new(asked, &account());
-    for (name, value) in [("HOME", "/scratch"), ("USER", "ada"), ("SHELL", "/bin/sh"), ("FABRIC", "agent")] {
+fn the_launch_wins_over_the_account() {
+    let environment = vec![("HOME".into(), "/scratch".into())];
+    let started = Start::new(start(LaunchSettings { environment, ..LaunchSettings::default() }), &account());
+    for (name, value) in [("HOME", "/scratch"), ("USER", "ada"), ("SHELL", "/bin/sh")] {
         assert_eq!(variable(&started, name), Some(value.into()), "{name}");
     }
 }
@@ -85,31 +83,29 @@ fn a_session_that_cannot_begin_reports_its_reason_and_its_end() {
 }
 
 #[test]
-fn a_process_whose_agent_goes_away_or_sends_no_order_ends() {
-    let order = serde_json::to_vec(&Order {
-        uid: Uid::effective().as_raw(),
-        setuid_programs: true,
-        limits: Vec::new(),
-        host: "node0".to_owned(),
-        agent_lease: Duration::ZERO,
-    });
-    let order = order.unwrap();
-    let frame = [&u32::try_from(order.len()).unwrap().to_be_bytes(), &order[..]].concat();
-    for sent in [0, 1, 4, frame.len() - 1] {
+fn a_process_without_an_order_or_an_agent_ends() {
+    let me = Uid::effective().as_raw();
+    let terms = Terms { setuid_programs: true, limits: Vec::new(), agent_lease: Duration::ZERO };
+    let me = Admitted { uid: me, host: "node0".to_owned() }.encode();
+    let ordered = |bytes: &[u8]| {
         let (far, door) = DescriptorSocket::pair().unwrap();
-        let mut agent = door::connect(&far).unwrap();
-        agent.write_all(&frame[..sent]).unwrap();
-        drop(agent);
-        assert!(live(door, None).is_ok(), "after {sent} bytes");
-    }
-    let (far, door) = DescriptorSocket::pair().unwrap();
+        far.send(bytes, Label::new(b"no launch").unwrap().as_fd()).unwrap();
+        (far, door)
+    };
+    // A process of several threads, as this one, becomes nobody, and says so.
+    let (far, door) = ordered(&me);
     let mut agent = door::connect(&far).unwrap();
-    agent.write_all(&[0, 0, 0, 4]).unwrap();
-    agent.write_all(b"{}}}").unwrap();
-    assert_eq!(live(door, None).unwrap_err().kind(), io::ErrorKind::InvalidData);
+    assert!(live(&terms, door, None).is_ok());
+    assert!(read_frame(&mut agent).unwrap().is_some());
+    let (far, door) = ordered(&[7; 3]);
+    assert_eq!(live(&terms, door, None).unwrap_err().kind(), io::ErrorKind::InvalidData);
+    drop(far);
+    let (far, door) = ordered(&me);
+    drop(far);
+    assert!(live(&terms, door, None).is_ok(), "an agent that never came");
     let (far, door) = DescriptorSocket::pair().unwrap();
     drop(far);
-    assert!(live(door, None).is_ok(), "a spare process that was never needed");
+    assert!(live(&terms, door, None).is_ok(), "a spare process that was never needed");
 }
 
 #[test]

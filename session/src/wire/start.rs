@@ -1,16 +1,16 @@
-//! The first message of an agent to a session process that has become its user: the launch, and this node's part of it.
+//! What a session process reads when it has become its user: the launch and this node's part of it, as its order has them, and what its
+//! agent adds about the node.
 
-use std::ffi::OsString;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use pmi_core::ids::NodeIndex;
 use pmi_transport::fence::{FanOut, Member};
 use pmi_transport::proto::v1 as proto;
 use pmi_transport::session_link::LinkKey;
 use prost::Message;
 
-use super::{WireError, decode_variables, fabric, placed, spec};
+use super::order::StartOrder;
+use super::{WireError, fabric, placed, spec};
 use crate::fabric::NodeFabric;
 use crate::spec::SessionSpec;
 
@@ -19,8 +19,6 @@ use crate::spec::SessionSpec;
 pub struct SessionStart {
     /// Part of the launch that this node runs.
     pub spec: SessionSpec,
-    /// Variables of every rank of this node, which win over those of the launch.
-    pub environment: Vec<(OsString, OsString)>,
     /// Bytes of output that the session may send before it is granted more.
     pub output_window: u64,
     /// Bytes of input that may be on their way to the ranks.
@@ -42,19 +40,18 @@ pub struct LinkTerms {
     pub fan_out: FanOut,
 }
 
-/// Decodes the message.
+/// Decodes the launch of an order with an agent's first message. Of that the fabric alone counts: no agent says what is run.
 ///
 /// # Errors
 /// Refuses bytes that are no message, and what [`spec::decode`] and [`fabric::decode_node`] refuse.
-pub fn decode(message: impl Into<Bytes>) -> Result<SessionStart, WireError> {
+pub fn decode(order: StartOrder, message: impl Into<Bytes>) -> Result<SessionStart, WireError> {
     let start = proto::StartSession::decode(message.into())?;
-    let launch = proto::LaunchSpec::decode(start.spec)?;
+    let launch = proto::LaunchSpec::decode(order.spec)?;
     let (output_window, stdin_window) = (launch.output_window.into(), launch.stdin_window.into());
     let links = link_terms(&launch)?;
     Ok(SessionStart {
         fabric: start.fabric.as_ref().map(fabric::decode_node).transpose()?.unwrap_or_default(),
-        spec: spec::decode(launch, NodeIndex(start.node_index))?,
-        environment: decode_variables(start.environment),
+        spec: spec::decode(launch, order.node)?,
         output_window,
         stdin_window,
         links,

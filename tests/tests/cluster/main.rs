@@ -40,3 +40,4 @@ mod soak;
 mod spawned;
 mod streams;
 mod unchanged_mpirun;
+mod unprivileged;

@@ -6,13 +6,14 @@ use std::time::Duration;
 use bytes::Bytes;
 use lattice_session::fabric::Claims;
 use lattice_session::wire::foreign::Unsaid;
+use lattice_session::wire::order::StartOrder;
 use lattice_session::wire::{self, WireError};
 use pmi_core::ids::NodeIndex;
 use pmi_transport::fence::{FanOut, Member, Membership};
 use pmi_transport::identity::Security;
 use pmi_transport::proto::v1 as proto;
 use pmi_transport::session_link::LinkKey;
-use pmi_transport::signature::{self, Serial, VerifyError};
+use pmi_transport::signature::{self, Serial, Signature, VerifyError};
 use prost::Message;
 
 /// Request to start a launch, as it came: nothing in it is checked yet.
@@ -99,6 +100,17 @@ impl Received {
     /// Those of [`wire::fabric::decode`].
     pub(in super::super) fn claims(&self) -> Result<Option<Claims>, WireError> {
         self.0.cxi_credentials.as_ref().map(wire::fabric::decode).transpose()
+    }
+
+    /// The order to start this node's part of it.
+    pub(in super::super) fn order(&self, of: &Assignment) -> StartOrder {
+        let (signature, signer) = (self.0.signature.clone(), self.0.signer.clone());
+        StartOrder {
+            serial: of.serial,
+            spec: of.spec.clone(),
+            node: of.index,
+            signature: Signature { signature, signer },
+        }
     }
 
     /// This node's part of the launch, as its session will understand it; `unsaid` completes a request without a spec.

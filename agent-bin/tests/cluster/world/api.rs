@@ -9,6 +9,7 @@ use parking_lot::Mutex;
 use pmi_transport::identity::{Caller, Security};
 use pmi_transport::listen::{self, Listener};
 use pmi_transport::proto::v1 as proto;
+use pmi_transport::signature::{self, Challenge, Serial};
 use proto::launch_report::What as ReportWhat;
 use proto::node_command::What as Command;
 use proto::node_event::What as Event;
@@ -40,6 +41,8 @@ struct Script {
     forgetful: Arc<AtomicBool>,
     last_serial: Arc<AtomicU64>,
     taken: Taken,
+    /// Who answers challenges.
+    security: Security,
 }
 
 /// The number of the last event that was taken of each launch, by its id and its node.
@@ -63,6 +66,7 @@ impl Api {
             forgetful: Arc::clone(&forgetful),
             last_serial: Arc::clone(&last_serial),
             taken: Taken::default(),
+            security: security.clone(),
         };
         let taken = Arc::clone(&script.taken);
         let (stop, stopped) = oneshot::channel::<()>();
@@ -117,9 +121,20 @@ impl NodeService for Script {
         &self,
         request: Request<proto::RegisterNodeRequest>,
     ) -> Result<Response<proto::RegisterNodeResponse>, Status> {
-        self.registrations.send(request.into_inner()).unwrap();
+        let request = request.into_inner();
         let last_serial = self.last_serial.load(Ordering::Relaxed);
-        Ok(Response::new(proto::RegisterNodeResponse { heartbeat_ms: 50, last_serial, ..Default::default() }))
+        let answer = <&Challenge>::try_from(&request.challenge[..]).ok().map(|challenge| {
+            let last = Serial(last_serial);
+            let signed = signature::sign_last_serial(&self.security, &request.node_id, challenge, last).unwrap();
+            proto::SerialSignature { signature: signed.signature, signer: signed.signer }
+        });
+        self.registrations.send(request).unwrap();
+        Ok(Response::new(proto::RegisterNodeResponse {
+            heartbeat_ms: 50,
+            last_serial,
+            serial_signature: answer,
+            ..Default::default()
+        }))
     }
 
     async fn heartbeat(

@@ -1,11 +1,11 @@
 //! Launch specs, session starts and surveys.
 
-use std::ffi::OsString;
-
 use bytes::Bytes;
 use cxi_fabric::environment::Provider;
+use pmi_transport::signature::{Serial, Signature};
 use prost::Message;
 
+use super::super::order::StartOrder;
 use super::super::{cxi, job, settings as wire_settings, spec, start};
 use super::*;
 use crate::cxi::{CxiSurvey, SurveyedNic, SurveyedService};
@@ -265,39 +265,46 @@ fn a_node_is_reached_by_the_host_part_of_its_address() {
     assert_eq!(spec::decode(launch, NodeIndex(0)).unwrap().address(), None, "nobody else is there");
 }
 
+fn order() -> StartOrder {
+    let spec = launch().encode_to_vec().into();
+    StartOrder { serial: Serial(9), spec, node: NodeIndex(1), signature: Signature::default() }
+}
+
+/// What an agent says of a launch itself counts for nothing.
 fn session_start() -> proto::StartSession {
     proto::StartSession {
-        spec: launch().encode_to_vec().into(),
-        node_index: 1,
-        environment: vec![proto::Variable { name: "A".into(), value: "1".into() }],
+        spec: Bytes::from_static(b"\xff"),
+        node_index: 7,
+        environment: vec![proto::Variable { name: "LD_PRELOAD".into(), value: "1".into() }],
         fabric: Some(proto::NodeFabric { provider: "verbs".to_owned(), credentials: None }),
     }
 }
 
 #[test]
 fn a_session_start_travels() {
-    let got = start::decode(session_start().encode_to_vec()).unwrap();
+    let got = start::decode(order(), session_start().encode_to_vec()).unwrap();
     assert_eq!(format!("{:?}", got.spec), format!("{:?}", session()));
     assert_eq!((got.output_window, got.stdin_window), (65_536, 7));
-    assert_eq!(got.environment, [(OsString::from("A"), OsString::from("1"))]);
     assert_eq!(got.fabric, NodeFabric { provider: Some(Provider::Verbs), claims: None });
     let bare = proto::StartSession { fabric: None, ..session_start() };
-    assert_eq!(start::decode(bare.encode_to_vec()).unwrap().fabric, NodeFabric::default());
+    assert_eq!(start::decode(order(), bare.encode_to_vec()).unwrap().fabric, NodeFabric::default());
 }
 
 #[test]
 fn a_session_start_that_is_none_is_refused() {
-    let check = |change: fn(&mut proto::StartSession), expected: &str| {
-        let mut wrong = session_start();
-        change(&mut wrong);
-        let seen = refusal(start::decode(wrong.encode_to_vec()));
+    let check = |order: StartOrder, start: proto::StartSession, expected: &str| {
+        let seen = refusal(start::decode(order, start.encode_to_vec()));
         assert!(seen.starts_with(expected), "{seen}");
     };
-    check(|start| start.spec = Bytes::from_static(b"\xff"), "the message cannot be read: ");
-    check(|start| start.spec = Bytes::new(), "the receiving node is 1; possible is one of 0 nodes");
-    check(|start| start.node_index = 3, "the receiving node is 3; possible is one of 3 nodes");
-    check(|start| start.fabric = Some(proto::NodeFabric::default()), "the provider is ; possible is cxi or verbs");
-    let seen = refusal(start::decode(Bytes::from_static(b"\xff")));
+    let spec = |spec: &'static [u8]| StartOrder { spec: Bytes::from_static(spec), ..order() };
+    check(spec(b"\xff"), session_start(), "the message cannot be read: ");
+    check(spec(b""), session_start(), "the receiving node is 1; possible is one of 0 nodes");
+    let elsewhere = StartOrder { node: NodeIndex(3), ..order() };
+    check(elsewhere, session_start(), "the receiving node is 3; possible is one of 3 nodes");
+    let fabric = Some(proto::NodeFabric::default());
+    let nowhere = proto::StartSession { fabric, ..session_start() };
+    check(order(), nowhere, "the provider is ; possible is cxi or verbs");
+    let seen = refusal(start::decode(order(), Bytes::from_static(b"\xff")));
     assert!(seen.starts_with("the message cannot be read: "), "{seen}");
 }
 

@@ -1,0 +1,46 @@
+//! Vouching: the API server tells this node's fork server which launches are new. The fork server believes the API server and not this agent,
+//! so that the agent fetches a challenge there, and brings it back signed with the number of the last launch.
+//!
+//! A fork server that is busy or stopped holds no heartbeat up: then it is asked again with the next one.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use tokio::time::timeout;
+
+use super::Node;
+
+/// Time between two answers of the API server for the fork server: an order is too old after two of them.
+pub(super) const EVERY: Duration = Duration::from_secs(60);
+/// Time for the fork server to say something.
+const ANSWER: Duration = Duration::from_millis(500);
+
+/// The fork server's next challenge; empty for one that believes this agent, or says nothing now.
+pub(super) async fn challenge(node: &Node) -> Bytes {
+    match node.config.user {
+        Some(_) => timeout(ANSWER, node.forks.tell(b"")).await.unwrap_or_default().into(),
+        None => Bytes::new(),
+    }
+}
+
+/// Brings the API server's answer to a challenge to the fork server. Returns false if that has none now, and is to be asked again soon.
+pub(super) async fn bring(node: &Node, challenge: &Bytes, answer: Option<Vec<u8>>) -> bool {
+    if challenge.is_empty() {
+        return node.config.user.is_none();
+    }
+    let Some(answer) = answer else {
+        tracing::error!(
+            "no session can be started here: the API server does not sign the number of its last launch, for it is of an \
+             older version; upgrade it, or leave out `user` from the agent's settings"
+        );
+        return true;
+    };
+    match timeout(ANSWER, node.forks.tell(&answer)).await {
+        Ok(refusal) if refusal.is_empty() => true,
+        Ok(refusal) => {
+            tracing::error!("the fork server refuses {}", String::from_utf8_lossy(&refusal));
+            false
+        }
+        Err(_) => false,
+    }
+}

@@ -1,0 +1,137 @@
+//! Numbers of launches that a gate lets in: each once, and none that is old.
+//!
+//! The API server says which was the last number that it has signed, in answers that are bound to a challenge of the gate; who passes them
+//! on can hold them back, and repeat none. So an order counts for two of these answers at most, and as long as the last one is no older
+//! than five minutes.
+
+use std::collections::BTreeSet;
+use std::time::{Duration, Instant};
+
+use pmi_transport::signature::Serial;
+
+use crate::floor::Floor;
+
+/// Longest time that an answer of the API server counts.
+const COUNTS_FOR: Duration = Duration::from_secs(300);
+/// Most numbers that are remembered.
+const SPENT_MAX: usize = 1 << 14;
+
+/// State of the numbers.
+#[derive(Debug, Default)]
+pub(super) struct Numbers {
+    floor: Floor,
+    /// Time of the API server's last answer.
+    heard: Option<Instant>,
+    /// Numbers above the floor of orders that were let in.
+    spent: BTreeSet<Serial>,
+}
+
+/// Reason why an order is not let in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub(super) enum NotNew {
+    #[error("the API server has not told this node's fork server which launches are new")]
+    Unknown,
+    #[error(
+        "the API server has not told this node's fork server for {} minutes which launches are new",
+        COUNTS_FOR.as_secs() / 60
+    )]
+    Unheard,
+    #[error("the launch was signed before this agent registered, or long ago")]
+    Old,
+    #[error("the launch was started here before")]
+    Spent,
+}
+
+impl Numbers {
+    /// The API server has signed launches up to `last` now.
+    pub(super) fn hear(&mut self, last: Serial, now: Instant) {
+        self.heard = Some(now);
+        match self.floor.least() {
+            Some(least) if last >= least => self.floor.hear(last, now),
+            // The first number, or one of a server whose numbers went back.
+            _ => self.floor.register(last),
+        }
+        self.spent = self
+            .floor
+            .least()
+            .map_or_else(BTreeSet::new, |least| self.spent.split_off(&Serial(least.0.saturating_add(1))));
+    }
+
+    /// Lets a number in, once.
+    pub(super) fn spend(&mut self, serial: Serial, now: Instant) -> Result<(), NotNew> {
+        let (Some(heard), Some(least)) = (self.heard, self.floor.least()) else { return Err(NotNew::Unknown) };
+        if now.duration_since(heard) > COUNTS_FOR {
+            return Err(NotNew::Unheard);
+        }
+        if serial <= least {
+            return Err(NotNew::Old);
+        }
+        if !self.spent.insert(serial) {
+            return Err(NotNew::Spent);
+        }
+        if self.spent.len() > SPENT_MAX
+            && let Some(forgotten) = self.spent.pop_first()
+        {
+            self.floor.raise(forgotten);
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::floor::UNDER_WAY;
+
+    #[test]
+    fn nothing_is_let_in_before_the_api_server_was_heard_nor_long_after() {
+        let (mut numbers, now) = (Numbers::default(), Instant::now());
+        assert_eq!(numbers.spend(Serial(9), now), Err(NotNew::Unknown));
+        numbers.hear(Serial(5), now);
+        assert_eq!(numbers.spend(Serial(9), now + COUNTS_FOR), Ok(()));
+        let late = now + COUNTS_FOR + Duration::from_secs(1);
+        assert_eq!(numbers.spend(Serial(10), late), Err(NotNew::Unheard));
+        numbers.hear(Serial(9), late);
+        assert_eq!(numbers.spend(Serial(10), late), Ok(()));
+    }
+
+    #[test]
+    fn a_number_is_let_in_once_and_not_when_it_is_old() {
+        let (mut numbers, now) = (Numbers::default(), Instant::now());
+        numbers.hear(Serial(5), now);
+        assert_eq!(numbers.spend(Serial(5), now), Err(NotNew::Old));
+        assert_eq!(numbers.spend(Serial(7), now), Ok(()));
+        assert_eq!(numbers.spend(Serial(7), now), Err(NotNew::Spent));
+        numbers.hear(Serial(8), now);
+        assert_eq!(numbers.spend(Serial(6), now), Ok(()), "it may be under way");
+        numbers.hear(Serial(9), now + UNDER_WAY);
+        assert_eq!(numbers.spend(Serial(8), now + UNDER_WAY), Err(NotNew::Old));
+        assert_eq!(numbers.spend(Serial(9), now + UNDER_WAY), Ok(()));
+        assert_eq!(numbers.spent.len(), 1, "old ones need not be remembered");
+    }
+
+    #[test]
+    fn numbers_that_went_back_go_on_from_there_and_none_that_is_remembered_comes_again() {
+        let (mut numbers, now) = (Numbers::default(), Instant::now());
+        numbers.hear(Serial(100), now);
+        assert_eq!(numbers.spend(Serial(101), now), Ok(()));
+        numbers.hear(Serial(50), now);
+        assert_eq!(numbers.spend(Serial(51), now), Ok(()));
+        assert_eq!(numbers.spend(Serial(101), now), Err(NotNew::Spent));
+    }
+
+    #[test]
+    fn what_is_remembered_is_bounded_and_what_is_forgotten_is_old() {
+        let (mut numbers, now) = (Numbers::default(), Instant::now());
+        numbers.hear(Serial(0), now);
+        for number in 1..=SPENT_MAX as u64 + 1 {
+            assert_eq!(numbers.spend(Serial(number), now), Ok(()));
+        }
+        assert_eq!(numbers.spent.len(), SPENT_MAX);
+        assert_eq!(numbers.spend(Serial(1), now), Err(NotNew::Old));
+        assert_eq!(numbers.spend(Serial(2), now), Err(NotNew::Spent));
+        // The greatest number there can be is no reason to panic.
+        numbers.hear(Serial(u64::MAX), now);
+        numbers.hear(Serial(u64::MAX), now + UNDER_WAY);
+    }
+}

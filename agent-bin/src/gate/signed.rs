@@ -1,0 +1,166 @@
+//! The gate of a daemon that is not root: orders of the API server are carried out, each once, for this node, and nobody else's.
+
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use lattice_session::random;
+use lattice_session::session_process::Admitted;
+use lattice_session::wire::WireError;
+use lattice_session::wire::order::{StartOrder, decode_last_serial};
+use pmi_transport::error_chain::chain;
+use pmi_transport::identity::IdentityError;
+use pmi_transport::signature::{Authorities, CHALLENGE_LEN, Challenge, VerifyError};
+use rank_spawner::Gate;
+
+use super::numbers::{NotNew, Numbers};
+use super::root_path::{self, PathError};
+use crate::daemon::Config;
+
+/// Time for the API server to answer a challenge.
+const ANSWER_WITHIN: Duration = Duration::from_secs(60);
+
+/// The gate.
+pub(crate) struct Signed {
+    /// Settings as root has read them.
+    config: Config,
+    /// File with the certificates of the CAs.
+    ca: PathBuf,
+    authorities: Authorities,
+    /// State of the file when it was read.
+    stamp: Option<(u64, i64, i64)>,
+    /// Challenge that waits for its answer.
+    challenge: Option<(Challenge, Instant)>,
+    numbers: Numbers,
+}
+
+/// Error of a gate that cannot be made.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum GateError {
+    /// Root cannot rely on the CA's certificate.
+    #[error(transparent)]
+    Path(#[from] PathError),
+    /// The CA's certificate cannot be used.
+    #[error(transparent)]
+    Authority(#[from] IdentityError),
+    /// There is none.
+    #[error("a daemon that gives up root needs certificates: set [tls]")]
+    NoAuthority,
+}
+
+/// Reason why an order is refused.
+#[derive(Debug, thiserror::Error)]
+enum Refusal {
+    #[error("the order for a session cannot be understood: {0}")]
+    Wire(#[from] WireError),
+    #[error("{}", chain(.0))]
+    Signature(#[from] VerifyError),
+    #[error("the launch is not for {node}, but for {named} as its node {index}")]
+    AnotherNode { node: String, named: String, index: u32 },
+    #[error("{0}")]
+    User(String),
+    #[error(transparent)]
+    NotNew(#[from] NotNew),
+}
+
+/// Reason why an answer of the API server is not taken.
+#[derive(Debug, thiserror::Error)]
+enum Unanswered {
+    #[error("the number of the last launch cannot be understood: {0}")]
+    Wire(#[from] WireError),
+    #[error("the number of the last launch was not asked for, or comes late")]
+    NotAsked,
+    #[error("the number of the last launch: {}", chain(.0))]
+    Signature(#[from] VerifyError),
+}
+
+impl Signed {
+    /// A gate that believes the CAs of the settings.
+    pub(super) fn new(config: &Config) -> Result<Self, GateError> {
+        let ca = config.tls.as_ref().ok_or(GateError::NoAuthority)?.ca.clone();
+        root_path::check(&ca)?;
+        let authorities = Authorities::read(&ca)?;
+        let (challenge, numbers) = (None, Numbers::default());
+        let mut gate = Self { config: config.clone(), ca, authorities, stamp: None, challenge, numbers };
+        gate.stamp = gate.stamp_now();
+        Ok(gate)
+    }
+
+    fn admit_at(&mut self, order: Vec<u8>, now: Instant) -> Result<Admitted, Refusal> {
+        let order = StartOrder::decode(order)?;
+        let StartOrder { serial, spec, signature, .. } = &order;
+        self.verified(|by| by.verify(*serial, spec, &signature.signature, &signature.signer))?;
+        // The API server's bytes, from here on.
+        let head = order.head()?;
+        let (node, index) = (&self.config.node_id, order.node.0);
+        let named = head.nodes.get(order.node.index());
+        if named != Some(node) {
+            let named = named.map_or_else(|| "nobody".to_owned(), String::clone);
+            return Err(Refusal::AnotherNode { node: node.clone(), named, index });
+        }
+        self.config.refuse_user(head.uid).map_or(Ok(()), |why| Err(Refusal::User(why)))?;
+        self.numbers.spend(*serial, now)?;
+        Ok(Admitted { uid: head.uid, host: node.clone() })
+    }
+
+    fn hear_at(&mut self, word: Vec<u8>, now: Instant) -> Result<(), Unanswered> {
+        let (last, signature) = decode_last_serial(word)?;
+        let asked = self.challenge.take().filter(|(_, asked)| now.duration_since(*asked) <= ANSWER_WITHIN);
+        let (challenge, _) = asked.ok_or(Unanswered::NotAsked)?;
+        let node = self.config.node_id.clone();
+        self.verified(|by| by.verify_last_serial(&node, &challenge, last, &signature))?;
+        self.numbers.hear(last, now);
+        Ok(())
+    }
+
+    /// A challenge that was never used; `None` where the system has no random bytes.
+    fn new_challenge(&mut self, now: Instant) -> Option<Challenge> {
+        let challenge = random::bytes::<CHALLENGE_LEN>().ok()?;
+        self.challenge = Some((challenge, now));
+        Some(challenge)
+    }
+
+    /// Checks a signature, by the CAs' certificates as they are now if it is not good by those that were read.
+    fn verified(&mut self, check: impl Fn(&Authorities) -> Result<(), VerifyError>) -> Result<(), VerifyError> {
+        match check(&self.authorities) {
+            Err(VerifyError::Chain(_)) if self.read_again() => check(&self.authorities),
+            checked => checked,
+        }
+    }
+
+    /// Reads the CAs' certificates again if the file has changed, and root alone can have done that.
+    fn read_again(&mut self) -> bool {
+        let stamp = self.stamp_now();
+        if stamp == self.stamp || root_path::check(&self.ca).is_err() {
+            return false;
+        }
+        let Ok(authorities) = Authorities::read(&self.ca) else { return false };
+        (self.authorities, self.stamp) = (authorities, stamp);
+        true
+    }
+
+    fn stamp_now(&self) -> Option<(u64, i64, i64)> {
+        let metadata = fs::metadata(&self.ca).ok()?;
+        Some((metadata.ino(), metadata.ctime(), metadata.ctime_nsec()))
+    }
+}
+
+impl Gate for Signed {
+    fn admit(&mut self, order: Vec<u8>) -> Result<Vec<u8>, String> {
+        let admitted = self.admit_at(order, Instant::now()).map_err(|refusal| refusal.to_string())?;
+        Ok(admitted.encode())
+    }
+
+    /// Answers nothing at all with a challenge, and an answer to that with nothing; else says what is wrong with it.
+    fn hear(&mut self, word: Vec<u8>) -> Vec<u8> {
+        let now = Instant::now();
+        if word.is_empty() {
+            return self.new_challenge(now).map(Vec::from).unwrap_or_default();
+        }
+        self.hear_at(word, now).map_or_else(|error| error.to_string().into_bytes(), |()| Vec::new())
+    }
+}
+
+#[cfg(test)]
+mod tests;

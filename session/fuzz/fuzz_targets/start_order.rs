@@ -1,0 +1,6 @@
+//! See [`lattice_session::fuzzing::start_order`].
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+
+fuzz_target!(|data: &[u8]| lattice_session::fuzzing::start_order(data));

@@ -1,0 +1,113 @@
+//! The order to start a session, as an agent hands it to its fork server: a launch with the API server's signature. The fork server looks at
+//! the signature and at a few fields; the session process, which gets the order as it is, reads the launch when it has become the user.
+
+use bytes::Bytes;
+use pmi_core::ids::NodeIndex;
+use pmi_transport::proto::v1 as proto;
+use pmi_transport::signature::{Serial, Signature};
+use prost::Message;
+use zeroize::Zeroizing;
+
+use super::{WireError, placed};
+
+/// Order to start a session.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StartOrder {
+    /// Number under which the API server signed the launch.
+    pub serial: Serial,
+    /// Encoded launch. It holds the key of its links.
+    pub spec: Bytes,
+    /// Part of the launch.
+    pub node: NodeIndex,
+    /// The API server's signature; empty where nobody proves anything.
+    pub signature: Signature,
+}
+
+/// Fields of a launch that a fork server reads.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Head {
+    /// Id of the launch.
+    pub launch_id: String,
+    /// User whose processes the ranks are.
+    pub uid: u32,
+    /// Names of its nodes.
+    pub nodes: Vec<String>,
+}
+
+impl StartOrder {
+    /// Encodes the order.
+    pub fn encode(&self) -> Zeroizing<Vec<u8>> {
+        let Self { serial, spec, node, signature: Signature { signature, signer } } = self.clone();
+        let order = proto::StartOrder { serial: serial.0, spec, node_index: node.0, signature, signer };
+        Zeroizing::new(order.encode_to_vec())
+    }
+
+    /// Decodes an order. Its memory is wiped when nothing of it is needed any more.
+    ///
+    /// # Errors
+    /// Refuses bytes that are no order.
+    pub fn decode(order: Vec<u8>) -> Result<Self, WireError> {
+        let order = Bytes::from_owner(Zeroizing::new(order));
+        let proto::StartOrder { serial, spec, node_index, signature, signer } = proto::StartOrder::decode(order)?;
+        let signature = Signature { signature, signer };
+        Ok(Self { serial: Serial(serial), spec, node: NodeIndex(node_index), signature })
+    }
+
+    /// Reads the few fields of its launch that say whose and for which nodes it is.
+    ///
+    /// # Errors
+    /// Refuses what is no launch.
+    pub fn head(&self) -> Result<Head, WireError> {
+        let proto::LaunchSpecHead { launch_id, uid, nodes } = proto::LaunchSpecHead::decode(self.spec.clone())?;
+        Ok(Head { launch_id, uid, nodes: placed::nodes(&nodes)? })
+    }
+}
+
+/// A fork server's answer to a challenge: the number of the last launch that the API server has signed.
+///
+/// # Errors
+/// Refuses bytes that are none.
+pub fn decode_last_serial(word: Vec<u8>) -> Result<(Serial, Signature), WireError> {
+    let proto::SignedSerial { last_serial, signature } = proto::SignedSerial::decode(Bytes::from(word))?;
+    let signature = signature.ok_or(WireError::Missing { what: "signature" })?;
+    Ok((Serial(last_serial), Signature { signature: signature.signature, signer: signature.signer }))
+}
+
+/// Encodes that answer.
+pub fn encode_last_serial(last: Serial, signature: proto::SerialSignature) -> Vec<u8> {
+    proto::SignedSerial { last_serial: last.0, signature: Some(signature) }.encode_to_vec()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn order() -> StartOrder {
+        let spec = proto::LaunchSpec {
+            launch_id: "abc".to_owned(),
+            uid: 1000,
+            nodes: "node[0-2]".to_owned(),
+            link_key: Bytes::from_static(&[7; 32]),
+            ..Default::default()
+        };
+        let signature = Signature { signature: Bytes::from_static(b"sig"), signer: vec![Bytes::from_static(b"cert")] };
+        StartOrder { serial: Serial(9), spec: spec.encode_to_vec().into(), node: NodeIndex(2), signature }
+    }
+
+    #[test]
+    fn an_order_travels_and_its_head_says_whose_it_is() {
+        let order = order();
+        let got = StartOrder::decode(order.encode().to_vec()).unwrap();
+        assert_eq!(got, order);
+        let nodes = ["node0", "node1", "node2"].map(str::to_owned).to_vec();
+        assert_eq!(got.head().unwrap(), Head { launch_id: "abc".to_owned(), uid: 1000, nodes });
+    }
+
+    #[test]
+    fn what_is_no_order_is_refused() {
+        assert!(matches!(StartOrder::decode(vec![0xff; 9]), Err(WireError::Format(_))));
+        let noise = StartOrder { spec: Bytes::from_static(b"\xff\xff"), ..order() };
+        assert!(matches!(noise.head(), Err(WireError::Format(_))));
+        assert!(matches!(decode_last_serial(Vec::new()), Err(WireError::Missing { .. })));
+    }
+}
