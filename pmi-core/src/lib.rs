@@ -28,6 +28,7 @@
 //! ```
 #![forbid(unsafe_code)]
 
+pub mod all_to_all;
 pub mod claim;
 #[cfg(feature = "conformance")]
 pub mod conformance;
