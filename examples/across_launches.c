@@ -11,11 +11,10 @@ enum { DOUBLE = 300, END = 302 };
 
 static int twice(void *calls, lattice_overlay *self, lattice_uid from, const void *in, size_t n, lattice_reply *reply) {
     char text[32];
-    if (n >= sizeof text)
+    int length = snprintf(text, sizeof text, "%.*s", (int)n, (const char *)in);
+    if (length >= (int)sizeof text)
         return 1;
-    memcpy(text, in, n);
-    text[n] = 0;
-    int length = snprintf(text, sizeof text, "%ld", 2 * atol(text));
+    length = snprintf(text, sizeof text, "%ld", 2 * atol(text));
     lattice_reply_set(reply, text, length);
     *(int *)calls += self != NULL && from != 0;
     return 0;
@@ -23,16 +22,12 @@ static int twice(void *calls, lattice_overlay *self, lattice_uid from, const voi
 
 static int end(void *is_over, lattice_overlay *self, lattice_uid from, const void *in, size_t n, lattice_reply *reply) {
     (void)self, (void)from, (void)in, (void)n, (void)reply;
-    *(int *)is_over = 1;
-    return 0;
+    return *(int *)is_over = 1, 0;
 }
 
-static int serve(void) {
-    int calls = 0, is_over = 0, code;
+static int serve(lattice_overlay *self) {
+    int calls = 0, is_over = 0;
     char me[64];
-    lattice_overlay *self;
-    if ((code = lattice_overlay_open(&self)))
-        return fprintf(stderr, "cannot take part: %d\n", code), 1;
     lattice_serve(self, DOUBLE, twice, &calls);
     lattice_serve(self, END, end, &is_over);
     lattice_uid_format(lattice_self(self), me, sizeof me);
@@ -40,24 +35,22 @@ static int serve(void) {
     fflush(stdout);
     while (!is_over && lattice_progress(self, -1) == LATTICE_OK)
         ;
-    printf("%d calls\n", calls);
-    lattice_overlay_close(self);
-    return 0;
+    return printf("%d calls\n", calls) < 0;
 }
 
 int main(int argc, char **argv) {
-    lattice_uid to;
+    lattice_uid to = 0;
     lattice_overlay *self;
     void *answer;
     size_t n;
-    if (argc == 2 && !strcmp(argv[1], "serve"))
-        return serve();
-    if (argc != 4 || lattice_uid_parse(argv[2], &to))
+    if (argc != 2 && (argc != 4 || lattice_uid_parse(argv[2], &to)))
         return fprintf(stderr, "usage: across_launches serve | call UID NUMBER\n"), 2;
-    int code = lattice_overlay_join(to >> 32, &self);
-    if (!code)
-        code = lattice_call(self, to, DOUBLE, argv[3], strlen(argv[3]), 30000, &answer, &n);
+    int code = to ? lattice_overlay_join(to >> 32, &self) : lattice_overlay_open(&self);
     if (code)
+        return fprintf(stderr, "%s: %d\n", to ? "the call failed" : "cannot take part", code), 1;
+    if (!to)
+        return code = serve(self), lattice_overlay_close(self), code;
+    if ((code = lattice_call(self, to, DOUBLE, argv[3], strlen(argv[3]), 30000, &answer, &n)))
         return fprintf(stderr, "the call failed: %d\n", code), 1;
     printf("%.*s\n", (int)n, (char *)answer);
     lattice_free(answer, n);

@@ -62,17 +62,18 @@ impl SessionMachine {
             fence.waiting.iter().map(move |&local| (job, local)).collect::<Vec<_>>()
         };
         let waiting: HashSet<(JobNumber, LocalRank)> = fences.iter().flat_map(waits).collect();
-        let ranks = self.ranks.iter().zip(seen).map(|((_, slot), RankSeen { dialogue, usage, affinity })| RankProgress {
-            rank: slot.rank,
-            pid: slot.state.pid(),
-            phase: dialogue.as_ref().map(|dialogue| dialogue.phase),
-            in_init: slot.state.exit().is_none() && dialogue.as_ref().is_some_and(Progress::is_in_init),
-            last_command: dialogue.and_then(|dialogue| dialogue.last_command),
-            usage,
-            affinity,
-            waiting: waiting.contains(&(slot.job, slot.local)),
-            exit: slot.state.exit(),
-        });
+        let ranks =
+            self.ranks.iter().zip(seen).map(|((_, slot), RankSeen { dialogue, usage, affinity })| RankProgress {
+                rank: slot.rank,
+                pid: slot.state.pid(),
+                phase: dialogue.as_ref().map(|dialogue| dialogue.phase),
+                in_init: slot.state.exit().is_none() && dialogue.as_ref().is_some_and(Progress::is_in_init),
+                last_command: dialogue.and_then(|dialogue| dialogue.last_command),
+                usage,
+                affinity,
+                waiting: waiting.contains(&(slot.job, slot.local)),
+                exit: slot.state.exit(),
+            });
         let ranks = ranks.collect();
         let stacks = match detail {
             ProgressDetail::Stacks(stacks) => Some(stacks),

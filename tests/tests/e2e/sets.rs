@@ -109,13 +109,6 @@ fn ranks_of_two_launches_and_a_guest_call_each_other() {
         let outcome = among(Command::new(&program).words("call").arg(uid(0, rank)).arg("21"), home.path()).run();
         outcome.exits(0).prints("42");
     }
-    // A rank of the first launch hands the number on to one of the second, which hands it back, and so on.
-    let hops = |hops: &str| {
-        let command = Command::new(&program).words("bounce").arg(uid(0, 1)).arg(uid(1, 0)).arg(hops);
-        among(command, home.path()).run()
-    };
-    hops("1").exits(0).prints("1 hops");
-    hops("100").exits(0).prints("100 hops");
     // It is what lattice call does as well.
     let outcome = among(lattice("call").arg(uid(1, 1)).words("300 50"), home.path()).run();
     outcome.exits(0).prints("100");
@@ -126,6 +119,33 @@ fn ranks_of_two_launches_and_a_guest_call_each_other() {
     }
     for launch in running {
         launch.finish().exits(0);
+    }
+}
+
+/// A rank of the first launch hands the number on to one of the second, which hands it back, and so on.
+#[test]
+fn methods_of_two_launches_call_each_other_back() {
+    let home = tempfile::tempdir().unwrap();
+    let program = lattice_tests::built::example("call_back");
+    let mut running: Vec<_> = (0..2)
+        .map(|_| {
+            let mut running = among(launch("-n 2").arg(&program), home.path()).start();
+            running.wait_for_stdout_times("serves", 2);
+            running
+        })
+        .collect();
+    let shown = sets(home.path(), 2);
+    let uid = |set: usize, rank: usize| format!("lattice://{}/{rank}", shown[set]["set"]);
+    for hops in ["0", "1", "100"] {
+        let words = format!("{} {} {hops}", uid(0, 1), uid(1, 0));
+        let outcome = among(lattice("call").arg(uid(0, 1)).arg("303").arg(words), home.path()).run();
+        outcome.exits(0).prints(&format!("{hops} hops"));
+    }
+    for launch in &mut running {
+        launch.signal(Signal::SIGTERM);
+    }
+    for launch in running {
+        launch.finish();
     }
 }
 

@@ -1,0 +1,47 @@
+//! Ranks of two launches whose methods call each other back, a hundred deep:
+//!
+//! ```text
+//! lattice launch -n 2 call_back &                    # prints its addresses
+//! lattice launch -n 2 call_back &
+//! lattice call lattice://SET/0 303 'lattice://SET/0 lattice://OTHER/1 100'      # 100 hops
+//! ```
+//! Whoever waits for an answer serves what comes meanwhile, so nobody waits for ever.
+#![forbid(unsafe_code)]
+
+use std::error::Error;
+use std::time::Duration;
+
+use lattice_overlay::address::Uid;
+use lattice_overlay::error::Fault;
+use lattice_overlay::method::Method;
+use lattice_overlay::participant::Participant;
+
+const BOUNCE: Method = Method(303);
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let participant = Participant::of_launch()?;
+    participant.serve(BOUNCE, bounce);
+    println!("{} serves", participant.me());
+    loop {
+        participant.progress(None)?;
+    }
+}
+
+/// Hands on to the other of two addresses what is left of the hops, and tells how many there were.
+fn bounce(participant: &Participant, _: Uid, body: &[u8]) -> Result<bytes::Bytes, Fault> {
+    let text = String::from_utf8_lossy(body);
+    let words: Vec<&str> = text.split(' ').collect();
+    let [me, other, hops] = words[..] else { return Err(Fault("two addresses and a number are wanted".to_owned())) };
+    let (to, hops) = (other.parse::<Uid>().map_err(|error| Fault(error.to_string()))?, number(hops)?);
+    if hops == 0 {
+        return Ok("0 hops".into());
+    }
+    let further = format!("{other} {me} {}", hops - 1);
+    let answer = participant.call(to, BOUNCE, further.as_bytes(), Duration::from_secs(30));
+    let answer = answer.map_err(|error| Fault(error.to_string()))?;
+    Ok(format!("{} hops", number(String::from_utf8_lossy(&answer).trim_end_matches(" hops"))? + 1).into())
+}
+
+fn number(text: &str) -> Result<u64, Fault> {
+    text.parse().map_err(|_| Fault("no number came".to_owned()))
+}
