@@ -212,7 +212,6 @@ struct Prepared {
     security: Security,
     api: Channel,
     pulse: Channel,
-    fabric: Arc<Fabric>,
 }
 
 impl Prepared {
@@ -220,7 +219,9 @@ impl Prepared {
         let security = config.security()?;
         let to_api = || connect::channel(&config.api, &Caller::Api, &security);
         let (api, pulse) = (to_api()?, to_api()?);
-        Ok(Self { security, api, pulse, fabric: Fabric::new(&config.fabric)? })
+        // Where it cannot be used, nobody need come to find out.
+        config.fabric.backend()?;
+        Ok(Self { security, api, pulse })
     }
 }
 
@@ -241,7 +242,9 @@ async fn serve(
         tracing::warn!("sessions have no control groups of their own: {reason}");
     }
     let (forks, server_gone) = Forks::new(forks);
-    let node = Arc::new(Node::new(config, address, prepared, (forks, this_node))?);
+    let by_root = config.user.is_some().then(|| forks.clone());
+    let fabric = Fabric::new(&config.fabric, by_root)?;
+    let node = Arc::new(Node::new(config, address, prepared, (forks, this_node, fabric))?);
     let listener = listener.for_daemons().with_links(Arc::clone(&node.arrivals));
     if let Some(address) = node.config.metrics {
         let listener = tokio::net::TcpListener::bind(address).await?;
@@ -302,9 +305,9 @@ impl Node {
         config: Config,
         address: Address,
         prepared: Prepared,
-        (forks, this_node): (Forks, ThisNode),
+        (forks, this_node, fabric): (Forks, ThisNode, Arc<Fabric>),
     ) -> io::Result<Self> {
-        let Prepared { security, api, pulse, fabric } = prepared;
+        let Prepared { security, api, pulse } = prepared;
         let links = Arc::new(Grpc { security: security.clone() });
         Ok(Self {
             fences: FenceNode::new(config.node_id.clone(), links),

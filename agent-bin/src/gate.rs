@@ -42,7 +42,8 @@ impl Gate for Open {
     fn admit(&mut self, order: Vec<u8>) -> Result<Vec<u8>, String> {
         let read = StartOrder::decode(order).and_then(|order| Ok((order.head()?, order.node)));
         let (head, node) = read.map_err(|error| error.to_string())?;
-        let host = head.nodes.get(node.index()).cloned().unwrap_or_default();
+        let host = head.nodes.get(node.index()).cloned();
+        let host = host.ok_or_else(|| "the order for a session names none of its nodes".to_owned())?;
         Ok(Admitted { uid: head.uid, host }.encode())
     }
 

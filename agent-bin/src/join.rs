@@ -34,7 +34,7 @@ pub(crate) fn run(version: &'static str, args: &JoinArgs) -> Result<(), Box<dyn 
     cxi_fabric::secret::keep_out_of_core_dumps()?;
     // Before any thread, any key and any connection: session processes are copies of what this process is now.
     let terms = Terms { setuid_programs: false, limits: Vec::new(), agent_lease: Duration::ZERO };
-    let forks = ForkServer::fork(session_process::main(terms), Box::new(Open), None)?;
+    let forks = ForkServer::fork(session_process::main(terms, Box::new(|_, _, _| {})), Box::new(Open), None)?;
     crate::log_to_stderr();
     let Member { name, api, ca, credentials, left } = membership::read(args)?;
     let held = Held::new(&ca, &credentials)?;

@@ -12,6 +12,7 @@ mod floor;
 mod gate;
 mod invitation;
 mod join;
+mod nics;
 
 use std::error::Error;
 use std::path::PathBuf;
@@ -106,7 +107,7 @@ fn fork_server(config: &Config, gate: Box<dyn Gate>) -> Result<ForkServer, ForkS
         agent_lease: config.agent_lease,
     };
     let survival = config.runtime_dir.as_ref().map(survival);
-    ForkServer::fork(session_process::main(terms), gate, survival.as_ref())
+    ForkServer::fork(session_process::main(terms, nics::errand::of(config)), gate, survival.as_ref())
 }
 
 fn log_to_stderr() {

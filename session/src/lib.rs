@@ -19,6 +19,7 @@ pub mod library;
 pub mod limits;
 mod machine;
 pub mod map_hash;
+pub mod nics;
 pub mod numbered;
 pub mod placed;
 pub mod plan;

@@ -110,19 +110,27 @@ enum Refusal {
     System(#[from] io::Error),
 }
 
-/// The whole life of session processes. For [`rank_spawner::ForkServer::fork`].
-pub fn main(terms: Terms) -> ChildMain {
+/// Work for which a process stays who it is: the user for whom, the order, and the agent's connection, for the answer.
+pub type Errand = Box<dyn Fn(u32, StartOrder, UnixStream)>;
+
+/// The whole life of session processes, and of those that do an errand in place of a session. For [`rank_spawner::ForkServer::fork`].
+pub fn main(terms: Terms, errand: Errand) -> ChildMain {
     // The agent is gone, or sent what no agent sends: there is nobody to tell.
-    Box::new(move |door, cgroup| drop(live(&terms, door, cgroup)))
+    Box::new(move |door, cgroup| drop(live(&terms, &errand, door, cgroup)))
 }
 
-fn live(terms: &Terms, door: DescriptorSocket, cgroup: Option<OwnCgroup>) -> io::Result<()> {
+fn live(terms: &Terms, errand: &Errand, door: DescriptorSocket, cgroup: Option<OwnCgroup>) -> io::Result<()> {
     prctl::set_name(NAME)?;
     // What can be had before it is known for whom, while nobody waits.
     let runtime = Builder::new_current_thread().enable_all().build()?;
     let _ = Account::of(Uid::effective().as_raw());
     let Some(ordered) = door::order(&door)? else { return Ok(()) };
     let Some(mut socket) = door::first_agent(&door)? else { return Ok(()) };
+    if ordered.admitted.host.is_empty() {
+        let order = StartOrder::decode(ordered.order.read()?).map_err(io::Error::other)?;
+        errand(ordered.admitted.uid, order, socket);
+        return Ok(());
+    }
     match begin(terms, &ordered, &mut socket) {
         Ok(Some(start)) => {
             let result = runtime.block_on(start.serve(socket, door, cgroup, terms.agent_lease));

@@ -15,6 +15,7 @@ pub mod fence;
 pub mod foreign;
 pub mod job;
 pub mod meeting;
+pub mod nics;
 pub mod order;
 pub mod placed;
 pub mod rendezvous;

@@ -159,6 +159,7 @@ fn start_orders() -> Vec<Vec<u8>> {
         node_index: 1,
         signature: signature.signature.clone(),
         signer: signature.signer.clone(),
+        nics: Some(proto::NicsTask { what: Some(proto::nics_task::What::Find(7)) }),
     };
     let answer = proto::SignedSerial { last_serial: 7, signature: Some(signature) };
     vec![order.encode_to_vec(), answer.encode_to_vec()]

@@ -48,8 +48,8 @@ pub(super) async fn admit(node: &Node, caller: &Caller, request: &Received) -> R
         return Err(refuse(RefusalReason::User, why.to_string()));
     }
     know_user(assignment.uid).await.map_err(|error| refuse(RefusalReason::User, error.to_string()))?;
-    let fabric = wish(request, &assignment).map_err(|error| refuse(RefusalReason::Busy, error.to_string()))?;
     let order = request.order(&assignment);
+    let fabric = wish(request, &assignment, &order).map_err(|error| refuse(RefusalReason::Busy, error.to_string()))?;
     Ok(Admitted { assignment, order, fabric })
 }
 
@@ -75,10 +75,11 @@ fn check_relay(node: &Node, relay: &str, request: &Received, assignment: &Assign
 }
 
 /// The launch's request for fabric services, if it has credentials.
-fn wish(request: &Received, assignment: &Assignment) -> Result<Option<Wish>, FabricError> {
+fn wish(request: &Received, assignment: &Assignment, order: &StartOrder) -> Result<Option<Wish>, FabricError> {
     let &Assignment { ref launch_id, uid, ranks, .. } = assignment;
-    let claims = request.claims()?;
-    Ok(claims.map(|claims| Wish { launch_id: launch_id.clone(), uid, ranks, claims }))
+    let Some(credentials) = request.credentials() else { return Ok(None) };
+    let (claims, launch_id, order) = (credentials.claims()?, launch_id.clone(), order.clone());
+    Ok(Some(Wish { launch_id, uid, ranks, claims, order, credentials }))
 }
 
 fn check_members(me: &str, members: &[Member], index: NodeIndex) -> Result<(), WireError> {

@@ -4,7 +4,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use cxi_fabric::node::{NodeBackend, NodeFabricConfig};
+use cxi_fabric::node::NodeFabricConfig;
 use lattice_session::timeouts;
 use nix::unistd::Uid;
 use pmi_transport::address::{Address, AddressError};
@@ -157,9 +157,6 @@ pub enum ConfigError {
     /// A fork server that believes signatures alone needs some.
     #[error("user is set, and insecure as well; a daemon that gives up root needs certificates")]
     UserWithoutCertificates,
-    /// CXI services are root's.
-    #[error("user is set, and fabric.backend as well; CXI services are made by a daemon that is root")]
-    UserWithFabric,
     /// `[tls]` and `insecure` do not go together.
     #[error(transparent)]
     IdentitySettings(#[from] IdentitySettingsError),
@@ -260,9 +257,6 @@ impl Config {
         };
         let runtime_dir = over.runtime_dir.or(file.runtime_dir).unwrap_or_else(default_runtime_dir).join(&node_id);
         let advertise = over.advertise.or(file.advertise);
-        if user.is_some() && file.fabric.backend != NodeBackend::None {
-            return Err(ConfigError::UserWithFabric);
-        }
         Ok(Self {
             version: env!("CARGO_PKG_VERSION"),
             node_id,
@@ -361,126 +355,4 @@ fn address(setting: &'static str, text: &str) -> Result<Address, ConfigError> {
 }
 
 #[cfg(test)]
-mod tests {
-    use lattice_pki::{Authority, Validity};
-
-    use super::*;
-
-    fn load(text: &str, overrides: Overrides) -> Result<Config, ConfigError> {
-        let file = tempfile::NamedTempFile::new().unwrap();
-        std::fs::write(file.path(), text).unwrap();
-        Config::load(Some(file.path()), overrides)
-    }
-
-    #[test]
-    fn a_file_says_everything_and_flags_are_over_it() {
-        let text = r#"
-            node_id = "node3"
-            listen = "0.0.0.0:1"
-            advertise = "10.0.0.5:2"
-            api = "https://api:50051/"
-            min_uid = 1000
-            setuid_programs = true
-            limits = ["memlock=unlimited"]
-            metrics = "127.0.0.1:9100"
-            runtime_dir = "/run/x"
-            agent_lease = 60
-            when_stopped = "end"
-            [tls]
-            ca = "/ca"
-            cert = "/cert"
-            key = "/key"
-        "#;
-        let config = load(text, Overrides::default()).unwrap();
-        assert_eq!((config.node_id.as_str(), config.api.to_string()), ("node3", "api:50051".to_owned()));
-        assert_eq!(config.advertised(&config.listen).to_string(), "10.0.0.5:2");
-        assert_eq!((config.agent_lease, config.when_stopped), (Duration::from_secs(60), WhenStopped::End));
-        assert_eq!(config.runtime_dir.as_deref(), Some(Path::new("/run/x/node3")));
-        assert_eq!((config.limits.len(), config.tls.as_ref().unwrap().key.to_str()), (1, Some("/key")));
-        let over = Overrides { node_id: Some("x".into()), api: Some("http://y:1".into()), ..Overrides::default() };
-        let config = load(text, over).unwrap();
-        assert_eq!((config.node_id.as_str(), config.api.to_string()), ("x", "y:1".to_owned()));
-        let config = load("insecure = true\napi = 'a:1'", Overrides::default()).unwrap();
-        assert_eq!((config.agent_lease, config.when_stopped), (timeouts::AGENT_LEASE, WhenStopped::Keep));
-        assert!(config.runtime_dir.as_ref().is_some_and(|path| path.is_absolute()), "{:?}", config.runtime_dir);
-    }
-
-    #[test]
-    fn what_is_wrong_is_named() {
-        let check = |text: &str, expected: &str| {
-            let error = load(text, Overrides::default()).unwrap_err().to_string();
-            assert!(error.contains(expected), "{error}");
-        };
-        check("insecure = true", "no api is given; name the API server");
-        check("api = 'a:1'", "`lattice pki` makes certificates");
-        check("api = 'a:1'\ntls.key = '/c'", "tls.key is set, tls.ca is not");
-        check("insecure = true\napi = 'nonsense'", "api: \"nonsense\" is no address");
-        check("insecure = true\napi = 'a:1'\nagent_lease = 0", "agent_lease is 0 seconds; it can be 1 to 86400");
-        check("insecure = true\napi = 'a:1'\nwhen_stopped = 'never'", "unknown variant `never`");
-        check("colour = 1", "unknown field `colour`");
-        check("insecure = true\napi = 'a:1'\nnode_id = 'a b'", "node_id is \"a b\"");
-        check("insecure = true\napi = 'a:1'\nlimits = ['x=1']", "there is no limit \"x\"");
-        check("insecure = true\napi = 'a:1'\n[tls]\nca='/a'\ncert='/b'\nkey='/c'", "exclude each other");
-        let missing = Config::load(Some(Path::new("/no/such.toml")), Overrides::default()).unwrap_err();
-        assert!(missing.to_string().starts_with("cannot read /no/such.toml"));
-    }
-
-    /// The process that becomes the fork server has read the settings, and no session may inherit the key.
-    #[test]
-    fn a_node_is_named_by_its_certificate_and_no_key_is_read_for_that() {
-        let directory = tempfile::tempdir().unwrap();
-        let authority = Authority::create(&directory.path().join("ca")).unwrap();
-        let issue = |subject: &Caller, name: &str| {
-            let issued = authority.issue(subject, &[], Validity::days(1).unwrap()).unwrap();
-            let files = directory.path().join(name);
-            authority.write(&files, &issued).unwrap();
-            let files = TlsFiles::in_directory(&files);
-            std::fs::remove_file(&files.key).unwrap();
-            let (ca, cert, key) = (files.ca.display(), files.cert.display(), files.key.display());
-            format!("api = 'a:1'\ntls.ca = '{ca}'\ntls.cert = '{cert}'\ntls.key = '{key}'")
-        };
-        let config = load(&issue(&Caller::Agent("node7".into()), "node"), Overrides::default()).unwrap();
-        assert_eq!(config.node_id, "node7");
-        let error = load(&issue(&Caller::Api, "api"), Overrides::default()).unwrap_err().to_string();
-        assert!(error.contains("a node agent needs one for lattice:///agent/NODE"), "{error}");
-    }
-
-    #[test]
-    fn the_daemon_of_root_alone_becomes_another_user() {
-        let tls = "api = 'a:1'\nnode_id = 'n'\n[tls]\nca='/a'\ncert='/b'\nkey='/c'";
-        let loaded = |user: &str| load(&format!("user = '{user}'\n{tls}"), Overrides::default());
-        if !Uid::effective().is_root() {
-            assert_eq!(loaded("nobody").unwrap().user, None);
-            return;
-        }
-        assert_eq!(loaded("nobody").unwrap().user, Some(Account::named("nobody").unwrap()));
-        assert_eq!(load(tls, Overrides::default()).unwrap().user, None);
-        // The certificate of a daemon that is another user is not asked for the node's name.
-        let nameless = load(&format!("user = 'nobody'\n{}", tls.replace("node_id = 'n'", "")), Overrides::default());
-        assert_eq!(nameless.unwrap().node_id, node_info::host_name());
-        let over = Overrides { user: Some("games".into()), ..Overrides::default() };
-        let config = load(&format!("user = 'nobody'\n{tls}"), over).unwrap();
-        assert_eq!(config.user.map(|account| account.name), Some("games".to_owned()));
-        let refusal = |user: &str| loaded(user).unwrap_err().to_string();
-        assert_eq!(refusal("no such"), "user: user \"no such\" is not known on this node");
-        assert!(refusal("root").starts_with("user is \"root\", which is root"));
-        let insecure = load("user = 'nobody'\ninsecure = true\napi = 'a:1'", Overrides::default()).unwrap_err();
-        assert!(matches!(insecure, ConfigError::UserWithoutCertificates), "{insecure}");
-    }
-
-    #[test]
-    fn users_are_refused_in_words() {
-        let mut config = load("insecure = true\napi = 'a:1'", Overrides::default()).unwrap();
-        if !Uid::effective().is_root() {
-            assert!(config.refuse_user(Uid::effective().as_raw() + 1).unwrap().contains("is not root: it starts"));
-            return;
-        }
-        assert!(config.refuse_user(1000).unwrap().contains("no certificates, so that nobody proves who he is"));
-        config.tls = Some(TlsFiles { ca: "/ca".into(), cert: "/cert".into(), key: "/key".into() });
-        assert_eq!(config.refuse_user(1000), None);
-        assert!(config.refuse_user(999).unwrap().contains("from 1000 on (min_uid), not of user 999"));
-        assert!(config.refuse_user(0).unwrap().contains("set allow_root"));
-        config.allow_root = true;
-        assert_eq!(config.refuse_user(0), None);
-    }
-}
+mod tests;

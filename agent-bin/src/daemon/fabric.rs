@@ -1,38 +1,49 @@
 //! The CXI services of this node: made for a launch before its ranks start, ended after the last of them, and all gone when a
-//! VNI is retired. Done here because services are root's; sessions are told of them and can do nothing to them.
+//! VNI is retired. Services are root's: sessions are told of them and can do nothing to them, and a daemon that is not root has processes of
+//! its fork server do the work ([`crate::nics`]).
 //!
 //! ```text
 //!             first launch of the VNI            launch ends
 //! (unknown) ──────────────────────────> launches ────────────> no launches ──retire──> (unknown)
 //!     └── strays of launches that ended without an agent are ended ──┘
 //! ```
-//! Calls to NICs block, so they are made on threads of their own. Launches of one VNI wait for each other, others do not.
+//! Calls to NICs block, so they are made on threads or in processes of their own. Launches of one VNI wait for each other, others do not.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
 use cxi_fabric::Vni;
-use cxi_fabric::clock::SystemClock;
 use cxi_fabric::environment::Provider;
-use cxi_fabric::node::{self, Claim, CxiBackend, NicService, NodeBackend, NodeConfigError, NodeFabricConfig, Stuck};
+use cxi_fabric::node::{CxiBackend, NicService, NodeBackend, NodeConfigError, NodeFabricConfig};
+use lattice_session::cxi;
+use lattice_session::fabric::{Claims, NodeFabric};
+use lattice_session::nics::{NicsAnswer, NicsTask};
+use lattice_session::session_process::door;
 use lattice_session::timeouts;
+use lattice_session::wire::WireError;
+use lattice_session::wire::nics::SignedCredentials;
+use lattice_session::wire::order::StartOrder;
 use parking_lot::Mutex;
 use tokio::sync::OwnedMutexGuard;
 
-use lattice_session::cxi;
-use lattice_session::fabric::{Claims, NodeFabric};
-use lattice_session::wire::WireError;
-
-/// Time limit for a service to be destroyed after the end of its launch; beyond it, it is tried again when its VNI is retired.
-const RELEASE_WITHIN: Duration = Duration::from_secs(10);
+use super::forks::{Forks, NotStarted};
+use crate::nics::{self, errand, words};
 
 /// The fabric of this node.
 pub(super) struct Fabric {
     kind: NodeBackend,
-    backend: Option<Arc<dyn CxiBackend>>,
+    /// `None` where no services are made.
+    worker: Option<Worker>,
     provider: Provider,
     vnis: Mutex<BTreeMap<Vni, Arc<tokio::sync::Mutex<Users>>>>,
+}
+
+/// What does the work on services.
+enum Worker {
+    /// Threads of this process.
+    Here(Arc<dyn CxiBackend>),
+    /// Processes of the fork server.
+    ForkServer(Forks),
 }
 
 /// Use of a VNI on this node.
@@ -49,12 +60,12 @@ struct Users {
 pub(super) enum FabricError {
     #[error("the fabric credentials cannot be understood: {0}")]
     Wire(#[from] WireError),
-    #[error(transparent)]
-    Claim(#[from] node::ClaimError),
-    #[error("cannot end what is left of VNI {vni}: {reason}")]
-    Strays { vni: Vni, reason: String },
-    #[error("the thread that makes CXI services is gone")]
-    Thread,
+    #[error("{0}")]
+    Trouble(String),
+    #[error("what makes CXI services is gone")]
+    Gone,
+    #[error("no process makes CXI services: {0}")]
+    NotStarted(#[from] NotStarted),
 }
 
 /// Services of a launch. Dropping it gives them back as well.
@@ -80,12 +91,19 @@ pub(super) struct Wish {
     pub(super) uid: u32,
     pub(super) ranks: u32,
     pub(super) claims: Claims,
+    /// The launch, and its credentials, as the API server has signed them.
+    pub(super) order: StartOrder,
+    pub(super) credentials: SignedCredentials,
 }
 
 impl Fabric {
-    pub(super) fn new(config: &NodeFabricConfig) -> Result<Arc<Self>, NodeConfigError> {
-        let backend = config.backend()?;
-        Ok(Arc::new(Self { kind: config.backend, backend, provider: config.provider, vnis: Mutex::default() }))
+    /// The fabric, on which `fork_server` does what is root's for a daemon that is not root.
+    ///
+    /// # Errors
+    /// If services cannot be made as the settings say.
+    pub(super) fn new(config: &NodeFabricConfig, fork_server: Option<Forks>) -> Result<Arc<Self>, NodeConfigError> {
+        let worker = config.backend()?.map(|backend| fork_server.map_or(Worker::Here(backend), Worker::ForkServer));
+        Ok(Arc::new(Self { kind: config.backend, worker, provider: config.provider, vnis: Mutex::default() }))
     }
 
     /// Fabric settings for a session without credentials.
@@ -101,38 +119,30 @@ impl Fabric {
     pub(super) async fn claim(self: &Arc<Self>, wish: Wish) -> Result<(NodeFabric, Claimed), FabricError> {
         // Goes on when whoever asked has gone, so that what is made is known, and given back.
         let claiming = tokio::spawn(Arc::clone(self).claim_all(wish));
-        claiming.await.map_err(|_| FabricError::Thread)?
+        claiming.await.map_err(|_| FabricError::Gone)?
     }
 
     async fn claim_all(self: Arc<Self>, wish: Wish) -> Result<(NodeFabric, Claimed), FabricError> {
-        let Wish { launch_id, uid, ranks, claims } = wish;
+        let Wish { launch_id, uid, ranks, claims, order, credentials } = wish;
         let vni = claims.credentials.vni;
         let mut users = self.users(vni).await;
-        let services = match (&self.backend, claims.credentials.svc_id) {
+        let services = match (&self.worker, claims.credentials.svc_id) {
             // Somebody else made them, and ends them.
             _ if !claims.services.is_empty() => claims.services.clone(),
             (None, _) => Vec::new(),
-            (Some(backend), 0) => {
+            (Some(worker), 0) => {
                 let first = !std::mem::replace(&mut users.is_swept, true);
-                let vnis = std::iter::once(vni).chain(claims.credentials.job_vni).collect();
-                let spared: Vec<NicService> = users.launches.values().flatten().cloned().collect();
-                let claim = Claim { uid, ranks: ranks.max(1), vnis, traffic_classes: claims.traffic_classes };
-                let backend = Arc::clone(backend);
-                let made = blocking(move || {
-                    if first {
-                        sweep(&*backend, vni, &spared, timeouts::CLAIM)
-                            .map_err(|reason| FabricError::Strays { vni, reason })?;
-                    }
-                    Ok(node::claim(&*backend, &SystemClock, &claim, Instant::now() + timeouts::CLAIM)?)
-                });
-                let made = made.await.and_then(|made| made).inspect_err(|_| users.is_swept = !first)?;
+                let spared = users.launches.values().flatten().cloned().collect();
+                let task = NicsTask::Claim { credentials, ranks, spared: first.then_some(spared) };
+                let made = self.carry_out(worker, uid, StartOrder { nics: Some(task), ..order }).await;
+                let made = made.inspect_err(|_| users.is_swept = !first)?;
                 made.warnings.iter().for_each(|warning| tracing::warn!(launch = launch_id, "{warning}"));
                 users.launches.insert(launch_id.clone(), made.services.clone());
                 made.services
             }
-            (Some(backend), svc_id) => {
-                let backend = Arc::clone(backend);
-                blocking(move || node::given(&*backend, svc_id)).await??
+            (Some(worker), svc_id) => {
+                let found = self.carry_out(worker, 0, StartOrder::of_task(NicsTask::Find(svc_id))).await?;
+                found.services
             }
         };
         // Also where there are no services, its ranks use the VNI.
@@ -153,16 +163,11 @@ impl Fabric {
     /// Ends what a launch has.
     async fn release(&self, vni: Vni, launch_id: &str) {
         let services = self.users(vni).await.launches.get(launch_id).cloned().unwrap_or_default();
-        if let (Some(backend), false) = (self.backend.clone(), services.is_empty()) {
+        if let (Some(worker), false) = (&self.worker, services.is_empty()) {
             let shown = words(&services);
-            let stuck =
-                blocking(move || node::release(&*backend, &SystemClock, &services, Instant::now() + RELEASE_WITHIN));
-            match stuck.await {
-                Ok(stuck) if stuck.is_empty() => {
-                    tracing::info!(launch = launch_id, %vni, services = shown, "its CXI services are ended");
-                }
-                Ok(stuck) => {
-                    let left = stuck.iter().map(Stuck::to_string).collect::<Vec<_>>().join("; ");
+            match self.carry_out(worker, 0, StartOrder::of_task(NicsTask::Release(services))).await {
+                Ok(_) => tracing::info!(launch = launch_id, %vni, services = shown, "its CXI services are ended"),
+                Err(FabricError::Trouble(left)) => {
                     tracing::warn!(launch = launch_id, %vni, left, "CXI services are left until the VNI is retired");
                 }
                 Err(error) => tracing::error!(launch = launch_id, %vni, "{error}"),
@@ -177,9 +182,10 @@ impl Fabric {
         if let Some(launch) = users.launches.keys().next() {
             return Err(format!("launch {launch} still uses it"));
         }
-        if let Some(backend) = self.backend.clone() {
-            let swept = blocking(move || sweep(&*backend, vni, &[], timeouts::RETIRE)).await;
-            swept.map_err(|error| error.to_string())??;
+        if let Some(worker) = &self.worker {
+            let sweep = NicsTask::Sweep { vni, spared: Vec::new(), within: timeouts::RETIRE };
+            let swept = self.carry_out(worker, 0, StartOrder::of_task(sweep)).await;
+            swept.map_err(|error| error.to_string())?;
         }
         tracing::info!(%vni, "nothing is left of the VNI here");
         self.vnis.lock().remove(&vni);
@@ -189,10 +195,39 @@ impl Fabric {
     /// Lists this node's NICs and the services on them.
     pub(super) async fn list(&self) -> cxi::CxiSurvey {
         let (kind, known) = (self.kind, self.known().await);
-        let Some(backend) = self.backend.clone() else { return cxi::CxiSurvey::without_services(kind, None) };
-        let owner = move |service: &NicService, _: &node::FoundService| known.get(service).cloned();
-        let surveyed = blocking(move || cxi::survey(kind, &*backend, owner)).await;
-        surveyed.unwrap_or_else(|error| cxi::CxiSurvey::without_services(kind, Some(error.to_string())))
+        let Some(worker) = &self.worker else { return cxi::CxiSurvey::without_services(kind, None) };
+        let mut survey = match self.carry_out(worker, 0, StartOrder::of_task(NicsTask::Survey)).await {
+            Ok(NicsAnswer { survey, .. }) => survey,
+            Err(error) => return cxi::CxiSurvey::without_services(kind, Some(error.to_string())),
+        };
+        for nic in &mut survey.nics {
+            for service in &mut nic.services {
+                let of = NicService { nic: nic.name.clone(), svc_id: service.svc_id };
+                service.owner = known.get(&of).cloned();
+            }
+        }
+        survey
+    }
+
+    /// Has the work of an order done, for a launch of this user.
+    async fn carry_out(&self, worker: &Worker, uid: u32, order: StartOrder) -> Result<NicsAnswer, FabricError> {
+        let answer = match worker {
+            Worker::Here(backend) => {
+                let (kind, backend) = (self.kind, Arc::clone(backend));
+                let task = order.nics.ok_or(FabricError::Gone)?;
+                blocking(move || nics::carry_out(kind, &*backend, uid, task)).await?
+            }
+            Worker::ForkServer(forks) => {
+                let forked = forks.start(&order).await?;
+                let process = forked.process.as_ref().ok_or(FabricError::Gone)?;
+                let socket = door::connect(&process.door).map_err(|_| FabricError::Gone)?;
+                blocking(move || errand::read_answer(socket)).await?.map_err(|_| FabricError::Gone)?
+            }
+        };
+        match answer.trouble {
+            Some(trouble) => Err(FabricError::Trouble(trouble)),
+            None => Ok(answer),
+        }
     }
 
     /// The services that were made here, with their launches.
@@ -244,28 +279,8 @@ impl Drop for Claimed {
     }
 }
 
-/// Ends all services that name a VNI but for those that are `spared`, and says in words what is left.
-fn sweep(backend: &dyn CxiBackend, vni: Vni, spared: &[NicService], within: Duration) -> Result<(), String> {
-    let mut strays = node::holders(backend, vni).map_err(|error| error.to_string())?;
-    strays.retain(|stray| !spared.contains(stray));
-    if !strays.is_empty() {
-        tracing::warn!(%vni, services = words(&strays), "CXI services that nobody uses are ended");
-    }
-    let stuck = node::release(backend, &SystemClock, &strays, Instant::now() + within);
-    match &stuck[..] {
-        [] => Ok(()),
-        stuck => Err(stuck.iter().map(Stuck::to_string).collect::<Vec<_>>().join("; ")),
-    }
-}
-
-/// Such as `cxi0:11,cxi1:21`.
-fn words(services: &[NicService]) -> String {
-    let word = |service: &NicService| format!("{}:{}", service.nic, service.svc_id);
-    services.iter().map(word).collect::<Vec<_>>().join(",")
-}
-
 async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, FabricError> {
-    tokio::task::spawn_blocking(work).await.map_err(|_| FabricError::Thread)
+    tokio::task::spawn_blocking(work).await.map_err(|_| FabricError::Gone)
 }
 
 #[cfg(test)]

@@ -28,6 +28,7 @@ pub(super) struct Kept {
 }
 
 /// Asks the agent's own fork server.
+#[derive(Clone)]
 pub(super) struct Forks {
     server: Arc<ForkServer>,
     expected: Arc<Mutex<Expected>>,

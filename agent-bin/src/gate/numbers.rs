@@ -22,8 +22,17 @@ pub(super) struct Numbers {
     floor: Floor,
     /// Time of the API server's last answer.
     heard: Option<Instant>,
-    /// Numbers above the floor of orders that were let in.
-    spent: BTreeSet<Serial>,
+    /// Numbers above the floor of orders that were let in, with what for.
+    spent: BTreeSet<(Serial, Use)>,
+}
+
+/// Use of a number: each counts once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Use {
+    /// The session of the launch.
+    Session,
+    /// The CXI services of the launch.
+    Services,
 }
 
 /// Reason why an order is not let in.
@@ -51,14 +60,13 @@ impl Numbers {
             // The first number, or one of a server whose numbers went back.
             _ => self.floor.register(last),
         }
-        self.spent = self
-            .floor
-            .least()
-            .map_or_else(BTreeSet::new, |least| self.spent.split_off(&Serial(least.0.saturating_add(1))));
+        self.spent = self.floor.least().map_or_else(BTreeSet::new, |least| {
+            self.spent.split_off(&(Serial(least.0.saturating_add(1)), Use::Session))
+        });
     }
 
-    /// Lets a number in, once.
-    pub(super) fn spend(&mut self, serial: Serial, now: Instant) -> Result<(), NotNew> {
+    /// Lets a number in, once for each use.
+    pub(super) fn spend(&mut self, serial: Serial, what_for: Use, now: Instant) -> Result<(), NotNew> {
         let (Some(heard), Some(least)) = (self.heard, self.floor.least()) else { return Err(NotNew::Unknown) };
         if now.duration_since(heard) > COUNTS_FOR {
             return Err(NotNew::Unheard);
@@ -66,11 +74,11 @@ impl Numbers {
         if serial <= least {
             return Err(NotNew::Old);
         }
-        if !self.spent.insert(serial) {
+        if !self.spent.insert((serial, what_for)) {
             return Err(NotNew::Spent);
         }
         if self.spent.len() > SPENT_MAX
-            && let Some(forgotten) = self.spent.pop_first()
+            && let Some((forgotten, _)) = self.spent.pop_first()
         {
             self.floor.raise(forgotten);
         }
@@ -86,27 +94,29 @@ mod tests {
     #[test]
     fn nothing_is_let_in_before_the_api_server_was_heard_nor_long_after() {
         let (mut numbers, now) = (Numbers::default(), Instant::now());
-        assert_eq!(numbers.spend(Serial(9), now), Err(NotNew::Unknown));
+        assert_eq!(numbers.spend(Serial(9), Use::Session, now), Err(NotNew::Unknown));
         numbers.hear(Serial(5), now);
-        assert_eq!(numbers.spend(Serial(9), now + COUNTS_FOR), Ok(()));
+        assert_eq!(numbers.spend(Serial(9), Use::Session, now + COUNTS_FOR), Ok(()));
         let late = now + COUNTS_FOR + Duration::from_secs(1);
-        assert_eq!(numbers.spend(Serial(10), late), Err(NotNew::Unheard));
+        assert_eq!(numbers.spend(Serial(10), Use::Session, late), Err(NotNew::Unheard));
         numbers.hear(Serial(9), late);
-        assert_eq!(numbers.spend(Serial(10), late), Ok(()));
+        assert_eq!(numbers.spend(Serial(10), Use::Session, late), Ok(()));
     }
 
     #[test]
     fn a_number_is_let_in_once_and_not_when_it_is_old() {
         let (mut numbers, now) = (Numbers::default(), Instant::now());
         numbers.hear(Serial(5), now);
-        assert_eq!(numbers.spend(Serial(5), now), Err(NotNew::Old));
-        assert_eq!(numbers.spend(Serial(7), now), Ok(()));
-        assert_eq!(numbers.spend(Serial(7), now), Err(NotNew::Spent));
+        assert_eq!(numbers.spend(Serial(5), Use::Session, now), Err(NotNew::Old));
+        assert_eq!(numbers.spend(Serial(7), Use::Session, now), Ok(()));
+        assert_eq!(numbers.spend(Serial(7), Use::Session, now), Err(NotNew::Spent));
+        assert_eq!(numbers.spend(Serial(7), Use::Services, now), Ok(()));
+        assert_eq!(numbers.spend(Serial(7), Use::Services, now), Err(NotNew::Spent));
         numbers.hear(Serial(8), now);
-        assert_eq!(numbers.spend(Serial(6), now), Ok(()), "it may be under way");
+        assert_eq!(numbers.spend(Serial(6), Use::Session, now), Ok(()), "it may be under way");
         numbers.hear(Serial(9), now + UNDER_WAY);
-        assert_eq!(numbers.spend(Serial(8), now + UNDER_WAY), Err(NotNew::Old));
-        assert_eq!(numbers.spend(Serial(9), now + UNDER_WAY), Ok(()));
+        assert_eq!(numbers.spend(Serial(8), Use::Session, now + UNDER_WAY), Err(NotNew::Old));
+        assert_eq!(numbers.spend(Serial(9), Use::Session, now + UNDER_WAY), Ok(()));
         assert_eq!(numbers.spent.len(), 1, "old ones need not be remembered");
     }
 
@@ -114,10 +124,10 @@ mod tests {
     fn numbers_that_went_back_go_on_from_there_and_none_that_is_remembered_comes_again() {
         let (mut numbers, now) = (Numbers::default(), Instant::now());
         numbers.hear(Serial(100), now);
-        assert_eq!(numbers.spend(Serial(101), now), Ok(()));
+        assert_eq!(numbers.spend(Serial(101), Use::Session, now), Ok(()));
         numbers.hear(Serial(50), now);
-        assert_eq!(numbers.spend(Serial(51), now), Ok(()));
-        assert_eq!(numbers.spend(Serial(101), now), Err(NotNew::Spent));
+        assert_eq!(numbers.spend(Serial(51), Use::Session, now), Ok(()));
+        assert_eq!(numbers.spend(Serial(101), Use::Session, now), Err(NotNew::Spent));
     }
 
     #[test]
@@ -125,11 +135,11 @@ mod tests {
         let (mut numbers, now) = (Numbers::default(), Instant::now());
         numbers.hear(Serial(0), now);
         for number in 1..=SPENT_MAX as u64 + 1 {
-            assert_eq!(numbers.spend(Serial(number), now), Ok(()));
+            assert_eq!(numbers.spend(Serial(number), Use::Session, now), Ok(()));
         }
         assert_eq!(numbers.spent.len(), SPENT_MAX);
-        assert_eq!(numbers.spend(Serial(1), now), Err(NotNew::Old));
-        assert_eq!(numbers.spend(Serial(2), now), Err(NotNew::Spent));
+        assert_eq!(numbers.spend(Serial(1), Use::Session, now), Err(NotNew::Old));
+        assert_eq!(numbers.spend(Serial(2), Use::Session, now), Err(NotNew::Spent));
         // The greatest number there can be is no reason to panic.
         numbers.hear(Serial(u64::MAX), now);
         numbers.hear(Serial(u64::MAX), now + UNDER_WAY);

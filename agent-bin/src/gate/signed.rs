@@ -5,16 +5,17 @@ use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
+use lattice_session::nics::NicsTask;
 use lattice_session::random;
 use lattice_session::session_process::Admitted;
 use lattice_session::wire::WireError;
-use lattice_session::wire::order::{StartOrder, decode_last_serial};
+use lattice_session::wire::order::{Head, StartOrder, decode_last_serial};
 use pmi_transport::error_chain::chain;
 use pmi_transport::identity::IdentityError;
 use pmi_transport::signature::{Authorities, CHALLENGE_LEN, Challenge, VerifyError};
 use rank_spawner::Gate;
 
-use super::numbers::{NotNew, Numbers};
+use super::numbers::{NotNew, Numbers, Use};
 use super::root_path::{self, PathError};
 use crate::daemon::Config;
 
@@ -89,7 +90,27 @@ impl Signed {
 
     fn admit_at(&mut self, order: Vec<u8>, now: Instant) -> Result<Admitted, Refusal> {
         let order = StartOrder::decode(order)?;
-        let StartOrder { serial, spec, signature, .. } = &order;
+        match &order.nics {
+            None => {
+                let Head { uid, .. } = self.launch_of(&order)?;
+                self.numbers.spend(order.serial, Use::Session, now)?;
+                Ok(Admitted { uid, host: self.config.node_id.clone() })
+            }
+            Some(NicsTask::Claim { credentials, .. }) => {
+                let Head { uid, launch_id, .. } = self.launch_of(&order)?;
+                let (text, signer) = (credentials.signed_text(&launch_id), &order.signature.signer);
+                self.verified(|by| by.verify(order.serial, text.expose(), credentials.signature(), signer))?;
+                self.numbers.spend(order.serial, Use::Services, now)?;
+                Ok(errand(uid))
+            }
+            // Whose services may be ended the process looks up that ends them; and everybody may look.
+            Some(_) => Ok(errand(0)),
+        }
+    }
+
+    /// The launch of an order, if the API server has signed it for this node, and its user may start processes here.
+    fn launch_of(&mut self, order: &StartOrder) -> Result<Head, Refusal> {
+        let StartOrder { serial, spec, signature, .. } = order;
         self.verified(|by| by.verify(*serial, spec, &signature.signature, &signature.signer))?;
         // The API server's bytes, from here on.
         let head = order.head()?;
@@ -99,9 +120,7 @@ impl Signed {
             let named = named.map_or_else(|| "nobody".to_owned(), String::clone);
             return Err(Refusal::AnotherNode { node: node.clone(), named, index });
         }
-        self.config.refuse_user(head.uid).map_or(Ok(()), |why| Err(Refusal::User(why)))?;
-        self.numbers.spend(*serial, now)?;
-        Ok(Admitted { uid: head.uid, host: node.clone() })
+        self.config.refuse_user(head.uid).map_or(Ok(head), |why| Err(Refusal::User(why)))
     }
 
     fn hear_at(&mut self, word: Vec<u8>, now: Instant) -> Result<(), Unanswered> {
@@ -144,6 +163,11 @@ impl Signed {
         let metadata = fs::metadata(&self.ca).ok()?;
         Some((metadata.ino(), metadata.ctime(), metadata.ctime_nsec()))
     }
+}
+
+/// Word for a process that stays root.
+fn errand(uid: u32) -> Admitted {
+    Admitted { uid, host: String::new() }
 }
 
 impl Gate for Signed {

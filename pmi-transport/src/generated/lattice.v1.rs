@@ -5163,7 +5163,7 @@ pub struct ResumeEvents {
     pub handed: ::core::option::Option<u64>,
 }
 /// From an agent to its fork server, which believes the API server's signature and not the agent. The session process gets it as it is.
-#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+#[derive(Clone, PartialEq, ::prost::Message)]
 pub struct StartOrder {
     /// The number under which the API server signed the launch.
     #[prost(uint64, tag = "1")]
@@ -5178,6 +5178,74 @@ pub struct StartOrder {
     pub signature: ::prost::bytes::Bytes,
     #[prost(bytes = "bytes", repeated, tag = "5")]
     pub signer: ::prost::alloc::vec::Vec<::prost::bytes::Bytes>,
+    /// No session is to be started, but this done by a process that stays root, which answers with NicsAnswer.
+    #[prost(message, optional, tag = "6")]
+    pub nics: ::core::option::Option<NicsTask>,
+}
+/// Work on the CXI services of this node.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct NicsTask {
+    #[prost(oneof = "nics_task::What", tags = "1, 2, 3, 4, 5")]
+    pub what: ::core::option::Option<nics_task::What>,
+}
+/// Nested message and enum types in `NicsTask`.
+pub mod nics_task {
+    #[derive(Clone, PartialEq, ::prost::Oneof)]
+    pub enum What {
+        #[prost(message, tag = "1")]
+        Claim(super::ClaimServices),
+        /// Services of this number that somebody else made.
+        #[prost(uint32, tag = "2")]
+        Find(u32),
+        #[prost(message, tag = "3")]
+        Release(super::ServiceList),
+        #[prost(message, tag = "4")]
+        Sweep(super::SweepServices),
+        #[prost(message, tag = "5")]
+        Survey(super::Nothing),
+    }
+}
+/// Make services for the launch of the order.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct ClaimServices {
+    #[prost(message, optional, tag = "1")]
+    pub credentials: ::core::option::Option<CxiCredentials>,
+    /// The API server's signature of them, as in LaunchProcessesRequest.
+    #[prost(bytes = "bytes", tag = "2")]
+    pub signature: ::prost::bytes::Bytes,
+    /// Ranks on this node.
+    #[prost(uint32, tag = "3")]
+    pub ranks: u32,
+    /// End all services first that name the VNI, but for those that are spared.
+    #[prost(message, optional, tag = "4")]
+    pub spared: ::core::option::Option<ServiceList>,
+}
+/// End the services that name a VNI, but for those that are spared.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct SweepServices {
+    #[prost(uint32, tag = "1")]
+    pub vni: u32,
+    #[prost(message, optional, tag = "2")]
+    pub spared: ::core::option::Option<ServiceList>,
+    #[prost(uint64, tag = "3")]
+    pub within_ms: u64,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct ServiceList {
+    #[prost(message, repeated, tag = "1")]
+    pub services: ::prost::alloc::vec::Vec<CxiNic>,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct NicsAnswer {
+    #[prost(message, repeated, tag = "1")]
+    pub services: ::prost::alloc::vec::Vec<CxiNic>,
+    #[prost(string, repeated, tag = "2")]
+    pub warnings: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    /// Failure, or what is left.
+    #[prost(string, tag = "3")]
+    pub trouble: ::prost::alloc::string::String,
+    #[prost(message, optional, tag = "4")]
+    pub survey: ::core::option::Option<ListCxiServicesResponse>,
 }
 /// The fields of a LaunchSpec that a fork server reads.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]

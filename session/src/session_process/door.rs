@@ -53,9 +53,9 @@ pub fn connect(door: &DescriptorSocket) -> io::Result<UnixStream> {
 /// What a fork server says with an order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Admitted {
-    /// User who the session process is to become.
+    /// User of the launch, who a session process is to become.
     pub uid: u32,
-    /// Name of this node in the launch.
+    /// Name of this node in the launch; empty for an errand, which is done by a process that stays who it is.
     pub host: String,
 }
 

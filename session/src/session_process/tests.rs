@@ -86,6 +86,7 @@ fn a_session_that_cannot_begin_reports_its_reason_and_its_end() {
 fn a_process_without_an_order_or_an_agent_ends() {
     let me = Uid::effective().as_raw();
     let terms = Terms { setuid_programs: true, limits: Vec::new(), agent_lease: Duration::ZERO };
+    let errand: Errand = Box::new(|uid, _, _| panic!("an errand for {uid}"));
     let me = Admitted { uid: me, host: "node0".to_owned() }.encode();
     let ordered = |bytes: &[u8]| {
         let (far, door) = DescriptorSocket::pair().unwrap();
@@ -95,17 +96,17 @@ fn a_process_without_an_order_or_an_agent_ends() {
     // A process of several threads, as this one, becomes nobody, and says so.
     let (far, door) = ordered(&me);
     let mut agent = door::connect(&far).unwrap();
-    assert!(live(&terms, door, None).is_ok());
+    assert!(live(&terms, &errand, door, None).is_ok());
     assert!(read_frame(&mut agent).unwrap().is_some());
     let (far, door) = ordered(&[7; 3]);
-    assert_eq!(live(&terms, door, None).unwrap_err().kind(), io::ErrorKind::InvalidData);
+    assert_eq!(live(&terms, &errand, door, None).unwrap_err().kind(), io::ErrorKind::InvalidData);
     drop(far);
     let (far, door) = ordered(&me);
     drop(far);
-    assert!(live(&terms, door, None).is_ok(), "an agent that never came");
+    assert!(live(&terms, &errand, door, None).is_ok(), "an agent that never came");
     let (far, door) = DescriptorSocket::pair().unwrap();
     drop(far);
-    assert!(live(&terms, door, None).is_ok(), "a spare process that was never needed");
+    assert!(live(&terms, &errand, door, None).is_ok(), "a spare process that was never needed");
 }
 
 #[test]

@@ -8,10 +8,11 @@ use pmi_transport::signature::{Serial, Signature};
 use prost::Message;
 use zeroize::Zeroizing;
 
-use super::{WireError, placed};
+use super::{WireError, nics, placed};
+use crate::nics::{NicsAnswer, NicsTask};
 
 /// Order to start a session.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct StartOrder {
     /// Number under which the API server signed the launch.
     pub serial: Serial,
@@ -21,6 +22,8 @@ pub struct StartOrder {
     pub node: NodeIndex,
     /// The API server's signature; empty where nobody proves anything.
     pub signature: Signature,
+    /// Work of root's that is to be done in place of a session.
+    pub nics: Option<NicsTask>,
 }
 
 /// Fields of a launch that a fork server reads.
@@ -35,10 +38,17 @@ pub struct Head {
 }
 
 impl StartOrder {
+    /// Work that concerns no launch.
+    pub fn of_task(task: NicsTask) -> Self {
+        let (spec, signature) = (Bytes::new(), Signature::default());
+        Self { serial: Serial(0), spec, node: NodeIndex(0), signature, nics: Some(task) }
+    }
+
     /// Encodes the order.
     pub fn encode(&self) -> Zeroizing<Vec<u8>> {
-        let Self { serial, spec, node, signature: Signature { signature, signer } } = self.clone();
-        let order = proto::StartOrder { serial: serial.0, spec, node_index: node.0, signature, signer };
+        let Self { serial, spec, node, signature: Signature { signature, signer }, nics } = self.clone();
+        let nics = nics.as_ref().map(nics::encode);
+        let order = proto::StartOrder { serial: serial.0, spec, node_index: node.0, signature, signer, nics };
         Zeroizing::new(order.encode_to_vec())
     }
 
@@ -48,9 +58,10 @@ impl StartOrder {
     /// Refuses bytes that are no order.
     pub fn decode(order: Vec<u8>) -> Result<Self, WireError> {
         let order = Bytes::from_owner(Zeroizing::new(order));
-        let proto::StartOrder { serial, spec, node_index, signature, signer } = proto::StartOrder::decode(order)?;
+        let proto::StartOrder { serial, spec, node_index, signature, signer, nics } = proto::StartOrder::decode(order)?;
         let signature = Signature { signature, signer };
-        Ok(Self { serial: Serial(serial), spec, node: NodeIndex(node_index), signature })
+        let nics = nics.map(nics::decode).transpose()?;
+        Ok(Self { serial: Serial(serial), spec, node: NodeIndex(node_index), signature, nics })
     }
 
     /// Reads the few fields of its launch that say whose and for which nodes it is.
@@ -61,6 +72,19 @@ impl StartOrder {
         let proto::LaunchSpecHead { launch_id, uid, nodes } = proto::LaunchSpecHead::decode(self.spec.clone())?;
         Ok(Head { launch_id, uid, nodes: placed::nodes(&nodes)? })
     }
+}
+
+/// Encodes the answer of the process that does an errand.
+pub fn encode_nics_answer(answer: NicsAnswer) -> Vec<u8> {
+    nics::encode_answer(answer).encode_to_vec()
+}
+
+/// Decodes that answer.
+///
+/// # Errors
+/// Refuses bytes that are none.
+pub fn decode_nics_answer(answer: Vec<u8>) -> Result<NicsAnswer, WireError> {
+    nics::decode_answer(proto::NicsAnswer::decode(Bytes::from(answer))?)
 }
 
 /// A fork server's answer to a challenge: the number of the last launch that the API server has signed.
@@ -80,7 +104,14 @@ pub fn encode_last_serial(last: Serial, signature: proto::SerialSignature) -> Ve
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
+    use cxi_fabric::Vni;
+    use cxi_fabric::node::NicService;
+
     use super::*;
+    use crate::cxi::CxiSurvey;
+    use crate::wire::nics::SignedCredentials;
 
     fn order() -> StartOrder {
         let spec = proto::LaunchSpec {
@@ -91,7 +122,8 @@ mod tests {
             ..Default::default()
         };
         let signature = Signature { signature: Bytes::from_static(b"sig"), signer: vec![Bytes::from_static(b"cert")] };
-        StartOrder { serial: Serial(9), spec: spec.encode_to_vec().into(), node: NodeIndex(2), signature }
+        let spec = spec.encode_to_vec().into();
+        StartOrder { serial: Serial(9), spec, node: NodeIndex(2), signature, nics: None }
     }
 
     #[test]
@@ -101,6 +133,34 @@ mod tests {
         assert_eq!(got, order);
         let nodes = ["node0", "node1", "node2"].map(str::to_owned).to_vec();
         assert_eq!(got.head().unwrap(), Head { launch_id: "abc".to_owned(), uid: 1000, nodes });
+    }
+
+    #[test]
+    fn work_on_services_travels() {
+        let service = |nic: &str| NicService { nic: nic.to_owned(), svc_id: 11 };
+        let vni = Vni::new(1024).unwrap();
+        let message = proto::CxiCredentials { vni: 1024, ..Default::default() };
+        let credentials = SignedCredentials::new(message, Bytes::from_static(b"sig"));
+        for task in [
+            NicsTask::Claim { credentials: credentials.clone(), ranks: 7, spared: Some(vec![service("cxi0")]) },
+            NicsTask::Claim { credentials, ranks: 7, spared: None },
+            NicsTask::Find(3),
+            NicsTask::Release(vec![service("cxi0"), service("cxi1")]),
+            NicsTask::Sweep { vni, spared: vec![service("cxi0")], within: Duration::from_secs(3) },
+            NicsTask::Survey,
+        ] {
+            let order = StartOrder::of_task(task);
+            assert_eq!(StartOrder::decode(order.encode().to_vec()).unwrap(), order);
+        }
+        let answer = NicsAnswer {
+            services: vec![service("cxi1")],
+            warnings: vec!["fewer".to_owned()],
+            trouble: Some("no link".to_owned()),
+            survey: CxiSurvey { backend: "paper".to_owned(), ..CxiSurvey::default() },
+        };
+        assert_eq!(nics::decode_answer(nics::encode_answer(answer.clone())).unwrap(), answer);
+        let stranger = NicsTask::Release(vec![service("eth0")]);
+        assert!(StartOrder::decode(StartOrder::of_task(stranger).encode().to_vec()).is_err());
     }
 
     #[test]

@@ -5,7 +5,7 @@ use lattice_tests::{Outcome, script_on, turn};
 use nix::unistd::geteuid;
 
 /// Has the agents of both nodes give up root, with their files as docs/operating.md has them.
-const GIVE_UP_ROOT: &str = r#"
+pub(super) const GIVE_UP_ROOT: &str = r#"
     cd "$LATTICE_DEV_CLUSTER"; chmod 711 pki
     for node in node0 node1; do
         chown root:daemon pki/agent-$node; chmod 1770 pki/agent-$node

@@ -26,7 +26,7 @@ impl World {
     fn agent(&self) -> Arc<Fabric> {
         let path = Some(self.directory.path().to_owned());
         let config = NodeFabricConfig { backend: NodeBackend::Paper, path, ..Default::default() };
-        Fabric::new(&config).unwrap()
+        Fabric::new(&config, None).unwrap()
     }
 
     fn services(&self) -> usize {
@@ -38,7 +38,10 @@ impl World {
 fn wish(launch_id: &str, svc_id: u32) -> Wish {
     let credentials = Credentials { vni: vni(), job_vni: None, auth_key: None, svc_id, lifetime: None };
     let claims = Claims { credentials, services: Vec::new(), traffic_classes: TrafficClasses::default() };
-    Wish { launch_id: launch_id.to_owned(), uid: 1000, ranks: 2, claims }
+    let message = lattice_session::wire::fabric::encode(&claims.credentials, claims.traffic_classes);
+    let credentials = SignedCredentials::new(message, Default::default());
+    let order = StartOrder::of_task(NicsTask::Survey);
+    Wish { launch_id: launch_id.to_owned(), uid: 1000, ranks: 2, claims, order, credentials }
 }
 
 fn nics(told: &NodeFabric) -> Vec<(&str, u32)> {
@@ -157,7 +160,7 @@ async fn services_of_others_are_used_and_left_alone() {
     while agent.retire(vni()).await.is_err() {
         tokio::task::yield_now().await;
     }
-    let bare = Fabric::new(&NodeFabricConfig::default()).unwrap();
+    let bare = Fabric::new(&NodeFabricConfig::default(), None).unwrap();
     assert_eq!(bare.bare(), NodeFabric::default());
     assert!(nics(&bare.claim(wish("a", 0)).await.unwrap().0).is_empty());
 }

@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use lattice_session::fabric::Claims;
 use lattice_session::wire::foreign::Unsaid;
+use lattice_session::wire::nics::SignedCredentials;
 use lattice_session::wire::order::StartOrder;
 use lattice_session::wire::{self, WireError};
 use pmi_core::ids::NodeIndex;
@@ -94,12 +94,10 @@ impl Received {
         signature::verify(security, self.serial(), text.expose(), &request.cxi_signature, &request.signer)
     }
 
-    /// The fabric credentials, if there are any.
-    ///
-    /// # Errors
-    /// Those of [`wire::fabric::decode`].
-    pub(in super::super) fn claims(&self) -> Result<Option<Claims>, WireError> {
-        self.0.cxi_credentials.as_ref().map(wire::fabric::decode).transpose()
+    /// The fabric credentials, if there are any, as they came.
+    pub(in super::super) fn credentials(&self) -> Option<SignedCredentials> {
+        let credentials = self.0.cxi_credentials.clone();
+        credentials.map(|credentials| SignedCredentials::new(credentials, self.0.cxi_signature.clone()))
     }
 
     /// The order to start this node's part of it.
@@ -110,6 +108,7 @@ impl Received {
             spec: of.spec.clone(),
             node: of.index,
             signature: Signature { signature, signer },
+            nics: None,
         }
     }
 
@@ -205,10 +204,10 @@ pub(super) mod tests {
 
     #[test]
     fn a_launch_without_fabric_credentials_asks_for_none_and_nonsense_is_refused() {
-        assert_eq!(Received::new(plain()).claims().unwrap(), None);
+        assert!(Received::new(plain()).credentials().is_none());
         let cxi_credentials = Some(proto::CxiCredentials::default());
         let nonsense = Received::new(proto::LaunchProcessesRequest { cxi_credentials, ..plain() });
-        assert!(nonsense.claims().unwrap_err().to_string().contains("the VNI is 0"));
+        assert!(nonsense.credentials().unwrap().claims().unwrap_err().to_string().contains("the VNI is 0"));
     }
 
     #[test]

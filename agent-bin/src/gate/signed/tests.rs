@@ -3,6 +3,7 @@ use std::path::Path;
 
 use bytes::Bytes;
 use lattice_pki::{Authority, Caller, Validity, directory_name};
+use lattice_session::wire::nics::SignedCredentials;
 use lattice_session::wire::order::encode_last_serial;
 use pmi_core::ids::NodeIndex;
 use pmi_transport::identity::{Security, TlsFiles};
@@ -75,7 +76,7 @@ impl World {
 
     fn order(&self, by: &Security, serial: u64, spec: &Bytes) -> StartOrder {
         let signature = signature::sign(by, Serial(serial), spec).unwrap();
-        StartOrder { serial: Serial(serial), spec: spec.clone(), node: NodeIndex(1), signature }
+        StartOrder { serial: Serial(serial), spec: spec.clone(), node: NodeIndex(1), signature, nics: None }
     }
 
     fn admit(&mut self, order: &StartOrder) -> Result<Admitted, String> {
@@ -128,6 +129,33 @@ fn what_is_forged_changed_old_or_for_others_is_refused() {
     assert!(world.gate.admit_at(vec![0xff; 40], world.now).is_err());
     // None of them has spent the number.
     assert!(world.admit(&good).is_ok());
+}
+
+#[test]
+fn services_are_made_once_for_credentials_that_were_signed_for_the_launch() {
+    let Some(mut world) = World::new() else { return };
+    world.vouch(5).unwrap();
+    let launch = spec(|_| {});
+    let message = proto::CxiCredentials { vni: 1024, ..Default::default() };
+    let signed_for = |launch_id: &str| {
+        let text = lattice_session::wire::fabric::signed_text(launch_id, &message);
+        signature::sign(&world.api, Serial(7), text.expose()).unwrap().signature
+    };
+    let [good, anothers] = ["abc", "other"].map(signed_for);
+    let session = world.order(&world.api, 7, &launch);
+    let claim = |signature: &Bytes| {
+        let credentials = SignedCredentials::new(message.clone(), signature.clone());
+        StartOrder { nics: Some(NicsTask::Claim { credentials, ranks: 1, spared: None }), ..session.clone() }
+    };
+    assert_eq!(world.admit(&claim(&Bytes::new())).unwrap_err(), "the launch is not signed");
+    assert_eq!(world.admit(&claim(&anothers)).unwrap_err(), "the launch is not what the API server signed");
+    let unsigned = StartOrder { signature: Signature::default(), ..claim(&good) };
+    assert_eq!(world.admit(&unsigned).unwrap_err(), "the launch is not signed");
+    assert_eq!(world.admit(&claim(&good)), Ok(Admitted { uid: 1000, host: String::new() }));
+    assert_eq!(world.admit(&claim(&good)).unwrap_err(), "the launch was started here before");
+    assert!(world.admit(&session).is_ok(), "its session has not");
+    // What is ended is looked at by who ends it.
+    assert_eq!(world.admit(&StartOrder::of_task(NicsTask::Survey)).map(|admitted| admitted.host), Ok(String::new()));
 }
 
 /// Whoever has taken the daemon over can hold answers back, and has all that were ever given.

@@ -267,7 +267,7 @@ fn a_node_is_reached_by_the_host_part_of_its_address() {
 
 fn order() -> StartOrder {
     let spec = launch().encode_to_vec().into();
-    StartOrder { serial: Serial(9), spec, node: NodeIndex(1), signature: Signature::default() }
+    StartOrder { serial: Serial(9), spec, node: NodeIndex(1), signature: Signature::default(), nics: None }
 }
 
 /// What an agent says of a launch itself counts for nothing.

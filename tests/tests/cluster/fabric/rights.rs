@@ -3,6 +3,7 @@
 use nix::unistd::geteuid;
 
 use super::with_fabric_on;
+use crate::unprivileged::GIVE_UP_ROOT;
 
 /// Whoever has no more than an account is told so, and changes nothing: at the API server's socket, and by a certificate from a
 /// node.
@@ -66,4 +67,21 @@ fn no_key_is_left_anywhere() {
     let keys = tempfile::tempdir().expect("a directory");
     let command = with_fabric_on(2, "", script).env("KEYS", keys.path()).env("LATTICE_LOG", "trace");
     command.run().exits(0).prints_lines(["all given back", "clean"]);
+}
+
+/// Services are root's: processes of fork servers make them, and end what the agents before have left.
+#[test]
+fn agents_that_are_not_root_have_services_made_and_ended() {
+    let script = r#"
+        lattice launch --pmi none -n 2 bash -c 'echo $LATTICE_NODE $SLINGSHOT_DEVICES $SLINGSHOT_SVC_IDS $SLINGSHOT_VNIS'
+        services_are 0 || exit 9
+        lattice launch --pmi none -n 2 sleep 1000 & launch=$!
+        launch_with 2 >/dev/null; services_are 4 || exit 9
+        awk '/^Uid/ { print "uid", $2 }' /proc/$(daemon node1)/status; find nics -type f -name '[0-9]*' -printf '%u\n' | sort -u
+        lattice nodes --json | field state | sort -u
+        kill_agent node1; start_agent node1; services_are 4 || exit 9
+        release; wait $launch; all_given_back"#;
+    let outcome = with_fabric_on(2, "", &format!("{GIVE_UP_ROOT}\n{script}")).run();
+    let variables = ["0 cxi0,cxi1 11,21 1024", "1 cxi0,cxi1 11,21 1024"];
+    outcome.exits(0).prints_lines(variables.into_iter().chain(["uid 1", "root", "up", "all given back"]));
 }
