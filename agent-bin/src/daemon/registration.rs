@@ -76,16 +76,18 @@ struct Accepted {
 
 async fn register(node: &Node, renewals: &Renewals) -> Result<Accepted, Status> {
     let mut client = NodeServiceClient::new(node.pulse.clone());
-    let challenge = vouching::challenge(node).await;
+    let challenge = vouching::challenge(node, vouching::AT_FIRST).await;
     let asked = Instant::now();
     let request = proto::RegisterNodeRequest { challenge: challenge.clone(), ..registration(node) };
     let response = in_time(timeouts::REGISTER_ANSWER, client.register_node(request)).await?;
     // Launches wait for the number of the last one, and it comes after this.
     let last = Serial(response.last_serial);
     let answer = response.serial_signature.map(|signature| encode_last_serial(last, signature));
-    let is_vouched = vouching::bring(node, &challenge, answer).await;
+    let is_vouched = vouching::bring(node, &challenge, answer, vouching::AT_FIRST).await;
     tracing::info!(node = node.config.node_id, "registered");
-    node.launches.serials.register(last);
+    if is_vouched {
+        node.launches.serials.register(last);
+    }
     for id in response.unknown_launches {
         if let Some(launch) = node.launches.get(&id) {
             tracing::warn!(launch = id, "nobody knows this launch any more");
@@ -128,7 +130,7 @@ async fn beat(node: &Node, accepted: Accepted, renewals: &Renewals, gone: &Notif
         sleep(accepted.interval).await;
         node.agents.forget_unused(relay::AGENT_UNUSED_MAX);
         let is_due = vouched.is_none_or(|last| last.elapsed() >= vouching::EVERY);
-        let challenge = if is_due { vouching::challenge(node).await } else { Bytes::new() };
+        let challenge = if is_due { vouching::challenge(node, vouching::LATER).await } else { Bytes::new() };
         let asked = Instant::now();
         let beat = proto::HeartbeatRequest {
             node_id: node.config.node_id.clone(),
@@ -143,7 +145,11 @@ async fn beat(node: &Node, accepted: Accepted, renewals: &Renewals, gone: &Notif
             Ok(proto::HeartbeatResponse { register: false, last_serial, revoked, serial_signature }) => {
                 if is_due {
                     let answer = serial_signature.map(|signature| encode_last_serial(Serial(last_serial), signature));
-                    vouched = vouching::bring(node, &challenge, answer).await.then_some(asked);
+                    let is_vouched = vouching::bring(node, &challenge, answer, vouching::LATER).await;
+                    if is_vouched && vouched.is_none() {
+                        node.launches.serials.register(Serial(last_serial));
+                    }
+                    vouched = is_vouched.then_some(asked);
                 }
                 if !revoked.is_empty() {
                     refused = take_revocations(node, revoked);
