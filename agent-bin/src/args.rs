@@ -71,6 +71,8 @@ pub(crate) enum Command {
     Listen(ListenArgs),
     /// Invite a host that waits for it; `lattice launch --via k8s` does this. Standard input goes to the agent there.
     Invite(InviteArgs),
+    /// Bring the PMI socket of a rank into its container; OCI runtimes call this, as packaging/oci tells them to.
+    OciHook,
 }
 
 impl Args {

@@ -13,6 +13,7 @@ mod gate;
 mod invitation;
 mod join;
 mod nics;
+mod oci_hook;
 
 use std::error::Error;
 use std::path::PathBuf;
@@ -68,6 +69,7 @@ fn carried_out(version: &'static str, args: &Args) -> Result<Answer, Box<dyn Err
             log_to_stderr();
             return Ok(args.run().map(|()| success(String::new()))?);
         }
+        Some(Command::OciHook) => return Ok(oci_hook::run().map(|()| success(String::new()))?),
         None => {}
     }
     let config = Config { version, ..Config::load(args.file(), args.overrides())? };

@@ -3,6 +3,7 @@
 //! The probes answer, without an MPI library, whether a launcher serves PMI at all, how long a fence takes, and whether every
 //! rank gets what the others put. Rank 0 speaks for the job; a rank that gets a wrong value fails the job.
 
+mod connect;
 mod member;
 
 use std::io;
@@ -10,8 +11,8 @@ use std::time::{Duration, Instant};
 
 use pmi_client::{SpawnApp, SpawnRequest};
 
+pub use self::connect::ConnectError;
 use self::member::{CallError, Member};
-
 use crate::args::PmiCommand;
 use crate::args::pmi_command::Probe;
 use crate::client_libraries::{self, ClientLibraryError};
@@ -59,6 +60,9 @@ pub enum PmiCommandError {
         /// The keys it does not know.
         keys: Vec<String>,
     },
+    /// A program cannot be connected with the launcher, or not be run.
+    #[error(transparent)]
+    Connect(#[from] ConnectError),
     /// The client libraries are missing or something else.
     #[error(transparent)]
     Library(#[from] ClientLibraryError),
@@ -75,6 +79,9 @@ pub fn run(command: PmiCommand) -> Result<u8, PmiCommandError> {
     if let Probe::Library { functions } = command.probe {
         return Ok(print(libraries(functions)?.as_bytes())?);
     }
+    if let Probe::Connect { command } = &command.probe {
+        return Err(connect::become_rank(command).into());
+    }
     let mut client = Member::join(command.method, command.library.as_deref()).map_err(PmiCommandError::Join)?;
     let rank = client.rank();
     let report = match command.probe {
@@ -83,7 +90,7 @@ pub fn run(command: PmiCommand) -> Result<u8, PmiCommandError> {
         Probe::Get { keys } => get(&mut client, keys),
         Probe::Spawn { ranks, command } => spawn(&mut client, ranks, command),
         // Answered above.
-        Probe::Library { .. } => Ok(Report::default()),
+        Probe::Library { .. } | Probe::Connect { .. } => Ok(Report::default()),
     }?;
     client.finalize().map_err(|source| PmiCommandError::Call { rank, source })?;
     let code = if rank == 0 { print(&report.printed)? } else { 0 };

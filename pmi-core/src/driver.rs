@@ -1,6 +1,6 @@
 //! Drives a [`Server`] over the sockets of its ranks with tokio, on a [`Runner`].
 
-use std::os::unix::net::UnixStream;
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::sync::Arc;
 use std::{io, mem, net};
 
@@ -107,6 +107,14 @@ impl Driver {
     /// Fails when the runtime cannot watch the listener.
     pub fn listen(&self, listener: net::TcpListener, admission: Admission) -> io::Result<()> {
         self.runner.listen(listener, admission)
+    }
+
+    /// The same for ranks that come through a socket in the file system.
+    ///
+    /// # Errors
+    /// Fails when the runtime cannot watch the listener.
+    pub fn listen_at_file(&self, listener: UnixListener, admission: Admission) -> io::Result<()> {
+        self.runner.listen_at_file(listener, admission)
     }
 
     /// Keeps the runtime awake for a moment after each request. See [`Runner::stay_awake`].

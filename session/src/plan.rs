@@ -103,10 +103,15 @@ pub(crate) struct Entrances {
     pub(crate) job_memory: Option<Arc<OwnedFd>>,
 }
 
+/// Variable with the path of a socket that leads to the PMI server.
+const PMI_SOCKET: &str = "LATTICE_PMI_SOCKET";
+
 /// The port of a PMI server: its address, and the keys by which ranks claim themselves there.
 #[derive(Clone, Debug)]
 pub(crate) struct PmiPort {
     pub(crate) address: String,
+    /// Socket in the file system that leads to the same server; `None` where none could be made.
+    pub(crate) file: Option<PathBuf>,
     pub(crate) keys: ClaimKeys,
 }
 
@@ -276,6 +281,8 @@ impl LaunchContext<'_> {
             let host = spec.address().unwrap_or(host);
             let pmi = RankEnvironment { rank, size, local_rank: local, local_size, host, spawned, entrance };
             variables.extend(pmi.variables());
+            let file = self.entrances.port.as_ref().and_then(|port| port.file.as_ref());
+            variables.extend(file.map(|file| (PMI_SOCKET, file.to_string_lossy().into_owned())));
         }
         if self.entrances.job_memory.is_some() {
             variables.push((job_memory::VARIABLE, JOB_MEMORY_FD.to_string()));

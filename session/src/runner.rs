@@ -22,6 +22,7 @@ mod reap;
 mod servers;
 mod services;
 mod shared_memory;
+mod socket_file;
 mod start;
 mod stdin;
 mod sweep;

@@ -75,6 +75,9 @@ const FOR_TESTS: &[Package] = &[
     // Container runtimes that need no daemon and no image store.
     Package { name: "bubblewrap", brings: Brings::Program("bwrap") },
     Package { name: "charliecloud", brings: Brings::Program("ch-run") },
+    // A runtime that closes descriptors, has networks, and calls hooks.
+    Package { name: "podman", brings: Brings::Program("podman") },
+    Package { name: "crun", brings: Brings::Program("crun") },
     // openssl, for the tests that are a stranger with a certificate.
     Package { name: "openssl", brings: Brings::Program("openssl") },
     // ps and pgrep, for the tests that look at daemons from outside.

@@ -1,5 +1,6 @@
 //! The flags of `lattice pmi`.
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand, ValueEnum};
@@ -55,6 +56,12 @@ pub(crate) enum Probe {
         /// What they run
         #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true, value_name = "PROGRAM")]
         command: Vec<String>,
+    },
+    /// Become a program that reaches the launcher from within a container, by a socket in the file system; profiles of --container do it
+    Connect {
+        /// The program and its arguments
+        #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true, value_name = "PROGRAM")]
+        command: Vec<OsString>,
     },
     /// Print where libpmi.so.0 and libpmi2.so.0 are, for programs in C, with version and number of functions; needs no launcher
     Library {

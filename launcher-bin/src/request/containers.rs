@@ -92,13 +92,20 @@ enum Way {
     Socket,
     /// A loopback port, because inherited descriptors are closed.
     Port,
+    /// A socket in the file system, because the network is another one, too.
+    File,
 }
+
+/// Words by which a program reaches a server through a file.
+const CONNECT: [&str; 4] = ["{lattice}", "pmi", "connect", "--"];
 
 /// The container that programs of a launch run in.
 #[derive(Clone, Debug)]
 pub(super) struct Container {
     runtime: Runtime,
     image: OsString,
+    /// This program, which nodes have at the same path.
+    lattice: PathBuf,
     /// Variables that programs get unless they are set.
     variables: Vec<(OsString, OsString)>,
 }
@@ -133,12 +140,15 @@ impl Container {
         let own_memory = NO_FOREIGN_MEMORY.iter().filter(|_| runtime.memory == Memory::Own);
         let unset = own_memory.filter(|(name, _)| machine.variable(OsStr::new(name)).is_none());
         let variables = unset.map(|&(name, value)| (name.into(), value.into())).collect();
-        Ok(Some(Self { runtime: runtime.clone(), image: image.clone(), variables }))
+        let lattice = std::env::current_exe().unwrap_or_else(|_| "lattice".into());
+        Ok(Some(Self { runtime: runtime.clone(), image: image.clone(), lattice, variables }))
     }
 
     /// Puts a program into it.
     pub(super) fn wrap(&self, app: &mut AppSpec) {
-        let mut words = self.runtime.command.iter().map(|word| self.filled(word, &app.directory));
+        let connect = CONNECT.iter().filter(|_| self.runtime.pmi == Way::File).copied();
+        let words = self.runtime.command.iter().map(String::as_str).chain(connect);
+        let mut words = words.map(|word| self.filled(word, &app.directory));
         let runtime = words.next().unwrap_or_default();
         let program = std::mem::replace(&mut app.program, runtime);
         // Those of the user come later and win.
@@ -148,13 +158,14 @@ impl Container {
 
     /// A word with the names in it filled in.
     fn filled(&self, word: &str, directory: &Path) -> OsString {
-        let image = replaced(word.as_bytes(), b"{image}", self.image.as_bytes());
+        let ours = replaced(word.as_bytes(), b"{lattice}", self.lattice.as_os_str().as_bytes());
+        let image = replaced(&ours, b"{image}", self.image.as_bytes());
         OsString::from_vec(replaced(&image, b"{directory}", directory.as_os_str().as_bytes()))
     }
 
     /// Changes the way to the PMI server to one that leads into it.
     pub(super) fn adapt(&self, pmi: &mut PmiSpec) {
-        if self.runtime.pmi == Way::Port {
+        if self.runtime.pmi != Way::Socket {
             pmi.entrance = Entrance::Port;
             pmi.job_memory = JobMemory::Off;
         }
@@ -216,6 +227,15 @@ mod tests {
         assert_eq!((pmi.entrance, pmi.job_memory), (Entrance::Port, JobMemory::Off));
         let pmi = commanded("true").unwrap().request.settings.pmi;
         assert_eq!((pmi.entrance, pmi.job_memory), (Entrance::Socket, JobMemory::Shared));
+    }
+
+    #[test]
+    fn a_program_with_another_network_is_connected_through_a_file() {
+        let request = commanded("--container /i --container-profile podman-isolated ./a.out x").unwrap().request;
+        let (words, us) = (words(&request), std::env::current_exe().unwrap().display().to_string());
+        assert_eq!(words[words.len() - 6..], [&us, "pmi", "connect", "--", "./a.out", "x"]);
+        assert!(words.contains(&format!("--volume={us}:{us}:ro")), "{words:?}");
+        assert_eq!(request.settings.pmi.entrance, Entrance::Port);
     }
 
     #[test]

@@ -1,17 +1,20 @@
-//! Ranks that come through a TCP listener: whose processes are let in, and for how long they may be nobody.
+//! Ranks that come through a listener, at a TCP port or in a file: whose processes are let in, and for how long they may be nobody.
 
 use std::io;
 use std::net;
+use std::os::unix::net::UnixListener as StdUnixListener;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::net::{TcpListener, TcpStream};
+use tokio::io::AsyncRead;
+use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 use tokio::time;
 
 use super::connection::WriteHalf;
 use super::owner::{Endpoint, owner_of_peer};
 use super::timing::Deadline;
 use super::{Protocol, Runner, Shared};
+use crate::quiet;
 
 /// Connections of one server that have not said which rank they are. More than that are closed as they come.
 const UNCLAIMED_MAX: usize = 1024;
@@ -22,8 +25,8 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(20);
 /// Conditions for those who come through a listener.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Admission {
-    /// User whose processes are served. The kernel knows who owns the other end of a connection, so the processes must be on this
-    /// machine, and in its network namespace.
+    /// User whose processes are served. The kernel knows who owns the other end of a connection: at a port, the processes must be on this
+    /// machine, and in its network namespace; at a file, wherever they can reach that.
     pub uid: u32,
     /// Time within which each must say which rank it is.
     pub claim_within: Duration,
@@ -41,6 +44,18 @@ impl<P: Protocol> Runner<P> {
         self.shared.state.lock().spawn(async move { shared.accept_all(listener, admission).await });
         Ok(())
     }
+
+    /// The same for ranks that come through a socket in the file system.
+    ///
+    /// # Errors
+    /// Fails when the runtime cannot watch the listener.
+    pub fn listen_at_file(&self, listener: StdUnixListener, admission: Admission) -> io::Result<()> {
+        listener.set_nonblocking(true)?;
+        let listener = UnixListener::from_std(listener)?;
+        let shared = Arc::clone(&self.shared);
+        self.shared.state.lock().spawn(async move { shared.accept_all_at_file(listener, admission).await });
+        Ok(())
+    }
 }
 
 impl<P: Protocol> Shared<P> {
@@ -48,8 +63,10 @@ impl<P: Protocol> Shared<P> {
         loop {
             match listener.accept().await {
                 Ok((stream, _)) => {
-                    if is_welcome(&stream, admission.uid).await {
-                        self.accept(stream, admission.claim_within);
+                    // A socket that refuses this is gone already.
+                    if is_welcome(&stream, admission.uid).await && stream.set_nodelay(true).is_ok() {
+                        let (reader, writer) = stream.into_split();
+                        self.admit(reader, WriteHalf::Tcp(writer), admission.claim_within);
                     }
                 }
                 // Out of descriptors or memory, or a client that left at once: none is a reason to stop listening.
@@ -58,21 +75,51 @@ impl<P: Protocol> Shared<P> {
         }
     }
 
-    fn accept(self: &Arc<Self>, stream: TcpStream, claim_within: Duration) {
+    async fn accept_all_at_file(self: Arc<Self>, listener: UnixListener, admission: Admission) {
+        loop {
+            match listener.accept().await {
+                Ok((stream, _)) if is_the_users(&stream, admission.uid) => {
+                    let halves = stream.into_std().and_then(quiet::split);
+                    // A socket that refuses this is gone already.
+                    if let Ok((reader, writer)) = halves {
+                        self.admit(reader, WriteHalf::Unix(writer), admission.claim_within);
+                    }
+                }
+                Ok(_) => {}
+                Err(_) => time::sleep(ACCEPT_PAUSE).await,
+            }
+        }
+    }
+
+    /// Begins the conversation with somebody who has yet to say which rank it is.
+    fn admit(
+        self: &Arc<Self>,
+        reader: impl AsyncRead + Send + Unpin + 'static,
+        writer: WriteHalf,
+        claim_within: Duration,
+    ) {
         let mut state = self.state.lock();
         if state.unclaimed >= UNCLAIMED_MAX {
             tracing::warn!("closed a new connection: {UNCLAIMED_MAX} others have not said which rank they are");
             return;
         }
-        // A socket that refuses this is gone already.
-        if stream.set_nodelay(true).is_err() {
-            return;
-        }
         let id = state.protocol.accept();
         state.unclaimed += 1;
         self.set(&mut state, Deadline::Claim(id), claim_within);
-        let (reader, writer) = stream.into_split();
-        self.converse_with(&mut state, id, reader, WriteHalf::Tcp(writer));
+        self.converse_with(&mut state, id, reader, writer);
+    }
+}
+
+/// Returns true if a process of the user made the connection.
+fn is_the_users(stream: &UnixStream, uid: u32) -> bool {
+    match stream.peer_cred() {
+        Ok(peer) if peer.uid() == uid => true,
+        Ok(peer) => {
+            tracing::warn!("refused a process of user {} at a socket: only user {uid} is served", peer.uid());
+            false
+        }
+        // It is gone again.
+        Err(_) => false,
     }
 }
 

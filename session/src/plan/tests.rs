@@ -60,7 +60,7 @@ impl Node {
 fn pmi_port() -> PmiPort {
     let mut keys = 1..;
     let keys = ClaimKeys::draw(2, || keys.next().ok_or(())).unwrap();
-    PmiPort { address: "127.0.0.1:5000".to_owned(), keys }
+    PmiPort { address: "127.0.0.1:5000".to_owned(), file: Some("/tmp/lattice-x.0/pmi-0.sock".into()), keys }
 }
 
 #[test]

@@ -35,6 +35,7 @@ use super::job_memory::{self, EarlierRanks};
 use super::job_servers::{JobServers, Pmix};
 use super::node_facts::NodeFacts;
 use super::services::{JobServices, SessionCall};
+use super::socket_file;
 use crate::machine::desertion::FenceSeen;
 use crate::machine::jobs::{JobNumber, JobState};
 use crate::plan::{Entrances, PmiPort, PmixEntrance};
@@ -193,17 +194,27 @@ impl Servers {
         }
         let port = match keys {
             None => None,
-            Some(keys) => {
-                let listener = TcpListener::bind(("127.0.0.1", 0))?;
-                let address = listener.local_addr()?.to_string();
-                driver.listen(listener, Admission { uid: geteuid().as_raw(), claim_within: CLAIM_WITHIN })?;
-                Some(PmiPort { address, keys })
-            }
+            Some(keys) => Some(self.listen_for_keys(number, &driver, keys)?),
         };
         let servers = &mut self.jobs[number.0];
         servers.pmi = Some(driver);
         servers.end_reason = Some(end_reason);
         Ok((port, memory))
+    }
+
+    /// Lets ranks come by their keys: at a loopback port, and at a socket in the file system, if that can be made.
+    fn listen_for_keys(&self, number: JobNumber, driver: &Driver, keys: ClaimKeys) -> io::Result<PmiPort> {
+        let admission = Admission { uid: geteuid().as_raw(), claim_within: CLAIM_WITHIN };
+        let listener = TcpListener::bind(("127.0.0.1", 0))?;
+        let address = listener.local_addr()?.to_string();
+        driver.listen(listener, admission)?;
+        let directory = self.spec.rank_files();
+        let file = socket_file::bind(&directory, number).and_then(|(path, listener)| {
+            driver.listen_at_file(listener, admission)?;
+            Ok(path)
+        });
+        let told = |error: &io::Error| tracing::warn!("ranks find no PMI socket in {}: {error}", directory.display());
+        Ok(PmiPort { address, file: file.inspect_err(told).ok(), keys })
     }
 
     /// Adds a job to the PMIx server, and makes that if there is none yet.

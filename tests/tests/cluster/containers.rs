@@ -80,3 +80,70 @@ END
         command.run().exits(0).prints_lines((0..4).map(|rank| format!("rank {rank} of 4")));
     }
 }
+
+/// Makes a profile `apart` of the words that run a program with a network of its own and without our descriptors, in a mount namespace.
+const APART: &str = r#"mkdir -p $HOME/.config/lattice
+    cat >$HOME/apart <<'END'
+#!/bin/bash
+shift
+for open in /proc/self/fd/*; do [ ${open##*/} -gt 2 ] && eval "exec ${open##*/}<&-"; done 2>/dev/null
+exec unshare --net --mount sh -c 'ip link set lo up && exec "$@"' sh "$@"
+END
+    chmod +x $HOME/apart
+    printf '%s\n' '[apart]' 'about = "has another network"' "command = ['$HOME/apart', '{image}']" 'pmi = "file"' 'memory = "shared"' \
+        >$HOME/.config/lattice/containers.toml
+    run="lattice launch --container none --container-profile apart"
+"#;
+
+#[test]
+fn a_runtime_with_another_network_is_reached_by_a_file() {
+    let script = r#"$run -n 2 -N 1 "$1"; $run -n 4 lattice pmi exchange; $run -n 4 lattice pmi --method pmi2 exchange
+        $run -n 1 sh -c 'echo $PMI_SIZE $PMI_PORT$PMI_ID$LATTICE_PMI_SOCKET; exit 4'; echo code $?"#;
+    let home = tempfile::tempdir().unwrap();
+    let command = script_on(2, &format!("{APART}\n{script}")).arg(Flavour::WheelMpich.program("hello"));
+    let outcome = command.env("HOME", home.path()).run();
+    let lines = outcome.exits(0).sorted_lines();
+    let (probes, others): (Vec<&str>, Vec<&str>) =
+        lines.into_iter().partition(|line| line.starts_with("exchange: 4 ranks"));
+    assert_eq!((probes.len(), others), (2, vec!["1", "code 4", "rank 0 of 2", "rank 1 of 2"]), "{}", outcome.errors());
+}
+
+#[test]
+fn a_key_of_nobody_and_another_users_process_are_refused_at_the_file() {
+    let script = r#"lattice launch -n 1 --pmi-port sh -c 'PMI_ID=7 lattice pmi connect -- true; echo code $?
+            stat -c "%a %F" $LATTICE_PMI_SOCKET ${LATTICE_PMI_SOCKET%/*}
+            chmod 711 ${LATTICE_PMI_SOCKET%/*}; chmod 666 $LATTICE_PMI_SOCKET
+            setpriv --reuid 4711 --clear-groups lattice pmi connect -- true; echo code $?'
+        lattice pmi connect -- true; echo code $?"#;
+    let outcome = script_on(1, script).run();
+    assert_eq!(outcome.text(), "code 1\n600 socket\n700 directory\ncode 1\ncode 1\n", "{}", outcome.errors());
+    outcome.says("does not take this rank").says("LATTICE_PMI_SOCKET is not set, so this is no rank");
+}
+
+/// Podman, where control groups of both versions are mounted, and nobody may raise limits.
+const PODMAN: &str = r#"cat >$LATTICE_DEV_CLUSTER/podman <<'END'
+#!/bin/bash
+exec unshare --mount --pid --fork --mount-proc bash -c '
+    umount -R /sys/fs/cgroup && mount -t cgroup2 none /sys/fs/cgroup
+    exec podman run --rm --cgroups=disabled --ulimit nofile=1024 --ulimit nproc=1000 --env-host "$@"' podman "$@"
+END
+    chmod +x $LATTICE_DEV_CLUSTER/podman
+    for library in $(ldd $(command -v lattice) | grep -o '/[^ )]*'); do cp --parents -L $library $image; done
+    mkdir $LATTICE_DEV_CLUSTER/hooks
+    sed "s|/usr/bin/lattice-agent|$(readlink -f $(command -v lattice) | xargs dirname)/lattice-agent|" $2 >$LATTICE_DEV_CLUSTER/hooks/lattice.json
+"#;
+
+/// The hook that packages install, called by a real runtime: ranks have neither our descriptors nor our network, and find the server. What
+/// they print goes to files, for Podman loses some of it now and then when a container ends.
+#[test]
+fn a_hook_brings_the_server_into_containers_of_podman() {
+    let _machine = turn::heavy();
+    let hook = concat!(env!("CARGO_MANIFEST_DIR"), "/../packaging/oci/lattice.json");
+    let script = r#"mkdir $LATTICE_DEV_CLUSTER/out
+        lattice launch -n 2 -N 1 --pmi-port $LATTICE_DEV_CLUSTER/podman --hooks-dir $LATTICE_DEV_CLUSTER/hooks \
+            --network=none --ipc=host --volume=$LATTICE_DEV_CLUSTER/out:/mnt --rootfs $image \
+            sh -c 'exec ${LATTICE_PMI_SOCKET%/*}/lattice pmi connect -- "$0" >/mnt/$LATTICE_RANK' "$1" && cat $LATTICE_DEV_CLUSTER/out/*"#;
+    let script = format!("{IMAGE}\n{PODMAN}\n{script}");
+    let command = script_on(2, &script).arg(Flavour::WheelMpich.program("hello")).arg(hook);
+    command.run().exits(0).prints_lines(["rank 0 of 2", "rank 1 of 2"]);
+}

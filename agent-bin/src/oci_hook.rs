@@ -1,0 +1,204 @@
+//! `lattice-agent oci-hook`: a hook of OCI runtimes (stage `createContainer`, runtime-spec 1.0.2) that brings the directory with the PMI socket of a
+//! rank, and the program that connects with it, into the rank's container.
+//!
+//! ```text
+//! state, on standard input ──> bundle ──> config.json ──> LATTICE_PMI_SOCKET=/tmp/lattice-ID.NODE/pmi-0.sock, user, root file system
+//!      /tmp/lattice-ID.NODE            ──bind──> ROOT/tmp/lattice-ID.NODE
+//!      lattice, beside this program    ──bind──> ROOT/tmp/lattice-ID.NODE/lattice
+//! ```
+//!
+//! The runtime may be root's and the configuration a user's, so nothing of it is followed: the directory must be directly in /tmp, of the
+//! container's user and closed to others, no link stands in the way on either side, and what was looked at is what is mounted.
+
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::path::{Path, PathBuf};
+
+use nix::fcntl::{AT_FDCWD, OFlag, openat};
+use nix::mount::{MsFlags, mount};
+use nix::sys::stat::{Mode, fstat, mkdirat};
+use serde::Deserialize;
+
+/// Variable of a rank with the path of the socket.
+const SOCKET: &str = "LATTICE_PMI_SOCKET";
+/// Parent of the directory, here and in the container, and the beginning of its name.
+const PARENT: &str = "tmp";
+const NAME: &str = "lattice-";
+/// Name of the program that connects, beside this one and in the directory.
+const PROGRAM: &str = "lattice";
+/// The most bytes of the state, and of a configuration.
+const STATE_MAX: u64 = 1 << 20;
+const CONFIG_MAX: u64 = 64 << 20;
+
+/// State of a container, as the runtime tells its hooks.
+#[derive(Debug, Deserialize)]
+struct State {
+    bundle: PathBuf,
+}
+
+/// Configuration of a container, as far as it is of interest.
+#[derive(Debug, Deserialize)]
+struct Configuration {
+    process: Process,
+    root: Root,
+}
+
+#[derive(Debug, Deserialize)]
+struct Process {
+    #[serde(default)]
+    env: Vec<String>,
+    user: User,
+}
+
+#[derive(Debug, Deserialize)]
+struct User {
+    uid: u32,
+}
+
+#[derive(Debug, Deserialize)]
+struct Root {
+    path: PathBuf,
+}
+
+/// A container that is not helped.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum HookError {
+    #[error("the state of the container, on standard input, cannot be read: {0}")]
+    State(io::Error),
+    #[error("{}: {error}", path.display())]
+    Configuration { path: PathBuf, error: io::Error },
+    #[error("{SOCKET} is {value:?}; it must be a file in a directory /tmp/{NAME}...")]
+    Socket { value: String },
+    #[error("{} is not a directory of user {uid} alone", path.display())]
+    Strange { path: PathBuf, uid: u32 },
+    #[error("cannot use {}: {error}", path.display())]
+    Open { path: PathBuf, error: io::Error },
+    #[error("cannot mount {} in the container: {error}", path.display())]
+    Mount { path: PathBuf, error: io::Error },
+}
+
+/// Carries out the hook for the container whose state is on standard input.
+///
+/// # Errors
+/// Fails if the container is one of a rank, and cannot be helped. Others are left alone.
+pub(crate) fn run() -> Result<(), HookError> {
+    let state: State = json(io::stdin().lock(), STATE_MAX).map_err(HookError::State)?;
+    let path = state.bundle.join("config.json");
+    let configuration = File::open(&path).and_then(|file| json::<Configuration>(file, CONFIG_MAX));
+    let Configuration { process, root } = configuration.map_err(|error| HookError::Configuration { path, error })?;
+    let value = process.env.iter().find_map(|setting| setting.strip_prefix(SOCKET)?.strip_prefix('='));
+    let Some(value) = value else { return Ok(()) };
+    let name = directory_name(value).ok_or_else(|| HookError::Socket { value: value.to_owned() })?;
+    bring(&state.bundle.join(root.path), name, process.user.uid)
+}
+
+fn json<T: for<'de> Deserialize<'de>>(input: impl Read, max: u64) -> io::Result<T> {
+    let mut text = Vec::new();
+    input.take(max).read_to_end(&mut text)?;
+    Ok(serde_json::from_slice(&text)?)
+}
+
+/// The name of the directory that the socket is in.
+fn directory_name(socket: &str) -> Option<&str> {
+    let (name, file) = socket.strip_prefix('/')?.strip_prefix(PARENT)?.strip_prefix('/')?.split_once('/')?;
+    let is_plain = |text: &str| text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-._".contains(&byte));
+    (name.starts_with(NAME) && is_plain(name) && is_plain(file) && !file.starts_with('.')).then_some(name)
+}
+
+/// Mounts the directory of this name, and the program in it, below the root file system.
+fn bring(root: &Path, name: &str, uid: u32) -> Result<(), HookError> {
+    let here = Path::new("/").join(PARENT);
+    let parent = directory(AT_FDCWD, &here)?;
+    let source = directory(&parent, Path::new(name))?;
+    let found = fstat(&source).map_err(|errno| HookError::Open { path: here.join(name), error: errno.into() })?;
+    if found.st_uid != uid || found.st_mode & 0o077 != 0 {
+        return Err(HookError::Strange { path: here.join(name), uid });
+    }
+    // The root file system is the runtime's own; what is in it is the image's.
+    let root = openat(AT_FDCWD, root, OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC, Mode::empty())
+        .map_err(|errno| HookError::Open { path: root.to_owned(), error: errno.into() })?;
+    let parent_there = directory(&root, Path::new(PARENT))?;
+    match mkdirat(&parent_there, name, Mode::S_IRWXU) {
+        Ok(()) | Err(nix::Error::EEXIST) => {}
+        Err(errno) => return Err(HookError::Open { path: here.join(name), error: errno.into() }),
+    }
+    bind(&source, &directory(&parent_there, Path::new(name))?, &here.join(name))?;
+    // Opened anew, by way of the mount.
+    let inside = directory(&parent_there, Path::new(name))?;
+    let path = here.join(name).join(PROGRAM);
+    let opened = |error: nix::Error| HookError::Open { path: path.clone(), error: error.into() };
+    let place = OFlag::O_CREAT | OFlag::O_RDONLY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC | OFlag::O_NONBLOCK;
+    let place = openat(&inside, PROGRAM, place, Mode::S_IRUSR).map_err(opened)?;
+    let program = std::env::current_exe().map(|hook| hook.with_file_name(PROGRAM));
+    let program = program.and_then(File::open).map_err(|error| HookError::Open { path: PROGRAM.into(), error })?;
+    bind(program, &place, &path)
+}
+
+/// Opens a directory that no link leads to.
+fn directory(parent: impl AsFd, name: &Path) -> Result<OwnedFd, HookError> {
+    let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
+    openat(parent, name, flags, Mode::empty())
+        .map_err(|errno| HookError::Open { path: name.to_owned(), error: errno.into() })
+}
+
+/// Mounts one open file or directory on another one.
+fn bind(source: impl AsFd, target: impl AsFd, path: &Path) -> Result<(), HookError> {
+    let by_number = |file: &dyn AsFd| format!("/proc/self/fd/{}", file.as_fd().as_raw_fd());
+    let nothing = None::<&str>;
+    mount(Some(by_number(&source).as_str()), by_number(&target).as_str(), nothing, MsFlags::MS_BIND, nothing)
+        .map_err(|errno| HookError::Mount { path: path.to_owned(), error: errno.into() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_socket_is_directly_in_a_directory_of_a_launch() {
+        assert_eq!(directory_name("/tmp/lattice-k3jq.0/pmi-0.sock"), Some("lattice-k3jq.0"));
+        for wrong in [
+            "",
+            "/tmp/lattice-k3jq.0",
+            "/tmp/other/pmi-0.sock",
+            "/tmp/../etc/x",
+            "/tmp/lattice-/../../etc/x",
+            "/tmp/lattice-a/..",
+            "/tmp/lattice-a/b/c",
+            "/var/tmp/lattice-a/b",
+            "tmp/lattice-a/b",
+        ] {
+            assert_eq!(directory_name(wrong), None, "{wrong}");
+        }
+    }
+
+    /// A directory as sessions make them.
+    fn of_a_launch() -> tempfile::TempDir {
+        let private = std::os::unix::fs::PermissionsExt::from_mode(0o700);
+        tempfile::Builder::new().prefix(NAME).permissions(private).tempdir_in("/tmp").unwrap()
+    }
+
+    #[test]
+    fn a_directory_that_others_can_enter_and_one_of_another_user_are_refused() {
+        let directory = of_a_launch();
+        let name = directory.path().file_name().unwrap().to_str().unwrap();
+        let (root, me) = (tempfile::tempdir().unwrap(), nix::unistd::geteuid().as_raw());
+        let refused = |uid| bring(root.path(), name, uid).unwrap_err().to_string();
+        assert!(refused(me + 1).contains(&format!("is not a directory of user {} alone", me + 1)));
+        let open = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+        std::fs::set_permissions(directory.path(), open).unwrap();
+        assert!(refused(me).contains("is not a directory of user"));
+    }
+
+    /// An image could lead a hook of root's anywhere by a link.
+    #[test]
+    fn no_link_of_an_image_is_followed() {
+        let directory = of_a_launch();
+        let name = directory.path().file_name().unwrap().to_str().unwrap();
+        let (root, elsewhere) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        std::os::unix::fs::symlink(elsewhere.path(), root.path().join(PARENT)).unwrap();
+        let refused = bring(root.path(), name, nix::unistd::geteuid().as_raw()).unwrap_err().to_string();
+        assert!(refused.starts_with("cannot use tmp: "), "{refused}");
+        assert_eq!(std::fs::read_dir(elsewhere.path()).unwrap().count(), 0);
+    }
+}
