@@ -109,6 +109,20 @@ fn the_words_of_a_program_that_starts_no_agent_are_shown() {
     check("/nowhere/at/all {host} {command}", "cannot start /nowhere/at/all for agent-node0: No such file");
 }
 
+/// Scripts of Slurm's find an `srun`, but not in place of another one.
+#[test]
+fn srun_is_there_where_no_other_is() {
+    let script = r#"
+        mkdir $here/bin; for program in sh bash cat env nsenter hostname; do ln -s $(command -v $program) $here/bin; done
+        PATH=$(dirname $(command -v lattice)):$here/bin on_node0 lattice start --host node0,node1 -- sh -c 'srun -n 2 --ntasks-per-node=1 hostname; command -v srun'
+        mkdir $here/theirs; printf '#!/bin/sh\necho theirs\n' >$here/theirs/srun; chmod +x $here/theirs/srun
+        PATH=$(dirname $(command -v lattice)):$here/bin:$here/theirs on_node0 lattice start --host node0,node1 -- srun -n 2 hostname"#;
+    let outcome = script_with(2, script).run();
+    let lines = outcome.exits(0).sorted_lines();
+    assert_eq!(lines[1..], ["node0", "node1", "theirs"], "{}", outcome.errors());
+    assert!(lines[0].starts_with("/tmp/lattice-") && lines[0].ends_with("/mpirun/srun"), "{lines:?}");
+}
+
 /// Ends a started cluster that has launches running, and looks for what is left on its nodes.
 fn ends_with_nothing_left(signal: &str) {
     let script = format!(
