@@ -9,7 +9,7 @@ use lattice_overlay::method::Method;
 
 pub(super) const SETS_AFTER_HELP: &str = "Examples:\n  \
     lattice sets\n  \
-    lattice sets graph --format dot | dot -Tsvg >sets.svg";
+    lattice sets graph --format svg >sets.svg";
 
 pub(super) const PING_AFTER_HELP: &str = "Examples:\n  \
     lattice ping lattice://4129319450/3        # rank 3 of a set, as lattice sets shows it\n  \
@@ -53,6 +53,8 @@ pub enum GraphFormat {
     Dot,
     /// For programs.
     Json,
+    /// A drawing, for browsers and documents.
+    Svg,
 }
 
 /// The flags of `lattice ping`.

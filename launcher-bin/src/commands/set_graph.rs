@@ -1,5 +1,7 @@
 //! `lattice sets graph`: members of sets and the links between them, as their roots tell them.
 
+mod svg;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
@@ -54,6 +56,7 @@ pub(super) fn graph(only: Option<SetId>, format: GraphFormat) -> Result<u8, Comm
     match format {
         GraphFormat::Dot => Ok(print(dot(&graph).as_bytes())?),
         GraphFormat::Json => Ok(print_json(&graph)?),
+        GraphFormat::Svg => Ok(print(svg::svg(&graph).as_bytes())?),
     }
 }
 
@@ -140,6 +143,30 @@ mod tests {
         let edges: Vec<Edge> = links.into_values().collect();
         let edge = Edge { a: a.into(), b: b.into(), kind: "root".into(), opened_by: a.into(), frames: 7 };
         assert_eq!(edges, [edge]);
+    }
+
+    #[test]
+    fn a_drawing_has_a_box_for_each_member_and_a_line_for_each_link() {
+        let node = |set: u32, command: &str| Node {
+            uid: SetId::from_bits(set).root().to_string(),
+            set,
+            host: "n1".to_owned(),
+            pid: 7,
+            command: command.to_owned(),
+            rtt_us: (set == 1).then_some(80.4),
+        };
+        let nodes = vec![node(1, "./a <b> & a command that is too long for a box"), node(2, "lattice sets")];
+        let (a, b) = (nodes[0].uid.clone(), nodes[1].uid.clone());
+        let edge = Edge { a, b, kind: "root".into(), opened_by: String::new(), frames: 2 };
+        let drawing = svg::svg(&Graph { nodes, edges: vec![edge] });
+        assert_eq!((drawing.matches("<rect x=").count(), drawing.matches("<line ").count()), (2, 1));
+        for words in
+            ["1: ./a &lt;b&gt; &amp; a command that is too..<", "node 0 on n1, 80 us", "no answer", ">root, 2 frames<"]
+        {
+            assert!(drawing.contains(words), "{words} in {drawing}");
+        }
+        let empty = svg::svg(&Graph::default());
+        assert!(empty.starts_with("<svg ") && empty.ends_with("</svg>\n") && !empty.contains("NaN"), "{empty}");
     }
 
     #[test]

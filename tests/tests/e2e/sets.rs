@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::time::Duration;
 
+use lattice_tests::browser::{self, attribute, text_attribute};
 use lattice_tests::mpi::Flavour;
 use lattice_tests::{Command, Running, lattice, launch};
 use nix::sys::signal::Signal;
@@ -62,6 +63,26 @@ fn a_launch_that_ends_at_once_leaves_no_trace() {
     assert!(!home.path().join("sets").exists());
 }
 
+/// A browser shows a box for each member, and a line at least between this command and each launch.
+fn check_drawing(drawing: &str, members: usize) {
+    let picture = browser::screenshot(drawing);
+    let drawn = |element: &str| drawing.lines().filter(|line| line.starts_with(element)).collect::<Vec<_>>();
+    let (boxes, lines) = (drawn("<rect x="), drawn("<line "));
+    assert_eq!((boxes.len(), lines.len()), (members, members - 1), "{drawing}");
+    for drawn in boxes {
+        let [x, y, width, height] = ["x", "y", "width", "height"].map(|name| attribute(drawn, name));
+        assert_eq!(picture.colour(x + width - 6, y + height - 4), text_attribute(drawn, "fill"), "{drawn}");
+        let is_dark = |x: usize, y: usize| picture.colour(x, y).as_str() < "#777777";
+        assert!((x + 9..x + width - 9).any(|x| (y + 4..y + height - 4).any(|y| is_dark(x, y))), "{drawn} has no title");
+    }
+    for line in lines {
+        let [x1, y1, x2, y2] = ["x1", "y1", "x2", "y2"].map(|name| attribute(line, name));
+        // Its edges are blended with what is below it.
+        let (x, y) = ((3 * x1 + 2 * x2) / 5, (3 * y1 + 2 * y2) / 5);
+        assert_ne!(picture.colour(x, y), "#ffffff", "{line}");
+    }
+}
+
 #[test]
 fn launches_are_shown_and_called_while_they_run() {
     let home = tempfile::tempdir().unwrap();
@@ -84,6 +105,9 @@ fn launches_are_shown_and_called_while_they_run() {
     let outcome = among(lattice("sets graph --format json"), home.path()).run();
     let graph: serde_json::Value = serde_json::from_slice(outcome.stdout()).unwrap();
     assert_eq!((graph["nodes"].as_array().unwrap().len(), graph["edges"].as_array().unwrap().len()), (3, 2));
+    let drawing = among(lattice("sets graph --format svg"), home.path()).run();
+    drawing.exits(0).says_nothing();
+    check_drawing(drawing.text(), 3);
     among(lattice("sets graph"), home.path()).run().exits(0).prints("graph sets {").prints("subgraph cluster_");
     for mut launch in running {
         launch.type_in("\n");

@@ -1,0 +1,72 @@
+//! Drawing of a graph: members on a circle, links as lines, their kinds by colours.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::f64::consts::TAU;
+
+use super::{Graph, process};
+use crate::printable::printable;
+
+/// Width and height of a member's box, and the least distance between the middles of two.
+const BOX: (f64, f64) = (230.0, 44.0);
+const DISTANCE: f64 = 270.0;
+/// Most characters of a line in a box.
+const LINE_MAX: usize = 34;
+/// Colours of kinds of links, in the order of their names.
+const COLOURS: [&str; 6] = ["#1f6feb", "#d1242f", "#1a7f37", "#9a6700", "#8250df", "#57606a"];
+
+/// Returns the drawing as a document of its own.
+pub(super) fn svg(graph: &Graph) -> String {
+    let radius = (graph.nodes.len() as f64 * DISTANCE / TAU).max(DISTANCE * 0.6);
+    let middle = radius + BOX.0;
+    let place = |index: usize| {
+        let turn = TAU * index as f64 / graph.nodes.len().max(1) as f64;
+        (middle + radius * turn.sin(), middle - radius * turn.cos())
+    };
+    let places: BTreeMap<&str, (f64, f64)> =
+        graph.nodes.iter().enumerate().map(|(index, node)| (node.uid.as_str(), place(index))).collect();
+    let kinds: BTreeSet<&str> = graph.edges.iter().map(|edge| edge.kind.as_str()).collect();
+    let colours: BTreeMap<&str, &str> = kinds.into_iter().zip(COLOURS.into_iter().cycle()).collect();
+    let side = 2.0 * middle;
+    let mut out = format!(
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{side:.0}\" height=\"{side:.0}\" font-family=\"sans-serif\" \
+         font-size=\"12\" text-anchor=\"middle\">\n<rect width=\"100%\" height=\"100%\" fill=\"white\"/>\n"
+    );
+    for edge in &graph.edges {
+        let (Some(a), Some(b)) = (places.get(edge.a.as_str()), places.get(edge.b.as_str())) else { continue };
+        let colour = colours.get(edge.kind.as_str()).unwrap_or(&COLOURS[0]);
+        let label = text(&format!("{}, {} frames", edge.kind, edge.frames), usize::MAX);
+        out += &format!(
+            "<line x1=\"{:.0}\" y1=\"{:.0}\" x2=\"{:.0}\" y2=\"{:.0}\" stroke=\"{colour}\" stroke-width=\"2\">\
+             <title>{label}</title></line>\n<text x=\"{:.1}\" y=\"{:.1}\" fill=\"{colour}\">{label}</text>\n",
+            a.0,
+            a.1,
+            b.0,
+            b.1,
+            (a.0 + b.0) / 2.0,
+            (a.1 + b.1) / 2.0 - 4.0
+        );
+    }
+    for (node, (x, y)) in graph.nodes.iter().zip((0..).map(place)) {
+        let (left, top) = (x - BOX.0 / 2.0, y - BOX.1 / 2.0);
+        let time = node.rtt_us.map_or("no answer".to_owned(), |micros| format!("{micros:.0} us"));
+        out += &format!(
+            "<rect x=\"{left:.0}\" y=\"{top:.0}\" width=\"{}\" height=\"{}\" rx=\"6\" fill=\"#f6f8fa\" stroke=\"#24292f\"/>\n\
+             <text x=\"{x:.1}\" y=\"{:.1}\" font-weight=\"bold\">{}</text>\n<text x=\"{x:.1}\" y=\"{:.1}\">{}</text>\n",
+            BOX.0,
+            BOX.1,
+            y - 4.0,
+            text(&format!("{}: {}", node.set, node.command), LINE_MAX),
+            y + 14.0,
+            text(&format!("{} on {}, {time}", process(&node.uid), node.host), LINE_MAX)
+        );
+    }
+    out + "</svg>\n"
+}
+
+/// A text as a document holds it: what cannot be seen is escaped, and it ends where the line does.
+fn text(text: &str, most: usize) -> String {
+    let shown = printable(text);
+    let cut: String = shown.chars().take(most).collect();
+    let ending = if cut.len() < shown.len() { ".." } else { "" };
+    format!("{}{ending}", cut.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;"))
+}
