@@ -50,7 +50,7 @@ pub use self::front_end::{NamedHosts, WrapArgs};
 pub use self::idle::IdleArgs;
 pub use self::launch::{
     ClusterArgs, ContainerArgs, DebuggerArgs, EnvironmentArgs, FailureArgs, KillOnBadExit, Label, LaunchArgs,
-    PlacementArgs, PmiArgs, ProgramArgs, StreamArgs, TimeArgs,
+    PlacementArgs, PmiArgs, ProgramArgs, ScriptArgs, StreamArgs, TimeArgs,
 };
 use self::other_launchers::translate;
 pub use self::overlay::{CallArgs, GraphFormat, PingArgs, SetsArgs, SetsCommand};

@@ -17,6 +17,7 @@ mod error;
 mod frontend;
 mod local;
 mod remote;
+mod scripts;
 mod start_watch;
 mod viewed;
 
@@ -31,7 +32,7 @@ use crate::console::{Verbosity, print, report};
 use crate::machine::Machine;
 use crate::output::{OpenFiles, plan};
 use crate::prepared::PreparedLaunch;
-use crate::request::{LaunchCommand, RequestError};
+use crate::request::{Action, LaunchCommand, RequestError};
 
 /// Runs a launch, or only prints its plan; returns the exit code.
 ///
@@ -45,13 +46,28 @@ pub fn run(args: &LaunchArgs, verbosity: Verbosity) -> Result<u8, LaunchError> {
     }
     let machine = Machine::this()?;
     let command = LaunchCommand::new(args, &machine)?;
+    if command.action == Action::Plan {
+        return started(command, args, &machine, verbosity);
+    }
+    scripts::prolog(args)?;
+    let code = started(command, args, &machine, verbosity);
+    scripts::epilog(args);
+    code
+}
+
+fn started(
+    command: LaunchCommand,
+    args: &LaunchArgs,
+    machine: &Machine,
+    verbosity: Verbosity,
+) -> Result<u8, LaunchError> {
     match cluster::allocation(args.cluster.alloc.as_deref(), &machine.environment)? {
         Some(allocation) => {
             let server = ApiServer::find(args.cluster.api.api.as_deref(), &machine.environment)?;
             remote::run(command, &server, allocation, verbosity)
         }
         None if args.cluster.api.api.is_some() => Err(RequestError::NoAllocation { flag: "--api" }.into()),
-        None => local::run(command, &machine, verbosity),
+        None => local::run(command, machine, verbosity),
     }
 }
 

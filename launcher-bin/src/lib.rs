@@ -31,7 +31,6 @@ mod documents;
 mod environment;
 pub mod exit;
 mod failure;
-mod file_pattern;
 mod foreground;
 mod formatting;
 pub mod hostfile;

@@ -9,12 +9,14 @@ mod environment;
 mod error;
 mod multi_prog;
 mod presets;
+mod task_scripts;
 mod user_tables;
 
 use std::num::NonZeroU32;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use lattice_session::gpus::GpuBind;
 use lattice_session::request::{Candidates, LaunchRequest, Ownership, PlacementRequest, ProgramRequest, Programs};
 use lattice_session::settings::{
     AtExec, DataExchange, Entrance, FailedRanks, JobMemory, LaunchSettings, LimitSignal, LostNodes, PmiFamily, PmiSpec,
@@ -22,17 +24,19 @@ use lattice_session::settings::{
 };
 use lattice_session::spec::AppSpec;
 use lattice_session::template::Template;
-use nix::unistd::Pid;
+use nix::unistd::{Pid, geteuid};
 use pmi_core::ids::Rank;
 use rank_spawner::mpir;
 
 use self::containers::Container;
 pub use self::containers::ContainerError;
 pub use self::error::RequestError;
+use self::task_scripts::TaskScripts;
 use crate::args::{
     self, KillOnBadExit, LaunchArgs, PlacementArgs, Pmi, PmiArgs, ProgramArgs, Stdin, StreamArgs, TimeArgs,
 };
 use crate::environment::Environment;
+use crate::formatting;
 use crate::hostfile::{self, Hosts};
 use crate::machine::Machine;
 
@@ -130,6 +134,10 @@ impl LaunchCommand {
             programs.iter_mut().for_each(|program| container.wrap(&mut program.app));
             container.adapt(&mut pmi);
         }
+        let scripts = &args.scripts;
+        let tasks =
+            TaskScripts::new(scripts.task_prolog.as_deref(), scripts.task_epilog.as_deref(), &machine.directory);
+        programs.iter_mut().for_each(|program| tasks.wrap(&mut program.app));
         let ownership = if args.cluster.detach { Ownership::Detached } else { Ownership::Client };
         let settings = LaunchSettings {
             environment: environment::exported(args, machine)?,
@@ -137,7 +145,10 @@ impl LaunchCommand {
             pmi_trace: args.pmi.pmi_trace.is_some(),
             slurm_environment: args.pmi.slurm_env,
             cpu_bind: binding::binding(&args.placement),
-            stdin: stdin(&args.streams, machine, ownership),
+            gpu_bind: (args.placement.gpu_bind.clone())
+                .or(args.placement.gpus_per_task.map(GpuBind::PerTask))
+                .unwrap_or_default(),
+            stdin: stdin(args, machine, ownership),
             failed_ranks: match args.failures.kill_on_bad_exit {
                 KillOnBadExit::Yes => FailedRanks::EndLaunch,
                 KillOnBadExit::No => FailedRanks::AreBorne,
@@ -244,12 +255,12 @@ fn program_request(program: &ProgramArgs, machine: &Machine) -> Result<ProgramRe
 }
 
 /// Source of standard input; a detached launch has nobody to give it any, so its ranks do not wait for it.
-fn stdin(args: &StreamArgs, machine: &Machine, ownership: Ownership) -> StdinTarget {
-    if args.pty {
+fn stdin(args: &LaunchArgs, machine: &Machine, ownership: Ownership) -> StdinTarget {
+    if args.streams.pty {
         return StdinTarget::Terminal(machine.terminal.unwrap_or_default());
     }
-    match (&args.stdin, ownership) {
-        (Stdin::File(_, template), _) => StdinTarget::File(template.clone().below(machine.directory.as_os_str())),
+    match (&args.streams.stdin, ownership) {
+        (Stdin::File(_, file), _) => StdinTarget::File(file_of(file, args).below(machine.directory.as_os_str())),
         (Stdin::Rank(rank), Ownership::Client) => StdinTarget::Rank(Rank(*rank)),
         (Stdin::All, Ownership::Client) => StdinTarget::All,
         (Stdin::None, _) | (Stdin::Rank(_) | Stdin::All, Ownership::Detached) => StdinTarget::None,
@@ -311,10 +322,17 @@ fn timeouts(args: &TimeArgs) -> Result<Timeouts, RequestError> {
     })
 }
 
+/// A name of a file, with what is the same for all ranks of the launch.
+fn file_of(template: &Template, args: &LaunchArgs) -> Template {
+    let program = args.first.command.first().map(Path::new).and_then(Path::file_name);
+    let name = args.streams.job_name.as_deref().or(program).unwrap_or_default();
+    template.clone().of(name, || formatting::user(geteuid().as_raw()))
+}
+
 fn output_request(args: &LaunchArgs) -> OutputRequest {
     OutputRequest {
-        stdout: args.streams.output.clone(),
-        stderr: args.streams.error.clone(),
+        stdout: args.streams.output.as_ref().map(|file| file_of(file, args)),
+        stderr: args.streams.error.as_ref().map(|file| file_of(file, args)),
         append: args.streams.append,
         tee: args.streams.tee,
         collapse: args.streams.collapse,

@@ -51,7 +51,7 @@ fn lines_of_other_launchers_start_ranks() {
     assert_eq!(seen("srun --export=NONE,A=1 -n1 true"), "");
     assert_eq!(seen("srun --export=A=1 -n1 printenv A"), "1\n");
     assert_eq!(seen("srun -n1 printenv SLURM_PROCID SLURM_NTASKS SLURM_NNODES"), "0\n1\n1\n");
-    let (code, _, stderr) = typed(&words("srun -n 2 -v -J name true"));
+    let (code, _, stderr) = typed(&words("srun -n 2 -v -p name true"));
     assert_eq!(code, Some(0));
     assert!(
         stderr.contains(
@@ -59,7 +59,7 @@ fn lines_of_other_launchers_start_ranks() {
         ),
         "{stderr}"
     );
-    assert!(stderr.contains("lattice: -J chooses nothing here: a launch is shown by its command"), "{stderr}");
+    assert!(stderr.contains("lattice: -p chooses nothing here"), "{stderr}");
 }
 
 /// srun leaves the other tasks running when one fails, and its own exit code is the highest.

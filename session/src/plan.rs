@@ -19,6 +19,7 @@ use rank_spawner::{
 
 use crate::cause::StartClass;
 use crate::fabric::NodeFabric;
+use crate::gpus::GpuError;
 use crate::rank_values::{self, RankFacts};
 use crate::session_io::StdinSource;
 use crate::settings::{StdinTarget, TerminalSize};
@@ -44,6 +45,9 @@ pub enum PlanError {
     /// The ranks cannot be bound as asked.
     #[error(transparent)]
     Bind(#[from] BindHereError),
+    /// The node does not have the GPUs that ranks are bound to.
+    #[error(transparent)]
+    Gpu(#[from] GpuError),
     /// A file for standard input cannot be read.
     #[error("rank {rank} cannot read {} as its standard input: {source}", path.display())]
     Stdin {
@@ -86,6 +90,8 @@ pub(crate) struct LaunchContext<'a> {
     pub(crate) entrances: Entrances,
     /// CPUs of each rank, by local rank.
     pub(crate) cpus: Vec<Option<CpuSet>>,
+    /// Variables by which each rank is told its GPUs, by local rank.
+    pub(crate) gpus: Vec<Vec<(&'static str, String)>>,
     /// Limits that the ranks get instead of this process's own.
     pub(crate) limits: Arc<[Limit]>,
     /// The fabric of this node of a cluster.
@@ -287,6 +293,7 @@ impl LaunchContext<'_> {
         if self.entrances.job_memory.is_some() {
             variables.push((job_memory::VARIABLE, JOB_MEMORY_FD.to_string()));
         }
+        variables.extend(self.gpus.get(local.index()).into_iter().flatten().cloned());
         if spec.settings.slurm_environment {
             variables.extend(slurm_variables(spec, rank, local, nodes));
         }

@@ -9,6 +9,7 @@ use rank_spawner::CpuBind;
 pub use rank_spawner::{AtExec, TerminalSize};
 use serde::{Deserialize, Serialize};
 
+use crate::gpus::GpuBind;
 use crate::template::Template;
 
 /// Settings that hold for every rank of a launch.
@@ -24,6 +25,8 @@ pub struct LaunchSettings {
     pub slurm_environment: bool,
     /// CPUs that each rank may use.
     pub cpu_bind: CpuBind,
+    /// GPUs that each rank may use.
+    pub gpu_bind: GpuBind,
     /// Ranks that read the launch's standard input.
     pub stdin: StdinTarget,
     /// Consequence of a rank's failure for the others.
@@ -44,6 +47,7 @@ impl Default for LaunchSettings {
             pmi_trace: false,
             slurm_environment: false,
             cpu_bind: CpuBind::None,
+            gpu_bind: GpuBind::None,
             stdin: StdinTarget::None,
             failed_ranks: FailedRanks::default(),
             lost_nodes: LostNodes::default(),

@@ -1,8 +1,9 @@
-//! File names with `%r`, `%t`, `%l`, `%n`, `%N`, `%j`, `%J` in them: one name for each rank, or one for several.
+//! File names with letters behind percent signs, for ranks of a launch and for batch jobs: one name for each rank, or one for several.
 //!
-//! The letters mean what they mean in file names of `srun` (filename pattern, srun(1)): `%t` is the task identifier relative to
-//! the job, which is the rank; `%n` the node identifier relative to the job; `%N` the short host name; `%j` and `%J` the job,
-//! here the launch id. `%r` is the rank, too; `%l`, which srun does not have, is the local rank.
+//! The letters mean what they mean in file names of `srun` and `sbatch` (filename pattern, srun(1)): `%t` is the task identifier relative
+//! to the job, which is the rank; `%n` the node identifier relative to the job; `%N` the short host name; `%j`, `%J` and `%s` the job and
+//! its step, here the launch id or that of the batch job; `%x` the name of either; `%u` the user. `%r` is the rank, too; `%l`, which srun
+//! does not have, is the local rank. A number between the sign and the letter pads numbers with zeros to so many digits: `%3t`.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -19,12 +20,37 @@ pub struct Template {
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Part {
     Text(Vec<u8>),
+    /// A field, padded to so many digits if it is a number.
+    Field(Field, u8),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Field {
     Rank,
     LocalRank,
     Node,
     Host,
     LaunchId,
+    Name,
+    User,
 }
+
+/// Letters of fields; of several for one, the first is written.
+const LETTERS: [(u8, Field); 10] = [
+    (b'r', Field::Rank),
+    (b't', Field::Rank),
+    (b'l', Field::LocalRank),
+    (b'n', Field::Node),
+    (b'N', Field::Host),
+    (b'j', Field::LaunchId),
+    (b'J', Field::LaunchId),
+    (b's', Field::LaunchId),
+    (b'x', Field::Name),
+    (b'u', Field::User),
+];
+
+/// Largest width.
+const WIDTH_MAX: u8 = 32;
 
 /// Values that a template is filled in with.
 #[derive(Clone, Copy, Debug)]
@@ -37,7 +63,7 @@ pub struct Place<'a> {
     pub node: NodeIndex,
     /// Name of the node; `%N` is its part before the first dot.
     pub host: &'a str,
-    /// `%j` and `%J`
+    /// `%j`, `%J` and `%s`
     pub launch_id: &'a str,
 }
 
@@ -51,7 +77,7 @@ pub enum TemplateError {
     /// A percent sign is followed by something that has no meaning.
     #[error(
         "%{} has no meaning in a file name; %r and %t are the rank, %l the rank on its node, %n the node, %N its host name, \
-         %j the launch id, %% a percent sign",
+         %j the id, %x the name, %u the user, %% a percent sign; %3t has three digits",
         found.escape_ascii()
     )]
     Unknown {
@@ -61,6 +87,9 @@ pub enum TemplateError {
     /// The text ends with a percent sign.
     #[error("a percent sign at the end of a file name has no meaning; write %% for the sign itself")]
     Unfinished,
+    /// A number is padded to more digits than any has.
+    #[error("a number in a file name has up to {WIDTH_MAX} digits")]
+    Width,
     /// The name would hold a zero byte, which no file name can.
     #[error("a file name cannot hold a zero byte")]
     ZeroByte,
@@ -76,23 +105,54 @@ impl Template {
             return Err(TemplateError::Empty);
         }
         let mut template = Self { parts: Vec::new() };
-        let mut bytes = text.as_bytes().iter().copied();
-        while let Some(byte) = bytes.next() {
+        let mut rest = text.as_bytes();
+        while let [byte, behind @ ..] = rest {
+            rest = behind;
             match byte {
                 0 => return Err(TemplateError::ZeroByte),
-                b'%' => match bytes.next().ok_or(TemplateError::Unfinished)? {
-                    b'r' | b't' => template.parts.push(Part::Rank),
-                    b'l' => template.parts.push(Part::LocalRank),
-                    b'n' => template.parts.push(Part::Node),
-                    b'N' => template.parts.push(Part::Host),
-                    b'j' | b'J' => template.parts.push(Part::LaunchId),
-                    b'%' => template.push_literal(b"%"),
-                    found => return Err(TemplateError::Unknown { found }),
-                },
-                byte => template.push_literal(&[byte]),
+                b'%' => rest = template.push_escape(rest)?,
+                byte => template.push_literal(&[*byte]),
             }
         }
         Ok(template)
+    }
+
+    /// Reads what is behind a percent sign; returns the rest.
+    fn push_escape<'a>(&mut self, text: &'a [u8]) -> Result<&'a [u8], TemplateError> {
+        if let [b'%', rest @ ..] = text {
+            self.push_literal(b"%");
+            return Ok(rest);
+        }
+        let digits = text.iter().take_while(|byte| byte.is_ascii_digit()).count();
+        let (number, text) = text.split_at(digits);
+        let width = number.iter().try_fold(0_u8, |width, digit| width.checked_mul(10)?.checked_add(digit - b'0'));
+        let width = width.filter(|&width| width <= WIDTH_MAX).ok_or(TemplateError::Width)?;
+        let [letter, rest @ ..] = text else { return Err(TemplateError::Unfinished) };
+        let field = LETTERS.iter().find(|(known, _)| known == letter);
+        let &(_, field) = field.ok_or(TemplateError::Unknown { found: *letter })?;
+        self.parts.push(Part::Field(field, width));
+        Ok(rest)
+    }
+
+    /// The same name with what is the same for all ranks filled in: `%x` and `%u`, which stay as they are without this.
+    pub fn of(self, name: &OsStr, user: impl FnOnce() -> String) -> Self {
+        let mut filled = Self { parts: Vec::new() };
+        let mut user = Some(user);
+        let mut known = String::new();
+        for part in self.parts {
+            match part {
+                Part::Text(text) => filled.push_literal(&text),
+                Part::Field(Field::Name, _) => filled.push_literal(name.as_bytes()),
+                Part::Field(Field::User, _) => {
+                    if let Some(user) = user.take() {
+                        known = user();
+                    }
+                    filled.push_literal(known.as_bytes());
+                }
+                part => filled.parts.push(part),
+            }
+        }
+        filled
     }
 
     /// The same name below `directory`, unless it is absolute; percent signs of `directory` are no escapes.
@@ -131,11 +191,7 @@ impl Template {
                         text.extend(std::iter::repeat_n(byte, if byte == b'%' { 2 } else { 1 }));
                     }
                 }
-                Part::Rank => text.extend(b"%r"),
-                Part::LocalRank => text.extend(b"%l"),
-                Part::Node => text.extend(b"%n"),
-                Part::Host => text.extend(b"%N"),
-                Part::LaunchId => text.extend(b"%j"),
+                Part::Field(field, width) => text.extend(written(*field, *width).bytes()),
             }
         }
         OsString::from_vec(text)
@@ -147,15 +203,28 @@ impl Template {
         for part in &self.parts {
             match part {
                 Part::Text(text) => name.extend_from_slice(text),
-                Part::Rank => name.extend(place.rank.to_string().bytes()),
-                Part::LocalRank => name.extend(place.local_rank.to_string().bytes()),
-                Part::Node => name.extend(place.node.to_string().bytes()),
-                Part::Host => name.extend(place.host.split('.').next().unwrap_or_default().bytes()),
-                Part::LaunchId => name.extend(place.launch_id.bytes()),
+                Part::Field(field, width) => {
+                    let digits = usize::from(*width);
+                    let text = match field {
+                        Field::Rank => format!("{:0digits$}", place.rank.0),
+                        Field::LocalRank => format!("{:0digits$}", place.local_rank.0),
+                        Field::Node => format!("{:0digits$}", place.node.0),
+                        Field::Host => place.host.split('.').next().unwrap_or_default().to_owned(),
+                        Field::LaunchId => place.launch_id.to_owned(),
+                        Field::Name | Field::User => written(*field, *width),
+                    };
+                    name.extend(text.bytes());
+                }
             }
         }
         OsString::from_vec(name).into()
     }
+}
+
+/// A field as it is written: `%r`, `%3r`.
+fn written(field: Field, width: u8) -> String {
+    let letter = LETTERS.iter().find(|(_, known)| *known == field).map_or(' ', |&(letter, _)| char::from(letter));
+    if width == 0 { format!("%{letter}") } else { format!("%{width}{letter}") }
 }
 
 #[cfg(test)]
@@ -199,7 +268,19 @@ mod tests {
         check("%t", "17");
         check("%n", "8");
         check("%N", "node8");
-        check("%j.%J", "k3jq.k3jq");
+        check("%j.%J.%s", "k3jq.k3jq.k3jq");
+        check("%4t-%04t-%3n-%1t", "0017-0017-008-17");
+        check("%8N.%8j", "node8.k3jq");
+    }
+
+    #[test]
+    fn name_and_user_are_filled_in_once_for_all_ranks() {
+        let of = |text: &str| template(text).of(OsStr::new("oc%an"), || "ada".to_owned());
+        assert_eq!(of("/%u/%x.%3r.%u").expand(PLACE), Path::new("/ada/oc%an.017.ada"));
+        assert_eq!(of("%x%r").to_text(), "oc%%an%r");
+        assert_eq!(template("%x-%u").expand(PLACE), Path::new("%x-%u"));
+        let nobody = template("%r").of(OsStr::new(""), || panic!("nobody asks for the user"));
+        assert_eq!(nobody.expand(PLACE), Path::new("17"));
     }
 
     #[test]
@@ -225,14 +306,18 @@ mod tests {
         assert_eq!(error(""), TemplateError::Empty);
         assert_eq!(error("a%"), TemplateError::Unfinished);
         assert_eq!(error("a\0"), TemplateError::ZeroByte);
-        assert_eq!(error("a%x"), TemplateError::Unknown { found: b'x' });
-        let words = error("a%x").to_string();
-        assert!(words.starts_with("%x has no meaning") && words.contains("%r and %t are the rank"), "{words}");
+        assert_eq!(error("a%3"), TemplateError::Unfinished);
+        assert_eq!(error("a%33t"), TemplateError::Width);
+        assert_eq!(error("a%999t"), TemplateError::Width);
+        assert_eq!(error("a%3%"), TemplateError::Unknown { found: b'%' });
+        assert_eq!(error("a%A"), TemplateError::Unknown { found: b'A' });
+        let words = error("a%A").to_string();
+        assert!(words.starts_with("%A has no meaning") && words.contains("%r and %t are the rank"), "{words}");
     }
 
     proptest! {
         #[test]
-        fn every_template_can_be_written_down_and_read_again(text in "([a-z/.]|%[rtlnNjJ%]){1,20}") {
+        fn every_template_can_be_written_down_and_read_again(text in "([a-z/.]|%[0-9]?[rtlnNjJsxu]|%%){1,20}") {
             let template = template(&text);
             prop_assert_eq!(Template::parse(&template.to_text()), Ok(template));
         }

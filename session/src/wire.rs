@@ -36,6 +36,7 @@ use pmi_core::ids::{JobId, JobIdError};
 use pmi_transport::proto::v1 as proto;
 use rank_spawner::CpuBindParseError;
 
+use crate::gpus::GpuBindParseError;
 use crate::rank_ranges::RankRangesError;
 use crate::request::ProgramsError;
 use crate::template::TemplateError;
@@ -82,6 +83,9 @@ pub enum WireError {
     /// Ranks that cannot be bound as asked.
     #[error("the binding to CPUs: {0}")]
     CpuBind(#[from] CpuBindParseError),
+    /// GPUs that cannot be chosen as asked.
+    #[error("the binding to GPUs: {0}")]
+    GpuBind(#[from] GpuBindParseError),
     /// Ranges that name no ranks.
     #[error(transparent)]
     Ranks(#[from] RankRangesError),

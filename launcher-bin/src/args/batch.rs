@@ -4,14 +4,14 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::builder::{NonEmptyStringValueParser, OsStringValueParser, TypedValueParser};
+use clap::builder::NonEmptyStringValueParser;
 use clap::error::{ContextKind, ErrorKind};
 use clap::{Args, CommandFactory, Parser};
+use lattice_session::template::Template;
 
 use super::cluster::{Requeue, ServerArgs, TableArgs};
 use super::slurm_time;
-use super::value::node_list;
-use crate::file_pattern::FilePattern;
+use super::value::{node_list, template};
 
 pub(super) const AFTER_HELP: &str = "In the script, lines before the first command:\n  \
     #LATTICE --nodes=4 --time=2:00:00\n  \
@@ -57,11 +57,11 @@ pub struct BatchOptions {
     #[arg(short, long, alias = "walltime", value_name = "TIME", value_parser = slurm_time::allocation_limit)]
     pub time: Option<Duration>,
     /// Write what the script prints to FILE [default: lattice-%j.out].
-    #[arg(short, long, value_name = "FILE", value_parser = OsStringValueParser::new().try_map(FilePattern::parse))]
-    pub output: Option<FilePattern>,
+    #[arg(short, long, value_name = "FILE", value_parser = template())]
+    pub output: Option<Template>,
     /// Write its standard error to FILE; else where --output says.
-    #[arg(short, long, value_name = "FILE", value_parser = OsStringValueParser::new().try_map(FilePattern::parse))]
-    pub error: Option<FilePattern>,
+    #[arg(short, long, value_name = "FILE", value_parser = template())]
+    pub error: Option<Template>,
     /// Name of the job; else that of the script's file.
     #[arg(short = 'J', long, alias = "name", value_name = "NAME", value_parser = NonEmptyStringValueParser::new())]
     pub job_name: Option<String>,
@@ -183,11 +183,11 @@ pub struct BatchScriptArgs {
     #[arg(long)]
     pub job_name: String,
     /// File for its output.
-    #[arg(long, value_parser = OsStringValueParser::new().try_map(FilePattern::parse))]
-    pub output: FilePattern,
+    #[arg(long, value_parser = template())]
+    pub output: Template,
     /// File for its standard error; else that of its output.
-    #[arg(long, value_parser = OsStringValueParser::new().try_map(FilePattern::parse))]
-    pub error: Option<FilePattern>,
+    #[arg(long, value_parser = template())]
+    pub error: Option<Template>,
     /// Its arguments.
     #[arg(last = true)]
     pub args: Vec<OsString>,

@@ -45,7 +45,6 @@ pub(super) const IDLE: &[Idle] = &[
     idle(None, "gpus-per-node", Value::Required, WHOLE_NODES),
     idle(None, "gres", Value::Required, WHOLE_NODES),
     idle(Some('I'), "immediate", Value::Optional, NO_SCHEDULER),
-    idle(Some('J'), "job-name", Value::Required, "a launch is shown by its command"),
     idle(None, "mem", Value::Required, WHOLE_NODES),
     idle(None, "mem-per-cpu", Value::Required, WHOLE_NODES),
     idle(None, "overlap", Value::No, SHARED),

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use clap::builder::{FalseyValueParser, OsStringValueParser, TypedValueParser};
 use clap::{ArgGroup, Args, ValueEnum};
+use lattice_session::gpus::GpuBind;
 use lattice_session::process_set::ProcessSetName;
 use lattice_session::template::Template;
 use rank_spawner::CpuBind;
@@ -67,6 +68,9 @@ pub struct LaunchArgs {
     /// Time limits.
     #[command(flatten)]
     pub time: TimeArgs,
+    /// Programs around the ranks and the launch.
+    #[command(flatten)]
+    pub scripts: ScriptArgs,
     /// Debuggers of the ranks.
     #[command(flatten)]
     pub debuggers: DebuggerArgs,
@@ -170,6 +174,13 @@ pub struct PlacementArgs {
     /// Let ranks share CPUs where there are fewer than -c asks for.
     #[arg(short = 'O', long)]
     pub overcommit: bool,
+    /// Give each rank N GPUs that no other rank on its node has, by CUDA_VISIBLE_DEVICES, ROCR_VISIBLE_DEVICES or ZE_AFFINITY_MASK.
+    #[arg(long, value_name = "N", allow_negative_numbers = true)]
+    pub gpus_per_task: Option<NonZeroU32>,
+    /// GPUs of each rank, by the same variables: none (all), closest (those next to its CPUs), single:K (one for K neighbouring ranks),
+    /// per-task:N, or map:0,1+2 (by the rank on its node); goes before --gpus-per-task.
+    #[arg(long, value_name = "HOW")]
+    pub gpu_bind: Option<GpuBind>,
     /// Print on standard error where each rank runs, then start them.
     #[arg(long)]
     pub show_map: bool,
@@ -268,12 +279,15 @@ pub struct StreamArgs {
     #[arg(long, conflicts_with = "json")]
     pub timestamp: bool,
     /// Write standard output to FILE. As with srun, %t (or %r) is the rank, %n the number of its node, %N that node's short host
-    /// name, %j the launch id, %% a percent sign; %l is the rank on its node.
+    /// name, %j the launch id, %x the name of the launch, %u the user, %% a percent sign, and %3t has three digits; %l is the rank on its node.
     #[arg(short = 'o', long, value_name = "FILE", value_parser = template())]
     pub output: Option<Template>,
     /// Write standard error to FILE; may be the same file.
     #[arg(short = 'e', long, value_name = "FILE", value_parser = template())]
     pub error: Option<Template>,
+    /// Name of the launch in names of files (%x) [default: that of the first program].
+    #[arg(short = 'J', long, value_name = "NAME", allow_hyphen_values = true)]
+    pub job_name: Option<OsString>,
     /// Keep what is in those files.
     #[arg(long)]
     pub append: bool,
@@ -323,6 +337,25 @@ pub enum KillOnBadExit {
     /// The launch ends.
     #[value(name = "1")]
     Yes,
+}
+
+/// Programs around the ranks and the launch.
+#[derive(Clone, Debug, Args)]
+#[command(next_help_heading = "Programs around it")]
+pub struct ScriptArgs {
+    /// Run FILE before each rank, on its node. Of what it prints, `export NAME=VALUE` and `unset NAME` change the rank's environment, and `print
+    /// TEXT` is written to its output; if it fails, so does the rank.
+    #[arg(long, value_name = "FILE")]
+    pub task_prolog: Option<PathBuf>,
+    /// Run FILE after each rank, on its node, however it has ended.
+    #[arg(long, value_name = "FILE")]
+    pub task_epilog: Option<PathBuf>,
+    /// Run FILE here before the launch, with the program and its arguments; if it fails, nothing is started.
+    #[arg(long, value_name = "FILE")]
+    pub prolog: Option<PathBuf>,
+    /// Run FILE here after the launch, with the program and its arguments.
+    #[arg(long, value_name = "FILE", conflicts_with = "detach")]
+    pub epilog: Option<PathBuf>,
 }
 
 /// Debuggers of the ranks.

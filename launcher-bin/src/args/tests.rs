@@ -128,8 +128,8 @@ fn wrong_values_are_refused_with_what_is_possible() {
     check("--env =1", "the name of the variable is missing");
     check("--env-remove A*B", "`*` is possible at the end of a name only");
     check("--pmi pmi3", "auto, pmi1, pmi2, pmix, none");
-    check("--output a%x", "%x has no meaning in a file name");
-    check("--stdin in%x", "%x has no meaning in a file name");
+    check("--output a%A", "%A has no meaning in a file name");
+    check("--stdin in%A", "%A has no meaning in a file name");
     check("--timeout 10:00", "not a duration; 30, 30s, 500ms, 5m, 1h30m and 2d are");
     check("--lable", "--label");
     check("--json --label", "cannot be used with");

@@ -16,6 +16,7 @@ use std::time::Duration;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
+use lattice_session::template::Template;
 use lattice_session::wire;
 use pmi_transport::proto::v1 as proto;
 use serde::Serialize;
@@ -29,12 +30,14 @@ use crate::args::{self, BatchArgs, BatchOptions, RUN_SCRIPT, SCRIPT};
 use crate::cluster::{self, Cluster};
 use crate::console::{Verbosity, print_json, print_lines, report};
 use crate::exit;
-use crate::file_pattern::FilePattern;
 use crate::machine::Machine;
 use crate::request::LaunchCommand;
 
 /// Pause between questions for the end of a job.
 const ASK_AGAIN: Duration = Duration::from_secs(1);
+
+/// File of a job whose output nobody gave a name.
+const USUAL_OUTPUT: &str = "lattice-%j.out";
 
 /// A batch job as it is printed for programs.
 #[derive(Debug, Serialize)]
@@ -105,9 +108,9 @@ fn launch(
     words.extend(["--chdir".into(), machine.directory.join(directory).into_os_string(), "--".into()]);
     words.push(std::env::current_exe()?.into_os_string());
     words.extend([RUN_SCRIPT.into(), flag("job-name", &name)]);
-    let output = options.output.clone().unwrap_or_else(FilePattern::usual);
-    for (flag, pattern) in [("--output", Some(&output)), ("--error", options.error.as_ref())] {
-        words.extend(pattern.into_iter().flat_map(|pattern| [flag.into(), pattern.text().to_owned()]));
+    let output = options.output.as_ref().map_or_else(|| USUAL_OUTPUT.into(), Template::to_text);
+    for (flag, file) in [("--output", Some(output)), ("--error", options.error.as_ref().map(Template::to_text))] {
+        words.extend(file.into_iter().flat_map(|file| [flag.into(), file]));
     }
     words.push("--".into());
     words.extend(args.args.iter().cloned());

@@ -1,6 +1,7 @@
 //! Reasons for which a launch does not start, or is lost sight of.
 
 use std::io;
+use std::path::PathBuf;
 
 use rank_spawner::{KeeperError, ProgramFailure};
 
@@ -27,6 +28,16 @@ pub enum LaunchError {
     /// A launch on this machine is over, or does not answer.
     #[error(transparent)]
     Local(#[from] LocalError),
+    /// A program that is to run before or after the launch fails.
+    #[error("{flag} {} {reason}", path.display())]
+    Script {
+        /// Flag that names it.
+        flag: &'static str,
+        /// The program.
+        path: PathBuf,
+        /// Observation, in words.
+        reason: String,
+    },
     /// The API server cannot be reached any more.
     #[error(
         "launch {launch} was lost sight of: {source}\n\

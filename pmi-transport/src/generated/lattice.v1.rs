@@ -325,6 +325,9 @@ pub struct LaunchSpec {
     /// Ranks are stopped before the first instruction of their programs, until they are sent SIGCONT: for a debugger.
     #[prost(bool, tag = "27")]
     pub stops_ranks: bool,
+    /// GPUs of each rank, in the words of `--gpu-bind`; empty for none.
+    #[prost(string, tag = "28")]
+    pub gpu_bind: ::prost::alloc::string::String,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Job {

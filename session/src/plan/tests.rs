@@ -15,6 +15,7 @@ struct Node {
     spec: SessionSpec,
     ranks: Vec<Rank>,
     entrances: Entrances,
+    gpus: Vec<Vec<(&'static str, String)>>,
     fabric: Option<NodeFabric>,
 }
 
@@ -22,7 +23,7 @@ struct Node {
 fn node(counts: &[u32]) -> Node {
     let spec = SessionSpec { apps: vec![AppSpec { directory: "/".into(), ..app("sh") }], ..(*spec_on(counts)).clone() };
     let ranks = spec.job.placement.ranks_on(NodeIndex(0));
-    let mut node = Node { spec, ranks, entrances: Entrances::default(), fabric: None };
+    let mut node = Node { spec, ranks, entrances: Entrances::default(), gpus: Vec::new(), fabric: None };
     node.inherit(&[("PATH", "/bin:/usr/bin")]);
     node
 }
@@ -40,7 +41,15 @@ impl Node {
     fn context(&self) -> LaunchContext<'_> {
         let (entrances, fabric) = (self.entrances.clone(), self.fabric.as_ref());
         let cpus = vec![None; self.ranks.len()];
-        LaunchContext { spec: &self.spec, ranks: &self.ranks, entrances, cpus, limits: Arc::new([]), fabric }
+        LaunchContext {
+            spec: &self.spec,
+            ranks: &self.ranks,
+            entrances,
+            cpus,
+            gpus: self.gpus.clone(),
+            limits: Arc::new([]),
+            fabric,
+        }
     }
 
     /// Value of a variable of the first rank.
@@ -68,6 +77,15 @@ fn long_node_lists_are_folded() {
     let names = |count: u32| (0..count).map(|node| format!("node{node}")).collect::<Vec<_>>();
     assert_eq!(node_list(&names(3)), "node0,node1,node2");
     assert_eq!(node_list(&names(10_000)), "node[0-9999]");
+}
+
+#[test]
+fn a_rank_is_told_its_gpus_whatever_was_inherited() {
+    let mut node = node(&[2]);
+    node.inherit(&[("CUDA_VISIBLE_DEVICES", "0,1,2,3")]);
+    assert_eq!(node.variable("CUDA_VISIBLE_DEVICES").as_deref(), Some("0,1,2,3"));
+    node.gpus = vec![vec![("CUDA_VISIBLE_DEVICES", "0".to_owned())], Vec::new()];
+    assert_eq!(node.variable("CUDA_VISIBLE_DEVICES").as_deref(), Some("0"));
 }
 
 #[test]

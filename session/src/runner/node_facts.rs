@@ -18,6 +18,7 @@ use lattice_inventory::{Localities, SharedTopology, ThisNode};
 use pmix_core::BoundPlace;
 use rank_spawner::{BindHereError, CpuBind, CpuSet, plan_here};
 
+use crate::gpus::{GpuBind, GpuError};
 use crate::spec::SessionSpec;
 
 /// The node of a session, as far as ranks have to do with it.
@@ -43,6 +44,19 @@ impl NodeFacts {
     /// Fails if the ranks cannot be bound as asked.
     pub(super) fn plan(&self, bind: &CpuBind, ranks: usize) -> Result<Vec<Option<CpuSet>>, BindHereError> {
         plan_here(&self.node, bind, u32::try_from(ranks).unwrap_or(u32::MAX))
+    }
+
+    /// Variables by which each rank with these CPUs is told its GPUs.
+    ///
+    /// # Errors
+    /// Fails if the node does not have them.
+    pub(super) fn gpus(
+        &self,
+        bind: &GpuBind,
+        cpus: &[Option<CpuSet>],
+    ) -> Result<Vec<Vec<(&'static str, String)>>, GpuError> {
+        // The inventory is read for those who need it.
+        if *bind == GpuBind::None { Ok(Vec::new()) } else { bind.variables(&self.node.inventory().template, cpus) }
     }
 
     /// The topology as text; `None` if it is better that ranks look for themselves.

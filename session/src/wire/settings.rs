@@ -6,6 +6,7 @@ use proto::stdin_target::Target;
 use rank_spawner::CpuBind;
 
 use super::{WireError, bytes, decode_variables, encode_variables, milliseconds, os_string, terminal, time, wrong};
+use crate::gpus::GpuBind;
 use crate::settings::{
     AtExec, DataExchange, Entrance, FailedRanks, JobMemory, LaunchSettings, LimitSignal, LostNodes, PmiFamily, PmiSpec,
     StdinTarget, Timeouts,
@@ -23,6 +24,7 @@ pub(super) fn encode(settings: &LaunchSettings) -> proto::LaunchSpec {
         data_exchange: encode_exchange(settings.pmi.exchange).into(),
         slurm_environment: settings.slurm_environment,
         cpu_bind: settings.cpu_bind.to_string(),
+        gpu_bind: if settings.gpu_bind == GpuBind::None { String::new() } else { settings.gpu_bind.to_string() },
         stdin: Some(encode_stdin(&settings.stdin)),
         bears_failed_ranks: settings.failed_ranks == FailedRanks::AreBorne,
         bears_lost_nodes: settings.lost_nodes == LostNodes::AreBorne,
@@ -50,6 +52,7 @@ pub(super) fn take(spec: &mut proto::LaunchSpec) -> Result<LaunchSettings, WireE
         pmi_trace: spec.trace,
         slurm_environment: spec.slurm_environment,
         cpu_bind: if spec.cpu_bind.is_empty() { CpuBind::None } else { spec.cpu_bind.parse()? },
+        gpu_bind: if spec.gpu_bind.is_empty() { GpuBind::None } else { spec.gpu_bind.parse()? },
         stdin: decode_stdin(spec.stdin.take())?,
         failed_ranks: if spec.bears_failed_ranks { FailedRanks::AreBorne } else { FailedRanks::EndLaunch },
         lost_nodes: if spec.bears_lost_nodes { LostNodes::AreBorne } else { LostNodes::EndLaunch },

@@ -16,6 +16,7 @@ use proptest::prelude::*;
 use rank_spawner::{CpuBind, RankExit};
 
 use super::{TIME_MAX, WireError, placed};
+use crate::gpus::GpuBind;
 use crate::placed::{ClusterTerms, PlacedLaunch};
 use crate::settings::{
     AtExec, DataExchange, Entrance, FailedRanks, JobMemory, LaunchSettings, LimitSignal, LostNodes, PmiFamily, PmiSpec,
@@ -72,6 +73,7 @@ fn settings() -> LaunchSettings {
         at_exec: AtExec::Stop,
         slurm_environment: true,
         cpu_bind: CpuBind::None,
+        gpu_bind: GpuBind::Closest,
         stdin: StdinTarget::File(Template::parse("/in.%r".as_ref()).unwrap()),
         failed_ranks: FailedRanks::AreBorne,
         lost_nodes: LostNodes::AreBorne,

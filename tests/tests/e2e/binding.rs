@@ -118,3 +118,13 @@ fn dry_run_prints_the_map_and_starts_nothing() {
 fn show_map_prints_it_and_starts_the_ranks() {
     launch("-n 2 --pmi none --show-map").words("echo hello").run().exits(0).prints_lines(["hello"; 2]).says("echo");
 }
+
+/// No node has that many.
+#[test]
+fn ranks_get_no_gpus_that_are_not_there() {
+    for flags in ["--gpus-per-task 4096", "--gpu-bind map:4095"] {
+        let outcome = launch("-n 2 --pmi none").words(flags).words("echo never").run();
+        outcome.exits(125).says("this node has").prints_lines([""; 0]);
+    }
+    launch("-n 2 --pmi none --gpu-bind none").words("echo here").run().exits(0).prints_lines(["here"; 2]);
+}

@@ -29,6 +29,7 @@ mod pmix;
 mod presets;
 mod pty;
 mod raw;
+mod scripts;
 mod sets;
 mod signals;
 mod stdin;

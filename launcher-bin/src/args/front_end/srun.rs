@@ -33,11 +33,14 @@ pub(super) const FLAGS: &[Flag] = &[
     ),
     flag(&["cpu-bind", "cpu_bind"], Takes::Value, Made("--cpu-bind", cpu_bind)),
     flag(&["c", "cpus-per-task"], Takes::Value, OfLaunch("--cpus-per-task")),
+    flag(&["gpus-per-task"], Takes::Value, Made("--gpus-per-task, without the type of GPU", gpus_per_task)),
+    flag(&["gpu-bind"], Takes::Value, Made("--gpu-bind, without verbose", gpu_bind)),
     flag(&["O", "overcommit"], Takes::Nothing, OfLaunch("--overcommit")),
     flag(&["jobid"], Takes::Value, OfLaunch("--alloc")),
     flag(&["o", "output"], Takes::Value, Made("-o FILE, and -e FILE unless there is one", output)),
     flag(&["e", "error"], Takes::Value, Made("-e FILE", error)),
     flag(&["i", "input"], Takes::Value, OfLaunch("--stdin")),
+    flag(&["J", "job-name"], Takes::Value, OfLaunch("--job-name")),
     flag(&["l", "label"], Takes::Nothing, OfLaunch("--label")),
     flag(&["open-mode"], Takes::Value, Made("--append", open_mode)),
     flag(&["D", "chdir"], Takes::Value, OfProgram("--chdir")),
@@ -50,14 +53,16 @@ pub(super) const FLAGS: &[Flag] = &[
     flag(&["k", "no-kill"], Takes::Optional, Made("--no-kill, unless it is unset", no_kill)),
     flag(&["W", "wait"], Takes::Value, OfLaunch("--wait")),
     flag(&["v", "verbose"], Takes::Nothing, Made("-v", verbose)),
-    flag(&["q", "quiet", "Q"], Takes::Nothing, Made("-q", quiet)),
+    flag(&["quiet", "Q"], Takes::Nothing, Made("-q", quiet)),
+    // Its long name is in that table; there the letter is taken.
+    flag(&["q"], Takes::Value, Nothing("launches start at once, in an allocation that is there already")),
     flag(
-        &["mem-bind", "hint", "threads-per-core", "gpu-bind", "gpu-freq", "cpu-freq", "accel-bind"],
+        &["mem-bind", "hint", "threads-per-core", "gpu-freq", "cpu-freq", "accel-bind"],
         Takes::Value,
         Nothing("ranks are bound by --cpu-bind alone"),
     ),
     flag(
-        &["gpus-per-task", "ntasks-per-gpu", "ntasks-per-socket", "ntasks-per-core", "cpus-per-gpu", "mem-per-gpu"],
+        &["ntasks-per-gpu", "ntasks-per-socket", "ntasks-per-core", "cpus-per-gpu", "mem-per-gpu"],
         Takes::Value,
         Nothing("an allocation is whole nodes"),
     ),
@@ -113,11 +118,10 @@ pub(super) const FLAGS: &[Flag] = &[
         Takes::Value,
         Refused("type --container IMAGE with a profile of your own in ~/.config/lattice/containers.toml"),
     ),
-    flag(
-        &["task-prolog", "task-epilog", "prolog", "epilog"],
-        Takes::Value,
-        Refused("start a script as the program that runs both"),
-    ),
+    flag(&["task-prolog"], Takes::Value, OfLaunch("--task-prolog")),
+    flag(&["task-epilog"], Takes::Value, OfLaunch("--task-epilog")),
+    flag(&["prolog"], Takes::Value, OfLaunch("--prolog")),
+    flag(&["epilog"], Takes::Value, OfLaunch("--epilog")),
 ];
 
 pub(super) fn translate(words: &[OsString]) -> Result<Answer, Refusal> {
@@ -152,6 +156,22 @@ fn no_kill(line: &mut Line, value: &OsStr) -> Result<(), Refusal> {
     if value != "unset" {
         line.add_to_launch("--no-kill", None);
     }
+    Ok(())
+}
+
+/// `a100:2` is two, and so is `2`.
+fn gpus_per_task(line: &mut Line, value: &OsStr) -> Result<(), Refusal> {
+    let text = value.to_string_lossy();
+    let number = text.rsplit(':').next().unwrap_or_default();
+    line.add_to_launch("--gpus-per-task", Some(number.as_ref()));
+    Ok(())
+}
+
+/// `verbose,closest`, `quiet,single:2`
+fn gpu_bind(line: &mut Line, value: &OsStr) -> Result<(), Refusal> {
+    let text = value.to_string_lossy();
+    let bind = ["verbose", "quiet", "v", "q"].iter().find_map(|word| text.strip_prefix(word)?.strip_prefix(','));
+    line.add_to_launch("--gpu-bind", Some(bind.unwrap_or(&text).as_ref()));
     Ok(())
 }
 

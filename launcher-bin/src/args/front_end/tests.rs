@@ -1,3 +1,5 @@
+mod tables;
+
 use super::*;
 
 /// The line of `lattice launch` that a line means, with its notes.
@@ -102,7 +104,11 @@ fn lines_of_srun_mean_a_launch() {
         ("srun -lun 2 ./a", "--label ", "--ntasks=2 ./a"),
         ("srun -N 1-2 ./a", "--nodes=1 ", "./a"),
         ("srun --nodel a,b -x c ./a", "--nodelist=a,b --exclude=c ", "./a"),
-        ("srun -A acct -p debug -J name --mem=4G --exclusive --qos q ./a", "", "./a"),
+        ("srun -A acct -p debug -J name --mem=4G --exclusive --qos q ./a", "--job-name=name ", "./a"),
+        ("srun -n4 --gpus-per-task=a100:1 ./a", "--gpus-per-task=1 ", "--ntasks=4 ./a"),
+        ("srun --gpu-bind=verbose,closest ./a", "--gpu-bind=closest ", "./a"),
+        ("srun --gpu-bind=map_gpu:0,1 ./a", "--gpu-bind=map_gpu:0,1 ", "./a"),
+        ("srun --task-prolog=./p --task-epilog ./e ./a", "--task-prolog=./p --task-epilog=./e ", "./a"),
         ("srun -m cyclic ./a", "--distribution=cyclic ", "./a"),
         ("srun -m plane=4 ./a", "--distribution=plane=4 ", "./a"),
         ("srun -N2 -r2 ./a", "--nodes=2 --relative=2 ", "./a"),

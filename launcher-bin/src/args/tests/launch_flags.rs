@@ -117,7 +117,7 @@ fn flags_that_contradict_each_other_are_refused_in_either_order() {
 fn flags_of_srun_that_choose_nothing_are_taken_and_noted() {
     let args = launch("-p debug --account=a -J name --mem=4G --exclusive -s -u -I ./a -p x");
     let notes: Vec<String> = args.idle.notes().collect();
-    assert_eq!(notes.len(), 8, "{notes:?}");
+    assert_eq!(notes.len(), 7, "{notes:?}");
     assert_eq!(
         notes[0],
         "--account is taken and chooses nothing: launches start at once, in an allocation that is there already"

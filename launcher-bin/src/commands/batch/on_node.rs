@@ -10,14 +10,15 @@ use std::process::Stdio;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
+use lattice_session::template::{Place, Template};
 use nix::unistd::gethostname;
+use pmi_core::ids::{LocalRank, NodeIndex, Rank};
 
 use crate::args::{BatchScriptArgs, SCRIPT, ServerArgs};
 use crate::cluster::{self, AllocatedNodes, Cluster};
 use crate::commands::in_allocation::CommandFiles;
 use crate::commands::{CommandError, ask, environment};
 use crate::console::message;
-use crate::file_pattern::{BatchPlace, FilePattern};
 use crate::foreground::{self, Signals};
 use crate::formatting;
 
@@ -130,10 +131,20 @@ impl Streams {
     fn open(args: &BatchScriptArgs, allocation: &AllocatedNodes) -> Result<Self, CommandError> {
         let node = gethostname().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
         let node = allocation.names.first().unwrap_or(&node);
-        let user = formatting::user(nix::unistd::getuid().as_raw());
-        let place = BatchPlace { id: &allocation.id, name: &args.job_name, node, user: &user };
-        let open = |pattern: &FilePattern| {
-            let path = pattern.expand(place);
+        // A script is one process, on the first node.
+        let place = Place {
+            rank: Rank(0),
+            local_rank: LocalRank(0),
+            node: NodeIndex(0),
+            host: node,
+            launch_id: &allocation.id,
+        };
+        let path_of = |file: &Template| {
+            let user = || formatting::user(nix::unistd::getuid().as_raw());
+            file.clone().of(args.job_name.as_ref(), user).expand(place)
+        };
+        let open = |file: &Template| {
+            let path = path_of(file);
             // Appended to, so that two streams in one file do not overwrite each other.
             let opened = File::options().create(true).append(true).open(&path).and_then(|file| {
                 if allocation.requeues == 0 && file.metadata()?.is_file() {
@@ -145,7 +156,7 @@ impl Streams {
         };
         let stdout = open(&args.output)?;
         let stderr = match &args.error {
-            Some(pattern) if pattern.expand(place) != args.output.expand(place) => open(pattern)?,
+            Some(file) if path_of(file) != path_of(&args.output) => open(file)?,
             _ => stdout.try_clone()?,
         };
         Ok(Self { stdout, stderr })

@@ -180,6 +180,7 @@ fn any_settings() -> impl Strategy<Value = LaunchSettings> {
                 pmi_trace,
                 slurm_environment,
                 cpu_bind: bind.parse().unwrap(),
+                gpu_bind: if pmi_trace { GpuBind::Map(vec!["0-1".parse().unwrap()]) } else { GpuBind::None },
                 stdin,
                 failed_ranks: if bears_ranks { FailedRanks::AreBorne } else { FailedRanks::EndLaunch },
                 lost_nodes: if bears_nodes { LostNodes::AreBorne } else { LostNodes::EndLaunch },

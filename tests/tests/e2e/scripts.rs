@@ -1,0 +1,62 @@
+//! Programs around ranks and launches: prologs and epilogs.
+
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+
+use lattice_tests::launch;
+use lattice_tests::mpi::{MPICHS, OPEN_MPIS};
+
+/// An executable script.
+fn script(directory: &Path, name: &str, text: &str) -> PathBuf {
+    let path = directory.join(name);
+    std::fs::write(&path, format!("#!/bin/sh\n{text}\n")).unwrap();
+    std::fs::set_permissions(&path, PermissionsExt::from_mode(0o755)).unwrap();
+    path
+}
+
+#[test]
+fn lines_of_a_task_prolog_change_the_rank() {
+    let directory = tempfile::tempdir().unwrap();
+    let prolog = r#"echo "print task $LATTICE_RANK begins"; printf '%s\n' 'export WORDS=two "words" $HOME\n'; echo 'unset GONE'; echo 'WORDS=nothing'; echo export"#;
+    let prolog = script(directory.path(), "prolog", prolog);
+    let flags = launch("-n 2 --pmi none --env GONE=here").arg("--task-prolog").arg(&prolog);
+    let outcome = flags.bash(r#"echo "$WORDS ${GONE-gone} $(cat)""#).run();
+    let words = r#"two "words" $HOME\n gone "#;
+    outcome.exits(0);
+    assert_eq!(outcome.sorted_lines(), ["task 0 begins", "task 1 begins", words, words]);
+}
+
+#[test]
+fn mpi_programs_run_between_prolog_and_epilog_and_end_as_they_do() {
+    let directory = tempfile::tempdir().unwrap();
+    let prolog = script(directory.path(), "prolog", "echo print begins");
+    let epilog = script(directory.path(), "epilog", "echo ends");
+    for flavour in [MPICHS[1], OPEN_MPIS[1]] {
+        let command = launch("-n 2").arg("--task-prolog").arg(&prolog).arg("--task-epilog").arg(&epilog);
+        let outcome = command.arg(flavour.program("hello")).run();
+        outcome.exits(0);
+        let expected = ["begins", "begins", "ends", "ends", "rank 0 of 2", "rank 1 of 2"];
+        assert_eq!(outcome.sorted_lines(), expected);
+    }
+    let command = || launch("-n 1 --pmi none").arg("--task-epilog").arg(&epilog);
+    command().bash("exit 7").run().exits(7).prints_lines(["ends"]);
+    command().bash("kill -SEGV $$").run().exits(139).prints_lines(["ends"]).says("SIGSEGV");
+}
+
+#[test]
+fn a_prolog_that_fails_starts_nothing() {
+    let directory = tempfile::tempdir().unwrap();
+    let fails = script(directory.path(), "fails", "exit 3");
+    let outcome = launch("-n 1 --pmi none --task-prolog").arg(&fails).words("echo never").run();
+    outcome.exits(3).says("fails ended with status 3").prints_lines([""; 0]);
+    let outcome = launch("-n 1 --prolog").arg(&fails).words("echo never").run();
+    outcome.exits(125).says("--prolog").says("ended with code 3").prints_lines([""; 0]);
+}
+
+#[test]
+fn programs_run_around_a_launch_with_its_words() {
+    let directory = tempfile::tempdir().unwrap();
+    let tells = script(directory.path(), "tells", r#"echo "around $*""#);
+    let command = launch("-n 2 --pmi none --prolog").arg(&tells).arg("--epilog").arg(&tells);
+    command.words("echo here").run().exits(0).prints_lines(["around echo here", "here", "here", "around echo here"]);
+}
