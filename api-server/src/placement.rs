@@ -197,11 +197,22 @@ fn participants(
     let needed = match request.distribution {
         None if is_hostfile => nodes.len(),
         Some(Distribution::Block) if is_hostfile => filled(size, &nodes).iter().filter(|&&ranks| ranks > 0).count(),
-        Some(Distribution::Plane(ranks)) => size.div_ceil(ranks.get()) as usize,
+        Some(Distribution::Plane(ranks)) => reached(size, ranks, &nodes),
         _ => size as usize,
     };
     nodes.truncate(needed);
     Ok(nodes)
+}
+
+/// Number of nodes that get ranks in the first round of [`dealt`]; those behind get none in any.
+fn reached(size: u32, at_once: NonZeroU32, nodes: &[Capacity]) -> usize {
+    let mut left = size;
+    let gets_ranks = |node: &&Capacity| {
+        let gets = left > 0;
+        left -= node.ranks.min(at_once.get()).min(left);
+        gets
+    };
+    nodes.iter().take_while(gets_ranks).count()
 }
 
 /// Ranks in the order of a hostfile's lines, slot after slot.
@@ -251,6 +262,9 @@ fn dealt(size: u32, at_once: NonZeroU32, nodes: &[Capacity]) -> Result<Placement
     let mut placement = Placement::default();
     let mut dealt: u32 = 0;
     while left > 0 {
+        if nodes.iter().all(|node| node.ranks <= dealt) {
+            return Err(PlacementError::TooFewSlots { ranks: size.into(), slots: (size - left).into() });
+        }
         for (index, node) in (0..).zip(nodes) {
             let ranks = node.ranks.saturating_sub(dealt).min(at_once.get()).min(left);
             if ranks > 0 {

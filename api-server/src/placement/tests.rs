@@ -116,6 +116,9 @@ fn planes_use_no_more_nodes_than_they_need_and_stay_within_bounds() {
     check(planes(3, per_node(4)), 14, &[4, 4, 3, 3]);
     check(planes(2, hosts(&[("node1", 3), ("node0", 5)], None)), 8, &[3, 5]);
     check(planes(u32::MAX, PlacementRequest::default()), 8, &[8]);
+    // Nodes smaller than a plane.
+    check(planes(4, per_node(1)), 3, &[1, 1, 1]);
+    check(planes(4, hosts(&[("node1", 1), ("node0", 1), ("node2", 5), ("node3", 1)], None)), 4, &[1, 1, 2]);
 }
 
 /// Steps side by side, as srun(1) shows them for --relative.
