@@ -6,7 +6,7 @@ use cxi_fabric::Vni;
 use cxi_fabric::node::NicService;
 
 use crate::cxi::CxiSurvey;
-use crate::wire::nics::SignedCredentials;
+use crate::wire::signed_credentials::SignedCredentials;
 
 /// Work on the services of a node.
 #[derive(Clone, Debug, PartialEq)]

@@ -21,6 +21,7 @@ pub mod placed;
 pub mod rendezvous;
 pub mod request;
 mod settings;
+pub mod signed_credentials;
 pub mod spec;
 pub mod start;
 pub mod terminal;

@@ -21,8 +21,8 @@ use lattice_session::nics::{NicsAnswer, NicsTask};
 use lattice_session::session_process::door;
 use lattice_session::timeouts;
 use lattice_session::wire::WireError;
-use lattice_session::wire::nics::SignedCredentials;
 use lattice_session::wire::order::StartOrder;
+use lattice_session::wire::signed_credentials::SignedCredentials;
 use parking_lot::Mutex;
 use tokio::sync::OwnedMutexGuard;
 

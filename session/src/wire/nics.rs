@@ -2,46 +2,13 @@
 
 use std::time::Duration;
 
-use bytes::Bytes;
 use cxi_fabric::node::NicService;
 use pmi_transport::proto::v1 as proto;
 use proto::nics_task::What;
 
+use super::signed_credentials::SignedCredentials;
 use super::{WireError, cxi, fabric};
-use crate::fabric::Claims;
 use crate::nics::{NicsAnswer, NicsTask};
-
-/// Fabric credentials of a launch as they came, with the API server's signature.
-#[derive(Clone, Debug, PartialEq)]
-pub struct SignedCredentials {
-    message: proto::CxiCredentials,
-    signature: Bytes,
-}
-
-impl SignedCredentials {
-    /// Credentials as they came in a request.
-    pub fn new(message: proto::CxiCredentials, signature: Bytes) -> Self {
-        Self { message, signature }
-    }
-
-    /// The signature.
-    pub fn signature(&self) -> &[u8] {
-        &self.signature
-    }
-
-    /// Text that is signed, for a launch of this id.
-    pub fn signed_text(&self, launch_id: &str) -> cxi_fabric::Secret {
-        fabric::signed_text(launch_id, &self.message)
-    }
-
-    /// What they say.
-    ///
-    /// # Errors
-    /// Those of [`fabric::decode`].
-    pub fn claims(&self) -> Result<Claims, WireError> {
-        fabric::decode(&self.message)
-    }
-}
 
 fn list(services: &[NicService]) -> proto::ServiceList {
     proto::ServiceList { services: fabric::encode_services(services) }

@@ -111,7 +111,7 @@ mod tests {
 
     use super::*;
     use crate::cxi::CxiSurvey;
-    use crate::wire::nics::SignedCredentials;
+    use crate::wire::signed_credentials::SignedCredentials;
 
     fn order() -> StartOrder {
         let spec = proto::LaunchSpec {

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use lattice_session::wire::foreign::Unsaid;
-use lattice_session::wire::nics::SignedCredentials;
 use lattice_session::wire::order::StartOrder;
+use lattice_session::wire::signed_credentials::SignedCredentials;
 use lattice_session::wire::{self, WireError};
 use pmi_core::ids::NodeIndex;
 use pmi_transport::fence::{FanOut, Member, Membership};

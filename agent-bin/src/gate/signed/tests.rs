@@ -3,8 +3,8 @@ use std::path::Path;
 
 use bytes::Bytes;
 use lattice_pki::{Authority, Caller, Validity, directory_name};
-use lattice_session::wire::nics::SignedCredentials;
 use lattice_session::wire::order::encode_last_serial;
+use lattice_session::wire::signed_credentials::SignedCredentials;
 use pmi_core::ids::NodeIndex;
 use pmi_transport::identity::{Security, TlsFiles};
 use pmi_transport::proto::v1 as proto;
