@@ -138,7 +138,7 @@ async fn register(
         capabilities: ["pmi1", "pmi2", "pmix"].map(str::to_owned).to_vec(),
         version: env!("CARGO_PKG_VERSION").to_owned(),
         incarnation: number as u64,
-        launches: Vec::new(),
+        ..RegisterNodeRequest::default()
     };
     sent.registrations.fetch_add(registration.encoded_len(), Ordering::Relaxed);
     let request = as_caller(registration, &agent)?;
