@@ -57,7 +57,7 @@ fn prepare_tests(steps: &mut Steps) -> Result<()> {
 
 fn run_all_tests(steps: &mut Steps) -> Result<()> {
     // Many wait more than they compute: for limits to pass, for MPI libraries to look for networks.
-    let threads = 6 * std::thread::available_parallelism().map_or(1, usize::from);
+    let threads = 4 * std::thread::available_parallelism().map_or(1, usize::from);
     let tests = || cargo("test --workspace --no-fail-fast");
     let all = || run_tests(tests().env("RUST_TEST_THREADS", threads.to_string()));
     let alone = |names: &[String]| run_tests(tests().args(["--", "--exact"]).args(names).env("RUST_TEST_THREADS", "1"));
