@@ -95,7 +95,7 @@ fn flags_that_exclude_each_other() {
 #[test]
 fn flags_that_make_no_sense() {
     refused(launch("--lable true"), 125, &["--lable", "--label"]);
-    refused(launch("--output out.%x true"), 125, &["%x"]);
+    refused(launch("--output out.%z true"), 125, &["%z"]);
     refused(launch("--timeout 5x true"), 125, &["--timeout", "5x"]);
     refused(launch("--timeout 0 true"), 125, &["--timeout"]);
     refused(launch("--stdin 5 -n 2 true"), 125, &["there is no such rank", "0 to 1"]);
