@@ -331,7 +331,7 @@ impl Gather {
     /// Sends down, at the root, what all nodes brought, in the order of their positions, as far as it was not withheld; returns it.
     fn distribute(&self, mut brought: Vec<NodePiece>, withheld: u64, effects: &mut GatherEffects) -> Gathered {
         // A stable sort: the pieces of one node stay in their order.
-        brought.sort_unstable_by_key(|piece| piece.position);
+        brought.sort_by_key(|piece| piece.position);
         let pieces = brought.into_iter().map(|NodePiece { run, goes_on, .. }| Piece { run, goes_on });
         let mut pieces = pack(pieces, self.limits.chunk_bytes);
         let is_barrier = pieces.is_empty() || withheld > 0;

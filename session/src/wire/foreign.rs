@@ -100,7 +100,7 @@ fn peers(request: &proto::LaunchProcessesRequest, unsaid: &Unsaid<'_>) -> Result
 
 fn blocks(peers: &[proto::PeerInfo], world_size: u32) -> Result<Vec<proto::Block>, WireError> {
     let mut in_rank_order: Vec<_> = (0..).zip(peers).filter(|(_, peer)| peer.num_ranks > 0).collect();
-    in_rank_order.sort_unstable_by_key(|(_, peer)| peer.first_rank);
+    in_rank_order.sort_by_key(|(_, peer)| peer.first_rank);
     let mut next = 0_u32;
     let mut blocks = Vec::with_capacity(in_rank_order.len());
     for (first_node, peer) in in_rank_order {
