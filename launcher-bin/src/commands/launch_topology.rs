@@ -19,7 +19,7 @@ use pmi_core::ids::Rank;
 use pmi_transport::proto::v1 as proto;
 use serde::Serialize;
 
-use super::status::{RankView, ranks};
+use super::status::{RankView, ranks_of};
 use super::topology::Kinds;
 use super::{CommandError, here};
 use crate::args::{TableArgs, TopologyFormat};
@@ -80,15 +80,14 @@ impl LaunchTopology {
     }
 
     fn of(id: &str, status: &proto::LaunchStatus, template: impl Fn(&str) -> Option<Template>) -> Self {
-        let ranks = ranks(status);
-        let placed = |view: &RankView<'_>| {
-            let RankAffinity { bound_to, allowed } = view.progress.affinity.clone()?;
+        let placed = |view: RankView<'_>| {
+            let RankAffinity { bound_to, allowed } = view.progress.affinity?;
             Some(PlacedRank { rank: view.progress.rank, planned: bound_to, allowed })
         };
-        let node = |node: &proto::NodeStatus| NodeWithRanks {
-            node: node.node_id.clone(),
-            ranks: ranks.iter().filter(|view| view.node == node.node_id).filter_map(placed).collect(),
-            template: template(&node.node_id),
+        let node = |node: &proto::NodeStatus| {
+            let mut ranks: Vec<PlacedRank> = ranks_of(node).filter_map(placed).collect();
+            ranks.sort_unstable_by_key(|placed| placed.rank);
+            NodeWithRanks { node: node.node_id.clone(), ranks, template: template(&node.node_id) }
         };
         let nodes: Vec<NodeWithRanks> = status.nodes.iter().map(node).filter(|node| !node.ranks.is_empty()).collect();
         Self { id: id.to_owned(), ranks: nodes.iter().map(|node| node.ranks.len()).sum(), nodes }

@@ -134,6 +134,11 @@ mod tests {
         LinkInfo { to: to.to_owned(), kind: "root".to_owned(), opened, sent, received: 0 }
     }
 
+    fn node(set: u32, command: &str, rtt_us: Option<f64>) -> Node {
+        let (uid, command) = (SetId::from_bits(set).root().to_string(), command.to_owned());
+        Node { uid, set, host: "n1".to_owned(), pid: 7, command, rtt_us }
+    }
+
     #[test]
     fn a_link_that_both_ends_tell_is_one_edge() {
         let mut links = BTreeMap::new();
@@ -147,15 +152,8 @@ mod tests {
 
     #[test]
     fn a_drawing_has_a_box_for_each_member_and_a_line_for_each_link() {
-        let node = |set: u32, command: &str| Node {
-            uid: SetId::from_bits(set).root().to_string(),
-            set,
-            host: "n1".to_owned(),
-            pid: 7,
-            command: command.to_owned(),
-            rtt_us: (set == 1).then_some(80.4),
-        };
-        let nodes = vec![node(1, "./a <b> & a command that is too long for a box"), node(2, "lattice sets")];
+        let nodes =
+            vec![node(1, "./a <b> & a command that is too long for a box", Some(80.4)), node(2, "lattice sets", None)];
         let (a, b) = (nodes[0].uid.clone(), nodes[1].uid.clone());
         let edge = Edge { a, b, kind: "root".into(), opened_by: String::new(), frames: 2 };
         let drawing = svg::svg(&Graph { nodes, edges: vec![edge] });
@@ -171,15 +169,7 @@ mod tests {
 
     #[test]
     fn a_graph_is_one_that_graphviz_reads() {
-        let node = |set: u32, command: &str| Node {
-            uid: SetId::from_bits(set).root().to_string(),
-            set,
-            host: "n1".to_owned(),
-            pid: 7,
-            command: command.to_owned(),
-            rtt_us: None,
-        };
-        let nodes = vec![node(1, "./a.out \"x\""), node(2, "lattice sets")];
+        let nodes = vec![node(1, "./a.out \"x\"", None), node(2, "lattice sets", None)];
         let edge = Edge {
             a: nodes[0].uid.clone(),
             b: nodes[1].uid.clone(),

@@ -156,7 +156,8 @@ pub(super) fn ranks(status: &proto::LaunchStatus) -> Vec<RankView<'_>> {
     ranks
 }
 
-fn ranks_of(node: &proto::NodeStatus) -> impl Iterator<Item = RankView<'_>> {
+/// The ranks of one node, as it told them.
+pub(super) fn ranks_of(node: &proto::NodeStatus) -> impl Iterator<Item = RankView<'_>> {
     let programs = node.programs.iter().map(|program| String::from_utf8_lossy(program));
     let programs = programs.chain(std::iter::repeat(Cow::Borrowed("")));
     node.ranks.iter().zip(programs).map(|(progress, program)| RankView {
