@@ -45,7 +45,7 @@ pub fn overlay_member(data: &[u8]) {
             index @ 0..16 => Neighbour::Member(index.into()),
             number => Neighbour::Set(SetId::new(1000, number.into())),
         };
-        match piece[0] % 6 {
+        match piece[0] % 7 {
             0 => member.handle_frame(neighbour, frame(rest, set), now),
             1 => member.handle_opened(neighbour, Opener::Them, now),
             2 => member.handle_lost(neighbour, now),
@@ -59,6 +59,7 @@ pub fn overlay_member(data: &[u8]) {
                 now += Duration::from_millis(u64::from(rest[1]) * 100);
                 member.handle_time(now);
             }
+            5 => member.handle_refused(neighbour, "why".to_owned(), now),
             _ => {
                 if let Some(ticket) = served.pop() {
                     member.answer(ticket, Ok(Bytes::copy_from_slice(&rest)), now);

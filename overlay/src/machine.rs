@@ -11,7 +11,8 @@
 //! best takes its place; where nobody is nearer, a frame may make two detours. Frames to another set go to the own root, from there to
 //! the other set's, and on inside. What cannot be passed on is told to its caller, with the member at which it ended.
 //!
-//! A call is made at most once: a request that may have reached anybody is not sent again.
+//! A call is made at most once: a request that may have reached anybody is not sent again. Where the link to whoever is called is lost, it is
+//! opened once more, without the request: if that fails, nobody is left who could answer, and the call ends.
 
 mod calls;
 mod links;
@@ -139,8 +140,7 @@ impl Machine {
                     self.serving.suspend(handler);
                     self.start_waiting();
                 }
-                let first = self.route(frame, None, now, now);
-                self.calls.went_by(id, first);
+                self.route(frame, None, now, now);
             }
             Err(error) => self.effects.push_back(Effect::Ended(id, Err(error))),
         }
@@ -189,7 +189,13 @@ impl Machine {
 
     /// A link could not be opened, or is lost.
     pub fn handle_lost(&mut self, neighbour: Neighbour, now: Instant) {
-        self.lost(neighbour, now);
+        self.lost(neighbour, None, now);
+        self.settle(now);
+    }
+
+    /// A link could not be opened, for a reason that callers are to know.
+    pub fn handle_refused(&mut self, neighbour: Neighbour, why: String, now: Instant) {
+        self.lost(neighbour, Some(why), now);
         self.settle(now);
     }
 
@@ -207,7 +213,7 @@ impl Machine {
         }
         for silent in self.links.silent(now) {
             self.effects.push_back(Effect::Close(silent));
-            self.lost(silent, now);
+            self.lost(silent, None, now);
         }
         for idle in self.links.take_idle(now) {
             self.effects.push_back(Effect::Close(idle));
@@ -243,9 +249,23 @@ impl Machine {
         }
     }
 
-    fn lost(&mut self, neighbour: Neighbour, now: Instant) {
-        for queued in self.links.lost(neighbour, now) {
+    fn lost(&mut self, neighbour: Neighbour, why: Option<String>, now: Instant) {
+        let was_open = self.links.is_open(neighbour);
+        let was_idle = self.links.is_idle(neighbour, now);
+        let Some(waited) = self.links.lost(neighbour, why, now) else { return };
+        for queued in waited {
             self.route(queued.frame, queued.from, queued.since, now);
+        }
+        self.settle(now);
+        let mut gone = self.calls.ending_at(neighbour, |to| self.is_end(neighbour, to));
+        if was_open && !neighbour.is_lasting() && !gone.is_empty() && self.open(neighbour, now) {
+            gone.retain(|&id| !(self.calls.doubt(id) || was_idle));
+        }
+        let error = self.unreachable(neighbour);
+        for id in gone {
+            let within = self.calls.end(id).and_then(|call| call.within);
+            self.resume(within);
+            self.effects.push_back(Effect::Ended(id, Err(error.clone())));
         }
     }
 
@@ -297,8 +317,7 @@ impl Machine {
         };
         // Who could not pass it on has not passed it on: another way may lead there.
         if let (Err(CallError::NoRoute { .. }), Some((again, first))) = (&result, self.calls.other_way(id, now)) {
-            self.route(again, Some(first), now, now);
-            return;
+            return self.route(again, Some(first), now, now);
         }
         self.calls.end(id);
         self.resume(handler);

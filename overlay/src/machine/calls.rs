@@ -51,8 +51,12 @@ pub(super) struct Waiting {
     request: Frame,
     until: Instant,
     pub(super) given: Duration,
-    /// Neighbour that it was sent to, while there is another way to be tried.
-    first: Option<Neighbour>,
+    /// Neighbour that it was given to.
+    by: Option<Neighbour>,
+    /// True while another way may be tried.
+    may_turn: bool,
+    /// True once the link that it went over was lost.
+    is_doubted: bool,
     pub(super) within: Option<Ticket>,
 }
 
@@ -93,16 +97,23 @@ impl Calls {
         };
         self.bytes += request.body.len();
         self.deadlines.insert((until, id));
-        let waiting = Waiting { request: request.clone(), until, given, first: None, within: options.within };
+        let (by, within) = (None, options.within);
+        let waiting = Waiting { request: request.clone(), until, given, by, may_turn: true, is_doubted: false, within };
         self.waiting.insert(id, waiting);
         (id, Ok(request))
     }
 
-    /// The request was sent to this neighbour.
-    pub(super) fn went_by(&mut self, id: CallId, first: Option<Neighbour>) {
+    /// The request was given to this neighbour.
+    pub(super) fn went_by(&mut self, id: CallId, neighbour: Neighbour) {
         if let Some(call) = self.waiting.get_mut(&id) {
-            call.first = first;
+            call.by = Some(neighbour);
         }
+    }
+
+    /// Calls that were given to this neighbour as the last one on their way: of processes for which `is_end` says so.
+    pub(super) fn ending_at(&self, neighbour: Neighbour, is_end: impl Fn(Uid) -> bool) -> Vec<CallId> {
+        let ends = |call: &Waiting| call.by == Some(neighbour) && is_end(call.request.destination);
+        self.waiting.iter().filter(|(_, call)| ends(call)).map(|(&id, _)| id).collect()
     }
 
     /// Returns the handler that made the call that `frame` answers; `None` if it answers none. A response comes from whom it was asked of,
@@ -118,10 +129,15 @@ impl Calls {
         fits.then_some(call.within)
     }
 
+    /// The link that a call went over was lost, and is opened once more; false if that was done for this call before.
+    pub(super) fn doubt(&mut self, id: CallId) -> bool {
+        self.waiting.get_mut(&id).is_some_and(|call| !std::mem::replace(&mut call.is_doubted, true))
+    }
+
     /// The request once more, and the neighbour that it shall not go to; at most once for a call.
     pub(super) fn other_way(&mut self, id: CallId, now: Instant) -> Option<(Frame, Neighbour)> {
         let call = self.waiting.get_mut(&id)?;
-        let first = call.first.take()?;
+        let first = call.by.filter(|_| std::mem::take(&mut call.may_turn))?;
         let remaining_ms = milliseconds(call.until.saturating_duration_since(now));
         Some((Frame { remaining_ms, ..call.request.clone() }, first))
     }

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!            ┌──opened──> open ──idle for 60 s──> (forgotten)
-//! opening ───┤              │ lost, or no echo for 3 s
+//! opening ───┤              │ lost, or no echo for 3 s (then opened once more, if a call may be there)
 //!            └──refused──> dead ──3 s──> (forgotten)
 //! ```
 
@@ -53,7 +53,8 @@ enum Phase {
     Opening(VecDeque<Queued>),
     /// Number of frames that were not handed to the network yet.
     Open(u32),
-    Dead,
+    /// There is none. The reason, of one that was refused.
+    Dead(Option<String>),
 }
 
 /// Frame that waits for a link.
@@ -83,7 +84,7 @@ pub(super) enum Room {
 
 impl Neighbour {
     /// Returns true if the link stays as long as both processes do: a rank may take its time, and its session knows when it has ended.
-    fn is_lasting(self) -> bool {
+    pub(super) fn is_lasting(self) -> bool {
         matches!(self, Self::Rank(_) | Self::Session)
     }
 }
@@ -108,7 +109,7 @@ impl Link {
     fn next_wake(&self, neighbour: Neighbour) -> Option<Instant> {
         match (&self.phase, self.unanswered) {
             (Phase::Open(_), _) if neighbour.is_lasting() => None,
-            (Phase::Dead, _) => Some(self.used + DEAD),
+            (Phase::Dead(_), _) => Some(self.used + DEAD),
             (Phase::Opening(_), _) => None,
             (Phase::Open(_), None) => Some(self.used + IDLE),
             (Phase::Open(_), Some(since)) if self.is_doubted => Some(since + DEAD),
@@ -131,12 +132,17 @@ impl Links {
         self.0.get(&neighbour).is_some_and(|link| matches!(link.phase, Phase::Open(_)))
     }
 
+    /// Returns true if nothing has gone over a link for a while: the other end may have closed it for that.
+    pub(super) fn is_idle(&self, neighbour: Neighbour, now: Instant) -> bool {
+        self.0.get(&neighbour).is_some_and(|link| now >= link.used + DEAD)
+    }
+
     /// Returns how a frame of this kind could go to a neighbour.
     pub(super) fn room(&self, neighbour: Neighbour, kind: Kind) -> Room {
         let most = if kind == Kind::Request { REQUESTS_MAX } else { REQUESTS_MAX + ANSWERS_MAX };
         match self.0.get(&neighbour).map(|link| &link.phase) {
             None => Room::Closed,
-            Some(Phase::Dead) => Room::Dead,
+            Some(Phase::Dead(_)) => Room::Dead,
             Some(Phase::Opening(queue)) if queue.len() < most as usize => Room::Opening,
             Some(Phase::Open(unwritten)) if *unwritten < most => Room::Open,
             Some(Phase::Opening(_) | Phase::Open(_)) => Room::Full,
@@ -145,7 +151,7 @@ impl Links {
 
     /// Begins to open a link. Returns the one that is closed for it, if there are too many; false if none can be.
     pub(super) fn begin(&mut self, neighbour: Neighbour, now: Instant) -> (bool, Option<Neighbour>) {
-        let live = self.0.values().filter(|link| !matches!(link.phase, Phase::Dead)).count();
+        let live = self.0.values().filter(|link| !matches!(link.phase, Phase::Dead(_))).count();
         let mut closed = None;
         if live >= LINKS_MAX {
             let unused = self
@@ -209,19 +215,27 @@ impl Links {
         let link = Link::new(Phase::Open(0), opener, now);
         match self.0.insert(neighbour, link).map(|former| former.phase) {
             Some(Phase::Opening(queue)) => queue,
-            Some(Phase::Open(_) | Phase::Dead) | None => VecDeque::new(),
+            Some(Phase::Open(_) | Phase::Dead(_)) | None => VecDeque::new(),
         }
     }
 
-    /// A neighbour does not answer; returns what has waited for it.
-    pub(super) fn lost(&mut self, neighbour: Neighbour, now: Instant) -> VecDeque<Queued> {
-        let Some(former) = self.0.remove(&neighbour) else { return VecDeque::new() };
+    /// A neighbour does not answer, or refuses for a reason; returns what has waited for it, or `None` if there was no link.
+    pub(super) fn lost(&mut self, neighbour: Neighbour, why: Option<String>, now: Instant) -> Option<VecDeque<Queued>> {
+        let former = self.0.remove(&neighbour)?;
         if self.0.len() < KNOWN_MAX {
-            self.0.insert(neighbour, Link::new(Phase::Dead, Opener::Us, now));
+            self.0.insert(neighbour, Link::new(Phase::Dead(why), Opener::Us, now));
         }
-        match former.phase {
+        Some(match former.phase {
             Phase::Opening(queue) => queue,
-            Phase::Open(_) | Phase::Dead => VecDeque::new(),
+            Phase::Open(_) | Phase::Dead(_) => VecDeque::new(),
+        })
+    }
+
+    /// Reason for which there is no link to a neighbour, if one was told.
+    pub(super) fn refusal(&self, neighbour: Neighbour) -> Option<&str> {
+        match &self.0.get(&neighbour)?.phase {
+            Phase::Dead(why) => why.as_deref(),
+            Phase::Opening(_) | Phase::Open(_) => None,
         }
     }
 
@@ -246,7 +260,7 @@ impl Links {
 
     /// Forgets links that nobody uses, and neighbours that may be tried again; returns those to close.
     pub(super) fn take_idle(&mut self, now: Instant) -> Vec<Neighbour> {
-        self.0.retain(|_, link| !(matches!(link.phase, Phase::Dead) && now >= link.used + DEAD));
+        self.0.retain(|_, link| !(matches!(link.phase, Phase::Dead(_)) && now >= link.used + DEAD));
         let is_idle = |neighbour: Neighbour, link: &Link| {
             !neighbour.is_lasting() && link.unanswered.is_none() && now >= link.used + IDLE
         };

@@ -5,7 +5,7 @@ use std::time::Instant;
 use bytes::Bytes;
 
 use super::links::{Queued, Room};
-use super::{CallError, Effect, Frame, Kind, Machine, Membership, Neighbour, milliseconds};
+use super::{CallError, CallId, Effect, Frame, Kind, Machine, Membership, Neighbour, milliseconds};
 use crate::address::{Process, Uid};
 use crate::frame::DETOURS_MAX;
 use crate::method::Method;
@@ -51,33 +51,22 @@ impl Machine {
         }
     }
 
-    /// Passes a frame on that came over `from` at `since`, or takes it in. Returns the neighbour that it was given to.
-    pub(super) fn route(
-        &mut self,
-        mut frame: Frame,
-        from: Option<Neighbour>,
-        since: Instant,
-        now: Instant,
-    ) -> Option<Neighbour> {
+    /// Passes a frame on that came over `from` at `since`, or takes it in.
+    pub(super) fn route(&mut self, mut frame: Frame, from: Option<Neighbour>, since: Instant, now: Instant) {
         let here = milliseconds(now.saturating_duration_since(since));
         frame.remaining_ms = frame.remaining_ms.saturating_sub(here);
         match self.next(&frame, from, now) {
-            Next::Here => {
-                self.arrived.push_back(frame);
-                None
+            Next::Here => self.arrived.push_back(frame),
+            Next::Neighbour(..) if frame.ttl == 0 => {
+                self.turn_back(&frame, &CallError::TtlSpent { at: self.me() }, now);
             }
             Next::Neighbour(neighbour, detours) => {
-                if frame.ttl == 0 {
-                    self.turn_back(&frame, &CallError::TtlSpent { at: self.me() }, now);
-                    return None;
+                if frame.source == self.me() && frame.kind == Kind::Request {
+                    self.calls.went_by(CallId(frame.id), neighbour);
                 }
                 self.give(neighbour, frame, detours, from, now);
-                Some(neighbour)
             }
-            Next::Nowhere(error) => {
-                self.turn_back(&frame, &error, now);
-                None
-            }
+            Next::Nowhere(error) => self.turn_back(&frame, &error, now),
         }
     }
 
@@ -130,7 +119,27 @@ impl Machine {
         match self.usable(neighbour, frame.kind, now) {
             Usable::Yes => Next::Neighbour(neighbour, frame.detours),
             Usable::Full => Next::Nowhere(CallError::Busy { at: self.me() }),
-            Usable::No => Next::Nowhere(CallError::NoRoute { at: self.me() }),
+            Usable::No => Next::Nowhere(self.unreachable(neighbour)),
+        }
+    }
+
+    /// Failure of what only this neighbour could pass on.
+    pub(super) fn unreachable(&self, neighbour: Neighbour) -> CallError {
+        match self.links.refusal(neighbour) {
+            Some(why) => CallError::Refused { why: why.to_owned() },
+            None => CallError::NoRoute { at: self.me() },
+        }
+    }
+
+    /// Returns true if a frame to this process that a neighbour has goes no further than there, as far as is known here.
+    pub(super) fn is_end(&self, neighbour: Neighbour, to: Uid) -> bool {
+        let is_ours = to.set() == self.membership.set;
+        match (neighbour, to.process()) {
+            (Neighbour::Set(set), _) => to.set() == set,
+            (Neighbour::Member(node), Process::Node(index)) => is_ours && node == index,
+            (Neighbour::Member(node), Process::Rank(rank)) => is_ours && self.home_of(rank) == Some(node),
+            (Neighbour::Rank(rank), process) => is_ours && process == Process::Rank(rank),
+            (Neighbour::Session, _) => false,
         }
     }
 
@@ -163,17 +172,18 @@ impl Machine {
             Room::Full => Usable::Full,
             Room::Dead => Usable::No,
             // They open it, or there is none.
-            Room::Closed if matches!(neighbour, Neighbour::Rank(_) | Neighbour::Session) => Usable::No,
-            Room::Closed => {
-                let (begun, closed) = self.links.begin(neighbour, now);
-                self.effects.extend(closed.map(Effect::Close));
-                if !begun {
-                    return Usable::Full;
-                }
-                self.effects.push_back(Effect::Open(neighbour));
-                Usable::Yes
-            }
+            Room::Closed if neighbour.is_lasting() => Usable::No,
+            Room::Closed if self.open(neighbour, now) => Usable::Yes,
+            Room::Closed => Usable::Full,
         }
+    }
+
+    /// Begins to open a link; false if there are too many.
+    pub(super) fn open(&mut self, neighbour: Neighbour, now: Instant) -> bool {
+        let (begun, closed) = self.links.begin(neighbour, now);
+        self.effects.extend(closed.map(Effect::Close));
+        self.effects.extend(begun.then_some(Effect::Open(neighbour)));
+        begun
     }
 
     /// Tells the caller that a request does not reach its destination. Answers that cannot be passed on are dropped: their caller's time

@@ -195,3 +195,59 @@ fn a_frame_that_goes_in_circles_ends() {
     // Only the answer that says so went on.
     assert!((1..=6).contains(&world.sent), "{}", world.sent);
 }
+
+/// Where the member that was called is gone, its callers do not wait until their time is over.
+#[test]
+fn a_call_ends_when_the_member_that_was_called_is_gone() {
+    let mut world = set_of(4);
+    open_link(&mut world);
+    let before = world.elapsed();
+    let (asked, by_way) = (
+        world.call(node(0), node(1), SILENCE, b"", CallOptions::default()),
+        world.call(node(0), node(2), SILENCE, b"", CallOptions::default()),
+    );
+    world.run_for(Duration::from_millis(1));
+    world.kill(node(1));
+    assert_eq!(world.await_end(node(0), asked), Err(CallError::NoRoute { at: node(0) }));
+    assert!(world.elapsed() - before < Duration::from_secs(1));
+    assert_eq!(world.await_end(node(0), by_way), Err(CallError::Timeout { ms: 30_000 }));
+}
+
+#[test]
+fn a_call_outlives_the_link_that_it_went_over() {
+    let mut world = set_of(2);
+    let id = world.call(node(0), node(1), SILENCE, b"", within(Duration::from_secs(600)));
+    // It is idle four times, and breaks once.
+    world.run_for(Duration::from_secs(290));
+    world.cut(node(0), node(1));
+    world.run_for(Duration::from_secs(1));
+    let (member, request) = world.served.pop().unwrap();
+    world.answer(member, request.ticket, b"at last");
+    assert_eq!(world.await_end(node(0), id), Ok(Bytes::from_static(b"at last")));
+    assert!(world.served.is_empty(), "it was made once");
+}
+
+#[test]
+fn a_link_that_is_lost_again_and_again_is_opened_once_for_a_call() {
+    let mut world = set_of(2);
+    let id = world.call(node(0), node(1), SILENCE, b"", CallOptions::default());
+    for _ in 0..2 {
+        world.run_for(Duration::from_millis(1));
+        world.cut(node(0), node(1));
+    }
+    assert_eq!(world.await_end(node(0), id), Err(CallError::NoRoute { at: node(0) }));
+}
+
+#[test]
+fn a_refusal_is_told_with_its_reason_as_long_as_nobody_is_tried_again() {
+    let mut world = set_of(2);
+    let stranger = SetId::new(7, 7).root();
+    let refused = || Err(CallError::Refused { why: "it is somebody else's".to_owned() });
+    world.refusing = Some("it is somebody else's");
+    for caller in [node(0), node(0), node(1)] {
+        assert_eq!(world.ask(caller, stranger, Method::PING, b""), refused());
+    }
+    world.refusing = None;
+    world.run_for(Duration::from_secs(4));
+    assert_eq!(world.ask(node(0), stranger, Method::PING, b""), Err(CallError::NoRoute { at: node(0) }));
+}

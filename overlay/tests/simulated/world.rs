@@ -30,6 +30,8 @@ pub(crate) struct World {
     pub(crate) dead: BTreeSet<Uid>,
     /// Members that are stopped: they take no frame and no link, and the links that they have stay.
     pub(crate) stopped: BTreeSet<Uid>,
+    /// Reason for which links to sets that there are not are refused; without it they are just not there.
+    pub(crate) refusing: Option<&'static str>,
     links: BTreeSet<(Uid, Uid)>,
     events: BinaryHeap<Reverse<(Duration, u64, Event)>>,
     sequence: u64,
@@ -57,6 +59,7 @@ impl World {
             machines: BTreeMap::new(),
             dead: BTreeSet::new(),
             stopped: BTreeSet::new(),
+            refusing: None,
             links: BTreeSet::new(),
             events: BinaryHeap::new(),
             sequence: 0,
@@ -140,6 +143,29 @@ impl World {
         self.now = until;
     }
 
+    /// A member is gone, and those that it has links with see their ends.
+    pub(crate) fn kill(&mut self, uid: Uid) {
+        self.dead.insert(uid);
+        let linked: Vec<Uid> = self.links.iter().filter(|(from, _)| *from == uid).map(|&(_, to)| to).collect();
+        linked.into_iter().for_each(|other| self.cut(other, uid));
+    }
+
+    /// A link breaks, and the first one of the two sees it.
+    pub(crate) fn cut(&mut self, sees: Uid, other: Uid) {
+        self.links.remove(&(sees, other));
+        self.links.remove(&(other, sees));
+        let now = self.now();
+        self.machine(sees).handle_lost(neighbour(sees, other), now);
+        self.carry_out(sees);
+    }
+
+    /// A handler answers at last.
+    pub(crate) fn answer(&mut self, uid: Uid, ticket: Ticket, body: &'static [u8]) {
+        let now = self.now();
+        self.machine(uid).answer(ticket, Ok(Bytes::from_static(body)), now);
+        self.carry_out(uid);
+    }
+
     /// Delivers a frame as if `from` had sent it.
     pub(crate) fn inject(&mut self, from: Neighbour, to: Uid, frame: Frame) {
         let now = self.now();
@@ -168,7 +194,10 @@ impl World {
         let now = self.now();
         let far_end = neighbour(from, to);
         if self.dead.contains(&to) || self.stopped.contains(&to) || !self.machines.contains_key(&to) {
-            self.machine(from).handle_lost(far_end, now);
+            match self.refusing {
+                Some(why) => self.machine(from).handle_refused(far_end, why.to_owned(), now),
+                None => self.machine(from).handle_lost(far_end, now),
+            }
         } else {
             self.links.extend([(from, to), (to, from)]);
             self.machine(to).handle_opened(neighbour(to, from), Opener::Them, now);
@@ -203,6 +232,7 @@ impl World {
                     self.links.remove(&(to, uid));
                     if let Some(machine) = self.machines.get_mut(&to) {
                         machine.handle_lost(neighbour(to, uid), self.origin + self.now);
+                        self.carry_out(to);
                     }
                 }
                 Effect::Send(to, frame) => {
