@@ -2,8 +2,9 @@
 
 use std::sync::Arc;
 
+use bytes::Bytes;
 use lattice_session::wire;
-use pmi_transport::identity::caller_of;
+use pmi_transport::identity::{caller_of, certificate_of};
 use pmi_transport::proto::v1::allocation_service_server::AllocationService;
 use pmi_transport::proto::v1::{
     self as proto, CreateAllocationRequest, GetAllocationRequest, LaunchTasksRequest, LaunchTasksResponse,
@@ -29,6 +30,7 @@ impl AllocationService for Allocating {
         request: Request<LaunchTasksRequest>,
     ) -> Result<Response<LaunchTasksResponse>, Status> {
         let caller = caller_of(&request)?.clone();
+        let certificate = certificate_of(&request).map(Bytes::copy_from_slice).unwrap_or_default();
         let mut message = request.into_inner();
         let (plan_only, allocation) = (message.plan_only, std::mem::take(&mut message.allocation_id));
         let request = wire::request::decode(message).map_err(OrderError::from)?;
@@ -41,7 +43,8 @@ impl AllocationService for Allocating {
         let lease_ms = self.0.config.lease.as_millis() as u64;
         let made = |planned: &Planned| format!("launch {}", planned.order.launch.launch_id);
         let launched = to_its_end(async move {
-            audited(&caller, "launch", &allocation, server.launch(&caller, &allocation, request), made).await
+            let launched = server.launch(&caller, certificate, &allocation, request);
+            audited(&caller, "launch", &allocation, launched, made).await
         });
         let Planned { order, notes } = launched.await?;
         let (spec, task_launch_id) = (Some(order::encode_for_user(&order)), order.launch.launch_id);

@@ -28,9 +28,11 @@ pub(crate) mod surroundings;
 
 use std::sync::Arc;
 
+use bytes::Bytes;
 use parking_lot::Mutex;
 use pmi_core::ids::JobId;
 use pmi_core::services::{SpawnError, SpawnRequest};
+use pmi_transport::identity::RevocationList;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 
@@ -98,6 +100,8 @@ pub(crate) struct LaunchHandle {
     /// By node index.
     nodes: Arc<[Outlet]>,
     shared: Arc<Shared>,
+    /// Certificate of the caller who started it, in DER; empty for one who needed none.
+    certificate: Bytes,
     origin: facts::Origin,
     begun: Instant,
     clock: Arc<Clock>,
@@ -140,6 +144,11 @@ impl LaunchHandle {
         let (reply, answer) = oneshot::channel();
         self.inbox.send(request(reply)).await.ok()?;
         answer.await.ok()
+    }
+
+    /// Returns true if the certificate of the caller who started it is on this list.
+    pub(crate) fn is_of_revoked(&self, list: &RevocationList) -> bool {
+        !self.certificate.is_empty() && list.revokes(&self.certificate)
     }
 
     /// The launch in short, as it is now.

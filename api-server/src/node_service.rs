@@ -63,6 +63,7 @@ impl NodeService for Reporting {
         request: Request<RegisterNodeRequest>,
     ) -> Result<Response<RegisterNodeResponse>, Status> {
         check_speaker(&request, &request.get_ref().node_id)?;
+        let certificate = certificate_of(&request).map(<[u8]>::to_vec);
         let told = request.into_inner();
         tracing::info!(node = told.node_id, address = told.grpc_address, "a node registers");
         // Whatever is signed from now on may be for this very agent.
@@ -74,6 +75,7 @@ impl NodeService for Reporting {
             tracing::warn!(node, "the registration is refused: {error}");
             Status::from(error)
         })?;
+        self.0.nodes.lock().shown(&node, &certificate.unwrap_or_default());
         let heartbeat_ms = HEARTBEAT.as_millis() as u64;
         let lease_ms = self.0.config.lease.as_millis() as u64;
         let certificate_s = self.0.renewal.as_ref().map_or(0, |renewal| renewal.validity().as_secs());
@@ -105,6 +107,9 @@ impl NodeService for Reporting {
 
     async fn heartbeat(&self, request: Request<HeartbeatRequest>) -> Result<Response<HeartbeatResponse>, Status> {
         check_speaker(&request, &request.get_ref().node_id)?;
+        if let Some(certificate) = certificate_of(&request) {
+            self.0.nodes.lock().shown(&request.get_ref().node_id, certificate);
+        }
         let HeartbeatRequest { node_id, incarnation, launches, revoked_digest, challenge } = request.into_inner();
         let last = self.0.serials.last();
         let serial_signature = self.answer_to(&challenge, &node_id, last)?;

@@ -10,7 +10,7 @@
 //! A node is looked at when no heartbeat came for `LOST_AFTER`. A port that accepts is that of an agent which hangs, or of one that was
 //! just started and is about to register; so it is asked twice. While its agent is away its launches go on. An agent that starts anew
 //! has a new incarnation, and says which launches of the old one it has taken up: all others are gone. Beside its state, a node may be
-//! drained: something new begins on nodes that are up and not drained.
+//! drained: something new begins on nodes that are up and not drained. A node whose certificate is revoked is lost at once.
 
 #[cfg(test)]
 pub(crate) mod tests;
@@ -19,6 +19,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::num::{NonZeroU32, NonZeroU64};
 use std::time::Duration;
 
+use bytes::Bytes;
 use lattice_session::timeouts::{HEARTBEAT, LOST_AFTER, PORT_AGAIN};
 use pmi_transport::address::{Address, AddressError};
 use pmi_transport::identity::is_node_name;
@@ -44,6 +45,8 @@ pub(crate) struct Registry {
 struct Entry {
     facts: NodeFacts,
     incarnation: u64,
+    /// Certificate that its agent showed last, in DER; empty without one.
+    certificate: Bytes,
     heard: Instant,
     state: NodeState,
     /// Its port is asked again after this time; `None` while it is being asked.
@@ -221,9 +224,35 @@ impl Registry {
         };
         self.nodes.insert(
             node,
-            Entry { facts, incarnation, heard: now, state: NodeState::Up, look_after: Some(now), accepts: false },
+            Entry {
+                facts,
+                incarnation,
+                certificate: Bytes::new(),
+                heard: now,
+                state: NodeState::Up,
+                look_after: Some(now),
+                accepts: false,
+            },
         );
         Ok(arrival)
+    }
+
+    /// The agent of a node has shown this certificate, in DER.
+    pub(crate) fn shown(&mut self, id: &str, certificate: &[u8]) {
+        if let Some(entry) = self.nodes.get_mut(id).filter(|entry| entry.certificate != certificate) {
+            entry.certificate = Bytes::copy_from_slice(certificate);
+        }
+    }
+
+    /// Nodes whose certificates are revoked are lost from now on; returns those that were not before.
+    pub(crate) fn lose_revoked(&mut self, is_revoked: impl Fn(&[u8]) -> bool) -> Vec<String> {
+        let is_out = |entry: &Entry| entry.state != NodeState::Lost && is_revoked(&entry.certificate);
+        let out = self.nodes.iter_mut().filter(|(_, entry)| is_out(entry));
+        out.map(|(node, entry)| {
+            entry.state = NodeState::Lost;
+            node.clone()
+        })
+        .collect()
     }
 
     /// An agent still is there. Returns whether it must register again.

@@ -7,6 +7,7 @@ mod state_file;
 
 use std::sync::Arc;
 
+use bytes::Bytes;
 use lattice_session::wire::WireError;
 use pmi_transport::proto::v1::{
     Block, Cause, Death, LaunchCompleteNotification, LaunchSpec, LaunchSummary, RankExitStatus, Usage,
@@ -36,6 +37,9 @@ pub(crate) struct LaunchRecord {
     /// The number of the event by which clients were told how it ended; 0 while it runs, and in records of older servers.
     #[prost(uint64, tag = "6")]
     pub last_event: u64,
+    /// Certificate of the caller who started it, in DER; empty for one who needed none.
+    #[prost(bytes = "bytes", tag = "7")]
+    pub certificate: Bytes,
 }
 
 /// A launch that is over, as it is kept: no larger than some 100 KiB, whatever it was.

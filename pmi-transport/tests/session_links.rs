@@ -177,6 +177,31 @@ async fn what_was_recorded_and_is_sent_again_ends_no_link() {
     assert_eq!((world.agent(0).links(), world.agent(1).links()), (1, 1));
 }
 
+/// It keeps the launch's key, and its address.
+#[tokio::test]
+async fn a_node_that_was_cut_off_opens_no_link_and_is_sent_nothing() {
+    let world = World::new(3, Over::Sessions, Limits::default()).await;
+    let launches = world.join_all(LAUNCH, FanOut::default());
+    let ask = |from: usize, to: u32| launches[from].ask(NodeIndex(to), Bytes::from_static(b"it"));
+    assert_eq!(fence(&launches, 0).await, vec![Bytes::from_static(b"xxx"); 3]);
+    assert_eq!(ask(2, 0).await.unwrap(), "2 asked it");
+    for node in [0, 1] {
+        world.sessions[node].cut_off(world.agent(node as u32), NodeIndex(2), "its certificate was revoked");
+    }
+    for node in [0, 1] {
+        ask(2, node).await.unwrap_err();
+        let refusal = ask(node as usize, 2).await.unwrap_err().to_string();
+        assert!(refusal.contains("the node is lost to the launch"), "{refusal}");
+        assert_eq!(world.agent(node).links(), 1);
+    }
+    let others = [NodeIndex(0), NodeIndex(1)];
+    let scope = Scope::Group { name: "others".into(), nodes: others.into() };
+    let exchange =
+        |node: usize| launches[node].exchange("job", &others, &scope, Epoch(0), vec![Bytes::from_static(b"x")]);
+    let (one, other) = tokio::join!(exchange(0), exchange(1));
+    assert_eq!((one.unwrap().runs.concat(), other.unwrap().runs.concat()), (b"xx".to_vec(), b"xx".to_vec()));
+}
+
 #[tokio::test]
 async fn nothing_but_a_greeting_is_read_before_the_key_is_proved() {
     let world = World::new(2, Over::Sessions, Limits::default()).await;

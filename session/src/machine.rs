@@ -292,7 +292,8 @@ impl SessionMachine {
             Control::Deaths(deaths) => self.on_deaths(&deaths),
             Control::LookAtStacks(ranks) => self.look_at_late_ranks(&ranks, now),
             Control::Release => self.jobs.release(),
-            Control::Question { .. } => {}
+            // The host's, which has the links.
+            Control::Question { .. } | Control::CutOff(_) => {}
         }
         self.advance(now);
     }

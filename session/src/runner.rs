@@ -255,6 +255,7 @@ impl Runner {
             SessionInput::Control(Some(Control::Question { question, reply })) => {
                 self.servers.answer(&question, reply);
             }
+            SessionInput::Control(Some(Control::CutOff(node))) => self.io.nodes.cut_off(node),
             SessionInput::Control(Some(control)) => self.machine.on_control(control, now),
             SessionInput::Control(None) => {
                 self.control = ControlState::Lost;

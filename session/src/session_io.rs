@@ -69,6 +69,11 @@ pub trait Nodes: Send + Sync {
         let _ = (job, deaths);
     }
 
+    /// A node is lost to the launch: whatever its session says from now on does not count.
+    fn cut_off(&self, node: NodeIndex) {
+        let _ = node;
+    }
+
     /// Asks the PMI server of another node. Question and answer are opaque to everybody but the two servers.
     ///
     /// # Errors
@@ -151,6 +156,8 @@ pub enum Control {
     LookAtStacks(RankRanges),
     /// These ranks have died, and the others go on without them: tell the ranks here. Those of this node are passed over.
     Deaths(Vec<Death>),
+    /// The node of this index is lost to the launch: nothing is exchanged with it any more.
+    CutOff(NodeIndex),
     /// No job will be spawned here any more: a session that has no ranks, and waits for some, may end.
     Release,
     /// A question of another node's server to this one's; see [`Nodes::ask`].

@@ -61,6 +61,18 @@ async fn a_node_that_is_not_heard_is_lost_once() {
     assert!(registry.up("b").is_some());
 }
 
+#[tokio::test]
+async fn a_node_is_lost_when_the_certificate_is_revoked_that_it_showed_last() {
+    let mut registry = registry(&["renewed", "stolen", "unknown"]);
+    for (node, shown) in [("renewed", b"1"), ("renewed", b"2"), ("stolen", b"3")] {
+        registry.shown(node, shown);
+    }
+    let revoke = |registry: &mut Registry| registry.lose_revoked(|shown| [&b"1"[..], b"3"].contains(&shown));
+    assert_eq!((revoke(&mut registry), revoke(&mut registry)), (vec!["stolen".to_owned()], Vec::new()));
+    assert!(registry.heartbeat("stolen", 1, Instant::now()), "it must register again");
+    assert!(["renewed", "unknown"].iter().all(|node| registry.up(node).is_some()));
+}
+
 /// What becomes of a node that was not heard for too long, as its port answers one time after the other.
 #[tokio::test]
 async fn a_node_whose_agent_ended_is_away_until_its_lease_is_over() {

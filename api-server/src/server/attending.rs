@@ -6,13 +6,15 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
 use hostlist::HostlistError;
 use lattice_session::{timeouts, unix_time};
-use pmi_transport::identity::{Caller, is_node_name};
+use pmi_transport::identity::{Caller, RevocationList, is_node_name};
 use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 use tokio::time::{MissedTickBehavior, interval, timeout};
 
+use super::launching::end_if_revoked;
 use super::{NotWritten, Server};
 use crate::launch::{LaunchHandle, Request};
 use crate::nodes::{Arrival, Drain, Judgement, NODES_MAX, PortAnswer, RegisterError, Registration, Registry, Suspect};
@@ -195,9 +197,16 @@ impl Server {
         let mut tick = interval(TICK);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut asking = JoinSet::new();
+        // What was started by a certificate that is revoked while no server was there.
+        let mut revoked = Bytes::new();
         loop {
             tokio::select! {
                 _ = tick.tick() => {
+                    let list = self.security.revocations();
+                    if *list.digest() != revoked {
+                        revoked = list.digest().clone();
+                        self.shut_out(&list).await;
+                    }
                     let room = ASKED_MAX.saturating_sub(asking.len());
                     for suspect in self.nodes.lock().suspects(room, self.clock.now()) {
                         asking.spawn(task::boxed(ask_port(suspect)));
@@ -208,24 +217,39 @@ impl Server {
         }
     }
 
+    /// Certificates are revoked: their nodes are lost, and launches that were started by them end.
+    async fn shut_out(&self, list: &RevocationList) {
+        let nodes = self.nodes.lock().lose_revoked(|certificate| list.revokes(certificate));
+        for node in nodes {
+            self.lose_node(&node, "its certificate was revoked").await;
+        }
+        for launch in self.handles() {
+            end_if_revoked(&launch, list).await;
+        }
+    }
+
     /// The port of a node that was not heard has answered.
     async fn judge(&self, node: &str, answer: PortAnswer) {
         let judgement = self.nodes.lock().judge(node, answer, self.config.lease, self.clock.now());
-        let Some(judgement) = judgement else { return };
-        self.channels.forget(node);
         match judgement {
-            Judgement::Away => {
+            None => {}
+            Some(Judgement::Away) => {
+                self.channels.forget(node);
                 tracing::warn!(node, "the agent of a node is away; its launches go on");
                 self.tell(node, |node| Request::NodeAway { node }).await;
             }
-            Judgement::Lost { reason } => {
-                tracing::warn!(node, "a node is lost: {reason}");
-                let freed = self.unclean.lock().forget(node);
-                self.lose(node, &BTreeSet::new(), reason, |_| true).await;
-                if freed {
-                    self.finish_releases().await;
-                }
-            }
+            Some(Judgement::Lost { reason }) => self.lose_node(node, reason).await,
+        }
+    }
+
+    /// A node is lost, and whatever runs there with it.
+    async fn lose_node(&self, node: &str, reason: &str) {
+        tracing::warn!(node, "a node is lost: {reason}");
+        self.channels.forget(node);
+        let freed = self.unclean.lock().forget(node);
+        self.lose(node, &BTreeSet::new(), reason, |_| true).await;
+        if freed {
+            self.finish_releases().await;
         }
     }
 

@@ -3,18 +3,19 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
 use lattice_session::request::LaunchRequest;
 use lattice_session::unix_time;
-use pmi_transport::identity::Caller;
+use pmi_transport::identity::{Caller, RevocationList};
 use pmi_transport::signature::{self, Serial, SignError};
 
 use super::{NotWritten, Server};
 use crate::allocations::{Allocation, AllocationError, AllocationState};
 use crate::fabric::{Asked, NoCredentials};
-use crate::launch;
 use crate::launch::event::Activity;
 use crate::launch::fan_out::{CredentialsToCome, FanOut, NotStarted};
 use crate::launch::summary::{Stage, Summary};
+use crate::launch::{self, LaunchHandle, Request};
 use crate::launch_quota::QuotaExceeded;
 use crate::order::{Order, OrderError};
 use crate::start_policy::PolicyError;
@@ -50,19 +51,21 @@ pub(crate) struct Planned {
 }
 
 impl Server {
-    /// Starts what `request` asks for in an allocation, and returns when every node has accepted it.
+    /// Starts what `request` asks for in an allocation, and returns when every node has accepted it. The certificate is the caller's, in
+    /// DER; empty for one who needed none.
     ///
     /// # Errors
     /// See the variants of [`LaunchError`].
     pub(crate) async fn launch(
         self: &Arc<Self>,
         caller: &Caller,
+        certificate: Bytes,
         allocation_id: &str,
         request: LaunchRequest,
     ) -> Result<Planned, LaunchError> {
         let allocation = self.allocations.lock().await.running(caller, allocation_id)?.clone();
         let planned = self.order(caller, request, &allocation)?;
-        self.begin_launch(caller, &allocation, planned).await
+        self.begin_launch(caller, certificate, &allocation, planned).await
     }
 
     /// Starts a launch that was ordered in this allocation, and returns when every node has accepted it.
@@ -72,6 +75,7 @@ impl Server {
     pub(super) async fn begin_launch(
         self: &Arc<Self>,
         caller: &Caller,
+        certificate: Bytes,
         allocation: &Allocation,
         planned: Planned,
     ) -> Result<Planned, LaunchError> {
@@ -79,15 +83,16 @@ impl Server {
         let order = &planned.order;
         let fan_out = self.fan_out(order, allocation)?;
         let credentials = asked.map(|asked| self.credentials_to_come(asked, &fan_out, order));
-        let record = LaunchRecord::begun(order, &summary(order));
+        let record = LaunchRecord::begun(order, &summary(order), certificate);
         let id = &order.launch.launch_id;
         self.quota.admit(caller, order.terms.uid, id, fan_out.spec.len())?;
         // If we end now, nodes that run it are known by this.
         let written = self.write(vec![Change::Launch(Box::new(record.clone()))]).await;
         written.inspect_err(|_| self.quota.withdraw(id))?;
         let (handle, accepted) = launch::start(self.surroundings(), order.clone(), record, fan_out, credentials);
-        self.launches.lock().by_id.insert(order.launch.launch_id.clone(), handle);
-        // While it was written down, the allocation may have been released.
+        self.launches.lock().by_id.insert(order.launch.launch_id.clone(), handle.clone());
+        // While it was written down, its caller may have been revoked, and the allocation released.
+        end_if_revoked(&handle, &self.security.revocations()).await;
         if self.allocations.lock().await.running(caller, &allocation.id).is_err() {
             self.end_launches_of(&allocation.id, "its allocation is gone").await;
         }
@@ -160,6 +165,15 @@ impl Server {
             tracing::info!(%vni, "the launch has fabric credentials; its nodes are asked");
             Ok(signed)
         })
+    }
+}
+
+/// Ends a launch if the certificate by which it was started is on this list.
+pub(super) async fn end_if_revoked(launch: &LaunchHandle, list: &RevocationList) {
+    let summary = launch.summary();
+    if !summary.is_over() && launch.is_of_revoked(list) {
+        let reason = format!("the certificate of user {} by which it was started was revoked", summary.uid);
+        launch.send(Request::Abort { who: Caller::Api.to_string(), reason }).await;
     }
 }
 

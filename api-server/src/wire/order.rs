@@ -50,7 +50,7 @@ pub(crate) fn decode_placed(spec: Option<&proto::LaunchSpec>) -> Result<PlacedLa
 
 impl LaunchRecord {
     /// The record of a launch that begins.
-    pub(crate) fn begun(order: &Order, summary: &Summary) -> Self {
+    pub(crate) fn begun(order: &Order, summary: &Summary, certificate: Bytes) -> Self {
         Self {
             summary: Some(super::summary::encode(summary)),
             spec: Some(encode(order)),
@@ -58,6 +58,7 @@ impl LaunchRecord {
             complete: None,
             checkpoint: None,
             last_event: 0,
+            certificate,
         }
     }
 }

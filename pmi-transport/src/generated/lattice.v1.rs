@@ -974,7 +974,7 @@ pub struct NodeCommand {
     pub events_taken: u64,
     #[prost(
         oneof = "node_command::What",
-        tags = "1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 16, 17, 18, 19, 20"
+        tags = "1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 16, 17, 18, 19, 20, 21"
     )]
     pub what: ::core::option::Option<node_command::What>,
 }
@@ -1034,6 +1034,9 @@ pub mod node_command {
         /// As `ask_progress`, with the call stacks of all ranks; answered when they were looked at, after some seconds.
         #[prost(uint64, tag = "20")]
         AskStacks(u64),
+        /// The node of this index is lost to the launch: close the links to its session, and open and accept none any more.
+        #[prost(uint32, tag = "21")]
+        CutOff(u32),
     }
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]

@@ -1,6 +1,7 @@
 //! Links of one session: opens those it needs, accepts those that its agent hands over.
 
 use crate::task;
+use std::collections::BTreeSet;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -43,6 +44,8 @@ pub struct SessionLinks {
     launch_id: Arc<str>,
     me: NodeIndex,
     nodes: Arc<[Member]>,
+    /// Nodes that are lost to the launch.
+    cut_off: Mutex<BTreeSet<NodeIndex>>,
     /// Time for which agents that do not run are called again.
     agent_lease: Duration,
     /// Tasks that write to links.
@@ -97,6 +100,9 @@ pub enum LinkError {
         /// Version of the other session's frames.
         theirs: u8,
     },
+    /// The other node is lost to the launch.
+    #[error("the node is lost to the launch")]
+    CutOff,
     /// The runtime ends.
     #[error("this process ends")]
     Ended,
@@ -120,6 +126,12 @@ pub enum AcceptError {
     Version {
         /// Version of the other session's frames.
         theirs: u8,
+    },
+    /// The node that the greeting names is lost to the launch.
+    #[error("node {from} is lost to the launch")]
+    CutOff {
+        /// The node.
+        from: NodeIndex,
     },
     /// The other end sent no frame in time.
     #[error("no frame came within {FIRST_FRAME_TIMEOUT:?}")]
@@ -161,7 +173,8 @@ impl SessionLinks {
     /// Links of node `me` of the launch `launch_id`, whose agents are `nodes`.
     pub fn new(key: LinkKey, launch_id: &str, me: NodeIndex, nodes: Arc<[Member]>) -> Self {
         let launch_id = Arc::from(launch_id);
-        Self { key, launch_id, me, nodes, agent_lease: Duration::ZERO, writing: TaskTracker::new() }
+        let (cut_off, writing) = (Mutex::default(), TaskTracker::new());
+        Self { key, launch_id, me, nodes, cut_off, agent_lease: Duration::ZERO, writing }
     }
 
     /// The same for sessions that live without their agents for so long: where an agent's port refuses a link, the next agent is
@@ -169,6 +182,15 @@ impl SessionLinks {
     #[must_use]
     pub fn with_agent_lease(self, agent_lease: Duration) -> Self {
         Self { agent_lease, ..self }
+    }
+
+    /// A node is lost to the launch, whatever its session still knows: closes the links to it, fails the fences that need it, and
+    /// opens and accepts no link any more.
+    pub fn cut_off(&self, fences: &FenceNode, node: NodeIndex, reason: &str) {
+        let Some(member) = self.nodes.get(node.index()).filter(|_| node != self.me) else { return };
+        if self.cut_off.lock().insert(node) {
+            fences.lost(&member.name, reason);
+        }
     }
 
     /// Opens a link to the session on the node of this name, whose agent listens at `address`: sends `outgoing`, and returns
@@ -198,8 +220,11 @@ impl SessionLinks {
     /// Connects to a node's agent, and shakes hands with the session behind it.
     async fn establish(&self, node: &str, address: &str) -> Result<(TcpStream, SharedCiphers), LinkError> {
         let to = self.nodes.iter().position(|member| member.name == node).unwrap_or(self.nodes.len());
-        let nonce = random()?;
-        let greeting = Greeting::new(self.launch(), self.me, NodeIndex(to as u32), nonce, &self.key.gate_key());
+        let to = NodeIndex(to as u32);
+        if self.is_cut_off(to) {
+            return Err(LinkError::CutOff);
+        }
+        let greeting = Greeting::new(self.launch(), self.me, to, random()?, &self.key.gate_key());
         let late = |timeout| LinkError::Late { address: address.to_owned(), timeout };
         let deadline = Instant::now() + self.agent_lease;
         let mut socket = loop {
@@ -214,22 +239,33 @@ impl SessionLinks {
         };
         let shaken = timeout(ANSWER_TIMEOUT, self.call(&mut socket, &greeting, address)).await;
         let ciphers = shaken.map_err(|_| late(ANSWER_TIMEOUT))??;
-        Ok((socket, ciphers))
+        // Nothing has been sent yet.
+        if self.is_cut_off(to) { Err(LinkError::CutOff) } else { Ok((socket, ciphers)) }
     }
 
     /// Takes a link that the agent handed over, and adds it to the fences of this node with its first frame.
     ///
     /// # Errors
-    /// Fails when the other end is no session of the launch, or says nothing.
+    /// Fails when the other end is no session of the launch, is of a node that is lost to it, or says nothing.
     pub async fn accept(&self, fences: &FenceNode, handed: Handed) -> Result<(), AcceptError> {
         let Handed { greeting, socket } = handed;
         let from = greeting.from();
         let no_such_node = || AcceptError::NoSuchNode { from, nodes: self.nodes.len() };
         let member = self.nodes.get(from.index()).filter(|_| from != self.me).ok_or_else(no_such_node)?;
+        if self.is_cut_off(from) {
+            return Err(AcceptError::CutOff { from });
+        }
         let accepted = timeout(FIRST_FRAME_TIMEOUT, self.first_frame(&greeting, socket)).await;
         let Accepted { first, incoming, writer, ciphers } = accepted.map_err(|_| AcceptError::Late)??;
         let incoming = tokio_stream::once(Ok(first)).chain(incoming.map(|frame| frame.map_err(status)));
-        let outgoing = fences.link(&member.name, Box::pin(incoming));
+        let outgoing = {
+            // Whoever is cut off from here on loses this link, too.
+            let cut_off = self.cut_off.lock();
+            if cut_off.contains(&from) {
+                return Err(AcceptError::CutOff { from });
+            }
+            fences.link(&member.name, Box::pin(incoming))
+        };
         let outgoing = outgoing.filter_map(Result::ok);
         self.writing.spawn(task::boxed(log_end(stream::write_all(writer, ciphers, self.frame_writer(), outgoing))));
         Ok(())
@@ -253,6 +289,10 @@ impl SessionLinks {
     pub async fn flushed(&self) {
         self.writing.close();
         self.writing.wait().await;
+    }
+
+    fn is_cut_off(&self, node: NodeIndex) -> bool {
+        self.cut_off.lock().contains(&node)
     }
 
     fn launch(&self) -> LaunchHash {

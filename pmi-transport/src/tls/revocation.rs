@@ -62,6 +62,12 @@ impl RevocationList {
         &self.digest
     }
 
+    /// Returns true if this certificate, in DER, is on the list.
+    pub fn revokes(&self, certificate: &[u8]) -> bool {
+        let id = || CertificateId::of(&CertificateDer::from(certificate));
+        !self.revoked.is_empty() && id().is_some_and(|id| self.revoked.contains(&id))
+    }
+
     /// Returns true if one of these CAs has signed it.
     fn is_signed_by(&self, authorities: &[CertificateDer<'_>]) -> bool {
         self.lists.iter().all(|list| {
@@ -144,6 +150,11 @@ mod tests {
             TlsIdentity::from_files(TlsFiles::in_directory(&own)).unwrap()
         }
 
+        fn certificate(&self, node: &str) -> CertificateDer<'static> {
+            let file = self.directory.path().join(node).join("cert.pem");
+            CertificateDer::from_pem_file(file).unwrap()
+        }
+
         /// Revokes a node's certificate; returns the list.
         fn revoke(&self, node: &str) -> Bytes {
             let root = self.directory.path();
@@ -164,6 +175,9 @@ mod tests {
         node0.take_revocations(both.clone()).unwrap();
         node0.take_revocations(both.clone()).unwrap();
         assert_eq!(node0.revocations().revoked.len(), 2);
+        let is_revoked = |node: &str| node0.revocations().revokes(&ca.certificate(node));
+        assert_eq!(["node0", "node1", "node2"].map(is_revoked), [false, true, true]);
+        assert!(!node0.revocations().revokes(&other.certificate("node1")) && !node0.revocations().revokes(b"none"));
         // The last line of a list is of its signature.
         let mut tampered = both.to_vec();
         let end = tampered.windows(6).rposition(|window| window == b"\n-----").unwrap();

@@ -17,6 +17,7 @@ use pmi_transport::identity::{Caller, Security, caller_of};
 use pmi_transport::listen::{Listener, serve};
 use pmi_transport::proto::v1;
 use pmi_transport::proto::v1::node_agent_service_server::{NodeAgentService, NodeAgentServiceServer};
+use pmi_transport::session_link::SessionLinks;
 use tokio::task::AbortHandle;
 use tokio_stream::StreamExt;
 use tonic::codegen::BoxStream;
@@ -132,6 +133,8 @@ pub(crate) enum Over {
 pub(crate) struct World {
     pub(crate) agents: Vec<Option<Arc<FenceNode>>>,
     pub(crate) members: Arc<[Member]>,
+    /// Links of each node's session, where there are sessions.
+    pub(crate) sessions: Vec<Arc<SessionLinks>>,
     serving: Vec<AbortHandle>,
 }
 
@@ -168,7 +171,7 @@ impl World {
             members.push(Member { name, address });
             agents.push(Some(agent));
         }
-        Self { agents, members: members.into(), serving }
+        Self { agents, members: members.into(), sessions: Vec::new(), serving }
     }
 
     pub(crate) fn agent(&self, node: u32) -> &Arc<FenceNode> {

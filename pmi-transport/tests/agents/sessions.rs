@@ -67,17 +67,18 @@ impl World {
             serving.push(handle);
         }
         let members: Arc<[Member]> = members.into();
-        let mut agents = Vec::new();
+        let (mut agents, mut sessions) = (Vec::new(), Vec::new());
         for (arrivals, me) in ports.iter().zip((0..).map(NodeIndex)) {
             let transport = Arc::<Links>::default();
             let links = Arc::new(SessionLinks::new(key.clone(), LAUNCH, me, Arc::clone(&members)));
             let _ = transport.0.set(Arc::clone(&links));
             let fences = FenceNode::with_limits(members[me.index()].name.clone(), transport, limits);
+            sessions.push(Arc::clone(&links));
             let session = Arc::new(InProcess { fences: Arc::downgrade(&fences), links });
             // It takes links as long as the test runs.
             std::mem::forget::<Visitable>(arrivals.expect(LAUNCH, key.gate_key(), me, Arc::clone(&members), session));
             agents.push(Some(fences));
         }
-        Self { agents, members, serving }
+        Self { agents, members, sessions, serving }
     }
 }

@@ -12,14 +12,14 @@
 //! its port; links live on without it.
 
 use pmi_transport::task;
-use std::collections::{BTreeSet, HashMap};
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
 use parking_lot::Mutex;
-use pmi_core::deaths::{Death, DeathKind};
+use pmi_core::deaths::Death;
 use pmi_core::fence::Fence;
 use pmi_core::ids::{JobId, NodeIndex};
 use pmi_core::job::Job;
@@ -168,11 +168,11 @@ impl Nodes for NodeLinks {
     fn ranks_died(&self, job: &Job, deaths: &[Death]) {
         let living = self.living(job);
         deaths.iter().for_each(|death| living.die(death.rank));
-        let lost = deaths.iter().filter(|death| death.kind == DeathKind::NodeLost);
-        let nodes: BTreeSet<_> = lost.filter_map(|death| job.placement.node_of(death.rank)).collect();
-        let Some(Joined { node, .. }) = self.joined() else { return };
-        for member in nodes.into_iter().filter_map(|node| self.members.get(node.index())) {
-            node.lost(&member.name, "the API server has declared it lost");
+    }
+
+    fn cut_off(&self, lost: NodeIndex) {
+        if let Some(Joined { node, .. }) = self.joined() {
+            self.links.cut_off(&node, lost, "the API server has declared it lost");
         }
     }
 

@@ -233,6 +233,11 @@ impl SimulatedSession {
         }
         if (command.what.is_some() || events_taken == 0) && self.confirmations.is_new_command(sequence) {
             match command::decode(command, self.spec.hosts.len()) {
+                Ok(Command::Control(Control::CutOff(node))) => {
+                    if let Some(links) = &mut self.links {
+                        links.cut_off(node, now);
+                    }
+                }
                 Ok(Command::Control(control)) => {
                     if matches!(control, Control::AskProgress(_) | Control::AskUsage(_) | Control::AskStacks(_)) {
                         self.credit.expect_answer();

@@ -1,7 +1,7 @@
 //! Commands to a node's part of a launch while it runs.
 
 use bytes::Bytes;
-use pmi_core::ids::Rank;
+use pmi_core::ids::{NodeIndex, Rank};
 use pmi_transport::proto::v1 as proto;
 use proto::node_command::What;
 
@@ -46,6 +46,7 @@ pub fn decode(command: proto::NodeCommand, nodes: usize) -> Result<Command, Wire
             Command::Control(Control::LookAtStacks(decode_ranges(&ranks)?))
         }
         What::Deaths(deaths) => Command::Control(Control::Deaths(death::decode_all(deaths)?)),
+        What::CutOff(node) => Command::Control(Control::CutOff(NodeIndex(node))),
         What::Spawn(order) => Command::Control(Control::Spawn(spawn(order, nodes)?)),
         What::Disown(job) => Command::Control(Control::Disown(job_id("the job to end", &job)?)),
         What::Stdin(bytes) => Command::Stdin(bytes),

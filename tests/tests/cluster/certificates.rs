@@ -24,6 +24,49 @@ fn a_revoked_node_is_out_at_once() {
     outcome.exits(0).prints_lines([revoked, "alert certificate revoked", "lost", "goes on"]);
 }
 
+/// A launch that bears the loss of nodes goes on among the others, and the revoked node is out of it, though its session has the launch's
+/// key, runs on until its lease is over, and its ranks call the others.
+#[test]
+fn a_revoked_node_has_no_link_to_launches_any_more() {
+    let script = r#"cd "$LATTICE_DEV_CLUSTER"
+        barrier() { lattice pmi barrier >/dev/null 2>&1; }; export -f barrier
+        lattice launch -N 3 -n 3 --no-kill bash -c 'barrier; touch in.$LATTICE_RANK
+            until [ -e revoked ]; do sleep 0.05; done; barrier && touch through.$LATTICE_RANK; touch after.$LATTICE_RANK' 2>told & launch=$!
+        until [ -e in.0 ] && [ -e in.1 ] && [ -e in.2 ]; do sleep 0.05; done
+        # Connections of node2 with other nodes, whose addresses end with 1 and 2.
+        linked() { awk '$4 == "01" && $3 ~ /^0[12]00140A:/' /proc/$(daemon node2)/net/tcp | wc -l; }
+        [ $(linked) -gt 0 ] && echo "linked"
+        lattice pki revoke pki agent-node2 >/dev/null; cp pki/crl.pem pki/api/
+        until lattice nodes --json | field state | grep -q lost; do sleep 0.02; done
+        touch revoked; until [ -e after.0 ] && [ -e after.1 ]; do sleep 0.05; done
+        wait $launch; echo "code $?"; ls through.*; [ $(linked) = 0 ] && echo "cut off"
+        grep -o 'node node2 was lost: .*' told"#;
+    let outcome = script_on(3, script).run();
+    let lost = "node node2 was lost: its certificate was revoked";
+    outcome.exits(0).prints_lines(["linked", "code 1", "through.0", "through.1", "cut off", lost]);
+}
+
+/// Launches that were started by a user's key end when it is revoked, also those that nobody follows. Others of the same user go on.
+#[test]
+fn launches_of_a_revoked_user_end() {
+    let script = r#"cd "$LATTICE_DEV_CLUSTER"; lattice alloc release $LATTICE_ALLOC_ID >/dev/null
+        alloc=$(lattice alloc create -N 2 --uid 65534) || exit; lattice pki issue pki --user 65534 >/dev/null
+        user=$PWD/pki/user-65534; mkdir $user/lattice
+        printf '%s
+' 'api = "https://10.20.0.254:50051"' '[tls]' "ca = '$user/ca.pem'" "cert = '$user/cert.pem'" "key = '$user/key.pem'" >$user/lattice/config.toml
+        by_key() { XDG_CONFIG_HOME=$user nsenter --net=/proc/$(daemon node0)/ns/net env -u LATTICE_API_URL lattice "$@"; }
+        long="launch --alloc $alloc -N 2 -n 2 --chdir / --detach sleep 1000"
+        launch=$(by_key $long); other=$(setpriv --reuid nobody --regid nogroup --init-groups lattice $long)
+        restart_api :
+        lattice pki revoke pki user-65534 >/dev/null; cp pki/crl.pem pki/api/
+        lattice attach $launch; echo "code $?"
+        [ "$(lattice launches --json | field id)" = $other ] && echo "goes on"
+        by_key launch --alloc $alloc -n 1 true; echo "code $?""#;
+    let outcome = script_on(2, script).run();
+    outcome.exits(0).prints_lines(["code 143", "goes on", "code 125"]);
+    outcome.says("the certificate of user 65534 by which it was started was revoked");
+}
+
 /// The API server is given the authority. Agents whose certificates last longer than a day get others at once, for keys of their own, and
 /// nothing that runs is the worse for it; the first one, revoked, takes those along that were had by it.
 #[test]

@@ -83,6 +83,8 @@ pub(crate) enum NodeCommand {
     LookAtStacks(RankRanges),
     /// These ranks of other nodes have died, and the others go on.
     Deaths(Arc<[Death]>),
+    /// This node is lost to the launch: close the links to it, and have none any more.
+    CutOff(u32),
     /// Start a part of a spawned job.
     Spawn(Arc<SpawnOrder>),
     /// End what runs of a job that did not start everywhere.

@@ -66,6 +66,9 @@ impl Machine {
         if self.nodes.idle == Idle::Released {
             self.effects.command(node, NodeCommand::Release);
         }
+        for lost in self.nodes.state.nodes_in(NodePhase::Lost) {
+            self.effects.command(node, NodeCommand::CutOff(lost));
+        }
         let deaths = self.nodes.state.ranks.deaths();
         if !deaths.is_empty() {
             self.effects.command(node, NodeCommand::Deaths(deaths.into()));
@@ -317,6 +320,8 @@ impl Machine {
                 self.nodes.untold_deaths.extend(deaths);
             }
         }
+        // After the order to end, if there is one: what fails without the node follows from that.
+        self.nodes.command_live(&NodeCommand::CutOff(node), &mut self.effects);
         self.effects.push(Effect::AbortNode { node, reason: reason.to_owned(), signal: libc::SIGKILL });
         self.checkpoint.note(now);
         self.effects.push(Effect::CloseStream { node });

@@ -136,6 +136,7 @@ impl Beginning {
             inbox: sender,
             nodes: Arc::clone(&outlets),
             shared: Arc::clone(&shared),
+            certificate: record.certificate.clone(),
             origin,
             begun,
             clock: Arc::clone(&surroundings.clock),

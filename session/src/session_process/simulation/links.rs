@@ -1,7 +1,7 @@
 //! Part of a simulated session in its launch's fences, and what sessions tell each other. Fences go round dead nodes after the rules of
 //! `linked_fence`, which has no machine apart from its tasks.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
@@ -35,6 +35,8 @@ pub(super) struct Links {
     fan_out: FanOut,
     job: JobId,
     living: LivingNodes,
+    /// Nodes that are lost to the launch.
+    cut_off: BTreeSet<NodeIndex>,
     node_deaths: NodeDeaths,
     /// Fences that were begun and have not ended here, and those that are repeated for others.
     open: Vec<OpenFence>,
@@ -84,6 +86,7 @@ impl Links {
             fan_out,
             job: spec.job.id.clone(),
             living: LivingNodes::of(&spec.job),
+            cut_off: BTreeSet::new(),
             node_deaths: NodeDeaths::in_launch(&spec.settings),
             open: Vec::new(),
             kept: None,
@@ -197,8 +200,17 @@ impl Links {
         }
     }
 
+    /// A node is lost to the launch: what its session says from now on does not count, and nothing is sent to it.
+    pub(super) fn cut_off(&mut self, node: NodeIndex, now: Instant) {
+        if self.cut_off.insert(node) {
+            self.act(now, |launch, effects| {
+                launch.lost(node, "the API server has declared it lost", Loss::Node, effects)
+            });
+        }
+    }
+
     pub(super) fn on_frame(&mut self, from: NodeIndex, frame: proto::LinkFrame, now: Instant) {
-        if let Some(what) = frame.what {
+        if let Some(what) = frame.what.filter(|_| !self.cut_off.contains(&from)) {
             self.act(now, |launch, effects| launch.on_frame(from, what, effects));
         }
     }
@@ -216,7 +228,8 @@ impl Links {
     }
 
     pub(super) fn take_frames(&mut self) -> impl Iterator<Item = (NodeIndex, proto::LinkFrame)> + use<> {
-        std::mem::take(&mut self.frames).into_iter()
+        let cut_off = self.cut_off.clone();
+        std::mem::take(&mut self.frames).into_iter().filter(move |(to, _)| !cut_off.contains(to))
     }
 
     /// Returns true while a node is being told of a failure.

@@ -141,6 +141,7 @@ fn a_lost_node_that_is_borne_leaves_the_others_running_and_is_the_cause_at_the_e
         simulation.pass(Duration::from_secs(1));
         let dead = Death { rank: Rank(3), kind: DeathKind::NodeLost };
         for node in [0, 2] {
+            assert!(simulation.was_told(node, |command| matches!(command, NodeCommand::CutOff(1))));
             let told = |command: &NodeCommand| matches!(command, NodeCommand::Deaths(deaths) if deaths[..] == [dead]);
             assert!(simulation.was_told(node, told), "rank 2 had ended");
         }
