@@ -1,11 +1,14 @@
 //! This machine, as a launch request is checked against it.
 
 use std::ffi::{OsStr, OsString};
+use std::fs;
 use std::io::{self, IsTerminal};
 use std::path::PathBuf;
 
 use lattice_session::settings::TerminalSize;
+use lattice_session::shell_limits::SoftLimit;
 use nix::unistd::gethostname;
+use rank_spawner::LimitedResource;
 
 use crate::environment::{self, Environment};
 use crate::limits::Limits;
@@ -22,6 +25,10 @@ pub struct Machine {
     pub environment: Vec<(OsString, OsString)>,
     /// Limits on the number of ranks.
     pub limits: Limits,
+    /// Soft limits of this process, which are those of the user's shell.
+    pub soft_limits: Vec<SoftLimit>,
+    /// File mode creation mask of this process, where the kernel tells it.
+    pub umask: Option<u32>,
     /// True if standard output is a terminal.
     pub watched: bool,
     /// Size of the terminal of this process, if it has one.
@@ -38,6 +45,19 @@ pub enum MachineError {
     /// The working directory is gone or hidden.
     #[error("cannot tell the working directory: {0}")]
     WorkingDirectory(#[source] io::Error),
+}
+
+/// Soft limits of this process; resources that the system does not know have none.
+fn soft_limits() -> Vec<SoftLimit> {
+    let limits = LimitedResource::ALL.iter().filter_map(|resource| resource.limit().ok());
+    limits.map(|limit| SoftLimit { resource: limit.resource, value: limit.soft }).collect()
+}
+
+/// File mode creation mask of this process. The system call would have to change it.
+fn umask() -> Option<u32> {
+    let status = fs::read_to_string("/proc/self/status").ok()?;
+    let mask = status.lines().find_map(|line| line.strip_prefix("Umask:"))?;
+    u32::from_str_radix(mask.trim(), 8).ok()
 }
 
 /// Path of a file with settings of the user's, as an environment tells it: in `XDG_CONFIG_HOME`, else in `~/.config`. The file need not
@@ -60,6 +80,8 @@ impl Machine {
             directory: std::env::current_dir().map_err(MachineError::WorkingDirectory)?,
             environment: std::env::vars_os().collect(),
             limits: Limits::of_this_process(),
+            soft_limits: soft_limits(),
+            umask: umask(),
             watched: io::stdout().is_terminal(),
             terminal: terminal::size(),
         })

@@ -154,6 +154,12 @@ impl LaunchCommand {
                 KillOnBadExit::No => FailedRanks::AreBorne,
             },
             lost_nodes: if args.failures.no_kill { LostNodes::AreBorne } else { LostNodes::EndLaunch },
+            shell_limits: args
+                .environment
+                .propagate
+                .clone()
+                .unwrap_or_default()
+                .of(&machine.soft_limits, machine.umask),
             at_exec: if args.debuggers.stop_at_start || mpir::is_debugged() { AtExec::Stop } else { AtExec::Run },
             timeouts: Timeouts {
                 prompt: shows_prompts(&args.streams, machine).then_some(PROMPT),

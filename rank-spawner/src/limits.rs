@@ -18,7 +18,8 @@ macro_rules! limited_resources {
         }
 
         impl LimitedResource {
-            const ALL: &[(&str, Self)] = &[$(($name, Self::$variant),)*];
+            /// All of them.
+            pub const ALL: &[Self] = &[$(Self::$variant,)*];
 
             fn name(self) -> &'static str {
                 match self { $(Self::$variant => $name,)* }
@@ -48,6 +49,8 @@ limited_resources! {
     Nofile = "nofile", RLIMIT_NOFILE;
     /// Processes and threads of the user.
     Nproc = "nproc", RLIMIT_NPROC;
+    /// Resident memory, in bytes; Linux passes over it.
+    Rss = "rss", RLIMIT_RSS;
     /// Stack of the main thread, in bytes.
     Stack = "stack", RLIMIT_STACK;
 }
@@ -55,6 +58,27 @@ limited_resources! {
 impl fmt::Display for LimitedResource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name())
+    }
+}
+
+impl FromStr for LimitedResource {
+    type Err = LimitParseError;
+
+    /// Reads a name in letters of either case.
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let known = Self::ALL.iter().find(|known| known.name().eq_ignore_ascii_case(text));
+        known.copied().ok_or_else(|| LimitParseError::Resource { name: text.to_owned() })
+    }
+}
+
+impl LimitedResource {
+    /// Limit that this process has.
+    ///
+    /// # Errors
+    /// Fails if the system does not know the resource.
+    pub fn limit(self) -> nix::Result<Limit> {
+        let (soft, hard) = getrlimit(self.to_nix())?;
+        Ok(Limit { resource: self, soft, hard })
     }
 }
 
@@ -101,7 +125,7 @@ pub enum LimitParseError {
 }
 
 fn known() -> String {
-    LimitedResource::ALL.iter().map(|(name, _)| *name).collect::<Vec<_>>().join(", ")
+    LimitedResource::ALL.iter().map(|resource| resource.name()).collect::<Vec<_>>().join(", ")
 }
 
 impl FromStr for Limit {
@@ -114,10 +138,8 @@ impl FromStr for Limit {
             number => number.parse().map_err(|_| form()),
         };
         let (name, values) = text.split_once('=').ok_or_else(form)?;
-        let known = LimitedResource::ALL.iter().find(|(known, _)| *known == name);
-        let &(_, resource) = known.ok_or_else(|| LimitParseError::Resource { name: name.to_owned() })?;
         let (soft, hard) = values.split_once(':').unwrap_or((values, values));
-        let limit = Self { resource, soft: value(soft)?, hard: value(hard)? };
+        let limit = Self { resource: name.parse()?, soft: value(soft)?, hard: value(hard)? };
         if limit.soft > limit.hard {
             return Err(LimitParseError::Order { text: text.to_owned() });
         }
@@ -133,11 +155,11 @@ impl FromStr for Limit {
 /// # Errors
 /// Fails if the system refuses the change.
 pub fn raise_descriptor_limit() -> nix::Result<Limit> {
-    let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE)?;
-    if soft < hard {
-        setrlimit(Resource::RLIMIT_NOFILE, hard, hard)?;
+    let limit = LimitedResource::Nofile.limit()?;
+    if limit.soft < limit.hard {
+        setrlimit(Resource::RLIMIT_NOFILE, limit.hard, limit.hard)?;
     }
-    Ok(Limit { resource: LimitedResource::Nofile, soft, hard })
+    Ok(limit)
 }
 
 #[cfg(test)]
@@ -151,14 +173,14 @@ mod tests {
         fn a_limit_is_read_as_it_was_written_and_never_with_the_soft_value_above_the_hard(
             which in 0..LimitedResource::ALL.len(), soft: u64, hard: u64,
         ) {
-            let (name, resource) = LimitedResource::ALL[which];
-            let read = format!("{name}={soft}:{hard}").parse::<Limit>();
+            let resource = LimitedResource::ALL[which];
+            let read = format!("{resource}={soft}:{hard}").parse::<Limit>();
             if soft <= hard {
                 prop_assert_eq!(read, Ok(Limit { resource, soft, hard }));
             } else {
                 prop_assert!(matches!(read, Err(LimitParseError::Order { .. })), "{:?}", read);
             }
-            prop_assert_eq!(format!("{name}={soft}").parse(), Ok(Limit { resource, soft, hard: soft }));
+            prop_assert_eq!(format!("{resource}={soft}").parse(), Ok(Limit { resource, soft, hard: soft }));
         }
     }
 
@@ -171,8 +193,9 @@ mod tests {
         check("core=0", LimitedResource::Core, 0, 0);
         check("memlock=unlimited", LimitedResource::Memlock, Limit::UNLIMITED, Limit::UNLIMITED);
         check("stack=8388608:unlimited", LimitedResource::Stack, 8_388_608, Limit::UNLIMITED);
-        for (name, resource) in LimitedResource::ALL {
-            assert_eq!(resource.to_string(), *name);
+        check("NOFILE=7", LimitedResource::Nofile, 7, 7);
+        for &resource in LimitedResource::ALL {
+            assert_eq!(resource.to_string().parse(), Ok(resource));
         }
     }
 
@@ -184,7 +207,7 @@ mod tests {
         check("nofile", r#""nofile" is not of the form resource=soft:hard with numbers or `unlimited`"#);
         check("nofile=-1", r#""nofile=-1" is not of the form resource=soft:hard with numbers or `unlimited`"#);
         check("nofile=2:1", r#""nofile=2:1": the soft limit is above the hard one"#);
-        let names = "as, core, cpu, data, fsize, memlock, nofile, nproc, stack";
+        let names = "as, core, cpu, data, fsize, memlock, nofile, nproc, rss, stack";
         check("files=1", &format!(r#"there is no limit "files"; there are {names}"#));
     }
 }

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use pmi_core::Phase;
 use pmi_core::deaths::Death;
 use pmi_core::ids::{JobId, Rank};
-use rank_spawner::{CpuSet, RankExit};
+use rank_spawner::{CpuSet, LimitedResource, RankExit};
 use serde::{Deserialize, Serialize};
 
 use crate::call_stacks::RankStack;
@@ -195,6 +195,17 @@ pub enum Notice {
     StdinClosed {
         /// The rank.
         rank: Rank,
+    },
+    /// A limit of the user's shell is above the hard one of a node: ranks have the hard one there.
+    LimitTooHigh {
+        /// Name of the node.
+        node: String,
+        /// The resource.
+        resource: LimitedResource,
+        /// Limit of the user's shell.
+        asked: u64,
+        /// Hard limit of the node.
+        hard: u64,
     },
     /// Processes of the launch that could not be ended.
     Leftover {

@@ -37,6 +37,7 @@ pub mod session_io;
 pub mod session_process;
 pub mod set;
 pub mod settings;
+pub mod shell_limits;
 pub mod spawn;
 pub mod spec;
 pub mod template;

@@ -164,6 +164,7 @@ impl LaunchContext<'_> {
             command.pmi = self.spec.settings.pmi.family.has_pmi() && self.entrances.port.is_none();
             command.job_memory = self.entrances.job_memory.clone();
             command.cpus = cpus.clone();
+            command.umask = self.spec.settings.shell_limits.umask;
             command.limits = Arc::clone(&self.limits);
             command.at_exec = self.spec.settings.at_exec;
             commands.push(command);

@@ -10,6 +10,7 @@ pub use rank_spawner::{AtExec, TerminalSize};
 use serde::{Deserialize, Serialize};
 
 use crate::gpus::GpuBind;
+use crate::shell_limits::ShellLimits;
 use crate::template::Template;
 
 /// Settings that hold for every rank of a launch.
@@ -35,6 +36,8 @@ pub struct LaunchSettings {
     pub lost_nodes: LostNodes,
     /// Time limits of the session.
     pub timeouts: Timeouts,
+    /// Limits of the user's shell that ranks have, spawned ones as well.
+    pub shell_limits: ShellLimits,
     /// What the launched ranks do when they have executed their programs; spawned ones run.
     pub at_exec: AtExec,
 }
@@ -52,6 +55,7 @@ impl Default for LaunchSettings {
             failed_ranks: FailedRanks::default(),
             lost_nodes: LostNodes::default(),
             timeouts: Timeouts::default(),
+            shell_limits: ShellLimits::default(),
             at_exec: AtExec::Run,
         }
     }

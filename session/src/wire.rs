@@ -21,6 +21,7 @@ pub mod placed;
 pub mod rendezvous;
 pub mod request;
 mod settings;
+mod shell_limits;
 pub mod signed_credentials;
 pub mod spec;
 pub mod start;
@@ -35,7 +36,7 @@ use bytes::Bytes;
 use hostlist::HostlistError;
 use pmi_core::ids::{JobId, JobIdError};
 use pmi_transport::proto::v1 as proto;
-use rank_spawner::CpuBindParseError;
+use rank_spawner::{CpuBindParseError, LimitParseError};
 
 use crate::gpus::GpuBindParseError;
 use crate::rank_ranges::RankRangesError;
@@ -87,6 +88,9 @@ pub enum WireError {
     /// GPUs that cannot be chosen as asked.
     #[error("the binding to GPUs: {0}")]
     GpuBind(#[from] GpuBindParseError),
+    /// A limit of a resource that is not known.
+    #[error(transparent)]
+    Limit(#[from] LimitParseError),
     /// Ranges that name no ranks.
     #[error(transparent)]
     Ranks(#[from] RankRangesError),

@@ -18,6 +18,7 @@ use super::distribution::{self, Distribution};
 use super::export::Export;
 use super::idle::IdleArgs;
 use super::pmi::{Exchange, Pmi, PmiParser};
+use super::propagate::Propagate;
 use super::signal::{self, SignalAhead};
 use super::slurm_time;
 use super::value::{EnvSetting, Stdin, node_list, rank_count, template, variable_pattern};
@@ -74,7 +75,7 @@ pub struct LaunchArgs {
     /// Debuggers of the ranks.
     #[command(flatten)]
     pub debuggers: DebuggerArgs,
-    /// Variables of the caller.
+    /// Variables and limits of the caller.
     #[command(flatten)]
     pub environment: EnvironmentArgs,
     /// Flags of srun that choose nothing here.
@@ -82,7 +83,7 @@ pub struct LaunchArgs {
     pub idle: IdleArgs,
 }
 
-/// Variables that ranks get of ours.
+/// Variables and limits that ranks get of ours.
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Environment")]
 pub struct EnvironmentArgs {
@@ -91,6 +92,10 @@ pub struct EnvironmentArgs {
     #[arg(long, value_name = "ALL|NONE|NAME[=VALUE],...", default_value = "ALL", hide_default_value = true,
           value_parser = OsStringValueParser::new().try_map(Export::parse))]
     pub export: Export,
+    /// Give ranks these soft limits of our shell, up to the hard ones of their nodes: ALL, NONE, or AS, CORE, CPU, DATA, FSIZE, MEMLOCK,
+    /// NOFILE, NPROC, RSS, STACK; a warning names those that a node does not allow. Without it, all but MEMLOCK, and nobody is warned.
+    #[arg(long, value_name = "LIMITS", num_args = 0..=1, require_equals = true, default_missing_value = "ALL", value_parser = Propagate::parse)]
+    pub propagate: Option<Propagate>,
 }
 
 /// The flags that each program has for itself.

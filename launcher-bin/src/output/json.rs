@@ -10,7 +10,7 @@ use lattice_session::cause::{Cause, CauseKind, StartClass};
 use lattice_session::event::{Event, MpiFamily, MpiLibrary, Notice, Output, Report, Stream};
 use lattice_session::placed::PlacedLaunch;
 use pmi_core::ids::{LocalRank, Rank};
-use rank_spawner::{CpuSet, RankExit};
+use rank_spawner::{CpuSet, Limit, LimitedResource, RankExit};
 use serde::Serialize;
 
 use super::decoration::time_stamp;
@@ -115,6 +115,7 @@ enum NoticeLine<'a> {
     Stacks { stacks: Vec<Stack<'a>> },
     Leftover { pids: &'a [u32] },
     StdinClosed { rank: Rank },
+    LimitTooHigh { node: &'a str, resource: LimitedResource, asked: Option<u64>, hard: Option<u64> },
     Dropped { bytes: Option<u64> },
     Other,
 }
@@ -245,6 +246,10 @@ fn notice_line(notice: &Notice) -> NoticeLine<'_> {
         }
         Notice::Leftover { pids } => NoticeLine::Leftover { pids },
         Notice::StdinClosed { rank } => NoticeLine::StdinClosed { rank: *rank },
+        Notice::LimitTooHigh { node, resource, asked, hard } => {
+            let value = |limit: u64| (limit != Limit::UNLIMITED).then_some(limit);
+            NoticeLine::LimitTooHigh { node, resource: *resource, asked: value(*asked), hard: value(*hard) }
+        }
         _ => NoticeLine::Other,
     }
 }

@@ -1,5 +1,6 @@
 //! Messages of Lattice about a launch: the event, the ranks it concerns, and what to try next. Verbosity is applied here, the prefix in `console`.
 
+use std::fmt;
 use std::time::Duration;
 
 use hostlist::fold;
@@ -9,6 +10,7 @@ use lattice_session::event::{Event, MpiFamily, MpiLibrary, Notice};
 use lattice_session::placed::PlacedLaunch;
 use lattice_session::settings::{Entrance, LaunchSettings, PmiFamily, PmiSpec};
 use pmi_core::ids::Rank;
+use rank_spawner::Limit;
 
 use crate::console::Verbosity;
 use crate::formatting::{count, duration};
@@ -99,6 +101,13 @@ pub(crate) fn notice(notice: &Notice) -> String {
         Notice::StdinClosed { rank } => format!(
             "warning: rank {rank} did not read its standard input and held up the other readers; its input was closed"
         ),
+        Notice::LimitTooHigh { node, resource, asked, hard } => {
+            let (asked, hard) = (LimitValue(*asked), LimitValue(*hard));
+            format!(
+                "warning: the limit {resource} of this shell is {asked}, but {node} allows no more than {hard}, which its ranks have\n\
+                 try: --propagate with the names of other limits; or ask who runs {node} for a higher hard limit"
+            )
+        }
         Notice::Leftover { pids } => {
             let pids: Vec<String> = pids.iter().map(u32::to_string).collect();
             format!("warning: these processes of the launch could not be ended: {}", pids.join(" "))
@@ -160,6 +169,15 @@ fn silent(silent: &Silent<'_>, library: Option<&MpiLibrary>) -> String {
              try: --pmi=auto, if this launch has another --pmi; or --pmi-port, if a container runtime or a wrapper closes \
              inherited descriptors or clears the environment"
         ),
+    }
+}
+
+/// Limit in the words of `ulimit`.
+struct LimitValue(u64);
+
+impl fmt::Display for LimitValue {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.0 == Limit::UNLIMITED { f.write_str("unlimited") } else { self.0.fmt(f) }
     }
 }
 
@@ -266,6 +284,18 @@ mod tests {
         let stacks = vec![stack(&[0, 1, 2, 5], "1 thread of app\nthread 1 (app) runs\n"), stack(&[3], "x\n")];
         let expected = "note: call stacks:\nranks 0-2,5:\n  1 thread of app\n  thread 1 (app) runs\nrank 3:\n  x";
         assert_eq!(notice(&Notice::Stacks { stacks }), expected);
+    }
+
+    #[test]
+    fn a_limit_that_a_node_does_not_allow_is_told_with_both_values() {
+        let limit = Notice::LimitTooHigh {
+            node: "node7".to_owned(),
+            resource: rank_spawner::LimitedResource::Memlock,
+            asked: Limit::UNLIMITED,
+            hard: 65_536,
+        };
+        let expected = "warning: the limit memlock of this shell is unlimited, but node7 allows no more than 65536, which its ranks have\ntry: ";
+        assert!(notice(&limit).starts_with(expected), "{}", notice(&limit));
     }
 
     #[test]

@@ -3,11 +3,12 @@ use std::os::unix::fs::PermissionsExt;
 use std::ffi::OsString;
 
 use lattice_session::settings::StdinTarget;
+use lattice_session::shell_limits::SoftLimit;
 
 use super::*;
 use pmi_core::ids::{NodeIndex, Rank};
 use pmi_core::job::Block;
-use rank_spawner::ProgramFailure;
+use rank_spawner::{LimitedResource, ProgramFailure};
 
 use crate::args::{self, Command};
 use crate::limits::Limits;
@@ -16,7 +17,17 @@ use crate::limits::Limits;
 pub(crate) fn machine() -> Machine {
     let limits = Limits { processes: vec![("pid_max".to_owned(), 1000)], descriptors: Some(100_000) };
     let environment = vec![("PATH".into(), "/usr/bin:/bin".into()), ("HERE".into(), "x".into())];
-    Machine { host: "node3".to_owned(), directory: "/".into(), environment, limits, watched: false, terminal: None }
+    let soft = |resource| SoftLimit { resource, value: 7 };
+    Machine {
+        host: "node3".to_owned(),
+        directory: "/".into(),
+        environment,
+        limits,
+        soft_limits: LimitedResource::ALL.iter().copied().map(soft).collect(),
+        umask: Some(0o027),
+        watched: false,
+        terminal: None,
+    }
 }
 
 /// The command of a line of flags, on an imaginary machine.

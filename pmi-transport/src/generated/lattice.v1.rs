@@ -328,6 +328,29 @@ pub struct LaunchSpec {
     /// GPUs of each rank, in the words of `--gpu-bind`; empty for none.
     #[prost(string, tag = "28")]
     pub gpu_bind: ::prost::alloc::string::String,
+    /// Limits of the user's shell, which all ranks have.
+    #[prost(message, optional, tag = "29")]
+    pub shell_limits: ::core::option::Option<ShellLimits>,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct ShellLimits {
+    #[prost(message, repeated, tag = "1")]
+    pub soft: ::prost::alloc::vec::Vec<SoftLimit>,
+    /// File mode creation mask.
+    #[prost(uint32, optional, tag = "2")]
+    pub umask: ::core::option::Option<u32>,
+    /// The user is told of limits that a node does not allow.
+    #[prost(bool, tag = "3")]
+    pub tells_of_lowered: bool,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct SoftLimit {
+    /// As `prlimit` spells it: core, nofile, ...
+    #[prost(string, tag = "1")]
+    pub resource: ::prost::alloc::string::String,
+    /// 2^64 - 1 for none.
+    #[prost(uint64, tag = "2")]
+    pub value: u64,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Job {
@@ -543,7 +566,7 @@ pub struct RankExitStatus {
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Notice {
-    #[prost(oneof = "notice::What", tags = "1, 2, 3, 4, 5")]
+    #[prost(oneof = "notice::What", tags = "1, 2, 3, 4, 5, 6")]
     pub what: ::core::option::Option<notice::What>,
 }
 /// Nested message and enum types in `Notice`.
@@ -560,6 +583,8 @@ pub mod notice {
         StdinClosed(super::StdinClosed),
         #[prost(message, tag = "5")]
         Stacks(super::RankStacks),
+        #[prost(message, tag = "6")]
+        LimitTooHigh(super::LimitTooHigh),
     }
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -662,6 +687,16 @@ pub struct MissingRank {
 pub struct Leftover {
     #[prost(uint32, repeated, tag = "1")]
     pub pids: ::prost::alloc::vec::Vec<u32>,
+}
+/// A limit of the user's shell is above the hard one of a node, which ranks have there.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct LimitTooHigh {
+    #[prost(string, tag = "1")]
+    pub node: ::prost::alloc::string::String,
+    #[prost(message, optional, tag = "2")]
+    pub asked: ::core::option::Option<SoftLimit>,
+    #[prost(uint64, tag = "3")]
+    pub hard: u64,
 }
 /// A rank has not read its standard input for so long that it held up the other readers: its input was closed.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]

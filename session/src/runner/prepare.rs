@@ -9,10 +9,13 @@ use super::servers::RanksHere;
 use super::start::Processes;
 use super::{Runner, shared_memory};
 use crate::cause::StartClass;
+use crate::event::{Event, Notice};
 use crate::machine::PrepareFailure;
 use crate::machine::jobs::JobNumber;
 use crate::plan::{LaunchContext, Plan, PlanError};
 use crate::session_io::StdinSource;
+use crate::shell_limits::Lowered;
+use crate::spec::SessionSpec;
 
 impl Runner {
     /// Makes it.
@@ -24,7 +27,10 @@ impl Runner {
                 let guarded = keeper.guard(&self.io.tag);
                 guarded.map_err(|errno| system(format!("cannot reach the keeper: {errno}")))?;
             }
-            self.processes = Some(Processes::new(keeper, self.news.clone()).map_err(system)?);
+            let shell = &self.spec.settings.shell_limits;
+            let (processes, lowered) = Processes::new(keeper, self.news.clone(), shell).map_err(system)?;
+            self.processes = Some(processes);
+            self.outbox.extend(lowered.into_iter().map(|lowered| too_high(&self.spec, &lowered)));
         }
         let state = self.machine.jobs().get(job);
         let ranks = state.ranks_here();
@@ -60,4 +66,11 @@ impl Runner {
         }
         Ok(())
     }
+}
+
+/// Warning about a limit of the user's shell.
+fn too_high(spec: &SessionSpec, lowered: &Lowered) -> Event {
+    let Lowered { asked, hard } = *lowered;
+    let node = spec.host(spec.node).to_owned();
+    Event::Notice(Notice::LimitTooHigh { node, resource: asked.resource, asked: asked.value, hard })
 }

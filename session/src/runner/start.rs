@@ -9,8 +9,8 @@ use nix::errno::Errno;
 use nix::sys::signal::Signal;
 use nix::unistd::Pid;
 use rank_spawner::{
-    Keeper, Limit, RankCommand, RankExit, RankProcess, Spawner, StartError, Step, Terminal, TerminalSize,
-    raise_descriptor_limit, signal_handlers,
+    Keeper, Limit, LimitedResource, RankCommand, RankExit, RankProcess, Spawner, StartError, Step, Terminal,
+    TerminalSize, raise_descriptor_limit, signal_handlers,
 };
 use tokio::sync::mpsc;
 use tokio::task::{JoinSet, spawn_blocking};
@@ -20,6 +20,7 @@ use super::terminal::RankTerminal;
 use crate::cause::StartClass;
 use crate::machine::StartFailure;
 use crate::machine::ranks::SlotId;
+use crate::shell_limits::{Changes, Lowered, ShellLimits};
 
 /// Result of a start, as the spawner's thread delivers it.
 pub(super) type Start = Result<RankProcess, StartError>;
@@ -50,20 +51,30 @@ pub(super) struct ProcessNews {
 }
 
 impl Processes {
+    /// Processes of ranks with the limits of the user's shell, and of those limits the ones that are too high here.
+    ///
     /// # Errors
     /// Fails where the system has no thread or descriptor left.
-    pub(super) fn new(keeper: Option<Keeper>, news: ProcessNews) -> Result<Self, String> {
-        let limit = raise_descriptor_limit().map_err(|errno| format!("cannot read the limits: {errno}"))?;
-        Ok(Self {
+    pub(super) fn new(
+        keeper: Option<Keeper>,
+        news: ProcessNews,
+        shell: &ShellLimits,
+    ) -> Result<(Self, Vec<Lowered>), String> {
+        let files = raise_descriptor_limit().map_err(|errno| format!("cannot read the limits: {errno}"))?;
+        let own =
+            |resource: LimitedResource| if resource == files.resource { Some(files) } else { resource.limit().ok() };
+        let Changes { limits, lowered } = shell.changes(own);
+        let processes = Self {
             spawner: Spawner::new().map_err(|error| format!("cannot start ranks: {error}"))?,
-            limits: Arc::new([limit]),
+            limits: [files].into_iter().chain(limits).collect(),
             news,
             running: Vec::new(),
             watchers: JoinSet::new(),
             terminal: None,
             terminal_size: None,
             keeper,
-        })
+        };
+        Ok((processes, lowered))
     }
 
     /// Has ranks started on the spawner's threads.

@@ -14,12 +14,13 @@ use rank_spawner::{CpuSet, RankExit};
 use super::cause::{
     decode_exit, decode_missing, decode_phase, decode_ranks, encode_exit, encode_missing, encode_phase, encode_ranks,
 };
-use super::{WireError, cause, death, job_id, milliseconds, time, wrong};
+use super::{WireError, cause, death, job_id, milliseconds, shell_limits, time, wrong};
 use crate::call_stacks::RankStack;
 use crate::event::{
     Event, MpiFamily, MpiLibrary, Notice, Output, RankAffinity, RankProgress, RankUsage, Report, Stream, Usage,
 };
 use crate::map_hash::MapHash;
+use crate::shell_limits::SoftLimit;
 
 /// Item of a node's stream of reports.
 #[derive(Clone, Debug)]
@@ -275,6 +276,10 @@ fn encode_notice(notice: &Notice) -> NoticeWhat {
         Notice::Leftover { pids } => NoticeWhat::Leftover(proto::Leftover { pids: pids.clone() }),
         Notice::Stacks { stacks } => NoticeWhat::Stacks(proto::RankStacks { stacks: encode_stacks(stacks) }),
         Notice::StdinClosed { rank } => NoticeWhat::StdinClosed(proto::StdinClosed { rank: rank.0 }),
+        Notice::LimitTooHigh { node, resource, asked, hard } => {
+            let asked = shell_limits::encode_soft(&SoftLimit { resource: *resource, value: *asked });
+            NoticeWhat::LimitTooHigh(proto::LimitTooHigh { node: node.clone(), asked: Some(asked), hard: *hard })
+        }
     }
 }
 
@@ -295,6 +300,11 @@ fn decode_notice(notice: NoticeWhat) -> Result<Notice, WireError> {
         NoticeWhat::Leftover(leftover) => Notice::Leftover { pids: leftover.pids },
         NoticeWhat::Stacks(stacks) => Notice::Stacks { stacks: decode_stacks(stacks.stacks) },
         NoticeWhat::StdinClosed(closed) => Notice::StdinClosed { rank: Rank(closed.rank) },
+        NoticeWhat::LimitTooHigh(proto::LimitTooHigh { node, asked, hard }) => {
+            let asked = asked.ok_or(WireError::Missing { what: "limit" })?;
+            let SoftLimit { resource, value } = shell_limits::decode_soft(&asked)?;
+            Notice::LimitTooHigh { node, resource, asked: value, hard }
+        }
     })
 }
 

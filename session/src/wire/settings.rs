@@ -5,7 +5,9 @@ use pmi_transport::proto::v1 as proto;
 use proto::stdin_target::Target;
 use rank_spawner::CpuBind;
 
-use super::{WireError, bytes, decode_variables, encode_variables, milliseconds, os_string, terminal, time, wrong};
+use super::{
+    WireError, bytes, decode_variables, encode_variables, milliseconds, os_string, shell_limits, terminal, time, wrong,
+};
 use crate::gpus::GpuBind;
 use crate::settings::{
     AtExec, DataExchange, Entrance, FailedRanks, JobMemory, LaunchSettings, LimitSignal, LostNodes, PmiFamily, PmiSpec,
@@ -30,6 +32,7 @@ pub(super) fn encode(settings: &LaunchSettings) -> proto::LaunchSpec {
         bears_lost_nodes: settings.lost_nodes == LostNodes::AreBorne,
         patience: Some(encode_timeouts(&settings.timeouts)),
         trace: settings.pmi_trace,
+        shell_limits: Some(shell_limits::encode(&settings.shell_limits)),
         stops_ranks: settings.at_exec == AtExec::Stop,
         ..proto::LaunchSpec::default()
     }
@@ -57,6 +60,7 @@ pub(super) fn take(spec: &mut proto::LaunchSpec) -> Result<LaunchSettings, WireE
         failed_ranks: if spec.bears_failed_ranks { FailedRanks::AreBorne } else { FailedRanks::EndLaunch },
         lost_nodes: if spec.bears_lost_nodes { LostNodes::AreBorne } else { LostNodes::EndLaunch },
         timeouts: decode_timeouts(spec.patience.take())?,
+        shell_limits: shell_limits::decode(spec.shell_limits.take())?,
         at_exec: if spec.stops_ranks { AtExec::Stop } else { AtExec::Run },
     })
 }

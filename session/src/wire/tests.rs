@@ -13,7 +13,7 @@ use pmi_core::ids::{JobId, NodeIndex, Rank};
 use pmi_core::job::{App, Job, Placement};
 use pmi_transport::proto::v1 as proto;
 use proptest::prelude::*;
-use rank_spawner::{CpuBind, RankExit};
+use rank_spawner::{CpuBind, Limit, LimitedResource, RankExit};
 
 use super::{TIME_MAX, WireError, placed};
 use crate::gpus::GpuBind;
@@ -22,6 +22,7 @@ use crate::settings::{
     AtExec, DataExchange, Entrance, FailedRanks, JobMemory, LaunchSettings, LimitSignal, LostNodes, PmiFamily, PmiSpec,
     StdinTarget, TerminalSize, Timeouts,
 };
+use crate::shell_limits::{ShellLimits, SoftLimit, TooHigh};
 use crate::spec::{AppSpec, LaunchSecret, SessionSpec};
 use crate::template::Template;
 
@@ -71,6 +72,11 @@ fn settings() -> LaunchSettings {
         },
         pmi_trace: true,
         at_exec: AtExec::Stop,
+        shell_limits: ShellLimits {
+            soft: vec![SoftLimit { resource: LimitedResource::Stack, value: Limit::UNLIMITED }],
+            umask: Some(0o027),
+            too_high: TooHigh::Told,
+        },
         slurm_environment: true,
         cpu_bind: CpuBind::None,
         gpu_bind: GpuBind::Closest,

@@ -36,6 +36,7 @@ mod placement;
 mod pty;
 mod relays;
 mod restarts;
+mod shell_limits;
 mod soak;
 mod spawned;
 mod streams;

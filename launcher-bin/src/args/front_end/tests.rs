@@ -139,6 +139,8 @@ fn lines_of_srun_mean_a_launch() {
     means("srun -K -i none ./a", "--kill-on-bad-exit --stdin=none --slurm-env ./a");
     means("srun --pty -n1 bash -i", "--pty --kill-on-bad-exit=0 --slurm-env --ntasks=1 bash -i");
     means("srun --pty=3 bash", "--pty --kill-on-bad-exit=0 --slurm-env bash");
+    means("srun --propagate ./a", "--propagate --kill-on-bad-exit=0 --stdin=all --slurm-env ./a");
+    means("srun --propagate=STACK ./a", "--propagate=STACK --kill-on-bad-exit=0 --stdin=all --slurm-env ./a");
     means("srun -k ./a", "--no-kill --kill-on-bad-exit=0 --stdin=all --slurm-env ./a");
     means("srun --no-kill=unset ./a", "--kill-on-bad-exit=0 --stdin=all --slurm-env ./a");
     means("srun -K1 -i0 ./a", "--kill-on-bad-exit=1 --stdin=0 --slurm-env ./a");

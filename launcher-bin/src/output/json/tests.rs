@@ -31,6 +31,12 @@ fn samples() -> Vec<Bytes> {
         Event::Notice(Notice::Stacks { stacks: vec![RankStack { ranks: vec![rank], text: "thread 1\n".to_owned() }] }),
         Event::Notice(Notice::Leftover { pids: vec![4711] }),
         Event::Notice(Notice::StdinClosed { rank }),
+        Event::Notice(Notice::LimitTooHigh {
+            node: "node3".to_owned(),
+            resource: LimitedResource::Stack,
+            asked: Limit::UNLIMITED,
+            hard: 8_388_608,
+        }),
         Event::Exited { rank, exit: RankExit::Code(3), phase: None },
         Event::Exited { rank, exit: killed, phase: None },
         Event::Ending(cause.clone()),

@@ -75,6 +75,12 @@ fn events_travel() {
         Event::Notice(silent),
         Event::Notice(Notice::Stuck { after, waiting: 3, missing: stuck }),
         Event::Notice(Notice::Leftover { pids: vec![5, 6] }),
+        Event::Notice(Notice::LimitTooHigh {
+            node: "node1".into(),
+            resource: LimitedResource::Memlock,
+            asked: Limit::UNLIMITED,
+            hard: 65_536,
+        }),
         Event::Notice(Notice::Stacks { stacks: vec![seen.clone()] }),
         Event::Exited { rank: Rank(1), exit: RankExit::Code(7), phase: Some(Phase::Finalized) },
         Event::Exited { rank: Rank(1), exit: RankExit::Signal { signal: 9, core_dumped: false }, phase: None },
@@ -264,6 +270,10 @@ fn events_that_this_version_has_no_meaning_for_are_refused_by_name() {
     let library = Some(proto::MpiLibrary { family: 9, ..Default::default() });
     let silent = proto::SilentRanks { library, ..Default::default() };
     check(notice(Notice::Silent(silent)), "the family of an MPI library is 9; possible is 0 to 2");
+    let asked = Some(proto::SoftLimit { resource: "files".into(), value: 1 });
+    let limit = proto::LimitTooHigh { asked, ..Default::default() };
+    let unknown = "files".parse::<LimitedResource>().unwrap_err().to_string();
+    check(notice(Notice::LimitTooHigh(limit)), &unknown);
 }
 
 #[test]

@@ -47,7 +47,7 @@ fn a_spec_grows_neither_with_ranks_nor_with_nodes() {
         ..placed_launch()
     };
     let addresses = (0..nodes).map(|node| format!("node{node}:50052")).collect();
-    assert!(placed::encode(&launch, &ClusterTerms { addresses, ..terms() }).encoded_len() < 300);
+    assert!(placed::encode(&launch, &ClusterTerms { addresses, ..terms() }).encoded_len() < 400);
 }
 
 #[test]
@@ -172,8 +172,9 @@ fn any_settings() -> impl Strategy<Value = LaunchSettings> {
     let bind = proptest::sample::select(vec!["none", "cores:cpus=2:over=sockets", "rank", "map:0-1,4+6"]);
     let environment = proptest::collection::vec(("[A-Z]{1,5}", ".{0,5}"), 0..4);
     let flags = any::<(bool, bool, bool, bool, bool)>();
-    (environment, pmi, flags, bind, any_stdin(), any_timeouts()).prop_map(
-        |(environment, pmi, (pmi_trace, slurm_environment, bears_ranks, bears_nodes, stops), bind, stdin, timeouts)| {
+    (environment, pmi, flags, bind, any_stdin(), any_timeouts(), any_shell_limits()).prop_map(
+        |(environment, pmi, flags, bind, stdin, timeouts, shell_limits)| {
+            let (pmi_trace, slurm_environment, bears_ranks, bears_nodes, stops) = flags;
             LaunchSettings {
                 environment: environment.into_iter().map(|(name, value)| (name.into(), value.into())).collect(),
                 pmi,
@@ -185,10 +186,19 @@ fn any_settings() -> impl Strategy<Value = LaunchSettings> {
                 failed_ranks: if bears_ranks { FailedRanks::AreBorne } else { FailedRanks::EndLaunch },
                 lost_nodes: if bears_nodes { LostNodes::AreBorne } else { LostNodes::EndLaunch },
                 timeouts,
+                shell_limits,
                 at_exec: if stops { AtExec::Stop } else { AtExec::Run },
             }
         },
     )
+}
+
+fn any_shell_limits() -> impl Strategy<Value = ShellLimits> {
+    let too_high = prop_oneof![Just(TooHigh::Lowered), Just(TooHigh::Told)];
+    let soft = (proptest::sample::select(LimitedResource::ALL), any::<u64>());
+    let soft = soft.prop_map(|(resource, value)| SoftLimit { resource, value });
+    (proptest::collection::vec(soft, 0..4), any::<Option<u32>>(), too_high)
+        .prop_map(|(soft, umask, too_high)| ShellLimits { soft, umask, too_high })
 }
 
 proptest! {
