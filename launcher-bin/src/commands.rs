@@ -46,6 +46,7 @@ use crate::cluster::{ApiServer, Cluster, ClusterError};
 use crate::local_launches::{self, LocalError, LocalLaunch};
 use crate::machine::MachineError;
 use crate::request::RequestError;
+use crate::runtime;
 
 /// Failure of a question.
 #[derive(Debug, thiserror::Error)]
@@ -237,8 +238,7 @@ fn ask<T>(
     question: impl AsyncFnOnce(Cluster) -> Result<T, CommandError>,
 ) -> Result<T, CommandError> {
     let server = ApiServer::find(args.api.as_deref(), &environment())?;
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    runtime.block_on(async { question(server.connect()?).await })
+    runtime::block_on(async { question(server.connect()?).await })?
 }
 
 /// The launch of this id on this machine, unless an API server is named that must have it.

@@ -76,14 +76,6 @@ fn show_plan(launch: &PreparedLaunch) -> Result<u8, LaunchError> {
     Ok(print(&plan(launch))?)
 }
 
-/// Runs `work` on a runtime of this thread. A thread that is stuck in a write is left behind.
-pub(crate) fn block_on<T>(work: impl Future<Output = Result<T, LaunchError>>) -> Result<T, LaunchError> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let outcome = runtime.block_on(work);
-    runtime.shutdown_background();
-    outcome
-}
-
 /// Opens the files for ranks' output, however many the hard limit allows.
 fn open_files(launch: &PreparedLaunch) -> Result<OpenFiles, LaunchError> {
     let former = raise_descriptor_limit().map_err(LaunchError::DescriptorLimit)?;

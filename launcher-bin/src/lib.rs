@@ -50,6 +50,7 @@ mod printable;
 pub mod private_cluster;
 mod remote_shell;
 pub mod request;
+mod runtime;
 mod signal_forwarder;
 mod stdin;
 mod table;

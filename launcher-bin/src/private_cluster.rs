@@ -36,6 +36,7 @@ use crate::console::report;
 use crate::exit;
 use crate::foreground::Signals;
 use crate::mpirun_setup::{MpirunSetup, Slots};
+use crate::runtime;
 
 /// The name of the API server's files.
 pub(crate) const API: &str = "api";
@@ -179,15 +180,14 @@ impl Ground {
         &self,
         work: impl AsyncFnOnce(&mut Daemons, &mut Signals) -> Result<u8, E>,
     ) -> Result<u8, E> {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-        let runtime = runtime.map_err(PrivateClusterError::from)?;
-        runtime.block_on(async {
+        let lived = runtime::block_on(async {
             let mut signals = Signals::listen().map_err(PrivateClusterError::from)?;
             let mut daemons = Daemons::new(self.tag.clone());
             let code = work(&mut daemons, &mut signals).await;
             daemons.stop().await;
             code
-        })
+        });
+        lived.map_err(PrivateClusterError::from)?
     }
 
     /// The error that a failure to write the cluster's files is.

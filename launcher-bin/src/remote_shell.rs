@@ -22,10 +22,10 @@ use nix::unistd::{User, close, getppid, getuid};
 use crate::args::{self, RemoteLine, RemoteShellArgs, RemoteShellError, RemoteShellName};
 use crate::cluster::{self, AllocatedNodes, ApiServer, Cluster, ClusterError, NodeFacts};
 use crate::console::{Verbosity, report};
-use crate::exit;
 use crate::launch::{self, LaunchError};
 use crate::machine::{Machine, MachineError};
 use crate::request::{ExitMessages, LaunchCommand, RequestError};
+use crate::{exit, runtime};
 
 /// Exit code of a command that was not started, as of `ssh`.
 pub(crate) const NOT_STARTED: u8 = 255;
@@ -160,7 +160,8 @@ fn served(args: &RemoteShellArgs, machine: &Machine) -> Result<u8, RemoteShellRe
     let allocation = cluster::allocation(None, &machine.environment)?;
     let allocation = allocation.ok_or_else(|| RemoteShellRefusal::NoAllocation { host: line.host.clone() })?;
     let server = ApiServer::find(None, &machine.environment)?;
-    let node = launch::block_on(async { Ok(node(&server.connect()?, &allocation, &line.host).await) })??;
+    let node = runtime::block_on(async { node(&server.connect()?, &allocation, &line.host).await })
+        .map_err(LaunchError::from)??;
     let command = launch_command(line, &node, me.as_ref(), machine)?;
     let code = launch::run_on_cluster(command, &server, allocation, Verbosity::Quiet)?;
     Ok(code_for_caller(line, code))

@@ -32,6 +32,7 @@ use crate::exit;
 use crate::foreground::{Arrival, Signals, pass_on};
 use crate::hostfile::{self, HostfileError, HostsError};
 use crate::mpirun_setup::OWN_NAME;
+use crate::runtime;
 
 /// Variables of Hydra: who starts its proxies, one that makes it abort, and the file with its hosts.
 const LAUNCHER: &str = "HYDRA_LAUNCHER";
@@ -93,8 +94,7 @@ pub(crate) enum WrapError {
 pub(crate) fn run(args: &WrapArgs) -> Result<u8, WrapError> {
     let (program, words) = args.command.split_first().ok_or(WrapError::Nothing)?;
     let hosts = hosts(args.hosts.as_ref())?;
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    runtime.block_on(async {
+    runtime::block_on(async {
         let mut signals = Signals::listen()?;
         let mut command = Command::new(program);
         command.args(words).stdout(Stdio::piped()).env(LAUNCHER, "manual").env_remove(AUTOFORK).kill_on_drop(true);
@@ -104,7 +104,7 @@ pub(crate) fn run(args: &WrapArgs) -> Result<u8, WrapError> {
         let code = wrapped.serve(output, &mut signals).await;
         wrapped.end().await;
         code
-    })
+    })?
 }
 
 /// The hosts in the order in which mpiexec numbers them, each once.

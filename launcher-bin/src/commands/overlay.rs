@@ -12,7 +12,7 @@ use serde::Serialize;
 use super::{CommandError, environment};
 use crate::args::{CallArgs, PingArgs};
 use crate::console::{print, print_json};
-use crate::{exit, own_set};
+use crate::{exit, own_set, runtime};
 
 /// Bytes of a ping, which come back.
 const PING: &[u8] = b"are you there?";
@@ -22,8 +22,7 @@ pub(super) fn as_set<T>(
     command: &str,
     work: impl AsyncFnOnce(&OwnSet) -> Result<T, CommandError>,
 ) -> Result<T, CommandError> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    runtime.block_on(async {
+    runtime::block_on(async {
         let set = OwnSet::new(own_set::place(&environment()), own_set::facts_of_tool(command));
         let outcome = match set.found().await {
             Ok(_) => work(&set).await,
@@ -31,7 +30,7 @@ pub(super) fn as_set<T>(
         };
         set.leave().await;
         outcome
-    })
+    })?
 }
 
 /// Result of a ping for programs.

@@ -15,7 +15,7 @@ use tokio::sync::mpsc;
 
 use super::frontend::{End, Frontend};
 use super::start_watch::StartWatch;
-use super::{LaunchError, block_on, open_files, show_plan};
+use super::{LaunchError, open_files, show_plan};
 use crate::console::{Verbosity, report};
 use crate::local_launches::{LaunchHere, LocalService, Watched};
 use crate::machine::Machine;
@@ -24,7 +24,7 @@ use crate::own_set;
 use crate::prepared::PreparedLaunch;
 use crate::request::{Action, LaunchCommand, RequestError};
 use crate::signal_forwarder::RankLocation;
-use crate::{stdin, trace};
+use crate::{runtime, stdin, trace};
 
 /// Events that may wait for the renderer.
 const EVENTS: usize = 64;
@@ -45,13 +45,13 @@ pub(super) fn run(command: LaunchCommand, machine: &Machine, verbosity: Verbosit
     // Last, as it empties files.
     let files = open_files(&launch)?;
     let set = OwnSet::new(own_set::place(&machine.environment), own_set::facts(&launch.placed));
-    block_on(async {
+    runtime::block_on(async {
         let founding = task::spawn(set.clone().found_after(SEEN_AFTER));
         let code = drive(launch, files, keeper, set.clone(), machine, verbosity).await;
         founding.abort();
         set.leave().await;
         code
-    })
+    })?
 }
 
 async fn drive(

@@ -12,7 +12,7 @@ use tokio::sync::mpsc;
 use super::attached::{AttachSettings, AttachedLaunch};
 use super::frontend::Frontend;
 use super::start_watch::StartWatch;
-use super::{LaunchError, block_on, open_files, show_plan, viewed};
+use super::{LaunchError, open_files, show_plan, viewed};
 use crate::args::AttachArgs;
 use crate::attachment::Role;
 use crate::cluster::{ApiServer, Attachment, Cluster, Started};
@@ -23,7 +23,7 @@ use crate::prepared::PreparedLaunch;
 use crate::request::{Action, LaunchCommand, LineLabel, OutputRequest};
 use crate::signal_forwarder::RankLocation;
 use crate::trace::ClusterTrace;
-use crate::{local_launches, map, stdin};
+use crate::{local_launches, map, runtime, stdin};
 
 /// Starts a launch in `allocation` and attaches to it, unless it is detached, or only prints its plan; returns the exit code.
 ///
@@ -35,7 +35,7 @@ pub(crate) fn run(
     allocation: String,
     verbosity: Verbosity,
 ) -> Result<u8, LaunchError> {
-    block_on(async {
+    runtime::block_on(async {
         let cluster = server.connect()?;
         let LaunchCommand { request, output, action } = command;
         let started = cluster.start_launch(&request, allocation, action).await?;
@@ -57,7 +57,7 @@ pub(crate) fn run(
             let _ = cluster.abort_launch(&launch_id, &format!("its client failed: {error}")).await;
         }
         outcome
-    })
+    })?
 }
 
 /// True if notes on a placement are shown: scripts that put more ranks than cores on a node do so each time, and mean it.
@@ -79,10 +79,10 @@ pub(crate) fn attach(args: &AttachArgs, verbosity: Verbosity) -> Result<u8, Laun
         ..OutputRequest::default()
     };
     if let Some(here) = here {
-        return block_on(viewed::view(&here, output, verbosity));
+        return runtime::block_on(viewed::view(&here, output, verbosity))?;
     }
     let server = ApiServer::find(args.api.api.as_deref(), &environment)?;
-    block_on(async { show(&server.connect()?, &args.launch, (Role::Viewer, LEASE), output, verbosity).await })
+    runtime::block_on(async { show(&server.connect()?, &args.launch, (Role::Viewer, LEASE), output, verbosity).await })?
 }
 
 /// Prints the name of a detached launch.
