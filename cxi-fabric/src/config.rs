@@ -70,7 +70,7 @@ pub struct FabricConfig {
     /// The classes of traffic that ranks may use.
     #[serde(default)]
     pub traffic_classes: TrafficClasses,
-    /// Certificates, beside those of the public authorities.
+    /// Certificates: trusted authorities, and our own.
     pub tls: Option<TlsFiles>,
     /// Authentication of our requests.
     #[serde(default)]
@@ -97,7 +97,7 @@ pub enum Backend {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TlsFiles {
-    /// Trusted authorities, in place of the public ones.
+    /// Trusted authorities, in place of those that this machine trusts.
     pub ca: Option<PathBuf>,
     /// Our certificate and its chain, for managers that want one.
     pub cert: Option<PathBuf>,
@@ -169,6 +169,12 @@ pub enum ConfigError {
         /// Kind of content that the file should have.
         expected: &'static str,
     },
+    /// No authority is trusted.
+    #[error(
+        "fabric: this machine trusts no authority{}; name that of the manager in `tls.ca`",
+        .0.as_ref().map_or(String::new(), |error| format!(": {error}"))
+    )]
+    NoAuthority(#[source] Option<rustls_native_certs::Error>),
     /// Half of an identity.
     #[error("fabric: `tls.cert` and `tls.key` belong together; one of them is missing")]
     HalfIdentity,
@@ -239,7 +245,7 @@ impl FabricConfig {
         let clock: Arc<dyn Clock> = Arc::new(SystemClock);
         Ok(Client {
             base: base(url)?.into(),
-            wire: Box::new(Http::new(self.tls()?)),
+            wire: Box::new(Http::new(self.tls(url)?)),
             clock,
             authoriser: Box::new(authoriser),
             backoff: Backoff::default(),
@@ -269,9 +275,13 @@ impl FabricConfig {
         })
     }
 
-    fn tls(&self) -> Result<Tls, ConfigError> {
-        let Some(files) = &self.tls else { return Ok(Tls::default()) };
-        let authorities = files.ca.as_deref().map(certificates).transpose()?;
+    fn tls(&self, url: &str) -> Result<Tls, ConfigError> {
+        let files = self.tls.clone().unwrap_or_default();
+        let authorities = match &files.ca {
+            Some(path) => certificates(path)?,
+            None if url.starts_with("https:") => trusted_by_this_machine()?,
+            None => Vec::new(),
+        };
         let identity = match (&files.cert, &files.key) {
             (Some(cert), Some(key)) => Some((certificates(cert)?, private_key(key)?)),
             (None, None) => None,
@@ -354,6 +364,15 @@ fn certificates(path: &Path) -> Result<Vec<Certificate<'static>>, ConfigError> {
         return Err(ConfigError::Content { path: path.to_owned(), expected: "certificate in PEM" });
     }
     Ok(found)
+}
+
+/// Certificates of the authorities that programs of this machine trust; OpenSSL's variables name others.
+fn trusted_by_this_machine() -> Result<Vec<Certificate<'static>>, ConfigError> {
+    let found = rustls_native_certs::load_native_certs();
+    if found.certs.is_empty() {
+        return Err(ConfigError::NoAuthority(found.errors.into_iter().next()));
+    }
+    Ok(found.certs.iter().map(|der| Certificate::from_der(der).to_owned()).collect())
 }
 
 fn private_key(path: &Path) -> Result<PrivateKey<'static>, ConfigError> {

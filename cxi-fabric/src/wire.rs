@@ -1,6 +1,7 @@
 //! One HTTP request and its answer. Retries and the meaning of a status are [`crate::retry`]'s business.
 
 use std::io;
+use std::sync::Arc;
 use std::time::Duration;
 
 // Named for its feature alone, which takes its most talkative level out of the program: there ureq dumps every byte it sends and
@@ -73,9 +74,8 @@ pub(crate) trait Wire: Send + Sync {
 }
 
 /// Trusted authorities, and our own identity. PEM, checked.
-#[derive(Default)]
 pub(crate) struct Tls {
-    pub(crate) authorities: Option<Vec<Certificate<'static>>>,
+    pub(crate) authorities: Vec<Certificate<'static>>,
     pub(crate) identity: Option<(Vec<Certificate<'static>>, PrivateKey<'static>)>,
 }
 
@@ -84,13 +84,11 @@ pub(crate) struct Http(ureq::Agent);
 
 impl Http {
     pub(crate) fn new(tls: Tls) -> Self {
-        let mut settings = TlsConfig::builder();
-        if let Some(authorities) = tls.authorities {
-            settings = settings.root_certs(RootCerts::new_with_certs(&authorities));
-        }
-        if let Some((chain, key)) = tls.identity {
-            settings = settings.client_cert(Some(ClientCert::new_with_certs(&chain, key)));
-        }
+        let identity = tls.identity.map(|(chain, key)| ClientCert::new_with_certs(&chain, key));
+        let settings = TlsConfig::builder()
+            .root_certs(RootCerts::new_with_certs(&tls.authorities))
+            .client_cert(identity)
+            .unversioned_rustls_crypto_provider(Arc::new(rustls::crypto::ring::default_provider()));
         let config = ureq::Agent::config_builder()
             .tls_config(settings.build())
             .http_status_as_error(false)

@@ -6,7 +6,7 @@ use std::net::TcpListener;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use cxi_fabric::config::{Backend, FabricConfig};
+use cxi_fabric::config::{Backend, FabricConfig, TlsFiles};
 use cxi_fabric::fake::FakeFabric;
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
 use rustls::pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer};
@@ -86,4 +86,46 @@ fn both_sides_prove_who_they_are() {
     let error = manager.create(&request(1), shortly()).expect_err("a stranger").to_string();
     assert!(error.contains("cannot be reached: TLS: invalid peer certificate"), "{error}");
     assert!(fake.services().is_empty());
+}
+
+/// Names the manager to a test that runs as a process of its own.
+const MANAGER: &str = "LATTICE_TEST_MANAGER";
+
+/// OpenSSL's variable stands for what the machine trusts; processes have it, not threads, so that this test runs itself.
+#[test]
+fn without_an_authority_of_its_own_the_machine_s_are_trusted() {
+    if let Some(url) = std::env::var_os(MANAGER) {
+        return speak_with(url.to_str().expect("a URL"));
+    }
+    let directory = tempfile::tempdir().expect("a directory");
+    let (authority, fake) = (Authority::new(), Arc::new(fake()));
+    let url = tls_server(fake.clone(), &authority);
+    let (certificate, key) = authority.issue("lattice");
+    private_file(&directory, "cert.pem", &certificate.pem());
+    private_file(&directory, "key.pem", &key.serialize_pem());
+    let speaks = |trusted: PathBuf| {
+        let mut itself = std::process::Command::new(std::env::current_exe().expect("a program"));
+        itself.args(["--exact", "without_an_authority_of_its_own_the_machine_s_are_trusted"]);
+        itself.env(MANAGER, &url).env("SSL_CERT_FILE", trusted).env_remove("SSL_CERT_DIR");
+        let output = itself.current_dir(&directory).output().expect("it runs");
+        (output.status.success(), String::from_utf8_lossy(&output.stdout).into_owned())
+    };
+    let (made, output) = speaks(authority.file(&directory));
+    assert!(made, "{output}");
+    let (made, output) = speaks(Authority::new().file(&directory));
+    assert!(!made && output.contains("invalid peer certificate"), "{output}");
+    let (made, output) = speaks(private_file(&directory, "none.pem", ""));
+    assert!(!made && output.contains("this machine trusts no authority"), "{output}");
+    assert!(fake.services().is_empty());
+}
+
+/// Makes a service with the identity in the working directory, and deletes it.
+fn speak_with(url: &str) {
+    let files = TlsFiles { ca: None, cert: Some("cert.pem".into()), key: Some("key.pem".into()) };
+    let config = FabricConfig { tls: Some(files), ..config(Backend::Rest, url) };
+    let made = config.manager().map_err(|error| error.to_string()).and_then(|manager| {
+        let service = manager.create(&request(0), shortly()).map_err(|error| error.to_string())?;
+        manager.delete(&service.id, soon()).map_err(|error| error.to_string())
+    });
+    assert_eq!(made, Ok(()));
 }
