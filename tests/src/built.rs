@@ -18,6 +18,14 @@ pub fn next_agent() -> PathBuf {
     existing(profile_directory().join("lattice-agent-next"), "cargo build --workspace --bins")
 }
 
+/// The program that sends malformed input.
+///
+/// # Panics
+/// If it was not built.
+pub fn attacker() -> PathBuf {
+    existing(profile_directory().join("malformed"), "cargo build --workspace --bins")
+}
+
 /// An example program of this build.
 ///
 /// # Panics

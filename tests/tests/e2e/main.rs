@@ -18,6 +18,7 @@ mod files;
 mod job_memory;
 mod json;
 mod load;
+mod malformed;
 mod meetings;
 mod mpi4py;
 mod mpi_programs;
