@@ -1,5 +1,7 @@
 //! Cores that a process may use, which are what ranks are bound to.
 
+use std::num::NonZeroU32;
+
 use crate::cpus::CpuSet;
 use crate::template::{CacheKind, CacheType, Template};
 
@@ -53,6 +55,19 @@ impl UsableCores {
     /// The cores by package, NUMA node, level-3 cache and lowest CPU number.
     pub fn cores(&self) -> &[UsableCore] {
         &self.cores
+    }
+
+    /// The first hardware threads of each core, and the first cores of each package; `None` for all of them.
+    #[must_use]
+    pub fn first(&self, threads_of_core: Option<NonZeroU32>, cores_of_package: Option<NonZeroU32>) -> Self {
+        let most = |number: Option<NonZeroU32>| number.map_or(usize::MAX, |number| number.get() as usize);
+        let of_packages = self.cores.chunk_by(|one, other| one.package == other.package);
+        let cores = of_packages.flat_map(|cores| cores.iter().take(most(cores_of_package)));
+        let part = |core: &UsableCore| UsableCore {
+            cpus: core.cpus.iter().take(most(threads_of_core)).collect(),
+            ..core.clone()
+        };
+        Self { cores: cores.map(part).collect() }
     }
 
     /// Union of the CPUs of all cores.
@@ -118,6 +133,22 @@ mod tests {
         // A cpuset may hold only the second thread of a core.
         check(&machine, "5-7", &[(0, 0, "6"), (0, 0, "7")]);
         check(&machine, "100", &[]);
+    }
+
+    #[test]
+    fn a_part_has_the_first_threads_of_cores_and_the_first_cores_of_packages() {
+        let machine = machine("0-7", &[(0, "0,4"), (0, "1,5"), (1, "2,6"), (1, "3,7")], &[]);
+        let usable = UsableCores::of(&machine, &"0-5,7".parse().unwrap());
+        let check = |threads, cores, expected: &str| {
+            let part = usable.first(NonZeroU32::new(threads), NonZeroU32::new(cores));
+            assert_eq!(part.cpus().to_string(), expected, "{threads} threads, {cores} cores");
+        };
+        check(0, 0, "0-5,7");
+        check(1, 0, "0-3");
+        check(2, 0, "0-5,7");
+        check(0, 1, "0,2,4");
+        check(1, 1, "0,2");
+        check(9, 9, "0-5,7");
     }
 
     #[test]

@@ -13,6 +13,7 @@ mod distribution;
 pub(crate) mod exec;
 mod export;
 mod front_end;
+mod hint;
 mod idle;
 mod launch;
 mod other_launchers;
@@ -48,6 +49,7 @@ pub use self::exec::ExecArgs;
 pub use self::export::{Export, ExportError};
 use self::front_end::{FrontEnd, Translation};
 pub use self::front_end::{NamedHosts, WrapArgs};
+pub use self::hint::Hint;
 pub use self::idle::IdleArgs;
 pub use self::launch::{
     ClusterArgs, ContainerArgs, DebuggerArgs, EnvironmentArgs, FailureArgs, KillOnBadExit, Label, LaunchArgs,

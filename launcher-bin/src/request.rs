@@ -144,7 +144,7 @@ impl LaunchCommand {
             pmi,
             pmi_trace: args.pmi.pmi_trace.is_some(),
             slurm_environment: args.pmi.slurm_env,
-            cpu_bind: binding::binding(&args.placement),
+            cpu_bind: binding::binding(&args.placement)?,
             gpu_bind: (args.placement.gpu_bind.clone())
                 .or(args.placement.gpus_per_task.map(GpuBind::PerTask))
                 .unwrap_or_default(),

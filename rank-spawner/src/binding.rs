@@ -20,7 +20,9 @@ pub use self::plan::{BindError, BindHereError, plan, plan_here};
 /// none                                    rank                   map:0,2+6,4-5       numa-map:0,1
 /// threads | cores | l3caches | numa | sockets                    the object that each rank gets
 ///     [:cpus=N | :cores=N]                                       its share, widened to the object
-///     [:over=OBJECT]                                             ranks are dealt out over these
+///     [:over=OBJECT | :each-over=OBJECT]                         ranks, or each CPU of a rank, are dealt out over these; and once more
+///                                                                over smaller ones
+///     [:threads-per-core=N] [:cores-per-socket=N]                so many of them are used
 ///     [:overcommit]                                              ranks may share, if there are too many
 /// ```
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -46,8 +48,10 @@ pub struct ObjectBind {
     pub object: Object,
     /// Share of each rank; without one it is one object, and ranks beyond the last object begin again with the first.
     pub share: Option<Share>,
-    /// Objects that consecutive ranks are dealt out over, one to each in turn; without them consecutive ranks are neighbours.
-    pub over: Option<Object>,
+    /// Objects that ranks are dealt out over, the larger ones first; without them consecutive ranks are neighbours.
+    pub deals: [Option<Deal>; 2],
+    /// Part of the node that ranks are bound to.
+    pub part: NodePart,
     /// Consequence of more shares than the node has room for.
     pub shortage: Shortage,
 }
@@ -65,6 +69,33 @@ pub enum Object {
     Numa,
     /// Processor package.
     Socket,
+}
+
+/// Dealing out over objects of a kind, one to each in turn.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Deal {
+    /// Kind of the objects.
+    pub over: Object,
+    /// What is dealt out.
+    pub what: Dealt,
+}
+
+/// What is dealt out over objects.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Dealt {
+    /// Consecutive ranks; the CPUs of each are neighbours.
+    Ranks,
+    /// The CPUs of each rank, or its cores where cores are given out whole.
+    Cpus,
+}
+
+/// Part of a node that is used: the first hardware threads and cores.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct NodePart {
+    /// Number of hardware threads of each core; `None` for all.
+    pub threads_per_core: Option<NonZeroU32>,
+    /// Number of cores of each socket; `None` for all.
+    pub cores_per_socket: Option<NonZeroU32>,
 }
 
 /// Share of one rank.
@@ -101,7 +132,8 @@ pub enum CpuBindParseError {
     },
     /// Something behind the object cannot be read.
     #[error(
-        "{text:?} is nothing that a binding may have; there are cpus=N, cores=N, over=<objects> and overcommit, each once"
+        "{text:?} is nothing that a binding may have; there are cpus=N, cores=N, threads-per-core=N, cores-per-socket=N and overcommit, each \
+         once, and over=<objects> or each-over=<objects>, twice"
     )]
     Detail {
         /// The text seen.
@@ -118,7 +150,8 @@ pub enum CpuBindParseError {
 impl CpuBind {
     /// Each rank gets one of these objects, the next rank the next one.
     pub const fn to(object: Object) -> Self {
-        Self::To(ObjectBind { object, share: None, over: None, shortage: Shortage::Refused })
+        let part = NodePart { threads_per_core: None, cores_per_socket: None };
+        Self::To(ObjectBind { object, share: None, deals: [None; 2], part, shortage: Shortage::Refused })
     }
 }
 
@@ -176,7 +209,13 @@ impl CpuBind {
         match name {
             "cpus" if bind.share.is_none() => bind.share = Some(Share::Cpus(number()?)),
             "cores" if bind.share.is_none() => bind.share = Some(Share::Cores(number()?)),
-            "over" if bind.over.is_none() => bind.over = Some(value.and_then(Object::of).ok_or_else(wrong)?),
+            "over" | "each-over" => {
+                let what = if name == "over" { Dealt::Ranks } else { Dealt::Cpus };
+                let free = bind.deals.iter_mut().find(|deal| deal.is_none()).ok_or_else(wrong)?;
+                *free = Some(Deal { over: value.and_then(Object::of).ok_or_else(wrong)?, what });
+            }
+            "threads-per-core" if bind.part.threads_per_core.is_none() => bind.part.threads_per_core = Some(number()?),
+            "cores-per-socket" if bind.part.cores_per_socket.is_none() => bind.part.cores_per_socket = Some(number()?),
             "overcommit" if value.is_none() && bind.shortage == Shortage::Refused => bind.shortage = Shortage::Shared,
             _ => return Err(wrong()),
         }
@@ -218,8 +257,15 @@ impl fmt::Display for ObjectBind {
             Some(Share::Cores(number)) => write!(f, ":cores={number}")?,
             None => {}
         }
-        if let Some(over) = self.over {
-            write!(f, ":over={over}")?;
+        for Deal { over, what } in self.deals.iter().flatten() {
+            let name = if *what == Dealt::Ranks { "over" } else { "each-over" };
+            write!(f, ":{name}={over}")?;
+        }
+        let NodePart { threads_per_core, cores_per_socket } = self.part;
+        for (name, number) in [("threads-per-core", threads_per_core), ("cores-per-socket", cores_per_socket)] {
+            if let Some(number) = number {
+                write!(f, ":{name}={number}")?;
+            }
         }
         match self.shortage {
             Shortage::Refused => Ok(()),

@@ -52,7 +52,8 @@ mod terminal;
 pub use account::{Account, AccountError, BecomeError, BecomeStep, Privileges, become_user};
 pub use arguments::{ArgumentError, Arguments};
 pub use binding::{
-    BindError, BindHereError, CpuBind, CpuBindParseError, Object, ObjectBind, Share, Shortage, plan, plan_here,
+    BindError, BindHereError, CpuBind, CpuBindParseError, Deal, Dealt, NodePart, Object, ObjectBind, Share, Shortage,
+    plan, plan_here,
 };
 pub use call_stacks::{CALL_STACK_MAX, call_stacks};
 pub use cgroup::{CgroupError, OwnCgroup};

@@ -1,8 +1,9 @@
-//! `--distribution`: the order of ranks among nodes, and among the sockets of a node, in the words of srun(1).
+//! `--distribution`: the order of ranks among nodes, and among the sockets of a node and their cores, in the words of srun(1).
 
 use std::num::NonZeroU32;
 
 use lattice_session::request;
+use rank_spawner::{Deal, Dealt, Object};
 
 /// Orders of ranks; `None` is the order without the flag.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -11,15 +12,32 @@ pub struct Distribution {
     pub nodes: Option<request::Distribution>,
     /// Among the sockets of a node.
     pub sockets: Option<Order>,
+    /// Among the cores of a socket.
+    pub cores: Option<Order>,
 }
 
-/// Order in which ranks are distributed over sockets.
+/// Order in which ranks are distributed over objects of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Order {
-    /// Consecutive ranks share a socket.
+    /// Consecutive ranks share one.
     Block,
     /// Consecutive ranks are on different ones.
     Cyclic,
+    /// The CPUs of each rank are on different ones.
+    FullyCyclic,
+}
+
+impl Distribution {
+    /// Objects of a node that ranks are dealt out over.
+    pub(crate) fn deals(&self) -> [Option<Deal>; 2] {
+        let deal = |(over, order)| match order {
+            Some(Order::Cyclic) => Some(Deal { over, what: Dealt::Ranks }),
+            Some(Order::FullyCyclic) => Some(Deal { over, what: Dealt::Cpus }),
+            Some(Order::Block) | None => None,
+        };
+        let mut deals = [(Object::Socket, self.sockets), (Object::Core, self.cores)].into_iter().filter_map(deal);
+        [deals.next(), deals.next()]
+    }
 }
 
 /// Refusal of a text as a distribution.
@@ -30,19 +48,21 @@ pub(super) enum NoDistribution {
     )]
     Nodes { word: String },
     #[error(
-        "{word:?} is no distribution among sockets; behind the `:` `block` and `cyclic` are possible, and `*` for the usual one"
+        "{word:?} is no distribution among sockets or cores; behind a `:` `block`, `cyclic` and `fcyclic` are possible, and `*` for the usual one"
     )]
-    Sockets { word: String },
+    Within { word: String },
     #[error(
         "plane={number:?} needs the number of ranks that share a node before the next one is dealt some, as in plane=4"
     )]
     Plane { number: String },
 }
 
-/// Reads one word for nodes, and one behind a colon for sockets.
+/// Reads a word for nodes, and behind colons one for sockets and one for cores.
 pub(super) fn parse(text: &str) -> Result<Distribution, NoDistribution> {
-    let (nodes, sockets) = text.split_once(':').map_or((text, None), |(nodes, sockets)| (nodes, Some(sockets)));
-    Ok(Distribution { nodes: among_nodes(nodes)?, sockets: sockets.map(among_sockets).transpose()?.flatten() })
+    let mut words = text.splitn(3, ':');
+    let nodes = among_nodes(words.next().unwrap_or_default())?;
+    let mut within = || words.next().map(within_node).transpose().map(Option::flatten);
+    Ok(Distribution { nodes, sockets: within()?, cores: within()? })
 }
 
 fn among_nodes(word: &str) -> Result<Option<request::Distribution>, NoDistribution> {
@@ -58,12 +78,13 @@ fn among_nodes(word: &str) -> Result<Option<request::Distribution>, NoDistributi
     }
 }
 
-fn among_sockets(word: &str) -> Result<Option<Order>, NoDistribution> {
+fn within_node(word: &str) -> Result<Option<Order>, NoDistribution> {
     match word {
         "block" => Ok(Some(Order::Block)),
         "cyclic" => Ok(Some(Order::Cyclic)),
+        "fcyclic" => Ok(Some(Order::FullyCyclic)),
         "*" => Ok(None),
-        word => Err(NoDistribution::Sockets { word: word.to_owned() }),
+        word => Err(NoDistribution::Within { word: word.to_owned() }),
     }
 }
 
@@ -74,17 +95,32 @@ mod tests {
     use super::*;
 
     #[test]
-    fn both_levels_are_read() {
-        let check = |text: &str, nodes, sockets| assert_eq!(parse(text), Ok(Distribution { nodes, sockets }), "{text}");
-        check("block", Some(Block), None);
-        check("cyclic:block", Some(Cyclic), Some(Order::Block));
-        check("*:cyclic", None, Some(Order::Cyclic));
+    fn all_levels_are_read() {
+        let check = |text: &str, nodes, sockets, cores| {
+            assert_eq!(parse(text), Ok(Distribution { nodes, sockets, cores }), "{text}");
+        };
+        check("block", Some(Block), None, None);
+        check("cyclic:block", Some(Cyclic), Some(Order::Block), None);
+        check("*:cyclic", None, Some(Order::Cyclic), None);
         let four = Plane(NonZeroU32::new(4).unwrap());
-        check("plane=4", Some(four), None);
-        check("plane=4:cyclic", Some(four), Some(Order::Cyclic));
-        for text in
-            ["", "plain", "plane", "plane=", "plane=0", "block:", "block:plane=2", "block:cyclic:block", ":cyclic"]
-        {
+        check("plane=4", Some(four), None, None);
+        check("plane=4:cyclic", Some(four), Some(Order::Cyclic), None);
+        check("block:fcyclic", Some(Block), Some(Order::FullyCyclic), None);
+        check("block:cyclic:fcyclic", Some(Block), Some(Order::Cyclic), Some(Order::FullyCyclic));
+        check("*:*:cyclic", None, None, Some(Order::Cyclic));
+        for text in [
+            "",
+            "plain",
+            "plane",
+            "plane=",
+            "plane=0",
+            "fcyclic",
+            "block:",
+            "block:plane=2",
+            "block:cyclic:",
+            "block:cyclic:block:block",
+            ":cyclic",
+        ] {
             assert!(parse(text).is_err(), "{text}");
         }
     }

@@ -16,6 +16,7 @@ use super::cluster::ServerArgs;
 use super::cpu_bind;
 use super::distribution::{self, Distribution};
 use super::export::Export;
+use super::hint::Hint;
 use super::idle::IdleArgs;
 use super::pmi::{Exchange, Pmi, PmiParser};
 use super::propagate::Propagate;
@@ -166,8 +167,9 @@ pub struct PlacementArgs {
     #[arg(short = 'r', long, value_name = "N", default_value_t = 0, hide_default_value = true, conflicts_with_all = ["nodelist", "exclude", "hostfile", "host"])]
     pub relative: u32,
     /// `block` fills one node after the other with its share of the ranks, `cyclic` deals them out one by one, `plane=N` N at a time. A
-    /// second word behind `:` does the same with the sockets of a node, for ranks that are bound.
-    #[arg(short = 'm', long, value_name = "block|cyclic|plane=N[:block|cyclic]", value_parser = distribution::parse)]
+    /// second word behind `:` does the same with the sockets of a node, for ranks that are bound, and a third one with the cores of a socket;
+    /// there `fcyclic` deals out each CPU of a rank.
+    #[arg(short = 'm', long, value_name = "block|cyclic|plane=N[:block|cyclic|fcyclic[:...]]", value_parser = distribution::parse)]
     pub distribution: Option<Distribution>,
     /// Give each rank N CPUs (hardware threads) of its own, as whole cores, and set OMP_NUM_THREADS to N unless it is set.
     #[arg(short = 'c', long, value_name = "N", allow_negative_numbers = true)]
@@ -176,6 +178,13 @@ pub struct PlacementArgs {
     /// its number; or not at all (none, unless there is -c). srun's map_cpu, mask_cpu, map_ldom and mask_ldom are taken, too.
     #[arg(long, value_name = "BIND", value_parser = cpu_bind::parse)]
     pub cpu_bind: Option<CpuBind>,
+    /// Bind ranks as suits compute_bound (cores, a thread of each), memory_bound (one core of each socket), multithread (hardware threads) or
+    /// nomultithread (one thread of each core) programs.
+    #[arg(long, value_enum, value_name = "KIND", hide_possible_values = true, conflicts_with_all = ["cpu_bind", "threads_per_core"])]
+    pub hint: Option<Hint>,
+    /// Use N hardware threads of each core; without --cpu-bind, ranks are bound to threads.
+    #[arg(long, value_name = "N", allow_negative_numbers = true)]
+    pub threads_per_core: Option<NonZeroU32>,
     /// Let ranks share CPUs where there are fewer than -c asks for.
     #[arg(short = 'O', long)]
     pub overcommit: bool,

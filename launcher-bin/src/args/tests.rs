@@ -136,7 +136,7 @@ fn wrong_values_are_refused_with_what_is_possible() {
     check("-N 0", "0 is not in 1..");
     check("-w node1 --hostfile hosts", "cannot be used with");
     check("--distribution plane", "`block`, `cyclic` and `plane=N` are possible");
-    check("--distribution block:plane=2", "behind the `:` `block` and `cyclic` are possible");
+    check("--distribution block:plane=2", "behind a `:` `block`, `cyclic` and `fcyclic` are possible");
     check("--distribution plane=0", "needs the number of ranks");
     check("-c 0", "invalid value '0'");
     check("--cpu-bind racks", "l3caches, numa, sockets");

@@ -1,25 +1,33 @@
 //! Binding of the ranks by all flags that say something about it.
 
-use rank_spawner::{CpuBind, Object, ObjectBind, Share, Shortage};
+use rank_spawner::{CpuBind, NodePart, Object, ObjectBind, Share, Shortage};
 
-use crate::args::{Order, PlacementArgs};
+use super::RequestError;
+use crate::args::{Hint, PlacementArgs};
 
-/// Binding by `--cpu-bind`, `--cpus-per-task`, `--overcommit` and the order among sockets. With a number of CPUs and nothing else, each
-/// rank is bound to cores.
-pub(super) fn binding(args: &PlacementArgs) -> CpuBind {
-    let asked = match (&args.cpu_bind, args.cpus_per_task) {
-        (Some(asked), _) => asked.clone(),
-        (None, Some(_)) => CpuBind::to(Object::Core),
-        (None, None) => CpuBind::None,
+/// Binding by `--cpu-bind`, `--hint`, `--threads-per-core`, `--cpus-per-task`, `--overcommit` and the order among sockets and cores. With a
+/// number of CPUs and nothing else, each rank is bound to cores; with one of threads of a core, to threads.
+pub(super) fn binding(args: &PlacementArgs) -> Result<CpuBind, RequestError> {
+    let (hinted, part) = args.hint.map(Hint::binding).unzip();
+    let part = part.unwrap_or(NodePart { threads_per_core: args.threads_per_core, ..NodePart::default() });
+    let usual = hinted
+        .or(args.threads_per_core.map(|_| Object::Thread))
+        .or(args.cpus_per_task.map(|_| Object::Core))
+        .map_or(CpuBind::None, CpuBind::to);
+    let bind = match args.cpu_bind.clone().unwrap_or(usual) {
+        CpuBind::To(bind) => bind,
+        other if part == NodePart::default() => return Ok(other),
+        other => return Err(RequestError::NoPartOfCores { bind: other }),
     };
-    let CpuBind::To(bind) = asked else { return asked };
-    let sockets = args.distribution.and_then(|distribution| distribution.sockets);
-    CpuBind::To(ObjectBind {
+    let in_order = args.distribution.unwrap_or_default().deals();
+    let of_flags = |own, flag| if own == NodePart::default() { flag } else { own };
+    Ok(CpuBind::To(ObjectBind {
         object: bind.object,
         share: bind.share.or(args.cpus_per_task.map(Share::Cpus)),
-        over: bind.over.or(sockets.filter(|order| *order == Order::Cyclic).map(|_| Object::Socket)),
+        deals: if bind.deals == [None; 2] { in_order } else { bind.deals },
+        part: of_flags(bind.part, part),
         shortage: if args.overcommit { Shortage::Shared } else { bind.shortage },
-    })
+    }))
 }
 
 #[cfg(test)]
@@ -38,8 +46,26 @@ mod tests {
             ("-c4 --cpu-bind=cores:cores=2:over=numa -m *:cyclic true", "cores:cores=2:over=numa"),
             ("-c4 --cpu-bind=none true", "none"),
             ("-c4 --cpu-bind=mask_cpu:0x5 true", "map:0+2"),
+            ("-c2 -m block:fcyclic true", "cores:cpus=2:each-over=sockets"),
+            ("--cpu-bind=threads -m *:cyclic:fcyclic true", "threads:over=sockets:each-over=cores"),
+            ("--cpu-bind=threads -m *:block:cyclic true", "threads:over=cores"),
+            ("--hint=compute_bound true", "cores:threads-per-core=1"),
+            ("--hint memory_bound -c 1 true", "cores:cpus=1:threads-per-core=1:cores-per-socket=1"),
+            ("--hint multithread -c 2 true", "threads:cpus=2"),
+            ("--hint nomultithread -m *:cyclic true", "threads:over=sockets:threads-per-core=1"),
+            ("--threads-per-core=1 true", "threads:threads-per-core=1"),
+            ("--threads-per-core=1 -c 3 --cpu-bind=cores true", "cores:cpus=3:threads-per-core=1"),
         ] {
             assert_eq!(commanded(line).unwrap().request.settings.cpu_bind.to_string(), expected, "{line}");
+        }
+    }
+
+    #[test]
+    fn a_number_of_threads_needs_a_binding_to_objects() {
+        for bind in ["none", "rank", "map:0"] {
+            let refused = commanded(&format!("--threads-per-core 1 --cpu-bind {bind} true")).unwrap_err().to_string();
+            assert!(refused.starts_with("--threads-per-core says nothing about ranks"), "{refused}");
+            assert!(refused.contains(&format!("--cpu-bind={bind}")), "{refused}");
         }
     }
 }

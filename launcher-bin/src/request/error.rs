@@ -7,7 +7,7 @@ use std::time::Duration;
 use hostlist::HostlistError;
 use lattice_session::request::{PlaceError, ProgramsError};
 use pmi_core::ids::JobIdError;
-use rank_spawner::{BindHereError, ProgramError, ProgramFailure};
+use rank_spawner::{BindHereError, CpuBind, ProgramError, ProgramFailure};
 
 use super::containers::ContainerError;
 use super::environment::EnvironmentError;
@@ -64,6 +64,15 @@ pub enum RequestError {
     /// A file of programs cannot be used.
     #[error(transparent)]
     MultiProg(#[from] MultiProgError),
+    /// Threads of cores are counted for ranks that are not bound to cores.
+    #[error(
+        "--threads-per-core says nothing about ranks with --cpu-bind={bind}: leave one of the two away, or bind them to threads, cores, \
+         l3caches, numa or sockets"
+    )]
+    NoPartOfCores {
+        /// Binding of the ranks.
+        bind: CpuBind,
+    },
     /// A node of a list is another machine.
     #[error(
         "{flag}: {node} is not this machine, which is {here}, and this launch has no allocation to find it in\n\

@@ -1,9 +1,10 @@
 //! The CPUs of each rank that follow from a policy. Pure but for [`plan_here`].
 
-use std::collections::VecDeque;
+mod pool;
 
 use lattice_inventory::{CpuSet, ThisNode, UsableCore, UsableCores};
 
+use self::pool::{Pool, Worth};
 use super::{CpuBind, Object, ObjectBind, Share, Shortage};
 use crate::syscalls;
 
@@ -100,10 +101,12 @@ pub fn plan_here(node: &ThisNode, bind: &CpuBind, local_ranks: u32) -> Result<Ve
 pub fn plan(usable: &UsableCores, bind: &CpuBind, local_ranks: u32) -> Result<Vec<Option<CpuSet>>, BindError> {
     let places: Vec<CpuSet> = match bind {
         CpuBind::None => return Ok(vec![None; local_ranks as usize]),
-        CpuBind::To(bind @ ObjectBind { share: Some(share), .. }) => shares(usable, bind, *share, local_ranks)?,
         CpuBind::To(bind) => {
-            let places = dealt(places(usable.cores(), bind.object), bind.over);
-            places.into_iter().map(|place| place.cpus).collect()
+            let part = usable.first(bind.part.threads_per_core, bind.part.cores_per_socket);
+            match bind.share {
+                Some(share) => shares(&part, bind, share, local_ranks)?,
+                None => objects(&part, bind),
+            }
         }
         CpuBind::Rank => usable.cpus().iter().map(|cpu| [cpu].into_iter().collect()).collect(),
         CpuBind::Map(sets) => {
@@ -153,29 +156,12 @@ fn places(cores: &[UsableCore], object: Object) -> Vec<Place<'_>> {
     places
 }
 
-/// Places by the objects that they are dealt out over; one group without such objects.
-fn grouped<'node>(places: Vec<Place<'node>>, over: Option<Object>) -> Vec<VecDeque<Place<'node>>> {
-    let mut groups: Vec<VecDeque<Place<'node>>> = Vec::new();
-    for place in places {
-        let is_of = |group: &VecDeque<Place<'node>>| {
-            over.is_none_or(|over| group.front().is_some_and(|first| key(first.at, over) == key(place.at, over)))
-        };
-        match groups.iter().position(is_of) {
-            Some(group) => groups[group].push_back(place),
-            None => groups.push(VecDeque::from([place])),
-        }
-    }
-    groups
-}
-
-/// Places in the order of the ranks that get them: one of each group in turn.
-fn dealt(places: Vec<Place<'_>>, over: Option<Object>) -> Vec<Place<'_>> {
-    let mut groups = grouped(places, over);
+/// The CPUs of each object that ranks get in turn.
+fn objects(usable: &UsableCores, bind: &ObjectBind) -> Vec<CpuSet> {
+    let mut pool = Pool::of(places(usable.cores(), bind.object), &bind.deals);
     let mut dealt = Vec::new();
-    while groups.iter().any(|group| !group.is_empty()) {
-        dealt.extend(groups.iter_mut().filter_map(VecDeque::pop_front));
-    }
-    dealt
+    while pool.take(1, |_| 1, &mut dealt) > 0 {}
+    dealt.into_iter().map(|place| place.cpus).collect()
 }
 
 /// The CPUs of each rank, of which each has a share.
@@ -184,58 +170,27 @@ fn shares(usable: &UsableCores, bind: &ObjectBind, share: Share, ranks: u32) -> 
         (Object::Thread, Share::Cpus(_)) => Object::Thread,
         _ => Object::Core,
     };
-    let all = || grouped(places(usable.cores(), unit), bind.over);
+    let (wanted, worth): (_, Worth) = match share {
+        Share::Cpus(number) => (number.get() as usize, |place| place.cpus.len()),
+        Share::Cores(number) => (number.get() as usize, |_| 1),
+    };
+    let all = || Pool::of(places(usable.cores(), unit), &bind.deals);
     let (mut free, mut is_untouched) = (all(), true);
-    let mut next = 0;
     let mut taken = Vec::new();
     while taken.len() < ranks as usize {
-        match take_share(&mut free, &mut next, share) {
-            Some(parts) => {
-                taken.push(widened(usable.cores(), &parts, bind.object));
-                is_untouched = false;
-            }
-            None if bind.shortage == Shortage::Shared && !is_untouched => (free, is_untouched) = (all(), true),
-            None => {
-                let (room, available) = (taken.len() as u32, usable.cpus());
-                return Err(BindError::TooFew { ranks, asked: CpuBind::To(*bind), room, available });
-            }
+        if free.worth(worth) >= wanted {
+            let mut parts = Vec::new();
+            free.take(wanted, worth, &mut parts);
+            taken.push(widened(usable.cores(), &parts, bind.object));
+            is_untouched = false;
+        } else if bind.shortage == Shortage::Shared && !is_untouched {
+            (free, is_untouched) = (all(), true);
+        } else {
+            let (room, available) = (taken.len() as u32, usable.cpus());
+            return Err(BindError::TooFew { ranks, asked: CpuBind::To(*bind), room, available });
         }
     }
     Ok(taken)
-}
-
-/// Takes the share of one rank: from the next group that has it whole, else from all that follow.
-fn take_share<'node>(free: &mut [VecDeque<Place<'node>>], next: &mut usize, share: Share) -> Option<Vec<Place<'node>>> {
-    let wanted = match share {
-        Share::Cpus(number) | Share::Cores(number) => number.get() as usize,
-    };
-    let worth = |place: &Place<'_>| match share {
-        Share::Cpus(_) => place.cpus.len(),
-        Share::Cores(_) => 1,
-    };
-    let count = free.len();
-    let in_turn = |turn: usize| (*next + turn) % count;
-    let sum = |group: &VecDeque<Place<'_>>| group.iter().map(worth).sum::<usize>();
-    let first = (0..count).find(|&turn| sum(&free[in_turn(turn)]) >= wanted).unwrap_or(0);
-    if free.iter().map(sum).sum::<usize>() < wanted {
-        return None;
-    }
-    let mut parts = Vec::new();
-    let mut has = 0;
-    for turn in first..first + count {
-        let group = in_turn(turn);
-        while has < wanted
-            && let Some(place) = free[group].pop_front()
-        {
-            has += worth(&place);
-            parts.push(place);
-        }
-        if has >= wanted {
-            *next = (group + 1) % count;
-            break;
-        }
-    }
-    Some(parts)
 }
 
 /// The CPUs of all objects that some of these are in.

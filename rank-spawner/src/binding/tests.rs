@@ -120,6 +120,35 @@ fn a_share_stays_in_one_object_where_one_has_room() {
     check_on(&sixteen_cores(), "cores:cores=3:over=numa", 5, &["0-2", "4-6", "8-10", "12-14", "3,7,11"]);
 }
 
+/// The second and third level of srun's `--distribution`.
+#[test]
+fn each_cpu_of_a_rank_can_be_dealt_out() {
+    check("0-7", "cores:cpus=4:each-over=sockets", 2, &["0,2,4,6", "1,3,5,7"]);
+    check("0-7", "threads:cpus=2:each-over=sockets", 4, &["0,2", "4,6", "1,3", "5,7"]);
+    check("0-7", "threads:cpus=2:each-over=sockets:each-over=cores", 4, &["0,2", "1,3", "4,6", "5,7"]);
+    check("0-7", "threads:cpus=2:over=sockets:each-over=cores", 4, &["0-1", "2-3", "4-5", "6-7"]);
+    check("0-7", "threads:cpus=2:over=sockets:over=cores", 4, &["0,4", "2,6", "1,5", "3,7"]);
+    check("0-7", "threads:over=sockets:over=cores", 8, &["0", "2", "1", "3", "4", "6", "5", "7"]);
+    check("0-7", "threads:over=cores", 5, &["0", "1", "2", "3", "4"]);
+    check("0-7", "cores:each-over=sockets", 4, &["0,4", "2,6", "1,5", "3,7"]);
+    // One socket has less than the other.
+    check("0-3,6-7", "threads:cpus=3:each-over=sockets", 2, &["0-2", "3,6-7"]);
+    check("0,2-3,6-7", "threads:cpus=5:each-over=sockets", 1, &["0,2-3,6-7"]);
+}
+
+#[test]
+fn ranks_are_bound_to_the_part_of_the_node_that_is_used() {
+    check("0-7", "threads:threads-per-core=1", 5, &["0", "1", "2", "3", "0"]);
+    check("0-7", "threads:threads-per-core=2", 3, &["0", "4", "1"]);
+    check("0-7", "cores:threads-per-core=1", 2, &["0", "1"]);
+    check("0-7", "sockets:threads-per-core=1", 2, &["0-1", "2-3"]);
+    check("0-7", "cores:cpus=2:threads-per-core=1", 2, &["0-1", "2-3"]);
+    check("0-7", "cores:cores-per-socket=1", 3, &["0,4", "2,6", "0,4"]);
+    check("0-7", "cores:threads-per-core=1:cores-per-socket=1", 3, &["0", "2", "0"]);
+    let refused = plan(&eight_threads("0-7"), &"cores:cpus=3:threads-per-core=1".parse().unwrap(), 2).unwrap_err();
+    assert!(refused.to_string().contains("but CPUs 0-3, which this launch may use, are enough for 1"), "{refused}");
+}
+
 #[test]
 fn ranks_that_have_too_few_are_told_how_many_have_enough() {
     let refused = plan(&eight_threads("0-7"), &"cores:cpus=4".parse().unwrap(), 3).unwrap_err();
@@ -173,6 +202,8 @@ fn bindings_are_read_and_written_alike() {
         "cores:cpus=4",
         "cores:cores=2:over=numa",
         "sockets:cpus=3:over=sockets:overcommit",
+        "threads:cpus=2:over=sockets:each-over=cores",
+        "cores:each-over=sockets:threads-per-core=1:cores-per-socket=2:overcommit",
         "map:0,2,4-5",
         "map:0+2,4-5+7",
         "numa-map:1,0",
@@ -196,6 +227,9 @@ fn bindings_are_read_and_written_alike() {
         "cores:cpus",
         "cores:cpus=1:cores=1",
         "cores:over=racks",
+        "cores:over=numa:each-over=numa:over=numa",
+        "cores:threads-per-core=0",
+        "cores:cores-per-socket=1:cores-per-socket=1",
         "cores:overcommit=1",
         "cores:cpus=99999999999",
     ] {

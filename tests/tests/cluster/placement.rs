@@ -1,6 +1,6 @@
 //! Which node a rank is on.
 
-use lattice_tests::{Outcome, cluster, launch_on, script_on};
+use lattice_tests::{Outcome, cluster, launch_on, processes, script_on};
 
 /// Prints the rank and its node.
 const WHERE: &str = r#"IFS=, read -ra nodes <<<"$LATTICE_NODELIST"; echo "$LATTICE_RANK ${nodes[$LATTICE_NODE]}""#;
@@ -111,4 +111,16 @@ fn what_does_not_fit_is_refused_with_what_is_there() {
     check("-N 3", "lattice: 3 nodes were asked for, and 2 can be used: node[0-1]");
     check("-n 5 --tasks-per-node 2", "lattice: 5 ranks do not fit: 2 nodes with at most 2 ranks each hold 4");
     check("-w node7", "lattice: node node7 is not in the allocation, which has node[0-1]");
+}
+
+/// Each node binds its ranks by what it is itself.
+#[test]
+fn hints_bind_ranks_on_every_node() {
+    let cpus = r#"echo "$LATTICE_NODE $LATTICE_LOCAL_RANK $(sed -n 's/^Cpus_allowed_list:\t//p' /proc/self/status)""#;
+    let allowed = processes::status(std::process::id(), "Cpus_allowed_list").expect("a kernel's word");
+    let first = allowed.split([',', '-']).next().expect("a CPU").to_owned();
+    for flags in ["-n 2 --hint memory_bound", "-N 2 --hint nomultithread", "-n 2 --threads-per-core 1"] {
+        let outcome = launch_on(2, flags).bash(cpus).run();
+        outcome.exits(0).prints_lines([format!("0 0 {first}"), format!("1 0 {first}")]);
+    }
 }

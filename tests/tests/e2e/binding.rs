@@ -64,6 +64,9 @@ fn what_the_map_says_is_what_the_kernel_does() {
         "-n 2 --cpu-bind numa",
         "-n 3 --cpu-bind l3caches",
         "-n 3 --cpu-bind rank",
+        "-n 2 --hint nomultithread",
+        "-n 2 --hint memory_bound",
+        "-n 2 --threads-per-core 1 -m *:fcyclic:cyclic",
         &each,
         &all,
         &shared,
@@ -71,6 +74,22 @@ fn what_the_map_says_is_what_the_kernel_does() {
         let (planned, kernels) = planned_and_kernels(flags);
         assert!(!planned.is_empty(), "{flags}: no map");
         assert_eq!(planned, kernels, "{flags}");
+    }
+}
+
+/// Linux names a core by the list of its threads.
+#[test]
+fn without_multithreading_a_rank_has_the_first_thread_of_a_core() {
+    let script = format!(
+        r#"{PRINT_CPUS}
+        for cpu in /sys/devices/system/cpu/cpu[0-9]*; do cut -d, -f1 $cpu/topology/thread_siblings_list | cut -d- -f1; done | sort -un"#
+    );
+    for flags in ["-n 1 --pmi none --hint nomultithread", "-n 1 --pmi none --threads-per-core 1 --cpu-bind cores"] {
+        let outcome = launch(flags).bash(&script).run();
+        let lines: Vec<String> = outcome.exits(0).text().lines().map(str::to_owned).collect();
+        let (own, firsts) = lines.split_first().expect("the rank's own CPU");
+        let own = own.trim_start_matches("0 ");
+        outcome.check(firsts.iter().any(|first| first == own), || format!("{own} is not the first thread of a core"));
     }
 }
 

@@ -27,12 +27,14 @@ pub(super) const FLAGS: &[Flag] = &[
         &["m", "distribution"],
         Takes::Value,
         Made(
-            "--distribution=block|cyclic|plane=N[:block|cyclic]; arbitrary is --hostfile $SLURM_HOSTFILE",
+            "--distribution=block|cyclic|plane=N[:block|cyclic|fcyclic[:...]]; arbitrary is --hostfile $SLURM_HOSTFILE",
             distribution,
         ),
     ),
     flag(&["cpu-bind", "cpu_bind"], Takes::Value, Made("--cpu-bind", cpu_bind)),
     flag(&["c", "cpus-per-task"], Takes::Value, OfLaunch("--cpus-per-task")),
+    flag(&["hint"], Takes::Value, OfLaunch("--hint")),
+    flag(&["threads-per-core"], Takes::Value, OfLaunch("--threads-per-core")),
     flag(&["gpus-per-task"], Takes::Value, Made("--gpus-per-task, without the type of GPU", gpus_per_task)),
     flag(&["gpu-bind"], Takes::Value, Made("--gpu-bind, without verbose", gpu_bind)),
     flag(&["O", "overcommit"], Takes::Nothing, OfLaunch("--overcommit")),
@@ -58,7 +60,7 @@ pub(super) const FLAGS: &[Flag] = &[
     // Its long name is in that table; there the letter is taken.
     flag(&["q"], Takes::Value, Nothing("launches start at once, in an allocation that is there already")),
     flag(
-        &["mem-bind", "hint", "threads-per-core", "gpu-freq", "cpu-freq", "accel-bind"],
+        &["mem-bind", "gpu-freq", "cpu-freq", "accel-bind"],
         Takes::Value,
         Nothing("ranks are bound by --cpu-bind alone"),
     ),
@@ -179,7 +181,7 @@ fn add_defaults(line: &mut Line) {
     {
         line.add_to_launch("--error", Some(&file));
     }
-    if line.has("--cpu-bind") || line.has("--cpus-per-task") {
+    if ["--cpu-bind", "--cpus-per-task", "--hint", "--threads-per-core"].iter().any(|flag| line.has(flag)) {
         let nodes =
             line.take("--distribution").map_or_else(|| "*".to_owned(), |order| order.to_string_lossy().into_owned());
         let order = if nodes.contains(':') { nodes } else { nodes + ":cyclic" };
@@ -306,11 +308,11 @@ fn node_list(line: &mut Line, list: &OsStr) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// The distribution among nodes, and that among the sockets of a node; the one among cores is left to the binding.
+/// The distribution among nodes, among the sockets of a node, and among their cores.
 fn distribution(line: &mut Line, how: &OsStr) -> Result<(), Refusal> {
     let text = how.to_string_lossy();
     let mut levels = text.split(':').map(|level| level.split(',').next().unwrap_or_default());
-    let nodes = match levels.next().unwrap_or_default() {
+    let mut words = match levels.next().unwrap_or_default() {
         word @ ("block" | "cyclic" | "*") => word,
         word if word.starts_with("plane=") => word,
         "NoPack" | "Pack" => "*",
@@ -322,24 +324,12 @@ fn distribution(line: &mut Line, how: &OsStr) -> Result<(), Refusal> {
             let reason = format!("{word:?} is none of block, cyclic, plane=N and arbitrary");
             return Err(Refusal::Value { flag: "--distribution", value: text.into_owned(), reason });
         }
-    };
-    let sockets = match levels.next() {
-        None | Some("*") => None,
-        Some(word @ ("block" | "cyclic")) => Some(word),
-        Some("fcyclic") => {
-            line.note("--distribution: fcyclic is cyclic here: the CPUs of one task are neighbours".to_owned());
-            Some("cyclic")
-        }
-        Some(word) => {
-            let reason = format!("{word:?} is neither block nor cyclic nor fcyclic");
-            return Err(Refusal::Value { flag: "--distribution", value: text.clone().into_owned(), reason });
-        }
-    };
-    if let Some(level) = levels.next() {
-        line.note(format!("--distribution {text}: {level} is left to --cpu-bind"));
     }
-    let both = sockets.map_or_else(|| nodes.to_owned(), |sockets| format!("{nodes}:{sockets}"));
-    line.add_to_launch("--distribution", Some(both.as_ref()));
+    .to_owned();
+    for word in levels {
+        words = format!("{words}:{word}");
+    }
+    line.add_to_launch("--distribution", Some(words.as_ref()));
     Ok(())
 }
 

@@ -126,7 +126,9 @@ fn lines_of_srun_mean_a_launch() {
         ("--cpu_bind=verbose,cores -m block:cyclic", "--cpu-bind=verbose,cores {} --distribution=block:cyclic"),
         ("--cpu-bind=cores -m plane=2", "--cpu-bind=cores {} --distribution=plane=2:cyclic"),
         ("--cpu-bind=ldoms -m block:block", "--cpu-bind=ldoms {} --distribution=block:block"),
-        ("--cpu-bind=sockets -m cyclic:fcyclic:block", "--cpu-bind=sockets {} --distribution=cyclic:cyclic"),
+        ("--cpu-bind=sockets -m cyclic:fcyclic:block", "--cpu-bind=sockets {} --distribution=cyclic:fcyclic:block"),
+        ("--hint=nomultithread", "--hint=nomultithread {} '--distribution=*:cyclic'"),
+        ("--threads-per-core 1 -m block", "--threads-per-core=1 {} --distribution=block:cyclic"),
         (
             "--cpu-bind=mask_cpu:0x1,0x2 -c 2",
             "--cpu-bind=mask_cpu:0x1,0x2 --cpus-per-task=2 {} '--distribution=*:cyclic'",

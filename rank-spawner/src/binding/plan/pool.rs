@@ -1,0 +1,84 @@
+//! Places that ranks are given, by the objects that they are dealt out over.
+
+use std::collections::VecDeque;
+
+use super::{Place, key};
+use crate::binding::{Deal, Dealt};
+
+/// Value of a place, in the unit of the ranks' shares.
+pub(super) type Worth = fn(&Place<'_>) -> usize;
+
+/// Places that nobody has yet.
+#[derive(Debug)]
+pub(super) enum Pool<'node> {
+    /// Neighbours, in the order in which they are given out.
+    Places(VecDeque<Place<'node>>),
+    /// Objects that are dealt out over.
+    Objects {
+        /// Places of each object.
+        pools: Vec<Self>,
+        /// The object whose turn it is.
+        next: usize,
+        dealt: Dealt,
+    },
+}
+
+impl<'node> Pool<'node> {
+    /// All of these places.
+    pub(super) fn of(places: Vec<Place<'node>>, deals: &[Option<Deal>]) -> Self {
+        let Some((&Some(deal), smaller)) = deals.split_first() else { return Self::Places(places.into()) };
+        let mut objects: Vec<Vec<Place<'node>>> = Vec::new();
+        for place in places {
+            let is_of = |object: &&mut Vec<Place<'node>>| {
+                object.first().is_some_and(|first| key(first.at, deal.over) == key(place.at, deal.over))
+            };
+            match objects.iter_mut().find(is_of) {
+                Some(object) => object.push(place),
+                None => objects.push(vec![place]),
+            }
+        }
+        let pools = objects.into_iter().map(|places| Self::of(places, smaller)).collect();
+        Self::Objects { pools, next: 0, dealt: deal.what }
+    }
+
+    /// Worth of all places that are left.
+    pub(super) fn worth(&self, worth: Worth) -> usize {
+        match self {
+            Self::Places(places) => places.iter().map(worth).sum(),
+            Self::Objects { pools, .. } => pools.iter().map(|pool| pool.worth(worth)).sum(),
+        }
+    }
+
+    /// Takes places that are worth `wanted`, or all that are left, for one rank; returns their worth. Where ranks are dealt out, they come
+    /// from the next object that has them all, else from all that follow.
+    pub(super) fn take(&mut self, wanted: usize, worth: Worth, parts: &mut Vec<Place<'node>>) -> usize {
+        let mut has = 0;
+        match self {
+            Self::Places(places) => {
+                while has < wanted
+                    && let Some(place) = places.pop_front()
+                {
+                    has += worth(&place);
+                    parts.push(place);
+                }
+            }
+            Self::Objects { pools, next, dealt } => {
+                let count = pools.len();
+                let at_once = match dealt {
+                    Dealt::Ranks => wanted,
+                    Dealt::Cpus => 1,
+                };
+                let mut in_turn = (0..count).map(|turn| (*next + turn) % count);
+                *next = in_turn.find(|&object| pools[object].worth(worth) >= at_once).unwrap_or(*next);
+                let mut empty = 0;
+                while has < wanted && empty < count {
+                    let taken = pools[*next].take(at_once.min(wanted - has), worth, parts);
+                    *next = (*next + 1) % count;
+                    empty = if taken == 0 { empty + 1 } else { 0 };
+                    has += taken;
+                }
+            }
+        }
+        has
+    }
+}
