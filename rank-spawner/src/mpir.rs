@@ -3,6 +3,7 @@
 //! ```text
 //! debugger   sets MPIR_being_debugged ──> stops at MPIR_Breakpoint ──> reads MPIR_proctable, attaches to ranks ──> continues
 //! launcher   starts the ranks stopped ──> publishes them ─────^                                                      └──> lets them go
+//!            ends the launch early ──> says why ──> MPIR_Breakpoint
 //! ```
 //!
 //! Names, types and their order are those of "The MPIR Process Acquisition Interface", version 1.0 (MPI Forum, 2010). A program that has
@@ -40,6 +41,8 @@ struct ProcessDescription {
 
 /// `MPIR_DEBUG_SPAWNED`: the ranks exist.
 const SPAWNED: c_int = 1;
+/// `MPIR_DEBUG_ABORTING`: the launch is being ended.
+const ABORTING: c_int = 2;
 
 // SAFETY (of all `no_mangle` below): the names are reserved for this interface; no other part of the program defines them.
 
@@ -56,6 +59,10 @@ static MPIR_proctable: AtomicPtr<ProcessDescription> = AtomicPtr::new(ptr::null_
 
 #[unsafe(no_mangle)]
 static MPIR_proctable_size: AtomicI32 = AtomicI32::new(0);
+
+/// Reason why the launch is being ended; null before that.
+#[unsafe(no_mangle)]
+static MPIR_debug_abort_string: AtomicPtr<c_char> = AtomicPtr::new(ptr::null_mut());
 
 /// Its presence says that this process starts ranks and is none.
 #[unsafe(no_mangle)]
@@ -108,5 +115,18 @@ pub fn publish<'a>(ranks: impl IntoIterator<Item = Acquired<'a>>) {
     MPIR_debug_state.store(SPAWNED, Ordering::SeqCst);
     // What nobody refers to is not linked.
     black_box([&MPIR_i_am_starter, &MPIR_partial_attach_ok, &MPIR_acquired_pre_main]);
+    MPIR_Breakpoint();
+}
+
+/// Tells debuggers that the launch is being ended, and why; returns when the debugger continues, at once if there is none. The first reason
+/// stays to the end of the process.
+pub fn publish_abort(reason: &str) {
+    if MPIR_debug_state.load(Ordering::SeqCst) == ABORTING {
+        return;
+    }
+    // What stands behind a zero byte would not be read.
+    let text = reason.split('\0').next().unwrap_or_default();
+    MPIR_debug_abort_string.store(CString::new(text).unwrap_or_default().into_raw(), Ordering::SeqCst);
+    MPIR_debug_state.store(ABORTING, Ordering::SeqCst);
     MPIR_Breakpoint();
 }

@@ -1,5 +1,5 @@
 //! Acquisition of the ranks by a debugger: once all have started they are published, and those that were started stopped are let go when
-//! the debugger continues.
+//! the debugger continues. A launch that is ended early tells it why.
 
 use lattice_session::event::Event;
 use lattice_session::session_io::Control;
@@ -77,13 +77,15 @@ impl<'a, S> Acquisition<'a, S> {
 impl<S: UpdateSource> UpdateSource for Acquisition<'_, S> {
     async fn next(&mut self) -> Option<Update> {
         let update = self.source.next().await;
-        if let Some(Update::Event(_, Event::Started { rank, pid })) = &update
-            && self.has_started(*rank, *pid)
-        {
-            self.publish();
-            if self.launch.placed.settings.at_exec == AtExec::Stop {
-                self.let_go().await;
+        match &update {
+            Some(Update::Event(_, Event::Started { rank, pid })) if self.has_started(*rank, *pid) => {
+                self.publish();
+                if self.launch.placed.settings.at_exec == AtExec::Stop {
+                    self.let_go().await;
+                }
             }
+            Some(Update::Event(_, Event::Ending(cause))) => mpir::publish_abort(&cause.to_string()),
+            _ => {}
         }
         update
     }

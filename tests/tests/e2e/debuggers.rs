@@ -49,6 +49,19 @@ fn a_debugger_that_knows_the_interface_needs_no_flag() {
     shows_stopped_ranks(&under_gdb(begin, "", &program), &program);
 }
 
+/// The launcher stops once more, before it ends the other ranks.
+#[test]
+fn a_debugger_is_told_why_a_launch_is_ended() {
+    let look = r#"printf "state %d: %s\n", *(int *) &MPIR_debug_state, *(char **) &MPIR_debug_abort_string"#;
+    let mut gdb = Command::new("gdb").words("-q -nx -batch");
+    for command in ["break MPIR_Breakpoint", "run", "continue", look, "continue"] {
+        gdb = gdb.arg("-ex").arg(command);
+    }
+    let script = "[ $LATTICE_RANK = 0 ] || exec sleep 1000; sleep 0.2; exit 7";
+    let outcome = gdb.arg("--args").arg(built::lattice()).words("launch -n 2 --pmi none").bash(script).run();
+    outcome.prints("\nstate 2: rank 0 ").prints("exited with code 07");
+}
+
 /// What strip leaves: debuggers find the program as it is installed.
 #[test]
 fn what_debuggers_look_up_are_dynamic_symbols() {
@@ -57,6 +70,7 @@ fn what_debuggers_look_up_are_dynamic_symbols() {
         "Breakpoint",
         "being_debugged",
         "debug_state",
+        "debug_abort_string",
         "i_am_starter",
         "partial_attach_ok",
         "acquired_pre_main",
