@@ -16,6 +16,7 @@ mod front_end;
 mod hint;
 mod idle;
 mod launch;
+mod mem_bind;
 mod other_launchers;
 mod overlay;
 pub(crate) mod pki;

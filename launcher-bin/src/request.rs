@@ -16,7 +16,6 @@ use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use lattice_session::gpus::GpuBind;
 use lattice_session::request::{Candidates, LaunchRequest, Ownership, PlacementRequest, ProgramRequest, Programs};
 use lattice_session::settings::{
     AtExec, DataExchange, Entrance, FailedRanks, JobMemory, LaunchSettings, LimitSignal, LostNodes, PmiFamily, PmiSpec,
@@ -145,9 +144,8 @@ impl LaunchCommand {
             pmi_trace: args.pmi.pmi_trace.is_some(),
             slurm_environment: args.pmi.slurm_env,
             cpu_bind: binding::binding(&args.placement)?,
-            gpu_bind: (args.placement.gpu_bind.clone())
-                .or(args.placement.gpus_per_task.map(GpuBind::PerTask))
-                .unwrap_or_default(),
+            mem_bind: args.placement.mem_bind.clone().unwrap_or_default(),
+            gpu_bind: binding::gpus(&args.placement),
             stdin: stdin(args, machine, ownership),
             failed_ranks: match args.failures.kill_on_bad_exit {
                 KillOnBadExit::Yes => FailedRanks::EndLaunch,

@@ -224,7 +224,7 @@ impl CpuBind {
 }
 
 /// Reads one entry of a map: like a list of the kernel's, but with `+` for its commas, and never empty.
-fn map_entry(text: &str) -> Result<CpuSet, CpuSetParseError> {
+pub(crate) fn map_entry(text: &str) -> Result<CpuSet, CpuSetParseError> {
     match text.replace('+', ",").parse::<CpuSet>() {
         Ok(set) if set.is_empty() => Err(CpuSetParseError { text: text.to_owned() }),
         result => result,

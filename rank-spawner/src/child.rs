@@ -63,6 +63,8 @@ pub enum Step {
     Directory,
     /// Binding to CPUs.
     Affinity,
+    /// Binding its memory to NUMA nodes.
+    Memory,
     /// Setting a resource limit.
     Limit(LimitedResource),
     /// Letting signals through.
@@ -85,6 +87,7 @@ impl fmt::Display for Step {
             Self::CloseOthers => "close the launcher's descriptors",
             Self::Directory => "enter directory",
             Self::Affinity => "bind to CPUs",
+            Self::Memory => "bind its memory to NUMA nodes",
             Self::Limit(resource) => return write!(f, "set the limit {resource}"),
             Self::SignalMask => "let signals through",
             Self::Stop => "be stopped before its first instruction",
@@ -115,6 +118,8 @@ pub(crate) struct ChildSetup<'a> {
     pub(crate) umask: Option<Mode>,
     /// A bit mask of CPUs.
     pub(crate) affinity: Option<&'a [c_ulong]>,
+    /// Mode of `set_mempolicy(2)`, and a bit mask of NUMA nodes.
+    pub(crate) memory: Option<(c_int, &'a [c_ulong])>,
     pub(crate) limits: &'a [Limit],
     pub(crate) at_exec: AtExec,
     pub(crate) program: &'a CStr,
@@ -245,7 +250,7 @@ impl ChildSetup<'_> {
         close(first_other as c_uint, c_uint::MAX)
     }
 
-    /// Sets what the program finds around itself: umask, directory, CPUs. Without CLONE_FS the first two are the child's own.
+    /// Sets what the program finds around itself: umask, directory, CPUs, memory. Without CLONE_FS the first two are the child's own.
     fn settle(&self) -> Result<(), Failure> {
         if let Some(mask) = self.umask {
             umask(mask);
@@ -258,6 +263,14 @@ impl ChildSetup<'_> {
             // SAFETY: pointer and length describe `mask`, which is only read.
             let result = unsafe { libc::sched_setaffinity(0, len, mask.as_ptr().cast()) };
             Errno::result(result).map_err(at(Step::Affinity))?;
+        }
+        if let Some((mode, nodes)) = self.memory {
+            // The kernel reads one bit less than it is told.
+            let bits = size_of_val(nodes) * 8 + 1;
+            // SAFETY: pointer and number of bits describe `nodes`, which is only read; the policy is that of this thread, and stays when
+            // it executes its program.
+            let result = unsafe { libc::syscall(libc::SYS_set_mempolicy, mode, nodes.as_ptr(), bits) };
+            Errno::result(result).map_err(at(Step::Memory))?;
         }
         Ok(())
     }

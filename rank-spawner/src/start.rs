@@ -18,6 +18,7 @@ use crate::arguments::Arguments;
 use crate::child::{AtExec, ChildSetup, Group, SignalsBlocked, Step, clone};
 use crate::environment::RankEnvironment;
 use crate::limits::Limit;
+use crate::memory_binding::MemoryPolicy;
 use crate::process::RankProcess;
 use crate::program::Program;
 use crate::stack::ChildStack;
@@ -50,14 +51,23 @@ pub struct RankCommand {
     pub pmi: bool,
     /// Memory of the job, as descriptor [`crate::JOB_MEMORY_FD`].
     pub job_memory: Option<Arc<OwnedFd>>,
-    /// The CPUs to bind it to; `None` for those of the launcher.
-    pub cpus: Option<CpuSet>,
+    /// Part of the node that it is bound to.
+    pub bound_to: BoundTo,
     /// File mode creation mask, of which the permission bits count; `None` for the launcher's.
     pub umask: Option<u32>,
     /// Limits that differ from the launcher's.
     pub limits: Arc<[Limit]>,
     /// What it does when it has executed its program.
     pub at_exec: AtExec,
+}
+
+/// Part of a node that a rank is bound to.
+#[derive(Clone, Debug, Default)]
+pub struct BoundTo {
+    /// Its CPUs; `None` for those of the launcher.
+    pub cpus: Option<CpuSet>,
+    /// The NUMA nodes that its memory comes from; `None` for what holds for the launcher.
+    pub memory: Option<MemoryPolicy>,
 }
 
 impl RankCommand {
@@ -75,7 +85,7 @@ impl RankCommand {
             terminal: None,
             pmi: true,
             job_memory: None,
-            cpus: None,
+            bound_to: BoundTo::default(),
             umask: None,
             limits: Arc::new([]),
             at_exec: AtExec::Run,
@@ -164,7 +174,8 @@ pub(crate) fn start(
     let pmi = command.pmi.then(Ends::of_pmi).transpose().map_err(missing("PMI socket"))?;
     let directory = command.directory.as_ref().map(|path| CString::new(path.as_os_str().as_bytes())).transpose();
     let directory = directory.map_err(|_| step_error(command, Step::Directory, Errno::EINVAL))?;
-    let affinity = command.cpus.as_ref().map(CpuSet::to_mask);
+    let affinity = command.bound_to.cpus.as_ref().map(CpuSet::to_mask);
+    let memory = command.bound_to.memory.as_ref().map(MemoryPolicy::to_kernel);
     let argv = command.arguments.pointers();
     let envp = command.environment.pointers();
     let setup = ChildSetup {
@@ -176,6 +187,7 @@ pub(crate) fn start(
         directory: directory.as_deref(),
         umask: command.umask.map(Mode::from_bits_truncate),
         affinity: affinity.as_deref(),
+        memory: memory.as_ref().map(|(mode, nodes)| (*mode, nodes.as_slice())),
         limits: &command.limits,
         at_exec: command.at_exec,
         program: command.program.as_c_str(),

@@ -16,8 +16,8 @@ use nix::sys::signal::{SigHandler, SigSet, Signal, signal};
 use nix::unistd::{getpgrp, pipe2};
 use pmi_core::ids::Rank;
 use rank_spawner::{
-    Arguments, CpuBind, Environment, Limit, LimitedResource, Object, Program, RankCommand, RankExit, Spawner, Stdio,
-    plan_here,
+    Arguments, CpuBind, Environment, Limit, LimitedResource, MemoryPolicy, Object, Program, RankCommand, RankExit,
+    Spawner, Stdio, plan_here,
 };
 use world::{line, output, shell, shell_with, wait};
 
@@ -148,7 +148,32 @@ fn directory_umask_limits_and_cpus_are_set() {
         .next_back()
         .unwrap();
     let script = "grep Cpus_allowed_list /proc/self/status | cut -f2";
-    assert_eq!(printed(script, |command| command.cpus = Some(cpus.clone())), cpus.to_string());
+    assert_eq!(printed(script, |command| command.bound_to.cpus = Some(cpus.clone())), cpus.to_string());
+}
+
+/// The kernel tells the policy of a process beside each of its mappings, where it has NUMA.
+#[test]
+fn memory_comes_from_the_nodes_that_were_asked_for() {
+    let check = |policy: Option<MemoryPolicy>, expected: &str| {
+        let script = "read -r _ policy _ < /proc/self/numa_maps; echo $policy";
+        if Path::new("/proc/self/numa_maps").exists() {
+            assert_eq!(printed(script, |command| command.bound_to.memory = policy), expected);
+        } else if let Some(policy) = policy {
+            let mut command = shell(0, "true");
+            command.bound_to.memory = Some(policy);
+            let refused = spawner().start(command).unwrap_err().to_string();
+            assert!(refused.contains("cannot bind its memory to NUMA nodes"), "{refused}");
+        }
+    };
+    let first = || "0".parse().unwrap();
+    check(None, "default");
+    check(Some(MemoryPolicy::Bound(first())), "bind:0");
+    check(Some(MemoryPolicy::Preferred(first())), "prefer:0");
+    check(Some(MemoryPolicy::Local), "local");
+    let mut absent = shell(3, "true");
+    absent.bound_to.memory = Some(MemoryPolicy::Bound("60000".parse().unwrap()));
+    let refused = spawner().start(absent).unwrap_err().to_string();
+    assert!(refused.starts_with("rank 3: cannot bind its memory to NUMA nodes: "), "{refused}");
 }
 
 #[test]

@@ -56,7 +56,7 @@ fn each_step_has_its_words() {
     check(|command| command.directory = Some("/no/such".into()), absent);
     check(|command| command.directory = Some("/\0".into()), "rank 3: cannot enter directory /\0: Invalid argument");
     let cpus = "rank 3: cannot bind to CPUs: Invalid argument";
-    check(|command| command.cpus = Some("8000".parse().unwrap()), cpus);
+    check(|command| command.bound_to.cpus = Some("8000".parse().unwrap()), cpus);
     let limit = "rank 3: cannot set the limit nofile: Invalid argument";
     check(|command| command.limits = Arc::new([IMPOSSIBLE]), limit);
 }

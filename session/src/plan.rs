@@ -13,8 +13,8 @@ use pmi_core::env::{Entrance, RankEnvironment, is_scrubbed};
 use pmi_core::ids::{LocalRank, NodeIndex, Rank};
 use pmix_core::env::{Cpus, Families};
 use rank_spawner::{
-    ArgumentError, Arguments, BindHereError, CpuSet, Environment, EnvironmentError, JOB_MEMORY_FD, Limit, PMI_FD,
-    Program, ProgramError, ProgramFailure, RankCommand, Stdio, usable_cpus,
+    ArgumentError, Arguments, BindHereError, BoundTo, CpuSet, Environment, EnvironmentError, JOB_MEMORY_FD, Limit,
+    MemBindError, MemoryPolicy, PMI_FD, Program, ProgramError, ProgramFailure, RankCommand, Stdio, usable_cpus,
 };
 
 use crate::cause::StartClass;
@@ -45,6 +45,9 @@ pub enum PlanError {
     /// The ranks cannot be bound as asked.
     #[error(transparent)]
     Bind(#[from] BindHereError),
+    /// The node does not have the NUMA nodes that memory of ranks is bound to.
+    #[error(transparent)]
+    Memory(#[from] MemBindError),
     /// The node does not have the GPUs that ranks are bound to.
     #[error(transparent)]
     Gpu(#[from] GpuError),
@@ -90,6 +93,8 @@ pub(crate) struct LaunchContext<'a> {
     pub(crate) entrances: Entrances,
     /// CPUs of each rank, by local rank.
     pub(crate) cpus: Vec<Option<CpuSet>>,
+    /// Memory policy of each rank, by local rank.
+    pub(crate) memory: Vec<Option<MemoryPolicy>>,
     /// Variables by which each rank is told its GPUs, by local rank.
     pub(crate) gpus: Vec<Vec<(&'static str, String)>>,
     /// Limits that the ranks get instead of this process's own.
@@ -147,7 +152,7 @@ impl LaunchContext<'_> {
             StdinSource::Empty | StdinSource::Stream(_) => None,
         };
         let mut commands = Vec::with_capacity(self.ranks.len());
-        for ((local, &rank), cpus) in (0..).map(LocalRank).zip(self.ranks).zip(&self.cpus) {
+        for (((local, &rank), cpus), memory) in (0..).map(LocalRank).zip(self.ranks).zip(&self.cpus).zip(&self.memory) {
             let index = self.app_index(rank)?;
             let prepared = &programs[&index];
             let filled = self.filled(prepared, rank, local, &nodes);
@@ -163,7 +168,7 @@ impl LaunchContext<'_> {
             command.stderr = Stdio::Pipe;
             command.pmi = self.spec.settings.pmi.family.has_pmi() && self.entrances.port.is_none();
             command.job_memory = self.entrances.job_memory.clone();
-            command.cpus = cpus.clone();
+            command.bound_to = BoundTo { cpus: cpus.clone(), memory: memory.clone() };
             command.umask = self.spec.settings.shell_limits.umask;
             command.limits = Arc::clone(&self.limits);
             command.at_exec = self.spec.settings.at_exec;

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use pmi_core::fence::Exchange;
 use pmi_core::ids::Rank;
-use rank_spawner::CpuBind;
 pub use rank_spawner::{AtExec, TerminalSize};
+use rank_spawner::{CpuBind, MemBind};
 use serde::{Deserialize, Serialize};
 
 use crate::gpus::GpuBind;
@@ -26,6 +26,8 @@ pub struct LaunchSettings {
     pub slurm_environment: bool,
     /// CPUs that each rank may use.
     pub cpu_bind: CpuBind,
+    /// NUMA nodes that each rank's memory comes from.
+    pub mem_bind: MemBind,
     /// GPUs that each rank may use.
     pub gpu_bind: GpuBind,
     /// Ranks that read the launch's standard input.
@@ -50,6 +52,7 @@ impl Default for LaunchSettings {
             pmi_trace: false,
             slurm_environment: false,
             cpu_bind: CpuBind::None,
+            mem_bind: MemBind::None,
             gpu_bind: GpuBind::None,
             stdin: StdinTarget::None,
             failed_ranks: FailedRanks::default(),

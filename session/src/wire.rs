@@ -36,7 +36,7 @@ use bytes::Bytes;
 use hostlist::HostlistError;
 use pmi_core::ids::{JobId, JobIdError};
 use pmi_transport::proto::v1 as proto;
-use rank_spawner::{CpuBindParseError, LimitParseError};
+use rank_spawner::{CpuBindParseError, LimitParseError, MemBindParseError};
 
 use crate::gpus::GpuBindParseError;
 use crate::rank_ranges::RankRangesError;
@@ -85,6 +85,9 @@ pub enum WireError {
     /// Ranks that cannot be bound as asked.
     #[error("the binding to CPUs: {0}")]
     CpuBind(#[from] CpuBindParseError),
+    /// Memory that cannot be bound as asked.
+    #[error("the binding of memory: {0}")]
+    MemBind(#[from] MemBindParseError),
     /// GPUs that cannot be chosen as asked.
     #[error("the binding to GPUs: {0}")]
     GpuBind(#[from] GpuBindParseError),

@@ -44,7 +44,7 @@ fn numa_mask(text: &str) -> Result<u16, NoBinding> {
 }
 
 /// CPUs of a mask in hexadecimal, whose lowest bit is CPU 0.
-fn mask(text: &str) -> Result<CpuSet, NoBinding> {
+pub(super) fn mask(text: &str) -> Result<CpuSet, NoBinding> {
     let wrong = || NoBinding::Mask { mask: text.to_owned() };
     let digits = text.strip_prefix("0x").or_else(|| text.strip_prefix("0X")).unwrap_or(text);
     let mut cpus = Vec::new();

@@ -10,7 +10,7 @@ use clap::{ArgGroup, Args, ValueEnum};
 use lattice_session::gpus::GpuBind;
 use lattice_session::process_set::ProcessSetName;
 use lattice_session::template::Template;
-use rank_spawner::CpuBind;
+use rank_spawner::{CpuBind, MemBind};
 
 use super::cluster::ServerArgs;
 use super::cpu_bind;
@@ -18,6 +18,7 @@ use super::distribution::{self, Distribution};
 use super::export::Export;
 use super::hint::Hint;
 use super::idle::IdleArgs;
+use super::mem_bind;
 use super::pmi::{Exchange, Pmi, PmiParser};
 use super::propagate::Propagate;
 use super::signal::{self, SignalAhead};
@@ -188,6 +189,10 @@ pub struct PlacementArgs {
     /// Let ranks share CPUs where there are fewer than -c asks for.
     #[arg(short = 'O', long)]
     pub overcommit: bool,
+    /// Take each rank's memory from the NUMA nodes of its CPUs (local), from that of its number (rank), or from those of map_mem:LIST or
+    /// mask_mem:LIST; with `prefer,` before it, from others when there is none left.
+    #[arg(long, value_name = "BIND", value_parser = mem_bind::parse)]
+    pub mem_bind: Option<MemBind>,
     /// Give each rank N GPUs that no other rank on its node has, by CUDA_VISIBLE_DEVICES, ROCR_VISIBLE_DEVICES or ZE_AFFINITY_MASK.
     #[arg(long, value_name = "N", allow_negative_numbers = true)]
     pub gpus_per_task: Option<NonZeroU32>,
@@ -195,7 +200,7 @@ pub struct PlacementArgs {
     /// per-task:N, or map:0,1+2 (by the rank on its node); goes before --gpus-per-task.
     #[arg(long, value_name = "HOW")]
     pub gpu_bind: Option<GpuBind>,
-    /// Print on standard error where each rank runs, then start them.
+    /// Print on standard error where each rank runs, and on which CPUs, then start them.
     #[arg(long)]
     pub show_map: bool,
     /// Print where each rank would run, and start nothing. Refused where a launch would be, but for what only nodes of a cluster know.

@@ -1,5 +1,6 @@
 //! Binding of the ranks by all flags that say something about it.
 
+use lattice_session::gpus::GpuBind;
 use rank_spawner::{CpuBind, NodePart, Object, ObjectBind, Share, Shortage};
 
 use super::RequestError;
@@ -28,6 +29,11 @@ pub(super) fn binding(args: &PlacementArgs) -> Result<CpuBind, RequestError> {
         part: of_flags(bind.part, part),
         shortage: if args.overcommit { Shortage::Shared } else { bind.shortage },
     }))
+}
+
+/// Binding to GPUs by `--gpu-bind`, else by `--gpus-per-task`.
+pub(super) fn gpus(args: &PlacementArgs) -> GpuBind {
+    args.gpu_bind.clone().or(args.gpus_per_task.map(GpuBind::PerTask)).unwrap_or_default()
 }
 
 #[cfg(test)]

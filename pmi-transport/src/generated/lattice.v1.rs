@@ -331,6 +331,9 @@ pub struct LaunchSpec {
     /// Limits of the user's shell, which all ranks have.
     #[prost(message, optional, tag = "29")]
     pub shell_limits: ::core::option::Option<ShellLimits>,
+    /// NUMA nodes of each rank's memory, in the words of `--mem-bind`; empty for none.
+    #[prost(string, tag = "30")]
+    pub mem_bind: ::prost::alloc::string::String,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct ShellLimits {

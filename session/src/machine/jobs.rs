@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use pmi_core::ids::{JobId, Rank};
 use pmi_core::server::EndReason;
-use rank_spawner::CpuBind;
+use rank_spawner::{CpuBind, MemBind};
 
 use crate::gpus::GpuBind;
 use crate::limits::{JOBS_MAX, NODE_RANKS_MAX};
@@ -152,9 +152,9 @@ impl Jobs {
             None => apps,
         };
         // The launched job has the CPUs that a binding would begin with.
-        let (cpu_bind, gpu_bind) = (CpuBind::None, GpuBind::None);
+        let (cpu_bind, mem_bind, gpu_bind) = (CpuBind::None, MemBind::None, GpuBind::None);
         let (stdin, at_exec) = (StdinTarget::None, AtExec::Run);
-        let settings = LaunchSettings { cpu_bind, gpu_bind, stdin, at_exec, ..launched.settings.clone() };
+        let settings = LaunchSettings { cpu_bind, mem_bind, gpu_bind, stdin, at_exec, ..launched.settings.clone() };
         let spec = Arc::new(SessionSpec { job, apps, settings, ..SessionSpec::clone(launched) });
         let phase = JobPhase::Preparing { awaited: Some(awaited) };
         self.list.push(JobState { spec, first_shown, phase });

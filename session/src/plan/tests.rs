@@ -46,6 +46,7 @@ impl Node {
             ranks: &self.ranks,
             entrances,
             cpus,
+            memory: vec![None; self.ranks.len()],
             gpus: self.gpus.clone(),
             limits: Arc::new([]),
             fabric,

@@ -16,7 +16,7 @@ use std::path::PathBuf;
 use bytes::Bytes;
 use lattice_inventory::{Localities, SharedTopology, ThisNode};
 use pmix_core::BoundPlace;
-use rank_spawner::{BindHereError, CpuBind, CpuSet, plan_here};
+use rank_spawner::{BindHereError, CpuBind, CpuSet, MemBind, MemBindError, MemoryPolicy, plan_here};
 
 use crate::gpus::{GpuBind, GpuError};
 use crate::spec::SessionSpec;
@@ -44,6 +44,23 @@ impl NodeFacts {
     /// Fails if the ranks cannot be bound as asked.
     pub(super) fn plan(&self, bind: &CpuBind, ranks: usize) -> Result<Vec<Option<CpuSet>>, BindHereError> {
         plan_here(&self.node, bind, u32::try_from(ranks).unwrap_or(u32::MAX))
+    }
+
+    /// Memory policy of each rank with these CPUs.
+    ///
+    /// # Errors
+    /// Fails if the node does not have the NUMA nodes.
+    pub(super) fn memory(
+        &self,
+        bind: &MemBind,
+        cpus: &[Option<CpuSet>],
+    ) -> Result<Vec<Option<MemoryPolicy>>, MemBindError> {
+        // The inventory is read for those who need it.
+        if *bind == MemBind::None {
+            Ok(vec![None; cpus.len()])
+        } else {
+            bind.plan(&self.node.inventory().template, cpus)
+        }
     }
 
     /// Variables by which each rank with these CPUs is told its GPUs.

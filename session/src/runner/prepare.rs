@@ -42,6 +42,7 @@ impl Runner {
             0 => Vec::new(),
             ranks => self.node.plan(&state.spec.settings.cpu_bind, ranks).map_err(|error| unplanned(error.into()))?,
         };
+        let memory = self.node.memory(&state.spec.settings.mem_bind, &cpus).map_err(|error| unplanned(error.into()))?;
         let gpus = self.node.gpus(&state.spec.settings.gpu_bind, &cpus).map_err(|error| unplanned(error.into()))?;
         let served = self.servers.add(job, state, parent, RanksHere { cpus: &cpus, node: &self.node });
         let entrances = served.map_err(|error| system(format!("cannot serve PMI: {error}")))?;
@@ -49,7 +50,7 @@ impl Runner {
         if let Some(processes) = self.processes.as_ref().filter(|_| !ranks.is_empty()) {
             let (spec, limits, fabric) = (&*state.spec, Arc::clone(&processes.limits), self.io.fabric.as_ref());
             let cpus = cpus.clone();
-            let context = LaunchContext { spec, ranks: &ranks, entrances, cpus, gpus, limits, fabric };
+            let context = LaunchContext { spec, ranks: &ranks, entrances, cpus, memory, gpus, limits, fabric };
             let planned = context.plan(if job == JobNumber::LAUNCHED { &self.io.stdin } else { &StdinSource::Empty });
             plan = planned.map_err(unplanned)?;
         }

@@ -3,7 +3,7 @@
 use pmi_core::ids::Rank;
 use pmi_transport::proto::v1 as proto;
 use proto::stdin_target::Target;
-use rank_spawner::CpuBind;
+use rank_spawner::{CpuBind, MemBind};
 
 use super::{
     WireError, bytes, decode_variables, encode_variables, milliseconds, os_string, shell_limits, terminal, time, wrong,
@@ -26,6 +26,7 @@ pub(super) fn encode(settings: &LaunchSettings) -> proto::LaunchSpec {
         data_exchange: encode_exchange(settings.pmi.exchange).into(),
         slurm_environment: settings.slurm_environment,
         cpu_bind: settings.cpu_bind.to_string(),
+        mem_bind: if settings.mem_bind == MemBind::None { String::new() } else { settings.mem_bind.to_string() },
         gpu_bind: if settings.gpu_bind == GpuBind::None { String::new() } else { settings.gpu_bind.to_string() },
         stdin: Some(encode_stdin(&settings.stdin)),
         bears_failed_ranks: settings.failed_ranks == FailedRanks::AreBorne,
@@ -55,6 +56,7 @@ pub(super) fn take(spec: &mut proto::LaunchSpec) -> Result<LaunchSettings, WireE
         pmi_trace: spec.trace,
         slurm_environment: spec.slurm_environment,
         cpu_bind: if spec.cpu_bind.is_empty() { CpuBind::None } else { spec.cpu_bind.parse()? },
+        mem_bind: if spec.mem_bind.is_empty() { MemBind::None } else { spec.mem_bind.parse()? },
         gpu_bind: if spec.gpu_bind.is_empty() { GpuBind::None } else { spec.gpu_bind.parse()? },
         stdin: decode_stdin(spec.stdin.take())?,
         failed_ranks: if spec.bears_failed_ranks { FailedRanks::AreBorne } else { FailedRanks::EndLaunch },

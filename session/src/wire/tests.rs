@@ -13,7 +13,7 @@ use pmi_core::ids::{JobId, NodeIndex, Rank};
 use pmi_core::job::{App, Job, Placement};
 use pmi_transport::proto::v1 as proto;
 use proptest::prelude::*;
-use rank_spawner::{CpuBind, Limit, LimitedResource, RankExit};
+use rank_spawner::{CpuBind, Limit, LimitedResource, MemBind, RankExit};
 
 use super::{TIME_MAX, WireError, placed};
 use crate::gpus::GpuBind;
@@ -79,6 +79,7 @@ fn settings() -> LaunchSettings {
         },
         slurm_environment: true,
         cpu_bind: CpuBind::None,
+        mem_bind: "map:0,1:prefer".parse().unwrap(),
         gpu_bind: GpuBind::Closest,
         stdin: StdinTarget::File(Template::parse("/in.%r".as_ref()).unwrap()),
         failed_ranks: FailedRanks::AreBorne,

@@ -147,3 +147,25 @@ fn ranks_get_no_gpus_that_are_not_there() {
     }
     launch("-n 2 --pmi none --gpu-bind none").words("echo here").run().exits(0).prints_lines(["here"; 2]);
 }
+
+/// Where the kernel has NUMA, it tells the policy of a process beside each of its mappings.
+#[test]
+fn memory_is_bound_as_the_kernel_says() {
+    let script = r#"read -r _ policy _ < /proc/self/numa_maps; echo "$LATTICE_RANK $policy""#;
+    let has_numa = std::path::Path::new("/proc/self/numa_maps").exists();
+    for (flags, expected) in [
+        ("--cpu-bind cores --mem-bind local", "bind:0"),
+        ("--mem-bind local", "local"),
+        ("--mem-bind map_mem:0", "bind:0"),
+        ("--mem-bind prefer,mask_mem:0x1", "prefer:0"),
+        ("--mem-bind none", "default"),
+    ] {
+        let outcome = launch("-n 1 --pmi none").words(flags).bash(script).run();
+        match has_numa || expected == "default" {
+            true => outcome.exits(0).prints_lines([format!("0 {expected}")]),
+            false => outcome.exits(125).says("the kernel of this node tells of none"),
+        };
+    }
+    let outcome = launch("-n 1 --pmi none --mem-bind map_mem:999").words("touch started").run();
+    outcome.exits(125).says("NUMA node");
+}

@@ -33,6 +33,7 @@ pub(super) const FLAGS: &[Flag] = &[
     ),
     flag(&["cpu-bind", "cpu_bind"], Takes::Value, Made("--cpu-bind", cpu_bind)),
     flag(&["c", "cpus-per-task"], Takes::Value, OfLaunch("--cpus-per-task")),
+    flag(&["mem-bind", "mem_bind"], Takes::Value, OfLaunch("--mem-bind")),
     flag(&["hint"], Takes::Value, OfLaunch("--hint")),
     flag(&["threads-per-core"], Takes::Value, OfLaunch("--threads-per-core")),
     flag(&["gpus-per-task"], Takes::Value, Made("--gpus-per-task, without the type of GPU", gpus_per_task)),
@@ -59,11 +60,7 @@ pub(super) const FLAGS: &[Flag] = &[
     flag(&["quiet", "Q"], Takes::Nothing, Made("-q", quiet)),
     // Its long name is in that table; there the letter is taken.
     flag(&["q"], Takes::Value, Nothing("launches start at once, in an allocation that is there already")),
-    flag(
-        &["mem-bind", "gpu-freq", "cpu-freq", "accel-bind"],
-        Takes::Value,
-        Nothing("ranks are bound by --cpu-bind alone"),
-    ),
+    flag(&["gpu-freq", "cpu-freq", "accel-bind"], Takes::Value, Nothing("ranks are bound by --cpu-bind alone")),
     flag(
         &["ntasks-per-gpu", "ntasks-per-socket", "ntasks-per-core", "cpus-per-gpu", "mem-per-gpu"],
         Takes::Value,

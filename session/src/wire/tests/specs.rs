@@ -181,6 +181,7 @@ fn any_settings() -> impl Strategy<Value = LaunchSettings> {
                 pmi_trace,
                 slurm_environment,
                 cpu_bind: bind.parse().unwrap(),
+                mem_bind: if slurm_environment { "local".parse().unwrap() } else { MemBind::None },
                 gpu_bind: if pmi_trace { GpuBind::Map(vec!["0-1".parse().unwrap()]) } else { GpuBind::None },
                 stdin,
                 failed_ranks: if bears_ranks { FailedRanks::AreBorne } else { FailedRanks::EndLaunch },

@@ -1,0 +1,260 @@
+//! Memory binding: NUMA nodes that ranks have their memory from, as text, as a plan for a node, and as the kernel takes it
+//! (`set_mempolicy(2)`).
+
+use std::ffi::{c_int, c_ulong};
+use std::fmt;
+use std::str::FromStr;
+
+use lattice_inventory::{CpuSet, NodeSet, Template};
+use nix::libc;
+
+use crate::binding::map_entry;
+
+/// Memory binding of the ranks of a launch on each of its nodes.
+///
+/// As text, which [`FromStr`] reads and [`Display`](fmt::Display) writes: `none`, or one of `local`, `rank` and `map:0,1+2`, with
+/// `:prefer` behind it for memory that may come from elsewhere when there is none left.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub enum MemBind {
+    /// Memory comes from wherever the kernel takes it.
+    #[default]
+    None,
+    /// Memory comes from these NUMA nodes.
+    To {
+        /// NUMA nodes of each rank.
+        nodes: MemoryNodes,
+        /// Consequence when they have none left.
+        strictness: Strictness,
+    },
+}
+
+/// NUMA nodes of each rank.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum MemoryNodes {
+    /// Those of the CPUs that it is bound to; those of the CPU that it runs on if it is not bound.
+    Local,
+    /// The n-th local rank has the n-th NUMA node.
+    Rank,
+    /// The n-th local rank has the n-th set.
+    Map(Vec<NodeSet>),
+}
+
+/// Consequence when the NUMA nodes of a rank have no memory left.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Strictness {
+    /// The rank gets none.
+    #[default]
+    Bound,
+    /// It gets memory of others.
+    Preferred,
+}
+
+/// Error for a text that is no [`MemBind`].
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[error(
+    "{text:?} binds memory to nothing; none, local, rank and map:<NUMA nodes of each rank> are possible, the last three with :prefer"
+)]
+pub struct MemBindParseError {
+    /// The text seen.
+    pub text: String,
+}
+
+/// Reason why memory of ranks cannot be bound as asked.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum MemBindError {
+    /// The kernel has no NUMA, or tells nothing of it.
+    #[error(
+        "memory of ranks is to come from chosen NUMA nodes, and the kernel of this node tells of none; leave --mem-bind away, or see what \
+         lattice nodes --topology knows of it"
+    )]
+    NoNuma,
+    /// There is no such NUMA node.
+    #[error("local rank {local_rank} shall have memory of NUMA node {node}, but this node has NUMA nodes {there}")]
+    NoSuchNode {
+        /// The first local rank that the entry is for.
+        local_rank: usize,
+        /// The NUMA node that it asks for.
+        node: u16,
+        /// NUMA nodes that there are.
+        there: NodeSet,
+    },
+}
+
+/// Memory policy of one rank.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum MemoryPolicy {
+    /// Memory of the NUMA node of the CPU that it runs on, as long as there is some.
+    Local,
+    /// Memory of these NUMA nodes alone.
+    Bound(NodeSet),
+    /// Memory of the lowest of these NUMA nodes, as long as there is some.
+    Preferred(NodeSet),
+}
+
+impl MemBind {
+    /// Policies of the ranks of a node, by local rank; `cpus` has the CPUs of those that are bound.
+    ///
+    /// # Errors
+    /// See the variants of [`MemBindError`].
+    pub fn plan(&self, node: &Template, cpus: &[Option<CpuSet>]) -> Result<Vec<Option<MemoryPolicy>>, MemBindError> {
+        let Self::To { nodes, strictness } = self else { return Ok(vec![None; cpus.len()]) };
+        if node.numa.is_empty() {
+            return Err(MemBindError::NoNuma);
+        }
+        let there: NodeSet = node.numa.iter().map(|numa| numa.id).collect();
+        let next_to = |cpus: &CpuSet| -> NodeSet {
+            node.numa.iter().filter(|numa| !numa.cpus.is_disjoint(cpus)).map(|numa| numa.id).collect()
+        };
+        let all: Vec<NodeSet> = match nodes {
+            MemoryNodes::Local => {
+                let local = cpus.iter().map(|cpus| cpus.as_ref().map(next_to).unwrap_or_default());
+                return Ok(local.map(|nodes| Some(strictness.policy(nodes))).collect());
+            }
+            MemoryNodes::Rank => node.numa.iter().map(|numa| [numa.id].into_iter().collect()).collect(),
+            MemoryNodes::Map(sets) => sets.clone(),
+        };
+        let of_rank = |(local_rank, nodes): (usize, &NodeSet)| match nodes.without(&there).first() {
+            Some(node) => Err(MemBindError::NoSuchNode { local_rank, node, there: there.clone() }),
+            None => Ok(Some(strictness.policy(nodes.clone()))),
+        };
+        // An entry that no rank uses may name anything; ranks beyond the last one begin again with the first.
+        all.iter().cycle().take(cpus.len()).enumerate().map(of_rank).collect()
+    }
+}
+
+impl Strictness {
+    fn policy(self, nodes: NodeSet) -> MemoryPolicy {
+        match self {
+            _ if nodes.is_empty() => MemoryPolicy::Local,
+            Self::Bound => MemoryPolicy::Bound(nodes),
+            Self::Preferred => MemoryPolicy::Preferred(nodes),
+        }
+    }
+}
+
+impl MemoryPolicy {
+    /// The arguments of the kernel's call: mode and bit mask.
+    pub(crate) fn to_kernel(&self) -> (c_int, Vec<c_ulong>) {
+        match self {
+            Self::Local => (libc::MPOL_LOCAL, Vec::new()),
+            Self::Bound(nodes) => (libc::MPOL_BIND, nodes.to_mask()),
+            Self::Preferred(nodes) => (libc::MPOL_PREFERRED, nodes.to_mask()),
+        }
+    }
+}
+
+impl FromStr for MemBind {
+    type Err = MemBindParseError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let wrong = || MemBindParseError { text: text.to_owned() };
+        if text == "none" {
+            return Ok(Self::None);
+        }
+        let (word, strictness) = match text.strip_suffix(":prefer") {
+            Some(word) => (word, Strictness::Preferred),
+            None => (text, Strictness::Bound),
+        };
+        let entries = |map: &str| map.split(',').map(map_entry).collect::<Result<_, _>>().map_err(|_| wrong());
+        let nodes = match word.split_once(':') {
+            None if word == "local" => MemoryNodes::Local,
+            None if word == "rank" => MemoryNodes::Rank,
+            Some(("map", map)) => MemoryNodes::Map(entries(map)?),
+            _ => return Err(wrong()),
+        };
+        Ok(Self::To { nodes, strictness })
+    }
+}
+
+impl fmt::Display for MemBind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self::To { nodes, strictness } = self else { return f.write_str("none") };
+        match nodes {
+            MemoryNodes::Local => f.write_str("local")?,
+            MemoryNodes::Rank => f.write_str("rank")?,
+            MemoryNodes::Map(sets) => {
+                let entries: Vec<String> = sets.iter().map(|set| set.to_string().replace(',', "+")).collect();
+                write!(f, "map:{}", entries.join(","))?;
+            }
+        }
+        f.write_str(if *strictness == Strictness::Preferred { ":prefer" } else { "" })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use lattice_inventory::NumaNode;
+
+    use super::*;
+
+    /// Two NUMA nodes of two CPUs each, and one of memory alone.
+    fn node() -> Template {
+        let numa = |(id, cpus): (u16, &str)| NumaNode {
+            id,
+            cpus: cpus.parse().unwrap(),
+            memory_gib: 1,
+            distances: Vec::new(),
+        };
+        Template {
+            cpus: "0-3".parse().unwrap(),
+            numa: [(0, "0-1"), (1, "2-3"), (4, "")].into_iter().map(numa).collect(),
+            ..Template::default()
+        }
+    }
+
+    fn cpus(sets: &[&str]) -> Vec<Option<CpuSet>> {
+        sets.iter().map(|set| Some(set.parse::<CpuSet>().unwrap()).filter(|set| !set.is_empty())).collect()
+    }
+
+    #[test]
+    fn each_rank_has_memory_of_its_nodes() {
+        let check = |bind: &str, ranks: &[&str], expected: &[&str]| {
+            let planned = bind.parse::<MemBind>().unwrap().plan(&node(), &cpus(ranks)).unwrap();
+            let words = planned.into_iter().map(|policy| match policy {
+                None => "none".to_owned(),
+                Some(MemoryPolicy::Local) => "local".to_owned(),
+                Some(MemoryPolicy::Bound(nodes)) => format!("bind {nodes}"),
+                Some(MemoryPolicy::Preferred(nodes)) => format!("prefer {nodes}"),
+            });
+            assert_eq!(words.collect::<Vec<_>>(), expected, "{bind}");
+        };
+        check("none", &["0", ""], &["none", "none"]);
+        check("local", &["0", "3", "1-2", ""], &["bind 0", "bind 1", "bind 0-1", "local"]);
+        check("local:prefer", &["3", ""], &["prefer 1", "local"]);
+        check("rank", &["", "", "", ""], &["bind 0", "bind 1", "bind 4", "bind 0"]);
+        check("map:4,0+1", &["", "", ""], &["bind 4", "bind 0-1", "bind 4"]);
+        check("map:1,9:prefer", &[""], &["prefer 1"]);
+    }
+
+    #[test]
+    fn what_a_node_does_not_have_is_named() {
+        let refuse = |bind: &str, node: &Template| {
+            bind.parse::<MemBind>().unwrap().plan(node, &cpus(&["0", "1"])).unwrap_err().to_string()
+        };
+        let absent = "local rank 1 shall have memory of NUMA node 2, but this node has NUMA nodes 0-1,4";
+        assert_eq!(refuse("map:0,1+2", &node()), absent);
+        for bind in ["local", "rank", "map:0"] {
+            assert!(refuse(bind, &Template::default()).contains("the kernel of this node tells of none"), "{bind}");
+        }
+        assert_eq!(MemBind::None.plan(&Template::default(), &cpus(&["0"])), Ok(vec![None]));
+    }
+
+    #[test]
+    fn bindings_are_read_and_written_alike() {
+        for text in ["none", "local", "rank:prefer", "map:0,1+3,4-5", "map:3:prefer"] {
+            assert_eq!(text.parse::<MemBind>().unwrap().to_string(), text);
+        }
+        for text in ["", "none:prefer", "prefer", "map", "map:", "map:,1", "map:x", "local:0", "rank:prefer:prefer"] {
+            assert!(text.parse::<MemBind>().is_err(), "{text:?} was taken");
+        }
+    }
+
+    #[test]
+    fn the_kernel_gets_a_mode_and_a_mask() {
+        let nodes: NodeSet = "0,65".parse().unwrap();
+        assert_eq!(MemoryPolicy::Bound(nodes.clone()).to_kernel(), (libc::MPOL_BIND, vec![1, 2]));
+        assert_eq!(MemoryPolicy::Preferred(nodes).to_kernel().0, libc::MPOL_PREFERRED);
+        assert_eq!(MemoryPolicy::Local.to_kernel(), (libc::MPOL_LOCAL, vec![]));
+    }
+}
