@@ -11,6 +11,7 @@ mod attachment;
 mod config;
 mod error;
 mod launches;
+mod templates;
 mod url;
 
 use std::time::Duration;
@@ -31,6 +32,7 @@ use self::config::Config;
 pub use self::config::ConfigError;
 pub use self::error::ClusterError;
 pub(crate) use self::launches::Started;
+pub(crate) use self::templates::Templates;
 use self::url::ApiUrl;
 pub use self::url::ApiUrlError;
 use crate::environment::{self, Environment};

@@ -27,7 +27,7 @@ pub(crate) fn table(launch: &PreparedLaunch) -> String {
     table.to_string()
 }
 
-/// CPUs of a rank; where only its node knows them, the binding that was asked for.
+/// CPUs of a rank; where only its node knows them, for it has not told what it is, the binding that was asked for.
 fn cpus(row: &RankRow, bind: &CpuBind) -> String {
     match (&row.cpus, bind) {
         (Some(cpus), _) => CpuSet::to_string(cpus),

@@ -3,6 +3,8 @@
 //! On this machine everything is checked that can be known before the first rank starts: programs, directories, files, CPUs,
 //! limits. On a cluster only the nodes know, so that they check.
 
+mod binding;
+
 use std::collections::HashSet;
 use std::ffi::OsStr;
 use std::io;
@@ -21,6 +23,7 @@ use nix::unistd::{AccessFlags, eaccess};
 use pmi_core::job::Placement;
 use rank_spawner::{CpuSet, Program, plan_here};
 
+pub use self::binding::NodeBindError;
 use crate::machine::Machine;
 use crate::request::{LaunchCommand, OutputRequest, RequestError};
 
@@ -40,7 +43,7 @@ pub struct PreparedLaunch {
 pub struct RankRow {
     /// Its place.
     pub place: RankPlace,
-    /// CPUs that it is bound to; `None` where it is not bound, or where its node decides.
+    /// CPUs that it is bound to; `None` where it is not bound, or where only its node knows.
     pub cpus: Option<CpuSet>,
     /// File that is executed; where only its node knows it, the program as it was given.
     pub program: PathBuf,

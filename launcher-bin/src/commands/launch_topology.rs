@@ -9,7 +9,7 @@
 //!  not as planned: rank 1 was bound to CPUs 2-3, and may run on 2
 //! ```
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 
 use lattice_inventory::picture::{self, Cores};
 use lattice_inventory::{Allowed, CpuSet, Inventory, Template, ThisNode, xml};
@@ -20,7 +20,6 @@ use pmi_transport::proto::v1 as proto;
 use serde::Serialize;
 
 use super::status::{RankView, ranks_of};
-use super::topology::Kinds;
 use super::{CommandError, here};
 use crate::args::{TableArgs, TopologyFormat};
 use crate::cluster::Cluster;
@@ -75,8 +74,8 @@ impl LaunchTopology {
         }
         let request = proto::GetLaunchRequest { id: launch.to_owned(), ..Default::default() };
         let status = cluster.ask(cluster.launches().get_launch(request)).await?;
-        let templates: HashMap<String, Template> = Kinds::ask(cluster, None).await?.templates().collect();
-        Ok(Some(Self::of(launch, &status, |node| templates.get(node).cloned())))
+        let templates = cluster.templates().await?;
+        Ok(Some(Self::of(launch, &status, |node| Some(templates.of(node)?.1.clone()))))
     }
 
     fn of(id: &str, status: &proto::LaunchStatus, template: impl Fn(&str) -> Option<Template>) -> Self {

@@ -129,12 +129,6 @@ impl Kinds {
         Ok((kind, kind.template.as_ref().ok_or(CommandError::NoTemplate)?))
     }
 
-    /// Template of each node that has told one.
-    pub(super) fn templates(&self) -> impl Iterator<Item = (String, Template)> + '_ {
-        let told = self.kinds.iter().filter_map(|kind| Some((kind, kind.template.as_ref()?)));
-        told.flat_map(|(kind, template)| node_names(&kind.nodes).into_iter().map(|node| (node, template.clone())))
-    }
-
     /// Description of each node.
     pub(super) fn by_node(&self) -> HashMap<String, Described> {
         let mut trouble: HashMap<String, Vec<&str>> = HashMap::new();

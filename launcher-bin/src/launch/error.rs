@@ -9,6 +9,7 @@ use crate::cluster::ClusterError;
 use crate::local_launches::LocalError;
 use crate::machine::MachineError;
 use crate::output::FileError;
+use crate::prepared::NodeBindError;
 use crate::request::RequestError;
 use crate::trace::TraceError;
 
@@ -19,6 +20,9 @@ pub enum LaunchError {
     /// The request makes no sense, or not on this machine.
     #[error(transparent)]
     Request(#[from] RequestError),
+    /// A node cannot bind its ranks as asked.
+    #[error(transparent)]
+    Bind(#[from] NodeBindError),
     /// This machine cannot be known.
     #[error(transparent)]
     Machine(#[from] MachineError),

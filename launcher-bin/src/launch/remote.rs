@@ -3,10 +3,12 @@
 use std::io::{self, IsTerminal};
 use std::time::Duration;
 
+use lattice_session::placed::PlacedLaunch;
 use lattice_session::request::Ownership;
 use lattice_session::settings::StdinTarget;
 use lattice_session::timeouts::LEASE;
 use pmi_transport::proto::v1 as proto;
+use rank_spawner::CpuBind;
 use tokio::sync::mpsc;
 
 use super::attached::{AttachSettings, AttachedLaunch};
@@ -15,11 +17,11 @@ use super::start_watch::StartWatch;
 use super::{LaunchError, open_files, show_plan, viewed};
 use crate::args::AttachArgs;
 use crate::attachment::Role;
-use crate::cluster::{ApiServer, Attachment, Cluster, Started};
+use crate::cluster::{ApiServer, Attachment, Cluster, Started, Templates};
 use crate::console::{Verbosity, print, report, write_stderr};
 use crate::machine::Machine;
 use crate::output::{name, settings};
-use crate::prepared::PreparedLaunch;
+use crate::prepared::{NodeBindError, PreparedLaunch};
 use crate::request::{Action, LaunchCommand, LineLabel, OutputRequest};
 use crate::signal_forwarder::RankLocation;
 use crate::trace::ClusterTrace;
@@ -43,11 +45,13 @@ pub(crate) fn run(
             started.notes.iter().for_each(|note| report(&format!("note: {note}")));
         }
         if action == Action::Plan {
-            return show_plan(&PreparedLaunch::on_cluster(started.placed?, output));
+            let (launch, bound) = planned(&cluster, started.placed?, output).await;
+            bound?;
+            return show_plan(&launch);
         }
         let (launch_id, lease) = (started.launch_id.clone(), started.lease);
         let outcome = match request.ownership {
-            Ownership::Detached => leave(started, output, verbosity),
+            Ownership::Detached => leave(&cluster, started, output, verbosity).await,
             Ownership::Client => show(&cluster, &launch_id, (Role::Owner, lease), output, verbosity).await,
         };
         if let Err(error) = &outcome
@@ -85,9 +89,39 @@ pub(crate) fn attach(args: &AttachArgs, verbosity: Verbosity) -> Result<u8, Laun
     runtime::block_on(async { show(&server.connect()?, &args.launch, (Role::Viewer, LEASE), output, verbosity).await })?
 }
 
+/// A launch that the API server has placed, with the CPUs of its ranks as far as their nodes are known, and the refusal of one that cannot
+/// bind them.
+async fn planned(
+    cluster: &Cluster,
+    placed: PlacedLaunch,
+    output: OutputRequest,
+) -> (PreparedLaunch, Result<(), NodeBindError>) {
+    let mut launch = PreparedLaunch::on_cluster(placed, output);
+    let templates = match launch.placed.settings.cpu_bind {
+        CpuBind::None => Templates::default(),
+        // An older API server knows nothing of nodes.
+        _ => cluster.templates().await.unwrap_or_default(),
+    };
+    let bound = launch.bind(&templates);
+    (launch, bound)
+}
+
+/// The same for a launch that starts: a node that cannot bind its ranks ends it with its own words.
+async fn prepared(cluster: &Cluster, placed: PlacedLaunch, output: OutputRequest) -> PreparedLaunch {
+    match output.show_map {
+        true => planned(cluster, placed, output).await.0,
+        false => PreparedLaunch::on_cluster(placed, output),
+    }
+}
+
 /// Prints the name of a detached launch.
-fn leave(started: Started, output: OutputRequest, verbosity: Verbosity) -> Result<u8, LaunchError> {
-    let launch = PreparedLaunch::on_cluster(started.placed?, output);
+async fn leave(
+    cluster: &Cluster,
+    started: Started,
+    output: OutputRequest,
+    verbosity: Verbosity,
+) -> Result<u8, LaunchError> {
+    let launch = prepared(cluster, started.placed?, output).await;
     if verbosity == Verbosity::Verbose {
         report(&settings(&launch));
     }
@@ -106,7 +140,7 @@ async fn show(
     verbosity: Verbosity,
 ) -> Result<u8, LaunchError> {
     let (attachment, placed) = Attachment::open(cluster, launch_id, 0, role).await?;
-    let launch = PreparedLaunch::on_cluster(placed, output);
+    let launch = prepared(cluster, placed, output).await;
     let (faults, reported) = mpsc::unbounded_channel();
     // Before the files, as they are emptied.
     let trace =

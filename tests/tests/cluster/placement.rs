@@ -124,3 +124,34 @@ fn hints_bind_ranks_on_every_node() {
         outcome.exits(0).prints_lines([format!("0 0 {first}"), format!("1 0 {first}")]);
     }
 }
+
+#[test]
+fn memory_is_bound_on_every_node() {
+    let script = r#"read -r _ policy _ < /proc/self/numa_maps; echo "$LATTICE_NODE $policy""#;
+    let outcome = launch_on(2, "-n 2 --mem-bind rank").bash(script).run();
+    match std::path::Path::new("/proc/self/numa_maps").exists() {
+        true => outcome.exits(0).prints_lines(["0 bind:0", "1 bind:0"]),
+        false => outcome.exits(125).says("the kernel of this node tells of none"),
+    };
+}
+
+/// All nodes of a development cluster are this machine.
+#[test]
+fn the_map_of_a_cluster_has_the_cpus_that_the_kernels_give() {
+    let script = r#"
+        until [ "$(lattice nodes --topology --json | field nodes)" = 'node[0-1]' ]; do sleep 0.05; done
+        lattice nodes --topology --json | grep -q '"cpus"' || sleep 1
+        show='echo "$LATTICE_RANK $(sed -n "s/^Cpus_allowed_list:\t//p" /proc/self/status)"'
+        for flags in "--cpu-bind cores" "--cpu-bind threads -m cyclic:fcyclic" "--cpu-bind sockets" "--hint memory_bound" "--cpu-bind map:0"; do
+            planned=$(lattice launch -n 4 $flags --dry-run true | awk 'NR > 1 { print $1, $4 }')
+            shown=$(lattice launch -n 4 $flags --show-map true 2>&1 >/dev/null | awk '$1 ~ /^[0-9]+$/ { print $1, $4 }')
+            seen=$(lattice launch -n 4 $flags bash -c "$show" | sort -n)
+            [ "$planned" = "$seen" ] && [ "$shown" = "$seen" ] && echo "as planned" || echo "$flags: $planned; $shown; $seen"
+        done
+        lattice launch -n 2 -c 999 --dry-run true"#;
+    let outcome = script_on(2, script).run();
+    outcome
+        .exits(125)
+        .prints_lines(["as planned"; 5])
+        .says("lattice: node0: 1 local ranks shall be bound to cores:cpus=999");
+}
