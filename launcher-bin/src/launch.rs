@@ -13,6 +13,7 @@
 
 mod acquisition;
 mod attached;
+mod broadcast;
 mod error;
 mod frontend;
 mod local;
@@ -24,6 +25,8 @@ mod viewed;
 use nix::sys::resource::{Resource, setrlimit};
 use rank_spawner::raise_descriptor_limit;
 
+use self::broadcast::Broadcast;
+pub use self::broadcast::BroadcastError;
 pub use self::error::LaunchError;
 pub(crate) use self::remote::{attach, run as run_on_cluster};
 use crate::args::LaunchArgs;
@@ -64,7 +67,13 @@ fn started(
     match cluster::allocation(args.cluster.alloc.as_deref(), &machine.environment)? {
         Some(allocation) => {
             let server = ApiServer::find(args.cluster.api.api.as_deref(), &machine.environment)?;
-            remote::run(command, &server, allocation, verbosity)
+            let Some(target) = args.cluster.bcast.as_deref().filter(|_| command.action == Action::Start) else {
+                return remote::run(command, &server, allocation, verbosity);
+            };
+            let (copies, args) = Broadcast::of(args, target, machine, &server, &allocation)?;
+            let code = remote::run(LaunchCommand::new(&args, machine)?, &server, allocation, verbosity);
+            drop(copies);
+            code
         }
         None if args.cluster.api.api.is_some() => Err(RequestError::NoAllocation { flag: "--api" }.into()),
         None => local::run(command, machine, verbosity),

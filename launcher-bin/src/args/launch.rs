@@ -225,6 +225,11 @@ pub struct ClusterArgs {
     /// How long nodes are waited for on that way.
     #[command(flatten)]
     pub join: JoinArgs,
+    /// On a cluster, copy the program to each node first and run the copy: PATH, or in a directory PATH/, or in one of its own in /tmp. The copies
+    /// are removed when the launch has ended.
+    #[arg(long, value_name = "PATH", num_args = 0..=1, require_equals = true, default_missing_value = "",
+          value_parser = OsStringValueParser::new().map(PathBuf::from), conflicts_with_all = ["detach", "multi_prog", "container"])]
+    pub bcast: Option<PathBuf>,
     /// Start the launch, print its id (with --json, the line that opens it), and do not follow it; ranks' standard input is empty,
     /// unless it is a file. What they print is kept for `lattice attach`: 64 MiB of it, unless the API server is told otherwise, the
     /// oldest going first.

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use rank_spawner::{KeeperError, ProgramFailure};
 
+use super::broadcast::BroadcastError;
 use crate::cluster::ClusterError;
 use crate::local_launches::LocalError;
 use crate::machine::MachineError;
@@ -20,6 +21,9 @@ pub enum LaunchError {
     /// The request makes no sense, or not on this machine.
     #[error(transparent)]
     Request(#[from] RequestError),
+    /// The program is not copied to the nodes.
+    #[error(transparent)]
+    Broadcast(#[from] BroadcastError),
     /// A node cannot bind its ranks as asked.
     #[error(transparent)]
     Bind(#[from] NodeBindError),
@@ -75,6 +79,7 @@ impl LaunchError {
     pub fn program_failure(&self) -> Option<ProgramFailure> {
         match self {
             Self::Request(error) => error.program_failure(),
+            Self::Broadcast(error) => error.program_failure(),
             _ => None,
         }
     }

@@ -9,6 +9,7 @@ mod allocations;
 mod api_server_away;
 mod audit;
 mod batch;
+mod broadcast;
 mod certificates;
 mod cleanup;
 mod containers;

@@ -147,7 +147,8 @@ pub(super) const FLAGS: &[Flag] = &[
     ),
     flag(&["allow-run-as-root"], Takes::Nothing, Nothing("root may run launches")),
     flag(&["am", "tune"], Takes::Value, Refused("type --mca NAME VALUE for each line of the file")),
-    flag(&["preload-binary", "preload-files"], Takes::Nothing, Refused("put the program where all nodes find it")),
+    flag(&["preload-binary"], Takes::Nothing, OfLaunch("--bcast")),
+    flag(&["preload-files"], Takes::Value, Refused("put files where all nodes find them")),
     flag(
         &["gdb", "tv", "debug", "valgrind"],
         Takes::Nothing,

@@ -141,6 +141,8 @@ fn lines_of_srun_mean_a_launch() {
     means("srun -K -i none ./a", "--kill-on-bad-exit --stdin=none --slurm-env ./a");
     means("srun --pty -n1 bash -i", "--pty --kill-on-bad-exit=0 --slurm-env --ntasks=1 bash -i");
     means("srun --pty=3 bash", "--pty --kill-on-bad-exit=0 --slurm-env bash");
+    means("srun --bcast --compress=lz4 ./a", "--bcast --kill-on-bad-exit=0 --stdin=all --slurm-env ./a");
+    means("srun --bcast=/tmp/a ./a", "--bcast=/tmp/a --kill-on-bad-exit=0 --stdin=all --slurm-env ./a");
     means("srun --propagate ./a", "--propagate --kill-on-bad-exit=0 --stdin=all --slurm-env ./a");
     means("srun --propagate=STACK ./a", "--propagate=STACK --kill-on-bad-exit=0 --stdin=all --slurm-env ./a");
     means("srun -k ./a", "--no-kill --kill-on-bad-exit=0 --stdin=all --slurm-env ./a");
