@@ -204,7 +204,7 @@ impl Links {
     pub(super) fn cut_off(&mut self, node: NodeIndex, now: Instant) {
         if self.cut_off.insert(node) {
             self.act(now, |launch, effects| {
-                launch.lost(node, "the API server has declared it lost", Loss::Node, effects)
+                launch.lost(node, "the API server has declared it lost", Loss::Node, effects);
             });
         }
     }
