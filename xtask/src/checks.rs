@@ -1,7 +1,8 @@
 //! What must hold before a change lands.
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 
+use crate::background::{Background, lowest};
 use crate::shell::{cargo, command, run, run_tests, target_directory, works};
 use crate::steps::Steps;
 use crate::{client_libraries, dependencies, fuzz, setup};
@@ -19,26 +20,37 @@ pub(crate) fn walls() -> Result<()> {
     run(&mut cargo("run --quiet --package walls"))
 }
 
+/// What is said of the code without running it.
+pub(crate) fn lints() -> Result<()> {
+    run(&mut cargo("clippy --workspace --all-targets -- -D warnings"))?;
+    // As `cargo xtask demo` builds it, and whoever needs no API server.
+    run(&mut cargo("clippy --package lattice --no-default-features -- -D warnings"))?;
+    run(cargo("doc --workspace --no-deps").env("RUSTDOCFLAGS", "-D warnings"))
+}
+
 /// Everything.
 pub(crate) fn ci() -> Result<()> {
     reported(|steps| {
         steps.take("format", format)?;
-        steps.take("lints", || run(&mut cargo("clippy --workspace --all-targets -- -D warnings")))?;
-        // As `cargo xtask demo` builds it, and whoever needs no API server.
-        let mut few_features = cargo("clippy --package lattice --no-default-features -- -D warnings");
-        steps.take("lints with few features", || run(&mut few_features))?;
         steps.take("walls", walls)?;
-        let mut documentation = cargo("doc --workspace --no-deps");
-        steps.take("documentation", || run(documentation.env("RUSTDOCFLAGS", "-D warnings")))?;
         prepare_tests(steps)?;
         steps.take("dependencies", || dependencies::check(dependencies::Advisories::Left))?;
-        // Tests wait half of the time.
+        let lints = start_lints()?;
         let fuzz_targets = fuzz::start_build()?;
         run_all_tests(steps)?;
         // Without `--bench` each bench only shows that it works.
         steps.take("benches", || run(cargo("test --workspace --bench").arg("*")))?;
+        steps.take("lints", || lints.finish())?;
         steps.take("fuzz targets", || fuzz::run_all(fuzz_targets, fuzz::SECONDS))
     })
+}
+
+/// Starts [`lints`] in a process of its own: what it builds must not wait for the tests' builds.
+fn start_lints() -> Result<Background> {
+    let itself = std::env::current_exe().context("cannot tell where this program is")?;
+    let mut lints = lowest("");
+    lints.arg(itself).arg("lints");
+    Background::start("lints", lints)
 }
 
 fn format() -> Result<()> {

@@ -12,11 +12,14 @@ use std::process::{Child, Command};
 
 use anyhow::{Context, Result, bail, ensure};
 
+use crate::background::{Background, lowest};
 use crate::setup;
 use crate::shell::{cargo, command, run, started, target_directory};
 
 /// Time that each target runs, in seconds: long enough to find what broke since the last change, not more.
 pub(crate) const SECONDS: u32 = 5;
+/// Directory of the programs' build, in the target directory.
+const BUILD: &str = "fuzzing";
 /// The longest input that is tried: room for a spawn of several programs, and for messages beyond their limits.
 const INPUT_BYTES: u32 = 8192;
 /// Last lines of a target's output that are shown when it fails.
@@ -32,49 +35,25 @@ struct FuzzTarget {
 
 /// Build of all targets, under way; it ends with this value.
 pub(crate) struct Build {
-    process: Child,
-    log: PathBuf,
+    process: Background,
     /// Directory of the targets' programs.
     programs: PathBuf,
 }
 
-/// Starts to build every target of every crate, at the lowest priority. The instrumentation is for the targets and our crates: a
-/// `--target` keeps it from build scripts, the wrapper from the crates of others.
+/// Starts to build every target of every crate. The instrumentation is for the targets and our crates: a `--target` keeps it from
+/// build scripts, the wrapper from the crates of others.
 pub(crate) fn start_build() -> Result<Build> {
     setup::fuzzer()?;
-    let (directory, triple) = (target_directory()?.join("fuzzing"), host_triple()?);
-    fs::create_dir_all(&directory).with_context(|| format!("cannot make {}", directory.display()))?;
-    let log = directory.join("build.log");
-    let output = File::create(&log).with_context(|| format!("cannot write {}", log.display()))?;
-    let mut build = command("nice", "-n 19 cargo build --manifest-path fuzz/Cargo.toml --workspace --release --target");
-    build.arg(&triple).arg("--target-dir").arg(&directory).stdout(output.try_clone()?).stderr(output);
-    let process = started(instrument::ours(&mut build)?)?;
-    Ok(Build { process, log, programs: directory.join(triple).join("release") })
-}
-
-impl Build {
-    /// Waits for the end; returns the directory of the programs.
-    fn finish(mut self) -> Result<PathBuf> {
-        let status = self.process.wait().context("cannot wait for the build")?;
-        if !status.success() {
-            eprintln!("{}", fs::read_to_string(&self.log).unwrap_or_default());
-            bail!("the fuzz targets cannot be built: cargo ended with {status}");
-        }
-        Ok(std::mem::take(&mut self.programs))
-    }
-}
-
-impl Drop for Build {
-    fn drop(&mut self) {
-        // It may have ended.
-        let _ = self.process.kill();
-        let _ = self.process.wait();
-    }
+    let triple = host_triple()?;
+    let mut build = lowest("cargo build --manifest-path fuzz/Cargo.toml --workspace --release --target");
+    instrument::ours(build.arg(&triple))?;
+    let programs = target_directory()?.join(BUILD).join(triple).join("release");
+    Ok(Build { process: Background::start(BUILD, build)?, programs })
 }
 
 /// Replays what is kept in all targets, and lets each look for more.
 pub(crate) fn run_all(build: Build, seconds: u32) -> Result<()> {
-    let programs = build.finish()?;
+    build.process.finish()?;
     let mut targets = Vec::new();
     for directory in crates(Path::new("."))? {
         targets.extend(self::targets(&directory)?);
@@ -84,7 +63,7 @@ pub(crate) fn run_all(build: Build, seconds: u32) -> Result<()> {
     for group in targets.chunks(processors) {
         let mut running = Vec::new();
         for target in group {
-            running.push((target, target.start(&programs, seconds)?));
+            running.push((target, target.start(&build.programs, seconds)?));
         }
         for (target, (process, log)) in running {
             target.finish(process, &log)?;

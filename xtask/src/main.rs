@@ -2,6 +2,7 @@
 //!
 //! Each chore is a list of commands that are printed before they run, so that each can be repeated by hand.
 
+mod background;
 mod bug_ledger;
 mod checks;
 mod client_libraries;
@@ -39,6 +40,8 @@ enum Chore {
         #[arg(long)]
         list: bool,
     },
+    /// Check the code by clippy, and its documentation by rustdoc.
+    Lints,
     /// Build every fuzz target, and run each for a while.
     Fuzz {
         /// Seconds for each target.
@@ -77,6 +80,7 @@ fn main() -> Result<()> {
         Chore::Demo => demo::run(),
         Chore::Setup => setup::run(),
         Chore::Test => checks::test(),
+        Chore::Lints => checks::lints(),
         Chore::Walls { list: false } => checks::walls(),
         Chore::Walls { list: true } => shell::run(&mut shell::cargo("run --quiet --package walls -- list")),
         Chore::Fuzz { seconds } => fuzz::run_all(fuzz::start_build()?, seconds),
