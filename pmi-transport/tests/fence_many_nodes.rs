@@ -47,6 +47,16 @@ fn a_thousand_nodes_get_the_same_as_in_a_star_whatever_the_fan_out() {
     }
 }
 
+/// As many pieces of each as a sort that is not stable mixes.
+#[test]
+fn pieces_of_a_node_keep_the_order_in_which_they_were_brought() {
+    let limits = Limits { chunk_bytes: 100, ..Limits::default() };
+    let segments = |node: u32| (0..64).map(|number| format!("{node}:{number:080}").into()).collect();
+    for fan_out in 1..4 {
+        one_fence(8, FanOut { barrier: fan_out, data: 2 }, limits, segments);
+    }
+}
+
 /// Whatever the shape and the order: data that fits a frame comes, more of it stays, every node hears how much that is, and then no
 /// frame is longer than one of a barrier with the first node's data.
 #[test]
