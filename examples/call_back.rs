@@ -17,10 +17,18 @@ use lattice_overlay::method::Method;
 use lattice_overlay::participant::Participant;
 
 const BOUNCE: Method = Method(303);
+const SAIL: Method = Method(304);
 
 fn main() -> Result<(), Box<dyn Error>> {
     let participant = Participant::of_launch()?;
     participant.serve(BOUNCE, bounce);
+    participant.accept(b"bay", |own, from, data| {
+        Ok(format!("{from} sails to {} with {}", own.me(), String::from_utf8_lossy(data)).into())
+    });
+    participant.serve(SAIL, |own, _, to| {
+        let to = String::from_utf8_lossy(to).parse::<Uid>().map_err(|error| Fault(error.to_string()))?;
+        own.connect_to(to, b"bay", b"goods", Duration::from_secs(30)).map_err(|error| Fault(error.to_string()))
+    });
     println!("{} serves", participant.me());
     loop {
         participant.progress(None)?;

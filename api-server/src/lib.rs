@@ -38,6 +38,7 @@ mod renewal;
 mod serials;
 mod server;
 mod session_calls;
+mod sets;
 #[cfg(feature = "simulation")]
 pub mod simulation;
 mod start_policy;

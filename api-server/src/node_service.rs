@@ -9,16 +9,16 @@ use bytes::Bytes;
 use lattice_session::rendezvous::Participant;
 use lattice_session::timeouts::HEARTBEAT;
 use lattice_session::wire;
-use lattice_session::wire::rendezvous;
+use lattice_session::wire::{placed, rendezvous};
 use pmi_core::services::{MeetError, NameError, SpawnError};
 use pmi_transport::error_chain::chain;
 use pmi_transport::identity::{Caller, caller_of, certificate_of};
 use pmi_transport::proto::v1::node_service_server::NodeService;
 use pmi_transport::proto::v1::{
     DrainNodesRequest, DrainNodesResponse, HeartbeatRequest, HeartbeatResponse, LaunchReport, ListNodesRequest,
-    ListNodesResponse, MeetAnswer, MeetRequest, NameAnswer, NameRequest, NodeCommand, RegisterNodeRequest,
+    ListNodesResponse, MeetAnswer, MeetRequest, NameAnswer, NameRequest, NodeCommand, PassRequest, RegisterNodeRequest,
     RegisterNodeResponse, RenewCertificateRequest, RenewCertificateResponse, ReportFor, ResumeNodesRequest,
-    ResumeNodesResponse, Resumed, SerialSignature, SpawnAnswer, SpawnRequest, launch_report,
+    ResumeNodesResponse, Resumed, SerialSignature, SetPass, SpawnAnswer, SpawnRequest, launch_report,
 };
 use pmi_transport::signature::{self, Challenge, Serial, Signature};
 use tokio::sync::mpsc;
@@ -31,6 +31,7 @@ use super::launch::{LaunchHandle, Request as LaunchRequest};
 use super::renewal::RenewalError;
 use super::server::{Server, to_its_end};
 use super::session_calls::{CallId, Unanswered};
+use super::sets::{Asker, Granted, PassError};
 use super::versions;
 use super::wire::node::{decode_event, encode_message};
 use super::wire::registry::{decode_registration, encode_listed};
@@ -251,6 +252,42 @@ impl NodeService for Reporting {
         match self.answer_once(&launch_id, &node_id, call_id, make).await? {
             SessionAnswer::Meet(answer) => Ok(Response::new(answer)),
             _ => Err(another_call(call_id)),
+        }
+    }
+
+    async fn pass_to_set(&self, request: Request<PassRequest>) -> Result<Response<SetPass>, Status> {
+        let caller = caller_of(&request)?.clone();
+        let PassRequest { to, from, launch_id, node_id } = request.into_inner();
+        let (uid, asker) = match &caller {
+            Caller::User(uid) | Caller::Admin(Some(uid)) => (*uid, Asker::Command(from)),
+            Caller::Agent(_) => {
+                check_is(&caller, &node_id)?;
+                (self.launch_on(&launch_id, &node_id)?.summary().uid, Asker::Launch(&launch_id))
+            }
+            other => return Err(Status::permission_denied(format!("{other} is no user, and has no sets"))),
+        };
+        let (to, now) = (placed::set(to), self.0.clock.now());
+        let granting = async { self.0.sets.pass(uid, asker, to, now) };
+        let granted = match to {
+            Some(to) => {
+                let made = |granted: &Granted| format!("set {}", granted.from);
+                audited(&caller, "pass to set", &to.to_string(), granting, made).await?
+            }
+            None => granting.await?,
+        };
+        let (address, pass) = granted.pass.unzip();
+        let pass = wire::pass::SetPass { from: granted.from, address: address.unwrap_or_default(), pass };
+        Ok(Response::new(wire::pass::encode(&pass)))
+    }
+}
+
+impl From<PassError> for Status {
+    fn from(error: PassError) -> Self {
+        let message = chain(&error);
+        match error {
+            PassError::NoSet(_) | PassError::NotFounded(_) => Self::not_found(message),
+            PassError::Full => Self::resource_exhausted(message),
+            PassError::Random(_) => Self::unavailable(message),
         }
     }
 }

@@ -155,6 +155,7 @@ fn terms(addresses: Vec<String>, uid: u32, settings: &LaunchSettings) -> Result<
         addresses,
         secret: LaunchSecret::random().map_err(OrderError::Random)?,
         link_key: Some(LinkKey::from_bytes(random::bytes().map_err(OrderError::Random)?)),
+        set: None,
         barrier_fan_out: NonZeroU32::new(settings.barrier_fan_out),
         data_fan_out: NonZeroU32::new(settings.data_fan_out),
         output_window: window.clamp(*OUTPUT_OF_NODE.start(), *OUTPUT_OF_NODE.end()),

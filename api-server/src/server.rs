@@ -36,6 +36,7 @@ use super::nodes::{NODES_MAX, NodeState, Registry};
 use super::renewal::Renewal;
 use super::serials::Serials;
 use super::session_calls::SessionCalls;
+use super::sets::Sets;
 use super::store::{self, Change, Kept, LaunchRecord, Store, StoreError};
 use super::unclean_nodes::UncleanNodes;
 use super::wire;
@@ -61,6 +62,7 @@ pub(crate) struct Server {
     pub names: NameTables,
     pub rendezvous: Rendezvous,
     pub session_calls: SessionCalls,
+    pub sets: Sets,
     pub metrics: Arc<Metrics>,
     pub serials: Serials,
     /// The time by which others are judged.
@@ -118,6 +120,7 @@ impl Server {
             names: NameTables::default(),
             rendezvous: Rendezvous::default(),
             session_calls: SessionCalls::default(),
+            sets: Sets::default(),
             metrics: Arc::default(),
             serials: Serials::from_now(),
             clock: Arc::default(),
@@ -140,6 +143,7 @@ impl Server {
             }
         };
         tracing::info!(launch = id, "the launch is taken up; its nodes are expected to report");
+        self.sets.take_up(&order);
         self.quota.take_up(order.terms.uid, &id, wire::order::encode_bytes(&order).len());
         let handle = launch::resume(self.surroundings(), order, record);
         self.launches.lock().by_id.insert(id, handle);
@@ -225,6 +229,7 @@ impl EndListener for Server {
         self.rendezvous.withdraw(&summary.id);
         self.session_calls.forget(&summary.id);
         self.quota.withdraw(&summary.id);
+        self.sets.end(&summary.id, self.clock.now());
         let oldest = self.launches.lock().end(summary.id.clone());
         let (allocation, launch) = (summary.allocation_id.clone(), summary.id.clone());
         let end = BatchEnd { exit_code, cause: summary.cause.clone() };

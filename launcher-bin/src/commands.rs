@@ -11,6 +11,7 @@ mod launch_topology;
 mod launches;
 mod nodes;
 mod overlay;
+mod own_sets;
 mod queue;
 mod set_graph;
 mod sets;

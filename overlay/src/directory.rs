@@ -22,7 +22,7 @@ use nix::errno::Errno;
 
 use self::files::Files;
 pub use self::mark::{Life, Mark};
-pub use self::record::{Nonce, SetFacts, SetKey, SetRecord};
+pub use self::record::{Contact, Nonce, SetFacts, SetKey, SetRecord};
 use crate::address::SetId;
 
 /// Variable that names another directory.

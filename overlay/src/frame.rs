@@ -85,6 +85,11 @@ impl Kind {
 }
 
 impl Frame {
+    /// Returns true for bytes that begin as a frame of this version does. No message of protobuf does, for its fields are numbered from 1 on.
+    pub fn begins(bytes: &[u8]) -> bool {
+        bytes.first() == Some(&VERSION)
+    }
+
     /// Appends the frame to `stream`. A body that is longer than [`BODY_MAX`] is refused where calls are made.
     pub fn append(&self, stream: &mut BytesMut) {
         stream.reserve(HEADER_LEN + self.body.len());

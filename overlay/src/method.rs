@@ -1,6 +1,6 @@
 //! Methods that every member serves, and what they answer.
 
-use bytes::Bytes;
+use bytes::{Buf, Bytes};
 use serde::{Deserialize, Serialize};
 
 /// Number of a method: those below 256 are ours, the others a program's own.
@@ -12,8 +12,17 @@ impl Method {
     pub const SET_INFO: Self = Self(1);
     /// Answers with the body of the call.
     pub const PING: Self = Self(2);
+    /// Asks a program for a connection of its own kind: its handler for the name answers what is needed for that. The body is a
+    /// [`named`] one.
+    pub const CONNECT: Self = Self(3);
     /// Answers [`Connectivity`]: the links that the callee has.
     pub const CONNECTIVITY: Self = Self(4);
+    /// Answers with the port of the name in the body, as `MPI_Lookup_name` does at the callee.
+    pub const LOOKUP: Self = Self(6);
+    /// Publishes a port for as long as the callee's set lives. The body is a [`named`] one.
+    pub const PUBLISH: Self = Self(7);
+    /// Withdraws the name in the body.
+    pub const UNPUBLISH: Self = Self(8);
     /// The first one that programs may serve.
     pub const FIRST_OF_PROGRAMS: Self = Self(256);
 
@@ -22,9 +31,23 @@ impl Method {
         match name {
             "set-info" => Some(Self::SET_INFO),
             "ping" => Some(Self::PING),
+            "connect" => Some(Self::CONNECT),
             "connectivity" => Some(Self::CONNECTIVITY),
+            "lookup" => Some(Self::LOOKUP),
+            "publish" => Some(Self::PUBLISH),
+            "unpublish" => Some(Self::UNPUBLISH),
             _ => None,
         }
+    }
+
+    /// Returns true if the process of a rank answers it, and not its session.
+    pub fn is_of_programs(self) -> bool {
+        self == Self::CONNECT || self >= Self::FIRST_OF_PROGRAMS
+    }
+
+    /// Returns true if its body opens with a name.
+    pub fn is_named(self) -> bool {
+        self == Self::CONNECT || self == Self::PUBLISH
     }
 }
 
@@ -67,7 +90,36 @@ pub struct LinkInfo {
     pub received: u64,
 }
 
+/// Body that opens with a name of 1 to 255 bytes, after its length in one byte; `None` for a name of another length.
+pub fn named(name: &[u8], rest: &[u8]) -> Option<Bytes> {
+    let length = u8::try_from(name.len()).ok().filter(|&length| length > 0)?;
+    Some([&[length], name, rest].concat().into())
+}
+
+/// Name at the beginning of such a body, and the rest.
+pub fn take_named(mut body: Bytes) -> Option<(Bytes, Bytes)> {
+    let length = usize::from(body.try_get_u8().ok()?);
+    (1..=body.len()).contains(&length).then(|| (body.split_to(length), body))
+}
+
 /// Body of an answer that is a document.
 pub(crate) fn document(answer: &impl Serialize) -> Bytes {
     serde_json::to_vec(answer).unwrap_or_default().into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_is_read_as_it_was_written_and_none_is_longer_than_its_body() {
+        for (name, rest) in [(&b"a"[..], &b"rest"[..]), (&[7; 255], b""), (b"bay", &[0; 300])] {
+            let (read, left) = take_named(named(name, rest).unwrap()).unwrap();
+            assert_eq!((&read[..], &left[..]), (name, rest));
+        }
+        assert_eq!((named(b"", b"rest"), named(&[7; 256], b"")), (None, None));
+        for body in [&b""[..], &[0], &[0, 1], &[2, 1]] {
+            assert_eq!(take_named(Bytes::copy_from_slice(body)), None, "{body:?}");
+        }
+    }
 }

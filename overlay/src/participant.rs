@@ -30,12 +30,12 @@ use nix::sys::socket::{MsgFlags, getsockopt, send, sockopt};
 use nix::unistd::geteuid;
 
 use crate::address::{SetId, Uid};
-use crate::directory::{self, Directory, DirectoryError, SetRecord};
+use crate::directory::{self, Contact, Directory, DirectoryError, SetRecord};
 use crate::error::{CallError, Fault};
 use crate::frame::{Frame, FrameError};
 use crate::greeting::{self, Caller, GUEST, PROOF_LEN, Purpose};
 use crate::machine::{CallId, CallOptions, Effect, Machine, Neighbour, Opener, Request, Ticket};
-use crate::method::Method;
+use crate::method::{Method, named, take_named};
 
 /// Time within which the set of the own launch appears: a launch is a set when it is needed, or has run for a moment.
 const APPEARANCE: Duration = Duration::from_secs(5);
@@ -44,6 +44,9 @@ const LOOK_AGAIN: Duration = Duration::from_millis(10);
 const SESSION_TIMEOUT: Duration = Duration::from_secs(10);
 /// Handlers in each other: one calls, and serves another call while it waits.
 const DEPTH_MAX: usize = 256;
+/// Longest name and most data of who wants to connect, in bytes.
+const CONNECT_NAME_MAX: usize = 32;
+const CONNECT_DATA_MAX: usize = 4 << 10;
 /// Bytes of one read.
 const READ_ROOM: usize = 16 << 10;
 
@@ -55,6 +58,8 @@ pub struct Participant {
     received: RefCell<BytesMut>,
     ended: RefCell<HashMap<CallId, Result<Bytes, CallError>>>,
     handlers: RefCell<HashMap<Method, Rc<Handler>>>,
+    /// Handlers of [`Method::CONNECT`], by name.
+    connecting: RefCell<HashMap<Bytes, Rc<Handler>>>,
     /// Requests that handlers are at, the innermost last.
     serving: RefCell<Vec<Ticket>>,
 }
@@ -98,16 +103,20 @@ impl Participant {
     /// Takes part as the rank of a launch that this process is, by its environment.
     ///
     /// # Errors
-    /// Fails outside a launch on this machine, and if the launch's session cannot be reached.
+    /// Fails outside a launch, and if the launch's session on this machine cannot be reached.
     pub fn of_launch() -> Result<Self, ParticipantError> {
         let launch = std::env::var("LATTICE_LAUNCH_ID").map_err(|_| ParticipantError::NoRank)?;
         let rank =
             std::env::var("LATTICE_RANK").ok().and_then(|rank| rank.parse().ok()).ok_or(ParticipantError::NoRank)?;
+        let told = std::env::var(Contact::VARIABLE).ok();
+        if let Some(contact) = told.and_then(|text| Contact::parse(&text)) {
+            return Self::connect(&contact, rank);
+        }
         let (place, until) = (place()?, Instant::now() + APPEARANCE);
         loop {
             let directory = Directory::open_existing(&place)?;
             match directory.map(|directory| directory.find_launch(&launch)).transpose()?.flatten() {
-                Some(set) => return Self::connect(&set, rank),
+                Some(set) => return Self::connect(&set.contact(), rank),
                 None if Instant::now() >= until => {
                     return Err(ParticipantError::NoSet { what: format!("launch {launch}") });
                 }
@@ -123,16 +132,16 @@ impl Participant {
     pub fn guest_of(set: SetId) -> Result<Self, ParticipantError> {
         let directory = Directory::open_existing(&place()?)?;
         let found = directory.map(|directory| directory.find(set)).transpose()?.flatten();
-        Self::connect(&found.ok_or(ParticipantError::NoSet { what: set.to_string() })?, GUEST)
+        Self::connect(&found.ok_or(ParticipantError::NoSet { what: set.to_string() })?.contact(), GUEST)
     }
 
-    fn connect(set: &SetRecord, rank: u32) -> Result<Self, ParticipantError> {
-        let address = SocketAddr::from_abstract_name(set.nonce().socket_name())?;
+    fn connect(to: &Contact, rank: u32) -> Result<Self, ParticipantError> {
+        let address = SocketAddr::from_abstract_name(to.nonce.socket_name())?;
         let mut socket = UnixStream::connect_addr(&address)?;
         socket.set_read_timeout(Some(SESSION_TIMEOUT))?;
         socket.set_write_timeout(Some(SESSION_TIMEOUT))?;
-        let rank = greet(&mut socket, set, rank)?;
-        let mut machine = Machine::of_rank(set.id(), rank);
+        let rank = greet(&mut socket, to, rank)?;
+        let mut machine = Machine::of_rank(to.set, rank);
         machine.handle_opened(Neighbour::Session, Opener::Us, Instant::now());
         Ok(Self {
             socket,
@@ -141,6 +150,7 @@ impl Participant {
             received: RefCell::default(),
             ended: RefCell::default(),
             handlers: RefCell::default(),
+            connecting: RefCell::default(),
             serving: RefCell::default(),
         })
     }
@@ -160,9 +170,33 @@ impl Participant {
     }
 
     /// Serves a method, by `handler`, while this process waits in [`Participant::progress`] or in a call of its own. Methods below
-    /// [`Method::FIRST_OF_PROGRAMS`] are answered by the session. A handler that was there is replaced.
+    /// [`Method::FIRST_OF_PROGRAMS`] are answered by the session, but for [`Method::CONNECT`]. A handler that was there is replaced.
     pub fn serve(&self, method: Method, handler: impl Fn(&Self, Uid, &[u8]) -> Result<Bytes, Fault> + 'static) {
         self.handlers.borrow_mut().insert(method, Rc::new(handler));
+    }
+
+    /// Serves those who want to connect to what is known by `name` here, by `handler`, which gets their data and answers with what they
+    /// need: an address, say. [`Participant::connect_to`] has the bounds.
+    pub fn accept(&self, name: &[u8], handler: impl Fn(&Self, Uid, &[u8]) -> Result<Bytes, Fault> + 'static) {
+        self.connecting.borrow_mut().insert(Bytes::copy_from_slice(name), Rc::new(handler));
+        self.serve(Method::CONNECT, |this, from, body| {
+            let (name, data) =
+                take_named(Bytes::copy_from_slice(body)).ok_or_else(|| Fault("no name came".to_owned()))?;
+            let handler = this.connecting.borrow().get(&name).filter(|_| data.len() <= CONNECT_DATA_MAX).cloned();
+            let nobody = || Fault(format!("nobody accepts connections to {:?} here", String::from_utf8_lossy(&name)));
+            handler.ok_or_else(nobody)?(this, from, &data)
+        });
+    }
+
+    /// Asks a process for a connection to what it knows by `name`, with `data` of the caller's; returns its answer.
+    ///
+    /// # Errors
+    /// Fails as the call does, and with [`CallError::Refused`] for a name of more than 32 bytes, or none, and data of more than 4 KiB.
+    pub fn connect_to(&self, to: Uid, name: &[u8], data: &[u8], timeout: Duration) -> Result<Bytes, CallError> {
+        let why = || format!("a name has 1 to {CONNECT_NAME_MAX} bytes, and data {CONNECT_DATA_MAX} at most");
+        let fits = name.len() <= CONNECT_NAME_MAX && data.len() <= CONNECT_DATA_MAX;
+        let body = named(name, data).filter(|_| fits).ok_or_else(|| CallError::Refused { why: why() })?;
+        self.call(to, Method::CONNECT, &body, timeout)
     }
 
     /// Calls a method of a process, and waits for the answer; calls of others are served meanwhile.
@@ -292,18 +326,18 @@ fn place() -> Result<PathBuf, DirectoryError> {
 }
 
 /// Proves to know the set's key, and has it proved; returns the rank that the session has for this process.
-fn greet(socket: &mut UnixStream, set: &SetRecord, rank: u32) -> Result<u32, ParticipantError> {
+fn greet(socket: &mut UnixStream, to: &Contact, rank: u32) -> Result<u32, ParticipantError> {
     let peer = getsockopt(&socket, sockopt::PeerCredentials).map_err(io::Error::from)?;
     if peer.uid() != geteuid().as_raw() {
         return Err(ParticipantError::Impostor);
     }
     let (mut theirs, own) = ([0; PROOF_LEN], greeting::challenge()?);
     socket.read_exact(&mut theirs)?;
-    let caller = Caller { set: set.id(), rank, purpose: Purpose::Rank };
-    socket.write_all(&greeting::greet(set.key(), caller, &theirs, &own))?;
+    let caller = Caller { set: to.set, rank, purpose: Purpose::Rank };
+    socket.write_all(&greeting::greet(&to.key, caller, &theirs, &own))?;
     let mut proof = [0; PROOF_LEN];
     socket.read_exact(&mut proof)?;
-    if !greeting::is_root(set.key(), &own, &proof) {
+    if !greeting::is_root(&to.key, &own, &proof) {
         return Err(ParticipantError::Impostor);
     }
     let mut rank = [0; 4];

@@ -23,6 +23,7 @@ enum Admitted {
 
 const USERS: Admitted = Admitted::Roles(&[Role::User, Role::Admin]);
 const ADMINS: Admitted = Admitted::Roles(&[Role::Admin]);
+const USERS_AND_AGENTS: Admitted = Admitted::Roles(&[Role::User, Role::Admin, Role::Agent]);
 const API: Admitted = Admitted::Roles(&[Role::Api]);
 const AGENTS: Admitted = Admitted::Roles(&[Role::Agent]);
 // An agent relays what the API server signed; the handlers check the signature, and that the agent is of the launch.
@@ -55,6 +56,7 @@ const TABLE: &[(&str, Admitted)] = &[
     ("/lattice.v1.NodeService/CallName", AGENTS),
     ("/lattice.v1.NodeService/SpawnTasks", AGENTS),
     ("/lattice.v1.NodeService/MeetLaunches", AGENTS),
+    ("/lattice.v1.NodeService/PassToSet", USERS_AND_AGENTS),
     ("/lattice.v1.NodeAgentService/LaunchProcesses", API_AND_AGENTS),
     ("/lattice.v1.NodeAgentService/PmiFence", AGENTS),
     ("/lattice.v1.NodeAgentService/PmiFenceComplete", AGENTS),
@@ -168,6 +170,7 @@ mod tests {
             ("FabricService", _) => role == Role::Admin,
             ("NodeService", "ListNodes") | ("InventoryService", "ListInventories") => true,
             ("InventoryService", _) => role == Role::Agent,
+            ("NodeService", "PassToSet") => role != Role::Api,
             ("NodeService", "DrainNodes" | "ResumeNodes") => role == Role::Admin,
             ("NodeService", _) => role == Role::Agent,
             ("NodeAgentService", "LaunchProcesses" | "AbortProcesses") => matches!(role, Role::Api | Role::Agent),

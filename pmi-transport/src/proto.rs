@@ -52,6 +52,14 @@ impl fmt::Debug for v1::CxiCredentials {
     }
 }
 
+impl fmt::Debug for v1::SetPass {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { from, address, opening: _, key } = self;
+        let key = format_args!("[{} bytes]", key.len());
+        f.debug_struct("SetPass").field("from", from).field("address", address).field("key", &key).finish()
+    }
+}
+
 /// The encoded descriptors of all files, for the reflection service.
 pub const DESCRIPTORS: &[u8] = include_bytes!("generated/descriptors.bin");
 

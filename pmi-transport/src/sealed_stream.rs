@@ -96,6 +96,16 @@ impl SharedKey {
         output.fill(&mut *key).expect("the buffer has the length that was asked for");
         Ok(Self(key))
     }
+
+    /// The key of these bytes, which nobody guesses.
+    pub fn from_bytes(bytes: [u8; KEY_LEN]) -> Self {
+        Self(Zeroizing::new(bytes))
+    }
+
+    /// Its bytes, for the message to whoever is to have it.
+    pub fn as_bytes(&self) -> &[u8; KEY_LEN] {
+        &self.0
+    }
 }
 
 /// Nothing of the key, so that it reaches no log.

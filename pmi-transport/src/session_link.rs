@@ -16,6 +16,8 @@
 //! [`Greeting`] and nothing that follows it. A link counts from its first frame on: a replayed greeting leads to a handshake that
 //! its sender cannot finish, and changes nothing.
 //!
+//! The root of another launch comes in the same way, by a [`Pass`].
+//!
 //! Who proves what: the [`LinkKey`] is known to the sessions of a launch only, so no other user, launch or machine can open or
 //! read a link. Which node a session speaks for is proved by the source address of its connection, as the agent sees it.
 
@@ -27,6 +29,7 @@ pub(crate) mod fuzzing;
 mod gate;
 mod greeting;
 mod key;
+mod pass;
 mod socket;
 mod stream;
 mod transport;
@@ -35,4 +38,5 @@ pub use gate::{Arrivals, GateRefusal, HandOver, Visitable};
 pub(crate) use greeting::MAGIC;
 pub use greeting::{Greeting, GreetingError, LaunchHash};
 pub use key::{GateKey, LinkKey};
+pub use pass::{AdmitError, EnterError, Entered, Entrance, Pass, Refusal, Ticket};
 pub use transport::{AcceptError, Handed, LinkError, SessionLinks};

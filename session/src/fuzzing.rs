@@ -71,6 +71,7 @@ fn check_spec(spec: &[u8], node: u32) {
     }
     let terms = ClusterTerms {
         link_key: None,
+        set: None,
         uid: 0,
         addresses: Vec::new(),
         secret: session.secret.clone(),
@@ -133,6 +134,7 @@ fn to_session(message: &[u8]) {
             Some(AnswerWhat::Name(name)) => drop(wire::call::decode_name_answer(name)),
             Some(AnswerWhat::Spawn(spawn)) => drop(wire::call::decode_spawn_answer(spawn)),
             Some(AnswerWhat::Meet(meet)) => drop(wire::meeting::decode_answer(meet)),
+            Some(AnswerWhat::Pass(pass)) => drop(wire::pass::decode(&pass)),
             _ => {}
         },
         Some(ToWhat::Question(_) | ToWhat::Resume(_) | ToWhat::Dismissed(_) | ToWhat::Unheard(_)) | None => {}
@@ -158,7 +160,7 @@ fn from_session(message: &[u8]) {
             Some(CallWhat::Name(name)) => drop(wire::call::decode_name(name)),
             Some(CallWhat::Spawn(spawn)) => drop(wire::call::decode_spawn(spawn)),
             Some(CallWhat::Meet(meet)) => check_nodes(&meet.node_gaps),
-            Some(CallWhat::Data(_)) | None => {}
+            Some(CallWhat::Data(_) | CallWhat::Pass(_)) | None => {}
         },
         Some(FromWhat::Reply(_) | FromWhat::Warning(_) | FromWhat::Resumed(_)) | None => {}
     }

@@ -5,6 +5,7 @@
 
 use std::num::NonZeroU32;
 
+use lattice_overlay::address::SetId;
 use pmi_core::ids::{LocalRank, NodeIndex, Rank};
 use pmi_core::job::Job;
 use pmi_transport::session_link::LinkKey;
@@ -56,6 +57,8 @@ pub struct ClusterTerms {
     pub secret: LaunchSecret,
     /// Key of the links between the launch's sessions; `None` for fences by way of the agents.
     pub link_key: Option<LinkKey>,
+    /// Id of the launch among the sets of its user; `None` for a launch that is none.
+    pub set: Option<SetId>,
     /// Fan-out of the fence tree for barriers; `None` leaves it to the agents.
     pub barrier_fan_out: Option<NonZeroU32>,
     /// Fan-out of the fence tree for data; `None` leaves it to the agents.

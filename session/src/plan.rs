@@ -8,6 +8,7 @@ use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use lattice_overlay::directory::Contact;
 use pmi_core::claim::ClaimKeys;
 use pmi_core::env::{Entrance, RankEnvironment, is_scrubbed};
 use pmi_core::ids::{LocalRank, NodeIndex, Rank};
@@ -112,6 +113,8 @@ pub(crate) struct Entrances {
     pub(crate) pmix: Option<PmixEntrance>,
     /// Memory in which ranks read what the PMI server could tell them.
     pub(crate) job_memory: Option<Arc<OwnedFd>>,
+    /// The set of the launch.
+    pub(crate) set: Option<Contact>,
 }
 
 /// Variable with the path of a socket that leads to the PMI server.
@@ -299,6 +302,7 @@ impl LaunchContext<'_> {
         if self.entrances.job_memory.is_some() {
             variables.push((job_memory::VARIABLE, JOB_MEMORY_FD.to_string()));
         }
+        variables.extend(self.entrances.set.as_ref().map(|set| (Contact::VARIABLE, set.to_text())));
         variables.extend(self.gpus.get(local.index()).into_iter().flatten().cloned());
         if spec.settings.slurm_environment {
             variables.extend(slurm_variables(spec, rank, local, nodes));

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use bytes::Bytes;
+use lattice_overlay::directory::Contact;
 use pmi_core::deaths::Death;
 use pmi_core::driver::TraceSink;
 use pmi_core::fence::{Fence, LocalFence};
@@ -45,6 +46,8 @@ pub struct SessionIo {
     pub keeper: Option<Keeper>,
     /// Use of this process, which decides whose its orphans are.
     pub process: HostProcess,
+    /// Where the launched ranks take part in the set of the launch, where that is told by their environment.
+    pub set: Option<Contact>,
     /// Control group that has this process and all that it starts in it, but for the keeper; where there is one.
     pub cgroup: Option<OwnCgroup>,
 }

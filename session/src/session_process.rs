@@ -37,12 +37,14 @@ use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::BytesMut;
+use bytes::{Bytes, BytesMut};
 use cxi_fabric::secret::keep_out_of_core_dumps;
+use lattice_overlay::directory::Contact;
 use nix::sys::prctl;
 use nix::unistd::Uid;
-use pmi_core::ids::{JobId, Rank};
+use pmi_core::ids::{JobId, NodeIndex, Rank};
 use pmi_core::quiet;
+use pmi_transport::session_link::Handed;
 use rank_spawner::{
     Account, AccountError, BecomeError, ChildMain, DescriptorSocket, LaunchTag, Limit, OwnCgroup, Privileges,
     become_user,
@@ -65,7 +67,9 @@ use self::stdin::Readers;
 use crate::cause::{Cause, CauseKind, StartClass};
 use crate::event::{Event, Report};
 use crate::session_io::{HostProcess, Nodes, SessionIo};
+use crate::set::{ClusterSet, MemberTerms, Sessions};
 use crate::settings::StdinTarget;
+use crate::spec::SessionSpec;
 use crate::transcript;
 use crate::wire::order::StartOrder;
 use crate::wire::start::SessionStart;
@@ -206,20 +210,27 @@ impl Start {
         let (alarm, alarmed) = oneshot::channel();
         let (control, controlled) = mpsc::channel(EVENTS);
         let readers = self.readers();
-        let SessionStart { spec, output_window, stdin_window, fabric, links, .. } = self.0;
+        let SessionStart { spec, output_window, stdin_window, fabric, links, set, .. } = self.0;
         let credit = Arc::new(OutputCredit::new(output_window));
         let calls = AgentCalls::new(&spec, urgent.clone());
         let (input, stdin) = stdin::connect(readers, stdin_window, urgent.clone());
         let outlives_agent = links.is_some() || spec.hosts.len() == 1;
         let (hearing, heard) = mpsc::channel(EVENTS);
-        let links = links.map(|terms| NodeLinks::new(&spec, terms, agent_lease, &control, hearing));
+        let (framing, frames) = mpsc::channel(EVENTS);
+        let links = links.map(|terms| NodeLinks::new(&spec, terms, agent_lease, &control, hearing, framing));
         let (choice, chosen) = mpsc::channel(1);
         let (telling, told) = watch::channel(Told::default());
         let (stage, mut failure) = watch::channel(Stage::default());
         let (agents, connections) = mpsc::channel(AGENTS);
         let (handed, arriving) = mpsc::channel(ARRIVING);
-        let visited = Visited { agents: outlives_agent.then_some(agents), links: links.is_some().then_some(handed) };
+        let (entering, roots) = mpsc::channel(ARRIVING);
+        let visited = Visited {
+            agents: outlives_agent.then_some(agents),
+            links: links.is_some().then_some(handed),
+            sets: set.is_some().then_some(entering),
+        };
         task::spawn(visited.watch(door));
+        let set = set.and_then(|terms| take_part(terms, &spec, &calls, links.as_ref(), frames, roots));
         if let Some(links) = &links {
             task::spawn(Arc::clone(links).accept_all(arriving));
             let policy = FailurePolicy::new(links.me(), links.nodes());
@@ -240,6 +251,7 @@ impl Start {
             // The fork server is.
             keeper: None,
             process: HostProcess::Dedicated,
+            set,
             cgroup,
         };
         let nodes = spec.hosts.len();
@@ -292,8 +304,26 @@ impl Start {
     }
 }
 
+/// Makes this session a member of the launch's set; returns where its ranks take part.
+fn take_part(
+    terms: MemberTerms,
+    spec: &SessionSpec,
+    calls: &AgentCalls,
+    links: Option<&Arc<NodeLinks>>,
+    frames: mpsc::Receiver<(NodeIndex, Bytes)>,
+    roots: mpsc::Receiver<Handed>,
+) -> Option<Contact> {
+    let calls = Arc::new(calls.clone());
+    let sessions = links.map(|links| Arc::clone(links) as Arc<dyn Sessions>);
+    let set = ClusterSet::new(spec, terms, Arc::clone(&calls) as _, sessions, calls);
+    task::spawn(set.clone().hear_all(frames));
+    task::spawn(set.clone().admit_all(roots));
+    let contact = set.listen();
+    contact.inspect_err(|error| tracing::warn!("ranks here cannot take part in calls: {error}")).ok()
+}
+
 /// Each message opens with whose it is: on their way to the user, those of several nodes mix.
-fn trace_sink(traces: mpsc::Sender<bytes::Bytes>) -> pmi_core::driver::TraceSink {
+fn trace_sink(traces: mpsc::Sender<Bytes>) -> pmi_core::driver::TraceSink {
     let mut left_out = 0_u64;
     Box::new(move |message| {
         let mut text = transcript::lines(message, &mut None);

@@ -6,6 +6,8 @@
 //! OwnSet ─founds─>│─ meetings: one of the launches that meet brings all together    <──┐ connections of other sets,
 //!  Services       └─ member: calls, by links to the roots of other sets             <──┘ greeted (`connection`)
 //! ```
+//! On a cluster the API server has names, meetings and the directory; the set of a launch is a member in each session ([`on_cluster`]).
+//!
 //! A set that nobody needs costs nothing: its file, its socket and its task are made by the first name, meeting or call, or when the launch
 //! has run for a while (the caller's matter), so that others see it.
 
@@ -13,14 +15,17 @@ mod connection;
 mod meeting;
 mod member;
 mod names;
+mod on_cluster;
 
 use pmi_transport::task;
 use std::io;
 use std::path::PathBuf;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
+use async_trait::async_trait;
 use bytes::Bytes;
 use lattice_overlay::address::{Process, SetId, Uid};
 use lattice_overlay::directory::{Directory, DirectoryError, Nonce, SetFacts, SetRecord};
@@ -30,12 +35,16 @@ use lattice_overlay::machine::{Membership, Neighbour};
 use lattice_overlay::method::Method;
 use lattice_overlay::strides::Topology;
 use parking_lot::Mutex;
+use pmi_core::services::Services;
 use tokio::io::AsyncWriteExt;
 use tokio::net::{UnixListener, UnixStream};
 use tokio::task::{AbortHandle, JoinHandle};
 use tokio::time::timeout;
 
-use self::member::Member;
+use self::member::line::Line;
+pub use self::member::line::Sessions;
+use self::member::{Member, Ways};
+pub use self::on_cluster::{ClusterSet, CommandSet, MemberTerms, Passes};
 use crate::rendezvous::Rendezvous;
 
 /// Time after a failed accept before the next one.
@@ -121,8 +130,14 @@ impl OwnSet {
         let nonce = Nonce::random()?;
         let listener = UnixListener::bind(connection::path(&nonce)).map_err(SetError::Socket)?;
         let record = directory.register(&nonce, self.0.facts.clone())?;
-        let member = Member::start(self.membership(record.id()), self.0.place.clone());
-        let accepting = task::spawn(accept(self.clone(), listener, record.clone())).abort_handle();
+        let ways = ByDirectory { set: self.clone(), own: record.id() };
+        let member = Member::start(self.membership(record.id()), Arc::new(ways));
+        let (set, own) = (self.clone(), Arc::new(record.clone()));
+        let serve = move |socket| {
+            let (set, own) = (set.clone(), Arc::clone(&own));
+            task::boxed(async move { set.serve(socket, &own).await })
+        };
+        let accepting = task::spawn(accept(listener, serve)).abort_handle();
         let new = Arc::new(Founded { directory, record, member, accepting });
         *founded = Some(Arc::clone(&new));
         Ok(new)
@@ -188,9 +203,8 @@ async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) 
     running.await.map_err(|_| SetError::Ending)
 }
 
-/// Takes connections of other sets, each in a task of its own.
-async fn accept(set: OwnSet, listener: UnixListener, record: SetRecord) {
-    let record = Arc::new(record);
+/// Takes connections, and serves each in a task of its own.
+async fn accept(listener: UnixListener, serve: impl Fn(UnixStream) -> Served) {
     let mut served = tokio::task::JoinSet::new();
     loop {
         while served.try_join_next().is_some() {}
@@ -198,43 +212,71 @@ async fn accept(set: OwnSet, listener: UnixListener, record: SetRecord) {
             served.join_next().await;
         }
         match listener.accept().await {
-            Ok((socket, _)) => {
-                let (set, record) = (set.clone(), Arc::clone(&record));
-                served.spawn(task::boxed(async move { set.serve(socket, &record).await }));
-            }
+            Ok((socket, _)) => drop(served.spawn(serve(socket))),
             // Descriptors are missing, say.
             Err(_) => tokio::time::sleep(ACCEPT_PAUSE).await,
         }
     }
 }
 
-impl OwnSet {
-    async fn take(&self, neighbour: Neighbour, socket: UnixStream) {
-        let founded = self.0.founded.lock().clone();
-        if let Some(founded) = founded {
-            founded.member.take(neighbour, socket).await;
-        }
+/// Task that serves a connection.
+type Served = Pin<Box<dyn Future<Output = ()> + Send>>;
+
+/// Ways of a member to the sets in a directory.
+struct ByDirectory {
+    set: OwnSet,
+    own: SetId,
+}
+
+#[async_trait]
+impl Ways for ByDirectory {
+    async fn open(&self, neighbour: Neighbour) -> Result<Line, Option<String>> {
+        // A set of one member has no others, and ranks come by themselves.
+        let Neighbour::Set(set) = neighbour else { return Err(None) };
+        let place = self.set.0.place.clone();
+        let find = move || Directory::open_existing(&place?).ok()??.find(set).ok()?;
+        let Ok(Some(record)) = blocking(find).await else { return Err(None) };
+        let caller = Caller { set: self.own, rank: 0, purpose: Purpose::Frames };
+        connection::connect(&record, caller).await.map(Line::Local).map_err(|_| None)
     }
 
-    /// Takes the process of a rank, or a guest, and tells it its number. One that cannot be is refused by the end of its connection.
-    async fn take_process(&self, rank: u32, mut socket: UnixStream) {
-        let rank = match rank {
-            GUEST => Process::FIRST_GUEST + self.0.guests.fetch_add(1, Ordering::Relaxed) % Process::FIRST_GUEST,
-            rank => rank,
-        };
-        let is_possible = rank >= Process::FIRST_GUEST || rank < self.0.facts.ranks;
-        if is_possible && socket.write_u32(rank).await.is_ok() {
-            self.take(Neighbour::Rank(rank), socket).await;
-        }
+    fn names(&self) -> Option<Arc<dyn Services>> {
+        Some(Arc::new(self.set.clone()))
+    }
+}
+
+/// Number of the process that comes as a rank, or as a guest.
+fn numbered(rank: u32, guests: &AtomicU32) -> u32 {
+    match rank {
+        GUEST => Process::FIRST_GUEST + guests.fetch_add(1, Ordering::Relaxed) % Process::FIRST_GUEST,
+        rank => rank,
+    }
+}
+
+/// Takes a process, and tells it its number.
+async fn take_process(member: &Member, rank: u32, mut socket: UnixStream) {
+    if socket.write_u32(rank).await.is_ok() {
+        member.take(Neighbour::Rank(rank), Line::Local(socket)).await;
+    }
+}
+
+impl OwnSet {
+    fn member(&self) -> Option<Member> {
+        self.0.founded.lock().as_ref().map(|founded| founded.member.clone())
     }
 
     async fn serve(&self, socket: UnixStream, record: &SetRecord) {
-        match connection::receive(socket, record).await {
+        match connection::receive(socket, record.key()).await {
             Ok((socket, Caller { set, purpose: Purpose::Frames, .. })) => {
-                self.take(Neighbour::Set(set), socket).await;
+                if let Some(member) = self.member() {
+                    member.take(Neighbour::Set(set), Line::Local(socket)).await;
+                }
             }
             Ok((socket, Caller { set, rank, purpose: Purpose::Rank })) if set == record.id() => {
-                self.take_process(rank, socket).await;
+                let is_ours = rank == GUEST || rank < self.0.facts.ranks;
+                if let Some(member) = self.member().filter(|_| is_ours) {
+                    take_process(&member, numbered(rank, &self.0.guests), socket).await;
+                }
             }
             Ok((_, Caller { purpose: Purpose::Rank, .. })) => tracing::debug!("a rank of another set is refused"),
             Ok((socket, Caller { purpose: Purpose::Meeting, .. })) => self.host(socket).await,

@@ -17,6 +17,7 @@ pub mod job;
 pub mod meeting;
 pub mod nics;
 pub mod order;
+pub mod pass;
 pub mod placed;
 pub mod rendezvous;
 pub mod request;

@@ -43,9 +43,19 @@ impl Callee {
             Some(CallWhat::Spawn(spawn)) => AnswerWhat::Spawn(self.spawn(id, spawn).await),
             Some(CallWhat::Meet(meet)) => AnswerWhat::Meet(self.meet(id, meet).await),
             Some(CallWhat::Data(data)) => self.ask(data).await,
+            Some(CallWhat::Pass(pass)) => self.pass(pass).await,
             None => AnswerWhat::DataError("the node agent does not know this call".to_owned()),
         };
         proto::Answer { id, what: Some(what) }
+    }
+
+    async fn pass(&self, pass: proto::PassCall) -> AnswerWhat {
+        let (launch_id, node_id) = (self.launch_id.clone(), self.node.config.node_id.clone());
+        let request = proto::PassRequest { to: pass.to, from: 0, launch_id, node_id };
+        match NodeServiceClient::new(self.node.api.clone()).pass_to_set(request).await {
+            Ok(pass) => AnswerWhat::Pass(pass.into_inner()),
+            Err(status) => AnswerWhat::DataError(format!("the API server: {}", status.message())),
+        }
     }
 
     async fn ask(&self, data: proto::DataCall) -> AnswerWhat {
@@ -132,7 +142,7 @@ pub(super) fn refusal(call: &proto::Call, reason: &str) -> proto::Answer {
         }
         Some(CallWhat::Spawn(_)) => AnswerWhat::Spawn(proto::SpawnAnswer { job_id: String::new(), refusal: reason }),
         Some(CallWhat::Meet(_)) => AnswerWhat::Meet(wire::meeting::encode_error(&MeetError::Unavailable { reason })),
-        Some(CallWhat::Data(_)) | None => AnswerWhat::DataError(reason),
+        Some(CallWhat::Data(_) | CallWhat::Pass(_)) | None => AnswerWhat::DataError(reason),
     };
     proto::Answer { id: call.id, what: Some(what) }
 }

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use lattice_overlay::address::SetId;
 use tokio::time::Instant;
 
 use super::event::{Activity, Completion, Overview};
@@ -28,6 +29,8 @@ pub(crate) struct Summary {
     pub cause: String,
     /// Since when its owner is stopped, in seconds since 1970; 0 while it is not.
     pub client_stopped_at: u64,
+    /// Its id among the sets of its user; `None` if it is none.
+    pub set: Option<SetId>,
 }
 
 /// Stage of a launch, as users are told.
@@ -88,6 +91,7 @@ pub(crate) mod tests {
             duration: Duration::from_secs(7),
             cause: String::new(),
             client_stopped_at: 5,
+            set: Some(SetId::from_bits(4_096_007)),
         }
     }
 

@@ -77,8 +77,25 @@ impl Server {
         caller: &Caller,
         certificate: Bytes,
         allocation: &Allocation,
-        planned: Planned,
+        mut planned: Planned,
     ) -> Result<Planned, LaunchError> {
+        let now = self.clock.now();
+        planned.order.terms.set = self.sets.found(&planned.order, now);
+        let begun = self.begin_founded(caller, allocation, &planned, certificate).await;
+        if begun.is_err() {
+            self.sets.end(&planned.order.launch.launch_id, now);
+        }
+        begun.map(|()| planned)
+    }
+
+    /// Starts a launch whose set is founded.
+    async fn begin_founded(
+        self: &Arc<Self>,
+        caller: &Caller,
+        allocation: &Allocation,
+        planned: &Planned,
+        certificate: Bytes,
+    ) -> Result<(), LaunchError> {
         let asked = self.fabric.as_ref().map(|fabric| fabric.ask(allocation));
         let order = &planned.order;
         let fan_out = self.fan_out(order, allocation)?;
@@ -96,8 +113,7 @@ impl Server {
         if self.allocations.lock().await.running(caller, &allocation.id).is_err() {
             self.end_launches_of(&allocation.id, "its allocation is gone").await;
         }
-        accepted.await.map_err(|_| LaunchError::Gone)??;
-        Ok(planned)
+        Ok(accepted.await.map_err(|_| LaunchError::Gone)??)
     }
 
     /// Returns the launch that `request` would start now; nothing comes of it, not even fabric credentials.
@@ -192,5 +208,6 @@ fn summary(order: &Order) -> Summary {
         duration: Duration::ZERO,
         cause: String::new(),
         client_stopped_at: 0,
+        set: terms.set,
     }
 }

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use lattice_overlay::address::SetId;
+use lattice_session::wire::placed;
 use pmi_transport::proto::v1 as proto;
 use proto::LaunchState;
 
@@ -23,6 +25,7 @@ pub(crate) fn encode(summary: &Summary) -> proto::LaunchSummary {
         duration_us: microseconds(summary.duration),
         cause: summary.cause.clone(),
         client_stopped_at: summary.client_stopped_at,
+        set_id: summary.set.map_or(0, SetId::bits),
     }
 }
 
@@ -40,6 +43,7 @@ pub(crate) fn decode(summary: proto::LaunchSummary) -> Summary {
         duration: Duration::from_micros(summary.duration_us),
         cause: summary.cause,
         client_stopped_at: summary.client_stopped_at,
+        set: placed::set(summary.set_id),
     }
 }
 

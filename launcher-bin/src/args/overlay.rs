@@ -7,6 +7,8 @@ use clap::{Args, Subcommand, ValueEnum};
 use lattice_overlay::address::{SetId, Uid};
 use lattice_overlay::method::Method;
 
+use super::cluster::ServerArgs;
+
 pub(super) const SETS_AFTER_HELP: &str = "Examples:\n  \
     lattice sets\n  \
     lattice sets graph --format svg >sets.svg";
@@ -26,6 +28,12 @@ pub struct SetsArgs {
     /// Another form than their list.
     #[command(subcommand)]
     pub command: Option<SetsCommand>,
+    /// The API server.
+    #[command(flatten)]
+    pub api: ServerArgs,
+    /// Show the sets of all users on the cluster, as an administrator.
+    #[arg(long)]
+    pub all: bool,
     /// Print JSON.
     #[arg(long)]
     pub json: bool,
@@ -72,6 +80,9 @@ pub struct PingArgs {
     /// Print JSON.
     #[arg(long)]
     pub json: bool,
+    /// The API server.
+    #[command(flatten)]
+    pub api: ServerArgs,
 }
 
 /// The flags of `lattice call`.
@@ -80,15 +91,18 @@ pub struct CallArgs {
     /// The process: lattice://SET/RANK, or lattice://SET/node/I.
     #[arg(value_name = "UID")]
     pub to: Uid,
-    /// The method: set-info, ping, connectivity, or a number.
+    /// The method: set-info, ping, connectivity, connect, lookup, publish, unpublish, or a number.
     #[arg(value_parser = method)]
     pub method: Method,
-    /// Argument of the call.
+    /// Argument of the call; of connect and publish a name, and after a blank what follows.
     #[arg(default_value = "")]
     pub body: OsString,
     /// Time for the answer.
     #[arg(long, value_name = "SECONDS", default_value = "30", value_parser = seconds)]
     pub timeout: Duration,
+    /// The API server.
+    #[command(flatten)]
+    pub api: ServerArgs,
 }
 
 fn seconds(text: &str) -> Result<Duration, String> {
@@ -100,7 +114,7 @@ fn seconds(text: &str) -> Result<Duration, String> {
 
 fn method(text: &str) -> Result<Method, String> {
     let number = || text.parse().ok().map(Method);
-    Method::named(text)
-        .or_else(number)
-        .ok_or_else(|| "possible is set-info, ping, connectivity, or a number".to_owned())
+    Method::named(text).or_else(number).ok_or_else(|| {
+        "possible is set-info, ping, connectivity, connect, lookup, publish, unpublish, or a number".to_owned()
+    })
 }

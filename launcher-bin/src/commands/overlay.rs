@@ -5,33 +5,17 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use lattice_overlay::error::CallError;
-use lattice_overlay::method::Method;
-use lattice_session::set::OwnSet;
+use lattice_overlay::method::{self, Method};
 use serde::Serialize;
 
-use super::{CommandError, environment};
+use super::CommandError;
+use super::own_sets::as_set;
 use crate::args::{CallArgs, PingArgs};
 use crate::console::{print, print_json};
-use crate::{exit, own_set, runtime};
+use crate::exit;
 
 /// Bytes of a ping, which come back.
 const PING: &[u8] = b"are you there?";
-
-/// Runs a command that is a set for as long as `work` takes.
-pub(super) fn as_set<T>(
-    command: &str,
-    work: impl AsyncFnOnce(&OwnSet) -> Result<T, CommandError>,
-) -> Result<T, CommandError> {
-    runtime::block_on(async {
-        let set = OwnSet::new(own_set::place(&environment()), own_set::facts_of_tool(command));
-        let outcome = match set.found().await {
-            Ok(_) => work(&set).await,
-            Err(error) => Err(error.into()),
-        };
-        set.leave().await;
-        outcome
-    })?
-}
 
 /// Result of a ping for programs.
 #[derive(Debug, Serialize)]
@@ -47,12 +31,12 @@ struct Pinged {
 
 /// Pings a process; returns the exit code, which is not 0 if an answer is missing.
 pub(crate) fn ping(args: &PingArgs) -> Result<u8, CommandError> {
-    let PingArgs { to, count, timeout, json } = args.clone();
-    let pinged = as_set("lattice ping", async |set| {
+    let PingArgs { to, count, timeout, json, api } = args.clone();
+    let pinged = as_set("lattice ping", &api, async |sets| {
         let (mut rtt_us, mut error) = (Vec::new(), None);
         for number in 1..=count {
             let begun = Instant::now();
-            match set.call(to, Method::PING, Bytes::from_static(PING), timeout).await {
+            match sets.call(to, Method::PING, Bytes::from_static(PING), timeout).await {
                 Ok(_) => {
                     let took = begun.elapsed();
                     rtt_us.push(took.as_secs_f64() * 1e6);
@@ -60,7 +44,8 @@ pub(crate) fn ping(args: &PingArgs) -> Result<u8, CommandError> {
                         print(format!("{to}: answer {number} after {}\n", milliseconds(took)).as_bytes())?;
                     }
                 }
-                Err(failure) => error = Some(failure),
+                Err(CommandError::Call { error: failure, .. }) => error = Some(failure),
+                Err(failure) => return Err(failure),
             }
         }
         Ok(Pinged { to: to.to_string(), sent: count, received: rtt_us.len() as u32, rtt_us, error: error.map(reason) })
@@ -100,14 +85,23 @@ fn reason(error: CallError) -> String {
 
 /// Calls a method and prints the answer as it is; returns the exit code.
 pub(crate) fn call(args: &CallArgs) -> Result<u8, CommandError> {
-    let CallArgs { to, method, body, timeout } = args;
-    let answer = as_set("lattice call", async |set| {
-        let body = Bytes::copy_from_slice(body.as_bytes());
-        set.call(*to, *method, body, *timeout).await.map_err(|error| CommandError::Call { to: *to, error })
-    })?;
+    let CallArgs { to, method, body, timeout, api } = args;
+    let body = body_of(*method, body.as_bytes()).map_err(|error| CommandError::Call { to: *to, error })?;
+    let answer = as_set("lattice call", api, async |sets| sets.call(*to, *method, body, *timeout).await)?;
     let mut line = answer.to_vec();
     line.push(b'\n');
     Ok(print(&line)?)
+}
+
+/// Body of a call: of a method that is asked by a name, the first word is the name.
+fn body_of(method: Method, words: &[u8]) -> Result<Bytes, CallError> {
+    if !method.is_named() {
+        return Ok(Bytes::copy_from_slice(words));
+    }
+    let mut parts = words.splitn(2, |byte| *byte == b' ');
+    let (name, rest) = (parts.next().unwrap_or_default(), parts.next().unwrap_or_default());
+    let why = || "this method is called with a name of 1 to 255 bytes, and what follows after a blank".to_owned();
+    method::named(name, rest).ok_or_else(|| CallError::Refused { why: why() })
 }
 
 #[cfg(test)]
@@ -131,5 +125,18 @@ mod tests {
             summary(&pinged(&[], Some("the set has no such process"))),
             "lattice://1/2: 0 of 2 calls were answered\nlattice://1/2: the set has no such process\n"
         );
+    }
+
+    #[test]
+    fn a_name_is_the_first_word_where_a_method_takes_one() {
+        for (method, words, body) in [
+            (Method(300), &b"some words"[..], Some(&b"some words"[..])),
+            (Method::LOOKUP, b"bay", Some(b"bay")),
+            (Method::PUBLISH, b"bay a port", Some(b"\x03baya port")),
+            (Method::CONNECT, b"bay", Some(b"\x03bay")),
+            (Method::CONNECT, b"", None),
+        ] {
+            assert_eq!(body_of(method, words).ok().as_deref(), body, "{method:?}");
+        }
     }
 }

@@ -7,13 +7,12 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use lattice_overlay::address::{Process, SetId, Uid};
-use lattice_overlay::directory::SetRecord;
 use lattice_overlay::method::{Connectivity, Method};
-use lattice_session::set::OwnSet;
 use serde::Serialize;
 
-use super::{CommandError, overlay};
-use crate::args::GraphFormat;
+use super::CommandError;
+use super::own_sets::{Known, OwnSets, Whose, as_set};
+use crate::args::{GraphFormat, ServerArgs};
 use crate::console::{print, print_json};
 use crate::printable::printable;
 
@@ -33,7 +32,8 @@ struct Node {
     uid: String,
     set: u32,
     host: String,
-    pid: u32,
+    /// Process of a member on this machine.
+    pid: Option<u32>,
     command: String,
     /// Time of a call from this command and back; `None` if there was no answer.
     rtt_us: Option<f64>,
@@ -51,8 +51,8 @@ struct Edge {
 }
 
 /// Prints the graph of one set or of all; returns the exit code.
-pub(super) fn graph(only: Option<SetId>, format: GraphFormat) -> Result<u8, CommandError> {
-    let graph = overlay::as_set("lattice sets graph", async |own| gather(own, only).await)?;
+pub(super) fn graph(server: &ServerArgs, only: Option<SetId>, format: GraphFormat) -> Result<u8, CommandError> {
+    let graph = as_set("lattice sets graph", server, async |sets| gather(sets, only).await)?;
     match format {
         GraphFormat::Dot => Ok(print(dot(&graph).as_bytes())?),
         GraphFormat::Json => Ok(print_json(&graph)?),
@@ -60,18 +60,24 @@ pub(super) fn graph(only: Option<SetId>, format: GraphFormat) -> Result<u8, Comm
     }
 }
 
-async fn gather(own: &OwnSet, only: Option<SetId>) -> Result<Graph, CommandError> {
+async fn gather(sets: &OwnSets, only: Option<SetId>) -> Result<Graph, CommandError> {
     let (mut nodes, mut links) = (Vec::new(), BTreeMap::new());
-    let sets = own.sets().await?;
-    for set in sets.iter().filter(|set| only.is_none_or(|only| only == set.id())) {
-        let root = set.id().root();
-        let begun = Instant::now();
-        let pinged = own.call(root, Method::PING, Bytes::new(), ANSWER_TIMEOUT).await;
-        let rtt_us = pinged.is_ok().then(|| begun.elapsed().as_secs_f64() * 1e6);
-        nodes.push(node(set, rtt_us));
-        let told = own.call(root, Method::CONNECTIVITY, Bytes::new(), ANSWER_TIMEOUT).await;
-        if let Some(told) = told.ok().and_then(|told| serde_json::from_slice::<Connectivity>(&told).ok()) {
-            add_links(&mut links, told);
+    let known = sets.known(Whose::Own).await?;
+    let itself = known.last().map(|set| set.id);
+    for set in known.iter().filter(|set| only.is_none_or(|only| only == set.id)) {
+        for (index, host) in (0..).zip(&set.hosts) {
+            let uid = Uid::new(set.id, Process::Node(index));
+            let begun = Instant::now();
+            // A command has no links but those that others tell.
+            let told = match itself {
+                Some(itself) if itself == set.id => None,
+                _ => sets.call(uid, Method::CONNECTIVITY, Bytes::new(), ANSWER_TIMEOUT).await.ok(),
+            };
+            let rtt_us = told.is_some().then(|| begun.elapsed().as_secs_f64() * 1e6);
+            nodes.push(node(set, uid, host, rtt_us));
+            if let Some(told) = told.and_then(|told| serde_json::from_slice::<Connectivity>(&told).ok()) {
+                add_links(&mut links, told);
+            }
         }
     }
     let known: BTreeSet<&String> = nodes.iter().map(|node| &node.uid).collect();
@@ -79,19 +85,19 @@ async fn gather(own: &OwnSet, only: Option<SetId>) -> Result<Graph, CommandError
     Ok(Graph { edges, nodes })
 }
 
-fn node(set: &SetRecord, rtt_us: Option<f64>) -> Node {
-    let uid = set.id().root().to_string();
-    let (host, pid) = (set.mark.host.clone(), set.mark.pid);
-    Node { uid, set: set.id().bits(), host, pid, command: set.command.clone(), rtt_us }
+fn node(set: &Known, uid: Uid, host: &str, rtt_us: Option<f64>) -> Node {
+    let (host, command) = (host.to_owned(), set.command.clone());
+    Node { uid: uid.to_string(), set: set.id.bits(), host, pid: set.pid, command, rtt_us }
 }
 
-/// Adds the links that a member tells; a link that both ends tell is one.
+/// Adds the links that a member tells; a link that both ends tell is one. Of two counts of the same frames the later one counts.
 fn add_links(links: &mut BTreeMap<(String, String), Edge>, told: Connectivity) {
     for link in told.links {
         let (a, b) = (told.member.clone().min(link.to.clone()), told.member.clone().max(link.to.clone()));
         let opened_by = if link.opened { &told.member } else { &link.to }.clone();
         let new = || Edge { a: a.clone(), b: b.clone(), kind: link.kind.clone(), opened_by, frames: 0 };
-        links.entry((a.clone(), b.clone())).or_insert_with(new).frames += link.sent;
+        let edge = links.entry((a.clone(), b.clone())).or_insert_with(new);
+        edge.frames = edge.frames.max(link.sent + link.received);
     }
 }
 
@@ -100,7 +106,8 @@ fn dot(graph: &Graph) -> String {
     let mut text = "graph sets {\n  node [shape=box];\n".to_owned();
     for node in &graph.nodes {
         let set = SetId::from_bits(node.set);
-        let label = format!("{} on {}, pid {}", process(&node.uid), node.host, node.pid);
+        let pid = node.pid.map_or_else(String::new, |pid| format!(", pid {pid}"));
+        let label = format!("{} on {}{pid}", process(&node.uid), node.host);
         let head = quoted(&format!("{set}: {}", node.command));
         text += &format!(
             "  subgraph cluster_{set} {{ label={head}; {} [label={}]; }}\n",
@@ -131,12 +138,12 @@ mod tests {
     use super::*;
 
     fn link(to: &str, opened: bool, sent: u64) -> LinkInfo {
-        LinkInfo { to: to.to_owned(), kind: "root".to_owned(), opened, sent, received: 0 }
+        LinkInfo { to: to.to_owned(), kind: "root".to_owned(), opened, sent, received: 1 }
     }
 
     fn node(set: u32, command: &str, rtt_us: Option<f64>) -> Node {
         let (uid, command) = (SetId::from_bits(set).root().to_string(), command.to_owned());
-        Node { uid, set, host: "n1".to_owned(), pid: 7, command, rtt_us }
+        Node { uid, set, host: "n1".to_owned(), pid: Some(7), command, rtt_us }
     }
 
     #[test]
@@ -146,7 +153,7 @@ mod tests {
         add_links(&mut links, Connectivity { member: b.to_owned(), links: vec![link(a, false, 3)] });
         add_links(&mut links, Connectivity { member: a.to_owned(), links: vec![link(b, true, 4)] });
         let edges: Vec<Edge> = links.into_values().collect();
-        let edge = Edge { a: a.into(), b: b.into(), kind: "root".into(), opened_by: a.into(), frames: 7 };
+        let edge = Edge { a: a.into(), b: b.into(), kind: "root".into(), opened_by: a.into(), frames: 5 };
         assert_eq!(edges, [edge]);
     }
 

@@ -1,14 +1,13 @@
-//! `lattice sets`: the sets of the user on this machine, this command as the last one.
+//! `lattice sets`: the sets of the user on this machine and on the cluster, this command as the last one.
 
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use bytes::Bytes;
-use lattice_overlay::directory::SetRecord;
 use lattice_overlay::method::Method;
-use lattice_session::set::OwnSet;
 use serde::Serialize;
 
-use super::{CommandError, overlay, set_graph};
+use super::own_sets::{Known, OwnSets, Whose, as_set};
+use super::{CommandError, set_graph};
 use crate::args::{SetsArgs, SetsCommand};
 use crate::console::{print, print_json};
 use crate::formatting;
@@ -21,6 +20,7 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 struct Listed {
     set: u32,
+    uid: u32,
     /// Address of its root.
     root: String,
     ranks: u32,
@@ -30,68 +30,87 @@ struct Listed {
     /// `None` for a command.
     launch: Option<String>,
     command: String,
+    /// Host of the root.
     host: String,
-    pid: u32,
+    /// Process of the root; `None` on a cluster.
+    pid: Option<u32>,
 }
 
 /// Shows the sets, or a graph of them; returns the exit code.
 pub(crate) fn sets(args: &SetsArgs) -> Result<u8, CommandError> {
     if let Some(SetsCommand::Graph { set, format }) = &args.command {
-        return set_graph::graph(*set, *format);
+        return set_graph::graph(&args.api, *set, *format);
     }
-    let listed = overlay::as_set("lattice sets", async |set| Ok(list(set).await?))?;
-    if args.json { Ok(print_json(&listed)?) } else { Ok(print(table(&listed).as_bytes())?) }
+    let whose = if args.all { Whose::All } else { Whose::Own };
+    let listed = as_set("lattice sets", &args.api, async |sets| list(sets, whose).await)?;
+    if args.json { Ok(print_json(&listed)?) } else { Ok(print(table(&listed, whose).as_bytes())?) }
 }
 
-async fn list(own: &OwnSet) -> Result<Vec<Listed>, CommandError> {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
-    let ours = own.found().await?.id();
-    let (others, own_record): (Vec<_>, Vec<_>) = own.sets().await?.into_iter().partition(|set| set.id() != ours);
+async fn list(sets: &OwnSets, whose: Whose) -> Result<Vec<Listed>, CommandError> {
     let mut listed = Vec::new();
-    for set in others.into_iter().chain(own_record) {
-        listed.push(describe(own, set, now).await);
+    for set in sets.known(whose).await? {
+        listed.push(describe(sets, set).await);
     }
     Ok(listed)
 }
 
-async fn describe(own: &OwnSet, set: SetRecord, now: u64) -> Listed {
-    let answer = own.call(set.id().root(), Method::PING, Bytes::new(), ANSWER_TIMEOUT).await;
+async fn describe(sets: &OwnSets, set: Known) -> Listed {
+    let root = set.id.root();
+    let state = match set.state {
+        Some(state) => state,
+        None if sets.call(root, Method::PING, Bytes::new(), ANSWER_TIMEOUT).await.is_ok() => "up",
+        None => "silent",
+    };
     Listed {
-        set: set.id().bits(),
-        root: set.id().root().to_string(),
+        set: set.id.bits(),
+        uid: set.uid,
+        root: root.to_string(),
         ranks: set.ranks,
-        nodes: set.nodes,
-        state: if answer.is_ok() { "up" } else { "silent" },
-        age_s: now.saturating_sub(set.begun),
+        nodes: set.hosts.len() as u32,
+        state,
+        age_s: set.age.as_secs(),
         launch: set.launch,
         command: set.command,
-        host: set.mark.host,
-        pid: set.mark.pid,
+        host: set.hosts.into_iter().next().unwrap_or_default(),
+        pid: set.pid,
     }
 }
 
-fn table(sets: &[Listed]) -> String {
-    let mut table = Table::new([
-        ("SET ID", Align::Right),
-        ("SIZE", Align::Right),
-        ("NODES", Align::Right),
-        ("STATE", Align::Left),
-        ("AGE", Align::Right),
-        ("LAUNCH", Align::Left),
-        ("CMD", Align::Left),
-    ]);
+const COLUMNS: [(&str, Align); 7] = [
+    ("SET ID", Align::Right),
+    ("SIZE", Align::Right),
+    ("NODES", Align::Right),
+    ("STATE", Align::Left),
+    ("AGE", Align::Right),
+    ("LAUNCH", Align::Left),
+    ("CMD", Align::Left),
+];
+
+fn table(sets: &[Listed], whose: Whose) -> String {
+    if whose == Whose::Own {
+        let mut table = Table::new(COLUMNS);
+        sets.iter().for_each(|set| table.push(row(set)));
+        return table.to_string();
+    }
+    let [id, size, nodes, state, age, launch, command] = COLUMNS;
+    let mut table = Table::new([("USER", Align::Left), id, size, nodes, state, age, launch, command]);
     for set in sets {
-        table.push([
-            set.set.to_string(),
-            set.ranks.to_string(),
-            set.nodes.to_string(),
-            set.state.to_owned(),
-            formatting::duration(Duration::from_secs(set.age_s)),
-            set.launch.clone().unwrap_or_else(|| "-".to_owned()),
-            set.command.clone(),
-        ]);
+        let [id, size, nodes, state, age, launch, command] = row(set);
+        table.push([formatting::user(set.uid), id, size, nodes, state, age, launch, command]);
     }
     table.to_string()
+}
+
+fn row(set: &Listed) -> [String; 7] {
+    [
+        set.set.to_string(),
+        set.ranks.to_string(),
+        set.nodes.to_string(),
+        set.state.to_owned(),
+        formatting::duration(Duration::from_secs(set.age_s)),
+        set.launch.clone().unwrap_or_else(|| "-".to_owned()),
+        set.command.clone(),
+    ]
 }
 
 #[cfg(test)]
@@ -101,6 +120,7 @@ mod tests {
     fn listed(set: u32, launch: Option<&str>, command: &str) -> Listed {
         Listed {
             set,
+            uid: 0,
             root: format!("lattice://{set}/node/0"),
             ranks: 4,
             nodes: 1,
@@ -109,7 +129,7 @@ mod tests {
             launch: launch.map(str::to_owned),
             command: command.to_owned(),
             host: "n1".to_owned(),
-            pid: 17,
+            pid: Some(17),
         }
     }
 
@@ -117,11 +137,12 @@ mod tests {
     fn sets_are_shown_in_a_table_and_as_json() {
         let sets = [listed(3098, Some("k3jq09zmf2"), "./a.out -x\x1b[2J"), listed(4129319450, None, "lattice sets")];
         assert_eq!(
-            table(&sets),
+            table(&sets, Whose::Own),
             "    SET ID  SIZE  NODES  STATE        AGE  LAUNCH      CMD\n\
              \u{20}     3098     4      1  up     1 min 5 s  k3jq09zmf2  ./a.out -x\\x1b[2J\n\
              4129319450     4      1  up     1 min 5 s  -           lattice sets\n"
         );
+        assert!(table(&sets, Whose::All).starts_with("USER      SET ID"), "{}", table(&sets, Whose::All));
         let json = serde_json::to_value(&sets).unwrap();
         assert_eq!((&json[0]["set"], &json[1]["launch"]), (&3098.into(), &serde_json::Value::Null));
     }

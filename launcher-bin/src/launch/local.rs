@@ -68,6 +68,7 @@ async fn drive(
     let stdin = stdin::source(&launch.placed.settings.stdin)?;
     let (mut frontend, control) = Frontend::new(&launch, RankLocation::Local, verbosity, files, (faults, reported))?;
     let io = SessionIo {
+        set: None,
         nodes: Arc::new(Alone),
         services: Arc::new(set),
         events,

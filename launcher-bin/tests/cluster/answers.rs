@@ -244,6 +244,7 @@ fn summary() -> LaunchSummary {
         duration_us: 65_000_000,
         cause: String::new(),
         client_stopped_at: 0,
+        set_id: 4_099_098,
     }
 }
 

@@ -395,6 +395,10 @@ impl NodeService for Service {
     async fn meet_launches(&self, _: Request<MeetRequest>) -> Result<Response<MeetAnswer>, Status> {
         Err(only_of_agents())
     }
+
+    async fn pass_to_set(&self, _: Request<PassRequest>) -> Result<Response<SetPass>, Status> {
+        Err(Status::not_found("no set of yours lives here"))
+    }
 }
 
 fn only_of_agents() -> Status {

@@ -153,7 +153,7 @@ pub extern "C" fn lattice_serve(
     arg: *mut c_void,
 ) -> c_int {
     let (Some(overlay), Some(handler)) = (overlay, handler) else { return INVALID };
-    if Method(method) < Method::FIRST_OF_PROGRAMS {
+    if !Method(method).is_of_programs() {
         return INVALID;
     }
     // It stays where it is until it is closed, and handlers run no longer.

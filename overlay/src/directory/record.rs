@@ -55,6 +55,17 @@ pub struct SetRecord {
     key: SetKey,
 }
 
+/// Where the session of a set takes processes, and the key by which it knows them: text in a variable of ranks' environment.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Contact {
+    /// The set.
+    pub set: SetId,
+    /// Random number that names the socket.
+    pub nonce: Nonce,
+    /// The key.
+    pub key: SetKey,
+}
+
 /// Random number of a set, which no other set has: not after it, and on no other machine.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
@@ -100,6 +111,11 @@ impl SetRecord {
         &self.key
     }
 
+    /// Where its root takes processes.
+    pub fn contact(&self) -> Contact {
+        Contact { set: self.id(), nonce: self.nonce.clone(), key: self.key.clone() }
+    }
+
     pub(crate) fn to_text(&self) -> String {
         serde_json::to_string_pretty(self).unwrap_or_default() + "\n"
     }
@@ -107,6 +123,25 @@ impl SetRecord {
     /// Reads a file; `None` if it is none of this version.
     pub(crate) fn parse(text: &[u8]) -> Option<Self> {
         serde_json::from_slice(text).ok().filter(|record: &Self| record.version == VERSION)
+    }
+}
+
+impl Contact {
+    /// Variable that holds it in the environment of ranks on a cluster.
+    pub const VARIABLE: &str = "LATTICE_SET";
+
+    /// Its text.
+    pub fn to_text(&self) -> String {
+        let Self { set, nonce, key } = self;
+        format!("{set}:{nonce}:{}", String::from(key.clone()))
+    }
+
+    /// Reads the text.
+    pub fn parse(text: &str) -> Option<Self> {
+        let (set, rest) = text.split_once(':')?;
+        let (nonce, key) = rest.split_once(':')?;
+        let (nonce, key) = (Nonce::try_from(nonce.to_owned()).ok()?, SetKey::try_from(key.to_owned()).ok()?);
+        Some(Self { set: set.parse().ok()?, nonce, key })
     }
 }
 
@@ -208,6 +243,16 @@ mod tests {
         assert_eq!(SetRecord::parse(record.to_text().as_bytes()), Some(record.clone()));
         assert_eq!(record.id(), SetId::new(geteuid().as_raw(), 17));
         assert!(!format!("{record:?}").contains(&String::from(record.key.clone())));
+    }
+
+    #[test]
+    fn a_contact_is_read_as_it_was_written() {
+        let contact = record().contact();
+        let text = contact.to_text();
+        assert_eq!(Contact::parse(&text), Some(contact));
+        for wrong in ["", "1", "1:2:3", &text[1..text.len() - 1], &text.replace(':', ";")] {
+            assert_eq!(Contact::parse(wrong), None, "{wrong}");
+        }
     }
 
     #[test]

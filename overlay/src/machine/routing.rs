@@ -111,7 +111,7 @@ impl Machine {
     /// Returns true if a frame for a rank of this node is for its process. Methods of ours are its session's to answer, also while the
     /// process does something else.
     fn is_for_process(&self, rank: u32, frame: &Frame) -> bool {
-        let is_ours = frame.kind == Kind::Request && Method(frame.method) < Method::FIRST_OF_PROGRAMS;
+        let is_ours = frame.kind == Kind::Request && !Method(frame.method).is_of_programs();
         !is_ours && self.links.is_open(Neighbour::Rank(rank))
     }
 

@@ -38,10 +38,10 @@ fn generate(directory: &Path) -> Result<(), Box<dyn Error>> {
     // Comments and lines are two thirds of it, and part of every program that serves.
     shown.file.iter_mut().for_each(|file| file.source_code_info = None);
     std::fs::write(directory.join(GENERATED[1]), shown.encode_to_vec())?;
-    // A type that holds credentials has a `Debug` of its own, which does not show the key: pmi-transport/src/proto.rs.
+    // Types that hold a key have a `Debug` of their own, which does not show it: pmi-transport/src/proto.rs.
     let config = tonic_prost_build::configure()
         .bytes(".lattice.v1")
-        .skip_debug([".lattice.v1.CxiCredentials"])
+        .skip_debug([".lattice.v1.CxiCredentials", ".lattice.v1.SetPass"])
         .out_dir(directory);
     config.compile_fds(descriptors)?;
     Ok(())

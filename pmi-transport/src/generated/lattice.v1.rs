@@ -334,6 +334,9 @@ pub struct LaunchSpec {
     /// NUMA nodes of each rank's memory, in the words of `--mem-bind`; empty for none.
     #[prost(string, tag = "30")]
     pub mem_bind: ::prost::alloc::string::String,
+    /// Id of the launch among the sets of its user that live; 0 for none.
+    #[prost(uint32, tag = "31")]
+    pub set_id: u32,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct ShellLimits {
@@ -2644,6 +2647,9 @@ pub struct LaunchSummary {
     /// Since when its client is stopped, in seconds since 1970; 0 while it is not.
     #[prost(uint64, tag = "11")]
     pub client_stopped_at: u64,
+    /// As in LaunchSpec.
+    #[prost(uint32, tag = "12")]
+    pub set_id: u32,
 }
 /// Answered with the caller's own; administrators see everybody's.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
@@ -5387,7 +5393,7 @@ pub struct LaunchFailure {
 pub struct Call {
     #[prost(uint64, tag = "1")]
     pub id: u64,
-    #[prost(oneof = "call::What", tags = "2, 3, 4, 5, 6")]
+    #[prost(oneof = "call::What", tags = "2, 3, 4, 5, 6, 7")]
     pub what: ::core::option::Option<call::What>,
 }
 /// Nested message and enum types in `Call`.
@@ -5404,7 +5410,32 @@ pub mod call {
         Data(super::DataCall),
         #[prost(message, tag = "6")]
         Meet(super::MeetCall),
+        #[prost(message, tag = "7")]
+        Pass(super::PassCall),
     }
+}
+/// The root of the launch wants a link to that of another set.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct PassCall {
+    #[prost(uint32, tag = "1")]
+    pub to: u32,
+}
+/// What lets one set connect to the root of another one of its user, once and within a minute.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+#[prost(skip_debug)]
+pub struct SetPass {
+    /// The set that may connect.
+    #[prost(uint32, tag = "1")]
+    pub from: u32,
+    /// Where the agent of the other set's root is reached.
+    #[prost(string, tag = "2")]
+    pub address: ::prost::alloc::string::String,
+    /// Greeting and ticket: the first bytes of the connection.
+    #[prost(bytes = "bytes", tag = "3")]
+    pub opening: ::prost::bytes::Bytes,
+    /// Key of the connection.
+    #[prost(bytes = "bytes", tag = "4")]
+    pub key: ::prost::bytes::Bytes,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct FenceCall {
@@ -5521,7 +5552,7 @@ pub struct DataCall {
 pub struct Answer {
     #[prost(uint64, tag = "1")]
     pub id: u64,
-    #[prost(oneof = "answer::What", tags = "2, 3, 4, 5, 6, 7, 8")]
+    #[prost(oneof = "answer::What", tags = "2, 3, 4, 5, 6, 7, 8, 9")]
     pub what: ::core::option::Option<answer::What>,
 }
 /// Nested message and enum types in `Answer`.
@@ -5543,6 +5574,8 @@ pub mod answer {
         DataError(::prost::alloc::string::String),
         #[prost(message, tag = "8")]
         Meet(super::MeetAnswer),
+        #[prost(message, tag = "9")]
+        Pass(super::SetPass),
     }
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -5942,6 +5975,20 @@ pub struct SpawnRequest {
     #[prost(uint64, tag = "4")]
     pub call_id: u64,
 }
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct PassRequest {
+    /// The set to connect to. 0 for none: then a command is only told its own id.
+    #[prost(uint32, tag = "1")]
+    pub to: u32,
+    /// The set of a command, as it was told by its first request; 0 in that.
+    #[prost(uint32, tag = "2")]
+    pub from: u32,
+    /// The launch whose set asks, and the agent's node; both empty for a command of a user.
+    #[prost(string, tag = "3")]
+    pub launch_id: ::prost::alloc::string::String,
+    #[prost(string, tag = "4")]
+    pub node_id: ::prost::alloc::string::String,
+}
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct MeetRequest {
     #[prost(string, tag = "1")]
@@ -6309,6 +6356,28 @@ pub mod node_service_client {
                 .insert(GrpcMethod::new("lattice.v1.NodeService", "MeetLaunches"));
             self.inner.unary(req, path, codec).await
         }
+        /// A launch, or a user's command, wants to connect to a set of the same user.
+        pub async fn pass_to_set(
+            &mut self,
+            request: impl tonic::IntoRequest<super::PassRequest>,
+        ) -> std::result::Result<tonic::Response<super::SetPass>, tonic::Status> {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/lattice.v1.NodeService/PassToSet",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("lattice.v1.NodeService", "PassToSet"));
+            self.inner.unary(req, path, codec).await
+        }
     }
 }
 /// Generated server implementations.
@@ -6400,6 +6469,11 @@ pub mod node_service_server {
             &self,
             request: tonic::Request<super::MeetRequest>,
         ) -> std::result::Result<tonic::Response<super::MeetAnswer>, tonic::Status>;
+        /// A launch, or a user's command, wants to connect to a set of the same user.
+        async fn pass_to_set(
+            &self,
+            request: tonic::Request<super::PassRequest>,
+        ) -> std::result::Result<tonic::Response<super::SetPass>, tonic::Status>;
     }
     #[derive(Debug)]
     pub struct NodeServiceServer<T> {
@@ -6909,6 +6983,49 @@ pub mod node_service_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = MeetLaunchesSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/lattice.v1.NodeService/PassToSet" => {
+                    #[allow(non_camel_case_types)]
+                    struct PassToSetSvc<T: NodeService>(pub Arc<T>);
+                    impl<T: NodeService> tonic::server::UnaryService<super::PassRequest>
+                    for PassToSetSvc<T> {
+                        type Response = super::SetPass;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::PassRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as NodeService>::pass_to_set(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = PassToSetSvc(inner);
                         let codec = tonic_prost::ProstCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(

@@ -54,6 +54,9 @@ impl Greeting {
     /// Length in bytes.
     pub const LEN: usize = 80;
 
+    /// Caller that is no node of the launch, but the root of another set.
+    pub const OTHER_SET: NodeIndex = NodeIndex(u32::MAX);
+
     /// The greeting of node `from` of a launch to node `to`. The nonce must not have been used before.
     pub fn new(launch: LaunchHash, from: NodeIndex, to: NodeIndex, nonce: [u8; 16], key: &GateKey) -> Self {
         let mut bytes = [0; Self::LEN];
@@ -99,6 +102,13 @@ impl Greeting {
     /// Node whose session is called.
     pub fn to(&self) -> NodeIndex {
         self.node_at(28)
+    }
+
+    /// Random number of the greeting.
+    pub fn nonce(&self) -> [u8; 16] {
+        let mut nonce = [0; 16];
+        nonce.copy_from_slice(&self.bytes[32..SIGNED_LEN]);
+        nonce
     }
 
     /// Returns true if a session of the launch with this key wrote it.

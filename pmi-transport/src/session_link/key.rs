@@ -6,6 +6,8 @@ use ring::hkdf::{HKDF_SHA256, KeyType, Prk, Salt};
 use ring::hmac;
 use zeroize::Zeroizing;
 
+use crate::sealed_stream::SharedKey;
+
 /// Key of all links of a launch: 256 random bits. It is wiped from memory when it is dropped.
 #[derive(Clone, PartialEq, Eq)]
 pub struct LinkKey(Zeroizing<[u8; Self::LEN]>);
@@ -39,19 +41,23 @@ impl LinkKey {
 
     /// Key of the launch's greetings.
     pub fn gate_key(&self) -> GateKey {
-        GateKey(hmac::Key::new(hmac::HMAC_SHA256, &*self.derived(b"lattice link gate")))
+        GateKey(hmac::Key::new(hmac::HMAC_SHA256, &*self.derived(&[b"lattice link gate"])))
     }
 
     /// Pre-shared key of the handshakes between sessions.
     pub(super) fn handshake_key(&self) -> Zeroizing<[u8; Self::LEN]> {
-        self.derived(b"lattice link noise")
+        self.derived(&[b"lattice link noise"])
     }
 
-    fn derived(&self, purpose: &[u8]) -> Zeroizing<[u8; Self::LEN]> {
+    /// Key of the connection that another set opens with these bytes.
+    pub(super) fn pass_key(&self, opening: &[u8]) -> SharedKey {
+        SharedKey::from_bytes(*self.derived(&[b"lattice set pass", opening]))
+    }
+
+    fn derived(&self, purpose: &[&[u8]]) -> Zeroizing<[u8; Self::LEN]> {
         let from: Prk = Salt::new(HKDF_SHA256, &[]).extract(&*self.0);
         let mut derived = Zeroizing::new([0; Self::LEN]);
-        let purpose = [purpose];
-        let output = from.expand(&purpose, DerivedLen).expect("32 bytes are less than 255 blocks of the hash");
+        let output = from.expand(purpose, DerivedLen).expect("32 bytes are less than 255 blocks of the hash");
         output.fill(&mut *derived).expect("the buffer has the length that was asked for");
         derived
     }

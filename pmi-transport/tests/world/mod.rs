@@ -91,6 +91,10 @@ impl NodeService for Mirror {
     async fn meet_launches(&self, _: Request<v1::MeetRequest>) -> Result<Response<v1::MeetAnswer>, Status> {
         Err(Status::unimplemented("not here"))
     }
+
+    async fn pass_to_set(&self, _: Request<v1::PassRequest>) -> Result<Response<v1::SetPass>, Status> {
+        Err(Status::unimplemented("not here"))
+    }
 }
 
 /// A server that runs until it is stopped.

@@ -45,7 +45,10 @@ impl Runner {
         let memory = self.node.memory(&state.spec.settings.mem_bind, &cpus).map_err(|error| unplanned(error.into()))?;
         let gpus = self.node.gpus(&state.spec.settings.gpu_bind, &cpus).map_err(|error| unplanned(error.into()))?;
         let served = self.servers.add(job, state, parent, RanksHere { cpus: &cpus, node: &self.node });
-        let entrances = served.map_err(|error| system(format!("cannot serve PMI: {error}")))?;
+        let mut entrances = served.map_err(|error| system(format!("cannot serve PMI: {error}")))?;
+        if job == JobNumber::LAUNCHED {
+            entrances.set = self.io.set.take();
+        }
         let mut plan = Plan::default();
         if let Some(processes) = self.processes.as_ref().filter(|_| !ranks.is_empty()) {
             let (spec, limits, fabric) = (&*state.spec, Arc::clone(&processes.limits), self.io.fabric.as_ref());

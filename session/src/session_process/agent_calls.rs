@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
+use lattice_overlay::address::SetId;
 use parking_lot::Mutex;
 use pmi_core::fence::{Contribution, Fence, FenceError, FenceId, LocalFence, Merged, Scope};
 use pmi_core::ids::{JobId, NodeIndex, Rank};
@@ -20,8 +21,10 @@ use tokio::sync::{mpsc, oneshot};
 use super::frames::ToAgent;
 use super::job_nodes::{JobNodes, merged};
 use crate::session_io::{AskError, Nodes};
+use crate::set::Passes;
 use crate::spec::SessionSpec;
 use crate::wire;
+use crate::wire::pass::SetPass;
 
 /// Calls that wait for their answers. Another agent is asked again, by the same number; when none will come, they end without one.
 #[derive(Clone)]
@@ -157,6 +160,16 @@ impl Services for AgentCalls {
         match self.call(CallWhat::Meet(wire::meeting::encode(meeting))).await {
             Some(AnswerWhat::Meet(answer)) => wire::meeting::decode_answer(answer),
             other => Err(MeetError::Unavailable { reason: no_answer(other) }),
+        }
+    }
+}
+
+#[async_trait]
+impl Passes for AgentCalls {
+    async fn pass(&self, to: SetId) -> Result<SetPass, String> {
+        match self.call(CallWhat::Pass(proto::PassCall { to: to.bits() })).await {
+            Some(AnswerWhat::Pass(pass)) => Ok(wire::pass::decode(&pass)),
+            other => Err(no_answer(other)),
         }
     }
 }

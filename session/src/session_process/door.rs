@@ -6,7 +6,7 @@
 //!        ──────────────────────────────> door
 //!           "LATAGENT", a connection           the agent itself: orders, events, calls
 //! agent  ──────────────────────────────> door
-//!           greeting, a connection             the session of another node, which called at the agent's port
+//!           greeting, a connection             the session of another node, or the root of another set, which called at the agent's port
 //! ```
 
 use std::io;
@@ -103,6 +103,8 @@ pub(super) struct Visited {
     pub(super) agents: Option<mpsc::Sender<UnixStream>>,
     /// `None` for a launch without links.
     pub(super) links: Option<mpsc::Sender<Handed>>,
+    /// Receiver of those that come from the roots of other sets; `None` for a launch that is no set.
+    pub(super) sets: Option<mpsc::Sender<Handed>>,
 }
 
 impl Visited {
@@ -110,10 +112,14 @@ impl Visited {
     pub(super) async fn watch(self, door: DescriptorSocket) {
         while let Ok(Some(passed)) = door.receive().await {
             // Whoever comes more often than can be dealt with hears nothing.
-            match (Visitor::of(passed), &self.agents, &self.links) {
-                (Some(Visitor::Agent(agent)), Some(agents), _) => drop(agents.try_send(agent)),
-                (Some(Visitor::Link(handed)), _, Some(links)) => drop(links.try_send(handed)),
-                _ => {}
+            match Visitor::of(passed) {
+                Some(Visitor::Agent(agent)) => drop(self.agents.as_ref().map(|agents| agents.try_send(agent))),
+                Some(Visitor::Link(handed)) => {
+                    let is_of_set = handed.greeting.from() == Greeting::OTHER_SET;
+                    let receiver = if is_of_set { &self.sets } else { &self.links };
+                    drop(receiver.as_ref().map(|receiver| receiver.try_send(handed)));
+                }
+                None => {}
             }
         }
     }
@@ -157,7 +163,7 @@ mod tests {
     async fn the_next_agent_is_passed_on_and_the_closed_door_is_seen() {
         let (agent, door) = DescriptorSocket::pair().unwrap();
         let (agents, mut next) = mpsc::channel(1);
-        let watching = tokio::spawn(Visited { agents: Some(agents), links: None }.watch(door));
+        let watching = tokio::spawn(Visited { agents: Some(agents), links: None, sets: None }.watch(door));
         let mut ours = connect(&agent).unwrap();
         let mut theirs = next.recv().await.unwrap();
         ours.write_all(b"x").unwrap();

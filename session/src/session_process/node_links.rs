@@ -18,6 +18,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
+use lattice_overlay::frame::Frame;
 use parking_lot::Mutex;
 use pmi_core::deaths::Death;
 use pmi_core::fence::Fence;
@@ -34,6 +35,7 @@ use tonic::Status;
 use super::linked_fence::{LinkedFence, NodeDeaths};
 use super::living_nodes::LivingNodes;
 use crate::session_io::{AskError, Control, Nodes};
+use crate::set::Sessions;
 use crate::spec::SessionSpec;
 use crate::timeouts;
 use crate::wire::failure::{self, LaunchFailure};
@@ -67,14 +69,15 @@ struct Joined {
 }
 
 impl NodeLinks {
-    /// Links of the session of `spec`; other nodes' questions go to `control`, and what their sessions say to `hearing`. Nodes whose
-    /// agents are away are waited for, for `agent_lease`.
+    /// Links of the session of `spec`; other nodes' questions go to `control`, and what their sessions say to `hearing`, or as frames of the
+    /// overlay to `frames`. Nodes whose agents are away are waited for, for `agent_lease`.
     pub(super) fn new(
         spec: &SessionSpec,
         terms: LinkTerms,
         agent_lease: Duration,
         control: &mpsc::Sender<Control>,
         hearing: mpsc::Sender<Heard>,
+        frames: mpsc::Sender<(NodeIndex, Bytes)>,
     ) -> Arc<Self> {
         let LinkTerms { key, nodes, fan_out } = terms;
         let (me, launch_id) = (spec.node, spec.launch_id.clone());
@@ -84,8 +87,8 @@ impl NodeLinks {
         let node = FenceNode::new(name, Arc::new(Links(Arc::clone(&links))));
         let (members, barrier) = (Arc::clone(&nodes), fan_out.barrier);
         let membership = Membership { launch_id, me, nodes, fan_out };
-        let fences =
-            Arc::new(node.join(membership, Arc::new(Receivers { server: control.downgrade(), session: hearing })));
+        let receivers = Receivers { server: control.downgrade(), session: hearing, frames };
+        let fences = Arc::new(node.join(membership, Arc::new(receivers)));
         let node_deaths = NodeDeaths::in_launch(&spec.settings);
         let (joined, living) = (Mutex::new(Some(Joined { node, fences })), Mutex::default());
         Arc::new(Self { me, links, joined, members, fan_out: barrier, node_deaths, living })
@@ -183,10 +186,18 @@ impl Nodes for NodeLinks {
     }
 }
 
+#[async_trait]
+impl Sessions for NodeLinks {
+    async fn send(&self, node: NodeIndex, frame: Bytes) -> Result<(), String> {
+        self.tell(node, frame).await.map_err(|error| error.to_string())
+    }
+}
+
 /// Receivers of what other nodes ask and say. They keep no session alive whose agent is gone for good.
 struct Receivers {
     server: mpsc::WeakSender<Control>,
     session: mpsc::Sender<Heard>,
+    frames: mpsc::Sender<(NodeIndex, Bytes)>,
 }
 
 #[async_trait]
@@ -201,6 +212,9 @@ impl Questions for Receivers {
     }
 
     async fn hear(&self, from: NodeIndex, message: Bytes) -> Result<(), String> {
+        if Frame::begins(&message) {
+            return self.frames.send((from, message)).await.map_err(|_| "its launch is no set here".to_owned());
+        }
         let failure = failure::decode(message).map_err(|error| error.to_string())?;
         self.session.send((from, failure)).await.map_err(|_| "its part of the launch has ended".to_owned())
     }

@@ -18,6 +18,7 @@ use crate::wire::event::{NodeHappening, decode};
 fn start(settings: LaunchSettings) -> SessionStart {
     SessionStart {
         links: None,
+        set: None,
         spec: SessionSpec { settings, ..(*spec_on(&[2, 1])).clone() },
         output_window: 1,
         stdin_window: 1,

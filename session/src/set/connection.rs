@@ -5,7 +5,7 @@ use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use lattice_overlay::directory::{DirectoryError, Nonce, SetRecord};
+use lattice_overlay::directory::{DirectoryError, Nonce, SetKey, SetRecord};
 use lattice_overlay::greeting::{self, Caller, GREETING_LEN, GreetingError, PROOF_LEN};
 use nix::unistd::geteuid;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -74,17 +74,17 @@ async fn greet(mut socket: UnixStream, to: &SetRecord, caller: Caller) -> Result
 }
 
 /// Takes a connection: who it is of, and what for. A caller without the key gets no further byte.
-pub(super) async fn receive(socket: UnixStream, own: &SetRecord) -> Result<(UnixStream, Caller), ConnectError> {
-    timeout(GREETING_TIMEOUT, be_greeted(socket, own)).await.unwrap_or(Err(ConnectError::Silent))
+pub(super) async fn receive(socket: UnixStream, key: &SetKey) -> Result<(UnixStream, Caller), ConnectError> {
+    timeout(GREETING_TIMEOUT, be_greeted(socket, key)).await.unwrap_or(Err(ConnectError::Silent))
 }
 
-async fn be_greeted(mut socket: UnixStream, own: &SetRecord) -> Result<(UnixStream, Caller), ConnectError> {
+async fn be_greeted(mut socket: UnixStream, key: &SetKey) -> Result<(UnixStream, Caller), ConnectError> {
     check_user(&socket)?;
     let challenge = greeting::challenge()?;
     socket.write_all(&challenge).await?;
     let mut greeting = [0; GREETING_LEN];
     socket.read_exact(&mut greeting).await?;
-    let (caller, proof) = greeting::receive(own.key(), &challenge, &greeting)?;
+    let (caller, proof) = greeting::receive(key, &challenge, &greeting)?;
     socket.write_all(&proof).await?;
     Ok((socket, caller))
 }

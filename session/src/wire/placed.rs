@@ -1,6 +1,7 @@
 //! A placed launch as a launch spec, which is the same for all nodes; users get it without secret and environment.
 
 use bytes::Bytes;
+use lattice_overlay::address::SetId;
 use pmi_core::job::Job;
 use pmi_transport::proto::v1 as proto;
 use pmi_transport::session_link::LinkKey;
@@ -23,6 +24,7 @@ pub fn encode(launch: &PlacedLaunch, terms: &ClusterTerms) -> proto::LaunchSpec 
         apps: launch.apps.iter().map(job::encode_app).collect(),
         secret: Bytes::copy_from_slice(terms.secret.as_bytes()),
         link_key: terms.link_key.as_ref().map_or_else(Bytes::new, |key| Bytes::copy_from_slice(key.as_bytes())),
+        set_id: terms.set.map_or(0, SetId::bits),
         barrier_fan_out: terms.barrier_fan_out.map_or(0, Into::into),
         data_fan_out: terms.data_fan_out.map_or(0, Into::into),
         output_window: terms.output_window,
@@ -111,6 +113,11 @@ pub fn link_key(bytes: &[u8]) -> Result<Option<LinkKey>, WireError> {
         Err(_) if bytes.is_empty() => Ok(None),
         Err(_) => Err(wrong("the length of the link key", bytes.len(), format!("{} bytes, or none", LinkKey::LEN))),
     }
+}
+
+/// The id of a set in a message; `None` without one.
+pub fn set(id: u32) -> Option<SetId> {
+    Some(SetId::from_bits(id)).filter(|_| id != 0)
 }
 
 /// Refuses more ranks on a node than a session can serve. A message of a few bytes can name two billion ranks, and blocks may

@@ -12,6 +12,7 @@ use prost::Message;
 use super::order::StartOrder;
 use super::{WireError, fabric, placed, spec};
 use crate::fabric::NodeFabric;
+use crate::set::MemberTerms;
 use crate::spec::SessionSpec;
 
 /// Session that an agent asks a session process to run.
@@ -27,6 +28,8 @@ pub struct SessionStart {
     pub fabric: NodeFabric,
     /// Links to the sessions of other nodes; `None` for a launch on one node, and for one whose fences go by way of the agents.
     pub links: Option<LinkTerms>,
+    /// The set that the launch is; `None` for one that is none.
+    pub set: Option<MemberTerms>,
 }
 
 /// Terms of the links of a launch, the same for all of its sessions.
@@ -49,12 +52,15 @@ pub fn decode(order: StartOrder, message: impl Into<Bytes>) -> Result<SessionSta
     let launch = proto::LaunchSpec::decode(order.spec)?;
     let (output_window, stdin_window) = (launch.output_window.into(), launch.stdin_window.into());
     let links = link_terms(&launch)?;
+    let key = placed::link_key(&launch.link_key)?;
+    let set = placed::set(launch.set_id).zip(key).map(|(set, key)| MemberTerms { set, key });
     Ok(SessionStart {
         fabric: start.fabric.as_ref().map(fabric::decode_node).transpose()?.unwrap_or_default(),
         spec: spec::decode(launch, order.node)?,
         output_window,
         stdin_window,
         links,
+        set,
     })
 }
 

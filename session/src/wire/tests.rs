@@ -105,6 +105,7 @@ fn secret() -> LaunchSecret {
 fn terms() -> ClusterTerms {
     ClusterTerms {
         link_key: None,
+        set: None,
         uid: 1000,
         addresses: ["10.0.0.2:50052", "10.0.0.3:50052", "10.0.0.4:50052"].map(str::to_owned).to_vec(),
         secret: secret(),

@@ -93,6 +93,7 @@ impl Cluster {
             adapt(&mut spec);
             let (events, mut taken) = mpsc::channel(64);
             let io = SessionIo {
+                set: None,
                 nodes: Arc::new(Way { node, between: Arc::clone(&between) }),
                 services: Arc::new(Host { between: Arc::clone(&between) }),
                 events,

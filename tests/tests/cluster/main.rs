@@ -37,6 +37,7 @@ mod placement;
 mod pty;
 mod relays;
 mod restarts;
+mod sets;
 mod shell_limits;
 mod soak;
 mod spawned;

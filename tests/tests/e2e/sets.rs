@@ -165,6 +165,18 @@ fn methods_of_two_launches_call_each_other_back() {
         let outcome = among(lattice("call").arg(uid(0, 1)).arg("303").arg(words), home.path()).run();
         outcome.exits(0).prints(&format!("{hops} hops"));
     }
+    let call = |uid: String, words: &[&str]| {
+        among(words.iter().fold(lattice("call").arg(uid), Command::arg), home.path()).run()
+    };
+    let outcome = call(uid(0, 1), &["304", &uid(1, 0)]);
+    outcome.exits(0).prints(&format!("{} sails to {} with goods", uid(0, 1), uid(1, 0)));
+    call(uid(1, 1), &["connect", "bay more goods"]).exits(0).says_nothing();
+    call(uid(1, 1), &["connect", "sea"])
+        .exits(125)
+        .says("the handler failed: nobody accepts connections to \"sea\" here");
+    call(uid(1, 1), &["connect", ""]).exits(125).says("this method is called with a name of 1 to 255 bytes");
+    call(uid(1, 1), &["connect", &format!("bay {}", "x".repeat(4097))]).exits(125).says("nobody accepts connections");
+    call(uid(1, 0).replace("/0", "/node/0"), &["connect", "bay"]).exits(125).says("nobody serves this method there");
     for launch in &mut running {
         launch.signal(Signal::SIGTERM);
     }
@@ -216,4 +228,17 @@ fn a_directory_of_somebody_else_is_refused_with_what_to_do() {
     outcome.exits(125).says("is no directory").says("try: LATTICE_SETS=DIRECTORY");
     // A launch goes on without.
     among(launch("-n 1 sleep 0.4"), home.path()).run().exits(0).says_nothing();
+}
+
+/// No file can be made: commands say so, launches run.
+#[test]
+fn a_directory_on_a_full_file_system_is_told_and_ends_no_launch() {
+    let home = tempfile::tempdir().unwrap();
+    let script = "mount -t tmpfs -o nr_inodes=1 none . && $0 sets; echo $?; $0 launch -n 1 sleep 0.4; echo $?";
+    let command = Command::new("unshare")
+        .words("--map-root-user --mount bash -c")
+        .arg(script)
+        .arg(lattice_tests::built::lattice());
+    let outcome = among(command.directory(home.path()), home.path()).run();
+    outcome.exits(0).prints_lines(["125", "0"]).says("No space left on device");
 }

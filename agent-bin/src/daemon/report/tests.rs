@@ -98,7 +98,8 @@ not_in_the_script! {
     renew_certificate: RenewCertificateRequest -> RenewCertificateResponse,
     call_name: NameRequest -> NameAnswer,
     spawn_tasks: SpawnRequest -> SpawnAnswer,
-    meet_launches: MeetRequest -> MeetAnswer
+    meet_launches: MeetRequest -> MeetAnswer,
+    pass_to_set: PassRequest -> SetPass
 }
 
 fn of() -> ReportFor {

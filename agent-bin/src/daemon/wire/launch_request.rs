@@ -33,7 +33,7 @@ pub(in super::super) struct Assignment {
     /// All nodes of the launch.
     pub(in super::super) members: Arc<[Member]>,
     pub(in super::super) fan_out: FanOut,
-    /// Key of the links between the launch's sessions; `None` for a launch on one node, and for fences by way of the agents.
+    /// Key of the links to the launch's sessions; `None` for fences by way of the agents.
     pub(in super::super) link_key: Option<LinkKey>,
     /// Time limit for its ranks to end after they were told to.
     pub(in super::super) grace: Duration,
@@ -45,7 +45,7 @@ impl Assignment {
         let Self { launch_id, index, members, fan_out, link_key, .. } = self;
         let nodes = Arc::clone(members);
         let membership = || Membership { launch_id: launch_id.clone(), me: *index, nodes, fan_out: *fan_out };
-        link_key.is_none().then(membership)
+        (link_key.is_none() || members.len() == 1).then(membership)
     }
 
     /// Returns true if its session can go on without an agent: one whose fences go by way of the agents cannot.
@@ -150,7 +150,6 @@ pub(super) fn assignment(
     let session = wire::spec::decode(launch, index)?;
     let ranks = session.job.placement.ranks_on(index).len() as u32;
     let addresses = wire::spec::addresses(&addresses, session.hosts.len())?;
-    let link_key = link_key.filter(|_| session.hosts.len() > 1);
     let members = session.hosts.into_iter().zip(addresses).map(|(name, address)| Member { name, address }).collect();
     let timeouts = &session.settings.timeouts;
     let grace = timeouts.grace_after_failure.max(timeouts.grace_after_interrupt);

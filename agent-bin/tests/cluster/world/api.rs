@@ -206,6 +206,10 @@ impl NodeService for Script {
     async fn meet_launches(&self, _: Request<proto::MeetRequest>) -> Result<Response<proto::MeetAnswer>, Status> {
         Err(Status::unimplemented("the script has no such scene"))
     }
+
+    async fn pass_to_set(&self, _: Request<proto::PassRequest>) -> Result<Response<proto::SetPass>, Status> {
+        Err(Status::unimplemented("the script has no such scene"))
+    }
 }
 
 /// Both directions of a stream of reports.

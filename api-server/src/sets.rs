@@ -1,0 +1,246 @@
+//! The directory of sets: which launch or command has which id, and the passes by which sets of one user connect.
+//!
+//! ```text
+//! launch begins ──found──> its id ──end──> kept for ten minutes, so that nobody who means the launch reaches another ──> free
+//! command asks ───visit──> an id of its own, for ten minutes after each time that it asks
+//! ```
+//! Ids are numbered by user, as [`SetId`] says, and there are 4,096 of them: a launch for which there is none runs without, as one on a
+//! machine whose directory cannot be used.
+
+use std::collections::HashMap;
+use std::io;
+use std::time::Duration;
+
+use lattice_overlay::address::SetId;
+use lattice_session::{random, unix_time};
+use parking_lot::Mutex;
+use pmi_transport::session_link::{LinkKey, Pass, Ticket};
+use tokio::time::Instant;
+
+use super::order::Order;
+
+/// Time for which an id means nobody else, from the end of its launch or the last request of its command on.
+const KEPT: Duration = Duration::from_secs(600);
+/// Time in which a pass counts, in seconds.
+const PASS_SECONDS: u64 = 60;
+
+/// Sets that live, and ids that are not given out again yet.
+#[derive(Debug, Default)]
+pub(crate) struct Sets(Mutex<HashMap<SetId, Holder>>);
+
+/// Holder of an id.
+#[derive(Debug)]
+enum Holder {
+    Launch(Root),
+    /// A command of this user, or a launch that is over.
+    Until(u32, Instant),
+}
+
+/// Root of the set of a launch.
+#[derive(Debug)]
+struct Root {
+    launch: String,
+    uid: u32,
+    key: LinkKey,
+    /// Address of its agent.
+    address: String,
+}
+
+/// Whoever wants to connect to a set.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Asker<'a> {
+    /// A launch that runs.
+    Launch(&'a str),
+    /// A command of a user with the id that it was told; 0 before.
+    Command(u32),
+}
+
+/// Answer to whoever wants to connect.
+#[derive(Debug)]
+pub(crate) struct Granted {
+    /// Id of the asker.
+    pub from: SetId,
+    /// Address of the other root's agent, and the pass; `None` for a command that has only asked for its id.
+    pub pass: Option<(String, Pass)>,
+}
+
+/// Refusal of a pass.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum PassError {
+    #[error("{0} is no set of yours that lives; lattice sets shows those that do")]
+    NoSet(SetId),
+    #[error("launch {0} is no set")]
+    NotFounded(String),
+    #[error("{} sets live already, or lived a moment ago; wait some minutes", SetId::PER_USER)]
+    Full,
+    #[error("no random number can be had for the pass")]
+    Random(#[source] io::Error),
+}
+
+impl Sets {
+    /// Founds the set of a launch that begins; `None` if its user has too many, or its nodes no key.
+    pub(crate) fn found(&self, order: &Order, now: Instant) -> Option<SetId> {
+        let root = Root::of(order)?;
+        let mut sets = self.0.lock();
+        let set = free(&mut sets, root.uid, now).ok()?;
+        sets.insert(set, Holder::Launch(root));
+        Some(set)
+    }
+
+    /// Takes up the set of a launch that an earlier server has begun.
+    pub(crate) fn take_up(&self, order: &Order) {
+        if let (Some(root), Some(set)) = (Root::of(order), order.terms.set) {
+            self.0.lock().insert(set, Holder::Launch(root));
+        }
+    }
+
+    /// A launch is over, or does not begin.
+    pub(crate) fn end(&self, launch: &str, now: Instant) {
+        for holder in self.0.lock().values_mut() {
+            if let Holder::Launch(root) = holder
+                && root.launch == launch
+            {
+                *holder = Holder::Until(root.uid, now + KEPT);
+            }
+        }
+    }
+
+    /// Lets a launch or a command of user `uid` connect to the root of a set of the same user; with no set, tells a command its id.
+    pub(crate) fn pass(
+        &self,
+        uid: u32,
+        asker: Asker<'_>,
+        to: Option<SetId>,
+        now: Instant,
+    ) -> Result<Granted, PassError> {
+        let mut sets = self.0.lock();
+        let from = match asker {
+            Asker::Launch(launch) => {
+                let of_launch = |holder: &Holder| matches!(holder, Holder::Launch(root) if root.launch == launch);
+                let found = sets.iter().find(|(_, holder)| of_launch(holder)).map(|(&set, _)| set);
+                found.ok_or_else(|| PassError::NotFounded(launch.to_owned()))?
+            }
+            Asker::Command(0) => free(&mut sets, uid, now)?,
+            Asker::Command(told) => SetId::from_bits(told),
+        };
+        if let Asker::Command(told) = asker {
+            match sets.get(&from) {
+                None if told == 0 => {}
+                Some(Holder::Until(owner, _)) if *owner == uid => {}
+                _ => return Err(PassError::NoSet(from)),
+            }
+            sets.insert(from, Holder::Until(uid, now + KEPT));
+        }
+        let Some(to) = to else { return Ok(Granted { from, pass: None }) };
+        match sets.get(&to) {
+            Some(Holder::Launch(root)) if root.uid == uid && to != from => {
+                let expires = unix_time::seconds() + PASS_SECONDS;
+                let ticket = Ticket { from: from.bits(), to: to.bits(), uid, expires };
+                let nonce = random::bytes().map_err(PassError::Random)?;
+                let pass = Pass::issue(&root.key, &root.launch, ticket, nonce);
+                Ok(Granted { from, pass: Some((root.address.clone(), pass)) })
+            }
+            // Whose it is, or was, is nobody else's matter.
+            _ => Err(PassError::NoSet(to)),
+        }
+    }
+}
+
+impl Root {
+    fn of(order: &Order) -> Option<Self> {
+        let key = order.terms.link_key.clone()?;
+        let address = order.terms.addresses.first()?.clone();
+        Some(Self { launch: order.launch.launch_id.clone(), uid: order.terms.uid, key, address })
+    }
+}
+
+/// An id of this user that nobody has: a random one, or the next.
+fn free(sets: &mut HashMap<SetId, Holder>, uid: u32, now: Instant) -> Result<SetId, PassError> {
+    sets.retain(|_, holder| !matches!(holder, Holder::Until(_, until) if *until <= now));
+    let first = u16::from_be_bytes(random::bytes().map_err(PassError::Random)?);
+    let ids = (0..SetId::PER_USER).map(|more| SetId::new(uid, first.wrapping_add(more)));
+    // 0 is what messages say for none.
+    let mut free = ids.filter(|set| set.bits() != 0 && !sets.contains_key(set));
+    free.next().ok_or(PassError::Full)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::order::tests::order;
+
+    fn launch(id: &str, uid: u32) -> Order {
+        let mut order = order(2);
+        order.launch.launch_id = id.to_owned();
+        order.terms.uid = uid;
+        order
+    }
+
+    fn is_refused(result: Result<Granted, PassError>) -> bool {
+        matches!(result, Err(PassError::NoSet(_)))
+    }
+
+    #[test]
+    fn sets_of_one_user_get_passes_to_each_other_and_others_get_nothing() {
+        let (sets, now) = (Sets::default(), Instant::now());
+        let [a, b, other] =
+            [("a", 1000), ("b", 1000), ("c", 1001)].map(|(id, uid)| sets.found(&launch(id, uid), now).unwrap());
+        assert_eq!((a.user(), b.user(), other.user()), (1000, 1000, 1001));
+        let granted = sets.pass(1000, Asker::Launch("a"), Some(b), now).unwrap();
+        assert_eq!((granted.from, granted.pass.unwrap().0), (a, launch("b", 1000).terms.addresses[0].clone()));
+        for to in [other, a, SetId::new(1000, a.number() ^ b.number() ^ 1)] {
+            assert!(is_refused(sets.pass(1000, Asker::Launch("a"), Some(to), now)), "{to}");
+        }
+        assert!(is_refused(sets.pass(0, Asker::Command(0), Some(a), now)), "root is another user as well");
+        assert!(matches!(sets.pass(1000, Asker::Launch("x"), Some(a), now), Err(PassError::NotFounded(_))));
+    }
+
+    #[test]
+    fn a_command_has_an_id_as_long_as_it_asks() {
+        let (sets, now) = (Sets::default(), Instant::now());
+        let a = sets.found(&launch("a", 1000), now).unwrap();
+        let own = sets.pass(1000, Asker::Command(0), None, now).unwrap();
+        assert!(own.pass.is_none());
+        let again = sets.pass(1000, Asker::Command(own.from.bits()), Some(a), now).unwrap();
+        assert_eq!((again.from, again.pass.is_some()), (own.from, true));
+        // It can be neither a launch, nor somebody else's command, nor one that was not told its id.
+        for (uid, told) in [(1000, a.bits()), (1001, own.from.bits()), (1000, own.from.bits() ^ 1)] {
+            assert!(is_refused(sets.pass(uid, Asker::Command(told), Some(a), now)), "{told}");
+        }
+        let later = now + KEPT;
+        sets.found(&launch("b", 1000), later).unwrap();
+        assert!(is_refused(sets.pass(1000, Asker::Command(own.from.bits()), Some(a), later)));
+    }
+
+    #[test]
+    fn an_id_is_nobodys_again_ten_minutes_after_its_launch_and_the_4097th_set_is_refused() {
+        let (sets, now) = (Sets::default(), Instant::now());
+        let first = sets.found(&launch("first", 1000), now).unwrap();
+        sets.end("first", now);
+        sets.end("unknown", now);
+        assert!(is_refused(sets.pass(1000, Asker::Command(0), Some(first), now)), "it is over");
+        let mut ids: Vec<SetId> = Vec::new();
+        while let Some(set) = sets.found(&launch(&format!("l{}", ids.len()), 1000), now) {
+            ids.push(set);
+        }
+        // One is the refused command's, one the first launch's.
+        assert_eq!(ids.len(), usize::from(SetId::PER_USER) - 2);
+        assert!(!ids.contains(&first));
+        assert!(matches!(sets.pass(1000, Asker::Command(0), None, now), Err(PassError::Full)));
+        // Users whose numbers are 2^20 apart share theirs.
+        assert!(sets.found(&launch("same", 1000 + (1 << 20)), now).is_none());
+        assert!(sets.found(&launch("other", 1001), now).is_some());
+        assert!(sets.found(&launch("last", 1000), now + KEPT).is_some());
+    }
+
+    #[test]
+    fn a_launch_that_is_taken_up_keeps_its_id() {
+        let (sets, now) = (Sets::default(), Instant::now());
+        let mut taken_up = launch("a", 0);
+        taken_up.terms.set = Some(SetId::new(0, 7));
+        sets.take_up(&taken_up);
+        let to = SetId::new(0, 7);
+        assert!(sets.pass(0, Asker::Command(0), Some(to), now).unwrap().pass.is_some());
+        assert_ne!(sets.found(&launch("b", 0), now), Some(to));
+    }
+}

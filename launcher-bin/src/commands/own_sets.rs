@@ -1,0 +1,227 @@
+//! A command as a set of its own: among those of this machine, and among those of the cluster once it asks for something there.
+
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use bytes::Bytes;
+use lattice_overlay::address::{SetId, Uid};
+use lattice_overlay::directory::SetRecord;
+use lattice_overlay::error::CallError;
+use lattice_overlay::method::Method;
+use lattice_session::set::{CommandSet, OwnSet, Passes};
+use lattice_session::wire::pass::{self, SetPass};
+use nix::unistd::{geteuid, gethostname};
+use pmi_transport::proto::v1 as proto;
+use tokio::sync::OnceCell;
+
+use super::{CommandError, environment, launches, node_names};
+use crate::args::ServerArgs;
+use crate::cluster::{ApiServer, Cluster, ClusterError};
+use crate::{own_set, runtime};
+
+/// Whose sets are listed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Whose {
+    /// The user's own.
+    Own,
+    /// On the cluster those of all users, for administrators.
+    All,
+}
+
+/// Runs a command that is a set for as long as `work` takes.
+pub(super) fn as_set<T>(
+    command: &str,
+    server: &ServerArgs,
+    work: impl AsyncFnOnce(&OwnSets) -> Result<T, CommandError>,
+) -> Result<T, CommandError> {
+    runtime::block_on(async {
+        let here = OwnSet::new(own_set::place(&environment()), own_set::facts_of_tool(command));
+        let sets = OwnSets { command: command.to_owned(), here, server: server.clone(), cluster: OnceCell::new() };
+        let outcome = work(&sets).await;
+        sets.here.leave().await;
+        outcome
+    })?
+}
+
+/// The sets of a command.
+pub(super) struct OwnSets {
+    command: String,
+    here: OwnSet,
+    server: ServerArgs,
+    /// `None` inside where there is no cluster.
+    cluster: OnceCell<Option<OnCluster>>,
+}
+
+/// A command on a cluster.
+struct OnCluster {
+    cluster: Cluster,
+    /// Its set, or the reason for which it has none.
+    own: Result<(SetId, CommandSet), String>,
+}
+
+/// A set that is known, here or on the cluster.
+#[derive(Clone, Debug)]
+pub(super) struct Known {
+    pub(super) id: SetId,
+    pub(super) uid: u32,
+    pub(super) ranks: u32,
+    /// Hosts of its members.
+    pub(super) hosts: Vec<String>,
+    /// State of a launch on the cluster.
+    pub(super) state: Option<&'static str>,
+    pub(super) age: Duration,
+    /// `None` for a command.
+    pub(super) launch: Option<String>,
+    pub(super) command: String,
+    /// Process of the root, as far as it is known.
+    pub(super) pid: Option<u32>,
+}
+
+impl OwnSets {
+    /// Calls a method of a process: of a set on this machine, or else on the cluster.
+    pub(super) async fn call(
+        &self,
+        to: Uid,
+        method: Method,
+        body: Bytes,
+        timeout: Duration,
+    ) -> Result<Bytes, CommandError> {
+        let failed = |error| CommandError::Call { to, error };
+        // Nobody has to have a directory to call a launch on a cluster.
+        let is_here = async || self.records().await.is_ok_and(|sets| sets.iter().any(|set| set.id() == to.set()));
+        let answer = match self.cluster_beside(is_here().await).await?.map(|on| &on.own) {
+            Some(Ok((_, set))) => set.call(to, method, body, timeout).await,
+            Some(Err(why)) => Err(CallError::Refused { why: why.clone() }),
+            None => self.here.call(to, method, body, timeout).await,
+        };
+        answer.map_err(failed)
+    }
+
+    /// Sets that live, in the order of their beginnings; this command is the last one.
+    pub(super) async fn known(&self, whose: Whose) -> Result<Vec<Known>, CommandError> {
+        let cluster = self.cluster_beside(false).await?;
+        let mut known = match cluster {
+            Some(on) => on.sets(whose).await?,
+            None => Vec::new(),
+        };
+        let here = match cluster {
+            Some(_) => self.records().await.unwrap_or_default(),
+            None => self.records().await?,
+        };
+        let own = match cluster.filter(|_| here.is_empty()).and_then(|on| on.own.as_ref().ok()) {
+            Some((id, _)) => Known::itself(*id, &self.command),
+            None => Known::of(self.here.found().await?),
+        };
+        known.extend(here.into_iter().map(Known::of).filter(|set| set.id != own.id));
+        known.push(own);
+        Ok(known)
+    }
+
+    /// Sets of this machine, unless an API server is named.
+    async fn records(&self) -> Result<Vec<SetRecord>, CommandError> {
+        if self.server.api.is_some() { Ok(Vec::new()) } else { Ok(self.here.sets().await?) }
+    }
+
+    /// The cluster, unless there is none or the set that is meant is here.
+    async fn cluster_beside(&self, is_here: bool) -> Result<Option<&OnCluster>, CommandError> {
+        if is_here {
+            return Ok(None);
+        }
+        let connected = self.cluster.get_or_try_init(|| async {
+            match OnCluster::connect(&self.server).await {
+                Ok(on) => Ok(Some(on)),
+                Err(error) if error.is_absence() && self.server.api.is_none() => Ok(None),
+                Err(error) => Err(error),
+            }
+        });
+        Ok(connected.await?.as_ref())
+    }
+}
+
+impl OnCluster {
+    async fn connect(server: &ServerArgs) -> Result<Self, ClusterError> {
+        let cluster = ApiServer::find(server.api.as_deref(), &environment())?.connect()?;
+        let own = match ask_for_pass(&cluster, 0, 0).await {
+            Ok(SetPass { from: own, .. }) => {
+                Ok((own, CommandSet::new(own, Arc::new(ByServer { cluster: cluster.clone(), own }))))
+            }
+            // Some administrators are no users, and can look all the same.
+            Err(ClusterError::Refused(why)) => Err(why),
+            Err(error) => return Err(error),
+        };
+        Ok(Self { cluster, own })
+    }
+
+    async fn sets(&self, whose: Whose) -> Result<Vec<Known>, CommandError> {
+        let request = proto::ListLaunchesRequest { all: false };
+        let listed = self.cluster.ask(self.cluster.launches().list_launches(request)).await?;
+        let own = geteuid().as_raw();
+        let is_meant = |launch: &proto::LaunchSummary| launch.set_id != 0 && (whose == Whose::All || launch.uid == own);
+        Ok(listed.launches.into_iter().filter(is_meant).map(Known::of_launch).collect())
+    }
+}
+
+impl Known {
+    /// This command, as a set of the cluster.
+    fn itself(id: SetId, command: &str) -> Self {
+        let host = gethostname().map_or_else(|_| "localhost".to_owned(), |name| name.to_string_lossy().into_owned());
+        Self {
+            id,
+            uid: geteuid().as_raw(),
+            ranks: 1,
+            hosts: vec![host],
+            state: Some("active"),
+            age: Duration::ZERO,
+            launch: None,
+            command: command.to_owned(),
+            pid: Some(std::process::id()),
+        }
+    }
+
+    fn of(record: SetRecord) -> Self {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        Self {
+            id: record.id(),
+            uid: record.uid,
+            ranks: record.ranks,
+            hosts: vec![record.mark.host],
+            state: None,
+            age: now.saturating_sub(Duration::from_secs(record.begun)),
+            launch: record.launch,
+            command: record.command,
+            pid: Some(record.mark.pid),
+        }
+    }
+
+    fn of_launch(launch: proto::LaunchSummary) -> Self {
+        Self {
+            id: SetId::from_bits(launch.set_id),
+            uid: launch.uid,
+            ranks: launch.ranks,
+            hosts: node_names(&launch.nodes),
+            state: Some(launches::state(launch.state())),
+            age: Duration::from_micros(launch.duration_us),
+            launch: Some(launch.id),
+            command: launch.command,
+            pid: None,
+        }
+    }
+}
+
+/// Passes of the API server to a command.
+struct ByServer {
+    cluster: Cluster,
+    own: SetId,
+}
+
+#[tonic::async_trait]
+impl Passes for ByServer {
+    async fn pass(&self, to: SetId) -> Result<SetPass, String> {
+        ask_for_pass(&self.cluster, to.bits(), self.own.bits()).await.map_err(|error| error.to_string())
+    }
+}
+
+async fn ask_for_pass(cluster: &Cluster, to: u32, from: u32) -> Result<SetPass, ClusterError> {
+    let request = proto::PassRequest { to, from, ..proto::PassRequest::default() };
+    Ok(pass::decode(&cluster.ask(cluster.nodes().pass_to_set(request)).await?))
+}

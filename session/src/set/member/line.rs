@@ -1,0 +1,222 @@
+//! Lines: what carries frames to one neighbour of a member and back, and the tasks that write and read it.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use bytes::{Bytes, BytesMut};
+use lattice_overlay::frame::Frame;
+use lattice_overlay::machine::Neighbour;
+use pmi_core::ids::NodeIndex;
+use pmi_transport::sealed_stream::{SealedReader, SealedWriter};
+use pmi_transport::session_link::Entered;
+use pmi_transport::task;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::UnixStream;
+use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::sync::mpsc;
+use tokio::task::{AbortHandle, JoinSet};
+
+use super::Input;
+
+/// Bytes that are gathered for one write, unless a single frame has more.
+const WRITE_ROOM: usize = 256 << 10;
+/// Room for what one read brings.
+const READ_ROOM: usize = 16 << 10;
+/// Frames that the session of another node has not confirmed yet; further ones wait.
+const UNCONFIRMED_MAX: usize = 16;
+
+/// Way to the sessions of a launch's other nodes.
+#[async_trait]
+pub trait Sessions: Send + Sync {
+    /// Sends the session of a node a frame, and waits until it has it; fails with the reason.
+    async fn send(&self, node: NodeIndex, frame: Bytes) -> Result<(), String>;
+}
+
+/// Carrier of the frames of one link.
+pub(in super::super) enum Line {
+    /// A connection on this machine: of another set, or of a process.
+    Local(UnixStream),
+    /// A connection to the root of another set of a cluster.
+    Sealed(Entered),
+    /// The links between the sessions of the launch. What comes over them is told to the member by whoever has them.
+    Session(NodeIndex, Arc<dyn Sessions>),
+}
+
+/// A link that is open. Its tasks end with it.
+pub(super) struct Link {
+    pub(super) number: u64,
+    /// The machine limits what waits here.
+    pub(super) frames: mpsc::UnboundedSender<Frame>,
+    #[expect(dead_code, reason = "held")]
+    tasks: Tasks,
+    /// The other one, where both ends have opened a link at a time. Nothing is sent over it any more, but it is read, for the far end may
+    /// have used it before it knew of both.
+    #[expect(dead_code, reason = "held")]
+    second: Option<Box<Self>>,
+}
+
+/// Tasks that end with their link.
+struct Tasks(Vec<AbortHandle>);
+
+impl Drop for Tasks {
+    fn drop(&mut self) {
+        self.0.iter().for_each(AbortHandle::abort);
+    }
+}
+
+/// What tasks of a link tell the member.
+#[derive(Clone)]
+struct Told {
+    inputs: mpsc::Sender<Input>,
+    neighbour: Neighbour,
+    number: u64,
+}
+
+impl Told {
+    async fn written(&self, frames: u32) -> bool {
+        self.inputs.send(Input::Written(self.neighbour, self.number, frames)).await.is_ok()
+    }
+
+    async fn ended(&self) {
+        // The member may have ended.
+        let _ = self.inputs.send(Input::Ended(self.neighbour, self.number)).await;
+    }
+}
+
+impl Link {
+    /// Starts the tasks of a line.
+    pub(super) fn start(line: Line, neighbour: Neighbour, number: u64, inputs: mpsc::Sender<Input>) -> Self {
+        let (frames, outgoing) = mpsc::unbounded_channel();
+        let told = Told { inputs, neighbour, number };
+        let tasks = match line {
+            Line::Local(socket) => {
+                let (reading, writing) = socket.into_split();
+                both(Reading::Local(reading), BytesMut::new(), Writing::Local(writing), outgoing, told)
+            }
+            Line::Sealed(Entered { ahead, reader, writer }) => {
+                both(Reading::Sealed(reader), ahead, Writing::Sealed(writer), outgoing, told)
+            }
+            Line::Session(node, sessions) => vec![task::spawn(send(sessions, node, outgoing, told)).abort_handle()],
+        };
+        Self { number, frames, tasks: Tasks(tasks), second: None }
+    }
+
+    /// This one, where both ends have opened a link at a time, and the other one is not used any more.
+    pub(super) fn beside(self, other: Self) -> Self {
+        Self { second: Some(Box::new(Self { second: None, ..other })), ..self }
+    }
+}
+
+fn both(
+    reading: Reading,
+    ahead: BytesMut,
+    writing: Writing,
+    outgoing: mpsc::UnboundedReceiver<Frame>,
+    told: Told,
+) -> Vec<AbortHandle> {
+    let reader = task::spawn(read(reading, ahead, told.clone())).abort_handle();
+    vec![reader, task::spawn(write(writing, outgoing, told)).abort_handle()]
+}
+
+enum Reading {
+    Local(OwnedReadHalf),
+    Sealed(SealedReader),
+}
+
+impl Reading {
+    /// Reads more; false at the end.
+    async fn more(&mut self, stream: &mut BytesMut) -> bool {
+        match self {
+            Self::Local(socket) => {
+                stream.reserve(READ_ROOM);
+                matches!(socket.read_buf(stream).await, Ok(1..))
+            }
+            Self::Sealed(reader) => {
+                let piece = reader.next().await.unwrap_or_default();
+                stream.extend_from_slice(&piece);
+                !piece.is_empty()
+            }
+        }
+    }
+}
+
+enum Writing {
+    Local(OwnedWriteHalf),
+    Sealed(SealedWriter),
+}
+
+impl Writing {
+    async fn write(&mut self, bytes: &[u8]) -> bool {
+        match self {
+            Self::Local(socket) => socket.write_all(bytes).await.is_ok(),
+            Self::Sealed(writer) => writer.write_all(bytes).await.is_ok(),
+        }
+    }
+}
+
+/// Reads the frames of a link to its end. While the machine takes none, none are read.
+async fn read(mut reading: Reading, mut stream: BytesMut, told: Told) {
+    loop {
+        match Frame::take(&mut stream) {
+            Ok(Some(frame)) => {
+                if told.inputs.send(Input::Frame(told.neighbour, frame)).await.is_err() {
+                    return;
+                }
+            }
+            Ok(None) if reading.more(&mut stream).await => {}
+            Ok(None) => break,
+            Err(error) => {
+                tracing::debug!("the link to {:?} ends: {error}", told.neighbour);
+                break;
+            }
+        }
+    }
+    told.ended().await;
+}
+
+/// Writes the frames of a link until it ends.
+async fn write(mut writing: Writing, mut outgoing: mpsc::UnboundedReceiver<Frame>, told: Told) {
+    let mut stream = BytesMut::new();
+    while let Some(frame) = outgoing.recv().await {
+        let mut frames = 1;
+        frame.append(&mut stream);
+        while stream.len() < WRITE_ROOM
+            && let Ok(frame) = outgoing.try_recv()
+        {
+            frame.append(&mut stream);
+            frames += 1;
+        }
+        if !writing.write(&stream).await {
+            break;
+        }
+        stream.clear();
+        if !told.written(frames).await {
+            return;
+        }
+    }
+    told.ended().await;
+}
+
+/// Sends the frames of a link to the session of another node until one does not arrive.
+async fn send(sessions: Arc<dyn Sessions>, node: NodeIndex, mut outgoing: mpsc::UnboundedReceiver<Frame>, told: Told) {
+    let mut unconfirmed = JoinSet::new();
+    loop {
+        tokio::select! {
+            Some(confirmed) = unconfirmed.join_next() => match confirmed {
+                Ok(Ok(())) if told.written(1).await => {}
+                Ok(Err(reason)) => {
+                    tracing::debug!("the link to {:?} ends: {reason}", told.neighbour);
+                    break;
+                }
+                _ => break,
+            },
+            frame = outgoing.recv(), if unconfirmed.len() < UNCONFIRMED_MAX => {
+                let Some(frame) = frame else { return };
+                let (sessions, mut bytes) = (Arc::clone(&sessions), BytesMut::new());
+                frame.append(&mut bytes);
+                unconfirmed.spawn(task::boxed(async move { sessions.send(node, bytes.freeze()).await }));
+            }
+        }
+    }
+    told.ended().await;
+}

@@ -1,0 +1,251 @@
+//! Sets on a cluster: that of a launch, of which each session is a member, and that of a command.
+//!
+//! ```text
+//!  processes of this node ──socket──────┐                  ┌──> sessions of other nodes, by the launch's links
+//!  sessions of other nodes ──frames──> member of the set ──┤
+//!  roots of other sets ──Entrance──────┘                  └──> roots of other sets, by passes of the API server
+//! ```
+//! The member begins with the first of these that comes.
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicU32;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use bytes::{Bytes, BytesMut};
+use lattice_overlay::address::{Process, SetId, Uid};
+use lattice_overlay::directory::{Contact, Nonce, SetKey};
+use lattice_overlay::error::CallError;
+use lattice_overlay::frame::{Frame, Kind};
+use lattice_overlay::greeting::{Caller, GUEST, Purpose};
+use lattice_overlay::machine::{Membership, Neighbour};
+use lattice_overlay::method::Method;
+use lattice_overlay::strides::Topology;
+use nix::unistd::geteuid;
+use parking_lot::Mutex;
+use pmi_core::ids::{NodeIndex, Rank};
+use pmi_core::services::Services;
+use pmi_transport::error_chain::chain;
+use pmi_transport::session_link::{Entrance, Handed, LinkKey};
+use pmi_transport::task;
+use tokio::net::{UnixListener, UnixStream};
+use tokio::sync::mpsc;
+use tokio::task::JoinSet;
+use tokio::time::timeout;
+
+use super::member::line::{Line, Sessions};
+use super::member::{Member, Ways};
+use super::{SetError, accept, connection, numbered, take_process};
+use crate::spec::SessionSpec;
+use crate::wire::pass::SetPass;
+use crate::{random, unix_time};
+
+/// Roots of other sets that are let in at a time.
+const ENTERING_MAX: usize = 64;
+/// Time for a link to open.
+const OPEN_TIMEOUT: Duration = Duration::from_secs(3);
+
+/// Source of passes to other sets.
+#[async_trait]
+pub trait Passes: Send + Sync {
+    /// Asks for a pass to a set; fails with the reason.
+    async fn pass(&self, to: SetId) -> Result<SetPass, String>;
+}
+
+/// Terms of a launch's set, the same for all of its sessions.
+#[derive(Clone, Debug)]
+pub struct MemberTerms {
+    /// Id of the set.
+    pub set: SetId,
+    /// Key of the launch's links.
+    pub key: LinkKey,
+}
+
+/// The set of a launch on a cluster, as one of its sessions has part in it.
+#[derive(Clone)]
+pub struct ClusterSet(Arc<Shared>);
+
+struct Shared {
+    set: SetId,
+    spec: SessionSpec,
+    entrance: Entrance,
+    ways: Arc<ByPasses>,
+    member: Mutex<Option<Member>>,
+    /// Number of guests that have come.
+    guests: AtomicU32,
+}
+
+/// Ways of a member on a cluster.
+struct ByPasses {
+    me: Uid,
+    passes: Arc<dyn Passes>,
+    /// `None` in a launch on one node, and for a command.
+    sessions: Option<Arc<dyn Sessions>>,
+    names: Option<Arc<dyn Services>>,
+}
+
+impl ClusterSet {
+    /// Part of the session of `spec`, which has these ways to others.
+    pub fn new(
+        spec: &SessionSpec,
+        terms: MemberTerms,
+        passes: Arc<dyn Passes>,
+        sessions: Option<Arc<dyn Sessions>>,
+        names: Arc<dyn Services>,
+    ) -> Self {
+        let MemberTerms { set, key } = terms;
+        let me = Uid::new(set, Process::Node(spec.node.0));
+        let ways = Arc::new(ByPasses { me, passes, sessions, names: Some(names) });
+        let entrance = Entrance::new(key, set.bits(), geteuid().as_raw());
+        let (member, guests) = (Mutex::default(), AtomicU32::new(0));
+        Self(Arc::new(Shared { set, spec: spec.clone(), entrance, ways, member, guests }))
+    }
+
+    /// Takes the frames that come from the sessions of other nodes, until there are no more.
+    pub async fn hear_all(self, mut frames: mpsc::Receiver<(NodeIndex, Bytes)>) {
+        while let Some((from, frame)) = frames.recv().await {
+            let Some(sessions) = &self.0.ways.sessions else { continue };
+            match Frame::take(&mut BytesMut::from(frame)) {
+                Ok(Some(frame)) => {
+                    let line = Line::Session(from, Arc::clone(sessions));
+                    self.member().hear(Neighbour::Member(from.0), line, frame).await;
+                }
+                Ok(None) => tracing::debug!("the session of node {from} has sent a piece of a frame"),
+                Err(error) => tracing::debug!("the session of node {from} has sent what is no frame: {error}"),
+            }
+        }
+    }
+
+    /// Lets the roots of other sets in, until no more can come.
+    pub async fn admit_all(self, mut arriving: mpsc::Receiver<Handed>) {
+        let mut entering = JoinSet::new();
+        while let Some(handed) = arriving.recv().await {
+            while entering.try_join_next().is_some() {}
+            // Members other than the root take none.
+            if self.0.spec.node.0 != 0 || entering.len() >= ENTERING_MAX {
+                continue;
+            }
+            let set = self.clone();
+            entering.spawn(task::boxed(async move {
+                match set.0.entrance.admit(handed, unix_time::seconds()).await {
+                    Ok((from, entered)) => {
+                        let neighbour = Neighbour::Set(SetId::from_bits(from));
+                        set.member().take(neighbour, Line::Sealed(entered)).await;
+                    }
+                    Err(error) => tracing::info!("another set is refused: {}", chain(&error)),
+                }
+            }));
+        }
+    }
+
+    /// Takes processes of this node, of which each is told by a variable of its environment where to come.
+    ///
+    /// # Errors
+    /// Fails if there can be no socket.
+    pub fn listen(&self) -> Result<Contact, SetError> {
+        let (nonce, key) = (Nonce::random()?, SetKey::from_bytes(random::bytes().map_err(SetError::Socket)?));
+        let listener = UnixListener::bind(connection::path(&nonce)).map_err(SetError::Socket)?;
+        let (set, known) = (self.clone(), key.clone());
+        task::spawn(accept(listener, move |socket| {
+            let (set, known) = (set.clone(), known.clone());
+            task::boxed(async move { set.serve(socket, &known).await })
+        }));
+        Ok(Contact { set: self.0.set, nonce, key })
+    }
+
+    async fn serve(&self, socket: UnixStream, key: &SetKey) {
+        match connection::receive(socket, key).await {
+            Ok((socket, Caller { set, rank, purpose: Purpose::Rank })) if set == self.0.set && self.is_here(rank) => {
+                take_process(&self.member(), numbered(rank, &self.0.guests), socket).await;
+            }
+            Ok(_) => tracing::debug!("a process is refused: it is no rank of this node"),
+            Err(error) => tracing::debug!("a process is refused: {error}"),
+        }
+    }
+
+    /// Returns true for the ranks of this node. Guests are with the root.
+    fn is_here(&self, rank: u32) -> bool {
+        let SessionSpec { job, node, .. } = &self.0.spec;
+        if rank == GUEST { node.0 == 0 } else { job.placement.node_of(Rank(rank)) == Some(*node) }
+    }
+
+    fn member(&self) -> Member {
+        let new = || Member::start(self.membership(), Arc::clone(&self.0.ways) as Arc<dyn Ways>);
+        self.0.member.lock().get_or_insert_with(new).clone()
+    }
+
+    fn membership(&self) -> Membership {
+        let SessionSpec { job, node, hosts, launch_id, .. } = &self.0.spec;
+        let home = |rank| job.placement.node_of(Rank(rank)).map_or(0, |node| node.0);
+        Membership {
+            set: self.0.set,
+            node: node.0,
+            members: hosts.len() as u32,
+            homes: (0..job.size()).map(home).collect(),
+            launch: Some(launch_id.clone()),
+            topology: Topology::Strides,
+        }
+    }
+}
+
+#[async_trait]
+impl Ways for ByPasses {
+    async fn open(&self, neighbour: Neighbour) -> Result<Line, Option<String>> {
+        let opening = async {
+            match (neighbour, &self.sessions) {
+                (Neighbour::Set(set), _) => self.enter(set).await.map_err(Some),
+                (Neighbour::Member(node), Some(sessions)) => self.reach(sessions, node).await.map_err(|_| None),
+                // Processes come by themselves.
+                _ => Err(None),
+            }
+        };
+        timeout(OPEN_TIMEOUT, opening).await.unwrap_or(Err(None))
+    }
+
+    fn names(&self) -> Option<Arc<dyn Services>> {
+        self.names.clone()
+    }
+}
+
+impl ByPasses {
+    async fn enter(&self, set: SetId) -> Result<Line, String> {
+        let SetPass { address, pass, .. } = self.passes.pass(set).await?;
+        let pass = pass.ok_or("the API server has answered with no pass")?;
+        let entered = pass.enter(&address).await;
+        entered.map(Line::Sealed).map_err(|error| format!("the root of set {set} lets nobody in: {}", chain(&error)))
+    }
+
+    /// A line to another session that is there.
+    async fn reach(&self, sessions: &Arc<dyn Sessions>, node: u32) -> Result<Line, String> {
+        let destination = Uid::new(self.me.set(), Process::Node(node));
+        let (ttl, detours, method, id, remaining_ms, body) = (0, 0, 0, 0, 0, Bytes::new());
+        let source = self.me;
+        let echo = Frame { kind: Kind::Echo, ttl, detours, method, source, destination, id, remaining_ms, body };
+        let mut bytes = BytesMut::new();
+        echo.append(&mut bytes);
+        sessions.send(NodeIndex(node), bytes.freeze()).await?;
+        Ok(Line::Session(NodeIndex(node), Arc::clone(sessions)))
+    }
+}
+
+/// The set of a command that speaks to launches on a cluster.
+#[derive(Clone, Debug)]
+pub struct CommandSet(Member);
+
+impl CommandSet {
+    /// The set of this id. To be called within a runtime.
+    pub fn new(set: SetId, passes: Arc<dyn Passes>) -> Self {
+        let ways = ByPasses { me: set.root(), passes, sessions: None, names: None };
+        let (homes, topology) = (Vec::new(), Topology::Strides);
+        let membership = Membership { set, node: 0, members: 1, homes, launch: None, topology };
+        Self(Member::start(membership, Arc::new(ways)))
+    }
+
+    /// Calls a method of a process of any launch of the user.
+    ///
+    /// # Errors
+    /// Fails as the call does.
+    pub async fn call(&self, to: Uid, method: Method, body: Bytes, timeout: Duration) -> Result<Bytes, CallError> {
+        self.0.call(to, method, body, timeout).await
+    }
+}

@@ -1,0 +1,159 @@
+//! Launches on a cluster as sets of their user: seen by the API server, called over the launches' links, and by nobody else.
+
+use lattice_tests::built::example;
+use lattice_tests::{Command, script_on};
+use nix::unistd::geteuid;
+
+/// Beginning of the scripts: `serving RANKS` starts a launch of the program in `$1`, whose ranks call each other back, and returns when all
+/// of them serve; `set_of N` is the set of the `N`th of them, `columns` is what a list of sets shows without ids and ages.
+const SETS: &str = r#"
+    export LATTICE_SETS="$LATTICE_DEV_CLUSTER/sets"
+    program=$1; launches=0
+    serving() {
+        local said="$LATTICE_DEV_CLUSTER/said$((launches++))" ranks=$1; shift
+        lattice launch "$@" -n "$ranks" "$program" >"$said" & jobs+=($!)
+        until [ "$(grep -c serves "$said")" = "$ranks" ]; do sleep 0.05; done
+    }
+    set_of() { sed -nE 's|lattice://([0-9]+)/.*|\1|p' "$LATTICE_DEV_CLUSTER/said$(($1 - 1))" | head -1; }
+    columns() { sed -E "s/^ *[0-9]+ +([0-9]+) +([0-9]+) +([a-z]+) +[0-9a-z ]+ s +([a-z0-9]{10}|-) +/\1 \2 \3 /; s/^ *SET/SET/"; }
+    end() { kill "${jobs[@]}"; wait "${jobs[@]}"; true; }
+"#;
+
+/// A script in a cluster of three nodes, with what [`SETS`] has.
+fn script(script: &str) -> Command {
+    script_on(3, &format!("{SETS}\n{script}")).arg(example("call_back"))
+}
+
+#[test]
+fn the_api_server_lists_the_sets_of_a_user_and_every_process_answers() {
+    let outcome = script(
+        r#"serving 6; serving 1 -N 1
+        lattice sets >$LATTICE_DEV_CLUSTER/listed; columns <$LATTICE_DEV_CLUSTER/listed | sed "s|$program|PROGRAM|" | LC_ALL=C sort
+        tail -1 $LATTICE_DEV_CLUSTER/listed | columns
+        a=$(set_of 1); b=$(set_of 2)
+        for to in $a/0 $a/5 $a/node/0 $a/node/2 $b/0; do lattice ping -c 3 lattice://$to | tail -1 | cut -d' ' -f2-7; done
+        lattice call lattice://$a/node/2 set-info | sed "s/$a/A/g; s/\"launch\":\"[a-z0-9]*\"/LAUNCH/"
+        lattice call lattice://$a/5 connectivity | grep -o '"kind":"stride"' | head -1
+        lattice call lattice://$a/0 400 2>&1 | sed "s/$a/A/"
+        lattice call lattice://$a/6 ping 2>&1 | sed "s/$a/A/"
+        end"#,
+    )
+    .run();
+    let answered = "3 of 3 calls were answered;";
+    outcome.exits(0).prints(
+        &[
+            "1 1 active PROGRAM",
+            "1 1 active lattice sets",
+            "6 3 active PROGRAM",
+            "SET ID  SIZE  NODES  STATE   AGE  LAUNCH      CMD",
+            "1 1 active lattice sets",
+            &[answered; 5].join("\n"),
+            r#"{"set":A,LAUNCH,"ranks":6,"members":3,"root":"lattice://A/node/0"}"#,
+            r#""kind":"stride""#,
+            "lattice: lattice://A/0: nobody serves this method there",
+            "lattice: lattice://A/6: the set has no such process",
+        ]
+        .join("\n"),
+    );
+}
+
+/// Rank 2 of the first launch, on another node than its root, hands on to rank 1 of the second, which hands it back, and so on.
+#[test]
+fn ranks_of_two_launches_call_each_other_by_their_roots() {
+    let outcome = script(
+        r#"serving 3; serving 3
+        a=lattice://$(set_of 1) b=lattice://$(set_of 2)
+        for hops in 0 1 50; do lattice call $a/2 303 "$a/2 $b/1 $hops"; done
+        lattice call $b 303 "x" 2>&1 | sed "s|$b|B|"
+        lattice sets graph --format json >$LATTICE_DEV_CLUSTER/graph
+        field uid <$LATTICE_DEV_CLUSTER/graph | sed "s|$a|A|; s|$b|B|; s|lattice://[0-9]*|THIS|" | sort
+        field kind <$LATTICE_DEV_CLUSTER/graph | sort | uniq | xargs
+        grep -c '"rtt_us": [0-9]' $LATTICE_DEV_CLUSTER/graph
+        lattice sets graph --format dot | grep -c ' on node'
+        end"#,
+    )
+    .run();
+    outcome.exits(0).prints(
+        &[
+            "0 hops",
+            "1 hops",
+            "50 hops",
+            "lattice: B/node/0: nobody serves this method there",
+            "A/node/0\nA/node/1\nA/node/2\nB/node/0\nB/node/1\nB/node/2\nTHIS/node/0",
+            "root stride",
+            "6",
+            "6",
+        ]
+        .join("\n"),
+    );
+}
+
+#[test]
+fn names_are_published_and_looked_up_by_calls() {
+    let outcome = script(
+        r#"serving 1; serving 3
+        a=lattice://$(set_of 1) b=lattice://$(set_of 2)
+        lattice call $a publish 'bay the port' && lattice call $b/2 lookup bay && lattice call $b/1 unpublish bay
+        lattice call $a lookup bay 2>&1 | sed "s|$a|A|"
+        end"#,
+    )
+    .run();
+    outcome.exits(0).prints("\nthe port\n\nlattice: A/node/0: the handler failed: nobody published this name");
+}
+
+#[test]
+fn ids_and_ways_outlive_the_api_server_and_end_with_the_launch() {
+    let outcome = script(
+        r#"serving 3; serving 3
+        a=$(set_of 1) b=$(set_of 2)
+        restart_api true
+        lattice sets --json | field set | grep -cx -e $a -e $b
+        lattice call lattice://$a/2 303 "lattice://$a/2 lattice://$b/1 4"
+        end
+        lattice ping -c 1 lattice://$a/0 | tail -1 | sed "s/$a/A/g"; echo ${PIPESTATUS[0]}
+        lattice sets | columns"#,
+    )
+    .run();
+    outcome.exits(0).prints(
+        "2\n4 hops\nlattice://A/0: it is refused: A is no set of yours that lives; lattice sets shows those that do\n1\n\
+         SET ID  SIZE  NODES  STATE   AGE  LAUNCH  CMD\n1 1 active lattice sets",
+    );
+}
+
+/// Not even a ping, and not even to root: of nobody's sets but one's own.
+#[test]
+fn other_users_get_nothing() {
+    assert!(geteuid().is_root(), "this test must run as root");
+    let outcome = script(
+        r#"chmod 755 "$LATTICE_DEV_CLUSTER"; nobody="setpriv --reuid nobody --regid nogroup --init-groups env LATTICE_SETS=/tmp/none.$$"
+        serving 3; a=$(set_of 1)
+        $nobody lattice sets | columns
+        $nobody lattice ping -c 2 lattice://$a/0 | tail -1 | sed "s/$a/A/g"
+        $nobody lattice call lattice://$a/0 set-info 2>&1 | sed "s/$a/A/g"
+        lattice alloc release $LATTICE_ALLOC_ID >/dev/null; end
+        alloc=$(lattice alloc create -N 1 --uid 65534)
+        $nobody lattice launch --alloc $alloc -n 1 sleep 30 & theirs=$!
+        launch_with 1 >/dev/null
+        lattice sets | columns; lattice sets --all | sed -E 's/ +/ /g; s/ [0-9]+ 1 1/ ID 1 1/; s/ [0-9]+ s / AGE /; s/[a-z0-9]{10}/LAUNCH/'
+        b=$(lattice sets --all --json | field set | head -1)
+        lattice ping -c 2 lattice://$b/0 | tail -1 | sed "s/$b/B/g"
+        kill $theirs; wait $theirs; true"#,
+    )
+    .run();
+    let refused = |set| format!("it is refused: {set} is no set of yours that lives; lattice sets shows those that do");
+    outcome.exits(0).prints(
+        &[
+            "SET ID  SIZE  NODES  STATE   AGE  LAUNCH  CMD",
+            "1 1 active lattice sets",
+            &format!("lattice://A/0: {}", refused('A')),
+            &format!("lattice: lattice://A/0: {}", refused('A')),
+            "SET ID  SIZE  NODES  STATE   AGE  LAUNCH  CMD",
+            "1 1 active lattice sets",
+            "USER SET ID SIZE NODES STATE AGE LAUNCH CMD",
+            "nobody ID 1 1 active AGE LAUNCH sleep 30",
+            "root ID 1 1 active AGE - lattice sets",
+            &format!("lattice://B/0: {}", refused('B')),
+        ]
+        .join("\n"),
+    );
+}
