@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 use clap::{Parser, Subcommand};
+use pmi_transport::address::PortRange;
 
 use crate::cxi_command::CxiCommand;
 use crate::daemon::Overrides;
@@ -26,6 +27,9 @@ pub struct Args {
     /// Address to listen at [default: 0.0.0.0:50052; insecure: 127.0.0.1:50052]
     #[arg(long, value_name = "HOST:PORT", visible_alias = "grpc-addr", env = "LATTICE_AGENT_LISTEN")]
     pub(crate) listen: Option<String>,
+    /// Ports of which the first free one is taken if --listen has port 0, such as 60000-60100 [default: any]
+    #[arg(long, value_name = "FIRST-LAST", env = "LATTICE_PORT_RANGE")]
+    pub(crate) port_range: Option<PortRange>,
     /// Address at which others reach this agent [default: the one it listens at]
     #[arg(long, value_name = "HOST:PORT", visible_alias = "advertise-addr", env = "LATTICE_ADVERTISE_ADDR")]
     pub(crate) advertise: Option<String>,
@@ -87,6 +91,7 @@ impl Args {
         Overrides {
             node_id: self.node_id.clone(),
             listen: self.listen.clone(),
+            port_range: self.port_range,
             advertise: self.advertise.clone(),
             api: self.api.clone(),
             insecure: self.insecure,

@@ -236,7 +236,7 @@ async fn serve(
             "without certificates, and with allow_root: every user of this machine can run anything here as root"
         );
     }
-    let listener = Listener::bind(&config.listen, &prepared.security).await?;
+    let listener = Listener::bind_within(&config.listen, config.port_range, &prepared.security).await?;
     let address = config.advertised(&listener.local_address());
     if let Some(reason) = forks.ungrouped() {
         tracing::warn!("sessions have no control groups of their own: {reason}");

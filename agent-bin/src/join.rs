@@ -4,7 +4,7 @@
 //! fork server ──> membership, from standard input ──> credentials, in memory ──> an API server that answers ──> daemon
 //! ```
 //!
-//! Nothing is read from settings files, no port is fixed, and nothing is left: the agent ends when its standard input does, on SIGTERM,
+//! Nothing is read from settings files, no port is fixed (but a range may be), and nothing is left: the agent ends when its standard input does, on SIGTERM,
 //! when the API server has ended, and when that has not been heard for the time of a lease.
 
 mod credentials;
@@ -36,13 +36,14 @@ pub(crate) fn run(version: &'static str, args: &JoinArgs) -> Result<(), Box<dyn 
     let terms = Terms { setuid_programs: false, limits: Vec::new(), agent_lease: Duration::ZERO };
     let forks = ForkServer::fork(session_process::main(terms, Box::new(|_, _, _| {})), Box::new(Open), None)?;
     crate::log_to_stderr();
-    let Member { name, api, ca, credentials, left } = membership::read(args)?;
+    let Member { name, api, ca, credentials, port_range, left } = membership::read(args)?;
     let held = Held::new(&ca, &credentials)?;
     let found = head::find(&api, &name, &held.files())?;
     let config = Config {
         version,
         node_id: name,
         listen: Address::Tcp { host: found.here.to_string(), port: 0 },
+        port_range,
         advertise: None,
         api: found.api,
         tls: Some(held.files()),

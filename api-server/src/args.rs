@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use clap::Args;
+use pmi_transport::address::PortRange;
 
 /// The flags of `lattice api`.
 #[derive(Clone, Debug, Default, Args)]
@@ -17,6 +18,9 @@ pub struct ApiArgs {
     /// Listen at HOST:PORT; may be repeated.
     #[arg(long, value_name = "HOST:PORT")]
     pub listen: Vec<String>,
+    /// Take the first free port of these where --listen has port 0, such as 60000-60100 (any).
+    #[arg(long, value_name = "FIRST-LAST", env = "LATTICE_PORT_RANGE", hide_env = true)]
+    pub port_range: Option<PortRange>,
     /// Listen at a Unix socket, where users of this machine are known by their uid; an empty PATH for none.
     #[arg(long, value_name = "PATH")]
     pub socket: Option<PathBuf>,

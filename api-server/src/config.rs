@@ -9,7 +9,7 @@ pub(crate) use lattice_daemon::identity::Identity;
 use lattice_daemon::identity::{IdentitySettings, IdentitySettingsError, TlsSettings};
 use lattice_daemon::settings_file::{self, SettingsFileError};
 use lattice_session::timeouts;
-use pmi_transport::address::{Address, AddressError};
+use pmi_transport::address::{Address, AddressError, PortRange};
 use serde::Deserialize;
 
 use super::allocations::plan::{AllocationSettings, Creators};
@@ -39,6 +39,8 @@ const LEASE_MAX: u64 = 365 * 24 * 3600;
 pub(crate) struct Config {
     /// Addresses at which agents and users on other machines connect.
     pub listen: Vec<Address>,
+    /// Ports of which the first free one is taken where an address has port 0; any, without it.
+    pub port_range: Option<PortRange>,
     /// The Unix socket of users on this machine.
     pub socket: Option<PathBuf>,
     /// The file that state is kept in.
@@ -103,6 +105,7 @@ pub(crate) enum ConfigError {
 #[serde(deny_unknown_fields)]
 struct File {
     listen: Option<Vec<String>>,
+    port_range: Option<PortRange>,
     socket: Option<PathBuf>,
     state: Option<PathBuf>,
     inventory: Option<PathBuf>,
@@ -174,6 +177,7 @@ impl Config {
             renewal: renewal(&file)?,
             fabric: fabric(&file)?,
             listen,
+            port_range: file.port_range,
             socket,
             state: file.state.unwrap_or_else(|| DEFAULT_STATE.into()),
             inventory: file.inventory,
@@ -185,8 +189,9 @@ impl Config {
 }
 
 fn over(file: File, args: &ApiArgs) -> File {
-    let ApiArgs { listen, socket, state, metrics, insecure, ca, cert, key, config: _, check_config: _ } = args;
+    let ApiArgs { listen, port_range, socket, state, metrics, insecure, ca, cert, key, config: _, check_config: _ } = args;
     File {
+        port_range: port_range.or(file.port_range),
         listen: if listen.is_empty() { file.listen } else { Some(listen.clone()) },
         socket: socket.clone().or(file.socket),
         state: state.clone().or(file.state),

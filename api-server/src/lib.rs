@@ -196,7 +196,7 @@ async fn serve(config: Config) -> Result<(), Failure> {
     let mut listeners = Vec::new();
     let sockets = config.socket.iter().cloned().map(Address::Unix);
     for address in config.listen.iter().cloned().chain(sockets) {
-        let listener = Listener::bind(&address, &security).await?;
+        let listener = Listener::bind_within(&address, config.port_range, &security).await?;
         tracing::info!(at = %listener.local_address(), "listening");
         listeners.push(listener);
     }

@@ -7,6 +7,7 @@ use std::fmt;
 use std::io::{self, BufRead, Read};
 use std::net::SocketAddr;
 
+use pmi_transport::address::PortRange;
 use serde::{Deserialize, Serialize};
 
 /// Limit of the line's length: room for tens of thousands of nodes.
@@ -25,6 +26,9 @@ pub struct Membership {
     /// Variables by which a node may know its name, the first that is set; else it is the host's.
     #[serde(default)]
     pub name_variables: Vec<String>,
+    /// Ports at which a node listens; any, if none are named.
+    #[serde(default)]
+    pub port_range: Option<PortRange>,
 }
 
 /// Certificate of a node and its key, in PEM.
@@ -102,6 +106,7 @@ mod tests {
             ca: "CA\n".to_owned(),
             nodes: BTreeMap::from([("node1".to_owned(), credentials)]),
             name_variables: vec!["SLURMD_NODENAME".to_owned()],
+            port_range: "60000-60100".parse().ok(),
         }
     }
 

@@ -120,7 +120,7 @@ fn run(way: &Way, words: Words<'_>, verbosity: Verbosity) -> Result<u8, ViaError
     }
     Ground::lend(Access::Owner, |ground| {
         let mut means = Means::of(way.via());
-        means.patience = way.join_timeout.unwrap_or(means.patience);
+        means.patience = way.join.join_timeout.unwrap_or(means.patience);
         let cluster = Cluster { means, way, nodes: &nodes, agent, words, ground, verbosity };
         ground.live(async |daemons: &mut Daemons, signals: &mut Signals| cluster.live(daemons, signals).await)
     })
@@ -142,7 +142,7 @@ impl Cluster<'_> {
     async fn live(&self, daemons: &mut Daemons, signals: &mut Signals) -> Result<u8, ViaError> {
         let holder = Holder::new(&self.ground.directory.api_socket())?;
         let joined = async {
-            let head = Head::start(self.ground, daemons)?;
+            let head = Head::start(self.ground, self.way.join.port_range, daemons)?;
             let mut joining = Joining::new(&self.means, self.nodes, &self.agent, &head, &self.ground.directory);
             let limit = UP_WITHIN + self.means.patience;
             let allocation = holder.allocate(&self.nodes.names, limit, |up| joining.look(up, daemons)).await?;

@@ -1,8 +1,11 @@
-//! Addresses of daemons: `host:port`, or `unix:/path`.
+//! Addresses of daemons: `host:port`, or `unix:/path`; and ranges of ports to choose from.
 
 use std::fmt;
+use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
 
 /// Address of the API server or of a node agent.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -57,9 +60,73 @@ impl fmt::Display for Address {
     }
 }
 
+/// Ports at which something may listen whose port nobody has fixed, `FIRST-LAST`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct PortRange {
+    first: u16,
+    last: u16,
+}
+
+/// A text that is no range of ports.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{text:?} is no range of ports; write FIRST-LAST, such as 60000-60100, with ports from 1 to 65535")]
+pub struct PortRangeError {
+    text: String,
+}
+
+impl PortRange {
+    /// The ports, in their order.
+    pub fn ports(self) -> RangeInclusive<u16> {
+        self.first..=self.last
+    }
+}
+
+impl FromStr for PortRange {
+    type Err = PortRangeError;
+
+    fn from_str(text: &str) -> Result<Self, PortRangeError> {
+        let ends = text.split_once('-').and_then(|(first, last)| Some((first.parse().ok()?, last.parse().ok()?)));
+        match ends {
+            Some((first @ 1.., last)) if first <= last => Ok(Self { first, last }),
+            _ => Err(PortRangeError { text: text.to_owned() }),
+        }
+    }
+}
+
+impl TryFrom<String> for PortRange {
+    type Error = PortRangeError;
+
+    fn try_from(text: String) -> Result<Self, PortRangeError> {
+        text.parse()
+    }
+}
+
+impl From<PortRange> for String {
+    fn from(range: PortRange) -> Self {
+        range.to_string()
+    }
+}
+
+impl fmt::Display for PortRange {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}-{}", self.first, self.last)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn ranges_of_ports_are_read_and_written() {
+        for text in ["60000-60100", "1-1", "1-65535"] {
+            assert_eq!(text.parse::<PortRange>().unwrap().to_string(), text);
+        }
+        for text in ["", "60000", "60100-60000", "0-5", "1-65536", "-5", "1-", "a-b", "1-2-3"] {
+            assert!(text.parse::<PortRange>().unwrap_err().to_string().contains("FIRST-LAST"), "{text}");
+        }
+    }
 
     #[test]
     fn addresses_are_read_and_written() {

@@ -44,7 +44,7 @@ use self::connection::Connection;
 use self::count_calls::CountCalls;
 use self::greetings::Greetings;
 use self::socket_file::SocketFile;
-use crate::address::Address;
+use crate::address::{Address, PortRange};
 use crate::authorize::Authorize;
 use crate::call_check::Checked;
 use crate::identity::{Security, TlsIdentity};
@@ -67,6 +67,14 @@ pub enum ListenError {
         address: Address,
         /// The system's error.
         source: io::Error,
+    },
+    /// Others listen at all ports of the range.
+    #[error("no port of {range} is free at {host}; widen the range (port_range, --port-range)")]
+    AllTaken {
+        /// The host.
+        host: String,
+        /// The range.
+        range: PortRange,
     },
     /// Somebody answers at the Unix socket already.
     #[error("cannot listen at unix:{}: another process does", path.display())]
@@ -164,6 +172,27 @@ impl Listener {
                 Ok(Self { socket, local })
             }
         }
+    }
+
+    /// The same; an address with port 0 gets the first free port of `range`, if there is one.
+    ///
+    /// # Errors
+    /// As [`bind`](Self::bind), and if all ports of the range are taken.
+    pub async fn bind_within(
+        address: &Address,
+        range: Option<PortRange>,
+        security: &Security,
+    ) -> Result<Self, ListenError> {
+        let (Address::Tcp { host, port: 0 }, Some(range)) = (address, range) else {
+            return Self::bind(address, security).await;
+        };
+        for port in range.ports() {
+            match Self::bind(&Address::Tcp { host: host.clone(), port }, security).await {
+                Err(ListenError::Bind { source, .. }) if source.kind() == io::ErrorKind::AddrInUse => {}
+                bound => return bound,
+            }
+        }
+        Err(ListenError::AllTaken { host: host.clone(), range })
     }
 
     /// Fails where [`bind`](Self::bind) would, as far as that can be told without listening.

@@ -34,6 +34,29 @@ async fn claims_are_believed_on_loopback() {
     server.stop().await;
 }
 
+/// As where several agents run on one machine, behind a firewall.
+#[tokio::test]
+async fn the_first_free_port_of_a_range_is_taken() {
+    let security = named(Caller::Api);
+    let any = "127.0.0.1:0".parse().unwrap();
+    let port_of = |listener: &Listener| match listener.local_address() {
+        Address::Tcp { port, .. } => port,
+        Address::Unix(path) => panic!("{}", path.display()),
+    };
+    let taken = Listener::bind(&any, &security).await.unwrap();
+    let port = port_of(&taken);
+    let within = async |last: u16| {
+        let range = format!("{port}-{last}").parse().ok();
+        Listener::bind_within(&any, range, &security).await.map_err(|error| error.to_string())
+    };
+    let refusal = within(port).await.err().unwrap();
+    assert_eq!(refusal, format!("no port of {port}-{port} is free at 127.0.0.1; widen the range (port_range, --port-range)"));
+    let next = within(u16::MAX).await.unwrap();
+    assert!(port_of(&next) > port);
+    let fixed = Listener::bind_within(&taken.local_address(), "1-2".parse().ok(), &security).await;
+    assert!(fixed.err().unwrap().to_string().contains("cannot listen at"), "a port that is named is meant");
+}
+
 #[tokio::test]
 async fn the_table_is_held_against_every_call() {
     let server = Running::start("127.0.0.1:0", &named(Caller::Api)).await;

@@ -7,7 +7,7 @@ use std::time::Duration;
 use cxi_fabric::node::NodeFabricConfig;
 use lattice_session::timeouts;
 use nix::unistd::Uid;
-use pmi_transport::address::{Address, AddressError};
+use pmi_transport::address::{Address, AddressError, PortRange};
 use pmi_transport::identity::{Caller, IdentityError, Security, TlsFiles, is_node_name};
 use rank_spawner::{Account, AccountError, Limit, LimitParseError};
 use serde::Deserialize;
@@ -32,6 +32,8 @@ pub struct Config {
     pub node_id: String,
     /// Address that the agent listens at.
     pub listen: Address,
+    /// Ports of which the first free one is taken if `listen` has port 0; any, without it.
+    pub port_range: Option<PortRange>,
     /// Address at which others reach it; `None` for the one that it listens at.
     pub advertise: Option<Address>,
     /// The API server.
@@ -80,6 +82,8 @@ pub struct Overrides {
     pub node_id: Option<String>,
     /// See [`Config::listen`].
     pub listen: Option<String>,
+    /// See [`Config::port_range`].
+    pub port_range: Option<PortRange>,
     /// See [`Config::advertise`].
     pub advertise: Option<String>,
     /// See [`Config::api`].
@@ -168,6 +172,7 @@ pub enum ConfigError {
 struct File {
     node_id: Option<String>,
     listen: Option<String>,
+    port_range: Option<PortRange>,
     advertise: Option<String>,
     api: Option<String>,
     tls: TlsSettings,
@@ -261,6 +266,7 @@ impl Config {
             version: env!("CARGO_PKG_VERSION"),
             node_id,
             listen: address("listen", &listen)?,
+            port_range: over.port_range.or(file.port_range),
             advertise: advertise.map(|text| address("advertise", &text)).transpose()?,
             api: address("api", &api)?,
             tls,

@@ -12,6 +12,7 @@ use std::time::Duration;
 use clap::Args;
 use lattice_daemon::membership::{Credentials, Membership, MembershipError};
 use nix::unistd::gethostname;
+use pmi_transport::address::PortRange;
 use tokio::sync::oneshot;
 
 /// Time for the membership to arrive.
@@ -37,6 +38,7 @@ pub(super) struct Member {
     pub(super) api: Vec<SocketAddr>,
     pub(super) ca: String,
     pub(super) credentials: Credentials,
+    pub(super) port_range: Option<PortRange>,
     /// Ends with the reason in words when the node is not wanted any more; only where standard input tells.
     pub(super) left: oneshot::Receiver<&'static str>,
 }
@@ -66,9 +68,9 @@ pub(super) fn read(args: &JoinArgs) -> Result<Member, JoinError> {
         None => read_stdin()?,
     };
     let name = name_in(&membership, args.node.as_deref())?;
-    let Membership { api, ca, mut nodes, .. } = membership;
+    let Membership { api, ca, mut nodes, port_range, .. } = membership;
     let credentials = nodes.remove(&name).expect("the name was found among them");
-    Ok(Member { name, api, ca, credentials, left })
+    Ok(Member { name, api, ca, credentials, port_range, left })
 }
 
 fn open(path: &Path) -> Result<File, JoinError> {
@@ -128,7 +130,8 @@ mod tests {
     fn of(nodes: &[&str]) -> Membership {
         let credentials = || Credentials { certificate: String::new(), key: String::new() };
         let nodes = nodes.iter().map(|&node| (node.to_owned(), credentials())).collect();
-        Membership { api: Vec::new(), ca: String::new(), nodes, name_variables: vec!["PATH".to_owned()] }
+        let name_variables = vec!["PATH".to_owned()];
+        Membership { api: Vec::new(), ca: String::new(), nodes, name_variables, port_range: None }
     }
 
     #[test]

@@ -218,6 +218,7 @@ async fn serve(store: &Arc<dyn Store>, policy: &StartPolicy) -> (Address, onesho
     let security = Security::Insecure { name: Caller::Api };
     let config = Config {
         listen: Vec::new(),
+        port_range: None,
         socket: None,
         // Nothing is left of what is put beside it.
         state: std::env::temp_dir().join("lattice-test.redb"),

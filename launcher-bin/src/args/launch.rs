@@ -222,7 +222,7 @@ pub struct ClusterArgs {
     /// that runs another on a host, such as 'rsh {host} {command}'; `none`: run on this machine. Without root and without daemons of ours.
     #[arg(long, value_name = "HOW", env = "LATTICE_VIA", hide_env = true, value_parser = via::parse)]
     pub via: Option<Via>,
-    /// How long nodes are waited for on that way.
+    /// How nodes join on that way.
     #[command(flatten)]
     pub join: JoinArgs,
     /// On a cluster, copy the program to each node first and run the copy: PATH, or in a directory PATH/, or in one of its own in /tmp. The copies

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
+use pmi_transport::address::PortRange;
 
 use super::value::node_list;
 use crate::formatting::parse_duration;
@@ -113,7 +114,7 @@ pub struct StartArgs {
     /// that runs another on a host, such as 'rsh {host} {command}'.
     #[arg(long, value_name = "HOW", env = "LATTICE_VIA", hide_env = true, value_parser = parse)]
     pub via: Option<Via>,
-    /// How long nodes are waited for.
+    /// How nodes join.
     #[command(flatten)]
     pub join: JoinArgs,
     /// Hosts, where nobody else names them.
@@ -124,12 +125,15 @@ pub struct StartArgs {
     pub command: Vec<OsString>,
 }
 
-/// Patience with nodes that join a cluster.
+/// How nodes join a cluster: the time that they have for it, and ports.
 #[derive(Clone, Copy, Debug, Default, Args)]
 pub struct JoinArgs {
     /// Wait so long for each node on the way of --via (90 s; pods: 10 min).
     #[arg(long, value_name = "TIME", env = "LATTICE_JOIN_TIMEOUT", hide_env = true, value_parser = parse_duration)]
     pub join_timeout: Option<Duration>,
+    /// Listen at ports of this range, here and on the nodes of --via, such as 60000-60100 (any).
+    #[arg(long, value_name = "FIRST-LAST", env = "LATTICE_PORT_RANGE", hide_env = true)]
+    pub port_range: Option<PortRange>,
 }
 
 /// Hosts that a command of the user's reaches.

@@ -1,4 +1,4 @@
-//! The API server of a cluster on other people's nodes: a child of this process, at a port that the kernel chooses, with a certificate
+//! The API server of a cluster on other people's nodes: a child of this process, at a port that the kernel chooses or the first free one of a range, with a certificate
 //! for all addresses of this machine; and the authority that certifies the nodes.
 
 use std::io;
@@ -9,6 +9,7 @@ use std::time::Duration;
 use lattice_daemon::membership::{Credentials, Membership};
 use lattice_daemon::network_addresses;
 use lattice_pki::{Authority, CA_CERTIFICATE_FILE, PkiError, Validity, directory_name};
+use pmi_transport::address::PortRange;
 use pmi_transport::identity::Caller;
 use serde::Serialize;
 use tokio::net::UnixDatagram;
@@ -48,11 +49,13 @@ struct ApiFile {
     #[serde(flatten)]
     settings: ApiSettings,
     lease: u32,
+    port_range: Option<PortRange>,
 }
 
 /// An API server that was started, and soon says where it listens. Agents can be started meanwhile, for they are told when that is known.
 pub(super) struct Head {
     hosts: Vec<IpAddr>,
+    port_range: Option<PortRange>,
     authority: Authority,
     ca: String,
     /// Where it says so.
@@ -62,16 +65,16 @@ pub(super) struct Head {
 }
 
 impl Head {
-    /// Starts it. Must be called within a tokio runtime.
+    /// Starts it; whatever listens in the cluster does so within `port_range`. Must be called within a tokio runtime.
     ///
     /// # Errors
     /// Fails if it cannot be started, or its files cannot be written.
-    pub(super) fn start(ground: &Ground, daemons: &mut Daemons) -> Result<Self, ViaError> {
+    pub(super) fn start(ground: &Ground, port_range: Option<PortRange>, daemons: &mut Daemons) -> Result<Self, ViaError> {
         let (directory, files) = (&ground.directory, ground.files());
         let authority = Authority::create(&directory.pki())?;
         let hosts = hosts();
         certify(&authority, directory, &hosts)?;
-        let text = toml::to_string(&api_file(directory, &hosts)).map_err(io::Error::other);
+        let text = toml::to_string(&api_file(directory, &hosts, port_range)).map_err(io::Error::other);
         text.and_then(|text| Directory::write_private(&directory.config(API), &text)).map_err(&files)?;
         let ca = std::fs::read_to_string(directory.pki().join(CA_CERTIFICATE_FILE)).map_err(&files)?;
         let notices = UnixDatagram::bind(directory.ready()).map_err(HeadError::from)?;
@@ -79,7 +82,7 @@ impl Head {
         server.arg("api").arg("--config").arg(directory.config(API)).env("NOTIFY_SOCKET", directory.ready());
         daemons.start((API, Role::Head), server, directory, Command::spawn).map_err(PrivateClusterError::from)?;
         let (port, deadline) = (watch::Sender::default(), Instant::now() + READY_WITHIN);
-        Ok(Self { hosts, authority, ca, notices, port, deadline })
+        Ok(Self { hosts, port_range, authority, ca, notices, port, deadline })
     }
 
     /// Hears what it has said by now; returns its port once it listens.
@@ -114,6 +117,7 @@ impl Head {
             ca: self.ca.clone(),
             nodes: nodes.iter().map(certified).collect::<Result<_, PkiError>>()?,
             name_variables: means.name_variables.iter().map(|&name| name.to_owned()).collect(),
+            port_range: self.port_range,
         };
         Ok(Invitation { hosts: self.hosts.clone(), membership })
     }
@@ -156,13 +160,14 @@ fn certify(authority: &Authority, directory: &Directory, hosts: &[IpAddr]) -> Re
     authority.write(&directory.pki().join(directory_name(&Caller::Api)), &issued)
 }
 
-fn api_file(directory: &Directory, hosts: &[IpAddr]) -> ApiFile {
+fn api_file(directory: &Directory, hosts: &[IpAddr], port_range: Option<PortRange>) -> ApiFile {
     // A socket for IPv6 takes IPv4 as well, where that is not turned off; one for IPv4 is always there.
     let any = if hosts.iter().any(IpAddr::is_ipv4) { "0.0.0.0:0" } else { "[::]:0" };
     ApiFile {
         // Nobody else can reach its socket, or has a certificate.
         settings: ApiSettings::new(directory, any.to_owned(), 1),
         lease: LEASE,
+        port_range,
     }
 }
 
@@ -192,7 +197,7 @@ mod tests {
         let directory = Directory::create(Access::Owner).unwrap();
         let hosts = hosts();
         certify(&Authority::create(&directory.pki()).unwrap(), &directory, &hosts).unwrap();
-        let text = toml::to_string(&api_file(&directory, &hosts)).unwrap();
+        let text = toml::to_string(&api_file(&directory, &hosts, "60000-60100".parse().ok())).unwrap();
         Directory::write_private(&directory.config(API), &text).unwrap();
         let line = format!("lattice api --check-config --config {}", directory.config(API).display());
         let cli = crate::args::parse(line.split(' ').map(Into::into)).unwrap();

@@ -2,11 +2,10 @@
 
 use std::env;
 use std::ffi::OsStr;
-use std::time::Duration;
 
 use super::ViaError;
 use super::nodes::Nodes;
-use crate::args::{HostArgs, LaunchArgs, StartArgs, Via};
+use crate::args::{HostArgs, JoinArgs, LaunchArgs, StartArgs, Via};
 use crate::cluster;
 use crate::environment::{self, Environment};
 
@@ -16,8 +15,8 @@ pub struct Way {
     via: Via,
     hosts: HostArgs,
     chosen: Chosen,
-    /// Time for each node to join, if somebody has set it.
-    pub(super) join_timeout: Option<Duration>,
+    /// Time for each node to join, and ports to listen at, if somebody has set them.
+    pub(super) join: JoinArgs,
 }
 
 /// Who has chosen the way.
@@ -55,7 +54,7 @@ impl Way {
             (None, None) => (Nodes::allocated(environment)?, Chosen::ByAllocation),
             (_, Some(_)) => return None,
         };
-        Some(Self { via, hosts, chosen, join_timeout: args.cluster.join.join_timeout })
+        Some(Self { via, hosts, chosen, join: args.cluster.join })
     }
 
     /// The way that `lattice start` goes.
@@ -69,7 +68,7 @@ impl Way {
             Some(via) => (via, Chosen::ByUser),
             None => (Nodes::allocated(&environment).ok_or(ViaError::NoWay)?, Chosen::ByAllocation),
         };
-        Ok(Self { via, hosts: args.hosts.clone(), chosen, join_timeout: args.join.join_timeout })
+        Ok(Self { via, hosts: args.hosts.clone(), chosen, join: args.join })
     }
 
     pub(super) fn via(&self) -> &Via {

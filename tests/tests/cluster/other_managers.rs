@@ -182,6 +182,29 @@ fn keys_are_in_no_argument_and_no_variable() {
     script_with(2, script).run().exits(1);
 }
 
+/// Ports at which anything listens that was not there before, by the kernel's word; with one of the range taken, and too few of them.
+#[test]
+fn whatever_listens_for_a_launch_does_so_in_its_range_of_ports() {
+    let script = r#"
+        # The ports at which TCP listens on a node, but at loopback addresses; in hexadecimal digits.
+        listening() { awk '$4 == "0A" && $2 !~ /^(0100007F|0{24}01000000|0{31}1):/ { print $2 }' /proc/$(cat $here/$1.pid)/net/tcp{,6} | sed 's/.*://' | sort -u; }
+        for node in node0 node1; do listening $node >before.$node; done
+        start() { on_node0 lattice start --host node0,node1 --port-range $1 -- sh -c 'lattice launch hostname; touch up; until [ -e seen ]; do sleep 0.05; done'; }
+        # 60001 is taken.
+        $enter node0 perl -MIO::Socket::INET -e '$taken = IO::Socket::INET->new(Listen => 1, LocalPort => 60001) or die; sleep' & taken=$!
+        until listening node0 | grep -q EA61; do sleep 0.05; done; listening node0 >before.node0
+        start 60000-60002 & launcher=$!
+        until [ -e up ]; do sleep 0.05; done
+        for node in node0 node1; do echo "$node:" $(listening $node | comm -13 before.$node -); done
+        touch seen; wait $launcher
+        start 60001-60001; echo "code $?"; kill $taken"#;
+    let directory = tempfile::tempdir().expect("there is room for a directory");
+    let outcome = script_with(2, script).directory(directory.path()).run();
+    // The API server and an agent on node0, an agent on node1: 60000, 60002, 60000.
+    outcome.exits(0).prints_lines(["node0", "node1", "node0: EA60 EA62", "node1: EA60", "code 125"]);
+    outcome.says("no port of 60001-60001 is free at 0.0.0.0; widen the range");
+}
+
 #[test]
 fn a_second_launch_in_a_started_cluster_needs_no_new_agents() {
     let script = r#"
