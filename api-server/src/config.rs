@@ -189,7 +189,8 @@ impl Config {
 }
 
 fn over(file: File, args: &ApiArgs) -> File {
-    let ApiArgs { listen, port_range, socket, state, metrics, insecure, ca, cert, key, config: _, check_config: _ } = args;
+    let ApiArgs { listen, port_range, socket, state, metrics, insecure, ca, cert, key, config: _, check_config: _ } =
+        args;
     File {
         port_range: port_range.or(file.port_range),
         listen: if listen.is_empty() { file.listen } else { Some(listen.clone()) },

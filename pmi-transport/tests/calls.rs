@@ -50,7 +50,10 @@ async fn the_first_free_port_of_a_range_is_taken() {
         Listener::bind_within(&any, range, &security).await.map_err(|error| error.to_string())
     };
     let refusal = within(port).await.err().unwrap();
-    assert_eq!(refusal, format!("no port of {port}-{port} is free at 127.0.0.1; widen the range (port_range, --port-range)"));
+    assert_eq!(
+        refusal,
+        format!("no port of {port}-{port} is free at 127.0.0.1; widen the range (port_range, --port-range)")
+    );
     let next = within(u16::MAX).await.unwrap();
     assert!(port_of(&next) > port);
     let fixed = Listener::bind_within(&taken.local_address(), "1-2".parse().ok(), &security).await;

@@ -69,7 +69,11 @@ impl Head {
     ///
     /// # Errors
     /// Fails if it cannot be started, or its files cannot be written.
-    pub(super) fn start(ground: &Ground, port_range: Option<PortRange>, daemons: &mut Daemons) -> Result<Self, ViaError> {
+    pub(super) fn start(
+        ground: &Ground,
+        port_range: Option<PortRange>,
+        daemons: &mut Daemons,
+    ) -> Result<Self, ViaError> {
         let (directory, files) = (&ground.directory, ground.files());
         let authority = Authority::create(&directory.pki())?;
         let hosts = hosts();
