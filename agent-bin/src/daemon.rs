@@ -32,6 +32,7 @@ mod report;
 mod serials;
 mod service;
 mod to_session;
+mod users;
 mod vouching;
 mod warnings;
 mod wire;
@@ -49,13 +50,13 @@ use pmi_transport::connect::{self, AgentChannels, Channel, ConnectError};
 use pmi_transport::fence::{FenceNode, Grpc};
 use pmi_transport::identity::{Caller, IdentityError, Security};
 use pmi_transport::limits::MESSAGE_MAX;
-use pmi_transport::listen::{self, ListenError, Listener};
+use pmi_transport::listen::{self, ListenError, Listener, LocalSocket};
 use pmi_transport::proto::v1::node_agent_service_server::NodeAgentServiceServer;
 use pmi_transport::session_link::Arrivals;
 use rank_spawner::{ForkServer, RendezvousError, raise_descriptor_limit};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{Notify, oneshot};
-use tokio::task::JoinHandle;
+use tokio::task::{AbortHandle, JoinHandle};
 use tokio::time::Instant;
 use tonic::service::Routes;
 
@@ -237,6 +238,7 @@ async fn serve(
         );
     }
     let listener = Listener::bind_within(&config.listen, config.port_range, &prepared.security).await?;
+    let users = config.socket.as_deref().map(LocalSocket::bind).transpose()?;
     let address = config.advertised(&listener.local_address());
     if let Some(reason) = forks.ungrouped() {
         tracing::warn!("sessions have no control groups of their own: {reason}");
@@ -258,6 +260,7 @@ async fn serve(
         (_, _) => Some(Lease::from(Instant::now(), node.config.agent_lease)),
     };
     let (registering, gone) = register(&node, lease);
+    let users = users.map(|socket| tokio::spawn(users::serve(Arc::clone(&node), socket)).abort_handle());
     let service = NodeAgentServiceServer::new(service::Service { node: Arc::clone(&node) })
         .max_decoding_message_size(MESSAGE_MAX)
         .max_encoding_message_size(MESSAGE_MAX);
@@ -293,6 +296,7 @@ async fn serve(
             node.forks.end();
         }
         registering.abort();
+        users.inspect(AbortHandle::abort);
         let _ = stop.send(());
         result
     };

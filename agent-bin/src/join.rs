@@ -44,6 +44,7 @@ pub(crate) fn run(version: &'static str, args: &JoinArgs) -> Result<(), Box<dyn 
         node_id: name,
         listen: Address::Tcp { host: found.here.to_string(), port: 0 },
         port_range,
+        socket: None,
         advertise: None,
         api: found.api,
         tls: Some(held.files()),

@@ -77,7 +77,7 @@ impl AllocationService for Allocating {
             None => self.released(&id).await?,
         };
         match known {
-            Some(known) if may_use(&caller, known.uid) => Ok(Response::new(allocation::encode(&known))),
+            Some(known) if may_use(&caller, known.uid, &known.id) => Ok(Response::new(allocation::encode(&known))),
             Some(_) => Err(AllocationError::NotYours { id }.into()),
             None => Err(AllocationError::Unknown { id }.into()),
         }
@@ -92,7 +92,7 @@ impl AllocationService for Allocating {
             true => self.kept().await?,
             false => self.0.allocations.lock().await.iter().cloned().collect(),
         };
-        let own = kept.iter().filter(|allocation| may_use(&caller, allocation.uid));
+        let own = kept.iter().filter(|allocation| may_use(&caller, allocation.uid, &allocation.id));
         Ok(Response::new(ListAllocationsResponse { allocations: own.map(allocation::encode).collect() }))
     }
 
@@ -102,7 +102,7 @@ impl AllocationService for Allocating {
     ) -> Result<Response<proto::Allocation>, Status> {
         let caller = caller_of(&request)?.clone();
         let id = request.into_inner().id;
-        if let Some(released) = self.released(&id).await?.filter(|released| may_use(&caller, released.uid)) {
+        if let Some(released) = self.released(&id).await?.filter(|released| may_use(&caller, released.uid, &id)) {
             return Ok(Response::new(allocation::encode(&released)));
         }
         let server = Arc::clone(&self.0);

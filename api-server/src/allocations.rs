@@ -48,6 +48,8 @@ pub(crate) enum AllocationError {
     Unknown { id: String },
     #[error("allocation {id} belongs to another user")]
     NotYours { id: String },
+    #[error("allocation {id} is not the one that this node belongs to")]
+    Elsewhere { id: String },
     #[error("allocation {id} is {}, not running{}", state.word(), because(state))]
     NotRunning { id: String, state: AllocationState },
 }
@@ -157,9 +159,10 @@ impl Allocations {
     /// If there is none with this id, or it is another user's.
     pub(crate) fn of(&self, caller: &Caller, id: &str) -> Result<&Allocation, AllocationError> {
         let allocation = self.find(id).ok_or_else(|| AllocationError::Unknown { id: id.to_owned() })?;
-        match may_use(caller, allocation.uid) {
-            true => Ok(allocation),
-            false => Err(AllocationError::NotYours { id: id.to_owned() }),
+        match (may_use(caller, allocation.uid, id), caller) {
+            (true, _) => Ok(allocation),
+            (false, Caller::UserIn { .. }) => Err(AllocationError::Elsewhere { id: id.to_owned() }),
+            (false, _) => Err(AllocationError::NotYours { id: id.to_owned() }),
         }
     }
 
@@ -176,11 +179,12 @@ impl Allocations {
     }
 }
 
-/// Returns true if a caller may use what belongs to `owner`.
-pub(crate) fn may_use(caller: &Caller, owner: u32) -> bool {
+/// Returns true if a caller may use what belongs to `owner` and is, or runs in, this allocation.
+pub(crate) fn may_use(caller: &Caller, owner: u32, allocation: &str) -> bool {
     match caller {
         Caller::Admin(_) => true,
         Caller::User(uid) => *uid == owner,
+        Caller::UserIn { uid, allocation: own } => *uid == owner && own == allocation,
         Caller::Agent(_) | Caller::Api => false,
     }
 }

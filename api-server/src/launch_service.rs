@@ -100,7 +100,7 @@ impl LaunchService for Launching {
             let ended = store::blocking(&self.0.store, |store| store.ended()).await;
             launches.extend(ended.map_err(|error| Status::unavailable(pmi_transport::error_chain::chain(&error)))?);
         }
-        launches.retain(|launch| may_use(&caller, launch.uid));
+        launches.retain(|launch| may_use(&caller, launch.uid, &launch.allocation_id));
         launches.sort_unstable_by(|one, other| (one.started_at, &one.id).cmp(&(other.started_at, &other.id)));
         launches.dedup_by(|one, other| one.id == other.id);
         Ok(Response::new(ListLaunchesResponse { launches }))
@@ -203,14 +203,19 @@ impl Launching {
                 Found::Ended(Box::new(ended.ok_or_else(|| unknown(id))?))
             }
         };
-        let owner = match &found {
-            Found::Task(handle) => handle.summary().uid,
-            Found::Ended(launch) => launch.summary.as_ref().map_or(0, |summary| summary.uid),
+        let (owner, allocation) = match &found {
+            Found::Task(handle) => (handle.summary().uid, handle.summary().allocation_id),
+            Found::Ended(launch) => {
+                let summary = launch.summary.as_ref();
+                summary.map_or((0, String::new()), |summary| (summary.uid, summary.allocation_id.clone()))
+            }
         };
-        match may_use(caller, owner) {
-            true => Ok(found),
-            false => Err(Status::permission_denied(format!("launch {id} belongs to another user"))),
-        }
+        let whose = match (may_use(caller, owner, &allocation), caller) {
+            (true, _) => return Ok(found),
+            (false, Caller::UserIn { .. }) => "is not of the allocation that this node belongs to",
+            (false, _) => "belongs to another user",
+        };
+        Err(Status::permission_denied(format!("launch {id} {whose}")))
     }
 
     /// Asks the task of one of the caller's own launches. One that is over may have ended before it answers; then what is kept of it tells.

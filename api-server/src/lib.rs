@@ -34,6 +34,8 @@ mod node_service;
 mod nodes;
 mod order;
 mod placement;
+mod proxying;
+
 mod renewal;
 mod serials;
 mod server;
@@ -190,7 +192,8 @@ async fn serve(config: Config) -> Result<(), Failure> {
     }
     let fabric = open_fabric(&config, &store)?;
     let renewal = config.renewal.clone().map(Renewal::open).transpose()?.map(Arc::new);
-    let parts = Parts { store: Arc::new(store), fabric: fabric.clone(), renewal };
+    let (proxy, proxied) = Listener::proxied();
+    let parts = Parts { store: Arc::new(store), fabric: fabric.clone(), renewal, proxy };
     let server = Server::new(config.clone(), security.clone(), parts).map_err(failed)?;
 
     let mut listeners = Vec::new();
@@ -200,6 +203,7 @@ async fn serve(config: Config) -> Result<(), Failure> {
         tracing::info!(at = %listener.local_address(), "listening");
         listeners.push(listener);
     }
+    listeners.push(proxied);
     if let Some(address) = config.metrics {
         let listener = TcpListener::bind(address).await.map_err(|source| Failure::Metrics { address, source })?;
         let server = Arc::clone(&server);

@@ -16,9 +16,10 @@ use pmi_transport::identity::{Caller, caller_of, certificate_of};
 use pmi_transport::proto::v1::node_service_server::NodeService;
 use pmi_transport::proto::v1::{
     DrainNodesRequest, DrainNodesResponse, HeartbeatRequest, HeartbeatResponse, LaunchReport, ListNodesRequest,
-    ListNodesResponse, MeetAnswer, MeetRequest, NameAnswer, NameRequest, NodeCommand, PassRequest, RegisterNodeRequest,
-    RegisterNodeResponse, RenewCertificateRequest, RenewCertificateResponse, ReportFor, ResumeNodesRequest,
-    ResumeNodesResponse, Resumed, SerialSignature, SetPass, SpawnAnswer, SpawnRequest, launch_report,
+    ListNodesResponse, MeetAnswer, MeetRequest, NameAnswer, NameRequest, NodeCommand, PassRequest, ProxiedBytes,
+    RegisterNodeRequest, RegisterNodeResponse, RenewCertificateRequest, RenewCertificateResponse, ReportFor,
+    ResumeNodesRequest, ResumeNodesResponse, Resumed, SerialSignature, SetPass, SpawnAnswer, SpawnRequest,
+    launch_report, proxied_bytes,
 };
 use pmi_transport::signature::{self, Challenge, Serial, Signature};
 use tokio::sync::mpsc;
@@ -28,6 +29,7 @@ use tonic::{Request, Response, Status, Streaming};
 use super::audit::{audited, nothing};
 use super::launch::outbox::{Attempt, Outbox, StreamEnd};
 use super::launch::{LaunchHandle, Request as LaunchRequest};
+use super::proxying;
 use super::renewal::RenewalError;
 use super::server::{Server, to_its_end};
 use super::session_calls::{CallId, Unanswered};
@@ -183,6 +185,26 @@ impl NodeService for Reporting {
         let (sender, receiver) = mpsc::channel(TO_NODE);
         let stream = ReportStream { handle, outbox, node: node_index, attempt };
         task::spawn(stream.run(told, sender));
+        Ok(Response::new(ReceiverStream::new(receiver)))
+    }
+
+    type ProxyUserStream = ReceiverStream<Result<ProxiedBytes, Status>>;
+
+    async fn proxy_user(
+        &self,
+        request: Request<Streaming<ProxiedBytes>>,
+    ) -> Result<Response<Self::ProxyUserStream>, Status> {
+        let agent = caller_of(&request)?.clone();
+        let mut told = request.into_inner();
+        let Some(ProxiedBytes { what: Some(proxied_bytes::What::Of(of)) }) = told.message().await? else {
+            return Err(Status::invalid_argument("the first message must say whose connection it is"));
+        };
+        check_is(&agent, &of.node_id)?;
+        let caller = self.0.user_on(&of.node_id, of.uid).await;
+        let connection = self.0.proxy.connect(caller).await;
+        let connection = connection.ok_or_else(|| Status::unavailable("the API server is ending"))?;
+        let (sender, receiver) = mpsc::channel(TO_NODE);
+        task::spawn(proxying::pass_on(told, connection, sender));
         Ok(Response::new(ReceiverStream::new(receiver)))
     }
 

@@ -16,6 +16,7 @@ use lattice_session::rendezvous::Rendezvous;
 use parking_lot::Mutex;
 use pmi_transport::connect::AgentChannels;
 use pmi_transport::identity::{Caller, Security};
+use pmi_transport::listen::Proxy;
 use tokio::sync::Notify;
 
 use super::allocations::allocation::LaunchFailure;
@@ -59,6 +60,8 @@ pub(crate) struct Server {
     pub fabric: Option<Arc<Fabric>>,
     /// Renewal of agents' certificates, where this server has an authority.
     pub renewal: Option<Arc<Renewal>>,
+    /// Way of connections that agents pass on.
+    pub proxy: Proxy,
     pub names: NameTables,
     pub rendezvous: Rendezvous,
     pub session_calls: SessionCalls,
@@ -80,6 +83,7 @@ pub(crate) struct Parts {
     pub store: Arc<dyn Store>,
     pub fabric: Option<Arc<Fabric>>,
     pub renewal: Option<Arc<Renewal>>,
+    pub proxy: Proxy,
 }
 
 /// A change that is not made because it could not be written down.
@@ -101,7 +105,7 @@ impl Server {
     /// # Errors
     /// Fails if the store cannot be read.
     pub(crate) fn new(config: Config, security: Security, parts: Parts) -> Result<Arc<Self>, StoreError> {
-        let Parts { store, fabric, renewal } = parts;
+        let Parts { store, fabric, renewal, proxy } = parts;
         let Kept { allocations, launches, drains } = store.read()?;
         let live = allocations.into_iter().filter(|allocation| allocation.state != AllocationState::Released);
         let directory = config.state.parent().map(Path::to_owned).unwrap_or_default();
@@ -117,6 +121,7 @@ impl Server {
             allocations: Allocations::new(live).into(),
             fabric,
             renewal,
+            proxy,
             names: NameTables::default(),
             rendezvous: Rendezvous::default(),
             session_calls: SessionCalls::default(),

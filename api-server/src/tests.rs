@@ -5,6 +5,7 @@ mod changes;
 mod drains;
 mod following;
 mod plans;
+mod proxying;
 mod queue;
 mod rendezvous;
 mod restarts;

@@ -224,7 +224,7 @@ impl Authority {
             Caller::Agent(_) | Caller::Api => {
                 vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth]
             }
-            Caller::User(_) | Caller::Admin(_) => vec![ExtendedKeyUsagePurpose::ClientAuth],
+            Caller::User(_) | Caller::UserIn { .. } | Caller::Admin(_) => vec![ExtendedKeyUsagePurpose::ClientAuth],
         };
         params.use_authority_key_identifier_extension = true;
         Ok(params)
@@ -248,7 +248,7 @@ pub fn directory_name(subject: &Caller) -> String {
     match subject {
         Caller::Agent(node) => format!("agent-{node}"),
         Caller::Api => "api".to_owned(),
-        Caller::User(uid) => format!("user-{uid}"),
+        Caller::User(uid) | Caller::UserIn { uid, .. } => format!("user-{uid}"),
         Caller::Admin(_) => "admin".to_owned(),
     }
 }

@@ -41,6 +41,14 @@ pub enum Caller {
     Api,
     /// The user with this uid.
     User(u32),
+    /// A user on a node of an allocation of his, as the node's agent has it from the kernel: he reaches what is of that allocation, and nothing
+    /// else of his. No certificate names one.
+    UserIn {
+        /// The user.
+        uid: u32,
+        /// Id of the allocation.
+        allocation: String,
+    },
     /// An administrator; with a uid if the kernel named it, without if a certificate did.
     Admin(Option<u32>),
 }
@@ -51,7 +59,7 @@ impl Caller {
         match self {
             Self::Agent(_) => Role::Agent,
             Self::Api => Role::Api,
-            Self::User(_) => Role::User,
+            Self::User(_) | Self::UserIn { .. } => Role::User,
             Self::Admin(_) => Role::Admin,
         }
     }
@@ -61,7 +69,7 @@ impl Caller {
         match self {
             Self::Agent(node) => format!("{SCHEME}agent/{node}"),
             Self::Api => format!("{SCHEME}api"),
-            Self::User(uid) => format!("{SCHEME}user/{uid}"),
+            Self::User(uid) | Self::UserIn { uid, .. } => format!("{SCHEME}user/{uid}"),
             Self::Admin(_) => format!("{SCHEME}admin"),
         }
     }
@@ -73,6 +81,7 @@ impl fmt::Display for Caller {
             Self::Agent(node) => write!(f, "the agent of {node}"),
             Self::Api => f.write_str("the API server"),
             Self::User(uid) => write!(f, "user {uid}"),
+            Self::UserIn { uid, allocation } => write!(f, "user {uid} in allocation {allocation}"),
             Self::Admin(Some(uid)) => write!(f, "administrator {uid}"),
             Self::Admin(None) => f.write_str("an administrator"),
         }

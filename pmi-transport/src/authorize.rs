@@ -57,6 +57,7 @@ const TABLE: &[(&str, Admitted)] = &[
     ("/lattice.v1.NodeService/SpawnTasks", AGENTS),
     ("/lattice.v1.NodeService/MeetLaunches", AGENTS),
     ("/lattice.v1.NodeService/PassToSet", USERS_AND_AGENTS),
+    ("/lattice.v1.NodeService/ProxyUser", AGENTS),
     ("/lattice.v1.NodeAgentService/LaunchProcesses", API_AND_AGENTS),
     ("/lattice.v1.NodeAgentService/PmiFence", AGENTS),
     ("/lattice.v1.NodeAgentService/PmiFenceComplete", AGENTS),
@@ -99,6 +100,7 @@ fn words(roles: &[Role]) -> String {
 fn identify(peer: Option<&Peer>, headers: &HeaderMap) -> Result<Caller, String> {
     match peer {
         Some(Peer::Local(caller)) => Ok(caller.clone()),
+        Some(Peer::Proxied(caller)) => caller.clone(),
         Some(Peer::Certified { caller, .. }) => caller.clone().map_err(|reason| reason.to_string()),
         Some(Peer::Claimed) => {
             let header = headers.get(CALLER_HEADER).ok_or("the call has no metadata x-lattice-caller")?;

@@ -149,6 +149,8 @@ pub(crate) const CALLER_HEADER: &str = "x-lattice-caller";
 pub(crate) enum Peer {
     /// Identified by the kernel.
     Local(Caller),
+    /// Identified by the agent of its node; an error says why it may not call from there.
+    Proxied(Result<Caller, String>),
     /// Identified by the certificate that it has shown; an error if that names nobody.
     Certified { caller: Result<Caller, CertificateNameError>, certificate: CertificateDer<'static> },
     /// Named by each call itself, and believed.
@@ -167,6 +169,6 @@ pub fn caller_of<T>(request: &Request<T>) -> Result<&Caller, Status> {
 pub fn certificate_of<T>(request: &Request<T>) -> Option<&[u8]> {
     match request.extensions().get::<Peer>()? {
         Peer::Certified { certificate, .. } => Some(certificate),
-        Peer::Local(_) | Peer::Claimed => None,
+        Peer::Local(_) | Peer::Proxied(_) | Peer::Claimed => None,
     }
 }

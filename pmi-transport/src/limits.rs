@@ -64,6 +64,9 @@ pub(crate) const FIRST_BYTE_TIMEOUT: Duration = Duration::from_secs(2);
 /// Time for a message of a request to be whole, from its beginning on.
 pub(crate) const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
 
+/// Bytes of a proxied connection that wait on their way in each direction.
+pub(crate) const PROXY_BUFFER: usize = 64 << 10;
+
 /// Pause between looks for a list of revoked certificates; their connections are closed within a second of its coming.
 pub(crate) const REVOCATION_LOOK: Duration = Duration::from_millis(500);
 /// Time for the TLS handshake.
@@ -79,4 +82,4 @@ pub(crate) const KEEP_ALIVE_TIMEOUT: Duration = Duration::from_secs(5);
 /// Time that `serve` gives calls in progress when it is told to end.
 pub(crate) const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(1);
 /// Pause of accepting when the system is out of a resource, such as descriptors.
-pub(crate) const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+pub const ACCEPT_PAUSE: Duration = Duration::from_millis(100);

@@ -24,12 +24,13 @@ use std::fmt;
 use std::future::Future;
 use std::io;
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::pin::pin;
 use std::sync::Arc;
 
-use tokio::net::{TcpListener, TcpSocket, UnixListener, lookup_host};
-use tokio::sync::{mpsc, oneshot};
+use tokio::io::{DuplexStream, duplex};
+use tokio::net::{TcpListener, TcpSocket, UnixListener, UnixStream, lookup_host};
+use tokio::sync::{Mutex, mpsc, oneshot};
 use tokio::task::JoinSet;
 use tokio::time::sleep;
 use tokio_stream::StreamExt;
@@ -47,7 +48,7 @@ use self::socket_file::SocketFile;
 use crate::address::{Address, PortRange};
 use crate::authorize::Authorize;
 use crate::call_check::Checked;
-use crate::identity::{Security, TlsIdentity};
+use crate::identity::{Caller, Security, TlsIdentity};
 use crate::limits;
 use crate::proto::{DESCRIPTORS, takes_stream};
 use crate::session_link::Arrivals;
@@ -112,11 +113,51 @@ enum Socket {
         links: Option<Arc<Arrivals>>,
         greetings: Arc<Greetings>,
     },
+    Unix(LocalSocket),
+    Proxied(Mutex<mpsc::Receiver<Arrival>>),
+}
+
+/// Unix socket at which everybody on this machine may connect, and the kernel says who they are.
+pub struct LocalSocket {
     // The fields are dropped in this order: nobody finds a file that nobody listens to.
-    Unix {
-        _file: SocketFile,
-        listener: UnixListener,
-    },
+    _file: SocketFile,
+    listener: UnixListener,
+}
+
+impl LocalSocket {
+    /// Makes the socket's file; one that was left over is replaced. Must be called within a tokio runtime.
+    ///
+    /// # Errors
+    /// Fails if it cannot be made, and if somebody listens there.
+    pub fn bind(path: &Path) -> Result<Self, ListenError> {
+        let failed = |source| ListenError::Bind { address: Address::Unix(path.to_owned()), source };
+        let (file, listener) = SocketFile::bind(path).map_err(|source| match source.kind() {
+            io::ErrorKind::AddrInUse => ListenError::Taken { path: path.to_owned() },
+            _ => failed(source),
+        })?;
+        Ok(Self { _file: file, listener: UnixListener::from_std(listener).map_err(failed)? })
+    }
+
+    /// The next connection.
+    ///
+    /// # Errors
+    /// Fails if the system refuses, as where descriptors are missing.
+    pub async fn accept(&self) -> io::Result<UnixStream> {
+        Ok(self.listener.accept().await?.0)
+    }
+}
+
+/// Connections that the stream of another call brings, on their way to [`serve`].
+#[derive(Clone, Debug)]
+pub struct Proxy(mpsc::Sender<Arrival>);
+
+impl Proxy {
+    /// Serves a connection to `caller`; an error in its place is the answer to all of his calls. Returns the other end; `None` once serving is over.
+    pub async fn connect(&self, caller: Result<Caller, String>) -> Option<DuplexStream> {
+        let (stream, other) = duplex(limits::PROXY_BUFFER);
+        self.0.send(Arrival::Proxied { stream, caller }).await.ok()?;
+        Some(other)
+    }
 }
 
 impl Socket {
@@ -128,10 +169,12 @@ impl Socket {
                 let proof = identity.clone().map(|identity| Proof { identity, clients: *clients });
                 Ok(Arrival::Tcp { stream, from, proof, links: links.clone(), greeter })
             }
-            Self::Unix { listener, .. } => {
-                let (stream, _) = listener.accept().await?;
-                Ok(Arrival::Unix { stream })
-            }
+            Self::Unix(socket) => Ok(Arrival::Unix { stream: socket.accept().await? }),
+            Self::Proxied(arrivals) => match arrivals.lock().await.recv().await {
+                Some(arrival) => Ok(arrival),
+                // Nobody can bring one any more.
+                None => std::future::pending().await,
+            },
         }
     }
 }
@@ -146,15 +189,7 @@ impl Listener {
     pub async fn bind(address: &Address, security: &Security) -> Result<Self, ListenError> {
         let failed = |source| ListenError::Bind { address: address.clone(), source };
         match address {
-            Address::Unix(path) => {
-                let (file, listener) = SocketFile::bind(path).map_err(|source| match source.kind() {
-                    io::ErrorKind::AddrInUse => ListenError::Taken { path: path.clone() },
-                    _ => failed(source),
-                })?;
-                let listener = UnixListener::from_std(listener).map_err(failed)?;
-                let socket = Socket::Unix { _file: file, listener };
-                Ok(Self { socket, local: address.clone() })
-            }
+            Address::Unix(path) => Ok(Self { socket: Socket::Unix(LocalSocket::bind(path)?), local: address.clone() }),
             Address::Tcp { host, port } => {
                 let found = permitted(host, *port, security).await?;
                 let identity = match security {
@@ -193,6 +228,12 @@ impl Listener {
             }
         }
         Err(ListenError::AllTaken { host: host.clone(), range })
+    }
+
+    /// Listens to connections that come by a [`Proxy`].
+    pub fn proxied() -> (Proxy, Self) {
+        let (sender, receiver) = mpsc::channel(1);
+        (Proxy(sender), Self { socket: Socket::Proxied(Mutex::new(receiver)), local: Address::Unix("proxied".into()) })
     }
 
     /// Fails where [`bind`](Self::bind) would, as far as that can be told without listening.

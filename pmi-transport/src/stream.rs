@@ -4,7 +4,7 @@ use std::io;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::io::{AsyncRead, AsyncWrite, DuplexStream, ReadBuf};
 use tokio::net::{TcpStream, UnixStream};
 use tokio_rustls::TlsStream;
 
@@ -14,6 +14,8 @@ pub(crate) enum ByteStream {
     Tcp(TcpStream),
     Tls(Box<TlsStream<TcpStream>>),
     Unix(UnixStream),
+    /// Of a user on another machine, whose agent passes it on.
+    Proxied(DuplexStream),
 }
 
 impl ByteStream {
@@ -22,6 +24,7 @@ impl ByteStream {
             Self::Tcp(stream) => Pin::new(stream),
             Self::Tls(stream) => Pin::new(stream.as_mut()),
             Self::Unix(stream) => Pin::new(stream),
+            Self::Proxied(stream) => Pin::new(stream),
         }
     }
 
@@ -30,6 +33,7 @@ impl ByteStream {
             Self::Tcp(stream) => Pin::new(stream),
             Self::Tls(stream) => Pin::new(stream.as_mut()),
             Self::Unix(stream) => Pin::new(stream),
+            Self::Proxied(stream) => Pin::new(stream),
         }
     }
 }
@@ -62,6 +66,7 @@ impl AsyncWrite for ByteStream {
             Self::Tcp(stream) => stream.is_write_vectored(),
             Self::Tls(stream) => stream.is_write_vectored(),
             Self::Unix(stream) => stream.is_write_vectored(),
+            Self::Proxied(stream) => stream.is_write_vectored(),
         }
     }
 

@@ -34,6 +34,8 @@ pub struct Config {
     pub listen: Address,
     /// Ports of which the first free one is taken if `listen` has port 0; any, without it.
     pub port_range: Option<PortRange>,
+    /// Unix socket at which users of this node reach the API server; `None` for nowhere.
+    pub socket: Option<PathBuf>,
     /// Address at which others reach it; `None` for the one that it listens at.
     pub advertise: Option<Address>,
     /// The API server.
@@ -173,6 +175,7 @@ struct File {
     node_id: Option<String>,
     listen: Option<String>,
     port_range: Option<PortRange>,
+    socket: Option<PathBuf>,
     advertise: Option<String>,
     api: Option<String>,
     tls: TlsSettings,
@@ -267,6 +270,7 @@ impl Config {
             node_id,
             listen: address("listen", &listen)?,
             port_range: over.port_range.or(file.port_range),
+            socket: file.socket,
             advertise: advertise.map(|text| address("advertise", &text)).transpose()?,
             api: address("api", &api)?,
             tls,

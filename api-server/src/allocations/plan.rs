@@ -112,6 +112,8 @@ pub(crate) enum PlanError {
     BatchesOfUser { uid: u32, bytes: u64 },
     #[error("something of a launch that is over may be left on node {node}")]
     Unclean { node: String },
+    #[error("no allocation is made from within another one; do that where you log in")]
+    Inside,
     #[error("only administrators may {what}")]
     AdminsOnly { what: &'static str },
     #[error("say for which user the allocation is; an administrator's certificate names none")]
@@ -282,6 +284,7 @@ fn user(request: &AllocationRequest, caller: &Caller, settings: &AllocationSetti
     let (uid, is_admin) = match caller {
         Caller::Admin(own) => (request.uid.or(*own).ok_or(PlanError::ForWhom)?, true),
         Caller::User(own) if request.uid.is_none_or(|uid| uid == *own) => (*own, false),
+        Caller::UserIn { .. } => return Err(PlanError::Inside),
         _ => return Err(PlanError::AdminsOnly { what: "create allocations for others" }),
     };
     if settings.creators == Creators::Admins && !is_admin {

@@ -234,14 +234,15 @@ async fn serve(store: &Arc<dyn Store>, policy: &StartPolicy) -> (Address, onesho
         spool: SpoolLimits::default(),
         fabric: None,
     };
-    let parts = Parts { store: Arc::clone(store), fabric: None, renewal: None };
+    let (proxy, proxied) = Listener::proxied();
+    let parts = Parts { store: Arc::clone(store), fabric: None, renewal: None, proxy };
     let server = Server::new(config, security.clone(), parts).unwrap();
     tokio::spawn(Arc::clone(&server).take_up());
     tokio::spawn(Arc::clone(&server).tend_queue());
     let listener = Listener::bind(&"127.0.0.1:0".parse().unwrap(), &security).await.unwrap();
     let address = listener.local_address();
     let (stop, stopped) = oneshot::channel::<()>();
-    tokio::spawn(listen::serve(vec![listener], routes(&server, ListedNodes::default()), async {
+    tokio::spawn(listen::serve(vec![listener, proxied], routes(&server, ListedNodes::default()), async {
         let _ = stopped.await;
     }));
     (address, stop)

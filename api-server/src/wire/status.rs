@@ -30,7 +30,7 @@ impl From<AllocationError> for Status {
     fn from(error: AllocationError) -> Self {
         let code = match &error {
             AllocationError::Unknown { .. } => Code::NotFound,
-            AllocationError::NotYours { .. } => Code::PermissionDenied,
+            AllocationError::NotYours { .. } | AllocationError::Elsewhere { .. } => Code::PermissionDenied,
             AllocationError::NotRunning { .. } => Code::FailedPrecondition,
         };
         status(code, &error)
@@ -47,7 +47,7 @@ impl From<PlanError> for Status {
     fn from(error: PlanError) -> Self {
         use PlanError as E;
         let code = match &error {
-            E::AdminsOnly { .. } | E::SystemUser { .. } => Code::PermissionDenied,
+            E::AdminsOnly { .. } | E::SystemUser { .. } | E::Inside => Code::PermissionDenied,
             // Those who wait try again after these.
             E::Taken { .. } | E::TooFew { .. } | E::TooMany { .. } | E::Unready { .. } => Code::FailedPrecondition,
             E::Kept { .. } | E::Unclean { .. } => Code::FailedPrecondition,

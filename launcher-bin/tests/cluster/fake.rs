@@ -392,6 +392,12 @@ impl NodeService for Service {
         Err(only_of_agents())
     }
 
+    type ProxyUserStream = tonic::codegen::BoxStream<ProxiedBytes>;
+
+    async fn proxy_user(&self, _: Request<Streaming<ProxiedBytes>>) -> Result<Response<Self::ProxyUserStream>, Status> {
+        Err(only_of_agents())
+    }
+
     async fn meet_launches(&self, _: Request<MeetRequest>) -> Result<Response<MeetAnswer>, Status> {
         Err(only_of_agents())
     }

@@ -5753,6 +5753,29 @@ pub mod meet_answer {
     }
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ProxiedBytes {
+    #[prost(oneof = "proxied_bytes::What", tags = "1, 2")]
+    pub what: ::core::option::Option<proxied_bytes::What>,
+}
+/// Nested message and enum types in `ProxiedBytes`.
+pub mod proxied_bytes {
+    #[derive(Clone, PartialEq, Eq, Hash, ::prost::Oneof)]
+    pub enum What {
+        /// The first message of the agent, and no other.
+        #[prost(message, tag = "1")]
+        Of(super::ProxyFor),
+        #[prost(bytes, tag = "2")]
+        Data(::prost::bytes::Bytes),
+    }
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ProxyFor {
+    #[prost(string, tag = "1")]
+    pub node_id: ::prost::alloc::string::String,
+    #[prost(uint32, tag = "2")]
+    pub uid: u32,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct RegisterNodeRequest {
     #[prost(string, tag = "1")]
     pub node_id: ::prost::alloc::string::String,
@@ -6378,6 +6401,32 @@ pub mod node_service_client {
                 .insert(GrpcMethod::new("lattice.v1.NodeService", "PassToSet"));
             self.inner.unary(req, path, codec).await
         }
+        /// A connection of a user on the agent's node, byte by byte: the first message says whose it is, by the kernel's word there. He makes calls
+        /// over it as over a socket of the API server's, about the allocation that the node belongs to.
+        pub async fn proxy_user(
+            &mut self,
+            request: impl tonic::IntoStreamingRequest<Message = super::ProxiedBytes>,
+        ) -> std::result::Result<
+            tonic::Response<tonic::codec::Streaming<super::ProxiedBytes>>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/lattice.v1.NodeService/ProxyUser",
+            );
+            let mut req = request.into_streaming_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("lattice.v1.NodeService", "ProxyUser"));
+            self.inner.streaming(req, path, codec).await
+        }
     }
 }
 /// Generated server implementations.
@@ -6474,6 +6523,18 @@ pub mod node_service_server {
             &self,
             request: tonic::Request<super::PassRequest>,
         ) -> std::result::Result<tonic::Response<super::SetPass>, tonic::Status>;
+        /// Server streaming response type for the ProxyUser method.
+        type ProxyUserStream: tonic::codegen::tokio_stream::Stream<
+                Item = std::result::Result<super::ProxiedBytes, tonic::Status>,
+            >
+            + std::marker::Send
+            + 'static;
+        /// A connection of a user on the agent's node, byte by byte: the first message says whose it is, by the kernel's word there. He makes calls
+        /// over it as over a socket of the API server's, about the allocation that the node belongs to.
+        async fn proxy_user(
+            &self,
+            request: tonic::Request<tonic::Streaming<super::ProxiedBytes>>,
+        ) -> std::result::Result<tonic::Response<Self::ProxyUserStream>, tonic::Status>;
     }
     #[derive(Debug)]
     pub struct NodeServiceServer<T> {
@@ -7037,6 +7098,54 @@ pub mod node_service_server {
                                 max_encoding_message_size,
                             );
                         let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/lattice.v1.NodeService/ProxyUser" => {
+                    #[allow(non_camel_case_types)]
+                    struct ProxyUserSvc<T: NodeService>(pub Arc<T>);
+                    impl<
+                        T: NodeService,
+                    > tonic::server::StreamingService<super::ProxiedBytes>
+                    for ProxyUserSvc<T> {
+                        type Response = super::ProxiedBytes;
+                        type ResponseStream = T::ProxyUserStream;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::ResponseStream>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<
+                                tonic::Streaming<super::ProxiedBytes>,
+                            >,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as NodeService>::proxy_user(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = ProxyUserSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.streaming(method, req).await;
                         Ok(res)
                     };
                     Box::pin(fut)

@@ -5,7 +5,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
 use tokio::net::{TcpStream, UnixStream};
 use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
@@ -36,6 +36,11 @@ pub(super) enum Arrival {
     },
     Unix {
         stream: UnixStream,
+    },
+    /// Passed on by the agent of a user's node.
+    Proxied {
+        stream: DuplexStream,
+        caller: Result<Caller, String>,
     },
 }
 
@@ -106,6 +111,11 @@ impl Arrival {
                 let connection = Connection::new(ByteStream::Unix(stream), Peer::Local(caller), cut);
                 Ok(Identified::Calls(connection.with_place(place)))
             }
+            Self::Proxied { stream, caller } => {
+                let place = budget.connection(caller.as_ref().ok().cloned())?;
+                let connection = Connection::new(ByteStream::Proxied(stream), Peer::Proxied(caller), cut);
+                Ok(Identified::Calls(connection.with_place(place)))
+            }
         }
     }
 }
@@ -115,6 +125,7 @@ impl fmt::Display for Arrival {
         match self {
             Self::Tcp { from, .. } => from.fmt(f),
             Self::Unix { .. } => f.write_str("this machine"),
+            Self::Proxied { .. } => f.write_str("a node"),
         }
     }
 }

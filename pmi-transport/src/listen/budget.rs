@@ -68,11 +68,11 @@ impl Budget {
 
     /// Nothing yet of the bytes of a peer's unfinished requests.
     pub(super) fn unfinished(self: &Arc<Self>, name: Name) -> Place {
-        Place { budget: Arc::clone(self), name, kind: Kind::Unfinished, amount: 0 }
+        Place { budget: Arc::clone(self), name: person(name), kind: Kind::Unfinished, amount: 0 }
     }
 
     fn take(self: &Arc<Self>, name: Name, kind: Kind, amount: usize) -> Result<Place, Exhausted> {
-        let mut place = Place { budget: Arc::clone(self), name, kind, amount: 0 };
+        let mut place = Place { budget: Arc::clone(self), name: person(name), kind, amount: 0 };
         place.resize(amount).map(|()| place)
     }
 }
@@ -112,6 +112,14 @@ impl Taken {
             Kind::Calls => (&mut self.calls, shares.calls),
             Kind::Unfinished => (&mut self.unfinished, shares.unfinished),
         }
+    }
+}
+
+/// The peer as it is counted: a user has one share, wherever he calls from.
+fn person(name: Name) -> Name {
+    match name {
+        Some(Caller::UserIn { uid, .. }) => Some(Caller::User(uid)),
+        name => name,
     }
 }
 

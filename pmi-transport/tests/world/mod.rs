@@ -88,6 +88,15 @@ impl NodeService for Mirror {
         Err(Status::unimplemented("not here"))
     }
 
+    type ProxyUserStream = tonic::codegen::BoxStream<v1::ProxiedBytes>;
+
+    async fn proxy_user(
+        &self,
+        _: Request<Streaming<v1::ProxiedBytes>>,
+    ) -> Result<Response<Self::ProxyUserStream>, Status> {
+        Err(Status::unimplemented("not here"))
+    }
+
     async fn meet_launches(&self, _: Request<v1::MeetRequest>) -> Result<Response<v1::MeetAnswer>, Status> {
         Err(Status::unimplemented("not here"))
     }

@@ -44,3 +44,4 @@ mod spawned;
 mod streams;
 mod unchanged_mpirun;
 mod unprivileged;
+mod users_on_nodes;

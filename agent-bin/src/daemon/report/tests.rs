@@ -68,6 +68,15 @@ macro_rules! not_in_the_script {
                 Err(Status::unimplemented("not in the script"))
             })*
 
+            type ProxyUserStream = ReceiverStream<Result<proto::ProxiedBytes, Status>>;
+
+            async fn proxy_user(
+                &self,
+                _: Request<Streaming<proto::ProxiedBytes>>,
+            ) -> Result<Response<Self::ProxyUserStream>, Status> {
+                Err(Status::unimplemented("not in the script"))
+            }
+
             type ReportLaunchStream = ReceiverStream<Result<proto::NodeCommand, Status>>;
 
             async fn report_launch(

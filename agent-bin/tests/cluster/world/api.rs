@@ -203,6 +203,15 @@ impl NodeService for Script {
         Err(Status::unimplemented("the script has no such scene"))
     }
 
+    type ProxyUserStream = tonic::codegen::BoxStream<proto::ProxiedBytes>;
+
+    async fn proxy_user(
+        &self,
+        _: Request<Streaming<proto::ProxiedBytes>>,
+    ) -> Result<Response<Self::ProxyUserStream>, Status> {
+        Err(Status::unimplemented("the script has no such scene"))
+    }
+
     async fn meet_launches(&self, _: Request<proto::MeetRequest>) -> Result<Response<proto::MeetAnswer>, Status> {
         Err(Status::unimplemented("the script has no such scene"))
     }

@@ -1,0 +1,110 @@
+//! Users of this node, who need no certificate for the API server: what they say to a Unix socket here is passed on as it comes, under the
+//! uid that the kernel names, and the API server decides what that user may do from this node.
+
+use std::collections::HashMap;
+use std::io;
+use std::sync::Arc;
+
+use bytes::{BufMut, BytesMut};
+use pmi_transport::limits::ACCEPT_PAUSE;
+use pmi_transport::listen::LocalSocket;
+use pmi_transport::proto::v1::node_service_client::NodeServiceClient;
+use pmi_transport::proto::v1::{ProxiedBytes, ProxyFor, proxied_bytes::What};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::UnixStream;
+use tokio::net::unix::OwnedReadHalf;
+use tokio::sync::mpsc;
+use tokio::task::JoinSet;
+use tokio::time::sleep;
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::Status;
+
+use super::Node;
+
+/// Most connections at a time, and most of them of one user; one beyond is closed.
+const CONNECTIONS_MAX: usize = 512;
+const PER_USER: usize = 64;
+/// Messages on their way to the API server, each of at most so many bytes.
+const WAITING: usize = 4;
+const PIECE: usize = 16 << 10;
+
+/// Passes connections on for ever.
+pub(super) async fn serve(node: Arc<Node>, socket: LocalSocket) {
+    let mut passing = JoinSet::new();
+    let mut of_user: HashMap<u32, usize> = HashMap::new();
+    loop {
+        let accepted = tokio::select! {
+            accepted = socket.accept() => accepted,
+            Some(ended) = passing.join_next() => {
+                // They do not panic.
+                let uid = ended.unwrap_or_default();
+                if let Some(left) = of_user.get_mut(&uid) {
+                    *left -= 1;
+                }
+                of_user.retain(|_, left| *left > 0);
+                continue;
+            }
+        };
+        let user = accepted.and_then(|user| Ok((user.peer_cred()?.uid(), user)));
+        let (uid, user) = match user {
+            Ok(user) => user,
+            Err(error) => {
+                tracing::warn!(%error, "a user's connection cannot be accepted");
+                sleep(ACCEPT_PAUSE).await;
+                continue;
+            }
+        };
+        let count = of_user.get(&uid).copied().unwrap_or(0);
+        if passing.len() >= CONNECTIONS_MAX || count >= PER_USER {
+            tracing::info!(uid, "a user's connection is closed: there are too many");
+            continue;
+        }
+        of_user.insert(uid, count + 1);
+        let node = Arc::clone(&node);
+        passing.spawn(async move {
+            if let Err(error) = pass_on(&node, uid, user).await {
+                tracing::info!(uid, error = error.message(), "a user's connection is not passed on");
+            }
+            uid
+        });
+    }
+}
+
+/// Passes on what a user and the API server say, until the API server has closed the connection.
+async fn pass_on(node: &Node, uid: u32, user: UnixStream) -> Result<(), Status> {
+    let (sender, receiver) = mpsc::channel(WAITING);
+    let of = ProxyFor { node_id: node.config.node_id.clone(), uid };
+    // The receiver is there.
+    let _ = sender.send(ProxiedBytes { what: Some(What::Of(of)) }).await;
+    let mut api = NodeServiceClient::new(node.api.clone());
+    let mut answers = api.proxy_user(ReceiverStream::new(receiver)).await?.into_inner();
+    let (reader, mut writer) = user.into_split();
+    let inward = async {
+        while let Some(ProxiedBytes { what: Some(What::Data(bytes)) }) = answers.message().await? {
+            if writer.write_all(&bytes).await.is_err() {
+                break;
+            }
+        }
+        Ok(())
+    };
+    tokio::select! {
+        ended = inward => ended,
+        // The API server closes the connection when it has heard of its end.
+        _ = async { drop(say(reader, sender).await); std::future::pending::<()>().await } => Ok(()),
+    }
+}
+
+/// Sends what a user says, to its end.
+async fn say(mut user: OwnedReadHalf, api: mpsc::Sender<ProxiedBytes>) -> io::Result<()> {
+    let mut piece = BytesMut::new();
+    loop {
+        piece.reserve(PIECE);
+        if user.read_buf(&mut (&mut piece).limit(PIECE)).await? == 0 {
+            return Ok(());
+        }
+        let message = ProxiedBytes { what: Some(What::Data(piece.split().freeze())) };
+        if api.send(message).await.is_err() {
+            return Ok(());
+        }
+    }
+}

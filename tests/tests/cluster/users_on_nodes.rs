@@ -1,0 +1,30 @@
+//! Users on compute nodes without a certificate: they reach the API server by their node's agent, for what is of their allocation.
+
+use lattice_tests::script_on;
+
+/// A launch in a rank, as a batch script makes it; the same by another user, outside of the allocation, and after its end.
+#[test]
+fn a_rank_launches_in_its_allocation_without_a_certificate() {
+    let script = r#"cd "$LATTICE_DEV_CLUSTER"; lattice alloc release $LATTICE_ALLOC_ID >/dev/null
+        sed -i "1i socket = '$PWD/node0.sock'" node0.toml; kill_agent node0; start_agent node0
+        until nodes_up 3; do sleep 0.05; done
+        alloc=$(lattice alloc create -w node0,node1 --uid 65534) other=$(lattice alloc create -w node2 --uid 65534) || exit
+        # By the socket of node0's agent, as this user.
+        as() { local uid=$1; shift; LATTICE_API_URL=unix:$PWD/node0.sock setpriv --reuid $uid --regid 65534 --clear-groups lattice "$@" </dev/null; echo "code $?"; }
+        setpriv --reuid nobody --regid nogroup --init-groups lattice launch --alloc $alloc -n 1 --chdir / --env LATTICE_API_URL=unix:$PWD/node0.sock bash -c '
+            lattice launch -N 2 -n 2 hostname; lattice launch -n 1 bash -c "cat; exit 7" <<<"input"; echo "code $?"; lattice launches --json | grep -c "\"id\""'
+        as 65534 launch --alloc $other --chdir / true
+        as 65534 alloc create -N 1
+        as 1 launch --alloc $alloc --chdir / true
+        as 0 launch --alloc $alloc --chdir / true
+        lattice alloc release $alloc >/dev/null
+        as 65534 launch --alloc $alloc --chdir / true"#;
+    let outcome = script_on(3, script).run();
+    let refused = ["code 125"; 5];
+    outcome.exits(0).prints_lines(["node0", "node1", "input", "code 7", "1"].into_iter().chain(refused));
+    outcome.says("is not the one that this node belongs to");
+    outcome.says("no allocation is made from within another one");
+    for uid in [1, 0, 65534] {
+        outcome.says(&format!("node0 belongs to no running allocation of user {uid}"));
+    }
+}
