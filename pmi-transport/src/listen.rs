@@ -300,7 +300,7 @@ fn listen_tcp(address: SocketAddr) -> io::Result<TcpListener> {
 /// Serves `services`, and health and reflection beside them, to whoever connects to the `listeners`, until `shutdown`.
 ///
 /// Whatever comes in is taken of its peer's budget, which is the same for all `listeners`. Each request is held against the table in
-/// [`crate::authorize`]; the handlers find its [`Caller`](crate::identity::Caller) with [`crate::identity::caller_of`]. At the end the
+/// [`crate::authorize`]; the handlers find its [`Caller`] with [`crate::identity::caller_of`]. At the end the
 /// listeners are closed at once, calls in progress are given a second, and then all connections are cut.
 ///
 /// # Errors

@@ -6,7 +6,7 @@
 //! OwnSet ─founds─>│─ meetings: one of the launches that meet brings all together    <──┐ connections of other sets,
 //!  Services       └─ member: calls, by links to the roots of other sets             <──┘ greeted (`connection`)
 //! ```
-//! On a cluster the API server has names, meetings and the directory; the set of a launch is a member in each session ([`on_cluster`]).
+//! On a cluster the API server has names, meetings and the directory; the set of a launch is a member in each session (`on_cluster`).
 //!
 //! A set that nobody needs costs nothing: its file, its socket and its task are made by the first name, meeting or call, or when the launch
 //! has run for a while (the caller's matter), so that others see it.
