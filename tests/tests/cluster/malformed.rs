@@ -55,7 +55,7 @@ const AFTER: &str = r#"
 #[track_caller]
 fn check(attack: &str) {
     let _machine = turn::heavy();
-    let count: usize = env::var("LATTICE_BAD_FRAMES").map_or(1000, |text| text.parse().expect("a number"));
+    let count: usize = env::var("LATTICE_BAD_FRAMES").map_or(300, |text| text.parse().expect("a number"));
     let script = script_on(3, &format!("{BEFORE}{attack}{AFTER}"));
     let script = script.arg(count.to_string()).arg(built::attacker()).arg(built::lattice());
     let outcome = script.within(Duration::from_secs(90 + count as u64 / 20)).run();
