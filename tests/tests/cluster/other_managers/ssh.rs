@@ -15,6 +15,8 @@ const SSHD: &str = r#"
     chown -R 4711:65534 $home
     printf '%s\n' "HostKey $ssh/host" 'UsePAM no' 'StrictModes no' 'PidFile none' >$ssh/config
     for node in node0 node1 node2; do $enter $node /usr/sbin/sshd -f $ssh/config -E $ssh/$node.log || exit; done
+    # sshd goes to the background before it listens.
+    for node in node0 node1 node2; do until grep -q 'Server listening' $ssh/$node.log; do sleep 0.05; done; done
 "#;
 
 /// A bash script on a machine beside three nodes that ssh reaches.
