@@ -77,8 +77,44 @@ pub(super) struct Known {
     pub(super) pid: Option<u32>,
 }
 
+/// The set of a command from which a process is called.
+pub(super) enum Way<'a> {
+    Here(&'a OwnSet),
+    OnCluster(&'a CommandSet),
+    /// There is none, for this reason.
+    Refused(&'a str),
+}
+
+impl Way<'_> {
+    /// Calls a method of a process.
+    pub(super) async fn call(
+        &self,
+        to: Uid,
+        method: Method,
+        body: Bytes,
+        timeout: Duration,
+    ) -> Result<Bytes, CallError> {
+        match self {
+            Self::Here(set) => set.call(to, method, body, timeout).await,
+            Self::OnCluster(set) => set.call(to, method, body, timeout).await,
+            Self::Refused(why) => Err(CallError::Refused { why: (*why).to_owned() }),
+        }
+    }
+}
+
 impl OwnSets {
-    /// Calls a method of a process: of a set on this machine, or else on the cluster.
+    /// The way to a set: on this machine, or else on the cluster. The directory is read for it.
+    pub(super) async fn way_to(&self, set: SetId) -> Result<Way<'_>, CommandError> {
+        // Nobody has to have a directory to call a launch on a cluster.
+        let is_here = self.records().await.is_ok_and(|sets| sets.iter().any(|known| known.id() == set));
+        Ok(match self.cluster_beside(is_here).await?.map(|on| &on.own) {
+            Some(Ok((_, set))) => Way::OnCluster(set),
+            Some(Err(why)) => Way::Refused(why),
+            None => Way::Here(&self.here),
+        })
+    }
+
+    /// Calls a method of a process once.
     pub(super) async fn call(
         &self,
         to: Uid,
@@ -86,15 +122,8 @@ impl OwnSets {
         body: Bytes,
         timeout: Duration,
     ) -> Result<Bytes, CommandError> {
-        let failed = |error| CommandError::Call { to, error };
-        // Nobody has to have a directory to call a launch on a cluster.
-        let is_here = async || self.records().await.is_ok_and(|sets| sets.iter().any(|set| set.id() == to.set()));
-        let answer = match self.cluster_beside(is_here().await).await?.map(|on| &on.own) {
-            Some(Ok((_, set))) => set.call(to, method, body, timeout).await,
-            Some(Err(why)) => Err(CallError::Refused { why: why.clone() }),
-            None => self.here.call(to, method, body, timeout).await,
-        };
-        answer.map_err(failed)
+        let answer = self.way_to(to.set()).await?.call(to, method, body, timeout).await;
+        answer.map_err(|error| CommandError::Call { to, error })
     }
 
     /// Sets that live, in the order of their beginnings; this command is the last one.
