@@ -21,6 +21,8 @@ pub(crate) enum Advisories {
 
 /// Checks licences, sources and bans as `deny.toml` has them.
 pub(crate) fn check(advisories: Advisories) -> Result<()> {
+    // Those of other platforms as well, which no build here has fetched.
+    run(&mut cargo("fetch --locked"))?;
     let mut deny = crate::shell::command(setup::dependency_checker()?, "");
     match advisories {
         Advisories::Fetched => deny.args(["--all-features", "check"]),
