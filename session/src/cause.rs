@@ -13,7 +13,7 @@ use pmi_core::ids::Rank;
 pub use rank_spawner::RankExit;
 
 use self::failed_ranks::FailedRanksText;
-pub use self::first::{FirstCause, HOLD, Reported, Subject};
+pub use self::first::{FirstCause, HOLD, HOLD_GIVEN_UP, Reported, Subject};
 pub use self::origin::Origin;
 
 /// Reason why a launch failed or ended early. The first one counts; failures that follow from it are never reported as causes.

@@ -11,7 +11,7 @@
 //!         grace + SWEEP  <  STOP                 of an agent that is stopped, by the default grace
 //! report  REPORT_PAUSE  <  LOST_AFTER + JUDGE  <  REPORT_AGAIN  <  FIRST_REPORT  <  REPORT_AFTER_RESTART  <  REPORT_KEPT
 //! client  COME_BACK_PAUSE  <  COME_BACK  <  NEXT_OWNER  <  FIRST_OWNER  <  LINGER
-//! failure HOLD  <  TELL  <=  UNHEARD  <  UNHEARD + TELL  <  LEASE_MIN
+//! failure HOLD  <  HOLD_GIVEN_UP  <  TELL  <=  UNHEARD  <  UNHEARD + TELL  <  LEASE_MIN
 //! spawn   NODE_ANSWER  <  SPAWN
 //! relay   KNOWN + CLAIM  <  NODE_ANSWER
 //! VNIs    RETIRE  <  RETIRE_ANSWER
@@ -140,7 +140,7 @@ pub fn below_relay(own: Duration) -> Duration {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cause::HOLD;
+    use crate::cause::{HOLD, HOLD_GIVEN_UP};
 
     /// Each list is in the order in which its limits must run out.
     #[test]
@@ -166,7 +166,7 @@ mod tests {
                 &[REPORT_PAUSE, LOST_AFTER + JUDGE, REPORT_AGAIN, FIRST_REPORT, REPORT_AFTER_RESTART, REPORT_KEPT],
             ),
             ("client", &[COME_BACK_PAUSE, COME_BACK, NEXT_OWNER, FIRST_OWNER, LINGER]),
-            ("failure", &[HOLD, UNHEARD, UNHEARD + TELL, LEASE_MIN]),
+            ("failure", &[HOLD, HOLD_GIVEN_UP, UNHEARD, UNHEARD + TELL, LEASE_MIN]),
             ("spawn", &[NODE_ANSWER, SPAWN]),
             ("relay", &[KNOWN + CLAIM, NODE_ANSWER]),
             ("retire", &[RETIRE, RETIRE_ANSWER]),

@@ -24,6 +24,10 @@ use super::{Cause, Origin};
 /// a loaded machine needs tens of milliseconds to report it, and nobody notices them at the end of a launch.
 pub const HOLD: Duration = Duration::from_millis(100);
 
+/// The same for a cause that is the result of another one as a rule ([`Origin::Connection`]): the other one may have to be told
+/// over a link that is not open yet, while there is no API server, on a machine whose ranks all end at once.
+pub const HOLD_GIVEN_UP: Duration = Duration::from_secs(1);
+
 /// The cause of a launch's end, as far as it is known.
 #[derive(Debug, Default)]
 pub enum FirstCause {
@@ -131,9 +135,16 @@ impl FirstCause {
     /// The time from which a cause that is held counts; `None` if none is held.
     pub fn hold_ends(&self) -> Option<Instant> {
         match self {
-            Self::Held { since, .. } => Some(*since + HOLD),
+            Self::Held { since, cause, .. } => Some(*since + hold(cause)),
             Self::None | Self::Counts(_) => None,
         }
+    }
+}
+
+fn hold(cause: &Cause) -> Duration {
+    match cause.kind.origin() {
+        Origin::Connection => HOLD_GIVEN_UP,
+        Origin::Either | Origin::Itself => HOLD,
     }
 }
 
@@ -268,10 +279,19 @@ mod tests {
     fn the_hold_begins_with_the_first_cause_that_is_held() {
         let (mut first, now) = (FirstCause::default(), Instant::now());
         assert_eq!(first.hold_ends(), None);
-        report(&mut first, 1, aborted(14), now);
+        report(&mut first, 1, aborted(42), now);
         report(&mut first, 0, killed(11), now + HOLD / 2);
         assert_eq!(first.hold_ends(), Some(now + HOLD));
         first.settle();
         assert_eq!(first.hold_ends(), None);
+    }
+
+    #[test]
+    fn a_library_that_gives_up_waits_longer_until_one_comes_that_does_not() {
+        let (mut first, now) = (FirstCause::default(), Instant::now());
+        report(&mut first, 1, aborted(14), now);
+        assert_eq!(first.hold_ends(), Some(now + HOLD_GIVEN_UP));
+        report(&mut first, 0, exited(1), now + HOLD / 2);
+        assert_eq!(first.hold_ends(), Some(now + HOLD));
     }
 }

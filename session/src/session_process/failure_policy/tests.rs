@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use rank_spawner::RankExit;
 
 use super::*;
-use crate::cause::HOLD;
+use crate::cause::HOLD_GIVEN_UP;
 
 const NODES: u32 = 4;
 
@@ -117,10 +117,10 @@ fn the_root_chooses_among_causes_and_tells_all_what_the_api_server_does_not_hear
 fn a_cause_that_no_other_follows_counts_after_a_moment() {
     let mut world = World::of_node(0);
     assert_eq!(world.told(told(gave_up(0), false, Way::Broken)), []);
-    assert_eq!(world.after(HOLD), [to_all(gave_up(0))], "it is the root's own already");
+    assert_eq!(world.after(HOLD_GIVEN_UP), [to_all(gave_up(0))], "it is the root's own already");
     let mut world = World::of_node(0);
     assert_eq!(world.hears(1, from_other(gave_up(1))), []);
-    assert_eq!(world.after(HOLD), [Decision::Take(gave_up(1))]);
+    assert_eq!(world.after(HOLD_GIVEN_UP), [Decision::Take(gave_up(1))]);
     assert_eq!(world.told(told(gave_up(1), false, Way::Open)), [], "the API server hears of it from the root");
     assert_eq!(world.told(told(gave_up(1), true, Way::Open)), []);
     assert_eq!(world.after(Duration::from_secs(60)), []);
@@ -182,7 +182,7 @@ proptest! {
         let mut order = order;
         loop {
             if messages.is_empty() {
-                let more: Vec<_> = (0..NODES).flat_map(|node| worlds[node as usize].after(HOLD).into_iter().map(move |it| (node, it))).collect();
+                let more: Vec<_> = (0..NODES).flat_map(|node| worlds[node as usize].after(HOLD_GIVEN_UP).into_iter().map(move |it| (node, it))).collect();
                 if more.is_empty() {
                     break;
                 }

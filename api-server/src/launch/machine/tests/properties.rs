@@ -1,6 +1,6 @@
 //! Properties that hold in any order of events.
 
-use lattice_session::cause::{CauseKind, HOLD, Origin, RankExit};
+use lattice_session::cause::{CauseKind, HOLD_GIVEN_UP, Origin, RankExit};
 use lattice_session::event::Event;
 use lattice_session::timeouts;
 use pmi_core::Phase as RankPhase;
@@ -349,7 +349,7 @@ proptest! {
             simulation.cause(node, kind);
             simulation.now += Duration::from_millis(5);
         }
-        simulation.pass(HOLD);
+        simulation.pass(HOLD_GIVEN_UP);
         let (node, kind) = expected.unwrap();
         let endings = simulation.endings();
         prop_assert_eq!(endings.len(), 1);
