@@ -12,6 +12,7 @@ use pmi_transport::proto::v1::{
 };
 use tonic::{Request, Response, Status};
 
+use super::allocations::plan::AllocationRequest;
 use super::allocations::{Allocation, AllocationError, AllocationState, may_use};
 use super::audit::{audited, nothing};
 use super::order::OrderError;
@@ -56,7 +57,8 @@ impl AllocationService for Allocating {
         request: Request<CreateAllocationRequest>,
     ) -> Result<Response<proto::Allocation>, Status> {
         let caller = caller_of(&request)?.clone();
-        let request = allocation::decode_request(request.into_inner())?;
+        let certificate = certificate_of(&request).map(Bytes::copy_from_slice).unwrap_or_default();
+        let request = AllocationRequest { certificate, ..allocation::decode_request(request.into_inner())? };
         let server = Arc::clone(&self.0);
         let made = |made: &Allocation| format!("allocation {} of {}", made.id, hostlist::fold(&made.nodes));
         let allocated =

@@ -12,7 +12,9 @@
 
 use std::num::NonZeroU64;
 
+use bytes::Bytes;
 use lattice_session::count::counted;
+use pmi_transport::identity::RevocationList;
 
 use super::batch::BatchJob;
 use super::queue::NodeChoice;
@@ -45,6 +47,8 @@ pub(crate) struct Allocation {
     pub turn: u64,
     /// The batch job that it was made for.
     pub batch: Option<BatchJob>,
+    /// Certificate of whoever made it, in DER; empty for one who needed none.
+    pub certificate: Bytes,
 }
 
 /// State of an allocation.
@@ -130,6 +134,7 @@ impl Allocation {
             began_at: None,
             turn: 0,
             batch: None,
+            certificate: Bytes::new(),
         }
     }
 
@@ -218,6 +223,17 @@ impl Allocation {
             }
             (RequeuePolicy::Never | RequeuePolicy::OnNodeFailure, FailureKind::Other) => None,
         }
+    }
+
+    /// The allocation once its release has begun because the certificate by which it was made is on this list. `None` if it is not, or
+    /// the allocation is being released already.
+    pub(crate) fn revoked(&self, list: &RevocationList) -> Option<Self> {
+        let is_over = matches!(self.state, AllocationState::Releasing { .. } | AllocationState::Released);
+        if is_over || self.certificate.is_empty() || !list.revokes(&self.certificate) {
+            return None;
+        }
+        let reason = format!("the certificate of user {} by which it was made was revoked", self.uid);
+        Some(self.moved(AllocationState::Releasing { reason: Some(reason) }))
     }
 
     /// The allocation once its release has begun; one that is being released already stays as it is.

@@ -3,6 +3,7 @@
 use std::collections::HashSet;
 use std::num::NonZeroU64;
 
+use bytes::Bytes;
 use lattice_daemon::MIN_UID;
 use lattice_session::count::{count_is, counted};
 use pmi_transport::identity::{Caller, is_node_name};
@@ -66,6 +67,8 @@ pub(crate) struct AllocationRequest {
     pub time_limit: Option<NonZeroU64>,
     /// The batch job that it is for.
     pub batch: Option<BatchRequest>,
+    /// Certificate of the caller, in DER; empty for one who needed none.
+    pub certificate: Bytes,
 }
 
 /// Answer to a request whose nodes cannot be had now.
@@ -174,6 +177,7 @@ impl Allocations {
             began_at: None,
             turn: self.next_turn(),
             batch: request.batch.as_ref().map(BatchRequest::job),
+            certificate: request.certificate.clone(),
         };
         match request.when_busy {
             WhenBusy::Queue => possible(&request.nodes, now).map(|()| queued),

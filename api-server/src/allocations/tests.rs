@@ -3,6 +3,7 @@
 use std::num::{NonZeroU32, NonZeroU64};
 use std::sync::LazyLock;
 
+use bytes::Bytes;
 use tonic::{Code, Status};
 
 use super::allocation::{FailureKind, LaunchFailure, RequeuePolicy};
@@ -31,6 +32,7 @@ fn asking(nodes: NodeChoice) -> AllocationRequest {
         when_busy: WhenBusy::Refuse,
         time_limit: None,
         batch: None,
+        certificate: Bytes::new(),
     }
 }
 

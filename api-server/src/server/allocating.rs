@@ -131,7 +131,9 @@ impl Server {
         all.put(planned.clone());
         if planned.is_queued() {
             drop(all);
-            return Ok(self.queued(planned).await);
+            let planned = self.queued(planned).await;
+            self.release_if_revoked(&planned).await;
+            return Ok(planned);
         }
         self.queue_due.notify_one();
         let credentials = self.fabric.as_ref().and_then(|fabric| fabric.follow(&planned));
@@ -141,7 +143,16 @@ impl Server {
         if let Some(credentials) = credentials {
             credentials.settle().await;
         }
+        self.release_if_revoked(&planned).await;
         Ok(planned)
+    }
+
+    /// While an allocation was written down, the certificate by which it was made may have been revoked.
+    async fn release_if_revoked(&self, made: &Allocation) {
+        let list = self.security.revocations();
+        if made.revoked(&list).is_some() {
+            self.release_revoked(&list).await;
+        }
     }
 
     /// Releases an allocation: its launches end first.

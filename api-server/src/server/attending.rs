@@ -217,7 +217,7 @@ impl Server {
         }
     }
 
-    /// Certificates are revoked: their nodes are lost, and launches that were started by them end.
+    /// Certificates are revoked: their nodes are lost, launches that were started by them end, and so do allocations that were made.
     async fn shut_out(&self, list: &RevocationList) {
         let nodes = self.nodes.lock().lose_revoked(|certificate| list.revokes(certificate));
         for node in nodes {
@@ -226,6 +226,7 @@ impl Server {
         for launch in self.handles() {
             end_if_revoked(&launch, list).await;
         }
+        self.release_revoked(list).await;
     }
 
     /// The port of a node that was not heard has answered.

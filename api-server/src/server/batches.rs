@@ -3,7 +3,6 @@
 
 use std::sync::Arc;
 
-use bytes::Bytes;
 use lattice_session::wire::WireError;
 use pmi_transport::error_chain::chain;
 use pmi_transport::identity::Caller;
@@ -74,7 +73,7 @@ impl Server {
             (caller, allocation, planned)
         };
         let launch = planned.order.launch.launch_id.clone();
-        let begun = self.begin_launch(&caller, Bytes::new(), &allocation, planned).await;
+        let begun = self.begin_launch(&caller, allocation.certificate.clone(), &allocation, planned).await;
         begun.map(drop).map_err(|error| (Some(launch), error.into()))
     }
 

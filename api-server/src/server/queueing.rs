@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lattice_session::unix_time;
+use pmi_transport::identity::RevocationList;
 use tokio::time::sleep;
 
 use super::Server;
@@ -79,20 +80,30 @@ impl Server {
 
     /// Releases those allocations that have run as long as they may.
     async fn end_overdue(&self) {
-        let overdue: Vec<Allocation> = {
+        let now = unix_time::seconds();
+        self.release_those(|allocation| allocation.timed_out(now)).await;
+    }
+
+    /// Releases those allocations that were made by a certificate on this list.
+    pub(super) async fn release_revoked(&self, list: &RevocationList) {
+        self.release_those(|allocation| allocation.revoked(list)).await;
+    }
+
+    /// Releases those allocations for which `over` returns their next state; their launches end first.
+    async fn release_those(&self, over: impl Fn(&Allocation) -> Option<Allocation>) {
+        let over: Vec<Allocation> = {
             let mut all = self.allocations.lock().await;
-            let now = unix_time::seconds();
-            let overdue: Vec<Allocation> = all.iter().filter_map(|allocation| allocation.timed_out(now)).collect();
-            for next in &overdue {
-                tracing::info!(allocation = next.id, "the time limit of an allocation is over");
+            let over: Vec<Allocation> = all.iter().filter_map(over).collect();
+            for next in &over {
+                tracing::info!(allocation = next.id, reason = next.state.reason(), "an allocation is released");
                 self.put(&mut all, next.clone()).await;
             }
-            overdue
+            over
         };
-        if overdue.is_empty() {
+        if over.is_empty() {
             return;
         }
-        for Allocation { id, state, .. } in &overdue {
+        for Allocation { id, state, .. } in &over {
             self.end_launches_of(id, state.reason().unwrap_or_default()).await;
         }
         self.finish_releases().await;

@@ -191,7 +191,7 @@ fn private_file(path: &Path) -> io::Result<File> {
 fn put_allocation(transaction: &redb::WriteTransaction, changed: &Allocation) -> Result<u64, redb::Error> {
     let id = changed.id.as_str();
     let mut allocations = transaction.open_table(ALLOCATIONS)?;
-    allocations.insert(id, allocation::encode(changed).encode_to_vec().as_slice())?;
+    allocations.insert(id, allocation::keep(changed).encode_to_vec().as_slice())?;
     if changed.state != AllocationState::Released {
         return Ok(0);
     }

@@ -2,6 +2,7 @@
 
 use std::num::{NonZeroU32, NonZeroU64};
 
+use bytes::Bytes;
 use hostlist::HostlistError;
 use lattice_session::request::LaunchRequest;
 use lattice_session::wire::{self, WireError};
@@ -27,7 +28,12 @@ pub(crate) enum AllocationRequestError {
     Batch(#[from] WireError),
 }
 
-/// An allocation in a message, and as it is kept.
+/// An allocation as it is kept.
+pub(crate) fn keep(allocation: &Allocation) -> proto::Allocation {
+    proto::Allocation { certificate: allocation.certificate.clone(), ..encode(allocation) }
+}
+
+/// An allocation in an answer.
 pub(crate) fn encode(allocation: &Allocation) -> proto::Allocation {
     let (num_nodes, wanted_nodes) = match &allocation.wanted {
         NodeChoice::Any(number) => (number.get(), String::new()),
@@ -49,6 +55,7 @@ pub(crate) fn encode(allocation: &Allocation) -> proto::Allocation {
         began_at: allocation.began_at.unwrap_or_default(),
         turn: allocation.turn,
         batch: allocation.batch.as_ref().map(encode_batch),
+        certificate: Bytes::new(),
     }
 }
 
@@ -104,10 +111,11 @@ pub(crate) fn decode(message: proto::Allocation) -> Result<Allocation, WireError
         began_at: Some(message.began_at).filter(|&time| time != 0),
         turn: message.turn,
         batch: message.batch.map(decode_batch),
+        certificate: message.certificate,
     })
 }
 
-/// The request for an allocation that a message means.
+/// The request for an allocation that a message means, of one who needed no certificate.
 ///
 /// # Errors
 /// See the variants of [`AllocationRequestError`].
@@ -129,6 +137,7 @@ pub(crate) fn decode_request(
         when_busy: if queue || batch.is_some() { WhenBusy::Queue } else { WhenBusy::Refuse },
         time_limit: NonZeroU64::new(time_limit_s),
         batch: batch.map(decode_batch_request).transpose()?,
+        certificate: Bytes::new(),
     })
 }
 
@@ -236,9 +245,10 @@ mod tests {
             time_limit in any::<u64>().prop_map(NonZeroU64::new),
             began_at in proptest::option::of(1_u64..),
             batch in proptest::option::of(any_batch()),
+            certificate in any::<Vec<u8>>().prop_map(Bytes::from),
         ) -> Allocation {
             let wanted = wanted.unwrap_or_else(|| NodeChoice::These(nodes.clone()));
-            Allocation { id, state, uid, nodes, requeue, created_at, requeues, wanted, time_limit, began_at, turn, batch }
+            Allocation { id, state, uid, nodes, requeue, created_at, requeues, wanted, time_limit, began_at, turn, batch, certificate }
         }
     }
 
@@ -265,8 +275,8 @@ mod tests {
 
     proptest! {
         #[test]
-        fn an_allocation_comes_back_from_its_message_as_it_was(allocation in any_allocation()) {
-            let bytes = encode(&allocation).encode_to_vec();
+        fn an_allocation_comes_back_from_what_was_kept_as_it_was(allocation in any_allocation()) {
+            let bytes = keep(&allocation).encode_to_vec();
             prop_assert_eq!(decode(proto::Allocation::decode(&bytes[..]).unwrap()).unwrap(), allocation);
         }
     }
@@ -290,9 +300,10 @@ mod tests {
             began_at: None,
             turn: 0,
             batch: None,
+            certificate: Bytes::new(),
         };
         assert_eq!(kept, expected);
-        assert_eq!(encode(&kept).encode_to_vec(), KEPT);
+        assert_eq!(keep(&kept).encode_to_vec(), KEPT);
     }
 
     fn running() -> proto::Allocation {

@@ -2450,6 +2450,9 @@ pub struct Allocation {
     /// The batch job that it was made for, if it was.
     #[prost(message, optional, tag = "14")]
     pub batch: ::core::option::Option<BatchJob>,
+    /// Certificate in DER of whoever made it; empty for one who needed none. Only as it is kept, not in answers.
+    #[prost(bytes = "bytes", tag = "15")]
+    pub certificate: ::prost::bytes::Bytes,
 }
 /// A script that runs when its allocation begins, and with whose end the allocation ends.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]

@@ -67,6 +67,28 @@ fn launches_of_a_revoked_user_end() {
     outcome.says("the certificate of user 65534 by which it was started was revoked");
 }
 
+/// An allocation of a key that is revoked is released, with the launches in it, and a batch job that it made never begins, though a new
+/// API server finds it in the store.
+#[test]
+fn allocations_and_waiting_jobs_of_a_revoked_user_end() {
+    let script = r#"cd "$LATTICE_DEV_CLUSTER"; lattice alloc release $LATTICE_ALLOC_ID >/dev/null
+        lattice pki issue pki --user 65534 >/dev/null; user=$PWD/pki/user-65534; mkdir $user/lattice
+        printf '%s\n' 'api = "https://10.20.0.254:50051"' '[tls]' "ca = '$user/ca.pem'" "cert = '$user/cert.pem'" "key = '$user/key.pem'" >$user/lattice/config.toml
+        by_key() { XDG_CONFIG_HOME=$user nsenter --net=/proc/$(daemon node0)/ns/net env -u LATTICE_API_URL lattice "$@"; }
+        printf '#!/bin/bash\ntouch %s/begun\n' "$PWD" >job.sh; chmod 777 . job.sh
+        alloc=$(by_key alloc create -N 2) || exit
+        by_key batch -N 2 --chdir / $PWD/job.sh >/dev/null || exit
+        launch=$(lattice launch --alloc $alloc -N 2 -n 2 --chdir / --detach sleep 1000)
+        lattice queue --json | field state | sort | uniq -c | sed 's/^ *//'
+        lattice pki revoke pki user-65534 >/dev/null; cp pki/crl.pem pki/api/
+        lattice attach $launch; echo "code $?"
+        until [ -z "$(lattice queue --json | field id)" ]; do sleep 0.05; done
+        restart_api :; lattice alloc create -N 2 >/dev/null && echo "nodes are free"; ls begun"#;
+    let outcome = script_on(2, script).run();
+    outcome.prints_lines(["1 pending", "1 running", "code 143", "nodes are free"]);
+    outcome.says("the certificate of user 65534 by which it was made was revoked").says("'begun': No such file");
+}
+
 /// The API server is given the authority. Agents whose certificates last longer than a day get others at once, for keys of their own, and
 /// nothing that runs is the worse for it; the first one, revoked, takes those along that were had by it.
 #[test]
