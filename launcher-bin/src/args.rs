@@ -6,6 +6,7 @@
 
 mod batch;
 mod cluster;
+mod copies;
 mod cpu_bind;
 #[cfg(feature = "dev-cluster")]
 pub(crate) mod dev_cluster;
@@ -43,6 +44,7 @@ pub use self::cluster::{
     AbortArgs, AllocCommand, AttachArgs, CreateArgs, CxiCommand, DebugArgs, LaunchesArgs, Nodes, NodesArgs,
     NodesCommand, Requeue, ServerArgs, ShellArgs, SignalArgs, StacksArgs, TableArgs, TopArgs, TopOrder, TopologyFormat,
 };
+pub use self::copies::{Compression, CopyArgs, Excluded, SendLibs};
 #[cfg(feature = "dev-cluster")]
 pub use self::dev_cluster::DevClusterArgs;
 pub use self::distribution::{Distribution, Order};

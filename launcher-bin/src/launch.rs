@@ -48,35 +48,46 @@ pub fn run(args: &LaunchArgs, verbosity: Verbosity) -> Result<u8, LaunchError> {
         args.idle.notes().for_each(|note| report(&note));
     }
     let machine = Machine::this()?;
-    let command = LaunchCommand::new(args, &machine)?;
-    if command.action == Action::Plan {
-        return started(command, args, &machine, verbosity);
+    let allocation = cluster::allocation(args.cluster.alloc.as_deref(), &machine.environment)?;
+    let mut args = args.clone();
+    if allocation.is_none() {
+        // The programs are where they are to run.
+        args.copies.bcast = None;
     }
-    scripts::prolog(args)?;
-    let code = started(command, args, &machine, verbosity);
-    scripts::epilog(args);
+    let command = LaunchCommand::new(&args, &machine)?;
+    if command.action == Action::Plan {
+        return started(command, &args, allocation, &machine, verbosity);
+    }
+    scripts::prolog(&args)?;
+    let code = started(command, &args, allocation, &machine, verbosity);
+    scripts::epilog(&args);
     code
 }
 
 fn started(
-    command: LaunchCommand,
+    mut command: LaunchCommand,
     args: &LaunchArgs,
+    allocation: Option<String>,
     machine: &Machine,
     verbosity: Verbosity,
 ) -> Result<u8, LaunchError> {
-    match cluster::allocation(args.cluster.alloc.as_deref(), &machine.environment)? {
+    let is_copied = command.action == Action::Start && command.copies.files().next().is_some();
+    match allocation {
         Some(allocation) => {
             let server = ApiServer::find(args.cluster.api.api.as_deref(), &machine.environment)?;
-            let Some(target) = args.cluster.bcast.as_deref().filter(|_| command.action == Action::Start) else {
-                return remote::run(command, &server, allocation, verbosity);
-            };
-            let (copies, args) = Broadcast::of(args, target, machine, &server, &allocation)?;
-            let code = remote::run(LaunchCommand::new(&args, machine)?, &server, allocation, verbosity);
+            let copies =
+                is_copied.then(|| Broadcast::to_nodes(&mut command, args, &server, &allocation)).transpose()?;
+            let code = remote::run(command, &server, allocation, verbosity);
             drop(copies);
             code
         }
         None if args.cluster.api.api.is_some() => Err(RequestError::NoAllocation { flag: "--api" }.into()),
-        None => local::run(command, machine, verbosity),
+        None => {
+            let copies = is_copied.then(|| Broadcast::here(&command.copies)).transpose()?;
+            let code = local::run(command, machine, verbosity);
+            drop(copies);
+            code
+        }
     }
 }
 

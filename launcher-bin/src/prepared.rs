@@ -55,7 +55,7 @@ impl PreparedLaunch {
     /// # Errors
     /// See the variants of [`RequestError`].
     pub fn on_this_machine(command: LaunchCommand, machine: &Machine) -> Result<Self, RequestError> {
-        let LaunchCommand { request, output, action: _ } = command;
+        let LaunchCommand { request, output, copies: _, action: _ } = command;
         refuse_flags_for_nodes(&request, machine)?;
         let ranks = rank_counts(&request)?;
         let size = ranks.iter().sum();

@@ -5,10 +5,12 @@
 
 mod binding;
 mod containers;
+mod copies;
 mod environment;
 mod error;
 mod multi_prog;
 mod presets;
+mod shared_libraries;
 mod task_scripts;
 mod user_tables;
 
@@ -29,6 +31,8 @@ use rank_spawner::mpir;
 
 use self::containers::Container;
 pub use self::containers::ContainerError;
+pub(crate) use self::copies::{Before, FileCopy, Thing};
+pub use self::copies::{Copies, CopyError};
 pub use self::error::RequestError;
 use self::task_scripts::TaskScripts;
 use crate::args::{
@@ -46,6 +50,8 @@ pub struct LaunchCommand {
     pub request: LaunchRequest,
     /// Destinations of the ranks' output, and the parts of the launch that are shown.
     pub output: OutputRequest,
+    /// Files that its nodes get first.
+    pub copies: Copies,
     /// Purpose of the request.
     pub action: Action,
 }
@@ -128,6 +134,9 @@ impl LaunchCommand {
                 false => programs.push(request),
             }
         }
+        let environment = environment::exported(args, machine)?;
+        // Before anything is put around the programs.
+        let copies = Copies::of(&args.copies, &mut programs, &environment, machine)?;
         let mut pmi = pmi_spec(&args.pmi);
         if let Some(container) = &container {
             programs.iter_mut().for_each(|program| container.wrap(&mut program.app));
@@ -139,7 +148,7 @@ impl LaunchCommand {
         programs.iter_mut().for_each(|program| tasks.wrap(&mut program.app));
         let ownership = if args.cluster.detach { Ownership::Detached } else { Ownership::Client };
         let settings = LaunchSettings {
-            environment: environment::exported(args, machine)?,
+            environment,
             pmi,
             pmi_trace: args.pmi.pmi_trace.is_some(),
             slurm_environment: args.pmi.slurm_env,
@@ -175,7 +184,7 @@ impl LaunchCommand {
             request.check_reader(size)?;
         }
         let action = if args.placement.dry_run { Action::Plan } else { Action::Start };
-        Ok(Self { request, output: output_request(args), action })
+        Ok(Self { request, output: output_request(args), copies, action })
     }
 }
 

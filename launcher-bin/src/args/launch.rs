@@ -13,6 +13,7 @@ use lattice_session::template::Template;
 use rank_spawner::{CpuBind, MemBind};
 
 use super::cluster::ServerArgs;
+use super::copies::CopyArgs;
 use super::cpu_bind;
 use super::distribution::{self, Distribution};
 use super::export::Export;
@@ -56,6 +57,9 @@ pub struct LaunchArgs {
     /// On which cluster.
     #[command(flatten)]
     pub cluster: ClusterArgs,
+    /// Files that are copied to its nodes.
+    #[command(flatten)]
+    pub copies: CopyArgs,
     /// Containers of the ranks.
     #[command(flatten)]
     pub container: ContainerArgs,
@@ -225,11 +229,6 @@ pub struct ClusterArgs {
     /// How nodes join on that way.
     #[command(flatten)]
     pub join: JoinArgs,
-    /// On a cluster, copy the program to each node first and run the copy: PATH, or in a directory PATH/, or in one of its own in /tmp. The copies
-    /// are removed when the launch has ended.
-    #[arg(long, value_name = "PATH", num_args = 0..=1, require_equals = true, default_missing_value = "",
-          value_parser = OsStringValueParser::new().map(PathBuf::from), conflicts_with_all = ["detach", "multi_prog", "container"])]
-    pub bcast: Option<PathBuf>,
     /// Start the launch, print its id (with --json, the line that opens it), and do not follow it; ranks' standard input is empty,
     /// unless it is a file. What they print is kept for `lattice attach`: 64 MiB of it, unless the API server is told otherwise, the
     /// oldest going first.

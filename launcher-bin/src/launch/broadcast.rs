@@ -1,189 +1,185 @@
-//! `--bcast`: a program that is copied to each node of its launch before that starts, and removed when it has ended.
+//! `--bcast` and `--preload-files`: files that are copied to each node of a launch before that starts, and removed when it has ended.
 //!
 //! ```text
-//! the program ──pipe──> lattice launch -w NODES --stdin all ──> sh of broadcast.sh on each node ──> the copy
-//!                   node and checksum of each copy <──┘
+//! a file ──frames──> lattice launch -w NODES --stdin all ──> sh of broadcast.sh on each node ──> the copy
+//!                 node and checksums of its copies <──┘
 //! ```
-//! The copies are made by a launch of their own, so that identity, limits, bounds and clean-up need no second way. Its ranks remove them
-//! when their standard input ends, which is a pipe of this process: whatever ends this one ends that.
+//! The copies are made by a launch of their own, so that identity, limits, bounds and clean-up need no second way; for a launch on this
+//! machine by that shell alone. It removes them when its standard input ends, which is a pipe of this process: whatever ends this one ends
+//! that.
 
 use std::collections::HashMap;
-use std::ffi::OsString;
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read, Write};
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::path::PathBuf;
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
-use lattice_session::random;
 use lattice_session::request::Candidates;
-use rank_spawner::{Program, ProgramError, ProgramFailure};
 use ring::digest::{Context, SHA256};
 
-use crate::args::LaunchArgs;
+use crate::args::{Compression, LaunchArgs};
 use crate::cluster::{ApiServer, ClusterError};
-use crate::machine::Machine;
-use crate::request::{Action, LaunchCommand, RequestError};
+use crate::console::report;
+use crate::request::{Action, Before, Copies, FileCopy, LaunchCommand, Thing};
 use crate::runtime;
 
 /// What each node runs.
 const SCRIPT: &str = include_str!("broadcast.sh");
-/// Bytes that are read and sent at once.
-const CHUNK: usize = 64 << 10;
+/// What runs that on this machine, and leaves it: a launch here takes every child of this process for one of its own.
+const APART: &str = r#"exec 3<&0; "$@" <&3 3<&- &"#;
+/// Bytes of a frame, but for the last one of a file.
+const FRAME: usize = 4 << 20;
 
-/// A program that is not copied; nothing was started.
+/// Files that are not copied; nothing was started.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum BroadcastError {
-    /// Programs that would need copies of their own.
-    #[error("--bcast copies the one program of a launch; put several where all nodes find them")]
-    Several,
-    /// The place on the nodes is none that all of them have.
-    #[error("--bcast={}: the copy needs an absolute path, such as /tmp/ or /tmp/a.out", path.display())]
-    Relative {
-        /// The path.
-        path: PathBuf,
-    },
-    /// There is no such program here.
-    #[error(transparent)]
-    Program(#[from] ProgramError),
-    /// The launch makes no sense.
-    #[error(transparent)]
-    Request(#[from] RequestError),
     /// The cluster does not say which nodes it would have.
     #[error(transparent)]
     Cluster(#[from] ClusterError),
     /// This machine does not let us.
-    #[error("--bcast: cannot {step}: {source}")]
+    #[error("cannot copy files to the nodes: cannot {step}: {source}")]
     System {
         /// What cannot be done; it follows the word "cannot".
-        step: &'static str,
+        step: String,
         /// Error of the system.
         source: io::Error,
     },
-    /// Nodes have no copy; they have said why.
-    #[error("--bcast: {} did not reach {missing} of {nodes} nodes; nothing was started", program.display())]
+    /// Nodes have no copies; they have said why.
+    #[error("{} did not reach {missing} of {nodes} nodes; nothing was started", names(files))]
     Missing {
-        /// The program.
-        program: PathBuf,
-        /// Number of nodes without a copy.
+        /// The files.
+        files: Vec<PathBuf>,
+        /// Number of nodes without copies.
         missing: usize,
         /// Number of nodes.
         nodes: usize,
     },
     /// A copy is not what was sent.
-    #[error("--bcast: the copy of {} on {node} is not what was sent; nothing was started", program.display())]
+    #[error("the copy of {} on {node} is not what was sent; nothing was started", file.display())]
     Damaged {
-        /// The program.
-        program: PathBuf,
+        /// The file.
+        file: PathBuf,
         /// The node.
         node: String,
     },
 }
 
-impl BroadcastError {
-    /// Failure of the program, if that is it.
-    pub(super) fn program_failure(&self) -> Option<ProgramFailure> {
-        match self {
-            Self::Program(error) => Some(error.failure()),
-            Self::Request(error) => error.program_failure(),
-            _ => None,
-        }
+/// The first of these files, and the number of the others.
+fn names(files: &[PathBuf]) -> String {
+    let first = files.first().map(|first| first.display().to_string()).unwrap_or_default();
+    match files.len() {
+        0 | 1 => first,
+        number => format!("{first} and {} other files", number - 1),
     }
 }
 
-/// Copies of a program, which last as long as this value.
+/// Copies of files, which last as long as this value.
 pub(super) struct Broadcast {
-    /// The launch that keeps them.
+    /// The launch that keeps them; on this machine what has started the shell that does.
     copier: Child,
+    /// Ends when they are removed.
+    answers: BufReader<ChildStdout>,
 }
 
 impl Broadcast {
-    /// Copies the program of a launch to the nodes that it will have. Returns the copies, and the launch of these on these nodes.
+    /// Copies files to the nodes that a launch will have, which it has to be placed on after that.
     ///
     /// # Errors
     /// See the variants of [`BroadcastError`].
-    pub(super) fn of(
+    pub(super) fn to_nodes(
+        command: &mut LaunchCommand,
         args: &LaunchArgs,
-        target: &Path,
-        machine: &Machine,
         server: &ApiServer,
         allocation: &str,
-    ) -> Result<(Self, LaunchArgs), BroadcastError> {
-        if !args.more.is_empty() {
-            return Err(BroadcastError::Several);
-        }
-        let source = source(args, machine)?;
-        let place = Place::of(target, &source)?;
-        let request = LaunchCommand::new(args, machine)?.request;
-        let ask = async { server.connect()?.start_launch(&request, allocation.to_owned(), Action::Plan).await };
-        let planned =
-            runtime::block_on(ask).map_err(|source| BroadcastError::System { step: "ask the cluster", source })??;
-        let hosts = planned.placed?.hosts;
-        let copies = Self::begin(&source, &place, args, allocation, &hosts)?;
-        let mut of_copies = args.clone();
-        of_copies.first.command[0] = place.file.into();
-        // A list of hosts with slots chooses the same nodes again.
-        if !matches!(request.placement.candidates, Candidates::Hostfile(_)) {
-            let placement = &mut of_copies.placement;
-            (placement.nodelist, placement.relative) = (Some(hostlist::fold(&hosts)), 0);
-        }
-        Ok((copies, of_copies))
-    }
-
-    fn begin(
-        source: &Path,
-        place: &Place,
-        args: &LaunchArgs,
-        allocation: &str,
-        hosts: &[String],
     ) -> Result<Self, BroadcastError> {
-        let system = |step| move |source| BroadcastError::System { step, source };
-        let mut file = File::open(source).map_err(system("read the program"))?;
-        let size = file.metadata().map_err(system("read the program"))?.len();
-        let mut copier = Command::new(std::env::current_exe().map_err(system("find this program"))?);
+        let request = &mut command.request;
+        let ask = async { server.connect()?.start_launch(request, allocation.to_owned(), Action::Plan).await };
+        let hosts = runtime::block_on(ask).map_err(failed("ask the cluster"))??.placed?.hosts;
+        let mut copier = Command::new(std::env::current_exe().map_err(failed("find this program"))?);
         copier.args(["launch", "-q", "--pmi=none", "--stdin=all", "--label=node", "--no-kill", "--propagate=NONE"]);
         copier.args(args.cluster.api.api.iter().map(|url| format!("--api={url}")));
         copier.arg(format!("--alloc={allocation}")).arg(format!("--ntasks={}", hosts.len())).arg("--tasks-per-node=1");
-        copier.arg(format!("--nodelist={}", hostlist::fold(hosts))).args(["--chdir=/", "--", "sh", "-c", SCRIPT, "sh"]);
-        copier.arg(&place.file).arg(place.own_directory.as_deref().unwrap_or(Path::new(""))).arg(size.to_string());
+        copier.arg(format!("--nodelist={}", hostlist::fold(&hosts))).args(["--chdir=/", "--"]);
+        let copies = Self::begin(copier.arg("sh"), &command.copies, hosts.len())?;
+        // A list of hosts with slots chooses the same nodes again.
+        if !matches!(request.placement.candidates, Candidates::Hostfile(_)) {
+            (request.placement.candidates, request.placement.relative) = (Candidates::Listed(hosts), 0);
+        }
+        Ok(copies)
+    }
+
+    /// Copies files to their places on this machine.
+    ///
+    /// # Errors
+    /// See the variants of [`BroadcastError`].
+    pub(super) fn here(copies: &Copies) -> Result<Self, BroadcastError> {
+        Self::begin(Command::new("sh").env("LATTICE_NODE", "0").args(["-c", APART, "sh", "sh"]), copies, 1)
+    }
+
+    /// Starts `copier`, which is to run a shell on so many nodes, and has that make the copies.
+    fn begin(copier: &mut Command, copies: &Copies, nodes: usize) -> Result<Self, BroadcastError> {
+        for library in &copies.missing {
+            report(&format!("note: --send-libs: {library} is not found here, and is not copied"));
+        }
+        let unpack = match copies.compression {
+            Compression::Gzip => "gzip -dc",
+            Compression::None => "",
+        };
+        copier.args(["-c", SCRIPT, "sh", unpack]);
+        for thing in &copies.things {
+            match thing {
+                Thing::Directory(path, before) => copier.arg(word(*before, "directory")).arg(path).arg("-"),
+                Thing::File(file) => copier.arg(word(file.before, "file")).arg(&file.target).arg(mode(file)?),
+            };
+        }
         // What is typed at our terminal is for the launch.
         copier.process_group(0).stdin(Stdio::piped()).stdout(Stdio::piped());
-        let copier = copier.spawn().map_err(system("start the launch that copies"))?;
-        let mut copies = Self { copier };
-        let sent = copies.send(&mut file, size).map_err(system("read the program"))?;
-        let sums = copies.sums(hosts.len());
-        if let Some((node, _)) = sums.iter().find(|(_, sum)| **sum != sent) {
-            return Err(BroadcastError::Damaged { program: source.to_owned(), node: node.clone() });
-        }
-        match hosts.len().saturating_sub(sums.len()) {
-            0 => Ok(copies),
-            missing => Err(BroadcastError::Missing { program: source.to_owned(), missing, nodes: hosts.len() }),
-        }
-    }
-
-    /// Sends a file of so many bytes, as long as there is somebody to take it; returns the checksum of what it holds.
-    fn send(&mut self, file: &mut File, size: u64) -> io::Result<String> {
-        let mut chunk = vec![0; CHUNK];
-        let (mut digest, mut left) = (Context::new(&SHA256), size);
-        while left > 0 {
-            let wanted = CHUNK.min(usize::try_from(left).unwrap_or(CHUNK));
-            file.read_exact(&mut chunk[..wanted])?;
-            digest.update(&chunk[..wanted]);
-            // A launch that failed takes no more; then checksums are missing.
-            if self.copier.stdin.as_mut().is_none_or(|pipe| pipe.write_all(&chunk[..wanted]).is_err()) {
-                break;
+        let mut copier = copier.spawn().map_err(failed("start what copies"))?;
+        let answers = copier.stdout.take().ok_or_else(|| io::ErrorKind::BrokenPipe.into());
+        let answers = BufReader::new(answers.map_err(failed("read what copies"))?);
+        let mut begun = Self { copier, answers };
+        let mut sent = Vec::new();
+        for file in copies.files() {
+            match begun.copier.stdin.as_mut().map(|pipe| send(file, copies.compression, pipe)) {
+                Some(Ok(sum)) => sent.push(sum),
+                // Whoever takes no more has said why; then checksums are missing.
+                Some(Err(SendError::Refused)) | None => break,
+                Some(Err(SendError::Source(source))) => {
+                    return Err(BroadcastError::System { step: format!("read {}", file.source.display()), source });
+                }
             }
-            left -= wanted as u64;
         }
-        Ok(digest.finish().as_ref().iter().map(|byte| format!("{byte:02x}")).collect())
+        begun.check(copies, &sent, nodes)?;
+        Ok(begun)
     }
 
-    /// Nodes that have a copy, each with its checksum: all of so many, or those that there are when the launch has ended.
-    fn sums(&mut self, nodes: usize) -> HashMap<String, String> {
-        let lines = self.copier.stdout.take().into_iter().flat_map(|pipe| BufReader::new(pipe).lines());
-        let sum = |line: String| line.split_once(": ").map(|(node, sum)| (node.to_owned(), sum.to_owned()));
-        lines.map_while(Result::ok).filter_map(sum).take(nodes).collect()
+    /// Checks that so many nodes have the files with these checksums.
+    fn check(&mut self, copies: &Copies, sent: &[String], nodes: usize) -> Result<(), BroadcastError> {
+        let answers = self.sums(nodes);
+        if answers.len() < nodes {
+            let files = copies.files().map(|file| file.source.clone()).collect();
+            return Err(BroadcastError::Missing { files, missing: nodes - answers.len(), nodes });
+        }
+        for (node, sums) in answers {
+            let mut sums = sums.iter();
+            if let Some((file, _)) = copies.files().zip(sent).find(|&(_, sent)| sums.next() != Some(sent)) {
+                return Err(BroadcastError::Damaged { file: file.source.clone(), node });
+            }
+        }
+        Ok(())
+    }
+
+    /// Nodes that have the copies, each with their checksums: all of so many, or those that there are when the copier has ended.
+    fn sums(&mut self, nodes: usize) -> HashMap<String, Vec<String>> {
+        let answer = |line: String| {
+            let (node, sums) = line.split_once("sums ")?;
+            let node = node.strip_suffix(": ").unwrap_or("this machine");
+            Some((node.to_owned(), sums.split(' ').map(str::to_owned).collect()))
+        };
+        self.answers.by_ref().lines().map_while(Result::ok).filter_map(answer).take(nodes).collect()
     }
 }
 
@@ -191,58 +187,104 @@ impl Drop for Broadcast {
     fn drop(&mut self) {
         // The end of their input is what the copiers wait for. How they end has been told by themselves.
         drop(self.copier.stdin.take());
+        let _ = io::copy(&mut self.answers, &mut io::sink());
         let _ = self.copier.wait();
     }
 }
 
-/// Place of the copies, the same on all nodes.
-#[derive(Debug, PartialEq, Eq)]
-struct Place {
-    file: PathBuf,
-    /// Directory that is made for the copy.
-    own_directory: Option<PathBuf>,
+fn failed(step: &str) -> impl FnOnce(io::Error) -> BroadcastError {
+    let step = step.to_owned();
+    |source| BroadcastError::System { step, source }
 }
 
-impl Place {
-    /// `target` is a directory if it ends with a slash, and may be empty for a directory of the launch's own.
-    fn of(target: &Path, source: &Path) -> Result<Self, BroadcastError> {
-        let name = source.file_name().unwrap_or_default();
-        if target.as_os_str().is_empty() {
-            let id = random::id().map_err(|source| BroadcastError::System { step: "draw a name", source })?;
-            let directory = Path::new("/tmp").join(format!("lattice-bcast-{id}"));
-            return Ok(Self { file: directory.join(name), own_directory: Some(directory) });
-        }
-        if !target.is_absolute() {
-            return Err(BroadcastError::Relative { path: target.to_owned() });
-        }
-        let is_directory = target.as_os_str().as_encoded_bytes().ends_with(b"/");
-        Ok(Self { file: if is_directory { target.join(name) } else { target.to_owned() }, own_directory: None })
+/// The script's word for a thing.
+fn word(before: Before, thing: &str) -> String {
+    let prefix = match before {
+        Before::Ours => "",
+        Before::Nothing => "new-",
+        Before::Same => "same-",
+    };
+    format!("{prefix}{thing}")
+}
+
+/// Mode of a copy: for the user alone, and a program if the file is one.
+fn mode(file: &FileCopy) -> Result<&'static str, BroadcastError> {
+    let metadata = file.source.metadata();
+    let metadata = metadata.map_err(failed(&format!("read {}", file.source.display())))?;
+    Ok(if metadata.permissions().mode() & 0o111 == 0 { "600" } else { "700" })
+}
+
+/// A file that was not sent to its end.
+enum SendError {
+    /// It cannot be read, or not packed.
+    Source(io::Error),
+    /// It is not taken.
+    Refused,
+}
+
+impl From<io::Error> for SendError {
+    fn from(error: io::Error) -> Self {
+        Self::Source(error)
     }
 }
 
-/// File of the program, as a shell would find it here.
-fn source(args: &LaunchArgs, machine: &Machine) -> Result<PathBuf, BroadcastError> {
-    let directory =
-        args.first.chdir.as_ref().map_or_else(|| machine.directory.clone(), |path| machine.directory.join(path));
-    let program: OsString = args.first.command.first().cloned().unwrap_or_default();
-    Ok(Program::resolve(&program, machine.variable("PATH".as_ref()), &directory)?.path().to_owned())
+/// Sends a file as frames; returns the checksum of what it holds.
+fn send(file: &FileCopy, compression: Compression, pipe: &mut ChildStdin) -> Result<String, SendError> {
+    let file = File::open(&file.source)?;
+    match compression {
+        Compression::None => {
+            let mut digest = Context::new(&SHA256);
+            send_frames(file, pipe, |bytes| digest.update(bytes))?;
+            Ok(text(digest))
+        }
+        Compression::Gzip => send_packed(file, pipe),
+    }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_copy_is_where_it_was_asked_for() {
-        let check = |target: &str, expected: &str| {
-            let place = Place::of(Path::new(target), Path::new("/home/me/a.out")).unwrap();
-            assert_eq!(place, Place { file: expected.into(), own_directory: None }, "{target}");
-        };
-        check("/scratch/x", "/scratch/x");
-        check("/scratch/", "/scratch/a.out");
-        let own = Place::of(Path::new(""), Path::new("/home/me/a.out")).unwrap();
-        assert_eq!(own.file.parent(), own.own_directory.as_deref());
-        assert!(own.file.starts_with("/tmp") && own.file.ends_with("a.out"), "{own:?}");
-        assert!(matches!(Place::of(Path::new("x/"), Path::new("/a")), Err(BroadcastError::Relative { .. })));
+/// The same, while `gzip` packs it. It gets what is counted into the checksum, and not the file, which may change meanwhile.
+fn send_packed(mut file: File, pipe: &mut ChildStdin) -> Result<String, SendError> {
+    let mut packer = Command::new("gzip").args(["-1", "-c"]).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
+    let (input, output) = (packer.stdin.take(), packer.stdout.take());
+    let sum = std::thread::scope(|scope| {
+        let digest = scope.spawn(move || -> io::Result<String> {
+            let (mut digest, mut chunk, mut input) = (Context::new(&SHA256), vec![0; 64 << 10], input);
+            loop {
+                match file.read(&mut chunk)? {
+                    0 => return Ok(text(digest)),
+                    bytes => {
+                        digest.update(&chunk[..bytes]);
+                        input.as_mut().map_or(Ok(()), |input| input.write_all(&chunk[..bytes]))?;
+                    }
+                }
+            }
+        });
+        let sent = output.map_or(Ok(()), |output| send_frames(output, pipe, |_| {}));
+        let sum = digest.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+        sent.and_then(|()| Ok(sum?))
+    });
+    match packer.wait()?.success() {
+        true => sum,
+        // If nobody takes what it packs, that is the cause.
+        false => Err(sum.err().unwrap_or_else(|| SendError::Source(io::Error::other("gzip fails")))),
     }
+}
+
+/// Sends all that there is to read, and its end.
+fn send_frames(mut from: impl Read, pipe: &mut ChildStdin, mut see: impl FnMut(&[u8])) -> Result<(), SendError> {
+    let mut frame = Vec::new();
+    loop {
+        frame.clear();
+        from.by_ref().take(FRAME as u64).read_to_end(&mut frame)?;
+        see(&frame);
+        let sent = writeln!(pipe, "{}", frame.len()).and_then(|()| pipe.write_all(&frame));
+        sent.map_err(|_| SendError::Refused)?;
+        if frame.is_empty() {
+            return Ok(());
+        }
+    }
+}
+
+/// A checksum as sha256sum(1) prints it.
+fn text(digest: Context) -> String {
+    digest.finish().as_ref().iter().map(|byte| format!("{byte:02x}")).collect()
 }

@@ -21,7 +21,7 @@ pub enum LaunchError {
     /// The request makes no sense, or not on this machine.
     #[error(transparent)]
     Request(#[from] RequestError),
-    /// The program is not copied to the nodes.
+    /// Files are not copied to the nodes.
     #[error(transparent)]
     Broadcast(#[from] BroadcastError),
     /// A node cannot bind its ranks as asked.
@@ -79,7 +79,6 @@ impl LaunchError {
     pub fn program_failure(&self) -> Option<ProgramFailure> {
         match self {
             Self::Request(error) => error.program_failure(),
-            Self::Broadcast(error) => error.program_failure(),
             _ => None,
         }
     }

@@ -39,7 +39,7 @@ pub(crate) fn run(
 ) -> Result<u8, LaunchError> {
     runtime::block_on(async {
         let cluster = server.connect()?;
-        let LaunchCommand { request, output, action } = command;
+        let LaunchCommand { request, output, copies: _, action } = command;
         let started = cluster.start_launch(&request, allocation, action).await?;
         if is_noted(verbosity, &io::stderr()) {
             started.notes.iter().for_each(|note| report(&format!("note: {note}")));

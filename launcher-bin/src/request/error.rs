@@ -10,6 +10,7 @@ use pmi_core::ids::JobIdError;
 use rank_spawner::{BindHereError, CpuBind, ProgramError, ProgramFailure};
 
 use super::containers::ContainerError;
+use super::copies::CopyError;
 use super::environment::EnvironmentError;
 use super::multi_prog::MultiProgError;
 use crate::formatting::duration;
@@ -58,6 +59,9 @@ pub enum RequestError {
     /// Variables cannot be used.
     #[error(transparent)]
     Environment(#[from] EnvironmentError),
+    /// Files cannot be copied to the nodes.
+    #[error(transparent)]
+    Copy(#[from] CopyError),
     /// A container cannot be used.
     #[error(transparent)]
     Container(#[from] ContainerError),
@@ -196,6 +200,7 @@ impl RequestError {
     pub fn program_failure(&self) -> Option<ProgramFailure> {
         match self {
             Self::Program(error) => Some(error.failure()),
+            Self::Copy(error) => error.program_failure(),
             _ => None,
         }
     }

@@ -62,12 +62,93 @@ fn copies_go_with_a_launcher_that_is_killed() {
 
 #[test]
 fn what_cannot_be_copied_is_refused_first() {
-    let script =
-        r#"lattice launch --bcast=here/ ./app; lattice launch --bcast ./app : ./app; lattice launch --bcast ./none"#;
+    let script = r#"lattice launch --bcast=here/ ./app; cp app other; lattice launch --bcast=/tmp/x ./app : ./other
+            lattice launch --preload-files nothing ./app; lattice launch --bcast ./none"#;
     let outcome = script_on(1, &format!("{PROGRAM}{script}")).run();
     outcome
         .exits(127)
         .says("the copy needs an absolute path")
-        .says("--bcast copies the one program")
+        .says("2 programs cannot be copied to one file")
+        .says("cannot copy nothing: No such file")
         .says("cannot find program ./none");
+}
+
+/// A shared library that is nowhere but here, in a directory that the program names, and one of its own that is needed by that.
+#[test]
+fn shared_libraries_come_with_their_program() {
+    let script = r#"
+        mkdir lib deep; echo 'int deepest(void) { return 7; }' >deepest.c; echo 'int deepest(void); int deep(void) { return deepest(); }' >deep.c
+        echo '#include <stdio.h>
+            #include <stdlib.h>
+            int deep(void);
+            int main(int n, char **words) { printf("%s deep %d %s\n", getenv("LATTICE_NODE"), deep(), getenv("LD_LIBRARY_PATH")); }' >main.c
+        cc -shared -fPIC -o lib/libdeepest.so deepest.c && cc -shared -fPIC -o lib/libdeep.so deep.c -Llib -ldeepest &&
+            cc -o linked main.c -Llib -ldeep -Wl,-rpath-link,lib -Wl,-rpath,"$PWD/lib" || exit
+        # Nodes have the program's directories, but not what is in this one.
+        for node in 1 2; do nsenter -t $(daemon node$node) -m mount -t tmpfs none "$PWD/lib" || exit; done
+        export LD_LIBRARY_PATH=$PWD/lib
+        lattice launch -n 2 -N 2 -w node1,node2 --bcast ./linked 2>&1 | grep -o 'libdeep.so: cannot open' | sort -u
+        for more in '' --compress; do
+            lattice launch -n 2 -N 2 -w node1,node2 --bcast --send-libs $more ./linked >out || exit
+            sort out | sed "s|/tmp/lattice-bcast-[^/]*/|OWN/|; s|$PWD|PWD|"
+            ls -d "$(sed -n '1s/.* \([^ :]*\):.*/\1/p' out)" 2>&1 | grep -o 'No such file'
+        done
+        lattice launch -n 1 -w node1 --bcast --send-libs --bcast-exclude="$PWD" ./linked; echo "code $?""#;
+    let outcome = script_on(3, &format!("{PROGRAM}{script}")).run();
+    let ran = "0 deep 7 OWN/linked_libs:PWD/lib\n1 deep 7 OWN/linked_libs:PWD/lib\nNo such file\n";
+    outcome.exits(0).prints(&format!("libdeep.so: cannot open\n{ran}{ran}code 127\n"));
+}
+
+#[test]
+fn each_of_several_programs_has_its_copy() {
+    let script = r#"
+        mkdir other; sed s/echo/'echo other'/ app >other/app; chmod +x other/app
+        printf '0 ./app a\n1-2 ./other/app b\n' >table
+        shown() { sort | sed 's|/tmp/lattice-bcast-[^/]*/|OWN/|; s/[0-9a-f]\{64\}/SUM/'; }
+        lattice launch -n 1 --bcast ./app a : -n 2 ./other/app b : -n 1 ./app c | shown
+        lattice launch -n 3 --bcast --compress --multi-prog ./table | shown
+        ls -d /tmp/lattice-bcast-* 2>/dev/null | grep . || echo gone"#;
+    let outcome = script_on(1, &format!("{PROGRAM}{script}")).run();
+    outcome.exits(0).prints(
+        "0 OWN/app SUM a\n0 OWN/app SUM c\nother 0 OWN/app-1 SUM b\nother 0 OWN/app-1 SUM b\n\
+         0 OWN/app SUM a\nother 0 OWN/app-1 SUM b\nother 0 OWN/app-1 SUM b\ngone\n",
+    );
+}
+
+/// The nodes share a directory with each other, where a file is that they have to leave alone, and not another.
+#[test]
+fn files_are_where_programs_look_for_them_and_gone_thereafter() {
+    let script = r#"
+        mkdir in own; echo grid >in/grid; echo state >in/state; printf '#!/bin/sh\ncat grid state' >in/tool; chmod +x in/tool; cp in/state .
+        for node in 1 2; do
+            nsenter -t $(daemon node$node) -m mount -t tmpfs none "$PWD/own" || exit
+        done
+        lattice launch -n 2 -N 2 -w node1,node2 --preload-files in/grid,in/state sh -c 'cat grid state' | sort | uniq -c
+        lattice launch -n 2 -N 2 -w node1,node2 --preload-files in/tool,in/grid,in/state --preload-dest-dir "$PWD/own" \
+            sh -c 'cd own && ./tool && stat -c "%n %a" *' | sort | uniq -c
+        lattice launch -n 1 -w node1 ls own; ls own; [ -e grid ] || echo "no grid"; cat state
+        echo another >state; lattice launch -n 2 --preload-files in/state,in/grid true; echo "code $?"; ls grid 2>&1; cat state
+        # On one machine as well.
+        cp in/state . ; mkdir here
+        lattice launch --alloc local -n 2 --preload-files in/grid,in/state --preload-dest-dir "$PWD/here" sh -c 'cat here/*' | sort | uniq -c
+        ls here; echo end"#;
+    let outcome = script_on(3, &format!("{PROGRAM}{script}")).run();
+    outcome.exits(0).prints_lines([
+        "      2 grid",
+        "      2 state",
+        "      2 grid",
+        "      2 grid 600",
+        "      2 state",
+        "      2 state 600",
+        "      2 tool 700",
+        "no grid",
+        "state",
+        "code 125",
+        "ls: cannot access 'grid': No such file or directory",
+        "another",
+        "      2 grid",
+        "      2 state",
+        "end",
+    ]);
+    outcome.says("state is there already, and is another one").says("and 1 other files");
 }

@@ -147,8 +147,9 @@ pub(super) const FLAGS: &[Flag] = &[
     ),
     flag(&["allow-run-as-root"], Takes::Nothing, Nothing("root may run launches")),
     flag(&["am", "tune"], Takes::Value, Refused("type --mca NAME VALUE for each line of the file")),
-    flag(&["preload-binary"], Takes::Nothing, OfLaunch("--bcast")),
-    flag(&["preload-files"], Takes::Value, Refused("put files where all nodes find them")),
+    flag(&["preload-binary"], Takes::Nothing, Made("--bcast, for all programs", preload_binary)),
+    flag(&["preload-files"], Takes::Value, OfLaunch("--preload-files")),
+    flag(&["preload-files-dest-dir"], Takes::Value, OfLaunch("--preload-dest-dir")),
     flag(
         &["gdb", "tv", "debug", "valgrind"],
         Takes::Nothing,
@@ -168,6 +169,14 @@ fn fault_tolerance(line: &mut Line, value: &OsStr) -> Result<(), Refusal> {
             let (value, reason) = (value.to_string_lossy().into_owned(), "type ulfm or no".to_owned());
             return Err(Refusal::Value { flag: "--with-ft", value, reason });
         }
+    }
+    Ok(())
+}
+
+/// Each program may have it.
+fn preload_binary(line: &mut Line, _: &OsStr) -> Result<(), Refusal> {
+    if !line.has("--bcast") {
+        line.add_to_launch("--bcast", None);
     }
     Ok(())
 }

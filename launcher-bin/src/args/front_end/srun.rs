@@ -49,8 +49,9 @@ pub(super) const FLAGS: &[Flag] = &[
     flag(&["D", "chdir"], Takes::Value, OfProgram("--chdir")),
     flag(&["export"], Takes::Value, OfLaunch("--export")),
     flag(&["bcast"], Takes::Optional, OfLaunch("--bcast")),
-    flag(&["compress"], Takes::Optional, Nothing("a copy is sent as it is")),
-    flag(&["send-libs"], Takes::Optional, Refused("put shared libraries where all nodes find them")),
+    flag(&["bcast-exclude"], Takes::Value, OfLaunch("--bcast-exclude")),
+    flag(&["compress"], Takes::Optional, Made("--compress, which is gzip, unless it is none", compress)),
+    flag(&["send-libs"], Takes::Optional, Made("--send-libs=yes|no", send_libs)),
     flag(&["propagate"], Takes::Optional, OfLaunch("--propagate")),
     flag(&["multi-prog"], Takes::Nothing, OfLaunch("--multi-prog")),
     flag(&["mpi"], Takes::Value, Made("--pmi=none for none; all others are served anyway", mpi)),
@@ -151,6 +152,24 @@ fn no_kill(line: &mut Line, value: &OsStr) -> Result<(), Refusal> {
     Ok(())
 }
 
+/// Slurm has another method, lz4, which nodes need not have.
+fn compress(line: &mut Line, how: &OsStr) -> Result<(), Refusal> {
+    match how.to_str() {
+        Some("none") => {}
+        Some("" | "gzip") => line.add_to_launch("--compress", None),
+        _ => {
+            line.note(format!("--compress={}: copies are compressed by gzip", how.display()));
+            line.add_to_launch("--compress", None);
+        }
+    }
+    Ok(())
+}
+
+fn send_libs(line: &mut Line, answer: &OsStr) -> Result<(), Refusal> {
+    line.add_to_launch("--send-libs", Some(if answer.is_empty() { "yes".as_ref() } else { answer }));
+    Ok(())
+}
+
 /// `a100:2` is two, and so is `2`.
 fn gpus_per_task(line: &mut Line, value: &OsStr) -> Result<(), Refusal> {
     let text = value.to_string_lossy();
@@ -174,6 +193,9 @@ fn add_defaults(line: &mut Line) {
     }
     if !line.has("--stdin") && !line.has("--pty") {
         line.add_to_launch("--stdin", Some("all".as_ref()));
+    }
+    if !line.has("--bcast") && line.take("--send-libs").is_some() {
+        line.note("--send-libs chooses nothing without --bcast".to_owned());
     }
     if !line.has("--error")
         && let Some(file) = line.value("--output")

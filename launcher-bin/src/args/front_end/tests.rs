@@ -79,6 +79,11 @@ fn lines_of_mpiexec_mean_a_launch() {
         ("mpiexec -usize 8 -disable-auto-cleanup ./a", "--universe-size=8 --kill-on-bad-exit=0 ./a"),
         ("mpirun --with-ft ulfm ./a", "--kill-on-bad-exit=0 --env=OMPI_MCA_mpi_ft_enable=1 ./a"),
         ("mpirun --with-ft no ./a", "./a"),
+        ("mpirun --preload-binary -np 1 ./a : --preload-binary -np 2 ./b", "--bcast --ntasks=1 ./a : --ntasks=2 ./b"),
+        (
+            "mpirun --preload-files a,b --preload-files-dest-dir /tmp ./a",
+            "--preload-files=a,b --preload-dest-dir=/tmp ./a",
+        ),
         ("mpiexec -usize SYSTEM -bootstrap ssh -iface eth0 ./a", "./a"),
         ("mpirun -- -odd name", "-- -odd name"),
     ] {
@@ -141,7 +146,17 @@ fn lines_of_srun_mean_a_launch() {
     means("srun -K -i none ./a", "--kill-on-bad-exit --stdin=none --slurm-env ./a");
     means("srun --pty -n1 bash -i", "--pty --kill-on-bad-exit=0 --slurm-env --ntasks=1 bash -i");
     means("srun --pty=3 bash", "--pty --kill-on-bad-exit=0 --slurm-env bash");
-    means("srun --bcast --compress=lz4 ./a", "--bcast --kill-on-bad-exit=0 --stdin=all --slurm-env ./a");
+    for (flags, ours) in [
+        ("--bcast --compress=lz4", "--bcast --compress"),
+        ("--bcast --compress", "--bcast --compress"),
+        ("--bcast --compress=none", "--bcast"),
+        ("--bcast --send-libs --bcast-exclude=NONE", "--bcast --send-libs=yes --bcast-exclude=NONE"),
+        ("--send-libs", ""),
+        ("--bcast --send-libs=no --bcast-exclude /opt,/lib", "--bcast --send-libs=no --bcast-exclude=/opt,/lib"),
+    ] {
+        let ours = format!("{ours} --kill-on-bad-exit=0 --stdin=all --slurm-env ./a");
+        means(&format!("srun {flags} ./a"), ours.trim_start());
+    }
     means("srun --bcast=/tmp/a ./a", "--bcast=/tmp/a --kill-on-bad-exit=0 --stdin=all --slurm-env ./a");
     means("srun --propagate ./a", "--propagate --kill-on-bad-exit=0 --stdin=all --slurm-env ./a");
     means("srun --propagate=STACK ./a", "--propagate=STACK --kill-on-bad-exit=0 --stdin=all --slurm-env ./a");
