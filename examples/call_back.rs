@@ -18,6 +18,8 @@ use lattice_overlay::participant::Participant;
 
 const BOUNCE: Method = Method(303);
 const SAIL: Method = Method(304);
+/// Answers with the number of the process.
+const PROCESS: Method = Method(305);
 
 fn main() -> Result<(), Box<dyn Error>> {
     let participant = Participant::of_launch()?;
@@ -29,6 +31,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         let to = String::from_utf8_lossy(to).parse::<Uid>().map_err(|error| Fault(error.to_string()))?;
         own.connect_to(to, b"bay", b"goods", Duration::from_secs(30)).map_err(|error| Fault(error.to_string()))
     });
+    participant.serve(PROCESS, |_, _, _| Ok(std::process::id().to_string().into()));
     println!("{} serves", participant.me());
     loop {
         participant.progress(None)?;

@@ -15,6 +15,12 @@ pub enum CallError {
         /// The last member that the call has reached.
         at: Uid,
     },
+    /// Whoever has the call is gone, or the way there. It may have been served, so it is not made again.
+    #[error("whoever was called is gone, as {at} has seen, or the way there; it may have been called")]
+    Lost {
+        /// The member that has seen it.
+        at: Uid,
+    },
     /// No answer came in time.
     #[error("no answer came within {ms} ms")]
     Timeout {
@@ -63,6 +69,7 @@ const NO_SUCH_METHOD: u32 = 5;
 const NO_SUCH_PROCESS: u32 = 6;
 const REFUSED: u32 = 7;
 const HANDLER: u32 = 8;
+const LOST: u32 = 9;
 
 impl CallError {
     /// Code and body of the frame that tells it.
@@ -76,6 +83,7 @@ impl CallError {
                 body.put_u32(*ms);
                 (TIMEOUT, body.freeze())
             }
+            Self::Lost { at: uid } => (LOST, at(uid)),
             Self::TtlSpent { at: uid } => (TTL_SPENT, at(uid)),
             Self::Busy { at: uid } => (BUSY, at(uid)),
             Self::NoSuchMethod => (NO_SUCH_METHOD, Bytes::new()),
@@ -90,6 +98,7 @@ impl CallError {
         let at = || body.first_chunk().map(|bits| Uid::from_bits(u64::from_be_bytes(*bits)));
         let told = match code {
             NO_ROUTE => at().map(|at| Self::NoRoute { at }),
+            LOST => at().map(|at| Self::Lost { at }),
             TTL_SPENT => at().map(|at| Self::TtlSpent { at }),
             BUSY => at().map(|at| Self::Busy { at }),
             NO_SUCH_METHOD => Some(Self::NoSuchMethod),
@@ -112,6 +121,7 @@ mod tests {
         let at = Uid::from_bits(0x1234_5678_8000_0007);
         for error in [
             CallError::NoRoute { at },
+            CallError::Lost { at },
             CallError::Timeout { ms: 30_000 },
             CallError::TtlSpent { at },
             CallError::Busy { at },

@@ -11,11 +11,13 @@
 //! best takes its place; where nobody is nearer, a frame may make two detours. Frames to another set go to the own root, from there to
 //! the other set's, and on inside. What cannot be passed on is told to its caller, with the member at which it ended.
 //!
-//! A call is made at most once: a request that may have reached anybody is not sent again. Where the link to whoever is called is lost, it is
-//! opened once more, without the request: if that fails, nobody is left who could answer, and the call ends.
+//! A call is made at most once: a request that may have reached anybody is not sent again. Whoever gives a request to the last neighbour on its
+//! way remembers it until the answer comes by. Where that link is lost, it is opened once more, without the request: if that fails, nobody is
+//! left who could answer, and the caller is told.
 
 mod calls;
 mod links;
+mod passed;
 mod routing;
 mod serving;
 
@@ -27,6 +29,7 @@ use bytes::Bytes;
 use self::calls::Calls;
 pub use self::calls::{CallId, CallOptions};
 use self::links::Links;
+use self::passed::{Name, Passed};
 use self::serving::Serving;
 pub use self::serving::{Request, Ticket};
 use crate::address::{Process, SetId, Uid};
@@ -97,9 +100,10 @@ pub struct Machine {
     rank: Option<u32>,
     links: Links,
     calls: Calls,
+    passed: Passed,
     serving: Serving,
-    /// Frames whose destination is here.
-    arrived: VecDeque<Frame>,
+    /// Frames whose destination is here, with the neighbours that they came from.
+    arrived: VecDeque<(Frame, Option<Neighbour>)>,
     effects: VecDeque<Effect>,
 }
 
@@ -111,6 +115,7 @@ impl Machine {
             rank: None,
             links: Links::default(),
             calls: Calls::default(),
+            passed: Passed::default(),
             serving: Serving::default(),
             arrived: VecDeque::new(),
             effects: VecDeque::new(),
@@ -211,14 +216,15 @@ impl Machine {
             let ms = u32::try_from(call.given.as_millis()).unwrap_or(u32::MAX);
             self.effects.push_back(Effect::Ended(id, Err(CallError::Timeout { ms })));
         }
+        self.passed.expire(now);
         for silent in self.links.silent(now) {
             self.effects.push_back(Effect::Close(silent));
             self.lost(silent, None, now);
         }
-        for idle in self.links.take_idle(now) {
+        for idle in self.links.take_idle(&self.passed, now) {
             self.effects.push_back(Effect::Close(idle));
         }
-        for doubtful in self.links.doubtful(now) {
+        for doubtful in self.links.doubtful(&self.passed, now) {
             self.echo(doubtful, Kind::Echo);
         }
         self.settle(now);
@@ -226,7 +232,7 @@ impl Machine {
 
     /// Time at which [`Machine::handle_time`] has something to do.
     pub fn next_wake(&self) -> Option<Instant> {
-        [self.calls.next_deadline(), self.links.next_wake()].into_iter().flatten().min()
+        [self.calls.next_deadline(), self.links.next_wake(&self.passed)].into_iter().flatten().min()
     }
 
     /// The next effect.
@@ -257,31 +263,43 @@ impl Machine {
             self.route(queued.frame, queued.from, queued.since, now);
         }
         self.settle(now);
-        let mut gone = self.calls.ending_at(neighbour, |to| self.is_end(neighbour, to));
+        let mut gone = self.passed.at(neighbour);
         if was_open && !neighbour.is_lasting() && !gone.is_empty() && self.open(neighbour, now) {
-            gone.retain(|&id| !(self.calls.doubt(id) || was_idle));
+            gone.retain(|&name| !(self.passed.doubt(name) || was_idle));
         }
-        let error = self.unreachable(neighbour);
-        for id in gone {
-            let within = self.calls.end(id).and_then(|call| call.within);
-            self.resume(within);
-            self.effects.push_back(Effect::Ended(id, Err(error.clone())));
+        let error = CallError::Lost { at: self.me() };
+        for name in gone {
+            self.end_lost(name, &error, now);
+        }
+    }
+
+    /// Tells the caller of a request that nobody is left who could answer it.
+    fn end_lost(&mut self, name: Name, error: &CallError, now: Instant) {
+        let (caller, id) = name;
+        let left = self.passed.until(name).map_or(0, |until| milliseconds(until.saturating_duration_since(now)));
+        let from = self.passed.forget(name);
+        if caller != self.me() {
+            let told = self.error_frame(name, left, error);
+            self.answer_by(from, told, now);
+        } else if let Some(call) = self.calls.end(CallId(id)) {
+            self.resume(call.within);
+            self.effects.push_back(Effect::Ended(CallId(id), Err(error.clone())));
         }
     }
 
     /// Takes in what has arrived here, and whatever follows from it here.
     fn settle(&mut self, now: Instant) {
-        while let Some(frame) = self.arrived.pop_front() {
+        while let Some((frame, by)) = self.arrived.pop_front() {
             match frame.kind {
-                Kind::Request => self.take_request(frame, now),
+                Kind::Request => self.take_request(frame, by, now),
                 Kind::Response | Kind::Error => self.take_answer(frame, now),
                 Kind::Echo | Kind::Echoed => {}
             }
         }
     }
 
-    fn take_request(&mut self, frame: Frame, now: Instant) {
-        let request = Request::of(frame, now);
+    fn take_request(&mut self, frame: Frame, by: Option<Neighbour>, now: Instant) {
+        let request = Request::of(frame, by, now);
         let is_known = match request.to.process() {
             _ if request.to == self.me() => true,
             Process::Node(_) => false,
@@ -354,7 +372,7 @@ impl Machine {
             remaining_ms: milliseconds(request.until.saturating_duration_since(now)),
             body,
         };
-        self.route(frame, None, now, now);
+        self.answer_by(request.by, frame, now);
     }
 
     /// Starts handlers of requests that wait, as far as there are slots.

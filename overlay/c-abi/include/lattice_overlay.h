@@ -18,7 +18,8 @@ enum {
     LATTICE_NO_PROCESS = -6,
     LATTICE_REFUSED = -7,
     LATTICE_HANDLER = -8,    /* the handler returned something else than 0 */
-    LATTICE_SESSION = -9     /* the session cannot be reached: no launch on this machine, or no such set */
+    LATTICE_SESSION = -9,    /* the session cannot be reached: no launch on this machine, or no such set */
+    LATTICE_LOST = -10       /* whoever was called is gone, or the way there; it may have been called */
 };
 
 typedef uint64_t lattice_uid;

@@ -23,6 +23,7 @@ const NO_PROCESS: c_int = -6;
 const REFUSED: c_int = -7;
 const HANDLER: c_int = -8;
 const SESSION: c_int = -9;
+const LOST: c_int = -10;
 
 /// `lattice_overlay`: a process that takes part.
 pub struct Overlay(Participant);
@@ -37,6 +38,7 @@ pub type Handler = extern "C" fn(*mut c_void, *const Overlay, u64, *const u8, us
 fn code(error: &CallError) -> c_int {
     match error {
         CallError::NoRoute { .. } | CallError::TtlSpent { .. } => NO_ROUTE,
+        CallError::Lost { .. } => LOST,
         CallError::Timeout { .. } => TIMEOUT,
         CallError::Busy { .. } => BUSY,
         CallError::NoSuchMethod => NO_METHOD,

@@ -55,8 +55,6 @@ pub(super) struct Waiting {
     by: Option<Neighbour>,
     /// True while another way may be tried.
     may_turn: bool,
-    /// True once the link that it went over was lost.
-    is_doubted: bool,
     pub(super) within: Option<Ticket>,
 }
 
@@ -98,7 +96,7 @@ impl Calls {
         self.bytes += request.body.len();
         self.deadlines.insert((until, id));
         let (by, within) = (None, options.within);
-        let waiting = Waiting { request: request.clone(), until, given, by, may_turn: true, is_doubted: false, within };
+        let waiting = Waiting { request: request.clone(), until, given, by, may_turn: true, within };
         self.waiting.insert(id, waiting);
         (id, Ok(request))
     }
@@ -108,12 +106,6 @@ impl Calls {
         if let Some(call) = self.waiting.get_mut(&id) {
             call.by = Some(neighbour);
         }
-    }
-
-    /// Calls that were given to this neighbour as the last one on their way: of processes for which `is_end` says so.
-    pub(super) fn ending_at(&self, neighbour: Neighbour, is_end: impl Fn(Uid) -> bool) -> Vec<CallId> {
-        let ends = |call: &Waiting| call.by == Some(neighbour) && is_end(call.request.destination);
-        self.waiting.iter().filter(|(_, call)| ends(call)).map(|(&id, _)| id).collect()
     }
 
     /// Returns the handler that made the call that `frame` answers; `None` if it answers none. A response comes from whom it was asked of,
@@ -127,11 +119,6 @@ impl Calls {
             _ => from.is_of_set_of(asked) || from.is_of_set_of(call.request.source),
         };
         fits.then_some(call.within)
-    }
-
-    /// The link that a call went over was lost, and is opened once more; false if that was done for this call before.
-    pub(super) fn doubt(&mut self, id: CallId) -> bool {
-        self.waiting.get_mut(&id).is_some_and(|call| !std::mem::replace(&mut call.is_doubted, true))
     }
 
     /// The request once more, and the neighbour that it shall not go to; at most once for a call.

@@ -1,4 +1,5 @@
-//! Links of a member: opened when they are first needed, closed when they are idle, dead when the other end says nothing.
+//! Links of a member: opened when they are first needed, closed when they are idle, dead when the other end says nothing. A neighbour that has
+//! requests which wait for answers is asked for an echo from time to time.
 //!
 //! ```text
 //!            ┌──opened──> open ──idle for 60 s──> (forgotten)
@@ -9,6 +10,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
 
+use super::passed::Passed;
 use super::{Neighbour, Opener};
 use crate::address::Uid;
 use crate::frame::{Frame, Kind};
@@ -26,6 +28,8 @@ const ANSWERS_MAX: u32 = 256;
 const IDLE: Duration = Duration::from_secs(60);
 /// Time without a word from the other end after which it is asked for an echo.
 const DOUBT: Duration = Duration::from_secs(1);
+/// Time without a frame after which a neighbour that has requests is asked for an echo.
+const WATCH: Duration = Duration::from_secs(5);
 /// Time without a word after which the other end is dead; and for how long it is not tried again.
 const DEAD: Duration = Duration::from_secs(3);
 
@@ -105,13 +109,13 @@ impl Link {
         LinkInfo { to: to.to_string(), kind: kind.to_owned(), opened, sent: self.sent, received: self.received }
     }
 
-    /// Time at which something is to be done about it.
-    fn next_wake(&self, neighbour: Neighbour) -> Option<Instant> {
+    /// Time at which something is to be done about it, if somebody waits for the neighbour or not.
+    fn next_wake(&self, neighbour: Neighbour, is_waited_for: bool) -> Option<Instant> {
         match (&self.phase, self.unanswered) {
             (Phase::Open(_), _) if neighbour.is_lasting() => None,
             (Phase::Dead(_), _) => Some(self.used + DEAD),
             (Phase::Opening(_), _) => None,
-            (Phase::Open(_), None) => Some(self.used + IDLE),
+            (Phase::Open(_), None) => Some(self.used + if is_waited_for { WATCH } else { IDLE }),
             (Phase::Open(_), Some(since)) if self.is_doubted => Some(since + DEAD),
             (Phase::Open(_), Some(since)) => Some(since + DOUBT),
         }
@@ -150,7 +154,7 @@ impl Links {
     }
 
     /// Begins to open a link. Returns the one that is closed for it, if there are too many; false if none can be.
-    pub(super) fn begin(&mut self, neighbour: Neighbour, now: Instant) -> (bool, Option<Neighbour>) {
+    pub(super) fn begin(&mut self, neighbour: Neighbour, passed: &Passed, now: Instant) -> (bool, Option<Neighbour>) {
         let live = self.0.values().filter(|link| !matches!(link.phase, Phase::Dead(_))).count();
         let mut closed = None;
         if live >= LINKS_MAX {
@@ -158,7 +162,8 @@ impl Links {
                 .0
                 .iter()
                 .filter(|(neighbour, link)| matches!(link.phase, Phase::Open(0)) && !neighbour.is_lasting());
-            closed = unused.min_by_key(|(_, link)| link.used).map(|(&neighbour, _)| neighbour);
+            let order = |(neighbour, link): &(&Neighbour, &Link)| (passed.is_waited_for(**neighbour), link.used);
+            closed = unused.min_by_key(order).map(|(&neighbour, _)| neighbour);
             match closed {
                 None => return (false, None),
                 Some(unused) => self.0.remove(&unused),
@@ -246,12 +251,16 @@ impl Links {
     }
 
     /// Neighbours that are to be asked for an echo; each once.
-    pub(super) fn doubtful(&mut self, now: Instant) -> Vec<Neighbour> {
+    pub(super) fn doubtful(&mut self, passed: &Passed, now: Instant) -> Vec<Neighbour> {
         let mut doubtful = Vec::new();
         for (&neighbour, link) in &mut self.0 {
-            let is_due = link.unanswered.is_some_and(|since| now >= since + DOUBT);
+            let is_due = match link.unanswered {
+                Some(since) => now >= since + DOUBT,
+                None => now >= link.used + WATCH && passed.is_waited_for(neighbour),
+            };
             if matches!(link.phase, Phase::Open(_)) && is_due && !link.is_doubted && !neighbour.is_lasting() {
                 link.is_doubted = true;
+                link.unanswered.get_or_insert(now);
                 doubtful.push(neighbour);
             }
         }
@@ -259,10 +268,11 @@ impl Links {
     }
 
     /// Forgets links that nobody uses, and neighbours that may be tried again; returns those to close.
-    pub(super) fn take_idle(&mut self, now: Instant) -> Vec<Neighbour> {
+    pub(super) fn take_idle(&mut self, passed: &Passed, now: Instant) -> Vec<Neighbour> {
         self.0.retain(|_, link| !(matches!(link.phase, Phase::Dead(_)) && now >= link.used + DEAD));
         let is_idle = |neighbour: Neighbour, link: &Link| {
-            !neighbour.is_lasting() && link.unanswered.is_none() && now >= link.used + IDLE
+            let is_used = neighbour.is_lasting() || link.unanswered.is_some() || passed.is_waited_for(neighbour);
+            !is_used && now >= link.used + IDLE
         };
         let idle: Vec<Neighbour> =
             self.open().filter(|&(neighbour, link)| is_idle(neighbour, link)).map(|(neighbour, _)| neighbour).collect();
@@ -270,7 +280,8 @@ impl Links {
         idle
     }
 
-    pub(super) fn next_wake(&self) -> Option<Instant> {
-        self.0.iter().filter_map(|(&neighbour, link)| link.next_wake(neighbour)).min()
+    pub(super) fn next_wake(&self, passed: &Passed) -> Option<Instant> {
+        let wake = |(&neighbour, link): (&Neighbour, &Link)| link.next_wake(neighbour, passed.is_waited_for(neighbour));
+        self.0.iter().filter_map(wake).min()
     }
 }

@@ -1,10 +1,11 @@
 //! Ways of frames: the next neighbour of each, and what becomes of those that have none.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 
 use super::links::{Queued, Room};
+use super::passed::Name;
 use super::{CallError, CallId, Effect, Frame, Kind, Machine, Membership, Neighbour, milliseconds};
 use crate::address::{Process, Uid};
 use crate::frame::DETOURS_MAX;
@@ -55,10 +56,15 @@ impl Machine {
     pub(super) fn route(&mut self, mut frame: Frame, from: Option<Neighbour>, since: Instant, now: Instant) {
         let here = milliseconds(now.saturating_duration_since(since));
         frame.remaining_ms = frame.remaining_ms.saturating_sub(here);
+        if frame.kind != Kind::Request
+            && let Some(by) = self.passed.forget((frame.destination, frame.id))
+        {
+            return self.answer_by(Some(by), frame, now);
+        }
         match self.next(&frame, from, now) {
-            Next::Here => self.arrived.push_back(frame),
+            Next::Here => self.arrived.push_back((frame, from)),
             Next::Neighbour(..) if frame.ttl == 0 => {
-                self.turn_back(&frame, &CallError::TtlSpent { at: self.me() }, now);
+                self.turn_back(&frame, from, &CallError::TtlSpent { at: self.me() }, now);
             }
             Next::Neighbour(neighbour, detours) => {
                 if frame.source == self.me() && frame.kind == Kind::Request {
@@ -66,11 +72,25 @@ impl Machine {
                 }
                 self.give(neighbour, frame, detours, from, now);
             }
-            Next::Nowhere(error) => self.turn_back(&frame, &error, now),
+            Next::Nowhere(error) => self.turn_back(&frame, from, &error, now),
+        }
+    }
+
+    /// Passes an answer on to the neighbour that the request came from, which may wait for it, if there is a link still; else as any frame.
+    pub(super) fn answer_by(&mut self, by: Option<Neighbour>, frame: Frame, now: Instant) {
+        match by {
+            Some(by) if frame.ttl > 0 && self.links.room(by, frame.kind) == Room::Open => {
+                let detours = frame.detours;
+                self.give(by, frame, detours, None, now);
+            }
+            _ => self.route(frame, None, now, now),
         }
     }
 
     fn give(&mut self, neighbour: Neighbour, frame: Frame, detours: u8, from: Option<Neighbour>, now: Instant) {
+        if frame.kind == Kind::Request {
+            self.remember(neighbour, &frame, from, now);
+        }
         if self.links.room(neighbour, frame.kind) == Room::Open {
             self.links.sent(neighbour, now);
             let frame = Frame { ttl: frame.ttl - 1, detours, ..frame };
@@ -78,6 +98,18 @@ impl Machine {
         } else {
             // It is sought a way once more when the link is open, or is not to be.
             self.links.wait(neighbour, Queued { frame, from, since: now });
+        }
+    }
+
+    /// Remembers a request for which this neighbour is the last one on its way.
+    fn remember(&mut self, neighbour: Neighbour, frame: &Frame, from: Option<Neighbour>, now: Instant) {
+        let name = (frame.source, frame.id);
+        if self.is_end(neighbour, frame.destination) {
+            let left = Duration::from_millis(frame.remaining_ms.into());
+            self.passed.expire(now);
+            self.passed.given(name, from, neighbour, now + left);
+        } else {
+            self.passed.forget(name);
         }
     }
 
@@ -131,13 +163,15 @@ impl Machine {
         }
     }
 
-    /// Returns true if a frame to this process that a neighbour has goes no further than there, as far as is known here.
-    pub(super) fn is_end(&self, neighbour: Neighbour, to: Uid) -> bool {
+    /// Returns true if a frame to this process that a neighbour has goes no further than there, as far as is known here, or if its answer
+    /// cannot come but by this neighbour: what is of other sets comes by the own root.
+    fn is_end(&self, neighbour: Neighbour, to: Uid) -> bool {
         let is_ours = to.set() == self.membership.set;
         match (neighbour, to.process()) {
             (Neighbour::Set(set), _) => to.set() == set,
-            (Neighbour::Member(node), Process::Node(index)) => is_ours && node == index,
-            (Neighbour::Member(node), Process::Rank(rank)) => is_ours && self.home_of(rank) == Some(node),
+            (Neighbour::Member(node), _) if !is_ours => node == 0,
+            (Neighbour::Member(node), Process::Node(index)) => node == index,
+            (Neighbour::Member(node), Process::Rank(rank)) => self.home_of(rank) == Some(node),
             (Neighbour::Rank(rank), process) => is_ours && process == Process::Rank(rank),
             (Neighbour::Session, _) => false,
         }
@@ -180,7 +214,7 @@ impl Machine {
 
     /// Begins to open a link; false if there are too many.
     pub(super) fn open(&mut self, neighbour: Neighbour, now: Instant) -> bool {
-        let (begun, closed) = self.links.begin(neighbour, now);
+        let (begun, closed) = self.links.begin(neighbour, &self.passed, now);
         self.effects.extend(closed.map(Effect::Close));
         self.effects.extend(begun.then_some(Effect::Open(neighbour)));
         begun
@@ -188,26 +222,33 @@ impl Machine {
 
     /// Tells the caller that a request does not reach its destination. Answers that cannot be passed on are dropped: their caller's time
     /// runs out.
-    fn turn_back(&mut self, frame: &Frame, error: &CallError, now: Instant) {
+    fn turn_back(&mut self, frame: &Frame, from: Option<Neighbour>, error: &CallError, now: Instant) {
         if frame.kind != Kind::Request {
             return;
         }
+        let name = (frame.source, frame.id);
+        self.passed.forget(name);
+        let told = self.error_frame(name, frame.remaining_ms, error);
+        if told.destination == self.me() {
+            self.arrived.push_back((told, None));
+        } else {
+            self.answer_by(from, told, now);
+        }
+    }
+
+    /// Tells a caller how its call has ended.
+    pub(super) fn error_frame(&self, (caller, id): Name, remaining_ms: u32, error: &CallError) -> Frame {
         let (code, body) = error.encode();
-        let told = Frame {
+        Frame {
             kind: Kind::Error,
-            ttl: self.ttl(frame.source),
+            ttl: self.ttl(caller),
             detours: 0,
             method: code,
             source: self.me(),
-            destination: frame.source,
-            id: frame.id,
-            remaining_ms: frame.remaining_ms,
+            destination: caller,
+            id,
+            remaining_ms,
             body,
-        };
-        if told.destination == self.me() {
-            self.arrived.push_back(told);
-        } else {
-            self.route(told, None, now, now);
         }
     }
 

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 
+use super::Neighbour;
 use crate::address::Uid;
 use crate::frame::Frame;
 use crate::method::Method;
@@ -36,10 +37,12 @@ pub struct Request {
     /// Time after which nobody waits for the answer.
     pub until: Instant,
     pub(super) id: u64,
+    /// Neighbour that it came from.
+    pub(super) by: Option<Neighbour>,
 }
 
 impl Request {
-    pub(super) fn of(frame: Frame, now: Instant) -> Self {
+    pub(super) fn of(frame: Frame, by: Option<Neighbour>, now: Instant) -> Self {
         Self {
             ticket: Ticket(0),
             from: frame.source,
@@ -48,6 +51,7 @@ impl Request {
             until: now + Duration::from_millis(frame.remaining_ms.into()),
             body: frame.body,
             id: frame.id,
+            by,
         }
     }
 }

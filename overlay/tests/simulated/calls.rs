@@ -208,7 +208,7 @@ fn a_call_ends_when_the_member_that_was_called_is_gone() {
     );
     world.run_for(Duration::from_millis(1));
     world.kill(node(1));
-    assert_eq!(world.await_end(node(0), asked), Err(CallError::NoRoute { at: node(0) }));
+    assert_eq!(world.await_end(node(0), asked), Err(CallError::Lost { at: node(0) }));
     assert!(world.elapsed() - before < Duration::from_secs(1));
     assert_eq!(world.await_end(node(0), by_way), Err(CallError::Timeout { ms: 30_000 }));
 }
@@ -235,7 +235,7 @@ fn a_link_that_is_lost_again_and_again_is_opened_once_for_a_call() {
         world.run_for(Duration::from_millis(1));
         world.cut(node(0), node(1));
     }
-    assert_eq!(world.await_end(node(0), id), Err(CallError::NoRoute { at: node(0) }));
+    assert_eq!(world.await_end(node(0), id), Err(CallError::Lost { at: node(0) }));
 }
 
 #[test]

@@ -6,11 +6,11 @@ use bytes::Bytes;
 use lattice_overlay::address::{Process, SetId, Uid};
 use lattice_overlay::error::CallError;
 use lattice_overlay::frame::{Frame, Kind};
-use lattice_overlay::machine::Neighbour;
+use lattice_overlay::machine::{CallOptions, Neighbour};
 use lattice_overlay::method::Method;
 use lattice_overlay::strides::Topology;
 
-use super::world::{MIRROR, TO_AND_FRO, World};
+use super::world::{MIRROR, SILENCE, TO_AND_FRO, World};
 
 const HERE: SetId = SetId::from_bits(0x0010_0001);
 const THERE: SetId = SetId::from_bits(0x0010_0002);
@@ -85,4 +85,31 @@ fn the_link_of_a_rank_stays_while_nobody_uses_it() {
     assert!(world.ask(rank(HERE, 3), rank(HERE, 17), MIRROR, b"").is_ok());
     world.run_for(Duration::from_secs(600));
     assert!(world.ask(rank(HERE, 17), rank(HERE, 3), MIRROR, b"").is_ok());
+}
+
+/// Whoever passes a call on to the one neighbour that can answer it tells its caller that this one is gone.
+#[test]
+fn a_call_that_others_passed_on_ends_when_nobody_is_left_who_could_answer() {
+    let node = |set, index| Uid::new(set, Process::Node(index));
+    // The rank or the session that is gone, whether it is only stopped, and who tells.
+    for (gone, is_stopped, at) in [
+        (THERE.root(), false, HERE.root()),
+        (THERE.root(), true, HERE.root()),
+        (HERE.root(), false, node(HERE, 1)),
+        (node(THERE, 17), false, node(THERE, 16)),
+        (rank(THERE, 17), false, node(THERE, 17)),
+    ] {
+        let mut world = world();
+        let id = world.call(rank(HERE, 3), rank(THERE, 17), SILENCE, b"", CallOptions::default());
+        world.run_for(Duration::from_millis(10));
+        assert_eq!(world.served.len(), 1);
+        match gone.process() {
+            Process::Rank(_) => world.end_process(THERE, 17),
+            Process::Node(_) if is_stopped => drop(world.stopped.insert(gone)),
+            Process::Node(_) => world.kill(gone),
+        }
+        assert_eq!(world.await_end(rank(HERE, 3), id), Err(CallError::Lost { at }), "{gone}");
+        assert!(world.elapsed() < Duration::from_secs(if is_stopped { 15 } else { 1 }), "{gone}");
+        assert_eq!(world.served.len(), 1, "it was made once");
+    }
 }

@@ -96,8 +96,10 @@ impl World {
     /// The process of a rank ends.
     pub(crate) fn end_process(&mut self, set: SetId, rank: u32) {
         let now = self.now();
-        self.machine(Uid::new(set, Process::Node(rank))).handle_lost(Neighbour::Rank(rank), now);
+        let session = Uid::new(set, Process::Node(rank));
+        self.machine(session).handle_lost(Neighbour::Rank(rank), now);
         self.machines.remove(&Uid::new(set, Process::Rank(rank)));
+        self.carry_out(session);
     }
 
     pub(crate) fn machine(&mut self, uid: Uid) -> &mut Machine {

@@ -120,6 +120,30 @@ fn ids_and_ways_outlive_the_api_server_and_end_with_the_launch() {
     );
 }
 
+/// A rank of the first launch waits for a handler of the second, which is stopped, then killed: the rank alone, then its session.
+#[test]
+fn a_call_ends_when_whoever_was_called_is_gone() {
+    let outcome = script(
+        r#"serving 3
+        for killed in rank session; do
+            serving 1 -N 1; b=lattice://$(set_of $launches)
+            rank=$(lattice call $b/0 305); session=$(cut -d' ' -f4 /proc/$rank/stat); kill -STOP $rank
+            lattice call lattice://$(set_of 1)/2 303 "me $b/0 1" >$LATTICE_DEV_CLUSTER/answer 2>&1 & call=$!
+            until lattice call $b connectivity | grep -q '"kind":"rank","opened":false,"sent":2'; do sleep 0.05; done
+            kill -KILL ${!killed}; wait $call
+            sed -E "s|$b|B|; s|lattice://$(set_of 1)|A|g" $LATTICE_DEV_CLUSTER/answer
+        done
+        kill ${jobs[0]}; wait"#,
+    )
+    .run();
+    let gone = |at| {
+        format!(
+            "lattice: A/2: the handler failed: whoever was called is gone, as {at} has seen, or the way there; it may have been called"
+        )
+    };
+    outcome.exits(0).prints(&[gone("B/node/0"), gone("A/node/0")].join("\n"));
+}
+
 /// Not even a ping, and not even to root: of nobody's sets but one's own.
 #[test]
 fn other_users_get_nothing() {
