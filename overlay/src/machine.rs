@@ -16,6 +16,7 @@
 //! left who could answer, and the caller is told.
 
 mod calls;
+mod direct;
 mod links;
 mod passed;
 mod routing;
@@ -28,6 +29,7 @@ use bytes::Bytes;
 
 use self::calls::Calls;
 pub use self::calls::{CallId, CallOptions};
+use self::direct::Direct;
 use self::links::Links;
 use self::passed::{Name, Passed};
 use self::serving::Serving;
@@ -101,6 +103,7 @@ pub struct Machine {
     links: Links,
     calls: Calls,
     passed: Passed,
+    direct: Direct,
     serving: Serving,
     /// Frames whose destination is here, with the neighbours that they came from.
     arrived: VecDeque<(Frame, Option<Neighbour>)>,
@@ -116,6 +119,7 @@ impl Machine {
             links: Links::default(),
             calls: Calls::default(),
             passed: Passed::default(),
+            direct: Direct::default(),
             serving: Serving::default(),
             arrived: VecDeque::new(),
             effects: VecDeque::new(),
@@ -242,7 +246,17 @@ impl Machine {
 
     /// Links that are open.
     pub fn connectivity(&self) -> Connectivity {
-        let links = self.links.open().map(|(neighbour, link)| link.info(self.uid_of(neighbour), neighbour));
+        let Membership { node, members, topology, .. } = self.membership;
+        let strides = topology.neighbours(node, members);
+        let links = self.links.open().map(|(neighbour, link)| {
+            let kind = match neighbour {
+                Neighbour::Member(index) if !strides.contains(&index) => "direct",
+                Neighbour::Member(_) => "stride",
+                Neighbour::Set(_) => "root",
+                Neighbour::Rank(_) | Neighbour::Session => "rank",
+            };
+            link.info(self.uid_of(neighbour), kind)
+        });
         Connectivity { member: self.me().to_string(), links: links.collect() }
     }
 

@@ -80,7 +80,7 @@ pub struct Connectivity {
 pub struct LinkInfo {
     /// Far end of the link.
     pub to: String,
-    /// `stride` within a set, `root` between two.
+    /// `stride` or `direct` within a set, `root` between two, `rank` to a process.
     pub kind: String,
     /// True if this member opened it.
     pub opened: bool,

@@ -99,12 +99,7 @@ impl Link {
     }
 
     /// Description for users.
-    pub(super) fn info(&self, to: Uid, neighbour: Neighbour) -> LinkInfo {
-        let kind = match neighbour {
-            Neighbour::Member(_) => "stride",
-            Neighbour::Set(_) => "root",
-            Neighbour::Rank(_) | Neighbour::Session => "rank",
-        };
+    pub(super) fn info(&self, to: Uid, kind: &str) -> LinkInfo {
         let opened = self.opener == Opener::Us;
         LinkInfo { to: to.to_string(), kind: kind.to_owned(), opened, sent: self.sent, received: self.received }
     }

@@ -4,6 +4,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 
+use super::direct;
 use super::links::{Queued, Room};
 use super::passed::Name;
 use super::{CallError, CallId, Effect, Frame, Kind, Machine, Membership, Neighbour, milliseconds};
@@ -92,6 +93,9 @@ impl Machine {
             self.remember(neighbour, &frame, from, now);
         }
         if self.links.room(neighbour, frame.kind) == Room::Open {
+            if frame.kind == Kind::Request && !matches!(from, Some(Neighbour::Member(_))) {
+                self.consider_direct_link(neighbour, frame.destination, now);
+            }
             self.links.sent(neighbour, now);
             let frame = Frame { ttl: frame.ttl - 1, detours, ..frame };
             self.effects.push_back(Effect::Send(neighbour, frame));
@@ -110,6 +114,23 @@ impl Machine {
             self.passed.given(name, from, neighbour, now + left);
         } else {
             self.passed.forget(name);
+        }
+    }
+
+    /// Begins to open a link to a member of this set that requests have come here for more than once, and that is some hops from here.
+    fn consider_direct_link(&mut self, neighbour: Neighbour, to: Uid, now: Instant) {
+        let Membership { set, node, members, topology, .. } = self.membership;
+        let target = match to.process() {
+            _ if to.set() != set => Some(0),
+            Process::Node(index) => Some(index),
+            Process::Rank(rank) => self.home_of(rank),
+        };
+        if let (Some(target), Neighbour::Member(by)) = (target, neighbour)
+            && direct::pays(topology, node, by, target, members)
+            && self.direct.is_again(target, now)
+            && self.links.room(Neighbour::Member(target), Kind::Request) == Room::Closed
+        {
+            self.open(Neighbour::Member(target), now);
         }
     }
 
@@ -181,6 +202,10 @@ impl Machine {
     fn next_member(&mut self, frame: &Frame, target: u32, from: Option<Neighbour>, now: Instant) -> Next {
         let Membership { node, members, topology, .. } = self.membership;
         let away = distance(node, target, members);
+        let directly = Neighbour::Member(target);
+        if from != Some(directly) && self.links.room(directly, frame.kind) == Room::Open {
+            return Next::Neighbour(directly, frame.detours);
+        }
         for index in topology.towards(node, target, members) {
             let neighbour = Neighbour::Member(index);
             let detours = frame.detours + u8::from(distance(index, target, members) >= away);

@@ -50,6 +50,20 @@ fn members_of_100_000_are_nine_hops_apart_at_most() {
     assert!((14..=18).contains(&most), "{most} frames there and back");
 }
 
+/// The second call opens a link, and goes the whole way still.
+#[test]
+fn members_that_are_called_again_get_a_direct_link_if_they_are_three_hops_away() {
+    let mut world = World::new().with_set(SET, 64, Topology::Strides);
+    for (to, frames) in [(21, [6, 6, 2, 2]), (33, [4; 4]), (32, [2; 4])] {
+        assert_eq!([(); 4].map(|()| frames_of_a_ping(&mut world, 0, to)), frames, "to {to}");
+    }
+    let links = world.machine(node(0)).connectivity().links;
+    let direct: Vec<&str> = links.iter().filter(|link| link.kind == "direct").map(|link| link.to.as_str()).collect();
+    assert_eq!(direct, [node(21).to_string()]);
+    world.kill(node(21));
+    assert!(matches!(world.ask(node(0), node(21), Method::PING, b""), Err(CallError::NoRoute { .. })));
+}
+
 #[test]
 fn every_call_arrives_when_a_tenth_of_the_members_is_dead() {
     for (members, seed) in [(100, 1), (1000, 2), (100_000, 3)] {
