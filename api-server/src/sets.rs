@@ -26,7 +26,14 @@ const PASS_SECONDS: u64 = 60;
 
 /// Sets that live, and ids that are not given out again yet.
 #[derive(Debug, Default)]
-pub(crate) struct Sets(Mutex<HashMap<SetId, Holder>>);
+pub(crate) struct Sets(Mutex<Held>);
+
+#[derive(Debug, Default)]
+struct Held {
+    ids: HashMap<SetId, Holder>,
+    /// Ids of launches that live, by launch.
+    launches: HashMap<String, SetId>,
+}
 
 /// Holder of an id.
 #[derive(Debug)]
@@ -81,27 +88,26 @@ impl Sets {
     /// Founds the set of a launch that begins; `None` if its user has too many, or its nodes no key.
     pub(crate) fn found(&self, order: &Order, now: Instant) -> Option<SetId> {
         let root = Root::of(order)?;
-        let mut sets = self.0.lock();
-        let set = free(&mut sets, root.uid, now).ok()?;
-        sets.insert(set, Holder::Launch(root));
+        let mut held = self.0.lock();
+        let set = free(&mut held.ids, root.uid, now).ok()?;
+        held.insert(set, root);
         Some(set)
     }
 
     /// Takes up the set of a launch that an earlier server has begun.
     pub(crate) fn take_up(&self, order: &Order) {
         if let (Some(root), Some(set)) = (Root::of(order), order.terms.set) {
-            self.0.lock().insert(set, Holder::Launch(root));
+            self.0.lock().insert(set, root);
         }
     }
 
     /// A launch is over, or does not begin.
     pub(crate) fn end(&self, launch: &str, now: Instant) {
-        for holder in self.0.lock().values_mut() {
-            if let Holder::Launch(root) = holder
-                && root.launch == launch
-            {
-                *holder = Holder::Until(root.uid, now + KEPT);
-            }
+        let Held { ids, launches } = &mut *self.0.lock();
+        if let Some(holder) = launches.remove(launch).and_then(|set| ids.get_mut(&set))
+            && let Holder::Launch(root) = holder
+        {
+            *holder = Holder::Until(root.uid, now + KEPT);
         }
     }
 
@@ -113,14 +119,12 @@ impl Sets {
         to: Option<SetId>,
         now: Instant,
     ) -> Result<Granted, PassError> {
-        let mut sets = self.0.lock();
+        let Held { ids: sets, launches } = &mut *self.0.lock();
         let from = match asker {
             Asker::Launch(launch) => {
-                let of_launch = |holder: &Holder| matches!(holder, Holder::Launch(root) if root.launch == launch);
-                let found = sets.iter().find(|(_, holder)| of_launch(holder)).map(|(&set, _)| set);
-                found.ok_or_else(|| PassError::NotFounded(launch.to_owned()))?
+                launches.get(launch).copied().ok_or_else(|| PassError::NotFounded(launch.to_owned()))?
             }
-            Asker::Command(0) => free(&mut sets, uid, now)?,
+            Asker::Command(0) => free(sets, uid, now)?,
             Asker::Command(told) => SetId::from_bits(told),
         };
         if let Asker::Command(told) = asker {
@@ -143,6 +147,13 @@ impl Sets {
             // Whose it is, or was, is nobody else's matter.
             _ => Err(PassError::NoSet(to)),
         }
+    }
+}
+
+impl Held {
+    fn insert(&mut self, set: SetId, root: Root) {
+        self.launches.insert(root.launch.clone(), set);
+        self.ids.insert(set, Holder::Launch(root));
     }
 }
 
