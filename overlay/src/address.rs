@@ -14,6 +14,8 @@ use std::str::FromStr;
 
 /// Bits of a set's id that are its number among the sets of its user.
 const NUMBER_BITS: u32 = 12;
+/// Bits of a guest's number that count the guests of one member.
+const GUEST_BITS: u32 = 13;
 /// Bit of the lower half of a [`Uid`] that tells a member from a rank.
 const NODE_BIT: u32 = 1 << 31;
 /// Beginning of an address as users write it.
@@ -37,8 +39,20 @@ pub enum Process {
 }
 
 impl Process {
-    /// Number of the first guest of a set: a process that is no rank, and is reached by way of the root like one.
+    /// Number of the first guest of a set: a process that is no rank, and is reached like one by way of the member that has taken it.
     pub const FIRST_GUEST: u32 = 1 << 30;
+
+    /// Rank by which the `count`th guest of a member is known, which the first has again after 8,192; `None` for members that can have
+    /// none, which are those after the first 131,072.
+    pub fn guest(node: u32, count: u32) -> Option<u32> {
+        let is_known = node < Self::FIRST_GUEST >> GUEST_BITS;
+        is_known.then_some(Self::FIRST_GUEST | node << GUEST_BITS | (count % (1 << GUEST_BITS)))
+    }
+
+    /// Index of the node whose member has taken this guest; `None` for a rank of the launch.
+    pub fn home_of_guest(rank: u32) -> Option<u32> {
+        (rank & Self::FIRST_GUEST != 0).then_some((rank & !Self::FIRST_GUEST) >> GUEST_BITS)
+    }
 }
 
 /// Id of a group or a communicator, which no other one of the user's has: the id of the set that made it, and a number that the root of
@@ -266,6 +280,19 @@ mod tests {
             prop_assert_eq!(uid.bits() >> 32, u64::from(bits));
             prop_assert_eq!(uid.bits() >> 31 & 1 == 1, matches!(process, Process::Node(_)));
             prop_assert_eq!(Uid::from_bits(uid.bits()), uid);
+        }
+
+        #[test]
+        fn a_guest_is_with_the_member_that_has_taken_it(node: u32, count: u32) {
+            let guest = Process::guest(node, count);
+            prop_assert_eq!(guest.is_some(), node < 131_072);
+            if let Some(guest) = guest {
+                prop_assert_eq!((guest & !NODE_BIT, guest >= Process::FIRST_GUEST), (guest, true));
+                prop_assert_eq!(Process::home_of_guest(guest), Some(node));
+                prop_assert_eq!(Process::guest(node, count.wrapping_add(8192)), Some(guest));
+                prop_assert_ne!(Process::guest(node, count.wrapping_add(8191)), Some(guest));
+            }
+            prop_assert_eq!(Process::home_of_guest(count % Process::FIRST_GUEST), None);
         }
 
         #[test]

@@ -76,8 +76,8 @@ pub enum ParticipantError {
         "this process is no rank of a launch: LATTICE_LAUNCH_ID or LATTICE_RANK is not set\ntry: start it by lattice launch"
     )]
     NoRank,
-    /// The launch or the set is not in the directory.
-    #[error("{what} is no set of yours on this machine\ntry: lattice sets")]
+    /// The launch or the set is not in the directory, and no session of it here.
+    #[error("{what} is no set of yours on this machine, and has no node here\ntry: lattice sets")]
     NoSet {
         /// The launch, or the id of the set.
         what: String,
@@ -125,14 +125,22 @@ impl Participant {
         }
     }
 
-    /// Takes part as a guest of a set, from any process of its user.
+    /// Takes part as a guest of a set, from any process of its user: on this machine, or on a node of a launch on a cluster.
     ///
     /// # Errors
     /// Fails if there is no such set, or its session cannot be reached.
     pub fn guest_of(set: SetId) -> Result<Self, ParticipantError> {
-        let directory = Directory::open_existing(&place()?)?;
-        let found = directory.map(|directory| directory.find(set)).transpose()?.flatten();
-        Self::connect(&found.ok_or(ParticipantError::NoSet { what: set.to_string() })?.contact(), GUEST)
+        let found = find(set);
+        if let Ok(Some(record)) = &found {
+            return Self::connect(&record.contact(), GUEST);
+        }
+        match Self::connect(&Contact::of_guests(set), GUEST) {
+            Err(ParticipantError::Session(error)) if error.kind() == io::ErrorKind::ConnectionRefused => {
+                found?;
+                Err(ParticipantError::NoSet { what: set.to_string() })
+            }
+            taken => taken,
+        }
     }
 
     fn connect(to: &Contact, rank: u32) -> Result<Self, ParticipantError> {
@@ -323,6 +331,12 @@ fn place() -> Result<PathBuf, DirectoryError> {
     let variable = |name: &str| std::env::var_os(name);
     let (named, home) = (variable(directory::VARIABLE), variable("HOME"));
     directory::place(named.as_deref().map(Path::new), home.as_deref().map(Path::new))
+}
+
+/// The set of this id in the directory of the user's sets.
+fn find(set: SetId) -> Result<Option<SetRecord>, DirectoryError> {
+    let directory = Directory::open_existing(&place()?)?;
+    Ok(directory.map(|directory| directory.find(set)).transpose()?.flatten())
 }
 
 /// Proves to know the set's key, and has it proved; returns the rank that the session has for this process.

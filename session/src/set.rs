@@ -245,16 +245,13 @@ impl Ways for ByDirectory {
     }
 }
 
-/// Number of the process that comes as a rank, or as a guest.
-fn numbered(rank: u32, guests: &AtomicU32) -> u32 {
-    match rank {
-        GUEST => Process::FIRST_GUEST + guests.fetch_add(1, Ordering::Relaxed) % Process::FIRST_GUEST,
-        rank => rank,
-    }
-}
-
-/// Takes a process, and tells it its number.
-async fn take_process(member: &Member, rank: u32, mut socket: UnixStream) {
+/// Takes a process that comes as a rank or as a guest of a node, and tells it its number.
+async fn take_process(member: &Member, node: u32, rank: u32, guests: &AtomicU32, mut socket: UnixStream) {
+    let number = match rank {
+        GUEST => Process::guest(node, guests.fetch_add(1, Ordering::Relaxed)),
+        rank => Some(rank),
+    };
+    let Some(rank) = number else { return };
     if socket.write_u32(rank).await.is_ok() {
         member.take(Neighbour::Rank(rank), Line::Local(socket)).await;
     }
@@ -275,7 +272,7 @@ impl OwnSet {
             Ok((socket, Caller { set, rank, purpose: Purpose::Rank })) if set == record.id() => {
                 let is_ours = rank == GUEST || rank < self.0.facts.ranks;
                 if let Some(member) = self.member().filter(|_| is_ours) {
-                    take_process(&member, numbered(rank, &self.0.guests), socket).await;
+                    take_process(&member, 0, rank, &self.0.guests, socket).await;
                 }
             }
             Ok((_, Caller { purpose: Purpose::Rank, .. })) => tracing::debug!("a rank of another set is refused"),

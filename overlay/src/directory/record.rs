@@ -130,6 +130,12 @@ impl Contact {
     /// Variable that holds it in the environment of ranks on a cluster.
     pub const VARIABLE: &str = "LATTICE_SET";
 
+    /// Where the sessions of a set on a cluster take guests on their nodes. This key is known to everybody: the kernel's word for a
+    /// guest's user counts alone.
+    pub fn of_guests(set: SetId) -> Self {
+        Self { set, nonce: Nonce(set.bits().into()), key: SetKey([0; 32]) }
+    }
+
     /// Its text.
     pub fn to_text(&self) -> String {
         let Self { set, nonce, key } = self;
@@ -154,7 +160,7 @@ impl Nonce {
         Ok(Self(u128::from_be_bytes(random()?)))
     }
 
-    /// Name in the abstract namespace of Unix sockets at which the set's root takes connections. Nobody can take it first, for it is
+    /// Name in the abstract namespace of Unix sockets at which the set's root takes connections. Nobody can take it first if it is
     /// random; it goes with the process.
     pub fn socket_name(&self) -> String {
         format!("lattice-set-{self}")

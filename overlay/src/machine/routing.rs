@@ -33,10 +33,10 @@ impl Machine {
         if to.set() == set { here } else { here.saturating_add(TTL_ELSEWHERE) }
     }
 
-    /// Index of a rank's node. Guests are with the root.
+    /// Index of the node of a rank or a guest.
     pub(super) fn home_of(&self, rank: u32) -> Option<u32> {
-        if rank >= Process::FIRST_GUEST {
-            return Some(0);
+        if let Some(node) = Process::home_of_guest(rank) {
+            return Some(node).filter(|&node| node < self.membership.members);
         }
         self.membership.homes.get(usize::try_from(rank).ok()?).copied()
     }

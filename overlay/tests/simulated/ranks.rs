@@ -62,8 +62,10 @@ fn a_rank_without_a_process_is_spoken_for_by_its_session() {
     );
     world.end_process(THERE, 17);
     assert_eq!(world.ask(rank(HERE, 3), rank(THERE, 17), Method::PING, b""), Ok(Bytes::new()));
-    let guest = rank(THERE, Process::FIRST_GUEST + 7);
-    assert_eq!(world.ask(rank(HERE, 3), guest, Method::PING, b""), Err(CallError::NoSuchProcess));
+    for node in [0, 17, 20] {
+        let guest = rank(THERE, Process::guest(node, 7).unwrap());
+        assert_eq!(world.ask(rank(HERE, 3), guest, Method::PING, b""), Err(CallError::NoSuchProcess));
+    }
 }
 
 #[test]

@@ -35,7 +35,7 @@ use tokio::time::timeout;
 
 use super::member::line::{Line, Sessions};
 use super::member::{Member, Ways};
-use super::{SetError, accept, connection, numbered, take_process};
+use super::{SetError, accept, connection, take_process};
 use crate::spec::SessionSpec;
 use crate::wire::pass::SetPass;
 use crate::{random, unix_time};
@@ -144,29 +144,40 @@ impl ClusterSet {
     /// Fails if there can be no socket.
     pub fn listen(&self) -> Result<Contact, SetError> {
         let (nonce, key) = (Nonce::random()?, SetKey::from_bytes(random::bytes().map_err(SetError::Socket)?));
-        let listener = UnixListener::bind(connection::path(&nonce)).map_err(SetError::Socket)?;
-        let (set, known) = (self.clone(), key.clone());
-        task::spawn(accept(listener, move |socket| {
-            let (set, known) = (set.clone(), known.clone());
-            task::boxed(async move { set.serve(socket, &known).await })
-        }));
-        Ok(Contact { set: self.0.set, nonce, key })
+        let of_ranks = Contact { set: self.0.set, nonce, key };
+        self.listen_at(&of_ranks, Self::is_here)?;
+        // Where sessions of the set share a network, the first of them takes the guests.
+        if let Err(error) = self.listen_at(&Contact::of_guests(self.0.set), |_, rank| rank == GUEST) {
+            tracing::debug!("no guests are taken here: {error}");
+        }
+        Ok(of_ranks)
     }
 
-    async fn serve(&self, socket: UnixStream, key: &SetKey) {
+    /// Takes the processes that come to a socket, as far as `takes` says so of their ranks.
+    fn listen_at(&self, contact: &Contact, takes: fn(&Self, u32) -> bool) -> Result<(), SetError> {
+        let listener = UnixListener::bind(connection::path(&contact.nonce)).map_err(SetError::Socket)?;
+        let (set, key) = (self.clone(), contact.key.clone());
+        task::spawn(accept(listener, move |socket| {
+            let (set, key) = (set.clone(), key.clone());
+            task::boxed(async move { set.serve(socket, &key, takes).await })
+        }));
+        Ok(())
+    }
+
+    async fn serve(&self, socket: UnixStream, key: &SetKey, takes: fn(&Self, u32) -> bool) {
         match connection::receive(socket, key).await {
-            Ok((socket, Caller { set, rank, purpose: Purpose::Rank })) if set == self.0.set && self.is_here(rank) => {
-                take_process(&self.member(), numbered(rank, &self.0.guests), socket).await;
+            Ok((socket, Caller { set, rank, purpose: Purpose::Rank })) if set == self.0.set && takes(self, rank) => {
+                take_process(&self.member(), self.0.spec.node.0, rank, &self.0.guests, socket).await;
             }
             Ok(_) => tracing::debug!("a process is refused: it is no rank of this node"),
             Err(error) => tracing::debug!("a process is refused: {error}"),
         }
     }
 
-    /// Returns true for the ranks of this node. Guests are with the root.
+    /// Returns true for the ranks of this node.
     fn is_here(&self, rank: u32) -> bool {
         let SessionSpec { job, node, .. } = &self.0.spec;
-        if rank == GUEST { node.0 == 0 } else { job.placement.node_of(Rank(rank)) == Some(*node) }
+        job.placement.node_of(Rank(rank)) == Some(*node)
     }
 
     fn member(&self) -> Member {

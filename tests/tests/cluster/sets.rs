@@ -144,6 +144,25 @@ fn a_call_ends_when_whoever_was_called_is_gone() {
     outcome.exits(0).prints(&[gone("B/node/0"), gone("A/node/0")].join("\n"));
 }
 
+/// From a plain shell on a node of the launch, by the session there, to each of its ranks; from elsewhere and for others there is no way.
+#[test]
+fn a_program_of_a_plain_shell_on_a_node_calls_the_ranks_of_a_launch() {
+    assert!(geteuid().is_root(), "this test must run as root");
+    let outcome = script(
+        r#"on() { local at=$(daemon $1); shift; nsenter --net=/proc/$at/ns/net env -u LATTICE_API_URL "$@"; }
+        lattice launch -n 2 -N 2 "$2" serve >$LATTICE_DEV_CLUSTER/said0 & jobs+=($!)
+        until [ "$(grep -c serves $LATTICE_DEV_CLUSTER/said0)" = 2 ]; do sleep 0.05; done
+        a=$(set_of 1)
+        for node in node0 node1; do for rank in 0 1; do on $node "$2" call lattice://$a/$rank 2$rank || exit; done; done
+        on node2 "$2" call lattice://$a/0 21 2>&1 | grep -o NoSet
+        on node1 setpriv --reuid nobody --clear-groups "$2" call lattice://$a/0 21 2>&1 | grep -o Impostor
+        end"#,
+    )
+    .arg(example("across_launches"))
+    .run();
+    outcome.exits(0).prints("40\n42\n40\n42\nNoSet\nImpostor");
+}
+
 /// Not even a ping, and not even to root: of nobody's sets but one's own.
 #[test]
 fn other_users_get_nothing() {
