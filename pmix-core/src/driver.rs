@@ -183,6 +183,11 @@ impl Driver {
         self.runner.with(|pmix| pmix.server.progress(seat))
     }
 
+    /// Returns true if a tool has come with the name of this rank: the rank itself, or a process that it has started.
+    pub fn has_tool(&self, seat: Seat) -> bool {
+        self.runner.with(|pmix| pmix.server.has_tool(seat))
+    }
+
     /// The collectives in which ranks of a job wait on this node.
     pub fn pending_fences(&self, job: JobIndex) -> Vec<FenceStatus> {
         self.runner.with(|pmix| pmix.server.pending_fences(job))

@@ -4,6 +4,17 @@ use std::net::SocketAddr;
 
 use pmi_core::ids::Rank;
 
+use crate::wire::reader::Proc;
+
+/// The name of every server.
+pub(crate) const SERVER: Proc<'static> = Proc { namespace: b"lattice", rank: 0 };
+
+/// Returns what clients read to find the server at an address.
+pub fn server_uri(server: SocketAddr) -> String {
+    let family = if server.is_ipv4() { "tcp4" } else { "tcp6" };
+    format!("{}.{};{family}://{server}", SERVER.namespace.escape_ascii(), SERVER.rank)
+}
+
 /// The PMIx variables of one rank.
 #[derive(Clone, Copy, Debug)]
 pub struct RankEnvironment<'a> {
@@ -30,8 +41,7 @@ impl RankEnvironment<'_> {
     /// The variables, in no particular order.
     pub fn variables(&self) -> Vec<(&'static str, String)> {
         let Self { namespace, rank, server, host, universe_size } = self;
-        let family = if server.is_ipv4() { "tcp4" } else { "tcp6" };
-        let uri = format!("lattice.0;{family}://{server}");
+        let uri = server_uri(*server);
         vec![
             // Which name a client reads decides how it encodes: these two pin 4.2 and later to v41, all before to v3.
             ("PMIX_SERVER_URI41", uri.clone()),

@@ -47,7 +47,7 @@ pub fn payload(data: &[u8]) {
     }
 }
 
-/// Two ranks that have shaken hands send whatever they are given; every other byte string goes to the other one.
+/// Two ranks and a tool that have shaken hands send whatever they are given, in turns.
 pub fn server(data: &[u8]) {
     let Ok(id) = JobId::new("job") else { return };
     let mut server = Server::new(Settings::default());
@@ -61,10 +61,12 @@ pub fn server(data: &[u8]) {
         here: NodeFacts { topology: Some("<topology/>".into()), places: Vec::new() },
         sets: vec![ProcessSet { name: "app://a".to_owned(), ranks: vec![0..1, 1..2] }],
     });
-    let connections = [(0_u8, "v3"), (1, "v41")].map(|(rank, module)| {
+    let peers: [(&[u8], &str); 3] =
+        [(b"\0job\0\0\0\0\0", "v3"), (b"\0job\0\0\0\0\x01", "v41"), (b"\x03\0\0\0\0\0\0\0\0", "v41")];
+    let connections = peers.map(|(claim, module)| {
         let connection = server.accept();
-        let mut greeting = b"native\0\0\0\0\0\0job\0\0\0\0".to_vec();
-        greeting.push(rank);
+        let mut greeting = b"native\0\0\0\0\0".to_vec();
+        greeting.extend(claim);
         greeting.extend(format!("5.0.0\0{module}\0\u{1}hash\0").bytes());
         let mut frame = vec![0xff; 8];
         frame.extend((greeting.len() as u32).to_ne_bytes());

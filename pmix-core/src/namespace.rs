@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 
 use bytes::Bytes;
 use pmi_core::deaths::Deaths;
-use pmi_core::ids::{LocalRank, NodeIndex, Rank};
+use pmi_core::ids::{JobId, LocalRank, NodeIndex, Rank};
 use pmi_core::job::Job;
 use pmi_core::roster::Roster;
 use pmi_core::services::MetJob;
@@ -42,6 +42,12 @@ pub struct Namespace {
 }
 
 impl Namespace {
+    /// A job without ranks on this node, whatever its own launch calls the node.
+    fn elsewhere(name: String, job: Job, hosts: Vec<String>) -> Self {
+        let (node, here) = (NodeIndex(u32::MAX), NodeFacts::default());
+        Self { name, job, node, hosts, directory: None, parent: None, here, sets: Vec::new() }
+    }
+
     /// The rank that spawned the job, as it is named on the wire.
     pub(crate) fn parent_proc(&self) -> Option<Proc<'_>> {
         self.parent.as_ref().map(|(name, rank)| Proc { namespace: name.as_bytes(), rank: rank.0 })
@@ -65,8 +71,7 @@ pub struct Seat {
 #[derive(Debug)]
 pub(crate) struct JobState {
     pub(crate) namespace: Namespace,
-    /// True if it is of another launch: its nodes are not counted as those of this one.
-    met: bool,
+    kind: Kind,
     pub(crate) ranks: Roster,
     /// Ranks of all nodes that have died, and that the others do without.
     pub(crate) deaths: Deaths,
@@ -80,6 +85,17 @@ pub(crate) struct JobState {
     facts: [Option<Bytes>; 2],
     /// The same with what its ranks on this node are told besides.
     facts_here: [Option<Bytes>; 2],
+}
+
+/// The jobs that a server knows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    /// Of this launch.
+    Own,
+    /// Of another launch: its nodes are not counted as those of this one.
+    Met,
+    /// A tool, which is a job by itself.
+    Tool,
 }
 
 /// Data that one rank has committed.
@@ -126,30 +142,41 @@ impl JobState {
 
     pub(crate) fn new(namespace: Namespace) -> Self {
         let ranks = Roster::new(namespace.job.placement.ranks_on(namespace.node));
-        Self::with_ranks(namespace, false, ranks)
+        Self::with_ranks(namespace, Kind::Own, ranks)
     }
 
     /// A job of another launch.
     pub(crate) fn met(met: &MetJob) -> Self {
         let MetJob { namespace, job, hosts } = met.clone();
-        // It has no rank here, whatever its own launch calls this node.
-        let node = NodeIndex(u32::MAX);
-        let here = NodeFacts::default();
-        let namespace =
-            Namespace { name: namespace, job, node, hosts, directory: None, parent: None, here, sets: Vec::new() };
-        Self::with_ranks(namespace, true, Roster::default())
+        Self::with_ranks(Namespace::elsewhere(namespace, job, hosts), Kind::Met, Roster::default())
     }
 
-    fn with_ranks(namespace: Namespace, met: bool, ranks: Roster) -> Self {
+    /// A tool of a launch, under this name. It belongs to no node, for nothing is ever asked of it.
+    pub(crate) fn tool(name: String, launch: JobId) -> Self {
+        let namespace = Namespace::elsewhere(name, Job::on_one_node(launch, 1), Vec::new());
+        Self::with_ranks(namespace, Kind::Tool, Roster::new([Rank(0)]))
+    }
+
+    fn with_ranks(namespace: Namespace, kind: Kind, ranks: Roster) -> Self {
         let clean_up = vec![Vec::new(); ranks.len()];
         let (deaths, data) = (Deaths::default(), HashMap::new());
         let (facts, facts_here) = ([None, None], [None, None]);
-        Self { namespace, met, ranks, deaths, fences: 0, clean_up, data, facts, facts_here }
+        Self { namespace, kind, ranks, deaths, fences: 0, clean_up, data, facts, facts_here }
     }
 
     /// Returns true if it is of another launch: everything known of its ranks came from a meeting, and no node can be asked.
     pub(crate) fn is_met(&self) -> bool {
-        self.met
+        self.kind == Kind::Met
+    }
+
+    /// Returns true if it is of this launch.
+    pub(crate) fn is_own(&self) -> bool {
+        self.kind == Kind::Own
+    }
+
+    /// Returns true if it is a tool.
+    pub(crate) fn is_tool(&self) -> bool {
+        self.kind == Kind::Tool
     }
 
     /// The job's facts; written at the first question.

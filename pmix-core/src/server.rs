@@ -15,6 +15,7 @@ mod action;
 mod collectives;
 mod data;
 mod events;
+mod greeting;
 mod host;
 mod inquiries;
 mod meetings;
@@ -25,6 +26,7 @@ mod queries;
 mod question;
 mod remote;
 mod requests;
+mod tools;
 mod withheld;
 
 use std::collections::{HashMap, HashSet, VecDeque};
@@ -40,7 +42,6 @@ use pmi_core::gathering::{Gathering, Groups};
 use pmi_core::ids::{LocalRank, Rank};
 use pmi_core::report::{EndReason, FenceStatus, Offence, Progress, Sender, Trace};
 use pmi_core::roster::RankState;
-use subtle::ConstantTimeEq;
 
 pub use self::action::Action;
 use self::collectives::Waiter;
@@ -56,7 +57,7 @@ use crate::namespace::{JobIndex, JobState, Namespace, Seat};
 use crate::wire::Encoding;
 use crate::wire::describe::describe;
 use crate::wire::frame::{self, Frame, FrameBuffer};
-use crate::wire::handshake::{self, Handshake, Version};
+use crate::wire::handshake::Version;
 
 /// Settings of a [`Server`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -115,6 +116,10 @@ pub struct Server {
     asked: HashMap<Ticket, Asked>,
     /// Requests that wait for answers of several nodes.
     inquiries: HashMap<Ticket, Inquiry>,
+    /// Jobs of tools, those included that wait for the next tool.
+    tools: Vec<JobIndex>,
+    /// Ranks whose names tools have had: the ranks themselves, or processes that they have started.
+    named_tools: HashSet<Seat>,
     next_ticket: u64,
     /// Number of groups that got a context id here.
     contexts: u64,
@@ -242,9 +247,10 @@ impl Server {
         let identity = client.identity.take();
         self.clients.release(connection);
         let Some(Identity { seat, .. }) = identity else { return };
+        let is_tool = self.is_tool(seat);
         let Some(state) = self.rank_mut(seat) else { return };
         state.connection = None;
-        if state.phase == Phase::Open {
+        if state.phase == Phase::Open && !is_tool {
             self.tell_of_loss(seat);
         }
     }
@@ -293,47 +299,6 @@ impl Server {
         self.actions.pop_front()
     }
 
-    /// A client says who it is.
-    fn greet(&mut self, connection: ConnectionId, payload: &[u8]) {
-        let refusal = match Handshake::decode(payload) {
-            Ok(handshake) => match self.claim(connection, &handshake) {
-                Ok(()) => return,
-                Err(refusal) => refusal,
-            },
-            Err(error) => error.to_string(),
-        };
-        tracing::warn!("refused {refusal}");
-        self.close(connection);
-    }
-
-    fn claim(&mut self, connection: ConnectionId, handshake: &Handshake<'_>) -> Result<(), String> {
-        let Handshake { namespace, rank, version, encoding, module } = *handshake;
-        let job = self.job_claimed(namespace).ok_or("a PMIx client of a namespace that is not served here")?;
-        let local = self.jobs[job.0].local(Rank(rank));
-        let local = local.ok_or_else(|| format!("a PMIx client that claims rank {rank}, which is not on this node"))?;
-        let state = &mut self.jobs[job.0].ranks[local];
-        if state.connection.is_some() || state.exited {
-            return Err(format!("a second PMIx client that claims rank {rank}"));
-        }
-        let is_first_word = state.speak();
-        state.connection = Some(connection);
-        let (seat, claim) = (Seat { job, local }, self.new_ticket());
-        self.clients[connection].identity = Some(Identity { seat, claim, encoding, version, module });
-        self.push_send(connection, handshake::welcome(connection.0));
-        if is_first_word {
-            self.look_for_deserters();
-        }
-        Ok(())
-    }
-
-    /// The job of this launch with that namespace, which is what its ranks know and others do not: each name is compared whole, in
-    /// constant time.
-    fn job_claimed(&self, namespace: &[u8]) -> Option<JobIndex> {
-        let jobs = (0..).map(JobIndex).zip(&self.jobs).filter(|(_, state)| !state.is_met());
-        let is_named = |state: &JobState| bool::from(state.namespace.name.as_bytes().ct_eq(namespace));
-        jobs.fold(None, |found, (job, state)| if is_named(state) { found.or(Some(job)) } else { found })
-    }
-
     pub(crate) fn job_named(&self, namespace: &[u8]) -> Option<JobIndex> {
         self.names.get(namespace).copied()
     }
@@ -344,6 +309,11 @@ impl Server {
 
     fn rank(&self, seat: Seat) -> &RankState {
         &self.jobs[seat.job.0].ranks[seat.local]
+    }
+
+    /// Returns the number of unanswered questions that a client may have.
+    fn questions_max(&self, seat: Seat) -> usize {
+        if self.is_tool(seat) { tools::QUESTIONS_MAX } else { self.settings.questions_per_rank }
     }
 
     /// Answers a request, if its client is still there.
@@ -381,7 +351,8 @@ impl Server {
             return;
         };
         let bytes = describe(encoding, sender, tag, payload).into();
-        self.actions.push_back(Action::Trace(Trace { rank: Some(self.rank(seat).rank), sender, bytes }));
+        let rank = if self.is_tool(seat) { None } else { Some(self.rank(seat).rank) };
+        self.actions.push_back(Action::Trace(Trace { rank, sender, bytes }));
     }
 
     fn new_ticket(&mut self) -> Ticket {
@@ -391,13 +362,13 @@ impl Server {
 
     fn close(&mut self, connection: ConnectionId) {
         match self.seat_of(connection) {
-            Some(_) => self.clients.close(connection),
-            None => self.clients.release(connection),
+            Some(seat) if !self.is_tool(seat) => self.clients.close(connection),
+            _ => self.handle_disconnect(connection),
         }
         self.actions.push_back(Action::Close { connection });
     }
 
-    /// Nothing more of this connection can be understood. A rank's job ends with it; a stranger's does not matter.
+    /// Nothing more of this connection can be understood. A rank's job ends with it; a stranger's or a tool's does not matter.
     fn offend(&mut self, connection: ConnectionId, error: Arc<dyn std::error::Error + Send + Sync>) {
         self.close(connection);
         match self.seat_of(connection) {

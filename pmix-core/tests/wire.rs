@@ -4,7 +4,7 @@
 use pmix_core::wire::Encoding;
 use pmix_core::wire::WireError;
 use pmix_core::wire::frame::{Frame, FrameBuffer, message};
-use pmix_core::wire::handshake::Handshake;
+use pmix_core::wire::handshake::{Claim, Handshake};
 use pmix_core::wire::reader::{DEPTH_MAX, Proc, Reader};
 use pmix_core::wire::request::{App, Query, Request, command};
 use pmix_core::wire::types;
@@ -373,7 +373,7 @@ proptest! {
         payload.extend(format!("{major}.{minor}.1rc2\0{module}\0\u{1}hash\0").bytes());
         match Handshake::decode(&payload) {
             Ok(handshake) => {
-                prop_assert_eq!((handshake.namespace, handshake.rank), (namespace.as_bytes(), rank));
+                prop_assert_eq!(handshake.claim, Claim::Rank(Proc { namespace: namespace.as_bytes(), rank }));
                 prop_assert_eq!((handshake.version.major, handshake.version.minor), (major, minor));
                 prop_assert_eq!(handshake.module, module);
             }

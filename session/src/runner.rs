@@ -11,6 +11,7 @@
 //! reap it), one per reader of standard input.
 
 mod clean_up;
+mod contact;
 mod deaths;
 mod job_memory;
 mod job_servers;
@@ -44,6 +45,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
+use self::contact::Contact;
 use self::node_facts::NodeFacts;
 use self::observe::PreparedJob;
 use self::pump::Pump;
@@ -95,6 +97,7 @@ struct Runner {
     io: SessionIo,
     machine: SessionMachine,
     servers: Servers,
+    contact: Contact,
     node: NodeFacts,
     /// `None` where the system lets nothing be started.
     processes: Option<Processes>,
@@ -195,6 +198,7 @@ impl Runner {
         Self {
             machine: SessionMachine::new(Arc::clone(&spec), Instant::now().into_std()),
             servers: Servers::new(Arc::clone(&spec), nodes, host, calls, io.trace.take()),
+            contact: Contact::new(),
             node: NodeFacts::default(),
             processes: None,
             commands: HashMap::new(),
@@ -216,6 +220,7 @@ impl Runner {
     /// Waits for the next input. Causes come before what follows from them: starts, then reasons to end, then exits.
     async fn next_input(&mut self) -> SessionInput {
         let wake = self.machine.next_wake().map_or_else(|| Instant::now() + IDLE, Instant::from_std);
+        let wake = self.contact.wake(wake);
         let need = self.servers.need_other_than(self.machine.is_needed);
         tokio::select! {
             biased;
@@ -266,7 +271,10 @@ impl Runner {
             SessionInput::NeedChanged => self.machine.on_need(self.servers.is_needed(), now),
             SessionInput::Stacks(look, seen) => self.machine.on_stacks_seen(look, seen, now),
             SessionInput::Room => self.send_events(),
-            SessionInput::Time => self.machine.on_time(now),
+            SessionInput::Time => {
+                self.let_tools_find();
+                self.machine.on_time(now);
+            }
         }
     }
 
@@ -460,6 +468,10 @@ impl Runner {
             if let Ok(slot) = ended {
                 self.machine.on_output_end(slot);
             }
+        }
+        if let Some(directory) = self.contact.close().await {
+            // What cannot be removed was not made.
+            self.removals.spawn_blocking(move || drop(std::fs::remove_dir_all(directory)));
         }
         // Who spoke no PMIx was not told of it; a thread for nothing would take as long as a rank takes to start.
         if self.machine.ranks().iter().any(|(_, slot)| self.servers.spoke_pmix(slot.job, slot.local)) {

@@ -144,7 +144,7 @@ impl Server {
         if immediate || reserved || self.jobs[job.0].is_met() || self.is_gone(job, rank) {
             return self.answer(address, status::NOT_FOUND);
         }
-        let questions = self.settings.questions_per_rank;
+        let questions = self.questions_max(address.identity.seat);
         if !self.rank_mut(address.identity.seat).is_some_and(|state| state.quota.ask(questions)) {
             return self.answer(address, status::OUT_OF_RESOURCE);
         }

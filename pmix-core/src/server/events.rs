@@ -94,8 +94,8 @@ impl Server {
         let namespace = self.jobs[lost.job.0].namespace.name.clone();
         let affected = Proc { namespace: namespace.as_bytes(), rank: self.rank(lost).rank.0 };
         let infos = [Info::new("pmix.evproc", Value::Proc(affected))];
-        let told = |_: &Self, client: &Client, seat: Seat| {
-            seat.job == lost.job && client.interest.names(status::LOST_CONNECTION)
+        let told = |server: &Self, client: &Client, seat: Seat| {
+            server.watches(seat, lost.job) && client.interest.names(status::LOST_CONNECTION)
         };
         self.tell((lost.job, self.rank(lost).rank), status::LOST_CONNECTION, range::NAMESPACE, &infos, told);
     }
@@ -125,9 +125,9 @@ impl Server {
     /// Tells ranks of a job of an event that has several codes, each rank by the first of them that it asked for.
     fn tell_by_first_name(&mut self, job: JobIndex, source: Rank, codes: &[i32], infos: &[Info<'_>]) {
         for (index, &code) in codes.iter().enumerate() {
-            let told = |_: &Self, client: &Client, seat: Seat| {
+            let told = |server: &Self, client: &Client, seat: Seat| {
                 let first = codes.iter().position(|&code| client.interest.names(code));
-                seat.job == job && first == Some(index)
+                server.watches(seat, job) && first == Some(index)
             };
             self.tell((job, source), code, range::NAMESPACE, infos, told);
         }
@@ -157,6 +157,11 @@ impl Server {
             }
             self.push_send(connection, frame::message(TAG_NOTIFY, &event));
         }
+    }
+
+    /// Returns true if a client hears of what happens to ranks of a job: its own ranks do, and tools.
+    fn watches(&self, seat: Seat, job: JobIndex) -> bool {
+        seat.job == job || self.is_tool(seat)
     }
 
     /// Returns true if the range list of an event names this rank.

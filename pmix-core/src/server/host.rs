@@ -61,9 +61,11 @@ impl Server {
 
     pub(super) fn look_up(&mut self, address: Address, keys: &[&[u8]], infos: &[Info<'_>]) {
         let number = |key: &[u8]| infos.iter().find(|info| info.key == key).map(|info| info.value.number());
+        // A tool may be gone long before.
+        let longest = if self.is_tool(address.identity.seat) { self.settings.rank_timeout } else { WITHOUT_LIMIT };
         let limit = match number(b"pmix.timeout") {
-            Some(Some(seconds @ 1..)) => Duration::from_secs(seconds).min(WITHOUT_LIMIT),
-            _ => WITHOUT_LIMIT,
+            Some(Some(seconds @ 1..)) => Duration::from_secs(seconds).min(longest),
+            _ => longest,
         };
         // Its number says for how many to wait, 0 for all; whoever waits for one of several gets all of them, later.
         let timeout = number(b"pmix.wait").map(|_| limit);
@@ -81,7 +83,7 @@ impl Server {
 
     fn ask(&mut self, address: Address, call: Call) {
         let seat = address.identity.seat;
-        let (bytes, questions) = (self.settings.bytes_per_rank, self.settings.questions_per_rank);
+        let (bytes, questions) = (self.settings.bytes_per_rank, self.questions_max(seat));
         let Some(state) = self.rank_mut(seat) else { return };
         let rank = state.rank;
         if !state.quota.ask(questions) {
@@ -94,7 +96,7 @@ impl Server {
         }
         let ticket = self.new_ticket();
         self.asked.insert(ticket, Asked::Rank(address));
-        self.actions.push_back(Action::Call { ticket, job: seat.job, rank, call });
+        self.actions.push_back(Action::Call { ticket, job: self.job_meant(seat), rank, call });
     }
 
     /// The host answered an [`Action::Call`].

@@ -82,7 +82,7 @@ impl Server {
         }
     }
 
-    /// Returns the ranks that are meant, by job and node; none stand for the caller's job. `None` if there is one that this launch does
+    /// Returns the ranks that are meant, by job and node; none stand for the caller's job, or what a tool looks at. `None` if there is one that this launch does
     /// not have.
     fn signal_parts(
         &self,
@@ -91,7 +91,7 @@ impl Server {
     ) -> Option<BTreeMap<(JobIndex, NodeIndex), Vec<Rank>>> {
         let (mut whole, mut meant) = (BTreeSet::new(), BTreeSet::new());
         if targets.is_empty() {
-            whole.insert(address.identity.seat.job);
+            whole.insert(self.job_meant(address.identity.seat));
         }
         for target in targets {
             let job = self.own_job(target.namespace)?;
@@ -114,7 +114,7 @@ impl Server {
 
     /// Takes in a request of which so many parts are to come; `None` if the rank has too many already, which is answered.
     fn begin_inquiry(&mut self, address: Address, left: usize, kind: Kind) -> Option<Ticket> {
-        let questions = self.settings.questions_per_rank;
+        let questions = self.questions_max(address.identity.seat);
         if !self.rank_mut(address.identity.seat)?.quota.ask(questions) {
             self.answer(address, status::OUT_OF_RESOURCE);
             return None;

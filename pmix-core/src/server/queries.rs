@@ -82,7 +82,7 @@ fn subject(key: &[u8]) -> Option<Subject> {
 /// Meaning of a query's qualifiers.
 #[derive(Clone, Copy, Debug)]
 struct About<'a> {
-    /// The job: the caller's, unless another one is named; `None` if there is none of that name.
+    /// The job: the caller's, of a tool the launched one, unless another one is named; `None` if there is none of that name.
     job: Option<JobIndex>,
     set: Option<&'a [u8]>,
     extent: Extent,
@@ -90,7 +90,7 @@ struct About<'a> {
 
 impl Server {
     fn about<'a>(&self, seat: Seat, qualifiers: &[Info<'a>]) -> About<'a> {
-        let mut about = About { job: Some(seat.job), set: None, extent: Extent::AllNodes };
+        let mut about = About { job: Some(self.job_meant(seat)), set: None, extent: Extent::AllNodes };
         for qualifier in qualifiers {
             match (qualifier.key, &qualifier.value) {
                 (b"pmix.nspace", Value::Text(namespace)) if !namespace.is_empty() => {
@@ -176,7 +176,7 @@ impl Server {
             Subject::Version => out.value(&Value::Text(STANDARD)),
             Subject::SpawnDirectives => out.value(&Value::Text(SPAWN_DIRECTIVES.as_bytes())),
             Subject::Namespaces => {
-                let own = self.jobs.iter().filter(|job| !job.is_met());
+                let own = self.jobs.iter().filter(|job| job.is_own());
                 let names: Vec<&str> = own.map(|job| job.namespace.name.as_str()).collect();
                 out.value(&Value::Text(names.join(",").as_bytes()));
             }
@@ -205,9 +205,10 @@ impl Server {
     }
 
     fn set_members(&self, seat: Seat, name: &[u8]) -> Option<Vec<Proc<'_>>> {
-        let own = &self.jobs[seat.job.0].namespace;
+        let own = &self.jobs[self.job_meant(seat).0].namespace;
         let found = match name {
             WORLD => procs(own, 0..own.job.size()).collect(),
+            SELF if self.is_tool(seat) => Vec::new(),
             SELF => procs(own, self.rank(seat).rank.0..self.rank(seat).rank.0 + 1).collect(),
             _ => {
                 let sets = self.jobs.iter().map(|job| &job.namespace);

@@ -33,17 +33,19 @@ impl Server {
             state.last_command = Some(command_name(code).into());
         }
         match Request::decode(identity.encoding, &payload) {
-            Ok(request) => self.handle_request(address, request, &payload),
+            Ok(request) if self.is_tool(identity.seat) => self.handle_tool_request(address, request, &payload),
+            Ok(request) => self.handle_rank_request(address, request, &payload),
             Err(error @ WireError::UnknownType { .. }) => {
-                let rank = self.rank(identity.seat).rank;
-                tracing::warn!("a request of rank {rank} is refused: {error}");
+                let (rank, kind) =
+                    (self.rank(identity.seat).rank, if self.is_tool(identity.seat) { "tool" } else { "rank" });
+                tracing::warn!("a request of {kind} {rank} is refused: {error}");
                 self.answer(address, status::UNPACK_FAILURE);
             }
             Err(error) => self.offend(connection, Arc::new(error)),
         }
     }
 
-    fn handle_request(&mut self, address: Address, request: Request<'_>, payload: &Bytes) {
+    pub(super) fn handle_rank_request(&mut self, address: Address, request: Request<'_>, payload: &Bytes) {
         let seat = address.identity.seat;
         match request {
             Request::JobInfo => self.tell_job(address),

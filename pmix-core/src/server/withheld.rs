@@ -168,7 +168,7 @@ impl Server {
     /// Lets a get wait for the data of a node, which is asked for once.
     pub(super) fn fetch(&mut self, node: NodeIndex, address: Address, get: Get) {
         let (job, after) = (get.job, self.settings.rank_timeout);
-        let questions = self.settings.questions_per_rank;
+        let questions = self.questions_max(address.identity.seat);
         if !self.rank_mut(address.identity.seat).is_some_and(|state| state.quota.ask(questions)) {
             return self.answer(address, status::OUT_OF_RESOURCE);
         }
@@ -344,6 +344,6 @@ impl Server {
 
     /// Index of this node in the launch.
     fn own_node(&self) -> Option<NodeIndex> {
-        self.jobs.iter().find(|job| !job.is_met()).map(|job| job.namespace.node)
+        self.jobs.iter().find(|job| job.is_own()).map(|job| job.namespace.node)
     }
 }

@@ -62,9 +62,16 @@ pub enum Frame {
 pub struct FrameBuffer {
     bytes: BytesMut,
     greeted: bool,
+    /// Longest payload after the handshake, where that is shorter than for ranks.
+    limit: Option<usize>,
 }
 
 impl FrameBuffer {
+    /// Makes payloads longer than `max` bytes an error.
+    pub fn limit(&mut self, max: usize) {
+        self.limit = Some(max);
+    }
+
     /// Appends what was read.
     pub fn push(&mut self, bytes: &[u8]) {
         self.bytes.extend_from_slice(bytes);
@@ -78,7 +85,7 @@ impl FrameBuffer {
         let Some(header) = self.bytes.first_chunk::<HEADER>() else { return Ok(None) };
         let word = |at: usize| [header[at], header[at + 1], header[at + 2], header[at + 3]];
         let (tag, len, max) = if self.greeted {
-            (u32::from_be_bytes(word(4)), u32::from_be_bytes(word(8)) as usize, PAYLOAD_MAX)
+            (u32::from_be_bytes(word(4)), u32::from_be_bytes(word(8)) as usize, self.limit.unwrap_or(PAYLOAD_MAX))
         } else {
             let tag = u32::from_ne_bytes(word(4));
             if tag != TAG_HANDSHAKE {

@@ -1,4 +1,4 @@
-//! The first frame of a client: which rank it is, and how it will speak.
+//! The first frame of a client: which rank it is, or that it is a tool, and how it will speak.
 //!
 //! Texts end with a NUL, numbers have their high byte first. The credential (`native`: uid and gid) proves nothing, and is passed
 //! over; who the peer is, the driver asks the kernel.
@@ -6,20 +6,28 @@
 use bytes::{BufMut, Bytes, BytesMut};
 
 use super::Encoding;
+use super::reader::Proc;
 
 /// Identity that a client claims.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Handshake<'a> {
-    /// The namespace that it belongs to.
-    pub namespace: &'a [u8],
-    /// Its rank there.
-    pub rank: u32,
+    /// Who it is.
+    pub claim: Claim<'a>,
     /// The version of its library.
     pub version: Version,
     /// Encoding of its payloads.
     pub encoding: Encoding,
     /// The name of that, as the client says it.
     pub module: &'static str,
+}
+
+/// The peers of a server.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Claim<'a> {
+    /// A launched rank.
+    Rank(Proc<'a>),
+    /// A tool (`PMIx_tool_init`), with the name that it has already; without one it is given a name.
+    Tool(Option<Proc<'a>>),
 }
 
 /// The version of a client's library: some replies depend on it, beyond the encoding.
@@ -38,9 +46,9 @@ pub enum HandshakeError {
     /// The frame ends too early.
     #[error("a PMIx handshake that ends in the middle")]
     Truncated,
-    /// The peer is a tool, a launcher or a singleton.
-    #[error("a PMIx peer of kind {kind}: only launched ranks are served, no tools")]
-    NotARank {
+    /// The peer is a singleton, which does without a server then, or a tool of PMIx 2.
+    #[error("a PMIx peer of kind {kind}: launched ranks and tools of PMIx 3 and later are served")]
+    Kind {
         /// The kind it says.
         kind: u8,
     },
@@ -60,8 +68,20 @@ pub enum HandshakeError {
     },
 }
 
-/// The kind of a launched rank.
-const RANK: u8 = 0;
+/// The kinds of peers. Launchers are tools that also start processes.
+mod kind {
+    pub(super) const RANK: u8 = 0;
+    pub(super) const TOOL_WITHOUT_NAME: u8 = 3;
+    pub(super) const TOOL_WITH_NAME: u8 = 4;
+    /// Born with the variables of a rank.
+    pub(super) const TOOL_OF_RANK: u8 = 5;
+    pub(super) const LAUNCHER_WITHOUT_NAME: u8 = 6;
+    pub(super) const LAUNCHER_WITH_NAME: u8 = 7;
+    pub(super) const LAUNCHER_OF_RANK: u8 = 8;
+}
+
+/// The bytes of a namespace in an answer to a tool, its NULs included.
+const NAMESPACE: usize = 256;
 
 /// Buffers without the types of their items.
 const NOT_DESCRIBED: u8 = 1;
@@ -76,12 +96,7 @@ impl<'a> Handshake<'a> {
         text(&mut rest)?;
         let credential = number(&mut rest)?;
         take(&mut rest, credential as usize)?;
-        let kind = byte(&mut rest)?;
-        if kind != RANK {
-            return Err(HandshakeError::NotARank { kind });
-        }
-        let namespace = text(&mut rest)?;
-        let rank = number(&mut rest)?;
+        let claim = claim(&mut rest)?;
         let version = text(&mut rest)?;
         // Clients of 2.0 end here.
         let module = text(&mut rest).unwrap_or_default();
@@ -96,7 +111,7 @@ impl<'a> Handshake<'a> {
             }
         };
         match byte(&mut rest)? {
-            NOT_DESCRIBED => Ok(Self { namespace, rank, version: Version::of(version), encoding, module }),
+            NOT_DESCRIBED => Ok(Self { claim, version: Version::of(version), encoding, module }),
             kind => Err(HandshakeError::Described { kind }),
         }
     }
@@ -120,6 +135,48 @@ pub fn welcome(index: u32) -> Bytes {
     bytes.put_u32(0);
     bytes.put_u32(index);
     bytes.freeze()
+}
+
+/// The answer to a tool that is welcome: the name that it is given, if it needs one, and the server's name.
+pub fn welcome_tool(given: Option<Proc<'_>>, server: Proc<'_>) -> Bytes {
+    let mut bytes = BytesMut::with_capacity(2 * NAMESPACE + 16);
+    bytes.put_u32(0);
+    for name in given.into_iter().chain([server]) {
+        let text = &name.namespace[..name.namespace.len().min(NAMESPACE - 1)];
+        bytes.put_slice(text);
+        bytes.put_bytes(0, NAMESPACE - text.len());
+        bytes.put_u32(name.rank);
+    }
+    // What its credential is worth.
+    bytes.put_u32(0);
+    bytes.freeze()
+}
+
+/// The answer to a tool that is not welcome.
+pub fn refuse_tool(status: i32) -> Bytes {
+    Bytes::copy_from_slice(&status.to_be_bytes())
+}
+
+/// Reads who the peer is. Tools send their user and group as well, which prove nothing either.
+fn claim<'a>(rest: &mut &'a [u8]) -> Result<Claim<'a>, HandshakeError> {
+    let kind = byte(rest)?;
+    match kind {
+        kind::RANK => Ok(Claim::Rank(proc(rest)?)),
+        kind::TOOL_WITHOUT_NAME | kind::LAUNCHER_WITHOUT_NAME => {
+            take(rest, 8)?;
+            Ok(Claim::Tool(None))
+        }
+        kind::TOOL_WITH_NAME | kind::TOOL_OF_RANK | kind::LAUNCHER_WITH_NAME | kind::LAUNCHER_OF_RANK => {
+            take(rest, 8)?;
+            Ok(Claim::Tool(Some(proc(rest)?)))
+        }
+        kind => Err(HandshakeError::Kind { kind }),
+    }
+}
+
+fn proc<'a>(rest: &mut &'a [u8]) -> Result<Proc<'a>, HandshakeError> {
+    let namespace = text(rest)?;
+    Ok(Proc { namespace, rank: number(rest)? })
 }
 
 fn take<'a>(rest: &mut &'a [u8], len: usize) -> Result<&'a [u8], HandshakeError> {
@@ -155,11 +212,42 @@ mod tests {
         let handshake = Handshake::decode(RECORDED).unwrap();
         let version = Version { major: 3, minor: 2 };
         let encoding = Encoding::Fixed;
-        assert_eq!(handshake, Handshake { namespace: b"job1", rank: 1, version, encoding, module: "v3" });
+        let claim = Claim::Rank(Proc { namespace: b"job1", rank: 1 });
+        assert_eq!(handshake, Handshake { claim, version, encoding, module: "v3" });
         // up to the buffer type everything is needed
         for end in 0..RECORDED.len() - 5 {
             assert!(Handshake::decode(&RECORDED[..end]).is_err(), "{end} bytes were enough");
         }
+    }
+
+    /// As `pps` of libpmix 4.2.2 begins, but for what it tells of itself at the end, and the same with a name.
+    #[test]
+    fn tools_come_with_and_without_a_name() {
+        let greeting = |kind: u8, name: &[u8]| {
+            let begin = [b"native\0\0\0\0\x08\0\0\0\0\0\0\0\0", &[kind][..], b"\0\0\x03\xe8\0\0\x03\xe8"].concat();
+            [&begin, name, b"4.2.2rc2\0v41\0\x01hash\0"].concat()
+        };
+        for kind in [kind::TOOL_WITHOUT_NAME, kind::LAUNCHER_WITHOUT_NAME] {
+            let greeting = greeting(kind, b"");
+            assert_eq!(Handshake::decode(&greeting).unwrap().claim, Claim::Tool(None));
+            assert!((0..greeting.len() - 6).all(|end| Handshake::decode(&greeting[..end]).is_err()));
+        }
+        for kind in [kind::TOOL_WITH_NAME, kind::TOOL_OF_RANK, kind::LAUNCHER_WITH_NAME, kind::LAUNCHER_OF_RANK] {
+            let greeting = greeting(kind, b"debugger\0\0\0\0\x07");
+            let name = Proc { namespace: b"debugger", rank: 7 };
+            assert_eq!(Handshake::decode(&greeting).unwrap().claim, Claim::Tool(Some(name)));
+        }
+    }
+
+    #[test]
+    fn a_tool_reads_names_of_one_length() {
+        let server = Proc { namespace: b"lattice", rank: 0 };
+        let named = welcome_tool(None, server);
+        assert_eq!((named.len(), &named[4..12]), (4 + 260 + 4, &b"lattice\0"[..]));
+        let long = [b'x'; 300];
+        let unnamed = welcome_tool(Some(Proc { namespace: &long, rank: 5 }), server);
+        assert_eq!(unnamed.len(), 4 + 260 + 260 + 4);
+        assert_eq!((&unnamed[258..260], &unnamed[260..264]), (&b"x\0"[..], &5_u32.to_be_bytes()[..]));
     }
 
     #[test]
@@ -170,7 +258,8 @@ mod tests {
             let error = Handshake::decode(&bytes).unwrap_err().to_string();
             assert!(error.contains(words), "{error}");
         };
-        check(b"\0job1", b"\x03job1", "no tools");
+        check(b"\0job1", b"\x09job1", "kind 9");
+        check(b"\0job1", b"\x01job1", "tools of PMIx 3 and later");
         check(b"v3\0", b"v20\0", "version 3.2.5a1 that encodes as \"v20\"");
         check(b"\x01hash", b"\x02hash", "fully described");
     }

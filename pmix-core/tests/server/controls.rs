@@ -18,7 +18,7 @@ fn scene() -> (World, Client) {
     (world, client)
 }
 
-fn control(world: &mut World, client: Client, targets: &[Proc<'_>], infos: &[Info<'_>]) -> i32 {
+pub(crate) fn control(world: &mut World, client: Client, targets: &[Proc<'_>], infos: &[Info<'_>]) -> i32 {
     world.send(client, 101, command::JOB_CONTROL, |out| {
         out.count(targets.len());
         out.group(targets.len());

@@ -16,6 +16,7 @@ mod queries;
 mod ranges;
 mod replies;
 mod requests;
+mod tools;
 mod withheld;
 mod world;
 

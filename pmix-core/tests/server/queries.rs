@@ -41,7 +41,7 @@ fn query(world: &mut World, client: Client, keys: &[&str], qualifiers: &[Info<'_
 }
 
 /// The one value of a key, and what `read` makes of it.
-fn value<T>(
+pub(crate) fn value<T>(
     world: &mut World,
     client: Client,
     key: &str,

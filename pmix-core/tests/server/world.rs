@@ -194,16 +194,26 @@ impl World {
         bytes.extend([0; 4]);
         bytes.extend(payload);
         let connection = self.nodes[node].accept();
-        // The place of a connection that was closed is used again.
-        self.closed.retain(|&closed| closed != (node, connection));
         let client = Client { node, connection, encoding };
+        self.begin(client);
         self.send_raw(client, &bytes);
         if self.is_closed(client) {
             return None;
         }
-        let welcome = self.unread.remove(&(node, connection)).unwrap();
+        let welcome = self.take_unread(client);
         assert_eq!(welcome[..4], [0; 4]);
         Some(client)
+    }
+
+    /// The place of a connection that was closed is used again.
+    pub(crate) fn begin(&mut self, client: Client) {
+        self.closed.retain(|&closed| closed != (client.node, client.connection));
+        self.take_unread(client);
+    }
+
+    /// Takes all that a client has been sent.
+    pub(crate) fn take_unread(&mut self, client: Client) -> Vec<u8> {
+        self.unread.remove(&(client.node, client.connection)).unwrap_or_default()
     }
 
     pub(crate) fn is_closed(&self, client: Client) -> bool {

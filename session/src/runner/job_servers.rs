@@ -124,6 +124,11 @@ impl JobServers {
         self.pmix.as_ref().map(|pmix| pmix.driver.take_clean_up(pmix.seat(local))).unwrap_or_default()
     }
 
+    /// True for a rank that is a tool, or has started one.
+    pub(super) fn has_tool(&self, local: LocalRank) -> bool {
+        self.pmix.as_ref().is_some_and(|pmix| pmix.driver.has_tool(pmix.seat(local)))
+    }
+
     pub(super) fn spoke_pmix(&self, local: LocalRank) -> bool {
         self.pmix.as_ref().is_some_and(|pmix| spoke(pmix.driver.progress(pmix.seat(local))))
     }

@@ -92,7 +92,11 @@ impl Runner {
     }
 
     fn silent_slots(&self, counts: impl Fn(RankState) -> bool) -> impl Iterator<Item = SlotId> {
-        let silent = |slot: &Slot| self.servers.phase(slot.job, slot.local) == Some(Dialogue::Silent);
+        // A tool loads libpmix, and is a job by itself on purpose.
+        let silent = |slot: &Slot| {
+            self.servers.phase(slot.job, slot.local) == Some(Dialogue::Silent)
+                && !self.servers.has_tool(slot.job, slot.local)
+        };
         let slots = self.machine.ranks().iter();
         slots.filter(move |(_, slot)| counts(slot.state) && silent(slot)).map(|(id, _)| id)
     }

@@ -4,7 +4,7 @@
 use pmi_transport::task;
 use std::future::{Future, poll_fn};
 use std::io;
-use std::net::TcpListener;
+use std::net::{SocketAddr, TcpListener};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::pin::Pin;
@@ -357,6 +357,11 @@ impl Servers {
         }
     }
 
+    /// Address of the PMIx server, if there is one.
+    pub(super) fn pmix_address(&self) -> Option<SocketAddr> {
+        self.pmix.as_ref().map(|pmix| pmix.address())
+    }
+
     /// Job that the PMIx server knows by this index.
     pub(super) fn job_of(&self, index: JobIndex) -> Option<JobNumber> {
         self.jobs.iter().position(|job| job.is_pmix_job(index)).map(JobNumber)
@@ -390,6 +395,10 @@ impl Servers {
 
     pub(super) fn spoke_pmix(&self, job: JobNumber, local: LocalRank) -> bool {
         self.jobs[job.0].spoke_pmix(local)
+    }
+
+    pub(super) fn has_tool(&self, job: JobNumber, local: LocalRank) -> bool {
+        self.jobs[job.0].has_tool(local)
     }
 
     pub(super) fn take_clean_up(&self, job: JobNumber, local: LocalRank) -> Vec<CleanUp> {

@@ -16,19 +16,28 @@ use crate::machine::jobs::JobNumber;
 /// # Errors
 /// Fails if it cannot be made, and if the directory is somebody else's or open to others.
 pub(super) fn bind(directory: &Path, job: JobNumber) -> io::Result<(PathBuf, UnixListener)> {
+    make_directory(directory)?;
+    let path = directory.join(format!("pmi-{}.sock", job.0));
+    let listener = UnixListener::bind(&path)?;
+    fs::set_permissions(&path, Permissions::from_mode(0o600))?;
+    Ok((path, listener))
+}
+
+/// Makes a directory that nobody else can enter, unless it is there already.
+///
+/// # Errors
+/// As [`bind`].
+pub(super) fn make_directory(directory: &Path) -> io::Result<()> {
     match DirBuilder::new().mode(0o700).create(directory) {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
             let found = fs::symlink_metadata(directory)?;
             if !found.is_dir() || found.uid() != geteuid().as_raw() || found.mode() & 0o077 != 0 {
                 return Err(io::Error::new(error.kind(), "it is there, and is not a directory of this user alone"));
             }
+            Ok(())
         }
-        made => made?,
+        made => made,
     }
-    let path = directory.join(format!("pmi-{}.sock", job.0));
-    let listener = UnixListener::bind(&path)?;
-    fs::set_permissions(&path, Permissions::from_mode(0o600))?;
-    Ok((path, listener))
 }
 
 #[cfg(test)]

@@ -145,6 +145,20 @@ fn pmix_queries_tell_of_processes_on_other_nodes() {
     outcome.exits(0).says_nothing().prints_lines((0..4).map(|rank| format!("rank {rank} of 4: 0 wrong")));
 }
 
+/// Once without anything that a rank inherits, by the file of its node.
+#[test]
+fn a_pmix_tool_on_one_node_looks_at_ranks_of_all_and_ends_them() {
+    let script = r#"
+        [ $LATTICE_RANK = 0 ] || exec sleep 100
+        until file=$(ls /tmp/lattice-$LATTICE_LAUNCH_ID.0.tools/pmix.*.tool.$LATTICE_LAUNCH_ID 2>/dev/null); do sleep 0.1; done
+        env -u PMIX_NAMESPACE -u PMIX_RANK -u PMIX_SERVER_URI41 -u PMIX_SERVER_URI3 "$0" uri file:$file look
+        "$0" variables here kill
+    "#;
+    let outcome = launch_on(2, "-N 2 -n 2 bash -c").arg(script).arg(Flavour::Pmix.program("pmix_tool")).run();
+    let seen = ["a job of its own as rank 0", "rank 0: bash", "rank 1: bash", "size 2", "in a fence: refused"];
+    seen.iter().fold(outcome.exits(137), |outcome, line| outcome.prints(line)).says("was killed by signal 9");
+}
+
 /// Whichever way data takes, and however much of it is read: Open MPI reaches every rank, large values arrive whole, and a node whose
 /// ranks have finished serves those that have not.
 #[test]

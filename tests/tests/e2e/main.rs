@@ -27,6 +27,7 @@ mod openmpi;
 mod output;
 mod pmi;
 mod pmix;
+mod pmix_tools;
 mod presets;
 mod pty;
 mod raw;

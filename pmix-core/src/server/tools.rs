@@ -1,0 +1,146 @@
+//! Tools: processes that are no ranks, and look at a launch or control it (`PMIx_tool_init`).
+//!
+//! A tool is a job by itself, with a name that it brings or is given. Nothing that it does, or leaves undone, counts for the launch: it
+//! is in no collective, no rank waits for it, and its end is nobody's. It asks and controls; it brings no values, and starts nothing.
+
+use bytes::Bytes;
+use pmi_core::Phase;
+use pmi_core::connections::ConnectionId;
+use pmi_core::ids::{LocalRank, Rank};
+
+use super::inquiries::signal_wanted;
+use super::{Address, Server};
+use crate::env::SERVER;
+use crate::namespace::{JobIndex, JobState, Seat};
+use crate::wire::handshake::{self, Handshake};
+use crate::wire::reader::Proc;
+use crate::wire::request::{Request, command_name, command_of};
+use crate::wire::{reply, status};
+
+/// Most tools at a time.
+const TOOLS_MAX: usize = 32;
+/// Most unanswered questions of one tool; those of tools that have gone count with the next one in their place.
+pub(super) const QUESTIONS_MAX: usize = 64;
+/// Longest message of a tool, in bytes.
+const MESSAGE_MAX: usize = 64 * 1024;
+/// Longest name of a tool, in bytes, as clients limit it.
+const NAME_MAX: usize = 255;
+
+/// A tool is alone in its job.
+const ALONE: LocalRank = LocalRank(0);
+
+impl Server {
+    pub(super) fn is_tool(&self, seat: Seat) -> bool {
+        self.jobs[seat.job.0].is_tool()
+    }
+
+    /// Returns true if a tool has come with the name of this rank: the rank itself, or a process that it has started.
+    pub fn has_tool(&self, seat: Seat) -> bool {
+        self.named_tools.contains(&seat)
+    }
+
+    /// The job that is meant where a client names none: its own, or the first one that was launched.
+    pub(super) fn job_meant(&self, seat: Seat) -> JobIndex {
+        if self.is_tool(seat) { JobIndex(0) } else { seat.job }
+    }
+
+    /// Takes a tool in, if there is room.
+    pub(super) fn admit_tool(
+        &mut self,
+        connection: ConnectionId,
+        handshake: &Handshake<'_>,
+        name: Option<Proc<'_>>,
+    ) -> Result<(), String> {
+        let admitted = self.seat_for_tool(name);
+        let (seat, given) = match admitted {
+            Ok(admitted) => admitted,
+            Err(refusal) => {
+                self.push_send(connection, handshake::refuse_tool(status::OUT_OF_RESOURCE));
+                return Err(refusal);
+            }
+        };
+        self.identify(connection, seat, handshake);
+        self.named_tools.extend(name.and_then(|name| {
+            let job = self.own_job(name.namespace)?;
+            Some(Seat { job, local: self.jobs[job.0].local(Rank(name.rank))? })
+        }));
+        self.clients[connection].frames.limit(MESSAGE_MAX);
+        let given = given.as_ref().map(|name| Proc { namespace: name.as_bytes(), rank: 0 });
+        self.push_send(connection, handshake::welcome_tool(given, SERVER));
+        if let Some(state) = self.rank_mut(seat) {
+            state.connection = Some(connection);
+        }
+        Ok(())
+    }
+
+    /// Returns a tool's seat, and its name if that is given to it.
+    fn seat_for_tool(&mut self, name: Option<Proc<'_>>) -> Result<(Seat, Option<String>), String> {
+        let launch = self.jobs.first().map(|job| job.namespace.job.id.clone());
+        let launch = launch.ok_or("a tool that came before the first job")?;
+        let own = match name {
+            Some(name) if name.namespace.len() > NAME_MAX => return Err("a tool with too long a name".to_owned()),
+            Some(name) => Some(String::from_utf8_lossy(name.namespace).into_owned()),
+            None => None,
+        };
+        let given = own.is_none().then(|| format!("lattice-tool-{}", self.new_ticket().0));
+        let called = own.or_else(|| given.clone()).unwrap_or_default();
+        let is_free = |job: &&JobIndex| self.jobs[job.0].ranks[ALONE].connection.is_none();
+        let job = match self.tools.iter().find(is_free) {
+            Some(&job) => job,
+            None if self.tools.len() < TOOLS_MAX => {
+                let job = JobIndex(self.jobs.len());
+                self.jobs.push(JobState::tool(called.clone(), launch));
+                self.tools.push(job);
+                job
+            }
+            None => return Err(format!("a tool: {TOOLS_MAX} others are connected")),
+        };
+        self.jobs[job.0].namespace.name = called;
+        let seat = Seat { job, local: ALONE };
+        if let Some(state) = self.rank_mut(seat) {
+            // It keeps the quota of the tool before it, whose questions may not be answered yet.
+            state.rank = Rank(name.map_or(0, |name| name.rank));
+            state.phase = Phase::Open;
+            state.last_command = None;
+        }
+        Ok((seat, given))
+    }
+
+    /// Serves a request of a tool. What is not here would make it a part of the launch.
+    pub(super) fn handle_tool_request(&mut self, address: Address, request: Request<'_>, payload: &Bytes) {
+        match request {
+            Request::JobInfo => self.tell_tool_its_job(address),
+            Request::Get { .. }
+            | Request::Query(_)
+            | Request::Lookup { .. }
+            | Request::Notify { .. }
+            | Request::RegisterEvents(_)
+            | Request::DeregisterEvents(_) => self.handle_rank_request(address, request, payload),
+            Request::JobControl { targets, infos } => match signal_wanted(&infos) {
+                Some(signal) => self.signal(address, &targets, signal),
+                None => self.answer(address, status::NOT_SUPPORTED),
+            },
+            Request::Finalize => {
+                if let Some(state) = self.rank_mut(address.identity.seat) {
+                    state.phase = Phase::Finalized;
+                }
+                self.answer(address, status::SUCCESS);
+            }
+            _ => {
+                let name = command_of(address.identity.encoding, payload).map_or("", command_name);
+                tracing::debug!("a tool asks for PMIx command {name}, which is not served to tools");
+                self.answer(address, status::NOT_SUPPORTED);
+            }
+        }
+    }
+
+    /// The facts about the job whose name a tool has, as one that a rank has started; else its own name, of which it knows all itself.
+    fn tell_tool_its_job(&mut self, address: Address) {
+        let identity = address.identity;
+        let name = self.jobs[identity.seat.job.0].namespace.name.clone();
+        let heading = reply::job_heading(identity.encoding, name.as_bytes(), identity.module);
+        let job = self.own_job(name.as_bytes());
+        let facts = job.map(|job| self.jobs[job.0].facts_here(identity.encoding)).unwrap_or_default();
+        self.reply_in_parts(address, &heading, facts);
+    }
+}

@@ -1,0 +1,128 @@
+/* A PMIx tool on a running launch.
+
+   pmix_tool WAY ARGUMENT DEED...: WAY is how it finds the server: "pid", "launch" or "uri" with an ARGUMENT, or "variables" with any.
+   Deeds: look, pause, resume, kill, hear (an event), tell (it), stay. */
+#include <pmix_tool.h>
+#include <signal.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static pmix_proc_t me;
+static char job[PMIX_MAX_NSLEN + 1];
+
+static pmix_status_t ask(const char *key, const char *namespace, pmix_info_t *found) {
+    pmix_query_t query;
+    pmix_info_t *results = NULL;
+    size_t count = 0;
+    pmix_status_t status;
+    PMIX_QUERY_CONSTRUCT(&query);
+    PMIX_ARGV_APPEND(status, query.keys, key);
+    if (namespace) {
+        PMIX_QUERY_QUALIFIERS_CREATE(&query, 1);
+        PMIX_INFO_LOAD(&query.qualifiers[0], PMIX_NSPACE, namespace, PMIX_STRING);
+    }
+    status = PMIx_Query_info(&query, 1, &results, &count);
+    if (status == PMIX_SUCCESS && count == 1)
+        PMIX_INFO_XFER(found, &results[0]);
+    return status == PMIX_SUCCESS && count != 1 ? PMIX_ERROR : status;
+}
+
+static void look(void) {
+    pmix_info_t found;
+    pmix_value_t *value = NULL;
+    pmix_proc_t all;
+    pmix_status_t status = ask(PMIX_QUERY_PROC_TABLE, job, &found);
+    if (status != PMIX_SUCCESS) {
+        printf("no table: %s\n", PMIx_Error_string(status));
+        return;
+    }
+    const pmix_proc_info_t *rows = found.value.data.darray->array;
+    for (size_t row = 0; row < found.value.data.darray->size; row++)
+        printf("rank %u: %s\n", rows[row].proc.rank, strrchr(rows[row].executable_name, '/') + 1);
+    PMIX_LOAD_PROCID(&all, job, PMIX_RANK_WILDCARD);
+    status = PMIx_Get(&all, PMIX_JOB_SIZE, NULL, 0, &value);
+    printf("size %d\n", status == PMIX_SUCCESS ? (int)value->data.uint32 : status);
+    status = PMIx_Fence(&all, 1, NULL, 0);
+    printf("in a fence: %s\n", status == PMIX_SUCCESS ? "SUCCESS" : "refused");
+}
+
+static void control(const char *directive) {
+    pmix_info_t info;
+    pmix_proc_t all;
+    bool yes = true;
+    PMIX_LOAD_PROCID(&all, job, PMIX_RANK_WILDCARD);
+    PMIX_INFO_LOAD(&info, directive, &yes, PMIX_BOOL);
+    pmix_status_t status = PMIx_Job_control(&all, 1, &info, 1, NULL, NULL);
+    printf("%s: %s\n", directive, PMIx_Error_string(status));
+}
+
+static const pmix_status_t TIDE = PMIX_EXTERNAL_ERR_BASE - 7;
+
+static volatile sig_atomic_t heard;
+static void on_event(size_t id, pmix_status_t code, const pmix_proc_t *source, pmix_info_t info[], size_t ninfo,
+                     pmix_info_t results[], size_t nresults, pmix_event_notification_cbfunc_fn_t done, void *data) {
+    heard = 1;
+    if (done)
+        done(PMIX_EVENT_ACTION_COMPLETE, NULL, 0, NULL, NULL, data);
+}
+
+static void hear(void) {
+    pmix_status_t code = TIDE;
+    PMIx_Register_event_handler(&code, 1, NULL, 0, on_event, NULL, NULL);
+    puts("listening");
+    for (int tenths = 0; !heard && tenths < 300; tenths++)
+        usleep(100000);
+    printf("event: %s\n", heard ? "heard" : "missed");
+}
+
+int main(int argc, char **argv) {
+    pmix_info_t how;
+    pmix_info_t found;
+    int pid = 0;
+    size_t hows = 1;
+    const char *way = argc > 2 ? argv[1] : "";
+    if (!strcmp(way, "pid")) {
+        pid = atoi(argv[2]);
+        PMIX_INFO_LOAD(&how, PMIX_SERVER_PIDINFO, &pid, PMIX_PID);
+    } else if (!strcmp(way, "launch")) {
+        PMIX_INFO_LOAD(&how, PMIX_SERVER_NSPACE, argv[2], PMIX_STRING);
+    } else if (!strcmp(way, "uri")) {
+        PMIX_INFO_LOAD(&how, PMIX_SERVER_URI, argv[2], PMIX_STRING);
+    } else
+        hows = 0;
+    setvbuf(stdout, NULL, _IOLBF, 0);
+    pmix_status_t status = PMIx_tool_init(&me, hows ? &how : NULL, hows);
+    if (status != PMIX_SUCCESS) {
+        printf("no server: %s\n", PMIx_Error_string(status));
+        return 3;
+    }
+    status = ask(PMIX_QUERY_NAMESPACES, NULL, &found);
+    if (status != PMIX_SUCCESS) {
+        printf("no jobs: %s\n", PMIx_Error_string(status));
+        return 4;
+    }
+    strncpy(job, found.value.data.string, PMIX_MAX_NSLEN);
+    job[strcspn(job, ",")] = 0;
+    printf("%s as rank %u\n", strncmp(me.nspace, job, PMIX_MAX_NSLEN) ? "a job of its own" : "the job", me.rank);
+    for (int deed = 3; deed < argc; deed++) {
+        if (!strcmp(argv[deed], "look"))
+            look();
+        else if (!strcmp(argv[deed], "pause"))
+            control(PMIX_JOB_CTRL_PAUSE);
+        else if (!strcmp(argv[deed], "resume"))
+            control(PMIX_JOB_CTRL_RESUME);
+        else if (!strcmp(argv[deed], "kill"))
+            control(PMIX_JOB_CTRL_KILL);
+        else if (!strcmp(argv[deed], "hear"))
+            hear();
+        else if (!strcmp(argv[deed], "tell"))
+            PMIx_Notify_event(TIDE, &me, PMIX_RANGE_GLOBAL, NULL, 0, NULL, NULL);
+        else if (!strcmp(argv[deed], "stay"))
+            pause();
+    }
+    PMIx_tool_finalize();
+    return 0;
+}
