@@ -222,6 +222,7 @@ impl Node {
             directory: None,
             parent: None,
             here: NodeFacts::default(),
+            command: Bytes::new(),
             sets: Vec::new(),
         });
         let rank = join(&mut server, node);

@@ -34,6 +34,7 @@ fn server(ranks: u32) -> Server {
         directory: None,
         parent: None,
         here: NodeFacts::default(),
+        command: bytes::Bytes::new(),
         sets: Vec::new(),
     });
     server

@@ -59,6 +59,7 @@ pub fn server(data: &[u8]) {
         directory: None,
         parent: Some(("other".to_owned(), Rank(0))),
         here: NodeFacts { topology: Some("<topology/>".into()), places: Vec::new() },
+        command: bytes::Bytes::new(),
         sets: vec![ProcessSet { name: "app://a".to_owned(), ranks: vec![0..1, 1..2] }],
     });
     let peers: [(&[u8], &str); 3] =

@@ -37,6 +37,8 @@ pub struct Namespace {
     pub parent: Option<(String, Rank)>,
     /// What its ranks on this node are told of it.
     pub here: NodeFacts,
+    /// The command line of its first program, for those who ask; without a NUL.
+    pub command: Bytes,
     /// Ranks that have a name together.
     pub sets: Vec<ProcessSet>,
 }
@@ -45,7 +47,7 @@ impl Namespace {
     /// A job without ranks on this node, whatever its own launch calls the node.
     fn elsewhere(name: String, job: Job, hosts: Vec<String>) -> Self {
         let (node, here) = (NodeIndex(u32::MAX), NodeFacts::default());
-        Self { name, job, node, hosts, directory: None, parent: None, here, sets: Vec::new() }
+        Self { name, job, node, hosts, directory: None, parent: None, here, command: Bytes::new(), sets: Vec::new() }
     }
 
     /// The rank that spawned the job, as it is named on the wire.

@@ -16,6 +16,7 @@ mod collectives;
 mod data;
 mod events;
 mod greeting;
+mod groups;
 mod host;
 mod inquiries;
 mod meetings;
@@ -46,6 +47,7 @@ use pmi_core::roster::RankState;
 pub use self::action::Action;
 use self::collectives::Waiter;
 use self::data::{Wait, Wanted};
+use self::groups::NamedGroups;
 use self::host::Asked;
 use self::inquiries::Inquiry;
 use self::pending::Pending;
@@ -123,6 +125,7 @@ pub struct Server {
     next_ticket: u64,
     /// Number of groups that got a context id here.
     contexts: u64,
+    groups: NamedGroups,
     /// The commands that were refused, each bit one of them: a warning is said once.
     refused: u64,
     ended: bool,

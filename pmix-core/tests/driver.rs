@@ -42,6 +42,7 @@ fn driver_of(ranks: u32, uid: u32, trace: &Arc<Mutex<Vec<String>>>) -> (Driver, 
         directory: None,
         parent: None,
         here: NodeFacts::default(),
+        command: bytes::Bytes::new(),
         sets: Vec::new(),
     };
     driver.add(namespace, Arc::new(LocalFence), Arc::new(NoServices));

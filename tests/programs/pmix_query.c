@@ -60,6 +60,35 @@ static void check_sets(pmix_rank_t size) {
     check(ask("pmix.qry.nothing", NULL, NULL, &found) == PMIX_ERR_NOT_SUPPORTED, "no such key");
 }
 
+static void check_namespaces(pmix_rank_t size) {
+    pmix_info_t found;
+    check(ask(PMIX_QUERY_NAMESPACE_INFO, NULL, NULL, &found) == PMIX_SUCCESS, "jobs");
+    const pmix_info_t *job = found.value.data.darray->array;
+    const pmix_info_t *facts = job->value.data.darray->array;
+    check(found.value.data.darray->size == 1 && job->value.data.darray->size == 3, "one job");
+    check(!strcmp(facts[0].value.data.string, me.nspace), "the job's name");
+    check(strstr(facts[1].value.data.string, "pmix_query") != NULL, "command line");
+    check(facts[2].value.data.uint32 == size, "the job's size");
+}
+
+/* All ranks make a group, and look at it before the first one leaves it. */
+static void check_groups(pmix_rank_t size) {
+    pmix_info_t found, *results = NULL;
+    pmix_proc_t all;
+    size_t count = 0;
+    PMIX_LOAD_PROCID(&all, me.nspace, PMIX_RANK_WILDCARD);
+    check(PMIx_Group_construct("tide", &all, 1, NULL, 0, &results, &count) == PMIX_SUCCESS, "a group");
+    check(ask(PMIX_QUERY_NUM_GROUPS, NULL, NULL, &found) == PMIX_SUCCESS && found.value.data.size == 1, "number of groups");
+    check(ask(PMIX_QUERY_GROUP_NAMES, NULL, NULL, &found) == PMIX_SUCCESS, "groups");
+    check(!strcmp(((char **)found.value.data.darray->array)[0], "tide"), "the group's name");
+    check(ask(PMIX_QUERY_GROUP_MEMBERSHIP, PMIX_GROUP_ID, "tide", &found) == PMIX_SUCCESS, "members");
+    check(found.value.data.darray->size == size, "all members");
+    PMIx_Fence(NULL, 0, NULL, 0);
+    check(PMIx_Group_destruct("tide", NULL, 0) == PMIX_SUCCESS, "its end");
+    PMIx_Fence(NULL, 0, NULL, 0);
+    check(ask(PMIX_QUERY_NUM_GROUPS, NULL, NULL, &found) == PMIX_SUCCESS && found.value.data.size == 0, "no group");
+}
+
 static void check_processes(pmix_rank_t size, const char *key, int all) {
     pmix_info_t found;
     pmix_status_t status = ask(key, PMIX_NSPACE, me.nspace, &found);
@@ -126,6 +155,8 @@ int main(int argc, char **argv) {
         check(strstr(text_of(PMIX_QUERY_SPAWN_SUPPORT), PMIX_HOST) != NULL, "directives of a spawn");
         check(strchr(text_of(PMIX_QUERY_STABLE_ABI_VERSION), '.') != NULL, "version");
         check_sets(size);
+        check_namespaces(size);
+        check_groups(size);
         check_processes(size, PMIX_QUERY_PROC_TABLE, 1);
         check_processes(size, PMIX_QUERY_LOCAL_PROC_TABLE, 0);
         check_memory(nodes);

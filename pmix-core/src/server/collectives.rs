@@ -36,7 +36,7 @@ enum Outcome {
     /// The facts about the other jobs.
     Jobs,
     /// The group's members and context id; the rank brought its own number of the group's communicator.
-    Group { number: Option<u64> },
+    Group { name: Bytes, number: Option<u64> },
 }
 
 /// Members of a collective: of each job, the whole of it or these ranks.
@@ -72,7 +72,8 @@ impl Server {
             _ => None,
         });
         let kind = format!("group {}", name.escape_ascii());
-        self.arrive(address, &kind, procs, Outcome::Group { number });
+        let name = Bytes::copy_from_slice(name);
+        self.arrive(address, &kind, procs, Outcome::Group { name, number });
     }
 
     fn arrive(&mut self, address: Address, kind: &str, procs: &[Proc<'_>], outcome: Outcome) {
@@ -328,12 +329,13 @@ impl Server {
         match outcome {
             Outcome::Over { .. } => self.answer(address, status::SUCCESS),
             Outcome::Jobs => self.tell_jobs(address, &members),
-            Outcome::Group { number } => {
+            Outcome::Group { name, number } => {
                 let seat = address.identity.seat;
                 let rank = self.rank(seat).rank;
                 if let Some(number) = number {
                     self.jobs[seat.job.0].add_group(rank, context, number);
                 }
+                self.groups.add(name, &members);
                 self.tell_group(address, &members, context);
             }
         }
@@ -363,6 +365,13 @@ impl Server {
     }
 
     fn tell_group(&mut self, address: Address, members: &Members, context: u64) {
+        let procs = self.group_members(members);
+        let reply = reply::group(address.identity.encoding, address.identity.version, &procs, context);
+        self.reply(address, &reply);
+    }
+
+    /// Returns the members one by one.
+    pub(super) fn group_members<'a>(&'a self, members: &Members) -> Vec<Proc<'a>> {
         let mut procs = Vec::new();
         for (job, ranks) in self.by_job(members) {
             let namespace = &self.jobs[job.0].namespace;
@@ -370,8 +379,7 @@ impl Server {
             let ranks = ranks.clone().unwrap_or_else(all);
             procs.extend(ranks.iter().map(|rank| Proc { namespace: namespace.name.as_bytes(), rank: rank.0 }));
         }
-        let reply = reply::group(address.identity.encoding, address.identity.version, &procs, context);
-        self.reply(address, &reply);
+        procs
     }
 }
 
@@ -379,7 +387,7 @@ impl Waiter {
     /// Returns the rank, and its own number of the group's communicator.
     fn number(&self) -> Option<(Seat, u64)> {
         match self.outcome {
-            Outcome::Group { number: Some(number) } => Some((self.address.identity.seat, number)),
+            Outcome::Group { number: Some(number), .. } => Some((self.address.identity.seat, number)),
             _ => None,
         }
     }
@@ -399,6 +407,11 @@ impl Members {
     /// Returns true if ranks of other launches take part.
     pub(super) fn meet_others(&self) -> bool {
         !self.others.is_empty()
+    }
+
+    /// Returns the number of members that are listed one by one.
+    pub(super) fn listed(&self) -> usize {
+        self.ours.values().chain(self.others.values()).flatten().map(Vec::len).sum()
     }
 
     pub(super) fn include(&self, job: JobIndex, rank: Rank) -> bool {

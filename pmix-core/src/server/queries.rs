@@ -35,11 +35,15 @@ enum Subject {
     Qualifiers,
     Version,
     Namespaces,
+    NamespaceInfo,
     JobSize,
     Processes(Extent),
     SetCount,
     SetNames,
     SetMembers,
+    GroupCount,
+    GroupNames,
+    GroupMembers,
     MemoryUsage,
     NodeMemory,
     SpawnDirectives,
@@ -53,24 +57,28 @@ enum Extent {
 }
 
 /// The keys, with the names of the standard's.
-const KEYS: [(&str, Subject); 14] = [
+const KEYS: [(&str, Subject); 18] = [
     ("pmix.qry.keys", Subject::Keys),
     ("pmix.qry.quals", Subject::Qualifiers),
     ("pmix.qry.stabiver", Subject::Version),
     ("pmix.qry.prabiver", Subject::Version),
     ("pmix.qry.ns", Subject::Namespaces),
+    ("pmix.qry.nsinfo", Subject::NamespaceInfo),
     ("pmix.job.size", Subject::JobSize),
     ("pmix.qry.ptable", Subject::Processes(Extent::AllNodes)),
     ("pmix.qry.lptable", Subject::Processes(Extent::ThisNode)),
     ("pmix.qry.psetnum", Subject::SetCount),
     ("pmix.qry.psets", Subject::SetNames),
     ("pmix.qry.pmems", Subject::SetMembers),
+    ("pmix.qry.pgrpnum", Subject::GroupCount),
+    ("pmix.qry.pgrp", Subject::GroupNames),
+    ("pmix.qry.pgrpmems", Subject::GroupMembers),
     ("pmix.qry.mem", Subject::MemoryUsage),
     ("pmix.pmem", Subject::NodeMemory),
     ("pmix.qry.spawn", Subject::SpawnDirectives),
 ];
 
-const QUALIFIERS: &str = "pmix.nspace,pmix.procid,pmix.pset.nm,pmix.qry.local,pmix.qry.rfsh";
+const QUALIFIERS: &str = "pmix.nspace,pmix.procid,pmix.pset.nm,pmix.grp.id,pmix.qry.local,pmix.qry.rfsh";
 /// Directives of a spawn that are followed: see `session::spawn`.
 const SPAWN_DIRECTIVES: &str =
     "pmix.wdir,pmix.host,pmix.addhost,pmix.envar.set,pmix.pset.nm,path,wdir,host,hosts,add-host,env";
@@ -84,22 +92,32 @@ fn subject(key: &[u8]) -> Option<Subject> {
 struct About<'a> {
     /// The job: the caller's, of a tool the launched one, unless another one is named; `None` if there is none of that name.
     job: Option<JobIndex>,
+    /// True if a job is named.
+    is_named: bool,
     set: Option<&'a [u8]>,
+    group: Option<&'a [u8]>,
     extent: Extent,
 }
 
 impl Server {
     fn about<'a>(&self, seat: Seat, qualifiers: &[Info<'a>]) -> About<'a> {
-        let mut about = About { job: Some(self.job_meant(seat)), set: None, extent: Extent::AllNodes };
+        let mut about = About {
+            job: Some(self.job_meant(seat)),
+            is_named: false,
+            set: None,
+            group: None,
+            extent: Extent::AllNodes,
+        };
         for qualifier in qualifiers {
             match (qualifier.key, &qualifier.value) {
                 (b"pmix.nspace", Value::Text(namespace)) if !namespace.is_empty() => {
-                    about.job = self.own_job(namespace);
+                    (about.job, about.is_named) = (self.own_job(namespace), true);
                 }
                 (b"pmix.procid", Value::Proc(proc)) if !proc.namespace.is_empty() => {
-                    about.job = self.own_job(proc.namespace);
+                    (about.job, about.is_named) = (self.own_job(proc.namespace), true);
                 }
                 (b"pmix.pset.nm", Value::Text(name)) => about.set = Some(name),
+                (b"pmix.grp.id", Value::Text(name)) => about.group = Some(name),
                 (b"pmix.qry.local", on) if on.is_true() => about.extent = Extent::ThisNode,
                 _ => {}
             }
@@ -180,6 +198,7 @@ impl Server {
                 let names: Vec<&str> = own.map(|job| job.namespace.name.as_str()).collect();
                 out.value(&Value::Text(names.join(",").as_bytes()));
             }
+            Subject::NamespaceInfo => self.push_namespaces(out, about)?,
             Subject::JobSize => out.value(&Value::U32(self.jobs[about.job?.0].namespace.job.size())),
             Subject::SetCount => out.value(&Value::Size(self.set_names().len() as u64)),
             Subject::SetNames => {
@@ -187,6 +206,16 @@ impl Server {
                 out.value(&Value::Text(names.join(",").as_bytes()));
             }
             Subject::SetMembers => out.value(&Value::Procs(self.set_members(seat, about.set?)?)),
+            Subject::GroupCount => out.value(&Value::Size(self.groups.names().len() as u64)),
+            Subject::GroupNames => {
+                out.u16(types::DATA_ARRAY);
+                out.u16(types::STRING);
+                out.size(self.groups.names().len() as u64);
+                self.groups.names().for_each(|name| out.text(Some(name)));
+            }
+            Subject::GroupMembers => {
+                out.value(&Value::Procs(self.group_members(self.groups.get(about.group?)?)));
+            }
             Subject::NodeMemory => {
                 let here = self.jobs[about.job?.0].namespace.node;
                 let memory = seen.get(&(about.job?, here)).map(|node| node.node_memory).filter(|&bytes| bytes > 0)?;
@@ -196,6 +225,26 @@ impl Server {
             Subject::Processes(extent) => self.push_processes(out, about.job?, extent, seen)?,
             Subject::MemoryUsage => self.push_memory(out, about.job?, about.extent, seen)?,
         }
+        Some(())
+    }
+
+    /// Jobs of this launch, or the one that is named: of each its name, its command line, its size.
+    fn push_namespaces(&self, out: &mut Writer, about: About<'_>) -> Option<()> {
+        let jobs = (0..).map(JobIndex).zip(&self.jobs).filter(|(_, job)| job.is_own());
+        let meant: Vec<_> = jobs.filter(|(index, _)| !about.is_named || about.job == Some(*index)).collect();
+        if meant.is_empty() {
+            return None;
+        }
+        let infos = meant.into_iter().map(|(_, job)| {
+            let Namespace { name, command, job, .. } = &job.namespace;
+            let facts = vec![
+                Info::new("pmix.nspace", Value::Text(name.as_bytes())),
+                Info::new("pmix.cmd.line", Value::Text(command)),
+                Info::new("pmix.job.size", Value::U32(job.size())),
+            ];
+            Info::new("pmix.qry.nsinfo", Value::Infos(facts))
+        });
+        out.value(&Value::Infos(infos.collect()));
         Some(())
     }
 

@@ -55,8 +55,7 @@ impl Server {
             Request::Connect { procs } => self.connect(address, &procs),
             Request::Disconnect { procs } => self.disconnect(address, &procs),
             Request::GroupConstruct { name, procs, infos } => self.construct_group(address, name, &procs, &infos),
-            // A barrier is not asked for, and was not missed.
-            Request::GroupDestruct { .. } => self.answer(address, status::SUCCESS),
+            Request::GroupDestruct { name } => self.destruct_group(address, name),
             Request::Finalize => self.finalize(address),
             Request::Abort { code, message } => self.abort(address, code, message),
             Request::Publish(infos) => self.publish(address, &infos),

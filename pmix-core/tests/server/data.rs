@@ -78,6 +78,7 @@ fn the_topology_of_the_node_is_told_to_those_who_ask() {
             directory: None,
             parent: None,
             here,
+            command: bytes::Bytes::new(),
             sets: Vec::new(),
         });
         let client = world.join(node, "job", 0, encoding).unwrap();

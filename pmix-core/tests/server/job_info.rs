@@ -30,6 +30,7 @@ fn two_programs() -> Namespace {
         directory,
         parent: None,
         here: NodeFacts::default(),
+        command: bytes::Bytes::new(),
         sets: Vec::new(),
     }
 }
@@ -183,6 +184,7 @@ fn a_spawned_job_knows_its_parent_and_a_plain_one_has_no_directory_of_ours() {
         directory: None,
         parent,
         here: NodeFacts::default(),
+        command: bytes::Bytes::new(),
         sets: Vec::new(),
     };
     let plain = [

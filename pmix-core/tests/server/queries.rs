@@ -12,7 +12,7 @@ use pmix_core::wire::value::{Info, Value};
 use pmix_core::wire::{status, types};
 use pmix_core::{Namespace, NodeFacts, ProcessSet};
 
-use super::world::{Client, World};
+use super::world::{Client, World, procs};
 
 /// Asks for keys in one query and returns the status, and each key that was found with what is behind it.
 fn query(world: &mut World, client: Client, keys: &[&str], qualifiers: &[Info<'_>]) -> (i32, Vec<(String, Vec<u8>)>) {
@@ -102,6 +102,7 @@ fn sea() -> (World, Client) {
         directory: None,
         parent: None,
         here: NodeFacts::default(),
+        command: Bytes::from_static(b"./sail -n 4"),
         sets: vec![
             ProcessSet { name: "app://ocean".to_owned(), ranks: vec![0..1, 3..4] },
             ProcessSet { name: "app://ice".to_owned(), ranks: vec![1..2, 2..3] },
@@ -142,6 +143,84 @@ fn facts_of_the_server_need_nobody_else() {
     let elsewhere = [Info::new("pmix.nspace", Value::Text(b"elsewhere"))];
     assert_eq!(query(&mut world, client, &["pmix.job.size"], &elsewhere).0, status::NOT_FOUND);
     assert_eq!(world.questions, 0);
+}
+
+#[test]
+fn a_jobs_name_command_line_and_size_are_one_answer() {
+    let (mut world, client) = sea();
+    let told = |reader: &mut Reader<'_>| match reader.value().unwrap() {
+        Value::Infos(jobs) => jobs.iter().map(|job| job.value.clone()).map(facts).collect::<Vec<_>>(),
+        other => panic!("{other:?}"),
+    };
+    fn facts(job: Value<'_>) -> (Vec<u8>, Vec<u8>, u64) {
+        let Value::Infos(facts) = job else { panic!("{job:?}") };
+        let [name, command, size] = &facts[..] else { panic!("{facts:?}") };
+        let (Value::Text(name), Value::Text(command)) = (&name.value, &command.value) else { panic!("{facts:?}") };
+        (name.to_vec(), command.to_vec(), size.value.number().unwrap())
+    }
+    let sea = vec![(b"sea".to_vec(), b"./sail -n 4".to_vec(), 4)];
+    assert_eq!(value(&mut world, client, "pmix.qry.nsinfo", &[], told), Ok(sea.clone()));
+    let named = [Info::new("pmix.nspace", Value::Text(b"sea"))];
+    assert_eq!(value(&mut world, client, "pmix.qry.nsinfo", &named, told), Ok(sea));
+    let elsewhere = [Info::new("pmix.nspace", Value::Text(b"elsewhere"))];
+    assert_eq!(value(&mut world, client, "pmix.qry.nsinfo", &elsewhere, told), Err(status::NOT_FOUND));
+    let (mut world, client) = two_nodes(Fixed);
+    assert_eq!(value(&mut world, client, "pmix.qry.nsinfo", &[], told), Ok(vec![(b"job0".to_vec(), vec![], 4)]));
+}
+
+fn group(world: &mut World, client: Client, command: u8, name: &str, members: &[Proc<'_>]) {
+    world.send(client, 102, command, |out| {
+        out.one();
+        out.text(Some(name.as_bytes()));
+        if command == command::GROUP_CONSTRUCT {
+            procs(members)(out);
+        } else {
+            out.count(0);
+        }
+    });
+}
+
+/// As long as no member has left it.
+#[test]
+fn groups_are_counted_named_and_taken_apart() {
+    let mut world = World::new(1, &[3]);
+    let ranks = [0, 1, 2].map(|rank| world.join(0, "job0", rank, Flex).unwrap());
+    let members = [0, 2].map(|rank| Proc { namespace: b"job0", rank });
+    let asked = |world: &mut World| {
+        let count = value(world, ranks[1], "pmix.qry.pgrpnum", &[], |reader| reader.value().unwrap().number());
+        let names = value(world, ranks[1], "pmix.qry.pgrp", &[], |reader| {
+            assert_eq!((reader.u16().unwrap(), reader.u16().unwrap()), (types::DATA_ARRAY, types::STRING));
+            let count = reader.size().unwrap();
+            (0..count).map(|_| reader.required_text("a name").unwrap().to_vec()).collect::<Vec<_>>()
+        });
+        let tide = [Info::new("pmix.grp.id", Value::Text(b"tide"))];
+        let ranks = value(world, ranks[1], "pmix.qry.pgrpmems", &tide, |reader| match reader.value().unwrap() {
+            Value::Procs(procs) => procs.iter().map(|proc| proc.rank).collect::<Vec<_>>(),
+            other => panic!("{other:?}"),
+        });
+        (count.unwrap().unwrap(), names.unwrap(), ranks)
+    };
+    let none = (0, vec![], Err(status::NOT_FOUND));
+    group(&mut world, ranks[0], command::GROUP_CONSTRUCT, "tide", &members);
+    assert_eq!(asked(&mut world), none, "it is not made yet");
+    group(&mut world, ranks[2], command::GROUP_CONSTRUCT, "tide", &members);
+    for member in [0, 2] {
+        assert_eq!(world.status(ranks[member]).unwrap().0, status::SUCCESS);
+    }
+    assert_eq!(asked(&mut world), (1, vec![b"tide".to_vec()], Ok(vec![0, 2])));
+    group(&mut world, ranks[1], command::GROUP_DESTRUCT, "tide", &[]);
+    world.status(ranks[1]);
+    assert_eq!(asked(&mut world).0, 1, "who is no member ends nothing");
+    group(&mut world, ranks[2], command::GROUP_DESTRUCT, "tide", &[]);
+    assert_eq!(asked(&mut world), none);
+    // Far more than are remembered, and one with far too long a name.
+    let alone = [Proc { namespace: b"job0", rank: 0 }];
+    group(&mut world, ranks[0], command::GROUP_CONSTRUCT, &"x".repeat(512), &alone);
+    for number in 0..2000 {
+        group(&mut world, ranks[0], command::GROUP_CONSTRUCT, &format!("group {number}"), &alone);
+    }
+    assert_eq!(asked(&mut world).0, 1024);
+    assert!(world.end.is_none());
 }
 
 #[test]

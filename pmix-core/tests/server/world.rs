@@ -128,6 +128,7 @@ impl World {
                     directory: None,
                     parent: None,
                     here: NodeFacts::default(),
+                    command: Bytes::new(),
                     sets: Vec::new(),
                 });
             }

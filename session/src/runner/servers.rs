@@ -6,6 +6,7 @@ use std::future::{Future, poll_fn};
 use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::UnixStream;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -75,6 +76,15 @@ pub(super) struct RankCalls {
     pub(super) session: mpsc::Sender<SessionCall>,
     /// Ranks that have died and that the others go on without, each once.
     pub(super) deaths: mpsc::UnboundedSender<Died>,
+}
+
+/// The command line of a job's first program, as far as it is told to those who ask.
+fn command_line(spec: &SessionSpec) -> Bytes {
+    const LONGEST: usize = 4096;
+    let Some(app) = spec.apps.first() else { return Bytes::new() };
+    let words: Vec<&[u8]> = [&app.program].into_iter().chain(&app.args).map(|word| word.as_bytes()).collect();
+    let line = words.join(&b' ');
+    Bytes::copy_from_slice(&line[..line.len().min(LONGEST)])
 }
 
 /// A rank of this node that has died, as its server tells.
@@ -244,6 +254,7 @@ impl Servers {
                 topology: here.node.topology(&self.spec),
                 places: here.node.places(here.cpus),
             },
+            command: command_line(&state.spec),
             sets: process_set::of_programs(
                 job.apps.iter().map(|app| app.ranks).zip(state.spec.apps.iter().map(|app| app.process_set.as_ref())),
             ),
