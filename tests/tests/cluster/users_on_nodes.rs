@@ -1,5 +1,6 @@
 //! Users on compute nodes without a certificate: they reach the API server by their node's agent, for what is of their allocation.
 
+use lattice_tests::mpi::Flavour;
 use lattice_tests::script_on;
 
 /// A launch in a rank, as a batch script makes it; the same by another user, outside of the allocation, and after its end.
@@ -27,4 +28,24 @@ fn a_rank_launches_in_its_allocation_without_a_certificate() {
     for uid in [1, 0, 65534] {
         outcome.says(&format!("node0 belongs to no running allocation of user {uid}"));
     }
+}
+
+/// Where nodes start nothing that their users have not asked for elsewhere: no calls by an agent's socket, and no `MPI_Comm_spawn`, whose
+/// program goes on.
+#[test]
+fn nodes_that_may_not_spawn_start_nothing_by_themselves() {
+    let script = r#"cd "$LATTICE_DEV_CLUSTER"
+        sed -i "1i socket = '$PWD/node0.sock'" node0.toml; kill_agent node0; start_agent node0
+        lattice launch -N 2 -n 1 "$1" "${1%/*}" node1
+        by_socket() { LATTICE_API_URL=unix:$PWD/node0.sock lattice launch -n 1 --chdir / echo "by the socket" </dev/null; echo "code $?"; }
+        by_socket
+        restart_api sed -i '1i spawning = false' api.toml
+        lattice launch -N 2 -n 1 "$1" "${1%/*}" node1; echo "code $?"
+        by_socket
+        lattice launch -N 2 -n 2 echo "by its user""#;
+    let outcome = script_on(2, script).arg(Flavour::WheelMpich.program("spawn_hosts")).run();
+    let spawned = ["child 0 on node 1", "by the socket", "code 0"];
+    let refused = ["the spawn fails", "code 0", "code 125", "by its user", "by its user"];
+    outcome.exits(0).prints_lines(spawned.into_iter().chain(refused));
+    outcome.says("users of this cluster do not call from nodes (spawning = false)");
 }
