@@ -1,6 +1,8 @@
 //! The facts about a job that a client wants before anything else, and the keys it knows them by.
 //!
-//! The facts are the same for every rank of the job, so they are written once per encoding.
+//! The facts are the same for every rank of the job on a node, so they are written once per encoding. Of the ranks on other nodes these hear
+//! where they are, in a line for each node; what else is known of one is told when it is asked for ([`JobFacts::of_rank`]). A hundred bytes
+//! for each rank of a large job would else go to each of its ranks, who keep them.
 
 use pmi_core::ids::{LocalRank, NodeIndex, Rank};
 use pmi_core::job::Job;
@@ -25,22 +27,38 @@ pub(crate) struct JobFacts<'a> {
     /// The node that these facts are told on, with the places of its ranks.
     pub(crate) here: (NodeIndex, &'a [Option<BoundPlace>]),
     pub(crate) sets: &'a [ProcessSet],
+    pub(crate) detail: Detail,
 }
 
-impl JobFacts<'_> {
+/// Facts about ranks that are told without being asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Detail {
+    /// All of every rank: for ranks of other jobs.
+    EveryRank,
+    /// All of the ranks of this node, and where the others are: for the job's own.
+    ThisNode,
+}
+
+impl<'a> JobFacts<'a> {
     /// All facts, as a row of keys with values.
     pub(crate) fn encode(&self, encoding: Encoding) -> Vec<u8> {
         let mut out = Writer::new(encoding);
         let nodes = self.nodes();
         self.job_level(&mut out, &nodes);
+        let is_mapped = self.detail == Detail::ThisNode && nodes.len() > 1;
         for (node, ranks) in &nodes {
-            self.node_level(&mut out, *node, ranks);
+            self.node_level(&mut out, (*node, ranks), is_mapped);
+        }
+        if is_mapped {
+            // Behind the numbers of the nodes, which are known by their names from then on.
+            self.map(&mut out, &nodes);
         }
         self.app_level(&mut out);
         if !self.sets.is_empty() {
             self.set_level(&mut out);
         }
-        for (node, ranks) in &nodes {
+        let told = |node: &NodeIndex| !is_mapped || *node == self.here.0;
+        for (node, ranks) in nodes.iter().filter(|(node, _)| told(node)) {
             for (&rank, local) in ranks.iter().zip(0..) {
                 self.rank_level(&mut out, rank, *node, LocalRank(local));
             }
@@ -55,7 +73,7 @@ impl JobFacts<'_> {
         all.map(|node| (node, self.job.placement.ranks_on(node))).filter(|(_, ranks)| !ranks.is_empty()).collect()
     }
 
-    fn host(&self, node: NodeIndex) -> &str {
+    fn host(&self, node: NodeIndex) -> &'a str {
         self.hosts.get(node.index()).map_or("localhost", String::as_str)
     }
 
@@ -79,18 +97,30 @@ impl JobFacts<'_> {
         }
     }
 
-    fn node_level(&self, out: &mut Writer, node: NodeIndex, ranks: &[Rank]) {
-        let peers: Vec<String> = ranks.iter().map(Rank::to_string).collect();
+    fn node_level(&self, out: &mut Writer, (node, ranks): (NodeIndex, &[Rank]), is_mapped: bool) {
         let Some(leader) = ranks.first() else { return };
-        let infos = vec![
+        let mut infos = vec![
             Info::new("pmix.hname", Value::Text(self.host(node).as_bytes())),
             Info::new("pmix.nodeid", Value::U32(node.0)),
             Info::new("pmix.lldr", Value::Rank(leader.0)),
             Info::new("pmix.local.size", Value::U32(ranks.len() as u32)),
         ];
-        let peers = peers.join(",");
-        let infos = [infos, vec![Info::new("pmix.lpeers", Value::Text(peers.as_bytes()))]].concat();
+        let peers = listed(ranks);
+        if !is_mapped {
+            infos.push(Info::new("pmix.lpeers", Value::Text(peers.as_bytes())));
+        }
         out.kval("pmix.node.arr", &Value::Infos(infos));
+    }
+
+    /// The ranks of each node. libpmix makes of it the list of nodes, the peers of each, and each rank's host name.
+    fn map(&self, out: &mut Writer, nodes: &[(NodeIndex, Vec<Rank>)]) {
+        let mut map = Writer::new(out.encoding());
+        map.one();
+        map.size(nodes.len() as u64);
+        for (node, ranks) in nodes {
+            map.kval(self.host(*node), &Value::Text(listed(ranks).as_bytes()));
+        }
+        out.kval("pmix.mblob", &Value::Bytes(&map.into_bytes()));
     }
 
     /// Libraries read a rank's process set among the facts about its program, and Open MPI takes one without for an error. So each program
@@ -132,13 +162,8 @@ impl JobFacts<'_> {
         let mut facts = Writer::new(out.encoding());
         facts.one();
         facts.u32(rank.0);
-        facts.kval("pmix.hname", &Value::Text(self.host(node).as_bytes()));
-        facts.kval("pmix.nodeid", &Value::U32(node.0));
-        // Clients read 16 bits, and only to tell neighbours apart.
-        facts.kval("pmix.lrank", &Value::U16(local.0 as u16));
-        facts.kval("pmix.nrank", &Value::U16(local.0 as u16));
-        if let Ok(appnum) = u32::try_from(self.job.appnum(rank)) {
-            facts.kval("pmix.appnum", &Value::U32(appnum));
+        for (key, value) in self.of_rank_at(rank, node, local) {
+            facts.kval(key, &value);
         }
         // Only of neighbours: Open MPI compares their places with its own, and takes a rank without CPUs for unbound.
         if let Some(place) = self.here.1.get(local.index()).filter(|_| self.here.0 == node).and_then(Option::as_ref) {
@@ -147,4 +172,30 @@ impl JobFacts<'_> {
         }
         out.kval("pmix.pblob", &Value::Bytes(&facts.into_bytes()));
     }
+
+    /// What is known of a rank, wherever it is; nothing, if the job has no such rank.
+    pub(crate) fn of_rank(&self, rank: Rank) -> Vec<(&'static str, Value<'a>)> {
+        let place = || {
+            let node = self.job.placement.node_of(rank)?;
+            let local = self.job.placement.ranks_on(node).iter().position(|&other| other == rank)?;
+            Some((node, LocalRank(local as u32)))
+        };
+        place().map_or_else(Vec::new, |(node, local)| self.of_rank_at(rank, node, local))
+    }
+
+    fn of_rank_at(&self, rank: Rank, node: NodeIndex, local: LocalRank) -> Vec<(&'static str, Value<'a>)> {
+        let mut facts = vec![
+            ("pmix.hname", Value::Text(self.host(node).as_bytes())),
+            ("pmix.nodeid", Value::U32(node.0)),
+            // Clients read 16 bits, and only to tell neighbours apart.
+            ("pmix.lrank", Value::U16(local.0 as u16)),
+            ("pmix.nrank", Value::U16(local.0 as u16)),
+        ];
+        facts.extend(u32::try_from(self.job.appnum(rank)).ok().map(|appnum| ("pmix.appnum", Value::U32(appnum))));
+        facts
+    }
+}
+
+fn listed(ranks: &[Rank]) -> String {
+    ranks.iter().map(Rank::to_string).collect::<Vec<_>>().join(",")
 }

@@ -10,7 +10,7 @@ use pmi_core::roster::Roster;
 use pmi_core::services::MetJob;
 
 use crate::clean_up::CleanUp;
-use crate::job_info::JobFacts;
+use crate::job_info::{Detail, JobFacts};
 use crate::node_facts::{NodeFacts, TOPOLOGY};
 use crate::process_set::ProcessSet;
 use crate::wire::Encoding;
@@ -53,6 +53,13 @@ impl Namespace {
     /// The rank that spawned the job, as it is named on the wire.
     pub(crate) fn parent_proc(&self) -> Option<Proc<'_>> {
         self.parent.as_ref().map(|(name, rank)| Proc { namespace: name.as_bytes(), rank: rank.0 })
+    }
+
+    /// The facts about the job.
+    pub(crate) fn facts(&self, detail: Detail) -> JobFacts<'_> {
+        let Self { job, node, hosts, directory, here, sets, .. } = self;
+        let (directory, parent) = (directory.as_deref(), self.parent_proc());
+        JobFacts { job, hosts, directory, parent, here: (*node, &here.places), sets, detail }
     }
 }
 
@@ -181,34 +188,25 @@ impl JobState {
         self.kind == Kind::Tool
     }
 
-    /// The job's facts; written at the first question.
+    /// The job's facts for ranks of other jobs; written at the first question.
     pub(crate) fn facts(&mut self, encoding: Encoding) -> Bytes {
-        let (namespace, facts) = (&self.namespace, &mut self.facts);
-        let parent = namespace.parent_proc();
-        let Namespace { job, node, hosts, directory, here, sets, .. } = namespace;
-        let facts = &mut facts[encoding as usize];
-        facts
-            .get_or_insert_with(|| {
-                JobFacts { job, hosts, directory: directory.as_deref(), parent, here: (*node, &here.places), sets }
-                    .encode(encoding)
-                    .into()
-            })
-            .clone()
+        let (namespace, facts) = (&self.namespace, &mut self.facts[encoding as usize]);
+        facts.get_or_insert_with(|| namespace.facts(Detail::EveryRank).encode(encoding).into()).clone()
     }
 
     /// The job's facts for its own ranks on this node; written at the first question.
     pub(crate) fn facts_here(&mut self, encoding: Encoding) -> Bytes {
-        let facts = self.facts(encoding);
-        let topology = self.namespace.here.topology.as_ref();
-        let here = &mut self.facts_here[encoding as usize];
+        let (namespace, here) = (&self.namespace, &mut self.facts_here[encoding as usize]);
         // libpmix 4.2 and later, which have this encoding, load the topology in `PMIx_Init`: from what they were told by then, or by
         // looking at the whole node.
-        let topology = topology.filter(|_| encoding == Encoding::Flex);
-        let Some(topology) = topology else { return facts };
+        let topology = namespace.here.topology.as_ref().filter(|_| encoding == Encoding::Flex);
         here.get_or_insert_with(|| {
             let mut out = Writer::new(encoding);
-            out.kval(TOPOLOGY, &Value::Text(topology));
-            [&facts[..], &out.into_bytes()].concat().into()
+            out.raw(&namespace.facts(Detail::ThisNode).encode(encoding));
+            if let Some(topology) = topology {
+                out.kval(TOPOLOGY, &Value::Text(topology));
+            }
+            out.into_bytes().into()
         })
         .clone()
     }

@@ -6,6 +6,7 @@ use bytes::Bytes;
 use pmi_core::ids::Rank;
 
 use super::{Action, Address, Server, Ticket};
+use crate::job_info::Detail;
 use crate::namespace::{JobIndex, RankData, Stored};
 use crate::node_facts::TOPOLOGY;
 use crate::wire::reader::Proc;
@@ -125,6 +126,11 @@ impl Server {
         if key == Some(GROUP_LOCAL_ID) {
             return self.tell_group_ids(address, job, rank);
         }
+        let is_own = job == address.identity.seat.job;
+        // Ranks hear unasked what is known of those on their node.
+        if is_own && key.is_some_and(|key| self.tell_fact(address, job, rank, key)) {
+            return;
+        }
         if self.is_there(job, rank, key) {
             return self.tell_data(address, job, rank);
         }
@@ -135,7 +141,6 @@ impl Server {
         if let Some(node) = self.withholder(job, rank) {
             return self.fetch(node, address, get);
         }
-        let is_own = job == address.identity.seat.job;
         let reserved = key.is_some_and(|key| key.starts_with(b"pmix."));
         if reserved && !is_own {
             return self.tell_foreign_job(address, job);
@@ -308,6 +313,23 @@ impl Server {
         }
         let reply = reply::objects(encoding, [&object.into_bytes()[..]]);
         self.reply(address, &reply);
+    }
+
+    /// Tells all facts about a rank, if this key is one of them; returns false if it is not.
+    fn tell_fact(&mut self, address: Address, job: JobIndex, rank: Rank, key: &[u8]) -> bool {
+        let encoding = address.identity.encoding;
+        let namespace = &self.jobs[job.0].namespace;
+        let facts = namespace.facts(Detail::ThisNode).of_rank(rank);
+        if facts.iter().all(|(known, _)| known.as_bytes() != key) {
+            return false;
+        }
+        let mut object = reply::proc_heading(encoding, Proc { namespace: namespace.name.as_bytes(), rank: rank.0 });
+        for (key, value) in &facts {
+            object.kval(key, value);
+        }
+        let reply = reply::objects(encoding, [&object.into_bytes()[..]]);
+        self.reply(address, &reply);
+        true
     }
 
     /// A rank's own numbers of the communicators of its groups.

@@ -10,6 +10,7 @@ use pmix_core::wire::request::command;
 use pmix_core::wire::value::Value;
 use pmix_core::{BoundPlace, Namespace, NodeFacts, ProcessSet};
 
+use super::get;
 use super::world::World;
 
 /// Two programs of 3 ranks and 1 rank on two nodes: ranks 0 and 1 on the first, 2 and 3 on the second.
@@ -56,7 +57,16 @@ fn pairs(reader: &mut Reader<'_>) -> Facts {
     while !reader.is_empty() {
         reader.one().unwrap();
         let key = String::from_utf8(reader.required_text("a key").unwrap().to_vec()).unwrap();
-        let value = words(reader.encoding(), &reader.value().unwrap());
+        let value = match reader.value().unwrap() {
+            Value::Bytes(blob) if key == "pmix.mblob" => {
+                let mut map = Reader::new(reader.encoding(), blob);
+                map.one().unwrap();
+                let nodes = map.size().unwrap();
+                let lists = pairs(&mut map).into_iter().map(|(host, ranks)| format!(" {host}={}", ranks.join("|")));
+                format!("{nodes}:{}", lists.collect::<String>())
+            }
+            value => words(reader.encoding(), &value),
+        };
         facts.entry(key).or_default().push(value);
     }
     facts
@@ -124,22 +134,52 @@ fn a_job_of_two_programs_on_two_nodes_is_described_on_every_level() {
             (
                 "pmix.node.arr",
                 &[
-                    "pmix.hname=alpha pmix.nodeid=0 pmix.lldr=rank 0 pmix.local.size=2 pmix.lpeers=0,1",
-                    "pmix.hname=beta pmix.nodeid=1 pmix.lldr=rank 2 pmix.local.size=2 pmix.lpeers=2,3",
+                    "pmix.hname=alpha pmix.nodeid=0 pmix.lldr=rank 0 pmix.local.size=2",
+                    "pmix.hname=beta pmix.nodeid=1 pmix.lldr=rank 2 pmix.local.size=2",
                 ],
             ),
-            // Its ranks.
+            ("pmix.mblob", &["2: alpha=0,1 beta=2,3"]),
+            // Its ranks of this node.
             (
                 "pmix.pblob",
                 &[
                     "0: pmix.appnum=0 pmix.hname=alpha pmix.lrank=0/16 pmix.nodeid=0 pmix.nrank=0/16",
                     "1: pmix.appnum=0 pmix.hname=alpha pmix.lrank=1/16 pmix.nodeid=0 pmix.nrank=1/16",
-                    "2: pmix.appnum=0 pmix.hname=beta pmix.lrank=0/16 pmix.nodeid=1 pmix.nrank=0/16",
-                    "3: pmix.appnum=1 pmix.hname=beta pmix.lrank=1/16 pmix.nodeid=1 pmix.nrank=1/16",
                 ],
             ),
         ],
     );
+}
+
+/// The facts about ranks on other nodes, which nobody commits and no other node is asked for.
+#[test]
+fn what_is_known_of_a_rank_elsewhere_is_told_at_once_when_it_is_asked_for() {
+    for encoding in Encoding::ALL {
+        let mut world = World::new(1, &[1]);
+        let node = world.add_job(two_programs());
+        let client = world.join(node, "secret", 0, encoding).unwrap();
+        for key in ["pmix.lrank", "pmix.nodeid", "pmix.hname", "pmix.appnum"] {
+            get(&mut world, client, "secret", 3, key, false);
+            let payload = world.receive(client).unwrap().payload;
+            let mut reader = Reader::new(encoding, &payload);
+            reader.one().unwrap();
+            assert_eq!(reader.i32().unwrap(), 0);
+            reader.one().unwrap();
+            let mut object = Reader::new(encoding, reader.byte_object().unwrap());
+            object.one().unwrap();
+            assert_eq!(object.proc().unwrap(), Proc { namespace: b"secret", rank: 3 });
+            let facts = pairs(&mut object);
+            let expected = [
+                ("pmix.appnum", "1"),
+                ("pmix.hname", "beta"),
+                ("pmix.lrank", "1/16"),
+                ("pmix.nodeid", "1"),
+                ("pmix.nrank", "1/16"),
+            ];
+            let expected = expected.map(|(key, value)| (key.to_owned(), vec![value.to_owned()]));
+            assert_eq!(facts, Facts::from(expected), "{key}");
+        }
+    }
 }
 
 #[test]

