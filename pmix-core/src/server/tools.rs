@@ -44,21 +44,14 @@ impl Server {
         if self.is_tool(seat) { JobIndex(0) } else { seat.job }
     }
 
-    /// Takes a tool in, if there is room.
+    /// Takes a tool in, if there is room. Others are hung up on, as strangers are: libpmix 4 takes a status that it is sent for a welcome.
     pub(super) fn admit_tool(
         &mut self,
         connection: ConnectionId,
         handshake: &Handshake<'_>,
         name: Option<Proc<'_>>,
     ) -> Result<(), String> {
-        let admitted = self.seat_for_tool(name);
-        let (seat, given) = match admitted {
-            Ok(admitted) => admitted,
-            Err(refusal) => {
-                self.push_send(connection, handshake::refuse_tool(status::OUT_OF_RESOURCE));
-                return Err(refusal);
-            }
-        };
+        let (seat, given) = self.seat_for_tool(name)?;
         self.identify(connection, seat, handshake);
         self.named_tools.extend(name.and_then(|name| {
             let job = self.own_job(name.namespace)?;

@@ -152,11 +152,6 @@ pub fn welcome_tool(given: Option<Proc<'_>>, server: Proc<'_>) -> Bytes {
     bytes.freeze()
 }
 
-/// The answer to a tool that is not welcome.
-pub fn refuse_tool(status: i32) -> Bytes {
-    Bytes::copy_from_slice(&status.to_be_bytes())
-}
-
 /// Reads who the peer is. Tools send their user and group as well, which prove nothing either.
 fn claim<'a>(rest: &mut &'a [u8]) -> Result<Claim<'a>, HandshakeError> {
     let kind = byte(rest)?;

@@ -33,6 +33,7 @@ fn attach(world: &mut World, kind: u8, name: Option<(&str, u32)>) -> Option<(Cli
     world.begin(client);
     world.send_raw(client, &bytes);
     let told = world.take_unread(client);
+    assert!(told.is_empty() == world.is_closed(client), "who is not welcome is told nothing: libpmix 4 would go on");
     (!world.is_closed(client)).then_some((client, told))
 }
 
