@@ -33,6 +33,7 @@ fn namespace(ranks: u32) -> Namespace {
         directory: None,
         parent: None,
         here: NodeFacts::default(),
+        command: bytes::Bytes::new(),
         sets: Vec::new(),
     }
 }
