@@ -31,7 +31,7 @@ use self::calls::Calls;
 pub use self::calls::{CallId, CallOptions};
 use self::direct::Direct;
 use self::links::Links;
-use self::passed::{Name, Passed};
+use self::passed::{Gone, Passed};
 use self::serving::Serving;
 pub use self::serving::{Request, Ticket};
 use crate::address::{Process, SetId, Uid};
@@ -176,6 +176,7 @@ impl Machine {
     /// A frame has come over a link.
     pub fn handle_frame(&mut self, from: Neighbour, frame: Frame, now: Instant) {
         self.links.heard(from, now);
+        self.passed.heard(from);
         match frame.kind {
             Kind::Echo => self.echo(from, Kind::Echoed),
             Kind::Echoed => {}
@@ -281,19 +282,20 @@ impl Machine {
         if was_open && !neighbour.is_lasting() && !gone.is_empty() && self.open(neighbour, now) {
             gone.retain(|&name| !(self.passed.doubt(name) || was_idle));
         }
+        let mut lost = self.passed.take_unheard(neighbour);
+        lost.extend(gone.into_iter().filter_map(|name| self.passed.take(name)));
         let error = CallError::Lost { at: self.me() };
-        for name in gone {
-            self.end_lost(name, &error, now);
+        for request in lost {
+            self.end_lost(&request, &error, now);
         }
     }
 
     /// Tells the caller of a request that nobody is left who could answer it.
-    fn end_lost(&mut self, name: Name, error: &CallError, now: Instant) {
-        let (caller, id) = name;
-        let left = self.passed.until(name).map_or(0, |until| milliseconds(until.saturating_duration_since(now)));
-        let from = self.passed.forget(name);
+    fn end_lost(&mut self, request: &Gone, error: &CallError, now: Instant) {
+        let Gone { name: (caller, id), from, until } = *request;
         if caller != self.me() {
-            let told = self.error_frame(name, left, error);
+            let left = milliseconds(until.saturating_duration_since(now));
+            let told = self.error_frame(request.name, left, error);
             self.answer_by(from, told, now);
         } else if let Some(call) = self.calls.end(CallId(id)) {
             self.resume(call.within);

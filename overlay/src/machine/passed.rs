@@ -1,5 +1,5 @@
-//! Requests that were given to the last neighbour on their way, as far as the way is known here, until their answer comes by. Where that
-//! neighbour is lost, their callers are told, whoever they are.
+//! Requests that were given to the last neighbour on their way, as far as the way is known here, until their answer comes by; and those that
+//! were given to one in between, until it says anything. Where that neighbour is lost, their callers are told, whoever they are.
 
 use std::collections::{BTreeSet, HashMap};
 use std::time::Instant;
@@ -10,6 +10,9 @@ use crate::address::Uid;
 /// Most requests that are remembered. Callers of further ones wait until their time is over.
 const REQUESTS_MAX: usize = 8192;
 
+/// Most of them that one neighbour in between has and has said nothing since.
+const UNHEARD_MAX: usize = 1024;
+
 /// Name of a request: its caller, and the caller's number for it.
 pub(super) type Name = (Uid, u64);
 
@@ -19,6 +22,17 @@ pub(super) struct Passed {
     requests: HashMap<Name, Given>,
     at: BTreeSet<(Neighbour, Name)>,
     deadlines: BTreeSet<(Instant, Name)>,
+    /// By neighbours in between.
+    unheard: HashMap<Neighbour, Vec<Gone>>,
+}
+
+/// Request whose caller is to be told that it is lost.
+#[derive(Debug)]
+pub(super) struct Gone {
+    pub(super) name: Name,
+    /// Neighbour that it came from.
+    pub(super) from: Option<Neighbour>,
+    pub(super) until: Instant,
 }
 
 /// Request that a neighbour has.
@@ -85,8 +99,27 @@ impl Passed {
         self.requests.get_mut(&name).is_some_and(|given| !std::mem::replace(&mut given.is_doubted, true))
     }
 
-    /// Time after which nobody waits for the answer to a request.
-    pub(super) fn until(&self, name: Name) -> Option<Instant> {
-        self.requests.get(&name).map(|given| given.until)
+    /// Takes out a request that is lost.
+    pub(super) fn take(&mut self, name: Name) -> Option<Gone> {
+        let Given { from, until, .. } = self.end(name)?;
+        Some(Gone { name, from, until })
+    }
+
+    /// A request was sent to a neighbour that is to pass it on.
+    pub(super) fn sent(&mut self, to: Neighbour, request: Gone) {
+        let unheard = self.unheard.entry(to).or_default();
+        if unheard.len() < UNHEARD_MAX {
+            unheard.push(request);
+        }
+    }
+
+    /// A neighbour has said something: what it was sent before has come there.
+    pub(super) fn heard(&mut self, neighbour: Neighbour) {
+        self.unheard.remove(&neighbour);
+    }
+
+    /// Takes out the requests that a neighbour was sent and may not have passed on.
+    pub(super) fn take_unheard(&mut self, neighbour: Neighbour) -> Vec<Gone> {
+        self.unheard.remove(&neighbour).unwrap_or_default()
     }
 }

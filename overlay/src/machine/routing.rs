@@ -6,7 +6,7 @@ use bytes::Bytes;
 
 use super::direct;
 use super::links::{Queued, Room};
-use super::passed::Name;
+use super::passed::{Gone, Name};
 use super::{CallError, CallId, Effect, Frame, Kind, Machine, Membership, Neighbour, milliseconds};
 use crate::address::{Process, Uid};
 use crate::frame::DETOURS_MAX;
@@ -95,6 +95,10 @@ impl Machine {
         if self.links.room(neighbour, frame.kind) == Room::Open {
             if frame.kind == Kind::Request && !matches!(from, Some(Neighbour::Member(_))) {
                 self.consider_direct_link(neighbour, frame.destination, now);
+            }
+            if frame.kind == Kind::Request && !self.is_end(neighbour, frame.destination) {
+                let until = now + Duration::from_millis(frame.remaining_ms.into());
+                self.passed.sent(neighbour, Gone { name: (frame.source, frame.id), from, until });
             }
             self.links.sent(neighbour, now);
             let frame = Frame { ttl: frame.ttl - 1, detours, ..frame };

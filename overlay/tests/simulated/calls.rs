@@ -142,7 +142,7 @@ fn a_stopped_member_is_gone_round_after_three_seconds() {
     world.run_for(Duration::from_secs(4));
     let again = world.ask(node(0), node(33), Method::PING, b"round it");
     assert_eq!(again, Ok(Bytes::from_static(b"round it")));
-    assert!(matches!(world.await_end(node(0), lost), Err(CallError::Timeout { .. })));
+    assert_eq!(world.await_end(node(0), lost), Err(CallError::Lost { at: node(0) }));
 }
 
 #[test]
