@@ -55,13 +55,24 @@ impl Chart {
         let mut builder = ChartBuilder::on(area);
         builder.caption(self.title, ("sans-serif", 15)).margin(8).x_label_area_size(34).y_label_area_size(56);
         let (across, up) = (self.range(|point| point.0), self.range(|point| point.1));
+        let middle = match self.scale {
+            Scale::Linear => up.end / 2.0,
+            Scale::Logarithmic => (up.start * up.end).sqrt(),
+        };
+        let begins_high = self.lines.iter().any(|(_, points)| points.first().is_some_and(|&(_, y)| y > middle));
+        let names = if begins_high { SeriesLabelPosition::LowerLeft } else { SeriesLabelPosition::UpperLeft };
         match self.scale {
-            Scale::Linear => self.fill(builder.build_cartesian_2d(across.log_scale(), 0.0..up.end)?, x),
-            Scale::Logarithmic => self.fill(builder.build_cartesian_2d(across.log_scale(), up.log_scale())?, x),
+            Scale::Linear => self.fill(builder.build_cartesian_2d(across.log_scale(), 0.0..up.end)?, x, names),
+            Scale::Logarithmic => self.fill(builder.build_cartesian_2d(across.log_scale(), up.log_scale())?, x, names),
         }
     }
 
-    fn fill<'a, 'file: 'a, Y>(&self, mut drawn: Axes<'a, 'file, Y>, x: &str) -> Result<(), Box<dyn Error>>
+    fn fill<'a, 'file: 'a, Y>(
+        &self,
+        mut drawn: Axes<'a, 'file, Y>,
+        x: &str,
+        names: SeriesLabelPosition,
+    ) -> Result<(), Box<dyn Error>>
     where
         Y: Ranged<ValueType = f64> + ValueFormatter<f64>,
     {
@@ -74,8 +85,7 @@ impl Chart {
             let series = drawn.draw_series(line)?;
             series.label(*name).legend(move |(x, y)| PathElement::new([(x, y), (x + 14, y)], color.stroke_width(2)));
         }
-        let corner = SeriesLabelPosition::UpperLeft;
-        drawn.configure_series_labels().position(corner).background_style(WHITE.mix(0.8)).draw()?;
+        drawn.configure_series_labels().position(names).background_style(WHITE.mix(0.4)).draw()?;
         Ok(())
     }
 

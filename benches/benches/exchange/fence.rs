@@ -1,23 +1,10 @@
-//! When is it cheaper to bring the data of a PMIx fence to all nodes, when to let those ask who need it, and what does the rule cost?
-//!
-//! All nodes are in this process: real PMIx servers and real fences, whose frames and questions go through a network of model time.
-//! One hop takes 30 us, a message takes its sender and its receiver 5 us of work each, and a node sends 1.2 GB/s. One rank a node
-//! commits 4 KiB or 64 KiB, comes to a fence, and then gets the values of so many ranks behind it, one after the other. Shown is the time at
-//! which the last rank has all that it wanted.
-//!
-//! ```text
-//! cargo bench -p lattice-benches --bench exchange
-//! ```
-//! At every connectivity `auto` takes at most a barrier and twice the better way; the bench fails if it does not. Without `--bench`, as
-//! under `cargo test --benches`, it looks at 32 nodes.
+//! A fence and gets behind it, by real PMIx servers and real fences over a network of model time.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap, VecDeque};
-use std::process::ExitCode;
 
 use bytes::Bytes;
 use lattice_benches::pmix_client::{NAMESPACE, commit, fence, get, join};
-use lattice_benches::{is_measured, machine};
 use pmi_core::fence::{Contribution, Exchange, FenceId, Merged, Scope};
 use pmi_core::ids::{JobId, NodeIndex};
 use pmi_core::job::{Job, Placement};
@@ -31,15 +18,13 @@ use pmix_core::{JobIndex, Namespace, NodeFacts};
 use prost::Message;
 
 /// The model, in nanoseconds.
-const HOP: u64 = 30_000;
-const WORK: u64 = 5_000;
-const BYTES_PER_MICROSECOND: u64 = 1_200;
+pub(crate) const HOP: u64 = 30_000;
+pub(crate) const WORK: u64 = 5_000;
+pub(crate) const BYTES_PER_MICROSECOND: u64 = 1_200;
 /// About what a question and an answer take beside their content, in bytes.
 const ENVELOPE: usize = 30;
 /// Key of each rank's value.
 const KEY: &str = "card";
-/// What each rank commits, in bytes.
-const VALUES: [usize; 2] = [4 * 1024, 64 * 1024];
 
 /// A message between two nodes.
 enum Letter {
@@ -75,39 +60,13 @@ struct World {
 
 /// What a run took.
 #[derive(Clone, Copy)]
-struct Cost {
-    milliseconds: f64,
-    megabytes: f64,
-}
-
-fn main() -> ExitCode {
-    println!("{}", machine::line());
-    let nodes: u32 = if is_measured() { 256 } else { 32 };
-    let worst = VALUES.map(|bytes| compare(nodes, bytes)).into_iter().fold(0_f64, f64::max);
-    println!("auto beyond a barrier: at most {worst:.2} of the better way");
-    if worst <= 2.0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
-}
-
-/// Returns the greatest part of the better way's time that `auto` took beyond a barrier.
-fn compare(nodes: u32, bytes: usize) -> f64 {
-    let barrier = run(nodes, bytes, Exchange::Lazy, 0);
-    println!("{nodes} nodes, {} KiB of each; barrier: {:.2} ms", bytes / 1024, barrier.milliseconds);
-    println!("{:>12}  {:>18} {:>18} {:>18}  of the better way", "asked of", "full, ms and MB", "lazy", "auto");
-    let mut worst = 0_f64;
-    for percent in [0, 1, 2, 5, 10, 20, 30, 40, 50, 60, 80, 100] {
-        let peers = (nodes - 1) * percent / 100;
-        let [full, lazy, auto] =
-            [Exchange::Full, Exchange::Lazy, Exchange::Auto].map(|way| run(nodes, bytes, way, peers));
-        let ratio = (auto.milliseconds - barrier.milliseconds) / full.milliseconds.min(lazy.milliseconds);
-        worst = worst.max(ratio);
-        let shown = |cost: Cost| format!("{:9.2} {:8.1}", cost.milliseconds, cost.megabytes);
-        println!("{peers:>6} {percent:>4}%  {} {} {}  {ratio:.2}", shown(full), shown(lazy), shown(auto));
-    }
-    worst
+pub(crate) struct Cost {
+    pub(crate) milliseconds: f64,
+    pub(crate) megabytes: f64,
 }
 
 /// A fence and the gets of `peers` ranks behind each rank.
-fn run(nodes: u32, bytes: usize, exchange: Exchange, peers: u32) -> Cost {
+pub(crate) fn run(nodes: u32, bytes: usize, exchange: Exchange, peers: u32) -> Cost {
     let mut world = World::new(nodes, bytes, exchange, peers);
     for node in (0..nodes).rev() {
         let rank = world.nodes[node as usize].rank;
