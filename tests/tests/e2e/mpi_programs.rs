@@ -19,6 +19,14 @@ fn mpi_can_be_started_again_in_one_process() {
     outcome.exits(0).says_nothing().prints_lines(["3 then 3 ranks"; 3]);
 }
 
+/// Names of the launch's sets come by PMIx, which this MPICH does not speak: a session of it counts MPI's own.
+#[test]
+fn a_session_counts_its_process_sets() {
+    let program = Flavour::WheelMpich.program("process_sets");
+    let outcome = launch("-n 1 --pset ocean").arg(&program).words(": -n 1 --pset site://ice").arg(&program).run();
+    outcome.exits(0).says_nothing().prints_lines(["mpi://SELF mpi://WORLD"; 2]);
+}
+
 #[test]
 fn without_a_universe_size_mpi_has_none() {
     for mpi in MPICHS {
