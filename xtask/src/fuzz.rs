@@ -17,7 +17,7 @@ use crate::setup;
 use crate::shell::{cargo, command, run, started, target_directory};
 
 /// Time that each target runs, in seconds: long enough to find what broke since the last change, not more.
-pub(crate) const SECONDS: u32 = 5;
+pub(crate) const SECONDS: u32 = 3;
 /// Directory of the programs' build, in the target directory.
 const BUILD: &str = "fuzzing";
 /// The longest input that is tried: room for a spawn of several programs, and for messages beyond their limits.

@@ -35,7 +35,7 @@ fn through_every_tree(nodes: u32, programs: &[(Flavour, &'static str)], lines: i
 #[test]
 fn mpi_ranks_reach_each_other_through_every_tree() {
     let _machine = turn::heavy();
-    for nodes in [1, 2, 3, 5] {
+    for nodes in [1, 2, 4] {
         let line = format!("{} ranks, 0 wrong sums", nodes + 1);
         let lines = ALL.iter().map(|_| line.clone());
         through_every_tree(nodes, &ALL.map(|mpi| (mpi, "allreduce")), lines);
@@ -46,7 +46,7 @@ fn mpi_ranks_reach_each_other_through_every_tree() {
 #[test]
 fn fences_of_slurms_library_are_whole_through_every_tree() {
     let _machine = turn::heavy();
-    for nodes in [1, 2, 3, 5] {
+    for nodes in [1, 2, 4] {
         let ranks = nodes + 1;
         let lines = (0..ranks).map(|rank| format!("rank {rank} of {ranks}: 0 wrong values"));
         through_every_tree(nodes, &[(Flavour::SlurmPmi2, "pmi2_fence")], lines);

@@ -38,8 +38,7 @@ fn with_the_one_that_sticks(nodes: u32, flags: &str, program: &'static str, line
 #[test]
 fn hello_knows_its_rank_and_size() {
     let _machine = turn::heavy();
-    for nodes in [2, 4, 8] {
-        let ranks = 2 * nodes;
+    for (nodes, ranks) in [(2, 4), (8, 9)] {
         let outcome = with_each_library(nodes, &format!("-n {ranks}"), "hello").run();
         let lines = from_each_library((0..ranks).map(|rank| format!("rank {rank} of {ranks}")));
         outcome.exits(0).does_not_say("lattice:").prints_lines(lines);
@@ -51,7 +50,7 @@ fn hello_knows_its_rank_and_size() {
 #[test]
 fn a_token_goes_round_the_ring() {
     let _machine = turn::heavy();
-    for nodes in [2, 4, 8] {
+    for nodes in [2, 5] {
         let outcome = with_each_library(nodes, &format!("-n {nodes}"), "ring").run();
         let sum = (0..nodes).sum::<u32>();
         let line = format!("the token came back with {sum}");
@@ -63,7 +62,7 @@ fn a_token_goes_round_the_ring() {
 #[test]
 fn allreduce_adds_up() {
     let _machine = turn::heavy();
-    for nodes in [2, 4, 8] {
+    for nodes in [2, 4] {
         let ranks = nodes + 3;
         let outcome = with_each_library(nodes, &format!("-n {ranks}"), "allreduce").run();
         let line = format!("{ranks} ranks, 0 wrong sums");
@@ -168,16 +167,16 @@ fn data_of_pmix_fences_is_found_whichever_way_it_takes() {
     let script = r#"
         large=$1; values=$2; shift 2
         for exchange in auto full lazy; do
-            for peers in 0 1 7; do lattice launch -n 8 --exchange=$exchange "$large" $peers || exit; done
-            lattice launch -n 8 --exchange=$exchange "$values" || exit
-            for program; do lattice launch -n 8 --exchange=$exchange "$program" || exit; done
+            for peers in 0 1 4; do lattice launch -n 5 --exchange=$exchange "$large" $peers || exit; done
+            lattice launch -n 5 --exchange=$exchange "$values" || exit
+            for program; do lattice launch -n 5 --exchange=$exchange "$program" || exit; done
         done"#;
     let programs = ["pmix_large", "pmix_exchange"].map(|name| Flavour::Pmix.program(name));
     let programs = programs.into_iter().chain(OPEN_MPIS.map(|mpi| mpi.program("allreduce")));
     let outcome = programs.fold(cluster(4).bash(script), Command::arg).run();
-    let read = (0..8).flat_map(|rank| vec![format!("rank {rank} of 8: 0 wrong"); 9]);
-    let exchanged = (0..8).flat_map(|rank| vec![format!("rank {rank} of 8: 0 wrong, late 400"); 3]);
-    let sums = vec!["8 ranks, 0 wrong sums".to_owned(); 3 * OPEN_MPIS.len()];
+    let read = (0..5).flat_map(|rank| vec![format!("rank {rank} of 5: 0 wrong"); 9]);
+    let exchanged = (0..5).flat_map(|rank| vec![format!("rank {rank} of 5: 0 wrong, late 400"); 3]);
+    let sums = vec!["5 ranks, 0 wrong sums".to_owned(); 3 * OPEN_MPIS.len()];
     outcome.exits(0).says_nothing().prints_lines(read.chain(exchanged).chain(sums));
 }
 

@@ -56,8 +56,8 @@ const SOAK: &str = r#"
 #[test]
 fn a_thousand_launches_leave_nothing() {
     let _machine = turn::heavy();
-    let launches: usize = std::env::var("LATTICE_SOAK_LAUNCHES").map_or(16, |text| text.parse().expect("a number"));
-    let counted_from = (launches / 5).max(8);
+    let launches: usize = std::env::var("LATTICE_SOAK_LAUNCHES").map_or(12, |text| text.parse().expect("a number"));
+    let counted_from = (launches / 5).max(6);
     let script = script_on(2, SOAK).arg(launches.to_string()).arg(counted_from.to_string()).arg(built::lattice());
     let outcome = script.within(std::time::Duration::from_secs(90 + 4 * launches as u64)).run();
     print!("{}", outcome.text());
