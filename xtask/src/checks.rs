@@ -1,7 +1,8 @@
 //! What must hold before a change lands.
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 
+use crate::background::{Background, lowest};
 use crate::shell::{cargo, command, run, run_tests, target_directory, works};
 use crate::steps::Steps;
 use crate::{client_libraries, dependencies, fuzz, setup};
@@ -39,14 +40,22 @@ pub(crate) fn ci() -> Result<()> {
         steps.take("walls", walls)?;
         prepare_tests(steps)?;
         steps.take("dependencies", || dependencies::check(dependencies::Advisories::Left))?;
-        // Beside the tests they would need a directory of their own, and build scripts and macros twice.
-        steps.take("lints", lints)?;
+        let lints = start_lints()?;
         let fuzz_targets = fuzz::start_build()?;
         run_all_tests(steps)?;
         // Without `--bench` each bench only shows that it works.
         steps.take("benches", || run(cargo("test --workspace --bench").arg("*")))?;
+        steps.take("lints", || lints.finish())?;
         steps.take("fuzz targets", || fuzz::run_all(fuzz_targets, fuzz::SECONDS))
     })
+}
+
+/// Starts [`lints`] in a process of its own: what it builds must not wait for the tests' builds.
+fn start_lints() -> Result<Background> {
+    let itself = std::env::current_exe().context("cannot tell where this program is")?;
+    let mut lints = lowest("");
+    lints.arg(itself).arg("lints");
+    Background::start("lints", lints)
 }
 
 fn format() -> Result<()> {

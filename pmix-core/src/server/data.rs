@@ -127,8 +127,9 @@ impl Server {
             return self.tell_group_ids(address, job, rank);
         }
         let is_own = job == address.identity.seat.job;
+        let reserved = key.is_some_and(|key| key.starts_with(b"pmix."));
         // Ranks hear unasked what is known of those on their node.
-        if is_own && key.is_some_and(|key| self.tell_fact(address, job, rank, key)) {
+        if is_own && reserved && key.is_some_and(|key| self.tell_fact(address, job, rank, key)) {
             return;
         }
         if self.is_there(job, rank, key) {
@@ -141,7 +142,6 @@ impl Server {
         if let Some(node) = self.withholder(job, rank) {
             return self.fetch(node, address, get);
         }
-        let reserved = key.is_some_and(|key| key.starts_with(b"pmix."));
         if reserved && !is_own {
             return self.tell_foreign_job(address, job);
         }

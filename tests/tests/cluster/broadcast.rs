@@ -104,10 +104,10 @@ fn each_of_several_programs_has_its_copy() {
     let script = r#"
         mkdir other; sed s/echo/'echo other'/ app >other/app; chmod +x other/app
         printf '0 ./app a\n1-2 ./other/app b\n' >table
-        shown() { sort | sed 's|/tmp/lattice-bcast-[^/]*/|OWN/|; s/[0-9a-f]\{64\}/SUM/'; }
+        shown() { sort | tee -a raw | sed 's|/tmp/lattice-bcast-[^/]*/|OWN/|; s/[0-9a-f]\{64\}/SUM/'; }
         lattice launch -n 1 --bcast ./app a : -n 2 ./other/app b : -n 1 ./app c | shown
         lattice launch -n 3 --bcast --compress --multi-prog ./table | shown
-        ls -d /tmp/lattice-bcast-* 2>/dev/null | grep . || echo gone"#;
+        ls -d $(grep -o '/tmp/lattice-bcast-[^/]*' raw) 2>/dev/null || echo gone"#;
     let outcome = script_on(1, &format!("{PROGRAM}{script}")).run();
     outcome.exits(0).prints(
         "0 OWN/app SUM a\n0 OWN/app SUM c\nother 0 OWN/app-1 SUM b\nother 0 OWN/app-1 SUM b\n\

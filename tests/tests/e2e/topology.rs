@@ -15,11 +15,12 @@ fn traced(flags: &str, program: &Path, traces: &Path) -> Outcome {
     launch("-n 2").words(flags).bash(&script).run()
 }
 
-/// Number of files about CPUs that a rank opened. hwloc reads some ten for each CPU, others the list of those that are online.
+/// Number of files about CPUs' places that a rank opened. hwloc reads some for each CPU; others read the list of those that are online,
+/// and UCX, on some processors and whoever launched it, sizes of the first one's caches.
 fn looked_at_cpus(traces: &Path, rank: u32) -> usize {
     let trace = fs::read_to_string(traces.join(format!("rank{rank}"))).unwrap();
     assert!(trace.contains("libmpi"), "rank {rank} uses MPI:\n{trace}");
-    trace.lines().filter(|line| line.contains("/cache/index") || line.contains("/topology/")).count()
+    trace.lines().filter(|line| line.contains("/topology/")).count()
 }
 
 #[test]

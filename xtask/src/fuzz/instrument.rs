@@ -15,9 +15,8 @@ use crate::shell::repository;
 /// Tells this program that it is called in the compiler's place.
 const MARK: &str = "LATTICE_FUZZ_INSTRUMENT";
 
-/// Instrumentation that libFuzzer needs, and the address sanitizer, as `cargo fuzz` sets them with `--strip-dead-code`. Our crates
-/// are no members of the workspace `fuzz/`: its profile optimises none of what is not.
-const FLAGS: &str = "-Copt-level=1 -Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 \
+/// Instrumentation that libFuzzer needs, and the address sanitizer, as `cargo fuzz` sets them with `--strip-dead-code`.
+const FLAGS: &str = "-Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 \
     -Cllvm-args=-sanitizer-coverage-inline-8bit-counters -Cllvm-args=-sanitizer-coverage-pc-table \
     -Cllvm-args=-sanitizer-coverage-trace-compares -Cdebug-assertions -Zsanitizer=address --cfg fuzzing";
 
