@@ -148,7 +148,7 @@ impl LaunchHandle {
 
     /// Returns true if the certificate of the caller who started it is on this list.
     pub(crate) fn is_of_revoked(&self, list: &RevocationList) -> bool {
-        !self.certificate.is_empty() && list.revokes(&self.certificate)
+        list.revokes(&self.certificate)
     }
 
     /// The launch in short, as it is now.

@@ -229,7 +229,7 @@ impl Allocation {
     /// the allocation is being released already.
     pub(crate) fn revoked(&self, list: &RevocationList) -> Option<Self> {
         let is_over = matches!(self.state, AllocationState::Releasing { .. } | AllocationState::Released);
-        if is_over || self.certificate.is_empty() || !list.revokes(&self.certificate) {
+        if is_over || !list.revokes(&self.certificate) {
             return None;
         }
         let reason = format!("the certificate of user {} by which it was made was revoked", self.uid);

@@ -154,11 +154,12 @@ impl Copies {
         let find =
             |app: &AppSpec| Program::resolve(&app.program, path, &app.directory).map(|found| found.path().into());
         let sources = programs.iter().map(|program| find(&program.app)).collect::<Result<Vec<PathBuf>, _>>()?;
-        let mut distinct = sources.clone();
-        distinct.sort_unstable();
-        distinct.dedup();
-        // In the order of the programs.
-        distinct.sort_by_key(|one| sources.iter().position(|source| source == one));
+        let mut distinct: Vec<PathBuf> = Vec::new();
+        for source in &sources {
+            if !distinct.contains(source) {
+                distinct.push(source.clone());
+            }
+        }
         let before = if target.as_os_str().is_empty() { Before::Ours } else { Before::Nothing };
         let places = self.places(target, &distinct)?;
         for (source, place) in distinct.iter().zip(places) {

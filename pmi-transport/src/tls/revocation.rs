@@ -62,7 +62,7 @@ impl RevocationList {
         &self.digest
     }
 
-    /// Returns true if this certificate, in DER, is on the list.
+    /// Returns true if this certificate, in DER, is on the list; false for bytes that are none, such as those of a caller who needed none.
     pub fn revokes(&self, certificate: &[u8]) -> bool {
         let id = || CertificateId::of(&CertificateDer::from(certificate));
         !self.revoked.is_empty() && id().is_some_and(|id| self.revoked.contains(&id))
