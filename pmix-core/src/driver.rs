@@ -19,7 +19,7 @@ use tokio::sync::{oneshot, watch};
 
 use crate::clean_up::CleanUp;
 use crate::namespace::{JobIndex, Namespace, Seat};
-use crate::server::{Action, Server, Ticket};
+use crate::server::{Action, Need, Server, Ticket};
 use crate::services::{Answer, Peers};
 
 /// Time within which a client must say which rank it is.
@@ -58,7 +58,7 @@ pub struct Sinks {
 pub struct Driver {
     runner: Runner<Pmix>,
     address: SocketAddr,
-    needed: watch::Receiver<bool>,
+    needed: watch::Receiver<Need>,
 }
 
 /// A server with what its host gives it.
@@ -70,7 +70,7 @@ struct Pmix {
     ended: Announcement<(JobIndex, EndReason)>,
     sinks: Sinks,
     /// True while servers of other nodes may ask this one.
-    needed: watch::Sender<bool>,
+    needed: watch::Sender<Need>,
     /// Receivers of the answers to other nodes' questions.
     replies: HashMap<Ticket, oneshot::Sender<Bytes>>,
 }
@@ -111,7 +111,7 @@ impl Driver {
         let address = listener.local_addr()?;
         let (ended, end) = Announcement::new();
         let (hosts, replies) = (HashMap::new(), HashMap::new());
-        let (tell, needed) = watch::channel(false);
+        let (tell, needed) = watch::channel(Need::Over);
         let runner = Runner::new(Pmix { server, hosts, peers, ended, sinks, needed: tell, replies });
         runner.listen(listener, Admission { uid, claim_within: CLAIM_WITHIN })?;
         Ok((Self { runner, address, needed }, end))
@@ -167,9 +167,9 @@ impl Driver {
         self.runner.with(|pmix| pmix.server.handle_deaths(job, deaths));
     }
 
-    /// Tells whether servers of other nodes may ask this one for data that its ranks have committed. While that is so, the driver is
+    /// Tells how long servers of other nodes may ask this one for data that its ranks have committed. As long as that, the driver is
     /// to be kept when its last rank has ended, unless the launch ends in disorder.
-    pub fn needed(&self) -> watch::Receiver<bool> {
+    pub fn needed(&self) -> watch::Receiver<Need> {
         self.needed.clone()
     }
 

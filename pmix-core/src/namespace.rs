@@ -114,6 +114,8 @@ pub(crate) struct RankData {
     pub(crate) local: BTreeMap<Bytes, Stored>,
     /// For all others.
     pub(crate) remote: BTreeMap<Bytes, Stored>,
+    /// True if a rank of this node has committed some of it since the last fence that took it to all nodes of the job.
+    pub(crate) is_unspread: bool,
     /// The groups it is in: each context id, with the rank's own number of the group's communicator.
     groups: Vec<(u64, u64)>,
 }

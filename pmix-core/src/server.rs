@@ -21,6 +21,7 @@ mod host;
 mod inquiries;
 mod meetings;
 mod mortality;
+mod need;
 mod node_processes;
 mod pending;
 mod queries;
@@ -50,6 +51,7 @@ use self::data::{Wait, Wanted};
 use self::groups::NamedGroups;
 use self::host::Asked;
 use self::inquiries::Inquiry;
+pub use self::need::Need;
 use self::pending::Pending;
 use self::question::DataQuestion;
 use self::remote::Asking;
@@ -114,6 +116,10 @@ pub struct Server {
     parked: Pending<(Bytes, Rank), DataQuestion>,
     /// Collectives whose data stayed with the nodes.
     withheld: Withheld,
+    /// True once a rank commits nothing more whose data no fence has taken to all nodes.
+    holds_unspread: bool,
+    /// The need that the host was told of.
+    need: Need,
     /// Questions to the host that are not answered yet.
     asked: HashMap<Ticket, Asked>,
     /// Requests that wait for answers of several nodes.

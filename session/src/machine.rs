@@ -39,12 +39,13 @@ use nix::sys::signal::Signal;
 use pmi_core::Phase as Dialogue;
 use pmi_core::ids::{NodeIndex, Rank};
 use pmi_core::server::EndReason;
+use pmix_core::server::Need;
 use rank_spawner::RankExit;
 
 use self::desertion::{FenceWaits, NodeCount};
 use self::effect::{Effect, FenceLook, Look, ProgressDetail};
 use self::ending::Ending;
-use self::jobs::{Admission, JobNumber, JobPhase, Jobs};
+use self::jobs::{JobNumber, JobPhase, Jobs};
 use self::late_ranks::StackLooks;
 use self::limits::{Limits, Reached};
 use self::ranks::{RankState, Ranks, SlotId};
@@ -101,8 +102,8 @@ pub(crate) struct SessionMachine {
     watch: Watch,
     waits: FenceWaits,
     stack_looks: StackLooks,
-    /// True while servers of other nodes may ask this one's for what its ranks have committed.
-    pub(crate) is_needed: bool,
+    /// How long servers of other nodes may ask this one's for what its ranks have committed.
+    pub(crate) need: Need,
     effects: VecDeque<Effect>,
 }
 
@@ -121,7 +122,7 @@ impl SessionMachine {
             watch: Watch::new(&spec, now),
             stack_looks: StackLooks::default(),
             waits: FenceWaits::new(spec.settings.timeouts.fence, nodes, now),
-            is_needed: false,
+            need: Need::Over,
             effects: VecDeque::from([prepare]),
             spec,
         }
@@ -298,10 +299,10 @@ impl SessionMachine {
         self.advance(now);
     }
 
-    /// Servers of other nodes may ask this node's for what its ranks have committed, or will not ask any more. The session stays as
-    /// long as they may, though it has no ranks left, unless the launch has failed.
-    pub(crate) fn on_need(&mut self, is_needed: bool, now: Instant) {
-        self.is_needed = is_needed;
+    /// Servers of other nodes may ask this node's for what its ranks have committed, so long. The session stays as long as they may,
+    /// though it has no ranks left, unless the launch has failed.
+    pub(crate) fn on_need(&mut self, need: Need, now: Instant) {
+        self.need = need;
         self.advance(now);
     }
 
@@ -430,7 +431,7 @@ impl SessionMachine {
         let idle = self.ranks.starting() == 0 && self.ranks.running() == 0;
         let is_last = match &self.phase {
             Phase::Starting | Phase::Draining { .. } | Phase::Done { .. } => false,
-            Phase::Running => self.jobs.admission() == Admission::Released && !self.is_needed,
+            Phase::Running => self.jobs.lets_end(self.need),
             Phase::Ending(_) => !matches!(launched, JobPhase::Preparing { .. }),
         };
         if idle && is_last {

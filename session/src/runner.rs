@@ -221,7 +221,7 @@ impl Runner {
     async fn next_input(&mut self) -> SessionInput {
         let wake = self.machine.next_wake().map_or_else(|| Instant::now() + IDLE, Instant::from_std);
         let wake = self.contact.wake(wake);
-        let need = self.servers.need_other_than(self.machine.is_needed);
+        let need = self.servers.need_other_than(self.machine.need);
         tokio::select! {
             biased;
             Some(start) = self.inputs.starts.recv() => SessionInput::Start(start),
@@ -268,7 +268,7 @@ impl Runner {
             }
             SessionInput::Exit(slot, exit) => self.on_exit(slot, exit),
             SessionInput::OutputEnd(slot) => self.machine.on_output_end(slot),
-            SessionInput::NeedChanged => self.machine.on_need(self.servers.is_needed(), now),
+            SessionInput::NeedChanged => self.machine.on_need(self.servers.need(), now),
             SessionInput::Stacks(look, seen) => self.machine.on_stacks_seen(look, seen, now),
             SessionInput::Room => self.send_events(),
             SessionInput::Time => {
@@ -426,7 +426,7 @@ impl Runner {
         }
         let phase = self.servers.phase(job, local);
         // It must be known before the last exit is.
-        self.machine.on_need(self.servers.is_needed(), Instant::now().into_std());
+        self.machine.on_need(self.servers.need(), Instant::now().into_std());
         self.machine.on_exit(slot, exit, phase, reasons, Instant::now().into_std());
     }
 

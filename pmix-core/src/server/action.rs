@@ -9,7 +9,7 @@ use pmi_core::fence::{Contribution, FenceId};
 use pmi_core::ids::{NodeIndex, Rank};
 use pmi_core::report::{EndReason, Trace};
 
-use super::Ticket;
+use super::{Need, Ticket};
 use crate::namespace::JobIndex;
 use crate::services::Call;
 
@@ -89,9 +89,9 @@ pub enum Action {
         /// The text.
         text: Bytes,
     },
-    /// Servers of other nodes may ask this one for data, whether or not it has ranks left, until the opposite is said: the host is to
-    /// keep it meanwhile, unless the launch ends in disorder. Not said when nobody will.
-    Needed(bool),
+    /// How long servers of other nodes may ask this one for data, whether or not it has ranks left: the host is to keep it meanwhile,
+    /// unless the launch ends in disorder. Said when it changes; in the beginning it is [`Need::Over`].
+    Needed(Need),
     /// A rank of this node has died, and the others go on without it: the servers of other nodes are to be told by
     /// [`Server::handle_deaths`](super::Server::handle_deaths). Reported once for each rank.
     Died {

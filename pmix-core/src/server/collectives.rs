@@ -198,6 +198,9 @@ impl Server {
             return self.meet(id, &first, segments);
         }
         let Some(job) = self.host_of(&first.members) else { return };
+        if collects || !matches!(first.outcome, Outcome::Over { .. }) {
+            self.count_as_spread(&seats, &first.members);
+        }
         let contribution = match first.outcome {
             // One that collects nothing is a barrier only: what ranks want of others is asked for.
             Outcome::Over { .. } => {
@@ -399,7 +402,7 @@ impl Waiter {
 
     /// Returns true if every rank of a job takes part in the collective, and none of another launch: those may come at any time.
     pub(super) fn takes_whole(&self, job: JobIndex) -> bool {
-        !self.members.meet_others() && self.members.ours.get(&job).is_some_and(Option::is_none)
+        !self.members.meet_others() && self.members.are_all_of(job)
     }
 }
 
@@ -407,6 +410,11 @@ impl Members {
     /// Returns true if ranks of other launches take part.
     pub(super) fn meet_others(&self) -> bool {
         !self.others.is_empty()
+    }
+
+    /// Returns true if every rank of a job is a member.
+    pub(super) fn are_all_of(&self, job: JobIndex) -> bool {
+        self.ours.get(&job).is_some_and(Option::is_none)
     }
 
     /// Returns the number of members that are listed one by one.

@@ -87,6 +87,7 @@ impl Server {
                 let key = payload.slice_ref(key);
                 let stored = Stored { encoding: identity.encoding, bytes: payload.slice_ref(value) };
                 if remote {
+                    data.is_unspread = true;
                     data.remote.insert(key.clone(), stored.clone());
                 }
                 if local {
@@ -202,6 +203,7 @@ impl Server {
 
     /// The rank commits nothing more.
     pub(super) fn give_up_on(&mut self, job: JobIndex, rank: Rank) {
+        self.keep_for_others(job, rank);
         let waits = self.waits.take(&(job, rank), |_| true);
         self.end_waits(waits, GetOutcome::NotFound);
         self.serve_peers(job, rank);

@@ -113,6 +113,11 @@ fn price(bytes: u64, nodes: usize) -> u64 {
 }
 
 impl Withheld {
+    /// Returns true while ranks of other nodes may ask for what stayed here.
+    pub(super) fn is_needed(&self) -> bool {
+        self.rounds.values().any(|round| round.last != Last::Over)
+    }
+
     /// Forgets a get; returns who waits for its answer.
     pub(super) fn take_get(&mut self, ticket: Ticket) -> Option<Address> {
         self.gets.remove(ticket).map(|waiting| waiting.address)
@@ -143,10 +148,8 @@ impl Server {
             spread_epoch,
             last: Last::Ahead,
         };
-        if self.withheld.rounds.is_empty() {
-            self.actions.push_back(Action::Needed(true));
-        }
         self.withheld.rounds.insert(Arc::clone(name), round);
+        self.tell_need();
         if let Some(epoch) = self.withheld.early.remove(name) {
             self.spread(name, epoch);
         }
@@ -280,9 +283,7 @@ impl Server {
         if let Some(round) = name.strip_suffix(LAST).and_then(|name| self.withheld.rounds.get_mut(name)) {
             // A node that left without it asks for nothing any more either.
             round.last = Last::Over;
-            if self.withheld.rounds.values().all(|round| round.last == Last::Over) {
-                self.actions.push_back(Action::Needed(false));
-            }
+            self.tell_need();
             return true;
         }
         let Some(name) = name.strip_suffix(SPREAD).filter(|name| self.withheld.rounds.contains_key(*name)) else {

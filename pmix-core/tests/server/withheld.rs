@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use pmi_core::fence::Exchange;
-use pmix_core::server::Action;
+use pmix_core::server::{Action, Need};
 use pmix_core::wire::Encoding::Flex;
 use pmix_core::wire::reader::Proc;
 use pmix_core::wire::request::command;
@@ -138,7 +138,7 @@ fn a_node_stays_for_the_others_until_the_ranks_of_all_have_exited() {
     let (mut world, clients) = committed(Exchange::Lazy, 3, 0);
     assert!(world.needed.is_empty());
     fence(&mut world, &clients);
-    assert_eq!(Vec::from_iter(world.needed.clone()), [0, 1, 2]);
+    assert_eq!(Vec::from_iter(world.needed.clone()), [0, 1, 2].map(|node| (node, Need::UntilTold)));
     finish(&mut world, clients[1]);
     assert_eq!(card(&mut world, clients[2], 1), Some(1), "its rank has exited, and its data is there");
     finish(&mut world, clients[2]);
@@ -147,6 +147,30 @@ fn a_node_stays_for_the_others_until_the_ranks_of_all_have_exited() {
     assert!(world.needed.is_empty());
     assert_eq!(world.fences, ["fence job0", "fence job0 last"]);
     assert!(world.end.is_none());
+}
+
+#[test]
+fn a_node_stays_while_ranks_run_if_it_alone_has_what_its_own_has_committed() {
+    let here = |node: &Client| Vec::from([(node.node, Need::WhileRanksRun)]);
+    let needed = |world: &World| Vec::from_iter(world.needed.clone());
+    // Without a fence.
+    let (mut world, clients) = committed(Exchange::Full, 2, 0);
+    finish(&mut world, clients[1]);
+    assert_eq!(needed(&world), here(&clients[1]));
+    get(&mut world, clients[0], "job0", 1, "card", false);
+    assert_eq!(world.status(clients[0]).map(|(code, _)| code), Some(status::SUCCESS), "the rank has exited");
+    // After one, and for what was committed since.
+    let (mut world, clients) = committed(Exchange::Full, 2, 0);
+    fence(&mut world, &clients);
+    finish(&mut world, clients[0]);
+    assert_eq!(needed(&world), []);
+    commit(&mut world, clients[1], "late", b"near", b"far");
+    finish(&mut world, clients[1]);
+    assert_eq!(needed(&world), here(&clients[1]));
+    // On the only node nobody else asks.
+    let (mut world, clients) = committed(Exchange::Full, 1, 0);
+    finish(&mut world, clients[0]);
+    assert_eq!(needed(&world), []);
 }
 
 #[test]

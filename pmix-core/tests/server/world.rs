@@ -1,6 +1,6 @@
 //! Nodes of a job in one thread: servers without sockets, clients that are scripts, a fence that waits for every node.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -10,7 +10,7 @@ use pmi_core::ids::{JobId, LocalRank, NodeIndex, Rank};
 use pmi_core::job::{Job, Placement};
 use pmi_core::server::{ConnectionId, EndReason};
 use pmi_core::services::{JobProcesses, Lifetime, MeetError, Meeting, Met, NameError, Names, SignalError, SpawnError};
-use pmix_core::server::{Action, Server, Settings, Ticket};
+use pmix_core::server::{Action, Need, Server, Settings, Ticket};
 use pmix_core::services::{Answer, Call};
 use pmix_core::wire::Encoding;
 use pmix_core::wire::reader::{Proc, Reader};
@@ -54,7 +54,7 @@ pub(crate) struct World {
     /// Bytes of data that fences bring to all, where they may withhold it.
     pub(crate) frame: u64,
     /// Nodes whose servers are to be kept for others.
-    pub(crate) needed: BTreeSet<usize>,
+    pub(crate) needed: BTreeMap<usize, Need>,
     /// Names of the fences that came to an end, in their order.
     pub(crate) fences: Vec<String>,
 }
@@ -103,7 +103,7 @@ impl World {
             said: Vec::new(),
             settings: Settings { exchange, ..Settings::default() },
             frame: 0,
-            needed: BTreeSet::new(),
+            needed: BTreeMap::new(),
             fences: Vec::new(),
         };
         let names: Vec<String> = (0..jobs).map(|job| format!("job{job}")).collect();
@@ -350,8 +350,8 @@ impl World {
             Action::Say { text, .. } => self.said.push(text),
             Action::Died { death, .. } => self.deaths.push(death.rank),
             Action::End { reason, .. } => self.end = Some(reason),
-            Action::Needed(true) => assert!(self.needed.insert(node)),
-            Action::Needed(false) => assert!(self.needed.remove(&node)),
+            Action::Needed(Need::Over) => assert!(self.needed.remove(&node).is_some()),
+            Action::Needed(need) => assert_ne!(self.needed.insert(node, need), Some(need)),
             other => panic!("{other:?} was not expected"),
         }
     }

@@ -10,6 +10,7 @@ use std::sync::Arc;
 
 use pmi_core::ids::{JobId, Rank};
 use pmi_core::server::EndReason;
+use pmix_core::server::Need;
 use rank_spawner::{CpuBind, MemBind};
 
 use crate::gpus::GpuBind;
@@ -81,7 +82,9 @@ pub(crate) struct Jobs {
 pub(crate) enum Admission {
     /// The session stays for them even if it has no rank.
     Awaited,
-    /// The session ends with its last rank.
+    /// The session ends with its last rank, unless other nodes need it.
+    WithRanks,
+    /// No rank runs on any node, and no job will be spawned any more.
     Released,
 }
 
@@ -89,16 +92,21 @@ impl Jobs {
     /// Begins with the launched job. A node that has no rank of it waits for spawned ones.
     pub(crate) fn new(launched: Arc<SessionSpec>) -> Self {
         let has_ranks = !launched.job.placement.ranks_on(launched.node).is_empty() || launched.job.size() == 0;
-        let admission = if has_ranks { Admission::Released } else { Admission::Awaited };
+        let admission = if has_ranks { Admission::WithRanks } else { Admission::Awaited };
         let phase = JobPhase::Preparing { awaited: None };
         Self { list: vec![JobState { spec: launched, first_shown: Rank(0), phase }], admission }
     }
 
-    pub(crate) fn admission(&self) -> Admission {
-        self.admission
+    /// Returns true if a session that other nodes need so long, and that has no rank left, ends.
+    pub(crate) fn lets_end(&self, need: Need) -> bool {
+        match self.admission {
+            Admission::Awaited => false,
+            Admission::WithRanks => need == Need::Over,
+            Admission::Released => need != Need::UntilTold,
+        }
     }
 
-    /// Takes in that no job will be spawned here any more.
+    /// Takes in that no rank is left anywhere, so that no job will be spawned here any more.
     pub(crate) fn release(&mut self) {
         self.admission = Admission::Released;
     }

@@ -25,7 +25,7 @@ use pmi_core::server::{EndReason, FenceStatus, Progress, Server, Settings};
 use pmi_core::services::Services;
 use pmi_core::{Offer, Phase};
 use pmix_core::driver::{self as pmix, Said, Sinks};
-use pmix_core::server::{Server as PmixServer, Settings as PmixSettings};
+use pmix_core::server::{Need, Server as PmixServer, Settings as PmixSettings};
 use pmix_core::services::Peers;
 use pmix_core::{CleanUp, JobIndex, Namespace};
 use rank_spawner::{CpuSet, usable_cpus};
@@ -59,8 +59,8 @@ pub(super) struct Servers {
     earlier: EarlierRanks,
     pmix: Option<Arc<pmix::Driver>>,
     pmix_end_reason: Option<oneshot::Receiver<(JobIndex, EndReason)>>,
-    /// Tells whether servers of other nodes may ask the PMIx server.
-    needed: Option<watch::Receiver<bool>>,
+    /// Tells how long servers of other nodes may ask the PMIx server.
+    needed: Option<watch::Receiver<Need>>,
     calls: RankCalls,
     trace: Option<SharedTrace>,
     /// Tasks that answer questions of other nodes.
@@ -351,13 +351,13 @@ impl Servers {
         .await
     }
 
-    /// True while servers of other nodes may ask for what ranks here have committed.
-    pub(super) fn is_needed(&self) -> bool {
-        self.needed.as_ref().is_some_and(|needed| *needed.borrow())
+    /// How long servers of other nodes may ask for what ranks here have committed.
+    pub(super) fn need(&self) -> Need {
+        self.needed.as_ref().map_or(Need::Over, |needed| *needed.borrow())
     }
 
-    /// Waits until [`Servers::is_needed`] is something else than `known`; for ever if it never will be. Cancel-safe.
-    pub(super) fn need_other_than(&self, known: bool) -> impl Future<Output = ()> + use<> {
+    /// Waits until [`Servers::need`] is something else than `known`; for ever if it never will be. Cancel-safe.
+    pub(super) fn need_other_than(&self, known: Need) -> impl Future<Output = ()> + use<> {
         let needed = self.needed.clone();
         async move {
             match needed {

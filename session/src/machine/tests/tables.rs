@@ -13,6 +13,7 @@ use pmi_core::fence::FenceError;
 use pmi_core::ids::{Epoch, JobId, LocalRank, NodeIndex, Rank};
 use pmi_core::job::{Job, Placement};
 use pmi_core::server::EndReason;
+use pmix_core::server::Need;
 use rank_spawner::{RankExit, TerminalSize};
 
 use super::super::desertion::FenceSeen;
@@ -337,18 +338,27 @@ fn a_node_without_ranks_ends_with_the_launch() {
 
 #[test]
 fn a_node_that_others_need_stays_without_ranks_unless_the_launch_has_failed() {
-    let mut world = World::running(spec(1));
-    world.need(true);
-    world.exit(SlotId(0), RankExit::Code(0));
-    world.advance(seconds(10));
-    assert_eq!((world.machine.phase(), exited(&world)), (&Phase::Running, vec![0]), "its exit is told at once");
-    world.need(false);
+    let needed = |need| {
+        let mut world = World::running(spec(1));
+        world.need(need);
+        world.exit(SlotId(0), RankExit::Code(0));
+        world.advance(seconds(10));
+        assert_eq!((world.machine.phase(), exited(&world)), (&Phase::Running, vec![0]), "its exit is told at once");
+        world
+    };
+    let mut world = needed(Need::UntilTold);
+    world.control(Control::Release);
+    assert!(!world.is_done(), "the other nodes have not said that they ask nothing more");
+    world.need(Need::Over);
     assert!(world.is_done() && world.cause().is_none());
-    let mut world = World::running(spec(1));
-    world.need(true);
-    world.exit(SlotId(0), RankExit::Code(0));
-    world.control(Control::GiveUp);
-    assert!(world.is_done());
+    let mut world = needed(Need::WhileRanksRun);
+    world.control(Control::Release);
+    assert!(world.is_done() && world.cause().is_none());
+    for need in [Need::UntilTold, Need::WhileRanksRun] {
+        let mut world = needed(need);
+        world.control(Control::GiveUp);
+        assert!(world.is_done());
+    }
 }
 
 #[test]

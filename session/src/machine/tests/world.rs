@@ -11,6 +11,7 @@ use pmi_core::deaths::Death;
 use pmi_core::ids::{JobId, Rank};
 use pmi_core::server::EndReason;
 use pmi_core::services::{SpawnApp, SpawnError, SpawnRequest};
+use pmix_core::server::Need;
 use rank_spawner::{RankExit, TerminalSize};
 
 use super::super::desertion::FenceSeen;
@@ -188,9 +189,9 @@ impl World {
         self.settle();
     }
 
-    /// Servers of other nodes may ask this one's, or not any more.
-    pub(super) fn need(&mut self, is_needed: bool) {
-        self.machine.on_need(is_needed, self.now);
+    /// Servers of other nodes may ask this one's, so long.
+    pub(super) fn need(&mut self, need: Need) {
+        self.machine.on_need(need, self.now);
         self.settle();
     }
 

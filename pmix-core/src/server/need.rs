@@ -1,0 +1,58 @@
+//! The need of other nodes for this node's server, which can outlast its ranks.
+//!
+//! ```text
+//! a fence left its data with the nodes ──> UntilTold ──last barrier: see `withheld`──> Over
+//! a rank commits what no fence takes to all nodes, and finalizes or ends ──────────> WhileRanksRun
+//! ```
+
+use super::collectives::Members;
+use super::{Action, Server};
+use crate::namespace::{JobIndex, Seat};
+use pmi_core::ids::Rank;
+
+/// How long servers of other nodes may ask this one for data, whether or not it has ranks left.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Need {
+    /// Nobody will ask.
+    #[default]
+    Over,
+    /// Until the server says that it is over: the nodes tell each other when their ranks have ended.
+    UntilTold,
+    /// As long as a rank of the launch runs on any node, of which the host must know. The server says nothing else any more.
+    WhileRanksRun,
+}
+
+impl Server {
+    /// A rank of this node commits nothing more. If no fence has taken what it has committed to all nodes, it is to be had here only.
+    pub(super) fn keep_for_others(&mut self, job: JobIndex, rank: Rank) {
+        let state = &self.jobs[job.0];
+        let has_other_nodes = state.namespace.hosts.len() > 1;
+        if has_other_nodes && state.data.get(&rank).is_some_and(|data| data.is_unspread) {
+            self.holds_unspread = true;
+            self.tell_need();
+        }
+    }
+
+    /// What these ranks have committed goes to every node of their jobs whose members are all their ranks.
+    pub(super) fn count_as_spread(&mut self, seats: &[Seat], members: &Members) {
+        for &seat in seats.iter().filter(|seat| members.are_all_of(seat.job)) {
+            let rank = self.rank(seat).rank;
+            if let Some(data) = self.jobs[seat.job.0].data.get_mut(&rank) {
+                data.is_unspread = false;
+            }
+        }
+    }
+
+    /// Tells the host how long this server is needed, if that is something else than before.
+    pub(super) fn tell_need(&mut self) {
+        let need = match () {
+            () if self.holds_unspread => Need::WhileRanksRun,
+            () if self.withheld.is_needed() => Need::UntilTold,
+            () => Need::Over,
+        };
+        if self.need != need {
+            self.need = need;
+            self.actions.push_back(Action::Needed(need));
+        }
+    }
+}
