@@ -139,14 +139,12 @@ pub struct Prior {
 }
 
 impl Prior {
-    /// Takes up the sessions of earlier agents, and reads the node, which is kept for sessions to find.
+    /// Takes up the sessions of earlier agents. Of `this_node`, what is not known yet is read when the agent has registered.
     ///
     /// # Errors
     /// Fails if sessions of earlier agents cannot be looked for.
-    pub fn gather(config: Config, forks: ForkServer) -> Result<Self, DaemonError> {
+    pub fn gather(config: Config, forks: ForkServer, this_node: ThisNode) -> Result<Self, DaemonError> {
         let found = config.runtime_dir.as_ref().map(|directory| adoption::find(directory, &forks)).transpose()?;
-        let this_node = ThisNode::default();
-        this_node.read_anew();
         Ok(Self { config, forks, found: found.unwrap_or_default(), this_node })
     }
 }

@@ -15,6 +15,7 @@ use std::error::Error;
 use std::time::Duration;
 
 use cxi_fabric::node::NodeFabricConfig;
+use lattice_inventory::ThisNode;
 use lattice_session::session_process::{self, Terms};
 use nix::unistd::Uid;
 use pmi_transport::address::Address;
@@ -61,6 +62,7 @@ pub(crate) fn run(version: &'static str, args: &JoinArgs) -> Result<(), Box<dyn 
         agent_lease: Duration::ZERO,
         when_stopped: WhenStopped::End,
     };
-    daemon::run_until(Prior::gather(config, forks)?, left)?;
+    // What was kept of the node since its kernel was started will do for a while.
+    daemon::run_until(Prior::gather(config, forks, ThisNode::default())?, left)?;
     Ok(())
 }

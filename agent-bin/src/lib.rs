@@ -19,6 +19,7 @@ use std::error::Error;
 use std::path::PathBuf;
 
 use cxi_fabric::secret::keep_out_of_core_dumps;
+use lattice_inventory::ThisNode;
 use lattice_session::session_process::{self, Terms};
 use rank_spawner::{ForkServer, ForkServerError, Gate, Privileges, Survival, become_user};
 use tracing_subscriber::filter::{LevelFilter, Targets};
@@ -83,7 +84,10 @@ fn carried_out(version: &'static str, args: &Args) -> Result<Answer, Box<dyn Err
     // Before any thread, any key and any connection: session processes are copies of what this process is now.
     let forks = fork_server(&config, gate::of(&config, args.file())?)?;
     log_to_stderr();
-    let prior = Prior::gather(config, forks)?;
+    // Devices may have come and gone; sessions find what is kept here.
+    let this_node = ThisNode::default();
+    this_node.read_anew();
+    let prior = Prior::gather(config, forks, this_node)?;
     give_up_root(&prior.config)?;
     daemon::run(prior)?;
     Ok(success(String::new()))

@@ -12,6 +12,7 @@
 
 mod head;
 mod joining;
+mod key_exchange;
 mod means;
 mod nodes;
 mod way;
@@ -31,7 +32,7 @@ use self::means::Means;
 use self::nodes::Nodes;
 pub use self::nodes::NodesError;
 pub use self::way::Way;
-use crate::args::{StartArgs, ViaParseError};
+use crate::args::{StartArgs, Via, ViaParseError};
 use crate::console::{Verbosity, report};
 use crate::exit;
 use crate::foreground::Signals;
@@ -142,9 +143,11 @@ impl Cluster<'_> {
     async fn live(&self, daemons: &mut Daemons, signals: &mut Signals) -> Result<u8, ViaError> {
         let holder = Holder::new(&self.ground.directory.api_socket())?;
         let joined = async {
+            let quickened = self.quickened();
             let head = Head::start(self.ground, self.way.join.port_range, daemons)?;
-            let mut joining = Joining::new(&self.means, self.nodes, &self.agent, &head, &self.ground.directory);
-            let limit = UP_WITHIN + self.means.patience;
+            let means = quickened.await;
+            let mut joining = Joining::new(&means, self.nodes, &self.agent, &head, &self.ground.directory);
+            let limit = UP_WITHIN + means.patience;
             let allocation = holder.allocate(&self.nodes.names, limit, |up| joining.look(up, daemons)).await?;
             Ok::<_, ViaError>((allocation, self.nodes.with_cores(&holder.cores().await?)))
         };
@@ -157,6 +160,18 @@ impl Cluster<'_> {
         let code = command.run(signals, tokio::process::Command::spawn).await;
         holder.release_all().await;
         Ok(code?)
+    }
+
+    /// The means, with words for `ssh` that spare it work. The question for them is on its way when this returns.
+    fn quickened(&self) -> impl Future<Output = Means> + use<> {
+        let ssh = (*self.way.via() == Via::Ssh).then_some(self.nodes.names.first()).flatten();
+        let (words, means) = (ssh.map(|host| key_exchange::ask(host)), self.means.clone());
+        async move {
+            match words {
+                Some(words) => means.with_words(words.await),
+                None => means,
+            }
+        }
     }
 
     /// Tells a person where they are; a command is told nothing that it did not ask for.

@@ -16,6 +16,7 @@ mod connection;
 mod count_calls;
 mod framing;
 mod greetings;
+mod reflection;
 mod request_body;
 mod socket_file;
 
@@ -50,7 +51,7 @@ use crate::authorize::Authorize;
 use crate::call_check::Checked;
 use crate::identity::{Caller, Security, TlsIdentity};
 use crate::limits;
-use crate::proto::{DESCRIPTORS, takes_stream};
+use crate::proto::takes_stream;
 use crate::session_link::Arrivals;
 use crate::tls::Clients;
 
@@ -94,9 +95,6 @@ pub enum ListenError {
     /// The services cannot be served.
     #[error("cannot serve")]
     Serve(#[source] tonic::transport::Error),
-    /// The protocol's descriptors cannot be served.
-    #[error("cannot serve the protocol's descriptors")]
-    Reflection(#[source] tonic_reflection::server::Error),
 }
 
 /// Listening socket. Connections wait in the kernel until [`serve`] has it.
@@ -310,7 +308,7 @@ pub async fn serve(
     services: Routes,
     shutdown: impl Future<Output = ()>,
 ) -> Result<(), ListenError> {
-    let routes = with_our_services(services)?;
+    let routes = with_our_services(services);
     let (cut, budget) = (CancellationToken::new(), Arc::new(Budget::default()));
     let mut accepting = JoinSet::new();
     let (sender, receiver) = mpsc::channel(1);
@@ -343,14 +341,9 @@ pub async fn serve(
     result.map_err(ListenError::Serve)
 }
 
-fn with_our_services(services: Routes) -> Result<Routes, ListenError> {
+fn with_our_services(services: Routes) -> Routes {
     let (_, health) = tonic_health::server::health_reporter();
-    let reflection =
-        || tonic_reflection::server::Builder::configure().register_encoded_file_descriptor_set(DESCRIPTORS);
-    // grpcurl of today still asks by the old name.
-    let (v1, v1alpha) = (reflection().build_v1(), reflection().build_v1alpha());
-    let services = services.add_service(health).add_service(v1.map_err(ListenError::Reflection)?);
-    Ok(services.add_service(v1alpha.map_err(ListenError::Reflection)?))
+    reflection::added_to(services.add_service(health))
 }
 
 fn server() -> Server {

@@ -15,6 +15,7 @@ use tonic_reflection::pb::v1::ServerReflectionRequest;
 use tonic_reflection::pb::v1::server_reflection_client::ServerReflectionClient;
 use tonic_reflection::pb::v1::server_reflection_request::MessageRequest;
 use tonic_reflection::pb::v1::server_reflection_response::MessageResponse;
+use tonic_reflection::pb::v1alpha;
 use world::{Running, who_am_i};
 
 fn named(name: Caller) -> Security {
@@ -86,6 +87,14 @@ async fn a_server_describes_its_services() {
     let answer = answers.message().await.unwrap().unwrap().message_response.unwrap();
     let MessageResponse::FileDescriptorResponse(files) = answer else { panic!("{answer:?}") };
     assert!(!files.file_descriptor_proto.is_empty());
+
+    let message_request = Some(v1alpha::server_reflection_request::MessageRequest::ListServices(String::new()));
+    let question = v1alpha::ServerReflectionRequest { host: String::new(), message_request };
+    let mut by_old_name =
+        v1alpha::server_reflection_client::ServerReflectionClient::new(to(&server, Caller::User(1000)));
+    let mut answers = by_old_name.server_reflection_info(tokio_stream::once(question)).await.unwrap().into_inner();
+    let answer = format!("{:?}", answers.message().await.unwrap().unwrap());
+    assert!(answer.contains("lattice.v1.LaunchService"), "{answer}");
     server.stop().await;
 }
 

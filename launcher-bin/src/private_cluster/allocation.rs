@@ -27,6 +27,12 @@ const RELEASED_WITHIN: Duration = Duration::from_secs(5);
 /// Interval between questions for it.
 const LOOK_EVERY: Duration = Duration::from_millis(3);
 
+/// Longest interval between questions which nodes are up.
+const LOOK_AT_LEAST_EVERY: Duration = Duration::from_millis(30);
+
+/// Part of the time that it has taken so far by which a node may be seen late: to ask takes processors that `ssh` needs meanwhile.
+const LATE_BY: u32 = 40;
+
 /// Time limit for the release of all fabric services.
 const GIVEN_BACK_WITHIN: Duration = Duration::from_secs(5);
 
@@ -125,6 +131,7 @@ impl Holder {
         (limit, deadline): (Duration, Instant),
         look: &mut impl FnMut(&[String]) -> Result<(), E>,
     ) -> Result<(), E> {
+        let begin = Instant::now();
         loop {
             let (up, last) = match self.nodes.clone().list_nodes(ListNodesRequest {}).await {
                 Ok(answer) => {
@@ -145,7 +152,7 @@ impl Holder {
             if Instant::now() > deadline {
                 return Err(AllocationError::Late { limit, up: up.len(), nodes, last }.into());
             }
-            sleep(LOOK_EVERY).await;
+            sleep((begin.elapsed() / LATE_BY).clamp(LOOK_EVERY, LOOK_AT_LEAST_EVERY)).await;
         }
     }
 

@@ -114,6 +114,13 @@ impl Means {
         Self { words, reach, telling, unset: &[], keep: &[], name_variables: &[], patience: PATIENCE }
     }
 
+    /// The same with further words behind the name of the program.
+    pub(super) fn with_words(mut self, words: &[&str]) -> Self {
+        let behind = self.words.len().min(1);
+        self.words.splice(behind..behind, words.iter().map(|&word| word.to_owned()));
+        self
+    }
+
     /// The call of the program for these nodes. `agent` is the agent's program here, `command` that and its arguments on a node.
     pub(super) fn command(&self, hosts: &[String], agent: &Path, command: &[String]) -> Command {
         let list = hostlist::fold(hosts);
