@@ -247,7 +247,7 @@ fn routes(server: &Arc<Server>, listed: ListedNodes) -> Routes {
     let reporting = NodeServiceServer::new(Reporting(Arc::clone(server)));
     let describing = InventoryServiceServer::new(Describing::new(server, listed));
     Routes::new(allocating.max_decoding_message_size(MESSAGE_MAX).max_encoding_message_size(MESSAGE_MAX))
-        .add_service(launching.max_decoding_message_size(MESSAGE_MAX).max_encoding_message_size(MESSAGE_MAX))
+        .add_service(launching.max_decoding_message_size(MESSAGE_MAX).max_encoding_message_size(LISTING_MAX))
         .add_service(FabricServiceServer::new(Accounting(Arc::clone(server))))
         .add_service(describing.max_encoding_message_size(LISTING_MAX))
         .add_service(reporting.max_decoding_message_size(MESSAGE_MAX).max_encoding_message_size(LISTING_MAX))

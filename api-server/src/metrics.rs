@@ -22,6 +22,7 @@ pub(crate) struct Metrics {
     ended: Family<Labels, Counter>,
     lost_nodes: Counter,
     events: Counter,
+    questions: Family<Labels, Counter>,
     fan_out: Histogram,
 }
 
@@ -46,6 +47,7 @@ impl Default for Metrics {
             ended: Family::default(),
             lost_nodes: Counter::<u64, AtomicU64>::default(),
             events: Counter::default(),
+            questions: Family::default(),
             fan_out: Histogram::new(exponential_buckets(0.001, 2.0, 15)),
             registry: Mutex::default(),
         };
@@ -54,6 +56,11 @@ impl Default for Metrics {
         registry.register("launches_ended", "Launches that have ended, by outcome", metrics.ended.clone());
         registry.register("nodes_lost", "Nodes that launches lost", metrics.lost_nodes.clone());
         registry.register("events", "Events that nodes reported", metrics.events.clone());
+        registry.register(
+            "rank_questions",
+            "Questions to nodes about their ranks, by who answers: the node alone, or several that it asks",
+            metrics.questions.clone(),
+        );
         registry.register(
             "fan_out_seconds",
             "From the first request to the last node's answer",
@@ -84,6 +91,10 @@ impl Metrics {
 
     pub(crate) fn count_event(&self) {
         self.events.inc();
+    }
+
+    pub(crate) fn count_question(&self, to: &'static str) {
+        self.questions.get_or_create(&[("to", to)]).inc();
     }
 
     pub(crate) fn count_lost_node(&self) {

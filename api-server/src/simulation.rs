@@ -408,5 +408,6 @@ fn facts(terms: &LaunchTerms, origin: Origin) -> Facts {
         ownership: if *is_detached { Ownership::Detached } else { Ownership::Owned },
         settler: if *is_detached { Settler::Nobody } else { Settler::Owner },
         origin,
+        gather_above: u32::MAX,
     }
 }

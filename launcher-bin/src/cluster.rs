@@ -130,7 +130,7 @@ impl Cluster {
     }
 
     pub(crate) fn launches(&self) -> LaunchServiceClient<Channel> {
-        LaunchServiceClient::new(self.channel.clone()).max_decoding_message_size(pmi_transport::limits::MESSAGE_MAX)
+        LaunchServiceClient::new(self.channel.clone()).max_decoding_message_size(pmi_transport::limits::LISTING_MAX)
     }
 
     pub(crate) fn nodes(&self) -> NodeServiceClient<Channel> {

@@ -15,6 +15,7 @@ pub mod first_exit;
 pub mod flow_control;
 #[cfg(feature = "fuzzing")]
 pub mod fuzzing;
+pub mod gathered;
 pub mod gpus;
 pub mod library;
 pub mod limits;

@@ -43,7 +43,7 @@ use pmix_core::server::Need;
 use rank_spawner::RankExit;
 
 use self::desertion::{FenceWaits, NodeCount};
-use self::effect::{Effect, FenceLook, Look, ProgressDetail};
+use self::effect::{Asker, Effect, FenceLook, Look, ProgressDetail};
 use self::ending::Ending;
 use self::jobs::{JobNumber, JobPhase, Jobs};
 use self::late_ranks::StackLooks;
@@ -287,14 +287,14 @@ impl SessionMachine {
                 }
             }
             Control::ResizeTerminal(size) => self.effects.push_back(Effect::ResizeTerminal(size)),
-            Control::AskProgress(question) => self.look_at_progress(question, ProgressDetail::Dialogue),
-            Control::AskUsage(question) => self.look_at_progress(question, ProgressDetail::Usage),
+            Control::AskProgress(question) => self.look_at_progress(Asker::Launch(question), ProgressDetail::Dialogue),
+            Control::AskUsage(question) => self.look_at_progress(Asker::Launch(question), ProgressDetail::Usage),
             Control::AskStacks(question) => self.look_at_all_ranks(question, now),
             Control::Deaths(deaths) => self.on_deaths(&deaths),
             Control::LookAtStacks(ranks) => self.look_at_late_ranks(&ranks, now),
             Control::Release => self.jobs.release(),
-            // The host's, which has the links.
-            Control::Question { .. } | Control::CutOff(_) => {}
+            // The runner's, and the host's, which has the links.
+            Control::Tell { .. } | Control::Question { .. } | Control::CutOff(_) => {}
         }
         self.advance(now);
     }

@@ -47,7 +47,7 @@ use tokio::time::Instant;
 
 use self::contact::Contact;
 use self::node_facts::NodeFacts;
-use self::observe::PreparedJob;
+use self::observe::{OpenTells, PreparedJob};
 use self::pump::Pump;
 use self::servers::{Died, RankCalls, Servers};
 use self::services::{SessionCall, SpawnCall, SpawnReply};
@@ -105,6 +105,7 @@ struct Runner {
     commands: HashMap<JobNumber, Vec<RankCommand>>,
     prepared: Vec<PreparedJob>,
     spawns: OpenSpawns,
+    tells: OpenTells,
     news: ProcessNews,
     inputs: Inputs,
     /// Looks at call stacks.
@@ -204,6 +205,7 @@ impl Runner {
             commands: HashMap::new(),
             prepared: Vec::new(),
             spawns: OpenSpawns::default(),
+            tells: OpenTells::default(),
             news: ProcessNews { starts, exits },
             inputs: Inputs { starts: started, exits: exited, texts: written, calls: wanted, deaths: died },
             outputs: Outputs { pumps: JoinSet::new(), stop: watch::Sender::new(false) },
@@ -259,6 +261,10 @@ impl Runner {
             SessionInput::Text(text) => self.on_text(text),
             SessionInput::Control(Some(Control::Question { question, reply })) => {
                 self.servers.answer(&question, reply);
+            }
+            SessionInput::Control(Some(Control::Tell { detail, reply })) => {
+                let ticket = self.tells.add(reply);
+                self.machine.on_tell(ticket, detail, now);
             }
             SessionInput::Control(Some(Control::CutOff(node))) => self.io.nodes.cut_off(node),
             SessionInput::Control(Some(control)) => self.machine.on_control(control, now),
@@ -320,6 +326,7 @@ impl Runner {
                         let _ = reply.send(outcome);
                     }
                 }
+                Effect::Tell { ticket, told } => self.tells.answer(ticket, told),
                 Effect::Look(look) => self.look(look),
                 // These end the loop, and are awaited there.
                 Effect::Sweep | Effect::DrainOutputs => {}

@@ -15,9 +15,11 @@ use pmi_core::services::Services;
 use rank_spawner::{Keeper, LaunchTag, OwnCgroup, TerminalSize};
 use tokio::sync::{mpsc, oneshot};
 
+use crate::call_stacks::RankStack;
 use crate::cause::Cause;
-use crate::event::Event;
+use crate::event::{Event, RankProgress};
 use crate::fabric::NodeFabric;
+use crate::gathered::GatherDetail;
 use crate::rank_ranges::RankRanges;
 use crate::spawn::SpawnOrder;
 
@@ -122,6 +124,15 @@ pub enum StdinSource {
     Stream(mpsc::Receiver<Bytes>),
 }
 
+/// Answer of a session about its ranks.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Told {
+    /// Every rank of this node.
+    pub ranks: Vec<RankProgress>,
+    /// Call stacks of those that run, if they were asked for.
+    pub stacks: Option<Vec<RankStack>>,
+}
+
 /// Request of a launch to a running session.
 #[derive(Debug)]
 #[non_exhaustive]
@@ -163,6 +174,13 @@ pub enum Control {
     CutOff(NodeIndex),
     /// No job will be spawned here any more: a session that has no ranks, and waits for some, may end.
     Release,
+    /// Another session, or this one for others, wants to know what the ranks here do; dropped without an answer if they are over.
+    Tell {
+        /// Extent of the answer.
+        detail: GatherDetail,
+        /// Receiver of the answer.
+        reply: oneshot::Sender<Told>,
+    },
     /// A question of another node's server to this one's; see [`Nodes::ask`].
     Question {
         /// The question, as the other server wrote it.

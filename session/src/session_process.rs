@@ -19,6 +19,8 @@ pub mod door;
 mod failure_policy;
 mod failures;
 pub mod frames;
+mod gatherer;
+mod gathering;
 mod incoming;
 mod job_nodes;
 mod kept_events;
@@ -51,6 +53,7 @@ use rank_spawner::{
 };
 use tokio::runtime::Builder;
 use tokio::sync::{mpsc, oneshot, watch};
+use tokio::task::JoinHandle;
 
 use self::agent_calls::AgentCalls;
 use self::confirmations::Confirmations;
@@ -60,8 +63,9 @@ use self::door::{Ordered, Visited};
 use self::failure_policy::{FailurePolicy, Stage, Told};
 use self::failures::Failures;
 use self::frames::{ToAgent, read_frame};
+use self::gatherer::Gatherer;
 use self::incoming::{Incoming, NextAgents};
-use self::node_links::NodeLinks;
+use self::node_links::{NodeLinks, Receivers};
 use self::outgoing::Outgoing;
 use self::stdin::Readers;
 use crate::cause::{Cause, CauseKind, StartClass};
@@ -217,7 +221,17 @@ impl Start {
         let outlives_agent = links.is_some() || spec.hosts.len() == 1;
         let (hearing, heard) = mpsc::channel(EVENTS);
         let (framing, frames) = mpsc::channel(EVENTS);
-        let links = links.map(|terms| NodeLinks::new(&spec, terms, agent_lease, &control, hearing, framing));
+        let (gathering, gathered) = mpsc::channel(EVENTS);
+        let receivers = Receivers {
+            server: control.downgrade(),
+            session: hearing,
+            frames: framing,
+            gathering: gathering.clone(),
+            nodes: spec.hosts.len(),
+        };
+        let links = links.map(|terms| NodeLinks::new(&spec, terms, agent_lease, receivers));
+        let gatherer = links.clone().map(|links| Gatherer { links, control: control.downgrade() });
+        let gatherer = gatherer.map(|gatherer| task::spawn(gatherer.run(gathered)));
         let (choice, chosen) = mpsc::channel(1);
         let (telling, told) = watch::channel(Told::default());
         let (stage, mut failure) = watch::channel(Stage::default());
@@ -259,6 +273,7 @@ impl Start {
         let incoming = Incoming {
             nodes,
             control,
+            gathering,
             calls,
             credit: Arc::clone(&credit),
             input,
@@ -282,6 +297,8 @@ impl Start {
         let ended = crate::run(spec, io).await;
         if let Some(links) = links {
             failures::until_settled(ended.cause.as_ref(), &mut failure).await;
+            // Who waits for an answer hears that there is none.
+            gatherer.inspect(JoinHandle::abort);
             links.close().await;
         }
         // Nobody listens if the agent is gone.

@@ -69,5 +69,6 @@ fn facts() -> Facts {
         ownership: Ownership::Owned,
         settler: Settler::Owner,
         origin: Origin::Here,
+        gather_above: 1,
     }
 }

@@ -32,6 +32,7 @@ pub(crate) mod effect;
 mod ending;
 pub(crate) mod event;
 pub(crate) mod facts;
+mod gathering;
 mod input_credit;
 mod intake;
 mod late_stacks;
@@ -258,6 +259,7 @@ impl Machine {
             self.settle_cause(now);
         }
         self.nodes.tell_deaths(&mut self.effects);
+        self.nodes.check_gathering(now, &mut self.effects);
         self.check_streams(now);
         self.check_overdue(now);
         self.spawns.on_tick(now);

@@ -24,7 +24,7 @@ use super::attachments::{Role, TooManyViewers};
 use super::checkpoint::Snapshot;
 use super::client_message::ClientSender;
 use super::deliveries::{Deliveries, DeliveryEvent};
-use super::event::{ClientRequest, Completion, LogEvent, NodeEvent, SpawnWish};
+use super::event::{ClientRequest, Completion, LogEvent, NodeCommand, NodeEvent, SpawnWish};
 use super::event_log::{EventLog, Start};
 use super::fan_out::{self, Recipient};
 use super::machine::effect::Effect;
@@ -209,6 +209,12 @@ impl Runner {
     fn carry_out_one(&mut self, effect: Effect) {
         match effect {
             Effect::Command { node, command } => {
+                use NodeCommand::{AskProgress, AskStacks, AskUsage, Gather};
+                match command {
+                    AskProgress(_) | AskUsage(_) | AskStacks(_) => self.surroundings.metrics.count_question("node"),
+                    Gather { .. } => self.surroundings.metrics.count_question("tree"),
+                    _ => {}
+                }
                 self.outlets[node as usize].outbox.push(command, self.machine.events_taken(node));
             }
             Effect::Resume { node, stream, after } => self.outlets[node as usize].outbox.resume(stream, after),

@@ -1,6 +1,6 @@
 //! Requests of clients, and messages to them.
 
-use lattice_session::wire::{event, terminal};
+use lattice_session::wire::{event, progress, terminal};
 use pmi_transport::proto::v1 as proto;
 use proto::attach_request::What as Asked;
 use proto::attach_response::What as Sent;
@@ -45,9 +45,9 @@ fn encode_start(progress: StartProgress) -> proto::StartProgress {
 
 /// The progress of a node's ranks in a message.
 pub(crate) fn encode_node_status(status: &NodeStatus) -> proto::NodeStatus {
-    let rank = |(progress, program): &(lattice_session::event::RankProgress, bytes::Bytes)| proto::RankProgress {
+    let rank = |(told, program): &(lattice_session::event::RankProgress, bytes::Bytes)| proto::RankProgress {
         program: program.clone(),
-        ..event::encode_progress(progress)
+        ..progress::encode(told)
     };
     proto::NodeStatus {
         node_id: status.node.clone(),
@@ -61,6 +61,7 @@ pub(crate) fn encode_node_status(status: &NodeStatus) -> proto::NodeStatus {
         }
         .into(),
         stacks: event::encode_stacks(&status.stacks),
+        left_out: status.left_out,
     }
 }
 

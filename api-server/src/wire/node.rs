@@ -2,7 +2,7 @@
 
 use lattice_session::event::Event;
 use lattice_session::wire::event::{self, NodeHappening};
-use lattice_session::wire::{cause, command, death, terminal};
+use lattice_session::wire::{cause, command, death, gathered, terminal};
 use pmi_core::ids::Rank;
 use pmi_transport::proto::v1 as proto;
 use proto::node_command::What as Command;
@@ -81,6 +81,9 @@ pub(crate) fn encode_command(command: NodeCommand) -> proto::NodeCommand {
         NodeCommand::AskProgress(question) => Command::AskProgress(question),
         NodeCommand::AskUsage(question) => Command::AskUsage(question),
         NodeCommand::AskStacks(question) => Command::AskStacks(question),
+        NodeCommand::Gather { question, order } => {
+            Command::Gather(proto::Gather { question, order: Some(gathered::encode_order(&order)) })
+        }
         NodeCommand::Release => Command::Release(nothing),
         NodeCommand::Deaths(deaths) => Command::Deaths(death::encode_all(&deaths)),
         NodeCommand::CutOff(node) => Command::CutOff(node),

@@ -12,7 +12,7 @@ use pmi_transport::proto::v1 as proto;
 use serde::Serialize;
 
 use self::tree::CallTree;
-use super::status::{Extent, get};
+use super::status::{Extent, get, left_out, left_out_words};
 use super::{CommandError, launches};
 use crate::args::StacksArgs;
 use crate::console::{print, print_json, report, shown};
@@ -24,6 +24,8 @@ struct Stacks<'a> {
     launch: &'a str,
     /// Nodes that have not answered: nothing is known of their ranks.
     silent_nodes: Vec<&'a str>,
+    /// Number of ranks that the answer had no room for.
+    left_out: u32,
     /// The outermost callers.
     tree: &'a [CallTree],
     /// Each text once, with the ranks that it is of.
@@ -48,10 +50,19 @@ pub(crate) fn stacks(args: &StacksArgs) -> Result<u8, CommandError> {
     let tree = CallTree::of(&stacks);
     if args.table.json {
         let stacks = stacks.iter().map(|stack| Stack { ranks: &stack.ranks, text: &stack.text }).collect();
-        return Ok(print_json(&Stacks { launch: &args.launch, silent_nodes, tree: &tree, stacks })?);
+        return Ok(print_json(&Stacks {
+            launch: &args.launch,
+            silent_nodes,
+            left_out: left_out(&answer),
+            tree: &tree,
+            stacks,
+        })?);
     }
     for node in silent_nodes {
         report(&format!("warning: {node} has not answered: nothing is known of its ranks"));
+    }
+    if let Some(words) = left_out_words(&answer) {
+        report(&format!("warning: {words}"));
     }
     let text = if args.full { heading(&answer) + &in_full(&stacks) } else { heading(&answer) + &tree::text(&tree) };
     Ok(print(text.as_bytes())?)

@@ -31,6 +31,8 @@ struct Status<'a> {
     ranks: Vec<RankLine<'a>>,
     /// Nodes that have not answered: their ranks are as they were last known.
     silent_nodes: Vec<&'a str>,
+    /// Number of ranks of which what was last known is told, because the answer had no room for more.
+    left_out: u32,
     /// Resources that ranks used on nodes whose part is over; `null` before there is one.
     usage: Option<UsageLine>,
     /// Nodes whose sessions run, of a launch on several nodes.
@@ -164,7 +166,7 @@ pub(super) fn ranks_of(node: &proto::NodeStatus) -> impl Iterator<Item = RankVie
         node: &node.node_id,
         silent: node.silent,
         program,
-        progress: wire::event::decode_progress(progress.clone()),
+        progress: wire::progress::decode(progress.clone()),
     })
 }
 
@@ -196,6 +198,7 @@ fn json<'a>(status: &'a proto::LaunchStatus, cause: Option<&'a Cause>, ranks: &'
         first_cause: cause.map(CauseLine::of),
         ranks: ranks.iter().map(line).collect(),
         silent_nodes: silent.map(|node| node.node_id.as_str()).collect(),
+        left_out: left_out(status),
         usage: status.usage.map(|usage| wire::event::decode_usage(usage).into()),
         sessions: status.nodes.iter().filter_map(session).collect(),
     }
@@ -248,7 +251,24 @@ fn text(status: &proto::LaunchStatus, cause: Option<&Cause>, ranks: &[RankView<'
     lines.extend(
         [status.usage.map(|used| usage::words(wire::event::decode_usage(used))), roles(status)].into_iter().flatten(),
     );
+    lines.extend(left_out_words(status));
     shown(&lines) + &table(ranks)
+}
+
+/// Number of ranks that the answer had no room for.
+pub(super) fn left_out(status: &proto::LaunchStatus) -> u32 {
+    status.nodes.iter().map(|node| node.left_out).fold(0, u32::saturating_add)
+}
+
+/// The same in words; `None` if there are none.
+pub(super) fn left_out_words(status: &proto::LaunchStatus) -> Option<String> {
+    let count = left_out(status);
+    (count > 0).then(|| {
+        format!(
+            "of {} only what was last known is told, as so many have no room in an answer",
+            formatting::count(count, "rank")
+        )
+    })
 }
 
 fn table(ranks: &[RankView<'_>]) -> String {
@@ -324,6 +344,7 @@ mod tests {
             ranks,
             role: if name == "node0" { SessionRole::Shepherd } else { SessionRole::Lamb }.into(),
             stacks: Vec::new(),
+            left_out: 0,
         };
         let nodes = vec![
             node("node0", false, vec![waiting, ended]),
@@ -351,6 +372,15 @@ mod tests {
         assert_eq!(json["sessions"], serde_json::json!([session("node0", "shepherd"), session("node1", "lamb")]));
         assert_eq!(json["ranks"][2]["exit"], serde_json::json!({ "rank": 2, "code": 3 }));
         assert_eq!(json["ranks"][1]["phase"], "not_initialized");
+    }
+
+    #[test]
+    fn ranks_that_an_answer_had_no_room_for_are_counted() {
+        let mut answer = answer();
+        answer.nodes.iter_mut().for_each(|node| node.left_out = 2);
+        let text = text(&answer, None, &ranks(&answer), &TimeZone::UTC);
+        assert!(text.contains("\nof 4 ranks only what was last known is told, "), "{text}");
+        assert_eq!(serde_json::to_value(json(&answer, None, &ranks(&answer))).unwrap()["left_out"], 4);
     }
 
     #[test]

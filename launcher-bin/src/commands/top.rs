@@ -15,7 +15,7 @@ use proto::LaunchState;
 use serde::Serialize;
 
 use self::keys::{Keys, Wish};
-use super::status::{Extent, RankUsageLine, RankView, get, rank_state, ranks};
+use super::status::{Extent, RankUsageLine, RankView, get, left_out_words, rank_state, ranks};
 use super::{CommandError, launches};
 use crate::args::{TableArgs, TopArgs, TopOrder};
 use crate::console::{print, print_json, shown};
@@ -162,7 +162,9 @@ fn heading(answer: &proto::LaunchStatus) -> String {
     let time = formatting::duration(Duration::from_micros(summary.duration_us));
     let (id, state, nodes, command) = (&summary.id, launches::state(summary.state()), &summary.nodes, &summary.command);
     let ranks = formatting::count(summary.ranks, "rank");
-    shown(&[format!("launch {id}: {state}; {ranks} on {nodes}; {time}; {command}")])
+    let mut lines = vec![format!("launch {id}: {state}; {ranks} on {nodes}; {time}; {command}")];
+    lines.extend(left_out_words(answer));
+    shown(&lines)
 }
 
 fn table(rows: &[Row<'_>]) -> String {

@@ -19,7 +19,7 @@ use lattice_session::session_io::Control;
 use lattice_session::timeouts::CALL_STACKS;
 use lattice_session::unix_time;
 use lattice_session::wire::command::decode_ranges;
-use lattice_session::wire::{self, cause, event};
+use lattice_session::wire::{self, cause, event, progress};
 use nix::sys::signal::Signal;
 use nix::unistd::geteuid;
 use pmi_core::ids::Rank;
@@ -195,7 +195,7 @@ impl Watched {
     /// Status of the launch, with these stacks, `silent` if its ranks are as they were known before.
     fn status(&self, silent: bool, stacks: &[RankStack]) -> proto::LaunchStatus {
         let known = self.known();
-        let ranks: Vec<proto::RankProgress> = known.ranks.values().map(event::encode_progress).collect();
+        let ranks: Vec<proto::RankProgress> = known.ranks.values().map(progress::encode).collect();
         let programs = known.ranks.values().map(|progress| known.program_of(progress)).collect();
         let (node_id, stacks) = (known.host.clone(), event::encode_stacks(stacks));
         let node = proto::NodeStatus { node_id, silent, ranks, programs, stacks, ..Default::default() };

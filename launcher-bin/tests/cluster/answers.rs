@@ -265,6 +265,7 @@ fn launches() -> Answers {
         ranks,
         role: if id == "node0" { SessionRole::Shepherd } else { SessionRole::Lamb }.into(),
         stacks: Vec::new(),
+        left_out: 0,
     };
     let nodes = vec![
         node("node0", false, vec![waiting, ended]),

@@ -81,7 +81,15 @@ impl LaunchFences {
     /// # Errors
     /// Fails when the node is lost, has left the launch or takes no such messages.
     pub async fn tell(&self, node: NodeIndex, message: Bytes) -> Result<(), AskError> {
-        self.put(node, Question::Session(message)).await.map(drop)
+        self.ask_session(node, message).await.map(drop)
+    }
+
+    /// Asks the session of another node of the launch. Dropping the call withdraws the question.
+    ///
+    /// # Errors
+    /// Fails when the node is lost, has left the launch or does not know such questions.
+    pub async fn ask_session(&self, node: NodeIndex, message: Bytes) -> Result<Bytes, AskError> {
+        self.put(node, Question::Session(message)).await
     }
 
     async fn put(&self, node: NodeIndex, question: Question) -> Result<Bytes, AskError> {

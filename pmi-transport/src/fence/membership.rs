@@ -39,11 +39,12 @@ pub trait Questions: Send + Sync + 'static {
     /// Fails with the reason why there is no answer, which goes to the asking node.
     async fn answer(&self, from: NodeIndex, question: Bytes) -> Result<Bytes, String>;
 
-    /// Takes a message of another node's session to this one's.
+    /// Takes a message of another node's session to this one's. Returns the answer; empty if it wants none. The call is dropped when this
+    /// node leaves the launch.
     ///
     /// # Errors
     /// Fails with the reason why nobody takes it, which goes to its sender.
-    async fn hear(&self, from: NodeIndex, message: Bytes) -> Result<(), String> {
+    async fn hear(&self, from: NodeIndex, message: Bytes) -> Result<Bytes, String> {
         let _ = (from, message);
         Err("it takes no messages of other nodes' sessions".to_owned())
     }

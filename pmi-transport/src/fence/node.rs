@@ -5,7 +5,6 @@ use std::future::Future;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use bytes::Bytes;
 use parking_lot::Mutex;
 use tokio::runtime::Handle;
 use tokio::time::MissedTickBehavior;
@@ -212,7 +211,7 @@ async fn tick(node: Weak<FenceNode>) {
 async fn answer(node: Weak<FenceNode>, membership: MembershipId, asked: Asked, source: Arc<dyn Questions>) {
     let answer = match asked.question {
         Question::Server(question) => source.answer(asked.from, question).await,
-        Question::Session(message) => source.hear(asked.from, message).await.map(|()| Bytes::new()),
+        Question::Session(message) => source.hear(asked.from, message).await,
     };
     let Some(node) = node.upgrade() else { return };
     node.update(|state| {

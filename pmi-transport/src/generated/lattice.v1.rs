@@ -230,7 +230,7 @@ pub struct DataRequest {
     /// What is asked for; only the two nodes' servers read it.
     #[prost(bytes = "bytes", tag = "4")]
     pub question: ::prost::bytes::Bytes,
-    /// For the session itself, in place of a question: a LaunchFailure. The answer is empty.
+    /// For the session itself, in place of a question: a LaunchFailure, whose answer is empty, or a SessionQuestion, whose answer is Gathered.
     #[prost(bytes = "bytes", tag = "5")]
     pub to_session: ::prost::bytes::Bytes,
 }
@@ -493,7 +493,7 @@ pub struct NodeEvent {
     pub commands_taken: u64,
     #[prost(
         oneof = "node_event::What",
-        tags = "1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 14, 15"
+        tags = "1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 14, 15, 16"
     )]
     pub what: ::core::option::Option<node_event::What>,
 }
@@ -533,6 +533,9 @@ pub mod node_event {
         /// nodes. The launch ends if it is not the API server's.
         #[prost(fixed64, tag = "15")]
         Mapped(u64),
+        /// What this session has gathered of others; the answer to `gather`.
+        #[prost(message, tag = "16")]
+        Gathered(super::Gathered),
     }
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -941,6 +944,86 @@ pub struct RankProgress {
     #[prost(message, optional, tag = "10")]
     pub affinity: ::core::option::Option<RankAffinity>,
 }
+/// A question to the sessions of several nodes.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct Gather {
+    #[prost(uint64, tag = "1")]
+    pub question: u64,
+    #[prost(message, optional, tag = "2")]
+    pub order: ::core::option::Option<GatherOrder>,
+}
+/// A part of such a question, for the first of its nodes; who gets it asks the others.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct GatherOrder {
+    /// In ascending order, each once.
+    #[prost(message, repeated, tag = "1")]
+    pub nodes: ::prost::alloc::vec::Vec<NodeRange>,
+    /// Also the call stacks of the ranks that run.
+    #[prost(bool, tag = "2")]
+    pub stacks: bool,
+    /// Time for the answer.
+    #[prost(uint64, tag = "3")]
+    pub time_ms: u64,
+}
+/// Nodes of a launch by their indices, both ends included.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct NodeRange {
+    #[prost(uint32, tag = "1")]
+    pub first: u32,
+    #[prost(uint32, tag = "2")]
+    pub last: u32,
+}
+/// The answer of several nodes. Of a node that was asked and is not in it nothing is known.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct Gathered {
+    /// Repeated from the question; 0 between sessions.
+    #[prost(uint64, tag = "1")]
+    pub question: u64,
+    #[prost(message, repeated, tag = "2")]
+    pub nodes: ::prost::alloc::vec::Vec<GatheredNode>,
+    /// Only if they were asked for.
+    #[prost(message, optional, tag = "3")]
+    pub stacks: ::core::option::Option<GatheredStacks>,
+    /// Why nodes are not in it; some of them, where they are many.
+    #[prost(message, repeated, tag = "4")]
+    pub unheard: ::prost::alloc::vec::Vec<UnheardNode>,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct GatheredNode {
+    #[prost(uint32, tag = "1")]
+    pub node: u32,
+    /// Without the program of those that run `program`.
+    #[prost(message, repeated, tag = "2")]
+    pub ranks: ::prost::alloc::vec::Vec<RankProgress>,
+    #[prost(bytes = "bytes", tag = "3")]
+    pub program: ::prost::bytes::Bytes,
+    /// Number of its ranks for which the answer has no room.
+    #[prost(uint32, tag = "4")]
+    pub left_out: u32,
+}
+/// Call stacks that differ, each with all ranks that are in it.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct GatheredStacks {
+    #[prost(message, repeated, tag = "1")]
+    pub stacks: ::prost::alloc::vec::Vec<GatheredStack>,
+    /// Number of ranks for which the answer has no room.
+    #[prost(uint32, tag = "2")]
+    pub left_out: u32,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct GatheredStack {
+    #[prost(message, repeated, tag = "1")]
+    pub ranks: ::prost::alloc::vec::Vec<RankRange>,
+    #[prost(string, tag = "2")]
+    pub text: ::prost::alloc::string::String,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct UnheardNode {
+    #[prost(uint32, tag = "1")]
+    pub node: u32,
+    #[prost(string, tag = "2")]
+    pub reason: ::prost::alloc::string::String,
+}
 /// CPUs of a rank, in the kernel's list format, such as 0-3,8.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct RankAffinity {
@@ -1015,7 +1098,7 @@ pub struct NodeCommand {
     pub events_taken: u64,
     #[prost(
         oneof = "node_command::What",
-        tags = "1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 16, 17, 18, 19, 20, 21"
+        tags = "1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 16, 17, 18, 19, 20, 21, 22"
     )]
     pub what: ::core::option::Option<node_command::What>,
 }
@@ -1078,6 +1161,9 @@ pub mod node_command {
         /// The node of this index is lost to the launch: close the links to its session, and open and accept none any more.
         #[prost(uint32, tag = "21")]
         CutOff(u32),
+        /// Ask sessions what their ranks do and use, this one among them, and answer with what they have told together.
+        #[prost(message, tag = "22")]
+        Gather(super::Gather),
     }
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
@@ -2701,9 +2787,12 @@ pub struct NodeStatus {
     /// Unspecified where no session runs any more, and in a launch on one node.
     #[prost(enumeration = "SessionRole", tag = "5")]
     pub role: i32,
-    /// Only if they were asked for: of the ranks that run.
+    /// Only if they were asked for: of the ranks that run. Those that ranks of several nodes are in are with the node of the first of them.
     #[prost(message, repeated, tag = "6")]
     pub stacks: ::prost::alloc::vec::Vec<RankStack>,
+    /// Number of ranks of which it tells what was known, because there was no room for more.
+    #[prost(uint32, tag = "7")]
+    pub left_out: u32,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct SignalLaunchRequest {
@@ -5390,6 +5479,12 @@ pub struct LaunchFailure {
     /// Number of nodes, from the one after the receiver on, that the receiver passes it on to.
     #[prost(uint32, tag = "2")]
     pub below: u32,
+}
+/// What a session asks another one of its launch over their link. Whoever takes it for a LaunchFailure finds no cause, and refuses it.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct SessionQuestion {
+    #[prost(message, optional, tag = "3")]
+    pub gather: ::core::option::Option<GatherOrder>,
 }
 /// A question of the session; answered in any order.
 #[derive(Clone, PartialEq, ::prost::Message)]

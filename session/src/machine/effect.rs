@@ -14,6 +14,7 @@ use super::watch::WatchLook;
 use crate::call_stacks::RankStack;
 use crate::cause::Cause;
 use crate::event::Event;
+use crate::session_io::Told;
 
 /// One effect. Effects are to be carried out in the order in which they come.
 #[derive(Debug)]
@@ -40,6 +41,8 @@ pub(crate) enum Effect {
     Alarm(Cause),
     /// Answer a rank's request for a new job.
     AnswerSpawn { ticket: SpawnTicket, outcome: Result<JobId, SpawnError> },
+    /// Answer a session that asks for the progress of ranks.
+    Tell { ticket: u64, told: Told },
     /// Look at something, then call the method that the question names.
     Look(Look),
     /// Look at the call stacks of these ranks until then, then call [`super::SessionMachine::on_stacks_seen`].
@@ -58,7 +61,16 @@ pub(crate) enum Look {
     /// Fences that ranks wait in; answered by [`super::SessionMachine::on_fences_seen`].
     Fences(FenceLook),
     /// Progress of every rank; answered by [`super::SessionMachine::on_progress_seen`].
-    Progress { question: u64, detail: ProgressDetail },
+    Progress { asker: Asker, detail: ProgressDetail },
+}
+
+/// Who asks for the progress of ranks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Asker {
+    /// The launch, by the number of its question; answered by an event.
+    Launch(u64),
+    /// A session, by a ticket of the runner's; answered by [`Effect::Tell`].
+    Session(u64),
 }
 
 /// What is told of each rank.

@@ -1,11 +1,12 @@
 //! Call stacks of ranks: of those that others wait for in a start that takes long, of all when the time limit is reached or somebody
 //! asks. Ranks are not ended at their limit before they were looked at, for a bounded time.
 
+use std::mem;
 use std::time::Instant;
 
 use nix::sys::signal::Signal;
 
-use super::effect::{Effect, ProgressDetail, StackLook};
+use super::effect::{Asker, Effect, ProgressDetail, StackLook};
 use super::ending::Ending;
 use super::verdict::Verdict;
 use super::{Phase, SessionMachine, SlotId};
@@ -16,12 +17,26 @@ use crate::rank_ranges::RankRanges;
 use crate::timeouts;
 
 /// Looks that are under way.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct StackLooks {
     is_late: bool,
     is_at_limit: bool,
-    /// Number of the last question for those of all ranks.
+    /// Number of the launch's last question for those of all ranks.
     asked: Option<u64>,
+    /// Tickets of sessions that want the same.
+    tickets: Vec<u64>,
+}
+
+impl StackLooks {
+    /// Returns true while a look is under way that somebody has asked for.
+    fn is_asked(&self) -> bool {
+        self.asked.is_some() || !self.tickets.is_empty()
+    }
+
+    fn take_askers(&mut self) -> Vec<Asker> {
+        let sessions = mem::take(&mut self.tickets).into_iter().map(Asker::Session);
+        self.asked.take().map(Asker::Launch).into_iter().chain(sessions).collect()
+    }
 }
 
 impl SessionMachine {
@@ -53,9 +68,24 @@ impl SessionMachine {
     /// Somebody asks for the call stacks of all ranks. One look answers all who ask while it is under way: whoever asked before is told the
     /// rest at once, and the stacks with the answer to the last question.
     pub(super) fn look_at_all_ranks(&mut self, question: u64, now: Instant) {
-        if let Some(earlier) = self.stack_looks.asked.replace(question) {
-            return self.look_at_progress(earlier, ProgressDetail::Dialogue);
+        let is_under_way = self.stack_looks.is_asked();
+        match self.stack_looks.asked.replace(question) {
+            Some(earlier) => self.look_at_progress(Asker::Launch(earlier), ProgressDetail::Dialogue),
+            None if is_under_way => {}
+            None => self.look_at_all_stacks(now),
         }
+    }
+
+    /// A session wants the call stacks of all ranks.
+    pub(super) fn look_at_ranks_for(&mut self, ticket: u64, now: Instant) {
+        let is_under_way = self.stack_looks.is_asked();
+        self.stack_looks.tickets.push(ticket);
+        if !is_under_way {
+            self.look_at_all_stacks(now);
+        }
+    }
+
+    fn look_at_all_stacks(&mut self, now: Instant) {
         let alive = self.ranks.alive().map(|(slot, _)| slot).collect();
         self.look_at_stacks(StackLook::Asked, alive, now);
     }
@@ -85,8 +115,9 @@ impl SessionMachine {
         let mut stacks = CallStacks::default();
         seen.into_iter().for_each(|(slot, text)| stacks.add([self.ranks.get(slot).rank], text));
         if look == StackLook::Asked {
-            if let Some(question) = self.stack_looks.asked.take() {
-                self.look_at_progress(question, ProgressDetail::Stacks(stacks.into_stacks()));
+            let seen = stacks.into_stacks();
+            for asker in self.stack_looks.take_askers() {
+                self.look_at_progress(asker, ProgressDetail::Stacks(seen.clone()));
             }
             return;
         }

@@ -7,13 +7,15 @@ use pmi_core::ids::{LocalRank, Rank};
 use pmi_core::server::Progress;
 
 use super::desertion::{FenceSeen, LongWait};
-use super::effect::{Effect, FenceLook, Look, ProgressDetail};
+use super::effect::{Asker, Effect, FenceLook, Look, ProgressDetail};
 use super::jobs::JobNumber;
 use super::verdict::Verdict;
 use super::watch::{SilentSeen, WatchLook};
 use super::{Phase, SessionMachine, SlotId};
 use crate::cause::CauseKind;
 use crate::event::{Event, Notice, RankAffinity, RankProgress, RankUsage};
+use crate::gathered::GatherDetail;
+use crate::session_io::Told;
 
 /// What is seen of a rank.
 #[derive(Clone, Debug, Default)]
@@ -45,14 +47,26 @@ impl SessionMachine {
         }
     }
 
-    pub(super) fn look_at_progress(&mut self, question: u64, detail: ProgressDetail) {
-        self.effects.push_back(Effect::Look(Look::Progress { question, detail }));
+    /// A session wants to know, under this ticket, what the ranks here do. It has no answer once they are over.
+    pub(crate) fn on_tell(&mut self, ticket: u64, detail: GatherDetail, now: Instant) {
+        if self.is_over() {
+            return;
+        }
+        match detail {
+            GatherDetail::Usage => self.look_at_progress(Asker::Session(ticket), ProgressDetail::Usage),
+            GatherDetail::Stacks => self.look_at_ranks_for(ticket, now),
+        }
+        self.advance(now);
+    }
+
+    pub(super) fn look_at_progress(&mut self, asker: Asker, detail: ProgressDetail) {
+        self.effects.push_back(Effect::Look(Look::Progress { asker, detail }));
     }
 
     /// Answer to [`super::effect::Look::Progress`]: what was seen of every slot, and the fences that ranks wait in.
     pub(crate) fn on_progress_seen(
         &mut self,
-        question: u64,
+        asker: Asker,
         detail: ProgressDetail,
         seen: Vec<RankSeen>,
         fences: &[FenceSeen],
@@ -79,7 +93,10 @@ impl SessionMachine {
             ProgressDetail::Stacks(stacks) => Some(stacks),
             ProgressDetail::Dialogue | ProgressDetail::Usage => None,
         };
-        self.report_event(Event::Progress { question, ranks, stacks });
+        match asker {
+            Asker::Launch(question) => self.report_event(Event::Progress { question, ranks, stacks }),
+            Asker::Session(ticket) => self.effects.push_back(Effect::Tell { ticket, told: Told { ranks, stacks } }),
+        }
     }
 
     /// Answer to [`super::effect::Look::Silent`].

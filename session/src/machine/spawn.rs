@@ -14,7 +14,7 @@ use pmi_core::job::Placement;
 use pmi_core::services::{SpawnError, SpawnRequest};
 
 use super::SessionMachine;
-use super::effect::{Effect, ProgressDetail};
+use super::effect::{Asker, Effect, ProgressDetail};
 use super::jobs::{Awaited, JobNumber, JobPhase, SpawnTicket};
 use super::{Phase, StartClass};
 use crate::cause::CauseKind;
@@ -155,7 +155,7 @@ impl SessionMachine {
             }
             // Nothing runs any more.
             Control::AskProgress(question) | Control::AskUsage(question) => {
-                self.look_at_progress(question, ProgressDetail::Dialogue);
+                self.look_at_progress(Asker::Launch(question), ProgressDetail::Dialogue);
             }
             _ => {}
         }

@@ -1,6 +1,6 @@
 //! Answers to the machine's questions: what servers and processes show at the moment.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
 
@@ -10,6 +10,7 @@ use pmi_core::ids::Rank;
 use pmi_core::server::EndReason;
 use pmi_core::services::{JobProcesses, ProcessState, RankProcess, SignalError};
 use rank_spawner::{CpuSet, RankExit};
+use tokio::sync::oneshot;
 use tokio::time::Instant;
 
 use super::servers::JudgedEnd;
@@ -23,6 +24,7 @@ use crate::machine::ranks::{RankState, Slot, SlotId};
 use crate::machine::reports::RankSeen;
 use crate::machine::verdict::{ExitMeaning, UnreportedEnd, death_kind};
 use crate::machine::watch::{SilentSeen, WatchLook};
+use crate::session_io::Told;
 
 /// Knowledge about a job's ranks here that is kept while they run.
 #[derive(Debug, Default)]
@@ -31,6 +33,28 @@ pub(super) struct PreparedJob {
     pub(super) programs: BTreeMap<usize, PathBuf>,
     /// CPUs to which each rank is bound; `None` for one that is not.
     pub(super) cpus: Vec<Option<CpuSet>>,
+}
+
+/// Sessions that want to know what the ranks here do, by their tickets.
+#[derive(Default)]
+pub(super) struct OpenTells {
+    replies: HashMap<u64, oneshot::Sender<Told>>,
+    last: u64,
+}
+
+impl OpenTells {
+    pub(super) fn add(&mut self, reply: oneshot::Sender<Told>) -> u64 {
+        self.last += 1;
+        self.replies.insert(self.last, reply);
+        self.last
+    }
+
+    pub(super) fn answer(&mut self, ticket: u64, told: Told) {
+        if let Some(reply) = self.replies.remove(&ticket) {
+            // Whoever asked may wait no more.
+            let _ = reply.send(told);
+        }
+    }
 }
 
 impl Runner {
@@ -45,7 +69,7 @@ impl Runner {
                 let fences = self.fences();
                 self.machine.on_fences_seen(look, &fences, now);
             }
-            Look::Progress { question, detail } => {
+            Look::Progress { asker, detail } => {
                 let mut room = usage::DESCENDANTS_MAX;
                 let running = |slot: &Slot| match (&detail, slot.state) {
                     (ProgressDetail::Usage, RankState::Running { .. }) => slot.state.pid(),
@@ -58,7 +82,7 @@ impl Runner {
                 };
                 let seen = self.machine.ranks().iter().map(seen).collect();
                 let fences = self.fences();
-                self.machine.on_progress_seen(question, detail, seen, &fences);
+                self.machine.on_progress_seen(asker, detail, seen, &fences);
             }
         }
     }

@@ -21,8 +21,11 @@ use super::confirmations::{Confirmations, Connection, End, Resume};
 use super::credit::OutputCredit;
 use super::frames::{TO_SESSION_MAX, ToAgent, codec};
 use super::kept_events::Position;
+use super::node_links::Asked;
 use super::stdin::Input;
+use crate::gathered::GatherOrder;
 use crate::session_io::Control;
+use crate::wire;
 use crate::wire::command::{self, Command};
 
 /// Receivers of the agent's messages.
@@ -30,6 +33,8 @@ pub(super) struct Incoming {
     /// Number of nodes of the launch.
     pub(super) nodes: usize,
     pub(super) control: mpsc::Sender<Control>,
+    /// Receiver of questions to this session and others.
+    pub(super) gathering: mpsc::Sender<Asked>,
     pub(super) calls: AgentCalls,
     pub(super) credit: Arc<OutputCredit>,
     pub(super) input: Input,
@@ -154,6 +159,7 @@ impl Incoming {
             }
             // The session has ended if it takes no more.
             Ok(Command::Control(control)) => drop(self.control.send(control).await),
+            Ok(Command::Gather { question, order }) => self.gather(question, order).await,
             Ok(Command::Stdin(bytes)) => {
                 if let Err(error) = self.input.push(bytes) {
                     self.warn(error.to_string());
@@ -163,6 +169,19 @@ impl Incoming {
             Ok(Command::OutputCredit(bytes)) => self.credit.grant(bytes),
             Err(error) => self.warn(format!("a command is passed over: {error}")),
         }
+    }
+
+    /// Has sessions asked, and passes on what they tell when it is there: nothing, if there are no links to them.
+    async fn gather(&self, question: u64, order: GatherOrder) {
+        let (reply, answer) = oneshot::channel();
+        // Then the reply is gone as well.
+        let _ = self.gathering.send(Asked { order, reply }).await;
+        let urgent = self.urgent.clone();
+        task::spawn(async move {
+            let gathered = answer.await.unwrap_or_else(|_| Err("it has ended".to_owned())).unwrap_or_default();
+            // Fails when the session has ended.
+            let _ = urgent.send(ToAgent::event(wire::event::encode_gathered(question, &gathered))).await;
+        });
     }
 
     /// Passes another node's question to the session, and its answer back when it comes.

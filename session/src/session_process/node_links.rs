@@ -34,12 +34,14 @@ use tonic::Status;
 
 use super::linked_fence::{LinkedFence, NodeDeaths};
 use super::living_nodes::LivingNodes;
+use crate::gathered::{GatherOrder, Gathered};
 use crate::session_io::{AskError, Control, Nodes};
 use crate::set::Sessions;
 use crate::spec::SessionSpec;
 use crate::timeouts;
 use crate::wire::failure::{self, LaunchFailure};
 use crate::wire::start::LinkTerms;
+use crate::wire::{self, WireError};
 
 /// Links that may be about to be accepted for each node of the launch, and beyond that for all together.
 const ACCEPTING_PER_NODE: usize = 2;
@@ -47,6 +49,12 @@ const ACCEPTING_MORE: usize = 16;
 
 /// Failure of the launch, as the session of this node tells of it.
 pub(super) type Heard = (NodeIndex, LaunchFailure);
+
+/// A question to the sessions of several nodes, with the receiver of their answer.
+pub(super) struct Asked {
+    pub(super) order: GatherOrder,
+    pub(super) reply: oneshot::Sender<Result<Gathered, String>>,
+}
 
 /// Links of a session, and what goes over them.
 pub(super) struct NodeLinks {
@@ -69,16 +77,9 @@ struct Joined {
 }
 
 impl NodeLinks {
-    /// Links of the session of `spec`; other nodes' questions go to `control`, and what their sessions say to `hearing`, or as frames of the
-    /// overlay to `frames`. Nodes whose agents are away are waited for, for `agent_lease`.
-    pub(super) fn new(
-        spec: &SessionSpec,
-        terms: LinkTerms,
-        agent_lease: Duration,
-        control: &mpsc::Sender<Control>,
-        hearing: mpsc::Sender<Heard>,
-        frames: mpsc::Sender<(NodeIndex, Bytes)>,
-    ) -> Arc<Self> {
+    /// Links of the session of `spec`, which gives `receivers` what other nodes ask and say. Nodes whose agents are away are waited for,
+    /// for `agent_lease`.
+    pub(super) fn new(spec: &SessionSpec, terms: LinkTerms, agent_lease: Duration, receivers: Receivers) -> Arc<Self> {
         let LinkTerms { key, nodes, fan_out } = terms;
         let (me, launch_id) = (spec.node, spec.launch_id.clone());
         let links = SessionLinks::new(key, &launch_id, me, Arc::clone(&nodes)).with_agent_lease(agent_lease);
@@ -87,7 +88,6 @@ impl NodeLinks {
         let node = FenceNode::new(name, Arc::new(Links(Arc::clone(&links))));
         let (members, barrier) = (Arc::clone(&nodes), fan_out.barrier);
         let membership = Membership { launch_id, me, nodes, fan_out };
-        let receivers = Receivers { server: control.downgrade(), session: hearing, frames };
         let fences = Arc::new(node.join(membership, Arc::new(receivers)));
         let node_deaths = NodeDeaths::in_launch(&spec.settings);
         let (joined, living) = (Mutex::new(Some(Joined { node, fences })), Mutex::default());
@@ -150,6 +150,13 @@ impl NodeLinks {
         joined.fences.tell(node, message).await.map_err(|error| failed(error.to_string()))
     }
 
+    /// Asks the session of another node something, and waits for its answer.
+    pub(super) async fn ask_session(&self, node: NodeIndex, question: Bytes) -> Result<Bytes, AskError> {
+        let failed = |reason| AskError { node, reason };
+        let joined = self.joined().ok_or_else(|| failed("the launch has ended here".to_owned()))?;
+        joined.fences.ask_session(node, question).await.map_err(|error| failed(error.to_string()))
+    }
+
     /// Nodes of a job with living ranks.
     fn living(&self, job: &Job) -> Arc<LivingNodes> {
         let mut living = self.living.lock();
@@ -194,10 +201,17 @@ impl Sessions for NodeLinks {
 }
 
 /// Receivers of what other nodes ask and say. They keep no session alive whose agent is gone for good.
-struct Receivers {
-    server: mpsc::WeakSender<Control>,
-    session: mpsc::Sender<Heard>,
-    frames: mpsc::Sender<(NodeIndex, Bytes)>,
+pub(super) struct Receivers {
+    /// Receiver of what servers ask.
+    pub(super) server: mpsc::WeakSender<Control>,
+    /// Receiver of failures that sessions tell of.
+    pub(super) session: mpsc::Sender<Heard>,
+    /// Receiver of frames of the overlay.
+    pub(super) frames: mpsc::Sender<(NodeIndex, Bytes)>,
+    /// Receiver of what sessions ask.
+    pub(super) gathering: mpsc::Sender<Asked>,
+    /// Number of nodes of the launch.
+    pub(super) nodes: usize,
 }
 
 #[async_trait]
@@ -211,12 +225,24 @@ impl Questions for Receivers {
         answer.await.unwrap_or_else(|_| Err(ended()))
     }
 
-    async fn hear(&self, from: NodeIndex, message: Bytes) -> Result<(), String> {
+    async fn hear(&self, from: NodeIndex, message: Bytes) -> Result<Bytes, String> {
+        let ended = || "its part of the launch has ended".to_owned();
         if Frame::begins(&message) {
-            return self.frames.send((from, message)).await.map_err(|_| "its launch is no set here".to_owned());
+            let taken = self.frames.send((from, message)).await;
+            return taken.map(|()| Bytes::new()).map_err(|_| "its launch is no set here".to_owned());
         }
-        let failure = failure::decode(message).map_err(|error| error.to_string())?;
-        self.session.send((from, failure)).await.map_err(|_| "its part of the launch has ended".to_owned())
+        match wire::gathered::decode_question(message.clone(), self.nodes) {
+            Ok(order) => {
+                let (reply, answer) = oneshot::channel();
+                self.gathering.send(Asked { order, reply }).await.map_err(|_| ended())?;
+                answer.await.map_err(|_| ended())?.map(|gathered| wire::gathered::encode_answer(&gathered))
+            }
+            Err(WireError::Missing { .. }) => {
+                let failure = failure::decode(message).map_err(|error| error.to_string())?;
+                self.session.send((from, failure)).await.map(|()| Bytes::new()).map_err(|_| ended())
+            }
+            Err(error) => Err(error.to_string()),
+        }
     }
 }
 

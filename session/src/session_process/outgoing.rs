@@ -228,7 +228,7 @@ fn with_program(mut happened: proto::NodeEvent) -> proto::NodeEvent {
 }
 
 /// File of the program that a process runs; empty if there is no such process.
-fn program_of(pid: u32) -> Bytes {
+pub(super) fn program_of(pid: u32) -> Bytes {
     std::fs::read_link(format!("/proc/{pid}/exe")).map_or(Bytes::new(), |program| wire::bytes(program.as_os_str()))
 }
 

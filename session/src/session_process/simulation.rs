@@ -245,7 +245,7 @@ impl SimulatedSession {
                     self.machine.on_control(control, now);
                 }
                 Ok(Command::OutputCredit(bytes)) => self.credit.grant(bytes),
-                Ok(Command::Stdin(_) | Command::StdinEnd) | Err(_) => {}
+                Ok(Command::Stdin(_) | Command::StdinEnd | Command::Gather { .. }) | Err(_) => {}
             }
             self.confirmations.command_taken(sequence);
         }

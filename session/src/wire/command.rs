@@ -5,7 +5,8 @@ use pmi_core::ids::{NodeIndex, Rank};
 use pmi_transport::proto::v1 as proto;
 use proto::node_command::What;
 
-use super::{WireError, death, job, job_id, terminal, wrong};
+use super::{WireError, death, gathered, job, job_id, terminal, wrong};
+use crate::gathered::GatherOrder;
 use crate::rank_ranges::RankRanges;
 use crate::session_io::Control;
 use crate::spawn::SpawnOrder;
@@ -16,6 +17,13 @@ use crate::spawn::SpawnOrder;
 pub enum Command {
     /// Request to the session.
     Control(Control),
+    /// Question to the sessions of several nodes, this one first; answered under its number.
+    Gather {
+        /// The number.
+        question: u64,
+        /// The question.
+        order: GatherOrder,
+    },
     /// Input for the ranks that read it.
     Stdin(Bytes),
     /// End of the input.
@@ -49,6 +57,9 @@ pub fn decode(command: proto::NodeCommand, nodes: usize) -> Result<Command, Wire
         What::CutOff(node) => Command::Control(Control::CutOff(NodeIndex(node))),
         What::Spawn(order) => Command::Control(Control::Spawn(spawn(order, nodes)?)),
         What::Disown(job) => Command::Control(Control::Disown(job_id("the job to end", &job)?)),
+        What::Gather(proto::Gather { question, order }) => {
+            Command::Gather { question, order: gathered::decode_order(order, nodes)? }
+        }
         What::Stdin(bytes) => Command::Stdin(bytes),
         What::StdinEnd(proto::Nothing {}) => Command::StdinEnd,
         What::OutputCredit(bytes) => Command::OutputCredit(bytes),

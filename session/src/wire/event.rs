@@ -9,16 +9,15 @@ use pmi_transport::proto::v1 as proto;
 use proto::mpi_library::Family;
 use proto::node_event::What;
 use proto::notice::What as NoticeWhat;
-use rank_spawner::{CpuSet, RankExit};
+use rank_spawner::RankExit;
 
 use super::cause::{
-    decode_exit, decode_missing, decode_phase, decode_ranks, encode_exit, encode_missing, encode_phase, encode_ranks,
+    decode_exit, decode_missing, decode_phase, decode_ranks, encode_exit, encode_missing, encode_ranks,
 };
-use super::{WireError, cause, death, job_id, milliseconds, shell_limits, time, wrong};
+use super::{WireError, cause, death, gathered, job_id, milliseconds, progress, shell_limits, time, wrong};
 use crate::call_stacks::RankStack;
-use crate::event::{
-    Event, MpiFamily, MpiLibrary, Notice, Output, RankAffinity, RankProgress, RankUsage, Report, Stream, Usage,
-};
+use crate::event::{Event, MpiFamily, MpiLibrary, Notice, Output, Report, Stream, Usage};
+use crate::gathered::Gathered;
 use crate::map_hash::MapHash;
 use crate::shell_limits::SoftLimit;
 
@@ -41,6 +40,13 @@ pub enum NodeHappening {
     },
     /// A PMI message of a launch that is traced: a line, with its line end.
     Trace(Bytes),
+    /// What the session has gathered of others.
+    Gathered {
+        /// The number of the question.
+        question: u64,
+        /// Answers of nodes.
+        gathered: Gathered,
+    },
 }
 
 /// Encodes an event.
@@ -63,7 +69,7 @@ pub fn encode(event: &Event) -> proto::NodeEvent {
         }),
         Event::Progress { question, ranks, stacks } => What::Progress(proto::Progress {
             question: *question,
-            ranks: ranks.iter().map(encode_progress).collect(),
+            ranks: ranks.iter().map(progress::encode).collect(),
             stacks: stacks.as_deref().map(|stacks| proto::RankStacks { stacks: encode_stacks(stacks) }),
         }),
         Event::Waiting { ranks } => What::Waiting(proto::Waiting { ranks: encode_ranks(ranks) }),
@@ -105,8 +111,14 @@ pub fn encode_happening(happening: &NodeHappening) -> proto::NodeEvent {
             return encode_report(&report);
         }
         NodeHappening::Trace(line) => What::Trace(line.clone()),
+        NodeHappening::Gathered { question, gathered } => return encode_gathered(*question, gathered),
     };
     unnumbered(what)
+}
+
+/// Encodes the answer to a question to several nodes.
+pub fn encode_gathered(question: u64, gathered: &Gathered) -> proto::NodeEvent {
+    unnumbered(What::Gathered(gathered::encode(question, gathered)))
 }
 
 /// An event that is not numbered yet.
@@ -166,7 +178,7 @@ pub fn decode(event: proto::NodeEvent) -> Result<NodeHappening, WireError> {
         },
         What::Progress(progress) => Event::Progress {
             question: progress.question,
-            ranks: progress.ranks.into_iter().map(decode_progress).collect(),
+            ranks: progress.ranks.into_iter().map(progress::decode).collect(),
             stacks: progress.stacks.map(|stacks| decode_stacks(stacks.stacks)),
         },
         What::Waiting(waiting) => Event::Waiting { ranks: decode_ranks(waiting.ranks) },
@@ -178,73 +190,11 @@ pub fn decode(event: proto::NodeEvent) -> Result<NodeHappening, WireError> {
             return Ok(NodeHappening::Report { exits, duration, usage });
         }
         What::Trace(line) => return Ok(NodeHappening::Trace(line)),
+        What::Gathered(answer) => {
+            let question = answer.question;
+            return Ok(NodeHappening::Gathered { question, gathered: gathered::decode(answer)? });
+        }
     }))
-}
-
-/// Encodes the progress of one rank.
-pub fn encode_progress(progress: &RankProgress) -> proto::RankProgress {
-    proto::RankProgress {
-        rank: progress.rank.0,
-        pid: progress.pid.unwrap_or_default(),
-        phase: encode_phase(progress.phase).into(),
-        last_command: progress.last_command.clone(),
-        exit: progress.exit.map(|exit| encode_exit(progress.rank, exit, progress.phase)),
-        waiting: progress.waiting,
-        in_init: progress.in_init,
-        program: Bytes::new(),
-        usage: progress.usage.map(encode_rank_usage),
-        affinity: progress.affinity.as_ref().map(encode_affinity),
-    }
-}
-
-fn encode_rank_usage(usage: RankUsage) -> proto::RankUsage {
-    let RankUsage { cpu, memory, read, written } = usage;
-    proto::RankUsage {
-        cpu_us: u64::try_from(cpu.as_micros()).unwrap_or(u64::MAX),
-        memory_bytes: memory,
-        read_bytes: read,
-        written_bytes: written,
-    }
-}
-
-fn decode_rank_usage(usage: proto::RankUsage) -> RankUsage {
-    RankUsage {
-        cpu: Duration::from_micros(usage.cpu_us),
-        memory: usage.memory_bytes,
-        read: usage.read_bytes,
-        written: usage.written_bytes,
-    }
-}
-
-fn encode_affinity(affinity: &RankAffinity) -> proto::RankAffinity {
-    let bound_to = affinity.bound_to.as_ref().map(CpuSet::to_string).unwrap_or_default();
-    proto::RankAffinity { bound_to, allowed: affinity.allowed.to_string() }
-}
-
-/// A list that cannot be read counts as an empty one.
-fn decode_affinity(affinity: proto::RankAffinity) -> RankAffinity {
-    let cpus = |list: &str| list.parse::<CpuSet>().unwrap_or_default();
-    RankAffinity {
-        bound_to: Some(cpus(&affinity.bound_to)).filter(|cpus| !cpus.is_empty()),
-        allowed: cpus(&affinity.allowed),
-    }
-}
-
-/// Decodes the progress of one rank.
-pub fn decode_progress(progress: proto::RankProgress) -> RankProgress {
-    // Of a rank that has ended, its end says it as well.
-    let phase_at_end = progress.exit.as_ref().and_then(|exit| decode_phase(exit.phase));
-    RankProgress {
-        rank: Rank(progress.rank),
-        pid: Some(progress.pid).filter(|&pid| pid != 0),
-        phase: decode_phase(progress.phase).or(phase_at_end),
-        last_command: progress.last_command,
-        waiting: progress.waiting,
-        in_init: progress.in_init,
-        exit: progress.exit.as_ref().map(decode_exit),
-        usage: progress.usage.map(decode_rank_usage),
-        affinity: progress.affinity.map(decode_affinity),
-    }
 }
 
 /// Encodes call stacks.

@@ -3,6 +3,7 @@
 mod calls;
 mod events;
 mod foreign;
+mod gathered;
 mod specs;
 
 use std::num::NonZeroU32;

@@ -24,6 +24,7 @@ mod fan_outs;
 mod fault_matrix;
 mod following;
 mod foreign;
+mod gathering;
 mod identity;
 mod insight;
 mod job_memory;

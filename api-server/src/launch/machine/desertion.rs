@@ -189,7 +189,7 @@ mod tests {
 
     fn answer(waiting: &[u32]) -> Option<Answer> {
         let ranks = waiting.iter().map(|&rank| RankProgress { waiting: true, ..progress(rank) }).collect();
-        Some(Answer { ranks, stacks: None })
+        Some(Answer { ranks, ..Answer::default() })
     }
 
     #[test]

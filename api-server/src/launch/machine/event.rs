@@ -8,6 +8,7 @@ use bytes::Bytes;
 use lattice_session::call_stacks::RankStack;
 use lattice_session::cause::{Cause, RankExit};
 use lattice_session::event::{Event, Notice, RankProgress, Usage};
+use lattice_session::gathered::GatherOrder;
 use lattice_session::rank_ranges::RankRanges;
 use lattice_session::settings::TerminalSize;
 use lattice_session::spawn::SpawnOrder;
@@ -77,6 +78,8 @@ pub(crate) enum NodeCommand {
     AskUsage(u64),
     /// The same, with the call stacks of all ranks.
     AskStacks(u64),
+    /// Ask sessions about their ranks, this node's among them, and report under this number what they have told.
+    Gather { question: u64, order: GatherOrder },
     /// A node without ranks may end.
     Release,
     /// Report the call stacks of those of these ranks that are there.
@@ -196,6 +199,8 @@ pub(crate) struct NodeStatus {
     pub ranks: Vec<(RankProgress, Bytes)>,
     /// Only if they were asked for.
     pub stacks: Vec<RankStack>,
+    /// Number of its ranks that the answer had no room for.
+    pub left_out: u32,
 }
 
 /// Extent of an answer about all ranks.

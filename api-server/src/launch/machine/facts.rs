@@ -38,6 +38,8 @@ pub(crate) struct Facts {
     pub ownership: Ownership,
     pub settler: Settler,
     pub origin: Origin,
+    /// Number of its nodes above which sessions gather what users want to know of them.
+    pub gather_above: u32,
 }
 
 /// Tie of a launch to a client.

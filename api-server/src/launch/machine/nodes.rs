@@ -7,6 +7,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use lattice_session::cause::{Cause, CauseKind};
 use lattice_session::event::{Notice, RankProgress};
+use lattice_session::gathered::Gathered;
 use lattice_session::map_hash::MapHash;
 use lattice_session::rank_ranges::RankRanges;
 use pmi_core::deaths::Death;
@@ -17,9 +18,10 @@ use super::desertion::{Desertion, DesertionWatch};
 use super::effect::Effects;
 use super::event::{NodeCommand, NodeStatus, SessionRole, Status, StatusDetail};
 use super::facts::{Facts, Origin};
+use super::gathering::{self, Gathering};
 use super::intake::Intake;
 use super::late_stacks::LateStacks;
-use super::progress_query::{Answer, Extent, Missing, ProgressQueries, ProgressQuery};
+use super::progress_query::{Answer, Extent, Missing, ProgressQueries, ProgressQuery, Way};
 use super::silent_ranks::{SilentRanks, SilentReport};
 use super::state::{LaunchState, NodePhase};
 use super::streams::{NodeStream, Output, Overdue};
@@ -35,6 +37,7 @@ pub(crate) struct Nodes {
     /// By node.
     pub(super) intake: Vec<Intake>,
     pub(super) queries: ProgressQueries<Purpose>,
+    pub(super) gathering: Gathering,
     pub(super) desertion: DesertionWatch,
     pub(super) silent: SilentRanks,
     pub(super) stacks: LateStacks,
@@ -95,6 +98,7 @@ impl Nodes {
             streams: facts.nodes.iter().map(|_| NodeStream::new(now)).collect(),
             intake: facts.nodes.iter().map(|_| Intake::new(facts.origin)).collect(),
             queries: ProgressQueries::default(),
+            gathering: Gathering::new(facts.gather_above),
             desertion: DesertionWatch::new(now),
             silent: SilentRanks::default(),
             stacks: LateStacks::default(),
@@ -128,8 +132,72 @@ impl Nodes {
             Purpose::Status { detail: StatusDetail::Progress, .. } => (NodeCommand::AskUsage, Extent::Progress),
             _ => (NodeCommand::AskProgress, Extent::Progress),
         };
-        if let Some(number) = self.queries.open(purpose, extent, &nodes, self.state.node_count(), now) {
-            nodes.into_iter().for_each(|node| effects.command(node, question(number)));
+        let is_gathered = matches!(purpose, Purpose::Status { .. }) && self.gathering.takes(nodes.len(), now);
+        let way = if is_gathered { Way::Gathered } else { Way::Directly };
+        match self.queries.open(purpose, (extent, way), &nodes, self.state.node_count(), now) {
+            Some(number) if is_gathered => {
+                self.gathering.want(extent, number);
+                self.gather(extent, now, effects);
+            }
+            Some(number) => nodes.into_iter().for_each(|node| effects.command(node, question(number))),
+            None => {}
+        }
+    }
+
+    /// Asks the root for what waits to be asked, unless a question of this extent is under way.
+    fn gather(&mut self, extent: Extent, now: Instant, effects: &mut Effects) {
+        let Some(number) = self.gathering.take_next(extent) else { return };
+        let nodes = self.state.nodes_in(NodePhase::Reporting);
+        if !self.gathering.takes(nodes.len(), now) {
+            return self.ask_directly(number, extent, &nodes, now, effects);
+        }
+        if let Some((root, command)) = self.gathering.begin(extent, number, nodes, now) {
+            effects.command(root, command);
+        }
+    }
+
+    /// Asks nodes one by one for what their root has not told.
+    fn ask_directly(&mut self, number: u64, extent: Extent, nodes: &[u32], now: Instant, effects: &mut Effects) {
+        self.queries.ask_directly(number, extent, now);
+        for &node in nodes.iter().filter(|&&node| self.state.phase(node) == NodePhase::Reporting) {
+            effects.command(
+                node,
+                match extent {
+                    Extent::Progress => NodeCommand::AskUsage(number),
+                    Extent::Stacks => NodeCommand::AskStacks(number),
+                },
+            );
+        }
+    }
+
+    /// A node has told what sessions know of their ranks. Those that are not in it are asked one by one.
+    pub(crate) fn on_gathered(
+        &mut self,
+        node: u32,
+        question: u64,
+        gathered: Gathered,
+        now: Instant,
+        effects: &mut Effects,
+    ) {
+        let Some((extent, open)) = self.gathering.on_answer(node, question) else { return };
+        let ranks = &self.state.ranks;
+        let answers = gathering::by_node(gathered, &open.nodes, ranks.size(), |rank| ranks.node_of(rank));
+        let mut unheard = open.nodes;
+        unheard.retain(|node| answers.iter().all(|(told, _)| told != node));
+        for (node, answer) in &answers {
+            self.queries.on_gathered(*node, question, extent, answer);
+        }
+        if !unheard.is_empty() {
+            self.ask_directly(question, extent, &unheard, now, effects);
+        }
+        self.gather(extent, now, effects);
+    }
+
+    /// Asks nodes one by one whose root has not answered.
+    pub(crate) fn check_gathering(&mut self, now: Instant, effects: &mut Effects) {
+        for (extent, open) in self.gathering.take_failed(now) {
+            self.ask_directly(open.number, extent, &open.nodes, now, effects);
+            self.gather(extent, now, effects);
         }
     }
 
@@ -262,9 +330,12 @@ impl Nodes {
         let node = |(index, answer): (u32, &Option<Answer>)| {
             let answered: HashMap<Rank, &RankProgress> =
                 answer.iter().flat_map(|answer| &answer.ranks).map(|rank| (rank.rank, rank)).collect();
-            let current = |(rank, program): (RankProgress, Bytes)| match answered.get(&rank.rank) {
-                Some(&progress) => (progress.clone(), program),
-                None => (rank, program),
+            let programs = answer.iter().flat_map(|answer| &answer.programs);
+            let programs: HashMap<Rank, &Bytes> = programs.map(|(rank, program)| (*rank, program)).collect();
+            let current = |(rank, program): (RankProgress, Bytes)| {
+                let program =
+                    programs.get(&rank.rank).filter(|told| !told.is_empty()).map_or(program, |&told| told.clone());
+                (answered.get(&rank.rank).map_or(rank, |&progress| progress.clone()), program)
             };
             NodeStatus {
                 node: self.state.host(index).to_owned(),
@@ -272,6 +343,7 @@ impl Nodes {
                 role: self.role(index),
                 ranks: self.state.ranks.known(index).map(current).collect(),
                 stacks: answer.iter().flat_map(|answer| answer.stacks.iter().flatten()).cloned().collect(),
+                left_out: answer.as_ref().map_or(0, |answer| answer.left_out),
             }
         };
         Status {

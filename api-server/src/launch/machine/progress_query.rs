@@ -8,10 +8,14 @@ use lattice_session::timeouts::CALL_STACKS;
 use pmi_core::ids::Rank;
 use tokio::time::Instant;
 
+use super::event::Programs;
+
 /// Time that nodes have to answer.
 pub(super) const ANSWER: Duration = Duration::from_secs(1);
 /// The same, where they look at call stacks first.
 const ANSWER_STACKS: Duration = CALL_STACKS.saturating_add(Duration::from_secs(2));
+/// The longest time for an answer that is gathered: whoever asks waits a little longer (30 s).
+const GATHERED_MAX: Duration = Duration::from_secs(25);
 /// The most queries that are open at once; more are closed without an answer. Clients can ask as often as they like.
 const OPEN_MAX: usize = 1024;
 
@@ -34,6 +38,7 @@ pub(crate) struct ProgressQuery<P> {
     /// By node; `None` where no answer came.
     pub answers: Vec<Option<Answer>>,
     extent: Extent,
+    way: Way,
     /// Nodes that may still answer.
     awaited: Vec<u32>,
     deadline: Instant,
@@ -44,8 +49,33 @@ pub(crate) struct ProgressQuery<P> {
 pub(crate) struct Answer {
     /// Progress of each of its ranks.
     pub ranks: Vec<RankProgress>,
+    /// Programs of its ranks, as far as this answer tells them.
+    pub programs: Programs,
     /// Call stacks of its ranks, if this is the answer to a question for them.
     pub stacks: Option<Vec<RankStack>>,
+    /// Number of its ranks that the answer had no room for.
+    pub left_out: u32,
+}
+
+/// Way by which nodes are asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Way {
+    /// One by one.
+    Directly,
+    /// By their root, and one by one where that does not help.
+    Gathered,
+}
+
+impl Extent {
+    pub(super) const ALL: [Self; 2] = [Self::Progress, Self::Stacks];
+
+    /// Time that those who are asked have to answer.
+    pub(super) fn limit(self) -> Duration {
+        match self {
+            Self::Progress => ANSWER,
+            Self::Stacks => ANSWER_STACKS,
+        }
+    }
 }
 
 /// Extent of the answers that a query needs.
@@ -68,7 +98,7 @@ impl<P> ProgressQueries<P> {
     pub(crate) fn open(
         &mut self,
         purpose: P,
-        extent: Extent,
+        (extent, way): (Extent, Way),
         nodes: &[u32],
         count: usize,
         now: Instant,
@@ -76,12 +106,14 @@ impl<P> ProgressQueries<P> {
         let asks = self.open.len() < OPEN_MAX;
         self.last += 1;
         let awaited = if asks { nodes.to_vec() } else { Vec::new() };
-        let limit = match extent {
-            Extent::Progress => ANSWER,
-            Extent::Stacks => ANSWER_STACKS,
+        let time = match way {
+            Way::Directly => extent.limit(),
+            // It waits for the one before, for its own, and for those who are asked then.
+            Way::Gathered => (3 * extent.limit()).min(GATHERED_MAX),
         };
-        let (answers, deadline) = (vec![None; count], now + limit);
-        self.open.push(ProgressQuery { number: self.last, purpose, answers, extent, awaited, deadline });
+        let (answers, deadline) = (vec![None; count], now + time);
+        let query = ProgressQuery { number: self.last, purpose, answers, extent, way, awaited, deadline };
+        self.open.push(query);
         asks.then_some(self.last)
     }
 
@@ -91,12 +123,27 @@ impl<P> ProgressQueries<P> {
             Extent::Progress => true,
             Extent::Stacks => answer.stacks.is_some(),
         };
-        for query in self.open.iter_mut().filter(|query| query.number <= question && serves(query)) {
-            query.awaited.retain(|&awaited| awaited != node);
-            if let Some(known) = query.answers.get_mut(node as usize) {
-                *known = Some(answer.clone());
-            }
-        }
+        self.open.iter_mut().filter(|query| query.number <= question && serves(query)).for_each(|query| {
+            query.learn(node, answer);
+        });
+    }
+
+    /// Takes in the answer of a node that was gathered: it serves those queries alone that are.
+    pub(crate) fn on_gathered(&mut self, node: u32, question: u64, extent: Extent, answer: &Answer) {
+        self.gathered(question, extent).for_each(|query| query.learn(node, answer));
+    }
+
+    /// The nodes that have not answered are asked one by one from now on.
+    pub(crate) fn ask_directly(&mut self, question: u64, extent: Extent, now: Instant) {
+        let deadline = now + extent.limit();
+        self.gathered(question, extent).for_each(|query| query.deadline = query.deadline.min(deadline));
+    }
+
+    fn gathered(&mut self, question: u64, extent: Extent) -> impl Iterator<Item = &mut ProgressQuery<P>> {
+        let is_meant = move |query: &&mut ProgressQuery<P>| {
+            query.way == Way::Gathered && query.extent == extent && query.number <= question
+        };
+        self.open.iter_mut().filter(is_meant)
     }
 
     /// A node will not answer.
@@ -118,6 +165,13 @@ impl<P> ProgressQueries<P> {
 }
 
 impl<P> ProgressQuery<P> {
+    fn learn(&mut self, node: u32, answer: &Answer) {
+        self.awaited.retain(|&awaited| awaited != node);
+        if let Some(known) = self.answers.get_mut(node as usize) {
+            *known = Some(answer.clone());
+        }
+    }
+
     fn ranks(&self) -> impl Iterator<Item = &RankProgress> {
         self.answers.iter().flatten().flat_map(|answer| &answer.ranks)
     }
@@ -145,14 +199,14 @@ mod tests {
 
     fn answer(ranks: &[(u32, bool)]) -> Answer {
         let rank = |&(rank, waiting): &(u32, bool)| RankProgress { waiting, ..RankProgress::unknown(Rank(rank)) };
-        Answer { ranks: ranks.iter().map(rank).collect(), stacks: None }
+        Answer { ranks: ranks.iter().map(rank).collect(), ..Answer::default() }
     }
 
     #[test]
     fn missing_ranks_of_all_nodes_are_put_together() {
         let now = Instant::now();
         let mut queries = ProgressQueries::default();
-        let number = queries.open("why", Extent::Progress, &[0, 1], 3, now).unwrap();
+        let number = queries.open("why", (Extent::Progress, Way::Directly), &[0, 1], 3, now).unwrap();
         queries.on_answer(0, number, &answer(&[(0, true), (1, false)]));
         assert!(queries.take_closed(now).is_empty());
         queries.on_answer(1, number, &answer(&[(2, true), (3, false)]));
@@ -166,10 +220,10 @@ mod tests {
     fn a_node_that_is_silent_is_not_waited_for_long() {
         let now = Instant::now();
         let mut queries = ProgressQueries::default();
-        queries.open((), Extent::Progress, &[0, 1], 2, now).unwrap();
+        queries.open((), (Extent::Progress, Way::Directly), &[0, 1], 2, now).unwrap();
         assert!(queries.take_closed(now).is_empty());
         assert_eq!(queries.take_closed(now + ANSWER).len(), 1);
-        queries.open((), Extent::Progress, &[0], 2, now).unwrap();
+        queries.open((), (Extent::Progress, Way::Directly), &[0], 2, now).unwrap();
         queries.on_gone(0);
         assert_eq!(queries.take_closed(now).len(), 1);
     }
@@ -178,8 +232,8 @@ mod tests {
     fn a_late_answer_serves_earlier_queries_too() {
         let now = Instant::now();
         let mut queries = ProgressQueries::default();
-        queries.open("first", Extent::Progress, &[0], 1, now).unwrap();
-        let second = queries.open("second", Extent::Progress, &[0], 1, now).unwrap();
+        queries.open("first", (Extent::Progress, Way::Directly), &[0], 1, now).unwrap();
+        let second = queries.open("second", (Extent::Progress, Way::Directly), &[0], 1, now).unwrap();
         queries.on_answer(0, second, &answer(&[(0, true)]));
         assert_eq!(queries.take_closed(now).len(), 2);
     }
@@ -188,26 +242,49 @@ mod tests {
     fn a_query_for_call_stacks_waits_for_them() {
         let now = Instant::now();
         let mut queries = ProgressQueries::default();
-        let stacks = queries.open("stacks", Extent::Stacks, &[0], 1, now).unwrap();
-        let later = queries.open("later", Extent::Progress, &[0], 1, now).unwrap();
+        let stacks = queries.open("stacks", (Extent::Stacks, Way::Directly), &[0], 1, now).unwrap();
+        let later = queries.open("later", (Extent::Progress, Way::Directly), &[0], 1, now).unwrap();
         queries.on_answer(0, later, &answer(&[(0, true)]));
         assert_eq!(queries.take_closed(now + ANSWER).len(), 1, "the later one");
         queries.on_answer(0, stacks, &Answer { stacks: Some(Vec::new()), ..answer(&[(0, true)]) });
         assert_eq!(queries.take_closed(now + ANSWER).len(), 1);
-        queries.open("silent", Extent::Stacks, &[0], 1, now).unwrap();
+        queries.open("silent", (Extent::Stacks, Way::Directly), &[0], 1, now).unwrap();
         assert!(queries.take_closed(now + CALL_STACKS).is_empty());
         assert_eq!(queries.take_closed(now + ANSWER_STACKS).len(), 1);
+    }
+
+    #[test]
+    fn what_was_gathered_serves_those_who_look_and_nobody_else() {
+        let now = Instant::now();
+        let mut queries = ProgressQueries::default();
+        queries.open("judges", (Extent::Progress, Way::Directly), &[0], 1, now).unwrap();
+        queries.open("looks at stacks", (Extent::Stacks, Way::Gathered), &[0], 1, now).unwrap();
+        let looks = queries.open("looks", (Extent::Progress, Way::Gathered), &[0], 1, now).unwrap();
+        queries.on_gathered(0, looks, Extent::Progress, &answer(&[(0, true)]));
+        let closed: Vec<_> = queries.take_closed(now).iter().map(|query| query.purpose).collect();
+        assert_eq!(closed, ["looks"]);
+    }
+
+    #[test]
+    fn nodes_that_are_asked_one_by_one_in_the_end_have_the_time_of_others() {
+        let (now, mut queries) = (Instant::now(), ProgressQueries::default());
+        let number = queries.open((), (Extent::Progress, Way::Gathered), &[0], 1, now).unwrap();
+        assert!(queries.take_closed(now + 2 * ANSWER).is_empty());
+        queries.ask_directly(number, Extent::Progress, now + ANSWER / 2);
+        assert!(queries.take_closed(now + ANSWER).is_empty());
+        assert_eq!(queries.take_closed(now + ANSWER / 2 + ANSWER).len(), 1);
     }
 
     #[test]
     fn open_queries_do_not_pile_up() {
         let now = Instant::now();
         let mut queries = ProgressQueries::default();
-        let asked =
-            (0..2 * OPEN_MAX).filter(|&number| queries.open(number, Extent::Progress, &[0], 1, now).is_some()).count();
+        let asked = (0..2 * OPEN_MAX)
+            .filter(|&number| queries.open(number, (Extent::Progress, Way::Directly), &[0], 1, now).is_some())
+            .count();
         assert_eq!(asked, OPEN_MAX);
         assert_eq!(queries.take_closed(now).len(), OPEN_MAX, "they are closed without an answer");
         assert_eq!(queries.take_closed(now + ANSWER).len(), OPEN_MAX);
-        assert!(queries.open(0, Extent::Progress, &[0], 1, now).is_some());
+        assert!(queries.open(0, (Extent::Progress, Way::Directly), &[0], 1, now).is_some());
     }
 }

@@ -126,6 +126,9 @@ impl Machine {
             NodeEvent::Happened(happening @ NodeHappening::Trace(_), programs) => {
                 self.append(node, NodeEvent::Happened(happening, programs), now);
             }
+            NodeEvent::Happened(NodeHappening::Gathered { question, gathered }, _) => {
+                self.nodes.on_gathered(node, question, gathered, now, &mut self.effects);
+            }
             // Of a later version.
             NodeEvent::Happened(..) => {}
             NodeEvent::UnknownEnding => {
@@ -159,7 +162,7 @@ impl Machine {
             Event::Spawned { job, failure } => self.spawns.on_spawned(node, &job, failure),
             Event::Progress { question, ranks, stacks } => {
                 self.nodes.state.ranks.on_progress(node, &ranks, &programs);
-                self.nodes.queries.on_answer(node, question, &Answer { ranks, stacks });
+                self.nodes.queries.on_answer(node, question, &Answer { ranks, stacks, ..Answer::default() });
             }
             Event::Waiting { ranks } => {
                 self.nodes.state.on_waiting(node, &ranks);
@@ -333,6 +336,7 @@ impl Machine {
         let part = if self.nodes.state.phase(node) == NodePhase::Lost { Part::Lost } else { Part::Ended };
         self.effects.push(Effect::PublishPart { node, part });
         self.nodes.queries.on_gone(node);
+        self.nodes.gathering.on_gone(node);
         self.clients.on_node_gone(node, &mut self.effects);
         self.spawns.on_node_gone(node);
     }

@@ -125,7 +125,7 @@ impl Beginning {
         let settler = settler(order.ownership, spool.as_ref());
         let retention = if settler == Settler::Nobody { Retention::Bounded } else { Retention::UntilSettled };
         let log = EventLog::new(first_event, retention, spool.clone());
-        let facts = facts(&order, settler, origin);
+        let facts = Facts { gather_above: surroundings.settings.relay_above, ..facts(&order, settler, origin) };
         let outlet = |name: &String| Outlet { name: name.clone(), outbox: Outbox::default() };
         let outlets: Arc<[Outlet]> = facts.nodes.iter().map(outlet).collect();
         let shared = Arc::new(Shared {
@@ -193,6 +193,7 @@ fn facts(order: &Order, settler: Settler, origin: Origin) -> Facts {
         },
         settler,
         origin,
+        gather_above: u32::MAX,
     }
 }
 

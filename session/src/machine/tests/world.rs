@@ -23,7 +23,8 @@ use super::super::watch::{SilentSeen, WatchLook};
 use super::super::{Phase, PrepareFailure, SessionMachine, StartFailure};
 use crate::cause::{Cause, CauseKind, StartClass};
 use crate::event::{Event, Notice};
-use crate::session_io::Control;
+use crate::gathered::GatherDetail;
+use crate::session_io::{Control, Told};
 use crate::spec::SessionSpec;
 
 pub(super) const KILLED: RankExit = RankExit::Signal { signal: 9, core_dumped: false };
@@ -40,6 +41,8 @@ pub(super) struct World {
     /// Signals that each process was sent.
     pub(super) signals: BTreeMap<SlotId, Vec<Signal>>,
     pub(super) events: Vec<Event>,
+    /// Answers to sessions, by ticket.
+    pub(super) told: Vec<(u64, Told)>,
     pub(super) alarms: Vec<Cause>,
     pub(super) answers: BTreeMap<u64, Result<JobId, SpawnError>>,
     pub(super) tickets: u64,
@@ -96,6 +99,7 @@ impl World {
             outputs: BTreeMap::new(),
             signals: BTreeMap::new(),
             events: Vec::new(),
+            told: Vec::new(),
             alarms: Vec::new(),
             answers: BTreeMap::new(),
             tickets: 0,
@@ -186,6 +190,11 @@ impl World {
 
     pub(super) fn control(&mut self, control: Control) {
         self.machine.on_control(control, self.now);
+        self.settle();
+    }
+
+    pub(super) fn tell(&mut self, ticket: u64, detail: GatherDetail) {
+        self.machine.on_tell(ticket, detail, self.now);
         self.settle();
     }
 
@@ -331,6 +340,7 @@ impl World {
             Effect::AnswerSpawn { ticket, outcome } => {
                 assert!(self.answers.insert(ticket.0, outcome).is_none(), "{ticket:?} was answered twice");
             }
+            Effect::Tell { ticket, told } => self.told.push((ticket, told)),
             Effect::Look(look) => self.answer(look),
             Effect::LookAtStacks { look, slots, until } => {
                 assert!(until > self.now);
@@ -375,10 +385,10 @@ impl World {
                 let fences = self.fences.clone();
                 self.machine.on_fences_seen(look, &fences, self.now);
             }
-            Look::Progress { question, detail } => {
+            Look::Progress { asker, detail } => {
                 let seen = vec![RankSeen::default(); self.machine.ranks().len()];
                 let fences = self.fences.clone();
-                self.machine.on_progress_seen(question, detail, seen, &fences);
+                self.machine.on_progress_seen(asker, detail, seen, &fences);
             }
         }
     }

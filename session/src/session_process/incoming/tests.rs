@@ -8,6 +8,7 @@ use proto::node_command::What as CommandWhat;
 use tokio::task::JoinHandle;
 
 use super::*;
+use crate::gathered::{GatherDetail, Gathered, Unheard};
 use crate::sample::spec_on;
 use crate::session_io::{Nodes, StdinSource};
 use crate::session_process::frames::append_frame;
@@ -17,6 +18,7 @@ use crate::session_process::stdin::{Readers, connect};
 struct World {
     agent: UnixStream,
     control: mpsc::Receiver<Control>,
+    asked: mpsc::Receiver<Asked>,
     told: mpsc::Receiver<ToAgent>,
     credit: Arc<OutputCredit>,
     confirmations: Arc<Confirmations>,
@@ -35,6 +37,7 @@ impl World {
         let (reader, _) = quiet::split(socket).unwrap();
         let (control, controlled) = mpsc::channel(8);
         let (urgent, told) = mpsc::channel(8);
+        let (gathering, asked) = mpsc::channel(8);
         let credit = Arc::new(OutputCredit::new(0));
         let calls = AgentCalls::new(&spec_on(&[1, 1]), urgent.clone());
         let (input, stdin) = connect(Readers::Here, 100, urgent.clone());
@@ -43,6 +46,7 @@ impl World {
         let incoming = Incoming {
             nodes: 2,
             control,
+            gathering,
             calls: calls.clone(),
             credit: Arc::clone(&credit),
             input,
@@ -51,7 +55,7 @@ impl World {
             agents,
         };
         let reading = tokio::spawn(incoming.run(reader));
-        Self { agent, control: controlled, told, credit, confirmations, calls, stdin, reading }
+        Self { agent, control: controlled, asked, told, credit, confirmations, calls, stdin, reading }
     }
 
     fn send(&mut self, what: What) {
@@ -98,6 +102,37 @@ async fn commands_reach_those_whom_they_concern() {
     world.command(CommandWhat::AskProgress(3));
     assert!(matches!(world.control.recv().await, Some(Control::AskProgress(3))));
     assert!(world.credit.held_max() > held_max, "the answer needs room");
+}
+
+#[tokio::test]
+async fn what_sessions_have_told_goes_back_under_the_number_of_the_question() {
+    let question = |first| {
+        CommandWhat::Gather(proto::Gather {
+            question: 7,
+            order: Some(proto::GatherOrder {
+                nodes: vec![proto::NodeRange { first, last: 1 }],
+                stacks: true,
+                time_ms: 9,
+            }),
+        })
+    };
+    let answer =
+        async |world: &mut World| match world.told.recv().await.unwrap().take_event().and_then(|event| event.what) {
+            Some(proto::node_event::What::Gathered(gathered)) => (gathered.question, gathered.unheard.len()),
+            other => panic!("{other:?}"),
+        };
+    let mut world = World::new();
+    world.command(question(0));
+    let Asked { order, reply } = world.asked.recv().await.unwrap();
+    assert_eq!((order.nodes.ranges(), order.detail), (&[0..=1][..], GatherDetail::Stacks));
+    let unheard = vec![Unheard { node: NodeIndex(1), reason: "lost".to_owned() }];
+    reply.send(Ok(Gathered { unheard, ..Gathered::default() })).unwrap();
+    assert_eq!(answer(&mut world).await, (7, 1));
+    world.command(question(2));
+    assert!(world.warning().await.contains("in ascending order"));
+    world.asked.close();
+    world.command(question(0));
+    assert_eq!(answer(&mut world).await, (7, 0), "without links nobody is asked, and the API server hears so at once");
 }
 
 #[tokio::test]

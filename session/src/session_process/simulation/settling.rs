@@ -111,8 +111,8 @@ impl SimulatedSession {
                 Effect::Sweep => self.effects.push_back(SessionEffect::Sweep),
                 Effect::DrainOutputs => self.machine.on_drained(&SilentSeen::default(), now),
                 Effect::LookAtStacks { look, .. } => self.machine.on_stacks_seen(look, Vec::new(), now),
-                // Ranks of the simulation read no input, have no terminals and ask for no jobs.
-                Effect::FeedStdin | Effect::ResizeTerminal(_) | Effect::AnswerSpawn { .. } => {}
+                // Ranks of the simulation read no input, have no terminals and ask for no jobs; sessions do not gather there.
+                Effect::FeedStdin | Effect::ResizeTerminal(_) | Effect::AnswerSpawn { .. } | Effect::Tell { .. } => {}
             }
         }
         any
@@ -239,12 +239,12 @@ impl SimulatedSession {
                 let fences = self.fences();
                 self.machine.on_fences_seen(look, &fences, now);
             }
-            Look::Progress { question, detail } => {
+            Look::Progress { asker, detail } => {
                 // Ranks of the simulation have no processes.
                 let seen = |slot: &Slot| RankSeen { dialogue: self.server.progress(slot.local), ..RankSeen::default() };
                 let seen = self.machine.ranks().iter().map(|(_, slot)| seen(slot)).collect();
                 let fences = self.fences();
-                self.machine.on_progress_seen(question, detail, seen, &fences);
+                self.machine.on_progress_seen(asker, detail, seen, &fences);
             }
         }
     }

@@ -6,7 +6,7 @@ use pmi_transport::limits::kept_cost;
 use rank_spawner::CpuSet;
 
 use super::super::event::NodeHappening;
-use super::super::{cause, event};
+use super::super::{cause, event, progress};
 use super::*;
 use crate::call_stacks::RankStack;
 use crate::cause::{Cause, CauseKind, StartClass};
@@ -208,7 +208,7 @@ proptest! {
 
     #[test]
     fn the_progress_of_a_rank_travels(sent in any_progress()) {
-        prop_assert_eq!(event::decode_progress(event::encode_progress(&sent)), sent);
+        prop_assert_eq!(progress::decode(progress::encode(&sent)), sent);
     }
 
     #[test]

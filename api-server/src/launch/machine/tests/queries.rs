@@ -1,14 +1,18 @@
 //! Questions to all nodes about the progress of their ranks: who is asked, who is waited for, and what comes of the answers.
 
+use bytes::Bytes;
 use lattice_session::cause::{CauseKind, RankExit};
 use lattice_session::event::{Event, Notice, RankProgress};
+use lattice_session::gathered::{Gathered, NodeAnswer, RankAnswer};
+use lattice_session::wire::event::NodeHappening;
 use pmi_core::Phase as RankPhase;
-use pmi_core::ids::Rank;
+use pmi_core::ids::{NodeIndex, Rank};
 use std::time::Duration;
 
-use super::super::event::{NodeCommand, NodeStatus, SessionRole};
+use super::super::Facts;
+use super::super::event::{NodeCommand, NodeEvent, NodeStatus, SessionRole};
 use super::super::progress_query::ANSWER;
-use super::simulation::{Simulation, TICK, progress};
+use super::simulation::{Simulation, TICK, facts, progress};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -62,7 +66,7 @@ fn a_node_that_does_not_answer_is_shown_as_it_was_known() {
 fn only_nodes_that_report_are_asked() {
     let mut simulation = Simulation::running(3, 1);
     simulation.report(2);
-    let mut awaited = Simulation::new(super::simulation::facts(2, 1), 1);
+    let mut awaited = Simulation::new(facts(2, 1), 1);
     awaited.input(|machine, now| machine.on_fan_out(Ok(()), now));
     awaited.open(0, 1);
     for (simulation, asked) in [(&mut simulation, vec![true, true, false]), (&mut awaited, vec![true, false])] {
@@ -142,4 +146,81 @@ fn a_rank_that_finalized_is_missed_only_if_others_still_wait_a_second_later() {
         let expected = Vec::from_iter(still_waits.then_some(left));
         assert_eq!(simulation.endings().into_iter().map(|cause| cause.kind).collect::<Vec<_>>(), expected);
     }
+}
+
+fn large() -> Simulation {
+    let facts = Facts { gather_above: 2, ..facts(4, 1) };
+    let mut simulation = Simulation::new(facts, 1);
+    simulation.input(|machine, now| machine.on_fan_out(Ok(()), now));
+    (0..4).for_each(|node| simulation.open(node, 1));
+    simulation
+}
+
+/// Questions that a node was asked by itself, and as the root of others.
+fn questions(simulation: &Simulation, node: u32) -> (usize, usize) {
+    let commands = &simulation.commands[node as usize];
+    let count = |is: fn(&NodeCommand) -> bool| commands.iter().filter(|command| is(command)).count();
+    (count(is_asked), count(|command| matches!(command, NodeCommand::Gather { .. })))
+}
+
+fn gathered(simulation: &mut Simulation, question: u64, nodes: &[u32]) {
+    let answer = |&node: &u32| NodeAnswer {
+        node: NodeIndex(node),
+        ranks: vec![RankAnswer { progress: progress(node, true), program: Bytes::new() }],
+        left_out: 0,
+    };
+    let gathered = Gathered { nodes: nodes.iter().map(answer).collect(), ..Gathered::default() };
+    let happening = NodeHappening::Gathered { question, gathered };
+    simulation.happened(0, NodeEvent::Happened(happening, Vec::new()));
+}
+
+#[test]
+fn the_status_of_a_large_launch_takes_one_question() {
+    let mut simulation = large();
+    let ticket = simulation.status();
+    gathered(&mut simulation, 1, &[0, 1, 2, 3]);
+    let nodes = nodes(&simulation, ticket).expect("all have answered");
+    assert!(nodes.iter().all(|node| !node.silent && node.ranks[0].0.waiting), "{nodes:?}");
+    assert_eq!((0..4).map(|node| questions(&simulation, node)).collect::<Vec<_>>(), [(0, 1), (0, 0), (0, 0), (0, 0)]);
+}
+
+#[test]
+fn a_node_that_others_could_not_ask_is_asked_and_named_if_it_is_silent() {
+    let mut simulation = large();
+    let ticket = simulation.status();
+    gathered(&mut simulation, 1, &[0, 1, 3]);
+    assert_eq!((0..4).map(|node| questions(&simulation, node).0).collect::<Vec<_>>(), [0, 0, 1, 0]);
+    assert!(nodes(&simulation, ticket).is_none(), "it may still answer");
+    simulation.pass(ANSWER);
+    let nodes = nodes(&simulation, ticket).unwrap();
+    assert_eq!(nodes.iter().map(|node| node.silent).collect::<Vec<_>>(), [false, false, true, false]);
+}
+
+#[test]
+fn nodes_whose_root_does_not_know_the_question_are_asked_one_by_one() {
+    let mut simulation = large();
+    let ticket = simulation.status();
+    simulation.pass(ANSWER);
+    for node in 0..4 {
+        simulation.answer(node, vec![progress(node, false)]);
+    }
+    assert!(nodes(&simulation, ticket).is_some_and(|nodes| nodes.iter().all(|node| !node.silent)));
+    simulation.status();
+    assert_eq!(questions(&simulation, 0), (2, 1), "the next one asks nobody else");
+}
+
+#[test]
+fn what_a_session_says_of_others_decides_nothing() {
+    let mut simulation = large();
+    simulation.status();
+    let exit = RankExit::Code(1);
+    let ended = RankProgress { exit: Some(exit), ..progress(2, false) };
+    let answer = NodeAnswer {
+        node: NodeIndex(2),
+        ranks: vec![RankAnswer { progress: ended, program: Bytes::new() }],
+        left_out: 0,
+    };
+    let gathered = Gathered { nodes: vec![answer], ..Gathered::default() };
+    simulation.happened(0, NodeEvent::Happened(NodeHappening::Gathered { question: 1, gathered }, Vec::new()));
+    assert_eq!(simulation.machine.nodes.state.ranks.ends(), []);
 }

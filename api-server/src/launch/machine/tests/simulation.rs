@@ -55,6 +55,7 @@ pub(super) fn facts(nodes: u32, ranks_per_node: u32) -> Facts {
         ownership: Ownership::Owned,
         settler: Settler::Owner,
         origin: Origin::Here,
+        gather_above: 64,
     }
 }
 

@@ -5,6 +5,7 @@ use super::super::world::StackAnswer;
 use super::watching::fence;
 use super::*;
 use crate::call_stacks::RankStack;
+use crate::gathered::GatherDetail;
 use crate::rank_ranges::RankRanges;
 use crate::timeouts;
 
@@ -108,6 +109,28 @@ fn on_several_nodes_ranks_are_looked_at_that_the_launch_names() {
     world.exit(SlotId(1), GOOD);
     world.control(Control::LookAtStacks(RankRanges::new(&[(1, 3)]).unwrap()));
     assert_eq!(world.looks.len(), 1);
+    world.finish();
+}
+
+#[test]
+fn sessions_that_ask_share_the_look_of_the_launch_and_have_the_whole_answer() {
+    let mut world = World::running(spec(2));
+    world.stacks = StackAnswer::Later;
+    world.tell(1, GatherDetail::Stacks);
+    world.control(Control::AskStacks(1));
+    world.tell(2, GatherDetail::Stacks);
+    world.tell(3, GatherDetail::Usage);
+    assert_eq!(world.looks.len(), 1);
+    let told = |world: &World| -> Vec<(u64, usize, bool)> {
+        world.told.iter().map(|(ticket, told)| (*ticket, told.ranks.len(), told.stacks.is_some())).collect()
+    };
+    assert_eq!(told(&world), [(3, 2, false)]);
+    world.see_stacks();
+    assert_eq!(told(&world), [(3, 2, false), (1, 2, true), (2, 2, true)]);
+    let answers = world.events.iter().filter(|event| matches!(event, Event::Progress { stacks: Some(_), .. }));
+    assert_eq!(answers.count(), 1, "the launch has its own");
+    world.tell(4, GatherDetail::Stacks);
+    assert_eq!(world.looks.len(), 2);
     world.finish();
 }
 

@@ -1,0 +1,104 @@
+//! Carries out questions to the sessions of several nodes: those of the API server, and those of sessions above this one.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use pmi_core::ids::NodeIndex;
+use pmi_transport::task;
+use tokio::sync::{mpsc, oneshot};
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep_until, timeout};
+
+use super::gathering::Gathering;
+use super::node_links::{Asked, NodeLinks};
+use super::outgoing::program_of;
+use crate::gathered::{GatherDetail, GatherOrder, Gathered, GatheredStacks, NodeAnswer, RankAnswer};
+use crate::session_io::{Control, Told};
+use crate::wire;
+
+/// Most questions that are open at a time; further ones are refused.
+const OPEN_MAX: usize = 16;
+/// Most time that is given to a question, whatever it says.
+const TIME_MAX: Duration = Duration::from_secs(30);
+
+/// What a session gathers with.
+#[derive(Clone)]
+pub(super) struct Gatherer {
+    pub(super) links: Arc<NodeLinks>,
+    /// The session, which is not kept alive by this.
+    pub(super) control: mpsc::WeakSender<Control>,
+}
+
+impl Gatherer {
+    /// Answers questions until none can come.
+    pub(super) async fn run(self, mut questions: mpsc::Receiver<Asked>) {
+        let mut open = JoinSet::new();
+        while let Some(Asked { order, reply }) = questions.recv().await {
+            while open.try_join_next().is_some() {}
+            let me = self.links.me().0;
+            if order.nodes.nodes().next() != Some(me) {
+                // Whoever asked may wait no more, here and below.
+                let _ = reply.send(Err(format!("it is node {me}, and not the first of those that are asked")));
+            } else if open.len() >= OPEN_MAX {
+                let _ = reply.send(Err(format!("it gathers {OPEN_MAX} answers already")));
+            } else {
+                let this = self.clone();
+                open.spawn(task::boxed(async move {
+                    let _ = reply.send(Ok(this.gather(order).await));
+                }));
+            }
+        }
+    }
+
+    async fn gather(&self, order: GatherOrder) -> Gathered {
+        let order = GatherOrder { time: order.time.min(TIME_MAX), ..order };
+        let own = task::boxed(self.clone().own(order.detail));
+        let mut own = std::pin::pin!(own);
+        let mut is_own_awaited = true;
+        let mut gathering = Gathering::new(order, self.links.fan_out(), Instant::now());
+        let mut asking = JoinSet::new();
+        loop {
+            while let Some((node, below)) = gathering.poll_ask(Instant::now()) {
+                let links = Arc::clone(&self.links);
+                asking.spawn(task::boxed(async move { (node, ask(&links, node, below).await) }));
+            }
+            if let Some(gathered) = gathering.poll_answer(Instant::now()) {
+                return gathered;
+            }
+            tokio::select! {
+                told = &mut own, if is_own_awaited => {
+                    is_own_awaited = false;
+                    gathering.on_own(told);
+                }
+                Some(Ok((node, answer))) = asking.join_next() => gathering.on_answer(node, answer, Instant::now()),
+                () = sleep_until(gathering.wake()) => gathering.on_time(Instant::now()),
+            }
+        }
+    }
+
+    /// What this session sees of its own ranks.
+    async fn own(self, detail: GatherDetail) -> Result<Gathered, String> {
+        let ended = || "its part of the launch has ended".to_owned();
+        let (reply, told) = oneshot::channel();
+        let control = self.control.upgrade().ok_or_else(ended)?;
+        control.send(Control::Tell { detail, reply }).await.map_err(|_| ended())?;
+        drop(control);
+        let Told { ranks, stacks } = told.await.map_err(|_| ended())?;
+        let rank = |progress: crate::event::RankProgress| {
+            let running = progress.pid.filter(|_| progress.exit.is_none());
+            RankAnswer { program: running.map_or_else(Bytes::new, program_of), progress }
+        };
+        let ranks = ranks.into_iter().map(rank).collect();
+        let answer = NodeAnswer { node: self.links.me(), ranks, left_out: 0 };
+        let stacks = stacks.map(|stacks| GatheredStacks { stacks, left_out: 0 });
+        Ok(Gathered { nodes: vec![answer], stacks, unheard: Vec::new() })
+    }
+}
+
+async fn ask(links: &NodeLinks, node: NodeIndex, order: GatherOrder) -> Result<Gathered, String> {
+    let question = wire::gathered::encode_question(&order);
+    let answer = timeout(order.time, links.ask_session(node, question)).await;
+    let answer = answer.map_err(|_| "it did not answer in time".to_owned())?.map_err(|error| error.reason)?;
+    wire::gathered::decode_answer(answer).map_err(|error| error.to_string())
+}
