@@ -7,11 +7,13 @@
 use std::fmt;
 
 use bytes::{BufMut, BytesMut};
+use snow::params::{CipherChoice, DHChoice, HashChoice};
+use snow::resolvers::{CryptoResolver, DefaultResolver, RingResolver};
+use snow::types::{Cipher, Dh, Hash, Random};
 use snow::{Builder, HandshakeState, TransportState};
 
 /// Length of a pre-shared key in bytes.
 pub(crate) const KEY_LEN: usize = 32;
-/// The hash and the cipher are `ring`'s, which uses the instructions for AES of the processor.
 const PATTERN: &str = "Noise_NNpsk0_25519_AESGCM_SHA256";
 /// Each message of the handshake: a public key, and one byte of payload with its tag.
 pub(crate) const HANDSHAKE_LEN: usize = 32 + 1 + TAG_LEN;
@@ -62,7 +64,29 @@ impl Handshake {
 
 fn builder<'key>(key: &'key [u8; KEY_LEN], prologue: &'key [u8]) -> Result<Builder<'key>, NoiseError> {
     let pattern = PATTERN.parse().expect("the pattern is one that snow knows");
-    Ok(Builder::new(pattern).psk(0, key)?.prologue(prologue)?)
+    Ok(Builder::with_resolver(pattern, Box::new(Primitives)).psk(0, key)?.prologue(prologue)?)
+}
+
+/// The hash and the cipher are `ring`'s, which uses the instructions for AES of the processor, and which the program has for TLS
+/// anyway; the exchange of keys is snow's own, for which `ring` is not asked by it.
+struct Primitives;
+
+impl CryptoResolver for Primitives {
+    fn resolve_rng(&self) -> Option<Box<dyn Random>> {
+        RingResolver.resolve_rng()
+    }
+
+    fn resolve_dh(&self, choice: &DHChoice) -> Option<Box<dyn Dh>> {
+        DefaultResolver.resolve_dh(choice)
+    }
+
+    fn resolve_hash(&self, choice: &HashChoice) -> Option<Box<dyn Hash>> {
+        RingResolver.resolve_hash(choice)
+    }
+
+    fn resolve_cipher(&self, choice: &CipherChoice) -> Option<Box<dyn Cipher>> {
+        RingResolver.resolve_cipher(choice)
+    }
 }
 
 /// Ciphers of a connection, one for each direction.
