@@ -134,7 +134,8 @@ impl Allocations {
             None if now.unclean.has_any(node) => FreeAt::At(now.time + 1),
             None => FreeAt::Now,
         };
-        let nodes = now.registry.all_ready().map(|node| (node.clone(), free_at(node))).collect();
+        let mut nodes = BTreeMap::new();
+        nodes.extend(now.registry.all_ready().map(|node| (node.clone(), free_at(node))));
         Timetable::new(now.time, nodes)
     }
 

@@ -11,9 +11,9 @@ pub fn network_addresses() -> Vec<IpAddr> {
         let v4 = address.as_sockaddr_in().map(|address| IpAddr::V4(address.ip()));
         v4.or_else(|| address.as_sockaddr_in6().map(|address| IpAddr::V6(address.ip())))
     });
-    let mut addresses: Vec<IpAddr> = addresses.filter(|address| reaches_far(*address)).collect();
-    addresses.sort_by_key(IpAddr::is_ipv6);
-    addresses
+    let (mut all, v6): (Vec<_>, Vec<_>) = addresses.filter(|address| reaches_far(*address)).partition(IpAddr::is_ipv4);
+    all.extend(v6);
+    all
 }
 
 fn reaches_far(address: IpAddr) -> bool {

@@ -52,9 +52,11 @@ impl Topology {
 
     /// Neighbours of `me`, the nearest to `to` first; of two that are as near, the lower one.
     pub fn towards(self, me: u32, to: u32, members: u32) -> Vec<u32> {
-        let mut neighbours = self.neighbours(me, members);
-        neighbours.sort_by_key(|&neighbour| distance(neighbour, to, members));
-        neighbours
+        let neighbours = self.neighbours(me, members).into_iter();
+        let mut by_distance: Vec<_> =
+            neighbours.map(|neighbour| (distance(neighbour, to, members), neighbour)).collect();
+        by_distance.sort_unstable();
+        by_distance.into_iter().map(|(_, neighbour)| neighbour).collect()
     }
 }
 

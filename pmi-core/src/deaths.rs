@@ -59,7 +59,8 @@ impl Deaths {
 
     /// The first node other than `own` all of whose ranks are known to be dead.
     pub fn dead_node(&self, placement: &Placement, own: NodeIndex) -> Option<NodeIndex> {
-        let nodes: BTreeSet<NodeIndex> = self.known.iter().filter_map(|&rank| placement.node_of(rank)).collect();
+        let mut nodes = BTreeSet::new();
+        nodes.extend(self.known.iter().filter_map(|&rank| placement.node_of(rank)));
         let is_dead = |node: &NodeIndex| placement.ranks_on(*node).into_iter().all(|rank| self.include(rank));
         nodes.into_iter().filter(|&node| node != own).find(is_dead)
     }

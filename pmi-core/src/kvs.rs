@@ -190,7 +190,7 @@ impl Kvs {
 
     fn rewrite_merged(&mut self) {
         let mut numbers = self.store.numbers(Layer::Merged);
-        numbers.sort_by_key(|&number| self.settled(self.store.age(number)));
+        numbers.sort_unstable_by_key(|&number| (self.settled(self.store.age(number)), number));
         self.rewrite(numbers, Layer::Merged);
     }
 

@@ -21,7 +21,8 @@ use crate::syscalls::pidfd_send_signal;
 pub fn signal_handlers<'a>(ranks: impl IntoIterator<Item = &'a RankProcess>, signal: Signal) -> io::Result<()> {
     let table = ProcessTable::read()?;
     // The groups of ranks that are not reaped even now were theirs when the table was read.
-    let groups: BTreeSet<Pid> = ranks.into_iter().filter(|rank| !rank.is_reaped()).map(RankProcess::pid).collect();
+    let mut groups = BTreeSet::new();
+    groups.extend(ranks.into_iter().filter(|rank| !rank.is_reaped()).map(RankProcess::pid));
     for seen in table.iter().filter(|process| groups.contains(&process.group) && !process.zombie) {
         if let Ok(pidfd) = hold(seen)
             && handles(seen.pid, signal)

@@ -1,6 +1,7 @@
 //! From a session spec to one command per rank: program, arguments, environment, CPUs, standard input.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::net::SocketAddr;
@@ -177,14 +178,21 @@ impl LaunchContext<'_> {
             command.at_exec = self.spec.settings.at_exec;
             commands.push(command);
         }
-        let files = programs.iter().map(|(&index, prepared)| (index, prepared.program.path().to_owned()));
-        Ok(Plan { commands, programs: files.collect() })
+        let mut files = BTreeMap::new();
+        files.extend(programs.iter().map(|(&index, prepared)| (index, prepared.program.path().to_owned())));
+        Ok(Plan { commands, programs: files })
     }
 
     /// The programs that ranks of this node run, by app index. Others need not exist here.
     fn programs(&self) -> Result<BTreeMap<usize, Prepared>, PlanError> {
-        let indexes: BTreeSet<usize> = self.ranks.iter().map(|&rank| self.app_index(rank)).collect::<Result<_, _>>()?;
-        indexes.into_iter().map(|index| Ok((index, self.prepare(&self.spec.apps[index])?))).collect()
+        let mut programs = BTreeMap::new();
+        for &rank in self.ranks {
+            if let Entry::Vacant(vacant) = programs.entry(self.app_index(rank)?) {
+                let index = *vacant.key();
+                vacant.insert(self.prepare(&self.spec.apps[index])?);
+            }
+        }
+        Ok(programs)
     }
 
     fn app_index(&self, rank: Rank) -> Result<usize, PlanError> {
@@ -221,7 +229,8 @@ impl LaunchContext<'_> {
             !is_scrubbed(name) && !is_replaced && !app.removes(name)
         };
         let inherited = self.spec.settings.environment.iter().filter(|(name, _)| is_inherited(&name.to_string_lossy()));
-        let mut variables: BTreeMap<OsString, OsString> = inherited.cloned().collect();
+        let mut variables = BTreeMap::new();
+        variables.extend(inherited.cloned());
         if self.entrances.pmix.is_some() {
             let families = if self.spec.settings.pmi.family.has_pmi() { Families::PmixAndPmi } else { Families::Pmix };
             for (name, value) in pmix_core::env::defaults(families, self.cpus()) {

@@ -18,10 +18,12 @@ impl Server {
         if !call.jobs.iter().all(|job| own(&job.namespace)) {
             return Err(MeetError::Unavailable { reason: "a launch tells of jobs that are not its own".to_owned() });
         }
-        let others: Option<BTreeSet<&str>> = call.others.iter().map(|namespace| launch_of(namespace)).collect();
-        let others = others.filter(|others| !others.is_empty() && !others.contains(participant.launch));
-        let others = others.filter(|others| others.iter().all(|launch| self.can_be_met(launch, participant.uid)));
-        let others: BTreeSet<String> = others.ok_or(MeetError::NotFound)?.into_iter().map(str::to_owned).collect();
+        let launches = call.others.iter().map(|namespace| launch_of(namespace).map(str::to_owned));
+        let others: BTreeSet<String> = launches.collect::<Option<_>>().ok_or(MeetError::NotFound)?;
+        let can_all_be_met = || others.iter().all(|launch| self.can_be_met(launch, participant.uid));
+        if others.is_empty() || others.contains(participant.launch) || !can_all_be_met() {
+            return Err(MeetError::NotFound);
+        }
         let answer = self.rendezvous.arrive(participant, &others, call)?;
         // While it came in, one of them may have ended.
         for launch in others.iter().filter(|launch| !self.can_be_met(launch, participant.uid)) {

@@ -79,7 +79,7 @@ fn placement_of(spec: &proto::LaunchSpec) -> proto::LaunchSpec {
 
 /// Ranks that ended, as runs of neighbours that ended alike.
 fn runs(mut ends: Vec<proto::RankExitStatus>) -> Vec<ExitRun> {
-    ends.sort_unstable_by_key(|end| end.rank);
+    sort_by_rank(&mut ends);
     let mut runs: Vec<ExitRun> = Vec::new();
     for end in ends {
         if let Some(last) = runs.last_mut().filter(|run| run.is_followed_by(&end)) {
@@ -120,8 +120,13 @@ fn shorten(kind: &mut Kind) {
 
 /// Leaves the exits by which the exit code of the launch is found, which is the highest of theirs.
 fn shorten_exits(exits: &mut Vec<proto::RankExitStatus>) {
-    exits.sort_by_key(|exit| Reverse(if exit.signaled { 128 + exit.signal } else { exit.exit_code & 0xff }));
+    let code = |exit: &proto::RankExitStatus| if exit.signaled { 128 + exit.signal } else { exit.exit_code & 0xff };
+    exits.sort_unstable_by_key(|exit| (Reverse(code(exit)), exit.rank));
     exits.truncate(NAMED_MAX);
+    sort_by_rank(exits);
+}
+
+fn sort_by_rank(exits: &mut [proto::RankExitStatus]) {
     exits.sort_unstable_by_key(|exit| exit.rank);
 }
 

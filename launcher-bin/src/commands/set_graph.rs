@@ -2,7 +2,7 @@
 
 mod svg;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, HashSet};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -80,8 +80,9 @@ async fn gather(sets: &OwnSets, only: Option<SetId>) -> Result<Graph, CommandErr
             }
         }
     }
-    let known: BTreeSet<&String> = nodes.iter().map(|node| &node.uid).collect();
-    let edges = links.into_values().filter(|edge: &Edge| known.contains(&edge.a) && known.contains(&edge.b)).collect();
+    let known: HashSet<&str> = nodes.iter().map(|node| node.uid.as_str()).collect();
+    let is_known = |edge: &Edge| known.contains(edge.a.as_str()) && known.contains(edge.b.as_str());
+    let edges = links.into_values().filter(is_known).collect();
     Ok(Graph { edges, nodes })
 }
 

@@ -144,17 +144,17 @@ impl<'a> Row<'a> {
     }
 }
 
+/// Sorts rows, which are in the order of ranks.
 fn sort(rows: &mut [Row<'_>], order: TopOrder) {
-    let used = |row: &Row<'_>| row.usage().unwrap_or_default();
-    match order {
-        // They are in that order.
-        TopOrder::Rank => {}
-        TopOrder::Cpu => {
-            rows.sort_by_key(|row| Reverse((row.busy.map(|busy| (busy * 1e6) as u64), used(row).cpu)));
-        }
-        TopOrder::Memory => rows.sort_by_key(|row| Reverse(used(row).memory)),
-        TopOrder::Io => rows.sort_by_key(|row| Reverse(used(row).read.saturating_add(used(row).written))),
-    }
+    rows.sort_by_key(|row| {
+        let used = row.usage().unwrap_or_default();
+        Reverse(match order {
+            TopOrder::Rank => (None, Duration::ZERO),
+            TopOrder::Cpu => (row.busy.map(|busy| (busy * 1e6) as u64), used.cpu),
+            TopOrder::Memory => (Some(used.memory), Duration::ZERO),
+            TopOrder::Io => (Some(used.read.saturating_add(used.written)), Duration::ZERO),
+        })
+    });
 }
 
 fn heading(answer: &proto::LaunchStatus) -> String {

@@ -1,6 +1,7 @@
 //! The API server of a cluster on other people's nodes: a child of this process, at a port that the kernel chooses or the first free one of a range, with a certificate
 //! for all addresses of this machine; and the authority that certifies the nodes.
 
+use std::collections::BTreeMap;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::process::Command;
@@ -112,14 +113,15 @@ impl Head {
     /// # Errors
     /// Fails if a node cannot be certified.
     pub(super) fn invitation(&self, nodes: &[String], means: &Means) -> Result<Invitation, PkiError> {
-        let certified = |node: &String| {
+        let mut certified = BTreeMap::new();
+        for node in nodes {
             let issued = self.authority.issue(&Caller::Agent(node.clone()), &[], Validity::days(DAYS)?)?;
-            Ok((node.clone(), Credentials { certificate: issued.certificate, key: issued.key }))
-        };
+            certified.insert(node.clone(), Credentials { certificate: issued.certificate, key: issued.key });
+        }
         let membership = Membership {
             api: Vec::new(),
             ca: self.ca.clone(),
-            nodes: nodes.iter().map(certified).collect::<Result<_, PkiError>>()?,
+            nodes: certified,
             name_variables: means.name_variables.iter().map(|&name| name.to_owned()).collect(),
             port_range: self.port_range,
         };

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use pmix_core::wire::reader::Reader;
-use pmix_core::wire::value::Value as WireValue;
+use pmix_core::wire::value::{Info, Value as WireValue};
 use pmix_core::wire::{WireError, status};
 
 use super::connection::Answer;
@@ -35,16 +35,16 @@ pub(super) fn job_facts(answer: &Answer) -> Result<Values, WireError> {
     let mut reader = answer.reader();
     reader.one()?;
     reader.text()?;
-    let mut facts = pairs(&mut reader)?;
-    // Servers of libpmix put them into an array of their own.
-    let nested: Vec<Values> = facts.iter().filter_map(|(_, (_, infos))| infos.clone()).collect();
-    let mut all: Values = std::mem::take(&mut facts).into_iter().map(|(key, (value, _))| (key, value)).collect();
-    for infos in nested {
-        for (key, value) in infos {
-            all.entry(key).or_insert(value);
-        }
+    let (mut facts, mut nested) = (Values::new(), Vec::new());
+    for (key, (value, infos)) in pairs(&mut reader)? {
+        facts.insert(key, value);
+        // Servers of libpmix put them into an array of their own.
+        nested.extend(infos);
     }
-    Ok(all)
+    for (key, value) in nested.into_iter().flatten() {
+        facts.entry(key).or_insert(value);
+    }
+    Ok(facts)
 }
 
 /// The values of a rank in an answer to a get; other ranks' are passed over.
@@ -67,10 +67,7 @@ pub(super) fn values(answer: &Answer, rank: u32) -> Result<Values, WireError> {
 pub(super) fn infos(answer: &Answer) -> Result<Values, WireError> {
     let mut reader = answer.reader();
     match take_status(&mut reader)? {
-        status::SUCCESS | status::PARTIAL_SUCCESS if !reader.is_empty() => {
-            let infos = reader.counted_infos()?;
-            Ok(infos.iter().map(|info| (text(info.key), Value::read(&info.value))).collect())
-        }
+        status::SUCCESS | status::PARTIAL_SUCCESS if !reader.is_empty() => Ok(named(&reader.counted_infos()?)),
         _ => Ok(Values::new()),
     }
 }
@@ -83,15 +80,21 @@ fn pairs(reader: &mut Reader<'_>) -> Result<BTreeMap<String, (Value, Option<Valu
             let key = text(reader.required_text("a key")?);
             let value = reader.value()?;
             let infos = match &value {
-                WireValue::Infos(infos) if key == "pmix.job.arr" => {
-                    Some(infos.iter().map(|info| (text(info.key), Value::read(&info.value))).collect())
-                }
+                WireValue::Infos(infos) if key == "pmix.job.arr" => Some(named(infos)),
                 _ => None,
             };
             pairs.insert(key, (Value::read(&value), infos));
         }
     }
     Ok(pairs)
+}
+
+fn named(infos: &[Info<'_>]) -> Values {
+    let mut values = Values::new();
+    for info in infos {
+        values.insert(text(info.key), Value::read(&info.value));
+    }
+    values
 }
 
 fn text(bytes: &[u8]) -> String {

@@ -294,7 +294,7 @@ impl Server {
         if ranks.is_empty() {
             return None;
         }
-        ranks.sort_by_key(|(_, process)| process.rank);
+        ranks.sort_unstable_by_key(|(_, process)| process.rank);
         out.u16(types::DATA_ARRAY);
         out.u16(types::PROC_INFO);
         out.size(ranks.len() as u64);

@@ -147,8 +147,10 @@ impl FenceWaits {
     /// The ranks that wait on nodes of this kind.
     fn waiting(&self, is_meant: impl Fn(u32) -> bool) -> Vec<Rank> {
         let nodes = (0..).zip(&self.by_node).filter(|(node, _)| is_meant(*node));
-        let waiting: BTreeSet<u32> = nodes.flat_map(|(_, waiting)| waiting).copied().collect();
-        waiting.into_iter().map(Rank).collect()
+        let mut waiting: Vec<Rank> = nodes.flat_map(|(_, waiting)| waiting).copied().map(Rank).collect();
+        waiting.sort_unstable();
+        waiting.dedup();
+        waiting
     }
 
     /// The first rank whose end is of this kind while others of its job wait on nodes of that kind.

@@ -1,6 +1,6 @@
 //! Drawing of a graph: members on a circle, links as lines, their kinds by colours.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeSet, HashMap};
 use std::f64::consts::TAU;
 
 use super::{Graph, process};
@@ -22,10 +22,11 @@ pub(super) fn svg(graph: &Graph) -> String {
         let turn = TAU * index as f64 / graph.nodes.len().max(1) as f64;
         (middle + radius * turn.sin(), middle - radius * turn.cos())
     };
-    let places: BTreeMap<&str, (f64, f64)> =
+    let places: HashMap<&str, (f64, f64)> =
         graph.nodes.iter().enumerate().map(|(index, node)| (node.uid.as_str(), place(index))).collect();
-    let kinds: BTreeSet<&str> = graph.edges.iter().map(|edge| edge.kind.as_str()).collect();
-    let colours: BTreeMap<&str, &str> = kinds.into_iter().zip(COLOURS.into_iter().cycle()).collect();
+    let mut kinds = BTreeSet::new();
+    kinds.extend(graph.edges.iter().map(|edge| edge.kind.as_str()));
+    let colours: HashMap<&str, &str> = kinds.into_iter().zip(COLOURS.into_iter().cycle()).collect();
     let side = 2.0 * middle;
     let mut out = format!(
         "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{side:.0}\" height=\"{side:.0}\" font-family=\"sans-serif\" \
