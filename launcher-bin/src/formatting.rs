@@ -6,10 +6,14 @@
 
 use std::time::Duration;
 
+use jiff::fmt::temporal::DateTimePrinter;
 use jiff::tz::TimeZone;
 use jiff::{SignedDuration, Span, SpanRelativeTo, Timestamp};
 pub(crate) use lattice_session::count::counted as count;
 use nix::unistd::{Uid, User};
+
+/// How dates are written for people.
+const DATE: DateTimePrinter = DateTimePrinter::new().separator(b' ').precision(Some(0));
 
 /// A text is no duration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -82,10 +86,8 @@ pub(crate) fn rfc3339(seconds: u64) -> String {
 /// Date and time of a Unix time on a clock of `zone`.
 pub(crate) fn date(seconds: u64, zone: &TimeZone) -> String {
     let seconds = i64::try_from(seconds).unwrap_or(i64::MAX);
-    Timestamp::from_second(seconds).map_or_else(
-        |_| seconds.to_string(),
-        |time| time.to_zoned(zone.clone()).strftime("%Y-%m-%d %H:%M:%S").to_string(),
-    )
+    Timestamp::from_second(seconds)
+        .map_or_else(|_| seconds.to_string(), |time| DATE.datetime_to_string(&zone.to_datetime(time)))
 }
 
 /// Name of a user; the number of one who has none on this machine.

@@ -1,6 +1,8 @@
 //! Decoration of ranks' lines: a time stamp, a label, both or nothing. Order and completeness of lines are `hold`'s.
 
 use bytes::{BufMut, Bytes, BytesMut};
+use jiff::Zoned;
+use jiff::fmt::temporal::DateTimePrinter;
 use lattice_session::placed::PlacedLaunch;
 use lattice_session::settings::StdinTarget;
 use memchr::memchr;
@@ -12,6 +14,9 @@ use crate::request::{LineLabel, OutputRequest};
 
 /// The size at which decorated text is handed on, so that a flood of short lines is never in memory as one piece.
 const CHUNK: usize = 64 << 10;
+
+/// How the time of a line is written: to the millisecond.
+const STAMP: DateTimePrinter = DateTimePrinter::new().precision(Some(3));
 
 /// Prefix of each line of a rank.
 #[derive(Clone, Debug, Default)]
@@ -124,7 +129,8 @@ fn with_returns(bytes: &[u8]) -> Bytes {
 
 /// The local time to the millisecond, as RFC 3339 writes it.
 pub(crate) fn time_stamp() -> String {
-    jiff::Zoned::now().strftime("%Y-%m-%dT%H:%M:%S%.3f%:z").to_string()
+    let now = Zoned::now();
+    STAMP.timestamp_with_offset_to_string(&now.timestamp(), now.offset())
 }
 
 struct Prefix {
