@@ -45,13 +45,12 @@ use pmi_core::ids::{LocalRank, Rank};
 use pmi_core::report::{EndReason, FenceStatus, Offence, Progress, Sender, Trace};
 use pmi_core::roster::RankState;
 
-pub use self::action::Action;
+pub use self::action::{Action, Need};
 use self::collectives::Waiter;
 use self::data::{Wait, Wanted};
 use self::groups::NamedGroups;
 use self::host::Asked;
 use self::inquiries::Inquiry;
-pub use self::need::Need;
 use self::pending::Pending;
 use self::question::DataQuestion;
 use self::remote::Asking;

@@ -9,7 +9,7 @@ use pmi_core::fence::{Contribution, FenceId};
 use pmi_core::ids::{NodeIndex, Rank};
 use pmi_core::report::{EndReason, Trace};
 
-use super::{Need, Ticket};
+use super::Ticket;
 use crate::namespace::JobIndex;
 use crate::services::Call;
 
@@ -109,4 +109,16 @@ pub enum Action {
     },
     /// A message was received or sent; only with [`Settings::trace`](super::Settings::trace).
     Trace(Trace),
+}
+
+/// How long servers of other nodes may ask this one for data, whether or not it has ranks left.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Need {
+    /// Nobody will ask.
+    #[default]
+    Over,
+    /// Until the server says that it is over: the nodes tell each other when their ranks have ended.
+    UntilTold,
+    /// As long as a rank of the launch runs on any node, of which the host must know. The server says nothing else any more.
+    WhileRanksRun,
 }

@@ -5,22 +5,11 @@
 //! a rank commits what no fence takes to all nodes, and finalizes or ends ──────────> WhileRanksRun
 //! ```
 
-use super::collectives::Members;
-use super::{Action, Server};
-use crate::namespace::{JobIndex, Seat};
 use pmi_core::ids::Rank;
 
-/// How long servers of other nodes may ask this one for data, whether or not it has ranks left.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Need {
-    /// Nobody will ask.
-    #[default]
-    Over,
-    /// Until the server says that it is over: the nodes tell each other when their ranks have ended.
-    UntilTold,
-    /// As long as a rank of the launch runs on any node, of which the host must know. The server says nothing else any more.
-    WhileRanksRun,
-}
+use super::collectives::Members;
+use super::{Action, Need, Server};
+use crate::namespace::{JobIndex, Seat};
 
 impl Server {
     /// A rank of this node commits nothing more. If no fence has taken what it has committed to all nodes, it is to be had here only.
