@@ -160,7 +160,7 @@ proptest! {
 #[test]
 #[ignore = "writes files: the seeds for cargo fuzz"]
 fn write_the_corpus() {
-    requests().write_seeds(env!("CARGO_MANIFEST_DIR"));
-    reports().write_seeds(env!("CARGO_MANIFEST_DIR"));
-    inventories().write_seeds(env!("CARGO_MANIFEST_DIR"));
+    requests().write_seeds();
+    reports().write_seeds();
+    inventories().write_seeds();
 }

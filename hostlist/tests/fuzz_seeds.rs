@@ -18,5 +18,5 @@ fn lists_in_use_and_damaged_copies_of_them_keep_all_promises() {
 #[test]
 #[ignore = "writes files: the seeds for cargo fuzz"]
 fn write_the_corpus() {
-    target().write_seeds(env!("CARGO_MANIFEST_DIR"));
+    target().write_seeds();
 }

@@ -57,5 +57,5 @@ proptest! {
 #[test]
 #[ignore = "writes files: the seeds for cargo fuzz"]
 fn write_seeds() {
-    target().write_seeds(env!("CARGO_MANIFEST_DIR"));
+    target().write_seeds();
 }

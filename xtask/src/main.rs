@@ -42,8 +42,10 @@ enum Chore {
     },
     /// Check the code by clippy, and its documentation by rustdoc.
     Lints,
-    /// Build every fuzz target, and run each for a while.
+    /// Build every fuzz target, and run some or all for a while.
     Fuzz {
+        /// Targets to run; all, if none is named.
+        targets: Vec<String>,
         /// Seconds for each target.
         #[arg(long, default_value_t = fuzz::SECONDS)]
         seconds: u32,
@@ -83,7 +85,7 @@ fn main() -> Result<()> {
         Chore::Lints => checks::lints(),
         Chore::Walls { list: false } => checks::walls(),
         Chore::Walls { list: true } => shell::run(&mut shell::cargo("run --quiet --package walls -- list")),
-        Chore::Fuzz { seconds } => fuzz::run_all(fuzz::start_build()?, seconds),
+        Chore::Fuzz { targets, seconds } => fuzz::build().and_then(|()| fuzz::run_targets(&targets, seconds)),
         Chore::ClientLibraries { prefix } => client_libraries::install(&prefix),
         Chore::BugLedger { only } => bug_ledger::run_all(only.as_deref()),
         Chore::Dependencies { advisories: true } => dependencies::check(dependencies::Advisories::Fetched),

@@ -3,7 +3,7 @@
 #![forbid(unsafe_code)]
 
 use std::fs;
-use std::path::PathBuf;
+use std::path::Path;
 
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -40,12 +40,12 @@ impl Target {
         }
     }
 
-    /// Writes the seeds to `fuzz/corpus/NAME` of the crate in this directory.
+    /// Writes the seeds to `fuzz/corpus/NAME` of the repository.
     ///
     /// # Panics
     /// If a file cannot be written.
-    pub fn write_seeds(&self, crate_directory: &str) {
-        let directory: PathBuf = [crate_directory, "fuzz", "corpus", self.name].iter().collect();
+    pub fn write_seeds(&self) {
+        let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus").join(self.name);
         fs::create_dir_all(&directory).expect("the directory of the corpus cannot be made");
         for (number, seed) in self.seeds.iter().enumerate() {
             fs::write(directory.join(format!("seed-{number:04}")), seed).expect("a seed cannot be written");
