@@ -84,7 +84,7 @@ pub fn try_a_shell(command: crate::Command) -> crate::Outcome {
     running.wait_for_stdout("40 100");
     running.wait_for_stdout("first");
     running.terminal().resize(50, 120);
-    running.type_in("until [ \"$(stty size)\" = '50 120' ]; do :; done; echo si'zed'\n");
+    running.type_in("until [ \"$(stty size)\" = '50 120' ]; do sleep 0.1; done; echo si'zed'\n");
     running.wait_for_stdout("sized");
     // The job that says it has the foreground: a shell that has yet to start it would not.
     running.type_in("sh -c 'echo beg\"un\"; exec sleep 999'\n");

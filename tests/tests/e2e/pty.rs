@@ -50,7 +50,7 @@ fn our_terminal_is_the_shells_while_we_are_stopped_and_raw_again_after() {
     terminal.resize(31, 99);
     running.signal(Signal::SIGCONT);
     running.wait_until("the terminal is raw", || !terminal.edits_lines());
-    running.type_in("until [ \"$(stty size)\" = '31 99' ]; do :; done; echo si'zed'; exit 5\n");
+    running.type_in("until [ \"$(stty size)\" = '31 99' ]; do sleep 0.1; done; echo si'zed'; exit 5\n");
     running.wait_for_stdout("sized");
     running.finish().exits(5);
 }
