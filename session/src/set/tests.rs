@@ -117,7 +117,9 @@ async fn processes_of_any_two_sets_call_each_other() {
     let [a, b, c] = sets;
     b.leave().await;
     let gone = a.call(ids[1].root(), Method::PING, Bytes::new(), SECOND * 30).await;
-    assert_eq!(gone, Err(CallError::NoRoute { at: ids[0].root() }));
+    // The link may be there for a moment longer, and take the call with it.
+    let at = ids[0].root();
+    assert!([CallError::NoRoute { at }, CallError::Lost { at }].map(Err).contains(&gone), "{gone:?}");
     assert_eq!(a.sets().await.unwrap().len(), 2);
     a.leave().await;
     c.leave().await;
