@@ -99,6 +99,14 @@ pub enum SpawnError {
     },
 }
 
+impl SpawnError {
+    /// The reason of either, without what it is the reason of.
+    pub fn reason(&self) -> &str {
+        let (Self::Refused { reason } | Self::Failed { reason }) = self;
+        reason
+    }
+}
+
 /// The host's part of a server: each call is made on behalf of `rank` of the server's job. A host implements what it offers; each
 /// method refuses unless it is implemented.
 #[async_trait]

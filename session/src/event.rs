@@ -207,6 +207,13 @@ pub enum Notice {
         /// Hard limit of the node.
         hard: u64,
     },
+    /// A rank asked for new processes (`MPI_Comm_spawn`), and got none.
+    NotSpawned {
+        /// The rank.
+        rank: Rank,
+        /// Why, in words.
+        reason: String,
+    },
     /// Processes of the launch that could not be ended.
     Leftover {
         /// Their process ids.

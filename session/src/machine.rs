@@ -102,6 +102,8 @@ pub(crate) struct SessionMachine {
     watch: Watch,
     waits: FenceWaits,
     stack_looks: StackLooks,
+    /// Number of spawns without success that the user was told of.
+    refusals_told: u32,
     /// How long servers of other nodes may ask this one's for what its ranks have committed.
     pub(crate) need: Need,
     effects: VecDeque<Effect>,
@@ -122,6 +124,7 @@ impl SessionMachine {
             watch: Watch::new(&spec, now),
             stack_looks: StackLooks::default(),
             waits: FenceWaits::new(spec.settings.timeouts.fence, nodes, now),
+            refusals_told: 0,
             need: Need::Over,
             effects: VecDeque::from([prepare]),
             spec,

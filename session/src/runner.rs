@@ -403,6 +403,7 @@ impl Runner {
         // Who asked may be gone.
         match call {
             SessionCall::Spawn(call) => self.on_spawn_call(call),
+            SessionCall::NotSpawned { job, rank, reason } => self.machine.on_not_spawned(job, rank, reason),
             SessionCall::Look { job, reply } => drop(reply.send(self.processes_of(job))),
             SessionCall::Signal { job, ranks, signal, reply } => {
                 drop(reply.send(self.signal_ranks(job, &ranks, signal)));

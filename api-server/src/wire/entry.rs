@@ -110,6 +110,7 @@ mod tests {
             session(Event::Notice(Notice::Stuck { after: second, waiting: 2, missing })),
             session(Event::Notice(Notice::Leftover { pids: vec![7, 8] })),
             session(Event::Notice(Notice::StdinClosed { rank: Rank(2) })),
+            session(Event::Notice(Notice::NotSpawned { rank: Rank(2), reason: "the launch is ending".to_owned() })),
             session(Event::Ending(cause)),
             LogEvent::Node(NodeEvent::Happened(NodeHappening::Trace("C: cmd=init\n".into()), Vec::new())),
             LogEvent::Unclean(vec!["node1".to_owned(), "node2".to_owned()]),

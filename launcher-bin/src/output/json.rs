@@ -115,6 +115,7 @@ enum NoticeLine<'a> {
     Stacks { stacks: Vec<Stack<'a>> },
     Leftover { pids: &'a [u32] },
     StdinClosed { rank: Rank },
+    NotSpawned { rank: Rank, reason: &'a str },
     LimitTooHigh { node: &'a str, resource: LimitedResource, asked: Option<u64>, hard: Option<u64> },
     Dropped { bytes: Option<u64> },
     Other,
@@ -246,6 +247,7 @@ fn notice_line(notice: &Notice) -> NoticeLine<'_> {
         }
         Notice::Leftover { pids } => NoticeLine::Leftover { pids },
         Notice::StdinClosed { rank } => NoticeLine::StdinClosed { rank: *rank },
+        Notice::NotSpawned { rank, reason } => NoticeLine::NotSpawned { rank: *rank, reason },
         Notice::LimitTooHigh { node, resource, asked, hard } => {
             let value = |limit: u64| (limit != Limit::UNLIMITED).then_some(limit);
             NoticeLine::LimitTooHigh { node, resource: *resource, asked: value(*asked), hard: value(*hard) }

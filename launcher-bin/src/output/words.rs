@@ -101,6 +101,9 @@ pub(crate) fn notice(notice: &Notice) -> String {
         Notice::StdinClosed { rank } => format!(
             "warning: rank {rank} did not read its standard input and held up the other readers; its input was closed"
         ),
+        Notice::NotSpawned { rank, reason } => {
+            format!("warning: rank {rank} asked for new processes (MPI_Comm_spawn) and got none: {reason}")
+        }
         Notice::LimitTooHigh { node, resource, asked, hard } => {
             let (asked, hard) = (LimitValue(*asked), LimitValue(*hard));
             format!(
@@ -341,6 +344,9 @@ mod tests {
         check(&silent(None), [false, false, true]);
         check(&leftover, [false, true, true]);
         assert_eq!(event(&started, Verbosity::Verbose).unwrap(), "rank 1 runs as process 7");
+        let refused = Notice::NotSpawned { rank: Rank(2), reason: "no rank was asked for".to_owned() };
+        let expected = "warning: rank 2 asked for new processes (MPI_Comm_spawn) and got none: no rank was asked for";
+        assert_eq!(notice(&refused), expected);
         assert_eq!(
             event(&leftover, Verbosity::Normal).unwrap(),
             "warning: these processes of the launch could not be ended: 7 8"

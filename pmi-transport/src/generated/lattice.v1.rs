@@ -575,7 +575,7 @@ pub struct RankExitStatus {
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Notice {
-    #[prost(oneof = "notice::What", tags = "1, 2, 3, 4, 5, 6")]
+    #[prost(oneof = "notice::What", tags = "1, 2, 3, 4, 5, 6, 7")]
     pub what: ::core::option::Option<notice::What>,
 }
 /// Nested message and enum types in `Notice`.
@@ -594,6 +594,8 @@ pub mod notice {
         Stacks(super::RankStacks),
         #[prost(message, tag = "6")]
         LimitTooHigh(super::LimitTooHigh),
+        #[prost(message, tag = "7")]
+        NotSpawned(super::NotSpawned),
     }
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -706,6 +708,14 @@ pub struct LimitTooHigh {
     pub asked: ::core::option::Option<SoftLimit>,
     #[prost(uint64, tag = "3")]
     pub hard: u64,
+}
+/// A rank asked for new processes, and got none.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct NotSpawned {
+    #[prost(uint32, tag = "1")]
+    pub rank: u32,
+    #[prost(string, tag = "2")]
+    pub reason: ::prost::alloc::string::String,
 }
 /// A rank has not read its standard input for so long that it held up the other readers: its input was closed.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]

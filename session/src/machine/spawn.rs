@@ -18,10 +18,16 @@ use super::effect::{Asker, Effect, ProgressDetail};
 use super::jobs::{Awaited, JobNumber, JobPhase, SpawnTicket};
 use super::{Phase, StartClass};
 use crate::cause::CauseKind;
-use crate::event::Event;
+use crate::event::{Event, Notice};
 use crate::map_hash::MapHash;
 use crate::session_io::Control;
 use crate::spawn::{LOCALHOST, SpawnOrder, SpawnParent, SpawnRefusal, spawned_job};
+
+/// Most spawns without success of which a session tells: a program may ask time and again.
+const REFUSALS_TOLD_MAX: u32 = 16;
+
+/// Longest reason that is told of one, in bytes.
+const REASON_MAX: usize = 2048;
 
 /// Failure to prepare a job.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -37,6 +43,20 @@ impl SessionMachine {
         if let Err(refusal) = admitted {
             self.effects.push_back(Effect::AnswerSpawn { ticket, outcome: Err(refusal.into()) });
         }
+    }
+
+    /// A rank got no new job, from whomever. A launch that ends has another story to tell.
+    pub(crate) fn on_not_spawned(&mut self, job: JobNumber, rank: Rank, mut reason: String) {
+        if self.is_over() || matches!(self.phase, Phase::Ending(_)) || self.refusals_told == REFUSALS_TOLD_MAX {
+            return;
+        }
+        self.refusals_told += 1;
+        reason.truncate(reason.floor_char_boundary(REASON_MAX));
+        if self.refusals_told == REFUSALS_TOLD_MAX {
+            reason.push_str("; further failures of this kind are not told");
+        }
+        let rank = self.jobs.get(job).shown(rank);
+        self.report_event(Event::Notice(Notice::NotSpawned { rank, reason }));
     }
 
     /// Places a spawned job on this node: a launch on one machine is a cluster of one node.

@@ -18,6 +18,8 @@ use crate::machine::jobs::JobNumber;
 pub(super) enum SessionCall {
     /// A new job.
     Spawn(SpawnCall),
+    /// To tell the user that a rank got no new job.
+    NotSpawned { job: JobNumber, rank: Rank, reason: String },
     /// A look at the processes of a job here.
     Look { job: JobNumber, reply: oneshot::Sender<JobProcesses> },
     /// A signal to ranks of a job here.
@@ -63,14 +65,13 @@ impl Services for JobServices {
     }
 
     async fn spawn(&self, rank: Rank, request: SpawnRequest) -> Result<JobId, SpawnError> {
-        if self.host.starts_jobs() {
-            return self.host.spawn(rank, SpawnRequest { parent: Some(self.id.clone()), ..request }).await;
+        let spawned = self.new_job(rank, request).await;
+        if let Err(error) = &spawned {
+            let reason = error.reason().to_owned();
+            // A session that ends tells of nothing else.
+            let _ = self.session.send(SessionCall::NotSpawned { job: self.job, rank, reason }).await;
         }
-        let ending = || SpawnError::Refused { reason: "the launch is ending".to_owned() };
-        let (reply, answer) = oneshot::channel();
-        let call = SpawnCall { job: self.job, rank, request, reply };
-        self.session.send(SessionCall::Spawn(call)).await.map_err(|_| ending())?;
-        answer.await.map_err(|_| ending())?
+        spawned
     }
 
     async fn processes(&self) -> JobProcesses {
@@ -85,5 +86,19 @@ impl Services for JobServices {
         let call = SessionCall::Signal { job: self.job, ranks, signal, reply };
         self.session.send(call).await.map_err(|_| SignalError::Ending)?;
         sent.await.map_err(|_| SignalError::Ending)?
+    }
+}
+
+impl JobServices {
+    /// Has the host start a new job, or the session itself.
+    async fn new_job(&self, rank: Rank, request: SpawnRequest) -> Result<JobId, SpawnError> {
+        if self.host.starts_jobs() {
+            return self.host.spawn(rank, SpawnRequest { parent: Some(self.id.clone()), ..request }).await;
+        }
+        let ending = || SpawnError::Refused { reason: "the launch is ending".to_owned() };
+        let (reply, answer) = oneshot::channel();
+        let call = SpawnCall { job: self.job, rank, request, reply };
+        self.session.send(SessionCall::Spawn(call)).await.map_err(|_| ending())?;
+        answer.await.map_err(|_| ending())?
     }
 }

@@ -176,10 +176,7 @@ fn decode_pairs(pairs: Vec<proto::SpawnPair>) -> Vec<(Bytes, Bytes)> {
 pub fn encode_spawn_answer(answer: &Result<JobId, SpawnError>) -> proto::SpawnAnswer {
     match answer {
         Ok(job) => proto::SpawnAnswer { job_id: job.as_str().to_owned(), refusal: String::new() },
-        Err(SpawnError::Refused { reason } | SpawnError::Failed { reason }) => {
-            proto::SpawnAnswer { job_id: String::new(), refusal: reason.clone() }
-        }
-        Err(other) => proto::SpawnAnswer { job_id: String::new(), refusal: other.to_string() },
+        Err(error) => proto::SpawnAnswer { job_id: String::new(), refusal: error.reason().to_owned() },
     }
 }
 

@@ -226,6 +226,9 @@ fn encode_notice(notice: &Notice) -> NoticeWhat {
         Notice::Leftover { pids } => NoticeWhat::Leftover(proto::Leftover { pids: pids.clone() }),
         Notice::Stacks { stacks } => NoticeWhat::Stacks(proto::RankStacks { stacks: encode_stacks(stacks) }),
         Notice::StdinClosed { rank } => NoticeWhat::StdinClosed(proto::StdinClosed { rank: rank.0 }),
+        Notice::NotSpawned { rank, reason } => {
+            NoticeWhat::NotSpawned(proto::NotSpawned { rank: rank.0, reason: reason.clone() })
+        }
         Notice::LimitTooHigh { node, resource, asked, hard } => {
             let asked = shell_limits::encode_soft(&SoftLimit { resource: *resource, value: *asked });
             NoticeWhat::LimitTooHigh(proto::LimitTooHigh { node: node.clone(), asked: Some(asked), hard: *hard })
@@ -250,6 +253,7 @@ fn decode_notice(notice: NoticeWhat) -> Result<Notice, WireError> {
         NoticeWhat::Leftover(leftover) => Notice::Leftover { pids: leftover.pids },
         NoticeWhat::Stacks(stacks) => Notice::Stacks { stacks: decode_stacks(stacks.stacks) },
         NoticeWhat::StdinClosed(closed) => Notice::StdinClosed { rank: Rank(closed.rank) },
+        NoticeWhat::NotSpawned(proto::NotSpawned { rank, reason }) => Notice::NotSpawned { rank: Rank(rank), reason },
         NoticeWhat::LimitTooHigh(proto::LimitTooHigh { node, asked, hard }) => {
             let asked = asked.ok_or(WireError::Missing { what: "limit" })?;
             let SoftLimit { resource, value } = shell_limits::decode_soft(&asked)?;

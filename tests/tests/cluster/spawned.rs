@@ -28,6 +28,8 @@ fn a_spawn_that_fails_leaves_its_parents_alive() {
         let outcome = launch_on(nodes, &format!("-N {nodes} -n {ranks}")).arg(mpi.program("spawn_missing")).run();
         let lines = (0..ranks).map(|rank| format!("rank {rank}: the spawn fails, {ranks} ranks go on"));
         outcome.exits(0).prints_lines(lines);
+        outcome.says("lattice: warning: rank 0 asked for new processes (MPI_Comm_spawn) and got none: ");
+        outcome.says("/nonexistent/program");
     }
 }
 
@@ -48,6 +50,7 @@ fn children_are_on_the_hosts_that_their_parent_names() {
         "node7",
         "the spawn fails",
     ]);
+    outcome.says("and got none: host node7 is none of the launch, which runs on node[0-2]");
     let open_mpi = Flavour::WheelOpenMpi.program("spawn_hosts");
     let outcome = launch_on(3, "-N 3 -n 1").arg(open_mpi).words("- node2 node1").run();
     outcome.exits(0).prints_lines(["child 0 on node 2", "child 1 on node 1"]);

@@ -48,4 +48,7 @@ fn nodes_that_may_not_spawn_start_nothing_by_themselves() {
     let refused = ["the spawn fails", "code 0", "code 125", "by its user", "by its user"];
     outcome.exits(0).prints_lines(spawned.into_iter().chain(refused));
     outcome.says("users of this cluster do not call from nodes (spawning = false)");
+    outcome.says(
+        "rank 0 asked for new processes (MPI_Comm_spawn) and got none: jobs of this cluster start no further ones",
+    );
 }

@@ -37,6 +37,7 @@ fn a_spawn_that_fails_harms_nobody() {
     for mpi in SPAWNING {
         let outcome = launch("-n 1").arg(mpi.program("spawn_missing")).run();
         outcome.exits(0).prints_lines(["rank 0: the spawn fails, 1 ranks go on"]);
+        outcome.says("rank 0 asked for new processes (MPI_Comm_spawn) and got none: ").says("/nonexistent/program");
     }
 }
 

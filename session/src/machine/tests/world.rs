@@ -296,7 +296,7 @@ impl World {
     }
 
     /// Carries out all effects, and checks what must hold then.
-    fn settle(&mut self) {
+    pub(super) fn settle(&mut self) {
         while let Some(effect) = self.machine.poll_effect() {
             self.carry_out(effect);
         }

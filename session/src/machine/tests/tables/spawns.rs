@@ -158,3 +158,27 @@ fn a_disowned_job_is_killed_once_none_of_its_ranks_is_on_its_way() {
     assert_eq!(world.alive(), [SlotId(0)], "the launched job is the launch itself");
     world.finish();
 }
+
+/// A program may ask time and again, with names as long as it likes.
+#[test]
+fn the_user_is_told_why_a_rank_got_no_new_processes_but_not_for_ever() {
+    let mut world = World::running(spec(2));
+    for number in 0..100 {
+        world.machine.on_not_spawned(LAUNCHED, Rank(1), format!("{number}{}", "\u{e9}".repeat(5000)));
+        world.settle();
+    }
+    let told = world.notices();
+    assert_eq!(told.len(), 16);
+    for (number, notice) in told.into_iter().enumerate() {
+        let Notice::NotSpawned { rank: Rank(1), reason } = notice else { panic!("{notice:?}") };
+        assert!(reason.starts_with(&number.to_string()) && reason.len() < 2200, "{reason}");
+        assert_eq!(reason.ends_with("further failures of this kind are not told"), number == 15, "{reason}");
+    }
+    world.finish();
+
+    let mut world = World::running(spec(1));
+    world.control(Control::End(15));
+    world.machine.on_not_spawned(LAUNCHED, Rank(0), "the launch is ending".to_owned());
+    world.finish();
+    assert!(world.notices().is_empty(), "that is not why it ends");
+}
