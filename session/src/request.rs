@@ -133,6 +133,17 @@ pub struct PlacementRequest {
     pub distribution: Option<Distribution>,
 }
 
+impl PlacementRequest {
+    /// The same request after it was placed on `hosts`: placed once more, in the same allocation, it has the same places, or is refused
+    /// because one of these nodes is not ready any more.
+    pub fn pin(&mut self, hosts: Vec<String>) {
+        // A hostfile chooses the same nodes again, for none that it does not name takes the place of one that it does.
+        if !matches!(self.candidates, Candidates::Hostfile(_)) {
+            (self.candidates, self.relative) = (Candidates::Listed(hosts), 0);
+        }
+    }
+}
+
 /// Nodes that a launch may be placed on.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Candidates {

@@ -248,4 +248,45 @@ proptest! {
             }
         }
     }
+
+    /// Files are copied to the nodes of a plan before the launch is placed.
+    #[test]
+    fn a_request_that_is_pinned_to_its_nodes_is_placed_as_before(
+        ranks in proptest::collection::vec(0_u32..20, 1..4),
+        lines in proptest::collection::vec((0_usize..6, 1_u32..9), 1..9),
+        form in 0..3,
+        (asked, bound, relative) in (0_u32..5, 0_u32..9, 0_u32..4),
+        (lost, except) in (0_usize..8, 0_usize..8),
+        distribution in prop_oneof![
+            Just(None),
+            Just(Some(Distribution::Block)),
+            Just(Some(Distribution::Cyclic)),
+            (1..6_u32).prop_map(|ranks| Some(plane(ranks))),
+        ],
+    ) {
+        let nodes = nodes(6);
+        let named: Vec<(&str, u32)> = lines.iter().map(|&(node, slots)| (nodes[node].as_str(), slots)).collect();
+        let candidates = match form {
+            0 => Candidates::All,
+            1 => Candidates::Listed(named.iter().map(|&(node, _)| node.to_owned()).collect()),
+            _ => hosts(&named, None).candidates,
+        };
+        let request = PlacementRequest {
+            nodes: NonZeroU32::new(asked),
+            tasks_per_node: NonZeroU32::new(bound),
+            candidates,
+            relative,
+            except: nodes.get(except).cloned().into_iter().collect(),
+            distribution,
+        };
+        // Another node may have been taken for one that was not ready, which is ready by now.
+        let ready: Vec<String> = (0..).zip(&nodes).filter(|&(index, _)| index != lost).map(|(_, node)| node.clone()).collect();
+        for first in [&nodes, &ready] {
+            let Ok(plan) = placed(&request, &ranks, first) else { continue };
+            let mut pinned = request.clone();
+            pinned.pin(plan.hosts.clone());
+            let again = placed(&pinned, &ranks, &nodes).unwrap();
+            prop_assert_eq!((again.hosts, again.ranks, again.placement), (plan.hosts, plan.ranks, plan.placement));
+        }
+    }
 }

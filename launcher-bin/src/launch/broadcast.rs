@@ -16,7 +16,6 @@ use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
-use lattice_session::request::Candidates;
 use ring::digest::{Context, SHA256};
 
 use crate::args::{Compression, LaunchArgs};
@@ -104,10 +103,7 @@ impl Broadcast {
         copier.arg(format!("--alloc={allocation}")).arg(format!("--ntasks={}", hosts.len())).arg("--tasks-per-node=1");
         copier.arg(format!("--nodelist={}", hostlist::fold(&hosts))).args(["--chdir=/", "--"]);
         let copies = Self::begin(copier.arg("sh"), &command.copies, hosts.len())?;
-        // A list of hosts with slots chooses the same nodes again.
-        if !matches!(request.placement.candidates, Candidates::Hostfile(_)) {
-            (request.placement.candidates, request.placement.relative) = (Candidates::Listed(hosts), 0);
-        }
+        request.placement.pin(hosts);
         Ok(copies)
     }
 
