@@ -84,5 +84,5 @@ proptest! {
 #[test]
 #[ignore = "writes the seeds of the fuzz targets"]
 fn write_seeds() {
-    targets().iter().for_each(|target| target.write_seeds());
+    targets().iter().for_each(Target::write_seeds);
 }

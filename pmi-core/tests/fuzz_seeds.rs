@@ -140,5 +140,5 @@ fn recorded_conversations_and_their_mutations_keep_all_promises() {
 #[test]
 #[ignore = "writes files: the seeds for cargo fuzz"]
 fn write_the_corpus() {
-    targets().iter().for_each(|target| target.write_seeds());
+    targets().iter().for_each(Target::write_seeds);
 }

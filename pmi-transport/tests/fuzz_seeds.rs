@@ -192,5 +192,5 @@ fn the_recording_has_every_kind_of_frame() {
 #[test]
 #[ignore = "writes files: the seeds for cargo fuzz"]
 fn write_the_corpus() {
-    targets().iter().for_each(|target| target.write_seeds());
+    targets().iter().for_each(Target::write_seeds);
 }

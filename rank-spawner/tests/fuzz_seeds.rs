@@ -59,5 +59,5 @@ proptest! {
 #[test]
 #[ignore = "writes files: the seeds for cargo fuzz"]
 fn write_seeds() {
-    targets().iter().for_each(|target| target.write_seeds());
+    targets().iter().for_each(Target::write_seeds);
 }

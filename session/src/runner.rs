@@ -25,21 +25,19 @@ mod services;
 mod shared_memory;
 mod socket_file;
 mod start;
+mod started;
 mod stdin;
 mod sweep;
 mod terminal;
 mod usage;
 
-use pmi_transport::task;
 use std::collections::{HashMap, VecDeque};
-use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::time::Duration;
 
-use pmi_core::ids::Rank;
 use pmi_core::server::EndReason;
 use pmix_core::driver::Said;
-use rank_spawner::{RankCommand, RankExit, RankProcess, Terminal, call_stacks};
+use rank_spawner::{RankCommand, RankExit};
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
@@ -48,13 +46,11 @@ use tokio::time::Instant;
 use self::contact::Contact;
 use self::node_facts::NodeFacts;
 use self::observe::{OpenTells, PreparedJob};
-use self::pump::Pump;
 use self::servers::{Died, RankCalls, Servers};
 use self::services::{SessionCall, SpawnCall, SpawnReply};
-use self::start::{ProcessNews, Processes, Start, Streams};
+use self::start::{ProcessNews, Processes, Start};
 use self::stdin::StdinFeed;
 use self::sweep::Leftovers;
-use self::terminal::RankTerminal;
 use crate::event::{Event, Output, Report, Stream};
 use crate::machine::effect::{Effect, StackLook};
 use crate::machine::jobs::{JobNumber, SpawnTicket};
@@ -332,71 +328,6 @@ impl Runner {
                 Effect::Sweep | Effect::DrainOutputs => {}
             }
         }
-    }
-
-    /// Takes a started process in: first its end, so that it is signalled and reaped whatever happens next; then its PMI
-    /// socket, its input and its output.
-    fn on_process(&mut self, mut process: RankProcess) {
-        let now = Instant::now().into_std();
-        let rank = process.rank;
-        let Some((slot, processes)) = self.machine.ranks().slot_of(rank).zip(self.processes.as_mut()) else { return };
-        let streams = Streams::take(&mut process);
-        let pid = process.pid().as_raw().unsigned_abs();
-        processes.adopt(slot, process);
-        let outputs = [(Stream::Stdout, streams.stdout), (Stream::Stderr, streams.stderr)];
-        let outputs: Vec<_> = outputs.into_iter().filter_map(|(stream, pipe)| Some((stream, pipe?))).collect();
-        self.machine.on_started(slot, pid, outputs.len() + usize::from(streams.terminal.is_some()), now);
-        let (job, local) = (self.machine.ranks().get(slot).job, self.machine.ranks().get(slot).local);
-        if let Some(socket) = streams.pmi
-            && let Err(error) = self.servers.connect(job, local, UnixStream::from(socket))
-        {
-            self.machine.on_not_served(slot, format!("rank {rank}: cannot watch its PMI socket: {error}"), now);
-        }
-        if let Some(pipe) = streams.stdin {
-            self.stdin.add_reader(rank, pipe);
-        }
-        if let Some(terminal) = streams.terminal {
-            self.serve_terminal(slot, rank, terminal);
-        }
-        for (stream, pipe) in outputs {
-            let events = self.io.events.clone();
-            let pump = Pump { rank, stream, prompt_after: self.spec.settings.timeouts.prompt, events };
-            let stop = self.outputs.stop.subscribe();
-            self.outputs.pumps.spawn(task::boxed(async move {
-                pump.run(pipe, stop).await;
-                slot
-            }));
-        }
-    }
-
-    /// Serves the terminal of a rank: its output, its input, its size.
-    fn serve_terminal(&mut self, slot: SlotId, rank: Rank, terminal: Terminal) {
-        let terminal = match RankTerminal::new(terminal) {
-            Ok(terminal) => Arc::new(terminal),
-            Err(error) => {
-                let reason = format!("rank {rank}: cannot watch its terminal: {error}");
-                self.machine.on_output_end(slot);
-                return self.machine.on_not_served(slot, reason, Instant::now().into_std());
-            }
-        };
-        if let Some(processes) = &mut self.processes {
-            processes.add_terminal(Arc::clone(&terminal));
-        }
-        self.stdin.add_terminal(rank, Arc::clone(&terminal));
-        let (events, stop) = (self.io.events.clone(), self.outputs.stop.subscribe());
-        self.outputs.pumps.spawn(task::boxed(async move {
-            terminal.pump(rank, events, stop).await;
-            slot
-        }));
-    }
-
-    fn look_at_stacks(&mut self, look: StackLook, slots: Vec<SlotId>, until: std::time::Instant) {
-        let ranks = self.processes.as_ref().map(|processes| processes.of_slots(&slots)).unwrap_or_default();
-        self.looks.spawn_blocking(move || {
-            let running: Vec<&RankProcess> = ranks.iter().map(|(_, rank)| &**rank).collect();
-            let texts = call_stacks(&running, until);
-            (look, ranks.iter().zip(texts).filter_map(|((slot, _), text)| Some((*slot, text?))).collect())
-        });
     }
 
     fn on_call(&mut self, call: SessionCall) {

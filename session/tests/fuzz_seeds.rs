@@ -195,5 +195,5 @@ fn the_seeds_are_messages_that_are_taken() {
 #[test]
 #[ignore = "writes files: the seeds for cargo fuzz"]
 fn write_the_corpus() {
-    targets().iter().for_each(|target| target.write_seeds());
+    targets().iter().for_each(Target::write_seeds);
 }

@@ -9,7 +9,7 @@ use pmi_core::Phase as Dialogue;
 use pmi_core::ids::Rank;
 use pmi_core::server::EndReason;
 use pmi_core::services::{JobProcesses, ProcessState, RankProcess, SignalError};
-use rank_spawner::{CpuSet, RankExit};
+use rank_spawner::{CpuSet, RankExit, call_stacks};
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
@@ -18,7 +18,7 @@ use super::{Runner, usage};
 use crate::event::RankAffinity;
 use crate::library;
 use crate::machine::desertion::FenceSeen;
-use crate::machine::effect::{Look, ProgressDetail};
+use crate::machine::effect::{Look, ProgressDetail, StackLook};
 use crate::machine::jobs::JobNumber;
 use crate::machine::ranks::{RankState, Slot, SlotId};
 use crate::machine::reports::RankSeen;
@@ -170,6 +170,16 @@ impl Runner {
         let job = self.machine.jobs().get(slot.job);
         let rank = *job.ranks_here().get(slot.local.index())?;
         self.prepared.get(slot.job.0)?.programs.get(&job.spec.job.app_index(rank)?).cloned()
+    }
+
+    /// Reads the call stacks of these ranks, beside everything else.
+    pub(super) fn look_at_stacks(&mut self, look: StackLook, slots: Vec<SlotId>, until: std::time::Instant) {
+        let ranks = self.processes.as_ref().map(|processes| processes.of_slots(&slots)).unwrap_or_default();
+        self.looks.spawn_blocking(move || {
+            let running: Vec<_> = ranks.iter().map(|(_, rank)| &**rank).collect();
+            let texts = call_stacks(&running, until);
+            (look, ranks.iter().zip(texts).filter_map(|((slot, _), text)| Some((*slot, text?))).collect())
+        });
     }
 
     /// Ends that the machine has not been told of; they matter to an abort only.

@@ -1,0 +1,74 @@
+//! Processes that were started: each is watched for its end, then served and read.
+
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+
+use pmi_core::ids::Rank;
+use pmi_transport::task;
+use rank_spawner::{RankProcess, Terminal};
+use tokio::time::Instant;
+
+use super::Runner;
+use super::pump::Pump;
+use super::start::Streams;
+use super::terminal::RankTerminal;
+use crate::event::Stream;
+use crate::machine::ranks::SlotId;
+
+impl Runner {
+    /// Takes a started process in: first its end, so that it is signalled and reaped whatever happens next; then its PMI
+    /// socket, its input and its output.
+    pub(super) fn on_process(&mut self, mut process: RankProcess) {
+        let now = Instant::now().into_std();
+        let rank = process.rank;
+        let Some((slot, processes)) = self.machine.ranks().slot_of(rank).zip(self.processes.as_mut()) else { return };
+        let streams = Streams::take(&mut process);
+        let pid = process.pid().as_raw().unsigned_abs();
+        processes.adopt(slot, process);
+        let outputs = [(Stream::Stdout, streams.stdout), (Stream::Stderr, streams.stderr)];
+        let outputs: Vec<_> = outputs.into_iter().filter_map(|(stream, pipe)| Some((stream, pipe?))).collect();
+        self.machine.on_started(slot, pid, outputs.len() + usize::from(streams.terminal.is_some()), now);
+        let (job, local) = (self.machine.ranks().get(slot).job, self.machine.ranks().get(slot).local);
+        if let Some(socket) = streams.pmi
+            && let Err(error) = self.servers.connect(job, local, UnixStream::from(socket))
+        {
+            self.machine.on_not_served(slot, format!("rank {rank}: cannot watch its PMI socket: {error}"), now);
+        }
+        if let Some(pipe) = streams.stdin {
+            self.stdin.add_reader(rank, pipe);
+        }
+        if let Some(terminal) = streams.terminal {
+            self.serve_terminal(slot, rank, terminal);
+        }
+        for (stream, pipe) in outputs {
+            let events = self.io.events.clone();
+            let pump = Pump { rank, stream, prompt_after: self.spec.settings.timeouts.prompt, events };
+            let stop = self.outputs.stop.subscribe();
+            self.outputs.pumps.spawn(task::boxed(async move {
+                pump.run(pipe, stop).await;
+                slot
+            }));
+        }
+    }
+
+    /// Serves the terminal of a rank: its output, its input, its size.
+    fn serve_terminal(&mut self, slot: SlotId, rank: Rank, terminal: Terminal) {
+        let terminal = match RankTerminal::new(terminal) {
+            Ok(terminal) => Arc::new(terminal),
+            Err(error) => {
+                let reason = format!("rank {rank}: cannot watch its terminal: {error}");
+                self.machine.on_output_end(slot);
+                return self.machine.on_not_served(slot, reason, Instant::now().into_std());
+            }
+        };
+        if let Some(processes) = &mut self.processes {
+            processes.add_terminal(Arc::clone(&terminal));
+        }
+        self.stdin.add_terminal(rank, Arc::clone(&terminal));
+        let (events, stop) = (self.io.events.clone(), self.outputs.stop.subscribe());
+        self.outputs.pumps.spawn(task::boxed(async move {
+            terminal.pump(rank, events, stop).await;
+            slot
+        }));
+    }
+}
