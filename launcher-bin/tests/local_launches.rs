@@ -256,7 +256,9 @@ fn the_socket_of_a_launch_that_was_killed_is_removed_by_whoever_finds_it() {
 #[test]
 fn a_launch_whose_output_nobody_reads_answers_with_what_is_known() {
     let user = User::new();
-    let (mut launch, id) = user.launched(2, "exec yes");
+    // The news of a start waits behind output that nobody reads, so that nobody floods before all have started.
+    let (mut launch, id) = user.launched(2, "sleep 0.5; exec yes");
+    sleep(Duration::from_secs(1));
     let status = user.json(&["status", &id, "--json"]);
     assert_eq!(status["ranks"].as_array().unwrap().len(), 2);
     user.text(&["abort", &id]);
