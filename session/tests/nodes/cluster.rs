@@ -23,6 +23,7 @@ use rank_spawner::LaunchTag;
 use tempfile::TempDir;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
+use tokio::time::Instant;
 
 /// Nothing here takes longer than this unless it hangs.
 const DEADLINE: Duration = Duration::from_secs(60);
@@ -144,12 +145,20 @@ impl Cluster {
     /// Waits until every session has ended.
     pub(crate) async fn finish(mut self) -> Outcome {
         let mut reports = Vec::new();
+        let end = Instant::now() + DEADLINE;
+        self.between.release_after(&self.seen);
         for session in &mut self.sessions {
-            let report = tokio::time::timeout(DEADLINE, session).await;
-            while let Ok(happened) = self.happened.try_recv() {
-                self.seen.push(happened);
-            }
-            reports.push(report.unwrap_or_else(|_| panic!("a session does not end: {:#?}", self.seen)).unwrap());
+            let report = loop {
+                tokio::select! {
+                    report = &mut *session => break report.unwrap(),
+                    Some(happened) = self.happened.recv() => {
+                        self.seen.push(happened);
+                        self.between.release_after(&self.seen);
+                    }
+                    () = tokio::time::sleep_until(end) => panic!("a session does not end: {:#?}", self.seen),
+                }
+            };
+            reports.push(report);
         }
         drop(self.between);
         while let Some(happened) = self.happened.recv().await {
@@ -358,6 +367,18 @@ impl Between {
         let parent = SpawnParent { launched, ranks: *ranks, universe_size: None, job, rank: parent_rank, directory };
         *ranks += size;
         spawned_job(&parent, number, request).unwrap().on(&[], |_| placement).unwrap()
+    }
+
+    /// Releases all nodes once every rank has exited that was started, as an API server does.
+    fn release_after(&self, seen: &[(u32, Event)]) {
+        let started = seen.iter().filter(|(_, event)| matches!(event, Event::Started { .. })).count();
+        let exited = seen.iter().filter(|(_, event)| matches!(event, Event::Exited { .. })).count();
+        if started >= self.launched.size() as usize && exited == started {
+            for control in &self.controls {
+                // A node that nobody needs has ended by itself.
+                let _ = control.try_send(Control::Release);
+            }
+        }
     }
 
     fn count_part(&self, job: &JobId, failure: Option<String>) {

@@ -146,14 +146,14 @@ fn a_job_has_a_name_that_no_other_has() {
     assert_eq!(names.len(), 5, "{names:?}");
 }
 
-/// A program that asks for what cannot be is told so, and lives on.
+/// A program that asks for what cannot be is told so, as its user is, and lives on.
 #[test]
 fn a_spawn_that_cannot_be_is_refused_in_words() {
     let script = r"init
         printf 'mcmd=spawn\nnprocs=1\nexecname=/no/such/program\ntotspawns=1\nspawnssofar=1\nargcnt=0\npreput_num=0\ninfo_num=0\nendcmd\n' >&$PMI_FD
         hear; echo $reply; finalize";
     let outcome = raw::script(launch("-n 1"), script).run();
-    outcome.exits(0).says_nothing().prints("cmd=spawn_result rc=").prints(" msg=");
+    outcome.exits(0).prints("cmd=spawn_result rc=").prints(" msg=").says("cannot find program /no/such/program");
     outcome.check(!outcome.text().contains(" rc=0"), || "should have refused it".into());
 }
 

@@ -8,6 +8,9 @@ use lattice_tests::mpi::Flavour;
 use lattice_tests::{Command, Running, lattice, launch};
 use nix::sys::signal::Signal;
 
+/// Time after which a launch is a set, though nothing has asked for it.
+const SEEN_AFTER: Duration = Duration::from_millis(250);
+
 /// A command among the launches whose sets are in this directory.
 fn among(command: Command, home: &Path) -> Command {
     command.env("LATTICE_SETS", home.join("sets"))
@@ -59,8 +62,10 @@ fn two_launches_meet_by_a_name_without_any_daemon() {
 #[test]
 fn a_launch_that_ends_at_once_leaves_no_trace() {
     let home = tempfile::tempdir().unwrap();
-    among(launch("-n 2 true"), home.path()).run().exits(0).says_nothing();
-    assert!(!home.path().join("sets").exists());
+    let outcome = among(launch("-n 2 true"), home.path()).run();
+    // On a busy machine it may last until others are to see it.
+    let lasted = outcome.exits(0).says_nothing().wall() >= SEEN_AFTER;
+    assert!(lasted || !home.path().join("sets").exists());
 }
 
 /// A browser shows a box for each member, and a line at least between this command and each launch.
