@@ -84,6 +84,9 @@ pub trait Protocol: Sized + Send + 'static {
     /// Returns the next thing to do, in order; `None` until the next input.
     fn poll_effect(&mut self) -> Option<Effect<Self>>;
 
+    /// A connection has taken everything up to an [`Effect::SendAndTell`].
+    fn handle_sent(&mut self, _connection: ConnectionId) {}
+
     /// Returns false while no request is likely to come soon, because ranks wait for other nodes. See [`Runner::stay_awake`].
     fn expects_requests(&self) -> bool {
         true
@@ -97,6 +100,13 @@ pub type Task<E> = Pin<Box<dyn Future<Output = E> + Send>>;
 pub enum Effect<P: Protocol> {
     /// Send these bytes, after those sent before on the same connection.
     Send {
+        /// Connection to write to.
+        connection: ConnectionId,
+        /// Bytes to write.
+        bytes: Bytes,
+    },
+    /// The same, and call [`Protocol::handle_sent`] once the socket has taken everything.
+    SendAndTell {
         /// Connection to write to.
         connection: ConnectionId,
         /// Bytes to write.
@@ -369,6 +379,14 @@ impl<P: Protocol> Shared<P> {
         while let Some(effect) = state.protocol.poll_effect() {
             match effect {
                 Effect::Send { connection, bytes } => self.send(state, connection, bytes),
+                Effect::SendAndTell { connection, bytes } => {
+                    self.send(state, connection, bytes);
+                    match state.connection(connection) {
+                        Some(unsent) if !unsent.unsent.is_empty() => unsent.tells = true,
+                        Some(_) => state.protocol.handle_sent(connection),
+                        None => {}
+                    }
+                }
                 Effect::Close { connection } => state.close(connection),
                 Effect::Run(task) => {
                     let shared = Arc::clone(self);
@@ -424,8 +442,13 @@ impl<P: Protocol> Shared<P> {
             let Some(connection) = state.connection(id) else { return };
             if !connection.write_queued() {
                 connection.drained.notify_one();
+                let tells = std::mem::take(&mut connection.tells);
                 if connection.hung_up {
                     state.close(id);
+                }
+                if tells {
+                    state.protocol.handle_sent(id);
+                    self.carry_out(&mut state);
                 }
                 return;
             }

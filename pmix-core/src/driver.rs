@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use std::{fmt, io};
 
@@ -59,6 +60,7 @@ pub struct Driver {
     runner: Runner<Pmix>,
     address: SocketAddr,
     needed: watch::Receiver<Need>,
+    pulled: Arc<AtomicBool>,
 }
 
 /// A server with what its host gives it.
@@ -71,6 +73,8 @@ struct Pmix {
     sinks: Sinks,
     /// True while servers of other nodes may ask this one.
     needed: watch::Sender<Need>,
+    /// True while somebody wants output of ranks.
+    pulled: Arc<AtomicBool>,
     /// Receivers of the answers to other nodes' questions.
     replies: HashMap<Ticket, oneshot::Sender<Bytes>>,
 }
@@ -112,9 +116,11 @@ impl Driver {
         let (ended, end) = Announcement::new();
         let (hosts, replies) = (HashMap::new(), HashMap::new());
         let (tell, needed) = watch::channel(Need::Over);
-        let runner = Runner::new(Pmix { server, hosts, peers, ended, sinks, needed: tell, replies });
+        let pulled = Arc::new(AtomicBool::new(false));
+        let told = Arc::clone(&pulled);
+        let runner = Runner::new(Pmix { server, hosts, peers, ended, sinks, needed: tell, pulled: told, replies });
         runner.listen(listener, Admission { uid, claim_within: CLAIM_WITHIN })?;
-        Ok((Self { runner, address, needed }, end))
+        Ok((Self { runner, address, needed, pulled }, end))
     }
 
     /// Address at which ranks find the server.
@@ -160,6 +166,19 @@ impl Driver {
     /// The rank's process failed, and the others go on if they can.
     pub fn rank_failed(&self, seat: Seat, kind: DeathKind) {
         self.runner.with(|pmix| pmix.server.handle_borne_failure(seat, kind));
+    }
+
+    /// A rank has written to one of its streams (see [`channel`](crate::wire::forwarding::channel)); nothing stands for the end of the stream.
+    /// Waits for nobody, and costs nothing while nobody wants to have it.
+    pub fn rank_wrote(&self, seat: Seat, channel: u16, bytes: &[u8]) {
+        if self.pulled.load(Ordering::Relaxed) {
+            self.runner.with(|pmix| pmix.server.handle_output(seat, channel, bytes));
+        }
+    }
+
+    /// True while output waits for a client that wants to have it.
+    pub fn is_forwarding(&self) -> bool {
+        self.pulled.load(Ordering::Relaxed) && self.runner.with(|pmix| pmix.server.is_forwarding())
     }
 
     /// Ranks of a job on other nodes have died, and the others go on.
@@ -214,6 +233,10 @@ impl Protocol for Pmix {
         self.server.handle_disconnect(connection);
     }
 
+    fn handle_sent(&mut self, connection: ConnectionId) {
+        self.server.handle_sent(connection);
+    }
+
     fn handle_event(&mut self, event: Event) {
         match event {
             Event::Fence(job, id, result) => self.server.handle_fence(job, &id, result),
@@ -241,6 +264,7 @@ impl Pmix {
     fn effect_of(&mut self, action: Action) -> Option<Effect<Self>> {
         match action {
             Action::Send { connection, bytes } => return Some(Effect::Send { connection, bytes }),
+            Action::SendAndTell { connection, bytes } => return Some(Effect::SendAndTell { connection, bytes }),
             Action::Close { connection } => return Some(Effect::Close { connection }),
             Action::SetTimer { ticket, after } => return Some(Effect::SetTimer { timer: ticket, after }),
             Action::CancelTimer { ticket } => return Some(Effect::CancelTimer(ticket)),
@@ -251,6 +275,7 @@ impl Pmix {
                 }
             }
             Action::Needed(needed) => drop(self.needed.send_replace(needed)),
+            Action::Pulled(is_pulled) => self.pulled.store(is_pulled, Ordering::Relaxed),
             Action::Say { job, rank, on_stderr, text } => (self.sinks.say)(Said { job, rank, on_stderr, text }),
             Action::Died { job, death } => (self.sinks.died)(job, death),
             Action::End { job, reason } => self.ended.make((job, reason)),

@@ -1,13 +1,14 @@
 //! The fuzz targets as plain functions: every build compiles them, and a test runs them on whatever it likes.
 
-use pmi_core::ids::{JobId, NodeIndex, Rank};
+use pmi_core::ids::{JobId, LocalRank, NodeIndex, Rank};
 use pmi_core::job::Job;
 
-use crate::namespace::Namespace;
+use crate::namespace::{JobIndex, Namespace, Seat};
 use crate::node_facts::NodeFacts;
 use crate::process_set::ProcessSet;
 use crate::server::{Action, Server, Settings};
 use crate::wire::Encoding;
+use crate::wire::forwarding::channel;
 use crate::wire::frame::FrameBuffer;
 use crate::wire::handshake::Handshake;
 use crate::wire::reader::Reader;
@@ -83,9 +84,12 @@ pub fn server(data: &[u8]) {
         if !payload.is_empty() {
             server.handle_bytes(connection, &crate::wire::frame::message(101, payload));
         }
+        server.handle_output(Seat { job: JobIndex(0), local: LocalRank(0) }, channel::STDOUT, payload);
         while let Some(action) = server.poll_action() {
-            if let Action::SetTimer { ticket, .. } = action {
-                server.handle_timer(ticket);
+            match action {
+                Action::SetTimer { ticket, .. } => server.handle_timer(ticket),
+                Action::SendAndTell { connection, .. } => server.handle_sent(connection),
+                _ => {}
             }
         }
         rest = left;

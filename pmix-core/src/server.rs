@@ -15,6 +15,7 @@ mod action;
 mod collectives;
 mod data;
 mod events;
+mod forwarding;
 mod greeting;
 mod groups;
 mod host;
@@ -31,7 +32,7 @@ mod requests;
 mod tools;
 mod withheld;
 
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 use std::mem;
 use std::sync::Arc;
 use std::time::Duration;
@@ -48,6 +49,7 @@ use pmi_core::roster::RankState;
 pub use self::action::{Action, Need};
 use self::collectives::Waiter;
 use self::data::{Wait, Wanted};
+use self::forwarding::Forwards;
 use self::groups::NamedGroups;
 use self::host::Asked;
 use self::inquiries::Inquiry;
@@ -131,6 +133,8 @@ pub struct Server {
     /// Number of groups that got a context id here.
     contexts: u64,
     groups: NamedGroups,
+    /// Clients that pull output of ranks.
+    pullers: BTreeSet<ConnectionId>,
     /// The commands that were refused, each bit one of them: a warning is said once.
     refused: u64,
     ended: bool,
@@ -144,6 +148,8 @@ struct Client {
     identity: Option<Identity>,
     /// The events it wants to hear of.
     interest: events::Interest,
+    /// Output of ranks on its way to it.
+    forwards: Forwards,
 }
 
 /// Result of a client's handshake.
@@ -253,6 +259,7 @@ impl Server {
     pub fn handle_disconnect(&mut self, connection: ConnectionId) {
         let Some(client) = self.clients.get_mut(connection) else { return };
         let identity = client.identity.take();
+        self.end_pulls(connection);
         self.clients.release(connection);
         let Some(Identity { seat, .. }) = identity else { return };
         let is_tool = self.is_tool(seat);
@@ -370,7 +377,10 @@ impl Server {
 
     fn close(&mut self, connection: ConnectionId) {
         match self.seat_of(connection) {
-            Some(seat) if !self.is_tool(seat) => self.clients.close(connection),
+            Some(seat) if !self.is_tool(seat) => {
+                self.end_pulls(connection);
+                self.clients.close(connection);
+            }
             _ => self.handle_disconnect(connection),
         }
         self.actions.push_back(Action::Close { connection });

@@ -28,6 +28,7 @@ mod start;
 mod started;
 mod stdin;
 mod sweep;
+mod tap;
 mod terminal;
 mod usage;
 
@@ -428,6 +429,7 @@ impl Runner {
             self.on_text(text);
         }
         let report = Report { usage: usage::of_ranks(self.io.process), ..self.machine.report() };
+        self.servers.let_output_be_taken().await;
         drop(self.servers);
         for event in self.outbox {
             if self.io.events.send(event).await.is_err() {

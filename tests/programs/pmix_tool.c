@@ -1,7 +1,9 @@
 /* A PMIx tool on a running launch.
 
    pmix_tool WAY ARGUMENT DEED...: WAY is how it finds the server: "pid", "launch" or "uri" with an ARGUMENT, or "variables" with any.
-   Deeds: look, pause, resume, kill, hear (an event), tell (it), stay. */
+   Deeds: look, pause, resume, kill, hear (an event), tell (it), stay; pull (all output), pull-1 (standard error of rank 1), stall FILE (read
+   nothing that is pulled until the file is there), unpull (the last one), drain (until the streams of two ranks, or of one that
+   was stalled, have ended). */
 #include <pmix_tool.h>
 #include <signal.h>
 #include <stdbool.h>
@@ -78,6 +80,67 @@ static void hear(void) {
     printf("event: %s\n", heard ? "heard" : "missed");
 }
 
+static volatile sig_atomic_t ended;
+static size_t received;
+static volatile size_t lost;
+static const char *stall;
+static pmix_status_t pulled;
+
+static void on_output(size_t id, pmix_iof_channel_t channel, pmix_proc_t *source, pmix_byte_object_t *piece,
+                      pmix_info_t info[], size_t ninfo) {
+    const char *stream = channel == PMIX_FWD_STDOUT_CHANNEL ? "out" : channel == PMIX_FWD_STDERR_CHANNEL ? "err" : "?";
+    for (int tenths = 0; stall && access(stall, F_OK) && tenths < 300; tenths++)
+        usleep(100000);
+    received += piece->size;
+    if (piece->size && !stall)
+        printf("%u %s: %.*s", source->rank, stream, (int)piece->size, piece->bytes);
+    for (size_t n = 0; n < ninfo; n++)
+        if (PMIX_CHECK_KEY(&info[n], PMIX_IOF_COMPLETE)) {
+            if (!stall)
+                printf("%u %s: end\n", source->rank, stream);
+            ended++;
+        } else if (PMIX_CHECK_KEY(&info[n], "lattice.iof.lost"))
+            lost += info[n].value.data.size;
+}
+
+static void pull(pmix_rank_t rank, pmix_iof_channel_t channels) {
+    pmix_proc_t source;
+    PMIX_LOAD_PROCID(&source, job, rank);
+    pulled = PMIx_IOF_pull(&source, 1, NULL, 0, channels, on_output, NULL, NULL);
+    if (pulled < 0)
+        printf("pull: %s\n", PMIx_Error_string(pulled));
+    else
+        puts("pulling");
+}
+
+static volatile pmix_status_t unpulled = PMIX_ERR_TIMEOUT;
+static volatile sig_atomic_t answered;
+static void on_unpulled(pmix_status_t status, void *data) {
+    unpulled = status;
+    answered = 1;
+}
+
+/* Without a callback libpmix 4.2.2 frees what it waits for. */
+static void unpull(void) {
+    PMIx_IOF_deregister(pulled, NULL, 0, on_unpulled, NULL);
+    for (int tenths = 0; !answered && tenths < 300; tenths++)
+        usleep(100000);
+    printf("unpull: %s\n", PMIx_Error_string(unpulled));
+}
+
+static void drain(void) {
+    int all = stall ? 2 : 4;
+    for (int tenths = 0; stall && !lost && tenths < 300; tenths++)
+        usleep(100000);
+    if (stall)
+        puts("read on");
+    for (int tenths = 0; ended < all && tenths < 300; tenths++)
+        usleep(100000);
+    printf("streams at their end: %d\n", (int)ended);
+    if (stall)
+        printf("received and lost %zu, %s\n", received + lost, lost > 0 ? "some lost" : "nothing lost");
+}
+
 int main(int argc, char **argv) {
     pmix_info_t how;
     pmix_info_t found;
@@ -120,6 +183,16 @@ int main(int argc, char **argv) {
             hear();
         else if (!strcmp(argv[deed], "tell"))
             PMIx_Notify_event(TIDE, &me, PMIX_RANGE_GLOBAL, NULL, 0, NULL, NULL);
+        else if (!strcmp(argv[deed], "pull"))
+            pull(PMIX_RANK_WILDCARD, PMIX_FWD_STDOUT_CHANNEL | PMIX_FWD_STDERR_CHANNEL);
+        else if (!strcmp(argv[deed], "pull-1"))
+            pull(1, PMIX_FWD_STDERR_CHANNEL);
+        else if (!strcmp(argv[deed], "stall"))
+            stall = argv[++deed];
+        else if (!strcmp(argv[deed], "unpull"))
+            unpull();
+        else if (!strcmp(argv[deed], "drain"))
+            drain();
         else if (!strcmp(argv[deed], "stay"))
             pause();
     }

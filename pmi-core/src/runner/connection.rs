@@ -22,6 +22,8 @@ pub(super) struct Connection {
     pub(super) drained: Arc<Notify>,
     /// The tasks that read, and that write what is unsent.
     pub(super) tasks: Vec<AbortHandle>,
+    /// The protocol is told when `unsent` has become empty.
+    pub(super) tells: bool,
     /// The rank has closed its end; what is unsent is its last answer.
     pub(super) hung_up: bool,
 }
@@ -39,6 +41,7 @@ impl Connection {
             unsent_bytes: 0,
             drained: Arc::default(),
             tasks: Vec::new(),
+            tells: false,
             hung_up: false,
         }
     }

@@ -24,6 +24,17 @@ pub enum Action {
         /// Bytes to write.
         bytes: Bytes,
     },
+    /// The same, and call [`Server::handle_sent`](super::Server::handle_sent) once the connection has taken all bytes so far: nothing else
+    /// of this kind is sent to it before.
+    SendAndTell {
+        /// Connection to write to.
+        connection: ConnectionId,
+        /// Bytes to write.
+        bytes: Bytes,
+    },
+    /// Whether somebody wants output of ranks here: only then the host need call
+    /// [`Server::handle_output`](super::Server::handle_output). Said when it changes; in the beginning nobody does.
+    Pulled(bool),
     /// Read nothing more from this connection, send what is queued for it, and close it.
     Close {
         /// Connection to close.

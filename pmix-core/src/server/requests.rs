@@ -11,6 +11,7 @@ use super::inquiries::signal_wanted;
 use super::{Action, Address, Client, Server};
 use crate::clean_up::CleanUp;
 use crate::namespace::Seat;
+use crate::wire::forwarding::channel;
 use crate::wire::reader::Proc;
 use crate::wire::request::{Request, command_name, command_of};
 use crate::wire::value::{Info, Value};
@@ -73,6 +74,8 @@ impl Server {
             Request::Log(infos) => self.log(address, &infos),
             Request::JobControl { targets, infos } => self.control(address, &targets, &infos),
             Request::Query(queries) => self.query(address, &queries, payload),
+            Request::PullOutput(pull) => self.pull(address, &pull),
+            Request::EndPull { number } => self.end_pull(address, number),
             Request::Unsupported(code) => self.refuse(address, seat, code),
         }
     }
@@ -94,6 +97,7 @@ impl Server {
         let Some(state) = self.rank_mut(seat) else { return };
         state.phase = Phase::Finalized;
         let rank = state.rank;
+        self.end_pulls(address.connection);
         self.answer(address, status::SUCCESS);
         self.give_up_on(seat.job, rank);
         self.look_for_deserters();
@@ -121,6 +125,8 @@ impl Server {
             };
             if let Value::Text(text) = info.value {
                 said = true;
+                let channel = if on_stderr { channel::STDERR } else { channel::STDOUT };
+                self.handle_output(seat, channel, text);
                 let text = Bytes::copy_from_slice(text);
                 self.actions.push_back(Action::Say { job: seat.job, rank, on_stderr, text });
             }

@@ -108,7 +108,9 @@ impl Server {
             | Request::Lookup { .. }
             | Request::Notify { .. }
             | Request::RegisterEvents(_)
-            | Request::DeregisterEvents(_) => self.handle_rank_request(address, request, payload),
+            | Request::DeregisterEvents(_)
+            | Request::PullOutput(_)
+            | Request::EndPull { .. } => self.handle_rank_request(address, request, payload),
             Request::JobControl { targets, infos } => match signal_wanted(&infos) {
                 Some(signal) => self.signal(address, &targets, signal),
                 None => self.answer(address, status::NOT_SUPPORTED),
@@ -117,6 +119,7 @@ impl Server {
                 if let Some(state) = self.rank_mut(address.identity.seat) {
                     state.phase = Phase::Finalized;
                 }
+                self.end_pulls(address.connection);
                 self.answer(address, status::SUCCESS);
             }
             _ => {

@@ -17,6 +17,9 @@ pub const HEADER: usize = 16;
 /// The tag of events, in both directions.
 pub const TAG_NOTIFY: u32 = 0;
 
+/// The tag of output that is forwarded to a client.
+pub const TAG_FORWARD: u32 = 2;
+
 /// Replies repeat their request's tag, which is at least this.
 pub const TAG_FIRST_REQUEST: u32 = 100;
 

@@ -7,6 +7,7 @@ mod cursor;
 pub(crate) mod describe;
 mod fixed;
 mod flex;
+pub mod forwarding;
 pub mod frame;
 pub mod handshake;
 mod layout;

@@ -1,5 +1,6 @@
 //! Requests of clients: the command and what belongs to it, still in the client's bytes.
 
+use super::forwarding::{self, Pull};
 use super::reader::{Proc, Reader};
 use super::value::Info;
 use super::{Encoding, WireError, types};
@@ -105,6 +106,13 @@ pub enum Request<'a> {
     },
     /// Questions about this server and its jobs.
     Query(Vec<Query<'a>>),
+    /// Wants output of ranks as it comes.
+    PullOutput(Pull<'a>),
+    /// Wants no more of a pull.
+    EndPull {
+        /// The number that it was given.
+        number: u64,
+    },
     /// A command that is not served.
     Unsupported(u8),
 }
@@ -168,8 +176,10 @@ pub mod command {
     pub const QUERY: u8 = 15;
     pub const LOG: u8 = 16;
     pub const JOB_CONTROL: u8 = 18;
+    pub const IOF_PULL: u8 = 22;
     pub const GROUP_CONSTRUCT: u8 = 24;
     pub const GROUP_DESTRUCT: u8 = 28;
+    pub const IOF_DEREGISTER: u8 = 29;
 }
 
 /// The name of a command, as far as it has one.
@@ -292,6 +302,8 @@ impl<'a> Request<'a> {
             }
             command::GROUP_DESTRUCT => Self::GroupDestruct { name: name(reader)? },
             command::QUERY => Self::Query(queries(reader)?),
+            command::IOF_PULL => Self::PullOutput(Pull::decode(reader)?),
+            command::IOF_DEREGISTER => Self::EndPull { number: forwarding::decode_end(reader)? },
             other => Self::Unsupported(other),
         })
     }

@@ -72,6 +72,9 @@ pub const SCOPE_GLOBAL: u8 = 3;
 /// A published value that is gone with its first look-up.
 pub const PERSIST_FIRST_READ: u8 = 1;
 
+/// A directive that must not be passed over.
+pub const INFO_REQUIRED: u32 = 1;
+
 /// An info that qualifies the value before it.
 pub const INFO_QUALIFIER: u32 = 8;
 

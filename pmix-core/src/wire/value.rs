@@ -62,6 +62,11 @@ impl<'a> Info<'a> {
     pub fn new(key: &'a str, value: Value<'a>) -> Self {
         Self { key: key.as_bytes(), flags: 0, value }
     }
+
+    /// Returns true if the request is to be refused by who does not do what the directive says.
+    pub fn is_required(&self) -> bool {
+        self.flags & types::INFO_REQUIRED != 0
+    }
 }
 
 impl Value<'_> {

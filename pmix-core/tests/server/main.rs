@@ -5,6 +5,7 @@ mod controls;
 mod data;
 mod deserters;
 mod dynamic;
+mod forwarding;
 mod gets;
 mod hostile;
 mod job_info;

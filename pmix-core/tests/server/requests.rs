@@ -2,6 +2,7 @@
 //! other rank notices.
 
 use pmi_core::server::{EndReason, Offence};
+use pmix_core::wire::forwarding::channel::STDOUT;
 use pmix_core::wire::reader::Proc;
 use pmix_core::wire::request::{command, command_name};
 use pmix_core::wire::types::{self, RANK_WILDCARD};
@@ -148,7 +149,22 @@ fn codes(out: &mut Writer) {
     out.i32(-61);
 }
 
-const CASES: [Case; 20] = {
+fn pull(out: &mut Writer) {
+    members(out);
+    out.count(0);
+    out.one();
+    out.u16(STDOUT);
+    out.one();
+    out.size(1);
+}
+
+fn end_pull(out: &mut Writer) {
+    out.count(0);
+    out.one();
+    out.size(1 << 40);
+}
+
+const CASES: [Case; 22] = {
     const fn case(command: u8, write: fn(&mut Writer), answer: Answer, tail: Tail) -> Case {
         Case { command, write, answer, tail }
     }
@@ -192,6 +208,8 @@ const CASES: [Case; 20] = {
         case(command::JOB_CONTROL, clean_up, SUCCESS, Tail::Needed),
         case(command::GROUP_CONSTRUCT, group, Answer::Waits, Tail::Needed),
         case(command::GROUP_DESTRUCT, |out| text(out, "group"), SUCCESS, Tail::Needed),
+        case(command::IOF_PULL, pull, SUCCESS, Tail::Needed),
+        case(command::IOF_DEREGISTER, end_pull, NOT_FOUND, Tail::Needed),
     ]
 };
 

@@ -37,7 +37,7 @@ fn attach(world: &mut World, kind: u8, name: Option<(&str, u32)>) -> Option<(Cli
     (!world.is_closed(client)).then_some((client, told))
 }
 
-fn tool(world: &mut World) -> Client {
+pub(crate) fn tool(world: &mut World) -> Client {
     attach(world, 3, None).unwrap().0
 }
 

@@ -50,6 +50,10 @@ pub(crate) struct World {
     /// Ranks that the others go on without, as their servers have said.
     pub(crate) deaths: Vec<Rank>,
     pub(crate) said: Vec<Bytes>,
+    /// Whether nodes want to be told of output of ranks.
+    pub(crate) pulled: BTreeMap<usize, bool>,
+    /// Clients that have not taken what was forwarded to them last; none while everybody reads at once.
+    pub(crate) slow: Option<Vec<(usize, ConnectionId)>>,
     settings: Settings,
     /// Bytes of data that fences bring to all, where they may withhold it.
     pub(crate) frame: u64,
@@ -101,6 +105,8 @@ impl World {
             end: None,
             deaths: Vec::new(),
             said: Vec::new(),
+            pulled: BTreeMap::new(),
+            slow: None,
             settings: Settings { exchange, ..Settings::default() },
             frame: 0,
             needed: BTreeMap::new(),
@@ -263,6 +269,20 @@ impl World {
         self.run();
     }
 
+    /// A rank of the first job writes to a stream; nothing stands for its end.
+    pub(crate) fn write(&mut self, node: usize, local: u32, channel: u16, bytes: &[u8]) {
+        self.nodes[node].handle_output(seat(0, local), channel, bytes);
+        self.run();
+    }
+
+    /// Everybody takes at once what is forwarded, from now on.
+    pub(crate) fn read_all(&mut self) {
+        for (node, connection) in self.slow.take().unwrap_or_default() {
+            self.nodes[node].handle_sent(connection);
+        }
+        self.run();
+    }
+
     pub(crate) fn hang_up(&mut self, client: Client) {
         self.nodes[client.node].handle_disconnect(client.connection);
         self.run();
@@ -290,6 +310,14 @@ impl World {
     fn carry_out(&mut self, node: usize, action: Action) {
         match action {
             Action::Send { connection, bytes } => self.unread.entry((node, connection)).or_default().extend(bytes),
+            Action::SendAndTell { connection, bytes } => {
+                self.unread.entry((node, connection)).or_default().extend(bytes);
+                match &mut self.slow {
+                    Some(slow) => slow.push((node, connection)),
+                    None => self.nodes[node].handle_sent(connection),
+                }
+            }
+            Action::Pulled(pulled) => assert_ne!(self.pulled.insert(node, pulled).unwrap_or_default(), pulled),
             Action::Close { connection } => self.closed.push((node, connection)),
             Action::Fence { job, id, contribution } => {
                 let round = self.rounds.entry(id.clone()).or_default();

@@ -11,6 +11,7 @@ use pmi_core::ids::Rank;
 use tokio::net::unix::pipe;
 use tokio::sync::{mpsc, watch};
 
+use super::tap::Tap;
 use crate::event::{Event, Output, Stream};
 
 /// One output stream of a rank.
@@ -20,6 +21,8 @@ pub(super) struct Pump {
     /// Pass on the beginning of a line when the rank pauses in it for this long: it may be a prompt.
     pub(super) prompt_after: Option<Duration>,
     pub(super) events: mpsc::Sender<Event>,
+    /// Where tools may want it, too.
+    pub(super) tap: Option<Tap>,
 }
 
 impl Pump {
@@ -63,9 +66,15 @@ impl Pump {
         if !held.is_empty() {
             self.pass_on(held.freeze()).await;
         }
+        if let Some(tap) = &self.tap {
+            tap.ended(self.stream);
+        }
     }
 
     async fn pass_on(&self, bytes: Bytes) {
+        if let Some(tap) = &self.tap {
+            tap.wrote(self.stream, &bytes);
+        }
         let output = Output { rank: self.rank, stream: self.stream, bytes };
         // A launch that takes no more output has ended its ranks, or will: keep reading, so that they can end.
         let _ = self.events.send(Event::Output(output)).await;
@@ -93,7 +102,7 @@ mod tests {
     async fn pieces(writes: &[&[u8]], prompt_after: Option<Duration>) -> Vec<Vec<u8>> {
         let (reader, mut writer) = io::pipe().unwrap();
         let (events, mut received) = mpsc::channel(1024);
-        let pump = Pump { rank: Rank(0), stream: Stream::Stdout, prompt_after, events };
+        let pump = Pump { rank: Rank(0), stream: Stream::Stdout, prompt_after, events, tap: None };
         let (_going, stop) = watch::channel(false);
         let reader = OwnedFd::from(reader);
         let running = tokio::spawn(pump.run(reader, stop));
@@ -133,7 +142,7 @@ mod tests {
         for (prompt_after, expected) in [(Some(Duration::from_millis(100)), Some("name? ")), (None, None)] {
             let (reader, mut writer) = io::pipe().unwrap();
             let (events, mut received) = mpsc::channel(8);
-            let pump = Pump { rank: Rank(0), stream: Stream::Stdout, prompt_after, events };
+            let pump = Pump { rank: Rank(0), stream: Stream::Stdout, prompt_after, events, tap: None };
             let (_going, stop) = watch::channel(false);
             let running = tokio::spawn(pump.run(OwnedFd::from(reader), stop));
             writer.write_all(b"name? ").unwrap();

@@ -55,9 +55,9 @@ pub(super) struct Servers {
     nodes: Arc<dyn Nodes>,
     host: Arc<dyn Services>,
     /// By job number.
-    jobs: Vec<JobServers>,
+    pub(super) jobs: Vec<JobServers>,
     earlier: EarlierRanks,
-    pmix: Option<Arc<pmix::Driver>>,
+    pub(super) pmix: Option<Arc<pmix::Driver>>,
     pmix_end_reason: Option<oneshot::Receiver<(JobIndex, EndReason)>>,
     /// Tells how long servers of other nodes may ask the PMIx server.
     needed: Option<watch::Receiver<Need>>,

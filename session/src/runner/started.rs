@@ -42,7 +42,8 @@ impl Runner {
         }
         for (stream, pipe) in outputs {
             let events = self.io.events.clone();
-            let pump = Pump { rank, stream, prompt_after: self.spec.settings.timeouts.prompt, events };
+            let tap = self.servers.tap(job, local);
+            let pump = Pump { rank, stream, prompt_after: self.spec.settings.timeouts.prompt, events, tap };
             let stop = self.outputs.stop.subscribe();
             self.outputs.pumps.spawn(task::boxed(async move {
                 pump.run(pipe, stop).await;
@@ -66,8 +67,10 @@ impl Runner {
         }
         self.stdin.add_terminal(rank, Arc::clone(&terminal));
         let (events, stop) = (self.io.events.clone(), self.outputs.stop.subscribe());
+        let (job, local) = (self.machine.ranks().get(slot).job, self.machine.ranks().get(slot).local);
+        let tap = self.servers.tap(job, local);
         self.outputs.pumps.spawn(task::boxed(async move {
-            terminal.pump(rank, events, stop).await;
+            terminal.pump(rank, events, tap, stop).await;
             slot
         }));
     }

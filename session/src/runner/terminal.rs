@@ -14,6 +14,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::sleep;
 
 use super::pump::until_true;
+use super::tap::Tap;
 use crate::event::{Event, Output, Stream};
 
 /// Bytes that are read at once; the kernel hands out no more than a page of a terminal.
@@ -40,7 +41,13 @@ impl RankTerminal {
     /// Passes on what is written there, until the last process that has it is gone; once `stop` turns true, until nothing is left.
     ///
     /// Nothing is read while the launch does not take what was read: the terminal fills, and who writes there waits.
-    pub(super) async fn pump(&self, rank: Rank, events: mpsc::Sender<Event>, mut stop: watch::Receiver<bool>) {
+    pub(super) async fn pump(
+        &self,
+        rank: Rank,
+        events: mpsc::Sender<Event>,
+        tap: Option<Tap>,
+        mut stop: watch::Receiver<bool>,
+    ) {
         let mut buffer = [0; PIECE];
         loop {
             let read = tokio::select! {
@@ -50,8 +57,14 @@ impl RankTerminal {
             };
             let Ok(len @ 1..) = read else { break };
             let bytes = Bytes::copy_from_slice(&buffer[..len]);
+            if let Some(tap) = &tap {
+                tap.wrote(Stream::Stdout, &bytes);
+            }
             // A launch that takes no more output has ended its ranks, or will: keep reading, so that they can end.
             let _ = events.send(Event::Output(Output { rank, stream: Stream::Stdout, bytes })).await;
+        }
+        if let Some(tap) = &tap {
+            tap.ended(Stream::Stdout);
         }
     }
 

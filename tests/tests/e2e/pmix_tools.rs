@@ -54,6 +54,65 @@ fn tools_find_a_launch_look_at_it_and_end_it() {
     staying.finish();
 }
 
+/// One tool gets what all ranks write, and another that had enough gets nothing more; both as it comes, and the launch shows it as ever.
+#[test]
+fn tools_get_the_output_of_ranks_as_it_comes() {
+    let temporary = tempfile::tempdir().unwrap();
+    let go = temporary.path().join("go");
+    let script = format!("until [ -e {} ]; do sleep 0.1; done; echo out $PMI_RANK; echo err >&2", go.display());
+    let files = temporary.path().join("files");
+    fs::create_dir(&files).unwrap();
+    let mut launch = launch("-n 2 -l").env("TMPDIR", &files).bash(&script).start();
+    launch.wait_until("tools can find the launch", || contact(&files).is_some());
+    let (_, id) = contact(&files).unwrap();
+    let tool = |deeds: &str| {
+        let words = format!("launch {id} {deeds}");
+        Command::new(Flavour::Pmix.program("pmix_tool")).words(&words).env("TMPDIR", &files)
+    };
+    let own = "a job of its own as rank 0";
+    let mut reader = tool("pull drain").start();
+    reader.wait_for_stdout("pulling");
+    let words = [own, "pulling", "unpull: SUCCESS"];
+    tool("pull-1 unpull").run().exits(0).prints_lines(words);
+    fs::write(&go, "").unwrap();
+    let ends = ["0 out: end", "0 err: end", "1 out: end", "1 err: end", "streams at their end: 4"];
+    let written = ["0 out: out 0", "0 err: err", "1 out: out 1", "1 err: err"];
+    reader.finish().exits(0).prints_lines([&[own, "pulling"], &written[..], &ends[..]].concat());
+    launch.finish().exits(0).prints_lines(["[0] out 0", "[1] out 1"]);
+}
+
+/// A tool that does not read holds nobody up, and knows in the end how much it has missed.
+#[test]
+fn a_tool_that_does_not_read_misses_output_and_delays_nobody() {
+    let temporary = tempfile::tempdir().unwrap();
+    let path = |name: &str| temporary.path().join(name).display().to_string();
+    let (go, written, on) = (path("go"), path("written"), path("on"));
+    let wait = |file: &str| format!("until [ -e {file} ]; do sleep 0.1; done");
+    let bytes = 40_000_000;
+    let script = format!("{}; yes | head -c {bytes}; touch {written}; {}", wait(&go), wait(&on));
+    let files = temporary.path().join("files");
+    fs::create_dir(&files).unwrap();
+    let mut launch = launch("-n 1 -o /dev/null").env("TMPDIR", &files).bash(&script).start();
+    launch.wait_until("tools can find the launch", || contact(&files).is_some());
+    let (_, id) = contact(&files).unwrap();
+    let words = format!("launch {id} stall {written} pull drain");
+    let mut tool = Command::new(Flavour::Pmix.program("pmix_tool")).words(&words).env("TMPDIR", &files).start();
+    tool.wait_for_stdout("pulling");
+    fs::write(&go, "").unwrap();
+    launch.wait_until("the rank has written all of it", || Path::new(&written).exists());
+    tool.wait_for_stdout("read on");
+    fs::write(&on, "").unwrap();
+    let told = format!("received and lost {bytes}, some lost");
+    tool.finish().exits(0).says_nothing().prints_lines([
+        "a job of its own as rank 0",
+        "pulling",
+        "read on",
+        "streams at their end: 2",
+        &told,
+    ]);
+    launch.finish().exits(0);
+}
+
 /// No rank says a word to its server but as a tool, and nobody is accused of that.
 #[test]
 fn a_tool_that_is_a_rank_or_its_child_looks_at_its_job() {

@@ -1,0 +1,285 @@
+//! Output of ranks for clients that pull it (`PMIx_IOF_pull`): tools, and ranks.
+//!
+//! What a client does not read waits here, up to a limit; beyond that it is dropped, and the client is told how much before the next
+//! piece that it gets. So nobody who does not read holds back a rank, or costs more memory than that.
+//!
+//! ```text
+//! handle_output ──> waiting, one queue for each client ──Action::SendAndTell, one at a time──> handle_sent ──> the next one
+//! ```
+
+use std::collections::VecDeque;
+
+use bytes::Bytes;
+use pmi_core::connections::ConnectionId;
+use pmi_core::ids::Rank;
+
+use super::{Action, Address, Server};
+use crate::namespace::{JobIndex, Seat};
+use crate::wire::forwarding::{Delivery, Pull, channel, pulled};
+use crate::wire::reader::Proc;
+use crate::wire::value::Info;
+use crate::wire::{frame, status, types};
+
+/// Bytes that wait for one client before more are dropped.
+const WAITING_MAX: usize = 1024 * 1024;
+/// Most pulls of one client.
+const PULLS_MAX: usize = 64;
+/// Most ranks or jobs that one pull names.
+const SOURCES_MAX: usize = 4096;
+
+/// Output on its way to one client.
+#[derive(Debug, Default)]
+pub(super) struct Forwards {
+    pulls: Vec<Active>,
+    waiting: VecDeque<Waiting>,
+    waiting_bytes: usize,
+    /// True while the connection has not taken what it was given last.
+    is_sending: bool,
+    /// True once the log says that it reads too slowly.
+    is_known_slow: bool,
+}
+
+/// Whose output a pull is about.
+#[derive(Clone, Copy, Debug)]
+struct Source {
+    /// `None` stands for all jobs of the launch.
+    job: Option<JobIndex>,
+    /// `None` stands for all ranks.
+    rank: Option<Rank>,
+}
+
+/// A pull that was granted.
+#[derive(Debug)]
+struct Active {
+    /// The server's name for it.
+    number: u64,
+    /// The client's name for it.
+    reference: u64,
+    channels: u16,
+    sources: Vec<Source>,
+    /// What was dropped and not told of, by the rank and the stream that it was last dropped from.
+    lost: Option<Lost>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Lost {
+    bytes: u64,
+    seat: Seat,
+    channel: u16,
+}
+
+/// A message for a client, and the pull that it belongs to.
+#[derive(Debug)]
+struct Waiting {
+    number: u64,
+    message: Bytes,
+}
+
+impl Active {
+    fn matches(&self, job: JobIndex, rank: Rank, channel: u16) -> bool {
+        let is_meant = |source: &Source| {
+            source.job.is_none_or(|meant| meant == job) && source.rank.is_none_or(|meant| meant == rank)
+        };
+        self.channels & channel != 0 && self.sources.iter().any(is_meant)
+    }
+}
+
+impl Forwards {
+    fn has_room_for(&self, message: &Bytes) -> bool {
+        self.waiting_bytes + message.len() <= WAITING_MAX
+    }
+
+    fn push(&mut self, number: u64, message: Bytes) {
+        self.waiting_bytes += message.len();
+        self.waiting.push_back(Waiting { number, message });
+    }
+
+    fn pop(&mut self) -> Option<Bytes> {
+        let Waiting { message, .. } = self.waiting.pop_front()?;
+        self.waiting_bytes -= message.len();
+        Some(message)
+    }
+
+    /// Forgets a pull and what waits for it; false if there is none of that number.
+    fn end(&mut self, number: u64) -> bool {
+        let before = self.pulls.len();
+        self.pulls.retain(|pull| pull.number != number);
+        self.waiting.retain(|waiting| waiting.number != number);
+        self.waiting_bytes = self.waiting.iter().map(|waiting| waiting.message.len()).sum();
+        self.pulls.len() < before
+    }
+}
+
+impl Server {
+    /// A client wants output of ranks from now on.
+    pub(super) fn pull(&mut self, address: Address, pull: &Pull<'_>) {
+        let taken = match self.sources_of(pull) {
+            Ok(sources) => self.begin_pull(address, pull, sources),
+            Err(refusal) => Err(refusal),
+        };
+        match taken {
+            Ok(number) => self.reply(address, &pulled(address.identity.encoding, number)),
+            Err(refusal) => self.answer(address, refusal),
+        }
+    }
+
+    fn begin_pull(&mut self, address: Address, pull: &Pull<'_>, sources: Vec<Source>) -> Result<u64, i32> {
+        let number = self.new_ticket().0;
+        let forwards = &mut self.clients[address.connection].forwards;
+        if forwards.pulls.len() >= PULLS_MAX {
+            return Err(status::OUT_OF_RESOURCE);
+        }
+        let Pull { channels, reference, .. } = *pull;
+        forwards.pulls.push(Active { number, reference, channels, sources, lost: None });
+        if self.pullers.is_empty() {
+            self.actions.push_back(Action::Pulled(true));
+        }
+        self.pullers.insert(address.connection);
+        Ok(number)
+    }
+
+    /// Whose output a pull is about; else the status of its refusal.
+    fn sources_of(&self, pull: &Pull<'_>) -> Result<Vec<Source>, i32> {
+        if pull.channels & channel::STDIN != 0 || pull.infos.iter().any(Info::is_required) {
+            return Err(status::NOT_SUPPORTED);
+        }
+        if pull.sources.is_empty() || pull.channels & (channel::STDOUT | channel::STDERR) == 0 {
+            return Err(status::BAD_PARAM);
+        }
+        if pull.sources.len() > SOURCES_MAX {
+            return Err(status::OUT_OF_RESOURCE);
+        }
+        pull.sources.iter().map(|&source| self.source_of(source)).collect()
+    }
+
+    /// Ranks of other nodes are of the launch, but their output is not here.
+    fn source_of(&self, source: Proc<'_>) -> Result<Source, i32> {
+        let rank = (source.rank != types::RANK_WILDCARD).then_some(Rank(source.rank));
+        if source.namespace.is_empty() {
+            return Ok(Source { job: None, rank });
+        }
+        let job = self.own_job(source.namespace).ok_or(status::NOT_FOUND)?;
+        let is_known = |rank: Rank| rank.0 < self.jobs[job.0].namespace.job.size();
+        match rank {
+            Some(rank) if !is_known(rank) => Err(status::NOT_FOUND),
+            Some(rank) if self.jobs[job.0].local(rank).is_none() => Err(status::NOT_SUPPORTED),
+            _ => Ok(Source { job: Some(job), rank }),
+        }
+    }
+
+    /// A client wants no more of a pull. What waits for it goes with it: libpmix would write that to the client's own output.
+    pub(super) fn end_pull(&mut self, address: Address, number: u64) {
+        let forwards = &mut self.clients[address.connection].forwards;
+        let was_there = forwards.end(number);
+        if forwards.pulls.is_empty() {
+            self.forget_puller(address.connection);
+        }
+        self.answer(address, if was_there { status::SUCCESS } else { status::NOT_FOUND });
+    }
+
+    /// The client is gone, or wants nothing more.
+    pub(super) fn end_pulls(&mut self, connection: ConnectionId) {
+        if let Some(client) = self.clients.get_mut(connection) {
+            client.forwards = Forwards::default();
+        }
+        self.forget_puller(connection);
+    }
+
+    fn forget_puller(&mut self, connection: ConnectionId) {
+        if self.pullers.remove(&connection) && self.pullers.is_empty() {
+            self.actions.push_back(Action::Pulled(false));
+        }
+    }
+
+    /// A rank has written to one of its streams; nothing stands for the end of the stream.
+    pub fn handle_output(&mut self, seat: Seat, channel: u16, bytes: &[u8]) {
+        for connection in self.pullers.clone() {
+            self.forward(connection, seat, channel, bytes);
+            self.send_forwards(connection);
+        }
+    }
+
+    /// Queues a piece for each pull of a client that is about it. No process gets its own output back.
+    fn forward(&mut self, connection: ConnectionId, seat: Seat, channel: u16, bytes: &[u8]) {
+        let (Some(job), Some(client)) = (self.jobs.get(seat.job.0), self.clients.get_mut(connection)) else { return };
+        let (Some(identity), Some(rank)) = (client.identity, job.ranks.get(seat.local).map(|state| state.rank)) else {
+            return;
+        };
+        let reader = &self.jobs[identity.seat.job.0];
+        let name = job.namespace.name.as_bytes();
+        if reader.namespace.name.as_bytes() == name && reader.ranks[identity.seat.local].rank == rank {
+            return;
+        }
+        let forwards = &mut client.forwards;
+        let meant: Vec<usize> =
+            (0..forwards.pulls.len()).filter(|&index| forwards.pulls[index].matches(seat.job, rank, channel)).collect();
+        for index in meant {
+            let pull = &forwards.pulls[index];
+            let source = Proc { namespace: name, rank: rank.0 };
+            let lost = pull.lost.map_or(0, |lost| lost.bytes);
+            let delivery =
+                Delivery { source, channel, reference: pull.reference, lost, is_last: bytes.is_empty(), bytes };
+            let message = frame::message(frame::TAG_FORWARD, &delivery.encode(identity.encoding));
+            // The end of a stream comes once.
+            if bytes.is_empty() || forwards.has_room_for(&message) {
+                forwards.push(pull.number, message);
+                forwards.pulls[index].lost = None;
+                continue;
+            }
+            forwards.pulls[index].lost = Some(Lost { bytes: lost + bytes.len() as u64, seat, channel });
+            if !std::mem::replace(&mut forwards.is_known_slow, true) {
+                let client = String::from_utf8_lossy(reader.namespace.name.as_bytes());
+                tracing::warn!(
+                    "{client} reads output of ranks more slowly than they write it: it misses some, and is told how much"
+                );
+            }
+        }
+    }
+
+    /// True while output waits for a client.
+    pub fn is_forwarding(&self) -> bool {
+        self.pullers.iter().any(|&puller| {
+            let forwards = &self.clients[puller].forwards;
+            forwards.is_sending || !forwards.waiting.is_empty()
+        })
+    }
+
+    /// The connection has taken what the last [`Action::SendAndTell`] gave it.
+    pub fn handle_sent(&mut self, connection: ConnectionId) {
+        if let Some(client) = self.clients.get_mut(connection) {
+            client.forwards.is_sending = false;
+        }
+        self.send_forwards(connection);
+    }
+
+    /// Gives a connection the next message, if it has taken the one before.
+    fn send_forwards(&mut self, connection: ConnectionId) {
+        let Some(client) = self.clients.get(connection).filter(|client| !client.forwards.is_sending) else { return };
+        if client.forwards.waiting.is_empty() {
+            self.tell_of_lost(connection);
+        }
+        let Some(client) = self.clients.get_mut(connection) else { return };
+        if let Some(bytes) = client.forwards.pop()
+            && !self.ended
+        {
+            client.forwards.is_sending = true;
+            self.actions.push_back(Action::SendAndTell { connection, bytes });
+        }
+    }
+
+    /// Everything that waited is sent: what was dropped since then is told without waiting for more output.
+    fn tell_of_lost(&mut self, connection: ConnectionId) {
+        let Some(client) = self.clients.get_mut(connection) else { return };
+        let Some(identity) = client.identity else { return };
+        for index in 0..client.forwards.pulls.len() {
+            let pull = &mut client.forwards.pulls[index];
+            let Some(Lost { bytes: lost, seat, channel }) = pull.lost.take() else { continue };
+            let job = &self.jobs[seat.job.0];
+            let source = Proc { namespace: job.namespace.name.as_bytes(), rank: job.ranks[seat.local].rank.0 };
+            let delivery = Delivery { source, channel, reference: pull.reference, lost, is_last: false, bytes: b"" };
+            let message = frame::message(frame::TAG_FORWARD, &delivery.encode(identity.encoding));
+            let number = pull.number;
+            client.forwards.push(number, message);
+        }
+    }
+}
