@@ -14,7 +14,7 @@ use crate::report::{EndReason, FenceStatus, Progress, Trace};
 pub use crate::runner::Admission;
 use crate::runner::{Announcement, Effect, Protocol, Runner};
 use crate::segment::Segment;
-use crate::server::{Action, Server, Ticket};
+use crate::server::{Action, ReleaseTimer, Server, Ticket};
 use crate::services::{Answer, Services};
 
 /// Takes every message of a traced server, in order.
@@ -69,6 +69,8 @@ enum Publishing {
 enum Event {
     Fence(FenceId, Result<Merged, FenceError>),
     Answer(Ticket, Answer),
+    /// The host was told of an overdue release.
+    Told,
 }
 
 impl Driver {
@@ -194,8 +196,7 @@ impl Pmi {
 
 impl Protocol for Pmi {
     type Event = Event;
-    /// A PMI server has no limits of time.
-    type Timer = std::convert::Infallible;
+    type Timer = ReleaseTimer;
 
     fn accept(&mut self) -> ConnectionId {
         self.server.accept()
@@ -221,11 +222,12 @@ impl Protocol for Pmi {
                 self.server.handle_fence(&id, result);
             }
             Event::Answer(ticket, answer) => self.server.handle_answer(ticket, &answer),
+            Event::Told => {}
         }
     }
 
-    fn handle_timer(&mut self, timer: Self::Timer) {
-        match timer {}
+    fn handle_timer(&mut self, timer: ReleaseTimer) {
+        self.server.handle_timer(timer);
     }
 
     fn poll_effect(&mut self) -> Option<Effect<Self>> {
@@ -245,6 +247,15 @@ impl Protocol for Pmi {
                     let services = Arc::clone(&self.services);
                     return Some(Effect::Run(Box::pin(async move {
                         Event::Answer(ticket, call.ask(&*services, rank).await)
+                    })));
+                }
+                Action::SetTimer { timer, after } => return Some(Effect::SetTimer { timer, after }),
+                Action::CancelTimer(timer) => return Some(Effect::CancelTimer(timer)),
+                Action::Overdue { rank, resource, within } => {
+                    let services = Arc::clone(&self.services);
+                    return Some(Effect::Run(Box::pin(async move {
+                        services.release_overdue(rank, resource, within).await;
+                        Event::Told
                     })));
                 }
                 Action::Merged { fences, segments } => self.publish(fences, &segments),

@@ -13,7 +13,8 @@ use crate::fence::{Contribution, FenceError, FenceId, Merged};
 use crate::ids::{JobId, LocalRank, NodeIndex, Rank};
 use crate::job::{Job, Placement};
 use crate::kvs::Segment;
-use crate::server::{Action, ConnectionId, Server, Settings, Ticket};
+use crate::resources::ResourceError;
+use crate::server::{Action, ConnectionId, RESOURCES_MAX, ReleaseTimer, Server, Settings, Ticket};
 use crate::services::{Answer, Call, NameError, SpawnError};
 use crate::wire::request::{Message, Version};
 use crate::wire::{ErrorCode, Frame, FrameBuffer, FrameError, Response};
@@ -110,6 +111,8 @@ pub enum Operation {
     Fence(u8, u8),
     /// One of the open questions is answered: badly for 0.
     Answer(u8, u8),
+    /// The time of one of the pending deadlines is over.
+    Time(u8),
 }
 
 /// The bytes that [`server`] reads as these operations, on a server of so many ranks.
@@ -129,6 +132,7 @@ pub fn encode(ranks: u8, operations: &[Operation]) -> Vec<u8> {
             Operation::Accept => data.push(3),
             Operation::Fence(which, result) => data.extend([4, *which, *result]),
             Operation::Answer(which, answer) => data.extend([5, *which, *answer]),
+            Operation::Time(which) => data.extend([6, *which]),
         }
     }
     data
@@ -137,11 +141,11 @@ pub fn encode(ranks: u8, operations: &[Operation]) -> Vec<u8> {
 /// The next operation and the rest of the bytes.
 fn decode(data: &[u8]) -> Option<(Operation, &[u8])> {
     let (&kind, rest) = data.split_first()?;
-    if kind % 6 == 3 {
+    if kind % 7 == 3 {
         return Some((Operation::Accept, rest));
     }
     let (&which, rest) = rest.split_first()?;
-    match kind % 6 {
+    match kind % 7 {
         0 => {
             let (length, rest) = rest.split_first_chunk()?;
             let (bytes, rest) = rest.split_at(rest.len().min(u16::from_le_bytes(*length).into()));
@@ -149,6 +153,7 @@ fn decode(data: &[u8]) -> Option<(Operation, &[u8])> {
         }
         1 => Some((Operation::Disconnect(which), rest)),
         2 => Some((Operation::Exit(which), rest)),
+        6 => Some((Operation::Time(which), rest)),
         kind => {
             let (&result, rest) = rest.split_first()?;
             let operation = if kind == 4 { Operation::Fence(which, result) } else { Operation::Answer(which, result) };
@@ -163,6 +168,7 @@ const SETTINGS: Settings = Settings {
     bytes_per_rank: 4096,
     questions_per_rank: 4,
     trace: false,
+    resources: true,
 };
 
 /// The most ranks of the server under test.
@@ -192,6 +198,7 @@ struct Host {
     connections: Vec<ConnectionId>,
     fences: VecDeque<(FenceId, Contribution)>,
     calls: VecDeque<(Ticket, Call)>,
+    timers: Vec<ReleaseTimer>,
     ended: bool,
     /// Bytes that other nodes brought.
     foreign: usize,
@@ -207,8 +214,8 @@ impl Host {
         server.report_merged();
         // The last rank must come through `PMI_PORT`.
         let connections = (0..ranks.saturating_sub(1).max(1)).map(|local| server.connect(LocalRank(local))).collect();
-        let (fences, calls) = Default::default();
-        Self { server, ranks, connections, fences, calls, ended: false, foreign: 0 }
+        let (fences, calls, timers) = Default::default();
+        Self { server, ranks, connections, fences, calls, timers, ended: false, foreign: 0 }
     }
 
     fn connection(&self, which: u8) -> ConnectionId {
@@ -237,6 +244,12 @@ impl Host {
                 if let Some((id, contribution)) = self.fences.remove(which) {
                     let result = self.fence_result(&id, contribution, result);
                     self.server.handle_fence(&id, result);
+                }
+            }
+            Operation::Time(which) => {
+                let which = usize::from(which) % self.timers.len().max(1);
+                if which < self.timers.len() {
+                    self.server.handle_timer(self.timers.swap_remove(which));
                 }
             }
             Operation::Answer(which, good) => {
@@ -274,12 +287,15 @@ impl Host {
                     assert!(known == 0 || self.server.pairs().len() > 0, "{known} keys of no pairs");
                 }
                 Action::End(_) => self.ended = true,
-                Action::Close { .. } | Action::Trace(_) | Action::Died(_) => {}
+                Action::SetTimer { timer, .. } => self.timers.push(timer),
+                Action::CancelTimer(timer) => self.timers.retain(|pending| *pending != timer),
+                Action::Close { .. } | Action::Trace(_) | Action::Died(_) | Action::Overdue { .. } => {}
             }
         }
         let put = self.ranks as usize * SETTINGS.bytes_per_rank;
         let memory = self.server.memory();
         assert!(memory <= 16 * (put + self.foreign) + 64 * 1024, "{memory} bytes for {put} put");
+        assert!(self.timers.len() <= self.ranks as usize * RESOURCES_MAX, "too many deadlines");
         assert!(self.calls.len() <= self.ranks as usize * SETTINGS.questions_per_rank, "too many questions");
     }
 }
@@ -292,6 +308,10 @@ fn answer(call: Call, good: u8) -> Answer {
         Call::Lookup { service } if good > 0 => Answer::Port(Ok(service)),
         Call::Lookup { .. } => Answer::Port(Err(NameError::Unavailable { reason: "no\nway; here".into() })),
         Call::Spawn(_) if good > 0 => Answer::Spawned(Ok(JobId::new("child").expect("letters"))),
+        Call::Resource(change) => {
+            let refused = ResourceError::Refused { reason: "not\nyours; here".into() };
+            Answer::Resource(change, if good > 0 { Ok(()) } else { Err(refused) })
+        }
         Call::Spawn(request) => {
             let first = request.apps.first().map_or(Bytes::new(), |app| app.program.clone());
             Answer::Spawned(Err(SpawnError::Failed { reason: String::from_utf8_lossy(&first).into_owned() }))

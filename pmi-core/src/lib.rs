@@ -48,6 +48,7 @@ pub mod kvs;
 #[cfg(feature = "driver")]
 pub mod quiet;
 pub mod report;
+pub mod resources;
 pub mod roster;
 #[cfg(feature = "driver")]
 pub mod runner;

@@ -14,6 +14,7 @@ mod action;
 mod fences;
 mod mortality;
 mod requests;
+mod resources;
 mod spaces;
 
 use std::collections::{HashMap, VecDeque};
@@ -22,9 +23,11 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-pub use self::action::Action;
+pub use self::action::{Action, ReleaseTimer};
 use self::fences::Waiter;
 pub use self::mortality::missed;
+pub use self::resources::RESOURCES_MAX;
+use self::resources::Table;
 use crate::claim::ClaimKeys;
 pub use crate::connections::ConnectionId;
 use crate::connections::Connections;
@@ -54,11 +57,20 @@ pub struct Settings {
     pub questions_per_rank: usize,
     /// Report every message as an [`Action::Trace`].
     pub trace: bool,
+    /// Let ranks register resources. The host must answer [`Call::Resource`](crate::services::Call::Resource), keep the time of
+    /// [`Action::SetTimer`], and remove what a rank leaves.
+    pub resources: bool,
 }
 
 impl Default for Settings {
     fn default() -> Self {
-        Self { offer: Offer::default(), bytes_per_rank: 16 * 1024 * 1024, questions_per_rank: 64, trace: false }
+        Self {
+            offer: Offer::default(),
+            bytes_per_rank: 16 * 1024 * 1024,
+            questions_per_rank: 64,
+            trace: false,
+            resources: false,
+        }
     }
 }
 
@@ -86,6 +98,8 @@ pub struct Server {
     kvs: Kvs,
     node_attributes: HashMap<Vec<u8>, Bytes>,
     attribute_waits: Vec<AttributeWait>,
+    /// Of those ranks that have registered any.
+    resources: HashMap<LocalRank, Table>,
     world: Gathering<LocalRank, Waiter>,
     groups: Groups<LocalRank, Waiter>,
     ring: Ring,
@@ -154,6 +168,7 @@ impl Server {
             kvs,
             node_attributes: HashMap::new(),
             attribute_waits: Vec::new(),
+            resources: HashMap::new(),
             groups: Groups::default(),
             calls: HashMap::new(),
             next_ticket: 0,
@@ -336,6 +351,7 @@ impl Server {
             Answer::Spawned(Ok(job)) => Response::Spawned { job: job.as_str() },
             Answer::Named(Err(error)) | Answer::Port(Err(error)) => name_error(error),
             Answer::Spawned(Err(error)) => Response::Error { code: ErrorCode::Failed, text: error.to_string().into() },
+            Answer::Resource(change, result) => self.resource_answered(local, change, result),
         };
         self.send(connection, response.encode_to(&address).into());
     }

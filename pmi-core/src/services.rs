@@ -15,6 +15,7 @@ use bytes::Bytes;
 pub use self::meeting::{MeetError, Meeting, Met, MetJob};
 pub use self::processes::{JobProcesses, ProcessState, RankProcess, SignalError};
 use crate::ids::{JobId, Rank};
+use crate::resources::{Resource, ResourceChange, ResourceError};
 
 /// A request to start a new job, as `MPI_Comm_spawn` and `MPI_Comm_spawn_multiple` make it.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
@@ -156,6 +157,17 @@ pub trait Services: Send + Sync {
         Err(MeetError::NotFound)
     }
 
+    /// Takes note of a step of a resource that the rank registers: what it holds, or was about to make, is removed when it ends.
+    ///
+    /// # Errors
+    /// Fails when the resource is not there, or is not the rank's to remove. A host without this service removes nothing.
+    async fn resource(&self, _rank: Rank, _change: ResourceChange) -> Result<(), ResourceError> {
+        Err(ResourceError::Unserved)
+    }
+
+    /// The rank has not released a resource within the time that it gave itself.
+    async fn release_overdue(&self, _rank: Rank, _resource: Resource, _within: Duration) {}
+
     /// Looks at the processes of the job's ranks on this node. A host that cannot has none.
     async fn processes(&self) -> JobProcesses {
         JobProcesses::default()
@@ -199,6 +211,8 @@ pub enum Call {
     },
     /// See [`Services::spawn`].
     Spawn(SpawnRequest),
+    /// See [`Services::resource`].
+    Resource(ResourceChange),
 }
 
 /// The host's answer to a [`Call`].
@@ -211,6 +225,8 @@ pub enum Answer {
     Port(Result<Bytes, NameError>),
     /// To a spawn.
     Spawned(Result<JobId, SpawnError>),
+    /// To a step of a resource.
+    Resource(ResourceChange, Result<(), ResourceError>),
 }
 
 impl Call {
@@ -223,6 +239,10 @@ impl Call {
             Self::Lookup { service } => Answer::Port(services.lookup(rank, service, None).await),
             Self::Unpublish { service } => Answer::Named(services.unpublish(rank, service).await),
             Self::Spawn(request) => Answer::Spawned(services.spawn(rank, request).await),
+            Self::Resource(change) => {
+                let result = services.resource(rank, change.clone()).await;
+                Answer::Resource(change, result)
+            }
         }
     }
 }
@@ -289,6 +309,9 @@ mod tests {
             let spawned = host.spawn(rank, SpawnRequest::default()).await;
             assert!(matches!(spawned, Err(SpawnError::Refused { .. })), "{spawned:?}");
             assert!(!host.starts_jobs());
+            let change =
+                ResourceChange { resource: Resource::Process(None), step: crate::resources::ResourceStep::Intend };
+            assert_eq!(host.resource(rank, change).await, Err(ResourceError::Unserved));
             assert_eq!(host.processes().await, JobProcesses::default());
             assert_eq!(host.signal(vec![rank], 9).await, Err(SignalError::Refused));
         });

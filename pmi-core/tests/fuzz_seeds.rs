@@ -26,9 +26,27 @@ cmd=destroy_kvs kvsname=j.k0.1
 cmd=get kvsname=j.k0.1 key=k
 ";
 
-fn spaces_operations() -> Vec<u8> {
-    let lines =
-        SPACES.lines().flat_map(|line| [Operation::Bytes(0, format!("{line}\n").into_bytes()), Operation::Fence(0, 7)]);
+/// A rank that registers resources, which no recorded client does.
+const RESOURCES: &str = "cmd=init pmi_version=1 pmi_subversion=1
+cmd=get kvsname=j key=lattice.ext
+cmd=resource_register phase=intent name=shm:
+cmd=resource_register phase=done name=shm:7
+cmd=resource_register phase=intent name=file:/tmp/a b
+cmd=resource_register phase=done name=pid:99
+cmd=resource_release_begin timeout=10 name=shm:7
+cmd=resource_release_begin timeout=0 name=pid:99
+cmd=resource_release_end name=shm:7
+";
+
+fn extension_operations(lines: &str) -> Vec<u8> {
+    let lines = lines.lines().flat_map(|line| {
+        [
+            Operation::Bytes(0, format!("{line}\n").into_bytes()),
+            Operation::Fence(0, 7),
+            Operation::Answer(0, 1),
+            Operation::Time(0),
+        ]
+    });
     fuzzing::encode(1, &lines.collect::<Vec<_>>())
 }
 
@@ -44,12 +62,12 @@ fn targets() -> [Target; 3] {
         Target {
             name: "request",
             run: fuzzing::request,
-            seeds: streams().chain([SPACES.into()]).flat_map(|stream| messages(&stream)).collect(),
+            seeds: streams().chain([SPACES.into(), RESOURCES.into()]).flat_map(|stream| messages(&stream)).collect(),
         },
         Target {
             name: "server",
             run: fuzzing::server,
-            seeds: transcripts.iter().map(operations).chain([spaces_operations()]).collect(),
+            seeds: transcripts.iter().map(operations).chain([SPACES, RESOURCES].map(extension_operations)).collect(),
         },
     ]
 }

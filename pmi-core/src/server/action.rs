@@ -1,15 +1,25 @@
 //! Actions: the output of a server, carried out by whoever drives it.
 
+use std::time::Duration;
+
 use bytes::Bytes;
 
 use super::Ticket;
 use crate::connections::ConnectionId;
 use crate::deaths::Death;
 use crate::fence::{Contribution, FenceId};
-use crate::ids::Rank;
+use crate::ids::{LocalRank, Rank};
 use crate::report::{EndReason, Trace};
+use crate::resources::Resource;
 use crate::segment::Segment;
 use crate::services::Call;
+
+/// Names the deadline of a release that has begun.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ReleaseTimer {
+    pub(super) local: LocalRank,
+    pub(super) number: u64,
+}
 
 /// Something that a server wants done.
 #[derive(Clone, Debug)]
@@ -51,6 +61,24 @@ pub enum Action {
         rank: Rank,
         /// The question.
         call: Call,
+    },
+    /// Call [`Server::handle_timer`](super::Server::handle_timer) after this time, unless it is cancelled before.
+    SetTimer {
+        /// Name of the deadline.
+        timer: ReleaseTimer,
+        /// Time until it is over.
+        after: Duration,
+    },
+    /// Forget a deadline.
+    CancelTimer(ReleaseTimer),
+    /// A rank has begun to release a resource, and has not ended that within the time that it gave itself. Told once for each release.
+    Overdue {
+        /// The rank.
+        rank: Rank,
+        /// What it was to release.
+        resource: Resource,
+        /// The time that it gave itself.
+        within: Duration,
     },
     /// A rank of this node has died, and the others go on without it: the servers of other nodes are to be told by
     /// [`Server::handle_deaths`](super::Server::handle_deaths). Reported once for each rank.

@@ -104,6 +104,7 @@ impl Server {
             },
             Request::CreateSpace => self.create_space(local),
             Request::DestroySpace { name } => self.destroy_space(name),
+            Request::Resource(request) => return self.handle_resource(connection, local, request, message),
             Request::JobAttribute { key } => return Some(self.get_attribute(key)),
             Request::PutNodeAttribute { key, value } => return self.put_node_attribute(local, key, value),
             Request::GetNodeAttribute { key, wait } => {
@@ -260,6 +261,7 @@ impl Server {
             "universeSize" => Some(&self.universe_size_text),
             "hasNameServ" => Some("TRUE"),
             // Requests that other servers would end the job for; clients look here before they make them.
+            "lattice.ext" if self.settings.resources => Some("getbyidx,create_kvs,resource"),
             "lattice.ext" => Some("getbyidx,create_kvs"),
             // MPICH reads it with `get` in PMI-1 and with `kvs-get` in PMI-2.
             "PMI_dead_processes" => self.deaths.text(),
@@ -304,7 +306,7 @@ impl Server {
     }
 
     /// Asks the host.
-    fn call(
+    pub(super) fn call(
         &mut self,
         connection: ConnectionId,
         local: LocalRank,

@@ -12,7 +12,9 @@ use nom::bytes::complete::{tag, take_till, take_while1};
 use nom::sequence::{preceded, terminated};
 use nom::{IResult, Parser};
 
-use super::request::{Group, Message, NoCommand, Request, RequestError, Version, number};
+use super::request::{
+    Group, Message, NoCommand, Request, RequestError, ResourceRequest, ResourceWish, Version, number,
+};
 use super::{Dialect, FrameBuffer};
 use crate::services::{SpawnApp, SpawnRequest};
 
@@ -45,6 +47,9 @@ fn request<'a>(command: &str, fields: Fields<'a>) -> Decoded<'a> {
         "getbyidx" => Request::GetByIndex { job: fields.get("kvsname"), index: number("idx", fields.need("idx")?)? },
         "create_kvs" => Request::CreateSpace,
         "destroy_kvs" => Request::DestroySpace { name: fields.need("kvsname")? },
+        "resource_register" => fields.resource(ResourceWish::registration(fields.need("phase")?)?)?,
+        "resource_release_begin" => fields.resource(ResourceWish::release(fields.need("timeout")?)?)?,
+        "resource_release_end" => fields.resource(ResourceWish::EndRelease)?,
         "barrier_in" => barrier(fields)?,
         "publish_name" => publish(fields)?,
         "lookup_name" => Request::Lookup { service: fields.need_tail("service")?.into() },
@@ -86,6 +91,11 @@ impl<'a> Fields<'a> {
 
     fn need(self, name: &'static str) -> Result<Bytestring<'a>, RequestError> {
         self.get(name).ok_or(RequestError::MissingField { name })
+    }
+
+    /// `name=anything to the end`
+    fn resource(self, wish: ResourceWish) -> Decoded<'a> {
+        Ok(Request::Resource(ResourceRequest { name: self.need_tail("name")?.into(), wish }))
     }
 
     fn need_tail(self, name: &'static str) -> Result<Bytestring<'a>, RequestError> {

@@ -12,7 +12,7 @@ use nom::sequence::preceded;
 use nom::{IResult, Parser};
 
 use super::Dialect;
-use super::request::{Message, NoCommand, Request, RequestError, RingValue, number};
+use super::request::{Message, NoCommand, Request, RequestError, ResourceRequest, ResourceWish, RingValue, number};
 use crate::services::{SpawnApp, SpawnRequest};
 
 /// Decodes one message, without its length.
@@ -45,6 +45,9 @@ fn request<'a>(command: &str, fields: Fields<'a>) -> Result<Request<'a>, Request
         "info-getnodeattr" => {
             Request::GetNodeAttribute { key: fields.need("key")?, wait: fields.truth("wait").unwrap_or(false) }
         }
+        "resource-register" => fields.resource(ResourceWish::registration(&fields.need("phase")?)?)?,
+        "resource-release-begin" => fields.resource(ResourceWish::release(&fields.need("timeout")?)?)?,
+        "resource-release-end" => fields.resource(ResourceWish::EndRelease)?,
         "name-publish" => Request::Publish { service: fields.need("name")?, port: fields.need("port")? },
         "name-lookup" => Request::Lookup { service: fields.need("name")? },
         "name-unpublish" => Request::Unpublish { service: fields.need("name")? },
@@ -146,6 +149,10 @@ impl<'a> Fields<'a> {
             b"FALSE" => Some(false),
             _ => None,
         }
+    }
+
+    fn resource(self, wish: ResourceWish) -> Result<Request<'a>, RequestError> {
+        Ok(Request::Resource(ResourceRequest { name: self.need("name")?, wish }))
     }
 
     /// MPICH sends `pmirank`, Slurm's client `pmirank` or, in port mode, `srcid`.

@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 use std::str;
+use std::time::Duration;
 
 use super::Dialect;
 use super::frame::Quoted;
@@ -87,6 +88,8 @@ pub enum Request<'a> {
         /// Its name.
         name: &'a [u8],
     },
+    /// Registers a resource that outlives the rank's process, or releases it.
+    Resource(ResourceRequest<'a>),
     /// Waits for all ranks of the job, and makes all earlier puts readable.
     Fence,
     /// Waits for the members of a group (PMI-1.2).
@@ -151,6 +154,48 @@ pub enum Request<'a> {
     Finalize,
     /// A command of the standards that nobody implements, and that is refused with words.
     Unimplemented,
+}
+
+/// A request about a resource; see [`crate::resources`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ResourceRequest<'a> {
+    /// Its name.
+    pub name: Cow<'a, [u8]>,
+    /// What the rank wants of it.
+    pub wish: ResourceWish,
+}
+
+/// Kind of a [`ResourceRequest`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ResourceWish {
+    /// The rank is about to make the resource.
+    Intend,
+    /// The rank has made it.
+    Hold,
+    /// The rank is about to remove it.
+    BeginRelease {
+        /// Time that it gives itself; `None` for no limit.
+        within: Option<Duration>,
+    },
+    /// The rank has removed it.
+    EndRelease,
+}
+
+impl ResourceWish {
+    /// Reads the phase of a registration.
+    pub(super) fn registration(phase: &[u8]) -> Result<Self, RequestError> {
+        match phase {
+            b"intent" => Ok(Self::Intend),
+            b"done" => Ok(Self::Hold),
+            other => Err(RequestError::bad("phase", other, "`intent` or `done`")),
+        }
+    }
+
+    /// Reads the seconds of a release; 0 for no limit.
+    pub(super) fn release(timeout: &[u8]) -> Result<Self, RequestError> {
+        let seconds: u32 = number("timeout", timeout)?;
+        Ok(Self::BeginRelease { within: (seconds > 0).then(|| Duration::from_secs(seconds.into())) })
+    }
 }
 
 /// A protocol version as `init` names it.
