@@ -1,12 +1,12 @@
 //! The keeper: a tiny process that outlives the launcher by as long as it takes to kill what the launcher could not.
 //!
 //! When the launcher is killed, the kernel kills the ranks (`PR_SET_PDEATHSIG`), but not their children. The keeper waits at
-//! a pipe for that moment. The launcher tells it the launch's marks through the pipe, in records of fixed size:
+//! a pipe for that moment. The launcher tells it the launch's marks through the pipe, in records:
 //!
 //! ```text
-//! byte 0      kind: 1 = tag, 2 = rank, 3 = directory, 4 = file
-//! byte 1      length of the rest
-//! bytes 2..   the tag, or process number (4 bytes), session (4) and start (8) of a rank in native byte order, or a path
+//! byte 0        kind: 1 = tag, 2 = rank, 3 = directory, 4 = file, 5 = resource, 6 = a resource that is its concern no more
+//! bytes 1, 2    length of the rest in native byte order, as all numbers
+//! bytes 3..     the tag, or process number (4 bytes), session (4) and start (8) of a rank, or a path, or a number (4) and what is pinned
 //! ```
 
 #![expect(unsafe_code, reason = "the call of `fork`, and of what follows it in the child")]
@@ -32,18 +32,23 @@ use pmi_core::ids::JobId;
 use crate::detach::{Stderr, close_all_but, ignore_signals};
 use crate::kill::kill_until_gone;
 use crate::launch_tag::{LaunchTag, value_of};
+use crate::pinned::Pinned;
 use crate::process::RankProcess;
 use crate::process_table::{Process, ProcessTable};
 use crate::syscalls::{self, Child, pidfd_open, pidfd_send_signal};
 
-const RECORD_LEN: usize = 2 + JobId::MAX_LEN;
+/// Bytes before the payload of a record.
+const HEADER_LEN: usize = 3;
+
+/// Greatest length of a payload. A record is written whole or not at all as long as it is shorter than `PIPE_BUF`, 4096.
+const PAYLOAD_MAX: usize = 4000;
+
 const KIND_TAG: u8 = 1;
 const KIND_RANK: u8 = 2;
 const KIND_DIRECTORY: u8 = 3;
 const KIND_FILE: u8 = 4;
-
-/// Greatest length of a path that a keeper can be told, in bytes.
-const PATH_MAX: usize = RECORD_LEN - 2;
+const KIND_RESOURCE: u8 = 5;
+const KIND_FORGOTTEN: u8 = 6;
 
 /// Greatest number of launches that a keeper remembers.
 const TAGS_MAX: usize = 1 << 10;
@@ -53,6 +58,9 @@ const RANKS_MAX: usize = 1 << 16;
 
 /// Greatest number of files that a keeper remembers.
 const FILES_MAX: usize = 1 << 12;
+
+/// Greatest number of resources that a keeper remembers.
+const RESOURCES_MAX: usize = 1 << 16;
 
 /// Process name of a keeper.
 const NAME: &CStr = c"lattice-keeper";
@@ -148,7 +156,7 @@ impl Keeper {
     /// Names the directory of a launcher that has one: it is removed with all that is in it, once no process is left.
     ///
     /// # Errors
-    /// `ENAMETOOLONG` for a path of more than 63 bytes; otherwise as [`Keeper::guard`].
+    /// `ENAMETOOLONG` for a path of more than 4000 bytes; otherwise as [`Keeper::guard`].
     pub fn guard_directory(&self, path: &Path) -> nix::Result<()> {
         self.send_path(KIND_DIRECTORY, path)
     }
@@ -161,22 +169,34 @@ impl Keeper {
         self.send_path(KIND_FILE, path)
     }
 
-    fn send_path(&self, kind: u8, path: &Path) -> nix::Result<()> {
-        let path = path.as_os_str().as_bytes();
-        if path.len() > PATH_MAX {
-            return Err(Errno::ENAMETOOLONG);
+    /// Names a resource that a rank has registered, under a number: it is removed once no process is left.
+    ///
+    /// # Errors
+    /// As [`Keeper::guard_directory`].
+    pub fn guard_resource(&self, number: u32, resource: &Pinned) -> nix::Result<()> {
+        match resource.to_record() {
+            Some(record) => self.send(KIND_RESOURCE, &[&number.to_ne_bytes()[..], &record].concat()),
+            None => Ok(()),
         }
-        self.send(kind, path)
+    }
+
+    /// A resource is the keeper's concern no more.
+    ///
+    /// # Errors
+    /// As [`Keeper::guard`].
+    pub fn forget_resource(&self, number: u32) -> nix::Result<()> {
+        self.send(KIND_FORGOTTEN, &number.to_ne_bytes())
+    }
+
+    fn send_path(&self, kind: u8, path: &Path) -> nix::Result<()> {
+        self.send(kind, path.as_os_str().as_bytes())
     }
 
     fn send(&self, kind: u8, payload: &[u8]) -> nix::Result<()> {
-        let mut record = [0; RECORD_LEN];
-        record[0] = kind;
-        // A tag has at most 63 bytes, and so has the rest of a record.
-        record[1] = payload.len() as u8;
-        record[2..2 + payload.len()].copy_from_slice(payload);
-        // Whole or not at all: it is shorter than PIPE_BUF.
-        write(&self.records, &record).map(drop)
+        if payload.len() > PAYLOAD_MAX {
+            return Err(Errno::ENAMETOOLONG);
+        }
+        write(&self.records, &record(kind, payload)).map(drop)
     }
 
     /// Dismisses the keeper, once [`crate::sweep()`] has found nothing more, and reaps it.
@@ -190,6 +210,22 @@ impl Keeper {
             Err(errno) => Err(errno),
         }
     }
+}
+
+/// A record as it goes through the pipe; the payload has [`PAYLOAD_MAX`] bytes at most.
+fn record(kind: u8, payload: &[u8]) -> Vec<u8> {
+    let [low, high] = (payload.len() as u16).to_ne_bytes();
+    [&[kind, low, high], payload].concat()
+}
+
+/// Reads the next record into `payload`, and returns its kind.
+fn read_record(pipe: &mut impl Read, payload: &mut Vec<u8>) -> io::Result<u8> {
+    let mut header = [0; HEADER_LEN];
+    pipe.read_exact(&mut header)?;
+    let [kind, low, high] = header;
+    payload.resize(u16::from_ne_bytes([low, high]).into(), 0);
+    pipe.read_exact(payload)?;
+    Ok(kind)
 }
 
 /// Identity of a rank's process, as the launcher records it.
@@ -231,14 +267,13 @@ struct Guarded {
     ranks: BTreeMap<Pid, RankRecord>,
     directory: Option<PathBuf>,
     files: Vec<PathBuf>,
+    resources: BTreeMap<u32, Pinned>,
 }
 
 impl Guarded {
     /// Adds one record; an unknown or malformed one is ignored.
-    fn add(&mut self, record: &[u8; RECORD_LEN]) {
-        let [kind, len, payload @ ..] = record;
-        let payload = &payload[..usize::from(*len).min(payload.len())];
-        match *kind {
+    fn add(&mut self, kind: u8, payload: &[u8]) {
+        match kind {
             KIND_TAG if self.tags.len() < TAGS_MAX => {
                 let id = std::str::from_utf8(payload).ok().and_then(|text| JobId::new(text).ok());
                 self.tags.extend(id.map(LaunchTag::new));
@@ -248,6 +283,17 @@ impl Guarded {
             }
             KIND_DIRECTORY => self.directory = Some(OsStr::from_bytes(payload).into()),
             KIND_FILE if self.files.len() < FILES_MAX => self.files.push(OsStr::from_bytes(payload).into()),
+            KIND_RESOURCE if self.resources.len() < RESOURCES_MAX => {
+                let parts = payload.split_first_chunk();
+                let named = parts
+                    .and_then(|(number, pinned)| Some((u32::from_ne_bytes(*number), Pinned::from_record(pinned)?)));
+                self.resources.extend(named);
+            }
+            KIND_FORGOTTEN => {
+                if let Some((number, _)) = payload.split_first_chunk() {
+                    self.resources.remove(&u32::from_ne_bytes(*number));
+                }
+            }
             _ => {}
         }
     }
@@ -285,11 +331,14 @@ fn is_keeper(pid: Pid) -> bool {
 fn keep(pipe: OwnedFd) -> io::Result<()> {
     let mut pipe = detach(pipe)?;
     let mut guarded = Guarded::default();
-    let mut record = [0; RECORD_LEN];
-    while pipe.read_exact(&mut record).is_ok() {
-        guarded.add(&record);
+    let mut payload = Vec::new();
+    while let Ok(kind) = read_record(&mut pipe, &mut payload) {
+        guarded.add(kind, &payload);
     }
     kill_until_gone(TIME_LIMIT, |table| guarded.find(table))?;
+    for (_, resource) in std::mem::take(&mut guarded.resources) {
+        resource.remove();
+    }
     for file in &guarded.files {
         let _ = fs::remove_file(file);
     }
@@ -308,24 +357,35 @@ fn detach(pipe: OwnedFd) -> io::Result<fs::File> {
 mod tests {
     use super::*;
 
-    fn record(kind: u8, payload: &[u8]) -> [u8; RECORD_LEN] {
-        let mut record = [0; RECORD_LEN];
-        (record[0], record[1]) = (kind, payload.len() as u8);
-        record[2..2 + payload.len()].copy_from_slice(payload);
-        record
-    }
-
     #[test]
     fn records_say_what_was_meant_and_nonsense_says_nothing() {
         let rank = RankRecord { pid: Pid::from_raw(7), session: Pid::from_raw(5), start: 1 << 40 };
         let mut guarded = Guarded::default();
-        guarded.add(&record(KIND_TAG, "x".repeat(63).as_bytes()));
-        guarded.add(&record(KIND_RANK, &rank.encode()));
-        for nonsense in
-            [record(0, b""), record(9, b"x"), record(KIND_TAG, b""), record(KIND_RANK, b"1234"), [0xff; RECORD_LEN]]
-        {
-            guarded.add(&nonsense);
+        let records = [
+            record(KIND_TAG, "x".repeat(63).as_bytes()),
+            record(KIND_RANK, &rank.encode()),
+            record(KIND_RESOURCE, b"1234sem 7"),
+            record(KIND_RESOURCE, b"1235shm 8 900"),
+            record(KIND_FORGOTTEN, b"1234"),
+        ]
+        .concat();
+        let nonsense = [
+            record(0, b""),
+            record(9, b"x"),
+            record(KIND_TAG, b""),
+            record(KIND_RANK, b"1234"),
+            record(KIND_RESOURCE, b"12"),
+            record(KIND_RESOURCE, b"1236nonsense"),
+            record(KIND_FORGOTTEN, b"1"),
+            vec![0xff; 20],
+        ]
+        .concat();
+        let (records, mut payload) = ([records, nonsense].concat(), Vec::new());
+        let mut pipe = &records[..];
+        while let Ok(kind) = read_record(&mut pipe, &mut payload) {
+            guarded.add(kind, &payload);
         }
+        assert_eq!(guarded.resources.len(), 1, "{:?}", guarded.resources);
         assert_eq!(guarded.tags, [LaunchTag::new(JobId::new(&"x".repeat(63)).unwrap())]);
         assert_eq!(guarded.ranks, BTreeMap::from([(rank.pid, rank)]));
     }
@@ -334,19 +394,19 @@ mod tests {
     fn a_keeper_remembers_no_more_than_it_has_room_for() {
         let mut guarded = Guarded::default();
         for number in 0..2 * TAGS_MAX {
-            guarded.add(&record(KIND_TAG, format!("launch-{number}").as_bytes()));
+            guarded.add(KIND_TAG, format!("launch-{number}").as_bytes());
         }
         assert_eq!(guarded.tags.len(), TAGS_MAX);
         for number in 1..=RANKS_MAX as i32 + 10 {
             let rank = RankRecord { pid: Pid::from_raw(number), session: Pid::from_raw(1), start: 1 };
-            guarded.add(&record(KIND_RANK, &rank.encode()));
+            guarded.add(KIND_RANK, &rank.encode());
         }
         assert_eq!(guarded.ranks.len(), RANKS_MAX);
-        guarded.add(&record(KIND_DIRECTORY, b"/tmp/a"));
-        guarded.add(&record(KIND_DIRECTORY, b"/tmp/b"));
+        guarded.add(KIND_DIRECTORY, b"/tmp/a");
+        guarded.add(KIND_DIRECTORY, b"/tmp/b");
         assert_eq!(guarded.directory, Some(PathBuf::from("/tmp/b")), "the last one counts");
         for number in 0..=FILES_MAX {
-            guarded.add(&record(KIND_FILE, format!("/dev/shm/{number}").as_bytes()));
+            guarded.add(KIND_FILE, format!("/dev/shm/{number}").as_bytes());
         }
         assert_eq!((guarded.files.len(), &guarded.files[1]), (FILES_MAX, &PathBuf::from("/dev/shm/1")));
     }

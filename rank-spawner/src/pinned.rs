@@ -1,0 +1,350 @@
+//! Resources that ranks have registered, pinned so that what is removed later is what was meant.
+//!
+//! A number or a name may come to mean something else before its rank ends. So each resource is looked at when it is registered: it must
+//! be the user's, and not older than the launch; what tells it from others is kept. At the end it is looked at once more, and stays if
+//! it is another one by then.
+//!
+//! | resource | kept at the registration | looked at before the removal |
+//! |---|---|---|
+//! | System V | number, of shared memory also the maker | owner, creator, maker |
+//! | a path, POSIX memory and semaphores | the directory that it is in, without links; device, inode and birth of both | the same, owner |
+//! | POSIX message queues | device, inode and birth | the same, owner |
+//! | a process | a pidfd | - |
+//! | shared memory that a rank was about to make | the rank, and what it had made before | `/proc/sysvipc/shm` |
+
+mod path;
+
+use std::fs::{self, File, Metadata};
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use nix::errno::Errno;
+use nix::mqueue::{MQ_OFlag, MqdT, mq_close, mq_open, mq_unlink};
+use nix::sys::signal::Signal;
+use nix::sys::stat::Mode;
+use nix::unistd::{Pid, Uid, getpid};
+use pmi_core::resources::{Posix, Resource, ResourceError, ResourceStep, SystemV};
+
+use self::path::{PathKind, PinnedPath};
+use crate::launch_tag::{LaunchTag, value_of};
+use crate::process_table::Process;
+use crate::syscalls::{pidfd_open, pidfd_send_signal};
+use crate::system_v::{self, Object};
+
+/// Time by which clocks of file systems may be behind that of this node.
+const CLOCK_SLACK: Duration = Duration::from_secs(2);
+
+/// Longest way from a process up to its rank.
+const GENERATIONS_MAX: usize = 64;
+
+/// A rank that registers a resource.
+#[derive(Clone, Debug)]
+pub struct Claimant {
+    /// The mark of its launch.
+    pub tag: LaunchTag,
+    /// Its process, which has not been reaped.
+    pub rank: Pid,
+    /// Processes of all ranks here: none of them is another one's resource.
+    pub ranks: Vec<Pid>,
+    /// Begin of the launch: what has not changed since then was not made by it.
+    pub since: SystemTime,
+}
+
+impl Claimant {
+    /// Begin of the launch in seconds since 1970, as clocks of file systems may tell it.
+    fn since(&self) -> i64 {
+        let began = self.since.checked_sub(CLOCK_SLACK).unwrap_or(UNIX_EPOCH);
+        began.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs().cast_signed())
+    }
+
+    /// True for a process that bears the mark of the launch, or is below the rank.
+    fn owns(&self, pid: Pid) -> bool {
+        if self.ranks.contains(&pid) || pid == getpid() {
+            return false;
+        }
+        if value_of(pid).is_some_and(|value| self.tag.is(&value)) {
+            return true;
+        }
+        let mut above = Some(pid);
+        for _ in 0..GENERATIONS_MAX {
+            above = above.and_then(Process::read).map(|process| process.parent);
+            if above == Some(self.rank) {
+                return true;
+            }
+        }
+        false
+    }
+}
+
+/// What tells a file from all others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct FileId {
+    device: u64,
+    inode: u64,
+    /// Nanoseconds since 1970 at its making, as inodes are used again; 0 where the file system does not tell.
+    born: u64,
+}
+
+impl FileId {
+    /// What stands for none in a record.
+    const NONE: Self = Self { device: 0, inode: 0, born: 0 };
+
+    fn of(status: &Metadata) -> Self {
+        let born = status.created().ok().and_then(|born| born.duration_since(UNIX_EPOCH).ok());
+        let born = born.and_then(|born| u64::try_from(born.as_nanos()).ok()).unwrap_or_default();
+        Self { device: status.dev(), inode: status.ino(), born }
+    }
+
+    /// Reads the numbers of a record; `None` within for none.
+    fn from_record(mut number: impl FnMut() -> Option<u64>) -> Option<Option<Self>> {
+        let id = Self { device: number()?, inode: number()?, born: number()? };
+        Some((id != Self::NONE).then_some(id))
+    }
+
+    fn to_record(self) -> String {
+        let Self { device, inode, born } = self;
+        format!("{device} {inode} {born}")
+    }
+}
+
+/// Facts about an open file.
+fn status_of(file: BorrowedFd<'_>) -> nix::Result<Metadata> {
+    let status = file.try_clone_to_owned().and_then(|file| File::from(file).metadata());
+    status.map_err(|error: io::Error| error.raw_os_error().map_or(Errno::EIO, Errno::from_raw))
+}
+
+/// A resource of a rank, with what tells it from others.
+#[derive(Debug)]
+pub struct Pinned(Kind);
+
+#[derive(Debug)]
+enum Kind {
+    SystemV {
+        kind: SystemV,
+        id: i32,
+        maker: Option<Pid>,
+    },
+    Path(PinnedPath),
+    Queue {
+        name: String,
+        /// `None` for one that was about to be made.
+        id: Option<FileId>,
+    },
+    Process(OwnedFd),
+    /// Shared memory that this process was about to make.
+    Hunted {
+        maker: Pid,
+        since: i64,
+        known: Vec<i32>,
+    },
+    /// An intent that leaves nothing to be found, or that names what was there before.
+    Nothing,
+}
+
+impl Pinned {
+    /// Looks at what a rank is about to make or has made.
+    ///
+    /// # Errors
+    /// Fails when it is not there, or is not the launch's to remove.
+    pub fn new(resource: &Resource, step: ResourceStep, claimant: &Claimant) -> Result<Self, ResourceError> {
+        let intends = step == ResourceStep::Intend;
+        Ok(Self(match resource {
+            Resource::SystemV(SystemV::Memory, None) => {
+                let since = claimant.since();
+                let known = system_v::segments_made_by(claimant.rank, since);
+                Kind::Hunted { maker: claimant.rank, since, known }
+            }
+            Resource::SystemV(_, None) | Resource::Process(None) => Kind::Nothing,
+            Resource::SystemV(kind, Some(id)) => pin_system_v(*kind, *id, claimant)?,
+            Resource::Process(Some(pid)) => pin_process(Pid::from_raw(*pid), claimant)?,
+            Resource::Posix(Posix::Messages, name) => pin_queue(name, intends, claimant)?,
+            Resource::Posix(Posix::Memory, name) => {
+                pin_path(format!("/dev/shm/{name}").as_ref(), PathKind::File, intends, claimant)?
+            }
+            Resource::Posix(Posix::Semaphore, name) => {
+                pin_path(format!("/dev/shm/sem.{name}").as_ref(), PathKind::File, intends, claimant)?
+            }
+            Resource::File(path) => pin_path(path, PathKind::File, intends, claimant)?,
+            Resource::Directory(path) => pin_path(path, PathKind::Directory, intends, claimant)?,
+        }))
+    }
+
+    /// Removes the resource if it is there and still the same. What cannot be removed stays.
+    pub fn remove(self) {
+        match self.0 {
+            Kind::SystemV { kind, id, maker } => {
+                if Object::read(kind, id).is_ok_and(|object| object.is_own() && object.maker == maker) {
+                    let _ = system_v::remove(kind, id);
+                }
+            }
+            Kind::Path(path) => path.remove(),
+            Kind::Queue { name, id } => {
+                let status = queue_status(&name);
+                if status.is_ok_and(|status| is_own(&status) && id.is_none_or(|id| id == FileId::of(&status))) {
+                    let _ = mq_unlink(queue_name(&name).as_str());
+                }
+            }
+            Kind::Process(pidfd) => {
+                // It may have ended by itself.
+                let _ = pidfd_send_signal(pidfd.as_fd(), Signal::SIGKILL);
+            }
+            Kind::Hunted { maker, since, known } => {
+                let left = system_v::segments_made_by(maker, since);
+                for id in left.into_iter().filter(|id| !known.contains(id)) {
+                    Self(Kind::SystemV { kind: SystemV::Memory, id, maker: Some(maker) }).remove();
+                }
+            }
+            Kind::Nothing => {}
+        }
+    }
+
+    /// True for a process: to be ended before what it uses is removed.
+    pub fn is_process(&self) -> bool {
+        matches!(self.0, Kind::Process(_))
+    }
+
+    /// Text by which a keeper knows it; `None` for what needs no keeper, as processes of the launch are its concern anyhow.
+    pub(crate) fn to_record(&self) -> Option<Vec<u8>> {
+        let text = match &self.0 {
+            Kind::SystemV { kind: SystemV::Memory, id, maker } => {
+                format!("shm {id} {}", maker.map_or(0, Pid::as_raw))
+            }
+            Kind::SystemV { kind: SystemV::Semaphores, id, .. } => format!("sem {id}"),
+            Kind::SystemV { kind: SystemV::Messages, id, .. } => format!("msg {id}"),
+            Kind::Path(path) => return Some([b"path ", &path.to_record()[..]].concat()),
+            Kind::Queue { name, id } => {
+                format!("mq {} {name}", id.unwrap_or(FileId::NONE).to_record())
+            }
+            Kind::Hunted { maker, since, known } => {
+                let known: Vec<String> = known.iter().map(i32::to_string).collect();
+                format!("hunt {maker} {since} {}", known.join(" "))
+            }
+            Kind::Process(_) | Kind::Nothing => return None,
+        };
+        Some(text.into_bytes())
+    }
+
+    /// Reads what [`Pinned::to_record`] wrote.
+    pub(crate) fn from_record(record: &[u8]) -> Option<Self> {
+        if let Some(path) = record.strip_prefix(b"path ") {
+            return PinnedPath::from_record(path).map(|path| Self(Kind::Path(path)));
+        }
+        let (kind, rest) = str::from_utf8(record).ok()?.split_once(' ')?;
+        let system_v = |kind| Some(Kind::SystemV { kind, id: rest.parse().ok()?, maker: None });
+        Some(Self(match kind {
+            "shm" => {
+                let (id, maker) = rest.split_once(' ')?;
+                let maker = Some(Pid::from_raw(maker.parse().ok()?));
+                Kind::SystemV { kind: SystemV::Memory, id: id.parse().ok()?, maker }
+            }
+            "sem" => system_v(SystemV::Semaphores)?,
+            "msg" => system_v(SystemV::Messages)?,
+            "mq" => {
+                let mut parts = rest.splitn(4, ' ');
+                let id = FileId::from_record(|| parts.next()?.parse().ok())?;
+                Kind::Queue { name: parts.next()?.to_owned(), id }
+            }
+            "hunt" => {
+                let mut numbers = rest.split_ascii_whitespace();
+                let (maker, since) = (numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?);
+                let known = numbers.map(|number| number.parse().ok()).collect::<Option<_>>()?;
+                Kind::Hunted { maker: Pid::from_raw(maker), since, known }
+            }
+            _ => return None,
+        }))
+    }
+}
+
+fn pin_system_v(kind: SystemV, id: i32, claimant: &Claimant) -> Result<Kind, ResourceError> {
+    shares_namespace(claimant, "ipc")?;
+    let object = Object::read(kind, id).map_err(|errno| refused(format!("cannot look at it: {errno}")))?;
+    if !object.is_own() {
+        return Err(refused("it is another user's"));
+    }
+    if object.changed < claimant.since() {
+        return Err(refused("it is older than this launch"));
+    }
+    if object.maker.is_some_and(|maker| maker != claimant.rank && !claimant.owns(maker)) {
+        return Err(refused("no running process of this rank has made it"));
+    }
+    Ok(Kind::SystemV { kind, id, maker: object.maker })
+}
+
+fn pin_process(pid: Pid, claimant: &Claimant) -> Result<Kind, ResourceError> {
+    shares_namespace(claimant, "pid")?;
+    let pidfd = pidfd_open(pid).map_err(|errno| refused(format!("cannot watch it: {errno}")))?;
+    // Looked at while it is pinned: if it has ended meanwhile, the signal reaches nobody.
+    if claimant.owns(pid) {
+        Ok(Kind::Process(pidfd))
+    } else {
+        Err(refused("it is no process of this launch, or a rank"))
+    }
+}
+
+fn pin_path(path: &std::path::Path, kind: PathKind, intends: bool, claimant: &Claimant) -> Result<Kind, ResourceError> {
+    shares_namespace(claimant, "mnt")?;
+    let (pinned, status) = PinnedPath::new(path, kind)?;
+    match status {
+        None if intends => Ok(Kind::Path(pinned)),
+        None => Err(refused("there is no such file")),
+        Some(_) if intends => Ok(Kind::Nothing),
+        Some(status) => {
+            made_by_launch(&status, claimant)?;
+            pinned.made(&status).map(Kind::Path)
+        }
+    }
+}
+
+fn pin_queue(name: &str, intends: bool, claimant: &Claimant) -> Result<Kind, ResourceError> {
+    shares_namespace(claimant, "ipc")?;
+    match queue_status(name) {
+        Err(Errno::ENOENT) if intends => Ok(Kind::Queue { name: name.to_owned(), id: None }),
+        Err(errno) => Err(refused(format!("cannot look at it: {errno}"))),
+        Ok(_) if intends => Ok(Kind::Nothing),
+        Ok(status) => {
+            made_by_launch(&status, claimant)?;
+            Ok(Kind::Queue { name: name.to_owned(), id: Some(FileId::of(&status)) })
+        }
+    }
+}
+
+fn queue_name(name: &str) -> String {
+    format!("/{name}")
+}
+
+fn queue_status(name: &str) -> nix::Result<Metadata> {
+    let queue: MqdT = mq_open(queue_name(name).as_str(), MQ_OFlag::O_RDONLY, Mode::empty(), None)?;
+    let status = status_of(queue.as_fd());
+    let _ = mq_close(queue);
+    status
+}
+
+fn made_by_launch(status: &Metadata, claimant: &Claimant) -> Result<(), ResourceError> {
+    if !is_own(status) {
+        return Err(refused("it is another user's"));
+    }
+    if status.ctime() < claimant.since() {
+        return Err(refused("it is older than this launch"));
+    }
+    Ok(())
+}
+
+fn is_own(status: &Metadata) -> bool {
+    Uid::from_raw(status.uid()) == Uid::effective()
+}
+
+/// Refuses names of a rank to which they mean something else than to this process, as in a container.
+fn shares_namespace(claimant: &Claimant, kind: &str) -> Result<(), ResourceError> {
+    let of = |process: &str| fs::read_link(format!("/proc/{process}/ns/{kind}")).ok();
+    if of(&claimant.rank.to_string()) == of("self") {
+        Ok(())
+    } else {
+        Err(refused(format!("the rank is in another {kind} namespace than its session")))
+    }
+}
+
+fn refused(reason: impl Into<String>) -> ResourceError {
+    ResourceError::Refused { reason: reason.into() }
+}

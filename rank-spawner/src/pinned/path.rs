@@ -1,0 +1,169 @@
+//! A path that was registered: pinned by its directory and its inode, removed without following a link.
+
+use std::ffi::OsStr;
+use std::fs::Metadata;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use nix::dir::{Dir, Type};
+use nix::errno::Errno;
+use nix::fcntl::{AT_FDCWD, OFlag, OpenHow, ResolveFlag, open, openat, openat2, readlink};
+use nix::sys::stat::Mode;
+use nix::unistd::{UnlinkatFlags, unlinkat};
+use pmi_core::resources::ResourceError;
+
+use super::{FileId, is_own, refused, status_of};
+
+/// Most entries that are removed out of a directory, those of its directories included.
+const ENTRIES_MAX: usize = 1 << 20;
+
+/// Greatest depth to which a directory is emptied: each level holds a descriptor.
+const DEPTH_MAX: usize = 64;
+
+/// Kind of what a path leads to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum PathKind {
+    /// Whatever is no directory.
+    File,
+    Directory,
+}
+
+/// A file or directory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct PinnedPath {
+    kind: PathKind,
+    /// The directory that it is in; no part of this path is a link.
+    parent: PathBuf,
+    parent_id: FileId,
+    /// `None` for what was about to be made, and was not there.
+    id: Option<FileId>,
+    name: Vec<u8>,
+}
+
+impl PinnedPath {
+    /// Pins the directory of a path, and looks at what is there.
+    pub(super) fn new(path: &Path, kind: PathKind) -> Result<(Self, Option<Metadata>), ResourceError> {
+        let (Some(above), Some(name)) = (path.parent(), path.file_name()) else { return Err(refused("it is no path")) };
+        let unreachable = |errno: Errno| refused(format!("cannot look at its directory: {errno}"));
+        let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
+        let directory = open(above, flags, Mode::empty()).map_err(unreachable)?;
+        let parent_id = FileId::of(&status_of(directory.as_fd()).map_err(unreachable)?);
+        let parent = readlink(format!("/proc/self/fd/{}", directory.as_raw_fd()).as_str()).map_err(unreachable)?;
+        let status = match look(directory.as_fd(), name) {
+            Ok(status) => Some(status),
+            Err(Errno::ENOENT) => None,
+            Err(errno) => return Err(refused(format!("cannot look at it: {errno}"))),
+        };
+        let pinned = Self { kind, parent: parent.into(), parent_id, id: None, name: name.as_bytes().to_vec() };
+        // One that was moved or removed meanwhile is not found again by its path.
+        if pinned.open_parent().is_none() { Err(refused("its directory has no path")) } else { Ok((pinned, status)) }
+    }
+
+    /// Pins what is there.
+    pub(super) fn made(mut self, status: &Metadata) -> Result<Self, ResourceError> {
+        if kind_of(status) != self.kind {
+            return Err(refused(if self.kind == PathKind::File { "it is a directory" } else { "it is no directory" }));
+        }
+        self.id = Some(FileId::of(status));
+        Ok(self)
+    }
+
+    /// Opens the directory that it is in, if that is the same.
+    fn open_parent(&self) -> Option<OwnedFd> {
+        let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
+        let how = OpenHow::new().flags(flags).resolve(ResolveFlag::RESOLVE_NO_SYMLINKS);
+        let directory = openat2(AT_FDCWD, &self.parent, how).ok()?;
+        (FileId::of(&status_of(directory.as_fd()).ok()?) == self.parent_id).then_some(directory)
+    }
+
+    /// Removes it, if it is the user's, and the same.
+    pub(super) fn remove(&self) {
+        let Some(parent) = self.open_parent() else { return };
+        let name = OsStr::from_bytes(&self.name);
+        let Ok(status) = look(parent.as_fd(), name) else { return };
+        let is_same = self.id.is_none_or(|id| id == FileId::of(&status));
+        if !is_same || !is_own(&status) || kind_of(&status) != self.kind {
+            return;
+        }
+        // What cannot be removed stays.
+        let _ = match self.kind {
+            PathKind::File => unlinkat(&parent, name, UnlinkatFlags::NoRemoveDir),
+            PathKind::Directory => {
+                let mut room = ENTRIES_MAX;
+                empty(parent.as_fd(), name, &status, DEPTH_MAX, &mut room);
+                unlinkat(&parent, name, UnlinkatFlags::RemoveDir)
+            }
+        };
+    }
+
+    pub(super) fn to_record(&self) -> Vec<u8> {
+        let kind = if self.kind == PathKind::File { 'f' } else { 'd' };
+        let id = self.id.unwrap_or(FileId::NONE);
+        let numbers = format!("{kind} {} {} ", self.parent_id.to_record(), id.to_record());
+        // No name has a NUL.
+        [numbers.as_bytes(), self.parent.as_os_str().as_bytes(), b"\0", &self.name].concat()
+    }
+
+    pub(super) fn from_record(record: &[u8]) -> Option<Self> {
+        let mut parts = record.splitn(8, |&byte| byte == b' ');
+        let kind = match parts.next()? {
+            b"f" => PathKind::File,
+            b"d" => PathKind::Directory,
+            _ => return None,
+        };
+        let mut number = || str::from_utf8(parts.next()?).ok()?.parse().ok();
+        let parent_id = FileId::from_record(&mut number)??;
+        let id = FileId::from_record(&mut number)?;
+        let path = parts.next()?;
+        let nul = path.iter().position(|&byte| byte == 0)?;
+        let (parent, name) = (OsStr::from_bytes(&path[..nul]).into(), path[nul + 1..].to_vec());
+        Some(Self { kind, parent, parent_id, id, name })
+    }
+}
+
+/// Looks at a name in a directory; does not follow a link.
+fn look(directory: BorrowedFd<'_>, name: &OsStr) -> nix::Result<Metadata> {
+    let flags = OFlag::O_PATH | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
+    status_of(openat(directory, name, flags, Mode::empty())?.as_fd())
+}
+
+fn kind_of(status: &Metadata) -> PathKind {
+    if status.is_dir() { PathKind::Directory } else { PathKind::File }
+}
+
+/// Removes what is in a directory and is the user's, on the same file system, until `room` is used up. Never follows a link.
+fn empty(parent: BorrowedFd<'_>, name: &OsStr, seen: &Metadata, depth: usize, room: &mut usize) {
+    let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
+    let Ok(mut directory) = Dir::openat(parent, name, flags, Mode::empty()) else { return };
+    // Another one may have taken its place.
+    if !status_of(directory.as_fd()).is_ok_and(|status| FileId::of(&status) == FileId::of(seen)) {
+        return;
+    }
+    // Read before anything is removed, for a directory that changes may skip entries.
+    let mut entries = Vec::new();
+    for entry in directory.iter().flatten() {
+        let entry_name = OsStr::from_bytes(entry.file_name().to_bytes()).to_owned();
+        if entry_name == "." || entry_name == ".." {
+            continue;
+        }
+        let Some(left) = room.checked_sub(1) else { break };
+        *room = left;
+        entries.push((entry_name, entry.file_type() != Some(Type::File)));
+    }
+    for (entry, may_be_directory) in entries {
+        let Ok(status) = look(directory.as_fd(), &entry) else { continue };
+        if !is_own(&status) {
+            continue;
+        }
+        if may_be_directory && kind_of(&status) == PathKind::Directory {
+            if depth > 0 && status.dev() == seen.dev() {
+                empty(directory.as_fd(), &entry, &status, depth - 1, room);
+                let _ = unlinkat(&directory, entry.as_os_str(), UnlinkatFlags::RemoveDir);
+            }
+        } else {
+            let _ = unlinkat(&directory, entry.as_os_str(), UnlinkatFlags::NoRemoveDir);
+        }
+    }
+}
