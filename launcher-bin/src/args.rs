@@ -56,7 +56,7 @@ pub use self::hint::Hint;
 pub use self::idle::IdleArgs;
 pub use self::launch::{
     ClusterArgs, ContainerArgs, DebuggerArgs, EnvironmentArgs, FailureArgs, KillOnBadExit, Label, LaunchArgs,
-    PlacementArgs, PmiArgs, ProgramArgs, ScriptArgs, StreamArgs, TimeArgs,
+    PlacementArgs, PmiArgs, ProgramArgs, ResourceTimeout, ScriptArgs, StreamArgs, TimeArgs,
 };
 use self::other_launchers::translate;
 pub use self::overlay::{CallArgs, GraphFormat, PingArgs, SetsArgs, SetsCommand};

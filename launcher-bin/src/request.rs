@@ -20,8 +20,8 @@ use std::time::Duration;
 
 use lattice_session::request::{Candidates, LaunchRequest, Ownership, PlacementRequest, ProgramRequest, Programs};
 use lattice_session::settings::{
-    AtExec, DataExchange, Entrance, FailedRanks, JobMemory, LaunchSettings, LimitSignal, LostNodes, PmiFamily, PmiSpec,
-    StdinTarget, Timeouts,
+    AtExec, DataExchange, Entrance, FailedRanks, JobMemory, LaunchSettings, LimitSignal, LostNodes, OverdueRelease,
+    PmiFamily, PmiSpec, StdinTarget, Timeouts,
 };
 use lattice_session::spec::AppSpec;
 use lattice_session::template::Template;
@@ -36,7 +36,8 @@ pub use self::copies::{Copies, CopyError};
 pub use self::error::RequestError;
 use self::task_scripts::TaskScripts;
 use crate::args::{
-    self, KillOnBadExit, LaunchArgs, PlacementArgs, Pmi, PmiArgs, ProgramArgs, Stdin, StreamArgs, TimeArgs,
+    self, KillOnBadExit, LaunchArgs, PlacementArgs, Pmi, PmiArgs, ProgramArgs, ResourceTimeout, Stdin, StreamArgs,
+    TimeArgs,
 };
 use crate::environment::Environment;
 use crate::formatting;
@@ -161,6 +162,10 @@ impl LaunchCommand {
                 KillOnBadExit::No => FailedRanks::AreBorne,
             },
             lost_nodes: if args.failures.no_kill { LostNodes::AreBorne } else { LostNodes::EndLaunch },
+            overdue_release: match args.failures.resource_timeout {
+                ResourceTimeout::Warn => OverdueRelease::Warn,
+                ResourceTimeout::Fail => OverdueRelease::Fail,
+            },
             shell_limits: args
                 .environment
                 .propagate

@@ -214,6 +214,17 @@ pub enum Notice {
         /// Why, in words.
         reason: String,
     },
+    /// A rank has begun to release a resource that it has registered, and has not ended that in time.
+    ReleaseOverdue {
+        /// The rank.
+        rank: Rank,
+        /// Name of the resource.
+        resource: String,
+        /// Time that the rank gave itself.
+        within: Duration,
+        /// True if the rank was killed for it (`settings::OverdueRelease`).
+        killed: bool,
+    },
     /// Processes of the launch that could not be ended.
     Leftover {
         /// Their process ids.

@@ -13,7 +13,8 @@
 //!
 //! Parts: [`ranks`] has a slot for each process, [`jobs`] the launched and the spawned jobs, [`verdict`] the rules about the first
 //! cause, [`ending`] the deadlines of an end, [`limits`] the time limits of the launch, [`watch`] silent ranks and stuck starts,
-//! [`desertion`] long waits in fences, `late_ranks` call stacks of ranks that do not get on, `mortality` the news of dead ranks, `spawn` the admission of new jobs, `starts` the starts of ranks, `reports` what is said to the launch.
+//! [`desertion`] long waits in fences, `late_ranks` call stacks of ranks that do not get on, `mortality` the news of dead ranks, `spawn` the admission of new jobs, `starts` the starts of ranks, `reports` what is said to the launch,
+//! `resources` releases that take too long.
 
 pub(crate) mod desertion;
 pub(crate) mod effect;
@@ -24,6 +25,7 @@ mod limits;
 mod mortality;
 pub(crate) mod ranks;
 pub(crate) mod reports;
+mod resources;
 mod spawn;
 mod starts;
 #[cfg(test)]
@@ -104,6 +106,8 @@ pub(crate) struct SessionMachine {
     stack_looks: StackLooks,
     /// Number of spawns without success that the user was told of.
     refusals_told: u32,
+    /// Number of overdue releases that the user was told of.
+    overdue_told: u32,
     /// How long servers of other nodes may ask this one's for what its ranks have committed.
     pub(crate) need: Need,
     effects: VecDeque<Effect>,
@@ -125,6 +129,7 @@ impl SessionMachine {
             stack_looks: StackLooks::default(),
             waits: FenceWaits::new(spec.settings.timeouts.fence, nodes, now),
             refusals_told: 0,
+            overdue_told: 0,
             need: Need::Over,
             effects: VecDeque::from([prepare]),
             spec,

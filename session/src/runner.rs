@@ -20,6 +20,7 @@ mod observe;
 mod prepare;
 mod pump;
 mod reap;
+mod resources;
 mod servers;
 mod services;
 mod shared_memory;
@@ -47,6 +48,7 @@ use tokio::time::Instant;
 use self::contact::Contact;
 use self::node_facts::NodeFacts;
 use self::observe::{OpenTells, PreparedJob};
+use self::resources::{Look, Resources};
 use self::servers::{Died, RankCalls, Servers};
 use self::services::{SessionCall, SpawnCall, SpawnReply};
 use self::start::{ProcessNews, Processes, Start};
@@ -109,6 +111,7 @@ struct Runner {
     looks: JoinSet<(StackLook, Vec<(SlotId, String)>)>,
     outputs: Outputs,
     stdin: StdinFeed,
+    resources: Resources,
     /// Tasks that remove what ranks wanted removed.
     removals: JoinSet<()>,
     /// Events that wait for room; output goes its own way.
@@ -166,6 +169,8 @@ enum SessionInput {
     Died(Died),
     /// A server wants something of the session.
     Call(SessionCall),
+    /// A resource that a rank registers was looked at.
+    Looked(Look),
     /// A rank wrote something through its server.
     Text(Said),
     /// The launch wants something; `None` when it is gone.
@@ -208,6 +213,7 @@ impl Runner {
             outputs: Outputs { pumps: JoinSet::new(), stop: watch::Sender::new(false) },
             stdin: StdinFeed::default(),
             looks: JoinSet::new(),
+            resources: Resources::new(),
             removals: JoinSet::new(),
             outbox: VecDeque::new(),
             control: ControlState::Open,
@@ -227,6 +233,7 @@ impl Runner {
             (job, reason) = self.servers.end_reason() => SessionInput::EndReason(job, reason),
             Some(died) = self.inputs.deaths.recv() => SessionInput::Died(died),
             Some(call) = self.inputs.calls.recv() => SessionInput::Call(call),
+            Some(look) = self.resources.looked() => SessionInput::Looked(look),
             Some(text) = self.inputs.texts.recv(), if self.outbox.len() < OUTBOX_MAX => SessionInput::Text(text),
             control = self.io.control.recv(), if self.control == ControlState::Open => SessionInput::Control(control),
             Some((slot, exit)) = self.inputs.exits.recv() => SessionInput::Exit(slot, exit),
@@ -255,6 +262,7 @@ impl Runner {
             }
             SessionInput::Died(died) => self.on_died(died),
             SessionInput::Call(call) => self.on_call(call),
+            SessionInput::Looked(look) => self.on_looked(look),
             SessionInput::Text(text) => self.on_text(text),
             SessionInput::Control(Some(Control::Question { question, reply })) => {
                 self.servers.answer(&question, reply);
@@ -336,6 +344,8 @@ impl Runner {
         match call {
             SessionCall::Spawn(call) => self.on_spawn_call(call),
             SessionCall::NotSpawned { job, rank, reason } => self.machine.on_not_spawned(job, rank, reason),
+            SessionCall::Resource { job, rank, change, reply } => self.on_resource(job, rank, change, reply),
+            SessionCall::Overdue { job, rank, resource, within } => self.on_overdue(job, rank, &resource, within),
             SessionCall::Look { job, reply } => drop(reply.send(self.processes_of(job))),
             SessionCall::Signal { job, ranks, signal, reply } => {
                 drop(reply.send(self.signal_ranks(job, &ranks, signal)));
@@ -364,6 +374,7 @@ impl Runner {
         if !clean_ups.is_empty() {
             self.removals.spawn_blocking(move || clean_ups.iter().for_each(clean_up::remove));
         }
+        self.remove_resources(slot);
         let phase = self.servers.phase(job, local);
         // It must be known before the last exit is.
         self.machine.on_need(self.servers.need(), Instant::now().into_std());
@@ -421,6 +432,7 @@ impl Runner {
         for (_, job) in self.machine.jobs().iter().filter(|(_, job)| !job.ranks_here().is_empty()) {
             shared_memory::remove_mpich(&job.spec);
         }
+        self.end_looks().await;
         while self.removals.join_next().await.is_some() {}
         let silent = if self.machine.minds_silent_ends() { self.silent_ends() } else { SilentSeen::default() };
         self.machine.on_drained(&silent, Instant::now().into_std());

@@ -36,6 +36,8 @@ pub struct LaunchSettings {
     pub failed_ranks: FailedRanks,
     /// Consequence of the loss of a node for the others.
     pub lost_nodes: LostNodes,
+    /// Consequence for a rank that does not release a resource in time.
+    pub overdue_release: OverdueRelease,
     /// Time limits of the session.
     pub timeouts: Timeouts,
     /// Limits of the user's shell that ranks have, spawned ones as well.
@@ -57,6 +59,7 @@ impl Default for LaunchSettings {
             stdin: StdinTarget::None,
             failed_ranks: FailedRanks::default(),
             lost_nodes: LostNodes::default(),
+            overdue_release: OverdueRelease::default(),
             timeouts: Timeouts::default(),
             shell_limits: ShellLimits::default(),
             at_exec: AtExec::Run,
@@ -203,6 +206,16 @@ pub enum LostNodes {
     EndLaunch,
     /// The ranks of the node are dead, and the others go on; the launch has failed at its end.
     AreBorne,
+}
+
+/// Consequence for a rank that has begun to release a registered resource, and has not ended that in the time that it gave itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum OverdueRelease {
+    /// The user is told.
+    #[default]
+    Warn,
+    /// The rank is killed, too, and so has failed.
+    Fail,
 }
 
 /// Signal that ranks are sent before the time limit.

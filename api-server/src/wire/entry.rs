@@ -110,6 +110,12 @@ mod tests {
             session(Event::Notice(Notice::Stuck { after: second, waiting: 2, missing })),
             session(Event::Notice(Notice::Leftover { pids: vec![7, 8] })),
             session(Event::Notice(Notice::StdinClosed { rank: Rank(2) })),
+            session(Event::Notice(Notice::ReleaseOverdue {
+                rank: Rank(2),
+                resource: "shm:7".to_owned(),
+                within: Duration::from_secs(10),
+                killed: true,
+            })),
             session(Event::Notice(Notice::NotSpawned { rank: Rank(2), reason: "the launch is ending".to_owned() })),
             session(Event::Ending(cause)),
             LogEvent::Node(NodeEvent::Happened(NodeHappening::Trace("C: cmd=init\n".into()), Vec::new())),

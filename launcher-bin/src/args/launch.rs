@@ -349,6 +349,18 @@ pub struct FailureArgs {
     /// A node that is lost leaves the ranks of the others running, who are told: the launch fails when all have ended.
     #[arg(short = 'k', long)]
     pub no_kill: bool,
+    /// A rank that does not release a registered resource in the time that it gave itself is named in a warning, or killed as well.
+    #[arg(long, value_enum, value_name = "WHAT", default_value = "warn", hide_default_value = true)]
+    pub resource_timeout: ResourceTimeout,
+}
+
+/// Consequence of a release that takes too long.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum ResourceTimeout {
+    /// A warning.
+    Warn,
+    /// The rank is killed, and so has failed.
+    Fail,
 }
 
 /// Consequence of the failure of a rank.

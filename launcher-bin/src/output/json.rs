@@ -116,6 +116,7 @@ enum NoticeLine<'a> {
     Leftover { pids: &'a [u32] },
     StdinClosed { rank: Rank },
     NotSpawned { rank: Rank, reason: &'a str },
+    ReleaseOverdue { rank: Rank, registered: &'a str, within_s: f64, killed: bool },
     LimitTooHigh { node: &'a str, resource: LimitedResource, asked: Option<u64>, hard: Option<u64> },
     Dropped { bytes: Option<u64> },
     Other,
@@ -248,6 +249,12 @@ fn notice_line(notice: &Notice) -> NoticeLine<'_> {
         Notice::Leftover { pids } => NoticeLine::Leftover { pids },
         Notice::StdinClosed { rank } => NoticeLine::StdinClosed { rank: *rank },
         Notice::NotSpawned { rank, reason } => NoticeLine::NotSpawned { rank: *rank, reason },
+        Notice::ReleaseOverdue { rank, resource, within, killed } => NoticeLine::ReleaseOverdue {
+            rank: *rank,
+            registered: resource,
+            within_s: within.as_secs_f64(),
+            killed: *killed,
+        },
         Notice::LimitTooHigh { node, resource, asked, hard } => {
             let value = |limit: u64| (limit != Limit::UNLIMITED).then_some(limit);
             NoticeLine::LimitTooHigh { node, resource: *resource, asked: value(*asked), hard: value(*hard) }

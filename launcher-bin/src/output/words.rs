@@ -104,6 +104,11 @@ pub(crate) fn notice(notice: &Notice) -> String {
         Notice::NotSpawned { rank, reason } => {
             format!("warning: rank {rank} asked for new processes (MPI_Comm_spawn) and got none: {reason}")
         }
+        Notice::ReleaseOverdue { rank, resource, within, killed } => format!(
+            "warning: rank {rank} has not released {resource} within {}, the time that it gave itself{}",
+            duration(*within),
+            if *killed { "; it is killed for that (--resource-timeout=fail)" } else { "" },
+        ),
         Notice::LimitTooHigh { node, resource, asked, hard } => {
             let (asked, hard) = (LimitValue(*asked), LimitValue(*hard));
             format!(
@@ -347,6 +352,10 @@ mod tests {
         let refused = Notice::NotSpawned { rank: Rank(2), reason: "no rank was asked for".to_owned() };
         let expected = "warning: rank 2 asked for new processes (MPI_Comm_spawn) and got none: no rank was asked for";
         assert_eq!(notice(&refused), expected);
+        let (resource, within) = ("shm:7".to_owned(), Duration::from_secs(10));
+        let overdue = Notice::ReleaseOverdue { rank: Rank(2), resource, within, killed: true };
+        let expected = "warning: rank 2 has not released shm:7 within 10 s, the time that it gave itself; it is killed for that (--resource-timeout=fail)";
+        assert_eq!(notice(&overdue), expected);
         assert_eq!(
             event(&leftover, Verbosity::Normal).unwrap(),
             "warning: these processes of the launch could not be ended: 7 8"

@@ -337,6 +337,9 @@ pub struct LaunchSpec {
     /// Id of the launch among the sets of its user that live; 0 for none.
     #[prost(uint32, tag = "31")]
     pub set_id: u32,
+    /// A rank that does not release a registered resource in time is killed.
+    #[prost(bool, tag = "33")]
+    pub fails_overdue_releases: bool,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct ShellLimits {
@@ -575,7 +578,7 @@ pub struct RankExitStatus {
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Notice {
-    #[prost(oneof = "notice::What", tags = "1, 2, 3, 4, 5, 6, 7")]
+    #[prost(oneof = "notice::What", tags = "1, 2, 3, 4, 5, 6, 7, 8")]
     pub what: ::core::option::Option<notice::What>,
 }
 /// Nested message and enum types in `Notice`.
@@ -596,6 +599,8 @@ pub mod notice {
         LimitTooHigh(super::LimitTooHigh),
         #[prost(message, tag = "7")]
         NotSpawned(super::NotSpawned),
+        #[prost(message, tag = "8")]
+        ReleaseOverdue(super::ReleaseOverdue),
     }
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -716,6 +721,18 @@ pub struct NotSpawned {
     pub rank: u32,
     #[prost(string, tag = "2")]
     pub reason: ::prost::alloc::string::String,
+}
+/// A rank has begun to release a registered resource, and has not ended that in the time that it gave itself.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ReleaseOverdue {
+    #[prost(uint32, tag = "1")]
+    pub rank: u32,
+    #[prost(string, tag = "2")]
+    pub resource: ::prost::alloc::string::String,
+    #[prost(uint64, tag = "3")]
+    pub within_ms: u64,
+    #[prost(bool, tag = "4")]
+    pub killed: bool,
 }
 /// A rank has not read its standard input for so long that it held up the other readers: its input was closed.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]

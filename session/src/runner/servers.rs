@@ -169,7 +169,7 @@ impl Servers {
             pmi2: pmi.family != PmiFamily::Pmi1,
             group_barriers: pmi.group_barriers,
         };
-        let settings = Settings { offer, trace: trace.is_some(), ..Settings::default() };
+        let settings = Settings { offer, trace: trace.is_some(), resources: true, ..Settings::default() };
         let mut server = Server::new(job.spec.job.clone(), self.spec.node, settings);
         if let Some(file) = here.node.topology_file(&self.spec) {
             server.offer_topology(file);

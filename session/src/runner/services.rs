@@ -7,11 +7,13 @@ use std::time::Duration;
 use async_trait::async_trait;
 use bytes::Bytes;
 use pmi_core::ids::{JobId, Rank};
+use pmi_core::resources::{Resource, ResourceChange, ResourceError};
 use pmi_core::services::{
     JobProcesses, Lifetime, MeetError, Meeting, Met, NameError, Services, SignalError, SpawnError, SpawnRequest,
 };
 use tokio::sync::{mpsc, oneshot};
 
+use super::resources::ResourceReply;
 use crate::machine::jobs::JobNumber;
 
 /// What a server wants of its session.
@@ -20,6 +22,10 @@ pub(super) enum SessionCall {
     Spawn(SpawnCall),
     /// To tell the user that a rank got no new job.
     NotSpawned { job: JobNumber, rank: Rank, reason: String },
+    /// A step of a resource that a rank registers.
+    Resource { job: JobNumber, rank: Rank, change: ResourceChange, reply: ResourceReply },
+    /// A rank has not released a resource in time.
+    Overdue { job: JobNumber, rank: Rank, resource: Resource, within: Duration },
     /// A look at the processes of a job here.
     Look { job: JobNumber, reply: oneshot::Sender<JobProcesses> },
     /// A signal to ranks of a job here.
@@ -72,6 +78,19 @@ impl Services for JobServices {
             let _ = self.session.send(SessionCall::NotSpawned { job: self.job, rank, reason }).await;
         }
         spawned
+    }
+
+    async fn resource(&self, rank: Rank, change: ResourceChange) -> Result<(), ResourceError> {
+        let ending = || ResourceError::Refused { reason: "the launch is ending".to_owned() };
+        let (reply, taken) = oneshot::channel();
+        let call = SessionCall::Resource { job: self.job, rank, change, reply };
+        self.session.send(call).await.map_err(|_| ending())?;
+        taken.await.map_err(|_| ending())?
+    }
+
+    async fn release_overdue(&self, rank: Rank, resource: Resource, within: Duration) {
+        // A session that ends tells of nothing else.
+        let _ = self.session.send(SessionCall::Overdue { job: self.job, rank, resource, within }).await;
     }
 
     async fn processes(&self) -> JobProcesses {

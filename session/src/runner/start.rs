@@ -167,6 +167,11 @@ impl Processes {
         }
     }
 
+    /// The keeper, if there is one.
+    pub(super) fn keeper(&self) -> Option<&Keeper> {
+        self.keeper.as_ref()
+    }
+
     /// Gives up the keeper, which is to be dismissed when nothing is left.
     pub(super) fn take_keeper(&mut self) -> Option<Keeper> {
         self.keeper.take()

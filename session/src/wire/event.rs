@@ -229,6 +229,14 @@ fn encode_notice(notice: &Notice) -> NoticeWhat {
         Notice::NotSpawned { rank, reason } => {
             NoticeWhat::NotSpawned(proto::NotSpawned { rank: rank.0, reason: reason.clone() })
         }
+        Notice::ReleaseOverdue { rank, resource, within, killed } => {
+            NoticeWhat::ReleaseOverdue(proto::ReleaseOverdue {
+                rank: rank.0,
+                resource: resource.clone(),
+                within_ms: milliseconds(*within),
+                killed: *killed,
+            })
+        }
         Notice::LimitTooHigh { node, resource, asked, hard } => {
             let asked = shell_limits::encode_soft(&SoftLimit { resource: *resource, value: *asked });
             NoticeWhat::LimitTooHigh(proto::LimitTooHigh { node: node.clone(), asked: Some(asked), hard: *hard })
@@ -254,6 +262,12 @@ fn decode_notice(notice: NoticeWhat) -> Result<Notice, WireError> {
         NoticeWhat::Stacks(stacks) => Notice::Stacks { stacks: decode_stacks(stacks.stacks) },
         NoticeWhat::StdinClosed(closed) => Notice::StdinClosed { rank: Rank(closed.rank) },
         NoticeWhat::NotSpawned(proto::NotSpawned { rank, reason }) => Notice::NotSpawned { rank: Rank(rank), reason },
+        NoticeWhat::ReleaseOverdue(overdue) => Notice::ReleaseOverdue {
+            rank: Rank(overdue.rank),
+            resource: overdue.resource,
+            within: time("the time of a release", overdue.within_ms)?,
+            killed: overdue.killed,
+        },
         NoticeWhat::LimitTooHigh(proto::LimitTooHigh { node, asked, hard }) => {
             let asked = asked.ok_or(WireError::Missing { what: "limit" })?;
             let SoftLimit { resource, value } = shell_limits::decode_soft(&asked)?;

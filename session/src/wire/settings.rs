@@ -10,8 +10,8 @@ use super::{
 };
 use crate::gpus::GpuBind;
 use crate::settings::{
-    AtExec, DataExchange, Entrance, FailedRanks, JobMemory, LaunchSettings, LimitSignal, LostNodes, PmiFamily, PmiSpec,
-    StdinTarget, Timeouts,
+    AtExec, DataExchange, Entrance, FailedRanks, JobMemory, LaunchSettings, LimitSignal, LostNodes, OverdueRelease,
+    PmiFamily, PmiSpec, StdinTarget, Timeouts,
 };
 use crate::template::Template;
 
@@ -31,6 +31,7 @@ pub(super) fn encode(settings: &LaunchSettings) -> proto::LaunchSpec {
         stdin: Some(encode_stdin(&settings.stdin)),
         bears_failed_ranks: settings.failed_ranks == FailedRanks::AreBorne,
         bears_lost_nodes: settings.lost_nodes == LostNodes::AreBorne,
+        fails_overdue_releases: settings.overdue_release == OverdueRelease::Fail,
         patience: Some(encode_timeouts(&settings.timeouts)),
         trace: settings.pmi_trace,
         shell_limits: Some(shell_limits::encode(&settings.shell_limits)),
@@ -61,6 +62,7 @@ pub(super) fn take(spec: &mut proto::LaunchSpec) -> Result<LaunchSettings, WireE
         stdin: decode_stdin(spec.stdin.take())?,
         failed_ranks: if spec.bears_failed_ranks { FailedRanks::AreBorne } else { FailedRanks::EndLaunch },
         lost_nodes: if spec.bears_lost_nodes { LostNodes::AreBorne } else { LostNodes::EndLaunch },
+        overdue_release: if spec.fails_overdue_releases { OverdueRelease::Fail } else { OverdueRelease::Warn },
         timeouts: decode_timeouts(spec.patience.take())?,
         shell_limits: shell_limits::decode(spec.shell_limits.take())?,
         at_exec: if spec.stops_ranks { AtExec::Stop } else { AtExec::Run },

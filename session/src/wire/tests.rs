@@ -20,8 +20,8 @@ use super::{TIME_MAX, WireError, placed};
 use crate::gpus::GpuBind;
 use crate::placed::{ClusterTerms, PlacedLaunch};
 use crate::settings::{
-    AtExec, DataExchange, Entrance, FailedRanks, JobMemory, LaunchSettings, LimitSignal, LostNodes, PmiFamily, PmiSpec,
-    StdinTarget, TerminalSize, Timeouts,
+    AtExec, DataExchange, Entrance, FailedRanks, JobMemory, LaunchSettings, LimitSignal, LostNodes, OverdueRelease,
+    PmiFamily, PmiSpec, StdinTarget, TerminalSize, Timeouts,
 };
 use crate::shell_limits::{ShellLimits, SoftLimit, TooHigh};
 use crate::spec::{AppSpec, LaunchSecret, SessionSpec};
@@ -85,6 +85,7 @@ fn settings() -> LaunchSettings {
         stdin: StdinTarget::File(Template::parse("/in.%r".as_ref()).unwrap()),
         failed_ranks: FailedRanks::AreBorne,
         lost_nodes: LostNodes::AreBorne,
+        overdue_release: OverdueRelease::Fail,
         timeouts: Timeouts {
             silent: Duration::from_millis(1),
             stuck: Duration::from_millis(2),

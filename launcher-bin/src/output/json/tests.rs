@@ -31,6 +31,7 @@ fn samples() -> Vec<Bytes> {
         Event::Notice(Notice::Stacks { stacks: vec![RankStack { ranks: vec![rank], text: "thread 1\n".to_owned() }] }),
         Event::Notice(Notice::Leftover { pids: vec![4711] }),
         Event::Notice(Notice::StdinClosed { rank }),
+        Event::Notice(Notice::ReleaseOverdue { rank, resource: "shm:7".to_owned(), within: after, killed: false }),
         Event::Notice(Notice::LimitTooHigh {
             node: "node3".to_owned(),
             resource: LimitedResource::Stack,

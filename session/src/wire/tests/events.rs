@@ -75,6 +75,12 @@ fn events_travel() {
         Event::Notice(silent),
         Event::Notice(Notice::Stuck { after, waiting: 3, missing: stuck }),
         Event::Notice(Notice::Leftover { pids: vec![5, 6] }),
+        Event::Notice(Notice::ReleaseOverdue {
+            rank: Rank(2),
+            resource: "shm:7".to_owned(),
+            within: Duration::from_millis(10),
+            killed: true,
+        }),
         Event::Notice(Notice::LimitTooHigh {
             node: "node1".into(),
             resource: LimitedResource::Memlock,

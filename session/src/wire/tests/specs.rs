@@ -171,10 +171,10 @@ fn any_settings() -> impl Strategy<Value = LaunchSettings> {
     );
     let bind = proptest::sample::select(vec!["none", "cores:cpus=2:over=sockets", "rank", "map:0-1,4+6"]);
     let environment = proptest::collection::vec(("[A-Z]{1,5}", ".{0,5}"), 0..4);
-    let flags = any::<(bool, bool, bool, bool, bool)>();
+    let flags = any::<(bool, bool, bool, bool, bool, bool)>();
     (environment, pmi, flags, bind, any_stdin(), any_timeouts(), any_shell_limits()).prop_map(
         |(environment, pmi, flags, bind, stdin, timeouts, shell_limits)| {
-            let (pmi_trace, slurm_environment, bears_ranks, bears_nodes, stops) = flags;
+            let (pmi_trace, slurm_environment, bears_ranks, bears_nodes, stops, fails) = flags;
             LaunchSettings {
                 environment: environment.into_iter().map(|(name, value)| (name.into(), value.into())).collect(),
                 pmi,
@@ -186,6 +186,7 @@ fn any_settings() -> impl Strategy<Value = LaunchSettings> {
                 stdin,
                 failed_ranks: if bears_ranks { FailedRanks::AreBorne } else { FailedRanks::EndLaunch },
                 lost_nodes: if bears_nodes { LostNodes::AreBorne } else { LostNodes::EndLaunch },
+                overdue_release: if fails { OverdueRelease::Fail } else { OverdueRelease::Warn },
                 timeouts,
                 shell_limits,
                 at_exec: if stops { AtExec::Stop } else { AtExec::Run },

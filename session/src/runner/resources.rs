@@ -1,0 +1,201 @@
+//! Resources that ranks of this node have registered: looked at when they are, removed when their rank has ended.
+//!
+//! ```text
+//! rank ──server──> SessionCall::Resource ──> pinned on a thread ──> kept by slot, told to the keeper ──> the rank is answered
+//!                                                                        │ release              │ the rank has ended
+//!                                                                        v                      v
+//!                                                                    forgotten          removed on a thread
+//! ```
+
+use std::collections::HashMap;
+use std::time::{Duration, SystemTime};
+
+use nix::sys::signal::Signal;
+use nix::unistd::Pid;
+use pmi_core::ids::Rank;
+use pmi_core::resources::{Resource, ResourceChange, ResourceError, ResourceStep};
+use pmi_core::server::RESOURCES_MAX;
+use rank_spawner::{Claimant, Keeper, Pinned};
+use tokio::sync::oneshot;
+use tokio::task::JoinSet;
+
+use super::Runner;
+use crate::machine::jobs::JobNumber;
+use crate::machine::ranks::{RankState, SlotId};
+use crate::settings::OverdueRelease;
+
+/// Receiver of the answer to a step of a resource.
+pub(super) type ResourceReply = oneshot::Sender<Result<(), ResourceError>>;
+
+/// Resources of the ranks here.
+pub(super) struct Resources {
+    /// Begin of the session.
+    began: SystemTime,
+    kept: HashMap<SlotId, Vec<Kept>>,
+    /// Looks at resources that are being registered.
+    looks: JoinSet<Look>,
+    /// Number of the last one that the keeper was told of.
+    last: u32,
+}
+
+struct Kept {
+    resource: Resource,
+    pinned: Pinned,
+    number: u32,
+}
+
+/// A resource that was looked at.
+pub(super) struct Look {
+    slot: SlotId,
+    change: ResourceChange,
+    pinned: Result<Pinned, ResourceError>,
+    reply: ResourceReply,
+}
+
+impl Resources {
+    pub(super) fn new() -> Self {
+        Self { began: SystemTime::now(), kept: HashMap::new(), looks: JoinSet::new(), last: 0 }
+    }
+
+    /// Waits for the next look to be over; `None` if there is none. Cancel-safe.
+    pub(super) async fn looked(&mut self) -> Option<Look> {
+        // A look that panicked has dropped its reply, which the rank is told as a refusal.
+        self.looks.join_next().await?.ok()
+    }
+
+    /// Keeps what was pinned; what it takes the place of is forgotten.
+    fn keep(&mut self, slot: SlotId, change: ResourceChange, pinned: Pinned, keeper: Option<&Keeper>) {
+        let replaced = self.take(slot, &change.resource, keeper);
+        if replaced.is_none()
+            && change.step == ResourceStep::Hold
+            && let Some(intent) = change.resource.unnumbered()
+        {
+            self.take(slot, &intent, keeper);
+        }
+        self.last = self.last.wrapping_add(1);
+        if let Some(keeper) = keeper {
+            // A keeper that is gone removes nothing; the session does it as a rule.
+            let _ = keeper.guard_resource(self.last, &pinned);
+        }
+        self.kept.entry(slot).or_default().push(Kept { resource: change.resource, pinned, number: self.last });
+    }
+
+    /// Takes out a resource that is to be removed no more.
+    fn take(&mut self, slot: SlotId, resource: &Resource, keeper: Option<&Keeper>) -> Option<Kept> {
+        let kept = self.kept.get_mut(&slot)?;
+        let at = kept.iter().position(|kept| kept.resource == *resource)?;
+        let taken = kept.remove(at);
+        forget(&taken, keeper);
+        Some(taken)
+    }
+
+    fn count(&self, slot: SlotId) -> usize {
+        self.kept.get(&slot).map_or(0, Vec::len)
+    }
+}
+
+fn forget(kept: &Kept, keeper: Option<&Keeper>) {
+    if let Some(keeper) = keeper {
+        // As with others: a keeper looks before it removes.
+        let _ = keeper.forget_resource(kept.number);
+    }
+}
+
+impl Runner {
+    /// A rank registers a resource, or releases it.
+    pub(super) fn on_resource(&mut self, job: JobNumber, rank: Rank, change: ResourceChange, reply: ResourceReply) {
+        let shown = self.machine.jobs().get(job).shown(rank);
+        let slot = self.machine.ranks().slot_of(shown);
+        let running = slot.and_then(|slot| Some((slot, self.running_pid(slot)?)));
+        let Some((slot, pid)) = running else {
+            return answer(reply, Err(refused("the rank's process does not run")));
+        };
+        if change.step == ResourceStep::Release {
+            let keeper = self.processes.as_ref().and_then(|processes| processes.keeper());
+            self.resources.take(slot, &change.resource, keeper);
+            return answer(reply, Ok(()));
+        }
+        // Its server counts them; one whose registration was answered late is counted here.
+        if self.resources.count(slot) >= RESOURCES_MAX {
+            return answer(reply, Err(refused("the rank has registered very many")));
+        }
+        let ranks = self.machine.ranks().alive().filter_map(|(_, slot)| slot.state.pid()).map(pid_of).collect();
+        let claimant = Claimant { tag: self.io.tag.clone(), rank: pid, ranks, since: self.resources.began };
+        self.resources.looks.spawn_blocking(move || {
+            let pinned = Pinned::new(&change.resource, change.step, &claimant);
+            Look { slot, change, pinned, reply }
+        });
+    }
+
+    /// A resource was looked at: from now on it is removed when its rank ends.
+    pub(super) fn on_looked(&mut self, Look { slot, change, pinned, reply }: Look) {
+        let result = match pinned {
+            Ok(pinned) if self.running_pid(slot).is_some() => {
+                let keeper = self.processes.as_ref().and_then(|processes| processes.keeper());
+                self.resources.keep(slot, change, pinned, keeper);
+                Ok(())
+            }
+            // The rank has ended meanwhile.
+            Ok(pinned) => {
+                self.removals.spawn_blocking(move || pinned.remove());
+                Err(refused("the rank's process does not run"))
+            }
+            Err(error) => Err(error),
+        };
+        answer(reply, result);
+    }
+
+    /// Removes what a rank that has ended has left.
+    pub(super) fn remove_resources(&mut self, slot: SlotId) {
+        let Some(kept) = self.resources.kept.remove(&slot) else { return };
+        let keeper = self.processes.as_ref().and_then(|processes| processes.keeper());
+        kept.iter().for_each(|kept| forget(kept, keeper));
+        self.removals.spawn_blocking(move || {
+            let (processes, others): (Vec<_>, Vec<_>) = kept.into_iter().partition(|kept| kept.pinned.is_process());
+            processes.into_iter().chain(others).for_each(|kept| kept.pinned.remove());
+        });
+    }
+
+    /// A rank has not ended a release in time: the user is told, and the rank is killed where the launch says so.
+    pub(super) fn on_overdue(&mut self, job: JobNumber, rank: Rank, resource: &Resource, within: Duration) {
+        let shown = self.machine.jobs().get(job).shown(rank);
+        let Some(slot) = self.machine.ranks().slot_of(shown) else { return };
+        if self.running_pid(slot).is_none() {
+            return;
+        }
+        let kills = self.spec.settings.overdue_release == OverdueRelease::Fail;
+        self.machine.on_overdue(shown, resource.to_string(), within, kills);
+        if let Some(processes) = self.processes.as_ref().filter(|_| kills) {
+            processes.signal(Signal::SIGKILL, &[slot]);
+        }
+    }
+
+    /// Removes what is still being looked at, after the last rank has ended.
+    pub(super) async fn end_looks(&mut self) {
+        while !self.resources.looks.is_empty() {
+            if let Some(look) = self.resources.looked().await {
+                self.on_looked(look);
+            }
+        }
+    }
+
+    fn running_pid(&self, slot: SlotId) -> Option<Pid> {
+        match self.machine.ranks().get(slot).state {
+            RankState::Running { pid, .. } => Some(pid_of(pid)),
+            _ => None,
+        }
+    }
+}
+
+fn pid_of(pid: u32) -> Pid {
+    Pid::from_raw(pid.cast_signed())
+}
+
+fn refused(reason: &str) -> ResourceError {
+    ResourceError::Refused { reason: reason.to_owned() }
+}
+
+fn answer(reply: ResourceReply, result: Result<(), ResourceError>) {
+    // The rank that asked may be gone.
+    let _ = reply.send(result);
+}
