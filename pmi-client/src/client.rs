@@ -1,5 +1,7 @@
 //! The client as a program sees it: the calls, and which protocol serves them.
 
+mod resources;
+
 use std::env;
 use std::net::TcpStream;
 use std::os::fd::OwnedFd;

@@ -128,6 +128,16 @@ pub enum ClientError {
         /// The number seen.
         len: usize,
     },
+    /// A name that is none of a resource.
+    #[error(
+        "{name:?} names no resource: shm:ID, sem:ID, msg:ID, pshm:NAME, psem:NAME, mq:NAME, file:PATH, dir:PATH, pid:ID, of at most {max} bytes"
+    )]
+    ResourceName {
+        /// The name, escaped, and cut if it is long.
+        name: String,
+        /// The greatest number of bytes.
+        max: usize,
+    },
     /// A spawn request without a program.
     #[error("a spawn request names no program")]
     NothingToSpawn,

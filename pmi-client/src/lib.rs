@@ -35,6 +35,7 @@ mod connection;
 mod descriptor;
 mod environment;
 mod error;
+mod extensions;
 #[cfg(feature = "library")]
 pub mod library;
 mod limits;
@@ -45,6 +46,7 @@ mod pmi2;
 pub mod pmix;
 mod process_mapping;
 mod reply;
+mod resources;
 mod shared;
 mod singleton;
 mod spawn;

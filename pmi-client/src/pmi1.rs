@@ -5,16 +5,15 @@
 
 use crate::connection::{Connection, Extent, MESSAGE_MAX};
 use crate::error::{ClientError, Defect};
+use crate::extensions::{self, EXTENSIONS_KEY};
 use crate::limits::{KeySigns, Limits, check_line};
 use crate::membership::{IndexedPair, Membership};
 use crate::reply::{Fields, Reply};
+use crate::resources::{self, ResourceCall};
 use crate::spawn::SpawnRequest;
 
 /// The version this client asks for. A server that offers 1.2 adds group barriers, which this client does not use.
 const VERSION: u32 = 1;
-
-/// Key under which Lattice's server names the requests that it alone serves.
-const EXTENSIONS_KEY: &str = "lattice.ext";
 
 /// A PMI-1 conversation after `init`.
 #[derive(Debug)]
@@ -117,16 +116,31 @@ impl Pmi1 {
         request(&mut self.connection, "destroy_kvs", &fields, "kvs_destroyed")?.accepted().map(drop)
     }
 
+    pub(crate) fn resource(&mut self, call: ResourceCall, name: &str) -> Result<(), ClientError> {
+        self.need_extension(resources::EXTENSION, call.name())?;
+        let (command, answer, timeout) = match call {
+            ResourceCall::Intend | ResourceCall::Register => {
+                ("resource_register", "resource_register_result", String::new())
+            }
+            ResourceCall::BeginRelease { seconds } => {
+                ("resource_release_begin", "resource_release_begin_result", seconds.to_string())
+            }
+            ResourceCall::EndRelease => ("resource_release_end", "resource_release_end_result", String::new()),
+        };
+        let mut fields: Vec<(&str, &[u8])> = Vec::new();
+        fields.extend(call.phase().map(|phase| ("phase", phase.as_bytes())));
+        fields.extend((!timeout.is_empty()).then_some(("timeout", timeout.as_bytes())));
+        // Last, for it may hold spaces.
+        fields.push(("name", name.as_bytes()));
+        request(&mut self.connection, command, &fields, answer)?.accepted().map(drop)
+    }
+
     /// Refuses a call that the server does not serve. Only Lattice's is asked: others end the job for a request that they do not know.
     fn need_extension(&mut self, command: &str, call: &'static str) -> Result<(), ClientError> {
         if self.extensions.is_none() {
             self.extensions = Some(self.get(None, EXTENSIONS_KEY)?.unwrap_or_default());
         }
-        let served = self.extensions.iter().flat_map(|list| list.split(|&byte| byte == b','));
-        match served.into_iter().any(|extension| extension == command.as_bytes()) {
-            true => Ok(()),
-            false => Err(ClientError::Unsupported { call, place: "under this launcher" }),
-        }
+        extensions::need(self.extensions.as_deref(), command, call)
     }
 
     /// The name of a space, one word as a key is; the job's own if none is given.

@@ -5,10 +5,12 @@
 
 use crate::connection::{Connection, Extent, MESSAGE_MAX};
 use crate::error::{ClientError, Defect};
+use crate::extensions::{self, EXTENSIONS_KEY};
 use crate::limits::{KeySigns, Limits, check_length, check_line};
 use crate::membership::{Membership, RingNeighbours};
 use crate::pmi1;
 use crate::reply::{Fields, Reply};
+use crate::resources::{self, ResourceCall};
 use crate::spawn::SpawnRequest;
 
 /// The protocol's own limits; no command asks for them.
@@ -35,6 +37,8 @@ pub(crate) enum Absent {
 pub(crate) struct Pmi2 {
     connection: Connection,
     pub(crate) membership: Membership,
+    /// Requests that this server is known to serve beyond those that all do; asked for when the first is needed.
+    extensions: Option<Vec<u8>>,
 }
 
 impl Pmi2 {
@@ -52,7 +56,7 @@ impl Pmi2 {
         let job_id = ask("job-getid", &[], "job-getid-response")?.text("jobid")?;
         let spawned = full.field("spawner-jobid").is_some();
         let membership = Membership { rank, size, appnum: u64::try_from(appnum).ok(), spawned, job_id };
-        Ok(Self { connection, membership })
+        Ok(Self { connection, membership, extensions: None })
     }
 
     pub(crate) fn put(&mut self, key: &str, value: &[u8]) -> Result<(), ClientError> {
@@ -99,6 +103,31 @@ impl Pmi2 {
         };
         let fields = [("key", key.as_bytes()), ("wait", wait)];
         request(&mut self.connection, "info-getnodeattr", &fields, "info-getnodeattr-response")?.value_if_found()
+    }
+
+    pub(crate) fn resource(&mut self, call: ResourceCall, name: &str) -> Result<(), ClientError> {
+        if self.extensions.is_none() {
+            self.extensions = Some(match self.job_attribute(EXTENSIONS_KEY) {
+                Ok(served) => served.unwrap_or_default(),
+                // A server's way to say that it does not know the key.
+                Err(ClientError::Refused { .. }) => Vec::new(),
+                Err(error) => return Err(error),
+            });
+        }
+        extensions::need(self.extensions.as_deref(), resources::EXTENSION, call.name())?;
+        let seconds;
+        let (command, answer) = match call {
+            ResourceCall::Intend | ResourceCall::Register => ("resource-register", "resource-register-response"),
+            ResourceCall::BeginRelease { .. } => ("resource-release-begin", "resource-release-begin-response"),
+            ResourceCall::EndRelease => ("resource-release-end", "resource-release-end-response"),
+        };
+        let mut fields = vec![("name", name.as_bytes())];
+        fields.extend(call.phase().map(|phase| ("phase", phase.as_bytes())));
+        if let ResourceCall::BeginRelease { seconds: timeout } = call {
+            seconds = timeout.to_string();
+            fields.push(("timeout", seconds.as_bytes()));
+        }
+        request(&mut self.connection, command, &fields, answer)?.accepted().map(drop)
     }
 
     pub(crate) fn publish(&mut self, service: &str, port: &[u8]) -> Result<(), ClientError> {

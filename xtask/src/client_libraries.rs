@@ -33,6 +33,9 @@ pub(crate) fn install(prefix: &Path) -> Result<()> {
         for header in [format!("{name}.h"), format!("slurm/{name}.h")] {
             copy(&sources.join("include").join(&header), &headers.join(&header))?;
         }
+        if name == "pmi" {
+            copy(&sources.join("include/pmi_ext.h"), &headers.join("pmi_ext.h"))?;
+        }
         let package = format!("lattice-{name}.pc");
         copy(&sources.join("pkgconfig").join(&package), &packages.join(&package))?;
         eprintln!("{}: {size} bytes", libraries.join(soname).display());

@@ -42,6 +42,8 @@ impl Code {
     pub const SIZE: Self = Self(13);
     /// PMI-1: no key-value space of this name.
     pub const KVS: Self = Self(14);
+    /// The launcher has no such service.
+    pub const UNSUPPORTED: Self = Self(15);
     /// PMI-2: the call failed, or there is no value under a key.
     pub const OTHER: Self = Self(14);
 }

@@ -13,5 +13,6 @@ pub mod arguments;
 pub mod boundary;
 pub mod code;
 pub mod handed_out;
+pub mod handler;
 pub mod process;
 pub mod spawn;

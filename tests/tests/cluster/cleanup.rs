@@ -4,7 +4,7 @@ use std::path::Path;
 
 use lattice_tests::cluster::interfaces;
 use lattice_tests::mpi::Flavour;
-use lattice_tests::{Command, Running, cluster, turn};
+use lattice_tests::{Command, Running, cluster, launch_on, turn};
 use nix::sys::signal::Signal;
 
 /// Prints where the cluster's files are.
@@ -117,4 +117,17 @@ const MANY: &str = r#"
 fn a_hundred_launches_in_a_row_leak_nothing() {
     let _machine = turn::heavy();
     cluster(2).bash(MANY).arg(Flavour::WheelMpich.program("hello")).run().exits(0);
+}
+
+/// Rank 1, on another node, waits until the file of rank 0 is gone, and looks whether its own are there.
+#[test]
+fn what_a_killed_rank_has_registered_goes_from_its_node_at_once() {
+    let directory = tempfile::tempdir().unwrap();
+    let program = Flavour::LatticePmi.program("libpmi_resources");
+    let outcome = launch_on(2, "-n 2 -N 2 -K0").arg(program).arg(directory.path()).words("kill 2").run();
+    outcome.exits(137).prints("1: 0 failed");
+    assert!(!outcome.text().contains("are gone"), "{}", outcome.text());
+    let left: Vec<_> = std::fs::read_dir(directory.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    // The one that rank 1 took back.
+    assert_eq!(left, ["file 1"]);
 }

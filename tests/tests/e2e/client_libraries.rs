@@ -9,6 +9,10 @@ use lattice_tests::{Command, built, lattice, launch};
 
 use crate::raw;
 
+/// What our `libpmi.so.0` has beyond Slurm's.
+const PMI_EXTENSIONS: [&str; 4] =
+    ["PMI_Resource_intend", "PMI_Resource_register", "PMI_Resource_release_begin", "PMI_Resource_release_end"];
+
 /// What our `libpmi2.so.0` has beyond Slurm's.
 const EXTENSIONS: [&str; 1] = ["PMI2_Job_Spawn_keyvals"];
 
@@ -35,14 +39,14 @@ fn both_libraries_have_slurms_functions_and_documented_extensions() {
             slurms.into_iter().chain(extensions.iter().map(|&name| name.to_owned())).collect::<BTreeSet<_>>();
         assert_eq!(functions(&built::client_library(name)), expected);
     };
-    check("pmi", 33, &[]);
+    check("pmi", 33, &PMI_EXTENSIONS);
     check("pmi2", 22, &EXTENSIONS);
 }
 
 #[test]
 fn headers_are_for_every_dialect_of_c() {
     let directory = tempfile::tempdir().unwrap();
-    let text = "#define PMI2_KEYVAL\n#include <pmi.h>\n#include <pmi2.h>\n#include <slurm/pmi.h>\nint main(void) { return 0; }\n";
+    let text = "#define PMI2_KEYVAL\n#include <pmi.h>\n#include <pmi_ext.h>\n#include <pmi2.h>\n#include <slurm/pmi.h>\nint main(void) { return 0; }\n";
     for dialect in ["-std=c89", "-std=c99", "-std=c17"] {
         let arguments = [dialect, "-pedantic-errors", "-Wall", "-Werror", mpi::OUR_HEADERS];
         mpi::compile_text(directory.path(), "headers", text, &arguments);
@@ -138,7 +142,7 @@ fn programs_run_alike_with_either_header_and_either_library() {
 #[test]
 fn the_launcher_tells_where_they_are_and_gives_them_to_programs_that_call_slurms() {
     let told = lattice("pmi library --functions").run();
-    told.exits(0).says_nothing().prints("liblattice_pmi.so  version 0.1.0  33 functions\n  PMI_Abort\n");
+    told.exits(0).says_nothing().prints("liblattice_pmi.so  version 0.1.0  37 functions\n  PMI_Abort\n");
     told.prints("liblattice_pmi2.so  version 0.1.0  23 functions\n").prints("  PMI2_KVS_Get\n");
     let maps = r#"grep -ohE 'lib(lattice_)?pmi2?\.so.*' /proc/$$/maps | sort -u; echo $I_MPI_PMI ${LD_PRELOAD##*:}"#;
     let command = launch("-n 1 --pmi-library").env("LD_PRELOAD", "/nonesuch.so").bash(maps);

@@ -31,6 +31,7 @@ mod pmix_tools;
 mod presets;
 mod pty;
 mod raw;
+mod resources;
 mod scripts;
 mod sets;
 mod signals;

@@ -8,6 +8,7 @@ use pmi_c_abi::process;
 use pmi_client::{Client, Protocol};
 
 use crate::call;
+use crate::resources::{self, End};
 
 /// Joins the job; a second time it only answers.
 #[unsafe(no_mangle)]
@@ -33,7 +34,10 @@ pub extern "C" fn PMI_Initialized(initialized: Out<'_, c_int>) -> c_int {
 /// Takes leave of the launcher.
 #[unsafe(no_mangle)]
 pub extern "C" fn PMI_Finalize() -> c_int {
-    call(process::leave)
+    call(|| {
+        resources::run_handlers(End::Exit);
+        process::leave()
+    })
 }
 
 /// Number of ranks.
@@ -113,7 +117,10 @@ pub extern "C" fn PMI_Get_clique_ranks(ranks: ArrayOut<'_, c_int>, length: c_int
 /// Ends the job. Does not return.
 #[unsafe(no_mangle)]
 pub extern "C" fn PMI_Abort(exit_code: c_int, message: Text<'_>) -> c_int {
-    call(|| process::abort(Some(exit_code), &String::from_utf8_lossy(message.bytes().unwrap_or_default())))
+    call(|| {
+        resources::run_handlers(End::Abort);
+        process::abort(Some(exit_code), &String::from_utf8_lossy(message.bytes().unwrap_or_default()))
+    })
 }
 
 /// A function that writes one number.

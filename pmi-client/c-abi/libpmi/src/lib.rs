@@ -7,6 +7,7 @@
 //! | `job.rs` | a process and its job: init, finalize, abort, rank, size, the ranks of a node |
 //! | `kvs.rs` | key-value spaces: names, lengths, put, commit, barrier, get |
 //! | `names.rs`, `spawn.rs` | other jobs |
+//! | `resources.rs` | resources that outlive their process (`pmi_ext.h`) |
 //! | `options.rs` | pairs out of command lines |
 
 #![allow(non_snake_case, reason = "the names are those of pmi.h")]
@@ -16,6 +17,7 @@ pub mod job;
 pub mod kvs;
 pub mod names;
 pub mod options;
+pub mod resources;
 pub mod spawn;
 
 use std::ffi::c_int;

@@ -1,0 +1,134 @@
+//! Resources that ranks register over our `libpmi.so.0`: gone however the rank ends, and nobody else's.
+
+use std::fs;
+use std::path::Path;
+
+use lattice_tests::mpi::{self, Flavour};
+use lattice_tests::outcome::Outcome;
+use lattice_tests::{Command, launch, processes};
+use nix::sys::signal::Signal;
+
+const PROGRAM: &str = "libpmi_resources";
+
+/// Numbers of the objects of a kind (`shm`, `sem`, `pid`) that ranks printed.
+fn printed(text: &str, rank: usize, kind: &str) -> Vec<i32> {
+    let prefix = format!("{rank}: ");
+    let words = text.lines().filter_map(|line| line.strip_prefix(&prefix)).flat_map(|line| {
+        let words: Vec<&str> = line.split(' ').collect();
+        words.windows(2).filter(|pair| pair[0] == kind).map(|pair| pair[1].to_owned()).collect::<Vec<_>>()
+    });
+    words.map(|number| number.parse().unwrap()).collect()
+}
+
+/// Numbers of all objects of System V of a kind.
+fn objects(kind: &str) -> Vec<i32> {
+    let list = fs::read_to_string(format!("/proc/sysvipc/{kind}")).unwrap();
+    list.lines().skip(1).map(|line| line.split_ascii_whitespace().nth(1).unwrap().parse().unwrap()).collect()
+}
+
+/// Checks that nothing is left of what a rank printed, and of its files.
+fn nothing_is_left(outcome: &Outcome, rank: usize, directory: &Path) {
+    let text = outcome.text();
+    for kind in ["shm", "sem"] {
+        let left: Vec<i32> = printed(text, rank, kind).into_iter().filter(|id| objects(kind).contains(id)).collect();
+        outcome.check(left.is_empty(), || format!("{kind} of rank {rank} should be gone: {left:?}"));
+    }
+    for pid in printed(text, rank, "pid") {
+        outcome.check(!processes::lives(pid.cast_unsigned()), || format!("child {pid} should be gone"));
+    }
+    for name in [format!("file {rank}"), format!("tree-{rank}")] {
+        outcome.check(!directory.join(&name).exists(), || format!("{name} should be gone"));
+    }
+}
+
+#[test]
+fn whatever_a_rank_has_registered_is_gone_whenever_it_is_killed() {
+    let program = Flavour::LatticePmi.program(PROGRAM);
+    for step in 0..=5 {
+        let directory = tempfile::tempdir().unwrap();
+        let bystander = directory.path().join("bystander");
+        fs::write(&bystander, "x").unwrap();
+        let outcome = launch("-n 1").arg(&program).arg(directory.path()).words(&format!("kill {step}")).run();
+        outcome.exits(137).says("rank 0 on").says("killed");
+        if step == 5 {
+            // It took its file back.
+            assert!(directory.path().join("file 0").exists());
+            fs::remove_file(directory.path().join("file 0")).unwrap();
+        }
+        nothing_is_left(&outcome, 0, directory.path());
+        assert_eq!(printed(outcome.text(), 0, "shm").len(), usize::from(step > 0), "step {step}");
+        assert!(bystander.exists());
+    }
+}
+
+#[test]
+fn the_others_keep_theirs_and_what_a_rank_leaves_at_its_end_goes() {
+    let program = Flavour::LatticePmi.program(PROGRAM);
+    let directory = tempfile::tempdir().unwrap();
+    let outcome = launch("-n 2 -K0").arg(&program).arg(directory.path()).words("kill 2").run();
+    outcome.exits(137).prints("1: 0 failed");
+    assert!(!outcome.text().contains("are gone"), "{}", outcome.text());
+    nothing_is_left(&outcome, 0, directory.path());
+    // Rank 1 has taken back its file, and has left its semaphores, its directory and its child.
+    assert!(directory.path().join("file 1").exists());
+    fs::remove_file(directory.path().join("file 1")).unwrap();
+    nothing_is_left(&outcome, 1, directory.path());
+}
+
+#[test]
+fn what_ranks_have_registered_goes_with_a_launcher_that_is_killed() {
+    let program = Flavour::LatticePmi.program(PROGRAM);
+    let directory = tempfile::tempdir().unwrap();
+    fs::write(directory.path().join("file 0"), "older than the launch").unwrap();
+    // Rank 1 waits for the end of that file; there is no step 9.
+    let mut running = launch("-n 2").arg(&program).arg(directory.path()).words("kill 9").start();
+    running.wait_for_stdout_times("sem ", 2);
+    running.signal(Signal::SIGKILL);
+    let outcome = running.finish();
+    outcome.killed_by(9);
+    // The keeper outlives the launcher by a moment.
+    let is_left = || directory.path().join("tree-1").exists();
+    for _ in 0..1000 {
+        if !is_left() && printed(outcome.text(), 1, "sem").iter().all(|id| !objects("sem").contains(id)) {
+            break;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(10));
+    }
+    nothing_is_left(&outcome, 1, directory.path());
+}
+
+#[test]
+fn other_launchers_are_sent_nothing() {
+    let program = Flavour::LatticePmi.program(PROGRAM);
+    let directory = tempfile::tempdir().unwrap();
+    let codes = |command: Command| command.arg(&program).arg(directory.path()).words("codes").run();
+    // Not there; not registered; no kind, no name, no time.
+    codes(launch("-n 1")).exits(0).prints_lines(["0 -1 -1 -1, 3 3 3"]);
+    // Hydra ends a job for a request that it does not know.
+    for hydra in ["mpiexec.hydra".into(), mpi::hydra()] {
+        codes(Command::new(hydra).words("-n 1")).exits(0).prints_lines(["15 15 15 15, 3 3 3"]);
+    }
+    codes(Command::new("env")).exits(0).prints_lines(["15 15 15 15, 3 3 3"]);
+}
+
+#[test]
+fn a_release_that_takes_too_long_is_told_or_fails_the_rank() {
+    let program = Flavour::LatticePmi.program(PROGRAM);
+    let directory = tempfile::tempdir().unwrap();
+    let outcome = |flags: &str| launch(flags).arg(&program).arg(directory.path()).words("late").run();
+    let file = format!("rank 0 has not released file:{}/file 0 within 1 s", directory.path().display());
+    outcome("-n 1").exits(0).says(&file).prints_lines(["0 failed"]);
+    let failed = outcome("-n 1 --resource-timeout=fail");
+    failed.exits(137).says(&file).says("it is killed for that");
+    assert!(!directory.path().join("file 0").exists());
+}
+
+#[test]
+fn handlers_run_in_reverse_order_at_the_end_of_what_is_registered() {
+    let program = Flavour::LatticePmi.program(PROGRAM);
+    let directory = tempfile::tempdir().unwrap();
+    let ended = |how: &str| launch("-n 1").arg(&program).arg(directory.path()).words(how).run();
+    ended("finalize").exits(0).says_nothing().prints("second at exit\nfirst at exit\n").prints("0 failed\n");
+    ended("abort").exits(7).prints("0 failed\nfirst at abort\n");
+    assert!(!directory.path().join("file 0").exists() && directory.path().exists());
+}
