@@ -84,7 +84,9 @@ static volatile sig_atomic_t ended;
 static size_t received;
 static volatile size_t lost;
 static const char *stall;
-static pmix_status_t pulled;
+static size_t pulled;
+static volatile pmix_status_t status_told;
+static volatile sig_atomic_t answered;
 
 static void on_output(size_t id, pmix_iof_channel_t channel, pmix_proc_t *source, pmix_byte_object_t *piece,
                       pmix_info_t info[], size_t ninfo) {
@@ -103,29 +105,40 @@ static void on_output(size_t id, pmix_iof_channel_t channel, pmix_proc_t *source
             lost += info[n].value.data.size;
 }
 
+static void on_answer(pmix_status_t status, void *data) {
+    status_told = status;
+    answered = 1;
+}
+
+static void on_pulled(pmix_status_t status, size_t number, void *data) {
+    pulled = number;
+    on_answer(status, data);
+}
+
+static pmix_status_t answer(void) {
+    for (int tenths = 0; !answered && tenths < 300; tenths++)
+        usleep(100000);
+    return answered ? status_told : PMIX_ERR_TIMEOUT;
+}
+
+/* Without a callback libpmix 6.1 does not tell the number of the pull. */
 static void pull(pmix_rank_t rank, pmix_iof_channel_t channels) {
     pmix_proc_t source;
     PMIX_LOAD_PROCID(&source, job, rank);
-    pulled = PMIx_IOF_pull(&source, 1, NULL, 0, channels, on_output, NULL, NULL);
-    if (pulled < 0)
-        printf("pull: %s\n", PMIx_Error_string(pulled));
-    else
+    answered = 0;
+    PMIx_IOF_pull(&source, 1, NULL, 0, channels, on_output, on_pulled, NULL);
+    pmix_status_t status = answer();
+    if (status == PMIX_SUCCESS)
         puts("pulling");
-}
-
-static volatile pmix_status_t unpulled = PMIX_ERR_TIMEOUT;
-static volatile sig_atomic_t answered;
-static void on_unpulled(pmix_status_t status, void *data) {
-    unpulled = status;
-    answered = 1;
+    else
+        printf("pull: %s\n", PMIx_Error_string(status));
 }
 
 /* Without a callback libpmix 4.2.2 frees what it waits for. */
 static void unpull(void) {
-    PMIx_IOF_deregister(pulled, NULL, 0, on_unpulled, NULL);
-    for (int tenths = 0; !answered && tenths < 300; tenths++)
-        usleep(100000);
-    printf("unpull: %s\n", PMIx_Error_string(unpulled));
+    answered = 0;
+    PMIx_IOF_deregister(pulled, NULL, 0, on_answer, NULL);
+    printf("unpull: %s\n", answer() == PMIX_SUCCESS ? "SUCCESS" : PMIx_Error_string(status_told));
 }
 
 static void drain(void) {

@@ -1,4 +1,4 @@
-//! Numbers of seven bits per byte, low bits first (`v4`, `v41`).
+//! Numbers of seven bits per byte, low bits first (`v4`, `v41`, `v51`, `v61`).
 //!
 //! A set high bit says that more follows. The ninth byte is the last and carries eight bits. Signed numbers alternate: 0, -1, 1, -2.
 

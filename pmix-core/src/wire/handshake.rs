@@ -53,7 +53,7 @@ pub enum HandshakeError {
         kind: u8,
     },
     /// Its encoding is not served.
-    #[error("a PMIx client of version {version} that encodes as {module:?}; v21, v3, v4 and v41 are served")]
+    #[error("a PMIx client of version {version} that encodes as {module:?}; v21, v3, v4, v41, v51 and v61 are served")]
     Encoding {
         /// Its version, as it says.
         version: String,
@@ -105,6 +105,9 @@ impl<'a> Handshake<'a> {
             b"v3" => (Encoding::Fixed, "v3"),
             b"v4" => (Encoding::Flex, "v4"),
             b"v41" => (Encoding::Flex, "v41"),
+            // The same bytes as v41, and a few types of values that are younger.
+            b"v51" => (Encoding::Flex, "v51"),
+            b"v61" => (Encoding::Flex, "v61"),
             module => {
                 let words = |bytes: &[u8]| String::from_utf8_lossy(bytes).chars().take(40).collect();
                 return Err(HandshakeError::Encoding { version: words(version), module: words(module) });
@@ -231,6 +234,16 @@ mod tests {
             let greeting = greeting(kind, b"debugger\0\0\0\0\x07");
             let name = Proc { namespace: b"debugger", rank: 7 };
             assert_eq!(Handshake::decode(&greeting).unwrap().claim, Claim::Tool(Some(name)));
+        }
+    }
+
+    #[test]
+    fn younger_encodings_are_read_like_v41() {
+        for module in ["v4", "v41", "v51", "v61"] {
+            let at = RECORDED.windows(3).position(|window| window == b"v3\0").unwrap();
+            let bytes = [&RECORDED[..at], module.as_bytes(), &RECORDED[at + 2..]].concat();
+            let handshake = Handshake::decode(&bytes).unwrap();
+            assert_eq!((handshake.encoding, handshake.module), (Encoding::Flex, module));
         }
     }
 

@@ -24,7 +24,7 @@ pub mod writer;
 pub enum Encoding {
     /// Fixed widths, high byte first: the modules `v21` and `v3`.
     Fixed,
-    /// Seven bits per byte, low bits first: the modules `v4` and `v41`.
+    /// Seven bits per byte, low bits first: the modules `v4`, `v41`, `v51` and `v61`.
     Flex,
 }
 
