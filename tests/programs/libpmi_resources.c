@@ -8,11 +8,15 @@
  */
 #include <pmi_ext.h>
 #include <fcntl.h>
+#include <mqueue.h>
+#include <semaphore.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/ipc.h>
+#include <sys/mman.h>
+#include <sys/msg.h>
 #include <sys/sem.h>
 #include <sys/shm.h>
 #include <sys/stat.h>
@@ -53,6 +57,25 @@ static void hold(char *name) {
     check(PMI_Resource_register(name, NULL, NULL, NULL, NULL));
 }
 
+/* Objects of POSIX, named after this process, and a queue of System V; they are left to the launcher. */
+static void others(void) {
+    char word[32], text[64];
+    snprintf(word, sizeof word, "/lattice-test-%d", getpid());
+    snprintf(text, sizeof text, "pshm:%s", word);
+    check(PMI_Resource_intend(text));
+    close(shm_open(word, O_CREAT | O_RDWR, 0600));
+    hold(text);
+    snprintf(text, sizeof text, "psem:%s", word);
+    sem_open(word, O_CREAT, 0600, 1);
+    hold(text);
+    snprintf(text, sizeof text, "mq:%s", word);
+    failed += mq_open(word, O_CREAT | O_RDWR, 0600, NULL) == (mqd_t)-1;
+    hold(text);
+    int messages = msgget(IPC_PRIVATE, IPC_CREAT | 0600);
+    hold(name("msg", messages));
+    printf("%d: msg %d posix %d\n", rank, messages, getpid());
+}
+
 static void steps(void) {
     check(PMI_Resource_intend("shm:"));
     check(PMI_Resource_intend(path("file", file)));
@@ -76,6 +99,7 @@ static void steps(void) {
     hold(path("dir", tree));
     hold(name("pid", child));
     semctl(semaphores, 0, SETVAL, 1);
+    others();
     PMI_Barrier();
     fflush(stdout);
     die_at(2);

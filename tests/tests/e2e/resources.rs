@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::path::Path;
+use std::process;
 
 use lattice_tests::mpi::{self, Flavour};
 use lattice_tests::outcome::Outcome;
@@ -26,15 +27,32 @@ fn objects(kind: &str) -> Vec<i32> {
     list.lines().skip(1).map(|line| line.split_ascii_whitespace().nth(1).unwrap().parse().unwrap()).collect()
 }
 
+/// Whether there is a message queue of POSIX of this name. The list of them is a file system, which may not be mounted.
+fn queue_exists(name: &str) -> bool {
+    let directory = tempfile::tempdir().unwrap();
+    let script = r#"mount -t mqueue none "$1" && ls "$1""#;
+    let mut list = process::Command::new("unshare");
+    let output = list.args(["--mount", "bash", "-c", script, "list"]).arg(directory.path()).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8_lossy(&output.stdout).lines().any(|line| line == name)
+}
+
 /// Checks that nothing is left of what a rank printed, and of its files.
 fn nothing_is_left(outcome: &Outcome, rank: usize, directory: &Path) {
     let text = outcome.text();
-    for kind in ["shm", "sem"] {
+    for kind in ["shm", "sem", "msg"] {
         let left: Vec<i32> = printed(text, rank, kind).into_iter().filter(|id| objects(kind).contains(id)).collect();
         outcome.check(left.is_empty(), || format!("{kind} of rank {rank} should be gone: {left:?}"));
     }
     for pid in printed(text, rank, "pid") {
         outcome.check(!processes::lives(pid.cast_unsigned()), || format!("child {pid} should be gone"));
+    }
+    for pid in printed(text, rank, "posix") {
+        let name = format!("lattice-test-{pid}");
+        let paths = [format!("/dev/shm/{name}"), format!("/dev/shm/sem.{name}")];
+        let left: Vec<&String> = paths.iter().filter(|path| Path::new(path).exists()).collect();
+        outcome.check(left.is_empty(), || format!("should be gone: {left:?}"));
+        outcome.check(!queue_exists(&name), || format!("message queue {name} should be gone"));
     }
     for name in [format!("file {rank}"), format!("tree-{rank}")] {
         outcome.check(!directory.join(&name).exists(), || format!("{name} should be gone"));
