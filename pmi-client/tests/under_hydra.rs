@@ -65,6 +65,8 @@ fn rank_in_pmi1() {
     // Hydra keeps job facts in the key-value space
     assert!(client.job_attribute("PMI_process_mapping").unwrap().is_some());
     assert!(matches!(client.ring("x"), Err(ClientError::Unsupported { .. })));
+    // Hydra would end the job for the request.
+    assert!(matches!(client.register_resource("shm:1"), Err(ClientError::Unsupported { .. })));
     names(&mut client);
     client.finalize().unwrap();
 }
@@ -80,6 +82,8 @@ fn rank_in_pmi2() {
         client.put_node_attribute("leader", "rank 0").unwrap();
     }
     assert_eq!(client.await_node_attribute("leader").unwrap(), b"rank 0");
+    // Hydra would end the job for the request.
+    assert!(matches!(client.register_resource("shm:1"), Err(ClientError::Unsupported { .. })));
     names(&mut client);
     client.finalize().unwrap();
 }

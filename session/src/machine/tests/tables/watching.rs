@@ -130,3 +130,26 @@ fn progress_is_told_at_any_time_even_after_the_last_rank() {
     assert_eq!(told[0], (7, vec![(Some(1000), true, None), (None, false, None)]));
     assert_eq!(told[1], (8, vec![(Some(1000), true, Some(GOOD)), (Some(1001), false, Some(GOOD))]));
 }
+
+/// A program may have the same trouble with each of its resources; the one that ends it is told in any case.
+#[test]
+fn overdue_releases_are_told_but_not_for_ever() {
+    let mut world = World::running(spec(2));
+    let tell = |world: &mut World, number: u32, killed| {
+        world.machine.on_overdue(Rank(1), format!("shm:{number}"), seconds(10), killed);
+        world.settle();
+    };
+    (0..100).for_each(|number| tell(&mut world, number, false));
+    tell(&mut world, 100, true);
+    let told: Vec<Notice> = world.notices().into_iter().cloned().collect();
+    assert_eq!(told.len(), 17);
+    let last = Notice::ReleaseOverdue { rank: Rank(1), resource: "shm:100".into(), within: seconds(10), killed: true };
+    assert_eq!(told.last(), Some(&last));
+    world.finish();
+
+    let mut world = World::running(spec(1));
+    world.control(Control::End(15));
+    tell(&mut world, 1, false);
+    world.finish();
+    assert!(world.notices().is_empty(), "that is not why it ends");
+}
