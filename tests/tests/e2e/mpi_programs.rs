@@ -1,7 +1,7 @@
 //! Programs of MPICH 4.0.2, MPICH 5.0.2 and Slurm's PMI-2 library, unmodified and without a flag.
 
 use lattice_tests::mpi::{Flavour, MPICHS};
-use lattice_tests::{built, launch, turn};
+use lattice_tests::{Command, built, launch, turn};
 
 #[test]
 fn allreduce_adds_up() {
@@ -103,4 +103,16 @@ fn slurms_library_publishes_names() {
 fn ranks_without_any_mpi_find_each_other() {
     let outcome = launch("-n 4 --label").arg(built::example("pmi_ring")).run();
     outcome.exits(0).says_nothing().prints("found 4 of 4 ranks").prints("the token went: rank 0");
+}
+
+/// As the example's head shows it.
+#[test]
+fn ranks_that_a_shell_starts_find_the_key_value_server() {
+    let script = r#"exec 9< <("$1" 3); read -r line <&9; export "$line"
+        for id in 0 1 2; do PMI_ID=$id "$2" & done; cat <&9; wait"#;
+    for mpi in MPICHS {
+        let command = Command::new("bash").arg("-c").arg(script).arg("bash").arg(built::example("kvs_server"));
+        let outcome = command.arg(mpi.program("allreduce")).run();
+        outcome.exits(0).says_nothing().prints("3 ranks, 0 wrong sums\n").prints("all 3 ranks are through after ");
+    }
 }
