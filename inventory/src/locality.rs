@@ -46,6 +46,25 @@ impl Localities {
         Self { levels }
     }
 
+    /// Logical number of the one NUMA node that some CPUs are of; `None` if they are of several, and where none is known.
+    pub fn numa(&self, cpus: &CpuSet) -> Option<u32> {
+        self.only("NM", cpus)
+    }
+
+    /// Logical number of the one L3 cache that some CPUs share; `None` if they have several, and where none is known.
+    pub fn l3(&self, cpus: &CpuSet) -> Option<u32> {
+        self.only("L3", cpus)
+    }
+
+    /// The object of a level that has all of some CPUs.
+    fn only(&self, level: &str, cpus: &CpuSet) -> Option<u32> {
+        let (_, objects) = self.levels.iter().find(|(letters, _)| *letters == level)?;
+        let mut having = (0..).zip(objects).filter(|(_, object)| !cpus.is_empty() && cpus.is_subset(object));
+        // Nodes of different memory may have the same CPUs.
+        let (number, _) = having.next()?;
+        having.next().is_none().then_some(number)
+    }
+
     /// Locality of a rank that is bound to some CPUs.
     pub fn locality(&self, cpus: &CpuSet) -> String {
         let mut text = String::new();
@@ -86,5 +105,8 @@ mod tests {
         check("2,6", "SK1:CR2:HT4-5:NM1");
         check("1-2", "SK0-1:CR1-2:HT2,4:NM0-1");
         check("", "");
+        let numa = |cpus: &str| localities.numa(&cpus.parse().unwrap());
+        assert_eq!(["0", "1,5", "2,6", "1-2", "", "8"].map(numa), [Some(0), Some(0), Some(1), None, None, None]);
+        assert_eq!(localities.l3(&"0".parse().unwrap()), None, "no cache is known");
     }
 }

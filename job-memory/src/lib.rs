@@ -16,6 +16,7 @@
 //! | `words.rs`, `index.rs` | bounds-checked words; the search for a key, the same for writer and reader |
 //! | `mapping.rs` | the memory file: seals, maps, the sign that a reader wants pairs |
 //! | `writer.rs`, `reader.rs` | the two ends |
+//! | `node_memory.rs` | other memory: of the ranks, for whatever they do with it |
 
 mod facts;
 #[cfg(feature = "fuzzing")]
@@ -23,11 +24,13 @@ pub mod fuzzing;
 mod index;
 mod layout;
 mod mapping;
+mod node_memory;
 mod reader;
 mod words;
 mod writer;
 
 pub use facts::{JobFacts, NodeFacts, RankFacts};
+pub use node_memory::{NodeMemory, NotMade};
 pub use reader::{JobReader, Lookup, Node, NotReadable, Rank};
 pub use writer::{JobWriter, NotPublished};
 

@@ -1,4 +1,4 @@
-//! The memory file of a job: made and sealed by the writer, mapped by both.
+//! Memory files: that of the ranks (`node_memory.rs`), and that of a job, made and sealed by the writer, mapped by both.
 //!
 //! The seals keep the promises that both ends build upon: the file never becomes shorter, so no page that is mapped goes away, and
 //! nobody but the writer, who mapped it before, can write to it, whichever way the file is opened.
@@ -10,7 +10,7 @@ use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 use std::slice;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU8, AtomicU64};
 
 use memmap2::{Advice, MmapOptions, MmapRaw};
 use nix::errno::Errno;
@@ -35,7 +35,7 @@ pub(crate) fn file_size_limit() -> usize {
 /// # Errors
 /// Fails where the system has no memory file with these seals (Linux 5.1), or no memory or descriptor left.
 pub(crate) fn create(image: &[u8], capacity: usize) -> io::Result<(File, WriterMapping)> {
-    let file = File::from(memory_file()?);
+    let file = File::from(memory_file(NAME)?);
     file.write_all_at(image, 0)?;
     file.set_len(capacity as u64)?;
     // The map comes first: the seal lets the maps live that there are.
@@ -45,12 +45,21 @@ pub(crate) fn create(image: &[u8], capacity: usize) -> io::Result<(File, WriterM
     Ok((file, mapping))
 }
 
-fn memory_file() -> nix::Result<OwnedFd> {
+/// Makes a memory file that whoever has it reads and writes, and whose size is for good.
+pub(crate) fn create_shared(name: &str, bytes: u64) -> io::Result<File> {
+    let file = File::from(memory_file(name)?);
+    file.set_len(bytes)?;
+    let seals = SealFlag::F_SEAL_SHRINK | SealFlag::F_SEAL_GROW | SealFlag::F_SEAL_SEAL;
+    fcntl(&file, FcntlArg::F_ADD_SEALS(seals))?;
+    Ok(file)
+}
+
+fn memory_file(name: &str) -> nix::Result<OwnedFd> {
     let flags = MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING;
     // Linux 6.3; some systems warn of files without it.
     let no_programs = MFdFlags::from_bits_retain(libc::MFD_NOEXEC_SEAL);
-    match memfd_create(NAME, flags | no_programs) {
-        Err(Errno::EINVAL) => memfd_create(NAME, flags),
+    match memfd_create(name, flags | no_programs) {
+        Err(Errno::EINVAL) => memfd_create(name, flags),
         made => made,
     }
 }
@@ -65,8 +74,17 @@ pub(crate) fn open_for_reading(file: &impl AsRawFd) -> io::Result<File> {
 
 /// Returns true if the file can neither become shorter nor be written to by whoever maps it from now on.
 pub(crate) fn is_sealed(file: &File) -> bool {
-    let seals = fcntl(file, FcntlArg::F_GET_SEALS).map(SealFlag::from_bits_retain).unwrap_or(SealFlag::empty());
+    let seals = seals(file);
     seals.contains(SealFlag::F_SEAL_SHRINK) && seals.intersects(SealFlag::F_SEAL_FUTURE_WRITE | SealFlag::F_SEAL_WRITE)
+}
+
+/// Returns true if the file can neither become shorter nor longer.
+pub(crate) fn keeps_its_size(file: &File) -> bool {
+    seals(file).contains(SealFlag::F_SEAL_SHRINK | SealFlag::F_SEAL_GROW)
+}
+
+fn seals(file: &File) -> SealFlag {
+    fcntl(file, FcntlArg::F_GET_SEALS).map(SealFlag::from_bits_retain).unwrap_or(SealFlag::empty())
 }
 
 /// Has the system set memory aside for these bytes, so that writing to them cannot fail.
@@ -139,6 +157,29 @@ impl ReaderMapping {
         #[expect(unsafe_code, reason = "mapped memory is a pointer and a length")]
         let words = unsafe { slice::from_raw_parts(self.0.as_ptr().cast::<AtomicU64>(), self.0.len() / WORD) };
         Words::new(words)
+    }
+}
+
+/// Map of memory that several processes write to.
+pub(crate) struct SharedMapping(MmapRaw);
+
+impl SharedMapping {
+    /// Maps a whole file, which must keep its size.
+    pub(crate) fn of(file: &File) -> io::Result<Self> {
+        Ok(Self(MmapOptions::new().map_raw(file)?))
+    }
+
+    pub(crate) fn bytes(&self) -> &[AtomicU8] {
+        // SAFETY: The map has as many bytes, readable and writable, for as long as `self` lives: seals keep the file's size. Others write
+        // to it meanwhile; every value of a byte is one of `AtomicU8`, and this process does not write to it through a reference to anything else.
+        #[expect(unsafe_code, reason = "mapped memory is a pointer and a length")]
+        unsafe {
+            slice::from_raw_parts(self.0.as_ptr().cast::<AtomicU8>(), self.0.len())
+        }
+    }
+
+    pub(crate) fn as_ptr(&self) -> *mut u8 {
+        self.0.as_mut_ptr()
     }
 }
 

@@ -30,7 +30,7 @@ pub struct JobReader {
 #[non_exhaustive]
 pub enum NotReadable {
     /// A descriptor that is not open, or is something else.
-    #[error("descriptor {fd} is no job memory: {seen}")]
+    #[error("descriptor {fd} is no node memory or job memory: {seen}")]
     Descriptor {
         /// Number of the descriptor.
         fd: RawFd,
@@ -38,7 +38,7 @@ pub enum NotReadable {
         seen: String,
     },
     /// Memory that others than the session may write to or cut short.
-    #[error("the job memory is not sealed")]
+    #[error("the memory is not sealed")]
     NotSealed,
     /// Memory with another layout.
     #[error("the job memory has a layout of version {seen}; this reader knows version {MAJOR}")]
@@ -55,7 +55,7 @@ pub enum NotReadable {
         expected: String,
     },
     /// An error of the system.
-    #[error("the job memory cannot be opened or mapped")]
+    #[error("the memory cannot be opened or mapped")]
     System(#[from] io::Error),
 }
 

@@ -26,6 +26,7 @@ pub(crate) mod pmi_command;
 mod propagate;
 mod remote_shell;
 mod signal;
+mod size;
 mod slurm_time;
 mod tips;
 mod value;

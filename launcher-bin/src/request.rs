@@ -141,7 +141,7 @@ impl LaunchCommand {
         let mut pmi = pmi_spec(&args.pmi);
         if let Some(container) = &container {
             programs.iter_mut().for_each(|program| container.wrap(&mut program.app));
-            container.adapt(&mut pmi);
+            container.adapt(&mut pmi, args.pmi.node_memory.is_some())?;
         }
         let scripts = &args.scripts;
         let tasks =
@@ -172,6 +172,7 @@ impl LaunchCommand {
                 .clone()
                 .unwrap_or_default()
                 .of(&machine.soft_limits, machine.umask),
+            node_memory: args.pmi.node_memory,
             at_exec: if args.debuggers.stop_at_start || mpir::is_debugged() { AtExec::Stop } else { AtExec::Run },
             timeouts: Timeouts {
                 prompt: shows_prompts(&args.streams, machine).then_some(PROMPT),

@@ -6,6 +6,8 @@ use std::env;
 use std::net::TcpStream;
 use std::os::fd::OwnedFd;
 
+use job_memory::NodeMemory;
+
 use crate::connection::Connection;
 use crate::descriptor::{self, Admission};
 use crate::environment::{self, Door};
@@ -270,6 +272,27 @@ impl Client {
             Wire::Pmi2(wire) => wire.job_attribute(key),
             Wire::Alone(wire) => wire.job_attribute(key),
         }
+    }
+
+    /// Memory that all ranks of the job on this node share since before they started; `None` unless the launch asked for it
+    /// (`lattice launch --node-memory`). Each call maps it anew.
+    ///
+    /// # Errors
+    /// Fails when the server is gone or answers nonsense, and when the descriptor was closed.
+    pub fn node_memory(&mut self) -> Result<Option<NodeMemory>, ClientError> {
+        let Some(number) = self.lattice_fact("memory", "lattice.memory")? else { return Ok(None) };
+        let number = str::from_utf8(&number).ok().and_then(|number| number.parse().ok()).unwrap_or(-1);
+        Ok(Some(NodeMemory::inherited(number)?))
+    }
+
+    /// A fact that Lattice alone tells, under a key of its own; no other launcher is asked for it.
+    pub(crate) fn lattice_fact(&mut self, extension: &str, key: &str) -> Result<Option<Vec<u8>>, ClientError> {
+        let is_there = match &mut self.wire {
+            Wire::Pmi1(wire) => wire.has_extension(extension)?,
+            Wire::Pmi2(wire) => wire.has_extension(extension)?,
+            Wire::Alone(_) => false,
+        };
+        if is_there { self.job_attribute(key) } else { Ok(None) }
     }
 
     fn membership(&self) -> &Membership {

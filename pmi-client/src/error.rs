@@ -27,6 +27,11 @@ pub enum ClientError {
         /// The variable that is not.
         missing: &'static str,
     },
+    /// The memory that the launcher tells of is not there.
+    #[error(
+        "the ranks of this node share memory, which this process cannot map: {0}; a runtime between launcher and program may have closed it"
+    )]
+    NodeMemory(#[from] job_memory::NotReadable),
     /// The launcher serves PMIx and nothing else.
     #[error(
         "the environment has {variable}, and neither PMI_FD nor PMI_PORT: the launcher serves PMIx, which this client does not speak"

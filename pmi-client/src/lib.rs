@@ -26,6 +26,7 @@
 //! | `connection.rs`, `reply.rs` | bytes in and out, bounded; what all replies have in common |
 //! | `shared.rs` | gets without a message, where the launcher shares its pairs in memory |
 //! | `membership.rs`, `process_mapping.rs` | the place of a rank in its job; the ranks of its node |
+//! | `topology.rs` | the levels of the machine that a rank is in |
 //! | `limits.rs` | lengths and signs of texts |
 //! | `pmix.rs`, `pmix/` | the rank's side of PMIx (feature `pmix`) |
 //! | `library.rs` | PMI through a C library that is found at run time (feature `library`) |
@@ -50,9 +51,12 @@ mod resources;
 mod shared;
 mod singleton;
 mod spawn;
+mod topology;
 
 pub use client::{Client, Protocol};
 pub use error::{ClientError, Defect};
+pub use job_memory::NodeMemory;
 pub use limits::Limits;
 pub use membership::{IndexedPair, RingNeighbours};
 pub use spawn::{SpawnApp, SpawnRequest};
+pub use topology::{Cluster, TopologyLevel};

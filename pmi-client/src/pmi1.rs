@@ -137,10 +137,18 @@ impl Pmi1 {
 
     /// Refuses a call that the server does not serve. Only Lattice's is asked: others end the job for a request that they do not know.
     fn need_extension(&mut self, command: &str, call: &'static str) -> Result<(), ClientError> {
+        match self.has_extension(command)? {
+            true => Ok(()),
+            false => Err(ClientError::Unsupported { call, place: "under this launcher" }),
+        }
+    }
+
+    /// Returns true if the server is Lattice's, and has this extension.
+    pub(crate) fn has_extension(&mut self, name: &str) -> Result<bool, ClientError> {
         if self.extensions.is_none() {
             self.extensions = Some(self.get(None, EXTENSIONS_KEY)?.unwrap_or_default());
         }
-        extensions::need(self.extensions.as_deref(), command, call)
+        Ok(extensions::is_named(self.extensions.as_deref(), name))
     }
 
     /// The name of a space, one word as a key is; the job's own if none is given.

@@ -105,7 +105,13 @@ impl Pmi2 {
         request(&mut self.connection, "info-getnodeattr", &fields, "info-getnodeattr-response")?.value_if_found()
     }
 
-    pub(crate) fn resource(&mut self, call: ResourceCall, name: &str) -> Result<(), ClientError> {
+    /// Returns true if the server is Lattice's, and has this extension.
+    pub(crate) fn has_extension(&mut self, name: &str) -> Result<bool, ClientError> {
+        self.ask_for_extensions()?;
+        Ok(extensions::is_named(self.extensions.as_deref(), name))
+    }
+
+    fn ask_for_extensions(&mut self) -> Result<(), ClientError> {
         if self.extensions.is_none() {
             self.extensions = Some(match self.job_attribute(EXTENSIONS_KEY) {
                 Ok(served) => served.unwrap_or_default(),
@@ -114,6 +120,11 @@ impl Pmi2 {
                 Err(error) => return Err(error),
             });
         }
+        Ok(())
+    }
+
+    pub(crate) fn resource(&mut self, call: ResourceCall, name: &str) -> Result<(), ClientError> {
+        self.ask_for_extensions()?;
         extensions::need(self.extensions.as_deref(), resources::EXTENSION, call.name())?;
         let seconds;
         let (command, answer) = match call {

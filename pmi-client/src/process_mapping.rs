@@ -5,10 +5,23 @@
 
 /// Ranks on the node of `rank` in a job of `size`, in order; `None` for a mapping that cannot be read.
 pub(crate) fn local_ranks(mapping: &[u8], rank: u32, size: u32) -> Option<Vec<u32>> {
-    let blocks = parse(str::from_utf8(mapping).ok()?)?;
-    let nodes: Vec<u32> = blocks.iter().cycle().flat_map(Block::nodes_of_ranks).take(size as usize).collect();
+    let nodes = nodes(mapping, size)?;
     let own = *nodes.get(rank as usize)?;
     Some((0..size).zip(nodes).filter(|&(_, node)| node == own).map(|(rank, _)| rank).collect())
+}
+
+/// Node of `rank`, and its position among the ranks there; `None` for a mapping that cannot be read.
+pub(crate) fn place(mapping: &[u8], rank: u32, size: u32) -> Option<(u32, u32)> {
+    let nodes = nodes(mapping, size)?;
+    let own = *nodes.get(rank as usize)?;
+    let before = nodes[..rank as usize].iter().filter(|&&node| node == own).count();
+    Some((own, before as u32))
+}
+
+/// Node of each rank.
+fn nodes(mapping: &[u8], size: u32) -> Option<Vec<u32>> {
+    let blocks = parse(str::from_utf8(mapping).ok()?)?;
+    Some(blocks.iter().cycle().flat_map(Block::nodes_of_ranks).take(size as usize).collect())
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,6 +73,13 @@ mod tests {
     fn blocks_for_fewer_ranks_are_gone_through_again() {
         check("(vector,(0,1,1))", 3, 4, Some(&[0, 1, 2, 3]));
         check("(vector,(0,2,1))", 1, 4, Some(&[1, 3]));
+    }
+
+    #[test]
+    fn a_rank_has_a_position_on_its_node() {
+        let places = |mapping: &[u8]| (0..4).map(|rank| place(mapping, rank, 4).unwrap()).collect::<Vec<_>>();
+        assert_eq!(places(b"(vector,(0,2,2))"), [(0, 0), (0, 1), (1, 0), (1, 1)]);
+        assert_eq!(places(b"(vector,(0,2,1))"), [(0, 0), (1, 0), (0, 1), (1, 1)]);
     }
 
     #[test]

@@ -13,6 +13,7 @@
 mod action;
 mod fences;
 mod mortality;
+mod places;
 mod requests;
 mod resources;
 mod spaces;
@@ -26,6 +27,8 @@ use bytes::Bytes;
 pub use self::action::{Action, ReleaseTimer};
 use self::fences::Waiter;
 pub use self::mortality::missed;
+use self::places::Places;
+pub use self::places::RankDomains;
 pub use self::resources::RESOURCES_MAX;
 use self::resources::Table;
 use crate::claim::ClaimKeys;
@@ -93,6 +96,9 @@ pub struct Server {
     conversations: Connections<Conversation>,
     /// File that describes the node, as hwloc reads it.
     topology_file: Option<String>,
+    places: Places,
+    /// Number of the descriptor by which ranks of this node share memory.
+    node_memory: Option<String>,
     /// Keys that ranks must present to claim themselves; without, their number is enough.
     keys: Option<ClaimKeys>,
     kvs: Kvs,
@@ -144,6 +150,9 @@ impl Server {
     pub fn new(job: Job, node: NodeIndex, settings: Settings) -> Self {
         let ranks = Roster::new(job.placement.ranks_on(node));
         let locals = || ranks.locals();
+        let here: Vec<Rank> = ranks.iter().map(|(_, state)| state.rank).collect();
+        let attributes = places::node_attributes(&here);
+        let attributes = attributes.map(|(name, value)| (name.into(), Bytes::from(value))).collect();
         let mut kvs = Kvs::default();
         for (key, value) in &job.preput {
             kvs.put(key.as_bytes(), value.as_bytes());
@@ -156,6 +165,7 @@ impl Server {
                 addresses: locals().map(|_| VecDeque::new()).collect(),
             },
             mapping: job.placement.process_mapping(),
+            places: Places::new(&job, node, here.len()),
             universe_size_text: universe_size(&job).map_or(-1, i64::from).to_string(),
             job,
             node,
@@ -164,9 +174,10 @@ impl Server {
             deaths: Deaths::default(),
             conversations: Connections::default(),
             topology_file: None,
+            node_memory: None,
             keys: None,
             kvs,
-            node_attributes: HashMap::new(),
+            node_attributes: attributes,
             attribute_waits: Vec::new(),
             resources: HashMap::new(),
             groups: Groups::default(),
@@ -263,6 +274,20 @@ impl Server {
     pub fn offer_topology(&mut self, file: &str) {
         let fits = file.len() < VALUE_MAX_ANNOUNCED && file.bytes().all(|byte| byte.is_ascii_graphic());
         self.topology_file = fits.then(|| file.to_owned());
+    }
+
+    /// From now on ranks that ask are told which parts of the node they are in; by local rank.
+    pub fn tell_domains(&mut self, domains: &[RankDomains]) {
+        self.places.tell(domains);
+    }
+
+    /// From now on ranks that ask are told that those of this node share memory, which each has as this descriptor.
+    pub fn tell_node_memory(&mut self, descriptor: i32) {
+        let number = descriptor.to_string();
+        let attributes = [("memPoolType", "anonmmap"), ("memAnonMMAPfd", &number)];
+        self.node_attributes
+            .extend(attributes.map(|(name, value)| (name.into(), Bytes::copy_from_slice(value.as_bytes()))));
+        self.node_memory = Some(number);
     }
 
     /// The rank of a connection, once known.

@@ -27,7 +27,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::limits::{Limit, LimitedResource};
 use crate::stack::ChildStack;
-use crate::stdio::{JOB_MEMORY_FD, PMI_FD};
+use crate::stdio::{JOB_MEMORY_FD, NODE_MEMORY_FD, PMI_FD};
 use crate::syscalls::ask_for_stop;
 
 /// What a rank does when it has executed its program.
@@ -57,6 +57,8 @@ pub enum Step {
     PmiSocket,
     /// Putting the job's memory in place.
     JobMemory,
+    /// Putting the memory of the node's ranks in place.
+    NodeMemory,
     /// Closing every other descriptor.
     CloseOthers,
     /// Entering the working directory.
@@ -84,6 +86,7 @@ impl fmt::Display for Step {
             Self::ControllingTerminal => "make its pseudo-terminal the controlling one",
             Self::PmiSocket => "put the PMI socket in place",
             Self::JobMemory => "put the job's memory in place",
+            Self::NodeMemory => "put the memory of the node's ranks in place",
             Self::CloseOthers => "close the launcher's descriptors",
             Self::Directory => "enter directory",
             Self::Affinity => "bind to CPUs",
@@ -114,6 +117,8 @@ pub(crate) struct ChildSetup<'a> {
     pub(crate) pmi: Option<RawFd>,
     /// Source of [`JOB_MEMORY_FD`].
     pub(crate) job_memory: Option<RawFd>,
+    /// Source of [`NODE_MEMORY_FD`].
+    pub(crate) node_memory: Option<RawFd>,
     pub(crate) directory: Option<&'a CStr>,
     pub(crate) umask: Option<Mode>,
     /// A bit mask of CPUs.
@@ -229,6 +234,7 @@ impl ChildSetup<'_> {
         let streams = [above_targets(input)?, above_targets(output)?, above_targets(errors)?];
         let pmi = self.pmi.map(above_targets).transpose()?;
         let job_memory = self.job_memory.map(above_targets).transpose()?;
+        let node_memory = self.node_memory.map(above_targets).transpose()?;
         for (source, target) in streams.into_iter().zip(0..) {
             place(source, target, Step::StandardStreams)?;
         }
@@ -239,7 +245,12 @@ impl ChildSetup<'_> {
         }
         // All between and behind the targets is closed.
         let mut first_other = 3;
-        for (source, target, step) in [(pmi, PMI_FD, Step::PmiSocket), (job_memory, JOB_MEMORY_FD, Step::JobMemory)] {
+        let others = [
+            (pmi, PMI_FD, Step::PmiSocket),
+            (job_memory, JOB_MEMORY_FD, Step::JobMemory),
+            (node_memory, NODE_MEMORY_FD, Step::NodeMemory),
+        ];
+        for (source, target, step) in others {
             let Some(source) = source else { continue };
             place(source, target, step)?;
             if first_other < target {
@@ -289,11 +300,11 @@ fn place(source: RawFd, target: RawFd, step: Step) -> Result<(), Failure> {
 
 /// A copy of `fd` whose number is above all target numbers; `fd` itself where it already is.
 fn above_targets(fd: RawFd) -> Result<RawFd, Failure> {
-    if fd > JOB_MEMORY_FD {
+    if fd > NODE_MEMORY_FD {
         return Ok(fd);
     }
     // SAFETY: makes a descriptor in the child's own table.
-    let copy = unsafe { libc::fcntl(fd, libc::F_DUPFD_CLOEXEC, JOB_MEMORY_FD + 1) };
+    let copy = unsafe { libc::fcntl(fd, libc::F_DUPFD_CLOEXEC, NODE_MEMORY_FD + 1) };
     Errno::result(copy).map_err(at(Step::StandardStreams))
 }
 

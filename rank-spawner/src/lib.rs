@@ -11,7 +11,7 @@
 //!
 //! No event loop: what is to be waited for is handed out as a descriptor (the feature `tokio` adds one wait). A rank is tied to
 //! its launcher; it leads a process group of its own without a terminal, unless it is given one of its own, has no descriptors but 0, 1, 2,
-//! [`PMI_FD`] and [`JOB_MEMORY_FD`], default signal actions and no blocked signals. Needs Linux 5.9 (`close_range`).
+//! [`PMI_FD`], [`JOB_MEMORY_FD`] and [`NODE_MEMORY_FD`], default signal actions and no blocked signals. Needs Linux 5.9 (`close_range`).
 
 mod account;
 mod arguments;
@@ -82,6 +82,6 @@ pub use process::RankProcess;
 pub use program::{Program, ProgramError, ProgramFailure};
 pub use spawner::Spawner;
 pub use start::{BoundTo, RankCommand, StartError};
-pub use stdio::{JOB_MEMORY_FD, PMI_FD, Stdio, pmi_socket};
+pub use stdio::{JOB_MEMORY_FD, NODE_MEMORY_FD, PMI_FD, Stdio, pmi_socket};
 pub use sweep::{Orphans, SweepScope, Swept, become_subreaper, nothing_to_sweep, reap_adopted, sweep, sweep_group};
 pub use terminal::{Terminal, TerminalSize};

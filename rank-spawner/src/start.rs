@@ -51,6 +51,8 @@ pub struct RankCommand {
     pub pmi: bool,
     /// Memory of the job, as descriptor [`crate::JOB_MEMORY_FD`].
     pub job_memory: Option<Arc<OwnedFd>>,
+    /// Memory that ranks of the node share, as descriptor [`crate::NODE_MEMORY_FD`].
+    pub node_memory: Option<Arc<OwnedFd>>,
     /// Part of the node that it is bound to.
     pub bound_to: BoundTo,
     /// File mode creation mask, of which the permission bits count; `None` for the launcher's.
@@ -85,6 +87,7 @@ impl RankCommand {
             terminal: None,
             pmi: true,
             job_memory: None,
+            node_memory: None,
             bound_to: BoundTo::default(),
             umask: None,
             limits: Arc::new([]),
@@ -184,6 +187,7 @@ pub(crate) fn start(
         streams: streams.rank_fds(),
         pmi: pmi.as_ref().map(Ends::rank_fd),
         job_memory: command.job_memory.as_ref().map(AsRawFd::as_raw_fd),
+        node_memory: command.node_memory.as_ref().map(AsRawFd::as_raw_fd),
         directory: directory.as_deref(),
         umask: command.umask.map(Mode::from_bits_truncate),
         affinity: affinity.as_deref(),

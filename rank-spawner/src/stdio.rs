@@ -1,4 +1,5 @@
-//! The descriptors that a rank begins with: three standard streams, its end of the PMI socket, and the memory of its job.
+//! The descriptors that a rank begins with: three standard streams, its end of the PMI socket, the memory of its job, and that which it
+//! shares with the ranks beside it.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -20,6 +21,9 @@ pub const PMI_FD: RawFd = 30;
 
 /// The number of the job's memory in every rank that has it, and so the value of `LATTICE_JOB_MEMORY`.
 pub const JOB_MEMORY_FD: RawFd = PMI_FD + 1;
+
+/// The number of the memory that ranks of a node share, in every rank that has it, and so the value of `LATTICE_NODE_MEMORY`.
+pub const NODE_MEMORY_FD: RawFd = JOB_MEMORY_FD + 1;
 
 /// Destination or source of a rank's standard stream.
 #[derive(Clone, Debug, Default)]

@@ -46,6 +46,8 @@ fn descriptors_are_the_standard_ones_the_pmi_socket_and_the_jobs_memory() {
     assert_eq!(printed(list, |command| command.pmi = false), "0\n1\n2");
     let memory: Arc<OwnedFd> = Arc::new(File::open("/dev/zero").unwrap().into());
     assert_eq!(printed(list, |command| command.job_memory = Some(Arc::clone(&memory))), "0\n1\n2\n30\n31");
+    let alone = |command: &mut RankCommand| command.node_memory = Some(Arc::clone(&memory));
+    assert_eq!(printed(list, alone), "0\n1\n2\n30\n32");
     let without_pmi = |command: &mut RankCommand| {
         command.pmi = false;
         command.job_memory = Some(Arc::clone(&memory));

@@ -9,6 +9,7 @@ use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use job_memory::NodeMemory;
 use lattice_overlay::directory::Contact;
 use pmi_core::claim::ClaimKeys;
 use pmi_core::env::{Entrance, RankEnvironment, is_scrubbed};
@@ -16,7 +17,8 @@ use pmi_core::ids::{LocalRank, NodeIndex, Rank};
 use pmix_core::env::{Cpus, Families};
 use rank_spawner::{
     ArgumentError, Arguments, BindHereError, BoundTo, CpuSet, Environment, EnvironmentError, JOB_MEMORY_FD, Limit,
-    MemBindError, MemoryPolicy, PMI_FD, Program, ProgramError, ProgramFailure, RankCommand, Stdio, usable_cpus,
+    MemBindError, MemoryPolicy, NODE_MEMORY_FD, PMI_FD, Program, ProgramError, ProgramFailure, RankCommand, Stdio,
+    usable_cpus,
 };
 
 use crate::cause::StartClass;
@@ -114,6 +116,8 @@ pub(crate) struct Entrances {
     pub(crate) pmix: Option<PmixEntrance>,
     /// Memory in which ranks read what the PMI server could tell them.
     pub(crate) job_memory: Option<Arc<OwnedFd>>,
+    /// Memory that the ranks share.
+    pub(crate) node_memory: Option<Arc<OwnedFd>>,
     /// The set of the launch.
     pub(crate) set: Option<Contact>,
 }
@@ -172,6 +176,7 @@ impl LaunchContext<'_> {
             command.stderr = Stdio::Pipe;
             command.pmi = self.spec.settings.pmi.family.has_pmi() && self.entrances.port.is_none();
             command.job_memory = self.entrances.job_memory.clone();
+            command.node_memory = self.entrances.node_memory.clone();
             command.bound_to = BoundTo { cpus: cpus.clone(), memory: memory.clone() };
             command.umask = self.spec.settings.shell_limits.umask;
             command.limits = Arc::clone(&self.limits);
@@ -310,6 +315,9 @@ impl LaunchContext<'_> {
         }
         if self.entrances.job_memory.is_some() {
             variables.push((job_memory::VARIABLE, JOB_MEMORY_FD.to_string()));
+        }
+        if self.entrances.node_memory.is_some() {
+            variables.push((NodeMemory::VARIABLE, NODE_MEMORY_FD.to_string()));
         }
         variables.extend(self.entrances.set.as_ref().map(|set| (Contact::VARIABLE, set.to_text())));
         variables.extend(self.gpus.get(local.index()).into_iter().flatten().cloned());

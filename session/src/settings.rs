@@ -1,6 +1,7 @@
 //! Settings that hold for every rank of a launch, in each of the stages that [`crate::request`] draws.
 
 use std::ffi::OsString;
+use std::num::NonZeroU64;
 use std::time::Duration;
 
 use pmi_core::fence::Exchange;
@@ -42,6 +43,8 @@ pub struct LaunchSettings {
     pub timeouts: Timeouts,
     /// Limits of the user's shell that ranks have, spawned ones as well.
     pub shell_limits: ShellLimits,
+    /// Bytes of memory that the ranks of each job share on each node, made before they start; `None` for none.
+    pub node_memory: Option<NonZeroU64>,
     /// What the launched ranks do when they have executed their programs; spawned ones run.
     pub at_exec: AtExec,
 }
@@ -62,6 +65,7 @@ impl Default for LaunchSettings {
             overdue_release: OverdueRelease::default(),
             timeouts: Timeouts::default(),
             shell_limits: ShellLimits::default(),
+            node_memory: None,
             at_exec: AtExec::Run,
         }
     }

@@ -1,7 +1,7 @@
 //! The flags of `lattice launch`, and those that each of its programs has for itself.
 
 use std::ffi::OsString;
-use std::num::NonZeroU32;
+use std::num::{NonZeroU32, NonZeroU64};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -23,9 +23,9 @@ use super::mem_bind;
 use super::pmi::{Exchange, Pmi, PmiParser};
 use super::propagate::Propagate;
 use super::signal::{self, SignalAhead};
-use super::slurm_time;
 use super::value::{EnvSetting, Stdin, node_list, rank_count, template, variable_pattern};
 use super::via::{self, JoinArgs, Via};
+use super::{size, slurm_time};
 use crate::exit;
 use crate::formatting::parse_duration;
 use crate::hostfile::{self, Hosts};
@@ -265,6 +265,10 @@ pub struct PmiArgs {
     /// Let ranks ask for what they could read in shared memory (LATTICE_JOB_MEMORY).
     #[arg(long)]
     pub no_job_memory: bool,
+    /// Give the ranks of each job on each node SIZE bytes (or 64K, 64M, 4G) of memory that they share from the start, as descriptor 32
+    /// (LATTICE_NODE_MEMORY).
+    #[arg(long, value_name = "SIZE", value_parser = size::parse)]
+    pub node_memory: Option<NonZeroU64>,
     /// How data reaches other nodes in fences of PMIx: auto (small data goes to all at once, large data to those that ask, until so
     /// much was asked for that sending it to all is cheaper), full (to all at once) or lazy (to those that ask).
     #[arg(long, value_enum, default_value = "auto", value_name = "HOW", hide_possible_values = true)]

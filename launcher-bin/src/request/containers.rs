@@ -41,6 +41,11 @@ pub enum ContainerError {
         /// All there are, one on each line.
         known: String,
     },
+    /// Memory that programs could not inherit.
+    #[error(
+        "--node-memory: this container runtime closes the descriptor by which ranks share memory\ntry: a --container-profile with pmi = \"socket\""
+    )]
+    NodeMemory,
     /// It says no command.
     #[error("--container-profile {name}: its command is empty")]
     NoCommand {
@@ -164,11 +169,17 @@ impl Container {
     }
 
     /// Changes the way to the PMI server to one that leads into it.
-    pub(super) fn adapt(&self, pmi: &mut PmiSpec) {
-        if self.runtime.pmi != Way::Socket {
-            pmi.entrance = Entrance::Port;
-            pmi.job_memory = JobMemory::Off;
+    /// Refuses memory that ranks would inherit, where the runtime closes what they inherit.
+    pub(super) fn adapt(&self, pmi: &mut PmiSpec, node_memory: bool) -> Result<(), ContainerError> {
+        if self.runtime.pmi == Way::Socket {
+            return Ok(());
         }
+        if node_memory {
+            return Err(ContainerError::NodeMemory);
+        }
+        pmi.entrance = Entrance::Port;
+        pmi.job_memory = JobMemory::Off;
+        Ok(())
     }
 }
 
@@ -219,6 +230,17 @@ mod tests {
         let second = request.programs.iter().nth(1).unwrap();
         assert_eq!(second.app.args[..2], ["--bind=/w", "--cd=/w"]);
         assert_eq!(request.settings.pmi.entrance, Entrance::Socket);
+    }
+
+    #[test]
+    fn memory_that_a_runtime_closes_is_refused() {
+        let error = |profile: &str| {
+            commanded(&format!("--container img --container-profile {profile} --node-memory 1M true"))
+                .err()
+                .map(|error| error.to_string())
+        };
+        assert_eq!(error("charliecloud"), None);
+        assert!(error("podman").unwrap().starts_with("--node-memory: this container runtime closes"));
     }
 
     #[test]

@@ -1,16 +1,18 @@
 /*
- * Extensions of PMI-1 that Lattice's libpmi.so.0 has, and no other library of this name: resources that outlive their process, after the
- * paper "Process Management in MPICH".
+ * Extensions of PMI-1 that Lattice's libpmi.so.0 has, and no other library of this name, after the paper "Process Management in MPICH": resources
+ * that outlive their process, then topology, memory and spawn.
  *
  * What a rank has registered and not released is removed when its process has ended, however that was: killed, crashed, or at its end.
  * The launcher removes only what is the user's and was made during the launch, follows no symbolic link, and leaves what has been
  * replaced by something else since its registration.
  *
- * Without a launcher, and under launchers other than Lattice, every function below returns PMI_ERR_UNSUPPORTED: the program must see to its
- * resources itself.
+ * Without a launcher, and under launchers other than Lattice, every function of resources returns PMI_ERR_UNSUPPORTED: the program must see
+ * to its resources itself.
  */
 #ifndef PMI_EXT_H
 #define PMI_EXT_H
+
+#include <stddef.h>
 
 #include "pmi.h"
 
@@ -48,6 +50,59 @@ int PMI_Resource_register(const char name[], void *(*at_exit)(void *), void *at_
  * intent. */
 int PMI_Resource_release_begin(const char name[], int timeout);
 int PMI_Resource_release_end(const char name[]);
+
+/* --- Topology ------------------------------------------------------------------------------------------ */
+
+/* A group of ranks: one of these three, no array. */
+typedef const int *PMI_Group;
+#if !defined(PMI_GROUP_WORLD)
+#define PMI_GROUP_WORLD ((PMI_Group)0)
+#define PMI_GROUP_SELF ((PMI_Group)1)
+#define PMI_GROUP_NODE ((PMI_Group)2)
+#endif
+
+#define PMI_TOPO_NONE 0
+#define PMI_TOPO_CLUSTER 1
+#define PMI_TOPO_MESH 2
+
+/* Most levels of PMI_Topo_cluster_info: node, NUMA domain, L3 cache. */
+#define PMI_TOPO_LEVELS 3
+
+/* PMI_TOPO_CLUSTER where the launcher says on which node ranks are, else PMI_ERR_UNSUPPORTED. */
+int PMI_Topo_type(PMI_Group group, int *kind);
+
+/* Clusters that this rank is in, from its node (level 0) to the parts of the node that it is bound to one of: NUMA domain (1), L3 cache
+ * (2). `my_cluster` gets the number of the node among the job's, then numbers of domain and cache within the node; `my_rank` the position
+ * among the group's ranks there. `*levels` is the room of both arrays, and becomes the number of levels written; levels that are not
+ * known are not among them. PMI_ERR_UNSUPPORTED: not even the node is known. */
+int PMI_Topo_cluster_info(PMI_Group group, int *levels, int my_cluster[], int my_rank[]);
+
+/* PMI_ERR_UNSUPPORTED: no launcher tells coordinates in a mesh. */
+int PMI_Topo_mesh_info(PMI_Group group, int ndims, int dims[]);
+
+/* --- Memory -------------------------------------------------------------------------------------------- */
+
+/* Memory that all ranks of the job on this node share since before they started, all zero then; the same place at every call, mapped as long
+ * as the process lives. PMI_ERR_UNSUPPORTED: the launch did not ask for it (`lattice launch --node-memory=SIZE`). PMI_FAIL: a runtime
+ * between launcher and program has closed it. */
+int PMI_Node_memory(void **memory, size_t *bytes);
+
+/* --- Other jobs --------------------------------------------------------------------------------------------------------------- */
+
+/* Starts a job of `maxprocs` ranks of one program. `argv` ends with NULL and does not begin with the program, or is NULL.
+ * `spawned_kvsname`, unless NULL, gets the name of the new job, or an empty text where the launcher does not tell it.
+ * PMI_ERR_INVALID_LENGTH: the buffer is too small; the job runs if there was any room. */
+int PMI_Spawn(const char *cmd, const char *argv[], const int maxprocs, char *spawned_kvsname, const int kvsnamelen);
+
+/* Hints of a program, for `info_sizes[i]` and `infos[i]` of PMI_Spawn_multiple. */
+typedef struct PMI_Info {
+    int size;
+    PMI_keyval_t *keyvals;
+} PMI_Info;
+
+/* Takes all arguments of the form PMI_KEY=VALUE out of a command line. Keys are without the prefix. The other arguments
+ * move up, and `*argcp` becomes their number. `info->keyvals` is for PMI_Free_keyvals, or NULL. */
+int PMI_Args_to_info(int *argcp, char ***argvp, PMI_Info *info);
 
 #if defined(__cplusplus)
 }

@@ -15,6 +15,9 @@ use crate::code::Code;
 pub struct Text<'c>(Option<NonNull<c_char>>, PhantomData<&'c CStr>);
 
 impl<'c> Text<'c> {
+    /// No text.
+    pub const NULL: Self = Self(None, PhantomData);
+
     /// Bytes of the text; `None` for NULL.
     pub fn bytes(self) -> Option<&'c [u8]> {
         let text = self.0?;
@@ -196,6 +199,11 @@ impl<T: Copy> ArrayOut<'_, T> {
     /// Returns true for NULL.
     pub fn is_null(self) -> bool {
         self.0.is_none()
+    }
+
+    /// Values that the caller has put there, where the header says so, as many as he states; `None` for NULL and for a negative number.
+    pub fn values(self, length: c_int) -> Option<Vec<T>> {
+        Some(Array(self.0, PhantomData).with_length(length)?.to_vec())
     }
 
     /// Writes values from the first place on, as many as the caller has room for by `length`. Returns their number.

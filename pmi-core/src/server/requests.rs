@@ -95,7 +95,7 @@ impl Server {
                 None => unknown_job(),
             },
             Request::Get { job, key } => match self.space(*job) {
-                Some(space) => return Some(self.get(space, key)),
+                Some(space) => return Some(self.get(local, space, key)),
                 None => unknown_job(),
             },
             Request::GetByIndex { job, index } => match self.space(*job) {
@@ -105,7 +105,7 @@ impl Server {
             Request::CreateSpace => self.create_space(local),
             Request::DestroySpace { name } => self.destroy_space(name),
             Request::Resource(request) => return self.handle_resource(connection, local, request, message),
-            Request::JobAttribute { key } => return Some(self.get_attribute(key)),
+            Request::JobAttribute { key } => return Some(self.get_attribute(local, key)),
             Request::PutNodeAttribute { key, value } => return self.put_node_attribute(local, key, value),
             Request::GetNodeAttribute { key, wait } => {
                 return self.get_node_attribute(connection, local, key, *wait, message);
@@ -236,21 +236,24 @@ impl Server {
     }
 
     /// PMI-1 has one `get` for pairs and for facts about the job; the facts' names are reserved.
-    fn get(&self, space: Space<'_>, key: &[u8]) -> Response<'_> {
+    fn get(&self, local: LocalRank, space: Space<'_>, key: &[u8]) -> Response<'_> {
         if key.contains(&0) || (space != Space::Job && key.is_empty()) {
             return Response::Value(None);
         }
         match (space, self.kvs.get(key)) {
             (Space::Made(_), _) => Response::Value(self.kvs.get(&space.stored(key))),
             (Space::Job, Some(value)) if !is_reserved(key) => Response::Value(Some(value)),
-            (Space::Job, _) => self.get_attribute(key),
+            (Space::Job, _) => self.get_attribute(local, key),
         }
     }
 
     /// Facts about the job. What is not known is not found: every client has a way of its own then.
-    fn get_attribute(&self, key: &[u8]) -> Response<'_> {
-        let name = str::from_utf8(key).ok();
-        Response::Value(name.and_then(|name| self.job_attribute(name)).map(str::as_bytes))
+    fn get_attribute(&self, local: LocalRank, key: &[u8]) -> Response<'_> {
+        let value = str::from_utf8(key).ok().and_then(|name| match name {
+            "lattice.topo" => self.places.of(local.index()),
+            name => self.job_attribute(name),
+        });
+        Response::Value(value.map(str::as_bytes))
     }
 
     /// The value of one of [`super::JOB_ATTRIBUTES`], or of a fact that changes.
@@ -261,11 +264,12 @@ impl Server {
             "universeSize" => Some(&self.universe_size_text),
             "hasNameServ" => Some("TRUE"),
             // Requests that other servers would end the job for; clients look here before they make them.
-            "lattice.ext" if self.settings.resources => Some("getbyidx,create_kvs,resource"),
-            "lattice.ext" => Some("getbyidx,create_kvs"),
+            "lattice.ext" if self.settings.resources => Some("getbyidx,create_kvs,topo,memory,resource"),
+            "lattice.ext" => Some("getbyidx,create_kvs,topo,memory"),
             // MPICH reads it with `get` in PMI-1 and with `kvs-get` in PMI-2.
             "PMI_dead_processes" => self.deaths.text(),
-            _ => None,
+            "lattice.memory" => self.node_memory.as_deref(),
+            name => self.places.job_attribute(name),
         }
     }
 

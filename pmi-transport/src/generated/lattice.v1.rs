@@ -337,6 +337,9 @@ pub struct LaunchSpec {
     /// Id of the launch among the sets of its user that live; 0 for none.
     #[prost(uint32, tag = "31")]
     pub set_id: u32,
+    /// Bytes of memory that the ranks of a job on a node share from the start; 0 for none.
+    #[prost(uint64, tag = "32")]
+    pub node_memory: u64,
     /// A rank that does not release a registered resource in time is killed.
     #[prost(bool, tag = "33")]
     pub fails_overdue_releases: bool,

@@ -15,6 +15,7 @@ use std::path::PathBuf;
 
 use bytes::Bytes;
 use lattice_inventory::{Localities, SharedTopology, ThisNode};
+use pmi_core::server::RankDomains;
 use pmix_core::BoundPlace;
 use rank_spawner::{BindHereError, CpuBind, CpuSet, MemBind, MemBindError, MemoryPolicy, plan_here};
 
@@ -26,6 +27,7 @@ use crate::spec::SessionSpec;
 pub(super) struct NodeFacts {
     node: ThisNode,
     shared: OnceCell<Option<Shared>>,
+    localities: OnceCell<Localities>,
 }
 
 /// The node's topology, in the forms in which ranks get it.
@@ -91,9 +93,24 @@ impl NodeFacts {
         if cpus.iter().all(Option::is_none) {
             return Vec::new();
         }
-        let localities = Localities::of(&self.node.inventory().template);
+        let localities = self.localities();
         let place = |cpus: &CpuSet| BoundPlace { cpus: cpus.to_string(), locality: localities.locality(cpus) };
         cpus.iter().map(|cpus| cpus.as_ref().map(place)).collect()
+    }
+
+    /// Parts of the node that ranks with these CPUs do not leave; none if no rank is bound.
+    pub(super) fn domains(&self, cpus: &[Option<CpuSet>]) -> Vec<RankDomains> {
+        let of = |cpus: &Option<CpuSet>| {
+            cpus.as_ref().map_or_else(RankDomains::default, |cpus| {
+                let localities = self.localities();
+                RankDomains { numa: localities.numa(cpus), l3: localities.l3(cpus) }
+            })
+        };
+        if cpus.iter().all(Option::is_none) { Vec::new() } else { cpus.iter().map(of).collect() }
+    }
+
+    fn localities(&self) -> &Localities {
+        self.localities.get_or_init(|| Localities::of(&self.node.inventory().template))
     }
 
     fn shared(&self, spec: &SessionSpec) -> Option<&Shared> {

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use job_memory::NodeMemory;
 use pmi_core::ids::Rank;
 
 use super::observe::PreparedJob;
@@ -46,6 +47,10 @@ impl Runner {
         let gpus = self.node.gpus(&state.spec.settings.gpu_bind, &cpus).map_err(|error| unplanned(error.into()))?;
         let served = self.servers.add(job, state, parent, RanksHere { cpus: &cpus, node: &self.node });
         let mut entrances = served.map_err(|error| system(format!("cannot serve PMI: {error}")))?;
+        if let Some(bytes) = state.spec.settings.node_memory.filter(|_| !ranks.is_empty()) {
+            let made = NodeMemory::make(bytes).map_err(|error| system(error.to_string()))?;
+            entrances.node_memory = Some(Arc::new(made));
+        }
         if job == JobNumber::LAUNCHED {
             entrances.set = self.io.set.take();
         }

@@ -28,7 +28,7 @@ use pmix_core::driver::{self as pmix, Said, Sinks};
 use pmix_core::server::{Need, Server as PmixServer, Settings as PmixSettings};
 use pmix_core::services::Peers;
 use pmix_core::{CleanUp, JobIndex, Namespace};
-use rank_spawner::{CpuSet, usable_cpus};
+use rank_spawner::{CpuSet, NODE_MEMORY_FD, usable_cpus};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinSet;
 
@@ -173,6 +173,13 @@ impl Servers {
         let mut server = Server::new(job.spec.job.clone(), self.spec.node, settings);
         if let Some(file) = here.node.topology_file(&self.spec) {
             server.offer_topology(file);
+        }
+        let domains = here.node.domains(here.cpus);
+        if !domains.is_empty() {
+            server.tell_domains(&domains);
+        }
+        if self.spec.settings.node_memory.is_some() {
+            server.tell_node_memory(NODE_MEMORY_FD);
         }
         let keys = match pmi.entrance {
             Entrance::Socket => None,

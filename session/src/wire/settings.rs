@@ -1,5 +1,7 @@
 //! Settings that hold for every rank, as they are spread over the fields of a [`proto::LaunchSpec`].
 
+use std::num::NonZeroU64;
+
 use pmi_core::ids::Rank;
 use pmi_transport::proto::v1 as proto;
 use proto::stdin_target::Target;
@@ -35,6 +37,7 @@ pub(super) fn encode(settings: &LaunchSettings) -> proto::LaunchSpec {
         patience: Some(encode_timeouts(&settings.timeouts)),
         trace: settings.pmi_trace,
         shell_limits: Some(shell_limits::encode(&settings.shell_limits)),
+        node_memory: settings.node_memory.map_or(0, NonZeroU64::get),
         stops_ranks: settings.at_exec == AtExec::Stop,
         ..proto::LaunchSpec::default()
     }
@@ -65,6 +68,7 @@ pub(super) fn take(spec: &mut proto::LaunchSpec) -> Result<LaunchSettings, WireE
         overdue_release: if spec.fails_overdue_releases { OverdueRelease::Fail } else { OverdueRelease::Warn },
         timeouts: decode_timeouts(spec.patience.take())?,
         shell_limits: shell_limits::decode(spec.shell_limits.take())?,
+        node_memory: NonZeroU64::new(spec.node_memory),
         at_exec: if spec.stops_ranks { AtExec::Stop } else { AtExec::Run },
     })
 }

@@ -73,6 +73,7 @@ fn settings() -> LaunchSettings {
         },
         pmi_trace: true,
         at_exec: AtExec::Stop,
+        node_memory: std::num::NonZeroU64::new(1 << 20),
         shell_limits: ShellLimits {
             soft: vec![SoftLimit { resource: LimitedResource::Stack, value: Limit::UNLIMITED }],
             umask: Some(0o027),

@@ -31,6 +31,7 @@ mod job_memory;
 mod lifetimes;
 mod malformed;
 mod mpi_programs;
+mod node_memory;
 mod other_launchers;
 mod other_managers;
 mod outliving;

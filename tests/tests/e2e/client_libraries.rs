@@ -10,8 +10,18 @@ use lattice_tests::{Command, built, lattice, launch};
 use crate::raw;
 
 /// What our `libpmi.so.0` has beyond Slurm's.
-const PMI_EXTENSIONS: [&str; 4] =
-    ["PMI_Resource_intend", "PMI_Resource_register", "PMI_Resource_release_begin", "PMI_Resource_release_end"];
+const PMI_EXTENSIONS: [&str; 10] = [
+    "PMI_Args_to_info",
+    "PMI_Node_memory",
+    "PMI_Resource_intend",
+    "PMI_Resource_register",
+    "PMI_Resource_release_begin",
+    "PMI_Resource_release_end",
+    "PMI_Spawn",
+    "PMI_Topo_cluster_info",
+    "PMI_Topo_mesh_info",
+    "PMI_Topo_type",
+];
 
 /// What our `libpmi2.so.0` has beyond Slurm's.
 const EXTENSIONS: [&str; 1] = ["PMI2_Job_Spawn_keyvals"];
@@ -142,7 +152,7 @@ fn programs_run_alike_with_either_header_and_either_library() {
 #[test]
 fn the_launcher_tells_where_they_are_and_gives_them_to_programs_that_call_slurms() {
     let told = lattice("pmi library --functions").run();
-    told.exits(0).says_nothing().prints("liblattice_pmi.so  version 0.1.0  37 functions\n  PMI_Abort\n");
+    told.exits(0).says_nothing().prints("liblattice_pmi.so  version 0.1.0  43 functions\n  PMI_Abort\n");
     told.prints("liblattice_pmi2.so  version 0.1.0  23 functions\n").prints("  PMI2_KVS_Get\n");
     let maps = r#"grep -ohE 'lib(lattice_)?pmi2?\.so.*' /proc/$$/maps | sort -u; echo $I_MPI_PMI ${LD_PRELOAD##*:}"#;
     let command = launch("-n 1 --pmi-library").env("LD_PRELOAD", "/nonesuch.so").bash(maps);
@@ -208,6 +218,17 @@ fn ranks_make_key_value_spaces_of_their_own_under_us_alone() {
     // Hydra ends a job for a request that it does not know.
     let outcome = Command::new("mpiexec.hydra").words("-n 1").arg(&program).run();
     outcome.exits(0).prints("made: -1 -1");
+}
+
+#[test]
+fn a_job_is_spawned_by_the_papers_calls() {
+    let program = Flavour::LatticePmi.program("libpmi_spawn_one");
+    launch("-n 1").arg(&program).run().exits(0).says_nothing().prints_lines([
+        "args: 0, 3 left: -v PMI_=x no more, 2 taken: wdir '/tmp' host 'a=b', then 0, 3, NULL 3",
+        "spawn: 0, a name of its own 1, without room 8, negative 3, missing 3",
+        "child 0: one argument",
+        "child 1: one argument",
+    ]);
 }
 
 #[test]

@@ -23,6 +23,7 @@ mod meetings;
 mod mpi4py;
 mod mpi_programs;
 mod nested;
+mod node_facts;
 mod openmpi;
 mod output;
 mod pmi;

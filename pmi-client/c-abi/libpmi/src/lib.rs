@@ -9,6 +9,8 @@
 //! | `names.rs`, `spawn.rs` | other jobs |
 //! | `resources.rs` | resources that outlive their process (`pmi_ext.h`) |
 //! | `options.rs` | pairs out of command lines |
+//! | `node_memory.rs` | memory that the ranks of a node share |
+//! | `topology.rs` | the levels of the machine that a rank is in |
 
 #![allow(non_snake_case, reason = "the names are those of pmi.h")]
 #![allow(unsafe_code, reason = "exported names; pointers are followed in pmi-c-abi alone")]
@@ -16,9 +18,11 @@
 pub mod job;
 pub mod kvs;
 pub mod names;
+pub mod node_memory;
 pub mod options;
 pub mod resources;
 pub mod spawn;
+pub mod topology;
 
 use std::ffi::c_int;
 

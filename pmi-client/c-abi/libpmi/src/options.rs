@@ -2,7 +2,7 @@
 
 use std::ffi::c_int;
 
-use pmi_c_abi::arguments::{Array, Out, Text, TextOut};
+use pmi_c_abi::arguments::{Array, ArrayOut, Out, Text, TextOut};
 use pmi_c_abi::code::Code;
 use pmi_c_abi::handed_out::{HandedOut, PairOfBytes};
 
@@ -83,6 +83,41 @@ fn command_line<'c>(words: &[&'c [u8]]) -> Option<Vec<PairOfBytes<'c>>> {
         pairs.push((Some(key), words.next_if(|word| !is_key(word))));
     }
     Some(pairs)
+}
+
+/// Pairs of a program, with their number.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct Info {
+    size: c_int,
+    pairs: HandedOut,
+}
+
+/// Takes all arguments of the form `PMI_KEY=VALUE` out of a command line, as hints whose keys have no prefix.
+#[unsafe(no_mangle)]
+pub extern "C" fn PMI_Args_to_info<'c>(
+    count: Out<'c, c_int>,
+    arguments: Out<'c, ArrayOut<'c, Text<'c>>>,
+    info: Out<'c, Info>,
+) -> c_int {
+    call(|| {
+        let (count, info) = (count.or(Code::ARGUMENT)?, info.or(Code::ARGUMENT)?);
+        let arguments = arguments.or(Code::ARGUMENT)?.value();
+        let words = arguments.values(count.value()).ok_or(Code::ARGUMENT)?;
+        let hint = |word: &Text<'c>| {
+            let (key, value) = option(word.bytes()?)?;
+            Some((key.and_then(|key| key.get(PREFIX.len()..)), value))
+        };
+        let found: Vec<_> = words.iter().filter_map(hint).collect();
+        info.set(Info { size: found.len() as c_int, pairs: HandedOut::new(&found).ok_or(Code::NO_MEMORY)? });
+        if !found.is_empty() {
+            let kept = words.iter().copied().filter(|word| hint(word).is_none());
+            // The NULL at the end takes a place that has become free.
+            let written = arguments.fill(count.value(), kept.chain([Text::NULL]));
+            count.set(written as c_int - 1);
+        }
+        Ok(())
+    })
 }
 
 /// Frees what the functions above made.

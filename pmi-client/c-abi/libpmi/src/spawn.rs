@@ -2,10 +2,11 @@
 
 use std::ffi::c_int;
 
-use pmi_c_abi::arguments::{Array, ArrayOut, Text};
+use pmi_c_abi::arguments::{Array, ArrayOut, Text, TextOut};
 use pmi_c_abi::code::Code;
 use pmi_c_abi::process;
 use pmi_c_abi::spawn::{self, KeyValue, Programs};
+use pmi_client::{SpawnApp, SpawnRequest};
 
 use crate::call;
 
@@ -28,5 +29,33 @@ pub extern "C" fn PMI_Spawn_multiple<'c>(
         process::with(|client| Ok(client.spawn(&request)?))?;
         errors.fill(count, std::iter::repeat(0));
         Ok(())
+    })
+}
+
+/// Starts a job of one program, and tells its name where the launcher does; else an empty one.
+#[unsafe(no_mangle)]
+pub extern "C" fn PMI_Spawn<'c>(
+    command: Text<'c>,
+    arguments: Array<'c, Text<'c>>,
+    ranks: c_int,
+    kvsname: TextOut<'c>,
+    length: c_int,
+) -> c_int {
+    call(|| {
+        let args = arguments.until_null().map(|argument| String::from_utf8(argument.to_vec()));
+        let app = SpawnApp {
+            program: command.or(Code::ARGUMENT)?.to_owned(),
+            args: args.collect::<Result<_, _>>().map_err(|_| Code::ARGUMENT)?,
+            ranks: u32::try_from(ranks).map_err(|_| Code::ARGUMENT)?,
+            info: Vec::new(),
+        };
+        let buffer = kvsname.with_size(length);
+        if buffer.is_none() && !kvsname.is_null() {
+            return Err(Code::LENGTH.into());
+        }
+        let request = SpawnRequest { apps: vec![app], preput: Vec::new() };
+        let name = process::with(|client| Ok(client.spawn(&request)?))?.unwrap_or_default();
+        // The job runs, whatever room there is for its name.
+        Ok(buffer.map_or(Ok(()), |buffer| buffer.put_whole(name.as_bytes())).map_err(|_| Code::LENGTH)?)
     })
 }

@@ -189,6 +189,7 @@ fn any_settings() -> impl Strategy<Value = LaunchSettings> {
                 overdue_release: if fails { OverdueRelease::Fail } else { OverdueRelease::Warn },
                 timeouts,
                 shell_limits,
+                node_memory: std::num::NonZeroU64::new(u64::from(stops) << 40),
                 at_exec: if stops { AtExec::Stop } else { AtExec::Run },
             }
         },

@@ -1,0 +1,90 @@
+//! Levels of the machine that a rank is in.
+
+use std::ffi::c_int;
+
+use pmi_c_abi::arguments::{ArrayOut, Out};
+use pmi_c_abi::code::{Code, Failure};
+use pmi_c_abi::process;
+use pmi_client::Cluster;
+
+use crate::call;
+
+/// `PMI_TOPO_CLUSTER`.
+const CLUSTER: c_int = 1;
+
+/// `PMI_Group`: an address that is not followed, for it stands for a group.
+#[repr(transparent)]
+#[derive(Clone, Copy, Debug)]
+pub struct Group(*const c_int);
+
+/// A group that has a name.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Named {
+    World,
+    Own,
+    Node,
+}
+
+impl Group {
+    fn named(self) -> Result<Named, Code> {
+        match self.0.addr() {
+            0 => Ok(Named::World),
+            1 => Ok(Named::Own),
+            2 => Ok(Named::Node),
+            _ => Err(Code::ARGUMENT),
+        }
+    }
+}
+
+/// Kind of the topology; a cluster wherever it is known on which node ranks are.
+#[unsafe(no_mangle)]
+pub extern "C" fn PMI_Topo_type(group: Group, kind: Out<'_, c_int>) -> c_int {
+    call(|| {
+        let (_, kind) = (group.named()?, kind.or(Code::ARGUMENT)?);
+        clusters()?;
+        kind.set(CLUSTER);
+        Ok(())
+    })
+}
+
+/// The clusters that this rank is in, as many as there is room for.
+#[unsafe(no_mangle)]
+pub extern "C" fn PMI_Topo_cluster_info<'c>(
+    group: Group,
+    levels: Out<'c, c_int>,
+    my_cluster: ArrayOut<'c, c_int>,
+    my_rank: ArrayOut<'c, c_int>,
+) -> c_int {
+    call(|| {
+        let (group, levels) = (group.named()?, levels.or(Code::ARGUMENT)?);
+        let room = levels.value();
+        if room < 1 || my_cluster.is_null() || my_rank.is_null() {
+            return Err(Code::ARGUMENT.into());
+        }
+        let clusters = clusters()?;
+        // Ranks of a node, and of what is below it, are the same in the job and in the group of the node.
+        let position = |cluster: &Cluster| if group == Named::Own { 0 } else { cluster.position.cast_signed() };
+        my_rank.fill(room, clusters.iter().map(position));
+        let written = my_cluster.fill(room, clusters.iter().map(|cluster| cluster.number.cast_signed()));
+        // No more than `room`.
+        levels.set(written as c_int);
+        Ok(())
+    })
+}
+
+/// Coordinates in a mesh, which nobody tells.
+#[unsafe(no_mangle)]
+pub extern "C" fn PMI_Topo_mesh_info(group: Group, dimensions: c_int, sizes: ArrayOut<'_, c_int>) -> c_int {
+    call(|| {
+        group.named()?;
+        if dimensions < 1 || sizes.is_null() {
+            return Err(Code::ARGUMENT.into());
+        }
+        process::with(|_| Err(Code::UNSUPPORTED.into()))
+    })
+}
+
+fn clusters() -> Result<Vec<Cluster>, Failure> {
+    let clusters = process::with(|client| Ok(client.topology()?))?;
+    if clusters.is_empty() { Err(Code::UNSUPPORTED.into()) } else { Ok(clusters) }
+}
