@@ -3,6 +3,7 @@
 //! A [`crate::server::Server`] decodes these requests whole and hands them out with a ticket; the host answers when it
 //! can, and meanwhile every other rank goes on.
 
+mod input;
 mod meeting;
 mod processes;
 
@@ -12,6 +13,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use bytes::Bytes;
 
+pub use self::input::InputError;
 pub use self::meeting::{MeetError, Meeting, Met, MetJob};
 pub use self::processes::{JobProcesses, ProcessState, RankProcess, SignalError};
 use crate::ids::{JobId, Rank};
@@ -179,6 +181,15 @@ pub trait Services: Send + Sync {
     /// Fails when there is no such signal.
     async fn signal(&self, _ranks: Vec<Rank>, _signal: i32) -> Result<(), SignalError> {
         Err(SignalError::Refused)
+    }
+
+    /// Brings input to the ranks of this node that read the input of the launch; returns when it is kept for them. `ranks` are those that
+    /// are meant; `None` stands for all that read.
+    ///
+    /// # Errors
+    /// Fails when other ranks read, when nobody does, and when the input is at its end.
+    async fn push_input(&self, _ranks: Option<Vec<Rank>>, _bytes: Bytes) -> Result<(), InputError> {
+        Err(InputError::NotPassedOn)
     }
 }
 

@@ -9,7 +9,8 @@ use async_trait::async_trait;
 use bytes::{BufMut, Bytes, BytesMut};
 use pmi_core::ids::{JobId, NodeIndex, Rank};
 use pmi_core::services::{
-    JobProcesses, Lifetime, MeetError, Meeting, Met, NameError, Services, SignalError, SpawnError, SpawnRequest,
+    InputError, JobProcesses, Lifetime, MeetError, Meeting, Met, NameError, Services, SignalError, SpawnError,
+    SpawnRequest,
 };
 
 use crate::wire::Encoding;
@@ -72,6 +73,13 @@ pub enum Call {
         /// Number of the signal.
         signal: i32,
     },
+    /// Brings input to the ranks of this node that read the input of the launch.
+    PushInput {
+        /// Ranks that are meant; `None` stands for all that read it.
+        ranks: Option<Vec<Rank>>,
+        /// The input.
+        bytes: Bytes,
+    },
 }
 
 /// The host's answer to a [`Call`].
@@ -90,6 +98,8 @@ pub enum Answer {
     Seen(JobProcesses),
     /// To a signal.
     Signalled(Result<(), SignalError>),
+    /// To input.
+    Pushed(Result<(), InputError>),
 }
 
 /// A published value as the host carries it: who published it, and the value as it was encoded.
@@ -133,6 +143,7 @@ impl Call {
             Self::Spawn(request) => Answer::Spawned(services.spawn(rank, request).await),
             Self::Meet(meeting) => Answer::Met(services.meet(meeting).await),
             Self::Look => Answer::Seen(services.processes().await),
+            Self::PushInput { ranks, bytes } => Answer::Pushed(services.push_input(ranks, bytes).await),
             Self::Signal { ranks, signal } => Answer::Signalled(services.signal(ranks, signal).await),
         }
     }

@@ -347,6 +347,7 @@ impl Runner {
             SessionCall::Resource { job, rank, change, reply } => self.on_resource(job, rank, change, reply),
             SessionCall::Overdue { job, rank, resource, within } => self.on_overdue(job, rank, &resource, within),
             SessionCall::Look { job, reply } => drop(reply.send(self.processes_of(job))),
+            SessionCall::PushInput { ranks, pushed } => self.stdin.push(ranks, pushed),
             SessionCall::Signal { job, ranks, signal, reply } => {
                 drop(reply.send(self.signal_ranks(job, &ranks, signal)));
             }

@@ -2,7 +2,7 @@
 
    pmix_tool WAY ARGUMENT DEED...: WAY is how it finds the server: "pid", "launch" or "uri" with an ARGUMENT, or "variables" with any.
    Deeds: look, pause, resume, kill, hear (an event), tell (it), stay; pull (all output), pull-1 (standard error of rank 1), stall FILE (read
-   nothing that is pulled until the file is there), unpull (the last one), drain (until the streams of two ranks, or of one that
+   nothing that is pulled until the file is there), unpull (the last one), push TEXT, drain (until the streams of two ranks, or of one that
    was stalled, have ended). */
 #include <pmix_tool.h>
 #include <signal.h>
@@ -141,6 +141,16 @@ static void unpull(void) {
     printf("unpull: %s\n", answer() == PMIX_SUCCESS ? "SUCCESS" : PMIx_Error_string(status_told));
 }
 
+static void push(char *text) {
+    pmix_byte_object_t piece = {text, strlen(text)};
+    answered = 0;
+    PMIx_IOF_push(NULL, 0, &piece, NULL, 0, on_answer, NULL);
+    pmix_status_t status = answer();
+    printf("push: %s\n", status == PMIX_SUCCESS             ? "SUCCESS"
+                         : status == PMIX_ERR_NOT_SUPPORTED ? "not supported"
+                                                            : PMIx_Error_string(status));
+}
+
 static void drain(void) {
     int all = stall ? 2 : 4;
     for (int tenths = 0; stall && !lost && tenths < 300; tenths++)
@@ -204,6 +214,8 @@ int main(int argc, char **argv) {
             stall = argv[++deed];
         else if (!strcmp(argv[deed], "unpull"))
             unpull();
+        else if (!strcmp(argv[deed], "push"))
+            push(argv[++deed]);
         else if (!strcmp(argv[deed], "drain"))
             drain();
         else if (!strcmp(argv[deed], "stay"))

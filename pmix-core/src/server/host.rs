@@ -4,11 +4,13 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use pmi_core::fence::FenceId;
-use pmi_core::services::{JobProcesses, Lifetime, NameError, SignalError, SpawnApp, SpawnRequest};
+use pmi_core::ids::Rank;
+use pmi_core::services::{InputError, JobProcesses, Lifetime, NameError, SignalError, SpawnApp, SpawnRequest};
 
 use super::{Action, Address, Server, Ticket};
 use crate::namespace::JobIndex;
 use crate::services::{Answer, Call, Published};
+use crate::wire::forwarding::Push;
 use crate::wire::reader::Proc;
 use crate::wire::reply::Encoded;
 use crate::wire::request::App;
@@ -81,6 +83,29 @@ impl Server {
         self.ask(address, Call::Spawn(SpawnRequest { apps, ..SpawnRequest::default() }));
     }
 
+    /// A client has input for ranks of the launched job: no other job reads any.
+    pub(super) fn push_input(&mut self, address: Address, push: &Push<'_>) {
+        if push.bytes.is_empty() {
+            // The end of what one tool has is not the end of the launch's input.
+            return self.answer(address, status::SUCCESS);
+        }
+        let launched = JobIndex(0);
+        let size = self.jobs[launched.0].namespace.job.size();
+        let mut ranks = Some(Vec::new());
+        for target in &push.targets {
+            if self.own_job(target.namespace) != Some(launched) {
+                return self.answer(address, status::NOT_SUPPORTED);
+            }
+            match target.rank {
+                types::RANK_WILDCARD => ranks = None,
+                rank if rank >= size => return self.answer(address, status::NOT_FOUND),
+                rank => ranks.iter_mut().for_each(|ranks| ranks.push(Rank(rank))),
+            }
+        }
+        let ranks = ranks.filter(|ranks| !ranks.is_empty());
+        self.ask(address, Call::PushInput { ranks, bytes: Bytes::copy_from_slice(push.bytes) });
+    }
+
     fn ask(&mut self, address: Address, call: Call) {
         let seat = address.identity.seat;
         let (bytes, questions) = (self.settings.bytes_per_rank, self.questions_max(seat));
@@ -146,6 +171,7 @@ impl Server {
                 tracing::warn!("a spawn of rank {rank} failed: {error}");
                 self.answer(address, status::JOB_FAILED_TO_LAUNCH);
             }
+            Answer::Pushed(result) => self.answer(address, result.map_or_else(input_status, |()| status::SUCCESS)),
             // No rank asks for these by itself.
             Answer::Met(_) | Answer::Seen(_) | Answer::Signalled(_) => self.answer(address, status::COMM_FAILURE),
         }
@@ -200,6 +226,14 @@ fn spawn_app(app: &App<'_>, job: &[Info<'_>]) -> SpawnApp {
         }
     }
     spawned
+}
+
+fn input_status(error: InputError) -> i32 {
+    match error {
+        InputError::NotPassedOn | InputError::OtherReaders => status::NOT_SUPPORTED,
+        InputError::Ended => status::IOF_COMPLETE,
+        InputError::Full => status::OUT_OF_RESOURCE,
+    }
 }
 
 /// Status by which a signal's fate is told.

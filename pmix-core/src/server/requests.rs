@@ -75,6 +75,7 @@ impl Server {
             Request::JobControl { targets, infos } => self.control(address, &targets, &infos),
             Request::Query(queries) => self.query(address, &queries, payload),
             Request::PullOutput(pull) => self.pull(address, &pull),
+            Request::PushInput(push) => self.push_input(address, &push),
             Request::EndPull { number } => self.end_pull(address, number),
             Request::Unsupported(code) => self.refuse(address, seat, code),
         }

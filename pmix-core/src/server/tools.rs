@@ -110,6 +110,7 @@ impl Server {
             | Request::RegisterEvents(_)
             | Request::DeregisterEvents(_)
             | Request::PullOutput(_)
+            | Request::PushInput(_)
             | Request::EndPull { .. } => self.handle_rank_request(address, request, payload),
             Request::JobControl { targets, infos } => match signal_wanted(&infos) {
                 Some(signal) => self.signal(address, &targets, signal),

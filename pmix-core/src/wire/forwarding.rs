@@ -44,6 +44,27 @@ impl<'a> Pull<'a> {
     }
 }
 
+/// Input that a client has for ranks.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Push<'a> {
+    /// Ranks that are to read it; none stand for those that read the input of the launch.
+    pub targets: Vec<Proc<'a>>,
+    /// The input; nothing at its end.
+    pub bytes: &'a [u8],
+}
+
+impl<'a> Push<'a> {
+    pub(super) fn decode(reader: &mut Reader<'a>) -> Result<Self, WireError> {
+        let targets = processes(reader)?;
+        reader.counted_infos()?;
+        if reader.is_empty() {
+            return Ok(Self { targets, bytes: &[] });
+        }
+        reader.one()?;
+        Ok(Self { targets, bytes: reader.byte_object()? })
+    }
+}
+
 /// Reads the number that the server gave a pull.
 pub(super) fn decode_end(reader: &mut Reader<'_>) -> Result<u64, WireError> {
     reader.counted_infos()?;

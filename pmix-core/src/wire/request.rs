@@ -1,6 +1,6 @@
 //! Requests of clients: the command and what belongs to it, still in the client's bytes.
 
-use super::forwarding::{self, Pull};
+use super::forwarding::{self, Pull, Push};
 use super::reader::{Proc, Reader};
 use super::value::Info;
 use super::{Encoding, WireError, types};
@@ -108,6 +108,8 @@ pub enum Request<'a> {
     Query(Vec<Query<'a>>),
     /// Wants output of ranks as it comes.
     PullOutput(Pull<'a>),
+    /// Has input for ranks.
+    PushInput(Push<'a>),
     /// Wants no more of a pull.
     EndPull {
         /// The number that it was given.
@@ -177,6 +179,7 @@ pub mod command {
     pub const LOG: u8 = 16;
     pub const JOB_CONTROL: u8 = 18;
     pub const IOF_PULL: u8 = 22;
+    pub const IOF_PUSH: u8 = 23;
     pub const GROUP_CONSTRUCT: u8 = 24;
     pub const GROUP_DESTRUCT: u8 = 28;
     pub const IOF_DEREGISTER: u8 = 29;
@@ -303,6 +306,7 @@ impl<'a> Request<'a> {
             command::GROUP_DESTRUCT => Self::GroupDestruct { name: name(reader)? },
             command::QUERY => Self::Query(queries(reader)?),
             command::IOF_PULL => Self::PullOutput(Pull::decode(reader)?),
+            command::IOF_PUSH => Self::PushInput(Push::decode(reader)?),
             command::IOF_DEREGISTER => Self::EndPull { number: forwarding::decode_end(reader)? },
             other => Self::Unsupported(other),
         })

@@ -24,6 +24,8 @@ pub const PARTIAL_SUCCESS: i32 = -52;
 pub const DUPLICATE_KEY: i32 = -53;
 /// A connection broke without a word.
 pub const LOST_CONNECTION: i32 = -61;
+/// The input of the ranks is at its end.
+pub const IOF_COMPLETE: i32 = -173;
 /// The new ranks did not start.
 pub const JOB_FAILED_TO_LAUNCH: i32 = -181;
 /// A rank ended before it finalized.

@@ -1,5 +1,7 @@
 //! Output of ranks for clients that pull it.
 
+use pmi_core::ids::Rank;
+use pmix_core::services::Call;
 use pmix_core::wire::Encoding::{self, Fixed, Flex};
 use pmix_core::wire::forwarding::channel::{STDERR, STDIN, STDOUT};
 use pmix_core::wire::forwarding::{COMPLETE, LOST};
@@ -227,4 +229,33 @@ fn pulls_that_cannot_be_served_are_refused() {
         pull(&mut world, tool, &one(0), STDOUT).unwrap();
     }
     assert_eq!(pull(&mut world, tool, &one(0), STDOUT), Err(status::OUT_OF_RESOURCE));
+}
+
+/// The end of a tool's own input is not that of the launch, and the host decides on all else.
+#[test]
+fn input_goes_to_the_host_of_the_ranks_that_read() {
+    let mut world = World::new(2, &[2]);
+    let tool = tool(&mut world);
+    let mut push = |targets: &[Proc<'_>], bytes: Option<&[u8]>| {
+        world.send(tool, 101, command::IOF_PUSH, |out| {
+            out.count(targets.len());
+            out.group(targets.len());
+            targets.iter().for_each(|&target| out.proc(target));
+            out.count(0);
+            if let Some(bytes) = bytes {
+                out.one();
+                out.byte_object(bytes);
+            }
+        });
+        (world.status(tool).unwrap().0, world.calls.pop())
+    };
+    let asked = |ranks: Option<Vec<Rank>>| Some(Call::PushInput { ranks, bytes: "hello".into() });
+    let hello = Some(&b"hello"[..]);
+    assert_eq!(push(&[], hello), (status::NOT_SUPPORTED, asked(None)), "this host passes nothing on");
+    assert_eq!(push(&whole("job0"), hello).1, asked(None));
+    assert_eq!(push(&[one(0), one(1)].concat(), hello).1, asked(Some(vec![Rank(0), Rank(1)])));
+    assert_eq!(push(&one(2), hello), (status::NOT_FOUND, None));
+    assert_eq!(push(&whole("job1"), hello), (status::NOT_SUPPORTED, None), "its ranks were spawned");
+    assert_eq!(push(&one(0), Some(b"")), (status::SUCCESS, None));
+    assert_eq!(push(&one(0), None), (status::SUCCESS, None));
 }

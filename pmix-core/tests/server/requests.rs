@@ -158,13 +158,20 @@ fn pull(out: &mut Writer) {
     out.size(1);
 }
 
+fn push(out: &mut Writer) {
+    members(out);
+    out.count(0);
+    out.one();
+    out.byte_object(b"");
+}
+
 fn end_pull(out: &mut Writer) {
     out.count(0);
     out.one();
     out.size(1 << 40);
 }
 
-const CASES: [Case; 22] = {
+const CASES: [Case; 23] = {
     const fn case(command: u8, write: fn(&mut Writer), answer: Answer, tail: Tail) -> Case {
         Case { command, write, answer, tail }
     }
@@ -209,6 +216,7 @@ const CASES: [Case; 22] = {
         case(command::GROUP_CONSTRUCT, group, Answer::Waits, Tail::Needed),
         case(command::GROUP_DESTRUCT, |out| text(out, "group"), SUCCESS, Tail::Needed),
         case(command::IOF_PULL, pull, SUCCESS, Tail::Needed),
+        case(command::IOF_PUSH, push, SUCCESS, Tail::Optional),
         case(command::IOF_DEREGISTER, end_pull, NOT_FOUND, Tail::Needed),
     ]
 };

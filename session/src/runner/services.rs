@@ -9,7 +9,8 @@ use bytes::Bytes;
 use pmi_core::ids::{JobId, Rank};
 use pmi_core::resources::{Resource, ResourceChange, ResourceError};
 use pmi_core::services::{
-    JobProcesses, Lifetime, MeetError, Meeting, Met, NameError, Services, SignalError, SpawnError, SpawnRequest,
+    InputError, JobProcesses, Lifetime, MeetError, Meeting, Met, NameError, Services, SignalError, SpawnError,
+    SpawnRequest,
 };
 use tokio::sync::{mpsc, oneshot};
 
@@ -28,8 +29,17 @@ pub(super) enum SessionCall {
     Overdue { job: JobNumber, rank: Rank, resource: Resource, within: Duration },
     /// A look at the processes of a job here.
     Look { job: JobNumber, reply: oneshot::Sender<JobProcesses> },
+    /// Input for the ranks here that read the launch's.
+    PushInput { ranks: Option<Vec<Rank>>, pushed: Pushed },
     /// A signal to ranks of a job here.
     Signal { job: JobNumber, ranks: Vec<Rank>, signal: i32, reply: oneshot::Sender<Result<(), SignalError>> },
+}
+
+/// A piece of input that does not come from the launch.
+pub(super) struct Pushed {
+    pub(super) bytes: Bytes,
+    /// Told when the piece is kept for its readers; dropped once they get no more input.
+    pub(super) reply: oneshot::Sender<Result<(), InputError>>,
 }
 
 /// A rank's request for a new job, on its way to the session.
@@ -105,6 +115,13 @@ impl Services for JobServices {
         let call = SessionCall::Signal { job: self.job, ranks, signal, reply };
         self.session.send(call).await.map_err(|_| SignalError::Ending)?;
         sent.await.map_err(|_| SignalError::Ending)?
+    }
+
+    async fn push_input(&self, ranks: Option<Vec<Rank>>, bytes: Bytes) -> Result<(), InputError> {
+        let (reply, taken) = oneshot::channel();
+        let call = SessionCall::PushInput { ranks, pushed: Pushed { bytes, reply } };
+        self.session.send(call).await.map_err(|_| InputError::Ended)?;
+        taken.await.map_err(|_| InputError::Ended)?
     }
 }
 

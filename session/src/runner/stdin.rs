@@ -17,13 +17,16 @@ use std::sync::Arc;
 use bytes::Bytes;
 use parking_lot::Mutex;
 use pmi_core::ids::Rank;
+use pmi_core::services::InputError;
 use tokio::io::AsyncWriteExt;
 use tokio::net::unix::pipe;
+use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{Notify, mpsc, watch};
 use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::{Instant, sleep_until};
 
 use self::backlog::{Backlog, BacklogState, Next};
+use super::services::Pushed;
 use super::terminal::RankTerminal;
 use crate::event::{Event, Notice};
 use crate::session_io::StdinSource;
@@ -31,14 +34,41 @@ use crate::session_io::StdinSource;
 /// Largest backlog, in bytes with the overhead of each piece. It is exceeded by one piece at most.
 const BACKLOG_MAX: usize = 64 << 20;
 
+/// Pieces that tools have pushed and that wait for room in the backlog.
+const PUSHED_MAX: usize = 16;
+
 /// Readers of standard input, and the task that feeds them.
 #[derive(Default)]
 pub(super) struct StdinFeed {
     readers: Vec<(Rank, Writer)>,
+    /// Ranks that are fed, in order.
+    fed: Vec<Rank>,
+    /// Way to the task; `None` where nothing is passed on.
+    pushes: Option<mpsc::Sender<Pushed>>,
     task: JoinSet<()>,
 }
 
 impl StdinFeed {
+    /// Brings a piece to the ranks that read the launch's input, if these are meant.
+    pub(super) fn push(&self, ranks: Option<Vec<Rank>>, pushed: Pushed) {
+        let is_meant = |ranks: &Vec<Rank>| {
+            self.fed.iter().all(|rank| ranks.contains(rank)) && ranks.iter().all(|rank| self.fed.contains(rank))
+        };
+        let refused = match &self.pushes {
+            Some(_) if !ranks.as_ref().is_none_or(is_meant) => Some((pushed, InputError::OtherReaders)),
+            Some(pushes) => match pushes.try_send(pushed) {
+                Ok(()) => None,
+                Err(TrySendError::Full(pushed)) => Some((pushed, InputError::Full)),
+                Err(TrySendError::Closed(pushed)) => Some((pushed, InputError::Ended)),
+            },
+            None => Some((pushed, InputError::NotPassedOn)),
+        };
+        if let Some((pushed, error)) = refused {
+            // Who asked may be gone.
+            let _ = pushed.reply.send(Err(error));
+        }
+    }
+
     /// Adds a rank that reads, with the writing end of its pipe.
     pub(super) fn add_reader(&mut self, rank: Rank, pipe: OwnedFd) {
         // A pipe that cannot be watched is closed, and its reader sees the end of its input.
@@ -56,13 +86,21 @@ impl StdinFeed {
     pub(super) fn begin(&mut self, source: StdinSource, events: mpsc::Sender<Event>) {
         let readers = std::mem::take(&mut self.readers);
         if let StdinSource::Stream(source) = source {
-            self.task.spawn(task::boxed(feed(source, readers, events)));
+            self.fed = readers.iter().map(|(rank, _)| *rank).collect();
+            let (pushes, pushed) = mpsc::channel(PUSHED_MAX);
+            self.pushes = (!readers.is_empty()).then_some(pushes);
+            self.task.spawn(task::boxed(feed(source, pushed, readers, events)));
         }
     }
 }
 
 /// Passes on all pieces of `source`, until its end or until no reader is left.
-async fn feed(mut source: mpsc::Receiver<Bytes>, readers: Vec<(Rank, Writer)>, events: mpsc::Sender<Event>) {
+async fn feed(
+    mut source: mpsc::Receiver<Bytes>,
+    mut pushed: mpsc::Receiver<Pushed>,
+    readers: Vec<(Rank, Writer)>,
+    events: mpsc::Sender<Event>,
+) {
     let shared = Arc::new(Shared { backlog: Mutex::new(Backlog::new(BACKLOG_MAX)), read: Notify::new() });
     let grown = watch::Sender::new(());
     let mut writers = JoinSet::new();
@@ -88,6 +126,12 @@ async fn feed(mut source: mpsc::Receiver<Bytes>, readers: Vec<(Rank, Writer)>, e
                     break;
                 }
             },
+            Some(Pushed { bytes, reply }) = pushed.recv(), if state == BacklogState::Room => {
+                shared.backlog.lock().push(bytes, Instant::now());
+                grown.send_replace(());
+                // Who asked may be gone.
+                let _ = reply.send(Ok(()));
+            }
             () = shared.read.notified() => {}
             () = sleep_until(state.deadline()), if state != BacklogState::Room => {
                 let stalled = shared.backlog.lock().cut_stalled(Instant::now());
@@ -100,6 +144,8 @@ async fn feed(mut source: mpsc::Receiver<Bytes>, readers: Vec<(Rank, Writer)>, e
             }
         }
     }
+    // Nobody is told any more that a piece is kept.
+    drop(pushed);
     while writers.join_next().await.is_some() {}
 }
 
@@ -165,6 +211,7 @@ mod tests {
     use std::io::Read;
 
     use super::*;
+    use tokio::sync::oneshot;
 
     fn pipe() -> (OwnedFd, io::PipeReader) {
         let (reader, writer) = io::pipe().unwrap();
@@ -183,7 +230,7 @@ mod tests {
         let (second, mut reads) = reader();
         let (pieces, source) = mpsc::channel(1);
         let (events, _) = mpsc::channel(8);
-        let feeding = tokio::spawn(feed(source, vec![(Rank(1), first), second], events));
+        let feeding = tokio::spawn(feed(source, mpsc::channel(1).1, vec![(Rank(1), first), second], events));
         let read = tokio::task::spawn_blocking(move || {
             let mut bytes = Vec::new();
             reads.read_to_end(&mut bytes).unwrap();
@@ -204,7 +251,7 @@ mod tests {
         let ((_, first), mut stuck) = reader();
         let (pieces, source) = mpsc::channel(1);
         let (events, mut told) = mpsc::channel(8);
-        tokio::spawn(feed(source, vec![(Rank(7), first)], events));
+        tokio::spawn(feed(source, mpsc::channel(1).1, vec![(Rank(7), first)], events));
         let input = tokio::spawn(async move {
             let piece = Bytes::from(vec![b'x'; 1 << 20]);
             while pieces.send(piece.clone()).await.is_ok() {}
@@ -227,7 +274,7 @@ mod tests {
     fn feed_to(readers: Vec<(Rank, Writer)>) -> Fed {
         let (pieces, source) = mpsc::channel(1);
         let (notices, events) = mpsc::channel(8);
-        Fed { pieces, events, feeding: tokio::spawn(feed(source, readers, notices)) }
+        Fed { pieces, events, feeding: tokio::spawn(feed(source, mpsc::channel(1).1, readers, notices)) }
     }
 
     #[tokio::test]
@@ -280,6 +327,30 @@ mod tests {
         });
         assert_eq!(read.await.unwrap(), 256 << 10);
         fed.feeding.await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn input_of_others_goes_to_the_readers_for_as_long_as_the_launch_has_input() {
+        async fn push(feed: &StdinFeed, ranks: Option<Vec<Rank>>) -> Option<Result<(), InputError>> {
+            let (reply, told) = oneshot::channel();
+            feed.push(ranks, Pushed { bytes: "x".into(), reply });
+            told.await.ok()
+        }
+        let (pipe, mut reads) = pipe();
+        let mut feed = StdinFeed::default();
+        assert_eq!(push(&feed, None).await, Some(Err(InputError::NotPassedOn)));
+        feed.add_reader(Rank(3), pipe);
+        let (pieces, source) = mpsc::channel(1);
+        feed.begin(StdinSource::Stream(source), mpsc::channel(1).0);
+        assert_eq!(push(&feed, None).await, Some(Ok(())));
+        assert_eq!(push(&feed, Some(vec![Rank(3)])).await, Some(Ok(())));
+        assert_eq!(push(&feed, Some(vec![Rank(3), Rank(4)])).await, Some(Err(InputError::OtherReaders)));
+        drop(pieces);
+        while feed.task.join_next().await.is_some() {}
+        assert_eq!(push(&feed, None).await, Some(Err(InputError::Ended)));
+        let mut text = String::new();
+        reads.read_to_string(&mut text).unwrap();
+        assert_eq!(text, "xx");
     }
 
     #[tokio::test]

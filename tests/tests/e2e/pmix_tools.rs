@@ -72,13 +72,31 @@ fn tools_get_the_output_of_ranks_as_it_comes() {
     let own = "a job of its own as rank 0";
     let mut reader = tool("pull drain").start();
     reader.wait_for_stdout("pulling");
-    let words = [own, "pulling", "unpull: SUCCESS"];
-    tool("pull-1 unpull").run().exits(0).prints_lines(words);
+    let words = [own, "pulling", "unpull: SUCCESS", "push: not supported"];
+    tool("pull-1 unpull push text").run().exits(0).prints_lines(words);
     fs::write(&go, "").unwrap();
     let ends = ["0 out: end", "0 err: end", "1 out: end", "1 err: end", "streams at their end: 4"];
     let written = ["0 out: out 0", "0 err: err", "1 out: out 1", "1 err: err"];
     reader.finish().exits(0).prints_lines([&[own, "pulling"], &written[..], &ends[..]].concat());
     launch.finish().exits(0).prints_lines(["[0] out 0", "[1] out 1"]);
+}
+
+/// Ranks that read the launcher's input read a tool's as well, and the launcher's goes on behind it.
+#[test]
+fn a_tool_has_input_for_the_ranks_that_read() {
+    let files = tempfile::tempdir().unwrap();
+    let script = "for i in 1 2 3; do read word; echo read $word; done";
+    let mut launch = launch("-n 2 --stdin all").env("TMPDIR", files.path()).typed_to().bash(script).start();
+    launch.type_in("one\n");
+    launch.wait_for_stdout_times("read one", 2);
+    launch.wait_until("tools can find the launch", || contact(files.path()).is_some());
+    let (_, id) = contact(files.path()).unwrap();
+    let tool = Command::new(Flavour::Pmix.program("pmix_tool")).words(&format!("launch {id} push"));
+    let told = tool.arg("two\n").env("TMPDIR", files.path()).run();
+    told.exits(0).prints_lines(["a job of its own as rank 0", "push: SUCCESS"]);
+    launch.wait_for_stdout_times("read two", 2);
+    launch.type_in("three\n");
+    launch.finish().exits(0).prints_lines(["read one", "read two", "read three"].repeat(2));
 }
 
 /// A tool that does not read holds nobody up, and knows in the end how much it has missed.
