@@ -58,4 +58,4 @@ pub mod services;
 pub mod wire;
 
 pub use conversation::Offer;
-pub use report::Phase;
+pub use report::{DialoguePoint, Phase};

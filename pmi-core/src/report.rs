@@ -24,6 +24,16 @@ pub enum Phase {
     Finalized,
 }
 
+/// Point that a rank's dialogue with its server has reached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DialoguePoint {
+    /// Phase of the dialogue.
+    pub phase: Phase,
+    /// Number of fences of all ranks of its job that are over. A rank that ended after so many is missed in none of those before, whatever
+    /// ranks of other nodes wait for still: the result is on its way to them.
+    pub fences: u64,
+}
+
 /// State of a rank's dialogue, for the host's reports.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Progress {
@@ -38,6 +48,11 @@ pub struct Progress {
 }
 
 impl Progress {
+    /// Returns the point that the dialogue has reached.
+    pub fn reached(&self) -> DialoguePoint {
+        DialoguePoint { phase: self.phase, fences: self.fences }
+    }
+
     /// Returns true if the rank has begun to set up its library, and has not left a fence with all others: in MPI it is in `MPI_Init`.
     pub fn is_in_init(&self) -> bool {
         self.phase == Phase::Open && self.fences == 0

@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use pmi_core::Phase;
 use pmi_core::deaths::Death;
 use pmi_core::ids::{JobId, Rank};
+use pmi_core::{DialoguePoint, Phase};
 use rank_spawner::{CpuSet, LimitedResource, RankExit};
 use serde::{Deserialize, Serialize};
 
@@ -36,8 +36,8 @@ pub enum Event {
         rank: Rank,
         /// Exit status or signal of its process.
         exit: RankExit,
-        /// Phase of its PMI conversation at the end; `None` without PMI.
-        phase: Option<Phase>,
+        /// Point that its PMI conversation had reached; `None` without PMI.
+        reached: Option<DialoguePoint>,
     },
     /// A spawned job's part on this node was started, or was not.
     Spawned {
@@ -77,6 +77,8 @@ pub struct RankProgress {
     pub pid: Option<u32>,
     /// Phase of its PMI conversation; `None` without PMI.
     pub phase: Option<Phase>,
+    /// Number of fences of all ranks of its job that are over; `None` if it is not known.
+    pub fences: Option<u64>,
     /// The last PMI command that it sent, if it sent any.
     pub last_command: Option<String>,
     /// True if it waits in a fence for others.
@@ -98,6 +100,7 @@ impl RankProgress {
             rank,
             pid: None,
             phase: None,
+            fences: None,
             last_command: None,
             waiting: false,
             in_init: false,

@@ -38,7 +38,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
-use pmi_core::Phase as Dialogue;
+use pmi_core::DialoguePoint;
 use pmi_core::ids::{NodeIndex, Rank};
 use pmi_core::server::EndReason;
 use pmix_core::server::Need;
@@ -231,14 +231,14 @@ impl SessionMachine {
         &mut self,
         slot: SlotId,
         exit: RankExit,
-        phase: Option<Dialogue>,
+        reached: Option<DialoguePoint>,
         reasons: Vec<(JobNumber, EndReason)>,
         now: Instant,
     ) {
-        if !self.ranks.ended(slot, exit, phase) {
+        if !self.ranks.ended(slot, exit, reached) {
             return;
         }
-        let own = [UnreportedEnd { slot, exit, phase }];
+        let own = [UnreportedEnd { slot, exit, reached }];
         for (job, reason) in reasons {
             self.judge(job, reason, &own, now);
         }

@@ -16,6 +16,7 @@ mod deaths;
 mod job_memory;
 mod job_servers;
 mod node_facts;
+mod node_need;
 mod observe;
 mod prepare;
 mod pump;
@@ -179,7 +180,7 @@ enum SessionInput {
     Exit(SlotId, RankExit),
     /// One of a rank's output streams has ended.
     OutputEnd(SlotId),
-    /// Servers of other nodes may ask for what ranks here have committed, or will not ask any more.
+    /// Other nodes need this one longer than before, or less long.
     NeedChanged,
     /// Ranks were looked at.
     Stacks(StackLook, Vec<(SlotId, String)>),
@@ -226,7 +227,7 @@ impl Runner {
     async fn next_input(&mut self) -> SessionInput {
         let wake = self.machine.next_wake().map_or_else(|| Instant::now() + IDLE, Instant::from_std);
         let wake = self.contact.wake(wake);
-        let need = self.servers.need_other_than(self.machine.need);
+        let need = self.servers.need().other_than(self.machine.need);
         tokio::select! {
             biased;
             Some(start) = self.inputs.starts.recv() => SessionInput::Start(start),
@@ -279,7 +280,7 @@ impl Runner {
             }
             SessionInput::Exit(slot, exit) => self.on_exit(slot, exit),
             SessionInput::OutputEnd(slot) => self.machine.on_output_end(slot),
-            SessionInput::NeedChanged => self.machine.on_need(self.servers.need(), now),
+            SessionInput::NeedChanged => self.machine.on_need(self.servers.need().now(), now),
             SessionInput::Stacks(look, seen) => self.machine.on_stacks_seen(look, seen, now),
             SessionInput::Room => self.send_events(),
             SessionInput::Time => {
@@ -376,10 +377,10 @@ impl Runner {
             self.removals.spawn_blocking(move || clean_ups.iter().for_each(clean_up::remove));
         }
         self.remove_resources(slot);
-        let phase = self.servers.phase(job, local);
+        let reached = self.servers.reached(job, local);
         // It must be known before the last exit is.
-        self.machine.on_need(self.servers.need(), Instant::now().into_std());
-        self.machine.on_exit(slot, exit, phase, reasons, Instant::now().into_std());
+        self.machine.on_need(self.servers.need().now(), Instant::now().into_std());
+        self.machine.on_exit(slot, exit, reached, reasons, Instant::now().into_std());
     }
 
     /// Sends what waits in the outbox, as far as there is room.

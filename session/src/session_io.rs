@@ -13,7 +13,7 @@ use pmi_core::ids::{JobId, NodeIndex};
 use pmi_core::job::Job;
 use pmi_core::services::Services;
 use rank_spawner::{Keeper, LaunchTag, OwnCgroup, TerminalSize};
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{mpsc, oneshot, watch};
 
 use crate::call_stacks::RankStack;
 use crate::cause::Cause;
@@ -72,6 +72,11 @@ pub trait Nodes: Send + Sync {
     /// Ranks of a job have died, and the others go on: its fences are among the nodes that have a living rank.
     fn ranks_died(&self, job: &Job, deaths: &[Death]) {
         let _ = (job, deaths);
+    }
+
+    /// Number of links to other nodes that are being opened, over which this node has something to send; `None` if there never are any.
+    fn opening(&self) -> Option<watch::Receiver<usize>> {
+        None
     }
 
     /// A node is lost to the launch: whatever its session says from now on does not count.

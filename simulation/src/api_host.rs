@@ -137,6 +137,7 @@ impl ApiHost {
         if self.server.take().is_some() {
             around.truth.api_killed();
             around.truth.is_orphaned |= !self.has_answered && !around.scenario.is_detached;
+            around.truth.forgot_causes |= self.disk.fails;
             around.network.stop_listening(Host::API);
             around.close_all(End { host: Host::API, process: self.process });
             around.after(back, ApiEvent::ApiBack);

@@ -28,6 +28,10 @@ pub(crate) struct Truth {
     pub(crate) struck: BTreeSet<u32>,
     /// Something happened that may make the API server forget news.
     pub(crate) forgets: bool,
+    /// Nodes whose session ended its ranks as it had no agent for the agent lease, which ranks see as SIGHUP.
+    pub(crate) left_alone: BTreeSet<u32>,
+    /// The API server was killed while its disk failed: what it had told is written nowhere, nodes know the signals that it ordered only.
+    pub(crate) forgot_causes: bool,
     /// Somebody ended the launch.
     pub(crate) is_ended_by_others: bool,
     /// The API server was killed before it told who had ordered the launch that it was started: nobody follows it.
@@ -66,6 +70,8 @@ impl Truth {
             left_before: BTreeMap::new(),
             struck: BTreeSet::new(),
             forgets: false,
+            left_alone: BTreeSet::new(),
+            forgot_causes: false,
             is_ended_by_others: false,
             is_orphaned: false,
             may_not_begin: false,
@@ -178,15 +184,17 @@ impl Truth {
     /// A cause must have happened.
     fn check_cause(&mut self, cause: &Cause) {
         let of_rank = |exits: &BTreeMap<Rank, RankExit>, rank: &Rank, exit: &RankExit| exits.get(rank) == Some(exit);
+        let node: Option<u32> = cause.host.strip_prefix('n').and_then(|node| node.parse().ok());
+        let was_left_alone = node.is_some_and(|node| self.left_alone.contains(&node));
         let is_true = match &cause.kind {
             CauseKind::Failed { rank, exit } => of_rank(&self.exits, rank, exit) && !exit.is_success(),
             CauseKind::FailedRanks { failed } => failed.iter().all(|(rank, exit)| of_rank(&self.exits, rank, exit)),
             CauseKind::NodeLost { .. } => {
-                let node: Option<u32> = cause.host.strip_prefix('n').and_then(|node| node.parse().ok());
                 // Others that wait for ranks of a node which has left in good order see no more than that.
                 node.is_some_and(|node| self.struck.contains(&node) || self.has_ended_on(node))
             }
-            CauseKind::Interrupted { .. } => self.is_ended_by_others || self.is_orphaned,
+            CauseKind::Interrupted { signal: 1 } if was_left_alone => true,
+            CauseKind::Interrupted { .. } => self.is_ended_by_others || self.is_orphaned || self.forgot_causes,
             CauseKind::Ended { .. } => self.is_ended_by_others,
             CauseKind::Fence { .. } => !self.struck.is_empty(),
             _ => true,

@@ -177,6 +177,11 @@ impl World {
             return self.around.after(HELD_UP, Event::Connection(again));
         }
         let Some(known) = self.around.network.get(connection) else { return };
+        // It was held up, and is on its way.
+        if known.way(to).last > self.around.now() && !known.way(to).is_shut {
+            let (at, again) = (known.way(to).last, ConnectionEvent::Broken { connection, to });
+            return self.around.at(at, Event::Connection(again));
+        }
         let (purpose, end) = (known.purpose, known.end(to));
         // What was on its way to the other side is nobody's concern any more.
         self.around.network.shut(connection, to);

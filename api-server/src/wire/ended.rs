@@ -28,6 +28,8 @@ impl EndedLaunch {
         cut(&mut summary.cause, WORDS_MAX);
         cut(&mut summary.nodes, NODES_MAX);
         let mut complete = record.complete.clone().unwrap_or_default();
+        // Nobody asks any more who waits for whom.
+        complete.ranks.iter_mut().for_each(|end| end.fences = 0);
         let exits = runs(std::mem::take(&mut complete.ranks));
         cut(&mut complete.error_message, WORDS_MAX);
         complete.cause.as_mut().and_then(|cause| cause.kind.as_mut()).into_iter().for_each(shorten);

@@ -68,8 +68,8 @@ mod tests {
     use lattice_session::cause::{Cause, CauseKind, RankExit};
     use lattice_session::event::{Event, MpiFamily, MpiLibrary, Notice, Output, Stream};
     use lattice_session::wire::event::NodeHappening;
-    use pmi_core::Phase;
     use pmi_core::ids::Rank;
+    use pmi_core::{DialoguePoint, Phase};
 
     use super::*;
     use crate::launch::event::{Completion, NodeEvent, RankEnd};
@@ -92,14 +92,18 @@ mod tests {
             allocation_id: "a".to_owned(),
             cause: Some(cause.clone()),
             message: "rank 3 failed; node[1-2] did not say".to_owned(),
-            ends: vec![RankEnd { rank: Rank(3), exit, phase: Some(Phase::Open) }],
+            ends: vec![RankEnd { rank: Rank(3), exit, reached: Some(DialoguePoint { phase: Phase::Open, fences: 2 }) }],
             duration: 61 * second,
             usage: None,
         };
         vec![
             LogEvent::Node(NodeEvent::Happened(started, vec![(Rank(1), "/app".into())])),
             session(Event::Output(Output { rank: Rank(1), stream: Stream::Stderr, bytes: "words\n".into() })),
-            session(Event::Exited { rank: Rank(3), exit, phase: Some(Phase::Finalized) }),
+            session(Event::Exited {
+                rank: Rank(3),
+                exit,
+                reached: Some(DialoguePoint { phase: Phase::Finalized, fences: 2 }),
+            }),
             session(Event::Notice(Notice::Silent {
                 ranks,
                 size: 4,

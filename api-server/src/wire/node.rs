@@ -99,12 +99,12 @@ pub(crate) fn encode_command(command: NodeCommand) -> proto::NodeCommand {
 
 /// The end of a rank in a message.
 pub(crate) fn encode_end(end: &RankEnd) -> proto::RankExitStatus {
-    cause::encode_exit(end.rank, end.exit, end.phase)
+    cause::encode_exit(end.rank, end.exit, end.reached)
 }
 
 /// The end of a rank that a message means.
 pub(crate) fn decode_end(status: &proto::RankExitStatus) -> RankEnd {
-    RankEnd { rank: Rank(status.rank), exit: cause::decode_exit(status), phase: cause::decode_phase(status.phase) }
+    RankEnd { rank: Rank(status.rank), exit: cause::decode_exit(status), reached: cause::decode_reached(status) }
 }
 
 #[cfg(test)]
@@ -112,9 +112,9 @@ mod tests {
     use bytes::Bytes;
     use lattice_session::cause::RankExit;
     use lattice_session::settings::TerminalSize;
-    use pmi_core::Phase;
     use pmi_core::deaths::{Death, DeathKind};
     use pmi_core::ids::JobId;
+    use pmi_core::{DialoguePoint, Phase};
 
     use super::*;
 
@@ -179,7 +179,8 @@ mod tests {
         let signal = RankExit::Signal { signal: 11, core_dumped: true };
         for exit in [RankExit::Code(0), RankExit::Code(-1), signal] {
             for phase in [None, Some(Phase::Silent), Some(Phase::Open), Some(Phase::Finalized)] {
-                let end = RankEnd { rank: Rank(7), exit, phase };
+                let reached = phase.map(|phase| DialoguePoint { phase, fences: 3 });
+                let end = RankEnd { rank: Rank(7), exit, reached };
                 assert_eq!(decode_end(&encode_end(&end)), end);
             }
         }

@@ -177,10 +177,12 @@ impl Watched {
         // Output is most of what happens, and tells nothing of ranks.
         match event {
             Event::Started { rank, pid } => self.known().rank(*rank).pid = Some(*pid),
-            Event::Exited { rank, exit, phase } => {
+            Event::Exited { rank, exit, reached } => {
                 let mut known = self.known();
                 let progress = known.rank(*rank);
-                (progress.exit, progress.phase, progress.waiting) = (Some(*exit), *phase, false);
+                (progress.exit, progress.waiting) = (Some(*exit), false);
+                (progress.phase, progress.fences) =
+                    (reached.map(|reached| reached.phase), reached.map(|reached| reached.fences));
             }
             Event::Progress { question, ranks, stacks } => self.known().answered(*question, ranks, stacks.as_deref()),
             Event::Ending(cause) => self.known().cause = Some(cause.clone()),

@@ -71,7 +71,7 @@ mod tests {
             summary.event(&Event::Output(output), begun);
         }
         for (rank, seconds) in [(2, 1), (0, 2), (1, 4)] {
-            let exited = Event::Exited { rank: Rank(rank), exit: RankExit::Code(0), phase: None };
+            let exited = Event::Exited { rank: Rank(rank), exit: RankExit::Code(0), reached: None };
             summary.event(&exited, begun + Duration::from_secs(seconds));
         }
         let exits = (0..3).map(|rank| (Rank(rank), RankExit::Code(0))).collect();

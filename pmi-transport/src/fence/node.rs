@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use tokio::runtime::Handle;
+use tokio::sync::watch;
 use tokio::time::MissedTickBehavior;
 use tokio_stream::{Stream, StreamExt};
 use tonic::codegen::BoxStream;
@@ -33,6 +34,8 @@ pub struct FenceNode {
     this: Weak<Self>,
     runtime: Handle,
     state: Mutex<State>,
+    /// Number of links that are being opened.
+    opening: watch::Sender<usize>,
 }
 
 impl FenceNode {
@@ -52,7 +55,8 @@ impl FenceNode {
     pub fn with_limits(name: String, transport: Arc<dyn Transport>, limits: Limits) -> Arc<Self> {
         let state = Mutex::new(State::new(limits));
         let runtime = Handle::current();
-        Arc::new_cyclic(|this| Self { name, transport, this: this.clone(), runtime, state })
+        let opening = watch::Sender::new(0);
+        Arc::new_cyclic(|this| Self { name, transport, this: this.clone(), runtime, state, opening })
     }
 
     /// Fails every fence that the node of this name takes part in, now and later, and closes the link to it.
@@ -90,6 +94,11 @@ impl FenceNode {
         self.state.lock().outbound.links.count()
     }
 
+    /// Number of links that are being opened: each has frames that its node waits for, and nobody else will send.
+    pub fn opening(&self) -> watch::Receiver<usize> {
+        self.opening.subscribe()
+    }
+
     /// Applies an input to the state, and then carries out what follows from it.
     pub(super) fn update<T>(&self, input: impl FnOnce(&mut State) -> T) -> T {
         let (result, effects, begins_ticking) = {
@@ -121,8 +130,11 @@ impl FenceNode {
         match effect {
             Effect::Open { id, name, address, outgoing } => {
                 let (this, transport, peer) = (self.this.clone(), Arc::clone(&self.transport), name.clone());
+                let opening = Opening::new(&self.opening);
                 self.spawn_reader(name, id, async move {
-                    match transport.link(&peer, &address, outgoing).await {
+                    let opened = transport.link(&peer, &address, outgoing).await;
+                    drop(opening);
+                    match opened {
                         Ok(incoming) => read(this, peer, id, incoming).await,
                         Err(status) if status.code() == Code::Unimplemented => forget_link(&this, &peer, id),
                         Err(status) => {
@@ -154,6 +166,22 @@ impl FenceNode {
 impl std::fmt::Debug for FenceNode {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("FenceNode").field("name", &self.name).finish_non_exhaustive()
+    }
+}
+
+/// A link that is being opened, counted as one for as long as this lives.
+struct Opening(watch::Sender<usize>);
+
+impl Opening {
+    fn new(count: &watch::Sender<usize>) -> Self {
+        count.send_modify(|count| *count += 1);
+        Self(count.clone())
+    }
+}
+
+impl Drop for Opening {
+    fn drop(&mut self) {
+        self.0.send_modify(|count| *count -= 1);
     }
 }
 

@@ -578,6 +578,9 @@ pub struct RankExitStatus {
     /// How far its dialogue with the PMI server had come.
     #[prost(enumeration = "RankPhase", tag = "6")]
     pub phase: i32,
+    /// Number of fences of all ranks of its job that were over.
+    #[prost(uint64, tag = "7")]
+    pub fences: u64,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Notice {
@@ -973,6 +976,9 @@ pub struct RankProgress {
     /// With the usage.
     #[prost(message, optional, tag = "10")]
     pub affinity: ::core::option::Option<RankAffinity>,
+    /// Number of fences of all ranks of its job that are over.
+    #[prost(uint64, optional, tag = "11")]
+    pub fences: ::core::option::Option<u64>,
 }
 /// A question to the sessions of several nodes.
 #[derive(Clone, PartialEq, ::prost::Message)]

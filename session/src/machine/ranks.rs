@@ -7,7 +7,7 @@
 
 use std::collections::HashMap;
 
-use pmi_core::Phase;
+use pmi_core::DialoguePoint;
 use pmi_core::ids::{LocalRank, Rank};
 use rank_spawner::RankExit;
 
@@ -46,7 +46,7 @@ pub(crate) enum RankState {
         pid: u32,
         exit: RankExit,
         /// Progress of its dialogue with its PMI server when it ended; `None` without one.
-        phase: Option<Phase>,
+        reached: Option<DialoguePoint>,
         outputs: usize,
     },
 }
@@ -56,7 +56,7 @@ pub(crate) enum RankState {
 pub(crate) struct ExitNews {
     pub(crate) rank: Rank,
     pub(crate) exit: RankExit,
-    pub(crate) phase: Option<Phase>,
+    pub(crate) reached: Option<DialoguePoint>,
 }
 
 /// All ranks of this node.
@@ -133,10 +133,10 @@ impl Ranks {
     }
 
     /// Takes in that a process was reaped; false if it does not run.
-    pub(crate) fn ended(&mut self, slot: SlotId, exit: RankExit, phase: Option<Phase>) -> bool {
+    pub(crate) fn ended(&mut self, slot: SlotId, exit: RankExit, reached: Option<DialoguePoint>) -> bool {
         let Some(Slot { state, .. }) = self.slots.get_mut(slot.0) else { return false };
         let RankState::Running { pid, outputs } = *state else { return false };
-        *state = RankState::Ended { pid, exit, phase, outputs };
+        *state = RankState::Ended { pid, exit, reached, outputs };
         self.running -= 1;
         true
     }
@@ -167,7 +167,7 @@ impl Ranks {
     pub(crate) fn exit_news(&self, slot: SlotId) -> Option<ExitNews> {
         let slot = self.slots.get(slot.0)?;
         match slot.state {
-            RankState::Ended { exit, phase, outputs: 0, .. } => Some(ExitNews { rank: slot.rank, exit, phase }),
+            RankState::Ended { exit, reached, outputs: 0, .. } => Some(ExitNews { rank: slot.rank, exit, reached }),
             _ => None,
         }
     }
@@ -208,7 +208,7 @@ mod tests {
         assert!(ranks.ended(slot, RankExit::Code(3), None));
         assert_eq!(ranks.exit_news(slot), None);
         ranks.output_ended(slot);
-        let news = ExitNews { rank: Rank(4), exit: RankExit::Code(3), phase: None };
+        let news = ExitNews { rank: Rank(4), exit: RankExit::Code(3), reached: None };
         assert_eq!(ranks.exit_news(slot), Some(news));
         assert_eq!(ranks.close_outputs(), [], "it was held back by nothing");
     }

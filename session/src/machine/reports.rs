@@ -43,7 +43,7 @@ impl SessionMachine {
     /// Reports a rank's exit if nothing more can come from it.
     pub(super) fn report_exit(&mut self, slot: SlotId) {
         if let Some(news) = self.ranks.exit_news(slot) {
-            self.report_event(Event::Exited { rank: news.rank, exit: news.exit, phase: news.phase });
+            self.report_event(Event::Exited { rank: news.rank, exit: news.exit, reached: news.reached });
         }
     }
 
@@ -81,6 +81,7 @@ impl SessionMachine {
                 rank: slot.rank,
                 pid: slot.state.pid(),
                 phase: dialogue.as_ref().map(|dialogue| dialogue.phase),
+                fences: dialogue.as_ref().map(|dialogue| dialogue.fences),
                 in_init: slot.state.exit().is_none() && dialogue.as_ref().is_some_and(Progress::is_in_init),
                 last_command: dialogue.and_then(|dialogue| dialogue.last_command),
                 usage,

@@ -1,10 +1,10 @@
 //! The verdict on a launch as this node sees it, and the rules by which the end, a message or the silence of a rank becomes a cause.
 
-use pmi_core::Phase;
 use pmi_core::deaths::DeathKind;
 use pmi_core::fence::FenceError;
 use pmi_core::ids::{NodeIndex, Rank};
 use pmi_core::server::EndReason;
+use pmi_core::{DialoguePoint, Phase};
 use rank_spawner::RankExit;
 
 use super::ranks::{Ranks, SlotId};
@@ -48,7 +48,7 @@ pub(crate) struct UnreportedEnd {
     pub(crate) slot: SlotId,
     pub(crate) exit: RankExit,
     /// Progress of its dialogue with its PMI server.
-    pub(crate) phase: Option<Phase>,
+    pub(crate) reached: Option<DialoguePoint>,
 }
 
 /// Cause that a PMI server's reason to end stands for, and the node on which it lies if that is another one.
@@ -101,7 +101,9 @@ fn failure_before_abort(end: &UnreportedEnd, ranks: &Ranks) -> Option<CauseKind>
     let rank = ranks.get(end.slot).rank;
     match end.exit {
         exit @ RankExit::Signal { .. } => Some(CauseKind::Failed { rank, exit }),
-        RankExit::Code(0) if end.phase == Some(Phase::Open) => Some(CauseKind::LeftWithoutFinalize { rank }),
+        RankExit::Code(0) if end.reached.is_some_and(|reached| reached.phase == Phase::Open) => {
+            Some(CauseKind::LeftWithoutFinalize { rank })
+        }
         RankExit::Code(_) => None,
     }
 }
@@ -157,9 +159,10 @@ mod tests {
         let (failed, left) =
             (CauseKind::Failed { rank: Rank(1), exit: killed }, CauseKind::LeftWithoutFinalize { rank: Rank(1) });
         let aborted = CauseKind::Aborted { rank: Rank(0), code: 7, message: String::new() };
-        let check = |slot, exit, phase, expected: &CauseKind| {
+        let check = |slot, exit, phase: Option<Phase>, expected: &CauseKind| {
             let abort = EndReason::Abort { rank: Rank(0), code: Some(7), whole_job: true, message: String::new() };
-            let ends = [UnreportedEnd { slot: SlotId(slot), exit, phase }];
+            let reached = phase.map(|phase| DialoguePoint { phase, fences: 1 });
+            let ends = [UnreportedEnd { slot: SlotId(slot), exit, reached }];
             assert_eq!(cause_of(abort, &ranks(2), &ends), (None, expected.clone()), "{slot} {exit:?} {phase:?}");
         };
         check(1, killed, None, &failed);

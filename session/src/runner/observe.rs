@@ -189,7 +189,7 @@ impl Runner {
         }
         let end = |(slot, known): (SlotId, &Slot)| {
             let exit = self.processes.as_ref()?.exit_of(slot)?;
-            Some(UnreportedEnd { slot, exit, phase: self.servers.phase(known.job, known.local) })
+            Some(UnreportedEnd { slot, exit, reached: self.servers.reached(known.job, known.local) })
         };
         self.machine.ranks().alive().filter_map(end).collect()
     }

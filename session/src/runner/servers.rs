@@ -23,18 +23,19 @@ use pmi_core::driver::{Admission, Driver, TraceSink};
 use pmi_core::ids::{LocalRank, NodeIndex, Rank};
 use pmi_core::server::{EndReason, FenceStatus, Progress, Server, Settings};
 use pmi_core::services::Services;
-use pmi_core::{Offer, Phase};
+use pmi_core::{DialoguePoint, Offer, Phase};
 use pmix_core::driver::{self as pmix, Said, Sinks};
-use pmix_core::server::{Need, Server as PmixServer, Settings as PmixSettings};
+use pmix_core::server::{Server as PmixServer, Settings as PmixSettings};
 use pmix_core::services::Peers;
 use pmix_core::{CleanUp, JobIndex, Namespace};
 use rank_spawner::{CpuSet, NODE_MEMORY_FD, usable_cpus};
-use tokio::sync::{mpsc, oneshot, watch};
+use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinSet;
 
 use super::job_memory::{self, EarlierRanks};
 use super::job_servers::{JobServers, Pmix};
 use super::node_facts::NodeFacts;
+use super::node_need::NodeNeed;
 use super::services::{JobServices, SessionCall};
 use super::socket_file;
 use crate::machine::desertion::FenceSeen;
@@ -59,8 +60,8 @@ pub(super) struct Servers {
     earlier: EarlierRanks,
     pub(super) pmix: Option<Arc<pmix::Driver>>,
     pmix_end_reason: Option<oneshot::Receiver<(JobIndex, EndReason)>>,
-    /// Tells how long servers of other nodes may ask the PMIx server.
-    needed: Option<watch::Receiver<Need>>,
+    /// How long other nodes need this one.
+    need: NodeNeed,
     calls: RankCalls,
     trace: Option<SharedTrace>,
     /// Tasks that answer questions of other nodes.
@@ -116,6 +117,7 @@ impl Servers {
         calls: RankCalls,
         trace: Option<TraceSink>,
     ) -> Self {
+        let need = NodeNeed::new(nodes.opening());
         Self {
             spec,
             nodes,
@@ -124,7 +126,7 @@ impl Servers {
             earlier: EarlierRanks::default(),
             pmix: None,
             pmix_end_reason: None,
-            needed: None,
+            need,
             calls,
             trace: trace.map(|trace| Arc::new(Mutex::new(trace))),
             answers: JoinSet::new(),
@@ -293,7 +295,7 @@ impl Servers {
         let peers = Arc::new(OtherServers(Arc::clone(&self.nodes)));
         let (driver, end_reason) = pmix::Driver::new(PmixServer::new(settings), geteuid().as_raw(), peers, sinks)?;
         let driver = Arc::new(driver);
-        self.needed = Some(driver.needed());
+        self.need.follow(driver.needed());
         self.pmix = Some(Arc::clone(&driver));
         self.pmix_end_reason = Some(end_reason);
         Ok(driver)
@@ -358,21 +360,9 @@ impl Servers {
         .await
     }
 
-    /// How long servers of other nodes may ask for what ranks here have committed.
-    pub(super) fn need(&self) -> Need {
-        self.needed.as_ref().map_or(Need::Over, |needed| *needed.borrow())
-    }
-
-    /// Waits until [`Servers::need`] is something else than `known`; for ever if it never will be. Cancel-safe.
-    pub(super) fn need_other_than(&self, known: Need) -> impl Future<Output = ()> + use<> {
-        let needed = self.needed.clone();
-        async move {
-            match needed {
-                // The driver, which tells, lives as long as this.
-                Some(mut needed) => drop(needed.wait_for(|&needed| needed != known).await),
-                None => std::future::pending().await,
-            }
-        }
+    /// How long other nodes need this one.
+    pub(super) fn need(&self) -> &NodeNeed {
+        &self.need
     }
 
     /// Address of the PMIx server, if there is one.
@@ -409,6 +399,10 @@ impl Servers {
 
     pub(super) fn phase(&self, job: JobNumber, local: LocalRank) -> Option<Phase> {
         self.jobs[job.0].phase(local)
+    }
+
+    pub(super) fn reached(&self, job: JobNumber, local: LocalRank) -> Option<DialoguePoint> {
+        self.progress(job, local).map(|progress| progress.reached())
     }
 
     pub(super) fn spoke_pmix(&self, job: JobNumber, local: LocalRank) -> bool {

@@ -27,7 +27,7 @@ use pmi_core::job::Job;
 use pmi_transport::error_chain::chain;
 use pmi_transport::fence::{FenceNode, Incoming, LaunchFences, Member, Membership, Outgoing, Questions, Transport};
 use pmi_transport::session_link::{Handed, LinkError, SessionLinks};
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 use tonic::Status;
@@ -178,6 +178,10 @@ impl Nodes for NodeLinks {
     fn ranks_died(&self, job: &Job, deaths: &[Death]) {
         let living = self.living(job);
         deaths.iter().for_each(|death| living.die(death.rank));
+    }
+
+    fn opening(&self) -> Option<watch::Receiver<usize>> {
+        self.joined().map(|Joined { node, .. }| node.opening())
     }
 
     fn cut_off(&self, lost: NodeIndex) {

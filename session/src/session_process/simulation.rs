@@ -14,6 +14,7 @@ use nix::sys::signal::Signal;
 use pmi_core::ids::{NodeIndex, Rank};
 use pmi_core::server::{ConnectionId, EndReason, Server, Settings};
 use pmi_transport::proto::v1 as proto;
+use pmix_core::server::Need;
 use proto::to_session::What;
 use rank_spawner::RankExit;
 
@@ -199,8 +200,8 @@ impl SimulatedSession {
         }
         self.take_actions(now);
         let reasons = self.reason.take().map(|reason| (JobNumber::LAUNCHED, reason)).into_iter().collect();
-        let phase = self.server.progress(local).map(|progress| progress.phase);
-        self.machine.on_exit(slot, exit, phase, reasons, now);
+        let reached = self.server.progress(local).map(|progress| progress.reached());
+        self.machine.on_exit(slot, exit, reached, reasons, now);
         self.machine.on_output_end(slot);
         self.settle(now);
     }
@@ -288,6 +289,12 @@ impl SimulatedSession {
             links.on_broken(node, reason, now);
             self.settle(now);
         }
+    }
+
+    /// So many links to other nodes are being opened.
+    pub fn opens_links(&mut self, number: usize, now: Instant) {
+        self.machine.on_need(if number > 0 { Need::WhileRanksRun } else { Need::Over }, now);
+        self.settle(now);
     }
 
     /// Returns true once the session has left the launch's links.

@@ -1,7 +1,7 @@
 //! Causes, and exits of ranks.
 
-use pmi_core::Phase;
 use pmi_core::ids::Rank;
+use pmi_core::{DialoguePoint, Phase};
 use pmi_transport::proto::v1 as proto;
 use proto::cause::Kind;
 use proto::not_started::Class;
@@ -23,7 +23,7 @@ fn encode_kind(kind: &CauseKind) -> Kind {
         CauseKind::Failed { rank, exit } => Kind::Failed(encode_exit(*rank, *exit, None)),
         CauseKind::LeftWithoutFinalize { rank } => Kind::LeftWithoutFinalize(rank.0),
         CauseKind::LeftBeforeInit { rank, exit, others } => Kind::LeftBeforeInit(proto::LeftBeforeInit {
-            exit: Some(encode_exit(*rank, *exit, Some(Phase::Silent))),
+            exit: Some(encode_exit(*rank, *exit, Some(DialoguePoint { phase: Phase::Silent, fences: 0 }))),
             others: encode_ranks(others),
         }),
         CauseKind::LeftFence { rank, waiting } => {
@@ -133,9 +133,11 @@ fn decode_class(number: i32) -> Result<StartClass, WireError> {
     }
 }
 
-/// Encodes the exit of a rank, with the phase of its PMI conversation.
-pub fn encode_exit(rank: Rank, exit: RankExit, phase: Option<Phase>) -> proto::RankExitStatus {
-    let common = proto::RankExitStatus { rank: rank.0, phase: encode_phase(phase).into(), ..Default::default() };
+/// Encodes the exit of a rank, with the point that its PMI conversation had reached.
+pub fn encode_exit(rank: Rank, exit: RankExit, reached: Option<DialoguePoint>) -> proto::RankExitStatus {
+    let phase = encode_phase(reached.map(|reached| reached.phase)).into();
+    let fences = reached.map_or(0, |reached| reached.fences);
+    let common = proto::RankExitStatus { rank: rank.0, phase, fences, ..Default::default() };
     match exit {
         RankExit::Code(exit_code) => proto::RankExitStatus { exit_code, ..common },
         RankExit::Signal { signal, core_dumped } => {
@@ -160,6 +162,11 @@ pub(super) fn encode_phase(phase: Option<Phase>) -> proto::RankPhase {
         Some(Phase::Open) => proto::RankPhase::Initialized,
         Some(Phase::Finalized) => proto::RankPhase::Finalized,
     }
+}
+
+/// Decodes the point that the PMI conversation of a rank had reached when it ended; `None` without PMI.
+pub fn decode_reached(exit: &proto::RankExitStatus) -> Option<DialoguePoint> {
+    decode_phase(exit.phase).map(|phase| DialoguePoint { phase, fences: exit.fences })
 }
 
 /// Decodes the phase of a rank's PMI conversation; `None` without PMI, and for a phase that this version does not know.

@@ -12,7 +12,7 @@ use proto::notice::What as NoticeWhat;
 use rank_spawner::RankExit;
 
 use super::cause::{
-    decode_exit, decode_missing, decode_phase, decode_ranks, encode_exit, encode_missing, encode_ranks,
+    decode_exit, decode_missing, decode_ranks, decode_reached, encode_exit, encode_missing, encode_ranks,
 };
 use super::{WireError, cause, death, gathered, job_id, milliseconds, progress, shell_limits, time, wrong};
 use crate::call_stacks::RankStack;
@@ -62,7 +62,7 @@ pub fn encode(event: &Event) -> proto::NodeEvent {
             data: output.bytes.clone(),
         }),
         Event::Notice(notice) => What::Notice(proto::Notice { what: Some(encode_notice(notice)) }),
-        Event::Exited { rank, exit, phase } => What::Exited(encode_exit(*rank, *exit, *phase)),
+        Event::Exited { rank, exit, reached } => What::Exited(encode_exit(*rank, *exit, *reached)),
         Event::Spawned { job, failure } => What::Spawned(proto::Spawned {
             job_id: job.as_str().to_owned(),
             failure: failure.clone().unwrap_or_default(),
@@ -166,7 +166,7 @@ pub fn decode(event: proto::NodeEvent) -> Result<NodeHappening, WireError> {
             bytes: output.data,
         }),
         What::Exited(exit) => {
-            Event::Exited { rank: Rank(exit.rank), exit: decode_exit(&exit), phase: decode_phase(exit.phase) }
+            Event::Exited { rank: Rank(exit.rank), exit: decode_exit(&exit), reached: decode_reached(&exit) }
         }
         What::Notice(notice) => {
             Event::Notice(decode_notice(notice.what.ok_or(WireError::Missing { what: "notice" })?)?)

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use bytes::Bytes;
+use pmi_core::DialoguePoint;
 use pmi_core::ids::Rank;
 use pmi_transport::proto::v1 as proto;
 use rank_spawner::CpuSet;
@@ -12,12 +13,14 @@ use crate::event::{RankAffinity, RankProgress, RankUsage};
 
 /// Encodes the progress of one rank.
 pub fn encode(progress: &RankProgress) -> proto::RankProgress {
+    let reached = progress.phase.map(|phase| DialoguePoint { phase, fences: progress.fences.unwrap_or_default() });
     proto::RankProgress {
         rank: progress.rank.0,
         pid: progress.pid.unwrap_or_default(),
         phase: encode_phase(progress.phase).into(),
         last_command: progress.last_command.clone(),
-        exit: progress.exit.map(|exit| encode_exit(progress.rank, exit, progress.phase)),
+        exit: progress.exit.map(|exit| encode_exit(progress.rank, exit, reached)),
+        fences: progress.fences,
         waiting: progress.waiting,
         in_init: progress.in_init,
         program: Bytes::new(),
@@ -67,6 +70,7 @@ pub fn decode(progress: proto::RankProgress) -> RankProgress {
         rank: Rank(progress.rank),
         pid: Some(progress.pid).filter(|&pid| pid != 0),
         phase: decode_phase(progress.phase).or(phase_at_end),
+        fences: progress.fences,
         last_command: progress.last_command,
         waiting: progress.waiting,
         in_init: progress.in_init,

@@ -86,7 +86,7 @@ async fn a_node_tells_that_it_waits_for_others_and_how_far_its_ranks_are() {
     }
     let outcome = cluster.finish().await;
     let phases = |event: &(u32, Event)| match event {
-        (_, Event::Exited { rank, phase, .. }) => Some((*rank, *phase)),
+        (_, Event::Exited { rank, reached, .. }) => Some((*rank, reached.map(|reached| reached.phase))),
         _ => None,
     };
     let mut phases: Vec<_> = outcome.events.iter().filter_map(phases).collect();

@@ -13,6 +13,7 @@ use lattice_session::session_process::simulation::{SessionEffect, SimulatedSessi
 use pmi_core::ids::Rank;
 use pmi_transport::proto::v1 as proto;
 use prost::Message as _;
+use proto::link_frame::What;
 
 pub(crate) use self::links::LinkTarget;
 use crate::connection::{ConnectionId, End, Host};
@@ -34,6 +35,10 @@ pub(super) struct SessionHost {
     links: BTreeMap<u32, ConnectionId>,
     /// Frames for links that are being opened.
     opening: BTreeMap<u32, Vec<Bytes>>,
+    /// When it left the launch.
+    left_at: Option<Time>,
+    /// It has said everything to its agent, and exits when frames wait for no link any more.
+    exit_waits: bool,
     woken: Option<Time>,
 }
 
@@ -68,6 +73,8 @@ impl SessionHost {
             door: Door { agent: Some(agent), alone_since: None, to_agent: now, to_session: now },
             links: BTreeMap::new(),
             opening: BTreeMap::new(),
+            left_at: None,
+            exit_waits: false,
             woken: None,
         }
     }
@@ -127,7 +134,7 @@ impl SessionHost {
             return;
         }
         if self.machines.has_left() {
-            self.close_links(around);
+            self.leave_links(around);
         }
         let clock = around.schedule.clock(Host(self.node));
         if let Some(at) = self.machines.next_wake().map(|wake| clock.when(wake))
@@ -159,6 +166,8 @@ impl SessionHost {
             }
             SessionEffect::HangUp(_) => {}
             SessionEffect::ToAgent(bytes) => self.say_to_agent(bytes, around),
+            // Nobody opens a link to say that it has left.
+            SessionEffect::ToNode(to, frame) if matches!(frame.what, Some(What::Left(_))) && !self.is_linked(to.0) => {}
             SessionEffect::ToNode(to, frame) => self.send_frame(to.0, frame.encode_to_vec().into(), around),
             SessionEffect::Exit => self.exit(around),
         }
@@ -173,6 +182,10 @@ impl SessionHost {
 
     /// It has said everything, and exits.
     fn exit(&mut self, around: &mut Surroundings) {
+        self.exit_waits = !self.opening.is_empty();
+        if self.exit_waits {
+            return;
+        }
         let (end, alive) = (self.end(), self.alive());
         self.process = 0;
         if !alive.is_empty() {
@@ -214,6 +227,7 @@ impl SessionHost {
     fn alone(&mut self, since: Time, around: &mut Surroundings) {
         if self.door.alone_since == Some(since) {
             around.truth.struck.insert(self.node);
+            around.truth.left_alone.insert(self.node);
             self.input(around, SimulatedSession::agent_gone);
         }
     }

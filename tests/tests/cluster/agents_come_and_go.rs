@@ -81,6 +81,26 @@ fn a_fence_that_begins_without_agents_is_completed_when_there_are_some() {
     script_on(2, script).run().exits(0).prints_lines(["past the barrier", "past the barrier", "code 0"]);
 }
 
+/// The result of a fence goes down another way than up. Ranks that have it end at once, while their sessions wait for the agents of the
+/// nodes that do not have it yet.
+#[test]
+fn results_of_the_last_fence_come_though_agents_are_away_and_those_who_send_them_have_no_rank_left() {
+    let script = r#"cd "$LATTICE_DEV_CLUSTER"
+        lattice launch -n 6 --pmi=pmi1 bash -c 'ask() { echo "$1" >&$PMI_FD; read -r -u $PMI_FD answer; }
+            ask "cmd=init pmi_version=1 pmi_subversion=1"; ask "cmd=get_my_kvsname"
+            ask "cmd=put kvsname=${answer##*=} key=k$LATTICE_RANK value=v"
+            touch "$0/came.$LATTICE_RANK"
+            [ $LATTICE_RANK != 0 ] || until [ -e "$0/go" ]; do sleep 0.02; done
+            ask cmd=barrier_in; echo "$answer"; ask cmd=finalize' "$PWD" & launch=$!
+        until [ $(ls came.* 2>/dev/null | wc -l) = 6 ]; do sleep 0.02; done; sleep 0.5
+        for node in 2 3 4 5; do kill_agent node$node; done
+        touch go; sleep 4
+        for node in 2 3 4 5; do start_agent node$node; done
+        wait $launch; echo "code $?""#;
+    let past = ["cmd=barrier_out rc=0"; 6];
+    script_on(6, script).run().exits(0).prints_lines(past.into_iter().chain(["code 0"]));
+}
+
 #[test]
 fn the_next_agent_passes_on_signals_and_aborts_and_answers_questions() {
     let script = r#"cd "$LATTICE_DEV_CLUSTER"

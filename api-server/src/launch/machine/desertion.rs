@@ -8,7 +8,7 @@
 //!        └──a finalized rank has ended, others wait──> suspected ──GRACE──> all nodes are asked
 //! ```
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::ops::Range;
 use std::time::Duration;
 
@@ -38,12 +38,12 @@ pub(crate) enum Desertion {
 
 /// True for a rank that ended without a word to its PMI server.
 pub(crate) fn was_silent(end: &RankEnd) -> bool {
-    end.phase == Some(Phase::Silent)
+    end.phase() == Some(Phase::Silent)
 }
 
 /// True for a rank that may have been part of the last fence: it finalized, or failed on its way, which the launch bore.
 pub(crate) fn has_left(end: &RankEnd) -> bool {
-    match end.phase {
+    match end.phase() {
         Some(Phase::Finalized) => true,
         Some(Phase::Open) => !end.exit.is_success(),
         Some(Phase::Silent) | None => false,
@@ -92,7 +92,8 @@ impl DesertionWatch {
 /// The ranks that wait in a fence of all ranks of their job, as their nodes have reported.
 #[derive(Debug)]
 pub(crate) struct FenceWaits {
-    by_node: Vec<BTreeSet<u32>>,
+    /// With the number of fences that are over for each, once its node has answered.
+    by_node: Vec<BTreeMap<u32, Option<u64>>>,
 }
 
 /// A rank that left others of its job waiting.
@@ -106,7 +107,7 @@ pub(crate) struct Deserter {
 impl FenceWaits {
     /// A launch on `nodes` nodes in which nobody waits.
     pub(crate) fn new(nodes: usize) -> Self {
-        Self { by_node: vec![BTreeSet::new(); nodes] }
+        Self { by_node: vec![BTreeMap::new(); nodes] }
     }
 
     /// Ranks of a node wait in a fence of all ranks of their job, and miss none of their own node. Of other jobs nothing is said.
@@ -114,14 +115,14 @@ impl FenceWaits {
         let is_meant = |job: &&Range<u32>| reported.iter().any(|rank| job.contains(&rank.0));
         let jobs: Vec<&Range<u32>> = ranks.jobs().iter().filter(is_meant).collect();
         let waiting = &mut self.by_node[node as usize];
-        waiting.retain(|rank| !jobs.iter().any(|job| job.contains(rank)));
-        waiting.extend(reported.iter().filter(|&&rank| ranks.owns(node, rank)).map(|rank| rank.0));
+        waiting.retain(|rank, _| !jobs.iter().any(|job| job.contains(rank)));
+        waiting.extend(reported.iter().filter(|&&rank| ranks.owns(node, rank)).map(|rank| (rank.0, None)));
     }
 
     /// A node has answered which of its ranks wait at present.
     pub(crate) fn on_answer(&mut self, node: u32, answer: &[RankProgress], ranks: &Ranks) {
         let own = answer.iter().filter(|rank| rank.waiting && ranks.owns(node, rank.rank));
-        self.by_node[node as usize] = own.map(|rank| rank.rank.0).collect();
+        self.by_node[node as usize] = own.map(|rank| (rank.rank.0, rank.fences)).collect();
     }
 
     /// A rank that has ended does not wait.
@@ -136,24 +137,22 @@ impl FenceWaits {
 
     /// The job with these ranks did not start: nobody waits in it.
     pub(crate) fn void_job(&mut self, job: &Range<u32>) {
-        self.by_node.iter_mut().for_each(|waiting| waiting.retain(|rank| !job.contains(rank)));
+        self.by_node.iter_mut().for_each(|waiting| waiting.retain(|rank, _| !job.contains(rank)));
     }
 
     /// Returns true if no rank is known to wait.
     pub(crate) fn is_empty(&self) -> bool {
-        self.by_node.iter().all(BTreeSet::is_empty)
+        self.by_node.iter().all(BTreeMap::is_empty)
     }
 
-    /// The ranks that wait on nodes of this kind.
-    fn waiting(&self, is_meant: impl Fn(u32) -> bool) -> Vec<Rank> {
+    /// The ranks that wait on nodes of this kind, each with the number of fences that are over for it, if that is known.
+    fn waiting(&self, is_meant: impl Fn(u32) -> bool) -> BTreeMap<Rank, Option<u64>> {
         let nodes = (0..).zip(&self.by_node).filter(|(node, _)| is_meant(*node));
-        let mut waiting: Vec<Rank> = nodes.flat_map(|(_, waiting)| waiting).copied().map(Rank).collect();
-        waiting.sort_unstable();
-        waiting.dedup();
-        waiting
+        nodes.flat_map(|(_, waiting)| waiting).map(|(&rank, &fences)| (Rank(rank), fences)).collect()
     }
 
-    /// The first rank whose end is of this kind while others of its job wait on nodes of that kind.
+    /// The rank whose end is of this kind while others of its job wait for it on nodes of that kind. Nobody waits for one that has
+    /// been through more fences: the result of the last one is on its way to those who wait.
     pub(crate) fn deserter(
         &self,
         is_meant: fn(&RankEnd) -> bool,
@@ -162,9 +161,12 @@ impl FenceWaits {
     ) -> Option<Deserter> {
         let all = self.waiting(on_node);
         ranks.jobs().iter().find_map(|job| {
-            let waiting: Vec<Rank> = all.iter().copied().filter(|rank| job.contains(&rank.0)).collect();
-            let end = ranks.first_end(job, is_meant).filter(|_| !waiting.is_empty())?;
-            Some(Deserter { end, waiting })
+            let mut waiting = all.range(Rank(job.start)..Rank(job.end)).peekable();
+            waiting.peek()?;
+            let end = ranks.earliest_end(job, is_meant)?;
+            let misses_it = |fences: Option<u64>| fences.is_none_or(|fences| fences >= end.fences());
+            let waiting: Vec<Rank> = waiting.filter(|(_, fences)| misses_it(**fences)).map(|(&rank, _)| rank).collect();
+            (!waiting.is_empty()).then_some(Deserter { end, waiting })
         })
     }
 }
@@ -172,6 +174,7 @@ impl FenceWaits {
 #[cfg(test)]
 mod tests {
     use lattice_session::cause::{CauseKind, RankExit};
+    use pmi_core::DialoguePoint;
     use pmi_core::job::Placement;
 
     use super::super::event::Programs;
@@ -246,6 +249,40 @@ mod tests {
     }
 
     #[test]
+    fn nobody_waits_for_a_rank_that_has_been_through_more_fences() {
+        let mut state = state();
+        let left = |rank, fences| {
+            let reached = Some(DialoguePoint { phase: Phase::Finalized, fences });
+            RankEnd { reached, ..end(rank, None) }
+        };
+        let answer = |rank, fences| {
+            let waiting = RankProgress { waiting: true, fences, ..progress(rank) };
+            Some(Answer { ranks: vec![waiting], ..Answer::default() })
+        };
+        state.on_waiting(0, &ranks(&[1]));
+        assert!(state.on_exited(1, left(2, 5)));
+        assert_eq!(state.desertion(), Some(Desertion::Suspected), "its node has not said in which fence it waits");
+        assert_eq!(state.confirm(&[answer(1, Some(4)), None]), None, "the result is on its way");
+        assert_eq!(state.desertion(), None);
+        let left_fence = |rank| CauseKind::LeftFence { rank: Rank(rank), waiting: ranks(&[1]) };
+        assert_eq!(state.confirm(&[answer(1, Some(5)), None]).unwrap().kind, left_fence(2));
+        assert_eq!(
+            state.confirm(&[answer(1, None), None]).unwrap().kind,
+            left_fence(2),
+            "an older session does not say"
+        );
+
+        assert_eq!(state.confirm(&[answer(1, Some(4)), None]), None);
+        assert!(state.on_exited(1, left(3, 4)));
+        assert_eq!(state.desertion(), Some(Desertion::Suspected));
+        assert_eq!(
+            state.confirm(&[answer(1, Some(4)), None]).unwrap().kind,
+            left_fence(3),
+            "not the first one that left"
+        );
+    }
+
+    #[test]
     fn a_rank_that_failed_and_was_borne_is_to_blame_if_others_wait_for_it() {
         let mut state = state();
         state.on_waiting(0, &ranks(&[0, 1]));
@@ -295,14 +332,15 @@ mod tests {
         let mut all = Ranks::new(&Placement::block(&[2, 2]));
         all.add_job(&Placement::block(&[1, 1]));
         let mut waits = FenceWaits::new(2);
+        let waiting = |waits: &FenceWaits| waits.waiting(|_| true).into_keys().collect::<Vec<_>>();
         waits.on_waiting(0, &ranks(&[0, 3, 77]), &all);
-        assert_eq!(waits.waiting(|_| true), ranks(&[0]), "rank 3 is of another node, and 77 of none");
+        assert_eq!(waiting(&waits), ranks(&[0]), "rank 3 is of another node, and 77 of none");
         waits.on_waiting(0, &ranks(&[4]), &all);
-        assert_eq!(waits.waiting(|_| true), ranks(&[0, 4]), "what is said of one job says nothing of the other");
+        assert_eq!(waiting(&waits), ranks(&[0, 4]), "what is said of one job says nothing of the other");
         waits.on_waiting(0, &ranks(&[1]), &all);
-        assert_eq!(waits.waiting(|_| true), ranks(&[1, 4]), "a new fence of the job");
+        assert_eq!(waiting(&waits), ranks(&[1, 4]), "a new fence of the job");
         waits.on_answer(0, &answer(&[3, 4]).unwrap().ranks, &all);
-        assert_eq!(waits.waiting(|_| true), ranks(&[4]), "an answer tells of all ranks of the node");
+        assert_eq!(waiting(&waits), ranks(&[4]), "an answer tells of all ranks of the node");
         waits.on_exited(0, Rank(4));
         assert!(waits.is_empty());
     }

@@ -13,10 +13,10 @@ use lattice_session::rank_ranges::RankRanges;
 use lattice_session::settings::TerminalSize;
 use lattice_session::spawn::SpawnOrder;
 use lattice_session::wire::event::{NodeHappening, happening_cost};
-use pmi_core::Phase;
 use pmi_core::deaths::Death;
 use pmi_core::ids::{JobId, Rank};
 use pmi_core::services::SpawnRequest;
+use pmi_core::{DialoguePoint, Phase};
 
 /// One message of a node's report stream.
 #[derive(Clone, Debug)]
@@ -55,8 +55,20 @@ impl NodeEvent {
 pub(crate) struct RankEnd {
     pub rank: Rank,
     pub exit: RankExit,
-    /// Phase of its dialogue with its PMI server; `None` where it had none, or that was not reported.
-    pub phase: Option<Phase>,
+    /// Point that its dialogue with its PMI server had reached; `None` where it had none, or that was not reported.
+    pub reached: Option<DialoguePoint>,
+}
+
+impl RankEnd {
+    /// Phase of its dialogue with its PMI server.
+    pub(crate) fn phase(&self) -> Option<Phase> {
+        self.reached.map(|reached| reached.phase)
+    }
+
+    /// Number of fences of its job that it has been through; none of one that did not report it.
+    pub(crate) fn fences(&self) -> u64 {
+        self.reached.map_or(0, |reached| reached.fences)
+    }
 }
 
 /// A command for one node.

@@ -6,10 +6,10 @@ use std::ops::Range;
 use bytes::Bytes;
 use lattice_session::cause::RankExit;
 use lattice_session::event::RankProgress;
-use pmi_core::Phase;
 use pmi_core::deaths::{Death, DeathKind};
 use pmi_core::ids::Rank;
 use pmi_core::job::Placement;
+use pmi_core::{DialoguePoint, Phase};
 
 use super::event::{Programs, RankEnd};
 
@@ -159,7 +159,9 @@ impl Ranks {
             if let Some(rank) = self.rank_of(node, progress.rank) {
                 rank.pid = rank.pid.or(progress.pid);
                 rank.initialized |= matches!(progress.phase, Some(Phase::Open | Phase::Finalized));
-                let end = progress.exit.map(|exit| RankEnd { rank: progress.rank, exit, phase: progress.phase });
+                let fences = progress.fences.unwrap_or_default();
+                let reached = progress.phase.map(|phase| DialoguePoint { phase, fences });
+                let end = progress.exit.map(|exit| RankEnd { rank: progress.rank, exit, reached });
                 rank.end = rank.end.or(end);
             }
         }
@@ -200,10 +202,14 @@ impl Ranks {
         self.all.iter().filter_map(|rank| rank.end).collect()
     }
 
-    /// The first of a job's ranks whose end is of this kind, and that others do not go on without.
-    pub(crate) fn first_end(&self, job: &Range<u32>, is_meant: impl Fn(&RankEnd) -> bool) -> Option<RankEnd> {
+    /// Of a job's ranks whose end is of this kind, and that others do not go on without, the first one that was through the fewest fences.
+    pub(crate) fn earliest_end(&self, job: &Range<u32>, is_meant: impl Fn(&RankEnd) -> bool) -> Option<RankEnd> {
         let ranks = self.all[job.start as usize..job.end as usize].iter();
-        ranks.filter(|rank| rank.death.is_none()).filter_map(|rank| rank.end).find(is_meant)
+        ranks
+            .filter(|rank| rank.death.is_none())
+            .filter_map(|rank| rank.end)
+            .filter(is_meant)
+            .min_by_key(RankEnd::fences)
     }
 
     /// The first of the launched job's ranks that is known to have ended.
@@ -250,7 +256,8 @@ impl Ranks {
         own.map(|(number, rank)| {
             let known = RankProgress {
                 pid: rank.pid,
-                phase: rank.end.and_then(|end| end.phase),
+                phase: rank.end.and_then(|end| end.phase()),
+                fences: rank.end.map(|end| end.fences()),
                 exit: rank.end.map(|end| end.exit),
                 ..RankProgress::unknown(Rank(number))
             };
@@ -278,7 +285,8 @@ pub(super) mod tests {
     }
 
     pub(in super::super) fn end(rank: u32, phase: Option<Phase>) -> RankEnd {
-        RankEnd { rank: Rank(rank), exit: RankExit::Code(0), phase }
+        let reached = phase.map(|phase| DialoguePoint { phase, fences: 0 });
+        RankEnd { rank: Rank(rank), exit: RankExit::Code(0), reached }
     }
 
     #[test]

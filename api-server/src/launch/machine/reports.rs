@@ -153,7 +153,9 @@ impl Machine {
             Event::Output(ref output) if self.nodes.state.ranks.owns(node, output.rank) => {
                 self.append(node, NodeEvent::of_session(event), now);
             }
-            Event::Exited { rank, exit, phase } if self.nodes.state.on_exited(node, RankEnd { rank, exit, phase }) => {
+            Event::Exited { rank, exit, reached }
+                if self.nodes.state.on_exited(node, RankEnd { rank, exit, reached }) =>
+            {
                 self.append(node, NodeEvent::of_session(event), now);
                 self.look_for_deserters(now);
             }

@@ -137,7 +137,7 @@ impl LaunchState {
             self.usage = Some(self.usage.unwrap_or_default().plus(usage));
         }
         for &(rank, exit) in exits {
-            self.on_exited(node, RankEnd { rank, exit, phase: None });
+            self.on_exited(node, RankEnd { rank, exit, reached: None });
         }
         self.leave(node, NodePhase::Ended);
     }

@@ -38,8 +38,8 @@ fn samples() -> Vec<Bytes> {
             asked: Limit::UNLIMITED,
             hard: 8_388_608,
         }),
-        Event::Exited { rank, exit: RankExit::Code(3), phase: None },
-        Event::Exited { rank, exit: killed, phase: None },
+        Event::Exited { rank, exit: RankExit::Code(3), reached: None },
+        Event::Exited { rank, exit: killed, reached: None },
         Event::Ending(cause.clone()),
         Event::Ending(lost),
     ];

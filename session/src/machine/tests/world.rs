@@ -6,11 +6,11 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
-use pmi_core::Phase as Dialogue;
 use pmi_core::deaths::Death;
 use pmi_core::ids::{JobId, Rank};
 use pmi_core::server::EndReason;
 use pmi_core::services::{SpawnApp, SpawnError, SpawnRequest};
+use pmi_core::{DialoguePoint, Phase as Dialogue};
 use pmix_core::server::Need;
 use rank_spawner::{RankExit, TerminalSize};
 
@@ -165,7 +165,13 @@ impl World {
     }
 
     pub(super) fn exit_with(&mut self, slot: SlotId, exit: RankExit, reasons: Vec<(JobNumber, EndReason)>) {
-        self.machine.on_exit(slot, exit, Some(Dialogue::Finalized), reasons, self.now);
+        self.machine.on_exit(
+            slot,
+            exit,
+            Some(DialoguePoint { phase: Dialogue::Finalized, fences: 1 }),
+            reasons,
+            self.now,
+        );
         self.settle();
     }
 

@@ -70,7 +70,7 @@ fn output(text: &'static str) -> Event {
 }
 
 fn exited() -> Event {
-    Event::Exited { rank: Rank(0), exit: RankExit::Code(0), phase: None }
+    Event::Exited { rank: Rank(0), exit: RankExit::Code(0), reached: None }
 }
 
 /// Next message that the agent reads, in a word.

@@ -1,6 +1,7 @@
 //! Causes, events and reports.
 
 use bytes::Bytes;
+use pmi_core::DialoguePoint;
 use pmi_core::deaths::{Death, DeathKind};
 use pmi_transport::limits::kept_cost;
 use rank_spawner::CpuSet;
@@ -57,6 +58,7 @@ fn events_travel() {
         rank: Rank(2),
         pid: Some(77),
         phase: Some(Phase::Open),
+        fences: Some(0),
         last_command: Some("get".into()),
         waiting: true,
         in_init: true,
@@ -88,8 +90,12 @@ fn events_travel() {
             hard: 65_536,
         }),
         Event::Notice(Notice::Stacks { stacks: vec![seen.clone()] }),
-        Event::Exited { rank: Rank(1), exit: RankExit::Code(7), phase: Some(Phase::Finalized) },
-        Event::Exited { rank: Rank(1), exit: RankExit::Signal { signal: 9, core_dumped: false }, phase: None },
+        Event::Exited {
+            rank: Rank(1),
+            exit: RankExit::Code(7),
+            reached: Some(DialoguePoint { phase: Phase::Finalized, fences: 3 }),
+        },
+        Event::Exited { rank: Rank(1), exit: RankExit::Signal { signal: 9, core_dumped: false }, reached: None },
         Event::Spawned { job: JobId::new("kvs_a_0.s1").unwrap(), failure: None },
         Event::Spawned { job: JobId::new("kvs_a_0.s1").unwrap(), failure: Some("no".into()) },
         Event::Progress { question: 4, ranks: vec![progress, early], stacks: Some(vec![seen]) },
@@ -181,11 +187,13 @@ fn any_progress() -> impl Strategy<Value = RankProgress> {
     let affinity = (proptest::option::of(cpus()), cpus());
     let affinity = affinity.prop_map(|(bound_to, allowed)| RankAffinity { bound_to, allowed });
     let seen = proptest::option::of((usage, affinity));
-    (any_rank(), pid, any_phase(), some_text(), any::<(bool, bool)>(), ended, seen).prop_map(
-        |(rank, pid, phase, last_command, (waiting, in_init), exit, seen)| RankProgress {
+    let fences = proptest::option::of(any::<u64>());
+    (any_rank(), pid, (any_phase(), fences), some_text(), any::<(bool, bool)>(), ended, seen).prop_map(
+        |(rank, pid, (phase, fences), last_command, (waiting, in_init), exit, seen)| RankProgress {
             rank,
             pid,
             phase,
+            fences,
             last_command,
             waiting,
             in_init,
@@ -218,9 +226,11 @@ proptest! {
     }
 
     #[test]
-    fn exits_and_phases_travel(rank in any_rank(), exit in any_exit(), phase in any_phase()) {
-        let sent = cause::encode_exit(rank, exit, phase);
-        prop_assert_eq!((Rank(sent.rank), cause::decode_exit(&sent), cause::decode_phase(sent.phase)), (rank, exit, phase));
+    fn exits_travel_with_what_was_reached(rank in any_rank(), exit in any_exit(), phase in any_phase(), fences: u64) {
+        let reached = phase.map(|phase| DialoguePoint { phase, fences });
+        let sent = cause::encode_exit(rank, exit, reached);
+        let decoded = (Rank(sent.rank), cause::decode_exit(&sent), cause::decode_reached(&sent));
+        prop_assert_eq!(decoded, (rank, exit, reached));
     }
 
     /// A sender that charged less than the receiver would overrun its window.

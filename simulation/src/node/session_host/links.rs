@@ -1,8 +1,10 @@
-//! Links of a session to those of other nodes: opened when the first frame is to be sent, closed when the session leaves the launch.
+//! Links of a session to those of other nodes: opened when the first frame is to be sent, closed when the session leaves the launch
+//! and has sent what it owes.
 
 use std::time::Duration;
 
 use bytes::Bytes;
+use lattice_session::timeouts;
 use pmi_core::ids::NodeIndex;
 use pmi_transport::proto::v1 as proto;
 use prost::Message as _;
@@ -43,10 +45,16 @@ impl SessionHost {
             (None, Some(&link)) => self.send_on_link(link, frame, around),
             (None, None) => {
                 self.opening.insert(to, vec![frame]);
+                self.count_opening(around);
                 let time = around.some_time(100, 3000);
                 around.after(time, self.opens_link(to, around.now()));
             }
         }
+    }
+
+    fn count_opening(&mut self, around: &mut Surroundings) {
+        let number = self.opening.len();
+        self.input(around, |session, now| session.opens_links(number, now));
     }
 
     fn opens_link(&self, to: u32, since: Time) -> SessionEvent {
@@ -68,16 +76,34 @@ impl SessionHost {
         target: LinkTarget,
         around: &mut Surroundings,
     ) -> Option<(u64, ConnectionId)> {
-        if self.machines.has_left() || !self.opening.contains_key(&to) {
+        if !self.opening.contains_key(&to) {
             return None;
         }
+        let opened = self.try_link(to, since, target, around);
+        self.count_opening(around);
+        if self.exit_waits && self.opening.is_empty() {
+            self.exit(around);
+        }
+        opened
+    }
+
+    fn try_link(
+        &mut self,
+        to: u32,
+        since: Time,
+        target: LinkTarget,
+        around: &mut Surroundings,
+    ) -> Option<(u64, ConnectionId)> {
         let is_reached = around.network.reaches(Host(self.node), Host(to));
         match target.session.filter(|_| is_reached && target.has_agent) {
             Some(peer) => {
                 let link = around.network.open(Purpose::Link, self.end(), End { host: Host(to), process: peer });
-                self.links.insert(to, link);
                 let frames = self.opening.remove(&to).unwrap_or_default();
                 frames.into_iter().for_each(|frame| self.send_on_link(link, frame, around));
+                match self.left_at {
+                    Some(_) => self.close_link(link, around),
+                    None => drop(self.links.insert(to, link)),
+                }
                 Some((peer, link))
             }
             None => {
@@ -87,7 +113,8 @@ impl SessionHost {
                     (true, false) => LEASE,
                 };
                 let has_ended = target.has_ended && is_reached && around.network.is_up(Host(to));
-                if around.now() > since + tries || has_ended {
+                let is_given_up = self.left_at.is_some_and(|left| around.now() > left + timeouts::KILL);
+                if around.now() > since + tries || has_ended || is_given_up {
                     self.opening.remove(&to);
                     // One that the other node has opened ends with it.
                     if let Some(accepted) = self.links.remove(&to) {
@@ -128,13 +155,15 @@ impl SessionHost {
         self.input(around, |session, now| session.link_broke(NodeIndex(peer), "its link broke", now));
     }
 
-    /// The session has left the launch.
-    pub(super) fn close_links(&mut self, around: &mut Surroundings) {
-        if self.links.is_empty() {
-            return;
-        }
-        self.opening.clear();
+    /// The session has left the launch. What it sent reaches the others, also over links that are being opened, for a while.
+    pub(super) fn leave_links(&mut self, around: &mut Surroundings) {
+        self.left_at.get_or_insert(around.now());
         std::mem::take(&mut self.links).into_values().for_each(|link| self.close_link(link, around));
+    }
+
+    /// Returns true if there is a link to this node, or will be one.
+    pub(super) fn is_linked(&self, to: u32) -> bool {
+        self.links.contains_key(&to) || self.opening.contains_key(&to)
     }
 
     fn close_link(&self, link: ConnectionId, around: &mut Surroundings) {

@@ -12,7 +12,7 @@ use std::time::Duration;
 use super::super::Facts;
 use super::super::event::{NodeCommand, NodeEvent, NodeStatus, SessionRole};
 use super::super::progress_query::ANSWER;
-use super::simulation::{Simulation, TICK, facts, progress};
+use super::simulation::{Simulation, TICK, facts, progress, reached};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -80,7 +80,7 @@ fn only_nodes_that_report_are_asked() {
 fn a_launch_that_is_over_still_says_how_its_ranks_ended() {
     let mut simulation = Simulation::running(1, 2);
     let exit = RankExit::Code(3);
-    simulation.event(0, Event::Exited { rank: Rank(1), exit, phase: Some(RankPhase::Open) });
+    simulation.event(0, Event::Exited { rank: Rank(1), exit, reached: reached(RankPhase::Open) });
     simulation.report(0);
     assert!(simulation.completion().is_some());
     let ticket = simulation.status();

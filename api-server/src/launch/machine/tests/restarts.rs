@@ -12,7 +12,7 @@ use std::time::Duration;
 use super::super::event::{NodeEvent, Programs};
 use super::super::facts::Facts;
 use super::super::{Machine, Stored};
-use super::simulation::{Simulation, TICK, facts, progress};
+use super::simulation::{Simulation, TICK, facts, progress, reached};
 
 const NODES: u32 = 2;
 const RANKS: u32 = 2;
@@ -31,8 +31,8 @@ struct Agent {
 
 impl Agent {
     fn new(node: u32, exits: &[RankExit], cause: Option<(CauseKind, usize)>) -> Self {
-        let phase = Some(RankPhase::Finalized);
-        let exited = |(rank, &exit): (u32, &RankExit)| Event::Exited { rank: Rank(rank), exit, phase };
+        let reached = reached(RankPhase::Finalized);
+        let exited = |(rank, &exit): (u32, &RankExit)| Event::Exited { rank: Rank(rank), exit, reached };
         let mut events: Vec<Event> = (node * RANKS..).zip(exits).map(exited).collect();
         if let Some((kind, at)) = cause {
             events.insert(at, Event::Ending(Cause { host: format!("n{node}"), kind }));

@@ -8,10 +8,10 @@ use lattice_session::cause::{Cause, CauseKind, RankExit};
 use lattice_session::event::{Event, Notice, Output, RankProgress, Stream};
 use lattice_session::settings::{FailedRanks, LostNodes};
 use lattice_session::wire::event::{NodeHappening, happening_cost};
-use pmi_core::Phase as RankPhase;
 use pmi_core::ids::{JobId, Rank};
 use pmi_core::job::Placement;
 use pmi_core::services::{SpawnApp, SpawnError, SpawnRequest};
+use pmi_core::{DialoguePoint, Phase as RankPhase};
 use tokio::time::Instant;
 
 use super::super::attachments::{Joined, Role, TooManyViewers};
@@ -33,6 +33,11 @@ pub(super) const WINDOW: u64 = 10_000;
 pub(super) const GRACE: Duration = Duration::from_secs(5);
 /// The machine's tick.
 pub(super) const TICK: Duration = Duration::from_millis(100);
+
+/// The point of a dialogue in this phase, before the first fence is over.
+pub(super) fn reached(phase: RankPhase) -> Option<DialoguePoint> {
+    Some(DialoguePoint { phase, fences: 0 })
+}
 
 /// A launch of `ranks_per_node` ranks on each of `nodes` nodes, whose owner settles.
 pub(super) fn facts(nodes: u32, ranks_per_node: u32) -> Facts {
@@ -314,7 +319,7 @@ impl Simulation {
     }
 
     pub(super) fn exit(&mut self, rank: u32, phase: Option<RankPhase>) {
-        let event = Event::Exited { rank: Rank(rank), exit: RankExit::Code(0), phase };
+        let event = Event::Exited { rank: Rank(rank), exit: RankExit::Code(0), reached: phase.and_then(reached) };
         self.event(rank / self.ranks_per_node, event);
     }
 

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use super::super::Stored;
 use super::super::event::{LogEvent, NodeCommand, NodeEvent};
-use super::simulation::{Simulation, facts, progress};
+use super::simulation::{Simulation, facts, progress, reached};
 use crate::launch::Part;
 
 #[test]
@@ -39,7 +39,7 @@ fn ranks_of_a_spawned_job_that_wait_for_one_that_left_end_the_launch() {
     // Ranks 2 and 3, one on each node.
     simulation.event(0, Event::Waiting { ranks: vec![Rank(2)] });
     let exit = RankExit::Code(0);
-    simulation.event(1, Event::Exited { rank: Rank(3), exit, phase: Some(RankPhase::Silent) });
+    simulation.event(1, Event::Exited { rank: Rank(3), exit, reached: reached(RankPhase::Silent) });
     let endings = simulation.endings();
     assert_eq!(endings[0].kind, CauseKind::LeftBeforeInit { rank: Rank(3), exit, others: vec![Rank(2)] });
 }
@@ -57,7 +57,7 @@ fn bearing() -> Simulation {
 fn failures_that_are_borne_are_the_cause_once_every_rank_has_ended() {
     let mut simulation = bearing();
     let exit = RankExit::Code(3);
-    simulation.event(1, Event::Exited { rank: Rank(1), exit, phase: None });
+    simulation.event(1, Event::Exited { rank: Rank(1), exit, reached: None });
     simulation.report(1);
     simulation.pass(Duration::from_secs(9));
     assert!(
@@ -73,7 +73,7 @@ fn failures_that_are_borne_are_the_cause_once_every_rank_has_ended() {
 fn a_rank_whose_failure_was_borne_is_the_cause_if_others_wait_for_it() {
     let mut simulation = bearing();
     let exit = RankExit::Code(3);
-    simulation.event(1, Event::Exited { rank: Rank(1), exit, phase: Some(RankPhase::Open) });
+    simulation.event(1, Event::Exited { rank: Rank(1), exit, reached: reached(RankPhase::Open) });
     simulation.event(0, Event::Waiting { ranks: vec![Rank(0)] });
     simulation.pass(Duration::from_millis(1500));
     simulation.answer(0, vec![progress(0, true)]);
@@ -97,7 +97,7 @@ fn other_nodes_are_told_of_a_rank_that_died_and_nobody_waits_for_it() {
     assert_eq!(told(&simulation, 0), [], "it is not this node's to report");
     simulation.event(1, Event::Died(dead));
     simulation.event(1, Event::Died(dead));
-    simulation.event(1, Event::Exited { rank: Rank(1), exit: RankExit::Code(3), phase: Some(RankPhase::Open) });
+    simulation.event(1, Event::Exited { rank: Rank(1), exit: RankExit::Code(3), reached: reached(RankPhase::Open) });
     simulation.event(0, Event::Waiting { ranks: vec![Rank(0)] });
     simulation.pass(Duration::from_secs(3));
     assert_eq!(told(&simulation, 0), [dead]);
@@ -119,7 +119,7 @@ fn a_node_whose_ranks_failed_and_are_missed_is_blamed_for_their_failure() {
     let mut simulation = bearing();
     let exit = RankExit::Code(3);
     simulation.event(1, Event::Died(Death { rank: Rank(1), kind: DeathKind::Exited }));
-    simulation.event(1, Event::Exited { rank: Rank(1), exit, phase: Some(RankPhase::Open) });
+    simulation.event(1, Event::Exited { rank: Rank(1), exit, reached: reached(RankPhase::Open) });
     let missed = CauseKind::NodeLost { reason: "its ranks died".to_owned() };
     simulation.event(0, Event::Ending(Cause { host: "n1".to_owned(), kind: missed }));
     simulation.pass(Duration::from_secs(1));
