@@ -15,19 +15,26 @@ use super::phase::Over;
 use super::silent_ranks::Passing;
 use super::{Conclusion, Machine, NotStarted, Phase, Stored};
 
+/// Who can tell of a cause.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Known {
+    /// The node that reported it, which keeps its report until that is durable.
+    ByNode,
+    /// No node, so that none would tell the next server; it is made durable at once.
+    HereAlone,
+}
+
 impl Machine {
     /// Something ends the launch that was seen here. All nodes are told to give up.
     pub(super) fn fail(&mut self, cause: Cause, now: Instant) {
         if self.nodes.state.cause.fail(cause) {
-            self.announce(None, now);
-            // No node knows of it, so none would tell the next server.
-            self.checkpoint.note_urgent(now);
+            self.announce(None, Known::HereAlone, now);
         }
     }
 
     /// Tells everybody of the cause, but the node that ends its part for it by itself.
-    pub(super) fn announce(&mut self, by: Option<u32>, now: Instant) {
-        self.begin_ending(now);
+    pub(super) fn announce(&mut self, by: Option<u32>, known: Known, now: Instant) {
+        self.begin_ending(known, now);
         for node in self.nodes.state.live().filter(|&node| Some(node) != by) {
             self.effects.command(node, NodeCommand::GiveUp);
         }
@@ -63,10 +70,13 @@ impl Machine {
     }
 
     /// The launch is coming to its end for the cause that counts.
-    fn begin_ending(&mut self, now: Instant) {
+    fn begin_ending(&mut self, known: Known, now: Instant) {
         let Some(cause) = self.nodes.state.cause().cloned() else { return };
         self.phase.begin_ending(now);
-        self.checkpoint.note(now);
+        match known {
+            Known::HereAlone => self.checkpoint.note_urgent(now),
+            Known::ByNode => self.checkpoint.note(now),
+        };
         self.publish();
         let ending = LogEvent::Node(NodeEvent::of_session(Event::Ending(cause)));
         self.clients.append(0, ending, &mut self.effects);
@@ -75,7 +85,7 @@ impl Machine {
     /// A cause that is held counts from now on.
     pub(super) fn settle_cause(&mut self, now: Instant) {
         if let Some(node) = self.nodes.state.cause.settle() {
-            self.announce(Some(node), now);
+            self.announce(Some(node), Known::ByNode, now);
         }
     }
 
@@ -102,7 +112,7 @@ impl Machine {
     fn end_by(&mut self, kind: CauseKind, now: Instant) {
         self.settle_cause(now);
         if !self.phase.is_over() && self.nodes.state.cause.fail(Cause { host: String::new(), kind }) {
-            self.begin_ending(now);
+            self.begin_ending(Known::HereAlone, now);
         }
     }
 

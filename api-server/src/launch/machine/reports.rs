@@ -9,6 +9,7 @@ use nix::libc;
 use tokio::time::Instant;
 
 use super::effect::Effect;
+use super::ending::Known;
 use super::event::{NodeCommand, NodeEvent, Programs, RankEnd};
 use super::intake::Resumption;
 use super::nodes::{Idle, Noted, Purpose, completed_timeout};
@@ -235,7 +236,7 @@ impl Machine {
             _ => cause,
         };
         match self.nodes.state.cause.report(node, cause, subject, now) {
-            Reported::Counts => self.announce(Some(node), now),
+            Reported::Counts => self.announce(Some(node), Known::ByNode, now),
             // Nothing can have happened elsewhere.
             Reported::Held if self.nodes.streams.len() == 1 => self.settle_cause(now),
             Reported::Held | Reported::Follows => {}
@@ -265,7 +266,7 @@ impl Machine {
                 Purpose::FenceTimeout { .. } => {
                     if let Some((node, cause)) = completed_timeout(&query) {
                         self.nodes.state.cause.complete(cause);
-                        self.announce(Some(node), now);
+                        self.announce(Some(node), Known::ByNode, now);
                     }
                 }
                 // The answers have told of exits.
@@ -317,7 +318,7 @@ impl Machine {
         match self.facts.lost_nodes {
             LostNodes::EndLaunch => {
                 if self.nodes.state.on_lost(node, reason) {
-                    self.announce(Some(node), now);
+                    self.announce(Some(node), Known::HereAlone, now);
                 }
             }
             LostNodes::AreBorne => {
