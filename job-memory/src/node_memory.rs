@@ -80,7 +80,7 @@ impl NodeMemory {
     /// Refuses a descriptor that is no such memory; fails where the system has no room for the map.
     pub fn inherited(fd: RawFd) -> Result<Self, NotReadable> {
         let path = format!("/proc/self/fd/{fd}");
-        let seen = |seen: &str| NotReadable::Descriptor { fd, seen: seen.to_owned() };
+        let seen = |seen: &str| NotReadable::Descriptor { fd, wanted: "node memory", seen: seen.to_owned() };
         let target = fs::read_link(&path).map_err(|error| seen(&error.to_string()))?;
         // Opening a descriptor of another kind may block, or do something.
         if !target.as_os_str().as_bytes().starts_with(format!("/memfd:{NAME}").as_bytes()) {
@@ -140,6 +140,6 @@ mod tests {
         assert!(text.starts_with("--node-memory asks for 18446744073709551615 bytes, and this node has "), "{text}");
         let other = File::open("/dev/zero").unwrap();
         let text = NodeMemory::inherited(other.as_raw_fd()).unwrap_err().to_string();
-        assert!(text.ends_with("is no node memory or job memory: /dev/zero"), "{text}");
+        assert!(text.ends_with("is no node memory: /dev/zero"), "{text}");
     }
 }

@@ -30,10 +30,12 @@ pub struct JobReader {
 #[non_exhaustive]
 pub enum NotReadable {
     /// A descriptor that is not open, or is something else.
-    #[error("descriptor {fd} is no node memory or job memory: {seen}")]
+    #[error("descriptor {fd} is no {wanted}: {seen}")]
     Descriptor {
         /// Number of the descriptor.
         fd: RawFd,
+        /// Kind of memory that was looked for.
+        wanted: &'static str,
         /// Observation, in words.
         seen: String,
     },
@@ -107,7 +109,7 @@ impl JobReader {
     /// Refuses a descriptor that is no job memory, one that others may write to, another version and another job.
     pub fn inherited(fd: RawFd, job_id: &str) -> Result<Self, NotReadable> {
         let path = format!("/proc/self/fd/{fd}");
-        let seen = |seen: &str| NotReadable::Descriptor { fd, seen: seen.to_owned() };
+        let seen = |seen: &str| NotReadable::Descriptor { fd, wanted: "job memory", seen: seen.to_owned() };
         let target = fs::read_link(&path).map_err(|error| seen(&error.to_string()))?;
         // Opening a descriptor of another kind may block, or do something.
         if !target.as_os_str().as_bytes().starts_with(format!("/memfd:{NAME}").as_bytes()) {
