@@ -132,13 +132,15 @@ impl SimulatedApiServer {
         Self::with(terms, Origin::Here, Some(machine))
     }
 
-    /// A server that was started anew, and takes the launch up that is on record: it was begun so long ago.
-    pub fn resume(terms: &LaunchTerms, record: &Record, first_event: u64, age: Duration, now: Instant) -> Self {
+    /// A server that was started anew, and takes the launch up that is on record: it was begun so long ago, and
+    /// it is so many seconds after the beginning of 1970.
+    pub fn resume(terms: &LaunchTerms, record: &Record, unix: u64, age: Duration, now: Instant) -> Self {
         let Record::Running(checkpoint) = record else { return Self::with(terms, Origin::Resumed, None) };
         let checkpoint = Checkpoint::decode(&**checkpoint).unwrap_or_default();
         let progressed = decode_progressed(&checkpoint, terms.spec.hosts.len());
         let begun = now.checked_sub(age).unwrap_or(now).into();
         let resumed = Resumed { progressed, client_stopped_at: 0, begun };
+        let first_event = resumed.progressed.first_event(unix);
         let machine = Machine::resume(facts(terms, Origin::Resumed), first_event, resumed, now.into());
         let mut server = Self::with(terms, Origin::Resumed, Some(machine));
         server.carry_out(now);

@@ -96,6 +96,9 @@ pub(crate) struct Checkpoint {
     /// Ranks that have died, and that the others go on without.
     #[prost(message, repeated, tag = "7")]
     pub deaths: Vec<Death>,
+    /// The number of the last event; 0 in records of older servers.
+    #[prost(uint64, tag = "8")]
+    pub last_event: u64,
 }
 
 /// A spawned job: its ranks are counted on after those of the jobs before it.

@@ -116,7 +116,7 @@ impl ApiHost {
         let wall = self.wall(around.now());
         let age = Duration::from_secs(wall.saturating_sub(WALL));
         let (terms, now) = (terms(&around.scenario), around.shown(Host::API));
-        let machines = SimulatedApiServer::resume(&terms, &self.disk.record, wall << 20, age, now);
+        let machines = SimulatedApiServer::resume(&terms, &self.disk.record, wall, age, now);
         self.run(machines, around);
         around.after(around.scenario.tick, ApiEvent::ApiTick { process: self.process });
         self.carry_out(around);

@@ -145,6 +145,8 @@ impl Machine {
                 machine.on_node_gone(node);
             }
         }
+        // Numbers of events go on from here for the next server, too.
+        machine.checkpoint.note(now);
         machine.publish();
         machine
     }
@@ -332,7 +334,7 @@ impl Machine {
         }
         self.effects.push(Effect::Store(match self.phase {
             Phase::Over(_) => Snapshot::Over,
-            _ => Snapshot::Running(Box::new(self.nodes.state.progressed(self.spawns.known()))),
+            _ => Snapshot::Running(Box::new(self.nodes.state.progressed(self.spawns.known(), self.clients.latest()))),
         }));
     }
 

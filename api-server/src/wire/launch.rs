@@ -24,6 +24,7 @@ pub(crate) fn encode_progressed(progressed: &Progressed) -> store::Checkpoint {
         spawned: progressed.spawned.iter().map(spawned).collect(),
         usage: progressed.usage.map(event::encode_usage),
         deaths: progressed.deaths.iter().map(death::encode).collect(),
+        last_event: progressed.last_event,
     }
 }
 
@@ -44,6 +45,7 @@ pub(crate) fn decode_progressed(kept: &store::Checkpoint, nodes: usize) -> Progr
         spawned: kept.spawned.iter().filter_map(spawned).collect(),
         usage: kept.usage.map(event::decode_usage),
         deaths: kept.deaths.iter().filter_map(|kept| death::decode(*kept).ok()).collect(),
+        last_event: kept.last_event,
     }
 }
 

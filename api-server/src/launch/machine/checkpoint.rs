@@ -27,6 +27,9 @@ const COLLECT: Duration = Duration::from_millis(200);
 const RETRY_FIRST: Duration = Duration::from_secs(1);
 const RETRY_MAX: Duration = Duration::from_secs(30);
 
+/// Most events that a server numbers before it writes down how far it has come.
+const UNWRITTEN_MAX: u64 = 1 << 40;
+
 /// Progress of a launch that no node would report again to a server that takes the launch up.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Progressed {
@@ -44,6 +47,16 @@ pub(crate) struct Progressed {
     pub usage: Option<Usage>,
     /// The jobs that were spawned, in order.
     pub spawned: Vec<SpawnedJob>,
+    /// The number of the last event.
+    pub last_event: u64,
+}
+
+impl Progressed {
+    /// The number of the first event of a server that takes the launch up at this time, in seconds since 1970: greater than those of all
+    /// servers before, which may have numbered more events than they had written down, and whose clock may have been ahead.
+    pub(crate) fn first_event(&self, unix: u64) -> u64 {
+        (unix << 20).max(self.last_event.saturating_add(UNWRITTEN_MAX))
+    }
 }
 
 /// A spawned job: its ranks are counted on after those of the jobs before it.
@@ -182,6 +195,16 @@ mod tests {
         assert!(checkpoint.begin(now + COLLECT) && !checkpoint.begin(now + COLLECT), "one attempt at a time");
         assert_eq!(checkpoint.on_stored(Stored::Durable, now + COLLECT), Attempt { through: 2, released: vec![3] });
         assert!(checkpoint.is_clean() && !checkpoint.holds(3));
+    }
+
+    #[test]
+    fn events_are_numbered_on_whatever_the_clock_of_the_next_server_says() {
+        let (told, year) = (1_800_000_000_u64 << 20, 365 * 86_400);
+        let kept = Progressed { last_event: told + 5, ..Progressed::default() };
+        assert_eq!(kept.first_event(1_800_000_000 + year), (1_800_000_000 + year) << 20);
+        let set_back = kept.first_event(1_800_000_000 - year);
+        assert!(set_back > kept.last_event + (1 << 30), "what was told and not written down counts as well");
+        assert_eq!(Progressed::default().first_event(1_800_000_000), told);
     }
 
     #[test]

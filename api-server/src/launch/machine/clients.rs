@@ -56,7 +56,7 @@ impl Clients {
     }
 
     /// The number of the latest event.
-    fn latest(&self) -> u64 {
+    pub(super) fn latest(&self) -> u64 {
         self.next - 1
     }
 

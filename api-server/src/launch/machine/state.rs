@@ -76,7 +76,7 @@ impl LaunchState {
     }
 
     /// Progress of the launch for a server that comes after this one, which takes it over with [`Self::resume`].
-    pub(crate) fn progressed(&self, spawned: &[SpawnedJob]) -> Progressed {
+    pub(crate) fn progressed(&self, spawned: &[SpawnedJob], last_event: u64) -> Progressed {
         Progressed {
             ended: self.nodes_in(NodePhase::Ended),
             lost: self.nodes_in(NodePhase::Lost),
@@ -85,6 +85,7 @@ impl LaunchState {
             cause: self.cause().cloned(),
             usage: self.usage,
             spawned: spawned.to_vec(),
+            last_event,
         }
     }
 
@@ -326,7 +327,7 @@ pub(super) mod tests {
         let mut state = state();
         state.on_report(0, &[], used(2, 100));
         let mut resumed = self::state();
-        resumed.resume(&state.progressed(&[]));
+        resumed.resume(&state.progressed(&[], 0));
         assert_eq!(resumed.usage(), used(2, 100));
         resumed.on_report(1, &[], used(4, 70));
         assert_eq!(resumed.usage(), used(6, 100));
@@ -339,10 +340,10 @@ pub(super) mod tests {
         state.on_report(0, &[(Rank(0), RankExit::Code(0)), (Rank(1), RankExit::Code(3))], None);
         assert!(state.on_exited(1, end(2, Some(Phase::Finalized))));
         assert!(state.on_lost(1, "no heartbeat came"));
-        let progressed = state.progressed(&[]);
+        let progressed = state.progressed(&[], 0);
         let mut resumed = self::state();
         resumed.resume(&progressed);
-        assert_eq!(resumed.progressed(&[]), progressed);
+        assert_eq!(resumed.progressed(&[], 0), progressed);
         assert_eq!((resumed.phase(0), resumed.phase(1)), (NodePhase::Ended, NodePhase::Lost));
         assert!(!resumed.on_exited(1, end(2, Some(Phase::Finalized))), "it is no news");
     }

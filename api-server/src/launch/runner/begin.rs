@@ -89,8 +89,7 @@ pub(crate) fn resume(surroundings: Surroundings, order: Order, record: LaunchRec
     let now = surroundings.clock.now();
     let begun = now.checked_sub(age).unwrap_or(now);
     let span = tracing::info_span!("launch", id = order.launch.launch_id);
-    // Numbers must go on counting up, and what they had come to is not known.
-    let first_event = unix << 20;
+    let first_event = progressed.first_event(unix);
     let begin = Beginning { surroundings, order, record, origin: Origin::Resumed, first_event, start: None, inbox };
     let resumed = Resumed { progressed, client_stopped_at, begun };
     let (runner, handle) = begin.with(sender, begun, |facts, first| Machine::resume(facts, first, resumed, now));
