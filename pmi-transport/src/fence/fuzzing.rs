@@ -13,7 +13,7 @@ use super::effects::{AnswerId, AskResult, Brought, FenceResult, Question};
 use super::frames::{expects_answer, kept_bytes, launch_of, refusal};
 use super::launch::Loss;
 use super::launches::{PendingFence, PendingQuestion};
-use super::links::{Accepted, Outgoing, StreamId};
+use super::links::{Accepted, Outgoing, StreamEnd, StreamId};
 use super::membership::{Member, Membership, MembershipId, Questions};
 use super::outbound::Effect;
 use super::pieces::{Assembly, cut, pack};
@@ -254,7 +254,7 @@ impl Node {
             }
             Operation::Close(which) => {
                 if let Some((name, id, _)) = take(&mut self.links, which)
-                    && self.state.outbound.links.close(&name, id)
+                    && self.state.outbound.links.close(&name, id, StreamEnd::Broken)
                 {
                     self.state.lost(&name, "it closed its link", Loss::Link);
                 }

@@ -8,7 +8,8 @@
 //!                                        no link; who needed the other end hears that it was lost
 //! ```
 //! When both open at the same time there are two streams, and each side goes on sending on the one it began with: so frames from
-//! one node to another never overtake each other.
+//! one node to another never overtake each other. Where the one that this node has opened ends in order, the other node has closed
+//! both, and its last frames come on its own.
 
 use std::collections::HashMap;
 use std::pin::Pin;
@@ -117,6 +118,15 @@ struct Peer {
     streams: Vec<OneStream>,
 }
 
+/// End of a stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum StreamEnd {
+    /// The other end has closed it, behind its last frame.
+    InOrder,
+    /// It broke, or could not be opened.
+    Broken,
+}
+
 /// Outcome of sending a frame.
 pub(super) enum Sent {
     /// Queued.
@@ -205,10 +215,17 @@ impl Links {
         }
     }
 
-    /// Closes the link to `name` because its stream `id` has ended; false if that is not one of its streams.
-    pub(super) fn close(&mut self, name: &str, id: StreamId) -> bool {
-        let is_its_own = |peer: &Peer| peer.streams.iter().any(|stream| stream.id == id);
-        self.peers.get(name).is_some_and(is_its_own) && self.peers.remove(name).is_some()
+    /// Closes the link to `name` because its stream `id` has ended; false if that is not one of its streams, or another one brings the
+    /// last frames of the other node.
+    pub(super) fn close(&mut self, name: &str, id: StreamId, end: StreamEnd) -> bool {
+        let Some(peer) = self.peers.get_mut(name) else { return false };
+        let Some(at) = peer.streams.iter().position(|stream| stream.id == id) else { return false };
+        let brings_nothing = peer.streams[at].origin == Origin::Opened && end == StreamEnd::InOrder;
+        if brings_nothing && peer.streams.iter().any(|stream| stream.origin == Origin::Accepted) {
+            peer.streams.remove(at);
+            return false;
+        }
+        self.peers.remove(name).is_some()
     }
 
     /// Closes the link to `name`, if there is one.
@@ -276,8 +293,13 @@ mod tests {
         assert!(!accepted.replaces_link && accepted.id != own);
         links.answer("a", frame(2), usize::MAX);
         assert_eq!((queued(&mut outgoing).0, queued(&mut accepted.outgoing)), (vec![1, 2], (vec![], false)));
-        assert!(links.close("a", accepted.id), "one stream that ends is the end of the link");
-        assert!(!links.close("a", own) && queued(&mut outgoing).1);
+        assert!(!links.close("a", own, StreamEnd::InOrder), "the other node's last frames come on its own stream");
+        assert!(links.close("a", accepted.id, StreamEnd::InOrder), "that is the end of the link");
+        assert!(!links.close("a", own, StreamEnd::InOrder) && queued(&mut outgoing).1);
+
+        let (own, _) = opened(&mut links, 1);
+        links.accept("a");
+        assert!(links.close("a", own, StreamEnd::Broken), "what was sent may be lost");
     }
 
     #[test]
@@ -286,7 +308,7 @@ mod tests {
         let mut first = links.accept("a");
         let second = links.accept("a");
         assert!(second.replaces_link && queued(&mut first.outgoing).1);
-        assert!(!links.close("a", first.id) && links.close("a", second.id));
+        assert!(!links.close("a", first.id, StreamEnd::InOrder) && links.close("a", second.id, StreamEnd::InOrder));
     }
 
     #[test]

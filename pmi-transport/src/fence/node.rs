@@ -17,7 +17,7 @@ use super::Limits;
 use super::counters::Counters;
 use super::effects::{Asked, Question};
 use super::launch::Loss;
-use super::links::{Accepted, StreamId};
+use super::links::{Accepted, StreamEnd, StreamId};
 use super::membership::{MembershipId, Questions};
 use super::outbound::Effect;
 use super::state::State;
@@ -139,7 +139,7 @@ impl FenceNode {
                         Err(status) if status.code() == Code::Unimplemented => forget_link(&this, &peer, id),
                         Err(status) => {
                             let reason = format!("no link to {address}: {}", status.message());
-                            end_link(&this, &peer, id, &reason);
+                            end_link(&this, &peer, id, StreamEnd::Broken, &reason);
                         }
                     }
                 });
@@ -190,7 +190,7 @@ async fn read<S>(node: Weak<FenceNode>, peer: String, id: StreamId, mut incoming
 where
     S: Stream<Item = Result<LinkFrame, Status>> + Unpin,
 {
-    let reason = loop {
+    let (end, reason) = loop {
         match incoming.next().await {
             Some(Ok(frame)) => {
                 let Some(node) = node.upgrade() else { return };
@@ -199,18 +199,18 @@ where
                     node.update(|state| state.on_frame(&peer, what));
                 }
             }
-            Some(Err(status)) => break format!("its link broke: {}", status.message()),
-            None => break "it closed its link".to_owned(),
+            Some(Err(status)) => break (StreamEnd::Broken, format!("its link broke: {}", status.message())),
+            None => break (StreamEnd::InOrder, "it closed its link".to_owned()),
         }
     };
-    end_link(&node, &peer, id, &reason);
+    end_link(&node, &peer, id, end, &reason);
 }
 
-fn end_link(node: &Weak<FenceNode>, peer: &str, id: StreamId, reason: &str) {
+fn end_link(node: &Weak<FenceNode>, peer: &str, id: StreamId, end: StreamEnd, reason: &str) {
     let Some(node) = node.upgrade() else { return };
     tracing::debug!(node = node.name, peer, reason, "a link ended");
     node.update(|state| {
-        if state.outbound.links.close(peer, id) {
+        if state.outbound.links.close(peer, id, end) {
             state.lost(peer, reason, Loss::Link);
         }
     });
@@ -219,7 +219,7 @@ fn end_link(node: &Weak<FenceNode>, peer: &str, id: StreamId, reason: &str) {
 /// Closes the link to an agent that serves none, which is no loss: it calls `PmiFence` when it is ready.
 fn forget_link(node: &Weak<FenceNode>, peer: &str, id: StreamId) {
     if let Some(node) = node.upgrade() {
-        node.update(|state| state.outbound.links.close(peer, id));
+        node.update(|state| state.outbound.links.close(peer, id, StreamEnd::Broken));
     }
 }
 

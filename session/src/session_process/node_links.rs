@@ -112,19 +112,16 @@ impl NodeLinks {
     }
 
     /// Leaves the launch: fences that need this node fail. What other nodes asked for, and what they were sent, reaches them first,
-    /// unless they do not read.
+    /// unless they do not read; in any case they are told that this node leaves, and do not take it for lost.
     pub(super) async fn close(&self) {
         let Some(Joined { node, fences }) = self.joined() else { return };
-        let closing = async {
-            fences.last_answers().await;
-            // Servers that are about to end may hold them still.
-            fences.leave();
-            *self.joined.lock() = None;
-            drop(node);
-            self.links.flushed().await;
-        };
-        // Nobody needs what is not read by then.
-        let _ = timeout(timeouts::KILL, closing).await;
+        // Nobody needs what is not there or not read by then.
+        let _ = timeout(timeouts::KILL / 2, fences.last_answers()).await;
+        // Servers that are about to end may hold them still.
+        fences.leave();
+        *self.joined.lock() = None;
+        drop((node, fences));
+        let _ = timeout(timeouts::KILL / 2, self.links.flushed()).await;
     }
 
     /// This node.

@@ -92,7 +92,10 @@ fn results_of_the_last_fence_come_though_agents_are_away_and_those_who_send_them
             touch "$0/came.$LATTICE_RANK"
             [ $LATTICE_RANK != 0 ] || until [ -e "$0/go" ]; do sleep 0.02; done
             ask cmd=barrier_in; echo "$answer"; ask cmd=finalize' "$PWD" & launch=$!
-        until [ $(ls came.* 2>/dev/null | wc -l) = 6 ]; do sleep 0.02; done; sleep 0.5
+        until [ $(ls came.* 2>/dev/null | wc -l) = 6 ]; do sleep 0.02; done
+        # All but rank 0 wait, and what they have put is on its way up.
+        id=$(launch_with 6)
+        until [ $(lattice status $id --json | grep -c '"waiting": true') = 5 ]; do sleep 0.1; done; sleep 0.5
         for node in 2 3 4 5; do kill_agent node$node; done
         touch go; sleep 4
         for node in 2 3 4 5; do start_agent node$node; done
