@@ -191,8 +191,7 @@ impl LaunchGuard<'_> {
     /// Takes note of the loss of the node `name`, if it is of the launch.
     pub(super) fn lost(&mut self, name: &str, reason: &str, loss: Loss) {
         if let Some(node) = self.joined.node_of(name) {
-            let reason = format!("{name} was lost: {reason}");
-            self.apply(|launch, effects| launch.lost(node, &reason, loss, effects));
+            self.apply(|launch, effects| launch.lost(node, reason, loss, effects));
         }
     }
 
