@@ -9,9 +9,9 @@ use lattice_overlay::directory::Contact;
 use pmi_core::deaths::Death;
 use pmi_core::driver::TraceSink;
 use pmi_core::fence::{Fence, LocalFence};
-use pmi_core::ids::{JobId, NodeIndex};
+use pmi_core::ids::{JobId, JobIdError, NodeIndex};
 use pmi_core::job::Job;
-use pmi_core::services::Services;
+use pmi_core::services::{NoServices, Services};
 use rank_spawner::{Keeper, LaunchTag, OwnCgroup, TerminalSize};
 use tokio::sync::{mpsc, oneshot, watch};
 
@@ -22,6 +22,7 @@ use crate::fabric::NodeFabric;
 use crate::gathered::GatherDetail;
 use crate::rank_ranges::RankRanges;
 use crate::spawn::SpawnOrder;
+use crate::spec::SessionSpec;
 
 /// Connections of a session.
 pub struct SessionIo {
@@ -52,6 +53,35 @@ pub struct SessionIo {
     pub set: Option<Contact>,
     /// Control group that has this process and all that it starts in it, but for the keeper; where there is one.
     pub cgroup: Option<OwnCgroup>,
+}
+
+impl SessionIo {
+    /// Connections of a session on this node alone, whose ranks have no input, and no names or new jobs of their launcher. Every field may
+    /// be set to something else.
+    ///
+    /// # Errors
+    /// Fails if the launch's id is none.
+    pub fn on_one_node(
+        spec: &SessionSpec,
+        events: mpsc::Sender<Event>,
+        control: mpsc::Receiver<Control>,
+    ) -> Result<Self, JobIdError> {
+        Ok(Self {
+            nodes: Arc::new(Alone),
+            services: Arc::new(NoServices),
+            events,
+            alarm: None,
+            control,
+            stdin: StdinSource::Empty,
+            trace: None,
+            tag: LaunchTag::new(JobId::new(&spec.launch_id)?),
+            fabric: None,
+            keeper: None,
+            process: HostProcess::Shared,
+            set: None,
+            cgroup: None,
+        })
+    }
 }
 
 /// Use of the process in which a session runs.

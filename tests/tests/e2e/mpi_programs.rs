@@ -83,7 +83,7 @@ fn slurms_library_waits_for_node_attributes() {
 
 #[test]
 fn slurms_library_has_its_ring() {
-    let outcome = launch("-n 3").arg(Flavour::SlurmPmi2.program("pmi2_ring")).run();
+    let outcome = launch("-n 3").arg(Flavour::SlurmPmi2.program("pmi2_fence")).run();
     outcome.exits(0).says_nothing().prints_lines([
         "rank 0: code 0, place 0 of 3, left from 2, right from 1",
         "rank 1: code 0, place 1 of 3, left from 0, right from 2",
@@ -103,6 +103,21 @@ fn slurms_library_publishes_names() {
 fn ranks_without_any_mpi_find_each_other() {
     let outcome = launch("-n 4 --label").arg(built::example("pmi_ring")).run();
     outcome.exits(0).says_nothing().prints("found 4 of 4 ranks").prints("the token went: rank 0");
+}
+
+/// A host of some 50 lines, and MPI libraries that speak three protocols.
+#[test]
+fn an_embedded_session_runs_programs_of_every_library() {
+    for flavour in [Flavour::WheelMpich, Flavour::SlurmPmi2, Flavour::WheelOpenMpi] {
+        let program = if flavour == Flavour::SlurmPmi2 { "pmi2_fence" } else { "hello" };
+        let outcome = Command::new(built::example("embed_session")).arg(flavour.program(program)).run();
+        outcome.exits(0).prints("all 4 ranks have ended well");
+    }
+    Command::new(built::example("embed_session"))
+        .arg("/nonexistent/program")
+        .run()
+        .exits(1)
+        .says("/nonexistent/program");
 }
 
 /// As the example's head shows it.
