@@ -83,7 +83,7 @@ fn slurms_library_waits_for_node_attributes() {
 
 #[test]
 fn slurms_library_has_its_ring() {
-    let outcome = launch("-n 3").arg(Flavour::SlurmPmi2.program("pmi2_fence")).run();
+    let outcome = launch("-n 3").arg(Flavour::SlurmPmi2.program("pmi2_ring")).run();
     outcome.exits(0).says_nothing().prints_lines([
         "rank 0: code 0, place 0 of 3, left from 2, right from 1",
         "rank 1: code 0, place 1 of 3, left from 0, right from 2",
