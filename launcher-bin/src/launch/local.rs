@@ -6,11 +6,11 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use lattice_session::session_io::{Alone, HostProcess, SessionIo};
+use lattice_session::session_io::{HostProcess, SessionIo};
 use lattice_session::set::OwnSet;
 use lattice_session::spec::LaunchSecret;
-use pmi_core::ids::{JobId, NodeIndex};
-use rank_spawner::{Keeper, LaunchTag, become_subreaper};
+use pmi_core::ids::NodeIndex;
+use rank_spawner::{Keeper, become_subreaper};
 use tokio::sync::mpsc;
 
 use super::frontend::{End, Frontend};
@@ -67,23 +67,11 @@ async fn drive(
     let trace = launch.output.pmi_trace.as_deref().map(|path| trace::sink(path, faults.clone())).transpose()?;
     let stdin = stdin::source(&launch.placed.settings.stdin)?;
     let (mut frontend, control) = Frontend::new(&launch, RankLocation::Local, verbosity, files, (faults, reported))?;
-    let io = SessionIo {
-        set: None,
-        nodes: Arc::new(Alone),
-        services: Arc::new(set),
-        events,
-        alarm: None,
-        control,
-        stdin,
-        trace,
-        tag: LaunchTag::new(JobId::new(&launch.placed.launch_id).map_err(RequestError::JobId)?),
-        fabric: None,
-        keeper: Some(keeper),
-        process: HostProcess::Dedicated,
-        cgroup: None,
-    };
     let secret = LaunchSecret::random().map_err(RequestError::Random)?;
     let spec = launch.placed.clone().session(NodeIndex(0), Vec::new(), secret);
+    let alone = SessionIo::on_one_node(&spec, events, control).map_err(RequestError::JobId)?;
+    let (keeper, process) = (Some(keeper), HostProcess::Dedicated);
+    let io = SessionIo { services: Arc::new(set), stdin, trace, keeper, process, ..alone };
     let watched = Watched::new(&launch);
     let here = LaunchHere::new(watched.clone(), frontend.commands());
     let asked = here.clone();
