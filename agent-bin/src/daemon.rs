@@ -183,6 +183,7 @@ enum WhenCutOff {
 }
 
 fn start(prior: Prior, left: impl Future<Output = &'static str>, when_cut_off: WhenCutOff) -> Result<(), DaemonError> {
+    let _log = lattice_daemon::log::write_apart();
     // After the fork: sessions raise their own limit, and give the one that was in force before to their ranks.
     if let Err(errno) = raise_descriptor_limit() {
         tracing::warn!("cannot raise the limit of open files: {}", errno.desc());

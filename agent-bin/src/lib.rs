@@ -22,9 +22,7 @@ use cxi_fabric::secret::keep_out_of_core_dumps;
 use lattice_inventory::ThisNode;
 use lattice_session::session_process::{self, Terms};
 use rank_spawner::{ForkServer, ForkServerError, Gate, Privileges, Survival, become_user};
-use tracing_subscriber::filter::{LevelFilter, Targets};
-use tracing_subscriber::layer::SubscriberExt;
-use tracing_subscriber::util::SubscriberInitExt;
+use tracing::level_filters::LevelFilter;
 
 pub use self::args::Args;
 use self::args::Command;
@@ -117,8 +115,5 @@ fn fork_server(config: &Config, gate: Box<dyn Gate>) -> Result<ForkServer, ForkS
 }
 
 fn log_to_stderr() {
-    let wanted = std::env::var("LATTICE_LOG").ok().and_then(|text| text.parse::<Targets>().ok());
-    let filter = wanted.unwrap_or_else(|| Targets::new().with_default(LevelFilter::INFO));
-    let lines = tracing_subscriber::fmt::layer().with_writer(std::io::stderr);
-    tracing_subscriber::registry().with(lines).with(filter).init();
+    lattice_daemon::log::start(Some(LevelFilter::INFO));
 }

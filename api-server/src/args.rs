@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use clap::Args;
+use clap::builder::{OsStringValueParser, TypedValueParser as _};
 use pmi_transport::address::PortRange;
 
 /// The flags of `lattice api`.
@@ -22,7 +23,7 @@ pub struct ApiArgs {
     #[arg(long, value_name = "FIRST-LAST", env = "LATTICE_PORT_RANGE", hide_env = true)]
     pub port_range: Option<PortRange>,
     /// Listen at a Unix socket, where users of this machine are known by their uid; an empty PATH for none.
-    #[arg(long, value_name = "PATH")]
+    #[arg(long, value_name = "PATH", value_parser = OsStringValueParser::new().map(PathBuf::from))]
     pub socket: Option<PathBuf>,
     /// Keep state in FILE.
     #[arg(long, value_name = "FILE")]

@@ -149,6 +149,7 @@ pub fn run(args: &ApiArgs) -> Result<Outcome, ApiError> {
         runtime.block_on(check(&config))?;
         return Ok(Outcome::Checked);
     }
+    let _log = lattice_daemon::log::write_apart();
     runtime.block_on(serve(config))?;
     Ok(Outcome::Served)
 }

@@ -1,8 +1,9 @@
 //! Parts that daemons of Lattice and those who start them share: settings files, the settings of an identity, the page of metrics,
-//! addresses of the machine, and membership in a cluster without an administrator.
+//! the log, addresses of the machine, and membership in a cluster without an administrator.
 #![forbid(unsafe_code)]
 
 pub mod identity;
+pub mod log;
 pub mod membership;
 pub mod metrics_page;
 mod network_addresses;

@@ -66,9 +66,7 @@ mod wrapped_mpiexec;
 use std::ffi::OsString;
 
 use clap::error::ErrorKind;
-use tracing_subscriber::filter::{LevelFilter, Targets};
-use tracing_subscriber::layer::SubscriberExt;
-use tracing_subscriber::util::SubscriberInitExt;
+use tracing::level_filters::LevelFilter;
 
 use self::args::{Cli, Command};
 use self::console::{Verbosity, print, report};
@@ -182,12 +180,7 @@ fn answer(error: &clap::Error) -> Result<u8, Failure> {
 /// Starts to log to standard error what the filter in `LATTICE_LOG` lets through. Without it a daemon logs what an operator should
 /// know, as its agents do, and a command nothing.
 fn start_log(command: &Command) {
-    let wanted = std::env::var("LATTICE_LOG").ok().and_then(|text| text.parse::<Targets>().ok());
-    let usual = || is_daemon(command).then(|| Targets::new().with_default(LevelFilter::INFO));
-    if let Some(filter) = wanted.or_else(usual) {
-        let lines = tracing_subscriber::fmt::layer().with_writer(std::io::stderr);
-        tracing_subscriber::registry().with(lines).with(filter).init();
-    }
+    lattice_daemon::log::start(is_daemon(command).then_some(LevelFilter::INFO));
 }
 
 #[cfg(feature = "api")]

@@ -29,6 +29,7 @@ mod identity;
 mod insight;
 mod job_memory;
 mod lifetimes;
+mod logs;
 mod malformed;
 mod mpi_programs;
 mod node_memory;

@@ -1,0 +1,163 @@
+//! The log of a process of Lattice, on its standard error.
+//!
+//! Messages are lines. [`start`] makes each of them be written by the thread that says it. A daemon then calls [`write_apart`], once it
+//! may have threads: from then on a thread of its own writes, as a file system or a journal that stands still holds up whoever writes
+//! there, and a daemon must go on.
+//!
+//! ```text
+//! tracing ──line──> channel of 4,096 lines ──> thread `log` ──> standard error
+//!                     full: dropped, counted        └─ "N lines of the log were dropped", before the next line
+//! ```
+
+use std::io::{self, Stderr, Write};
+use std::sync::OnceLock;
+
+use tracing_appender::non_blocking::{ErrorCounter, NonBlocking, NonBlockingBuilder, WorkerGuard};
+use tracing_subscriber::filter::{LevelFilter, Targets};
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::util::SubscriberInitExt;
+
+/// Name of the variable with a filter, as `debug` or `info,lattice_agent=debug`.
+const FILTER_VARIABLE: &str = "LATTICE_LOG";
+
+/// Lines that wait at most for the thread that writes. A line has some 200 bytes.
+const LINES_MAX: usize = 4096;
+
+/// Way to the thread that writes, once there is one.
+static APART: OnceLock<NonBlocking> = OnceLock::new();
+
+/// Starts to log what the filter in `LATTICE_LOG` lets through; without a filter that can be read, messages of the level `usual` and above.
+/// Logs nothing, and costs nothing, if there is neither.
+///
+/// # Panics
+/// Panics when the process logs already.
+pub fn start(usual: Option<LevelFilter>) {
+    let wanted = std::env::var(FILTER_VARIABLE).ok().and_then(|text| text.parse::<Targets>().ok());
+    let Some(filter) = wanted.or_else(|| usual.map(|level| Targets::new().with_default(level))) else { return };
+    let lines = tracing_subscriber::fmt::layer().with_writer(line);
+    tracing_subscriber::registry().with(lines).with(filter).init();
+}
+
+/// Has a thread write the log from now on, until the result is dropped; whoever logs then waits for nobody. What is waiting at the end is
+/// written for a second at most.
+///
+/// To be called once, and only when the process needs no threads of its own, for instance to fork or to change its user, any more.
+#[must_use = "the log ends when this is dropped"]
+pub fn write_apart() -> WorkerGuard {
+    let (apart, guard) = apart(io::stderr(), LINES_MAX, || APART.get());
+    // A second call changes nothing: who logs goes on with the first thread.
+    let _ = APART.set(apart);
+    guard
+}
+
+/// A thread that writes to `sink`, for which up to `lines_max` lines wait; `own` finds the way to it.
+fn apart<S, F>(sink: S, lines_max: usize, own: F) -> (NonBlocking, WorkerGuard)
+where
+    S: Write + Send + 'static,
+    F: Fn() -> Option<&'static NonBlocking> + Send + 'static,
+{
+    let told = move || own().map(NonBlocking::error_counter);
+    NonBlockingBuilder::default().buffered_lines_limit(lines_max).thread_name("log").finish(WithGaps {
+        sink,
+        dropped: told,
+        told: 0,
+    })
+}
+
+/// One line's way.
+enum Line {
+    Here(Stderr),
+    Apart(NonBlocking),
+}
+
+fn line() -> Line {
+    APART.get().map_or_else(|| Line::Here(io::stderr()), |apart| Line::Apart(apart.clone()))
+}
+
+impl Write for Line {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        match self {
+            Self::Here(stderr) => stderr.write(bytes),
+            Self::Apart(apart) => apart.write(bytes),
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        match self {
+            Self::Here(stderr) => stderr.flush(),
+            Self::Apart(apart) => apart.flush(),
+        }
+    }
+}
+
+/// Writes lines, and says before the next one how many were dropped.
+struct WithGaps<S, F> {
+    sink: S,
+    dropped: F,
+    /// Dropped lines that the log tells of already.
+    told: usize,
+}
+
+impl<S: Write, F: Fn() -> Option<ErrorCounter>> Write for WithGaps<S, F> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let dropped = (self.dropped)().map_or(0, |counter| counter.dropped_lines());
+        if dropped > self.told {
+            writeln!(self.sink, "{} lines of the log were dropped, as nobody took them in time", dropped - self.told)?;
+            self.told = dropped;
+        }
+        self.sink.write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.sink.flush()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::{Receiver, Sender, channel};
+
+    use super::*;
+
+    /// A disk that takes each write when it is told to.
+    struct Slow {
+        asked: Sender<Vec<u8>>,
+        go_on: Receiver<()>,
+    }
+
+    impl Write for Slow {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.asked.send(bytes.to_vec()).expect("the test looks");
+            // An end of the test lets everything pass.
+            let _ = self.go_on.recv();
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn a_sink_that_stands_still_holds_up_nobody_and_the_gap_is_told() {
+        let own: &'static OnceLock<NonBlocking> = Box::leak(Box::default());
+        let (asked, lines) = channel();
+        let (proceed, go_on) = channel();
+        let (mut log, guard) = apart(Slow { asked, go_on }, 4, move || own.get());
+        own.set(log.clone()).expect("once");
+
+        log.write_all(b"first\n").expect("taken");
+        assert_eq!(lines.recv().expect("written"), b"first\n");
+        // The thread stands in its write now: four lines wait, six are dropped, and none of these writes waits.
+        for number in 0..10 {
+            log.write_all(format!("{number}\n").as_bytes()).expect("taken");
+        }
+        drop(proceed);
+        drop(guard);
+        drop(log);
+        let rest: Vec<u8> = lines.try_iter().flatten().collect();
+        let text = String::from_utf8(rest).expect("text");
+        assert!(text.starts_with("6 lines of the log were dropped"), "{text}");
+        assert!(text.ends_with("\n0\n1\n2\n3\n"), "{text}");
+    }
+}
