@@ -73,7 +73,7 @@ pub(crate) const REVOCATION_LOOK: Duration = Duration::from_millis(500);
 pub(crate) const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
 /// Time for a peer that was refused in the handshake to read why.
 pub(crate) const REFUSAL_TIMEOUT: Duration = Duration::from_secs(1);
-/// Time to make a connection, handshake and all.
+/// Time to make a connection, handshake and all. Whoever hangs up in the handshake is tried once more, with as much time again.
 pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// Time between keep-alive pings of a connection.
 pub(crate) const KEEP_ALIVE_INTERVAL: Duration = Duration::from_secs(5);

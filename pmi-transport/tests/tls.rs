@@ -2,6 +2,8 @@
 
 mod world;
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use pmi_transport::address::Address;
@@ -9,8 +11,8 @@ use pmi_transport::connect::{channel, reason};
 use pmi_transport::identity::{Caller, Security};
 use pmi_transport::proto::v1;
 use pmi_transport::proto::v1::node_service_client::NodeServiceClient;
-use tokio::io::AsyncReadExt;
-use tokio::net::TcpStream;
+use tokio::io::{AsyncReadExt, copy_bidirectional};
+use tokio::net::{TcpListener, TcpStream};
 use tokio::time::timeout;
 use tonic::{Code, Status};
 use world::cluster::Pki;
@@ -210,6 +212,40 @@ async fn silent_connections_keep_nobody_waiting_and_are_closed() {
         let read = timeout(DEADLINE, stream.read(&mut [0; 16])).await.unwrap();
         assert_eq!(read.unwrap(), 0);
     }
+    server.stop().await;
+}
+
+/// Listens, hangs up on the first connections, says how many it has taken, and leads all others to the server.
+async fn hanging_up(first: usize, server: &Address) -> (Address, Arc<AtomicUsize>) {
+    let listener = TcpListener::bind(ANYWHERE).await.unwrap();
+    let address = listener.local_addr().unwrap().to_string().parse().unwrap();
+    let taken = Arc::new(AtomicUsize::new(0));
+    let (server, counter) = (server.to_string(), Arc::clone(&taken));
+    tokio::spawn(async move {
+        loop {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            if counter.fetch_add(1, Ordering::Relaxed) >= first {
+                let mut to_server = TcpStream::connect(&server).await.unwrap();
+                tokio::spawn(async move { copy_bidirectional(&mut stream, &mut to_server).await });
+            }
+        }
+    });
+    (address, taken)
+}
+
+/// As an agent does with the API server, where that was stopped for seconds right after it had connected.
+#[tokio::test]
+async fn whoever_hangs_up_in_the_handshake_is_tried_once_more_and_not_for_ever() {
+    let pki = Pki::new();
+    let node3 = pki.identity(&agent("node3"));
+    let server = Running::start(ANYWHERE, &pki.identity(&Caller::Api)).await;
+    let (address, taken) = hanging_up(1, &server.address).await;
+    assert_eq!(ask(&address, &Caller::Api, &node3).await.unwrap(), agent("node3").to_string());
+    assert_eq!(taken.load(Ordering::Relaxed), 2);
+    let (address, taken) = hanging_up(usize::MAX, &server.address).await;
+    let refused = ask(&address, &Caller::Api, &node3).await.unwrap_err();
+    assert_eq!(reason(&refused), format!("no TLS with {address}: it hung up"));
+    assert_eq!(taken.load(Ordering::Relaxed), 2);
     server.stop().await;
 }
 

@@ -1,6 +1,6 @@
 //! Makes the connections of one channel, and makes sure of who answers.
 
-use std::io;
+use std::io::{self, ErrorKind};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -41,6 +41,12 @@ pub enum DialError {
         address: Address,
         /// Time that was waited.
         timeout: Duration,
+    },
+    /// The peer hung up before it had proven who it is, twice in a row.
+    #[error("no TLS with {address}: it hung up")]
+    HungUp {
+        /// The address.
+        address: Address,
     },
     /// The peer does not prove who it is, or not with a certificate of our CA.
     #[error("no TLS with {address}: {reason}")]
@@ -86,7 +92,21 @@ pub(super) struct PeerProof {
 }
 
 impl Dialer {
+    /// Connects; once more where the peer hangs up. A peer does that to whoever says nothing for [`FIRST_BYTE_TIMEOUT`], which
+    /// happens to an honest process that was stopped, or short of a CPU, between its connection and its first byte.
+    ///
+    /// [`FIRST_BYTE_TIMEOUT`]: crate::limits::FIRST_BYTE_TIMEOUT
     pub(super) async fn dial(self) -> Result<Dialed, DialError> {
+        match self.dial_once().await {
+            Err(DialError::HungUp { address }) => {
+                tracing::debug!(%address, "it hung up before it had proven who it is; connecting once more");
+                self.dial_once().await
+            }
+            dialed => dialed,
+        }
+    }
+
+    async fn dial_once(&self) -> Result<Dialed, DialError> {
         let connection = timeout(CONNECT_TIMEOUT, self.connect()).await;
         let late = || DialError::Late { address: self.address.clone(), timeout: CONNECT_TIMEOUT };
         connection.unwrap_or_else(|_| Err(late()))
@@ -123,7 +143,13 @@ impl Dialer {
         let address = || self.address.clone();
         let connector = TlsConnector::from(Arc::clone(&proof.identity.material().client));
         let stream = connector.connect(proof.name.clone(), stream).await;
-        let stream = stream.map_err(|error| DialError::Handshake { address: address(), reason: in_words(&error) })?;
+        let stream = stream.map_err(|error| match error.kind() {
+            // A reset is how its end shows where we have just written. Faults of TLS itself come as `InvalidData`.
+            ErrorKind::UnexpectedEof | ErrorKind::ConnectionReset | ErrorKind::BrokenPipe => {
+                DialError::HungUp { address: address() }
+            }
+            _ => DialError::Handshake { address: address(), reason: in_words(&error) },
+        })?;
         let nameless = |source| DialError::Nameless { address: address(), source };
         let shown = stream.get_ref().1.peer_certificates().and_then(<[_]>::first);
         let shown = shown.ok_or_else(|| nameless(CertificateNameError::Unreadable))?.clone().into_owned();
@@ -152,7 +178,7 @@ impl AsyncRead for Dialed {
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         if self.watched.as_mut().is_some_and(|watched| watched.poll_revoked(context).is_ready()) {
-            let revoked = io::Error::new(io::ErrorKind::ConnectionAborted, "the certificate of the peer was revoked");
+            let revoked = io::Error::new(ErrorKind::ConnectionAborted, "the certificate of the peer was revoked");
             return Poll::Ready(Err(revoked));
         }
         let before = buffer.filled().len();
@@ -166,7 +192,7 @@ impl AsyncRead for Dialed {
                 self.heard = true;
                 match buffer.filled().get(before) {
                     Some(&TLS_ALERT) => Poll::Ready(Err(io::Error::new(
-                        io::ErrorKind::InvalidData,
+                        ErrorKind::InvalidData,
                         "it speaks TLS, and we have no certificates",
                     ))),
                     _ => Poll::Ready(Ok(())),
