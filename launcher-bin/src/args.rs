@@ -69,7 +69,7 @@ pub use self::remote_shell::{RemoteLine, RemoteShellArgs, RemoteShellError, Remo
 pub use self::signal::SignalAhead;
 use self::tips::{About, improved};
 pub use self::value::{EnvSetting, EnvSettingError, NodeListError, RankCountError, Stdin};
-pub use self::via::{HostArgs, JoinArgs, StartArgs, Via, ViaParseError};
+pub use self::via::{HostArgs, JoinArgs, StartArgs, Via, ViaParseError, WayArgs};
 use crate::console::Verbosity;
 
 /// Separator of the programs of a launch.

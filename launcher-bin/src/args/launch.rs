@@ -24,7 +24,7 @@ use super::pmi::{Exchange, Pmi, PmiParser};
 use super::propagate::Propagate;
 use super::signal::{self, SignalAhead};
 use super::value::{EnvSetting, Stdin, node_list, rank_count, template, variable_pattern};
-use super::via::{self, JoinArgs, Via};
+use super::via::{JoinArgs, WayArgs};
 use super::{size, slurm_time};
 use crate::exit;
 use crate::formatting::parse_duration;
@@ -222,10 +222,9 @@ pub struct ClusterArgs {
     /// The API server.
     #[command(flatten)]
     pub api: ServerArgs,
-    /// Reach the nodes by slurm, pbs, lsf, sge, flux or k8s (the default in an allocation or a pod of theirs), by ssh, or by a command
-    /// that runs another on a host, such as 'rsh {host} {command}'; `none`: run on this machine. Without root and without daemons of ours.
-    #[arg(long, value_name = "HOW", env = "LATTICE_VIA", hide_env = true, value_parser = via::parse)]
-    pub via: Option<Via>,
+    /// The way to the nodes.
+    #[command(flatten)]
+    pub way: WayArgs,
     /// How nodes join on that way.
     #[command(flatten)]
     pub join: JoinArgs,

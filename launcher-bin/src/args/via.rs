@@ -1,6 +1,6 @@
 //! `--via`, the way to nodes that other resource managers or other means of starting programs give, and the flags of `lattice start`.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -58,6 +58,9 @@ pub enum ViaParseError {
         /// The part that is missing.
         place: &'static str,
     },
+    /// No command at all.
+    #[error("the command is empty; it starts a process on a host, as in 'ssh' or 'rsh -n {{host}} {{command}}'")]
+    Empty,
     /// Its quotes are not closed.
     #[error("the quotes of {text:?} do not match")]
     Quotes {
@@ -67,7 +70,7 @@ pub enum ViaParseError {
 }
 
 /// Reads the value of `--via`.
-pub(super) fn parse(text: &str) -> Result<Via, ViaParseError> {
+fn parse(text: &str) -> Result<Via, ViaParseError> {
     let text = text.trim();
     Ok(match text {
         "none" => Via::None,
@@ -88,7 +91,23 @@ fn command(text: &str) -> Result<Vec<String>, ViaParseError> {
     if let Some(place) = PLACES.into_iter().find(|place| !text().contains(place)) {
         return Err(ViaParseError::Incomplete { text: text(), place });
     }
-    shlex::split(&text()).filter(|words| !words.is_empty()).ok_or_else(|| ViaParseError::Quotes { text: text() })
+    words(&text())
+}
+
+/// Reads the value of `--start-with`: what `--via` takes, with each of `{host}` and `{command}` behind it that it leaves out.
+fn parse_start_with(text: &str) -> Result<Via, ViaParseError> {
+    let mut words = words(text)?;
+    for place in PLACES {
+        if !words.iter().any(|word| word.contains(place)) {
+            words.push(place.to_owned());
+        }
+    }
+    Ok(Via::Command(words))
+}
+
+fn words(text: &str) -> Result<Vec<String>, ViaParseError> {
+    let words = shlex::split(text).ok_or_else(|| ViaParseError::Quotes { text: text.to_owned() })?;
+    if words.first().is_none_or(String::is_empty) { Err(ViaParseError::Empty) } else { Ok(words) }
 }
 
 impl fmt::Display for Via {
@@ -107,13 +126,42 @@ impl fmt::Display for Via {
     }
 }
 
+/// The way to the nodes, as flags say it.
+#[derive(Clone, Debug, Default, Args)]
+pub struct WayArgs {
+    /// Reach the nodes by slurm, pbs, lsf, sge, flux or k8s (the default in an allocation or a pod of theirs), by ssh, or by a command
+    /// that runs another on a host, such as 'rsh {host} {command}'. `none`, for a launch alone: run on this machine. Without root and
+    /// without daemons of ours.
+    #[arg(long, value_name = "HOW", value_parser = parse, conflicts_with = "start_with")]
+    via: Option<Via>,
+    /// Reach the nodes by this command, which starts a process on a host: `rsh`, `blaunch`, a script. It is called with the host and the
+    /// command behind it, unless {host} and {command} stand in it: --via in short.
+    #[arg(long, value_name = "COMMAND", value_parser = parse_start_with)]
+    start_with: Option<Via>,
+}
+
+impl WayArgs {
+    /// Variable that counts where no flag does.
+    pub const VARIABLE: &str = "LATTICE_VIA";
+
+    /// The way that was chosen: by a flag, else by the value of [`Self::VARIABLE`].
+    ///
+    /// # Errors
+    /// Fails if that value is no way.
+    pub fn chosen(&self, variable: Option<&OsStr>) -> Result<Option<Via>, ViaParseError> {
+        match self.via.as_ref().or(self.start_with.as_ref()) {
+            Some(way) => Ok(Some(way.clone())),
+            None => variable.map(|value| parse(&value.to_string_lossy())).transpose(),
+        }
+    }
+}
+
 /// The flags of `lattice start`, and the command that runs with the nodes ready.
 #[derive(Clone, Debug, Args)]
 pub struct StartArgs {
-    /// Reach the nodes by slurm, pbs, lsf, sge, flux or k8s (the default in an allocation or a pod of theirs), by ssh, or by a command
-    /// that runs another on a host, such as 'rsh {host} {command}'.
-    #[arg(long, value_name = "HOW", env = "LATTICE_VIA", hide_env = true, value_parser = parse)]
-    pub via: Option<Via>,
+    /// The way to the nodes.
+    #[command(flatten)]
+    pub way: WayArgs,
     /// How nodes join.
     #[command(flatten)]
     pub join: JoinArgs,
@@ -178,5 +226,23 @@ mod tests {
         check("ssh {host}", "has no {command}");
         check("rsh {command}", "has no {host}");
         check("sh -c 'x {host} {command}", "the quotes of");
+        check("'' {host} {command}", "the command is empty");
+    }
+
+    #[test]
+    fn a_command_to_start_with_is_completed_by_what_it_leaves_out() {
+        let words = |text: &str| match parse_start_with(text) {
+            Ok(Via::Command(words)) => words,
+            other => panic!("{text}: {other:?}"),
+        };
+        assert_eq!(words("rsh"), ["rsh", "{host}", "{command}"]);
+        assert_eq!(words("ssh -p '2 2'"), ["ssh", "-p", "2 2", "{host}", "{command}"]);
+        assert_eq!(words("on {host} -q"), ["on", "{host}", "-q", "{command}"]);
+        assert_eq!(words("sh -c '{command}'"), ["sh", "-c", "{command}", "{host}"]);
+        assert_eq!(words("sh -c 'on {host} {command}'"), ["sh", "-c", "on {host} {command}"]);
+        for empty in ["", "  ", "''"] {
+            assert_eq!(parse_start_with(empty), Err(ViaParseError::Empty));
+        }
+        assert!(parse_start_with("sh -c 'x").unwrap_err().to_string().contains("the quotes of"));
     }
 }

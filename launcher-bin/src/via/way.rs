@@ -1,11 +1,10 @@
 //! Choice of the way to the nodes: by a flag, by a variable, or by the allocation that this process finds itself in.
 
 use std::env;
-use std::ffi::OsStr;
 
 use super::ViaError;
 use super::nodes::Nodes;
-use crate::args::{HostArgs, JoinArgs, LaunchArgs, StartArgs, Via};
+use crate::args::{HostArgs, JoinArgs, LaunchArgs, StartArgs, Via, ViaParseError, WayArgs};
 use crate::cluster;
 use crate::environment::{self, Environment};
 
@@ -30,31 +29,31 @@ impl Way {
     /// The way that a launch needs; `None` for one that has a cluster, or runs on this machine.
     ///
     /// # Errors
-    /// Fails for a launch that would outlive its cluster.
+    /// Fails for a launch that would outlive its cluster, and if `LATTICE_VIA` is no way.
     pub fn of_launch(args: &LaunchArgs) -> Result<Option<Self>, ViaError> {
         let environment: Vec<_> = env::vars_os().collect();
-        match Self::chosen(args, &environment).filter(|way| way.via != Via::None) {
+        match Self::chosen(args, &environment)?.filter(|way| way.via != Via::None) {
             Some(way) if args.cluster.detach => Err(ViaError::Detached { via: way.via.to_string() }),
             way => Ok(way),
         }
     }
 
-    fn chosen(args: &LaunchArgs, environment: &Environment) -> Option<Self> {
-        if args.cluster.alloc.is_some() || args.cluster.api.api.is_some() {
-            return None;
-        }
+    fn chosen(args: &LaunchArgs, environment: &Environment) -> Result<Option<Self>, ViaParseError> {
+        // A rank of a launch without an allocation has `local`.
         let allocation = environment::value(environment, cluster::ALLOCATION);
+        let is_local = allocation.is_some_and(|id| id == "local");
+        if args.cluster.alloc.is_some() || args.cluster.api.api.is_some() || allocation.is_some() && !is_local {
+            return Ok(None);
+        }
         let place = &args.placement;
         let hosts =
             HostArgs { nodelist: place.nodelist.clone(), hostfile: place.hostfile.clone(), host: place.host.clone() };
-        let (via, chosen) = match (&args.cluster.via, allocation) {
-            (Some(via), None) => (via.clone(), Chosen::ByUser),
-            // A rank of a launch without an allocation.
-            (Some(via), Some(id)) if id == OsStr::new("local") => (via.clone(), Chosen::ByUser),
-            (None, None) => (Nodes::allocated(environment)?, Chosen::ByAllocation),
-            (_, Some(_)) => return None,
+        let chosen = match by_user(&args.cluster.way, environment)? {
+            Some(via) => Some((via, Chosen::ByUser)),
+            None if is_local => None,
+            None => Nodes::allocated(environment).map(|via| (via, Chosen::ByAllocation)),
         };
-        Some(Self { via, hosts, chosen, join: args.cluster.join })
+        Ok(chosen.map(|(via, chosen)| Self { via, hosts, chosen, join: args.cluster.join }))
     }
 
     /// The way that `lattice start` goes.
@@ -63,7 +62,7 @@ impl Way {
     /// Fails if there is none.
     pub(super) fn of_start(args: &StartArgs) -> Result<Self, ViaError> {
         let environment: Vec<_> = env::vars_os().collect();
-        let (via, chosen) = match args.via.clone() {
+        let (via, chosen) = match by_user(&args.way, &environment)? {
             Some(Via::None) => return Err(ViaError::NoWay),
             Some(via) => (via, Chosen::ByUser),
             None => (Nodes::allocated(&environment).ok_or(ViaError::NoWay)?, Chosen::ByAllocation),
@@ -101,6 +100,11 @@ impl Way {
     }
 }
 
+/// The way of a flag or of the variable.
+fn by_user(flags: &WayArgs, environment: &Environment) -> Result<Option<Via>, ViaParseError> {
+    flags.chosen(environment::value(environment, WayArgs::VARIABLE))
+}
+
 /// True if hosts are named, in whatever form.
 fn are_named(HostArgs { nodelist, hostfile, host }: &HostArgs) -> bool {
     nodelist.is_some() || hostfile.is_some() || host.is_some()
@@ -118,7 +122,7 @@ mod tests {
         let crate::args::Command::Launch(args) = crate::args::parse(words).unwrap().command else { panic!("{line}") };
         let variables = more.iter().map(|&(name, value)| (name.into(), value.into()));
         let environment: Vec<_> = variables.collect();
-        Way::chosen(&args, &environment).map(|way| (way.via.to_string(), way.chosen))
+        Way::chosen(&args, &environment).unwrap().map(|way| (way.via.to_string(), way.chosen))
     }
 
     #[test]
@@ -130,6 +134,17 @@ mod tests {
         assert_eq!(found("--alloc a1 true"), None);
         assert_eq!(found("--api unix:/x true"), None);
         assert_eq!(chosen("true", &[]), None);
+    }
+
+    #[test]
+    fn the_variable_counts_where_no_flag_does() {
+        let found = |line: &str| chosen(line, &[&SLURM[..], &[("LATTICE_VIA", "pbs")]].concat()).map(|(via, _)| via);
+        assert_eq!(found("true").as_deref(), Some("pbs"));
+        assert_eq!(found("--via ssh -w a true").as_deref(), Some("ssh"));
+        assert_eq!(found("--start-with rsh -w a true").as_deref(), Some("rsh {host} {command}"));
+        assert_eq!(found("--alloc a1 true"), None);
+        let wrong = by_user(&WayArgs::default(), &[("LATTICE_VIA".into(), "slrum".into())]).map_err(ViaError::from);
+        assert!(wrong.unwrap_err().to_string().starts_with("LATTICE_VIA: \"slrum\" is none of"));
     }
 
     #[test]

@@ -70,6 +70,17 @@ fn an_mpi_program_runs_on_hosts_that_a_command_of_the_users_reaches() {
     }
 }
 
+/// Neither the words of the user nor those of the agent are changed by a program that is called as `rsh` is, whatever the variable says.
+#[test]
+fn a_program_that_takes_a_host_and_a_command_starts_the_agents() {
+    let script = r#"
+        export LATTICE_VIA=none
+        $enter node0 lattice launch --start-with "$enter" --host node0,node1 sh -c 'echo "$(hostname) $*"' sh 'a b' '$c' | sort
+        $enter node0 lattice start --start-with "sh -c \"exec $enter {host} {command}\"" --host node1:2 -- lattice launch hostname"#;
+    let outcome = script_with(2, script).run();
+    outcome.exits(0).prints("node0 a b $c\nnode1 a b $c\nnode1\nnode1\n");
+}
+
 #[test]
 fn ranks_have_the_slots_of_their_hosts_unless_flags_place_them() {
     let script = r#"

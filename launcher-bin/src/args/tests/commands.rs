@@ -116,6 +116,10 @@ fn nodes_are_started_by_a_way_and_with_hosts_that_are_named_once() {
     taken("launch --via none true", &["via: Some(None)"]);
     not_taken("start --via ssh -w a --hostfile f", "cannot be used with");
     not_taken("launch --via slrum true", "\"slrum\" is none of slurm, pbs, lsf, sge, flux, k8s, ssh, none");
+    taken("launch --start-with rsh -H a,b true", &["start_with: Some(Command([\"rsh\", \"{host}\", \"{command}\"]))"]);
+    taken("start --start-with enter -w a -- true", &["Command([\"enter\", \"{host}\", \"{command}\"])"]);
+    not_taken("launch --via ssh --start-with rsh true", "'--via <HOW>' cannot be used with '--start-with <COMMAND>'");
+    not_taken("launch --start-with= true", "the command is empty; it starts a process on a host");
     not_taken("launch --via ssh", "required arguments were not provided");
 }
 
