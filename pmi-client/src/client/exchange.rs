@@ -1,0 +1,173 @@
+//! Calls that exchange values between the ranks of a job.
+
+use super::{Client, Wire};
+use crate::error::ClientError;
+use crate::membership::{IndexedPair, RingNeighbours};
+use crate::pmi2::Absent;
+
+/// Exchanging pairs: put, fence, get.
+impl Client {
+    /// Puts `value` under `key`, for every rank to get after the next [`fence`](Self::fence). A later put of the same key
+    /// replaces it.
+    ///
+    /// Keys that every server takes are one word without `=` and `;`; values are any bytes without line feed and NUL. How long they may
+    /// be is the server's to say ([`limits`](Self::limits)): usually 63 and 1023 bytes in PMI-1, always 64 and 1024 in PMI-2.
+    ///
+    /// # Errors
+    /// Refuses what cannot be carried; fails when the server refuses it or is gone.
+    pub fn put(&mut self, key: &str, value: impl AsRef<[u8]>) -> Result<(), ClientError> {
+        self.put_to(None, key, value.as_ref())?;
+        self.shared.note_put(key);
+        Ok(())
+    }
+
+    /// Waits until every rank of the job has called this as often; then all that was put before can be got everywhere.
+    ///
+    /// # Errors
+    /// Fails when the job is ending, for example because a rank is lost.
+    pub fn fence(&mut self) -> Result<(), ClientError> {
+        match &mut self.wire {
+            Wire::Pmi1(wire) => wire.fence(),
+            Wire::Pmi2(wire) => wire.fence(),
+            Wire::Alone(_) => Ok(()),
+        }?;
+        self.shared.note_fence();
+        Ok(())
+    }
+
+    /// The value under `key`; `None` if no rank had put it before the last fence.
+    ///
+    /// Under Lattice it is read in memory that the ranks of a node share, without a message, if a fence has brought it.
+    ///
+    /// Under Hydra's PMI-2 the `None` comes only when every rank has fenced as often as this one.
+    ///
+    /// # Errors
+    /// Refuses a malformed key; fails when the server is gone or answers nonsense.
+    pub fn get(&mut self, key: &str) -> Result<Option<Vec<u8>>, ClientError> {
+        if let Some(value) = self.shared.get(key) {
+            return Ok(Some(value));
+        }
+        self.get_from(None, key)
+    }
+
+    /// The pair with an index, the first being 0; `None` behind the last one. A key keeps its index, so a walk meets every pair that was
+    /// there when it began. `space` is one of [`create_space`](Self::create_space), or the job's own. PMI-1 under Lattice only.
+    ///
+    /// # Errors
+    /// [`ClientError::Unsupported`] in PMI-2 and under other launchers, else as [`get`](Self::get).
+    pub fn pair_at(&mut self, space: Option<&str>, index: u64) -> Result<Option<IndexedPair>, ClientError> {
+        match &mut self.wire {
+            Wire::Pmi1(wire) => wire.pair_at(space, index),
+            Wire::Pmi2(_) => Err(ClientError::Unsupported { call: "pair_at", place: "in PMI-2" }),
+            Wire::Alone(wire) => wire.pair_at(space, index),
+        }
+    }
+
+    /// Makes a key-value space beside the job's own, and returns its name. Other ranks may use it once they know that, those of other nodes
+    /// after the next [`fence`](Self::fence). PMI-1 under Lattice only, and without a launcher.
+    ///
+    /// # Errors
+    /// [`ClientError::Unsupported`] in PMI-2 and under other launchers; [`ClientError::Refused`] when this rank has made very many.
+    pub fn create_space(&mut self) -> Result<String, ClientError> {
+        match &mut self.wire {
+            Wire::Pmi1(wire) => wire.create_space(),
+            Wire::Pmi2(_) => Err(ClientError::Unsupported { call: "create_space", place: "in PMI-2" }),
+            Wire::Alone(wire) => Ok(wire.create_space()),
+        }
+    }
+
+    /// Removes a space that some rank has made: nothing of it is read any more, on other nodes from the next fence on.
+    ///
+    /// # Errors
+    /// [`ClientError::Refused`] when there is none of that name; else as [`create_space`](Self::create_space).
+    pub fn destroy_space(&mut self, name: &str) -> Result<(), ClientError> {
+        match &mut self.wire {
+            Wire::Pmi1(wire) => wire.destroy_space(name),
+            Wire::Pmi2(_) => Err(ClientError::Unsupported { call: "destroy_space", place: "in PMI-2" }),
+            Wire::Alone(wire) => wire.destroy_space(name),
+        }
+    }
+
+    /// Puts a pair as [`put`](Self::put) does, into a space of [`create_space`](Self::create_space), or the job's own.
+    ///
+    /// # Errors
+    /// As [`put`](Self::put); [`ClientError::Unsupported`] for other spaces in PMI-2.
+    pub fn put_to(&mut self, space: Option<&str>, key: &str, value: &[u8]) -> Result<(), ClientError> {
+        match (&mut self.wire, space) {
+            (Wire::Pmi1(wire), space) => wire.put(space, key, value),
+            (Wire::Pmi2(wire), None) => wire.put(key, value),
+            (Wire::Pmi2(_), Some(_)) => Err(ClientError::Unsupported { call: "put_to", place: "in PMI-2" }),
+            (Wire::Alone(wire), space) => wire.put(space, key, value),
+        }
+    }
+
+    /// Gets a value as [`get`](Self::get) does, but always from the server, of a space of [`create_space`](Self::create_space), or the
+    /// job's own.
+    ///
+    /// # Errors
+    /// As [`get`](Self::get); [`ClientError::Unsupported`] for other spaces in PMI-2.
+    pub fn get_from(&mut self, space: Option<&str>, key: &str) -> Result<Option<Vec<u8>>, ClientError> {
+        match (&mut self.wire, space) {
+            (Wire::Pmi1(wire), space) => wire.get(space, key),
+            (Wire::Pmi2(wire), None) => wire.get(key),
+            (Wire::Pmi2(_), Some(_)) => Err(ClientError::Unsupported { call: "get_from", place: "in PMI-2" }),
+            (Wire::Alone(wire), space) => wire.get(space, key),
+        }
+    }
+
+    /// Puts `value` under `key` for the job's ranks on this node, at once and without a fence. PMI-2 only.
+    ///
+    /// # Errors
+    /// [`ClientError::Unsupported`] in PMI-1, else as [`put`](Self::put).
+    pub fn put_node_attribute(&mut self, key: &str, value: impl AsRef<[u8]>) -> Result<(), ClientError> {
+        match &mut self.wire {
+            Wire::Pmi1(_) => Err(missing_in_pmi1("put_node_attribute")),
+            Wire::Pmi2(wire) => wire.put_node_attribute(key, value.as_ref()),
+            Wire::Alone(wire) => wire.put_node_attribute(key, value.as_ref()),
+        }
+    }
+
+    /// The node attribute `key` if it is there by now. PMI-2 only.
+    ///
+    /// # Errors
+    /// [`ClientError::Unsupported`] in PMI-1, else as [`get`](Self::get).
+    pub fn node_attribute(&mut self, key: &str) -> Result<Option<Vec<u8>>, ClientError> {
+        match &mut self.wire {
+            Wire::Pmi1(_) => Err(missing_in_pmi1("node_attribute")),
+            Wire::Pmi2(wire) => wire.node_attribute(key, Absent::Say),
+            Wire::Alone(wire) => wire.node_attribute(key),
+        }
+    }
+
+    /// Waits until a rank of this node has put the node attribute `key`. PMI-2 only.
+    ///
+    /// # Errors
+    /// [`ClientError::Unsupported`] in PMI-1; [`ClientError::NotFound`] when nobody is left to put it; else as
+    /// [`get`](Self::get).
+    pub fn await_node_attribute(&mut self, key: &str) -> Result<Vec<u8>, ClientError> {
+        let found = match &mut self.wire {
+            Wire::Pmi1(_) => Err(missing_in_pmi1("await_node_attribute")),
+            Wire::Pmi2(wire) => wire.node_attribute(key, Absent::Wait),
+            Wire::Alone(wire) => wire.node_attribute(key),
+        };
+        found?.ok_or_else(|| ClientError::NotFound { key: key.to_owned() })
+    }
+
+    /// Gives `value` to both neighbours in rank order, the last rank being the first one's neighbour, and waits for
+    /// theirs. Every rank takes part. PMI-2 only; Hydra ends the job when it meets this call.
+    ///
+    /// # Errors
+    /// [`ClientError::Unsupported`] in PMI-1, else as [`put`](Self::put).
+    pub fn ring(&mut self, value: impl AsRef<[u8]>) -> Result<RingNeighbours, ClientError> {
+        let value = value.as_ref();
+        match &mut self.wire {
+            Wire::Pmi1(_) => Err(missing_in_pmi1("ring")),
+            Wire::Pmi2(wire) => wire.ring(value),
+            Wire::Alone(_) => Ok(RingNeighbours { position: 0, left: value.to_vec(), right: value.to_vec() }),
+        }
+    }
+}
+
+fn missing_in_pmi1(call: &'static str) -> ClientError {
+    ClientError::Unsupported { call, place: "in PMI-1" }
+}
