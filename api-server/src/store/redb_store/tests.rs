@@ -1,0 +1,225 @@
+//! Tests of the store in a file.
+
+use std::sync::atomic::AtomicBool;
+
+use bytes::Bytes;
+use parking_lot::Mutex;
+use pmi_transport::proto::v1::{AppSpec, LaunchCompleteNotification, LaunchSpec, LaunchSummary};
+use redb::StorageBackend;
+
+use super::*;
+use crate::allocations::allocation::RequeuePolicy;
+use crate::nodes::tests::drain;
+
+fn allocation(id: &str, state: AllocationState) -> Allocation {
+    let nodes = vec!["node0".to_owned(), "node1".to_owned()];
+    Allocation { state, requeue: RequeuePolicy::OnNodeFailure, ..Allocation::running(id, 1000, nodes) }
+}
+
+fn record(id: &str, argument: &[u8]) -> LaunchRecord {
+    let app = AppSpec { args: vec![Bytes::copy_from_slice(argument)], ..Default::default() };
+    LaunchRecord {
+        summary: Some(LaunchSummary { id: id.to_owned(), ..Default::default() }),
+        spec: Some(LaunchSpec { apps: vec![app], ..Default::default() }),
+        ..Default::default()
+    }
+}
+
+fn running(id: &str) -> Change {
+    Change::Launch(Box::new(record(id, b"")))
+}
+
+fn ended(id: &str) -> Change {
+    Change::Ended(Box::new(EndedLaunch::of(&record(id, b""))))
+}
+
+fn runs(store: &RedbStore, id: &str) -> bool {
+    let launches = store.read().unwrap().launches;
+    launches.iter().any(|record| record.summary.as_ref().is_some_and(|summary| summary.id == id))
+}
+
+#[test]
+fn what_was_written_is_there_after_a_restart() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("deep/state.redb");
+    let allocation = allocation("a", AllocationState::Running);
+    let store = RedbStore::open(&path).unwrap();
+    let drain = |node: &str| drain(node, "why");
+    let drained = [Change::Drain(drain("a")), Change::Drain(drain("b")), Change::Resume("a".to_owned())];
+    store.write(&[Change::Allocation(allocation.clone()), running("l")]).unwrap();
+    store.write(&drained).unwrap();
+    assert!(RedbStore::open(&path).is_err(), "it is open already");
+    drop(store);
+
+    let store = RedbStore::open(&path).unwrap();
+    let kept = store.read().unwrap();
+    assert_eq!((kept.allocations, kept.launches.len()), (vec![allocation.clone()], 1));
+    assert_eq!(kept.drains, [drain("b")]);
+    assert_eq!(store.allocation("a").unwrap(), Some(allocation));
+    assert!(store.allocation("b").unwrap().is_none());
+    assert!(runs(&store, "l") && !runs(&store, "m"));
+}
+
+/// A disk whose bytes outlive a database, and which may be full.
+#[derive(Clone, Debug, Default)]
+struct Disk {
+    bytes: Arc<Mutex<Vec<u8>>>,
+    full: Arc<AtomicBool>,
+}
+
+impl Disk {
+    fn change<T>(&self, change: impl FnOnce(&mut Vec<u8>) -> T) -> io::Result<T> {
+        match self.full.load(Ordering::Relaxed) {
+            true => Err(io::ErrorKind::StorageFull.into()),
+            false => Ok(change(&mut self.bytes.lock())),
+        }
+    }
+}
+
+impl StorageBackend for Disk {
+    fn len(&self) -> io::Result<u64> {
+        Ok(self.bytes.lock().len() as u64)
+    }
+
+    fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
+        out.copy_from_slice(&self.bytes.lock()[offset as usize..][..out.len()]);
+        Ok(())
+    }
+
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        self.change(|bytes| bytes.resize(len as usize, 0))
+    }
+
+    fn sync_data(&self) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
+        self.change(|bytes| bytes[offset as usize..][..data.len()].copy_from_slice(data))
+    }
+}
+
+#[test]
+fn a_disk_that_was_full_for_a_while_is_written_to_again() {
+    let disk = Disk::default();
+    let full = Arc::clone(&disk.full);
+    let open = move || Ok(Database::builder().create_with_backend(disk.clone()).map_err(redb::Error::from)?);
+    let store = RedbStore::with(open).unwrap();
+    store.write(&[running("before")]).unwrap();
+    full.store(true, Ordering::Relaxed);
+    for _ in 0..2 {
+        assert!(matches!(store.write(&[running("lost")]), Err(StoreError::Database(_))));
+    }
+    full.store(false, Ordering::Relaxed);
+    store.write(&[running("after")]).unwrap();
+    assert!(runs(&store, "before") && runs(&store, "after") && !runs(&store, "lost"));
+}
+
+#[test]
+fn a_record_that_this_version_has_no_meaning_for_is_refused() {
+    let refused = |record: proto::Allocation| {
+        let store = RedbStore::in_memory().unwrap();
+        let put = |database: &Database| {
+            let transaction = database.begin_write()?;
+            transaction.open_table(ALLOCATIONS)?.insert("a", record.encode_to_vec().as_slice())?;
+            Ok(transaction.commit()?)
+        };
+        store.file.ask(put).unwrap();
+        [store.read().map(drop), store.allocation("a").map(drop)].map(|answer| answer.unwrap_err().to_string())
+    };
+    let expected = "the state file holds a record that this version cannot read";
+    let running = proto::AllocationState::Running.into();
+    assert_eq!(refused(proto::Allocation { state: 77, ..Default::default() }), [expected; 2]);
+    assert_eq!(refused(proto::Allocation { state: running, requeue: 9, ..Default::default() }), [expected; 2]);
+}
+
+#[test]
+fn nobody_else_reads_the_state() {
+    let mode = |path: &Path| path.metadata().unwrap().permissions().mode() & 0o777;
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("state.redb");
+    drop(RedbStore::open(&path).unwrap());
+    assert_eq!(mode(&path), 0o600);
+    std::fs::set_permissions(&path, Permissions::from_mode(0o644)).unwrap();
+    drop(RedbStore::open(&path).unwrap());
+    assert_eq!(mode(&path), 0o600, "a state that others could read so far");
+}
+
+#[test]
+fn the_oldest_of_many_released_allocations_is_forgotten() {
+    let allocation = |id: &str, state| Change::Allocation(allocation(id, state));
+    let store = RedbStore::in_memory().unwrap();
+    // The second one's id was given again.
+    let released = ["first", "again"].map(|id| allocation(id, AllocationState::Released));
+    store.write(&released).unwrap();
+    let more = (2..ENDED_MAX + 2).map(|number| allocation(&format!("a{number}"), AllocationState::Released));
+    let lives = std::iter::once(allocation("again", AllocationState::Running));
+    store.write(&lives.chain(more).collect::<Vec<_>>()).unwrap();
+    assert!(store.allocation("first").unwrap().is_none() && store.allocation("a2").unwrap().is_some());
+    assert_eq!(store.allocation("again").unwrap().unwrap().state, AllocationState::Running);
+    assert_eq!(store.read().unwrap().allocations.len() as u64, ENDED_MAX + 1);
+}
+
+#[test]
+fn the_oldest_of_many_ended_launches_is_forgotten() {
+    let store = RedbStore::in_memory().unwrap();
+    let ended = (0..=ENDED_MAX).map(|number| ended(&format!("l{number}")));
+    store.write(&std::iter::once(running("running")).chain(ended).collect::<Vec<_>>()).unwrap();
+    assert!(store.ended_launch("l0").unwrap().is_none() && store.ended_launch("l1").unwrap().is_some());
+    assert_eq!(store.ended().unwrap().len() as u64, ENDED_MAX);
+    assert!(runs(&store, "running") && store.ended_launch("running").unwrap().is_none());
+}
+
+/// Launches of 1 MiB each go through a file that never becomes larger than a few that run take, and nothing of what they were given is
+/// in it in the end.
+#[test]
+fn the_file_stays_small_however_many_launches_have_ended() {
+    const SECRET: &[u8] = b"TOKEN=0123456789abcdef";
+    let disk = Disk::default();
+    let bytes = Arc::clone(&disk.bytes);
+    let open = move || Ok(Database::builder().create_with_backend(disk.clone()).map_err(redb::Error::from)?);
+    let store = RedbStore::with(open).unwrap();
+    let argument = SECRET.repeat((1 << 20) / SECRET.len());
+    for number in 0..40 {
+        let id = format!("l{number}");
+        store.write(&[Change::Launch(Box::new(record(&id, &argument)))]).unwrap();
+        store.write(&[ended(&id)]).unwrap();
+    }
+    assert!(bytes.lock().len() < 16 << 20, "{} bytes", bytes.lock().len());
+    store.file.compact().unwrap();
+    let left = bytes.lock().clone();
+    assert!(left.len() < 2 << 20, "{} bytes", left.len());
+    assert!(!left.windows(SECRET.len()).any(|window| window == SECRET));
+    assert_eq!((store.ended().unwrap().len(), store.read().unwrap().launches.len()), (40, 0));
+}
+
+/// The server is killed, and another one begins with what it left.
+#[test]
+fn a_server_that_begins_gives_back_what_the_one_before_had_no_time_for() {
+    let directory = tempfile::tempdir().unwrap();
+    let [path, left] = ["state.redb", "left.redb"].map(|name| directory.path().join(name));
+    let store = RedbStore::open(&path).unwrap();
+    let argument = vec![0; 1 << 20];
+    let ids: Vec<String> = (0..24).map(|number| format!("l{number}")).collect();
+    ids.iter().for_each(|id| store.write(&[Change::Launch(Box::new(record(id, &argument)))]).unwrap());
+    ids.iter().for_each(|id| store.write(&[ended(id)]).unwrap());
+    std::fs::copy(&path, &left).unwrap();
+    let store = RedbStore::open(&left).unwrap();
+    assert_eq!(store.ended().unwrap().len(), ids.len());
+    assert!(left.metadata().unwrap().len() < 1 << 20, "{} bytes", left.metadata().unwrap().len());
+}
+
+#[test]
+fn whole_records_of_launches_that_are_over_are_taken_over() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("state.redb");
+    let store = RedbStore::open(&path).unwrap();
+    let complete = Some(LaunchCompleteNotification { success: true, ..Default::default() });
+    let over = LaunchRecord { complete, last_event: 7, ..record("over", b"long") };
+    store.write(&[Change::Launch(Box::new(over)), running("running")]).unwrap();
+    drop(store);
+    let store = RedbStore::open(&path).unwrap();
+    assert!(runs(&store, "running") && !runs(&store, "over"));
+    let kept = store.ended_launch("over").unwrap().unwrap();
+    assert_eq!((kept.last_event, kept.complete.unwrap().success), (7, true));
+}
