@@ -26,6 +26,8 @@ pub(super) struct Line {
     current: Program,
     /// True if consecutive ranks go to different nodes unless a number for each node is given.
     is_dealt_out: bool,
+    /// True if the nodes are gone through again when each has its number of ranks.
+    pub(super) goes_round: bool,
     /// Words of `mpiexec` about the place of ranks within a node.
     pub(super) places: Places,
     notes: Vec<String>,

@@ -13,7 +13,8 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use self::binding::{bind_to, cpus_per_rank, map_by, oversubscribe};
 use self::dialect::{Dialect, VARIABLE, dialect, version};
 use self::values::{
-    display, environment, export_list, host, hosts, launch_mca, mca, path, pmix_mca, rank_by, ranks, universe_size,
+    display, environment, export_list, host, hosts, launch_mca, mca, path, pmix_mca, rank_by, ranks, ranks_per_host,
+    universe_size,
 };
 use super::Meaning::{Made, Nothing, OfLaunch, OfProgram, Refused};
 use super::line::Line;
@@ -44,7 +45,8 @@ pub(super) const FLAGS: &[Flag] = &[
     flag(&["hosts"], Takes::Value, Made("--host HOSTS, or -w NODES", hosts)),
     flag(&["H"], Takes::Value, Made("--host HOSTS", host)),
     flag(&["f", "hostfile", "machinefile", "default-hostfile"], Takes::Value, OfLaunch("--hostfile")),
-    flag(&["ppn", "perhost", "npernode"], Takes::Value, OfLaunch("--tasks-per-node")),
+    flag(&["ppn", "perhost"], Takes::Value, Made("-m plane=N; --tasks-per-node without -n", ranks_per_host)),
+    flag(&["npernode"], Takes::Value, OfLaunch("--tasks-per-node")),
     flag(&["pernode"], Takes::Nothing, OfLaunch("--tasks-per-node=1")),
     flag(
         &["map-by"],
@@ -207,6 +209,7 @@ pub(super) fn translate(words: &[OsString]) -> Result<Answer, Refusal> {
     values::settle_hosts(&mut line)?;
     binding::settle(&mut line);
     settle_nodes(&mut line)?;
+    values::settle_ranks_per_host(&mut line);
     Ok(Answer::Line(line.finish()))
 }
 

@@ -55,6 +55,27 @@ pub(super) fn settle_hosts(line: &mut Line) -> Result<(), Refusal> {
     Ok(())
 }
 
+/// Hydra's `-ppn`, Intel's `-perhost`: so many ranks on a node, then on the next one, and on the first one again when all have theirs
+/// (measured with Hydra 5.0.2). Open MPI's `-npernode` is the number that a node may have.
+pub(super) fn ranks_per_host(line: &mut Line, number: &OsStr) -> Result<(), Refusal> {
+    line.add_to_launch("--tasks-per-node", Some(number));
+    line.goes_round = true;
+    Ok(())
+}
+
+/// Without a number of ranks for each program, each node has those that `-ppn` says.
+pub(super) fn settle_ranks_per_host(line: &mut Line) {
+    let is_counted = line.programs().iter().all(|program| program.ranks.is_some());
+    if !line.goes_round || !is_counted || line.has("--distribution") {
+        return;
+    }
+    if let Some(number) = line.take("--tasks-per-node") {
+        let mut plane = OsString::from("plane=");
+        plane.push(number);
+        line.add_to_launch("--distribution", Some(&plane));
+    }
+}
+
 /// The names without those that came before.
 pub(super) fn distinct(names: impl IntoIterator<Item = String>) -> Vec<String> {
     let mut kept: Vec<String> = Vec::new();
