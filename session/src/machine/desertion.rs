@@ -31,6 +31,13 @@ pub(crate) struct FenceSeen {
     pub(crate) missing: Vec<(Rank, Option<String>)>,
 }
 
+impl FenceSeen {
+    /// Name that tells this fence from all others of the launch.
+    pub(super) fn key(&self) -> FenceKey {
+        (self.job, Arc::clone(&self.name), self.epoch)
+    }
+}
+
 /// A consequence of a long wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum LongWait {
@@ -59,7 +66,8 @@ pub(crate) enum NodeCount {
     Several,
 }
 
-type FenceKey = (JobNumber, Arc<str>, Epoch);
+/// Name of a fence of the launch.
+pub(super) type FenceKey = (JobNumber, Arc<str>, Epoch);
 
 #[derive(Clone, Copy, Debug)]
 struct Wait {
@@ -94,7 +102,7 @@ impl FenceWaits {
         let mut open = HashMap::with_capacity(fences.len());
         let mut long = Vec::new();
         for (index, fence) in fences.iter().enumerate() {
-            let key = (fence.job, Arc::clone(&fence.name), fence.epoch);
+            let key = fence.key();
             let mut wait = self.open.remove(&key).unwrap_or(Wait { since: now, complete: None, reported: false });
             if fence.missing.is_empty() {
                 wait.complete.get_or_insert(now);

@@ -164,7 +164,7 @@ impl SessionMachine {
     fn report_stuck(&mut self, after: Duration, fences: &[FenceSeen], now: Instant) {
         let several_nodes = self.spec.hosts.len() > 1;
         let is_stuck = |fence: &&FenceSeen| !fence.missing.is_empty() || (several_nodes && fence.whole_job);
-        if let Some(fence) = fences.iter().find(is_stuck) {
+        if let Some(fence) = self.watch.still_waited_in(fences).into_iter().find(is_stuck) {
             let (waiting, missing) = (fence.waiting.len(), fence.missing.clone());
             let late = missing.iter().filter_map(|(rank, _)| self.ranks.slot_of(*rank)).collect();
             self.report_event(Event::Notice(Notice::Stuck { after, waiting, missing }));

@@ -1,11 +1,13 @@
 //! The wire-up watch: ranks that never speak to their PMI server, and start-ups that do not come to an end.
 
+use std::mem;
 use std::time::{Duration, Instant};
 
 use crate::event::MpiLibrary;
 use crate::settings::{PmiFamily, Timeouts};
 use crate::spec::SessionSpec;
 
+use super::desertion::{FenceKey, FenceSeen};
 use super::ranks::SlotId;
 
 /// Times at which the memory maps of silent ranks are looked at, in milliseconds after the start: a program that ends soon is
@@ -30,7 +32,8 @@ pub(crate) enum WatchLook {
     Library,
     /// Report silent ranks that run.
     Silence,
-    /// Report a start-up that is not complete.
+    /// Look for fences in which ranks wait, and report those in which they waited at half of the launch's age: a program may meet again
+    /// and again, or for a moment at its end, and is not stuck.
     Stuck,
 }
 
@@ -44,6 +47,8 @@ pub(crate) struct Watch {
     looks: usize,
     silence_reported: bool,
     stuck_at: Instant,
+    /// Fences in which ranks waited at the look before.
+    waited_in: Vec<FenceKey>,
     library: Option<MpiLibrary>,
 }
 
@@ -55,7 +60,8 @@ impl Watch {
             minds_silence: spec.job.size() > 1 && spec.settings.pmi.family != PmiFamily::None,
             looks: 0,
             silence_reported: false,
-            stuck_at: started + spec.settings.timeouts.stuck,
+            stuck_at: started + spec.settings.timeouts.stuck / 2,
+            waited_in: Vec::new(),
             library: None,
         }
     }
@@ -92,6 +98,12 @@ impl Watch {
     /// Time that the launch has run.
     pub(crate) fn age(&self, now: Instant) -> Duration {
         now.saturating_duration_since(self.started)
+    }
+
+    /// Takes the fences in which ranks wait now; returns those in which they have waited since the look before.
+    pub(crate) fn still_waited_in<'seen>(&mut self, fences: &'seen [FenceSeen]) -> Vec<&'seen FenceSeen> {
+        let before = mem::replace(&mut self.waited_in, fences.iter().map(FenceSeen::key).collect());
+        fences.iter().filter(|fence| before.contains(&fence.key())).collect()
     }
 
     /// True if ranks that ended in silence are still to be reported.
@@ -132,7 +144,7 @@ mod tests {
             seen.extend(due.into_iter().map(|look| (millis, look)));
         }
         let libraries = LOOKS.iter().map(|&millis| (millis, WatchLook::Library));
-        let stuck = [30_000, 60_000, 120_000].map(|millis| (millis, WatchLook::Stuck));
+        let stuck = [15_000, 30_000, 60_000, 120_000].map(|millis| (millis, WatchLook::Stuck));
         let expected: Vec<_> = libraries.chain([(5000, WatchLook::Silence)]).chain(stuck).collect();
         assert_eq!(seen, expected);
         assert!(!watch.minds_silent_ends(), "it was reported while they ran");

@@ -57,6 +57,24 @@ fn a_start_up_that_is_stuck_is_told_of_less_and_less_often() {
     world.finish();
 }
 
+#[test]
+fn ranks_that_meet_again_and_again_are_not_called_stuck() {
+    let mut world = World::running(spec(2));
+    for meeting in 0..200 {
+        world.fences = vec![FenceSeen { epoch: Epoch(meeting), ..fence(0, &[0], &[1]) }];
+        world.advance(seconds(1));
+    }
+    assert_eq!(world.notices(), Vec::<&Notice>::new());
+    // The last one waits for as long as the launch had run.
+    world.advance(seconds(500));
+    assert!(
+        matches!(world.notices()[..], [Notice::Stuck { waiting: 1, .. }, Notice::Stacks { .. }]),
+        "{:?}",
+        world.notices()
+    );
+    world.finish();
+}
+
 fn mpich() -> MpiLibrary {
     MpiLibrary { name: "MPICH".to_owned(), file: "libmpich.so.12".to_owned(), family: MpiFamily::Pmi }
 }
