@@ -24,6 +24,10 @@ const LOADED: u32 = 5;
 /// How often something is looked at that tells of no change.
 pub const LOOK_EVERY: Duration = Duration::from_millis(5);
 
+/// Flag of `env`, by which every command is started: a test runner in the background of a script ignores SIGINT, and one under `nohup`
+/// SIGHUP, and a launch keeps to what it inherits of that.
+const DEFAULT_SIGNALS: &str = "--default-signal";
+
 /// A command that was started. It must be finished.
 #[derive(Debug)]
 pub struct Running {
@@ -85,11 +89,9 @@ impl Running {
     #[track_caller]
     pub(crate) fn new(command: Command) -> Self {
         let terminal = command.terminal.map(|(rows, columns)| Arc::new(Terminal::open(rows, columns)));
-        let mut process = match &terminal {
-            Some(_) => Terminal::program(&command.program),
-            None => std::process::Command::new(&command.program),
-        };
-        process.args(&command.arguments).env(MARK, &command.mark);
+        let mut process = std::process::Command::new("env");
+        process.arg(DEFAULT_SIGNALS).args(terminal.iter().flat_map(|_| Terminal::FIRST_PROCESS));
+        process.arg(&command.program).args(&command.arguments).env(MARK, &command.mark);
         // A test may itself run under a launcher.
         for (name, _) in std::env::vars_os() {
             let text = name.to_string_lossy();

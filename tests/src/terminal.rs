@@ -2,7 +2,7 @@
 
 use std::fs::{self, File};
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::sync::Mutex;
 
@@ -25,12 +25,8 @@ impl Terminal {
         Self { driver: master, terminal: Mutex::new(Some(slave)), path }
     }
 
-    /// `program` as the first process on the terminal.
-    pub(crate) fn program(program: &Path) -> Command {
-        let mut command = Command::new("setsid");
-        command.arg("--ctty").arg(program);
-        command
-    }
+    /// Words before a program that is the first process on the terminal.
+    pub(crate) const FIRST_PROCESS: [&str; 2] = ["setsid", "--ctty"];
 
     pub(crate) fn give_to(&self, command: &mut Command) {
         let terminal = self.terminal.lock().unwrap().take().expect("a terminal is given to one command");

@@ -28,9 +28,7 @@ fn ctrl_c_twice_ends_the_ranks_at_once() {
 #[test]
 fn sigterm_and_sighup_end_the_launch() {
     for (signal, code) in [(Signal::SIGTERM, 143), (Signal::SIGHUP, 129)] {
-        // Under nohup they would be ignored, and a launch keeps to that.
-        let command = Command::new("env").words("--default-signal").arg(built::lattice()).words("launch -n 2");
-        let mut running = command.bash("echo here; exec sleep 1000").start();
+        let mut running = launch("-n 2").bash("echo here; exec sleep 1000").start();
         running.wait_for_stdout_times("here", 2);
         running.signal(signal);
         running.finish().exits(code);
