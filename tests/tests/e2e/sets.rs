@@ -52,8 +52,8 @@ fn two_launches_meet_by_a_name_without_any_daemon() {
         let (host, guest) = (start("-n 2", "host"), start("-n 3", "guest"));
         let hosts = (0..2).map(|rank| format!("host {rank}: 3 on the other side, 5 together"));
         let guests = (0..3).map(|rank| format!("guest {rank}: 2 on the other side, 5 together"));
-        host.finish().exits(0).does_not_say("lattice:").prints_lines(hosts);
-        guest.finish().exits(0).does_not_say("lattice:").prints_lines(guests);
+        host.finish().exits(0).warns_of_nothing().prints_lines(hosts);
+        guest.finish().exits(0).warns_of_nothing().prints_lines(guests);
         let left: Vec<_> = std::fs::read_dir(home.path().join("sets/names")).unwrap().collect();
         assert!(left.is_empty(), "{left:?}");
     }
