@@ -86,6 +86,8 @@ const FOR_TESTS: &[Package] = &[
     Package { name: "util-linux", brings: Brings::Program("setpriv") },
     // ip, for the tests that cut a node's network.
     Package { name: "iproute2", brings: Brings::Program("ip") },
+    // nft, for the tests that lose some packets of a node.
+    Package { name: "nftables", brings: Brings::File("/usr/sbin/nft") },
     // sshd on nodes, for the tests of `--via ssh`.
     Package { name: "openssh-server", brings: Brings::File("/usr/sbin/sshd") },
     Package { name: "openssh-client", brings: Brings::Program("ssh") },

@@ -30,6 +30,7 @@ mod insight;
 mod job_memory;
 mod lifetimes;
 mod logs;
+mod lossy_links;
 mod malformed;
 mod mpi_programs;
 mod node_memory;

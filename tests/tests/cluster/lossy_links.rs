@@ -1,0 +1,92 @@
+//! Links that lose packets, or let them through one way only: what can go on does, and what cannot ends with the one right cause.
+
+use lattice_tests::mpi::Flavour;
+use lattice_tests::script_on;
+use nix::unistd::geteuid;
+
+/// Rules for what a node gets, in a table of its own; they go with `heal`.
+const RULES: &str = r#"
+    on() { local node=$1; shift; nsenter --net=/proc/$(daemon $node)/ns/net "$@"; }
+    address_of() { on $1 ip -4 -o address show scope global | sed -nE 's|.* inet ([0-9.]+)/.*|\1|p'; }
+    # The packets from a node that another gets: `lose node0 node1 WHICH`, in words of nft.
+    lose() {
+        local from=$(address_of $1)
+        on $2 nft "add table inet lossy; add chain inet lossy in { type filter hook input priority 0; }; add rule inet lossy in ip saddr $from $3 counter drop"
+    }
+    lost_some() { on $1 nft list chain inet lossy in | grep -q 'packets [1-9]' && echo "$1 has lost some"; }
+    heal() { on $1 nft delete table inet lossy; }
+    # An allocation in the place of one that failed, when all nodes are there again.
+    allocate_anew() {
+        until nodes_up 2; do sleep 0.1; done
+        lattice alloc release $LATTICE_ALLOC_ID >/dev/null
+        until LATTICE_ALLOC_ID=$(lattice alloc create -N 2 2>/dev/null); do sleep 0.1; done
+        export LATTICE_ALLOC_ID
+    }"#;
+
+#[test]
+fn fences_complete_and_no_node_is_lost_where_a_tenth_of_all_packets_is() {
+    assert!(geteuid().is_root(), "this test must run as root");
+    let script = format!(
+        r#"{RULES}
+        lose node0 node1 "numgen random mod 100 < 10"; lose node1 node0 "numgen random mod 100 < 10"
+        lattice launch -N 2 -n 4 lattice pmi exchange --count 50 | grep -o '50 rounds'; echo "code ${{PIPESTATUS[0]}}"
+        lattice launch -N 2 -n 4 "$1"; echo "code $?"
+        lost_some node0; lost_some node1; nodes_up 2 && echo "both are up""#
+    );
+    let outcome = script_on(2, &script).arg(Flavour::WheelMpich.program("allreduce")).run();
+    let lost = ["node0 has lost some", "node1 has lost some"];
+    let done = ["50 rounds", "code 0", "4 ranks, 0 wrong sums", "code 0", "both are up"];
+    outcome.exits(0).warns_of_nothing().prints_lines(done.into_iter().chain(lost));
+}
+
+/// Either way: the API server hears nothing of the node, or the node nothing of it.
+#[test]
+fn a_node_that_is_cut_off_one_way_is_lost_and_what_runs_there_ends() {
+    assert!(geteuid().is_root(), "this test must run as root");
+    let script = format!(
+        r#"{RULES}
+        restart_api sed -i '1i lease = 6' "$LATTICE_DEV_CLUSTER/api.toml"
+        for way in "node1 api" "api node1"; do
+            lattice launch --pmi=none -N 2 -n 2 sleep 1000 & launch=$!
+            rank=$(pid_of_rank $(launch_with 2) 1)
+            lose $way ""
+            wait $launch; echo "code $?"
+            while kill -0 $rank 2>/dev/null; do sleep 0.1; done
+            lost_some ${{way#* }}; heal ${{way#* }}
+            allocate_anew
+            lattice launch -N 2 -n 4 lattice pmi barrier | grep -o '4 ranks'
+        done"#
+    );
+    let outcome = script_on(2, &script).run();
+    let lost = ["api has lost some", "node1 has lost some"];
+    let each = ["code 125", "4 ranks"];
+    outcome.exits(0).prints_lines(each.into_iter().chain(each).chain(lost));
+    let causes = outcome.errors().lines().filter(|line| line.contains("node1 was lost")).count();
+    outcome.check(causes == 2, || format!("node1 should be the cause twice, not {causes} times"));
+}
+
+/// Both are there for the API server, so it is the link between them that is the cause.
+#[test]
+fn a_link_that_is_cut_one_way_amid_fences_ends_the_launch_with_one_cause() {
+    assert!(geteuid().is_root(), "this test must run as root");
+    let script = format!(
+        r#"{RULES}
+        for way in "node0 node1" "node1 node0"; do
+            lattice launch -N 2 -n 4 lattice pmi barrier --count 100000000 2>"$LATTICE_DEV_CLUSTER/said" & launch=$!
+            id=$(launch_with 4)
+            # Some fences are behind them, so the link is there.
+            until lattice status $id | grep -q fence; do sleep 0.05; done
+            nodes_up 2 && echo "both are up"
+            lose $way ""
+            wait $launch; echo "code $?"; grep -c . "$LATTICE_DEV_CLUSTER/said"; cat "$LATTICE_DEV_CLUSTER/said" >&2
+            nodes_up 2 && echo "both are up"
+            lost_some ${{way#* }}; heal ${{way#* }}
+            allocate_anew
+            lattice launch -N 2 -n 4 lattice pmi barrier | grep -o '4 ranks'
+        done"#
+    );
+    let outcome = script_on(2, &script).run();
+    let each = ["both are up", "code 125", "1", "both are up", "4 ranks"];
+    let lost = ["node0 has lost some", "node1 has lost some"];
+    outcome.exits(0).prints_lines(each.into_iter().chain(each).chain(lost));
+}
