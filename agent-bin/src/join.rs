@@ -34,7 +34,7 @@ use crate::gate::Open;
 pub(crate) fn run(version: &'static str, args: &JoinArgs) -> Result<(), Box<dyn Error>> {
     cxi_fabric::secret::keep_out_of_core_dumps()?;
     // Before any thread, any key and any connection: session processes are copies of what this process is now.
-    let terms = Terms { setuid_programs: false, limits: Vec::new(), agent_lease: Duration::ZERO };
+    let terms = Terms { setuid_programs: false, limits: Vec::new(), agent_lease: Duration::ZERO, pam: None };
     let forks = ForkServer::fork(session_process::main(terms, Box::new(|_, _, _| {})), Box::new(Open), None)?;
     crate::log_to_stderr();
     let Member { name, api, ca, credentials, port_range, left } = membership::read(args)?;
@@ -56,6 +56,7 @@ pub(crate) fn run(version: &'static str, args: &JoinArgs) -> Result<(), Box<dyn 
         min_uid: lattice_daemon::MIN_UID,
         setuid_programs: false,
         limits: Vec::new(),
+        pam: None,
         metrics: None,
         fabric: NodeFabricConfig::default(),
         runtime_dir: None,

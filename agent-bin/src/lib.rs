@@ -14,6 +14,7 @@ mod invitation;
 mod join;
 mod nics;
 mod oci_hook;
+mod pam;
 
 use std::error::Error;
 use std::path::PathBuf;
@@ -21,7 +22,7 @@ use std::path::PathBuf;
 use cxi_fabric::secret::keep_out_of_core_dumps;
 use lattice_inventory::ThisNode;
 use lattice_session::session_process::{self, Terms};
-use rank_spawner::{ForkServer, ForkServerError, Gate, Privileges, Survival, become_user};
+use rank_spawner::{ForkServer, ForkServerError, Gate, Privileges, Roles, Survival, become_user};
 use tracing::level_filters::LevelFilter;
 
 pub use self::args::Args;
@@ -109,9 +110,12 @@ fn fork_server(config: &Config, gate: Box<dyn Gate>) -> Result<ForkServer, ForkS
         setuid_programs: config.setuid_programs,
         limits: config.limits.clone(),
         agent_lease: config.agent_lease,
+        pam: config.pam.clone(),
     };
     let survival = config.runtime_dir.as_ref().map(survival);
-    ForkServer::fork(session_process::main(terms, nics::errand::of(config)), gate, survival.as_ref())
+    let pam = config.pam.clone().map(pam::role);
+    let roles = Roles { main: session_process::main(terms, nics::errand::of(config)), pam };
+    ForkServer::fork(roles, gate, survival.as_ref())
 }
 
 fn log_to_stderr() {

@@ -31,12 +31,14 @@ pub(crate) mod fuzzing;
 mod gate;
 mod label;
 mod message;
+mod pam_processes;
 mod rendezvous;
 mod server;
 
 use std::fs;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::unix::net::UnixStream;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -66,6 +68,35 @@ const TAKE_UP_WITHIN: Duration = Duration::from_secs(5);
 
 /// Main function of a child, which gets its door, and its control group where there is one; the process ends when it returns.
 pub type ChildMain = Box<dyn Fn(DescriptorSocket, Option<OwnCgroup>)>;
+
+/// Main function of a PAM process, which gets its connection to the child, and the bytes that the child gets with its order. See
+/// [`serve_pam`](crate::serve_pam); the process ends when it returns.
+pub type PamMain = Box<dyn Fn(UnixStream, &[u8])>;
+
+/// What PAM processes are: one beside each child, forked with its order, that outlives it by as long as closing the session takes.
+pub struct PamRole {
+    /// Main function. It is to return when the other end of its connection is closed.
+    pub main: PamMain,
+    /// Time for that, after which it is killed.
+    pub closes_within: Duration,
+}
+
+/// Bytes with which a child gets its connection to its PAM process at its door, right after its order.
+pub const PAM_WORD: &[u8] = b"PAM";
+
+/// What the processes of a fork server run.
+pub struct Roles {
+    /// Main function of a child.
+    pub main: ChildMain,
+    /// What PAM processes run; `None` where there are none.
+    pub pam: Option<PamRole>,
+}
+
+impl From<ChildMain> for Roles {
+    fn from(main: ChildMain) -> Self {
+        Self { main, pam: None }
+    }
+}
 
 /// The daemon's hold on a fork server. Dropping it, like any end of the daemon, lets the server end, and its children but for those that
 /// are kept.
@@ -211,7 +242,12 @@ impl ForkServer {
     /// # Errors
     /// Refuses to fork a process that has more than one thread; fails when the system has no process or descriptor left, and if the
     /// directory of `survival` is not the user's own.
-    pub fn fork(main: ChildMain, gate: Box<dyn Gate>, survival: Option<&Survival>) -> Result<Self, ForkServerError> {
+    pub fn fork(
+        roles: impl Into<Roles>,
+        gate: Box<dyn Gate>,
+        survival: Option<&Survival>,
+    ) -> Result<Self, ForkServerError> {
+        let roles = roles.into();
         let threads = fs::read_dir("/proc/self/task")?.count();
         if threads != 1 {
             return Err(ForkServerError::Threads { threads });
@@ -226,7 +262,7 @@ impl ForkServer {
         // SAFETY: this process has one thread, as was just seen, so no lock is held by a thread that the child lacks.
         match unsafe { fork() }.map_err(io::Error::from)? {
             ForkResult::Child => {
-                let served = catch_unwind(AssertUnwindSafe(|| serve(theirs, (main, gate), lease, cgroups.as_deref())));
+                let served = catch_unwind(AssertUnwindSafe(|| serve(theirs, (roles, gate), lease, cgroups.as_deref())));
                 if let Some(rendezvous) = &rendezvous {
                     // The next daemon removes what cannot be removed here.
                     let _ = fs::remove_file(rendezvous.socket_of(getpid()));
@@ -382,7 +418,7 @@ mod tests {
         // The test runs on one thread and the harness waits on another.
         std::thread::scope(|scope| {
             let error = scope
-                .spawn(|| ForkServer::fork(Box::new(|_, _| {}), Box::new(Closed), None))
+                .spawn(|| ForkServer::fork(Box::new(|_, _| {}) as ChildMain, Box::new(Closed), None))
                 .join()
                 .unwrap()
                 .unwrap_err();

@@ -6,7 +6,8 @@
 //!
 //! Keeper::fork (first thing in main), become_subreaper, ..., sweep, Keeper::done      a launcher
 //! ForkServer::fork (first thing in main), request, next_event                                 a daemon that runs many sessions
-//!     └─> become_user, ...                                                            each of them
+//!     ├─> PamSession::opened, become_user, ...                                          each of them
+//!     └─> serve_pam                                                                     beside it, where users have PAM sessions
 //! ```
 //!
 //! No event loop: what is to be waited for is handed out as a descriptor (the feature `tokio` adds one wait). A rank is tied to
@@ -37,6 +38,7 @@ mod launch_tag;
 mod limits;
 mod memory_binding;
 pub mod mpir;
+mod pam;
 mod pinned;
 mod process;
 mod process_table;
@@ -67,8 +69,8 @@ pub use environment::{Environment, EnvironmentError, RankEnvironment};
 pub use exec_string::{MAX_STRING, StringError};
 pub use exit::RankExit;
 pub use fork_server::{
-    ChildMain, ForkEvent, ForkServer, ForkServerError, ForkedProcess, Gate, KeptProcess, KeptState, Label,
-    RendezvousError, Survival, TakeUpError, TakenUp,
+    ChildMain, ForkEvent, ForkServer, ForkServerError, ForkedProcess, Gate, KeptProcess, KeptState, Label, PAM_WORD,
+    PamMain, PamRole, RendezvousError, Roles, Survival, TakeUpError, TakenUp,
 };
 pub use handlers::signal_handlers;
 pub use keeper::{Keeper, KeeperError};
@@ -77,6 +79,7 @@ pub use lattice_inventory::{CpuSet, CpuSetParseError};
 pub use launch_tag::LaunchTag;
 pub use limits::{Limit, LimitParseError, LimitedResource, raise_descriptor_limit};
 pub use memory_binding::{MemBind, MemBindError, MemBindParseError, MemoryNodes, MemoryPolicy, Strictness};
+pub use pam::{PamError, PamSession, serve_pam};
 pub use pinned::{Claimant, Pinned};
 pub use process::RankProcess;
 pub use program::{Program, ProgramError, ProgramFailure};

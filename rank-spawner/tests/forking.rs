@@ -25,7 +25,9 @@ use world::{Counting, Tests, ask, eventually, next, ordered, pids, runs, started
 fn main() {
     let tests = Tests::from_args();
     let is_daemon = std::env::args().nth(1).as_deref() == Some("daemon");
-    let server = (!tests.lists()).then(|| ForkServer::fork(Box::new(child), Box::<Counting>::default(), None).unwrap());
+    let server = (!tests.lists()).then(|| {
+        ForkServer::fork(Box::new(child) as rank_spawner::ChildMain, Box::<Counting>::default(), None).unwrap()
+    });
     if let (true, Some(server)) = (is_daemon, &server) {
         return daemon(server);
     }

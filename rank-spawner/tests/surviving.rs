@@ -54,7 +54,9 @@ fn child(door: DescriptorSocket, _: Option<OwnCgroup>) {
 /// Starts three children that are kept, of which one ends when it is told to, and one that is not, and waits to be killed.
 fn daemon(directory: &Path, lease: u64) {
     let survival = Survival { directory: directory.to_owned(), lease: Duration::from_secs(lease) };
-    let server = ForkServer::fork(Box::new(child), Box::<Counting>::default(), Some(&survival)).unwrap();
+    let server =
+        ForkServer::fork(Box::new(child) as rank_spawner::ChildMain, Box::<Counting>::default(), Some(&survival))
+            .unwrap();
     let children: Vec<ForkedProcess> = (0..4).map(|_| started(&server)).collect();
     for (number, child) in children[..3].iter().enumerate() {
         server.keep(child, &Label::new(format!("child {number}").as_bytes()).unwrap()).unwrap();

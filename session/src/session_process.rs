@@ -34,6 +34,7 @@ mod stdin;
 mod waiting;
 
 use pmi_transport::task;
+use std::ffi::OsString;
 use std::io::{self, Write};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
@@ -48,8 +49,8 @@ use pmi_core::ids::{JobId, NodeIndex, Rank};
 use pmi_core::quiet;
 use pmi_transport::session_link::Handed;
 use rank_spawner::{
-    Account, AccountError, BecomeError, ChildMain, DescriptorSocket, LaunchTag, Limit, OwnCgroup, Privileges,
-    become_user,
+    Account, AccountError, BecomeError, ChildMain, DescriptorSocket, LaunchTag, Limit, OwnCgroup, PamError, PamSession,
+    Privileges, become_user,
 };
 use tokio::runtime::Builder;
 use tokio::sync::{mpsc, oneshot, watch};
@@ -103,6 +104,17 @@ pub struct Terms {
     pub limits: Vec<Limit>,
     /// Time that the session lives without an agent.
     pub agent_lease: Duration,
+    /// PAM service by which users come in; `None` where none is asked.
+    pub pam: Option<PamTerms>,
+}
+
+/// Terms of the PAM sessions of a node.
+#[derive(Clone, Debug)]
+pub struct PamTerms {
+    /// Name of the service.
+    pub service: String,
+    /// Time that opening a session may take.
+    pub within: Duration,
 }
 
 /// Reason why a session did not begin; reported as the first cause of the launch.
@@ -112,6 +124,10 @@ enum Refusal {
     Account(#[from] AccountError),
     #[error(transparent)]
     Become(#[from] BecomeError),
+    #[error("PAM service {service} lets in no session of user {name} ({uid}): {error}")]
+    Pam { service: String, name: String, uid: u32, error: PamError },
+    #[error("cannot set the limits that PAM has for user {uid}: {}", errno.desc())]
+    PamLimits { uid: u32, errno: nix::errno::Errno },
     #[error(transparent)]
     Wire(#[from] WireError),
     #[error("cannot set up a session: {0}")]
@@ -133,13 +149,20 @@ fn live(terms: &Terms, errand: &Errand, door: DescriptorSocket, cgroup: Option<O
     let runtime = Builder::new_current_thread().enable_all().build()?;
     let _ = Account::of(Uid::effective().as_raw());
     let Some(ordered) = door::order(&door)? else { return Ok(()) };
+    let pam = match &terms.pam {
+        Some(pam) => {
+            let Some(process) = door::pam_process(&door)? else { return Ok(()) };
+            Some((pam, process))
+        }
+        None => None,
+    };
     let Some(mut socket) = door::first_agent(&door)? else { return Ok(()) };
     if ordered.admitted.host.is_empty() {
         let order = StartOrder::decode(ordered.order.read()?).map_err(io::Error::other)?;
         errand(ordered.admitted.uid, order, socket);
         return Ok(());
     }
-    match begin(terms, &ordered, &mut socket) {
+    match begin(terms, &ordered, pam, &mut socket) {
         Ok(Some(start)) => {
             let result = runtime.block_on(start.serve(socket, door, cgroup, terms.agent_lease));
             // A thread that is stuck in a system call is left behind.
@@ -151,20 +174,37 @@ fn live(terms: &Terms, errand: &Errand, door: DescriptorSocket, cgroup: Option<O
     }
 }
 
-/// Becomes the user, then reads the launch; `None` if the agent has gone meanwhile.
-fn begin(terms: &Terms, ordered: &Ordered, socket: &mut UnixStream) -> Result<Option<Start>, Refusal> {
+/// Becomes the user, once PAM has let him in, then reads the launch; `None` if the agent has gone meanwhile.
+fn begin(
+    terms: &Terms,
+    ordered: &Ordered,
+    pam: Option<(&PamTerms, UnixStream)>,
+    socket: &mut UnixStream,
+) -> Result<Option<Start>, Refusal> {
     let privileges = Privileges { setuid_programs: terms.setuid_programs, limits: terms.limits.clone() };
     let account = Account::of(ordered.admitted.uid).or_else(|error| match error {
         // Somebody without an entry can still be who they are.
         AccountError::Unknown { uid } if uid == Uid::effective().as_raw() => Ok(nameless(uid)),
         error => Err(error),
     })?;
+    let session = pam.map(|(terms, process)| let_in(terms, process, &account)).transpose()?.unwrap_or_default();
     become_user(&account, &privileges)?;
     // The order has the key of the launch's links. The system may have taken the change of the user for a reason to dump again.
     keep_out_of_core_dumps()?;
     let Some(start) = read_frame(socket)? else { return Ok(None) };
     let order = StartOrder::decode(ordered.order.read()?)?;
-    Ok(Some(Start::new(wire::start::decode(order, start)?, &account)))
+    Ok(Some(Start::new(wire::start::decode(order, start)?, session.environment, &account)))
+}
+
+/// Waits until the user's PAM session is open, and sets its limits.
+fn let_in(terms: &PamTerms, process: UnixStream, account: &Account) -> Result<PamSession, Refusal> {
+    let uid = account.uid;
+    let session = PamSession::opened(process, terms.within).map_err(|error| {
+        let (service, name) = (terms.service.clone(), account.name.clone());
+        Refusal::Pam { service, name, uid, error }
+    })?;
+    session.set_limits().map_err(|errno| Refusal::PamLimits { uid, errno })?;
+    Ok(session)
 }
 
 fn nameless(uid: u32) -> Account {
@@ -188,12 +228,13 @@ fn tell_refusal(socket: &mut UnixStream, host: &str, refusal: &Refusal) -> io::R
 struct Start(SessionStart);
 
 impl Start {
-    /// Adds the variables of the user's account that the launch does not set.
-    fn new(mut start: SessionStart, account: &Account) -> Self {
+    /// Adds the variables of the PAM session, and of the user's account, that the launch does not set.
+    fn new(mut start: SessionStart, of_pam: Vec<(OsString, OsString)>, account: &Account) -> Self {
         let environment = &mut start.spec.settings.environment;
-        for (name, value) in account.variables() {
-            if !environment.iter().any(|(present, _)| present == name) {
-                environment.push((name.into(), value));
+        let of_account = account.variables().map(|(name, value)| (name.into(), value));
+        for (name, value) in of_pam.into_iter().chain(of_account) {
+            if !environment.iter().any(|(present, _)| *present == name) {
+                environment.push((name, value));
             }
         }
         Self(start)

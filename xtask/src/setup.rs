@@ -88,6 +88,8 @@ const FOR_TESTS: &[Package] = &[
     Package { name: "iproute2", brings: Brings::Program("ip") },
     // nft, for the tests that lose some packets of a node.
     Package { name: "nftables", brings: Brings::File("/usr/sbin/nft") },
+    // The modules by which tests let users in, and deny.
+    Package { name: "libpam-modules", brings: Brings::File("/etc/security/limits.conf") },
     // sshd on nodes, for the tests of `--via ssh`.
     Package { name: "openssh-server", brings: Brings::File("/usr/sbin/sshd") },
     Package { name: "openssh-client", brings: Brings::Program("ssh") },

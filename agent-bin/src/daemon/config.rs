@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use cxi_fabric::node::NodeFabricConfig;
+use lattice_session::session_process::PamTerms;
 use lattice_session::timeouts;
 use nix::unistd::Uid;
 use pmi_transport::address::{Address, AddressError, PortRange};
@@ -13,6 +14,7 @@ use rank_spawner::{Account, AccountError, Limit, LimitParseError};
 use serde::Deserialize;
 
 use super::{DaemonError, node_info};
+use crate::pam::{self, PamConfigError};
 use lattice_daemon::MIN_UID;
 use lattice_daemon::identity::{Identity, IdentitySettings, IdentitySettingsError, TlsSettings};
 use lattice_daemon::settings_file::{self, SettingsFileError};
@@ -54,6 +56,8 @@ pub struct Config {
     pub setuid_programs: bool,
     /// Limits of all ranks.
     pub limits: Vec<Limit>,
+    /// PAM service by which users come in; `None` where none is asked.
+    pub pam: Option<PamTerms>,
     /// Address at which metrics are served over HTTP.
     pub metrics: Option<SocketAddr>,
     /// Settings of the fabric on this node.
@@ -117,6 +121,9 @@ pub enum ConfigError {
         /// Error of the address.
         source: AddressError,
     },
+    /// PAM cannot be asked.
+    #[error(transparent)]
+    Pam(#[from] PamConfigError),
     /// Malformed limit.
     #[error("limits: {0}")]
     Limit(#[from] LimitParseError),
@@ -185,6 +192,8 @@ struct File {
     min_uid: Option<u32>,
     setuid_programs: bool,
     limits: Vec<String>,
+    pam_service: Option<String>,
+    pam_timeout: Option<u64>,
     metrics: Option<SocketAddr>,
     fabric: NodeFabricConfig,
     runtime_dir: Option<PathBuf>,
@@ -280,6 +289,7 @@ impl Config {
             min_uid: file.min_uid.unwrap_or(MIN_UID),
             setuid_programs: file.setuid_programs,
             limits: file.limits.iter().map(|text| text.parse()).collect::<Result<_, _>>()?,
+            pam: pam::terms(file.pam_service, file.pam_timeout, starter.is_root())?,
             metrics: over.metrics.or(file.metrics),
             fabric: file.fabric,
             runtime_dir: Some(runtime_dir),

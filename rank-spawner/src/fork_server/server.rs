@@ -12,11 +12,12 @@
 
 #![expect(unsafe_code, reason = "the call of `fork`, and of what follows it in the child")]
 
+mod child;
 mod leftovers;
 mod orders;
+mod pam;
 
 use std::ffi::CStr;
-use std::fs;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixListener;
@@ -28,20 +29,21 @@ use nix::errno::Errno;
 use nix::libc;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::prctl;
-use nix::sys::resource::{Resource, setrlimit};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::{ForkResult, Pid, fork, setsid};
 
-use super::ChildMain;
+use self::child::run;
 use super::children::{Children, end_of};
 use super::gate::Gate;
 use super::message::{Message, Request, VERSION};
+use super::pam_processes::PamProcesses;
 use super::rendezvous::{accept, is_readable};
+use super::{ChildMain, PamRole, Roles};
 use crate::account::Account;
-use crate::cgroup::{OwnCgroup, ServerCgroup, SessionCgroup};
+use crate::cgroup::{ServerCgroup, SessionCgroup};
 use crate::cpus::usable_cpus;
 use crate::descriptor_socket::DescriptorSocket;
-use crate::detach::{Stderr, close_all_but, default_signals, ignore_signals};
+use crate::detach::{Stderr, close_all_but, ignore_signals};
 use crate::exit::RankExit;
 use crate::last_resort::{FORK_SERVER, owner};
 use crate::limits::{Limit, raise_descriptor_limit};
@@ -107,9 +109,12 @@ struct Server {
     control: OwnedFd,
     daemon: Daemon,
     main: ChildMain,
+    /// What PAM processes run; `None` where there are none.
+    pam: Option<PamRole>,
     gate: Box<dyn Gate>,
     spare: Option<Spare>,
     children: Children,
+    pam_processes: PamProcesses,
     /// Control group of the server, in which each child has one; `None` where there can be none.
     cgroup: Option<ServerCgroup>,
     /// Socket at which later daemons are waited for.
@@ -129,7 +134,7 @@ struct Server {
 /// Control groups are made in the directory `cgroups`.
 pub(super) fn serve(
     control: OwnedFd,
-    (main, gate): (ChildMain, Box<dyn Gate>),
+    (roles, gate): (Roles, Box<dyn Gate>),
     lease: Duration,
     cgroups: Option<&Path>,
 ) -> io::Result<()> {
@@ -145,7 +150,7 @@ pub(super) fn serve(
     Account::load_databases();
     usable_cpus();
     let cgroup = cgroups.map(ServerCgroup::new).transpose()?;
-    let mut server = Server::new(control, (main, gate), lease, cgroup);
+    let mut server = Server::new(control, (roles, gate), lease, cgroup);
     // A session costs several. Where that is refused there is room for fewer.
     server.open_files = raise_descriptor_limit().ok();
     server.make_spare()?;
@@ -156,7 +161,7 @@ pub(super) fn serve(
 impl Server {
     fn new(
         control: OwnedFd,
-        (main, gate): (ChildMain, Box<dyn Gate>),
+        (Roles { main, pam }, gate): (Roles, Box<dyn Gate>),
         lease: Duration,
         cgroup: Option<ServerCgroup>,
     ) -> Self {
@@ -164,9 +169,11 @@ impl Server {
             control,
             daemon: Daemon::First,
             main,
+            pam,
             gate,
             spare: None,
             children: Children::default(),
+            pam_processes: PamProcesses::default(),
             cgroup,
             survival: None,
             lease,
@@ -183,7 +190,7 @@ impl Server {
             if then != Then::GoOn {
                 return Ok(then);
             }
-            let is_done = self.children.none_runs() && !self.children.any_kept() && !self.needs_clean_up;
+            let is_done = self.none_runs() && !self.children.any_kept() && !self.needs_clean_up;
             if self.daemon == Daemon::Later && is_done {
                 return Ok(Then::End);
             }
@@ -193,7 +200,8 @@ impl Server {
     /// Waits for one event and handles it. Requests come before the ends of children: one that is to be kept is, also if it has ended
     /// meanwhile. But no child that has ended is handed out.
     fn step(&mut self) -> io::Result<Then> {
-        let (asked, ended) = self.wait(Some(self.control.as_fd()), self.idle_time())?;
+        let (asked, ended) = self.wait(Some(self.control.as_fd()), self.next_look())?;
+        self.pam_processes.kill_overdue(Instant::now());
         if asked {
             let Ok(Some(message)) = Message::receive(self.control.as_fd()) else { return Ok(Then::Alone) };
             match message.into_request() {
@@ -249,7 +257,8 @@ impl Server {
     /// Waits until `source` is readable, or children have ended, for `timeout` at most; returns which.
     fn wait(&self, source: Option<BorrowedFd<'_>>, timeout: Option<Duration>) -> nix::Result<(bool, Vec<Pid>)> {
         let spare = self.spare.iter().map(|spare| (spare.pid, end_of(spare.pidfd.as_fd(), spare.cgroup.as_ref())));
-        let (children, mut polled): (Vec<_>, Vec<_>) = self.children.ends().chain(spare).unzip();
+        let (children, mut polled): (Vec<_>, Vec<_>) =
+            self.children.ends().chain(spare).chain(self.pam_processes.ends()).unzip();
         polled.extend(source.map(|source| PollFd::new(source, PollFlags::POLLIN)));
         let timeout = timeout.map_or(PollTimeout::NONE, |time| PollTimeout::try_from(time).unwrap_or(PollTimeout::MAX));
         match poll(&mut polled, timeout) {
@@ -299,6 +308,9 @@ impl Server {
     /// Reaps a child that has ended, and reports it to the daemon if it was handed out; but before, all of its control group is killed,
     /// and as long as anything is left there nothing is reported, and the number of the child is nobody else's.
     fn reap(&mut self, pid: Pid) -> io::Result<()> {
+        if self.pam_processes.contains(pid) {
+            return self.reap_pam_process(pid);
+        }
         let of_spare = self.spare.as_mut().filter(|spare| spare.pid == pid).and_then(|spare| spare.cgroup.as_mut());
         if self.children.cgroup(pid).or(of_spare).is_some_and(|cgroup| !cgroup.end()) {
             return Ok(());
@@ -311,6 +323,7 @@ impl Server {
         if let Some(user) = user.filter(|_| !is_clean) {
             self.outrun(pid, user)?;
         }
+        self.close_pam_session(pid);
         match self.children.end(pid, exit) {
             // A daemon that is gone is seen at the next turn.
             Some(news) if self.daemon != Daemon::Gone => drop(Message::send(self.control.as_fd(), news, &[])),
@@ -320,9 +333,10 @@ impl Server {
         Ok(())
     }
 
-    /// Returns true for a child that runs, or waits to be handed out.
+    /// Returns true for a child that runs, or waits to be handed out, and for a PAM process.
     fn is_ours(&self, pid: Pid) -> bool {
-        self.children.is_running(pid) || self.spare.as_ref().is_some_and(|spare| spare.pid == pid)
+        let runs = self.children.is_running(pid) || self.pam_processes.contains(pid);
+        runs || self.spare.as_ref().is_some_and(|spare| spare.pid == pid)
     }
 
     /// The daemon is gone: waits for another one to take the server up, as long as children are kept and the lease lasts; false if
@@ -337,8 +351,9 @@ impl Server {
             if left.is_zero() {
                 return Ok(false);
             }
-            let timeout = self.idle_time().map_or(left, |idle| idle.min(left));
+            let timeout = self.next_look().map_or(left, |look| look.min(left));
             let (called, ended) = self.wait(Some(listener.as_fd()), Some(timeout))?;
+            self.pam_processes.kill_overdue(Instant::now());
             self.reap_all(&ended)?;
             if called {
                 let connection = self.survival.as_ref().and_then(accept);
@@ -379,48 +394,26 @@ impl Server {
         self.survival = None;
         self.retire_spare();
         self.children.give_up();
-        let deadline = Instant::now() + FINAL_LIMIT;
-        while !self.children.none_runs() {
+        let deadline =
+            Instant::now() + FINAL_LIMIT + self.pam.as_ref().map_or(Duration::ZERO, |role| role.closes_within);
+        while !self.none_runs() {
             let left = deadline.saturating_duration_since(Instant::now());
             if left.is_zero() {
                 break;
             }
-            let (_, ended) = self.wait(None, Some(left))?;
+            let (_, ended) = self.wait(None, self.pam_processes.due(Instant::now()).or(Some(left)))?;
+            self.pam_processes.kill_overdue(Instant::now());
             self.reap_all(&ended)?;
         }
-        if self.needs_clean_up || !self.children.none_runs() {
+        if self.needs_clean_up || !self.none_runs() {
             self.children = Children::default();
+            self.pam_processes = PamProcesses::default();
             self.clean_up(FINAL_LIMIT)?;
         }
         if let Some(cgroup) = self.cgroup {
             cgroup.remove();
         }
         Ok(())
-    }
-}
-
-/// Main function of a child.
-fn run(door: DescriptorSocket, cgroup: Option<&Path>, open_files: Option<Limit>, main: &ChildMain) -> io::Result<()> {
-    // SAFETY: no code of the server, which owns the other descriptors, runs in this process again.
-    let door = unsafe { close_all_but(door.into(), Stderr::Inherit) }?;
-    setsid()?;
-    if let Some(Limit { soft, hard, .. }) = open_files {
-        setrlimit(Resource::RLIMIT_NOFILE, soft, hard)?;
-    }
-    give_up_protection_from_oom()?;
-    default_signals()?;
-    prctl::set_child_subreaper(true)?;
-    main(door.into(), cgroup.map(OwnCgroup::open).transpose()?);
-    Ok(())
-}
-
-/// Takes back the protection from the kernel's search for memory that a daemon has by its unit (`OOMScoreAdjust`): what users start is not
-/// to outlive the daemon for it.
-fn give_up_protection_from_oom() -> io::Result<()> {
-    const FILE: &str = "/proc/self/oom_score_adj";
-    match fs::read_to_string(FILE)?.trim().parse::<i32>() {
-        Ok(score) if score < 0 => fs::write(FILE, "0"),
-        _ => Ok(()),
     }
 }
 
@@ -435,7 +428,12 @@ mod tests {
     #[test]
     fn a_new_spare_child_is_not_made_while_the_one_before_begins_to_work() {
         let (control, _daemon) = control_pair().unwrap();
-        let mut server = Server::new(control, (Box::new(|_, _| {}), Box::new(Closed)), Duration::ZERO, None);
+        let mut server = Server::new(
+            control,
+            (Roles::from(Box::new(|_, _| {}) as ChildMain), Box::new(Closed)),
+            Duration::ZERO,
+            None,
+        );
         assert_eq!(server.idle_time(), Some(SPARE));
         server.children.start(getpid(), pidfd_open(getpid()).unwrap(), None);
         assert_eq!(server.idle_time(), Some(SPARE_WHILE_RUNNING));

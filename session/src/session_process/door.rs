@@ -4,6 +4,8 @@
 //! ```text
 //!           user id, node name, order          first of all, from the fork server, which lets no agent have the door before
 //!        ──────────────────────────────> door
+//!           "PAM", a connection                where users have PAM sessions, right after it, from the fork server as well
+//!        ──────────────────────────────> door
 //!           "LATAGENT", a connection           the agent itself: orders, events, calls
 //! agent  ──────────────────────────────> door
 //!           greeting, a connection             the session of another node, or the root of another set, which called at the agent's port
@@ -14,7 +16,7 @@ use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 
 use pmi_transport::session_link::{Greeting, Handed};
-use rank_spawner::{DescriptorSocket, Label, Passed};
+use rank_spawner::{DescriptorSocket, Label, PAM_WORD, Passed};
 use tokio::sync::mpsc;
 
 /// Bytes that come with the connection of an agent.
@@ -71,7 +73,8 @@ impl Admitted {
         [&self.uid.to_be_bytes(), self.host.as_bytes()].concat()
     }
 
-    fn decode(bytes: &[u8]) -> Option<Self> {
+    /// Reads them; `None` for what is none.
+    pub fn decode(bytes: &[u8]) -> Option<Self> {
         let (uid, host) = bytes.split_first_chunk()?;
         Some(Self { uid: u32::from_be_bytes(*uid), host: str::from_utf8(host).ok()?.to_owned() })
     }
@@ -85,6 +88,15 @@ pub(super) fn order(door: &DescriptorSocket) -> io::Result<Option<Ordered>> {
     let Some(Passed { bytes, descriptor }) = door.receive_blocking()? else { return Ok(None) };
     let admitted = Admitted::decode(&bytes).ok_or(io::ErrorKind::InvalidData)?;
     Ok(Some(Ordered { admitted, order: descriptor.into() }))
+}
+
+/// Waits for the connection to the PAM process; `None` if the door is closed before, as where none could be made.
+///
+/// # Errors
+/// Fails with [`io::ErrorKind::InvalidData`] for anything else: no agent has the door before.
+pub(super) fn pam_process(door: &DescriptorSocket) -> io::Result<Option<UnixStream>> {
+    let Some(Passed { bytes, descriptor }) = door.receive_blocking()? else { return Ok(None) };
+    if bytes == PAM_WORD { Ok(Some(descriptor.into())) } else { Err(io::ErrorKind::InvalidData.into()) }
 }
 
 /// Waits for the first connection of an agent; `None` if the door is closed before.

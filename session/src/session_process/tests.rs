@@ -38,10 +38,12 @@ fn variable(start: &Start, name: &str) -> Option<OsString> {
 }
 
 #[test]
-fn the_launch_wins_over_the_account() {
+fn the_launch_wins_over_pam_and_pam_over_the_account() {
     let environment = vec![("HOME".into(), "/scratch".into())];
-    let started = Start::new(start(LaunchSettings { environment, ..LaunchSettings::default() }), &account());
-    for (name, value) in [("HOME", "/scratch"), ("USER", "ada"), ("SHELL", "/bin/sh")] {
+    let of_pam = [("HOME", "/pam"), ("SHELL", "/bin/rsh"), ("KRB5CCNAME", "cache")];
+    let of_pam = of_pam.map(|(name, value)| (name.into(), value.into())).to_vec();
+    let started = Start::new(start(LaunchSettings { environment, ..LaunchSettings::default() }), of_pam, &account());
+    for (name, value) in [("HOME", "/scratch"), ("USER", "ada"), ("SHELL", "/bin/rsh"), ("KRB5CCNAME", "cache")] {
         assert_eq!(variable(&started, name), Some(value.into()), "{name}");
     }
 }
@@ -86,7 +88,7 @@ fn a_session_that_cannot_begin_reports_its_reason_and_its_end() {
 #[test]
 fn a_process_without_an_order_or_an_agent_ends() {
     let me = Uid::effective().as_raw();
-    let terms = Terms { setuid_programs: true, limits: Vec::new(), agent_lease: Duration::ZERO };
+    let terms = Terms { setuid_programs: true, limits: Vec::new(), agent_lease: Duration::ZERO, pam: None };
     let errand: Errand = Box::new(|uid, _, _| panic!("an errand for {uid}"));
     let me = Admitted { uid: me, host: "node0".to_owned() }.encode();
     let ordered = |bytes: &[u8]| {

@@ -37,6 +37,7 @@ mod node_memory;
 mod other_launchers;
 mod other_managers;
 mod outliving;
+mod pam;
 mod placement;
 mod pty;
 mod relays;

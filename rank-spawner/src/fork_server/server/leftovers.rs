@@ -46,7 +46,8 @@ impl Server {
     fn left_behind(&self, table: &ProcessTable) -> Vec<Pid> {
         let mut below = table.trees([getpid()]);
         below.remove(&getpid());
-        let children = self.children.running().chain(self.spare.as_ref().map(|spare| spare.pid));
+        let children =
+            self.children.running().chain(self.spare.as_ref().map(|spare| spare.pid)).chain(self.pam_processes.pids());
         let spared = table.trees(children);
         below.difference(&spared).copied().collect()
     }

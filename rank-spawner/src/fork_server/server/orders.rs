@@ -29,7 +29,8 @@ impl Server {
         };
         let Some(Spare { pid, pidfd, door, cgroup }) = self.spare.take() else { return Then::GoOn };
         // Nobody else has had this end of the door, so the child knows whose word comes first. One that is told nothing ends.
-        let then = match door.send(&admitted, order.as_fd()) {
+        let told = door.send(&admitted, order.as_fd()).and_then(|()| self.attend(pid, &admitted, &door));
+        let then = match told {
             Ok(()) => self.say([Message::STARTED, pid.as_raw(), 0], &[door.as_fd(), pidfd.as_fd()]),
             Err(error) => self.say_not_started(&error),
         };

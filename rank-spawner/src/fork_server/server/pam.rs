@@ -1,0 +1,89 @@
+//! PAM processes: one is forked beside each child that is handed out, where the settings name a service.
+
+#![expect(unsafe_code, reason = "the call of `fork`, and of what follows it in the child")]
+
+use std::ffi::CStr;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::{Duration, Instant};
+
+use nix::libc;
+use nix::sys::prctl;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::{ForkResult, Pid, fork};
+
+use super::super::pam_processes::PamProcess;
+use super::super::{PAM_WORD, PamMain};
+use super::Server;
+use super::child::detached;
+use crate::descriptor_socket::DescriptorSocket;
+use crate::limits::Limit;
+use crate::syscalls::{Child, pidfd_open, reap, try_reap};
+
+/// Process name of a PAM process.
+const NAME: &CStr = c"lattice-pam";
+
+impl Server {
+    /// Returns true if neither a child runs nor a PAM process.
+    pub(super) fn none_runs(&self) -> bool {
+        self.children.none_runs() && self.pam_processes.none_runs()
+    }
+
+    /// Time after which something is to be done, if nothing happens before; `None` when there is nothing to be done.
+    pub(super) fn next_look(&self) -> Option<Duration> {
+        self.idle_time().into_iter().chain(self.pam_processes.due(Instant::now())).min()
+    }
+
+    /// Forks the PAM process of a child that is handed out with `admitted`, and sends the other end of its socket to the child's door.
+    pub(super) fn attend(&mut self, child: Pid, admitted: &[u8], door: &DescriptorSocket) -> io::Result<()> {
+        let Some(role) = &self.pam else { return Ok(()) };
+        let (ours, theirs) = UnixStream::pair()?;
+        let open_files = self.open_files;
+        // SAFETY: this process has one thread and never had another.
+        match unsafe { fork() }.map_err(io::Error::from)? {
+            ForkResult::Child => {
+                let ran = catch_unwind(AssertUnwindSafe(|| run(theirs.into(), open_files, &role.main, admitted)));
+                // SAFETY: leaves without running the exit handlers of the daemon that this is a copy of a copy of, nor those of modules.
+                unsafe { libc::_exit(i32::from(!matches!(ran, Ok(Ok(()))))) }
+            }
+            ForkResult::Parent { child: pid } => {
+                let pidfd = pidfd_open(pid).inspect_err(|_| {
+                    // Its end could not be seen. The number is its own until it is reaped.
+                    let _ = kill(pid, Signal::SIGKILL);
+                    let _ = reap(Child::Number(pid));
+                })?;
+                let told = door.send(PAM_WORD, ours.as_fd());
+                let process = PamProcess { pidfd, session: Some(ours.into()), child, killed_at: None };
+                self.pam_processes.add(pid, process);
+                told
+            }
+        }
+    }
+
+    /// A child has ended, and all that it left: its PAM session, if it has one, is to be closed.
+    pub(super) fn close_pam_session(&mut self, child: Pid) {
+        if let Some(role) = &self.pam {
+            self.pam_processes.close(child, Instant::now() + role.closes_within);
+        }
+    }
+
+    /// Reaps a PAM process that has ended. What its modules have left running is cleaned up.
+    pub(super) fn reap_pam_process(&mut self, pid: Pid) -> io::Result<()> {
+        if try_reap(Child::Number(pid))?.is_some() {
+            self.pam_processes.remove(pid);
+            self.needs_clean_up = true;
+        }
+        Ok(())
+    }
+}
+
+/// Main function of a PAM process. What its modules start is below it for as long as it runs, and so not taken for what a child has left.
+fn run(session: OwnedFd, open_files: Option<Limit>, main: &PamMain, admitted: &[u8]) -> io::Result<()> {
+    // SAFETY: this is a child of the server, in which nothing of the server's runs again.
+    let session = unsafe { detached(session, open_files) }?;
+    prctl::set_name(NAME)?;
+    main(session.into(), admitted);
+    Ok(())
+}
