@@ -5,38 +5,69 @@ use std::time::{Duration, Instant};
 
 use crate::strides::Topology;
 
-/// Hops from which on a link of its own is cheaper than the way: it costs as much as a few of them, once.
-const HOPS_MIN: u32 = 3;
-/// Time within which a second call has to come.
-const AGAIN: Duration = Duration::from_secs(60);
+/// Time within which calls to one member count together.
+const WINDOW: Duration = Duration::from_secs(60);
+/// Most calls that have to come within [`WINDOW`] before any link is opened.
+const CALLS_MAX: usize = 3;
+/// Hops from which on nothing depends on their number.
+const HOPS_COUNTED: u32 = 3;
 /// Most members that are remembered.
 const MEMBERS_MAX: usize = 256;
 /// Members of a set that may have a direct link to the same one, about. In larger sets others go on by way of the strides, so that nobody
 /// whom all call has a link to each of them.
 const CALLERS_MAX: u32 = 512;
 
-/// Members that requests have gone to from here, with the time of the last one.
+/// Members that requests have gone to from here.
 #[derive(Debug, Default)]
-pub(super) struct Direct(HashMap<u32, Instant>);
+pub(super) struct Direct(HashMap<u32, Recent>);
 
-impl Direct {
-    /// A request goes to a member; true if one has gone there not long ago.
-    pub(super) fn is_again(&mut self, target: u32, now: Instant) -> bool {
-        if self.0.len() >= MEMBERS_MAX {
-            self.0.retain(|_, last| now < *last + AGAIN);
-        }
-        if self.0.len() >= MEMBERS_MAX && !self.0.contains_key(&target) {
-            return false;
-        }
-        self.0.insert(target, now).is_some_and(|last| now < last + AGAIN)
+/// Times of the last requests to a member, the latest first.
+#[derive(Debug, Default)]
+struct Recent([Option<Instant>; CALLS_MAX]);
+
+impl Recent {
+    fn add(&mut self, now: Instant) {
+        self.0.rotate_right(1);
+        self.0[0] = Some(now);
+    }
+
+    /// Requests within the time that counts, [`CALLS_MAX`] at most.
+    fn count(&self, now: Instant) -> usize {
+        self.0.iter().flatten().filter(|&&at| now < at + WINDOW).count()
     }
 }
 
-/// Returns true if a link from `node` to `target` would spare the way that begins with `by`.
-pub(super) fn pays(topology: Topology, node: u32, by: u32, target: u32, members: u32) -> bool {
-    let nearer = |at: u32| topology.towards(at, target, members).first().copied().unwrap_or(target);
-    let reached = (2..HOPS_MIN).fold(by, |at, _| if at == target { at } else { nearer(at) });
-    reached != target && is_chosen(node, target, members)
+impl Direct {
+    /// A request goes to a member. Returns how many have gone there not long ago, this one among them, [`CALLS_MAX`] at most.
+    pub(super) fn count(&mut self, target: u32, now: Instant) -> usize {
+        if self.0.len() >= MEMBERS_MAX {
+            self.0.retain(|_, recent| recent.count(now) > 0);
+        }
+        if self.0.len() >= MEMBERS_MAX && !self.0.contains_key(&target) {
+            return 1;
+        }
+        let recent = self.0.entry(target).or_default();
+        recent.add(now);
+        recent.count(now)
+    }
+}
+
+/// Calls within [`WINDOW`] with which a link of its own pays for a member so many hops away, the call that opens it included; `None` if it
+/// never does. To open one costs as much as a few hops, once, and each later call is spared all hops but one.
+fn calls_that_pay(hops: u32) -> Option<usize> {
+    match hops {
+        0 | 1 => None,
+        2 => Some(3),
+        HOPS_COUNTED.. => Some(2),
+    }
+}
+
+/// Returns with how many calls within [`WINDOW`] a link from `node` to `target` pays, where the way begins with `by`; `None` if there is to be
+/// none.
+pub(super) fn enough(topology: Topology, node: u32, by: u32, target: u32, members: u32) -> Option<usize> {
+    let nearer = |at: &u32| (*at != target).then(|| topology.towards(*at, target, members).first().copied()).flatten();
+    let hops = std::iter::successors(Some(by), nearer).take(HOPS_COUNTED as usize).count() as u32;
+    calls_that_pay(hops).filter(|_| is_chosen(node, target, members))
 }
 
 /// Returns true if this pair may have a direct link: as many as there may be for each target, the same ones each time.
@@ -50,26 +81,31 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_second_call_counts_if_it_comes_soon_and_memory_is_bounded() {
+    fn calls_count_together_if_they_come_soon_and_memory_is_bounded() {
         let (mut direct, now) = (Direct::default(), Instant::now());
-        assert!(!direct.is_again(7, now));
-        assert!(direct.is_again(7, now + AGAIN / 2));
-        assert!(!direct.is_again(7, now + 2 * AGAIN));
+        let counts = [0, 59, 61, 62, 63, 200].map(|second| direct.count(7, now + Duration::from_secs(second)));
+        assert_eq!(counts, [1, 2, 2, 3, 3, 1]);
+        let now = now + Duration::from_secs(200);
         for target in 0..10 * MEMBERS_MAX as u32 {
-            direct.is_again(target, now);
+            direct.count(target, now);
         }
         assert_eq!(direct.0.len(), MEMBERS_MAX);
-        assert!(!direct.is_again(9999, now + 4 * AGAIN));
-        assert!(direct.is_again(9999, now + 4 * AGAIN));
+        assert_eq!([(); 2].map(|()| direct.count(9999, now)), [1, 1]);
+        assert_eq!([(); 2].map(|()| direct.count(9999, now + WINDOW)), [1, 2]);
     }
 
     #[test]
-    fn members_three_hops_away_are_worth_a_link_and_nobody_has_one_to_everybody() {
-        let pays = |target, members| {
-            let by = Topology::Strides.towards(0, target, members)[0];
-            pays(Topology::Strides, 0, by, target, members)
+    fn the_more_hops_a_link_spares_the_sooner_it_pays() {
+        assert_eq!([0, 1, 2, 3, 9].map(calls_that_pay), [None, None, Some(3), Some(2), Some(2)]);
+        let enough = |target| {
+            let by = Topology::Strides.towards(0, target, 64)[0];
+            enough(Topology::Strides, 0, by, target, 64)
         };
-        assert_eq!([32, 33, 21, 11].map(|target| pays(target, 64)), [false, false, true, true]);
+        assert_eq!([32, 33, 21, 11].map(enough), [None, Some(3), Some(2), Some(2)]);
+    }
+
+    #[test]
+    fn nobody_has_a_direct_link_to_everybody() {
         let members = 100_000;
         for target in [0, 17, 99_999] {
             let callers = (0..members).filter(|&node| is_chosen(node, target, members)).count();

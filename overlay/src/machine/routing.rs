@@ -121,7 +121,7 @@ impl Machine {
         }
     }
 
-    /// Begins to open a link to a member of this set that requests have come here for more than once, and that is some hops from here.
+    /// Begins to open a link to a member of this set that is some hops from here, when so many requests have come here for it that one pays.
     fn consider_direct_link(&mut self, neighbour: Neighbour, to: Uid, now: Instant) {
         let Membership { set, node, members, topology, .. } = self.membership;
         let target = match to.process() {
@@ -130,8 +130,8 @@ impl Machine {
             Process::Rank(rank) => self.home_of(rank),
         };
         if let (Some(target), Neighbour::Member(by)) = (target, neighbour)
-            && direct::pays(topology, node, by, target, members)
-            && self.direct.is_again(target, now)
+            && let Some(enough) = direct::enough(topology, node, by, target, members)
+            && self.direct.count(target, now) >= enough
             && self.links.room(Neighbour::Member(target), Kind::Request) == Room::Closed
         {
             self.open(Neighbour::Member(target), now);

@@ -1,5 +1,7 @@
 //! Routes in simulated sets: hops, dead members, other sets, shapes of links.
 
+use std::time::Duration;
+
 use bytes::Bytes;
 use lattice_overlay::address::{Process, SetId, Uid};
 use lattice_overlay::error::CallError;
@@ -19,6 +21,12 @@ fn frames_of_a_ping(world: &mut World, from: u32, to: u32) -> u64 {
     let before = world.sent;
     assert_eq!(world.ask(node(from), node(to), Method::PING, b"?"), Ok(Bytes::from_static(b"?")));
     world.sent - before
+}
+
+/// Far ends of a member's direct links.
+fn direct_links(world: &mut World, member: u32) -> Vec<String> {
+    let links = world.machine(node(member)).connectivity().links;
+    links.into_iter().filter(|link| link.kind == "direct").map(|link| link.to).collect()
 }
 
 #[test]
@@ -50,18 +58,59 @@ fn members_of_100_000_are_nine_hops_apart_at_most() {
     assert!((14..=18).contains(&most), "{most} frames there and back");
 }
 
-/// The second call opens a link, and goes the whole way still.
+/// The call that opens a link goes the whole way still.
 #[test]
-fn members_that_are_called_again_get_a_direct_link_if_they_are_three_hops_away() {
+fn members_that_are_called_again_get_a_direct_link_the_sooner_the_more_hops_away_they_are() {
     let mut world = World::new().with_set(SET, 64, Topology::Strides);
-    for (to, frames) in [(21, [6, 6, 2, 2]), (33, [4; 4]), (32, [2; 4])] {
-        assert_eq!([(); 4].map(|()| frames_of_a_ping(&mut world, 0, to)), frames, "to {to}");
+    for (to, frames) in [(21, [6, 6, 2, 2, 2]), (33, [4, 4, 4, 2, 2]), (32, [2; 5])] {
+        assert_eq!([(); 5].map(|()| frames_of_a_ping(&mut world, 0, to)), frames, "to {to}");
     }
-    let links = world.machine(node(0)).connectivity().links;
-    let direct: Vec<&str> = links.iter().filter(|link| link.kind == "direct").map(|link| link.to.as_str()).collect();
-    assert_eq!(direct, [node(21).to_string()]);
+    assert_eq!(direct_links(&mut world, 0), [21, 33].map(|index| node(index).to_string()));
     world.kill(node(21));
     assert!(matches!(world.ask(node(0), node(21), Method::PING, b""), Err(CallError::NoRoute { .. })));
+    world.run_for(Duration::from_secs(70));
+    assert_eq!(direct_links(&mut world, 0), [""; 0]);
+}
+
+#[test]
+fn calls_that_come_more_than_a_minute_apart_open_no_direct_link() {
+    let mut world = World::new().with_set(SET, 64, Topology::Strides);
+    for _ in 0..4 {
+        assert_eq!([(0, 21), (0, 33)].map(|(from, to)| frames_of_a_ping(&mut world, from, to)), [6, 4]);
+        world.run_for(Duration::from_secs(61));
+    }
+    // Of three calls that are half a minute apart two are within a minute, which are too few for two hops.
+    for _ in 0..4 {
+        assert_eq!(frames_of_a_ping(&mut world, 0, 33), 4);
+        world.run_for(Duration::from_secs(31));
+    }
+    assert_eq!(direct_links(&mut world, 0), [""; 0]);
+}
+
+#[test]
+fn a_member_that_calls_everybody_again_and_again_has_256_links_at_most() {
+    let members = 1000;
+    let mut world = World::new().with_set(SET, members, Topology::Strides);
+    for _ in 0..4 {
+        for to in 0..members {
+            frames_of_a_ping(&mut world, 0, to);
+        }
+    }
+    let links = world.machine(node(0)).connectivity().links.len();
+    assert!((200..=256).contains(&links), "{links}");
+}
+
+#[test]
+fn a_member_whom_everybody_calls_again_and_again_has_few_direct_links() {
+    let members = 1600;
+    let mut world = World::new().with_set(SET, members, Topology::Strides);
+    for from in 1..members {
+        for _ in 0..4 {
+            frames_of_a_ping(&mut world, from, 0);
+        }
+    }
+    let links = direct_links(&mut world, 0).len();
+    assert!((300..800).contains(&links), "{links} of {members}");
 }
 
 #[test]
