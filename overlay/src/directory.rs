@@ -10,6 +10,7 @@
 //! place of another file, and is read back. A set that was killed leaves its file behind; whoever finds that its process is gone
 //! removes it, under the lock and only if the file is still the one that was looked at.
 
+pub mod activation;
 mod files;
 mod mark;
 pub mod names;

@@ -30,14 +30,14 @@ use nix::sys::socket::{MsgFlags, getsockopt, send, sockopt};
 use nix::unistd::geteuid;
 
 use crate::address::{SetId, Uid};
-use crate::directory::{self, Contact, Directory, DirectoryError, SetRecord};
+use crate::directory::{self, Contact, Directory, DirectoryError, SetRecord, activation};
 use crate::error::{CallError, Fault};
 use crate::frame::{Frame, FrameError};
 use crate::greeting::{self, Caller, GUEST, PROOF_LEN, Purpose};
 use crate::machine::{CallId, CallOptions, Effect, Machine, Neighbour, Opener, Request, Ticket};
 use crate::method::{Method, named, take_named};
 
-/// Time within which the set of the own launch appears: a launch is a set when it is needed, or has run for a moment.
+/// Time within which the set of the own launch appears: a launch is a set when it is needed, and can be asked when it has run for a moment.
 const APPEARANCE: Duration = Duration::from_secs(5);
 const LOOK_AGAIN: Duration = Duration::from_millis(10);
 /// Time that a greeting may take, and that a session that does not read is waited for.
@@ -114,6 +114,7 @@ impl Participant {
         }
         let (place, until) = (place()?, Instant::now() + APPEARANCE);
         loop {
+            activation::activate(&launch);
             let directory = Directory::open_existing(&place)?;
             match directory.map(|directory| directory.find_launch(&launch)).transpose()?.flatten() {
                 Some(set) => return Self::connect(&set.contact(), rank),
@@ -173,6 +174,7 @@ impl Participant {
     /// # Errors
     /// Fails if the directory cannot be read.
     pub fn sets(&self) -> Result<Vec<SetRecord>, ParticipantError> {
+        activation::activate_all();
         let directory = Directory::open_existing(&place()?)?;
         Ok(directory.map(|directory| directory.list()).transpose()?.unwrap_or_default())
     }

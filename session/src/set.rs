@@ -8,8 +8,8 @@
 //! ```
 //! On a cluster the API server has names, meetings and the directory; the set of a launch is a member in each session (`on_cluster`).
 //!
-//! A set that nobody needs costs nothing: its file, its socket and its task are made by the first name, meeting or call, or when the launch
-//! has run for a while (the caller's matter), so that others see it.
+//! A set that nobody needs costs nothing: its file, its socket and its task are made by the first name, meeting or call, or when another process
+//! of the user looks for sets ([`OwnSet::found_on_demand`]).
 
 mod connection;
 mod meeting;
@@ -28,7 +28,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use bytes::Bytes;
 use lattice_overlay::address::{Process, SetId, Uid};
-use lattice_overlay::directory::{Directory, DirectoryError, Nonce, SetFacts, SetRecord};
+use lattice_overlay::directory::{Directory, DirectoryError, Nonce, SetFacts, SetRecord, activation};
 use lattice_overlay::error::CallError;
 use lattice_overlay::greeting::{Caller, GUEST, Purpose};
 use lattice_overlay::machine::{Membership, Neighbour};
@@ -107,11 +107,31 @@ impl OwnSet {
         Ok(self.founded().await?.record.clone())
     }
 
-    /// Founds the set when so much time has passed. Where it cannot be founded, others do not see it, and nothing else is wrong.
-    pub async fn found_after(self, delay: Duration) {
-        tokio::time::sleep(delay).await;
+    /// Founds the set of a launch when somebody looks for it on this machine, or so much time has passed: those on other machines that share the
+    /// directory cannot ask. Where it cannot be founded, others do not see it, and nothing else is wrong.
+    pub async fn found_on_demand(self, latest: Duration) {
+        let asked = tokio::select! {
+            socket = self.asked() => Some(socket),
+            () = tokio::time::sleep(latest) => None,
+        };
         if let Err(error) = self.found().await {
             tracing::info!("other launches do not see this one: {error}");
+        }
+        // Its end says that it is founded.
+        drop(asked);
+    }
+
+    /// Waits until somebody needs the set; returns the connection that asks for it.
+    async fn asked(&self) -> UnixStream {
+        let launch = self.0.facts.launch.as_deref().unwrap_or_default();
+        let name = connection::abstract_path(&activation::socket_name(launch));
+        let Ok(listener) = UnixListener::bind(name) else { return std::future::pending().await };
+        loop {
+            match listener.accept().await {
+                Ok((socket, _)) if connection::check_user(&socket).is_ok() => return socket,
+                Ok(_) => {}
+                Err(_) => tokio::time::sleep(ACCEPT_PAUSE).await,
+            }
         }
     }
 
@@ -162,6 +182,14 @@ impl OwnSet {
     pub async fn call(&self, to: Uid, method: Method, body: Bytes, timeout: Duration) -> Result<Bytes, CallError> {
         let founded = self.founded().await.map_err(|error| CallError::Refused { why: error.to_string() })?;
         founded.member.call(to, method, body, timeout).await
+    }
+
+    /// Has the other launches of this user on this machine founded as sets, as far as that takes no more than 3 s.
+    ///
+    /// # Errors
+    /// Fails if the runtime is ending.
+    pub async fn activate_others(&self) -> Result<(), SetError> {
+        blocking(activation::activate_all).await
     }
 
     /// Sets of the user that live on this machine, and those of other machines that share the directory; in the order of their

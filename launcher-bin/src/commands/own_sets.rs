@@ -129,6 +129,9 @@ impl OwnSets {
     /// Sets that live, in the order of their beginnings; this command is the last one.
     pub(super) async fn known(&self, whose: Whose) -> Result<Vec<Known>, CommandError> {
         let cluster = self.cluster_beside(false).await?;
+        if self.server.api.is_none() {
+            self.here.activate_others().await?;
+        }
         let mut known = match cluster {
             Some(on) => on.sets(whose).await?,
             None => Vec::new(),

@@ -29,9 +29,12 @@ use crate::{runtime, stdin, trace};
 /// Events that may wait for the renderer.
 const EVENTS: usize = 64;
 
-/// Time after which other commands see a launch: `lattice launches` finds its socket, and it is a set also if nobody has needed it to be
-/// one. Shorter ones pay nothing.
+/// Time after which other commands see a launch: `lattice launches` finds its socket, and `lattice sets` has it founded as a set. Shorter ones
+/// pay nothing.
 const SEEN_AFTER: Duration = Duration::from_millis(250);
+
+/// Time after which a launch is a set though nobody has asked for it: commands of other machines that share the directory see it then.
+const FOUNDED_AFTER: Duration = Duration::from_secs(2);
 
 /// Runs a launch on this machine, or only prints its plan; returns the exit code.
 pub(super) fn run(command: LaunchCommand, machine: &Machine, verbosity: Verbosity) -> Result<u8, LaunchError> {
@@ -46,12 +49,17 @@ pub(super) fn run(command: LaunchCommand, machine: &Machine, verbosity: Verbosit
     let files = open_files(&launch)?;
     let set = OwnSet::new(own_set::place(&machine.environment), own_set::facts(&launch.placed));
     runtime::block_on(async {
-        let founding = task::spawn(set.clone().found_after(SEEN_AFTER));
+        let founding = task::spawn(found_later(set.clone()));
         let code = drive(launch, files, keeper, set.clone(), machine, verbosity).await;
         founding.abort();
         set.leave().await;
         code
     })?
+}
+
+async fn found_later(set: OwnSet) {
+    tokio::time::sleep(SEEN_AFTER).await;
+    set.found_on_demand(FOUNDED_AFTER - SEEN_AFTER).await;
 }
 
 async fn drive(

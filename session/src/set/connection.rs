@@ -41,9 +41,14 @@ pub(super) enum ConnectError {
     Random(#[from] DirectoryError),
 }
 
-/// Path by which tokio names a socket in the abstract namespace.
+/// Path by which tokio names the socket of a set in the abstract namespace.
 pub(super) fn path(nonce: &Nonce) -> PathBuf {
-    PathBuf::from(format!("\0{}", nonce.socket_name()))
+    abstract_path(&nonce.socket_name())
+}
+
+/// Path by which tokio names a socket in the abstract namespace.
+pub(super) fn abstract_path(name: &str) -> PathBuf {
+    PathBuf::from(format!("\0{name}"))
 }
 
 /// Connects to the root of a set.
@@ -89,7 +94,8 @@ async fn be_greeted(mut socket: UnixStream, key: &SetKey) -> Result<(UnixStream,
     Ok((socket, caller))
 }
 
-fn check_user(socket: &UnixStream) -> Result<(), ConnectError> {
+/// Fails if the other end is a process of another user.
+pub(super) fn check_user(socket: &UnixStream) -> Result<(), ConnectError> {
     let uid = socket.peer_cred()?.uid();
     if uid == geteuid().as_raw() { Ok(()) } else { Err(ConnectError::Stranger(uid)) }
 }

@@ -55,6 +55,41 @@ async fn a_set_that_nobody_needs_leaves_no_trace() {
 }
 
 #[tokio::test]
+async fn a_set_is_founded_when_somebody_looks_for_it() {
+    let (_home, place) = home();
+    let launch = format!("sought{}", std::process::id());
+    let sought = set(&place, &launch);
+    let founding = tokio::spawn(sought.clone().found_on_demand(3600 * SECOND));
+    let asked = blocking({
+        let launch = launch.clone();
+        move || {
+            while !activation::activate(&launch) {
+                std::thread::yield_now();
+            }
+            // Nobody waits there any more.
+            activation::activate(&launch)
+        }
+    });
+    assert!(!asked.await.unwrap());
+    founding.await.unwrap();
+    let found = Directory::open(&place).unwrap().find_launch(&launch).unwrap();
+    assert_eq!(found, Some(sought.found().await.unwrap()));
+    sought.leave().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_set_that_nobody_looks_for_is_founded_after_a_while() {
+    let (_home, place) = home();
+    let set = set(&place, &format!("idle{}", std::process::id()));
+    let founding = tokio::spawn(set.clone().found_on_demand(5 * SECOND));
+    tokio::time::sleep(SECOND * 49 / 10).await;
+    assert!(!place.exists());
+    founding.await.unwrap();
+    assert_eq!(set.sets().await.unwrap().len(), 1);
+    set.leave().await;
+}
+
+#[tokio::test]
 async fn a_published_name_is_found_by_other_sets_and_goes_with_its_own() {
     let (_home, place) = home();
     let [a, b] = ["a", "b"].map(|launch| set(&place, launch));
