@@ -141,6 +141,16 @@ fn a_file_that_is_a_link_or_holds_nonsense_is_no_set_and_its_number_is_given_out
 }
 
 #[test]
+fn a_file_of_somebody_else_is_no_set() {
+    assert!(nix::unistd::geteuid().is_root(), "this test must run as root: it gives a file to another user");
+    let (home, directory) = home();
+    let set = found(&directory, "a");
+    std::os::unix::fs::chown(file_of(&home, &set), Some(4711), None).unwrap();
+    assert_eq!((directory.find(set.id()).unwrap(), directory.list().unwrap()), (None, vec![]));
+    assert!(file_of(&home, &set).exists());
+}
+
+#[test]
 fn the_last_id_is_given_out_and_the_next_set_is_refused() {
     let (home, directory) = home();
     let first = found(&directory, "first");

@@ -10,6 +10,8 @@ use tempfile::TempDir;
 
 use super::*;
 
+mod hostile;
+
 const SECOND: Duration = Duration::from_secs(1);
 
 fn set(place: &Path, launch: &str) -> OwnSet {

@@ -151,6 +151,25 @@ fn ranks_of_two_launches_and_a_guest_call_each_other() {
     }
 }
 
+/// The session serves as long as the launch lasts: after PMI's end, and without its socket.
+#[test]
+fn ranks_call_each_other_after_they_have_finalized_pmi_and_closed_its_socket() {
+    let home = tempfile::tempdir().unwrap();
+    let program = lattice_tests::built::example("call_back");
+    let script = "\"$1\" pmi exchange >&2 && eval \"exec $PMI_FD>&-\" && exec \"$2\"";
+    let command = launch("-n 4").bash(script).arg(lattice_tests::built::lattice()).arg(&program);
+    let mut running = among(command, home.path()).start();
+    running.wait_for_stdout_times("serves", 4);
+    let set = sets(home.path(), 1)[0]["set"].to_string();
+    for rank in 0..4 {
+        let [from, to] = [rank, (rank + 1) % 4].map(|rank| format!("lattice://{set}/{rank}"));
+        let words = format!("{from} {to} 10");
+        among(lattice("call").arg(from).arg("303").arg(words), home.path()).run().exits(0).prints("10 hops");
+    }
+    running.signal(Signal::SIGTERM);
+    running.finish();
+}
+
 /// A rank of the first launch hands the number on to one of the second, which hands it back, and so on.
 #[test]
 fn methods_of_two_launches_call_each_other_back() {
