@@ -7,7 +7,7 @@ use anyhow::{Context, Result};
 use crate::background::{Background, lowest};
 use crate::shell::{cargo, command, run, run_tests, target_directory, works};
 use crate::steps::Steps;
-use crate::{client_libraries, dependencies, fuzz, setup};
+use crate::{client_libraries, dependencies, fuzz, packages, setup};
 
 /// Every test.
 pub(crate) fn test() -> Result<()> {
@@ -43,6 +43,7 @@ pub(crate) fn ci() -> Result<()> {
         // As they were just built, with the features of all packages together.
         steps.take("walls", || run(&mut Command::new(target_directory()?.join("debug/walls"))))?;
         steps.take("dependencies", || dependencies::check(dependencies::Advisories::Left))?;
+        steps.take("packages", || packages::check(packages::Build::Left))?;
         let lints = start_lints()?;
         run_all_tests(steps)?;
         // Without `--bench` each bench only shows that it works.

@@ -9,6 +9,7 @@ mod client_libraries;
 mod demo;
 mod dependencies;
 mod fuzz;
+mod packages;
 mod setup;
 mod shell;
 mod steps;
@@ -69,9 +70,15 @@ enum Chore {
     },
     /// Write a list of what each packaged program is made of (CycloneDX) to target/sbom.
     Sbom,
+    /// Make the package of every crate that is published, and check what is in it.
+    Packages {
+        /// Build each from its package as well, as for the public registry; takes minutes, and a network.
+        #[arg(long)]
+        build: bool,
+    },
     /// Generate the code of the protocol's messages from their .proto files.
     Proto,
-    /// Everything that must pass before a change lands: format, lints, walls, docs, tests, benches, a short fuzz run.
+    /// Everything that must pass before a change lands: format, lints, walls, packages, docs, tests, benches, a short fuzz run.
     Ci,
 }
 
@@ -91,6 +98,8 @@ fn main() -> Result<()> {
         Chore::Dependencies { advisories: true } => dependencies::check(dependencies::Advisories::Fetched),
         Chore::Dependencies { advisories: false } => dependencies::check(dependencies::Advisories::Left),
         Chore::Sbom => dependencies::list(),
+        Chore::Packages { build: true } => packages::check(packages::Build::FromPackages),
+        Chore::Packages { build: false } => packages::check(packages::Build::Left),
         Chore::Proto => shell::run(&mut shell::cargo("run --quiet --package pmi-transport-codegen")),
         Chore::Ci => checks::ci(),
     }

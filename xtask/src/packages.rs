@@ -1,0 +1,176 @@
+//! Packages as they would be published: complete metadata, the files that belong into them, small.
+
+use std::collections::BTreeSet;
+use std::fs;
+
+use anyhow::{Context, Result, bail, ensure};
+use serde::Deserialize;
+
+use crate::shell::{cargo, run, target_directory};
+
+/// Bytes of the largest package. The registry takes 10 MiB, but whoever builds Lattice fetches them all.
+const SIZE_MAX: u64 = 512 * 1024;
+
+/// Files that every package has beside its sources.
+const FILES: [&str; 3] = ["README.md", "LICENSE-APACHE", "LICENSE-MIT"];
+
+/// Directories for tests and benches, which no package has.
+const LEFT_OUT: [&str; 3] = ["tests/", "testdata/", "benches/"];
+
+/// Extent of the check.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Build {
+    /// Each package is built from nothing but its files and other packages, as the registry would have it; takes minutes, and a network.
+    FromPackages,
+    /// Packages are made, and not built.
+    Left,
+}
+
+/// What cargo says of the members of the workspace.
+#[derive(Debug, Deserialize)]
+struct Metadata {
+    packages: Vec<Package>,
+}
+
+/// A member, as its manifest describes it.
+#[derive(Clone, Debug, Deserialize)]
+struct Package {
+    name: String,
+    version: String,
+    /// Registries; an empty list is `publish = false`.
+    publish: Option<Vec<String>>,
+    description: Option<String>,
+    license: Option<String>,
+    readme: Option<String>,
+    rust_version: Option<String>,
+    keywords: Vec<String>,
+    categories: Vec<String>,
+}
+
+/// Makes the package of every member that is published, and checks what is in it.
+pub(crate) fn check(build: Build) -> Result<()> {
+    let output = cargo("metadata --no-deps --offline --format-version 1").output().context("cannot run cargo")?;
+    ensure!(output.status.success(), "cargo metadata: {}", String::from_utf8_lossy(&output.stderr));
+    let metadata: Metadata = serde_json::from_slice(&output.stdout).context("cargo metadata is not what it was")?;
+    let published: Vec<&Package> = metadata.packages.iter().filter(|package| package.is_published()).collect();
+    let wrong: Vec<String> = published.iter().flat_map(|package| package.complaints()).collect();
+    ensure!(wrong.is_empty(), "packages are not fit to be published:\n{}", wrong.join("\n"));
+
+    match build {
+        Build::FromPackages => run(&mut cargo("publish --dry-run --workspace --allow-dirty"))?,
+        // Offline: what a package depends on was fetched for the build, or is beside it.
+        Build::Left => run(cargo("package --no-verify --allow-dirty --offline --quiet").args(selection(&published)))?,
+    }
+    let directory = target_directory()?.join("package");
+    for package in &published {
+        package.check_files()?;
+        let file = directory.join(format!("{}-{}.crate", package.name, package.version));
+        let size = fs::metadata(&file).with_context(|| format!("{} was not made", file.display()))?.len();
+        ensure!(size <= SIZE_MAX, "the package of {} has {size} bytes, more than {SIZE_MAX}", package.name);
+    }
+    println!("{} packages can be published", published.len());
+    Ok(())
+}
+
+/// `--package NAME` for each.
+fn selection<'a>(packages: &[&'a Package]) -> Vec<&'a str> {
+    packages.iter().flat_map(|package| ["--package", &package.name]).collect()
+}
+
+impl Package {
+    fn is_published(&self) -> bool {
+        self.publish.as_ref().is_none_or(|registries| !registries.is_empty())
+    }
+
+    /// Fields of the manifest that are missing, or that the registry would refuse.
+    fn complaints(&self) -> Vec<String> {
+        let given = |field: &Option<String>| field.as_ref().is_some_and(|text| !text.is_empty());
+        let short = |word: &String| word.len() <= 20 && word.starts_with(|first: char| first.is_ascii_alphanumeric());
+        let rules = [
+            (given(&self.description), "has no description"),
+            (given(&self.license), "has no license"),
+            (given(&self.readme), "has no README.md"),
+            (given(&self.rust_version), "has no rust-version"),
+            ((1..=5).contains(&self.keywords.len()), "must have one to five keywords"),
+            (self.keywords.iter().all(short), "has a keyword that is no word of up to 20 bytes"),
+            ((1..=5).contains(&self.categories.len()), "must have one to five categories"),
+        ];
+        rules.iter().filter(|(kept, _)| !kept).map(|(_, complaint)| format!("{} {complaint}", self.name)).collect()
+    }
+
+    fn check_files(&self) -> Result<()> {
+        let list = format!("package --list --allow-dirty --offline --quiet --package {}", self.name);
+        let output = cargo(&list).output().context("cannot run cargo")?;
+        ensure!(output.status.success(), "cargo {list}: {}", String::from_utf8_lossy(&output.stderr));
+        self.check_list(&String::from_utf8(output.stdout)?)
+    }
+
+    /// Fails if a file is missing or too many, of those that `cargo package --list` names.
+    fn check_list(&self, list: &str) -> Result<()> {
+        let files: BTreeSet<&str> = list.lines().collect();
+        for file in FILES {
+            ensure!(files.contains(file), "the package of {} has no {file}", self.name);
+        }
+        if let Some(file) = files.iter().find(|file| LEFT_OUT.iter().any(|directory| file.starts_with(directory))) {
+            bail!("{file} is in the package of {}, and for tests only: see `include` in Cargo.toml", self.name);
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn package() -> Package {
+        let some = |text: &str| Some(text.to_owned());
+        Package {
+            name: "wires".to_owned(),
+            version: "0.1.0".to_owned(),
+            publish: None,
+            description: some("Wires"),
+            license: some("MIT"),
+            readme: some("README.md"),
+            rust_version: some("1.95"),
+            keywords: vec!["mpi".to_owned()],
+            categories: vec!["science".to_owned()],
+        }
+    }
+
+    #[test]
+    fn each_gap_in_a_manifest_is_named() {
+        assert!(package().complaints().is_empty());
+        let check =
+            |package: Package, complaint: &str| assert_eq!(package.complaints(), [format!("wires {complaint}")]);
+        check(Package { description: None, ..package() }, "has no description");
+        check(Package { license: Some(String::new()), ..package() }, "has no license");
+        check(Package { readme: None, ..package() }, "has no README.md");
+        check(Package { rust_version: None, ..package() }, "has no rust-version");
+        check(Package { keywords: vec![], ..package() }, "must have one to five keywords");
+        check(Package { keywords: vec!["mpi".to_owned(); 6], ..package() }, "must have one to five keywords");
+        check(
+            Package { keywords: vec!["-".to_owned()], ..package() },
+            "has a keyword that is no word of up to 20 bytes",
+        );
+        check(Package { categories: vec![], ..package() }, "must have one to five categories");
+    }
+
+    #[test]
+    fn members_that_are_not_published_are_left_out() {
+        assert!(package().is_published());
+        assert!(Package { publish: Some(vec!["crates-io".to_owned()]), ..package() }.is_published());
+        assert!(!Package { publish: Some(vec![]), ..package() }.is_published());
+    }
+
+    #[test]
+    fn a_package_has_its_licences_and_no_tests() {
+        let all = "Cargo.toml\nLICENSE-APACHE\nLICENSE-MIT\nREADME.md\nsrc/lib.rs\nsrc/server/tests.rs";
+        package().check_list(all).unwrap();
+        let check = |list: &str, words: &str| {
+            let error = package().check_list(list).unwrap_err().to_string();
+            assert!(error.contains(words), "{error}");
+        };
+        check(&all.replace("LICENSE-MIT", "COPYING"), "has no LICENSE-MIT");
+        check(&format!("{all}\ntestdata/mpich.txt"), "testdata/mpich.txt is in the package of wires");
+    }
+}
