@@ -41,26 +41,44 @@ impl Allowed {
 
 /// The CPUs of this process's control group, of either version; `None` where the group says nothing of CPUs.
 fn cpuset_of_group(root: &Root) -> Option<CpuSet> {
-    let groups = root.word("proc/self/cgroup")?;
-    let path = |line: &str| {
-        let (_, rest) = line.split_once(':')?;
-        let (controllers, path) = rest.split_once(':')?;
-        let path = path.trim_start_matches('/').to_owned();
-        match controllers {
-            "" => Some(("sys/fs/cgroup".to_owned(), path)),
-            _ if controllers.split(',').any(|name| name == "cpuset") => Some(("sys/fs/cgroup/cpuset".to_owned(), path)),
-            _ => None,
-        }
-    };
-    groups.lines().filter_map(path).find_map(|(mount, path)| {
-        let files = ["cpuset.cpus.effective", "cpuset.effective_cpus", "cpuset.cpus"];
+    let group = root.word("proc/self/cpuset").or_else(|| group_of_cpuset(&root.word("proc/self/cgroup")?))?;
+    let mounts = root.word("proc/mounts")?;
+    mounts.lines().filter_map(mount).find_map(|(mount, files)| {
         files.iter().find_map(|file| {
             // A process in a container may see its own group as the root.
-            [format!("{mount}/{path}/{file}"), format!("{mount}/{file}")]
+            [format!("{mount}{group}/{file}"), format!("{mount}/{file}")]
                 .iter()
-                .find_map(|file| root.list(file).ok().flatten().filter(|cpus| !cpus.is_empty()))
+                .find_map(|file| root.list(file.trim_start_matches('/')).ok().flatten().filter(|cpus| !cpus.is_empty()))
         })
     })
+}
+
+/// The group that has the controller of CPUs, else that of version 2, of a kernel that does not tell it alone.
+fn group_of_cpuset(groups: &str) -> Option<String> {
+    let of = |is_it: &dyn Fn(&str) -> bool| {
+        let (_, path) = groups
+            .lines()
+            .filter_map(|line| line.split_once(':')?.1.split_once(':'))
+            .find(|(names, _)| is_it(names))?;
+        Some(path.to_owned())
+    };
+    of(&|names| names.split(',').any(|name| name == "cpuset")).or_else(|| of(&str::is_empty))
+}
+
+/// Where a line of the mounted file systems has control groups with CPUs, and the files that name them.
+fn mount(line: &str) -> Option<(&str, &'static [&'static str])> {
+    let mut words = line.split(' ').skip(1);
+    let (directory, kind, options) = (words.next()?, words.next()?, words.next()?);
+    let has = |name: &str| options.split(',').any(|option| option == name);
+    let files: &[&str] = match kind {
+        "cgroup2" => &["cpuset.cpus.effective"],
+        // Before control groups, and mounted as if it were.
+        "cpuset" => &["cpus"],
+        "cgroup" if has("cpuset") && has("noprefix") => &["cpus"],
+        "cgroup" if has("cpuset") => &["cpuset.effective_cpus", "cpuset.cpus"],
+        _ => return None,
+    };
+    Some((directory, files))
 }
 
 #[cfg(test)]
@@ -90,12 +108,41 @@ mod tests {
         // Bound by somebody, without a cpuset.
         status("3", "0-1");
         assert_eq!(words(Allowed::to_this_process(&root, &online)), None);
+        // As systemd mounts them: version 2 has no controller of CPUs while version 1 has it.
+        let systemd =
+            "cgroup2 /sys/fs/cgroup cgroup2 rw,nosuid 0 0\ncgroup /sys/fs/cgroup/cpuset cgroup rw,cpuset 0 0\n";
+        write("proc/mounts", systemd);
         write("proc/self/cgroup", "0::/job_1/step\n");
         write("sys/fs/cgroup/job_1/step/cpuset.cpus.effective", "2-3\n");
         assert_eq!(words(Allowed::to_this_process(&root, &online)), Some(("2-3".into(), "0-1".into())));
-        write("proc/self/cgroup", "4:cpu,cpuacct:/\n3:cpuset:/job_1\n");
+        write("proc/self/cgroup", "4:cpu,cpuacct:/\n3:cpuset:/job_1\n0::/other\n");
         write("sys/fs/cgroup/cpuset/job_1/cpuset.cpus", "0-3\n");
         status("0-3", "0");
         assert_eq!(words(Allowed::to_this_process(&root, &online)), Some(("0-3".into(), "0".into())));
+    }
+
+    #[test]
+    fn control_groups_are_found_where_they_are_mounted() {
+        let check = |mounts: &str, file: &str| {
+            let directory = tempfile::tempdir().unwrap();
+            let write = |path: &str, text: &str| {
+                let path = directory.path().join(path);
+                fs::create_dir_all(path.parent().unwrap()).unwrap();
+                fs::write(path, text).unwrap();
+            };
+            write("proc/self/status", "Cpus_allowed_list:\t5\nMems_allowed_list:\t0\n");
+            write("proc/self/cpuset", "/uid_7/job_9\n");
+            // The step has no CPUs of its own.
+            write("proc/self/cgroup", "0::/uid_7/job_9/step_0\n");
+            write("proc/mounts", mounts);
+            write(file, "4-5\n");
+            let allowed = Allowed::to_this_process(&Root::at(directory.path()), &"0-7".parse().unwrap());
+            assert_eq!(allowed.map(|allowed| allowed.cpus.to_string()), Some("4-5".to_owned()), "{mounts}");
+        };
+        check("none /cgroup/cpuset cgroup rw,relatime,cpuset 0 0", "cgroup/cpuset/uid_7/job_9/cpuset.cpus");
+        check("none /dev/cpuset cgroup rw,cpuset,noprefix 0 0", "dev/cpuset/uid_7/job_9/cpus");
+        check("none /dev/cpuset cpuset rw 0 0", "dev/cpuset/uid_7/job_9/cpus");
+        check("none /sys/fs/cgroup cgroup2 rw 0 0", "sys/fs/cgroup/uid_7/job_9/cpuset.cpus.effective");
+        check("tmpfs /run tmpfs rw 0 0\nnone /sys/fs/cgroup cgroup2 rw 0 0", "sys/fs/cgroup/cpuset.cpus.effective");
     }
 }

@@ -118,6 +118,7 @@ fn ranks_are_given_a_file_that_stays() {
     // What a control group leaves of the node is nobody else's.
     node.write("proc/self/status", "Cpus_allowed_list:\t1\nMems_allowed_list:\t0");
     node.write("proc/self/cgroup", "0::/job");
+    node.write("proc/mounts", "none /sys/fs/cgroup cgroup2 rw 0 0");
     node.write("sys/fs/cgroup/job/cpuset.cpus.effective", "1");
     let part = node.look().topology().unwrap();
     assert_eq!(part.file, None);

@@ -56,6 +56,19 @@ impl Machine {
         self.write(mask, &words(&set(cpus)));
     }
 
+    /// A control group that this process is in, mounted as a line of `/proc/mounts` says. Binding leaves it one CPU.
+    pub(crate) fn control_group(&self, mount: &str, group: &str, files: [(&str, &str); 2]) -> &Self {
+        self.write("proc/mounts", &format!("proc /proc proc rw,nosuid 0 0\n{mount} 0 0"));
+        self.write("proc/self/cpuset", group);
+        let directory = mount.split(' ').nth(1).unwrap().trim_start_matches('/');
+        for (file, list) in files {
+            self.write(&format!("{directory}{group}/{file}"), list);
+        }
+        let [(_, cpus), (_, nodes)] = files;
+        let first = set(cpus).first().unwrap();
+        self.write("proc/self/status", &format!("Cpus_allowed_list:\t{first}\nMems_allowed_list:\t{nodes}"))
+    }
+
     /// Groups of CPUs of one level (`core`, `cluster`, `die`, `package`), numbered in their order.
     pub(crate) fn groups(&self, level: &str, groups: &[&str]) -> &Self {
         for (number, cpus) in groups.iter().enumerate() {
@@ -89,9 +102,16 @@ impl Machine {
 
     /// NUMA nodes of 4 GiB: CPUs, and distances to all.
     pub(crate) fn numa(&self, nodes: &[(&str, &str)]) -> &Self {
-        let last = nodes.len() - 1;
-        self.write("sys/devices/system/node/online", &format!("0-{last}"));
-        for (number, (cpus, distances)) in nodes.iter().enumerate() {
+        let numbered: Vec<_> =
+            (0..).zip(nodes).map(|(number, (cpus, distances))| (number, *cpus, *distances)).collect();
+        self.numbered_numa(&numbered)
+    }
+
+    /// NUMA nodes of 4 GiB: number, CPUs, and distances to all.
+    pub(crate) fn numbered_numa(&self, nodes: &[(u16, &str, &str)]) -> &Self {
+        let numbers: CpuSet = nodes.iter().map(|(number, ..)| *number).collect();
+        self.write("sys/devices/system/node/online", &numbers.to_string());
+        for (number, cpus, distances) in nodes {
             let about = format!("sys/devices/system/node/node{number}");
             self.write_set(&format!("{about}/cpulist"), &format!("{about}/cpumap"), cpus);
             self.write(&format!("{about}/meminfo"), &format!("Node {number} MemTotal:        4194304 kB"));
