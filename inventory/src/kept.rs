@@ -27,7 +27,7 @@ use crate::node::{BOOT_ID, Inventory};
 use crate::root::{ReadError, Root};
 
 /// Version of the files; others are replaced.
-const VERSION: u32 = 2;
+const VERSION: u32 = 3;
 
 /// Most files of each sort in a directory; the oldest ones make room.
 const FILES_MAX: usize = 16;

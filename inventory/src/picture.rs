@@ -141,6 +141,8 @@ fn object_title(object: &Object<'_>) -> String {
         }
         ObjectKind::NumaGroup => return format!("CPUs {}", object.cpus),
         ObjectKind::Cpu => return format!("CPU {}", object.cpus),
+        ObjectKind::Drawer => "drawer",
+        ObjectKind::Book => "book",
         ObjectKind::Package => "package",
         ObjectKind::Die => "die",
         ObjectKind::Cluster => "cluster",

@@ -1,6 +1,7 @@
 //! Sources of an inventory. Each reads one part of the node; one that fails takes nothing from the others.
 
 mod amd;
+mod caches;
 mod cpu;
 mod infiniband;
 mod memory;
@@ -13,6 +14,9 @@ use std::collections::HashMap;
 pub(crate) use self::pci::kind as pci_kind;
 use crate::node::{AddressKind, BOOT_ID, Devices, Inventory, Trouble};
 use crate::root::{ReadError, Root};
+
+/// Directory of the CPUs.
+const SYSTEM_CPU: &str = "sys/devices/system/cpu";
 
 /// Source of an inventory.
 pub trait Source: Sync {

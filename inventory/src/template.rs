@@ -21,6 +21,12 @@ pub struct Template {
     pub cpus: CpuSet,
     /// CPUs that the kernel knows and that are offline.
     pub offline: CpuSet,
+    /// Drawers of books, of machines that have them (IBM Z), by their lowest CPU.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub drawers: Vec<Group>,
+    /// Books of packages, of machines that have them (IBM Z), by their lowest CPU.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub books: Vec<Group>,
     /// Processor packages, usually sockets, by their lowest CPU.
     pub packages: Vec<Group>,
     /// Dies of packages that have several, by their lowest CPU.
@@ -258,7 +264,8 @@ impl Template {
 
     /// Brings all lists into their order.
     pub(crate) fn sort(&mut self) {
-        for groups in [&mut self.packages, &mut self.dies, &mut self.clusters, &mut self.cores] {
+        let groups = [&mut self.drawers, &mut self.books, &mut self.packages, &mut self.dies, &mut self.clusters];
+        for groups in groups.into_iter().chain([&mut self.cores]) {
             groups.sort_unstable_by_key(|group| group.cpus.first());
         }
         for kind in &mut self.caches {

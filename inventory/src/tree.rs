@@ -36,6 +36,10 @@ pub struct Object<'a> {
 pub enum ObjectKind<'a> {
     /// The node as a whole.
     Machine,
+    /// Drawer of books.
+    Drawer,
+    /// Book of packages.
+    Book,
     /// Processor package.
     Package,
     /// Die of a package.
@@ -50,6 +54,13 @@ pub enum ObjectKind<'a> {
     Core,
     /// CPU, which is a hardware thread.
     Cpu,
+}
+
+impl ObjectKind<'_> {
+    /// True for sets of CPUs that stand for no part of the hardware which libraries know by a name of its own.
+    fn is_group(self) -> bool {
+        matches!(self, Self::Drawer | Self::Book | Self::Cluster | Self::NumaGroup)
+    }
 }
 
 /// NUMA node of a tree.
@@ -116,9 +127,11 @@ fn objects(template: &Template) -> Vec<Object<'_>> {
         groups.iter().map(|group| Object::new(kind, group.id, group.cpus.clone())).collect()
     };
     let mut caches: Vec<&CacheKind> = template.caches.iter().collect();
-    // Caches of instructions alone are the innermost.
-    caches.sort_by_key(|cache| (cache.kind == CacheType::Instruction, Reverse(cache.level)));
-    let mut all = groups(ObjectKind::Package, &template.packages);
+    // Caches of instructions alone are within those of their level.
+    caches.sort_by_key(|cache| (Reverse(cache.level), cache.kind == CacheType::Instruction));
+    let mut all = groups(ObjectKind::Drawer, &template.drawers);
+    all.extend(groups(ObjectKind::Book, &template.books));
+    all.extend(groups(ObjectKind::Package, &template.packages));
     all.extend(groups(ObjectKind::Die, &template.dies));
     all.extend(groups(ObjectKind::Cluster, &template.clusters));
     for cache in caches {
@@ -142,10 +155,10 @@ impl<'a> Object<'a> {
             return;
         }
         if let Some(child) = self.children.iter_mut().find(|child| !object.cpus.is_disjoint(&child.cpus)) {
-            // A cluster adds nothing to another object with the same CPUs.
+            // A group adds nothing to another object with the same CPUs.
             match child.cpus == object.cpus {
-                true if object.kind == ObjectKind::Cluster => {}
-                true if child.kind == ObjectKind::Cluster => (child.kind, child.id) = (object.kind, object.id),
+                true if object.kind.is_group() => {}
+                true if child.kind.is_group() => (child.kind, child.id) = (object.kind, object.id),
                 _ => child.insert(object, depth - 1),
             }
             return;

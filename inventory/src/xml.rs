@@ -19,6 +19,7 @@ use crate::template::{CacheKind, CacheType, OsDevice, OsKind, PciDevice};
 use crate::tree::{Object, ObjectKind, Tree};
 
 /// Kinds of groups, as `private/misc.h` of hwloc numbers them.
+const GROUP_BOOK: &str = "110";
 const GROUP_CLUSTER: &str = "222";
 const GROUP_MEMORY: &str = "1001";
 
@@ -260,15 +261,10 @@ fn type_name(kind: ObjectKind<'_>, attributes: &mut Attributes<'_>) -> String {
         ObjectKind::Machine => "Machine".to_owned(),
         ObjectKind::Package => "Package".to_owned(),
         ObjectKind::Die => "Die".to_owned(),
-        ObjectKind::Cluster => {
-            attributes.extend([("subtype", "Cluster".to_owned()), ("kind", GROUP_CLUSTER.to_owned())]);
-            attributes.push(("subkind", "0".to_owned()));
-            "Group".to_owned()
-        }
-        ObjectKind::NumaGroup => {
-            attributes.extend([("kind", GROUP_MEMORY.to_owned()), ("subkind", "0".to_owned())]);
-            "Group".to_owned()
-        }
+        ObjectKind::Drawer => group(attributes, "Drawer", GROUP_BOOK, "1"),
+        ObjectKind::Book => group(attributes, "Book", GROUP_BOOK, "0"),
+        ObjectKind::Cluster => group(attributes, "Cluster", GROUP_CLUSTER, "0"),
+        ObjectKind::NumaGroup => group(attributes, "", GROUP_MEMORY, "0"),
         ObjectKind::Cache(cache) => {
             attributes.extend(cache_attributes(cache));
             let suffix = if cache.kind == CacheType::Instruction { "i" } else { "" };
@@ -277,6 +273,14 @@ fn type_name(kind: ObjectKind<'_>, attributes: &mut Attributes<'_>) -> String {
         ObjectKind::Core => "Core".to_owned(),
         ObjectKind::Cpu => "PU".to_owned(),
     }
+}
+
+fn group(attributes: &mut Attributes<'_>, subtype: &str, kind: &str, subkind: &str) -> String {
+    if !subtype.is_empty() {
+        attributes.push(("subtype", subtype.to_owned()));
+    }
+    attributes.extend([("kind", kind.to_owned()), ("subkind", subkind.to_owned())]);
+    "Group".to_owned()
 }
 
 fn cache_attributes(cache: &CacheKind) -> [(&'static str, String); 5] {

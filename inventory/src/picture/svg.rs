@@ -149,7 +149,9 @@ fn fill(kind: ObjectKind<'_>) -> &'static str {
     match kind {
         ObjectKind::Machine => "#ffffff",
         ObjectKind::Package => "#eef3e2",
-        ObjectKind::Die | ObjectKind::Cluster | ObjectKind::NumaGroup => "#e4ecf4",
+        ObjectKind::Drawer | ObjectKind::Book | ObjectKind::Die | ObjectKind::Cluster | ObjectKind::NumaGroup => {
+            "#e4ecf4"
+        }
         ObjectKind::Cache(_) => "#f3f3f3",
         ObjectKind::Core | ObjectKind::Cpu => "#d5e3d5",
     }

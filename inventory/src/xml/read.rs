@@ -144,7 +144,12 @@ impl Reading {
             }
             "Package" => template.packages.push(group()?),
             "Die" => template.dies.push(group()?),
-            "Group" if element.text("subtype").as_deref() == Some("Cluster") => template.clusters.push(group()?),
+            "Group" => match element.text("subtype").as_deref() {
+                Some("Drawer") => template.drawers.push(group()?),
+                Some("Book") => template.books.push(group()?),
+                Some("Cluster") => template.clusters.push(group()?),
+                _ => {}
+            },
             "Core" => template.cores.push(group()?),
             "NUMANode" => template.numa.push(NumaNode {
                 id: element.number("os_index")?.unwrap_or_default(),

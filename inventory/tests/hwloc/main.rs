@@ -9,6 +9,7 @@ mod made_up;
 
 mod allowed;
 mod numa;
+mod odd;
 
 use std::path::Path;
 

@@ -56,6 +56,11 @@ impl Machine {
         self.write(mask, &words(&set(cpus)));
     }
 
+    /// Another architecture than x86_64.
+    pub(crate) fn arch(&self, arch: &str) -> &Self {
+        self.write("proc/sys/kernel/arch", arch).write("proc/hwloc-nofile-info", &format!("Architecture: {arch}"))
+    }
+
     /// A control group that this process is in, mounted as a line of `/proc/mounts` says. Binding leaves it one CPU.
     pub(crate) fn control_group(&self, mount: &str, group: &str, files: [(&str, &str); 2]) -> &Self {
         self.write("proc/mounts", &format!("proc /proc proc rw,nosuid 0 0\n{mount} 0 0"));
@@ -67,6 +72,18 @@ impl Machine {
         let [(_, cpus), (_, nodes)] = files;
         let first = set(cpus).first().unwrap();
         self.write("proc/self/status", &format!("Cpus_allowed_list:\t{first}\nMems_allowed_list:\t{nodes}"))
+    }
+
+    /// Books or drawers (`book`, `drawer`), numbered in their order.
+    pub(crate) fn books(&self, level: &str, groups: &[&str]) -> &Self {
+        for (number, cpus) in groups.iter().enumerate() {
+            for cpu in set(cpus).iter() {
+                let about = format!("sys/devices/system/cpu/cpu{cpu}/topology/{level}");
+                self.write_set(&format!("{about}_siblings_list"), &format!("{about}_siblings"), cpus);
+                self.write(&format!("{about}_id"), &number.to_string());
+            }
+        }
+        self
     }
 
     /// Groups of CPUs of one level (`core`, `cluster`, `die`, `package`), numbered in their order.

@@ -1,0 +1,75 @@
+//! Caches of CPUs, from `/sys/devices/system/cpu/cpu*/cache`.
+
+use std::collections::HashMap;
+
+use super::SYSTEM_CPU;
+use crate::cpus::CpuSet;
+use crate::root::{ReadError, Root};
+use crate::template::{CacheKind, CacheType, Group};
+
+/// Caches of a CPU that are looked at, by index.
+const CACHES_MAX: usize = 10;
+
+/// Caches that were found.
+#[derive(Default)]
+pub(super) struct Caches {
+    /// By index of the directory: caches of one index are of one kind, but for cores of several kinds.
+    found: [CpuSet; CACHES_MAX],
+    /// What is known of a cache, by index and size: five files less for each of hundreds of caches.
+    known: HashMap<(usize, u64), Option<CacheKind>>,
+    kinds: Vec<CacheKind>,
+}
+
+impl Caches {
+    /// Adds the caches of a CPU that serve no CPU before it. `core` are the CPUs of its core.
+    pub(super) fn read(&mut self, root: &Root, cpu: u16, core: &CpuSet, online: &CpuSet) -> Result<(), ReadError> {
+        // Indexes have gaps where the kernel does not show a cache.
+        let indexes: Vec<usize> = root.numbered(&format!("{SYSTEM_CPU}/cpu{cpu}/cache"), "index")?;
+        for index in indexes.into_iter().filter(|&index| index < CACHES_MAX) {
+            if self.found[index].contains(cpu) {
+                continue;
+            }
+            let about = format!("{SYSTEM_CPU}/cpu{cpu}/cache/index{index}");
+            let Some(list) = root.list(&format!("{about}/shared_cpu_list"))? else { continue };
+            // The kernel does not always know who shares one.
+            let list = if list.is_empty() { core } else { &list };
+            let cpus = list.intersection(online);
+            if !cpus.contains(cpu) {
+                continue;
+            }
+            self.found[index].add(&cpus);
+            let size = root.number::<u64>(&format!("{about}/size")).unwrap_or(0) * 1024;
+            let kind = self.known.entry((index, size)).or_insert_with(|| describe(root, &about, size));
+            let Some(kind) = kind.clone() else { continue };
+            let group = Group { cpus, id: root.number(&format!("{about}/id")) };
+            let same = |other: &&mut CacheKind| CacheKind { instances: Vec::new(), ..(**other).clone() } == kind;
+            match self.kinds.iter_mut().find(same) {
+                Some(kind) => kind.instances.push(group),
+                None => self.kinds.push(CacheKind { instances: vec![group], ..kind }),
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn into_kinds(self) -> Vec<CacheKind> {
+        self.kinds
+    }
+}
+
+/// Level, type, line and ways of a cache; `None` where the kernel does not tell level and type.
+fn describe(root: &Root, about: &str, size: u64) -> Option<CacheKind> {
+    let number = |name: &str| root.number::<u32>(&format!("{about}/{name}"));
+    let kind = match root.word(&format!("{about}/type"))?.as_str() {
+        "Data" => CacheType::Data,
+        "Instruction" => CacheType::Instruction,
+        _ => CacheType::Unified,
+    };
+    let level = u8::try_from(number("level")?).ok()?;
+    let line = number("coherency_line_size").unwrap_or(0);
+    let sets = number("number_of_sets").unwrap_or(0);
+    let lines_a_tag = number("physical_line_partition").unwrap_or(1);
+    // `ways_of_associativity` means different things on different processors.
+    let bytes_a_way = u64::from(line) * u64::from(lines_a_tag) * u64::from(sets);
+    let ways = if sets > 1 { size.checked_div(bytes_a_way).unwrap_or(0) } else { 0 };
+    Some(CacheKind { level, kind, size, line, ways: u32::try_from(ways).unwrap_or(0), instances: Vec::new() })
+}
