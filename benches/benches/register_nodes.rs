@@ -220,7 +220,13 @@ fn template(kind: usize) -> Template {
         ],
         cores,
         numa: (0..8)
-            .map(|id| NumaNode { id, cpus: eighth(id.into()), memory_gib: 64, distances: vec![10; 8] })
+            .map(|id| NumaNode {
+                id,
+                cpus: eighth(id.into()),
+                memory_gib: 64,
+                distances: vec![10; 8],
+                ..NumaNode::default()
+            })
             .collect(),
         pci: (0..4)
             .map(|nic| device(nic, PciKind::Nic, 0x0207))

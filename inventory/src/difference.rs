@@ -61,7 +61,7 @@ mod tests {
         Template {
             packages: vec![Group { cpus: cpus.clone(), id: Some(0) }],
             cores: cpus.iter().map(|cpu| Group { cpus: [cpu].into_iter().collect(), id: None }).collect(),
-            numa: vec![NumaNode { id: 0, cpus: cpus.clone(), memory_gib, distances: Vec::new() }],
+            numa: vec![NumaNode { id: 0, cpus: cpus.clone(), memory_gib, ..NumaNode::default() }],
             pci: (0..nics).map(nic).collect(),
             cpus,
             ..Template::default()

@@ -13,6 +13,7 @@
 mod allowed;
 mod cpus;
 mod difference;
+mod distances;
 mod kept;
 mod locality;
 mod node;

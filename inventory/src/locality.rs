@@ -17,6 +17,8 @@ use crate::tree::{ObjectKind, Tree};
 pub struct Localities {
     /// For each part of the text: its letters, and the CPUs of its objects by logical number.
     levels: Vec<(&'static str, Vec<CpuSet>)>,
+    /// CPUs that are of each NUMA node, by logical number.
+    of_numa: Vec<CpuSet>,
 }
 
 impl Localities {
@@ -40,29 +42,23 @@ impl Localities {
             };
             levels[level].1.push(object.cpus.clone());
         }
-        let in_tree = tree.objects().into_iter().flat_map(|object| object.numa.iter());
-        levels.push(("NM", in_tree.map(|&index| tree.numa[index].cpus.clone()).collect()));
+        let in_tree: Vec<usize> = tree.objects().into_iter().flat_map(|object| object.numa.clone()).collect();
+        levels.push(("NM", in_tree.iter().map(|&index| tree.numa[index].cpus.clone()).collect()));
         levels.retain(|(_, objects)| !objects.is_empty());
-        Self { levels }
+        let own = |index: usize| {
+            template.numa.get(index).map_or_else(|| tree.numa[index].cpus.clone(), |node| node.cpus.clone())
+        };
+        Self { levels, of_numa: in_tree.into_iter().map(own).collect() }
     }
 
     /// Logical number of the one NUMA node that some CPUs are of; `None` if they are of several, and where none is known.
     pub fn numa(&self, cpus: &CpuSet) -> Option<u32> {
-        self.only("NM", cpus)
+        only(&self.of_numa, cpus)
     }
 
     /// Logical number of the one L3 cache that some CPUs share; `None` if they have several, and where none is known.
     pub fn l3(&self, cpus: &CpuSet) -> Option<u32> {
-        self.only("L3", cpus)
-    }
-
-    /// The object of a level that has all of some CPUs.
-    fn only(&self, level: &str, cpus: &CpuSet) -> Option<u32> {
-        let (_, objects) = self.levels.iter().find(|(letters, _)| *letters == level)?;
-        let mut having = (0..).zip(objects).filter(|(_, object)| !cpus.is_empty() && cpus.is_subset(object));
-        // Nodes of different memory may have the same CPUs.
-        let (number, _) = having.next()?;
-        having.next().is_none().then_some(number)
+        only(&self.levels.iter().find(|(letters, _)| *letters == "L3")?.1, cpus)
     }
 
     /// Locality of a rank that is bound to some CPUs.
@@ -80,6 +76,14 @@ impl Localities {
     }
 }
 
+/// Number of the one object that has all of some CPUs.
+fn only(objects: &[CpuSet], cpus: &CpuSet) -> Option<u32> {
+    let mut having = (0..).zip(objects).filter(|(_, object)| !cpus.is_empty() && cpus.is_subset(object));
+    // Nodes of different memory may have the same CPUs.
+    let (number, _) = having.next()?;
+    having.next().is_none().then_some(number)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -91,7 +95,7 @@ mod tests {
             lists.iter().map(|list| Group { cpus: list.parse().unwrap(), id: None }).collect()
         };
         let numa =
-            |id: u16, cpus: &str| NumaNode { id, cpus: cpus.parse().unwrap(), memory_gib: 1, distances: Vec::new() };
+            |id: u16, cpus: &str| NumaNode { id, cpus: cpus.parse().unwrap(), memory_gib: 1, ..NumaNode::default() };
         let template = Template {
             cpus: "0-7".parse().unwrap(),
             packages: groups(&["0-1,4-5", "2-3,6-7"]),

@@ -60,7 +60,7 @@ impl fmt::Debug for Cores<'_> {
 
 /// Lines of a node's picture.
 pub fn lines(template: &Template, contents: Cores<'_>) -> Vec<String> {
-    let whole = [NumaNode { id: 0, cpus: template.cpus.clone(), memory_gib: 0, distances: Vec::new() }];
+    let whole = [NumaNode { id: 0, cpus: template.cpus.clone(), ..NumaNode::default() }];
     let numa = if template.numa.is_empty() { &whole[..] } else { &template.numa };
     let mut lines = Vec::new();
     let mut drawn = CpuSet::default();
@@ -202,7 +202,7 @@ mod tests {
             (0..).zip(lists).map(|(id, list)| Group { cpus: list.parse().unwrap(), id: Some(id) }).collect()
         };
         let numa =
-            |id: u16, cpus: &str| NumaNode { id, cpus: cpus.parse().unwrap(), memory_gib: 64, distances: Vec::new() };
+            |id: u16, cpus: &str| NumaNode { id, cpus: cpus.parse().unwrap(), memory_gib: 64, ..NumaNode::default() };
         let cache = CacheKind {
             level: 3,
             kind: CacheType::Unified,

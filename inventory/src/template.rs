@@ -85,16 +85,26 @@ pub enum CacheType {
 }
 
 /// NUMA node.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct NumaNode {
     /// Number.
     pub id: u16,
-    /// CPUs next to its memory; empty for memory without CPUs.
+    /// CPUs that are of it; empty for memory without CPUs.
     pub cpus: CpuSet,
+    /// CPUs nearest to its memory, where those are not the CPUs that are of it: memory on a device or a slower bus. Else empty.
+    #[serde(default, skip_serializing_if = "CpuSet::is_empty")]
+    pub near: CpuSet,
     /// Size of its memory, rounded to GiB. The exact one differs from node to node by what firmware keeps.
     pub memory_gib: u64,
     /// Distances to all nodes, in the order of their numbers, as the kernel has them; empty where they are not known.
     pub distances: Vec<u32>,
+}
+
+impl NumaNode {
+    /// CPUs nearest to its memory; empty where none are nearer than others.
+    pub fn nearest(&self) -> &CpuSet {
+        if self.near.is_empty() { &self.cpus } else { &self.near }
+    }
 }
 
 /// Cores of one kind, of a processor that has several.

@@ -1,12 +1,13 @@
 //! A template as a tree of objects, each within the one that contains its CPUs: the form that hwloc has, and that people look at.
 //!
 //! ```text
-//! Machine > Package > Die > Cluster > L3 > L2 > L1 > Core > CPU        NUMA nodes hang beside, at the object of the same CPUs
+//! Machine > Package > Die > Cluster > L3 > L2 > L1 > Core > CPU        NUMA nodes hang beside, at the object of their nearest CPUs
 //! ```
 
 use std::cmp::Reverse;
 
 use crate::cpus::{CpuSet, NodeSet};
+use crate::distances;
 use crate::template::{CacheKind, CacheType, Group, NumaNode, PciDevice, Template};
 
 /// Most objects within each other. No machine comes near it, and nothing that somebody made up takes more of the stack.
@@ -46,7 +47,7 @@ pub enum ObjectKind<'a> {
     Die,
     /// Cluster of cores.
     Cluster,
-    /// CPUs of a NUMA node that no other object has; none, for memory without CPUs.
+    /// CPUs of a NUMA node, or of several that are near to each other, that no other object has; none, for memory that is near to none.
     NumaGroup,
     /// Cache.
     Cache(&'a CacheKind),
@@ -68,7 +69,7 @@ impl ObjectKind<'_> {
 pub struct TreeNode {
     /// Number.
     pub id: u16,
-    /// CPUs.
+    /// CPUs nearest to its memory.
     pub cpus: CpuSet,
     /// Size of its memory in GiB; 0 where the kernel has no NUMA.
     pub memory_gib: u64,
@@ -86,7 +87,8 @@ pub struct Tree<'a> {
 impl<'a> Tree<'a> {
     /// The tree of a template. Objects that share some CPUs with others and contain neither are left out, as hwloc does.
     pub fn of(template: &'a Template) -> Self {
-        let node = |node: &NumaNode| TreeNode { id: node.id, cpus: node.cpus.clone(), memory_gib: node.memory_gib };
+        let node =
+            |node: &NumaNode| TreeNode { id: node.id, cpus: node.nearest().clone(), memory_gib: node.memory_gib };
         let mut numa: Vec<TreeNode> = template.numa.iter().map(node).collect();
         if numa.is_empty() {
             numa.push(TreeNode { id: 0, cpus: template.cpus.clone(), memory_gib: 0 });
@@ -98,6 +100,10 @@ impl<'a> Tree<'a> {
         for node in numa.iter().filter(|node| !node.cpus.is_empty()) {
             root.insert_group(&node.cpus);
         }
+        let distances: Vec<&[u32]> = template.numa.iter().map(|node| &node.distances[..]).collect();
+        distances::group(numa.iter().map(|node| node.cpus.clone()).collect(), &distances, |cpus| {
+            root.insert_group(cpus)
+        });
         for (index, node) in numa.iter().enumerate() {
             if node.cpus.is_empty() {
                 let group = Object::new(ObjectKind::NumaGroup, None, CpuSet::default());
@@ -167,28 +173,34 @@ impl<'a> Object<'a> {
         self.children.insert(at, object);
     }
 
-    /// Makes a group of some CPUs, unless an object has the same.
-    fn insert_group(&mut self, cpus: &CpuSet) {
+    /// Makes a group of some CPUs, unless an object has the same. Returns false if they are parts of several objects.
+    fn insert_group(&mut self, cpus: &CpuSet) -> bool {
         if self.cpus == *cpus {
-            return;
+            return true;
         }
-        if let Some(child) = self.children.iter_mut().find(|child| cpus.is_subset(&child.cpus)) {
+        if let Some(child) = self.children.iter_mut().find(|child| child.may_have_numa(cpus)) {
             return child.insert_group(cpus);
         }
         // A NUMA node that holds a part of an object only cannot be drawn as a tree: it hangs at what contains it.
         if self.children.iter().any(|child| !child.cpus.is_disjoint(cpus) && !child.cpus.is_subset(cpus)) {
-            return;
+            return false;
         }
         let (within, outside) = std::mem::take(&mut self.children).into_iter().partition(|c| c.cpus.is_subset(cpus));
         self.children = outside;
         let group = Object { children: within, ..Object::new(ObjectKind::NumaGroup, None, cpus.clone()) };
         let at = self.children.partition_point(|child| child.cpus.first() < cpus.first());
         self.children.insert(at, group);
+        true
+    }
+
+    /// True if a NUMA node of some CPUs hangs here or below: never at a CPU.
+    fn may_have_numa(&self, cpus: &CpuSet) -> bool {
+        self.kind != ObjectKind::Cpu && cpus.is_subset(&self.cpus)
     }
 
     /// Hangs a NUMA node at the outermost object of its CPUs within this one; at what contains them if there is none.
     fn attach(&mut self, index: usize, cpus: &CpuSet) {
-        match self.children.iter_mut().find(|child| cpus.is_subset(&child.cpus)) {
+        match self.children.iter_mut().find(|child| child.may_have_numa(cpus)) {
             Some(child) if child.cpus == *cpus => child.numa.push(index),
             Some(child) => child.attach(index, cpus),
             None => self.numa.push(index),
@@ -239,7 +251,7 @@ mod tests {
     }
 
     fn numa(id: u16, cpus: &str) -> NumaNode {
-        NumaNode { id, cpus: set(cpus), memory_gib: 1, distances: Vec::new() }
+        NumaNode { id, cpus: set(cpus), memory_gib: 1, ..NumaNode::default() }
     }
 
     /// Objects in words, such as `Package 0-3`.

@@ -194,7 +194,7 @@ mod tests {
             id,
             cpus: cpus.parse().unwrap(),
             memory_gib: 1,
-            distances: Vec::new(),
+            ..NumaNode::default()
         };
         Template {
             cpus: "0-3".parse().unwrap(),

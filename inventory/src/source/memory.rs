@@ -1,7 +1,9 @@
 //! NUMA nodes, their memory and distances, from `/sys/devices/system/node`.
+//!
+//! The memory of a GPU that the kernel shows as a NUMA node is left out, as by hwloc: only its driver may say who uses it.
 
 use super::Source;
-use crate::cpus::CpuSet;
+use crate::cpus::{CpuSet, NodeSet};
 use crate::node::Inventory;
 use crate::root::{ReadError, Root};
 use crate::template::NumaNode;
@@ -10,6 +12,17 @@ const SYSTEM: &str = "sys/devices/system/node";
 
 /// See the [module](self).
 pub(super) struct Memory;
+
+/// NUMA node as the kernel shows it.
+struct Found {
+    id: u16,
+    /// CPUs, also those that are offline.
+    listed: CpuSet,
+    /// Distances to all nodes; none unless there is one for each.
+    distances: Vec<u32>,
+    /// CPUs nearest to its memory.
+    nearest: CpuSet,
+}
 
 impl Source for Memory {
     fn name(&self) -> &'static str {
@@ -21,23 +34,97 @@ impl Source for Memory {
     }
 
     fn collect(&self, root: &Root, into: &mut Inventory) -> Result<(), ReadError> {
-        let ids: Vec<u16> = root.numbered(SYSTEM, "node")?;
-        let mut seen = CpuSet::default();
-        for &id in &ids {
-            let about = format!("{SYSTEM}/node{id}");
-            let listed = root.list(&format!("{about}/cpulist"))?.unwrap_or_default();
-            let cpus = listed.intersection(&into.template.cpus).without(&seen);
-            seen.add(&cpus);
-            let memory = total(root, &format!("{about}/meminfo"));
-            let distances = distances(root, &about, ids.len());
-            into.template.numa.push(NumaNode { id, cpus, memory_gib: gib(memory), distances });
+        let online = into.template.cpus.clone();
+        for node in nodes(root)? {
+            let memory = total(root, &format!("{SYSTEM}/node{}/meminfo", node.id));
+            let [cpus, nearest] = [node.listed, node.nearest].map(|cpus| cpus.intersection(&online));
+            let near = if nearest == cpus { CpuSet::default() } else { nearest };
+            into.template.numa.push(NumaNode {
+                id: node.id,
+                cpus,
+                near,
+                memory_gib: gib(memory),
+                distances: node.distances,
+            });
             into.memory.push(memory);
         }
-        if ids.is_empty() {
+        if into.template.numa.is_empty() {
             into.memory = vec![total(root, "proc/meminfo")];
         }
         Ok(())
     }
+}
+
+/// The NUMA nodes that count, by number.
+fn nodes(root: &Root) -> Result<Vec<Found>, ReadError> {
+    let ids: Vec<u16> = root.numbered(SYSTEM, "node")?;
+    let of_gpus = nodes_of_gpus(root);
+    let (mut nodes, mut kept, mut seen) = (Vec::new(), Vec::new(), CpuSet::default());
+    for &id in &ids {
+        let about = format!("{SYSTEM}/node{id}");
+        let listed = root.list(&format!("{about}/cpulist"))?.unwrap_or_default();
+        // No CPU is of two nodes: firmware that says so is not to be believed.
+        let counts = listed.is_disjoint(&seen) && !of_gpus.contains(id);
+        seen.add(&listed);
+        kept.push(counts);
+        if counts {
+            let nearest = listed.clone();
+            nodes.push(Found { id, listed, distances: distances(root, &about, ids.len()), nearest });
+        }
+    }
+    for node in &mut nodes {
+        let row = std::mem::take(&mut node.distances);
+        node.distances = row.into_iter().zip(&kept).filter(|(_, kept)| **kept).map(|(distance, _)| distance).collect();
+    }
+    find_nearest(root, &mut nodes);
+    Ok(nodes)
+}
+
+/// Finds the CPUs nearest to memory that has none, as hwloc does: by what firmware says of who starts accesses to it, else by distances.
+fn find_nearest(root: &Root, nodes: &mut [Found]) {
+    let (with_cpus, without): (Vec<usize>, Vec<usize>) = (0..nodes.len()).partition(|&at| !nodes[at].listed.is_empty());
+    for at in with_cpus.into_iter().chain(without) {
+        let has_cpus = !nodes[at].listed.is_empty();
+        // A device may be nearer than any CPU: it counts in access0, and not in access1.
+        let about = format!("{SYSTEM}/node{}", nodes[at].id);
+        let initiators = |access: &str| root.numbered::<u16>(&format!("{about}/{access}/initiators"), "node").ok();
+        let initiators = initiators("access1").filter(|nodes| !nodes.is_empty()).or_else(|| initiators("access0"));
+        let initiators: NodeSet = initiators.into_iter().flatten().collect();
+        let mut nearest: CpuSet = nodes[at].nearest.clone();
+        for other in nodes.iter().filter(|other| initiators.contains(other.id)) {
+            nearest.add(&other.nearest);
+        }
+        if nearest.is_empty() && !has_cpus {
+            nearest = nearest_by_distance(nodes, at);
+        }
+        nodes[at].nearest = nearest;
+    }
+}
+
+/// CPUs of the nodes that are nearest to one without; none if all are equally far, or none is further than its own memory.
+fn nearest_by_distance(nodes: &[Found], at: usize) -> CpuSet {
+    let distances = &nodes[at].distances;
+    if distances.len() != nodes.len() {
+        return CpuSet::default();
+    }
+    let others = || (0..nodes.len()).filter(|&other| other != at);
+    let Some(least) = others().map(|other| distances[other]).min() else { return CpuSet::default() };
+    let nearest = || others().filter(|&other| distances[other] == least);
+    if least <= distances[at] || nearest().count() == others().count() {
+        return CpuSet::default();
+    }
+    nearest().flat_map(|other| nodes[other].nearest.iter()).collect()
+}
+
+/// NUMA nodes that are the memory of NVIDIA's GPUs, of which their driver says `Node: 255`.
+fn nodes_of_gpus(root: &Root) -> NodeSet {
+    const GPUS: &str = "proc/driver/nvidia/gpus";
+    let gpus = root.names(GPUS).unwrap_or_default();
+    let node = |gpu: String| {
+        let status = root.word(&format!("{GPUS}/{gpu}/numa_status"))?;
+        status.split_once("Node:")?.1.split_whitespace().next()?.parse().ok()
+    };
+    gpus.into_iter().filter_map(node).collect()
 }
 
 /// Total in a file that says `MemTotal:  24684092 kB`, in bytes; 0 if it does not.

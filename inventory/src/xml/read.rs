@@ -155,7 +155,7 @@ impl Reading {
                 id: element.number("os_index")?.unwrap_or_default(),
                 cpus: cpus.clone(),
                 memory_gib: element.number::<u64>("local_memory")?.unwrap_or(0).saturating_add(1 << 29) >> 30,
-                distances: Vec::new(),
+                ..NumaNode::default()
             }),
             "PCIDev" => {
                 let device = element.device(cpus.clone())?;

@@ -27,7 +27,7 @@ fn sixteen_cores() -> UsableCores {
         id,
         cpus: format!("{}-{}", 4 * id, 4 * id + 3).parse().unwrap(),
         memory_gib: 1,
-        distances: Vec::new(),
+        ..NumaNode::default()
     };
     let pairs: Vec<String> = (0..8).map(|pair| format!("{}-{}", 2 * pair, 2 * pair + 1)).collect();
     let caches = CacheKind {
