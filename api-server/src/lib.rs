@@ -13,6 +13,7 @@
 
 pub mod args;
 #[cfg(feature = "fuzzing")]
+#[doc(hidden)]
 pub mod fuzzing;
 
 mod allocation_service;
@@ -42,6 +43,7 @@ mod server;
 mod session_calls;
 mod sets;
 #[cfg(feature = "simulation")]
+#[doc(hidden)]
 pub mod simulation;
 mod start_policy;
 mod store;

@@ -23,6 +23,7 @@ pub mod fabric;
 #[cfg(feature = "fake")]
 pub mod fake;
 #[cfg(feature = "fuzzing")]
+#[doc(hidden)]
 pub mod fuzzing;
 pub mod grants;
 pub mod ledger;

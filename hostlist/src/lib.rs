@@ -10,6 +10,7 @@
 //! ```
 
 #[cfg(feature = "fuzzing")]
+#[doc(hidden)]
 pub mod fuzzing;
 mod natural_order;
 

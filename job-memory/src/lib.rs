@@ -20,6 +20,7 @@
 
 mod facts;
 #[cfg(feature = "fuzzing")]
+#[doc(hidden)]
 pub mod fuzzing;
 mod index;
 mod layout;

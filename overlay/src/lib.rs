@@ -16,6 +16,7 @@ pub mod directory;
 pub mod error;
 pub mod frame;
 #[cfg(feature = "fuzzing")]
+#[doc(hidden)]
 pub mod fuzzing;
 pub mod greeting;
 pub mod machine;

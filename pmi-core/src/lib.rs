@@ -40,6 +40,7 @@ pub mod driver;
 pub mod env;
 pub mod fence;
 #[cfg(feature = "fuzzing")]
+#[doc(hidden)]
 pub mod fuzzing;
 pub mod gathering;
 pub mod ids;

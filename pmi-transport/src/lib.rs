@@ -8,6 +8,7 @@ pub mod connect;
 pub mod error_chain;
 pub mod fence;
 #[cfg(feature = "fuzzing")]
+#[doc(hidden)]
 pub mod fuzzing;
 pub mod identity;
 pub mod limits;

@@ -13,6 +13,7 @@ mod clean_up;
 pub mod driver;
 pub mod env;
 #[cfg(any(test, feature = "fuzzing"))]
+#[doc(hidden)]
 pub mod fuzzing;
 mod job_info;
 mod namespace;

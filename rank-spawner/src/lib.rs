@@ -29,6 +29,7 @@ mod exec_string;
 mod exit;
 mod fork_server;
 #[cfg(feature = "fuzzing")]
+#[doc(hidden)]
 pub mod fuzzing;
 mod handlers;
 mod keeper;

@@ -14,6 +14,7 @@ pub mod fabric;
 pub mod first_exit;
 pub mod flow_control;
 #[cfg(feature = "fuzzing")]
+#[doc(hidden)]
 pub mod fuzzing;
 pub mod gathered;
 pub mod gpus;

@@ -29,6 +29,7 @@ mod living_nodes;
 mod node_links;
 mod outgoing;
 #[cfg(feature = "simulation")]
+#[doc(hidden)]
 pub mod simulation;
 mod stdin;
 mod waiting;

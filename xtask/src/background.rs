@@ -1,7 +1,7 @@
 //! A command that runs beside the tests, which wait half of the time: at the lowest priority, one compiler at a time.
 
 use std::fs::{self, File};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
 
 use anyhow::{Context, Result, bail};
@@ -19,26 +19,34 @@ pub(crate) fn lowest(words: &str) -> Command {
 pub(crate) struct Background {
     name: &'static str,
     process: Child,
-    log: PathBuf,
+    directory: PathBuf,
 }
+
+/// What the command prints, in its directory.
+const LOG: &str = "output.log";
 
 impl Background {
     /// Starts `command`; `name` is that of its directory of build products, and of its step.
     pub(crate) fn start(name: &'static str, mut command: Command) -> Result<Self> {
         let directory = target_directory()?.join(name);
         fs::create_dir_all(&directory).with_context(|| format!("cannot make {}", directory.display()))?;
-        let log = directory.join("output.log");
+        let log = directory.join(LOG);
         let output = File::create(&log).with_context(|| format!("cannot write {}", log.display()))?;
         command.env("CARGO_TARGET_DIR", &directory).env("CARGO_BUILD_JOBS", "1");
         let process = started(command.stdout(output.try_clone()?).stderr(output))?;
-        Ok(Self { name, process, log })
+        Ok(Self { name, process, directory })
+    }
+
+    /// Its build products.
+    pub(crate) fn directory(&self) -> &Path {
+        &self.directory
     }
 
     /// Waits for its end; shows what it printed if it failed.
     pub(crate) fn finish(mut self) -> Result<()> {
         let status = self.process.wait().with_context(|| format!("cannot wait for the {}", self.name))?;
         if !status.success() {
-            eprintln!("{}", fs::read_to_string(&self.log).unwrap_or_default());
+            eprintln!("{}", fs::read_to_string(self.directory.join(LOG)).unwrap_or_default());
             bail!("the {} ended with {status}", self.name);
         }
         Ok(())

@@ -5,9 +5,10 @@ use std::process::Command;
 use anyhow::{Context, Result};
 
 use crate::background::{Background, lowest};
+use crate::public_api::SAME_DEPENDENCIES;
 use crate::shell::{cargo, command, run, run_tests, target_directory, works};
 use crate::steps::Steps;
-use crate::{client_libraries, dependencies, fuzz, packages, setup};
+use crate::{client_libraries, dependencies, fuzz, packages, public_api, setup};
 
 /// Every test.
 pub(crate) fn test() -> Result<()> {
@@ -28,12 +29,8 @@ pub(crate) fn lints() -> Result<()> {
     // As `cargo xtask demo` builds `lattice`, and whoever needs no API server.
     let few = "--lib --bins --no-default-features --features pmi-core/driver,pmix-core/driver";
     run(&mut cargo(&format!("clippy --workspace {SAME_DEPENDENCIES} {few} -- -D warnings")))?;
-    run(cargo(&format!("doc --workspace --no-deps --lib {SAME_DEPENDENCIES}")).env("RUSTDOCFLAGS", "-D warnings"))
+    public_api::document()
 }
-
-/// Any example: with one cargo resolves features as for `--all-targets`, with those that development dependencies ask for. Without,
-/// it would check a hundred crates once more for others.
-const SAME_DEPENDENCIES: &str = "--example pmi_ring";
 
 /// Everything.
 pub(crate) fn ci() -> Result<()> {
@@ -48,7 +45,9 @@ pub(crate) fn ci() -> Result<()> {
         run_all_tests(steps)?;
         // Without `--bench` each bench only shows that it works.
         steps.take("benches", || run(cargo("test --workspace --bench").arg("*")))?;
+        let directory = lints.directory().join("doc");
         steps.take("lints", || lints.finish())?;
+        steps.take("public API", || public_api::compare(directory))?;
         steps.take("build of fuzz targets", fuzz::build)?;
         steps.take("fuzz targets", || fuzz::run_targets(&[], fuzz::SECONDS))
     })

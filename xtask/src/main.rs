@@ -10,6 +10,7 @@ mod demo;
 mod dependencies;
 mod fuzz;
 mod packages;
+mod public_api;
 mod setup;
 mod shell;
 mod steps;
@@ -76,14 +77,21 @@ enum Chore {
         #[arg(long)]
         build: bool,
     },
+    /// Check the documentation, and that CRATE/public-api.txt lists what each crate for embedders offers.
+    PublicApi {
+        /// Write the lists.
+        #[arg(long)]
+        write: bool,
+    },
     /// Generate the code of the protocol's messages from their .proto files.
     Proto,
-    /// Everything that must pass before a change lands: format, lints, walls, packages, docs, tests, benches, a short fuzz run.
+    /// Everything that must pass before a change lands: format, lints, walls, packages, docs and public API, tests, benches, a short fuzz run.
     Ci,
 }
 
 fn main() -> Result<()> {
     fuzz::instrument::become_compiler()?;
+    public_api::become_rustdoc()?;
     std::env::set_current_dir(shell::repository())?;
     match Cli::parse().chore {
         Chore::Demo => demo::run(),
@@ -100,6 +108,8 @@ fn main() -> Result<()> {
         Chore::Sbom => dependencies::list(),
         Chore::Packages { build: true } => packages::check(packages::Build::FromPackages),
         Chore::Packages { build: false } => packages::check(packages::Build::Left),
+        Chore::PublicApi { write: true } => public_api::check(public_api::Lists::Written),
+        Chore::PublicApi { write: false } => public_api::check(public_api::Lists::Checked),
         Chore::Proto => shell::run(&mut shell::cargo("run --quiet --package pmi-transport-codegen")),
         Chore::Ci => checks::ci(),
     }
