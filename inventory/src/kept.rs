@@ -305,9 +305,12 @@ impl Kept {
 
 /// Reads a file that nobody else, root apart, may have written.
 pub(crate) fn read_text(path: &Path) -> Result<String, KeptError> {
-    let mut content = Vec::new();
-    let read = open(path)?.take(FILE_MAX).read_to_end(&mut content);
-    read.map_err(|source| KeptError::System { path: path.to_owned(), source })?;
+    let failed = |source| KeptError::System { path: path.to_owned(), source };
+    let file = open(path)?;
+    let size = file.metadata().map_err(failed)?.len().min(FILE_MAX);
+    // One byte more, so that the end is seen without more room.
+    let mut content = Vec::with_capacity(size as usize + 1);
+    file.take(FILE_MAX).read_to_end(&mut content).map_err(failed)?;
     String::from_utf8(content).map_err(|error| KeptError::Damaged { path: path.to_owned(), reason: error.to_string() })
 }
 

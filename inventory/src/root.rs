@@ -151,8 +151,11 @@ impl Root {
     }
 }
 
+/// Room for a file, in bytes: more than a file of `/sys` has as a rule. Without, it would be read by 32 bytes, 32, 64, ...
+const ROOM: usize = 4096;
+
 fn read(path: &Path, max: u64) -> io::Result<String> {
-    let mut bytes = Vec::new();
+    let mut bytes = Vec::with_capacity(ROOM);
     File::open(path)?.take(max).read_to_end(&mut bytes)?;
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
