@@ -1,0 +1,46 @@
+//! Rank of a job that wires itself up over PMIx: puts 128 bytes, commits, fences, gets what the next so many ranks have put, and fences without
+//! data. Arguments: rounds, then numbers of peers. Rank 0 prints for each of these the median time of a round, in microseconds.
+#![forbid(unsafe_code)]
+
+use std::error::Error;
+use std::time::Instant;
+
+use lattice_benches::sample::median;
+use pmi_client::pmix::{Collect, PmixClient, Value};
+
+const KEY: &str = "card";
+const LEN: usize = 128;
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let numbers = std::env::args().skip(1).map(|word| word.parse());
+    let numbers: Vec<u32> = numbers.collect::<Result<_, _>>()?;
+    let (&rounds, peers) = numbers.split_first().ok_or("usage: pmix_wiring ROUNDS PEERS...")?;
+    let mut client = PmixClient::from_env()?;
+    for &peers in peers {
+        // The first one is not measured: it is the first use of whatever a server makes then.
+        wire(&mut client, peers)?;
+        let times = (0..rounds).map(|_| wire(&mut client, peers)).collect::<Result<Vec<f64>, _>>()?;
+        if client.rank() == 0 {
+            println!("{peers} {:.1}", median(&times));
+        }
+    }
+    Ok(client.finalize()?)
+}
+
+/// Wires this rank with the next `peers`; returns the time in microseconds from the put to where all ranks are through.
+fn wire(client: &mut PmixClient, peers: u32) -> Result<f64, Box<dyn Error>> {
+    client.fence(Collect::Nothing)?;
+    let begun = Instant::now();
+    client.put(KEY, Value::Bytes(vec![client.rank() as u8; LEN]));
+    client.commit()?;
+    client.fence(Collect::Data)?;
+    for next in 1..=peers {
+        let peer = (client.rank() + next) % client.size();
+        let value = client.get(peer, KEY)?.ok_or("a peer has put nothing")?;
+        if value != Value::Bytes(vec![peer as u8; LEN]) {
+            return Err(format!("rank {peer} has put {value}").into());
+        }
+    }
+    client.fence(Collect::Nothing)?;
+    Ok(begun.elapsed().as_secs_f64() * 1e6)
+}
