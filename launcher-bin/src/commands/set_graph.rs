@@ -135,6 +135,7 @@ fn process(uid: &str) -> String {
 #[cfg(test)]
 mod tests {
     use lattice_overlay::method::LinkInfo;
+    use lattice_overlay::strides::Topology;
 
     use super::*;
 
@@ -173,6 +174,36 @@ mod tests {
         }
         let empty = svg::svg(&Graph::default());
         assert!(empty.starts_with("<svg ") && empty.ends_with("</svg>\n") && !empty.contains("NaN"), "{empty}");
+    }
+
+    /// Three launches of 512 sessions with all links that they can have, and one between each two roots.
+    #[test]
+    fn three_sets_of_512_members_have_each_link_once() {
+        let (sets, members) = ([1, 2, 3].map(SetId::from_bits), 512);
+        let uid = |set, index| Uid::new(set, Process::Node(index)).to_string();
+        let (mut links, mut nodes) = (BTreeMap::new(), Vec::new());
+        for set in sets {
+            for member in 0..members {
+                let strides = Topology::Strides.neighbours(member, members).into_iter();
+                let mut told: Vec<LinkInfo> = strides.map(|to| link(&uid(set, to), member < to, 2)).collect();
+                let others = sets.into_iter().filter(|&other| member == 0 && other != set);
+                told.extend(others.map(|other| link(&uid(other, 0), set.bits() < other.bits(), 2)));
+                add_links(&mut links, Connectivity { member: uid(set, member), links: told });
+                nodes.push(Node { uid: uid(set, member), ..node(set.bits(), "./a.out", None) });
+            }
+        }
+        // 2 x 9 strides, of which the longest leads to the same member in both directions.
+        let graph = Graph { nodes, edges: links.into_values().collect() };
+        assert_eq!((graph.nodes.len(), graph.edges.len()), (3 * 512, 3 * 512 * 17 / 2 + 3));
+        let text = dot(&graph);
+        assert_eq!(text.matches(" -- ").count(), graph.edges.len());
+        // Graphviz takes subgraphs of one name for one.
+        for set in sets {
+            assert_eq!(text.matches(&format!("subgraph cluster_{set} ")).count(), members as usize);
+        }
+        let json: serde_json::Value = serde_json::from_str(&serde_json::to_string(&graph).unwrap()).unwrap();
+        let count = |what: &str| json[what].as_array().unwrap().len();
+        assert_eq!((count("nodes"), count("edges")), (graph.nodes.len(), graph.edges.len()));
     }
 
     #[test]
