@@ -13,6 +13,7 @@
 
 mod action;
 mod collectives;
+mod contexts;
 mod data;
 mod events;
 mod forwarding;
@@ -48,6 +49,7 @@ use pmi_core::roster::RankState;
 
 pub use self::action::{Action, Need};
 use self::collectives::Waiter;
+use self::contexts::Contexts;
 use self::data::{Wait, Wanted};
 use self::forwarding::Forwards;
 use self::groups::NamedGroups;
@@ -130,8 +132,7 @@ pub struct Server {
     /// Ranks whose names tools have had: the ranks themselves, or processes that they have started.
     named_tools: HashSet<Seat>,
     next_ticket: u64,
-    /// Number of groups that got a context id here.
-    contexts: u64,
+    contexts: Contexts,
     groups: NamedGroups,
     /// Clients that pull output of ranks.
     pullers: BTreeSet<ConnectionId>,

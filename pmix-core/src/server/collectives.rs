@@ -222,9 +222,9 @@ impl Server {
 
     /// A context id that nobody else gives out. The first node's is taken.
     fn context(&mut self) -> Segment {
-        self.contexts += 1;
-        let node = self.jobs.first().map_or(0, |job| job.namespace.node.0);
-        context_segment(u64::from(node + 1) << 32 | self.contexts)
+        let first = self.jobs.first().map(|job| &job.namespace);
+        let (launch, node) = first.map_or(("", NodeIndex(0)), |namespace| (&namespace.name, namespace.node));
+        context_segment(self.contexts.next(launch, node))
     }
 
     /// Returns the data that these ranks have committed for other nodes.
