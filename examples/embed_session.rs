@@ -9,37 +9,18 @@
 //!
 //! The program may be of MPICH, Intel MPI or Open MPI, or call no PMI at all.
 
-use std::error::Error;
-use std::{env, process};
+use std::{env, error::Error};
 
 use lattice_session::event::{Event, Output};
 use lattice_session::session_io::SessionIo;
-use lattice_session::settings::LaunchSettings;
-use lattice_session::spec::{AppSpec, LaunchSecret, SessionSpec};
-use pmi_core::ids::{JobId, NodeIndex};
-use pmi_core::job::Job;
+use lattice_session::spec::SessionSpec;
 use tokio::sync::mpsc;
-
-const RANKS: u32 = 4;
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn Error>> {
     let mut words = env::args_os().skip(1);
     let program = words.next().unwrap_or_else(|| "hostname".into());
-    let (args, directory) = (words.collect(), env::current_dir()?);
-    let app = AppSpec { program, args, directory, set: Vec::new(), remove: Vec::new(), process_set: None };
-    let launch_id = format!("embedded{}", process::id());
-    let spec = SessionSpec {
-        job: Job::on_one_node(JobId::new(&format!("kvs_{launch_id}_0"))?, RANKS),
-        launch_id,
-        allocation_id: None,
-        node: NodeIndex(0),
-        hosts: vec!["localhost".to_owned()],
-        addresses: Vec::new(),
-        secret: LaunchSecret::random()?,
-        apps: vec![app],
-        settings: LaunchSettings { environment: env::vars_os().collect(), ..LaunchSettings::default() },
-    };
+    let spec = SessionSpec::on_one_node(4, program, words.collect())?;
     let (events, mut happened) = mpsc::channel(64);
     // Signals, aborts and questions go in by `orders`; a session whose host drops it ends its ranks.
     let (orders, control) = mpsc::channel(1);

@@ -34,6 +34,11 @@ impl Arguments {
         list.into_iter().enumerate().map(checked).collect::<Result<_, _>>().map(Self)
     }
 
+    /// The arguments, the program's own name first.
+    pub fn iter(&self) -> impl Iterator<Item = &OsStr> {
+        self.0.iter().map(|argument| OsStr::from_bytes(argument.to_bytes()))
+    }
+
     /// The null-terminated array for `execve`; it is valid as long as `self`.
     pub(crate) fn pointers(&self) -> Vec<*const c_char> {
         self.0.iter().map(|argument| argument.as_ptr()).chain([ptr::null()]).collect()
@@ -51,5 +56,10 @@ mod tests {
         let error = Arguments::new([&"x".repeat(131_072)]).unwrap_err();
         assert_eq!(error.to_string(), "argument 0 has 131072 bytes; the limit is 131071");
         assert_eq!(Arguments::new(["a", ""]).unwrap().pointers().len(), 3);
+    }
+
+    #[test]
+    fn a_list_is_read_as_it_was_given() {
+        assert!(Arguments::new(["a", "", "b c"]).unwrap().iter().eq(["a", "", "b c"]));
     }
 }

@@ -68,6 +68,15 @@ impl Environment {
 }
 
 impl RankEnvironment {
+    /// Names and values, each name once.
+    pub fn iter(&self) -> impl Iterator<Item = (&OsStr, &OsStr)> {
+        let is_shared = |string: &&CString| !self.own.positions.contains_key(name_of(string));
+        self.base.strings.iter().filter(is_shared).chain(&self.own.strings).map(|string| {
+            let (name, value) = string.to_bytes().split_at(name_of(string).len());
+            (OsStr::from_bytes(name), OsStr::from_bytes(&value[1..]))
+        })
+    }
+
     /// The null-terminated array for `execve`; it is valid as long as `self`.
     pub(crate) fn pointers(&self) -> Vec<*const c_char> {
         let mut pointers: Vec<_> = self.base.strings.iter().map(|string| string.as_ptr()).collect();
@@ -162,6 +171,9 @@ mod tests {
             expected.sort_unstable();
             found.sort_unstable();
             prop_assert_eq!(found, expected);
+            let read: BTreeMap<_, _> =
+                rank.iter().map(|(name, value)| (name.to_str().unwrap().to_owned(), value.to_str().unwrap().to_owned())).collect();
+            prop_assert_eq!((read, rank.iter().count()), (model.clone(), model.len()));
         }
     }
 

@@ -48,6 +48,7 @@ mod program;
 mod readiness;
 mod spawner;
 mod stack;
+mod standard_command;
 mod start;
 mod stdio;
 mod sweep;

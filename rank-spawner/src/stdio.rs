@@ -137,7 +137,7 @@ pub(crate) fn open_null() -> io::Result<File> {
 }
 
 /// Concerns our end alone: the ends of a pipe or socket pair are separate open files.
-fn set_nonblocking(fd: &impl AsFd) -> nix::Result<()> {
+pub(crate) fn set_nonblocking(fd: &impl AsFd) -> nix::Result<()> {
     fcntl(fd, FcntlArg::F_SETFL(OFlag::O_NONBLOCK | status_flags(fd)?)).map(drop)
 }
 

@@ -41,6 +41,7 @@ pub mod set;
 pub mod settings;
 pub mod shell_limits;
 pub mod spawn;
+pub mod spawner;
 pub mod spec;
 pub mod template;
 pub mod timeouts;

@@ -22,6 +22,7 @@ use crate::fabric::NodeFabric;
 use crate::gathered::GatherDetail;
 use crate::rank_ranges::RankRanges;
 use crate::spawn::SpawnOrder;
+use crate::spawner::RankSpawner;
 use crate::spec::SessionSpec;
 
 /// Connections of a session.
@@ -53,6 +54,8 @@ pub struct SessionIo {
     pub set: Option<Contact>,
     /// Control group that has this process and all that it starts in it, but for the keeper; where there is one.
     pub cgroup: Option<OwnCgroup>,
+    /// Way in which ranks are started; `None` for a [`rank_spawner::Spawner`].
+    pub spawner: Option<Box<dyn RankSpawner>>,
 }
 
 impl SessionIo {
@@ -80,6 +83,7 @@ impl SessionIo {
             process: HostProcess::Shared,
             set: None,
             cgroup: None,
+            spawner: None,
         })
     }
 }

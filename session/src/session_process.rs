@@ -309,6 +309,7 @@ impl Start {
             process: HostProcess::Dedicated,
             set,
             cgroup,
+            spawner: None,
         };
         let nodes = spec.hosts.len();
         let confirmations = Arc::<Confirmations>::default();

@@ -3,12 +3,13 @@
 //! Last of the stages that [`crate::request`] draws. Descriptors, channels and the way to other nodes are in
 //! `SessionIo`.
 
+use std::env;
 use std::ffi::OsString;
 use std::fmt;
 use std::io;
 use std::path::PathBuf;
 
-use pmi_core::ids::{NodeIndex, Rank};
+use pmi_core::ids::{JobId, NodeIndex, Rank};
 use pmi_core::job::Job;
 
 use crate::process_set::ProcessSetName;
@@ -39,6 +40,29 @@ pub struct SessionSpec {
 }
 
 impl SessionSpec {
+    /// A launch on this node alone: so many ranks of one program, in the environment and the directory of this process. Every field may be set
+    /// to something else.
+    ///
+    /// # Errors
+    /// Fails if this process's directory cannot be told, or the system has no random bytes.
+    pub fn on_one_node(ranks: u32, program: OsString, args: Vec<OsString>) -> io::Result<Self> {
+        let launch_id = random::id()?;
+        let job = JobId::new(&format!("kvs_{launch_id}_0")).map_err(io::Error::other)?;
+        let directory = env::current_dir()?;
+        let app = AppSpec { program, args, directory, set: Vec::new(), remove: Vec::new(), process_set: None };
+        Ok(Self {
+            launch_id,
+            allocation_id: None,
+            job: Job::on_one_node(job, ranks),
+            node: NodeIndex(0),
+            hosts: vec!["localhost".to_owned()],
+            addresses: Vec::new(),
+            secret: LaunchSecret::random()?,
+            apps: vec![app],
+            settings: LaunchSettings { environment: env::vars_os().collect(), ..LaunchSettings::default() },
+        })
+    }
+
     /// The name of a node of the launch.
     pub fn host(&self, node: NodeIndex) -> &str {
         self.hosts.get(node.index()).map_or("localhost", String::as_str)

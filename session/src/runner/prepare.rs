@@ -29,7 +29,8 @@ impl Runner {
                 guarded.map_err(|errno| system(format!("cannot reach the keeper: {errno}")))?;
             }
             let shell = &self.spec.settings.shell_limits;
-            let (processes, lowered) = Processes::new(keeper, self.news.clone(), shell).map_err(system)?;
+            let (spawner, news) = (self.io.spawner.take(), self.news.clone());
+            let (processes, lowered) = Processes::new(spawner, keeper, news, shell).map_err(system)?;
             self.processes = Some(processes);
             self.outbox.extend(lowered.into_iter().map(|lowered| too_high(&self.spec, &lowered)));
         }

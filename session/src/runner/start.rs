@@ -21,6 +21,7 @@ use crate::cause::StartClass;
 use crate::machine::StartFailure;
 use crate::machine::ranks::SlotId;
 use crate::shell_limits::{Changes, Lowered, ShellLimits};
+use crate::spawner::RankSpawner;
 
 /// Result of a start, as the spawner's thread delivers it.
 pub(super) type Start = Result<RankProcess, StartError>;
@@ -28,7 +29,7 @@ pub(super) type Start = Result<RankProcess, StartError>;
 /// All processes of a session.
 pub(super) struct Processes {
     /// Kills what it started when it is dropped.
-    spawner: Spawner,
+    spawner: Box<dyn RankSpawner>,
     /// Limits that ranks get instead of this process's own.
     pub(super) limits: Arc<[Limit]>,
     news: ProcessNews,
@@ -56,6 +57,7 @@ impl Processes {
     /// # Errors
     /// Fails where the system has no thread or descriptor left.
     pub(super) fn new(
+        spawner: Option<Box<dyn RankSpawner>>,
         keeper: Option<Keeper>,
         news: ProcessNews,
         shell: &ShellLimits,
@@ -64,8 +66,12 @@ impl Processes {
         let own =
             |resource: LimitedResource| if resource == files.resource { Some(files) } else { resource.limit().ok() };
         let Changes { limits, lowered } = shell.changes(own);
+        let spawner = match spawner {
+            Some(spawner) => spawner,
+            None => Box::new(Spawner::new().map_err(|error| format!("cannot start ranks: {error}"))?),
+        };
         let processes = Self {
-            spawner: Spawner::new().map_err(|error| format!("cannot start ranks: {error}"))?,
+            spawner,
             limits: [files].into_iter().chain(limits).collect(),
             news,
             running: Vec::new(),
@@ -77,11 +83,11 @@ impl Processes {
         Ok((processes, lowered))
     }
 
-    /// Has ranks started on the spawner's threads.
+    /// Has ranks started by the spawner.
     pub(super) fn start(&self, commands: Vec<RankCommand>) {
         let results = self.news.starts.clone();
         // Nobody is there to receive when the session is dropped in the middle; then the spawner kills the ranks.
-        self.spawner.start_all(commands, move |result| drop(results.send(result)));
+        self.spawner.start_all(commands, Box::new(move |result| drop(results.send(result))));
     }
 
     /// Takes charge of a process: from now on it is signalled with the others, and reaped when it ends.

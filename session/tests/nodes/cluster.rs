@@ -107,6 +107,7 @@ impl Cluster {
                 keeper: None,
                 process: HostProcess::Shared,
                 cgroup: None,
+                spawner: None,
             };
             let (told, host) = (told.clone(), Arc::clone(&between));
             tokio::spawn(async move {

@@ -120,6 +120,26 @@ fn an_embedded_session_runs_programs_of_every_library() {
         .says("/nonexistent/program");
 }
 
+/// A host that starts ranks by the standard library: PMI through a port, and PMIx.
+#[test]
+fn a_spawner_of_the_hosts_own_starts_programs_of_every_library() {
+    let started = || Command::new(built::example("own_spawner"));
+    for flavour in [Flavour::WheelMpich, Flavour::WheelOpenMpi] {
+        started().arg(flavour.program("hello")).run().exits(0).prints("all 4 ranks have ended well");
+    }
+    // Without arguments it prints its own; 19 is the highest.
+    started().arg("nice").run().exits(0).prints(&format!("[3] {}\n", (niceness() + 5).min(19)));
+    started().arg("/nonexistent/program").run().exits(1).says("/nonexistent/program");
+    started().arg("sh").arg("-c").arg("exit 3").run().exits(1).says("status 3");
+}
+
+/// The niceness of this process, which its children have as well.
+fn niceness() -> i32 {
+    let stat = std::fs::read_to_string("/proc/self/stat").expect("procfs is mounted");
+    let fields = stat.rsplit_once(") ").expect("the name is in brackets").1;
+    fields.split(' ').nth(16).and_then(|field| field.parse().ok()).expect("field 19 is a number")
+}
+
 /// As the example's head shows it.
 #[test]
 fn ranks_that_a_shell_starts_find_the_key_value_server() {

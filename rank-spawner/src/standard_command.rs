@@ -1,0 +1,51 @@
+//! Ranks that a command of the standard library starts, for those who start ranks by other means than a [`crate::Spawner`].
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command};
+
+use nix::errno::Errno;
+use nix::unistd::Pid;
+use pmi_core::ids::Rank;
+
+use crate::child::Step;
+use crate::process::RankProcess;
+use crate::start::StartError;
+use crate::stdio::set_nonblocking;
+use crate::syscalls;
+
+impl RankProcess {
+    /// Starts a rank by a command of the standard library. The rank leads a process group of its own, and its pipes are those that the command
+    /// asks for. It does not end with the thread or the process that started it.
+    ///
+    /// # Errors
+    /// Fails if the program cannot be executed, or no descriptor is left; then nothing is left of the rank.
+    pub fn start(rank: Rank, command: &mut Command) -> Result<Self, StartError> {
+        let mut child = command.process_group(0).spawn().map_err(|error| {
+            let path = Some(command.get_program().into());
+            StartError::Step { rank, step: Step::Exec, errno: errno_of(&error), path }
+        })?;
+        Self::of_child(rank, &mut child).map_err(|errno| {
+            // It may have ended by itself.
+            let _ = child.kill().and_then(|()| child.wait());
+            StartError::Descriptors { rank, what: "pidfd and pipes", errno }
+        })
+    }
+
+    fn of_child(rank: Rank, child: &mut Child) -> nix::Result<Self> {
+        let pid = Pid::from_raw(child.id().cast_signed());
+        let mut process = Self::new(rank, pid, syscalls::pidfd_open(pid)?);
+        process.stdin = child.stdin.take().map(OwnedFd::from);
+        process.stdout = child.stdout.take().map(OwnedFd::from);
+        process.stderr = child.stderr.take().map(OwnedFd::from);
+        let pipes = [&process.stdin, &process.stdout, &process.stderr];
+        pipes.into_iter().flatten().try_for_each(set_nonblocking)?;
+        Ok(process)
+    }
+}
+
+/// Error of the system behind one of the standard library, which finds an argument with a NUL byte by itself.
+fn errno_of(error: &io::Error) -> Errno {
+    error.raw_os_error().map_or(Errno::EINVAL, Errno::from_raw)
+}

@@ -1,0 +1,47 @@
+//! Ranks that a command of the standard library starts.
+
+use std::fs::File;
+use std::io::Read;
+use std::process::{Command, Stdio};
+
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::signal::Signal;
+use pmi_core::ids::Rank;
+use rank_spawner::{RankExit, RankProcess, StartError, Step};
+
+fn exit_of(process: &RankProcess) -> RankExit {
+    use std::os::fd::AsFd;
+    poll(&mut [PollFd::new(process.as_fd(), PollFlags::POLLIN)], PollTimeout::from(10_000_u16))
+        .expect("a pidfd can be waited for");
+    process.try_wait().expect("nobody else reaps it").expect("it has ended")
+}
+
+#[test]
+fn a_rank_of_a_standard_command_is_read_and_reaped_as_any_other() {
+    let mut command = Command::new("sh");
+    command.args(["-c", "echo found; exit 3"]).stdin(Stdio::null()).stdout(Stdio::piped());
+    let mut process = RankProcess::start(Rank(7), &mut command).unwrap();
+    assert_eq!((process.rank, exit_of(&process)), (Rank(7), RankExit::Code(3)));
+    let mut output = String::new();
+    File::from(process.stdout.take().expect("a pipe was asked for")).read_to_string(&mut output).unwrap();
+    assert_eq!(output, "found\n");
+    assert!(process.stdin.is_none() && process.stderr.is_none() && process.pmi.is_none());
+}
+
+#[test]
+fn a_signal_reaches_the_group_of_a_standard_command() {
+    let mut command = Command::new("sh");
+    command.args(["-c", "sleep 1000; exit 4"]).stdin(Stdio::null());
+    let process = RankProcess::start(Rank(0), &mut command).unwrap();
+    process.signal_group(Signal::SIGKILL).unwrap();
+    assert!(matches!(exit_of(&process), RankExit::Signal { .. }), "{:?}", process.try_wait());
+    assert_eq!(process.signal_group(Signal::SIGKILL), Err(Errno::ESRCH), "it was reaped");
+}
+
+#[test]
+fn a_program_that_does_not_exist_is_an_error_of_its_start() {
+    let error = RankProcess::start(Rank(1), &mut Command::new("/nonexistent/program")).unwrap_err();
+    assert!(matches!(error, StartError::Step { step: Step::Exec, errno: Errno::ENOENT, .. }), "{error:?}");
+    assert!(error.to_string().contains("/nonexistent/program"), "{error}");
+}
