@@ -5,6 +5,7 @@ mod scene;
 use std::net::TcpListener;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use cxi_fabric::config::{Backend, FabricConfig, TlsFiles};
 use cxi_fabric::fake::FakeFabric;
@@ -90,6 +91,8 @@ fn both_sides_prove_who_they_are() {
 
 /// Names the manager to a test that runs as a process of its own.
 const MANAGER: &str = "LATTICE_TEST_MANAGER";
+/// Variable with the time for its first call, in milliseconds: errors of TLS are tried again until it is over.
+const WITHIN: &str = "LATTICE_TEST_WITHIN";
 
 /// OpenSSL's variable stands for what the machine trusts; processes have it, not threads, so that this test runs itself.
 #[test]
@@ -103,18 +106,18 @@ fn without_an_authority_of_its_own_the_machine_s_are_trusted() {
     let (certificate, key) = authority.issue("lattice");
     private_file(&directory, "cert.pem", &certificate.pem());
     private_file(&directory, "key.pem", &key.serialize_pem());
-    let speaks = |trusted: PathBuf| {
+    let speaks = |trusted: PathBuf, within: &str| {
         let mut itself = std::process::Command::new(std::env::current_exe().expect("a program"));
         itself.args(["--exact", "without_an_authority_of_its_own_the_machine_s_are_trusted"]);
-        itself.env(MANAGER, &url).env("SSL_CERT_FILE", trusted).env_remove("SSL_CERT_DIR");
+        itself.env(MANAGER, &url).env(WITHIN, within).env("SSL_CERT_FILE", trusted).env_remove("SSL_CERT_DIR");
         let output = itself.current_dir(&directory).output().expect("it runs");
         (output.status.success(), String::from_utf8_lossy(&output.stdout).into_owned())
     };
-    let (made, output) = speaks(authority.file(&directory));
+    let (made, output) = speaks(authority.file(&directory), "60000");
     assert!(made, "{output}");
-    let (made, output) = speaks(Authority::new().file(&directory));
+    let (made, output) = speaks(Authority::new().file(&directory), "300");
     assert!(!made && output.contains("invalid peer certificate"), "{output}");
-    let (made, output) = speaks(private_file(&directory, "none.pem", ""));
+    let (made, output) = speaks(private_file(&directory, "none.pem", ""), "300");
     assert!(!made && output.contains("this machine trusts no authority"), "{output}");
     assert!(fake.services().is_empty());
 }
@@ -123,8 +126,10 @@ fn without_an_authority_of_its_own_the_machine_s_are_trusted() {
 fn speak_with(url: &str) {
     let files = TlsFiles { ca: None, cert: Some("cert.pem".into()), key: Some("key.pem".into()) };
     let config = FabricConfig { tls: Some(files), ..config(Backend::Rest, url) };
+    let within = std::env::var(WITHIN).ok().and_then(|time| time.parse().ok()).map(Duration::from_millis);
+    let first = Instant::now() + within.expect("a time");
     let made = config.manager().map_err(|error| error.to_string()).and_then(|manager| {
-        let service = manager.create(&request(0), shortly()).map_err(|error| error.to_string())?;
+        let service = manager.create(&request(0), first).map_err(|error| error.to_string())?;
         manager.delete(&service.id, soon()).map_err(|error| error.to_string())
     });
     assert_eq!(made, Ok(()));
