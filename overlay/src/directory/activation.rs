@@ -3,12 +3,12 @@
 //! that the set is in its directory, or cannot be.
 
 use std::fs;
-use std::io::Read;
-use std::os::linux::net::SocketAddrExt;
-use std::os::unix::net::{SocketAddr, UnixStream};
+use std::io::{self, Read};
+use std::os::fd::AsRawFd;
+use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
-use nix::sys::socket::{getsockopt, sockopt};
+use nix::sys::socket::{self, AddressFamily, SockFlag, SockType, UnixAddr, getsockopt, sockopt};
 use nix::unistd::geteuid;
 
 /// Beginning of the names of the sockets.
@@ -49,8 +49,7 @@ fn waiting(sockets: &str) -> impl Iterator<Item = &str> {
 }
 
 fn ask(name: &str, until: Instant) -> bool {
-    let connected = SocketAddr::from_abstract_name(name).and_then(|address| UnixStream::connect_addr(&address));
-    let Ok(mut socket) = connected else { return false };
+    let Ok(mut socket) = connect(name) else { return false };
     if getsockopt(&socket, sockopt::PeerCredentials).is_ok_and(|peer| peer.uid() == geteuid().as_raw()) {
         let left = until.saturating_duration_since(Instant::now());
         // A time of nothing is none that a socket takes: then nobody is waited for any more.
@@ -63,9 +62,35 @@ fn ask(name: &str, until: Instant) -> bool {
     false
 }
 
+/// Connects to a socket that anybody may have made: one that takes no connection is not waited for.
+fn connect(name: &str) -> io::Result<UnixStream> {
+    let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
+    let socket = socket::socket(AddressFamily::Unix, SockType::Stream, flags, None)?;
+    socket::connect(socket.as_raw_fd(), &UnixAddr::new_abstract(name.as_bytes())?)?;
+    let connected = UnixStream::from(socket);
+    connected.set_nonblocking(false)?;
+    Ok(connected)
+}
+
 #[cfg(test)]
 mod tests {
+    use std::process;
+
+    use nix::sys::socket::{Backlog, bind, listen};
+
     use super::*;
+
+    /// The queue of such a socket may be full for ever.
+    #[test]
+    fn whoever_takes_no_connection_is_not_waited_for() {
+        let name = format!("lattice-test-{}", process::id());
+        let hostile = socket::socket(AddressFamily::Unix, SockType::Stream, SockFlag::SOCK_CLOEXEC, None).unwrap();
+        bind(hostile.as_raw_fd(), &UnixAddr::new_abstract(name.as_bytes()).unwrap()).unwrap();
+        listen(&hostile, Backlog::new(0).unwrap()).unwrap();
+        let queued: Vec<_> = std::iter::from_fn(|| connect(&name).ok()).collect();
+        assert!(!queued.is_empty());
+        assert!(!ask(&name, Instant::now() + TIMEOUT));
+    }
 
     #[test]
     fn launches_that_wait_are_told_from_other_sockets() {
