@@ -42,7 +42,7 @@ fn a_full_disk_is_told_by_its_node_and_nothing_starts() {
         mkdir disk; nsenter -t $(daemon node1) -m mount -t tmpfs -o size=64k none "$PWD/disk" || exit
         head -c 1000000 /dev/zero >>app
         lattice launch -n 2 --bcast="$PWD/disk/app" ./app; echo "code $?"
-        ls disk"#;
+        while [ -e disk/app ]; do sleep 0.05; done"#;
     let outcome = script_on(2, &format!("{PROGRAM}{script}")).run();
     outcome.exits(0).prints_lines(["code 125"]);
     outcome.says("No space left on device").says("of 2 nodes; nothing was started");
