@@ -5,13 +5,17 @@
 //! cargo bench -p lattice-benches --bench call_times -- --picture FILE
 //! ```
 //! With `--picture` it draws them. The launcher is that in `LATTICE_BIN`, else the one built beside this program; nodes have networks of their
-//! own where that is allowed (as root). Without `--bench`, as under `cargo test --benches`, it does nothing, for there need not be a launcher.
+//! own where that is allowed (as root). Beside them stands what this machine takes to wake as many processes, two round trips of a byte through
+//! `cat`: no call to a neighbour can take less. Without `--bench`, as under `cargo test --benches`, it does nothing, for there need not be a launcher.
 
 use std::error::Error;
+use std::io::{Read, Write};
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::time::Instant;
 
 use lattice_benches::picture::{self, Chart, Scale};
+use lattice_benches::sample::median;
 use lattice_benches::{is_measured, lattice_binary, machine};
 
 const NODES: u32 = 32;
@@ -28,14 +32,14 @@ fn main() -> Result<(), Box<dyn Error>> {
         return Ok(());
     }
     println!("{}", machine::line());
+    println!("two round trips of a byte through a process: {:.1} us", 2.0 * through_cat()?);
     let times = measure()?;
     for Times { rank, mean, median } in &times {
         println!("rank {rank:>3}: mean {mean:7.1} us, median {median:7.1} us");
     }
     let mean = times.iter().map(|times| times.mean).sum::<f64>() / times.len() as f64;
-    let mut medians: Vec<f64> = times.iter().map(|times| times.median).collect();
-    medians.sort_by(f64::total_cmp);
-    println!("all: mean {mean:.1} us, median of the medians {:.1} us", medians[medians.len() / 2]);
+    let medians: Vec<f64> = times.iter().map(|times| times.median).collect();
+    println!("all: mean {mean:.1} us, median of the medians {:.1} us", median(&medians));
     let mut arguments = std::env::args();
     if arguments.any(|argument| argument == "--picture") {
         let file = arguments.next().ok_or("a file after --picture")?;
@@ -45,6 +49,23 @@ fn main() -> Result<(), Box<dyn Error>> {
         picture::draw(Path::new(&file), "rank", &[chart])?;
     }
     Ok(())
+}
+
+/// Median time in microseconds in which a byte goes to another process and back.
+fn through_cat() -> Result<f64, Box<dyn Error>> {
+    let mut cat = Command::new("cat").stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
+    let pipes = (cat.stdin.take(), cat.stdout.take());
+    let (Some(mut to), Some(mut from)) = pipes else { return Err("cat has no pipes".into()) };
+    let mut microseconds = Vec::new();
+    for _ in 0..2000 {
+        let begun = Instant::now();
+        to.write_all(b".")?;
+        from.read_exact(&mut [0])?;
+        microseconds.push(begun.elapsed().as_secs_f64() * 1e6);
+    }
+    drop(to);
+    cat.wait()?;
+    Ok(median(&microseconds))
 }
 
 fn measure() -> Result<Vec<Times>, Box<dyn Error>> {

@@ -23,6 +23,8 @@ const SHARES: [u32; 6] = [1, 5, 10, 20, 50, 100];
 const ROUNDS: usize = 7;
 /// Rounds of each turn.
 const WIRED: &str = "20";
+/// Bytes that each rank puts.
+const BYTES: &str = "128";
 /// Tries of a turn: `prterun` hangs at its start now and then, and is ended then.
 const TRIES: u32 = 3;
 
@@ -87,7 +89,7 @@ fn peers_of(ranks: u32) -> Vec<u32> {
 }
 
 fn turn(launcher: &Launcher, ranks: u32) -> Result<Times, String> {
-    let mut command: Vec<OsString> = vec![env!("CARGO_BIN_EXE_pmix_wiring").into(), WIRED.into()];
+    let mut command: Vec<OsString> = vec![env!("CARGO_BIN_EXE_pmix_wiring").into(), WIRED.into(), BYTES.into()];
     command.extend(peers_of(ranks).into_iter().map(|peers| peers.to_string().into()));
     let mut why = String::new();
     for _ in 0..TRIES {

@@ -60,6 +60,14 @@ impl Process {
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct GroupId(u64);
 
+/// Text that is no id of a group.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{text:?} is no id of a communicator\ntry: SET/NUMBER; lattice call UID communicator shows those there are")]
+pub struct GroupIdError {
+    /// The text, cut after 80 characters.
+    text: String,
+}
+
 /// Text that is no address.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
@@ -149,6 +157,11 @@ impl Uid {
 }
 
 impl GroupId {
+    /// Id of these bits.
+    pub fn from_bits(bits: u64) -> Self {
+        Self(bits)
+    }
+
     /// Its bits: the set's id above the number.
     pub fn bits(self) -> u64 {
         self.0
@@ -202,6 +215,25 @@ impl fmt::Debug for Uid {
 impl fmt::Debug for GroupId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:08x}/{}", self.0 >> 32, self.0 as u32)
+    }
+}
+
+/// As users write it: `SET/NUMBER`.
+impl fmt::Display for GroupId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.set(), self.0 as u32)
+    }
+}
+
+impl FromStr for GroupId {
+    type Err = GroupIdError;
+
+    fn from_str(text: &str) -> Result<Self, GroupIdError> {
+        let read = || {
+            let (set, group) = text.split_once('/')?;
+            Some(SetId(number(set)?).group(number(group)?))
+        };
+        read().ok_or_else(|| GroupIdError { text: text.chars().take(80).collect() })
     }
 }
 
@@ -322,6 +354,7 @@ mod tests {
         fn groups_of_two_sets_have_no_id_in_common(a: u32, b: u32, first: u32, second: u32) {
             let group = SetId::from_bits(a).group(first);
             prop_assert_eq!((group.set().bits(), group.bits() as u32), (a, first));
+            prop_assert_eq!((GroupId::from_bits(group.bits()), group.to_string().parse()), (group, Ok(group)));
             prop_assert_eq!(group == SetId::from_bits(b).group(second), (a, first) == (b, second));
         }
     }

@@ -17,6 +17,9 @@ impl Method {
     pub const CONNECT: Self = Self(3);
     /// Answers [`Connectivity`]: the links that the callee has.
     pub const CONNECTIVITY: Self = Self(4);
+    /// Answers [`Communicators`]: those that ranks at the callee's session are in. The body is empty for all of them, else the id of one or its
+    /// name.
+    pub const COMMUNICATOR: Self = Self(5);
     /// Answers with the port of the name in the body, as `MPI_Lookup_name` does at the callee.
     pub const LOOKUP: Self = Self(6);
     /// Publishes a port for as long as the callee's set lives. The body is a [`named`] one.
@@ -33,6 +36,7 @@ impl Method {
             "ping" => Some(Self::PING),
             "connect" => Some(Self::CONNECT),
             "connectivity" => Some(Self::CONNECTIVITY),
+            "communicator" => Some(Self::COMMUNICATOR),
             "lookup" => Some(Self::LOOKUP),
             "publish" => Some(Self::PUBLISH),
             "unpublish" => Some(Self::UNPUBLISH),
@@ -90,6 +94,39 @@ pub struct LinkInfo {
     pub received: u64,
 }
 
+/// Communicators of a member's ranks.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Communicators {
+    /// The member.
+    pub member: String,
+    /// The communicators: `MPI_COMM_WORLD`, then groups in the order of their names.
+    pub communicators: Vec<Communicator>,
+    /// Number of those for which an answer has no room.
+    pub left_out: u32,
+}
+
+/// A communicator: a group of processes with an id.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Communicator {
+    /// Its [`GroupId`](crate::address::GroupId) as text.
+    pub id: String,
+    /// Its name.
+    pub name: String,
+    /// Number of its processes; `None` if another launch has some that nobody here can count.
+    pub size: Option<u32>,
+    /// Its processes; empty in an answer that would be too long with them. Who asks for one communicator is told them.
+    pub members: Vec<CommunicatorPart>,
+}
+
+/// Processes of a communicator that are of one job.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CommunicatorPart {
+    /// Address of the set whose ranks they are, else the job: one that ranks have spawned, or of another launch.
+    pub of: String,
+    /// The ranks, as `0-3,7`; `all` of a job whose size nobody here knows.
+    pub ranks: String,
+}
+
 /// Body that opens with a name of 1 to 255 bytes, after its length in one byte; `None` for a name of another length.
 pub fn named(name: &[u8], rest: &[u8]) -> Option<Bytes> {
     let length = u8::try_from(name.len()).ok().filter(|&length| length > 0)?;
@@ -103,7 +140,7 @@ pub fn take_named(mut body: Bytes) -> Option<(Bytes, Bytes)> {
 }
 
 /// Body of an answer that is a document.
-pub(crate) fn document(answer: &impl Serialize) -> Bytes {
+pub fn document(answer: &impl Serialize) -> Bytes {
     serde_json::to_vec(answer).unwrap_or_default().into()
 }
 

@@ -20,7 +20,7 @@ use tokio::sync::{oneshot, watch};
 
 use crate::clean_up::CleanUp;
 use crate::namespace::{JobIndex, Namespace, Seat};
-use crate::server::{Action, Need, Server, Ticket};
+use crate::server::{Action, GroupFacts, Need, Server, Ticket};
 use crate::services::{Answer, Peers};
 
 /// Time within which a client must say which rank it is.
@@ -137,6 +137,11 @@ impl Driver {
         })
     }
 
+    /// Numbers the launch. See [`Server::number_launch`].
+    pub fn number_launch(&self, number: u32) {
+        self.runner.with(|pmix| pmix.server.number_launch(number));
+    }
+
     /// Takes a question that this launch's server of another node sent through its [`Peers`]. The answer comes when it is known, and
     /// not at all when the driver is dropped before.
     pub fn question(&self, question: &Bytes) -> oneshot::Receiver<Bytes> {
@@ -205,6 +210,11 @@ impl Driver {
     /// Returns true if a tool has come with the name of this rank: the rank itself, or a process that it has started.
     pub fn has_tool(&self, seat: Seat) -> bool {
         self.runner.with(|pmix| pmix.server.has_tool(seat))
+    }
+
+    /// The groups that ranks of this node have made. See [`Server::groups`].
+    pub fn groups(&self) -> Vec<GroupFacts> {
+        self.runner.with(|pmix| pmix.server.groups())
     }
 
     /// The collectives in which ranks of a job wait on this node.

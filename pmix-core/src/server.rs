@@ -53,6 +53,7 @@ use self::contexts::Contexts;
 use self::data::{Wait, Wanted};
 use self::forwarding::Forwards;
 use self::groups::NamedGroups;
+pub use self::groups::{GroupFacts, GroupMembers};
 use self::host::Asked;
 use self::inquiries::Inquiry;
 use self::pending::Pending;
@@ -133,6 +134,8 @@ pub struct Server {
     named_tools: HashSet<Seat>,
     next_ticket: u64,
     contexts: Contexts,
+    /// What context ids of groups begin with; `None` stands for a hash of the first namespace.
+    launch_number: Option<u32>,
     groups: NamedGroups,
     /// Clients that pull output of ranks.
     pullers: BTreeSet<ConnectionId>,
@@ -177,6 +180,12 @@ impl Server {
     /// A server without a job yet.
     pub fn new(settings: Settings) -> Self {
         Self { settings, ..Self::default() }
+    }
+
+    /// Has the context ids of groups that are made from now on begin with this number, which no other launch has that ranks may meet. Before, it is a
+    /// hash of the first namespace.
+    pub fn number_launch(&mut self, number: u32) {
+        self.launch_number = Some(number);
     }
 
     /// Serves one more job.

@@ -201,7 +201,7 @@ impl Runner {
         let calls = RankCalls { texts, session, deaths };
         Self {
             machine: SessionMachine::new(Arc::clone(&spec), Instant::now().into_std()),
-            servers: Servers::new(Arc::clone(&spec), nodes, host, calls, io.trace.take()),
+            servers: Servers::new(Arc::clone(&spec), nodes, host, calls, io.communicators.clone(), io.trace.take()),
             contact: Contact::new(),
             node: NodeFacts::default(),
             processes: None,

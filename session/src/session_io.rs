@@ -21,6 +21,7 @@ use crate::event::{Event, RankProgress};
 use crate::fabric::NodeFabric;
 use crate::gathered::GatherDetail;
 use crate::rank_ranges::RankRanges;
+use crate::set::CommunicatorSource;
 use crate::spawn::SpawnOrder;
 use crate::spawner::RankSpawner;
 use crate::spec::SessionSpec;
@@ -52,6 +53,8 @@ pub struct SessionIo {
     pub process: HostProcess,
     /// Where the launched ranks take part in the set of the launch, where that is told by their environment.
     pub set: Option<Contact>,
+    /// Where that set finds the communicators that ranks here are in.
+    pub communicators: CommunicatorSource,
     /// Control group that has this process and all that it starts in it, but for the keeper; where there is one.
     pub cgroup: Option<OwnCgroup>,
     /// Way in which ranks are started; `None` for a [`rank_spawner::Spawner`].
@@ -82,6 +85,7 @@ impl SessionIo {
             keeper: None,
             process: HostProcess::Shared,
             set: None,
+            communicators: CommunicatorSource::default(),
             cgroup: None,
             spawner: None,
         })

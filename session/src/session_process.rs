@@ -73,7 +73,7 @@ use self::stdin::Readers;
 use crate::cause::{Cause, CauseKind, StartClass};
 use crate::event::{Event, Report};
 use crate::session_io::{HostProcess, Nodes, SessionIo};
-use crate::set::{ClusterSet, MemberTerms, Sessions};
+use crate::set::{ClusterSet, CommunicatorSource, MemberTerms, Sessions};
 use crate::settings::StdinTarget;
 use crate::spec::SessionSpec;
 use crate::transcript;
@@ -286,7 +286,10 @@ impl Start {
             sets: set.is_some().then_some(entering),
         };
         task::spawn(visited.watch(door));
-        let set = set.and_then(|terms| take_part(terms, &spec, &calls, links.as_ref(), frames, roots));
+        let communicators = CommunicatorSource::default();
+        let set = set.and_then(|terms| {
+            take_part(terms, &spec, &calls, links.as_ref(), Arriving { frames, roots }, communicators.clone())
+        });
         if let Some(links) = &links {
             task::spawn(Arc::clone(links).accept_all(arriving));
             let policy = FailurePolicy::new(links.me(), links.nodes());
@@ -308,6 +311,7 @@ impl Start {
             keeper: None,
             process: HostProcess::Dedicated,
             set,
+            communicators,
             cgroup,
             spawner: None,
         };
@@ -364,20 +368,26 @@ impl Start {
     }
 }
 
+/// Whatever comes to a set from other nodes and other sets.
+struct Arriving {
+    frames: mpsc::Receiver<(NodeIndex, Bytes)>,
+    roots: mpsc::Receiver<Handed>,
+}
+
 /// Makes this session a member of the launch's set; returns where its ranks take part.
 fn take_part(
     terms: MemberTerms,
     spec: &SessionSpec,
     calls: &AgentCalls,
     links: Option<&Arc<NodeLinks>>,
-    frames: mpsc::Receiver<(NodeIndex, Bytes)>,
-    roots: mpsc::Receiver<Handed>,
+    arriving: Arriving,
+    communicators: CommunicatorSource,
 ) -> Option<Contact> {
     let calls = Arc::new(calls.clone());
     let sessions = links.map(|links| Arc::clone(links) as Arc<dyn Sessions>);
-    let set = ClusterSet::new(spec, terms, Arc::clone(&calls) as _, sessions, calls);
-    task::spawn(set.clone().hear_all(frames));
-    task::spawn(set.clone().admit_all(roots));
+    let set = ClusterSet::new(spec, terms, Arc::clone(&calls) as _, sessions, calls, communicators);
+    task::spawn(set.clone().hear_all(arriving.frames));
+    task::spawn(set.clone().admit_all(arriving.roots));
     let contact = set.listen();
     contact.inspect_err(|error| tracing::warn!("ranks here cannot take part in calls: {error}")).ok()
 }

@@ -11,6 +11,7 @@
 //! A set that nobody needs costs nothing: its file, its socket and its task are made by the first name, meeting or call, or when another process
 //! of the user looks for sets ([`OwnSet::found_on_demand`]).
 
+mod communicators;
 mod connection;
 mod meeting;
 mod member;
@@ -41,6 +42,7 @@ use tokio::net::{UnixListener, UnixStream};
 use tokio::task::{AbortHandle, JoinHandle};
 use tokio::time::timeout;
 
+pub use self::communicators::CommunicatorSource;
 use self::member::line::Line;
 pub use self::member::line::Sessions;
 use self::member::{Member, Ways};
@@ -80,6 +82,7 @@ struct Shared {
     /// Held while the set is founded, which blocks.
     founded: Mutex<Option<Arc<Founded>>>,
     rendezvous: Rendezvous,
+    communicators: CommunicatorSource,
     /// Number of guests that have come.
     guests: AtomicU32,
 }
@@ -96,7 +99,13 @@ impl OwnSet {
     /// A set that is not founded yet; `place` is the directory of the user's sets.
     pub fn new(place: Option<PathBuf>, facts: SetFacts) -> Self {
         let (founded, rendezvous) = (Mutex::default(), Rendezvous::default());
-        Self(Arc::new(Shared { place, facts, founded, rendezvous, guests: AtomicU32::new(0) }))
+        let (communicators, guests) = (CommunicatorSource::default(), AtomicU32::new(0));
+        Self(Arc::new(Shared { place, facts, founded, rendezvous, communicators, guests }))
+    }
+
+    /// Source of what the set tells of communicators, to be followed by the session of its ranks.
+    pub fn communicators(&self) -> CommunicatorSource {
+        self.0.communicators.clone()
     }
 
     /// Founds the set, unless it is already; returns its record.
@@ -152,6 +161,7 @@ impl OwnSet {
         let record = directory.register(&nonce, self.0.facts.clone())?;
         let ways = ByDirectory { set: self.clone(), own: record.id() };
         let member = Member::start(self.membership(record.id()), Arc::new(ways));
+        self.0.communicators.found(record.id());
         let (set, own) = (self.clone(), Arc::new(record.clone()));
         let serve = move |socket| {
             let (set, own) = (set.clone(), Arc::clone(&own));
@@ -270,6 +280,10 @@ impl Ways for ByDirectory {
 
     fn names(&self) -> Option<Arc<dyn Services>> {
         Some(Arc::new(self.set.clone()))
+    }
+
+    fn communicators(&self) -> Option<CommunicatorSource> {
+        self.set.0.facts.launch.is_some().then(|| self.set.communicators())
     }
 }
 

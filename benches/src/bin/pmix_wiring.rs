@@ -1,5 +1,5 @@
-//! Rank of a job that wires itself up over PMIx: puts 128 bytes, commits, fences, gets what the next so many ranks have put, and fences without
-//! data. Arguments: rounds, then numbers of peers. Rank 0 prints for each of these the median time of a round, in microseconds.
+//! Rank of a job that wires itself up over PMIx: puts so many bytes, commits, fences, gets what the next so many ranks have put, and fences
+//! without data. Arguments: rounds, bytes, then numbers of peers. Rank 0 prints for each of these the median time of a round, in microseconds.
 #![forbid(unsafe_code)]
 
 use std::error::Error;
@@ -9,17 +9,19 @@ use lattice_benches::sample::median;
 use pmi_client::pmix::{Collect, PmixClient, Value};
 
 const KEY: &str = "card";
-const LEN: usize = 128;
 
 fn main() -> Result<(), Box<dyn Error>> {
     let numbers = std::env::args().skip(1).map(|word| word.parse());
     let numbers: Vec<u32> = numbers.collect::<Result<_, _>>()?;
-    let (&rounds, peers) = numbers.split_first().ok_or("usage: pmix_wiring ROUNDS PEERS...")?;
+    let [rounds, bytes, peers @ ..] = &numbers[..] else {
+        return Err("usage: pmix_wiring ROUNDS BYTES PEERS...".into());
+    };
+    let bytes = *bytes as usize;
     let mut client = PmixClient::from_env()?;
     for &peers in peers {
         // The first one is not measured: it is the first use of whatever a server makes then.
-        wire(&mut client, peers)?;
-        let times = (0..rounds).map(|_| wire(&mut client, peers)).collect::<Result<Vec<f64>, _>>()?;
+        wire(&mut client, bytes, peers)?;
+        let times = (0..*rounds).map(|_| wire(&mut client, bytes, peers)).collect::<Result<Vec<f64>, _>>()?;
         if client.rank() == 0 {
             println!("{peers} {:.1}", median(&times));
         }
@@ -28,16 +30,16 @@ fn main() -> Result<(), Box<dyn Error>> {
 }
 
 /// Wires this rank with the next `peers`; returns the time in microseconds from the put to where all ranks are through.
-fn wire(client: &mut PmixClient, peers: u32) -> Result<f64, Box<dyn Error>> {
+fn wire(client: &mut PmixClient, bytes: usize, peers: u32) -> Result<f64, Box<dyn Error>> {
     client.fence(Collect::Nothing)?;
     let begun = Instant::now();
-    client.put(KEY, Value::Bytes(vec![client.rank() as u8; LEN]));
+    client.put(KEY, Value::Bytes(vec![client.rank() as u8; bytes]));
     client.commit()?;
     client.fence(Collect::Data)?;
     for next in 1..=peers {
         let peer = (client.rank() + next) % client.size();
         let value = client.get(peer, KEY)?.ok_or("a peer has put nothing")?;
-        if value != Value::Bytes(vec![peer as u8; LEN]) {
+        if value != Value::Bytes(vec![peer as u8; bytes]) {
             return Err(format!("rank {peer} has put {value}").into());
         }
     }

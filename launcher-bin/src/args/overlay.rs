@@ -91,7 +91,7 @@ pub struct CallArgs {
     /// The process: lattice://SET/RANK, or lattice://SET/node/I.
     #[arg(value_name = "UID")]
     pub to: Uid,
-    /// The method: set-info, ping, connectivity, connect, lookup, publish, unpublish, or a number.
+    /// The method: set-info, ping, connectivity, communicator, connect, lookup, publish, unpublish, or a number.
     #[arg(value_parser = method)]
     pub method: Method,
     /// Argument of the call; of connect and publish a name, and after a blank what follows.
@@ -115,6 +115,7 @@ fn seconds(text: &str) -> Result<Duration, String> {
 fn method(text: &str) -> Result<Method, String> {
     let number = || text.parse().ok().map(Method);
     Method::named(text).or_else(number).ok_or_else(|| {
-        "possible is set-info, ping, connectivity, connect, lookup, publish, unpublish, or a number".to_owned()
+        "possible is set-info, ping, connectivity, communicator, connect, lookup, publish, unpublish, or a number"
+            .to_owned()
     })
 }

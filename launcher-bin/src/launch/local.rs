@@ -79,7 +79,8 @@ async fn drive(
     let spec = launch.placed.clone().session(NodeIndex(0), Vec::new(), secret);
     let alone = SessionIo::on_one_node(&spec, events, control).map_err(RequestError::JobId)?;
     let (keeper, process) = (Some(keeper), HostProcess::Dedicated);
-    let io = SessionIo { services: Arc::new(set), stdin, trace, keeper, process, ..alone };
+    let communicators = set.communicators();
+    let io = SessionIo { services: Arc::new(set), communicators, stdin, trace, keeper, process, ..alone };
     let watched = Watched::new(&launch);
     let here = LaunchHere::new(watched.clone(), frontend.commands());
     let asked = here.clone();

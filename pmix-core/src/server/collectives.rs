@@ -14,7 +14,7 @@ use pmi_core::ids::{Epoch, NodeIndex, Rank};
 use pmi_core::roster::RankState;
 use pmi_core::segment::Segment;
 
-use super::{Action, Address, Server};
+use super::{Action, Address, Server, contexts};
 use crate::namespace::{JobIndex, Seat, Stored};
 use crate::wire::reader::Proc;
 use crate::wire::value::{Info, Value};
@@ -224,7 +224,9 @@ impl Server {
     fn context(&mut self) -> Segment {
         let first = self.jobs.first().map(|job| &job.namespace);
         let (launch, node) = first.map_or(("", NodeIndex(0)), |namespace| (&namespace.name, namespace.node));
-        context_segment(self.contexts.next(launch, node))
+        let nodes = first.map_or(1, |namespace| namespace.hosts.len() as u32);
+        let launch = self.launch_number.unwrap_or_else(|| contexts::hash(launch));
+        context_segment(self.contexts.next(launch, node, nodes))
     }
 
     /// Returns the data that these ranks have committed for other nodes.
@@ -338,7 +340,7 @@ impl Server {
                 if let Some(number) = number {
                     self.jobs[seat.job.0].add_group(rank, context, number);
                 }
-                self.groups.add(name, &members);
+                self.groups.add(name, &members, context);
                 self.tell_group(address, &members, context);
             }
         }

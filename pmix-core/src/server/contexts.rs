@@ -1,35 +1,41 @@
 //! Context ids of groups, by which MPI libraries tell communicators apart.
 //!
 //! ```text
-//!  63         50 49          32 31             0
-//! ┌─────────────┬──────────────┬────────────────┐
-//! │ launch, hash│ node + 1     │ number, from 1 │
-//! └─────────────┴──────────────┴────────────────┘
+//!  63            32 31          n n-1         0
+//! ┌────────────────┬─────────────┬─────────────┐
+//! │ launch         │ node        │ number >= 1 │   n = 32 less the bits that the launch's nodes are counted with
+//! └────────────────┴─────────────┴─────────────┘
 //! ```
 //! Nodes of a launch give out different ids without asking each other. Ranks of two launches that have connected meet in groups as well, so
-//! that a part is of the launch; no launch has more nodes than its part has room for.
+//! that a part is of the launch: the id of its set, where it has one. A launch of 131,072 nodes, the most there are, has 32,767 numbers for each,
+//! one of 16 nodes 268,435,455; after the last comes the first again.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 
 use pmi_core::ids::NodeIndex;
 
-/// Position of the launch's part, and of the node's, in bits.
-const LAUNCH_AT: u32 = 50;
-const NODE_AT: u32 = 32;
-
 /// Context ids that a node has given out.
 #[derive(Debug, Default)]
 pub(super) struct Contexts {
-    given: u64,
+    given: u32,
+}
+
+/// Number for a launch that was given none. `launch` is a name that no other launch has.
+pub(super) fn hash(launch: &str) -> u32 {
+    let mut hasher = DefaultHasher::new();
+    launch.hash(&mut hasher);
+    (hasher.finish() >> 32) as u32
 }
 
 impl Contexts {
-    /// An id that no other node of the launch gives out, nor this one again. `launch` is a name that no other launch has.
-    pub(super) fn next(&mut self, launch: &str, node: NodeIndex) -> u64 {
-        self.given += 1;
-        let mut hasher = DefaultHasher::new();
-        launch.hash(&mut hasher);
-        (hasher.finish() >> LAUNCH_AT << LAUNCH_AT) | (u64::from(node.0) + 1) << NODE_AT | self.given
+    /// An id that no other node of the launch gives out, nor this one again before it has given out all of its numbers.
+    pub(super) fn next(&mut self, launch: u32, node: NodeIndex, nodes: u32) -> u64 {
+        let last_node = nodes.saturating_sub(1).max(node.0);
+        let number_bits = last_node.leading_zeros();
+        let numbers = u32::MAX.checked_shr(32 - number_bits).unwrap_or(0).max(1);
+        self.given = self.given % numbers + 1;
+        let node = node.0.checked_shl(number_bits).unwrap_or(0);
+        u64::from(launch) << 32 | u64::from(node | self.given)
     }
 }
 
@@ -40,14 +46,32 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ids_differ_between_launches_nodes_and_groups() {
-        let mut ids = BTreeSet::new();
-        for launch in ["kvs_1_0.secret", "kvs_2_0.other"] {
-            for node in [0, 1, 131_071] {
-                let mut contexts = Contexts::default();
-                ids.extend((0..3).map(|_| contexts.next(launch, NodeIndex(node))));
+    fn ten_thousand_ids_of_two_launches_and_their_nodes_all_differ() {
+        for nodes in [1, 2, 16, 131_072] {
+            let mut ids = BTreeSet::new();
+            let chosen = BTreeSet::from([0, nodes / 2, nodes - 1]);
+            for launch in [4_099_098, 4_099_099] {
+                for &node in &chosen {
+                    let mut contexts = Contexts::default();
+                    ids.extend((0..10_000).map(|_| contexts.next(launch, NodeIndex(node), nodes)));
+                }
             }
+            assert_eq!(ids.len(), 2 * chosen.len() * 10_000, "{nodes} nodes");
+            assert!(ids.iter().all(|id| [4_099_098, 4_099_099].contains(&(id >> 32))), "{nodes} nodes");
+            assert!(ids.iter().all(|id| id & 0xffff_ffff != 0), "{nodes} nodes");
         }
-        assert_eq!(ids.len(), 2 * 3 * 3);
+    }
+
+    #[test]
+    fn after_the_last_number_comes_the_first_and_no_other_node_is_touched() {
+        let (last, mut contexts) = (NodeIndex(131_071), Contexts::default());
+        let ids: BTreeSet<u64> = (0..40_000).map(|_| contexts.next(7, last, 131_072)).collect();
+        assert_eq!(ids.len(), 32_767);
+        assert!(ids.iter().all(|id| (id & 0xffff_ffff) >> 15 == 131_071));
+    }
+
+    #[test]
+    fn launches_without_a_number_have_different_hashes() {
+        assert_ne!(hash("kvs_1_0.secret"), hash("kvs_2_0.other"));
     }
 }

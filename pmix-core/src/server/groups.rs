@@ -5,8 +5,11 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
+use pmi_core::ids::Rank;
+
 use super::collectives::Members;
 use super::{Address, Server};
+use crate::namespace::JobIndex;
 use crate::wire::status;
 
 /// Most groups that are remembered; those after them work as well, but nobody is told of them.
@@ -16,37 +19,65 @@ const NAME_MAX: usize = 511;
 /// Most members of all groups, as far as they are listed one by one.
 const LISTED_MAX: usize = 1 << 20;
 
-/// Members of groups, by the groups' names.
+/// A group that ranks of this node are in, for those who ask the host about it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GroupFacts {
+    /// Its name, as its members have written it.
+    pub name: Bytes,
+    /// Its context id, by which MPI libraries tell communicators apart.
+    pub context: u64,
+    /// Its members, by job.
+    pub members: Vec<GroupMembers>,
+}
+
+/// Members of a group that are of one job.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GroupMembers {
+    /// The job, if it is of this launch.
+    pub job: Option<JobIndex>,
+    /// Its namespace.
+    pub namespace: String,
+    /// The ranks; `None` for all of a job of another launch whose size is not known here.
+    pub ranks: Option<Vec<Rank>>,
+}
+
+/// Groups by their names.
 #[derive(Debug, Default)]
 pub(super) struct NamedGroups {
-    members: BTreeMap<Bytes, Arc<Members>>,
+    groups: BTreeMap<Bytes, Group>,
     /// Number of members that are listed one by one.
     listed: usize,
 }
 
+#[derive(Debug)]
+struct Group {
+    members: Arc<Members>,
+    context: u64,
+}
+
 impl NamedGroups {
     /// Remembers a group that was made, if there is room; each of its members says so.
-    pub(super) fn add(&mut self, name: Bytes, members: &Arc<Members>) {
+    pub(super) fn add(&mut self, name: Bytes, members: &Arc<Members>, context: u64) {
         let listed = members.listed();
-        let has_room = self.members.len() < GROUPS_MAX && self.listed + listed <= LISTED_MAX;
-        if has_room && name.len() <= NAME_MAX && !self.members.contains_key(&name) {
+        let has_room = self.groups.len() < GROUPS_MAX && self.listed + listed <= LISTED_MAX;
+        if has_room && name.len() <= NAME_MAX && !self.groups.contains_key(&name) {
             self.listed += listed;
-            self.members.insert(name, Arc::clone(members));
+            self.groups.insert(name, Group { members: Arc::clone(members), context });
         }
     }
 
     /// Returns the names, in order.
     pub(super) fn names(&self) -> impl ExactSizeIterator<Item = &[u8]> {
-        self.members.keys().map(|name| &name[..])
+        self.groups.keys().map(|name| &name[..])
     }
 
     pub(super) fn get(&self, name: &[u8]) -> Option<&Members> {
-        self.members.get(name).map(|members| &**members)
+        self.groups.get(name).map(|group| &*group.members)
     }
 
     fn remove(&mut self, name: &[u8]) {
-        if let Some(members) = self.members.remove(name) {
-            self.listed -= members.listed();
+        if let Some(group) = self.groups.remove(name) {
+            self.listed -= group.members.listed();
         }
     }
 }
@@ -60,5 +91,31 @@ impl Server {
             self.groups.remove(name);
         }
         self.answer(address, status::SUCCESS);
+    }
+
+    /// The groups that ranks of this node have made and not left, in the order of their names: the first 1,024 with 1,048,576 members that are
+    /// listed one by one.
+    pub fn groups(&self) -> Vec<GroupFacts> {
+        let facts = |(name, group): (&Bytes, &Group)| GroupFacts {
+            name: name.clone(),
+            context: group.context,
+            members: self.members_by_job(&group.members),
+        };
+        self.groups.groups.iter().map(facts).collect()
+    }
+
+    fn members_by_job(&self, members: &Members) -> Vec<GroupMembers> {
+        let of_job = |job: JobIndex, ranks: &Option<Vec<Rank>>| {
+            let state = &self.jobs[job.0];
+            let all = || (0..state.namespace.job.size()).map(Rank).collect();
+            let ranks = Some(ranks.clone().unwrap_or_else(all));
+            GroupMembers { job: (!state.is_met()).then_some(job), namespace: state.namespace.name.clone(), ranks }
+        };
+        let ours = members.ours.iter().map(|(&job, ranks)| of_job(job, ranks));
+        let others = members.others.iter().map(|(namespace, ranks)| match self.job_named(namespace.as_bytes()) {
+            Some(job) => of_job(job, ranks),
+            None => GroupMembers { job: None, namespace: namespace.clone(), ranks: ranks.clone() },
+        });
+        ours.chain(others).collect()
     }
 }

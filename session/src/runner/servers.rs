@@ -44,6 +44,7 @@ use crate::plan::{Entrances, PmiPort, PmixEntrance};
 use crate::process_set;
 use crate::random;
 use crate::session_io::Nodes;
+use crate::set::CommunicatorSource;
 use crate::settings::{Entrance, JobMemory, PmiFamily};
 use crate::spec::SessionSpec;
 
@@ -63,6 +64,7 @@ pub(super) struct Servers {
     /// How long other nodes need this one.
     need: NodeNeed,
     calls: RankCalls,
+    communicators: CommunicatorSource,
     trace: Option<SharedTrace>,
     /// Tasks that answer questions of other nodes.
     answers: JoinSet<()>,
@@ -115,6 +117,7 @@ impl Servers {
         nodes: Arc<dyn Nodes>,
         host: Arc<dyn Services>,
         calls: RankCalls,
+        communicators: CommunicatorSource,
         trace: Option<TraceSink>,
     ) -> Self {
         let need = NodeNeed::new(nodes.opening());
@@ -128,6 +131,7 @@ impl Servers {
             pmix_end_reason: None,
             need,
             calls,
+            communicators,
             trace: trace.map(|trace| Arc::new(Mutex::new(trace))),
             answers: JoinSet::new(),
         }
@@ -296,6 +300,7 @@ impl Servers {
         let (driver, end_reason) = pmix::Driver::new(PmixServer::new(settings), geteuid().as_raw(), peers, sinks)?;
         let driver = Arc::new(driver);
         self.need.follow(driver.needed());
+        self.communicators.follow(&driver);
         self.pmix = Some(Arc::clone(&driver));
         self.pmix_end_reason = Some(end_reason);
         Ok(driver)

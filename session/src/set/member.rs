@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use lattice_overlay::address::{SetId, Uid};
+use lattice_overlay::address::{Process, Uid};
 use lattice_overlay::error::{CallError, Fault};
 use lattice_overlay::frame::Frame;
 use lattice_overlay::machine::{CallId, CallOptions, Effect, Machine, Membership, Neighbour, Opener, Request, Ticket};
@@ -23,6 +23,7 @@ use tokio::task::AbortHandle;
 use tokio::time::Instant;
 
 use self::line::{Line, Link};
+use super::communicators::CommunicatorSource;
 
 /// Inputs that wait for the machine.
 const INPUTS: usize = 256;
@@ -41,6 +42,9 @@ pub(super) trait Ways: Send + Sync + 'static {
 
     /// Names of the user, where the member serves them.
     fn names(&self) -> Option<Arc<dyn Services>>;
+
+    /// Communicators of the ranks here; `None` for a tool.
+    fn communicators(&self) -> Option<CommunicatorSource>;
 }
 
 /// A member that runs.
@@ -78,9 +82,10 @@ impl Member {
     /// Starts a member of a set.
     pub(super) fn start(membership: Membership, ways: Arc<dyn Ways>) -> Self {
         let (inputs, received) = mpsc::channel(INPUTS);
-        let set = membership.set;
+        let me = Uid::new(membership.set, Process::Node(membership.node));
         let runner = Runner {
-            set,
+            me,
+            ranks: membership.homes.len() as u32,
             machine: Machine::new(membership),
             ways,
             inputs: inputs.clone(),
@@ -122,7 +127,8 @@ impl Member {
 }
 
 struct Runner {
-    set: SetId,
+    me: Uid,
+    ranks: u32,
     machine: Machine,
     ways: Arc<dyn Ways>,
     inputs: mpsc::Sender<Input>,
@@ -185,7 +191,7 @@ impl Runner {
     /// session.
     fn on_link(&mut self, neighbour: Neighbour, line: Line, opener: Opener) {
         let stays = match neighbour {
-            Neighbour::Set(set) if self.set < set => Opener::Us,
+            Neighbour::Set(set) if self.me.set() < set => Opener::Us,
             Neighbour::Set(_) => Opener::Them,
             Neighbour::Rank(_) | Neighbour::Member(_) if self.links.contains_key(&neighbour) => return,
             Neighbour::Rank(_) | Neighbour::Member(_) | Neighbour::Session => opener,
@@ -231,23 +237,23 @@ impl Runner {
         }
     }
 
-    /// Serves what the machine does not answer by itself: names.
+    /// Serves what the machine does not answer by itself: names and communicators.
     fn serve(&mut self, request: Request) {
         let is_about_names = (Method::LOOKUP..=Method::UNPUBLISH).contains(&request.method);
-        match self.ways.names().filter(|_| is_about_names) {
-            Some(names) => {
-                let inputs = self.inputs.clone();
-                task::spawn(async move {
-                    let result = ask_names(&*names, request.method, request.body).await;
-                    // The member may have ended.
-                    let _ = inputs.send(Input::Answered(request.ticket, result)).await;
-                });
-            }
-            None => {
-                let now = Instant::now().into_std();
-                self.machine.answer(request.ticket, Err(CallError::NoSuchMethod), now);
-            }
+        if let Some(names) = self.ways.names().filter(|_| is_about_names) {
+            let inputs = self.inputs.clone();
+            task::spawn(async move {
+                let result = ask_names(&*names, request.method, request.body).await;
+                // The member may have ended.
+                let _ = inputs.send(Input::Answered(request.ticket, result)).await;
+            });
+            return;
         }
+        let result = match self.ways.communicators().filter(|_| request.method == Method::COMMUNICATOR) {
+            Some(communicators) => communicators.answer(self.me, self.ranks, &request.body),
+            None => Err(CallError::NoSuchMethod),
+        };
+        self.machine.answer(request.ticket, result, Instant::now().into_std());
     }
 }
 

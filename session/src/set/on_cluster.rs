@@ -33,6 +33,7 @@ use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
+use super::communicators::CommunicatorSource;
 use super::member::line::{Line, Sessions};
 use super::member::{Member, Ways};
 use super::{SetError, accept, connection, take_process};
@@ -82,20 +83,23 @@ struct ByPasses {
     /// `None` in a launch on one node, and for a command.
     sessions: Option<Arc<dyn Sessions>>,
     names: Option<Arc<dyn Services>>,
+    communicators: Option<CommunicatorSource>,
 }
 
 impl ClusterSet {
-    /// Part of the session of `spec`, which has these ways to others.
+    /// Part of the session of `spec`, which has these ways to others, and whose ranks are in these communicators.
     pub fn new(
         spec: &SessionSpec,
         terms: MemberTerms,
         passes: Arc<dyn Passes>,
         sessions: Option<Arc<dyn Sessions>>,
         names: Arc<dyn Services>,
+        communicators: CommunicatorSource,
     ) -> Self {
         let MemberTerms { set, key } = terms;
         let me = Uid::new(set, Process::Node(spec.node.0));
-        let ways = Arc::new(ByPasses { me, passes, sessions, names: Some(names) });
+        communicators.found(set);
+        let ways = Arc::new(ByPasses { me, passes, sessions, names: Some(names), communicators: Some(communicators) });
         let entrance = Entrance::new(key, set.bits(), geteuid().as_raw());
         let (member, guests) = (Mutex::default(), AtomicU32::new(0));
         Self(Arc::new(Shared { set, spec: spec.clone(), entrance, ways, member, guests }))
@@ -216,6 +220,10 @@ impl Ways for ByPasses {
     fn names(&self) -> Option<Arc<dyn Services>> {
         self.names.clone()
     }
+
+    fn communicators(&self) -> Option<CommunicatorSource> {
+        self.communicators.clone()
+    }
 }
 
 impl ByPasses {
@@ -246,7 +254,7 @@ pub struct CommandSet(Member);
 impl CommandSet {
     /// The set of this id. To be called within a runtime.
     pub fn new(set: SetId, passes: Arc<dyn Passes>) -> Self {
-        let ways = ByPasses { me: set.root(), passes, sessions: None, names: None };
+        let ways = ByPasses { me: set.root(), passes, sessions: None, names: None, communicators: None };
         let (homes, topology) = (Vec::new(), Topology::Strides);
         let membership = Membership { set, node: 0, members: 1, homes, launch: None, topology };
         Self(Member::start(membership, Arc::new(ways)))

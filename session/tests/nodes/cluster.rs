@@ -11,7 +11,7 @@ use bytes::Bytes;
 use lattice_overlay::directory::SetFacts;
 use lattice_session::event::{Event, Report, Stream};
 use lattice_session::session_io::{AskError, Control, HostProcess, Nodes, SessionIo, StdinSource};
-use lattice_session::set::OwnSet;
+use lattice_session::set::{CommunicatorSource, OwnSet};
 use lattice_session::settings::LaunchSettings;
 use lattice_session::spawn::{SpawnOrder, SpawnParent, spawned_job};
 use lattice_session::spec::{AppSpec, LaunchSecret, SessionSpec};
@@ -95,6 +95,7 @@ impl Cluster {
             let (events, mut taken) = mpsc::channel(64);
             let io = SessionIo {
                 set: None,
+                communicators: CommunicatorSource::default(),
                 nodes: Arc::new(Way { node, between: Arc::clone(&between) }),
                 services: Arc::new(Host { between: Arc::clone(&between) }),
                 events,

@@ -1,6 +1,7 @@
 //! Launches on a cluster as sets of their user: seen by the API server, called over the launches' links, and by nobody else.
 
 use lattice_tests::built::example;
+use lattice_tests::mpi::Flavour;
 use lattice_tests::{Command, script_on};
 use nix::unistd::geteuid;
 
@@ -55,6 +56,30 @@ fn the_api_server_lists_the_sets_of_a_user_and_every_process_answers() {
         ]
         .join("\n"),
     );
+}
+
+/// Each session answers for its own ranks, and two nodes that make groups of their own give them different ids.
+#[test]
+fn every_session_tells_the_communicators_of_its_ranks() {
+    let outcome = script_on(
+        2,
+        r#"export LATTICE_SETS="$LATTICE_DEV_CLUSTER/sets"; said="$LATTICE_DEV_CLUSTER/said"
+        mkfifo $LATTICE_DEV_CLUSTER/in; exec 7<>$LATTICE_DEV_CLUSTER/in
+        lattice launch --pmi pmix --stdin all -N 2 -n 4 "$1" ocean <$LATTICE_DEV_CLUSTER/in >$said & launch=$!
+        until [ "$(grep -c context $said)" = 4 ]; do sleep 0.05; done
+        a=$(lattice sets | awk '$2 == 4 && $3 == 2 { print $1 }')
+        for of in 0 3 node/1; do lattice call lattice://$a/$of communicator ocean | sed "s/$a/A/g"; done
+        sort -u $said | sed "s/$((a * 4294967296 + 1))/A-1/"
+        echo >&7; wait $launch"#,
+    )
+    .arg(Flavour::Pmix.program("pmix_group"))
+    .run();
+    let told = |node: u32| {
+        let members = r#"[{"of":"lattice://A","ranks":"0-3"}]"#;
+        let group = format!(r#"{{"id":"A/1","name":"ocean","size":4,"members":{members}}}"#);
+        format!(r#"{{"member":"lattice://A/node/{node}","communicators":[{group}],"left_out":0}}"#)
+    };
+    outcome.exits(0).prints(&[told(0), told(1), told(1), "context A-1".to_owned()].join("\n"));
 }
 
 /// Rank 2 of the first launch, on another node than its root, hands on to rank 1 of the second, which hands it back, and so on.

@@ -121,6 +121,40 @@ fn launches_are_shown_and_called_while_they_run() {
     assert_eq!(sets(home.path(), 0), [] as [serde_json::Value; 0]);
 }
 
+/// Ranks make a group over PMIx; whoever asks one of them is told its members, and groups that are made after the launch became a set begin with
+/// the set's id.
+#[test]
+fn communicators_of_a_launch_are_told_to_who_asks() {
+    let home = tempfile::tempdir().unwrap();
+    // The second program comes when the launch is a set.
+    let later = "until [ -e $0 ]; do sleep 0.02; done; exec $1 ocean";
+    let (go, group) = (home.path().join("go"), Flavour::Pmix.program("pmix_group"));
+    let command = launch("-n 3 --stdin all --pmi pmix").arg("bash").arg("-c").arg(later).arg(&go).arg(&group);
+    let mut running = among(command, home.path()).typed_to().start();
+    let set = sets(home.path(), 1)[0]["set"].as_u64().unwrap();
+    std::fs::write(&go, "").unwrap();
+    running.wait_for_stdout_times("context", 3);
+    let ask = |body: &str| {
+        let call = lattice("call").arg(format!("lattice://{set}/1")).arg("communicator").arg(body);
+        let outcome = among(call, home.path()).run();
+        outcome.exits(0);
+        serde_json::from_slice::<serde_json::Value>(outcome.stdout()).unwrap()
+    };
+    let all = ask("");
+    let names: Vec<_> = all["communicators"].as_array().unwrap().iter().map(|one| &one["name"]).collect();
+    assert_eq!(names, ["MPI_COMM_WORLD", "ocean"]);
+    let one = &ask("ocean")["communicators"][0];
+    let members = serde_json::json!([{ "of": format!("lattice://{set}"), "ranks": "0-2" }]);
+    assert_eq!((&one["id"], &one["size"], &one["members"]), (&format!("{set}/1").into(), &3.into(), &members));
+    assert_eq!(&ask(&format!("{set}/1"))["communicators"][0], one);
+    let call = lattice("call").arg(format!("lattice://{set}/1")).words("communicator tide");
+    among(call, home.path()).run().exits(125).says("no rank here is in a communicator \"tide\"");
+    running.type_in("\n");
+    let outcome = running.finish();
+    outcome.exits(0);
+    assert_eq!(outcome.text().matches(&format!("context {}", set << 32 | 1)).count(), 3, "{}", outcome.text());
+}
+
 /// Ranks of two launches, and a process of a plain shell, call each other's methods by the program that the documentation shows.
 #[test]
 fn ranks_of_two_launches_and_a_guest_call_each_other() {

@@ -1,0 +1,102 @@
+//! Is the rule by which a PMIx fence brings data to all nodes, or to those that ask, good in measured time? The bench `exchange` has model time.
+//!
+//! ```text
+//! cargo bench -p lattice-benches --bench exchange_times
+//! ```
+//! A cluster of 16 nodes on this machine, one rank on each; each puts so many bytes, commits, fences, gets what so many other ranks have put,
+//! and fences without data. `--exchange=full`, `lazy` and `auto` take turns. At every number of peers `auto` is to take no more than a barrier and
+//! twice the better way; what takes longer is marked, and the bench fails, unless the interval of the ratio reaches below that bound. The launcher
+//! is that in `LATTICE_BIN`, else the one built beside this program. Without `--bench`, as under `cargo test --benches`, it does nothing, for there
+//! need not be a launcher.
+
+use std::collections::BTreeMap;
+use std::process::{Command, ExitCode, Stdio};
+
+use lattice_benches::sample::{Ratio, median};
+use lattice_benches::{is_measured, lattice_binary, machine};
+
+const NODES: u32 = 16;
+/// Bytes that each rank puts.
+const VALUES: [usize; 3] = [128, 4 * 1024, 64 * 1024];
+/// Shares of the other ranks that each asks, in per cent.
+const SHARES: [u32; 7] = [0, 7, 14, 27, 47, 74, 100];
+/// Ways of the exchange, in the order of the turns.
+const WAYS: [&str; 3] = ["full", "lazy", "auto"];
+/// Turns of each way.
+const TURNS: usize = 9;
+/// Rounds of each turn.
+const ROUNDS: &str = "20";
+
+/// Medians of the turns in microseconds, by way and number of peers.
+type Times = BTreeMap<(String, u32), Vec<f64>>;
+
+fn main() -> ExitCode {
+    if !is_measured() {
+        return ExitCode::SUCCESS;
+    }
+    println!("{}", machine::line());
+    match VALUES.into_iter().map(|bytes| Ok(compare(bytes, &measure(bytes)?))).collect::<Result<Vec<_>, String>>() {
+        Ok(kept) if kept.iter().all(|&kept| kept) => ExitCode::SUCCESS,
+        Ok(_) => ExitCode::FAILURE,
+        Err(why) => {
+            eprintln!("{why}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Prints the times with so many bytes of each; returns whether `auto` has kept its bound everywhere.
+fn compare(bytes: usize, times: &Times) -> bool {
+    let of = |way: &str, peers| &times[&(way.to_owned(), peers)];
+    // Nothing is asked for, and nothing is brought: two fences.
+    let barrier = median(of("lazy", 0));
+    println!("{NODES} nodes, {bytes} bytes of each; a round without gets, lazy: {barrier:.0} us");
+    println!("peers     full us     lazy us     auto us   beyond it, of the better way  95 % interval");
+    let mut is_kept = true;
+    for peers in peers() {
+        let [full, lazy, auto] = WAYS.map(|way| median(of(way, peers)));
+        let better = if full < lazy { "full" } else { "lazy" };
+        let beyond: Vec<f64> = of("auto", peers).iter().map(|time| (time - barrier).max(0.0)).collect();
+        let ratio = Ratio::of(&beyond, of(better, peers));
+        let mark = if ratio.low > 2.0 { "  too long" } else { "" };
+        is_kept &= ratio.low <= 2.0;
+        println!("{peers:>5} {full:>11.0} {lazy:>11.0} {auto:>11.0}   {ratio}{mark}");
+    }
+    is_kept
+}
+
+fn peers() -> Vec<u32> {
+    SHARES.iter().map(|share| (NODES - 1) * share / 100).collect()
+}
+
+/// Runs all turns on one cluster.
+fn measure(bytes: usize) -> Result<Times, String> {
+    let lattice = lattice_binary(&std::env::args().next().unwrap_or_default())?;
+    let words: Vec<String> = peers().iter().map(u32::to_string).collect();
+    let script = format!(
+        "for turn in $(seq {TURNS}); do for way in {}; do echo way $way\n\"$0\" launch --exchange=$way -N {NODES} -n {NODES} \"$1\" {ROUNDS} \
+         {bytes} {} || exit; done; done",
+        WAYS.join(" "),
+        words.join(" ")
+    );
+    let mut cluster = Command::new(&lattice);
+    cluster.args(["dev-cluster", "--quiet", "--nodes", &NODES.to_string(), "--", "sh", "-c", &script]);
+    cluster.arg(&lattice).arg(env!("CARGO_BIN_EXE_pmix_wiring"));
+    let output = cluster.stdin(Stdio::null()).stderr(Stdio::inherit()).output().map_err(|error| error.to_string())?;
+    if !output.status.success() {
+        return Err(format!("a launch ended with {}", output.status));
+    }
+    let text = String::from_utf8_lossy(&output.stdout);
+    read(&text).ok_or_else(|| format!("the ranks printed {text:?}"))
+}
+
+fn read(text: &str) -> Option<Times> {
+    let (mut times, mut way) = (Times::new(), String::new());
+    for line in text.lines() {
+        match line.split_once(' ')? {
+            ("way", name) => name.clone_into(&mut way),
+            (peers, us) => times.entry((way.clone(), peers.parse().ok()?)).or_default().push(us.parse().ok()?),
+        }
+    }
+    (times.len() == WAYS.len() * SHARES.len()).then_some(times)
+}

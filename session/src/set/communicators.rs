@@ -1,0 +1,185 @@
+//! Communicators that ranks of a session are in, for processes that ask the set's member about them: `MPI_COMM_WORLD`, and the groups that ranks
+//! have made with the session's PMIx server. Other communicators MPI libraries make among themselves; no launcher hears of them.
+
+use std::sync::{Arc, Weak};
+
+use bytes::Bytes;
+use lattice_overlay::address::{GroupId, SetId, Uid};
+use lattice_overlay::error::{CallError, Fault};
+use lattice_overlay::frame::BODY_MAX;
+use lattice_overlay::method::{Communicator, CommunicatorPart, Communicators, document};
+use parking_lot::Mutex;
+use pmi_core::ids::Rank;
+use pmix_core::JobIndex;
+use pmix_core::driver::Driver;
+use pmix_core::server::{GroupFacts, GroupMembers};
+
+/// Name of the communicator of all ranks of a launch; its number in its set is 0.
+const WORLD: &str = "MPI_COMM_WORLD";
+/// The launch itself among the jobs of a server; those after it were spawned, and have no addresses.
+const LAUNCH: JobIndex = JobIndex(0);
+
+/// Where a set finds the communicators of a session's ranks: the host makes it, and gives it to both.
+#[derive(Clone, Default)]
+pub struct CommunicatorSource(Arc<Mutex<State>>);
+
+#[derive(Default)]
+struct State {
+    set: Option<SetId>,
+    server: Option<Weak<Driver>>,
+}
+
+impl CommunicatorSource {
+    /// The set has this id, with which ids of groups begin from now on.
+    pub(super) fn found(&self, set: SetId) {
+        let mut state = self.0.lock();
+        state.set = Some(set);
+        if let Some(server) = state.server.as_ref().and_then(Weak::upgrade) {
+            server.number_launch(set.bits());
+        }
+    }
+
+    /// Groups are made with this server.
+    pub(crate) fn follow(&self, server: &Arc<Driver>) {
+        let mut state = self.0.lock();
+        state.server = Some(Arc::downgrade(server));
+        if let Some(set) = state.set {
+            server.number_launch(set.bits());
+        }
+    }
+
+    fn groups(&self) -> Vec<GroupFacts> {
+        let server = self.0.lock().server.clone();
+        server.and_then(|server| server.upgrade()).map(|server| server.groups()).unwrap_or_default()
+    }
+
+    /// Answer of a member whose launch has so many ranks, to a question for one communicator by its id or name, or for all.
+    pub(super) fn answer(&self, member: Uid, ranks: u32, asked: &[u8]) -> Result<Bytes, CallError> {
+        let set = member.set();
+        let own = set.root().to_string().trim_end_matches("/node/0").to_owned();
+        let mut all = vec![world(set, &own, ranks)];
+        all.extend(self.groups().iter().map(|group| described(group, &own)));
+        if !asked.is_empty() {
+            let asked = String::from_utf8_lossy(asked);
+            let is_meant = |known: &Communicator| known.name == asked || known.id == asked;
+            let known = all.len();
+            all.retain(is_meant);
+            if all.is_empty() {
+                let why =
+                    format!("no rank here is in a communicator {asked:?}; an empty body asks for all {known} of them");
+                return Err(CallError::Handler(Fault(why)));
+            }
+        }
+        Ok(fitted(Communicators { member: member.to_string(), communicators: all, left_out: 0 }))
+    }
+}
+
+fn world(set: SetId, own: &str, ranks: u32) -> Communicator {
+    let all: Vec<Rank> = (0..ranks).map(Rank).collect();
+    let members = vec![CommunicatorPart { of: own.to_owned(), ranks: in_ranges(&all) }];
+    Communicator { id: set.group(0).to_string(), name: WORLD.to_owned(), size: Some(ranks), members }
+}
+
+fn described(group: &GroupFacts, own: &str) -> Communicator {
+    let part = |members: &GroupMembers| CommunicatorPart {
+        // A namespace ends with a secret of its launch.
+        of: if members.job == Some(LAUNCH) { own.to_owned() } else { job_of(&members.namespace).to_owned() },
+        ranks: members.ranks.as_deref().map_or_else(|| "all".to_owned(), in_ranges),
+    };
+    let count = |members: &GroupMembers| members.ranks.as_ref().map(|ranks| ranks.len() as u32);
+    Communicator {
+        id: GroupId::from_bits(group.context).to_string(),
+        name: String::from_utf8_lossy(&group.name).into_owned(),
+        size: group.members.iter().map(count).sum(),
+        members: group.members.iter().map(part).collect(),
+    }
+}
+
+fn job_of(namespace: &str) -> &str {
+    namespace.split_once('.').map_or(namespace, |(job, _)| job)
+}
+
+/// `0-3,7`
+fn in_ranges(ranks: &[Rank]) -> String {
+    let chunks = ranks.chunk_by(|one, next| one.0 + 1 == next.0);
+    let range = |chunk: &[Rank]| match chunk {
+        [one] => one.to_string(),
+        [first, .., last] => format!("{first}-{last}"),
+        [] => String::new(),
+    };
+    chunks.map(range).collect::<Vec<_>>().join(",")
+}
+
+/// The document, without members if it would be too long with them, and with as many communicators as there is room for.
+fn fitted(mut answer: Communicators) -> Bytes {
+    let mut body = document(&answer);
+    if body.len() > BODY_MAX {
+        answer.communicators.iter_mut().for_each(|communicator| communicator.members.clear());
+        body = document(&answer);
+    }
+    while body.len() > BODY_MAX {
+        let left = answer.communicators.len() / 2;
+        answer.left_out += (answer.communicators.len() - left) as u32;
+        answer.communicators.truncate(left);
+        body = document(&answer);
+    }
+    body
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn group(name: &str, context: u64, members: Vec<GroupMembers>) -> GroupFacts {
+        GroupFacts { name: Bytes::copy_from_slice(name.as_bytes()), context, members }
+    }
+
+    fn ranks(of: &[u32]) -> Option<Vec<Rank>> {
+        Some(of.iter().copied().map(Rank).collect())
+    }
+
+    #[test]
+    fn members_are_shown_by_job_and_no_secret_of_a_launch_is_told() {
+        let members = vec![
+            GroupMembers { job: Some(LAUNCH), namespace: "kvs_a_0.secret".to_owned(), ranks: ranks(&[0, 1, 2, 5]) },
+            GroupMembers { job: Some(JobIndex(1)), namespace: "kvs_a_1.secret".to_owned(), ranks: ranks(&[3]) },
+            GroupMembers { job: None, namespace: "kvs_b_0.other".to_owned(), ranks: None },
+        ];
+        let shown = described(&group("ocean", 7 << 32 | 9, members), "lattice://7");
+        let part = |of: &str, ranks: &str| CommunicatorPart { of: of.to_owned(), ranks: ranks.to_owned() };
+        assert_eq!((shown.id.as_str(), shown.name.as_str(), shown.size), ("7/9", "ocean", None));
+        assert_eq!(shown.members, [part("lattice://7", "0-2,5"), part("kvs_a_1", "3"), part("kvs_b_0", "all")]);
+    }
+
+    #[test]
+    fn the_world_is_known_without_a_pmix_server_and_what_is_not_known_is_said() {
+        let (source, member) = (CommunicatorSource::default(), SetId::from_bits(4_099_098).root());
+        let all: Communicators = serde_json::from_slice(&source.answer(member, 4, b"").unwrap()).unwrap();
+        let [world] = &all.communicators[..] else { panic!("{all:?}") };
+        assert_eq!((world.id.as_str(), world.size, world.members[0].ranks.as_str()), ("4099098/0", Some(4), "0-3"));
+        assert_eq!(world.members[0].of, "lattice://4099098");
+        for asked in [&b"4099098/0"[..], b"MPI_COMM_WORLD"] {
+            let one: Communicators = serde_json::from_slice(&source.answer(member, 4, asked).unwrap()).unwrap();
+            assert_eq!(one.communicators, all.communicators);
+        }
+        let Err(CallError::Handler(Fault(why))) = source.answer(member, 4, b"ocean") else { panic!("it is known") };
+        assert!(why.contains("\"ocean\""), "{why}");
+    }
+
+    #[test]
+    fn an_answer_is_as_long_as_may_be_and_says_what_it_leaves_out() {
+        let odd: Vec<u32> = (0..40_000).step_by(2).collect();
+        let wide = |number: u64| {
+            let members = GroupMembers { job: Some(LAUNCH), namespace: "kvs_a_0.s".to_owned(), ranks: ranks(&odd) };
+            described(&group(&format!("{number:0>400}"), number, vec![members]), "lattice://7")
+        };
+        for count in [0, 1, 100, 1000] {
+            let communicators: Vec<Communicator> = (0..count).map(wide).collect();
+            let body = fitted(Communicators { member: "lattice://7/node/0".to_owned(), communicators, left_out: 0 });
+            assert!(body.len() <= BODY_MAX, "{count}: {}", body.len());
+            let read: Communicators = serde_json::from_slice(&body).unwrap();
+            assert_eq!(read.communicators.len() as u64 + u64::from(read.left_out), count);
+            assert!(read.communicators.iter().all(|one| one.members.is_empty() && one.size == Some(20_000)));
+        }
+    }
+}
