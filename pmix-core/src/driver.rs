@@ -186,6 +186,16 @@ impl Driver {
         self.pulled.load(Ordering::Relaxed) && self.runner.with(|pmix| pmix.server.is_forwarding())
     }
 
+    /// True while servers of other nodes want output of ranks here.
+    pub fn is_asked_for_output(&self) -> bool {
+        self.pulled.load(Ordering::Relaxed) && self.runner.with(|pmix| pmix.server.is_asked_for_output())
+    }
+
+    /// Ranks here write nothing more. See [`Server::end_output`].
+    pub fn end_output(&self) {
+        self.runner.with(|pmix| pmix.server.end_output());
+    }
+
     /// Ranks of a job on other nodes have died, and the others go on.
     pub fn ranks_died(&self, job: JobIndex, deaths: &[Death]) {
         self.runner.with(|pmix| pmix.server.handle_deaths(job, deaths));

@@ -29,6 +29,7 @@ mod pending;
 mod queries;
 mod question;
 mod remote;
+mod remote_output;
 mod requests;
 mod tools;
 mod withheld;
@@ -59,6 +60,7 @@ use self::inquiries::Inquiry;
 use self::pending::Pending;
 use self::question::DataQuestion;
 use self::remote::Asking;
+use self::remote_output::RemoteOutput;
 use self::withheld::Withheld;
 use crate::clean_up::CleanUp;
 use crate::namespace::{JobIndex, JobState, Namespace, Seat};
@@ -139,6 +141,9 @@ pub struct Server {
     groups: NamedGroups,
     /// Clients that pull output of ranks.
     pullers: BTreeSet<ConnectionId>,
+    remote_output: RemoteOutput,
+    /// What the host was told last of whether anybody wants output of ranks.
+    is_output_wanted: bool,
     /// The commands that were refused, each bit one of them: a warning is said once.
     refused: u64,
     ended: bool,
@@ -192,6 +197,7 @@ impl Server {
     pub fn add(&mut self, namespace: Namespace) -> JobIndex {
         let job = self.push_job(JobState::new(namespace));
         self.serve_peers_about(job);
+        self.ask_for_output();
         job
     }
 

@@ -395,10 +395,10 @@ impl Runner {
     /// Ends the session after its last rank: kills what is left, reads the pipes empty, hands over what is to be reported.
     async fn finish(mut self) -> Report {
         self.take_deaths();
-        self.io.control.close();
-        while let Ok(control) = self.io.control.try_recv() {
-            // A question of another node is answered by the end of its channel.
-            self.machine.on_control(control, Instant::now().into_std());
+        let control = std::mem::replace(&mut self.io.control, mpsc::channel(1).1);
+        let (last_questions, orders) = self.servers.last_questions(control);
+        for order in orders {
+            self.machine.on_control(order, Instant::now().into_std());
         }
         self.carry_out();
         let mut processes = self.processes.take();
@@ -444,6 +444,7 @@ impl Runner {
         }
         let report = Report { usage: usage::of_ranks(self.io.process), ..self.machine.report() };
         self.servers.let_output_be_taken().await;
+        last_questions.end().await;
         drop(self.servers);
         for event in self.outbox {
             if self.io.events.send(event).await.is_err() {

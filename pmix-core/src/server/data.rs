@@ -185,7 +185,7 @@ impl Server {
             self.end_wait(&wait, GetOutcome::NotFound);
         } else if let Some(address) = self.withheld.take_get(ticket) {
             self.give_up_get(address);
-        } else {
+        } else if !self.end_output_question(ticket) {
             self.end_question(ticket);
         }
     }

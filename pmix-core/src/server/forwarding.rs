@@ -4,8 +4,10 @@
 //! piece that it gets. So nobody who does not read holds back a rank, or costs more memory than that.
 //!
 //! ```text
-//! handle_output ──> waiting, one queue for each client ──Action::SendAndTell, one at a time──> handle_sent ──> the next one
+//! handle_output ─┬─> waiting, one queue for each client ──Action::SendAndTell, one at a time──> handle_sent ──> the next one
+//! other nodes ───┘
 //! ```
+//! Output of ranks on other nodes is [asked for](super::remote_output).
 
 use std::collections::VecDeque;
 
@@ -39,6 +41,13 @@ pub(super) struct Forwards {
     is_known_slow: bool,
 }
 
+/// Rank that has written something.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Origin {
+    pub(super) job: JobIndex,
+    pub(super) rank: Rank,
+}
+
 /// Whose output a pull is about.
 #[derive(Clone, Copy, Debug)]
 struct Source {
@@ -50,7 +59,7 @@ struct Source {
 
 /// A pull that was granted.
 #[derive(Debug)]
-struct Active {
+pub(super) struct Active {
     /// The server's name for it.
     number: u64,
     /// The client's name for it.
@@ -64,7 +73,7 @@ struct Active {
 #[derive(Clone, Copy, Debug)]
 struct Lost {
     bytes: u64,
-    seat: Seat,
+    origin: Origin,
     channel: u16,
 }
 
@@ -76,15 +85,28 @@ struct Waiting {
 }
 
 impl Active {
-    fn matches(&self, job: JobIndex, rank: Rank, channel: u16) -> bool {
+    fn matches(&self, origin: Origin, channel: u16) -> bool {
         let is_meant = |source: &Source| {
-            source.job.is_none_or(|meant| meant == job) && source.rank.is_none_or(|meant| meant == rank)
+            source.job.is_none_or(|meant| meant == origin.job) && source.rank.is_none_or(|meant| meant == origin.rank)
         };
         self.channels & channel != 0 && self.sources.iter().any(is_meant)
+    }
+
+    pub(super) fn channels(&self) -> u16 {
+        self.channels
+    }
+
+    /// Jobs and ranks; `None` stands for all of them.
+    pub(super) fn sources(&self) -> impl Iterator<Item = (Option<JobIndex>, Option<Rank>)> {
+        self.sources.iter().map(|source| (source.job, source.rank))
     }
 }
 
 impl Forwards {
+    pub(super) fn pulls(&self) -> &[Active] {
+        &self.pulls
+    }
+
     fn has_room_for(&self, message: &Bytes) -> bool {
         self.waiting_bytes + message.len() <= WAITING_MAX
     }
@@ -131,10 +153,9 @@ impl Server {
         }
         let Pull { channels, reference, .. } = *pull;
         forwards.pulls.push(Active { number, reference, channels, sources, lost: None });
-        if self.pullers.is_empty() {
-            self.actions.push_back(Action::Pulled(true));
-        }
         self.pullers.insert(address.connection);
+        self.tell_whether_output_is_wanted();
+        self.ask_for_output();
         Ok(number)
     }
 
@@ -152,7 +173,6 @@ impl Server {
         pull.sources.iter().map(|&source| self.source_of(source)).collect()
     }
 
-    /// Ranks of other nodes are of the launch, but their output is not here.
     fn source_of(&self, source: Proc<'_>) -> Result<Source, i32> {
         let rank = (source.rank != types::RANK_WILDCARD).then_some(Rank(source.rank));
         if source.namespace.is_empty() {
@@ -162,7 +182,6 @@ impl Server {
         let is_known = |rank: Rank| rank.0 < self.jobs[job.0].namespace.job.size();
         match rank {
             Some(rank) if !is_known(rank) => Err(status::NOT_FOUND),
-            Some(rank) if self.jobs[job.0].local(rank).is_none() => Err(status::NOT_SUPPORTED),
             _ => Ok(Source { job: Some(job), rank }),
         }
     }
@@ -174,6 +193,7 @@ impl Server {
         if forwards.pulls.is_empty() {
             self.forget_puller(address.connection);
         }
+        self.ask_for_output();
         self.answer(address, if was_there { status::SUCCESS } else { status::NOT_FOUND });
     }
 
@@ -186,37 +206,54 @@ impl Server {
     }
 
     fn forget_puller(&mut self, connection: ConnectionId) {
-        if self.pullers.remove(&connection) && self.pullers.is_empty() {
-            self.actions.push_back(Action::Pulled(false));
+        if self.pullers.remove(&connection) {
+            self.tell_whether_output_is_wanted();
+            self.ask_for_output();
+        }
+    }
+
+    /// Tells the host if somebody wants output of ranks here, or nobody does any more.
+    pub(super) fn tell_whether_output_is_wanted(&mut self) {
+        let is_wanted = !self.pullers.is_empty() || self.is_asked_for_output();
+        if std::mem::replace(&mut self.is_output_wanted, is_wanted) != is_wanted {
+            self.actions.push_back(Action::Pulled(is_wanted));
         }
     }
 
     /// A rank has written to one of its streams; nothing stands for the end of the stream.
     pub fn handle_output(&mut self, seat: Seat, channel: u16, bytes: &[u8]) {
+        let Some(rank) = self.jobs.get(seat.job.0).and_then(|job| Some(job.ranks.get(seat.local)?.rank)) else {
+            return;
+        };
+        let origin = Origin { job: seat.job, rank };
+        self.deliver(origin, channel, 0, bytes);
+        self.keep_for_nodes(origin, channel, bytes);
+    }
+
+    /// Brings clients here what a rank has written, before which so many bytes were lost.
+    pub(super) fn deliver(&mut self, origin: Origin, channel: u16, lost: u64, bytes: &[u8]) {
         for connection in self.pullers.clone() {
-            self.forward(connection, seat, channel, bytes);
+            self.forward(connection, origin, channel, lost, bytes);
             self.send_forwards(connection);
         }
     }
 
     /// Queues a piece for each pull of a client that is about it. No process gets its own output back.
-    fn forward(&mut self, connection: ConnectionId, seat: Seat, channel: u16, bytes: &[u8]) {
-        let (Some(job), Some(client)) = (self.jobs.get(seat.job.0), self.clients.get_mut(connection)) else { return };
-        let (Some(identity), Some(rank)) = (client.identity, job.ranks.get(seat.local).map(|state| state.rank)) else {
-            return;
-        };
+    fn forward(&mut self, connection: ConnectionId, origin: Origin, channel: u16, lost_before: u64, bytes: &[u8]) {
+        let (Some(job), Some(client)) = (self.jobs.get(origin.job.0), self.clients.get_mut(connection)) else { return };
+        let Some(identity) = client.identity else { return };
         let reader = &self.jobs[identity.seat.job.0];
         let name = job.namespace.name.as_bytes();
-        if reader.namespace.name.as_bytes() == name && reader.ranks[identity.seat.local].rank == rank {
+        if reader.namespace.name.as_bytes() == name && reader.ranks[identity.seat.local].rank == origin.rank {
             return;
         }
         let forwards = &mut client.forwards;
         let meant: Vec<usize> =
-            (0..forwards.pulls.len()).filter(|&index| forwards.pulls[index].matches(seat.job, rank, channel)).collect();
+            (0..forwards.pulls.len()).filter(|&index| forwards.pulls[index].matches(origin, channel)).collect();
         for index in meant {
             let pull = &forwards.pulls[index];
-            let source = Proc { namespace: name, rank: rank.0 };
-            let lost = pull.lost.map_or(0, |lost| lost.bytes);
+            let source = Proc { namespace: name, rank: origin.rank.0 };
+            let lost = pull.lost.map_or(0, |lost| lost.bytes) + lost_before;
             let delivery =
                 Delivery { source, channel, reference: pull.reference, lost, is_last: bytes.is_empty(), bytes };
             let message = frame::message(frame::TAG_FORWARD, &delivery.encode(identity.encoding));
@@ -226,7 +263,7 @@ impl Server {
                 forwards.pulls[index].lost = None;
                 continue;
             }
-            forwards.pulls[index].lost = Some(Lost { bytes: lost + bytes.len() as u64, seat, channel });
+            forwards.pulls[index].lost = Some(Lost { bytes: lost + bytes.len() as u64, origin, channel });
             if !std::mem::replace(&mut forwards.is_known_slow, true) {
                 let client = String::from_utf8_lossy(reader.namespace.name.as_bytes());
                 tracing::warn!(
@@ -236,12 +273,13 @@ impl Server {
         }
     }
 
-    /// True while output waits for a client.
+    /// True while output waits for a client, here or on another node.
     pub fn is_forwarding(&self) -> bool {
-        self.pullers.iter().any(|&puller| {
-            let forwards = &self.clients[puller].forwards;
-            forwards.is_sending || !forwards.waiting.is_empty()
-        })
+        self.keeps_output()
+            || self.pullers.iter().any(|&puller| {
+                let forwards = &self.clients[puller].forwards;
+                forwards.is_sending || !forwards.waiting.is_empty()
+            })
     }
 
     /// The connection has taken what the last [`Action::SendAndTell`] gave it.
@@ -273,9 +311,9 @@ impl Server {
         let Some(identity) = client.identity else { return };
         for index in 0..client.forwards.pulls.len() {
             let pull = &mut client.forwards.pulls[index];
-            let Some(Lost { bytes: lost, seat, channel }) = pull.lost.take() else { continue };
-            let job = &self.jobs[seat.job.0];
-            let source = Proc { namespace: job.namespace.name.as_bytes(), rank: job.ranks[seat.local].rank.0 };
+            let Some(Lost { bytes: lost, origin, channel }) = pull.lost.take() else { continue };
+            let job = &self.jobs[origin.job.0];
+            let source = Proc { namespace: job.namespace.name.as_bytes(), rank: origin.rank.0 };
             let delivery = Delivery { source, channel, reference: pull.reference, lost, is_last: false, bytes: b"" };
             let message = frame::message(frame::TAG_FORWARD, &delivery.encode(identity.encoding));
             let number = pull.number;

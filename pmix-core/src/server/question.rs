@@ -7,13 +7,16 @@
 //! 3  wish to spread     the same
 //! 4  processes          namespace
 //! 5  signal             its number, number of ranks, ranks: 4 bytes each; namespace
+//! 6  output             node that asks: 4 bytes; channels: 2; for each source: rank (all bits for all) and length: 4 bytes each; namespace
 //! ```
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::Bytes;
-use pmi_core::ids::{Epoch, Rank};
+use bytes::{Buf, Bytes};
+use pmi_core::ids::{Epoch, NodeIndex, Rank};
+
+use super::remote_output::Wanted;
 
 const DATA: u8 = 0;
 const ALL_OF: u8 = 1;
@@ -21,6 +24,10 @@ const SPREAD: u8 = 2;
 const WISH: u8 = 3;
 const PROCESSES: u8 = 4;
 const SIGNAL: u8 = 5;
+const OUTPUT: u8 = 6;
+
+/// Stands for all ranks of a job.
+const ALL_RANKS: u32 = u32::MAX;
 
 /// A question of another node's server, or to one.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -37,6 +44,8 @@ pub(super) enum Question {
     Processes { namespace: Bytes },
     /// Not asked but told: ranks of a job on the node are to be signalled.
     Signal { namespace: Bytes, signal: i32, ranks: Vec<Rank> },
+    /// What ranks on the node write; answered when one of them does, or after a while. Without sources, the question before is taken back.
+    Output { asker: NodeIndex, wanted: Wanted },
 }
 
 /// A question about one rank.
@@ -66,6 +75,7 @@ impl Question {
                 bytes.extend_from_slice(namespace);
                 bytes.into()
             }
+            Self::Output { asker, wanted } => encode_output(*asker, wanted),
         }
     }
 
@@ -80,6 +90,7 @@ impl Question {
             WISH => decode_round(&rest).map(|(name, epoch)| Self::Wish { name, epoch }),
             PROCESSES => Some(Self::Processes { namespace: rest }),
             SIGNAL => decode_signal(&rest),
+            OUTPUT => decode_output(rest),
             _ => None,
         }
     }
@@ -105,6 +116,31 @@ fn decode_signal(bytes: &Bytes) -> Option<Question> {
         signal: i32::from_be_bytes(*signal),
         ranks: ranks.iter().map(|rank| Rank(u32::from_be_bytes(*rank))).collect(),
     })
+}
+
+fn encode_output(asker: NodeIndex, wanted: &Wanted) -> Bytes {
+    let mut bytes = vec![OUTPUT];
+    bytes.extend(asker.0.to_be_bytes());
+    bytes.extend(wanted.channels.to_be_bytes());
+    for (namespace, rank) in &wanted.sources {
+        bytes.extend(rank.map_or(ALL_RANKS, |rank| rank.0).to_be_bytes());
+        bytes.extend((namespace.len() as u32).to_be_bytes());
+        bytes.extend_from_slice(namespace);
+    }
+    bytes.into()
+}
+
+fn decode_output(mut bytes: Bytes) -> Option<Question> {
+    let (asker, channels) = (NodeIndex(bytes.try_get_u32().ok()?), bytes.try_get_u16().ok()?);
+    let mut wanted = Wanted { channels, ..Wanted::default() };
+    while !bytes.is_empty() {
+        let (rank, length) = (bytes.try_get_u32().ok()?, bytes.try_get_u32().ok()? as usize);
+        if bytes.len() < length {
+            return None;
+        }
+        wanted.sources.insert((bytes.split_to(length), (rank != ALL_RANKS).then_some(Rank(rank))));
+    }
+    Some(Question::Output { asker, wanted })
 }
 
 impl DataQuestion {
@@ -142,6 +178,7 @@ mod tests {
             timeout: Some(Duration::from_secs(3)),
         };
         let plain = DataQuestion { key: None, timeout: None, ..data.clone() };
+        let sources = [(Bytes::from_static(b"job"), None), (Bytes::from_static(b"job1"), Some(Rank(7)))];
         let questions = [
             Question::Data(data),
             Question::Data(plain),
@@ -150,6 +187,8 @@ mod tests {
             Question::Wish { name: "fence job.secret".into(), epoch: Epoch(7) },
             Question::Processes { namespace: Bytes::from_static(b"job.secret") },
             Question::Signal { namespace: Bytes::from_static(b"job"), signal: 19, ranks: vec![Rank(3), Rank(70_000)] },
+            Question::Output { asker: NodeIndex(131_071), wanted: Wanted { channels: 6, sources: sources.into() } },
+            Question::Output { asker: NodeIndex(0), wanted: Wanted::default() },
         ];
         for question in questions {
             assert_eq!(Question::decode(&question.encode()), Some(question));
@@ -162,7 +201,9 @@ mod tests {
             b"\x02\0",
             b"\x02\0\0\0\0\0\0\0\0\xff",
             b"\x05\0\0\0\x09\0\0\0\x02\0\0\0\0job",
-            b"\x06",
+            b"\x06\0\0\0\0\0",
+            b"\x06\0\0\0\0\0\x06\0\0\0\0\0\0\0\x02j",
+            b"\x07",
         ] {
             assert_eq!(Question::decode(&Bytes::from_static(bad)), None, "{bad:?}");
         }

@@ -36,6 +36,8 @@ pub(super) enum Asking {
     Look { inquiry: Ticket, job: JobIndex, node: NodeIndex },
     /// A signal that a rank sends others.
     Signal { inquiry: Ticket },
+    /// Output of ranks for clients here.
+    Output { node: NodeIndex },
 }
 
 impl Server {
@@ -56,10 +58,11 @@ impl Server {
         self.ask_peer(node, &question, Asking::Value(wanted.clone()));
     }
 
-    pub(super) fn ask_peer(&mut self, node: NodeIndex, question: &Question, asking: Asking) {
+    pub(super) fn ask_peer(&mut self, node: NodeIndex, question: &Question, asking: Asking) -> Ticket {
         let ticket = self.new_ticket();
         self.asking.insert(ticket, asking);
         self.actions.push_back(Action::Ask { ticket, node, question: question.encode() });
+        ticket
     }
 
     /// The server that an [`Action::Ask`] was for has answered; `None` if it gives no answer.
@@ -75,6 +78,7 @@ impl Server {
                 let answer = answer.and_then(|answer| answer.first_chunk()).copied();
                 self.on_signalled(inquiry, answer.map_or(status::COMM_FAILURE, i32::from_be_bytes));
             }
+            Some(Asking::Output { node }) => self.on_output(ticket, node, answer),
             Some(Asking::Spread) | None => {}
         }
     }
@@ -111,6 +115,7 @@ impl Server {
             Some(Question::Signal { namespace, signal, ranks }) => {
                 self.on_signal_question(ticket, &namespace, signal, ranks);
             }
+            Some(Question::Output { asker, wanted }) => self.on_output_question(ticket, asker, wanted),
             None => self.reply_to_peer(ticket, status::BAD_PARAM.to_be_bytes().to_vec()),
         }
         ticket

@@ -1,6 +1,7 @@
 //! Output of ranks for clients that pull it.
 
 use pmi_core::ids::Rank;
+use pmix_core::server::Action;
 use pmix_core::services::Call;
 use pmix_core::wire::Encoding::{self, Fixed, Flex};
 use pmix_core::wire::forwarding::channel::{STDERR, STDIN, STDOUT};
@@ -200,6 +201,78 @@ fn a_client_that_does_not_read_loses_output_and_is_told_how_much() {
 }
 
 #[test]
+fn output_of_ranks_on_other_nodes_comes_as_well() {
+    for sources in [&whole("job0")[..], &[one(1), one(2)].concat(), &[Proc { namespace: b"", rank: RANK_WILDCARD }]] {
+        let mut world = World::new(1, &[1, 1, 1]);
+        let tool = tool(&mut world);
+        let number = pull(&mut world, tool, sources, STDOUT).unwrap();
+        assert_eq!((world.pulled[&0], world.pulled[&1], world.pulled[&2]), (true, true, true));
+        for round in [&b"first\n"[..], b"second\n"] {
+            for rank in [2, 1] {
+                world.write(rank, 0, STDOUT, round);
+                world.write(rank, 0, STDERR, b"not wanted\n");
+                assert_eq!(next(&mut world, tool), got(rank as u32, STDOUT, round));
+            }
+            // Questions that nobody answers for a while are asked again.
+            world.let_time_pass();
+        }
+        world.write(2, 0, STDOUT, b"");
+        assert!(next(&mut world, tool).unwrap().is_last);
+        assert_eq!(end(&mut world, tool, number), status::SUCCESS);
+        assert_eq!((world.pulled[&0], world.pulled[&1], world.pulled[&2]), (false, false, false));
+        world.write(1, 0, STDOUT, b"late\n");
+        assert_eq!(next(&mut world, tool), None);
+        let asked = world.questions;
+        world.let_time_pass();
+        assert_eq!(world.questions, asked, "nobody asks any more");
+    }
+}
+
+#[test]
+fn a_rank_of_another_node_alone_is_asked_for_there_alone() {
+    let mut world = World::new(1, &[1, 2, 1]);
+    let (tool, rank) = (tool(&mut world), world.join(0, "job0", 0, Fixed).unwrap());
+    pull(&mut world, tool, &one(2), STDOUT).unwrap();
+    assert_eq!((world.pulled.get(&1), world.pulled.get(&2)), (Some(&true), None));
+    let asked = world.questions;
+    pull(&mut world, rank, &one(2), STDOUT).unwrap();
+    assert_eq!(world.questions, asked, "both are served by one question");
+    pull(&mut world, rank, &one(1), STDERR).unwrap();
+    world.write(1, 0, STDERR, b"one\n");
+    world.write(1, 0, STDOUT, b"not wanted\n");
+    world.write(1, 1, STDOUT, b"two\n");
+    assert_eq!(next(&mut world, tool), got(2, STDOUT, b"two\n"));
+    let brought = [next(&mut world, rank), next(&mut world, rank), next(&mut world, rank)];
+    assert_eq!(brought, [got(1, STDERR, b"one\n"), got(2, STDOUT, b"two\n"), None]);
+    world.hang_up(tool);
+    assert!(world.pulled[&1]);
+    world.hang_up(rank);
+    assert!(!world.pulled[&1]);
+}
+
+#[test]
+fn a_node_that_is_lost_is_not_asked_again() {
+    let mut world = World::new(1, &[1, 1]);
+    let tool = tool(&mut world);
+    world.lost = Some(1);
+    pull(&mut world, tool, &whole("job0"), STDOUT).unwrap();
+    let asked = world.questions;
+    world.let_time_pass();
+    world.write(0, 0, STDOUT, b"here\n");
+    assert_eq!((next(&mut world, tool), world.questions), (got(0, STDOUT, b"here\n"), asked));
+}
+
+#[test]
+fn a_node_that_the_launch_does_not_have_is_told_nothing() {
+    let mut world = World::new(1, &[1, 1]);
+    let question = b"\x06\0\0\0\x02\0\x02\xff\xff\xff\xff\0\0\0\x04job0";
+    let ticket = world.nodes[1].handle_question(&bytes::Bytes::from_static(question));
+    let Some(Action::Reply { ticket: to, answer }) = world.nodes[1].poll_action() else { panic!("no answer") };
+    assert_eq!((to, &answer[..]), (ticket, &status::BAD_PARAM.to_be_bytes()[..]));
+    assert!(world.nodes[1].poll_action().is_none());
+}
+
+#[test]
 fn pulls_that_cannot_be_served_are_refused() {
     let mut world = World::new(1, &[1, 1]);
     let tool = tool(&mut world);
@@ -211,7 +284,6 @@ fn pulls_that_cannot_be_served_are_refused() {
         (&one(0)[..], STDIN | STDOUT, status::NOT_SUPPORTED),
         (&one(0), 0, status::BAD_PARAM),
         (&[], STDOUT, status::BAD_PARAM),
-        (&one(1), STDOUT, status::NOT_SUPPORTED),
         (&one(2), STDOUT, status::NOT_FOUND),
         (&[Proc { namespace: b"lattice-tool-1", rank: RANK_WILDCARD }], STDOUT, status::NOT_FOUND),
         (&one(0).repeat(5000), STDOUT, status::OUT_OF_RESOURCE),

@@ -401,7 +401,8 @@ impl Server {
             if left.is_zero() {
                 break;
             }
-            let (_, ended) = self.wait(None, self.pam_processes.due(Instant::now()).or(Some(left)))?;
+            let within = self.pam_processes.due(Instant::now()).map_or(left, |due| due.min(left));
+            let (_, ended) = self.wait(None, Some(within))?;
             self.pam_processes.kill_overdue(Instant::now());
             self.reap_all(&ended)?;
         }

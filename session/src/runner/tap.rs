@@ -1,17 +1,21 @@
-//! Output of a rank as clients of the PMIx server may want it, beside its way to the launch.
+//! Output of a rank as clients of PMIx servers may want it, of this node's or of others, beside its way to the launch.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use pmi_core::ids::LocalRank;
+use pmi_transport::task;
 use pmix_core::Seat;
 use pmix_core::driver::Driver;
 use pmix_core::wire::forwarding::channel;
-use tokio::time::{Instant, sleep};
+use tokio::sync::{mpsc, oneshot};
+use tokio::task::{JoinHandle, JoinSet};
+use tokio::time::{Instant, sleep, timeout};
 
 use super::servers::Servers;
 use crate::event::Stream;
 use crate::machine::jobs::JobNumber;
+use crate::session_io::Control;
 
 /// Time that clients have, behind the last rank, to take what waits for them.
 const LAST_MOMENT: Duration = Duration::from_secs(1);
@@ -54,6 +58,76 @@ impl Servers {
             sleep(CHECK).await;
         }
     }
+}
+
+/// Questions of other nodes while the session ends: those of nodes that want the last output of ranks here.
+pub(super) struct LastQuestions(Option<Answering>);
+
+struct Answering {
+    driver: Arc<Driver>,
+    stop: oneshot::Sender<()>,
+    task: JoinHandle<()>,
+}
+
+impl Servers {
+    /// Takes over what comes to a session that ends. Unless another node wants output of ranks here, its questions are answered by the end of their
+    /// channel. Returns the orders that have come before.
+    pub(super) fn last_questions(&self, mut control: mpsc::Receiver<Control>) -> (LastQuestions, Vec<Control>) {
+        let driver = self.pmix.clone().filter(|driver| driver.is_asked_for_output());
+        if driver.is_none() {
+            control.close();
+        }
+        let (mut orders, mut questions) = (Vec::new(), Vec::new());
+        while let Ok(order) = control.try_recv() {
+            let list = if matches!(order, Control::Question { .. }) { &mut questions } else { &mut orders };
+            list.push(order);
+        }
+        let answering = driver.map(|driver| {
+            let (stop, stopped) = oneshot::channel();
+            let task = task::spawn(answer_until(stopped, Arc::clone(&driver), questions, control));
+            Answering { driver, stop, task }
+        });
+        (LastQuestions(answering), orders)
+    }
+}
+
+impl LastQuestions {
+    /// Ends the answers: whoever waits for more output hears that there is none.
+    pub(super) async fn end(self) {
+        let Some(Answering { driver, stop, task }) = self.0 else { return };
+        driver.end_output();
+        // It ends by itself if nothing can come any more.
+        let _ = stop.send(());
+        let _ = timeout(LAST_MOMENT, task).await;
+    }
+}
+
+async fn answer_until(
+    mut stopped: oneshot::Receiver<()>,
+    driver: Arc<Driver>,
+    first: Vec<Control>,
+    mut control: mpsc::Receiver<Control>,
+) {
+    let mut answers = JoinSet::new();
+    let mut answer = |control| {
+        let Control::Question { question, reply } = control else { return };
+        let answer = driver.question(&question);
+        answers.spawn(task::boxed(async move {
+            if let Ok(answer) = answer.await {
+                // The one who asked may be gone.
+                let _ = reply.send(Ok(answer));
+            }
+        }));
+    };
+    first.into_iter().for_each(&mut answer);
+    loop {
+        tokio::select! {
+            Some(control) = control.recv() => answer(control),
+            _ = &mut stopped => break,
+        }
+    }
+    drop(control);
+    while answers.join_next().await.is_some() {}
 }
 
 fn channel_of(stream: Stream) -> u16 {

@@ -170,6 +170,30 @@ fn a_pmix_tool_on_one_node_looks_at_ranks_of_all_and_ends_them() {
     seen.iter().fold(outcome.exits(137), |outcome, line| outcome.prints(line)).says("was killed by signal 9");
 }
 
+/// The tool is at rank 0's node, and writes to a file: what rank 0 says is its own.
+#[test]
+fn a_pmix_tool_has_the_output_of_ranks_on_other_nodes() {
+    let script = r#"
+        shared=/tmp/lattice-output-$LATTICE_LAUNCH_ID
+        if [ $LATTICE_RANK != 0 ]; then
+            until [ -e $shared/go ]; do sleep 0.1; done
+            echo out $LATTICE_RANK; echo err $LATTICE_RANK >&2; exit
+        fi
+        mkdir $shared; trap 'rm -r $shared' EXIT
+        until file=$(ls /tmp/lattice-$LATTICE_LAUNCH_ID.0.tools/pmix.*.tool.$LATTICE_LAUNCH_ID 2>/dev/null); do sleep 0.1; done
+        env -u PMIX_NAMESPACE -u PMIX_RANK -u PMIX_SERVER_URI41 -u PMIX_SERVER_URI3 "$0" uri file:$file pull stay >$shared/tool 2>&1 & tool=$!
+        until grep -q pulling $shared/tool; do sleep 0.1; done
+        touch $shared/go
+        until [ $(grep -c ': end' $shared/tool) = 4 ]; do sleep 0.1; done
+        kill $tool; sort $shared/tool
+    "#;
+    let outcome = launch_on(3, "-N 3 -n 3 bash -c").arg(script).arg(Flavour::Pmix.program("pmix_tool")).run();
+    let of_tool = ["1 err: end", "1 err: err 1", "1 out: end", "1 out: out 1"];
+    let of_tool = of_tool.iter().flat_map(|line| [(*line).to_owned(), line.replace('1', "2")]);
+    let said = ["a job of its own as rank 0", "pulling", "out 1", "out 2"].map(str::to_owned);
+    outcome.exits(0).says("err 1").says("err 2").prints_lines(of_tool.chain(said));
+}
+
 /// Whichever way data takes, and however much of it is read: Open MPI reaches every rank, large values arrive whole, and a node whose
 /// ranks have finished serves those that have not.
 #[test]

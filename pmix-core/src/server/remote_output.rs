@@ -1,0 +1,402 @@
+//! Output of ranks for clients of other nodes' servers.
+//!
+//! ```text
+//! client: IOF_PULL ──> its server ──Action::Ask: output of these ranks──> the server of their node
+//!                         │                                                 │ waits until a rank writes, or 20 s
+//! client <── forwarding ──┤ handle_peer_answer <────── Action::Reply ───────┘
+//!                         └──Action::Ask: more ...
+//! ```
+//! A node has one question at a time with each other one: all that its clients pull there. Whoever asks anew, because clients want
+//! something else, has the question before answered at once with nothing. An empty question ends it.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::time::Duration;
+
+use bytes::{Buf, Bytes};
+use pmi_core::ids::{NodeIndex, Rank};
+
+use super::forwarding::Origin;
+use super::question::Question;
+use super::remote::Asking;
+use super::{Action, Server, Ticket};
+use crate::namespace::{JobIndex, JobState};
+use crate::wire::status;
+
+/// Time for which a question waits for output.
+const WAIT: Duration = Duration::from_secs(20);
+/// Bytes that wait for one node before more are dropped.
+const WAITING_MAX: usize = 1024 * 1024;
+/// Bytes of one answer, unless a single piece has more.
+const ANSWER_MAX: usize = 256 * 1024;
+/// Most ranks that are asked for one by one; beyond that their whole job is, and what nobody wants is left out where it arrives.
+const NAMED_MAX: usize = 1024;
+
+/// What a node wants of another.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub(super) struct Wanted {
+    pub(super) channels: u16,
+    /// Namespaces with ranks; `None` stands for all of a job.
+    pub(super) sources: BTreeSet<(Bytes, Option<Rank>)>,
+}
+
+impl Wanted {
+    fn add(&mut self, channels: u16, namespace: &Bytes, rank: Option<Rank>) {
+        self.channels |= channels;
+        let rank = rank.filter(|_| self.sources.len() < NAMED_MAX);
+        self.sources.insert((namespace.clone(), rank));
+    }
+
+    fn has(&self, namespace: &[u8], rank: Rank, channel: u16) -> bool {
+        let is_meant =
+            |(job, meant): &(Bytes, Option<Rank>)| job == namespace && meant.is_none_or(|meant| meant == rank);
+        self.channels & channel != 0 && self.sources.iter().any(is_meant)
+    }
+}
+
+/// Something that a rank has written; without bytes, the end of the stream.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Piece {
+    namespace: Bytes,
+    rank: Rank,
+    channel: u16,
+    /// Bytes that were dropped before it.
+    lost: u64,
+    bytes: Bytes,
+}
+
+/// Output between this node and others.
+#[derive(Debug, Default)]
+pub(super) struct RemoteOutput {
+    for_nodes: BTreeMap<NodeIndex, ForNode>,
+    from_nodes: BTreeMap<NodeIndex, FromNode>,
+}
+
+/// Output on its way to another node.
+#[derive(Debug, Default)]
+struct ForNode {
+    wanted: Wanted,
+    pieces: VecDeque<Piece>,
+    bytes: usize,
+    lost: u64,
+    /// The question that waits for more.
+    waiting: Option<Ticket>,
+}
+
+/// Output that another node is asked for.
+#[derive(Debug)]
+struct FromNode {
+    wanted: Wanted,
+    asked: Ticket,
+}
+
+impl ForNode {
+    /// Keeps a piece, or counts what is dropped. The end of a stream comes in any case.
+    fn push(&mut self, mut piece: Piece) {
+        if !piece.bytes.is_empty() && self.bytes + piece.cost() > WAITING_MAX {
+            self.lost += piece.bytes.len() as u64;
+            return;
+        }
+        piece.lost = std::mem::take(&mut self.lost);
+        self.bytes += piece.cost();
+        self.pieces.push_back(piece);
+    }
+
+    /// The next answer.
+    fn take(&mut self) -> Vec<u8> {
+        let mut answer = status::SUCCESS.to_be_bytes().to_vec();
+        while let Some(piece) = self.pieces.front()
+            && (answer.len() == size_of::<i32>() || answer.len() + piece.cost() <= ANSWER_MAX)
+        {
+            piece.encode(&mut answer);
+            self.bytes -= piece.cost();
+            self.pieces.pop_front();
+        }
+        answer
+    }
+}
+
+impl Piece {
+    const HEAD: usize = 4 + 2 + 8 + 4 + 4;
+
+    /// Bytes that it takes in an answer.
+    fn cost(&self) -> usize {
+        Self::HEAD + self.namespace.len() + self.bytes.len()
+    }
+
+    /// Rank, channel, bytes lost, lengths of namespace and bytes, and these.
+    fn encode(&self, answer: &mut Vec<u8>) {
+        answer.extend(self.rank.0.to_be_bytes());
+        answer.extend(self.channel.to_be_bytes());
+        answer.extend(self.lost.to_be_bytes());
+        answer.extend((self.namespace.len() as u32).to_be_bytes());
+        answer.extend((self.bytes.len() as u32).to_be_bytes());
+        answer.extend_from_slice(&self.namespace);
+        answer.extend_from_slice(&self.bytes);
+    }
+
+    fn decode(answer: &mut Bytes) -> Option<Self> {
+        if answer.len() < Self::HEAD {
+            return None;
+        }
+        let (rank, channel, lost) = (Rank(answer.get_u32()), answer.get_u16(), answer.get_u64());
+        let (name, length) = (answer.get_u32() as usize, answer.get_u32() as usize);
+        if answer.len() < name.checked_add(length)? {
+            return None;
+        }
+        Some(Self { namespace: answer.split_to(name), rank, channel, lost, bytes: answer.split_to(length) })
+    }
+}
+
+/// The pieces of an answer; `None` if it is none.
+fn decode_answer(answer: &Bytes) -> Option<Vec<Piece>> {
+    let mut answer = answer.clone();
+    if answer.try_get_i32().ok()? != status::SUCCESS {
+        return None;
+    }
+    let mut pieces = Vec::new();
+    while !answer.is_empty() {
+        pieces.push(Piece::decode(&mut answer)?);
+    }
+    Some(pieces)
+}
+
+impl Server {
+    /// Asks other nodes for what clients here pull of theirs, as far as that has changed.
+    pub(super) fn ask_for_output(&mut self) {
+        let mut wanted = self.output_wanted();
+        let former: Vec<NodeIndex> = self.remote_output.from_nodes.keys().copied().collect();
+        for node in former {
+            wanted.entry(node).or_default();
+        }
+        for (node, wanted) in wanted {
+            if self.remote_output.from_nodes.get(&node).is_none_or(|from| from.wanted != wanted) {
+                self.ask_node_for_output(node, wanted);
+            }
+        }
+    }
+
+    fn ask_node_for_output(&mut self, node: NodeIndex, wanted: Wanted) {
+        let asker = self.jobs.first().map_or(NodeIndex(0), |job| job.namespace.node);
+        let asked = self.ask_peer(node, &Question::Output { asker, wanted: wanted.clone() }, Asking::Output { node });
+        if wanted.sources.is_empty() {
+            self.remote_output.from_nodes.remove(&node);
+        } else {
+            self.remote_output.from_nodes.insert(node, FromNode { wanted, asked });
+        }
+    }
+
+    /// What clients here want of each other node.
+    fn output_wanted(&self) -> BTreeMap<NodeIndex, Wanted> {
+        let mut wanted = BTreeMap::<_, Wanted>::new();
+        for pull in self.pullers.iter().flat_map(|&puller| self.clients[puller].forwards.pulls()) {
+            for (job, rank) in pull.sources() {
+                for state in self.jobs_meant(job) {
+                    let namespace = Bytes::copy_from_slice(state.namespace.name.as_bytes());
+                    for node in state.nodes_elsewhere(rank) {
+                        wanted.entry(node).or_default().add(pull.channels(), &namespace, rank);
+                    }
+                }
+            }
+        }
+        wanted
+    }
+
+    fn jobs_meant(&self, job: Option<JobIndex>) -> impl Iterator<Item = &JobState> {
+        let is_meant = move |index: usize| job.is_none_or(|job| job.0 == index);
+        let own = self.jobs.iter().enumerate().filter(move |(index, job)| job.is_own() && is_meant(*index));
+        own.map(|(_, job)| job)
+    }
+
+    /// A node has told what ranks there have written; `None` if it gives no answer.
+    pub(super) fn on_output(&mut self, ticket: Ticket, node: NodeIndex, answer: Option<&Bytes>) {
+        let pieces = answer.and_then(decode_answer);
+        let is_last_asked = |from: &FromNode| from.asked == ticket;
+        let wanted = self.remote_output.from_nodes.get(&node).filter(|from| is_last_asked(from));
+        let wanted = wanted.map(|from| from.wanted.clone());
+        match (&pieces, wanted) {
+            (Some(_), Some(wanted)) => self.ask_node_for_output(node, wanted),
+            // It is lost, or through with its part.
+            (None, Some(_)) => drop(self.remote_output.from_nodes.remove(&node)),
+            (_, None) => {}
+        }
+        for Piece { namespace, rank, channel, lost, bytes } in pieces.into_iter().flatten() {
+            if let Some(job) = self.own_job(&namespace) {
+                self.deliver(Origin { job, rank }, channel, lost, &bytes);
+            }
+        }
+    }
+
+    /// A server of another node asks for output of ranks here.
+    pub(super) fn on_output_question(&mut self, ticket: Ticket, asker: NodeIndex, wanted: Wanted) {
+        let nodes = self.jobs.first().map_or(0, |job| job.namespace.hosts.len());
+        if asker.index() >= nodes {
+            return self.reply_to_peer(ticket, status::BAD_PARAM.to_be_bytes().to_vec());
+        }
+        let is_over = wanted.sources.is_empty();
+        let node = self.remote_output.for_nodes.entry(asker).or_default();
+        let former = node.waiting.replace(ticket);
+        node.wanted = wanted;
+        self.answer_with_nothing(former);
+        if is_over {
+            self.remote_output.for_nodes.remove(&asker);
+            self.answer_with_nothing(Some(ticket));
+        } else {
+            self.actions.push_back(Action::SetTimer { ticket, after: WAIT });
+            self.answer_output(asker);
+        }
+        self.tell_whether_output_is_wanted();
+    }
+
+    /// Answers the question of a node, if there is one and something to tell.
+    fn answer_output(&mut self, asker: NodeIndex) {
+        let Some(node) = self.remote_output.for_nodes.get_mut(&asker) else { return };
+        if node.pieces.is_empty() {
+            return;
+        }
+        if let Some(ticket) = node.waiting.take() {
+            let answer = node.take();
+            self.actions.push_back(Action::CancelTimer { ticket });
+            self.reply_to_peer(ticket, answer);
+        }
+    }
+
+    fn answer_with_nothing(&mut self, ticket: Option<Ticket>) {
+        if let Some(ticket) = ticket {
+            self.actions.push_back(Action::CancelTimer { ticket });
+            self.reply_to_peer(ticket, status::SUCCESS.to_be_bytes().to_vec());
+        }
+    }
+
+    /// The time of a question for output is over; false if it is none.
+    pub(super) fn end_output_question(&mut self, ticket: Ticket) -> bool {
+        let waiting = |node: &&mut ForNode| node.waiting == Some(ticket);
+        let Some(node) = self.remote_output.for_nodes.values_mut().find(waiting) else { return false };
+        node.waiting = None;
+        self.reply_to_peer(ticket, status::SUCCESS.to_be_bytes().to_vec());
+        true
+    }
+
+    /// A rank here has written something that other nodes may want.
+    pub(super) fn keep_for_nodes(&mut self, origin: Origin, channel: u16, bytes: &[u8]) {
+        let namespace = &self.jobs[origin.job.0].namespace.name;
+        let wants = |node: &ForNode| node.wanted.has(namespace.as_bytes(), origin.rank, channel);
+        let nodes = self.remote_output.for_nodes.iter().filter(|(_, node)| wants(node));
+        let nodes: Vec<NodeIndex> = nodes.map(|(&node, _)| node).collect();
+        if nodes.is_empty() {
+            return;
+        }
+        let piece = Piece {
+            namespace: Bytes::copy_from_slice(namespace.as_bytes()),
+            rank: origin.rank,
+            channel,
+            lost: 0,
+            bytes: Bytes::copy_from_slice(bytes),
+        };
+        for asker in nodes {
+            if let Some(node) = self.remote_output.for_nodes.get_mut(&asker) {
+                node.push(piece.clone());
+            }
+            self.answer_output(asker);
+        }
+    }
+
+    /// Ranks here write nothing more: nodes that wait for output are answered with nothing.
+    pub fn end_output(&mut self) {
+        for node in std::mem::take(&mut self.remote_output.for_nodes).into_values() {
+            self.answer_with_nothing(node.waiting);
+        }
+        self.tell_whether_output_is_wanted();
+    }
+
+    /// True while another node wants output of ranks here.
+    pub fn is_asked_for_output(&self) -> bool {
+        !self.remote_output.for_nodes.is_empty()
+    }
+
+    /// True while output waits for the question of another node.
+    pub(super) fn keeps_output(&self) -> bool {
+        self.remote_output.for_nodes.values().any(|node| !node.pieces.is_empty())
+    }
+}
+
+impl JobState {
+    /// The other nodes that have this rank, or any one.
+    fn nodes_elsewhere(&self, rank: Option<Rank>) -> Vec<NodeIndex> {
+        let placement = &self.namespace.job.placement;
+        let mut nodes: Vec<NodeIndex> = match rank {
+            Some(rank) => placement.node_of(rank).into_iter().collect(),
+            None => placement.nodes_with_ranks(),
+        };
+        nodes.retain(|&node| node != self.namespace.node);
+        nodes
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn piece(rank: u32, bytes: &[u8]) -> Piece {
+        let namespace = Bytes::from_static(b"job.secret");
+        Piece { namespace, rank: Rank(rank), channel: 2, lost: 0, bytes: Bytes::copy_from_slice(bytes) }
+    }
+
+    fn pieces(node: &mut ForNode) -> Vec<Piece> {
+        decode_answer(&node.take().into()).unwrap()
+    }
+
+    #[test]
+    fn what_a_node_does_not_fetch_is_dropped_and_counted() {
+        let (mut node, line) = (ForNode::default(), [b'x'; 64 << 10]);
+        for rank in 0..20 {
+            node.push(piece(rank, &line));
+        }
+        node.push(piece(7, b""));
+        assert!(node.bytes <= WAITING_MAX + 64);
+        let mut got = Vec::new();
+        while !node.pieces.is_empty() {
+            let some = pieces(&mut node);
+            assert!(some.iter().map(Piece::cost).sum::<usize>() <= ANSWER_MAX);
+            got.extend(some);
+        }
+        let kept = got.len() - 1;
+        assert!((12..16).contains(&kept), "{kept}");
+        assert_eq!(got[kept], Piece { lost: (20 - kept as u64) * line.len() as u64, ..piece(7, b"") });
+        assert_eq!((node.bytes, node.lost), (0, 0));
+        node.push(piece(1, b"on"));
+        assert_eq!(pieces(&mut node), [piece(1, b"on")]);
+    }
+
+    #[test]
+    fn a_piece_above_the_size_of_an_answer_is_one_by_itself() {
+        let mut node = ForNode::default();
+        let large = piece(0, &vec![b'x'; ANSWER_MAX]);
+        node.push(large.clone());
+        node.push(piece(1, b"small"));
+        assert_eq!(pieces(&mut node), [large]);
+        assert_eq!(pieces(&mut node), [piece(1, b"small")]);
+    }
+
+    #[test]
+    fn answers_that_are_none_are_not_read() {
+        let mut whole = status::SUCCESS.to_be_bytes().to_vec();
+        piece(3, b"text").encode(&mut whole);
+        assert_eq!(decode_answer(&whole.clone().into()), Some(vec![piece(3, b"text")]));
+        for length in (0..4).chain(5..whole.len()) {
+            assert_eq!(decode_answer(&Bytes::copy_from_slice(&whole[..length])), None, "{length}");
+        }
+        assert_eq!(decode_answer(&status::BAD_PARAM.to_be_bytes().to_vec().into()), None);
+    }
+
+    #[test]
+    fn many_ranks_are_asked_for_as_their_job() {
+        let (mut wanted, job) = (Wanted::default(), Bytes::from_static(b"job"));
+        (0..5000).for_each(|rank| wanted.add(2, &job, Some(Rank(rank))));
+        assert_eq!(wanted.sources.len(), NAMED_MAX + 1);
+        assert!(
+            wanted.has(b"job", Rank(4999), 2)
+                && !wanted.has(b"job", Rank(4999), 4)
+                && !wanted.has(b"other", Rank(0), 2)
+        );
+    }
+}
