@@ -43,12 +43,10 @@ use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use cxi_fabric::secret::keep_out_of_core_dumps;
-use lattice_overlay::directory::Contact;
 use nix::sys::prctl;
 use nix::unistd::Uid;
-use pmi_core::ids::{JobId, NodeIndex, Rank};
+use pmi_core::ids::{JobId, Rank};
 use pmi_core::quiet;
-use pmi_transport::session_link::Handed;
 use rank_spawner::{
     Account, AccountError, BecomeError, ChildMain, DescriptorSocket, LaunchTag, Limit, OwnCgroup, PamError, PamSession,
     Privileges, become_user,
@@ -262,12 +260,12 @@ impl Start {
         let (input, stdin) = stdin::connect(readers, stdin_window, urgent.clone());
         let outlives_agent = links.is_some() || spec.hosts.len() == 1;
         let (hearing, heard) = mpsc::channel(EVENTS);
-        let (framing, frames) = mpsc::channel(EVENTS);
+        let set_here = Arc::default();
         let (gathering, gathered) = mpsc::channel(EVENTS);
         let receivers = Receivers {
             server: control.downgrade(),
             session: hearing,
-            frames: framing,
+            set: Arc::clone(&set_here),
             gathering: gathering.clone(),
             nodes: spec.hosts.len(),
         };
@@ -288,7 +286,12 @@ impl Start {
         task::spawn(visited.watch(door));
         let communicators = CommunicatorSource::default();
         let set = set.and_then(|terms| {
-            take_part(terms, &spec, &calls, links.as_ref(), Arriving { frames, roots }, communicators.clone())
+            let set = own_part(terms, &spec, &calls, links.as_ref(), communicators.clone());
+            // It is the first.
+            let set = set_here.get_or_init(|| set);
+            task::spawn(set.clone().admit_all(roots));
+            let contact = set.listen();
+            contact.inspect_err(|error| tracing::warn!("ranks here cannot take part in calls: {error}")).ok()
         });
         if let Some(links) = &links {
             task::spawn(Arc::clone(links).accept_all(arriving));
@@ -368,28 +371,17 @@ impl Start {
     }
 }
 
-/// Whatever comes to a set from other nodes and other sets.
-struct Arriving {
-    frames: mpsc::Receiver<(NodeIndex, Bytes)>,
-    roots: mpsc::Receiver<Handed>,
-}
-
-/// Makes this session a member of the launch's set; returns where its ranks take part.
-fn take_part(
+/// Part of this session in the launch's set.
+fn own_part(
     terms: MemberTerms,
     spec: &SessionSpec,
     calls: &AgentCalls,
     links: Option<&Arc<NodeLinks>>,
-    arriving: Arriving,
     communicators: CommunicatorSource,
-) -> Option<Contact> {
+) -> ClusterSet {
     let calls = Arc::new(calls.clone());
     let sessions = links.map(|links| Arc::clone(links) as Arc<dyn Sessions>);
-    let set = ClusterSet::new(spec, terms, Arc::clone(&calls) as _, sessions, calls, communicators);
-    task::spawn(set.clone().hear_all(arriving.frames));
-    task::spawn(set.clone().admit_all(arriving.roots));
-    let contact = set.listen();
-    contact.inspect_err(|error| tracing::warn!("ranks here cannot take part in calls: {error}")).ok()
+    ClusterSet::new(spec, terms, Arc::clone(&calls) as _, sessions, calls, communicators)
 }
 
 /// Each message opens with whose it is: on their way to the user, those of several nodes mix.

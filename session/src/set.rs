@@ -44,7 +44,7 @@ use tokio::time::timeout;
 
 pub use self::communicators::CommunicatorSource;
 use self::member::line::Line;
-pub use self::member::line::Sessions;
+pub use self::member::line::{Confirmation, Sessions};
 use self::member::{Member, Ways};
 pub use self::on_cluster::{ClusterSet, CommandSet, MemberTerms, Passes};
 use crate::rendezvous::Rendezvous;

@@ -75,13 +75,14 @@ impl LaunchFences {
         self.put(node, Question::Server(question)).await
     }
 
-    /// Tells the session of another node of the launch something, and waits until it has heard. Dropping the call does not take it
-    /// back.
+    /// Tells the session of another node of the launch something. The message is on its way at once; the result comes when it was heard. Dropping
+    /// that takes nothing back.
     ///
     /// # Errors
     /// Fails when the node is lost, has left the launch or takes no such messages.
-    pub async fn tell(&self, node: NodeIndex, message: Bytes) -> Result<(), AskError> {
-        self.ask_session(node, message).await.map(drop)
+    pub fn tell(&self, node: NodeIndex, message: Bytes) -> impl Future<Output = Result<(), AskError>> + Send + use<> {
+        let heard = self.put(node, Question::Session(message));
+        async move { heard.await.map(drop) }
     }
 
     /// Asks the session of another node of the launch. Dropping the call withdraws the question.
@@ -92,15 +93,22 @@ impl LaunchFences {
         self.put(node, Question::Session(message)).await
     }
 
-    async fn put(&self, node: NodeIndex, question: Question) -> Result<Bytes, AskError> {
-        let asked = self.update(|mut fences| fences.ask(node, question));
-        let (id, answer) = asked.ok_or(AskError::LaunchEnded)??;
-        let withdraw = OnDrop::new(|| {
-            self.update(|mut fences| fences.withdraw(id));
+    /// Asks at once.
+    fn put(&self, node: NodeIndex, question: Question) -> impl Future<Output = Result<Bytes, AskError>> + Send + use<> {
+        let asked = self.update(|mut fences| fences.ask(node, question)).unwrap_or(Err(AskError::LaunchEnded));
+        let (own, launch) = (Weak::clone(&self.node), self.id);
+        let asked = asked.map(|(id, answer)| {
+            let withdraw = OnDrop::new(move || {
+                update(&own, launch, |mut fences| fences.withdraw(id));
+            });
+            (withdraw, answer)
         });
-        let answer = answer.await;
-        withdraw.disarm();
-        answer.unwrap_or(Err(AskError::LaunchEnded))
+        async move {
+            let (withdraw, answer) = asked?;
+            let answer = answer.await;
+            withdraw.disarm();
+            answer.unwrap_or(Err(AskError::LaunchEnded))
+        }
     }
 
     /// Waits until every question of other nodes that has come is answered. To be called before the launch is left, once
@@ -125,7 +133,7 @@ impl LaunchFences {
 
     /// Applies an input to the launch; `None` if it has ended here.
     fn update<T>(&self, input: impl FnOnce(LaunchGuard<'_>) -> T) -> Option<T> {
-        self.node.upgrade()?.update(|state| state.fences(self.id).map(input))
+        update(&self.node, self.id, input)
     }
 }
 
@@ -133,6 +141,11 @@ impl Drop for LaunchFences {
     fn drop(&mut self) {
         self.leave();
     }
+}
+
+/// Applies an input to a launch; `None` if it has ended here.
+fn update<T>(node: &Weak<FenceNode>, id: MembershipId, input: impl FnOnce(LaunchGuard<'_>) -> T) -> Option<T> {
+    node.upgrade()?.update(|state| state.fences(id).map(input))
 }
 
 /// Scope as links carry it, and the members that it names; `None` for a kind that this version does not know.

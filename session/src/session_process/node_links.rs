@@ -13,7 +13,7 @@
 
 use pmi_transport::task;
 use std::collections::HashMap;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -36,7 +36,7 @@ use super::linked_fence::{LinkedFence, NodeDeaths};
 use super::living_nodes::LivingNodes;
 use crate::gathered::{GatherOrder, Gathered};
 use crate::session_io::{AskError, Control, Nodes};
-use crate::set::Sessions;
+use crate::set::{ClusterSet, Confirmation, Sessions};
 use crate::spec::SessionSpec;
 use crate::timeouts;
 use crate::wire::failure::{self, LaunchFailure};
@@ -194,10 +194,13 @@ impl Nodes for NodeLinks {
     }
 }
 
-#[async_trait]
 impl Sessions for NodeLinks {
-    async fn send(&self, node: NodeIndex, frame: Bytes) -> Result<(), String> {
-        self.tell(node, frame).await.map_err(|error| error.to_string())
+    fn send(&self, node: NodeIndex, frame: Bytes) -> Confirmation {
+        let heard = self.joined().map(|joined| joined.fences.tell(node, frame));
+        Box::pin(async move {
+            let heard = heard.ok_or("the launch has ended here")?;
+            heard.await.map_err(|error| error.to_string())
+        })
     }
 }
 
@@ -207,8 +210,8 @@ pub(super) struct Receivers {
     pub(super) server: mpsc::WeakSender<Control>,
     /// Receiver of failures that sessions tell of.
     pub(super) session: mpsc::Sender<Heard>,
-    /// Receiver of frames of the overlay.
-    pub(super) frames: mpsc::Sender<(NodeIndex, Bytes)>,
+    /// The launch's set, once this session has part in it.
+    pub(super) set: Arc<OnceLock<ClusterSet>>,
     /// Receiver of what sessions ask.
     pub(super) gathering: mpsc::Sender<Asked>,
     /// Number of nodes of the launch.
@@ -229,8 +232,9 @@ impl Questions for Receivers {
     async fn hear(&self, from: NodeIndex, message: Bytes) -> Result<Bytes, String> {
         let ended = || "its part of the launch has ended".to_owned();
         if Frame::begins(&message) {
-            let taken = self.frames.send((from, message)).await;
-            return taken.map(|()| Bytes::new()).map_err(|_| "its launch is no set here".to_owned());
+            let set = self.set.get().ok_or("its launch is no set here")?;
+            set.hear(from, message).await;
+            return Ok(Bytes::new());
         }
         match wire::gathered::decode_question(message.clone(), self.nodes) {
             Ok(order) => {

@@ -105,18 +105,16 @@ impl ClusterSet {
         Self(Arc::new(Shared { set, spec: spec.clone(), entrance, ways, member, guests }))
     }
 
-    /// Takes the frames that come from the sessions of other nodes, until there are no more.
-    pub async fn hear_all(self, mut frames: mpsc::Receiver<(NodeIndex, Bytes)>) {
-        while let Some((from, frame)) = frames.recv().await {
-            let Some(sessions) = &self.0.ways.sessions else { continue };
-            match Frame::take(&mut BytesMut::from(frame)) {
-                Ok(Some(frame)) => {
-                    let line = Line::Session(from, Arc::clone(sessions));
-                    self.member().hear(Neighbour::Member(from.0), line, frame).await;
-                }
-                Ok(None) => tracing::debug!("the session of node {from} has sent a piece of a frame"),
-                Err(error) => tracing::debug!("the session of node {from} has sent what is no frame: {error}"),
+    /// Takes a frame that has come from the session of another node.
+    pub async fn hear(&self, from: NodeIndex, frame: Bytes) {
+        let Some(sessions) = &self.0.ways.sessions else { return };
+        match Frame::take(&mut BytesMut::from(frame)) {
+            Ok(Some(frame)) => {
+                let line = Line::Session(from, Arc::clone(sessions));
+                self.member().hear(Neighbour::Member(from.0), line, frame).await;
             }
+            Ok(None) => tracing::debug!("the session of node {from} has sent a piece of a frame"),
+            Err(error) => tracing::debug!("the session of node {from} has sent what is no frame: {error}"),
         }
     }
 

@@ -1,8 +1,9 @@
 //! Lines: what carries frames to one neighbour of a member and back, and the tasks that write and read it.
 
+use std::collections::VecDeque;
+use std::pin::Pin;
 use std::sync::Arc;
 
-use async_trait::async_trait;
 use bytes::{Bytes, BytesMut};
 use lattice_overlay::frame::Frame;
 use lattice_overlay::machine::Neighbour;
@@ -14,7 +15,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
 use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::sync::mpsc;
-use tokio::task::{AbortHandle, JoinSet};
+use tokio::task::AbortHandle;
 
 use super::Input;
 
@@ -25,11 +26,16 @@ const READ_ROOM: usize = 16 << 10;
 /// Frames that the session of another node has not confirmed yet; further ones wait.
 const UNCONFIRMED_MAX: usize = 16;
 
+/// Frames that were written before the member is told so: the machine counts hundreds.
+const WRITTEN_TOLD: u32 = 16;
+
+/// End of the way of a frame: the session that it was for has it, or does not for this reason.
+pub type Confirmation = Pin<Box<dyn Future<Output = Result<(), String>> + Send>>;
+
 /// Way to the sessions of a launch's other nodes.
-#[async_trait]
 pub trait Sessions: Send + Sync {
-    /// Sends the session of a node a frame, and waits until it has it; fails with the reason.
-    async fn send(&self, node: NodeIndex, frame: Bytes) -> Result<(), String>;
+    /// Sends the session of a node a frame.
+    fn send(&self, node: NodeIndex, frame: Bytes) -> Confirmation;
 }
 
 /// Carrier of the frames of one link.
@@ -70,10 +76,18 @@ struct Told {
     inputs: mpsc::Sender<Input>,
     neighbour: Neighbour,
     number: u64,
+    /// Frames that were written and not told of.
+    written: u32,
 }
 
 impl Told {
-    async fn written(&self, frames: u32) -> bool {
+    /// Tells of frames that were written, of several writes together; false if the member has ended.
+    async fn written(&mut self, frames: u32) -> bool {
+        self.written += frames;
+        if self.written < WRITTEN_TOLD {
+            return true;
+        }
+        let frames = std::mem::take(&mut self.written);
         self.inputs.send(Input::Written(self.neighbour, self.number, frames)).await.is_ok()
     }
 
@@ -87,7 +101,7 @@ impl Link {
     /// Starts the tasks of a line.
     pub(super) fn start(line: Line, neighbour: Neighbour, number: u64, inputs: mpsc::Sender<Input>) -> Self {
         let (frames, outgoing) = mpsc::unbounded_channel();
-        let told = Told { inputs, neighbour, number };
+        let told = Told { inputs, neighbour, number, written: 0 };
         let tasks = match line {
             Line::Local(socket) => {
                 let (reading, writing) = socket.into_split();
@@ -175,7 +189,7 @@ async fn read(mut reading: Reading, mut stream: BytesMut, told: Told) {
 }
 
 /// Writes the frames of a link until it ends.
-async fn write(mut writing: Writing, mut outgoing: mpsc::UnboundedReceiver<Frame>, told: Told) {
+async fn write(mut writing: Writing, mut outgoing: mpsc::UnboundedReceiver<Frame>, mut told: Told) {
     let mut stream = BytesMut::new();
     while let Some(frame) = outgoing.recv().await {
         let mut frames = 1;
@@ -198,25 +212,40 @@ async fn write(mut writing: Writing, mut outgoing: mpsc::UnboundedReceiver<Frame
 }
 
 /// Sends the frames of a link to the session of another node until one does not arrive.
-async fn send(sessions: Arc<dyn Sessions>, node: NodeIndex, mut outgoing: mpsc::UnboundedReceiver<Frame>, told: Told) {
-    let mut unconfirmed = JoinSet::new();
+async fn send(
+    sessions: Arc<dyn Sessions>,
+    node: NodeIndex,
+    mut outgoing: mpsc::UnboundedReceiver<Frame>,
+    mut told: Told,
+) {
+    let mut unconfirmed = VecDeque::<Confirmation>::new();
     loop {
         tokio::select! {
-            Some(confirmed) = unconfirmed.join_next() => match confirmed {
-                Ok(Ok(())) if told.written(1).await => {}
-                Ok(Err(reason)) => {
+            Some(confirmed) = first(&mut unconfirmed) => {
+                unconfirmed.pop_front();
+                if let Err(reason) = confirmed {
                     tracing::debug!("the link to {:?} ends: {reason}", told.neighbour);
                     break;
                 }
-                _ => break,
-            },
+                if !told.written(1).await {
+                    break;
+                }
+            }
             frame = outgoing.recv(), if unconfirmed.len() < UNCONFIRMED_MAX => {
                 let Some(frame) = frame else { return };
-                let (sessions, mut bytes) = (Arc::clone(&sessions), BytesMut::new());
+                let mut bytes = BytesMut::new();
                 frame.append(&mut bytes);
-                unconfirmed.spawn(task::boxed(async move { sessions.send(node, bytes.freeze()).await }));
+                unconfirmed.push_back(sessions.send(node, bytes.freeze()));
             }
         }
     }
     told.ended().await;
+}
+
+/// The first confirmation; `None` if none is waited for.
+async fn first(unconfirmed: &mut VecDeque<Confirmation>) -> Option<Result<(), String>> {
+    match unconfirmed.front_mut() {
+        Some(confirmation) => Some(confirmation.await),
+        None => None,
+    }
 }
