@@ -60,14 +60,6 @@ impl Process {
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct GroupId(u64);
 
-/// Text that is no id of a group.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{text:?} is no id of a communicator\ntry: SET/NUMBER; lattice call UID communicator shows those there are")]
-pub struct GroupIdError {
-    /// The text, cut after 80 characters.
-    text: String,
-}
-
 /// Text that is no address.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
@@ -225,18 +217,6 @@ impl fmt::Display for GroupId {
     }
 }
 
-impl FromStr for GroupId {
-    type Err = GroupIdError;
-
-    fn from_str(text: &str) -> Result<Self, GroupIdError> {
-        let read = || {
-            let (set, group) = text.split_once('/')?;
-            Some(SetId(number(set)?).group(number(group)?))
-        };
-        read().ok_or_else(|| GroupIdError { text: text.chars().take(80).collect() })
-    }
-}
-
 /// Reads both forms, that of users and that of logs. `lattice://SET` is the root of the set.
 impl FromStr for Uid {
     type Err = AddressError;
@@ -354,7 +334,7 @@ mod tests {
         fn groups_of_two_sets_have_no_id_in_common(a: u32, b: u32, first: u32, second: u32) {
             let group = SetId::from_bits(a).group(first);
             prop_assert_eq!((group.set().bits(), group.bits() as u32), (a, first));
-            prop_assert_eq!((GroupId::from_bits(group.bits()), group.to_string().parse()), (group, Ok(group)));
+            prop_assert_eq!((GroupId::from_bits(group.bits()), group.to_string()), (group, format!("{a}/{first}")));
             prop_assert_eq!(group == SetId::from_bits(b).group(second), (a, first) == (b, second));
         }
     }

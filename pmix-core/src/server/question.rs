@@ -10,13 +10,12 @@
 //! 6  output             node that asks: 4 bytes; channels: 2; for each source: rank (all bits for all) and length: 4 bytes each; namespace
 //! ```
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::{Buf, Bytes};
 use pmi_core::ids::{Epoch, NodeIndex, Rank};
-
-use super::remote_output::Wanted;
 
 const DATA: u8 = 0;
 const ALL_OF: u8 = 1;
@@ -25,6 +24,9 @@ const WISH: u8 = 3;
 const PROCESSES: u8 = 4;
 const SIGNAL: u8 = 5;
 const OUTPUT: u8 = 6;
+
+/// Most ranks that are asked for one by one; beyond that their whole job is, and what nobody wants is left out where it arrives.
+const NAMED_MAX: usize = 1024;
 
 /// Stands for all ranks of a job.
 const ALL_RANKS: u32 = u32::MAX;
@@ -45,7 +47,7 @@ pub(super) enum Question {
     /// Not asked but told: ranks of a job on the node are to be signalled.
     Signal { namespace: Bytes, signal: i32, ranks: Vec<Rank> },
     /// What ranks on the node write; answered when one of them does, or after a while. Without sources, the question before is taken back.
-    Output { asker: NodeIndex, wanted: Wanted },
+    Output { asker: NodeIndex, wanted: WantedOutput },
 }
 
 /// A question about one rank.
@@ -57,6 +59,29 @@ pub(super) struct DataQuestion {
     pub(super) key: Option<Bytes>,
     /// Time for which the client says that it waits.
     pub(super) timeout: Option<Duration>,
+}
+
+/// Output that a node wants of another.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub(super) struct WantedOutput {
+    pub(super) channels: u16,
+    /// Namespaces with ranks; `None` stands for all of a job.
+    pub(super) sources: BTreeSet<(Bytes, Option<Rank>)>,
+}
+
+impl WantedOutput {
+    /// Adds a rank, or a whole job.
+    pub(super) fn add(&mut self, channels: u16, namespace: &Bytes, rank: Option<Rank>) {
+        self.channels |= channels;
+        let rank = rank.filter(|_| self.sources.len() < NAMED_MAX);
+        self.sources.insert((namespace.clone(), rank));
+    }
+
+    pub(super) fn has(&self, namespace: &[u8], rank: Rank, channel: u16) -> bool {
+        let is_meant =
+            |(job, meant): &(Bytes, Option<Rank>)| job == namespace && meant.is_none_or(|meant| meant == rank);
+        self.channels & channel != 0 && self.sources.iter().any(is_meant)
+    }
 }
 
 impl Question {
@@ -118,7 +143,7 @@ fn decode_signal(bytes: &Bytes) -> Option<Question> {
     })
 }
 
-fn encode_output(asker: NodeIndex, wanted: &Wanted) -> Bytes {
+fn encode_output(asker: NodeIndex, wanted: &WantedOutput) -> Bytes {
     let mut bytes = vec![OUTPUT];
     bytes.extend(asker.0.to_be_bytes());
     bytes.extend(wanted.channels.to_be_bytes());
@@ -132,7 +157,7 @@ fn encode_output(asker: NodeIndex, wanted: &Wanted) -> Bytes {
 
 fn decode_output(mut bytes: Bytes) -> Option<Question> {
     let (asker, channels) = (NodeIndex(bytes.try_get_u32().ok()?), bytes.try_get_u16().ok()?);
-    let mut wanted = Wanted { channels, ..Wanted::default() };
+    let mut wanted = WantedOutput { channels, ..WantedOutput::default() };
     while !bytes.is_empty() {
         let (rank, length) = (bytes.try_get_u32().ok()?, bytes.try_get_u32().ok()? as usize);
         if bytes.len() < length {
@@ -187,8 +212,11 @@ mod tests {
             Question::Wish { name: "fence job.secret".into(), epoch: Epoch(7) },
             Question::Processes { namespace: Bytes::from_static(b"job.secret") },
             Question::Signal { namespace: Bytes::from_static(b"job"), signal: 19, ranks: vec![Rank(3), Rank(70_000)] },
-            Question::Output { asker: NodeIndex(131_071), wanted: Wanted { channels: 6, sources: sources.into() } },
-            Question::Output { asker: NodeIndex(0), wanted: Wanted::default() },
+            Question::Output {
+                asker: NodeIndex(131_071),
+                wanted: WantedOutput { channels: 6, sources: sources.into() },
+            },
+            Question::Output { asker: NodeIndex(0), wanted: WantedOutput::default() },
         ];
         for question in questions {
             assert_eq!(Question::decode(&question.encode()), Some(question));
@@ -207,5 +235,17 @@ mod tests {
         ] {
             assert_eq!(Question::decode(&Bytes::from_static(bad)), None, "{bad:?}");
         }
+    }
+
+    #[test]
+    fn many_ranks_are_asked_for_as_their_job() {
+        let (mut wanted, job) = (WantedOutput::default(), Bytes::from_static(b"job"));
+        (0..5000).for_each(|rank| wanted.add(2, &job, Some(Rank(rank))));
+        assert_eq!(wanted.sources.len(), NAMED_MAX + 1);
+        assert!(
+            wanted.has(b"job", Rank(4999), 2)
+                && !wanted.has(b"job", Rank(4999), 4)
+                && !wanted.has(b"other", Rank(0), 2)
+        );
     }
 }

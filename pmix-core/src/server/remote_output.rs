@@ -9,14 +9,14 @@
 //! A node has one question at a time with each other one: all that its clients pull there. Whoever asks anew, because clients want
 //! something else, has the question before answered at once with nothing. An empty question ends it.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 use bytes::{Buf, Bytes};
 use pmi_core::ids::{NodeIndex, Rank};
 
 use super::forwarding::Origin;
-use super::question::Question;
+use super::question::{Question, WantedOutput};
 use super::remote::Asking;
 use super::{Action, Server, Ticket};
 use crate::namespace::{JobIndex, JobState};
@@ -28,30 +28,6 @@ const WAIT: Duration = Duration::from_secs(20);
 const WAITING_MAX: usize = 1024 * 1024;
 /// Bytes of one answer, unless a single piece has more.
 const ANSWER_MAX: usize = 256 * 1024;
-/// Most ranks that are asked for one by one; beyond that their whole job is, and what nobody wants is left out where it arrives.
-const NAMED_MAX: usize = 1024;
-
-/// What a node wants of another.
-#[derive(Clone, Debug, PartialEq, Eq, Default)]
-pub(super) struct Wanted {
-    pub(super) channels: u16,
-    /// Namespaces with ranks; `None` stands for all of a job.
-    pub(super) sources: BTreeSet<(Bytes, Option<Rank>)>,
-}
-
-impl Wanted {
-    fn add(&mut self, channels: u16, namespace: &Bytes, rank: Option<Rank>) {
-        self.channels |= channels;
-        let rank = rank.filter(|_| self.sources.len() < NAMED_MAX);
-        self.sources.insert((namespace.clone(), rank));
-    }
-
-    fn has(&self, namespace: &[u8], rank: Rank, channel: u16) -> bool {
-        let is_meant =
-            |(job, meant): &(Bytes, Option<Rank>)| job == namespace && meant.is_none_or(|meant| meant == rank);
-        self.channels & channel != 0 && self.sources.iter().any(is_meant)
-    }
-}
 
 /// Something that a rank has written; without bytes, the end of the stream.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -74,7 +50,7 @@ pub(super) struct RemoteOutput {
 /// Output on its way to another node.
 #[derive(Debug, Default)]
 struct ForNode {
-    wanted: Wanted,
+    wanted: WantedOutput,
     pieces: VecDeque<Piece>,
     bytes: usize,
     lost: u64,
@@ -85,7 +61,7 @@ struct ForNode {
 /// Output that another node is asked for.
 #[derive(Debug)]
 struct FromNode {
-    wanted: Wanted,
+    wanted: WantedOutput,
     asked: Ticket,
 }
 
@@ -175,7 +151,7 @@ impl Server {
         }
     }
 
-    fn ask_node_for_output(&mut self, node: NodeIndex, wanted: Wanted) {
+    fn ask_node_for_output(&mut self, node: NodeIndex, wanted: WantedOutput) {
         let asker = self.jobs.first().map_or(NodeIndex(0), |job| job.namespace.node);
         let asked = self.ask_peer(node, &Question::Output { asker, wanted: wanted.clone() }, Asking::Output { node });
         if wanted.sources.is_empty() {
@@ -186,8 +162,8 @@ impl Server {
     }
 
     /// What clients here want of each other node.
-    fn output_wanted(&self) -> BTreeMap<NodeIndex, Wanted> {
-        let mut wanted = BTreeMap::<_, Wanted>::new();
+    fn output_wanted(&self) -> BTreeMap<NodeIndex, WantedOutput> {
+        let mut wanted = BTreeMap::<_, WantedOutput>::new();
         for pull in self.pullers.iter().flat_map(|&puller| self.clients[puller].forwards.pulls()) {
             for (job, rank) in pull.sources() {
                 for state in self.jobs_meant(job) {
@@ -227,7 +203,7 @@ impl Server {
     }
 
     /// A server of another node asks for output of ranks here.
-    pub(super) fn on_output_question(&mut self, ticket: Ticket, asker: NodeIndex, wanted: Wanted) {
+    pub(super) fn on_output_question(&mut self, ticket: Ticket, asker: NodeIndex, wanted: WantedOutput) {
         let nodes = self.jobs.first().map_or(0, |job| job.namespace.hosts.len());
         if asker.index() >= nodes {
             return self.reply_to_peer(ticket, status::BAD_PARAM.to_be_bytes().to_vec());
@@ -386,17 +362,5 @@ mod tests {
             assert_eq!(decode_answer(&Bytes::copy_from_slice(&whole[..length])), None, "{length}");
         }
         assert_eq!(decode_answer(&status::BAD_PARAM.to_be_bytes().to_vec().into()), None);
-    }
-
-    #[test]
-    fn many_ranks_are_asked_for_as_their_job() {
-        let (mut wanted, job) = (Wanted::default(), Bytes::from_static(b"job"));
-        (0..5000).for_each(|rank| wanted.add(2, &job, Some(Rank(rank))));
-        assert_eq!(wanted.sources.len(), NAMED_MAX + 1);
-        assert!(
-            wanted.has(b"job", Rank(4999), 2)
-                && !wanted.has(b"job", Rank(4999), 4)
-                && !wanted.has(b"other", Rank(0), 2)
-        );
     }
 }
