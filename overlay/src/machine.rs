@@ -358,7 +358,8 @@ impl Machine {
         self.effects.push_back(Effect::Ended(id, result));
     }
 
-    fn set_info(&self) -> SetInfo {
+    /// Facts about the set, as [`Method::SET_INFO`] answers them.
+    pub fn set_info(&self) -> SetInfo {
         let Membership { set, members, homes, launch, .. } = &self.membership;
         SetInfo {
             set: set.bits(),

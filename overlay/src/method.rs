@@ -29,19 +29,21 @@ impl Method {
     /// The first one that programs may serve.
     pub const FIRST_OF_PROGRAMS: Self = Self(256);
 
-    /// Name of a method of ours, as commands take it.
+    /// Methods of ours by their names, as commands take them.
+    pub const NAMED: [(&'static str, Self); 8] = [
+        ("set-info", Self::SET_INFO),
+        ("ping", Self::PING),
+        ("connect", Self::CONNECT),
+        ("connectivity", Self::CONNECTIVITY),
+        ("communicator", Self::COMMUNICATOR),
+        ("lookup", Self::LOOKUP),
+        ("publish", Self::PUBLISH),
+        ("unpublish", Self::UNPUBLISH),
+    ];
+
+    /// Method of ours with this name.
     pub fn named(name: &str) -> Option<Self> {
-        match name {
-            "set-info" => Some(Self::SET_INFO),
-            "ping" => Some(Self::PING),
-            "connect" => Some(Self::CONNECT),
-            "connectivity" => Some(Self::CONNECTIVITY),
-            "communicator" => Some(Self::COMMUNICATOR),
-            "lookup" => Some(Self::LOOKUP),
-            "publish" => Some(Self::PUBLISH),
-            "unpublish" => Some(Self::UNPUBLISH),
-            _ => None,
-        }
+        Self::NAMED.into_iter().find(|&(known, _)| known == name).map(|(_, method)| method)
     }
 
     /// Returns true if the process of a rank answers it, and not its session.
@@ -112,8 +114,8 @@ pub struct Communicator {
     pub id: String,
     /// Its name.
     pub name: String,
-    /// Number of its processes; `None` if another launch has some that nobody here can count.
-    pub size: Option<u32>,
+    /// Number of its processes.
+    pub size: u32,
     /// Its processes; empty in an answer that would be too long with them. Who asks for one communicator is told them.
     pub members: Vec<CommunicatorPart>,
 }
@@ -123,7 +125,7 @@ pub struct Communicator {
 pub struct CommunicatorPart {
     /// Address of the set whose ranks they are, else the job: one that ranks have spawned, or of another launch.
     pub of: String,
-    /// The ranks, as `0-3,7`; `all` of a job whose size nobody here knows.
+    /// The ranks, as `0-3,7`.
     pub ranks: String,
 }
 

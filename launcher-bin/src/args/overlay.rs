@@ -114,8 +114,7 @@ fn seconds(text: &str) -> Result<Duration, String> {
 
 fn method(text: &str) -> Result<Method, String> {
     let number = || text.parse().ok().map(Method);
-    Method::named(text).or_else(number).ok_or_else(|| {
-        "possible is set-info, ping, connectivity, communicator, connect, lookup, publish, unpublish, or a number"
-            .to_owned()
-    })
+    Method::named(text)
+        .or_else(number)
+        .ok_or_else(|| format!("possible is {}, or a number", Method::NAMED.map(|(name, _)| name).join(", ")))
 }

@@ -187,8 +187,8 @@ impl Server {
         let Some(gathering) = self.collectives.get_mut(name) else { return };
         let Some(first) = gathering.leaving().first().cloned() else { return };
         if nodes.len() < 2 && !first.members.meet_others() {
-            let alone = vec![self.context()].into();
-            return self.leave(&id, &alone);
+            let context = matches!(first.outcome, Outcome::Group { .. }).then(|| self.context());
+            return self.leave(&id, &Vec::from_iter(context).into());
         }
         let seats: Vec<Seat> = gathering.members().collect();
         let numbers: Vec<(Seat, u64)> = gathering.leaving().iter().filter_map(Waiter::number).collect();
@@ -207,9 +207,8 @@ impl Server {
                 let data = Some(self.data_of(&seats)).filter(|data| collects && data.pair_count() > 0);
                 Contribution { segments: Vec::from_iter(data), exchange: self.settings.exchange }
             }
-            Outcome::Jobs | Outcome::Group { .. } => {
-                vec![self.data_of(&seats), self.numbers_of(&numbers), self.context()].into()
-            }
+            Outcome::Jobs => vec![self.data_of(&seats)].into(),
+            Outcome::Group { .. } => vec![self.data_of(&seats), self.numbers_of(&numbers), self.context()].into(),
         };
         self.actions.push_back(Action::Fence { job, id, contribution });
     }
@@ -363,7 +362,10 @@ impl Server {
     }
 
     /// Returns the members by job, as far as the jobs are known here.
-    fn by_job<'a>(&'a self, members: &'a Members) -> impl Iterator<Item = (JobIndex, &'a Option<Vec<Rank>>)> {
+    pub(super) fn by_job<'a>(
+        &'a self,
+        members: &'a Members,
+    ) -> impl Iterator<Item = (JobIndex, &'a Option<Vec<Rank>>)> {
         let others = members.others.iter();
         let known = others.filter_map(|(namespace, ranks)| Some((self.job_named(namespace.as_bytes())?, ranks)));
         members.ours.iter().map(|(&job, ranks)| (job, ranks)).chain(known)
@@ -379,12 +381,16 @@ impl Server {
     pub(super) fn group_members<'a>(&'a self, members: &Members) -> Vec<Proc<'a>> {
         let mut procs = Vec::new();
         for (job, ranks) in self.by_job(members) {
-            let namespace = &self.jobs[job.0].namespace;
-            let all = || (0..namespace.job.size()).map(Rank).collect();
-            let ranks = ranks.clone().unwrap_or_else(all);
-            procs.extend(ranks.iter().map(|rank| Proc { namespace: namespace.name.as_bytes(), rank: rank.0 }));
+            let namespace = self.jobs[job.0].namespace.name.as_bytes();
+            procs.extend(self.ranks_meant(job, ranks).iter().map(|rank| Proc { namespace, rank: rank.0 }));
         }
         procs
+    }
+
+    /// These ranks of a job, or all of it.
+    pub(super) fn ranks_meant(&self, job: JobIndex, ranks: &Option<Vec<Rank>>) -> Vec<Rank> {
+        let all = || (0..self.jobs[job.0].namespace.job.size()).map(Rank).collect();
+        ranks.clone().unwrap_or_else(all)
     }
 }
 

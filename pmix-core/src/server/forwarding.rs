@@ -192,8 +192,9 @@ impl Server {
         let was_there = forwards.end(number);
         if forwards.pulls.is_empty() {
             self.forget_puller(address.connection);
+        } else {
+            self.ask_for_output();
         }
-        self.ask_for_output();
         self.answer(address, if was_there { status::SUCCESS } else { status::NOT_FOUND });
     }
 

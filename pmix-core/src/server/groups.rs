@@ -37,8 +37,8 @@ pub struct GroupMembers {
     pub job: Option<JobIndex>,
     /// Its namespace.
     pub namespace: String,
-    /// The ranks; `None` for all of a job of another launch whose size is not known here.
-    pub ranks: Option<Vec<Rank>>,
+    /// The ranks, in order.
+    pub ranks: Vec<Rank>,
 }
 
 /// Groups by their names.
@@ -104,18 +104,16 @@ impl Server {
         self.groups.groups.iter().map(facts).collect()
     }
 
+    /// Whoever made a group knows the jobs of all its members.
     fn members_by_job(&self, members: &Members) -> Vec<GroupMembers> {
-        let of_job = |job: JobIndex, ranks: &Option<Vec<Rank>>| {
+        let of_job = |(job, ranks): (JobIndex, &Option<Vec<Rank>>)| {
             let state = &self.jobs[job.0];
-            let all = || (0..state.namespace.job.size()).map(Rank).collect();
-            let ranks = Some(ranks.clone().unwrap_or_else(all));
-            GroupMembers { job: (!state.is_met()).then_some(job), namespace: state.namespace.name.clone(), ranks }
+            GroupMembers {
+                job: (!state.is_met()).then_some(job),
+                namespace: state.namespace.name.clone(),
+                ranks: self.ranks_meant(job, ranks),
+            }
         };
-        let ours = members.ours.iter().map(|(&job, ranks)| of_job(job, ranks));
-        let others = members.others.iter().map(|(namespace, ranks)| match self.job_named(namespace.as_bytes()) {
-            Some(job) => of_job(job, ranks),
-            None => GroupMembers { job: None, namespace: namespace.clone(), ranks: ranks.clone() },
-        });
-        ours.chain(others).collect()
+        self.by_job(members).map(of_job).collect()
     }
 }

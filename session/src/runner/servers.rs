@@ -438,15 +438,18 @@ impl Servers {
     pub(super) fn answer(&mut self, question: &Bytes, reply: oneshot::Sender<Result<Bytes, String>>) {
         let answer = self.pmix.as_ref().map(|pmix| pmix.question(question));
         while self.answers.try_join_next().is_some() {}
-        self.answers.spawn(task::boxed(async move {
-            let answer = match answer {
-                Some(answer) => answer.await.map_err(|_| "its part of the launch is over"),
-                None => Err("it serves no PMIx"),
-            };
-            // The one who asked may be gone.
-            let _ = reply.send(answer.map_err(str::to_owned));
-        }));
+        self.answers.spawn(task::boxed(pass_on(answer, reply)));
     }
+}
+
+/// Passes the answer of the PMIx server on to another node, if there is a server.
+pub(super) async fn pass_on(answer: Option<oneshot::Receiver<Bytes>>, reply: oneshot::Sender<Result<Bytes, String>>) {
+    let answer = match answer {
+        Some(answer) => answer.await.map_err(|_| "its part of the launch is over"),
+        None => Err("it serves no PMIx"),
+    };
+    // The one who asked may be gone.
+    let _ = reply.send(answer.map_err(str::to_owned));
 }
 
 /// Judge of a rank's exit.

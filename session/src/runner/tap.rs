@@ -12,7 +12,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::{Instant, sleep, timeout};
 
-use super::servers::Servers;
+use super::servers::{Servers, pass_on};
 use crate::event::Stream;
 use crate::machine::jobs::JobNumber;
 use crate::session_io::Control;
@@ -111,13 +111,7 @@ async fn answer_until(
     let mut answers = JoinSet::new();
     let mut answer = |control| {
         let Control::Question { question, reply } = control else { return };
-        let answer = driver.question(&question);
-        answers.spawn(task::boxed(async move {
-            if let Ok(answer) = answer.await {
-                // The one who asked may be gone.
-                let _ = reply.send(Ok(answer));
-            }
-        }));
+        answers.spawn(task::boxed(pass_on(Some(driver.question(&question)), reply)));
     };
     first.into_iter().for_each(&mut answer);
     loop {

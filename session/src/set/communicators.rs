@@ -14,6 +14,8 @@ use pmix_core::JobIndex;
 use pmix_core::driver::Driver;
 use pmix_core::server::{GroupFacts, GroupMembers};
 
+use crate::cause::RankNumbers;
+
 /// Name of the communicator of all ranks of a launch; its number in its set is 0.
 const WORLD: &str = "MPI_COMM_WORLD";
 /// The launch itself among the jobs of a server; those after it were spawned, and have no addresses.
@@ -76,38 +78,26 @@ impl CommunicatorSource {
 
 fn world(set: SetId, own: &str, ranks: u32) -> Communicator {
     let all: Vec<Rank> = (0..ranks).map(Rank).collect();
-    let members = vec![CommunicatorPart { of: own.to_owned(), ranks: in_ranges(&all) }];
-    Communicator { id: set.group(0).to_string(), name: WORLD.to_owned(), size: Some(ranks), members }
+    let members = vec![CommunicatorPart { of: own.to_owned(), ranks: RankNumbers(&all).to_string() }];
+    Communicator { id: set.group(0).to_string(), name: WORLD.to_owned(), size: ranks, members }
 }
 
 fn described(group: &GroupFacts, own: &str) -> Communicator {
     let part = |members: &GroupMembers| CommunicatorPart {
         // A namespace ends with a secret of its launch.
         of: if members.job == Some(LAUNCH) { own.to_owned() } else { job_of(&members.namespace).to_owned() },
-        ranks: members.ranks.as_deref().map_or_else(|| "all".to_owned(), in_ranges),
+        ranks: RankNumbers(&members.ranks).to_string(),
     };
-    let count = |members: &GroupMembers| members.ranks.as_ref().map(|ranks| ranks.len() as u32);
     Communicator {
         id: GroupId::from_bits(group.context).to_string(),
         name: String::from_utf8_lossy(&group.name).into_owned(),
-        size: group.members.iter().map(count).sum(),
+        size: group.members.iter().map(|members| members.ranks.len() as u32).sum(),
         members: group.members.iter().map(part).collect(),
     }
 }
 
 fn job_of(namespace: &str) -> &str {
     namespace.split_once('.').map_or(namespace, |(job, _)| job)
-}
-
-/// `0-3,7`
-fn in_ranges(ranks: &[Rank]) -> String {
-    let chunks = ranks.chunk_by(|one, next| one.0 + 1 == next.0);
-    let range = |chunk: &[Rank]| match chunk {
-        [one] => one.to_string(),
-        [first, .., last] => format!("{first}-{last}"),
-        [] => String::new(),
-    };
-    chunks.map(range).collect::<Vec<_>>().join(",")
 }
 
 /// The document, without members if it would be too long with them, and with as many communicators as there is room for.
@@ -134,8 +124,8 @@ mod tests {
         GroupFacts { name: Bytes::copy_from_slice(name.as_bytes()), context, members }
     }
 
-    fn ranks(of: &[u32]) -> Option<Vec<Rank>> {
-        Some(of.iter().copied().map(Rank).collect())
+    fn ranks(of: &[u32]) -> Vec<Rank> {
+        of.iter().copied().map(Rank).collect()
     }
 
     #[test]
@@ -143,12 +133,12 @@ mod tests {
         let members = vec![
             GroupMembers { job: Some(LAUNCH), namespace: "kvs_a_0.secret".to_owned(), ranks: ranks(&[0, 1, 2, 5]) },
             GroupMembers { job: Some(JobIndex(1)), namespace: "kvs_a_1.secret".to_owned(), ranks: ranks(&[3]) },
-            GroupMembers { job: None, namespace: "kvs_b_0.other".to_owned(), ranks: None },
+            GroupMembers { job: None, namespace: "kvs_b_0.other".to_owned(), ranks: ranks(&[0, 1]) },
         ];
         let shown = described(&group("ocean", 7 << 32 | 9, members), "lattice://7");
         let part = |of: &str, ranks: &str| CommunicatorPart { of: of.to_owned(), ranks: ranks.to_owned() };
-        assert_eq!((shown.id.as_str(), shown.name.as_str(), shown.size), ("7/9", "ocean", None));
-        assert_eq!(shown.members, [part("lattice://7", "0-2,5"), part("kvs_a_1", "3"), part("kvs_b_0", "all")]);
+        assert_eq!((shown.id.as_str(), shown.name.as_str(), shown.size), ("7/9", "ocean", 7));
+        assert_eq!(shown.members, [part("lattice://7", "0-2,5"), part("kvs_a_1", "3"), part("kvs_b_0", "0-1")]);
     }
 
     #[test]
@@ -156,7 +146,7 @@ mod tests {
         let (source, member) = (CommunicatorSource::default(), SetId::from_bits(4_099_098).root());
         let all: Communicators = serde_json::from_slice(&source.answer(member, 4, b"").unwrap()).unwrap();
         let [world] = &all.communicators[..] else { panic!("{all:?}") };
-        assert_eq!((world.id.as_str(), world.size, world.members[0].ranks.as_str()), ("4099098/0", Some(4), "0-3"));
+        assert_eq!((world.id.as_str(), world.size, world.members[0].ranks.as_str()), ("4099098/0", 4, "0-3"));
         assert_eq!(world.members[0].of, "lattice://4099098");
         for asked in [&b"4099098/0"[..], b"MPI_COMM_WORLD"] {
             let one: Communicators = serde_json::from_slice(&source.answer(member, 4, asked).unwrap()).unwrap();
@@ -179,7 +169,7 @@ mod tests {
             assert!(body.len() <= BODY_MAX, "{count}: {}", body.len());
             let read: Communicators = serde_json::from_slice(&body).unwrap();
             assert_eq!(read.communicators.len() as u64 + u64::from(read.left_out), count);
-            assert!(read.communicators.iter().all(|one| one.members.is_empty() && one.size == Some(20_000)));
+            assert!(read.communicators.iter().all(|one| one.members.is_empty() && one.size == 20_000));
         }
     }
 }

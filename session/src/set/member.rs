@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use lattice_overlay::address::{Process, Uid};
+use lattice_overlay::address::Uid;
 use lattice_overlay::error::{CallError, Fault};
 use lattice_overlay::frame::Frame;
 use lattice_overlay::machine::{CallId, CallOptions, Effect, Machine, Membership, Neighbour, Opener, Request, Ticket};
@@ -82,10 +82,7 @@ impl Member {
     /// Starts a member of a set.
     pub(super) fn start(membership: Membership, ways: Arc<dyn Ways>) -> Self {
         let (inputs, received) = mpsc::channel(INPUTS);
-        let me = Uid::new(membership.set, Process::Node(membership.node));
         let runner = Runner {
-            me,
-            ranks: membership.homes.len() as u32,
             machine: Machine::new(membership),
             ways,
             inputs: inputs.clone(),
@@ -127,8 +124,6 @@ impl Member {
 }
 
 struct Runner {
-    me: Uid,
-    ranks: u32,
     machine: Machine,
     ways: Arc<dyn Ways>,
     inputs: mpsc::Sender<Input>,
@@ -191,7 +186,7 @@ impl Runner {
     /// session.
     fn on_link(&mut self, neighbour: Neighbour, line: Line, opener: Opener) {
         let stays = match neighbour {
-            Neighbour::Set(set) if self.me.set() < set => Opener::Us,
+            Neighbour::Set(set) if self.machine.me().set() < set => Opener::Us,
             Neighbour::Set(_) => Opener::Them,
             Neighbour::Rank(_) | Neighbour::Member(_) if self.links.contains_key(&neighbour) => return,
             Neighbour::Rank(_) | Neighbour::Member(_) | Neighbour::Session => opener,
@@ -250,7 +245,9 @@ impl Runner {
             return;
         }
         let result = match self.ways.communicators().filter(|_| request.method == Method::COMMUNICATOR) {
-            Some(communicators) => communicators.answer(self.me, self.ranks, &request.body),
+            Some(communicators) => {
+                communicators.answer(self.machine.me(), self.machine.set_info().ranks, &request.body)
+            }
             None => Err(CallError::NoSuchMethod),
         };
         self.machine.answer(request.ticket, result, Instant::now().into_std());

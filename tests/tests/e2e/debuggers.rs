@@ -15,10 +15,14 @@ printf "second %s\n", *(char **) ($entry + 4)
 eval "shell grep ^State /proc/%d/status", *(int *) ($entry + 5)
 continue"#;
 
+/// gdb, which computes in C: of itself it takes the language of the program, where that has line tables.
+fn gdb() -> Command {
+    Command::new("gdb").words("-q -nx -batch -ex").arg("set language c")
+}
+
 /// gdb carries out `begin` and [`LOOK`] with a launch of two ranks.
 fn under_gdb(begin: &str, flags: &str, program: &Path) -> Outcome {
-    // What it computes is written in C; of itself it takes the language of the program where that has line tables.
-    let mut gdb = Command::new("gdb").words("-q -nx -batch -ex").arg("set language c");
+    let mut gdb = gdb();
     for command in begin.lines().chain(LOOK.lines()) {
         gdb = gdb.arg("-ex").arg(command);
     }
@@ -54,7 +58,7 @@ fn a_debugger_that_knows_the_interface_needs_no_flag() {
 #[test]
 fn a_debugger_is_told_why_a_launch_is_ended() {
     let look = r#"printf "state %d: %s\n", *(int *) &MPIR_debug_state, *(char **) &MPIR_debug_abort_string"#;
-    let mut gdb = Command::new("gdb").words("-q -nx -batch -ex").arg("set language c");
+    let mut gdb = gdb();
     for command in ["break MPIR_Breakpoint", "run", "continue", look, "continue"] {
         gdb = gdb.arg("-ex").arg(command);
     }
