@@ -77,20 +77,15 @@ pub(crate) struct LocalLaunch {
 
 /// Finds the launch of this id; `None` if there is none of ours on this machine.
 pub(crate) fn find(id: &str, environment: &Environment) -> Option<LocalLaunch> {
-    // What is no id is no name of a file, either.
-    if id.is_empty() || !id.bytes().all(|byte| byte.is_ascii_alphanumeric()) {
-        return None;
-    }
-    let path = directory(environment).join(id);
-    let launch = LocalLaunch { id: id.to_owned(), path };
+    let launch = LocalLaunch::in_directory(&directory(environment), id)?;
     launch.connect().ok().flatten().map(|_| launch)
 }
 
 /// Returns what every launch of ours on this machine tells of itself. One that does not answer is left out.
 pub(crate) fn summaries(environment: &Environment) -> Vec<proto::LaunchSummary> {
-    let entries = fs::read_dir(directory(environment)).into_iter().flatten().flatten();
-    let launches =
-        entries.map(|entry| LocalLaunch { id: entry.file_name().to_string_lossy().into_owned(), path: entry.path() });
+    let directory = directory(environment);
+    let entries = fs::read_dir(&directory).into_iter().flatten().flatten();
+    let launches = entries.filter_map(|entry| LocalLaunch::in_directory(&directory, entry.file_name().to_str()?));
     let summary = |launch: LocalLaunch| match launch.ask(Question::Summary(proto::Nothing {}), ANSWER) {
         Ok(Answer::Summary(summary)) => Some(summary),
         _ => None,
@@ -99,6 +94,12 @@ pub(crate) fn summaries(environment: &Environment) -> Vec<proto::LaunchSummary> 
 }
 
 impl LocalLaunch {
+    /// The launch of this id; `None` if it is no id. The socket of one that does not take connections yet has no id as its name.
+    fn in_directory(directory: &Path, id: &str) -> Option<Self> {
+        let is_id = !id.is_empty() && id.bytes().all(|byte| byte.is_ascii_alphanumeric());
+        is_id.then(|| Self { id: id.to_owned(), path: directory.join(id) })
+    }
+
     /// Returns what every rank does.
     pub(crate) fn status(&self) -> Result<proto::LaunchStatus, LocalError> {
         self.status_by(Question::Status(proto::Nothing {}), ANSWER)
@@ -286,6 +287,18 @@ mod tests {
         assert!(!path.join("abcdefghij").exists());
         drop(UnixListener::bind(path.join("bbbbbbbbbb")).unwrap());
         assert!(summaries(&environment).is_empty() && !path.join("bbbbbbbbbb").exists());
+    }
+
+    /// It is bound, and does not listen yet.
+    #[test]
+    fn a_socket_that_is_being_made_is_left_alone() {
+        let runtime = tempfile::tempdir().unwrap();
+        let environment = environment(runtime.path());
+        let path = directory(&environment);
+        prepare(&path).unwrap();
+        drop(UnixListener::bind(path.join(".abcdefghij")).unwrap());
+        assert!(summaries(&environment).is_empty() && find(".abcdefghij", &environment).is_none());
+        assert!(path.join(".abcdefghij").exists());
     }
 
     #[test]

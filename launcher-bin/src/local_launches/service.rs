@@ -283,10 +283,9 @@ impl LocalService {
     ) -> io::Result<Self> {
         let directory = directory(environment);
         prepare(&directory)?;
-        let path: &Path = &directory.join(&placed.launch_id);
-        let listener = UnixListener::bind(path)?;
+        let (listener, file) = listen(&directory, &placed.launch_id)?;
         let spec = frame(What::Spec(wire::placed::encode_shown(placed)));
-        Ok(Self { listener, _file: SocketFile(path.to_owned()), launch, spec })
+        Ok(Self { listener, _file: file, launch, spec })
     }
 
     /// Answers for as long as it is polled.
@@ -305,6 +304,16 @@ impl LocalService {
             }
         }
     }
+}
+
+/// Makes the socket of a launch. It has its name once it takes connections: before that it would be removed as one whose launch is gone.
+fn listen(directory: &Path, id: &str) -> io::Result<(UnixListener, SocketFile)> {
+    let mut file = SocketFile(directory.join(format!(".{id}")));
+    let listener = UnixListener::bind(&file.0)?;
+    let path = directory.join(id);
+    fs::rename(&file.0, &path)?;
+    file.0 = path;
+    Ok((listener, file))
 }
 
 impl LaunchHere {

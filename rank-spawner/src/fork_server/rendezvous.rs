@@ -79,14 +79,18 @@ impl Rendezvous {
         self.path.join(file_name(server))
     }
 
-    /// Listens for daemons, for the fork server with this number.
+    /// Listens for daemons, for the fork server with this number. The socket has its name once it takes connections: before that it would be
+    /// removed as one whose fork server has ended.
     pub(super) fn listen(&self, server: Pid) -> Result<UnixListener, RendezvousError> {
         let listening = || -> io::Result<UnixListener> {
+            let name = file_name(server);
+            let draft = format!(".{name}");
             // One of the same number has ended.
-            let _ = fs::remove_file(self.socket_of(server));
+            let _ = fs::remove_file(self.path.join(&draft));
             let listener = packet_socket()?;
-            bind(listener.as_raw_fd(), &self.address(&file_name(server))?)?;
+            bind(listener.as_raw_fd(), &self.address(&draft)?)?;
             listen(&listener, Backlog::new(BACKLOG)?)?;
+            fs::rename(self.path.join(&draft), self.path.join(&name))?;
             Ok(listener.into())
         };
         listening().map_err(|error| RendezvousError::System { path: self.path.clone(), error })
@@ -186,6 +190,10 @@ mod tests {
         assert!(rendezvous.socket_of(SERVER).exists());
         assert_eq!(found(&rendezvous, None), 0);
         assert!(!rendezvous.socket_of(SERVER).exists());
+        // One that is left is replaced.
+        drop((rendezvous.listen(SERVER).unwrap(), rendezvous.listen(SERVER).unwrap()));
+        assert_eq!(found(&rendezvous, None), 0);
+        assert_eq!(fs::read_dir(&rendezvous.path).unwrap().count(), 0);
         fs::write(rendezvous.path.join("forks-.sock"), "").unwrap();
         assert_eq!(found(&rendezvous, None), 0);
     }
