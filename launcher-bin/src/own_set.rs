@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use lattice_overlay::directory::{self, SetFacts};
+use lattice_overlay::directory::{self, SetFacts, UnixSeconds};
 use lattice_session::placed::PlacedLaunch;
 
 use crate::environment::{self, Environment};
@@ -20,10 +20,11 @@ pub(crate) fn facts(placed: &PlacedLaunch) -> SetFacts {
         ranks: placed.job.size(),
         nodes: placed.hosts.len() as u32,
         command: placed.command(),
+        begun: UnixSeconds::now(),
     }
 }
 
 /// Facts about the set of a command that speaks to launches.
 pub(crate) fn facts_of_tool(command: &str) -> SetFacts {
-    SetFacts { launch: None, ranks: 1, nodes: 1, command: command.to_owned() }
+    SetFacts { launch: None, ranks: 1, nodes: 1, command: command.to_owned(), begun: UnixSeconds::now() }
 }

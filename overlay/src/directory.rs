@@ -15,6 +15,7 @@ mod files;
 mod mark;
 pub mod names;
 mod record;
+mod shared;
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -23,7 +24,8 @@ use nix::errno::Errno;
 
 use self::files::Files;
 pub use self::mark::{Life, Mark};
-pub use self::record::{Contact, Nonce, SetFacts, SetKey, SetRecord};
+pub use self::record::{Contact, Nonce, SetFacts, SetKey, SetRecord, UnixSeconds};
+pub use self::shared::is_shared;
 use crate::address::SetId;
 
 /// Variable that names another directory.

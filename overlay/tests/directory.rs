@@ -8,14 +8,20 @@ use std::process::{Child, Command, Stdio};
 
 use lattice_overlay::address::SetId;
 use lattice_overlay::directory::names::{Lifetime, NAMES_MAX, NameError};
-use lattice_overlay::directory::{Directory, DirectoryError, Life, Nonce, SetFacts, SetRecord, place};
+use lattice_overlay::directory::{Directory, DirectoryError, Life, Nonce, SetFacts, SetRecord, UnixSeconds, place};
 use tempfile::TempDir;
 
 /// Variable by which this program, started again, knows that it is to be a set in this directory.
 const MEMBER_OF: &str = "OVERLAY_TEST_MEMBER_OF";
 
 fn facts(launch: &str) -> SetFacts {
-    SetFacts { launch: Some(launch.to_owned()), ranks: 4, nodes: 1, command: "./a.out".to_owned() }
+    SetFacts {
+        launch: Some(launch.to_owned()),
+        ranks: 4,
+        nodes: 1,
+        command: "./a.out".to_owned(),
+        begun: UnixSeconds::now(),
+    }
 }
 
 fn found(directory: &Directory, launch: &str) -> SetRecord {

@@ -6,7 +6,7 @@
 use bytes::{Bytes, BytesMut};
 use lattice_fuzz_seeds::{Target, mutations};
 use lattice_overlay::address::{Process, SetId, Uid};
-use lattice_overlay::directory::{Directory, Nonce, SetFacts};
+use lattice_overlay::directory::{Directory, Nonce, SetFacts, UnixSeconds};
 use lattice_overlay::frame::{Frame, Kind};
 use lattice_overlay::fuzzing;
 use lattice_overlay::method::Method;
@@ -36,7 +36,13 @@ fn frames() -> Vec<Vec<u8>> {
 fn files() -> Vec<Vec<u8>> {
     let home = tempfile::tempdir().unwrap();
     let place = home.path().join("sets");
-    let facts = SetFacts { launch: Some("k3jq09zmf2".into()), ranks: 4, nodes: 1, command: "./a.out".into() };
+    let facts = SetFacts {
+        launch: Some("k3jq09zmf2".into()),
+        ranks: 4,
+        nodes: 1,
+        command: "./a.out".into(),
+        begun: UnixSeconds::now(),
+    };
     let set = Directory::open(&place).unwrap().register(&Nonce::random().unwrap(), facts).unwrap();
     vec![std::fs::read(place.join(set.id().number().to_string())).unwrap()]
 }

@@ -29,7 +29,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use bytes::Bytes;
 use lattice_overlay::address::{Process, SetId, Uid};
-use lattice_overlay::directory::{Directory, DirectoryError, Nonce, SetFacts, SetRecord, activation};
+use lattice_overlay::directory::{self, Directory, DirectoryError, Nonce, SetFacts, SetRecord, activation};
 use lattice_overlay::error::CallError;
 use lattice_overlay::greeting::{Caller, GUEST, Purpose};
 use lattice_overlay::machine::{Membership, Neighbour};
@@ -116,18 +116,28 @@ impl OwnSet {
         Ok(self.founded().await?.record.clone())
     }
 
-    /// Founds the set of a launch when somebody looks for it on this machine, or so much time has passed: those on other machines that share the
-    /// directory cannot ask. Where it cannot be founded, others do not see it, and nothing else is wrong.
-    pub async fn found_on_demand(self, latest: Duration) {
+    /// Founds the set of a launch when somebody looks for it on this machine, or so much time has passed and other machines may share the
+    /// directory: who is there cannot ask. Where it cannot be founded, others do not see it, and nothing else is wrong.
+    pub async fn found_on_demand(self, shared_after: Duration) {
         let asked = tokio::select! {
             socket = self.asked() => Some(socket),
-            () = tokio::time::sleep(latest) => None,
+            () = self.shared(shared_after) => None,
         };
         if let Err(error) = self.found().await {
             tracing::info!("other launches do not see this one: {error}");
         }
         // Its end says that it is founded.
         drop(asked);
+    }
+
+    /// Waits for this long; for ever if the directory is this machine's alone.
+    async fn shared(&self, after: Duration) {
+        tokio::time::sleep(after).await;
+        let place = self.0.place.clone();
+        let is_shared = blocking(move || place.is_some_and(|place| directory::is_shared(&place)));
+        if !matches!(is_shared.await, Ok(true)) {
+            std::future::pending().await
+        }
     }
 
     /// Waits until somebody needs the set; returns the connection that asks for it.

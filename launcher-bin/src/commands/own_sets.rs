@@ -1,7 +1,7 @@
 //! A command as a set of its own: among those of this machine, and among those of the cluster once it asks for something there.
 
 use std::sync::Arc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use bytes::Bytes;
 use lattice_overlay::address::{SetId, Uid};
@@ -211,14 +211,13 @@ impl Known {
     }
 
     fn of(record: SetRecord) -> Self {
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         Self {
             id: record.id(),
             uid: record.uid,
             ranks: record.ranks,
             hosts: vec![record.mark.host],
             state: None,
-            age: now.saturating_sub(Duration::from_secs(record.begun)),
+            age: record.begun.elapsed(),
             launch: record.launch,
             command: record.command,
             pid: Some(record.mark.pid),

@@ -33,7 +33,7 @@ const EVENTS: usize = 64;
 /// pay nothing.
 const SEEN_AFTER: Duration = Duration::from_millis(250);
 
-/// Time after which a launch is a set though nobody has asked for it: commands of other machines that share the directory see it then.
+/// Time after which a launch is a set though nobody has asked for it, if other machines may share the directory: their commands see it then.
 const FOUNDED_AFTER: Duration = Duration::from_secs(2);
 
 /// Runs a launch on this machine, or only prints its plan; returns the exit code.

@@ -1,7 +1,7 @@
 //! Content of the file of a set.
 
 use std::fmt;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD_NO_PAD;
@@ -16,6 +16,11 @@ use crate::address::SetId;
 /// Most characters of a command that are kept.
 const COMMAND_MAX: usize = 1024;
 
+/// Seconds from the beginning of 1970.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct UnixSeconds(u64);
+
 /// Facts about a set that its founder tells.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct SetFacts {
@@ -27,6 +32,8 @@ pub struct SetFacts {
     pub nodes: u32,
     /// Command line, for users.
     pub command: String,
+    /// Time of its beginning, which may be before its id is given.
+    pub begun: UnixSeconds,
 }
 
 /// A set as its file describes it.
@@ -45,8 +52,8 @@ pub struct SetRecord {
     pub ranks: u32,
     /// Number of its nodes.
     pub nodes: u32,
-    /// Seconds from the beginning of 1970 to that of the set.
-    pub begun: u64,
+    /// Time of its beginning.
+    pub begun: UnixSeconds,
     /// Command line, for users.
     pub command: String,
     /// Process of the root.
@@ -76,10 +83,22 @@ pub struct Nonce(u128);
 #[serde(try_from = "String", into = "String")]
 pub struct SetKey([u8; 32]);
 
+impl UnixSeconds {
+    /// This moment.
+    pub fn now() -> Self {
+        Self(SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs())
+    }
+
+    /// Time from then to now; none if the clock says that it is to come.
+    pub fn elapsed(self) -> Duration {
+        Duration::from_secs(Self::now().0.saturating_sub(self.0))
+    }
+}
+
 impl SetRecord {
     /// Record of a new set.
     pub(super) fn new(number: u16, nonce: &Nonce, facts: SetFacts, mark: Mark) -> Result<Self, DirectoryError> {
-        let SetFacts { launch, ranks, nodes, command } = facts;
+        let SetFacts { launch, ranks, nodes, command, begun } = facts;
         let uid = geteuid().as_raw();
         Ok(Self {
             version: VERSION,
@@ -89,7 +108,7 @@ impl SetRecord {
             launch,
             ranks,
             nodes,
-            begun: SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs(),
+            begun,
             command: command.chars().take(COMMAND_MAX).collect(),
             mark,
             key: SetKey(random()?),
@@ -238,8 +257,13 @@ mod tests {
     use super::*;
 
     fn record() -> SetRecord {
-        let facts =
-            SetFacts { launch: Some("k3jq09zmf2".into()), ranks: 4, nodes: 1, command: "./a.out \"x\"\n".into() };
+        let facts = SetFacts {
+            launch: Some("k3jq09zmf2".into()),
+            ranks: 4,
+            nodes: 1,
+            command: "./a.out \"x\"\n".into(),
+            begun: UnixSeconds::now(),
+        };
         SetRecord::new(17, &Nonce::random().unwrap(), facts, Mark::of_this_process()).unwrap()
     }
 

@@ -22,11 +22,7 @@ impl JobNodes {
 
     /// Returns true for fences of this node alone.
     pub(super) fn is_alone(&self, scope: &Scope) -> bool {
-        let nodes = match scope {
-            Scope::Group { nodes, .. } | Scope::Foreign { nodes, .. } => nodes,
-            _ => self.members.as_slice(),
-        };
-        nodes == [self.node]
+        scope.members(&self.members) == [self.node]
     }
 }
 

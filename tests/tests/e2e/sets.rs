@@ -8,7 +8,7 @@ use lattice_tests::mpi::Flavour;
 use lattice_tests::{Command, Running, lattice, launch};
 use nix::sys::signal::Signal;
 
-/// Time after which a launch is a set, though nothing has asked for it.
+/// Time after which a launch waits for who needs its set.
 const SEEN_AFTER: Duration = Duration::from_millis(250);
 
 /// A command among the launches whose sets are in this directory.
@@ -287,6 +287,23 @@ fn a_directory_of_somebody_else_is_refused_with_what_to_do() {
     // A launch goes on without.
     let command = launch("-n 1").bash("sleep 0.4; \"$1\" sets 2>/dev/null; true").arg(lattice_tests::built::lattice());
     among(command, home.path()).run().exits(0).says_nothing();
+}
+
+/// Commands on other machines see only files. Where there can be none of them, a launch that nobody has asked for writes nothing.
+#[test]
+fn a_launch_is_seen_by_other_machines_only_where_they_may_share_its_directory() {
+    let home = tempfile::tempdir().unwrap();
+    // Nobody knows that ramfs is of one machine alone.
+    for (file_system, program, said) in [
+        ("ramfs", "until [ -e sets/[0-9]* ]; do sleep 0.05; done; echo seen", "seen"),
+        ("tmpfs", "sleep 3; [ -e sets ] || echo nothing", "nothing"),
+    ] {
+        let script = r#"mount -t $1 none . && cd "$PWD" && exec $0 launch -n 1 bash -c "$2""#;
+        // Commands of other tests ask all launches of the network namespace.
+        let command = Command::new("unshare").words("--map-root-user --mount --net bash -c").arg(script);
+        let command = command.arg(lattice_tests::built::lattice()).arg(file_system).arg(program);
+        among(command.directory(home.path()), home.path()).run().exits(0).prints_lines([said]);
+    }
 }
 
 /// No file can be made: commands say so, launches run.
