@@ -1,13 +1,10 @@
 //! A host of one's own: serves PMI to two processes with tokio, and hears how they end.
 //!
 //! ```text
-//! $ cargo run -p lattice-examples --example embed_server
-//! rank 0 of 2: rank 1 says hello from process 4712
-//! rank 1 of 2: rank 0 says hello from process 4711
+//! $ cargo run -p lattice-examples --example embed_server -- ./my_mpi_program
+//! ...
 //! both ranks are through
 //! ```
-//!
-//! With arguments it starts two ranks of that program instead: `... --example embed_server -- ./my_mpi_program`.
 //!
 //! The ranks come through `PMI_PORT`, as plain `std` starts them. A real host gives each a socket (`PMI_FD`, see `Driver::connect` and
 //! the crate `rank-spawner`): that needs no port, and proves which rank it is.
@@ -16,7 +13,6 @@ use std::os::unix::fs::MetadataExt;
 use std::process::{self, Command};
 use std::{env, error::Error, net::TcpListener, sync::Arc, time::Duration};
 
-use pmi_client::{Client, Protocol};
 use pmi_core::driver::{Admission, Driver};
 use pmi_core::env::{Entrance, RankEnvironment, is_scrubbed};
 use pmi_core::ids::{JobId, LocalRank, NodeIndex, Rank};
@@ -25,9 +21,6 @@ use pmi_core::{fence::LocalFence, job::Job, server::Server, server::Settings};
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn Error>> {
-    if env::var_os("PMI_PORT").is_some() {
-        return be_a_rank();
-    }
     let job = Job::on_one_node(JobId::new(&format!("example_{}", process::id()))?, 2);
     let server = Server::new(job, NodeIndex(0), Settings::default());
     let (driver, mut ended) = Driver::new(server, Arc::new(LocalFence), Arc::new(NoServices), None);
@@ -51,25 +44,13 @@ async fn main() -> Result<(), Box<dyn Error>> {
 }
 
 fn start(rank: Rank, port: &str) -> Result<process::Child, Box<dyn Error>> {
-    let mut arguments = env::args_os().skip(1);
-    let mut command = Command::new(arguments.next().map_or_else(env::current_exe, |program| Ok(program.into()))?);
-    command.args(arguments);
-    for (name, _) in env::vars().filter(|(name, _)| is_scrubbed(name)) {
-        command.env_remove(name);
-    }
-    let (size, local_rank, host, entrance) =
-        (2, LocalRank(rank.0), "127.0.0.1", Entrance::Port { address: port, id: rank.0 });
-    let environment = RankEnvironment { rank, size, local_rank, local_size: size, host, spawned: false, entrance };
+    let mut command = Command::new(env::args_os().nth(1).ok_or("embed_server PROGRAM [ARGUMENT...]")?);
+    command.args(env::args_os().skip(2));
+    env::vars_os()
+        .filter(|(name, _)| name.to_str().is_some_and(is_scrubbed))
+        .for_each(|(name, _)| _ = command.env_remove(name));
+    let (size, local_rank, entrance) = (2, LocalRank(rank.0), Entrance::Port { address: port, id: rank.0 });
+    let environment =
+        RankEnvironment { rank, size, local_rank, local_size: size, host: "127.0.0.1", spawned: false, entrance };
     Ok(command.envs(environment.variables()).spawn()?)
-}
-
-fn be_a_rank() -> Result<(), Box<dyn Error>> {
-    let mut client = Client::from_env(Protocol::Auto)?;
-    let (rank, size) = (client.rank(), client.size());
-    client.put(&format!("hello-{rank}"), format!("hello from process {}", process::id()))?;
-    client.fence()?;
-    let other = (rank + 1) % size;
-    let hello = client.get(&format!("hello-{other}"))?.unwrap_or_default();
-    println!("rank {rank} of {size}: rank {other} says {}", String::from_utf8_lossy(&hello));
-    Ok(client.finalize()?)
 }

@@ -11,7 +11,7 @@
 use async_trait::async_trait;
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 
-use crate::fence::{Contribution, Fence, FenceError, FenceId, Merged, Scope};
+use crate::fence::{Contribution, Fence, FenceError, FenceId, Merged};
 use crate::ids::NodeIndex;
 use crate::segment::Segment;
 
@@ -45,7 +45,8 @@ pub trait Links: Send + Sync {
 pub struct AllToAll<L> {
     links: L,
     node: NodeIndex,
-    nodes: u32,
+    /// All nodes.
+    all: Vec<NodeIndex>,
 }
 
 /// A node that is lost, and how that was seen.
@@ -58,7 +59,7 @@ struct Lost {
 impl<L: Links> AllToAll<L> {
     /// The fences of `node`, one of so many.
     pub fn new(links: L, node: NodeIndex, nodes: u32) -> Self {
-        Self { links, node, nodes }
+        Self { links, node, all: (0..nodes).map(NodeIndex).collect() }
     }
 
     /// Goes through the rounds of a fence, and returns what the members bring, in their order from this node on.
@@ -116,14 +117,10 @@ fn rounds(nodes: usize) -> u32 {
 #[async_trait]
 impl<L: Links> Fence for AllToAll<L> {
     async fn exchange(&self, id: &FenceId, contribution: Contribution) -> Result<Merged, FenceError> {
-        let members: Vec<NodeIndex> = match &id.scope {
-            Scope::Group { nodes, .. } | Scope::Foreign { nodes, .. } => nodes.to_vec(),
-            Scope::World | Scope::Ring => (0..self.nodes).map(NodeIndex).collect(),
-        };
         // Segments that follow each other mean the same as one.
         let own: Vec<u8> =
             contribution.segments.iter().flat_map(|segment| segment.as_bytes().iter().copied()).collect();
-        let gathered = self.gather(id, &members, own.into()).await;
+        let gathered = self.gather(id, id.scope.members(&self.all), own.into()).await;
         let blocks =
             gathered.map_err(|Lost { node, reason }| FenceError::NodeLost { node, epoch: id.epoch, reason })?;
         let bad =

@@ -206,10 +206,7 @@ impl Trial {
     }
 
     fn members(&self, scope: &Scope) -> Vec<NodeIndex> {
-        match scope {
-            Scope::Group { nodes, .. } | Scope::Foreign { nodes, .. } => nodes.to_vec(),
-            Scope::World | Scope::Ring => (0..self.nodes).map(NodeIndex).collect(),
-        }
+        scope.members(&(0..self.nodes).map(NodeIndex).collect::<Vec<_>>()).to_vec()
     }
 
     /// Every node goes through all fences of all scopes, as fast as it can.

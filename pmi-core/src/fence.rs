@@ -41,6 +41,16 @@ pub enum Scope {
     },
 }
 
+impl Scope {
+    /// The nodes that take part, in order, where `all` are the nodes of the job.
+    pub fn members<'a>(&'a self, all: &'a [NodeIndex]) -> &'a [NodeIndex] {
+        match self {
+            Self::World | Self::Ring => all,
+            Self::Group { nodes, .. } | Self::Foreign { nodes, .. } => nodes,
+        }
+    }
+}
+
 /// Names one fence: the same on every node that takes part in it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct FenceId {

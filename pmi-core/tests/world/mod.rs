@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 
 use pmi_core::claim::ClaimKeys;
 use pmi_core::deaths::{Death, DeathKind};
-use pmi_core::fence::{Contribution, FenceError, FenceId, Merged, Scope};
+use pmi_core::fence::{Contribution, FenceError, FenceId, Merged};
 use pmi_core::ids::{LocalRank, NodeIndex, Rank};
 use pmi_core::job::Job;
 use pmi_core::server::{Action, ConnectionId, EndReason, Server, Settings, Ticket, Trace};
@@ -358,10 +358,7 @@ impl World {
     }
 
     fn members(&self, job: JobIndex, id: &FenceId) -> Vec<NodeIndex> {
-        match &id.scope {
-            Scope::Group { nodes, .. } | Scope::Foreign { nodes, .. } => nodes.to_vec(),
-            _ => self.jobs[job.0].nodes.keys().copied().collect(),
-        }
+        id.scope.members(&self.jobs[job.0].nodes.keys().copied().collect::<Vec<_>>()).to_vec()
     }
 
     fn fail_without(&mut self, job: JobIndex, id: &FenceId, lost: NodeIndex) {

@@ -15,7 +15,7 @@ use lattice_session::set::{CommunicatorSource, OwnSet};
 use lattice_session::settings::LaunchSettings;
 use lattice_session::spawn::{SpawnOrder, SpawnParent, spawned_job};
 use lattice_session::spec::{AppSpec, LaunchSecret, SessionSpec};
-use pmi_core::fence::{Contribution, Fence, FenceError, FenceId, Merged, Scope};
+use pmi_core::fence::{Contribution, Fence, FenceError, FenceId, Merged};
 use pmi_core::ids::{JobId, NodeIndex, Rank};
 use pmi_core::job::{Job, Placement};
 use pmi_core::services::{Lifetime, NameError, Services, SpawnError, SpawnRequest};
@@ -268,10 +268,7 @@ struct JobFence {
 #[async_trait::async_trait]
 impl Fence for JobFence {
     async fn exchange(&self, id: &FenceId, contribution: Contribution) -> Result<Merged, FenceError> {
-        let members = match &id.scope {
-            Scope::Group { nodes, .. } | Scope::Foreign { nodes, .. } => nodes,
-            _ => &self.members[..],
-        };
+        let members = id.scope.members(&self.members);
         let (leave, left) = oneshot::channel();
         {
             let mut rounds = self.between.rounds.lock().unwrap();

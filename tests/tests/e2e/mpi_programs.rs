@@ -120,6 +120,22 @@ fn an_embedded_session_runs_programs_of_every_library() {
         .says("/nonexistent/program");
 }
 
+/// Hosts of their own around a PMI server, with tokio and with threads, and a fence of its own.
+#[test]
+fn embedded_servers_run_mpi_programs() {
+    for mpi in MPICHS {
+        for (host, ranks, end) in
+            [("embed_server", 2, "both ranks are through\n"), ("embed_with_threads", 3, "all 3 ranks are through\n")]
+        {
+            let outcome = Command::new(built::example(host)).arg(mpi.program("allreduce")).run();
+            outcome.exits(0).says_nothing().prints(&format!("{ranks} ranks, 0 wrong sums\n")).prints(end);
+        }
+    }
+    Command::new(built::example("embed_server")).words("sh -c").arg("exit 3").run().exits(1).says("exit status: 3");
+    let promises = "9 nodes with one directory keep all promises of a fence";
+    Command::new(built::example("fence_over_files")).run().exits(0).prints_lines([promises]);
+}
+
 /// A host that starts ranks by the standard library: PMI through a port, and PMIx.
 #[test]
 fn a_spawner_of_the_hosts_own_starts_programs_of_every_library() {
