@@ -136,7 +136,7 @@ impl OwnSet {
         let place = self.0.place.clone();
         let is_shared = blocking(move || place.is_some_and(|place| directory::is_shared(&place)));
         if !matches!(is_shared.await, Ok(true)) {
-            std::future::pending().await
+            std::future::pending::<()>().await;
         }
     }
 
