@@ -5,6 +5,7 @@ mod other_jobs;
 mod resources;
 
 use std::env;
+use std::ffi::OsStr;
 use std::net::TcpStream;
 use std::os::fd::OwnedFd;
 
@@ -56,6 +57,9 @@ impl From<Wire> for Client {
         Self { wire, shared: SharedPairs::default() }
     }
 }
+
+/// Variable with the name of the job, which Slurm sets beside `PMI_FD`.
+const JOB_VARIABLE: &str = "PMI_JOBID";
 
 /// Treatment of the descriptor that `PMI_FD` names.
 #[derive(Clone, Copy, Debug)]
@@ -110,7 +114,8 @@ impl Client {
                     Descriptor::Take => Admission::take()?.into_inherited(fd)?,
                     Descriptor::Share => descriptor::share(fd)?,
                 };
-                Self::over(socket, protocol, rank, size)?
+                let job = lookup(JOB_VARIABLE);
+                Self::speak(socket, protocol, (rank, size), job.as_deref())?
             }
             Door::Port { address, id } => {
                 Admission::take()?;
@@ -131,10 +136,19 @@ impl Client {
     /// # Errors
     /// Fails when the server does not speak `protocol`, or not properly.
     pub fn over(stream: impl Into<OwnedFd>, protocol: Protocol, rank: u32, size: u32) -> Result<Self, ClientError> {
-        let connection = Connection::new(stream.into());
+        Self::speak(stream.into(), protocol, (rank, size), None)
+    }
+
+    fn speak(
+        stream: OwnedFd,
+        protocol: Protocol,
+        (rank, size): (u32, u32),
+        job: Option<&OsStr>,
+    ) -> Result<Self, ClientError> {
+        let connection = Connection::new(stream);
         let wire = match protocol {
             Protocol::Auto | Protocol::Pmi1 => Wire::Pmi1(Pmi1::init(connection, rank, size)?),
-            Protocol::Pmi2 => Wire::Pmi2(Pmi2::init(connection, rank)?),
+            Protocol::Pmi2 => Wire::Pmi2(Pmi2::init(connection, rank, job)?),
         };
         Ok(wire.into())
     }
@@ -154,7 +168,7 @@ impl Client {
                 let (rank, size) = pmi1::claim(&mut connection, id)?;
                 Wire::Pmi1(Pmi1::init(connection, rank, size)?)
             }
-            Protocol::Pmi2 => Wire::Pmi2(Pmi2::init(connection, id)?),
+            Protocol::Pmi2 => Wire::Pmi2(Pmi2::init(connection, id, None)?),
         };
         Ok(wire.into())
     }
@@ -237,6 +251,15 @@ impl Client {
         let (rank, size) = (self.rank(), self.size());
         let local = mapping.and_then(|mapping| process_mapping::local_ranks(&mapping, rank, size));
         Ok(local.unwrap_or_else(|| vec![rank]))
+    }
+
+    /// Node of each rank, by the numbers of `PMI_process_mapping`; `None` if the launcher does not say where ranks are.
+    ///
+    /// # Errors
+    /// Fails when the server is gone or answers nonsense.
+    pub fn nodes(&mut self) -> Result<Option<Vec<u32>>, ClientError> {
+        let mapping = self.job_attribute("PMI_process_mapping")?;
+        Ok(mapping.and_then(|mapping| process_mapping::nodes(&mapping, self.size())))
     }
 
     /// Returns true if nobody launched this process.

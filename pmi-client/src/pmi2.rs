@@ -3,6 +3,9 @@
 //! A `;` within a value is doubled. Servers align the length left or right; this client sends it right-aligned and reads
 //! both. Hydra's server neither doubles nor halves, so a value with `;` does not survive there.
 
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+
 use crate::connection::{Connection, Extent, MESSAGE_MAX};
 use crate::error::{ClientError, Defect};
 use crate::extensions::{self, EXTENSIONS_KEY};
@@ -42,12 +45,16 @@ pub(crate) struct Pmi2 {
 }
 
 impl Pmi2 {
-    /// Introduces the rank; the server says how many others there are.
-    pub(crate) fn init(mut connection: Connection, rank: u32) -> Result<Self, ClientError> {
+    /// Introduces the rank, and names its job where the launcher has told it; the server says how many others there are. Slurm's demands the job,
+    /// and `threaded` (measured with 22.05), no other one needs them.
+    pub(crate) fn init(mut connection: Connection, rank: u32, job: Option<&OsStr>) -> Result<Self, ClientError> {
         pmi1::open(&mut connection, 2, 0)?;
         let ours = rank.to_string();
         let mut ask = |command, fields: &[_], answer| request(&mut connection, command, fields, answer)?.accepted();
-        let full = ask("fullinit", &[("pmirank", ours.as_bytes())], "fullinit-response")?;
+        let job = job.map(|job| ("pmijobid", job.as_bytes()));
+        let rank = [("pmirank", ours.as_bytes()), ("threaded", b"FALSE")];
+        let introduction: Vec<_> = job.into_iter().chain(rank).collect();
+        let full = ask("fullinit", &introduction, "fullinit-response")?;
         let (rank, size) = (full.number("rank")?, full.number("size")?);
         if rank >= size {
             return Err(full.malformed(Defect::NoSuchRank { rank, size }));

@@ -18,8 +18,8 @@ pub(crate) fn place(mapping: &[u8], rank: u32, size: u32) -> Option<(u32, u32)> 
     Some((own, before as u32))
 }
 
-/// Node of each rank.
-fn nodes(mapping: &[u8], size: u32) -> Option<Vec<u32>> {
+/// Node of each rank; `None` for a mapping that cannot be read.
+pub(crate) fn nodes(mapping: &[u8], size: u32) -> Option<Vec<u32>> {
     let blocks = parse(str::from_utf8(mapping).ok()?)?;
     Some(blocks.iter().cycle().flat_map(Block::nodes_of_ranks).take(size as usize).collect())
 }

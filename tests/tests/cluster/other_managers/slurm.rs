@@ -1,7 +1,7 @@
 //! `lattice` in allocations of the real Slurm: its controller on one node, its daemon on each, and a plain user.
 
-use lattice_tests::Command;
 use lattice_tests::mpi::Flavour;
+use lattice_tests::{Command, built};
 
 use super::script_with_user;
 
@@ -64,6 +64,17 @@ fn what_a_job_asks_for_does_not_confine_the_agents() {
         user salloc -Q -N 2 -n 2 --ntasks-per-node=1 lattice launch hostname"#;
     let outcome = script_with_slurm(script).run();
     outcome.exits(0).prints_lines(["node0", "node1", "node0", "node1"]);
+}
+
+/// Our client and our library of PMI-2, served by Slurm itself: it wants to be told which job a rank is of.
+#[test]
+fn ranks_of_srun_join_by_its_own_server() {
+    let script = r#"
+        for way in pmi2 "lib2 --library $1"; do
+            user srun -N 3 -n 6 --mpi=pmi2 lattice pmi --method $way exchange
+        done | cut -d : -f 1,2 | cut -d , -f 1"#;
+    let outcome = script_with_slurm(script).arg(built::client_library("pmi2")).run();
+    outcome.exits(0).says_nothing().prints_lines(["exchange: 6 ranks"; 2]);
 }
 
 #[test]
