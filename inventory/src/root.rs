@@ -66,7 +66,8 @@ impl Root {
     /// Fails if the file cannot be read.
     pub(crate) fn text(&self, file: &str) -> Result<Option<String>, ReadError> {
         let path = self.path(file);
-        match read(&path, FILE_MAX) {
+        let text = if file.starts_with("sys/") { read_at_once(&path) } else { read(&path, FILE_MAX) };
+        match text {
             Ok(text) => Ok(Some(text.trim().to_owned())),
             Err(error) if says_nothing(&error) => Ok(None),
             Err(source) => Err(ReadError::Read { path, source }),
@@ -157,6 +158,18 @@ const ROOM: usize = 4096;
 fn read(path: &Path, max: u64) -> io::Result<String> {
     let mut bytes = Vec::with_capacity(ROOM);
     File::open(path)?.take(max).read_to_end(&mut bytes)?;
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
+}
+
+/// Reads a file of `/sys`, all of which comes with the first call if there is room for it (Linux, `fs/sysfs/file.c`).
+fn read_at_once(path: &Path) -> io::Result<String> {
+    let mut file = File::open(path)?;
+    let mut bytes = vec![0; ROOM];
+    let length = file.read(&mut bytes)?;
+    bytes.truncate(length);
+    if length == ROOM {
+        file.take(FILE_MAX - ROOM as u64).read_to_end(&mut bytes)?;
+    }
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 

@@ -1,6 +1,7 @@
 //! Caches of CPUs, from `/sys/devices/system/cpu/cpu*/cache`.
 
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 
 use super::SYSTEM_CPU;
 use crate::cpus::CpuSet;
@@ -15,6 +16,8 @@ const CACHES_MAX: usize = 10;
 pub(super) struct Caches {
     /// By index of the directory: caches of one index are of one kind, but for cores of several kinds.
     found: [CpuSet; CACHES_MAX],
+    /// Indexes of the caches of a core, by its first CPU: a directory less for each of its other CPUs.
+    indexes: HashMap<u16, Vec<usize>>,
     /// What is known of a cache, by index and size: five files less for each of hundreds of caches.
     known: HashMap<(usize, u64), Option<CacheKind>>,
     kinds: Vec<CacheKind>,
@@ -24,8 +27,11 @@ impl Caches {
     /// Adds the caches of a CPU that serve no CPU before it. `core` are the CPUs of its core.
     pub(super) fn read(&mut self, root: &Root, cpu: u16, core: &CpuSet, online: &CpuSet) -> Result<(), ReadError> {
         // Indexes have gaps where the kernel does not show a cache.
-        let indexes: Vec<usize> = root.numbered(&format!("{SYSTEM_CPU}/cpu{cpu}/cache"), "index")?;
-        for index in indexes.into_iter().filter(|&index| index < CACHES_MAX) {
+        let indexes = match self.indexes.entry(core.first().unwrap_or(cpu)) {
+            Entry::Occupied(known) => known.into_mut(),
+            Entry::Vacant(new) => new.insert(root.numbered(&format!("{SYSTEM_CPU}/cpu{cpu}/cache"), "index")?),
+        };
+        for index in indexes.iter().copied().filter(|&index| index < CACHES_MAX) {
             if self.found[index].contains(cpu) {
                 continue;
             }

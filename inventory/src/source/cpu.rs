@@ -26,10 +26,10 @@ impl Source for Cpus {
         template.offline = known.without(&template.cpus);
         let processor = Processor::read(root);
         let online = template.cpus.clone();
-        let mut caches = Caches::default();
+        let (mut caches, mut looked_at) = (Caches::default(), LookedAt::default());
         for cpu in online.iter() {
             let topology = Topology { root, cpu, online: &online };
-            topology.add_groups(&processor, template)?;
+            topology.add_groups(&processor, template, &mut looked_at)?;
             let core = template.cores.iter().find(|core| core.cpus.contains(cpu)).map(|core| &core.cpus);
             caches.read(root, cpu, core.unwrap_or(&CpuSet::default()), &online)?;
         }
@@ -69,6 +69,13 @@ impl Processor {
     }
 }
 
+/// CPUs whose groups are known, also those that say nothing new and are not kept: their other CPUs are not asked.
+#[derive(Default)]
+struct LookedAt {
+    dies: CpuSet,
+    clusters: CpuSet,
+}
+
 /// What the kernel tells of the place of one CPU.
 struct Topology<'a> {
     root: &'a Root,
@@ -92,8 +99,22 @@ impl Topology<'_> {
         Ok(None)
     }
 
+    /// The same of one name; the CPUs are `looked_at` from now on.
+    fn list_of(&self, looked_at: &mut CpuSet, name: &str) -> Result<Option<CpuSet>, ReadError> {
+        let list = self.list(&[name])?;
+        if let Some(cpus) = &list {
+            looked_at.add(cpus);
+        }
+        Ok(list)
+    }
+
     /// Adds the core, cluster, die and package of the CPU, each with its first CPU that is online.
-    fn add_groups(&self, processor: &Processor, template: &mut Template) -> Result<(), ReadError> {
+    fn add_groups(
+        &self,
+        processor: &Processor,
+        template: &mut Template,
+        looked_at: &mut LookedAt,
+    ) -> Result<(), ReadError> {
         if covers(&template.cores, self.cpu) {
             return Ok(());
         }
@@ -110,16 +131,16 @@ impl Topology<'_> {
         }
         let package =
             template.packages.iter().find(|package| package.cpus.contains(self.cpu)).map(|package| &package.cpus);
-        if !covers(&template.dies, self.cpu)
-            && let Some(die) = self.list(&["die_cpus_list"])?
+        if !looked_at.dies.contains(self.cpu)
+            && let Some(die) = self.list_of(&mut looked_at.dies, "die_cpus_list")?
             // One die a package, and one CPU a die where the architecture has none, are the kernel's defaults.
             && die.len() > 1
             && package != Some(&die)
         {
             template.dies.push(Group { cpus: die, id: self.number(self.cpu, "die_id") });
         }
-        if !covers(&template.clusters, self.cpu)
-            && let Some(cluster) = self.list(&["cluster_cpus_list"])?
+        if !looked_at.clusters.contains(self.cpu)
+            && let Some(cluster) = self.list_of(&mut looked_at.clusters, "cluster_cpus_list")?
             && cluster.len() > 1
             && !template.packages.iter().chain(&template.dies).chain(&template.cores).any(|group| group.cpus == cluster)
         {
