@@ -1,8 +1,9 @@
 //! Launchers that are compared, and how one run of each is started.
 
 use std::ffi::OsString;
+use std::io;
 use std::path::PathBuf;
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 
 use crate::lattice_binary;
 
@@ -54,18 +55,34 @@ impl Launcher {
     /// # Errors
     /// Says why, if the launcher cannot be started, ends with a failure, or prints what is no text.
     pub fn run(&self, ranks: usize, command: &[OsString]) -> Result<String, String> {
-        let (file, arguments) = match &self.way {
-            Way::Program { file, arguments } => (file, arguments),
-            Way::Bare => return run_bare(ranks, command),
-        };
-        let mut launch = Command::new(file);
-        launch.args(arguments).arg("-n").arg(ranks.to_string()).args(command).stdin(Stdio::null());
-        let output = launch.output().map_err(|error| format!("{} did not start: {error}", file.display()))?;
+        let Some(mut launch) = self.launch(ranks, command) else { return run_bare(ranks, command) };
+        let output = launch.output().map_err(|error| self.absent(&error))?;
         if !output.status.success() {
             let said = String::from_utf8_lossy(&output.stderr);
             return Err(format!("{} with {ranks} ranks ended with {}: {}", self.name, output.status, said.trim_end()));
         }
         String::from_utf8(output.stdout).map_err(|error| format!("{} printed no text: {error}", self.name))
+    }
+
+    /// Starts a command in so many ranks, whose output nobody reads.
+    ///
+    /// # Errors
+    /// Says why the launcher cannot be started.
+    pub fn start(&self, ranks: usize, command: &[OsString]) -> Result<Child, String> {
+        let mut launch = self.launch(ranks, command).ok_or_else(|| format!("{} is no launcher", self.name))?;
+        launch.stdout(Stdio::null()).stderr(Stdio::null()).spawn().map_err(|error| self.absent(&error))
+    }
+
+    /// The launcher's command line; `None` without one.
+    fn launch(&self, ranks: usize, command: &[OsString]) -> Option<Command> {
+        let Way::Program { file, arguments } = &self.way else { return None };
+        let mut launch = Command::new(file);
+        launch.args(arguments).arg("-n").arg(ranks.to_string()).args(command).stdin(Stdio::null());
+        Some(launch)
+    }
+
+    fn absent(&self, error: &io::Error) -> String {
+        format!("{} did not start: {error}", self.name)
     }
 }
 

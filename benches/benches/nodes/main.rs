@@ -11,6 +11,8 @@
 //! ```
 //! Without `--bench`, as under `cargo test --benches`, it only proves that it works: one round with two nodes.
 
+mod killed;
+
 use std::ffi::OsString;
 use std::process::{Command, ExitCode};
 use std::time::{Duration, Instant};
@@ -34,7 +36,7 @@ fn main() -> ExitCode {
     }
     println!("{}", machine::line());
     println!(
-        "{:<28} {:>5} {:>4} {:>9} {:>9}  {:>6}  95 % interval",
+        "{:<32} {:>5} {:>4} {:>9} {:>9}  {:>6}  95 % interval",
         "median", "nodes", "unit", "hydra", "lattice", "ratio"
     );
     let sizes: &[usize] = if is_measured() { &[16, 64, 128] } else { &[2] };
@@ -90,7 +92,7 @@ fn compare(nodes: usize) -> bool {
     for (launcher, why) in
         launchers.iter().zip(&taken).filter_map(|(launcher, taken)| Some((launcher, taken.as_ref().err()?)))
     {
-        println!("{:<28} {nodes:>5}  absent, {}: {why}", "", launcher.name);
+        println!("{:<32} {nodes:>5}  absent, {}: {why}", "", launcher.name);
     }
     let samples = |name: &str| {
         let found = launchers.iter().zip(&taken).find(|(launcher, _)| launcher.name == name);
@@ -113,6 +115,7 @@ const FIGURES: &[Figure] = &[
     Figure { what: "sleep 0.5, beyond that", unit: "ms", of: |run| Some(run.beyond) },
     Figure { what: "fence, 128 B of each rank", unit: "us", of: |run| Some(run.fence) },
     Figure { what: "barrier without data", unit: "us", of: |run| Some(run.barrier) },
+    Figure { what: "a rank is killed, last one's end", unit: "ms", of: |run| run.killed },
 ];
 
 impl Figure {
@@ -124,7 +127,7 @@ impl Figure {
             |values: &Option<Vec<f64>>| values.as_ref().map_or("-".into(), |values| format!("{:.1}", median(values)));
         let ratio = lattice.as_ref().zip(hydra.as_ref()).map(|(lattice, hydra)| Ratio::of(lattice, hydra).to_string());
         let ratio = ratio.unwrap_or_default();
-        println!("{what:<28} {nodes:>5} {unit:>4} {:>9} {:>9}  {ratio}", shown(&hydra), shown(&lattice));
+        println!("{what:<32} {nodes:>5} {unit:>4} {:>9} {:>9}  {ratio}", shown(&hydra), shown(&lattice));
     }
 }
 
@@ -138,6 +141,8 @@ struct Run {
     fence: f64,
     /// A barrier, in microseconds: the median rank's median.
     barrier: f64,
+    /// From the death of one rank to that of the last one, in milliseconds; None if ranks were left.
+    killed: Option<f64>,
 }
 
 /// Tries up to five times: Hydra dies of SIGPIPE now and then when its programs end at once.
@@ -180,5 +185,6 @@ fn measure(launcher: &Launcher, nodes: usize) -> Result<Run, String> {
         beyond: ms(whole.saturating_sub(LASTING)),
         fence: column("fence")?,
         barrier: column("barrier")?,
+        killed: killed::measure(launcher, nodes).inspect_err(|why| println!("{}: {why}", launcher.name)).ok().map(ms),
     })
 }
