@@ -68,6 +68,8 @@ const FOR_TESTS: &[Package] = &[
     // hwloc, which the topology that ranks are told of is compared with.
     Package { name: "hwloc-nox", brings: Brings::Program("lstopo") },
     Package { name: "strace", brings: Brings::Program("strace") },
+    // Watches what the libraries for C do with pointers of their callers.
+    Package { name: "valgrind", brings: Brings::Program("valgrind") },
     // gdb, for the stacks of late ranks.
     Package { name: "gdb", brings: Brings::Program("gdb") },
     // A browser, for the drawings.

@@ -1,6 +1,6 @@
 /*
- * Extensions of PMI-1 that Lattice's libpmi.so.0 has, and no other library of this name, after the paper "Process Management in MPICH": resources
- * that outlive their process, then topology, memory and spawn.
+ * Extensions of PMI-1 that Lattice's libpmi.so.0 has: after the paper "Process Management in MPICH" resources that outlive their process,
+ * topology, memory and spawn, which no other library of this name has; then collectives and nodes as Cray's library has them.
  *
  * What a rank has registered and not released is removed when its process has ended, however that was: killed, crashed, or at its end.
  * The launcher removes only what is the user's and was made during the launch, follows no symbolic link, and leaves what has been
@@ -103,6 +103,29 @@ typedef struct PMI_Info {
 /* Takes all arguments of the form PMI_KEY=VALUE out of a command line. Keys are without the prefix. The other arguments
  * move up, and `*argcp` becomes their number. `info->keyvals` is for PMI_Free_keyvals, or NULL. */
 int PMI_Args_to_info(int *argcp, char ***argvp, PMI_Info *info);
+
+/* --- As Cray's library has them: collectives, for all ranks, and nodes ----------------------------------------------------------- */
+
+/* `all` gets `length` bytes of each rank, here in the order of ranks; Cray's library promises no order. */
+int PMI_Allgather(void *own, void *all, int length);
+
+/* The same with `lengths[i]` bytes of rank i, which all ranks know. PMI_ERR_INVALID_LENGTH: `length` is not this rank's. */
+int PMI_Allgatherv(void *own, int length, void *all, int *lengths);
+
+/* All ranks get `length` bytes of rank 0. */
+int PMI_Bcast(void *data, int length);
+
+/* Version of this library. */
+int PMI_Get_version_info(int *major, int *minor, int *revision);
+
+/* Ranks of this job on this node, as PMI_Get_clique_size and PMI_Get_clique_ranks tell them. */
+int PMI_Get_numpes_on_smp(int *number);
+int PMI_Get_pes_on_smp(int *ranks, int length);
+
+/* Number of the node of a rank, among the job's from 0 on, and an array of that of each rank, which stays. PMI_FAIL: the launcher does not say
+ * where ranks are. */
+int PMI_Get_nid(int rank, int *node);
+int PMI_Get_nidlist_ptr(void **nodes);
 
 #if defined(__cplusplus)
 }

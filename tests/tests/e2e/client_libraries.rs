@@ -10,8 +10,16 @@ use lattice_tests::{Command, built, lattice, launch};
 use crate::raw;
 
 /// What our `libpmi.so.0` has beyond Slurm's.
-const PMI_EXTENSIONS: [&str; 10] = [
+const PMI_EXTENSIONS: [&str; 18] = [
+    "PMI_Allgather",
+    "PMI_Allgatherv",
     "PMI_Args_to_info",
+    "PMI_Bcast",
+    "PMI_Get_nid",
+    "PMI_Get_nidlist_ptr",
+    "PMI_Get_numpes_on_smp",
+    "PMI_Get_pes_on_smp",
+    "PMI_Get_version_info",
     "PMI_Node_memory",
     "PMI_Resource_intend",
     "PMI_Resource_register",
@@ -87,6 +95,13 @@ fn every_rank_gets_what_the_others_put_under_every_launcher() {
     }
 }
 
+/// As Cray's library has them.
+#[test]
+fn collectives_bring_every_byte_under_every_launcher() {
+    let program = Flavour::LatticePmi.program("libpmi_collectives");
+    everywhere(&program, "", |rank, size| format!("rank {rank} of {size}: {size} near, node 0, 0 wrong"));
+}
+
 #[test]
 fn pmi1_has_the_codes_and_lengths_of_its_header_under_every_launcher() {
     let program = Flavour::LatticePmi.program("libpmi_edges");
@@ -99,6 +114,17 @@ fn pmi2_has_the_codes_and_lengths_of_its_header() {
     for flags in ["-n 3", "-n 3 --pmi-port", "-n 3 --no-job-memory"] {
         let outcome = launch(flags).arg(&program).run();
         outcome.exits(0).says_nothing().prints_lines((0..3).map(|rank| format!("rank {rank} of 3: 0 failed")));
+    }
+}
+
+/// Programs that pass NULL, short buffers and wrong lengths, watched by memcheck.
+#[test]
+fn no_call_reads_or_writes_where_it_may_not() {
+    let pmi1 = ["libpmi_edges", "libpmi_collectives", "libpmi_spaces"].map(|name| Flavour::LatticePmi.program(name));
+    let pmi2 = ["libpmi2_edges", "pmi2_ring"].map(|name| Flavour::LatticePmi2.program(name));
+    for program in pmi1.iter().chain(&pmi2) {
+        let watched = launch("-n 2 valgrind -q --error-exitcode=99").arg(program).words("1");
+        watched.run().exits(0).says_nothing();
     }
 }
 
@@ -152,7 +178,7 @@ fn programs_run_alike_with_either_header_and_either_library() {
 #[test]
 fn the_launcher_tells_where_they_are_and_gives_them_to_programs_that_call_slurms() {
     let told = lattice("pmi library --functions").run();
-    told.exits(0).says_nothing().prints("liblattice_pmi.so  version 0.1.0  43 functions\n  PMI_Abort\n");
+    told.exits(0).says_nothing().prints("liblattice_pmi.so  version 0.1.0  51 functions\n  PMI_Abort\n");
     told.prints("liblattice_pmi2.so  version 0.1.0  23 functions\n").prints("  PMI2_KVS_Get\n");
     let maps = r#"grep -ohE 'lib(lattice_)?pmi2?\.so.*' /proc/$$/maps | sort -u; echo $I_MPI_PMI ${LD_PRELOAD##*:}"#;
     let command = launch("-n 1 --pmi-library").env("LD_PRELOAD", "/nonesuch.so").bash(maps);

@@ -6,6 +6,7 @@
 //! |---|---|
 //! | `job.rs` | a process and its job: init, finalize, abort, rank, size, the ranks of a node |
 //! | `kvs.rs` | key-value spaces: names, lengths, put, commit, barrier, get |
+//! | `collectives.rs` | collectives and nodes, as Cray's header has them (`pmi_ext.h`) |
 //! | `names.rs`, `spawn.rs` | other jobs |
 //! | `resources.rs` | resources that outlive their process (`pmi_ext.h`) |
 //! | `options.rs` | pairs out of command lines |
@@ -15,6 +16,7 @@
 #![allow(non_snake_case, reason = "the names are those of pmi.h")]
 #![allow(unsafe_code, reason = "exported names; pointers are followed in pmi-c-abi alone")]
 
+pub mod collectives;
 pub mod job;
 pub mod kvs;
 pub mod names;
