@@ -57,7 +57,7 @@ fn a_released_allocation_does_not_wait_for_a_launchs_long_grace() {
            lattice alloc release $LATTICE_ALLOC_ID >/dev/null
            kill -0 $rank && echo "it may take its time"
            until alloc=$(lattice alloc create -N 1 2>/dev/null); do sleep 0.2; done
-           kill -0 $rank 2>/dev/null && echo "it outlived its allocation"
+           grep -qs "^State:.[^ZX]" /proc/$rank/status && echo "it outlived its allocation"
            lattice status $id | grep -o 'its allocation is released'"#,
     )
     .run();
@@ -75,7 +75,7 @@ fn a_session_that_is_stopped_ends_before_its_launch_is_over() {
            kill -STOP $(ps -o ppid= -p $rank)
            lattice abort $id
            lattice attach $id; echo "code $?"
-           kill -0 $rank 2>/dev/null && echo "it outlived its launch"
+           grep -qs "^State:.[^ZX]" /proc/$rank/status && echo "it outlived its launch"
            lattice alloc release $LATTICE_ALLOC_ID >/dev/null
            lattice alloc create -N 2 >/dev/null; echo "code $?""#,
     )
