@@ -1,6 +1,7 @@
 //! Where the binaries of this build are: beside the test itself, in the same profile and target directory.
 
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
 
 /// The `lattice` of this build.
 ///
@@ -50,7 +51,9 @@ pub fn client_library(name: &str) -> PathBuf {
     let built = existing(profile_directory().join(format!("liblattice_{name}.so")), "cargo build --workspace");
     let directory = target_directory("client-libraries");
     let (library, new) = (directory.join(soname(name)), directory.join(format!("{name}.{}", std::process::id())));
-    // Other tests make the same link.
+    // Other tests make the same link, in this process and in others.
+    static LINKING: Mutex<()> = Mutex::new(());
+    let _linking = LINKING.lock().unwrap_or_else(PoisonError::into_inner);
     std::os::unix::fs::symlink(built, &new).and_then(|()| std::fs::rename(&new, &library)).expect("a link can be made");
     library
 }

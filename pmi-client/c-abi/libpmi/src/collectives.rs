@@ -1,7 +1,7 @@
 //! What Cray's `pmi.h` has beyond MPICH's: collectives, made of puts, a barrier and gets, and the nodes of ranks.
 //!
 //! ```text
-//! all-gather 3 of rank 1, 700 bytes:     collective-3-1-0 = 511 bytes as hexadecimal digits     collective-3-1-1 = 189 bytes
+//! all-gather 3 of rank 1, 700 bytes:     collective-3-1-0 = 511 bytes, a letter from a to p for each half     collective-3-1-1 = 189 bytes
 //! ```
 //! A value of PMI-1 is a text of 1,023 bytes as a rule. The pairs stay in the job's key-value space.
 
@@ -155,7 +155,7 @@ fn gather(client: &mut Client, own: &[u8], lengths: &[usize], all: ArrayOut<'_, 
 
 fn put(client: &mut Client, number: u32, bytes: &[u8]) -> Result<(), Failure> {
     for (part, bytes) in bytes.chunks(bytes_of_a_value(client)).enumerate() {
-        let digits: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+        let digits: Vec<u8> = bytes.iter().flat_map(|byte| [byte >> 4, byte & 15].map(|half| b'a' + half)).collect();
         client.put(&key(number, client.rank(), part), digits)?;
     }
     Ok(())
@@ -166,13 +166,11 @@ fn get(client: &mut Client, number: u32, rank: u32, length: usize) -> Result<Vec
     let mut bytes = Vec::new();
     for part in 0..length.div_ceil(bytes_of_a_value(client)) {
         let digits = client.get(&key(number, rank, part))?.ok_or(Code::FAIL)?;
-        bytes.extend(digits.chunks(2).map_while(byte));
+        bytes.extend(
+            digits.chunks_exact(2).map(|halves| halves[0].wrapping_sub(b'a') << 4 | halves[1].wrapping_sub(b'a')),
+        );
     }
     if bytes.len() == length { Ok(bytes) } else { Err(Code::LENGTH.into()) }
-}
-
-fn byte(digits: &[u8]) -> Option<u8> {
-    u8::from_str_radix(str::from_utf8(digits).ok()?, 16).ok()
 }
 
 fn bytes_of_a_value(client: &Client) -> usize {
