@@ -247,9 +247,8 @@ impl Client {
     /// # Errors
     /// Fails when the server is gone or answers nonsense.
     pub fn local_ranks(&mut self) -> Result<Vec<u32>, ClientError> {
-        let mapping = self.job_attribute("PMI_process_mapping")?;
-        let (rank, size) = (self.rank(), self.size());
-        let local = mapping.and_then(|mapping| process_mapping::local_ranks(&mapping, rank, size));
+        let rank = self.rank();
+        let local = self.nodes()?.and_then(|nodes| process_mapping::local_ranks(&nodes, rank));
         Ok(local.unwrap_or_else(|| vec![rank]))
     }
 

@@ -3,16 +3,14 @@
 //! The blocks are gone through again if they hold fewer ranks than the job has, as MPICH does: Hydra says `(vector,(0,1,1))` for any
 //! number of ranks on one node.
 
-/// Ranks on the node of `rank` in a job of `size`, in order; `None` for a mapping that cannot be read.
-pub(crate) fn local_ranks(mapping: &[u8], rank: u32, size: u32) -> Option<Vec<u32>> {
-    let nodes = nodes(mapping, size)?;
-    let own = *nodes.get(rank as usize)?;
-    Some((0..size).zip(nodes).filter(|&(_, node)| node == own).map(|(rank, _)| rank).collect())
+/// Ranks on the node of `rank`, in order, of the nodes of all ranks; `None` if there is no such rank.
+pub(crate) fn local_ranks(nodes: &[u32], rank: u32) -> Option<Vec<u32>> {
+    let own = nodes.get(rank as usize)?;
+    Some((0..).zip(nodes).filter(|&(_, node)| node == own).map(|(rank, _)| rank).collect())
 }
 
-/// Node of `rank`, and its position among the ranks there; `None` for a mapping that cannot be read.
-pub(crate) fn place(mapping: &[u8], rank: u32, size: u32) -> Option<(u32, u32)> {
-    let nodes = nodes(mapping, size)?;
+/// Node of `rank`, and its position among the ranks there; `None` if there is no such rank.
+pub(crate) fn place(nodes: &[u32], rank: u32) -> Option<(u32, u32)> {
     let own = *nodes.get(rank as usize)?;
     let before = nodes[..rank as usize].iter().filter(|&&node| node == own).count();
     Some((own, before as u32))
@@ -58,7 +56,8 @@ mod tests {
     use super::*;
 
     fn check(mapping: &str, rank: u32, size: u32, expected: Option<&[u32]>) {
-        assert_eq!(local_ranks(mapping.as_bytes(), rank, size).as_deref(), expected, "{mapping}");
+        let local = nodes(mapping.as_bytes(), size).and_then(|nodes| local_ranks(&nodes, rank));
+        assert_eq!(local.as_deref(), expected, "{mapping}");
     }
 
     #[test]
@@ -77,7 +76,10 @@ mod tests {
 
     #[test]
     fn a_rank_has_a_position_on_its_node() {
-        let places = |mapping: &[u8]| (0..4).map(|rank| place(mapping, rank, 4).unwrap()).collect::<Vec<_>>();
+        let places = |mapping: &[u8]| {
+            let nodes = nodes(mapping, 4).unwrap();
+            (0..4).map(|rank| place(&nodes, rank).unwrap()).collect::<Vec<_>>()
+        };
         assert_eq!(places(b"(vector,(0,2,2))"), [(0, 0), (0, 1), (1, 0), (1, 1)]);
         assert_eq!(places(b"(vector,(0,2,1))"), [(0, 0), (1, 0), (0, 1), (1, 1)]);
     }

@@ -52,9 +52,8 @@ impl Client {
         if let Some(text) = self.lattice_fact("topo", "lattice.topo")? {
             return Ok(parse(&text));
         }
-        let mapping = self.job_attribute("PMI_process_mapping")?;
-        let (rank, size) = (self.rank(), self.size());
-        let place = mapping.and_then(|mapping| process_mapping::place(&mapping, rank, size));
+        let rank = self.rank();
+        let place = self.nodes()?.and_then(|nodes| process_mapping::place(&nodes, rank));
         let node = place.map(|(number, position)| Cluster { level: TopologyLevel::Node, number, position });
         Ok(Vec::from_iter(node))
     }

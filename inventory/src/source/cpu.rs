@@ -99,8 +99,11 @@ impl Topology<'_> {
         Ok(None)
     }
 
-    /// The same of one name; the CPUs are `looked_at` from now on.
-    fn list_of(&self, looked_at: &mut CpuSet, name: &str) -> Result<Option<CpuSet>, ReadError> {
+    /// The same of one name, unless the CPU has been `looked_at`, as all in the list are from now on.
+    fn new_list(&self, looked_at: &mut CpuSet, name: &str) -> Result<Option<CpuSet>, ReadError> {
+        if looked_at.contains(self.cpu) {
+            return Ok(None);
+        }
         let list = self.list(&[name])?;
         if let Some(cpus) = &list {
             looked_at.add(cpus);
@@ -131,16 +134,14 @@ impl Topology<'_> {
         }
         let package =
             template.packages.iter().find(|package| package.cpus.contains(self.cpu)).map(|package| &package.cpus);
-        if !looked_at.dies.contains(self.cpu)
-            && let Some(die) = self.list_of(&mut looked_at.dies, "die_cpus_list")?
+        if let Some(die) = self.new_list(&mut looked_at.dies, "die_cpus_list")?
             // One die a package, and one CPU a die where the architecture has none, are the kernel's defaults.
             && die.len() > 1
             && package != Some(&die)
         {
             template.dies.push(Group { cpus: die, id: self.number(self.cpu, "die_id") });
         }
-        if !looked_at.clusters.contains(self.cpu)
-            && let Some(cluster) = self.list_of(&mut looked_at.clusters, "cluster_cpus_list")?
+        if let Some(cluster) = self.new_list(&mut looked_at.clusters, "cluster_cpus_list")?
             && cluster.len() > 1
             && !template.packages.iter().chain(&template.dies).chain(&template.cores).any(|group| group.cpus == cluster)
         {

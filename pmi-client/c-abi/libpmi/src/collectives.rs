@@ -130,8 +130,7 @@ fn nodes(client: &mut Client) -> Result<&'static [c_int], Failure> {
         Some(nodes) => Ok(nodes),
         // The client's lock is held, so nobody else looks at them.
         None => {
-            let alone = (client.size() == 1).then(|| vec![0]);
-            let nodes = client.nodes()?.or(alone).ok_or(Code::FAIL)?;
+            let nodes = client.nodes()?.ok_or(Code::FAIL)?;
             Ok(NODES.get_or_init(|| nodes.into_iter().map(u32::cast_signed).collect()))
         }
     }
