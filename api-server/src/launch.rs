@@ -44,7 +44,7 @@ use self::fan_out::NotStarted;
 pub(crate) use self::machine::{Delivery, Resumed};
 #[cfg(any(feature = "fuzzing", feature = "simulation"))]
 pub(crate) use self::machine::{Machine, effect};
-pub(crate) use self::machine::{attachments, checkpoint, event, facts};
+pub(crate) use self::machine::{attachments, checkpoint, event, facts, input_credit};
 use self::outbox::{Attempt, Outbox};
 pub(crate) use self::runner::{resume, start};
 use self::summary::Summary;

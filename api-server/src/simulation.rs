@@ -20,6 +20,7 @@ use crate::launch::checkpoint::Stored;
 use crate::launch::event::ClientRequest;
 use crate::launch::facts::{Facts, Origin, Ownership, Settler};
 use crate::launch::fan_out::Refusal;
+use crate::launch::input_credit::InputWay;
 use crate::launch::outbox::{Attempt, Outbox};
 use crate::launch::{Delivery, Machine, Part, Resumed};
 use crate::nodes::{Arrival, Judgement, NodeFacts, PortAnswer, Registration, Registry};
@@ -400,6 +401,7 @@ fn facts(terms: &LaunchTerms, origin: Origin) -> Facts {
         output_window: *output_window,
         input_window: 0,
         input_readers: Vec::new(),
+        input_way: InputWay::Straight,
         grace: timeouts.grace_max(),
         failed_ranks: spec.settings.failed_ranks,
         lost_nodes: spec.settings.lost_nodes,

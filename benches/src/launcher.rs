@@ -1,9 +1,10 @@
 //! Launchers that are compared, and how one run of each is started.
 
 use std::ffi::OsString;
-use std::io;
+use std::fs::File;
+use std::io::{self, Read, Seek};
 use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
 
 use crate::lattice_binary;
 
@@ -55,13 +56,13 @@ impl Launcher {
     /// # Errors
     /// Says why, if the launcher cannot be started, ends with a failure, or prints what is no text.
     pub fn run(&self, ranks: usize, command: &[OsString]) -> Result<String, String> {
-        let Some(mut launch) = self.launch(ranks, command) else { return run_bare(ranks, command) };
-        let output = launch.output().map_err(|error| self.absent(&error))?;
-        if !output.status.success() {
-            let said = String::from_utf8_lossy(&output.stderr);
-            return Err(format!("{} with {ranks} ranks ended with {}: {}", self.name, output.status, said.trim_end()));
+        let Some(launch) = self.launch(ranks, command) else { return run_bare(ranks, command) };
+        let (status, printed, said) = run_to_end(launch).map_err(|error| self.absent(&error))?;
+        if !status.success() {
+            let said = String::from_utf8_lossy(&said);
+            return Err(format!("{} with {ranks} ranks ended with {status}: {}", self.name, said.trim_end()));
         }
-        String::from_utf8(output.stdout).map_err(|error| format!("{} printed no text: {error}", self.name))
+        String::from_utf8(printed).map_err(|error| format!("{} printed no text: {error}", self.name))
     }
 
     /// Starts a command in so many ranks, whose output nobody reads.
@@ -84,6 +85,20 @@ impl Launcher {
     fn absent(&self, error: &io::Error) -> String {
         format!("{} did not start: {error}", self.name)
     }
+}
+
+/// Runs a command until its own process ends, and returns what it and its children wrote to standard output and standard error until then.
+/// Both are files and not pipes: proxies that a launcher leaves behind, as Hydra 5.0.2 does now and then, keep a pipe open.
+fn run_to_end(mut command: Command) -> io::Result<(ExitStatus, Vec<u8>, Vec<u8>)> {
+    let (output, errors) = (tempfile::tempfile()?, tempfile::tempfile()?);
+    let status = command.stdout(output.try_clone()?).stderr(errors.try_clone()?).status()?;
+    let written = |mut file: File| {
+        let mut bytes = Vec::new();
+        file.rewind()?;
+        file.read_to_end(&mut bytes)?;
+        io::Result::Ok(bytes)
+    };
+    Ok((status, written(output)?, written(errors)?))
 }
 
 /// Where a program is that a shell would find.

@@ -46,9 +46,7 @@ pub struct NodeSelection(Vec<RangeInclusive<u32>>);
 
 /// Reason why nodes are no selection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "nodes that are asked must be named in ascending order and each once, below {limit}; at least one must be named"
-)]
+#[error("nodes must be named in ascending order and each once, below {limit}; at least one must be named")]
 pub struct SelectionError {
     /// Number of nodes of the launch.
     pub limit: u32,
@@ -83,6 +81,11 @@ impl NodeSelection {
     /// The ranges of neighbours.
     pub fn ranges(&self) -> &[RangeInclusive<u32>] {
         &self.0
+    }
+
+    /// True if the node is one of them.
+    pub fn contains(&self, node: u32) -> bool {
+        self.0.iter().any(|range| range.contains(&node))
     }
 
     /// All nodes, in order.

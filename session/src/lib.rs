@@ -18,6 +18,7 @@ pub mod flow_control;
 pub mod fuzzing;
 pub mod gathered;
 pub mod gpus;
+pub mod input_piece;
 pub mod library;
 pub mod limits;
 mod machine;

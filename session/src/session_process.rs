@@ -22,6 +22,7 @@ pub mod frames;
 mod gatherer;
 mod gathering;
 mod incoming;
+mod input_relay;
 mod job_nodes;
 mod kept_events;
 mod linked_fence;
@@ -45,6 +46,7 @@ use bytes::{Bytes, BytesMut};
 use cxi_fabric::secret::keep_out_of_core_dumps;
 use nix::sys::prctl;
 use nix::unistd::Uid;
+use parking_lot::Mutex;
 use pmi_core::ids::{JobId, Rank};
 use pmi_core::quiet;
 use rank_spawner::{
@@ -65,6 +67,7 @@ use self::failures::Failures;
 use self::frames::{ToAgent, read_frame};
 use self::gatherer::Gatherer;
 use self::incoming::{Incoming, NextAgents};
+use self::input_relay::InputRelay;
 use self::node_links::{NodeLinks, Receivers};
 use self::outgoing::Outgoing;
 use self::stdin::Readers;
@@ -258,6 +261,8 @@ impl Start {
         let credit = Arc::new(OutputCredit::new(output_window));
         let calls = AgentCalls::new(&spec, urgent.clone());
         let (input, stdin) = stdin::connect(readers, stdin_window, urgent.clone());
+        let input = Arc::new(Mutex::new(input));
+        let (passing, arrived) = mpsc::channel(EVENTS);
         let outlives_agent = links.is_some() || spec.hosts.len() == 1;
         let (hearing, heard) = mpsc::channel(EVENTS);
         let set_here = Arc::default();
@@ -267,9 +272,13 @@ impl Start {
             session: hearing,
             set: Arc::clone(&set_here),
             gathering: gathering.clone(),
+            input: passing.clone(),
             nodes: spec.hosts.len(),
         };
         let links = links.map(|terms| NodeLinks::new(&spec, terms, agent_lease, receivers));
+        let relay =
+            InputRelay { me: spec.node, links: links.clone(), input: Arc::clone(&input), urgent: urgent.clone() };
+        let relay = task::spawn(relay.run(arrived));
         let gatherer = links.clone().map(|links| Gatherer { links, control: control.downgrade() });
         let gatherer = gatherer.map(|gatherer| task::spawn(gatherer.run(gathered)));
         let (choice, chosen) = mpsc::channel(1);
@@ -327,6 +336,7 @@ impl Start {
             calls,
             credit: Arc::clone(&credit),
             input,
+            passing,
             urgent,
             confirmations: Arc::clone(&confirmations),
             agents: NextAgents { connections, lease: agent_lease },
@@ -349,6 +359,7 @@ impl Start {
             failures::until_settled(ended.cause.as_ref(), &mut failure).await;
             // Who waits for an answer hears that there is none.
             gatherer.inspect(JoinHandle::abort);
+            relay.abort();
             links.close().await;
         }
         // Nobody listens if the agent is gone.

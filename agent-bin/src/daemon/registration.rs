@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use lattice_session::input_piece;
 use lattice_session::timeouts;
 use lattice_session::wire::order::encode_last_serial;
 use pmi_transport::connect;
@@ -113,7 +114,7 @@ fn registration(node: &Node) -> proto::RegisterNodeRequest {
         network_addresses,
         cores,
         memory_bytes,
-        capabilities: ["pmi1", "pmi2", "pmix"].map(str::to_owned).to_vec(),
+        capabilities: ["pmi1", "pmi2", "pmix", input_piece::CAPABILITY].map(str::to_owned).to_vec(),
         version: node.config.version.to_owned(),
         incarnation: node.incarnation,
         launches: node.launches.ids(),

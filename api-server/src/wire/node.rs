@@ -2,7 +2,7 @@
 
 use lattice_session::event::Event;
 use lattice_session::wire::event::{self, NodeHappening};
-use lattice_session::wire::{cause, command, death, gathered, terminal};
+use lattice_session::wire::{cause, command, death, gathered, input, terminal};
 use pmi_core::ids::Rank;
 use pmi_transport::proto::v1 as proto;
 use proto::node_command::What as Command;
@@ -91,6 +91,7 @@ pub(crate) fn encode_command(command: NodeCommand) -> proto::NodeCommand {
         NodeCommand::Disown(job) => Command::Disown(job.as_str().to_owned()),
         NodeCommand::Stdin(bytes) => Command::Stdin(bytes),
         NodeCommand::StdinEnd => Command::StdinEnd(nothing),
+        NodeCommand::Input(piece) => Command::Input(input::encode(&piece)),
         NodeCommand::ResizeTerminal(size) => Command::ResizeTerminal(terminal::encode_size(size)),
         NodeCommand::OutputCredit(bytes) => Command::OutputCredit(bytes),
     };
@@ -111,6 +112,8 @@ pub(crate) fn decode_end(status: &proto::RankExitStatus) -> RankEnd {
 mod tests {
     use bytes::Bytes;
     use lattice_session::cause::RankExit;
+    use lattice_session::gathered::NodeSelection;
+    use lattice_session::input_piece::InputPiece;
     use lattice_session::settings::TerminalSize;
     use pmi_core::deaths::{Death, DeathKind};
     use pmi_core::ids::JobId;
@@ -149,6 +152,8 @@ mod tests {
         let job = JobId::new("kvs_l_0.s1").unwrap();
         let nothing = || proto::Nothing {};
         let dead = Death { rank: Rank(3), kind: DeathKind::NodeLost };
+        let nodes = NodeSelection::of([2, 3]).unwrap();
+        let piece = InputPiece { offset: 7, bytes: "in".into(), is_last: true, nodes };
         let cases = [
             (NodeCommand::Signal(10), Command::Signal(10)),
             (NodeCommand::End(15), Command::End(15)),
@@ -163,6 +168,7 @@ mod tests {
             (NodeCommand::Disown(job), Command::Disown("kvs_l_0.s1".to_owned())),
             (NodeCommand::Stdin("in".into()), Command::Stdin("in".into())),
             (NodeCommand::StdinEnd, Command::StdinEnd(nothing())),
+            (NodeCommand::Input(piece.clone()), Command::Input(input::encode(&piece))),
             (
                 NodeCommand::ResizeTerminal(TerminalSize { rows: 3, columns: 70 }),
                 Command::ResizeTerminal(proto::TerminalSize { rows: 3, columns: 70 }),

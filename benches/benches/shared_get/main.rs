@@ -2,7 +2,8 @@
 //!
 //! The first two tables are the memory by itself, without a launcher. In the third, `pmi-client` gets the same keys under Hydra 5.0.2 (of the
 //! Python wheel that `cargo xtask setup` installs), under Lattice through its socket (`--no-job-memory`) and under Lattice with the job's
-//! memory; launchers take turns. A launcher that is not there is reported absent; a run of Lattice that fails makes the bench fail.
+//! memory; launchers take turns. A launcher that is not there is reported absent; a run of Lattice that fails makes the bench fail. With
+//! several nodes each run of Lattice has a development cluster on loopback addresses, and Hydra a proxy for each node.
 //!
 //! ```text
 //! cargo bench -p lattice-benches --bench shared_get
@@ -29,9 +30,10 @@ const HYDRA: &str = "hydra";
 const SOCKET: &str = "socket";
 const MEMORY: &str = "memory";
 
-/// Gets of one run: so many ranks, keys of each, gets of each.
+/// Gets of one run: so many ranks on so many nodes, keys of each rank, gets of each.
 #[derive(Clone, Copy)]
 struct Scenario {
+    nodes: u32,
     ranks: u32,
     keys: u32,
     gets: u32,
@@ -45,17 +47,18 @@ fn main() -> ExitCode {
     let sizes: &[u32] = if is_measured() { &[256, 10_000, 200_000] } else { &[256] };
     sizes.iter().for_each(|&pairs| pieces(pairs));
     println!(
-        "\n{:<22} {:>5} {:>7}  {:>9} {:>9} {:>9}  memory to hydra",
-        "get, us", "ranks", "pairs", HYDRA, SOCKET, MEMORY
+        "\n{:<22} {:>5} {:>5} {:>7}  {:>9} {:>9} {:>9}  memory to hydra",
+        "get, us", "nodes", "ranks", "pairs", HYDRA, SOCKET, MEMORY
     );
-    let scenario = |ranks, keys, gets| Scenario { ranks, keys, gets };
+    let scenario = |nodes, ranks, keys, gets| Scenario { nodes, ranks, keys, gets };
     let (scenarios, rounds) = if is_measured() {
-        (vec![scenario(1, 256, 5000), scenario(4, 64, 5000), scenario(64, 4, 500), scenario(4, 2500, 5000)], ROUNDS)
+        let on_one =
+            [scenario(1, 1, 256, 5000), scenario(1, 4, 64, 5000), scenario(1, 64, 4, 500), scenario(1, 4, 2500, 5000)];
+        (on_one.into_iter().chain([scenario(32, 64, 1, 64)]).collect(), ROUNDS)
     } else {
-        (vec![scenario(2, 3, 10)], 1)
+        (vec![scenario(1, 2, 3, 10), scenario(2, 4, 1, 4)], 1)
     };
-    let launchers = launchers();
-    let worked: Vec<bool> = scenarios.iter().map(|scenario| compare(*scenario, &launchers, rounds)).collect();
+    let worked: Vec<bool> = scenarios.iter().map(|scenario: &Scenario| compare(*scenario, rounds)).collect();
     if worked.iter().all(|worked| *worked) { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
@@ -102,12 +105,35 @@ fn mean(keys: &[String], mut call: impl FnMut(&str)) -> f64 {
     start.elapsed().as_nanos() as f64 / keys.len() as f64
 }
 
-fn launchers() -> Vec<Launcher> {
-    let lattice = |name, arguments: &[&str]| {
-        lattice_binary(env!("CARGO_BIN_EXE_pmi_get")).map(|file| Launcher::program(name, file, arguments))
+/// The launchers that are there, with what they need to spread the ranks over the nodes.
+fn launchers(Scenario { nodes, ranks, .. }: Scenario) -> Vec<Launcher> {
+    let names: Vec<String> = (0..nodes).map(|node| format!("n{node}")).collect();
+    let (names, count, share) = (names.join(","), nodes.to_string(), (ranks / nodes).to_string());
+    let lattice = |name, options: &[&str]| {
+        let file = lattice_binary(env!("CARGO_BIN_EXE_pmi_get"))?;
+        let itself = file.to_str().ok_or("the path of lattice is no text")?.to_owned();
+        let launch = match nodes {
+            1 => vec!["launch"],
+            _ => {
+                vec![
+                    "dev-cluster",
+                    "--loopback",
+                    "--nodes",
+                    &count,
+                    "--",
+                    &itself,
+                    "launch",
+                    "--tasks-per-node",
+                    &share,
+                ]
+            }
+        };
+        Ok::<_, String>(Launcher::program(name, file, &[&launch, options].concat()))
     };
-    let hydra = hydra().map(|file| Launcher::program(HYDRA, file, &[])).ok_or("no mpiexec.hydra".to_owned());
-    let found = [hydra, lattice(SOCKET, &["launch", "--no-job-memory"]), lattice(MEMORY, &["launch"])];
+    let proxies = ["-launcher", "fork", "-hosts", &names, "-ppn", &share];
+    let proxies = if nodes == 1 { &[] } else { &proxies[..] };
+    let hydra = hydra().map(|file| Launcher::program(HYDRA, file, proxies)).ok_or("no mpiexec.hydra".to_owned());
+    let found = [hydra, lattice(SOCKET, &["--no-job-memory"]), lattice(MEMORY, &[])];
     found.into_iter().filter_map(|launcher| launcher.inspect_err(|why| println!("absent: {why}")).ok()).collect()
 }
 
@@ -119,7 +145,8 @@ fn hydra() -> Option<PathBuf> {
 }
 
 /// Lets the launchers take turns and prints a line for each figure; false if Lattice failed.
-fn compare(scenario: Scenario, launchers: &[Launcher], rounds: usize) -> bool {
+fn compare(scenario: Scenario, rounds: usize) -> bool {
+    let launchers = launchers(scenario);
     let launchers: Vec<&Launcher> = launchers.iter().collect();
     let taken = turns::take(&launchers, rounds, |launcher| scenario.measure(launcher));
     for (launcher, why) in
@@ -144,10 +171,10 @@ fn print_line(what: &str, scenario: Scenario, values: &[Option<Vec<f64>>; 3]) {
         |values: &Option<Vec<f64>>| values.as_ref().map_or("-".into(), |values| format!("{:.2}", median(values)));
     let [hydra, socket, memory] = values;
     let ratio = memory.as_ref().zip(hydra.as_ref()).map(|(memory, hydra)| Ratio::of(memory, hydra).to_string());
-    let Scenario { ranks, keys, .. } = scenario;
+    let Scenario { nodes, ranks, keys, .. } = scenario;
     let (pairs, ratio) = (ranks * keys, ratio.unwrap_or_default());
     println!(
-        "{what:<22} {ranks:>5} {pairs:>7}  {:>9} {:>9} {:>9}  {ratio}",
+        "{what:<22} {nodes:>5} {ranks:>5} {pairs:>7}  {:>9} {:>9} {:>9}  {ratio}",
         shown(hydra),
         shown(socket),
         shown(memory)

@@ -230,7 +230,7 @@ pub struct DataRequest {
     /// What is asked for; only the two nodes' servers read it.
     #[prost(bytes = "bytes", tag = "4")]
     pub question: ::prost::bytes::Bytes,
-    /// For the session itself, in place of a question: a LaunchFailure, whose answer is empty, or a SessionQuestion, whose answer is Gathered.
+    /// For the session itself, in place of a question: a LaunchFailure, whose answer is empty, or a SessionQuestion.
     #[prost(bytes = "bytes", tag = "5")]
     pub to_session: ::prost::bytes::Bytes,
 }
@@ -499,7 +499,7 @@ pub struct NodeEvent {
     pub commands_taken: u64,
     #[prost(
         oneof = "node_event::What",
-        tags = "1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 14, 15, 16"
+        tags = "1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 14, 15, 16, 17"
     )]
     pub what: ::core::option::Option<node_event::What>,
 }
@@ -542,6 +542,9 @@ pub mod node_event {
         /// What this session has gathered of others; the answer to `gather`.
         #[prost(message, tag = "16")]
         Gathered(super::Gathered),
+        /// The ranks of several nodes have read a piece of input; the answer to `input`.
+        #[prost(message, tag = "17")]
+        InputPassed(super::InputPassed),
     }
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -1001,6 +1004,32 @@ pub struct GatherOrder {
     #[prost(uint64, tag = "3")]
     pub time_ms: u64,
 }
+/// A piece of input for the ranks of several nodes, for the first of them; who gets it passes it on to the others. Pieces come in any order and more
+/// than once.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct InputPiece {
+    /// Place of its first byte in the launch's input.
+    #[prost(uint64, tag = "1")]
+    pub offset: u64,
+    #[prost(bytes = "bytes", tag = "2")]
+    pub data: ::prost::bytes::Bytes,
+    /// Nothing follows.
+    #[prost(bool, tag = "3")]
+    pub is_last: bool,
+    /// In ascending order, each once.
+    #[prost(message, repeated, tag = "4")]
+    pub nodes: ::prost::alloc::vec::Vec<NodeRange>,
+}
+/// The nodes of a piece have taken it, but for these.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct InputPassed {
+    /// As in the piece.
+    #[prost(uint64, tag = "1")]
+    pub offset: u64,
+    /// Those that could not be reached or did not take it, in ascending order.
+    #[prost(message, repeated, tag = "2")]
+    pub missed: ::prost::alloc::vec::Vec<NodeRange>,
+}
 /// Nodes of a launch by their indices, both ends included.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct NodeRange {
@@ -1134,7 +1163,7 @@ pub struct NodeCommand {
     pub events_taken: u64,
     #[prost(
         oneof = "node_command::What",
-        tags = "1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 16, 17, 18, 19, 20, 21, 22"
+        tags = "1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 16, 17, 18, 19, 20, 21, 22, 23"
     )]
     pub what: ::core::option::Option<node_command::What>,
 }
@@ -1200,6 +1229,9 @@ pub mod node_command {
         /// Ask sessions what their ranks do and use, this one among them, and answer with what they have told together.
         #[prost(message, tag = "22")]
         Gather(super::Gather),
+        /// In place of `stdin` where many nodes read: input for several of them.
+        #[prost(message, tag = "23")]
+        Input(super::InputPiece),
     }
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
@@ -5519,8 +5551,12 @@ pub struct LaunchFailure {
 /// What a session asks another one of its launch over their link. Whoever takes it for a LaunchFailure finds no cause, and refuses it.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct SessionQuestion {
+    /// Answered by Gathered.
     #[prost(message, optional, tag = "3")]
     pub gather: ::core::option::Option<GatherOrder>,
+    /// Answered by InputPassed.
+    #[prost(message, optional, tag = "4")]
+    pub input: ::core::option::Option<InputPiece>,
 }
 /// A question of the session; answered in any order.
 #[derive(Clone, PartialEq, ::prost::Message)]

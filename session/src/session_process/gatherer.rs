@@ -16,6 +16,7 @@ use super::outgoing::program_of;
 use crate::gathered::{GatherDetail, GatherOrder, Gathered, GatheredStacks, NodeAnswer, RankAnswer};
 use crate::session_io::{Control, Told};
 use crate::wire;
+use crate::wire::question::{self, Question};
 
 /// Most questions that are open at a time; further ones are refused.
 const OPEN_MAX: usize = 16;
@@ -97,8 +98,9 @@ impl Gatherer {
 }
 
 async fn ask(links: &NodeLinks, node: NodeIndex, order: GatherOrder) -> Result<Gathered, String> {
-    let question = wire::gathered::encode_question(&order);
-    let answer = timeout(order.time, links.ask_session(node, question)).await;
+    let time = order.time;
+    let question = question::encode(&Question::Gather(order));
+    let answer = timeout(time, links.ask_session(node, question)).await;
     let answer = answer.map_err(|_| "it did not answer in time".to_owned())?.map_err(|error| error.reason)?;
     wire::gathered::decode_answer(answer).map_err(|error| error.to_string())
 }

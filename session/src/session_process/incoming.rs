@@ -7,6 +7,7 @@ use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use pmi_core::quiet::{self, ReadHalf};
 use pmi_transport::proto::v1 as proto;
 use prost::Message;
@@ -21,12 +22,14 @@ use super::confirmations::{Confirmations, Connection, End, Resume};
 use super::credit::OutputCredit;
 use super::frames::{TO_SESSION_MAX, ToAgent, codec};
 use super::kept_events::Position;
-use super::node_links::Asked;
+use super::node_links::{Arrived, Asked};
 use super::stdin::Input;
 use crate::gathered::GatherOrder;
+use crate::input_piece::InputPiece;
 use crate::session_io::Control;
 use crate::wire;
 use crate::wire::command::{self, Command};
+use crate::wire::event::NodeHappening;
 
 /// Receivers of the agent's messages.
 pub(super) struct Incoming {
@@ -37,7 +40,10 @@ pub(super) struct Incoming {
     pub(super) gathering: mpsc::Sender<Asked>,
     pub(super) calls: AgentCalls,
     pub(super) credit: Arc<OutputCredit>,
-    pub(super) input: Input,
+    /// Input that comes from the API server alone.
+    pub(super) input: Arc<Mutex<Input>>,
+    /// Receiver of input for this node and others.
+    pub(super) passing: mpsc::Sender<Arrived>,
     /// Way back to the agent, for replies and warnings.
     pub(super) urgent: mpsc::Sender<ToAgent>,
     pub(super) confirmations: Arc<Confirmations>,
@@ -161,11 +167,13 @@ impl Incoming {
             Ok(Command::Control(control)) => drop(self.control.send(control).await),
             Ok(Command::Gather { question, order }) => self.gather(question, order).await,
             Ok(Command::Stdin(bytes)) => {
-                if let Err(error) = self.input.push(bytes) {
+                let pushed = self.input.lock().push(bytes);
+                if let Err(error) = pushed {
                     self.warn(error.to_string());
                 }
             }
-            Ok(Command::StdinEnd) => self.input.end(),
+            Ok(Command::StdinEnd) => self.input.lock().end(),
+            Ok(Command::Input(piece)) => self.pass_input(piece).await,
             Ok(Command::OutputCredit(bytes)) => self.credit.grant(bytes),
             Err(error) => self.warn(format!("a command is passed over: {error}")),
         }
@@ -181,6 +189,21 @@ impl Incoming {
             let gathered = answer.await.unwrap_or_else(|_| Err("it has ended".to_owned())).unwrap_or_default();
             // Fails when the session has ended.
             let _ = urgent.send(ToAgent::event(wire::event::encode_gathered(question, &gathered))).await;
+        });
+    }
+
+    /// Has a piece of input passed on, and tells which nodes have not taken it when all others have.
+    async fn pass_input(&self, piece: InputPiece) {
+        let (offset, (reply, answer)) = (piece.offset, oneshot::channel());
+        // Then the reply is gone as well.
+        let _ = self.passing.send(Arrived { piece, reply }).await;
+        let urgent = self.urgent.clone();
+        task::spawn(async move {
+            // Where this session is ending, the API server has the others get the piece otherwise.
+            let Ok(Ok(missed)) = answer.await else { return };
+            let event = wire::event::encode_happening(&NodeHappening::InputPassed { offset, missed });
+            // Fails when the session has ended.
+            let _ = urgent.send(ToAgent::event(event)).await;
         });
     }
 

@@ -34,14 +34,16 @@ use tonic::Status;
 
 use super::linked_fence::{LinkedFence, NodeDeaths};
 use super::living_nodes::LivingNodes;
-use crate::gathered::{GatherOrder, Gathered};
+use crate::gathered::{GatherOrder, Gathered, NodeSelection};
+use crate::input_piece::InputPiece;
 use crate::session_io::{AskError, Control, Nodes};
 use crate::set::{ClusterSet, Confirmation, Sessions};
 use crate::spec::SessionSpec;
 use crate::timeouts;
+use crate::wire;
 use crate::wire::failure::{self, LaunchFailure};
+use crate::wire::question::{self, Question};
 use crate::wire::start::LinkTerms;
-use crate::wire::{self, WireError};
 
 /// Links that may be about to be accepted for each node of the launch, and beyond that for all together.
 const ACCEPTING_PER_NODE: usize = 2;
@@ -54,6 +56,12 @@ pub(super) type Heard = (NodeIndex, LaunchFailure);
 pub(super) struct Asked {
     pub(super) order: GatherOrder,
     pub(super) reply: oneshot::Sender<Result<Gathered, String>>,
+}
+
+/// A piece of input for this session and others, with the receiver of the nodes that have not taken it.
+pub(super) struct Arrived {
+    pub(super) piece: InputPiece,
+    pub(super) reply: oneshot::Sender<Result<Option<NodeSelection>, String>>,
 }
 
 /// Links of a session, and what goes over them.
@@ -214,6 +222,8 @@ pub(super) struct Receivers {
     pub(super) set: Arc<OnceLock<ClusterSet>>,
     /// Receiver of what sessions ask.
     pub(super) gathering: mpsc::Sender<Asked>,
+    /// Receiver of input that sessions pass on.
+    pub(super) input: mpsc::Sender<Arrived>,
     /// Number of nodes of the launch.
     pub(super) nodes: usize,
 }
@@ -236,17 +246,22 @@ impl Questions for Receivers {
             set.hear(from, message).await;
             return Ok(Bytes::new());
         }
-        match wire::gathered::decode_question(message.clone(), self.nodes) {
-            Ok(order) => {
+        match question::decode(message.clone(), self.nodes).map_err(|error| error.to_string())? {
+            Some(Question::Gather(order)) => {
                 let (reply, answer) = oneshot::channel();
                 self.gathering.send(Asked { order, reply }).await.map_err(|_| ended())?;
                 answer.await.map_err(|_| ended())?.map(|gathered| wire::gathered::encode_answer(&gathered))
             }
-            Err(WireError::Missing { .. }) => {
+            Some(Question::Input(piece)) => {
+                let (offset, (reply, missed)) = (piece.offset, oneshot::channel());
+                self.input.send(Arrived { piece, reply }).await.map_err(|_| ended())?;
+                let missed = missed.await.map_err(|_| ended())??;
+                Ok(wire::input::encode_answer(offset, missed.as_ref()))
+            }
+            None => {
                 let failure = failure::decode(message).map_err(|error| error.to_string())?;
                 self.session.send((from, failure)).await.map(|()| Bytes::new()).map_err(|_| ended())
             }
-            Err(error) => Err(error.to_string()),
         }
     }
 }

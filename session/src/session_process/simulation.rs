@@ -246,7 +246,7 @@ impl SimulatedSession {
                     self.machine.on_control(control, now);
                 }
                 Ok(Command::OutputCredit(bytes)) => self.credit.grant(bytes),
-                Ok(Command::Stdin(_) | Command::StdinEnd | Command::Gather { .. }) | Err(_) => {}
+                Ok(Command::Stdin(_) | Command::StdinEnd | Command::Input(_) | Command::Gather { .. }) | Err(_) => {}
             }
             self.confirmations.command_taken(sequence);
         }

@@ -1,29 +1,45 @@
-//! Standard input on its way from the agent's commands to the ranks that read it.
+//! Standard input on its way from the agent's commands, and from other sessions, to the ranks that read it.
 //!
+//! ```text
+//! command ───────────────────> Input ──> waiting ──> the session's readers
+//! numbered pieces, any order ──> ahead ──in order──^      └─taken─> the agent, or who passes the piece on
+//! ```
 //! Commands must be read on while a rank does not read its input, so input waits here. An API server has no more than a window of it under
 //! way; one that was started anew knows nothing of what waits already, and sends a window on top. Beyond [`WINDOWS_MAX`] of them the input
 //! ends: readers never see a gap. Pieces that the session has taken are reported, and make room for more.
 
-use pmi_transport::task;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use bytes::Bytes;
-use tokio::sync::mpsc;
+use bytes::{Buf, Bytes};
+use pmi_transport::task;
+use tokio::sync::{mpsc, oneshot};
 
 use super::frames::ToAgent;
+use crate::input_piece::InputPiece;
 use crate::session_io::StdinSource;
 use crate::wire::event::{NodeHappening, encode_happening};
 
 /// Windows of unread input that are kept.
 const WINDOWS_MAX: u64 = 16;
 
-/// No more input is kept: that of too many API servers has come, and nobody has read it.
+/// The input ends: nothing that follows would be without a gap.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("ranks have not read {unread} bytes of input, and no more than {max} are kept: their input ends there")]
-pub(super) struct Unread {
-    unread: u64,
-    max: u64,
+pub(super) enum InputEnd {
+    /// No more input is kept: that of too many API servers has come, and nobody has read it.
+    #[error("ranks have not read {unread} bytes of input, and no more than {max} are kept: their input ends there")]
+    Unread {
+        /// Bytes that wait.
+        unread: u64,
+        /// Bytes that may.
+        max: u64,
+    },
+    /// A piece of an API server came by way of other nodes when the next server had sent some itself.
+    #[error(
+        "input is missing before what came last, as the API server was restarted: the input of the ranks ends there"
+    )]
+    Gap,
 }
 
 /// Ranks that read a launch's input, as seen from this node.
@@ -35,37 +51,60 @@ pub(super) enum Readers {
     Elsewhere,
 }
 
-/// Sending end of a launch's input, for the task that reads commands.
+/// A piece on its way to the session, and who hears that it was taken: the agent, if nobody else does.
+type Waiting = (Bytes, Option<oneshot::Sender<()>>);
+
+/// Sending end of a launch's input.
 pub(super) struct Input {
     /// `None` after the end of the input.
-    pieces: Option<mpsc::UnboundedSender<Bytes>>,
+    pieces: Option<mpsc::UnboundedSender<Waiting>>,
     /// Bytes that may be on their way.
     max: u64,
     /// Bytes that were pushed since the start.
     received: u64,
     /// Bytes that the session has taken since the start.
     taken: Arc<AtomicU64>,
+    numbered: Numbered,
+}
+
+/// Pieces that come by way of other nodes.
+#[derive(Default)]
+struct Numbered {
+    /// Place of the next byte.
+    next: u64,
+    /// Pieces whose turn has not come, by their places and the order in which they came.
+    ahead: BTreeMap<(u64, u64), (InputPiece, oneshot::Sender<()>)>,
+    ahead_bytes: u64,
+    arrived: u64,
+    /// True once an API server has sent input without numbers: it knows nothing of these.
+    is_over: bool,
 }
 
 /// Returns both ends of a launch's input. Input for readers elsewhere counts as taken at once. Bytes that were taken are reported to
 /// `agent`.
 pub(super) fn connect(readers: Readers, window: u64, agent: mpsc::Sender<ToAgent>) -> (Input, StdinSource) {
-    let (pieces, mut waiting) = mpsc::unbounded_channel::<Bytes>();
+    let (pieces, mut waiting) = mpsc::unbounded_channel::<Waiting>();
     let taken = Arc::new(AtomicU64::new(0));
     let max = window.saturating_mul(WINDOWS_MAX);
-    let input = Input { pieces: Some(pieces), max, received: 0, taken: Arc::clone(&taken) };
+    let numbered = Numbered::default();
+    let input = Input { pieces: Some(pieces), max, received: 0, taken: Arc::clone(&taken), numbered };
     let (session, source) = mpsc::channel(1);
     let mut session = (readers == Readers::Here).then_some(session);
     task::spawn(async move {
-        while let Some(piece) = waiting.recv().await {
+        while let Some((piece, told)) = waiting.recv().await {
             let len = piece.len() as u64;
             // Where nobody reads, or nobody reads any more, input is as good as read.
-            if let Some(reader) = &session
+            if let Some(reader) = session.as_ref().filter(|_| len > 0)
                 && reader.send(piece).await.is_err()
             {
                 session = None;
             }
             taken.fetch_add(len, Ordering::Relaxed);
+            if let Some(told) = told {
+                // Whoever passed it on may be gone.
+                let _ = told.send(());
+                continue;
+            }
             let event = encode_happening(&NodeHappening::StdinTaken(len));
             if agent.send(ToAgent::event(event)).await.is_err() {
                 break;
@@ -84,22 +123,75 @@ impl Input {
     ///
     /// # Errors
     /// Ends the input if there is no room for the piece.
-    pub(super) fn push(&mut self, piece: Bytes) -> Result<(), Unread> {
-        let Some(pieces) = &self.pieces else { return Ok(()) };
-        let (len, unread) = (piece.len() as u64, self.received - self.taken.load(Ordering::Relaxed));
-        if unread + len > self.max {
-            self.pieces = None;
-            return Err(Unread { unread, max: self.max });
-        }
-        self.received += len;
-        // Nobody takes it when the session has ended.
-        let _ = pieces.send(piece);
+    pub(super) fn push(&mut self, piece: Bytes) -> Result<(), InputEnd> {
+        self.numbered.is_over = true;
+        self.drop_ahead();
+        self.make_room(piece.len() as u64)?;
+        self.pass_on(piece, None);
         Ok(())
+    }
+
+    /// Takes a piece that came by way of other nodes, and passes on what of it is next and new, with all that has waited for it. The receiver
+    /// hears when ranks have taken the piece, or take nothing any more.
+    ///
+    /// # Errors
+    /// Ends the input if there is no room for the piece, or if one before it was lost.
+    pub(super) fn push_numbered(&mut self, piece: InputPiece) -> Result<oneshot::Receiver<()>, InputEnd> {
+        let (told, taken) = oneshot::channel();
+        if self.numbered.is_over
+            && piece.offset + piece.bytes.len() as u64 > self.numbered.next
+            && self.pieces.is_some()
+        {
+            self.end();
+            return Err(InputEnd::Gap);
+        }
+        self.make_room(piece.bytes.len() as u64)?;
+        self.numbered.arrived += 1;
+        self.numbered.ahead_bytes += piece.bytes.len() as u64;
+        self.numbered.ahead.insert((piece.offset, self.numbered.arrived), (piece, told));
+        while let Some(first) = self.numbered.ahead.first_entry()
+            && first.key().0 <= self.numbered.next
+        {
+            let (InputPiece { offset, mut bytes, is_last, .. }, told) = first.remove();
+            self.numbered.ahead_bytes -= bytes.len() as u64;
+            // What came before is passed over, and still waited for.
+            let known = (self.numbered.next - offset).min(bytes.len() as u64);
+            bytes.advance(known as usize);
+            self.numbered.next += bytes.len() as u64;
+            self.pass_on(bytes, Some(told));
+            if is_last {
+                self.end();
+            }
+        }
+        Ok(taken)
     }
 
     /// Ends the input: readers see its end behind the pieces that were pushed.
     pub(super) fn end(&mut self) {
         self.pieces = None;
+        self.drop_ahead();
+    }
+
+    /// Nobody waits for pieces any more whose turn does not come.
+    fn drop_ahead(&mut self) {
+        self.numbered.ahead.clear();
+        self.numbered.ahead_bytes = 0;
+    }
+
+    fn make_room(&mut self, len: u64) -> Result<(), InputEnd> {
+        let unread = self.received + self.numbered.ahead_bytes - self.taken.load(Ordering::Relaxed);
+        if self.pieces.is_some() && unread + len > self.max {
+            self.end();
+            return Err(InputEnd::Unread { unread, max: self.max });
+        }
+        Ok(())
+    }
+
+    fn pass_on(&mut self, piece: Bytes, told: Option<oneshot::Sender<()>>) {
+        let Some(pieces) = &self.pieces else { return };
+        self.received += piece.len() as u64;
+        // Nobody takes it when the session has ended.
+        let _ = pieces.send((piece, told));
     }
 }
 
@@ -109,6 +201,7 @@ mod tests {
     use proto::from_session::What;
 
     use super::*;
+    use crate::gathered::NodeSelection;
 
     struct Ends {
         input: Input,
@@ -175,7 +268,7 @@ mod tests {
         let mut ends = ends(Readers::Here, 1);
         let mut stream = ends.stream();
         ends.push("0123456789abcdef");
-        let unread = Unread { unread: 16, max: 16 };
+        let unread = InputEnd::Unread { unread: 16, max: 16 };
         assert_eq!(ends.input.push(Bytes::from_static(b"more")), Err(unread));
         assert_eq!(stream.recv().await.unwrap(), "0123456789abcdef");
         assert_eq!(ends.taken().await, Some(16));
@@ -212,5 +305,55 @@ mod tests {
         assert_eq!(stream.recv().await.unwrap(), "one");
         assert_eq!(stream.recv().await, None);
         input.push("two".into()).unwrap();
+    }
+
+    fn piece(offset: u64, bytes: &'static str, is_last: bool) -> InputPiece {
+        let nodes = NodeSelection::of([0]).unwrap();
+        InputPiece { offset, bytes: bytes.into(), is_last, nodes }
+    }
+
+    #[tokio::test]
+    async fn numbered_pieces_come_in_any_order_and_twice_and_are_read_once() {
+        let mut ends = ends(Readers::Here, 100);
+        let mut stream = ends.stream();
+        let mut taken = Vec::new();
+        for next in [piece(3, "two", false), piece(0, "one", false), piece(2, "etw", false), piece(6, "three", true)] {
+            taken.push(ends.input.push_numbered(next).unwrap());
+        }
+        for expected in [Some("one"), Some("two"), Some("three"), None] {
+            assert_eq!(stream.recv().await.as_deref(), expected.map(str::as_bytes));
+        }
+        for taken in taken {
+            assert_eq!(taken.await, Ok(()));
+        }
+        assert!(ends.input.push_numbered(piece(3, "two", false)).unwrap().await.is_err(), "nobody reads any more");
+        drop(ends.input);
+        assert_eq!(ends.told.recv().await.map(|_| ()), None, "who passes pieces on tells of them");
+    }
+
+    #[tokio::test]
+    async fn input_that_was_lost_with_an_api_server_ends_the_input() {
+        let mut ends = ends(Readers::Here, 100);
+        let mut stream = ends.stream();
+        drop(ends.input.push_numbered(piece(0, "one", false)).unwrap());
+        let waits = ends.input.push_numbered(piece(6, "three", false)).unwrap();
+        ends.push("four");
+        assert!(waits.await.is_err(), "its turn never comes");
+        assert!(ends.input.push_numbered(piece(0, "one", false)).is_ok(), "it is known");
+        assert_eq!(ends.input.push_numbered(piece(3, "two", false)).map(|_| ()), Err(InputEnd::Gap));
+        ends.push("late");
+        for expected in [Some("one"), Some("four"), None] {
+            assert_eq!(stream.recv().await.as_deref(), expected.map(str::as_bytes));
+        }
+    }
+
+    #[tokio::test]
+    async fn pieces_whose_turn_does_not_come_are_bounded() {
+        let mut ends = ends(Readers::Here, 1);
+        let waits = ends.input.push_numbered(piece(1, "0123456789", false)).unwrap();
+        let unread = InputEnd::Unread { unread: 10, max: 16 };
+        assert_eq!(ends.input.push_numbered(piece(11, "abcdefg", false)).map(|_| ()), Err(unread));
+        assert!(waits.await.is_err());
+        assert_eq!(ends.stream().recv().await, None);
     }
 }

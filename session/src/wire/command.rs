@@ -5,8 +5,9 @@ use pmi_core::ids::{NodeIndex, Rank};
 use pmi_transport::proto::v1 as proto;
 use proto::node_command::What;
 
-use super::{WireError, death, gathered, job, job_id, terminal, wrong};
+use super::{WireError, death, gathered, input, job, job_id, terminal, wrong};
 use crate::gathered::GatherOrder;
+use crate::input_piece::InputPiece;
 use crate::rank_ranges::RankRanges;
 use crate::session_io::Control;
 use crate::spawn::SpawnOrder;
@@ -28,6 +29,8 @@ pub enum Command {
     Stdin(Bytes),
     /// End of the input.
     StdinEnd,
+    /// Input for the ranks of several nodes, this one first.
+    Input(InputPiece),
     /// Grant of so many bytes of credit for output.
     OutputCredit(u64),
 }
@@ -35,7 +38,7 @@ pub enum Command {
 /// Decodes a command of a launch on `nodes` nodes.
 ///
 /// # Errors
-/// Refuses a command that this version does not know, ranges that name no ranks, and a spawn whose parts do not fit together.
+/// Refuses a command that this version does not know, ranges that name no ranks or no nodes, and a spawn whose parts do not fit together.
 pub fn decode(command: proto::NodeCommand, nodes: usize) -> Result<Command, WireError> {
     Ok(match command.what.ok_or(WireError::Missing { what: "command" })? {
         What::Signal(signal) => Command::Control(Control::Signal(signal)),
@@ -62,6 +65,7 @@ pub fn decode(command: proto::NodeCommand, nodes: usize) -> Result<Command, Wire
         }
         What::Stdin(bytes) => Command::Stdin(bytes),
         What::StdinEnd(proto::Nothing {}) => Command::StdinEnd,
+        What::Input(piece) => Command::Input(input::decode(piece, nodes)?),
         What::OutputCredit(bytes) => Command::OutputCredit(bytes),
         // The agent answers it, with the session's help.
         What::Resume(_) => {

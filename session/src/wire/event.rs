@@ -14,10 +14,10 @@ use rank_spawner::RankExit;
 use super::cause::{
     decode_exit, decode_missing, decode_ranks, decode_reached, encode_exit, encode_missing, encode_ranks,
 };
-use super::{WireError, cause, death, gathered, job_id, milliseconds, progress, shell_limits, time, wrong};
+use super::{WireError, cause, death, gathered, input, job_id, milliseconds, progress, shell_limits, time, wrong};
 use crate::call_stacks::RankStack;
 use crate::event::{Event, MpiFamily, MpiLibrary, Notice, Output, Report, Stream, Usage};
-use crate::gathered::Gathered;
+use crate::gathered::{Gathered, NodeSelection};
 use crate::map_hash::MapHash;
 use crate::shell_limits::SoftLimit;
 
@@ -46,6 +46,13 @@ pub enum NodeHappening {
         question: u64,
         /// Answers of nodes.
         gathered: Gathered,
+    },
+    /// The ranks of several nodes have taken a piece of input.
+    InputPassed {
+        /// Place of its first byte in the launch's input.
+        offset: u64,
+        /// Nodes that have not taken it; `None` if all have.
+        missed: Option<NodeSelection>,
     },
 }
 
@@ -112,6 +119,9 @@ pub fn encode_happening(happening: &NodeHappening) -> proto::NodeEvent {
         }
         NodeHappening::Trace(line) => What::Trace(line.clone()),
         NodeHappening::Gathered { question, gathered } => return encode_gathered(*question, gathered),
+        NodeHappening::InputPassed { offset, missed } => {
+            What::InputPassed(input::encode_passed(*offset, missed.as_ref()))
+        }
     };
     unnumbered(what)
 }
@@ -190,6 +200,9 @@ pub fn decode(event: proto::NodeEvent) -> Result<NodeHappening, WireError> {
             return Ok(NodeHappening::Report { exits, duration, usage });
         }
         What::Trace(line) => return Ok(NodeHappening::Trace(line)),
+        What::InputPassed(answer) => {
+            return Ok(NodeHappening::InputPassed { offset: answer.offset, missed: input::decode_missed(answer)? });
+        }
         What::Gathered(answer) => {
             let question = answer.question;
             return Ok(NodeHappening::Gathered { question, gathered: gathered::decode(answer)? });

@@ -7,13 +7,12 @@ use pmi_core::ids::{NodeIndex, Rank};
 use pmi_transport::proto::v1 as proto;
 use prost::Message;
 
+use super::node_selection::{decode_selection, encode_ranges};
 use super::progress;
 use super::{WireError, milliseconds, time, wrong};
 use crate::call_stacks::RankStack;
 use crate::event::RankProgress;
-use crate::gathered::{
-    GatherDetail, GatherOrder, Gathered, GatheredStacks, NodeAnswer, NodeSelection, RankAnswer, Unheard,
-};
+use crate::gathered::{GatherDetail, GatherOrder, Gathered, GatheredStacks, NodeAnswer, RankAnswer, Unheard};
 
 /// Most ranges of ranks that the stacks of an answer have.
 const RANGES_MAX: usize = 32 << 10;
@@ -22,9 +21,8 @@ const STACK_RANKS_MAX: usize = 4 << 20;
 
 /// Encodes a question.
 pub fn encode_order(order: &GatherOrder) -> proto::GatherOrder {
-    let range = |range: &std::ops::RangeInclusive<u32>| proto::NodeRange { first: *range.start(), last: *range.end() };
     proto::GatherOrder {
-        nodes: order.nodes.ranges().iter().map(range).collect(),
+        nodes: encode_ranges(Some(&order.nodes)),
         stacks: order.detail == GatherDetail::Stacks,
         time_ms: milliseconds(order.time),
     }
@@ -33,31 +31,14 @@ pub fn encode_order(order: &GatherOrder) -> proto::GatherOrder {
 /// Decodes a question to nodes of a launch on `nodes` nodes.
 ///
 /// # Errors
-/// Refuses what [`NodeSelection::new`] refuses, and a time that no clock can add.
+/// Refuses what [`NodeSelection::new`](crate::gathered::NodeSelection::new) refuses, and a time that no clock can add.
 pub fn decode_order(order: Option<proto::GatherOrder>, nodes: usize) -> Result<GatherOrder, WireError> {
     let proto::GatherOrder { nodes: ranges, stacks, time_ms } = order.ok_or(WireError::Missing { what: "question" })?;
-    let seen = ranges.iter().map(|range| format!("{}-{}", range.first, range.last)).take(8).collect::<Vec<_>>();
-    let ranges = ranges.into_iter().map(|range| range.first..=range.last).collect();
-    let limit = u32::try_from(nodes).unwrap_or(u32::MAX);
-    let selection = NodeSelection::new(ranges, limit);
     Ok(GatherOrder {
-        nodes: selection.map_err(|error| wrong("a question to nodes", seen.join(","), error.to_string()))?,
+        nodes: decode_selection("a question to nodes", ranges, nodes)?,
         detail: if stacks { GatherDetail::Stacks } else { GatherDetail::Usage },
         time: time("the time for an answer", time_ms)?,
     })
-}
-
-/// Encodes a question of a session to another one.
-pub fn encode_question(order: &GatherOrder) -> Bytes {
-    proto::SessionQuestion { gather: Some(encode_order(order)) }.encode_to_vec().into()
-}
-
-/// Decodes a question of another session of a launch on `nodes` nodes.
-///
-/// # Errors
-/// Refuses bytes that are no message, and what [`decode_order`] refuses.
-pub fn decode_question(message: Bytes, nodes: usize) -> Result<GatherOrder, WireError> {
-    decode_order(proto::SessionQuestion::decode(message)?.gather, nodes)
 }
 
 /// Encodes an answer to question `question` of the API server; 0 between sessions.

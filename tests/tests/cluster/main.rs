@@ -26,6 +26,7 @@ mod following;
 mod foreign;
 mod gathering;
 mod identity;
+mod input_by_nodes;
 mod insight;
 mod job_memory;
 mod lifetimes;

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use lattice_session::flow_control::Overrun;
+use lattice_session::gathered::NodeSelection;
 use tokio::time::Instant;
 
 use super::attachments::{Attachments, Dismissal, Joined, Role, SIGNAL_MAX, TooManyViewers};
@@ -49,7 +50,7 @@ impl Clients {
         Self {
             attachments: Attachments::new(facts.ownership, now),
             output: OutputCredit::new(facts.nodes.len(), facts.output_window, facts.settler),
-            input: InputCredit::new(&facts.input_readers, facts.input_window),
+            input: InputCredit::new(&facts.input_readers, facts.input_window, facts.input_way),
             start: StartReports { due: false, reported: now },
             next: first,
         }
@@ -144,7 +145,10 @@ impl Clients {
                 self.pass_on(flow, effects);
             }
             (Some(Role::Owner), ClientRequest::ResizeTerminal(size)) => {
-                self.input.readers().for_each(|node| effects.command(node, NodeCommand::ResizeTerminal(size)));
+                self.input
+                    .readers()
+                    .into_iter()
+                    .for_each(|node| effects.command(node, NodeCommand::ResizeTerminal(size)));
             }
             (_, ClientRequest::Signal(signal) | ClientRequest::End(signal) | ClientRequest::Kill(signal))
                 if !(1..=SIGNAL_MAX).contains(&signal) =>
@@ -175,6 +179,18 @@ impl Clients {
         self.pass_on(flow, effects);
     }
 
+    /// The ranks of several nodes have taken a piece of input.
+    pub(crate) fn on_input_passed(
+        &mut self,
+        node: u32,
+        offset: u64,
+        missed: Option<&NodeSelection>,
+        effects: &mut Effects,
+    ) {
+        let flow = self.input.on_passed(node, offset, missed);
+        self.pass_on(flow, effects);
+    }
+
     /// A node reads no more input.
     pub(crate) fn on_node_gone(&mut self, node: u32, effects: &mut Effects) {
         let flow = self.input.on_gone(node);
@@ -182,12 +198,7 @@ impl Clients {
     }
 
     fn pass_on(&self, flow: Flow, effects: &mut Effects) {
-        for node in self.input.readers() {
-            flow.pieces.iter().for_each(|piece| effects.command(node, NodeCommand::Stdin(piece.clone())));
-            if flow.end {
-                effects.command(node, NodeCommand::StdinEnd);
-            }
-        }
+        flow.commands.into_iter().for_each(|(node, command)| effects.command(node, command));
         if let Some(client) = self.attachments.owner()
             && flow.credit > 0
         {

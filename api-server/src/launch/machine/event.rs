@@ -9,6 +9,7 @@ use lattice_session::call_stacks::RankStack;
 use lattice_session::cause::{Cause, RankExit};
 use lattice_session::event::{Event, Notice, RankProgress, Usage};
 use lattice_session::gathered::GatherOrder;
+use lattice_session::input_piece::InputPiece;
 use lattice_session::rank_ranges::RankRanges;
 use lattice_session::settings::TerminalSize;
 use lattice_session::spawn::SpawnOrder;
@@ -108,6 +109,8 @@ pub(crate) enum NodeCommand {
     Stdin(Bytes),
     /// No input follows.
     StdinEnd,
+    /// Input for the ranks of several nodes, this one first.
+    Input(InputPiece),
     /// The terminal of the rank there that has one shall have this size.
     ResizeTerminal(TerminalSize),
     /// So many bytes more of output may be sent.

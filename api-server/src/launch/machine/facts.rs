@@ -7,6 +7,8 @@ use lattice_session::settings::{FailedRanks, LostNodes};
 use pmi_core::ids::JobId;
 use pmi_core::job::Placement;
 
+use super::input_credit::InputWay;
+
 /// The fixed part of a launch.
 #[derive(Clone, Debug)]
 pub(crate) struct Facts {
@@ -24,6 +26,7 @@ pub(crate) struct Facts {
     pub input_window: u64,
     /// The nodes whose ranks read the launch's input.
     pub input_readers: Vec<u32>,
+    pub input_way: InputWay,
     /// The longest time that ranks have to end when they are told to.
     pub grace: Duration,
     pub failed_ranks: FailedRanks,

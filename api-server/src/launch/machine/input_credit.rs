@@ -3,15 +3,21 @@
 
 use std::collections::VecDeque;
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
+use lattice_session::gathered::NodeSelection;
+
+use super::event::NodeCommand;
+use super::input_tree::{BRANCHES, InputTree, Sent};
 
 /// Windows of unread input that are kept of clients that have left.
 const WINDOWS_MAX: u64 = 16;
+/// Pieces for many nodes are put together up to this size.
+const PIECE_MAX: usize = 64 << 10;
 
 /// The input between client and nodes. With several reading nodes, the slowest one sets the pace.
 #[derive(Debug)]
 pub(crate) struct InputCredit {
-    readers: Vec<Reader>,
+    readers: Readers,
     /// Came from a client and was not passed on, because a reader has no room.
     waiting: VecDeque<Bytes>,
     ended: End,
@@ -21,6 +27,15 @@ pub(crate) struct InputCredit {
     allowance: u64,
     /// Bytes passed on, or thrown away because nobody reads them.
     passed: u64,
+}
+
+/// The nodes whose ranks read.
+#[derive(Debug)]
+enum Readers {
+    /// Each is sent all of it.
+    Few(Vec<Reader>),
+    /// They pass it on to each other.
+    Many(InputTree),
 }
 
 #[derive(Debug)]
@@ -37,13 +52,20 @@ enum End {
     PassedOn,
 }
 
+/// Way of the input to nodes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum InputWay {
+    /// From the API server to each of them.
+    Straight,
+    /// Many pass it on to each other.
+    ByNodes,
+}
+
 /// Consequences of a change of the input.
-#[derive(Debug, Default, PartialEq, Eq)]
+#[derive(Debug, Default)]
 pub(crate) struct Flow {
-    /// To be sent to all readers, in order.
-    pub pieces: Vec<Bytes>,
-    /// Then they are to be told that nothing follows.
-    pub end: bool,
+    /// To be sent to nodes, in order.
+    pub commands: Vec<(u32, NodeCommand)>,
     /// The client may send so much more.
     pub credit: u64,
 }
@@ -57,21 +79,22 @@ pub(crate) struct TooMuch {
 }
 
 impl InputCredit {
-    /// Input for the ranks of these nodes; for none of them, it is thrown away.
-    pub(crate) fn new(readers: &[u32], window: u64) -> Self {
-        Self {
-            readers: readers.iter().map(|&node| Reader { node, taken: 0 }).collect(),
-            waiting: VecDeque::new(),
-            ended: End::Open,
-            window,
-            allowance: 0,
-            passed: 0,
-        }
+    /// Input for the ranks of these nodes, which are ascending; for none of them, it is thrown away.
+    pub(crate) fn new(readers: &[u32], window: u64, way: InputWay) -> Self {
+        let readers = if way == InputWay::ByNodes && readers.len() > BRANCHES as usize {
+            Readers::Many(InputTree::new(readers))
+        } else {
+            Readers::Few(readers.iter().map(|&node| Reader { node, taken: 0 }).collect())
+        };
+        Self { readers, waiting: VecDeque::new(), ended: End::Open, window, allowance: 0, passed: 0 }
     }
 
     /// The nodes whose ranks read.
-    pub(crate) fn readers(&self) -> impl Iterator<Item = u32> {
-        self.readers.iter().map(|reader| reader.node)
+    pub(crate) fn readers(&self) -> Vec<u32> {
+        match &self.readers {
+            Readers::Few(readers) => readers.iter().map(|reader| reader.node).collect(),
+            Readers::Many(tree) => tree.nodes().collect(),
+        }
     }
 
     /// A client takes over. It may send a window, as every client takes for granted; but clients that come and go while no rank
@@ -95,7 +118,7 @@ impl InputCredit {
         if self.ended == End::Open && !piece.is_empty() {
             self.waiting.push_back(piece);
         }
-        Ok(self.flow())
+        Ok(self.flow(Vec::new()))
     }
 
     /// The client's input is at its end.
@@ -103,51 +126,114 @@ impl InputCredit {
         if self.ended == End::Open {
             self.ended = End::Announced;
         }
-        self.flow()
+        self.flow(Vec::new())
     }
 
     /// The ranks of a node have read so many bytes more.
     pub(crate) fn on_taken(&mut self, node: u32, bytes: u64) -> Flow {
         let passed = self.passed;
-        if let Some(reader) = self.readers.iter_mut().find(|reader| reader.node == node) {
+        if let Readers::Few(readers) = &mut self.readers
+            && let Some(reader) = readers.iter_mut().find(|reader| reader.node == node)
+        {
             // A node cannot have read what it was not sent.
             reader.taken = reader.taken.saturating_add(bytes).min(passed);
         }
-        self.flow()
+        self.flow(Vec::new())
+    }
+
+    /// A node and those that get the input by way of it have taken the piece at `offset`, but for these.
+    pub(crate) fn on_passed(&mut self, node: u32, offset: u64, missed: Option<&NodeSelection>) -> Flow {
+        let again = match &mut self.readers {
+            Readers::Few(_) => Vec::new(),
+            Readers::Many(tree) => tree.on_passed(node, offset, missed),
+        };
+        self.flow(again)
     }
 
     /// A node reads no more.
     pub(crate) fn on_gone(&mut self, node: u32) -> Flow {
-        self.readers.retain(|reader| reader.node != node);
-        self.flow()
+        let again = match &mut self.readers {
+            Readers::Few(readers) => {
+                readers.retain(|reader| reader.node != node);
+                Vec::new()
+            }
+            Readers::Many(tree) => tree.on_gone(node),
+        };
+        self.flow(again)
     }
 
-    /// Passes on what the slowest reader has room for, and grants the client as much again.
-    fn flow(&mut self) -> Flow {
+    /// Passes on what the slowest reader has room for, behind what is sent again, and grants the client as much.
+    fn flow(&mut self, again: Vec<Sent>) -> Flow {
         let mut flow = Flow::default();
-        let mut room = match self.readers.iter().map(|reader| reader.taken).min() {
-            Some(taken) => self.window.saturating_sub(self.passed - taken),
-            None => u64::MAX,
-        };
-        while room > 0 {
-            let Some(mut piece) = self.waiting.pop_front() else { break };
-            if piece.len() as u64 > room {
-                self.waiting.push_front(piece.split_off(room as usize));
-            }
-            room -= piece.len() as u64;
+        flow.commands.extend(again.into_iter().map(input_command));
+        while let Some(piece) = self.next_piece() {
             self.passed += piece.len() as u64;
             flow.credit += piece.len() as u64;
-            if !self.readers.is_empty() {
-                flow.pieces.push(piece);
-            }
+            flow.commands.extend(self.readers.push(piece));
         }
         if self.ended == End::Announced && self.waiting.is_empty() {
             self.ended = End::PassedOn;
-            flow.end = true;
+            flow.commands.extend(self.readers.end());
         }
         self.allowance += flow.credit;
         flow
     }
+
+    /// Takes out the next piece that there is room for; for many readers one that is not short without need.
+    fn next_piece(&mut self) -> Option<Bytes> {
+        let (room, piece_max) = match &self.readers {
+            Readers::Few(readers) => {
+                let taken = readers.iter().map(|reader| reader.taken).min();
+                (taken.map_or(u64::MAX, |taken| self.window.saturating_sub(self.passed - taken)), usize::MAX)
+            }
+            Readers::Many(tree) => (tree.room(self.window), PIECE_MAX),
+        };
+        let most = usize::try_from(room).unwrap_or(usize::MAX).min(piece_max);
+        if most == 0 {
+            return None;
+        }
+        let mut piece = self.waiting.pop_front()?;
+        if piece.len() > most {
+            self.waiting.push_front(piece.split_off(most));
+        }
+        if piece_max == usize::MAX {
+            return Some(piece);
+        }
+        let mut joined = BytesMut::from(piece);
+        while let Some(next) = self.waiting.front_mut()
+            && joined.len() < most
+        {
+            joined.extend_from_slice(&next.split_to(next.len().min(most - joined.len())));
+            if next.is_empty() {
+                self.waiting.pop_front();
+            }
+        }
+        Some(joined.freeze())
+    }
+}
+
+impl Readers {
+    /// Sends a piece to all.
+    fn push(&mut self, piece: Bytes) -> Vec<(u32, NodeCommand)> {
+        match self {
+            Self::Few(readers) => {
+                readers.iter().map(|reader| (reader.node, NodeCommand::Stdin(piece.clone()))).collect()
+            }
+            Self::Many(tree) => tree.push(piece, false).into_iter().map(input_command).collect(),
+        }
+    }
+
+    /// Tells all that nothing follows.
+    fn end(&mut self) -> Vec<(u32, NodeCommand)> {
+        match self {
+            Self::Few(readers) => readers.iter().map(|reader| (reader.node, NodeCommand::StdinEnd)).collect(),
+            Self::Many(tree) => tree.push(Bytes::new(), true).into_iter().map(input_command).collect(),
+        }
+    }
+}
+
+fn input_command((node, piece): Sent) -> (u32, NodeCommand) {
+    (node, NodeCommand::Input(piece))
 }
 
 #[cfg(test)]
@@ -160,19 +246,41 @@ mod tests {
         vec![b'i'; bytes].into()
     }
 
+    /// What the first of those who are sent something gets, and whether that is told that nothing follows.
+    fn sent(flow: &Flow) -> (Vec<Bytes>, bool) {
+        let first = flow.commands.first().map(|(node, _)| *node);
+        let (mut pieces, mut end) = (Vec::new(), false);
+        for (_, command) in flow.commands.iter().filter(|(node, _)| Some(*node) == first) {
+            match command {
+                NodeCommand::Stdin(piece) => pieces.push(piece.clone()),
+                NodeCommand::StdinEnd => end = true,
+                other => panic!("{other:?} is no input"),
+            }
+        }
+        (pieces, end)
+    }
+
     fn lengths(flow: &Flow) -> Vec<usize> {
-        flow.pieces.iter().map(Bytes::len).collect()
+        sent(flow).0.iter().map(Bytes::len).collect()
+    }
+
+    fn is_nothing(flow: &Flow) -> bool {
+        flow.commands.is_empty() && flow.credit == 0
+    }
+
+    fn straight(readers: &[u32], window: u64) -> InputCredit {
+        InputCredit::new(readers, window, InputWay::Straight)
     }
 
     #[test]
     fn the_slowest_reader_sets_the_pace() {
-        let mut input = InputCredit::new(&[0, 2], 100);
+        let mut input = straight(&[0, 2], 100);
         input.attach();
         let flow = input.push(piece(100)).unwrap();
         assert_eq!((lengths(&flow), flow.credit), (vec![100], 100));
         let flow = input.push(piece(80)).unwrap();
         assert_eq!((lengths(&flow), flow.credit), (vec![], 0));
-        assert_eq!(input.on_taken(0, 100), Flow::default());
+        assert!(is_nothing(&input.on_taken(0, 100)));
         let flow = input.on_taken(2, 30);
         assert_eq!((lengths(&flow), flow.credit), (vec![30], 30));
         // A node that has ended is not waited for.
@@ -182,27 +290,27 @@ mod tests {
 
     #[test]
     fn the_end_comes_after_all_input() {
-        let mut input = InputCredit::new(&[0], 10);
+        let mut input = straight(&[0], 10);
         input.attach();
-        assert!(!input.push(piece(10)).unwrap().end);
+        assert!(!sent(&input.push(piece(10)).unwrap()).1);
         assert_eq!(input.push(piece(5)).unwrap().credit, 0);
-        assert!(!input.end().end);
+        assert!(!sent(&input.end()).1);
         let flow = input.on_taken(0, 10);
-        assert_eq!((lengths(&flow), flow.end), (vec![5], true));
-        assert!(!input.end().end, "said once");
+        assert_eq!((lengths(&flow), sent(&flow).1), (vec![5], true));
+        assert!(is_nothing(&input.end()), "said once");
     }
 
     #[test]
     fn more_than_was_granted_is_refused() {
-        let mut input = InputCredit::new(&[0], 10);
-        assert_eq!(input.push(piece(1)), Err(TooMuch { sent: 1, allowed: 0 }));
+        let mut input = straight(&[0], 10);
+        assert_eq!(input.push(piece(1)).map(|_| ()), Err(TooMuch { sent: 1, allowed: 0 }));
         input.attach();
-        assert_eq!(input.push(piece(11)), Err(TooMuch { sent: 11, allowed: 10 }));
+        assert_eq!(input.push(piece(11)).map(|_| ()), Err(TooMuch { sent: 11, allowed: 10 }));
     }
 
     #[test]
     fn what_nobody_reads_is_taken_and_forgotten() {
-        let mut input = InputCredit::new(&[], 10);
+        let mut input = straight(&[], 10);
         input.attach();
         for _ in 0..5 {
             let flow = input.push(piece(10)).unwrap();
@@ -212,7 +320,7 @@ mod tests {
 
     #[test]
     fn clients_that_come_and_go_pile_up_no_more_than_some_windows() {
-        let mut input = InputCredit::new(&[0], 10);
+        let mut input = straight(&[0], 10);
         let mut sent = 0;
         for _ in 0..100 {
             input.attach();
@@ -225,10 +333,10 @@ mod tests {
 
     #[test]
     fn nothing_follows_the_end() {
-        let mut input = InputCredit::new(&[0], 100);
+        let mut input = straight(&[0], 100);
         input.attach();
-        assert!(input.end().end);
-        assert_eq!(input.push(piece(5)).unwrap(), Flow::default(), "it is taken, and means nothing");
+        assert!(sent(&input.end()).1);
+        assert!(is_nothing(&input.push(piece(5)).unwrap()), "it is taken, and means nothing");
     }
 
     #[derive(Clone, Debug)]
@@ -254,20 +362,20 @@ mod tests {
             steps in prop::collection::vec(step(), 0..80),
         ) {
             const WINDOW: u64 = 100;
-            let mut input = InputCredit::new(&[0, 1, 2], WINDOW);
+            let mut input = straight(&[0, 1, 2], WINDOW);
             input.attach();
-            let (mut sent, mut passed, mut ends) = (0_u64, 0_u64, 0);
+            let (mut pushed_bytes, mut passed, mut ends) = (0_u64, 0_u64, 0);
             let (mut allowance, mut taken) = (WINDOW, [0_u64; 3]);
             for step in steps {
                 let flow = match step {
                     Step::Push(bytes) => {
                         // The bytes count up, so that their order is seen.
-                        let piece: Vec<u8> = (0..bytes as u64).map(|index| (sent + index) as u8).collect();
+                        let piece: Vec<u8> = (0..bytes as u64).map(|index| (pushed_bytes + index) as u8).collect();
                         let pushed = input.push(piece.into());
                         prop_assert_eq!(pushed.is_ok(), bytes as u64 <= allowance);
                         let Ok(flow) = pushed else { continue };
                         allowance -= bytes as u64;
-                        sent += if input.ended == End::Open { bytes as u64 } else { 0 };
+                        pushed_bytes += if input.ended == End::Open { bytes as u64 } else { 0 };
                         flow
                     }
                     Step::Taken(node, bytes) => {
@@ -277,32 +385,33 @@ mod tests {
                     Step::Gone(node) => input.on_gone(node),
                     Step::End => input.end(),
                 };
-                let bytes: Vec<u8> = flow.pieces.iter().flatten().copied().collect();
+                let (pieces, end) = sent(&flow);
+                let bytes: Vec<u8> = pieces.iter().flatten().copied().collect();
                 prop_assert!(bytes.iter().enumerate().all(|(index, &byte)| byte == (passed + index as u64) as u8));
                 passed += flow.credit;
                 allowance += flow.credit;
-                ends += u32::from(flow.end);
-                prop_assert!(allowance <= WINDOW && passed <= sent);
+                ends += u32::from(end);
+                prop_assert!(allowance <= WINDOW && passed <= pushed_bytes);
                 for node in input.readers() {
                     prop_assert!(passed - taken[node as usize] <= WINDOW, "more than node {} has room for", node);
                 }
-                prop_assert!(ends == 0 || passed == sent, "the end comes after all input");
+                prop_assert!(ends == 0 || passed == pushed_bytes, "the end comes after all input");
             }
             // Those who read on get all of it.
             input.end();
             for node in (0..3).cycle().take(9) {
                 passed += input.on_taken(node, u64::MAX).credit;
             }
-            prop_assert_eq!((passed, input.ended), (sent, End::PassedOn));
+            prop_assert_eq!((passed, input.ended), (pushed_bytes, End::PassedOn));
             prop_assert!(ends <= 1);
         }
     }
 
     #[test]
     fn a_node_cannot_claim_to_have_read_what_it_was_not_sent() {
-        let mut input = InputCredit::new(&[0], 10);
+        let mut input = straight(&[0], 10);
         input.attach();
-        assert_eq!(input.on_taken(0, u64::MAX), Flow::default());
+        assert!(is_nothing(&input.on_taken(0, u64::MAX)));
         assert_eq!(lengths(&input.push(piece(10)).unwrap()), [10]);
         assert_eq!(lengths(&input.push(piece(10)).unwrap()), [0; 0]);
     }

@@ -118,6 +118,9 @@ impl Machine {
             NodeEvent::Happened(NodeHappening::StdinTaken(bytes), _) => {
                 self.clients.on_input_taken(node, bytes, &mut self.effects);
             }
+            NodeEvent::Happened(NodeHappening::InputPassed { offset, missed }, _) => {
+                self.clients.on_input_passed(node, offset, missed.as_ref(), &mut self.effects);
+            }
             NodeEvent::Happened(NodeHappening::Report { exits, usage, .. }, _) => {
                 self.nodes.state.on_report(node, &exits, usage);
                 self.checkpoint.note_ended(node, now);

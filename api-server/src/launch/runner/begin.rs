@@ -4,6 +4,7 @@ use pmi_transport::task;
 use std::sync::Arc;
 use std::time::Duration;
 
+use lattice_session::input_piece;
 use lattice_session::request::Ownership;
 use lattice_session::settings::StdinTarget;
 use lattice_session::unix_time;
@@ -19,6 +20,7 @@ use crate::launch::deliveries::Deliveries;
 use crate::launch::event_log::{EventLog, Retention};
 use crate::launch::facts::{self, Facts, Origin, Settler};
 use crate::launch::fan_out::{CredentialsToCome, FanOut, NotStarted};
+use crate::launch::input_credit::InputWay;
 use crate::launch::machine::{Machine, Resumed};
 use crate::launch::outbox::Outbox;
 use crate::launch::spool::Spool;
@@ -124,7 +126,9 @@ impl Beginning {
         let settler = settler(order.ownership, spool.as_ref());
         let retention = if settler == Settler::Nobody { Retention::Bounded } else { Retention::UntilSettled };
         let log = EventLog::new(first_event, retention, spool.clone());
-        let facts = Facts { gather_above: surroundings.settings.relay_above, ..facts(&order, settler, origin) };
+        let facts = facts(&order, settler, origin);
+        let input_way = input_way(&facts, &surroundings);
+        let facts = Facts { gather_above: surroundings.settings.relay_above, input_way, ..facts };
         let outlet = |name: &String| Outlet { name: name.clone(), outbox: Outbox::default() };
         let outlets: Arc<[Outlet]> = facts.nodes.iter().map(outlet).collect();
         let shared = Arc::new(Shared {
@@ -178,6 +182,7 @@ fn facts(order: &Order, settler: Settler, origin: Origin) -> Facts {
         placement: launch.job.placement.clone(),
         output_window: u64::from(terms.output_window),
         input_window: u64::from(terms.stdin_window),
+        input_way: InputWay::Straight,
         input_readers: input_readers(&launch.settings.stdin, &launch.job.placement),
         grace: launch.settings.timeouts.grace_max(),
         failed_ranks: launch.settings.failed_ranks,
@@ -193,6 +198,20 @@ fn facts(order: &Order, settler: Settler, origin: Origin) -> Facts {
         settler,
         origin,
         gather_above: u32::MAX,
+    }
+}
+
+/// Way of a launch's input: straight to nodes that do not all know how to pass it on, and in a launch that was taken up, whose nodes have read what
+/// this server does not know.
+fn input_way(facts: &Facts, surroundings: &Surroundings) -> InputWay {
+    let registry = surroundings.nodes.lock();
+    let passes_on = |&node: &u32| {
+        let node = facts.nodes.get(node as usize).and_then(|name| registry.up(name));
+        node.is_some_and(|node| node.capabilities.iter().any(|known| known == input_piece::CAPABILITY))
+    };
+    match facts.origin {
+        Origin::Here if facts.input_readers.iter().all(passes_on) => InputWay::ByNodes,
+        _ => InputWay::Straight,
     }
 }
 

@@ -8,7 +8,7 @@ use proto::node_command::What as CommandWhat;
 use tokio::task::JoinHandle;
 
 use super::*;
-use crate::gathered::{GatherDetail, Gathered, Unheard};
+use crate::gathered::{GatherDetail, Gathered, NodeSelection, Unheard};
 use crate::sample::spec_on;
 use crate::session_io::{Nodes, StdinSource};
 use crate::session_process::frames::append_frame;
@@ -19,6 +19,7 @@ struct World {
     agent: UnixStream,
     control: mpsc::Receiver<Control>,
     asked: mpsc::Receiver<Asked>,
+    arrived: mpsc::Receiver<Arrived>,
     told: mpsc::Receiver<ToAgent>,
     credit: Arc<OutputCredit>,
     confirmations: Arc<Confirmations>,
@@ -38,6 +39,7 @@ impl World {
         let (control, controlled) = mpsc::channel(8);
         let (urgent, told) = mpsc::channel(8);
         let (gathering, asked) = mpsc::channel(8);
+        let (passing, arrived) = mpsc::channel(8);
         let credit = Arc::new(OutputCredit::new(0));
         let calls = AgentCalls::new(&spec_on(&[1, 1]), urgent.clone());
         let (input, stdin) = connect(Readers::Here, 100, urgent.clone());
@@ -49,13 +51,14 @@ impl World {
             gathering,
             calls: calls.clone(),
             credit: Arc::clone(&credit),
-            input,
+            input: Arc::new(Mutex::new(input)),
+            passing,
             urgent,
             confirmations: Arc::clone(&confirmations),
             agents,
         };
         let reading = tokio::spawn(incoming.run(reader));
-        Self { agent, control: controlled, asked, told, credit, confirmations, calls, stdin, reading }
+        Self { agent, control: controlled, asked, arrived, told, credit, confirmations, calls, stdin, reading }
     }
 
     fn send(&mut self, what: What) {
@@ -102,6 +105,28 @@ async fn commands_reach_those_whom_they_concern() {
     world.command(CommandWhat::AskProgress(3));
     assert!(matches!(world.control.recv().await, Some(Control::AskProgress(3))));
     assert!(world.credit.held_max() > held_max, "the answer needs room");
+}
+
+#[tokio::test]
+async fn pieces_for_several_nodes_are_passed_on_and_their_answers_told() {
+    let mut world = World::new();
+    let nodes = vec![proto::NodeRange { first: 0, last: 1 }];
+    let piece = proto::InputPiece { offset: 7, data: "in".into(), is_last: false, nodes };
+    world.command(CommandWhat::Input(piece.clone()));
+    let Arrived { piece: passed, reply } = world.arrived.recv().await.unwrap();
+    assert_eq!((passed.offset, &passed.bytes[..]), (7, &b"in"[..]));
+    reply.send(Ok(NodeSelection::of([1]))).unwrap();
+    let missed = vec![proto::NodeRange { first: 1, last: 1 }];
+    let expected = proto::node_event::What::InputPassed(proto::InputPassed { offset: 7, missed });
+    match world.told.recv().await.unwrap().into_what() {
+        Some(proto::from_session::What::Event(event)) => assert_eq!(event.what, Some(expected)),
+        other => panic!("{other:?} is no event"),
+    }
+    // The session is ending: the API server hears that, and sends the piece to others.
+    world.command(CommandWhat::Input(piece));
+    drop(world.arrived.recv().await.unwrap());
+    world.command(CommandWhat::Stdin("more".into()));
+    assert_eq!(world.stdin.recv().await.unwrap(), "more");
 }
 
 #[tokio::test]

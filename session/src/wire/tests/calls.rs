@@ -36,8 +36,16 @@ fn commands_say_whom_they_concern() {
     check(What::Disown("kvs_a_0.s1".into()), "Control(Disown(JobId(\"kvs_a_0.s1\")))");
     check(What::Stdin(Bytes::from_static(b"in")), "Stdin(b\"in\")");
     check(What::StdinEnd(proto::Nothing {}), "StdinEnd");
+    let nodes = vec![proto::NodeRange { first: 0, last: 2 }];
+    let piece = |nodes| proto::InputPiece { offset: 7, data: Bytes::from_static(b"in"), is_last: true, nodes };
+    let expected = "Input(InputPiece { offset: 7, bytes: b\"in\", is_last: true, nodes: NodeSelection([0..=2]) })";
+    check(What::Input(piece(nodes)), expected);
     check(What::OutputCredit(8), "OutputCredit(8)");
     assert!(command::decode(proto::NodeCommand::default(), 3).is_err());
+    for nodes in [vec![], vec![proto::NodeRange { first: 0, last: 3 }]] {
+        let command = proto::NodeCommand { what: Some(What::Input(piece(nodes))), ..Default::default() };
+        assert!(command::decode(command, 3).is_err(), "no nodes, or one that there is not");
+    }
     let nobody = proto::SignalRanks { signal: 10, ranks: Vec::new() };
     assert!(
         command::decode(proto::NodeCommand { what: Some(What::SignalRanks(nobody)), ..Default::default() }, 3).is_err()

@@ -14,6 +14,7 @@ use crate::cause::{Cause, CauseKind, StartClass};
 use crate::event::{
     Event, MpiFamily, MpiLibrary, Notice, Output, RankAffinity, RankProgress, RankUsage, Report, Stream, Usage,
 };
+use crate::gathered::NodeSelection;
 use crate::map_hash::MapHash;
 
 fn causes() -> Vec<CauseKind> {
@@ -254,9 +255,14 @@ proptest! {
 
 #[test]
 fn traces_and_counts_of_input_travel() {
-    for sent in
-        [NodeHappening::StdinTaken(0), NodeHappening::StdinTaken(u64::MAX), NodeHappening::Trace("C: \n".into())]
-    {
+    let passed = |missed| NodeHappening::InputPassed { offset: 7, missed };
+    for sent in [
+        NodeHappening::StdinTaken(0),
+        NodeHappening::StdinTaken(u64::MAX),
+        passed(None),
+        passed(NodeSelection::of([1, 2, u32::MAX - 1])),
+        NodeHappening::Trace("C: \n".into()),
+    ] {
         let got = event::decode(event::encode_happening(&sent)).unwrap();
         assert_eq!(format!("{got:?}"), format!("{sent:?}"));
     }

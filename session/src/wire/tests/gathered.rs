@@ -3,6 +3,7 @@
 use bytes::Bytes;
 use rank_spawner::RankExit;
 
+use super::super::question::{self, Question};
 use super::super::{failure, gathered};
 use super::*;
 use crate::call_stacks::RankStack;
@@ -11,6 +12,7 @@ use crate::event::RankProgress;
 use crate::gathered::{
     GatherDetail, GatherOrder, Gathered, GatheredStacks, NodeAnswer, NodeSelection, RankAnswer, Unheard,
 };
+use crate::input_piece::InputPiece;
 use crate::wire::failure::LaunchFailure;
 
 fn order() -> GatherOrder {
@@ -29,17 +31,21 @@ fn stack(ranks: impl IntoIterator<Item = u32>, text: &str) -> RankStack {
 
 #[test]
 fn questions_between_sessions_travel() {
-    assert_eq!(gathered::decode_question(gathered::encode_question(&order()), 6).unwrap(), order());
-    assert!(gathered::decode_question(gathered::encode_question(&order()), 5).is_err(), "it has no node 5");
+    let bytes = Bytes::from_static(b"typed");
+    let piece = InputPiece { offset: 7, bytes, is_last: true, nodes: order().nodes };
+    for asked in [Question::Gather(order()), Question::Input(piece)] {
+        assert_eq!(question::decode(question::encode(&asked), 6).unwrap(), Some(asked.clone()));
+        assert!(question::decode(question::encode(&asked), 5).is_err(), "there is no node 5");
+    }
 }
 
 /// A session of a version that gathers nothing takes the question for a failure, and must refuse it.
 #[test]
 fn a_question_is_no_failure_and_a_failure_no_question() {
-    assert_eq!(refusal(failure::decode(gathered::encode_question(&order()))), "the message has no cause");
+    assert_eq!(refusal(failure::decode(question::encode(&Question::Gather(order())))), "the message has no cause");
     let cause = Cause { host: "n".to_owned(), kind: CauseKind::TimedOut { limit: Duration::from_secs(1) } };
     let failed = failure::encode(&LaunchFailure { cause, below: 3 });
-    assert_eq!(refusal(gathered::decode_question(failed, 6)), "the message has no question");
+    assert_eq!(question::decode(failed, 6).unwrap(), None);
 }
 
 #[test]

@@ -22,6 +22,7 @@ use super::super::event::{
     StatusDetail,
 };
 use super::super::facts::{Facts, Origin, Ownership, Settler};
+use super::super::input_credit::InputWay;
 use super::super::state::NodePhase;
 use super::super::{Delivery, Machine, Resumed, Stored};
 use crate::launch::Part;
@@ -50,6 +51,7 @@ pub(super) fn facts(nodes: u32, ranks_per_node: u32) -> Facts {
         output_window: WINDOW,
         input_window: 100,
         input_readers: vec![0],
+        input_way: InputWay::Straight,
         grace: GRACE,
         failed_ranks: FailedRanks::EndLaunch,
         lost_nodes: LostNodes::EndLaunch,
