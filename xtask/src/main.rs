@@ -11,6 +11,7 @@ mod dependencies;
 mod fuzz;
 mod packages;
 mod public_api;
+mod semver;
 mod setup;
 mod shell;
 mod steps;
@@ -83,6 +84,11 @@ enum Chore {
         #[arg(long)]
         write: bool,
     },
+    /// Look for breaking changes of the crates for embedders that CHANGELOG.md does not tell, with cargo-semver-checks.
+    Semver {
+        /// Commit to compare with; the last one that has changed CHANGELOG.md, if none is named.
+        base: Option<String>,
+    },
     /// Generate the code of the protocol's messages from their .proto files.
     Proto,
     /// Everything that must pass before a change lands: format, lints, walls, packages, docs and public API, tests, benches, a short fuzz run.
@@ -110,6 +116,7 @@ fn main() -> Result<()> {
         Chore::Packages { build: false } => packages::check(packages::Build::Left),
         Chore::PublicApi { write: true } => public_api::check(public_api::Lists::Written),
         Chore::PublicApi { write: false } => public_api::check(public_api::Lists::Checked),
+        Chore::Semver { base } => semver::check(base.as_deref()),
         Chore::Proto => shell::run(&mut shell::cargo("run --quiet --package pmi-transport-codegen")),
         Chore::Ci => checks::ci(),
     }
