@@ -9,6 +9,7 @@ mod client_libraries;
 mod demo;
 mod dependencies;
 mod fuzz;
+mod miri;
 mod packages;
 mod public_api;
 mod semver;
@@ -64,6 +65,8 @@ enum Chore {
         #[arg(long)]
         only: Option<String>,
     },
+    /// Run tests of `unsafe` code under Miri; takes a nightly toolchain, which is installed.
+    Miri,
     /// Check licences, sources and bans of all dependencies with cargo-deny (deny.toml).
     Dependencies {
         /// Look for known holes as well; fetches a database.
@@ -109,6 +112,7 @@ fn main() -> Result<()> {
         Chore::Fuzz { targets, seconds } => fuzz::build().and_then(|()| fuzz::run_targets(&targets, seconds)),
         Chore::ClientLibraries { prefix } => client_libraries::install(&prefix),
         Chore::BugLedger { only } => bug_ledger::run_all(only.as_deref()),
+        Chore::Miri => miri::check(),
         Chore::Dependencies { advisories: true } => dependencies::check(dependencies::Advisories::Fetched),
         Chore::Dependencies { advisories: false } => dependencies::check(dependencies::Advisories::Left),
         Chore::Sbom => dependencies::list(),

@@ -25,6 +25,8 @@ use lattice_benches::{is_measured, lattice_binary, machine, turns};
 const ROUNDS: usize = 15;
 /// How long a program lasts that is there until Hydra has started the last one.
 const LASTING: Duration = Duration::from_millis(500);
+/// Proxies that Hydra 5.0.2 leaves behind when it dies so are gone after this; its next launch waits for them.
+const LEFT_BEHIND: Duration = Duration::from_secs(6);
 /// Tells this program that it runs inside a cluster of so many nodes.
 const INSIDE: &str = "--inside";
 
@@ -163,7 +165,6 @@ fn measure(launcher: &Launcher, nodes: usize) -> Result<Run, String> {
         launcher.run(nodes, command)?;
         Ok::<_, String>(start.elapsed())
     };
-    let at_once = again_if_needed(|| timed(&["true".into()])).ok();
     let whole = again_if_needed(|| timed(&["sleep".into(), LASTING.as_secs_f64().to_string().into()]))?;
     let mut command = vec![OsString::from(env!("CARGO_BIN_EXE_pmi_raw"))];
     command.extend(["20", "0", "0", "20"].map(OsString::from));
@@ -180,11 +181,16 @@ fn measure(launcher: &Launcher, nodes: usize) -> Result<Run, String> {
         }
     };
     let ms = |time: Duration| time.as_secs_f64() * 1e3;
+    let killed = killed::measure(launcher, nodes).inspect_err(|why| println!("{}: {why}", launcher.name)).ok();
+    let at_once = again_if_needed(|| timed(&["true".into()])).ok();
+    if at_once.is_none() {
+        std::thread::sleep(LEFT_BEHIND);
+    }
     Ok(Run {
         at_once: at_once.map(ms),
         beyond: ms(whole.saturating_sub(LASTING)),
         fence: column("fence")?,
         barrier: column("barrier")?,
-        killed: killed::measure(launcher, nodes).inspect_err(|why| println!("{}: {why}", launcher.name)).ok().map(ms),
+        killed: killed.map(ms),
     })
 }
