@@ -77,7 +77,8 @@ const SEPARATOR: &str = ":";
 
 /// Starts MPI programs and wires them up: one command, no SSH, whatever MPI they were built with.
 #[derive(Debug, Parser)]
-#[command(name = "lattice", version, max_term_width = 100, after_help = AFTER_HELP)]
+// Of a flag that is given twice the last one counts, as with srun and mpirun: wrappers add theirs behind those of others.
+#[command(name = "lattice", version, max_term_width = 100, after_help = AFTER_HELP, args_override_self = true)]
 pub struct Cli {
     /// Say nothing but what failed, and why.
     #[arg(short, long, global = true, conflicts_with = "verbose", display_order = LAST)]

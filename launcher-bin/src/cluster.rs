@@ -40,7 +40,7 @@ use crate::environment::{self, Environment};
 /// Default URL: the socket of an API server on this machine.
 const DEFAULT_URL: &str = "unix:/run/lattice/api.sock";
 /// Value of `LATTICE_ALLOC_ID` in a launch without an allocation.
-const NO_ALLOCATION: &str = "local";
+pub(crate) const NO_ALLOCATION: &str = "local";
 /// Time limit for an answer of the API server.
 const ANSWER: Duration = Duration::from_secs(30);
 

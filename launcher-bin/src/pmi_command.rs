@@ -4,6 +4,7 @@
 //! rank gets what the others put. Rank 0 speaks for the job; a rank that gets a wrong value fails the job.
 
 mod connect;
+mod distribution;
 mod member;
 
 use std::io;
@@ -127,10 +128,17 @@ impl From<String> for Report {
 fn barrier(client: &mut Member, count: u32) -> Result<Report, PmiCommandError> {
     let (rank, size) = (client.rank(), client.size());
     let failed = |source| PmiCommandError::Call { rank, source };
-    // ranks do not start at the same time; the first fence would measure that
+    // Ranks do not start at the same time; the first fence would measure that. One that waits for nobody brings nothing of a neighbour.
+    let key = |rank: u32| format!("pmi-barrier-{rank}");
+    client.put(&key(rank), &value(rank, 0, 16)).map_err(failed)?;
     client.fence().map_err(failed)?;
-    let times = (0..count).map(|_| timed(|| client.fence().map_err(failed))).collect::<Result<_, _>>()?;
-    Ok(format!("barrier: {}, {}: {}\n", plural(size, "rank"), plural(count, "fence"), Spread::of(times)).into())
+    let neighbour = (rank + 1) % size;
+    let seen = client.get(neighbour, &key(neighbour)).map_err(failed)?;
+    verify(rank, key(neighbour), seen, &value(neighbour, 0, 16))?;
+    let times = (0..count).map(|_| timed(|| client.fence().map_err(failed))).collect::<Result<Vec<_>, _>>()?;
+    let picture = distribution::picture(&times);
+    let spread = Spread::of(times);
+    Ok(format!("barrier: {}, {}: {spread}\n{picture}", plural(size, "rank"), plural(count, "fence")).into())
 }
 
 fn exchange(client: &mut Member, count: u32, bytes: usize) -> Result<Report, PmiCommandError> {
@@ -138,9 +146,10 @@ fn exchange(client: &mut Member, count: u32, bytes: usize) -> Result<Report, Pmi
     client.fence().map_err(|source| PmiCommandError::Call { rank, source })?;
     let times = (0..count).map(|round| timed(|| exchange_once(client, round, bytes))).collect::<Result<Vec<_>, _>>()?;
     let pairs = f64::from(size) * f64::from(count) / times.iter().sum::<Duration>().as_secs_f64();
+    let picture = distribution::picture(&times);
     let spread = Spread::of(times);
     Ok(format!(
-        "exchange: {}, {}, {}: {spread}, {pairs:.0} pairs/s\n",
+        "exchange: {}, {}, {}: {spread}, {pairs:.0} pairs/s\n{picture}",
         plural(size, "rank"),
         plural(count, "round"),
         plural(bytes as u64, "byte")

@@ -362,9 +362,12 @@ impl LaunchContext<'_> {
 }
 
 /// What programs read that were written for Slurm. `SLURM_JOB_NODELIST` and `SLURM_TASKS_PER_NODE` are left out: with both of them the
-/// `mpiexec` of MPICH starts its proxies by `srun`.
-fn slurm_variables(spec: &SessionSpec, rank: Rank, local: LocalRank, nodes: &str) -> [(&'static str, String); 9] {
+/// `mpiexec` of MPICH starts its proxies by `srun`. So are `SLURM_JOBID` and `SLURM_STEPID`, by which `mpirun` of Open MPI and PRRTE do the same.
+fn slurm_variables(spec: &SessionSpec, rank: Rank, local: LocalRank, nodes: &str) -> [(&'static str, String); 15] {
     let (size, hosts) = (spec.job.size().to_string(), spec.hosts.len().to_string());
+    let here = spec.job.placement.ranks_on(spec.node);
+    let here = here.iter().map(ToString::to_string).collect::<Vec<_>>().join(",");
+    let directory = spec.apps.first().map(|app| app.directory.display().to_string()).unwrap_or_default();
     [
         ("SLURM_PROCID", rank.to_string()),
         ("SLURM_LOCALID", local.to_string()),
@@ -375,6 +378,12 @@ fn slurm_variables(spec: &SessionSpec, rank: Rank, local: LocalRank, nodes: &str
         ("SLURM_JOB_NUM_NODES", hosts),
         ("SLURM_NODELIST", nodes.to_owned()),
         ("SLURM_JOB_ID", spec.launch_id.clone()),
+        ("SLURM_STEP_ID", "0".to_owned()),
+        ("SLURM_STEP_NUM_TASKS", spec.job.size().to_string()),
+        ("SLURM_STEP_NODELIST", nodes.to_owned()),
+        ("SLURM_GTIDS", here),
+        ("SLURMD_NODENAME", spec.host(spec.node).to_owned()),
+        ("SLURM_SUBMIT_DIR", directory),
     ]
 }
 

@@ -2,6 +2,7 @@
 
 use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::PathBuf;
 
 use super::value::{EnvSetting, EnvSettingError};
 
@@ -12,6 +13,8 @@ pub struct Export {
     pub all: bool,
     /// Variables that are named; one with a value is set to it.
     pub named: Vec<EnvSetting>,
+    /// Files of variables: words with a slash in their name.
+    pub files: Vec<PathBuf>,
 }
 
 /// Refusal of a text as a list of variables.
@@ -28,16 +31,19 @@ pub enum ExportError {
 
 impl Export {
     pub(super) fn parse(text: OsString) -> Result<Self, ExportError> {
-        let mut export = Self { all: false, named: Vec::new() };
+        let mut export = Self { all: false, named: Vec::new(), files: Vec::new() };
         let mut is_none = false;
         for word in text.as_bytes().split(|&byte| byte == b',') {
             match word {
                 b"ALL" => export.all = true,
                 b"NONE" | b"NIL" => is_none = true,
+                word if word.split(|&byte| byte == b'=').next().is_some_and(|name| name.contains(&b'/')) => {
+                    export.files.push(OsString::from_vec(word.to_vec()).into());
+                }
                 word => export.named.push(EnvSetting::parse(OsString::from_vec(word.to_vec()))?),
             }
         }
-        let has_more = export.all || !export.named.is_empty();
+        let has_more = export.all || !export.named.is_empty() || !export.files.is_empty();
         if is_none && has_more { Err(ExportError::NoneAndMore) } else { Ok(export) }
     }
 }
@@ -51,13 +57,16 @@ mod tests {
         let check = |text: &str, all: bool, named: &[(&str, Option<&str>)]| {
             let named =
                 named.iter().map(|(name, value)| EnvSetting { name: name.into(), value: value.map(OsString::from) });
-            assert_eq!(Export::parse(text.into()), Ok(Export { all, named: named.collect() }), "{text}");
+            let files = Vec::new();
+            assert_eq!(Export::parse(text.into()), Ok(Export { all, named: named.collect(), files }), "{text}");
         };
         check("ALL", true, &[]);
         check("NONE", false, &[]);
         check("A", false, &[("A", None)]);
         check("ALL,A=1,B", true, &[("A", Some("1")), ("B", None)]);
         check("A=x=y,ALL", true, &[("A", Some("x=y"))]);
+        let export = Export::parse("ALL,./site.env,A=/b".into()).unwrap();
+        assert_eq!((export.all, export.named.len(), export.files), (true, 1, vec![PathBuf::from("./site.env")]));
         assert_eq!(Export::parse("NONE,A".into()), Err(ExportError::NoneAndMore));
         assert_eq!(Export::parse("A,,B".into()), Err(EnvSettingError::NoName.into()));
         assert_eq!(Export::parse("".into()), Err(EnvSettingError::NoName.into()));

@@ -93,9 +93,9 @@ pub struct LaunchArgs {
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Environment")]
 pub struct EnvironmentArgs {
-    /// Pass on ALL variables of ours, NONE, or those that are named; NAME=VALUE sets one. Without ALL, ranks still have HOME, USER,
-    /// LOGNAME, SHELL and PATH.
-    #[arg(long, value_name = "ALL|NONE|NAME[=VALUE],...", default_value = "ALL", hide_default_value = true,
+    /// Pass on ALL variables of ours, NONE, or those that are named; NAME=VALUE sets one, and a path with a slash those of a file of
+    /// such lines. Without ALL, ranks still have HOME, USER, LOGNAME, SHELL and PATH.
+    #[arg(long, value_name = "ALL|NONE|NAME[=VALUE]|FILE,...", default_value = "ALL", hide_default_value = true,
           value_parser = OsStringValueParser::new().try_map(Export::parse))]
     pub export: Export,
     /// Give ranks these soft limits of our shell, up to the hard ones of their nodes: ALL, NONE, or AS, CORE, CPU, DATA, FSIZE, MEMLOCK,

@@ -22,7 +22,9 @@ pub(super) struct Summary<'a> {
     uid: u32,
     state: &'static str,
     nodes: Vec<String>,
-    ranks: u32,
+    /// Their number; left out where the ranks themselves are told.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    ranks: Option<u32>,
     command: &'a str,
     started_at: String,
     duration_s: f64,
@@ -106,13 +108,20 @@ impl<'a> From<&'a proto::LaunchSummary> for Summary<'a> {
             uid: launch.uid,
             state: state(launch.state()),
             nodes: node_names(&launch.nodes),
-            ranks: launch.ranks,
+            ranks: Some(launch.ranks),
             command: &launch.command,
             started_at: formatting::rfc3339(launch.started_at),
             client_stopped_at: (launch.client_stopped_at > 0).then(|| formatting::rfc3339(launch.client_stopped_at)),
             duration_s: Duration::from_micros(launch.duration_us).as_secs_f64(),
             cause: Some(launch.cause.as_str()).filter(|cause| !cause.is_empty()),
         }
+    }
+}
+
+impl Summary<'_> {
+    /// The same beside a list of the ranks.
+    pub(super) fn beside_ranks(self) -> Self {
+        Self { ranks: None, ..self }
     }
 }
 

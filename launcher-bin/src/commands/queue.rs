@@ -8,7 +8,7 @@ use proto::AllocationState;
 use serde::Serialize;
 use tonic::Code;
 
-use super::{CommandError, ask, node_names};
+use super::{CommandError, ask, here, node_names};
 use crate::args::{CancelArgs, QueueArgs};
 use crate::cluster::{Cluster, ClusterError, state_word};
 use crate::console::{print, print_json};
@@ -158,10 +158,23 @@ fn reason(allocation: &proto::Allocation) -> Option<String> {
     }
 }
 
-/// Ends what each id stands for: an allocation, which may wait for its nodes, or a launch. Returns the exit code.
+/// What a launch is told by whoever cancels it.
+const CANCELLED: &str = "lattice cancel";
+
+/// Ends what each id stands for: a launch on this machine, an allocation, which may wait for its nodes, or a launch on a cluster. Returns the exit code.
 pub(crate) fn cancel(args: &CancelArgs) -> Result<u8, CommandError> {
+    let mut elsewhere = Vec::new();
+    for id in &args.ids {
+        match here(id, &args.api) {
+            Some(launch) => launch.abort(CANCELLED)?,
+            None => elsewhere.push(id),
+        }
+    }
+    if elsewhere.is_empty() {
+        return Ok(0);
+    }
     ask(&args.api, async |cluster| {
-        for id in &args.ids {
+        for id in elsewhere {
             cancel_one(&cluster, id).await?;
         }
         Ok(0)
@@ -178,7 +191,7 @@ async fn cancel_one(cluster: &Cluster, id: &str) -> Result<(), ClusterError> {
     };
     match cluster.ask(released).await? {
         true => Ok(()),
-        false => cluster.abort_launch(id, "lattice cancel").await,
+        false => cluster.abort_launch(id, CANCELLED).await,
     }
 }
 

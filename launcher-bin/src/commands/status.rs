@@ -194,7 +194,7 @@ fn json<'a>(status: &'a proto::LaunchStatus, cause: Option<&'a Cause>, ranks: &'
     };
     let silent = status.nodes.iter().filter(|node| node.silent);
     Status {
-        summary: status.summary.as_ref().map(Summary::from),
+        summary: status.summary.as_ref().map(|summary| Summary::from(summary).beside_ranks()),
         first_cause: cause.map(CauseLine::of),
         ranks: ranks.iter().map(line).collect(),
         silent_nodes: silent.map(|node| node.node_id.as_str()).collect(),

@@ -31,8 +31,10 @@ pub enum EnvironmentError {
         name: String,
     },
     /// The file cannot be read.
-    #[error("--env-file: cannot read {}: {source}", path.display())]
+    #[error("{flag}: cannot read {}: {source}", path.display())]
     Read {
+        /// The flag.
+        flag: &'static str,
         /// The file.
         path: PathBuf,
         /// Error of the system.
@@ -45,8 +47,10 @@ pub enum EnvironmentError {
     #[error("--pmi-library: {0}")]
     ClientLibraries(#[from] ClientLibraryError),
     /// A line sets no variable.
-    #[error("--env-file: {}, line {line}: it is not NAME=VALUE", path.display())]
+    #[error("{flag}: {}, line {line}: it is not NAME=VALUE", path.display())]
     Line {
+        /// The flag.
+        flag: &'static str,
         /// The file.
         path: PathBuf,
         /// The line, counted from 1.
@@ -60,6 +64,11 @@ pub(super) fn exported(args: &LaunchArgs, machine: &Machine) -> Result<Vec<(OsSt
     let mut variables = machine.environment.clone();
     if !export.all {
         variables.retain(|(name, _)| KEPT.iter().any(|kept| name == kept));
+    }
+    for path in &export.files {
+        for (name, value) in read("--export", &machine.directory.join(path))? {
+            put(&mut variables, name, value);
+        }
     }
     for setting in &export.named {
         let (name, value) = variable("--export", setting, machine)?;
@@ -88,7 +97,7 @@ pub(super) fn set(program: &ProgramArgs, machine: &Machine) -> Result<Vec<(OsStr
         set.extend(client_libraries::variables(machine.variable("LD_PRELOAD".as_ref()).map(OsStr::to_owned))?);
     }
     for path in &program.env_file {
-        set.extend(read(&machine.directory.join(path))?);
+        set.extend(read("--env-file", &machine.directory.join(path))?);
     }
     for setting in &program.env {
         set.push(variable("--env", setting, machine)?);
@@ -113,13 +122,13 @@ fn variable(
 
 /// The variables of a file with one `NAME=VALUE` on each line; empty lines and those that begin with `#` are passed over. A value is
 /// everything up to the end of its line.
-fn read(path: &Path) -> Result<Vec<(OsString, OsString)>, EnvironmentError> {
-    let failed = |source| EnvironmentError::Read { path: path.to_owned(), source };
+fn read(flag: &'static str, path: &Path) -> Result<Vec<(OsString, OsString)>, EnvironmentError> {
+    let failed = |source| EnvironmentError::Read { flag, path: path.to_owned(), source };
     let bytes = bounded_file::bytes(path, BYTES_MAX).map_err(failed)?;
     let lines = (1..).zip(bytes.split(|&byte| byte == b'\n').map(<[u8]>::trim_ascii_start));
     let settings = lines.filter(|(_, line)| !line.is_empty() && !line.starts_with(b"#"));
     settings
-        .map(|(line, text)| parse(text).ok_or_else(|| EnvironmentError::Line { path: path.to_owned(), line }))
+        .map(|(line, text)| parse(text).ok_or_else(|| EnvironmentError::Line { flag, path: path.to_owned(), line }))
         .collect()
 }
 

@@ -120,6 +120,10 @@ fn a_rank_knows_its_place_in_the_launch() {
         ("SLURM_NNODES", "2"),
         ("SLURM_JOB_NUM_NODES", "2"),
         ("SLURM_NODELIST", "n0,n1"),
+        ("SLURM_STEP_ID", "0"),
+        ("SLURM_STEP_NODELIST", "n0,n1"),
+        ("SLURM_GTIDS", "0,1"),
+        ("SLURMD_NODENAME", "n0"),
     ];
     for (name, value) in expected {
         assert_eq!(node.variable(name).as_deref(), Some(value), "{name}");

@@ -93,11 +93,18 @@ lattice mpiexec -ppn 2 -hosts node0,node1 -genv GRID fine ./a.out
 const FROM_SRUN: &str = "\
 `lattice srun` does what srun does without being asked: standard input goes to all tasks, a task that fails leaves the others running
 (`-K` ends them), standard error goes where `-o` says, and tasks find `SLURM_PROCID` and its like. A flag may be cut as long as it is the
-only one that begins so.
+only one that begins so. Variables of srun stand for flags that a line does not have: `SLURM_NTASKS`, `SLURM_NTASKS_PER_NODE`, `SRUN_CPUS_PER_TASK`,
+`SLURM_CPU_BIND`, `SLURM_MEM_BIND`, `SLURM_HINT`, `SLURM_DISTRIBUTION`, `SLURM_OVERCOMMIT`, `SLURM_GPUS_PER_TASK`, `SLURM_GPU_BIND`, `SRUN_EXPORT_ENV`,
+`SLURM_EXPORT_ENV`, `SLURM_LABELIO`, `SLURM_STDOUTMODE`, `SLURM_STDERRMODE`, `SLURM_STDINMODE`, `SLURM_OPEN_MODE`, `SLURM_KILL_BAD_EXIT`, `SLURM_NO_KILL`,
+`SLURM_WAIT`, `SLURM_TIMELIMIT`, `SLURM_BCAST`, `SLURM_COMPRESS`, `SLURM_TASK_PROLOG` and `SLURM_TASK_EPILOG`; `-v` names those that count. Without a number of tasks or nodes there is one
+task on each node of the allocation.
 ";
 
 #[cfg(test)]
 const FROM_MPIEXEC: &str = "\
 Any number of dashes will do, and `=` before a value. `-N` is the number of ranks for MPICH and that of ranks on a node for Open MPI:
-the other flags of the line decide, else the MPI library of the program, else `LATTICE_MPIEXEC=hydra|intel|ompi`.
+the other flags of the line decide, else the MPI library of the program, else `LATTICE_MPIEXEC=hydra|intel|ompi`. Nothing binds ranks but
+`--bind-to` and its like, and without `-n` there is one rank; Open MPI's `mpirun` binds to cores or NUMA domains, and fills all slots. More ranks than
+CPUs are started without a word; more than the slots of named hosts are refused, unless there is `--oversubscribe`. `-configfile`, `--app` and `--appfile` name a file with a program on
+each line. `MPIEXEC_TIMEOUT` is `--timeout`.
 ";

@@ -59,6 +59,13 @@ pub(super) struct Program {
     pub(super) path: Option<OsString>,
 }
 
+impl Program {
+    /// True if the program has this flag.
+    pub(super) fn has(&self, flag: &str) -> bool {
+        position(&self.flags, flag).is_some()
+    }
+}
+
 impl Line {
     pub(super) fn add_to_launch(&mut self, flag: &str, value: Option<&OsStr>) {
         self.launch.push(joined(flag, value));
@@ -79,6 +86,12 @@ impl Line {
     /// The program that is being read.
     pub(super) fn program(&mut self) -> &mut Program {
         &mut self.current
+    }
+
+    /// True if a number of ranks was said for any program.
+    pub(super) fn is_counted(&self) -> bool {
+        let ranks = |words: &Vec<OsString>| position(words, "--ntasks").is_some();
+        ranks(&self.every_program) || self.programs.iter().any(|program| program.has("--ntasks"))
     }
 
     pub(super) fn programs(&self) -> &[Program] {
@@ -109,8 +122,7 @@ impl Line {
     }
 
     fn position(&self, flag: &str) -> Option<usize> {
-        let rest = |word: &OsString| word.as_encoded_bytes().strip_prefix(flag.as_bytes()).map(<[u8]>::to_vec);
-        self.launch.iter().position(|word| rest(word).is_some_and(|rest| rest.is_empty() || rest[0] == b'='))
+        position(&self.launch, flag)
     }
 
     /// Ends the program that is being read, with its name and arguments.
@@ -145,6 +157,12 @@ impl Line {
         }
         Translation { words, notes: self.notes, verbosity: self.verbosity }
     }
+}
+
+/// Place of a flag among words.
+fn position(words: &[OsString], flag: &str) -> Option<usize> {
+    let rest = |word: &OsString| word.as_encoded_bytes().strip_prefix(flag.as_bytes()).map(<[u8]>::to_vec);
+    words.iter().position(|word| rest(word).is_some_and(|rest| rest.is_empty() || rest[0] == b'='))
 }
 
 fn joined(flag: &str, value: Option<&OsStr>) -> OsString {

@@ -53,11 +53,31 @@ pub(super) const FLAGS: &[Flag] = &[
         Takes::Value,
         Made("--distribution, --tasks-per-node K, or :over=OBJECT and :cores=N of --cpu-bind", map_by),
     ),
+    flag(
+        &["rankfile", "rf"],
+        Takes::Value,
+        Refused("type --hostfile FILE with the host of each rank in order, one on a line, and --bind-to user:CPUS,..."),
+    ),
+    flag(
+        &["cpu-set", "cpu-list"],
+        Takes::Value,
+        Refused("type --bind-to user:CPU+CPU,... for the CPUs of each rank of a node"),
+    ),
     flag(&["rank-by"], Takes::Value, Made("nothing for slot and core", rank_by)),
     flag(&["bind-to"], Takes::Value, Made("--cpu-bind", bind_to)),
+    flag(&["bind-to-core"], Takes::Nothing, Made("--cpu-bind=cores", |line, _| bind_to(line, "core".as_ref()))),
+    flag(&["bind-to-socket"], Takes::Nothing, Made("--cpu-bind=sockets", |line, _| bind_to(line, "socket".as_ref()))),
+    flag(&["bind-to-none"], Takes::Nothing, Made("--cpu-bind=none", |line, _| bind_to(line, "none".as_ref()))),
+    flag(&["bynode"], Takes::Nothing, OfLaunch("--distribution=cyclic")),
+    flag(&["byslot"], Takes::Nothing, Nothing(ALWAYS)),
+    flag(&["bysocket"], Takes::Nothing, Made(":over=sockets of --cpu-bind", |line, _| map_by(line, "socket".as_ref()))),
     flag(&["cpus-per-proc", "cpus-per-rank"], Takes::Value, Made("--cpu-bind=cores:cores=N", cpus_per_rank)),
     flag(&["gpus-per-proc"], Takes::Value, OfLaunch("--gpus-per-task")),
-    flag(&["oversubscribe"], Takes::Nothing, Made(":overcommit of --cpu-bind", oversubscribe)),
+    flag(
+        &["oversubscribe"],
+        Takes::Nothing,
+        Made(":overcommit of --cpu-bind; hosts get as many slots more as there are ranks", oversubscribe),
+    ),
     flag(&["nooversubscribe"], Takes::Nothing, Nothing(ALWAYS)),
     flag(&["use-hwthread-cpus"], Takes::Nothing, Nothing("--cpu-bind=threads counts hardware threads")),
     flag(&["nolocal", "skip-launch-node"], Takes::Nothing, Refused("type -x NODE to leave a node out")),
@@ -131,6 +151,8 @@ pub(super) const FLAGS: &[Flag] = &[
             "ckpoint-prefix",
             "order-nodes",
             "personality",
+            "ompi-server",
+            "gpu-subdevs-per-proc",
         ],
         Takes::Value,
         Nothing(NO_TUNING),
@@ -141,8 +163,9 @@ pub(super) const FLAGS: &[Flag] = &[
             "enable-x",
             "disable-x",
             "noprefix",
-            "bind-to-core",
             "leave-session-attached",
+            "debug-daemons",
+            "debug-devel",
         ],
         Takes::Nothing,
         Nothing(NO_TUNING),
@@ -207,6 +230,9 @@ pub(super) fn translate(words: &[OsString]) -> Result<Answer, Refusal> {
         return Ok(answer);
     }
     values::settle_hosts(&mut line)?;
+    if line.places.overcommit {
+        values::add_slots(&mut line)?;
+    }
     binding::settle(&mut line);
     settle_nodes(&mut line)?;
     values::settle_ranks_per_host(&mut line);

@@ -10,6 +10,7 @@ use super::line::Line;
 use super::{Answer, Flag, FrontEnd, Refusal, Takes, next_word, text_of, unknown};
 use crate::args::SEPARATOR;
 use crate::args::idle::{IDLE, Value};
+use crate::cluster::{ALLOCATION, NO_ALLOCATION};
 use crate::console::Verbosity;
 
 const fn flag(names: &'static [&'static str], takes: Takes, meaning: super::Meaning) -> Flag {
@@ -83,7 +84,6 @@ pub(super) const FLAGS: &[Flag] = &[
             "tres-per-task",
             "switches",
             "priority",
-            "nice",
             "deadline",
             "dependency",
             "cluster-constraint",
@@ -93,15 +93,41 @@ pub(super) const FLAGS: &[Flag] = &[
             "gid",
             "acctg-freq",
             "time-min",
+            "clusters",
+            "mail-type",
+            "mail-user",
+            "mincpus",
+            "tmp",
+            "tres-bind",
+            "environment",
+            "resv-ports",
+            "cores-per-socket",
+            "sockets-per-node",
+            "gres-flags",
+            "gpus-per-socket",
+            "cluster",
         ],
         Takes::Value,
         Nothing("it is a setting of Slurm"),
     ),
     flag(
-        &["no-allocate", "contiguous", "spread-job", "use-min-nodes", "reboot", "hold", "interactive", "x11"],
+        &[
+            "no-allocate",
+            "contiguous",
+            "spread-job",
+            "use-min-nodes",
+            "reboot",
+            "hold",
+            "interactive",
+            "preserve-env",
+            "test-only",
+        ],
         Takes::Nothing,
         Nothing("it is a setting of Slurm"),
     ),
+    flag(&["nice", "x11"], Takes::Optional, Nothing("it is a setting of Slurm")),
+    flag(&["d", "b", "S", "T", "M", "L", "B", "G"], Takes::Value, Nothing("it is a setting of Slurm")),
+    flag(&["X", "E", "H"], Takes::Nothing, Nothing("it is a setting of Slurm")),
     flag(&["pty"], Takes::Optional, Made("--pty", pty)),
     flag(&["r", "relative"], Takes::Value, OfLaunch("--relative")),
     flag(&["het-group", "pack-group"], Takes::Value, Refused("separate programs by a lone `:`")),
@@ -140,8 +166,64 @@ pub(super) fn translate(words: &[OsString]) -> Result<Answer, Refusal> {
         }
         line.end_program(rest);
     }
+    heed_environment(&mut line, |name| std::env::var_os(name))?;
     add_defaults(&mut line);
     Ok(Answer::Line(line.finish()))
+}
+
+/// Variables that stand for flags which a line does not have (srun(1), "INPUT ENVIRONMENT VARIABLES"), with the flag of `lattice launch` by which it is seen
+/// whether the line has it. Those that describe an allocation are left out: its nodes are known.
+const VARIABLES: &[(&str, &str, &str)] = &[
+    ("SRUN_CPUS_PER_TASK", "cpus-per-task", "--cpus-per-task"),
+    ("SLURM_CPU_BIND", "cpu-bind", "--cpu-bind"),
+    ("SLURM_MEM_BIND", "mem-bind", "--mem-bind"),
+    ("SLURM_HINT", "hint", "--hint"),
+    ("SLURM_DISTRIBUTION", "distribution", "--distribution"),
+    ("SLURM_NTASKS_PER_NODE", "ntasks-per-node", "--tasks-per-node"),
+    ("SLURM_OVERCOMMIT", "overcommit", "--overcommit"),
+    ("SLURM_GPUS_PER_TASK", "gpus-per-task", "--gpus-per-task"),
+    ("SLURM_GPU_BIND", "gpu-bind", "--gpu-bind"),
+    ("SRUN_EXPORT_ENV", "export", "--export"),
+    ("SLURM_EXPORT_ENV", "export", "--export"),
+    ("SLURM_LABELIO", "label", "--label"),
+    ("SLURM_STDOUTMODE", "output", "--output"),
+    ("SLURM_STDERRMODE", "error", "--error"),
+    ("SLURM_STDINMODE", "input", "--stdin"),
+    ("SLURM_OPEN_MODE", "open-mode", "--append"),
+    ("SLURM_KILL_BAD_EXIT", "kill-on-bad-exit", "--kill-on-bad-exit"),
+    ("SLURM_NO_KILL", "no-kill", "--no-kill"),
+    ("SLURM_WAIT", "wait", "--wait"),
+    ("SLURM_TIMELIMIT", "time", "--time"),
+    ("SLURM_BCAST", "bcast", "--bcast"),
+    ("SLURM_COMPRESS", "compress", "--compress"),
+    ("SLURM_TASK_PROLOG", "task-prolog", "--task-prolog"),
+    ("SLURM_TASK_EPILOG", "task-epilog", "--task-epilog"),
+];
+
+/// Adds the flags of [`VARIABLES`], and the number of tasks of a single program.
+fn heed_environment(line: &mut Line, variable: impl Fn(&str) -> Option<OsString>) -> Result<(), Refusal> {
+    let set = |name: &str| variable(name).filter(|value| !value.is_empty());
+    let mut tasks = ["SLURM_NTASKS", "SLURM_NPROCS"].iter().filter_map(|name| Some((*name, set(name)?)));
+    if let (Some((name, number)), [program], false) = (tasks.next(), line.programs(), line.has("--tasks-per-node"))
+        && !program.has("--ntasks")
+    {
+        line.note(format!("{name}={}: as --ntasks", number.display()));
+        line.add_to_every_program("--ntasks", &number);
+    }
+    for (name, flag, seen_by) in VARIABLES {
+        let (Some(value), Some(flag)) = (set(name), super::find(FLAGS, flag)) else { continue };
+        if line.has(seen_by) {
+            continue;
+        }
+        line.note(format!("{name}={}: as --{}", value.display(), flag.names.last().copied().unwrap_or_default()));
+        // What takes no value is asked for by any but 0.
+        match flag.takes {
+            Takes::Nothing if value == "0" => {}
+            Takes::Nothing => flag.apply(line, name, None)?,
+            _ => flag.apply(line, name, Some(&value))?,
+        }
+    }
+    Ok(())
 }
 
 /// `unset` is the default of an environment that has it otherwise.
@@ -188,6 +270,12 @@ fn gpu_bind(line: &mut Line, value: &OsStr) -> Result<(), Refusal> {
 
 /// What srun does unless it is told otherwise.
 fn add_defaults(line: &mut Line) {
+    let placed = ["--nodes", "--nodelist", "--tasks-per-node", "--hostfile", "--multi-prog", "--relative", "--pty"];
+    let is_counted = line.is_counted() || placed.iter().any(|flag| line.has(flag));
+    if !is_counted && std::env::var_os(ALLOCATION).is_some_and(|id| id != NO_ALLOCATION) {
+        line.note("without -n: one task on each node of the allocation".to_owned());
+        line.add_to_launch("--tasks-per-node", Some("1".as_ref()));
+    }
     if !line.has("--kill-on-bad-exit") {
         line.add_to_launch("--kill-on-bad-exit", Some("0".as_ref()));
     }
@@ -430,4 +518,33 @@ fn verbose(line: &mut Line, _: &OsStr) -> Result<(), Refusal> {
 fn quiet(line: &mut Line, _: &OsStr) -> Result<(), Refusal> {
     line.verbosity = Some(Verbosity::Quiet);
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Words of a line of `./a` with these flags of `lattice launch`, and these variables.
+    fn heeded(flags: &[&str], variables: &[(&str, &str)]) -> String {
+        let mut line = Line::default();
+        flags.iter().for_each(|flag| line.add_to_launch(flag, None));
+        line.end_program(&["./a".into()]);
+        let value = |name: &str| variables.iter().find(|(known, _)| *known == name).map(|(_, value)| (*value).into());
+        heed_environment(&mut line, value).unwrap();
+        let words = line.finish().words;
+        words.iter().map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" ")
+    }
+
+    #[test]
+    fn variables_stand_for_flags_that_a_line_does_not_have() {
+        let check = |flags: &[&str], variables: &[(&str, &str)], expected: &str| {
+            assert_eq!(heeded(flags, variables), expected, "{variables:?}");
+        };
+        check(&[], &[("SLURM_NTASKS", "3")], "--ntasks=3 ./a");
+        check(&["--tasks-per-node=1"], &[("SLURM_NTASKS", "3")], "--tasks-per-node=1 ./a");
+        let bound = [("SLURM_CPU_BIND", "cores"), ("SLURM_LABELIO", "1"), ("SLURM_EXPORT_ENV", "NONE")];
+        check(&["--export=ALL"], &bound, "--export=ALL --cpu-bind=cores --label ./a");
+        check(&["--cpu-bind=none"], &bound[..1], "--cpu-bind=none ./a");
+        check(&[], &[("SLURM_LABELIO", "0"), ("SLURM_TIMELIMIT", "")], "./a");
+    }
 }

@@ -80,16 +80,11 @@ fn flags_that_are_left_out_have_their_defaults() {
 }
 
 #[test]
-fn a_flag_may_be_given_once_and_a_variable_as_often_as_there_are_variables() {
-    for (flag, name) in [
-        ("-n 2", "--ntasks <N>"),
-        ("-N 2", "--nodes <N>"),
-        ("--label", "--label[=<rank|node>]"),
-        ("--pmi auto", "--pmi <PMI>"),
-    ] {
-        let expected = format!("the argument '{name}' cannot be used multiple times");
-        refused(&format!("lattice launch {flag} {flag} ./a"), &expected);
-    }
+fn of_a_flag_that_is_given_twice_the_last_one_counts_and_variables_all_do() {
+    let twice = launch("-n 2 -N 3 --label --pmi auto -n 4 -N 1 --label=node --pmi pmi2 ./a");
+    assert_eq!((twice.first.ranks, twice.placement.nodes), (Some(4), Some(1)));
+    assert_eq!(format!("{:?} {:?}", twice.streams.label, twice.pmi.pmi), "Some(Node) Pmi2");
+    assert!(launch("--show-map --show-map ./a").placement.show_map);
     let names: Vec<_> = launch("--env A=1 --env B --env A=2 ./a").first.env.into_iter().map(|set| set.name).collect();
     assert_eq!(names, ["A", "B", "A"], "the last one counts where ranks are started");
 }

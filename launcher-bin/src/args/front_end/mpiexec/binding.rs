@@ -23,6 +23,9 @@ pub(super) fn bind_to(line: &mut Line, how: &OsStr) -> Result<(), Refusal> {
     let text = how.to_string_lossy();
     let mut words = text.split(':');
     let word = words.next().unwrap_or_default();
+    if line.places.object.is_some() {
+        line.note(format!("--bind-to {text}: it is for all programs, in place of what stood before it"));
+    }
     line.places.object = Some(match (word, object(word)) {
         ("none" | "board" | "machine", _) => "none".to_owned(),
         ("rr", _) => "threads".to_owned(),

@@ -3,8 +3,11 @@
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 
+use lattice_session::request::HostSlots;
+
 use super::super::Refusal;
 use super::super::line::Line;
+use crate::hostfile::{self, Hosts};
 
 /// Open MPI's parameters that say how its own launcher works. Those of its library become variables of the ranks.
 const OF_LAUNCHER: [&str; 12] =
@@ -52,6 +55,32 @@ pub(super) fn settle_hosts(line: &mut Line) -> Result<(), Refusal> {
         slots.push(format!("{}:{ranks}", host.split(':').next().unwrap_or_default()));
     }
     line.add_to_launch("--host", Some(slots.join(",").as_ref()));
+    Ok(())
+}
+
+/// Ranks for which there is no slot get one: all hosts as many more, as with Open MPI 4.1 and 5.
+pub(super) fn add_slots(line: &mut Line) -> Result<(), Refusal> {
+    let ranks = line.programs().iter().map(|program| program.ranks.as_deref()?.to_str()?.parse::<u64>().ok());
+    let Some(ranks) = ranks.sum::<Option<u64>>() else { return Ok(()) };
+    let hosts = if let Some(path) = line.value("--hostfile") {
+        let hosts = hostfile::read(path.as_ref());
+        hosts.map_err(|error| Refusal::File { path: path.into(), reason: error.to_string() })?
+    } else if let Some(hosts) = line.value("--host") {
+        // One that cannot be read is refused by the flag that it stands for.
+        let Ok(Hosts(hosts)) = hostfile::parse_hosts(&hosts.to_string_lossy()) else { return Ok(()) };
+        hosts
+    } else {
+        return Ok(());
+    };
+    let slots: u64 = hosts.iter().map(|host| u64::from(host.slots.get())).sum();
+    let more = ranks.saturating_sub(slots).div_ceil(hosts.len().max(1) as u64);
+    if more > 0 {
+        line.take("--hostfile");
+        line.take("--host");
+        let host = |host: &HostSlots| format!("{}:{}", host.node, u64::from(host.slots.get()) + more);
+        let hosts: Vec<String> = hosts.iter().map(host).collect();
+        line.add_to_launch("--host", Some(hosts.join(",").as_ref()));
+    }
     Ok(())
 }
 
