@@ -17,7 +17,7 @@ const DATE: DateTimePrinter = DateTimePrinter::new().separator(b' ').precision(S
 
 /// A text is no duration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("not a duration; 30, 30s, 500ms, 5m, 1h30m and 2d are")]
+#[error("not a duration; 30, 30s, 500ms, 5m, 1h30m and 2d are; srun's MIN:SEC is for --time")]
 pub(crate) struct NotADuration;
 
 /// Reads a whole number of seconds, or numbers with units, the larger units first: `30`, `500ms`, `1h30m`. A day has 24 hours.
@@ -136,7 +136,10 @@ mod tests {
         ] {
             assert_eq!(parse_duration(text), Err(NotADuration), "{text}");
         }
-        assert_eq!(NotADuration.to_string(), "not a duration; 30, 30s, 500ms, 5m, 1h30m and 2d are");
+        assert_eq!(
+            NotADuration.to_string(),
+            "not a duration; 30, 30s, 500ms, 5m, 1h30m and 2d are; srun's MIN:SEC is for --time"
+        );
     }
 
     #[test]

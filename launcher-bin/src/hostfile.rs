@@ -91,11 +91,15 @@ fn parse(text: &str, path: &Path) -> Result<Vec<HostSlots>, HostfileError> {
 /// The host that a line names, without its comment, and what stands there for its slots.
 fn host(line: &str) -> Option<(&str, &str)> {
     let mut words = line.split_whitespace();
-    let (name, slots) = match (words.next()?, words.next(), words.next()) {
-        (name, Some(slots), None) => (name, slots.strip_prefix("slots=")?),
-        (word, None, None) => word.split_once(':').unwrap_or((word, "1")),
-        _ => return None,
+    let (name, slots) = match (words.next()?, words.next()) {
+        (name, Some(slots)) => (name, slots.strip_prefix("slots=")?),
+        (word, None) => word.split_once(':').unwrap_or((word, "1")),
     };
+    // Open MPI's bound for ranks beyond the slots, of which there are none here.
+    let is_bound = |word: &str| ["max_slots=", "max-slots="].iter().any(|bound| word.starts_with(bound));
+    if !words.all(is_bound) {
+        return None;
+    }
     let plain = !name.is_empty() && !name.contains([':', '=', ',', '[', ']']) && !slots.contains(':');
     plain.then_some((name, slots))
 }
@@ -161,7 +165,7 @@ mod tests {
 
     #[test]
     fn other_lines_are_refused_with_their_number() {
-        for wrong in ["a b", "a slots=1 max_slots=2", ":3", "a:1:2", "a[0-3]"] {
+        for wrong in ["a b", "a slots=1 cpu=2", ":3", "a:1:2", "a[0-3]"] {
             let error = parsed(&format!("node0\n{wrong}")).unwrap_err();
             assert_eq!(error, format!("hosts, line 2: {wrong:?} is none of HOST slots=N, HOST:N and HOST"));
         }
@@ -185,6 +189,7 @@ mod tests {
         };
         // Open MPI
         check("node0 slots=4\nnode1 slots=4\n", &[("node0", 4), ("node1", 4)]);
+        check("node0 slots=2 max_slots=4\nnode1 slots=3 max-slots=3\n", &[("node0", 2), ("node1", 3)]);
         check("# cluster\nnode0.site slots=2 # slow\n\n\tnode1\tslots=3\n", &[("node0.site", 2), ("node1", 3)]);
         // MPICH and Intel MPI
         check("node0:4\nnode1:2\n", &[("node0", 4), ("node1", 2)]);
@@ -199,7 +204,7 @@ mod tests {
     #[test]
     fn what_another_launcher_would_do_and_this_one_does_not_is_refused_by_its_line() {
         for text in [
-            "node0 slots=2 max_slots=4",
+            "node0 max_slots=4 slots=2",
             "node0 max-slots=4",
             "node0 cpu=4",
             "node0:2 binding=user:0,1",

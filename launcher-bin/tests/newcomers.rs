@@ -106,7 +106,7 @@ fn a_line_that_is_not_understood_runs_nothing_and_does_not_look_like_success() {
         ("launch --cpus-per-task=0 echo x", "invalid value '0' for '--cpus-per-task <N>'"),
         ("launch --cpus-per-task=60000 echo x", "let them share with --overcommit"),
         ("launch --bind-to core echo x", "tip: type --cpu-bind=none|threads|cores"),
-        ("submit ./a.out", "tip: did you mean: lattice launch --detach ./a.out"),
+        ("submit ./a.out", "tip: did you mean: lattice batch ./a.out"),
         ("./a.out", "tip: did you mean: lattice launch ./a.out"),
         ("-n 4 ./a.out", "tip: did you mean: lattice launch -n 4 ./a.out"),
         ("squeue", "tip: did you mean: lattice queue"),

@@ -120,10 +120,32 @@ impl From<SpawnRefusal> for SpawnError {
 pub struct SpawnedJob {
     job: Job,
     apps: Vec<AppSpec>,
-    /// Hosts that each program names; none leaves them to the launch.
-    hosts: Vec<Vec<WishedHost>>,
+    /// Places that each program wishes for.
+    wishes: Vec<Wish>,
     parent_rank: Rank,
     first_shown: Rank,
+}
+
+/// Wish of a program of a spawned job for places.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Wish {
+    /// The launch chooses.
+    None,
+    /// These hosts, in their order and again.
+    Hosts(Vec<WishedHost>),
+    /// So many ranks on each node, in their order and again.
+    PerNode(u32),
+}
+
+impl Wish {
+    fn of(app: &SpawnApp) -> Result<Self, SpawnRefusal> {
+        let hosts = hints::hosts(app)?;
+        Ok(match hints::per_node(app) {
+            Some(ranks) if hosts.is_empty() => Self::PerNode(ranks),
+            None if hosts.is_empty() => Self::None,
+            _ => Self::Hosts(hosts),
+        })
+    }
 }
 
 /// A spawned job on its nodes: the order by which each session of the launch starts its part.
@@ -169,7 +191,7 @@ pub fn spawned_job(parent: &SpawnParent<'_>, index: usize, request: &SpawnReques
     Ok(SpawnedJob {
         job,
         apps: request.apps.iter().map(|app| app_spec(app, parent.directory)).collect(),
-        hosts: request.apps.iter().map(hints::hosts).collect::<Result<_, _>>()?,
+        wishes: request.apps.iter().map(Wish::of).collect::<Result<_, _>>()?,
         parent_rank: parent.rank,
         first_shown: Rank(there),
     })
@@ -187,7 +209,7 @@ impl SpawnedJob {
     }
 
     /// Returns the order for the job on `nodes`, the names of those that ranks can be on. Ranks of a program that names hosts are on
-    /// those, in their order; `share_out` places as many others as it is told.
+    /// those, in their order, and those of one that says how many a node gets are dealt out so; `share_out` places as many others as it is told.
     ///
     /// # Errors
     /// Refuses a host that is not among the nodes.
@@ -206,21 +228,29 @@ impl SpawnedJob {
         nodes: &[(NodeIndex, &str)],
         share_out: impl FnOnce(u32) -> Placement,
     ) -> Result<Placement, SpawnRefusal> {
-        if self.hosts.iter().all(Vec::is_empty) {
+        if self.wishes.iter().all(|wish| *wish == Wish::None) {
             return Ok(share_out(self.size()));
         }
-        let programs = || self.job.apps.iter().zip(&self.hosts);
-        let left = share_out(programs().filter(|(_, hosts)| hosts.is_empty()).map(|(app, _)| app.ranks).sum());
+        let programs = || self.job.apps.iter().zip(&self.wishes);
+        let left = share_out(programs().filter(|(_, wish)| **wish == Wish::None).map(|(app, _)| app.ranks).sum());
         let (mut placement, mut next_left) = (Placement::default(), 0);
         let mut put = |node| placement.push(Block { first_node: node, nodes: 1, ranks_per_node: 1 });
-        for (app, hosts) in programs() {
-            if hosts.is_empty() {
-                (next_left..next_left + app.ranks).filter_map(|rank| left.node_of(Rank(rank))).for_each(&mut put);
-                next_left += app.ranks;
-                continue;
-            }
-            let slots = hosts.iter().map(|host| Ok((node_called(&host.name, nodes)?, host.slots as usize)));
-            let slots = slots.collect::<Result<Vec<_>, SpawnRefusal>>()?;
+        for (app, wish) in programs() {
+            let slots = match wish {
+                Wish::None => {
+                    (next_left..next_left + app.ranks).filter_map(|rank| left.node_of(Rank(rank))).for_each(&mut put);
+                    next_left += app.ranks;
+                    continue;
+                }
+                Wish::Hosts(hosts) => {
+                    let slots = hosts.iter().map(|host| Ok((node_called(&host.name, nodes)?, host.slots as usize)));
+                    slots.collect::<Result<Vec<_>, SpawnRefusal>>()?
+                }
+                Wish::PerNode(ranks) => {
+                    let named = nodes.iter().filter(|(_, host)| *host != LOCALHOST);
+                    named.map(|&(node, _)| (node, *ranks as usize)).collect()
+                }
+            };
             let in_turn = slots.iter().flat_map(|&(node, slots)| std::iter::repeat_n(node, slots)).cycle();
             in_turn.take(app.ranks as usize).for_each(&mut put);
         }
@@ -297,6 +327,13 @@ mod tests {
         assert_eq!(place(vec![on(4, "node1:2,node0")]), Ok(vec![1, 1, 0, 1]));
         assert_eq!(place(vec![on(2, ""), on(2, "node[1-2]"), on(1, "")]), Ok(vec![0, 0, 1, 2, 0]));
         assert_eq!(place(vec![on(2, "localhost")]), Ok(vec![2, 2]));
+        let mapped = |ranks: u32, key: &'static str, value: &'static str| SpawnApp {
+            info: vec![(key.into(), value.into())],
+            ..app(ranks)
+        };
+        assert_eq!(place(vec![mapped(5, "npernode", "1")]), Ok(vec![0, 1, 2, 0, 1]));
+        assert_eq!(place(vec![mapped(5, "map_by", "ppr:2:node"), on(1, "")]), Ok(vec![0, 0, 1, 1, 2, 0]));
+        assert_eq!(place(vec![mapped(2, "map_by", "slot")]), Ok(vec![0, 0]));
         let refusal = SpawnRefusal::NoSuchHost { name: "node7".to_owned(), there: "node0,node1.site,node2".to_owned() };
         assert_eq!(place(vec![on(2, "node0,node7")]), Err(refusal));
     }

@@ -72,7 +72,7 @@ enum Meaning {
 /// Refusal of a word of another launcher.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 enum Refusal {
-    #[error("{launcher} has no flag '{flag}' here{}", nearest.as_ref().map(|near| format!("\n\n  tip: a similar one exists: '{near}'")).unwrap_or_default())]
+    #[error("{launcher} has no flag '{flag}' here{}", tip(launcher, nearest.as_deref()))]
     Unknown { launcher: &'static str, flag: String, nearest: Option<String> },
     #[error("'{flag}' may be any of {}", among.join(", "))]
     Ambiguous { flag: String, among: Vec<String> },
@@ -151,6 +151,11 @@ enum Answer {
 }
 
 impl Flag {
+    /// True if it has no value.
+    fn is_switch(&self) -> bool {
+        self.takes == Takes::Nothing
+    }
+
     /// Applies the flag, which stands there as `typed`, with its value, if it takes one.
     fn apply(&self, line: &mut Line, typed: &str, value: Option<&OsStr>) -> Result<(), Refusal> {
         match (self.meaning, value) {
@@ -163,6 +168,14 @@ impl Flag {
             }
         }
         Ok(())
+    }
+}
+
+/// Advice about a flag that is unknown.
+fn tip(launcher: &str, nearest: Option<&str>) -> String {
+    match nearest {
+        Some(near) => format!("\n\n  tip: a similar one exists: '{near}'"),
+        None => format!("\n\n  tip: lattice {launcher} --help shows those that there are"),
     }
 }
 

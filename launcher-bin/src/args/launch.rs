@@ -23,7 +23,7 @@ use super::mem_bind;
 use super::pmi::{Exchange, Pmi, PmiParser};
 use super::propagate::Propagate;
 use super::signal::{self, SignalAhead};
-use super::value::{EnvSetting, Stdin, node_list, rank_count, template, variable_pattern};
+use super::value::{EnvSetting, Stdin, node_count, node_list, rank_count, template, variable_pattern};
 use super::via::{JoinArgs, WayArgs};
 use super::{size, slurm_time};
 use crate::exit;
@@ -146,7 +146,7 @@ pub struct ProgramArgs {
 #[command(next_help_heading = "Placement")]
 pub struct PlacementArgs {
     /// Use N nodes of the allocation; else as many as the ranks need, up to all.
-    #[arg(short = 'N', long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..), allow_negative_numbers = true)]
+    #[arg(short = 'N', long, value_name = "N", value_parser = node_count, allow_negative_numbers = true)]
     pub nodes: Option<u32>,
     /// Take the programs from the lines `RANKS PROGRAM [ARGS]` of a file, which is given instead of a program: RANKS is a list such as
     /// 0,4-7, or `*` for the rest; in ARGS %t is the rank, and %o its number among those of the line.

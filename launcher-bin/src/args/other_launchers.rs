@@ -45,8 +45,7 @@ const FLAGS: &[(&[&str], &str)] = &[
 /// Commands of other launchers, and what to type here; `launch` takes the words that follow.
 const COMMANDS: &[(&[&str], &str)] = &[
     (&["prun", "local"], "launch"),
-    (&["submit"], "launch --detach"),
-    (&["sbatch"], "batch"),
+    (&["submit", "sbatch"], "batch"),
     (&["squeue"], "queue"),
     (&["scancel", "stop"], "cancel"),
     (&["salloc", "allocate"], "alloc create -N 1"),

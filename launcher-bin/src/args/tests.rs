@@ -134,6 +134,8 @@ fn wrong_values_are_refused_with_what_is_possible() {
     check("--lable", "--label");
     check("--json --label", "cannot be used with");
     check("-N 0", "0 is not in 1..");
+    check("-N 1-2", "the lesser one of srun's MIN-MAX is -N 1");
+    check("-N x", "it is not a positive whole number");
     check("-w node1 --hostfile hosts", "cannot be used with");
     check("--distribution plane", "`block`, `cyclic` and `plane=N` are possible");
     check("--distribution block:plane=2", "behind a `:` `block`, `cyclic` and `fcyclic` are possible");

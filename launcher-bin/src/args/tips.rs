@@ -84,7 +84,7 @@ fn command_tip(typed: &str, words: &[OsString]) -> Option<String> {
     let position = words.iter().position(|word| *word == *typed)?;
     match instead_of_command(typed) {
         // Those take the words that follow.
-        Some(command @ ("launch" | "launch --detach" | "batch")) => {
+        Some(command @ ("launch" | "batch")) => {
             Some(format!("did you mean: {}", line(command, &words[position + 1..])))
         }
         Some(command) => Some(format!("did you mean: {}", line(command, &[]))),

@@ -111,6 +111,19 @@ pub(super) fn rank_count(text: &str) -> Result<u32, RankCountError> {
     }
 }
 
+/// A number of nodes.
+pub(super) fn node_count(text: &str) -> Result<u32, String> {
+    match text.split_once('-').map(|(least, most)| (least.parse::<u32>(), most.parse::<u32>())) {
+        Some((Ok(least), Ok(_))) => {
+            Err(format!("one number is possible; the lesser one of srun's MIN-MAX is -N {least}"))
+        }
+        _ => match text.parse::<i64>().map_err(|_| "it is not a positive whole number".to_owned())? {
+            count @ 1.. => u32::try_from(count).map_err(|_| format!("{count} is not in 1..={}", u32::MAX)),
+            count => Err(format!("{count} is not in 1..={}", u32::MAX)),
+        },
+    }
+}
+
 /// Refusal of a text as a list of nodes.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]

@@ -1,5 +1,5 @@
 //! Hints of a spawn, as MPI 4.1 (11.8.4), Hydra, Open MPI and PMIx name them: where to look for a program, its directory, its variables,
-//! and the hosts of its ranks. Unknown hints choose nothing, as the standard has it.
+//! and the hosts of its ranks, or how many a host gets. Unknown hints choose nothing, as the standard has it.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -43,6 +43,20 @@ pub(super) fn hosts(app: &SpawnApp) -> Result<Vec<WishedHost>, SpawnRefusal> {
         }
     }
     Ok(hosts)
+}
+
+/// Number of ranks that a node gets before the next one is filled, as Open MPI (`npernode`, `map_by`) and PMIx (PMIX_MAPBY, PMIX_PPR) say it: `2`,
+/// `ppr:2:node`, `2:node`, or `node` for one. Words about objects of a node choose nothing: ranks that are spawned are not bound.
+pub(super) fn per_node(app: &SpawnApp) -> Option<u32> {
+    let text = |key: &str| std::str::from_utf8(hint(app, key)?).ok().map(str::trim);
+    let number = |text: &str| text.parse().ok().filter(|ranks| (1..=SLOTS_MAX).contains(ranks));
+    let mapped = |text: &str| match text.to_ascii_lowercase().split(':').collect::<Vec<_>>()[..] {
+        ["node", ..] => Some(1),
+        ["ppr", ranks, "node", ..] | [ranks, "node"] => number(ranks),
+        _ => None,
+    };
+    let by_number = ["npernode", "pmix.ppr"].into_iter().find_map(|key| number(text(key)?));
+    by_number.or_else(|| ["map_by", "mapby", "pmix.mapby", "pmix.ppr"].into_iter().find_map(|key| mapped(text(key)?)))
 }
 
 /// The hint `key`, if there is one.
@@ -104,6 +118,23 @@ mod tests {
         for value in ["", "a,", "a:0", "a:x", "n[0-", "a:99999999"] {
             let refusal = hosts(&app(&[("host", value)])).unwrap_err();
             assert_eq!(refusal, SpawnRefusal::Hosts { text: value.to_owned() }, "{value}");
+        }
+    }
+
+    #[test]
+    fn ranks_of_a_node_are_counted_in_every_spelling() {
+        for (key, value, expected) in [
+            ("npernode", "2", Some(2)),
+            ("map_by", "node", Some(1)),
+            ("map_by", "ppr:3:node", Some(3)),
+            ("pmix.mapby", "PPR:3:NODE:OVERSUBSCRIBE", Some(3)),
+            ("pmix.ppr", "4:node", Some(4)),
+            ("map_by", "core", None),
+            ("map_by", "ppr:1:socket", None),
+            ("npernode", "0", None),
+            ("npernode", "many", None),
+        ] {
+            assert_eq!(per_node(&app(&[(key, value)])), expected, "{key}={value}");
         }
     }
 

@@ -55,3 +55,17 @@ fn children_are_on_the_hosts_that_their_parent_names() {
     let outcome = launch_on(3, "-N 3 -n 1").arg(open_mpi).words("- node2 node1").run();
     outcome.exits(0).prints_lines(["child 0 on node 2", "child 1 on node 1"]);
 }
+
+#[test]
+fn children_are_dealt_out_as_their_parent_says() {
+    let in_turn = ["child 0 on node 0", "child 1 on node 1", "child 2 on node 2", "child 3 on node 0"];
+    for flavour in [Flavour::WheelMpich, Flavour::WheelOpenMpi] {
+        let program = flavour.program("spawn_mapped");
+        let children = |hint: &str| launch_on(3, "-N 3 -n 1").arg(&program).words("4").words(hint).run();
+        children("map_by node").exits(0).prints_lines(in_turn);
+        let pairs = ["child 0 on node 0", "child 1 on node 0", "child 2 on node 1", "child 3 on node 1"];
+        children("map_by ppr:2:node").exits(0).prints_lines(pairs);
+    }
+    let mpich = Flavour::WheelMpich.program("spawn_mapped");
+    launch_on(3, "-N 3 -n 1").arg(mpich).words("4 npernode 1").run().exits(0).prints_lines(in_turn);
+}

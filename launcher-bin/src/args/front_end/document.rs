@@ -106,5 +106,8 @@ Any number of dashes will do, and `=` before a value. `-N` is the number of rank
 the other flags of the line decide, else the MPI library of the program, else `LATTICE_MPIEXEC=hydra|intel|ompi`. Nothing binds ranks but
 `--bind-to` and its like, and without `-n` there is one rank; Open MPI's `mpirun` binds to cores or NUMA domains, and fills all slots. More ranks than
 CPUs are started without a word; more than the slots of named hosts are refused, unless there is `--oversubscribe`. `-configfile`, `--app` and `--appfile` name a file with a program on
-each line. `MPIEXEC_TIMEOUT` is `--timeout`.
+each line. Variables stand for flags that a line does not have: `MPIEXEC_TIMEOUT`, `MPIEXEC_UNIVERSE_SIZE` and `MPIEXEC_PREFIX_DEFAULT` (ranks before
+their lines) for all; `HYDRA_HOST_FILE` and `HYDRA_BINDING` for MPICH's and Intel MPI's lines; for Open MPI's `OMPI_MCA_orte_default_hostfile`, `OMPI_MCA_hwloc_base_binding_policy`,
+`OMPI_MCA_rmaps_base_mapping_policy`, `OMPI_MCA_rmaps_base_oversubscribe`, `PRTE_MCA_prte_default_hostfile`, `PRTE_MCA_hwloc_default_binding_policy` and
+`PRTE_MCA_rmaps_default_mapping_policy`. `-v` names those that count.
 ";

@@ -6,6 +6,7 @@
 mod binding;
 mod dialect;
 mod values;
+mod variables;
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -229,6 +230,7 @@ pub(super) fn translate(words: &[OsString]) -> Result<Answer, Refusal> {
     if let Some(answer) = read(words, &mut line)? {
         return Ok(answer);
     }
+    variables::heed(&mut line, dialect(words), |name| std::env::var_os(name))?;
     values::settle_hosts(&mut line)?;
     if line.places.overcommit {
         values::add_slots(&mut line)?;

@@ -1,0 +1,113 @@
+//! Variables that stand for flags which a line does not have: those of the MPI standard's `mpiexec` for every line, Hydra's and Open MPI's for lines of theirs.
+
+use std::ffi::{OsStr, OsString};
+
+use super::super::line::Line;
+use super::super::{Refusal, find};
+use super::FLAGS;
+use super::dialect::Dialect;
+
+/// Whose lines heed a variable.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Of {
+    Everybody,
+    Hydra,
+    OpenMpi,
+}
+
+/// Condition of a line under which a variable has something to say.
+type Open = fn(&Line) -> bool;
+
+/// Each variable with the flag that it stands for. Hydra's are those of its wiki and `mpiexec -help`, Open MPI's those of `ompi_info` and `prte_info`.
+const VARIABLES: &[(&str, Of, &str, Open)] = &[
+    ("MPIEXEC_UNIVERSE_SIZE", Of::Everybody, "usize", |line| !line.has("--universe-size")),
+    ("MPIEXEC_PREFIX_DEFAULT", Of::Everybody, "prepend-rank", |line| !line.has("--label")),
+    ("HYDRA_HOST_FILE", Of::Hydra, "f", has_no_hosts),
+    ("HYDRA_BINDING", Of::Hydra, "bind-to", is_unbound),
+    ("OMPI_MCA_orte_default_hostfile", Of::OpenMpi, "hostfile", has_no_hosts),
+    ("PRTE_MCA_prte_default_hostfile", Of::OpenMpi, "hostfile", has_no_hosts),
+    ("OMPI_MCA_hwloc_base_binding_policy", Of::OpenMpi, "bind-to", is_unbound),
+    ("PRTE_MCA_hwloc_default_binding_policy", Of::OpenMpi, "bind-to", is_unbound),
+    ("OMPI_MCA_rmaps_base_mapping_policy", Of::OpenMpi, "map-by", is_unmapped),
+    ("PRTE_MCA_rmaps_default_mapping_policy", Of::OpenMpi, "map-by", is_unmapped),
+    ("OMPI_MCA_rmaps_base_oversubscribe", Of::OpenMpi, "oversubscribe", |line| !line.places.overcommit),
+];
+
+fn has_no_hosts(line: &Line) -> bool {
+    let named = ["--hostfile", "--host", "--nodelist"].iter().any(|flag| line.has(flag));
+    !named && line.programs().iter().all(|program| program.hosts.is_none())
+}
+
+fn is_unbound(line: &Line) -> bool {
+    line.places.object.is_none()
+}
+
+fn is_unmapped(line: &Line) -> bool {
+    line.places.over.is_none() && !line.has("--distribution") && !line.has("--tasks-per-node")
+}
+
+/// Adds the flags that variables stand for; `dialect` is that of the line.
+pub(super) fn heed(
+    line: &mut Line,
+    dialect: Option<Dialect>,
+    variable: impl Fn(&str) -> Option<OsString>,
+) -> Result<(), Refusal> {
+    for (name, of, flag, is_open) in VARIABLES {
+        let is_theirs = match of {
+            Of::Everybody => true,
+            Of::Hydra => matches!(dialect, Some(Dialect::Hydra | Dialect::Intel)),
+            Of::OpenMpi => dialect == Some(Dialect::OpenMpi),
+        };
+        let Some(value) = variable(name).filter(|value| !value.is_empty() && is_theirs && is_open(line)) else {
+            continue;
+        };
+        let Some(flag) = find(FLAGS, flag).filter(|flag| !flag.is_switch() || is_on(&value)) else { continue };
+        line.note(format!("{name}={}: as --{}", value.display(), flag.names.last().copied().unwrap_or_default()));
+        let value = (!flag.is_switch()).then_some(value.as_os_str());
+        flag.apply(line, name, value)?;
+    }
+    Ok(())
+}
+
+/// True for the value of a switch that is on.
+fn is_on(value: &OsStr) -> bool {
+    !["0", "false", "no", "off"].iter().any(|off| value.eq_ignore_ascii_case(off))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn heeded(dialect: Option<Dialect>, flags: &[&str], variables: &[(&str, &str)]) -> String {
+        let mut line = Line::default();
+        flags.iter().for_each(|flag| line.add_to_launch(flag, None));
+        line.end_program(&["./a".into()]);
+        let value = |name: &str| variables.iter().find(|(known, _)| *known == name).map(|(_, value)| (*value).into());
+        heed(&mut line, dialect, value).unwrap();
+        super::super::binding::settle(&mut line);
+        let words = line.finish().words;
+        words.iter().map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" ")
+    }
+
+    #[test]
+    fn variables_are_heeded_by_lines_of_their_own_launcher() {
+        let (hydra, open_mpi) = (Some(Dialect::Hydra), Some(Dialect::OpenMpi));
+        let check = |dialect, flags: &[&str], variables: &[(&str, &str)], expected: &str| {
+            assert_eq!(heeded(dialect, flags, variables), expected, "{dialect:?} {variables:?}");
+        };
+        check(
+            None,
+            &[],
+            &[("MPIEXEC_UNIVERSE_SIZE", "9"), ("MPIEXEC_PREFIX_DEFAULT", "1")],
+            "--universe-size=9 --label ./a",
+        );
+        check(None, &["--label"], &[("MPIEXEC_PREFIX_DEFAULT", "1")], "--label ./a");
+        let files = [("HYDRA_HOST_FILE", "hosts"), ("OMPI_MCA_hwloc_base_binding_policy", "core")];
+        check(hydra, &[], &files, "--hostfile=hosts ./a");
+        check(hydra, &["--nodelist=n0"], &files, "--nodelist=n0 ./a");
+        check(open_mpi, &[], &files, "--cpu-bind=cores ./a");
+        check(None, &[], &files, "./a");
+        let policy = [("PRTE_MCA_rmaps_default_mapping_policy", "node"), ("OMPI_MCA_rmaps_base_oversubscribe", "0")];
+        check(open_mpi, &[], &policy, "--distribution=cyclic ./a");
+    }
+}
