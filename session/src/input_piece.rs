@@ -7,6 +7,9 @@ use crate::gathered::NodeSelection;
 /// Capability of a node whose sessions pass input on to each other, as its agent tells it.
 pub const CAPABILITY: &str = "input-relay";
 
+/// Most nodes that an end of the input's way passes a piece on to itself, each with its share of the others.
+pub const BRANCHES: u32 = 8;
+
 /// A piece of a launch's input, for the first of its nodes. Who gets it passes it on to the others.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InputPiece {

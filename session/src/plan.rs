@@ -155,6 +155,8 @@ impl LaunchContext<'_> {
     pub(crate) fn plan(&self, stdin: &StdinSource) -> Result<Plan, PlanError> {
         let programs = self.programs()?;
         let nodes = node_list(&self.spec.hosts);
+        // Of all ranks here alike.
+        let slurm = self.spec.settings.slurm_environment.then(|| slurm_variables(self.spec, self.ranks, &nodes));
         let direct = match stdin {
             StdinSource::Direct(fd) => fd.try_clone().ok().map(Arc::new),
             StdinSource::Empty | StdinSource::Stream(_) => None,
@@ -164,7 +166,7 @@ impl LaunchContext<'_> {
             let index = self.app_index(rank)?;
             let prepared = &programs[&index];
             let filled = self.filled(prepared, rank, local, &nodes);
-            let own = self.variables(rank, local, index, &nodes);
+            let own = self.variables(rank, local, index, &nodes, slurm.as_ref());
             let own = own.iter().map(|(name, value)| (OsStr::new(name), OsStr::new(value)));
             let filled = filled.iter().map(|(name, value)| (*name, value.as_os_str()));
             let environment = prepared.environment.for_rank(filled.chain(own))?;
@@ -274,7 +276,14 @@ impl LaunchContext<'_> {
     }
 
     /// The variables that are a rank's own. They come last and win.
-    fn variables(&self, rank: Rank, local: LocalRank, app: usize, nodes: &str) -> Vec<(&'static str, String)> {
+    fn variables(
+        &self,
+        rank: Rank,
+        local: LocalRank,
+        app: usize,
+        nodes: &str,
+        slurm: Option<&SlurmVariables>,
+    ) -> Vec<(&'static str, String)> {
         let spec = self.spec;
         let (size, local_size) = (spec.job.size(), self.ranks.len() as u32);
         let host = spec.host(spec.node);
@@ -321,8 +330,9 @@ impl LaunchContext<'_> {
         }
         variables.extend(self.entrances.set.as_ref().map(|set| (Contact::VARIABLE, set.to_text())));
         variables.extend(self.gpus.get(local.index()).into_iter().flatten().cloned());
-        if spec.settings.slurm_environment {
-            variables.extend(slurm_variables(spec, rank, local, nodes));
+        if let Some(alike) = slurm {
+            variables.extend(alike.iter().cloned());
+            variables.extend([("SLURM_PROCID", rank.to_string()), ("SLURM_LOCALID", local.to_string())]);
         }
         variables
     }
@@ -361,25 +371,25 @@ impl LaunchContext<'_> {
     }
 }
 
-/// What programs read that were written for Slurm. `SLURM_JOB_NODELIST` and `SLURM_TASKS_PER_NODE` are left out: with both of them the
+/// Variables of Slurm that all ranks of a node have alike.
+type SlurmVariables = [(&'static str, String); 13];
+
+/// What programs read that were written for Slurm, as far as all ranks of a node have it alike. `SLURM_JOB_NODELIST` and `SLURM_TASKS_PER_NODE` are left out: with both of them the
 /// `mpiexec` of MPICH starts its proxies by `srun`. So are `SLURM_JOBID` and `SLURM_STEPID`, by which `mpirun` of Open MPI and PRRTE do the same.
-fn slurm_variables(spec: &SessionSpec, rank: Rank, local: LocalRank, nodes: &str) -> [(&'static str, String); 15] {
+fn slurm_variables(spec: &SessionSpec, here: &[Rank], nodes: &str) -> SlurmVariables {
     let (size, hosts) = (spec.job.size().to_string(), spec.hosts.len().to_string());
-    let here = spec.job.placement.ranks_on(spec.node);
     let here = here.iter().map(ToString::to_string).collect::<Vec<_>>().join(",");
     let directory = spec.apps.first().map(|app| app.directory.display().to_string()).unwrap_or_default();
     [
-        ("SLURM_PROCID", rank.to_string()),
-        ("SLURM_LOCALID", local.to_string()),
         ("SLURM_NODEID", spec.node.to_string()),
         ("SLURM_NTASKS", size.clone()),
-        ("SLURM_NPROCS", size),
+        ("SLURM_NPROCS", size.clone()),
+        ("SLURM_STEP_NUM_TASKS", size),
         ("SLURM_NNODES", hosts.clone()),
         ("SLURM_JOB_NUM_NODES", hosts),
         ("SLURM_NODELIST", nodes.to_owned()),
         ("SLURM_JOB_ID", spec.launch_id.clone()),
         ("SLURM_STEP_ID", "0".to_owned()),
-        ("SLURM_STEP_NUM_TASKS", spec.job.size().to_string()),
         ("SLURM_STEP_NODELIST", nodes.to_owned()),
         ("SLURM_GTIDS", here),
         ("SLURMD_NODENAME", spec.host(spec.node).to_owned()),

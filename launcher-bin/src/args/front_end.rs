@@ -13,6 +13,7 @@ mod document;
 mod line;
 mod mpiexec;
 mod srun;
+mod variables;
 mod wrap;
 
 use std::ffi::{OsStr, OsString};

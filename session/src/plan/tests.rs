@@ -56,7 +56,9 @@ impl Node {
     /// Value of a variable of the first rank.
     fn variable(&self, name: &str) -> Option<String> {
         let shared = self.context().program_variables(&self.spec.apps[0]);
-        let own = self.context().variables(self.ranks[0], LocalRank(0), 0, "n0,n1");
+        let slurm = self.spec.settings.slurm_environment;
+        let slurm = slurm.then(|| slurm_variables(&self.spec, &self.ranks, "n0,n1"));
+        let own = self.context().variables(self.ranks[0], LocalRank(0), 0, "n0,n1", slurm.as_ref());
         let own = own.into_iter().find(|(own, _)| *own == name).map(|(_, value)| value);
         own.or_else(|| Some(shared.get(OsStr::new(name))?.to_str().unwrap().to_owned()))
     }

@@ -22,12 +22,10 @@ use super::frames::ToAgent;
 use super::node_links::{Arrived, NodeLinks};
 use super::stdin::Input;
 use crate::gathered::NodeSelection;
-use crate::input_piece::InputPiece;
+use crate::input_piece::{BRANCHES, InputPiece};
 use crate::wire;
 use crate::wire::question::{self, Question};
 
-/// Nodes that a session passes a piece on to, each with its share of the others.
-const BRANCHES: u32 = 8;
 /// Most pieces that are passed on at a time; further ones are refused.
 const OPEN_MAX: usize = 256;
 

@@ -5,14 +5,15 @@ use std::collections::VecDeque;
 
 use bytes::{Bytes, BytesMut};
 use lattice_session::gathered::NodeSelection;
+use lattice_session::input_piece::BRANCHES;
 
 use super::event::NodeCommand;
-use super::input_tree::{BRANCHES, InputTree, Sent};
+use super::input_tree::{InputTree, Sent};
 
 /// Windows of unread input that are kept of clients that have left.
 const WINDOWS_MAX: u64 = 16;
 /// Pieces for many nodes are put together up to this size.
-const PIECE_MAX: usize = 64 << 10;
+const PIECE_MAX: u64 = 64 << 10;
 
 /// The input between client and nodes. With several reading nodes, the slowest one sets the pace.
 #[derive(Debug)]
@@ -181,23 +182,25 @@ impl InputCredit {
 
     /// Takes out the next piece that there is room for; for many readers one that is not short without need.
     fn next_piece(&mut self) -> Option<Bytes> {
-        let (room, piece_max) = match &self.readers {
-            Readers::Few(readers) => {
-                let taken = readers.iter().map(|reader| reader.taken).min();
-                (taken.map_or(u64::MAX, |taken| self.window.saturating_sub(self.passed - taken)), usize::MAX)
-            }
-            Readers::Many(tree) => (tree.room(self.window), PIECE_MAX),
-        };
-        let most = usize::try_from(room).unwrap_or(usize::MAX).min(piece_max);
-        if most == 0 {
+        let room = self.readers.room(self.window, self.passed);
+        if room == 0 {
             return None;
         }
         let mut piece = self.waiting.pop_front()?;
-        if piece.len() > most {
-            self.waiting.push_front(piece.split_off(most));
+        if piece.len() as u64 > room {
+            self.waiting.push_front(piece.split_off(room as usize));
         }
-        if piece_max == usize::MAX {
-            return Some(piece);
+        if matches!(self.readers, Readers::Many(_)) {
+            piece = self.lengthened(piece, room);
+        }
+        Some(piece)
+    }
+
+    /// A piece with what of the next ones fits behind it.
+    fn lengthened(&mut self, piece: Bytes, room: u64) -> Bytes {
+        let most = usize::try_from(room).unwrap_or(usize::MAX);
+        if piece.len() >= most || self.waiting.is_empty() {
+            return piece;
         }
         let mut joined = BytesMut::from(piece);
         while let Some(next) = self.waiting.front_mut()
@@ -208,11 +211,22 @@ impl InputCredit {
                 self.waiting.pop_front();
             }
         }
-        Some(joined.freeze())
+        joined.freeze()
     }
 }
 
 impl Readers {
+    /// Bytes that the next piece may have, of a window of so many, when so many were passed on.
+    fn room(&self, window: u64, passed: u64) -> u64 {
+        match self {
+            Self::Few(readers) => {
+                let taken = readers.iter().map(|reader| reader.taken).min();
+                taken.map_or(u64::MAX, |taken| window.saturating_sub(passed - taken))
+            }
+            Self::Many(tree) => tree.room(window).min(PIECE_MAX),
+        }
+    }
+
     /// Sends a piece to all.
     fn push(&mut self, piece: Bytes) -> Vec<(u32, NodeCommand)> {
         match self {

@@ -9,14 +9,13 @@
 //! A node may so get a piece twice; it tells by the piece's place in the input.
 
 use std::collections::{BTreeSet, VecDeque};
+use std::ops::Range;
 
 use bytes::Bytes;
 use lattice_session::gathered::NodeSelection;
-use lattice_session::input_piece::InputPiece;
+use lattice_session::input_piece::{BRANCHES, InputPiece};
 use pmi_transport::fence::shares;
 
-/// Nodes that get the input from the API server, when there are many.
-pub(super) const BRANCHES: u32 = 8;
 /// Most pieces that may be under way.
 const PIECES_MAX: usize = 64;
 
@@ -51,12 +50,7 @@ pub(super) type Sent = (u32, InputPiece);
 impl InputTree {
     /// No input yet, for these nodes, which are ascending.
     pub(super) fn new(nodes: &[u32]) -> Self {
-        let ways = shares(0..nodes.len() as u32, BRANCHES);
-        let way = |part: std::ops::Range<u32>| Way {
-            nodes: nodes[part.start as usize..part.end as usize].to_vec(),
-            open: BTreeSet::new(),
-        };
-        Self { ways: ways.map(way).collect(), kept: VecDeque::new(), next: 0 }
+        Self { ways: Way::shared_out(nodes, &BTreeSet::new()), kept: VecDeque::new(), next: 0 }
     }
 
     /// The nodes that read.
@@ -113,12 +107,7 @@ impl InputTree {
             return Vec::new();
         }
         let Way { nodes, open } = self.ways.remove(at);
-        let parts = shares(1..nodes.len() as u32, BRANCHES);
-        let way = |part: std::ops::Range<u32>| Way {
-            nodes: nodes[part.start as usize..part.end as usize].to_vec(),
-            open: open.clone(),
-        };
-        let sent = self.add(parts.map(way).collect());
+        let sent = self.add(Way::shared_out(&nodes[1..], &open));
         self.forget();
         sent
     }
@@ -145,6 +134,13 @@ impl InputTree {
 }
 
 impl Way {
+    /// Ways that share out nodes, all of which have the same pieces open.
+    fn shared_out(nodes: &[u32], open: &BTreeSet<u64>) -> Vec<Self> {
+        let parts = shares(0..nodes.len() as u32, BRANCHES);
+        let nodes_of = |part: Range<u32>| nodes[part.start as usize..part.end as usize].to_vec();
+        parts.map(|part| Self { nodes: nodes_of(part), open: open.clone() }).collect()
+    }
+
     fn sent(&self, Piece { offset, bytes, is_last }: &Piece) -> Option<Sent> {
         let nodes = NodeSelection::of(self.nodes.iter().copied())?;
         Some((self.nodes[0], InputPiece { offset: *offset, bytes: bytes.clone(), is_last: *is_last, nodes }))

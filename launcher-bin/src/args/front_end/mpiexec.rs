@@ -224,13 +224,10 @@ fn export_one(line: &mut Line, setting: &OsStr) -> Result<(), Refusal> {
 
 pub(super) fn translate(words: &[OsString]) -> Result<Answer, Refusal> {
     let mut line = Line::default();
-    if let Some(limit) = std::env::var_os("MPIEXEC_TIMEOUT").filter(|limit| !limit.is_empty()) {
-        line.add_to_launch("--timeout", Some(&limit));
-    }
     if let Some(answer) = read(words, &mut line)? {
         return Ok(answer);
     }
-    variables::heed(&mut line, dialect(words), |name| std::env::var_os(name))?;
+    variables::heed(&mut line, || dialect(words), |name| std::env::var_os(name))?;
     values::settle_hosts(&mut line)?;
     if line.places.overcommit {
         values::add_slots(&mut line)?;

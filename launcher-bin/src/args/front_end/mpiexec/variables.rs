@@ -1,9 +1,10 @@
 //! Variables that stand for flags which a line does not have: those of the MPI standard's `mpiexec` for every line, Hydra's and Open MPI's for lines of theirs.
 
-use std::ffi::{OsStr, OsString};
+use std::cell::LazyCell;
+use std::ffi::OsString;
 
 use super::super::line::Line;
-use super::super::{Refusal, find};
+use super::super::{Refusal, variables};
 use super::FLAGS;
 use super::dialect::Dialect;
 
@@ -20,6 +21,7 @@ type Open = fn(&Line) -> bool;
 
 /// Each variable with the flag that it stands for. Hydra's are those of its wiki and `mpiexec -help`, Open MPI's those of `ompi_info` and `prte_info`.
 const VARIABLES: &[(&str, Of, &str, Open)] = &[
+    ("MPIEXEC_TIMEOUT", Of::Everybody, "timeout", |line| !line.has("--timeout")),
     ("MPIEXEC_UNIVERSE_SIZE", Of::Everybody, "usize", |line| !line.has("--universe-size")),
     ("MPIEXEC_PREFIX_DEFAULT", Of::Everybody, "prepend-rank", |line| !line.has("--label")),
     ("HYDRA_HOST_FILE", Of::Hydra, "f", has_no_hosts),
@@ -46,32 +48,25 @@ fn is_unmapped(line: &Line) -> bool {
     line.places.over.is_none() && !line.has("--distribution") && !line.has("--tasks-per-node")
 }
 
-/// Adds the flags that variables stand for; `dialect` is that of the line.
+/// Adds the flags that variables stand for; `dialect` tells that of the line, and is asked only if it matters.
 pub(super) fn heed(
     line: &mut Line,
-    dialect: Option<Dialect>,
+    dialect: impl FnOnce() -> Option<Dialect>,
     variable: impl Fn(&str) -> Option<OsString>,
 ) -> Result<(), Refusal> {
+    let dialect = LazyCell::new(dialect);
     for (name, of, flag, is_open) in VARIABLES {
+        let Some(value) = variables::set(&variable, name).filter(|_| is_open(line)) else { continue };
         let is_theirs = match of {
             Of::Everybody => true,
-            Of::Hydra => matches!(dialect, Some(Dialect::Hydra | Dialect::Intel)),
-            Of::OpenMpi => dialect == Some(Dialect::OpenMpi),
+            Of::Hydra => matches!(*dialect, Some(Dialect::Hydra | Dialect::Intel)),
+            Of::OpenMpi => *dialect == Some(Dialect::OpenMpi),
         };
-        let Some(value) = variable(name).filter(|value| !value.is_empty() && is_theirs && is_open(line)) else {
-            continue;
-        };
-        let Some(flag) = find(FLAGS, flag).filter(|flag| !flag.is_switch() || is_on(&value)) else { continue };
-        line.note(format!("{name}={}: as --{}", value.display(), flag.names.last().copied().unwrap_or_default()));
-        let value = (!flag.is_switch()).then_some(value.as_os_str());
-        flag.apply(line, name, value)?;
+        if is_theirs {
+            variables::apply(line, FLAGS, name, flag, &value)?;
+        }
     }
     Ok(())
-}
-
-/// True for the value of a switch that is on.
-fn is_on(value: &OsStr) -> bool {
-    !["0", "false", "no", "off"].iter().any(|off| value.eq_ignore_ascii_case(off))
 }
 
 #[cfg(test)]
@@ -83,7 +78,7 @@ mod tests {
         flags.iter().for_each(|flag| line.add_to_launch(flag, None));
         line.end_program(&["./a".into()]);
         let value = |name: &str| variables.iter().find(|(known, _)| *known == name).map(|(_, value)| (*value).into());
-        heed(&mut line, dialect, value).unwrap();
+        heed(&mut line, || dialect, value).unwrap();
         super::super::binding::settle(&mut line);
         let words = line.finish().words;
         words.iter().map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" ")

@@ -1,0 +1,29 @@
+//! A variable of another launcher that stands for one of its flags.
+
+use std::ffi::{OsStr, OsString};
+
+use super::line::Line;
+use super::{Flag, Refusal, find};
+
+/// Value of a variable; one that is empty counts as not set.
+pub(super) fn set(variable: impl Fn(&str) -> Option<OsString>, name: &str) -> Option<OsString> {
+    variable(name).filter(|value| !value.is_empty())
+}
+
+/// Has a variable count as the flag of the table that it stands for. A switch is left alone by a value that means off.
+pub(super) fn apply(
+    line: &mut Line,
+    flags: &'static [Flag],
+    name: &str,
+    flag: &str,
+    value: &OsStr,
+) -> Result<(), Refusal> {
+    let Some(flag) = find(flags, flag).filter(|flag| !flag.is_switch() || is_on(value)) else { return Ok(()) };
+    line.note(format!("{name}={}: as --{}", value.display(), flag.names.last().copied().unwrap_or_default()));
+    flag.apply(line, name, (!flag.is_switch()).then_some(value))
+}
+
+/// True for the value of a switch that is on.
+fn is_on(value: &OsStr) -> bool {
+    !["0", "false", "no", "off"].iter().any(|off| value.eq_ignore_ascii_case(off))
+}
