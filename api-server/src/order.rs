@@ -14,14 +14,13 @@ use lattice_session::random;
 use lattice_session::request::{Assignment, LaunchRequest, Ownership, PlaceError};
 use lattice_session::spec::LaunchSecret;
 use lattice_session::wire::WireError;
-use pmi_core::job::Placement;
 use pmi_transport::session_link::LinkKey;
 
 use super::allocations::Allocation;
 use super::launch::fan_out::Recipient;
 use super::launch::settings::LaunchSettings;
 use super::nodes::{Registry, Unready};
-use super::placement::{self, PlacementError};
+use super::placement::{self, PlacementError, ranks_per_node};
 
 /// Output of one launch that may be on its way or wait here, in bytes, shared out among its nodes, each of which gets at least and
 /// at most so much.
@@ -128,16 +127,6 @@ fn fitting(assignment: Assignment) -> Result<Assignment, PlacementError> {
         Some(ranks) if ranks > NODE_RANKS_MAX => Err(PlacementError::NodeOverfull { ranks, most: NODE_RANKS_MAX }),
         _ => Ok(assignment),
     }
-}
-
-/// Number of ranks of each of `nodes` nodes.
-fn ranks_per_node(placement: &Placement, nodes: usize) -> Vec<u32> {
-    let mut ranks = vec![0_u32; nodes];
-    for block in placement.blocks() {
-        let nodes = ranks.iter_mut().skip(block.first_node.index()).take(block.nodes as usize);
-        nodes.for_each(|ranks| *ranks += block.ranks_per_node);
-    }
-    ranks
 }
 
 fn address(node: &str, registry: &Registry) -> Result<String, OrderError> {

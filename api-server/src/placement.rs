@@ -16,7 +16,9 @@ use std::num::NonZeroU32;
 
 use lattice_session::count::counted;
 pub(crate) use lattice_session::limits::RANKS_MAX;
-use lattice_session::request::{Assignment, Candidates, Distribution, HostSlots, PlacementRequest, Programs};
+use lattice_session::request::{
+    Assignment, Candidates, Distribution, HostSlots, Numbering, PlacementRequest, Programs,
+};
 use pmi_core::ids::NodeIndex;
 use pmi_core::job::{Block, Placement};
 
@@ -76,6 +78,11 @@ pub(crate) fn place(
         (_, Some(Distribution::Cyclic)) => dealt(size, NonZeroU32::MIN, &nodes)?,
         (_, Some(Distribution::Plane(ranks))) => dealt(size, ranks, &nodes)?,
         (Candidates::All | Candidates::Listed(_), _) => Placement::block(&even_shares(size, nodes.len())),
+    };
+    let placement = match request.numbering {
+        None => placement,
+        Some(Numbering::NodeByNode) => Placement::block(&ranks_per_node(&placement, nodes.len())),
+        Some(Numbering::InTurn) => in_turn(size, &ranks_per_node(&placement, nodes.len()), &nodes)?,
     };
     Ok(Assignment { hosts: nodes.into_iter().map(|node| node.node).collect(), ranks, placement })
 }
@@ -254,6 +261,22 @@ fn filled(size: u32, nodes: &[Capacity]) -> Vec<u32> {
         ranks
     };
     nodes.iter().map(fill).collect()
+}
+
+/// Number of ranks of each of `nodes` nodes.
+pub(crate) fn ranks_per_node(placement: &Placement, nodes: usize) -> Vec<u32> {
+    let mut ranks = vec![0_u32; nodes];
+    for block in placement.blocks() {
+        let nodes = ranks.iter_mut().skip(block.first_node.index()).take(block.nodes as usize);
+        nodes.for_each(|ranks| *ranks += block.ranks_per_node);
+    }
+    ranks
+}
+
+/// One rank at a time for each node that has some left of these.
+fn in_turn(size: u32, counts: &[u32], nodes: &[Capacity]) -> Result<Placement, PlacementError> {
+    let counted = nodes.iter().zip(counts).map(|(node, &ranks)| Capacity { ranks, ..node.clone() });
+    dealt(size, NonZeroU32::MIN, &counted.collect::<Vec<_>>())
 }
 
 /// Rounds of so many ranks at once for each node, as far as it has room.

@@ -12,10 +12,12 @@
 #[cfg(feature = "fuzzing")]
 #[doc(hidden)]
 pub mod fuzzing;
+mod hostfile;
 mod natural_order;
 
 use std::fmt::Write;
 
+pub use hostfile::{HostLine, HostfileFault, hostfile};
 pub use natural_order::natural_order;
 
 /// The most names that one list may stand for.

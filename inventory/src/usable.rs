@@ -70,6 +70,13 @@ impl UsableCores {
         Self { cores: cores.map(part).collect() }
     }
 
+    /// The cores without these CPUs.
+    #[must_use]
+    pub fn without(&self, cpus: &CpuSet) -> Self {
+        let rest = |core: &UsableCore| UsableCore { cpus: core.cpus.without(cpus), ..core.clone() };
+        Self { cores: self.cores.iter().map(rest).filter(|core| !core.cpus.is_empty()).collect() }
+    }
+
     /// Union of the CPUs of all cores.
     pub fn cpus(&self) -> CpuSet {
         self.cores.iter().flat_map(|core| core.cpus.iter()).collect()

@@ -20,6 +20,7 @@ mod launch;
 mod mem_bind;
 mod other_launchers;
 mod overlay;
+mod per_object;
 pub(crate) mod pki;
 mod pmi;
 pub(crate) mod pmi_command;
@@ -61,6 +62,7 @@ pub use self::launch::{
 };
 use self::other_launchers::translate;
 pub use self::overlay::{CallArgs, GraphFormat, PingArgs, SetsArgs, SetsCommand};
+pub use self::per_object::{PerObject, RankBy};
 pub use self::pki::PkiCommand;
 pub use self::pmi::{Exchange, Pmi};
 pub use self::pmi_command::PmiCommand;

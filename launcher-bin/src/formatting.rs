@@ -56,6 +56,11 @@ pub(crate) fn duration(time: Duration) -> String {
     parts.join(" ")
 }
 
+/// The same for times that are compared with each other: below a second in milliseconds.
+pub(crate) fn short_duration(time: Duration) -> String {
+    if time < Duration::from_secs(1) { format!("{} ms", time.as_millis()) } else { duration(time) }
+}
+
 /// Time since `seconds` (Unix time); a time to come is now.
 pub(crate) fn ago(seconds: u64) -> String {
     let now = u64::try_from(Timestamp::now().as_second()).unwrap_or_default();

@@ -11,7 +11,7 @@ use std::io;
 use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
 
-use hostlist::HostlistError;
+use hostlist::{HostLine, HostfileFault, HostlistError};
 use lattice_session::request::HostSlots;
 
 use crate::bounded_file;
@@ -72,36 +72,13 @@ pub(crate) fn read(path: &Path) -> Result<Vec<HostSlots>, HostfileError> {
 }
 
 fn parse(text: &str, path: &Path) -> Result<Vec<HostSlots>, HostfileError> {
-    let mut hosts = Vec::new();
-    for (line, text) in (1..).zip(text.lines()) {
-        let content = text.split('#').next().unwrap_or_default().trim();
-        if content.is_empty() {
-            continue;
-        }
-        let path = || path.to_owned();
-        let wrong = || HostfileError::Line { path: path(), line, text: content.to_owned() };
-        let (node, slots) = host(content).ok_or_else(wrong)?;
-        let no_number = || HostfileError::Slots { path: path(), line, node: node.to_owned(), slots: slots.to_owned() };
-        let count: NonZeroU32 = slots.parse().map_err(|_| no_number())?;
-        hosts.push(HostSlots { node: node.to_owned(), slots: count });
-    }
-    if hosts.is_empty() { Err(HostfileError::Empty { path: path.to_owned() }) } else { Ok(hosts) }
-}
-
-/// The host that a line names, without its comment, and what stands there for its slots.
-fn host(line: &str) -> Option<(&str, &str)> {
-    let mut words = line.split_whitespace();
-    let (name, slots) = match (words.next()?, words.next()) {
-        (name, Some(slots)) => (name, slots.strip_prefix("slots=")?),
-        (word, None) => word.split_once(':').unwrap_or((word, "1")),
+    let wrong = |HostfileFault { line, text, slots }: HostfileFault| match slots {
+        Some((node, slots)) => HostfileError::Slots { path: path.to_owned(), line, node, slots },
+        None => HostfileError::Line { path: path.to_owned(), line, text },
     };
-    // Open MPI's bound for ranks beyond the slots, of which there are none here.
-    let is_bound = |word: &str| ["max_slots=", "max-slots="].iter().any(|bound| word.starts_with(bound));
-    if !words.all(is_bound) {
-        return None;
-    }
-    let plain = !name.is_empty() && !name.contains([':', '=', ',', '[', ']']) && !slots.contains(':');
-    plain.then_some((name, slots))
+    let slots = |HostLine { name, slots }: HostLine| HostSlots { node: name, slots };
+    let hosts: Vec<HostSlots> = hostlist::hostfile(text).map_err(wrong)?.into_iter().map(slots).collect();
+    if hosts.is_empty() { Err(HostfileError::Empty { path: path.to_owned() }) } else { Ok(hosts) }
 }
 
 /// The hosts of `--host`.

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use lattice_session::settings::TerminalSize;
 use lattice_session::shell_limits::SoftLimit;
 use nix::unistd::gethostname;
-use rank_spawner::LimitedResource;
+use rank_spawner::{LimitedResource, Priority};
 
 use crate::environment::{self, Environment};
 use crate::limits::Limits;
@@ -29,6 +29,8 @@ pub struct Machine {
     pub soft_limits: Vec<SoftLimit>,
     /// File mode creation mask of this process, where the kernel tells it.
     pub umask: Option<u32>,
+    /// Priority of this process, which is that of the user's shell.
+    pub priority: Priority,
     /// True if standard output is a terminal.
     pub watched: bool,
     /// Size of the terminal of this process, if it has one.
@@ -82,6 +84,7 @@ impl Machine {
             limits: Limits::of_this_process(),
             soft_limits: soft_limits(),
             umask: umask(),
+            priority: Priority::own(),
             watched: io::stdout().is_terminal(),
             terminal: terminal::size(),
         })

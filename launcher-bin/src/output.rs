@@ -86,6 +86,8 @@ pub(crate) struct Renderer {
     shows_progress: bool,
     /// Counts for the summary, if there is to be one.
     summary: Option<Summary>,
+    /// True if it is told in words.
+    says_summary: bool,
     exit_messages: ExitMessages,
     targets: Targets,
     /// True if our own streams show what goes to files, too.
@@ -140,7 +142,8 @@ impl Renderer {
             launch_id: launch.placed.launch_id.clone(),
             ending: false,
             shows_progress: shows_progress(verbosity),
-            summary: output.summary.then(|| Summary::new(Instant::now())),
+            summary: (output.summary || output.json).then(|| Summary::new(Instant::now(), launch.placed.hosts.len())),
+            says_summary: output.summary,
             exit_messages: output.exit_messages,
             targets: Targets::start(files, decoration, &report, wires.abandoned)?,
             tee: output.tee,
@@ -206,14 +209,16 @@ impl Renderer {
         self.write_the_rest(now).await;
         if self.form == Form::Json {
             let code = exit::code(report.cause.as_ref(), self.losses);
-            self.targets.print(json::complete(&self.launch_id, code, report), now).await;
+            let took = self.summary.as_ref().map(|summary| summary.line(&self.hosts));
+            self.targets.print(json::complete(&self.launch_id, code, report, took), now).await;
         }
         // The last word comes after all output, so that output must be written first; in one place it is anyhow.
         if self.targets.has_own_stderr() {
             self.targets.close(WriterName::Stdout).await;
             self.drain_faults().await;
         }
-        for line in self.summary.iter().flat_map(|summary| summary.lines(&self.hosts, report)) {
+        let told = self.summary.iter().filter(|_| self.says_summary);
+        for line in told.flat_map(|summary| summary.lines(&self.hosts, report)) {
             self.targets.say(message(&line), now).await;
         }
         if let Some(cause) = &report.cause
@@ -258,7 +263,7 @@ impl Renderer {
     async fn event(&mut self, node: NodeIndex, event: Event) {
         let now = Instant::now();
         if let Some(summary) = &mut self.summary {
-            summary.event(&event, now);
+            summary.event(node, &event, now);
         }
         match event {
             Event::Ending(_) if self.ending => return,

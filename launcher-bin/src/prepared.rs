@@ -4,6 +4,7 @@
 //! limits. On a cluster only the nodes know, so that they check.
 
 mod binding;
+mod objects;
 
 use std::collections::HashSet;
 use std::ffi::OsStr;
@@ -21,9 +22,12 @@ use lattice_session::spec::AppSpec;
 use lattice_session::template::{Place, Template};
 use nix::unistd::{AccessFlags, eaccess};
 use pmi_core::job::Placement;
-use rank_spawner::{CpuSet, Program, plan_here};
+use rank_spawner::{BindError, BindHereError, CpuBind, CpuSet, Program, plan_here, usable_here};
 
 pub use self::binding::NodeBindError;
+pub use self::objects::ObjectsError;
+pub(crate) use self::objects::placed_by_objects;
+use crate::args::PerObject;
 use crate::machine::Machine;
 use crate::request::{LaunchCommand, OutputRequest, RequestError};
 
@@ -55,9 +59,9 @@ impl PreparedLaunch {
     /// # Errors
     /// See the variants of [`RequestError`].
     pub fn on_this_machine(command: LaunchCommand, machine: &Machine) -> Result<Self, RequestError> {
-        let LaunchCommand { request, output, copies: _, action: _ } = command;
+        let LaunchCommand { request, per_object, output, copies: _, action: _ } = command;
         refuse_flags_for_nodes(&request, machine)?;
-        let ranks = rank_counts(&request)?;
+        let ranks = rank_counts(&request, per_object)?;
         let size = ranks.iter().sum();
         // Before anything is allocated for that many ranks.
         machine.limits.check(size, 0)?;
@@ -137,11 +141,12 @@ fn refuse_flags_for_nodes(request: &LaunchRequest, machine: &Machine) -> Result<
 }
 
 /// The flags that give nodes slots.
-const HOSTS: &str = "--hostfile or --host";
+const HOSTS: &str = "--hostfile, --host or --rankfile";
 
 /// Number of ranks of each program on one node.
-fn rank_counts(request: &LaunchRequest) -> Result<Vec<u32>, RequestError> {
+fn rank_counts(request: &LaunchRequest, per_object: Option<PerObject>) -> Result<Vec<u32>, RequestError> {
     let placement = &request.placement;
+    let room = per_object.map(|per_object| room_here(per_object).map(|room| (per_object, room))).transpose()?;
     let slots: Option<u64> = match &placement.candidates {
         Candidates::Hostfile(hosts) => Some(hosts.iter().map(|host| u64::from(host.slots.get())).sum()),
         Candidates::All | Candidates::Listed(_) => None,
@@ -150,13 +155,28 @@ fn rank_counts(request: &LaunchRequest) -> Result<Vec<u32>, RequestError> {
     let all_slots =
         slots.map(|slots| NonZeroU32::new(u32::try_from(slots).unwrap_or(u32::MAX)).unwrap_or(NonZeroU32::MIN));
     let per_node = placement.tasks_per_node;
-    let counts = request.programs.rank_counts(per_node.or(all_slots).unwrap_or(NonZeroU32::MIN));
+    let of_objects = room.map(|(_, room)| room);
+    let usual = [per_node, of_objects, all_slots].into_iter().flatten().min().unwrap_or(NonZeroU32::MIN);
+    let counts = request.programs.rank_counts(usual);
     let ranks: u64 = counts.iter().copied().map(u64::from).sum();
+    if let Some((PerObject { ranks: per_object, object }, room)) = room
+        && ranks > u64::from(room.get())
+    {
+        let (per_object, object) = (per_object.get(), object.noun());
+        return Err(RequestError::TooFewObjects { ranks, per_object, object, room: room.get() });
+    }
     match (per_node.map(NonZeroU32::get), slots) {
         (Some(per_node), _) if ranks > u64::from(per_node) => Err(RequestError::NodeTooSmall { ranks, per_node }),
         (_, Some(slots)) if ranks > slots => Err(RequestError::TooFewSlots { flag: HOSTS, ranks, slots }),
         _ => Ok(counts),
     }
+}
+
+/// Number of ranks that the objects of this machine take.
+fn room_here(per_object: PerObject) -> Result<NonZeroU32, RequestError> {
+    let cores = usable_here(&ThisNode::default())?;
+    let nothing = || BindError::Nothing { asked: CpuBind::to(per_object.object) };
+    Ok(per_object.room(&cores).ok_or_else(nothing).map_err(BindHereError::from)?)
 }
 
 /// File of a program on this machine; everything about it that can be wrong here is refused.

@@ -10,6 +10,7 @@ mod environment;
 mod error;
 mod multi_prog;
 mod presets;
+mod rankfile;
 mod shared_libraries;
 mod task_scripts;
 mod user_tables;
@@ -21,7 +22,7 @@ use std::time::Duration;
 use lattice_session::request::{Candidates, LaunchRequest, Ownership, PlacementRequest, ProgramRequest, Programs};
 use lattice_session::settings::{
     AtExec, DataExchange, Entrance, FailedRanks, JobMemory, LaunchSettings, LimitSignal, LostNodes, OverdueRelease,
-    PmiFamily, PmiSpec, StdinTarget, Timeouts,
+    PmiFamily, PmiSpec, StdinTarget, TemporaryFiles, Timeouts,
 };
 use lattice_session::spec::AppSpec;
 use lattice_session::template::Template;
@@ -34,10 +35,12 @@ pub use self::containers::ContainerError;
 pub(crate) use self::copies::{Before, FileCopy, Thing};
 pub use self::copies::{Copies, CopyError};
 pub use self::error::RequestError;
+use self::rankfile::Rankfile;
+pub use self::rankfile::RankfileError;
 use self::task_scripts::TaskScripts;
 use crate::args::{
-    self, KillOnBadExit, LaunchArgs, PlacementArgs, Pmi, PmiArgs, ProgramArgs, ResourceTimeout, Stdin, StreamArgs,
-    TimeArgs,
+    self, KillOnBadExit, LaunchArgs, PerObject, PlacementArgs, Pmi, PmiArgs, ProgramArgs, RankBy, ResourceTimeout,
+    Stdin, StreamArgs, TimeArgs,
 };
 use crate::environment::Environment;
 use crate::formatting;
@@ -49,6 +52,8 @@ use crate::machine::Machine;
 pub struct LaunchCommand {
     /// The launch that is asked for.
     pub request: LaunchRequest,
+    /// Ranks by objects of a node, which is known where the ranks get their places.
+    pub per_object: Option<PerObject>,
     /// Destinations of the ranks' output, and the parts of the launch that are shown.
     pub output: OutputRequest,
     /// Files that its nodes get first.
@@ -125,7 +130,8 @@ impl LaunchCommand {
     /// See the variants of [`RequestError`]; each says what was asked for and what is possible.
     pub fn new(args: &LaunchArgs, machine: &Machine) -> Result<Self, RequestError> {
         refuse_idle_flags(args)?;
-        let placement = placement(&args.placement, &machine.environment)?;
+        let rankfile = args.placement.rankfile.as_deref().map(Rankfile::read).transpose()?;
+        let placement = placement(&args.placement, rankfile.as_ref(), &machine.environment)?;
         let container = Container::of(&args.container, machine)?;
         let mut programs = Vec::new();
         for program in std::iter::once(&args.first).chain(&args.more) {
@@ -153,7 +159,7 @@ impl LaunchCommand {
             pmi,
             pmi_trace: args.pmi.pmi_trace.is_some(),
             slurm_environment: args.pmi.slurm_env,
-            cpu_bind: binding::binding(&args.placement)?,
+            cpu_bind: rankfile.map_or_else(|| binding::binding(&args.placement), |rankfile| Ok(rankfile.binding()))?,
             mem_bind: args.placement.mem_bind.clone().unwrap_or_default(),
             gpu_bind: binding::gpus(&args.placement),
             stdin: stdin(args, machine, ownership),
@@ -166,13 +172,9 @@ impl LaunchCommand {
                 ResourceTimeout::Warn => OverdueRelease::Warn,
                 ResourceTimeout::Fail => OverdueRelease::Fail,
             },
-            shell_limits: args
-                .environment
-                .propagate
-                .clone()
-                .unwrap_or_default()
-                .of(&machine.soft_limits, machine.umask),
+            shell_limits: args.environment.propagate.clone().unwrap_or_default().of(machine),
             node_memory: args.pmi.node_memory,
+            temporary: temporary_files(args.environment.tmpdir.as_deref(), machine),
             at_exec: if args.debuggers.stop_at_start || mpir::is_debugged() { AtExec::Stop } else { AtExec::Run },
             timeouts: Timeouts {
                 prompt: shows_prompts(&args.streams, machine).then_some(PROMPT),
@@ -190,7 +192,8 @@ impl LaunchCommand {
             request.check_reader(size)?;
         }
         let action = if args.placement.dry_run { Action::Plan } else { Action::Start };
-        Ok(Self { request, output: output_request(args), copies, action })
+        let per_object = args.placement.per_object();
+        Ok(Self { request, per_object, output: output_request(args), copies, action })
     }
 }
 
@@ -227,7 +230,7 @@ pub(crate) const HOSTS_VARIABLE: &str = "LATTICE_HOSTS";
 fn usual_hosts(args: &PlacementArgs, environment: &Environment) -> Result<Candidates, RequestError> {
     let set = environment.iter().find(|(name, value)| name == HOSTS_VARIABLE && !value.is_empty());
     match set.and_then(|(_, value)| value.to_str()) {
-        Some(hosts) if args.tasks_per_node.is_none() && args.cpus_per_task.is_none() => {
+        Some(hosts) if args.tasks_per_node.is_none() && args.cpus_per_task.is_none() && args.per_object().is_none() => {
             let Hosts(hosts) = hostfile::parse_hosts(hosts).map_err(RequestError::UsualHosts)?;
             Ok(Candidates::Hostfile(hosts))
         }
@@ -235,7 +238,11 @@ fn usual_hosts(args: &PlacementArgs, environment: &Environment) -> Result<Candid
     }
 }
 
-fn placement(args: &PlacementArgs, environment: &Environment) -> Result<PlacementRequest, RequestError> {
+fn placement(
+    args: &PlacementArgs,
+    rankfile: Option<&Rankfile>,
+    environment: &Environment,
+) -> Result<PlacementRequest, RequestError> {
     let expanded = |flag, list: &str| {
         hostlist::expand(list).map_err(|source| RequestError::NodeList { flag, list: list.to_owned(), source })
     };
@@ -243,7 +250,10 @@ fn placement(args: &PlacementArgs, environment: &Environment) -> Result<Placemen
         (Some(list), ..) => Candidates::Listed(expanded("--nodelist", list)?),
         (None, Some(path), _) => Candidates::Hostfile(hostfile::read(path)?),
         (None, None, Some(hosts)) => Candidates::Hostfile(hosts.0.clone()),
-        (None, None, None) => usual_hosts(args, environment)?,
+        (None, None, None) => match rankfile {
+            Some(rankfile) => rankfile.candidates(),
+            None => usual_hosts(args, environment)?,
+        },
     };
     Ok(PlacementRequest {
         nodes: args.nodes.and_then(NonZeroU32::new),
@@ -252,6 +262,7 @@ fn placement(args: &PlacementArgs, environment: &Environment) -> Result<Placemen
         except: args.exclude.as_deref().map(|list| expanded("--exclude", list)).transpose()?.unwrap_or_default(),
         relative: args.relative,
         distribution: args.distribution.and_then(|distribution| distribution.nodes),
+        numbering: args.rank_by.map(RankBy::among_nodes),
     })
 }
 
@@ -271,6 +282,15 @@ fn program_request(program: &ProgramArgs, machine: &Machine) -> Result<ProgramRe
             .map_or_else(|| machine.directory.clone(), |path| machine.directory.join(path)),
     };
     Ok(ProgramRequest { app, ranks: program.ranks.and_then(NonZeroU32::new) })
+}
+
+/// Place of temporary files by the value of `--tmpdir`, which is empty where none was given with it.
+fn temporary_files(directory: Option<&Path>, machine: &Machine) -> TemporaryFiles {
+    match directory {
+        None => TemporaryFiles::AsUsual,
+        Some(none) if none.as_os_str().is_empty() => TemporaryFiles::OfLaunch { below: None },
+        Some(below) => TemporaryFiles::OfLaunch { below: Some(machine.directory.join(below)) },
+    }
 }
 
 /// Source of standard input; a detached launch has nobody to give it any, so its ranks do not wait for it.

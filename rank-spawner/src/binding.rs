@@ -1,16 +1,19 @@
 //! CPU binding: the policy a user asks for, in words and as text. [`plan`](mod@plan) finds the CPUs of each rank.
 
+mod cores;
 mod plan;
 #[cfg(test)]
 mod tests;
 
+use std::borrow::Cow;
 use std::fmt;
 use std::num::{NonZeroU32, ParseIntError};
 use std::str::FromStr;
 
 use lattice_inventory::{CpuSet, CpuSetParseError};
 
-pub use self::plan::{BindError, BindHereError, plan, plan_here};
+pub use self::cores::{CoreSet, CoreSetParseError};
+pub use self::plan::{BindError, BindHereError, plan, plan_here, usable_here};
 
 /// Binding policy of the ranks of a launch on each of its nodes.
 ///
@@ -18,10 +21,13 @@ pub use self::plan::{BindError, BindHereError, plan, plan_here};
 ///
 /// ```text
 /// none                                    rank                   map:0,2+6,4-5       numa-map:0,1
+/// core-map:0,2-3+5,1/0                                           cores of each rank of a node, counted from 0; behind `/` those of a socket
+/// rank-core-map:0,2-3+5,1/0                                      the same for each rank of the launch
 /// threads | cores | l3caches | numa | sockets                    the object that each rank gets
 ///     [:cpus=N | :cores=N]                                       its share, widened to the object
-///     [:over=OBJECT | :each-over=OBJECT]                         ranks, or each CPU of a rank, are dealt out over these; and once more
-///                                                                over smaller ones
+///     [:over=OBJECT[*N] | :each-over=OBJECT]                     ranks, N at a time, or each CPU of a rank, are dealt out over these; and
+///                                                                once more over smaller ones
+///     [:in-order | :numbered-over=OBJECT]                        then ranks are numbered in the order of their CPUs, or dealing out
 ///     [:threads-per-core=N] [:cores-per-socket=N]                so many of them are used
 ///     [:overcommit]                                              ranks may share, if there are too many
 /// ```
@@ -39,6 +45,10 @@ pub enum CpuBind {
     Map(Vec<CpuSet>),
     /// The n-th local rank gets the CPUs of the n-th NUMA node in this list.
     NumaMap(Vec<u16>),
+    /// The n-th local rank gets the n-th set of cores.
+    CoreMap(Vec<CoreSet>),
+    /// The n-th rank of the launch gets the n-th set of cores of its node; [`CpuBind::of_ranks`] makes it a map of local ranks.
+    RankCoreMap(Vec<CoreSet>),
 }
 
 /// Binding to objects of the node.
@@ -50,6 +60,8 @@ pub struct ObjectBind {
     pub share: Option<Share>,
     /// Objects that ranks are dealt out over, the larger ones first; without them consecutive ranks are neighbours.
     pub deals: [Option<Deal>; 2],
+    /// Numbers of the ranks among the places that were given out.
+    pub numbering: Numbering,
     /// Part of the node that ranks are bound to.
     pub part: NodePart,
     /// Consequence of more shares than the node has room for.
@@ -78,6 +90,27 @@ pub struct Deal {
     pub over: Object,
     /// What is dealt out.
     pub what: Dealt,
+    /// Number of ranks that an object gets at a time.
+    pub at_once: NonZeroU32,
+}
+
+impl Deal {
+    /// One at a time over these objects.
+    pub const fn over(over: Object, what: Dealt) -> Self {
+        Self { over, what, at_once: NonZeroU32::MIN }
+    }
+}
+
+/// Order in which ranks of a node get the places that were given out to them.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Numbering {
+    /// That in which they were given out.
+    #[default]
+    AsDealt,
+    /// That of their CPUs, by socket, NUMA node, level-3 cache and core.
+    InOrder,
+    /// Consecutive ranks are on different objects of this kind.
+    Over(Object),
 }
 
 /// What is dealt out over objects.
@@ -123,8 +156,8 @@ pub enum Shortage {
 pub enum CpuBindParseError {
     /// No such way to bind.
     #[error(
-        "there is no CPU binding {text:?}; there are none, threads, cores, l3caches, numa, sockets, rank, map:<cpus of each rank> \
-         and numa-map:<NUMA node of each rank>"
+        "there is no CPU binding {text:?}; there are none, threads, cores, l3caches, numa, sockets, rank, map:<cpus of each rank>, \
+         core-map:<cores of each rank> and numa-map:<NUMA node of each rank>"
     )]
     Unknown {
         /// The text seen.
@@ -132,8 +165,8 @@ pub enum CpuBindParseError {
     },
     /// Something behind the object cannot be read.
     #[error(
-        "{text:?} is nothing that a binding may have; there are cpus=N, cores=N, threads-per-core=N, cores-per-socket=N and overcommit, each \
-         once, and over=<objects> or each-over=<objects>, twice"
+        "{text:?} is nothing that a binding may have; there are cpus=N, cores=N, threads-per-core=N, cores-per-socket=N, in-order, \
+         numbered-over=<objects> and overcommit, each once, and over=<objects>, over=<objects>*N or each-over=<objects>, twice"
     )]
     Detail {
         /// The text seen.
@@ -142,6 +175,9 @@ pub enum CpuBindParseError {
     /// An entry of the map cannot be read.
     #[error("CPU map: {0}")]
     Map(#[from] CpuSetParseError),
+    /// An entry of the map of cores cannot be read.
+    #[error(transparent)]
+    CoreMap(#[from] CoreSetParseError),
     /// An entry of the map of NUMA nodes is no number.
     #[error("map of NUMA nodes: {0}")]
     NumaMap(#[from] ParseIntError),
@@ -151,7 +187,19 @@ impl CpuBind {
     /// Each rank gets one of these objects, the next rank the next one.
     pub const fn to(object: Object) -> Self {
         let part = NodePart { threads_per_core: None, cores_per_socket: None };
-        Self::To(ObjectBind { object, share: None, deals: [None; 2], part, shortage: Shortage::Refused })
+        let numbering = Numbering::AsDealt;
+        Self::To(ObjectBind { object, share: None, deals: [None; 2], numbering, part, shortage: Shortage::Refused })
+    }
+
+    /// The same for a node with these ranks of the launch, in their order: a map of the launch's ranks becomes one of the node's.
+    pub fn of_ranks(&self, ranks: impl IntoIterator<Item = u32>) -> Cow<'_, Self> {
+        match self {
+            Self::RankCoreMap(sets) if !sets.is_empty() => {
+                let of = |rank: u32| sets[rank as usize % sets.len()].clone();
+                Cow::Owned(Self::CoreMap(ranks.into_iter().map(of).collect()))
+            }
+            _ => Cow::Borrowed(self),
+        }
     }
 }
 
@@ -168,7 +216,19 @@ impl Object {
         }
     }
 
-    fn of(word: &str) -> Option<Self> {
+    /// What it is called in a sentence.
+    pub const fn noun(self) -> &'static str {
+        match self {
+            Self::Thread => "hardware thread",
+            Self::Core => "core",
+            Self::L3Cache => "level-3 cache",
+            Self::Numa => "NUMA node",
+            Self::Socket => "socket",
+        }
+    }
+
+    /// The object of this word, as [`Display`](fmt::Display) writes it.
+    pub fn of(word: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|object| object.word() == word)
     }
 }
@@ -188,6 +248,10 @@ impl FromStr for CpuBind {
             ("none", None) => Ok(Self::None),
             ("rank", None) => Ok(Self::Rank),
             ("map", Some(map)) => Ok(Self::Map(map.split(',').map(map_entry).collect::<Result<_, _>>()?)),
+            ("core-map", Some(map)) => Ok(Self::CoreMap(map.split(',').map(str::parse).collect::<Result<_, _>>()?)),
+            ("rank-core-map", Some(map)) => {
+                Ok(Self::RankCoreMap(map.split(',').map(str::parse).collect::<Result<_, _>>()?))
+            }
             ("numa-map", Some(map)) => Ok(Self::NumaMap(map.split(',').map(str::parse).collect::<Result<_, _>>()?)),
             _ => match Object::of(word) {
                 Some(object) => {
@@ -212,7 +276,18 @@ impl CpuBind {
             "over" | "each-over" => {
                 let what = if name == "over" { Dealt::Ranks } else { Dealt::Cpus };
                 let free = bind.deals.iter_mut().find(|deal| deal.is_none()).ok_or_else(wrong)?;
-                *free = Some(Deal { over: value.and_then(Object::of).ok_or_else(wrong)?, what });
+                let value = value.ok_or_else(wrong)?;
+                let (object, at_once) = match value.split_once('*') {
+                    Some((object, number)) if what == Dealt::Ranks => (object, number.parse().map_err(|_| wrong())?),
+                    _ => (value, NonZeroU32::MIN),
+                };
+                *free = Some(Deal { over: Object::of(object).ok_or_else(wrong)?, what, at_once });
+            }
+            "in-order" if value.is_none() && bind.numbering == Numbering::AsDealt => {
+                bind.numbering = Numbering::InOrder;
+            }
+            "numbered-over" if bind.numbering == Numbering::AsDealt => {
+                bind.numbering = Numbering::Over(value.and_then(Object::of).ok_or_else(wrong)?);
             }
             "threads-per-core" if bind.part.threads_per_core.is_none() => bind.part.threads_per_core = Some(number()?),
             "cores-per-socket" if bind.part.cores_per_socket.is_none() => bind.part.cores_per_socket = Some(number()?),
@@ -245,6 +320,8 @@ impl fmt::Display for CpuBind {
                 write!(f, "map:{}", list(&entries))
             }
             Self::NumaMap(nodes) => write!(f, "numa-map:{}", list(nodes)),
+            Self::CoreMap(sets) => write!(f, "core-map:{}", list(sets)),
+            Self::RankCoreMap(sets) => write!(f, "rank-core-map:{}", list(sets)),
         }
     }
 }
@@ -257,9 +334,17 @@ impl fmt::Display for ObjectBind {
             Some(Share::Cores(number)) => write!(f, ":cores={number}")?,
             None => {}
         }
-        for Deal { over, what } in self.deals.iter().flatten() {
+        for Deal { over, what, at_once } in self.deals.iter().flatten() {
             let name = if *what == Dealt::Ranks { "over" } else { "each-over" };
             write!(f, ":{name}={over}")?;
+            if at_once.get() > 1 {
+                write!(f, "*{at_once}")?;
+            }
+        }
+        match self.numbering {
+            Numbering::AsDealt => {}
+            Numbering::InOrder => f.write_str(":in-order")?,
+            Numbering::Over(object) => write!(f, ":numbered-over={object}")?,
         }
         let NodePart { threads_per_core, cores_per_socket } = self.part;
         for (name, number) in [("threads-per-core", threads_per_core), ("cores-per-socket", cores_per_socket)] {

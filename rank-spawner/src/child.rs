@@ -26,6 +26,7 @@ use nix::unistd::{Pid, chdir, getppid, setpgid, setsid};
 use serde::{Deserialize, Serialize};
 
 use crate::limits::{Limit, LimitedResource};
+use crate::priority::Priority;
 use crate::stack::ChildStack;
 use crate::stdio::{JOB_MEMORY_FD, NODE_MEMORY_FD, PMI_FD};
 use crate::syscalls::ask_for_stop;
@@ -67,6 +68,8 @@ pub enum Step {
     Affinity,
     /// Binding its memory to NUMA nodes.
     Memory,
+    /// Setting its niceness or its score for the kernel's search for memory.
+    Priority,
     /// Setting a resource limit.
     Limit(LimitedResource),
     /// Letting signals through.
@@ -91,6 +94,7 @@ impl fmt::Display for Step {
             Self::Directory => "enter directory",
             Self::Affinity => "bind to CPUs",
             Self::Memory => "bind its memory to NUMA nodes",
+            Self::Priority => "lower its priority",
             Self::Limit(resource) => return write!(f, "set the limit {resource}"),
             Self::SignalMask => "let signals through",
             Self::Stop => "be stopped before its first instruction",
@@ -125,6 +129,7 @@ pub(crate) struct ChildSetup<'a> {
     pub(crate) affinity: Option<&'a [c_ulong]>,
     /// Mode of `set_mempolicy(2)`, and a bit mask of NUMA nodes.
     pub(crate) memory: Option<(c_int, &'a [c_ulong])>,
+    pub(crate) priority: Priority,
     pub(crate) limits: &'a [Limit],
     pub(crate) at_exec: AtExec,
     pub(crate) program: &'a CStr,
@@ -283,7 +288,7 @@ impl ChildSetup<'_> {
             let result = unsafe { libc::syscall(libc::SYS_set_mempolicy, mode, nodes.as_ptr(), bits) };
             Errno::result(result).map_err(at(Step::Memory))?;
         }
-        Ok(())
+        self.priority.take().map_err(at(Step::Priority))
     }
 }
 

@@ -41,6 +41,7 @@ mod memory_binding;
 pub mod mpir;
 mod pam;
 mod pinned;
+mod priority;
 mod process;
 mod process_table;
 mod program;
@@ -59,8 +60,8 @@ mod terminal;
 pub use account::{Account, AccountError, BecomeError, BecomeStep, Privileges, become_user};
 pub use arguments::{ArgumentError, Arguments};
 pub use binding::{
-    BindError, BindHereError, CpuBind, CpuBindParseError, Deal, Dealt, NodePart, Object, ObjectBind, Share, Shortage,
-    plan, plan_here,
+    BindError, BindHereError, CoreSet, CoreSetParseError, CpuBind, CpuBindParseError, Deal, Dealt, NodePart, Numbering,
+    Object, ObjectBind, Share, Shortage, plan, plan_here, usable_here,
 };
 pub use call_stacks::{CALL_STACK_MAX, call_stacks};
 pub use cgroup::{CgroupError, OwnCgroup};
@@ -83,6 +84,7 @@ pub use limits::{Limit, LimitParseError, LimitedResource, raise_descriptor_limit
 pub use memory_binding::{MemBind, MemBindError, MemBindParseError, MemoryNodes, MemoryPolicy, Strictness};
 pub use pam::{PamError, PamSession, serve_pam};
 pub use pinned::{Claimant, Pinned};
+pub use priority::Priority;
 pub use process::RankProcess;
 pub use program::{Program, ProgramError, ProgramFailure};
 pub use spawner::Spawner;

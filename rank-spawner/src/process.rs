@@ -3,6 +3,7 @@
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use lattice_inventory::CpuSet;
 use nix::errno::Errno;
 use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
@@ -49,6 +50,14 @@ impl RankProcess {
             pidfd,
             exit: Mutex::new(None),
         }
+    }
+
+    /// The CPUs that the kernel lets it use now.
+    ///
+    /// # Errors
+    /// `ESRCH` if it has been reaped.
+    pub fn cpus(&self) -> nix::Result<CpuSet> {
+        syscalls::affinity_of(self.pid).map(|mask| CpuSet::from_mask(&mask))
     }
 
     /// The number of the process, and of the process group that it leads.

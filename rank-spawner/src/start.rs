@@ -19,6 +19,7 @@ use crate::child::{AtExec, ChildSetup, Group, SignalsBlocked, Step, clone};
 use crate::environment::RankEnvironment;
 use crate::limits::Limit;
 use crate::memory_binding::MemoryPolicy;
+use crate::priority::Priority;
 use crate::process::RankProcess;
 use crate::program::Program;
 use crate::stack::ChildStack;
@@ -57,6 +58,8 @@ pub struct RankCommand {
     pub bound_to: BoundTo,
     /// File mode creation mask, of which the permission bits count; `None` for the launcher's.
     pub umask: Option<u32>,
+    /// Priority, as far as it is lower than the launcher's.
+    pub priority: Priority,
     /// Limits that differ from the launcher's.
     pub limits: Arc<[Limit]>,
     /// What it does when it has executed its program.
@@ -90,6 +93,7 @@ impl RankCommand {
             node_memory: None,
             bound_to: BoundTo::default(),
             umask: None,
+            priority: Priority::default(),
             limits: Arc::new([]),
             at_exec: AtExec::Run,
         }
@@ -192,6 +196,7 @@ pub(crate) fn start(
         umask: command.umask.map(Mode::from_bits_truncate),
         affinity: affinity.as_deref(),
         memory: memory.as_ref().map(|(mode, nodes)| (*mode, nodes.as_slice())),
+        priority: command.priority,
         limits: &command.limits,
         at_exec: command.at_exec,
         program: command.program.as_c_str(),

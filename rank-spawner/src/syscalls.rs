@@ -199,12 +199,35 @@ fn raw_waitid(kind: libc::idtype_t, id: libc::id_t, options: c_int) -> nix::Resu
 
 /// The CPUs that the calling thread may use, as the kernel's bit mask.
 pub(crate) fn affinity() -> nix::Result<Vec<c_ulong>> {
+    affinity_of(Pid::from_raw(0))
+}
+
+/// The CPUs that a process may use, as the kernel's bit mask.
+pub(crate) fn affinity_of(process: Pid) -> nix::Result<Vec<c_ulong>> {
     // nix's set ends at 1,024 CPUs, and the kernel refuses a mask shorter than its own; 8,192 is the most it can be built for.
     let mut mask = vec![0 as c_ulong; 8192 / c_ulong::BITS as usize];
     let len = size_of_val(mask.as_slice());
     // SAFETY: the pointer and the length describe `mask`, which the kernel only writes to.
-    Errno::result(unsafe { libc::sched_getaffinity(0, len, mask.as_mut_ptr().cast()) })?;
+    Errno::result(unsafe { libc::sched_getaffinity(process.as_raw(), len, mask.as_mut_ptr().cast()) })?;
     Ok(mask)
+}
+
+/// Niceness of this process.
+pub(crate) fn niceness() -> nix::Result<c_int> {
+    Errno::clear();
+    // SAFETY: takes numbers alone.
+    let niceness = unsafe { libc::getpriority(libc::PRIO_PROCESS, 0) };
+    // -1 may be a niceness.
+    match Errno::last_raw() {
+        0 => Ok(niceness),
+        errno => Err(Errno::from_raw(errno)),
+    }
+}
+
+/// Changes the niceness of this process.
+pub(crate) fn set_niceness(niceness: c_int) -> nix::Result<()> {
+    // SAFETY: takes numbers alone.
+    Errno::result(unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, niceness) }).map(drop)
 }
 
 /// Makes sure that ended children wait to be reaped.

@@ -210,6 +210,17 @@ pub enum Notice {
         /// Hard limit of the node.
         hard: u64,
     },
+    /// A rank does not have the CPUs that were planned for it, right after its start; only the first one of a node is told.
+    BoundElsewhere {
+        /// The rank.
+        rank: Rank,
+        /// Name of its node.
+        node: String,
+        /// CPUs of the plan.
+        planned: CpuSet,
+        /// CPUs that the kernel lets it use.
+        seen: CpuSet,
+    },
     /// A rank asked for new processes (`MPI_Comm_spawn`), and got none.
     NotSpawned {
         /// The rank.

@@ -17,8 +17,8 @@ use pmi_core::ids::{LocalRank, NodeIndex, Rank};
 use pmix_core::env::{Cpus, Families};
 use rank_spawner::{
     ArgumentError, Arguments, BindHereError, BoundTo, CpuSet, Environment, EnvironmentError, JOB_MEMORY_FD, Limit,
-    MemBindError, MemoryPolicy, NODE_MEMORY_FD, PMI_FD, Program, ProgramError, ProgramFailure, RankCommand, Stdio,
-    usable_cpus,
+    MemBindError, MemoryPolicy, NODE_MEMORY_FD, PMI_FD, Priority, Program, ProgramError, ProgramFailure, RankCommand,
+    Stdio, usable_cpus,
 };
 
 use crate::cause::StartClass;
@@ -101,6 +101,8 @@ pub(crate) struct LaunchContext<'a> {
     pub(crate) memory: Vec<Option<MemoryPolicy>>,
     /// Variables by which each rank is told its GPUs, by local rank.
     pub(crate) gpus: Vec<Vec<(&'static str, String)>>,
+    /// Priority of ranks, as far as it is lower than this process's own.
+    pub(crate) priority: Priority,
     /// Limits that the ranks get instead of this process's own.
     pub(crate) limits: Arc<[Limit]>,
     /// The fabric of this node of a cluster.
@@ -181,6 +183,7 @@ impl LaunchContext<'_> {
             command.node_memory = self.entrances.node_memory.clone();
             command.bound_to = BoundTo { cpus: cpus.clone(), memory: memory.clone() };
             command.umask = self.spec.settings.shell_limits.umask;
+            command.priority = self.priority;
             command.limits = Arc::clone(&self.limits);
             command.at_exec = self.spec.settings.at_exec;
             commands.push(command);
@@ -243,6 +246,9 @@ impl LaunchContext<'_> {
             for (name, value) in pmix_core::env::defaults(families, self.cpus()) {
                 variables.entry(name.into()).or_insert(value.into());
             }
+        }
+        if let Some(directory) = self.spec.temporary_directory() {
+            variables.insert("TMPDIR".into(), directory.into());
         }
         variables.extend(app.set.iter().cloned());
         let fabric = self.fabric.map(|fabric| fabric.variables(|name| variables.contains_key(OsStr::new(name))));

@@ -131,6 +131,8 @@ pub struct PlacementRequest {
     pub except: Vec<String>,
     /// Distribution of ranks; `None` for block, or slot after slot of a hostfile.
     pub distribution: Option<Distribution>,
+    /// Numbering of the ranks once it is known how many each node has; `None` for that of the distribution.
+    pub numbering: Option<Numbering>,
 }
 
 impl PlacementRequest {
@@ -174,6 +176,15 @@ pub enum Distribution {
     Cyclic,
     /// So many consecutive ranks share a node, the next ones are on the next node, and behind the last node the first has its turn again.
     Plane(NonZeroU32),
+}
+
+/// Numbering of ranks among nodes that have so many of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Numbering {
+    /// Consecutive ranks share a node.
+    NodeByNode,
+    /// Consecutive ranks sit on different nodes, as long as these have ranks left.
+    InTurn,
 }
 
 /// Nodes and ranks that a placement has decided on.

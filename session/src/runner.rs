@@ -31,6 +31,7 @@ mod started;
 mod stdin;
 mod sweep;
 mod tap;
+mod temporary;
 mod terminal;
 mod usage;
 
@@ -55,6 +56,7 @@ use self::services::{SessionCall, SpawnCall, SpawnReply};
 use self::start::{ProcessNews, Processes, Start};
 use self::stdin::StdinFeed;
 use self::sweep::Leftovers;
+use self::temporary::TemporaryDirectory;
 use crate::event::{Event, Output, Report, Stream};
 use crate::machine::effect::{Effect, StackLook};
 use crate::machine::jobs::{JobNumber, SpawnTicket};
@@ -104,6 +106,10 @@ struct Runner {
     /// Commands of jobs that were prepared and whose ranks are not started yet.
     commands: HashMap<JobNumber, Vec<RankCommand>>,
     prepared: Vec<PreparedJob>,
+    /// Directory of the launch for ranks' temporary files, if they are to have one.
+    temporary: Option<TemporaryDirectory>,
+    /// True once a rank was told of that has other CPUs than planned.
+    tells_of_cpus: bool,
     spawns: OpenSpawns,
     tells: OpenTells,
     news: ProcessNews,
@@ -207,6 +213,8 @@ impl Runner {
             processes: None,
             commands: HashMap::new(),
             prepared: Vec::new(),
+            temporary: None,
+            tells_of_cpus: false,
             spawns: OpenSpawns::default(),
             tells: OpenTells::default(),
             news: ProcessNews { starts, exits },
@@ -425,6 +433,9 @@ impl Runner {
         if let Some(directory) = self.contact.close().await {
             // What cannot be removed was not made.
             self.removals.spawn_blocking(move || drop(std::fs::remove_dir_all(directory)));
+        }
+        if let Some(directory) = self.temporary.take() {
+            self.removals.spawn_blocking(move || directory.remove());
         }
         // Who spoke no PMIx was not told of it; a thread for nothing would take as long as a rank takes to start.
         if self.machine.ranks().iter().any(|(_, slot)| self.servers.spoke_pmix(slot.job, slot.local)) {

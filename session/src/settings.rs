@@ -2,6 +2,7 @@
 
 use std::ffi::OsString;
 use std::num::NonZeroU64;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use pmi_core::fence::Exchange;
@@ -45,6 +46,8 @@ pub struct LaunchSettings {
     pub shell_limits: ShellLimits,
     /// Bytes of memory that the ranks of each job share on each node, made before they start; `None` for none.
     pub node_memory: Option<NonZeroU64>,
+    /// Directory of the launch on each node for ranks' temporary files.
+    pub temporary: TemporaryFiles,
     /// What the launched ranks do when they have executed their programs; spawned ones run.
     pub at_exec: AtExec,
 }
@@ -66,9 +69,23 @@ impl Default for LaunchSettings {
             timeouts: Timeouts::default(),
             shell_limits: ShellLimits::default(),
             node_memory: None,
+            temporary: TemporaryFiles::default(),
             at_exec: AtExec::Run,
         }
     }
+}
+
+/// Place of ranks' temporary files.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum TemporaryFiles {
+    /// Where the user's environment and the node have it.
+    #[default]
+    AsUsual,
+    /// A directory of the launch on each node, which is `TMPDIR` of its ranks and goes with it.
+    OfLaunch {
+        /// Directory in which it is made; `None` for `TMPDIR` of the user's environment, else `/tmp`.
+        below: Option<PathBuf>,
+    },
 }
 
 /// PMI that ranks are served.

@@ -1,8 +1,8 @@
-//! Soft limits and file mode creation mask of the shell in which a launch was asked for, which ranks have on every node.
+//! Soft limits, file mode creation mask and priority of the shell in which a launch was asked for, which ranks have on every node.
 //!
 //! Soft limits alone, as with srun(1): the hard ones are each node's own, and nobody but root could raise them there.
 
-use rank_spawner::{Limit, LimitedResource};
+use rank_spawner::{Limit, LimitedResource, Priority};
 
 /// What ranks inherit of the user's shell wherever they are.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -11,6 +11,8 @@ pub struct ShellLimits {
     pub soft: Vec<SoftLimit>,
     /// File mode creation mask; `None` for that of the node.
     pub umask: Option<u32>,
+    /// Niceness and score of the shell; ranks have those of the node where these are greater.
+    pub priority: Priority,
     /// Consequence of a limit that a node does not allow.
     pub too_high: TooHigh,
 }
@@ -80,7 +82,7 @@ mod tests {
             let asked = SoftLimit { resource, value };
             let limits: Vec<Limit> = set.map(|soft| Limit { resource, soft, hard }).into_iter().collect();
             for too_high in [TooHigh::Lowered, TooHigh::Told] {
-                let shell = ShellLimits { soft: vec![asked], umask: None, too_high };
+                let shell = ShellLimits { soft: vec![asked], too_high, ..ShellLimits::default() };
                 let told = (is_lowered && too_high == TooHigh::Told).then_some(Lowered { asked, hard });
                 let expected = Changes { limits: limits.clone(), lowered: told.into_iter().collect() };
                 let seen = shell.changes(|resource| Some(Limit { resource, soft, hard }));

@@ -18,8 +18,10 @@ use bytes::Bytes;
 use pmi_core::ids::{JobId, JobIdError, NodeIndex, Rank};
 use pmi_core::job::{App, Block, Job, Placement};
 use pmi_core::services::{SpawnApp, SpawnError, SpawnRequest};
+use rank_spawner::CpuBind;
 
 use self::hints::WishedHost;
+pub(crate) use self::hints::hosts_of_files;
 use crate::limits::{JOBS_MAX, NODE_RANKS_MAX, RANKS_MAX};
 use crate::spec::AppSpec;
 
@@ -75,6 +77,24 @@ pub enum SpawnRefusal {
         /// The text.
         text: String,
     },
+    /// Numbers of ranks of which none can be had.
+    #[error(
+        "soft is {text:?}, which has no number from 1 to the {asked} ranks that are asked for; N, FIRST:LAST and FIRST:LAST:STEP are possible"
+    )]
+    Soft {
+        /// The text.
+        text: String,
+        /// Number of ranks asked for.
+        asked: u32,
+    },
+    /// A hostfile that cannot be used.
+    #[error("the hostfile {path}: {reason}")]
+    Hostfile {
+        /// Its path, as the rank gave it.
+        path: String,
+        /// Reason, in words.
+        reason: String,
+    },
     /// A host that is not of the launch.
     #[error("host {name} is none of the launch, which runs on {there}")]
     NoSuchHost {
@@ -122,6 +142,7 @@ pub struct SpawnedJob {
     apps: Vec<AppSpec>,
     /// Places that each program wishes for.
     wishes: Vec<Wish>,
+    cpu_bind: CpuBind,
     parent_rank: Rank,
     first_shown: Rank,
 }
@@ -155,6 +176,8 @@ pub struct SpawnOrder {
     pub job: Job,
     /// The programs, in the order of `job.apps`.
     pub apps: Vec<AppSpec>,
+    /// CPUs that its ranks may use, of those that no earlier job of the launch is bound to as long as these are enough.
+    pub cpu_bind: CpuBind,
     /// The rank that asked for it, by its number in the spawner.
     pub parent_rank: Rank,
     /// Number under which the new job's rank 0 is shown; all other ranks are counted on from there.
@@ -168,7 +191,8 @@ pub struct SpawnOrder {
 /// Refuses a request without ranks, one that exceeds [`RANKS_MAX`] or [`JOBS_MAX`], hosts that cannot be read, and preput pairs that are
 /// not UTF-8.
 pub fn spawned_job(parent: &SpawnParent<'_>, index: usize, request: &SpawnRequest) -> Result<SpawnedJob, SpawnRefusal> {
-    let asked: u64 = request.apps.iter().map(|app| u64::from(app.ranks)).sum();
+    let ranks: Vec<u32> = request.apps.iter().map(hints::ranks).collect::<Result<_, _>>()?;
+    let asked: u64 = ranks.iter().copied().map(u64::from).sum();
     if asked == 0 {
         return Err(SpawnRefusal::NoRanks);
     }
@@ -182,7 +206,7 @@ pub fn spawned_job(parent: &SpawnParent<'_>, index: usize, request: &SpawnReques
     let preput = request.preput.iter().map(|(key, value)| Ok((text(key)?, text(value)?)));
     let id = JobId::new(&format!("{}.s{index}", parent.launched))?;
     let job = Job {
-        apps: (0..).zip(&request.apps).map(|(appnum, app)| App { ranks: app.ranks, appnum }).collect(),
+        apps: (0..).zip(ranks).map(|(appnum, ranks)| App { ranks, appnum }).collect(),
         universe_size: parent.universe_size,
         spawner: Some(parent.job.clone()),
         preput: preput.collect::<Result<_, SpawnRefusal>>()?,
@@ -192,6 +216,7 @@ pub fn spawned_job(parent: &SpawnParent<'_>, index: usize, request: &SpawnReques
         job,
         apps: request.apps.iter().map(|app| app_spec(app, parent.directory)).collect(),
         wishes: request.apps.iter().map(Wish::of).collect::<Result<_, _>>()?,
+        cpu_bind: request.apps.iter().find_map(hints::binding).unwrap_or_default(),
         parent_rank: parent.rank,
         first_shown: Rank(there),
     })
@@ -219,8 +244,8 @@ impl SpawnedJob {
         share_out: impl FnOnce(u32) -> Placement,
     ) -> Result<SpawnOrder, SpawnRefusal> {
         let placement = self.placement(nodes, share_out)?;
-        let Self { job, apps, parent_rank, first_shown, .. } = self;
-        Ok(SpawnOrder { job: Job { placement, ..job }, apps, parent_rank, first_shown })
+        let Self { job, apps, cpu_bind, parent_rank, first_shown, .. } = self;
+        Ok(SpawnOrder { job: Job { placement, ..job }, apps, cpu_bind, parent_rank, first_shown })
     }
 
     fn placement(

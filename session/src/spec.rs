@@ -14,7 +14,7 @@ use pmi_core::job::Job;
 
 use crate::process_set::ProcessSetName;
 use crate::random;
-use crate::settings::LaunchSettings;
+use crate::settings::{LaunchSettings, TemporaryFiles};
 
 /// One launch on one node.
 #[derive(Clone, Debug)]
@@ -87,10 +87,28 @@ impl SessionSpec {
 
     /// The directory that ranks are told for files of theirs. They make it if they need it; the session removes it.
     pub fn rank_files(&self) -> PathBuf {
-        let variable =
-            self.settings.environment.iter().find(|(name, _)| name == "TMPDIR").map(|(_, value)| PathBuf::from(value));
-        let directory = variable.filter(|directory| directory.is_absolute()).unwrap_or_else(|| "/tmp".into());
-        directory.join(format!("lattice-{}.{}", self.launch_id, self.node))
+        self.usual_temporary().join(self.directory_name())
+    }
+
+    /// The directory that the session makes for temporary files of all its ranks, and removes; `None` if none was asked for.
+    pub fn temporary_directory(&self) -> Option<PathBuf> {
+        match &self.settings.temporary {
+            TemporaryFiles::AsUsual => None,
+            TemporaryFiles::OfLaunch { below } => {
+                let below = below.clone().unwrap_or_else(|| self.usual_temporary());
+                Some(below.join(format!("{}.tmp", self.directory_name())))
+            }
+        }
+    }
+
+    fn directory_name(&self) -> String {
+        format!("lattice-{}.{}", self.launch_id, self.node)
+    }
+
+    fn usual_temporary(&self) -> PathBuf {
+        let variable = self.settings.environment.iter().find(|(name, _)| name == "TMPDIR");
+        let directory = variable.map(|(_, value)| PathBuf::from(value)).filter(|directory| directory.is_absolute());
+        directory.unwrap_or_else(|| "/tmp".into())
     }
 }
 

@@ -31,8 +31,8 @@ impl Distribution {
     /// Objects of a node that ranks are dealt out over.
     pub(crate) fn deals(&self) -> [Option<Deal>; 2] {
         let deal = |(over, order)| match order {
-            Some(Order::Cyclic) => Some(Deal { over, what: Dealt::Ranks }),
-            Some(Order::FullyCyclic) => Some(Deal { over, what: Dealt::Cpus }),
+            Some(Order::Cyclic) => Some(Deal::over(over, Dealt::Ranks)),
+            Some(Order::FullyCyclic) => Some(Deal::over(over, Dealt::Cpus)),
             Some(Order::Block) | None => None,
         };
         let mut deals = [(Object::Socket, self.sockets), (Object::Core, self.cores)].into_iter().filter_map(deal);

@@ -10,7 +10,7 @@ use clap::{ArgGroup, Args, ValueEnum};
 use lattice_session::gpus::GpuBind;
 use lattice_session::process_set::ProcessSetName;
 use lattice_session::template::Template;
-use rank_spawner::{CpuBind, MemBind};
+use rank_spawner::{CpuBind, MemBind, Object};
 
 use super::cluster::ServerArgs;
 use super::copies::CopyArgs;
@@ -20,6 +20,7 @@ use super::export::Export;
 use super::hint::Hint;
 use super::idle::IdleArgs;
 use super::mem_bind;
+use super::per_object::{self, PerObject, RankBy};
 use super::pmi::{Exchange, Pmi, PmiParser};
 use super::propagate::Propagate;
 use super::signal::{self, SignalAhead};
@@ -102,6 +103,11 @@ pub struct EnvironmentArgs {
     /// NOFILE, NPROC, RSS, STACK; a warning names those that a node does not allow. Without it, all but MEMLOCK, and nobody is warned.
     #[arg(long, value_name = "LIMITS", num_args = 0..=1, require_equals = true, default_missing_value = "ALL", value_parser = Propagate::parse)]
     pub propagate: Option<Propagate>,
+    /// Make a directory on each node for the temporary files of the ranks, which is their TMPDIR and goes with the launch: in DIR, else in
+    /// TMPDIR of ours or /tmp.
+    #[arg(long, value_name = "DIR", num_args = 0..=1, require_equals = true, default_missing_value = "", env = "LATTICE_TMPDIR", hide_env_values = true,
+          value_parser = OsStringValueParser::new().map(PathBuf::from))]
+    pub tmpdir: Option<PathBuf>,
 }
 
 /// The flags that each program has for itself.
@@ -156,6 +162,16 @@ pub struct PlacementArgs {
     /// noted on a terminal and with -v only.
     #[arg(long, alias = "ntasks-per-node", value_name = "K", value_parser = rank_count, allow_negative_numbers = true, conflicts_with = "hostfile")]
     pub tasks_per_node: Option<u32>,
+    /// Put at most K ranks on each OBJECT of a node: hwthread, core, l3cache, numa or socket; without -n, start K on each. Ranks that are
+    /// bound fill one object after the other.
+    #[arg(long, value_name = "K:OBJECT", value_parser = per_object::per_object, conflicts_with_all = ["tasks_per_core", "tasks_per_socket"])]
+    pub tasks_per: Option<PerObject>,
+    /// The same for cores.
+    #[arg(long, alias = "ntasks-per-core", value_name = "K", conflicts_with = "tasks_per_socket")]
+    pub tasks_per_core: Option<NonZeroU32>,
+    /// The same for sockets.
+    #[arg(long, alias = "ntasks-per-socket", value_name = "K")]
+    pub tasks_per_socket: Option<NonZeroU32>,
     /// Use only these nodes, in this order, such as node[0-3,7].
     #[arg(short = 'w', long, value_name = "NODES", value_parser = node_list, conflicts_with = "hostfile")]
     pub nodelist: Option<String>,
@@ -168,14 +184,21 @@ pub struct PlacementArgs {
     /// The same, with the lines given here: HOST or HOST:N, separated by commas.
     #[arg(short = 'H', long, value_name = "HOSTS", value_parser = hostfile::parse_hosts, conflicts_with_all = ["hostfile", "nodelist", "tasks_per_node"])]
     pub host: Option<Hosts>,
+    /// Place each rank as FILE says, in its lines `rank N=HOST slot=CORES`; CORES is like 0-2,5, or SOCKET:CORES, of those that may be used.
+    #[arg(long, alias = "rf", value_name = "FILE", conflicts_with_all = ["hostfile", "host", "nodelist", "tasks_per_node", "tasks_per", "tasks_per_core", "tasks_per_socket", "distribution", "cpu_bind", "cpus_per_task", "hint", "threads_per_core"])]
+    pub rankfile: Option<PathBuf>,
     /// Begin with the N-th node of the allocation, counted from 0: launches side by side do not share nodes then.
-    #[arg(short = 'r', long, value_name = "N", default_value_t = 0, hide_default_value = true, conflicts_with_all = ["nodelist", "exclude", "hostfile", "host"])]
+    #[arg(short = 'r', long, value_name = "N", default_value_t = 0, hide_default_value = true, conflicts_with_all = ["nodelist", "exclude", "hostfile", "host", "rankfile"])]
     pub relative: u32,
     /// `block` fills one node after the other with its share of the ranks, `cyclic` deals them out one by one, `plane=N` N at a time. A
     /// second word behind `:` does the same with the sockets of a node, for ranks that are bound, and a third one with the cores of a socket;
     /// there `fcyclic` deals out each CPU of a rank.
     #[arg(short = 'm', long, value_name = "block|cyclic|plane=N[:block|cyclic|fcyclic[:...]]", value_parser = distribution::parse)]
     pub distribution: Option<Distribution>,
+    /// Number the ranks that were placed `slot` by slot (node by node), one on each `node` in turn, or within a node by `fill` (neighbours
+    /// have consecutive numbers), l3cache, numa or socket (consecutive ranks are on different ones).
+    #[arg(long, value_name = "ORDER", value_parser = per_object::rank_by)]
+    pub rank_by: Option<RankBy>,
     /// Give each rank N CPUs (hardware threads) of its own, as whole cores, and set OMP_NUM_THREADS to N unless it is set.
     #[arg(short = 'c', long, value_name = "N", allow_negative_numbers = true)]
     pub cpus_per_task: Option<NonZeroU32>,
@@ -210,6 +233,14 @@ pub struct PlacementArgs {
     /// Print where each rank would run, and start nothing. Refused where a launch would be, but for what only nodes of a cluster know.
     #[arg(long)]
     pub dry_run: bool,
+}
+
+impl PlacementArgs {
+    /// Ranks by objects of a node, in whichever words.
+    pub(crate) fn per_object(&self) -> Option<PerObject> {
+        let of = |ranks: Option<NonZeroU32>, object| ranks.map(|ranks| PerObject { ranks, object });
+        self.tasks_per.or(of(self.tasks_per_core, Object::Core)).or(of(self.tasks_per_socket, Object::Socket))
+    }
 }
 
 /// On which cluster a launch runs.

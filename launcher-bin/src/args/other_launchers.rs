@@ -21,8 +21,8 @@ const FLAGS: &[(&[&str], &str)] = &[
     ),
     (&["-ppn", "--ppn", "-perhost", "-npernode", "--npernode", "--ppr"], "type --tasks-per-node K"),
     (
-        &["-map-by", "--map-by", "-rank-by", "--rank-by"],
-        "type --distribution=block|cyclic[:block|cyclic], or --tasks-per-node K",
+        &["-map-by", "--map-by"],
+        "type --distribution=block|cyclic[:block|cyclic], --tasks-per-node K, --tasks-per K:OBJECT or --rankfile FILE",
     ),
     (
         &["-bind-to", "--bind-to"],

@@ -3,6 +3,8 @@
 use lattice_session::shell_limits::{ShellLimits, SoftLimit, TooHigh};
 use rank_spawner::{LimitParseError, LimitedResource};
 
+use crate::machine::Machine;
+
 /// The choices of `--propagate`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Propagate {
@@ -25,15 +27,16 @@ impl Propagate {
         }))
     }
 
-    /// Those of a shell's limits that ranks get.
-    pub(crate) fn of(&self, soft: &[SoftLimit], umask: Option<u32>) -> ShellLimits {
+    /// Those of the limits of a shell that ranks get, with what they have of it in any case.
+    pub(crate) fn of(&self, machine: &Machine) -> ShellLimits {
         let is_passed_on = |limit: &&SoftLimit| match self {
             Self::Usual => limit.resource != LimitedResource::Memlock,
             Self::Named(resources) => resources.contains(&limit.resource),
         };
         ShellLimits {
-            soft: soft.iter().filter(is_passed_on).copied().collect(),
-            umask,
+            soft: machine.soft_limits.iter().filter(is_passed_on).copied().collect(),
+            umask: machine.umask,
+            priority: machine.priority,
             too_high: if *self == Self::Usual { TooHigh::Lowered } else { TooHigh::Told },
         }
     }

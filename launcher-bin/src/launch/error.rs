@@ -10,7 +10,7 @@ use crate::cluster::ClusterError;
 use crate::local_launches::LocalError;
 use crate::machine::MachineError;
 use crate::output::FileError;
-use crate::prepared::NodeBindError;
+use crate::prepared::{NodeBindError, ObjectsError};
 use crate::request::RequestError;
 use crate::trace::TraceError;
 
@@ -27,6 +27,9 @@ pub enum LaunchError {
     /// A node cannot bind its ranks as asked.
     #[error(transparent)]
     Bind(#[from] NodeBindError),
+    /// Ranks cannot be placed by objects of the nodes.
+    #[error(transparent)]
+    Objects(#[from] ObjectsError),
     /// This machine cannot be known.
     #[error(transparent)]
     Machine(#[from] MachineError),

@@ -6,14 +6,16 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
+use lattice_session::count::counted;
 use lattice_session::session_io::{HostProcess, SessionIo};
 use lattice_session::set::OwnSet;
 use lattice_session::spec::LaunchSecret;
 use pmi_core::ids::NodeIndex;
-use rank_spawner::{Keeper, become_subreaper};
+use rank_spawner::{Keeper, become_subreaper, usable_cpus};
 use tokio::sync::mpsc;
 
 use super::frontend::{End, Frontend};
+use super::remote::note_placement;
 use super::start_watch::StartWatch;
 use super::{LaunchError, open_files, show_plan};
 use crate::console::{Verbosity, report};
@@ -43,6 +45,7 @@ pub(super) fn run(command: LaunchCommand, machine: &Machine, verbosity: Verbosit
     if action == Action::Plan {
         return show_plan(&launch);
     }
+    note_placement(crowding(&launch).as_slice(), verbosity);
     let keeper = Keeper::fork()?;
     become_subreaper().map_err(io::Error::from)?;
     // Last, as it empties files.
@@ -55,6 +58,13 @@ pub(super) fn run(command: LaunchCommand, machine: &Machine, verbosity: Verbosit
         set.leave().await;
         code
     })?
+}
+
+/// A note on more ranks than CPUs that this process may use, as the API server has it of nodes.
+fn crowding(launch: &PreparedLaunch) -> Option<String> {
+    let (ranks, cpus) = (launch.ranks.len(), usable_cpus().get());
+    let host = launch.placed.host(NodeIndex(0));
+    (ranks > cpus).then(|| format!("{ranks} ranks on {} of {host}", counted(cpus as u64, "CPU")))
 }
 
 async fn found_later(set: OwnSet) {

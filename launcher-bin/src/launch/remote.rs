@@ -21,7 +21,7 @@ use crate::cluster::{ApiServer, Attachment, Cluster, Started, Templates};
 use crate::console::{Verbosity, print, report, write_stderr};
 use crate::machine::Machine;
 use crate::output::{name, settings};
-use crate::prepared::{NodeBindError, PreparedLaunch};
+use crate::prepared::{NodeBindError, PreparedLaunch, placed_by_objects};
 use crate::request::{Action, LaunchCommand, LineLabel, OutputRequest};
 use crate::signal_forwarder::RankLocation;
 use crate::trace::ClusterTrace;
@@ -39,11 +39,13 @@ pub(crate) fn run(
 ) -> Result<u8, LaunchError> {
     runtime::block_on(async {
         let cluster = server.connect()?;
-        let LaunchCommand { request, output, copies: _, action } = command;
-        let started = cluster.start_launch(&request, allocation, action).await?;
-        if is_noted(verbosity, &io::stderr()) {
-            started.notes.iter().for_each(|note| report(&format!("note: {note}")));
+        let LaunchCommand { mut request, per_object, output, copies: _, action } = command;
+        if let Some(per_object) = per_object {
+            let allocated = cluster.allocated_nodes(&allocation).await?;
+            placed_by_objects(&mut request.placement, per_object, &allocated.names, &cluster.templates().await?)?;
         }
+        let started = cluster.start_launch(&request, allocation, action).await?;
+        note_placement(&started.notes, verbosity);
         if action == Action::Plan {
             let (launch, bound) = planned(&cluster, started.placed?, output).await;
             bound?;
@@ -62,6 +64,13 @@ pub(crate) fn run(
         }
         outcome
     })?
+}
+
+/// Shows notes on a placement, where somebody may read them.
+pub(super) fn note_placement(notes: &[String], verbosity: Verbosity) {
+    if is_noted(verbosity, &io::stderr()) {
+        notes.iter().for_each(|note| report(&format!("note: {note}")));
+    }
 }
 
 /// True if notes on a placement are shown: scripts that put more ranks than cores on a node do so each time, and mean it.

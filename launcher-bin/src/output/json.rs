@@ -14,6 +14,7 @@ use rank_spawner::{CpuSet, Limit, LimitedResource, RankExit};
 use serde::Serialize;
 
 use super::decoration::time_stamp;
+use super::summary::SummaryLine;
 use super::words;
 use crate::prepared::{PreparedLaunch, RankRow};
 use crate::usage::UsageLine;
@@ -71,6 +72,7 @@ enum Body<'a> {
         ranks: Vec<RankEnd>,
         duration_s: f64,
         usage: Option<UsageLine>,
+        summary: Option<SummaryLine<'a>>,
     },
 }
 
@@ -117,6 +119,7 @@ enum NoticeLine<'a> {
     StdinClosed { rank: Rank },
     NotSpawned { rank: Rank, reason: &'a str },
     ReleaseOverdue { rank: Rank, registered: &'a str, within_s: f64, killed: bool },
+    BoundElsewhere { rank: Rank, node: &'a str, planned: String, seen: String },
     LimitTooHigh { node: &'a str, resource: LimitedResource, asked: Option<u64>, hard: Option<u64> },
     Dropped { bytes: Option<u64> },
     Other,
@@ -200,7 +203,7 @@ pub(crate) fn dropped(bytes: Option<u64>) -> Bytes {
 }
 
 /// The line that closes a launch.
-pub(crate) fn complete(launch_id: &str, exit_code: u8, report: &Report) -> Bytes {
+pub(crate) fn complete(launch_id: &str, exit_code: u8, report: &Report, summary: Option<SummaryLine<'_>>) -> Bytes {
     line(Body::Complete {
         launch_id,
         exit_code,
@@ -208,6 +211,7 @@ pub(crate) fn complete(launch_id: &str, exit_code: u8, report: &Report) -> Bytes
         ranks: report.exits.iter().map(|(rank, exit)| RankEnd::of(*rank, *exit)).collect(),
         duration_s: report.duration.as_secs_f64(),
         usage: report.usage.map(Into::into),
+        summary,
     })
 }
 
@@ -255,6 +259,9 @@ fn notice_line(notice: &Notice) -> NoticeLine<'_> {
             within_s: within.as_secs_f64(),
             killed: *killed,
         },
+        Notice::BoundElsewhere { rank, node, planned, seen } => {
+            NoticeLine::BoundElsewhere { rank: *rank, node, planned: planned.to_string(), seen: seen.to_string() }
+        }
         Notice::LimitTooHigh { node, resource, asked, hard } => {
             let value = |limit: u64| (limit != Limit::UNLIMITED).then_some(limit);
             NoticeLine::LimitTooHigh { node, resource: *resource, asked: value(*asked), hard: value(*hard) }

@@ -1,36 +1,88 @@
-//! `--summary`: what a launch took, told at its end.
+//! `--summary`, and the last line of `--json`: what a launch took, told at its end.
 
-use std::time::Instant;
+use std::collections::HashMap;
+use std::time::{Duration, Instant};
 
 use hostlist::fold;
 use lattice_session::event::{Event, Output, Report, Stream};
-use pmi_core::ids::Rank;
+use pmi_core::ids::{NodeIndex, Rank};
+use serde::Serialize;
 
-use crate::formatting::{count, duration, size};
+use crate::formatting::{count, duration, short_duration, size};
 use crate::usage;
 
-/// What is counted while a launch runs.
+/// What is counted while a launch runs. Times are those at which this process heard of it.
 #[derive(Debug)]
 pub(super) struct Summary {
     begun: Instant,
-    /// The first rank that ended, and the last, with the times at which that was heard.
-    ends: Option<[(Rank, Instant); 2]>,
+    /// Starts of the ranks that run.
+    running: HashMap<Rank, Instant>,
+    /// Ranks that started first and last.
+    starts: Option<Extremes>,
+    /// Ranks that ended first and last.
+    ends: Option<Extremes>,
+    /// Ranks that ran the shortest and the longest.
+    runs: Option<Extremes>,
+    /// By node index.
+    nodes: Vec<OfNode>,
+}
+
+/// Ranks with the least and the greatest time, the first of equal ones.
+#[derive(Clone, Copy, Debug)]
+struct Extremes {
+    least: (Rank, Duration),
+    most: (Rank, Duration),
+}
+
+/// What is counted of one node.
+#[derive(Clone, Copy, Debug, Default)]
+struct OfNode {
+    ranks: u32,
+    /// End of its last rank so far, since the begin of the launch.
+    ended: Duration,
     /// Bytes on standard output and on standard error.
     written: [u64; 2],
 }
 
+impl Extremes {
+    fn with(known: Option<Self>, rank: Rank, time: Duration) -> Self {
+        let new = (rank, time);
+        let Some(Self { least, most }) = known else { return Self { least: new, most: new } };
+        Self { least: if time < least.1 { new } else { least }, most: if time > most.1 { new } else { most } }
+    }
+}
+
+impl OfNode {
+    fn bytes(&self) -> u64 {
+        self.written.iter().sum()
+    }
+}
+
 impl Summary {
-    pub(super) fn new(begun: Instant) -> Self {
-        Self { begun, ends: None, written: [0; 2] }
+    pub(super) fn new(begun: Instant, nodes: usize) -> Self {
+        let nodes = vec![OfNode::default(); nodes];
+        Self { begun, running: HashMap::new(), starts: None, ends: None, runs: None, nodes }
     }
 
-    pub(super) fn event(&mut self, event: &Event, now: Instant) {
+    pub(super) fn event(&mut self, node: NodeIndex, event: &Event, now: Instant) {
+        let since = now.saturating_duration_since(self.begun);
+        let Some(of_node) = self.nodes.get_mut(node.index()) else { return };
         match event {
-            Event::Output(Output { stream: Stream::Stdout, bytes, .. }) => self.written[0] += bytes.len() as u64,
-            Event::Output(Output { stream: Stream::Stderr, bytes, .. }) => self.written[1] += bytes.len() as u64,
+            Event::Output(Output { stream, bytes, .. }) => {
+                of_node.written[usize::from(*stream == Stream::Stderr)] += bytes.len() as u64;
+            }
+            Event::Started { rank, .. } => {
+                of_node.ranks += 1;
+                self.running.insert(*rank, now);
+                self.starts = Some(Extremes::with(self.starts, *rank, since));
+            }
             Event::Exited { rank, .. } => {
-                let first = self.ends.map_or((*rank, now), |[first, _]| first);
-                self.ends = Some([first, (*rank, now)]);
+                of_node.ended = of_node.ended.max(since);
+                self.ends = Some(Extremes::with(self.ends, *rank, since));
+                if let Some(started) = self.running.remove(rank) {
+                    let ran = now.saturating_duration_since(started);
+                    self.runs = Some(Extremes::with(self.runs, *rank, ran));
+                }
             }
             _ => {}
         }
@@ -40,21 +92,91 @@ impl Summary {
     pub(super) fn lines(&self, hosts: &[String], report: &Report) -> Vec<String> {
         let ranks = count(report.exits.len() as u32, "rank");
         let mut lines = vec![format!("{ranks} on {} ran for {}", fold(hosts), duration(report.duration))];
-        if let Some([first, last]) = self.ends.filter(|[first, last]| first.0 != last.0) {
-            let after = |(rank, at): (Rank, Instant)| format!("{} (rank {rank})", duration(at - self.begun));
-            lines.push(format!("the first rank ended after {}, the last one after {}", after(first), after(last)));
+        let of = |(rank, time): (Rank, Duration)| format!("{} (rank {rank})", short_duration(time));
+        let several = |extremes: Option<Extremes>| extremes.filter(|known| known.least.0 != known.most.0);
+        if let Some(Extremes { least, most }) = several(self.starts) {
+            lines.push(format!("the first rank started after {}, the last one after {}", of(least), of(most)));
+        }
+        if let Some(Extremes { least, most }) = several(self.ends) {
+            lines.push(format!("the first rank ended after {}, the last one after {}", of(least), of(most)));
+        }
+        if let Some(Extremes { least, most }) = several(self.runs) {
+            lines.push(format!("the fastest rank ran for {}, the slowest one for {}", of(least), of(most)));
         }
         lines.extend(report.usage.map(usage::words));
-        let [stdout, stderr] = self.written.map(size);
-        lines.push(format!("written: {stdout} to standard output, {stderr} to standard error"));
+        let written = |stream: usize| size(self.nodes.iter().map(|node| node.written[stream]).sum());
+        lines.push(format!("written: {} to standard output, {} to standard error", written(0), written(1)));
+        lines.extend(self.of_nodes(hosts, "ended", |node| node.ended, short_duration));
+        lines.extend(self.of_nodes(hosts, "written", OfNode::bytes, size));
         lines
     }
+
+    /// The nodes with the least and the most of something, if they differ as it is shown.
+    fn of_nodes<T: Ord + Copy>(
+        &self,
+        hosts: &[String],
+        what: &str,
+        value: impl Fn(&OfNode) -> T,
+        shown: impl Fn(T) -> String,
+    ) -> Option<String> {
+        let with_ranks = || hosts.iter().zip(&self.nodes).filter(|(_, node)| node.ranks > 0);
+        let least = with_ranks().min_by_key(|(_, node)| value(node))?;
+        let most = with_ranks().max_by_key(|(_, node)| value(node))?;
+        let [low, high] = [least, most].map(|(host, node)| (shown(value(node)), host));
+        (low.0 != high.0).then(|| format!("by node, {what}: from {} ({}) to {} ({})", low.0, low.1, high.0, high.1))
+    }
+
+    /// The same for programs.
+    pub(super) fn line<'a>(&self, hosts: &'a [String]) -> SummaryLine<'a> {
+        let range = |known: Option<Extremes>| {
+            known.map(|Extremes { least, most }| {
+                [least, most].map(|(rank, time)| OfRank { rank, after_s: time.as_secs_f64() })
+            })
+        };
+        let node = |(name, of): (&'a String, &OfNode)| NodeLine {
+            node: name,
+            ranks: of.ranks,
+            ended_after_s: of.ended.as_secs_f64(),
+            stdout_bytes: of.written[0],
+            stderr_bytes: of.written[1],
+        };
+        SummaryLine {
+            started: range(self.starts),
+            ended: range(self.ends),
+            ran: range(self.runs),
+            nodes: hosts.iter().zip(&self.nodes).map(node).collect(),
+        }
+    }
+}
+
+/// What a launch took, as the last line of `--json` has it.
+#[derive(Debug, Serialize)]
+pub(super) struct SummaryLine<'a> {
+    /// The first and the last rank.
+    started: Option<[OfRank; 2]>,
+    ended: Option<[OfRank; 2]>,
+    /// The fastest and the slowest rank.
+    ran: Option<[OfRank; 2]>,
+    nodes: Vec<NodeLine<'a>>,
+}
+
+#[derive(Debug, Serialize)]
+struct OfRank {
+    rank: Rank,
+    after_s: f64,
+}
+
+#[derive(Debug, Serialize)]
+struct NodeLine<'a> {
+    node: &'a str,
+    ranks: u32,
+    ended_after_s: f64,
+    stdout_bytes: u64,
+    stderr_bytes: u64,
 }
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use bytes::Bytes;
     use lattice_session::event::Usage;
     use rank_spawner::RankExit;
@@ -64,27 +186,57 @@ mod tests {
     #[test]
     fn times_resources_and_output_are_summed_up() {
         let begun = Instant::now();
-        let mut summary = Summary::new(begun);
-        let bytes = Bytes::from_static(&[b'x'; 2048]);
-        for (rank, stream) in [(0, Stream::Stdout), (1, Stream::Stdout), (1, Stream::Stderr)] {
-            let output = Output { rank: Rank(rank), stream, bytes: bytes.clone() };
-            summary.event(&Event::Output(output), begun);
+        let mut summary = Summary::new(begun, 2);
+        let after = |millis| begun + Duration::from_millis(millis);
+        for (rank, millis) in [(0, 100), (1, 200), (2, 900)] {
+            let started = Event::Started { rank: Rank(rank), pid: 1 };
+            summary.event(NodeIndex(rank / 2), &started, after(millis));
         }
-        for (rank, seconds) in [(2, 1), (0, 2), (1, 4)] {
+        let bytes = Bytes::from_static(&[b'x'; 2048]);
+        for (rank, stream) in [(0, Stream::Stdout), (1, Stream::Stdout), (2, Stream::Stderr)] {
+            let output = Output { rank: Rank(rank), stream, bytes: bytes.clone() };
+            summary.event(NodeIndex(rank / 2), &Event::Output(output), begun);
+        }
+        for (rank, millis) in [(2, 1000), (0, 2000), (1, 4000)] {
             let exited = Event::Exited { rank: Rank(rank), exit: RankExit::Code(0), reached: None };
-            summary.event(&exited, begun + Duration::from_secs(seconds));
+            summary.event(NodeIndex(rank / 2), &exited, after(millis));
         }
         let exits = (0..3).map(|rank| (Rank(rank), RankExit::Code(0))).collect();
         let usage = Usage { user: Duration::from_secs(61), system: Duration::from_millis(250), peak_memory: 3 << 20 };
         let report = Report { exits, cause: None, duration: Duration::from_secs(4), usage: Some(usage) };
+        let hosts = ["n0".to_owned(), "n1".to_owned()];
         assert_eq!(
-            summary.lines(&["n0".to_owned(), "n1".to_owned()], &report),
+            summary.lines(&hosts, &report),
             [
                 "3 ranks on n[0-1] ran for 4 s",
+                "the first rank started after 100 ms (rank 0), the last one after 900 ms (rank 2)",
                 "the first rank ended after 1 s (rank 2), the last one after 4 s (rank 1)",
+                "the fastest rank ran for 100 ms (rank 2), the slowest one for 3.8 s (rank 1)",
                 "used: 1 min 1 s of processor time for programs, 0.3 s in the kernel; at most 3.0 MiB of memory in one process",
                 "written: 4.0 KiB to standard output, 2.0 KiB to standard error",
+                "by node, ended: from 1 s (n1) to 4 s (n0)",
+                "by node, written: from 2.0 KiB (n1) to 4.0 KiB (n0)",
             ]
         );
+        let line = serde_json::to_value(summary.line(&hosts)).unwrap();
+        assert_eq!(line["ran"][1], serde_json::json!({ "rank": 1, "after_s": 3.8 }));
+        assert_eq!(line["nodes"][1]["stderr_bytes"], 2048);
+    }
+
+    #[test]
+    fn one_rank_is_not_compared() {
+        let begun = Instant::now();
+        let mut summary = Summary::new(begun, 1);
+        summary.event(NodeIndex(0), &Event::Started { rank: Rank(0), pid: 1 }, begun);
+        let exited = Event::Exited { rank: Rank(0), exit: RankExit::Code(0), reached: None };
+        summary.event(NodeIndex(0), &exited, begun + Duration::from_secs(1));
+        let report = Report {
+            exits: vec![(Rank(0), RankExit::Code(0))],
+            cause: None,
+            duration: Duration::from_secs(1),
+            usage: None,
+        };
+        let lines = summary.lines(&["n0".to_owned()], &report);
+        assert_eq!(lines, ["1 rank on n0 ran for 1 s", "written: 0 B to standard output, 0 B to standard error"]);
     }
 }

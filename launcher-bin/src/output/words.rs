@@ -109,6 +109,11 @@ pub(crate) fn notice(notice: &Notice) -> String {
             duration(*within),
             if *killed { "; it is killed for that (--resource-timeout=fail)" } else { "" },
         ),
+        Notice::BoundElsewhere { rank, node, planned, seen } => format!(
+            "warning: rank {rank} shall be bound to CPUs {planned} of {node}, but the kernel has it on {seen}; a control group of the node \
+             leaves it no others\n\
+             try: lattice nodes --topology ID, which shows the plan beside the kernel's masks of all ranks"
+        ),
         Notice::LimitTooHigh { node, resource, asked, hard } => {
             let (asked, hard) = (LimitValue(*asked), LimitValue(*hard));
             format!(

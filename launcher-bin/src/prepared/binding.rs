@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 
 use lattice_inventory::UsableCores;
-use rank_spawner::{BindError, CpuSet, plan};
+use rank_spawner::{BindError, CpuBind, CpuSet, plan};
 
 use super::PreparedLaunch;
 use crate::cluster::Templates;
@@ -26,17 +26,19 @@ impl PreparedLaunch {
     /// Names the first node that cannot bind its ranks; those of other nodes are planned nevertheless.
     pub(crate) fn bind(&mut self, nodes: &Templates) -> Result<(), NodeBindError> {
         let bind = &self.placed.settings.cpu_bind;
-        let mut counts = vec![0_u32; self.placed.hosts.len()];
-        self.ranks.iter().for_each(|row| counts[row.place.node.index()] += 1);
+        let mut ranks_of = vec![Vec::new(); self.placed.hosts.len()];
+        self.ranks.iter().for_each(|row| ranks_of[row.place.node.index()].push(row.place.rank.0));
         let (mut plans, mut refused) = (HashMap::new(), None);
-        let mut of_nodes = Vec::with_capacity(counts.len());
-        for (node, ranks) in self.placed.hosts.iter().zip(counts) {
-            let known = nodes.of(node);
-            of_nodes.push(known.map(|(number, _)| (number, ranks)));
+        let mut of_nodes = Vec::with_capacity(ranks_of.len());
+        for (index, (node, here)) in self.placed.hosts.iter().zip(ranks_of).enumerate() {
+            let (known, ranks) = (nodes.of(node), here.len() as u32);
+            // Nodes of a kind have the same plan for as many ranks, unless each rank of the launch has its own.
+            let of_node = matches!(bind, CpuBind::RankCoreMap(_)).then_some(index);
+            of_nodes.push(known.map(|(number, _)| (number, ranks, of_node)));
             let Some((number, template)) = known else { continue };
             let planned = plans
-                .entry((number, ranks))
-                .or_insert_with(|| plan(&UsableCores::of(template, &template.cpus), bind, ranks));
+                .entry((number, ranks, of_node))
+                .or_insert_with(|| plan(&UsableCores::of(template, &template.cpus), &bind.of_ranks(here), ranks));
             if let Err(source) = planned {
                 refused.get_or_insert_with(|| NodeBindError { node: node.clone(), source: source.clone() });
             }
@@ -100,6 +102,15 @@ mod tests {
         check("--cpu-bind cores", &["0", "1", "0-1", "2-3", "-", "0"]);
         check("--cpu-bind threads", &["0", "1", "0", "1", "-", "0"]);
         check("-c 2", &["0-1", "2-3", "0-1", "2-3", "-", "0-1"]);
+    }
+
+    #[test]
+    fn ranks_of_a_rankfile_have_their_own_cores_on_each_node() {
+        let mut launch = placed("", &[("a0", 1), ("b0", 2), ("a1", 1)]);
+        launch.placed.settings.cpu_bind = "rank-core-map:3,1,0,2".parse().unwrap();
+        launch.bind(&nodes()).unwrap();
+        let seen: Vec<String> = launch.ranks.iter().map(|row| row.cpus.as_ref().unwrap().to_string()).collect();
+        assert_eq!(seen, ["3", "2-3", "0-1", "2"]);
     }
 
     #[test]

@@ -8,7 +8,7 @@ use lattice_session::shell_limits::SoftLimit;
 use super::*;
 use pmi_core::ids::{NodeIndex, Rank};
 use pmi_core::job::Block;
-use rank_spawner::{LimitedResource, ProgramFailure};
+use rank_spawner::{LimitedResource, Priority, ProgramFailure};
 
 use crate::args::{self, Command};
 use crate::limits::Limits;
@@ -25,6 +25,7 @@ pub(crate) fn machine() -> Machine {
         limits,
         soft_limits: LimitedResource::ALL.iter().copied().map(soft).collect(),
         umask: Some(0o027),
+        priority: Priority::default(),
         watched: false,
         terminal: None,
     }
@@ -148,7 +149,7 @@ fn nodes_are_chosen_where_there_are_several() {
         "--nodes needs the nodes of an allocation; this launch has none, and stays on this machine\ntry: --alloc",
     );
     refused("-w node1 true", "--nodelist: node1 is not this machine, which is node3");
-    refused("--host node3:2,node1 true", "--hostfile or --host: node1 is not this machine");
+    refused("--host node3:2,node1 true", "--hostfile, --host or --rankfile: node1 is not this machine");
     refused("-x node1 true", "--exclude needs the nodes of an allocation");
     refused("--detach true", "--detach needs the nodes of an allocation");
 }
@@ -161,7 +162,10 @@ fn this_machine_is_a_node_that_can_be_named() {
     check("-N 1 -w node3.cluster.example -n 2 true", 2);
     check("--host localhost:4 true", 4);
     check("-H node3:2,localhost -n 2 true", 2);
-    refused("--host localhost:2 -n 3 true", "3 ranks do not fit: --hostfile or --host gives this machine 2 slots");
+    refused(
+        "--host localhost:2 -n 3 true",
+        "3 ranks do not fit: --hostfile, --host or --rankfile gives this machine 2 slots",
+    );
     let hosts = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(hosts.path(), "localhost slots=4\n").unwrap();
     check(&format!("--hostfile {} true", hosts.path().display()), 4);

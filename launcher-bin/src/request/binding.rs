@@ -1,10 +1,10 @@
 //! Binding of the ranks by all flags that say something about it.
 
 use lattice_session::gpus::GpuBind;
-use rank_spawner::{CpuBind, NodePart, Object, ObjectBind, Share, Shortage};
+use rank_spawner::{CpuBind, NodePart, Numbering, Object, ObjectBind, Share, Shortage};
 
 use super::RequestError;
-use crate::args::{Hint, PlacementArgs};
+use crate::args::{Hint, PlacementArgs, RankBy};
 
 /// Binding by `--cpu-bind`, `--hint`, `--threads-per-core`, `--cpus-per-task`, `--overcommit` and the order among sockets and cores. With a
 /// number of CPUs and nothing else, each rank is bound to cores; with one of threads of a core, to threads.
@@ -20,12 +20,17 @@ pub(super) fn binding(args: &PlacementArgs) -> Result<CpuBind, RequestError> {
         other if part == NodePart::default() => return Ok(other),
         other => return Err(RequestError::NoPartOfCores { bind: other }),
     };
-    let in_order = args.distribution.unwrap_or_default().deals();
+    let in_order = match args.per_object() {
+        Some(per_object) => [Some(per_object.deal()), None],
+        None => args.distribution.unwrap_or_default().deals(),
+    };
+    let numbering = args.rank_by.map(RankBy::on_a_node).unwrap_or_default();
     let of_flags = |own, flag| if own == NodePart::default() { flag } else { own };
     Ok(CpuBind::To(ObjectBind {
         object: bind.object,
         share: bind.share.or(args.cpus_per_task.map(Share::Cpus)),
         deals: if bind.deals == [None; 2] { in_order } else { bind.deals },
+        numbering: if bind.numbering == Numbering::AsDealt { numbering } else { bind.numbering },
         part: of_flags(bind.part, part),
         shortage: if args.overcommit { Shortage::Shared } else { bind.shortage },
     }))
@@ -59,6 +64,11 @@ mod tests {
             ("--hint memory_bound -c 1 true", "cores:cpus=1:threads-per-core=1:cores-per-socket=1"),
             ("--hint multithread -c 2 true", "threads:cpus=2"),
             ("--hint nomultithread -m *:cyclic true", "threads:over=sockets:threads-per-core=1"),
+            ("--tasks-per 2:socket --cpu-bind cores true", "cores:over=sockets*2"),
+            ("--ntasks-per-core 1 --cpu-bind threads true", "threads:over=cores"),
+            ("--rank-by fill --cpu-bind cores -m *:cyclic true", "cores:over=sockets:in-order"),
+            ("--rank-by numa --cpu-bind cores true", "cores:numbered-over=numa"),
+            ("--rank-by node --cpu-bind cores true", "cores"),
             ("--threads-per-core=1 true", "threads:threads-per-core=1"),
             ("--threads-per-core=1 -c 3 --cpu-bind=cores true", "cores:cpus=3:threads-per-core=1"),
         ] {

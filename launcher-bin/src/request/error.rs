@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use hostlist::HostlistError;
+use lattice_session::count::counted;
 use lattice_session::request::{PlaceError, ProgramsError};
 use pmi_core::ids::JobIdError;
 use rank_spawner::{BindHereError, CpuBind, ProgramError, ProgramFailure};
@@ -13,6 +14,7 @@ use super::containers::ContainerError;
 use super::copies::CopyError;
 use super::environment::EnvironmentError;
 use super::multi_prog::MultiProgError;
+use super::rankfile::RankfileError;
 use crate::formatting::duration;
 use crate::hostfile::{HostfileError, HostsError};
 use crate::limits::TooManyRanks;
@@ -103,6 +105,21 @@ pub enum RequestError {
     /// The hosts of the environment cannot be read.
     #[error("LATTICE_HOSTS: {0}")]
     UsualHosts(#[source] HostsError),
+    /// The rankfile cannot be used.
+    #[error(transparent)]
+    Rankfile(#[from] RankfileError),
+    /// There are more ranks than objects of this machine take.
+    #[error("{ranks} ranks do not fit: this machine has room for {room} with {} on each {object}", counted(*per_object, "rank"))]
+    TooFewObjects {
+        /// Number of ranks that were asked for.
+        ranks: u64,
+        /// Number of ranks of an object.
+        per_object: u32,
+        /// Kind of the objects.
+        object: &'static str,
+        /// Number of ranks for which there is room.
+        room: u32,
+    },
     /// The hostfile cannot be used.
     #[error(transparent)]
     Hostfile(#[from] HostfileError),

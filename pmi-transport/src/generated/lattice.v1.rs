@@ -343,6 +343,15 @@ pub struct LaunchSpec {
     /// A rank that does not release a registered resource in time is killed.
     #[prost(bool, tag = "33")]
     pub fails_overdue_releases: bool,
+    /// Ranks have a directory of the launch for temporary files.
+    #[prost(message, optional, tag = "34")]
+    pub temporary_files: ::core::option::Option<TemporaryFiles>,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct TemporaryFiles {
+    /// Directory in which that of the launch is made; empty for TMPDIR of the environment, else /tmp.
+    #[prost(bytes = "bytes", tag = "1")]
+    pub below: ::prost::bytes::Bytes,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct ShellLimits {
@@ -354,6 +363,11 @@ pub struct ShellLimits {
     /// The user is told of limits that a node does not allow.
     #[prost(bool, tag = "3")]
     pub tells_of_lowered: bool,
+    /// Of the user's shell; ranks have those of the node where these are greater.
+    #[prost(int32, optional, tag = "4")]
+    pub niceness: ::core::option::Option<i32>,
+    #[prost(int32, optional, tag = "5")]
+    pub oom_score_adjust: ::core::option::Option<i32>,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct SoftLimit {
@@ -587,7 +601,7 @@ pub struct RankExitStatus {
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Notice {
-    #[prost(oneof = "notice::What", tags = "1, 2, 3, 4, 5, 6, 7, 8")]
+    #[prost(oneof = "notice::What", tags = "1, 2, 3, 4, 5, 6, 7, 8, 9")]
     pub what: ::core::option::Option<notice::What>,
 }
 /// Nested message and enum types in `Notice`.
@@ -610,7 +624,21 @@ pub mod notice {
         NotSpawned(super::NotSpawned),
         #[prost(message, tag = "8")]
         ReleaseOverdue(super::ReleaseOverdue),
+        #[prost(message, tag = "9")]
+        BoundElsewhere(super::BoundElsewhere),
     }
+}
+/// A rank that does not have the CPUs that were planned for it. Sets of CPUs as the kernel writes them: 0-3,8.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct BoundElsewhere {
+    #[prost(uint32, tag = "1")]
+    pub rank: u32,
+    #[prost(string, tag = "2")]
+    pub node: ::prost::alloc::string::String,
+    #[prost(string, tag = "3")]
+    pub planned: ::prost::alloc::string::String,
+    #[prost(string, tag = "4")]
+    pub seen: ::prost::alloc::string::String,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct SilentRanks {
@@ -1289,6 +1317,9 @@ pub struct SpawnOrder {
     /// How the new job's ranks are shown: numbered on from here.
     #[prost(uint32, tag = "4")]
     pub first_shown: u32,
+    /// CPUs of its ranks, in the words of `--cpu-bind`; empty for none.
+    #[prost(string, tag = "5")]
+    pub cpu_bind: ::prost::alloc::string::String,
 }
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
 #[repr(i32)]
@@ -2542,6 +2573,8 @@ pub struct PlacementRequest {
     /// So many of the nodes that could be used are passed over, from the first on.
     #[prost(uint32, tag = "8")]
     pub relative: u32,
+    #[prost(enumeration = "Numbering", tag = "9")]
+    pub numbering: i32,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct HostSlots {
@@ -2928,6 +2961,38 @@ pub mod local_answer {
         Done(super::Nothing),
         #[prost(string, tag = "4")]
         Refused(::prost::alloc::string::String),
+    }
+}
+/// Numbers of the ranks once it is known how many each node has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
+#[repr(i32)]
+pub enum Numbering {
+    OfDistribution = 0,
+    /// Consecutive ranks share a node.
+    NodeByNode = 1,
+    /// Consecutive ranks sit on different nodes, as long as these have ranks left.
+    InTurn = 2,
+}
+impl Numbering {
+    /// String value of the enum field names used in the ProtoBuf definition.
+    ///
+    /// The values are not transformed in any way and thus are considered stable
+    /// (if the ProtoBuf definition does not change) and safe for programmatic use.
+    pub fn as_str_name(&self) -> &'static str {
+        match self {
+            Self::OfDistribution => "OF_DISTRIBUTION",
+            Self::NodeByNode => "NODE_BY_NODE",
+            Self::InTurn => "IN_TURN",
+        }
+    }
+    /// Creates an enum from field names used in the ProtoBuf definition.
+    pub fn from_str_name(value: &str) -> ::core::option::Option<Self> {
+        match value {
+            "OF_DISTRIBUTION" => Some(Self::OfDistribution),
+            "NODE_BY_NODE" => Some(Self::NodeByNode),
+            "IN_TURN" => Some(Self::InTurn),
+            _ => None,
+        }
     }
 }
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]

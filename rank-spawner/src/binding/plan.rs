@@ -2,10 +2,12 @@
 
 mod pool;
 
+use std::collections::HashMap;
+
 use lattice_inventory::{CpuSet, ThisNode, UsableCore, UsableCores};
 
 use self::pool::{Pool, Worth};
-use super::{CpuBind, Object, ObjectBind, Share, Shortage};
+use super::{CoreSet, CpuBind, Numbering, Object, ObjectBind, Share, Shortage};
 use crate::syscalls;
 
 /// Error of [`plan`].
@@ -31,6 +33,20 @@ pub enum BindError {
         local_rank: u32,
         /// The NUMA node it asks for.
         node: u16,
+        /// CPUs that the launch may use.
+        available: CpuSet,
+    },
+    /// The map names a core that is not there.
+    #[error(
+        "local rank {local_rank} shall be bound to cores {cores}, but this launch may use {there}, which are CPUs {available}"
+    )]
+    NoSuchCore {
+        /// The first local rank that the entry is for.
+        local_rank: u32,
+        /// The cores it asks for.
+        cores: CoreSet,
+        /// Number of cores by socket.
+        there: String,
         /// CPUs that the launch may use.
         available: CpuSet,
     },
@@ -83,13 +99,21 @@ pub fn plan_here(node: &ThisNode, bind: &CpuBind, local_ranks: u32) -> Result<Ve
     if *bind == CpuBind::None {
         return Ok(vec![None; local_ranks as usize]);
     }
+    Ok(plan(&usable_here(node)?, bind, local_ranks)?)
+}
+
+/// The cores of this node that this process may use.
+///
+/// # Errors
+/// Fails if the system does not tell them.
+pub fn usable_here(node: &ThisNode) -> Result<UsableCores, BindHereError> {
     // Its affinity, which the kernel keeps within its cpuset.
     let allowed = CpuSet::from_mask(&syscalls::affinity().map_err(BindHereError::Affinity)?);
     let inventory = node.inventory();
     if let Some(trouble) = inventory.trouble.iter().find(|trouble| trouble.source == "cpu") {
         return Err(BindHereError::Unread { reason: trouble.reason.clone() });
     }
-    Ok(plan(&UsableCores::of(&inventory.template, &allowed), bind, local_ranks)?)
+    Ok(UsableCores::of(&inventory.template, &allowed))
 }
 
 /// The CPUs of each of `local_ranks` ranks, in their order on this node; `None` leaves a rank unbound.
@@ -103,10 +127,12 @@ pub fn plan(usable: &UsableCores, bind: &CpuBind, local_ranks: u32) -> Result<Ve
         CpuBind::None => return Ok(vec![None; local_ranks as usize]),
         CpuBind::To(bind) => {
             let part = usable.first(bind.part.threads_per_core, bind.part.cores_per_socket);
-            match bind.share {
+            let dealt = match bind.share {
                 Some(share) => shares(&part, bind, share, local_ranks)?,
                 None => objects(&part, bind),
-            }
+            };
+            let taken = dealt.iter().cycle().take(local_ranks as usize).cloned().collect();
+            numbered(&part, taken, bind.numbering)
         }
         CpuBind::Rank => usable.cpus().iter().map(|cpu| [cpu].into_iter().collect()).collect(),
         CpuBind::Map(sets) => {
@@ -114,6 +140,7 @@ pub fn plan(usable: &UsableCores, bind: &CpuBind, local_ranks: u32) -> Result<Ve
             sets.clone()
         }
         CpuBind::NumaMap(nodes) => numa_map(usable, nodes, local_ranks)?,
+        CpuBind::CoreMap(sets) | CpuBind::RankCoreMap(sets) => core_map(usable, sets, local_ranks)?,
     };
     if places.is_empty() && local_ranks > 0 {
         return Err(BindError::Nothing { asked: bind.clone() });
@@ -158,10 +185,51 @@ fn places(cores: &[UsableCore], object: Object) -> Vec<Place<'_>> {
 
 /// The CPUs of each object that ranks get in turn.
 fn objects(usable: &UsableCores, bind: &ObjectBind) -> Vec<CpuSet> {
+    if let Some(deal) = bind.deals[0].filter(|deal| deal.at_once.get() > 1 && deal.over <= bind.object) {
+        // Each of the objects that are not larger than what ranks are bound to has so many ranks.
+        let places = places(usable.cores(), deal.over).into_iter();
+        let widened = places.map(|place| widened(usable.cores(), &[place], bind.object));
+        return widened.flat_map(|cpus| vec![cpus; deal.at_once.get() as usize]).collect();
+    }
     let mut pool = Pool::of(places(usable.cores(), bind.object), &bind.deals);
     let mut dealt = Vec::new();
     while pool.take(1, |_| 1, &mut dealt) > 0 {}
     dealt.into_iter().map(|place| place.cpus).collect()
+}
+
+impl Object {
+    /// Number of objects of this kind among some cores.
+    pub fn count(self, usable: &UsableCores) -> u32 {
+        places(usable.cores(), self).len() as u32
+    }
+}
+
+/// Sets of CPUs that ranks were given, in the order of the ranks' numbers.
+fn numbered(usable: &UsableCores, mut dealt: Vec<CpuSet>, numbering: Numbering) -> Vec<CpuSet> {
+    let first = |set: &CpuSet| {
+        let cpu = set.first()?;
+        usable.cores().iter().position(|core| core.cpus.contains(cpu)).map(|core| (core, cpu))
+    };
+    match numbering {
+        Numbering::AsDealt => {}
+        Numbering::InOrder => dealt.sort_by_key(first),
+        Numbering::Over(object) => {
+            // The n-th of each object, before the next one of any.
+            let mut counts = HashMap::new();
+            let turn = |set: &CpuSet| {
+                let object = first(set).map(|(core, _)| key(&usable.cores()[core], object));
+                let count = counts.entry(object).or_insert(0_u32);
+                *count += 1;
+                *count
+            };
+            dealt.sort_by_key(first);
+            let turns: Vec<u32> = dealt.iter().map(turn).collect();
+            let mut in_turn: Vec<_> = turns.into_iter().zip(dealt).collect();
+            in_turn.sort_by_key(|&(turn, _)| turn);
+            dealt = in_turn.into_iter().map(|(_, set)| set).collect();
+        }
+    }
+    dealt
 }
 
 /// The CPUs of each rank, of which each has a share.
@@ -225,4 +293,18 @@ fn numa_map(usable: &UsableCores, nodes: &[u16], local_ranks: u32) -> Result<Vec
         }
     };
     (0..local_ranks).zip(nodes).map(of).collect()
+}
+
+/// The CPUs of the cores that some rank uses.
+fn core_map(usable: &UsableCores, sets: &[CoreSet], local_ranks: u32) -> Result<Vec<CpuSet>, BindError> {
+    let of = |(local_rank, set): (u32, &CoreSet)| {
+        set.cpus(usable).ok_or_else(|| {
+            let sockets = usable.cores().chunk_by(|one, other| one.package == other.package);
+            let sockets: Vec<String> = sockets.map(|cores| cores.len().to_string()).collect();
+            let there =
+                format!("cores 0 to {} ({} by socket)", usable.cores().len().saturating_sub(1), sockets.join(", "));
+            BindError::NoSuchCore { local_rank, cores: set.clone(), there, available: usable.cpus() }
+        })
+    };
+    (0..local_ranks).zip(sets).map(of).collect()
 }

@@ -204,8 +204,13 @@ fn bindings_are_read_and_written_alike() {
         "sockets:cpus=3:over=sockets:overcommit",
         "threads:cpus=2:over=sockets:each-over=cores",
         "cores:each-over=sockets:threads-per-core=1:cores-per-socket=2:overcommit",
+        "cores:over=sockets*2",
+        "threads:cpus=2:over=numa*4:each-over=cores:in-order",
+        "cores:over=sockets:numbered-over=l3caches:overcommit",
         "map:0,2,4-5",
         "map:0+2,4-5+7",
+        "core-map:0,2-3+5,1/0,1/*,*",
+        "rank-core-map:3,0",
         "numa-map:1,0",
     ] {
         assert_eq!(text.parse::<CpuBind>().unwrap().to_string(), text);
@@ -227,6 +232,15 @@ fn bindings_are_read_and_written_alike() {
         "cores:cpus",
         "cores:cpus=1:cores=1",
         "cores:over=racks",
+        "cores:over=sockets*0",
+        "cores:over=sockets*",
+        "cores:each-over=sockets*2",
+        "cores:in-order=1",
+        "cores:in-order:numbered-over=sockets",
+        "cores:numbered-over",
+        "core-map:",
+        "core-map:1:2",
+        "rank-core-map:x",
         "cores:over=numa:each-over=numa:over=numa",
         "cores:threads-per-core=0",
         "cores:cores-per-socket=1:cores-per-socket=1",
@@ -235,4 +249,45 @@ fn bindings_are_read_and_written_alike() {
     ] {
         assert!(text.parse::<CpuBind>().is_err(), "{text:?} was taken");
     }
+}
+
+#[test]
+fn an_object_gets_so_many_ranks_before_the_next_one() {
+    check("0-7", "cores:over=sockets*2", 5, &["0,4", "1,5", "2,6", "3,7", "0,4"]);
+    check("0-7", "threads:over=sockets*2", 6, &["0", "4", "2", "6", "1", "5"]);
+    check_on(&sixteen_cores(), "cores:over=numa*2", 5, &["0", "1", "4", "5", "8"]);
+    check_on(&sixteen_cores(), "cores:cores=2:over=sockets*2", 4, &["0-1", "2-3", "8-9", "10-11"]);
+    // Ranks that are bound to all of it.
+    check("0-7", "sockets:over=sockets*2", 3, &["0-1,4-5", "0-1,4-5", "2-3,6-7"]);
+    check_on(&sixteen_cores(), "sockets:over=numa*1", 2, &["0-7", "8-15"]);
+    check_on(&sixteen_cores(), "numa:over=l3caches*2", 5, &["0-3", "0-3", "0-3", "0-3", "4-7"]);
+    // One object has less than the others.
+    check("0-3,5-7", "threads:over=sockets*2", 4, &["0", "1", "2", "6"]);
+    check("1-3,5-7", "cores:over=sockets*2", 3, &["1,5", "2,6", "3,7"]);
+}
+
+#[test]
+fn ranks_are_numbered_otherwise_than_they_were_dealt_out() {
+    check("0-7", "cores:over=sockets:in-order", 4, &["0,4", "1,5", "2,6", "3,7"]);
+    check("0-7", "cores:over=sockets:in-order", 3, &["0,4", "1,5", "2,6"]);
+    check("0-7", "cores:numbered-over=sockets", 4, &["0,4", "2,6", "1,5", "3,7"]);
+    check("0-7", "cores:numbered-over=sockets", 3, &["0,4", "2,6", "1,5"]);
+    check("0-7", "sockets:in-order", 4, &["0-1,4-5", "0-1,4-5", "2-3,6-7", "2-3,6-7"]);
+    check_on(&sixteen_cores(), "cores:over=sockets:numbered-over=l3caches", 6, &["0", "2", "8", "10", "1", "9"]);
+}
+
+#[test]
+fn maps_of_cores_count_those_that_may_be_used() {
+    check("0-7", "core-map:0,3,1+2", 4, &["0,4", "3,7", "1-2,5-6", "0,4"]);
+    check("0-7", "core-map:1/0,0/*,*", 3, &["2,6", "0-1,4-5", "0-7"]);
+    check("2-7", "core-map:0,2", 2, &["4", "2,6"]);
+    check("2-3,6-7", "core-map:0/1", 1, &["3,7"]);
+    let of_ranks = "rank-core-map:0,1,2,3".parse::<CpuBind>().unwrap();
+    assert_eq!(of_ranks.of_ranks([3, 1]).to_string(), "core-map:3,1");
+    let refused = |map: &str| plan(&eight_threads("0-6"), &map.parse().unwrap(), 2).unwrap_err().to_string();
+    assert_eq!(
+        refused("core-map:0,4"),
+        "local rank 1 shall be bound to cores 4, but this launch may use cores 0 to 3 (2, 2 by socket), which are CPUs 0-6"
+    );
+    assert!(refused("core-map:2/0").starts_with("local rank 0 shall be bound to cores 2/0, but"));
 }

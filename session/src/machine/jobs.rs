@@ -11,7 +11,7 @@ use std::sync::Arc;
 use pmi_core::ids::{JobId, Rank};
 use pmi_core::server::EndReason;
 use pmix_core::server::Need;
-use rank_spawner::{CpuBind, MemBind};
+use rank_spawner::MemBind;
 
 use crate::gpus::GpuBind;
 use crate::limits::{JOBS_MAX, NODE_RANKS_MAX};
@@ -141,7 +141,7 @@ impl Jobs {
         ranks: usize,
         awaited: Awaited,
     ) -> Result<(JobNumber, JobNumber), SpawnRefusal> {
-        let SpawnOrder { job, apps, parent_rank, first_shown } = order;
+        let SpawnOrder { job, apps, cpu_bind, parent_rank, first_shown } = order;
         if self.by_id(&job.id).is_some() {
             return Err(SpawnRefusal::Known { job: job.id });
         }
@@ -159,8 +159,8 @@ impl Jobs {
             Some(parent) => apps.into_iter().map(|app| app.inheriting(parent)).collect(),
             None => apps,
         };
-        // The launched job has the CPUs that a binding would begin with.
-        let (cpu_bind, mem_bind, gpu_bind) = (CpuBind::None, MemBind::None, GpuBind::None);
+        // Without a word about it: the launched job has the CPUs that a binding would begin with.
+        let (mem_bind, gpu_bind) = (MemBind::None, GpuBind::None);
         let (stdin, at_exec) = (StdinTarget::None, AtExec::Run);
         let settings = LaunchSettings { cpu_bind, mem_bind, gpu_bind, stdin, at_exec, ..launched.settings.clone() };
         let spec = Arc::new(SessionSpec { job, apps, settings, ..SessionSpec::clone(launched) });

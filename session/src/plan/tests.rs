@@ -48,6 +48,7 @@ impl Node {
             cpus,
             memory: vec![None; self.ranks.len()],
             gpus: self.gpus.clone(),
+            priority: Priority::default(),
             limits: Arc::new([]),
             fabric,
         }

@@ -15,9 +15,10 @@ use std::path::PathBuf;
 
 use bytes::Bytes;
 use lattice_inventory::{Localities, SharedTopology, ThisNode};
+use pmi_core::ids::Rank;
 use pmi_core::server::RankDomains;
 use pmix_core::BoundPlace;
-use rank_spawner::{BindHereError, CpuBind, CpuSet, MemBind, MemBindError, MemoryPolicy, plan_here};
+use rank_spawner::{BindHereError, CpuBind, CpuSet, MemBind, MemBindError, MemoryPolicy, plan, plan_here, usable_here};
 
 use crate::gpus::{GpuBind, GpuError};
 use crate::spec::SessionSpec;
@@ -40,12 +41,29 @@ struct Shared {
 }
 
 impl NodeFacts {
-    /// The CPUs of each of some ranks.
+    /// The CPUs of each of some ranks: others than those that are taken, as long as they are enough.
     ///
     /// # Errors
     /// Fails if the ranks cannot be bound as asked.
-    pub(super) fn plan(&self, bind: &CpuBind, ranks: usize) -> Result<Vec<Option<CpuSet>>, BindHereError> {
-        plan_here(&self.node, bind, u32::try_from(ranks).unwrap_or(u32::MAX))
+    pub(super) fn plan(
+        &self,
+        bind: &CpuBind,
+        ranks: &[Rank],
+        taken: &CpuSet,
+    ) -> Result<Vec<Option<CpuSet>>, BindHereError> {
+        let bind = bind.of_ranks(ranks.iter().map(|rank| rank.0));
+        let count = u32::try_from(ranks.len()).unwrap_or(u32::MAX);
+        if !taken.is_empty() && *bind != CpuBind::None {
+            let free = usable_here(&self.node)?.without(taken);
+            let is_enough = |planned: &[Option<CpuSet>]| {
+                let cpus: CpuSet = planned.iter().flatten().flat_map(CpuSet::iter).collect();
+                cpus.len() >= planned.iter().flatten().map(CpuSet::len).sum()
+            };
+            if let Some(planned) = plan(&free, &bind, count).ok().filter(|planned| is_enough(planned)) {
+                return Ok(planned);
+            }
+        }
+        plan_here(&self.node, &bind, count)
     }
 
     /// Memory policy of each rank with these CPUs.

@@ -4,10 +4,12 @@ use std::sync::Arc;
 
 use job_memory::NodeMemory;
 use pmi_core::ids::Rank;
+use rank_spawner::CpuSet;
 
 use super::observe::PreparedJob;
 use super::servers::RanksHere;
 use super::start::Processes;
+use super::temporary::TemporaryDirectory;
 use super::{Runner, shared_memory};
 use crate::cause::StartClass;
 use crate::event::{Event, Notice};
@@ -40,9 +42,14 @@ impl Runner {
             processes.guard_files(&shared_memory::of_mpich(&state.spec));
         }
         let unplanned = |error: PlanError| PrepareFailure { class: error.class(), reason: error.to_string() };
-        let cpus = match ranks.len() {
-            0 => Vec::new(),
-            ranks => self.node.plan(&state.spec.settings.cpu_bind, ranks).map_err(|error| unplanned(error.into()))?,
+        let cpus = match ranks.as_slice() {
+            [] => Vec::new(),
+            ranks => {
+                let earlier = self.prepared.iter().flat_map(|job| job.cpus.iter().flatten());
+                let taken = earlier.flat_map(CpuSet::iter).collect();
+                let planned = self.node.plan(&state.spec.settings.cpu_bind, ranks, &taken);
+                planned.map_err(|error| unplanned(error.into()))?
+            }
         };
         let memory = self.node.memory(&state.spec.settings.mem_bind, &cpus).map_err(|error| unplanned(error.into()))?;
         let gpus = self.node.gpus(&state.spec.settings.gpu_bind, &cpus).map_err(|error| unplanned(error.into()))?;
@@ -58,10 +65,21 @@ impl Runner {
         let mut plan = Plan::default();
         if let Some(processes) = self.processes.as_ref().filter(|_| !ranks.is_empty()) {
             let (spec, limits, fabric) = (&*state.spec, Arc::clone(&processes.limits), self.io.fabric.as_ref());
-            let cpus = cpus.clone();
-            let context = LaunchContext { spec, ranks: &ranks, entrances, cpus, memory, gpus, limits, fabric };
+            let (cpus, priority) = (cpus.clone(), processes.priority);
+            let context =
+                LaunchContext { spec, ranks: &ranks, entrances, cpus, memory, gpus, priority, limits, fabric };
             let planned = context.plan(if job == JobNumber::LAUNCHED { &self.io.stdin } else { &StdinSource::Empty });
             plan = planned.map_err(unplanned)?;
+            if let Some(directory) = self.spec.temporary_directory() {
+                processes.guard_directory(&directory);
+                if self.temporary.is_none() {
+                    let made = TemporaryDirectory::make(directory.clone());
+                    let refused = |error| {
+                        format!("cannot make the directory of temporary files {}: {error}", directory.display())
+                    };
+                    self.temporary = Some(made.map_err(|error| system(refused(error)))?);
+                }
+            }
         }
         for command in &mut plan.commands {
             // The number that is shown of a rank tells it from those of other jobs.

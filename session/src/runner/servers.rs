@@ -8,6 +8,7 @@ use std::net::{SocketAddr, TcpListener};
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::Poll;
@@ -308,7 +309,8 @@ impl Servers {
 
     fn services(&self, number: JobNumber, job: &JobState) -> Arc<dyn Services> {
         let (host, id) = (Arc::clone(&self.host), job.spec.job.id.clone());
-        Arc::new(JobServices { host, job: number, id, session: self.calls.session.clone() })
+        let directory = job.spec.apps.first().map_or_else(|| PathBuf::from("/"), |app| app.directory.clone());
+        Arc::new(JobServices { host, job: number, id, directory, session: self.calls.session.clone() })
     }
 
     /// Begins the dialogue with a rank over its inherited socket.

@@ -1,6 +1,7 @@
 //! Services of a job's servers: what a rank asks of its host goes there; a spawn that the host does not carry out, and what is asked about
 //! processes here, goes to the session.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,9 +14,11 @@ use pmi_core::services::{
     SpawnRequest,
 };
 use tokio::sync::{mpsc, oneshot};
+use tokio::task::spawn_blocking;
 
 use super::resources::ResourceReply;
 use crate::machine::jobs::JobNumber;
+use crate::spawn::hosts_of_files;
 
 /// What a server wants of its session.
 pub(super) enum SessionCall {
@@ -59,6 +62,8 @@ pub(super) struct JobServices {
     pub(super) host: Arc<dyn Services>,
     pub(super) job: JobNumber,
     pub(super) id: JobId,
+    /// Directory of its first program.
+    pub(super) directory: PathBuf,
     pub(super) session: mpsc::Sender<SessionCall>,
 }
 
@@ -127,7 +132,10 @@ impl Services for JobServices {
 
 impl JobServices {
     /// Has the host start a new job, or the session itself.
-    async fn new_job(&self, rank: Rank, request: SpawnRequest) -> Result<JobId, SpawnError> {
+    async fn new_job(&self, rank: Rank, mut request: SpawnRequest) -> Result<JobId, SpawnError> {
+        let directory = self.directory.clone();
+        let named = spawn_blocking(move || hosts_of_files(&mut request, &directory).map(|()| request)).await;
+        let request = named.map_err(|error| SpawnError::Refused { reason: error.to_string() })??;
         if self.host.starts_jobs() {
             return self.host.spawn(rank, SpawnRequest { parent: Some(self.id.clone()), ..request }).await;
         }

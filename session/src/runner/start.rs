@@ -9,7 +9,7 @@ use nix::errno::Errno;
 use nix::sys::signal::Signal;
 use nix::unistd::Pid;
 use rank_spawner::{
-    Keeper, Limit, LimitedResource, RankCommand, RankExit, RankProcess, Spawner, StartError, Step, Terminal,
+    Keeper, Limit, LimitedResource, Priority, RankCommand, RankExit, RankProcess, Spawner, StartError, Step, Terminal,
     TerminalSize, raise_descriptor_limit, signal_handlers,
 };
 use tokio::sync::mpsc;
@@ -42,6 +42,8 @@ pub(super) struct Processes {
     /// The size that its terminal was given last, unless it is the first one.
     terminal_size: Option<TerminalSize>,
     keeper: Option<Keeper>,
+    /// Priority of ranks, as far as it is lower than ours.
+    pub(super) priority: Priority,
 }
 
 /// Ways by which the session hears of processes. As many messages wait there as there are ranks, at most.
@@ -73,6 +75,7 @@ impl Processes {
         let processes = Self {
             spawner,
             limits: [files].into_iter().chain(limits).collect(),
+            priority: shell.priority.below(Priority::own()),
             news,
             running: Vec::new(),
             watchers: JoinSet::new(),

@@ -5,14 +5,14 @@ use std::sync::Arc;
 
 use pmi_core::ids::Rank;
 use pmi_transport::task;
-use rank_spawner::{RankProcess, Terminal};
+use rank_spawner::{CpuSet, RankProcess, Terminal};
 use tokio::time::Instant;
 
 use super::Runner;
 use super::pump::Pump;
 use super::start::Streams;
 use super::terminal::RankTerminal;
-use crate::event::Stream;
+use crate::event::{Event, Notice, Stream};
 use crate::machine::ranks::SlotId;
 
 impl Runner {
@@ -24,11 +24,16 @@ impl Runner {
         let Some((slot, processes)) = self.machine.ranks().slot_of(rank).zip(self.processes.as_mut()) else { return };
         let streams = Streams::take(&mut process);
         let pid = process.pid().as_raw().unsigned_abs();
+        let (job, local) = (self.machine.ranks().get(slot).job, self.machine.ranks().get(slot).local);
+        let planned = self.prepared.get(job.0).and_then(|job| job.cpus.get(local.index())?.clone());
+        let bound = planned.and_then(|planned| Some((planned, process.cpus().ok()?)));
         processes.adopt(slot, process);
         let outputs = [(Stream::Stdout, streams.stdout), (Stream::Stderr, streams.stderr)];
         let outputs: Vec<_> = outputs.into_iter().filter_map(|(stream, pipe)| Some((stream, pipe?))).collect();
         self.machine.on_started(slot, pid, outputs.len() + usize::from(streams.terminal.is_some()), now);
-        let (job, local) = (self.machine.ranks().get(slot).job, self.machine.ranks().get(slot).local);
+        if let Some((planned, seen)) = bound {
+            self.compare_cpus(rank, planned, seen);
+        }
         if let Some(socket) = streams.pmi
             && let Err(error) = self.servers.connect(job, local, UnixStream::from(socket))
         {
@@ -49,6 +54,15 @@ impl Runner {
                 pump.run(pipe, stop).await;
                 slot
             }));
+        }
+    }
+
+    /// Tells of the first rank here that does not have the CPUs of the plan: the kernel leaves out those that a control group forbids.
+    fn compare_cpus(&mut self, rank: Rank, planned: CpuSet, seen: CpuSet) {
+        if planned != seen && !self.tells_of_cpus {
+            self.tells_of_cpus = true;
+            let node = self.spec.host(self.spec.node).to_owned();
+            self.outbox.push_back(Event::Notice(Notice::BoundElsewhere { rank, node, planned, seen }));
         }
     }
 

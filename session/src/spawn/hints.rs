@@ -2,10 +2,16 @@
 //! and the hosts of its ranks, or how many a host gets. Unknown hints choose nothing, as the standard has it.
 
 use std::ffi::{OsStr, OsString};
+use std::fs::OpenOptions;
+use std::io::Read;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
 
 use bytes::Bytes;
-use pmi_core::services::SpawnApp;
+use nix::libc;
+use pmi_core::services::{SpawnApp, SpawnRequest};
+use rank_spawner::{CpuBind, Object};
 
 use super::SpawnRefusal;
 use crate::process_set::ProcessSetName;
@@ -43,6 +49,102 @@ pub(super) fn hosts(app: &SpawnApp) -> Result<Vec<WishedHost>, SpawnRefusal> {
         }
     }
     Ok(hosts)
+}
+
+/// Keys under which files of hosts are named.
+const HOSTFILES: [&[u8]; 4] = [b"hostfile", b"add-hostfile", b"pmix.hostfile", b"pmix.addhostfile"];
+/// The most bytes of such a file.
+const HOSTFILE_MAX: u64 = 1 << 20;
+
+/// Puts hosts in the place of the files that name them, which are read on the node of the rank that asks, as its user. It may block.
+///
+/// # Errors
+/// Refuses a file that cannot be read, and one without a host.
+pub(crate) fn hosts_of_files(request: &mut SpawnRequest, directory: &Path) -> Result<(), SpawnRefusal> {
+    for (key, value) in request.apps.iter_mut().flat_map(|app| &mut app.info) {
+        if HOSTFILES.contains(&&**key) {
+            let path = Path::new(OsStr::from_bytes(value));
+            let refused = |reason| SpawnRefusal::Hostfile { path: path.display().to_string(), reason };
+            let hosts = hosts_of_file(&directory.join(path)).map_err(refused)?;
+            (*key, *value) = (Bytes::from_static(b"host"), hosts.into());
+        }
+    }
+    Ok(())
+}
+
+/// The hosts of a file, as a hint has them.
+fn hosts_of_file(path: &Path) -> Result<String, String> {
+    // What is no file could keep us waiting, or have no end.
+    let opened = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path);
+    let file = opened.map_err(|error| error.to_string())?;
+    if !file.metadata().is_ok_and(|file| file.is_file()) {
+        return Err("it is no file".to_owned());
+    }
+    let mut text = String::new();
+    let length = file.take(HOSTFILE_MAX + 1).read_to_string(&mut text).map_err(|error| error.to_string())?;
+    if length as u64 > HOSTFILE_MAX {
+        return Err(format!("it has more than {HOSTFILE_MAX} bytes"));
+    }
+    let hosts = hostlist::hostfile(&text).map_err(|fault| {
+        format!("line {} is {:?}; HOST slots=N, HOST:N and HOST are possible", fault.line, fault.text)
+    })?;
+    if hosts.is_empty() {
+        return Err("it names no host".to_owned());
+    }
+    let hosts: Vec<String> = hosts.into_iter().map(|host| format!("{}:{}", host.name, host.slots)).collect();
+    Ok(hosts.join(","))
+}
+
+/// Number of ranks of a program: that which is asked for, or the greatest one below it that the hint `soft` names (MPI 4.1, 11.8.4): numbers,
+/// and FIRST:LAST or FIRST:LAST:STEP for several, with commas between them.
+pub(super) fn ranks(app: &SpawnApp) -> Result<u32, SpawnRefusal> {
+    let Some(soft) = hint(app, "soft") else { return Ok(app.ranks) };
+    let wrong = || SpawnRefusal::Soft { text: String::from_utf8_lossy(soft).into_owned(), asked: app.ranks };
+    let mut most = None;
+    for part in std::str::from_utf8(soft).map_err(|_| wrong())?.split(',') {
+        let numbers = part.split(':').map(|number| number.trim().parse::<i64>().ok()).collect::<Option<Vec<_>>>();
+        let greatest = match numbers.ok_or_else(wrong)?[..] {
+            [number] => series(number, number, 1, app.ranks),
+            [first, last] => series(first, last, 1, app.ranks),
+            [first, last, step] => series(first, last, step, app.ranks),
+            _ => return Err(wrong()),
+        };
+        most = most.max(greatest);
+    }
+    most.filter(|&most| most > 0).ok_or_else(wrong)
+}
+
+/// Greatest number of FIRST, FIRST + STEP, ... up to LAST that is at most `bound`.
+fn series(first: i64, last: i64, step: i64, bound: u32) -> Option<u32> {
+    let bound = i64::from(bound);
+    let distance = match step {
+        // Upwards, no further than the bound.
+        1.. => last.min(bound).checked_sub(first)? / step * step,
+        // Downwards, no less far than the bound.
+        ..0 => {
+            let steps = first.checked_sub(bound)?.max(0).checked_add(step.checked_abs()? - 1)? / step.checked_abs()?;
+            steps.checked_mul(step)?
+        }
+        0 => return None,
+    };
+    let number = first.checked_add(distance)?;
+    let is_within = if step > 0 { distance >= 0 && first <= last } else { number >= last };
+    u32::try_from(number).ok().filter(|_| is_within)
+}
+
+/// Binding of its ranks, as Open MPI (`bind_to`) and PMIx (PMIX_BINDTO) say it; `None` if they are not to be bound. Words that this
+/// launcher does not know bind nobody.
+pub(super) fn binding(app: &SpawnApp) -> Option<CpuBind> {
+    let text = ["bind_to", "bindto", "pmix.bindto"].into_iter().find_map(|key| hint(app, key))?;
+    let word = std::str::from_utf8(text).ok()?.trim().to_ascii_lowercase();
+    Some(CpuBind::to(match word.split(':').next()? {
+        "hwthread" => Object::Thread,
+        "core" => Object::Core,
+        "l3cache" => Object::L3Cache,
+        "numa" => Object::Numa,
+        "socket" | "package" => Object::Socket,
+        _ => return None,
+    }))
 }
 
 /// Number of ranks that a node gets before the next one is filled, as Open MPI (`npernode`, `map_by`) and PMIx (PMIX_MAPBY, PMIX_PPR) say it: `2`,
@@ -109,7 +211,7 @@ mod tests {
             ("hosts", "a:2,b", &[("a", 2), ("b", 1)]),
             ("add-host", "n[0-1]:3", &[("n0", 3), ("n1", 3)]),
             ("pmix.host", "a,b", &[("a", 1), ("b", 1)]),
-            ("soft", "a", &[]),
+            ("softer", "a", &[]),
         ] {
             let hosts = hosts(&app(&[(key, value)])).unwrap();
             let seen: Vec<_> = hosts.iter().map(|host| (host.name.as_str(), host.slots)).collect();
@@ -118,6 +220,48 @@ mod tests {
         for value in ["", "a,", "a:0", "a:x", "n[0-", "a:99999999"] {
             let refusal = hosts(&app(&[("host", value)])).unwrap_err();
             assert_eq!(refusal, SpawnRefusal::Hosts { text: value.to_owned() }, "{value}");
+        }
+    }
+
+    #[test]
+    fn fewer_ranks_are_started_where_those_alone_are_wanted() {
+        let check = |soft: &str, expected: Option<u32>| {
+            let app = SpawnApp { ranks: 10, ..app(&[("soft", soft)]) };
+            let refused = SpawnRefusal::Soft { text: soft.to_owned(), asked: 10 };
+            assert_eq!(ranks(&app), expected.ok_or(refused), "{soft}");
+        };
+        for (soft, expected) in [
+            ("10", 10),
+            ("4", 4),
+            ("0:10", 10),
+            ("1:20", 10),
+            ("2,4,8,16", 8),
+            ("1:20:4", 9),
+            ("20:1:-4", 8),
+            ("3:3", 3),
+            ("0, 2", 2),
+            ("20:1:-30,1", 1),
+        ] {
+            check(soft, Some(expected));
+        }
+        for soft in ["", "x", "11", "0", "11:20", "5:4", "1:2:3:4", "1:5:0", "-3:-1", "9223372036854775807:0:-1x"] {
+            check(soft, None);
+        }
+        let extremes = format!("{}:{}:{},{}:{}:1", i64::MIN, i64::MAX, i64::MIN, i64::MIN, i64::MAX);
+        assert!(ranks(&SpawnApp { ranks: 10, ..app(&[("soft", &extremes)]) }).is_err());
+        assert_eq!(ranks(&app(&[])), Ok(2));
+    }
+
+    #[test]
+    fn spawned_ranks_are_bound_to_what_they_ask_for() {
+        for (key, value, expected) in [
+            ("bind_to", "core", Some("cores")),
+            ("pmix.bindto", "SOCKET:if-supported", Some("sockets")),
+            ("bind_to", "none", None),
+            ("bind_to", "board", None),
+        ] {
+            let seen = binding(&app(&[(key, value)]));
+            assert_eq!(seen.map(|bind| bind.to_string()), expected.map(str::to_owned), "{key}={value}");
         }
     }
 
@@ -136,6 +280,30 @@ mod tests {
         ] {
             assert_eq!(per_node(&app(&[(key, value)])), expected, "{key}={value}");
         }
+    }
+
+    #[test]
+    fn hosts_are_read_from_files() {
+        let directory = tempfile::tempdir().unwrap();
+        std::fs::write(directory.path().join("hosts"), "# two\nn0 slots=2\nn1:3\n").unwrap();
+        std::fs::write(directory.path().join("empty"), "# none\n").unwrap();
+        std::fs::write(directory.path().join("wrong"), "n0\nn1 cpu=2\n").unwrap();
+        let read = |key: &str, name: &str| {
+            let mut request = SpawnRequest { apps: vec![app(&[(key, name)])], ..SpawnRequest::default() };
+            hosts_of_files(&mut request, directory.path()).map(|()| hosts(&request.apps[0]).unwrap())
+        };
+        for key in ["hostfile", "add-hostfile", "pmix.hostfile"] {
+            let hosts = read(key, "hosts").unwrap();
+            let seen: Vec<_> = hosts.iter().map(|host| (host.name.as_str(), host.slots)).collect();
+            assert_eq!(seen, [("n0", 2), ("n1", 3)], "{key}");
+        }
+        assert_eq!(read("wdir", "hosts").unwrap(), []);
+        let refused = |name: &str| read("hostfile", name).unwrap_err().to_string();
+        assert_eq!(refused("empty"), "the hostfile empty: it names no host");
+        assert!(refused("wrong").contains("line 2 is \"n1 cpu=2\""), "{}", refused("wrong"));
+        assert!(refused("none").contains("No such file"), "{}", refused("none"));
+        assert_eq!(refused("/dev/zero"), "the hostfile /dev/zero: it is no file");
+        assert_eq!(refused("."), "the hostfile .: it is no file");
     }
 
     #[test]

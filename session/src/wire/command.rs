@@ -4,6 +4,7 @@ use bytes::Bytes;
 use pmi_core::ids::{NodeIndex, Rank};
 use pmi_transport::proto::v1 as proto;
 use proto::node_command::What;
+use rank_spawner::CpuBind;
 
 use super::{WireError, death, gathered, input, job, job_id, terminal, wrong};
 use crate::gathered::GatherOrder;
@@ -95,6 +96,7 @@ fn spawn(order: proto::SpawnOrder, nodes: usize) -> Result<SpawnOrder, WireError
         job,
         parent_rank: Rank(order.parent_rank),
         first_shown: Rank(order.first_shown),
+        cpu_bind: if order.cpu_bind.is_empty() { CpuBind::None } else { order.cpu_bind.parse()? },
     })
 }
 
@@ -105,5 +107,6 @@ pub fn encode_spawn(order: &SpawnOrder) -> proto::SpawnOrder {
         apps: order.apps.iter().map(job::encode_app).collect(),
         parent_rank: order.parent_rank.0,
         first_shown: order.first_shown.0,
+        cpu_bind: if order.cpu_bind == CpuBind::None { String::new() } else { order.cpu_bind.to_string() },
     }
 }

@@ -250,6 +250,12 @@ fn encode_notice(notice: &Notice) -> NoticeWhat {
                 killed: *killed,
             })
         }
+        Notice::BoundElsewhere { rank, node, planned, seen } => NoticeWhat::BoundElsewhere(proto::BoundElsewhere {
+            rank: rank.0,
+            node: node.clone(),
+            planned: planned.to_string(),
+            seen: seen.to_string(),
+        }),
         Notice::LimitTooHigh { node, resource, asked, hard } => {
             let asked = shell_limits::encode_soft(&SoftLimit { resource: *resource, value: *asked });
             NoticeWhat::LimitTooHigh(proto::LimitTooHigh { node: node.clone(), asked: Some(asked), hard: *hard })
@@ -281,6 +287,10 @@ fn decode_notice(notice: NoticeWhat) -> Result<Notice, WireError> {
             within: time("the time of a release", overdue.within_ms)?,
             killed: overdue.killed,
         },
+        NoticeWhat::BoundElsewhere(proto::BoundElsewhere { rank, node, planned, seen }) => {
+            let cpus = |text: &str| text.parse().map_err(|_| wrong("a set of CPUs", text, "one such as 0-3,8"));
+            Notice::BoundElsewhere { rank: Rank(rank), node, planned: cpus(&planned)?, seen: cpus(&seen)? }
+        }
         NoticeWhat::LimitTooHigh(proto::LimitTooHigh { node, asked, hard }) => {
             let asked = asked.ok_or(WireError::Missing { what: "limit" })?;
             let SoftLimit { resource, value } = shell_limits::decode_soft(&asked)?;

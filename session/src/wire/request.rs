@@ -11,8 +11,8 @@ use pmi_transport::proto::v1 as proto;
 
 use super::{WireError, job, settings, wrong};
 use crate::request::{
-    Candidates, Distribution, HostSlots, LaunchRequest, NODES_MAX, Ownership, PlacementRequest, ProgramRequest,
-    Programs,
+    Candidates, Distribution, HostSlots, LaunchRequest, NODES_MAX, Numbering, Ownership, PlacementRequest,
+    ProgramRequest, Programs,
 };
 use crate::settings::{LaunchSettings, PmiFamily, PmiSpec};
 use crate::spec::AppSpec;
@@ -136,6 +136,12 @@ fn encode_placement(request: &PlacementRequest) -> proto::PlacementRequest {
             _ => 0,
         },
         relative: request.relative,
+        numbering: match request.numbering {
+            None => proto::Numbering::OfDistribution,
+            Some(Numbering::NodeByNode) => proto::Numbering::NodeByNode,
+            Some(Numbering::InTurn) => proto::Numbering::InTurn,
+        }
+        .into(),
     }
 }
 
@@ -174,6 +180,18 @@ fn decode_placement(request: proto::PlacementRequest) -> Result<PlacementRequest
         relative: request.relative,
         except: expand("the nodes not to use", &request.except)?,
         distribution,
+        numbering: decode_numbering(request.numbering)?,
+    })
+}
+
+fn decode_numbering(number: i32) -> Result<Option<Numbering>, WireError> {
+    let possible = "0 (of the distribution), 1 (node by node) or 2 (in turn)";
+    let numbering =
+        proto::Numbering::try_from(number).map_err(|_| wrong("the numbering of ranks", number, possible))?;
+    Ok(match numbering {
+        proto::Numbering::OfDistribution => None,
+        proto::Numbering::NodeByNode => Some(Numbering::NodeByNode),
+        proto::Numbering::InTurn => Some(Numbering::InTurn),
     })
 }
 

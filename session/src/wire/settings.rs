@@ -1,6 +1,7 @@
 //! Settings that hold for every rank, as they are spread over the fields of a [`proto::LaunchSpec`].
 
 use std::num::NonZeroU64;
+use std::path::PathBuf;
 
 use pmi_core::ids::Rank;
 use pmi_transport::proto::v1 as proto;
@@ -13,7 +14,7 @@ use super::{
 use crate::gpus::GpuBind;
 use crate::settings::{
     AtExec, DataExchange, Entrance, FailedRanks, JobMemory, LaunchSettings, LimitSignal, LostNodes, OverdueRelease,
-    PmiFamily, PmiSpec, StdinTarget, Timeouts,
+    PmiFamily, PmiSpec, StdinTarget, TemporaryFiles, Timeouts,
 };
 use crate::template::Template;
 
@@ -38,6 +39,7 @@ pub(super) fn encode(settings: &LaunchSettings) -> proto::LaunchSpec {
         trace: settings.pmi_trace,
         shell_limits: Some(shell_limits::encode(&settings.shell_limits)),
         node_memory: settings.node_memory.map_or(0, NonZeroU64::get),
+        temporary_files: encode_temporary(&settings.temporary),
         stops_ranks: settings.at_exec == AtExec::Stop,
         ..proto::LaunchSpec::default()
     }
@@ -69,8 +71,29 @@ pub(super) fn take(spec: &mut proto::LaunchSpec) -> Result<LaunchSettings, WireE
         timeouts: decode_timeouts(spec.patience.take())?,
         shell_limits: shell_limits::decode(spec.shell_limits.take())?,
         node_memory: NonZeroU64::new(spec.node_memory),
+        temporary: decode_temporary(spec.temporary_files.take())?,
         at_exec: if spec.stops_ranks { AtExec::Stop } else { AtExec::Run },
     })
+}
+
+fn encode_temporary(files: &TemporaryFiles) -> Option<proto::TemporaryFiles> {
+    match files {
+        TemporaryFiles::AsUsual => None,
+        TemporaryFiles::OfLaunch { below } => {
+            let below = below.clone().unwrap_or_default().into_os_string();
+            Some(proto::TemporaryFiles { below: bytes(&below) })
+        }
+    }
+}
+
+fn decode_temporary(files: Option<proto::TemporaryFiles>) -> Result<TemporaryFiles, WireError> {
+    let Some(proto::TemporaryFiles { below }) = files else { return Ok(TemporaryFiles::AsUsual) };
+    let below = PathBuf::from(os_string(below));
+    match below.as_os_str().is_empty() {
+        true => Ok(TemporaryFiles::OfLaunch { below: None }),
+        false if below.is_absolute() => Ok(TemporaryFiles::OfLaunch { below: Some(below) }),
+        false => Err(wrong("the directory of temporary files", below.display(), "an absolute path")),
+    }
 }
 
 fn encode_family(family: PmiFamily) -> proto::PmiFamily {

@@ -14,14 +14,14 @@ use pmi_core::ids::{JobId, NodeIndex, Rank};
 use pmi_core::job::{App, Job, Placement};
 use pmi_transport::proto::v1 as proto;
 use proptest::prelude::*;
-use rank_spawner::{CpuBind, Limit, LimitedResource, MemBind, RankExit};
+use rank_spawner::{CpuBind, Limit, LimitedResource, MemBind, Priority, RankExit};
 
 use super::{TIME_MAX, WireError, placed};
 use crate::gpus::GpuBind;
 use crate::placed::{ClusterTerms, PlacedLaunch};
 use crate::settings::{
     AtExec, DataExchange, Entrance, FailedRanks, JobMemory, LaunchSettings, LimitSignal, LostNodes, OverdueRelease,
-    PmiFamily, PmiSpec, StdinTarget, TerminalSize, Timeouts,
+    PmiFamily, PmiSpec, StdinTarget, TemporaryFiles, TerminalSize, Timeouts,
 };
 use crate::shell_limits::{ShellLimits, SoftLimit, TooHigh};
 use crate::spec::{AppSpec, LaunchSecret, SessionSpec};
@@ -74,9 +74,11 @@ fn settings() -> LaunchSettings {
         pmi_trace: true,
         at_exec: AtExec::Stop,
         node_memory: std::num::NonZeroU64::new(1 << 20),
+        temporary: TemporaryFiles::OfLaunch { below: Some("/scratch".into()) },
         shell_limits: ShellLimits {
             soft: vec![SoftLimit { resource: LimitedResource::Stack, value: Limit::UNLIMITED }],
             umask: Some(0o027),
+            priority: Priority { niceness: Some(-3), oom_score_adjust: Some(700) },
             too_high: TooHigh::Told,
         },
         slurm_environment: true,

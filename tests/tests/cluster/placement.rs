@@ -74,6 +74,67 @@ fn a_hostfile_is_followed_line_by_line() {
     assert_eq!(ranks_of_nodes(&outcome, 2), [vec![2], vec![0, 1]]);
 }
 
+/// Open MPI's rankfile: a host and cores for each rank, which differ from node to node.
+#[test]
+fn a_rankfile_has_the_node_and_the_cores_of_each_rank() {
+    let last = cores_of_this_machine() - 1;
+    let script = format!(
+        r#"cd "$LATTICE_DEV_CLUSTER"; printf 'rank 1=node0 slot={last}\nrank 0=node1 slot=0\nrank 2=node0 slot=0:0\nrank 3=node1\n' >ranks
+        lattice launch --rankfile ranks bash -c "$1" && lattice mpirun --map-by rankfile:file=ranks -np 3 bash -c "$1""#
+    );
+    let on_its_core = format!("{WHERE}:$(sed -n 's/^Cpus_allowed_list:\t//p' /proc/self/status)");
+    let outcome = cluster(2).bash(&script).arg(&on_its_core).run();
+    let all = processes::status(std::process::id(), "Cpus_allowed_list").expect("a kernel's word");
+    let (first, last) = (cpu_of_core(0), cpu_of_core(last));
+    let placed =
+        [format!("0 node1:{first}"), format!("1 node0:{last}"), format!("2 node0:{first}"), format!("3 node1:{all}")];
+    let twice: Vec<&String> = placed.iter().chain(&placed[..3]).collect();
+    outcome.exits(0).prints_lines(twice);
+}
+
+#[test]
+fn a_rankfile_with_fewer_ranks_or_other_nodes_is_refused() {
+    let script = r#"cd "$LATTICE_DEV_CLUSTER"; printf 'rank 0=node1 slot=0\nrank 1=node7 slot=0\n' >ranks
+        lattice launch --rankfile ranks true; echo $?
+        sed -i s/node7/node0/ ranks; lattice launch --rankfile ranks -n 3 true; echo $?
+        sed -i s/=0$/=4711/ ranks; lattice launch --rankfile ranks true; echo $?"#;
+    let outcome = script_on(2, script).run();
+    outcome.exits(0).prints_lines(["125", "125", "125"]);
+    outcome.says("node node7 is not in the allocation").says("3 ranks do not fit").says("bound to cores 4711");
+}
+
+/// `ppr:N:OBJECT` of Open MPI: nodes take as many ranks as their objects do, by what they have told.
+#[test]
+fn ranks_by_objects_fill_each_node() {
+    let cores = cores_of_this_machine();
+    let of = |first: u32| (first..first + cores).collect::<Vec<u32>>();
+    check(2, "--tasks-per 1:core", &[&of(0), &of(cores)]);
+    check(2, "--tasks-per 1:core -w node1", &[&[], &of(0)]);
+    check(2, "--tasks-per-core 1 -n 1", &[&[0], &[]]);
+    let too_many = format!("--tasks-per 1:core -n {}", 2 * cores + 1);
+    launch_on(2, &too_many).bash("true").run().exits(125).says(&format!("{} ranks do not fit", 2 * cores + 1));
+}
+
+/// Numbers of ranks are given out otherwise than their places.
+#[test]
+fn ranks_are_numbered_by_slot_or_by_node() {
+    check(2, "-n 5 --distribution cyclic --rank-by slot", &[&[0, 1, 2], &[3, 4]]);
+    check(2, "-n 5 --rank-by node", &[&[0, 2, 4], &[1, 3]]);
+    check(2, "-n 6 -H node0:4,node1:4 -m block --rank-by node", &[&[0, 2, 4, 5], &[1, 3]]);
+}
+
+/// Number of cores that ranks may use.
+fn cores_of_this_machine() -> u32 {
+    let usable = rank_spawner::usable_here(&lattice_inventory::ThisNode::default()).expect("the kernel tells them");
+    usable.cores().len() as u32
+}
+
+/// CPUs of a core.
+fn cpu_of_core(core: u32) -> String {
+    let usable = rank_spawner::usable_here(&lattice_inventory::ThisNode::default()).expect("the kernel tells them");
+    usable.cores()[core as usize].cpus.to_string()
+}
+
 /// Each rank sees its node as a machine of its own, where the cluster has them.
 #[test]
 fn a_rank_is_on_the_node_that_it_is_told() {

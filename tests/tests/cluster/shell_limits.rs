@@ -42,3 +42,44 @@ fn a_node_that_allows_less_gives_what_it_can_and_says_so_if_it_was_asked() {
     outcome.check(!before.contains("limit core"), || "should not have warned unasked".to_owned());
     outcome.does_not_say("node0 allows");
 }
+
+/// Priority is given away and never gained: ranks are as nice as the shell, or as the agent if that is nicer.
+#[test]
+fn ranks_are_as_nice_as_the_users_shell_and_go_as_early_when_there_is_no_memory() {
+    let script = r#"
+        show() { lattice launch -N 2 bash -c 'echo "$LATTICE_RANK $(nice) $(cat /proc/self/oom_score_adj)"' | sort | tr '\n' ' '; echo; }
+        read -r score </proc/$(daemon node0)/oom_score_adj
+        expect() { printf '%s\n' "0 $1 $2 1 $1 $2 "; }
+        own=$(nice); [ "$(show)" = "$(expect $own $score)" ] && echo as before
+        renice -n $((own + 4)) $BASHPID >/dev/null; [ "$(show)" = "$(expect $((own + 4)) $score)" ] && echo nice
+        echo 700 >/proc/$BASHPID/oom_score_adj; [ "$(show)" = "$(expect $((own + 4)) 700)" ] && echo early || show"#;
+    script_on(2, script).run().exits(0).prints_lines(["as before", "nice", "early"]);
+}
+
+/// `--tmpdir`: a directory of the launch on each node, for its user alone, which goes with it; one that a killed session has left goes with
+/// the next launch.
+#[test]
+fn a_directory_for_temporary_files_goes_with_its_launch() {
+    let script = r#"cd "$LATTICE_DEV_CLUSTER"; mkdir scratch; left() { ls -A scratch | wc -l; }
+        lattice launch -N 2 --tmpdir=scratch bash -c '
+            touch "$TMPDIR/$LATTICE_RANK"; [ "${TMPDIR%/*}" = "$PWD/scratch" ] && echo $LATTICE_RANK $(stat -c %a "$TMPDIR") $(ls "$TMPDIR")'
+        echo left $(left); export LATTICE_TMPDIR=$PWD/scratch
+        lattice launch -N 2 bash -c 'kill -9 $$'; echo $? left $(left)
+        lattice launch -N 1 bash -c 'touch "$TMPDIR/file"; ls -A "$TMPDIR"; kill -9 $PPID; sleep 60' | sed 's/.* //'; echo left $(left)
+        touch -d '1 minute ago' scratch/*; export LATTICE_ALLOC_ID=local
+        lattice launch bash -c 'echo with $(ls -A scratch | wc -l)'; echo left $(left)
+        lattice launch --tmpdir=/nonexistent true; echo $?"#;
+    let outcome = script_on(2, script).run();
+    outcome.exits(0).prints_lines([
+        "0 700 0",
+        "1 700 1",
+        "left 0",
+        "137 left 0",
+        "file",
+        "left 1",
+        "with 1",
+        "left 0",
+        "125",
+    ]);
+    outcome.says("cannot make the directory of temporary files /nonexistent/lattice-");
+}

@@ -69,3 +69,50 @@ fn children_are_dealt_out_as_their_parent_says() {
     let mpich = Flavour::WheelMpich.program("spawn_mapped");
     launch_on(3, "-N 3 -n 1").arg(mpich).words("4 npernode 1").run().exits(0).prints_lines(in_turn);
 }
+
+/// Hosts of a file, and of numbers of children the greatest that is wanted. Open MPI keeps `soft` to itself.
+#[test]
+fn children_are_on_the_hosts_of_a_file_and_as_many_as_are_wanted() {
+    let script = r#"cd "$LATTICE_DEV_CLUSTER"; printf '# two hosts\nnode2 slots=2\nnode1\n' >hosts
+        for hints in "hostfile hosts" "hostfile hosts soft 2" "soft 1,7" "soft 7:9" "hostfile none"; do
+            echo "$hints"; lattice launch -N 3 -n 1 "$1" 3 $hints || exit
+        done; lattice launch -N 3 -n 1 "$2" 3 hostfile "$PWD/hosts""#;
+    let (mpich, open_mpi) = (Flavour::WheelMpich, Flavour::WheelOpenMpi);
+    let [mpich, open_mpi] = [mpich, open_mpi].map(|flavour| flavour.program("spawn_mapped"));
+    let outcome = cluster(3).bash(script).arg(mpich).arg(open_mpi).run();
+    let on_file = ["child 0 on node 2", "child 1 on node 2", "child 2 on node 1"];
+    let first = ["hostfile hosts"].into_iter().chain(on_file);
+    let fewer = ["hostfile hosts soft 2", "child 0 on node 2", "child 1 on node 2", "2 children"];
+    let others = [
+        "soft 1,7",
+        "child 0 on node 1",
+        "1 children",
+        "soft 7:9",
+        "the spawn fails",
+        "hostfile none",
+        "the spawn fails",
+    ];
+    outcome.exits(0).prints_lines(first.chain(fewer).chain(others).chain(on_file));
+    outcome.says("and got none: soft is \"7:9\", which has no number from 1 to the 3 ranks");
+    outcome.says("and got none: the hostfile none: No such file or directory");
+}
+
+/// Children that are to be bound get the cores that their parent's job has left.
+#[test]
+fn children_are_bound_to_cores_that_nobody_has() {
+    let usable = rank_spawner::usable_here(&lattice_inventory::ThisNode::default()).expect("the kernel tells them");
+    let cores = usable.cores();
+    // Of a core with several threads the children say nothing; where there is one core only, all are on it.
+    let on = |core: usize| match cores[core % cores.len()].cpus.iter().collect::<Vec<_>>()[..] {
+        [cpu] => format!(", CPU {cpu}"),
+        _ => String::new(),
+    };
+    for flavour in [Flavour::WheelMpich, Flavour::WheelOpenMpi] {
+        let program = flavour.program("spawn_mapped");
+        let outcome = launch_on(2, "-N 2 -n 2 --cpu-bind cores").arg(&program).words("1 bind_to core host node1").run();
+        outcome.exits(0).prints_lines([format!("child 0 on node 1{}", on(1))]);
+        let outcome = launch_on(1, "-n 1").arg(&program).words("2 bind_to core").run();
+        let both = [0, 1].map(|child| format!("child {child} on node 0{}", on(child)));
+        outcome.exits(0).prints_lines(both);
+    }
+}

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use lattice_tests::{Command, launch};
+use nix::sys::signal::Signal;
 
 /// The environment of the one rank that prints it.
 fn environment_of(command: Command) -> BTreeMap<String, String> {
@@ -161,4 +162,23 @@ fn ranks_start_with_signals_as_if_typed_at_a_prompt() {
     let outcome = launch("-n 2 --pmi none").words("grep -E Sig(Blk|Ign) /proc/self/status").run();
     outcome.exits(0).says_nothing();
     outcome.prints_lines(["SigBlk:", "SigIgn:"].iter().cycle().take(4).map(|name| format!("{name}\t0000000000000000")));
+}
+
+/// Also when nobody is left to remove it but the keeper.
+#[test]
+fn a_directory_for_temporary_files_is_the_launchs_own() {
+    let parent = tempfile::tempdir().unwrap();
+    let made = || std::fs::read_dir(parent.path()).unwrap().count();
+    let below = format!("--tmpdir={}", parent.path().display());
+    let script = r#"touch "$TMPDIR/$LATTICE_RANK"; ls "$TMPDIR" >/dev/null && echo "${TMPDIR%/*}""#;
+    let outcome = launch(&format!("-n 2 {below}")).bash(script).run();
+    outcome.exits(0).prints_lines([parent.path().to_str().unwrap(); 2]);
+    assert_eq!(made(), 0, "it is gone with the launch");
+    let environment = environment_of(launch(&format!("{below} --env TMPDIR=/elsewhere")));
+    has(&environment, &[("TMPDIR", "/elsewhere")]);
+    let mut launch = launch(&below).bash(r#"touch "$TMPDIR/file"; echo ready; sleep 60"#).start();
+    launch.wait_for_stdout("ready");
+    assert_eq!(made(), 1);
+    launch.signal(Signal::SIGKILL);
+    launch.wait_until("the keeper has removed the directory", || made() == 0);
 }

@@ -39,8 +39,16 @@ pub(super) struct Line {
 pub(super) struct Places {
     /// Binding, in the words of `--cpu-bind`.
     pub(super) object: Option<String>,
+    /// Cores that ranks are bound to, as they were typed.
+    pub(super) core_list: Option<String>,
+    /// True if each rank is bound to one of those.
+    pub(super) is_ordered: bool,
+    /// True if each line of the hostfile, or each host, is for one rank.
+    pub(super) is_in_sequence: bool,
     /// Number of cores of each rank.
     pub(super) cores: Option<String>,
+    /// Object that ranks are mapped by, which they are bound to unless it is said otherwise.
+    pub(super) mapped: Option<&'static str>,
     /// Objects that ranks are dealt out over.
     pub(super) over: Option<&'static str>,
     pub(super) overcommit: bool,

@@ -11,7 +11,7 @@ mod variables;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 
-use self::binding::{bind_to, cpus_per_rank, map_by, oversubscribe};
+use self::binding::{bind_to, cpu_list, cpus_per_rank, map_by, oversubscribe};
 use self::dialect::{Dialect, VARIABLE, dialect, version};
 use self::values::{
     display, environment, export_list, host, hosts, launch_mca, mca, path, pmix_mca, rank_by, ranks, ranks_per_host,
@@ -52,19 +52,19 @@ pub(super) const FLAGS: &[Flag] = &[
     flag(
         &["map-by"],
         Takes::Value,
-        Made("--distribution, --tasks-per-node K, or :over=OBJECT and :cores=N of --cpu-bind", map_by),
+        Made(
+            "--distribution, --tasks-per K:OBJECT, --rankfile, --host, or :over=OBJECT and :cores=N of --cpu-bind",
+            map_by,
+        ),
     ),
-    flag(
-        &["rankfile", "rf"],
-        Takes::Value,
-        Refused("type --hostfile FILE with the host of each rank in order, one on a line, and --bind-to user:CPUS,..."),
-    ),
+    flag(&["npersocket"], Takes::Value, OfLaunch("--tasks-per-socket")),
+    flag(&["rankfile", "rf"], Takes::Value, OfLaunch("--rankfile")),
     flag(
         &["cpu-set", "cpu-list"],
         Takes::Value,
-        Refused("type --bind-to user:CPU+CPU,... for the CPUs of each rank of a node"),
+        Made("--cpu-bind=core-map:CORES, for all ranks, or one for each with --bind-to cpu-list:ordered", cpu_list),
     ),
-    flag(&["rank-by"], Takes::Value, Made("nothing for slot and core", rank_by)),
+    flag(&["rank-by"], Takes::Value, Made("--rank-by", rank_by)),
     flag(&["bind-to"], Takes::Value, Made("--cpu-bind", bind_to)),
     flag(&["bind-to-core"], Takes::Nothing, Made("--cpu-bind=cores", |line, _| bind_to(line, "core".as_ref()))),
     flag(&["bind-to-socket"], Takes::Nothing, Made("--cpu-bind=sockets", |line, _| bind_to(line, "socket".as_ref()))),
@@ -229,10 +229,13 @@ pub(super) fn translate(words: &[OsString]) -> Result<Answer, Refusal> {
     }
     variables::heed(&mut line, || dialect(words), |name| std::env::var_os(name))?;
     values::settle_hosts(&mut line)?;
+    if line.places.is_in_sequence {
+        values::put_in_sequence(&mut line)?;
+    }
     if line.places.overcommit {
         values::add_slots(&mut line)?;
     }
-    binding::settle(&mut line);
+    binding::settle(&mut line, || dialect(words));
     settle_nodes(&mut line)?;
     values::settle_ranks_per_host(&mut line);
     Ok(Answer::Line(line.finish()))

@@ -24,6 +24,8 @@ pub(super) const FLAGS: &[Flag] = &[
     flag(&["n", "ntasks"], Takes::Value, OfProgram("--ntasks")),
     flag(&["N", "nodes"], Takes::Value, Made("-N N", nodes)),
     flag(&["ntasks-per-node", "tasks-per-node"], Takes::Value, OfLaunch("--tasks-per-node")),
+    flag(&["ntasks-per-core"], Takes::Value, OfLaunch("--tasks-per-core")),
+    flag(&["ntasks-per-socket"], Takes::Value, OfLaunch("--tasks-per-socket")),
     flag(&["w", "nodelist", "nodefile"], Takes::Value, Made("-w NODES", node_list)),
     flag(&["x", "exclude"], Takes::Value, OfLaunch("--exclude")),
     flag(
@@ -68,11 +70,7 @@ pub(super) const FLAGS: &[Flag] = &[
     // Its long name is in that table; there the letter is taken.
     flag(&["q"], Takes::Value, Nothing("launches start at once, in an allocation that is there already")),
     flag(&["gpu-freq", "cpu-freq", "accel-bind"], Takes::Value, Nothing("ranks are bound by --cpu-bind alone")),
-    flag(
-        &["ntasks-per-gpu", "ntasks-per-socket", "ntasks-per-core", "cpus-per-gpu", "mem-per-gpu"],
-        Takes::Value,
-        Nothing("an allocation is whole nodes"),
-    ),
+    flag(&["ntasks-per-gpu", "cpus-per-gpu", "mem-per-gpu"], Takes::Value, Nothing("an allocation is whole nodes")),
     flag(
         &[
             "network",

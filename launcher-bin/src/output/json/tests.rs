@@ -1,8 +1,10 @@
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use lattice_session::call_stacks::RankStack;
+use pmi_core::ids::NodeIndex;
 use serde_json::Value;
 
+use super::super::summary::Summary;
 use super::*;
 
 const SCHEMA: &str = include_str!("../../../../docs/json-events.schema.json");
@@ -32,6 +34,12 @@ fn samples() -> Vec<Bytes> {
         Event::Notice(Notice::Leftover { pids: vec![4711] }),
         Event::Notice(Notice::StdinClosed { rank }),
         Event::Notice(Notice::ReleaseOverdue { rank, resource: "shm:7".to_owned(), within: after, killed: false }),
+        Event::Notice(Notice::BoundElsewhere {
+            rank,
+            node: "node3".to_owned(),
+            planned: "0-3".parse().unwrap(),
+            seen: "0".parse().unwrap(),
+        }),
         Event::Notice(Notice::LimitTooHigh {
             node: "node3".to_owned(),
             resource: LimitedResource::Stack,
@@ -50,7 +58,10 @@ fn samples() -> Vec<Bytes> {
     lines.extend(events[..7].iter().filter_map(|sample| event(sample, "node3")));
     lines.extend(holes);
     lines.extend(events[7..].iter().filter_map(|sample| event(sample, "node3")));
-    lines.extend([complete("k3jq", 139, &failed), complete("k3jq", 0, &fine)]);
+    let mut summary = Summary::new(Instant::now(), 1);
+    summary.event(NodeIndex(0), &Event::Started { rank, pid: 1 }, Instant::now());
+    let hosts = ["node3".to_owned()];
+    lines.extend([complete("k3jq", 139, &failed, None), complete("k3jq", 0, &fine, Some(summary.line(&hosts)))]);
     lines
 }
 

@@ -19,7 +19,9 @@ pub(super) enum Pool<'node> {
         pools: Vec<Self>,
         /// The object whose turn it is.
         next: usize,
-        dealt: Dealt,
+        /// Number of ranks that it has got in this turn.
+        got: u32,
+        deal: Deal,
     },
 }
 
@@ -38,7 +40,7 @@ impl<'node> Pool<'node> {
             }
         }
         let pools = objects.into_iter().map(|places| Self::of(places, smaller)).collect();
-        Self::Objects { pools, next: 0, dealt: deal.what }
+        Self::Objects { pools, next: 0, got: 0, deal }
     }
 
     /// Worth of all places that are left.
@@ -62,20 +64,27 @@ impl<'node> Pool<'node> {
                     parts.push(place);
                 }
             }
-            Self::Objects { pools, next, dealt } => {
+            Self::Objects { pools, next, got, deal } => {
                 let count = pools.len();
-                let at_once = match dealt {
+                let at_once = match deal.what {
                     Dealt::Ranks => wanted,
                     Dealt::Cpus => 1,
                 };
                 let mut in_turn = (0..count).map(|turn| (*next + turn) % count);
-                *next = in_turn.find(|&object| pools[object].worth(worth) >= at_once).unwrap_or(*next);
+                let turn = in_turn.find(|&object| pools[object].worth(worth) >= at_once).unwrap_or(*next);
+                if turn != *next {
+                    (*next, *got) = (turn, 0);
+                }
+                *got += 1;
+                let stays = *got < deal.at_once.get();
                 let mut empty = 0;
                 while has < wanted && empty < count {
                     let taken = pools[*next].take(at_once.min(wanted - has), worth, parts);
-                    *next = (*next + 1) % count;
                     empty = if taken == 0 { empty + 1 } else { 0 };
                     has += taken;
+                    if !stays || has < wanted {
+                        (*next, *got) = ((*next + 1) % count, 0);
+                    }
                 }
             }
         }

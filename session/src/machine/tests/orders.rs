@@ -8,7 +8,7 @@ use pmi_core::job::{Job, Placement};
 use pmi_core::server::EndReason;
 use proptest::prelude::*;
 use proptest::sample::Index;
-use rank_spawner::RankExit;
+use rank_spawner::{CpuBind, RankExit};
 
 use super::super::StartFailure;
 use super::super::jobs::JobNumber;
@@ -150,7 +150,7 @@ fn order(world: &World, ranks: u32) -> SpawnOrder {
     let placement = Placement::block(&[ranks, 1]);
     let job = Job { placement, spawner: Some(launched.job.id.clone()), ..Job::on_one_node(id, ranks + 1) };
     let first_shown = Rank(1000 * world.machine.jobs().len() as u32);
-    SpawnOrder { job, apps: launched.apps.clone(), parent_rank: Rank(0), first_shown }
+    SpawnOrder { job, apps: launched.apps.clone(), cpu_bind: CpuBind::None, parent_rank: Rank(0), first_shown }
 }
 
 proptest! {

@@ -14,7 +14,7 @@ use pmi_core::ids::{Epoch, JobId, LocalRank, NodeIndex, Rank};
 use pmi_core::job::{Job, Placement};
 use pmi_core::server::EndReason;
 use pmix_core::server::Need;
-use rank_spawner::{RankExit, TerminalSize};
+use rank_spawner::{CpuBind, RankExit, TerminalSize};
 
 use super::super::desertion::FenceSeen;
 use super::super::jobs::JobNumber;
@@ -61,7 +61,13 @@ fn order(id: &str, ranks: u32, first_shown: u32) -> SpawnOrder {
     let id = JobId::new(id).unwrap();
     let spawner = Some(JobId::new("kvs_1_0").unwrap());
     let job = Job { placement: Placement::block(&[ranks, 1]), spawner, ..Job::on_one_node(id, ranks + 1) };
-    SpawnOrder { job, apps: spec(1).apps.clone(), parent_rank: Rank(0), first_shown: Rank(first_shown) }
+    SpawnOrder {
+        job,
+        apps: spec(1).apps.clone(),
+        cpu_bind: CpuBind::None,
+        parent_rank: Rank(0),
+        first_shown: Rank(first_shown),
+    }
 }
 
 fn exited(world: &World) -> Vec<u32> {

@@ -57,6 +57,7 @@ fn spawn_orders_travel_and_are_checked() {
     let order = SpawnOrder {
         job: Job { spawner: Some(JobId::new("parent").unwrap()), ..session().job },
         apps: session().apps,
+        cpu_bind: "cores".parse().unwrap(),
         parent_rank: Rank(2),
         first_shown: Rank(10),
     };

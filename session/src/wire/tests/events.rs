@@ -84,6 +84,12 @@ fn events_travel() {
             within: Duration::from_millis(10),
             killed: true,
         }),
+        Event::Notice(Notice::BoundElsewhere {
+            rank: Rank(5),
+            node: "n1".to_owned(),
+            planned: "0-3,8".parse().unwrap(),
+            seen: "0".parse().unwrap(),
+        }),
         Event::Notice(Notice::LimitTooHigh {
             node: "node1".into(),
             resource: LimitedResource::Memlock,

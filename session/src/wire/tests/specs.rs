@@ -190,6 +190,10 @@ fn any_settings() -> impl Strategy<Value = LaunchSettings> {
                 timeouts,
                 shell_limits,
                 node_memory: std::num::NonZeroU64::new(u64::from(stops) << 40),
+                temporary: match (fails, stops) {
+                    (false, _) => TemporaryFiles::AsUsual,
+                    (true, stops) => TemporaryFiles::OfLaunch { below: stops.then(|| "/scratch".into()) },
+                },
                 at_exec: if stops { AtExec::Stop } else { AtExec::Run },
             }
         },
@@ -200,8 +204,10 @@ fn any_shell_limits() -> impl Strategy<Value = ShellLimits> {
     let too_high = prop_oneof![Just(TooHigh::Lowered), Just(TooHigh::Told)];
     let soft = (proptest::sample::select(LimitedResource::ALL), any::<u64>());
     let soft = soft.prop_map(|(resource, value)| SoftLimit { resource, value });
-    (proptest::collection::vec(soft, 0..4), any::<Option<u32>>(), too_high)
-        .prop_map(|(soft, umask, too_high)| ShellLimits { soft, umask, too_high })
+    let priority = (proptest::option::of(-20..20), proptest::option::of(-1000..=1000));
+    let priority = priority.prop_map(|(niceness, oom_score_adjust)| Priority { niceness, oom_score_adjust });
+    (proptest::collection::vec(soft, 0..4), any::<Option<u32>>(), priority, too_high)
+        .prop_map(|(soft, umask, priority, too_high)| ShellLimits { soft, umask, priority, too_high })
 }
 
 proptest! {

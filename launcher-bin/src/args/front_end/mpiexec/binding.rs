@@ -5,6 +5,7 @@ use std::ffi::OsStr;
 
 use super::super::Refusal;
 use super::super::line::{Line, Places};
+use super::dialect::Dialect;
 
 /// What objects are called here.
 fn object(word: &str) -> Option<&'static str> {
@@ -25,6 +26,10 @@ pub(super) fn bind_to(line: &mut Line, how: &OsStr) -> Result<(), Refusal> {
     let word = words.next().unwrap_or_default();
     if line.places.object.is_some() {
         line.note(format!("--bind-to {text}: it is for all programs, in place of what stood before it"));
+    }
+    if word == "cpu-list" {
+        line.places.is_ordered = words.next() == Some("ordered");
+        return Ok(());
     }
     line.places.object = Some(match (word, object(word)) {
         ("none" | "board" | "machine", _) => "none".to_owned(),
@@ -57,16 +62,37 @@ pub(super) fn map_by(line: &mut Line, how: &OsStr) -> Result<(), Refusal> {
     match (word, object(word)) {
         ("ppr", _) => match (words.next(), words.next()) {
             (Some(ranks), Some("node")) => line.add_to_launch("--tasks-per-node", Some(ranks.as_ref())),
-            _ => return Err(not_mapped(&text, "so many ranks are put on each node, as in ppr:4:node")),
+            (Some(ranks), Some(word)) if object(word).is_some() => {
+                line.add_to_launch("--tasks-per", Some(format!("{ranks}:{word}").as_ref()));
+            }
+            _ => {
+                let possible =
+                    "so many ranks are put on each node, socket, numa, l3cache, core or hwthread, as in ppr:4:node";
+                return Err(not_mapped(&text, possible));
+            }
         },
+        ("seq", _) => {
+            line.places.is_in_sequence = true;
+            return of_file(line, &text, "--hostfile");
+        }
+        ("rankfile", _) => return of_file(line, &text, "--rankfile"),
+        (list, _) if list.starts_with("pe-list=") => {
+            let how = text.split_once('=').map_or("", |(_, how)| how);
+            let (list, how) = how.split_once(':').unwrap_or((how, ""));
+            line.places.is_ordered |= how.eq_ignore_ascii_case("ordered");
+            line.places.core_list = Some(list.to_owned());
+            return Ok(());
+        }
         ("node", _) => line.add_to_launch("--distribution", Some("cyclic".as_ref())),
         ("slot" | "board" | "", _) => {}
         // The next one is its neighbour without being told.
-        (_, Some("cores" | "threads")) => {}
-        (_, Some(object)) => line.places.over = Some(object),
+        (_, Some(object @ ("cores" | "threads"))) => line.places.mapped = Some(object),
+        (_, Some(object)) => (line.places.mapped, line.places.over) = (Some(object), Some(object)),
         ("oversubscribe", None) => line.places.overcommit = true,
         (_, None) => {
-            return Err(not_mapped(&text, "ranks are mapped by slot, core, l3cache, numa, socket, node or ppr:K:node"));
+            let possible = "ranks are mapped by slot, core, l3cache, numa, socket, node, ppr:K:OBJECT, seq, \
+                            rankfile:file=FILE or pe-list=CORES";
+            return Err(not_mapped(&text, possible));
         }
     }
     for word in words {
@@ -77,6 +103,25 @@ pub(super) fn map_by(line: &mut Line, how: &OsStr) -> Result<(), Refusal> {
             _ => line.note(format!("--map-by {text}: {word} chooses nothing here")),
         }
     }
+    Ok(())
+}
+
+/// A file behind the word of a mapping, which may also be named by the flag.
+fn of_file(line: &mut Line, text: &str, flag: &str) -> Result<(), Refusal> {
+    let word = text.split_once(':').map(|(_, word)| word);
+    match word.map(|word| word.split_once('=')) {
+        None => Ok(()),
+        Some(Some((name, file))) if name.eq_ignore_ascii_case("file") => {
+            line.add_to_launch(flag, Some(file.as_ref()));
+            Ok(())
+        }
+        Some(_) => Err(not_mapped(text, "file=FILE is possible behind the colon")),
+    }
+}
+
+/// Open MPI's list of cores.
+pub(super) fn cpu_list(line: &mut Line, list: &OsStr) -> Result<(), Refusal> {
+    line.places.core_list = Some(list.to_string_lossy().into_owned());
     Ok(())
 }
 
@@ -96,10 +141,23 @@ pub(super) fn oversubscribe(line: &mut Line, _: &OsStr) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// Puts the words about binding together. Ranks with a number of cores are bound to cores unless it is said otherwise.
-pub(super) fn settle(line: &mut Line) {
-    let Places { object, cores, over, overcommit } = std::mem::take(&mut line.places);
-    let object = object.or_else(|| cores.as_ref().map(|_| "cores".to_owned()));
+/// Puts the words about binding together. Unless it is said otherwise, ranks with a number of cores are bound to cores, and those that Open
+/// MPI maps by an object to this object (measured with 4.1.4 and 5.0.11); Hydra binds none then.
+pub(super) fn settle(line: &mut Line, dialect: impl FnOnce() -> Option<Dialect>) {
+    let Places { object, cores, mapped, over, overcommit, core_list, is_ordered, is_in_sequence: _ } =
+        std::mem::take(&mut line.places);
+    if let Some(list) = core_list {
+        let cores = if is_ordered { list } else { list.replace(',', "+") };
+        line.add_to_launch("--cpu-bind", Some(format!("core-map:{cores}").as_ref()));
+        return;
+    }
+    if line.has("--rankfile") {
+        return;
+    }
+    let object = object.or_else(|| cores.as_ref().map(|_| "cores".to_owned())).or_else(|| {
+        let is_bound = |_: &&str| !matches!(dialect(), Some(Dialect::Hydra | Dialect::Intel));
+        mapped.filter(is_bound).map(str::to_owned)
+    });
     let Some(mut bind) = object else {
         if let Some(over) = over {
             line.note(format!(
@@ -110,7 +168,8 @@ pub(super) fn settle(line: &mut Line) {
     };
     if bind != "none" && !bind.starts_with("map:") {
         bind.extend(cores.map(|number| format!(":cores={number}")));
-        bind.extend(over.map(|over| format!(":over={over}")));
+        // Objects that are given out one after the other need no dealing.
+        bind.extend(over.filter(|over| *over != bind).map(|over| format!(":over={over}")));
         bind.push_str(if overcommit { ":overcommit" } else { "" });
     }
     line.add_to_launch("--cpu-bind", Some(bind.as_ref()));

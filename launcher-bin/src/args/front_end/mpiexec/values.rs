@@ -7,6 +7,7 @@ use lattice_session::request::HostSlots;
 
 use super::super::Refusal;
 use super::super::line::Line;
+use crate::args::per_object;
 use crate::hostfile::{self, Hosts};
 
 /// Open MPI's parameters that say how its own launcher works. Those of its library become variables of the ranks.
@@ -58,28 +59,45 @@ pub(super) fn settle_hosts(line: &mut Line) -> Result<(), Refusal> {
     Ok(())
 }
 
+/// Open MPI's mapping in sequence: a rank on each host, whatever its slots are.
+pub(super) fn put_in_sequence(line: &mut Line) -> Result<(), Refusal> {
+    let Some(hosts) = named_hosts(line)? else {
+        let reason = "it needs the hosts of the ranks: type --hostfile FILE or --host HOSTS beside it".to_owned();
+        return Err(Refusal::Value { flag: "--map-by", value: "seq".to_owned(), reason });
+    };
+    let hosts: Vec<String> = hosts.into_iter().map(|host| host.node).collect();
+    name_hosts(line, &hosts);
+    Ok(())
+}
+
+/// The hosts of the hostfile, else those of the line; `None` if none are named, or they cannot be read, which the flag that they stand
+/// for refuses.
+fn named_hosts(line: &Line) -> Result<Option<Vec<HostSlots>>, Refusal> {
+    if let Some(path) = line.value("--hostfile") {
+        let hosts = hostfile::read(path.as_ref());
+        return hosts.map(Some).map_err(|error| Refusal::File { path: path.into(), reason: error.to_string() });
+    }
+    let hosts = line.value("--host").and_then(|hosts| hostfile::parse_hosts(&hosts.to_string_lossy()).ok());
+    Ok(hosts.map(|Hosts(hosts)| hosts))
+}
+
+/// Names hosts in place of those of the hostfile or of the line.
+fn name_hosts(line: &mut Line, hosts: &[String]) {
+    line.take("--hostfile");
+    line.take("--host");
+    line.add_to_launch("--host", Some(hosts.join(",").as_ref()));
+}
+
 /// Ranks for which there is no slot get one: all hosts as many more, as with Open MPI 4.1 and 5.
 pub(super) fn add_slots(line: &mut Line) -> Result<(), Refusal> {
     let ranks = line.programs().iter().map(|program| program.ranks.as_deref()?.to_str()?.parse::<u64>().ok());
     let Some(ranks) = ranks.sum::<Option<u64>>() else { return Ok(()) };
-    let hosts = if let Some(path) = line.value("--hostfile") {
-        let hosts = hostfile::read(path.as_ref());
-        hosts.map_err(|error| Refusal::File { path: path.into(), reason: error.to_string() })?
-    } else if let Some(hosts) = line.value("--host") {
-        // One that cannot be read is refused by the flag that it stands for.
-        let Ok(Hosts(hosts)) = hostfile::parse_hosts(&hosts.to_string_lossy()) else { return Ok(()) };
-        hosts
-    } else {
-        return Ok(());
-    };
+    let Some(hosts) = named_hosts(line)? else { return Ok(()) };
     let slots: u64 = hosts.iter().map(|host| u64::from(host.slots.get())).sum();
     let more = ranks.saturating_sub(slots).div_ceil(hosts.len().max(1) as u64);
     if more > 0 {
-        line.take("--hostfile");
-        line.take("--host");
         let host = |host: &HostSlots| format!("{}:{}", host.node, u64::from(host.slots.get()) + more);
-        let hosts: Vec<String> = hosts.iter().map(host).collect();
-        line.add_to_launch("--host", Some(hosts.join(",").as_ref()));
+        name_hosts(line, &hosts.iter().map(host).collect::<Vec<_>>());
     }
     Ok(())
 }
@@ -165,12 +183,13 @@ pub(super) fn launch_mca(line: &mut Line, pair: &OsStr) -> Result<(), Refusal> {
 }
 
 pub(super) fn rank_by(line: &mut Line, how: &OsStr) -> Result<(), Refusal> {
-    match how.to_string_lossy().as_ref() {
-        word @ ("slot" | "core" | "hwthread" | "fill") => line.note(format!("--rank-by {word}: it is so anyway")),
-        "node" => line.add_to_launch("--distribution", Some("cyclic".as_ref())),
-        word => {
-            let reason = "ranks are numbered by slot, or by node".to_owned();
-            return Err(Refusal::Value { flag: "--rank-by", value: word.to_owned(), reason });
+    // Open MPI takes qualifiers behind a colon, none of which orders ranks.
+    let text = how.to_string_lossy();
+    let word = text.split(':').next().unwrap_or_default().to_ascii_lowercase();
+    match per_object::rank_by(&word) {
+        Ok(_) => line.add_to_launch("--rank-by", Some(word.as_ref())),
+        Err(refused) => {
+            return Err(Refusal::Value { flag: "--rank-by", value: word, reason: refused.to_string() });
         }
     }
     Ok(())

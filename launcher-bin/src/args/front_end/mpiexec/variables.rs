@@ -36,16 +36,19 @@ const VARIABLES: &[(&str, Of, &str, Open)] = &[
 ];
 
 fn has_no_hosts(line: &Line) -> bool {
-    let named = ["--hostfile", "--host", "--nodelist"].iter().any(|flag| line.has(flag));
+    let named = ["--hostfile", "--host", "--nodelist", "--rankfile"].iter().any(|flag| line.has(flag));
     !named && line.programs().iter().all(|program| program.hosts.is_none())
 }
 
 fn is_unbound(line: &Line) -> bool {
-    line.places.object.is_none()
+    line.places.object.is_none() && line.places.core_list.is_none() && !line.has("--rankfile")
 }
 
 fn is_unmapped(line: &Line) -> bool {
-    line.places.over.is_none() && !line.has("--distribution") && !line.has("--tasks-per-node")
+    let is_placed = ["--distribution", "--tasks-per-node", "--tasks-per", "--tasks-per-socket", "--rankfile"];
+    let places = &line.places;
+    let is_mapped = places.mapped.is_some() || places.core_list.is_some() || places.is_in_sequence;
+    !is_mapped && !is_placed.iter().any(|flag| line.has(flag))
 }
 
 /// Adds the flags that variables stand for; `dialect` tells that of the line, and is asked only if it matters.
@@ -79,7 +82,7 @@ mod tests {
         line.end_program(&["./a".into()]);
         let value = |name: &str| variables.iter().find(|(known, _)| *known == name).map(|(_, value)| (*value).into());
         heed(&mut line, || dialect, value).unwrap();
-        super::super::binding::settle(&mut line);
+        super::super::binding::settle(&mut line, || None);
         let words = line.finish().words;
         words.iter().map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" ")
     }

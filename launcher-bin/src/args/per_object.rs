@@ -1,0 +1,116 @@
+//! `--tasks-per` and `--rank-by`: ranks by objects of a node, and the order of their numbers, in the words of Open MPI's mpirun.
+
+use std::num::NonZeroU32;
+
+use lattice_inventory::UsableCores;
+use lattice_session::request;
+use rank_spawner::{Deal, Dealt, Numbering, Object};
+
+/// So many ranks on each object of a kind.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PerObject {
+    /// Most ranks of an object.
+    pub ranks: NonZeroU32,
+    /// Kind of the objects.
+    pub object: Object,
+}
+
+impl PerObject {
+    /// Number of ranks that a node with these cores takes; `None` if it has no such object.
+    pub(crate) fn room(self, cores: &UsableCores) -> Option<NonZeroU32> {
+        NonZeroU32::new(self.object.count(cores))?.checked_mul(self.ranks)
+    }
+
+    /// The order in which bound ranks get the objects.
+    pub(crate) const fn deal(self) -> Deal {
+        Deal { over: self.object, what: Dealt::Ranks, at_once: self.ranks }
+    }
+}
+
+/// Order of ranks' numbers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RankBy {
+    /// Consecutive ranks share a node, in the order in which they were placed there.
+    Slot,
+    /// Consecutive ranks sit on different nodes.
+    Node,
+    /// Consecutive ranks share a node, and are neighbours on it.
+    Fill,
+    /// Consecutive ranks share a node, and sit on different objects of it.
+    Object(Object),
+}
+
+impl RankBy {
+    /// Order among nodes.
+    pub(crate) const fn among_nodes(self) -> request::Numbering {
+        match self {
+            Self::Node => request::Numbering::InTurn,
+            Self::Slot | Self::Fill | Self::Object(_) => request::Numbering::NodeByNode,
+        }
+    }
+
+    /// Order on a node.
+    pub(crate) const fn on_a_node(self) -> Numbering {
+        match self {
+            Self::Slot | Self::Node => Numbering::AsDealt,
+            Self::Fill => Numbering::InOrder,
+            Self::Object(object) => Numbering::Over(object),
+        }
+    }
+}
+
+/// Refusal of a text as the ranks of objects, or their order.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub(super) enum NoObject {
+    #[error(
+        "{text:?} is no number of ranks of an object; possible is K:OBJECT, such as 2:socket, with hwthread, core, l3cache, numa or socket"
+    )]
+    PerObject { text: String },
+    #[error("{text:?} is no order of ranks; slot, node, fill, l3cache, numa and socket are possible")]
+    RankBy { text: String },
+}
+
+/// The objects as the launchers of MPIs call them.
+pub(super) fn object(word: &str) -> Option<Object> {
+    Some(match word {
+        "hwthread" | "hwthreads" | "thread" | "threads" => Object::Thread,
+        "core" | "cores" => Object::Core,
+        "l3cache" | "l3" | "l3caches" => Object::L3Cache,
+        "numa" | "numanode" | "ldom" | "ldoms" => Object::Numa,
+        "socket" | "sockets" | "package" | "packages" => Object::Socket,
+        _ => return None,
+    })
+}
+
+pub(super) fn per_object(text: &str) -> Result<PerObject, NoObject> {
+    let read = |(ranks, word): (&str, &str)| Some(PerObject { ranks: ranks.parse().ok()?, object: object(word)? });
+    text.split_once(':').and_then(read).ok_or_else(|| NoObject::PerObject { text: text.to_owned() })
+}
+
+pub(super) fn rank_by(text: &str) -> Result<RankBy, NoObject> {
+    match (text, object(text)) {
+        ("slot", _) => Ok(RankBy::Slot),
+        ("node", _) => Ok(RankBy::Node),
+        ("fill", _) | (_, Some(Object::Core | Object::Thread)) => Ok(RankBy::Fill),
+        (_, Some(object)) => Ok(RankBy::Object(object)),
+        _ => Err(NoObject::RankBy { text: text.to_owned() }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranks_of_objects_are_read() {
+        let two = NonZeroU32::new(2).unwrap();
+        assert_eq!(per_object("2:socket"), Ok(PerObject { ranks: two, object: Object::Socket }));
+        assert_eq!(per_object("2:hwthread"), Ok(PerObject { ranks: two, object: Object::Thread }));
+        for text in ["", "2", "socket", "0:socket", "2:rack", "x:core", "2:core:1"] {
+            assert!(per_object(text).is_err(), "{text}");
+        }
+        assert_eq!(rank_by("package"), Ok(RankBy::Object(Object::Socket)));
+        assert_eq!(rank_by("core"), Ok(RankBy::Fill));
+        assert!(rank_by("span").unwrap_err().to_string().starts_with("\"span\" is no order of ranks; slot"));
+    }
+}

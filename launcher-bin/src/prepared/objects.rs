@@ -1,0 +1,111 @@
+//! Ranks by objects of the nodes of a cluster: the nodes' templates tell how many ranks each of them takes.
+
+use std::collections::HashMap;
+use std::num::NonZeroU32;
+
+use lattice_inventory::UsableCores;
+use lattice_session::request::{Candidates, HostSlots, PlacementRequest};
+
+use crate::args::PerObject;
+use crate::cluster::Templates;
+
+/// Refusal of ranks by objects.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ObjectsError {
+    /// It is not known how many objects a node has.
+    #[error(
+        "{node} has not told how many objects ({object}) it has; say how many ranks a node takes with --tasks-per-node K instead"
+    )]
+    Unknown {
+        /// Name of the node.
+        node: String,
+        /// Kind of the objects.
+        object: &'static str,
+    },
+}
+
+/// Gives each node that ranks may be placed on as many slots as its objects take ranks.
+///
+/// # Errors
+/// Fails if one of them has told nothing.
+pub(crate) fn placed_by_objects(
+    request: &mut PlacementRequest,
+    per_object: PerObject,
+    allocated: &[String],
+    templates: &Templates,
+) -> Result<(), ObjectsError> {
+    let (nodes, bounds): (Vec<&String>, HashMap<&str, u32>) = match &request.candidates {
+        Candidates::All => (allocated.iter().collect(), HashMap::new()),
+        Candidates::Listed(nodes) => (nodes.iter().collect(), HashMap::new()),
+        Candidates::Hostfile(hosts) => {
+            let mut bounds: HashMap<&str, u32> = HashMap::new();
+            let mut nodes = Vec::new();
+            for HostSlots { node, slots } in hosts {
+                let bound = bounds.entry(node).or_insert_with(|| {
+                    nodes.push(node);
+                    0
+                });
+                *bound = bound.saturating_add(slots.get());
+            }
+            (nodes, bounds)
+        }
+    };
+    let slots = |node: &String| {
+        if request.except.contains(node) {
+            return Ok(HostSlots { node: node.clone(), slots: NonZeroU32::MIN });
+        }
+        let cores = templates.of(node).map(|(_, template)| UsableCores::of(template, &template.cpus));
+        let room = cores.and_then(|cores| per_object.room(&cores));
+        let unknown = || ObjectsError::Unknown { node: node.clone(), object: per_object.object.noun() };
+        let bound = bounds.get(node.as_str()).copied().and_then(NonZeroU32::new).unwrap_or(NonZeroU32::MAX);
+        Ok(HostSlots { node: node.clone(), slots: room.ok_or_else(unknown)?.min(bound) })
+    };
+    let hosts = nodes.into_iter().map(slots).collect::<Result<_, _>>()?;
+    request.candidates = Candidates::Hostfile(hosts);
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use lattice_inventory::{Group, Template};
+    use rank_spawner::Object;
+
+    use super::*;
+
+    fn template(packages: u16, cores: u16) -> Template {
+        let group =
+            |id: u16, first: u16, count: u16| Group { cpus: (first..first + count).collect(), id: Some(id.into()) };
+        Template {
+            cpus: (0..packages * cores).collect(),
+            packages: (0..packages).map(|package| group(package, package * cores, cores)).collect(),
+            cores: (0..packages * cores).map(|core| group(core, core, 1)).collect(),
+            ..Template::default()
+        }
+    }
+
+    #[test]
+    fn nodes_take_as_many_ranks_as_their_objects() {
+        let mut templates = Templates::default();
+        templates.add(vec!["a0".to_owned(), "a1".to_owned()], template(2, 4));
+        templates.add(vec!["b0".to_owned()], template(1, 2));
+        let allocated: Vec<String> = ["a0", "a1", "b0", "x"].map(str::to_owned).into();
+        let per = |ranks, object| PerObject { ranks: NonZeroU32::new(ranks).unwrap(), object };
+        let check = |candidates: Candidates, per_object, expected: &[(&str, u32)]| {
+            let except = vec!["x".to_owned()];
+            let mut request = PlacementRequest { candidates, except, ..PlacementRequest::default() };
+            placed_by_objects(&mut request, per_object, &allocated, &templates).unwrap();
+            let Candidates::Hostfile(hosts) = request.candidates else { panic!("slots") };
+            let seen: Vec<_> = hosts.iter().map(|host| (host.node.as_str(), host.slots.get())).collect();
+            assert_eq!(seen, expected);
+        };
+        check(Candidates::All, per(2, Object::Socket), &[("a0", 4), ("a1", 4), ("b0", 2), ("x", 1)]);
+        check(Candidates::Listed(vec!["b0".into(), "a1".into()]), per(1, Object::Core), &[("b0", 2), ("a1", 8)]);
+        let slots = |node: &str, slots| HostSlots { node: node.to_owned(), slots: NonZeroU32::new(slots).unwrap() };
+        let hosts = vec![slots("a0", 1), slots("b0", 9), slots("a0", 2)];
+        check(Candidates::Hostfile(hosts), per(4, Object::Socket), &[("a0", 3), ("b0", 4)]);
+        let mut request = PlacementRequest::default();
+        let refused = placed_by_objects(&mut request, per(1, Object::Numa), &allocated, &templates).unwrap_err();
+        assert!(refused.to_string().starts_with("x has not told how many objects (NUMA node)"), "{refused}");
+    }
+}
