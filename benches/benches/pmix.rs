@@ -31,6 +31,7 @@ fn server(ranks: u32) -> Server {
         job,
         node: NodeIndex(0),
         hosts,
+        allocation: None,
         directory: None,
         parent: None,
         here: NodeFacts::default(),

@@ -1,7 +1,8 @@
-//! What does it cost the API server that very many nodes register, tell what they are, and are asked for?
+//! What does it cost the API server that very many nodes register, tell what they are, and are asked for; and to place very many ranks on them?
 //!
 //! Simulated agents, 64 calls at a time over one connection without certificates, register nodes of 50 kinds with a real API server. A node has two
-//! packages, 64 cores, 128 CPUs, 8 NUMA nodes, four network interfaces with their GUIDs and four GPUs with their UUIDs.
+//! packages, 64 cores, 128 CPUs, 8 NUMA nodes, four network interfaces with their GUIDs and four GPUs with their UUIDs. A tenth of them are the nodes
+//! of one allocation, on which a launch of ten times as many ranks as there are nodes in all is planned, as `--dry-run` does it.
 //!
 //! ```text
 //! cargo bench -p lattice-benches --bench register_nodes
@@ -22,9 +23,13 @@ use lattice_inventory::{
 };
 use pmi_transport::identity::Caller;
 use pmi_transport::limits::LISTING_MAX;
+use pmi_transport::proto::v1::allocation_service_client::AllocationServiceClient;
 use pmi_transport::proto::v1::inventory_service_client::InventoryServiceClient;
 use pmi_transport::proto::v1::node_service_client::NodeServiceClient;
-use pmi_transport::proto::v1::{ListInventoriesRequest, ListNodesRequest, RegisterNodeRequest, TellInventoryRequest};
+use pmi_transport::proto::v1::{
+    CreateAllocationRequest, Distribution, LaunchTasksRequest, ListInventoriesRequest, ListNodesRequest,
+    PlacementRequest, RegisterNodeRequest, TellInventoryRequest,
+};
 use prost::Message;
 use tonic::Request;
 use tonic::transport::{Channel, Endpoint};
@@ -63,14 +68,73 @@ fn main() -> Result<(), Failure> {
 async fn measure(lattice: &Path, nodes: usize) -> Result<(), Failure> {
     let server = Server::start(lattice)?;
     let channel = server.connect().await?;
-    let kinds: Arc<[Vec<u8>]> = (0..KINDS).map(|kind| template(kind).encode()).collect();
-    let signatures: Arc<[Vec<u8>]> = (0..KINDS).map(|kind| template(kind).signature().0.to_vec()).collect();
-    let (sent, next) = (Arc::new(Sent::default()), Arc::new(AtomicUsize::new(0)));
+    let sent = Arc::new(Sent::default());
     let before = server.cost()?;
     let begin = Instant::now();
+    register_all(&channel, nodes, &sent).await?;
+    let (wall, after) = (begin.elapsed(), server.cost()?);
+    let count = |counter: &AtomicUsize| counter.load(Ordering::Relaxed);
+    println!(
+        "{nodes} nodes of {KINDS} kinds register: {:.1} s, {:.1} s of the server's CPU",
+        wall.as_secs_f64(),
+        after.cpu - before.cpu
+    );
+    println!(
+        "  registrations {} kB, inventories {} kB",
+        count(&sent.registrations) / 1000,
+        count(&sent.inventories) / 1000
+    );
+    println!("  {} templates, {} kB", count(&sent.templates), count(&sent.template_bytes) / 1000);
+    println!("  memory of the server {} MB -> {} MB", before.memory_kb / 1000, after.memory_kb / 1000);
+    list(&channel, nodes).await?;
+    plan(&channel, nodes / 10, nodes as u32 * 10).await
+}
+
+/// Plans a launch on some nodes, in several ways.
+async fn plan(channel: &Channel, nodes: usize, ranks: u32) -> Result<(), Failure> {
+    let mut client = AllocationServiceClient::new(channel.clone()).max_decoding_message_size(LISTING_MAX);
+    let admin = Caller::Admin(None);
+    let sent = Arc::new(Sent::default());
+    register_all(channel, nodes, &sent).await?;
+    let names = hostlist::fold(&(0..nodes).map(|number| format!("node{number}")).collect::<Vec<_>>());
+    let wanted = CreateAllocationRequest { nodes: names, ..CreateAllocationRequest::default() };
+    let allocation = client.create_allocation(as_caller(wanted, &admin)?).await?.into_inner();
+    let ways =
+        [("block", Distribution::Block, 0), ("cyclic", Distribution::Cyclic, 0), ("plane=2", Distribution::Plane, 2)];
+    for (name, distribution, plane) in ways {
+        // As a heartbeat, for nodes that say nothing are lost after some seconds.
+        register_all(channel, nodes, &sent).await?;
+        let placement = PlacementRequest { distribution: distribution.into(), plane, ..PlacementRequest::default() };
+        let wanted = LaunchTasksRequest {
+            allocation_id: allocation.id.clone(),
+            num_tasks: ranks,
+            entrypoint: "/bin/true".to_owned(),
+            placement: Some(placement),
+            plan_only: true,
+            ..LaunchTasksRequest::default()
+        };
+        let begin = Instant::now();
+        let planned = client.launch_tasks(as_caller(wanted, &admin)?).await;
+        let wall = begin.elapsed();
+        match planned {
+            Ok(answer) => {
+                let bytes = answer.into_inner().encoded_len();
+                println!("{ranks} ranks on {nodes} nodes, {name}: {:.3} s, {} kB", wall.as_secs_f64(), bytes / 1000);
+            }
+            Err(status) => println!("{ranks} ranks on {nodes} nodes, {name}: {}", status.message()),
+        }
+    }
+    Ok(())
+}
+
+/// Has agents register nodes and tell what they are, as many at a time as there are agents.
+async fn register_all(channel: &Channel, nodes: usize, sent: &Arc<Sent>) -> Result<(), Failure> {
+    let kinds: Arc<[Vec<u8>]> = (0..KINDS).map(|kind| template(kind).encode()).collect();
+    let signatures: Arc<[Vec<u8>]> = (0..KINDS).map(|kind| template(kind).signature().0.to_vec()).collect();
+    let next = Arc::new(AtomicUsize::new(0));
     let mut agents = tokio::task::JoinSet::new();
     for _ in 0..AGENTS {
-        let (channel, sent, next) = (channel.clone(), Arc::clone(&sent), Arc::clone(&next));
+        let (channel, sent, next) = (channel.clone(), Arc::clone(sent), Arc::clone(&next));
         let (kinds, signatures) = (Arc::clone(&kinds), Arc::clone(&signatures));
         agents.spawn(async move {
             loop {
@@ -86,28 +150,18 @@ async fn measure(lattice: &Path, nodes: usize) -> Result<(), Failure> {
     while let Some(ended) = agents.join_next().await {
         ended?.map_err(|status: tonic::Status| status.to_string())?;
     }
-    let (wall, after) = (begin.elapsed(), server.cost()?);
-    let count = |counter: &AtomicUsize| counter.load(Ordering::Relaxed);
-    println!(
-        "{nodes} nodes of {KINDS} kinds register: {:.1} s, {:.1} s of the server's CPU",
-        wall.as_secs_f64(),
-        after.cpu - before.cpu
-    );
-    println!(
-        "  registrations {} kB, inventories {} kB",
-        count(&sent.registrations) / 1000,
-        count(&sent.inventories) / 1000
-    );
-    println!("  {} templates, {} kB", count(&sent.templates), count(&sent.template_bytes) / 1000);
-    println!("  memory of the server {} MB -> {} MB", before.memory_kb / 1000, after.memory_kb / 1000);
+    Ok(())
+}
 
+/// Asks for all nodes, and for what they are.
+async fn list(channel: &Channel, nodes: usize) -> Result<(), Failure> {
     let begin = Instant::now();
     let mut client = NodeServiceClient::new(channel.clone()).max_decoding_message_size(LISTING_MAX);
     let listing = client.list_nodes(as_caller(ListNodesRequest {}, &Caller::Admin(None))?).await?.into_inner();
     println!("all nodes: {:.2} s, {} kB", begin.elapsed().as_secs_f64(), listing.encoded_len() / 1000);
 
     let begin = Instant::now();
-    let mut client = InventoryServiceClient::new(channel).max_decoding_message_size(LISTING_MAX);
+    let mut client = InventoryServiceClient::new(channel.clone()).max_decoding_message_size(LISTING_MAX);
     let listing =
         client.list_inventories(as_caller(ListInventoriesRequest {}, &Caller::Admin(None))?).await?.into_inner();
     let known = listing.kinds.iter().filter(|kind| !kind.template.is_empty()).count();

@@ -57,6 +57,7 @@ pub fn server(data: &[u8]) {
         job: Job::on_one_node(id, 2),
         node: NodeIndex(0),
         hosts: vec!["n0".to_owned()],
+        allocation: None,
         directory: None,
         parent: Some(("other".to_owned(), Rank(0))),
         here: NodeFacts { topology: Some("<topology/>".into()), places: Vec::new() },

@@ -31,6 +31,8 @@ pub struct Namespace {
     pub node: NodeIndex,
     /// The names of the job's nodes, by node index.
     pub hosts: Vec<String>,
+    /// Id of the allocation that it runs in, if there is one.
+    pub allocation: Option<String>,
     /// Directory in which its ranks may keep files; they make it, and the host removes it at the end. `None` lets them choose.
     pub directory: Option<String>,
     /// The namespace and rank that spawned it, if one did.
@@ -47,7 +49,8 @@ impl Namespace {
     /// A job without ranks on this node, whatever its own launch calls the node.
     fn elsewhere(name: String, job: Job, hosts: Vec<String>) -> Self {
         let (node, here) = (NodeIndex(u32::MAX), NodeFacts::default());
-        Self { name, job, node, hosts, directory: None, parent: None, here, command: Bytes::new(), sets: Vec::new() }
+        let (allocation, directory, parent) = (None, None, None);
+        Self { name, job, node, hosts, allocation, directory, parent, here, command: Bytes::new(), sets: Vec::new() }
     }
 
     /// The rank that spawned the job, as it is named on the wire.

@@ -12,6 +12,7 @@
 //! ```
 
 mod action;
+mod allocations;
 mod collectives;
 mod contexts;
 mod data;

@@ -226,6 +226,12 @@ proptest! {
             write_procs(out, &members);
             write_infos(out, &directives);
         };
+        let allocation = |out: &mut Writer| {
+            out.one();
+            out.byte(2);
+            write_infos(out, &directives);
+        };
+        survives(command::ALLOC, allocation, &Request::Allocate { directive: 2, infos: infos.clone() })?;
         survives(command::JOB_CONTROL, control, &Request::JobControl { targets: procs, infos })?;
     }
 

@@ -120,6 +120,22 @@ static void check_memory(int nodes) {
     check(!strcmp(facts[2].key, PMIX_CLIENT_AVG_MEMORY) && facts[2].value.data.fval > 0.1, "mean memory of ranks");
 }
 
+/* The nodes of the launch are granted, and no more. */
+static void check_allocation(int nodes) {
+    pmix_info_t asked, *results = NULL;
+    size_t count = 0;
+    uint64_t number = nodes;
+    PMIX_INFO_LOAD(&asked, PMIX_ALLOC_NUM_NODES, &number, PMIX_UINT64);
+    pmix_status_t status = PMIx_Allocation_request(PMIX_ALLOC_EXTEND, &asked, 1, &results, &count);
+    check(status == PMIX_SUCCESS, PMIx_Error_string(status));
+    check(count == 3 && results[1].value.data.uint64 == number, "number of nodes that are granted");
+    check(count == 3 && !strcmp(results[2].key, PMIX_ALLOC_NODE_LIST), "names of nodes that are granted");
+    number++;
+    PMIX_INFO_LOAD(&asked, PMIX_ALLOC_NUM_NODES, &number, PMIX_UINT64);
+    check(PMIx_Allocation_request(PMIX_ALLOC_NEW, &asked, 1, &results, &count) == PMIX_ERR_OUT_OF_RESOURCE, "too many nodes");
+    check(PMIx_Allocation_request(PMIX_ALLOC_RELEASE, NULL, 0, &results, &count) == PMIX_ERR_NOT_SUPPORTED, "a release");
+}
+
 /* Rank 0 stops the last rank and has it continue. */
 static void check_signals(pmix_rank_t size) {
     pmix_proc_t target;
@@ -160,6 +176,7 @@ int main(int argc, char **argv) {
         check_processes(size, PMIX_QUERY_PROC_TABLE, 1);
         check_processes(size, PMIX_QUERY_LOCAL_PROC_TABLE, 0);
         check_memory(nodes);
+        check_allocation(nodes);
         PMIx_Fence(NULL, 0, NULL, 0);
         if (me.rank == 0)
             check_signals(size);

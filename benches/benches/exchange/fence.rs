@@ -178,6 +178,7 @@ impl Node {
             job,
             node: NodeIndex(node),
             hosts,
+            allocation: None,
             directory: None,
             parent: None,
             here: NodeFacts::default(),

@@ -30,6 +30,7 @@ fn namespace(ranks: u32) -> Namespace {
         job,
         node: NodeIndex(0),
         hosts: (0..nodes).map(|node| format!("node{node:05}")).collect(),
+        allocation: None,
         directory: None,
         parent: None,
         here: NodeFacts::default(),

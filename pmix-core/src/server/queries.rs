@@ -219,8 +219,7 @@ impl Server {
             Subject::NodeMemory => {
                 let here = self.jobs[about.job?.0].namespace.node;
                 let memory = seen.get(&(about.job?, here)).map(|node| node.node_memory).filter(|&bytes| bytes > 0)?;
-                out.u16(types::UINT64);
-                out.u64(memory);
+                out.value(&Value::U64(memory));
             }
             Subject::Processes(extent) => self.push_processes(out, about.job?, extent, seen)?,
             Subject::MemoryUsage => self.push_memory(out, about.job?, about.extent, seen)?,

@@ -73,6 +73,7 @@ impl Server {
             }
             Request::Log(infos) => self.log(address, &infos),
             Request::JobControl { targets, infos } => self.control(address, &targets, &infos),
+            Request::Allocate { directive, infos } => self.allocate(address, directive, &infos),
             Request::Query(queries) => self.query(address, &queries, payload),
             Request::PullOutput(pull) => self.pull(address, &pull),
             Request::PushInput(push) => self.push_input(address, &push),

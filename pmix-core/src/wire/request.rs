@@ -90,6 +90,13 @@ pub enum Request<'a> {
         /// Directives.
         infos: Vec<Info<'a>>,
     },
+    /// Wants resources, or gives some back.
+    Allocate {
+        /// `pmix_alloc_directive_t`.
+        directive: u8,
+        /// What is asked for.
+        infos: Vec<Info<'a>>,
+    },
     /// Makes a group, together with all others in it.
     GroupConstruct {
         /// The group's name.
@@ -177,6 +184,7 @@ pub mod command {
     pub const DEREGISTER_EVENTS: u8 = 14;
     pub const QUERY: u8 = 15;
     pub const LOG: u8 = 16;
+    pub const ALLOC: u8 = 17;
     pub const JOB_CONTROL: u8 = 18;
     pub const IOF_PULL: u8 = 22;
     pub const IOF_PUSH: u8 = 23;
@@ -295,6 +303,10 @@ impl<'a> Request<'a> {
                 reader.one()?;
                 reader.u64()?;
                 Self::Log(reader.counted_infos()?)
+            }
+            command::ALLOC => {
+                reader.one()?;
+                Self::Allocate { directive: reader.byte()?, infos: reader.counted_infos()? }
             }
             command::JOB_CONTROL => {
                 Self::JobControl { targets: reader.counted_procs()?, infos: reader.counted_infos()? }

@@ -19,6 +19,8 @@ pub enum Value<'a> {
     U16(u16),
     /// 32 bits.
     U32(u32),
+    /// 64 bits.
+    U64(u64),
     /// A status.
     Status(i32),
     /// Lifetime of a published value.
@@ -79,6 +81,7 @@ impl Value<'_> {
             Self::Int(_) => types::INT,
             Self::U16(_) => types::UINT16,
             Self::U32(_) => types::UINT32,
+            Self::U64(_) => types::UINT64,
             Self::Status(_) => types::STATUS,
             Self::Persistence(_) => types::PERSISTENCE,
             Self::Rank(_) => types::PROC_RANK,
@@ -102,7 +105,7 @@ impl Value<'_> {
     /// Returns the value as a number, if it is one that is not negative.
     pub fn number(&self) -> Option<u64> {
         match *self {
-            Self::Size(number) => Some(number),
+            Self::Size(number) | Self::U64(number) => Some(number),
             Self::Int(number) => number.try_into().ok(),
             Self::U16(number) => Some(number.into()),
             Self::U32(number) | Self::Rank(number) => Some(number.into()),
@@ -133,6 +136,7 @@ impl<'a> Reader<'a> {
             }
             types::UINT16 => Value::U16(self.u16()?),
             types::UINT32 => Value::U32(self.u32()?),
+            types::UINT64 => Value::U64(self.u64()?),
             types::STATUS => Value::Status(self.i32()?),
             types::PERSISTENCE => Value::Persistence(self.byte()?),
             types::PROC_RANK => Value::Rank(self.u32()?),
@@ -206,6 +210,7 @@ impl Writer {
             Value::Int(number) => self.int(number),
             Value::U16(number) => self.u16(number),
             Value::U32(number) | Value::Rank(number) => self.u32(number),
+            Value::U64(number) => self.u64(number),
             Value::Status(status) => self.i32(status),
             Value::Persistence(persistence) => self.byte(persistence),
             Value::Proc(proc) => self.proc(proc),

@@ -75,6 +75,7 @@ fn the_topology_of_the_node_is_told_to_those_who_ask() {
             job,
             node: NodeIndex(0),
             hosts,
+            allocation: None,
             directory: None,
             parent: None,
             here,

@@ -99,6 +99,7 @@ fn sea() -> (World, Client) {
         job: Job::on_one_node(JobId::new("sea").unwrap(), 4),
         node: NodeIndex(0),
         hosts: vec!["alpha".to_owned()],
+        allocation: None,
         directory: None,
         parent: None,
         here: NodeFacts::default(),
@@ -278,6 +279,64 @@ fn memory_is_told_of_each_node() {
     assert_eq!(value(&mut world, client, "pmix.qry.mem", &here, megabytes), Ok(1));
     let bytes = |reader: &mut Reader<'_>| (reader.u16().unwrap(), reader.u64().unwrap());
     assert_eq!(value(&mut world, client, "pmix.pmem", &[], bytes), Ok((types::UINT64, 1 << 30)));
+}
+
+/// Answer to a request for an allocation: its status, and the infos of one that is granted.
+fn allocate(world: &mut World, client: Client, directive: u8, infos: &[Info<'_>]) -> (i32, Vec<(String, String)>) {
+    world.send(client, 102, command::ALLOC, |out| {
+        out.one();
+        out.byte(directive);
+        out.count(infos.len());
+        out.group(infos.len());
+        infos.iter().for_each(|info| out.info(info));
+    });
+    let (code, payload) = world.status(client).expect("an answer");
+    let mut granted = Vec::new();
+    if code == status::SUCCESS {
+        for info in Reader::new(Flex, &payload).counted_infos().unwrap() {
+            let value = match info.value {
+                Value::Text(text) => String::from_utf8_lossy(text).into_owned(),
+                value => value.number().unwrap().to_string(),
+            };
+            granted.push((String::from_utf8_lossy(info.key).into_owned(), value));
+        }
+    }
+    (code, granted)
+}
+
+#[test]
+fn what_the_allocation_has_is_granted() {
+    let (mut world, client) = two_nodes(Flex);
+    let own = |text: &str| text.to_owned();
+    let node = |count| Info::new("pmix.alloc.nnodes", Value::U64(count));
+    let (code, granted) =
+        allocate(&mut world, client, 1, &[node(1), Info::new("pmix.alloc.reqid", Value::Text(b"mine"))]);
+    let expected = [
+        ("pmix.alloc.id", "local"),
+        ("pmix.alloc.nnodes", "1"),
+        ("pmix.alloc.nlist", "n0"),
+        ("pmix.alloc.reqid", "mine"),
+    ];
+    assert_eq!((code, granted), (status::SUCCESS, expected.map(|(key, value)| (own(key), own(value))).to_vec()));
+    let (code, granted) = allocate(&mut world, client, 2, &[]);
+    assert_eq!((code, granted[2].1.as_str()), (status::SUCCESS, "n0,n1"));
+    let list = |nodes: &'static [u8]| Info::new("pmix.alloc.nlist", Value::Text(nodes));
+    assert_eq!(allocate(&mut world, client, 1, &[list(b"n1")]).1[2].1, "n1");
+    for (directive, infos, expected) in [
+        (1, vec![node(3)], status::OUT_OF_RESOURCE),
+        (2, vec![list(b"n1"), node(2)], status::OUT_OF_RESOURCE),
+        (1, vec![list(b"node7")], status::OUT_OF_RESOURCE),
+        (1, vec![Info::new("pmix.alloc.nnodes", Value::Text(b"one"))], status::BAD_PARAM),
+        (
+            1,
+            vec![Info { flags: types::INFO_REQUIRED, ..Info::new("pmix.alloc.msize", Value::U64(1)) }],
+            status::NOT_SUPPORTED,
+        ),
+        (3, vec![], status::NOT_SUPPORTED),
+        (9, vec![], status::NOT_SUPPORTED),
+    ] {
+        assert_eq!(allocate(&mut world, client, directive, &infos).0, expected, "{directive} {infos:?}");
+    }
 }
 
 fn control(world: &mut World, client: Client, targets: &[Proc<'_>], key: &str, value: Value<'_>) -> Option<i32> {

@@ -171,7 +171,7 @@ fn end_pull(out: &mut Writer) {
     out.size(1 << 40);
 }
 
-const CASES: [Case; 23] = {
+const CASES: [Case; 24] = {
     const fn case(command: u8, write: fn(&mut Writer), answer: Answer, tail: Tail) -> Case {
         Case { command, write, answer, tail }
     }
@@ -212,6 +212,16 @@ const CASES: [Case; 23] = {
         case(command::DEREGISTER_EVENTS, |out| out.status(-61), Answer::Nothing, Tail::Optional),
         case(command::QUERY, query, NOT_SUPPORTED, Tail::Needed),
         case(command::LOG, log, SUCCESS, Tail::Needed),
+        case(
+            command::ALLOC,
+            |out| {
+                out.one();
+                out.byte(1);
+                infos(out, &[Info::new("pmix.alloc.nnodes", Value::U64(1))]);
+            },
+            SUCCESS,
+            Tail::Needed,
+        ),
         case(command::JOB_CONTROL, clean_up, SUCCESS, Tail::Needed),
         case(command::GROUP_CONSTRUCT, group, Answer::Waits, Tail::Needed),
         case(command::GROUP_DESTRUCT, |out| text(out, "group"), SUCCESS, Tail::Needed),

@@ -131,6 +131,7 @@ impl World {
                     job,
                     node: NodeIndex(node),
                     hosts,
+                    allocation: None,
                     directory: None,
                     parent: None,
                     here: NodeFacts::default(),

@@ -262,6 +262,7 @@ impl Servers {
             job: job.clone(),
             node: *node,
             hosts: hosts.clone(),
+            allocation: state.spec.allocation_id.clone(),
             directory: Some(directory.to_string_lossy().into_owned()),
             parent,
             here: pmix_core::NodeFacts {

@@ -60,6 +60,24 @@ fn a_script_of_a_rank_starts_it_too() {
     }
 }
 
+/// As in a job of Slurm, where they start their daemons by srun: that of the name is `lattice srun`.
+#[test]
+fn bootstraps_of_slurm_start_their_daemons_by_our_srun() {
+    let _machine = turn::heavy();
+    let script = r#"cd "$LATTICE_DEV_CLUSTER"; mkdir slurm; export PATH=$PWD/slurm:$PATH
+        printf '#!/bin/sh\necho "srun $*" >>%s/calls; exec lattice srun "$@"\n' "$PWD" >slurm/srun; chmod +x slurm/srun
+        for name in $(compgen -e | grep -E '^(HYDRA|OMPI_MCA|PRTE_MCA)_'); do unset $name; done
+        export SLURM_JOBID=7 SLURM_JOB_ID=7 SLURM_NODELIST='node[0-2]' SLURM_JOB_NODELIST='node[0-2]'
+        export SLURM_TASKS_PER_NODE='2(x3)' SLURM_NNODES=3 SLURM_JOB_NUM_NODES=3
+        for try in 1 2 3; do timeout 25 $mpirun -n 6 $1 hostname >out && break; done; cat out; [ -s calls ] && echo by srun"#;
+    for mpi in [MPICHS[0], MPICHS[1], OPEN_MPIS[0], OPEN_MPIS[1]] {
+        let how = if MPICHS.contains(&mpi) { "-bootstrap=slurm" } else { "" };
+        let outcome = shell_on(3, mpi, &script.replace("$1", how)).run();
+        let nodes = ["node0", "node0", "node1", "node1", "node2", "node2"];
+        outcome.exits(0).prints_lines(nodes.into_iter().chain(["by srun"]));
+    }
+}
+
 /// As Open MPI does above 64 nodes: the daemon of one node starts that of the next. There, a user reaches the API server over the network,
 /// by the certificate in his home.
 #[test]

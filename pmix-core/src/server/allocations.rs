@@ -1,0 +1,78 @@
+//! Requests for resources (`PMIx_Allocation_request`), answered from the allocation that the job runs in: its nodes are whole, and are
+//! the job's for as long as it runs, so that what is there is granted and nothing can be added or given back.
+
+use super::{Address, Server};
+use crate::namespace::Namespace;
+use crate::wire::value::{Info, Value};
+use crate::wire::writer::Writer;
+use crate::wire::{reply, status};
+
+/// Directives of the standard (PMIx 4.1, 11.1.2.1).
+const NEW: u8 = 1;
+const EXTEND: u8 = 2;
+const REACQUIRE: u8 = 4;
+
+const NODES: &[u8] = b"pmix.alloc.nnodes";
+const NODE_LIST: &[u8] = b"pmix.alloc.nlist";
+const REQUEST: &[u8] = b"pmix.alloc.reqid";
+
+/// Reason why a request is not granted, as a status.
+type Refusal = i32;
+
+impl Server {
+    /// Grants what the allocation has.
+    pub(super) fn allocate(&mut self, address: Address, directive: u8, infos: &[Info<'_>]) {
+        let namespace = &self.jobs[self.job_meant(address.identity.seat).0].namespace;
+        let encoding = address.identity.encoding;
+        let granted = match directive {
+            NEW | EXTEND | REACQUIRE => granted(namespace, infos),
+            _ => Err(status::NOT_SUPPORTED),
+        };
+        let reply = match granted {
+            Err(status) => reply::status(encoding, status),
+            Ok(nodes) => {
+                let list = nodes.join(",");
+                let mut answer = vec![
+                    Info::new(
+                        "pmix.alloc.id",
+                        Value::Text(namespace.allocation.as_deref().unwrap_or("local").as_bytes()),
+                    ),
+                    Info::new("pmix.alloc.nnodes", Value::U64(nodes.len() as u64)),
+                    Info::new("pmix.alloc.nlist", Value::Text(list.as_bytes())),
+                ];
+                answer.extend(infos.iter().find(|info| info.key == REQUEST).cloned());
+                let mut written = Writer::new(encoding);
+                answer.iter().for_each(|info| written.info(info));
+                reply::infos(encoding, status::SUCCESS, answer.len(), &written)
+            }
+        };
+        self.reply(address, &reply);
+    }
+}
+
+/// The nodes that a request may have.
+fn granted<'a>(namespace: &'a Namespace, infos: &[Info<'_>]) -> Result<Vec<&'a str>, Refusal> {
+    let hosts = &namespace.hosts;
+    let mut nodes: Vec<&str> = hosts.iter().map(String::as_str).collect();
+    for info in infos {
+        match (info.key, &info.value) {
+            (NODE_LIST, Value::Text(list)) => {
+                let named = std::str::from_utf8(list).map_err(|_| status::BAD_PARAM)?.split(',');
+                let host = |name: &str| hosts.iter().find(|host| *host == name).map(String::as_str);
+                nodes = named.map(host).collect::<Option<_>>().ok_or(status::OUT_OF_RESOURCE)?;
+            }
+            (REQUEST, _) | (NODES, _) => {}
+            // What else there is to ask for is not counted here.
+            (_, _) if info.is_required() => return Err(status::NOT_SUPPORTED),
+            _ => {}
+        }
+    }
+    if let Some(asked) = infos.iter().find(|info| info.key == NODES) {
+        let asked = asked.value.number().ok_or(status::BAD_PARAM)?;
+        if asked > nodes.len() as u64 {
+            return Err(status::OUT_OF_RESOURCE);
+        }
+        nodes.truncate(asked as usize);
+    }
+    Ok(nodes)
+}
