@@ -3,6 +3,8 @@
 //! For self-tests and comparisons: who wants PMI from Rust takes [`Client`](crate::Client).
 #![allow(unsafe_code, reason = "functions of a C library are called")]
 
+mod spawn;
+
 use std::error::Error as _;
 use std::ffi::{CStr, CString, c_char, c_int};
 use std::path::Path;
@@ -51,6 +53,12 @@ pub enum LibraryError {
         rank: c_int,
         /// Number of ranks.
         size: c_int,
+    },
+    /// A number that C has no `int` for.
+    #[error("{number} is too much for a C library, whose numbers end at 2147483647")]
+    Number {
+        /// The number.
+        number: usize,
     },
     /// A text with a NUL inside.
     #[error("a text with a NUL cannot be passed to a C library")]

@@ -21,6 +21,7 @@ mod answers;
 mod connection;
 mod entrance;
 mod error;
+mod spawn;
 #[cfg(test)]
 mod tests;
 

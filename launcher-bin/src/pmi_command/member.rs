@@ -22,9 +22,6 @@ pub enum CallError {
     /// Through a library.
     #[error(transparent)]
     Library(#[from] LibraryError),
-    /// The way has no such call.
-    #[error("this probe needs --method pmi1 or pmi2")]
-    NoSuchCall,
 }
 
 /// A rank of a job.
@@ -114,10 +111,12 @@ impl Member {
         })
     }
 
+    /// Starts a job, and returns its name where the way tells it.
     pub(super) fn spawn(&mut self, request: &SpawnRequest) -> Result<Option<String>, CallError> {
         match self {
             Self::Pmi(client) => Ok(client.spawn(request)?),
-            Self::Pmix(_) | Self::Library(_) => Err(CallError::NoSuchCall),
+            Self::Pmix(client) => Ok(Some(client.spawn(request)?)),
+            Self::Library(client) => Ok(client.spawn(request)?),
         }
     }
 

@@ -63,6 +63,14 @@ pub(super) fn values(answer: &Answer, rank: u32) -> Result<Values, WireError> {
     Ok(values)
 }
 
+/// The namespace in an answer to a spawn that succeeded; servers of libpmix may tell more about the job behind it.
+pub(super) fn spawned(answer: &Answer) -> Result<String, WireError> {
+    let mut reader = answer.reader();
+    take_status(&mut reader)?;
+    reader.one()?;
+    Ok(text(reader.required_text("the namespace of the new job")?))
+}
+
 /// The infos of an answer to a query; none if its status says that there are none.
 pub(super) fn infos(answer: &Answer) -> Result<Values, WireError> {
     let mut reader = answer.reader();

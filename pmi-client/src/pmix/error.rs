@@ -97,6 +97,12 @@ pub enum PmixError {
         /// The server's status, never 0.
         status: i32,
     },
+    /// A request for a new job holds what PMIx has no place for.
+    #[error("a spawn over PMIx cannot carry {what}")]
+    NotInSpawn {
+        /// The part that has no place.
+        what: &'static str,
+    },
     /// A value of a type that this client only carries.
     #[error("the value of {key} has a type that cannot be put here")]
     Unsupported {

@@ -11,6 +11,7 @@ use pmix_core::wire::value::Value as WireValue;
 use pmix_core::wire::writer::Writer;
 
 use super::{Collect, PmixClient, PmixError, Value};
+use crate::{SpawnApp, SpawnRequest};
 
 /// A client of a server that says this, whatever it is asked, and closes.
 fn join(answers: Vec<u8>) -> Result<PmixClient, PmixError> {
@@ -75,6 +76,23 @@ fn servers_that_make_no_sense_are_left() {
     check(&[&WELCOME, &facts(1)], "tells rank 1 no size of the job above that");
     let announced = [&[0; 4][..], &101_u32.to_be_bytes(), &u32::MAX.to_be_bytes(), &[0; 4]].concat();
     check(&[&WELCOME, &announced], "announces 4294967295 bytes");
+}
+
+#[test]
+fn a_spawn_brings_the_name_of_the_new_job_or_is_refused() {
+    let mut begun = Writer::new(Encoding::Flex);
+    begun.status(0);
+    begun.one();
+    begun.text(Some(b"job.1"));
+    // Servers of libpmix may go on to tell of it.
+    begun.kval("pmix.job.size", &WireValue::U32(2));
+    let answers = [&WELCOME[..], &facts(4), &message(102, &begun.into_bytes()), &status(103, -181), &status(104, 0)];
+    let mut client = join(answers.concat()).unwrap();
+    let app = SpawnApp { program: "true".into(), ranks: 2, ..SpawnApp::default() };
+    let request = SpawnRequest { apps: vec![app], preput: Vec::new() };
+    assert_eq!(client.spawn(&request).unwrap(), "job.1");
+    assert_eq!(client.spawn(&request).unwrap_err().to_string(), "the PMIx server refused the spawn: status -181");
+    assert!(matches!(client.spawn(&request), Err(PmixError::Malformed { request: "spawn", .. })));
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! What `--pmi...` flags do, and the client `lattice pmi`, under our launcher and under another.
 
 use std::collections::HashSet;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use lattice_tests::mpi::{Flavour, OPEN_MPIS};
 use lattice_tests::{Command, built, lattice, launch};
@@ -19,24 +19,59 @@ fn only_what_is_offered_is_served() {
     launch("-n 2 --pmi pmi1 --timeout 20s").arg(&slurm).run().exits(1).says(&speaks("PMI-2"));
 }
 
+/// The new job runs, and its name is told where the way has a place for it.
 #[test]
-fn a_probe_spawns_a_job_in_either_protocol_and_under_another_launcher() {
-    for method in ["pmi1", "pmi2"] {
-        let probe = launch("-n 2").arg(built::lattice()).words("pmi --method").arg(method);
+fn a_probe_spawns_a_job_by_every_way_and_under_other_launchers() {
+    let [libpmi, libpmi2] = ["pmi", "pmi2"].map(built::client_library);
+    let check = |method: &str, library: Option<&Path>, line: &str| {
+        let mut probe = launch("-n 2").arg(built::lattice()).words("pmi --method").arg(method);
+        if let Some(library) = library {
+            probe = probe.arg("--library").arg(library);
+        }
         let outcome = probe.words("spawn -n 3 echo -n a-word").run();
-        outcome.exits(0).says_nothing().prints("spawn: 3 ranks, job kvs_");
+        outcome.exits(0).says_nothing().prints(line);
         outcome.check(outcome.text().matches("a-word").count() == 3, || "three ranks should say a word".into());
+    };
+    check("pmi1", None, "spawn: 3 ranks, job kvs_");
+    check("pmi2", None, "spawn: 3 ranks, job kvs_");
+    check("pmix", None, "spawn: 3 ranks, job kvs_");
+    check("lib", Some(&libpmi), "spawn: 3 ranks: ");
+    check("lib2", Some(&libpmi2), "spawn: 3 ranks, job kvs_");
+    check("lib2", Some(&slurms_libpmi2()), "spawn: 3 ranks, job kvs_");
+    let spawn = |command: Command| command.arg(built::lattice()).words("pmi spawn -n 2 echo a-word").run();
+    spawn(Command::new("mpiexec.hydra").words("-n 1")).exits(0).prints("spawn: 2 ranks: ").prints("a-word");
+    for mpi in OPEN_MPIS {
+        let mpirun = Command::new(mpi.mpirun()).words("--allow-run-as-root --oversubscribe -n 1");
+        spawn(mpirun).exits(0).prints("spawn: 2 ranks, job ").prints("a-word");
     }
-    let hydra = Command::new("mpiexec.hydra").words("-n 1").arg(built::lattice()).words("pmi spawn -n 2 echo a-word");
-    hydra.run().exits(0).prints("spawn: 2 ranks: ");
+}
+
+/// A job that cannot be is refused by every way, and the one that asked goes on to the end.
+#[test]
+fn a_probe_says_that_a_spawn_was_refused() {
     lattice("pmi spawn true").run().exits(1).says("spawn does not exist without a launcher");
+    let [libpmi, libpmi2] = ["pmi", "pmi2"].map(built::client_library);
+    let check = |words: &str, library: Option<&Path>, error: &str| {
+        let mut probe = launch("-n 1").arg(built::lattice()).words("pmi --method").words(words);
+        if let Some(library) = library {
+            probe = probe.arg("--library").arg(library);
+        }
+        probe.words("spawn /no/such/program").run().exits(1).says("rank 0 cannot go on").says(error);
+    };
+    check("pmix", None, "the PMIx server refused the spawn: status -181");
+    check("lib", Some(&libpmi), "PMI_Spawn_multiple returned -1");
+    check("lib2", Some(&libpmi2), "PMI2_Job_Spawn returned 14");
+}
+
+/// Slurm's client of PMI-2, as Debian has it.
+fn slurms_libpmi2() -> PathBuf {
+    Path::new("/usr/lib").join(format!("{}-linux-gnu/libpmi2.so.0", std::env::consts::ARCH))
 }
 
 /// Values arrive by every way to a launcher, and each way tells of the job.
 #[test]
 fn probes_run_by_every_way() {
     let [libpmi, libpmi2] = ["pmi", "pmi2"].map(built::client_library);
-    let slurms = Path::new("/usr/lib").join(format!("{}-linux-gnu/libpmi2.so.0", std::env::consts::ARCH));
     let check = |words: &[&dyn AsRef<std::ffi::OsStr>], fact: &str| {
         let probe = |probe: &str| {
             let probing = launch("-n 3").arg(built::lattice()).words("pmi --method");
@@ -51,7 +86,7 @@ fn probes_run_by_every_way() {
     check(&[&"pmix"], "pmix.qry.keys");
     check(&[&"lib", &"--library", &libpmi], "PMI_process_mapping");
     check(&[&"lib2", &"--library", &libpmi2], "PMI_process_mapping");
-    check(&[&"lib2", &"--library", &slurms], "PMI_process_mapping");
+    check(&[&"lib2", &"--library", &slurms_libpmi2()], "PMI_process_mapping");
 }
 
 /// libpmix serves its own clients, of which ours is one; without a method it is found by itself.
@@ -72,7 +107,6 @@ fn probes_run_by_pmix_under_launchers_of_others() {
 fn a_probe_says_why_it_cannot_go_a_way() {
     lattice("pmi --method pmix barrier").run().exits(1).says("the environment has no PMIX_NAMESPACE");
     lattice("pmi --method lib --library /nonesuch barrier").run().exits(1).says("cannot use /nonesuch: ");
-    launch("").arg(built::lattice()).words("pmi --method pmix spawn true").run().says("needs --method pmi1 or pmi2");
 }
 
 #[test]
