@@ -83,7 +83,7 @@ pub struct LibraryClient {
     api: LibraryApi,
     rank: u32,
     size: u32,
-    /// Name of the job's key-value space.
+    /// Name of the job's key-value space; empty in PMI-2, whose calls mean the own job without one.
     space: CString,
 }
 
@@ -104,14 +104,9 @@ impl LibraryClient {
         let (rank, size) = client.init()?;
         let known = u32::try_from(rank).ok().zip(u32::try_from(size).ok()).filter(|(rank, size)| rank < size);
         (client.rank, client.size) = known.ok_or(LibraryError::NoSuchRank { rank, size })?;
-        let name: &'static str = match api {
-            LibraryApi::Pmi1 => "PMI_KVS_Get_my_name",
-            LibraryApi::Pmi2 => "PMI2_Job_GetId",
-        };
-        let mut space = vec![0; NAME_MAX];
-        // SAFETY: as the prototypes of pmi.h and pmi2.h have it; the buffer has the length that is passed.
-        check(name, unsafe { client.function::<Text>(name)?(space.as_mut_ptr().cast(), NAME_MAX as c_int) })?;
-        client.space = text_in(&space);
+        if api == LibraryApi::Pmi1 {
+            client.space = client.own_space()?;
+        }
         Ok(client)
     }
 
@@ -231,6 +226,14 @@ impl LibraryClient {
             }
         }
         Ok((rank, size))
+    }
+
+    fn own_space(&self) -> Result<CString, LibraryError> {
+        let name = "PMI_KVS_Get_my_name";
+        let mut space = vec![0; NAME_MAX];
+        // SAFETY: as the prototype of pmi.h has it; the buffer has the length that is passed.
+        check(name, unsafe { self.function::<Text>(name)?(space.as_mut_ptr().cast(), NAME_MAX as c_int) })?;
+        Ok(text_in(&space))
     }
 
     /// Calls a function without arguments.

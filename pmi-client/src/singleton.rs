@@ -57,8 +57,14 @@ impl Singleton {
 
     pub(crate) fn get(&mut self, space: Option<&str>, key: &str) -> Result<Option<Vec<u8>>, ClientError> {
         LIMITS.check_key(key)?;
+        let is_made = self.is_made(space);
         let pairs = self.pairs(space, "get")?;
-        Ok(pairs.indices.get(key).map(|&index| pairs.list[index].1.clone()))
+        match pairs.indices.get(key) {
+            Some(&index) => Ok(Some(pairs.list[index].1.clone())),
+            // As in PMI-1, where facts about the job are in its space.
+            None if !is_made => self.job_attribute(key),
+            None => Ok(None),
+        }
     }
 
     pub(crate) fn pair_at(&mut self, space: Option<&str>, index: u64) -> Result<Option<IndexedPair>, ClientError> {
@@ -78,8 +84,13 @@ impl Singleton {
         self.spaces.remove(&Some(name.to_owned())).map(drop).ok_or_else(|| no_such_space("destroy_kvs"))
     }
 
+    /// True of a space beside the job's own.
+    fn is_made(&self, space: Option<&str>) -> bool {
+        space.is_some_and(|name| name != self.membership.job_id)
+    }
+
     fn pairs(&mut self, space: Option<&str>, command: &'static str) -> Result<&mut Pairs, ClientError> {
-        let name = space.filter(|name| *name != self.membership.job_id).map(str::to_owned);
+        let name = space.filter(|_| self.is_made(space)).map(str::to_owned);
         self.spaces.get_mut(&name).ok_or_else(|| no_such_space(command))
     }
 

@@ -4,6 +4,7 @@ use super::{Client, Wire};
 use crate::error::ClientError;
 use crate::membership::{IndexedPair, RingNeighbours};
 use crate::pmi2::Absent;
+use crate::shared::SharedPairs;
 
 /// Exchanging pairs: put, fence, get.
 impl Client {
@@ -44,10 +45,13 @@ impl Client {
     /// # Errors
     /// Refuses a malformed key; fails when the server is gone or answers nonsense.
     pub fn get(&mut self, key: &str) -> Result<Option<Vec<u8>>, ClientError> {
-        if let Some(value) = self.shared.get(key) {
-            return Ok(Some(value));
+        let is_pmi1 = matches!(self.wire, Wire::Pmi1(_));
+        // In PMI-1 facts about the job are in its space, under names that nobody's puts replace.
+        let fact = |shared: &SharedPairs| shared.attribute(key).filter(|_| is_pmi1);
+        match self.shared.get(key).or_else(|| fact(&self.shared)) {
+            Some(value) => Ok(Some(value)),
+            None => self.get_from(None, key),
         }
-        self.get_from(None, key)
     }
 
     /// The pair with an index, the first being 0; `None` behind the last one. A key keeps its index, so a walk meets every pair that was

@@ -207,6 +207,26 @@ fn open_mpi_runs_over_its_flux_component() {
     assert_eq!(trace.matches("C> cmd=finalize").count(), 3, "{trace}");
 }
 
+/// Of a program that asks for a fact as MPICH does, by a get.
+#[test]
+fn facts_about_a_job_need_no_message() {
+    let directory = tempfile::tempdir().unwrap();
+    let trace = directory.path().join("trace");
+    let gets = |flags: &str| {
+        let command =
+            launch(flags).arg("--pmi-trace").arg(&trace).arg(built::lattice()).words("pmi --method lib --library");
+        let command = command.arg(built::client_library("pmi")).words("get PMI_process_mapping hasNameServ");
+        command
+            .run()
+            .exits(0)
+            .says_nothing()
+            .prints_lines(["PMI_process_mapping=(vector,(0,1,2))", "hasNameServ=TRUE"]);
+        std::fs::read_to_string(&trace).unwrap().matches("C> cmd=get ").count()
+    };
+    assert_eq!(gets("-n 2"), 0);
+    assert_eq!(gets("-n 2 --no-job-memory"), 2);
+}
+
 #[test]
 fn gets_need_no_message() {
     let directory = tempfile::tempdir().unwrap();

@@ -217,7 +217,22 @@ fn lattice_pmi_works_under_hydra() {
 
 #[test]
 fn lattice_pmi_works_alone() {
-    lattice("pmi exchange").run().exits(0).says_nothing().prints("exchange: 1 rank,");
+    let [libpmi, libpmi2] = ["pmi", "pmi2"].map(built::client_library);
+    let check = |method: &str, library: Option<&Path>| {
+        let probe = |words: &str| {
+            let probe = lattice("pmi --method").arg(method);
+            library.into_iter().fold(probe, |probe, library| probe.arg("--library").arg(library)).words(words).run()
+        };
+        probe("exchange").exits(0).says_nothing().prints("exchange: 1 rank,");
+        probe("barrier").exits(0).says_nothing().prints("barrier: 1 rank,");
+        probe("get PMI_process_mapping").exits(0).says_nothing().prints("PMI_process_mapping=(vector,(0,1,1))\n");
+        probe("get nonesuch").exits(1).says("the launcher does not know nonesuch");
+    };
+    for method in ["auto", "pmi1", "pmi2"] {
+        check(method, None);
+    }
+    check("lib", Some(&libpmi));
+    check("lib2", Some(&libpmi2));
 }
 
 #[test]
