@@ -98,12 +98,12 @@ int PMI_Barrier(void);
 int PMI_KVS_Get(const char kvsname[], const char key[], char value[], int length);
 
 /* Further spaces: one rank makes one, all may use it, those of other nodes after the next barrier. Removed, nothing of it is got any more
- * (PMI_ERR_INVALID_KVS). PMI_FAIL with launchers other than Lattice, which have no such request. */
+ * (PMI_ERR_INVALID_KVS). PMI_FAIL with launchers other than Lattice: of those that are in use, none serves such a request. */
 int PMI_KVS_Create(char kvsname[], int length);
 int PMI_KVS_Destroy(const char kvsname[]);
 
 /* Gets the pairs of a space one after the other; an empty key is the end. PMI_ERR_INVALID_KEY_LENGTH, PMI_ERR_INVALID_VAL_LENGTH: a
- * buffer is too small. PMI_FAIL with launchers other than Lattice, which have no such request. */
+ * buffer is too small. PMI_FAIL with launchers other than Lattice. */
 int PMI_KVS_Iter_first(const char kvsname[], char key[], int key_length, char value[], int value_length);
 int PMI_KVS_Iter_next(const char kvsname[], char key[], int key_length, char value[], int value_length);
 

@@ -57,7 +57,7 @@ int PMI2_Initialized(void);
  * without handlers of exit(). The launcher shows the message, and takes the exit code from it if it is one of MPI_Abort. Does not return. */
 int PMI2_Abort(int flag, const char msg[]);
 
-/* Name of the job. Without a launcher PMI2_ERR_OTHER. */
+/* Name of the job. Without a launcher PMI2_ERR_OTHER. PMI2_ERR_INVALID_LENGTH: the buffer is too small. */
 int PMI2_Job_GetId(char jobid[], int jobid_size);
 
 int PMI2_Job_GetRank(int *rank);

@@ -35,7 +35,7 @@ pub extern "C" fn PMI_KVS_Get_value_length_max(length: Out<'_, c_int>) -> c_int 
     number(length, |client| Ok(with_nul(client.limits().value_max)))
 }
 
-/// Makes another key-value space: refused by launchers other than Lattice.
+/// Makes another key-value space: PMI_FAIL under launchers other than Lattice.
 #[unsafe(no_mangle)]
 pub extern "C" fn PMI_KVS_Create(kvsname: TextOut<'_>, length: c_int) -> c_int {
     call(|| {
