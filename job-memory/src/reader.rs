@@ -201,6 +201,11 @@ impl JobReader {
         self.view().rank(rank)
     }
 
+    /// Value of `MPI_APPNUM` of a rank, -1 without one; `None` if the job has no such rank. As [`rank`](Self::rank) tells it, without the rest.
+    pub fn appnum(&self, rank: u32) -> Option<i32> {
+        self.view().appnum(rank)
+    }
+
     /// A node of the launch; `None` if there is no such node.
     pub fn node(&self, node: u32) -> Option<Node> {
         self.view().node(node)
@@ -288,6 +293,11 @@ impl View<'_> {
         let (node_rank, appnum) = split(self.0.load(entry + 1)?);
         let cpus = self.text_named_by(entry + 2);
         Some(Rank { node, local_rank, node_rank, appnum: appnum.cast_signed(), cpus })
+    }
+
+    pub(crate) fn appnum(self, rank: u32) -> Option<i32> {
+        let entry = self.entry(at::RANK_TABLE, RANK_BYTES, rank)?;
+        Some(split(self.0.load(entry + 1)?).1.cast_signed())
     }
 
     pub(crate) fn node(self, node: u32) -> Option<Node> {

@@ -261,6 +261,15 @@ impl Client {
         Ok(mapping.and_then(|mapping| process_mapping::nodes(&mapping, self.size())))
     }
 
+    /// Program of each rank, by the numbers of [`appnum`](Self::appnum); `None` where it is not told: under launchers other than Lattice, and
+    /// under that where it gives ranks no memory of their job.
+    pub fn programs(&self) -> Option<Vec<u32>> {
+        match self.wire {
+            Wire::Alone(_) => Some(vec![0]),
+            _ => self.shared.programs(self.size()),
+        }
+    }
+
     /// Returns true if nobody launched this process.
     pub fn is_singleton(&self) -> bool {
         matches!(self.wire, Wire::Alone(_))

@@ -45,6 +45,12 @@ impl SharedPairs {
         self.memory.as_ref()?.attribute(name)
     }
 
+    /// Program of each of so many ranks.
+    pub(crate) fn programs(&self, size: u32) -> Option<Vec<u32>> {
+        let memory = self.memory.as_ref()?;
+        (0..size).map(|rank| u32::try_from(memory.appnum(rank)?).ok()).collect()
+    }
+
     /// This rank has put `key`, whose value the memory does not have before the next fence.
     pub(crate) fn note_put(&mut self, key: &str) {
         if self.memory.is_some() && !self.unfenced.contains(key) {

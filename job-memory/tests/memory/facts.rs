@@ -45,6 +45,7 @@ fn the_map_is_read_before_any_fence() {
     assert_eq!(reader.rank(0), rank(0, 0, -1, Some("0")));
     assert_eq!(reader.rank(3), rank(1, 1, 1, None));
     assert_eq!(reader.rank(5), None);
+    assert_eq!([0, 3, 5].map(|rank| reader.appnum(rank)), [Some(-1), Some(1), None]);
     let node = Node { name: "node1".into(), address: Some("10.0.0.1:50052".into()), ranks: 2 };
     assert_eq!((reader.node(1), reader.node(2)), (Some(node), None));
     assert_eq!(reader.attribute("hasNameServ").as_deref(), Some(b"TRUE".as_slice()));

@@ -104,7 +104,7 @@ typedef struct PMI_Info {
  * move up, and `*argcp` becomes their number. `info->keyvals` is for PMI_Free_keyvals, or NULL. */
 int PMI_Args_to_info(int *argcp, char ***argvp, PMI_Info *info);
 
-/* --- As Cray's library has them: collectives, for all ranks, and nodes ----------------------------------------------------------- */
+/* --- As Cray's library has them: collectives, for all ranks, nodes and programs ----------------------------------------------------------- */
 
 /* `all` gets `length` bytes of each rank, here in the order of ranks; Cray's library promises no order. */
 int PMI_Allgather(void *own, void *all, int length);
@@ -126,6 +126,17 @@ int PMI_Get_pes_on_smp(int *ranks, int length);
  * where ranks are. */
 int PMI_Get_nid(int rank, int *node);
 int PMI_Get_nidlist_ptr(void **nodes);
+
+/* Programs of a job that runs several, by their numbers from 0 on (PMI_Get_appnum): how many there are; how many ranks one has; the position
+ * of this rank among those of its program, and the first of them; how many of them are on this node, and which. PMI_ERR_INVALID_ARG: no such
+ * program. PMI_ERR_UNSUPPORTED: the launcher does not say which program other ranks run; Lattice does where it gives them memory of their
+ * job. */
+int PMI_Get_num_apps(int *number);
+int PMI_Get_app_size(int app, int *size);
+int PMI_Get_rank_in_app(int *position);
+int PMI_Get_base_rank_in_app(int *rank);
+int PMI_Get_numpes_in_app_on_smp(int *number);
+int PMI_Get_pes_in_app_on_smp(int *ranks, int length);
 
 #if defined(__cplusplus)
 }

@@ -10,15 +10,21 @@ use lattice_tests::{Command, built, lattice, launch};
 use crate::raw;
 
 /// What our `libpmi.so.0` has beyond Slurm's.
-const PMI_EXTENSIONS: [&str; 18] = [
+const PMI_EXTENSIONS: [&str; 24] = [
     "PMI_Allgather",
     "PMI_Allgatherv",
     "PMI_Args_to_info",
     "PMI_Bcast",
+    "PMI_Get_app_size",
+    "PMI_Get_base_rank_in_app",
     "PMI_Get_nid",
     "PMI_Get_nidlist_ptr",
+    "PMI_Get_num_apps",
+    "PMI_Get_numpes_in_app_on_smp",
     "PMI_Get_numpes_on_smp",
+    "PMI_Get_pes_in_app_on_smp",
     "PMI_Get_pes_on_smp",
+    "PMI_Get_rank_in_app",
     "PMI_Get_version_info",
     "PMI_Node_memory",
     "PMI_Resource_intend",
@@ -102,6 +108,27 @@ fn collectives_bring_every_byte_under_every_launcher() {
     everywhere(&program, "", |rank, size| format!("rank {rank} of {size}: {size} near, node 0, 0 wrong"));
 }
 
+/// As Cray's library has them. Who runs what is told by Lattice alone, in the memory of the job.
+#[test]
+fn ranks_know_the_programs_of_their_job() {
+    let program = Flavour::LatticePmi.program("libpmi_applications");
+    let both = |command: Command| command.arg(&program).words(": -n 3").arg(&program).run();
+    let told = both(launch("-n 2"));
+    told.exits(0).says_nothing().prints_lines([
+        "rank 0: program 0 of 2, 2 3 ranks, place 0 from 0, here 0 1, 0 wrong",
+        "rank 1: program 0 of 2, 2 3 ranks, place 1 from 0, here 0 1, 0 wrong",
+        "rank 2: program 1 of 2, 2 3 ranks, place 0 from 2, here 2 3 4, 0 wrong",
+        "rank 3: program 1 of 2, 2 3 ranks, place 1 from 2, here 2 3 4, 0 wrong",
+        "rank 4: program 1 of 2, 2 3 ranks, place 2 from 2, here 2 3 4, 0 wrong",
+    ]);
+    let alone = "rank 0: program -1 of 1, 1 ranks, place 0 from 0, here 0, 0 wrong";
+    Command::new(&program).run().exits(0).says_nothing().prints_lines([alone]);
+    for command in [launch("-n 2 --no-job-memory"), Command::new("mpiexec.hydra").words("-n 2")] {
+        let outcome = both(command);
+        outcome.exits(0).says_nothing().prints_lines((0..5).map(|rank| format!("rank {rank}: 15 15 15 15 15 15")));
+    }
+}
+
 #[test]
 fn pmi1_has_the_codes_and_lengths_of_its_header_under_every_launcher() {
     let program = Flavour::LatticePmi.program("libpmi_edges");
@@ -178,7 +205,7 @@ fn programs_run_alike_with_either_header_and_either_library() {
 #[test]
 fn the_launcher_tells_where_they_are_and_gives_them_to_programs_that_call_slurms() {
     let told = lattice("pmi library --functions").run();
-    told.exits(0).says_nothing().prints("liblattice_pmi.so  version 0.1.0  51 functions\n  PMI_Abort\n");
+    told.exits(0).says_nothing().prints("liblattice_pmi.so  version 0.1.0  57 functions\n  PMI_Abort\n");
     told.prints("liblattice_pmi2.so  version 0.1.0  23 functions\n").prints("  PMI2_KVS_Get\n");
     let maps = r#"grep -ohE 'lib(lattice_)?pmi2?\.so.*' /proc/$$/maps | sort -u; echo $I_MPI_PMI ${LD_PRELOAD##*:}"#;
     let command = launch("-n 1 --pmi-library").env("LD_PRELOAD", "/nonesuch.so").bash(maps);

@@ -100,18 +100,7 @@ pub extern "C" fn PMI_Get_clique_size(size: Out<'_, c_int>) -> c_int {
 /// The job's ranks on this node.
 #[unsafe(no_mangle)]
 pub extern "C" fn PMI_Get_clique_ranks(ranks: ArrayOut<'_, c_int>, length: c_int) -> c_int {
-    call(|| {
-        if ranks.is_null() {
-            return Err(Code::ARGUMENT.into());
-        }
-        let local = process::with(|client| Ok(client.local_ranks()?))?;
-        if usize::try_from(length).is_ok_and(|length| length >= local.len()) {
-            ranks.fill(length, local.into_iter().map(u32::cast_signed));
-            Ok(())
-        } else {
-            Err(Code::LENGTH.into())
-        }
-    })
+    call(|| put_ranks(ranks, length, |client| Ok(client.local_ranks()?)))
 }
 
 /// Ends the job. Does not return.
@@ -132,6 +121,24 @@ pub(crate) fn number(place: Out<'_, c_int>, of: impl FnOnce(&mut Client) -> Resu
             Ok(())
         })
     })
+}
+
+/// Writes ranks, all or none.
+pub(crate) fn put_ranks(
+    place: ArrayOut<'_, c_int>,
+    length: c_int,
+    of: fn(&mut Client) -> Result<Vec<u32>, Failure>,
+) -> Result<(), Failure> {
+    if place.is_null() {
+        return Err(Code::ARGUMENT.into());
+    }
+    let ranks = process::with(of)?;
+    if usize::try_from(length).is_ok_and(|length| length >= ranks.len()) {
+        place.fill(length, ranks.into_iter().map(u32::cast_signed));
+        Ok(())
+    } else {
+        Err(Code::LENGTH.into())
+    }
 }
 
 /// A function that writes a name, whole or not at all.

@@ -7,6 +7,7 @@
 //! | `job.rs` | a process and its job: init, finalize, abort, rank, size, the ranks of a node |
 //! | `kvs.rs` | key-value spaces: names, lengths, put, commit, barrier, get |
 //! | `collectives.rs` | collectives and nodes, as Cray's header has them (`pmi_ext.h`) |
+//! | `applications.rs` | programs of a job, likewise |
 //! | `names.rs`, `spawn.rs` | other jobs |
 //! | `resources.rs` | resources that outlive their process (`pmi_ext.h`) |
 //! | `options.rs` | pairs out of command lines |
@@ -16,6 +17,7 @@
 #![allow(non_snake_case, reason = "the names are those of pmi.h")]
 #![allow(unsafe_code, reason = "exported names; pointers are followed in pmi-c-abi alone")]
 
+pub mod applications;
 pub mod collectives;
 pub mod job;
 pub mod kvs;
