@@ -50,7 +50,7 @@ use tokio::time::Instant;
 use self::contact::Contact;
 use self::node_facts::NodeFacts;
 use self::observe::{OpenTells, PreparedJob};
-use self::resources::{Look, Resources};
+use self::resources::{ResourceNews, Resources};
 use self::servers::{Died, RankCalls, Servers};
 use self::services::{SessionCall, SpawnCall, SpawnReply};
 use self::start::{ProcessNews, Processes, Start};
@@ -176,8 +176,8 @@ enum SessionInput {
     Died(Died),
     /// A server wants something of the session.
     Call(SessionCall),
-    /// A resource that a rank registers was looked at.
-    Looked(Look),
+    /// A resource of a rank was looked at, or removed.
+    Resource(ResourceNews),
     /// A rank wrote something through its server.
     Text(Said),
     /// The launch wants something; `None` when it is gone.
@@ -242,7 +242,7 @@ impl Runner {
             (job, reason) = self.servers.end_reason() => SessionInput::EndReason(job, reason),
             Some(died) = self.inputs.deaths.recv() => SessionInput::Died(died),
             Some(call) = self.inputs.calls.recv() => SessionInput::Call(call),
-            Some(look) = self.resources.looked() => SessionInput::Looked(look),
+            Some(news) = self.resources.news() => SessionInput::Resource(news),
             Some(text) = self.inputs.texts.recv(), if self.outbox.len() < OUTBOX_MAX => SessionInput::Text(text),
             control = self.io.control.recv(), if self.control == ControlState::Open => SessionInput::Control(control),
             Some((slot, exit)) = self.inputs.exits.recv() => SessionInput::Exit(slot, exit),
@@ -271,7 +271,7 @@ impl Runner {
             }
             SessionInput::Died(died) => self.on_died(died),
             SessionInput::Call(call) => self.on_call(call),
-            SessionInput::Looked(look) => self.on_looked(look),
+            SessionInput::Resource(news) => self.on_resource_news(news),
             SessionInput::Text(text) => self.on_text(text),
             SessionInput::Control(Some(Control::Question { question, reply })) => {
                 self.servers.answer(&question, reply);
@@ -422,7 +422,8 @@ impl Runner {
             cgroup: self.io.cgroup.take(),
             keeper,
         };
-        self.machine.on_swept(leftovers.kill().await);
+        let (survivors, keeper) = leftovers.kill().await;
+        self.machine.on_swept(survivors);
         // Nobody of ours holds a pipe any more. If somebody else does, what is in it is still read.
         self.outputs.stop.send_replace(true);
         while let Some(ended) = self.outputs.pumps.join_next().await {
@@ -445,8 +446,9 @@ impl Runner {
         for (_, job) in self.machine.jobs().iter().filter(|(_, job)| !job.ranks_here().is_empty()) {
             shared_memory::remove_mpich(&job.spec);
         }
-        self.end_looks().await;
+        self.end_resources().await;
         while self.removals.join_next().await.is_some() {}
+        sweep::dismiss(keeper);
         let silent = if self.machine.minds_silent_ends() { self.silent_ends() } else { SilentSeen::default() };
         self.machine.on_drained(&silent, Instant::now().into_std());
         self.carry_out();

@@ -4,8 +4,10 @@
 //! rank ──server──> SessionCall::Resource ──> pinned on a thread ──> kept by slot, told to the keeper ──> the rank is answered
 //!                                                                        │ release              │ the rank has ended
 //!                                                                        v                      v
-//!                                                                    forgotten          removed on a thread
+//!                                                                    forgotten     removed on a thread, then forgotten
 //! ```
+//! Should this process be killed at any moment, the keeper knows all that is left: it is told of a resource before what that takes the place
+//! of is forgotten, and forgets none before it is gone.
 
 use std::collections::HashMap;
 use std::time::{Duration, SystemTime};
@@ -32,8 +34,8 @@ pub(super) struct Resources {
     /// Begin of the session.
     began: SystemTime,
     kept: HashMap<SlotId, Vec<Kept>>,
-    /// Looks at resources that are being registered.
-    looks: JoinSet<Look>,
+    /// Looks at resources that are being registered, and removals.
+    threads: JoinSet<ResourceNews>,
     /// Number of the last one that the keeper was told of.
     last: u32,
 }
@@ -42,6 +44,14 @@ struct Kept {
     resource: Resource,
     pinned: Pinned,
     number: u32,
+}
+
+/// Work that a thread has done.
+pub(super) enum ResourceNews {
+    /// It has looked at a resource.
+    Looked(Look),
+    /// It has removed resources, which the keeper knows by these numbers.
+    Removed(Vec<u32>),
 }
 
 /// A resource that was looked at.
@@ -54,28 +64,28 @@ pub(super) struct Look {
 
 impl Resources {
     pub(super) fn new() -> Self {
-        Self { began: SystemTime::now(), kept: HashMap::new(), looks: JoinSet::new(), last: 0 }
+        Self { began: SystemTime::now(), kept: HashMap::new(), threads: JoinSet::new(), last: 0 }
     }
 
-    /// Waits for the next look to be over; `None` if there is none. Cancel-safe.
-    pub(super) async fn looked(&mut self) -> Option<Look> {
+    /// Waits until a thread is through; `None` if there is none. Cancel-safe.
+    pub(super) async fn news(&mut self) -> Option<ResourceNews> {
         // A look that panicked has dropped its reply, which the rank is told as a refusal.
-        self.looks.join_next().await?.ok()
+        self.threads.join_next().await?.ok()
     }
 
     /// Keeps what was pinned; what it takes the place of is forgotten.
     fn keep(&mut self, slot: SlotId, change: ResourceChange, pinned: Pinned, keeper: Option<&Keeper>) {
+        self.last = self.last.wrapping_add(1);
+        if let Some(keeper) = keeper {
+            // A keeper that is gone removes nothing; the session does it as a rule.
+            let _ = keeper.guard_resource(self.last, &pinned);
+        }
         let replaced = self.take(slot, &change.resource, keeper);
         if replaced.is_none()
             && change.step == ResourceStep::Hold
             && let Some(intent) = change.resource.unnumbered()
         {
             self.take(slot, &intent, keeper);
-        }
-        self.last = self.last.wrapping_add(1);
-        if let Some(keeper) = keeper {
-            // A keeper that is gone removes nothing; the session does it as a rule.
-            let _ = keeper.guard_resource(self.last, &pinned);
         }
         self.kept.entry(slot).or_default().push(Kept { resource: change.resource, pinned, number: self.last });
     }
@@ -85,7 +95,7 @@ impl Resources {
         let kept = self.kept.get_mut(&slot)?;
         let at = kept.iter().position(|kept| kept.resource == *resource)?;
         let taken = kept.remove(at);
-        forget(&taken, keeper);
+        forget(taken.number, keeper);
         Some(taken)
     }
 
@@ -94,10 +104,10 @@ impl Resources {
     }
 }
 
-fn forget(kept: &Kept, keeper: Option<&Keeper>) {
+fn forget(number: u32, keeper: Option<&Keeper>) {
     if let Some(keeper) = keeper {
         // As with others: a keeper looks before it removes.
-        let _ = keeper.forget_resource(kept.number);
+        let _ = keeper.forget_resource(number);
     }
 }
 
@@ -121,14 +131,25 @@ impl Runner {
         }
         let ranks = self.machine.ranks().alive().filter_map(|(_, slot)| slot.state.pid()).map(pid_of).collect();
         let claimant = Claimant { tag: self.io.tag.clone(), rank: pid, ranks, since: self.resources.began };
-        self.resources.looks.spawn_blocking(move || {
+        self.resources.threads.spawn_blocking(move || {
             let pinned = Pinned::new(&change.resource, change.step, &claimant);
-            Look { slot, change, pinned, reply }
+            ResourceNews::Looked(Look { slot, change, pinned, reply })
         });
     }
 
+    /// A thread is through.
+    pub(super) fn on_resource_news(&mut self, news: ResourceNews) {
+        match news {
+            ResourceNews::Looked(look) => self.on_looked(look),
+            ResourceNews::Removed(numbers) => {
+                let keeper = self.processes.as_ref().and_then(|processes| processes.keeper());
+                numbers.into_iter().for_each(|number| forget(number, keeper));
+            }
+        }
+    }
+
     /// A resource was looked at: from now on it is removed when its rank ends.
-    pub(super) fn on_looked(&mut self, Look { slot, change, pinned, reply }: Look) {
+    fn on_looked(&mut self, Look { slot, change, pinned, reply }: Look) {
         let result = match pinned {
             Ok(pinned) if self.running_pid(slot).is_some() => {
                 let keeper = self.processes.as_ref().and_then(|processes| processes.keeper());
@@ -137,7 +158,10 @@ impl Runner {
             }
             // The rank has ended meanwhile.
             Ok(pinned) => {
-                self.removals.spawn_blocking(move || pinned.remove());
+                self.resources.threads.spawn_blocking(move || {
+                    pinned.remove();
+                    ResourceNews::Removed(Vec::new())
+                });
                 Err(refused("the rank's process does not run"))
             }
             Err(error) => Err(error),
@@ -148,11 +172,11 @@ impl Runner {
     /// Removes what a rank that has ended has left.
     pub(super) fn remove_resources(&mut self, slot: SlotId) {
         let Some(kept) = self.resources.kept.remove(&slot) else { return };
-        let keeper = self.processes.as_ref().and_then(|processes| processes.keeper());
-        kept.iter().for_each(|kept| forget(kept, keeper));
-        self.removals.spawn_blocking(move || {
+        self.resources.threads.spawn_blocking(move || {
+            let numbers = kept.iter().map(|kept| kept.number).collect();
             let (processes, others): (Vec<_>, Vec<_>) = kept.into_iter().partition(|kept| kept.pinned.is_process());
             processes.into_iter().chain(others).for_each(|kept| kept.pinned.remove());
+            ResourceNews::Removed(numbers)
         });
     }
 
@@ -170,11 +194,11 @@ impl Runner {
         }
     }
 
-    /// Removes what is still being looked at, after the last rank has ended.
-    pub(super) async fn end_looks(&mut self) {
-        while !self.resources.looks.is_empty() {
-            if let Some(look) = self.resources.looked().await {
-                self.on_looked(look);
+    /// Waits until all is removed, also what is still being looked at, after the last rank has ended.
+    pub(super) async fn end_resources(&mut self) {
+        while !self.resources.threads.is_empty() {
+            if let Some(news) = self.resources.news().await {
+                self.on_resource_news(news);
             }
         }
     }

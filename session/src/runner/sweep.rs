@@ -20,17 +20,16 @@ pub(super) struct Leftovers {
 }
 
 impl Leftovers {
-    /// Kills what the ranks left behind, and returns what cannot be killed. Dismisses the keeper.
-    pub(super) async fn kill(self) -> Vec<u32> {
+    /// Kills what the ranks left behind, and returns what cannot be killed, and the keeper, for as long as there are files to be removed.
+    pub(super) async fn kill(self) -> (Vec<u32>, Option<Keeper>) {
         // As a rule; a thread for nothing would take as long as a rank takes to start.
         if self.ranks.is_empty() || nothing_to_sweep() {
-            dismiss(self.keeper);
-            return Vec::new();
+            return (Vec::new(), self.keeper);
         }
         tokio::task::spawn_blocking(move || self.kill_now()).await.unwrap_or_default()
     }
 
-    fn kill_now(self) -> Vec<u32> {
+    fn kill_now(self) -> (Vec<u32>, Option<Keeper>) {
         let except: Vec<Pid> = self.keeper.iter().map(Keeper::pid).collect();
         let orphans = match self.process {
             HostProcess::Dedicated => Orphans::Claim { except: &except },
@@ -39,14 +38,13 @@ impl Leftovers {
         let by_group = self.cgroup.as_ref().and_then(|group| sweep_group(group, &self.ranks, timeouts::SWEEP).ok());
         let by_table = || sweep(&SweepScope { tag: &self.tag, ranks: &self.ranks, orphans }, timeouts::SWEEP);
         let swept = by_group.map_or_else(by_table, Ok);
-        dismiss(self.keeper);
         let survivors = swept.map(|swept| swept.survivors).unwrap_or_default();
-        survivors.iter().map(|survivor| survivor.pid.as_raw().unsigned_abs()).collect()
+        (survivors.iter().map(|survivor| survivor.pid.as_raw().unsigned_abs()).collect(), self.keeper)
     }
 }
 
 /// Dismisses the keeper. It may have gone before its time, which changes nothing now.
-fn dismiss(keeper: Option<Keeper>) {
+pub(super) fn dismiss(keeper: Option<Keeper>) {
     if let Some(keeper) = keeper {
         let _ = keeper.done();
     }

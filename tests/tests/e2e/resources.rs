@@ -1,6 +1,7 @@
 //! Resources that ranks register over our `libpmi.so.0`: gone however the rank ends, and nobody else's.
 
 use std::fs;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::process;
 
@@ -8,6 +9,8 @@ use lattice_tests::mpi::{self, Flavour};
 use lattice_tests::outcome::Outcome;
 use lattice_tests::{Command, launch, processes};
 use nix::sys::signal::Signal;
+
+use crate::raw;
 
 const PROGRAM: &str = "libpmi_resources";
 
@@ -113,6 +116,39 @@ fn what_ranks_have_registered_goes_with_a_launcher_that_is_killed() {
         std::thread::sleep(std::time::Duration::from_millis(10));
     }
     nothing_is_left(&outcome, 1, directory.path());
+}
+
+/// The keeper forgets what a dead rank has registered only when it is gone. A tree of many directories takes a while to remove.
+#[test]
+fn a_removal_goes_on_when_the_launcher_is_killed_in_its_midst() {
+    const BRANCHES: u64 = 400;
+    let directory = tempfile::tempdir().unwrap();
+    let tree = directory.path().join("tree");
+    let script = r#"init
+        if [ $PMI_RANK = 0 ]; then
+            mkdir -p "$TREE" && (cd "$TREE" && eval "mkdir {1..$BRANCHES} && touch {1..$BRANCHES}/{1..50}")
+            ask "cmd=resource_register phase=done name=dir:$TREE"; echo "$reply"; kill -9 $$
+        fi
+        forever"#;
+    let branches = BRANCHES.to_string();
+    let command = raw::script(launch("-n 2 -K0"), script).env("TREE", &tree).env("BRANCHES", branches);
+    let mut running = command.start();
+    running.wait_for_stdout("cmd=resource_register_result rc=0");
+    // A directory has a link from each one in it.
+    let links = || fs::symlink_metadata(&tree).map_or(0, |status| status.nlink());
+    running.wait_until("its removal has begun", || links() < BRANCHES + 2);
+    running.signal(Signal::SIGKILL);
+    let begun = links();
+    running
+        .finish()
+        .killed_by(9)
+        .check(begun > 0, || "the launcher should have been killed before the tree was gone".into());
+    for _ in 0..1000 {
+        if tree.exists() {
+            std::thread::sleep(std::time::Duration::from_millis(10));
+        }
+    }
+    assert!(!tree.exists(), "{} of {BRANCHES} branches are left, {begun} links were there at the kill", links());
 }
 
 #[test]
