@@ -1,5 +1,7 @@
 //! Resources that ranks register over our `libpmi.so.0`: gone however the rank ends, and nobody else's.
 
+mod random;
+
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
