@@ -6,6 +6,7 @@
 use std::env;
 use std::time::Duration;
 
+use lattice_tests::mpi::Flavour;
 use lattice_tests::{built, script_on, turn};
 
 /// A launch on node0 and node1 that waits for the end of the attack, and one of user 65534 on node2; `$1` frames are sent, by `$2`.
@@ -100,6 +101,23 @@ fn malformed_calls_by_a_user_to_the_api_server_disturb_nobody() {
         place=$(mktemp -u) sent=$(mktemp); chown nobody $sent
         LATTICE_API_URL=unix:$place $nobody $malformed $count 7 unix $PWD/api.sock $place $sent ${exchange% pmi*} nodes; rm $place $sent"#,
     );
+}
+
+/// Ranks that write nonsense over the memory of their job, its node's and their descriptors, and leave links where their session removes files.
+#[test]
+fn hostile_ranks_disturb_nobody() {
+    let attack = r#"
+        mkdir kept tmp; echo kept >kept/file
+        for round in 1 2 3 4; do
+            TMPDIR=$PWD/tmp lattice launch -n 4 --node-memory=1M --timeout 30s --kill-wait 1s bash -c \
+                'LATTICE pmi --method pmix barrier >/dev/null; exec SCRIBBLER all $1' bash $PWD/kept >attack.$round 2>&1
+        done
+        # A change that got through is a line too many.
+        grep -h 'changes got through' attack.* | sed 's/^0 /sent 0 /'; grep -hL 'broke the PMI protocol' attack.*
+        [ $(cat kept/file) = kept ] || echo lost; ls tmp"#;
+    let scribbler = Flavour::Plain.program("scribbler").display().to_string();
+    let attack = attack.replace("SCRIBBLER", &scribbler).replace("LATTICE", &built::lattice().display().to_string());
+    check(&attack);
 }
 
 /// Whatever opens TLS, HTTP/2 or a link between sessions, or nearly does.

@@ -15,6 +15,7 @@ mod environment;
 mod every_mpi;
 mod failure_policies;
 mod files;
+mod hostile_ranks;
 mod job_memory;
 mod json;
 mod load;
