@@ -1,6 +1,6 @@
 //! Programs of MPICH 4.0.2, MPICH 5.0.2 and Slurm's PMI-2 library, unmodified and without a flag.
 
-use lattice_tests::mpi::{Flavour, MPICHS};
+use lattice_tests::mpi::{Flavour, MPICHS, OPEN_MPIS};
 use lattice_tests::{Command, built, launch, turn};
 
 #[test]
@@ -131,6 +131,11 @@ fn embedded_servers_run_mpi_programs() {
             outcome.exits(0).says_nothing().prints(&format!("{ranks} ranks, 0 wrong sums\n")).prints(end);
         }
     }
+    for mpi in OPEN_MPIS {
+        let outcome = Command::new(built::example("embed_pmix")).arg(mpi.program("allreduce")).run();
+        outcome.exits(0).says_nothing().prints("3 ranks, 0 wrong sums\n").prints("all 3 ranks are through\n");
+    }
+    Command::new(built::example("embed_pmix")).words("sh -c").arg("exit 3").run().exits(1).says("exit status: 3");
     Command::new(built::example("embed_server")).words("sh -c").arg("exit 3").run().exits(1).says("exit status: 3");
     let promises = "9 nodes with one directory keep all promises of a fence";
     Command::new(built::example("fence_over_files")).run().exits(0).prints_lines([promises]);

@@ -1,0 +1,60 @@
+//! A host of one's own that serves PMIx to the processes it starts, so that Open MPI's find each other. libpmix is needed nowhere but in them.
+//! ```text
+//! $ cargo run -p lattice-examples --example embed_pmix -- ./my_open_mpi_program
+//! ```
+
+use std::os::unix::fs::MetadataExt;
+use std::process::{Child, Command};
+use std::{env, error::Error, fs, io::Read, sync::Arc};
+
+use pmi_core::env::is_scrubbed;
+use pmi_core::ids::{JobId, LocalRank, NodeIndex, Rank};
+use pmi_core::{fence::LocalFence, job::Job, services::NoServices};
+use pmix_core::driver::{Driver, Sinks};
+use pmix_core::env::{Cpus, Families, RankEnvironment, defaults};
+use pmix_core::server::{Server, Settings};
+use pmix_core::{Namespace, NodeFacts, Seat, services::Alone};
+
+#[tokio::main]
+async fn main() -> Result<(), Box<dyn Error>> {
+    let (size, host) = (3, "localhost");
+    let mut secret = [0; 16]; // who knows a namespace may claim its ranks
+    fs::File::open("/dev/urandom")?.read_exact(&mut secret)?;
+    let name = format!("example.{:x}", u128::from_ne_bytes(secret));
+    let (job, node) = (Job::on_one_node(JobId::new(&name)?, size), NodeIndex(0));
+    let (hosts, here) = (vec![host.to_owned()], NodeFacts::default());
+    let (directory, parent, command, sets) = (None, None, Default::default(), Vec::new());
+    let namespace = Namespace { name: name.clone(), job, node, hosts, directory, parent, here, command, sets };
+
+    let uid = fs::metadata("/proc/self")?.uid();
+    // Open MPI writes help texts through its server.
+    let say = Box::new(|said: pmix_core::driver::Said| eprint!("[{}] {}", said.rank, said.text.escape_ascii()));
+    let sinks = Sinks { say, died: Box::new(|_, _| {}), trace: None };
+    let (driver, mut ended) = Driver::new(Server::new(Settings::default()), uid, Arc::new(Alone), sinks)?;
+    let job = driver.add(namespace, Arc::new(LocalFence), Arc::new(NoServices));
+
+    let start = |rank| -> Result<Child, Box<dyn Error>> {
+        let environment =
+            RankEnvironment { namespace: &name, rank, server: driver.address(), host, universe_size: size };
+        let mut command = Command::new(env::args_os().nth(1).ok_or("embed_pmix PROGRAM [ARGUMENT...]")?);
+        let outer = env::vars_os().filter(|(name, _)| name.to_str().is_some_and(is_scrubbed));
+        outer.for_each(|(name, _)| _ = command.env_remove(name));
+        command.args(env::args_os().skip(2)).envs(defaults(Families::Pmix, Cpus::Shared)).envs(environment.variables());
+        Ok(command.spawn()?)
+    };
+    let ranks = (0..size).map(|rank| start(Rank(rank))).collect::<Result<Vec<_>, _>>()?;
+    for (local, mut rank) in (0..).map(LocalRank).zip(ranks) {
+        let status = tokio::task::spawn_blocking(move || rank.wait()).await??;
+        let seat = Seat { job, local };
+        driver.drain(seat); // what the rank said last comes before its end
+        let asked = driver.take_clean_up(seat); // a host that is root removes as the rank's user
+        asked.iter().flat_map(|clean_up| &clean_up.files).for_each(|file| _ = fs::remove_file(file));
+        match status.success() {
+            true => driver.rank_exited(seat),
+            false => return Err(format!("rank {local} failed: {status}").into()),
+        }
+    }
+    ended.try_recv().map_or(Ok(()), |(_, reason)| Err(format!("the job had to end: {reason:?}")))?;
+    println!("all {size} ranks are through");
+    Ok(())
+}
