@@ -27,6 +27,7 @@ mod elf;
 mod environment;
 mod exec_string;
 mod exit;
+mod file_user;
 mod fork_server;
 #[cfg(feature = "fuzzing")]
 #[doc(hidden)]
@@ -71,6 +72,7 @@ pub use descriptor_socket::{DescriptorSocket, PASSED_BYTES_MAX, Passed};
 pub use environment::{Environment, EnvironmentError, RankEnvironment};
 pub use exec_string::{MAX_STRING, StringError};
 pub use exit::RankExit;
+pub use file_user::{user_of_file, user_of_file_below};
 pub use fork_server::{
     ChildMain, ForkEvent, ForkServer, ForkServerError, ForkedProcess, Gate, KeptProcess, KeptState, Label, PAM_WORD,
     PamMain, PamRole, RendezvousError, Roles, Survival, TakeUpError, TakenUp,
@@ -87,6 +89,8 @@ pub use pinned::{Claimant, Pinned};
 pub use priority::Priority;
 pub use process::RankProcess;
 pub use program::{Program, ProgramError, ProgramFailure};
+#[cfg(feature = "tokio")]
+pub use readiness::watched;
 pub use spawner::Spawner;
 pub use start::{BoundTo, RankCommand, StartError};
 pub use stdio::{JOB_MEMORY_FD, NODE_MEMORY_FD, PMI_FD, Stdio, pmi_socket};

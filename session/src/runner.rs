@@ -27,6 +27,7 @@ mod services;
 mod shared_memory;
 mod socket_file;
 mod start;
+mod start_files;
 mod started;
 mod stdin;
 mod sweep;
