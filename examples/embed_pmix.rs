@@ -23,8 +23,9 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let name = format!("example.{:x}", u128::from_ne_bytes(secret));
     let (job, node) = (Job::on_one_node(JobId::new(&name)?, size), NodeIndex(0));
     let (hosts, here) = (vec![host.to_owned()], NodeFacts::default());
-    let (directory, parent, command, sets) = (None, None, Default::default(), Vec::new());
-    let namespace = Namespace { name: name.clone(), job, node, hosts, directory, parent, here, command, sets };
+    let (allocation, directory, parent, command, sets) = (None, None, None, Default::default(), Vec::new());
+    let namespace =
+        Namespace { name: name.clone(), job, node, hosts, allocation, directory, parent, here, command, sets };
 
     let uid = fs::metadata("/proc/self")?.uid();
     // Open MPI writes help texts through its server.

@@ -97,7 +97,7 @@ async fn plan(channel: &Channel, nodes: usize, ranks: u32) -> Result<(), Failure
     let sent = Arc::new(Sent::default());
     register_all(channel, nodes, &sent).await?;
     let names = hostlist::fold(&(0..nodes).map(|number| format!("node{number}")).collect::<Vec<_>>());
-    let wanted = CreateAllocationRequest { nodes: names, ..CreateAllocationRequest::default() };
+    let wanted = CreateAllocationRequest { nodes: names, uid: Some(0), ..CreateAllocationRequest::default() };
     let allocation = client.create_allocation(as_caller(wanted, &admin)?).await?.into_inner();
     let ways =
         [("block", Distribution::Block, 0), ("cyclic", Distribution::Cyclic, 0), ("plane=2", Distribution::Plane, 2)];

@@ -19,7 +19,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
@@ -32,6 +32,7 @@ use pmi_core::ids::JobId;
 use crate::detach::{Stderr, close_all_but, ignore_signals};
 use crate::kill::kill_until_gone;
 use crate::launch_tag::{LaunchTag, value_of};
+use crate::orphaned_memory::remove_orphaned_memory;
 use crate::pinned::Pinned;
 use crate::process::RankProcess;
 use crate::process_table::{Process, ProcessTable};
@@ -56,7 +57,7 @@ const TAGS_MAX: usize = 1 << 10;
 /// Greatest number of ranks that a keeper remembers; processes of others are known by their tag alone.
 const RANKS_MAX: usize = 1 << 16;
 
-/// Greatest number of files that a keeper remembers.
+/// Greatest number of files that a keeper remembers, and of directories.
 const FILES_MAX: usize = 1 << 12;
 
 /// Greatest number of resources that a keeper remembers.
@@ -153,7 +154,7 @@ impl Keeper {
         self.send(KIND_RANK, &RankRecord::of(&rank).encode())
     }
 
-    /// Names the directory of a launcher that has one: it is removed with all that is in it, once no process is left.
+    /// Names a directory of the launcher's: it is removed with all that is in it, once no process is left.
     ///
     /// # Errors
     /// `ENAMETOOLONG` for a path of more than 4000 bytes; otherwise as [`Keeper::guard`].
@@ -265,7 +266,7 @@ impl RankRecord {
 struct Guarded {
     tags: Vec<LaunchTag>,
     ranks: BTreeMap<Pid, RankRecord>,
-    directory: Option<PathBuf>,
+    directories: Vec<PathBuf>,
     files: Vec<PathBuf>,
     resources: BTreeMap<u32, Pinned>,
 }
@@ -281,7 +282,9 @@ impl Guarded {
             KIND_RANK if self.ranks.len() < RANKS_MAX => {
                 self.ranks.extend(RankRecord::decode(payload).map(|rank| (rank.pid, rank)));
             }
-            KIND_DIRECTORY => self.directory = Some(OsStr::from_bytes(payload).into()),
+            KIND_DIRECTORY if self.directories.len() < FILES_MAX => {
+                self.directories.push(OsStr::from_bytes(payload).into());
+            }
             KIND_FILE if self.files.len() < FILES_MAX => self.files.push(OsStr::from_bytes(payload).into()),
             KIND_RESOURCE if self.resources.len() < RESOURCES_MAX => {
                 let parts = payload.split_first_chunk();
@@ -330,6 +333,7 @@ fn is_keeper(pid: Pid) -> bool {
 /// Main function of the keeper.
 fn keep(pipe: OwnedFd) -> io::Result<()> {
     let mut pipe = detach(pipe)?;
+    let began = SystemTime::now();
     let mut guarded = Guarded::default();
     let mut payload = Vec::new();
     while let Ok(kind) = read_record(&mut pipe, &mut payload) {
@@ -342,7 +346,12 @@ fn keep(pipe: OwnedFd) -> io::Result<()> {
     for file in &guarded.files {
         let _ = fs::remove_file(file);
     }
-    guarded.directory.map_or(Ok(()), fs::remove_dir_all)
+    remove_orphaned_memory(began);
+    for directory in &guarded.directories {
+        // What cannot be removed stays, and hinders nothing else.
+        let _ = fs::remove_dir_all(directory);
+    }
+    Ok(())
 }
 
 /// Detaches the keeper from the launcher; returns the pipe, the only descriptor that it keeps.
@@ -402,9 +411,10 @@ mod tests {
             guarded.add(KIND_RANK, &rank.encode());
         }
         assert_eq!(guarded.ranks.len(), RANKS_MAX);
-        guarded.add(KIND_DIRECTORY, b"/tmp/a");
-        guarded.add(KIND_DIRECTORY, b"/tmp/b");
-        assert_eq!(guarded.directory, Some(PathBuf::from("/tmp/b")), "the last one counts");
+        for number in 0..2 * FILES_MAX {
+            guarded.add(KIND_DIRECTORY, format!("/tmp/{number}").as_bytes());
+        }
+        assert_eq!(guarded.directories.len(), FILES_MAX);
         for number in 0..=FILES_MAX {
             guarded.add(KIND_FILE, format!("/dev/shm/{number}").as_bytes());
         }

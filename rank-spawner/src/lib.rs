@@ -27,7 +27,6 @@ mod elf;
 mod environment;
 mod exec_string;
 mod exit;
-mod file_user;
 mod fork_server;
 #[cfg(feature = "fuzzing")]
 #[doc(hidden)]
@@ -40,6 +39,7 @@ mod launch_tag;
 mod limits;
 mod memory_binding;
 pub mod mpir;
+mod orphaned_memory;
 mod pam;
 mod pinned;
 mod priority;
@@ -72,7 +72,6 @@ pub use descriptor_socket::{DescriptorSocket, PASSED_BYTES_MAX, Passed};
 pub use environment::{Environment, EnvironmentError, RankEnvironment};
 pub use exec_string::{MAX_STRING, StringError};
 pub use exit::RankExit;
-pub use file_user::{user_of_file, user_of_file_below};
 pub use fork_server::{
     ChildMain, ForkEvent, ForkServer, ForkServerError, ForkedProcess, Gate, KeptProcess, KeptState, Label, PAM_WORD,
     PamMain, PamRole, RendezvousError, Roles, Survival, TakeUpError, TakenUp,
@@ -84,13 +83,12 @@ pub use lattice_inventory::{CpuSet, CpuSetParseError};
 pub use launch_tag::LaunchTag;
 pub use limits::{Limit, LimitParseError, LimitedResource, raise_descriptor_limit};
 pub use memory_binding::{MemBind, MemBindError, MemBindParseError, MemoryNodes, MemoryPolicy, Strictness};
+pub use orphaned_memory::remove_orphaned_memory;
 pub use pam::{PamError, PamSession, serve_pam};
 pub use pinned::{Claimant, Pinned};
 pub use priority::Priority;
 pub use process::RankProcess;
 pub use program::{Program, ProgramError, ProgramFailure};
-#[cfg(feature = "tokio")]
-pub use readiness::watched;
 pub use spawner::Spawner;
 pub use start::{BoundTo, RankCommand, StartError};
 pub use stdio::{JOB_MEMORY_FD, NODE_MEMORY_FD, PMI_FD, Stdio, pmi_socket};

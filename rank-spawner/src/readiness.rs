@@ -1,9 +1,9 @@
-//! Waiting in a tokio runtime: for the end of a rank, for its terminal, for news of a fork server, and for files that come and go.
+//! Waiting in a tokio runtime: for the end of a rank, for its terminal, and for news of a fork server.
 
 #![expect(unsafe_code, reason = "registering a borrowed descriptor")]
 
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
@@ -69,13 +69,4 @@ impl DescriptorSocket {
             socket.readable().await?.retain_ready();
         }
     }
-}
-
-/// A descriptor, which the runtime watches from now on for what can be read.
-///
-/// # Errors
-/// Fails when the runtime cannot watch another descriptor.
-pub fn watched(descriptor: OwnedFd) -> io::Result<AsyncFd<OwnedFd>> {
-    // SAFETY: it owns its descriptor, and moves into what watches it.
-    unsafe { AsyncFd::register_with_interest(descriptor, Interest::READABLE) }.map_err(Into::into)
 }

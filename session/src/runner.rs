@@ -27,7 +27,6 @@ mod services;
 mod shared_memory;
 mod socket_file;
 mod start;
-mod start_files;
 mod started;
 mod stdin;
 mod sweep;
@@ -42,7 +41,7 @@ use std::time::Duration;
 
 use pmi_core::server::EndReason;
 use pmix_core::driver::Said;
-use rank_spawner::{RankCommand, RankExit};
+use rank_spawner::{RankCommand, RankExit, remove_orphaned_memory};
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
@@ -416,6 +415,11 @@ impl Runner {
             None => self.io.keeper.take(),
         };
         let ranks = processes.as_ref().map(Processes::pids).unwrap_or_default();
+        let has_ended_well = |processes: &Processes| {
+            let mut exits = self.machine.ranks().iter().map(|(slot, _)| processes.exit_of(slot));
+            exits.all(|exit| exit == Some(RankExit::Code(0)))
+        };
+        let all_ended_well = processes.as_ref().is_none_or(has_ended_well);
         let leftovers = Leftovers {
             tag: self.io.tag.clone(),
             ranks,
@@ -446,6 +450,10 @@ impl Runner {
         }
         for (_, job) in self.machine.jobs().iter().filter(|(_, job)| !job.ranks_here().is_empty()) {
             shared_memory::remove_mpich(&job.spec);
+        }
+        if !all_ended_well {
+            let began = self.resources.began();
+            self.removals.spawn_blocking(move || remove_orphaned_memory(began));
         }
         self.end_resources().await;
         while self.removals.join_next().await.is_some() {}

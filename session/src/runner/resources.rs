@@ -15,14 +15,13 @@ use std::time::{Duration, SystemTime};
 use nix::sys::signal::Signal;
 use nix::unistd::Pid;
 use pmi_core::ids::Rank;
-use pmi_core::resources::{Posix, Resource, ResourceChange, ResourceError, ResourceStep};
+use pmi_core::resources::{Resource, ResourceChange, ResourceError, ResourceStep};
 use pmi_core::server::RESOURCES_MAX;
-use rank_spawner::{Claimant, Keeper, Pinned, user_of_file, user_of_file_below};
+use rank_spawner::{Claimant, Keeper, Pinned};
 use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 
 use super::Runner;
-use super::start_files::{StartFile, StartFiles};
 use crate::machine::jobs::JobNumber;
 use crate::machine::ranks::{RankState, SlotId};
 use crate::settings::OverdueRelease;
@@ -39,8 +38,6 @@ pub(super) struct Resources {
     threads: JoinSet<ResourceNews>,
     /// Number of the last one that the keeper was told of.
     last: u32,
-    /// Files that ranks make without registering them.
-    start_files: StartFiles,
 }
 
 struct Kept {
@@ -55,8 +52,6 @@ pub(super) enum ResourceNews {
     Looked(Look),
     /// It has removed resources, which the keeper knows by these numbers.
     Removed(Vec<u32>),
-    /// Files have appeared or vanished that ranks may have made.
-    Files(Vec<StartFile>),
 }
 
 /// A resource that was looked at.
@@ -69,22 +64,18 @@ pub(super) struct Look {
 
 impl Resources {
     pub(super) fn new() -> Self {
-        Self {
-            began: SystemTime::now(),
-            kept: HashMap::new(),
-            threads: JoinSet::new(),
-            last: 0,
-            start_files: StartFiles::watch(),
-        }
+        Self { began: SystemTime::now(), kept: HashMap::new(), threads: JoinSet::new(), last: 0 }
     }
 
-    /// Waits until a thread is through, or a file comes or goes; `None` for a thread that failed. Cancel-safe.
+    /// Begin of the launch here.
+    pub(super) fn began(&self) -> SystemTime {
+        self.began
+    }
+
+    /// Waits until a thread is through; `None` if there is none. Cancel-safe.
     pub(super) async fn news(&mut self) -> Option<ResourceNews> {
-        tokio::select! {
-            // A look that panicked has dropped its reply, which the rank is told as a refusal.
-            Some(done) = self.threads.join_next() => done.ok(),
-            files = self.start_files.next() => Some(ResourceNews::Files(files)),
-        }
+        // A look that panicked has dropped its reply, which the rank is told as a refusal.
+        self.threads.join_next().await?.ok()
     }
 
     /// Keeps what was pinned; what it takes the place of is forgotten.
@@ -143,7 +134,8 @@ impl Runner {
         if self.resources.count(slot) >= RESOURCES_MAX {
             return answer(reply, Err(refused("the rank has registered very many")));
         }
-        let claimant = self.claimant(pid);
+        let ranks = self.machine.ranks().alive().filter_map(|(_, slot)| slot.state.pid()).map(pid_of).collect();
+        let claimant = Claimant { tag: self.io.tag.clone(), rank: pid, ranks, since: self.resources.began };
         self.resources.threads.spawn_blocking(move || {
             let pinned = Pinned::new(&change.resource, change.step, &claimant);
             ResourceNews::Looked(Look { slot, change, pinned, reply })
@@ -158,47 +150,7 @@ impl Runner {
                 let keeper = self.processes.as_ref().and_then(|processes| processes.keeper());
                 numbers.into_iter().for_each(|number| forget(number, keeper));
             }
-            ResourceNews::Files(files) => files.into_iter().for_each(|file| self.on_start_file(file)),
         }
-    }
-
-    /// A file has come or gone that a rank may have made. Whose it is a thread looks for.
-    fn on_start_file(&mut self, file: StartFile) {
-        let resource = Resource::Posix(Posix::Memory, file.name.clone());
-        let slots: Vec<SlotId> = self.machine.ranks().alive().map(|(id, _)| id).collect();
-        if !file.is_there {
-            let keeper = self.processes.as_ref().and_then(|processes| processes.keeper());
-            slots.into_iter().for_each(|slot| drop(self.resources.take(slot, &resource, keeper)));
-            return;
-        }
-        let of_slots: Vec<(Pid, SlotId)> =
-            slots.into_iter().filter_map(|slot| Some((self.running_pid(slot)?, slot))).collect();
-        // Most are gone by now, and cost nothing more.
-        if of_slots.is_empty() || !file.path().exists() {
-            return;
-        }
-        let ranks: Vec<Pid> = of_slots.iter().map(|(rank, _)| *rank).collect();
-        let claimant = self.claimant(of_slots[0].0);
-        let look = move |user: Pid| {
-            let &(rank, slot) = of_slots.iter().find(|(rank, _)| *rank == user)?;
-            let pinned = Pinned::new(&resource, ResourceStep::Hold, &Claimant { rank, ..claimant });
-            let change = ResourceChange { step: ResourceStep::Hold, resource };
-            // Nobody waits for the answer.
-            Some(Look { slot, change, pinned, reply: oneshot::channel().0 })
-        };
-        // At once, as the launcher may be killed in a moment.
-        match user_of_file(&file.path(), &ranks) {
-            Some(user) => look(user).into_iter().for_each(|look| self.on_looked(look)),
-            None => drop(self.resources.threads.spawn_blocking(move || {
-                let user = user_of_file_below(&file.path(), &ranks);
-                user.and_then(look).map_or(ResourceNews::Removed(Vec::new()), ResourceNews::Looked)
-            })),
-        }
-    }
-
-    fn claimant(&self, rank: Pid) -> Claimant {
-        let ranks = self.machine.ranks().alive().filter_map(|(_, slot)| slot.state.pid()).map(pid_of).collect();
-        Claimant { tag: self.io.tag.clone(), rank, ranks, since: self.resources.began }
     }
 
     /// A resource was looked at: from now on it is removed when its rank ends.

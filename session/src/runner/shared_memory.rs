@@ -12,7 +12,7 @@ use pmi_core::ids::NodeIndex;
 use crate::spec::SessionSpec;
 
 /// Directory of POSIX shared memory (`shm_open(3)`).
-pub(super) const DIRECTORY: &str = "/dev/shm";
+const DIRECTORY: &str = "/dev/shm";
 
 /// Paths of the objects that this node's ranks of the job may have made; most jobs have none of them. The names are MPICH 5.0.2's
 /// (`src/mpid/ch4/shm/posix`): a word, the hash of the name of the key-value space, the node's number in `PMI_process_mapping`.

@@ -1,0 +1,112 @@
+//! Shared memory that MPI libraries make under names by chance, for ranks of a node to meet in, and take away again as soon as all have it: a
+//! rank that is killed in between leaves it.
+//!
+//! Nothing in the name tells whose it is. But who made it has it open, and then mapped: a file of the user's, no older than the launch, that no
+//! process of the user has open or mapped was left by somebody who is gone. To watch the directory instead costs each launch some 8 ms, which
+//! the kernel takes to close an inotify descriptor (measured with Linux 6.18).
+
+use std::fs::{self, Metadata};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+use nix::unistd::geteuid;
+
+/// Directory of POSIX shared memory (`shm_open(3)`).
+const DIRECTORY: &str = "/dev/shm";
+/// Names of MPICH 4.0 (`mpl_shm_mmap.c`: `mkstemp`), and of UCX (`mm_posix.c`), without what chance adds.
+const NAMES: [&str; 2] = ["mpich_shar_tmp", "ucx_shm_posix_"];
+/// Most signs that chance adds.
+const CHANCE_MAX: usize = 16;
+/// Time by which clocks of file systems may be behind that of this node.
+const CLOCK_SLACK: Duration = Duration::from_secs(2);
+/// Most files that are looked at.
+const FILES_MAX: usize = 1 << 16;
+
+/// Removes such files of this process's user that are not older than `since`, and that no process has open or mapped any more. Without such a
+/// file it reads one directory, otherwise all of `/proc`. It may block.
+pub fn remove_orphaned_memory(since: SystemTime) {
+    let since = since.checked_sub(CLOCK_SLACK).unwrap_or(SystemTime::UNIX_EPOCH);
+    let entries = fs::read_dir(DIRECTORY).into_iter().flatten().take(FILES_MAX).flatten();
+    let known = entries.filter(|entry| entry.file_name().to_str().is_some_and(is_by_chance));
+    let mut left: Vec<(PathBuf, Metadata)> =
+        known.filter_map(|entry| Some((entry.path(), own_since(&entry.path(), since)?))).collect();
+    if left.is_empty() {
+        return;
+    }
+    let Ok(processes) = fs::read_dir("/proc") else { return };
+    let numbers = processes.flatten().filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+    for process in numbers {
+        let Some(used) = files_of(process) else { continue };
+        left.retain(|(path, _)| !used.iter().any(|file| file == path));
+    }
+    for (path, status) in left {
+        // Another one may have taken its name.
+        if own_since(&path, since).is_some_and(|now| (now.dev(), now.ino()) == (status.dev(), status.ino())) {
+            let _ = fs::remove_file(path);
+        }
+    }
+}
+
+/// True for a name with what chance adds.
+fn is_by_chance(name: &str) -> bool {
+    let chance = NAMES.iter().find_map(|known| name.strip_prefix(known)).unwrap_or_default();
+    (1..=CHANCE_MAX).contains(&chance.len()) && chance.bytes().all(|byte| byte.is_ascii_alphanumeric())
+}
+
+/// Facts about a file of this process's user that has come or changed since then.
+fn own_since(path: &Path, since: SystemTime) -> Option<Metadata> {
+    let status = fs::symlink_metadata(path).ok()?;
+    let came = status.created().or_else(|_| status.modified()).ok()?;
+    (status.is_file() && status.uid() == geteuid().as_raw() && came >= since).then_some(status)
+}
+
+/// Files below the directory that a process has open or mapped; `None` for one that may not be looked at, which is not the user's.
+fn files_of(process: u32) -> Option<Vec<PathBuf>> {
+    let descriptors = fs::read_dir(format!("/proc/{process}/fd")).ok()?.flatten();
+    let mut files: Vec<PathBuf> = descriptors.filter_map(|entry| fs::read_link(entry.path()).ok()).collect();
+    let maps = fs::read(format!("/proc/{process}/maps")).ok()?;
+    let mapped = maps.split(|&byte| byte == b'\n').filter_map(|line| {
+        let at = line.windows(DIRECTORY.len()).position(|part| part == DIRECTORY.as_bytes())?;
+        Some(PathBuf::from(std::ffi::OsStr::from_bytes(&line[at..])))
+    });
+    files.extend(mapped);
+    files.retain(|file| file.starts_with(DIRECTORY));
+    Some(files)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_names_that_are_known_count() {
+        for name in ["mpich_shar_tmpXCOeb8", "ucx_shm_posix_c668751"] {
+            assert!(is_by_chance(name), "{name}");
+        }
+        for other in
+            ["mpich_shar_tmp", "mpich_shm_9bd3af6d_0", "sem.4ZsTUI", "ucx_shm_posix_../../x", "xmpich_shar_tmpa"]
+        {
+            assert!(!is_by_chance(other), "{other}");
+        }
+    }
+
+    #[test]
+    fn what_somebody_uses_and_what_is_older_stays() {
+        let name = |kind: &str| PathBuf::from(format!("{DIRECTORY}/mpich_shar_tmp{kind}{}", std::process::id()));
+        let [held, old, left] = ["h", "o", "l"].map(name);
+        let begin = SystemTime::now();
+        let holder = fs::File::create(&held).unwrap();
+        fs::write(&old, "x").unwrap();
+        remove_orphaned_memory(begin + Duration::from_secs(60));
+        assert!(old.exists(), "it is older than the launch");
+        fs::write(&left, "x").unwrap();
+        fs::remove_file(&old).unwrap();
+        remove_orphaned_memory(begin);
+        assert!(held.exists() && !left.exists());
+        drop(holder);
+        remove_orphaned_memory(begin);
+        assert!(!held.exists());
+    }
+}
