@@ -1,7 +1,8 @@
 //! The standard streams of this program: the one place that prints what is not the output of ranks, and the prefix under which
 //! this launcher speaks. The output of ranks is written by `output`, which uses the same prefix.
 
-use std::io::{self, Write};
+use std::io::{self, IsTerminal, Write};
+use std::sync::OnceLock;
 
 use bytes::Bytes;
 use nix::sys::signal::Signal;
@@ -22,10 +23,37 @@ pub enum Verbosity {
     Verbose,
 }
 
-/// `text` as lines of ours: each starts with `lattice: `, none is empty, and what a terminal would obey is shown in letters.
+/// `text` as lines of ours: each starts with `lattice: `, none is empty, and what a terminal would obey is shown in letters. On a terminal
+/// the words that say what a line is have a colour.
 pub(crate) fn message(text: &str) -> Bytes {
-    let lines = text.lines().filter(|line| !line.is_empty());
-    lines.map(|line| format!("lattice: {}\n", printable(line))).collect::<String>().into()
+    static HAS_COLOURS: OnceLock<bool> = OnceLock::new();
+    lines_of_ours(text, *HAS_COLOURS.get_or_init(has_colours)).into()
+}
+
+/// True if standard error is a terminal that shows colours, and the user has not switched them off (no-color.org).
+fn has_colours() -> bool {
+    let is_set = |name, word: &str| std::env::var_os(name).is_some_and(|value| value == word);
+    let is_off = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
+    io::stderr().is_terminal() && !is_off && !is_set("TERM", "dumb")
+}
+
+/// Words at the begin of a line that say what it is, with the numbers of their colours (ECMA-48, SGR).
+const COLOURED: [(&str, u8); 4] = [("warning:", 33), ("note:", 36), ("try:", 32), ("tip:", 32)];
+
+fn lines_of_ours(text: &str, has_colours: bool) -> String {
+    let line = |line: &str| {
+        let line = printable(line);
+        let start = line.trim_start();
+        let word = COLOURED.iter().filter(|_| has_colours).find(|(word, _)| start.starts_with(word));
+        match word {
+            Some((word, colour)) => {
+                let (blank, rest) = (&line[..line.len() - start.len()], &start[word.len()..]);
+                format!("lattice: {blank}\x1b[{colour}m{word}\x1b[0m{rest}\n")
+            }
+            None => format!("lattice: {line}\n"),
+        }
+    };
+    text.lines().filter(|line| !line.is_empty()).map(line).collect()
 }
 
 /// Writes `text` to standard error, as a message of ours.
@@ -80,11 +108,22 @@ mod tests {
 
     #[test]
     fn every_line_of_ours_is_marked_and_none_is_empty() {
-        let check = |text: &str, expected: &str| assert_eq!(message(text), expected.as_bytes());
+        let check = |text: &str, expected: &str| assert_eq!(lines_of_ours(text, false), expected);
         check("one\n\ntwo", "lattice: one\nlattice: two\n");
         check("one\n", "lattice: one\n");
         check("rank 0 aborted: \x1b[2J\ntwo", "lattice: rank 0 aborted: \\x1b[2J\nlattice: two\n");
         check("", "");
+    }
+
+    #[test]
+    fn what_a_line_is_has_a_colour_on_a_terminal() {
+        let check = |text: &str, expected: &str| assert_eq!(lines_of_ours(text, true), expected);
+        check("warning: it is hot", "lattice: \x1b[33mwarning:\x1b[0m it is hot\n");
+        check(
+            "it failed\n  tip: type ls\x1b[2J",
+            "lattice: it failed\nlattice:   \x1b[32mtip:\x1b[0m type ls\\x1b[2J\n",
+        );
+        check("a note: of music", "lattice: a note: of music\n");
     }
 
     #[test]

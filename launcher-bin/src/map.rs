@@ -5,7 +5,7 @@ use rank_spawner::{CpuBind, CpuSet};
 use crate::prepared::{PreparedLaunch, RankRow};
 use crate::table::{Align, Table};
 
-/// Table with one line for each rank.
+/// Table with one line for each rank, and pictures of the first nodes on which they are bound.
 pub(crate) fn table(launch: &PreparedLaunch) -> String {
     let mut table = Table::new([
         ("RANK", Align::Right),
@@ -24,7 +24,8 @@ pub(crate) fn table(launch: &PreparedLaunch) -> String {
             row.program.display().to_string(),
         ]);
     }
-    table.to_string()
+    let pictures = launch.pictures.iter().map(|line| format!("{line}\n"));
+    table.to_string() + &pictures.collect::<String>()
 }
 
 /// CPUs of a rank; where only its node knows them, for it has not told what it is, the binding that was asked for.

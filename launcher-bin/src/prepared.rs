@@ -5,6 +5,7 @@
 
 mod binding;
 mod objects;
+mod pictures;
 
 use std::collections::HashSet;
 use std::ffi::OsStr;
@@ -29,7 +30,7 @@ pub use self::objects::ObjectsError;
 pub(crate) use self::objects::placed_by_objects;
 use crate::args::PerObject;
 use crate::machine::Machine;
-use crate::request::{LaunchCommand, OutputRequest, RequestError};
+use crate::request::{Action, LaunchCommand, OutputRequest, RequestError};
 
 /// A placed launch, and how it is shown.
 #[derive(Clone, Debug)]
@@ -40,6 +41,8 @@ pub struct PreparedLaunch {
     pub ranks: Vec<RankRow>,
     /// Destinations of the ranks' output, and the parts of the launch that are shown.
     pub output: OutputRequest,
+    /// Lines of pictures of its nodes with the ranks that are bound, below its map.
+    pub pictures: Vec<String>,
 }
 
 /// One rank as maps and plans show it.
@@ -59,7 +62,7 @@ impl PreparedLaunch {
     /// # Errors
     /// See the variants of [`RequestError`].
     pub fn on_this_machine(command: LaunchCommand, machine: &Machine) -> Result<Self, RequestError> {
-        let LaunchCommand { request, per_object, output, copies: _, action: _ } = command;
+        let LaunchCommand { request, per_object, output, copies: _, action } = command;
         refuse_flags_for_nodes(&request, machine)?;
         let ranks = rank_counts(&request, per_object)?;
         let size = ranks.iter().sum();
@@ -72,7 +75,11 @@ impl PreparedLaunch {
         let mut ranks = rows(&placed, &programs);
         let cpus = plan_here(&ThisNode::default(), &placed.settings.cpu_bind, size)?;
         ranks.iter_mut().zip(cpus).for_each(|(row, cpus)| row.cpus = cpus);
-        let prepared = Self { placed, ranks, output };
+        let mut prepared = Self { placed, ranks, output, pictures: Vec::new() };
+        if (action == Action::Plan || prepared.output.show_map) && prepared.ranks.iter().any(|row| row.cpus.is_some()) {
+            let node = ThisNode::default();
+            prepared.draw(|_| Some(&node.inventory().template));
+        }
         prepared.check_input()?;
         machine.limits.check(size, prepared.output_files().len())?;
         Ok(prepared)
@@ -81,7 +88,7 @@ impl PreparedLaunch {
     /// Prepares a launch that the API server has placed.
     pub(crate) fn on_cluster(placed: PlacedLaunch, output: OutputRequest) -> Self {
         let programs: Vec<PathBuf> = placed.apps.iter().map(|app| PathBuf::from(&app.program)).collect();
-        Self { ranks: rows(&placed, &programs), placed, output }
+        Self { ranks: rows(&placed, &programs), placed, output, pictures: Vec::new() }
     }
 
     /// File that a rank's stream is written to; `None` for the launcher's own stream.

@@ -246,6 +246,11 @@ fn placement(
     let expanded = |flag, list: &str| {
         hostlist::expand(list).map_err(|source| RequestError::NodeList { flag, list: list.to_owned(), source })
     };
+    if let Some(list) = &args.exclude
+        && (list.contains('=') || environment.iter().any(|(name, _)| name.to_str() == Some(list)))
+    {
+        return Err(RequestError::ExcludedVariable { list: list.clone() });
+    }
     let candidates = match (&args.nodelist, &args.hostfile, &args.host) {
         (Some(list), ..) => Candidates::Listed(expanded("--nodelist", list)?),
         (None, Some(path), _) => Candidates::Hostfile(hostfile::read(path)?),

@@ -32,6 +32,10 @@ impl Terminal {
         let terminal = self.terminal.lock().unwrap().take().expect("a terminal is given to one command");
         let copy = || Stdio::from(terminal.try_clone().expect("there are descriptors left"));
         command.stdin(copy()).stdout(copy()).stderr(copy());
+        // Text that is waited for has no colours in it, unless that is the matter.
+        if !command.get_envs().any(|(name, _)| name == "NO_COLOR") {
+            command.env("NO_COLOR", "1");
+        }
     }
 
     /// What the command shows.

@@ -48,6 +48,7 @@ impl PreparedLaunch {
                 of_nodes[row.place.node.index()].and_then(|key| plans.get(&key)?.as_ref().ok());
             row.cpus = planned.and_then(|cpus| cpus.get(row.place.local_rank.index())?.clone());
         }
+        self.draw(|node| Some(nodes.of(node)?.1));
         refused.map_or(Ok(()), Err)
     }
 }
@@ -102,6 +103,28 @@ mod tests {
         check("--cpu-bind cores", &["0", "1", "0-1", "2-3", "-", "0"]);
         check("--cpu-bind threads", &["0", "1", "0", "1", "-", "0"]);
         check("-c 2", &["0-1", "2-3", "0-1", "2-3", "-", "0-1"]);
+    }
+
+    #[test]
+    fn the_first_nodes_are_drawn_with_the_ranks_that_are_bound() {
+        let mut launch = placed("-c 1", &[("a0", 2), ("b0", 3), ("x", 1)]);
+        launch.bind(&nodes()).unwrap_err();
+        let mut launch = placed("--cpu-bind cores", &[("a0", 2), ("b0", 3), ("x", 1), ("a1", 1)]);
+        launch.bind(&nodes()).unwrap();
+        assert_eq!(
+            launch.pictures,
+            [
+                "a0  4 cores, 4 threads",
+                " CPUs 0-3  cores 0-3  [0 1 · ·]",
+                "b0  2 cores, 4 threads",
+                " CPUs 0-3  cores 0,2  [2,4 3]",
+                "a1  4 cores, 4 threads",
+                " CPUs 0-3  cores 0-3  [6 · · ·]",
+            ]
+        );
+        let mut launch = placed("", &[("a0", 2)]);
+        launch.bind(&nodes()).unwrap();
+        assert!(launch.pictures.is_empty(), "nobody is bound");
     }
 
     #[test]

@@ -58,6 +58,15 @@ pub enum RequestError {
         #[source]
         source: HostlistError,
     },
+    /// A variable stands where nodes are left out.
+    #[error(
+        "-x {list}: -x leaves nodes out, and {list} is a variable\n\
+         try: --env {list}, which sets it in the ranks; all variables of this shell are passed on anyway"
+    )]
+    ExcludedVariable {
+        /// The variable, as it was typed.
+        list: String,
+    },
     /// Variables cannot be used.
     #[error(transparent)]
     Environment(#[from] EnvironmentError),

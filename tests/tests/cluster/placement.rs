@@ -204,7 +204,7 @@ fn the_map_of_a_cluster_has_the_cpus_that_the_kernels_give() {
         lattice nodes --topology --json | grep -q '"cpus"' || sleep 1
         show='echo "$LATTICE_RANK $(sed -n "s/^Cpus_allowed_list:\t//p" /proc/self/status)"'
         for flags in "--cpu-bind cores" "--cpu-bind threads -m cyclic:fcyclic" "--cpu-bind sockets" "--hint memory_bound" "--cpu-bind map:0"; do
-            planned=$(lattice launch -n 4 $flags --dry-run true | awk 'NR > 1 { print $1, $4 }')
+            planned=$(lattice launch -n 4 $flags --dry-run true | awk '$1 ~ /^[0-9]+$/ { print $1, $4 }')
             shown=$(lattice launch -n 4 $flags --show-map true 2>&1 >/dev/null | awk '$1 ~ /^[0-9]+$/ { print $1, $4 }')
             seen=$(lattice launch -n 4 $flags bash -c "$show" | sort -n)
             [ "$planned" = "$seen" ] && [ "$shown" = "$seen" ] && echo "as planned" || echo "$flags: $planned; $shown; $seen"

@@ -43,6 +43,18 @@ fn ranks_in_mpi_init_are_counted_in_a_line_that_goes() {
 }
 
 #[test]
+fn words_of_ours_have_colours_on_a_terminal_unless_they_are_switched_off() {
+    let crowded = |no_color: &str, term: &str| {
+        let ranks = rank_spawner::usable_cpus().get() + 1;
+        let command = launch(&format!("-n {ranks} --pmi none true")).env("NO_COLOR", no_color).env("TERM", term);
+        command.on_terminal(24, 80).start().finish()
+    };
+    crowded("", "xterm").exits(0).prints("lattice: \u{1b}[36mnote:\u{1b}[0m ");
+    crowded("1", "xterm").exits(0).prints("lattice: note: ");
+    crowded("", "dumb").exits(0).prints("lattice: note: ");
+}
+
+#[test]
 fn keys_sort_the_table_of_top_and_quit() {
     let script = r#""$0" launch -n 2 --pmi none sh -c '[ $LATTICE_RANK = 0 ] || head -c 1000000 /dev/zero >/dev/null; sleep 1000' & launch=$!
         until "$0" top --once >/dev/null 2>&1; do sleep 0.05; done

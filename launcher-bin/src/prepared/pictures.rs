@@ -1,0 +1,41 @@
+//! Pictures of a launch's nodes below its map: the ranks in the cores that they are bound to.
+
+use lattice_inventory::picture::{self, Cores};
+use lattice_inventory::{CpuSet, Template};
+use lattice_session::cause::RankNumbers;
+use pmi_core::ids::Rank;
+
+use super::PreparedLaunch;
+
+/// Most nodes that are drawn.
+const NODES_MAX: usize = 4;
+
+impl PreparedLaunch {
+    /// Draws the first nodes that have bound ranks and whose template is known.
+    pub(super) fn draw<'a>(&mut self, template_of: impl Fn(&str) -> Option<&'a Template>) {
+        let mut bound: Vec<Vec<(Rank, CpuSet)>> = vec![Vec::new(); self.placed.hosts.len()];
+        for row in &self.ranks {
+            let cpus = row.cpus.clone();
+            bound[row.place.node.index()].extend(cpus.map(|cpus| (row.place.rank, cpus)));
+        }
+        let with_ranks = || self.placed.hosts.iter().zip(&bound).filter(|(_, ranks)| !ranks.is_empty());
+        let mut lines = Vec::new();
+        for (node, ranks) in with_ranks().take(NODES_MAX) {
+            let Some(template) = template_of(node) else { continue };
+            let words = |core: &CpuSet| {
+                let here = ranks.iter().filter(|(_, cpus)| !cpus.is_disjoint(core));
+                let here: Vec<Rank> = here.map(|(rank, _)| *rank).collect();
+                (!here.is_empty()).then(|| RankNumbers(&here).to_string())
+            };
+            lines.push(format!("{node}  {}", picture::summary(template)));
+            lines.extend(picture::lines(template, Cores::With(&words)).into_iter().map(|line| format!(" {line}")));
+        }
+        match with_ranks().count().saturating_sub(NODES_MAX) {
+            0 => {}
+            more => {
+                lines.push(format!("... and {more} more; lattice nodes --topology ID draws all of a launch that runs"));
+            }
+        }
+        self.pictures = lines;
+    }
+}
