@@ -40,6 +40,15 @@ const AGENTS: usize = 64;
 /// Time that the server may take to listen.
 const START: Duration = Duration::from_secs(20);
 
+/// What agents say.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Say {
+    /// That they are there.
+    Presence,
+    /// And what their nodes are.
+    All,
+}
+
 type Failure = Box<dyn Error + Send + Sync>;
 
 /// Counts of bytes and messages, of requests as they are encoded.
@@ -71,7 +80,7 @@ async fn measure(lattice: &Path, nodes: usize) -> Result<(), Failure> {
     let sent = Arc::new(Sent::default());
     let before = server.cost()?;
     let begin = Instant::now();
-    register_all(&channel, nodes, &sent).await?;
+    register_all(&channel, nodes, &sent, Say::All).await?;
     let (wall, after) = (begin.elapsed(), server.cost()?);
     let count = |counter: &AtomicUsize| counter.load(Ordering::Relaxed);
     println!(
@@ -95,15 +104,15 @@ async fn plan(channel: &Channel, nodes: usize, ranks: u32) -> Result<(), Failure
     let mut client = AllocationServiceClient::new(channel.clone()).max_decoding_message_size(LISTING_MAX);
     let admin = Caller::Admin(None);
     let sent = Arc::new(Sent::default());
-    register_all(channel, nodes, &sent).await?;
+    register_all(channel, nodes, &sent, Say::Presence).await?;
     let names = hostlist::fold(&(0..nodes).map(|number| format!("node{number}")).collect::<Vec<_>>());
     let wanted = CreateAllocationRequest { nodes: names, uid: Some(0), ..CreateAllocationRequest::default() };
     let allocation = client.create_allocation(as_caller(wanted, &admin)?).await?.into_inner();
     let ways =
         [("block", Distribution::Block, 0), ("cyclic", Distribution::Cyclic, 0), ("plane=2", Distribution::Plane, 2)];
     for (name, distribution, plane) in ways {
-        // As a heartbeat, for nodes that say nothing are lost after some seconds.
-        register_all(channel, nodes, &sent).await?;
+        // As a heartbeat, for nodes that say nothing are away after some seconds.
+        register_all(channel, nodes, &sent, Say::Presence).await?;
         let placement = PlacementRequest { distribution: distribution.into(), plane, ..PlacementRequest::default() };
         let wanted = LaunchTasksRequest {
             allocation_id: allocation.id.clone(),
@@ -128,7 +137,7 @@ async fn plan(channel: &Channel, nodes: usize, ranks: u32) -> Result<(), Failure
 }
 
 /// Has agents register nodes and tell what they are, as many at a time as there are agents.
-async fn register_all(channel: &Channel, nodes: usize, sent: &Arc<Sent>) -> Result<(), Failure> {
+async fn register_all(channel: &Channel, nodes: usize, sent: &Arc<Sent>, say: Say) -> Result<(), Failure> {
     let kinds: Arc<[Vec<u8>]> = (0..KINDS).map(|kind| template(kind).encode()).collect();
     let signatures: Arc<[Vec<u8>]> = (0..KINDS).map(|kind| template(kind).signature().0.to_vec()).collect();
     let next = Arc::new(AtomicUsize::new(0));
@@ -143,7 +152,10 @@ async fn register_all(channel: &Channel, nodes: usize, sent: &Arc<Sent>) -> Resu
                     return Ok(());
                 }
                 let kind = number % KINDS;
-                register(&channel, number, &signatures[kind], &kinds[kind], &sent).await?;
+                register(&channel, number, &sent).await?;
+                if say == Say::All {
+                    tell(&channel, number, &signatures[kind], &kinds[kind], &sent).await?;
+                }
             }
         });
     }
@@ -174,13 +186,7 @@ async fn list(channel: &Channel, nodes: usize) -> Result<(), Failure> {
     Ok(())
 }
 
-async fn register(
-    channel: &Channel,
-    number: usize,
-    signature: &[u8],
-    template: &[u8],
-    sent: &Sent,
-) -> Result<(), tonic::Status> {
+async fn register(channel: &Channel, number: usize, sent: &Sent) -> Result<(), tonic::Status> {
     let node_id = format!("node{number}");
     let agent = Caller::Agent(node_id.clone());
     let registration = RegisterNodeRequest {
@@ -196,7 +202,19 @@ async fn register(
     };
     sent.registrations.fetch_add(registration.encoded_len(), Ordering::Relaxed);
     let request = as_caller(registration, &agent)?;
-    NodeServiceClient::new(channel.clone()).register_node(request).await?;
+    NodeServiceClient::new(channel.clone()).register_node(request).await.map(drop)
+}
+
+/// Has an agent tell what its node is.
+async fn tell(
+    channel: &Channel,
+    number: usize,
+    signature: &[u8],
+    template: &[u8],
+    sent: &Sent,
+) -> Result<(), tonic::Status> {
+    let node_id = format!("node{number}");
+    let agent = Caller::Agent(node_id.clone());
     let devices = serde_json::to_vec(&devices(number)).map_err(|error| tonic::Status::internal(error.to_string()))?;
     let inventory = TellInventoryRequest {
         node_id,
