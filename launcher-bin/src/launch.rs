@@ -16,6 +16,7 @@ mod attached;
 mod broadcast;
 mod error;
 mod frontend;
+mod full_screen;
 mod local;
 mod remote;
 mod scripts;

@@ -192,7 +192,9 @@ impl LaunchCommand {
             request.check_reader(size)?;
         }
         let action = if args.placement.dry_run { Action::Plan } else { Action::Start };
-        let per_object = args.placement.per_object();
+        // Ranks that share have room wherever they are put.
+        let is_bounded = !args.placement.overcommit || request.programs.size().is_none();
+        let per_object = args.placement.per_object().filter(|_| is_bounded);
         Ok(Self { request, per_object, output: output_request(args), copies, action })
     }
 }

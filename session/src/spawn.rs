@@ -21,7 +21,7 @@ use pmi_core::services::{SpawnApp, SpawnError, SpawnRequest};
 use rank_spawner::CpuBind;
 
 use self::hints::WishedHost;
-pub(crate) use self::hints::hosts_of_files;
+pub(crate) use self::hints::{hosts_of_files, names_files};
 use crate::limits::{JOBS_MAX, NODE_RANKS_MAX, RANKS_MAX};
 use crate::spec::AppSpec;
 

@@ -15,9 +15,9 @@ use rank_spawner::{Keeper, become_subreaper, usable_cpus};
 use tokio::sync::mpsc;
 
 use super::frontend::{End, Frontend};
-use super::remote::note_placement;
+use super::remote::show_notes;
 use super::start_watch::StartWatch;
-use super::{LaunchError, open_files, show_plan};
+use super::{LaunchError, full_screen, open_files, show_plan};
 use crate::console::{Verbosity, report};
 use crate::local_launches::{LaunchHere, LocalService, Watched};
 use crate::machine::Machine;
@@ -45,7 +45,8 @@ pub(super) fn run(command: LaunchCommand, machine: &Machine, verbosity: Verbosit
     if action == Action::Plan {
         return show_plan(&launch);
     }
-    note_placement(crowding(&launch).as_slice(), verbosity);
+    show_notes(crowding(&launch).as_slice(), verbosity);
+    show_notes(full_screen::note(&launch.placed).as_slice(), verbosity);
     let keeper = Keeper::fork()?;
     become_subreaper().map_err(io::Error::from)?;
     // Last, as it empties files.

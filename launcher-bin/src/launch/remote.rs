@@ -14,7 +14,7 @@ use tokio::sync::mpsc;
 use super::attached::{AttachSettings, AttachedLaunch};
 use super::frontend::Frontend;
 use super::start_watch::StartWatch;
-use super::{LaunchError, open_files, show_plan, viewed};
+use super::{LaunchError, full_screen, open_files, show_plan, viewed};
 use crate::args::AttachArgs;
 use crate::attachment::Role;
 use crate::cluster::{ApiServer, Attachment, Cluster, Started, Templates};
@@ -45,7 +45,7 @@ pub(crate) fn run(
             placed_by_objects(&mut request.placement, per_object, &allocated.names, &cluster.templates().await?)?;
         }
         let started = cluster.start_launch(&request, allocation, action).await?;
-        note_placement(&started.notes, verbosity);
+        show_notes(&started.notes, verbosity);
         if action == Action::Plan {
             let (launch, bound) = planned(&cluster, started.placed?, output).await;
             bound?;
@@ -66,14 +66,14 @@ pub(crate) fn run(
     })?
 }
 
-/// Shows notes on a placement, where somebody may read them.
-pub(super) fn note_placement(notes: &[String], verbosity: Verbosity) {
+/// Shows notes on a launch that starts, where somebody may read them.
+pub(super) fn show_notes(notes: &[String], verbosity: Verbosity) {
     if is_noted(verbosity, &io::stderr()) {
         notes.iter().for_each(|note| report(&format!("note: {note}")));
     }
 }
 
-/// True if notes on a placement are shown: scripts that put more ranks than cores on a node do so each time, and mean it.
+/// True if notes are shown: scripts that put more ranks than cores on a node do so each time, and mean it.
 fn is_noted(verbosity: Verbosity, stderr: &impl IsTerminal) -> bool {
     verbosity == Verbosity::Verbose || verbosity == Verbosity::Normal && stderr.is_terminal()
 }
@@ -150,6 +150,9 @@ async fn show(
 ) -> Result<u8, LaunchError> {
     let (attachment, placed) = Attachment::open(cluster, launch_id, 0, role).await?;
     let launch = prepared(cluster, placed, output).await;
+    if role == Role::Owner {
+        show_notes(full_screen::note(&launch.placed).as_slice(), verbosity);
+    }
     let (faults, reported) = mpsc::unbounded_channel();
     // Before the files, as they are emptied.
     let trace =

@@ -80,7 +80,7 @@ async fn notes_on_a_placement_are_for_those_who_watch_or_ask() {
     for (line, expected) in [("launch --dry-run -n 2 ./app", note), ("-q launch --dry-run -n 2 ./app", "")] {
         let OpenptyResult { master, slave } = openpty(None, None).unwrap();
         let mut command = fake.lattice(line);
-        let child = command.stderr(slave).spawn().unwrap();
+        let child = command.env("NO_COLOR", "1").stderr(slave).spawn().unwrap();
         drop(command);
         assert_eq!(ended(child).await.0, Some(0));
         let mut shown = Vec::new();

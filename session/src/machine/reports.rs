@@ -105,7 +105,7 @@ impl SessionMachine {
         if look == WatchLook::Silence {
             self.report_silence(Silent::Running, seen, now);
         } else {
-            self.watch.remember_library(seen.mapped.clone());
+            self.watch.remember_library(seen);
         }
     }
 
@@ -128,7 +128,7 @@ impl SessionMachine {
 
     /// Reports each job that has silent ranks and should have none.
     fn report_silence(&mut self, state: Silent, seen: &SilentSeen, now: Instant) {
-        let mapped = self.watch.remember_library(seen.mapped.clone());
+        let mapped = self.watch.remember_library(seen);
         let ended = state == Silent::Ended;
         let counts = |slot: SlotId| {
             let state = self.ranks.get(slot).state;
@@ -143,9 +143,11 @@ impl SessionMachine {
             }
             let needed =
                 || seen.needed.iter().find(|(slot, _)| slots.contains(slot)).map(|(_, library)| library.clone());
+            // One that has spoken since was only slow, and says nothing about others.
+            let in_one = mapped.as_ref().filter(|(slot, _)| slots.contains(slot)).map(|(_, library)| library.clone());
             let ranks = slots.iter().map(|&slot| self.ranks.get(slot).rank).collect();
             let (size, after) = (known.spec.job.size(), self.watch.age(now));
-            notices.push(Notice::Silent { ranks, size, ended, after, library: mapped.clone().or_else(needed) });
+            notices.push(Notice::Silent { ranks, size, ended, after, library: in_one.or_else(needed) });
         }
         for notice in notices {
             self.report_event(Event::Notice(notice));

@@ -19,7 +19,7 @@ const LOOKS: &[u64] = &[30, 100, 300, 1000, 3000];
 pub(crate) struct SilentSeen {
     /// Ranks whose process was started, and from which no server heard a word.
     pub(crate) slots: Vec<SlotId>,
-    /// MPI library in the memory of one that runs.
+    /// MPI library in the memory of the first one that runs.
     pub(crate) mapped: Option<MpiLibrary>,
     /// MPI libraries that programs name as needed, each with a rank that runs the program.
     pub(crate) needed: Vec<(SlotId, MpiLibrary)>,
@@ -49,7 +49,8 @@ pub(crate) struct Watch {
     stuck_at: Instant,
     /// Fences in which ranks waited at the look before.
     waited_in: Vec<FenceKey>,
-    library: Option<MpiLibrary>,
+    /// The first MPI library that was seen in a silent rank.
+    library: Option<(SlotId, MpiLibrary)>,
 }
 
 impl Watch {
@@ -111,10 +112,10 @@ impl Watch {
         self.minds_silence && !self.silence_reported
     }
 
-    /// Remembers the first MPI library that is seen in a silent rank, and returns it.
-    pub(crate) fn remember_library(&mut self, seen: Option<MpiLibrary>) -> Option<MpiLibrary> {
+    /// Remembers the first MPI library that is seen in a silent rank, and returns it with the rank.
+    pub(crate) fn remember_library(&mut self, seen: &SilentSeen) -> Option<(SlotId, MpiLibrary)> {
         if self.library.is_none() {
-            self.library = seen;
+            self.library = seen.slots.first().copied().zip(seen.mapped.clone());
         }
         self.library.clone()
     }

@@ -18,7 +18,7 @@ use tokio::task::spawn_blocking;
 
 use super::resources::ResourceReply;
 use crate::machine::jobs::JobNumber;
-use crate::spawn::hosts_of_files;
+use crate::spawn::{hosts_of_files, names_files};
 
 /// What a server wants of its session.
 pub(super) enum SessionCall {
@@ -133,9 +133,11 @@ impl Services for JobServices {
 impl JobServices {
     /// Has the host start a new job, or the session itself.
     async fn new_job(&self, rank: Rank, mut request: SpawnRequest) -> Result<JobId, SpawnError> {
-        let directory = self.directory.clone();
-        let named = spawn_blocking(move || hosts_of_files(&mut request, &directory).map(|()| request)).await;
-        let request = named.map_err(|error| SpawnError::Refused { reason: error.to_string() })??;
+        if names_files(&request) {
+            let directory = self.directory.clone();
+            let named = spawn_blocking(move || hosts_of_files(&mut request, &directory).map(|()| request)).await;
+            request = named.map_err(|error| SpawnError::Refused { reason: error.to_string() })??;
+        }
         if self.host.starts_jobs() {
             return self.host.spawn(rank, SpawnRequest { parent: Some(self.id.clone()), ..request }).await;
         }

@@ -56,6 +56,11 @@ const HOSTFILES: [&[u8]; 4] = [b"hostfile", b"add-hostfile", b"pmix.hostfile", b
 /// The most bytes of such a file.
 const HOSTFILE_MAX: u64 = 1 << 20;
 
+/// True if a program of the request names its hosts by a file.
+pub(crate) fn names_files(request: &SpawnRequest) -> bool {
+    request.apps.iter().flat_map(|app| &app.info).any(|(key, _)| HOSTFILES.contains(&&**key))
+}
+
 /// Puts hosts in the place of the files that name them, which are read on the node of the rank that asks, as its user. It may block.
 ///
 /// # Errors

@@ -1,5 +1,6 @@
 //! A launch on several nodes, session by session.
 
+mod binding;
 mod cluster;
 mod control;
 mod programs;

@@ -55,6 +55,17 @@ fn words_of_ours_have_colours_on_a_terminal_unless_they_are_switched_off() {
 }
 
 #[test]
+fn who_starts_a_shell_to_type_in_is_told_of_its_terminal() {
+    let words = |line: &str| launch(line).words("bash --norc -i -c true").on_terminal(24, 120).start().finish();
+    words("-n 1 --pmi none")
+        .exits(0)
+        .prints("lattice: note: bash has no terminal here")
+        .prints("try: lattice launch --pty ");
+    let quiet = words("-n 1 --pmi none --pty");
+    quiet.check(!quiet.text().contains("no terminal here"), || "should have said nothing, for it has one".to_owned());
+}
+
+#[test]
 fn keys_sort_the_table_of_top_and_quit() {
     let script = r#""$0" launch -n 2 --pmi none sh -c '[ $LATTICE_RANK = 0 ] || head -c 1000000 /dev/zero >/dev/null; sleep 1000' & launch=$!
         until "$0" top --once >/dev/null 2>&1; do sleep 0.05; done

@@ -62,6 +62,7 @@ fn lines_of_mpiexec_mean_a_launch() {
         ("mpirun --map-by node -bind-to none ./a", "--distribution=cyclic --cpu-bind=none ./a"),
         ("mpiexec -bind-to user:0+2,1+3 ./a", "--cpu-bind=map:0+2,1+3 ./a"),
         ("mpiexec -bind-to core:2 -map-by socket ./a", "--cpu-bind=cores:cores=2:over=sockets ./a"),
+        ("mpiexec -bind-to hwthread:2 ./a", "--cpu-bind=threads:cpus=2 ./a"),
         ("mpiexec -bind-to numa ./a", "--cpu-bind=numa ./a"),
         ("mpirun --map-by socket:PE=4 ./a", "--cpu-bind=cores:cores=4:over=sockets ./a"),
         ("mpirun --map-by core:PE=2,OVERSUBSCRIBE ./a", "--cpu-bind=cores:cores=2:overcommit ./a"),

@@ -167,7 +167,8 @@ pub(super) fn settle(line: &mut Line, dialect: impl FnOnce() -> Option<Dialect>)
         return;
     };
     if bind != "none" && !bind.starts_with("map:") {
-        bind.extend(cores.map(|number| format!(":cores={number}")));
+        let unit = if bind == "threads" { "cpus" } else { "cores" };
+        bind.extend(cores.map(|number| format!(":{unit}={number}")));
         // Objects that are given out one after the other need no dealing.
         bind.extend(over.filter(|over| *over != bind).map(|over| format!(":over={over}")));
         bind.push_str(if overcommit { ":overcommit" } else { "" });

@@ -105,6 +105,16 @@ fn silent_ranks_that_run_are_told_of_once_with_the_library_that_was_seen_in_them
 }
 
 #[test]
+fn a_library_in_a_rank_that_speaks_later_says_nothing_about_others() {
+    let mut world = World::running(spec(3));
+    world.silent = SilentSeen { slots: vec![SlotId(0), SlotId(2)], mapped: Some(mpich()), needed: Vec::new() };
+    world.advance(seconds(1));
+    world.silent = SilentSeen { slots: vec![SlotId(2)], mapped: None, needed: Vec::new() };
+    world.advance(seconds(20));
+    assert_eq!(silences(&world), [(vec![2], false, None)]);
+}
+
+#[test]
 fn ranks_that_ended_in_silence_are_told_of_unless_something_else_explains_the_end() {
     let silent = SilentSeen { slots: vec![SlotId(0), SlotId(1)], mapped: None, needed: vec![(SlotId(1), mpich())] };
     let mut world = World::running(spec(2));
