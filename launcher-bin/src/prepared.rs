@@ -64,7 +64,8 @@ impl PreparedLaunch {
     pub fn on_this_machine(command: LaunchCommand, machine: &Machine) -> Result<Self, RequestError> {
         let LaunchCommand { request, per_object, output, copies: _, action } = command;
         refuse_flags_for_nodes(&request, machine)?;
-        let ranks = rank_counts(&request, per_object)?;
+        let node = ThisNode::default();
+        let ranks = rank_counts(&request, per_object, &node)?;
         let size = ranks.iter().sum();
         // Before anything is allocated for that many ranks.
         machine.limits.check(size, 0)?;
@@ -73,11 +74,10 @@ impl PreparedLaunch {
         let assignment = Assignment { hosts: vec![machine.host.clone()], ranks, placement: Placement::one_node(size) };
         let placed = request.place(random::id().map_err(RequestError::Random)?, None, assignment)?;
         let mut ranks = rows(&placed, &programs);
-        let cpus = plan_here(&ThisNode::default(), &placed.settings.cpu_bind, size)?;
+        let cpus = plan_here(&node, &placed.settings.cpu_bind, size)?;
         ranks.iter_mut().zip(cpus).for_each(|(row, cpus)| row.cpus = cpus);
         let mut prepared = Self { placed, ranks, output, pictures: Vec::new() };
         if (action == Action::Plan || prepared.output.show_map) && prepared.ranks.iter().any(|row| row.cpus.is_some()) {
-            let node = ThisNode::default();
             prepared.draw(|_| Some(&node.inventory().template));
         }
         prepared.check_input()?;
@@ -151,9 +151,13 @@ fn refuse_flags_for_nodes(request: &LaunchRequest, machine: &Machine) -> Result<
 const HOSTS: &str = "--hostfile, --host or --rankfile";
 
 /// Number of ranks of each program on one node.
-fn rank_counts(request: &LaunchRequest, per_object: Option<PerObject>) -> Result<Vec<u32>, RequestError> {
+fn rank_counts(
+    request: &LaunchRequest,
+    per_object: Option<PerObject>,
+    node: &ThisNode,
+) -> Result<Vec<u32>, RequestError> {
     let placement = &request.placement;
-    let room = per_object.map(|per_object| room_here(per_object).map(|room| (per_object, room))).transpose()?;
+    let room = per_object.map(|per_object| room_of(per_object, node).map(|room| (per_object, room))).transpose()?;
     let slots: Option<u64> = match &placement.candidates {
         Candidates::Hostfile(hosts) => Some(hosts.iter().map(|host| u64::from(host.slots.get())).sum()),
         Candidates::All | Candidates::Listed(_) => None,
@@ -180,8 +184,8 @@ fn rank_counts(request: &LaunchRequest, per_object: Option<PerObject>) -> Result
 }
 
 /// Number of ranks that the objects of this machine take.
-fn room_here(per_object: PerObject) -> Result<NonZeroU32, RequestError> {
-    let cores = usable_here(&ThisNode::default())?;
+fn room_of(per_object: PerObject, node: &ThisNode) -> Result<NonZeroU32, RequestError> {
+    let cores = usable_here(node)?;
     let nothing = || BindError::Nothing { asked: CpuBind::to(per_object.object) };
     Ok(per_object.room(&cores).ok_or_else(nothing).map_err(BindHereError::from)?)
 }

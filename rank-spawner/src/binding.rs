@@ -206,7 +206,8 @@ impl CpuBind {
 impl Object {
     const ALL: [Self; 5] = [Self::Thread, Self::Core, Self::L3Cache, Self::Numa, Self::Socket];
 
-    const fn word(self) -> &'static str {
+    /// The word of [`CpuBind`] for it.
+    pub const fn word(self) -> &'static str {
         match self {
             Self::Thread => "threads",
             Self::Core => "cores",
@@ -227,9 +228,20 @@ impl Object {
         }
     }
 
-    /// The object of this word, as [`Display`](fmt::Display) writes it.
-    pub fn of(word: &str) -> Option<Self> {
+    fn of(word: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|object| object.word() == word)
+    }
+
+    /// The object that srun, Hydra, Open MPI or we call so: `hwthread`, `core`, `l3cache`, `numa`, `ldom`, `socket`, `package` and the like.
+    pub fn called(word: &str) -> Option<Self> {
+        Some(match word {
+            "hwthread" | "hwthreads" | "thread" => Self::Thread,
+            "core" => Self::Core,
+            "l3cache" | "l3" => Self::L3Cache,
+            "numanode" | "ldom" | "ldoms" => Self::Numa,
+            "socket" | "package" | "packages" => Self::Socket,
+            word => return Self::of(word),
+        })
     }
 }
 

@@ -9,9 +9,11 @@ use std::fs::{self, Metadata};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, SystemTime};
+use std::time::SystemTime;
 
 use nix::unistd::geteuid;
+
+use crate::pinned::CLOCK_SLACK;
 
 /// Directory of POSIX shared memory (`shm_open(3)`).
 const DIRECTORY: &str = "/dev/shm";
@@ -19,8 +21,6 @@ const DIRECTORY: &str = "/dev/shm";
 const NAMES: [&str; 2] = ["mpich_shar_tmp", "ucx_shm_posix_"];
 /// Most signs that chance adds.
 const CHANCE_MAX: usize = 16;
-/// Time by which clocks of file systems may be behind that of this node.
-const CLOCK_SLACK: Duration = Duration::from_secs(2);
 /// Most files that are looked at.
 const FILES_MAX: usize = 1 << 16;
 
@@ -78,6 +78,8 @@ fn files_of(process: u32) -> Option<Vec<PathBuf>> {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     #[test]

@@ -34,7 +34,7 @@ use crate::syscalls::{pidfd_open, pidfd_send_signal};
 use crate::system_v::{self, Object};
 
 /// Time by which clocks of file systems may be behind that of this node.
-const CLOCK_SLACK: Duration = Duration::from_secs(2);
+pub(crate) const CLOCK_SLACK: Duration = Duration::from_secs(2);
 
 /// Longest way from a process up to its rank.
 const GENERATIONS_MAX: usize = 64;

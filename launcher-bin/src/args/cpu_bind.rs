@@ -1,6 +1,6 @@
 //! `--cpu-bind`, in our words and in those of srun(1).
 
-use rank_spawner::{CpuBind, CpuBindParseError, CpuSet};
+use rank_spawner::{CpuBind, CpuBindParseError, CpuSet, Object};
 
 /// Refusal of a text as a binding.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -18,12 +18,8 @@ pub(super) fn parse(text: &str) -> Result<CpuBind, NoBinding> {
     let text = ["verbose,", "quiet,", "v,", "q,"].iter().find_map(|prefix| text.strip_prefix(prefix)).unwrap_or(text);
     let word = match text {
         "no" => "none",
-        "thread" | "hwthread" | "hwthreads" => "threads",
-        "core" => "cores",
-        "l3cache" => "l3caches",
-        "ldom" | "ldoms" | "rank_ldom" => "numa",
-        "socket" | "package" | "packages" => "sockets",
-        word => word,
+        "rank_ldom" => Object::Numa.word(),
+        word => Object::called(word).map_or(word, |object| object.word()),
     };
     match word.split_once(':') {
         Some(("map_cpu", list)) => Ok(format!("map:{list}").parse()?),

@@ -70,25 +70,14 @@ pub(super) enum NoObject {
     RankBy { text: String },
 }
 
-/// The objects as the launchers of MPIs call them.
-pub(super) fn object(word: &str) -> Option<Object> {
-    Some(match word {
-        "hwthread" | "hwthreads" | "thread" | "threads" => Object::Thread,
-        "core" | "cores" => Object::Core,
-        "l3cache" | "l3" | "l3caches" => Object::L3Cache,
-        "numa" | "numanode" | "ldom" | "ldoms" => Object::Numa,
-        "socket" | "sockets" | "package" | "packages" => Object::Socket,
-        _ => return None,
-    })
-}
-
 pub(super) fn per_object(text: &str) -> Result<PerObject, NoObject> {
-    let read = |(ranks, word): (&str, &str)| Some(PerObject { ranks: ranks.parse().ok()?, object: object(word)? });
+    let read =
+        |(ranks, word): (&str, &str)| Some(PerObject { ranks: ranks.parse().ok()?, object: Object::called(word)? });
     text.split_once(':').and_then(read).ok_or_else(|| NoObject::PerObject { text: text.to_owned() })
 }
 
 pub(super) fn rank_by(text: &str) -> Result<RankBy, NoObject> {
-    match (text, object(text)) {
+    match (text, Object::called(text)) {
         ("slot", _) => Ok(RankBy::Slot),
         ("node", _) => Ok(RankBy::Node),
         ("fill", _) | (_, Some(Object::Core | Object::Thread)) => Ok(RankBy::Fill),

@@ -142,14 +142,7 @@ fn series(first: i64, last: i64, step: i64, bound: u32) -> Option<u32> {
 pub(super) fn binding(app: &SpawnApp) -> Option<CpuBind> {
     let text = ["bind_to", "bindto", "pmix.bindto"].into_iter().find_map(|key| hint(app, key))?;
     let word = std::str::from_utf8(text).ok()?.trim().to_ascii_lowercase();
-    Some(CpuBind::to(match word.split(':').next()? {
-        "hwthread" => Object::Thread,
-        "core" => Object::Core,
-        "l3cache" => Object::L3Cache,
-        "numa" => Object::Numa,
-        "socket" | "package" => Object::Socket,
-        _ => return None,
-    }))
+    Object::called(word.split(':').next()?).map(CpuBind::to)
 }
 
 /// Number of ranks that a node gets before the next one is filled, as Open MPI (`npernode`, `map_by`) and PMIx (PMIX_MAPBY, PMIX_PPR) say it: `2`,

@@ -2,6 +2,8 @@
 
 use std::ffi::{OsStr, OsString};
 
+use rank_spawner::Object;
+
 use crate::args::SEPARATOR;
 use crate::console::Verbosity;
 
@@ -48,9 +50,9 @@ pub(super) struct Places {
     /// Number of cores of each rank.
     pub(super) cores: Option<String>,
     /// Object that ranks are mapped by, which they are bound to unless it is said otherwise.
-    pub(super) mapped: Option<&'static str>,
+    pub(super) mapped: Option<Object>,
     /// Objects that ranks are dealt out over.
-    pub(super) over: Option<&'static str>,
+    pub(super) over: Option<Object>,
     pub(super) overcommit: bool,
 }
 

@@ -3,21 +3,11 @@
 
 use std::ffi::OsStr;
 
+use rank_spawner::Object;
+
 use super::super::Refusal;
 use super::super::line::{Line, Places};
 use super::dialect::Dialect;
-
-/// What objects are called here.
-fn object(word: &str) -> Option<&'static str> {
-    match word {
-        "hwthread" | "hwthreads" => Some("threads"),
-        "core" | "cores" => Some("cores"),
-        "l3cache" | "l3" => Some("l3caches"),
-        "numa" | "numanode" => Some("numa"),
-        "socket" | "sockets" | "package" | "packages" => Some("sockets"),
-        _ => None,
-    }
-}
 
 /// `none`, an object, Hydra's `OBJECT:N`, `user:CPU+CPU,...` for each rank, and Open MPI's words behind a colon.
 pub(super) fn bind_to(line: &mut Line, how: &OsStr) -> Result<(), Refusal> {
@@ -31,11 +21,11 @@ pub(super) fn bind_to(line: &mut Line, how: &OsStr) -> Result<(), Refusal> {
         line.places.is_ordered = words.next() == Some("ordered");
         return Ok(());
     }
-    line.places.object = Some(match (word, object(word)) {
+    line.places.object = Some(match (word, Object::called(word)) {
         ("none" | "board" | "machine", _) => "none".to_owned(),
-        ("rr", _) => "threads".to_owned(),
+        ("rr", _) => Object::Thread.to_string(),
         ("user", _) => format!("map:{}", words.next().unwrap_or_default()),
-        (_, Some(object)) => object.to_owned(),
+        (_, Some(object)) => object.to_string(),
         (_, None) => {
             let reason =
                 "ranks are bound to a core, hwthread, l3cache, numa, socket, none, or user:CPU+CPU,...".to_owned();
@@ -59,10 +49,10 @@ pub(super) fn map_by(line: &mut Line, how: &OsStr) -> Result<(), Refusal> {
     let lower = text.to_ascii_lowercase();
     let mut words = lower.split([':', ',']);
     let word = words.next().unwrap_or_default();
-    match (word, object(word)) {
+    match (word, Object::called(word)) {
         ("ppr", _) => match (words.next(), words.next()) {
             (Some(ranks), Some("node")) => line.add_to_launch("--tasks-per-node", Some(ranks.as_ref())),
-            (Some(ranks), Some(word)) if object(word).is_some() => {
+            (Some(ranks), Some(word)) if Object::called(word).is_some() => {
                 line.add_to_launch("--tasks-per", Some(format!("{ranks}:{word}").as_ref()));
             }
             _ => {
@@ -86,7 +76,7 @@ pub(super) fn map_by(line: &mut Line, how: &OsStr) -> Result<(), Refusal> {
         ("node", _) => line.add_to_launch("--distribution", Some("cyclic".as_ref())),
         ("slot" | "board" | "", _) => {}
         // The next one is its neighbour without being told.
-        (_, Some(object @ ("cores" | "threads"))) => line.places.mapped = Some(object),
+        (_, Some(object @ (Object::Core | Object::Thread))) => line.places.mapped = Some(object),
         (_, Some(object)) => (line.places.mapped, line.places.over) = (Some(object), Some(object)),
         ("oversubscribe", None) => line.places.overcommit = true,
         (_, None) => {
@@ -154,9 +144,9 @@ pub(super) fn settle(line: &mut Line, dialect: impl FnOnce() -> Option<Dialect>)
     if line.has("--rankfile") {
         return;
     }
-    let object = object.or_else(|| cores.as_ref().map(|_| "cores".to_owned())).or_else(|| {
-        let is_bound = |_: &&str| !matches!(dialect(), Some(Dialect::Hydra | Dialect::Intel));
-        mapped.filter(is_bound).map(str::to_owned)
+    let object = object.or_else(|| cores.as_ref().map(|_| Object::Core.to_string())).or_else(|| {
+        let is_bound = |_: &Object| !matches!(dialect(), Some(Dialect::Hydra | Dialect::Intel));
+        mapped.filter(is_bound).map(|object| object.to_string())
     });
     let Some(mut bind) = object else {
         if let Some(over) = over {
@@ -167,10 +157,10 @@ pub(super) fn settle(line: &mut Line, dialect: impl FnOnce() -> Option<Dialect>)
         return;
     };
     if bind != "none" && !bind.starts_with("map:") {
-        let unit = if bind == "threads" { "cpus" } else { "cores" };
+        let unit = if bind == Object::Thread.word() { "cpus" } else { "cores" };
         bind.extend(cores.map(|number| format!(":{unit}={number}")));
         // Objects that are given out one after the other need no dealing.
-        bind.extend(over.filter(|over| *over != bind).map(|over| format!(":over={over}")));
+        bind.extend(over.filter(|over| over.word() != bind).map(|over| format!(":over={over}")));
         bind.push_str(if overcommit { ":overcommit" } else { "" });
     }
     line.add_to_launch("--cpu-bind", Some(bind.as_ref()));
