@@ -17,7 +17,7 @@ use std::num::NonZeroU32;
 use lattice_session::count::counted;
 pub(crate) use lattice_session::limits::RANKS_MAX;
 use lattice_session::request::{
-    Assignment, Candidates, Distribution, HostSlots, Numbering, PlacementRequest, Programs,
+    Assignment, Candidates, Distribution, HostSlots, Numbering, PlacementRequest, Programs, even_shares,
 };
 use pmi_core::ids::NodeIndex;
 use pmi_core::job::{Block, Placement};
@@ -244,12 +244,6 @@ fn listed(hosts: &[HostSlots], size: u32, nodes: &[Capacity]) -> Result<Placemen
 fn unique<'a>(nodes: impl IntoIterator<Item = &'a String>) -> impl Iterator<Item = &'a String> {
     let mut seen = HashSet::new();
     nodes.into_iter().filter(move |node| seen.insert(node.as_str()))
-}
-
-/// Shares of `size` ranks on `nodes` nodes that differ by one at most, the greater ones first: 10 on 3 are 4 + 3 + 3.
-fn even_shares(size: u32, nodes: usize) -> Vec<u32> {
-    let nodes = nodes as u32;
-    (0..nodes).map(|node| size / nodes + u32::from(node < size % nodes)).collect()
 }
 
 /// Shares that fill each node before the next one gets a rank.

@@ -18,6 +18,7 @@ mod hint;
 mod idle;
 mod launch;
 mod mem_bind;
+mod node_group;
 mod other_launchers;
 mod overlay;
 mod per_object;
@@ -58,8 +59,9 @@ pub use self::hint::Hint;
 pub use self::idle::IdleArgs;
 pub use self::launch::{
     ClusterArgs, ContainerArgs, DebuggerArgs, EnvironmentArgs, FailureArgs, KillOnBadExit, Label, LaunchArgs,
-    PlacementArgs, PmiArgs, ProgramArgs, ResourceTimeout, ScriptArgs, StreamArgs, TimeArgs,
+    NextProgramArgs, PlacementArgs, PmiArgs, ProgramArgs, ResourceTimeout, ScriptArgs, StreamArgs, TimeArgs,
 };
+pub use self::node_group::NodeGroupArgs;
 use self::other_launchers::translate;
 pub use self::overlay::{CallArgs, GraphFormat, PingArgs, SetsArgs, SetsCommand};
 pub use self::per_object::{PerObject, RankBy};
@@ -331,14 +333,14 @@ fn launch_definition() -> clap::Command {
 
 /// The definition of a program behind a `:`.
 fn program_definition() -> clap::Command {
-    ProgramArgs::augment_args(clap::Command::new("lattice launch ... :"))
+    NextProgramArgs::augment_args(clap::Command::new("lattice launch ... :"))
         .no_binary_name(true)
         .disable_help_flag(true)
         .override_usage("lattice launch ... : [PROGRAM OPTIONS] PROGRAM [ARGS]...")
 }
 
 /// Reads what stands between two `:`.
-fn parse_program(words: &[OsString]) -> Result<ProgramArgs, clap::Error> {
+fn parse_program(words: &[OsString]) -> Result<NextProgramArgs, clap::Error> {
     let mut words = words.to_vec();
     translate(&mut words, program_definition)?;
     let mut command = program_definition();
@@ -349,7 +351,7 @@ fn parse_program(words: &[OsString]) -> Result<ProgramArgs, clap::Error> {
         ),
         None => error,
     })?;
-    ProgramArgs::from_arg_matches(&matches)
+    NextProgramArgs::from_arg_matches(&matches)
 }
 
 /// The flag that `error` complains about, if `lattice launch` has it.

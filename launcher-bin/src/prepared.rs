@@ -30,7 +30,7 @@ pub use self::objects::ObjectsError;
 pub(crate) use self::objects::placed_by_objects;
 use crate::args::PerObject;
 use crate::machine::Machine;
-use crate::request::{Action, LaunchCommand, OutputRequest, RequestError};
+use crate::request::{Action, LaunchCommand, OutputRequest, RequestError, placed_in_groups};
 
 /// A placed launch, and how it is shown.
 #[derive(Clone, Debug)]
@@ -62,7 +62,10 @@ impl PreparedLaunch {
     /// # Errors
     /// See the variants of [`RequestError`].
     pub fn on_this_machine(command: LaunchCommand, machine: &Machine) -> Result<Self, RequestError> {
-        let LaunchCommand { request, per_object, output, copies: _, action } = command;
+        let LaunchCommand { mut request, per_object, node_groups, output, copies: _, action } = command;
+        if !node_groups.is_empty() {
+            placed_in_groups(&mut request.placement, &node_groups, std::slice::from_ref(&machine.host))?;
+        }
         refuse_flags_for_nodes(&request, machine)?;
         let node = ThisNode::default();
         let ranks = rank_counts(&request, per_object, &node)?;

@@ -9,6 +9,7 @@ mod copies;
 mod environment;
 mod error;
 mod multi_prog;
+mod node_groups;
 mod presets;
 mod rankfile;
 mod shared_libraries;
@@ -35,6 +36,8 @@ pub use self::containers::ContainerError;
 pub(crate) use self::copies::{Before, FileCopy, Thing};
 pub use self::copies::{Copies, CopyError};
 pub use self::error::RequestError;
+pub(crate) use self::node_groups::placed_in_groups;
+pub use self::node_groups::{NodeGroup, NodeGroupError};
 use self::rankfile::Rankfile;
 pub use self::rankfile::RankfileError;
 use self::task_scripts::TaskScripts;
@@ -54,6 +57,8 @@ pub struct LaunchCommand {
     pub request: LaunchRequest,
     /// Ranks by objects of a node, which is known where the ranks get their places.
     pub per_object: Option<PerObject>,
+    /// Nodes of each program, if programs have nodes of their own, which are given to them where the ranks get their places.
+    pub node_groups: Vec<NodeGroup>,
     /// Destinations of the ranks' output, and the parts of the launch that are shown.
     pub output: OutputRequest,
     /// Files that its nodes get first.
@@ -134,13 +139,16 @@ impl LaunchCommand {
         let placement = placement(&args.placement, rankfile.as_ref(), &machine.environment)?;
         let container = Container::of(&args.container, machine)?;
         let mut programs = Vec::new();
-        for program in std::iter::once(&args.first).chain(&args.more) {
+        for program in std::iter::once(&args.first).chain(args.more.iter().map(|next| &next.program)) {
             let request = program_request(program, machine)?;
             match args.placement.multi_prog {
                 true => programs.extend(multi_prog::read(request)?),
                 false => programs.push(request),
             }
         }
+        let asked: Vec<_> = programs.iter().map(|program| program.ranks).collect();
+        let node_groups = node_groups::node_groups(args, &asked)?;
+        programs.iter_mut().zip(&node_groups).for_each(|(program, group)| program.ranks = Some(group.ranks()));
         let environment = environment::exported(args, machine)?;
         // Before anything is put around the programs.
         let copies = Copies::of(&args.copies, &mut programs, &environment, machine)?;
@@ -195,7 +203,7 @@ impl LaunchCommand {
         // Ranks that share have room wherever they are put.
         let is_bounded = !args.placement.overcommit || request.programs.size().is_none();
         let per_object = args.placement.per_object().filter(|_| is_bounded);
-        Ok(Self { request, per_object, output: output_request(args), copies, action })
+        Ok(Self { request, per_object, node_groups, output: output_request(args), copies, action })
     }
 }
 

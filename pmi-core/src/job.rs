@@ -93,6 +93,19 @@ pub struct Placement {
     blocks: Vec<Block>,
 }
 
+impl Block {
+    /// This block and `next`, whose ranks follow, as one.
+    fn merged(self, next: Self) -> Option<Self> {
+        let is_adjacent = self.first_node.0 + self.nodes == next.first_node.0;
+        let is_same_node = self.nodes == 1 && next.nodes == 1 && self.first_node == next.first_node;
+        match (is_adjacent && self.ranks_per_node == next.ranks_per_node, is_same_node) {
+            (true, _) => Some(Self { nodes: self.nodes + next.nodes, ..self }),
+            (_, true) => Some(Self { ranks_per_node: self.ranks_per_node + next.ranks_per_node, ..self }),
+            (false, false) => None,
+        }
+    }
+}
+
 impl Placement {
     /// The longest `PMI_process_mapping` that every client reads: MPICH 3.4 and 4.0 abort on a value above 673 bytes
     /// (measured).
@@ -112,24 +125,22 @@ impl Placement {
         placement
     }
 
-    /// Appends the ranks of `block`, and merges it with the one before it where that says the same in fewer words.
+    /// Appends the ranks of `block`, and merges it with those before it where that says the same in fewer words. No two neighbours can be
+    /// merged afterwards, so that the blocks of a placement, appended one by one, make the same placement.
     pub fn push(&mut self, block: Block) {
         if block.nodes == 0 || block.ranks_per_node == 0 {
             return;
         }
-        if let Some(last) = self.blocks.last_mut() {
-            let adjacent = last.first_node.0 + last.nodes == block.first_node.0;
-            if adjacent && last.ranks_per_node == block.ranks_per_node {
-                last.nodes += block.nodes;
-                return;
-            }
-            let same_node = last.nodes == 1 && block.nodes == 1 && last.first_node == block.first_node;
-            if same_node {
-                last.ranks_per_node += block.ranks_per_node;
-                return;
-            }
+        let merged = self.blocks.last().and_then(|last| last.merged(block));
+        if merged.is_some() {
+            self.blocks.pop();
         }
-        self.blocks.push(block);
+        let block = merged.unwrap_or(block);
+        // A block that has grown may now be as its neighbour; that one has none before it that it could be merged with.
+        match self.blocks.last_mut().and_then(|last| Some((last.merged(block)?, last))) {
+            Some((merged, last)) => *last = merged,
+            None => self.blocks.push(block),
+        }
     }
 
     /// The blocks in rank order.
@@ -259,6 +270,8 @@ mod tests {
         check(Placement::block(&[3, 1]), "(vector,(0,1,3),(1,1,1))");
         check(placed(&[block(0, 2, 1), block(0, 2, 1)]), "(vector,(0,2,1),(0,2,1))");
         check(placed(&[block(1, 1, 1), block(0, 1, 2)]), "(vector,(1,1,1),(0,1,2))");
+        // as a hostfile with a line for each slot has them
+        check(placed(&[block(0, 1, 1), block(0, 1, 1), block(1, 1, 1), block(1, 1, 1)]), "(vector,(0,2,2))");
         // a node without ranks leaves no hole in the numbers
         check(Placement::block(&[2, 0, 2]), "(vector,(0,2,2))");
     }
@@ -267,6 +280,24 @@ mod tests {
     fn a_mapping_that_old_mpich_would_abort_on_is_withheld() {
         let zigzag: Vec<Block> = (0..200).map(|i| block(i, 1, 1 + i % 2)).collect();
         assert_eq!(placed(&zigzag).process_mapping(), None);
+    }
+
+    proptest::proptest! {
+        /// Whoever reads the blocks of a placement has the same placement, also if it came about rank by rank.
+        #[test]
+        fn blocks_of_a_placement_make_it_again(
+            parts in proptest::collection::vec((0_u32..4, 1_u32..3, 1_u32..3), 0..24)
+        ) {
+            let parts: Vec<Block> = parts.into_iter().map(|(first, nodes, ranks)| block(first, nodes, ranks)).collect();
+            let placement = placed(&parts);
+            proptest::prop_assert_eq!(placed(placement.blocks()), placement.clone());
+            let nodes: Vec<NodeIndex> = (0..placement.size()).map(|rank| placement.node_of(Rank(rank)).unwrap()).collect();
+            let in_order = |part: &Block| {
+                let Block { first_node, nodes, ranks_per_node } = *part;
+                (0..nodes * ranks_per_node).map(move |rank| NodeIndex(first_node.0 + rank / ranks_per_node))
+            };
+            proptest::prop_assert_eq!(nodes, parts.iter().flat_map(in_order).collect::<Vec<_>>());
+        }
     }
 
     #[test]

@@ -158,6 +158,12 @@ pub enum Candidates {
     Hostfile(Vec<HostSlots>),
 }
 
+/// Shares of `size` ranks on `nodes` nodes that differ by one at most, the greater ones first: 10 on 3 are 4 + 3 + 3.
+pub fn even_shares(size: u32, nodes: usize) -> Vec<u32> {
+    let nodes = nodes as u32;
+    (0..nodes).map(|node| size / nodes + u32::from(node < size % nodes)).collect()
+}
+
 /// One line of a hostfile.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HostSlots {

@@ -62,6 +62,8 @@ enum Meaning {
     OfProgram(&'static str),
     /// This flag, for the whole launch.
     OfLaunch(&'static str),
+    /// This flag, for the nodes of the launch or, behind a `:`, of the program there.
+    OfNodes(&'static str),
     /// What the function makes of the value; the text says it in words of `lattice launch`.
     Made(&'static str, fn(&mut Line, &OsStr) -> Result<(), Refusal>),
     /// Nothing, for this reason.
@@ -162,6 +164,7 @@ impl Flag {
         match (self.meaning, value) {
             (Meaning::OfProgram(flag), value) => line.add_to_program(flag, value),
             (Meaning::OfLaunch(flag), value) => line.add_to_launch(flag, value),
+            (Meaning::OfNodes(flag), value) => line.add_to_nodes(flag, value),
             (Meaning::Made(_, make), value) => return make(line, value.unwrap_or_default()),
             (Meaning::Nothing(reason), _) => line.note(format!("{typed} chooses nothing here: {reason}")),
             (Meaning::Refused(instead), _) => {

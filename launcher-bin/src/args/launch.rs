@@ -20,6 +20,7 @@ use super::export::Export;
 use super::hint::Hint;
 use super::idle::IdleArgs;
 use super::mem_bind;
+use super::node_group::NodeGroupArgs;
 use super::per_object::{self, PerObject, RankBy};
 use super::pmi::{Exchange, Pmi, PmiParser};
 use super::propagate::Propagate;
@@ -49,9 +50,9 @@ pub struct LaunchArgs {
     /// The first program.
     #[command(flatten)]
     pub first: ProgramArgs,
-    /// The programs after the first `:`.
+    /// The programs behind the first `:`.
     #[arg(skip)]
-    pub more: Vec<ProgramArgs>,
+    pub more: Vec<NextProgramArgs>,
     /// Placement of the ranks.
     #[command(flatten)]
     pub placement: PlacementArgs,
@@ -147,11 +148,23 @@ pub struct ProgramArgs {
     pub command: Vec<OsString>,
 }
 
+/// A program behind a `:`.
+#[derive(Clone, Debug, Args)]
+pub struct NextProgramArgs {
+    /// The program.
+    #[command(flatten)]
+    pub program: ProgramArgs,
+    /// Its nodes.
+    #[command(flatten)]
+    pub nodes: NodeGroupArgs,
+}
+
 /// Placement of the ranks.
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Placement")]
 pub struct PlacementArgs {
-    /// Use N nodes of the allocation; else as many as the ranks need, up to all.
+    /// Use N nodes of the allocation; else as many as the ranks need, up to all. Behind a `:`, -N, -w, -H and --tasks-per-node are for the
+    /// program there, and those before the first program for that one.
     #[arg(short = 'N', long, value_name = "N", value_parser = node_count, allow_negative_numbers = true)]
     pub nodes: Option<u32>,
     /// Take the programs from the lines `RANKS PROGRAM [ARGS]` of a file, which is given instead of a program: RANKS is a list such as
@@ -236,6 +249,12 @@ pub struct PlacementArgs {
 }
 
 impl PlacementArgs {
+    /// Nodes of the first program, where programs have nodes of their own.
+    pub(crate) fn of_first_program(&self) -> NodeGroupArgs {
+        let Self { nodes, tasks_per_node, nodelist, host, .. } = self;
+        NodeGroupArgs { nodes: *nodes, tasks_per_node: *tasks_per_node, nodelist: nodelist.clone(), host: host.clone() }
+    }
+
     /// Ranks by objects of a node, in whichever words.
     pub(crate) fn per_object(&self) -> Option<PerObject> {
         let of = |ranks: Option<NonZeroU32>, object| ranks.map(|ranks| PerObject { ranks, object });

@@ -53,7 +53,10 @@ fn spellings_of_other_launchers_are_understood() {
     let launch = launch("-l -np 3 --ntasks-per-node 2 ./a : -np 2 ./b -help");
     assert_eq!(launch.streams.label, Some(Label::Rank));
     assert_eq!((launch.first.ranks, launch.placement.tasks_per_node), (Some(3), Some(2)));
-    assert_eq!((launch.more[0].ranks, &launch.more[0].command[..]), (Some(2), &["./b".into(), "-help".into()][..]));
+    assert_eq!(
+        (launch.more[0].program.ranks, &launch.more[0].program.command[..]),
+        (Some(2), &["./b".into(), "-help".into()][..])
+    );
     let help = parse(["lattice", "launch", "-help"].map(OsString::from)).unwrap_err();
     assert_eq!(help.kind(), ErrorKind::DisplayHelp);
     assert!(help.to_string().contains("Exit codes:"));
@@ -95,11 +98,11 @@ fn a_tip_that_cannot_help_is_not_given() {
 fn programs_are_split_at_a_lone_colon() {
     let launch = launch("--label -n 2 ./a x : -n 1 --env A=1 --chdir /tmp ./b : ./c a:b --label");
     assert_eq!(launch.streams.label, Some(Label::Rank));
-    let commands: Vec<_> = launch.more.iter().map(|program| program.command.clone()).collect();
+    let commands: Vec<_> = launch.more.iter().map(|program| program.program.command.clone()).collect();
     assert_eq!(commands, [vec!["./b"], vec!["./c", "a:b", "--label"]]);
-    assert_eq!(launch.more[0].ranks, Some(1));
-    assert_eq!(launch.more[0].chdir, Some("/tmp".into()));
-    assert_eq!(launch.more[0].env, [EnvSetting { name: "A".into(), value: Some("1".into()) }]);
+    assert_eq!(launch.more[0].program.ranks, Some(1));
+    assert_eq!(launch.more[0].program.chdir, Some("/tmp".into()));
+    assert_eq!(launch.more[0].program.env, [EnvSetting { name: "A".into(), value: Some("1".into()) }]);
 }
 
 #[test]

@@ -11,7 +11,7 @@ use crate::local_launches::LocalError;
 use crate::machine::MachineError;
 use crate::output::FileError;
 use crate::prepared::{NodeBindError, ObjectsError};
-use crate::request::RequestError;
+use crate::request::{NodeGroupError, RequestError};
 use crate::trace::TraceError;
 
 /// Failure to start a launch, or to keep sight of it. Once it runs, whatever happens becomes its [`lattice_session::event::Report`].
@@ -30,6 +30,9 @@ pub enum LaunchError {
     /// Ranks cannot be placed by objects of the nodes.
     #[error(transparent)]
     Objects(#[from] ObjectsError),
+    /// Programs cannot have the nodes that they shall have for themselves.
+    #[error(transparent)]
+    NodeGroup(#[from] NodeGroupError),
     /// This machine cannot be known.
     #[error(transparent)]
     Machine(#[from] MachineError),

@@ -22,7 +22,7 @@ use crate::console::{Verbosity, print, report, write_stderr};
 use crate::machine::Machine;
 use crate::output::{name, settings};
 use crate::prepared::{NodeBindError, PreparedLaunch, placed_by_objects};
-use crate::request::{Action, LaunchCommand, LineLabel, OutputRequest};
+use crate::request::{Action, LaunchCommand, LineLabel, OutputRequest, placed_in_groups};
 use crate::signal_forwarder::RankLocation;
 use crate::trace::ClusterTrace;
 use crate::{local_launches, map, runtime, stdin};
@@ -39,10 +39,16 @@ pub(crate) fn run(
 ) -> Result<u8, LaunchError> {
     runtime::block_on(async {
         let cluster = server.connect()?;
-        let LaunchCommand { mut request, per_object, output, copies: _, action } = command;
-        if let Some(per_object) = per_object {
-            let allocated = cluster.allocated_nodes(&allocation).await?;
-            placed_by_objects(&mut request.placement, per_object, &allocated.names, &cluster.templates().await?)?;
+        let LaunchCommand { mut request, per_object, node_groups, output, copies: _, action } = command;
+        if per_object.is_some() || !node_groups.is_empty() {
+            let allocated = cluster.allocated_nodes(&allocation).await?.names;
+            let (size, placement) = (request.programs.size(), &mut request.placement);
+            match per_object {
+                Some(per_object) => {
+                    placed_by_objects(placement, size, per_object, &allocated, &cluster.templates().await?)?;
+                }
+                None => placed_in_groups(placement, &node_groups, &allocated)?,
+            }
         }
         let started = cluster.start_launch(&request, allocation, action).await?;
         show_notes(&started.notes, verbosity);

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::num::NonZeroU32;
 
 use lattice_inventory::UsableCores;
+use lattice_session::count::counted;
 use lattice_session::request::{Candidates, HostSlots, PlacementRequest};
 
 use crate::args::PerObject;
@@ -23,14 +24,33 @@ pub enum ObjectsError {
         /// Kind of the objects.
         object: &'static str,
     },
+    /// There are more ranks than objects of the nodes take.
+    #[error(
+        "{ranks} ranks do not fit: {nodes} have room for {room} with {} on each {object}; start fewer, or let them share with --overcommit \
+         (mpirun's --oversubscribe)",
+        counted(u64::from(*per_object), "rank")
+    )]
+    TooFew {
+        /// Number of ranks that were asked for.
+        ranks: u32,
+        /// The nodes.
+        nodes: String,
+        /// Number of ranks of an object.
+        per_object: u32,
+        /// Kind of the objects.
+        object: &'static str,
+        /// Number of ranks for which there is room.
+        room: u64,
+    },
 }
 
-/// Gives each node that ranks may be placed on as many slots as its objects take ranks.
+/// Gives each node that ranks may be placed on as many slots as its objects take ranks. `ranks` is the number of ranks, if one was asked for.
 ///
 /// # Errors
-/// Fails if one of them has told nothing.
+/// Fails if one of them has told nothing, or if they take too few.
 pub(crate) fn placed_by_objects(
     request: &mut PlacementRequest,
+    ranks: Option<u32>,
     per_object: PerObject,
     allocated: &[String],
     templates: &Templates,
@@ -61,7 +81,14 @@ pub(crate) fn placed_by_objects(
         let bound = bounds.get(node.as_str()).copied().and_then(NonZeroU32::new).unwrap_or(NonZeroU32::MAX);
         Ok(HostSlots { node: node.clone(), slots: room.ok_or_else(unknown)?.min(bound) })
     };
-    let hosts = nodes.into_iter().map(slots).collect::<Result<_, _>>()?;
+    let hosts = nodes.into_iter().map(slots).collect::<Result<Vec<_>, _>>()?;
+    let used = || hosts.iter().filter(|host| !request.except.contains(&host.node));
+    let room = used().map(|host| u64::from(host.slots.get())).sum();
+    if let Some(ranks) = ranks.filter(|&ranks| u64::from(ranks) > room) {
+        let nodes = hostlist::fold(&used().map(|host| &host.node).collect::<Vec<_>>());
+        let (per_object, object) = (per_object.ranks.get(), per_object.object.noun());
+        return Err(ObjectsError::TooFew { ranks, nodes, per_object, object, room });
+    }
     request.candidates = Candidates::Hostfile(hosts);
     Ok(())
 }
@@ -94,7 +121,7 @@ mod tests {
         let check = |candidates: Candidates, per_object, expected: &[(&str, u32)]| {
             let except = vec!["x".to_owned()];
             let mut request = PlacementRequest { candidates, except, ..PlacementRequest::default() };
-            placed_by_objects(&mut request, per_object, &allocated, &templates).unwrap();
+            placed_by_objects(&mut request, Some(3), per_object, &allocated, &templates).unwrap();
             let Candidates::Hostfile(hosts) = request.candidates else { panic!("slots") };
             let seen: Vec<_> = hosts.iter().map(|host| (host.node.as_str(), host.slots.get())).collect();
             assert_eq!(seen, expected);
@@ -104,8 +131,17 @@ mod tests {
         let slots = |node: &str, slots| HostSlots { node: node.to_owned(), slots: NonZeroU32::new(slots).unwrap() };
         let hosts = vec![slots("a0", 1), slots("b0", 9), slots("a0", 2)];
         check(Candidates::Hostfile(hosts), per(4, Object::Socket), &[("a0", 3), ("b0", 4)]);
-        let mut request = PlacementRequest::default();
-        let refused = placed_by_objects(&mut request, per(1, Object::Numa), &allocated, &templates).unwrap_err();
-        assert!(refused.to_string().starts_with("x has not told how many objects (NUMA node)"), "{refused}");
+        let refusal = |except: &[&str], ranks, per_object| {
+            let except = except.iter().map(|&node| node.to_owned()).collect();
+            let mut request = PlacementRequest { except, ..PlacementRequest::default() };
+            placed_by_objects(&mut request, ranks, per_object, &allocated, &templates).unwrap_err().to_string()
+        };
+        let refused = refusal(&[], None, per(1, Object::Numa));
+        assert!(refused.starts_with("x has not told how many objects (NUMA node)"), "{refused}");
+        let refused = refusal(&["x", "a0"], Some(11), per(1, Object::Core));
+        assert!(
+            refused.starts_with("11 ranks do not fit: a1,b0 have room for 10 with 1 rank on each core"),
+            "{refused}"
+        );
     }
 }

@@ -14,6 +14,7 @@ use super::containers::ContainerError;
 use super::copies::CopyError;
 use super::environment::EnvironmentError;
 use super::multi_prog::MultiProgError;
+use super::node_groups::NodeGroupError;
 use super::rankfile::RankfileError;
 use crate::formatting::duration;
 use crate::hostfile::{HostfileError, HostsError};
@@ -117,8 +118,15 @@ pub enum RequestError {
     /// The rankfile cannot be used.
     #[error(transparent)]
     Rankfile(#[from] RankfileError),
+    /// Programs cannot have the nodes that they shall have for themselves.
+    #[error(transparent)]
+    NodeGroup(#[from] NodeGroupError),
     /// There are more ranks than objects of this machine take.
-    #[error("{ranks} ranks do not fit: this machine has room for {room} with {} on each {object}", counted(*per_object, "rank"))]
+    #[error(
+        "{ranks} ranks do not fit: this machine has room for {room} with {} on each {object}; start fewer, or let them share with \
+         --overcommit (mpirun's --oversubscribe)",
+        counted(*per_object, "rank")
+    )]
     TooFewObjects {
         /// Number of ranks that were asked for.
         ranks: u64,

@@ -20,6 +20,20 @@ fn ranks_are_where_the_other_launcher_would_put_them() {
     check("lattice srun -w node1 -n2 --overlap -p debug", &["0 node1", "1 node1"]);
     let programs = format!("lattice mpiexec -n 1 -host node1 {WHERE} : -n 2 -host node0");
     check(&programs, &["0 node1", "1 node0", "2 node0"]);
+    let programs = format!("lattice mpiexec -n 2 -host node1,node0 {WHERE} : -n 1 -host node0");
+    check(&programs, &["0 node1", "1 node0", "2 node0"]);
+    check(&format!("lattice srun -N1 -n2 {WHERE} : -N1 -n1"), &["0 node0", "1 node0", "2 node1"]);
+}
+
+/// Open MPI's users expect a rank on each core without a number, and a refusal of more ranks than there are slots.
+#[test]
+fn lines_of_open_mpi_have_a_slot_for_each_core() {
+    let script = r#"export LATTICE_MPIEXEC=ompi; unset ${!OMPI_MCA_@} ${!PRTE_MCA_@}; cores=$(lattice launch --tasks-per 1:core echo | wc -l)
+        [ $(lattice mpirun echo | wc -l) = $cores ] && lattice mpirun -np $cores true || exit 90
+        lattice mpirun -np $((cores + 1)) true; [ $? = 125 ] || exit 91
+        lattice mpirun --oversubscribe -np $((cores + 1)) true && LATTICE_MPIEXEC=hydra lattice mpirun -np $((cores + 1)) true"#;
+    let outcome = script_on(2, script).run();
+    outcome.exits(0).says("ranks do not fit: node[0-1] have room for").says("(mpirun's --oversubscribe)");
 }
 
 #[test]

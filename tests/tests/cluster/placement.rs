@@ -112,7 +112,35 @@ fn ranks_by_objects_fill_each_node() {
     check(2, "--tasks-per 1:core -w node1", &[&[], &of(0)]);
     check(2, "--tasks-per-core 1 -n 1", &[&[0], &[]]);
     let too_many = format!("--tasks-per 1:core -n {}", 2 * cores + 1);
-    launch_on(2, &too_many).bash("true").run().exits(125).says(&format!("{} ranks do not fit", 2 * cores + 1));
+    let words = format!("{} ranks do not fit: node[0-1] have room for {}", 2 * cores + 1, 2 * cores);
+    launch_on(2, &too_many).bash("true").run().exits(125).says(&words).says("--overcommit");
+}
+
+/// As in the node files of PBS and LSF.
+#[test]
+fn a_hostfile_may_have_a_line_for_each_slot() {
+    let script = r#"cd "$LATTICE_DEV_CLUSTER"; printf 'node%s\n' 0 0 1 1 2 >hosts; lattice launch --hostfile hosts bash -c "$1"
+        printf 'node%s\n' 0 1 1 0 >hosts; lattice launch --hostfile hosts bash -c "$1""#;
+    let outcome = cluster(3).bash(script).arg(WHERE).run();
+    outcome.exits(0).prints_lines(
+        ["0 node0", "1 node0", "2 node1", "3 node1", "4 node2"]
+            .into_iter()
+            .chain(["0 node0", "1 node1", "2 node1", "3 node0"]),
+    );
+}
+
+/// As the components of a heterogeneous step of srun.
+#[test]
+fn programs_have_nodes_of_their_own() {
+    let check = |flags: &str, next: &str, expected: &[&[u32]]| {
+        let outcome = launch_on(4, flags).bash(WHERE).words(next).bash(WHERE).run();
+        assert_eq!(ranks_of_nodes(&outcome, 4), expected, "{flags} {next} on 4 nodes");
+    };
+    check("-N 1 -n 2", ": -N 2 --tasks-per-node 2", &[&[0, 1], &[2, 3], &[4, 5], &[]]);
+    check("-w node3", ": -N 2 -n 3", &[&[1, 2], &[3], &[], &[0]]);
+    check("-n 1", ": -H node3:2,node1", &[&[0], &[3], &[], &[1, 2]]);
+    let outcome = launch_on(2, "-N 1 true : -N 2").words("true").run();
+    outcome.exits(125).says("program 2 shall have 2 nodes of its own, and of node[0-1] 1 are left for it");
 }
 
 /// Numbers of ranks are given out otherwise than their places.

@@ -20,7 +20,7 @@ impl Flag {
     /// What it means here, in words of `lattice launch`.
     fn meaning(&self) -> String {
         match self.meaning {
-            Meaning::OfProgram(flag) | Meaning::OfLaunch(flag) => flag.to_owned(),
+            Meaning::OfProgram(flag) | Meaning::OfLaunch(flag) | Meaning::OfNodes(flag) => flag.to_owned(),
             Meaning::Made(text, _) => text.to_owned(),
             Meaning::Nothing(reason) => format!("chooses nothing: {reason}"),
             Meaning::Refused(instead) => format!("refused: {instead}"),
@@ -104,9 +104,11 @@ task on each node of the allocation.
 const FROM_MPIEXEC: &str = "\
 Any number of dashes will do, and `=` before a value. `-N` is the number of ranks for MPICH and that of ranks on a node for Open MPI:
 the other flags of the line decide, else the MPI library of the program, else `LATTICE_MPIEXEC=hydra|intel|ompi`. Nothing binds ranks but
-`--bind-to` and its like, and without `-n` there is one rank; Open MPI's `mpirun` binds to cores or NUMA domains, and fills all slots. More ranks than
-CPUs are started without a word; more than the slots of named hosts are refused, unless there is `--oversubscribe`. `-configfile`, `--app` and `--appfile` name a file with a program on
-each line. Variables stand for flags that a line does not have: `MPIEXEC_TIMEOUT`, `MPIEXEC_UNIVERSE_SIZE` and `MPIEXEC_PREFIX_DEFAULT` (ranks before
+`--bind-to` and its like, where Open MPI's `mpirun` binds to cores or NUMA domains. Lines of Open MPI have a slot for each core (with
+`--use-hwthread-cpus` for each hardware thread) unless they name hosts: without `-np` all slots are filled, and more ranks than slots are
+refused unless there is `--oversubscribe`. Other lines have one rank without `-n`, and more ranks than CPUs are started without a word; those
+of MPICH and Intel MPI go through named hosts again when their slots are full. Programs behind a `:` may have a `-host` list of their own, in lines of srun `-N`, `-w` and
+`--ntasks-per-node`. `-configfile`, `--app` and `--appfile` name a file with a program on each line. Variables stand for flags that a line does not have: `MPIEXEC_TIMEOUT`, `MPIEXEC_UNIVERSE_SIZE` and `MPIEXEC_PREFIX_DEFAULT` (ranks before
 their lines) for all; `HYDRA_HOST_FILE` and `HYDRA_BINDING` for MPICH's and Intel MPI's lines; for Open MPI's `OMPI_MCA_orte_default_hostfile`, `OMPI_MCA_hwloc_base_binding_policy`,
 `OMPI_MCA_rmaps_base_mapping_policy`, `OMPI_MCA_rmaps_base_oversubscribe`, `PRTE_MCA_prte_default_hostfile`, `PRTE_MCA_hwloc_default_binding_policy` and
 `PRTE_MCA_rmaps_default_mapping_policy`. `-v` names those that count.

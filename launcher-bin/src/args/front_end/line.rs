@@ -54,6 +54,8 @@ pub(super) struct Places {
     /// Objects that ranks are dealt out over.
     pub(super) over: Option<Object>,
     pub(super) overcommit: bool,
+    /// True if hardware threads are slots, not cores.
+    pub(super) counts_threads: bool,
 }
 
 /// A program with its flags.
@@ -74,6 +76,11 @@ impl Program {
     pub(super) fn has(&self, flag: &str) -> bool {
         position(&self.flags, flag).is_some()
     }
+
+    /// Puts the program on these hosts.
+    pub(super) fn put_on(&mut self, hosts: &str) {
+        self.flags.push(joined("--host", Some(hosts.as_ref())));
+    }
 }
 
 impl Line {
@@ -83,6 +90,14 @@ impl Line {
 
     pub(super) fn add_to_program(&mut self, flag: &str, value: Option<&OsStr>) {
         self.current.flags.push(joined(flag, value));
+    }
+
+    /// Adds a flag about nodes: of the launch before the first program, of the program behind a `:`.
+    pub(super) fn add_to_nodes(&mut self, flag: &str, value: Option<&OsStr>) {
+        match self.programs.is_empty() {
+            true => self.add_to_launch(flag, value),
+            false => self.add_to_program(flag, value),
+        }
     }
 
     pub(super) fn add_to_every_program(&mut self, flag: &str, value: &OsStr) {
@@ -106,6 +121,10 @@ impl Line {
 
     pub(super) fn programs(&self) -> &[Program] {
         &self.programs
+    }
+
+    pub(super) fn programs_mut(&mut self) -> &mut [Program] {
+        &mut self.programs
     }
 
     /// Deals ranks out among the nodes one by one, unless there is a number for each node.

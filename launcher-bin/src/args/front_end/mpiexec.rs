@@ -5,6 +5,7 @@
 
 mod binding;
 mod dialect;
+mod slots;
 mod values;
 mod variables;
 
@@ -79,8 +80,15 @@ pub(super) const FLAGS: &[Flag] = &[
         Takes::Nothing,
         Made(":overcommit of --cpu-bind; hosts get as many slots more as there are ranks", oversubscribe),
     ),
-    flag(&["nooversubscribe"], Takes::Nothing, Nothing(ALWAYS)),
-    flag(&["use-hwthread-cpus"], Takes::Nothing, Nothing("--cpu-bind=threads counts hardware threads")),
+    flag(&["nooversubscribe"], Takes::Nothing, Nothing("it is so anyway for lines of Open MPI")),
+    flag(
+        &["use-hwthread-cpus"],
+        Takes::Nothing,
+        Made("--tasks-per=1:hwthread: a slot for each hardware thread", |line, _| {
+            line.places.counts_threads = true;
+            Ok(())
+        }),
+    ),
     flag(&["nolocal", "skip-launch-node"], Takes::Nothing, Refused("type -x NODE to leave a node out")),
     // environment
     flag(&["genv"], Takes::Pair, Made("--env NAME=VALUE, for every program", environment_of_all)),
@@ -228,13 +236,15 @@ pub(super) fn translate(words: &[OsString]) -> Result<Answer, Refusal> {
         return Ok(answer);
     }
     variables::heed(&mut line, || dialect(words), |name| std::env::var_os(name))?;
-    values::settle_hosts(&mut line)?;
+    slots::settle_hosts(&mut line)?;
     if line.places.is_in_sequence {
-        values::put_in_sequence(&mut line)?;
+        slots::put_in_sequence(&mut line)?;
     }
     if line.places.overcommit {
-        values::add_slots(&mut line)?;
+        slots::add_slots(&mut line)?;
     }
+    slots::go_round(&mut line, || dialect(words));
+    slots::settle(&mut line, || dialect(words), |name| std::env::var_os(name).is_some_and(|value| !value.is_empty()));
     binding::settle(&mut line, || dialect(words));
     settle_nodes(&mut line)?;
     values::settle_ranks_per_host(&mut line);

@@ -7,7 +7,7 @@ mod variables;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 
-use super::Meaning::{Made, Nothing, OfLaunch, OfProgram, Refused};
+use super::Meaning::{Made, Nothing, OfLaunch, OfNodes, OfProgram, Refused};
 use super::line::Line;
 use super::{Answer, Flag, FrontEnd, Refusal, Takes, next_word, text_of, unknown};
 use crate::args::SEPARATOR;
@@ -23,7 +23,7 @@ const fn flag(names: &'static [&'static str], takes: Takes, meaning: super::Mean
 pub(super) const FLAGS: &[Flag] = &[
     flag(&["n", "ntasks"], Takes::Value, OfProgram("--ntasks")),
     flag(&["N", "nodes"], Takes::Value, Made("-N N", nodes)),
-    flag(&["ntasks-per-node", "tasks-per-node"], Takes::Value, OfLaunch("--tasks-per-node")),
+    flag(&["ntasks-per-node", "tasks-per-node"], Takes::Value, OfNodes("--tasks-per-node")),
     flag(&["ntasks-per-core"], Takes::Value, OfLaunch("--tasks-per-core")),
     flag(&["ntasks-per-socket"], Takes::Value, OfLaunch("--tasks-per-socket")),
     flag(&["w", "nodelist", "nodefile"], Takes::Value, Made("-w NODES", node_list)),
@@ -346,19 +346,19 @@ fn nodes(line: &mut Line, count: &OsStr) -> Result<(), Refusal> {
     if least != text {
         line.note(format!("-N {text}: the launch has {least} nodes"));
     }
-    line.add_to_launch("--nodes", Some(least.as_ref()));
+    line.add_to_nodes("--nodes", Some(least.as_ref()));
     Ok(())
 }
 
 /// A list, or with a slash in it a file of names.
 fn node_list(line: &mut Line, list: &OsStr) -> Result<(), Refusal> {
     if !list.as_bytes().contains(&b'/') {
-        line.add_to_launch("--nodelist", Some(list));
+        line.add_to_nodes("--nodelist", Some(list));
         return Ok(());
     }
     let text = text_of(list)?;
     let names: Vec<&str> = text.split([',', '\n', ' ']).map(str::trim).filter(|name| !name.is_empty()).collect();
-    line.add_to_launch("--nodelist", Some(names.join(",").as_ref()));
+    line.add_to_nodes("--nodelist", Some(names.join(",").as_ref()));
     Ok(())
 }
 

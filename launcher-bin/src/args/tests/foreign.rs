@@ -31,7 +31,7 @@ fn lines_of_other_launchers_that_mean_the_same_here_are_read() {
 fn programs_of_an_mpmd_line_have_their_own_ranks() {
     let check = |line: &str, expected: &[(&str, Option<u32>)]| {
         let args = launch(line);
-        let programs = std::iter::once(&args.first).chain(&args.more);
+        let programs = std::iter::once(&args.first).chain(args.more.iter().map(|next| &next.program));
         let seen: Vec<_> = programs.map(|program| (program.command[0].to_str().unwrap(), program.ranks)).collect();
         assert_eq!(seen, expected, "{line}");
     };

@@ -134,7 +134,7 @@ pub(super) fn oversubscribe(line: &mut Line, _: &OsStr) -> Result<(), Refusal> {
 /// Puts the words about binding together. Unless it is said otherwise, ranks with a number of cores are bound to cores, and those that Open
 /// MPI maps by an object to this object (measured with 4.1.4 and 5.0.11); Hydra binds none then.
 pub(super) fn settle(line: &mut Line, dialect: impl FnOnce() -> Option<Dialect>) {
-    let Places { object, cores, mapped, over, overcommit, core_list, is_ordered, is_in_sequence: _ } =
+    let Places { object, cores, mapped, over, overcommit, core_list, is_ordered, is_in_sequence: _, counts_threads: _ } =
         std::mem::take(&mut line.places);
     if let Some(list) = core_list {
         let cores = if is_ordered { list } else { list.replace(',', "+") };

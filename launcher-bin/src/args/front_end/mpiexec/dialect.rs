@@ -6,7 +6,9 @@ use std::os::unix::ffi::OsStrExt;
 use lattice_session::event::MpiFamily;
 use lattice_session::library::needed_by;
 
-use super::is_flag;
+use super::super::{Takes, find};
+use super::{FLAGS, is_flag};
+use crate::args::SEPARATOR;
 
 /// Variable that names the dialect.
 pub(super) const VARIABLE: &str = "LATTICE_MPIEXEC";
@@ -79,10 +81,35 @@ pub(super) fn dialect(program: &[OsString]) -> Option<Dialect> {
     named.or_else(|| by_flags(program)).or_else(|| by_library(program))
 }
 
-fn by_flags(program: &[OsString]) -> Option<Dialect> {
-    let names = program.iter().filter_map(|word| word.to_str()).filter(|word| word.starts_with('-'));
-    let mut names = names.map(|word| word.trim_start_matches('-').split('=').next().unwrap_or_default());
-    names.find_map(|name| OF_DIALECTS.iter().find(|(_, own)| own.contains(&name)).map(|&(dialect, _)| dialect))
+fn by_flags(words: &[OsString]) -> Option<Dialect> {
+    let of = |name: &str| OF_DIALECTS.iter().find(|(_, own)| own.contains(&name)).map(|&(dialect, _)| dialect);
+    words.split(|word| word == SEPARATOR).flat_map(names).find_map(of)
+}
+
+/// Names of the flags before a program; those behind it are its own.
+fn names(mut rest: &[OsString]) -> Vec<&str> {
+    let mut names = Vec::new();
+    while let Some((word, behind)) = rest.split_first().filter(|(word, _)| is_flag(word) && *word != "--") {
+        rest = behind;
+        let Some(word) = word.to_str() else { continue };
+        let (name, is_glued) = match word.trim_start_matches('-').split_once('=') {
+            Some((name, _)) => (name, true),
+            None => (word.trim_start_matches('-'), false),
+        };
+        let values = match name {
+            _ if is_glued => 0,
+            "configfile" | "app" | "appfile" | "N" | "c" => 1,
+            _ => match find(FLAGS, name).map(|flag| flag.takes) {
+                Some(Takes::Value) => 1,
+                Some(Takes::Pair) if rest.first().is_some_and(|pair| !pair.as_bytes().contains(&b'=')) => 2,
+                Some(Takes::Pair) => 1,
+                Some(Takes::Nothing | Takes::Optional) | None => 0,
+            },
+        };
+        rest = rest.get(values..).unwrap_or_default();
+        names.push(name);
+    }
+    names
 }
 
 /// The dialect of the launcher that belongs to the first word that is a program with an MPI library.
@@ -110,5 +137,26 @@ pub(super) fn version(program: &[OsString]) -> String {
         None => format!(
             "mpiexec of Lattice {own}, with the flags of MPICH, Intel MPI and Open MPI; {VARIABLE}=hydra|intel|ompi chooses one\n"
         ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn flags_of_the_program_are_none_of_the_line() {
+        for (line, expected) in [
+            ("-np 4 python -c -x -l", None),
+            ("-np 4 -x A=1 python -ppn 2", Some(Dialect::OpenMpi)),
+            ("--mca btl self -np 4 ./a", Some(Dialect::OpenMpi)),
+            ("-wdir -x -np 4 ./a", None),
+            ("-host -l ./a : -genv A 1 ./b -x", Some(Dialect::Hydra)),
+            ("-n 1 ./a -x : -n 1 ./b", None),
+            ("--perhost=2 ./a", Some(Dialect::Intel)),
+        ] {
+            let words: Vec<OsString> = line.split(' ').map(OsString::from).collect();
+            assert_eq!(by_flags(&words), expected, "{line}");
+        }
     }
 }

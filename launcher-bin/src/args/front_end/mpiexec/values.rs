@@ -3,12 +3,9 @@
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 
-use lattice_session::request::HostSlots;
-
 use super::super::Refusal;
 use super::super::line::Line;
 use crate::args::per_object;
-use crate::hostfile::{self, Hosts};
 
 /// Open MPI's parameters that say how its own launcher works. Those of its library become variables of the ranks.
 const OF_LAUNCHER: [&str; 12] =
@@ -31,73 +28,6 @@ pub(super) fn hosts(line: &mut Line, list: &OsStr) -> Result<(), Refusal> {
     } else {
         line.add_to_launch("--nodelist", Some(list));
         line.deal_out();
-    }
-    Ok(())
-}
-
-/// Hosts of programs become hosts of the launch: those of all programs if they are the same, else those of each program with as many
-/// slots as it has ranks, which puts each rank where its program's are.
-pub(super) fn settle_hosts(line: &mut Line) -> Result<(), Refusal> {
-    let named: Vec<Option<String>> = line.programs().iter().map(|program| program.hosts.clone()).collect();
-    let Some(first) = named.iter().flatten().next().cloned() else { return Ok(()) };
-    if named.iter().flatten().all(|hosts| *hosts == first) {
-        line.add_to_launch("--host", Some(first.as_ref()));
-        return Ok(());
-    }
-    let mut slots = Vec::new();
-    for program in line.programs() {
-        let host = program.hosts.as_deref().unwrap_or(&first);
-        if host.contains(',') {
-            let reason =
-                "several hosts beside those of another program; type --hostfile FILE with a line for each".to_owned();
-            return Err(Refusal::Value { flag: "-host", value: host.to_owned(), reason });
-        }
-        let ranks = program.ranks.as_deref().map_or("1".into(), OsStr::to_string_lossy);
-        slots.push(format!("{}:{ranks}", host.split(':').next().unwrap_or_default()));
-    }
-    line.add_to_launch("--host", Some(slots.join(",").as_ref()));
-    Ok(())
-}
-
-/// Open MPI's mapping in sequence: a rank on each host, whatever its slots are.
-pub(super) fn put_in_sequence(line: &mut Line) -> Result<(), Refusal> {
-    let Some(hosts) = named_hosts(line)? else {
-        let reason = "it needs the hosts of the ranks: type --hostfile FILE or --host HOSTS beside it".to_owned();
-        return Err(Refusal::Value { flag: "--map-by", value: "seq".to_owned(), reason });
-    };
-    let hosts: Vec<String> = hosts.into_iter().map(|host| host.node).collect();
-    name_hosts(line, &hosts);
-    Ok(())
-}
-
-/// The hosts of the hostfile, else those of the line; `None` if none are named, or they cannot be read, which the flag that they stand
-/// for refuses.
-fn named_hosts(line: &Line) -> Result<Option<Vec<HostSlots>>, Refusal> {
-    if let Some(path) = line.value("--hostfile") {
-        let hosts = hostfile::read(path.as_ref());
-        return hosts.map(Some).map_err(|error| Refusal::File { path: path.into(), reason: error.to_string() });
-    }
-    let hosts = line.value("--host").and_then(|hosts| hostfile::parse_hosts(&hosts.to_string_lossy()).ok());
-    Ok(hosts.map(|Hosts(hosts)| hosts))
-}
-
-/// Names hosts in place of those of the hostfile or of the line.
-fn name_hosts(line: &mut Line, hosts: &[String]) {
-    line.take("--hostfile");
-    line.take("--host");
-    line.add_to_launch("--host", Some(hosts.join(",").as_ref()));
-}
-
-/// Ranks for which there is no slot get one: all hosts as many more, as with Open MPI 4.1 and 5.
-pub(super) fn add_slots(line: &mut Line) -> Result<(), Refusal> {
-    let ranks = line.programs().iter().map(|program| program.ranks.as_deref()?.to_str()?.parse::<u64>().ok());
-    let Some(ranks) = ranks.sum::<Option<u64>>() else { return Ok(()) };
-    let Some(hosts) = named_hosts(line)? else { return Ok(()) };
-    let slots: u64 = hosts.iter().map(|host| u64::from(host.slots.get())).sum();
-    let more = ranks.saturating_sub(slots).div_ceil(hosts.len().max(1) as u64);
-    if more > 0 {
-        let host = |host: &HostSlots| format!("{}:{}", host.node, u64::from(host.slots.get()) + more);
-        name_hosts(line, &hosts.iter().map(host).collect::<Vec<_>>());
     }
     Ok(())
 }

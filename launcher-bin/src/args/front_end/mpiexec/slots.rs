@@ -1,0 +1,130 @@
+//! Hosts of a line with their slots, and Open MPI's rule that no launch has more ranks than slots.
+
+use std::ffi::OsStr;
+
+use lattice_session::request::HostSlots;
+
+use super::super::Refusal;
+use super::super::line::Line;
+use super::dialect::Dialect;
+use crate::hostfile::{self, Hosts};
+use crate::request::HOSTS_VARIABLE;
+
+/// Hosts of programs become hosts of the launch if those of all programs are the same; else each program has its own, and one without
+/// the first that are named. A lone host takes all ranks of its program.
+pub(super) fn settle_hosts(line: &mut Line) -> Result<(), Refusal> {
+    let Some(first) = line.programs().iter().find_map(|program| program.hosts.clone()) else { return Ok(()) };
+    if line.programs().iter().all(|program| program.hosts.as_ref().is_none_or(|hosts| *hosts == first)) {
+        line.add_to_launch("--host", Some(first.as_ref()));
+        return Ok(());
+    }
+    let overcommit = line.places.overcommit;
+    for program in line.programs_mut() {
+        let named = program.hosts.as_ref().unwrap_or(&first);
+        let ranks = program.ranks.as_deref().map_or(Some(1), count);
+        let hosts = match (named.contains(','), ranks) {
+            (false, Some(ranks)) => format!("{}:{ranks}", named.split(':').next().unwrap_or_default()),
+            (true, Some(ranks)) if overcommit => match hostfile::parse_hosts(named) {
+                Ok(Hosts(hosts)) => with_slots(&hosts, ranks).join(","),
+                Err(_) => named.clone(),
+            },
+            _ => named.clone(),
+        };
+        program.put_on(&hosts);
+    }
+    Ok(())
+}
+
+fn count(ranks: &OsStr) -> Option<u64> {
+    ranks.to_str()?.parse().ok()
+}
+
+/// Open MPI's mapping in sequence: a rank on each host, whatever its slots are.
+pub(super) fn put_in_sequence(line: &mut Line) -> Result<(), Refusal> {
+    let Some(hosts) = named_hosts(line)? else {
+        let reason = "it needs the hosts of the ranks: type --hostfile FILE or --host HOSTS beside it".to_owned();
+        return Err(Refusal::Value { flag: "--map-by", value: "seq".to_owned(), reason });
+    };
+    let hosts: Vec<String> = hosts.into_iter().map(|host| host.node).collect();
+    name_hosts(line, &hosts);
+    Ok(())
+}
+
+/// The hosts of the hostfile, else those of the line; `None` if none are named, or they cannot be read, which the flag that they stand
+/// for refuses.
+fn named_hosts(line: &Line) -> Result<Option<Vec<HostSlots>>, Refusal> {
+    if let Some(path) = line.value("--hostfile") {
+        let hosts = hostfile::read(path.as_ref());
+        return hosts.map(Some).map_err(|error| Refusal::File { path: path.into(), reason: error.to_string() });
+    }
+    let hosts = line.value("--host").and_then(|hosts| hostfile::parse_hosts(&hosts.to_string_lossy()).ok());
+    Ok(hosts.map(|Hosts(hosts)| hosts))
+}
+
+/// Names hosts in place of those of the hostfile or of the line.
+fn name_hosts(line: &mut Line, hosts: &[String]) {
+    line.take("--hostfile");
+    line.take("--host");
+    line.add_to_launch("--host", Some(hosts.join(",").as_ref()));
+}
+
+/// Ranks for which there is no slot get one, unless hosts are those of single programs, which have got theirs.
+pub(super) fn add_slots(line: &mut Line) -> Result<(), Refusal> {
+    let ranks = line.programs().iter().map(|program| count(program.ranks.as_deref()?));
+    let Some(ranks) = ranks.sum::<Option<u64>>() else { return Ok(()) };
+    let Some(hosts) = named_hosts(line)? else { return Ok(()) };
+    if hosts.iter().map(|host| u64::from(host.slots.get())).sum::<u64>() < ranks {
+        name_hosts(line, &with_slots(&hosts, ranks));
+    }
+    Ok(())
+}
+
+/// Hosts with slots for all ranks: all of them as many more, as with Open MPI 4.1 and 5.
+fn with_slots(hosts: &[HostSlots], ranks: u64) -> Vec<String> {
+    let slots: u64 = hosts.iter().map(|host| u64::from(host.slots.get())).sum();
+    let more = ranks.saturating_sub(slots).div_ceil(hosts.len().max(1) as u64);
+    hosts.iter().map(|host| format!("{}:{}", host.node, u64::from(host.slots.get()) + more)).collect()
+}
+
+/// Most turns of hosts, which become one flag.
+const TURNS_MAX: usize = 1 << 16;
+
+/// Hydra goes through its hosts again when each has its number of ranks (measured with 5.0.2).
+pub(super) fn go_round(line: &mut Line, dialect: impl FnOnce() -> Option<Dialect>) {
+    let ranks = line.programs().iter().map(|program| count(program.ranks.as_deref()?));
+    let Some(ranks) = ranks.sum::<Option<u64>>().filter(|_| !line.goes_round) else { return };
+    // What cannot be read is refused by the launch.
+    let Ok(Some(hosts)) = named_hosts(line) else { return };
+    let slots: u64 = hosts.iter().map(|host| u64::from(host.slots.get())).sum();
+    if slots >= ranks || !matches!(dialect(), Some(Dialect::Hydra | Dialect::Intel)) {
+        return;
+    }
+    let round = hosts.iter().map(|host| format!("{}:{}", host.node, host.slots));
+    let turns = usize::try_from(ranks.div_ceil(slots)).unwrap_or(usize::MAX).saturating_mul(hosts.len());
+    if turns <= TURNS_MAX {
+        name_hosts(line, &round.cycle().take(turns).collect::<Vec<_>>());
+    }
+}
+
+/// Flags by which a line says how many ranks its nodes take.
+const SLOTS: [&str; 7] =
+    ["--host", "--hostfile", "--nodelist", "--rankfile", "--tasks-per-node", "--tasks-per", "--tasks-per-socket"];
+
+/// Open MPI has a slot for each core of the nodes unless the line says otherwise: more ranks are refused, and without a number of ranks all
+/// are filled (measured with 4.1.4 and 5.0.11). With `--oversubscribe` there may be any number.
+pub(super) fn settle(line: &mut Line, dialect: impl FnOnce() -> Option<Dialect>, variable: impl Fn(&str) -> bool) {
+    let places = &line.places;
+    let is_counted = line.programs().iter().all(|program| program.ranks.is_some());
+    let is_alone = line.programs().len() == 1;
+    let is_placed = places.cores.is_some()
+        || places.core_list.is_some()
+        || SLOTS.iter().any(|flag| line.has(flag))
+        || line.programs().iter().any(|program| program.hosts.is_some())
+        || variable(HOSTS_VARIABLE);
+    let is_free = is_counted && places.overcommit || !is_counted && !is_alone;
+    if is_placed || is_free || dialect() != Some(Dialect::OpenMpi) {
+        return;
+    }
+    let slot = if places.counts_threads { "1:hwthread" } else { "1:core" };
+    line.add_to_launch("--tasks-per", Some(slot.as_ref()));
+}
