@@ -108,6 +108,8 @@ struct Runner {
     prepared: Vec<PreparedJob>,
     /// Directory of the launch for ranks' temporary files, if they are to have one.
     temporary: Option<TemporaryDirectory>,
+    /// True if a server has made the directory for files of ranks.
+    has_rank_files: bool,
     /// True once a rank was told of that has other CPUs than planned.
     tells_of_cpus: bool,
     spawns: OpenSpawns,
@@ -214,6 +216,7 @@ impl Runner {
             commands: HashMap::new(),
             prepared: Vec::new(),
             temporary: None,
+            has_rank_files: false,
             tells_of_cpus: false,
             spawns: OpenSpawns::default(),
             tells: OpenTells::default(),
@@ -444,7 +447,8 @@ impl Runner {
             self.removals.spawn_blocking(move || directory.remove());
         }
         // Who spoke no PMIx was not told of it; a thread for nothing would take as long as a rank takes to start.
-        if self.machine.ranks().iter().any(|(_, slot)| self.servers.spoke_pmix(slot.job, slot.local)) {
+        let spoke_pmix = || self.machine.ranks().iter().any(|(_, slot)| self.servers.spoke_pmix(slot.job, slot.local));
+        if self.has_rank_files || spoke_pmix() {
             let spec = Arc::clone(&self.spec);
             self.removals.spawn_blocking(move || sweep::remove_rank_files(&spec));
         }

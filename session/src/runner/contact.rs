@@ -79,6 +79,7 @@ impl Runner {
         let directory = PathBuf::from(directory);
         if let Some(processes) = &self.processes {
             processes.guard_directory(&directory);
+            processes.guard_directory(&self.spec.rank_files());
         }
         self.contact.write(directory, self.spec.launch_id.clone(), server);
     }

@@ -55,6 +55,10 @@ impl Runner {
         let gpus = self.node.gpus(&state.spec.settings.gpu_bind, &cpus).map_err(|error| unplanned(error.into()))?;
         let served = self.servers.add(job, state, parent, RanksHere { cpus: &cpus, node: &self.node });
         let mut entrances = served.map_err(|error| system(format!("cannot serve PMI: {error}")))?;
+        if entrances.port.as_ref().is_some_and(|port| port.file.is_some()) {
+            self.has_rank_files = true;
+            self.processes.iter().for_each(|processes| processes.guard_directory(&self.spec.rank_files()));
+        }
         if let Some(bytes) = state.spec.settings.node_memory.filter(|_| !ranks.is_empty()) {
             let made = NodeMemory::make(bytes).map_err(|error| system(error.to_string()))?;
             entrances.node_memory = Some(Arc::new(made));

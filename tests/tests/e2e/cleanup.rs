@@ -1,8 +1,10 @@
 //! What is left of a launch: nothing. That no process is left is checked by the harness after every single command.
 
+use std::path::Path;
+
 use lattice_tests::mpi::{Flavour, MPICHS};
 use lattice_tests::processes::{self, mpich_memory_files};
-use lattice_tests::{Command, built, launch, turn};
+use lattice_tests::{Command, Outcome, built, launch, turn};
 use nix::sys::signal::Signal;
 use nix::unistd::geteuid;
 
@@ -115,6 +117,33 @@ fn no_shared_memory_stays_however_a_program_ends() {
         let outcome = command.env("PROGRAMS", programs.parent().expect("it is a file in a directory")).run();
         let lines = vec!["abort 9", "crash 139", "time limit 124", "spawned jobs 7"];
         outcome.exits(0).prints_lines([lines, last].concat());
+    }
+}
+
+/// The directory of files of ranks, the socket for ranks in containers and the files for tools in it.
+#[test]
+fn nothing_stays_in_the_directory_for_temporary_files() {
+    let left = |outcome: &Outcome, directory: &Path, of: &str| {
+        let left: Vec<_> = std::fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+        outcome.check(left.is_empty(), || format!("{of} should leave nothing: {left:?}"));
+    };
+    let begun = |flags: &str, directory: &Path| launch(flags).env("TMPDIR", directory);
+    let open_mpi = Flavour::WheelOpenMpi.program("abort");
+    for flags in ["-n 2", "-n 2 --pmi-port"] {
+        let directory = tempfile::tempdir().unwrap();
+        let outcome = begun(flags, directory.path()).arg(built::lattice()).words("pmi barrier").run();
+        left(outcome.exits(0), directory.path(), flags);
+        let outcome = begun(flags, directory.path()).arg(&open_mpi).words("1 9").run();
+        left(outcome.exits(9), directory.path(), flags);
+        let mut running = begun(flags, directory.path()).arg(&open_mpi).words("0 9 never").start();
+        let is_there = |end: &str| {
+            let mut names = std::fs::read_dir(directory.path()).unwrap().map(|entry| entry.unwrap().file_name());
+            names.any(|name| name.to_string_lossy().ends_with(end))
+        };
+        running.wait_until("tools find it", || is_there(".tools"));
+        running.signal(Signal::SIGKILL);
+        running.wait_until("the keeper has removed all", || !is_there(""));
+        running.finish();
     }
 }
 
