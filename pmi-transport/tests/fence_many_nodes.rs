@@ -26,7 +26,7 @@ fn one_fence(nodes: u32, fan_out: FanOut, limits: Limits, bring: impl Fn(u32) ->
     let mut network = Network::new(nodes, fan_out, limits, u64::from(nodes));
     let brought: BTreeMap<_, _> = (0..nodes).map(|node| (node, bring(node))).collect();
     for node in (0..nodes).rev() {
-        network.begin(node, &world("job", 0), &all(nodes), brought[&node].clone());
+        let _ = network.begin(node, &world("job", 0), &all(nodes), brought[&node].clone());
     }
     network.deliver_all();
     let expected = merged(&brought);
@@ -213,6 +213,36 @@ fn a_lost_node_leaves_nobody_waiting() {
     }
 }
 
+/// Nobody but that node knows of it, and its neighbours pass it on.
+#[test]
+fn a_node_that_waits_no_longer_leaves_nobody_waiting() {
+    for seed in 0..SEEDS {
+        let mut network = random_network(seed);
+        let nodes = network.launches.len() as u32;
+        let (impatient, late) = (network.below(nodes.into()) as u32, network.below(nodes.into()) as u32);
+        let others = (0..nodes).filter(|node| ![impatient, late].contains(node));
+        others.for_each(|node| drop(network.begin(node, &world("job", 0), &all(nodes), record(node, 24))));
+        let name = network.begin(impatient, &world("job", 0), &all(nodes), record(impatient, 24));
+        for _ in 0..network.below(60) {
+            network.deliver_one();
+        }
+        network.act(impatient, |launch, effects| launch.give_up(&name, effects));
+        network.deliver_all();
+        if late != impatient {
+            drop(network.begin(late, &world("job", 0), &all(nodes), record(late, 24)));
+        }
+        network.deliver_all();
+        for node in 0..nodes {
+            match network.ended.get(&(node, world("job", 0))) {
+                Some(Err(error)) => assert_eq!(error.node(), Some(NodeIndex(impatient)), "seed {seed}: {error}"),
+                // It had brought its part before.
+                Some(Ok(_)) => {}
+                None => panic!("seed {seed}: node {node} of {nodes} waits though {impatient} does not any more"),
+            }
+        }
+    }
+}
+
 /// One fence of a plan.
 struct Planned {
     key: FenceKey,
@@ -285,5 +315,5 @@ fn run(network: &mut Network, plan: &[Planned], mut disturb: impl FnMut(&mut Net
 }
 
 fn begin(network: &mut Network, node: u32, fence: &Planned) {
-    network.begin(node, &fence.key, &fence.members, fence.brought[&node].clone());
+    let _ = network.begin(node, &fence.key, &fence.members, fence.brought[&node].clone());
 }

@@ -54,10 +54,16 @@ impl Network {
         }
     }
 
-    /// Lets a node begin a fence.
-    pub(crate) fn begin(&mut self, node: u32, key: &FenceKey, members: &[NodeIndex], brought: impl Into<Brought>) {
+    /// Lets a node begin a fence; returns its name among nodes.
+    pub(crate) fn begin(
+        &mut self,
+        node: u32,
+        key: &FenceKey,
+        members: &[NodeIndex],
+        brought: impl Into<Brought>,
+    ) -> FenceKey {
         self.act(node, |launch, effects| launch.begin(key.clone(), members, brought.into(), effects))
-            .expect("it makes sense");
+            .expect("it makes sense")
     }
 
     /// Lets a node do something, and takes what comes of it.
