@@ -44,7 +44,9 @@ pub(crate) enum PlacementError {
         if *nodes == 1 { "holds" } else { "hold" },
     )]
     NodesTooSmall { ranks: u64, nodes: u32, per_node: u32, room: u64 },
-    #[error("{ranks} ranks do not fit: the hostfile's nodes have {slots} slots; ask for fewer ranks, or add slots")]
+    #[error(
+        "{ranks} ranks do not fit: the hosts that are named have {slots} slots; ask for fewer ranks, or add slots (mpirun's --oversubscribe)"
+    )]
     TooFewSlots { ranks: u64, slots: u64 },
     #[error("{ranks} ranks were asked for; a launch has at most {RANKS_MAX}")]
     TooManyRanks { ranks: u64 },

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use lattice_session::wire::WireError;
 use pmi_transport::proto::v1::{
-    Block, Cause, Death, LaunchCompleteNotification, LaunchSpec, LaunchSummary, RankExitStatus, Usage,
+    Block, Cause, Death, LaunchCompleteNotification, LaunchSpec, LaunchSummary, NodeUsage, RankExitStatus, Usage,
 };
 
 pub(crate) use self::fabric_journal::FabricJournal;
@@ -99,6 +99,12 @@ pub(crate) struct Checkpoint {
     /// The number of the last event; 0 in records of older servers.
     #[prost(uint64, tag = "8")]
     pub last_event: u64,
+    /// Of the nodes whose part is over that whose ranks used the least processor time.
+    #[prost(message, optional, tag = "9")]
+    pub least_used: Option<NodeUsage>,
+    /// And the most.
+    #[prost(message, optional, tag = "10")]
+    pub most_used: Option<NodeUsage>,
 }
 
 /// A spawned job: its ranks are counted on after those of the jobs before it.

@@ -209,7 +209,7 @@ impl Renderer {
         self.write_the_rest(now).await;
         if self.form == Form::Json {
             let code = exit::code(report.cause.as_ref(), self.losses);
-            let took = self.summary.as_ref().map(|summary| summary.line(&self.hosts));
+            let took = self.summary.as_ref().map(|summary| summary.line(&self.hosts, report));
             self.targets.print(json::complete(&self.launch_id, code, report, took), now).await;
         }
         // The last word comes after all output, so that output must be written first; in one place it is anyhow.

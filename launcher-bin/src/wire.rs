@@ -81,8 +81,13 @@ fn decode_report(complete: proto::LaunchCompleteNotification) -> Result<Report, 
             kind: CauseKind::NotStarted { reason: complete.error_message, class: StartClass::System },
         }),
     };
-    let (duration, usage) = (Duration::from_micros(complete.duration_us), complete.usage);
-    Ok(Report { exits, cause, duration, usage: usage.map(wire::event::decode_usage) })
+    Ok(Report {
+        exits,
+        cause,
+        duration: Duration::from_micros(complete.duration_us),
+        usage: complete.usage.map(wire::event::decode_usage),
+        by_node: wire::event::decode_usage_range(complete.least_used, complete.most_used).map(Box::new),
+    })
 }
 
 #[cfg(test)]

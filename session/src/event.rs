@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use pmi_core::deaths::Death;
-use pmi_core::ids::{JobId, Rank};
+use pmi_core::ids::{JobId, NodeIndex, Rank};
 use pmi_core::{DialoguePoint, Phase};
 use rank_spawner::{CpuSet, LimitedResource, RankExit};
 use serde::{Deserialize, Serialize};
@@ -280,6 +280,30 @@ pub struct Report {
     pub duration: Duration,
     /// Resources that its ranks used; `None` where that is not known.
     pub usage: Option<Usage>,
+    /// The nodes whose ranks used the least and the most, of a launch on several that have told.
+    pub by_node: Option<Box<UsageRange>>,
+}
+
+/// Nodes whose ranks used the least and the most processor time, the first ones of equal ones.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct UsageRange {
+    /// The node whose ranks used the least.
+    pub least: (NodeIndex, Usage),
+    /// The node whose ranks used the most.
+    pub most: (NodeIndex, Usage),
+}
+
+impl UsageRange {
+    /// The range with one more node.
+    #[must_use]
+    pub fn with(known: Option<Self>, node: NodeIndex, usage: Usage) -> Self {
+        let new = (node, usage);
+        let Some(Self { least, most }) = known else { return Self { least: new, most: new } };
+        Self {
+            least: if usage.time() < least.1.time() { new } else { least },
+            most: if usage.time() > most.1.time() { new } else { most },
+        }
+    }
 }
 
 /// Resources that the ranks of a session used, with all processes that they or the session waited for.
@@ -294,6 +318,11 @@ pub struct Usage {
 }
 
 impl Usage {
+    /// Processor time, in the kernel and outside.
+    pub fn time(&self) -> Duration {
+        self.user.saturating_add(self.system)
+    }
+
     /// Resources of both together.
     #[must_use]
     pub fn plus(self, other: Self) -> Self {

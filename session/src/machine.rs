@@ -186,7 +186,7 @@ impl SessionMachine {
             Phase::Draining { duration } | Phase::Done { duration } => duration,
             _ => Duration::ZERO,
         };
-        Report { exits, cause, duration, usage: None }
+        Report { exits, cause, duration, usage: None, by_node: None }
     }
 
     /// Failures that the launch bore, as a cause.

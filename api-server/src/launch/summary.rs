@@ -104,6 +104,7 @@ pub(crate) mod tests {
             ends: Vec::new(),
             duration: Duration::from_secs(9),
             usage: None,
+            by_node: None,
         }
     }
 

@@ -19,6 +19,8 @@ pub(crate) fn encode(completion: &Completion) -> proto::LaunchCompleteNotificati
         cause: completion.cause.as_ref().map(cause::encode),
         duration_us: microseconds(completion.duration),
         usage: completion.usage.map(event::encode_usage),
+        least_used: completion.by_node.map(|range| event::encode_node_usage(range.least)),
+        most_used: completion.by_node.map(|range| event::encode_node_usage(range.most)),
     }
 }
 
@@ -40,5 +42,6 @@ pub(super) fn decode(message: proto::LaunchCompleteNotification) -> Result<Compl
         ends: message.ranks.iter().map(decode_end).collect(),
         duration: Duration::from_micros(message.duration_us),
         usage: message.usage.map(event::decode_usage),
+        by_node: event::decode_usage_range(message.least_used, message.most_used),
     })
 }

@@ -95,6 +95,7 @@ mod tests {
             ends: vec![RankEnd { rank: Rank(3), exit, reached: Some(DialoguePoint { phase: Phase::Open, fences: 2 }) }],
             duration: 61 * second,
             usage: None,
+            by_node: None,
         };
         vec![
             LogEvent::Node(NodeEvent::Happened(started, vec![(Rank(1), "/app".into())])),

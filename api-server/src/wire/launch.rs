@@ -23,6 +23,8 @@ pub(crate) fn encode_progressed(progressed: &Progressed) -> store::Checkpoint {
         cause: progressed.cause.as_ref().map(cause::encode),
         spawned: progressed.spawned.iter().map(spawned).collect(),
         usage: progressed.usage.map(event::encode_usage),
+        least_used: progressed.by_node.map(|range| event::encode_node_usage(range.least)),
+        most_used: progressed.by_node.map(|range| event::encode_node_usage(range.most)),
         deaths: progressed.deaths.iter().map(death::encode).collect(),
         last_event: progressed.last_event,
     }
@@ -44,6 +46,7 @@ pub(crate) fn decode_progressed(kept: &store::Checkpoint, nodes: usize) -> Progr
         cause: kept.cause.clone().and_then(|kept| cause::decode(kept).ok()),
         spawned: kept.spawned.iter().filter_map(spawned).collect(),
         usage: kept.usage.map(event::decode_usage),
+        by_node: event::decode_usage_range(kept.least_used, kept.most_used),
         deaths: kept.deaths.iter().filter_map(|kept| death::decode(*kept).ok()).collect(),
         last_event: kept.last_event,
     }

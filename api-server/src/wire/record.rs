@@ -71,6 +71,7 @@ mod tests {
             ends: Vec::new(),
             duration: Duration::from_secs(1),
             usage: None,
+            by_node: None,
         };
         record.note_end(&completion, &active("l"));
         assert!(!has_secrets(record.spec.as_ref().unwrap()));

@@ -4,12 +4,12 @@ use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 use hostlist::fold;
-use lattice_session::event::{Event, Output, Report, Stream};
+use lattice_session::event::{Event, Output, Report, Stream, Usage, UsageRange};
 use pmi_core::ids::{NodeIndex, Rank};
 use serde::Serialize;
 
 use crate::formatting::{count, duration, short_duration, size};
-use crate::usage;
+use crate::usage::{self, UsageLine};
 
 /// What is counted while a launch runs. Times are those at which this process heard of it.
 #[derive(Debug)]
@@ -106,6 +106,7 @@ impl Summary {
         lines.extend(report.usage.map(usage::words));
         let written = |stream: usize| size(self.nodes.iter().map(|node| node.written[stream]).sum());
         lines.push(format!("written: {} to standard output, {} to standard error", written(0), written(1)));
+        lines.extend(used_by_node(hosts, report));
         lines.extend(self.of_nodes(hosts, "ended", |node| node.ended, short_duration));
         lines.extend(self.of_nodes(hosts, "written", OfNode::bytes, size));
         lines
@@ -127,12 +128,14 @@ impl Summary {
     }
 
     /// The same for programs.
-    pub(super) fn line<'a>(&self, hosts: &'a [String]) -> SummaryLine<'a> {
+    pub(super) fn line<'a>(&self, hosts: &'a [String], report: &Report) -> SummaryLine<'a> {
         let range = |known: Option<Extremes>| {
             known.map(|Extremes { least, most }| {
                 [least, most].map(|(rank, time)| OfRank { rank, after_s: time.as_secs_f64() })
             })
         };
+        let of_node =
+            |(node, usage): (NodeIndex, Usage)| Some(NodeUsed { node: hosts.get(node.index())?, usage: usage.into() });
         let node = |(name, of): (&'a String, &OfNode)| NodeLine {
             node: name,
             ranks: of.ranks,
@@ -144,9 +147,22 @@ impl Summary {
             started: range(self.starts),
             ended: range(self.ends),
             ran: range(self.runs),
+            used: report
+                .by_node
+                .as_ref()
+                .and_then(|range| Some(Box::new([of_node(range.least)?, of_node(range.most)?]))),
             nodes: hosts.iter().zip(&self.nodes).map(node).collect(),
         }
     }
+}
+
+/// Processor time of the nodes whose ranks used the least and the most, if they differ as it is shown.
+fn used_by_node(hosts: &[String], report: &Report) -> Option<String> {
+    let UsageRange { least, most } = **report.by_node.as_ref()?;
+    let of = |(node, usage): (NodeIndex, Usage)| Some((duration(usage.time()), hosts.get(node.index())?));
+    let (low, high) = (of(least)?, of(most)?);
+    let range = || format!("by node, processor time: from {} ({}) to {} ({})", low.0, low.1, high.0, high.1);
+    (low.0 != high.0).then(range)
 }
 
 /// What a launch took, as the last line of `--json` has it.
@@ -157,6 +173,8 @@ pub(super) struct SummaryLine<'a> {
     ended: Option<[OfRank; 2]>,
     /// The fastest and the slowest rank.
     ran: Option<[OfRank; 2]>,
+    /// The nodes whose ranks used the least and the most processor time.
+    used: Option<Box<[NodeUsed<'a>; 2]>>,
     nodes: Vec<NodeLine<'a>>,
 }
 
@@ -164,6 +182,13 @@ pub(super) struct SummaryLine<'a> {
 struct OfRank {
     rank: Rank,
     after_s: f64,
+}
+
+#[derive(Debug, Serialize)]
+struct NodeUsed<'a> {
+    node: &'a str,
+    #[serde(flatten)]
+    usage: UsageLine,
 }
 
 #[derive(Debug, Serialize)]
@@ -178,7 +203,6 @@ struct NodeLine<'a> {
 #[cfg(test)]
 mod tests {
     use bytes::Bytes;
-    use lattice_session::event::Usage;
     use rank_spawner::RankExit;
 
     use super::*;
@@ -203,7 +227,10 @@ mod tests {
         }
         let exits = (0..3).map(|rank| (Rank(rank), RankExit::Code(0))).collect();
         let usage = Usage { user: Duration::from_secs(61), system: Duration::from_millis(250), peak_memory: 3 << 20 };
-        let report = Report { exits, cause: None, duration: Duration::from_secs(4), usage: Some(usage) };
+        let by_node = UsageRange::with(None, NodeIndex(0), usage);
+        let by_node = UsageRange::with(Some(by_node), NodeIndex(1), Usage { user: Duration::from_secs(2), ..usage });
+        let duration = Duration::from_secs(4);
+        let report = Report { exits, cause: None, duration, usage: Some(usage), by_node: Some(by_node.into()) };
         let hosts = ["n0".to_owned(), "n1".to_owned()];
         assert_eq!(
             summary.lines(&hosts, &report),
@@ -214,11 +241,13 @@ mod tests {
                 "the fastest rank ran for 100 ms (rank 2), the slowest one for 3.8 s (rank 1)",
                 "used: 1 min 1 s of processor time for programs, 0.3 s in the kernel; at most 3.0 MiB of memory in one process",
                 "written: 4.0 KiB to standard output, 2.0 KiB to standard error",
+                "by node, processor time: from 2.3 s (n1) to 1 min 1 s (n0)",
                 "by node, ended: from 1 s (n1) to 4 s (n0)",
                 "by node, written: from 2.0 KiB (n1) to 4.0 KiB (n0)",
             ]
         );
-        let line = serde_json::to_value(summary.line(&hosts)).unwrap();
+        let line = serde_json::to_value(summary.line(&hosts, &report)).unwrap();
+        assert_eq!(line["used"][0]["node"], "n1");
         assert_eq!(line["ran"][1], serde_json::json!({ "rank": 1, "after_s": 3.8 }));
         assert_eq!(line["nodes"][1]["stderr_bytes"], 2048);
     }
@@ -235,6 +264,7 @@ mod tests {
             cause: None,
             duration: Duration::from_secs(1),
             usage: None,
+            by_node: None,
         };
         let lines = summary.lines(&["n0".to_owned()], &report);
         assert_eq!(lines, ["1 rank on n0 ran for 1 s", "written: 0 B to standard output, 0 B to standard error"]);

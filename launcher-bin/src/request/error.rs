@@ -103,7 +103,9 @@ pub enum RequestError {
         here: String,
     },
     /// The hostfile has fewer slots than ranks are asked for.
-    #[error("{ranks} ranks do not fit: {flag} gives this machine {slots} slots; ask for fewer ranks, or add slots")]
+    #[error(
+        "{ranks} ranks do not fit: {flag} gives this machine {slots} slots; ask for fewer ranks, or add slots (mpirun's --oversubscribe)"
+    )]
     TooFewSlots {
         /// The flag.
         flag: &'static str,

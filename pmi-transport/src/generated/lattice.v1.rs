@@ -1180,6 +1180,14 @@ pub struct Usage {
     #[prost(uint64, tag = "3")]
     pub peak_memory_bytes: u64,
 }
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct NodeUsage {
+    /// Index of the node.
+    #[prost(uint32, tag = "1")]
+    pub node: u32,
+    #[prost(message, optional, tag = "2")]
+    pub usage: ::core::option::Option<Usage>,
+}
 /// What is asked of one node's part of a launch.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct NodeCommand {
@@ -1609,6 +1617,11 @@ pub struct LaunchCompleteNotification {
     /// Of all nodes that have reported it.
     #[prost(message, optional, tag = "8")]
     pub usage: ::core::option::Option<Usage>,
+    /// Of those the nodes whose ranks used the least and the most processor time.
+    #[prost(message, optional, tag = "9")]
+    pub least_used: ::core::option::Option<NodeUsage>,
+    #[prost(message, optional, tag = "10")]
+    pub most_used: ::core::option::Option<NodeUsage>,
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct RetireVniRequest {

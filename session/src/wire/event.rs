@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use pmi_core::ids::Rank;
+use pmi_core::ids::{NodeIndex, Rank};
 use pmi_transport::limits::kept_cost;
 use pmi_transport::proto::v1 as proto;
 use proto::mpi_library::Family;
@@ -16,7 +16,7 @@ use super::cause::{
 };
 use super::{WireError, cause, death, gathered, input, job_id, milliseconds, progress, shell_limits, time, wrong};
 use crate::call_stacks::RankStack;
-use crate::event::{Event, MpiFamily, MpiLibrary, Notice, Output, Report, Stream, Usage};
+use crate::event::{Event, MpiFamily, MpiLibrary, Notice, Output, Report, Stream, Usage, UsageRange};
 use crate::gathered::{Gathered, NodeSelection};
 use crate::map_hash::MapHash;
 use crate::shell_limits::SoftLimit;
@@ -114,7 +114,8 @@ pub fn encode_happening(happening: &NodeHappening) -> proto::NodeEvent {
         NodeHappening::Event(event) => return encode(event),
         NodeHappening::StdinTaken(bytes) => What::StdinTaken(*bytes),
         NodeHappening::Report { exits, duration, usage } => {
-            let report = Report { exits: exits.clone(), cause: None, duration: *duration, usage: *usage };
+            let report =
+                Report { exits: exits.clone(), cause: None, duration: *duration, usage: *usage, by_node: None };
             return encode_report(&report);
         }
         NodeHappening::Trace(line) => What::Trace(line.clone()),
@@ -160,6 +161,17 @@ pub fn decode_usage(usage: proto::Usage) -> Usage {
         system: Duration::from_micros(usage.system_us),
         peak_memory: usage.peak_memory_bytes,
     }
+}
+
+/// Encodes what the ranks of a node used.
+pub fn encode_node_usage((node, usage): (NodeIndex, Usage)) -> proto::NodeUsage {
+    proto::NodeUsage { node: node.0, usage: Some(encode_usage(usage)) }
+}
+
+/// Decodes a range of nodes, unless it is none.
+pub fn decode_usage_range(least: Option<proto::NodeUsage>, most: Option<proto::NodeUsage>) -> Option<UsageRange> {
+    let of = |told: proto::NodeUsage| Some((NodeIndex(told.node), decode_usage(told.usage?)));
+    Some(UsageRange { least: of(least?)?, most: of(most?)? })
 }
 
 /// Decodes an item of a node's stream of reports.

@@ -13,7 +13,7 @@
 use std::time::Duration;
 
 use lattice_session::cause::Cause;
-use lattice_session::event::Usage;
+use lattice_session::event::{Usage, UsageRange};
 use pmi_core::deaths::Death;
 use pmi_core::ids::JobId;
 use pmi_core::job::Placement;
@@ -45,6 +45,8 @@ pub(crate) struct Progressed {
     pub cause: Option<Cause>,
     /// Resources that the ranks of the nodes in `ended` used.
     pub usage: Option<Usage>,
+    /// Those of them whose ranks used the least and the most.
+    pub by_node: Option<UsageRange>,
     /// The jobs that were spawned, in order.
     pub spawned: Vec<SpawnedJob>,
     /// The number of the last event.

@@ -187,6 +187,7 @@ impl Machine {
             ends: state.ranks.ends(),
             duration,
             usage: state.usage(),
+            by_node: state.usage_by_node(),
         }
     }
 

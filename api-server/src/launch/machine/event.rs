@@ -7,7 +7,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use lattice_session::call_stacks::RankStack;
 use lattice_session::cause::{Cause, RankExit};
-use lattice_session::event::{Event, Notice, RankProgress, Usage};
+use lattice_session::event::{Event, Notice, RankProgress, Usage, UsageRange};
 use lattice_session::gathered::GatherOrder;
 use lattice_session::input_piece::InputPiece;
 use lattice_session::rank_ranges::RankRanges;
@@ -172,6 +172,8 @@ pub(crate) struct Completion {
     pub duration: Duration,
     /// Resources that the ranks of nodes used that have reported it.
     pub usage: Option<Usage>,
+    /// Those of them whose ranks used the least and the most.
+    pub by_node: Option<UsageRange>,
 }
 
 /// The launch in short.

@@ -12,9 +12,9 @@
 use std::ops::Range;
 
 use lattice_session::cause::{Cause, CauseKind, FirstCause, RankExit};
-use lattice_session::event::Usage;
+use lattice_session::event::{Usage, UsageRange};
 use pmi_core::deaths::Death;
-use pmi_core::ids::Rank;
+use pmi_core::ids::{NodeIndex, Rank};
 use pmi_core::job::Placement;
 
 use super::checkpoint::{Progressed, SpawnedJob};
@@ -32,6 +32,8 @@ pub(crate) struct LaunchState {
     pub(super) cause: FirstCause,
     /// Resources that the ranks of nodes used whose part is over; `None` if none has told.
     usage: Option<Usage>,
+    /// Those of them whose ranks used the least and the most.
+    by_node: Option<UsageRange>,
 }
 
 #[derive(Debug)]
@@ -72,6 +74,7 @@ impl LaunchState {
             waits: FenceWaits::new(hosts.len()),
             cause: FirstCause::default(),
             usage: None,
+            by_node: None,
         }
     }
 
@@ -84,6 +87,7 @@ impl LaunchState {
             deaths: self.ranks.deaths(),
             cause: self.cause().cloned(),
             usage: self.usage,
+            by_node: self.by_node,
             spawned: spawned.to_vec(),
             last_event,
         }
@@ -101,7 +105,7 @@ impl LaunchState {
             }
         }
         self.cause = known.cause.clone().map_or(FirstCause::None, FirstCause::Counts);
-        self.usage = known.usage;
+        (self.usage, self.by_node) = (known.usage, known.by_node);
     }
 
     /// The job with these ranks did not start on all its nodes.
@@ -136,6 +140,7 @@ impl LaunchState {
     pub(crate) fn on_report(&mut self, node: u32, exits: &[(Rank, RankExit)], usage: Option<Usage>) {
         if let Some(usage) = usage {
             self.usage = Some(self.usage.unwrap_or_default().plus(usage));
+            self.by_node = Some(UsageRange::with(self.by_node, NodeIndex(node), usage));
         }
         for &(rank, exit) in exits {
             self.on_exited(node, RankEnd { rank, exit, reached: None });
@@ -211,6 +216,11 @@ impl LaunchState {
     /// Resources that the ranks of nodes used whose part is over.
     pub(crate) fn usage(&self) -> Option<Usage> {
         self.usage
+    }
+
+    /// Those of them whose ranks used the least and the most.
+    pub(crate) fn usage_by_node(&self) -> Option<UsageRange> {
+        self.by_node
     }
 
     /// Progress of the launched job's start.
@@ -331,6 +341,8 @@ pub(super) mod tests {
         assert_eq!(resumed.usage(), used(2, 100));
         resumed.on_report(1, &[], used(4, 70));
         assert_eq!(resumed.usage(), used(6, 100));
+        let UsageRange { least, most } = resumed.usage_by_node().unwrap();
+        assert_eq!((least, most), ((NodeIndex(0), used(2, 100).unwrap()), (NodeIndex(1), used(4, 70).unwrap())));
     }
 
     #[test]

@@ -99,7 +99,7 @@ mod tests {
         check(FromLaunch::Unended("node7".into()), "Update(Some(Remark(\"warning: node7 did not say");
         let progress = StartProgress { nodes: 2, nodes_started: 1, ranks: 4, ranks_started: 3 };
         check(FromLaunch::Starting(progress), "Update(Some(Starting(StartProgress { nodes: 2, nodes_started: 1,");
-        let report = Report { exits: Vec::new(), cause: None, duration: Duration::ZERO, usage: None };
+        let report = Report { exits: Vec::new(), cause: None, duration: Duration::ZERO, usage: None, by_node: None };
         check(FromLaunch::Complete(report), "End(Report");
     }
 

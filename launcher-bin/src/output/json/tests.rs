@@ -52,8 +52,10 @@ fn samples() -> Vec<Bytes> {
         Event::Ending(lost),
     ];
     let holes = [dropped(Some(4711)), dropped(None)];
-    let failed = Report { exits: vec![(rank, killed)], cause: Some(cause), duration: after, usage: None };
-    let fine = Report { exits: vec![(rank, RankExit::Code(0))], cause: None, duration: after, usage: None };
+    let failed =
+        Report { exits: vec![(rank, killed)], cause: Some(cause), duration: after, usage: None, by_node: None };
+    let fine =
+        Report { exits: vec![(rank, RankExit::Code(0))], cause: None, duration: after, usage: None, by_node: None };
     let mut lines = vec![launch(&opening), plan(&opening)];
     lines.extend(events[..7].iter().filter_map(|sample| event(sample, "node3")));
     lines.extend(holes);
@@ -61,7 +63,7 @@ fn samples() -> Vec<Bytes> {
     let mut summary = Summary::new(Instant::now(), 1);
     summary.event(NodeIndex(0), &Event::Started { rank, pid: 1 }, Instant::now());
     let hosts = ["node3".to_owned()];
-    lines.extend([complete("k3jq", 139, &failed, None), complete("k3jq", 0, &fine, Some(summary.line(&hosts)))]);
+    lines.extend([complete("k3jq", 139, &failed, None), complete("k3jq", 0, &fine, Some(summary.line(&hosts, &fine)))]);
     lines
 }
 

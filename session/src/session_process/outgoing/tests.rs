@@ -62,7 +62,7 @@ fn run_on((socket, packets): (UnixStream, UnixStream), window: u64) -> Ends {
 }
 
 fn report() -> Report {
-    Report { exits: Vec::new(), cause: None, duration: Duration::ZERO, usage: None }
+    Report { exits: Vec::new(), cause: None, duration: Duration::ZERO, usage: None, by_node: None }
 }
 
 fn output(text: &'static str) -> Event {
