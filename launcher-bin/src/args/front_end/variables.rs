@@ -3,7 +3,7 @@
 use std::ffi::{OsStr, OsString};
 
 use super::line::Line;
-use super::{Flag, Refusal, find};
+use super::{Flag, Meaning, Refusal, find};
 
 /// Value of a variable; one that is empty counts as not set.
 pub(super) fn set(variable: impl Fn(&str) -> Option<OsString>, name: &str) -> Option<OsString> {
@@ -20,7 +20,12 @@ pub(super) fn apply(
 ) -> Result<(), Refusal> {
     let Some(flag) = find(flags, flag).filter(|flag| !flag.is_switch() || is_on(value)) else { return Ok(()) };
     line.note(format!("{name}={}: as --{}", value.display(), flag.names.last().copied().unwrap_or_default()));
-    flag.apply(line, name, (!flag.is_switch()).then_some(value))
+    match flag.meaning {
+        // A variable is not behind any `:`.
+        Meaning::OfNodes(ours) => line.add_to_launch(ours, Some(value)),
+        _ => flag.apply(line, name, (!flag.is_switch()).then_some(value))?,
+    }
+    Ok(())
 }
 
 /// True for the value of a switch that is on.

@@ -74,6 +74,7 @@ mod tests {
         };
         check(&[], &[("SLURM_NTASKS", "3")], "--ntasks=3 ./a");
         check(&["--tasks-per-node=1"], &[("SLURM_NTASKS", "3")], "--tasks-per-node=1 ./a");
+        check(&[], &[("SLURM_NTASKS_PER_NODE", "2")], "--tasks-per-node=2 ./a");
         let bound = [("SLURM_CPU_BIND", "cores"), ("SLURM_LABELIO", "1"), ("SLURM_EXPORT_ENV", "NONE")];
         check(&["--export=ALL"], &bound, "--export=ALL --cpu-bind=cores --label ./a");
         check(&["--cpu-bind=none"], &bound[..1], "--cpu-bind=none ./a");
