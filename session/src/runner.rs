@@ -440,8 +440,7 @@ impl Runner {
             }
         }
         if let Some(directory) = self.contact.close().await {
-            // What cannot be removed was not made.
-            self.removals.spawn_blocking(move || drop(std::fs::remove_dir_all(directory)));
+            self.removals.spawn_blocking(move || directory.remove());
         }
         if let Some(directory) = self.temporary.take() {
             self.removals.spawn_blocking(move || directory.remove());

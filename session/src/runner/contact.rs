@@ -17,7 +17,8 @@ use pmix_core::env::server_uri;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
-use super::{Runner, socket_file};
+use super::Runner;
+use super::temporary::{OF_TOOLS, TemporaryDirectory};
 use crate::unix_time;
 
 /// Time after which the files of a launch are written.
@@ -30,14 +31,13 @@ const VERSION: &str = "v4.2.2";
 pub(super) struct Contact {
     /// Time at which they are written; `None` once they are.
     due: Option<Instant>,
-    writing: JoinSet<()>,
-    /// Their directory, once they are there, or may be.
-    directory: Option<PathBuf>,
+    /// Returns their directory.
+    writing: JoinSet<Option<TemporaryDirectory>>,
 }
 
 impl Contact {
     pub(super) fn new() -> Self {
-        Self { due: Some(Instant::now() + AFTER), writing: JoinSet::new(), directory: None }
+        Self { due: Some(Instant::now() + AFTER), writing: JoinSet::new() }
     }
 
     /// Returns the time at which the files are due, or `otherwise` where that is earlier.
@@ -52,18 +52,21 @@ impl Contact {
 
     /// Begins to write the files for the server at this address.
     fn write(&mut self, directory: PathBuf, launch: String, server: SocketAddr) {
-        self.directory = Some(directory.clone());
         self.writing.spawn_blocking(move || {
-            if let Err(error) = write(&directory, &launch, server) {
+            let told = |error: io::Error| {
                 tracing::warn!("tools find no PMIx contact file in {}: {error}", directory.display());
+            };
+            let made = TemporaryDirectory::make(directory.clone()).map_err(told).ok()?;
+            if let Err(error) = write(&directory, &launch, server) {
+                told(error);
             }
+            Some(made)
         });
     }
 
-    /// Waits until nothing is written any more; returns the directory that is to be removed, if there may be one.
-    pub(super) async fn close(&mut self) -> Option<PathBuf> {
-        while self.writing.join_next().await.is_some() {}
-        self.directory.take()
+    /// Waits until nothing is written any more; returns the directory that is to be removed, if there is one.
+    pub(super) async fn close(&mut self) -> Option<TemporaryDirectory> {
+        self.writing.join_next().await?.ok()?
     }
 }
 
@@ -75,7 +78,7 @@ impl Runner {
         }
         let Some(server) = self.servers.pmix_address() else { return };
         let mut directory = self.spec.rank_files().into_os_string();
-        directory.push(".tools");
+        directory.push(OF_TOOLS);
         let directory = PathBuf::from(directory);
         if let Some(processes) = &self.processes {
             processes.guard_directory(&directory);
@@ -92,7 +95,6 @@ fn write(directory: &Path, launch: &str, server: SocketAddr) -> io::Result<()> {
     let host = host.split('.').next().unwrap_or_default();
     let (pid, user, group, now) = (process::id(), geteuid(), getegid(), unix_time::seconds());
     let text = format!("{}\n{VERSION}\n{pid}\n{user}:{group}\n{now}\n", server_uri(server));
-    socket_file::make_directory(directory)?;
     for name in [pid.to_string().as_str(), launch] {
         let path = directory.join(format!("pmix.{host}.tool.{name}"));
         OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?.write_all(text.as_bytes())?;
@@ -111,6 +113,7 @@ mod tests {
     fn only_the_user_can_read_where_the_server_is() {
         let parent = tempfile::tempdir().unwrap();
         let directory = parent.path().join("launch");
+        fs::create_dir(&directory).unwrap();
         write(&directory, "ab12", "127.0.0.1:4000".parse().unwrap()).unwrap();
         let mut names = Vec::new();
         for entry in fs::read_dir(&directory).unwrap() {
@@ -123,7 +126,6 @@ mod tests {
         }
         names.sort();
         assert_eq!(names, [process::id().to_string(), "ab12".to_owned()]);
-        assert_eq!(fs::metadata(&directory).unwrap().mode() & 0o777, 0o700);
         let again = write(&directory, "ab12", "127.0.0.1:4000".parse().unwrap());
         assert_eq!(again.unwrap_err().kind(), io::ErrorKind::AlreadyExists, "nobody's file is overwritten");
     }
@@ -135,6 +137,6 @@ mod tests {
         assert!(!contact.is_due() && contact.wake(later) < later);
         tokio::time::advance(AFTER).await;
         assert!(contact.is_due() && !contact.is_due() && contact.wake(later) == later);
-        assert_eq!(contact.close().await, None);
+        assert!(contact.close().await.is_none());
     }
 }

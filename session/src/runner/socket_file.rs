@@ -27,7 +27,7 @@ pub(super) fn bind(directory: &Path, job: JobNumber) -> io::Result<(PathBuf, Uni
 ///
 /// # Errors
 /// As [`bind`].
-pub(super) fn make_directory(directory: &Path) -> io::Result<()> {
+fn make_directory(directory: &Path) -> io::Result<()> {
     match DirBuilder::new().mode(0o700).create(directory) {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
             let found = fs::symlink_metadata(directory)?;

@@ -1,7 +1,8 @@
-//! Directory of a launch for temporary files of its ranks on a node (`--tmpdir`).
+//! Directories that a session makes in a place for temporary files: one for temporary files of its ranks (`--tmpdir`), and one for files by
+//! which tools find it.
 //!
-//! The session holds a lock on it. One that nobody has locked was left by a session that was killed, and is removed by the next session of
-//! the same user that makes one beside it.
+//! The session holds a lock on each. One that nobody has locked was left by a session that was killed, and is removed, together with the
+//! directory that its ranks had beside it, by the next session of the same user that makes one there.
 
 use std::fs::{self, DirBuilder, File};
 use std::io;
@@ -44,26 +45,38 @@ impl TemporaryDirectory {
     }
 }
 
-/// Name of such a directory.
-fn is_ours(name: &str) -> bool {
-    name.starts_with("lattice-") && name.ends_with(".tmp")
+/// Ends of names behind that of the directory for files of ranks.
+pub(super) const OF_TOOLS: &str = ".contact";
+const OF_RANKS: &str = ".tmp";
+
+/// Name of the directory for files of ranks of the session that has made a directory of this name.
+fn of_session(name: &str) -> Option<&str> {
+    let session = name.strip_suffix(OF_RANKS).or_else(|| name.strip_suffix(OF_TOOLS))?;
+    session.starts_with("lattice-").then_some(session)
 }
 
 fn remove_those_of_the_dead(parent: &Path) {
     let Ok(entries) = fs::read_dir(parent) else { return };
     for entry in entries.take(ENTRIES_MAX).flatten() {
-        let is_dead = |path: &Path| {
-            let status = fs::symlink_metadata(path).ok()?;
-            // One of another user is not ours to remove; a new one may not be locked yet.
-            let is_own = status.is_dir() && status.uid() == geteuid().as_raw();
-            let is_old = status.modified().ok()?.elapsed().ok()?.as_secs() >= 1;
-            (is_own && is_old).then_some(())?;
-            File::open(path).ok()?.try_lock().ok()
-        };
-        if entry.file_name().to_str().is_some_and(is_ours) && is_dead(&entry.path()).is_some() {
-            let _ = fs::remove_dir_all(entry.path());
+        let (name, path) = (entry.file_name(), entry.path());
+        let Some(session) = name.to_str().and_then(of_session).filter(|_| is_dead(&path).is_some()) else { continue };
+        let files_of_ranks = parent.join(session);
+        for path in [Some(path), own_directory(&files_of_ranks).map(|_| files_of_ranks)].into_iter().flatten() {
+            let _ = fs::remove_dir_all(path);
         }
     }
+}
+
+/// Something if nobody has locked the directory.
+fn is_dead(path: &Path) -> Option<()> {
+    // A new one may not be locked yet.
+    let is_old = own_directory(path)?.modified().ok()?.elapsed().ok()?.as_secs() >= 1;
+    is_old.then(|| File::open(path).ok()?.try_lock().ok()).flatten()
+}
+
+/// Status of a directory of this user; others' are not ours to remove.
+fn own_directory(path: &Path) -> Option<fs::Metadata> {
+    fs::symlink_metadata(path).ok().filter(|status| status.is_dir() && status.uid() == geteuid().as_raw())
 }
 
 #[cfg(test)]
@@ -89,11 +102,14 @@ mod tests {
         let new = left(old, "lattice-b.0.tmp", Duration::ZERO);
         let other = left(old, "mine.tmp", minute);
         let held = left(old, "lattice-c.0.tmp", minute);
+        let [of_tools, of_its_ranks, of_ranks_that_run] =
+            ["lattice-e.0.contact", "lattice-e.0", "lattice-c.0"].map(|name| left(old, name, minute));
         let holder = File::open(&held).unwrap();
         holder.lock().unwrap();
         let made = TemporaryDirectory::make(old.join("lattice-d.0.tmp")).unwrap();
         let there = |path: &Path| path.exists();
         assert_eq!([there(&dead), there(&new), there(&other), there(&held)], [false, true, true, true]);
+        assert_eq!([there(&of_tools), there(&of_its_ranks), there(&of_ranks_that_run)], [false, false, true]);
         assert_eq!(fs::metadata(&made.path).unwrap().mode() & 0o777, 0o700);
         assert!(TemporaryDirectory::make(made.path.clone()).is_err(), "it is there");
         let path = made.path.clone();

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use lattice_tests::cluster::interfaces;
 use lattice_tests::mpi::Flavour;
-use lattice_tests::{Command, Running, cluster, launch_on, turn};
+use lattice_tests::{Command, Running, cluster, launch_on, script_on, turn};
 use nix::sys::signal::Signal;
 
 /// Prints where the cluster's files are.
@@ -130,4 +130,19 @@ fn what_a_killed_rank_has_registered_goes_from_its_node_at_once() {
     let left: Vec<_> = std::fs::read_dir(directory.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
     // The one that rank 1 took back.
     assert_eq!(left, ["file 1"]);
+}
+
+/// The directories of libpmix and of contact files: those of a session on its node are removed by the user's next one.
+#[test]
+fn a_killed_session_leaves_nothing_once_another_has_run() {
+    let script = r#"cd "$LATTICE_DEV_CLUSTER"; mkdir tmp; export TMPDIR=$PWD/tmp
+        lattice launch -n 2 "$1" 0 9 never >/dev/null 2>&1 & launch=$!
+        id=$(launch_with 2); until [ $(ls tmp | grep -c contact) = 2 ]; do sleep 0.05; done
+        kill -KILL $(ps -o ppid= -p $(pid_of_rank $id 1)); wait $launch; echo $?
+        ls tmp | sed s/$id//; lattice alloc release $LATTICE_ALLOC_ID >/dev/null 2>&1
+        export LATTICE_ALLOC_ID=$(timeout 20 lattice alloc create -N 2 --wait); sleep 1
+        lattice launch -n 2 --timeout 3s "$1" 0 9 never >/dev/null; echo $?; ls tmp"#;
+    let outcome = script_on(2, script).arg(Flavour::WheelOpenMpi.program("abort")).run();
+    outcome.exits(0).prints("125\n").prints("lattice-.1.contact\n").prints("124\n");
+    outcome.check(outcome.text().ends_with("124\n"), || "its directory should be empty in the end".to_owned());
 }

@@ -3,6 +3,7 @@
 //!
 //! `LATTICE_FAULT_REPEATS=20 cargo test -p lattice-tests --test cluster fault_matrix` goes through the matrix so many times.
 
+use lattice_tests::command::DEADLINE;
 use lattice_tests::mpi::Flavour;
 use lattice_tests::{script_on, turn};
 
@@ -56,12 +57,13 @@ const PHASES: &str =
 #[track_caller]
 fn strike(functions: &str) {
     let _machine = turn::heavy();
-    let repeats: usize = std::env::var("LATTICE_FAULT_REPEATS").map_or(1, |text| text.parse().expect("a number"));
+    let repeats: u32 = std::env::var("LATTICE_FAULT_REPEATS").map_or(1, |text| text.parse().expect("a number"));
     let script = format!("{CELL}\n{functions}\n{PHASES}");
     let program = Flavour::WheelMpich.program("steps");
-    let outcome = script_on(3, &script).arg(program).arg(repeats.to_string()).run();
+    let command = script_on(3, &script).arg(program).arg(repeats.to_string());
+    let outcome = command.within(DEADLINE * repeats).run();
     let lines = ["start", "steps", "end"].map(|phase| format!("{phase}: as it should"));
-    outcome.exits(0).prints_lines(std::iter::repeat_n(lines, repeats).flatten());
+    outcome.exits(0).prints_lines(std::iter::repeat_n(lines, repeats as usize).flatten());
 }
 
 /// The process of the last rank's session, or of the first one's.

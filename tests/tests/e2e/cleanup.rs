@@ -140,7 +140,7 @@ fn nothing_stays_in_the_directory_for_temporary_files() {
             let mut names = std::fs::read_dir(directory.path()).unwrap().map(|entry| entry.unwrap().file_name());
             names.any(|name| name.to_string_lossy().ends_with(end))
         };
-        running.wait_until("tools find it", || is_there(".tools"));
+        running.wait_until("tools find it", || is_there(".contact"));
         running.signal(Signal::SIGKILL);
         running.wait_until("the keeper has removed all", || !is_there(""));
         running.finish();
