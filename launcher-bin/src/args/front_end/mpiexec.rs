@@ -9,6 +9,7 @@ mod slots;
 mod values;
 mod variables;
 
+use std::cell::LazyCell;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 
@@ -235,17 +236,19 @@ pub(super) fn translate(words: &[OsString]) -> Result<Answer, Refusal> {
     if let Some(answer) = read(words, &mut line)? {
         return Ok(answer);
     }
-    variables::heed(&mut line, || dialect(words), |name| std::env::var_os(name))?;
+    // Asked for only where it matters: it may read the program's file.
+    let dialect = LazyCell::new(|| dialect(words));
+    variables::heed(&mut line, || *dialect, |name| std::env::var_os(name))?;
     slots::settle_hosts(&mut line)?;
     if line.places.is_in_sequence {
         slots::put_in_sequence(&mut line)?;
     }
-    if line.places.overcommit {
-        slots::add_slots(&mut line)?;
+    match line.places.overcommit {
+        true => slots::add_slots(&mut line)?,
+        false => slots::go_round(&mut line, || *dialect),
     }
-    slots::go_round(&mut line, || dialect(words));
-    slots::settle(&mut line, || dialect(words), |name| std::env::var_os(name).is_some_and(|value| !value.is_empty()));
-    binding::settle(&mut line, || dialect(words));
+    slots::settle(&mut line, || *dialect, |name| std::env::var_os(name).is_some_and(|value| !value.is_empty()));
+    binding::settle(&mut line, || *dialect);
     settle_nodes(&mut line)?;
     values::settle_ranks_per_host(&mut line);
     Ok(Answer::Line(line.finish()))

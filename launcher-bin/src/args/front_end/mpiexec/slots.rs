@@ -22,12 +22,11 @@ pub(super) fn settle_hosts(line: &mut Line) -> Result<(), Refusal> {
     for program in line.programs_mut() {
         let named = program.hosts.as_ref().unwrap_or(&first);
         let ranks = program.ranks.as_deref().map_or(Some(1), count);
-        let hosts = match (named.contains(','), ranks) {
-            (false, Some(ranks)) => format!("{}:{ranks}", named.split(':').next().unwrap_or_default()),
-            (true, Some(ranks)) if overcommit => match hostfile::parse_hosts(named) {
-                Ok(Hosts(hosts)) => with_slots(&hosts, ranks).join(","),
-                Err(_) => named.clone(),
-            },
+        // What cannot be read is refused by the launch.
+        let parsed = hostfile::parse_hosts(named).map(|Hosts(hosts)| hosts).unwrap_or_default();
+        let hosts = match (parsed.as_slice(), ranks) {
+            ([host], Some(ranks)) => format!("{}:{ranks}", host.node),
+            ([_, ..], Some(ranks)) if overcommit => with_slots(&parsed, ranks).join(","),
             _ => named.clone(),
         };
         program.put_on(&hosts);
@@ -37,6 +36,15 @@ pub(super) fn settle_hosts(line: &mut Line) -> Result<(), Refusal> {
 
 fn count(ranks: &OsStr) -> Option<u64> {
     ranks.to_str()?.parse().ok()
+}
+
+/// Number of ranks of all programs, if each says its own.
+fn ranks_of(line: &Line) -> Option<u64> {
+    line.programs().iter().map(|program| count(program.ranks.as_deref()?)).sum()
+}
+
+fn slots_of(hosts: &[HostSlots]) -> u64 {
+    hosts.iter().map(|host| u64::from(host.slots.get())).sum()
 }
 
 /// Open MPI's mapping in sequence: a rank on each host, whatever its slots are.
@@ -70,10 +78,9 @@ fn name_hosts(line: &mut Line, hosts: &[String]) {
 
 /// Ranks for which there is no slot get one, unless hosts are those of single programs, which have got theirs.
 pub(super) fn add_slots(line: &mut Line) -> Result<(), Refusal> {
-    let ranks = line.programs().iter().map(|program| count(program.ranks.as_deref()?));
-    let Some(ranks) = ranks.sum::<Option<u64>>() else { return Ok(()) };
+    let Some(ranks) = ranks_of(line) else { return Ok(()) };
     let Some(hosts) = named_hosts(line)? else { return Ok(()) };
-    if hosts.iter().map(|host| u64::from(host.slots.get())).sum::<u64>() < ranks {
+    if slots_of(&hosts) < ranks {
         name_hosts(line, &with_slots(&hosts, ranks));
     }
     Ok(())
@@ -81,8 +88,7 @@ pub(super) fn add_slots(line: &mut Line) -> Result<(), Refusal> {
 
 /// Hosts with slots for all ranks: all of them as many more, as with Open MPI 4.1 and 5.
 fn with_slots(hosts: &[HostSlots], ranks: u64) -> Vec<String> {
-    let slots: u64 = hosts.iter().map(|host| u64::from(host.slots.get())).sum();
-    let more = ranks.saturating_sub(slots).div_ceil(hosts.len().max(1) as u64);
+    let more = ranks.saturating_sub(slots_of(hosts)).div_ceil(hosts.len().max(1) as u64);
     hosts.iter().map(|host| format!("{}:{}", host.node, u64::from(host.slots.get()) + more)).collect()
 }
 
@@ -91,11 +97,10 @@ const TURNS_MAX: usize = 1 << 16;
 
 /// Hydra goes through its hosts again when each has its number of ranks (measured with 5.0.2).
 pub(super) fn go_round(line: &mut Line, dialect: impl FnOnce() -> Option<Dialect>) {
-    let ranks = line.programs().iter().map(|program| count(program.ranks.as_deref()?));
-    let Some(ranks) = ranks.sum::<Option<u64>>().filter(|_| !line.goes_round) else { return };
+    let Some(ranks) = ranks_of(line).filter(|_| !line.goes_round) else { return };
     // What cannot be read is refused by the launch.
     let Ok(Some(hosts)) = named_hosts(line) else { return };
-    let slots: u64 = hosts.iter().map(|host| u64::from(host.slots.get())).sum();
+    let slots = slots_of(&hosts);
     if slots >= ranks || !matches!(dialect(), Some(Dialect::Hydra | Dialect::Intel)) {
         return;
     }
