@@ -27,6 +27,7 @@ mod pmi;
 pub(crate) mod pmi_command;
 mod propagate;
 mod remote_shell;
+mod scontrol;
 mod signal;
 mod size;
 mod slurm_time;
@@ -70,6 +71,7 @@ pub use self::pmi::{Exchange, Pmi};
 pub use self::pmi_command::PmiCommand;
 pub use self::propagate::Propagate;
 pub use self::remote_shell::{RemoteLine, RemoteShellArgs, RemoteShellError, RemoteShellName};
+pub use self::scontrol::{ScontrolArgs, ScontrolCommand, Shown};
 pub use self::signal::SignalAhead;
 use self::tips::{About, improved};
 pub use self::value::{EnvSetting, EnvSettingError, NodeListError, RankCountError, Stdin};
@@ -198,6 +200,9 @@ pub enum Command {
     /// Serve a cluster: its nodes, allocations and launches.
     #[cfg(feature = "api")]
     Api(lattice_api_server::args::ApiArgs),
+    /// Print the names in a list of nodes, or a list of names, as scripts of Slurm's ask scontrol for them.
+    #[command(after_help = SCONTROL_AFTER_HELP)]
+    Scontrol(ScontrolArgs),
     /// Print the completions of a shell.
     #[command(after_help = "Example:\n  lattice completions bash > ~/.local/share/bash-completion/completions/lattice")]
     Completions {
@@ -231,6 +236,11 @@ const AFTER_HELP: &str = "Environment:\n  \
 const START_AFTER_HELP: &str = "Examples:\n  \
     lattice start                                  # in an allocation; ends with your shell\n  \
     lattice start --via ssh --host node1:4,node2:4 -- sh -c 'lattice launch ./first && lattice launch ./second'";
+
+const SCONTROL_AFTER_HELP: &str = "Examples:\n  \
+    lattice scontrol show hostnames node[0-2]\n  \
+    lattice scontrol show hostlist node0,node1,node2\n\n\
+    A shell in an allocation finds this command as scontrol, too, where no other is installed.";
 
 const TOP_AFTER_HELP: &str = "Examples:\n  \
     lattice top\n  \
@@ -273,6 +283,7 @@ pub fn parse(words: impl IntoIterator<Item = OsString>) -> Result<Cli, clap::Err
         let command = Command::RemoteShell(name.read(rest)?);
         return Ok(Cli { quiet: false, verbose: false, command, notes: Vec::new() });
     }
+    let words = scontrol::own_words(&words).unwrap_or(words);
     match launch_position(&words) {
         Some(position) => parse_launch(&words, position).map_err(|error| improved(error, About::Launch, &words)),
         None => Cli::try_parse_from(&words).map_err(|error| improved(error, About::Other, &words)),

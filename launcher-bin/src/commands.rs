@@ -13,6 +13,7 @@ mod nodes;
 mod overlay;
 mod own_sets;
 mod queue;
+mod scontrol;
 mod set_graph;
 mod sets;
 mod stacks;
@@ -24,6 +25,7 @@ use std::ffi::OsString;
 use std::io;
 use std::path::PathBuf;
 
+use hostlist::HostlistError;
 use lattice_overlay::address::Uid;
 use lattice_overlay::error::CallError;
 use lattice_session::set::SetError;
@@ -38,6 +40,7 @@ pub(crate) use self::launches::launches;
 pub(crate) use self::nodes::nodes;
 pub(crate) use self::overlay::{call, ping};
 pub(crate) use self::queue::{cancel, queue};
+pub(crate) use self::scontrol::scontrol;
 pub(crate) use self::sets::sets;
 pub(crate) use self::stacks::stacks;
 pub(crate) use self::status::{proctable, status};
@@ -121,6 +124,14 @@ pub(crate) enum CommandError {
         /// The signal.
         signal: Signal,
     },
+    /// Nobody said which nodes.
+    #[error(
+        "no nodes are named, and SLURM_JOB_NODELIST, SLURM_NODELIST and LATTICE_NODELIST are not set\ntry: a list such as node[0-3,7]"
+    )]
+    NoNodeList,
+    /// A text is no list of nodes.
+    #[error(transparent)]
+    NodeList(#[from] HostlistError),
     /// A node that is named has told nothing of itself.
     #[error("{node} has not told what it is\ntry: lattice nodes; a node tells it when its agent registers")]
     NoInventory {

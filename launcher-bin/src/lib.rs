@@ -133,6 +133,7 @@ fn carry_out(command: Command, words: &[OsString], verbosity: Verbosity) -> Resu
             lattice_api_server::Outcome::Served => 0,
             lattice_api_server::Outcome::Checked => show(b"lattice: the settings make sense\n")?,
         },
+        Command::Scontrol(args) => commands::scontrol(&args)?,
         Command::Completions { shell } => show(&documents::completions(shell))?,
         Command::Man { command } => show(&documents::man_page(&command)?)?,
     })

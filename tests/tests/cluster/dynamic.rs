@@ -1,15 +1,17 @@
 //! Jobs that grow and jobs that meet, over nodes and over launches.
 
-use lattice_tests::mpi::{Flavour, OPEN_MPIS};
-use lattice_tests::{launch_on, script_on};
+use lattice_tests::mpi::{Flavour, MAY_SPAWN, OPEN_MPIS, SPAWNING};
+use lattice_tests::{Command, launch_on, script_on};
 
-/// MPICH 4.0.2 cannot spawn, whoever launches it.
-const SPAWNING: [Flavour; 3] = [Flavour::WheelMpich, Flavour::DebianOpenMpi, Flavour::WheelOpenMpi];
+fn spawning(mpi: Flavour, program: &'static str) -> Command {
+    let [name, value] = MAY_SPAWN;
+    launch_on(2, "-n 2").env(name, value).arg(mpi.program(program))
+}
 
 #[test]
 fn parents_and_children_on_several_nodes_merge_and_part() {
     for mpi in SPAWNING {
-        let outcome = launch_on(2, "-n 2").arg(mpi.program("spawn")).arg("3").run();
+        let outcome = spawning(mpi, "spawn").arg("3").run();
         let line = |who, rank, size, place, word| {
             format!("{who} {rank} of {size}: {place} of 5 together, the last word is '{word}'")
         };
@@ -33,7 +35,7 @@ fn pmi2_spawns_on_a_node_without_ranks() {
 #[test]
 fn an_abort_of_a_child_ends_all_nodes() {
     for mpi in SPAWNING {
-        let outcome = launch_on(2, "-n 2").arg(mpi.program("spawn_abort")).arg("9").run();
+        let outcome = spawning(mpi, "spawn_abort").arg("9").run();
         outcome.exits(9).prints("aborting").says("called MPI_Abort with code 9");
     }
 }

@@ -222,6 +222,24 @@ fn mpi_libraries_with_a_client_of_their_own_go_on_to_use_it() {
     }
 }
 
+/// As `I_MPI_PMI_LIBRARY` says: it has a client of PMI-1 of its own, which asks for what the libraries read in the memory of the job.
+#[test]
+fn intel_mpi_joins_through_either_library() {
+    let directory = tempfile::tempdir().unwrap();
+    let trace = directory.path().join("trace");
+    let asks = |flags: &str| {
+        let command = launch("-n 3").words(flags).arg("--pmi-trace").arg(&trace);
+        let outcome = command.arg(Flavour::IntelMpi.program("allreduce")).run();
+        outcome.exits(0).says_nothing().prints_lines(["3 ranks, 0 wrong sums"]);
+        let trace = std::fs::read_to_string(&trace).unwrap();
+        (trace.contains("C> cmd=init pmi_version=2") || trace.contains("cmd=fullinit"), trace.contains("C> cmd=get "))
+    };
+    let library = built::client_library("pmi");
+    assert_eq!(asks(""), (false, true), "its own client");
+    assert_eq!(asks("--pmi-library"), (true, false), "ours of PMI-2");
+    assert_eq!(asks(&format!("--env I_MPI_PMI=pmi1 --env I_MPI_PMI_LIBRARY={}", library.display())), (false, false));
+}
+
 /// Open MPI 4.1 takes its component for Flux when it finds a job of Flux; what that component calls is ours.
 #[test]
 fn open_mpi_runs_over_its_flux_component() {

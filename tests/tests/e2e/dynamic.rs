@@ -1,15 +1,17 @@
 //! Ranks that spawn new ones: they meet, part, fail and abort together with those who asked for them.
 
-use lattice_tests::launch;
-use lattice_tests::mpi::Flavour;
+use lattice_tests::mpi::{Flavour, MAY_SPAWN, SPAWNING};
+use lattice_tests::{Command, launch};
 
-/// MPICH 4.0.2 cannot spawn, whoever launches it.
-const SPAWNING: [Flavour; 3] = [Flavour::WheelMpich, Flavour::DebianOpenMpi, Flavour::WheelOpenMpi];
+fn spawning(mpi: Flavour, flags: &str, program: &'static str) -> Command {
+    let [name, value] = MAY_SPAWN;
+    launch(flags).env(name, value).arg(mpi.program(program))
+}
 
 #[test]
 fn parents_and_children_merge_and_part() {
     for mpi in SPAWNING {
-        let outcome = launch("-n 2").arg(mpi.program("spawn")).arg("3").run();
+        let outcome = spawning(mpi, "-n 2", "spawn").arg("3").run();
         let line = |who, rank, size, place, word| {
             format!("{who} {rank} of {size}: {place} of 5 together, the last word is '{word}'")
         };
@@ -22,7 +24,7 @@ fn parents_and_children_merge_and_part() {
 #[test]
 fn two_programs_are_spawned_as_one_job() {
     for mpi in SPAWNING {
-        let outcome = launch("-n 2").arg(mpi.program("spawn_multiple")).run();
+        let outcome = spawning(mpi, "-n 2", "spawn_multiple").run();
         outcome.exits(0).says_nothing().prints_lines([
             "child 0 of 3: first, appnum 0, 5 together",
             "child 1 of 3: second, appnum 1, 5 together",
@@ -35,7 +37,7 @@ fn two_programs_are_spawned_as_one_job() {
 #[test]
 fn a_spawn_that_fails_harms_nobody() {
     for mpi in SPAWNING {
-        let outcome = launch("-n 1").arg(mpi.program("spawn_missing")).run();
+        let outcome = spawning(mpi, "-n 1", "spawn_missing").run();
         outcome.exits(0).prints_lines(["rank 0: the spawn fails, 1 ranks go on"]);
         outcome.says("rank 0 asked for new processes (MPI_Comm_spawn) and got none: ").says("/nonexistent/program");
     }
@@ -44,7 +46,7 @@ fn a_spawn_that_fails_harms_nobody() {
 #[test]
 fn an_abort_of_a_child_ends_its_parents_too() {
     for mpi in SPAWNING {
-        let outcome = launch("-n 2").arg(mpi.program("spawn_abort")).arg("9").run();
+        let outcome = spawning(mpi, "-n 2", "spawn_abort").arg("9").run();
         outcome.exits(9).prints("aborting").says("called MPI_Abort with code 9");
     }
 }

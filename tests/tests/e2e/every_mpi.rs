@@ -1,4 +1,4 @@
-//! What holds for the programs of every MPI library, unmodified and without a flag: MPICH 4.0.2 and 5.0.2, Open MPI 4.1 and 5.0.
+//! What holds for the programs of every MPI library, unmodified and without a flag: MPICH 4.0.2 and 5.0.2, Intel MPI, Open MPI 4.1 and 5.0.
 
 use lattice_tests::launch;
 use lattice_tests::mpi::MPIS;

@@ -27,3 +27,8 @@ fn the_wheel_runs_with_mpich() {
 fn the_wheel_runs_with_open_mpi() {
     says_hello(Flavour::WheelOpenMpi);
 }
+
+#[test]
+fn the_wheel_runs_with_intel_mpi() {
+    says_hello(Flavour::IntelMpi);
+}

@@ -1,0 +1,63 @@
+//! `lattice scontrol show`: lists of nodes taken apart and put together; no server is asked.
+
+use super::CommandError;
+use crate::args::{ScontrolArgs, ScontrolCommand, Shown};
+use crate::console::print;
+
+/// Variables that may hold the nodes of a job, in their order.
+const LISTS: [&str; 3] = ["SLURM_JOB_NODELIST", "SLURM_NODELIST", "LATTICE_NODELIST"];
+
+/// Prints what is asked for; returns the exit code.
+///
+/// # Errors
+/// Refuses what is no list of nodes, and no list at all.
+pub(crate) fn scontrol(args: &ScontrolArgs) -> Result<u8, CommandError> {
+    let ScontrolCommand::Show(shown) = &args.command;
+    print(text_of(shown, |name| std::env::var(name).ok())?.as_bytes())?;
+    Ok(0)
+}
+
+fn text_of(shown: &Shown, variable: impl Fn(&str) -> Option<String>) -> Result<String, CommandError> {
+    match shown {
+        Shown::Hostnames { list } => {
+            let of_job = || LISTS.iter().find_map(|name| variable(name).filter(|list| !list.is_empty()));
+            let names = hostlist::expand(&list.clone().or_else(of_job).ok_or(CommandError::NoNodeList)?)?;
+            Ok(names.iter().flat_map(|name| [name, "\n"]).collect())
+        }
+        Shown::Hostlist { names } => Ok(hostlist::fold(&hostlist::expand(names)?) + "\n"),
+        Shown::Hostlistsorted { names } => {
+            let mut names = hostlist::expand(names)?;
+            names.sort_unstable_by(|one, other| hostlist::natural_order(one, other));
+            names.dedup();
+            Ok(hostlist::fold(&names) + "\n")
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lists_are_taken_apart_and_put_together() {
+        let check = |shown: Shown, of_job: &str, expected: &str| {
+            let variable = |name: &str| (name == "SLURM_NODELIST").then(|| of_job.to_owned());
+            assert_eq!(text_of(&shown, variable).unwrap(), expected, "{shown:?}");
+        };
+        let list = Some("b,a[08-10]".to_owned());
+        check(Shown::Hostnames { list }, "c", "b\na08\na09\na10\n");
+        check(Shown::Hostnames { list: None }, "c[1-2]", "c1\nc2\n");
+        check(Shown::Hostlist { names: "a2,a1,a1,a[3-4]".to_owned() }, "", "a[2,1,1,3-4]\n");
+        check(Shown::Hostlistsorted { names: "a10,b,a[9-10]".to_owned() }, "", "a[9-10],b\n");
+    }
+
+    #[test]
+    fn no_list_and_bad_lists_are_refused() {
+        let refusal = |list: Option<&str>| {
+            let shown = Shown::Hostnames { list: list.map(str::to_owned) };
+            text_of(&shown, |_| Some(String::new())).unwrap_err().to_string()
+        };
+        assert!(refusal(None).contains("try: a list such as node[0-3,7]"));
+        assert!(refusal(Some("node[1-")).contains("without its partner"));
+    }
+}
