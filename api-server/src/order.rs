@@ -11,9 +11,10 @@ use std::num::NonZeroU32;
 
 use lattice_session::placed::{ClusterTerms, PlacedLaunch};
 use lattice_session::random;
-use lattice_session::request::{Assignment, LaunchRequest, Ownership, PlaceError};
+use lattice_session::request::{Assignment, LaunchRequest, Overcommit, Ownership, PlaceError};
 use lattice_session::spec::LaunchSecret;
 use lattice_session::wire::WireError;
+use pmi_core::job::Placement;
 use pmi_transport::session_link::LinkKey;
 
 use super::allocations::Allocation;
@@ -48,6 +49,8 @@ pub(crate) enum OrderError {
     Placement(#[from] PlacementError),
     #[error("the launch cannot be understood: {0}")]
     Request(#[from] WireError),
+    #[error(transparent)]
+    Overcommit(#[from] Overcommit),
     #[error("the launch cannot be understood: {0}")]
     Place(#[from] PlaceError),
     #[error("node {node} {why}; {}", remedy(why))]
@@ -76,6 +79,7 @@ impl Order {
         let fence = &mut request.settings.timeouts.fence;
         *fence = [*fence, settings.fence_timeout].into_iter().flatten().min();
         let assignment = place(&request, &allocation.nodes, registry)?;
+        check_cpus(&request, &assignment, registry)?;
         let addresses = assignment.hosts.iter().map(|node| address(node, registry)).collect::<Result<_, _>>()?;
         let launch_id = random::id().map_err(OrderError::Random)?;
         let launch = request.place(launch_id, Some(allocation.id.clone()), assignment)?;
@@ -90,9 +94,7 @@ impl Order {
 
     /// A note on nodes that get more ranks than they have cores, if any do.
     pub(crate) fn crowding(&self, registry: &Registry) -> Option<String> {
-        let ranks = ranks_per_node(&self.launch.job.placement, self.launch.hosts.len());
-        let cores = |node: &str| registry.up(node).and_then(|facts| facts.cores).map(NonZeroU32::get);
-        let known = self.launch.hosts.iter().zip(ranks).filter_map(|(node, ranks)| Some((node, ranks, cores(node)?)));
+        let known = known_cores(&self.launch.hosts, &self.launch.job.placement, registry);
         let crowded: Vec<_> = known.filter(|&(_, ranks, cores)| ranks > cores).collect();
         let &(first, ranks, cores) = crowded.first()?;
         let such = format!("{ranks} ranks on {cores} cores of {first}");
@@ -102,6 +104,23 @@ impl Order {
             all => format!("more ranks than cores on {}: {such}, for one", hostlist::fold(all)),
         })
     }
+}
+
+/// Nodes whose number of cores is known, with their ranks and that number.
+fn known_cores<'a>(
+    hosts: &'a [String],
+    placement: &Placement,
+    registry: &Registry,
+) -> impl Iterator<Item = (&'a String, u32, u32)> {
+    let cores = |node: &str| registry.up(node).and_then(|facts| facts.cores).map(NonZeroU32::get);
+    let ranks = ranks_per_node(placement, hosts.len());
+    hosts.iter().zip(ranks).filter_map(move |(node, ranks)| Some((node, ranks, cores(node)?)))
+}
+
+/// Refuses nodes more ranks than they have CPUs for, where they shall not share any.
+fn check_cpus(request: &LaunchRequest, assignment: &Assignment, registry: &Registry) -> Result<(), Overcommit> {
+    known_cores(&assignment.hosts, &assignment.placement, registry)
+        .try_for_each(|(node, ranks, cores)| request.placement.check_cpus(node, ranks, cores))
 }
 
 /// Places ranks on nodes of the allocation that are ready, as long as those are as many as the launch gets when all are: fewer,

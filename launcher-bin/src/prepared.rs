@@ -23,7 +23,7 @@ use lattice_session::spec::AppSpec;
 use lattice_session::template::{Place, Template};
 use nix::unistd::{AccessFlags, eaccess};
 use pmi_core::job::Placement;
-use rank_spawner::{BindError, BindHereError, CpuBind, CpuSet, Program, plan_here, usable_here};
+use rank_spawner::{BindError, BindHereError, CpuBind, CpuSet, Program, plan_here, usable_cpus, usable_here};
 
 pub use self::binding::NodeBindError;
 pub use self::objects::ObjectsError;
@@ -70,6 +70,7 @@ impl PreparedLaunch {
         let node = ThisNode::default();
         let ranks = rank_counts(&request, per_object, &node)?;
         let size = ranks.iter().sum();
+        request.placement.check_cpus(&machine.host, size, usable_cpus().get() as u32)?;
         // Before anything is allocated for that many ranks.
         machine.limits.check(size, 0)?;
         let programs: Vec<PathBuf> =

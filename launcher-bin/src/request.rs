@@ -278,6 +278,7 @@ fn placement(
         relative: args.relative,
         distribution: args.distribution.and_then(|distribution| distribution.nodes),
         numbering: args.rank_by.map(RankBy::among_nodes),
+        cpus_per_rank: args.no_overcommit.then(|| args.cpus_per_task.unwrap_or(NonZeroU32::MIN)),
     })
 }
 

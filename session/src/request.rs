@@ -16,6 +16,7 @@ use std::num::NonZeroU32;
 use pmi_core::ids::{JobId, JobIdError, Rank};
 use pmi_core::job::{App, Job, Placement};
 
+use crate::count::counted;
 use crate::placed::PlacedLaunch;
 use crate::settings::{LaunchSettings, StdinTarget};
 use crate::spec::AppSpec;
@@ -133,9 +134,42 @@ pub struct PlacementRequest {
     pub distribution: Option<Distribution>,
     /// Numbering of the ranks once it is known how many each node has; `None` for that of the distribution.
     pub numbering: Option<Numbering>,
+    /// CPUs that each rank of a node must find there, or the launch is refused; `None` where ranks may share CPUs.
+    pub cpus_per_rank: Option<NonZeroU32>,
+}
+
+/// Refusal of ranks that would share CPUs.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "{} do not fit: {node} has {}, and {cpus_per_rank} for each rank {} asked for; start fewer on a node, use more nodes, or let them share \
+     with --overcommit (-O)",
+    counted(u64::from(*ranks), "rank"), counted(u64::from(*cpus), "CPU"), if cpus_per_rank.get() == 1 { "is" } else { "are" }
+)]
+pub struct Overcommit {
+    /// Name of the node.
+    pub node: String,
+    /// Number of its ranks.
+    pub ranks: u32,
+    /// CPUs that each of them shall find.
+    pub cpus_per_rank: NonZeroU32,
+    /// CPUs that it has.
+    pub cpus: u32,
 }
 
 impl PlacementRequest {
+    /// Refuses a node of so many CPUs these ranks, if they shall not share any.
+    ///
+    /// # Errors
+    /// Returns the refusal.
+    pub fn check_cpus(&self, node: &str, ranks: u32, cpus: u32) -> Result<(), Overcommit> {
+        match self.cpus_per_rank {
+            Some(cpus_per_rank) if u64::from(ranks) * u64::from(cpus_per_rank.get()) > u64::from(cpus) => {
+                Err(Overcommit { node: node.to_owned(), ranks, cpus_per_rank, cpus })
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// The same request after it was placed on `hosts`: placed once more, in the same allocation, it has the same places, or is refused
     /// because one of these nodes is not ready any more.
     pub fn pin(&mut self, hosts: Vec<String>) {

@@ -96,6 +96,26 @@ async fn a_node_that_is_down_is_left_out_where_others_can_take_its_place() {
 }
 
 #[tokio::test]
+async fn ranks_that_shall_not_share_cpus_are_refused_where_they_would() {
+    let refusal = |ranks, nodes, cpus_per_rank| {
+        let except = "node3".to_owned();
+        let placement = Some(PlacementRequest { nodes, except, cpus_per_rank, ..Default::default() });
+        let request = LaunchTasksRequest { placement, ..plain(ranks) };
+        ordered(request, &LaunchSettings::default()).err().map(|error| error.to_string())
+    };
+    assert_eq!(refusal(10, 1, 0), None);
+    assert_eq!(refusal(6, 3, 1), None);
+    let fit = "use more nodes, or let them share with --overcommit (-O)";
+    let refused = refusal(8, 3, 1).unwrap();
+    assert!(
+        refused.starts_with("3 ranks do not fit: node0 has 2 CPUs, and 1 for each rank is asked for;"),
+        "{refused}"
+    );
+    assert!(refusal(6, 3, 2).unwrap().contains("2 for each rank are asked for"));
+    assert!(refused.ends_with(fit), "{refused}");
+}
+
+#[tokio::test]
 async fn more_ranks_than_cores_are_noted() {
     let check = |ranks, nodes, expected: Option<&str>| {
         let placement = Some(PlacementRequest { nodes, except: "node3".to_owned(), ..Default::default() });

@@ -279,6 +279,7 @@ proptest! {
             except: nodes.get(except).cloned().into_iter().collect(),
             distribution,
             numbering: [None, Some(Numbering::NodeByNode), Some(Numbering::InTurn)][relative as usize % 3],
+            cpus_per_rank: None,
         };
         // Another node may have been taken for one that was not ready, which is ready by now.
         let ready: Vec<String> = (0..).zip(&nodes).filter(|&(index, _)| index != lost).map(|(_, node)| node.clone()).collect();

@@ -128,7 +128,9 @@ impl From<OrderError> for Status {
         let code = match &error {
             OrderError::Unready { .. } => Code::FailedPrecondition,
             OrderError::Random(_) => Code::Internal,
-            OrderError::Placement(_) | OrderError::Request(_) | OrderError::Place(_) => Code::InvalidArgument,
+            OrderError::Placement(_) | OrderError::Request(_) | OrderError::Place(_) | OrderError::Overcommit(_) => {
+                Code::InvalidArgument
+            }
         };
         status(code, &error)
     }

@@ -227,8 +227,11 @@ pub struct PlacementArgs {
     #[arg(long, value_name = "N", allow_negative_numbers = true)]
     pub threads_per_core: Option<NonZeroU32>,
     /// Let ranks share CPUs where there are fewer than -c asks for.
-    #[arg(short = 'O', long)]
+    #[arg(short = 'O', long, overrides_with = "no_overcommit")]
     pub overcommit: bool,
+    /// Refuse a node more ranks than it has CPUs (-c for each), bound or not; srun does so in an allocation.
+    #[arg(long, overrides_with = "overcommit")]
+    pub no_overcommit: bool,
     /// Take each rank's memory from the NUMA nodes of its CPUs (local), from that of its number (rank), or from those of map_mem:LIST or
     /// mask_mem:LIST; with `prefer,` before it, from others when there is none left.
     #[arg(long, value_name = "BIND", value_parser = mem_bind::parse)]

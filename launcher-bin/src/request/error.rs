@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use hostlist::HostlistError;
 use lattice_session::count::counted;
-use lattice_session::request::{PlaceError, ProgramsError};
+use lattice_session::request::{Overcommit, PlaceError, ProgramsError};
 use pmi_core::ids::JobIdError;
 use rank_spawner::{BindHereError, CpuBind, ProgramError, ProgramFailure};
 
@@ -123,6 +123,9 @@ pub enum RequestError {
     /// Programs cannot have the nodes that they shall have for themselves.
     #[error(transparent)]
     NodeGroup(#[from] NodeGroupError),
+    /// There are more ranks than CPUs, which they shall not share.
+    #[error(transparent)]
+    Overcommit(#[from] Overcommit),
     /// There are more ranks than objects of this machine take.
     #[error(
         "{ranks} ranks do not fit: this machine has room for {room} with {} on each {object}; start fewer, or let them share with \

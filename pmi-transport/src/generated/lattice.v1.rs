@@ -2588,6 +2588,9 @@ pub struct PlacementRequest {
     pub relative: u32,
     #[prost(enumeration = "Numbering", tag = "9")]
     pub numbering: i32,
+    /// Refused are more ranks on a node than it has so many CPUs for each of; 0 for no bound.
+    #[prost(uint32, tag = "10")]
+    pub cpus_per_rank: u32,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct HostSlots {

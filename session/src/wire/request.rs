@@ -142,6 +142,7 @@ fn encode_placement(request: &PlacementRequest) -> proto::PlacementRequest {
             Some(Numbering::InTurn) => proto::Numbering::InTurn,
         }
         .into(),
+        cpus_per_rank: number(request.cpus_per_rank),
     }
 }
 
@@ -181,6 +182,7 @@ fn decode_placement(request: proto::PlacementRequest) -> Result<PlacementRequest
         except: expand("the nodes not to use", &request.except)?,
         distribution,
         numbering: decode_numbering(request.numbering)?,
+        cpus_per_rank: NonZeroU32::new(request.cpus_per_rank),
     })
 }
 

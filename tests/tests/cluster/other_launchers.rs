@@ -36,6 +36,22 @@ fn lines_of_open_mpi_have_a_slot_for_each_core() {
     outcome.exits(0).says("ranks do not fit: node[0-1] have room for").says("(mpirun's --oversubscribe)");
 }
 
+/// As Slurm does, whose users type `-O` then.
+#[test]
+fn lines_of_srun_have_a_cpu_for_each_rank_of_an_allocation() {
+    let script = r#"cpus=$(nproc); lattice srun -N2 -n $((2 * cpus)) echo && lattice srun -N1 -n $cpus true || exit 90
+        lattice srun -N1 -n $((cpus + 1)) true; [ $? = 125 ] || exit 91
+        lattice srun -N1 -n $cpus -c2 --cpu-bind=none true; [ $? = 125 ] || exit 92
+        LATTICE_ALLOC_ID=none lattice launch --no-overcommit -n $((cpus + 1)) true; [ $? = 125 ] || exit 93
+        lattice srun -O -N1 -n $((cpus + 1)) true && SLURM_OVERCOMMIT=1 lattice srun -N1 -n $((cpus + 1)) true"#;
+    let outcome = script_on(2, script).run();
+    outcome
+        .exits(0)
+        .says("ranks do not fit: node0 has ")
+        .says(", and 2 for each rank are asked for")
+        .says("--overcommit (-O)");
+}
+
 #[test]
 fn programs_of_each_library_start_by_its_own_launchers_line() {
     let _machine = turn::heavy();

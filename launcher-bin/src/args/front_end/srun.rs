@@ -217,7 +217,11 @@ fn gpu_bind(line: &mut Line, value: &OsStr) -> Result<(), Refusal> {
 fn add_defaults(line: &mut Line) {
     let placed = ["--nodes", "--nodelist", "--tasks-per-node", "--hostfile", "--multi-prog", "--relative", "--pty"];
     let is_counted = line.is_counted() || placed.iter().any(|flag| line.has(flag));
-    if !is_counted && std::env::var_os(ALLOCATION).is_some_and(|id| id != NO_ALLOCATION) {
+    let in_allocation = line.has("--alloc") || std::env::var_os(ALLOCATION).is_some_and(|id| id != NO_ALLOCATION);
+    if in_allocation && !line.has("--overcommit") {
+        line.add_to_launch("--no-overcommit", None);
+    }
+    if !is_counted && in_allocation {
         line.note("without -n: one task on each node of the allocation".to_owned());
         line.add_to_launch("--tasks-per-node", Some("1".as_ref()));
     }
@@ -336,7 +340,7 @@ fn read_letters(letters: &OsStr, rest: &mut &[OsString], line: &mut Line) -> Res
 
 /// Answer to `--version`; likwid-mpirun reads its first word, PRRTE the second.
 const VERSION: &str = concat!("slurm 22.05.8 (Lattice ", env!("CARGO_PKG_VERSION"), ")\n");
-/// Answer to `--mpi=list`, in the form that likwid-mpirun reads.
+/// Answer to `--mpi=list`, as Slurm 22.05 gives it.
 const MPI_LIST: &str = "MPI plugin types are...\n\tnone\n\tpmi2\n\tpmix\n";
 
 /// `N`, or `MIN-MAX`, of which the smaller number is enough.
