@@ -148,6 +148,8 @@ pub enum Shortage {
     Refused,
     /// Ranks share CPUs.
     Shared,
+    /// No rank of the node is bound, also where it has more ranks than cores (or hardware threads, if ranks are bound to these).
+    Unbound,
 }
 
 /// Error for a text that is no [`CpuBind`].
@@ -166,7 +168,7 @@ pub enum CpuBindParseError {
     /// Something behind the object cannot be read.
     #[error(
         "{text:?} is nothing that a binding may have; there are cpus=N, cores=N, threads-per-core=N, cores-per-socket=N, in-order, \
-         numbered-over=<objects> and overcommit, each once, and over=<objects>, over=<objects>*N or each-over=<objects>, twice"
+         numbered-over=<objects>, and overcommit or or-none, each once, and over=<objects>, over=<objects>*N or each-over=<objects>, twice"
     )]
     Detail {
         /// The text seen.
@@ -304,6 +306,7 @@ impl CpuBind {
             "threads-per-core" if bind.part.threads_per_core.is_none() => bind.part.threads_per_core = Some(number()?),
             "cores-per-socket" if bind.part.cores_per_socket.is_none() => bind.part.cores_per_socket = Some(number()?),
             "overcommit" if value.is_none() && bind.shortage == Shortage::Refused => bind.shortage = Shortage::Shared,
+            "or-none" if value.is_none() && bind.shortage == Shortage::Refused => bind.shortage = Shortage::Unbound,
             _ => return Err(wrong()),
         }
         Ok(Self::To(bind))
@@ -367,6 +370,7 @@ impl fmt::Display for ObjectBind {
         match self.shortage {
             Shortage::Refused => Ok(()),
             Shortage::Shared => f.write_str(":overcommit"),
+            Shortage::Unbound => f.write_str(":or-none"),
         }
     }
 }

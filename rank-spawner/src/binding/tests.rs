@@ -68,6 +68,18 @@ fn cores_are_given_out_whole_and_in_order() {
 }
 
 #[test]
+fn ranks_without_room_may_stay_unbound() {
+    check("0-7", "cores:or-none", 3, &["0,4", "1,5", "2,6"]);
+    check("0-7", "threads:or-none", 2, &["0", "4"]);
+    check("0-7", "cores:cpus=4:or-none", 2, &["0-1,4-5", "2-3,6-7"]);
+    check_on(&sixteen_cores(), "numa:over=numa:or-none", 5, &["0-3", "4-7", "8-11", "12-15", "0-3"]);
+    for (bind, ranks) in [("cores", 5), ("threads", 9), ("cores:cpus=4", 3), ("numa:over=numa", 5)] {
+        let bind = format!("{bind}:or-none").parse().unwrap();
+        assert_eq!(plan(&eight_threads("0-7"), &bind, ranks).unwrap(), vec![None; ranks as usize], "{bind}");
+    }
+}
+
+#[test]
 fn threads_are_given_out_core_by_core() {
     check("0-7", "threads", 3, &["0", "4", "1"]);
     check("4-5", "threads", 3, &["4", "5", "4"]);

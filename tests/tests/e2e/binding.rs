@@ -1,6 +1,7 @@
 //! CPU binding, read back from the kernel, and the map that shows it.
 
-use lattice_tests::{launch, processes};
+use lattice_tests::mpi::Flavour;
+use lattice_tests::{Command, lattice, launch, processes};
 
 /// The CPUs that this process may use.
 fn allowed() -> Vec<u32> {
@@ -168,4 +169,23 @@ fn memory_is_bound_as_the_kernel_says() {
     }
     let outcome = launch("-n 1 --pmi none --mem-bind map_mem:999").words("touch started").run();
     outcome.exits(125).says("NUMA node");
+}
+
+/// A line that says nothing about binding binds ranks as Open MPI's own launcher does.
+#[test]
+fn lines_of_open_mpi_bind_as_its_own_mpirun() {
+    let lines = ["-np 1", "-np 2", "--map-by slot -np 2", "--map-by node -np 2", "--map-by ppr:2:node", "-npernode 1"];
+    let crowded = format!("--map-by ppr:{0}:node -H localhost:{0}", allowed().len() + 1);
+    for line in lines.into_iter().chain([crowded.as_str()]).take(if allowed().len() > 1 { usize::MAX } else { 1 }) {
+        let masks = |command: Command| {
+            let command = ["OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "LATTICE_MPIEXEC"]
+                .into_iter()
+                .zip(["1", "1", "ompi"])
+                .fold(command, |command, (name, value)| command.env(name, value));
+            let outcome = command.words(line).words("grep Cpus_allowed_list: /proc/self/status").run();
+            outcome.exits(0).sorted_lines().into_iter().map(str::to_owned).collect::<Vec<_>>()
+        };
+        let theirs = masks(Command::new(Flavour::DebianOpenMpi.mpirun()));
+        assert_eq!(masks(lattice("mpirun")), theirs, "{line}");
+    }
 }

@@ -97,14 +97,17 @@ only one that begins so. Variables of srun stand for flags that a line does not 
 `SLURM_CPU_BIND`, `SLURM_MEM_BIND`, `SLURM_HINT`, `SLURM_DISTRIBUTION`, `SLURM_OVERCOMMIT`, `SLURM_GPUS_PER_TASK`, `SLURM_GPU_BIND`, `SRUN_EXPORT_ENV`,
 `SLURM_EXPORT_ENV`, `SLURM_LABELIO`, `SLURM_STDOUTMODE`, `SLURM_STDERRMODE`, `SLURM_STDINMODE`, `SLURM_OPEN_MODE`, `SLURM_KILL_BAD_EXIT`, `SLURM_NO_KILL`,
 `SLURM_WAIT`, `SLURM_TIMELIMIT`, `SLURM_BCAST`, `SLURM_COMPRESS`, `SLURM_TASK_PROLOG` and `SLURM_TASK_EPILOG`; `-v` names those that count. Without a number of tasks or nodes there is one
-task on each node of the allocation.
+task on each node of the allocation. In an allocation each task has a CPU of its node (`-c` of them) or is refused, unless there is `-O`.
+Scripts that call `scontrol show hostnames` and `scontrol show hostlist` find both in `lattice scontrol`.
 ";
 
 #[cfg(test)]
 const FROM_MPIEXEC: &str = "\
 Any number of dashes will do, and `=` before a value. `-N` is the number of ranks for MPICH and that of ranks on a node for Open MPI:
-the other flags of the line decide, else the MPI library of the program, else `LATTICE_MPIEXEC=hydra|intel|ompi`. Nothing binds ranks but
-`--bind-to` and its like, where Open MPI's `mpirun` binds to cores or NUMA domains. Lines of Open MPI have a slot for each core (with
+the other flags of the line decide, else the MPI library of the program, else `LATTICE_MPIEXEC=hydra|intel|ompi`. Lines of Open MPI bind
+ranks as its `mpirun` does without being asked: up to two of them, and those that `--map-by` puts on slots or nodes or counts by `ppr`, to
+cores, others to NUMA domains in turn, and none where there are more ranks than cores or `--oversubscribe` lets there be. In other lines
+nothing binds ranks but `--bind-to` and its like. Lines of Open MPI have a slot for each core (with
 `--use-hwthread-cpus` for each hardware thread) unless they name hosts: without `-np` all slots are filled, and more ranks than slots are
 refused unless there is `--oversubscribe`. Other lines have one rank without `-n`, and more ranks than CPUs are started without a word; those
 of MPICH and Intel MPI go through named hosts again when their slots are full. Programs behind a `:` may have a `-host` list of their own, in lines of srun `-N`, `-w` and

@@ -49,6 +49,8 @@ pub(super) struct Places {
     pub(super) is_in_sequence: bool,
     /// Number of cores of each rank.
     pub(super) cores: Option<String>,
+    /// True if the line says how ranks are mapped.
+    pub(super) is_mapped: bool,
     /// Object that ranks are mapped by, which they are bound to unless it is said otherwise.
     pub(super) mapped: Option<Object>,
     /// Objects that ranks are dealt out over.

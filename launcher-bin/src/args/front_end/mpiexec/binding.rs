@@ -8,6 +8,7 @@ use rank_spawner::Object;
 use super::super::Refusal;
 use super::super::line::{Line, Places};
 use super::dialect::Dialect;
+use super::slots::ranks_of;
 
 /// `none`, an object, Hydra's `OBJECT:N`, `user:CPU+CPU,...` for each rank, and Open MPI's words behind a colon.
 pub(super) fn bind_to(line: &mut Line, how: &OsStr) -> Result<(), Refusal> {
@@ -45,6 +46,7 @@ pub(super) fn bind_to(line: &mut Line, how: &OsStr) -> Result<(), Refusal> {
 
 /// `ppr:K:node`, or an object and words behind a colon.
 pub(super) fn map_by(line: &mut Line, how: &OsStr) -> Result<(), Refusal> {
+    line.places.is_mapped = true;
     let text = how.to_string_lossy();
     let lower = text.to_ascii_lowercase();
     let mut words = lower.split([':', ',']);
@@ -131,11 +133,28 @@ pub(super) fn oversubscribe(line: &mut Line, _: &OsStr) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// Puts the words about binding together. Unless it is said otherwise, ranks with a number of cores are bound to cores, and those that Open
-/// MPI maps by an object to this object (measured with 4.1.4 and 5.0.11); Hydra binds none then.
-pub(super) fn settle(line: &mut Line, dialect: impl FnOnce() -> Option<Dialect>) {
-    let Places { object, cores, mapped, over, overcommit, core_list, is_ordered, is_in_sequence: _, counts_threads: _ } =
-        std::mem::take(&mut line.places);
+/// Binding of lines of Open MPI that say nothing about it: up to two ranks, and those that are mapped by slot, node or `ppr`, to cores, others
+/// to NUMA domains in turn; none where there are more ranks than cores, or may be (measured with 4.1.4 and 5.0.11).
+fn usual(line: &Line, places: &Places) -> Option<&'static str> {
+    let Places { overcommit, is_mapped, counts_threads, .. } = *places;
+    let is_of_cores = is_mapped
+        || line.has("--tasks-per-node")
+        || line.has("--tasks-per-socket")
+        || ranks_of(line).is_some_and(|ranks| ranks <= 2);
+    match (overcommit, is_of_cores, counts_threads) {
+        (true, ..) => None,
+        (false, true, false) => Some("cores:or-none"),
+        (false, true, true) => Some("threads:or-none"),
+        (false, false, _) => Some("numa:over=numa:or-none"),
+    }
+}
+
+/// Puts the words about binding together. Unless it is said otherwise, ranks with a number of cores are bound to cores, those that Open
+/// MPI maps by an object to this object, and all others of Open MPI as is [usual](usual) there; Hydra binds none then.
+pub(super) fn settle(line: &mut Line, dialect: impl Fn() -> Option<Dialect>) {
+    let places = std::mem::take(&mut line.places);
+    let usual = usual(line, &places).filter(|_| dialect() == Some(Dialect::OpenMpi));
+    let Places { object, cores, mapped, over, overcommit, core_list, is_ordered, .. } = places;
     if let Some(list) = core_list {
         let cores = if is_ordered { list } else { list.replace(',', "+") };
         line.add_to_launch("--cpu-bind", Some(format!("core-map:{cores}").as_ref()));
@@ -148,6 +167,10 @@ pub(super) fn settle(line: &mut Line, dialect: impl FnOnce() -> Option<Dialect>)
         let is_bound = |_: &Object| !matches!(dialect(), Some(Dialect::Hydra | Dialect::Intel));
         mapped.filter(is_bound).map(|object| object.to_string())
     });
+    if let (None, Some(usual)) = (&object, usual) {
+        line.add_to_launch("--cpu-bind", Some(usual.as_ref()));
+        return;
+    }
     let Some(mut bind) = object else {
         if let Some(over) = over {
             line.note(format!(

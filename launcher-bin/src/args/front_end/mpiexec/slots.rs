@@ -39,7 +39,7 @@ fn count(ranks: &OsStr) -> Option<u64> {
 }
 
 /// Number of ranks of all programs, if each says its own.
-fn ranks_of(line: &Line) -> Option<u64> {
+pub(super) fn ranks_of(line: &Line) -> Option<u64> {
     line.programs().iter().map(|program| count(program.ranks.as_deref()?)).sum()
 }
 
