@@ -186,7 +186,7 @@ impl SessionMachine {
             Phase::Draining { duration } | Phase::Done { duration } => duration,
             _ => Duration::ZERO,
         };
-        Report { exits, cause, duration, usage: None, by_node: None }
+        Report { exits, cause, duration, ..Report::default() }
     }
 
     /// Failures that the launch bore, as a cause.
@@ -320,6 +320,11 @@ impl SessionMachine {
             self.fail(CauseKind::Interrupted { signal: Signal::SIGHUP as i32 }, now);
             self.advance(now);
         }
+    }
+
+    /// Returns the time until the launch's time limit; `None` if it has none.
+    pub(crate) fn time_left(&self, now: Instant) -> Option<Duration> {
+        self.limits.left(now)
     }
 
     /// The time of [`SessionMachine::next_wake`] has come.

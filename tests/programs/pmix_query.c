@@ -120,6 +120,13 @@ static void check_memory(int nodes) {
     check(!strcmp(facts[2].key, PMIX_CLIENT_AVG_MEMORY) && facts[2].value.data.fval > 0.1, "mean memory of ranks");
 }
 
+/* The launch ends after 90 seconds. */
+static void check_time(void) {
+    pmix_info_t found;
+    check(ask(PMIX_TIME_REMAINING, NULL, NULL, &found) == PMIX_SUCCESS, "time that is left");
+    check(found.value.type == PMIX_UINT32 && found.value.data.uint32 > 0 && found.value.data.uint32 <= 90, "seconds");
+}
+
 /* The nodes of the launch are granted, and no more. */
 static void check_allocation(int nodes) {
     pmix_info_t asked, *results = NULL;
@@ -176,6 +183,7 @@ int main(int argc, char **argv) {
         check_processes(size, PMIX_QUERY_PROC_TABLE, 1);
         check_processes(size, PMIX_QUERY_LOCAL_PROC_TABLE, 0);
         check_memory(nodes);
+        check_time();
         check_allocation(nodes);
         PMIx_Fence(NULL, 0, NULL, 0);
         if (me.rank == 0)

@@ -4,13 +4,15 @@ use bytes::Bytes;
 
 use crate::ids::Rank;
 
-/// A job's processes on one node, and the memory there.
+/// A job's processes on one node, the memory there, and the time that is left.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct JobProcesses {
     /// Bytes of memory of the node; 0 if the host does not know.
     pub node_memory: u64,
     /// Bytes of memory that the process uses in which the ranks' server is; 0 if the host does not know.
     pub server_memory: u64,
+    /// Seconds until a time limit ends the launch; `None` if it has none.
+    pub seconds_left: Option<u32>,
     /// The processes that have been started, in the order of their ranks.
     pub ranks: Vec<RankProcess>,
 }

@@ -15,6 +15,8 @@ pub(super) struct NodeProcesses {
     pub(super) node_memory: u64,
     /// Bytes of memory that the server's process uses; 0 if nobody knows.
     pub(super) server_memory: u64,
+    /// Seconds until the time limit. All nodes have the same, so that none is asked for it by another.
+    pub(super) seconds_left: Option<u32>,
     pub(super) ranks: Vec<ProcessOfRank>,
 }
 
@@ -46,7 +48,8 @@ impl NodeProcesses {
             },
             memory: process.memory,
         });
-        Self { node_memory: seen.node_memory, server_memory: seen.server_memory, ranks: ranks.collect() }
+        let JobProcesses { node_memory, server_memory, seconds_left, .. } = *seen;
+        Self { node_memory, server_memory, seconds_left, ranks: ranks.collect() }
     }
 
     /// Returns the answer to another node's server.
@@ -89,7 +92,7 @@ impl NodeProcesses {
             })
         };
         let ranks = (0..count).map(process).collect::<Result<_, WireError>>()?;
-        Ok(Self { node_memory, server_memory, ranks })
+        Ok(Self { node_memory, server_memory, seconds_left: None, ranks })
     }
 
     /// Returns the mean memory of those ranks that use any, in bytes.
@@ -117,6 +120,7 @@ mod tests {
         let seen = JobProcesses {
             node_memory: 1 << 34,
             server_memory: 1 << 20,
+            seconds_left: None,
             ranks: vec![
                 process(0, ProcessState::Running, 4096),
                 process(2, ProcessState::Running, 8192),

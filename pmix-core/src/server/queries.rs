@@ -46,6 +46,7 @@ enum Subject {
     GroupMembers,
     MemoryUsage,
     NodeMemory,
+    TimeLeft,
     SpawnDirectives,
 }
 
@@ -57,7 +58,7 @@ enum Extent {
 }
 
 /// The keys, with the names of the standard's.
-const KEYS: [(&str, Subject); 18] = [
+const KEYS: [(&str, Subject); 19] = [
     ("pmix.qry.keys", Subject::Keys),
     ("pmix.qry.quals", Subject::Qualifiers),
     ("pmix.qry.stabiver", Subject::Version),
@@ -75,13 +76,14 @@ const KEYS: [(&str, Subject); 18] = [
     ("pmix.qry.pgrpmems", Subject::GroupMembers),
     ("pmix.qry.mem", Subject::MemoryUsage),
     ("pmix.pmem", Subject::NodeMemory),
+    ("pmix.time.remaining", Subject::TimeLeft),
     ("pmix.qry.spawn", Subject::SpawnDirectives),
 ];
 
 const QUALIFIERS: &str = "pmix.nspace,pmix.procid,pmix.pset.nm,pmix.grp.id,pmix.qry.local,pmix.qry.rfsh";
 /// Directives of a spawn that are followed: see `session::spawn`.
-const SPAWN_DIRECTIVES: &str =
-    "pmix.wdir,pmix.host,pmix.addhost,pmix.envar.set,pmix.pset.nm,path,wdir,host,hosts,add-host,env";
+const SPAWN_DIRECTIVES: &str = "pmix.wdir,pmix.host,pmix.addhost,pmix.hostfile,pmix.addhostfile,pmix.mapby,pmix.ppr,pmix.bindto,\
+    pmix.envar.set,pmix.pset.nm,path,wdir,host,hosts,add-host,hostfile,add-hostfile,soft,npernode,map_by,bind_to,env";
 
 fn subject(key: &[u8]) -> Option<Subject> {
     KEYS.iter().find(|(known, _)| known.as_bytes() == key).map(|&(_, subject)| subject)
@@ -136,7 +138,7 @@ impl Server {
                 let extent = match subject {
                     Subject::Processes(extent) => extent,
                     Subject::MemoryUsage => about.extent,
-                    Subject::NodeMemory => Extent::ThisNode,
+                    Subject::NodeMemory | Subject::TimeLeft => Extent::ThisNode,
                     _ => continue,
                 };
                 match extent {
@@ -217,10 +219,9 @@ impl Server {
                 out.value(&Value::Procs(self.group_members(self.groups.get(about.group?)?)));
             }
             Subject::NodeMemory => {
-                let here = self.jobs[about.job?.0].namespace.node;
-                let memory = seen.get(&(about.job?, here)).map(|node| node.node_memory).filter(|&bytes| bytes > 0)?;
-                out.value(&Value::U64(memory));
+                out.value(&Value::U64(Some(self.seen_here(about, seen)?.node_memory).filter(|&bytes| bytes > 0)?));
             }
+            Subject::TimeLeft => out.value(&Value::U32(self.seen_here(about, seen)?.seconds_left?)),
             Subject::Processes(extent) => self.push_processes(out, about.job?, extent, seen)?,
             Subject::MemoryUsage => self.push_memory(out, about.job?, about.extent, seen)?,
         }
@@ -267,6 +268,12 @@ impl Server {
             }
         };
         if found.is_empty() { None } else { Some(found) }
+    }
+
+    /// This node, as it was looked at for a job.
+    fn seen_here<'a>(&self, about: About<'_>, seen: &'a Seen) -> Option<&'a NodeProcesses> {
+        let job = about.job?;
+        seen.get(&(job, self.jobs[job.0].namespace.node))
     }
 
     /// The nodes of a job that were looked at, of all or of this one.

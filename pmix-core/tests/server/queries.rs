@@ -85,7 +85,10 @@ fn two_nodes(encoding: Encoding) -> (World, Client) {
     let mut world = World::new(1, &[2, 2]);
     for (node, ranks) in [(0, [0, 1]), (1, [2, 3])] {
         let ranks = ranks.map(process).to_vec();
-        world.processes.insert(node, JobProcesses { node_memory: 1 << 30, server_memory: 1_500_000, ranks });
+        world.processes.insert(
+            node,
+            JobProcesses { node_memory: 1 << 30, server_memory: 1_500_000, seconds_left: Some(90), ranks },
+        );
     }
     let client = world.join(0, "job0", 0, encoding).unwrap();
     (world, client)
@@ -279,6 +282,16 @@ fn memory_is_told_of_each_node() {
     assert_eq!(value(&mut world, client, "pmix.qry.mem", &here, megabytes), Ok(1));
     let bytes = |reader: &mut Reader<'_>| (reader.u16().unwrap(), reader.u64().unwrap());
     assert_eq!(value(&mut world, client, "pmix.pmem", &[], bytes), Ok((types::UINT64, 1 << 30)));
+}
+
+#[test]
+fn the_time_that_a_launch_has_left_is_told_if_there_is_a_limit() {
+    let seconds = |reader: &mut Reader<'_>| reader.value().unwrap().number();
+    let (mut world, client) = two_nodes(Flex);
+    assert_eq!(value(&mut world, client, "pmix.time.remaining", &[], seconds), Ok(Some(90)));
+    let (mut world, client) = sea();
+    world.processes.insert(0, JobProcesses::default());
+    assert_eq!(value(&mut world, client, "pmix.time.remaining", &[], seconds), Err(status::NOT_FOUND));
 }
 
 /// Answer to a request for an allocation: its status, and the infos of one that is granted.

@@ -53,6 +53,11 @@ impl Limits {
         [signal, limit, self.first_exit.next()].into_iter().flatten().min()
     }
 
+    /// Returns the time until the time limit, which is nothing once it is reached; `None` if there is none.
+    pub(crate) fn left(&self, now: Instant) -> Option<Duration> {
+        Some(self.time_limit?.0.saturating_duration_since(now))
+    }
+
     /// Returns true if the time limit is reached, or would be in a moment: sessions of a launch do not begin at the same time.
     pub(crate) fn is_at_limit(&self, now: Instant) -> bool {
         self.time_limit.is_some_and(|(at, _)| at <= now + timeouts::LIMIT_SKEW)

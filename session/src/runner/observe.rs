@@ -150,7 +150,13 @@ impl Runner {
         };
         let slots = self.machine.ranks().iter().filter(|(_, slot)| slot.job == job);
         let ranks = slots.filter_map(process).collect();
-        JobProcesses { node_memory: usage::node_memory(), server_memory: usage::own_memory(), ranks }
+        let left = self.machine.time_left(Instant::now().into_std());
+        JobProcesses {
+            node_memory: usage::node_memory(),
+            server_memory: usage::own_memory(),
+            seconds_left: left.map(|left| u32::try_from(left.as_secs()).unwrap_or(u32::MAX)),
+            ranks,
+        }
     }
 
     /// Sends a signal to ranks of a job here.

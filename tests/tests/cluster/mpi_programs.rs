@@ -151,8 +151,12 @@ fn pmix_values_are_found_on_other_nodes_without_a_fence() {
 #[test]
 fn pmix_queries_tell_of_processes_on_other_nodes() {
     let program = Flavour::Pmix.program("pmix_query");
-    let outcome =
-        launch_on(2, "-n 3 --pset ocean").arg(&program).words("2 : -n 1 --pset ice").arg(&program).words("2").run();
+    let outcome = launch_on(2, "-n 3 --time 90s --pset ocean")
+        .arg(&program)
+        .words("2 : -n 1 --pset ice")
+        .arg(&program)
+        .words("2")
+        .run();
     outcome.exits(0).says_nothing().prints_lines((0..4).map(|rank| format!("rank {rank} of 4: 0 wrong")));
 }
 

@@ -31,7 +31,7 @@ fn ranks_connect_in_groups() {
 #[test]
 fn queries_tell_of_sets_processes_and_memory() {
     let program = Flavour::Pmix.program("pmix_query");
-    let outcome = launch("-n 2 --pset ocean").arg(&program).words("1 : -n 1 --pset ice").arg(&program).run();
+    let outcome = launch("-n 2 --time 90s --pset ocean").arg(&program).words("1 : -n 1 --pset ice").arg(&program).run();
     outcome.exits(0).says_nothing().prints_lines((0..3).map(|rank| format!("rank {rank} of 3: 0 wrong")));
 }
 
