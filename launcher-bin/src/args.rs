@@ -335,6 +335,11 @@ pub(crate) fn launch_of_one_program(words: Vec<OsString>) -> Result<LaunchArgs, 
     }
 }
 
+/// True if `word` is a command, by its name or another one that it has.
+pub(crate) fn is_command(word: &str) -> bool {
+    Cli::command().find_subcommand(word).is_some()
+}
+
 /// The definition of `lattice launch` with the flags that every command has.
 fn launch_definition() -> clap::Command {
     let mut cli = Cli::command();

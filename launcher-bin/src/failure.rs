@@ -137,6 +137,7 @@ mod tests {
     fn a_program_that_cannot_be_started_has_the_code_of_a_shell() {
         for (line, code, beginning) in [
             ("no-such-program", 127, "cannot find program no-such-program in /usr/bin:/bin"),
+            ("list", 127, "cannot find program list in /usr/bin:/bin\ntry: lattice list"),
             ("/etc/passwd", 126, ""),
             ("--chdir /nonexistent true", 125, "cannot start ranks in /nonexistent: No such file or directory"),
             ("-n 1001 true", 125, "1001 ranks do not fit on this machine"),

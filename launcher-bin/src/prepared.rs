@@ -30,7 +30,7 @@ pub use self::objects::ObjectsError;
 pub(crate) use self::objects::placed_by_objects;
 use crate::args::PerObject;
 use crate::machine::Machine;
-use crate::request::{Action, LaunchCommand, OutputRequest, RequestError, placed_in_groups};
+use crate::request::{Action, EXCLUDE, LaunchCommand, OutputRequest, RequestError, placed_in_groups};
 
 /// A placed launch, and how it is shown.
 #[derive(Clone, Debug)]
@@ -133,7 +133,7 @@ fn refuse_flags_for_nodes(request: &LaunchRequest, machine: &Machine) -> Result<
     let placement = &request.placement;
     let needs_nodes = [
         ("--nodes", placement.nodes.is_some_and(|nodes| nodes > NonZeroU32::MIN)),
-        ("--exclude", !placement.except.is_empty()),
+        (EXCLUDE, !placement.except.is_empty()),
         ("--relative", placement.relative > 0),
         ("--detach", request.ownership == Ownership::Detached),
     ];

@@ -35,6 +35,7 @@ use self::containers::Container;
 pub use self::containers::ContainerError;
 pub(crate) use self::copies::{Before, FileCopy, Thing};
 pub use self::copies::{Copies, CopyError};
+pub(crate) use self::error::EXCLUDE;
 pub use self::error::RequestError;
 pub(crate) use self::node_groups::placed_in_groups;
 pub use self::node_groups::{NodeGroup, NodeGroupError};

@@ -16,9 +16,13 @@ use super::environment::EnvironmentError;
 use super::multi_prog::MultiProgError;
 use super::node_groups::NodeGroupError;
 use super::rankfile::RankfileError;
+use crate::args::is_command;
 use crate::formatting::duration;
 use crate::hostfile::{HostfileError, HostsError};
 use crate::limits::TooManyRanks;
+
+/// Flag that mpirun has for variables: `-x NAME`.
+pub(crate) const EXCLUDE: &str = "--exclude";
 
 /// Refusal of a launch before anything is started.
 #[derive(Debug, thiserror::Error)]
@@ -42,7 +46,9 @@ pub enum RequestError {
     /// A flag that chooses among nodes, where there is one only.
     #[error(
         "{flag} needs the nodes of an allocation; this launch has none, and stays on this machine\n\
-         try: --alloc ID or LATTICE_ALLOC_ID, to name one (lattice alloc list shows them); --via ssh, for hosts that ssh reaches"
+         try: --alloc ID or LATTICE_ALLOC_ID, to name one (lattice alloc list shows them); --via ssh, for hosts that ssh reaches; \
+         lattice dev-cluster, for nodes that are made on this machine{}",
+        if *flag == EXCLUDE { "; variables are passed on anyway, and --env NAME=VALUE sets one" } else { "" }
     )]
     NoAllocation {
         /// The flag.
@@ -166,7 +172,7 @@ pub enum RequestError {
     #[error("there is no program to start")]
     NoProgram,
     /// A program cannot be started.
-    #[error(transparent)]
+    #[error("{error}{instead}", error = .0, instead = tip(.0))]
     Program(#[from] ProgramError),
     /// Ranks cannot start in that directory.
     #[error("cannot start ranks in {}: {source}", path.display())]
@@ -242,5 +248,16 @@ impl RequestError {
             Self::Copy(error) => error.program_failure(),
             _ => None,
         }
+    }
+}
+
+/// Line to type instead of one whose program is not there: a line in quotes is one word, and a command stands before `launch`, not behind.
+fn tip(error: &ProgramError) -> String {
+    let ProgramError::NotFound { name, .. } = error else { return String::new() };
+    let typed = name.to_string_lossy();
+    match typed.as_ref() {
+        line if line.contains(' ') => format!("\ntry: {line}, without quotes around it; or sh -c '{line}'"),
+        command if is_command(command) => format!("\ntry: lattice {command}"),
+        _ => String::new(),
     }
 }
