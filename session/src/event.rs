@@ -269,8 +269,8 @@ pub enum MpiFamily {
     Vendor,
 }
 
-/// End of a session.
-#[derive(Clone, Debug)]
+/// End of a session; the default is that of one without ranks.
+#[derive(Clone, Debug, Default)]
 pub struct Report {
     /// Exit status or signal of each rank of this node, in rank order; ranks that never started are missing.
     pub exits: Vec<(Rank, RankExit)>,

@@ -218,9 +218,8 @@ fn nameless(uid: u32) -> Account {
 fn tell_refusal(socket: &mut UnixStream, host: &str, refusal: &Refusal) -> io::Result<()> {
     let kind = CauseKind::NotStarted { reason: refusal.to_string(), class: StartClass::System };
     let cause = Cause { host: host.to_owned(), kind };
-    let report = Report { exits: Vec::new(), cause: None, duration: Duration::ZERO, usage: None, by_node: None };
     let mut bytes = BytesMut::new();
-    for event in [wire::event::encode(&Event::Ending(cause)), wire::event::encode_report(&report)] {
+    for event in [wire::event::encode(&Event::Ending(cause)), wire::event::encode_report(&Report::default())] {
         ToAgent::event(event).append_to(&mut bytes);
     }
     socket.write_all(&bytes)

@@ -39,6 +39,9 @@ pub struct SessionSpec {
     pub settings: LaunchSettings,
 }
 
+/// End of the name of the directory for temporary files of a session's ranks, behind that for files of theirs.
+pub(crate) const TEMPORARY_END: &str = ".tmp";
+
 impl SessionSpec {
     /// A launch on this node alone: so many ranks of one program, in the environment and the directory of this process. Every field may be set
     /// to something else.
@@ -96,7 +99,7 @@ impl SessionSpec {
             TemporaryFiles::AsUsual => None,
             TemporaryFiles::OfLaunch { below } => {
                 let below = below.clone().unwrap_or_else(|| self.usual_temporary());
-                Some(below.join(format!("{}.tmp", self.directory_name())))
+                Some(below.join(self.directory_name() + TEMPORARY_END))
             }
         }
     }

@@ -344,7 +344,7 @@ impl Launch {
         let cause = self.node_lost(reason);
         // Unless something of it cannot be killed: then the API server gives this node up, and holds it until nothing is left.
         let is_over = self.exit.is_some();
-        let report = Report { exits: Vec::new(), cause: None, duration: Duration::ZERO, usage: None, by_node: None };
+        let report = Report::default();
         let events = Arc::clone(&self.events);
         // There may be no room as long as nobody takes events.
         tokio::spawn(async move {

@@ -11,6 +11,8 @@ use std::path::{Path, PathBuf};
 
 use nix::unistd::geteuid;
 
+use crate::spec::TEMPORARY_END;
+
 /// Most entries that are looked at for directories of dead sessions.
 const ENTRIES_MAX: usize = 4096;
 
@@ -45,13 +47,12 @@ impl TemporaryDirectory {
     }
 }
 
-/// Ends of names behind that of the directory for files of ranks.
+/// End of the name of the directory for files of PMIx tools, behind that for files of ranks.
 pub(super) const OF_TOOLS: &str = ".contact";
-const OF_RANKS: &str = ".tmp";
 
 /// Name of the directory for files of ranks of the session that has made a directory of this name.
 fn of_session(name: &str) -> Option<&str> {
-    let session = name.strip_suffix(OF_RANKS).or_else(|| name.strip_suffix(OF_TOOLS))?;
+    let session = name.strip_suffix(TEMPORARY_END).or_else(|| name.strip_suffix(OF_TOOLS))?;
     session.starts_with("lattice-").then_some(session)
 }
 

@@ -114,8 +114,7 @@ pub fn encode_happening(happening: &NodeHappening) -> proto::NodeEvent {
         NodeHappening::Event(event) => return encode(event),
         NodeHappening::StdinTaken(bytes) => What::StdinTaken(*bytes),
         NodeHappening::Report { exits, duration, usage } => {
-            let report =
-                Report { exits: exits.clone(), cause: None, duration: *duration, usage: *usage, by_node: None };
+            let report = Report { exits: exits.clone(), duration: *duration, usage: *usage, ..Report::default() };
             return encode_report(&report);
         }
         NodeHappening::Trace(line) => What::Trace(line.clone()),

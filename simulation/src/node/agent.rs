@@ -223,8 +223,7 @@ impl Agent {
         let has_said_all = launch.has_last_words && end == End::InOrder;
         if !has_said_all && !launch.is_delivered {
             around.truth.struck.insert(self.node);
-            let report =
-                Report { exits: Vec::new(), cause: None, duration: Duration::ZERO, usage: None, by_node: None };
+            let report = Report::default();
             self.push_own(lost_cause(self.node, "the session process was killed"), around);
             self.push_own(wire::event::encode_report(&report), around);
             if let Some(launch) = &mut self.launch {

@@ -62,7 +62,7 @@ fn run_on((socket, packets): (UnixStream, UnixStream), window: u64) -> Ends {
 }
 
 fn report() -> Report {
-    Report { exits: Vec::new(), cause: None, duration: Duration::ZERO, usage: None, by_node: None }
+    Report::default()
 }
 
 fn output(text: &'static str) -> Event {

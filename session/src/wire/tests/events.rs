@@ -126,7 +126,7 @@ fn reports_travel() {
     let used = Usage { user: Duration::from_secs(7), system: Duration::from_micros(1), peak_memory: 1 << 40 };
     for usage in [None, Some(used)] {
         let duration = Duration::from_micros(1234);
-        let report = Report { exits: exits.clone(), cause: None, duration, usage, by_node: None };
+        let report = Report { exits: exits.clone(), duration, usage, ..Report::default() };
         match event::decode(event::encode_report(&report)).unwrap() {
             NodeHappening::Report { exits: got, duration: ran, usage: used } => {
                 assert_eq!((&got, ran, used), (&exits, duration, usage));
