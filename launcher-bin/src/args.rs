@@ -19,6 +19,7 @@ mod idle;
 mod launch;
 mod mem_bind;
 mod node_group;
+mod only_launch;
 mod other_launchers;
 mod overlay;
 mod per_object;
@@ -63,6 +64,7 @@ pub use self::launch::{
     NextProgramArgs, PlacementArgs, PmiArgs, ProgramArgs, ResourceTimeout, ScriptArgs, StreamArgs, TimeArgs,
 };
 pub use self::node_group::NodeGroupArgs;
+use self::only_launch::OnlyLaunch;
 use self::other_launchers::translate;
 pub use self::overlay::{CallArgs, GraphFormat, PingArgs, SetsArgs, SetsCommand};
 pub use self::per_object::{PerObject, RankBy};
@@ -84,20 +86,28 @@ const SEPARATOR: &str = ":";
 /// Starts MPI programs and wires them up: one command, no SSH, whatever MPI they were built with.
 #[derive(Debug, Parser)]
 // Of a flag that is given twice the last one counts, as with srun and mpirun: wrappers add theirs behind those of others.
-#[command(name = "lattice", version, max_term_width = 100, after_help = AFTER_HELP, args_override_self = true)]
+#[command(name = "lattice", version, max_term_width = HELP_WIDTH, after_help = AFTER_HELP, args_override_self = true)]
 pub struct Cli {
-    /// Say nothing but what failed, and why.
-    #[arg(short, long, global = true, conflicts_with = "verbose", display_order = LAST)]
-    pub quiet: bool,
-    /// Say what is set, started and ended.
-    #[arg(short, long, global = true, display_order = LAST)]
-    pub verbose: bool,
+    /// Amount that is told.
+    #[command(flatten)]
+    pub verbosity: VerbosityArgs,
     /// The command.
     #[command(subcommand)]
     pub command: Command,
     /// What a line of another launcher means here, for -v.
     #[arg(skip)]
     pub notes: Vec<String>,
+}
+
+/// Flags of every command.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Args)]
+pub struct VerbosityArgs {
+    /// Say nothing but what failed, and why.
+    #[arg(short, long, global = true, conflicts_with = "verbose", display_order = LAST)]
+    pub quiet: bool,
+    /// Say what is set, started and ended.
+    #[arg(short, long, global = true, display_order = LAST)]
+    pub verbose: bool,
 }
 
 /// The commands of `lattice`.
@@ -217,6 +227,8 @@ pub enum Command {
     },
 }
 
+/// Columns of a help, at most.
+const HELP_WIDTH: usize = 100;
 /// Flags of every command stand behind its own.
 const LAST: usize = 900;
 
@@ -267,6 +279,13 @@ const DEV_CLUSTER_AFTER_HELP: &str = "Examples:\n  \
     lattice dev-cluster --nodes 4 -- lattice launch -n 8 ./a.out\n  \
     lattice dev-cluster";
 
+impl Cli {
+    /// A line of `command` that says nothing else.
+    fn of(command: Command) -> Self {
+        Self { verbosity: VerbosityArgs::default(), command, notes: Vec::new() }
+    }
+}
+
 /// Reads a command line; its first word is the name that we were called by.
 ///
 /// # Errors
@@ -275,13 +294,12 @@ pub fn parse(words: impl IntoIterator<Item = OsString>) -> Result<Cli, clap::Err
     let words: Vec<OsString> = words.into_iter().collect();
     if let Some((front_end, rest)) = FrontEnd::of(&words) {
         if let (FrontEnd::Mpiexec, Some(wrapped)) = (front_end, WrapArgs::of(rest)) {
-            return Ok(Cli { quiet: false, verbose: false, command: Command::Wrap(wrapped), notes: Vec::new() });
+            return Ok(Cli::of(Command::Wrap(wrapped)));
         }
         return parse_translated(front_end.translate(rest)?);
     }
     if let Some((name, rest)) = RemoteShellName::of(&words) {
-        let command = Command::RemoteShell(name.read(rest)?);
-        return Ok(Cli { quiet: false, verbose: false, command, notes: Vec::new() });
+        return Ok(Cli::of(Command::RemoteShell(name.read(rest)?)));
     }
     let words = scontrol::own_words(&words).unwrap_or(words);
     match launch_position(&words) {
@@ -297,8 +315,8 @@ fn parse_translated(translation: Translation) -> Result<Cli, clap::Error> {
     let shown = std::iter::once(format!("this means: {}", tips::line("launch", &words[2..]))).chain(notes).collect();
     let mut cli = parse_launch(&words, 1).map_err(|error| improved(error, About::Launch, &words))?;
     cli.notes = shown;
-    cli.quiet = verbosity == Some(Verbosity::Quiet);
-    cli.verbose = verbosity == Some(Verbosity::Verbose);
+    cli.verbosity.quiet = verbosity == Some(Verbosity::Quiet);
+    cli.verbosity.verbose = verbosity == Some(Verbosity::Verbose);
     Ok(cli)
 }
 
@@ -316,7 +334,7 @@ fn parse_launch(words: &[OsString], position: usize) -> Result<Cli, clap::Error>
     let mut programs = words.split(|word| word == SEPARATOR);
     let mut first = programs.next().unwrap_or_default().to_vec();
     translate(first.get_mut(position + 1..).unwrap_or_default(), launch_definition)?;
-    let mut cli = Cli::try_parse_from(first)?;
+    let mut cli = Cli::from(OnlyLaunch::try_parse_from(first)?);
     if let Command::Launch(launch) = &mut cli.command {
         launch.more = programs.map(parse_program).collect::<Result<_, _>>()?;
     }
@@ -329,10 +347,7 @@ fn parse_launch(words: &[OsString], position: usize) -> Result<Cli, clap::Error>
 /// Returns clap's error for words that are none of `lattice launch`.
 pub(crate) fn launch_of_one_program(words: Vec<OsString>) -> Result<LaunchArgs, clap::Error> {
     let words = ["lattice", "launch"].map(OsString::from).into_iter().chain(words);
-    match Cli::try_parse_from(words)?.command {
-        Command::Launch(launch) => Ok(*launch),
-        _ => Err(clap::Error::new(ErrorKind::InvalidSubcommand)),
-    }
+    Ok(OnlyLaunch::try_parse_from(words)?.into_args())
 }
 
 /// True if `word` is a command, by its name or another one that it has.
@@ -342,9 +357,9 @@ pub(crate) fn is_command(word: &str) -> bool {
 
 /// The definition of `lattice launch` with the flags that every command has.
 fn launch_definition() -> clap::Command {
-    let mut cli = Cli::command();
+    let mut cli = OnlyLaunch::command();
     cli.build();
-    cli.find_subcommand("launch").expect("it is a variant of Command").clone()
+    cli.find_subcommand("launch").expect("it is the only command").clone()
 }
 
 /// The definition of a program behind a `:`.
@@ -373,7 +388,7 @@ fn parse_program(words: &[OsString]) -> Result<NextProgramArgs, clap::Error> {
 /// The flag that `error` complains about, if `lattice launch` has it.
 fn flag_of_launch(error: &clap::Error) -> Option<String> {
     let flag = error.get(ContextKind::InvalidArg)?.to_string();
-    let cli = Cli::command();
+    let cli = OnlyLaunch::command();
     let launch = cli.find_subcommand("launch")?;
     let known = launch.get_arguments().chain(cli.get_arguments()).any(|arg| {
         arg.get_long().is_some_and(|long| flag.strip_prefix("--") == Some(long))

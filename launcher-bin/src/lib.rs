@@ -155,7 +155,7 @@ fn launch(args: &args::LaunchArgs, _: &[OsString], verbosity: Verbosity) -> Resu
 }
 
 fn verbosity(cli: &Cli) -> Verbosity {
-    match (cli.quiet, cli.verbose) {
+    match (cli.verbosity.quiet, cli.verbosity.verbose) {
         (true, _) => Verbosity::Quiet,
         (false, true) => Verbosity::Verbose,
         (false, false) => Verbosity::Normal,

@@ -141,7 +141,7 @@ fn a_program_that_is_missing_is_asked_for() {
 fn verbosity_may_stand_before_the_command_and_behind() {
     let check = |line: &str, quiet: bool, verbose: bool| {
         let cli = parsed(line).unwrap();
-        assert_eq!((cli.quiet, cli.verbose), (quiet, verbose), "{line}");
+        assert_eq!((cli.verbosity.quiet, cli.verbosity.verbose), (quiet, verbose), "{line}");
     };
     check("lattice launch ./a -v -q", false, false);
     check("lattice -v launch ./a", false, true);
