@@ -1,6 +1,6 @@
 //! Map of a launch: node, CPUs and program of each rank, as `--show-map` and `--dry-run` print them.
 
-use rank_spawner::{CpuBind, CpuSet};
+use rank_spawner::CpuBind;
 
 use crate::prepared::{PreparedLaunch, RankRow};
 use crate::table::{Align, Table};
@@ -30,10 +30,10 @@ pub(crate) fn table(launch: &PreparedLaunch) -> String {
 
 /// CPUs of a rank; where only its node knows them, for it has not told what it is, the binding that was asked for.
 fn cpus(row: &RankRow, bind: &CpuBind) -> String {
-    match (&row.cpus, bind) {
-        (Some(cpus), _) => CpuSet::to_string(cpus),
-        (None, CpuBind::None) => "any".to_owned(),
-        (None, bind) => bind.to_string(),
+    match &row.cpus {
+        Some(cpus) => cpus.to_string(),
+        None if row.is_free => "any".to_owned(),
+        None => bind.to_string(),
     }
 }
 

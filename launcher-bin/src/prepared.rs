@@ -52,6 +52,8 @@ pub struct RankRow {
     pub place: RankPlace,
     /// CPUs that it is bound to; `None` where it is not bound, or where only its node knows.
     pub cpus: Option<CpuSet>,
+    /// True if it is known that nothing binds it.
+    pub is_free: bool,
     /// File that is executed; where only its node knows it, the program as it was given.
     pub program: PathBuf,
 }
@@ -79,7 +81,7 @@ impl PreparedLaunch {
         let placed = request.place(random::id().map_err(RequestError::Random)?, None, assignment)?;
         let mut ranks = rows(&placed, &programs);
         let cpus = plan_here(&node, &placed.settings.cpu_bind, size)?;
-        ranks.iter_mut().zip(cpus).for_each(|(row, cpus)| row.cpus = cpus);
+        ranks.iter_mut().zip(cpus).for_each(|(row, cpus)| (row.is_free, row.cpus) = (cpus.is_none(), cpus));
         let mut prepared = Self { placed, ranks, output, pictures: Vec::new() };
         if (action == Action::Plan || prepared.output.show_map) && prepared.ranks.iter().any(|row| row.cpus.is_some()) {
             prepared.draw(|_| Some(&node.inventory().template));
@@ -219,7 +221,7 @@ fn path_variable<'a>(app: &'a AppSpec, machine: &'a Machine) -> Option<&'a OsStr
 fn rows(placed: &PlacedLaunch, programs: &[PathBuf]) -> Vec<RankRow> {
     let row = |place: RankPlace| {
         let program = programs.get(place.app).cloned().unwrap_or_default();
-        RankRow { place, cpus: None, program }
+        RankRow { place, cpus: None, is_free: placed.settings.cpu_bind == CpuBind::None, program }
     };
     placed.rank_places().into_iter().map(row).collect()
 }

@@ -138,6 +138,8 @@ pub enum Share {
     Cpus(NonZeroU32),
     /// So many cores.
     Cores(NonZeroU32),
+    /// As many cores as each rank of the node can have, and one if there are more ranks than cores.
+    Even,
 }
 
 /// Consequence of more shares than there is room for.
@@ -167,7 +169,7 @@ pub enum CpuBindParseError {
     },
     /// Something behind the object cannot be read.
     #[error(
-        "{text:?} is nothing that a binding may have; there are cpus=N, cores=N, threads-per-core=N, cores-per-socket=N, in-order, \
+        "{text:?} is nothing that a binding may have; there are cpus=N, cores=N, even, threads-per-core=N, cores-per-socket=N, in-order, \
          numbered-over=<objects>, and overcommit or or-none, each once, and over=<objects>, over=<objects>*N or each-over=<objects>, twice"
     )]
     Detail {
@@ -287,6 +289,7 @@ impl CpuBind {
         match name {
             "cpus" if bind.share.is_none() => bind.share = Some(Share::Cpus(number()?)),
             "cores" if bind.share.is_none() => bind.share = Some(Share::Cores(number()?)),
+            "even" if value.is_none() && bind.share.is_none() => bind.share = Some(Share::Even),
             "over" | "each-over" => {
                 let what = if name == "over" { Dealt::Ranks } else { Dealt::Cpus };
                 let free = bind.deals.iter_mut().find(|deal| deal.is_none()).ok_or_else(wrong)?;
@@ -347,6 +350,7 @@ impl fmt::Display for ObjectBind {
         match self.share {
             Some(Share::Cpus(number)) => write!(f, ":cpus={number}")?,
             Some(Share::Cores(number)) => write!(f, ":cores={number}")?,
+            Some(Share::Even) => f.write_str(":even")?,
             None => {}
         }
         for Deal { over, what, at_once } in self.deals.iter().flatten() {

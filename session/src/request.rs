@@ -141,9 +141,9 @@ pub struct PlacementRequest {
 /// Refusal of ranks that would share CPUs.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "{} do not fit: {node} has {}, and {cpus_per_rank} for each rank {} asked for; start fewer on a node, use more nodes, or let them share \
-     with --overcommit (-O)",
-    counted(u64::from(*ranks), "rank"), counted(u64::from(*cpus), "CPU"), if cpus_per_rank.get() == 1 { "is" } else { "are" }
+    "{node} has {} for {}, each of which shall have {cpus_per_rank}; start fewer on a node, use more nodes, or let them share with \
+     --overcommit (-O)",
+    counted(u64::from(*cpus), "CPU"), counted(u64::from(*ranks), "rank")
 )]
 pub struct Overcommit {
     /// Name of the node.

@@ -46,7 +46,9 @@ impl PreparedLaunch {
         for row in &mut self.ranks {
             let planned: Option<&Vec<Option<CpuSet>>> =
                 of_nodes[row.place.node.index()].and_then(|key| plans.get(&key)?.as_ref().ok());
-            row.cpus = planned.and_then(|cpus| cpus.get(row.place.local_rank.index())?.clone());
+            if let Some(cpus) = planned.and_then(|cpus| cpus.get(row.place.local_rank.index())) {
+                (row.is_free, row.cpus) = (cpus.is_none(), cpus.clone());
+            }
         }
         self.draw(|node| Some(nodes.of(node)?.1));
         refused.map_or(Ok(()), Err)

@@ -252,6 +252,7 @@ fn shares(usable: &UsableCores, bind: &ObjectBind, share: Share, ranks: u32) -> 
     let (wanted, worth): (_, Worth) = match share {
         Share::Cpus(number) => (number.get() as usize, |place| place.cpus.len()),
         Share::Cores(number) => (number.get() as usize, |_| 1),
+        Share::Even => ((usable.cores().len() / ranks.max(1) as usize).max(1), |_| 1),
     };
     let all = || Pool::of(places(usable.cores(), unit), &bind.deals);
     let (mut free, mut is_untouched) = (all(), true);

@@ -68,6 +68,17 @@ fn cores_are_given_out_whole_and_in_order() {
 }
 
 #[test]
+fn cores_are_divided_among_the_ranks() {
+    check("0-7", "cores:even", 1, &["0-7"]);
+    check("0-7", "cores:even", 2, &["0-1,4-5", "2-3,6-7"]);
+    check("0-7", "cores:even", 3, &["0,4", "1,5", "2,6"]);
+    check("0-7", "cores:even:over=sockets", 2, &["0-1,4-5", "2-3,6-7"]);
+    check("0-7", "cores:even:overcommit", 5, &["0,4", "1,5", "2,6", "3,7", "0,4"]);
+    check_on(&sixteen_cores(), "cores:even", 5, &["0-2", "3-5", "6-8", "9-11", "12-14"]);
+    assert!(plan(&eight_threads("0-7"), &"cores:even".parse().unwrap(), 5).is_err());
+}
+
+#[test]
 fn ranks_without_room_may_stay_unbound() {
     check("0-7", "cores:or-none", 3, &["0,4", "1,5", "2,6"]);
     check("0-7", "threads:or-none", 2, &["0", "4"]);
@@ -217,6 +228,7 @@ fn bindings_are_read_and_written_alike() {
         "threads:cpus=2:over=sockets:each-over=cores",
         "cores:each-over=sockets:threads-per-core=1:cores-per-socket=2:overcommit",
         "cores:over=sockets*2",
+        "cores:even:over=sockets:or-none",
         "threads:cpus=2:over=numa*4:each-over=cores:in-order",
         "cores:over=sockets:numbered-over=l3caches:overcommit",
         "map:0,2,4-5",
@@ -257,6 +269,8 @@ fn bindings_are_read_and_written_alike() {
         "cores:threads-per-core=0",
         "cores:cores-per-socket=1:cores-per-socket=1",
         "cores:overcommit=1",
+        "cores:even:cores=2",
+        "cores:overcommit:or-none",
         "cores:cpus=99999999999",
     ] {
         assert!(text.parse::<CpuBind>().is_err(), "{text:?} was taken");

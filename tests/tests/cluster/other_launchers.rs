@@ -47,8 +47,8 @@ fn lines_of_srun_have_a_cpu_for_each_rank_of_an_allocation() {
     let outcome = script_on(2, script).run();
     outcome
         .exits(0)
-        .says("ranks do not fit: node0 has ")
-        .says(", and 2 for each rank are asked for")
+        .says("lattice: node0 has ")
+        .says(", each of which shall have 2; start fewer")
         .says("--overcommit (-O)");
 }
 

@@ -171,21 +171,30 @@ fn memory_is_bound_as_the_kernel_says() {
     outcome.exits(125).says("NUMA node");
 }
 
-/// A line that says nothing about binding binds ranks as Open MPI's own launcher does.
+/// Masks of the ranks that a launcher starts by a line that says nothing about binding.
+fn masks(launcher: Command, dialect: &str, line: &str) -> Vec<String> {
+    let allowed = ["OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM"];
+    let command = allowed.into_iter().fold(launcher, |command, name| command.env(name, "1"));
+    let command = command.env("LATTICE_MPIEXEC", dialect).words(line);
+    let outcome = command.words("grep Cpus_allowed_list: /proc/self/status").run();
+    outcome.exits(0).sorted_lines().into_iter().map(str::to_owned).collect()
+}
+
 #[test]
 fn lines_of_open_mpi_bind_as_its_own_mpirun() {
     let lines = ["-np 1", "-np 2", "--map-by slot -np 2", "--map-by node -np 2", "--map-by ppr:2:node", "-npernode 1"];
     let crowded = format!("--map-by ppr:{0}:node -H localhost:{0}", allowed().len() + 1);
     for line in lines.into_iter().chain([crowded.as_str()]).take(if allowed().len() > 1 { usize::MAX } else { 1 }) {
-        let masks = |command: Command| {
-            let command = ["OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "LATTICE_MPIEXEC"]
-                .into_iter()
-                .zip(["1", "1", "ompi"])
-                .fold(command, |command, (name, value)| command.env(name, value));
-            let outcome = command.words(line).words("grep Cpus_allowed_list: /proc/self/status").run();
-            outcome.exits(0).sorted_lines().into_iter().map(str::to_owned).collect::<Vec<_>>()
-        };
-        let theirs = masks(Command::new(Flavour::DebianOpenMpi.mpirun()));
-        assert_eq!(masks(lattice("mpirun")), theirs, "{line}");
+        let theirs = masks(Command::new(Flavour::DebianOpenMpi.mpirun()), "", line);
+        assert_eq!(masks(lattice("mpirun"), "ompi", line), theirs, "{line}");
+    }
+}
+
+#[test]
+fn lines_of_intel_mpi_bind_as_its_own_mpiexec() {
+    for ranks in [1, 2, allowed().len(), allowed().len() + 1] {
+        let line = format!("-n {ranks}");
+        let theirs = masks(Command::new(Flavour::IntelMpi.mpirun()), "", &line);
+        assert_eq!(masks(lattice("mpiexec"), "intel", &line), theirs, "{line}");
     }
 }

@@ -106,8 +106,8 @@ const FROM_MPIEXEC: &str = "\
 Any number of dashes will do, and `=` before a value. `-N` is the number of ranks for MPICH and that of ranks on a node for Open MPI:
 the other flags of the line decide, else the MPI library of the program, else `LATTICE_MPIEXEC=hydra|intel|ompi`. Lines of Open MPI bind
 ranks as its `mpirun` does without being asked: up to two of them, and those that `--map-by` puts on slots or nodes or counts by `ppr`, to
-cores, others to NUMA domains in turn, and none where there are more ranks than cores or `--oversubscribe` lets there be. In other lines
-nothing binds ranks but `--bind-to` and its like. Lines of Open MPI have a slot for each core (with
+cores, others to NUMA domains in turn, and none where there are more ranks than cores or `--oversubscribe` lets there be. Lines of Intel
+MPI (`LATTICE_MPIEXEC=intel` says that they are) divide the cores of each node among its ranks. In other lines nothing binds ranks but `--bind-to` and its like. Lines of Open MPI have a slot for each core (with
 `--use-hwthread-cpus` for each hardware thread) unless they name hosts: without `-np` all slots are filled, and more ranks than slots are
 refused unless there is `--oversubscribe`. Other lines have one rank without `-n`, and more ranks than CPUs are started without a word; those
 of MPICH and Intel MPI go through named hosts again when their slots are full. Programs behind a `:` may have a `-host` list of their own, in lines of srun `-N`, `-w` and

@@ -45,7 +45,10 @@ fn lines_of_mpiexec_mean_a_launch() {
         ("mpiexec --n 4 ./a", "--ntasks=4 ./a"),
         ("mpirun -c 4 ./a", "--tasks-per=1:core --cpu-bind=numa:over=numa:or-none --ntasks=4 ./a"),
         ("mpiexec -n 4 -ppn 2 ./a", "--distribution=plane=2 --ntasks=4 ./a"),
-        ("mpiexec -perhost 2 -n 3 ./a : -n 1 ./b", "--distribution=plane=2 --ntasks=3 ./a : --ntasks=1 ./b"),
+        (
+            "mpiexec -perhost 2 -n 3 ./a : -n 1 ./b",
+            "--cpu-bind=cores:even:overcommit --distribution=plane=2 --ntasks=3 ./a : --ntasks=1 ./b",
+        ),
         ("mpiexec -ppn 2 -n 3 ./a : ./b", "--tasks-per-node=2 --ntasks=3 ./a : ./b"),
         ("mpiexec -hosts a,b -n 8 -ppn 2 ./a", "--nodelist=a,b --distribution=plane=2 --ntasks=8 ./a"),
         ("mpirun -n 4 -npernode 2 ./a", "--tasks-per-node=2 --cpu-bind=cores:or-none --ntasks=4 ./a"),

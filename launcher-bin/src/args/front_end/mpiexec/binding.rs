@@ -133,9 +133,18 @@ pub(super) fn oversubscribe(line: &mut Line, _: &OsStr) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// Binding of lines of Open MPI that say nothing about it: up to two ranks, and those that are mapped by slot, node or `ppr`, to cores, others
-/// to NUMA domains in turn; none where there are more ranks than cores, or may be (measured with 4.1.4 and 5.0.11).
-fn usual(line: &Line, places: &Places) -> Option<&'static str> {
+/// Binding of lines that say nothing about it. Open MPI binds up to two ranks, and those that are mapped by slot, node or `ppr`, to cores, others
+/// to NUMA domains in turn, and none where there are more ranks than cores, or may be (measured with 4.1.4 and 5.0.11). Intel MPI divides the
+/// cores of a node among its ranks (measured with 2021.18.1), and MPICH binds none.
+fn usual(line: &Line, places: &Places, dialect: impl Fn() -> Option<Dialect>) -> Option<&'static str> {
+    match dialect()? {
+        Dialect::Hydra => None,
+        Dialect::Intel => Some("cores:even:overcommit"),
+        Dialect::OpenMpi => usual_of_open_mpi(line, places),
+    }
+}
+
+fn usual_of_open_mpi(line: &Line, places: &Places) -> Option<&'static str> {
     let Places { overcommit, is_mapped, counts_threads, .. } = *places;
     let is_of_cores = is_mapped
         || line.has("--tasks-per-node")
@@ -153,7 +162,7 @@ fn usual(line: &Line, places: &Places) -> Option<&'static str> {
 /// MPI maps by an object to this object, and all others of Open MPI as is [usual](usual) there; Hydra binds none then.
 pub(super) fn settle(line: &mut Line, dialect: impl Fn() -> Option<Dialect>) {
     let places = std::mem::take(&mut line.places);
-    let usual = usual(line, &places).filter(|_| dialect() == Some(Dialect::OpenMpi));
+    let usual = usual(line, &places, &dialect);
     let Places { object, cores, mapped, over, overcommit, core_list, is_ordered, .. } = places;
     if let Some(list) = core_list {
         let cores = if is_ordered { list } else { list.replace(',', "+") };
