@@ -19,9 +19,10 @@ fn one_question_leaves_the_api_server_for_each_look_at_a_large_launch() {
     let script = format!(
         r#"{LARGE}
         lattice launch --detach -n 6 "$1" >/dev/null || exit; id=$(launch_with 6)
-        until lattice stacks $id >seen && grep -q '^5  *compute' seen && grep -q '^0-4  *exchange' seen; do sleep 0.1; done
+        # Now and then a debugger finds a rank where it cannot tell the callers.
+        until lattice stacks $id >seen && [ $(grep -cE '^0-5  main$|^0-4  *exchange|^5  *compute' seen) = 3 ]; do sleep 0.1; done
         tree=$(questions tree) node=$(questions node)
-        lattice stacks $id | grep -cE '^0-5  main$|^0-4  *exchange|^5  *compute'
+        lattice stacks $id >/dev/null
         lattice top $id --once --json | field memory_bytes | grep -vc '^0$'
         lattice status $id --json | field phase | grep -c '^initialized'
         lattice proctable $id --json | field program | grep -c '/divided$'
@@ -29,7 +30,7 @@ fn one_question_leaves_the_api_server_for_each_look_at_a_large_launch() {
         lattice abort $id"#
     );
     let outcome = script_on(6, &script).arg(Flavour::WheelMpich.program("divided")).run();
-    outcome.exits(0).prints_lines(["3", "6", "6", "6", "4 to the root, 0 to others"]);
+    outcome.exits(0).prints_lines(["6", "6", "6", "4 to the root, 0 to others"]);
 }
 
 /// Ranks of `sleep` need no other node, so that nobody has a link before somebody looks.

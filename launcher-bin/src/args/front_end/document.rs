@@ -104,15 +104,22 @@ Scripts that call `scontrol show hostnames` and `scontrol show hostlist` find bo
 #[cfg(test)]
 const FROM_MPIEXEC: &str = "\
 Any number of dashes will do, and `=` before a value. `-N` is the number of ranks for MPICH and that of ranks on a node for Open MPI:
-the other flags of the line decide, else the MPI library of the program, else `LATTICE_MPIEXEC=hydra|intel|ompi`. Lines of Open MPI bind
-ranks as its `mpirun` does without being asked: up to two of them, and those that `--map-by` puts on slots or nodes or counts by `ppr`, to
-cores, others to NUMA domains in turn, and none where there are more ranks than cores or `--oversubscribe` lets there be. Lines of Intel
-MPI (`LATTICE_MPIEXEC=intel` says that they are) divide the cores of each node among its ranks. In other lines nothing binds ranks but `--bind-to` and its like. Lines of Open MPI have a slot for each core (with
-`--use-hwthread-cpus` for each hardware thread) unless they name hosts: without `-np` all slots are filled, and more ranks than slots are
-refused unless there is `--oversubscribe`. Other lines have one rank without `-n`, and more ranks than CPUs are started without a word; those
-of MPICH and Intel MPI go through named hosts again when their slots are full. Programs behind a `:` may have a `-host` list of their own, in lines of srun `-N`, `-w` and
-`--ntasks-per-node`. `-configfile`, `--app` and `--appfile` name a file with a program on each line. Variables stand for flags that a line does not have: `MPIEXEC_TIMEOUT`, `MPIEXEC_UNIVERSE_SIZE` and `MPIEXEC_PREFIX_DEFAULT` (ranks before
-their lines) for all; `HYDRA_HOST_FILE` and `HYDRA_BINDING` for MPICH's and Intel MPI's lines; for Open MPI's `OMPI_MCA_orte_default_hostfile`, `OMPI_MCA_hwloc_base_binding_policy`,
-`OMPI_MCA_rmaps_base_mapping_policy`, `OMPI_MCA_rmaps_base_oversubscribe`, `PRTE_MCA_prte_default_hostfile`, `PRTE_MCA_hwloc_default_binding_policy` and
-`PRTE_MCA_rmaps_default_mapping_policy`. `-v` names those that count.
+the other flags of the line decide, else the MPI library of the program, else `LATTICE_MPIEXEC=hydra|intel|ompi`.
+
+**Binding.** Lines of Open MPI bind ranks as its `mpirun` does without being asked: up to two of them, and those that `--map-by` puts on slots
+or nodes or counts by `ppr`, to cores, others to NUMA domains in turn, and none where there are more ranks than cores or `--oversubscribe` lets
+there be. Lines of Intel MPI, which only `LATTICE_MPIEXEC=intel` and `-perhost` tell from MPICH's, divide the cores of each node among its
+ranks. In other lines nothing binds ranks but `--bind-to` and its like.
+
+**Slots.** Lines of Open MPI have a slot for each core (with `--use-hwthread-cpus` for each hardware thread) unless they name hosts: without
+`-np` all slots are filled, and more ranks than slots are refused unless there is `--oversubscribe`. Other lines have one rank without `-n`,
+and more ranks than CPUs are started without a word; those of MPICH and Intel MPI go through named hosts again when their slots are full.
+
+**Programs.** Those behind a `:` may have a `-host` list of their own, in lines of srun `-N`, `-w` and `--ntasks-per-node`. `-configfile`,
+`--app` and `--appfile` name a file with a program on each line.
+
+**Variables** stand for flags that a line does not have: `MPIEXEC_TIMEOUT`, `MPIEXEC_UNIVERSE_SIZE` and `MPIEXEC_PREFIX_DEFAULT` (ranks before
+their lines) for all; `HYDRA_HOST_FILE` and `HYDRA_BINDING` for MPICH's and Intel MPI's lines; for Open MPI's `OMPI_MCA_orte_default_hostfile`,
+`OMPI_MCA_hwloc_base_binding_policy`, `OMPI_MCA_rmaps_base_mapping_policy`, `OMPI_MCA_rmaps_base_oversubscribe`, `PRTE_MCA_prte_default_hostfile`,
+`PRTE_MCA_hwloc_default_binding_policy` and `PRTE_MCA_rmaps_default_mapping_policy`. `-v` names those that count.
 ";

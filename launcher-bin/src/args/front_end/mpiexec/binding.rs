@@ -136,8 +136,8 @@ pub(super) fn oversubscribe(line: &mut Line, _: &OsStr) -> Result<(), Refusal> {
 /// Binding of lines that say nothing about it. Open MPI binds up to two ranks, and those that are mapped by slot, node or `ppr`, to cores, others
 /// to NUMA domains in turn, and none where there are more ranks than cores, or may be (measured with 4.1.4 and 5.0.11). Intel MPI divides the
 /// cores of a node among its ranks (measured with 2021.18.1), and MPICH binds none.
-fn usual(line: &Line, places: &Places, dialect: impl Fn() -> Option<Dialect>) -> Option<&'static str> {
-    match dialect()? {
+fn usual(line: &Line, places: &Places, dialect: Option<Dialect>) -> Option<&'static str> {
+    match dialect? {
         Dialect::Hydra => None,
         Dialect::Intel => Some("cores:even:overcommit"),
         Dialect::OpenMpi => usual_of_open_mpi(line, places),
@@ -145,12 +145,11 @@ fn usual(line: &Line, places: &Places, dialect: impl Fn() -> Option<Dialect>) ->
 }
 
 fn usual_of_open_mpi(line: &Line, places: &Places) -> Option<&'static str> {
-    let Places { overcommit, is_mapped, counts_threads, .. } = *places;
-    let is_of_cores = is_mapped
+    let is_of_cores = places.is_mapped
         || line.has("--tasks-per-node")
         || line.has("--tasks-per-socket")
         || ranks_of(line).is_some_and(|ranks| ranks <= 2);
-    match (overcommit, is_of_cores, counts_threads) {
+    match (places.overcommit, is_of_cores, places.counts_threads) {
         (true, ..) => None,
         (false, true, false) => Some("cores:or-none"),
         (false, true, true) => Some("threads:or-none"),
@@ -159,41 +158,48 @@ fn usual_of_open_mpi(line: &Line, places: &Places) -> Option<&'static str> {
 }
 
 /// Puts the words about binding together. Unless it is said otherwise, ranks with a number of cores are bound to cores, those that Open
-/// MPI maps by an object to this object, and all others of Open MPI as is [usual](usual) there; Hydra binds none then.
+/// MPI maps by an object to this object, and all others as is [usual](usual).
 pub(super) fn settle(line: &mut Line, dialect: impl Fn() -> Option<Dialect>) {
     let places = std::mem::take(&mut line.places);
-    let usual = usual(line, &places, &dialect);
-    let Places { object, cores, mapped, over, overcommit, core_list, is_ordered, .. } = places;
-    if let Some(list) = core_list {
-        let cores = if is_ordered { list } else { list.replace(',', "+") };
+    if let Some(list) = &places.core_list {
+        let cores = if places.is_ordered { list.clone() } else { list.replace(',', "+") };
         line.add_to_launch("--cpu-bind", Some(format!("core-map:{cores}").as_ref()));
         return;
     }
     if line.has("--rankfile") {
         return;
     }
-    let object = object.or_else(|| cores.as_ref().map(|_| Object::Core.to_string())).or_else(|| {
-        let is_bound = |_: &Object| !matches!(dialect(), Some(Dialect::Hydra | Dialect::Intel));
-        mapped.filter(is_bound).map(|object| object.to_string())
-    });
-    if let (None, Some(usual)) = (&object, usual) {
-        line.add_to_launch("--cpu-bind", Some(usual.as_ref()));
-        return;
-    }
-    let Some(mut bind) = object else {
-        if let Some(over) = over {
-            line.note(format!(
-                "--map-by: ranks are not bound, so that {over} choose nothing; --bind-to core binds them"
-            ));
-        }
-        return;
+    let bind = match object(&places, &dialect) {
+        Some(object) => with_details(object, &places),
+        None => match (usual(line, &places, dialect()), places.over) {
+            (Some(usual), _) => usual.to_owned(),
+            (None, Some(over)) => {
+                let reason = format!("ranks are not bound, so that {over} choose nothing; --bind-to core binds them");
+                return line.note(format!("--map-by: {reason}"));
+            }
+            (None, None) => return,
+        },
     };
-    if bind != "none" && !bind.starts_with("map:") {
-        let unit = if bind == Object::Thread.word() { "cpus" } else { "cores" };
-        bind.extend(cores.map(|number| format!(":{unit}={number}")));
-        // Objects that are given out one after the other need no dealing.
-        bind.extend(over.filter(|over| over.word() != bind).map(|over| format!(":over={over}")));
-        bind.push_str(if overcommit { ":overcommit" } else { "" });
-    }
     line.add_to_launch("--cpu-bind", Some(bind.as_ref()));
+}
+
+/// Object that the line binds ranks to.
+fn object(places: &Places, dialect: impl Fn() -> Option<Dialect>) -> Option<String> {
+    let is_bound = |_: &Object| !matches!(dialect(), Some(Dialect::Hydra | Dialect::Intel));
+    let of_cores = || places.cores.as_ref().map(|_| Object::Core.to_string());
+    let mapped = || places.mapped.filter(is_bound).map(|object| object.to_string());
+    places.object.clone().or_else(of_cores).or_else(mapped)
+}
+
+/// The object with all that the line says beside it.
+fn with_details(mut bind: String, places: &Places) -> String {
+    if bind == "none" || bind.starts_with("map:") {
+        return bind;
+    }
+    let unit = if bind == Object::Thread.word() { "cpus" } else { "cores" };
+    bind.extend(places.cores.iter().map(|number| format!(":{unit}={number}")));
+    // Objects that are given out one after the other need no dealing.
+    bind.extend(places.over.filter(|over| over.word() != bind).map(|over| format!(":over={over}")));
+    bind.push_str(if places.overcommit { ":overcommit" } else { "" });
+    bind
 }
