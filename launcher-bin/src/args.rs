@@ -5,6 +5,7 @@
 //! program has its own `-n`, `--env`, `--env-remove` and `--chdir`.
 
 mod batch;
+mod batch_tasks;
 mod cluster;
 mod copies;
 mod cpu_bind;
@@ -45,6 +46,7 @@ use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 
 pub use self::batch::{BatchArgs, BatchOptions, BatchScriptArgs, CancelArgs, QueueArgs};
 pub(crate) use self::batch::{RUN_SCRIPT, SCRIPT};
+pub use self::batch_tasks::TaskArgs;
 pub use self::cluster::{
     AbortArgs, AllocCommand, AttachArgs, CreateArgs, CxiCommand, DebugArgs, LaunchesArgs, Nodes, NodesArgs,
     NodesCommand, Requeue, ServerArgs, ShellArgs, SignalArgs, StacksArgs, TableArgs, TopArgs, TopOrder, TopologyFormat,

@@ -1,4 +1,4 @@
-//! The flags of `lattice batch`, which are also those of `#LATTICE` lines, and of the commands about the queue.
+//! The flags of `lattice batch`, which are also those of `#LATTICE` and `#SBATCH` lines, and of the commands about the queue.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -9,13 +9,16 @@ use clap::error::{ContextKind, ErrorKind};
 use clap::{Args, CommandFactory, Parser};
 use lattice_session::template::Template;
 
+use super::batch_tasks::TaskArgs;
 use super::cluster::{Requeue, ServerArgs, TableArgs};
+use super::idle::IdleArgs;
 use super::slurm_time;
 use super::value::{node_list, template};
 
 pub(super) const AFTER_HELP: &str = "In the script, lines before the first command:\n  \
     #LATTICE --nodes=4 --time=2:00:00\n  \
     #LATTICE nodes=4                               # without dashes as well\n\n\
+    Without a line of #LATTICE, those of #SBATCH are read.\n\n\
     In file names, %j is the job's id, %x its name, %N the node that the script runs on, %u the user, %% a percent sign.\n\n\
     Examples:\n  \
     lattice batch -N 4 --time 30 job.sh input.nml\n  \
@@ -71,6 +74,18 @@ pub struct BatchOptions {
     /// Start it in DIR; else where it was submitted.
     #[arg(short = 'D', long, aliases = ["workdir", "cwd"], value_name = "DIR")]
     pub chdir: Option<PathBuf>,
+    /// Tasks of `srun` in the script.
+    #[command(flatten)]
+    pub tasks: TaskArgs,
+    /// Flags of sbatch that choose nothing here.
+    #[command(flatten)]
+    pub idle: IdleArgs,
+    /// Events of which sbatch sends mail; none is sent here.
+    #[arg(long, value_name = "TYPE", hide = true)]
+    pub mail_type: Option<String>,
+    /// Who would get it.
+    #[arg(long, value_name = "USER", hide = true)]
+    pub mail_user: Option<String>,
     /// For a scheduler in front of this one; chooses nothing here.
     #[arg(long, value_name = "NAME", hide = true)]
     pub vcluster: Option<String>,
@@ -95,22 +110,45 @@ impl BatchOptions {
             job_name: self.job_name.or(below.job_name),
             requeue: self.requeue.or(below.requeue),
             chdir: self.chdir.or(below.chdir),
+            tasks: self.tasks.over(below.tasks),
+            idle: self.idle.and(below.idle),
+            mail_type: self.mail_type.or(below.mail_type),
+            mail_user: self.mail_user.or(below.mail_user),
             vcluster: self.vcluster.or(below.vcluster),
             network_domain: self.network_domain.or(below.network_domain),
         }
     }
 
-    /// Reads the words of a `#LATTICE` line: flags as on the command line, or `name=value` without dashes.
+    /// What of these options chooses nothing here, and why.
+    pub(crate) fn notes(&self) -> Vec<&'static str> {
+        let is_in_front = self.vcluster.is_some() || self.network_domain.is_some();
+        let has_mail = self.mail_type.is_some() || self.mail_user.is_some();
+        let in_front = "vcluster and network-domain are for a scheduler in front of this one, and choose nothing here";
+        let mail = "--mail-type and --mail-user choose nothing here: no mail is sent";
+        [(is_in_front, in_front), (has_mail, mail)]
+            .into_iter()
+            .filter_map(|(given, note)| given.then_some(note))
+            .collect()
+    }
+
+    /// Reads the words of a line of a script: flags as on the command line, or `name=value` without dashes.
     ///
     /// # Errors
     /// Says in words what is wrong, with the nearest option to one that does not exist.
     pub(crate) fn of_line(words: Vec<String>) -> Result<Self, String> {
         let words: Vec<String> = match words.first() {
             Some(first) if !first.starts_with('-') => words.iter().map(|word| with_dashes(word)).collect(),
-            _ => words,
+            _ => words.into_iter().map(of_sbatch).collect(),
         };
         Line::try_parse_from(words).map(|line| line.options).map_err(|error| reason(&error))
     }
+}
+
+/// Letters of sbatch that mean something else on the command line of this program.
+const LETTERS: [(&str, &str); 2] = [("-q", "--qos"), ("-G", "--gpus")];
+
+fn of_sbatch(word: String) -> String {
+    LETTERS.iter().find(|(letter, _)| *letter == word).map_or(word, |(_, name)| (*name).to_owned())
 }
 
 /// The options of one line.
@@ -226,7 +264,7 @@ mod tests {
         for (words, expected) in [
             ("--node=4", "there is no option --node; the nearest is --nodes"),
             ("outputs=x", "there is no option --outputs; the nearest is --output"),
-            ("--exclusive", "there is no option --exclusive; the nearest is --"),
+            ("--array=1-9", "there is no option --array; the nearest is --"),
             ("--nodes=0", "invalid value '0' for '--nodes <N>': 0 is not in 1..=4294967295"),
             ("--time=0", "invalid value '0' for '--time <TIME>': an allocation runs for 1 s at least"),
             ("-N 2 -w a", "the argument '--nodes <N>' cannot be used with '--nodelist <NODES>'"),

@@ -62,6 +62,12 @@ pub struct IdleArgs {
 }
 
 impl IdleArgs {
+    /// These flags and others.
+    pub(super) fn and(mut self, others: Self) -> Self {
+        self.given.extend(others.given);
+        self
+    }
+
     /// One line for each flag that was given, with the reason why it chooses nothing.
     pub fn notes(&self) -> impl Iterator<Item = String> {
         self.given.iter().map(|flag| format!("--{} is taken and chooses nothing: {}", flag.long, flag.reason))

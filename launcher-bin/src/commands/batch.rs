@@ -51,8 +51,11 @@ struct Submitted<'a> {
 pub(crate) fn batch(args: &BatchArgs, verbosity: Verbosity) -> Result<u8, CommandError> {
     let Script { bytes, options } = Script::read(&args.script)?;
     let options = args.options.clone().over(options);
-    if verbosity > Verbosity::Quiet && (options.vcluster.is_some() || options.network_domain.is_some()) {
-        report("note: vcluster and network-domain are for a scheduler in front of this one, and choose nothing here");
+    if verbosity > Verbosity::Quiet {
+        options.notes().into_iter().for_each(|note| report(&format!("note: {note}")));
+    }
+    if verbosity == Verbosity::Verbose {
+        options.idle.notes().for_each(|note| report(&note));
     }
     let name = options
         .job_name
@@ -61,7 +64,7 @@ pub(crate) fn batch(args: &BatchArgs, verbosity: Verbosity) -> Result<u8, Comman
     let launch = launch(args, &options, &name, &bytes)?;
     let request = proto::CreateAllocationRequest {
         nodes: options.list.clone().unwrap_or_default(),
-        num_nodes: if options.list.is_some() { 0 } else { options.count.unwrap_or(1) },
+        num_nodes: if options.list.is_some() { 0 } else { options.count.or(options.tasks.nodes()).unwrap_or(1) },
         requeue: options.requeue.map(proto::RequeuePolicy::from).unwrap_or_default().into(),
         time_limit_s: options.time.map(|limit| limit.as_secs()).unwrap_or_default(),
         batch: Some(proto::BatchRequest { name: name.clone(), launch: Some(launch) }),
@@ -103,6 +106,7 @@ fn launch(
         "--detach".into(),
         flag("env", &format_args!("{SCRIPT}={}", STANDARD.encode(script))),
     ];
+    words.extend(options.tasks.variables().map(|(name, number)| flag("env", &format_args!("{name}={number}"))));
     words.extend(args.table.api.api.iter().map(|url| flag("env", &format_args!("{}={url}", cluster::API_URL))));
     let directory = options.chdir.as_deref().unwrap_or(Path::new("."));
     words.extend(["--chdir".into(), machine.directory.join(directory).into_os_string(), "--".into()]);

@@ -20,8 +20,10 @@ pub(crate) fn scontrol(args: &ScontrolArgs) -> Result<u8, CommandError> {
 fn text_of(shown: &Shown, variable: impl Fn(&str) -> Option<String>) -> Result<String, CommandError> {
     match shown {
         Shown::Hostnames { list } => {
-            let of_job = || LISTS.iter().find_map(|name| variable(name).filter(|list| !list.is_empty()));
-            let names = hostlist::expand(&list.clone().or_else(of_job).ok_or(CommandError::NoNodeList)?)?;
+            // Scripts ask for those of "$SLURM_JOB_NODELIST", which need not be set.
+            let mut named = list.iter().cloned().chain(LISTS.iter().filter_map(|name| variable(name)));
+            let list = named.find(|list| !list.is_empty()).ok_or(CommandError::NoNodeList)?;
+            let names = hostlist::expand(&list)?;
             Ok(names.iter().flat_map(|name| [name, "\n"]).collect())
         }
         Shown::Hostlist { names } => Ok(hostlist::fold(&hostlist::expand(names)?) + "\n"),
@@ -46,7 +48,9 @@ mod tests {
         };
         let list = Some("b,a[08-10]".to_owned());
         check(Shown::Hostnames { list }, "c", "b\na08\na09\na10\n");
-        check(Shown::Hostnames { list: None }, "c[1-2]", "c1\nc2\n");
+        for list in [None, Some(String::new())] {
+            check(Shown::Hostnames { list }, "c[1-2]", "c1\nc2\n");
+        }
         check(Shown::Hostlist { names: "a2,a1,a1,a[3-4]".to_owned() }, "", "a[2,1,1,3-4]\n");
         check(Shown::Hostlistsorted { names: "a10,b,a[9-10]".to_owned() }, "", "a[9-10],b\n");
     }

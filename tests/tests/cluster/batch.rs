@@ -71,6 +71,24 @@ fn a_launch_in_a_script_wires_up_every_library() {
     }
 }
 
+/// Its lines of `srun` start a task on each node, and `scontrol` tells the names of the nodes.
+#[test]
+fn a_script_of_slurms_runs_as_it_is() {
+    let script = format!(
+        r#"{FREE}
+        mkdir slurm; for name in srun scontrol; do ln -s "$(command -v lattice)" slurm/$name; done
+        printf '%s\n' '#!/bin/bash' '#SBATCH --job-name=wave --partition=debug' '#SBATCH --ntasks=2' '#SBATCH --ntasks-per-node=1' \
+            '#SBATCH --time=00:10:00 --output=%x.txt' 'PATH=$PWD/slurm:$PATH' 'srun hostname | sort' \
+            'scontrol show hostnames "$SLURM_JOB_NODELIST" | tail -n 1; echo $LATTICE_JOB_NAME $LATTICE_NNODES' >job.sh
+        lattice batch --wait job.sh >/dev/null; echo "code $?"; cat wave.txt
+        sed -i 's/^#SBATCH --ntasks=2/#SBATCH --array=1-9/' job.sh; lattice batch job.sh"#
+    );
+    let outcome = script_on(2, &script).run();
+    let lines = ["code 0", "node0", "node1", "node1", "wave 2"];
+    assert_eq!(outcome.text().lines().collect::<Vec<_>>(), lines, "{}", outcome.errors());
+    outcome.exits(125).says("job.sh, line 3: there is no option --array");
+}
+
 #[test]
 fn those_who_wait_begin_in_their_order_or_where_nobody_waits_longer_for_it() {
     let script = format!(

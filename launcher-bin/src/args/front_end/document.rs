@@ -98,7 +98,8 @@ only one that begins so. Variables of srun stand for flags that a line does not 
 `SLURM_EXPORT_ENV`, `SLURM_LABELIO`, `SLURM_STDOUTMODE`, `SLURM_STDERRMODE`, `SLURM_STDINMODE`, `SLURM_OPEN_MODE`, `SLURM_KILL_BAD_EXIT`, `SLURM_NO_KILL`,
 `SLURM_WAIT`, `SLURM_TIMELIMIT`, `SLURM_BCAST`, `SLURM_COMPRESS`, `SLURM_TASK_PROLOG` and `SLURM_TASK_EPILOG`; `-v` names those that count. Without a number of tasks or nodes there is one
 task on each node of the allocation. In an allocation each task has a CPU of its node (`-c` of them) or is refused, unless there is `-O`.
-Scripts that call `scontrol show hostnames` and `scontrol show hostlist` find both in `lattice scontrol`.
+Scripts that call `scontrol show hostnames` and `scontrol show hostlist` find both in `lattice scontrol`, and `lattice batch` takes scripts with
+`#SBATCH` lines as they are ([batch.md](batch.md)).
 ";
 
 #[cfg(test)]

@@ -6,6 +6,8 @@
 //! #LATTICE output=run-%j.txt             with dashes, or without
 //! lattice launch ./a.out                 from here on nothing is looked at
 //! ```
+//!
+//! Without such lines, those of `#SBATCH` count, which have the same options.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -16,8 +18,8 @@ use crate::bounded_file;
 /// The most bytes of a script: it travels in a variable of the environment, which Linux bounds to 128 KiB (MAX_ARG_STRLEN), in base64.
 const SCRIPT_MAX: u64 = 96_000;
 
-/// The beginning of a line with options.
-const MARK: &str = "#LATTICE";
+/// The beginnings of lines with options; those with the first one count that a script has.
+const MARKS: [&str; 2] = ["#LATTICE", "#SBATCH"];
 
 /// A script, and what it says of itself.
 #[derive(Debug)]
@@ -76,15 +78,21 @@ impl Script {
 /// The options of all lines, the later ones over those before. An error comes with the number of its line.
 fn options(text: &str) -> Result<BatchOptions, (usize, String)> {
     let mut options = BatchOptions::default();
-    let head = text.lines().take_while(|line| line.trim_start().is_empty() || line.starts_with('#'));
-    for (number, line) in head.enumerate().map(|(index, line)| (index + 1, line)) {
-        let Some(rest) = line.strip_prefix(MARK).filter(|rest| rest.is_empty() || rest.starts_with([' ', '\t'])) else {
-            continue;
-        };
+    let Some(mark) = MARKS.into_iter().find(|mark| marked(text, mark).next().is_some()) else { return Ok(options) };
+    for (number, rest) in marked(text, mark) {
         let words = shlex::split(rest).ok_or_else(|| (number, "a quotation mark has no second one".to_owned()))?;
         options = BatchOptions::of_line(words).map_err(|reason| (number, reason))?.over(options);
     }
     Ok(options)
+}
+
+/// Lines before the first command that begin with a mark: their numbers, and what stands behind it.
+fn marked<'a>(text: &'a str, mark: &'a str) -> impl Iterator<Item = (usize, &'a str)> {
+    let head = text.lines().take_while(|line| line.trim_start().is_empty() || line.starts_with('#'));
+    head.enumerate().filter_map(move |(index, line)| {
+        let rest = line.strip_prefix(mark).filter(|rest| rest.is_empty() || rest.starts_with([' ', '\t']))?;
+        Some((index + 1, rest))
+    })
 }
 
 #[cfg(test)]
@@ -100,6 +108,23 @@ mod tests {
         let found = options(text).unwrap();
         assert_eq!((found.count, found.time), (Some(64), Some(Duration::from_secs(7200))));
         assert_eq!(found.vcluster.as_deref(), Some("hpc-batch"));
+    }
+
+    #[test]
+    fn lines_of_sbatch_count_where_there_are_none_of_ours() {
+        let text = "#!/bin/bash -l\n#SBATCH -J wave -p debug -A acct\n#SBATCH --ntasks=6 --ntasks-per-node=4 # two nodes\n\
+            #SBATCH --cpus-per-task=2 --mem=4G -q night\n#SBATCH --time=0-01:30:00\n#SBATCH --mail-type=END\n\
+            module load x\n#SBATCH --nodes=9\nsrun ./a.out\n";
+        let found = options(text).unwrap();
+        assert_eq!((found.job_name.as_deref(), found.time), (Some("wave"), Some(Duration::from_secs(5400))));
+        assert_eq!((found.count, found.tasks.nodes()), (None, Some(2)));
+        let variables: Vec<String> = found.tasks.variables().map(|(name, number)| format!("{name}={number}")).collect();
+        assert_eq!(variables, ["SLURM_NTASKS=6", "SLURM_NTASKS_PER_NODE=4", "SRUN_CPUS_PER_TASK=2"]);
+        assert_eq!((found.idle.notes().count(), found.notes().len()), (4, 1));
+        let found = options("#!/bin/sh\n#SBATCH -N 4 --array=1-9\n#LATTICE -N 2\n").unwrap();
+        assert_eq!(found.count, Some(2));
+        let refused = options("#!/bin/sh\n#SBATCH --array=1-9\n").unwrap_err();
+        assert!(refused.0 == 2 && refused.1.starts_with("there is no option --array"), "{refused:?}");
     }
 
     #[test]
