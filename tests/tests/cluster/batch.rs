@@ -166,7 +166,8 @@ SCRIPT
     let outcome = script_on(3, &script).run();
     let is_of_the_script = |line: &&str| *line != "done" && !line.starts_with("lattice: ");
     let lines: Vec<&str> = outcome.text().lines().filter(is_of_the_script).collect();
-    assert_eq!(lines, ["try 0 on node0,node1", "try 1 on node0,node2", "1", "0"], "{}", outcome.errors());
+    let expected = ["try 0 on node0,node1", "try 1 on node0,node2", "1", "0"];
+    assert_eq!(lines, expected, "{}\n{}", outcome.text(), outcome.errors());
 }
 
 #[test]
