@@ -127,11 +127,13 @@ pub fn plan(usable: &UsableCores, bind: &CpuBind, local_ranks: u32) -> Result<Ve
         CpuBind::None => return Ok(vec![None; local_ranks as usize]),
         CpuBind::To(bind) => {
             let part = usable.first(bind.part.threads_per_core, bind.part.cores_per_socket);
-            let dealt = match bind.share {
-                _ if bind.shortage == Shortage::Unbound && !has_room(&part, bind, local_ranks) => {
+            let may_be_unbound = bind.shortage == Shortage::Unbound;
+            let dealt = match bind.share.map(|share| shares(&part, bind, share, local_ranks)) {
+                Some(Err(_)) if may_be_unbound => return Ok(vec![None; local_ranks as usize]),
+                Some(dealt) => dealt?,
+                None if may_be_unbound && bind.object.min(Object::Core).count(&part) < local_ranks => {
                     return Ok(vec![None; local_ranks as usize]);
                 }
-                Some(share) => shares(&part, bind, share, local_ranks)?,
                 None => objects(&part, bind),
             };
             let taken = dealt.iter().cycle().take(local_ranks as usize).cloned().collect();
@@ -149,14 +151,6 @@ pub fn plan(usable: &UsableCores, bind: &CpuBind, local_ranks: u32) -> Result<Ve
         return Err(BindError::Nothing { asked: bind.clone() });
     }
     Ok(places.iter().cycle().take(local_ranks as usize).cloned().map(Some).collect())
-}
-
-/// True if no rank must share its share, or without shares a core (or thread), with others.
-fn has_room(usable: &UsableCores, bind: &ObjectBind, ranks: u32) -> bool {
-    match bind.share {
-        Some(share) => shares(usable, bind, share, ranks).is_ok(),
-        None => bind.object.min(Object::Core).count(usable) >= ranks,
-    }
 }
 
 /// An object, or a part of one that is not to be divided, as far as it may be used.
