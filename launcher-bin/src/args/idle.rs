@@ -37,7 +37,7 @@ pub(super) const IDLE: &[Idle] = &[
     idle(None, "begin", Value::Required, NO_SCHEDULER),
     idle(None, "comment", Value::Required, NO_SCHEDULER),
     idle(Some('C'), "constraint", Value::Required, WHOLE_NODES),
-    idle(None, "disable-status", Value::No, "Ctrl-C ends the launch at once"),
+    idle(None, "disable-status", Value::No, "Ctrl-C ends the launch in order, a second one at once"),
     idle(None, "exact", Value::No, SHARED),
     idle(None, "exclusive", Value::Optional, WHOLE_NODES),
     idle(None, "external-launcher", Value::No, SHARED),

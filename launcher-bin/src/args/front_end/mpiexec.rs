@@ -180,7 +180,11 @@ pub(super) const FLAGS: &[Flag] = &[
         Takes::Nothing,
         Nothing(NO_TUNING),
     ),
-    flag(&["allow-run-as-root"], Takes::Nothing, Nothing("root may run launches")),
+    flag(
+        &["allow-run-as-root"],
+        Takes::Nothing,
+        Nothing("root may run launches, unless `allow_root` of an agent says no"),
+    ),
     flag(&["am", "tune"], Takes::Value, Refused("type --mca NAME VALUE for each line of the file")),
     flag(&["preload-binary"], Takes::Nothing, Made("--bcast, for all programs", preload_binary)),
     flag(&["preload-files"], Takes::Value, OfLaunch("--preload-files")),
