@@ -1,6 +1,7 @@
 //! The client as a program sees it: the calls, and which protocol serves them.
 
 mod exchange;
+mod groups;
 mod other_jobs;
 mod resources;
 
@@ -22,6 +23,8 @@ use crate::pmi2::{self, Pmi2};
 use crate::process_mapping;
 use crate::shared::SharedPairs;
 use crate::singleton::{self, Singleton};
+
+pub use self::groups::{PendingBarrier, RankGroup};
 
 /// The protocol to speak. The server cannot be asked: it learns the protocol from the client's first line.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -4,8 +4,11 @@
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::ops::Range;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
+
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use crate::error::{ClientError, Defect, quote};
 
@@ -55,6 +58,23 @@ impl Connection {
             }
             self.read_more(command)?;
         }
+    }
+
+    /// Returns true if a message has arrived, or begun to, and if the server is gone: [`receive`](Self::receive) does not wait for others then.
+    pub(crate) fn has_more(&self) -> Result<bool, ClientError> {
+        if !self.arrived.is_empty() {
+            return Ok(true);
+        }
+        let mut awaited = [PollFd::new(self.stream.as_fd(), PollFlags::POLLIN)];
+        match poll(&mut awaited, PollTimeout::ZERO) {
+            Ok(ready) => Ok(ready > 0),
+            Err(Errno::EINTR) => Ok(false),
+            Err(error) => Err(broken("poll", error.into())),
+        }
+    }
+
+    pub(crate) fn as_fd(&self) -> BorrowedFd<'_> {
+        self.stream.as_fd()
     }
 
     fn read_more(&mut self, command: &'static str) -> Result<(), ClientError> {

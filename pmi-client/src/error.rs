@@ -143,6 +143,12 @@ pub enum ClientError {
         /// The greatest number of bytes.
         max: usize,
     },
+    /// A group, or a tag, that no barrier can have.
+    #[error("a barrier of a group needs {needed}")]
+    GroupBarrier {
+        /// Description of what is possible.
+        needed: &'static str,
+    },
     /// A spawn request without a program.
     #[error("a spawn request names no program")]
     NothingToSpawn,

@@ -20,7 +20,7 @@
 //!
 //! | file | what it owns |
 //! |---|---|
-//! | `client.rs` | the public calls; which protocol serves them |
+//! | `client.rs`, `client/` | the public calls; which protocol serves them |
 //! | `environment.rs`, `descriptor.rs` | what the launcher left in the environment |
 //! | `pmi1.rs`, `pmi2.rs`, `singleton.rs` | one protocol each, and life without a server |
 //! | `connection.rs`, `reply.rs` | bytes in and out, bounded; what all replies have in common |
@@ -53,7 +53,7 @@ mod singleton;
 mod spawn;
 mod topology;
 
-pub use client::{Client, Protocol};
+pub use client::{Client, PendingBarrier, Protocol, RankGroup};
 pub use error::{ClientError, Defect};
 pub use job_memory::NodeMemory;
 pub use limits::Limits;

@@ -1,8 +1,14 @@
-//! PMI-1: `cmd=name key=value ...` and a line feed, in both directions; one reply to each request.
+//! PMI-1: `cmd=name key=value ...` and a line feed, in both directions; one reply to each request, at once but for barriers of groups.
 //!
 //! Fields end at a space, except that a reply's `value`, `val` or `port` runs to the end of the line. Hydra puts fields of its
 //! own behind it all the same: 4.1 after a value, 3 and 4.0 after a port.
 
+mod barriers;
+
+use std::os::fd::BorrowedFd;
+
+use self::barriers::{GroupBarriers, group_text, tag_number};
+use crate::client::RankGroup;
 use crate::connection::{Connection, Extent, MESSAGE_MAX};
 use crate::error::{ClientError, Defect};
 use crate::extensions::{self, EXTENSIONS_KEY};
@@ -12,8 +18,11 @@ use crate::reply::{Fields, Reply};
 use crate::resources::{self, ResourceCall};
 use crate::spawn::SpawnRequest;
 
-/// The version this client asks for. A server that offers 1.2 adds group barriers, which this client does not use.
+/// The version this client asks for, as MPICH's does. A server that answers 1.2 has barriers of groups.
 const VERSION: u32 = 1;
+
+/// Extension of a Lattice that serves barriers of groups to clients of any version.
+const GROUP_BARRIERS: &str = "barrier_group";
 
 /// A PMI-1 conversation after `init`.
 #[derive(Debug)]
@@ -23,6 +32,9 @@ pub(crate) struct Pmi1 {
     pub(crate) limits: Limits,
     /// Requests that this server is known to serve beyond those that all do; asked for when the first is needed.
     extensions: Option<Vec<u8>>,
+    /// Second number of the version that the server speaks.
+    subversion: u32,
+    barriers: GroupBarriers,
 }
 
 /// Claims the rank `id` on a TCP connection, and returns rank and size as the server sets them.
@@ -38,8 +50,8 @@ pub(crate) fn claim(connection: &mut Connection, id: u32) -> Result<(u32, u32), 
     if rank < size { Ok((rank, size)) } else { Err(reply.malformed(Defect::NoSuchRank { rank, size })) }
 }
 
-/// Opens the conversation in either protocol; the first line is PMI-1's even when `version` is 2.
-pub(crate) fn open(connection: &mut Connection, version: u32, subversion: u32) -> Result<(), ClientError> {
+/// Opens the conversation in either protocol; the first line is PMI-1's even when `version` is 2. Returns the subversion that is spoken.
+pub(crate) fn open(connection: &mut Connection, version: u32, subversion: u32) -> Result<u32, ClientError> {
     let command = "init";
     let line = format!("cmd=init pmi_version={version} pmi_subversion={subversion}\n");
     connection.send(command, line.as_bytes())?;
@@ -50,13 +62,15 @@ pub(crate) fn open(connection: &mut Connection, version: u32, subversion: u32) -
     {
         return Err(ClientError::Version { wanted: version, offered });
     }
-    reply.accepted()?.number::<u32>("pmi_version").map(drop)
+    let reply = reply.accepted()?;
+    reply.number::<u32>("pmi_version")?;
+    Ok(reply.number("pmi_subversion").unwrap_or(subversion))
 }
 
 impl Pmi1 {
     /// Introduces the rank, in the order in which MPI libraries do.
     pub(crate) fn init(mut connection: Connection, rank: u32, size: u32) -> Result<Self, ClientError> {
-        open(&mut connection, VERSION, 1)?;
+        let subversion = open(&mut connection, VERSION, 1)?;
         let mut ask = |command, answer| request(&mut connection, command, &[], answer)?.accepted();
         let maxes = ask("get_maxes", "maxes")?;
         let appnum: i64 = ask("get_appnum", "appnum")?.number("appnum")?;
@@ -70,7 +84,7 @@ impl Pmi1 {
             key_signs: KeySigns::OneWord,
         };
         let membership = Membership { rank, size, appnum: u64::try_from(appnum).ok(), spawned: false, job_id };
-        Ok(Self { connection, membership, limits, extensions: None })
+        Ok(Self { connection, membership, limits, extensions: None, subversion, barriers: GroupBarriers::default() })
     }
 
     pub(crate) fn put(&mut self, space: Option<&str>, key: &str, value: &[u8]) -> Result<(), ClientError> {
@@ -78,14 +92,14 @@ impl Pmi1 {
         self.limits.check_value(value)?;
         let space = self.space_name(space)?;
         let fields = [("kvsname", space.as_bytes()), ("key", key.as_bytes()), ("value", value)];
-        request(&mut self.connection, "put", &fields, "put_result")?.accepted().map(drop)
+        self.request("put", &fields, "put_result")?.accepted().map(drop)
     }
 
     pub(crate) fn get(&mut self, space: Option<&str>, key: &str) -> Result<Option<Vec<u8>>, ClientError> {
         self.limits.check_key(key)?;
         let space = self.space_name(space)?;
         let fields = [("kvsname", space.as_bytes()), ("key", key.as_bytes())];
-        request(&mut self.connection, "get", &fields, "get_result")?.value_if_found()
+        self.request("get", &fields, "get_result")?.value_if_found()
     }
 
     /// The pair of the job's space, or of another one, with this index.
@@ -95,7 +109,7 @@ impl Pmi1 {
         let text = index.to_string();
         let space = self.space_name(space)?;
         let fields = [("kvsname", space.as_bytes()), ("idx", text.as_bytes())];
-        let reply = request(&mut self.connection, command, &fields, "getbyidx_results")?;
+        let reply = self.request(command, &fields, "getbyidx_results")?;
         if reply.field("reason") == Some(b"no_more_keyvals") {
             return Ok(None);
         }
@@ -106,14 +120,14 @@ impl Pmi1 {
 
     pub(crate) fn create_space(&mut self) -> Result<String, ClientError> {
         self.need_extension("create_kvs", "create_space")?;
-        request(&mut self.connection, "create_kvs", &[], "newkvs")?.accepted()?.text("kvsname")
+        self.request("create_kvs", &[], "newkvs")?.accepted()?.text("kvsname")
     }
 
     pub(crate) fn destroy_space(&mut self, name: &str) -> Result<(), ClientError> {
         self.need_extension("create_kvs", "destroy_space")?;
         let name = self.space_name(Some(name))?;
         let fields = [("kvsname", name.as_bytes())];
-        request(&mut self.connection, "destroy_kvs", &fields, "kvs_destroyed")?.accepted().map(drop)
+        self.request("destroy_kvs", &fields, "kvs_destroyed")?.accepted().map(drop)
     }
 
     pub(crate) fn resource(&mut self, call: ResourceCall, name: &str) -> Result<(), ClientError> {
@@ -132,7 +146,7 @@ impl Pmi1 {
         fields.extend((!timeout.is_empty()).then_some(("timeout", timeout.as_bytes())));
         // Last, for it may hold spaces.
         fields.push(("name", name.as_bytes()));
-        request(&mut self.connection, command, &fields, answer)?.accepted().map(drop)
+        self.request(command, &fields, answer)?.accepted().map(drop)
     }
 
     /// Refuses a call that the server does not serve. Only Lattice's is asked: others end the job for a request that they do not know.
@@ -161,11 +175,69 @@ impl Pmi1 {
     }
 
     pub(crate) fn fence(&mut self) -> Result<(), ClientError> {
-        request(&mut self.connection, "barrier_in", &[], "barrier_out")?.accepted().map(drop)
+        self.request("barrier_in", &[], "barrier_out")?.accepted().map(drop)
+    }
+
+    /// Begins a barrier of a group, and returns the number of its tag; `None` if there is nobody to wait for.
+    pub(crate) fn begin_barrier(
+        &mut self,
+        group: RankGroup<'_>,
+        tag: Option<&str>,
+    ) -> Result<Option<u32>, ClientError> {
+        self.need_group_barriers()?;
+        let tag = tag.map_or(0, tag_number);
+        let membership = (self.membership.rank, self.membership.size);
+        let Some(group) = group_text(group, membership, tag)? else { return Ok(None) };
+        if !self.barriers.open(tag) {
+            return Err(ClientError::GroupBarrier { needed: "a tag that no other open barrier of this process has" });
+        }
+        send(&mut self.connection, "barrier_in", &[("group", group.as_bytes())])?;
+        Ok(Some(tag))
+    }
+
+    pub(crate) fn need_group_barriers(&mut self) -> Result<(), ClientError> {
+        if self.subversion >= 2 { Ok(()) } else { self.need_extension(GROUP_BARRIERS, "group_barrier") }
+    }
+
+    /// Returns true if the barrier with this tag has ended, and forgets it then.
+    pub(crate) fn test_barrier(&mut self, tag: u32) -> Result<bool, ClientError> {
+        loop {
+            match self.barriers.take(tag) {
+                Some(end) => return end.map(|()| true),
+                None if !self.connection.has_more()? => return Ok(false),
+                None => self.receive_end()?,
+            }
+        }
+    }
+
+    /// Waits until the barrier with this tag has ended.
+    pub(crate) fn wait_for_barrier(&mut self, tag: u32) -> Result<(), ClientError> {
+        loop {
+            match self.barriers.take(tag) {
+                Some(end) => return end,
+                None => self.receive_end()?,
+            }
+        }
+    }
+
+    /// Waits for the end of any barrier of a group; nothing else is to come.
+    fn receive_end(&mut self) -> Result<(), ClientError> {
+        let (command, answer) = ("barrier_in", "barrier_out");
+        let message = self.connection.receive(command, line_extent)?;
+        if self.barriers.keep(&message) {
+            return Ok(());
+        }
+        let reply = Reply::new(command, answer, message, parse)?;
+        Err(reply.malformed(Defect::WrongReply { expected: answer }))
+    }
+
+    /// The descriptor of the connection.
+    pub(crate) fn as_fd(&self) -> BorrowedFd<'_> {
+        self.connection.as_fd()
     }
 
     pub(crate) fn universe_size(&mut self) -> Result<Option<u32>, ClientError> {
-        let reply = request(&mut self.connection, "get_universe_size", &[], "universe_size")?.accepted()?;
+        let reply = self.request("get_universe_size", &[], "universe_size")?.accepted()?;
         Ok(u32::try_from(reply.number::<i64>("size")?).ok())
     }
 
@@ -173,26 +245,26 @@ impl Pmi1 {
         check_line("service name", service.as_bytes())?;
         check_line("port", port)?;
         let fields = [("service", service.as_bytes()), ("port", port)];
-        request(&mut self.connection, "publish_name", &fields, "publish_result")?.accepted().map(drop)
+        self.request("publish_name", &fields, "publish_result")?.accepted().map(drop)
     }
 
     pub(crate) fn lookup(&mut self, service: &str) -> Result<Option<Vec<u8>>, ClientError> {
         check_line("service name", service.as_bytes())?;
         let fields = [("service", service.as_bytes())];
-        let found = request(&mut self.connection, "lookup_name", &fields, "lookup_result")?.if_found()?;
+        let found = self.request("lookup_name", &fields, "lookup_result")?.if_found()?;
         found.map(|reply| reply.needed("port").map(<[u8]>::to_vec)).transpose()
     }
 
     pub(crate) fn unpublish(&mut self, service: &str) -> Result<(), ClientError> {
         check_line("service name", service.as_bytes())?;
         let fields = [("service", service.as_bytes())];
-        request(&mut self.connection, "unpublish_name", &fields, "unpublish_result")?.accepted().map(drop)
+        self.request("unpublish_name", &fields, "unpublish_result")?.accepted().map(drop)
     }
 
     pub(crate) fn spawn(&mut self, wanted: &SpawnRequest) -> Result<Option<String>, ClientError> {
         wanted.texts().try_for_each(|(what, text)| check_line(what, text.as_bytes()))?;
         self.connection.send("spawn", spawn_blocks(wanted).as_bytes())?;
-        receive(&mut self.connection, "spawn", "spawn_result")?.spawned_job()
+        self.receive("spawn", "spawn_result")?.spawned_job()
     }
 
     pub(crate) fn abort(&mut self, code: Option<i32>, message: &str) -> Result<(), ClientError> {
@@ -202,25 +274,50 @@ impl Pmi1 {
     }
 
     pub(crate) fn finalize(&mut self) -> Result<(), ClientError> {
-        request(&mut self.connection, "finalize", &[], "finalize_ack")?.accepted().map(drop)
+        self.request("finalize", &[], "finalize_ack")?.accepted().map(drop)
+    }
+
+    /// Sends `command` and waits for the reply called `answer`.
+    fn request(
+        &mut self,
+        command: &'static str,
+        fields: &[(&str, &[u8])],
+        answer: &'static str,
+    ) -> Result<Reply, ClientError> {
+        send(&mut self.connection, command, fields)?;
+        self.receive(command, answer)
+    }
+
+    /// Waits for the reply called `answer`, and keeps ends of barriers of groups that come before it.
+    fn receive(&mut self, command: &'static str, answer: &'static str) -> Result<Reply, ClientError> {
+        loop {
+            let message = self.connection.receive(command, line_extent)?;
+            if !self.barriers.keep(&message) {
+                return Reply::new(command, answer, message, parse);
+            }
+        }
     }
 }
 
-/// Sends `command` and waits for the reply called `answer`.
+/// Sends `command` and waits for the reply called `answer`, before there can be anything else to come.
 fn request(
     connection: &mut Connection,
     command: &'static str,
     fields: &[(&str, &[u8])],
     answer: &'static str,
 ) -> Result<Reply, ClientError> {
+    send(connection, command, fields)?;
+    receive(connection, command, answer)
+}
+
+fn send(connection: &mut Connection, command: &'static str, fields: &[(&str, &[u8])]) -> Result<(), ClientError> {
     let mut line = format!("cmd={command}").into_bytes();
     for (name, value) in fields {
         line.extend_from_slice(format!(" {name}=").as_bytes());
         line.extend_from_slice(value);
     }
     line.push(b'\n');
-    connection.send(command, &line)?;
-    receive(connection, command, answer)
+    connection.send(command, &line)
 }
 
 fn receive(connection: &mut Connection, command: &'static str, answer: &'static str) -> Result<Reply, ClientError> {

@@ -4,6 +4,7 @@
 //! both. Hydra's server neither doubles nor halves, so a value with `;` does not survive there.
 
 use std::ffi::OsStr;
+use std::os::fd::BorrowedFd;
 use std::os::unix::ffi::OsStrExt;
 
 use crate::connection::{Connection, Extent, MESSAGE_MAX};
@@ -45,6 +46,11 @@ pub(crate) struct Pmi2 {
 }
 
 impl Pmi2 {
+    /// The descriptor of the connection.
+    pub(crate) fn as_fd(&self) -> BorrowedFd<'_> {
+        self.connection.as_fd()
+    }
+
     /// Introduces the rank, and names its job where the launcher has told it; the server says how many others there are. Slurm's demands the job,
     /// and `threaded` (measured with 22.05), no other one needs them.
     pub(crate) fn init(mut connection: Connection, rank: u32, job: Option<&OsStr>) -> Result<Self, ClientError> {

@@ -1,7 +1,8 @@
 //! Gets without a message: the memory of the job that the launcher may have given this rank beside its connection.
 //!
 //! The memory shows what fences brought, and the server knows more: what was put since, facts about the job. So a key that is not there,
-//! and one that this rank has put since its last fence, is asked for; and so is everything where there is no memory, which is no error.
+//! and one that this rank has put since its last fence, is asked for; and so is everything after a barrier of a group until the next fence,
+//! and where there is no memory, which is no error.
 
 use std::collections::HashSet;
 use std::env;
@@ -14,6 +15,8 @@ pub(crate) struct SharedPairs {
     memory: Option<JobReader>,
     /// Keys that this rank has put since its last fence.
     unfenced: HashSet<String>,
+    /// True if a barrier of a group has brought pairs since the last fence, which the memory does not have.
+    is_behind: bool,
 }
 
 impl SharedPairs {
@@ -23,7 +26,7 @@ impl SharedPairs {
         // A runtime may have closed the descriptor, and another launcher may have started this process in between.
         let memory = number.and_then(|number| JobReader::inherited(number, job_id).ok());
         let memory = memory.filter(|memory| memory.ask_for_pairs().is_ok());
-        Self { memory, unfenced: HashSet::new() }
+        Self { memory, ..Self::default() }
     }
 
     /// True if there is a memory, whether or not there are pairs in it.
@@ -32,7 +35,7 @@ impl SharedPairs {
     }
 
     pub(crate) fn get(&mut self, key: &str) -> Option<Vec<u8>> {
-        if self.unfenced.contains(key) {
+        if self.is_behind || self.unfenced.contains(key) {
             return None;
         }
         match self.memory.as_mut()?.get(key.as_bytes()) {
@@ -61,6 +64,12 @@ impl SharedPairs {
     /// This rank has left a fence.
     pub(crate) fn note_fence(&mut self) {
         self.unfenced.clear();
+        self.is_behind = false;
+    }
+
+    /// This rank has left a barrier of a group.
+    pub(crate) fn note_group_barrier(&mut self) {
+        self.is_behind = true;
     }
 }
 
@@ -77,7 +86,7 @@ mod tests {
         let facts = JobFacts { job_id: "j".into(), ..JobFacts::default() };
         let (mut writer, descriptor) = JobWriter::create(&facts).unwrap();
         let memory = Some(JobReader::of(File::from(descriptor), "j").unwrap());
-        let mut shared = SharedPairs { memory, unfenced: HashSet::new() };
+        let mut shared = SharedPairs { memory, ..SharedPairs::default() };
         let fence = |writer: &mut JobWriter, shared: &mut SharedPairs, value: &[u8]| {
             writer.publish(b"k", value).unwrap();
             writer.complete(1);
@@ -90,6 +99,10 @@ mod tests {
         assert_eq!((shared.get("k"), shared.get("absent")), (None, None));
         fence(&mut writer, &mut shared, b"new");
         assert_eq!(shared.get("k").as_deref(), Some(b"new".as_slice()));
+        shared.note_group_barrier();
+        assert_eq!(shared.get("k"), None);
+        fence(&mut writer, &mut shared, b"newest");
+        assert_eq!(shared.get("k").as_deref(), Some(b"newest".as_slice()));
     }
 
     #[test]

@@ -73,6 +73,7 @@ pub fn request(data: &[u8]) {
         Response::Indexed(Some((1, content, content))),
         Response::Space("j.k0.1".to_owned()),
         Response::Fence { tag: Some(7) },
+        Response::FenceRefused { tag: 7, code: ErrorCode::NoMemory, text: "too many" },
         Response::Port(content),
         Response::Ring { count: 1, left: content, right: content },
         Response::Error { code: ErrorCode::Failed, text: String::from_utf8_lossy(content).into_owned().into() },

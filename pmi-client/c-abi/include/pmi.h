@@ -94,6 +94,20 @@ int PMI_KVS_Commit(const char kvsname[]);
 /* Waits until every rank has called it as often. */
 int PMI_Barrier(void);
 
+/* Groups of ranks that are no array: all ranks of the job, this one alone, those on this node. */
+#if !defined(PMI_GROUP_WORLD)
+#define PMI_GROUP_WORLD ((const int *)0)
+#define PMI_GROUP_SELF ((const int *)1)
+#define PMI_GROUP_NODE ((const int *)2)
+#endif
+
+/* Waits until every rank of a group has called it as often with this tag (NULL: none); the group is one of the three above, or `count` ranks,
+ * this one among them, in any order. What they put before is got by all of them then. Several threads may be inside, each with a tag
+ * of its own; others may call other functions meanwhile. PMI_ERR_INVALID_ARG: no ranks, or a negative one. PMI_FAIL: this rank is
+ * not in the group, a rank is not in the job, another thread is inside with the same tag, or the launcher does not serve it (PMI 1.2: Lattice, and
+ * Hydra from 5.0 on). For PMI_GROUP_SELF that is all that is found out. */
+int PMI_Barrier_group(const int *group, int count, const char *tag);
+
 /* Gets a value. PMI_ERR_INVALID_KEY: no rank has put it. PMI_ERR_INVALID_LENGTH: the buffer is too small. */
 int PMI_KVS_Get(const char kvsname[], const char key[], char value[], int length);
 

@@ -53,13 +53,8 @@ int PMI_Resource_release_end(const char name[]);
 
 /* --- Topology ------------------------------------------------------------------------------------------ */
 
-/* A group of ranks: one of these three, no array. */
+/* A group of ranks: PMI_GROUP_WORLD, PMI_GROUP_SELF or PMI_GROUP_NODE (pmi.h), no array. */
 typedef const int *PMI_Group;
-#if !defined(PMI_GROUP_WORLD)
-#define PMI_GROUP_WORLD ((PMI_Group)0)
-#define PMI_GROUP_SELF ((PMI_Group)1)
-#define PMI_GROUP_NODE ((PMI_Group)2)
-#endif
 
 #define PMI_TOPO_NONE 0
 #define PMI_TOPO_CLUSTER 1

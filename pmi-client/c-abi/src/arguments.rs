@@ -168,6 +168,11 @@ impl<'c, T: Copy> Array<'c, T> {
         Some(unsafe { std::slice::from_raw_parts(first.as_ptr(), length) })
     }
 
+    /// The address, which some callers give a meaning of its own.
+    pub fn address(self) -> usize {
+        self.0.map_or(0, |first| first.addr().get())
+    }
+
     /// The first value; `None` for NULL.
     pub fn first(self) -> Option<&'c T> {
         self.with_length(1)?.first()

@@ -7,12 +7,17 @@
 //! the other does not wait for an answer, and a child must not be forked while another thread is inside a call.
 
 use std::ffi::c_int;
+use std::os::fd::AsFd;
 use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 
 use nix::libc;
+use nix::poll::{PollFd, PollFlags, poll};
 use pmi_client::{Client, Protocol};
 
 use crate::code::{Code, Failure};
+
+/// Time after which a thread looks for what another one may have read for it, in milliseconds.
+const LOOK_AGAIN_MS: u8 = 10;
 
 static CLIENT: Mutex<Option<Client>> = Mutex::new(None);
 
@@ -35,6 +40,23 @@ pub fn join(protocol: Protocol, body: impl FnOnce(&mut Client) -> Result<(), Fai
 pub fn with<T>(body: impl FnOnce(&mut Client) -> Result<T, Failure>) -> Result<T, Failure> {
     let mut client = lock();
     body(client.as_mut().ok_or(Code::INIT)?)
+}
+
+/// Waits until `body` returns true. In between other threads have their turns.
+///
+/// # Errors
+/// As [`with`].
+pub fn wait_until(mut body: impl FnMut(&mut Client) -> Result<bool, Failure>) -> Result<(), Failure> {
+    loop {
+        let descriptor = with(|client| {
+            Ok(if body(client)? { None } else { client.descriptor().map(|connection| connection.try_clone_to_owned()) })
+        })?;
+        // Without a descriptor to spare it goes on all the same, a little slower.
+        let Some(descriptor) = descriptor else { return Ok(()) };
+        let mut awaited: Vec<_> =
+            descriptor.iter().map(|connection| PollFd::new(connection.as_fd(), PollFlags::POLLIN)).collect();
+        let _ = poll(&mut awaited, LOOK_AGAIN_MS);
+    }
 }
 
 /// Takes leave of the launcher; does nothing outside.

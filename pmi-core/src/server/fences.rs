@@ -64,14 +64,16 @@ impl Server {
         name: &str,
         message: &Message<'_>,
     ) -> Option<Response<'static>> {
+        let refused = |code, text| Some(Response::FenceRefused { tag, code, text });
         if !includes(group, self.ranks[local].rank) {
-            let text = "not a member of this group";
-            return Some(Response::Error { code: ErrorCode::InvalidArgument, text: text.into() });
+            return refused(ErrorCode::InvalidArgument, "not a member of this group");
         }
         let here = || self.ranks.iter().filter(|(_, state)| includes(group, state.rank)).map(|(local, _)| local);
-        let Some(gathering) = self.groups.open(name, || Gathering::new(here())) else { return Some(too_many()) };
+        let Some(gathering) = self.groups.open(name, || Gathering::new(here())) else {
+            return refused(ErrorCode::NoMemory, TOO_MANY);
+        };
         if !gathering.arrive(local, waiter(connection, Some(tag), message)) {
-            return Some(too_many());
+            return refused(ErrorCode::NoMemory, TOO_MANY);
         }
         match self.begin_group(name) {
             Some(epoch) => self.exchange_group(name, group, epoch),
@@ -237,8 +239,10 @@ fn includes(group: &Group<'_>, rank: Rank) -> bool {
     }
 }
 
+const TOO_MANY: &str = "too many fences begun at once";
+
 fn too_many() -> Response<'static> {
-    Response::Error { code: ErrorCode::NoMemory, text: "too many fences begun at once".into() }
+    Response::Error { code: ErrorCode::NoMemory, text: TOO_MANY.into() }
 }
 
 /// `count` and the length of `left` in four bytes each, then both values.

@@ -264,8 +264,8 @@ impl Server {
             "universeSize" => Some(&self.universe_size_text),
             "hasNameServ" => Some("TRUE"),
             // Requests that other servers would end the job for; clients look here before they make them.
-            "lattice.ext" if self.settings.resources => Some("getbyidx,create_kvs,topo,memory,resource"),
-            "lattice.ext" => Some("getbyidx,create_kvs,topo,memory"),
+            "lattice.ext" if self.settings.resources => Some("getbyidx,create_kvs,topo,memory,barrier_group,resource"),
+            "lattice.ext" => Some("getbyidx,create_kvs,topo,memory,barrier_group"),
             // MPICH reads it with `get` in PMI-1 and with `kvs-get` in PMI-2.
             "PMI_dead_processes" => self.deaths.text(),
             "lattice.memory" => self.node_memory.as_deref(),

@@ -61,6 +61,15 @@ pub enum Response<'a> {
         /// The tag, for clients that were told version 1.2.
         tag: Option<u32>,
     },
+    /// To a fence of a group, which does not take place: the client may have others open, and tells them by their tags.
+    FenceRefused {
+        /// The tag of the request.
+        tag: u32,
+        /// Error code.
+        code: ErrorCode,
+        /// A text for the user of the client.
+        text: &'static str,
+    },
     /// To `lookup_name` and `name-lookup`: the port.
     Port(&'a [u8]),
     /// To `ring`.
@@ -203,6 +212,9 @@ impl Response<'_> {
             Response::Indexed(None) => line.rc(-1).field("reason", "no_more_keyvals"),
             Response::Fence { tag: Some(tag) } => line.rc(0).field("tag", tag),
             Response::Fence { tag: None } => line.rc(0),
+            Response::FenceRefused { tag, code, text } => {
+                line.rc(code.pmi1_rc()).field("tag", tag).field("msg", one_word(text))
+            }
             Response::Port(port) => line.rc(0).raw("port", port),
             Response::Ring { count, left, right } => {
                 line.rc(0).field("ring-count", count).raw("ring-left", left).raw("ring-right", right)
@@ -244,6 +256,7 @@ impl Response<'_> {
             | Response::AppNum(_)
             | Response::UniverseSize(_)
             | Response::Indexed(_)
+            | Response::FenceRefused { .. }
             | Response::Space(_) => block.rc(ErrorCode::Other.pmi2_rc()),
         };
         block.finish()

@@ -10,10 +10,11 @@ use lattice_tests::{Command, built, lattice, launch};
 use crate::raw;
 
 /// What our `libpmi.so.0` has beyond Slurm's.
-const PMI_EXTENSIONS: [&str; 24] = [
+const PMI_EXTENSIONS: [&str; 25] = [
     "PMI_Allgather",
     "PMI_Allgatherv",
     "PMI_Args_to_info",
+    "PMI_Barrier_group",
     "PMI_Bcast",
     "PMI_Get_app_size",
     "PMI_Get_base_rank_in_app",
@@ -108,6 +109,24 @@ fn collectives_bring_every_byte_under_every_launcher() {
     everywhere(&program, "", |rank, size| format!("rank {rank} of {size}: {size} near, node 0, 0 wrong"));
 }
 
+/// As MPICH's library has them since PMI 1.2, which Hydra 5 serves; 4.0 does not.
+#[test]
+fn groups_of_ranks_meet_in_barriers_of_which_several_are_open() {
+    let program = Flavour::LatticePmi.program("libpmi_groups");
+    let check = |command: Command, size: usize| {
+        let outcome = command.arg(&program).run();
+        outcome.exits(0).says_nothing().prints_lines((0..size).map(|rank| format!("rank {rank} of {size}: 0 wrong")));
+    };
+    for (size, flags) in [(4, ""), (5, "--pmi-port"), (3, "--no-job-memory"), (4, "--pmi-group-barriers")] {
+        check(launch(&format!("-n {size} {flags}")), size);
+    }
+    check(Command::new(mpi::hydra()).words("-n 4"), 4);
+    check(Command::new("env"), 1);
+    let outcome = Command::new("mpiexec.hydra").words("-n 2").arg(&program).run();
+    let refused = (0..2).map(|rank| format!("rank {rank} of 2: no barriers of groups, -1"));
+    outcome.exits(0).says_nothing().prints_lines(refused);
+}
+
 /// As Cray's library has them. Who runs what is told by Lattice alone, in the memory of the job.
 #[test]
 fn ranks_know_the_programs_of_their_job() {
@@ -147,7 +166,8 @@ fn pmi2_has_the_codes_and_lengths_of_its_header() {
 /// Programs that pass NULL, short buffers and wrong lengths, watched by memcheck.
 #[test]
 fn no_call_reads_or_writes_where_it_may_not() {
-    let pmi1 = ["libpmi_edges", "libpmi_collectives", "libpmi_spaces"].map(|name| Flavour::LatticePmi.program(name));
+    let pmi1 = ["libpmi_edges", "libpmi_collectives", "libpmi_groups", "libpmi_spaces"]
+        .map(|name| Flavour::LatticePmi.program(name));
     let pmi2 = ["libpmi2_edges", "pmi2_ring"].map(|name| Flavour::LatticePmi2.program(name));
     for program in pmi1.iter().chain(&pmi2) {
         let watched = launch("-n 2 valgrind -q --error-exitcode=99").arg(program).words("1");
@@ -205,7 +225,7 @@ fn programs_run_alike_with_either_header_and_either_library() {
 #[test]
 fn the_launcher_tells_where_they_are_and_gives_them_to_programs_that_call_slurms() {
     let told = lattice("pmi library --functions").run();
-    told.exits(0).says_nothing().prints("liblattice_pmi.so  version 0.1.0  57 functions\n  PMI_Abort\n");
+    told.exits(0).says_nothing().prints("liblattice_pmi.so  version 0.1.0  58 functions\n  PMI_Abort\n");
     told.prints("liblattice_pmi2.so  version 0.1.0  23 functions\n").prints("  PMI2_KVS_Get\n");
     let maps = r#"grep -ohE 'lib(lattice_)?pmi2?\.so.*' /proc/$$/maps | sort -u; echo $I_MPI_PMI ${LD_PRELOAD##*:}"#;
     let command = launch("-n 1 --pmi-library").env("LD_PRELOAD", "/nonesuch.so").bash(maps);

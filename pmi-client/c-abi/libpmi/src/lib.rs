@@ -7,6 +7,7 @@
 //! | `job.rs` | a process and its job: init, finalize, abort, rank, size, the ranks of a node |
 //! | `kvs.rs` | key-value spaces: names, lengths, put, commit, barrier, get |
 //! | `collectives.rs` | collectives and nodes, as Cray's header has them (`pmi_ext.h`) |
+//! | `groups.rs` | barriers of groups (PMI-1.2) |
 //! | `applications.rs` | programs of a job, likewise |
 //! | `names.rs`, `spawn.rs` | other jobs |
 //! | `resources.rs` | resources that outlive their process (`pmi_ext.h`) |
@@ -19,6 +20,7 @@
 
 pub mod applications;
 pub mod collectives;
+pub mod groups;
 pub mod job;
 pub mod kvs;
 pub mod names;

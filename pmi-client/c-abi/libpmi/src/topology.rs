@@ -2,45 +2,22 @@
 
 use std::ffi::c_int;
 
-use pmi_c_abi::arguments::{ArrayOut, Out};
+use pmi_c_abi::arguments::{Array, ArrayOut, Out};
 use pmi_c_abi::code::{Code, Failure};
 use pmi_c_abi::process;
 use pmi_client::Cluster;
 
 use crate::call;
+use crate::groups::Named;
 
 /// `PMI_TOPO_CLUSTER`.
 const CLUSTER: c_int = 1;
 
-/// `PMI_Group`: an address that is not followed, for it stands for a group.
-#[repr(transparent)]
-#[derive(Clone, Copy, Debug)]
-pub struct Group(*const c_int);
-
-/// A group that has a name.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Named {
-    World,
-    Own,
-    Node,
-}
-
-impl Group {
-    fn named(self) -> Result<Named, Code> {
-        match self.0.addr() {
-            0 => Ok(Named::World),
-            1 => Ok(Named::Own),
-            2 => Ok(Named::Node),
-            _ => Err(Code::ARGUMENT),
-        }
-    }
-}
-
 /// Kind of the topology; a cluster wherever it is known on which node ranks are.
 #[unsafe(no_mangle)]
-pub extern "C" fn PMI_Topo_type(group: Group, kind: Out<'_, c_int>) -> c_int {
+pub extern "C" fn PMI_Topo_type(group: Array<'_, c_int>, kind: Out<'_, c_int>) -> c_int {
     call(|| {
-        let (_, kind) = (group.named()?, kind.or(Code::ARGUMENT)?);
+        let (_, kind) = (Named::of(group).ok_or(Code::ARGUMENT)?, kind.or(Code::ARGUMENT)?);
         clusters()?;
         kind.set(CLUSTER);
         Ok(())
@@ -50,13 +27,13 @@ pub extern "C" fn PMI_Topo_type(group: Group, kind: Out<'_, c_int>) -> c_int {
 /// The clusters that this rank is in, as many as there is room for.
 #[unsafe(no_mangle)]
 pub extern "C" fn PMI_Topo_cluster_info<'c>(
-    group: Group,
+    group: Array<'c, c_int>,
     levels: Out<'c, c_int>,
     my_cluster: ArrayOut<'c, c_int>,
     my_rank: ArrayOut<'c, c_int>,
 ) -> c_int {
     call(|| {
-        let (group, levels) = (group.named()?, levels.or(Code::ARGUMENT)?);
+        let (group, levels) = (Named::of(group).ok_or(Code::ARGUMENT)?, levels.or(Code::ARGUMENT)?);
         let room = levels.value();
         if room < 1 || my_cluster.is_null() || my_rank.is_null() {
             return Err(Code::ARGUMENT.into());
@@ -74,9 +51,9 @@ pub extern "C" fn PMI_Topo_cluster_info<'c>(
 
 /// Coordinates in a mesh, which nobody tells.
 #[unsafe(no_mangle)]
-pub extern "C" fn PMI_Topo_mesh_info(group: Group, dimensions: c_int, sizes: ArrayOut<'_, c_int>) -> c_int {
+pub extern "C" fn PMI_Topo_mesh_info(group: Array<'_, c_int>, dimensions: c_int, sizes: ArrayOut<'_, c_int>) -> c_int {
     call(|| {
-        group.named()?;
+        Named::of(group).ok_or(Code::ARGUMENT)?;
         if dimensions < 1 || sizes.is_null() {
             return Err(Code::ARGUMENT.into());
         }

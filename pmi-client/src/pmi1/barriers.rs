@@ -1,0 +1,123 @@
+//! Barriers of groups (PMI 1.2). A process may have several open, and make other requests meanwhile, for their answers carry a tag:
+//!
+//! ```text
+//! rank: barrier_in group=0,2:434711146 ── get ──> server ── get_result ── barrier_out tag=434711146 ──> rank
+//! ```
+
+use std::collections::HashMap;
+
+use super::parse;
+use crate::client::RankGroup;
+use crate::error::ClientError;
+use crate::reply::Reply;
+
+const COMMAND: &str = "barrier_in";
+const ANSWER: &str = "barrier_out";
+
+/// Barriers of groups that this process has begun and not left, by tag; with the answer where it has come.
+#[derive(Debug, Default)]
+pub(super) struct GroupBarriers(HashMap<u32, Option<Reply>>);
+
+impl GroupBarriers {
+    /// Opens a barrier; false if one with its tag is open.
+    pub(super) fn open(&mut self, tag: u32) -> bool {
+        let is_new = !self.0.contains_key(&tag);
+        if is_new {
+            self.0.insert(tag, None);
+        }
+        is_new
+    }
+
+    /// Keeps a message if it is the answer to one of these barriers; returns false otherwise.
+    pub(super) fn keep(&mut self, message: &[u8]) -> bool {
+        if self.0.is_empty() {
+            return false;
+        }
+        let Ok(reply) = Reply::new(COMMAND, ANSWER, message.to_vec(), parse) else { return false };
+        match reply.number("tag").ok().and_then(|tag: u32| self.0.get_mut(&tag)) {
+            Some(answer @ None) => {
+                *answer = Some(reply);
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// The answer to the barrier with this tag if it has come, which closes it.
+    pub(super) fn take(&mut self, tag: u32) -> Option<Result<(), ClientError>> {
+        self.0.get(&tag)?.as_ref()?;
+        let answer = self.0.remove(&tag)??;
+        Some(answer.accepted().map(drop))
+    }
+}
+
+/// The group and the tag as a request has them; `None` for a rank by itself, which waits for nobody: Hydra 5.0.2 ends a job that asks for it.
+/// All ranks of a group name it alike, in whatever order they list it.
+///
+/// # Errors
+/// Refuses a list without this rank, and one with a rank that the job does not have.
+pub(super) fn group_text(
+    group: RankGroup<'_>,
+    (rank, size): (u32, u32),
+    tag: u32,
+) -> Result<Option<String>, ClientError> {
+    let members = match group {
+        RankGroup::World => "WORLD".to_owned(),
+        RankGroup::Node => "NODE".to_owned(),
+        RankGroup::Ranks(ranks) => {
+            let mut ranks = ranks.to_vec();
+            ranks.sort_unstable();
+            ranks.dedup();
+            if !ranks.contains(&rank) {
+                return Err(ClientError::GroupBarrier { needed: "this rank among its members" });
+            }
+            if ranks.iter().any(|&rank| rank >= size) {
+                return Err(ClientError::GroupBarrier { needed: "members that are ranks of the job" });
+            }
+            if ranks == [rank] {
+                return Ok(None);
+            }
+            ranks.iter().map(u32::to_string).collect::<Vec<_>>().join(",")
+        }
+    };
+    Ok(Some(format!("{members}:{tag}")))
+}
+
+/// Number that stands for a tag on the wire: FNV-1a as a positive number, as MPICH's client has it.
+pub(super) fn tag_number(tag: &str) -> u32 {
+    let hash = tag.bytes().fold(0x811c_9dc5_u32, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193));
+    hash.cast_signed().unsigned_abs() & 0x7fff_ffff
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_answer_is_kept_for_the_barrier_whose_tag_it_has() {
+        let mut barriers = GroupBarriers::default();
+        assert!(!barriers.keep(b"cmd=barrier_out rc=0 tag=7"), "nobody waits");
+        assert!(barriers.open(7) && barriers.open(8) && !barriers.open(7));
+        assert!(!barriers.keep(b"cmd=barrier_out rc=0"), "of the whole job");
+        assert!(!barriers.keep(b"cmd=get_result rc=0 value=tag=7"));
+        assert!(barriers.keep(b"cmd=barrier_out rc=-1 tag=8 msg=too_many") && barriers.keep(b"cmd=barrier_out tag=7"));
+        assert!(!barriers.keep(b"cmd=barrier_out tag=7"), "its second answer");
+        assert!(matches!(barriers.take(8), Some(Err(ClientError::Refused { rc: -1, .. }))));
+        assert!(matches!(barriers.take(7), Some(Ok(()))) && barriers.take(7).is_none() && barriers.open(7));
+    }
+
+    #[test]
+    fn a_group_has_one_name_for_all_its_ranks() {
+        let text = |ranks: &[u32]| group_text(RankGroup::Ranks(ranks), (2, 4), 5);
+        assert_eq!(text(&[3, 2, 0, 2]).unwrap().as_deref(), Some("0,2,3:5"));
+        assert_eq!(text(&[2, 2]).unwrap(), None);
+        assert!(text(&[0, 1]).is_err() && text(&[2, 4]).is_err() && text(&[]).is_err());
+        assert_eq!(group_text(RankGroup::Node, (0, 1), 0).unwrap().as_deref(), Some("NODE:0"));
+    }
+
+    /// Computed by the macro `HASH_FNV` of MPICH's uthash.h.
+    #[test]
+    fn tags_have_the_numbers_that_mpich_gives_them() {
+        assert_eq!((tag_number("a"), tag_number("thread-1")), (468_965_076, 494_661_247));
+    }
+}
