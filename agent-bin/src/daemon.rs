@@ -10,6 +10,7 @@
 
 mod admission;
 mod adoption;
+mod api_channels;
 mod calls;
 mod config;
 mod ending;
@@ -60,6 +61,7 @@ use tokio::task::{AbortHandle, JoinHandle};
 use tokio::time::Instant;
 use tonic::service::Routes;
 
+use self::api_channels::ApiChannels;
 pub use self::config::{Config, ConfigError, Overrides, WhenStopped};
 use self::fabric::Fabric;
 use self::forks::Forks;
@@ -111,8 +113,8 @@ struct Node {
     /// Address at which others reach the agent.
     address: Address,
     security: Security,
-    api: Channel,
-    /// Second channel to the API server, for heartbeats alone: calls that wait long, such as look-ups, fill a connection.
+    api: ApiChannels,
+    /// Another channel to the API server, for heartbeats alone.
     pulse: Channel,
     /// Channels to the agents that launches are passed on to.
     agents: AgentChannels,
@@ -210,15 +212,15 @@ pub fn check(config: &Config) -> Result<(), DaemonError> {
 /// Objects that are made of the settings before the agent listens.
 struct Prepared {
     security: Security,
-    api: Channel,
+    api: ApiChannels,
     pulse: Channel,
 }
 
 impl Prepared {
     fn from(config: &Config) -> Result<Self, DaemonError> {
         let security = config.security()?;
-        let to_api = || connect::channel(&config.api, &Caller::Api, &security);
-        let (api, pulse) = (to_api()?, to_api()?);
+        let api = ApiChannels::new(&config.api, &security)?;
+        let pulse = connect::channel(&config.api, &Caller::Api, &security)?;
         // Where it cannot be used, nobody need come to find out.
         config.fabric.backend()?;
         Ok(Self { security, api, pulse })

@@ -52,7 +52,8 @@ impl Callee {
     async fn pass(&self, pass: proto::PassCall) -> AnswerWhat {
         let (launch_id, node_id) = (self.launch_id.clone(), self.node.config.node_id.clone());
         let request = proto::PassRequest { to: pass.to, from: 0, launch_id, node_id };
-        match NodeServiceClient::new(self.node.api.clone()).pass_to_set(request).await {
+        let place = self.node.api.place();
+        match NodeServiceClient::new(place.channel()).pass_to_set(request).await {
             Ok(pass) => AnswerWhat::Pass(pass.into_inner()),
             Err(status) => AnswerWhat::DataError(format!("the API server: {}", status.message())),
         }
@@ -88,7 +89,8 @@ impl Callee {
             call: Some(call),
             call_id,
         };
-        match NodeServiceClient::new(self.node.api.clone()).call_name(request).await {
+        let place = self.node.api.place();
+        match NodeServiceClient::new(place.channel()).call_name(request).await {
             Ok(answer) => answer.into_inner(),
             Err(status) => {
                 let reason = format!("the API server: {}", status.message());
@@ -104,7 +106,8 @@ impl Callee {
             call: Some(call),
             call_id,
         };
-        match NodeServiceClient::new(self.node.api.clone()).spawn_tasks(request).await {
+        let place = self.node.api.place();
+        match NodeServiceClient::new(place.channel()).spawn_tasks(request).await {
             Ok(answer) => answer.into_inner(),
             Err(status) => {
                 let refusal = format!("the API server: {}", status.message());
@@ -120,7 +123,8 @@ impl Callee {
             call: Some(call),
             call_id,
         };
-        let client = NodeServiceClient::new(self.node.api.clone());
+        let place = self.node.api.place();
+        let client = NodeServiceClient::new(place.channel());
         let mut client = client.max_decoding_message_size(MESSAGE_MAX).max_encoding_message_size(MESSAGE_MAX);
         match client.meet_launches(request).await {
             Ok(answer) => answer.into_inner(),

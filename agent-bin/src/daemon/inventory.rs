@@ -27,7 +27,8 @@ async fn tell_once(node: &Arc<Node>) -> Result<(), Status> {
     // It may still be read.
     let inventory = tokio::task::spawn_blocking(move || this_node.inventory().clone());
     let inventory = inventory.await.map_err(|error| Status::internal(error.to_string()))?;
-    let mut client = InventoryServiceClient::new(node.api.clone());
+    let place = node.api.place();
+    let mut client = InventoryServiceClient::new(place.channel());
     let request = request(&node.config.node_id, &inventory);
     let answer = in_time(timeouts::REGISTER_ANSWER, client.tell_inventory(request.clone())).await?;
     if answer.want_template {

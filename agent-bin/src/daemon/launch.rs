@@ -184,7 +184,7 @@ impl Launch {
         let fences = membership.map(|membership| node.fences.join(membership, Arc::clone(&questions) as _));
         let callee = Arc::new(Callee { node: Arc::clone(node), launch_id: id.clone(), fences });
         let of = ReportFor { launch_id: id.clone(), node_id: node.config.node_id.clone(), node: assignment.index };
-        let (delivery, events) = Delivery::new(node.api.clone(), of, to_session.clone(), is_taken_up);
+        let (delivery, events) = Delivery::new(node.api.place(), of, to_session.clone(), is_taken_up);
         let events = Arc::new(events);
         let (said, last_words) = oneshot::channel();
         let (reading, writing) = match connection {

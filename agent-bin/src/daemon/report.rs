@@ -24,7 +24,6 @@ use lattice_session::deadline::until;
 use lattice_session::event::{Event, Report};
 use lattice_session::{timeouts, wire};
 use pmi_core::ids::NodeIndex;
-use pmi_transport::connect::Channel;
 use pmi_transport::limits::MESSAGE_MAX;
 use pmi_transport::proto::v1 as proto;
 use proto::launch_report::What as ReportWhat;
@@ -37,6 +36,7 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Code, Status};
 
 use self::line::Line;
+use super::api_channels::Place;
 use super::to_session::ToSession;
 
 /// Number of a session's messages that may wait here: few, as the session keeps them.
@@ -115,7 +115,7 @@ impl ReportFor {
 
 /// The delivery of one launch's events.
 pub(super) struct Delivery {
-    api: Channel,
+    place: Place,
     of: ReportFor,
     to_session: ToSession,
     line: Line,
@@ -126,12 +126,12 @@ pub(super) struct Delivery {
 
 impl Delivery {
     /// Makes a delivery, and the queue of its events; of a session that was taken up an agent before has delivered events.
-    pub(super) fn new(api: Channel, of: ReportFor, to_session: ToSession, is_taken_up: bool) -> (Self, Events) {
+    pub(super) fn new(place: Place, of: ReportFor, to_session: ToSession, is_taken_up: bool) -> (Self, Events) {
         let (words, waiting) = mpsc::channel(WAITING_MAX);
         let news = Arc::new(Notify::new());
         let events = Events { words, news: Arc::clone(&news) };
         let line = if is_taken_up { Line::taken_up(waiting) } else { Line::new(waiting) };
-        (Self { api, of, to_session, line, news, seems_heard: true }, events)
+        (Self { place, of, to_session, line, news, seems_heard: true }, events)
     }
 
     /// Delivers until the report is acknowledged, however often the stream has to be opened again.
@@ -163,7 +163,7 @@ impl Delivery {
     /// Sends events and receives commands until either end ends it.
     async fn one_stream(&mut self) -> Result<(), Status> {
         let (sender, receiver) = mpsc::channel(ON_THEIR_WAY);
-        let client = NodeServiceClient::new(self.api.clone());
+        let client = NodeServiceClient::new(self.place.channel());
         let mut client = client.max_decoding_message_size(MESSAGE_MAX).max_encoding_message_size(MESSAGE_MAX);
         let stream = self.line.begin();
         let order = move |after: Option<u64>| proto::ResumeEvents {

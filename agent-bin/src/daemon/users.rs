@@ -76,7 +76,8 @@ async fn pass_on(node: &Node, uid: u32, user: UnixStream) -> Result<(), Status> 
     let of = ProxyFor { node_id: node.config.node_id.clone(), uid };
     // The receiver is there.
     let _ = sender.send(ProxiedBytes { what: Some(What::Of(of)) }).await;
-    let mut api = NodeServiceClient::new(node.api.clone());
+    let place = node.api.place();
+    let mut api = NodeServiceClient::new(place.channel());
     let mut answers = api.proxy_user(ReceiverStream::new(receiver)).await?.into_inner();
     let (reader, mut writer) = user.into_split();
     let inward = async {
