@@ -72,6 +72,8 @@ pub(crate) enum Request {
     NodeBack { node: u32 },
     /// A node is lost.
     NodeLost { node: u32, reason: String },
+    /// The agent of a node, heard for the first time since the server began, does not have the launch that was taken up.
+    NotThere { node: u32 },
     /// A client follows from now on; answered with its number.
     Attach { after: u64, role: Role, client: ClientSender, reply: oneshot::Sender<Result<u64, TooManyViewers>> },
     /// A client asks for something.

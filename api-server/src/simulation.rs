@@ -236,15 +236,16 @@ impl SimulatedApiServer {
         if is_unknown {
             self.unclean.add(&name, &self.launch_id);
         }
-        let is_lost = match arrival {
-            Ok(Arrival::Anew) => !has_launch,
-            Ok(Arrival::First) => !has_launch && self.origin == Origin::Resumed,
-            Ok(Arrival::Again) | Err(_) => false,
-        };
-        if is_lost && self.runs_on(node) {
-            self.input(now, |machine, now| machine.on_node_lost(node, "its agent was started anew", now));
-        }
         if self.runs_on(node) {
+            match arrival {
+                Ok(Arrival::Anew) if !has_launch => {
+                    self.input(now, |machine, now| machine.on_node_lost(node, "its agent was started anew", now));
+                }
+                Ok(Arrival::First) if !has_launch && self.origin == Origin::Resumed => {
+                    self.input(now, |machine, now| machine.on_not_there(node, now));
+                }
+                _ => {}
+            }
             self.input(now, |machine, now| machine.on_node_back(node, now));
         }
         is_unknown

@@ -130,6 +130,8 @@ pub(crate) enum Change {
     Launch(Box<LaunchRecord>),
     /// A launch is over.
     Ended(Box<EndedLaunch>),
+    /// A launch that no node was asked to start is forgotten.
+    Forgotten(String),
     /// A node is drained.
     Drain(Drain),
     /// A node is not drained any more.

@@ -16,6 +16,9 @@ use super::wire::launch_request::Assignment;
 /// Number of ids of launches that have ended that are remembered, so that none is taken again.
 const ENDED_MAX: usize = 1 << 14;
 
+/// Number of ids of launches that were given up before they were here that are remembered.
+const GIVEN_UP_MAX: usize = 1 << 10;
+
 /// The table of launches.
 #[derive(Default)]
 pub(super) struct Launches {
@@ -30,6 +33,8 @@ pub(super) struct Launches {
 struct State {
     running: HashMap<String, Handle>,
     ended: VecDeque<(String, Serial)>,
+    /// Launches that the API server has given up while this node looked whether it takes them.
+    given_up: VecDeque<String>,
     /// No more are taken: the agent is stopping.
     closed: bool,
 }
@@ -68,6 +73,8 @@ pub(super) enum NotTaken {
     Running,
     /// The launch was here and has ended.
     Ended,
+    /// The API server has given the launch up meanwhile.
+    GivenUp,
     /// The agent is stopping.
     Stopping,
 }
@@ -91,6 +98,9 @@ impl Launches {
         if state.ended.iter().any(|(ended, _)| ended == id) {
             return Err(NotTaken::Ended);
         }
+        if state.given_up.iter().any(|given_up| given_up == id) {
+            return Err(NotTaken::GivenUp);
+        }
         state.running.insert(id.to_owned(), handle);
         Ok(())
     }
@@ -106,6 +116,18 @@ impl Launches {
         }
         state.ended.push_back((id.to_owned(), handle.serial));
         self.left.notify_waiters();
+    }
+
+    /// The API server has given up a launch that is not here: it is not taken if it comes.
+    pub(super) fn give_up(&self, id: &str) {
+        let mut state = self.state.lock();
+        if state.ended.iter().any(|(ended, _)| ended == id) {
+            return;
+        }
+        if state.given_up.len() == GIVEN_UP_MAX {
+            state.given_up.pop_front();
+        }
+        state.given_up.push_back(id.to_owned());
     }
 
     /// Handle of the launch of this id, if it is here.

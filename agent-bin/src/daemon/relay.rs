@@ -21,6 +21,14 @@ pub(super) const AGENTS_MAX: usize = 64;
 /// Time for which an unused connection is kept.
 pub(super) const AGENT_UNUSED_MAX: Duration = Duration::from_secs(60);
 
+/// Time after its arrival for which whoever sent a request waits for the answer.
+pub(super) fn time_to_answer(request: &proto::LaunchProcessesRequest) -> Duration {
+    match request.answer_within_ms {
+        0 => timeouts::start_answer(1),
+        milliseconds => Duration::from_millis(milliseconds.into()),
+    }
+}
+
 /// Passes `request` on, which came at `arrived`, and waits until all nodes below have taken the launch.
 ///
 /// The first refusal counts; who asked this node ends the launch on all nodes then.
@@ -35,11 +43,7 @@ pub(super) async fn pass_on(
         let text = format!("the launch was to be passed on to {count} nodes from {first} on; it has {}", members.len());
         return Err(Refusal::of(node, RefusalReason::MalformedRequest, text));
     }
-    let given = match request.answer_within_ms {
-        0 => timeouts::start_answer(1),
-        milliseconds => Duration::from_millis(milliseconds.into()),
-    };
-    let deadline = arrived + timeouts::below_relay(given);
+    let deadline = arrived + timeouts::below_relay(time_to_answer(request));
     let answer_within_ms = deadline.saturating_duration_since(Instant::now()).as_millis() as u32;
     let mut calls = JoinSet::new();
     for share in shares(first..first + count, request.relay_fan_out) {

@@ -30,6 +30,13 @@ impl Service {
     async fn launch(node: &Arc<Node>, caller: &Caller, request: &Received) -> Result<(), Refusal> {
         let arrived = Instant::now();
         let admitted = admit(node, caller, request).await?;
+        if arrived.elapsed() >= relay::time_to_answer(request.message()) {
+            let text = format!(
+                "it needed {:.1} s to admit the launch, too long for who asked",
+                arrived.elapsed().as_secs_f64()
+            );
+            return Err(Refusal::of(node, RefusalReason::Busy, text));
+        }
         let assignment = &admitted.assignment;
         let (orders, ordered) = mpsc::unbounded_channel();
         let handle = Handle::new(assignment, orders);
@@ -37,6 +44,7 @@ impl Service {
             let (reason, text) = match not_taken {
                 NotTaken::Running => (RefusalReason::AlreadyRunning, "the launch runs here already"),
                 NotTaken::Ended => (RefusalReason::MalformedRequest, "the launch was here, and has ended"),
+                NotTaken::GivenUp => (RefusalReason::Busy, "the launch was given up before this node had taken it"),
                 NotTaken::Stopping => (RefusalReason::Busy, "the agent is stopping"),
             };
             Refusal::of(node, reason, text)
@@ -93,6 +101,8 @@ impl NodeAgentService for Service {
             }
             tracing::info!(launch = launch_id, "{caller} ends it: {reason}");
             launch.order(LaunchOrder::End(wire::ending::decode_signal(signal)));
+        } else if caller == Caller::Api {
+            self.node.launches.give_up(&launch_id);
         }
         Ok(Response::new(proto::AbortProcessesResponse {}))
     }

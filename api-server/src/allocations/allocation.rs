@@ -181,9 +181,11 @@ impl Allocation {
         Some(Self { batch: Some(job.anew()), ..self.moved(AllocationState::Pending { reason }) })
     }
 
-    /// An allocation of a batch job that is queued again, without its nodes, when no launch is left in it. `None` if nothing changes.
+    /// An allocation of a batch job that is queued again, without its nodes, when no launch is left in it. `None` if nothing changes, and
+    /// as long as the end of its script is not noted: that would be taken for the end of the next one.
     pub(crate) fn given_back(&self) -> Option<Self> {
-        let is_over = self.batch.is_some() && matches!(self.state, AllocationState::Pending { .. });
+        let script_is_over = self.batch.as_ref().is_some_and(|job| job.launch.is_none());
+        let is_over = script_is_over && matches!(self.state, AllocationState::Pending { .. });
         (is_over && !self.nodes.is_empty()).then(|| Self { nodes: Vec::new(), ..self.clone() })
     }
 

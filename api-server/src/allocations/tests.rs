@@ -434,6 +434,8 @@ async fn a_batch_job_that_is_queued_again_gives_its_nodes_back() {
     let again = batch(AllocationState::Running).after_failure(&failure(FailureKind::NodeLost)).unwrap();
     assert_eq!((again.requeues, again.is_queued()), (1, false));
     assert_eq!(again.begun(&registry(&["a0", "a1"]), NOW), None, "its launches may not have ended yet");
+    assert_eq!(again.given_back(), None, "the end of its script is not noted yet");
+    let again = again.after_batch(again.batch.as_ref().unwrap().anew());
     let given_back = again.given_back().unwrap();
     assert!(given_back.is_queued() && given_back.given_back().is_none());
     assert_eq!(allocation(pending("why")).given_back(), None, "others keep theirs");

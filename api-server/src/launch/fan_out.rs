@@ -79,6 +79,14 @@ impl NotStarted {
             Self::NoCredentials(error) => ("", error.to_string()),
         }
     }
+
+    /// Returns true if something of the launch may run on a node that was to take part: any but one that has said no.
+    pub(crate) fn may_run_on(&self, node: &str) -> bool {
+        match self {
+            Self::Refused(refusal) => refusal.reason == RefusalReason::Unreachable || refusal.node != node,
+            Self::NoCredentials(_) => false,
+        }
+    }
 }
 
 /// A launch that a node does not take part in.
@@ -124,10 +132,13 @@ impl FanOut {
         }
         let Some(refusal) = refusal else { return Ok(()) };
         let why = refusal.to_string();
-        let others = self.nodes.iter().filter(|node| node.name != refusal.node);
-        let aborts: JoinSet<()> =
-            others.map(|node| abort(channels.clone(), node.clone(), self.launch_id.clone(), why.clone(), 0)).collect();
-        aborts.join_all().await;
+        let abort = |node: &Recipient| abort(channels.clone(), node.clone(), self.launch_id.clone(), why.clone(), 0);
+        let (refusing, others): (Vec<_>, Vec<_>) = self.nodes.iter().partition(|node| node.name == refusal.node);
+        if refusal.reason == RefusalReason::Unreachable {
+            // It may have the request all the same. Nobody waits for it any longer.
+            refusing.into_iter().map(abort).for_each(|abort| drop(task::spawn(abort)));
+        }
+        others.into_iter().map(abort).collect::<JoinSet<()>>().join_all().await;
         Err(refusal)
     }
 

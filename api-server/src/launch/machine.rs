@@ -81,6 +81,8 @@ pub(crate) struct Machine {
     first_exit: FirstExit,
     /// Time at which it is ended here, as its sessions have not ended it at their time limit; set when all nodes have accepted it.
     overtime_ends: Option<Instant>,
+    /// True once a node itself was lost while the launch ran, and not its part of the launch alone.
+    has_lost_a_node: bool,
     /// As others were let see it last.
     published: Overview,
     begun: Instant,
@@ -114,6 +116,7 @@ impl Machine {
             checkpoint: Checkpoint::default(),
             first_exit: FirstExit::new(facts.after_first_exit),
             overtime_ends: None,
+            has_lost_a_node: false,
             published: Overview {
                 activity: event::Activity::Starting,
                 ranks: facts.placement.size(),
@@ -137,6 +140,7 @@ impl Machine {
         }
         machine.spawns.resume(&progressed.spawned, &mut machine.nodes.state, &mut machine.effects);
         machine.nodes.state.resume(&progressed);
+        machine.has_lost_a_node = !progressed.lost.is_empty();
         if progressed.cause.is_some() {
             machine.phase.begin_ending(now);
         }
@@ -150,6 +154,11 @@ impl Machine {
         machine.checkpoint.note(now);
         machine.publish();
         machine
+    }
+
+    /// Returns true if a node itself was lost while the launch ran.
+    pub(crate) fn has_lost_a_node(&self) -> bool {
+        self.has_lost_a_node
     }
 
     /// All effects since the last call, in the order in which they are to be carried out.

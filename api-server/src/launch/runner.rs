@@ -114,6 +114,7 @@ impl Runner {
             Request::NodeAway { node } => machine.on_node_away(node, now),
             Request::NodeBack { node } => machine.on_node_back(node, now),
             Request::NodeLost { node, reason } => machine.on_node_lost(node, &reason, now),
+            Request::NotThere { node } => machine.on_not_there(node, now),
             Request::Attach { after, role, client, reply } => {
                 // Who asked may have gone; then nobody reads, which is noticed.
                 let _ = reply.send(self.attach(after, role, client));
@@ -308,7 +309,10 @@ impl Runner {
         let failure = completion.cause.as_ref().map(|cause| LaunchFailure {
             reason: format!("launch {}: {}", completion.launch_id, completion.message),
             kind: match cause.kind {
-                CauseKind::NodeLost { .. } | CauseKind::LostNodes { .. } => FailureKind::NodeLost,
+                // A part of the launch can be lost on a node that is well.
+                CauseKind::NodeLost { .. } | CauseKind::LostNodes { .. } if self.machine.has_lost_a_node() => {
+                    FailureKind::NodeLost
+                }
                 _ => FailureKind::Other,
             },
         });

@@ -189,8 +189,9 @@ impl Server {
 
     /// Allocations that are being released are released when no launch is left in them, and nothing of one on their nodes.
     pub(super) async fn finish_releases(&self) {
-        let busy: BTreeSet<String> = self.running().into_iter().map(|summary| summary.allocation_id).collect();
         let mut all = self.allocations.lock().await;
+        // Launches begin under the same lock.
+        let busy: BTreeSet<String> = self.running().into_iter().map(|summary| summary.allocation_id).collect();
         let next: Vec<Allocation> = {
             let unclean = self.unclean.lock();
             let idle = all.iter().filter(|allocation| !busy.contains(&allocation.id));

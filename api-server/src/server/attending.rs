@@ -103,9 +103,15 @@ impl Server {
         }
         self.finish_releases().await;
         match arrival {
-            Arrival::Anew => self.lose(&node, &claimed, "its agent was started anew", |_| true).await,
-            // A launch of the last server's that should run there and does not: the agent has been started anew since.
-            Arrival::First => self.lose(&node, &claimed, "its agent was started anew", LaunchHandle::is_resumed).await,
+            Arrival::Anew => {
+                let lost = |node| Request::NodeLost { node, reason: "its agent was started anew".to_owned() };
+                self.tell_unclaimed(&node, &claimed, |_| true, lost).await;
+            }
+            // Launches of the server before that should run there, and do not.
+            Arrival::First => {
+                let not_there = |node| Request::NotThere { node };
+                self.tell_unclaimed(&node, &claimed, LaunchHandle::is_resumed, not_there).await;
+            }
             Arrival::Again => {}
         }
         // Those that the agent has taken up, by now.
@@ -125,15 +131,21 @@ impl Server {
         }
     }
 
-    /// Tells launches on a node that it is lost: those of a kind, but for those in `spared`.
-    async fn lose(&self, node: &str, spared: &BTreeSet<String>, reason: &str, of_kind: fn(&LaunchHandle) -> bool) {
+    /// Tells launches of a kind that should run on a node, but for those that its agent claims.
+    async fn tell_unclaimed(
+        &self,
+        node: &str,
+        claimed: &BTreeSet<String>,
+        of_kind: fn(&LaunchHandle) -> bool,
+        what: impl Fn(u32) -> Request,
+    ) {
         for handle in self.handles() {
             if of_kind(&handle)
                 && handle.runs_on(node)
-                && !spared.contains(&handle.summary().id)
+                && !claimed.contains(&handle.summary().id)
                 && let Some(node) = handle.index_of(node)
             {
-                handle.send(Request::NodeLost { node, reason: reason.to_owned() }).await;
+                handle.send(what(node)).await;
             }
         }
     }
@@ -248,7 +260,8 @@ impl Server {
         tracing::warn!(node, "a node is lost: {reason}");
         self.channels.forget(node);
         let freed = self.unclean.lock().forget(node);
-        self.lose(node, &BTreeSet::new(), reason, |_| true).await;
+        let lost = |node| Request::NodeLost { node, reason: reason.to_owned() };
+        self.tell_unclaimed(node, &BTreeSet::new(), |_| true, lost).await;
         if freed {
             self.finish_releases().await;
         }

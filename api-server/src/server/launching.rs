@@ -106,13 +106,26 @@ impl Server {
         // If we end now, nodes that run it are known by this.
         let written = self.write(vec![Change::Launch(Box::new(record.clone()))]).await;
         written.inspect_err(|_| self.quota.withdraw(id))?;
-        let (handle, accepted) = launch::start(self.surroundings(), order.clone(), record, fan_out, credentials);
-        self.launches.lock().by_id.insert(order.launch.launch_id.clone(), handle.clone());
-        // While it was written down, its caller may have been revoked, and the allocation released.
+        let begun = {
+            // While it was written down the allocation may have been released. From here on a release waits for the launch to end.
+            let all = self.allocations.lock().await;
+            all.running(caller, &allocation.id).map(|_| {
+                let begun = launch::start(self.surroundings(), order.clone(), record, fan_out, credentials);
+                self.launches.lock().by_id.insert(id.clone(), begun.0.clone());
+                begun
+            })
+        };
+        let (handle, accepted) = match begun {
+            Ok(begun) => begun,
+            Err(error) => {
+                self.quota.withdraw(id);
+                // One that stays on record is ended by the next server, as its allocation is gone.
+                let _ = self.write(vec![Change::Forgotten(id.clone())]).await;
+                return Err(error.into());
+            }
+        };
+        // Its caller may have been revoked as well.
         end_if_revoked(&handle, &self.security.revocations()).await;
-        if self.allocations.lock().await.running(caller, &allocation.id).is_err() {
-            self.end_launches_of(&allocation.id, "its allocation is gone").await;
-        }
         Ok(accepted.await.map_err(|_| LaunchError::Gone)??)
     }
 

@@ -166,6 +166,10 @@ fn put(database: &Database, changes: &[Change]) -> Result<u64, redb::Error> {
                 freed += put_ended(&transaction, launch)?;
                 forget_oldest(&transaction, launch)?;
             }
+            Change::Forgotten(id) => {
+                let launches = &mut transaction.open_table(LAUNCHES)?;
+                freed += launches.remove(id.as_str())?.map_or(0, |row| row.value().len() as u64);
+            }
             Change::Drain(drain) => {
                 let record = registry::encode_drain(drain).encode_to_vec();
                 transaction.open_table(DRAINS)?.insert(drain.node.as_str(), record.as_slice())?;

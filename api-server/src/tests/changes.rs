@@ -115,6 +115,29 @@ async fn a_launch_whose_client_gave_up_is_begun() {
     assert_eq!(world.agents[0].seen.lock().launched.len(), 1);
 }
 
+/// Nobody else may get its nodes while it begins.
+#[tokio::test]
+async fn a_launch_whose_allocation_is_released_while_it_is_written_down_is_not_begun() {
+    let store = SlowStore::new();
+    let world = World::on(Arc::<SlowStore>::clone(&store), 1).await;
+    let allocation = world.allocate(RequeuePolicy::Never).await;
+    soon(store.writes.notified()).await;
+    let held_up = store.held_up.lock().await;
+    let (mut client, asked) = (world.allocations(&USER), order(&allocation));
+    let launching = tokio::spawn(async move { client.launch_tasks(asked).await });
+    soon(store.writes.notified()).await;
+    let mut client = world.allocations(&USER);
+    let releasing =
+        tokio::spawn(async move { client.release_allocation(ReleaseAllocationRequest { id: allocation }).await });
+    soon(store.writes.notified()).await;
+    drop(held_up);
+    assert_eq!(soon(releasing).await.unwrap().unwrap().into_inner().state(), AllocationState::Released);
+    let refused = soon(launching).await.unwrap().unwrap_err();
+    assert_eq!(refused.code(), Code::FailedPrecondition, "{}", refused.message());
+    assert!(world.agents[0].seen.lock().launched.is_empty());
+    assert!(store.read().unwrap().launches.is_empty(), "it is forgotten");
+}
+
 #[tokio::test]
 async fn users_see_what_is_theirs_and_administrators_everything() {
     let world = World::new(2).await;

@@ -111,7 +111,8 @@ async fn an_agent_that_was_started_anew_meanwhile_is_lost() {
     assert_eq!(command, Some(Command::GiveUp(Nothing {})));
     report.finish().await;
     let mut client = world.attach(&launch.id, 0).await;
-    assert_eq!(client.complete().await.error_message, "node node1 was lost: its agent was started anew");
+    let expected = "node node1 was lost: its agent does not have the launch: it was started anew, or had not been asked when the API server ended";
+    assert_eq!(client.complete().await.error_message, expected);
 }
 
 #[tokio::test]

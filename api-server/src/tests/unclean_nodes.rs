@@ -64,6 +64,23 @@ async fn a_node_stays_taken_until_its_agent_says_that_nothing_is_left() {
     }
 }
 
+/// Nodes that took it may not have ended its ranks yet when it is refused.
+#[tokio::test]
+async fn nodes_that_took_a_launch_that_another_refused_stay_taken_as_well() {
+    let world = World::new(2).await;
+    let allocation = world.allocate(RequeuePolicy::Never).await;
+    let refusal = LaunchProcessesResponse { reason: RefusalReason::User.into(), ..Default::default() };
+    world.agents[0].seen.lock().refusal = Some(refusal);
+    let request = LaunchTasksRequest { num_tasks: 2, ..order(&allocation) };
+    soon(world.allocations(&USER).launch_tasks(request)).await.unwrap_err();
+    let released = release(&world, &allocation).await;
+    assert_eq!(released.reason, "waits until nothing of a launch is left on node1");
+    beat(&world, &[]).await;
+    while allocate_both(&world).await.is_err() {
+        tokio::task::yield_now().await;
+    }
+}
+
 #[tokio::test]
 async fn an_agent_that_is_started_anew_has_nothing_left() {
     let world = World::new(2).await;

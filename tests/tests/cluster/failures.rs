@@ -39,6 +39,27 @@ fn a_killed_session_ends_the_launch() {
     outcome.exits(125).says("lattice: node node1 was lost: the session process was killed by signal 9 (SIGKILL)");
 }
 
+/// The node is well, and so is its allocation with what else runs there.
+#[test]
+fn a_killed_session_ends_nothing_but_its_launch() {
+    let script = r#"lattice launch -n 4 --pmi=none bash -c 'until [ -e "$0" ]; do sleep 0.02; done' "$LATTICE_DEV_CLUSTER/go" & other=$!
+        launch_with 4 >/dev/null; id=$(lattice launch --detach -n 3 sleep 1000)
+        until [ "$(pid_of_rank $id 2)" ]; do sleep 0.05; done
+        kill -KILL $(ps -o ppid= -p $(pid_of_rank $id 2)); lattice attach $id; echo $?
+        lattice launch -n 2 --pmi=none true; touch "$LATTICE_DEV_CLUSTER/go"; wait $other; echo $?
+        lattice alloc list | awk 'NR > 1 { print $2 }'"#;
+    script_on(2, script).run().exits(0).prints_lines(["125", "0", "running"]);
+}
+
+/// More than one connection of the agent to the API server has room for.
+#[test]
+fn a_node_has_as_many_launches_as_there_is_room_for() {
+    let script = r#"for launch in $(seq 280); do
+            lattice launch --detach -n 1 --pmi=none sleep 1000 >/dev/null & [ $((launch % 20)) = 0 ] && wait
+        done; wait; sleep 12; lattice launches | grep -c active; lattice alloc list | awk 'NR > 1 { print $2 }'"#;
+    script_on(1, script).run().exits(0).prints_lines(["280", "running"]);
+}
+
 #[test]
 fn a_rank_killed_from_outside_is_told_with_its_node() {
     with("kill -KILL $(pid_of_rank $id 3)").run().exits(137).says("rank 3 on node1").says("signal 9 (SIGKILL)");

@@ -121,6 +121,10 @@ impl Machine {
         let (host, reason) = refusal.blame();
         let kind = CauseKind::NotStarted { reason, class: StartClass::System };
         self.nodes.state.cause.fail(Cause { host: host.to_owned(), kind });
+        for (node, _) in (0..).zip(&self.facts.nodes).filter(|(_, name)| refusal.may_run_on(name)) {
+            // Its allocation keeps it until its agent says that nothing is left there.
+            self.effects.push(Effect::MarkUnclean { node });
+        }
         // Its id was told to nobody.
         self.end(&[], Some(refusal), now, now);
     }

@@ -299,6 +299,15 @@ impl Machine {
 
     /// A node is known to be lost, for this reason.
     pub(crate) fn on_node_lost(&mut self, node: u32, reason: &str, now: Instant) {
+        self.has_lost_a_node |= self.nodes.state.phase(node).is_live();
+        self.lose(node, reason, now);
+        self.settle(now);
+    }
+
+    /// The agent of a node does not have a launch that this server took up. The node is well, whichever it was.
+    pub(crate) fn on_not_there(&mut self, node: u32, now: Instant) {
+        let reason =
+            "its agent does not have the launch: it was started anew, or had not been asked when the API server ended";
         self.lose(node, reason, now);
         self.settle(now);
     }
