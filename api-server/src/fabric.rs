@@ -9,7 +9,7 @@
 //! own; a launch whose credentials are at hand waits for nothing.
 
 mod retiring;
-mod tending;
+pub(crate) mod tending;
 
 use pmi_transport::task;
 use std::collections::HashMap;

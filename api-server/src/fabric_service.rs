@@ -19,6 +19,7 @@ use tokio::task::JoinSet;
 use tokio::time::timeout;
 use tonic::{Request, Response, Status};
 
+use super::fabric::tending::AT_ONCE;
 use super::fabric::{Fabric, give_back};
 use super::launch::fan_out::Recipient;
 use super::nodes::{Listed, NodeState, Presence};
@@ -83,7 +84,11 @@ impl Accounting {
     async fn nodes(&self) -> Vec<FabricNode> {
         let nodes = self.0.nodes.lock().list(tokio::time::Instant::now(), |_| 0);
         let mut asked = JoinSet::new();
+        let mut answers = Vec::new();
         for Listed { node, presence, .. } in nodes {
+            if asked.len() >= AT_ONCE {
+                answers.extend(asked.join_next().await.and_then(Result::ok));
+            }
             let channels = self.0.channels.clone();
             asked.spawn(task::boxed(async move {
                 let answer = match presence {
@@ -99,7 +104,8 @@ impl Accounting {
                 FabricNode { node_id: node, silence, cxi: answer.ok() }
             }));
         }
-        let mut nodes = asked.join_all().await;
+        answers.extend(asked.join_all().await);
+        let mut nodes: Vec<FabricNode> = answers;
         nodes.sort_unstable_by(|one, other| one.node_id.cmp(&other.node_id));
         nodes
     }

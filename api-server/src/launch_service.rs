@@ -78,6 +78,11 @@ impl LaunchService for Launching {
         let attach = |reply| LaunchRequest::Attach { after, role, client: sender.clone(), reply };
         let answers: Self::AttachLaunchStream = match self.ask(&caller, &launch_id, attach).await? {
             Answer::Task(handle, client) => {
+                if tied && caller != Caller::User(handle.summary().uid) {
+                    // Its input, its signals and its end are that caller's from now on.
+                    let attached = std::future::ready(Ok::<_, Status>(()));
+                    audited(&caller, "take over launch", &launch_id, attached, nothing).await?;
+                }
                 follow(handle, client?, said, sender);
                 let messages = ReceiverStream::new(receiver);
                 Box::pin(messages.map(|message| message.map(encode_message).map_err(Status::from)))

@@ -33,7 +33,7 @@ use super::launch::{self, LaunchHandle, Request};
 use super::launch_quota::LaunchQuota;
 use super::metrics::{Census, Metrics};
 use super::names::NameTables;
-use super::nodes::{NODES_MAX, NodeState, Registry};
+use super::nodes::{NodeState, Registry};
 use super::renewal::Renewal;
 use super::serials::Serials;
 use super::session_calls::SessionCalls;
@@ -44,6 +44,8 @@ use super::wire;
 
 /// Number of launches that are over and kept for clients that come late.
 const OVER_MAX: usize = 64;
+/// The most connections to agents that are kept for the next launch, and a descriptor each.
+const AGENTS_KEPT_MAX: usize = 16 << 10;
 
 /// The API server, but for its sockets.
 pub(crate) struct Server {
@@ -113,7 +115,7 @@ impl Server {
             spools: Spools::new(directory, config.spool),
             quota: LaunchQuota::new(config.launch_shares),
             config,
-            channels: AgentChannels::new(security.clone(), NODES_MAX),
+            channels: AgentChannels::new(security.clone(), AGENTS_KEPT_MAX),
             security,
             store,
             nodes: Arc::default(),

@@ -111,7 +111,8 @@ impl SessionCalls {
         Ok(answer)
     }
 
-    /// The call has an answer of this size: the oldest ones make room for it.
+    /// The call has an answer of this size: the oldest ones make room for it. It is kept itself, however large, for whoever asked may
+    /// have to ask again.
     fn keep(&self, id: CallId<'_>, size: usize) {
         let mut launches = self.launches.lock();
         let Some(node) = launches.get_mut(id.launch).and_then(|nodes| nodes.get_mut(id.node)) else { return };
@@ -120,7 +121,7 @@ impl SessionCalls {
         }
         node.answered.push_back((id.number, size));
         node.bytes += size;
-        while node.answered.len() > KEPT_MAX || node.bytes > KEPT_BYTES_MAX {
+        while node.answered.len() > 1 && (node.answered.len() > KEPT_MAX || node.bytes > KEPT_BYTES_MAX) {
             let Some((oldest, size)) = node.answered.pop_front() else { break };
             node.bytes -= size;
             node.calls.remove(&oldest);
@@ -137,6 +138,8 @@ impl SessionCalls {
 mod tests {
     use std::sync::Arc;
     use std::sync::atomic::{AtomicU64, Ordering};
+
+    use pmi_transport::proto::v1::NameAnswer;
 
     use super::*;
 
@@ -204,6 +207,16 @@ mod tests {
         let kept = world.calls.launches.lock()["l"]["n"].calls.len();
         assert_eq!(kept, KEPT_MAX);
         assert_eq!(world.ask(2 * KEPT_MAX as u64).await, (2 * KEPT_MAX - 1).to_string());
+    }
+
+    /// Whoever asked may have gone before it was passed on, and asks again.
+    #[tokio::test]
+    async fn the_last_answer_is_kept_however_large_it_is() {
+        let world = World::default();
+        let large = SessionAnswer::Name(NameAnswer { message: "m".repeat(KEPT_BYTES_MAX + 1), ..Default::default() });
+        let first = world.calls.answer(id(1), std::future::ready(large)).await.unwrap();
+        assert_eq!(world.ask(1).await, first.shown());
+        assert_eq!((world.ask(2).await, world.ask(1).await), ("0".into(), "1".into()), "but not for ever");
     }
 
     #[tokio::test]

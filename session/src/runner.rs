@@ -65,6 +65,7 @@ use crate::machine::watch::SilentSeen;
 use crate::machine::{Phase, SessionMachine};
 use crate::session_io::{Control, SessionIo, StdinSource};
 use crate::spec::SessionSpec;
+use crate::timeouts;
 
 /// Largest number of events that wait for room before texts of ranks are no longer taken.
 const OUTBOX_MAX: usize = 256;
@@ -459,8 +460,15 @@ impl Runner {
             self.removals.spawn_blocking(move || remove_orphaned_memory(began));
         }
         self.end_resources().await;
-        while self.removals.join_next().await.is_some() {}
-        sweep::dismiss(keeper);
+        let removed = async { while self.removals.join_next().await.is_some() {} };
+        if tokio::time::timeout(timeouts::REMOVAL, removed).await.is_ok() {
+            sweep::dismiss(keeper);
+        } else {
+            let launch = &self.spec.launch_id;
+            tracing::warn!(launch, "files of ranks take long to remove, or their file system does not answer");
+            // It goes on with what it was told of.
+            drop(keeper);
+        }
         let silent = if self.machine.minds_silent_ends() { self.silent_ends() } else { SilentSeen::default() };
         self.machine.on_drained(&silent, Instant::now().into_std());
         self.carry_out();

@@ -61,6 +61,8 @@ pub const GRACE_OF_OTHERS: Duration = Duration::from_secs(30);
 pub const END: Duration = Duration::from_secs(15);
 /// Time for a session to end that was ordered to kill its ranks. Then it is killed as well.
 pub const KILL: Duration = Duration::from_secs(2);
+/// Time for files of ranks to be removed at the end of a session. Then the end is told, and the keeper removes what is left.
+pub const REMOVAL: Duration = Duration::from_secs(30);
 /// Time for the fork server to report the exit of a session process that was killed.
 pub const EXIT: Duration = Duration::from_secs(10);
 /// Interval in which an agent looks whether its sessions are stopped, which a signal of their user's can do to them.

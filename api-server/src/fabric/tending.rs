@@ -19,7 +19,7 @@ use crate::server::Server;
 /// Time that the manager may take for all that is due.
 const SETTLE_WITHIN: Duration = Duration::from_secs(10);
 /// Number of nodes that are asked at once.
-const AT_ONCE: usize = 64;
+pub(crate) const AT_ONCE: usize = 64;
 /// From one try to the next, while something is left.
 const PAUSE_FIRST: Duration = Duration::from_millis(250);
 const PAUSE_MAX: Duration = Duration::from_secs(15);

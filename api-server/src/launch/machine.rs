@@ -65,7 +65,7 @@ use self::facts::{Facts, Origin, Ownership};
 use self::nodes::{Nodes, Purpose};
 use self::phase::{Conclusion, Phase};
 use self::silent_ranks::Passing;
-use self::spawns::{Closed, Spawns};
+use self::spawns::Spawns;
 use super::Part;
 use super::fan_out::NotStarted;
 
@@ -335,9 +335,7 @@ impl Machine {
     /// Does what follows from any change: answers that are complete, and what is due to be written down.
     fn settle(&mut self, now: Instant) {
         self.close_queries(now);
-        if self.spawns.close(&mut self.nodes.state, &mut self.effects) == Closed::Runs {
-            self.checkpoint.note(now);
-        }
+        self.spawns.close(&mut self.nodes.state, &mut self.effects, || self.checkpoint.note_urgent(now));
         self.release_when_idle();
         if matches!(self.phase, Phase::Starting { .. }) || !self.checkpoint.begin(now) {
             return;

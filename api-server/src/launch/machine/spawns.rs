@@ -3,8 +3,9 @@
 //!
 //! ```text
 //! asked ──the launch is starting──> early ──all nodes have accepted──┐
-//!   └────────────────────────────────────────────────────────────────┴─> planned ──durable──> starting ──all report──> answered
-//!                                                                           └──not durable──> refused
+//!   └────────────────────────────────────────────────────────────────┴─> planned ──durable──> starting ──all report──> running
+//!                                                                           │                    └──a failure──> refused │
+//!                                                                           └──not durable──> refused                  durable ──> answered
 //! ```
 
 use std::cmp::Reverse;
@@ -37,6 +38,8 @@ pub(crate) struct Spawns {
     planned: Vec<Planned>,
     /// Jobs that nodes were told of.
     starting: Vec<Starting>,
+    /// Jobs that run, whose ranks' parents are told when that is durable.
+    running: Vec<Running>,
 }
 
 /// A job that is to be durable before nodes are told of it.
@@ -58,6 +61,15 @@ struct Starting {
     ticket: u64,
 }
 
+/// A job that runs on all its nodes.
+#[derive(Debug)]
+struct Running {
+    /// The change that tells of it.
+    change: u64,
+    job: JobId,
+    ticket: u64,
+}
+
 /// A job that is not begun.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum NotPlanned {
@@ -67,21 +79,10 @@ pub(crate) enum NotPlanned {
     Refused(#[from] SpawnRefusal),
 }
 
-/// Consequence of the ends of jobs' starts.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Closed {
-    /// Nothing has changed.
-    Nothing,
-    /// A job runs, which is to be written down.
-    Runs,
-    /// Jobs did not start.
-    Failed,
-}
-
 impl Spawns {
     /// Returns true if no spawn is under way.
     pub(crate) fn is_idle(&self) -> bool {
-        self.starting.is_empty() && self.planned.is_empty() && self.early.is_empty()
+        self.starting.is_empty() && self.planned.is_empty() && self.early.is_empty() && self.running.is_empty()
     }
 
     /// All jobs that were spawned.
@@ -138,9 +139,10 @@ impl Spawns {
         Ok(())
     }
 
-    /// The changes up to this one are durable: tells nodes of jobs that waited for that. Nodes without ranks of a job, too, serve
+    /// The changes up to this one are durable: tells nodes of jobs that waited for that, and ranks of jobs that run. Nodes without ranks of a job, too, serve
     /// ranks that talk of it. One that does not report yet finds its command when it does.
     pub(crate) fn on_durable(&mut self, through: u64, state: &LaunchState, now: Instant, effects: &mut Effects) {
+        self.tell_running(through, effects);
         for planned in self.planned.extract_if(.., |planned| planned.change <= through) {
             let awaited: Vec<u32> = state.live().collect();
             for &node in &awaited {
@@ -158,8 +160,15 @@ impl Spawns {
         }
     }
 
-    /// The changes up to this one could not be made durable: jobs that waited for that are refused.
+    fn tell_running(&mut self, through: u64, effects: &mut Effects) {
+        for Running { job, ticket, .. } in self.running.extract_if(.., |running| running.change <= through) {
+            effects.push(Effect::AnswerSpawn { ticket, answer: Ok(job) });
+        }
+    }
+
+    /// The changes up to this one could not be made durable: jobs that waited for that are refused. Those that run do so all the same.
     pub(crate) fn on_not_durable(&mut self, through: u64, state: &mut LaunchState, effects: &mut Effects) {
+        self.tell_running(through, effects);
         for planned in self.planned.extract_if(.., |planned| planned.change <= through) {
             state.void_job(&ranks_of(&planned.order));
             let reason = "the API server cannot write down that there is a new job".to_owned();
@@ -196,31 +205,26 @@ impl Spawns {
         }
     }
 
-    /// Answers the ranks whose jobs all nodes have reported of. What runs of a job that did not start everywhere is ended: its
-    /// ranks would wait for those that will never come. The launch goes on.
-    pub(crate) fn close(&mut self, state: &mut LaunchState, effects: &mut Effects) -> Closed {
-        let mut closed = Closed::Nothing;
+    /// Ends the starts of jobs that all nodes have reported of. The rank that asked for one that runs is answered when the change that
+    /// `note` makes is durable, for a server that did not know would have it ended. What runs of a job that did not start everywhere is
+    /// ended: its ranks would wait for those that will never come. The launch goes on.
+    pub(crate) fn close(&mut self, state: &mut LaunchState, effects: &mut Effects, mut note: impl FnMut() -> u64) {
         for starting in self.starting.extract_if(.., |starting| starting.awaited.is_empty()) {
             let job = &starting.order.job;
-            let answer = match starting.failures.first() {
+            match starting.failures.first() {
                 None => {
                     let known = self.known.iter_mut().find(|known| known.id == job.id);
                     known.into_iter().for_each(|known| known.outcome = SpawnOutcome::Runs);
-                    closed = Closed::Runs;
-                    Ok(job.id.clone())
+                    self.running.push(Running { change: note(), job: job.id.clone(), ticket: starting.ticket });
                 }
                 Some((node, failure)) => {
                     let reason = format!("{}: {failure}", state.host(*node));
                     disown(&job.id, &ranks_of(&starting.order), state, effects);
-                    if closed == Closed::Nothing {
-                        closed = Closed::Failed;
-                    }
-                    Err(SpawnError::Failed { reason })
+                    let answer = Err(SpawnError::Failed { reason });
+                    effects.push(Effect::AnswerSpawn { ticket: starting.ticket, answer });
                 }
-            };
-            effects.push(Effect::AnswerSpawn { ticket: starting.ticket, answer });
+            }
         }
-        closed
     }
 
     /// The launch is over: whoever still waits for a job is refused.
@@ -228,7 +232,8 @@ impl Spawns {
         let early = self.early.drain(..).map(|wish| wish.ticket);
         let planned = self.planned.drain(..).map(|planned| planned.ticket);
         let starting = self.starting.drain(..).map(|starting| starting.ticket);
-        for ticket in early.chain(planned).chain(starting) {
+        let running = self.running.drain(..).map(|running| running.ticket);
+        for ticket in early.chain(planned).chain(starting).chain(running) {
             refuse(ticket, "the launch is over".to_owned(), effects);
         }
     }
