@@ -37,6 +37,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 
 use self::attachments::{Role, TooManyViewers};
+use self::checkpoint::SpawnAsked;
 use self::client_message::ClientSender;
 use self::event::{ClientRequest, NodeCommand, NodeEvent};
 use self::fan_out::NotStarted;
@@ -87,7 +88,7 @@ pub(crate) enum Request {
     /// Somebody wants to know how far every rank is.
     Status(event::StatusDetail, oneshot::Sender<event::Status>),
     /// A rank of `node` wants a new job.
-    Spawn { node: u32, parent: JobId, rank: pmi_core::ids::Rank, request: SpawnRequest, reply: SpawnReply },
+    Spawn { asked: SpawnAsked, parent: JobId, rank: pmi_core::ids::Rank, request: SpawnRequest, reply: SpawnReply },
     /// There are too many launches that are over: this one is kept for its owner at most.
     Forget,
 }

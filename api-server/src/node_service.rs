@@ -27,6 +27,7 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status, Streaming};
 
 use super::audit::{audited, nothing};
+use super::launch::checkpoint::SpawnAsked;
 use super::launch::outbox::{Attempt, Outbox, StreamEnd};
 use super::launch::{LaunchHandle, Request as LaunchRequest};
 use super::proxying;
@@ -232,6 +233,7 @@ impl NodeService for Reporting {
         let SpawnRequest { launch_id, node_id, call, call_id } = request.into_inner();
         let handle = self.launch_on(&launch_id, &node_id)?;
         let node = handle.index_of(&node_id).ok_or_else(|| not_on(&launch_id, &node_id))?;
+        let asked = SpawnAsked { node, call: call_id };
         let call = call.ok_or_else(no_call)?;
         let server = Arc::clone(&self.0);
         let make = async move {
@@ -243,7 +245,7 @@ impl NodeService for Reporting {
                         let refusal = wire::call::encode_spawn_answer(&refused(error.to_string()));
                         return SessionAnswer::Spawn(refusal);
                     }
-                    let spawn = |reply| LaunchRequest::Spawn { node, parent, rank, request, reply };
+                    let spawn = |reply| LaunchRequest::Spawn { asked, parent, rank, request, reply };
                     handle.ask(spawn).await.unwrap_or_else(|| refused("the launch is over".to_owned()))
                 }
                 Err(error) => refused(error.to_string()),
@@ -326,7 +328,8 @@ impl Reporting {
         let answer = self.0.session_calls.answer(CallId { launch, node, number }, make).await;
         answer.map_err(|error| match error {
             Unanswered::TooMany => Status::resource_exhausted(error.to_string()),
-            Unanswered::LaunchOver => Status::unavailable(error.to_string()),
+            // Not unavailable: that is asked again.
+            Unanswered::LaunchOver => Status::not_found(error.to_string()),
         })
     }
 

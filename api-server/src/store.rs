@@ -114,9 +114,14 @@ pub(crate) struct SpawnedJob {
     pub id: String,
     #[prost(message, repeated, tag = "2")]
     pub blocks: Vec<Block>,
-    /// All its nodes said that it runs, and the rank that asked for it was told so.
+    /// All its nodes said that it runs.
     #[prost(bool, tag = "3")]
     pub runs: bool,
+    /// The node whose session asked for it, and the number of its call.
+    #[prost(uint32, tag = "4")]
+    pub node: u32,
+    #[prost(uint64, tag = "5")]
+    pub call: u64,
 }
 
 /// One change of what is kept.

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -10,6 +11,7 @@ use parking_lot::Mutex;
 use pmi_core::fence::FenceError;
 use pmi_core::ids::{Epoch, NodeIndex};
 use pmi_core::services::{MeetError, NameError};
+use pmi_transport::connect::Channel;
 use pmi_transport::fence::{LaunchFences, Questions};
 use pmi_transport::limits::MESSAGE_MAX;
 use pmi_transport::proto::v1 as proto;
@@ -17,10 +19,15 @@ use proto::answer::What as AnswerWhat;
 use proto::call::What as CallWhat;
 use proto::node_service_client::NodeServiceClient;
 use tokio::sync::oneshot;
+use tokio::time::sleep;
+use tonic::{Code, Response, Status};
 
 use super::Node;
 use super::to_session::{HasEnded, ToSession};
-use lattice_session::wire;
+use lattice_session::{timeouts, wire};
+
+/// Pause before a call is made again, first; each time twice as long.
+const PAUSE_FIRST: Duration = Duration::from_millis(100);
 
 /// Refusal of a call for what links between sessions are there for.
 const OVER_LINKS: &str = "the sessions of the launch have links for this";
@@ -52,10 +59,38 @@ impl Callee {
     async fn pass(&self, pass: proto::PassCall) -> AnswerWhat {
         let (launch_id, node_id) = (self.launch_id.clone(), self.node.config.node_id.clone());
         let request = proto::PassRequest { to: pass.to, from: 0, launch_id, node_id };
-        let place = self.node.api.place();
-        match NodeServiceClient::new(place.channel()).pass_to_set(request).await {
-            Ok(pass) => AnswerWhat::Pass(pass.into_inner()),
+        let call = |channel, request| async move { NodeServiceClient::new(channel).pass_to_set(request).await };
+        match self.ask_api(request, call).await {
+            Ok(pass) => AnswerWhat::Pass(pass),
             Err(status) => AnswerWhat::DataError(format!("the API server: {}", status.message())),
+        }
+    }
+
+    /// Asks the API server, and the one that comes after it if it ends meanwhile: a call has a number, and is made once. If none comes,
+    /// the launch ends with the lease, and what is asked for it.
+    async fn ask_api<Q: Clone, A, F>(&self, request: Q, call: impl Fn(Channel, Q) -> F) -> Result<A, Status>
+    where
+        F: Future<Output = Result<Response<A>, Status>>,
+    {
+        let mut pause = PAUSE_FIRST;
+        loop {
+            let place = self.node.api.place();
+            let status = match call(place.channel(), request.clone()).await {
+                Ok(answer) => return Ok(answer.into_inner()),
+                Err(status) => status,
+            };
+            // What tonic makes of a connection that is not there, or breaks.
+            if !matches!(status.code(), Code::Unavailable | Code::Unknown | Code::Cancelled | Code::Internal) {
+                return Err(status);
+            }
+            tracing::info!(
+                launch = self.launch_id,
+                "a call of its session waits for the API server: {}",
+                status.message()
+            );
+            drop(place);
+            sleep(pause).await;
+            pause = (pause * 2).min(timeouts::REPORT_PAUSE);
         }
     }
 
@@ -89,9 +124,9 @@ impl Callee {
             call: Some(call),
             call_id,
         };
-        let place = self.node.api.place();
-        match NodeServiceClient::new(place.channel()).call_name(request).await {
-            Ok(answer) => answer.into_inner(),
+        let call = |channel, request| async move { NodeServiceClient::new(channel).call_name(request).await };
+        match self.ask_api(request, call).await {
+            Ok(answer) => answer,
             Err(status) => {
                 let reason = format!("the API server: {}", status.message());
                 wire::call::encode_name_answer(&Err(NameError::Unavailable { reason }))
@@ -106,9 +141,9 @@ impl Callee {
             call: Some(call),
             call_id,
         };
-        let place = self.node.api.place();
-        match NodeServiceClient::new(place.channel()).spawn_tasks(request).await {
-            Ok(answer) => answer.into_inner(),
+        let call = |channel, request| async move { NodeServiceClient::new(channel).spawn_tasks(request).await };
+        match self.ask_api(request, call).await {
+            Ok(answer) => answer,
             Err(status) => {
                 let refusal = format!("the API server: {}", status.message());
                 proto::SpawnAnswer { job_id: String::new(), refusal }
@@ -123,11 +158,13 @@ impl Callee {
             call: Some(call),
             call_id,
         };
-        let place = self.node.api.place();
-        let client = NodeServiceClient::new(place.channel());
-        let mut client = client.max_decoding_message_size(MESSAGE_MAX).max_encoding_message_size(MESSAGE_MAX);
-        match client.meet_launches(request).await {
-            Ok(answer) => answer.into_inner(),
+        let call = |channel, request| async move {
+            let client = NodeServiceClient::new(channel);
+            let mut client = client.max_decoding_message_size(MESSAGE_MAX).max_encoding_message_size(MESSAGE_MAX);
+            client.meet_launches(request).await
+        };
+        match self.ask_api(request, call).await {
+            Ok(answer) => answer,
             Err(status) => {
                 let reason = format!("the API server: {}", status.message());
                 wire::meeting::encode_error(&MeetError::Unavailable { reason })

@@ -234,6 +234,9 @@ impl Machine {
     /// A rank wants a new job.
     pub(crate) fn on_spawn(&mut self, wish: SpawnWish, now: Instant) {
         let ticket = wish.ticket;
+        if let Some(job) = self.spawns.started_by(wish.asked) {
+            return self.effects.push(Effect::AnswerSpawn { ticket, answer: Ok(job.clone()) });
+        }
         match &self.phase {
             Phase::Starting { .. } => self.spawns.defer(wish, &mut self.effects),
             Phase::Active { .. } if self.nodes.state.cause().is_none() => {

@@ -139,9 +139,9 @@ impl Runner {
                 let ticket = self.replies.keep_status(reply);
                 machine.on_status(ticket, detail, now);
             }
-            Request::Spawn { node, parent, rank, request, reply } => {
+            Request::Spawn { asked, parent, rank, request, reply } => {
                 let (ticket, cores) = (self.replies.keep_spawn(reply), self.cores());
-                self.machine.on_spawn(SpawnWish { node, ticket, parent, rank, request, cores }, now);
+                self.machine.on_spawn(SpawnWish { asked, ticket, parent, rank, request, cores }, now);
             }
             Request::Forget => machine.on_forget(now),
         }

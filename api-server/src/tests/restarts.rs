@@ -5,7 +5,7 @@ use node_event::What as Event;
 use pmi_transport::proto::v1::cause::Kind;
 use pmi_transport::proto::v1::*;
 
-use super::spawns::{answer, ordered, spawn};
+use super::spawns::{answer, ordered, spawn, spawn_by};
 use super::world::{Follower, Report, USER, World, exit, order, soon};
 
 /// Waits until what a node reported is durable: until then its stream stays open.
@@ -138,6 +138,23 @@ async fn spawned_jobs_are_counted_on_and_those_that_were_about_to_start_are_ende
     assert_eq!(third.first_shown, 1 + 2 + 2);
     answer(&report, &third, "").await;
     assert_eq!(soon(asked).await.unwrap().refusal, "");
+}
+
+/// Its session asks the next server, as the one before was killed before it could answer.
+#[tokio::test]
+async fn a_job_that_runs_is_not_started_again_for_a_call_that_had_no_answer() {
+    let mut world = World::new(1).await;
+    let mut launch = world.launch(1).await;
+    let asked = spawn_by(&world, &launch.id, 7);
+    let first = ordered(&mut launch.reports[0]).await;
+    answer(&launch.reports[0], &first, "").await;
+    let job = soon(asked).await.unwrap().job_id;
+    world.restart().await;
+    let mut report = world.report(&launch.id, 0, 0).await;
+    assert_eq!(soon(spawn_by(&world, &launch.id, 7)).await.unwrap().job_id, job);
+    let other = spawn_by(&world, &launch.id, 8);
+    while !matches!(report.command().await, Some(Command::Spawn(_))) {}
+    other.abort();
 }
 
 #[tokio::test]

@@ -10,9 +10,14 @@ use crate::start_policy::{Spawning, StartPolicy};
 
 /// Rank 0 of a launch, which is on node0, wants two more ranks.
 pub(super) fn spawn(world: &World, launch: &str) -> JoinHandle<SpawnAnswer> {
+    spawn_by(world, launch, 0)
+}
+
+/// The same by a call with a number.
+pub(super) fn spawn_by(world: &World, launch: &str, call_id: u64) -> JoinHandle<SpawnAnswer> {
     let app = SpawnApp { program: "./child".into(), ranks: 2, ..Default::default() };
     let call = SpawnCall { parent_job: format!("kvs_{launch}_0"), parent_rank: 0, apps: vec![app], preput: vec![] };
-    let request = SpawnRequest { launch_id: launch.to_owned(), node_id: "node0".into(), call: Some(call), call_id: 0 };
+    let request = SpawnRequest { launch_id: launch.to_owned(), node_id: "node0".into(), call: Some(call), call_id };
     let mut nodes = world.nodes(0);
     tokio::spawn(async move { nodes.spawn_tasks(request).await.unwrap().into_inner() })
 }

@@ -6,7 +6,7 @@ use pmi_core::job::{Block, Placement};
 use pmi_transport::proto::v1 as proto;
 
 use super::node::{decode_end, encode_end};
-use crate::launch::checkpoint::{Progressed, SpawnOutcome, SpawnedJob};
+use crate::launch::checkpoint::{Progressed, SpawnAsked, SpawnOutcome, SpawnedJob};
 use crate::store;
 
 /// Progress of a launch as it is kept.
@@ -15,6 +15,8 @@ pub(crate) fn encode_progressed(progressed: &Progressed) -> store::Checkpoint {
         id: job.id.as_str().to_owned(),
         blocks: encode_blocks(&job.placement),
         runs: job.outcome == SpawnOutcome::Runs,
+        node: job.asked.node,
+        call: job.asked.call,
     };
     store::Checkpoint {
         over: progressed.ended.clone(),
@@ -37,6 +39,7 @@ pub(crate) fn decode_progressed(kept: &store::Checkpoint, nodes: usize) -> Progr
             id: JobId::new(&job.id).ok()?,
             placement: wire::job::decode_blocks(&job.blocks, nodes).ok()?,
             outcome: if job.runs { SpawnOutcome::Runs } else { SpawnOutcome::Open },
+            asked: SpawnAsked { node: job.node, call: job.call },
         })
     };
     Progressed {

@@ -56,6 +56,17 @@ fn an_abort_ends_programs_whose_ranks_wait_in_a_barrier() {
     }
 }
 
+/// Ranks ask for a job, and for names, while nobody is there to answer.
+#[test]
+fn what_ranks_ask_for_meanwhile_is_answered_by_the_next_server() {
+    let script = r#"
+        lattice launch -n 1 bash -c 'until [ -e go ]; do sleep 0.02; done; exec lattice pmi --method pmi2 spawn -n 2 echo a-child' >out &
+        launch=$!; launch_with 1 >/dev/null
+        restart_api bash -c 'touch go; sleep 1'
+        wait $launch; echo "code $?"; grep a-child out"#;
+    with(2, script).run().exits(0).prints_lines(["code 0", "a-child", "a-child"]);
+}
+
 /// No rank of theirs would notice: it is their sessions that tell each other, over links that nobody has opened before.
 #[test]
 fn ranks_that_never_spoke_to_each_other_end_together() {

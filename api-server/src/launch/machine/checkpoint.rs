@@ -67,6 +67,16 @@ pub(crate) struct SpawnedJob {
     pub id: JobId,
     pub placement: Placement,
     pub outcome: SpawnOutcome,
+    pub asked: SpawnAsked,
+}
+
+/// The call by which a job was asked for. A session asks the next server again for what it has no answer to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct SpawnAsked {
+    /// The node of the session.
+    pub node: u32,
+    /// The number that the session gave the call; 0 is none.
+    pub call: u64,
 }
 
 /// Answer to the rank that asked for a job.

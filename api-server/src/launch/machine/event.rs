@@ -19,6 +19,8 @@ use pmi_core::ids::{JobId, Rank};
 use pmi_core::services::SpawnRequest;
 use pmi_core::{DialoguePoint, Phase};
 
+use super::checkpoint::SpawnAsked;
+
 /// One message of a node's report stream.
 #[derive(Clone, Debug)]
 pub(crate) enum NodeEvent {
@@ -136,8 +138,8 @@ pub(crate) enum ClientRequest {
 /// A job that a rank asks for.
 #[derive(Clone, Debug)]
 pub(crate) struct SpawnWish {
-    /// The node of that rank.
-    pub node: u32,
+    /// The call of the rank's session.
+    pub asked: SpawnAsked,
     /// The number under which the answer is awaited.
     pub ticket: u64,
     pub parent: JobId,

@@ -21,7 +21,7 @@ use pmi_core::job::Placement;
 use pmi_core::services::SpawnError;
 use tokio::time::Instant;
 
-use super::checkpoint::{SpawnOutcome, SpawnedJob};
+use super::checkpoint::{SpawnAsked, SpawnOutcome, SpawnedJob};
 use super::effect::{Effect, Effects};
 use super::event::{NodeCommand, SpawnWish};
 use super::facts::Facts;
@@ -104,6 +104,12 @@ impl Spawns {
         std::mem::take(&mut self.early)
     }
 
+    /// The job that a call of a session has started already: an earlier server did not come to answer it.
+    pub(crate) fn started_by(&self, asked: SpawnAsked) -> Option<&JobId> {
+        let is_it = |job: &&SpawnedJob| asked.call != 0 && job.asked == asked && job.outcome == SpawnOutcome::Runs;
+        self.known.iter().find(is_it).map(|job| &job.id)
+    }
+
     /// Places a job. Nodes are told of it when the change that `note` makes is durable.
     ///
     /// # Errors
@@ -115,7 +121,7 @@ impl Spawns {
         state: &mut LaunchState,
         note: impl FnOnce() -> u64,
     ) -> Result<(), NotPlanned> {
-        if !state.phase(wish.node).is_live() {
+        if !state.phase(wish.asked.node).is_live() {
             return Err(NotPlanned::NodeEnded);
         }
         let parent = SpawnParent {
@@ -129,12 +135,12 @@ impl Spawns {
         let spawned = spawn::spawned_job(&parent, self.known.len() + 1, &wish.request)?;
         let id = spawned.id().clone();
         let live = state.live().map(|node| (NodeIndex(node), state.host(node)));
-        let nodes: Vec<_> = live.chain([(NodeIndex(wish.node), LOCALHOST)]).collect();
+        let nodes: Vec<_> = live.chain([(NodeIndex(wish.asked.node), LOCALHOST)]).collect();
         let elsewhere = |size| share_out(size, &hosts(state, &wish.cores), state.node_count());
         let order = spawned.on(&nodes, elsewhere)?;
         let placement = order.job.placement.clone();
         state.ranks.add_job(&placement);
-        self.known.push(SpawnedJob { id, placement, outcome: SpawnOutcome::Open });
+        self.known.push(SpawnedJob { id, placement, outcome: SpawnOutcome::Open, asked: wish.asked });
         self.planned.push(Planned { change: note(), order: Arc::new(order), ticket: wish.ticket });
         Ok(())
     }

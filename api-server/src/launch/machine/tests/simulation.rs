@@ -15,7 +15,7 @@ use pmi_core::{DialoguePoint, Phase as RankPhase};
 use tokio::time::Instant;
 
 use super::super::attachments::{Joined, Role, TooManyViewers};
-use super::super::checkpoint::{Progressed, Snapshot};
+use super::super::checkpoint::{Progressed, Snapshot, SpawnAsked};
 use super::super::effect::Effect;
 use super::super::event::{
     ClientRequest, Completion, LogEvent, NodeCommand, NodeEvent, Overview, Programs, SpawnWish, StartProgress, Status,
@@ -367,7 +367,8 @@ impl Simulation {
         let rank = Rank(node * self.ranks_per_node);
         let cores = vec![4; self.commands.len()].into();
         self.input(|machine, now| {
-            machine.on_spawn(SpawnWish { node, ticket, parent, rank, request, cores }, now);
+            machine
+                .on_spawn(SpawnWish { asked: SpawnAsked { node, call: 0 }, ticket, parent, rank, request, cores }, now);
         });
         ticket
     }
