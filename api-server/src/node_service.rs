@@ -217,7 +217,7 @@ impl NodeService for Reporting {
         let (server, launch) = (Arc::clone(&self.0), launch_id.clone());
         let make = async move {
             let answer = match wire::call::decode_name(call) {
-                Ok(call) => server.names.call(handle.summary().uid, &launch, call).await,
+                Ok(call) => server.call_name(handle.summary().uid, &launch, call).await,
                 Err(error) => Err(NameError::Unavailable { reason: error.to_string() }),
             };
             SessionAnswer::Name(wire::call::encode_name_answer(&answer))

@@ -5,6 +5,7 @@ pub(crate) mod attending;
 mod batches;
 pub(crate) mod launching;
 mod meeting;
+mod naming;
 mod queueing;
 
 use pmi_transport::task;
@@ -38,7 +39,7 @@ use super::renewal::Renewal;
 use super::serials::Serials;
 use super::session_calls::SessionCalls;
 use super::sets::Sets;
-use super::store::{self, Change, Kept, LaunchRecord, Store, StoreError};
+use super::store::{self, Change, Kept, KeptNames, LaunchRecord, Store, StoreError};
 use super::unclean_nodes::UncleanNodes;
 use super::wire;
 
@@ -65,6 +66,8 @@ pub(crate) struct Server {
     /// Way of connections that agents pass on.
     pub proxy: Proxy,
     pub names: NameTables,
+    /// Held while names are written down.
+    names_written: tokio::sync::Mutex<()>,
     pub rendezvous: Rendezvous,
     pub session_calls: SessionCalls,
     pub sets: Sets,
@@ -108,7 +111,7 @@ impl Server {
     /// Fails if the store cannot be read.
     pub(crate) fn new(config: Config, security: Security, parts: Parts) -> Result<Arc<Self>, StoreError> {
         let Parts { store, fabric, renewal, proxy } = parts;
-        let Kept { allocations, launches, drains } = store.read()?;
+        let Kept { allocations, launches, drains, mut names } = store.read()?;
         let live = allocations.into_iter().filter(|allocation| allocation.state != AllocationState::Released);
         let directory = config.state.parent().map(Path::to_owned).unwrap_or_default();
         let server = Arc::new(Self {
@@ -125,6 +128,7 @@ impl Server {
             renewal,
             proxy,
             names: NameTables::default(),
+            names_written: tokio::sync::Mutex::default(),
             rendezvous: Rendezvous::default(),
             session_calls: SessionCalls::default(),
             sets: Sets::default(),
@@ -135,12 +139,15 @@ impl Server {
             launches: Mutex::default(),
         });
         drains.into_iter().for_each(|drain| server.nodes.lock().drain(drain));
-        launches.into_iter().for_each(|record| server.resume(record));
+        for record in launches {
+            let names = record.summary.as_ref().and_then(|summary| names.remove(&summary.id));
+            server.resume(record, names.unwrap_or_default());
+        }
         Ok(server)
     }
 
     /// Takes up a launch that ran when the server ended.
-    fn resume(self: &Arc<Self>, record: LaunchRecord) {
+    fn resume(self: &Arc<Self>, record: LaunchRecord, names: KeptNames) {
         let id = record.summary.as_ref().map(|summary| summary.id.clone()).unwrap_or_default();
         let order = match wire::order::decode(&record) {
             Ok(order) => order,
@@ -151,6 +158,7 @@ impl Server {
         };
         tracing::info!(launch = id, "the launch is taken up; its nodes are expected to report");
         self.sets.take_up(&order);
+        self.names.take_up(order.terms.uid, &id, names);
         self.quota.take_up(order.terms.uid, &id, wire::order::encode_bytes(&order).len());
         let handle = launch::resume(self.surroundings(), order, record);
         self.launches.lock().by_id.insert(id, handle);

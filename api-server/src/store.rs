@@ -5,6 +5,7 @@ mod fabric_journal;
 mod redb_store;
 mod state_file;
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -124,6 +125,25 @@ pub(crate) struct SpawnedJob {
     pub call: u64,
 }
 
+/// Names that the ranks of a launch have published.
+#[derive(Clone, PartialEq, prost::Message)]
+pub(crate) struct KeptNames {
+    #[prost(message, repeated, tag = "1")]
+    pub names: Vec<KeptName>,
+}
+
+/// A published name.
+#[derive(Clone, PartialEq, prost::Message)]
+pub(crate) struct KeptName {
+    #[prost(bytes = "bytes", tag = "1")]
+    pub service: Bytes,
+    #[prost(bytes = "bytes", tag = "2")]
+    pub port: Bytes,
+    /// It is withdrawn when somebody has found it.
+    #[prost(bool, tag = "3")]
+    pub first_read: bool,
+}
+
 /// One change of what is kept.
 #[derive(Clone, Debug)]
 pub(crate) enum Change {
@@ -135,6 +155,8 @@ pub(crate) enum Change {
     Launch(Box<LaunchRecord>),
     /// A launch is over.
     Ended(Box<EndedLaunch>),
+    /// A launch that is not over has published these names, and no others.
+    Names { launch: String, names: KeptNames },
     /// A launch that no node was asked to start is forgotten.
     Forgotten(String),
     /// A node is drained.
@@ -151,6 +173,8 @@ pub(crate) struct Kept {
     /// Launches that are not over.
     pub launches: Vec<LaunchRecord>,
     pub drains: Vec<Drain>,
+    /// Names by the launch that published them.
+    pub names: HashMap<String, KeptNames>,
 }
 
 /// State that cannot be read or written.

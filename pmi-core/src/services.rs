@@ -295,6 +295,11 @@ impl Names {
         Ok(port)
     }
 
+    /// The port published under `service`, which stays.
+    pub fn port(&self, service: &[u8]) -> Option<&Bytes> {
+        self.ports.get(service).map(|(port, _)| port)
+    }
+
     /// Withdraws `service`.
     ///
     /// # Errors

@@ -10,6 +10,7 @@ use redb::StorageBackend;
 use super::*;
 use crate::allocations::allocation::RequeuePolicy;
 use crate::nodes::tests::drain;
+use crate::store::KeptName;
 
 fn allocation(id: &str, state: AllocationState) -> Allocation {
     let nodes = vec!["node0".to_owned(), "node1".to_owned()];
@@ -36,6 +37,25 @@ fn ended(id: &str) -> Change {
 fn runs(store: &RedbStore, id: &str) -> bool {
     let launches = store.read().unwrap().launches;
     launches.iter().any(|record| record.summary.as_ref().is_some_and(|summary| summary.id == id))
+}
+
+#[test]
+fn names_go_with_their_launch() {
+    let store = RedbStore::in_memory().unwrap();
+    let names = |names: &[&'static str]| {
+        let name = |&service| KeptName { service: Bytes::from(service), ..Default::default() };
+        let names = KeptNames { names: names.iter().map(name).collect() };
+        store.write(&[Change::Names { launch: "l".to_owned(), names }]).unwrap();
+        let kept = store.read().unwrap().names;
+        kept.get("l").map(|kept| kept.names.len())
+    };
+    assert_eq!(names(&["a"]), None, "there is no such launch");
+    store.write(&[running("l")]).unwrap();
+    assert_eq!((names(&["a", "b"]), names(&["b"]), names(&[])), (Some(2), Some(1), None));
+    assert_eq!(names(&["b"]), Some(1));
+    store.write(&[ended("l")]).unwrap();
+    assert!(store.read().unwrap().names.is_empty());
+    assert_eq!(names(&["late"]), None);
 }
 
 #[test]
