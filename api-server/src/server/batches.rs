@@ -6,13 +6,15 @@ use std::sync::Arc;
 use lattice_session::wire::WireError;
 use pmi_transport::error_chain::chain;
 use pmi_transport::identity::Caller;
+use pmi_transport::proto::v1::cause::Kind;
 
 use super::launching::LaunchError;
 use super::{NotWritten, Server};
+use crate::allocations::allocation::{FailureKind, LaunchFailure};
 use crate::allocations::batch::{BatchEnd, BatchJob};
 use crate::allocations::{Allocation, AllocationState};
 use crate::order::OrderError;
-use crate::store::{self, Change, StoreError};
+use crate::store::{self, Change, EndedLaunch, StoreError};
 use crate::wire;
 
 /// The reason of an allocation that waits because the server before had not started its script.
@@ -121,6 +123,10 @@ impl Server {
             let wanted = launch.clone();
             match store::blocking(&self.store, move |store| store.ended_launch(&wanted)).await {
                 Ok(Some(ended)) => {
+                    // It may have been killed before its policy was applied.
+                    if let Some(failure) = failure(&launch, &ended) {
+                        self.launch_failed(&id, failure).await;
+                    }
                     let exit_code = ended.first_exit_code();
                     let cause = ended.summary.map(|summary| summary.cause).unwrap_or_default();
                     self.batch_over(&id, Some(&launch), BatchEnd { exit_code, cause }).await;
@@ -131,6 +137,16 @@ impl Server {
             }
         }
     }
+}
+
+/// The failure of a launch as its record has it; `None` if it succeeded.
+fn failure(id: &str, ended: &EndedLaunch) -> Option<LaunchFailure> {
+    let complete = ended.complete.as_ref()?;
+    let kind = match complete.cause.as_ref()?.kind.as_ref()? {
+        Kind::NodeLost(_) | Kind::LostNodes(_) => FailureKind::NodeLost,
+        _ => FailureKind::Other,
+    };
+    Some(LaunchFailure { reason: format!("launch {id}: {}", complete.error_message), kind })
 }
 
 /// Returns true for an allocation that runs, and whose script does not yet.

@@ -7,7 +7,7 @@ use tonic::Code;
 
 use super::world::{USER, World, order, soon};
 use crate::allocations;
-use crate::store::{Change, RedbStore, Store};
+use crate::store::{Change, EndedLaunch, RedbStore, Store};
 use crate::wire::allocation::encode_script;
 
 /// A batch job of so many nodes.
@@ -84,6 +84,34 @@ async fn the_queue_and_a_script_that_runs_outlive_the_server() {
     assert_eq!(over.batch.unwrap().end, Some(BatchEnd { exit_code: Some(0), cause: String::new() }));
     script(&world, &waits.id).await;
     assert_eq!(world.agents[0].seen.lock().launched.len(), 2, "each script was started once");
+}
+
+/// The server was killed between the end of the script, which lost a node, and what follows from it.
+#[tokio::test]
+async fn a_job_whose_node_was_lost_is_queued_again_by_the_next_server_as_well() {
+    let request = crate::wire::allocation::decode_request(batch(1)).unwrap();
+    let job = request.batch.as_ref().unwrap();
+    let script = allocations::batch::BatchJob {
+        name: job.name.clone(),
+        bytes: job.bytes,
+        launch: Some("lost".to_owned()),
+        end: None,
+    };
+    let running = allocations::Allocation::running("job", 1000, vec!["node0".to_owned()]);
+    let requeue = allocations::allocation::RequeuePolicy::OnNodeFailure;
+    let kept = allocations::Allocation { batch: Some(script), requeue, ..running };
+    let cause = Cause { host: "node0".to_owned(), kind: Some(cause::Kind::NodeLost("no heartbeat came".to_owned())) };
+    let complete = LaunchCompleteNotification { cause: Some(cause), ..Default::default() };
+    let summary = LaunchSummary { id: "lost".to_owned(), allocation_id: "job".to_owned(), ..Default::default() };
+    let ended = EndedLaunch { summary: Some(summary), complete: Some(complete), ..Default::default() };
+    let text = Change::Script { allocation: "job".to_owned(), request: encode_script(job) };
+    let store = Arc::new(RedbStore::in_memory().unwrap());
+    store.write(&[Change::Allocation(kept), text, Change::Ended(Box::new(ended))]).unwrap();
+    let world = World::on(store, 1).await;
+    let again = until(&world, "job", |allocation| {
+        allocation.batch.as_ref().is_some_and(|job| !["", "lost"].contains(&job.launch_id.as_str()))
+    });
+    assert_eq!(again.await.requeues, 1);
 }
 
 #[tokio::test]

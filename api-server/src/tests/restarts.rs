@@ -142,7 +142,8 @@ async fn spawned_jobs_are_counted_on_and_those_that_were_about_to_start_are_ende
 
 /// A rank of the first node does something with a name; returns the port that it is told.
 async fn call_name(world: &World, launch: &str, kind: name_call::Kind, service: &str) -> Vec<u8> {
-    let call = NameCall { kind: kind.into(), service: service.to_owned().into(), port: "a port".into(), ..Default::default() };
+    let call =
+        NameCall { kind: kind.into(), service: service.to_owned().into(), port: "a port".into(), ..Default::default() };
     let request = NameRequest { launch_id: launch.to_owned(), node_id: "node0".into(), call: Some(call), call_id: 0 };
     soon(world.nodes(0).call_name(request)).await.unwrap().into_inner().port.to_vec()
 }
@@ -152,7 +153,7 @@ async fn names_are_found_after_a_restart_for_as_long_as_who_published_them_runs(
     let mut world = World::new(1).await;
     let allocation = world.allocate(RequeuePolicy::Never).await;
     let launch = world.launch_in(&order(&allocation)).await;
-    let other = world.launch_in(&order(&allocation)).await;
+    let mut other = world.launch_in(&order(&allocation)).await;
     for (launch, service) in [(&launch, "ocean"), (&launch, "gone"), (&other, "ice")] {
         call_name(&world, &launch.id, name_call::Kind::Publish, service).await;
     }
@@ -161,6 +162,7 @@ async fn names_are_found_after_a_restart_for_as_long_as_who_published_them_runs(
     other.reports[0].run(0, 0, RankPhase::Finalized).await;
     other.reports[0].finish().await;
     assert!(client.complete().await.success);
+    farewell(&mut other.reports[0]).await;
     world.restart().await;
     let mut found = Vec::new();
     for service in ["ocean", "gone", "ice"] {
