@@ -28,6 +28,7 @@ mod kept_events;
 mod linked_fence;
 mod living_nodes;
 mod node_links;
+mod other_nodes;
 mod outgoing;
 #[cfg(feature = "simulation")]
 #[doc(hidden)]
@@ -54,29 +55,23 @@ use rank_spawner::{
     Privileges, become_user,
 };
 use tokio::runtime::Builder;
-use tokio::sync::{mpsc, oneshot, watch};
-use tokio::task::JoinHandle;
+use tokio::sync::{mpsc, oneshot};
 
 use self::agent_calls::AgentCalls;
 use self::confirmations::Confirmations;
 use self::credit::OutputCredit;
 pub use self::door::Admitted;
 use self::door::{Ordered, Visited};
-use self::failure_policy::{FailurePolicy, Stage, Told};
-use self::failures::Failures;
 use self::frames::{ToAgent, read_frame};
-use self::gatherer::Gatherer;
 use self::incoming::{Incoming, NextAgents};
-use self::input_relay::InputRelay;
-use self::node_links::{NodeLinks, Receivers};
+use self::other_nodes::{Here, OtherNodes};
 use self::outgoing::Outgoing;
 use self::stdin::Readers;
 use crate::cause::{Cause, CauseKind, StartClass};
 use crate::event::{Event, Report};
-use crate::session_io::{HostProcess, Nodes, SessionIo};
-use crate::set::{ClusterSet, CommunicatorSource, MemberTerms, Sessions};
+use crate::session_io::{HostProcess, SessionIo};
+use crate::set::CommunicatorSource;
 use crate::settings::StdinTarget;
-use crate::spec::SessionSpec;
 use crate::transcript;
 use crate::wire::order::StartOrder;
 use crate::wire::start::SessionStart;
@@ -261,55 +256,22 @@ impl Start {
         let calls = AgentCalls::new(&spec, urgent.clone());
         let (input, stdin) = stdin::connect(readers, stdin_window, urgent.clone());
         let input = Arc::new(Mutex::new(input));
-        let (passing, arrived) = mpsc::channel(EVENTS);
-        let outlives_agent = links.is_some() || spec.hosts.len() == 1;
-        let (hearing, heard) = mpsc::channel(EVENTS);
-        let set_here = Arc::default();
-        let (gathering, gathered) = mpsc::channel(EVENTS);
-        let receivers = Receivers {
-            server: control.downgrade(),
-            session: hearing,
-            set: Arc::clone(&set_here),
-            gathering: gathering.clone(),
-            input: passing.clone(),
-            nodes: spec.hosts.len(),
-        };
-        let links = links.map(|terms| NodeLinks::new(&spec, terms, agent_lease, receivers));
-        let relay =
-            InputRelay { me: spec.node, links: links.clone(), input: Arc::clone(&input), urgent: urgent.clone() };
-        let relay = task::spawn(relay.run(arrived));
-        let gatherer = links.clone().map(|links| Gatherer { links, control: control.downgrade() });
-        let gatherer = gatherer.map(|gatherer| task::spawn(gatherer.run(gathered)));
-        let (choice, chosen) = mpsc::channel(1);
-        let (telling, told) = watch::channel(Told::default());
-        let (stage, mut failure) = watch::channel(Stage::default());
         let (agents, connections) = mpsc::channel(AGENTS);
         let (handed, arriving) = mpsc::channel(ARRIVING);
         let (entering, roots) = mpsc::channel(ARRIVING);
+        let outlives_agent = links.is_some() || spec.hosts.len() == 1;
         let visited = Visited {
             agents: outlives_agent.then_some(agents),
             links: links.is_some().then_some(handed),
             sets: set.is_some().then_some(entering),
         };
         task::spawn(visited.watch(door));
+        let here = Here { spec: &spec, control: control.downgrade(), input: &input, calls: &calls, urgent: &urgent };
+        let (others, ends) = OtherNodes::serve(&here, links, agent_lease, arriving);
         let communicators = CommunicatorSource::default();
-        let set = set.and_then(|terms| {
-            let set = own_part(terms, &spec, &calls, links.as_ref(), communicators.clone());
-            // It is the first.
-            let set = set_here.get_or_init(|| set);
-            task::spawn(set.clone().admit_all(roots));
-            let contact = set.listen();
-            contact.inspect_err(|error| tracing::warn!("ranks here cannot take part in calls: {error}")).ok()
-        });
-        if let Some(links) = &links {
-            task::spawn(Arc::clone(links).accept_all(arriving));
-            let policy = FailurePolicy::new(links.me(), links.nodes());
-            let (links, control) = (Arc::clone(links), control.downgrade());
-            task::spawn(Failures { policy, links, told, heard, chosen: choice, control, stage }.run());
-        }
-        let nodes = links.clone().map_or_else(|| Arc::new(calls.clone()) as Arc<dyn Nodes>, |links| links as _);
+        let set = set.and_then(|terms| others.enter_set(&here, terms, communicators.clone(), roots));
         let io = SessionIo {
-            nodes,
+            nodes: others.nodes(&calls),
             services: Arc::new(calls.clone()),
             events,
             alarm: Some(alarm),
@@ -326,41 +288,34 @@ impl Start {
             cgroup,
             spawner: None,
         };
-        let nodes = spec.hosts.len();
         let confirmations = Arc::<Confirmations>::default();
         let incoming = Incoming {
-            nodes,
+            nodes: spec.hosts.len(),
             control,
-            gathering,
+            gathering: ends.gathering,
             calls,
             credit: Arc::clone(&credit),
             input,
-            passing,
+            passing: ends.passing,
             urgent,
             confirmations: Arc::clone(&confirmations),
             agents: NextAgents { connections, lease: agent_lease },
         };
-        let reading = task::spawn(incoming.run(reader));
         let outgoing = Outgoing {
             urgent: outgoing_urgent,
             events: happened,
             traces: traced,
             alarm: Some(alarmed),
-            chosen,
-            told: telling,
+            chosen: ends.chosen,
+            told: ends.told,
             credit,
             confirmations,
         };
+        let reading = task::spawn(incoming.run(reader));
         let (report, finish) = oneshot::channel();
         let writing = task::spawn(outgoing.run(writer, finish));
         let ended = crate::run(spec, io).await;
-        if let Some(links) = links {
-            failures::until_settled(ended.cause.as_ref(), &mut failure).await;
-            // Who waits for an answer hears that there is none.
-            gatherer.inspect(JoinHandle::abort);
-            relay.abort();
-            links.close().await;
-        }
+        others.leave(ended.cause.as_ref()).await;
         // Nobody listens if the agent is gone.
         let _ = report.send(ended);
         let written = writing.await;
@@ -379,19 +334,6 @@ impl Start {
             Readers::Elsewhere
         }
     }
-}
-
-/// Part of this session in the launch's set.
-fn own_part(
-    terms: MemberTerms,
-    spec: &SessionSpec,
-    calls: &AgentCalls,
-    links: Option<&Arc<NodeLinks>>,
-    communicators: CommunicatorSource,
-) -> ClusterSet {
-    let calls = Arc::new(calls.clone());
-    let sessions = links.map(|links| Arc::clone(links) as Arc<dyn Sessions>);
-    ClusterSet::new(spec, terms, Arc::clone(&calls) as _, sessions, calls, communicators)
 }
 
 /// Each message opens with whose it is: on their way to the user, those of several nodes mix.

@@ -1,0 +1,145 @@
+//! Connections of a session process with the sessions of other nodes: tasks that answer them, and tasks that ask them.
+//!
+//! ```text
+//!            links                 ┌─ questions ──> the session (`control`)
+//! sessions ═══════════> NodeLinks ─┼─ failures ───> Failures ──> the first cause of all (`chosen`)     <── told by the agent's side
+//!            (`arriving`)          ├─ questions to several nodes ──> Gatherer   <── those of the API server (`gathering`)
+//!                                  ├─ input ──────> InputRelay ──> ranks here   <── that of the API server (`passing`)
+//!                                  └─ calls ──────> the launch's set
+//! ```
+
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use lattice_overlay::directory::Contact;
+use parking_lot::Mutex;
+use pmi_transport::session_link::Handed;
+use pmi_transport::task;
+use tokio::sync::{mpsc, watch};
+use tokio::task::JoinHandle;
+
+use super::EVENTS;
+use super::agent_calls::AgentCalls;
+use super::failure_policy::{FailurePolicy, Stage, Told};
+use super::failures::{self, Failures};
+use super::frames::ToAgent;
+use super::gatherer::Gatherer;
+use super::input_relay::InputRelay;
+use super::node_links::{Arrived, Asked, NodeLinks, Receivers};
+use super::stdin::Input;
+use crate::cause::Cause;
+use crate::session_io::{Control, Nodes};
+use crate::set::{ClusterSet, CommunicatorSource, MemberTerms, Sessions};
+use crate::spec::SessionSpec;
+use crate::wire::start::LinkTerms;
+
+/// Parts of a session to which the sessions of other nodes lead.
+pub(super) struct Here<'s> {
+    pub(super) spec: &'s SessionSpec,
+    /// The session, which is not kept alive by them.
+    pub(super) control: mpsc::WeakSender<Control>,
+    pub(super) input: &'s Arc<Mutex<Input>>,
+    pub(super) calls: &'s AgentCalls,
+    /// Way to the agent, for warnings.
+    pub(super) urgent: &'s mpsc::Sender<ToAgent>,
+}
+
+/// Ends of the channels to and from the agent's side of the session.
+pub(super) struct Ends {
+    /// Receiver of the API server's questions to several nodes.
+    pub(super) gathering: mpsc::Sender<Asked>,
+    /// Receiver of its input for several nodes.
+    pub(super) passing: mpsc::Sender<Arrived>,
+    /// The first cause, where sessions have chosen it.
+    pub(super) chosen: mpsc::Receiver<Cause>,
+    /// Told of the cause that the API server was told.
+    pub(super) told: watch::Sender<Told>,
+}
+
+/// The sessions of other nodes, as this one reaches them.
+pub(super) struct OtherNodes {
+    /// `None` for a launch on one node, and for one whose fences go by way of the agents.
+    links: Option<Arc<NodeLinks>>,
+    /// The launch's set, once this session has part in it.
+    set: Arc<OnceLock<ClusterSet>>,
+    relay: JoinHandle<()>,
+    gatherer: Option<JoinHandle<()>>,
+    /// Stage that the failure of the launch has reached.
+    failure: watch::Receiver<Stage>,
+}
+
+impl OtherNodes {
+    /// Starts the tasks that serve them; `arriving` brings links from the door.
+    pub(super) fn serve(
+        here: &Here<'_>,
+        terms: Option<LinkTerms>,
+        agent_lease: Duration,
+        arriving: mpsc::Receiver<Handed>,
+    ) -> (Self, Ends) {
+        let (passing, arrived) = mpsc::channel(EVENTS);
+        let (gathering, gathered) = mpsc::channel(EVENTS);
+        let (hearing, heard) = mpsc::channel(EVENTS);
+        let (choice, chosen) = mpsc::channel(1);
+        let (telling, told) = watch::channel(Told::default());
+        let (stage, failure) = watch::channel(Stage::default());
+        let Here { spec, control, input, urgent, .. } = here;
+        let set = Arc::default();
+        let receivers = Receivers {
+            server: control.clone(),
+            session: hearing,
+            set: Arc::clone(&set),
+            gathering: gathering.clone(),
+            input: passing.clone(),
+            nodes: spec.hosts.len(),
+        };
+        let links = terms.map(|terms| NodeLinks::new(spec, terms, agent_lease, receivers));
+        let (own_links, input, urgent) = (links.clone(), Arc::clone(input), (*urgent).clone());
+        let relay = task::spawn(InputRelay { me: spec.node, links: own_links, input, urgent }.run(arrived));
+        let mut gatherer = None;
+        if let Some(links) = &links {
+            let gathers = Gatherer { links: Arc::clone(links), control: control.clone() };
+            gatherer = Some(task::spawn(gathers.run(gathered)));
+            task::spawn(Arc::clone(links).accept_all(arriving));
+            let policy = FailurePolicy::new(links.me(), links.nodes());
+            let (links, control) = (Arc::clone(links), control.clone());
+            task::spawn(Failures { policy, links, told, heard, chosen: choice, control, stage }.run());
+        }
+        (Self { links, set, relay, gatherer, failure }, Ends { gathering, passing, chosen, told: telling })
+    }
+
+    /// Takes part in the launch's set, whose members `roots` brings; returns where ranks reach this part of it.
+    pub(super) fn enter_set(
+        &self,
+        here: &Here<'_>,
+        terms: MemberTerms,
+        communicators: CommunicatorSource,
+        roots: mpsc::Receiver<Handed>,
+    ) -> Option<Contact> {
+        let calls = Arc::new(here.calls.clone());
+        let sessions = self.links.clone().map(|links| links as Arc<dyn Sessions>);
+        let own = || ClusterSet::new(here.spec, terms, Arc::clone(&calls) as _, sessions, calls, communicators);
+        // It is the first.
+        let set = self.set.get_or_init(own);
+        task::spawn(set.clone().admit_all(roots));
+        let contact = set.listen();
+        contact.inspect_err(|error| tracing::warn!("ranks here cannot take part in calls: {error}")).ok()
+    }
+
+    /// Way of fences and gets to them: links, or else the agent.
+    pub(super) fn nodes(&self, calls: &AgentCalls) -> Arc<dyn Nodes> {
+        match &self.links {
+            Some(links) => Arc::clone(links) as _,
+            None => Arc::new(calls.clone()),
+        }
+    }
+
+    /// Lets the others go when the session has ended, for this cause, once they agree on the first one.
+    pub(super) async fn leave(mut self, cause: Option<&Cause>) {
+        let Some(links) = self.links else { return };
+        failures::until_settled(cause, &mut self.failure).await;
+        // Who waits for an answer hears that there is none.
+        self.gatherer.inspect(JoinHandle::abort);
+        self.relay.abort();
+        links.close().await;
+    }
+}
