@@ -7,9 +7,12 @@
 //! node2
 //! ```
 
-use std::io;
+use std::collections::BTreeMap;
 use std::num::NonZeroU32;
+use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+use std::{fs, io};
 
 use hostlist::{HostLine, HostfileFault, HostlistError};
 use lattice_session::request::HostSlots;
@@ -67,8 +70,24 @@ pub enum HostfileError {
 /// Fails if it cannot be read, names no host, or has a line that is none of the forms above.
 pub(crate) fn read(path: &Path) -> Result<Vec<HostSlots>, HostfileError> {
     let failed = |source| HostfileError::Read { path: path.to_owned(), source };
-    let text = bounded_file::text(path, BYTES_MAX).map_err(failed)?;
+    let text = text(path).map_err(failed)?;
     parse(&text, path)
+}
+
+/// Texts of pipes. `<(...)` of a shell gives its text once, and a line of `mpiexec` is looked at before its launch reads the hosts.
+static OF_PIPES: Mutex<BTreeMap<PathBuf, String>> = Mutex::new(BTreeMap::new());
+
+fn text(path: &Path) -> io::Result<String> {
+    if !fs::metadata(path).is_ok_and(|file| file.file_type().is_fifo()) {
+        return bounded_file::text(path, BYTES_MAX);
+    }
+    let mut read = OF_PIPES.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(text) = read.get(path) {
+        return Ok(text.clone());
+    }
+    let text = bounded_file::text(path, BYTES_MAX)?;
+    read.insert(path.to_owned(), text.clone());
+    Ok(text)
 }
 
 fn parse(text: &str, path: &Path) -> Result<Vec<HostSlots>, HostfileError> {
@@ -154,6 +173,21 @@ mod tests {
         assert_eq!(parsed("# nobody\n"), Err("the hostfile hosts names no host".to_owned()));
         let error = read(Path::new("/nonexistent/hosts")).unwrap_err().to_string();
         assert!(error.contains("No such file"), "{error}");
+    }
+
+    #[test]
+    fn a_pipe_can_be_read_again() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("hosts");
+        nix::unistd::mkfifo(&path, nix::sys::stat::Mode::S_IRWXU).unwrap();
+        let writing = std::thread::spawn({
+            let path = path.clone();
+            move || fs::write(path, "node1:2\n")
+        });
+        let hosts = [HostSlots { node: "node1".to_owned(), slots: NonZeroU32::new(2).unwrap() }];
+        assert_eq!(read(&path).unwrap(), hosts);
+        writing.join().unwrap().unwrap();
+        assert_eq!(read(&path).unwrap(), hosts);
     }
 
     /// Hostfiles that users bring along from other launchers.
