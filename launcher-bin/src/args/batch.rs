@@ -22,6 +22,7 @@ pub(super) const AFTER_HELP: &str = "In the script, lines before the first comma
     In file names, %j is the job's id, %x its name, %N the node that the script runs on, %u the user, %% a percent sign.\n\n\
     Examples:\n  \
     lattice batch -N 4 --time 30 job.sh input.nml\n  \
+    lattice batch -N 4 --wrap 'lattice launch -n 64 ./a.out'\n  \
     lattice queue";
 
 pub(super) const QUEUE_AFTER_HELP: &str =
@@ -39,9 +40,12 @@ pub struct BatchArgs {
     /// Server and form of the answer.
     #[command(flatten)]
     pub table: TableArgs,
-    /// The script: begins with #! and its interpreter, and is read now.
+    /// Run COMMAND, a line of the shell, in place of a script.
+    #[arg(long, value_name = "COMMAND", conflicts_with = "script", value_parser = NonEmptyStringValueParser::new())]
+    pub wrap: Option<String>,
+    /// The script: begins with #! and its interpreter, and is read now; without it and --wrap from standard input.
     #[arg(value_name = "SCRIPT")]
-    pub script: PathBuf,
+    pub script: Option<PathBuf>,
     /// Its arguments.
     #[arg(value_name = "ARGS", trailing_var_arg = true, allow_hyphen_values = true)]
     pub args: Vec<OsString>,
@@ -144,6 +148,17 @@ impl BatchOptions {
     }
 }
 
+/// What to do in place of a flag of sbatch that would change what becomes of a job.
+pub(super) fn instead(flag: &str) -> Option<&'static str> {
+    match flag {
+        "--array" | "-a" => Some("submit the script once for each index, as its argument"),
+        "--dependency" | "-d" => Some("end the first script with `lattice batch` of the next one, or wait with --wait"),
+        "--test-only" => Some("`lattice queue` and `lattice nodes` show what is free"),
+        "--begin" | "-b" => Some("submit it with `at` or a timer"),
+        _ => None,
+    }
+}
+
 /// Letters of sbatch that mean something else on the command line of this program.
 const LETTERS: [(&str, &str); 2] = [("-q", "--qos"), ("-G", "--gpus")];
 
@@ -171,9 +186,13 @@ fn with_dashes(word: &str) -> String {
 fn reason(error: &clap::Error) -> String {
     let unknown = error.get(ContextKind::InvalidArg).map(ToString::to_string);
     match (error.kind(), unknown) {
-        (ErrorKind::UnknownArgument, Some(typed)) => {
-            format!("there is no option {typed}; the nearest is {}", nearest(&typed))
+        (ErrorKind::UnknownArgument, Some(typed)) if !typed.starts_with('-') => {
+            format!("{typed:?} is no option; a value with spaces stands in quotes")
         }
+        (ErrorKind::UnknownArgument, Some(typed)) => match instead(&typed) {
+            Some(instead) => format!("there is no option {typed}: {instead}"),
+            None => format!("there is no option {typed}; the nearest is {}", nearest(&typed)),
+        },
         _ => {
             let text = error.render().to_string();
             let text = text.strip_prefix("error: ").unwrap_or(&text);
@@ -264,7 +283,8 @@ mod tests {
         for (words, expected) in [
             ("--node=4", "there is no option --node; the nearest is --nodes"),
             ("outputs=x", "there is no option --outputs; the nearest is --output"),
-            ("--array=1-9", "there is no option --array; the nearest is --"),
+            ("--array=1-9", "there is no option --array: submit the script once for each index"),
+            ("--job-name=my job", "\"job\" is no option; a value with spaces stands in quotes"),
             ("--nodes=0", "invalid value '0' for '--nodes <N>': 0 is not in 1..=4294967295"),
             ("--time=0", "invalid value '0' for '--time <TIME>': an allocation runs for 1 s at least"),
             ("-N 2 -w a", "the argument '--nodes <N>' cannot be used with '--nodelist <NODES>'"),

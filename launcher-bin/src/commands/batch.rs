@@ -49,7 +49,7 @@ struct Submitted<'a> {
 
 /// Queues a batch job; returns the exit code, which is the script's if that is waited for.
 pub(crate) fn batch(args: &BatchArgs, verbosity: Verbosity) -> Result<u8, CommandError> {
-    let Script { bytes, options } = Script::read(&args.script)?;
+    let Script { bytes, options } = Script::of(args)?;
     let options = args.options.clone().over(options);
     if verbosity > Verbosity::Quiet {
         options.notes().into_iter().for_each(|note| report(&format!("note: {note}")));
@@ -57,10 +57,7 @@ pub(crate) fn batch(args: &BatchArgs, verbosity: Verbosity) -> Result<u8, Comman
     if verbosity == Verbosity::Verbose {
         options.idle.notes().for_each(|note| report(&note));
     }
-    let name = options
-        .job_name
-        .clone()
-        .unwrap_or_else(|| args.script.file_name().unwrap_or_default().to_string_lossy().into_owned());
+    let name = options.job_name.clone().unwrap_or_else(|| usual_name(args));
     let launch = launch(args, &options, &name, &bytes)?;
     let request = proto::CreateAllocationRequest {
         nodes: options.list.clone().unwrap_or_default(),
@@ -81,6 +78,15 @@ pub(crate) fn batch(args: &BatchArgs, verbosity: Verbosity) -> Result<u8, Comman
         };
         if args.wait { wait(&cluster, &made.id).await } else { Ok(code) }
     })
+}
+
+/// Name of a job that was given none: that of its script, or where it comes from.
+fn usual_name(args: &BatchArgs) -> String {
+    match (&args.script, &args.wrap) {
+        (Some(script), _) => script.file_name().unwrap_or_default().to_string_lossy().into_owned(),
+        (None, Some(_)) => "wrap".to_owned(),
+        (None, None) => "stdin".to_owned(),
+    }
 }
 
 /// The state of an allocation in words.
@@ -106,6 +112,9 @@ fn launch(
         "--detach".into(),
         flag("env", &format_args!("{SCRIPT}={}", STANDARD.encode(script))),
     ];
+    if script::is_of_slurm(script) {
+        words.push(flag("env", &format_args!("SLURM_SUBMIT_DIR={}", machine.directory.display())));
+    }
     words.extend(options.tasks.variables().map(|(name, number)| flag("env", &format_args!("{name}={number}"))));
     words.extend(args.table.api.api.iter().map(|url| flag("env", &format_args!("{}={url}", cluster::API_URL))));
     let directory = options.chdir.as_deref().unwrap_or(Path::new("."));

@@ -79,14 +79,29 @@ fn a_script_of_slurms_runs_as_it_is() {
         mkdir slurm; for name in srun scontrol; do ln -s "$(command -v lattice)" slurm/$name; done
         printf '%s\n' '#!/bin/bash' '#SBATCH --job-name=wave --partition=debug' '#SBATCH --ntasks=2' '#SBATCH --ntasks-per-node=1' \
             '#SBATCH --time=00:10:00 --output=%x.txt' 'PATH=$PWD/slurm:$PATH' 'srun hostname | sort' \
-            'scontrol show hostnames "$SLURM_JOB_NODELIST" | tail -n 1; echo $LATTICE_JOB_NAME $LATTICE_NNODES' >job.sh
+            'scontrol show hostnames "$SLURM_JOB_NODELIST" | tail -n 1; echo $SLURM_JOB_NAME $SLURM_NNODES $SLURM_NODELIST' \
+            '[ "$SLURM_SUBMIT_DIR" = "$PWD" ] && [ "$SLURM_JOB_ID" = "$LATTICE_ALLOC_ID" ] && echo "job and directory"' >job.sh
         lattice batch --wait job.sh >/dev/null; echo "code $?"; cat wave.txt
         sed -i 's/^#SBATCH --ntasks=2/#SBATCH --array=1-9/' job.sh; lattice batch job.sh"#
     );
     let outcome = script_on(2, &script).run();
-    let lines = ["code 0", "node0", "node1", "node1", "wave 2"];
+    let lines = ["code 0", "node0", "node1", "node1", "wave 2 node[0-1]", "job and directory"];
     assert_eq!(outcome.text().lines().collect::<Vec<_>>(), lines, "{}", outcome.errors());
     outcome.exits(125).says("job.sh, line 3: there is no option --array");
+}
+
+#[test]
+fn a_script_may_be_a_line_or_come_from_standard_input() {
+    let script = format!(
+        r#"{FREE}
+        lattice batch --wait -o wrap.txt --wrap 'echo "$LATTICE_JOB_NAME on $(hostname)"; exit 3'; echo "code $?"; cat wrap.txt
+        printf '%s\n' '#!/bin/bash' '#SBATCH -o stdin.txt' 'echo $LATTICE_JOB_NAME' | lattice batch --wait; echo "code $?"; cat stdin.txt
+        echo hostname | lattice batch"#
+    );
+    let outcome = script_on(1, &script).run();
+    let lines: Vec<_> = outcome.text().lines().filter(|line| line.contains(' ') || *line == "stdin").collect();
+    assert_eq!(lines, ["code 3", "wrap on node0", "code 0", "stdin"], "{}", outcome.errors());
+    outcome.exits(125).says("/dev/stdin is no script: its first line must begin with #!");
 }
 
 #[test]

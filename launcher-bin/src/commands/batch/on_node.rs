@@ -14,6 +14,7 @@ use lattice_session::template::{Place, Template};
 use nix::unistd::gethostname;
 use pmi_core::ids::{LocalRank, NodeIndex, Rank};
 
+use super::script::is_of_slurm;
 use crate::args::{BatchScriptArgs, SCRIPT, ServerArgs};
 use crate::cluster::{self, AllocatedNodes, Cluster};
 use crate::commands::in_allocation::CommandFiles;
@@ -79,6 +80,19 @@ impl Run<'_> {
         Ok(code)
     }
 
+    /// Variables of sbatch that a script of Slurm's reads. Others, by which an `mpirun` would start its ranks by srun, are not set.
+    fn slurm_variables(&self) -> [(&'static str, String); 5] {
+        let AllocatedNodes { id, names, list, .. } = self.allocation;
+        let nodes = names.len().to_string();
+        [
+            ("SLURM_JOB_ID", id.clone()),
+            ("SLURM_JOB_NAME", self.args.job_name.clone()),
+            ("SLURM_NNODES", nodes.clone()),
+            ("SLURM_JOB_NUM_NODES", nodes),
+            ("SLURM_NODELIST", list.clone()),
+        ]
+    }
+
     async fn with(&self, files: &CommandFiles, streams: &Streams) -> Result<u8, CommandError> {
         let program = files.directory().join("script");
         write_program(&program, self.script)?;
@@ -92,6 +106,9 @@ impl Run<'_> {
             .env("LATTICE_REQUEUES", self.allocation.requeues.to_string());
         command.env("LATTICE_NODELIST", self.allocation.names.join(","));
         command.env("LATTICE_NNODES", self.allocation.names.len().to_string());
+        if is_of_slurm(self.script) {
+            command.envs(self.slurm_variables());
+        }
         command.env("PATH", path_with_us(files)?);
         command.stdout(streams.stdout.try_clone()?).stderr(streams.stderr.try_clone()?);
         let mut signals = Signals::listen()?;

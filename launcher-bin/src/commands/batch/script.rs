@@ -9,17 +9,23 @@
 //!
 //! Without such lines, those of `#SBATCH` count, which have the same options.
 
-use std::io;
+use std::io::{self, IsTerminal};
 use std::path::{Path, PathBuf};
 
-use crate::args::BatchOptions;
+use crate::args::{BatchArgs, BatchOptions};
 use crate::bounded_file;
 
 /// The most bytes of a script: it travels in a variable of the environment, which Linux bounds to 128 KiB (MAX_ARG_STRLEN), in base64.
 const SCRIPT_MAX: u64 = 96_000;
 
+/// File by which a script is read that a user writes to the command.
+const STANDARD_INPUT: &str = "/dev/stdin";
+
 /// The beginnings of lines with options; those with the first one count that a script has.
-const MARKS: [&str; 2] = ["#LATTICE", "#SBATCH"];
+const MARKS: [&str; 2] = ["#LATTICE", SBATCH];
+
+/// The beginning of lines with options in scripts of Slurm's.
+const SBATCH: &str = "#SBATCH";
 
 /// A script, and what it says of itself.
 #[derive(Debug)]
@@ -32,6 +38,14 @@ pub(super) struct Script {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub(crate) enum ScriptError {
+    /// Nothing is to be run.
+    #[error("there is no script: name one, give a command by --wrap, or write a script to standard input")]
+    None,
+    /// The command of `--wrap` is too long.
+    #[error(
+        "the command of --wrap has more than {SCRIPT_MAX} bytes; write it to a script, which reads the rest from files"
+    )]
+    LongCommand,
     /// Unreadable, or too long.
     #[error("cannot read the script {}: {error}", path.display())]
     Read {
@@ -59,11 +73,27 @@ pub(crate) enum ScriptError {
 }
 
 impl Script {
-    /// Reads a script, and the options in it.
+    /// The script of a command line: a file, a line of the shell, or standard input.
     ///
     /// # Errors
     /// See the variants of [`ScriptError`].
-    pub(super) fn read(path: &Path) -> Result<Self, ScriptError> {
+    pub(super) fn of(args: &BatchArgs) -> Result<Self, ScriptError> {
+        match (&args.script, &args.wrap) {
+            (Some(path), _) => Self::read(path),
+            (None, Some(command)) => {
+                let bytes = format!("#!/bin/sh\n{command}\n").into_bytes();
+                match bytes.len() as u64 > SCRIPT_MAX {
+                    true => Err(ScriptError::LongCommand),
+                    false => Ok(Self { bytes, options: BatchOptions::default() }),
+                }
+            }
+            (None, None) if io::stdin().is_terminal() => Err(ScriptError::None),
+            (None, None) => Self::read(Path::new(STANDARD_INPUT)),
+        }
+    }
+
+    /// Reads a script, and the options in it.
+    fn read(path: &Path) -> Result<Self, ScriptError> {
         let bytes = bounded_file::bytes(path, SCRIPT_MAX);
         let bytes = bytes.map_err(|error| ScriptError::Read { path: path.to_owned(), error })?;
         if !bytes.starts_with(b"#!") {
@@ -75,10 +105,19 @@ impl Script {
     }
 }
 
+/// Returns true for a script of Slurm's: one whose options are lines of `#SBATCH`.
+pub(super) fn is_of_slurm(script: &[u8]) -> bool {
+    mark_of(&String::from_utf8_lossy(script)) == Some(SBATCH)
+}
+
+fn mark_of(text: &str) -> Option<&'static str> {
+    MARKS.into_iter().find(|mark| marked(text, mark).next().is_some())
+}
+
 /// The options of all lines, the later ones over those before. An error comes with the number of its line.
 fn options(text: &str) -> Result<BatchOptions, (usize, String)> {
     let mut options = BatchOptions::default();
-    let Some(mark) = MARKS.into_iter().find(|mark| marked(text, mark).next().is_some()) else { return Ok(options) };
+    let Some(mark) = mark_of(text) else { return Ok(options) };
     for (number, rest) in marked(text, mark) {
         let words = shlex::split(rest).ok_or_else(|| (number, "a quotation mark has no second one".to_owned()))?;
         options = BatchOptions::of_line(words).map_err(|reason| (number, reason))?.over(options);
