@@ -62,3 +62,30 @@ async fn a_question_that_is_open_when_a_node_leaves_is_refused() {
     let reason = "it has left the launch".to_owned();
     assert_eq!(answer, Err(AskError::Refused { node: NodeIndex(1), reason }));
 }
+
+/// Answers with as many bytes as it is asked for.
+struct Long;
+
+#[async_trait]
+impl Questions for Long {
+    async fn answer(&self, _: NodeIndex, question: Bytes) -> Result<Bytes, String> {
+        let len: usize = std::str::from_utf8(&question).unwrap().parse().unwrap();
+        Ok((0..len).map(|at| (at / 1000) as u8).collect())
+    }
+}
+
+#[tokio::test]
+async fn an_answer_that_is_longer_than_any_message_comes_whole_and_leaves_the_link_in_use() {
+    for over in [Over::Tcp, Over::Sessions] {
+        let world = World::new(2, over, Limits::default()).await;
+        let asking = world.join(0, "launch", FanOut::default());
+        let _answering = world.agent(1).join(world.membership(1, "launch", FanOut::default()), Arc::new(Long));
+        for len in [5_000_000, 1] {
+            let asked = asking.ask(NodeIndex(1), len.to_string().into());
+            let answer = timeout(DEADLINE, asked).await.expect("an answer").expect("data");
+            assert!(answer == (0..len).map(|at| (at / 1000) as u8).collect::<Bytes>(), "{len} bytes over {over:?}");
+        }
+        let asked = asking.ask(NodeIndex(1), vec![b'1'; 5_000_000].into()).await;
+        assert!(matches!(asked, Err(AskError::QuestionTooLong { len: 5_000_000, .. })), "{asked:?}");
+    }
+}

@@ -75,6 +75,14 @@ pub enum Question {
     Session(Bytes),
 }
 
+impl Question {
+    pub(super) fn len(&self) -> usize {
+        match self {
+            Self::Server(question) | Self::Session(question) => question.len(),
+        }
+    }
+}
+
 /// Number of a question that this node asked, unique within its membership of the launch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct QuestionId(pub(super) u64);

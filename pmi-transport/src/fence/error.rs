@@ -3,6 +3,8 @@
 use pmi_core::fence;
 use pmi_core::ids::{Epoch, NodeIndex};
 
+use crate::limits::QUESTION_MAX;
+
 /// Failure of a fence, or the reason why it was not begun.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
@@ -69,6 +71,14 @@ pub enum AskError {
         node: NodeIndex,
         /// Number of nodes of the launch.
         nodes: u32,
+    },
+    /// The question is longer than a link carries.
+    #[error("node {node} is not asked: the question has {len} bytes, and {QUESTION_MAX} are the most")]
+    QuestionTooLong {
+        /// The node.
+        node: NodeIndex,
+        /// Length of the question, in bytes.
+        len: usize,
     },
     /// The node was lost.
     #[error("node {node} gave no answer: {reason}")]

@@ -70,7 +70,8 @@ pub(super) fn refusal(what: &What, reason: &str) -> Option<LinkFrame> {
         What::Awaited(key) => Some(failed(key, None, reason)),
         What::DataRequest(request) => {
             let result = Some(data_reply::Result::Error(reason.to_owned()));
-            let reply = DataReply { launch_id: request.launch_id.clone(), request_id: request.request_id, result };
+            let (launch_id, request_id) = (request.launch_id.clone(), request.request_id);
+            let reply = DataReply { launch_id, request_id, result, goes_on: false };
             Some(LinkFrame { what: Some(What::DataReply(reply)) })
         }
         What::Down(_) | What::Failed(_) | What::DataReply(_) | What::Left(_) => None,

@@ -25,6 +25,7 @@ use super::members::Members;
 use super::questions::Questions;
 use super::series::Series;
 use super::{AskError, FanOut, FenceError, Limits};
+use crate::limits::QUESTION_MAX;
 use crate::proto::v1::{FenceKey, link_frame::What};
 
 /// Number of series from which on idle ones are looked for and forgotten.
@@ -193,10 +194,14 @@ impl Launch {
     /// Asks another node of the launch. The answer comes out as an effect of a later input.
     ///
     /// # Errors
-    /// Refuses a node that the launch does not have.
+    /// Refuses a node that the launch does not have, and a question that no link carries.
     pub fn ask(&mut self, node: NodeIndex, question: Question, effects: &mut Effects) -> Result<QuestionId, AskError> {
         if node.0 >= self.nodes {
             return Err(AskError::NoSuchNode { node, nodes: self.nodes });
+        }
+        let len = question.len();
+        if len > QUESTION_MAX {
+            return Err(AskError::QuestionTooLong { node, len });
         }
         Ok(self.questions.ask(node, question, effects))
     }

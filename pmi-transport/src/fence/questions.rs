@@ -5,16 +5,19 @@
 //!  answering node:  request ──> open ──answer, leave──> replied
 //!                                 └──asking node lost──> void: still counted until its answer is there, which goes nowhere
 //! ```
-//! A question has one answer, of the node that was asked. A node that leaves the launch refuses all that is open.
+//! A question has one answer, of the node that was asked; a long one comes in several replies, in order. A node that leaves the launch
+//! refuses all that is open.
 
 use std::collections::HashMap;
+use std::mem;
 use std::sync::Arc;
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use pmi_core::ids::NodeIndex;
 
 use super::AskError;
 use super::effects::{AnswerId, Asked, Effects, Question, QuestionId};
+use crate::limits::{ANSWER_MAX, CHUNK_MAX};
 use crate::proto::v1::{DataReply, DataRequest, LinkFrame, data_reply, link_frame::What};
 
 /// Questions of one launch on one node that have no answer yet.
@@ -23,12 +26,19 @@ pub(super) struct Questions {
     launch_id: Arc<str>,
     me: NodeIndex,
     last_id: u64,
-    /// Questions of this node, with the node that was asked.
-    asked: HashMap<QuestionId, NodeIndex>,
+    /// Questions of this node.
+    asked: HashMap<QuestionId, Asking>,
     /// Questions of other nodes; `None` once the asking node is lost.
     open: HashMap<AnswerId, Option<Asker>>,
     /// Most entries of `open`.
     open_max: usize,
+}
+
+/// Node that was asked, and what it has answered so far.
+#[derive(Debug)]
+struct Asking {
+    node: NodeIndex,
+    arrived: BytesMut,
 }
 
 /// Node that asked, and its number for the question.
@@ -47,7 +57,7 @@ impl Questions {
     /// Asks `node`, which must be another node of the launch. The answer comes out as an effect of a later input.
     pub(super) fn ask(&mut self, node: NodeIndex, question: Question, effects: &mut Effects) -> QuestionId {
         let id = QuestionId(self.next_id());
-        self.asked.insert(id, node);
+        self.asked.insert(id, Asking { node, arrived: BytesMut::new() });
         let (launch_id, from_node) = (self.launch_id.to_string(), self.me.0);
         let (question, to_session) = match question {
             Question::Server(question) => (question, Bytes::new()),
@@ -88,23 +98,31 @@ impl Questions {
     /// Takes the answer of the node `from`.
     pub(super) fn on_reply(&mut self, from: NodeIndex, reply: DataReply, effects: &mut Effects) {
         let id = QuestionId(reply.request_id);
-        if self.asked.get(&id) != Some(&from) {
+        let Some(asking) = self.asked.get_mut(&id).filter(|asking| asking.node == from) else {
             effects.counters.late += 1;
             return;
-        }
-        self.asked.remove(&id);
+        };
         let refused = |reason| Err(AskError::Refused { node: from, reason });
         let answer = match reply.result {
-            Some(data_reply::Result::Data(data)) => Ok(data),
+            Some(data_reply::Result::Data(data)) if asking.arrived.len() + data.len() > ANSWER_MAX => {
+                refused(format!("its answer has more than {ANSWER_MAX} bytes"))
+            }
+            Some(data_reply::Result::Data(data)) if reply.goes_on => return asking.arrived.extend_from_slice(&data),
+            Some(data_reply::Result::Data(data)) if asking.arrived.is_empty() => Ok(data),
+            Some(data_reply::Result::Data(data)) => {
+                asking.arrived.extend_from_slice(&data);
+                Ok(mem::take(&mut asking.arrived).freeze())
+            }
             Some(data_reply::Result::Error(reason)) => refused(reason),
             None => refused("its answer is empty".to_owned()),
         };
+        self.asked.remove(&id);
         effects.answered.push((id, answer));
     }
 
     /// Fails what the node `lost` was asked, and forgets who asked what it asked.
     pub(super) fn lose(&mut self, lost: NodeIndex, reason: &str, effects: &mut Effects) {
-        let failed = self.asked.extract_if(|_, node| *node == lost).map(|(id, _)| id);
+        let failed = self.asked.extract_if(|_, asking| asking.node == lost).map(|(id, _)| id);
         let error = || AskError::NodeLost { node: lost, reason: reason.to_owned() };
         effects.answered.extend(failed.map(|id| (id, Err(error()))));
         for asker in self.open.values_mut() {
@@ -114,18 +132,30 @@ impl Questions {
 
     /// Refuses every question of another node that has no answer yet, for the given reason.
     pub(super) fn leave(&mut self, reason: &str, effects: &mut Effects) {
-        for asker in std::mem::take(&mut self.open).into_values().flatten() {
+        for asker in mem::take(&mut self.open).into_values().flatten() {
             self.reply(asker, Err(reason.to_owned()), effects);
         }
     }
 
     fn reply(&self, to: Asker, answer: Result<Bytes, String>, effects: &mut Effects) {
-        let result = Some(match answer {
-            Ok(data) => data_reply::Result::Data(data),
-            Err(reason) => data_reply::Result::Error(reason),
-        });
-        let reply = DataReply { launch_id: self.launch_id.to_string(), request_id: to.request_id, result };
-        effects.frames.push((to.node, LinkFrame { what: Some(What::DataReply(reply)) }));
+        let mut send = |result, goes_on| {
+            let (launch_id, request_id, result) = (self.launch_id.to_string(), to.request_id, Some(result));
+            let reply = DataReply { launch_id, request_id, result, goes_on };
+            effects.frames.push((to.node, LinkFrame { what: Some(What::DataReply(reply)) }));
+        };
+        match answer {
+            Ok(data) if data.len() > ANSWER_MAX => {
+                let reason = format!("its answer has {} bytes, and {ANSWER_MAX} are the most", data.len());
+                send(data_reply::Result::Error(reason), false);
+            }
+            Ok(mut data) => {
+                while data.len() > CHUNK_MAX {
+                    send(data_reply::Result::Data(data.split_to(CHUNK_MAX)), true);
+                }
+                send(data_reply::Result::Data(data), false);
+            }
+            Err(reason) => send(data_reply::Result::Error(reason), false),
+        }
     }
 
     fn next_id(&mut self) -> u64 {
@@ -159,7 +189,7 @@ mod tests {
     }
 
     fn reply(request_id: u64, result: Option<data_reply::Result>) -> DataReply {
-        DataReply { launch_id: "launch".into(), request_id, result }
+        DataReply { launch_id: "launch".into(), request_id, result, goes_on: false }
     }
 
     /// Replies among the frames, as number and result.
@@ -188,6 +218,41 @@ mod tests {
             questions.on_reply(OTHER, reply(id.0, data()), &mut effects);
             assert_eq!((effects.answered.as_slice(), effects.counters.late), (&[(id, Ok("that".into()))][..], late));
         }
+    }
+
+    /// Links end when a message is longer than [`MESSAGE_MAX`](crate::limits::MESSAGE_MAX).
+    #[test]
+    fn an_answer_longer_than_a_message_comes_in_parts_and_is_put_together() {
+        for len in [CHUNK_MAX, CHUNK_MAX + 1, 5 * CHUNK_MAX] {
+            let (mut asking, mut answering, mut effects) = (questions(1), questions(1), Effects::default());
+            let id = asking.ask(OTHER, what(), &mut effects);
+            answering.on_request(NodeIndex(0), request(id.0), &mut effects);
+            let answer: Bytes = (0..len).map(|at| at as u8).collect();
+            let mut replied = Effects::default();
+            answering.answer(effects.asked[0].id, Ok(answer.clone()), &mut replied);
+            for (_, frame) in replied.frames {
+                let Some(What::DataReply(reply)) = frame.what else { panic!("no reply") };
+                assert!(effects.answered.is_empty(), "the answer is not whole yet");
+                assert!(matches!(&reply.result, Some(data_reply::Result::Data(data)) if data.len() <= CHUNK_MAX));
+                asking.on_reply(OTHER, reply, &mut effects);
+            }
+            assert!(effects.answered == [(id, Ok(answer))], "{len} bytes");
+        }
+    }
+
+    #[test]
+    fn an_answer_that_is_too_long_is_an_error_at_both_ends() {
+        let (mut asking, mut answering, mut effects) = (questions(1), questions(1), Effects::default());
+        answering.on_request(OTHER, request(1), &mut effects);
+        let long = Bytes::from(vec![0; ANSWER_MAX + 1]);
+        answering.answer(effects.asked[0].id, Ok(long.clone()), &mut effects);
+        assert_eq!(replies(&effects), [(1, Err("its answer has 67108865 bytes, and 67108864 are the most"))]);
+        let id = asking.ask(OTHER, what(), &mut effects);
+        for _ in 0..2 {
+            let data = Some(data_reply::Result::Data(long.slice(..ANSWER_MAX)));
+            asking.on_reply(OTHER, DataReply { goes_on: true, ..reply(id.0, data) }, &mut effects);
+        }
+        assert!(matches!(&effects.answered[..], [(_, Err(AskError::Refused { .. }))]));
     }
 
     #[test]

@@ -240,6 +240,9 @@ pub struct DataReply {
     pub launch_id: ::prost::alloc::string::String,
     #[prost(uint64, tag = "2")]
     pub request_id: u64,
+    /// The data goes on in the next reply to the same request: an answer that is too long for one frame comes in several, in order.
+    #[prost(bool, tag = "5")]
+    pub goes_on: bool,
     #[prost(oneof = "data_reply::Result", tags = "3, 4")]
     pub result: ::core::option::Option<data_reply::Result>,
 }

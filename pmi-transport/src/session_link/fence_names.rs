@@ -28,7 +28,7 @@ const OF_NO_NUMBER: u8 = 2 * NAMES;
 /// Names that the near end has sent.
 #[derive(Debug, Default)]
 pub(super) struct SentNames {
-    series: Vec<FenceKey>,
+    series: Vec<Option<FenceKey>>,
     /// Number of the series that the last fence was of: most often the next one is as well.
     last: usize,
     /// Number that is taken next.
@@ -55,7 +55,7 @@ impl SentNames {
     }
 
     fn number_of(&self, key: &FenceKey) -> Option<usize> {
-        let is_it = |series: &FenceKey| is_same_series(series, key);
+        let is_it = |series: &Option<FenceKey>| series.as_ref().is_some_and(|series| is_same_series(series, key));
         if self.series.get(self.last).is_some_and(is_it) {
             return Some(self.last);
         }
@@ -65,12 +65,19 @@ impl SentNames {
     fn remember(&mut self, key: &FenceKey) -> usize {
         let number = self.next;
         match self.series.get_mut(number) {
-            Some(oldest) => oldest.clone_from(key),
-            None => self.series.push(key.clone()),
+            Some(oldest) => *oldest = Some(key.clone()),
+            None => self.series.push(Some(key.clone())),
         }
         self.last = number;
         self.next = (number + 1) % SERIES_MAX;
         number
+    }
+
+    /// The frame that named or used the last series is not sent: it is named again before its number is used.
+    pub(super) fn forget_last(&mut self) {
+        if let Some(last) = self.series.get_mut(self.last) {
+            *last = None;
+        }
     }
 }
 

@@ -7,7 +7,7 @@
 //! 2  down          fence  flags  fan-out  part  withheld  run
 //! 3  failed        fence  node + 1, or 0  reason
 //! 4  data request  id  from  question
-//! 5  data reply    id  0 | 1 data | 2 error
+//! 5  data reply    id  0 | 1 data | 2 error | 3 data that goes on in the next reply
 //! 6  awaited       fence
 //! 7  left
 //! 8  to session    id  from  message
@@ -28,7 +28,7 @@ use crate::proto::v1::{
 };
 
 /// Version of the layout. Sessions that have different ones do not link.
-pub(super) const VERSION: u8 = 1;
+pub(super) const VERSION: u8 = 2;
 
 /// Bytes of a frame's length.
 const PREFIX: usize = 4;
@@ -70,7 +70,7 @@ impl FrameWriter {
         Self { launch_id, names: SentNames::default() }
     }
 
-    /// Appends a frame. Returns false, and writes nothing, if it is not of the link's launch.
+    /// Appends a frame. Returns false, and writes nothing, if it is not of the link's launch, or longer than the other end takes.
     pub(super) fn append(&mut self, frame: &LinkFrame, stream: &mut BytesMut) -> bool {
         let Some(what) = frame.what.as_ref().filter(|what| self.is_of_launch(what)) else { return false };
         let start = stream.len();
@@ -87,8 +87,13 @@ impl FrameWriter {
             }
             What::Left(_) => stream.put_u8(LEFT),
         }
-        let len = (stream.len() - start - PREFIX) as u32;
-        stream[start..start + PREFIX].copy_from_slice(&len.to_be_bytes());
+        let len = stream.len() - start - PREFIX;
+        if len > MESSAGE_MAX {
+            stream.truncate(start);
+            self.names.forget_last();
+            return false;
+        }
+        stream[start..start + PREFIX].copy_from_slice(&(len as u32).to_be_bytes());
         true
     }
 
@@ -156,6 +161,7 @@ fn put_reply(reply: &DataReply, stream: &mut BytesMut) {
     stream.put_number(reply.request_id);
     let (kind, content) = match &reply.result {
         None => (0, &[][..]),
+        Some(Reply::Data(data)) if reply.goes_on => (3, &data[..]),
         Some(Reply::Data(data)) => (1, &data[..]),
         Some(Reply::Error(reason)) => (2, reason.as_bytes()),
     };
@@ -249,14 +255,14 @@ impl FrameReader {
     }
 
     fn take_reply(&self, fields: &mut Fields) -> Result<DataReply, Malformed> {
-        let request_id = fields.number()?;
-        let result = match fields.byte()? {
+        let (request_id, kind) = (fields.number()?, fields.byte()?);
+        let result = match kind {
             0 => None,
-            1 => Some(Reply::Data(fields.rest())),
+            1 | 3 => Some(Reply::Data(fields.rest())),
             2 => Some(Reply::Error(fields.rest_in_utf8()?)),
             kind => return Err(Malformed::Kind(kind)),
         };
-        Ok(DataReply { launch_id: self.launch_id(), request_id, result })
+        Ok(DataReply { launch_id: self.launch_id(), request_id, result, goes_on: kind == 3 })
     }
 
     fn launch_id(&self) -> String {

@@ -89,7 +89,9 @@ pub(super) async fn write_all(
     while let Some(first) = outgoing.next().await {
         let (mut next, mut gathered) = (Some(first), Gathered::default());
         while let Some(frame) = next {
-            frames.append(&frame, &mut plain);
+            if !frames.append(&frame, &mut plain) {
+                tracing::error!("a frame that is of another launch, or too long, is not sent to another node");
+            }
             gathered.add(&frame);
             next = if plain.len() >= WRITE_ROOM {
                 None

@@ -76,7 +76,7 @@ impl ToAgent {
             Ok(data) => proto::data_reply::Result::Data(data),
             Err(reason) => proto::data_reply::Result::Error(reason),
         });
-        Self::of(What::Reply(proto::DataReply { launch_id, request_id, result }))
+        Self::of(What::Reply(proto::DataReply { launch_id, request_id, result, goes_on: false }))
     }
 
     /// Warning for the agent's log; a session process has none.

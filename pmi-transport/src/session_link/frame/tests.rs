@@ -65,10 +65,9 @@ fn request() -> impl Strategy<Value = DataRequest> {
 
 fn reply() -> impl Strategy<Value = DataReply> {
     let result = prop_oneof![run().prop_map(Reply::Data), "[a-zä ]{0,20}".prop_map(Reply::Error)];
-    (any::<u64>(), option::of(result)).prop_map(|(request_id, result)| DataReply {
-        launch_id: LAUNCH.into(),
-        request_id,
-        result,
+    (any::<u64>(), option::of(result), any::<bool>()).prop_map(|(request_id, result, goes_on)| {
+        let goes_on = goes_on && matches!(result, Some(Reply::Data(_)));
+        DataReply { launch_id: LAUNCH.into(), request_id, result, goes_on }
     })
 }
 
@@ -157,7 +156,7 @@ fn what_no_session_writes_is_refused() {
         (&[AWAITED, 128, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 5, 5], Malformed::Long),
         (&[UP, 128, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 8, 0], Malformed::Flags(8)),
         (&[UP, 128, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 4, 7], Malformed::Short),
-        (&[DATA_REPLY, 1, 3], Malformed::Kind(3)),
+        (&[DATA_REPLY, 1, 4], Malformed::Kind(4)),
         (&[DATA_REPLY, 1, 2, 0xff], Malformed::Text),
         (&[DATA_REQUEST, 1, 0xff, 0xff, 0xff, 0xff, 0x10], Malformed::Number),
     ] {
@@ -174,4 +173,15 @@ fn what_is_of_no_launch_or_another_one_is_not_sent() {
         assert!(!writer.append(&LinkFrame { what }, &mut stream));
     }
     assert!(stream.is_empty());
+}
+
+#[test]
+fn what_the_other_end_would_refuse_is_not_written_and_what_comes_after_it_is_read() {
+    let (mut writer, mut stream) = (FrameWriter::new(LAUNCH.into()), BytesMut::new());
+    let key = FenceKey { launch_id: LAUNCH.into(), job_id: "job".into(), ..FenceKey::default() };
+    let down = |len| What::Down(FenceDown { key: Some(key.clone()), run: vec![7; len].into(), ..FenceDown::default() });
+    let mut append = |what: What| writer.append(&LinkFrame { what: Some(what) }, &mut stream);
+    assert!(!append(down(MESSAGE_MAX)), "its payload alone has the whole length");
+    assert!(append(down(MESSAGE_MAX - 1024)) && append(down(1)));
+    assert_eq!(read(&[&stream]).map(|frames| frames.len()), Ok(2));
 }
