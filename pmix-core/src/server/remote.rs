@@ -23,6 +23,12 @@ use crate::wire::status;
 /// The most questions of other nodes that wait here. Each waiting get asks one, and ranks have few of them.
 const PARKED_MAX: usize = 64 * 1024;
 
+/// Bytes of a rank's data that are sent along with what is asked for: of more, other nodes get what they ask for alone.
+const ALONG_MAX: usize = 1 << 20;
+
+/// Most bytes of a node's data that are sent at once, keys and values. Of more, other nodes ask key by key; hosts carry longer answers.
+const WHOLE_MAX: usize = 32 << 20;
+
 /// A question to another node's server that it has not answered yet.
 #[derive(Clone, Debug)]
 pub(super) enum Asking {
@@ -141,6 +147,10 @@ impl Server {
             return status::NOT_FOUND.to_be_bytes().to_vec();
         };
         let seats: Vec<Seat> = self.jobs[job.0].ranks.iter().map(|(local, _)| Seat { job, local }).collect();
+        let data = seats.iter().filter_map(|&seat| self.jobs[job.0].data.get(&self.rank(seat).rank));
+        if data.map(RankData::remote_bytes).sum::<usize>() > WHOLE_MAX {
+            return status::OUT_OF_RESOURCE.to_be_bytes().to_vec();
+        }
         [&status::SUCCESS.to_be_bytes(), self.data_of(&seats).as_bytes()].concat()
     }
 
@@ -192,7 +202,7 @@ impl Server {
         }
         let data = self.jobs[job.0].data.get(&question.rank);
         match data.filter(|data| data.has_for_others(question.key.as_deref())) {
-            Some(data) => Some(encode_answer(data)),
+            Some(data) => Some(encode_answer(data, question.key.as_deref())),
             None if self.is_gone(job, question.rank) => not_found(),
             None => None,
         }
@@ -207,16 +217,23 @@ impl Server {
 }
 
 impl RankData {
+    /// Returns the bytes of all keys and values for ranks of other nodes.
+    fn remote_bytes(&self) -> usize {
+        self.remote.iter().map(|(key, value)| key.len() + value.bytes.len()).sum()
+    }
+
     /// Returns true if there is a key for ranks of other nodes; `None` stands for any key.
     fn has_for_others(&self, key: Option<&[u8]>) -> bool {
         key.map_or(!self.remote.is_empty(), |key| self.remote.contains_key(key))
     }
 }
 
-/// A status; behind one of success, a segment of the rank's keys with their values, each value behind the tag of its encoding.
-fn encode_answer(data: &RankData) -> Vec<u8> {
-    let pairs = data.remote.iter().map(|(key, value)| (key, value.tagged()));
-    let segment: Segment = pairs.collect();
+/// A status; behind one of success, a segment of the rank's keys with their values, each value behind the tag of its encoding. Where that
+/// is much, the key that was asked for is alone in it.
+fn encode_answer(data: &RankData, key: Option<&[u8]>) -> Vec<u8> {
+    let wanted = key.filter(|_| data.remote_bytes() > ALONG_MAX);
+    let pairs = data.remote.iter().filter(|(key, _)| wanted.is_none_or(|wanted| wanted == *key));
+    let segment: Segment = pairs.map(|(key, value)| (key, value.tagged())).collect();
     [&status::SUCCESS.to_be_bytes(), segment.as_bytes()].concat()
 }
 

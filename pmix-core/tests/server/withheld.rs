@@ -61,6 +61,24 @@ fn each_node_is_asked_once_and_the_first_one_never() {
     assert_eq!(world.fences, ["fence job0"], "nothing is spread");
 }
 
+/// A whole node's data takes the way to other nodes in one answer, of which hosts carry no more than so much.
+#[test]
+fn of_a_node_with_too_much_data_for_one_answer_single_ranks_are_asked() {
+    let (mut world, clients) = committed(Exchange::Lazy, 2, 8 << 20);
+    for key in ["a", "b", "c"] {
+        commit(&mut world, clients[1], key, b"near", &vec![7; 12 << 20]);
+    }
+    fence(&mut world, &clients);
+    get(&mut world, clients[0], "job0", 1, "card", false);
+    let (code, objects) = world.status(clients[0]).expect("an answer");
+    assert_eq!((code, world.questions), (status::SUCCESS, 2), "its node has no answer, its rank has");
+    let keys: Vec<String> = values(Flex, &objects).into_iter().map(|(key, _)| key).collect();
+    assert_eq!(keys, ["card"], "what was not asked for stays where it is");
+    get(&mut world, clients[0], "job0", 1, "a", false);
+    assert_eq!(world.status(clients[0]).map(|(code, _)| code), Some(status::SUCCESS));
+    assert!(world.largest < 17 << 20, "an answer of {} bytes", world.largest);
+}
+
 #[test]
 fn a_later_fence_brings_what_was_committed_since() {
     let (mut world, clients) = committed(Exchange::Lazy, 2, 0);

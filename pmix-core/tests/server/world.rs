@@ -34,6 +34,8 @@ pub(crate) struct World {
     pub(crate) lost: Option<usize>,
     /// How many questions nodes have asked each other.
     pub(crate) questions: usize,
+    /// Length of the longest answer of a node to another.
+    pub(crate) largest: usize,
     /// Timers that are set on each node, and have neither run out nor been cancelled.
     pub(crate) timers: Vec<(usize, Ticket)>,
     /// The time of every timer that was ever set, in their order.
@@ -96,6 +98,7 @@ impl World {
             asked: HashMap::new(),
             lost: None,
             questions: 0,
+            largest: 0,
             timers: Vec::new(),
             limits: Vec::new(),
             calls: Vec::new(),
@@ -367,6 +370,7 @@ impl World {
                 self.run();
             }
             Action::Reply { ticket, answer } => {
+                self.largest = self.largest.max(answer.len());
                 let (asker, ticket) = self.asked.remove(&(node, ticket)).expect("a question is answered twice");
                 self.nodes[asker].handle_peer_answer(ticket, Some(&answer));
                 self.run();
