@@ -17,10 +17,13 @@ pub(super) enum Deadline<T> {
     Timer(T),
 }
 
+/// Time after which nobody is there any more to whom a deadline matters; later ones are no points in time.
+const FOREVER: Duration = Duration::from_secs(30 * 365 * 24 * 3600);
+
 impl<P: Protocol> Shared<P> {
     /// Sets a deadline. One task waits for all of them, from the first on.
     pub(super) fn set(self: &Arc<Self>, state: &mut State<P>, deadline: Deadline<P::Timer>, after: Duration) {
-        let is_next = state.deadlines.set(deadline, Instant::now() + after);
+        let is_next = state.deadlines.set(deadline, Instant::now() + after.min(FOREVER));
         if !state.keeps_time {
             state.keeps_time = true;
             let shared = Arc::clone(self);

@@ -158,7 +158,9 @@ impl Server {
         let node = self.other_node(job, rank);
         let after = match node {
             // The other node knows how long to wait; this is for the case that it never answers.
-            Some(_) => wanted.timeout.unwrap_or(self.settings.rank_timeout) + PEER_GRACE,
+            Some(_) => {
+                wanted.timeout.unwrap_or(self.settings.rank_timeout).min(self.settings.rank_timeout) + PEER_GRACE
+            }
             None => self.timeout(job, rank, wanted.timeout),
         };
         if let Some(node) = node {

@@ -11,7 +11,7 @@ use super::world::{Client, World};
 use super::{commit, found, get, put, values};
 
 /// Asks for a key of a rank of `job0`, and says how many seconds the client waits.
-fn get_within(world: &mut World, client: Client, rank: u32, seconds: Option<i32>) {
+fn get_within(world: &mut World, client: Client, rank: u32, seconds: Option<Value<'static>>) {
     world.send(client, 103, command::GET, |out| {
         out.one();
         out.text(Some(b"job0"));
@@ -20,7 +20,7 @@ fn get_within(world: &mut World, client: Client, rank: u32, seconds: Option<i32>
         out.count(seconds.iter().len());
         out.group(seconds.iter().len());
         if let Some(seconds) = seconds {
-            out.info(&Info::new("pmix.timeout", Value::Int(seconds)));
+            out.info(&Info::new("pmix.timeout", seconds));
         }
         out.one();
         out.text(Some(b"card"));
@@ -43,22 +43,24 @@ fn a_get_waits_as_long_as_its_client_says_and_within_the_servers_limits() {
     let cases = [
         (1, "nothing", None, RANK),
         (1, "another key", None, KEY),
-        (1, "another key", Some(7), 7),
-        (1, "nothing", Some(1), 1),
-        (1, "nothing", Some(1000), RANK),
-        (1, "nothing", Some(0), RANK),
-        (1, "nothing", Some(-3), RANK),
+        (1, "another key", Some(Value::Int(7)), 7),
+        (1, "nothing", Some(Value::Int(1)), 1),
+        (1, "nothing", Some(Value::Int(1000)), RANK),
+        (1, "nothing", Some(Value::Int(0)), RANK),
+        (1, "nothing", Some(Value::Int(-3)), RANK),
         (2, "nothing", None, RANK + LATE),
-        (2, "nothing", Some(7), 7 + LATE),
-        (2, "nothing", Some(1000), 1000 + LATE),
+        (2, "nothing", Some(Value::Int(7)), 7 + LATE),
+        (2, "nothing", Some(Value::Int(1000)), RANK + LATE),
+        (1, "nothing", Some(Value::U64(u64::MAX)), RANK),
+        (2, "nothing", Some(Value::U64(u64::MAX)), RANK + LATE),
     ];
     for (rank, committed, limit, expected) in cases {
         let (mut world, clients) = three();
         if committed == "another key" {
             commit(&mut world, clients[rank as usize], "other", b"x", b"y");
         }
-        get_within(&mut world, clients[0], rank, limit);
         let case = format!("rank {rank} committed {committed}, {limit:?}");
+        get_within(&mut world, clients[0], rank, limit);
         assert_eq!(world.status(clients[0]), None, "{case}");
         let own = world.timers.iter().position(|(node, _)| *node == 0).expect("a get without a limit");
         assert_eq!(world.limits[own], Duration::from_secs(expected), "{case}");
@@ -68,7 +70,7 @@ fn a_get_waits_as_long_as_its_client_says_and_within_the_servers_limits() {
 #[test]
 fn the_other_node_waits_no_longer_than_the_client_said() {
     let (mut world, [asks, _, far]) = three();
-    get_within(&mut world, asks, 2, Some(7));
+    get_within(&mut world, asks, 2, Some(Value::Int(7)));
     let there = world.timers.iter().position(|(node, _)| *node == 1).expect("a question without a limit");
     assert_eq!(world.limits[there], Duration::from_secs(7));
     commit(&mut world, far, "card", b"near", b"far");
