@@ -1,6 +1,9 @@
 //! Connections to a server by number, whatever it speaks. The number of a stranger's connection is given out again; a rank's is not,
 //! because answers to it may still be on their way.
 
+/// Most bytes of one answer to a rank: about what a query for all processes of a very large job takes.
+pub const ANSWER_MAX: usize = 256 * 1024 * 1024;
+
 /// Names a connection to a server: a rank's own socket, or one that came through a listener.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct ConnectionId(pub u32);

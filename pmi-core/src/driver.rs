@@ -206,8 +206,12 @@ impl Protocol for Pmi {
         self.server.rank_of(connection).is_some()
     }
 
-    fn handle_bytes(&mut self, connection: ConnectionId, bytes: &[u8]) {
-        self.server.handle_bytes(connection, bytes);
+    fn push_bytes(&mut self, connection: ConnectionId, bytes: &[u8]) {
+        self.server.push_bytes(connection, bytes);
+    }
+
+    fn handle_next(&mut self, connection: ConnectionId) -> bool {
+        self.server.handle_next(connection)
     }
 
     fn handle_disconnect(&mut self, connection: ConnectionId) {

@@ -39,14 +39,18 @@ use self::connection::{Connection, WriteHalf};
 use self::deadlines::Deadlines;
 pub use self::listening::Admission;
 use self::timing::Deadline;
-use crate::connections::ConnectionId;
+use crate::connections::{ANSWER_MAX, ConnectionId};
 use crate::quiet;
 
-/// Bytes that may wait for a rank before its requests are read no further (back-pressure).
+/// Bytes that may wait for a rank before its requests are handled no further (back-pressure).
 const PAUSE_ABOVE: usize = 64 * 1024;
 
-/// Bytes that may wait for a rank before its connection is closed: events come without being asked for, so pausing does not bound them.
-const UNSENT_MAX: usize = 64 * 1024 * 1024;
+/// Bytes that may wait for a rank before its connection is closed: the longest answer, and events, which come without being asked for, so
+/// that pausing does not bound them.
+const UNSENT_MAX: usize = ANSWER_MAX + 64 * 1024 * 1024;
+
+/// Bytes that are read at most of a rank whose process has ended: more than a socket holds. A process that it has left may go on writing.
+const LAST_WORDS_MAX: usize = 16 * 1024 * 1024;
 
 /// Requests are shorter than this, as a rule; a longer one takes several reads.
 const READ_SIZE: usize = 4096;
@@ -69,8 +73,11 @@ pub trait Protocol: Sized + Send + 'static {
     /// Returns true once the connection is known to be a rank's.
     fn is_claimed(&self, connection: ConnectionId) -> bool;
 
-    /// Takes what was read from a connection: any number of messages, cut anywhere.
-    fn handle_bytes(&mut self, connection: ConnectionId, bytes: &[u8]);
+    /// Takes what was read from a connection: any number of messages, cut anywhere. None of them is handled yet.
+    fn push_bytes(&mut self, connection: ConnectionId, bytes: &[u8]);
+
+    /// Handles the next message of a connection. Returns false if none has come whole, or no other will be handled.
+    fn handle_next(&mut self, connection: ConnectionId) -> bool;
 
     /// The peer closed the connection, or it broke, or its time for a claim is over.
     fn handle_disconnect(&mut self, connection: ConnectionId);
@@ -112,7 +119,8 @@ pub enum Effect<P: Protocol> {
         /// Bytes to write.
         bytes: Bytes,
     },
-    /// Read nothing more from this connection, and close it.
+    /// Read nothing more from this connection, and close it once it has taken what was sent before. A connection that is no rank's is
+    /// closed at once.
     Close {
         /// Connection to close.
         connection: ConnectionId,
@@ -154,6 +162,8 @@ struct State<P: Protocol> {
     keeps_time: bool,
     last_request: Instant,
     tasks: JoinSet<()>,
+    /// True once the runner is dropped: no task begins any more.
+    is_closed: bool,
 }
 
 impl<P: Protocol> Runner<P> {
@@ -167,6 +177,7 @@ impl<P: Protocol> Runner<P> {
             keeps_time: false,
             last_request: Instant::now(),
             tasks: JoinSet::new(),
+            is_closed: false,
         };
         let shared = Shared { state: Mutex::new(state), requested: Notify::new(), rescheduled: Notify::new() };
         Self { shared: Arc::new(shared) }
@@ -203,16 +214,21 @@ impl<P: Protocol> Runner<P> {
         self.shared.state.lock().spawn(async move { shared.stay_awake().await });
     }
 
-    /// Handles at once what a connection has sent so far. A host calls it when a rank's process has ended, so that the rank's last
-    /// words count before its end does.
+    /// Handles at once what a connection has sent so far, up to 16 MiB. A host calls it when a rank's process has ended, so that the rank's
+    /// last words count before its end does.
     pub fn drain(&self, connection_of: impl FnOnce(&P) -> Option<ConnectionId>) {
         let mut state = self.shared.state.lock();
         let Some(id) = connection_of(&state.protocol) else { return };
         let Some(Ok(mut unread)) = state.connection(id).map(|connection| connection.socket.unread()) else { return };
-        let mut buffer = [0; READ_SIZE];
+        let (mut buffer, mut left) = ([0; READ_SIZE], LAST_WORDS_MAX);
         // The task of the connection sees the end of the stream as well, and takes care of it.
-        while let Ok(length @ 1..) = unread.read(&mut buffer) {
-            self.shared.take_bytes(&mut state, id, &buffer[..length]);
+        while left > 0
+            && state.connection(id).is_some()
+            && let Ok(length @ 1..) = unread.read(&mut buffer)
+        {
+            state.protocol.push_bytes(id, &buffer[..length]);
+            while self.shared.handle_next(&mut state, id) {}
+            left = left.saturating_sub(length);
         }
     }
 }
@@ -220,7 +236,8 @@ impl<P: Protocol> Runner<P> {
 impl<P: Protocol> Drop for Runner<P> {
     fn drop(&mut self) {
         let mut state = self.shared.state.lock();
-        // The tasks hold the state that holds the tasks.
+        // The tasks hold the state that holds the tasks. One that waits for the lock now starts no other.
+        state.is_closed = true;
         state.tasks = JoinSet::new();
         state.connections.clear();
     }
@@ -230,7 +247,11 @@ impl<P: Protocol> State<P> {
     fn spawn(&mut self, task: impl Future<Output = ()> + Send + 'static) -> AbortHandle {
         while self.tasks.try_join_next().is_some() {}
         // Boxed, tokio's code around a task is there once for all of them.
-        self.tasks.spawn(Box::pin(task) as Pin<Box<dyn Future<Output = ()> + Send>>)
+        let handle = self.tasks.spawn(Box::pin(task) as Pin<Box<dyn Future<Output = ()> + Send>>);
+        if self.is_closed {
+            handle.abort();
+        }
+        handle
     }
 
     fn add(&mut self, id: ConnectionId, connection: Connection) {
@@ -245,9 +266,10 @@ impl<P: Protocol> State<P> {
         self.connections.get_mut(id.0 as usize)?.as_mut()
     }
 
-    /// Returns true if `id` still names the connection that was made with `drained`, and no later one.
-    fn is_current(&mut self, id: ConnectionId, drained: &Arc<Notify>) -> bool {
-        self.connection(id).is_some_and(|connection| Arc::ptr_eq(&connection.drained, drained))
+    /// Returns true while the connection that was made with `drained` is read: it is open, and `id` names no later one.
+    fn is_read(&mut self, id: ConnectionId, drained: &Arc<Notify>) -> bool {
+        let connection = self.connection(id);
+        connection.is_some_and(|connection| Arc::ptr_eq(&connection.drained, drained) && !connection.is_ending)
     }
 
     /// Lets a task end with its connection.
@@ -274,12 +296,17 @@ impl<P: Protocol> State<P> {
         }
     }
 
-    /// The peer closed its end. A rank still gets the answers that it was given before.
+    /// The peer closed its end.
     fn hang_up(&mut self, id: ConnectionId) {
         self.protocol.handle_disconnect(id);
+        self.close_after_last_answer(id);
+    }
+
+    /// Reads nothing more from a connection, and closes it. A rank still gets the answers that it was given before.
+    fn close_after_last_answer(&mut self, id: ConnectionId) {
         let is_claimed = self.protocol.is_claimed(id);
         match self.connection(id) {
-            Some(connection) if is_claimed && !connection.unsent.is_empty() => connection.hung_up = true,
+            Some(connection) if is_claimed && !connection.unsent.is_empty() => connection.is_ending = true,
             _ => self.close(id),
         }
     }
@@ -337,8 +364,11 @@ impl<P: Protocol> Shared<P> {
         context: &mut Context<'_>,
     ) -> Poll<Turn> {
         let mut state = self.state.lock();
-        if !state.is_current(id, drained) {
+        if !state.is_read(id, drained) {
             return Poll::Ready(Turn::Over);
+        }
+        if state.connection(id).is_some_and(|connection| connection.is_paused) {
+            return Poll::Ready(self.handle_all(&mut state, id));
         }
         let mut bytes = [0; READ_SIZE];
         let mut buffer = ReadBuf::new(&mut bytes);
@@ -349,19 +379,35 @@ impl<P: Protocol> Shared<P> {
             self.carry_out(&mut state);
             return Poll::Ready(Turn::Over);
         }
-        self.take_bytes(&mut state, id, buffer.filled());
+        state.protocol.push_bytes(id, buffer.filled());
+        let turn = self.handle_all(&mut state, id);
         state.last_request = Instant::now();
         self.requested.notify_one();
-        let unsent = state.connection(id).map_or(0, |connection| connection.unsent_bytes);
-        Poll::Ready(if unsent > PAUSE_ABOVE { Turn::Pause } else { Turn::Read })
+        Poll::Ready(turn)
     }
 
-    fn take_bytes(self: &Arc<Self>, state: &mut State<P>, id: ConnectionId, bytes: &[u8]) {
-        state.protocol.handle_bytes(id, bytes);
+    /// Handles the messages of a connection that have come, as far as its rank reads the answers.
+    fn handle_all(self: &Arc<Self>, state: &mut State<P>, id: ConnectionId) -> Turn {
+        loop {
+            let Some(connection) = state.connection(id) else { return Turn::Over };
+            connection.is_paused = connection.unsent_bytes > PAUSE_ABOVE;
+            if connection.is_paused {
+                return Turn::Pause;
+            }
+            if !self.handle_next(state, id) {
+                return Turn::Read;
+            }
+        }
+    }
+
+    /// Handles the next message of a connection, and does what follows from it; false if there is none.
+    fn handle_next(self: &Arc<Self>, state: &mut State<P>, id: ConnectionId) -> bool {
+        let was_there = state.protocol.handle_next(id);
         if state.unclaimed > 0 && state.protocol.is_claimed(id) {
             state.end_claim(id);
         }
         self.carry_out(state);
+        was_there
     }
 
     /// Lets other tasks run, again and again, until no request has come for a while.
@@ -387,7 +433,7 @@ impl<P: Protocol> Shared<P> {
                         None => {}
                     }
                 }
-                Effect::Close { connection } => state.close(connection),
+                Effect::Close { connection } => state.close_after_last_answer(connection),
                 Effect::Run(task) => {
                     let shared = Arc::clone(self);
                     state.spawn(async move { shared.finish(task.await) });
@@ -443,7 +489,7 @@ impl<P: Protocol> Shared<P> {
             if !connection.write_queued() {
                 connection.drained.notify_one();
                 let tells = std::mem::take(&mut connection.tells);
-                if connection.hung_up {
+                if connection.is_ending {
                     state.close(id);
                 }
                 if tells {
@@ -455,3 +501,6 @@ impl<P: Protocol> Shared<P> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

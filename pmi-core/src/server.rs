@@ -303,28 +303,51 @@ impl Server {
 
     /// Takes what was read from a connection: any number of messages, cut anywhere.
     pub fn handle_bytes(&mut self, connection: ConnectionId, bytes: &[u8]) {
-        if !self.conversations.is_open(connection) || self.ended {
-            return;
+        self.push_bytes(connection, bytes);
+        while self.handle_next(connection) {}
+    }
+
+    /// Takes the same, and leaves each message to a call of [`Server::handle_next`]: between two of them a host sees how much of the
+    /// answers the rank has read.
+    pub fn push_bytes(&mut self, connection: ConnectionId, bytes: &[u8]) {
+        if self.is_heard(connection) {
+            self.conversations[connection].frames.push(bytes);
+        }
+    }
+
+    /// Handles the next message of a connection. Returns false if none has come whole, or no other will be handled.
+    pub fn handle_next(&mut self, connection: ConnectionId) -> bool {
+        if !self.is_heard(connection) {
+            return false;
         }
         let mut frames = mem::take(&mut self.conversations[connection].frames);
-        frames.push(bytes);
-        loop {
-            match frames.advance() {
-                Ok(true) => {}
-                Ok(false) => break self.conversations[connection].frames = frames,
-                Err(error) => return self.offend(connection, error.into()),
+        match frames.advance() {
+            Ok(true) => {}
+            Ok(false) => {
+                self.conversations[connection].frames = frames;
+                return false;
             }
-            if self.settings.trace {
-                self.trace(connection, Sender::Client, Bytes::copy_from_slice(frames.raw()));
-            }
-            match Message::decode(frames.frame()) {
-                Ok(message) => self.handle_message(connection, message),
-                Err(error) => return self.offend(connection, error.into()),
-            }
-            if self.ended || !self.conversations.is_open(connection) {
-                return;
+            Err(error) => {
+                self.offend(connection, error.into());
+                return false;
             }
         }
+        if self.settings.trace {
+            self.trace(connection, Sender::Client, Bytes::copy_from_slice(frames.raw()));
+        }
+        match Message::decode(frames.frame()) {
+            Ok(message) => self.handle_message(connection, message),
+            Err(error) => self.offend(connection, error.into()),
+        }
+        let is_heard = self.is_heard(connection);
+        if is_heard {
+            self.conversations[connection].frames = frames;
+        }
+        is_heard
+    }
+
+    fn is_heard(&self, connection: ConnectionId) -> bool {
+        self.conversations.is_open(connection) && !self.ended
     }
 
     /// The connection was closed by its rank, or broke. It says nothing about the rank's end: children of a rank hold its

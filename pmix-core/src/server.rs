@@ -258,18 +258,30 @@ impl Server {
 
     /// Takes what was read from a connection: any number of messages, cut anywhere.
     pub fn handle_bytes(&mut self, connection: ConnectionId, bytes: &[u8]) {
-        if !self.clients.is_open(connection) {
-            return;
+        self.push_bytes(connection, bytes);
+        while self.handle_next(connection) {}
+    }
+
+    /// Takes the same, and leaves each message to a call of [`Server::handle_next`]: between two of them a host sees how much of the
+    /// answers the client has read.
+    pub fn push_bytes(&mut self, connection: ConnectionId, bytes: &[u8]) {
+        if self.clients.is_open(connection) {
+            self.clients[connection].frames.push(bytes);
         }
-        self.clients[connection].frames.push(bytes);
-        while !self.ended && self.clients.is_open(connection) {
-            match self.clients[connection].frames.next_frame() {
-                Ok(None) => return,
-                Ok(Some(Frame::Handshake(payload))) => self.greet(connection, &payload),
-                Ok(Some(Frame::Message { tag, payload })) => self.handle_message(connection, tag, payload),
-                Err(error) => return self.offend(connection, Arc::new(error)),
-            }
+    }
+
+    /// Handles the next message of a connection. Returns false if none has come whole, or no other will be handled.
+    pub fn handle_next(&mut self, connection: ConnectionId) -> bool {
+        if self.ended || !self.clients.is_open(connection) {
+            return false;
         }
+        match self.clients[connection].frames.next_frame() {
+            Ok(None) => return false,
+            Ok(Some(Frame::Handshake(payload))) => self.greet(connection, &payload),
+            Ok(Some(Frame::Message { tag, payload })) => self.handle_message(connection, tag, payload),
+            Err(error) => self.offend(connection, Arc::new(error)),
+        }
+        true
     }
 
     /// The connection was closed by its rank, or broke. The end of the rank's process decides if that is an offence.

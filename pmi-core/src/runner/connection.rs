@@ -24,8 +24,10 @@ pub(super) struct Connection {
     pub(super) tasks: Vec<AbortHandle>,
     /// The protocol is told when `unsent` has become empty.
     pub(super) tells: bool,
-    /// The rank has closed its end; what is unsent is its last answer.
-    pub(super) hung_up: bool,
+    /// Messages of the rank wait until it has read what is unsent.
+    pub(super) is_paused: bool,
+    /// Nothing more is read: the rank has closed its end, or the protocol this one. What is unsent is its last answer.
+    pub(super) is_ending: bool,
 }
 
 pub(super) enum WriteHalf {
@@ -42,7 +44,8 @@ impl Connection {
             drained: Arc::default(),
             tasks: Vec::new(),
             tells: false,
-            hung_up: false,
+            is_paused: false,
+            is_ending: false,
         }
     }
 

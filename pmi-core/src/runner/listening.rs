@@ -99,6 +99,9 @@ impl<P: Protocol> Shared<P> {
         claim_within: Duration,
     ) {
         let mut state = self.state.lock();
+        if state.is_closed {
+            return;
+        }
         if state.unclaimed >= UNCLAIMED_MAX {
             tracing::warn!("closed a new connection: {UNCLAIMED_MAX} others have not said which rank they are");
             return;

@@ -5,6 +5,7 @@
 use std::collections::BTreeSet;
 use std::ops::Range;
 
+use pmi_core::connections::ANSWER_MAX;
 use pmi_core::ids::NodeIndex;
 
 use super::inquiries::Seen;
@@ -19,8 +20,6 @@ use crate::wire::{reply, status, types};
 
 /// Most keys of one request.
 const KEYS_MAX: usize = 256;
-/// Most bytes of one answer.
-const ANSWER_MAX: usize = 256 << 20;
 
 /// Version of the PMIx standard whose keys these are.
 const STANDARD: &[u8] = b"5.0";
