@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use bytes::Bytes;
 use pmi_core::Phase;
 use pmi_core::connections::ConnectionId;
 use pmi_core::deaths::{Death, DeathKind};
@@ -14,6 +15,9 @@ use crate::wire::frame::{self, TAG_NOTIFY};
 use crate::wire::reader::Proc;
 use crate::wire::value::{Info, Value};
 use crate::wire::{reply, status, types};
+
+/// Most bytes of an event that a rank tells others of, as it comes to them.
+const EVENT_MAX: usize = 1024 * 1024;
 
 /// The events that a client wants to hear of.
 #[derive(Clone, Debug, Default)]
@@ -58,7 +62,9 @@ impl Interest {
     /// Takes codes away; none stand for what was registered without one.
     pub(super) fn deregister(&mut self, codes: &[i32]) {
         self.all &= !codes.is_empty();
-        self.codes.retain(|code| !codes.contains(code));
+        for code in codes {
+            self.codes.remove(code);
+        }
     }
 
     fn includes(&self, code: i32) -> bool {
@@ -72,8 +78,11 @@ impl Interest {
 
 impl Server {
     /// A rank tells others of something. Ranks of other nodes are not reached.
-    pub(super) fn notify(&mut self, address: Address, code: i32, range: u8, infos: &[Info<'_>]) {
+    pub(super) fn notify(&mut self, address: Address, code: i32, range: u8, infos: &[Info<'_>], payload: &Bytes) {
         let source = address.identity.seat;
+        if payload.len() > EVENT_MAX {
+            return self.answer(address, status::OUT_OF_RESOURCE);
+        }
         self.answer(address, status::SUCCESS);
         let chosen = infos.iter().find(|info| info.key == b"pmix.evrange").map(|info| &info.value);
         let told = |server: &Self, client: &Client, seat: Seat| {
@@ -150,12 +159,15 @@ impl Server {
             (is_open && told(self, client, identity.seat)).then_some((connection, identity.encoding))
         };
         let listeners: Vec<_> = self.clients.iter().filter_map(listens).collect();
+        // All who listen in one encoding share one message.
+        let mut messages: [Option<Bytes>; 2] = [None, None];
         for (connection, encoding) in listeners {
-            let event = reply::event(encoding, code, proc, infos, range);
+            let write = || frame::message(TAG_NOTIFY, &reply::event(encoding, code, proc, infos, range));
+            let message = messages[encoding as usize].get_or_insert_with(write).clone();
             if self.settings.trace {
-                self.trace(connection, Sender::Server, TAG_NOTIFY, &event);
+                self.trace(connection, Sender::Server, TAG_NOTIFY, &message[frame::HEADER..]);
             }
-            self.push_send(connection, frame::message(TAG_NOTIFY, &event));
+            self.push_send(connection, message);
         }
     }
 

@@ -15,6 +15,7 @@ use pmi_core::services::JobProcesses;
 
 use super::host::Asked;
 use super::node_processes::NodeProcesses;
+use super::queries::KEYS_MAX;
 use super::question::Question;
 use super::remote::Asking;
 use super::{Action, Address, Server, Ticket};
@@ -48,6 +49,9 @@ enum Kind {
 impl Server {
     /// Answers queries, at once unless they are about processes.
     pub(super) fn query(&mut self, address: Address, queries: &[Query<'_>], payload: &Bytes) {
+        if queries.iter().map(|query| query.keys.len()).sum::<usize>() > KEYS_MAX {
+            return self.answer(address, status::BAD_PARAM);
+        }
         let wanted = self.processes_wanted(address.identity.seat, queries);
         if wanted.is_empty() {
             return self.answer_query(address, queries, &Seen::new());

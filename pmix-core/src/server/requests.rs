@@ -63,7 +63,7 @@ impl Server {
             Request::Lookup { keys, infos } => self.look_up(address, &keys, &infos),
             Request::Unpublish { keys } => self.unpublish(address, &keys),
             Request::Spawn { infos, apps } => self.spawn(address, &infos, &apps),
-            Request::Notify { status, range, infos } => self.notify(address, status, range, &infos),
+            Request::Notify { status, range, infos } => self.notify(address, status, range, &infos, payload),
             Request::RegisterEvents(codes) => {
                 let taken = self.clients[address.connection].interest.register(&codes);
                 self.answer(address, if taken { status::SUCCESS } else { status::OUT_OF_RESOURCE });

@@ -1,10 +1,12 @@
 //! Events: whom they reach, by range, registration and state of the rank.
 
+use pmix_core::server::Action;
 use pmix_core::wire::Encoding::{Fixed, Flex};
 use pmix_core::wire::reader::Proc;
 use pmix_core::wire::request::command;
 use pmix_core::wire::types::RANK_WILDCARD;
 use pmix_core::wire::value::{Info, Value};
+use pmix_core::wire::writer::Writer;
 
 use super::world::{Client, World};
 
@@ -100,4 +102,39 @@ fn the_loss_of_a_rank_is_told_to_those_who_named_it_once() {
     assert_eq!(world.receive(other), None, "a rank of another job");
     world.hang_up(lost);
     assert_eq!(world.receive(named), None, "it is lost once");
+}
+
+/// An event to all ranks of a fat node takes its bytes once, however many of them do not read.
+#[test]
+fn listeners_share_the_bytes_of_an_event_and_a_very_long_one_is_refused() {
+    const LISTENERS: u32 = 4;
+    let mut world = World::new(1, &[1 + LISTENERS]);
+    let clients: Vec<Client> = (0..=LISTENERS).map(|rank| world.join(0, "job0", rank, Flex).unwrap()).collect();
+    clients[1..].iter().for_each(|&client| register(&mut world, client, &[-77]));
+    let event = |bytes: usize| {
+        let mut payload = Writer::new(Flex);
+        payload.one();
+        payload.byte(command::NOTIFY);
+        payload.status(-77);
+        payload.one();
+        payload.byte(3);
+        payload.count(1);
+        payload.group(1);
+        payload.info(&Info::new("data", Value::Bytes(&vec![7; bytes])));
+        pmix_core::wire::frame::message(102, &payload.into_bytes())
+    };
+    let mut sent = |bytes: usize| {
+        let server = &mut world.nodes[0];
+        server.handle_bytes(clients[0].connection, &event(bytes));
+        let actions = std::iter::from_fn(|| server.poll_action());
+        let sends = actions.filter_map(|action| match action {
+            Action::Send { connection, bytes } if connection != clients[0].connection => Some(bytes),
+            _ => None,
+        });
+        sends.collect::<Vec<_>>()
+    };
+    let told = sent(100_000);
+    assert_eq!(told.len(), LISTENERS as usize);
+    assert!(told.iter().all(|bytes| bytes.as_ptr() == told[0].as_ptr()), "each has a copy");
+    assert_eq!(sent(2 << 20).len(), 0);
 }
