@@ -49,7 +49,7 @@ pub struct RankState {
 /// Use that a rank makes of its server's memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Quota {
-    /// Bytes of keys and values put so far.
+    /// Bytes of keys and values put so far, with what their places take.
     bytes: usize,
     /// Unanswered questions.
     questions: usize,
@@ -58,6 +58,15 @@ pub struct Quota {
 }
 
 impl Quota {
+    /// Bytes that a pair counts for beside its key and value: about what its place takes, without which a million pairs of one byte
+    /// were a megabyte.
+    pub const PAIR_COST: usize = 64;
+
+    /// Counts a pair unless it would exceed `limit`; false if it would. Nothing is given back for the value that was there before.
+    pub fn take_pair(&mut self, key: usize, value: usize, limit: usize) -> bool {
+        self.take_bytes(key + value + Self::PAIR_COST, limit)
+    }
+
     /// Counts `bytes` unless they would exceed `limit`; false if they would.
     pub fn take_bytes(&mut self, bytes: usize, limit: usize) -> bool {
         let fits = self.bytes.checked_add(bytes).is_some_and(|sum| sum <= limit);
@@ -313,6 +322,13 @@ mod tests {
                 prop_assert_eq!(taken, before.checked_add(bytes).is_some_and(|sum| sum <= limit));
                 prop_assert_eq!(quota.bytes(), if taken { before + bytes } else { before });
             }
+        }
+
+        #[test]
+        fn a_pair_counts_for_more_than_its_bytes(key in 1..300_usize, value in 0..300_usize) {
+            let mut quota = Quota::default();
+            prop_assert!(!quota.take_pair(key, value, key + value + Quota::PAIR_COST - 1));
+            prop_assert!(quota.take_pair(key, value, key + value + Quota::PAIR_COST));
         }
 
         #[test]

@@ -54,7 +54,7 @@ use crate::wire::{ErrorCode, Response, VALUE_MAX_ANNOUNCED};
 pub struct Settings {
     /// The protocol versions to serve.
     pub offer: Offer,
-    /// Bytes of keys and values that one rank may put during the job.
+    /// Bytes of keys and values that one rank may put during the job; each pair counts for 64 more.
     pub bytes_per_rank: usize,
     /// Unanswered questions that one rank may have (waiting reads, names, spawns).
     pub questions_per_rank: usize,

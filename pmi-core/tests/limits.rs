@@ -154,18 +154,19 @@ fn bytes_per_rank() {
     const LIMIT: usize = 64 * 1024;
     let (mut world, job) = initialized(2, Settings { bytes_per_rank: LIMIT, ..Settings::default() });
     let put = |key: usize, len: usize| format!("cmd=put kvsname=j key={key:08} value={}\n", "v".repeat(len));
-    let at_limit = (0..LIMIT / 1024).map(|key| put(key, 1016));
+    // A pair counts for 64 bytes more than its key and value.
+    let at_limit = (0..LIMIT / 1024).map(|key| put(key, 1024 - 8 - 64));
     for message in at_limit {
         assert_eq!(rc(&world.ask(job, 0, &message)), "0");
     }
-    assert_eq!(rc(&world.ask(job, 0, "cmd=put kvsname=j key=k value=\n")), "-1", "one byte above");
+    assert_eq!(rc(&world.ask(job, 0, "cmd=put kvsname=j key=k value=\n")), "-1", "one pair above");
     let memory = world.server_of(job, Rank(0)).memory();
     for key in 0..100 * LIMIT / 1024 {
-        assert_eq!(rc(&world.ask(job, 0, &put(key, 1016))), "-1");
+        assert_eq!(rc(&world.ask(job, 0, &put(key, 952))), "-1");
         assert_eq!(rc(&world.ask(job, 0, &pmi2("cmd=info-putnodeattr;key=k;value=v;"))), "2");
     }
     assert_eq!(world.server_of(job, Rank(0)).memory(), memory);
-    assert_eq!(rc(&world.ask(job, 1, &put(0, 1016))), "0", "the other rank has its own bytes");
+    assert_eq!(rc(&world.ask(job, 1, &put(0, 952))), "0", "the other rank has its own bytes");
 }
 
 #[test]

@@ -226,7 +226,7 @@ impl Server {
             (ErrorCode::KeyLength, format!("a key of {key_len} bytes; the limit is {KEY_MAX}"))
         } else if value_len > VALUE_MAX {
             (ErrorCode::ValueLength, format!("a value of {value_len} bytes; the limit is {VALUE_MAX}"))
-        } else if state.quota.take_bytes(key_len + value_len, limit) {
+        } else if state.quota.take_pair(key_len, value_len, limit) {
             return None;
         } else {
             let put = state.quota.bytes();

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use pmi_core::ids::Rank;
+use pmi_core::roster::Quota;
 
 use super::{Action, Address, Server, Ticket};
 use crate::job_info::Detail;
@@ -65,12 +66,12 @@ const GROUP_CONTEXT: &str = "pmix.grp.ctxid";
 const PEER_GRACE: Duration = Duration::from_secs(5);
 
 impl Server {
-    pub(super) fn commit(&mut self, address: Address, scopes: &[Committed<'_>], payload: &Bytes) {
+    pub(super) fn commit(&mut self, address: Address, scopes: &[Committed<'_>]) {
         let identity = address.identity;
         let limit = self.settings.bytes_per_rank;
         let Some(state) = self.rank_mut(identity.seat) else { return };
         let pairs = || scopes.iter().flat_map(|committed| &committed.pairs);
-        let bytes: usize = pairs().map(|(key, value)| key.len() + value.len()).sum();
+        let bytes: usize = pairs().map(|(key, value)| key.len() + value.len() + Quota::PAIR_COST).sum();
         if !state.quota.take_bytes(bytes, limit) {
             return self.answer(address, status::OUT_OF_RESOURCE);
         }
@@ -84,8 +85,9 @@ impl Server {
                 _ => continue,
             };
             for (key, value) in &committed.pairs {
-                let key = payload.slice_ref(key);
-                let stored = Stored { encoding: identity.encoding, bytes: payload.slice_ref(value) };
+                // Copied: a slice would keep the whole memory in which its message came, however small it is.
+                let (key, bytes) = (Bytes::copy_from_slice(key), Bytes::copy_from_slice(value));
+                let stored = Stored { encoding: identity.encoding, bytes };
                 if remote {
                     data.is_unspread = true;
                     data.remote.insert(key.clone(), stored.clone());

@@ -5,6 +5,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use pmi_core::fence::FenceId;
 use pmi_core::ids::Rank;
+use pmi_core::roster::Quota;
 use pmi_core::services::{InputError, JobProcesses, Lifetime, NameError, SignalError, SpawnApp, SpawnRequest};
 
 use super::{Action, Address, Server, Ticket};
@@ -182,7 +183,9 @@ impl Call {
     /// Returns the number of bytes that the host has to keep of it.
     fn size(&self) -> usize {
         match self {
-            Self::Publish { values, .. } => values.iter().map(|(name, value)| name.len() + value.len()).sum(),
+            Self::Publish { values, .. } => {
+                values.iter().map(|(name, value)| name.len() + value.len() + Quota::PAIR_COST).sum()
+            }
             _ => 0,
         }
     }

@@ -50,7 +50,7 @@ impl Server {
         let seat = address.identity.seat;
         match request {
             Request::JobInfo => self.tell_job(address),
-            Request::Commit(scopes) => self.commit(address, &scopes, payload),
+            Request::Commit(scopes) => self.commit(address, &scopes),
             Request::Get { proc, infos, key } => self.get(address, proc, &infos, key),
             Request::Fence { procs, collect } => self.fence(address, &procs, collect),
             Request::Connect { procs } => self.connect(address, &procs),

@@ -4,7 +4,8 @@ use pmi_core::server::{EndReason, Offence};
 use pmix_core::wire::Encoding::{Fixed, Flex};
 use pmix_core::wire::request::command;
 use pmix_core::wire::value::{Info, Value};
-use pmix_core::wire::{Encoding, status};
+use pmix_core::wire::writer::Writer;
+use pmix_core::wire::{Encoding, status, types};
 
 use super::world::{Client, World, procs, whole};
 use super::{commit, get};
@@ -119,6 +120,27 @@ fn a_rank_may_commit_as_many_bytes_as_the_settings_say() {
     assert_eq!(world.status(greedy), Some((status::OUT_OF_RESOURCE, vec![])));
     commit(&mut world, other, "card", b"x", b"y");
     assert!(world.end.is_none());
+}
+
+#[test]
+fn a_million_pairs_of_nothing_are_more_than_a_rank_may_commit() {
+    let commit = |pairs: usize| {
+        let mut world = World::new(1, &[1]);
+        let client = world.join(0, "job0", 0, Flex).unwrap();
+        let mut buffer = Writer::new(Flex);
+        for number in 0..pairs {
+            buffer.kval(&format!("{number:x}"), &Value::Bool(true));
+        }
+        world.send(client, 101, command::COMMIT, |out| {
+            out.one();
+            out.byte(types::SCOPE_REMOTE);
+            out.one();
+            out.byte(1);
+            out.byte_object(&buffer.into_bytes());
+        });
+        world.status(client).unwrap().0
+    };
+    assert_eq!([1000, 1_000_000].map(commit), [status::SUCCESS, status::OUT_OF_RESOURCE]);
 }
 
 #[test]
