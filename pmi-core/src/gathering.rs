@@ -13,7 +13,7 @@ mod groups;
 
 use std::collections::VecDeque;
 
-pub use self::groups::Groups;
+pub use self::groups::{Groups, digest};
 use crate::ids::Epoch;
 
 /// One fence of some of this node's ranks, round after round. `R` names a rank, `W` is what one that waits is owed.

@@ -10,14 +10,21 @@ use crate::ids::Epoch;
 #[derive(Debug)]
 pub struct Groups<R, W> {
     open: BTreeMap<Arc<str>, Gathering<R, W>>,
-    /// The next epochs of groups of several nodes in which nobody waits: all their nodes must agree on them.
-    resting: HashMap<Arc<str>, Epoch>,
-    resting_bytes: usize,
+    /// The next epochs of groups of several nodes in which nobody waits, by the digests of their names: all their nodes must agree on them.
+    resting: HashMap<u128, Epoch>,
+}
+
+/// A number for a name, long enough that no two names of a job have the same unless somebody looks for such: FNV-1a of 128 bits. All
+/// nodes compute the same.
+pub fn digest(name: &str) -> u128 {
+    const BASIS: u128 = 0x6c62_272e_07bb_0142_62b8_2175_6295_c58d;
+    const PRIME: u128 = 0x0000_0000_0100_0000_0000_0000_0000_013b;
+    name.bytes().fold(BASIS, |digest, byte| (digest ^ u128::from(byte)).wrapping_mul(PRIME))
 }
 
 impl<R, W> Default for Groups<R, W> {
     fn default() -> Self {
-        Self { open: BTreeMap::new(), resting: HashMap::new(), resting_bytes: 0 }
+        Self { open: BTreeMap::new(), resting: HashMap::new() }
     }
 }
 
@@ -25,11 +32,8 @@ impl<R: Copy + Ord, W> Groups<R, W> {
     /// The most groups that may have a fence open at once.
     pub const OPEN_MAX: usize = 1024;
 
-    /// The memory for groups at rest; above it they stay open, and take the places of others.
-    const RESTING_MAX: usize = 4 * 1024 * 1024;
-
-    /// Bytes that a group at rest takes beside its name.
-    const RESTING_COST: usize = 64;
+    /// The most groups at rest, some 32 bytes each; above it they stay open, and take the places of others.
+    const RESTING_MAX: usize = 1 << 20;
 
     /// The fence `name`, begun now if nobody waits in it; `None` when too many are open.
     pub fn open(&mut self, name: &str, begin: impl FnOnce() -> Gathering<R, W>) -> Option<&mut Gathering<R, W>> {
@@ -37,11 +41,8 @@ impl<R: Copy + Ord, W> Groups<R, W> {
             if self.open.len() >= Self::OPEN_MAX {
                 return None;
             }
-            let gathering = match self.resting.remove(name) {
-                Some(epoch) => {
-                    self.resting_bytes -= Self::cost(name);
-                    begin().resume(epoch)
-                }
+            let gathering = match self.resting.remove(&digest(name)) {
+                Some(epoch) => begin().resume(epoch),
                 None => begin(),
             };
             self.open.insert(name.into(), gathering);
@@ -76,16 +77,11 @@ impl<R: Copy + Ord, W> Groups<R, W> {
 
     /// Closes a fence of several nodes in which nobody waits, and remembers its epoch, on which all of them must agree.
     pub fn rest(&mut self, name: &Arc<str>) {
-        if self.resting_bytes + Self::cost(name) <= Self::RESTING_MAX
+        if self.resting.len() < Self::RESTING_MAX
             && let Some(gathering) = self.open.remove(name)
         {
-            self.resting_bytes += Self::cost(name);
-            self.resting.insert(Arc::clone(name), gathering.epoch());
+            self.resting.insert(digest(name), gathering.epoch());
         }
-    }
-
-    fn cost(name: &str) -> usize {
-        name.len() + Self::RESTING_COST
     }
 }
 
@@ -106,9 +102,9 @@ mod tests {
         let name: Arc<str> = "0,1:7".into();
         *groups.open(&name, begin).unwrap() = begin().resume(Epoch(5));
         groups.rest(&name);
-        assert_eq!((groups.open.len(), groups.resting_bytes), (0, 5 + Groups::RESTING_COST));
+        assert_eq!((groups.open.len(), groups.resting.len()), (0, 1));
         assert_eq!(groups.open(&name, begin).unwrap().epoch(), Epoch(5));
-        assert_eq!(groups.resting_bytes, 0);
+        assert_eq!(groups.resting.len(), 0);
         groups.forget(&name);
         assert_eq!(groups.open(&name, begin).unwrap().epoch(), Epoch(0));
     }
@@ -127,16 +123,37 @@ mod tests {
         assert!(groups.open("0,3:0", begin).is_none());
     }
 
+    /// A group of half of a large job has a name of 64 KiB, and there may be many such.
     #[test]
-    fn names_at_rest_take_bounded_memory() {
+    fn groups_at_rest_take_no_more_for_long_names() {
         let mut groups = Groups::default();
         let long = "0,".repeat(32 * 1024);
-        let mut begun = 0;
-        while groups.open(&format!("{long}{begun}"), begin).is_some() {
-            groups.rest(&format!("{long}{begun}").into());
-            begun += 1;
-            assert!(groups.resting_bytes <= Groups::RESTING_MAX);
+        for tag in 0..2 * Groups::OPEN_MAX {
+            let name: Arc<str> = format!("{tag}:{long}").into();
+            assert!(groups.open(&name, begin).is_some(), "group {tag} was refused");
+            groups.rest(&name);
         }
-        assert!(begun < 2 * Groups::OPEN_MAX);
+        assert_eq!(groups.open.len(), 0);
+    }
+
+    #[test]
+    fn groups_at_rest_take_bounded_memory() {
+        let mut groups = Groups::default();
+        groups.resting = (0..Groups::RESTING_MAX as u128).map(|digest| (digest, Epoch(1))).collect();
+        for tag in 0..Groups::OPEN_MAX {
+            let name: Arc<str> = format!("0,1:{tag}").into();
+            assert!(groups.open(&name, begin).is_some());
+            groups.rest(&name);
+        }
+        assert_eq!(groups.resting.len(), Groups::RESTING_MAX);
+        assert!(groups.open("one more", begin).is_none());
+    }
+
+    #[test]
+    fn digests_are_those_of_the_standard() {
+        // draft-eastlake-fnv, appendix C.
+        assert_eq!(digest(""), 0x6c62_272e_07bb_0142_62b8_2175_6295_c58d);
+        assert_eq!(digest("a"), 0xd228_cb69_6f1a_8caf_7891_2b70_4e4a_8964);
+        assert_eq!(digest("foobar"), 0x343e_1662_793c_64bf_6f0d_3597_ba44_6f18);
     }
 }
