@@ -48,6 +48,11 @@ impl Conversation {
         self.version == Some(Version { major: 1, minor: 2 })
     }
 
+    /// Returns true once a version was agreed on.
+    pub(crate) fn is_greeted(&self) -> bool {
+        self.version.is_some()
+    }
+
     /// Agrees on a version.
     pub(crate) fn greet(&mut self, asked: Version, offer: Offer) -> Response<'static> {
         let agreed = match asked.major {

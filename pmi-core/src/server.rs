@@ -357,9 +357,14 @@ impl Server {
         conversation.frames = Default::default();
         let Some(local) = conversation.rank else { return self.conversations.release(connection) };
         let state = &mut self.ranks[local];
-        // A claim that nothing followed is void; the rank itself may still come.
-        if conversation.claimed && state.phase == Phase::Silent && state.connection == Some(connection) {
+        // A claim that nothing followed is void, and so is that of a program that was through: the rank itself may still come, or the next
+        // program of its script.
+        let is_void = conversation.claimed && state.phase != Phase::Open && state.connection == Some(connection);
+        if is_void {
             state.connection = None;
+        }
+        // An answer that is still to come must find nobody else's connection.
+        if is_void && state.quota.questions() == 0 {
             self.conversations.release(connection);
         } else {
             self.conversations.close(connection);

@@ -254,6 +254,35 @@ async fn a_claim_that_nothing_followed_is_void_once_its_connection_is_gone() {
     ask(&mut rank, INIT, GREETED).await;
 }
 
+/// `sh -c './a; ./b'`, where both are programs of one rank.
+#[tokio::test]
+async fn the_next_program_of_a_rank_claims_it_through_the_port_again() {
+    let (driver, mut ended, address) = listen(1, Duration::from_secs(600));
+    let claimed = b"cmd=initack rc=0\ncmd=set size=1\ncmd=set rank=0\ncmd=set debug=0\n";
+    for _ in 0..3 {
+        let mut program = TcpStream::connect(address).await.unwrap();
+        ask(&mut program, b"cmd=initack pmiid=0\n", claimed).await;
+        ask(&mut program, INIT, GREETED).await;
+        ask(&mut program, b"cmd=finalize\n", b"cmd=finalize_ack rc=0\n").await;
+        program.shutdown().await.unwrap();
+        expect_close(&mut program).await;
+    }
+    driver.rank_exited(LocalRank(0));
+    assert!(ended.try_recv().is_err());
+}
+
+/// A client says both in the order that it likes.
+#[tokio::test]
+async fn a_rank_that_is_greeted_before_it_is_known_leaves_finalize_out_at_its_cost() {
+    let (driver, ended, address) = listen(1, Duration::from_secs(600));
+    let mut rank = TcpStream::connect(address).await.unwrap();
+    ask(&mut rank, INIT, GREETED).await;
+    ask(&mut rank, b"cmd=initack pmiid=0\n", b"cmd=initack rc=0\ncmd=set size=1\ncmd=set rank=0\ncmd=set debug=0\n")
+        .await;
+    driver.rank_exited(LocalRank(0));
+    assert!(matches!(ended.await, Ok(EndReason::LeftWithoutFinalize { .. })));
+}
+
 #[tokio::test]
 async fn a_strangers_garbage_costs_the_stranger_alone() {
     let (driver, mut ended, address) = listen(2, Duration::from_secs(600));

@@ -173,7 +173,11 @@ impl Server {
                 }
                 conversation.rank = Some(local);
                 conversation.claimed = true;
+                let is_greeted = conversation.is_greeted();
                 self.ranks[local].connection = Some(connection);
+                if is_greeted {
+                    self.speaks(local);
+                }
                 Some(Response::InitAck { rank, size })
             }
         }
