@@ -158,12 +158,12 @@ impl Kvs {
         }
     }
 
-    /// Takes what a group's fence brought. Pairs that were put here and are not in a complete world fence stay readable, and so do
-    /// those that are newer than what it brought.
+    /// Takes what a group's fence brought, and returns the pairs in it. Those that were put here and are not in a complete world fence stay
+    /// readable, and so do those that are newer than what it brought.
     ///
     /// # Errors
     /// Fails when it does not come from [`Kvs::share`]; then nothing is taken.
-    pub fn absorb(&mut self, merged: &Merged) -> Result<(), Unlabelled> {
+    pub fn absorb(&mut self, merged: &Merged) -> Result<Vec<Segment>, Unlabelled> {
         let Labelled { latest, segments } = Labelled::read(&merged.segments)?;
         if let Some(latest) = latest {
             // What was put before is not newer than what comes now.
@@ -172,7 +172,7 @@ impl Kvs {
         }
         let complete = self.complete;
         self.merge(segments.iter().copied().filter(|(age, _)| age.interval >= complete));
-        Ok(())
+        Ok(segments.into_iter().map(|(_, segment)| segment.clone()).collect())
     }
 
     /// The one function in which merged pairs change: each of `brought` replaces the merged pair of its key, unless that is newer.

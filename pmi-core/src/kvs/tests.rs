@@ -65,7 +65,9 @@ fn shared_pairs_are_contributed_again_and_hide_what_their_group_brings() {
     other.put(b"k", b"foreign");
     other.put(b"l", b"new");
     let shared = kvs.share();
-    kvs.absorb(&fence_of([shared.clone(), other.share()])).unwrap();
+    let brought = kvs.absorb(&fence_of([shared.clone(), other.share()])).unwrap();
+    let keys: Vec<_> = brought.iter().flat_map(Segment::pairs).map(|(key, _)| key).collect();
+    assert_eq!(keys, [&b"k"[..], b"k", b"l"], "labels are no pairs");
     assert_eq!((value(&kvs, "k"), value(&kvs, "l")), (Some("own"), Some("new")));
     assert_eq!(kvs.contribute().segments, shared.segments[1..]);
 }

@@ -1,5 +1,6 @@
 //! Arrival of ranks in fences, their exchange with other nodes, and the ranks' release.
 
+use std::collections::HashSet;
 use std::str;
 use std::sync::Arc;
 
@@ -65,10 +66,12 @@ impl Server {
         message: &Message<'_>,
     ) -> Option<Response<'static>> {
         let refused = |code, text| Some(Response::FenceRefused { tag, code, text });
-        if !includes(group, self.ranks[local].rank) {
+        let members = members_of(group);
+        let includes = |rank| members.as_ref().is_none_or(|members| members.contains(&rank));
+        if !includes(self.ranks[local].rank) {
             return refused(ErrorCode::InvalidArgument, "not a member of this group");
         }
-        let here = || self.ranks.iter().filter(|(_, state)| includes(group, state.rank)).map(|(local, _)| local);
+        let here = || self.ranks.iter().filter(|(_, state)| includes(state.rank)).map(|(local, _)| local);
         let Some(gathering) = self.groups.open(name, || Gathering::new(here())) else {
             return refused(ErrorCode::NoMemory, TOO_MANY);
         };
@@ -158,12 +161,14 @@ impl Server {
                 }
             }
             Scope::Group { name, nodes } => {
-                if let Err(error) = self.kvs.absorb(&merged) {
-                    let error = FenceError::BadSegment { epoch: id.epoch, reason: error.to_string() };
-                    return self.end(EndReason::Fence(Arc::new(error)));
-                }
-                let brought = self.reports_merged.then_some(merged.segments);
-                self.report(brought);
+                let brought = match self.kvs.absorb(&merged) {
+                    Ok(brought) => brought,
+                    Err(error) => {
+                        let error = FenceError::BadSegment { epoch: id.epoch, reason: error.to_string() };
+                        return self.end(EndReason::Fence(Arc::new(error)));
+                    }
+                };
+                self.report(self.reports_merged.then_some(brought));
                 let Some(gathering) = self.groups.get_mut(name) else { return };
                 let waiters = gathering.complete();
                 let next = self.begin_group(name);
@@ -232,10 +237,11 @@ fn nodes_of_block(block: &Block) -> impl Iterator<Item = NodeIndex> + use<> {
     (block.first_node.0..block.first_node.0 + block.nodes).map(NodeIndex)
 }
 
-fn includes(group: &Group<'_>, rank: Rank) -> bool {
+/// Ranks that a group names one by one; `None` if it has all ranks of each of its nodes.
+fn members_of(group: &Group<'_>) -> Option<HashSet<Rank>> {
     match group {
-        Group::World | Group::Node => true,
-        Group::Ranks(ranks) => ranks.iter().any(|member| member == rank),
+        Group::World | Group::Node => None,
+        Group::Ranks(ranks) => Some(ranks.iter().collect()),
     }
 }
 
