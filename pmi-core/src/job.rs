@@ -87,10 +87,37 @@ pub struct Block {
 /// assert_eq!(placement.process_mapping().unwrap(), "(vector,(0,1,4),(1,2,3))");
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(transparent)]
+#[serde(try_from = "Vec<Block>", into = "Vec<Block>")]
 pub struct Placement {
     /// Ranks in order, block after block; no block is empty.
     blocks: Vec<Block>,
+}
+
+/// Blocks that are no placement.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("a placement has ranks or nodes beyond the number {}", u32::MAX)]
+pub struct PlacementError;
+
+impl TryFrom<Vec<Block>> for Placement {
+    type Error = PlacementError;
+
+    /// Appends the blocks one by one.
+    fn try_from(blocks: Vec<Block>) -> Result<Self, PlacementError> {
+        let (mut placement, mut size) = (Self::default(), 0_u32);
+        for block in blocks {
+            let ranks = block.nodes.checked_mul(block.ranks_per_node).ok_or(PlacementError)?;
+            size = size.checked_add(ranks).ok_or(PlacementError)?;
+            block.first_node.0.checked_add(block.nodes).ok_or(PlacementError)?;
+            placement.push(block);
+        }
+        Ok(placement)
+    }
+}
+
+impl From<Placement> for Vec<Block> {
+    fn from(placement: Placement) -> Self {
+        placement.blocks
+    }
 }
 
 impl Block {
@@ -274,6 +301,17 @@ mod tests {
         check(placed(&[block(0, 1, 1), block(0, 1, 1), block(1, 1, 1), block(1, 1, 1)]), "(vector,(0,2,2))");
         // a node without ranks leaves no hole in the numbers
         check(Placement::block(&[2, 0, 2]), "(vector,(0,2,2))");
+    }
+
+    #[test]
+    fn blocks_that_no_numbers_reach_are_no_placement() {
+        let read = |blocks: &[Block]| Placement::try_from(blocks.to_vec());
+        assert_eq!(read(&[block(0, 2, 2), block(0, 0, 7), block(2, 1, 2)]), Ok(Placement::block(&[2, 2, 2])));
+        for bad in
+            [vec![block(u32::MAX, 1, 1)], vec![block(0, 1 << 16, 1 << 16)], vec![block(0, 1, u32::MAX), block(1, 1, 1)]]
+        {
+            assert_eq!(read(&bad), Err(PlacementError), "{bad:?}");
+        }
     }
 
     #[test]
