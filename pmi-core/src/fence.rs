@@ -114,7 +114,7 @@ impl From<Vec<Segment>> for Merged {
 #[non_exhaustive]
 pub enum FenceError {
     /// Not every node arrived in time.
-    #[error("PMI fence timeout: fence {epoch} was not complete after {waited:?}")]
+    #[error("PMI fence timeout: fence {epoch} was not complete after {} s", waited.as_secs())]
     Timeout {
         /// The fence that did not complete.
         epoch: Epoch,
@@ -131,15 +131,13 @@ pub enum FenceError {
         /// Observation that told of its end.
         reason: String,
     },
-    /// Two nodes do not agree on which fence this is.
-    #[error("node {node} is at fence {theirs}, this node is at fence {ours}")]
-    EpochMismatch {
-        /// The other node.
-        node: NodeIndex,
-        /// This node's fence.
-        ours: Epoch,
-        /// The other node's fence.
-        theirs: Epoch,
+    /// This node did not come to the fence.
+    #[error("fence {epoch} was not begun: {reason}")]
+    NotBegun {
+        /// The fence.
+        epoch: Epoch,
+        /// Reason, as text for people.
+        reason: String,
     },
     /// A segment that another node sent cannot be read.
     #[error("fence {epoch} brought a segment that cannot be read: {reason}")]

@@ -53,8 +53,13 @@ impl From<FenceError> for fence::FenceError {
     fn from(error: FenceError) -> Self {
         match error {
             FenceError::Failed { node, epoch, reason } => Self::NodeLost { node, epoch, reason },
-            FenceError::Members { epoch } | FenceError::Repeated { epoch } | FenceError::LaunchEnded { epoch } => {
-                Self::BadSegment { epoch, reason: error.to_string() }
+            FenceError::Members { epoch } => {
+                let reason = "its nodes are not in order, not of the launch, or without this one".to_owned();
+                Self::NotBegun { epoch, reason }
+            }
+            FenceError::Repeated { epoch } => Self::NotBegun { epoch, reason: "this node was in it before".to_owned() },
+            FenceError::LaunchEnded { epoch } => {
+                Self::NotBegun { epoch, reason: "its launch has ended on this node".to_owned() }
             }
         }
     }
@@ -99,4 +104,24 @@ pub enum AskError {
     /// The launch has ended on this node.
     #[error("the launch has ended on this node")]
     LaunchEnded,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_fence_that_was_not_begun_is_not_taken_for_one_that_brought_nonsense() {
+        let epoch = Epoch(3);
+        for (error, expected) in [
+            (FenceError::Repeated { epoch }, "fence 3 was not begun: this node was in it before"),
+            (FenceError::LaunchEnded { epoch }, "fence 3 was not begun: its launch has ended on this node"),
+            (
+                FenceError::Members { epoch },
+                "fence 3 was not begun: its nodes are not in order, not of the launch, or without this one",
+            ),
+        ] {
+            assert_eq!(fence::FenceError::from(error).to_string(), expected);
+        }
+    }
 }
