@@ -50,7 +50,7 @@ pub enum Kind {
     Request,
     /// Result of a call.
     Response,
-    /// Failure of a call: an [`ErrorBody`](crate::error::CallError).
+    /// Failure of a call: a [`CallError`](crate::error::CallError).
     Error,
     /// Question whether the other end of a link lives. It is not passed on.
     Echo,
@@ -90,7 +90,7 @@ impl Frame {
         bytes.first() == Some(&VERSION)
     }
 
-    /// Appends the frame to `stream`. A body that is longer than [`BODY_MAX`] is refused where calls are made.
+    /// Appends the frame to `stream`. A body that is longer than [`BODY_MAX`] is refused where calls are made and answered.
     pub fn append(&self, stream: &mut BytesMut) {
         stream.reserve(HEADER_LEN + self.body.len());
         stream.put_slice(&[VERSION, self.kind as u8, self.ttl, self.detours]);

@@ -35,8 +35,8 @@ use self::passed::{Gone, Passed};
 use self::serving::Serving;
 pub use self::serving::{Request, Ticket};
 use crate::address::{Process, SetId, Uid};
-use crate::error::CallError;
-use crate::frame::{Frame, Kind};
+use crate::error::{CallError, Fault};
+use crate::frame::{BODY_MAX, Frame, Kind};
 use crate::method::{Connectivity, Method, SetInfo, document};
 use crate::strides::Topology;
 
@@ -164,7 +164,7 @@ impl Machine {
         }
     }
 
-    /// A handler has answered. A ticket that is not open any more is passed over.
+    /// A handler has answered, with at most [`BODY_MAX`] bytes: more are told to the caller as the handler's failure. A ticket that is not open any more is passed over.
     pub fn answer(&mut self, ticket: Ticket, result: Result<Bytes, CallError>, now: Instant) {
         if let Some(request) = self.serving.end(ticket) {
             self.respond(&request, result, now);
@@ -370,8 +370,15 @@ impl Machine {
         }
     }
 
+    /// Sends the answer. One that no frame holds is the handler's failure: nobody on the way would take it, and the link would end with it.
     fn respond(&mut self, request: &Request, result: Result<Bytes, CallError>, now: Instant) {
+        let too_long =
+            |body: &Bytes| Fault(format!("an answer has at most {BODY_MAX} bytes, and this one has {}", body.len()));
         let (kind, method, body) = match result {
+            Ok(body) if body.len() > BODY_MAX => {
+                let (code, body) = CallError::Handler(too_long(&body)).encode();
+                (Kind::Error, code, body)
+            }
             Ok(body) => (Kind::Response, request.method.0, body),
             Err(error) => {
                 let (code, body) = error.encode();

@@ -25,7 +25,8 @@ enum {
 typedef uint64_t lattice_uid;
 typedef struct lattice_overlay lattice_overlay;
 typedef struct lattice_reply lattice_reply;
-/* Answers a call; it may make calls itself. What it gives to lattice_reply_set is the answer if it returns 0. */
+/* Answers a call; it may make calls itself. What it gives to lattice_reply_set is the answer if it returns 0: at most 65536 bytes, else
+   the caller gets LATTICE_HANDLER. */
 typedef int (*lattice_handler)(void *arg, lattice_overlay *, lattice_uid from, const void *in, size_t n, lattice_reply *);
 
 /* As the rank of a launch that this process is; as a guest of a set of this user. */

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use lattice_overlay::address::{Process, SetId, Uid};
-use lattice_overlay::error::CallError;
+use lattice_overlay::error::{CallError, Fault};
 use lattice_overlay::frame::{BODY_MAX, Frame, Kind};
 use lattice_overlay::machine::{CallOptions, Neighbour};
 use lattice_overlay::method::{Connectivity, Method, SetInfo};
@@ -64,6 +64,26 @@ fn a_call_ends_when_its_time_is_over_and_no_sooner() {
     assert_eq!(world.elapsed() - before, Duration::from_secs(30));
     let id = world.call(node(0), node(2), SILENCE, b"", within(Duration::from_millis(20)));
     assert_eq!(world.await_end(node(0), id), Err(CallError::Timeout { ms: 20 }));
+}
+
+#[test]
+fn an_answer_that_no_frame_holds_is_the_handlers_failure_and_the_link_lives_on() {
+    for (len, is_answer) in [(BODY_MAX, true), (BODY_MAX + 1, false)] {
+        let mut world = set_of(2);
+        let id = world.call(node(0), node(1), SILENCE, b"", within(Duration::from_secs(5)));
+        world.run_for(Duration::from_millis(100));
+        let (member, request) = world.served.pop().unwrap();
+        world.answer(member, request.ticket, vec![7; len]);
+        match world.await_end(node(0), id) {
+            Ok(body) => assert!(is_answer && body.len() == len),
+            Err(CallError::Handler(Fault(why))) => {
+                assert!(!is_answer);
+                assert_eq!(why, "an answer has at most 65536 bytes, and this one has 65537");
+            }
+            Err(error) => panic!("{len}: {error}"),
+        }
+        assert_eq!(world.ask(node(0), node(1), MIRROR, b"next"), Ok(Bytes::from_static(b"next")));
+    }
 }
 
 #[test]
@@ -222,7 +242,7 @@ fn a_call_outlives_the_link_that_it_went_over() {
     world.cut(node(0), node(1));
     world.run_for(Duration::from_secs(1));
     let (member, request) = world.served.pop().unwrap();
-    world.answer(member, request.ticket, b"at last");
+    world.answer(member, request.ticket, "at last");
     assert_eq!(world.await_end(node(0), id), Ok(Bytes::from_static(b"at last")));
     assert!(world.served.is_empty(), "it was made once");
 }

@@ -162,9 +162,9 @@ impl World {
     }
 
     /// A handler answers at last.
-    pub(crate) fn answer(&mut self, uid: Uid, ticket: Ticket, body: &'static [u8]) {
+    pub(crate) fn answer(&mut self, uid: Uid, ticket: Ticket, body: impl Into<Bytes>) {
         let now = self.now();
-        self.machine(uid).answer(ticket, Ok(Bytes::from_static(body)), now);
+        self.machine(uid).answer(ticket, Ok(body.into()), now);
         self.carry_out(uid);
     }
 
