@@ -180,7 +180,8 @@ impl Participant {
     }
 
     /// Serves a method, by `handler`, while this process waits in [`Participant::progress`] or in a call of its own. Methods below
-    /// [`Method::FIRST_OF_PROGRAMS`] are answered by the session, but for [`Method::CONNECT`]. A handler that was there is replaced.
+    /// [`Method::FIRST_OF_PROGRAMS`] are answered by the session, but for [`Method::CONNECT`]. A handler that was there is replaced. An answer
+    /// of more than 64 KiB is told to the caller as the handler's failure.
     pub fn serve(&self, method: Method, handler: impl Fn(&Self, Uid, &[u8]) -> Result<Bytes, Fault> + 'static) {
         self.handlers.borrow_mut().insert(method, Rc::new(handler));
     }
@@ -212,12 +213,12 @@ impl Participant {
     /// Calls a method of a process, and waits for the answer; calls of others are served meanwhile.
     ///
     /// # Errors
-    /// Fails as the call does; with [`CallError::NoRoute`] from here when the session has ended.
+    /// Fails as the call does; with [`CallError::Lost`] from here when the session has ended, for the call may have been served.
     pub fn call(&self, to: Uid, method: Method, body: &[u8], timeout: Duration) -> Result<Bytes, CallError> {
         let options = CallOptions { timeout, within: self.serving.borrow().last().copied() };
         let body = Bytes::copy_from_slice(body);
         let id = self.machine.borrow_mut().call(to, method, body, options, Instant::now());
-        let lost = |_: ParticipantError| CallError::NoRoute { at: self.me };
+        let lost = |_: ParticipantError| CallError::Lost { at: self.me };
         self.carry_out().map_err(lost)?;
         loop {
             if let Some(result) = self.ended.borrow_mut().remove(&id) {
@@ -361,5 +362,39 @@ fn greet(socket: &mut UnixStream, to: &Contact, rank: u32) -> Result<u32, Partic
         Ok(()) => Ok(u32::from_be_bytes(rank)),
         Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Err(ParticipantError::Refused),
         Err(error) => Err(error.into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixListener;
+
+    use super::*;
+
+    /// A session that ends when it has read a call, which it may have passed on.
+    fn session_of_one_call(contact: &Contact) -> std::thread::JoinHandle<()> {
+        let address = SocketAddr::from_abstract_name(contact.nonce.socket_name()).unwrap();
+        let (listener, key) = (UnixListener::bind_addr(&address).unwrap(), contact.key.clone());
+        std::thread::spawn(move || {
+            let (mut socket, _) = listener.accept().unwrap();
+            let challenge = greeting::challenge().unwrap();
+            socket.write_all(&challenge).unwrap();
+            let mut greeting = [0; greeting::GREETING_LEN];
+            socket.read_exact(&mut greeting).unwrap();
+            let (_, proof) = greeting::receive(&key, &challenge, &greeting).unwrap();
+            socket.write_all(&proof).unwrap();
+            socket.write_all(&7_u32.to_be_bytes()).unwrap();
+            socket.read_exact(&mut [0; crate::frame::HEADER_LEN]).unwrap();
+        })
+    }
+
+    #[test]
+    fn a_call_whose_session_ends_may_have_been_served() {
+        let contact = Contact::of_guests(SetId::from_bits(0x0fff_fff1));
+        let session = session_of_one_call(&contact);
+        let participant = Participant::connect(&contact, 7).unwrap();
+        let called = participant.call(contact.set.root(), Method::PING, b"", Duration::from_secs(60));
+        assert_eq!(called, Err(CallError::Lost { at: participant.me() }));
+        session.join().unwrap();
     }
 }
