@@ -98,6 +98,15 @@ impl Link {
         Self { phase, opener, used: now, unanswered: None, is_doubted: false, sent: 0, received: 0 }
     }
 
+    /// Returns true if it may be closed for another one. Runners tell of frames that were written some at a time, so that the last few may
+    /// count for long as not written.
+    fn is_unused(&self, now: Instant) -> bool {
+        match self.phase {
+            Phase::Open(unwritten) => unwritten == 0 || now >= self.used + DEAD,
+            Phase::Opening(_) | Phase::Dead(_) => false,
+        }
+    }
+
     /// Description for users.
     pub(super) fn info(&self, to: Uid, kind: &str) -> LinkInfo {
         let opened = self.opener == Opener::Us;
@@ -153,10 +162,7 @@ impl Links {
         let live = self.0.values().filter(|link| !matches!(link.phase, Phase::Dead(_))).count();
         let mut closed = None;
         if live >= LINKS_MAX {
-            let unused = self
-                .0
-                .iter()
-                .filter(|(neighbour, link)| matches!(link.phase, Phase::Open(0)) && !neighbour.is_lasting());
+            let unused = self.0.iter().filter(|(neighbour, link)| link.is_unused(now) && !neighbour.is_lasting());
             let order = |(neighbour, link): &(&Neighbour, &Link)| (passed.is_waited_for(**neighbour), link.used);
             closed = unused.min_by_key(order).map(|(&neighbour, _)| neighbour);
             match closed {
@@ -278,5 +284,26 @@ impl Links {
     pub(super) fn next_wake(&self, passed: &Passed) -> Option<Instant> {
         let wake = |(&neighbour, link): (&Neighbour, &Link)| link.next_wake(neighbour, passed.is_waited_for(neighbour));
         self.0.iter().filter_map(wake).min()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Runners tell of written frames in batches, and never of the last ones of a link that is not used any more.
+    #[test]
+    fn a_link_that_rests_makes_room_whether_its_last_frames_were_told_of_or_not() {
+        let (mut links, passed, begun) = (Links::default(), Passed::default(), Instant::now());
+        for index in 0..LINKS_MAX as u32 {
+            let now = begun + Duration::from_millis(index.into());
+            links.opened(Neighbour::Member(index), Opener::Us, now);
+            links.sent(Neighbour::Member(index), now);
+        }
+        let another = Neighbour::Member(LINKS_MAX as u32);
+        let just_used = begun + Duration::from_secs(1);
+        assert_eq!(links.begin(another, &passed, just_used), (false, None), "frames may be on their way");
+        let later = begun + DEAD;
+        assert_eq!(links.begin(another, &passed, later), (true, Some(Neighbour::Member(0))));
     }
 }
