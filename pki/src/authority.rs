@@ -6,10 +6,10 @@
 //! DIR/agent-node3/      cert.pem, key.pem, ca.pem: all that a process needs
 //! ```
 
-use std::fs::{self, DirBuilder, OpenOptions};
+use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
 use std::io::{self, Write};
 use std::net::IpAddr;
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
@@ -298,18 +298,39 @@ fn write_new(path: &Path, text: &str, mode: u32) -> Result<(), PkiError> {
     written.map_err(|source| PkiError::Io { action: "write", path: path.to_owned(), source })
 }
 
-/// Replaces a file at once: whoever reads it sees the old one or the new one.
+/// Replaces a file at once: whoever reads it sees the old one or the new one, also after a loss of power. Who may read it stays as it was.
 pub(crate) fn write_over(path: &Path, text: &str) -> Result<(), PkiError> {
+    let mode = fs::metadata(path).map_or(0o644, |former| former.mode() & 0o777);
     let new = path.with_extension("pem.new");
-    let written = fs::write(&new, text).and_then(|()| fs::rename(&new, path));
-    written.map_err(|source| PkiError::Io { action: "write", path: path.to_owned(), source })
+    let replace = || {
+        let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(mode).open(&new)?;
+        // One that was left behind keeps its own, and a new one has what the process's mask leaves of it.
+        file.set_permissions(Permissions::from_mode(mode))?;
+        file.write_all(text.as_bytes())?;
+        file.sync_all()?;
+        fs::rename(&new, path)?;
+        path.parent().map_or(Ok(()), |directory| File::open(directory)?.sync_all())
+    };
+    replace().map_err(|source| PkiError::Io { action: "write", path: path.to_owned(), source })
 }
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::fs::MetadataExt;
-
     use super::*;
+
+    #[test]
+    fn a_file_that_is_replaced_keeps_its_mode() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("list.pem");
+        for mode in [0o600, 0o640] {
+            fs::write(&path, "old").unwrap();
+            fs::set_permissions(&path, Permissions::from_mode(mode)).unwrap();
+            write_over(&path, "new").unwrap();
+            assert_eq!(fs::read_to_string(&path).unwrap(), "new");
+            assert_eq!(fs::metadata(&path).unwrap().mode() & 0o777, mode);
+        }
+        assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 1, "nothing is left behind");
+    }
 
     #[test]
     fn a_directory_holds_a_ca_and_what_it_issued() {
