@@ -7,7 +7,7 @@
 //! not remember or which was meant for the agent before it ([`Serial`]). No clock is relied on, but for the certificates' own
 //! validity. Where nobody proves anything ([`Security::Insecure`]) signatures are empty, and everything passes.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -19,8 +19,8 @@ use webpki::{EndEntityCert, KeyUsage};
 use zeroize::Zeroizing;
 
 use crate::identity::{Caller, IdentityError, Security};
-use crate::tls::{CertificateNameError, caller_in, read_roots};
-use lattice_pki::CLOCK_SKEW;
+use crate::tls::{CertificateNameError, RevocationList, caller_in, read_roots};
+use lattice_pki::{CLOCK_SKEW, REVOKED_FILE};
 
 /// Prefix of every signed text about a launch.
 const LAUNCH: &[u8] = b"lattice.v1.LaunchSpec signature\0";
@@ -55,9 +55,20 @@ pub struct Signature {
 /// Question of a fork server, answered by a signature that nobody can have had before.
 pub type Challenge = [u8; CHALLENGE_LEN];
 
-/// CAs by which signatures are checked. They are public: a process that has them has no key.
+/// CAs by which signatures are checked, and what they have revoked. They are public: a process that has them has no key.
 #[derive(Clone, Debug)]
-pub struct Authorities(Arc<RootCertStore>);
+pub struct Authorities {
+    roots: Arc<RootCertStore>,
+    revocations: Revocations,
+}
+
+/// Where it is known which certificates are revoked.
+#[derive(Clone, Debug)]
+enum Revocations {
+    Known(Arc<RevocationList>),
+    /// In this file, which need not be there, and which is read whenever a signature is checked.
+    Listed(PathBuf),
+}
 
 /// Failure to sign a text.
 #[derive(Debug, thiserror::Error)]
@@ -87,6 +98,12 @@ pub enum VerifyError {
     /// The signer's certificate is not valid, or not of our CA.
     #[error("the signer's certificate is not valid here")]
     Chain(#[source] webpki::Error),
+    /// The signer's certificate is on the list of revoked ones.
+    #[error("the signer's certificate is revoked")]
+    Revoked,
+    /// The list of revoked certificates is there, and cannot be used.
+    #[error("it cannot be known whether the signer's certificate is revoked")]
+    Revocations(#[source] IdentityError),
     /// The signer's certificate does not say whose it is.
     #[error("nobody is known to have signed the launch")]
     Nameless(#[from] CertificateNameError),
@@ -133,7 +150,7 @@ fn sign_text(security: &Security, text: &[u8]) -> Result<Signature, SignError> {
 }
 
 /// Checks that the API server of our CA signed `spec` for the launch of this number; its certificate may be five minutes too
-/// young or too old. Everything passes where nobody proves anything. Whether the number is one that may still come is the
+/// young or too old, and not be revoked. Everything passes where nobody proves anything. Whether the number is one that may still come is the
 /// caller's business.
 ///
 /// # Errors
@@ -146,16 +163,19 @@ pub fn verify(
     signer: &[Bytes],
 ) -> Result<(), VerifyError> {
     let Security::Tls(identity) = security else { return Ok(()) };
-    Authorities(Arc::clone(&identity.material().roots)).verify(serial, spec, signature, signer)
+    let material = identity.material();
+    let (roots, revocations) = (Arc::clone(&material.roots), Revocations::Known(Arc::clone(&material.revocations)));
+    Authorities { roots, revocations }.verify(serial, spec, signature, signer)
 }
 
 impl Authorities {
-    /// Reads their certificates.
+    /// Reads their certificates. What they have revoked is read from the list beside that file, each time that a signature is checked.
     ///
     /// # Errors
     /// Fails if the file cannot be read, or has no certificate of a CA.
     pub fn read(ca: &Path) -> Result<Self, IdentityError> {
-        Ok(Self(Arc::new(read_roots(ca)?)))
+        let revocations = Revocations::Listed(ca.with_file_name(REVOKED_FILE));
+        Ok(Self { roots: Arc::new(read_roots(ca)?), revocations })
     }
 
     /// As [`verify`], by these CAs.
@@ -192,6 +212,9 @@ impl Authorities {
         let between: Vec<_> = between.iter().map(|certificate| CertificateDer::from(certificate.as_ref())).collect();
         let certificate = EndEntityCert::try_from(&own).map_err(VerifyError::Chain)?;
         self.verify_chain(&certificate, &between)?;
+        if self.revokes(&own)? {
+            return Err(VerifyError::Revoked);
+        }
         match caller_in(&own)? {
             Caller::Api => {}
             signer => return Err(VerifyError::NotApi { signer }),
@@ -202,10 +225,20 @@ impl Authorities {
         if is_signed { Ok(()) } else { Err(VerifyError::Forged) }
     }
 
+    fn revokes(&self, certificate: &[u8]) -> Result<bool, VerifyError> {
+        match &self.revocations {
+            Revocations::Known(list) => Ok(list.revokes(certificate)),
+            Revocations::Listed(path) => {
+                let list = RevocationList::read(path).map_err(VerifyError::Revocations)?;
+                Ok(list.revokes(certificate))
+            }
+        }
+    }
+
     fn verify_chain(&self, certificate: &EndEntityCert<'_>, between: &[CertificateDer<'_>]) -> Result<(), VerifyError> {
         let algorithms = ring::default_provider().signature_verification_algorithms.all;
         let verify_at = |time| {
-            let (roots, usage) = (&self.0.roots, KeyUsage::server_auth());
+            let (roots, usage) = (&self.roots.roots, KeyUsage::server_auth());
             let path = certificate.verify_for_usage(algorithms, roots, between, time, usage, None, None);
             path.map(|_| ())
         };
@@ -282,6 +315,33 @@ mod tests {
         judge(&Caller::Api, Validity { from: now + minute, until: now + 60 * minute }).unwrap();
         let early = judge(&Caller::Api, Validity { from: now + 6 * minute, until: now + 60 * minute }).unwrap_err();
         assert!(matches!(early, VerifyError::Chain(_)), "{early}");
+    }
+
+    /// By agents, which have an identity, and by fork servers, which have the CA's file alone.
+    #[test]
+    fn a_revoked_key_signs_nothing_more() {
+        let directory = tempfile::tempdir().unwrap();
+        let root = directory.path();
+        let authority = Authority::create(root).unwrap();
+        let day = || Validity::days(1).unwrap();
+        let api = identity(root, &authority, &Caller::Api, day());
+        let agent = identity(root, &authority, &Caller::Agent("n".to_owned()), day());
+        let authorities = Authorities::read(&root.join("ca.pem")).unwrap();
+        let Signature { signature, signer } = sign(&api, SERIAL, b"spec").unwrap();
+        verify(&agent, SERIAL, b"spec", &signature, &signer).unwrap();
+        authorities.verify(SERIAL, b"spec", &signature, &signer).unwrap();
+
+        authority.revoke(root, &[root.join(directory_name(&Caller::Api)).join("cert.pem")]).unwrap();
+        let list = std::fs::read(root.join(REVOKED_FILE)).unwrap();
+        agent.take_revocations(list.into()).unwrap();
+        let refused = verify(&agent, SERIAL, b"spec", &signature, &signer);
+        assert!(matches!(refused, Err(VerifyError::Revoked)), "{refused:?}");
+        let refused = authorities.verify(SERIAL, b"spec", &signature, &signer);
+        assert!(matches!(refused, Err(VerifyError::Revoked)), "{refused:?}");
+
+        std::fs::write(root.join(REVOKED_FILE), "nonsense").unwrap();
+        let refused = authorities.verify(SERIAL, b"spec", &signature, &signer);
+        assert!(matches!(refused, Err(VerifyError::Revocations(_))), "{refused:?}");
     }
 
     #[test]

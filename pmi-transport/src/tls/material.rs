@@ -33,7 +33,7 @@ pub(crate) struct Material {
     /// Our certificates, and the key of the first.
     pub(crate) key: Arc<CertifiedKey>,
     /// Certificates that these have revoked.
-    pub(super) revocations: Arc<RevocationList>,
+    pub(crate) revocations: Arc<RevocationList>,
     /// CAs that are trusted.
     pub(crate) roots: Arc<RootCertStore>,
     /// Settings of connections that this process makes.

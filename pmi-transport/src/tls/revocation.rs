@@ -27,7 +27,7 @@ pub struct RevocationList {
 
 impl RevocationList {
     /// Reads the file at `path`, which need not be there.
-    pub(super) fn read(path: &Path) -> Result<Self, IdentityError> {
+    pub(crate) fn read(path: &Path) -> Result<Self, IdentityError> {
         if !path.exists() {
             return Ok(Self::default());
         }
