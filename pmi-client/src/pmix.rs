@@ -171,6 +171,8 @@ impl PmixClient {
         })?;
         answers::success("commit", &answer)?;
         self.staged.clear();
+        // What was known of this rank's own values is not what it has committed now.
+        self.known.remove(&self.rank);
         Ok(())
     }
 

@@ -30,6 +30,8 @@ pub(super) struct Connection {
     /// Number that the server gave this rank, for its headers.
     index: [u8; 4],
     tag: u32,
+    /// True once an answer was not read to its end.
+    is_out_of_step: bool,
 }
 
 /// One answer.
@@ -64,7 +66,7 @@ impl Connection {
             return Err(PmixError::NotWelcome { address, rank, status });
         }
         let index = word()?;
-        Ok(Self { stream, encoding: entrance.encoding(), index, tag: TAG_FIRST_REQUEST })
+        Ok(Self { stream, encoding: entrance.encoding(), index, tag: TAG_FIRST_REQUEST, is_out_of_step: false })
     }
 
     pub(super) fn encoding(&self) -> Encoding {
@@ -80,7 +82,8 @@ impl Connection {
     ) -> Result<Answer, PmixError> {
         self.tell(request, command, write)?;
         loop {
-            let (tag, payload) = self.receive(request)?;
+            let received = self.receive(request).inspect_err(|_| self.is_out_of_step = true);
+            let (tag, payload) = received?;
             // Events come unasked.
             if tag == self.tag {
                 return Ok(Answer { encoding: self.encoding, payload });
@@ -95,6 +98,9 @@ impl Connection {
         command: u8,
         write: impl FnOnce(&mut Writer),
     ) -> Result<(), PmixError> {
+        if self.is_out_of_step {
+            return Err(PmixError::Closed { request });
+        }
         let mut payload = Writer::new(self.encoding);
         payload.one();
         payload.byte(command);

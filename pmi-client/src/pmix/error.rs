@@ -6,8 +6,8 @@ use pmix_core::wire::WireError;
 
 /// Reason for which a call of a [`PmixClient`](super::PmixClient) failed.
 ///
-/// After a failure of the connection or a malformed answer nothing more can be asked; after any other error the client goes on as
-/// before.
+/// After a failure of the connection, or an answer that is too long to be read, nothing more is asked: every call fails as
+/// [`Closed`](Self::Closed). After any other error the client goes on as before.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PmixError {

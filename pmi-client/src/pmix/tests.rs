@@ -7,6 +7,8 @@ use std::thread;
 
 use pmix_core::wire::Encoding;
 use pmix_core::wire::frame::message;
+use pmix_core::wire::reader::Proc;
+use pmix_core::wire::reply;
 use pmix_core::wire::value::Value as WireValue;
 use pmix_core::wire::writer::Writer;
 
@@ -106,5 +108,32 @@ fn events_are_passed_over_and_refusals_told() {
     let refused = client.fence(Collect::Data).unwrap_err();
     assert_eq!(refused.to_string(), "the PMIx server refused the fence: status -24");
     assert_eq!(client.get(2, "card").unwrap(), None);
+    assert!(matches!(client.fence(Collect::Nothing), Err(PmixError::Closed { request: "fence" })));
+}
+
+#[test]
+fn a_rank_gets_what_it_has_committed_last() {
+    let value = |tag, card: &[u8]| {
+        let mut object = reply::proc_heading(Encoding::Flex, Proc { namespace: b"job", rank: 1 });
+        object.kval("card", &WireValue::Text(card));
+        message(tag, &reply::objects(Encoding::Flex, [&object.into_bytes()[..]])).to_vec()
+    };
+    let answers =
+        [&WELCOME[..], &facts(4), &status(102, 0), &value(103, b"old"), &status(104, 0), &value(105, b"new")].concat();
+    let mut client = join(answers).unwrap();
+    for card in ["old", "new"] {
+        client.put("card", Value::Text(card.as_bytes().to_vec()));
+        client.commit().unwrap();
+        for _ in 0..2 {
+            assert_eq!(client.get(1, "card").unwrap(), Some(Value::Text(card.as_bytes().to_vec())));
+        }
+    }
+}
+
+#[test]
+fn nothing_is_asked_after_an_answer_that_was_not_read_to_its_end() {
+    let announced = [&[0; 4][..], &102_u32.to_be_bytes(), &u32::MAX.to_be_bytes(), &[0; 4]].concat();
+    let mut client = join([&WELCOME[..], &facts(4), &announced, &status(103, 0)].concat()).unwrap();
+    assert!(matches!(client.fence(Collect::Nothing), Err(PmixError::TooLong { .. })));
     assert!(matches!(client.fence(Collect::Nothing), Err(PmixError::Closed { request: "fence" })));
 }
