@@ -28,20 +28,39 @@ pub(crate) struct Connection {
     /// Of any address family: only `send` and `recv` are called.
     stream: UnixStream,
     arrived: Vec<u8>,
+    /// True once it is not known which request the next reply answers: the last one had none, or another one's.
+    is_out_of_step: bool,
 }
 
 impl Connection {
     pub(crate) fn new(socket: OwnedFd) -> Self {
-        Self { stream: UnixStream::from(socket), arrived: Vec::new() }
+        Self { stream: UnixStream::from(socket), arrived: Vec::new(), is_out_of_step: false }
     }
 
     /// Sends `message` in one write, where the system allows.
     pub(crate) fn send(&mut self, command: &'static str, message: &[u8]) -> Result<(), ClientError> {
-        self.stream.write_all(message).map_err(|source| broken(command, source))
+        if self.is_out_of_step {
+            return Err(ClientError::Closed { command });
+        }
+        let sent = self.stream.write_all(message).map_err(|source| broken(command, source));
+        sent.inspect_err(|_| self.lose_step())
+    }
+
+    /// A reply answered something else than what was asked: nothing more is asked.
+    pub(crate) fn lose_step(&mut self) {
+        self.is_out_of_step = true;
     }
 
     /// Waits for one message and returns its body. `extent` finds it; `None` means that more bytes are needed.
     pub(crate) fn receive(
+        &mut self,
+        command: &'static str,
+        extent: fn(&[u8]) -> Result<Option<Extent>, Defect>,
+    ) -> Result<Vec<u8>, ClientError> {
+        self.read_message(command, extent).inspect_err(|_| self.lose_step())
+    }
+
+    fn read_message(
         &mut self,
         command: &'static str,
         extent: fn(&[u8]) -> Result<Option<Extent>, Defect>,

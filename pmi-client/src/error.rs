@@ -4,8 +4,8 @@ use std::io;
 
 /// Reason for which a call of the client failed.
 ///
-/// After a failure of the connection or a malformed reply nothing more can be asked; after any other error the client
-/// goes on as before.
+/// After a failure of the connection, or a reply that has no end or answers something else, nothing more is asked: every call fails as
+/// [`Closed`](Self::Closed). After any other error the client goes on as before.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ClientError {

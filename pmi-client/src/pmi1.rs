@@ -227,6 +227,7 @@ impl Pmi1 {
         if self.barriers.keep(&message) {
             return Ok(());
         }
+        self.connection.lose_step();
         let reply = Reply::new(command, answer, message, parse)?;
         Err(reply.malformed(Defect::WrongReply { expected: answer }))
     }
@@ -293,7 +294,8 @@ impl Pmi1 {
         loop {
             let message = self.connection.receive(command, line_extent)?;
             if !self.barriers.keep(&message) {
-                return Reply::new(command, answer, message, parse);
+                let reply = Reply::new(command, answer, message, parse);
+                return reply.inspect_err(|_| self.connection.lose_step());
             }
         }
     }
@@ -321,7 +323,8 @@ fn send(connection: &mut Connection, command: &'static str, fields: &[(&str, &[u
 }
 
 fn receive(connection: &mut Connection, command: &'static str, answer: &'static str) -> Result<Reply, ClientError> {
-    Reply::new(command, answer, connection.receive(command, line_extent)?, parse)
+    let reply = Reply::new(command, answer, connection.receive(command, line_extent)?, parse);
+    reply.inspect_err(|_| connection.lose_step())
 }
 
 /// One block per program, all in one write; only the first carries the preput pairs, as MPICH 4.1 and later send it.

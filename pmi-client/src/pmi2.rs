@@ -225,7 +225,8 @@ fn request(
     answer: &'static str,
 ) -> Result<Reply, ClientError> {
     connection.send(command, &encode(command, fields)?)?;
-    Reply::new(command, answer, connection.receive(command, frame_extent)?, parse)
+    let reply = Reply::new(command, answer, connection.receive(command, frame_extent)?, parse);
+    reply.inspect_err(|_| connection.lose_step())
 }
 
 fn encode(command: &str, fields: &[(&str, &[u8])]) -> Result<Vec<u8>, ClientError> {

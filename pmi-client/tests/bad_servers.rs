@@ -82,6 +82,27 @@ fn introductions_that_fail() {
 }
 
 #[test]
+fn nothing_is_asked_after_a_reply_to_something_else() {
+    let good = "cmd=get_result rc=0 value=1\n";
+    for (bad, goes_on) in [
+        ("cmd=barrier_out rc=0\n", false),
+        ("\n", false),
+        ("cmd=get_result rc=zero value=1\n", true),
+        ("cmd=get_result rc=-1 msg=no\n", true),
+    ] {
+        let (ours, _theirs) = server([PMI1_HELLO, bad, good].concat().as_bytes());
+        let mut client = Client::over(ours, Protocol::Pmi1, 0, 2).unwrap();
+        client.get("k").unwrap_err();
+        match client.get("k") {
+            Ok(value) => assert!(goes_on && value == Some(b"1".to_vec()), "{bad}"),
+            Err(error) => {
+                assert!(!goes_on && matches!(error, ClientError::Closed { command: "get" }), "{bad}: {error}")
+            }
+        }
+    }
+}
+
+#[test]
 fn replies_that_are_none() {
     let check = |protocol, reply: &[u8], expected: &str| {
         let seen = answered(protocol, reply, |client| client.get("k")).unwrap_err().to_string();
