@@ -6,6 +6,7 @@
 //! Calls of several threads take turns. A fork copies the client: parent and child share one connection, on which either may ask when
 //! the other does not wait for an answer, and a child must not be forked while another thread is inside a call.
 
+use std::cell::Cell;
 use std::ffi::c_int;
 use std::os::fd::AsFd;
 use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
@@ -21,12 +22,17 @@ const LOOK_AGAIN_MS: u8 = 10;
 
 static CLIENT: Mutex<Option<Client>> = Mutex::new(None);
 
+thread_local! {
+    /// True once this thread ends the process.
+    static ENDS: Cell<bool> = const { Cell::new(false) };
+}
+
 /// Joins the job that the environment names, unless this process has done so, and runs `body` with the client.
 ///
 /// # Errors
 /// Fails as [`Client::sharing_env`] does, and as `body` does.
 pub fn join(protocol: Protocol, body: impl FnOnce(&mut Client) -> Result<(), Failure>) -> Result<(), Failure> {
-    let mut client = lock();
+    let mut client = lock()?;
     match &mut *client {
         Some(client) => body(client),
         None => body(client.insert(Client::sharing_env(protocol)?)),
@@ -36,9 +42,9 @@ pub fn join(protocol: Protocol, body: impl FnOnce(&mut Client) -> Result<(), Fai
 /// Runs `body` with the client of this process.
 ///
 /// # Errors
-/// [`Code::INIT`] outside; fails as `body` does.
+/// [`Code::INIT`] outside; [`Code::FAIL`] after [`wait_for_no_other_call`], while another thread is inside a call; fails as `body` does.
 pub fn with<T>(body: impl FnOnce(&mut Client) -> Result<T, Failure>) -> Result<T, Failure> {
-    let mut client = lock();
+    let mut client = lock()?;
     body(client.as_mut().ok_or(Code::INIT)?)
 }
 
@@ -64,7 +70,7 @@ pub fn wait_until(mut body: impl FnMut(&mut Client) -> Result<bool, Failure>) ->
 /// # Errors
 /// Fails when the launcher is gone. The process is outside all the same.
 pub fn leave() -> Result<(), Failure> {
-    match lock().take() {
+    match lock()?.take() {
         Some(client) => Ok(client.finalize()?),
         None => Ok(()),
     }
@@ -72,7 +78,7 @@ pub fn leave() -> Result<(), Failure> {
 
 /// Returns true between joining and leaving.
 pub fn is_joined() -> bool {
-    lock().is_some()
+    lock().is_ok_and(|client| client.is_some())
 }
 
 /// Ends this process, and the whole job if it is in one. No handlers run: they may call PMI again, or wait for other ranks. PMI-2 has no
@@ -100,8 +106,37 @@ pub fn end(code: c_int) -> ! {
     }
 }
 
+/// From now on calls of this thread fail while another thread is inside one, which may be a barrier that never ends. For handlers that run
+/// before the process aborts.
+pub fn wait_for_no_other_call() {
+    ENDS.set(true);
+}
+
 /// A call that panicked leaves a client that can still be asked, or whose connection says that it is broken.
 #[inline(never)]
-fn lock() -> MutexGuard<'static, Option<Client>> {
-    CLIENT.lock().unwrap_or_else(PoisonError::into_inner)
+fn lock() -> Result<MutexGuard<'static, Option<Client>>, Code> {
+    if !ENDS.get() {
+        return Ok(CLIENT.lock().unwrap_or_else(PoisonError::into_inner));
+    }
+    match CLIENT.try_lock() {
+        Ok(client) => Ok(client),
+        Err(TryLockError::Poisoned(client)) => Ok(client.into_inner()),
+        Err(TryLockError::WouldBlock) => Err(Code::FAIL),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_handler_of_an_abort_does_not_wait_for_a_thread_in_a_barrier() {
+        let in_barrier = CLIENT.lock().unwrap();
+        let handler = std::thread::spawn(|| {
+            wait_for_no_other_call();
+            with(|_| Ok(()))
+        });
+        assert!(matches!(handler.join().unwrap(), Err(Failure::Code(Code::FAIL))));
+        drop(in_barrier);
+    }
 }

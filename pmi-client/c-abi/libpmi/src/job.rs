@@ -107,6 +107,7 @@ pub extern "C" fn PMI_Get_clique_ranks(ranks: ArrayOut<'_, c_int>, length: c_int
 #[unsafe(no_mangle)]
 pub extern "C" fn PMI_Abort(exit_code: c_int, message: Text<'_>) -> c_int {
     call(|| {
+        process::wait_for_no_other_call();
         resources::run_handlers(End::Abort);
         process::abort(Some(exit_code), &String::from_utf8_lossy(message.bytes().unwrap_or_default()))
     })
