@@ -1,4 +1,5 @@
-/* Collectives and nodes as Cray's pmi.h has them: sizes below, at and above what one value carries. */
+/* Collectives and nodes as Cray's pmi.h has them: sizes below, at and above what one value carries.
+   With an argument: one rank may put nothing more, and nobody waits for it. */
 #include <pmi_ext.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -18,10 +19,37 @@ static int wrong(const unsigned char *bytes, int rank, int length) {
     return count;
 }
 
-int main(void) {
+/* Puts until it is refused. */
+static void put_all(void) {
+    char name[256], key[32], value[1001];
+    PMI_KVS_Get_my_name(name, sizeof name);
+    memset(value, 'v', 1000);
+    value[1000] = 0;
+    for (int number = 0; number < 1000000; number++) {
+        snprintf(key, sizeof key, "fill-%d", number);
+        if (PMI_KVS_Put(name, key, value))
+            return;
+    }
+}
+
+static int without_room(int rank, int size) {
+    unsigned char own[600], *all = calloc(size, sizeof own);
+    fill(own, rank, sizeof own);
+    if (rank == 0)
+        put_all();
+    int gathered = PMI_Allgather(own, all, sizeof own), told = PMI_Bcast(own, sizeof own), met = PMI_Barrier();
+    printf("rank %d: %s, %s, %s\n", rank, gathered ? "gathered nothing" : "gathered", told ? "told nothing" : "told",
+           met ? "met nobody" : "met");
+    return PMI_Finalize();
+}
+
+int main(int argc, char **argv) {
     int spawned, rank, size, bad = 0;
+    (void)argv;
     if (PMI_Init(&spawned) || PMI_Get_rank(&rank) || PMI_Get_size(&size))
         return 2;
+    if (argc > 1)
+        return without_room(rank, size);
     static const int lengths[] = {0, 1, 511, 512, 3000};
     for (int step = 0; step < 5; step++) {
         int length = lengths[step];

@@ -109,6 +109,15 @@ fn collectives_bring_every_byte_under_every_launcher() {
     everywhere(&program, "", |rank, size| format!("rank {rank} of {size}: {size} near, node 0, 0 wrong"));
 }
 
+/// A rank that has used up its share of the key-value space comes to the barrier of a collective all the same.
+#[test]
+fn a_rank_that_cannot_put_keeps_nobody_in_a_collective() {
+    let program = Flavour::LatticePmi.program("libpmi_collectives");
+    let outcome = launch("-n 3").arg(&program).words("full").run();
+    let lines = (0..3).map(|rank| format!("rank {rank}: gathered nothing, told nothing, met"));
+    outcome.exits(0).says_nothing().prints_lines(lines);
+}
+
 /// As MPICH's library has them since PMI 1.2, which Hydra 5 serves; 4.0 does not.
 #[test]
 fn groups_of_ranks_meet_in_barriers_of_which_several_are_open() {

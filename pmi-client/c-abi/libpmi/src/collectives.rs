@@ -61,15 +61,14 @@ pub extern "C" fn PMI_Allgatherv(
 #[unsafe(no_mangle)]
 pub extern "C" fn PMI_Bcast(data: ArrayOut<'_, u8>, length: c_int) -> c_int {
     call(|| {
-        let own = data.values(length).ok_or(Code::ARGUMENT)?;
+        let room = usize::try_from(length).ok().filter(|&room| room == 0 || !data.is_null()).ok_or(Code::ARGUMENT)?;
         process::with(|client| {
             let number = NEXT.fetch_add(1, Ordering::Relaxed);
-            if client.rank() == 0 {
-                put(client, number, &own)?;
-            }
-            client.fence()?;
+            // Only the root has put something there.
+            let own = if client.rank() == 0 { data.values(length).ok_or(Code::ARGUMENT)? } else { Vec::new() };
+            put_and_fence(client, number, &own)?;
             if client.rank() != 0 {
-                data.fill(length, get(client, number, 0, own.len())?);
+                data.fill(length, get(client, number, 0, room)?);
             }
             Ok(())
         })
@@ -142,14 +141,20 @@ fn gather(client: &mut Client, own: &[u8], lengths: &[usize], all: ArrayOut<'_, 
         return Err(Code::ARGUMENT.into());
     }
     let number = NEXT.fetch_add(1, Ordering::Relaxed);
-    put(client, number, own)?;
-    client.fence()?;
+    put_and_fence(client, number, own)?;
     let mut gathered = Vec::new();
     for (rank, &length) in (0..).zip(lengths) {
         gathered.extend(get(client, number, rank, length)?);
     }
     all.fill(room, gathered);
     Ok(())
+}
+
+/// Comes to the fence also if it cannot put: the others wait there, and find out that something is missing.
+fn put_and_fence(client: &mut Client, number: u32, bytes: &[u8]) -> Result<(), Failure> {
+    let put = put(client, number, bytes);
+    client.fence()?;
+    put
 }
 
 fn put(client: &mut Client, number: u32, bytes: &[u8]) -> Result<(), Failure> {
