@@ -23,6 +23,7 @@ mod groups;
 mod host;
 mod inquiries;
 mod meetings;
+mod members;
 mod mortality;
 mod need;
 mod node_processes;

@@ -3,22 +3,21 @@
 //! All are one thing: the listed ranks of this node arrive, their nodes exchange what there is to exchange, all leave. They differ in
 //! what the ranks are told at the end. Where ranks of other launches take part, the exchange is a [meeting](super::meetings).
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::fmt::Write;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use bytes::Bytes;
 use pmi_core::fence::{Contribution, FenceId, Merged, Scope};
 use pmi_core::gathering::Gathering;
 use pmi_core::ids::{Epoch, NodeIndex, Rank};
-use pmi_core::roster::RankState;
 use pmi_core::segment::Segment;
 
+use super::members::Members;
 use super::{Action, Address, Server, contexts};
 use crate::namespace::{JobIndex, Seat, Stored};
 use crate::wire::reader::Proc;
 use crate::wire::value::{Info, Value};
-use crate::wire::{reply, status, types};
+use crate::wire::{reply, status};
 
 /// A rank that waits for the end of a collective.
 #[derive(Clone, Debug)]
@@ -37,15 +36,6 @@ enum Outcome {
     Jobs,
     /// The group's members and context id; the rank brought its own number of the group's communicator.
     Group { name: Bytes, number: Option<u64> },
-}
-
-/// Members of a collective: of each job, the whole of it or these ranks.
-#[derive(Clone, PartialEq, Eq, Default, Debug)]
-pub(super) struct Members {
-    /// Jobs of this launch.
-    pub(super) ours: BTreeMap<JobIndex, Option<Vec<Rank>>>,
-    /// Namespaces of other launches, which may not be known here yet.
-    pub(super) others: BTreeMap<String, Option<Vec<Rank>>>,
 }
 
 /// First bytes of the keys of a contribution's pairs.
@@ -82,7 +72,7 @@ impl Server {
         if !members.include(seat.job, self.rank(seat).rank) {
             return self.answer(address, status::BAD_PARAM);
         }
-        let name = self.name(kind, &members);
+        let name = self.collective_name(kind, &members);
         let seats = self.seats(&members);
         let waiter = Waiter { address, members: Arc::new(members), outcome };
         let gathering = self.collectives.open(&name, || Gathering::new(seats));
@@ -102,83 +92,6 @@ impl Server {
         let nodes = self.nodes(&members).into();
         self.exchange(FenceId { scope: Scope::Foreign { name, nodes }, epoch });
         members.ours.keys().for_each(|&job| self.look_for_missed_node(job));
-    }
-
-    /// Returns the members that a list names; `None` if one of them cannot be. A namespace that is not of this launch is checked when
-    /// its launch is met.
-    fn members(&self, procs: &[Proc<'_>]) -> Option<Members> {
-        let mut members = Members::default();
-        for proc in procs {
-            let all = proc.rank == types::RANK_WILDCARD;
-            let named = if all { None } else { Some(Vec::new()) };
-            let ranks = match self.job_named(proc.namespace).filter(|job| !self.jobs[job.0].is_met()) {
-                Some(job) => {
-                    let placement = &self.jobs[job.0].namespace.job.placement;
-                    if !all && placement.node_of(Rank(proc.rank)).is_none() {
-                        return None;
-                    }
-                    members.ours.entry(job).or_insert(named)
-                }
-                None => members.others.entry(str::from_utf8(proc.namespace).ok()?.to_owned()).or_insert(named),
-            };
-            match ranks {
-                _ if all => *ranks = None,
-                Some(ranks) => ranks.push(Rank(proc.rank)),
-                None => {}
-            }
-        }
-        for ranks in members.ours.values_mut().chain(members.others.values_mut()).flatten() {
-            ranks.sort_unstable();
-            ranks.dedup();
-        }
-        Some(members)
-    }
-
-    /// Returns the name of a collective, which all its members write alike, on every node.
-    fn name(&self, kind: &str, members: &Members) -> String {
-        let mut name = kind.to_owned();
-        let ours = members.ours.iter().map(|(job, ranks)| (&self.jobs[job.0].namespace.name, ranks));
-        let mut parts: Vec<_> = ours.chain(&members.others).collect();
-        parts.sort_unstable_by_key(|(namespace, _)| *namespace);
-        for (namespace, ranks) in parts {
-            name.push(' ');
-            name.push_str(namespace);
-            for rank in ranks.iter().flatten() {
-                // Writing to a string cannot fail.
-                let _ = write!(name, ",{rank}");
-            }
-        }
-        name
-    }
-
-    pub(super) fn seats(&self, members: &Members) -> Vec<Seat> {
-        let of_job = |(&job, ranks): (&JobIndex, &Option<Vec<Rank>>)| -> Vec<Seat> {
-            let is_member =
-                |state: &RankState| ranks.as_ref().is_none_or(|ranks| ranks.binary_search(&state.rank).is_ok());
-            let here = self.jobs[job.0].ranks.iter().filter(|(_, state)| is_member(state));
-            here.map(|(local, _)| Seat { job, local }).collect()
-        };
-        members.ours.iter().flat_map(of_job).collect()
-    }
-
-    /// The nodes of this launch that hold a member, in order.
-    fn nodes(&self, members: &Members) -> Vec<NodeIndex> {
-        let mut nodes = Vec::new();
-        for (job, ranks) in &members.ours {
-            let placement = &self.jobs[job.0].namespace.job.placement;
-            match ranks {
-                Some(ranks) => nodes.extend(ranks.iter().filter_map(|&rank| placement.node_of(rank))),
-                None => nodes.extend(
-                    placement
-                        .blocks()
-                        .iter()
-                        .flat_map(|block| (0..block.nodes).map(|ahead| NodeIndex(block.first_node.0 + ahead))),
-                ),
-            }
-        }
-        nodes.sort_unstable();
-        nodes.dedup();
-        nodes
     }
 
     /// Exchanges a complete round with the other nodes, if there are any.
@@ -361,36 +274,10 @@ impl Server {
         self.reply(address, &reply);
     }
 
-    /// Returns the members by job, as far as the jobs are known here.
-    pub(super) fn by_job<'a>(
-        &'a self,
-        members: &'a Members,
-    ) -> impl Iterator<Item = (JobIndex, &'a Option<Vec<Rank>>)> {
-        let others = members.others.iter();
-        let known = others.filter_map(|(namespace, ranks)| Some((self.job_named(namespace.as_bytes())?, ranks)));
-        members.ours.iter().map(|(&job, ranks)| (job, ranks)).chain(known)
-    }
-
     fn tell_group(&mut self, address: Address, members: &Members, context: u64) {
         let procs = self.group_members(members);
         let reply = reply::group(address.identity.encoding, address.identity.version, &procs, context);
         self.reply(address, &reply);
-    }
-
-    /// Returns the members one by one.
-    pub(super) fn group_members<'a>(&'a self, members: &Members) -> Vec<Proc<'a>> {
-        let mut procs = Vec::new();
-        for (job, ranks) in self.by_job(members) {
-            let namespace = self.jobs[job.0].namespace.name.as_bytes();
-            procs.extend(self.ranks_meant(job, ranks).iter().map(|rank| Proc { namespace, rank: rank.0 }));
-        }
-        procs
-    }
-
-    /// These ranks of a job, or all of it.
-    pub(super) fn ranks_meant(&self, job: JobIndex, ranks: &Option<Vec<Rank>>) -> Vec<Rank> {
-        let all = || (0..self.jobs[job.0].namespace.job.size()).map(Rank).collect();
-        ranks.clone().unwrap_or_else(all)
     }
 }
 
@@ -411,27 +298,6 @@ impl Waiter {
     /// Returns true if every rank of a job takes part in the collective, and none of another launch: those may come at any time.
     pub(super) fn takes_whole(&self, job: JobIndex) -> bool {
         !self.members.meet_others() && self.members.are_all_of(job)
-    }
-}
-
-impl Members {
-    /// Returns true if ranks of other launches take part.
-    pub(super) fn meet_others(&self) -> bool {
-        !self.others.is_empty()
-    }
-
-    /// Returns true if every rank of a job is a member.
-    pub(super) fn are_all_of(&self, job: JobIndex) -> bool {
-        self.ours.get(&job).is_some_and(Option::is_none)
-    }
-
-    /// Returns the number of members that are listed one by one.
-    pub(super) fn listed(&self) -> usize {
-        self.ours.values().chain(self.others.values()).flatten().map(Vec::len).sum()
-    }
-
-    pub(super) fn include(&self, job: JobIndex, rank: Rank) -> bool {
-        self.ours.get(&job).is_some_and(|ranks| ranks.as_ref().is_none_or(|ranks| ranks.binary_search(&rank).is_ok()))
     }
 }
 

@@ -7,7 +7,7 @@ use bytes::Bytes;
 
 use pmi_core::ids::Rank;
 
-use super::collectives::Members;
+use super::members::Members;
 use super::{Address, Server};
 use crate::namespace::JobIndex;
 use crate::wire::status;

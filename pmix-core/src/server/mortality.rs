@@ -8,7 +8,8 @@ use pmi_core::gathering::Gathering;
 use pmi_core::ids::{Epoch, Rank};
 use pmi_core::server::missed;
 
-use super::collectives::{Members, Waiter};
+use super::collectives::Waiter;
+use super::members::Members;
 use super::{Action, Server};
 use crate::namespace::{JobIndex, Seat};
 

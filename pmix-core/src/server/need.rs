@@ -7,7 +7,7 @@
 
 use pmi_core::ids::Rank;
 
-use super::collectives::Members;
+use super::members::Members;
 use super::{Action, Need, Server};
 use crate::namespace::{JobIndex, Seat};
 

@@ -22,8 +22,8 @@ use pmi_core::ids::{Epoch, NodeIndex, Rank};
 use pmi_core::report::EndReason;
 use pmi_core::segment::Segment;
 
-use super::collectives::Members;
 use super::data::Get;
+use super::members::Members;
 use super::pending::Pending;
 use super::question::Question;
 use super::remote::Asking;

@@ -1,0 +1,147 @@
+//! Members of collectives: ranks of jobs of this launch, and of others, as clients list them.
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+
+use pmi_core::ids::{NodeIndex, Rank};
+use pmi_core::roster::RankState;
+
+use super::Server;
+use crate::namespace::{JobIndex, Seat};
+use crate::wire::reader::Proc;
+use crate::wire::types;
+
+/// Members of a collective: of each job, the whole of it or these ranks.
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
+pub(super) struct Members {
+    /// Jobs of this launch.
+    pub(super) ours: BTreeMap<JobIndex, Option<Vec<Rank>>>,
+    /// Namespaces of other launches, which may not be known here yet.
+    pub(super) others: BTreeMap<String, Option<Vec<Rank>>>,
+}
+
+impl Server {
+    /// Returns the members that a list names; `None` if one of them cannot be. A namespace that is not of this launch is checked when
+    /// its launch is met.
+    pub(super) fn members(&self, procs: &[Proc<'_>]) -> Option<Members> {
+        let mut members = Members::default();
+        for proc in procs {
+            let all = proc.rank == types::RANK_WILDCARD;
+            let named = if all { None } else { Some(Vec::new()) };
+            let ranks = match self.job_named(proc.namespace).filter(|job| !self.jobs[job.0].is_met()) {
+                Some(job) => {
+                    let placement = &self.jobs[job.0].namespace.job.placement;
+                    if !all && placement.node_of(Rank(proc.rank)).is_none() {
+                        return None;
+                    }
+                    members.ours.entry(job).or_insert(named)
+                }
+                None => members.others.entry(str::from_utf8(proc.namespace).ok()?.to_owned()).or_insert(named),
+            };
+            match ranks {
+                _ if all => *ranks = None,
+                Some(ranks) => ranks.push(Rank(proc.rank)),
+                None => {}
+            }
+        }
+        for ranks in members.ours.values_mut().chain(members.others.values_mut()).flatten() {
+            ranks.sort_unstable();
+            ranks.dedup();
+        }
+        Some(members)
+    }
+
+    /// Returns the name of a collective, which all its members write alike, on every node.
+    pub(super) fn collective_name(&self, kind: &str, members: &Members) -> String {
+        let mut name = kind.to_owned();
+        let ours = members.ours.iter().map(|(job, ranks)| (&self.jobs[job.0].namespace.name, ranks));
+        let mut parts: Vec<_> = ours.chain(&members.others).collect();
+        parts.sort_unstable_by_key(|(namespace, _)| *namespace);
+        for (namespace, ranks) in parts {
+            name.push(' ');
+            name.push_str(namespace);
+            for rank in ranks.iter().flatten() {
+                // Writing to a string cannot fail.
+                let _ = write!(name, ",{rank}");
+            }
+        }
+        name
+    }
+
+    pub(super) fn seats(&self, members: &Members) -> Vec<Seat> {
+        let of_job = |(&job, ranks): (&JobIndex, &Option<Vec<Rank>>)| -> Vec<Seat> {
+            let is_member =
+                |state: &RankState| ranks.as_ref().is_none_or(|ranks| ranks.binary_search(&state.rank).is_ok());
+            let here = self.jobs[job.0].ranks.iter().filter(|(_, state)| is_member(state));
+            here.map(|(local, _)| Seat { job, local }).collect()
+        };
+        members.ours.iter().flat_map(of_job).collect()
+    }
+
+    /// The nodes of this launch that hold a member, in order.
+    pub(super) fn nodes(&self, members: &Members) -> Vec<NodeIndex> {
+        let mut nodes = Vec::new();
+        for (job, ranks) in &members.ours {
+            let placement = &self.jobs[job.0].namespace.job.placement;
+            match ranks {
+                Some(ranks) => nodes.extend(ranks.iter().filter_map(|&rank| placement.node_of(rank))),
+                None => nodes.extend(
+                    placement
+                        .blocks()
+                        .iter()
+                        .flat_map(|block| (0..block.nodes).map(|ahead| NodeIndex(block.first_node.0 + ahead))),
+                ),
+            }
+        }
+        nodes.sort_unstable();
+        nodes.dedup();
+        nodes
+    }
+
+    /// Returns the members by job, as far as the jobs are known here.
+    pub(super) fn by_job<'a>(
+        &'a self,
+        members: &'a Members,
+    ) -> impl Iterator<Item = (JobIndex, &'a Option<Vec<Rank>>)> {
+        let others = members.others.iter();
+        let known = others.filter_map(|(namespace, ranks)| Some((self.job_named(namespace.as_bytes())?, ranks)));
+        members.ours.iter().map(|(&job, ranks)| (job, ranks)).chain(known)
+    }
+
+    /// Returns the members one by one.
+    pub(super) fn group_members<'a>(&'a self, members: &Members) -> Vec<Proc<'a>> {
+        let mut procs = Vec::new();
+        for (job, ranks) in self.by_job(members) {
+            let namespace = self.jobs[job.0].namespace.name.as_bytes();
+            procs.extend(self.ranks_meant(job, ranks).iter().map(|rank| Proc { namespace, rank: rank.0 }));
+        }
+        procs
+    }
+
+    /// These ranks of a job, or all of it.
+    pub(super) fn ranks_meant(&self, job: JobIndex, ranks: &Option<Vec<Rank>>) -> Vec<Rank> {
+        let all = || (0..self.jobs[job.0].namespace.job.size()).map(Rank).collect();
+        ranks.clone().unwrap_or_else(all)
+    }
+}
+
+impl Members {
+    /// Returns true if ranks of other launches take part.
+    pub(super) fn meet_others(&self) -> bool {
+        !self.others.is_empty()
+    }
+
+    /// Returns true if every rank of a job is a member.
+    pub(super) fn are_all_of(&self, job: JobIndex) -> bool {
+        self.ours.get(&job).is_some_and(Option::is_none)
+    }
+
+    /// Returns the number of members that are listed one by one.
+    pub(super) fn listed(&self) -> usize {
+        self.ours.values().chain(self.others.values()).flatten().map(Vec::len).sum()
+    }
+
+    pub(super) fn include(&self, job: JobIndex, rank: Rank) -> bool {
+        self.ours.get(&job).is_some_and(|ranks| ranks.as_ref().is_none_or(|ranks| ranks.binary_search(&rank).is_ok()))
+    }
+}
