@@ -81,10 +81,25 @@ impl Quota {
         self.bytes
     }
 
+    /// Bytes of a question that count as one more question.
+    const QUESTION_BYTES: usize = 64 * 1024;
+
+    /// Returns the number of questions as which one counts that keeps so many bytes until it is answered.
+    pub fn questions_of(bytes: usize) -> usize {
+        1 + bytes / Self::QUESTION_BYTES
+    }
+
     /// Counts a question that is answered later, unless `limit` are open; false if they are.
     pub fn ask(&mut self, limit: usize) -> bool {
-        let fits = self.questions < limit;
-        self.questions += usize::from(fits);
+        self.ask_many(1, limit)
+    }
+
+    /// Counts so many questions at once, all or none.
+    pub fn ask_many(&mut self, questions: usize, limit: usize) -> bool {
+        let fits = self.questions.checked_add(questions).is_some_and(|sum| sum <= limit);
+        if fits {
+            self.questions += questions;
+        }
         fits
     }
 
@@ -96,7 +111,12 @@ impl Quota {
 
     /// A question was answered.
     pub fn answered(&mut self) {
-        self.questions = self.questions.saturating_sub(1);
+        self.answered_many(1);
+    }
+
+    /// So many questions were answered.
+    pub fn answered_many(&mut self, questions: usize) {
+        self.questions = self.questions.saturating_sub(questions);
     }
 
     /// Returns the number of unanswered questions.
@@ -329,6 +349,16 @@ mod tests {
             let mut quota = Quota::default();
             prop_assert!(!quota.take_pair(key, value, key + value + Quota::PAIR_COST - 1));
             prop_assert!(quota.take_pair(key, value, key + value + Quota::PAIR_COST));
+        }
+
+        #[test]
+        fn a_question_of_many_bytes_counts_as_many(bytes in 0..1_000_000_usize, limit in 0..20_usize) {
+            let (mut quota, questions) = (Quota::default(), Quota::questions_of(bytes));
+            prop_assert!(bytes < questions * 64 * 1024 && questions <= 1 + bytes / 65_536);
+            prop_assert_eq!(quota.ask_many(questions, limit), questions <= limit);
+            prop_assert_eq!(quota.questions(), if questions <= limit { questions } else { 0 });
+            quota.answered_many(questions);
+            prop_assert_eq!(quota.questions(), 0);
         }
 
         #[test]

@@ -10,6 +10,7 @@ use bytes::Bytes;
 use pmi_core::fence::{Contribution, FenceId, Merged, Scope};
 use pmi_core::gathering::Gathering;
 use pmi_core::ids::{Epoch, NodeIndex, Rank};
+use pmi_core::roster::Quota;
 use pmi_core::segment::Segment;
 
 use super::members::Members;
@@ -25,6 +26,8 @@ pub(super) struct Waiter {
     pub(super) address: Address,
     pub(super) members: Arc<Members>,
     outcome: Outcome,
+    /// Number of questions as which its list counts while it waits.
+    questions: usize,
 }
 
 /// Answer that a rank gets at the end.
@@ -37,6 +40,9 @@ enum Outcome {
     /// The group's members and context id; the rank brought its own number of the group's communicator.
     Group { name: Bytes, number: Option<u64> },
 }
+
+/// Longest name of a group, in bytes, as clients limit it.
+const NAME_MAX: usize = 511;
 
 /// First bytes of the keys of a contribution's pairs.
 const DATA: u8 = b'd';
@@ -61,6 +67,9 @@ impl Server {
             Value::Infos(infos) => infos.iter().find(|info| info.key == b"pmix.grp.lclid")?.value.number(),
             _ => None,
         });
+        if name.len() > NAME_MAX {
+            return self.answer(address, status::BAD_PARAM);
+        }
         let kind = format!("group {}", name.escape_ascii());
         let name = Bytes::copy_from_slice(name);
         self.arrive(address, &kind, procs, Outcome::Group { name, number });
@@ -68,20 +77,40 @@ impl Server {
 
     fn arrive(&mut self, address: Address, kind: &str, procs: &[Proc<'_>], outcome: Outcome) {
         let seat = address.identity.seat;
-        let Some(members) = self.members(procs) else { return self.answer(address, status::NOT_FOUND) };
+        let members = match self.members(procs) {
+            Ok(members) => members,
+            Err(status) => return self.answer(address, status),
+        };
         if !members.include(seat.job, self.rank(seat).rank) {
             return self.answer(address, status::BAD_PARAM);
         }
         let name = self.collective_name(kind, &members);
+        // A short list costs no more than the request itself.
+        let (questions, most) = (Quota::questions_of(members.bytes()) - 1, self.questions_max(seat));
+        if !self.rank_mut(seat).is_some_and(|state| state.quota.ask_many(questions, most)) {
+            return self.answer(address, status::OUT_OF_RESOURCE);
+        }
         let seats = self.seats(&members);
-        let waiter = Waiter { address, members: Arc::new(members), outcome };
         let gathering = self.collectives.open(&name, || Gathering::new(seats));
-        if !gathering.is_some_and(|gathering| gathering.arrive(seat, waiter)) {
+        let arrived = gathering.is_some_and(|gathering| {
+            let known = gathering.waiters().next().map(|waiter: &Waiter| &waiter.members);
+            let members =
+                known.filter(|known| ***known == members).map_or_else(|| Arc::new(members.clone()), Arc::clone);
+            gathering.arrive(seat, Waiter { address, members, outcome, questions })
+        });
+        if !arrived {
+            self.give_back(seat, questions);
             return self.answer(address, status::OUT_OF_RESOURCE);
         }
         match self.begin_collective(&name) {
             None => self.look_for_deserters(),
             Some(epoch) => self.exchange_round(name.into(), epoch),
+        }
+    }
+
+    fn give_back(&mut self, seat: Seat, questions: usize) {
+        if let Some(state) = self.rank_mut(seat) {
+            state.quota.answered_many(questions);
         }
     }
 
@@ -191,6 +220,7 @@ impl Server {
             }
         }
         for waiter in waiters {
+            self.give_back(waiter.address.identity.seat, waiter.questions);
             let_go(self, waiter);
         }
         if let Some(epoch) = next {
@@ -238,7 +268,7 @@ impl Server {
         None
     }
 
-    fn release(&mut self, Waiter { address, members, outcome }: Waiter, context: u64) {
+    fn release(&mut self, Waiter { address, members, outcome, .. }: Waiter, context: u64) {
         if self.lacks_any(&members) {
             // As OpenPMIx's server says.
             return self.answer(address, status::LOST_CONNECTION);

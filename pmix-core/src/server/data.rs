@@ -62,6 +62,9 @@ const PARENT: &[u8] = b"pmix.parent";
 /// The key that names the group.
 const GROUP_CONTEXT: &str = "pmix.grp.ctxid";
 
+/// Longest key, in bytes: `PMIX_MAX_KEYLEN` of the standard.
+const KEY_MAX: usize = 511;
+
 /// By how much another node's answer may be late.
 const PEER_GRACE: Duration = Duration::from_secs(5);
 
@@ -112,6 +115,9 @@ impl Server {
                 // A client has the facts about its own job already; what is not among them is not known.
                 _ => self.answer(address, status::NOT_FOUND),
             };
+        }
+        if key.is_some_and(|key| key.len() > KEY_MAX) {
+            return self.answer(address, status::BAD_PARAM);
         }
         let rank = Rank(proc.rank);
         if self.jobs[job.0].namespace.job.placement.node_of(rank).is_none() {

@@ -14,8 +14,6 @@ use crate::wire::status;
 
 /// Most groups that are remembered; those after them work as well, but nobody is told of them.
 const GROUPS_MAX: usize = 1024;
-/// Longest name that is remembered, in bytes, as clients limit it.
-const NAME_MAX: usize = 511;
 /// Most members of all groups, as far as they are listed one by one.
 const LISTED_MAX: usize = 1 << 20;
 
@@ -60,7 +58,7 @@ impl NamedGroups {
     pub(super) fn add(&mut self, name: Bytes, members: &Arc<Members>, context: u64) {
         let listed = members.listed();
         let has_room = self.groups.len() < GROUPS_MAX && self.listed + listed <= LISTED_MAX;
-        if has_room && name.len() <= NAME_MAX && !self.groups.contains_key(&name) {
+        if has_room && !self.groups.contains_key(&name) {
             self.listed += listed;
             self.groups.insert(name, Group { members: Arc::clone(members), context });
         }

@@ -22,8 +22,8 @@ use crate::wire::{reply, status, types};
 /// Receiver of the host's answer.
 #[derive(Clone, Debug)]
 pub(super) enum Asked {
-    /// A rank.
-    Rank(Address),
+    /// A rank, whose question counts as so many.
+    Rank { address: Address, questions: usize },
     /// The ranks of a collective with other launches.
     Meeting(FenceId),
     /// A query of a rank, about processes of a job here.
@@ -109,19 +109,20 @@ impl Server {
 
     fn ask(&mut self, address: Address, call: Call) {
         let seat = address.identity.seat;
-        let (bytes, questions) = (self.settings.bytes_per_rank, self.questions_max(seat));
+        let (bytes, most) = (self.settings.bytes_per_rank, self.questions_max(seat));
+        let questions = Quota::questions_of(call.waiting_bytes());
         let Some(state) = self.rank_mut(seat) else { return };
         let rank = state.rank;
-        if !state.quota.ask(questions) {
+        if !state.quota.ask_many(questions, most) {
             return self.answer(address, status::OUT_OF_RESOURCE);
         }
         // A name's value is held by the host: it counts as if it had been committed.
-        if !state.quota.take_bytes(call.size(), bytes) {
-            state.quota.answered();
+        if !state.quota.take_bytes(call.kept_bytes(), bytes) {
+            state.quota.answered_many(questions);
             return self.answer(address, status::OUT_OF_RESOURCE);
         }
         let ticket = self.new_ticket();
-        self.asked.insert(ticket, Asked::Rank(address));
+        self.asked.insert(ticket, Asked::Rank { address, questions });
         self.actions.push_back(Action::Call { ticket, job: self.job_meant(seat), rank, call });
     }
 
@@ -132,7 +133,12 @@ impl Server {
         let signalled =
             || if let Answer::Signalled(result) = answer { signal_status(result) } else { status::COMM_FAILURE };
         match self.asked.remove(&ticket) {
-            Some(Asked::Rank(address)) => self.answer_rank(address, answer),
+            Some(Asked::Rank { address, questions }) => {
+                if let Some(state) = self.rank_mut(address.identity.seat) {
+                    state.quota.answered_many(questions);
+                }
+                self.answer_rank(address, answer);
+            }
             Some(Asked::Meeting(id)) => self.end_meeting(&id, answer),
             Some(Asked::Look { inquiry, job }) => self.on_look(inquiry, job, seen()),
             Some(Asked::Signal { inquiry }) => self.on_signalled(inquiry, signalled()),
@@ -146,9 +152,6 @@ impl Server {
     }
 
     fn answer_rank(&mut self, address: Address, answer: &Answer) {
-        if let Some(state) = self.rank_mut(address.identity.seat) {
-            state.quota.answered();
-        }
         let encoding = address.identity.encoding;
         match answer {
             Answer::Named(Ok(())) => self.answer(address, status::SUCCESS),
@@ -180,11 +183,29 @@ impl Server {
 }
 
 impl Call {
-    /// Returns the number of bytes that the host has to keep of it.
-    fn size(&self) -> usize {
+    /// Returns the number of bytes that the host has to keep of it after the answer.
+    fn kept_bytes(&self) -> usize {
         match self {
             Self::Publish { values, .. } => {
                 values.iter().map(|(name, value)| name.len() + value.len() + Quota::PAIR_COST).sum()
+            }
+            _ => 0,
+        }
+    }
+
+    /// Returns the number of bytes that are kept until it is answered.
+    fn waiting_bytes(&self) -> usize {
+        let texts = |texts: &[Bytes]| texts.iter().map(|text| text.len() + Quota::PAIR_COST).sum::<usize>();
+        let pairs = |pairs: &[(Bytes, Bytes)]| {
+            pairs.iter().map(|(key, value)| key.len() + value.len() + Quota::PAIR_COST).sum::<usize>()
+        };
+        match self {
+            Self::Lookup { names, .. } | Self::Unpublish { names } => texts(names),
+            Self::PushInput { ranks, bytes } => bytes.len() + ranks.iter().flatten().count() * size_of::<Rank>(),
+            Self::Spawn(request) => {
+                let of_app =
+                    |app: &SpawnApp| app.program.len() + texts(&app.args) + pairs(&app.info) + pairs(&app.variables);
+                request.apps.iter().map(of_app).sum()
             }
             _ => 0,
         }

@@ -11,6 +11,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
 use pmi_core::ids::{NodeIndex, Rank};
+use pmi_core::roster::Quota;
 use pmi_core::services::JobProcesses;
 
 use super::host::Asked;
@@ -46,6 +47,16 @@ enum Kind {
     Signal { status: i32 },
 }
 
+impl Kind {
+    /// Returns the number of questions as which the request counts while it waits.
+    fn questions(&self) -> usize {
+        match self {
+            Self::Query { payload, .. } => Quota::questions_of(payload.len()),
+            Self::Signal { .. } => 1,
+        }
+    }
+}
+
 impl Server {
     /// Answers queries, at once unless they are about processes.
     pub(super) fn query(&mut self, address: Address, queries: &[Query<'_>], payload: &Bytes) {
@@ -56,7 +67,8 @@ impl Server {
         if wanted.is_empty() {
             return self.answer_query(address, queries, &Seen::new());
         }
-        let kind = Kind::Query { payload: payload.clone(), seen: Seen::new() };
+        // Copied: a slice would keep the whole memory in which it came.
+        let kind = Kind::Query { payload: Bytes::copy_from_slice(payload), seen: Seen::new() };
         let Some(inquiry) = self.begin_inquiry(address, wanted.len(), kind) else { return };
         for (job, node) in wanted {
             if node == self.jobs[job.0].namespace.node {
@@ -118,8 +130,8 @@ impl Server {
 
     /// Takes in a request of which so many parts are to come; `None` if the rank has too many already, which is answered.
     fn begin_inquiry(&mut self, address: Address, left: usize, kind: Kind) -> Option<Ticket> {
-        let questions = self.questions_max(address.identity.seat);
-        if !self.rank_mut(address.identity.seat)?.quota.ask(questions) {
+        let most = self.questions_max(address.identity.seat);
+        if !self.rank_mut(address.identity.seat)?.quota.ask_many(kind.questions(), most) {
             self.answer(address, status::OUT_OF_RESOURCE);
             return None;
         }
@@ -176,7 +188,7 @@ impl Server {
         }
         let Some(Inquiry { address, kind, .. }) = self.inquiries.remove(&inquiry) else { return };
         if let Some(state) = self.rank_mut(address.identity.seat) {
-            state.quota.answered();
+            state.quota.answered_many(kind.questions());
         }
         match kind {
             Kind::Signal { status } => self.answer(address, status),

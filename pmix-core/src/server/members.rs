@@ -3,13 +3,20 @@
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
+use pmi_core::gathering::digest;
 use pmi_core::ids::{NodeIndex, Rank};
-use pmi_core::roster::RankState;
+use pmi_core::roster::{Quota, RankState};
 
 use super::Server;
 use crate::namespace::{JobIndex, Seat};
 use crate::wire::reader::Proc;
-use crate::wire::types;
+use crate::wire::{status, types};
+
+/// Most namespaces of other launches in one collective.
+const OTHERS_MAX: usize = 1024;
+
+/// Bytes of a collective's name that are kept as they are.
+const COLLECTIVE_NAME_MAX: usize = 1024;
 
 /// Members of a collective: of each job, the whole of it or these ranks.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
@@ -21,9 +28,11 @@ pub(super) struct Members {
 }
 
 impl Server {
-    /// Returns the members that a list names; `None` if one of them cannot be. A namespace that is not of this launch is checked when
-    /// its launch is met.
-    pub(super) fn members(&self, procs: &[Proc<'_>]) -> Option<Members> {
+    /// Returns the members that a list names. A namespace that is not of this launch is checked when its launch is met.
+    ///
+    /// # Errors
+    /// Fails with the status of the answer if one of them cannot be, and if they are of too many launches.
+    pub(super) fn members(&self, procs: &[Proc<'_>]) -> Result<Members, i32> {
         let mut members = Members::default();
         for proc in procs {
             let all = proc.rank == types::RANK_WILDCARD;
@@ -32,11 +41,17 @@ impl Server {
                 Some(job) => {
                     let placement = &self.jobs[job.0].namespace.job.placement;
                     if !all && placement.node_of(Rank(proc.rank)).is_none() {
-                        return None;
+                        return Err(status::NOT_FOUND);
                     }
                     members.ours.entry(job).or_insert(named)
                 }
-                None => members.others.entry(str::from_utf8(proc.namespace).ok()?.to_owned()).or_insert(named),
+                None => {
+                    let namespace = str::from_utf8(proc.namespace).map_err(|_| status::NOT_FOUND)?;
+                    if members.others.len() >= OTHERS_MAX && !members.others.contains_key(namespace) {
+                        return Err(status::OUT_OF_RESOURCE);
+                    }
+                    members.others.entry(namespace.to_owned()).or_insert(named)
+                }
             };
             match ranks {
                 _ if all => *ranks = None,
@@ -48,10 +63,11 @@ impl Server {
             ranks.sort_unstable();
             ranks.dedup();
         }
-        Some(members)
+        Ok(members)
     }
 
-    /// Returns the name of a collective, which all its members write alike, on every node.
+    /// Returns the name of a collective, which all its members write alike, on every node. Of a long one a digest takes the place of its end:
+    /// it is kept, and goes to other nodes.
     pub(super) fn collective_name(&self, kind: &str, members: &Members) -> String {
         let mut name = kind.to_owned();
         let ours = members.ours.iter().map(|(job, ranks)| (&self.jobs[job.0].namespace.name, ranks));
@@ -64,6 +80,11 @@ impl Server {
                 // Writing to a string cannot fail.
                 let _ = write!(name, ",{rank}");
             }
+        }
+        if name.len() > COLLECTIVE_NAME_MAX {
+            let digest = digest(&name);
+            name.truncate(name.floor_char_boundary(COLLECTIVE_NAME_MAX));
+            let _ = write!(name, ".. #{digest:032x}");
         }
         name
     }
@@ -134,6 +155,12 @@ impl Members {
     /// Returns true if every rank of a job is a member.
     pub(super) fn are_all_of(&self, job: JobIndex) -> bool {
         self.ours.get(&job).is_some_and(Option::is_none)
+    }
+
+    /// Returns the number of bytes that the list takes.
+    pub(super) fn bytes(&self) -> usize {
+        let names: usize = self.others.keys().map(|namespace| namespace.len() + Quota::PAIR_COST).sum();
+        names + self.listed() * size_of::<Rank>()
     }
 
     /// Returns the number of members that are listed one by one.

@@ -232,3 +232,24 @@ fn a_group_is_answered_in_the_layout_of_the_clients_version() {
         assert!(reader.is_empty(), "{version}: more than it reads");
     }
 }
+
+/// Names of fences are kept, and go to other nodes; those of groups of half of a large job would be long.
+#[test]
+fn the_name_of_a_collective_of_many_ranks_is_short_and_its_own() {
+    let mut world = World::new(1, &[150, 151]);
+    let client = |rank: u32| (usize::from(rank >= 150), rank);
+    let clients: Vec<Client> =
+        (0..301).map(client).map(|(node, rank)| world.join(node, "job0", rank, Flex).unwrap()).collect();
+    for members in [0..300, 0..301] {
+        let members: Vec<u32> = members.collect();
+        for &rank in &members {
+            arrive(&mut world, clients[rank as usize], command::FENCE, &members);
+        }
+        for &rank in &members {
+            assert_eq!(world.status(clients[rank as usize]), SUCCESS, "rank {rank}");
+        }
+    }
+    let [one, other] = &world.fences[..] else { panic!("{:?}", world.fences) };
+    assert!(one.len() < 1100 && other.len() < 1100 && one != other, "{one}\n{other}");
+    assert!(one.starts_with("fence job0,0,1,2,3,"), "{one}");
+}

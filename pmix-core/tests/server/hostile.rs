@@ -1,8 +1,11 @@
 //! Clients that break the rules or ask for too much: what it costs them, and that it costs nobody else.
 
 use pmi_core::server::{EndReason, Offence};
+use pmi_core::services::SpawnError;
 use pmix_core::wire::Encoding::{Fixed, Flex};
+use pmix_core::wire::reader::Proc;
 use pmix_core::wire::request::command;
+use pmix_core::wire::types::RANK_WILDCARD;
 use pmix_core::wire::value::{Info, Value};
 use pmix_core::wire::writer::Writer;
 use pmix_core::wire::{Encoding, status, types};
@@ -196,7 +199,7 @@ fn nobody_takes_part_for_others_or_controls_them() {
     let mut world = World::new(2, &[2]);
     let client = world.join(0, "job0", 0, Flex).unwrap();
     let refused = |world: &mut World, namespace: &str, rank: u32, expected: i32| {
-        let list = [pmix_core::wire::reader::Proc { namespace: namespace.as_bytes(), rank }];
+        let list = [Proc { namespace: namespace.as_bytes(), rank }];
         world.send(client, 101, command::FENCE, procs(&list));
         assert_eq!(world.status(client), Some((expected, vec![])), "{namespace} {rank}");
     };
@@ -207,11 +210,77 @@ fn nobody_takes_part_for_others_or_controls_them() {
     world.send(client, 101, command::JOB_CONTROL, |out| {
         out.count(1);
         out.group(1);
-        out.proc(pmix_core::wire::reader::Proc { namespace: b"job1", rank: 0 });
+        out.proc(Proc { namespace: b"job1", rank: 0 });
         out.count(1);
         out.group(1);
         out.info(&Info::new("pmix.reg.cleanup", Value::Text(b"/tmp/a")));
     });
     assert_eq!(world.status(client), Some((status::NOT_SUPPORTED, vec![])));
+    assert!(world.end.is_none());
+}
+
+#[test]
+fn requests_that_wait_count_by_their_bytes() {
+    const LIMIT: usize = 200;
+    let mut world = World::with_questions(LIMIT, &[2]);
+    let [flood, other] = [0, 1].map(|rank| world.join(0, "job0", rank, Flex).unwrap());
+    let long = vec![b'a'; 4 << 20];
+    let spawn = |world: &mut World, client: Client| {
+        world.send(client, 101, command::SPAWN, |out| {
+            out.count(0);
+            out.count(1);
+            out.group(1);
+            out.text(Some(b"true"));
+            out.int(2);
+            out.text(Some(b"true"));
+            out.text(Some(&long));
+            out.i32(0);
+            out.text(None);
+            out.int(1);
+            out.size(0);
+        });
+        world.status(client).map(|(code, _)| code)
+    };
+    // One of 4 MiB counts as 65.
+    for _ in 0..LIMIT / 65 {
+        assert_eq!(spawn(&mut world, flood), None);
+    }
+    assert_eq!(spawn(&mut world, flood), Some(status::OUT_OF_RESOURCE));
+    assert_eq!(spawn(&mut world, other), None, "the bytes of others do not count");
+    world.end_spawns(&Err(SpawnError::Refused { reason: "no room".into() }));
+    while world.status(flood).is_some() {}
+    assert_eq!(spawn(&mut world, flood), None, "answered ones make room");
+    assert!(world.end.is_none());
+}
+
+#[test]
+fn a_collective_of_a_thousand_launches_is_refused_and_long_lists_count_by_their_bytes() {
+    const LIMIT: usize = 64;
+    let mut world = World::with_questions(LIMIT, &[1]);
+    let client = world.join(0, "job0", 0, Flex).unwrap();
+    let names: Vec<String> = (0..2000).map(|launch| format!("launch{launch}")).collect();
+    let of = |names: &[String]| {
+        let others = names.iter().map(|name| Proc { namespace: name.as_bytes(), rank: RANK_WILDCARD });
+        world.send(client, 101, command::CONNECT, procs(&whole("job0").into_iter().chain(others).collect::<Vec<_>>()));
+        world.status(client).map(|(code, _)| code)
+    };
+    assert_eq!([&names[..10], &names].map(of), [None, Some(status::OUT_OF_RESOURCE)]);
+
+    // 800,000 bytes count as 12 questions beside the request.
+    let long: Vec<Proc<'_>> =
+        whole("job0").into_iter().chain((0..200_000).map(|rank| Proc { namespace: b"b", rank })).collect();
+    let mut open = 0;
+    let refused = loop {
+        world.send(client, 101, command::GROUP_CONSTRUCT, |out| {
+            out.one();
+            out.text(Some(format!("group{open}").as_bytes()));
+            procs(&long)(out);
+        });
+        match world.status(client) {
+            None => open += 1,
+            Some((code, _)) => break code,
+        }
+    };
+    assert_eq!((refused, open), (status::OUT_OF_RESOURCE, LIMIT / 12));
     assert!(world.end.is_none());
 }

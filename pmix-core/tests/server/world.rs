@@ -120,6 +120,14 @@ impl World {
         world
     }
 
+    /// One job whose ranks may have so many unanswered questions.
+    pub(crate) fn with_questions(questions_per_rank: usize, counts: &[u32]) -> Self {
+        let mut world = Self::new(0, &[]);
+        world.settings.questions_per_rank = questions_per_rank;
+        world.add_launch(&["job0"], counts);
+        world
+    }
+
     /// One more launch, on nodes of its own: each of its jobs has `counts[i]` ranks on the i-th of them.
     pub(crate) fn add_launch(&mut self, names: &[&str], counts: &[u32]) {
         for node in 0..counts.len() as u32 {
