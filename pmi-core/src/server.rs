@@ -11,6 +11,7 @@
 //! The order of calls is the order of events; nothing else decides what a server does.
 
 mod action;
+mod connected;
 mod fences;
 mod mortality;
 mod places;
@@ -45,8 +46,8 @@ use crate::report::Phase;
 pub use crate::report::{EndReason, FenceStatus, Offence, Progress, Sender, Trace};
 use crate::roster::Roster;
 use crate::services::{Answer, NameError};
-use crate::wire::request::{Message, RingValue};
-use crate::wire::response::{ADOPTION, Address};
+use crate::wire::request::RingValue;
+use crate::wire::response::Address;
 use crate::wire::{ErrorCode, Response, VALUE_MAX_ANNOUNCED};
 
 /// Settings of a [`Server`].
@@ -236,34 +237,6 @@ impl Server {
         self.reports_merged = true;
     }
 
-    /// Begins the conversation with a rank over a socket that nobody else holds: the socket is the rank's identity.
-    ///
-    /// # Panics
-    /// If the node has no such rank.
-    pub fn connect(&mut self, local: LocalRank) -> ConnectionId {
-        let connection = self.accept();
-        self.conversations[connection].rank = Some(local);
-        self.ranks[local].connection = Some(connection);
-        connection
-    }
-
-    /// Begins the conversation with a program that nobody launched, and that asked for a server by running `mpiexec -pmi_args`: it
-    /// listens, whoever drives this server connects to it. On this connection the server speaks first.
-    ///
-    /// # Panics
-    /// If the node has no such rank.
-    pub fn adopt(&mut self, local: LocalRank) -> ConnectionId {
-        let connection = self.connect(local);
-        self.send(connection, Bytes::from_static(ADOPTION));
-        connection
-    }
-
-    /// Begins a conversation with a process that came through `PMI_PORT`. It must claim a rank (`initack`, or `fullinit` in PMI-2)
-    /// that no other connection has. The server has no clock: the driver closes the connection when that takes too long.
-    pub fn accept(&mut self) -> ConnectionId {
-        self.conversations.open()
-    }
-
     /// From now on ranks that come through `PMI_PORT` must present their key as `PMI_ID`, and not their number.
     pub fn require_keys(&mut self, keys: ClaimKeys) {
         self.keys = Some(keys);
@@ -288,87 +261,6 @@ impl Server {
         self.node_attributes
             .extend(attributes.map(|(name, value)| (name.into(), Bytes::copy_from_slice(value.as_bytes()))));
         self.node_memory = Some(number);
-    }
-
-    /// The rank of a connection, once known.
-    pub fn rank_of(&self, connection: ConnectionId) -> Option<Rank> {
-        let local = self.conversations.get(connection)?.rank?;
-        Some(self.ranks[local].rank)
-    }
-
-    /// The connection of a rank, once it has one.
-    pub fn connection_of(&self, local: LocalRank) -> Option<ConnectionId> {
-        self.ranks.get(local)?.connection
-    }
-
-    /// Takes what was read from a connection: any number of messages, cut anywhere.
-    pub fn handle_bytes(&mut self, connection: ConnectionId, bytes: &[u8]) {
-        self.push_bytes(connection, bytes);
-        while self.handle_next(connection) {}
-    }
-
-    /// Takes the same, and leaves each message to a call of [`Server::handle_next`]: between two of them a host sees how much of the
-    /// answers the rank has read.
-    pub fn push_bytes(&mut self, connection: ConnectionId, bytes: &[u8]) {
-        if self.is_heard(connection) {
-            self.conversations[connection].frames.push(bytes);
-        }
-    }
-
-    /// Handles the next message of a connection. Returns false if none has come whole, or no other will be handled.
-    pub fn handle_next(&mut self, connection: ConnectionId) -> bool {
-        if !self.is_heard(connection) {
-            return false;
-        }
-        let mut frames = mem::take(&mut self.conversations[connection].frames);
-        match frames.advance() {
-            Ok(true) => {}
-            Ok(false) => {
-                self.conversations[connection].frames = frames;
-                return false;
-            }
-            Err(error) => {
-                self.offend(connection, error.into());
-                return false;
-            }
-        }
-        if self.settings.trace {
-            self.trace(connection, Sender::Client, Bytes::copy_from_slice(frames.raw()));
-        }
-        match Message::decode(frames.frame()) {
-            Ok(message) => self.handle_message(connection, message),
-            Err(error) => self.offend(connection, error.into()),
-        }
-        let is_heard = self.is_heard(connection);
-        if is_heard {
-            self.conversations[connection].frames = frames;
-        }
-        is_heard
-    }
-
-    fn is_heard(&self, connection: ConnectionId) -> bool {
-        self.conversations.is_open(connection) && !self.ended
-    }
-
-    /// The connection was closed by its rank, or broke. It says nothing about the rank's end: children of a rank hold its
-    /// socket open, and clients close it after `finalize`; see [`Server::handle_exit`].
-    pub fn handle_disconnect(&mut self, connection: ConnectionId) {
-        let Some(conversation) = self.conversations.get_mut(connection) else { return };
-        conversation.frames = Default::default();
-        let Some(local) = conversation.rank else { return self.conversations.release(connection) };
-        let state = &mut self.ranks[local];
-        // A claim that nothing followed is void, and so is that of a program that was through: the rank itself may still come, or the next
-        // program of its script.
-        let is_void = conversation.claimed && state.phase != Phase::Open && state.connection == Some(connection);
-        if is_void {
-            state.connection = None;
-        }
-        // An answer that is still to come must find nobody else's connection.
-        if is_void && state.quota.questions() == 0 {
-            self.conversations.release(connection);
-        } else {
-            self.conversations.close(connection);
-        }
     }
 
     /// The rank's process returned status 0. (Any other end of a process is the host's to judge; see
@@ -437,18 +329,6 @@ impl Server {
     fn end(&mut self, reason: EndReason) {
         if !mem::replace(&mut self.ended, true) {
             self.actions.push_back(Action::End(reason));
-        }
-    }
-
-    /// Nothing more of this connection can be understood. A rank's job ends with it; a stranger's does not matter.
-    fn offend(&mut self, connection: ConnectionId, offence: Offence) {
-        self.actions.push_back(Action::Close { connection });
-        match self.rank_of(connection) {
-            Some(rank) => {
-                self.conversations.close(connection);
-                self.end(EndReason::Offence { rank, offence });
-            }
-            None => self.conversations.release(connection),
         }
     }
 

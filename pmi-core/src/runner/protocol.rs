@@ -1,0 +1,90 @@
+//! What a runner runs: a protocol, and what it wants done.
+
+use std::fmt::Debug;
+use std::hash::Hash;
+use std::pin::Pin;
+use std::time::Duration;
+
+use bytes::Bytes;
+
+use crate::connections::ConnectionId;
+
+/// A protocol's server for the ranks of one node: a pure state machine, with the host's part of what it asks for.
+///
+/// The [`Runner`] calls one `handle_*` after the other, and takes every effect after each.
+pub trait Protocol: Sized + Send + 'static {
+    /// Result of a task that an [`Effect::Run`] started.
+    type Event: Send + 'static;
+    /// Names a timer; at most one of a name is pending.
+    type Timer: Copy + Debug + Eq + Hash + Ord + Send + 'static;
+
+    /// Begins the conversation over a connection that came through a listener.
+    fn accept(&mut self) -> ConnectionId;
+
+    /// Returns true once the connection is known to be a rank's.
+    fn is_claimed(&self, connection: ConnectionId) -> bool;
+
+    /// Takes what was read from a connection: any number of messages, cut anywhere. None of them is handled yet.
+    fn push_bytes(&mut self, connection: ConnectionId, bytes: &[u8]);
+
+    /// Handles the next message of a connection. Returns false if none has come whole, or no other will be handled.
+    fn handle_next(&mut self, connection: ConnectionId) -> bool;
+
+    /// The peer closed the connection, or it broke, or its time for a claim is over.
+    fn handle_disconnect(&mut self, connection: ConnectionId);
+
+    /// A task of an [`Effect::Run`] is over.
+    fn handle_event(&mut self, event: Self::Event);
+
+    /// A timer of an [`Effect::SetTimer`] has run out.
+    fn handle_timer(&mut self, timer: Self::Timer);
+
+    /// Returns the next thing to do, in order; `None` until the next input.
+    fn poll_effect(&mut self) -> Option<Effect<Self>>;
+
+    /// A connection has taken everything up to an [`Effect::SendAndTell`].
+    fn handle_sent(&mut self, _connection: ConnectionId) {}
+
+    /// Returns false while no request is likely to come soon, because ranks wait for other nodes. See [`Runner::stay_awake`].
+    fn expects_requests(&self) -> bool {
+        true
+    }
+}
+
+/// A task that a protocol wants run.
+pub type Task<E> = Pin<Box<dyn Future<Output = E> + Send>>;
+
+/// Something that a [`Protocol`] wants done.
+pub enum Effect<P: Protocol> {
+    /// Send these bytes, after those sent before on the same connection.
+    Send {
+        /// Connection to write to.
+        connection: ConnectionId,
+        /// Bytes to write.
+        bytes: Bytes,
+    },
+    /// The same, and call [`Protocol::handle_sent`] once the socket has taken everything.
+    SendAndTell {
+        /// Connection to write to.
+        connection: ConnectionId,
+        /// Bytes to write.
+        bytes: Bytes,
+    },
+    /// Read nothing more from this connection, and close it once it has taken what was sent before. A connection that is no rank's is
+    /// closed at once.
+    Close {
+        /// Connection to close.
+        connection: ConnectionId,
+    },
+    /// Run this task, and hand its result to [`Protocol::handle_event`].
+    Run(Task<P::Event>),
+    /// Call [`Protocol::handle_timer`] after this time, unless the timer is cancelled before.
+    SetTimer {
+        /// Name of the timer; one of the same name that is pending is replaced.
+        timer: P::Timer,
+        /// Time until it runs out.
+        after: Duration,
+    },
+    /// Forget a timer. Not an error if it is not pending.
+    CancelTimer(P::Timer),
+}
