@@ -137,6 +137,16 @@ fn embedded_servers_run_mpi_programs() {
     }
     Command::new(built::example("embed_pmix")).words("sh -c").arg("exit 3").run().exits(1).says("exit status: 3");
     Command::new(built::example("embed_server")).words("sh -c").arg("exit 3").run().exits(1).says("exit status: 3");
+    Command::new(built::example("embed_with_threads"))
+        .words("sh -c")
+        .arg("exit 3")
+        .run()
+        .exits(1)
+        .says("exit status: 3");
+    // A rank that ends in good order while the others wait for it.
+    let leave = format!("test $PMI_RANK = 0 || exec {} pmi barrier", built::lattice().display());
+    let outcome = Command::new(built::example("embed_with_threads")).words("sh -c").arg(leave).run();
+    outcome.exits(1).says("the job must end");
     let promises = "9 nodes with one directory keep all promises of a fence";
     Command::new(built::example("fence_over_files")).run().exits(0).prints_lines([promises]);
 }
