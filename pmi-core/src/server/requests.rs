@@ -164,6 +164,15 @@ impl Server {
         };
         let rank = self.ranks[local].rank;
         let size = self.job.size();
+        // The program before this one may have finalized, and its connection not be read to its end yet.
+        if let Some(former) = self.ranks[local].connection
+            && former != connection
+            && self.ranks[local].phase == Phase::Finalized
+            && self.conversations[former].claimed
+        {
+            self.handle_disconnect(former);
+            self.actions.push_back(Action::Close { connection: former });
+        }
         match self.ranks[local].connection {
             Some(owner) if owner != connection => refuse(format!("rank {rank} is claimed already")),
             _ => {
