@@ -96,7 +96,7 @@ fn nothing_is_asked_after_a_reply_to_something_else() {
         match client.get("k") {
             Ok(value) => assert!(goes_on && value == Some(b"1".to_vec()), "{bad}"),
             Err(error) => {
-                assert!(!goes_on && matches!(error, ClientError::Closed { command: "get" }), "{bad}: {error}")
+                assert!(!goes_on && matches!(error, ClientError::Closed { command: "get" }), "{bad}: {error}");
             }
         }
     }

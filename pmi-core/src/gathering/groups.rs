@@ -138,8 +138,8 @@ mod tests {
 
     #[test]
     fn groups_at_rest_take_bounded_memory() {
-        let mut groups = Groups::default();
-        groups.resting = (0..Groups::RESTING_MAX as u128).map(|digest| (digest, Epoch(1))).collect();
+        let resting = (0..Groups::RESTING_MAX as u128).map(|digest| (digest, Epoch(1))).collect();
+        let mut groups = Groups { resting, ..Groups::default() };
         for tag in 0..Groups::OPEN_MAX {
             let name: Arc<str> = format!("0,1:{tag}").into();
             assert!(groups.open(&name, begin).is_some());
