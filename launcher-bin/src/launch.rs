@@ -18,6 +18,7 @@ mod error;
 mod frontend;
 mod full_screen;
 mod local;
+mod nodes;
 mod remote;
 mod scripts;
 mod start_watch;
@@ -76,8 +77,13 @@ fn started(
     match allocation {
         Some(allocation) => {
             let server = ApiServer::find(args.cluster.api.api.as_deref(), &machine.environment)?;
-            let copies =
-                is_copied.then(|| Broadcast::to_nodes(&mut command, args, &server, &allocation)).transpose()?;
+            let copies = match is_copied {
+                true => {
+                    let hosts = nodes::keep(&mut command, &server, &allocation)?;
+                    Some(Broadcast::to_nodes(&command.copies, args, &allocation, &hosts)?)
+                }
+                false => None,
+            };
             let code = remote::run(command, &server, allocation, verbosity);
             drop(copies);
             code

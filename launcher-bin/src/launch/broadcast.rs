@@ -19,10 +19,8 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use ring::digest::{Context, SHA256};
 
 use crate::args::{Compression, LaunchArgs};
-use crate::cluster::{ApiServer, ClusterError};
 use crate::console::report;
-use crate::request::{Action, Before, Copies, FileCopy, LaunchCommand, Thing};
-use crate::runtime;
+use crate::request::{Before, Copies, FileCopy, Thing};
 
 /// What each node runs.
 const SCRIPT: &str = include_str!("broadcast.sh");
@@ -35,9 +33,6 @@ const FRAME: usize = 4 << 20;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum BroadcastError {
-    /// The cluster does not say which nodes it would have.
-    #[error(transparent)]
-    Cluster(#[from] ClusterError),
     /// This machine does not let us.
     #[error("cannot copy files to the nodes: cannot {step}: {source}")]
     System {
@@ -84,27 +79,22 @@ pub(super) struct Broadcast {
 }
 
 impl Broadcast {
-    /// Copies files to the nodes that a launch will have, which it has to be placed on after that.
+    /// Copies files to these nodes of an allocation.
     ///
     /// # Errors
     /// See the variants of [`BroadcastError`].
     pub(super) fn to_nodes(
-        command: &mut LaunchCommand,
+        copies: &Copies,
         args: &LaunchArgs,
-        server: &ApiServer,
         allocation: &str,
+        hosts: &[String],
     ) -> Result<Self, BroadcastError> {
-        let request = &mut command.request;
-        let ask = async { server.connect()?.start_launch(request, allocation.to_owned(), Action::Plan).await };
-        let hosts = runtime::block_on(ask).map_err(failed("ask the cluster"))??.placed?.hosts;
         let mut copier = Command::new(std::env::current_exe().map_err(failed("find this program"))?);
         copier.args(["launch", "-q", "--pmi=none", "--stdin=all", "--label=node", "--no-kill", "--propagate=NONE"]);
         copier.args(args.cluster.api.api.iter().map(|url| format!("--api={url}")));
         copier.arg(format!("--alloc={allocation}")).arg(format!("--ntasks={}", hosts.len())).arg("--tasks-per-node=1");
-        copier.arg(format!("--nodelist={}", hostlist::fold(&hosts))).args(["--chdir=/", "--"]);
-        let copies = Self::begin(copier.arg("sh"), &command.copies, hosts.len())?;
-        request.placement.pin(hosts);
-        Ok(copies)
+        copier.arg(format!("--nodelist={}", hostlist::fold(hosts))).args(["--chdir=/", "--"]);
+        Self::begin(copier.arg("sh"), copies, hosts.len())
     }
 
     /// Copies files to their places on this machine.

@@ -14,15 +14,15 @@ use tokio::sync::mpsc;
 use super::attached::{AttachSettings, AttachedLaunch};
 use super::frontend::Frontend;
 use super::start_watch::StartWatch;
-use super::{LaunchError, full_screen, open_files, show_plan, viewed};
+use super::{LaunchError, full_screen, nodes, open_files, show_plan, viewed};
 use crate::args::AttachArgs;
 use crate::attachment::Role;
 use crate::cluster::{ApiServer, Attachment, Cluster, Started, Templates};
 use crate::console::{Verbosity, print, report, write_stderr};
 use crate::machine::Machine;
 use crate::output::{name, settings};
-use crate::prepared::{NodeBindError, PreparedLaunch, placed_by_objects};
-use crate::request::{Action, LaunchCommand, LineLabel, OutputRequest, placed_in_groups};
+use crate::prepared::{NodeBindError, PreparedLaunch};
+use crate::request::{Action, LaunchCommand, LineLabel, OutputRequest};
 use crate::signal_forwarder::RankLocation;
 use crate::trace::ClusterTrace;
 use crate::{local_launches, map, runtime, stdin};
@@ -32,24 +32,15 @@ use crate::{local_launches, map, runtime, stdin};
 /// # Errors
 /// Fails if the launch cannot start, or is lost sight of.
 pub(crate) fn run(
-    command: LaunchCommand,
+    mut command: LaunchCommand,
     server: &ApiServer,
     allocation: String,
     verbosity: Verbosity,
 ) -> Result<u8, LaunchError> {
     runtime::block_on(async {
         let cluster = server.connect()?;
-        let LaunchCommand { mut request, per_object, node_groups, output, copies: _, action } = command;
-        if per_object.is_some() || !node_groups.is_empty() {
-            let allocated = cluster.allocated_nodes(&allocation).await?.names;
-            let (size, placement) = (request.programs.size(), &mut request.placement);
-            match per_object {
-                Some(per_object) => {
-                    placed_by_objects(placement, size, per_object, &allocated, &cluster.templates().await?)?;
-                }
-                None => placed_in_groups(placement, &node_groups, &allocated)?,
-            }
-        }
+        nodes::give_slots(&mut command, &cluster, &allocation).await?;
+        let LaunchCommand { request, output, action, .. } = command;
         let started = cluster.start_launch(&request, allocation, action).await?;
         show_notes(&started.notes, verbosity);
         if action == Action::Plan {

@@ -152,3 +152,21 @@ fn files_are_where_programs_look_for_them_and_gone_thereafter() {
     ]);
     outcome.says("state is there already, and is another one").says("and 1 other files");
 }
+
+/// Slots of the nodes follow from their cores, and from the nodes of each program: the files have to go where the ranks are then.
+#[test]
+fn copies_go_to_the_nodes_that_flags_about_nodes_choose() {
+    let script = r#"
+        cp app worker; shown() { sort | sed 's|/tmp/lattice-bcast-[^/]*/|OWN/|; s/[0-9a-f]\{64\}/SUM/'; }
+        lattice srun --bcast -N1 -n1 ./app : -N2 -n2 ./worker | shown
+        lattice launch --bcast --tasks-per 1:socket ./app | shown | sort -u"#;
+    let outcome = script_on(3, &format!("{PROGRAM}{script}")).run();
+    outcome.exits(0).prints_lines([
+        "0 OWN/app SUM ",
+        "1 OWN/worker SUM ",
+        "2 OWN/worker SUM ",
+        "0 OWN/app SUM ",
+        "1 OWN/app SUM ",
+        "2 OWN/app SUM ",
+    ]);
+}

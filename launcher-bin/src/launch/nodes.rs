@@ -1,0 +1,50 @@
+//! Nodes of a launch on a cluster, as far as they are decided on here: slots of the nodes for flags that speak of what these are (ranks by
+//! objects, programs with nodes of their own), and nodes that have to stay the same because something is made ready on them.
+
+use super::LaunchError;
+use crate::cluster::{ApiServer, Cluster};
+use crate::prepared::placed_by_objects;
+use crate::request::{Action, LaunchCommand, placed_in_groups};
+use crate::runtime;
+
+/// Has a launch keep the nodes that it would have now; returns them.
+///
+/// # Errors
+/// Fails if it cannot be placed.
+pub(super) fn keep(
+    command: &mut LaunchCommand,
+    server: &ApiServer,
+    allocation: &str,
+) -> Result<Vec<String>, LaunchError> {
+    let hosts: Result<_, LaunchError> = runtime::block_on(async {
+        let cluster = server.connect()?;
+        give_slots(command, &cluster, allocation).await?;
+        Ok(cluster.start_launch(&command.request, allocation.to_owned(), Action::Plan).await?.placed?.hosts)
+    })?;
+    let hosts: Vec<String> = hosts?;
+    command.request.placement.pin(hosts.clone());
+    Ok(hosts)
+}
+
+/// Puts slots of the nodes in the place of such flags, so that the request says by itself where the ranks go; a command that has none of them,
+/// or not any more, stays as it is. Every request to the API server comes behind this.
+///
+/// # Errors
+/// Fails if the nodes take too few ranks, or cannot be asked for.
+pub(super) async fn give_slots(
+    command: &mut LaunchCommand,
+    cluster: &Cluster,
+    allocation: &str,
+) -> Result<(), LaunchError> {
+    let (per_object, groups) = (command.per_object.take(), std::mem::take(&mut command.node_groups));
+    if per_object.is_none() && groups.is_empty() {
+        return Ok(());
+    }
+    let allocated = cluster.allocated_nodes(allocation).await?.names;
+    let (size, placement) = (command.request.programs.size(), &mut command.request.placement);
+    match per_object {
+        Some(per_object) => placed_by_objects(placement, size, per_object, &allocated, &cluster.templates().await?)?,
+        None => placed_in_groups(placement, &groups, &allocated)?,
+    }
+    Ok(())
+}
