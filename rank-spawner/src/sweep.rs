@@ -6,6 +6,7 @@
 
 use std::collections::BTreeSet;
 use std::io;
+use std::sync::OnceLock;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -44,7 +45,7 @@ pub struct SweepScope<'a> {
 pub enum Orphans<'a> {
     /// Not the launch's: this process serves several launches, or has children of which nothing is known here.
     Leave,
-    /// The launch's, unless listed: this process serves this launch alone.
+    /// The launch's, unless listed, or there before [`become_subreaper`]: this process serves this launch alone.
     Claim {
         /// Children of this process's own, such as the keeper.
         except: &'a [Pid],
@@ -61,12 +62,37 @@ pub struct Swept {
     pub survivors: Vec<Survivor>,
 }
 
-/// Makes this process the parent of all processes below it whose parents end.
+/// Children that this process had when it became a subreaper: those of the shell, say, that became this process by `exec`. They are not
+/// reaped here, so that their numbers stay theirs.
+static EARLIER_CHILDREN: OnceLock<Vec<Pid>> = OnceLock::new();
+
+/// Makes this process the parent of all processes below it whose parents end. Children that it has already are no launch's.
 ///
 /// # Errors
 /// Never on Linux 3.4 and later.
 pub fn become_subreaper() -> nix::Result<()> {
+    EARLIER_CHILDREN.get_or_init(children);
     prctl::set_child_subreaper(true)
+}
+
+/// Children of this process. Mostly it has none, or none but a keeper, and no need to read the table.
+fn children() -> Vec<Pid> {
+    if nothing_to_sweep() {
+        return Vec::new();
+    }
+    let of = |table: ProcessTable| {
+        table.iter().filter(|process| process.parent == getpid()).map(|process| process.pid).collect()
+    };
+    ProcessTable::read().map(of).unwrap_or_default()
+}
+
+fn earlier_children() -> &'static [Pid] {
+    EARLIER_CHILDREN.get().map(Vec::as_slice).unwrap_or_default()
+}
+
+/// True for a child of this process that is no launch's.
+fn is_spared(pid: Pid, except: &[Pid]) -> bool {
+    except.contains(&pid) || earlier_children().contains(&pid)
 }
 
 /// True if nothing is below this process, which must be a subreaper, but a keeper: all that it started has ended and was reaped,
@@ -99,21 +125,23 @@ pub fn sweep(launch: &SweepScope<'_>, time_limit: Duration) -> io::Result<Swept>
 }
 
 /// Ends what no table shows because it forks and ends meanwhile: as long as anything does, this process, a subreaper, has children.
-/// Returns those that it has at the deadline.
+/// Returns those that it has at the deadline. A process that has children of its own cannot tell, and believes the table.
 fn outrun(ranks: &[Pid], except: &[Pid], deadline: Instant) -> io::Result<Vec<Survivor>> {
     let mut is_signalled = false;
     loop {
-        reap_children(ranks, |process| !except.contains(&process.pid))?;
+        reap_children(ranks, |process| !is_spared(process.pid, except))?;
         if nothing_to_sweep() {
             return Ok(Vec::new());
         }
         let table = ProcessTable::read()?;
         let is_ours = |process: &&Process| {
-            process.parent == getpid() && !ranks.contains(&process.pid) && !except.contains(&process.pid)
+            process.parent == getpid() && !ranks.contains(&process.pid) && !is_spared(process.pid, except)
         };
         let left: Vec<Pid> = table.iter().filter(is_ours).map(|process| process.pid).collect();
-        if left.is_empty() && !ranks.is_empty() && table.iter().any(|process| ranks.contains(&process.pid)) {
-            // Ranks that nobody has reaped.
+        let is_explained =
+            |process: &Process| ranks.contains(&process.pid) || earlier_children().contains(&process.pid);
+        if left.is_empty() && table.iter().any(is_explained) {
+            // Ranks that nobody has reaped, or children of our own.
             return Ok(Vec::new());
         }
         if Instant::now() >= deadline {
@@ -181,7 +209,7 @@ impl SweepScope<'_> {
         let roots: Vec<Pid> = match self.orphans {
             Orphans::Leave => below.into_iter().filter(|&pid| self.marks(table, pid)).collect(),
             Orphans::Claim { except } => {
-                let spared = table.trees(except.iter().copied());
+                let spared = table.trees(except.iter().chain(earlier_children()).copied());
                 below.difference(&spared).copied().collect()
             }
         };
@@ -201,7 +229,7 @@ impl SweepScope<'_> {
     fn owns_zombie(&self, process: &Process) -> bool {
         match self.orphans {
             Orphans::Leave => self.ranks.contains(&process.group),
-            Orphans::Claim { except } => !except.contains(&process.pid),
+            Orphans::Claim { except } => !is_spared(process.pid, except),
         }
     }
 }
