@@ -24,8 +24,6 @@ use crate::request::{Before, Copies, FileCopy, Thing};
 
 /// What each node runs.
 const SCRIPT: &str = include_str!("broadcast.sh");
-/// What runs that on this machine, and leaves it: a launch here takes every child of this process for one of its own.
-const APART: &str = r#"exec 3<&0; "$@" <&3 3<&- &"#;
 /// Bytes of a frame, but for the last one of a file.
 const FRAME: usize = 4 << 20;
 
@@ -72,7 +70,7 @@ fn names(files: &[PathBuf]) -> String {
 
 /// Copies of files, which last as long as this value.
 pub(super) struct Broadcast {
-    /// The launch that keeps them; on this machine what has started the shell that does.
+    /// The launch that keeps them; on this machine the shell that does.
     copier: Child,
     /// Ends when they are removed.
     answers: BufReader<ChildStdout>,
@@ -102,7 +100,7 @@ impl Broadcast {
     /// # Errors
     /// See the variants of [`BroadcastError`].
     pub(super) fn here(copies: &Copies) -> Result<Self, BroadcastError> {
-        Self::begin(Command::new("sh").env("LATTICE_NODE", "0").args(["-c", APART, "sh", "sh"]), copies, 1)
+        Self::begin(Command::new("sh").env("LATTICE_NODE", "0"), copies, 1)
     }
 
     /// Starts `copier`, which is to run a shell on so many nodes, and has that make the copies.
