@@ -13,7 +13,8 @@ use lattice_session::spec::AppSpec;
 const SHELL: &str = "/bin/sh";
 
 /// Gets prolog and epilog, either of which may be empty, and the program with its arguments. The names of its variables are such as no
-/// environment has. It outlives signals that end the program, for the epilog's sake, and ends as the program did.
+/// environment has. It outlives signals that end the program, for the epilog's sake, and ends as the program did: a shell tells the signal that ended
+/// a program by a status, with which a program may also exit, and not every signal ends a process.
 const SCRIPT: &str = r#"lattice_prolog=$1 lattice_epilog=$2
 shift 2
 if [ -n "$lattice_prolog" ]; then
@@ -38,7 +39,15 @@ trap : HUP INT TERM USR1 USR2
 lattice_code=$?
 trap - HUP INT TERM USR1 USR2
 "$lattice_epilog" </dev/null
-[ $lattice_code -le 128 ] || kill -$((lattice_code - 128)) $$
+case $lattice_code in 129 | 1[3-9]? | 2??) lattice_signal=$(kill -l $lattice_code 2>/dev/null) ;; *) lattice_signal= ;; esac
+case $lattice_signal in
+"" | CHLD | CONT | STOP | TSTP | TTIN | TTOU | URG | WINCH) ;;
+*)
+    # The core file is the program's.
+    ulimit -c 0
+    kill -s "$lattice_signal" $$ 2>/dev/null
+    ;;
+esac
 exit $lattice_code"#;
 
 /// Programs around each rank.
@@ -72,6 +81,9 @@ impl TaskScripts {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::process::ExitStatusExt;
+    use std::process::Command;
+
     use super::*;
 
     fn wrapped(prolog: Option<&str>, epilog: Option<&str>) -> Vec<OsString> {
@@ -85,6 +97,40 @@ mod tests {
         };
         TaskScripts::new(prolog.map(Path::new), epilog.map(Path::new), Path::new("/home")).wrap(&mut app);
         [app.program].into_iter().chain(app.args).collect()
+    }
+
+    /// End of a program that is a line of shell, between nothing and `epilog`, and the text on standard error.
+    fn end(program: &str, epilog: &str) -> (Option<i32>, Option<i32>, String) {
+        let [shell, words @ ..] = &wrapped(None, Some(epilog))[..] else { panic!("a shell") };
+        let mut command = Command::new(shell);
+        command.args(&words[..words.len() - 2]).args(["sh", "-c", program]);
+        let output = command.output().unwrap();
+        (output.status.code(), output.status.signal(), String::from_utf8(output.stderr).unwrap())
+    }
+
+    #[test]
+    fn what_is_around_a_program_ends_as_the_program_did() {
+        for (program, code, signal) in [
+            ("exit 0", Some(0), None),
+            ("exit 128", Some(128), None),
+            ("kill -TERM $$", None, Some(15)),
+            ("kill -SEGV $$", None, Some(11)),
+            ("kill -KILL $$", None, Some(9)),
+            ("kill -USR1 $$", None, Some(10)),
+            // The numbers of signals that stop a process, or do nothing.
+            ("exit 145", Some(145), None),
+            ("exit 146", Some(146), None),
+            ("exit 147", Some(147), None),
+            ("exit 150", Some(150), None),
+            ("exit 151", Some(151), None),
+            ("exit 156", Some(156), None),
+            ("exit 200", Some(200), None),
+            ("exit 255", Some(255), None),
+        ] {
+            let (seen_code, seen_signal, text) = end(program, "/bin/true");
+            assert_eq!((seen_code, seen_signal), (code, signal), "{program}");
+            assert!(!text.contains("kill"), "{program}: {text}");
+        }
     }
 
     #[test]
