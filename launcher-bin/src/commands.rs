@@ -116,8 +116,8 @@ pub(crate) enum CommandError {
         /// Its state.
         state: &'static str,
     },
-    /// Somebody ended the command while it waited.
-    #[error("{signal} while allocation {id} was waited for; it is out of the queue")]
+    /// Somebody ended the command before it had a use for its allocation.
+    #[error("{signal} before anything was started in allocation {id}")]
     Interrupted {
         /// Id of the allocation.
         id: String,

@@ -54,6 +54,15 @@ impl Signals {
         }
     }
 
+    /// The signal by which somebody has wanted this program to end by now, if anybody has.
+    pub(crate) async fn arrived(&mut self) -> Option<Signal> {
+        tokio::select! {
+            biased;
+            signal = self.any() => Some(signal),
+            () = std::future::ready(()) => None,
+        }
+    }
+
     /// Waits until somebody wants this program to end; returns by which signal.
     pub(crate) async fn any(&mut self) -> Signal {
         let (Arrival::Everybody(signal) | Arrival::Us(signal)) = self.next().await;
@@ -82,5 +91,26 @@ pub(crate) async fn wait(mut child: Child, signals: &mut Signals) -> io::Result<
                 Arrival::Us(signal) => pass_on(&child, signal),
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use nix::sys::signal::raise;
+
+    use super::*;
+    use crate::runtime;
+
+    /// A signal that comes while an allocation is made must not be lost on the way to the command.
+    #[test]
+    fn a_signal_that_came_before_anybody_waited_is_heard() {
+        let heard = runtime::block_on(async {
+            let mut signals = Signals::listen().unwrap();
+            let before = signals.arrived().await;
+            raise(Signal::SIGQUIT).unwrap();
+            tokio::task::yield_now().await;
+            (before, signals.arrived().await)
+        });
+        assert_eq!(heard.unwrap(), (None, Some(Signal::SIGQUIT)));
     }
 }

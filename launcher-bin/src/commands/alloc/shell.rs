@@ -16,19 +16,26 @@ pub(super) fn shell(args: &ShellArgs, verbosity: Verbosity) -> Result<u8, Comman
         true => None,
         false => Some(cluster::allocation(args.id.as_deref(), &environment)?.ok_or(CommandError::NoAllocation)?),
     };
-    ask(&args.api, async |cluster| match present {
-        Some(id) => {
-            let allocation = cluster.allocated_nodes(&id).await?;
-            match allocation.over {
-                Some(state) => Err(CommandError::AllocationOver { id, state }),
-                None => run(args, &cluster, &allocation, &environment).await,
+    ask(&args.api, async |cluster| {
+        // Before there is an allocation that somebody has to release.
+        let mut signals = Signals::listen()?;
+        match present {
+            Some(id) => {
+                let allocation = cluster.allocated_nodes(&id).await?;
+                match allocation.over {
+                    Some(state) => Err(CommandError::AllocationOver { id, state }),
+                    None => run(args, &cluster, &allocation, &environment, &mut signals).await,
+                }
             }
-        }
-        None => {
-            let id = allocate(args, &cluster, verbosity).await?;
-            let code = async { run(args, &cluster, &cluster.allocated_nodes(&id).await?, &environment).await }.await;
-            cluster.release_allocation(&id).await?;
-            code
+            None => {
+                let id = allocate(args, &cluster, verbosity).await?;
+                let work = async {
+                    run(args, &cluster, &cluster.allocated_nodes(&id).await?, &environment, &mut signals).await
+                };
+                let code = work.await;
+                cluster.release_allocation(&id).await?;
+                code
+            }
         }
     })
 }
@@ -47,16 +54,20 @@ async fn run(
     cluster: &Cluster,
     allocation: &AllocatedNodes,
     environment: &Environment,
+    signals: &mut Signals,
 ) -> Result<u8, CommandError> {
     let files = CommandFiles::make(cluster, allocation, environment).await?;
-    let code = run_with(args, &files).await;
+    let code = match signals.arrived().await {
+        Some(signal) => Err(CommandError::Interrupted { id: allocation.id.clone(), signal }),
+        None => run_with(args, &files, signals).await,
+    };
     let removed = files.remove();
     let code = code?;
     removed?;
     Ok(code)
 }
 
-async fn run_with(args: &ShellArgs, files: &CommandFiles) -> Result<u8, CommandError> {
+async fn run_with(args: &ShellArgs, files: &CommandFiles, signals: &mut Signals) -> Result<u8, CommandError> {
     let shell = [std::env::var_os("SHELL").unwrap_or_else(|| "/bin/sh".into())];
     let words = if args.command.is_empty() { &shell[..] } else { &args.command };
     let mut command = files.command(&words[0])?;
@@ -64,7 +75,6 @@ async fn run_with(args: &ShellArgs, files: &CommandFiles) -> Result<u8, CommandE
     if let Some(url) = &args.api.api {
         command.env(cluster::API_URL, url);
     }
-    let mut signals = Signals::listen()?;
     let child = command.spawn().map_err(|error| CommandError::Shell { command: words[0].clone(), error })?;
-    Ok(foreground::wait(child, &mut signals).await?)
+    Ok(foreground::wait(child, signals).await?)
 }
