@@ -1,5 +1,6 @@
 //! `lattice queue` and `lattice cancel`: who waits for nodes, who has some, and the end of both.
 
+use std::fmt::Display;
 use std::time::Duration;
 
 use lattice_session::unix_time;
@@ -11,9 +12,9 @@ use tonic::Code;
 use super::{CommandError, ask, here, node_names};
 use crate::args::{CancelArgs, QueueArgs};
 use crate::cluster::{Cluster, ClusterError, state_word};
-use crate::console::{print, print_json};
-use crate::formatting;
+use crate::console::{print, print_json, report};
 use crate::table::{Align, Table};
+use crate::{exit, formatting};
 
 /// An allocation as it is printed for programs.
 #[derive(Debug, Serialize)]
@@ -161,24 +162,33 @@ fn reason(allocation: &proto::Allocation) -> Option<String> {
 /// What a launch is told by whoever cancels it.
 const CANCELLED: &str = "lattice cancel";
 
-/// Ends what each id stands for: a launch on this machine, an allocation, which may wait for its nodes, or a launch on a cluster. Returns the exit code.
+/// Ends what each id stands for: a launch on this machine, an allocation, which may wait for its nodes, or a launch on a cluster. Tells which
+/// of them it cannot end, and ends the others. Returns the exit code.
 pub(crate) fn cancel(args: &CancelArgs) -> Result<u8, CommandError> {
-    let mut elsewhere = Vec::new();
+    let (mut elsewhere, mut code) = (Vec::new(), 0);
+    let mut refused = |error: &dyn Display| {
+        report(&error.to_string());
+        code = exit::OURS;
+    };
     for id in &args.ids {
         match here(id, &args.api) {
-            Some(launch) => launch.abort(CANCELLED)?,
+            Some(launch) => launch.abort(CANCELLED).unwrap_or_else(|error| refused(&error)),
             None => elsewhere.push(id),
         }
     }
-    if elsewhere.is_empty() {
-        return Ok(0);
+    if !elsewhere.is_empty() {
+        ask(&args.api, async |cluster| {
+            for id in elsewhere {
+                match cancel_one(&cluster, id).await {
+                    // The next one would not be reached either.
+                    Err(error) if error.is_passing() => return Err(error.into()),
+                    ended => ended.unwrap_or_else(|error| refused(&error)),
+                }
+            }
+            Ok(())
+        })?;
     }
-    ask(&args.api, async |cluster| {
-        for id in elsewhere {
-            cancel_one(&cluster, id).await?;
-        }
-        Ok(0)
-    })
+    Ok(code)
 }
 
 async fn cancel_one(cluster: &Cluster, id: &str) -> Result<(), ClusterError> {

@@ -144,6 +144,24 @@ async fn a_release_is_silent_unless_it_is_asked_to_speak() {
     assert_eq!((code, stderr.as_str()), (Some(125), "lattice: there is no allocation nosuch\n"));
 }
 
+#[tokio::test]
+async fn one_that_cannot_be_cancelled_keeps_none_of_the_others() {
+    let refusals = [Status::not_found("there is no launch nosuch"), Status::permission_denied("foreign is not yours")];
+    let mut fake = Fake::answering(Answers { refusals: refusals.into(), ..allocations() }).await;
+    let (code, stdout, stderr) = run(&fake, "cancel nosuch foreign 9abc").await;
+    assert_eq!((code, stdout.as_str()), (Some(125), ""));
+    assert_eq!(stderr, "lattice: there is no launch nosuch\nlattice: foreign is not yours\n");
+    let mut ended = Vec::new();
+    for _ in 0..5 {
+        match fake.asked().await {
+            Asked::Release(request) => ended.push(request.id),
+            Asked::Abort(request) => ended.push(request.id),
+            other => panic!("{other:?}"),
+        }
+    }
+    assert_eq!(ended, ["nosuch", "nosuch", "foreign", "foreign", "9abc"]);
+}
+
 fn nodes() -> Answers {
     let drain = Drain {
         node: "node1".to_owned(),

@@ -60,7 +60,7 @@ pub(crate) struct Answers {
     pub(crate) nodes: Option<ListNodesResponse>,
     /// Hostlist of the nodes that are drained and unknown.
     pub(crate) unknown: String,
-    /// Refusals of the first allocations that are asked for.
+    /// Refusals of the first allocations that are asked for, and of the first launches that are to end.
     pub(crate) refusals: VecDeque<Status>,
     /// The allocation that is asked for, as it is each time that somebody looks at it, before it runs.
     pub(crate) queued: VecDeque<Allocation>,
@@ -337,6 +337,9 @@ impl LaunchService for Service {
         request: Request<AbortLaunchRequest>,
     ) -> Result<Response<AbortLaunchResponse>, Status> {
         self.note(Asked::Abort(request.into_inner()));
+        if let Some(refusal) = self.answers.lock().unwrap().refusals.pop_front() {
+            return Err(refusal);
+        }
         Ok(Response::new(AbortLaunchResponse {}))
     }
 }
