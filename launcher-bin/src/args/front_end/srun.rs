@@ -2,18 +2,22 @@
 //! task that fails leaves the others running, standard error goes where standard output goes, and tasks that are bound are dealt out over
 //! the sockets of their node.
 
+mod values;
 mod variables;
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 
+use self::values::{
+    compress, cpu_bind, distribution, error, gpu_bind, gpus_per_task, mpi, no_kill, node_list, nodes, open_mode,
+    output, pty, quiet, send_libs, verbose,
+};
 use super::Meaning::{Made, Nothing, OfLaunch, OfNodes, OfProgram, Refused};
 use super::line::Line;
-use super::{Answer, Flag, FrontEnd, Refusal, Takes, next_word, text_of, unknown};
+use super::{Answer, Flag, FrontEnd, Refusal, Takes, next_word, unknown};
 use crate::args::SEPARATOR;
 use crate::args::idle::{IDLE, Value};
 use crate::cluster::{ALLOCATION, NO_ALLOCATION};
-use crate::console::Verbosity;
 
 const fn flag(names: &'static [&'static str], takes: Takes, meaning: super::Meaning) -> Flag {
     Flag { names, takes, meaning }
@@ -171,48 +175,6 @@ pub(super) fn translate(words: &[OsString]) -> Result<Answer, Refusal> {
     Ok(Answer::Line(line.finish()))
 }
 
-/// `unset` is the default of an environment that has it otherwise.
-fn no_kill(line: &mut Line, value: &OsStr) -> Result<(), Refusal> {
-    if value != "unset" {
-        line.add_to_launch("--no-kill", None);
-    }
-    Ok(())
-}
-
-/// Slurm has another method, lz4, which nodes need not have.
-fn compress(line: &mut Line, how: &OsStr) -> Result<(), Refusal> {
-    match how.to_str() {
-        Some("none") => {}
-        Some("" | "gzip") => line.add_to_launch("--compress", None),
-        _ => {
-            line.note(format!("--compress={}: copies are compressed by gzip", how.display()));
-            line.add_to_launch("--compress", None);
-        }
-    }
-    Ok(())
-}
-
-fn send_libs(line: &mut Line, answer: &OsStr) -> Result<(), Refusal> {
-    line.add_to_launch("--send-libs", Some(if answer.is_empty() { "yes".as_ref() } else { answer }));
-    Ok(())
-}
-
-/// `a100:2` is two, and so is `2`.
-fn gpus_per_task(line: &mut Line, value: &OsStr) -> Result<(), Refusal> {
-    let text = value.to_string_lossy();
-    let number = text.rsplit(':').next().unwrap_or_default();
-    line.add_to_launch("--gpus-per-task", Some(number.as_ref()));
-    Ok(())
-}
-
-/// `verbose,closest`, `quiet,single:2`
-fn gpu_bind(line: &mut Line, value: &OsStr) -> Result<(), Refusal> {
-    let text = value.to_string_lossy();
-    let bind = ["verbose", "quiet", "v", "q"].iter().find_map(|word| text.strip_prefix(word)?.strip_prefix(','));
-    line.add_to_launch("--gpu-bind", Some(bind.unwrap_or(&text).as_ref()));
-    Ok(())
-}
-
 /// What srun does unless it is told otherwise.
 fn add_defaults(line: &mut Line) {
     let placed = ["--nodes", "--nodelist", "--tasks-per-node", "--hostfile", "--multi-prog", "--relative", "--pty"];
@@ -342,129 +304,3 @@ fn read_letters(letters: &OsStr, rest: &mut &[OsString], line: &mut Line) -> Res
 const VERSION: &str = concat!("slurm 22.05.8 (Lattice ", env!("CARGO_PKG_VERSION"), ")\n");
 /// Answer to `--mpi=list`, as Slurm 22.05 gives it.
 const MPI_LIST: &str = "MPI plugin types are...\n\tnone\n\tpmi2\n\tpmix\n";
-
-/// `N`, or `MIN-MAX`, of which the smaller number is enough.
-fn nodes(line: &mut Line, count: &OsStr) -> Result<(), Refusal> {
-    let text = count.to_string_lossy();
-    let least = text.split('-').next().unwrap_or_default();
-    if least != text {
-        line.note(format!("-N {text}: the launch has {least} nodes"));
-    }
-    line.add_to_nodes("--nodes", Some(least.as_ref()));
-    Ok(())
-}
-
-/// A list, or with a slash in it a file of names.
-fn node_list(line: &mut Line, list: &OsStr) -> Result<(), Refusal> {
-    if !list.as_bytes().contains(&b'/') {
-        line.add_to_nodes("--nodelist", Some(list));
-        return Ok(());
-    }
-    let text = text_of(list)?;
-    let names: Vec<&str> = text.split([',', '\n', ' ']).map(str::trim).filter(|name| !name.is_empty()).collect();
-    line.add_to_nodes("--nodelist", Some(names.join(",").as_ref()));
-    Ok(())
-}
-
-/// The distribution among nodes, among the sockets of a node, and among their cores.
-fn distribution(line: &mut Line, how: &OsStr) -> Result<(), Refusal> {
-    let text = how.to_string_lossy();
-    let mut levels = text.split(':').map(|level| level.split(',').next().unwrap_or_default());
-    let mut words = match levels.next().unwrap_or_default() {
-        word @ ("block" | "cyclic" | "*") => word,
-        word if word.starts_with("plane=") => word,
-        "NoPack" | "Pack" => "*",
-        "arbitrary" => {
-            order_of_hostfile(line)?;
-            "*"
-        }
-        word => {
-            let reason = format!("{word:?} is none of block, cyclic, plane=N and arbitrary");
-            return Err(Refusal::Value { flag: "--distribution", value: text.into_owned(), reason });
-        }
-    }
-    .to_owned();
-    for word in levels {
-        words = format!("{words}:{word}");
-    }
-    line.add_to_launch("--distribution", Some(words.as_ref()));
-    Ok(())
-}
-
-/// Task after task on the hosts in the order of a file, whose name Slurm takes from the environment.
-fn order_of_hostfile(line: &mut Line) -> Result<(), Refusal> {
-    match std::env::var_os("SLURM_HOSTFILE").filter(|file| !file.is_empty()) {
-        Some(file) => {
-            line.add_to_launch("--hostfile", Some(&file));
-            Ok(())
-        }
-        None => {
-            let reason = "SLURM_HOSTFILE names no file; type --hostfile FILE to lattice launch".to_owned();
-            Err(Refusal::Value { flag: "--distribution", value: "arbitrary".to_owned(), reason })
-        }
-    }
-}
-
-fn cpu_bind(line: &mut Line, how: &OsStr) -> Result<(), Refusal> {
-    match how.to_str() {
-        Some("v" | "verbose" | "q" | "quiet") => {
-            line.note("--cpu-bind: --show-map shows the CPUs of each rank".to_owned());
-        }
-        _ => line.add_to_launch("--cpu-bind", Some(how)),
-    }
-    Ok(())
-}
-
-/// Slurm's servers of PMI-2 speak PMI-1 as well, so that the name of one is no wish for that protocol alone.
-fn mpi(line: &mut Line, server: &OsStr) -> Result<(), Refusal> {
-    match server.to_str() {
-        Some("none") => line.add_to_launch("--pmi", Some(server)),
-        _ => line.note(format!("--mpi={}: ranks are served whatever they speak", server.display())),
-    }
-    Ok(())
-}
-
-fn output(line: &mut Line, file: &OsStr) -> Result<(), Refusal> {
-    to_file(line, "--output", file)
-}
-
-fn error(line: &mut Line, file: &OsStr) -> Result<(), Refusal> {
-    to_file(line, "--error", file)
-}
-
-fn to_file(line: &mut Line, flag: &'static str, file: &OsStr) -> Result<(), Refusal> {
-    match file.to_str() {
-        Some("all") => {}
-        Some("none") => line.add_to_launch(flag, Some("/dev/null".as_ref())),
-        _ => line.add_to_launch(flag, Some(file)),
-    }
-    Ok(())
-}
-
-/// A descriptor that is named is Slurm's business: the terminal is that of standard input.
-fn pty(line: &mut Line, _: &OsStr) -> Result<(), Refusal> {
-    line.add_to_launch("--pty", None);
-    Ok(())
-}
-
-fn open_mode(line: &mut Line, mode: &OsStr) -> Result<(), Refusal> {
-    match mode.to_str() {
-        Some("a" | "append") => line.add_to_launch("--append", None),
-        Some("t" | "truncate") => {}
-        _ => {
-            let value = mode.to_string_lossy().into_owned();
-            return Err(Refusal::Value { flag: "--open-mode", value, reason: "append and truncate are".to_owned() });
-        }
-    }
-    Ok(())
-}
-
-fn verbose(line: &mut Line, _: &OsStr) -> Result<(), Refusal> {
-    line.verbosity = Some(Verbosity::Verbose);
-    Ok(())
-}
-
-fn quiet(line: &mut Line, _: &OsStr) -> Result<(), Refusal> {
-    line.verbosity = Some(Verbosity::Quiet);
-    Ok(())
-}

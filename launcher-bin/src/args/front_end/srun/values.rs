@@ -1,0 +1,176 @@
+//! Values of `srun`'s flags, as flags of `lattice launch`.
+
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+
+use super::super::line::Line;
+use super::super::{Refusal, text_of};
+use crate::console::Verbosity;
+
+/// `N`, or `MIN-MAX`, of which the smaller number is enough.
+pub(super) fn nodes(line: &mut Line, count: &OsStr) -> Result<(), Refusal> {
+    let text = count.to_string_lossy();
+    let least = text.split('-').next().unwrap_or_default();
+    if least != text {
+        line.note(format!("-N {text}: the launch has {least} nodes"));
+    }
+    line.add_to_nodes("--nodes", Some(least.as_ref()));
+    Ok(())
+}
+
+/// A list, or with a slash in it a file of names.
+pub(super) fn node_list(line: &mut Line, list: &OsStr) -> Result<(), Refusal> {
+    if !list.as_bytes().contains(&b'/') {
+        line.add_to_nodes("--nodelist", Some(list));
+        return Ok(());
+    }
+    let text = text_of(list)?;
+    let names: Vec<&str> = text.split([',', '\n', ' ']).map(str::trim).filter(|name| !name.is_empty()).collect();
+    line.add_to_nodes("--nodelist", Some(names.join(",").as_ref()));
+    Ok(())
+}
+
+/// The distribution among nodes, among the sockets of a node, and among their cores.
+pub(super) fn distribution(line: &mut Line, how: &OsStr) -> Result<(), Refusal> {
+    let text = how.to_string_lossy();
+    let mut levels = text.split(':').map(|level| level.split(',').next().unwrap_or_default());
+    let mut words = match levels.next().unwrap_or_default() {
+        word @ ("block" | "cyclic" | "*") => word,
+        word if word.starts_with("plane=") => word,
+        "NoPack" | "Pack" => "*",
+        "arbitrary" => {
+            order_of_hostfile(line)?;
+            "*"
+        }
+        word => {
+            let reason = format!("{word:?} is none of block, cyclic, plane=N and arbitrary");
+            return Err(Refusal::Value { flag: "--distribution", value: text.into_owned(), reason });
+        }
+    }
+    .to_owned();
+    for word in levels {
+        words = format!("{words}:{word}");
+    }
+    line.add_to_launch("--distribution", Some(words.as_ref()));
+    Ok(())
+}
+
+/// Task after task on the hosts in the order of a file, whose name Slurm takes from the environment.
+fn order_of_hostfile(line: &mut Line) -> Result<(), Refusal> {
+    match std::env::var_os("SLURM_HOSTFILE").filter(|file| !file.is_empty()) {
+        Some(file) => {
+            line.add_to_launch("--hostfile", Some(&file));
+            Ok(())
+        }
+        None => {
+            let reason = "SLURM_HOSTFILE names no file; type --hostfile FILE to lattice launch".to_owned();
+            Err(Refusal::Value { flag: "--distribution", value: "arbitrary".to_owned(), reason })
+        }
+    }
+}
+
+pub(super) fn cpu_bind(line: &mut Line, how: &OsStr) -> Result<(), Refusal> {
+    match how.to_str() {
+        Some("v" | "verbose" | "q" | "quiet") => {
+            line.note("--cpu-bind: --show-map shows the CPUs of each rank".to_owned());
+        }
+        _ => line.add_to_launch("--cpu-bind", Some(how)),
+    }
+    Ok(())
+}
+
+/// Slurm's servers of PMI-2 speak PMI-1 as well, so that the name of one is no wish for that protocol alone.
+pub(super) fn mpi(line: &mut Line, server: &OsStr) -> Result<(), Refusal> {
+    match server.to_str() {
+        Some("none") => line.add_to_launch("--pmi", Some(server)),
+        _ => line.note(format!("--mpi={}: ranks are served whatever they speak", server.display())),
+    }
+    Ok(())
+}
+
+pub(super) fn output(line: &mut Line, file: &OsStr) -> Result<(), Refusal> {
+    to_file(line, "--output", file)
+}
+
+pub(super) fn error(line: &mut Line, file: &OsStr) -> Result<(), Refusal> {
+    to_file(line, "--error", file)
+}
+
+fn to_file(line: &mut Line, flag: &'static str, file: &OsStr) -> Result<(), Refusal> {
+    match file.to_str() {
+        Some("all") => {}
+        Some("none") => line.add_to_launch(flag, Some("/dev/null".as_ref())),
+        _ => line.add_to_launch(flag, Some(file)),
+    }
+    Ok(())
+}
+
+/// A descriptor that is named is Slurm's business: the terminal is that of standard input.
+pub(super) fn pty(line: &mut Line, _: &OsStr) -> Result<(), Refusal> {
+    line.add_to_launch("--pty", None);
+    Ok(())
+}
+
+pub(super) fn open_mode(line: &mut Line, mode: &OsStr) -> Result<(), Refusal> {
+    match mode.to_str() {
+        Some("a" | "append") => line.add_to_launch("--append", None),
+        Some("t" | "truncate") => {}
+        _ => {
+            let value = mode.to_string_lossy().into_owned();
+            return Err(Refusal::Value { flag: "--open-mode", value, reason: "append and truncate are".to_owned() });
+        }
+    }
+    Ok(())
+}
+
+pub(super) fn verbose(line: &mut Line, _: &OsStr) -> Result<(), Refusal> {
+    line.verbosity = Some(Verbosity::Verbose);
+    Ok(())
+}
+
+pub(super) fn quiet(line: &mut Line, _: &OsStr) -> Result<(), Refusal> {
+    line.verbosity = Some(Verbosity::Quiet);
+    Ok(())
+}
+
+/// `unset` is the default of an environment that has it otherwise.
+pub(super) fn no_kill(line: &mut Line, value: &OsStr) -> Result<(), Refusal> {
+    if value != "unset" {
+        line.add_to_launch("--no-kill", None);
+    }
+    Ok(())
+}
+
+/// Slurm has another method, lz4, which nodes need not have.
+pub(super) fn compress(line: &mut Line, how: &OsStr) -> Result<(), Refusal> {
+    match how.to_str() {
+        Some("none") => {}
+        Some("" | "gzip") => line.add_to_launch("--compress", None),
+        _ => {
+            line.note(format!("--compress={}: copies are compressed by gzip", how.display()));
+            line.add_to_launch("--compress", None);
+        }
+    }
+    Ok(())
+}
+
+pub(super) fn send_libs(line: &mut Line, answer: &OsStr) -> Result<(), Refusal> {
+    line.add_to_launch("--send-libs", Some(if answer.is_empty() { "yes".as_ref() } else { answer }));
+    Ok(())
+}
+
+/// `a100:2` is two, and so is `2`.
+pub(super) fn gpus_per_task(line: &mut Line, value: &OsStr) -> Result<(), Refusal> {
+    let text = value.to_string_lossy();
+    let number = text.rsplit(':').next().unwrap_or_default();
+    line.add_to_launch("--gpus-per-task", Some(number.as_ref()));
+    Ok(())
+}
+
+/// `verbose,closest`, `quiet,single:2`
+pub(super) fn gpu_bind(line: &mut Line, value: &OsStr) -> Result<(), Refusal> {
+    let text = value.to_string_lossy();
+    let bind = ["verbose", "quiet", "v", "q"].iter().find_map(|word| text.strip_prefix(word)?.strip_prefix(','));
+    line.add_to_launch("--gpu-bind", Some(bind.unwrap_or(&text).as_ref()));
+    Ok(())
+}
