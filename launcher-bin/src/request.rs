@@ -359,8 +359,8 @@ fn timeouts(args: &TimeArgs) -> Result<Timeouts, RequestError> {
     };
     let default = Timeouts::default();
     let limit_signal = args.signal.map(|asked| LimitSignal { signal: asked.signal as i32, ahead: asked.ahead });
-    // They exclude each other.
-    let time_limit = positive("--timeout", args.timeout)?.or(positive("--time", args.time)?);
+    // They exclude each other. As with srun, a time of 0 is none.
+    let time_limit = positive("--timeout", args.timeout)?.or(args.time.filter(|time| !time.is_zero()));
     if let (Some(limit), Some(LimitSignal { ahead, .. })) = (time_limit, limit_signal)
         && ahead >= limit
     {

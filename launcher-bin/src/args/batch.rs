@@ -286,7 +286,7 @@ mod tests {
             ("--array=1-9", "there is no option --array: submit the script once for each index"),
             ("--job-name=my job", "\"job\" is no option; a value with spaces stands in quotes"),
             ("--nodes=0", "invalid value '0' for '--nodes <N>': 0 is not in 1..=4294967295"),
-            ("--time=0", "invalid value '0' for '--time <TIME>': an allocation runs for 1 s at least"),
+            ("--time=500ms", "invalid value '500ms' for '--time <TIME>': an allocation runs for 1 s at least"),
             ("-N 2 -w a", "the argument '--nodes <N>' cannot be used with '--nodelist <NODES>'"),
         ] {
             let reason = line(words).unwrap_err();

@@ -466,7 +466,7 @@ pub struct TimeArgs {
     /// End the launch when it has run this long, and show where its ranks were.
     #[arg(long, value_name = "TIME", value_parser = parse_duration, allow_negative_numbers = true)]
     pub timeout: Option<Duration>,
-    /// The same in srun's forms, where a plain number is minutes: 10, 10:30, 1:10:30, 2-12.
+    /// The same in srun's forms, where a plain number is minutes: 10, 10:30, 1:10:30, 2-12; 0 and UNLIMITED are no limit.
     #[arg(short = 't', long, value_name = "LIMIT", value_parser = slurm_time::parse, conflicts_with = "timeout")]
     pub time: Option<Duration>,
     /// Send ranks SIGNAL so long before the time limit [default time: 60s].

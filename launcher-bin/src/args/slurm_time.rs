@@ -6,12 +6,19 @@ use crate::formatting::parse_duration;
 
 /// A text that is no time limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("not a time limit; 10 (minutes), 10:30, 1:10:30, 2-12 (days-hours), 2-12:30, 30s and 1h30m are")]
+#[error("not a time limit; 10 (minutes), 10:30, 1:10:30, 2-12 (days-hours), 2-12:30, 30s, 1h30m and UNLIMITED are")]
 pub(super) struct NotATimeLimit;
 
+/// Words for no limit.
+const NO_LIMIT: [&str; 2] = ["UNLIMITED", "INFINITE"];
+
 /// Reads the forms of srun(1), `--time`: `minutes`, `minutes:seconds`, `hours:minutes:seconds`, `days-hours`, `days-hours:minutes` and
-/// `days-hours:minutes:seconds`; beside them a time with units, such as `90s`.
+/// `days-hours:minutes:seconds`; beside them a time with units, such as `90s`. No limit, which is
+/// 0 or a word there, is [`Duration::ZERO`].
 pub(super) fn parse(text: &str) -> Result<Duration, NotATimeLimit> {
+    if NO_LIMIT.iter().any(|word| text.eq_ignore_ascii_case(word)) {
+        return Ok(Duration::ZERO);
+    }
     if text.bytes().any(|byte| byte.is_ascii_alphabetic()) {
         return parse_duration(text).map_err(|_| NotATimeLimit);
     }
@@ -34,10 +41,12 @@ pub(super) fn parse(text: &str) -> Result<Duration, NotATimeLimit> {
     seconds.map(Duration::from_secs).ok_or(NotATimeLimit)
 }
 
-/// Reads the time limit of an allocation, which is 1 s at least.
+/// Reads the time limit of an allocation, which is 1 s at least, or none.
 pub(super) fn allocation_limit(text: &str) -> Result<Duration, String> {
     match parse(text).map_err(|error| error.to_string())? {
-        limit if limit < Duration::from_secs(1) => Err("an allocation runs for 1 s at least".to_owned()),
+        limit if !limit.is_zero() && limit < Duration::from_secs(1) => {
+            Err("an allocation runs for 1 s at least".to_owned())
+        }
         limit => Ok(limit),
     }
 }
@@ -56,6 +65,8 @@ mod tests {
         for (text, seconds) in [
             ("10", 600),
             ("0", 0),
+            ("UNLIMITED", 0),
+            ("infinite", 0),
             ("10:30", 630),
             ("1:10:30", 4230),
             ("2-12", 216_000),
@@ -71,7 +82,7 @@ mod tests {
 
     #[test]
     fn nothing_else_is() {
-        for text in ["", ":", "-", "1-", "-1", "1:", "1:2:3:4", "1-2:3:4:5", "1.5", "+1", "UNLIMITED", "99999999999"] {
+        for text in ["", ":", "-", "1-", "-1", "1:", "1:2:3:4", "1-2:3:4:5", "1.5", "+1", "NEVER", "99999999999"] {
             assert_eq!(parse(text), Err(NotATimeLimit), "{text}");
         }
     }

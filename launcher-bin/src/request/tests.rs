@@ -129,6 +129,10 @@ fn time_limits_have_defaults_and_no_limit_is_nothing() {
         (None, default.stuck, default.grace_after_failure)
     );
     assert_eq!(timeouts("--timeout 10m").time_limit, Some(Duration::from_secs(600)));
+    for none in ["--time 0", "--time UNLIMITED", "-t 0:00"] {
+        assert_eq!(timeouts(none).time_limit, None, "{none}");
+    }
+    assert_eq!(timeouts("--time 1:30").time_limit, Some(Duration::from_secs(90)));
     assert_eq!(timeouts("--stuck-after 1m").stuck, Duration::from_secs(60));
     let waits = timeouts("--kill-wait 2s");
     assert_eq!(
