@@ -161,6 +161,7 @@ impl Flag {
 
     /// Applies the flag, which stands there as `typed`, with its value, if it takes one.
     fn apply(&self, line: &mut Line, typed: &str, value: Option<&OsStr>) -> Result<(), Refusal> {
+        line.remember(self);
         match (self.meaning, value) {
             (Meaning::OfProgram(flag), value) => line.add_to_program(flag, value),
             (Meaning::OfLaunch(flag), value) => line.add_to_launch(flag, value),
@@ -190,6 +191,17 @@ const BYTES_MAX: u64 = 1 << 20;
 fn text_of(path: &OsStr) -> Result<String, Refusal> {
     let failed = |error: std::io::Error| Refusal::File { path: path.into(), reason: error.to_string() };
     bounded_file::text(path.as_ref(), BYTES_MAX).map_err(failed)
+}
+
+/// The names without those that came before.
+fn distinct(names: impl IntoIterator<Item = String>) -> Vec<String> {
+    let mut kept: Vec<String> = Vec::new();
+    for name in names {
+        if !kept.contains(&name) {
+            kept.push(name);
+        }
+    }
+    kept
 }
 
 /// The next word as the value of the flag that stands there as `typed`; `rest` is moved on.

@@ -4,6 +4,7 @@ use std::ffi::{OsStr, OsString};
 
 use rank_spawner::Object;
 
+use super::Flag;
 use crate::args::SEPARATOR;
 use crate::console::Verbosity;
 
@@ -32,6 +33,8 @@ pub(super) struct Line {
     pub(super) goes_round: bool,
     /// Words of `mpiexec` about the place of ranks within a node.
     pub(super) places: Places,
+    /// Flags of the other launcher that the line has, by the first of their names.
+    typed: Vec<&'static str>,
     notes: Vec<String>,
     pub(super) verbosity: Option<Verbosity>,
 }
@@ -106,6 +109,16 @@ impl Line {
         self.every_program.push(joined(flag, Some(value)));
     }
 
+    /// Remembers that the line has this flag of the other launcher, whatever that means here.
+    pub(super) fn remember(&mut self, flag: &Flag) {
+        self.typed.extend(flag.names.first());
+    }
+
+    /// True if the line has this flag of the other launcher, by the first of its names.
+    pub(super) fn has_typed(&self, name: &str) -> bool {
+        self.typed.contains(&name)
+    }
+
     pub(super) fn note(&mut self, note: String) {
         self.notes.push(note);
     }
@@ -139,14 +152,16 @@ impl Line {
         self.position(flag).is_some()
     }
 
-    /// Takes a flag of the launch back, if it has it; returns its value.
+    /// Takes a flag of the launch back, however often it has it; returns its value.
     pub(super) fn take(&mut self, flag: &str) -> Option<OsString> {
         let value = self.value(flag)?;
-        self.launch.remove(self.position(flag)?);
+        while let Some(position) = self.position(flag) {
+            self.launch.remove(position);
+        }
         Some(value)
     }
 
-    /// Value of a flag of the launch, if it has it.
+    /// Value of a flag of the launch, if it has it: the last one, as for the parser of `lattice launch`.
     pub(super) fn value(&self, flag: &str) -> Option<OsString> {
         let word = self.launch[self.position(flag)?].to_string_lossy();
         word.split_once('=').map(|(_, value)| value.into())
@@ -190,10 +205,10 @@ impl Line {
     }
 }
 
-/// Place of a flag among words.
+/// Last place of a flag among words.
 fn position(words: &[OsString], flag: &str) -> Option<usize> {
     let rest = |word: &OsString| word.as_encoded_bytes().strip_prefix(flag.as_bytes()).map(<[u8]>::to_vec);
-    words.iter().position(|word| rest(word).is_some_and(|rest| rest.is_empty() || rest[0] == b'='))
+    words.iter().rposition(|word| rest(word).is_some_and(|rest| rest.is_empty() || rest[0] == b'='))
 }
 
 fn joined(flag: &str, value: Option<&OsStr>) -> OsString {

@@ -21,7 +21,7 @@ use self::values::{
 };
 use super::Meaning::{Made, Nothing, OfLaunch, OfProgram, Refused};
 use super::line::Line;
-use super::{Answer, Flag, FrontEnd, Refusal, Takes, find, next_word, text_of, unknown};
+use super::{Answer, Flag, FrontEnd, Refusal, Takes, distinct, find, next_word, text_of, unknown};
 use crate::args::SEPARATOR;
 use crate::console::Verbosity;
 use crate::hostfile;
@@ -397,7 +397,7 @@ fn settle_nodes(line: &mut Line) -> Result<(), Refusal> {
     if let Some(path) = line.take("--hostfile") {
         let hosts = hostfile::read(path.as_ref())
             .map_err(|error| Refusal::File { path: path.into(), reason: error.to_string() })?;
-        let names = values::distinct(hosts.into_iter().map(|host| host.node));
+        let names = distinct(hosts.into_iter().map(|host| host.node));
         line.add_to_launch("--nodelist", Some(names.join(",").as_ref()));
     } else if let Some(text) = line.take("--host") {
         let names = text
@@ -405,7 +405,7 @@ fn settle_nodes(line: &mut Line) -> Result<(), Refusal> {
             .split(',')
             .map(|host| host.split(':').next().unwrap_or_default().to_owned())
             .collect::<Vec<_>>();
-        line.add_to_launch("--nodelist", Some(values::distinct(names).join(",").as_ref()));
+        line.add_to_launch("--nodelist", Some(distinct(names).join(",").as_ref()));
     }
     Ok(())
 }

@@ -9,8 +9,8 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 
 use self::values::{
-    compress, cpu_bind, distribution, error, gpu_bind, gpus_per_task, mpi, no_kill, node_list, nodes, open_mode,
-    output, pty, quiet, send_libs, verbose,
+    compress, cpu_bind, distribution, epilog, error, exclude, gpu_bind, gpus_per_task, group, mpi, no_kill, node_file,
+    node_list, nodes, open_mode, output, prolog, pty, quiet, send_libs, user, verbose,
 };
 use super::Meaning::{Made, Nothing, OfLaunch, OfNodes, OfProgram, Refused};
 use super::line::Line;
@@ -30,13 +30,14 @@ pub(super) const FLAGS: &[Flag] = &[
     flag(&["ntasks-per-node", "tasks-per-node"], Takes::Value, OfNodes("--tasks-per-node")),
     flag(&["ntasks-per-core"], Takes::Value, OfLaunch("--tasks-per-core")),
     flag(&["ntasks-per-socket"], Takes::Value, OfLaunch("--tasks-per-socket")),
-    flag(&["w", "nodelist", "nodefile"], Takes::Value, Made("-w NODES", node_list)),
-    flag(&["x", "exclude"], Takes::Value, OfLaunch("--exclude")),
+    flag(&["w", "nodelist"], Takes::Value, Made("-w NODES", node_list)),
+    flag(&["F", "nodefile"], Takes::Value, Made("-w NODES, those of the file", node_file)),
+    flag(&["x", "exclude"], Takes::Value, Made("-x NODES", exclude)),
     flag(
         &["m", "distribution"],
         Takes::Value,
         Made(
-            "--distribution=block|cyclic|plane=N[:block|cyclic|fcyclic[:...]]; arbitrary is --hostfile $SLURM_HOSTFILE",
+            "--distribution=block|cyclic|plane=N[:block|cyclic|fcyclic[:...]]; arbitrary is --hostfile $SLURM_HOSTFILE; Pack is refused",
             distribution,
         ),
     ),
@@ -49,8 +50,8 @@ pub(super) const FLAGS: &[Flag] = &[
     flag(&["gpu-bind"], Takes::Value, Made("--gpu-bind, without verbose", gpu_bind)),
     flag(&["O", "overcommit"], Takes::Nothing, OfLaunch("--overcommit")),
     flag(&["jobid"], Takes::Value, OfLaunch("--alloc")),
-    flag(&["o", "output"], Takes::Value, Made("-o FILE, and -e FILE unless there is one", output)),
-    flag(&["e", "error"], Takes::Value, Made("-e FILE", error)),
+    flag(&["o", "output"], Takes::Value, Made("-o FILE, and -e FILE unless there is one; a task is refused", output)),
+    flag(&["e", "error"], Takes::Value, Made("-e FILE; a task is refused", error)),
     flag(&["i", "input"], Takes::Value, OfLaunch("--stdin")),
     flag(&["J", "job-name"], Takes::Value, OfLaunch("--job-name")),
     flag(&["l", "label"], Takes::Nothing, OfLaunch("--label")),
@@ -67,7 +68,7 @@ pub(super) const FLAGS: &[Flag] = &[
     flag(&["t", "time"], Takes::Value, OfLaunch("--time")),
     flag(&["signal"], Takes::Value, OfLaunch("--signal")),
     flag(&["K", "kill-on-bad-exit"], Takes::Optional, OfLaunch("--kill-on-bad-exit")),
-    flag(&["k", "no-kill"], Takes::Optional, Made("--no-kill, unless it is unset", no_kill)),
+    flag(&["k", "no-kill"], Takes::Optional, Made("--no-kill, unless it is off", no_kill)),
     flag(&["W", "wait"], Takes::Value, OfLaunch("--wait")),
     flag(&["v", "verbose"], Takes::Nothing, Made("-v", verbose)),
     flag(&["quiet", "Q"], Takes::Nothing, Made("-q", quiet)),
@@ -93,8 +94,6 @@ pub(super) const FLAGS: &[Flag] = &[
             "cluster-constraint",
             "extra-node-info",
             "wckey",
-            "uid",
-            "gid",
             "acctg-freq",
             "time-min",
             "clusters",
@@ -103,8 +102,6 @@ pub(super) const FLAGS: &[Flag] = &[
             "mincpus",
             "tmp",
             "tres-bind",
-            "environment",
-            "resv-ports",
             "cores-per-socket",
             "sockets-per-node",
             "gres-flags",
@@ -115,21 +112,14 @@ pub(super) const FLAGS: &[Flag] = &[
         Nothing("it is a setting of Slurm"),
     ),
     flag(
-        &[
-            "no-allocate",
-            "contiguous",
-            "spread-job",
-            "use-min-nodes",
-            "reboot",
-            "hold",
-            "interactive",
-            "preserve-env",
-            "test-only",
-        ],
+        &["no-allocate", "contiguous", "spread-job", "use-min-nodes", "reboot", "hold", "interactive", "preserve-env"],
         Takes::Nothing,
         Nothing("it is a setting of Slurm"),
     ),
-    flag(&["nice", "x11"], Takes::Optional, Nothing("it is a setting of Slurm")),
+    flag(&["test-only"], Takes::Nothing, OfLaunch("--dry-run")),
+    flag(&["uid"], Takes::Value, Made("nothing, for yourself; others are refused", user)),
+    flag(&["gid"], Takes::Value, Made("nothing, for your own group; others are refused", group)),
+    flag(&["nice", "x11", "resv-ports"], Takes::Optional, Nothing("it is a setting of Slurm")),
     flag(&["d", "b", "S", "T", "M", "L", "B", "G"], Takes::Value, Nothing("it is a setting of Slurm")),
     flag(&["X", "E", "H"], Takes::Nothing, Nothing("it is a setting of Slurm")),
     flag(&["pty"], Takes::Optional, Made("--pty", pty)),
@@ -137,18 +127,28 @@ pub(super) const FLAGS: &[Flag] = &[
     flag(&["het-group", "pack-group"], Takes::Value, Refused("separate programs by a lone `:`")),
     flag(&["container-image", "container"], Takes::Value, OfLaunch("--container")),
     flag(
-        &["container-mounts", "container-workdir", "container-name", "uenv", "view"],
+        &["container-mounts", "container-workdir", "container-name", "uenv", "view", "environment"],
         Takes::Value,
         Refused("type --container IMAGE with a profile of your own in ~/.config/lattice/containers.toml"),
     ),
     flag(&["task-prolog"], Takes::Value, OfLaunch("--task-prolog")),
     flag(&["task-epilog"], Takes::Value, OfLaunch("--task-epilog")),
-    flag(&["prolog"], Takes::Value, OfLaunch("--prolog")),
-    flag(&["epilog"], Takes::Value, OfLaunch("--epilog")),
+    flag(&["prolog"], Takes::Value, Made("--prolog, unless it is none", prolog)),
+    flag(&["epilog"], Takes::Value, Made("--epilog, unless it is none", epilog)),
 ];
 
 pub(super) fn translate(words: &[OsString]) -> Result<Answer, Refusal> {
     let mut line = Line::default();
+    if let Some(answer) = read(words, &mut line)? {
+        return Ok(answer);
+    }
+    variables::heed(&mut line, |name| std::env::var_os(name))?;
+    add_defaults(&mut line);
+    Ok(Answer::Line(line.finish()))
+}
+
+/// Reads programs with their flags, one behind each `:`.
+fn read(words: &[OsString], line: &mut Line) -> Result<Option<Answer>, Refusal> {
     for program in words.split(|word| word == SEPARATOR) {
         let mut rest = program;
         while let Some((word, behind)) = rest.split_first() {
@@ -161,18 +161,16 @@ pub(super) fn translate(words: &[OsString]) -> Result<Answer, Refusal> {
                 break;
             }
             let answer = match bytes.strip_prefix(b"--") {
-                Some(long) => read_long(OsStr::from_bytes(long), &mut rest, &mut line)?,
-                None => read_letters(OsStr::from_bytes(&bytes[1..]), &mut rest, &mut line)?,
+                Some(long) => read_long(OsStr::from_bytes(long), &mut rest, line)?,
+                None => read_letters(OsStr::from_bytes(&bytes[1..]), &mut rest, line)?,
             };
-            if let Some(answer) = answer {
+            if answer.is_some() {
                 return Ok(answer);
             }
         }
         line.end_program(rest);
     }
-    variables::heed(&mut line, |name| std::env::var_os(name))?;
-    add_defaults(&mut line);
-    Ok(Answer::Line(line.finish()))
+    Ok(None)
 }
 
 /// What srun does unless it is told otherwise.
@@ -196,7 +194,7 @@ fn add_defaults(line: &mut Line) {
     if !line.has("--bcast") && line.take("--send-libs").is_some() {
         line.note("--send-libs chooses nothing without --bcast".to_owned());
     }
-    if !line.has("--error")
+    if !line.has_typed("e")
         && let Some(file) = line.value("--output")
     {
         line.add_to_launch("--error", Some(&file));

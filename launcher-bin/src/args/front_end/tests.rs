@@ -221,16 +221,13 @@ fn lines_of_srun_mean_a_launch() {
     means("srun --propagate ./a", "--propagate --kill-on-bad-exit=0 --stdin=all --slurm-env ./a");
     means("srun --propagate=STACK ./a", "--propagate=STACK --kill-on-bad-exit=0 --stdin=all --slurm-env ./a");
     means("srun -k ./a", "--no-kill --kill-on-bad-exit=0 --stdin=all --slurm-env ./a");
-    means("srun --no-kill=unset ./a", "--kill-on-bad-exit=0 --stdin=all --slurm-env ./a");
+    means("srun --no-kill=off ./a", "--kill-on-bad-exit=0 --stdin=all --slurm-env ./a");
     means("srun -K1 -i0 ./a", "--kill-on-bad-exit=1 --stdin=0 --slurm-env ./a");
     means(
         "srun -o out.%t --open-mode=append ./a",
         "--output=out.%t --append --kill-on-bad-exit=0 --stdin=all --error=out.%t --slurm-env ./a",
     );
-    means(
-        "srun -o none -e all ./a",
-        "--output=/dev/null --kill-on-bad-exit=0 --stdin=all --error=/dev/null --slurm-env ./a",
-    );
+    means("srun -o none -e all ./a", "--output=/dev/null --kill-on-bad-exit=0 --stdin=all --slurm-env ./a");
 }
 
 #[test]
@@ -253,6 +250,8 @@ fn flags_that_choose_nothing_are_noted() {
     let (_, notes) = read("srun -p debug --mem=4G ./a").unwrap();
     assert_eq!(notes.len(), 2);
     assert_eq!(notes[1], "--mem chooses nothing here: an allocation is whole nodes");
+    let (_, notes) = read(&format!("srun --uid={} ./a", nix::unistd::getuid())).unwrap();
+    assert!(notes[0].ends_with("ranks are yours anyway"), "{notes:?}");
     let (_, notes) = read("mpirun --use-hwthread-cpus --mca plm rsh ./a").unwrap();
     assert_eq!(notes, ["plm=rsh chooses nothing here: it is for Open MPI's own launcher"]);
 }
@@ -293,6 +292,9 @@ fn a_file_of_programs_is_read_line_by_line() {
     std::fs::write(&names, "a\nb\n").unwrap();
     let (words, _) = read(&format!("srun -w {} ./a", names.display())).unwrap();
     assert!(words.starts_with("--nodelist=a,b "), "{words}");
+    let (words, _) = read(&format!("srun -F {0} -x {0} ./a", names.display())).unwrap();
+    assert!(words.starts_with("--nodelist=a,b --exclude=a,b "), "{words}");
+    refused("srun --nodefile hosts ./a", "cannot read hosts");
 }
 
 #[test]

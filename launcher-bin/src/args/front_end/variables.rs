@@ -22,7 +22,10 @@ pub(super) fn apply(
     line.note(format!("{name}={}: as --{}", value.display(), flag.names.last().copied().unwrap_or_default()));
     match flag.meaning {
         // A variable is not behind any `:`.
-        Meaning::OfNodes(ours) => line.add_to_launch(ours, Some(value)),
+        Meaning::OfNodes(ours) => {
+            line.remember(flag);
+            line.add_to_launch(ours, Some(value));
+        }
         _ => flag.apply(line, name, (!flag.is_switch()).then_some(value))?,
     }
     Ok(())

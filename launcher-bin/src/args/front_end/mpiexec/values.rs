@@ -53,17 +53,6 @@ pub(super) fn settle_ranks_per_host(line: &mut Line) {
     }
 }
 
-/// The names without those that came before.
-pub(super) fn distinct(names: impl IntoIterator<Item = String>) -> Vec<String> {
-    let mut kept: Vec<String> = Vec::new();
-    for name in names {
-        if !kept.contains(&name) {
-            kept.push(name);
-        }
-    }
-    kept
-}
-
 pub(super) fn path(line: &mut Line, directories: &OsStr) -> Result<(), Refusal> {
     line.program().path = Some(directories.to_owned());
     Ok(())

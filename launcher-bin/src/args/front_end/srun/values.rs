@@ -1,10 +1,12 @@
 //! Values of `srun`'s flags, as flags of `lattice launch`.
 
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 
+use nix::unistd::{Group, User, getgid, getuid};
+
 use super::super::line::Line;
-use super::super::{Refusal, text_of};
+use super::super::{Refusal, distinct, text_of};
 use crate::console::Verbosity;
 
 /// `N`, or `MIN-MAX`, of which the smaller number is enough.
@@ -20,32 +22,54 @@ pub(super) fn nodes(line: &mut Line, count: &OsStr) -> Result<(), Refusal> {
 
 /// A list, or with a slash in it a file of names.
 pub(super) fn node_list(line: &mut Line, list: &OsStr) -> Result<(), Refusal> {
-    if !list.as_bytes().contains(&b'/') {
-        line.add_to_nodes("--nodelist", Some(list));
-        return Ok(());
-    }
-    let text = text_of(list)?;
-    let names: Vec<&str> = text.split([',', '\n', ' ']).map(str::trim).filter(|name| !name.is_empty()).collect();
-    line.add_to_nodes("--nodelist", Some(names.join(",").as_ref()));
+    line.add_to_nodes("--nodelist", Some(&names(list)?));
     Ok(())
 }
 
-/// The distribution among nodes, among the sockets of a node, and among their cores.
+pub(super) fn node_file(line: &mut Line, file: &OsStr) -> Result<(), Refusal> {
+    line.add_to_nodes("--nodelist", Some(&names_in(file)?));
+    Ok(())
+}
+
+pub(super) fn exclude(line: &mut Line, list: &OsStr) -> Result<(), Refusal> {
+    line.add_to_launch("--exclude", Some(&names(list)?));
+    Ok(())
+}
+
+fn names(list: &OsStr) -> Result<OsString, Refusal> {
+    if list.as_bytes().contains(&b'/') { names_in(list) } else { Ok(list.to_owned()) }
+}
+
+/// The names in a file, each once.
+fn names_in(file: &OsStr) -> Result<OsString, Refusal> {
+    let text = text_of(file)?;
+    let names = text.split([',', '\n', ' ']).map(str::trim).filter(|name| !name.is_empty()).map(str::to_owned);
+    Ok(distinct(names).join(",").into())
+}
+
+/// The distribution among nodes, among the sockets of a node, and among their cores; behind a comma, whether nodes are filled.
 pub(super) fn distribution(line: &mut Line, how: &OsStr) -> Result<(), Refusal> {
     let text = how.to_string_lossy();
-    let mut levels = text.split(':').map(|level| level.split(',').next().unwrap_or_default());
-    let mut words = match levels.next().unwrap_or_default() {
+    let refused = |reason: String| Err(Refusal::Value { flag: "--distribution", value: text.to_string(), reason });
+    let mut levels = Vec::new();
+    for word in text.split([':', ',']) {
+        match word.to_ascii_lowercase().as_str() {
+            "nopack" => line.note(format!("{word}: ranks are dealt out evenly anyway")),
+            "pack" => {
+                return refused("type --host NODE:SLOTS,... to lattice launch for nodes that are filled".to_owned());
+            }
+            _ => levels.push(word),
+        }
+    }
+    let mut levels = levels.into_iter();
+    let mut words = match levels.next().unwrap_or("*") {
         word @ ("block" | "cyclic" | "*") => word,
         word if word.starts_with("plane=") => word,
-        "NoPack" | "Pack" => "*",
         "arbitrary" => {
             order_of_hostfile(line)?;
             "*"
         }
-        word => {
-            let reason = format!("{word:?} is none of block, cyclic, plane=N and arbitrary");
-            return Err(Refusal::Value { flag: "--distribution", value: text.into_owned(), reason });
-        }
+        word => return refused(format!("{word:?} is none of block, cyclic, plane=N and arbitrary")),
     }
     .to_owned();
     for word in levels {
@@ -96,11 +120,62 @@ pub(super) fn error(line: &mut Line, file: &OsStr) -> Result<(), Refusal> {
     to_file(line, "--error", file)
 }
 
+/// `all` is what there is without the flag.
 fn to_file(line: &mut Line, flag: &'static str, file: &OsStr) -> Result<(), Refusal> {
     match file.to_str() {
         Some("all") => {}
         Some("none") => line.add_to_launch(flag, Some("/dev/null".as_ref())),
+        Some(task) if !task.is_empty() && task.bytes().all(|byte| byte.is_ascii_digit()) => {
+            let reason = "output of one task alone is not shown; type out.%t for a file of each task, or -l for lines \
+                          that name their task";
+            return Err(Refusal::Value { flag, value: task.to_owned(), reason: reason.to_owned() });
+        }
         _ => line.add_to_launch(flag, Some(file)),
+    }
+    Ok(())
+}
+
+/// A user by name or number.
+pub(super) fn user(line: &mut Line, user: &OsStr) -> Result<(), Refusal> {
+    let me = getuid();
+    let name = User::from_uid(me).ok().flatten().map(|me| me.name);
+    of_caller(line, "--uid", user, (me.as_raw(), name))
+}
+
+/// A group by name or number.
+pub(super) fn group(line: &mut Line, group: &OsStr) -> Result<(), Refusal> {
+    let mine = getgid();
+    let name = Group::from_gid(mine).ok().flatten().map(|mine| mine.name);
+    of_caller(line, "--gid", group, (mine.as_raw(), name))
+}
+
+/// Refuses whom ranks cannot be.
+fn of_caller(
+    line: &mut Line,
+    flag: &'static str,
+    asked: &OsStr,
+    (number, name): (u32, Option<String>),
+) -> Result<(), Refusal> {
+    let asked = asked.to_string_lossy();
+    if asked == number.to_string() || name.as_deref() == Some(&*asked) {
+        line.note(format!("{flag} {asked}: ranks are yours anyway"));
+        return Ok(());
+    }
+    let reason = "ranks are those of the user who starts them; type sudo -u USER before the line".to_owned();
+    Err(Refusal::Value { flag, value: asked.into_owned(), reason })
+}
+
+pub(super) fn prolog(line: &mut Line, program: &OsStr) -> Result<(), Refusal> {
+    script(line, "--prolog", program)
+}
+
+pub(super) fn epilog(line: &mut Line, program: &OsStr) -> Result<(), Refusal> {
+    script(line, "--epilog", program)
+}
+
+fn script(line: &mut Line, flag: &str, program: &OsStr) -> Result<(), Refusal> {
+    if program != "none" {
+        line.add_to_launch(flag, Some(program));
     }
     Ok(())
 }
@@ -133,9 +208,9 @@ pub(super) fn quiet(line: &mut Line, _: &OsStr) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// `unset` is the default of an environment that has it otherwise.
+/// `off` takes back what the environment says.
 pub(super) fn no_kill(line: &mut Line, value: &OsStr) -> Result<(), Refusal> {
-    if value != "unset" {
+    if !["off", "no"].iter().any(|off| value.eq_ignore_ascii_case(off)) {
         line.add_to_launch("--no-kill", None);
     }
     Ok(())

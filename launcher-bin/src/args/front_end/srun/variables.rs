@@ -3,35 +3,35 @@
 use std::ffi::OsString;
 
 use super::super::line::Line;
-use super::super::{Refusal, variables};
+use super::super::{Refusal, find, variables};
 use super::FLAGS;
 
-/// Each variable with the flag that it stands for, and that of `lattice launch` by which a line is seen to have it.
-const VARIABLES: &[(&str, &str, &str)] = &[
-    ("SRUN_CPUS_PER_TASK", "cpus-per-task", "--cpus-per-task"),
-    ("SLURM_CPU_BIND", "cpu-bind", "--cpu-bind"),
-    ("SLURM_MEM_BIND", "mem-bind", "--mem-bind"),
-    ("SLURM_HINT", "hint", "--hint"),
-    ("SLURM_DISTRIBUTION", "distribution", "--distribution"),
-    ("SLURM_NTASKS_PER_NODE", "ntasks-per-node", "--tasks-per-node"),
-    ("SLURM_OVERCOMMIT", "overcommit", "--overcommit"),
-    ("SLURM_GPUS_PER_TASK", "gpus-per-task", "--gpus-per-task"),
-    ("SLURM_GPU_BIND", "gpu-bind", "--gpu-bind"),
-    ("SRUN_EXPORT_ENV", "export", "--export"),
-    ("SLURM_EXPORT_ENV", "export", "--export"),
-    ("SLURM_LABELIO", "label", "--label"),
-    ("SLURM_STDOUTMODE", "output", "--output"),
-    ("SLURM_STDERRMODE", "error", "--error"),
-    ("SLURM_STDINMODE", "input", "--stdin"),
-    ("SLURM_OPEN_MODE", "open-mode", "--append"),
-    ("SLURM_KILL_BAD_EXIT", "kill-on-bad-exit", "--kill-on-bad-exit"),
-    ("SLURM_NO_KILL", "no-kill", "--no-kill"),
-    ("SLURM_WAIT", "wait", "--wait"),
-    ("SLURM_TIMELIMIT", "time", "--time"),
-    ("SLURM_BCAST", "bcast", "--bcast"),
-    ("SLURM_COMPRESS", "compress", "--compress"),
-    ("SLURM_TASK_PROLOG", "task-prolog", "--task-prolog"),
-    ("SLURM_TASK_EPILOG", "task-epilog", "--task-epilog"),
+/// Each variable with the flag that it stands for, by the last of its names.
+const VARIABLES: &[(&str, &str)] = &[
+    ("SRUN_CPUS_PER_TASK", "cpus-per-task"),
+    ("SLURM_CPU_BIND", "cpu-bind"),
+    ("SLURM_MEM_BIND", "mem-bind"),
+    ("SLURM_HINT", "hint"),
+    ("SLURM_DISTRIBUTION", "distribution"),
+    ("SLURM_NTASKS_PER_NODE", "ntasks-per-node"),
+    ("SLURM_OVERCOMMIT", "overcommit"),
+    ("SLURM_GPUS_PER_TASK", "gpus-per-task"),
+    ("SLURM_GPU_BIND", "gpu-bind"),
+    ("SRUN_EXPORT_ENV", "export"),
+    ("SLURM_EXPORT_ENV", "export"),
+    ("SLURM_LABELIO", "label"),
+    ("SLURM_STDOUTMODE", "output"),
+    ("SLURM_STDERRMODE", "error"),
+    ("SLURM_STDINMODE", "input"),
+    ("SLURM_OPEN_MODE", "open-mode"),
+    ("SLURM_KILL_BAD_EXIT", "kill-on-bad-exit"),
+    ("SLURM_NO_KILL", "no-kill"),
+    ("SLURM_WAIT", "wait"),
+    ("SLURM_TIMELIMIT", "time"),
+    ("SLURM_BCAST", "bcast"),
+    ("SLURM_COMPRESS", "compress"),
+    ("SLURM_TASK_PROLOG", "task-prolog"),
+    ("SLURM_TASK_EPILOG", "task-epilog"),
 ];
 
 /// Adds the flags that variables stand for, and the number of tasks of a single program.
@@ -44,8 +44,9 @@ pub(super) fn heed(line: &mut Line, variable: impl Fn(&str) -> Option<OsString>)
         line.note(format!("{name}={}: as --ntasks", number.display()));
         line.add_to_every_program("--ntasks", &number);
     }
-    for (name, flag, seen_by) in VARIABLES {
-        if let Some(value) = set(name).filter(|_| !line.has(seen_by)) {
+    for (name, flag) in VARIABLES {
+        let is_typed = find(FLAGS, flag).is_some_and(|flag| line.has_typed(flag.names[0]));
+        if let Some(value) = set(name).filter(|_| !is_typed) {
             variables::apply(line, FLAGS, name, flag, &value)?;
         }
     }
@@ -56,11 +57,11 @@ pub(super) fn heed(line: &mut Line, variable: impl Fn(&str) -> Option<OsString>)
 mod tests {
     use super::*;
 
-    /// Words of a line of `./a` with these flags of `lattice launch`, and these variables.
-    fn heeded(flags: &[&str], variables: &[(&str, &str)]) -> String {
+    /// Words of `srun FLAGS ./a` without its defaults, with these variables.
+    fn heeded(flags: &str, variables: &[(&str, &str)]) -> String {
         let mut line = Line::default();
-        flags.iter().for_each(|flag| line.add_to_launch(flag, None));
-        line.end_program(&["./a".into()]);
+        let words: Vec<OsString> = flags.split_whitespace().chain(["./a"]).map(OsString::from).collect();
+        assert!(super::super::read(&words, &mut line).unwrap().is_none());
         let value = |name: &str| variables.iter().find(|(known, _)| *known == name).map(|(_, value)| (*value).into());
         heed(&mut line, value).unwrap();
         let words = line.finish().words;
@@ -69,15 +70,31 @@ mod tests {
 
     #[test]
     fn variables_stand_for_flags_that_a_line_does_not_have() {
-        let check = |flags: &[&str], variables: &[(&str, &str)], expected: &str| {
-            assert_eq!(heeded(flags, variables), expected, "{variables:?}");
+        let check = |flags: &str, variables: &[(&str, &str)], expected: &str| {
+            assert_eq!(heeded(flags, variables), expected, "{flags} {variables:?}");
         };
-        check(&[], &[("SLURM_NTASKS", "3")], "--ntasks=3 ./a");
-        check(&["--tasks-per-node=1"], &[("SLURM_NTASKS", "3")], "--tasks-per-node=1 ./a");
-        check(&[], &[("SLURM_NTASKS_PER_NODE", "2")], "--tasks-per-node=2 ./a");
+        check("", &[("SLURM_NTASKS", "3")], "--ntasks=3 ./a");
+        check("--ntasks-per-node=1", &[("SLURM_NTASKS", "3")], "--tasks-per-node=1 ./a");
+        check("", &[("SLURM_NTASKS_PER_NODE", "2")], "--tasks-per-node=2 ./a");
         let bound = [("SLURM_CPU_BIND", "cores"), ("SLURM_LABELIO", "1"), ("SLURM_EXPORT_ENV", "NONE")];
-        check(&["--export=ALL"], &bound, "--export=ALL --cpu-bind=cores --label ./a");
-        check(&["--cpu-bind=none"], &bound[..1], "--cpu-bind=none ./a");
-        check(&[], &[("SLURM_LABELIO", "0"), ("SLURM_TIMELIMIT", "")], "./a");
+        check("--export=ALL", &bound, "--export=ALL --cpu-bind=cores --label ./a");
+        check("--cpu_bind=none", &bound[..1], "--cpu-bind=none ./a");
+        check("", &[("SLURM_LABELIO", "0"), ("SLURM_TIMELIMIT", "")], "./a");
+        check("", &[("SRUN_EXPORT_ENV", "A"), ("SLURM_EXPORT_ENV", "B")], "--export=A ./a");
+    }
+
+    #[test]
+    fn a_flag_that_chooses_what_is_usual_goes_before_its_variable() {
+        for (flags, variables) in [
+            ("--no-kill=off", [("SLURM_NO_KILL", "1")]),
+            ("-o all", [("SLURM_STDOUTMODE", "out")]),
+            ("-e all", [("SLURM_STDERRMODE", "none")]),
+            ("--compress=none", [("SLURM_COMPRESS", "gzip")]),
+            ("--open-mode=t", [("SLURM_OPEN_MODE", "append")]),
+            ("-t UNLIMITED", [("SLURM_TIMELIMIT", "10")]),
+        ] {
+            assert!(!heeded(flags, &variables).contains(variables[0].1), "{flags}");
+            assert_ne!(heeded("", &variables), "./a", "{flags}");
+        }
     }
 }
