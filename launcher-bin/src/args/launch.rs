@@ -100,6 +100,9 @@ pub struct EnvironmentArgs {
     #[arg(long, value_name = "ALL|NONE|NAME[=VALUE]|FILE,...", default_value = "ALL", hide_default_value = true,
           value_parser = OsStringValueParser::new().try_map(Export::parse))]
     pub export: Export,
+    /// Set a variable in all ranks, as it is: nothing in it is filled in. NAME alone passes on ours. --env goes before it.
+    #[arg(long, value_name = "NAME[=VALUE]", value_parser = OsStringValueParser::new().try_map(EnvSetting::parse))]
+    pub env_literal: Vec<EnvSetting>,
     /// Give ranks these soft limits of our shell, up to the hard ones of their nodes: ALL, NONE, or AS, CORE, CPU, DATA, FSIZE, MEMLOCK,
     /// NOFILE, NPROC, RSS, STACK; a warning names those that a node does not allow. Without it, all but MEMLOCK, and nobody is warned.
     #[arg(long, value_name = "LIMITS", num_args = 0..=1, require_equals = true, default_missing_value = "ALL", value_parser = Propagate::parse)]

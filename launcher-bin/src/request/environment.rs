@@ -70,8 +70,9 @@ pub(super) fn exported(args: &LaunchArgs, machine: &Machine) -> Result<Vec<(OsSt
             put(&mut variables, name, value);
         }
     }
-    for setting in &export.named {
-        let (name, value) = variable("--export", setting, machine)?;
+    let named = export.named.iter().map(|setting| ("--export", setting));
+    for (flag, setting) in named.chain(args.environment.env_literal.iter().map(|setting| ("--env-literal", setting))) {
+        let (name, value) = variable(flag, setting, machine)?;
         put(&mut variables, name, value);
     }
     if let Some(cpus) = args.placement.cpus_per_task {
@@ -158,6 +159,8 @@ mod tests {
         assert_eq!(names("--export=HERE true"), ["PATH=/usr/bin:/bin", "HERE=x"]);
         assert_eq!(names("--export=ALL,HERE=y,A=1 true"), ["PATH=/usr/bin:/bin", "HERE=y", "A=1"]);
         assert_eq!(names("--export=PATH=/x true"), ["PATH=/x"]);
+        let literal = "--export=NONE --env-literal=HERE --env-literal A={rank},2 true";
+        assert_eq!(names(literal), ["PATH=/usr/bin:/bin", "HERE=x", "A={rank},2"]);
         assert_eq!(names("-c 2 --export=NONE true"), ["PATH=/usr/bin:/bin", "OMP_NUM_THREADS=2"]);
         assert_eq!(names("-c 2 --export=OMP_NUM_THREADS=1 true"), ["PATH=/usr/bin:/bin", "OMP_NUM_THREADS=1"]);
         let of_slurm = ["PATH=/usr/bin:/bin", "OMP_NUM_THREADS=2", "SLURM_CPUS_PER_TASK=2"];
