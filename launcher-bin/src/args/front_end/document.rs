@@ -122,5 +122,6 @@ and more ranks than CPUs are started without a word; those of MPICH and Intel MP
 **Variables** stand for flags that a line does not have: `MPIEXEC_TIMEOUT`, `MPIEXEC_UNIVERSE_SIZE` and `MPIEXEC_PREFIX_DEFAULT` (ranks before
 their lines) for all; `HYDRA_HOST_FILE` and `HYDRA_BINDING` for MPICH's and Intel MPI's lines; for Open MPI's `OMPI_MCA_orte_default_hostfile`,
 `OMPI_MCA_hwloc_base_binding_policy`, `OMPI_MCA_rmaps_base_mapping_policy`, `OMPI_MCA_rmaps_base_oversubscribe`, `PRTE_MCA_prte_default_hostfile`,
-`PRTE_MCA_hwloc_default_binding_policy` and `PRTE_MCA_rmaps_default_mapping_policy`. `-v` names those that count.
+`PRTE_MCA_hwloc_default_binding_policy` and `PRTE_MCA_rmaps_default_mapping_policy`. The same parameters count behind `--mca` and
+`--prtemca`, before variables. `-v` names those that count.
 ";

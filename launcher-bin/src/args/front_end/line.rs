@@ -33,6 +33,10 @@ pub(super) struct Line {
     pub(super) goes_round: bool,
     /// Words of `mpiexec` about the place of ranks within a node.
     pub(super) places: Places,
+    /// Parameters of Open MPI's launcher, by name, that stand for flags.
+    pub(super) parameters: Vec<(String, OsString)>,
+    /// True while the words are those of a file.
+    pub(super) is_in_file: bool,
     /// Flags of the other launcher that the line has, by the first of their names.
     typed: Vec<&'static str>,
     notes: Vec<String>,

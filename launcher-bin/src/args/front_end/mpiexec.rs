@@ -16,8 +16,8 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use self::binding::{bind_to, cpu_list, cpus_per_rank, map_by, oversubscribe};
 use self::dialect::{Dialect, VARIABLE, dialect, version};
 use self::values::{
-    display, environment, export_list, host, hosts, launch_mca, mca, path, pmix_mca, rank_by, ranks, ranks_per_host,
-    universe_size,
+    display, environment, environment_of_all, export_list, export_one, host, hosts, launch_mca, mca, path, pmix_mca,
+    rank_by, ranks, ranks_per_host, universe_size,
 };
 use super::Meaning::{Made, Nothing, OfLaunch, OfProgram, Refused};
 use super::line::Line;
@@ -31,10 +31,10 @@ const fn flag(names: &'static [&'static str], takes: Takes, meaning: super::Mean
 }
 
 const NO_SSH: &str = "nodes are reached through their agents";
-const ALWAYS: &str = "it is so anyway";
 const NO_TUNING: &str = "it is a setting of another launcher";
 
-/// The flags. A name that begins with a capital letter or is one letter is the dialect's that has it.
+/// The flags of all dialects. `-N` and `-c`, which the dialects read differently, are not among them, nor are those that ask for an answer or
+/// name a file.
 pub(super) const FLAGS: &[Flag] = &[
     // the MPI standard
     flag(&["n", "np"], Takes::Value, Made("-n N", ranks)),
@@ -71,8 +71,12 @@ pub(super) const FLAGS: &[Flag] = &[
     flag(&["bind-to-core"], Takes::Nothing, Made("--cpu-bind=cores", |line, _| bind_to(line, "core".as_ref()))),
     flag(&["bind-to-socket"], Takes::Nothing, Made("--cpu-bind=sockets", |line, _| bind_to(line, "socket".as_ref()))),
     flag(&["bind-to-none"], Takes::Nothing, Made("--cpu-bind=none", |line, _| bind_to(line, "none".as_ref()))),
-    flag(&["bynode"], Takes::Nothing, OfLaunch("--distribution=cyclic")),
-    flag(&["byslot"], Takes::Nothing, Nothing(ALWAYS)),
+    flag(&["bynode"], Takes::Nothing, Made("--distribution=cyclic", |line, _| map_by(line, "node".as_ref()))),
+    flag(
+        &["byslot"],
+        Takes::Nothing,
+        Made("ranks fill a node before the next one, as is usual", |line, _| map_by(line, "slot".as_ref())),
+    ),
     flag(&["bysocket"], Takes::Nothing, Made(":over=sockets of --cpu-bind", |line, _| map_by(line, "socket".as_ref()))),
     flag(&["cpus-per-proc", "cpus-per-rank"], Takes::Value, Made("--cpu-bind=cores:cores=N", cpus_per_rank)),
     flag(&["gpus-per-proc"], Takes::Value, OfLaunch("--gpus-per-task")),
@@ -101,7 +105,7 @@ pub(super) const FLAGS: &[Flag] = &[
     flag(&["mca", "omca"], Takes::Pair, Made("--env OMPI_MCA_NAME=VALUE, for every program", mca)),
     flag(&["gmca"], Takes::Pair, Made("--env OMPI_MCA_NAME=VALUE, for every program", mca)),
     flag(&["pmixmca"], Takes::Pair, Made("--env PMIX_MCA_NAME=VALUE, for every program", pmix_mca)),
-    flag(&["prtemca"], Takes::Pair, Made("nothing", launch_mca)),
+    flag(&["prtemca"], Takes::Pair, Made("the flag that the parameter stands for, if there is one", launch_mca)),
     // output
     flag(&["l", "prepend-rank", "tag-output"], Takes::Nothing, OfLaunch("--label")),
     flag(&["timestamp-output"], Takes::Nothing, OfLaunch("--timestamp")),
@@ -114,7 +118,7 @@ pub(super) const FLAGS: &[Flag] = &[
         Takes::Nothing,
         Refused("type 2>&1 behind the line"),
     ),
-    flag(&["print-all-exitcodes", "print-rank-map-summary"], Takes::Nothing, Nothing(ALWAYS)),
+    flag(&["print-all-exitcodes"], Takes::Nothing, Nothing("-v tells how each rank has ended")),
     flag(
         &["report-bindings", "display-map", "print-rank-map", "display-allocation", "display-devel-map"],
         Takes::Nothing,
@@ -220,22 +224,8 @@ fn preload_binary(line: &mut Line, _: &OsStr) -> Result<(), Refusal> {
     Ok(())
 }
 
-fn environment_of_all(line: &mut Line, pair: &OsStr) -> Result<(), Refusal> {
-    line.add_to_every_program("--env", pair);
-    Ok(())
-}
-
-/// Open MPI's `-x NAME` and `-x NAME=VALUE`. A name without a value is passed on anyway, and need not be set.
-fn export_one(line: &mut Line, setting: &OsStr) -> Result<(), Refusal> {
-    if setting.as_bytes().contains(&b'=') || std::env::var_os(setting).is_some() {
-        line.add_to_every_program("--env", setting);
-    } else {
-        line.note(format!("-x {}: there is no such variable to pass on", setting.display()));
-    }
-    Ok(())
-}
-
 pub(super) fn translate(words: &[OsString]) -> Result<Answer, Refusal> {
+    dialect::check_variable()?;
     let mut line = Line::default();
     if let Some(answer) = read(words, &mut line)? {
         return Ok(answer);
@@ -318,7 +308,7 @@ fn read_flag(
         "q" | "quiet" => line.verbosity = Some(Verbosity::Quiet),
         "configfile" | "app" | "appfile" => {
             let file = value(&typed, glued, rest)?;
-            read_file(&file, line)?;
+            read_file(&typed, &file, line)?;
             return Ok(Some(Read::File));
         }
         "N" => {
@@ -373,7 +363,12 @@ fn value(typed: &str, glued: Option<&OsStr>, rest: &mut &[OsString]) -> Result<O
 }
 
 /// Reads a file of programs with their flags: one on each line (MPI 4.1, 11.5; Open MPI's application context).
-fn read_file(path: &OsStr, line: &mut Line) -> Result<(), Refusal> {
+fn read_file(typed: &str, path: &OsStr, line: &mut Line) -> Result<(), Refusal> {
+    if line.is_in_file {
+        let instead = "a file of programs names no other one".to_owned();
+        return Err(Refusal::Refused { flag: typed.to_owned(), instead });
+    }
+    line.is_in_file = true;
     let failed = |reason: String| Refusal::File { path: path.into(), reason };
     let text = text_of(path)?;
     for (number, text) in (1..).zip(text.lines().map(str::trim)) {
@@ -386,6 +381,7 @@ fn read_file(path: &OsStr, line: &mut Line) -> Result<(), Refusal> {
             return Err(failed(format!("line {number}: help and version are no part of a program")));
         }
     }
+    line.is_in_file = false;
     Ok(())
 }
 

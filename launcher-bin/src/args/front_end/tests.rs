@@ -283,6 +283,13 @@ fn a_file_of_programs_is_read_line_by_line() {
     let file = file.display();
     means(&format!("mpiexec -configfile {file}"), "--ntasks=1 ./m 'a b' : --ntasks=3 --env=A=1 ./w");
     means(&format!("mpirun --app {file}"), "--ntasks=1 ./m 'a b' : --ntasks=3 --env=A=1 ./w");
+    let nested = directory.path().join("nested");
+    std::fs::write(&nested, format!("-configfile {}\n", nested.display())).unwrap();
+    refused(&format!("mpiexec -configfile {}", nested.display()), "a file of programs names no other one");
+    means(
+        &format!("mpiexec -configfile {file} : -configfile {file}"),
+        &["--ntasks=1 ./m 'a b' : --ntasks=3 --env=A=1 ./w"; 2].join(" : "),
+    );
     let hosts = directory.path().join("hosts");
     std::fs::write(&hosts, "a:4\nb slots=2\na\n").unwrap();
     let hosts = hosts.display();

@@ -12,7 +12,7 @@ use super::slots::ranks_of;
 
 /// `none`, an object, Hydra's `OBJECT:N`, `user:CPU+CPU,...` for each rank, and Open MPI's words behind a colon.
 pub(super) fn bind_to(line: &mut Line, how: &OsStr) -> Result<(), Refusal> {
-    let text = how.to_string_lossy();
+    let text = how.to_string_lossy().to_ascii_lowercase();
     let mut words = text.split(':');
     let word = words.next().unwrap_or_default();
     if line.places.object.is_some() {
@@ -30,7 +30,7 @@ pub(super) fn bind_to(line: &mut Line, how: &OsStr) -> Result<(), Refusal> {
         (_, None) => {
             let reason =
                 "ranks are bound to a core, hwthread, l3cache, numa, socket, none, or user:CPU+CPU,...".to_owned();
-            return Err(Refusal::Value { flag: "--bind-to", value: text.into_owned(), reason });
+            return Err(Refusal::Value { flag: "--bind-to", value: text, reason });
         }
     });
     for word in words {

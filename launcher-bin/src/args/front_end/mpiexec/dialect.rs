@@ -6,7 +6,7 @@ use std::os::unix::ffi::OsStrExt;
 use lattice_session::event::MpiFamily;
 use lattice_session::library::needed_by;
 
-use super::super::{Takes, find};
+use super::super::{Refusal, Takes, find, variables};
 use super::{FLAGS, is_flag};
 use crate::args::SEPARATOR;
 
@@ -72,13 +72,32 @@ const OF_DIALECTS: &[(Dialect, &[&str])] = &[
 
 /// The dialect of a program with its flags.
 pub(super) fn dialect(program: &[OsString]) -> Option<Dialect> {
-    let named = std::env::var(VARIABLE).ok().and_then(|name| match name.as_str() {
+    let named = std::env::var(VARIABLE).ok().and_then(|name| called(&name));
+    named.or_else(|| by_flags(program)).or_else(|| by_library(program))
+}
+
+/// The dialect of this name.
+fn called(name: &str) -> Option<Dialect> {
+    match name {
         "hydra" | "mpich" => Some(Dialect::Hydra),
-        "intel" => Some(Dialect::Intel),
+        "intel" | "impi" => Some(Dialect::Intel),
         "ompi" | "openmpi" => Some(Dialect::OpenMpi),
         _ => None,
-    });
-    named.or_else(|| by_flags(program)).or_else(|| by_library(program))
+    }
+}
+
+/// Refuses a name in the variable that no dialect has; an empty one counts as not set.
+pub(super) fn check_variable() -> Result<(), Refusal> {
+    let value = variables::set(|name| std::env::var_os(name), VARIABLE).unwrap_or_default();
+    check_name(&value.to_string_lossy())
+}
+
+fn check_name(name: &str) -> Result<(), Refusal> {
+    if name.is_empty() || called(name).is_some() {
+        return Ok(());
+    }
+    let reason = "hydra (or mpich), intel (or impi) and ompi (or openmpi) are".to_owned();
+    Err(Refusal::Value { flag: VARIABLE, value: name.to_owned(), reason })
 }
 
 fn by_flags(words: &[OsString]) -> Option<Dialect> {
@@ -143,6 +162,18 @@ pub(super) fn version(program: &[OsString]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_name_that_no_dialect_has_is_refused() {
+        for name in ["", "hydra", "mpich", "intel", "impi", "ompi", "openmpi"] {
+            assert_eq!(check_name(name), Ok(()), "{name}");
+        }
+        let refusal = check_name("openMPI5").unwrap_err().to_string();
+        assert!(
+            refusal.starts_with("'LATTICE_MPIEXEC openMPI5' is not possible here: hydra (or mpich), "),
+            "{refusal}"
+        );
+    }
 
     #[test]
     fn flags_of_the_program_are_none_of_the_line() {

@@ -3,8 +3,11 @@
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 
+use lattice_session::rank_values;
+
 use super::super::Refusal;
 use super::super::line::Line;
+use super::variables;
 use crate::args::per_object;
 
 /// Open MPI's parameters that say how its own launcher works. Those of its library become variables of the ranks.
@@ -59,8 +62,37 @@ pub(super) fn path(line: &mut Line, directories: &OsStr) -> Result<(), Refusal> 
 }
 
 pub(super) fn environment(line: &mut Line, pair: &OsStr) -> Result<(), Refusal> {
+    if rank_values::has_names(pair) {
+        let reason = "--env of lattice launch fills in what is in braces; type -genv for a value that stays as it is";
+        let value = pair.to_string_lossy().into_owned();
+        return Err(Refusal::Value { flag: "-env", value, reason: reason.to_owned() });
+    }
     line.add_to_program("--env", Some(pair));
     Ok(())
+}
+
+pub(super) fn environment_of_all(line: &mut Line, pair: &OsStr) -> Result<(), Refusal> {
+    set_for_all(line, pair);
+    Ok(())
+}
+
+/// Open MPI's `-x NAME` and `-x NAME=VALUE`. A name without a value is passed on anyway, and need not be set.
+pub(super) fn export_one(line: &mut Line, setting: &OsStr) -> Result<(), Refusal> {
+    match std::env::var_os(setting) {
+        _ if setting.as_bytes().contains(&b'=') => set_for_all(line, setting),
+        Some(value) if rank_values::has_names(&value) => line.add_to_launch("--env-literal", Some(setting)),
+        Some(_) => line.add_to_every_program("--env", setting),
+        None => line.note(format!("-x {}: there is no such variable to pass on", setting.display())),
+    }
+    Ok(())
+}
+
+/// Sets a variable for every program, to a value in which `--env` fills in nothing.
+fn set_for_all(line: &mut Line, setting: &OsStr) {
+    match rank_values::has_names(setting) {
+        true => line.add_to_launch("--env-literal", Some(setting)),
+        false => line.add_to_every_program("--env", setting),
+    }
 }
 
 /// Hydra's list of the variables that are passed on; those that are not set are none.
@@ -80,24 +112,28 @@ pub(super) fn export_list(line: &mut Line, names: &OsStr) -> Result<(), Refusal>
 /// Open MPI's parameters, `NAME=VALUE`: the library in the ranks reads those that are for it from the environment.
 pub(super) fn mca(line: &mut Line, pair: &OsStr) -> Result<(), Refusal> {
     let name = pair.to_string_lossy();
-    if OF_LAUNCHER.iter().any(|own| name.starts_with(own)) {
+    if OF_LAUNCHER.iter().any(|own| name.starts_with(own)) || variables::parameter(&name).is_some() {
         return launch_mca(line, pair);
     }
     let mut setting = OsString::from("OMPI_MCA_");
     setting.push(pair);
-    line.add_to_every_program("--env", &setting);
+    set_for_all(line, &setting);
     Ok(())
 }
 
 pub(super) fn pmix_mca(line: &mut Line, pair: &OsStr) -> Result<(), Refusal> {
     let mut setting = OsString::from("PMIX_MCA_");
     setting.push(pair);
-    line.add_to_every_program("--env", &setting);
+    set_for_all(line, &setting);
     Ok(())
 }
 
+/// Parameters of its launcher, of which some stand for flags.
 pub(super) fn launch_mca(line: &mut Line, pair: &OsStr) -> Result<(), Refusal> {
-    line.note(format!("{} chooses nothing here: it is for Open MPI's own launcher", pair.display()));
+    match variables::parameter(&pair.to_string_lossy()) {
+        Some((name, value)) => line.parameters.push((name.to_owned(), value.into())),
+        None => line.note(format!("{} chooses nothing here: it is for Open MPI's own launcher", pair.display())),
+    }
     Ok(())
 }
 
