@@ -3,7 +3,7 @@
 
 use pmi_transport::task;
 use std::ffi::OsString;
-use std::fs::{self, File};
+use std::fs;
 use std::io;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -149,9 +149,7 @@ impl Daemons {
         spawn: impl FnOnce(&mut Command) -> io::Result<Child>,
     ) -> Result<(), DaemonError> {
         let files = |error| DaemonError::Files { name: name.to_owned(), error };
-        let log = directory.log(name);
-        Directory::write_private(&log, "").map_err(files)?;
-        let output = File::options().append(true).open(&log).map_err(files)?;
+        let output = directory.open_log(name).map_err(files)?;
         command.stdout(output.try_clone().map_err(files)?).stderr(output);
         clean(&mut command);
         if std::env::var_os(LOG).is_none() {
@@ -166,7 +164,7 @@ impl Daemons {
             error,
         })?;
         fs::write(directory.pid(name), format!("{}\n", child.id())).map_err(files)?;
-        self.running.push(Daemon { name: name.to_owned(), role, child, log, feeding: None });
+        self.running.push(Daemon { name: name.to_owned(), role, child, log: directory.log(name), feeding: None });
         Ok(())
     }
 

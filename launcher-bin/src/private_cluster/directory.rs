@@ -13,9 +13,9 @@
 //! hosts, empty/                   for the nodes' own view of files
 //! ```
 
-use std::fs::{self, File, Permissions};
-use std::io;
-use std::os::unix::fs::PermissionsExt;
+use std::fs::{self, File, OpenOptions, Permissions};
+use std::io::{self, Write};
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use lattice_pki::directory_name;
@@ -121,18 +121,45 @@ impl Directory {
         self.path.join(format!("{daemon}.log"))
     }
 
+    /// Opens the log of a daemon, to which it adds.
+    pub(crate) fn open_log(&self, daemon: &str) -> io::Result<File> {
+        OpenOptions::new().append(true).create(true).mode(PRIVATE).open(self.log(daemon))
+    }
+
     pub(crate) fn pid(&self, daemon: &str) -> PathBuf {
         self.path.join(format!("{daemon}.pid"))
     }
 
-    /// Writes a file that is nobody else's business.
+    /// Writes a new file that is nobody else's business.
     pub(crate) fn write_private(path: &Path, text: &str) -> io::Result<()> {
-        File::create(path)?.set_permissions(Permissions::from_mode(PRIVATE))?;
-        fs::write(path, text)
+        let file = OpenOptions::new().write(true).create_new(true).mode(PRIVATE).open(path);
+        file?.write_all(text.as_bytes())
     }
 
     /// Removes it, with all that is in it.
     pub(crate) fn remove(self) -> io::Result<()> {
         fs::remove_dir_all(&self.path)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_private_file_is_nobody_elses_from_its_beginning_and_takes_the_place_of_none() {
+        let directory = Directory::create(Access::Owner).unwrap();
+        let (secret, taken) = (directory.fabric_secret(), directory.config("taken"));
+        Directory::write_private(&secret, "key\n").unwrap();
+        assert_eq!(fs::metadata(&secret).unwrap().permissions().mode() & 0o777, 0o600);
+        assert_eq!(fs::read_to_string(&secret).unwrap(), "key\n");
+        // Whoever has it open already would read what is written to it.
+        fs::write(&taken, "").unwrap();
+        assert_eq!(Directory::write_private(&taken, "key").unwrap_err().kind(), io::ErrorKind::AlreadyExists);
+        assert_eq!(fs::read_to_string(&taken).unwrap(), "");
+        directory.open_log("api").unwrap().write_all(b"one\n").unwrap();
+        directory.open_log("api").unwrap().write_all(b"two\n").unwrap();
+        assert_eq!(fs::read_to_string(directory.log("api")).unwrap(), "one\ntwo\n");
+        directory.remove().unwrap();
     }
 }
