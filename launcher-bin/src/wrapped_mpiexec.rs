@@ -145,13 +145,16 @@ impl Wrapped {
                     0 => output = None,
                     length => {
                         let asked = lines.take(&room[..length]);
-                        print(&lines.passed())?;
+                        if let code @ 1.. = print(&lines.passed())? {
+                            // Nobody reads any more.
+                            return Ok(code);
+                        }
                         asked.iter().try_for_each(|line| self.start(line.proxy, &line.command))?;
                     }
                 },
                 status = self.mpiexec.wait(), if is_over => {
-                    print(&lines.rest())?;
-                    return Ok(exit::of_status(status?));
+                    let code = print(&lines.rest())?;
+                    return Ok(if code == 0 { exit::of_status(status?) } else { code });
                 }
                 Some(ended) = self.proxies.join_next() => if let Ok((host, false)) = ended {
                     return Err(WrapError::NotStarted { host });

@@ -1,6 +1,8 @@
 //! Lines that people type who come from `srun` or `mpiexec`: what works, and what is answered with the words to type here.
 
-use std::process::{Command, Output};
+use std::io::{BufRead, BufReader};
+use std::os::unix::fs::PermissionsExt;
+use std::process::{Command, Output, Stdio};
 
 /// Exit code, standard output and standard error of `lattice` with these words, without a cluster.
 fn typed(words: &[&str]) -> (Option<i32>, String, String) {
@@ -50,6 +52,7 @@ fn lines_of_other_launchers_start_ranks() {
     assert_eq!(seen("mpirun -x A=2 --mca btl self -np 1 printenv A OMPI_MCA_btl"), "2\nself\n");
     assert_eq!(seen("srun --export=NONE,A=1 -n1 true"), "");
     assert_eq!(seen("srun --export=A=1 -n1 printenv A"), "1\n");
+    assert_eq!(seen("mpiexec -genv A {rank} -n 1 printenv A"), "{rank}\n");
     assert_eq!(seen("srun -n1 printenv SLURM_PROCID SLURM_NTASKS SLURM_NNODES"), "0\n1\n1\n");
     let (code, _, stderr) = typed(&words("srun -n 2 -v -p name true"));
     assert_eq!(code, Some(0));
@@ -138,4 +141,30 @@ fn help_is_an_answer_however_it_is_asked_for() {
 fn words_behind_the_program_are_its_own() {
     let line = "launch --pmi=none echo -np 4 -hosts a -help";
     assert_eq!(typed(&words(line)), (Some(0), "-np 4 -hosts a -help\n".to_owned(), String::new()));
+}
+
+#[test]
+fn a_line_that_is_only_tried_starts_nothing() {
+    let directory = tempfile::tempdir().unwrap();
+    let made = directory.path().join("made");
+    let (code, stdout, _) = typed(&["srun", "--test-only", "-n", "1", "touch", made.to_str().unwrap()]);
+    assert_eq!(code, Some(0));
+    assert!(stdout.contains("touch") && !made.exists(), "{stdout}");
+}
+
+/// Its mpiexec would go on printing for nobody.
+#[test]
+fn a_wrapped_mpiexec_ends_when_nobody_reads_what_it_prints() {
+    let directory = tempfile::tempdir().unwrap();
+    let (mpiexec, ended) = (directory.path().join("mpiexec"), directory.path().join("ended"));
+    let script = format!("#!/bin/sh\ntrap 'echo >{}; exit' TERM\nwhile :; do echo line; done\n", ended.display());
+    std::fs::write(&mpiexec, script).unwrap();
+    std::fs::set_permissions(&mpiexec, PermissionsExt::from_mode(0o755)).unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_lattice"));
+    command.args(["mpiexec", "--wrap"]).arg(&mpiexec).args(["-hosts", "a", "x"]).stdout(Stdio::piped());
+    let mut wrapped = command.spawn().unwrap();
+    let mut line = String::new();
+    BufReader::new(wrapped.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    assert_eq!((line.as_str(), wrapped.wait().unwrap().code()), ("line\n", Some(141)));
+    assert!(ended.exists(), "it was told to end");
 }
