@@ -349,7 +349,7 @@ fn parse_launch(words: &[OsString], position: usize) -> Result<Cli, clap::Error>
 /// Returns clap's error for words that are none of `lattice launch`.
 pub(crate) fn launch_of_one_program(words: Vec<OsString>) -> Result<LaunchArgs, clap::Error> {
     let words = ["lattice", "launch"].map(OsString::from).into_iter().chain(words);
-    Ok(OnlyLaunch::try_parse_from(words)?.into_args())
+    Ok(*OnlyLaunch::try_parse_from(words)?.into_args())
 }
 
 /// True if `word` is a command, by its name or another one that it has.

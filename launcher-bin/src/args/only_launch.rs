@@ -24,16 +24,15 @@ enum LaunchCommand {
 
 impl OnlyLaunch {
     /// The flags of the launch.
-    pub(super) fn into_args(self) -> LaunchArgs {
+    pub(super) fn into_args(self) -> Box<LaunchArgs> {
         let LaunchCommand::Launch(args) = self.command;
-        *args
+        args
     }
 }
 
 impl From<OnlyLaunch> for Cli {
     fn from(line: OnlyLaunch) -> Self {
-        let LaunchCommand::Launch(args) = line.command;
-        Self { verbosity: line.verbosity, command: Command::Launch(args), notes: Vec::new() }
+        Self { verbosity: line.verbosity, command: Command::Launch(line.into_args()), notes: Vec::new() }
     }
 }
 

@@ -168,8 +168,8 @@ impl Container {
         OsString::from_vec(replaced(&image, b"{directory}", directory.as_os_str().as_bytes()))
     }
 
-    /// Changes the way to the PMI server to one that leads into it.
-    /// Refuses memory that ranks would inherit, where the runtime closes what they inherit.
+    /// Makes the PMI server reachable from within the container: by a port and without shared memory, unless its runtime passes on the
+    /// descriptors that ranks inherit. Memory of a node (`--node-memory`) is such a descriptor, and refused without them.
     pub(super) fn adapt(&self, pmi: &mut PmiSpec, node_memory: bool) -> Result<(), ContainerError> {
         if self.runtime.pmi == Way::Socket {
             return Ok(());
