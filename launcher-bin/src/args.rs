@@ -57,7 +57,7 @@ pub use self::dev_cluster::DevClusterArgs;
 pub use self::distribution::{Distribution, Order};
 pub use self::exec::ExecArgs;
 pub use self::export::{Export, ExportError};
-use self::front_end::{FrontEnd, Translation};
+use self::front_end::{Called, FrontEnd, Translation};
 pub use self::front_end::{NamedHosts, WrapArgs};
 pub use self::hint::Hint;
 pub use self::idle::IdleArgs;
@@ -243,6 +243,9 @@ const AFTER_HELP: &str = "Environment:\n  \
     LATTICE_HOSTS      hosts with their slots, as --host, for launches whose flags place no ranks\n  \
     LATTICE_SETS       directory of your sets on this machine; else ~/.lattice/sets\n  \
     LATTICE_LOG        what to log on standard error, such as info or lattice=debug\n\n\
+    Lines of other launchers:\n  \
+    lattice srun ...     as srun of Slurm; lattice srun --help shows its flags\n  \
+    lattice mpiexec ...  as mpiexec and mpirun of MPICH, Intel MPI and Open MPI\n\n\
     Example:\n  \
     lattice launch -n 4 ./a.out";
 
@@ -294,11 +297,12 @@ impl Cli {
 /// Returns clap's error for a wrong command line, and also for `--help` and `--version`, as clap does.
 pub fn parse(words: impl IntoIterator<Item = OsString>) -> Result<Cli, clap::Error> {
     let words: Vec<OsString> = words.into_iter().collect();
-    if let Some((front_end, rest)) = FrontEnd::of(&words) {
-        if let (FrontEnd::Mpiexec, Some(wrapped)) = (front_end, WrapArgs::of(rest)) {
+    if let Some(Called { front_end, words, verbosity }) = Called::of(&words) {
+        if let (FrontEnd::Mpiexec, Some(wrapped)) = (front_end, WrapArgs::of(words)) {
             return Ok(Cli::of(Command::Wrap(wrapped)));
         }
-        return parse_translated(front_end.translate(rest)?);
+        let translation = front_end.translate(words)?;
+        return parse_translated(Translation { verbosity: translation.verbosity.or(verbosity), ..translation });
     }
     if let Some((name, rest)) = RemoteShellName::of(&words) {
         return Ok(Cli::of(Command::RemoteShell(name.read(rest)?)));

@@ -25,6 +25,7 @@ use self::line::Line;
 pub(super) use self::line::Translation;
 pub use self::wrap::{NamedHosts, WrapArgs};
 use crate::bounded_file;
+use crate::console::Verbosity;
 
 /// Launcher whose command line is read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -91,18 +92,37 @@ enum Refusal {
     File { path: std::path::PathBuf, reason: String },
 }
 
-impl FrontEnd {
-    /// The launcher that a command line is for: by the name that this program was called by, else by the command.
-    pub(super) fn of(words: &[OsString]) -> Option<(Self, &[OsString])> {
-        let (called, rest) = words.split_first()?;
-        let name = Path::new(called).file_name()?.to_str()?;
-        if let Some(front_end) = Self::named(name) {
-            return Some((front_end, rest));
-        }
-        let (command, rest) = rest.split_first()?;
-        Some((Self::named(command.to_str()?)?, rest))
-    }
+/// A command line of another launcher.
+pub(super) struct Called<'a> {
+    pub(super) front_end: FrontEnd,
+    /// The words behind its name.
+    pub(super) words: &'a [OsString],
+    /// What flags before the command say.
+    pub(super) verbosity: Option<Verbosity>,
+}
 
+impl<'a> Called<'a> {
+    /// The launcher that a command line is for: by the name that this program was called by, else by the command.
+    pub(super) fn of(words: &'a [OsString]) -> Option<Self> {
+        let (called, mut words) = words.split_first()?;
+        let name = Path::new(called).file_name()?.to_str()?;
+        if let Some(front_end) = FrontEnd::named(name) {
+            return Some(Self { front_end, words, verbosity: None });
+        }
+        let mut verbosity = None;
+        loop {
+            let (word, rest) = words.split_first()?;
+            words = rest;
+            match word.to_str()? {
+                "-v" | "--verbose" => verbosity = Some(Verbosity::Verbose),
+                "-q" | "--quiet" => verbosity = Some(Verbosity::Quiet),
+                command => return Some(Self { front_end: FrontEnd::named(command)?, words, verbosity }),
+            }
+        }
+    }
+}
+
+impl FrontEnd {
     fn named(name: &str) -> Option<Self> {
         match name {
             "mpiexec" | "mpirun" | "mpiexec.hydra" | "mpirun.hydra" | "mpiexec.lattice" | "mpirun.lattice" => {

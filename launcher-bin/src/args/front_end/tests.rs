@@ -5,8 +5,8 @@ use super::*;
 /// The line of `lattice launch` that a line means, with its notes.
 fn read(line: &str) -> Result<(String, Vec<String>), String> {
     let words = shlex::split(line).unwrap().into_iter().map(OsString::from).collect::<Vec<_>>();
-    let (front_end, rest) = FrontEnd::of(&words).expect("a line of another launcher");
-    match front_end.translate(rest) {
+    let called = Called::of(&words).expect("a line of another launcher");
+    match called.front_end.translate(called.words) {
         Ok(Translation { words, notes, .. }) => {
             let line = crate::args::tips::line("launch", &words);
             Ok((line.strip_prefix("lattice launch ").unwrap_or_default().to_owned(), notes))
@@ -257,6 +257,27 @@ fn flags_that_choose_nothing_are_noted() {
 }
 
 #[test]
+fn verbosity_may_stand_before_the_command_and_behind() {
+    let verbosity = |line: &str| {
+        let cli = crate::args::parse(line.split(' ').map(OsString::from)).unwrap();
+        (cli.verbosity.quiet, cli.verbosity.verbose)
+    };
+    for (line, expected) in [
+        ("lattice srun ./a", (false, false)),
+        ("lattice -v srun ./a", (false, true)),
+        ("lattice -q mpiexec ./a", (true, false)),
+        ("lattice --verbose mpirun -q ./a", (true, false)),
+        ("lattice --quiet srun -v ./a", (false, true)),
+        // In a line of srun it is a value of Slurm's.
+        ("srun -q normal ./a", (false, false)),
+    ] {
+        assert_eq!(verbosity(line), expected, "{line}");
+    }
+    assert!(Called::of(&["lattice", "-v", "launch", "srun"].map(OsString::from)).is_none());
+    assert!(Called::of(&["lattice", "-v"].map(OsString::from)).is_none());
+}
+
+#[test]
 fn questions_are_answered() {
     for (line, expected) in [
         ("srun --version", "slurm 22.05.8"),
@@ -269,8 +290,8 @@ fn questions_are_answered() {
         ("mpiexec -help", "Usage: lattice mpiexec"),
     ] {
         let words: Vec<OsString> = line.split(' ').map(OsString::from).collect();
-        let (front_end, rest) = FrontEnd::of(&words).unwrap();
-        let answer = front_end.translate(rest).unwrap_err();
+        let called = Called::of(&words).unwrap();
+        let answer = called.front_end.translate(called.words).unwrap_err();
         assert!(!answer.use_stderr() && answer.to_string().contains(expected), "{line}: {answer}");
     }
 }
