@@ -12,24 +12,18 @@ mod multi_prog;
 mod node_groups;
 mod presets;
 mod rankfile;
+mod settings;
 mod shared_libraries;
 mod task_scripts;
 mod user_tables;
 
 use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use lattice_session::request::{Candidates, LaunchRequest, Ownership, PlacementRequest, ProgramRequest, Programs};
-use lattice_session::settings::{
-    AtExec, DataExchange, Entrance, FailedRanks, JobMemory, LaunchSettings, LimitSignal, LostNodes, OverdueRelease,
-    PmiFamily, PmiSpec, StdinTarget, TemporaryFiles, Timeouts,
-};
 use lattice_session::spec::AppSpec;
 use lattice_session::template::Template;
 use nix::unistd::{Pid, geteuid};
-use pmi_core::ids::Rank;
-use rank_spawner::mpir;
 
 use self::containers::Container;
 pub use self::containers::ContainerError;
@@ -41,11 +35,9 @@ pub(crate) use self::node_groups::placed_in_groups;
 pub use self::node_groups::{NodeGroup, NodeGroupError};
 use self::rankfile::Rankfile;
 pub use self::rankfile::RankfileError;
+use self::settings::Settled;
 use self::task_scripts::TaskScripts;
-use crate::args::{
-    self, KillOnBadExit, LaunchArgs, PerObject, PlacementArgs, Pmi, PmiArgs, ProgramArgs, RankBy, ResourceTimeout,
-    Stdin, StreamArgs, TimeArgs,
-};
+use crate::args::{self, LaunchArgs, PerObject, PlacementArgs, Pmi, PmiArgs, ProgramArgs, RankBy, StreamArgs};
 use crate::environment::Environment;
 use crate::formatting;
 use crate::hostfile::{self, Hosts};
@@ -139,21 +131,14 @@ impl LaunchCommand {
         let rankfile = args.placement.rankfile.as_deref().map(Rankfile::read).transpose()?;
         let placement = placement(&args.placement, rankfile.as_ref(), &machine.environment)?;
         let container = Container::of(&args.container, machine)?;
-        let mut programs = Vec::new();
-        for program in std::iter::once(&args.first).chain(args.more.iter().map(|next| &next.program)) {
-            let request = program_request(program, machine)?;
-            match args.placement.multi_prog {
-                true => programs.extend(multi_prog::read(request)?),
-                false => programs.push(request),
-            }
-        }
+        let mut programs = programs(args, machine)?;
         let asked: Vec<_> = programs.iter().map(|program| program.ranks).collect();
         let node_groups = node_groups::node_groups(args, &asked)?;
         programs.iter_mut().zip(&node_groups).for_each(|(program, group)| program.ranks = Some(group.ranks()));
         let environment = environment::exported(args, machine)?;
         // Before anything is put around the programs.
         let copies = Copies::of(&args.copies, &mut programs, &environment, machine)?;
-        let mut pmi = pmi_spec(&args.pmi);
+        let mut pmi = settings::pmi_spec(&args.pmi);
         if let Some(container) = &container {
             programs.iter_mut().for_each(|program| container.wrap(&mut program.app));
             container.adapt(&mut pmi, args.pmi.node_memory.is_some())?;
@@ -162,34 +147,9 @@ impl LaunchCommand {
         let tasks =
             TaskScripts::new(scripts.task_prolog.as_deref(), scripts.task_epilog.as_deref(), &machine.directory);
         programs.iter_mut().for_each(|program| tasks.wrap(&mut program.app));
+        let cpu_bind = rankfile.map_or_else(|| binding::binding(&args.placement), |rankfile| Ok(rankfile.binding()))?;
         let ownership = if args.cluster.detach { Ownership::Detached } else { Ownership::Client };
-        let settings = LaunchSettings {
-            environment,
-            pmi,
-            pmi_trace: args.pmi.pmi_trace.is_some(),
-            slurm_environment: args.pmi.slurm_env,
-            cpu_bind: rankfile.map_or_else(|| binding::binding(&args.placement), |rankfile| Ok(rankfile.binding()))?,
-            mem_bind: args.placement.mem_bind.clone().unwrap_or_default(),
-            gpu_bind: binding::gpus(&args.placement),
-            stdin: stdin(args, machine, ownership),
-            failed_ranks: match args.failures.kill_on_bad_exit {
-                KillOnBadExit::Yes => FailedRanks::EndLaunch,
-                KillOnBadExit::No => FailedRanks::AreBorne,
-            },
-            lost_nodes: if args.failures.no_kill { LostNodes::AreBorne } else { LostNodes::EndLaunch },
-            overdue_release: match args.failures.resource_timeout {
-                ResourceTimeout::Warn => OverdueRelease::Warn,
-                ResourceTimeout::Fail => OverdueRelease::Fail,
-            },
-            shell_limits: args.environment.propagate.clone().unwrap_or_default().of(machine),
-            node_memory: args.pmi.node_memory,
-            temporary: temporary_files(args.environment.tmpdir.as_deref(), machine),
-            at_exec: if args.debuggers.stop_at_start || mpir::is_debugged() { AtExec::Stop } else { AtExec::Run },
-            timeouts: Timeouts {
-                prompt: shows_prompts(&args.streams, machine).then_some(PROMPT),
-                ..timeouts(&args.time)?
-            },
-        };
+        let settings = settings::settings(args, machine, ownership, Settled { environment, pmi, cpu_bind })?;
         let request = LaunchRequest {
             programs: Programs::new(programs)?,
             placement,
@@ -283,6 +243,19 @@ fn placement(
     })
 }
 
+/// The programs of the line, or those of the files that it names.
+fn programs(args: &LaunchArgs, machine: &Machine) -> Result<Vec<ProgramRequest>, RequestError> {
+    let mut programs = Vec::new();
+    for program in std::iter::once(&args.first).chain(args.more.iter().map(|next| &next.program)) {
+        let request = program_request(program, machine)?;
+        match args.placement.multi_prog {
+            true => programs.extend(multi_prog::read(request)?),
+            false => programs.push(request),
+        }
+    }
+    Ok(programs)
+}
+
 /// One program with the ranks of its `-n`.
 fn program_request(program: &ProgramArgs, machine: &Machine) -> Result<ProgramRequest, RequestError> {
     let set = environment::set(program, machine)?;
@@ -299,83 +272,6 @@ fn program_request(program: &ProgramArgs, machine: &Machine) -> Result<ProgramRe
             .map_or_else(|| machine.directory.clone(), |path| machine.directory.join(path)),
     };
     Ok(ProgramRequest { app, ranks: program.ranks.and_then(NonZeroU32::new) })
-}
-
-/// Place of temporary files by the value of `--tmpdir`, which is empty where none was given with it.
-fn temporary_files(directory: Option<&Path>, machine: &Machine) -> TemporaryFiles {
-    match directory {
-        None => TemporaryFiles::AsUsual,
-        Some(none) if none.as_os_str().is_empty() => TemporaryFiles::OfLaunch { below: None },
-        Some(below) => TemporaryFiles::OfLaunch { below: Some(machine.directory.join(below)) },
-    }
-}
-
-/// Source of standard input; a detached launch has nobody to give it any, so its ranks do not wait for it.
-fn stdin(args: &LaunchArgs, machine: &Machine, ownership: Ownership) -> StdinTarget {
-    if args.streams.pty {
-        return StdinTarget::Terminal(machine.terminal.unwrap_or_default());
-    }
-    match (&args.streams.stdin, ownership) {
-        (Stdin::File(_, file), _) => StdinTarget::File(file_of(file, args).below(machine.directory.as_os_str())),
-        (Stdin::Rank(rank), Ownership::Client) => StdinTarget::Rank(Rank(*rank)),
-        (Stdin::All, Ownership::Client) => StdinTarget::All,
-        (Stdin::None, _) | (Stdin::Rank(_) | Stdin::All, Ownership::Detached) => StdinTarget::None,
-    }
-}
-
-fn pmi_spec(args: &PmiArgs) -> PmiSpec {
-    PmiSpec {
-        family: match args.pmi {
-            Pmi::Auto => PmiFamily::Auto,
-            Pmi::Pmi1 => PmiFamily::Pmi1,
-            Pmi::Pmi2 => PmiFamily::Pmi2,
-            Pmi::Pmix => PmiFamily::Pmix,
-            Pmi::None => PmiFamily::None,
-        },
-        entrance: if args.pmi_port { Entrance::Port } else { Entrance::Socket },
-        group_barriers: args.pmi_group_barriers,
-        job_memory: if args.no_job_memory { JobMemory::Off } else { JobMemory::Shared },
-        exchange: match args.exchange {
-            args::Exchange::Auto => DataExchange::Auto,
-            args::Exchange::Full => DataExchange::Full,
-            args::Exchange::Lazy => DataExchange::Lazy,
-        },
-    }
-}
-
-/// True if somebody watches who may have to answer, and pieces of lines can be shown.
-fn shows_prompts(args: &StreamArgs, machine: &Machine) -> bool {
-    machine.watched && !args.json && !args.pty && !args.collapse
-}
-
-/// Pause of a rank within a line after which the beginning of the line is shown on a terminal.
-const PROMPT: Duration = Duration::from_millis(100);
-
-/// Time limits of a launch whose prompts nobody waits for.
-fn timeouts(args: &TimeArgs) -> Result<Timeouts, RequestError> {
-    let positive = |flag, time: Option<Duration>| match time {
-        Some(Duration::ZERO) => Err(RequestError::NoTime { flag }),
-        time => Ok(time),
-    };
-    let default = Timeouts::default();
-    let limit_signal = args.signal.map(|asked| LimitSignal { signal: asked.signal as i32, ahead: asked.ahead });
-    // They exclude each other. As with srun, a time of 0 is none.
-    let time_limit = positive("--timeout", args.timeout)?.or(args.time.filter(|time| !time.is_zero()));
-    if let (Some(limit), Some(LimitSignal { ahead, .. })) = (time_limit, limit_signal)
-        && ahead >= limit
-    {
-        return Err(RequestError::SignalAtOnce { ahead, limit });
-    }
-    Ok(Timeouts {
-        time_limit,
-        limit_signal,
-        after_first_exit: args.wait.filter(|wait| !wait.is_zero()),
-        fence: positive("--fence-timeout", args.fence_timeout)?,
-        stuck: positive("--stuck-after", args.stuck_after)?.unwrap_or(default.stuck),
-        grace_after_failure: args.kill_wait.unwrap_or(default.grace_after_failure),
-        grace_after_interrupt: args.kill_wait.unwrap_or(default.grace_after_interrupt),
-        ..default
-    })
 }
 
 /// A name of a file, with what is the same for all ranks of the launch.

@@ -1,5 +1,10 @@
 use std::ffi::OsString;
+use std::time::Duration;
 
+use lattice_session::settings::{DataExchange, Entrance, JobMemory, PmiFamily, StdinTarget, Timeouts};
+use pmi_core::ids::Rank;
+
+use super::settings::PROMPT;
 use super::*;
 use crate::prepared::tests::{commanded, commanded_on, machine};
 

@@ -1,0 +1,135 @@
+//! Settings of a launch by flags of which each says one of them by itself.
+
+use std::ffi::OsString;
+use std::path::Path;
+use std::time::Duration;
+
+use lattice_session::request::Ownership;
+use lattice_session::settings::{
+    AtExec, DataExchange, Entrance, FailedRanks, JobMemory, LaunchSettings, LimitSignal, LostNodes, OverdueRelease,
+    PmiFamily, PmiSpec, StdinTarget, TemporaryFiles, Timeouts,
+};
+use pmi_core::ids::Rank;
+use rank_spawner::{CpuBind, mpir};
+
+use super::{RequestError, binding, file_of};
+use crate::args::{self, KillOnBadExit, LaunchArgs, Pmi, PmiArgs, ResourceTimeout, Stdin, StreamArgs, TimeArgs};
+use crate::machine::Machine;
+
+/// Settings that several flags decide on together.
+pub(super) struct Settled {
+    pub(super) environment: Vec<(OsString, OsString)>,
+    pub(super) pmi: PmiSpec,
+    pub(super) cpu_bind: CpuBind,
+}
+
+/// All settings of a launch.
+pub(super) fn settings(
+    args: &LaunchArgs,
+    machine: &Machine,
+    ownership: Ownership,
+    settled: Settled,
+) -> Result<LaunchSettings, RequestError> {
+    let Settled { environment, pmi, cpu_bind } = settled;
+    Ok(LaunchSettings {
+        environment,
+        pmi,
+        pmi_trace: args.pmi.pmi_trace.is_some(),
+        slurm_environment: args.pmi.slurm_env,
+        cpu_bind,
+        mem_bind: args.placement.mem_bind.clone().unwrap_or_default(),
+        gpu_bind: binding::gpus(&args.placement),
+        stdin: stdin(args, machine, ownership),
+        failed_ranks: match args.failures.kill_on_bad_exit {
+            KillOnBadExit::Yes => FailedRanks::EndLaunch,
+            KillOnBadExit::No => FailedRanks::AreBorne,
+        },
+        lost_nodes: if args.failures.no_kill { LostNodes::AreBorne } else { LostNodes::EndLaunch },
+        overdue_release: match args.failures.resource_timeout {
+            ResourceTimeout::Warn => OverdueRelease::Warn,
+            ResourceTimeout::Fail => OverdueRelease::Fail,
+        },
+        shell_limits: args.environment.propagate.clone().unwrap_or_default().of(machine),
+        node_memory: args.pmi.node_memory,
+        temporary: temporary_files(args.environment.tmpdir.as_deref(), machine),
+        at_exec: if args.debuggers.stop_at_start || mpir::is_debugged() { AtExec::Stop } else { AtExec::Run },
+        timeouts: Timeouts { prompt: shows_prompts(&args.streams, machine).then_some(PROMPT), ..timeouts(&args.time)? },
+    })
+}
+
+/// Place of temporary files by the value of `--tmpdir`, which is empty where none was given with it.
+fn temporary_files(directory: Option<&Path>, machine: &Machine) -> TemporaryFiles {
+    match directory {
+        None => TemporaryFiles::AsUsual,
+        Some(none) if none.as_os_str().is_empty() => TemporaryFiles::OfLaunch { below: None },
+        Some(below) => TemporaryFiles::OfLaunch { below: Some(machine.directory.join(below)) },
+    }
+}
+
+/// Source of standard input; a detached launch has nobody to give it any, so its ranks do not wait for it.
+fn stdin(args: &LaunchArgs, machine: &Machine, ownership: Ownership) -> StdinTarget {
+    if args.streams.pty {
+        return StdinTarget::Terminal(machine.terminal.unwrap_or_default());
+    }
+    match (&args.streams.stdin, ownership) {
+        (Stdin::File(_, file), _) => StdinTarget::File(file_of(file, args).below(machine.directory.as_os_str())),
+        (Stdin::Rank(rank), Ownership::Client) => StdinTarget::Rank(Rank(*rank)),
+        (Stdin::All, Ownership::Client) => StdinTarget::All,
+        (Stdin::None, _) | (Stdin::Rank(_) | Stdin::All, Ownership::Detached) => StdinTarget::None,
+    }
+}
+
+pub(super) fn pmi_spec(args: &PmiArgs) -> PmiSpec {
+    PmiSpec {
+        family: match args.pmi {
+            Pmi::Auto => PmiFamily::Auto,
+            Pmi::Pmi1 => PmiFamily::Pmi1,
+            Pmi::Pmi2 => PmiFamily::Pmi2,
+            Pmi::Pmix => PmiFamily::Pmix,
+            Pmi::None => PmiFamily::None,
+        },
+        entrance: if args.pmi_port { Entrance::Port } else { Entrance::Socket },
+        group_barriers: args.pmi_group_barriers,
+        job_memory: if args.no_job_memory { JobMemory::Off } else { JobMemory::Shared },
+        exchange: match args.exchange {
+            args::Exchange::Auto => DataExchange::Auto,
+            args::Exchange::Full => DataExchange::Full,
+            args::Exchange::Lazy => DataExchange::Lazy,
+        },
+    }
+}
+
+/// True if somebody watches who may have to answer, and pieces of lines can be shown.
+fn shows_prompts(args: &StreamArgs, machine: &Machine) -> bool {
+    machine.watched && !args.json && !args.pty && !args.collapse
+}
+
+/// Pause of a rank within a line after which the beginning of the line is shown on a terminal.
+pub(super) const PROMPT: Duration = Duration::from_millis(100);
+
+/// Time limits of a launch whose prompts nobody waits for.
+fn timeouts(args: &TimeArgs) -> Result<Timeouts, RequestError> {
+    let positive = |flag, time: Option<Duration>| match time {
+        Some(Duration::ZERO) => Err(RequestError::NoTime { flag }),
+        time => Ok(time),
+    };
+    let default = Timeouts::default();
+    let limit_signal = args.signal.map(|asked| LimitSignal { signal: asked.signal as i32, ahead: asked.ahead });
+    // They exclude each other. As with srun, a time of 0 is none.
+    let time_limit = positive("--timeout", args.timeout)?.or(args.time.filter(|time| !time.is_zero()));
+    if let (Some(limit), Some(LimitSignal { ahead, .. })) = (time_limit, limit_signal)
+        && ahead >= limit
+    {
+        return Err(RequestError::SignalAtOnce { ahead, limit });
+    }
+    Ok(Timeouts {
+        time_limit,
+        limit_signal,
+        after_first_exit: args.wait.filter(|wait| !wait.is_zero()),
+        fence: positive("--fence-timeout", args.fence_timeout)?,
+        stuck: positive("--stuck-after", args.stuck_after)?.unwrap_or(default.stuck),
+        grace_after_failure: args.kill_wait.unwrap_or(default.grace_after_failure),
+        grace_after_interrupt: args.kill_wait.unwrap_or(default.grace_after_interrupt),
+        ..default
+    })
+}
