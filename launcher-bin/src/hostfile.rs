@@ -262,7 +262,7 @@ mod tests {
     #[test]
     fn bytes_that_are_no_text_are_no_hostfile() {
         let file = tempfile::NamedTempFile::new().unwrap();
-        std::fs::write(file.path(), b"node\xff").unwrap();
+        fs::write(file.path(), b"node\xff").unwrap();
         let error = read(file.path()).unwrap_err().to_string();
         assert!(error.starts_with(&format!("cannot read the hostfile {}: ", file.path().display())), "{error}");
         assert!(matches!(read(Path::new("/")), Err(HostfileError::Read { .. })));
