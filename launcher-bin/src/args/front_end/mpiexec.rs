@@ -102,10 +102,16 @@ pub(super) const FLAGS: &[Flag] = &[
     flag(&["genvlist", "envlist"], Takes::Value, Made("--export=NAMES", export_list)),
     flag(&["genvnone", "envnone"], Takes::Nothing, OfLaunch("--export=NONE")),
     flag(&["genvall", "envall"], Takes::Nothing, Nothing("all variables are passed on anyway")),
-    flag(&["mca", "omca"], Takes::Pair, Made("--env OMPI_MCA_NAME=VALUE, for every program", mca)),
-    flag(&["gmca"], Takes::Pair, Made("--env OMPI_MCA_NAME=VALUE, for every program", mca)),
+    flag(
+        &["mca", "omca", "gmca"],
+        Takes::Pair,
+        Made(
+            "--env OMPI_MCA_NAME=VALUE, for every program, or the flag that a parameter of the launcher stands for",
+            mca,
+        ),
+    ),
     flag(&["pmixmca"], Takes::Pair, Made("--env PMIX_MCA_NAME=VALUE, for every program", pmix_mca)),
-    flag(&["prtemca"], Takes::Pair, Made("the flag that the parameter stands for, if there is one", launch_mca)),
+    flag(&["prtemca"], Takes::Pair, Made("the flag that the parameter stands for, if any", launch_mca)),
     // output
     flag(&["l", "prepend-rank", "tag-output"], Takes::Nothing, OfLaunch("--label")),
     flag(&["timestamp-output"], Takes::Nothing, OfLaunch("--timestamp")),
