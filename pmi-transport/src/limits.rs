@@ -9,10 +9,10 @@ pub const CHUNK_MAX: usize = 1 << 20;
 /// `max_encoding_message_size`.
 pub const MESSAGE_MAX: usize = 4 * CHUNK_MAX;
 
-/// Most bytes of an answer between nodes. It comes in messages of [`CHUNK_MAX`] bytes, and is put together where it was asked for.
+/// Most bytes of an answer between nodes. A long one comes in several messages, and is put together where it was asked for.
 pub(crate) const ANSWER_MAX: usize = 64 << 20;
-/// Most bytes of a question between nodes, which goes in one message: some are left for its envelope.
-pub(crate) const QUESTION_MAX: usize = MESSAGE_MAX - (4 << 10);
+/// Most bytes of a question between nodes, or of an answer, that go in one message: some are left for its envelope.
+pub(crate) const WHOLE_MAX: usize = MESSAGE_MAX - (4 << 10);
 
 /// Most bytes of a list of revoked certificates, in PEM: it is part of an answer to a heartbeat. Some 15,000 certificates have room.
 pub(crate) const REVOCATIONS_MAX: usize = CHUNK_MAX;

@@ -3,7 +3,7 @@
 use pmi_core::fence;
 use pmi_core::ids::{Epoch, NodeIndex};
 
-use crate::limits::QUESTION_MAX;
+use crate::limits::WHOLE_MAX;
 
 /// Failure of a fence, or the reason why it was not begun.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -78,7 +78,7 @@ pub enum AskError {
         nodes: u32,
     },
     /// The question is longer than a link carries.
-    #[error("node {node} is not asked: the question has {len} bytes, and {QUESTION_MAX} are the most")]
+    #[error("node {node} is not asked: the question has {len} bytes, and {WHOLE_MAX} are the most")]
     QuestionTooLong {
         /// The node.
         node: NodeIndex,

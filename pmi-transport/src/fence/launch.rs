@@ -25,7 +25,7 @@ use super::members::Members;
 use super::questions::Questions;
 use super::series::Series;
 use super::{AskError, FanOut, FenceError, Limits};
-use crate::limits::QUESTION_MAX;
+use crate::limits::WHOLE_MAX;
 use crate::proto::v1::{FenceKey, link_frame::What};
 
 /// Number of series from which on idle ones are looked for and forgotten.
@@ -200,7 +200,7 @@ impl Launch {
             return Err(AskError::NoSuchNode { node, nodes: self.nodes });
         }
         let len = question.len();
-        if len > QUESTION_MAX {
+        if len > WHOLE_MAX {
             return Err(AskError::QuestionTooLong { node, len });
         }
         Ok(self.questions.ask(node, question, effects))

@@ -17,7 +17,7 @@ use pmi_core::ids::NodeIndex;
 
 use super::AskError;
 use super::effects::{AnswerId, Asked, Effects, Question, QuestionId};
-use crate::limits::{ANSWER_MAX, CHUNK_MAX};
+use crate::limits::{ANSWER_MAX, CHUNK_MAX, WHOLE_MAX};
 use crate::proto::v1::{DataReply, DataRequest, LinkFrame, data_reply, link_frame::What};
 
 /// Questions of one launch on one node that have no answer yet.
@@ -149,7 +149,7 @@ impl Questions {
                 send(data_reply::Result::Error(reason), false);
             }
             Ok(mut data) => {
-                while data.len() > CHUNK_MAX {
+                while data.len() > WHOLE_MAX {
                     send(data_reply::Result::Data(data.split_to(CHUNK_MAX)), true);
                 }
                 send(data_reply::Result::Data(data), false);
@@ -223,17 +223,18 @@ mod tests {
     /// Links end when a message is longer than [`MESSAGE_MAX`](crate::limits::MESSAGE_MAX).
     #[test]
     fn an_answer_longer_than_a_message_comes_in_parts_and_is_put_together() {
-        for len in [CHUNK_MAX, CHUNK_MAX + 1, 5 * CHUNK_MAX] {
+        for (len, replies) in [(CHUNK_MAX, 1), (WHOLE_MAX, 1), (WHOLE_MAX + 1, 2), (8 * CHUNK_MAX, 6)] {
             let (mut asking, mut answering, mut effects) = (questions(1), questions(1), Effects::default());
             let id = asking.ask(OTHER, what(), &mut effects);
             answering.on_request(NodeIndex(0), request(id.0), &mut effects);
             let answer: Bytes = (0..len).map(|at| at as u8).collect();
             let mut replied = Effects::default();
             answering.answer(effects.asked[0].id, Ok(answer.clone()), &mut replied);
+            assert_eq!(replied.frames.len(), replies);
             for (_, frame) in replied.frames {
                 let Some(What::DataReply(reply)) = frame.what else { panic!("no reply") };
                 assert!(effects.answered.is_empty(), "the answer is not whole yet");
-                assert!(matches!(&reply.result, Some(data_reply::Result::Data(data)) if data.len() <= CHUNK_MAX));
+                assert!(matches!(&reply.result, Some(data_reply::Result::Data(data)) if data.len() <= WHOLE_MAX));
                 asking.on_reply(OTHER, reply, &mut effects);
             }
             assert!(effects.answered == [(id, Ok(answer))], "{len} bytes");

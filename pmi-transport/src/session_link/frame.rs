@@ -28,7 +28,7 @@ use crate::proto::v1::{
 };
 
 /// Version of the layout. Sessions that have different ones do not link.
-pub(super) const VERSION: u8 = 2;
+pub(super) const VERSION: u8 = 1;
 
 /// Bytes of a frame's length.
 const PREFIX: usize = 4;
