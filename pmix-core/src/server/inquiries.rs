@@ -16,7 +16,6 @@ use pmi_core::services::JobProcesses;
 
 use super::host::Asked;
 use super::node_processes::NodeProcesses;
-use super::queries::KEYS_MAX;
 use super::question::Question;
 use super::remote::Asking;
 use super::{Action, Address, Server, Ticket};
@@ -26,6 +25,9 @@ use crate::wire::reader::Proc;
 use crate::wire::request::{Query, Request};
 use crate::wire::value::{Info, Value};
 use crate::wire::{status, types};
+
+/// Most keys of one query.
+const KEYS_MAX: usize = 256;
 
 /// Processes by job and node.
 pub(super) type Seen = BTreeMap<(JobIndex, NodeIndex), NodeProcesses>;

@@ -18,9 +18,6 @@ use crate::wire::value::{Info, Value};
 use crate::wire::writer::Writer;
 use crate::wire::{reply, status, types};
 
-/// Most keys of one request.
-pub(super) const KEYS_MAX: usize = 256;
-
 /// Version of the PMIx standard whose keys these are.
 const STANDARD: &[u8] = b"5.0";
 /// Names of the sets that each MPI program has, whatever its launcher; they are not listed.
