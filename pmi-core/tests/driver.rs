@@ -260,22 +260,25 @@ async fn the_next_program_of_a_rank_claims_it_through_the_port_again() {
     let (driver, mut ended, address) = listen(1, Duration::from_secs(600));
     let claimed = b"cmd=initack rc=0\ncmd=set size=1\ncmd=set rank=0\ncmd=set debug=0\n";
     // The end of a program may be seen after the beginning of the next one.
-    let mut still_open = None;
-    for is_seen in [true, true, false, true] {
-        let mut program = TcpStream::connect(address).await.unwrap();
-        ask(&mut program, b"cmd=initack pmiid=0\n", claimed).await;
-        ask(&mut program, INIT, GREETED).await;
-        if let Some(mut former) = still_open.take() {
-            expect_close(&mut former).await;
+    let programs = async {
+        let mut still_open = None;
+        for is_seen in [true, true, false, true] {
+            let mut program = TcpStream::connect(address).await.unwrap();
+            ask(&mut program, b"cmd=initack pmiid=0\n", claimed).await;
+            ask(&mut program, INIT, GREETED).await;
+            if let Some(mut former) = still_open.take() {
+                expect_close(&mut former).await;
+            }
+            ask(&mut program, b"cmd=finalize\n", b"cmd=finalize_ack rc=0\n").await;
+            if is_seen {
+                program.shutdown().await.unwrap();
+                expect_close(&mut program).await;
+            } else {
+                still_open = Some(program);
+            }
         }
-        ask(&mut program, b"cmd=finalize\n", b"cmd=finalize_ack rc=0\n").await;
-        if is_seen {
-            program.shutdown().await.unwrap();
-            expect_close(&mut program).await;
-        } else {
-            still_open = Some(program);
-        }
-    }
+    };
+    time::timeout(Duration::from_secs(30), programs).await.expect("a program is not refused");
     driver.rank_exited(LocalRank(0));
     assert!(ended.try_recv().is_err());
 }
