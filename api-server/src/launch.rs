@@ -37,9 +37,8 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 
 use self::attachments::{Role, TooManyViewers};
-use self::checkpoint::SpawnAsked;
 use self::client_message::ClientSender;
-use self::event::{ClientRequest, NodeCommand, NodeEvent};
+use self::event::{ClientRequest, NodeCommand, NodeEvent, SpawnAsked};
 use self::fan_out::NotStarted;
 #[cfg(feature = "simulation")]
 pub(crate) use self::machine::{Delivery, Resumed};

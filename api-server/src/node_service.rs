@@ -27,7 +27,7 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status, Streaming};
 
 use super::audit::{audited, nothing};
-use super::launch::checkpoint::SpawnAsked;
+use super::launch::event::SpawnAsked;
 use super::launch::outbox::{Attempt, Outbox, StreamEnd};
 use super::launch::{LaunchHandle, Request as LaunchRequest};
 use super::proxying;

@@ -5,7 +5,7 @@ pub(crate) mod allocation;
 pub(crate) mod client;
 mod completion;
 pub(crate) mod credentials;
-mod ended;
+pub(crate) mod ended;
 pub(crate) mod entry;
 pub(crate) mod launch;
 pub(crate) mod node;

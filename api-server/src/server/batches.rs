@@ -6,7 +6,6 @@ use std::sync::Arc;
 use lattice_session::wire::WireError;
 use pmi_transport::error_chain::chain;
 use pmi_transport::identity::Caller;
-use pmi_transport::proto::v1::cause::Kind;
 
 use super::launching::LaunchError;
 use super::{NotWritten, Server};
@@ -141,11 +140,8 @@ impl Server {
 
 /// The failure of a launch as its record has it; `None` if it succeeded.
 fn failure(id: &str, ended: &EndedLaunch) -> Option<LaunchFailure> {
-    let complete = ended.complete.as_ref()?;
-    let kind = match complete.cause.as_ref()?.kind.as_ref()? {
-        Kind::NodeLost(_) | Kind::LostNodes(_) => FailureKind::NodeLost,
-        _ => FailureKind::Other,
-    };
+    let complete = ended.complete.as_ref().filter(|complete| complete.cause.is_some())?;
+    let kind = if wire::ended::lost_a_node(complete) { FailureKind::NodeLost } else { FailureKind::Other };
     Some(LaunchFailure { reason: format!("launch {id}: {}", complete.error_message), kind })
 }
 

@@ -95,6 +95,12 @@ fn runs(mut ends: Vec<proto::RankExitStatus>) -> Vec<ExitRun> {
     runs
 }
 
+/// Returns true for a launch that ended because a node was lost.
+pub(crate) fn lost_a_node(complete: &proto::LaunchCompleteNotification) -> bool {
+    let kind = complete.cause.as_ref().and_then(|cause| cause.kind.as_ref());
+    matches!(kind, Some(Kind::NodeLost(_) | Kind::LostNodes(_)))
+}
+
 /// Shortens what a cause says and whom it names.
 fn shorten(kind: &mut Kind) {
     match kind {

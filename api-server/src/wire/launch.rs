@@ -6,7 +6,8 @@ use pmi_core::job::{Block, Placement};
 use pmi_transport::proto::v1 as proto;
 
 use super::node::{decode_end, encode_end};
-use crate::launch::checkpoint::{Progressed, SpawnAsked, SpawnOutcome, SpawnedJob};
+use crate::launch::checkpoint::{Progressed, SpawnOutcome, SpawnedJob};
+use crate::launch::event::SpawnAsked;
 use crate::store;
 
 /// Progress of a launch as it is kept.

@@ -11,7 +11,7 @@ use crate::connections::ConnectionId;
 
 /// A protocol's server for the ranks of one node: a pure state machine, with the host's part of what it asks for.
 ///
-/// The [`Runner`] calls one `handle_*` after the other, and takes every effect after each.
+/// The [`Runner`](super::Runner) calls one `handle_*` after the other, and takes every effect after each.
 pub trait Protocol: Sized + Send + 'static {
     /// Result of a task that an [`Effect::Run`] started.
     type Event: Send + 'static;
@@ -45,7 +45,7 @@ pub trait Protocol: Sized + Send + 'static {
     /// A connection has taken everything up to an [`Effect::SendAndTell`].
     fn handle_sent(&mut self, _connection: ConnectionId) {}
 
-    /// Returns false while no request is likely to come soon, because ranks wait for other nodes. See [`Runner::stay_awake`].
+    /// Returns false while no request is likely to come soon, because ranks wait for other nodes. See [`Runner::stay_awake`](super::Runner::stay_awake).
     fn expects_requests(&self) -> bool {
         true
     }

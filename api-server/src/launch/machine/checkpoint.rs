@@ -19,7 +19,7 @@ use pmi_core::ids::JobId;
 use pmi_core::job::Placement;
 use tokio::time::Instant;
 
-use super::event::RankEnd;
+use super::event::{RankEnd, SpawnAsked};
 
 /// Time that a change waits for more.
 const COLLECT: Duration = Duration::from_millis(200);
@@ -68,15 +68,6 @@ pub(crate) struct SpawnedJob {
     pub placement: Placement,
     pub outcome: SpawnOutcome,
     pub asked: SpawnAsked,
-}
-
-/// The call by which a job was asked for. A session asks the next server again for what it has no answer to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct SpawnAsked {
-    /// The node of the session.
-    pub node: u32,
-    /// The number that the session gave the call; 0 is none.
-    pub call: u64,
 }
 
 /// Answer to the rank that asked for a job.

@@ -19,8 +19,6 @@ use pmi_core::ids::{JobId, Rank};
 use pmi_core::services::SpawnRequest;
 use pmi_core::{DialoguePoint, Phase};
 
-use super::checkpoint::SpawnAsked;
-
 /// One message of a node's report stream.
 #[derive(Clone, Debug)]
 pub(crate) enum NodeEvent {
@@ -133,6 +131,15 @@ pub(crate) enum ClientRequest {
     ResizeTerminal(TerminalSize),
     /// To follow a launch, on a stream that follows one already.
     Attach,
+}
+
+/// The call by which a job was asked for. A session asks the next server again for what it has no answer to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct SpawnAsked {
+    /// The node of the session.
+    pub node: u32,
+    /// The number that the session gave the call; 0 is none.
+    pub call: u64,
 }
 
 /// A job that a rank asks for.

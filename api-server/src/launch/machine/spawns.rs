@@ -21,9 +21,9 @@ use pmi_core::job::Placement;
 use pmi_core::services::SpawnError;
 use tokio::time::Instant;
 
-use super::checkpoint::{SpawnAsked, SpawnOutcome, SpawnedJob};
+use super::checkpoint::{SpawnOutcome, SpawnedJob};
 use super::effect::{Effect, Effects};
-use super::event::{NodeCommand, SpawnWish};
+use super::event::{NodeCommand, SpawnAsked, SpawnWish};
 use super::facts::Facts;
 use super::state::LaunchState;
 

@@ -15,11 +15,11 @@ use pmi_core::{DialoguePoint, Phase as RankPhase};
 use tokio::time::Instant;
 
 use super::super::attachments::{Joined, Role, TooManyViewers};
-use super::super::checkpoint::{Progressed, Snapshot, SpawnAsked};
+use super::super::checkpoint::{Progressed, Snapshot};
 use super::super::effect::Effect;
 use super::super::event::{
-    ClientRequest, Completion, LogEvent, NodeCommand, NodeEvent, Overview, Programs, SpawnWish, StartProgress, Status,
-    StatusDetail,
+    ClientRequest, Completion, LogEvent, NodeCommand, NodeEvent, Overview, Programs, SpawnAsked, SpawnWish,
+    StartProgress, Status, StatusDetail,
 };
 use super::super::facts::{Facts, Origin, Ownership, Settler};
 use super::super::input_credit::InputWay;
