@@ -78,7 +78,7 @@ impl LaunchService for Launching {
         let attach = |reply| LaunchRequest::Attach { after, role, client: sender.clone(), reply };
         let answers: Self::AttachLaunchStream = match self.ask(&caller, &launch_id, attach).await? {
             Answer::Task(handle, client) => {
-                if tied && caller != Caller::User(handle.summary().uid) {
+                if tied && !is_user(&caller, handle.summary().uid) {
                     // Its input, its signals and its end are that caller's from now on.
                     let attached = std::future::ready(Ok::<_, Status>(()));
                     audited(&caller, "take over launch", &launch_id, attached, nothing).await?;
@@ -242,6 +242,11 @@ impl Launching {
             Found::Task(_) => Err(unknown(id)),
         }
     }
+}
+
+/// Returns true for the user with this uid, who may be an administrator.
+fn is_user(caller: &Caller, user: u32) -> bool {
+    matches!(caller, Caller::User(uid) | Caller::UserIn { uid, .. } | Caller::Admin(Some(uid)) if *uid == user)
 }
 
 /// Listens to what a client of a launch says for as long as it says something.

@@ -179,7 +179,9 @@ fn no_call_reads_or_writes_where_it_may_not() {
         .map(|name| Flavour::LatticePmi.program(name));
     let pmi2 = ["libpmi2_edges", "pmi2_ring"].map(|name| Flavour::LatticePmi2.program(name));
     for program in pmi1.iter().chain(&pmi2) {
-        let watched = launch("-n 2 valgrind -q --error-exitcode=99").arg(program).words("1");
+        // Once; what others do with a word takes long here.
+        let words = if program.ends_with("libpmi_edges") || program.ends_with("libpmi2_edges") { "1" } else { "" };
+        let watched = launch("-n 2 valgrind -q --error-exitcode=99").arg(program).words(words);
         watched.run().exits(0).says_nothing();
     }
 }

@@ -188,7 +188,7 @@ fn lines_of_srun_mean_a_launch() {
         means(line, &format!("{flags}{USUAL} {rest}"));
     }
     for (flags, bound) in [
-        ("--cpu_bind=verbose,cores -m block:cyclic", "--cpu-bind=verbose,cores {} --distribution=block:cyclic"),
+        ("--cpu_bind=verbose,cores -m block:cyclic", "--show-map --cpu-bind=cores {} --distribution=block:cyclic"),
         ("--cpu-bind=cores -m plane=2", "--cpu-bind=cores {} --distribution=plane=2:cyclic"),
         ("--cpu-bind=ldoms -m block:block", "--cpu-bind=ldoms {} --distribution=block:block"),
         ("--cpu-bind=sockets -m cyclic:fcyclic:block", "--cpu-bind=sockets {} --distribution=cyclic:fcyclic:block"),

@@ -93,12 +93,20 @@ fn order_of_hostfile(line: &mut Line) -> Result<(), Refusal> {
     }
 }
 
+/// `verbose,cores`: how to bind, and whether to show it.
 pub(super) fn cpu_bind(line: &mut Line, how: &OsStr) -> Result<(), Refusal> {
-    match how.to_str() {
-        Some("v" | "verbose" | "q" | "quiet") => {
-            line.note("--cpu-bind: --show-map shows the CPUs of each rank".to_owned());
+    let text = how.to_string_lossy();
+    let (first, rest) = text.split_once(',').unwrap_or((&*text, ""));
+    let bind = match first {
+        "v" | "verbose" => {
+            line.add_to_launch("--show-map", None);
+            rest
         }
-        _ => line.add_to_launch("--cpu-bind", Some(how)),
+        "q" | "quiet" => rest,
+        _ => &*text,
+    };
+    if !bind.is_empty() {
+        line.add_to_launch("--cpu-bind", Some(bind.as_ref()));
     }
     Ok(())
 }
