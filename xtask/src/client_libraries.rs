@@ -9,7 +9,7 @@ use anyhow::{Context, Result, ensure};
 use crate::shell::{self, cargo, repository, target_directory};
 
 /// Bytes of the largest library that is installed. Two thirds of it are Rust's own, for the message of a panic.
-const SIZE_MAX: u64 = 460 * 1024;
+const SIZE_MAX: u64 = 472 * 1024;
 
 /// What belongs to the edge between C and us, below `pmi-client/c-abi`.
 const SOURCES: &str = "pmi-client/c-abi";

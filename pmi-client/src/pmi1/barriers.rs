@@ -4,8 +4,6 @@
 //! rank: barrier_in group=0,2:434711146 ── get ──> server ── get_result ── barrier_out tag=434711146 ──> rank
 //! ```
 
-use std::collections::HashMap;
-
 use super::parse;
 use crate::client::RankGroup;
 use crate::error::ClientError;
@@ -16,14 +14,14 @@ const ANSWER: &str = "barrier_out";
 
 /// Barriers of groups that this process has begun and not left, by tag; with the answer where it has come.
 #[derive(Debug, Default)]
-pub(super) struct GroupBarriers(HashMap<u32, Option<Reply>>);
+pub(super) struct GroupBarriers(Vec<(u32, Option<Reply>)>);
 
 impl GroupBarriers {
     /// Opens a barrier; false if one with its tag is open.
     pub(super) fn open(&mut self, tag: u32) -> bool {
-        let is_new = !self.0.contains_key(&tag);
+        let is_new = self.position(tag).is_none();
         if is_new {
-            self.0.insert(tag, None);
+            self.0.push((tag, None));
         }
         is_new
     }
@@ -34,7 +32,8 @@ impl GroupBarriers {
             return false;
         }
         let Ok(reply) = Reply::new(COMMAND, ANSWER, message.to_vec(), parse) else { return false };
-        match reply.number("tag").ok().and_then(|tag: u32| self.0.get_mut(&tag)) {
+        let position = reply.number("tag").ok().and_then(|tag| self.position(tag));
+        match position.map(|position| &mut self.0[position].1) {
             Some(answer @ None) => {
                 *answer = Some(reply);
                 true
@@ -45,9 +44,14 @@ impl GroupBarriers {
 
     /// The answer to the barrier with this tag if it has come, which closes it.
     pub(super) fn take(&mut self, tag: u32) -> Option<Result<(), ClientError>> {
-        self.0.get(&tag)?.as_ref()?;
-        let answer = self.0.remove(&tag)??;
+        let position = self.position(tag)?;
+        let answer = self.0[position].1.take()?;
+        self.0.swap_remove(position);
         Some(answer.accepted().map(drop))
+    }
+
+    fn position(&self, tag: u32) -> Option<usize> {
+        self.0.iter().position(|(open, _)| *open == tag)
     }
 }
 
@@ -65,9 +69,7 @@ pub(super) fn group_text(
         RankGroup::World => "WORLD".to_owned(),
         RankGroup::Node => "NODE".to_owned(),
         RankGroup::Ranks(ranks) => {
-            let mut ranks = ranks.to_vec();
-            ranks.sort_unstable();
-            ranks.dedup();
+            let ranks = in_order(ranks);
             if !ranks.contains(&rank) {
                 return Err(ClientError::GroupBarrier { needed: "this rank among its members" });
             }
@@ -77,10 +79,26 @@ pub(super) fn group_text(
             if ranks == [rank] {
                 return Ok(None);
             }
-            ranks.iter().map(u32::to_string).collect::<Vec<_>>().join(",")
+            let mut list = String::new();
+            for rank in ranks {
+                list += if list.is_empty() { "" } else { "," };
+                list += &rank.to_string();
+            }
+            list
         }
     };
     Ok(Some(format!("{members}:{tag}")))
+}
+
+/// The ranks in their order, each once. They mostly come so; the library is small, and a sort is not.
+fn in_order(ranks: &[u32]) -> Vec<u32> {
+    let mut ordered = Vec::with_capacity(ranks.len());
+    for rank in ranks {
+        if let Err(place) = ordered.binary_search(rank) {
+            ordered.insert(place, *rank);
+        }
+    }
+    ordered
 }
 
 /// Number that stands for a tag on the wire: FNV-1a as a positive number, as MPICH's client has it.
