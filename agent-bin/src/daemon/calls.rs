@@ -3,7 +3,6 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -23,11 +22,9 @@ use tokio::time::sleep;
 use tonic::{Code, Response, Status};
 
 use super::Node;
+use super::report::PAUSE_FIRST;
 use super::to_session::{HasEnded, ToSession};
 use lattice_session::{timeouts, wire};
-
-/// Pause before a call is made again, first; each time twice as long.
-const PAUSE_FIRST: Duration = Duration::from_millis(100);
 
 /// Refusal of a call for what links between sessions are there for.
 const OVER_LINKS: &str = "the sessions of the launch have links for this";
@@ -67,22 +64,24 @@ impl Callee {
     }
 
     /// Asks the API server, and the one that comes after it if it ends meanwhile: a call has a number, and is made once. If none comes,
-    /// the launch ends with the lease, and what is asked for it.
+    /// the launch ends with the lease, and what is asked for it. A call that breaks twice in a row breaks by itself, and has failed.
     async fn ask_api<Q: Clone, A, F>(&self, request: Q, call: impl Fn(Channel, Q) -> F) -> Result<A, Status>
     where
         F: Future<Output = Result<Response<A>, Status>>,
     {
-        let mut pause = PAUSE_FIRST;
+        let (mut pause, mut broke) = (PAUSE_FIRST, false);
         loop {
             let place = self.node.api.place();
             let status = match call(place.channel(), request.clone()).await {
                 Ok(answer) => return Ok(answer.into_inner()),
                 Err(status) => status,
             };
-            // What tonic makes of a connection that is not there, or breaks.
-            if !matches!(status.code(), Code::Unavailable | Code::Unknown | Code::Cancelled | Code::Internal) {
-                return Err(status);
-            }
+            // What tonic makes of a connection that is not there, and of one that breaks.
+            broke = match status.code() {
+                Code::Unavailable => false,
+                Code::Unknown | Code::Cancelled | Code::Internal if !broke => true,
+                _ => return Err(status),
+            };
             tracing::info!(
                 launch = self.launch_id,
                 "a call of its session waits for the API server: {}",

@@ -42,8 +42,8 @@ use super::to_session::ToSession;
 /// Number of a session's messages that may wait here: few, as the session keeps them.
 const WAITING_MAX: usize = 16;
 
-/// Pause before the second attempt to open the stream; doubles up to [`timeouts::REPORT_PAUSE`].
-const PAUSE_FIRST: Duration = Duration::from_millis(50);
+/// Pause before the API server is asked a second time; doubles up to [`timeouts::REPORT_PAUSE`].
+pub(super) const PAUSE_FIRST: Duration = Duration::from_millis(50);
 
 /// Number of events on their way into the stream: those that are there at once share packets on the connection.
 const ON_THEIR_WAY: usize = 16;
