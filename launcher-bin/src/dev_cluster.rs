@@ -144,7 +144,7 @@ impl Cluster<'_> {
         let look = |_: &[String]| daemons.check().map_err(DevClusterError::from);
         let allocation = tokio::select! {
             allocation = holder.allocate(&nodes, UP_WITHIN, look) => allocation?,
-            number = signals.any() => return Ok(exit::by_signal(number as i32)),
+            number = signals.end() => return Ok(exit::by_signal(number as i32)),
         };
         self.greet();
         let place = network

@@ -1,32 +1,27 @@
 //! A command that this program waits for, as a shell waits for the one in the foreground: which signals end whom.
 //!
 //! A signal of the terminal reaches the command by itself, which decides what it means; this program goes on. Any other signal
-//! reaches this program alone, and is passed on.
+//! is passed on.
 
 use std::io;
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use tokio::process::Child;
-use tokio::signal::unix::{Signal as Stream, SignalKind, signal};
 
 use crate::exit;
+use crate::signals::{self, ENDING, Received, Sender, TELLING};
 
-/// The signals by which somebody wants this program to end.
+/// The signals that somebody may send this program for its command.
 #[derive(Debug)]
-pub(crate) struct Signals {
-    interrupt: Stream,
-    quit: Stream,
-    terminate: Stream,
-    hang_up: Stream,
-}
+pub(crate) struct Signals(signals::Signals);
 
 /// A signal, by whom it reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Arrival {
     /// The terminal sent it to the command as well.
     Everybody(Signal),
-    /// It reached this program alone.
+    /// A process sent it, as a rule to this program alone.
     Us(Signal),
 }
 
@@ -36,21 +31,14 @@ impl Signals {
     /// # Errors
     /// Fails if they cannot be heard.
     pub(crate) fn listen() -> io::Result<Self> {
-        Ok(Self {
-            interrupt: signal(SignalKind::interrupt())?,
-            quit: signal(SignalKind::quit())?,
-            terminate: signal(SignalKind::terminate())?,
-            hang_up: signal(SignalKind::hangup())?,
-        })
+        Ok(Self(signals::Signals::listen(ENDING.into_iter().chain(TELLING))?))
     }
 
-    /// Waits for the next one.
+    /// Waits for the next one. Cancel-safe.
     pub(crate) async fn next(&mut self) -> Arrival {
-        tokio::select! {
-            _ = self.interrupt.recv() => Arrival::Everybody(Signal::SIGINT),
-            _ = self.quit.recv() => Arrival::Everybody(Signal::SIGQUIT),
-            _ = self.terminate.recv() => Arrival::Us(Signal::SIGTERM),
-            _ = self.hang_up.recv() => Arrival::Us(Signal::SIGHUP),
+        match self.0.next().await {
+            Received { signal, sender: Sender::Terminal } => Arrival::Everybody(signal),
+            Received { signal, sender: Sender::Process(_) } => Arrival::Us(signal),
         }
     }
 
@@ -58,15 +46,19 @@ impl Signals {
     pub(crate) async fn arrived(&mut self) -> Option<Signal> {
         tokio::select! {
             biased;
-            signal = self.any() => Some(signal),
+            signal = self.end() => Some(signal),
             () = std::future::ready(()) => None,
         }
     }
 
-    /// Waits until somebody wants this program to end; returns by which signal.
-    pub(crate) async fn any(&mut self) -> Signal {
-        let (Arrival::Everybody(signal) | Arrival::Us(signal)) = self.next().await;
-        signal
+    /// Waits until somebody wants this program to end; returns by which signal. Others have nobody to go to and are dropped.
+    pub(crate) async fn end(&mut self) -> Signal {
+        loop {
+            let (Arrival::Everybody(signal) | Arrival::Us(signal)) = self.next().await;
+            if signal == Signal::SIGQUIT || ENDING.contains(&signal) {
+                return signal;
+            }
+        }
     }
 }
 

@@ -52,6 +52,7 @@ mod remote_shell;
 pub mod request;
 mod runtime;
 mod signal_forwarder;
+mod signals;
 mod stdin;
 mod table;
 mod terminal;

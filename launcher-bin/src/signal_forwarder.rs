@@ -8,7 +8,7 @@
 //! output closed             ends the launch in order, as SIGPIPE ends a program
 //! ```
 //!
-//! A signal that was ignored when this process started (`nohup`) stays ignored. Commands that the launch has not taken yet wait
+//! Who sends a signal twice at once means it once ([`Signals`]). Commands that the launch has not taken yet wait
 //! in [`Pending`]. Delivery belongs to the session or to the attach stream, the messages to the user to the renderer.
 
 mod pending;
@@ -22,26 +22,15 @@ use std::time::Duration;
 use lattice_session::deadline::until;
 use lattice_session::session_io::Control;
 use nix::sys::signal::{Signal, raise};
-use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{Notify, mpsc, watch};
 use tokio::time::{Instant, sleep, timeout};
 
 use self::pending::{Command, Pending};
+use crate::signals::{ENDING, Signals, TELLING};
 use crate::terminal::{self, RawTerminal};
 
-/// The signals that end a launch.
-const ENDING: [Signal; 3] = [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP];
-/// The signals that the ranks get as they are. SIGCHLD, SIGPIPE and those of the terminal's job control are our own.
-const FORWARDED: [Signal; 8] = [
-    Signal::SIGQUIT,
-    Signal::SIGUSR1,
-    Signal::SIGUSR2,
-    Signal::SIGALRM,
-    Signal::SIGURG,
-    Signal::SIGXCPU,
-    Signal::SIGWINCH,
-    Signal::SIGCONT,
-];
+/// Signals for the ranks, which all processes on a terminal get as well.
+const ON_TERMINAL: [Signal; 2] = [Signal::SIGWINCH, Signal::SIGCONT];
 
 /// Time for output to be written after the user ended the launch at once.
 const LAST_WRITES: Duration = Duration::from_millis(500);
@@ -240,26 +229,13 @@ async fn deliver(control: &mpsc::Sender<Control>, pending: &mut Pending) {
     }
 }
 
-/// Signals for this process or for the ranks, in the order of their arrival.
+/// Signals for this process or for the ranks, as they arrive.
 fn listen() -> io::Result<mpsc::UnboundedReceiver<Signal>> {
-    let ignored = ignored_signals();
+    let wanted = ENDING.into_iter().chain(TELLING).chain(ON_TERMINAL).chain([Signal::SIGTSTP]);
+    let mut received = Signals::listen(wanted)?;
     let (sender, signals) = mpsc::unbounded_channel();
-    for wanted in ENDING.into_iter().chain(FORWARDED).chain([Signal::SIGTSTP]) {
-        if ignored >> (wanted as i32 - 1) & 1 == 1 {
-            continue;
-        }
-        let mut stream = signal(SignalKind::from_raw(wanted as i32))?;
-        let sender = sender.clone();
-        task::spawn(async move { while stream.recv().await.is_some() && sender.send(wanted).is_ok() {} });
-    }
+    task::spawn(async move { while sender.send(received.next().await.signal).is_ok() {} });
     Ok(signals)
-}
-
-/// Mask of the signals that this process was started to ignore; empty if it cannot be read.
-fn ignored_signals() -> u64 {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
-    mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0)
 }
 
 #[cfg(test)]
@@ -364,7 +340,7 @@ mod tests {
 
     #[test]
     fn every_forwarded_signal_reaches_the_ranks_as_it_is() {
-        for signal in FORWARDED {
+        for signal in TELLING.into_iter().chain(ON_TERMINAL) {
             assert_eq!(forwarded(&[signal], false), (shown(&[Control::Signal(signal as i32)]), false), "{signal}");
         }
     }

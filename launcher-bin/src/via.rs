@@ -153,7 +153,7 @@ impl Cluster<'_> {
         };
         let (allocation, nodes) = tokio::select! {
             joined = joined => joined?,
-            number = signals.any() => return Ok(exit::by_signal(number as i32)),
+            number = signals.end() => return Ok(exit::by_signal(number as i32)),
         };
         self.greet();
         let command = self.ground.command(self.words, (&allocation, &nodes.slots()), environment(&nodes), daemons);

@@ -33,6 +33,7 @@ use crate::foreground::{Arrival, Signals, pass_on};
 use crate::hostfile::{self, HostfileError, HostsError};
 use crate::mpirun_setup::OWN_NAME;
 use crate::runtime;
+use crate::signals::TELLING;
 
 /// Variables of Hydra: who starts its proxies, one that makes it abort, and the file with its hosts.
 const LAUNCHER: &str = "HYDRA_LAUNCHER";
@@ -161,6 +162,7 @@ impl Wrapped {
                 },
                 arrival = signals.next() => match arrival {
                     Arrival::Everybody(_) => {}
+                    Arrival::Us(signal) if TELLING.contains(&signal) => pass_on(&self.mpiexec, signal),
                     Arrival::Us(signal) => {
                         pass_on(&self.mpiexec, signal);
                         return Ok(exit::by_signal(signal as i32));

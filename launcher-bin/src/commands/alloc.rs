@@ -131,7 +131,7 @@ async fn allocated(
     let mut signals = Signals::listen()?;
     tokio::select! {
         begun = begun(cluster, made, verbosity) => begun,
-        signal = signals.any() => {
+        signal = signals.end() => {
             cluster.release_allocation(&id).await?;
             Err(CommandError::Interrupted { id, signal })
         }

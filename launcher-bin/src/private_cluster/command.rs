@@ -45,7 +45,8 @@ impl ClusterCommand<'_> {
     /// Has `start` start the command, and returns its exit code at its end, as a shell does.
     ///
     /// A signal of the terminal reaches the command by itself, which decides what it means; we go on as a shell does. Any
-    /// other is passed on, and ends the cluster soon thereafter whatever the command makes of it.
+    /// other is passed on. One to end ends the cluster soon thereafter whatever the command makes of it, but for this program
+    /// itself, which ends its launch in the time that `--kill-wait` gives the ranks, and at once when it is asked again.
     ///
     /// # Errors
     /// Fails if the command cannot be started.
@@ -62,6 +63,7 @@ impl ClusterCommand<'_> {
                     status = child.wait() => return Ok(exit::of_status(status?)),
                     arrival = signals.next() => match arrival {
                         Arrival::Everybody(_) => {}
+                        Arrival::Us(number) if self.decides(number) => pass_on(&child, number),
                         Arrival::Us(number) => return end(&mut child, number).await,
                     },
                     _ = ended_children.recv() => self.reap(&child),
@@ -69,6 +71,11 @@ impl ClusterCommand<'_> {
             }
         };
         run.await.map_err(|error| PrivateClusterError::Command { command: self.name(), error })
+    }
+
+    /// True if it is for the command to decide what this signal means, which a process has sent us.
+    fn decides(&self, signal: Signal) -> bool {
+        matches!(self.words, Words::OfThisProgram(_)) || !matches!(signal, Signal::SIGTERM | Signal::SIGHUP)
     }
 
     fn name(&self) -> String {

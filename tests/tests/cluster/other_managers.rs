@@ -165,6 +165,22 @@ fn a_killed_cluster_leaves_nothing_on_its_nodes() {
     ends_with_nothing_left("KILL");
 }
 
+/// Resource managers tell a job by a signal that its time runs out, and end it by one to each of its processes.
+#[test]
+fn signals_reach_the_ranks_of_nodes_that_were_brought_along() {
+    let script = r#"
+        set -m
+        rank='trap "echo told" USR1; trap "sleep 1; echo saved; exit 0" TERM; echo up; while :; do sleep 0.02; done'
+        LATTICE_VIA="$enter {host} {command}" "$enter" node0 lattice launch --host node0 --kill-wait 1h bash -c "$rank" >out 2>err &
+        launch=$!
+        until grep -qs up out; do sleep 0.05; done
+        kill -USR1 $launch; until grep -q told out; do sleep 0.05; done
+        kill -TERM -- -$launch; wait $launch; echo "code $?"; cat out"#;
+    let directory = tempfile::tempdir().expect("there is room for a directory");
+    let outcome = script_with(1, script).directory(directory.path()).run();
+    outcome.exits(0).prints_lines(["code 143", "up", "told", "saved"]);
+}
+
 /// A machine that hangs closes no input and refuses no connection.
 #[test]
 fn agents_leave_when_the_head_falls_silent() {

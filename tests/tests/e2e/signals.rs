@@ -1,5 +1,7 @@
 //! Signals to the launcher: the first Ctrl-C ends the job in order, the second at once; others go to the ranks.
 
+use std::time::Duration;
+
 use lattice_tests::{Command, built, launch, processes};
 use nix::sys::signal::Signal;
 
@@ -21,8 +23,21 @@ fn ctrl_c_twice_ends_the_ranks_at_once() {
     running.wait_for_stdout_times("here", 2);
     running.signal(Signal::SIGINT);
     running.wait_for_stdout_times("no", 2);
+    // Two signals of a process that come at once are one.
+    std::thread::sleep(Duration::from_millis(300));
     running.signal(Signal::SIGINT);
     running.finish().exits(130);
+}
+
+/// `timeout`, `kill -- -PGID` and resource managers send a signal to the process and to its group.
+#[test]
+fn a_signal_to_end_that_comes_twice_at_once_ends_the_ranks_in_order() {
+    let script = "trap 'sleep 1; echo saved; exit 0' TERM; echo here; while :; do sleep 0.01; done";
+    let mut running = launch("-n 1 --kill-wait 1h").bash(script).start();
+    running.wait_for_stdout("here");
+    running.signal(Signal::SIGTERM);
+    running.signal(Signal::SIGTERM);
+    running.finish().exits(143).prints_lines(["here", "saved"]);
 }
 
 #[test]

@@ -20,7 +20,8 @@ use crate::cluster::{self, AllocatedNodes, Cluster};
 use crate::commands::in_allocation::CommandFiles;
 use crate::commands::{CommandError, ask, environment};
 use crate::console::message;
-use crate::foreground::{self, Signals};
+use crate::exit;
+use crate::foreground::Signals;
 use crate::formatting;
 
 /// Variables of the one process of the launch, which would mislead those that the script starts. The launch's id stays: what is left of
@@ -111,10 +112,11 @@ impl Run<'_> {
         }
         command.env("PATH", path_with_us(files)?);
         command.stdout(streams.stdout.try_clone()?).stderr(streams.stderr.try_clone()?);
-        let mut signals = Signals::listen()?;
-        let child =
+        // The launch's signals reach the whole process group, the script too, which decides what they mean.
+        let _heard = Signals::listen()?;
+        let mut child =
             command.spawn().map_err(|error| CommandError::Shell { command: interpreter(self.script), error })?;
-        Ok(foreground::wait(child, &mut signals).await?)
+        Ok(exit::of_status(child.wait().await?))
     }
 }
 

@@ -1,0 +1,189 @@
+//! Signals that reach this process, and how each came: from the terminal, or from a process.
+//!
+//! ```text
+//! Ctrl-C, a terminal that closes   sent by the kernel, to all processes in the foreground of the terminal
+//! kill PID                         sent by a process, to this one alone
+//! kill -- -PGID, timeout, scancel  sent by a process to many, to this one sometimes twice: by itself, and with its group
+//! ```
+//! How far a process has sent a signal cannot be seen. So a program that passes a signal on to its child may have the child hear it
+//! twice, and a second signal to end means "at once". A repeat that no user can have meant is therefore [left out](Repeats).
+
+use std::collections::HashMap;
+use std::io;
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::Signal;
+use nix::unistd::{Pid, getppid};
+use signal_hook::iterator::exfiltrator::WithOrigin;
+use signal_hook::iterator::exfiltrator::origin::Origin;
+use signal_hook::low_level::siginfo::Cause;
+use signal_hook_tokio::SignalsInfo;
+use tokio_stream::StreamExt;
+
+/// The signals that end a launch.
+pub(crate) const ENDING: [Signal; 3] = [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP];
+/// The signals by which a process tells a program something, and of which it dies if it does not listen.
+pub(crate) const TELLING: [Signal; 6] =
+    [Signal::SIGQUIT, Signal::SIGUSR1, Signal::SIGUSR2, Signal::SIGALRM, Signal::SIGURG, Signal::SIGXCPU];
+
+/// Time within which a signal that processes send twice is one: to the process and to its group, or by way of its parent.
+const ONE_WITHIN: Duration = Duration::from_millis(200);
+
+/// A signal that has reached this process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Received {
+    pub(crate) signal: Signal,
+    pub(crate) sender: Sender,
+}
+
+/// Sender of a signal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Sender {
+    /// The terminal: all processes in its foreground have heard it.
+    Terminal,
+    /// A process, perhaps of another PID namespace, which has no number here.
+    Process(Option<Pid>),
+}
+
+/// Signals that this process listens to, which do not end it by themselves any more.
+#[derive(Debug)]
+pub(crate) struct Signals {
+    received: Stream,
+    repeats: Repeats,
+}
+
+/// For its `Debug` alone.
+struct Stream(SignalsInfo<WithOrigin>);
+
+impl std::fmt::Debug for Stream {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("SignalsInfo")
+    }
+}
+
+impl Signals {
+    /// Listens to these, but for those that this process was started to ignore (`nohup`), which stay ignored. Needs a tokio runtime.
+    ///
+    /// # Errors
+    /// Fails if the system refuses a handler.
+    pub(crate) fn listen(wanted: impl IntoIterator<Item = Signal>) -> io::Result<Self> {
+        let ignored = ignored_signals();
+        let numbers = wanted.into_iter().map(|signal| signal as i32).filter(|number| ignored >> (number - 1) & 1 == 0);
+        let received = Stream(SignalsInfo::with_exfiltrator(numbers, WithOrigin::default())?);
+        Ok(Self { received, repeats: Repeats::default() })
+    }
+
+    /// Waits for the next one. Cancel-safe.
+    pub(crate) async fn next(&mut self) -> Received {
+        loop {
+            let Some(origin) = self.received.0.next().await else {
+                // Nobody closes the stream.
+                return std::future::pending().await;
+            };
+            let Ok(signal) = Signal::try_from(origin.signal) else { continue };
+            let received = Received { signal, sender: Sender::of(&origin) };
+            if !self.repeats.has(received, (Instant::now(), getppid())) {
+                return received;
+            }
+        }
+    }
+}
+
+impl Sender {
+    fn of(origin: &Origin) -> Self {
+        match origin.cause {
+            Cause::Kernel => Self::Terminal,
+            _ => Self::Process(origin.process.map(|process| Pid::from_raw(process.pid)).filter(|pid| pid.as_raw() > 0)),
+        }
+    }
+}
+
+/// The last signal of each kind that a process has sent.
+#[derive(Debug, Default)]
+struct Repeats(HashMap<Signal, (Instant, Sender)>);
+
+impl Repeats {
+    /// True for a signal that was received already: one that ends this process, sent again by a process within [`ONE_WITHIN`], or
+    /// any that one of the two senders, our parent, has passed on. Two of the terminal are two.
+    fn has(&mut self, Received { signal, sender }: Received, (now, parent): (Instant, Pid)) -> bool {
+        if sender == Sender::Terminal {
+            return false;
+        }
+        let is_parent = |sender| sender == Sender::Process(Some(parent));
+        match self.0.get(&signal) {
+            Some(&(at, before)) if now.duration_since(at) < ONE_WITHIN => {
+                let was_passed_on = is_parent(before) != is_parent(sender);
+                if ENDING.contains(&signal) || was_passed_on {
+                    return true;
+                }
+            }
+            _ => {}
+        }
+        self.0.insert(signal, (now, sender));
+        false
+    }
+}
+
+/// Mask of the signals that this process was started to ignore; empty if it cannot be read.
+fn ignored_signals() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use nix::sys::signal::raise;
+
+    use super::*;
+    use crate::runtime;
+
+    const PARENT: Pid = Pid::from_raw(100);
+    const OTHER: Sender = Sender::Process(Some(Pid::from_raw(200)));
+
+    /// Those of `signals` that are no repeats; each comes so many milliseconds after the first.
+    fn heard(signals: &[(u64, Signal, Sender)]) -> Vec<u64> {
+        let (mut repeats, begin) = (Repeats::default(), Instant::now());
+        let new = signals.iter().filter(|&&(after, signal, sender)| {
+            !repeats.has(Received { signal, sender }, (begin + Duration::from_millis(after), PARENT))
+        });
+        new.map(|&(after, ..)| after).collect()
+    }
+
+    /// `timeout` sends SIGTERM to its child and to its group, and a launch of `--via` hears it from its parent as well.
+    #[test]
+    fn a_signal_to_end_that_comes_twice_at_once_is_one() {
+        let parent = Sender::Process(Some(PARENT));
+        for (first, second) in [(parent, parent), (OTHER, parent), (parent, OTHER), (OTHER, OTHER)] {
+            assert_eq!(heard(&[(0, Signal::SIGTERM, first), (3, Signal::SIGTERM, second)]), [0]);
+        }
+        assert_eq!(heard(&[(0, Signal::SIGTERM, OTHER), (250, Signal::SIGTERM, OTHER)]), [0, 250], "somebody insists");
+        assert_eq!(heard(&[(0, Signal::SIGTERM, OTHER), (3, Signal::SIGINT, OTHER)]), [0, 3], "two signals are two");
+    }
+
+    #[test]
+    fn two_interrupts_of_the_terminal_are_two() {
+        assert_eq!(heard(&[(0, Signal::SIGINT, Sender::Terminal), (150, Signal::SIGINT, Sender::Terminal)]), [0, 150]);
+    }
+
+    /// Who counts signals shall count right, but for what our parent has passed on.
+    #[test]
+    fn of_other_signals_only_those_that_were_passed_on_are_repeats() {
+        let parent = Sender::Process(Some(PARENT));
+        assert_eq!(heard(&[(0, Signal::SIGUSR1, OTHER), (3, Signal::SIGUSR1, OTHER)]), [0, 3]);
+        assert_eq!(heard(&[(0, Signal::SIGUSR1, parent), (3, Signal::SIGUSR1, parent)]), [0, 3]);
+        assert_eq!(heard(&[(0, Signal::SIGUSR1, OTHER), (3, Signal::SIGUSR1, parent)]), [0]);
+        assert_eq!(heard(&[(0, Signal::SIGUSR1, parent), (3, Signal::SIGUSR1, OTHER)]), [0]);
+    }
+
+    #[test]
+    fn the_sender_is_known() {
+        let received = runtime::block_on(async {
+            let mut signals = Signals::listen([Signal::SIGUSR2]).unwrap();
+            raise(Signal::SIGUSR2).unwrap();
+            signals.next().await
+        });
+        let us = Sender::Process(Some(nix::unistd::getpid()));
+        assert_eq!(received.unwrap(), Received { signal: Signal::SIGUSR2, sender: us });
+    }
+}
