@@ -33,6 +33,19 @@ fn nodes_are_had_now_or_waited_for() {
     outcome.says("node node0 belongs to allocation").says("stands for more than 131072 names");
 }
 
+/// Whatever signal ends the command, its allocation and its files go with it.
+#[test]
+fn nothing_is_left_of_a_shell_that_was_sent_a_signal() {
+    let script = r#"lattice alloc release $LATTICE_ALLOC_ID; unset LATTICE_ALLOC_ID; export XDG_STATE_HOME=$LATTICE_DEV_CLUSTER/state
+        for signal in USR1 ALRM TERM; do
+            lattice alloc shell -N 1 -- sleep 1000 & shell=$!
+            until ls $XDG_STATE_HOME/lattice/shell-*/mpirun >/dev/null 2>&1 && pgrep -P $shell -x sleep >/dev/null; do sleep 0.05; done
+            kill -$signal $shell; wait $shell; echo "code $?"
+            lattice alloc list --json | field state; ls $XDG_STATE_HOME/lattice
+        done 2>/dev/null"#;
+    script_on(1, script).run().exits(0).prints_lines(["code 138", "code 142", "code 143"]);
+}
+
 #[test]
 fn more_ranks_than_cores_run_and_are_told_to_those_who_ask() {
     let script = r#"ranks=$(($(nproc) + 1)); crowded() { lattice $1 launch --pmi none -w node0 -n $ranks true 2>&1; }
