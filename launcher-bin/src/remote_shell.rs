@@ -237,13 +237,19 @@ fn program(line: &RemoteLine) -> String {
     Path::new(program).file_name().unwrap_or_default().to_string_lossy().into_owned()
 }
 
-/// The next program of this name in `PATH` that is not this one.
+/// The next program of this name in `PATH` behind this one, and none that stands before it as well: another installation of Lattice
+/// looks in the same way, and the two must not call each other for ever.
 fn next_in_path(name: &OsStr, machine: &Machine) -> Option<PathBuf> {
     let ours = std::env::current_exe().ok()?;
     let path = machine.variable(OsStr::new("PATH"))?;
-    std::env::split_paths(path)
-        .map(|directory| directory.join(name))
-        .find(|candidate| fs::canonicalize(candidate).is_ok_and(|real| real.is_file() && real != ours))
+    let in_path = std::env::split_paths(path).map(|directory| directory.join(name));
+    let programs: Vec<(PathBuf, PathBuf)> = in_path
+        .filter_map(|candidate| Some((fs::canonicalize(&candidate).ok().filter(|real| real.is_file())?, candidate)))
+        .collect();
+    let behind_us = programs.iter().position(|(real, _)| *real == ours).map_or(0, |ours| ours + 1);
+    let (before, behind) = programs.split_at(behind_us);
+    let next = behind.iter().find(|(real, _)| before.iter().all(|(earlier, _)| earlier != real));
+    next.map(|(_, candidate)| candidate.clone())
 }
 
 #[cfg(test)]
@@ -283,16 +289,22 @@ mod tests {
     #[test]
     fn the_next_program_of_the_name_is_another_one() {
         let directory = tempfile::tempdir().unwrap();
-        let [first, second] = ["first", "second"].map(|name| directory.path().join(name));
-        for place in [&first, &second] {
-            fs::create_dir(place).unwrap();
-        }
-        std::os::unix::fs::symlink(std::env::current_exe().unwrap(), first.join("ssh")).unwrap();
-        let path = std::env::join_paths([&first, &second]).unwrap();
-        let mut machine = Machine::this().unwrap();
-        machine.environment = vec![("PATH".into(), path)];
-        assert_eq!(next_in_path(OsStr::new("ssh"), &machine), None);
-        fs::write(second.join("ssh"), "").unwrap();
-        assert_eq!(next_in_path(OsStr::new("ssh"), &machine), Some(second.join("ssh")));
+        let places = ["before", "ours", "behind"].map(|name| directory.path().join(name));
+        places.iter().for_each(|place| fs::create_dir(place).unwrap());
+        let [before, ours, behind] = places.each_ref().map(|place| place.join("ssh"));
+        let next = |order: &[&PathBuf]| {
+            let path = std::env::join_paths(order.iter().filter_map(|program| program.parent())).unwrap();
+            let mut machine = Machine::this().unwrap();
+            machine.environment = vec![("PATH".into(), path)];
+            next_in_path(OsStr::new("ssh"), &machine)
+        };
+        std::os::unix::fs::symlink(std::env::current_exe().unwrap(), &ours).unwrap();
+        assert_eq!(next(&[&ours, &behind]), None);
+        [&before, &behind].into_iter().for_each(|program| fs::write(program, "").unwrap());
+        assert_eq!(next(&[&ours, &behind]), Some(behind.clone()));
+        // That of another installation, which has called us.
+        assert_eq!(next(&[&before, &ours, &behind]), Some(behind.clone()));
+        assert_eq!(next(&[&before, &ours, &before, &ours, &behind]), Some(behind));
+        assert_eq!(next(&[&before]), Some(before), "we were called by our path");
     }
 }
