@@ -153,6 +153,14 @@ impl Ground {
         }
     }
 
+    /// Has the keeper remove a further directory, if this process is killed.
+    ///
+    /// # Errors
+    /// Fails if the keeper is gone, or does not read.
+    pub(crate) fn guard_directory(&self, path: &Path) -> io::Result<()> {
+        Ok(self.keeper.guard_directory(path)?)
+    }
+
     /// Ends what is left, and removes the directory.
     fn clear(self) -> Result<(), PrivateClusterError> {
         self.end_what_is_left()?;

@@ -72,6 +72,15 @@ pub enum ViaError {
         /// The way.
         via: String,
     },
+    /// The program that would start agents is not there.
+    #[error(
+        "there is no {program} in PATH, which is to start an agent on each node\n\
+         try: --via ssh with --host or --hostfile, --via 'COMMAND {{host}} {{command}}', or --via none for this machine alone"
+    )]
+    NoProgram {
+        /// Name of the program.
+        program: String,
+    },
     /// The daemons cannot be given certificates.
     #[error("cannot make certificates")]
     Certificates(#[from] PkiError),
@@ -146,7 +155,7 @@ impl Cluster<'_> {
             let quickened = self.quickened();
             let head = Head::start(self.ground, self.way.join.port_range, daemons)?;
             let means = quickened.await;
-            let mut joining = Joining::new(&means, self.nodes, &self.agent, &head, &self.ground.directory);
+            let mut joining = Joining::new(&means, self.nodes, &self.agent, &head, self.ground);
             let limit = UP_WITHIN + means.patience;
             let allocation = holder.allocate(&self.nodes.names, limit, |up| joining.look(up, daemons)).await?;
             Ok::<_, ViaError>((allocation, self.nodes.with_cores(&holder.cores().await?)))

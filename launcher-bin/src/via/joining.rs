@@ -2,6 +2,7 @@
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::fs::{self, DirBuilder};
+use std::io;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -16,7 +17,7 @@ use super::head::Head;
 use super::means::{Means, Reach, Telling};
 use super::nodes::Nodes;
 use crate::console::report;
-use crate::private_cluster::{Daemons, Directory, PrivateClusterError, Role};
+use crate::private_cluster::{DaemonError, Daemons, Directory, Ground, PrivateClusterError, Role};
 
 /// Programs that start one agent each, on their way at a time.
 const AT_ONCE: usize = 32;
@@ -45,7 +46,7 @@ pub(super) struct Joining<'a> {
     all: &'a [String],
     agent: &'a Path,
     head: &'a Head,
-    directory: &'a Directory,
+    ground: &'a Ground,
     /// Groups of nodes that one program each is yet to be started for.
     waiting: VecDeque<Vec<String>>,
     /// Deadlines of programs, by the nodes that they are to start agents on, and the programs' names.
@@ -60,13 +61,7 @@ pub(super) struct Joining<'a> {
 
 impl<'a> Joining<'a> {
     /// No agent yet.
-    pub(super) fn new(
-        means: &'a Means,
-        nodes: &'a Nodes,
-        agent: &'a Path,
-        head: &'a Head,
-        directory: &'a Directory,
-    ) -> Self {
+    pub(super) fn new(means: &'a Means, nodes: &'a Nodes, agent: &'a Path, head: &'a Head, ground: &'a Ground) -> Self {
         let all = &nodes.names[..];
         let waiting = match means.reach {
             Reach::All => VecDeque::from([all.to_vec()]),
@@ -77,7 +72,7 @@ impl<'a> Joining<'a> {
             all,
             agent,
             head,
-            directory,
+            ground,
             waiting,
             started: HashMap::new(),
             failing: None,
@@ -135,14 +130,19 @@ impl<'a> Joining<'a> {
             Some(file) => {
                 agent.extend(["--from".to_owned(), file.to_string_lossy().into_owned()]);
                 let command = self.means.command(nodes, self.agent, &agent);
-                daemons.start((&name, Role::Agent), command, self.directory, Command::spawn)
+                daemons.start((&name, Role::Agent), command, &self.ground.directory, Command::spawn)
             }
             None => {
                 let input = self.head.when_it_listens(self.head.invitation(nodes, self.means)?);
-                daemons.start_fed(&name, self.means.command(nodes, self.agent, &agent), self.directory, input)
+                daemons.start_fed(&name, self.means.command(nodes, self.agent, &agent), &self.ground.directory, input)
             }
         };
-        started.map_err(PrivateClusterError::from)?;
+        started.map_err(|error| match error {
+            DaemonError::Start { error, .. } if error.kind() == io::ErrorKind::NotFound => {
+                ViaError::NoProgram { program: self.means.program().to_owned() }
+            }
+            error => PrivateClusterError::from(error).into(),
+        })?;
         let deadline = Instant::now() + self.means.patience;
         self.started.extend(nodes.iter().map(|node| (node.clone(), (deadline, name.clone()))));
         Ok(())
@@ -155,7 +155,7 @@ impl<'a> Joining<'a> {
         let directory = home().join(format!(".lattice-join-{}", random::id().map_err(failed)?));
         DirBuilder::new().mode(0o700).create(&directory).map_err(failed)?;
         let path = directory.join("membership");
-        let written = Directory::write_private(&path, &line);
+        let written = self.ground.guard_directory(&directory).and_then(|()| Directory::write_private(&path, &line));
         if written.is_err() {
             // It was ours, and is empty.
             let _ = fs::remove_dir_all(&directory);

@@ -1,7 +1,7 @@
 //! The nodes of an allocation of another resource manager, and how many ranks each takes: from the variables and files that it gives to
 //! the job, or from hosts that the user names.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::io;
 use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
@@ -52,7 +52,9 @@ pub enum NodesError {
         source: HostlistError,
     },
     /// Numbers of slots cannot be read, or are not as many as nodes.
-    #[error("{variable} is {value:?}, which says no slots for {nodes} nodes")]
+    #[error(
+        "{variable} is {value:?}, which says no slots for {nodes} nodes\ntry: --host node1:4,node2:4, or --via none for this machine alone"
+    )]
     Slots {
         /// The variable.
         variable: &'static str,
@@ -78,6 +80,14 @@ pub enum NodesError {
         command: &'static str,
         /// Words of the command, or of the system.
         said: String,
+    },
+    /// An instance of Flux on one machine, as for tests of Flux: each of its brokers would start an agent of the same name.
+    #[error(
+        "several brokers of this instance of flux run on {host}, which can be one node of a cluster only\ntry: --via none, which launches on this machine"
+    )]
+    SeveralBrokers {
+        /// The host.
+        host: String,
     },
     /// A name that no node can have.
     #[error(
@@ -165,7 +175,7 @@ impl Nodes {
         Ok(match (nodelist, hostfile, host) {
             (Some(list), ..) => {
                 let mut names = expanded("--nodelist", list)?;
-                let mut seen = std::collections::HashSet::new();
+                let mut seen = HashSet::new();
                 names.retain(|name| seen.insert(name.clone()));
                 checked("--nodelist", Self { names, slots: RanksOfEach::Unsaid })?
             }
@@ -217,16 +227,26 @@ fn variable<'a>(name: &str, environment: &'a Environment) -> Option<&'a str> {
     environment::non_empty(environment, name)?.to_str()
 }
 
+fn number(name: &str, environment: &Environment) -> Option<u64> {
+    variable(name, environment)?.parse().ok()
+}
+
+/// True in a task that the user has started by `srun`.
+fn is_in_step(environment: &Environment) -> bool {
+    number("SLURM_STEP_ID", environment).is_some_and(|step| step < FIRST_STEP_OF_SLURMS)
+}
+
 /// True in one of several tasks of a step of Slurm: a launch there is about that task.
 fn is_task_of_many(environment: &Environment) -> bool {
-    let number = |name| variable(name, environment).and_then(|value| value.parse::<u64>().ok());
-    number("SLURM_STEP_ID").is_some_and(|step| step < FIRST_STEP_OF_SLURMS) && number("SLURM_STEP_NUM_TASKS") != Some(1)
+    is_in_step(environment) && number("SLURM_STEP_NUM_TASKS", environment) != Some(1)
 }
 
 fn slurm(list: &str, environment: &Environment) -> Result<Nodes, NodesError> {
     let place = "SLURM_JOB_NODELIST";
     let names = expanded(place, list)?;
-    let said = ["SLURM_TASKS_PER_NODE", "SLURM_JOB_CPUS_PER_NODE"].into_iter();
+    // In a step Slurm sets the first one anew, to the tasks of the step, and leaves the nodes those of the job.
+    let of_job = if is_in_step(environment) { 1.. } else { 0.. };
+    let said = ["SLURM_TASKS_PER_NODE", "SLURM_JOB_CPUS_PER_NODE"][of_job].iter().copied();
     let said = said.filter_map(|name| Some((name, variable(name, environment)?))).next();
     let slots = said.map(|(name, value)| {
         let slots = slurm_counts(value).filter(|slots| slots.len() == names.len());
@@ -289,7 +309,9 @@ fn sge(path: &str) -> Result<Nodes, NodesError> {
 /// Pods by their names in the headless service. Where no slots are given, each has as many as processors.
 fn pods(text: &str) -> Result<Nodes, NodesError> {
     if !text.contains(':') {
-        return checked(PODS, Nodes { names: expanded(PODS, text)?, slots: RanksOfEach::Cores });
+        let mut seen = HashSet::new();
+        let names = expanded(PODS, text)?.into_iter().filter(|name| seen.insert(name.clone())).collect();
+        return checked(PODS, Nodes { names, slots: RanksOfEach::Cores });
     }
     match hostfile::parse_hosts(text) {
         Ok(hosts) => gathered(PODS, hosts.0),
@@ -302,6 +324,10 @@ fn pods(text: &str) -> Result<Nodes, NodesError> {
 fn flux() -> Result<Nodes, NodesError> {
     let place = "flux hostlist";
     let names = expanded(place, asked("flux hostlist instance")?.trim())?;
+    let mut seen = HashSet::new();
+    if let Some(host) = names.iter().find(|name| !seen.insert(*name)) {
+        return Err(NodesError::SeveralBrokers { host: host.clone() });
+    }
     let command = "flux resource list -s all -no {ncores}";
     let cores = asked(command)?;
     let share = cores.trim().parse::<usize>().ok().map(|cores| cores / names.len().max(1));
@@ -384,6 +410,10 @@ mod tests {
         check(Via::Slurm, &[list, ("SLURM_TASKS_PER_NODE", "4(x2),3")], "", "n[1-2]:4,n5:3");
         check(Via::Slurm, &[list, ("SLURM_JOB_CPUS_PER_NODE", "8(x3)")], "", "n[1-2,5]:8");
         check(Via::Slurm, &[list], "", "n[1-2,5]");
+        // A shell that `srun --pty` started on one node of the job.
+        let step = [("SLURM_STEP_ID", "0"), ("SLURM_TASKS_PER_NODE", "1"), ("SLURM_JOB_CPUS_PER_NODE", "8(x3)")];
+        check(Via::Slurm, &[&[list], &step[..]].concat(), "", "n[1-2,5]:8");
+        check(Via::Slurm, &[&[list], &step[..2]].concat(), "", "n[1-2,5]");
         check(Via::Pbs, &[("PBS_NODEFILE", "{}")], "a.site\na.site\nb.site\n", "a.site:2,b.site:1");
         check(Via::Lsf, &[("LSB_MCPU_HOSTS", "a 4 b 2 ")], "", "a:4,b:2");
         check(Via::Lsf, &[("LSB_MCPU_HOSTS", "10.0.0.1 4 10.0.0.2 4")], "", "10.0.0.[1-2]:4");
@@ -391,6 +421,7 @@ mod tests {
         check(Via::Sge, &[("PE_HOSTFILE", "{}")], "a 4 all.q@a UNDEFINED\nb 4 all.q@b UNDEFINED\n", "a:4,b:4");
         check(Via::Kubernetes, &[(PODS, "mpi-[0-1].mpi:4,mpi-2.mpi")], "", "mpi-[0-1].mpi:4,mpi-2.mpi:1");
         check(Via::Kubernetes, &[(PODS, "mpi-[0-1].mpi")], "", "mpi-[0-1].mpi");
+        check(Via::Kubernetes, &[(PODS, "mpi-0.mpi,mpi-[0-1].mpi")], "", "mpi-[0-1].mpi");
     }
 
     #[test]

@@ -60,7 +60,7 @@ fn a_launch_in_an_allocation_runs_on_its_nodes_and_in_its_slots() {
 fn what_a_job_asks_for_does_not_confine_the_agents() {
     let script = r#"
         user salloc -Q -N 2 -n 2 -c 2 --mem-per-cpu=100 --hint=nomultithread lattice launch hostname
-        export SLURM_EXACT=1 SLURM_LABELIO=1 SLURM_CPUS_PER_TASK=1 SLURM_DISTRIBUTION=cyclic
+        export SLURM_EXACT=1 SLURM_LABELIO=1 SLURM_CPUS_PER_TASK=1 SLURM_DISTRIBUTION=cyclic SLURM_NTASKS_PER_CORE=1 SLURM_GPUS_PER_TASK=1 SLURM_NTASKS_PER_GPU=1
         user salloc -Q -N 2 -n 2 --ntasks-per-node=1 lattice launch hostname"#;
     let outcome = script_with_slurm(script).run();
     outcome.exits(0).prints_lines(["node0", "node1", "node0", "node1"]);

@@ -96,6 +96,18 @@ fn a_file_that_tells_nodes_of_pbs_is_seen_by_nobody_else_and_gone_when_they_have
     script_in_job(job, script).run().exits(0).prints("0\n600 regular file\n700 directory\n");
 }
 
+#[test]
+fn a_file_that_tells_nodes_of_pbs_goes_with_a_launcher_that_is_killed() {
+    let (_, job) = JOBS[0];
+    let script = r#"
+        printf '#!/bin/sh\nsleep 1000\n' >bin/pbs_tmrsh
+        $as_user lattice start -- true & launcher=$!
+        until ls .lattice-join-*/membership >/dev/null 2>&1; do sleep 0.05; done
+        kill -KILL $launcher; wait $launcher 2>/dev/null
+        for attempt in {1..100}; do ls -d .lattice-join-* >/dev/null 2>&1 || { echo nothing is left; exit; }; sleep 0.1; done"#;
+    script_in_job(job, script).run().exits(0).prints("nothing is left\n");
+}
+
 /// An agent without an input leaves when the API server does, not when a lease is over.
 #[test]
 fn agents_of_pbs_leave_with_the_cluster() {
@@ -111,7 +123,11 @@ fn a_job_without_its_programs_says_which_is_missing() {
     let check = |job: &str, words: &str, expected: &str| {
         script_in_job(job, words).run().exits(125).says(expected);
     };
-    check(JOBS[1].1, "rm bin/blaunch; user lattice launch true", "cannot start blaunch for agent-node0: No such file");
+    check(
+        JOBS[1].1,
+        "rm bin/blaunch; user lattice launch true",
+        "there is no blaunch in PATH, which is to start an agent on each node",
+    );
     check(JOBS[3].1, "rm bin/flux; user lattice launch true", "`flux hostlist instance` names no nodes: No such file");
     check("", "user lattice launch --via sge true", "this is no job of sge: PE_HOSTFILE is not set");
 }
