@@ -134,6 +134,22 @@ fn kubernetes_understands_the_chart() {
     refused.says("kind is \"Pod\"; StatefulSet and Job are possible");
 }
 
+/// Helm reads the numbers of a file of values as floating-point numbers.
+#[test]
+fn numbers_in_a_file_of_values_stay_as_they_are() {
+    let values = tempfile::NamedTempFile::new().unwrap();
+    let of = |text: &str| {
+        fs::write(values.path(), text).unwrap();
+        rendered("helm", &format!("template -f {} mpi", values.path().display()), "chart").run()
+    };
+    let outcome = of("kind: Job\nuser: 1000660000\nlaunch: [\"-n\", \"4\", ./a.out, \"1000000\"]\n");
+    let manifests = outcome.exits(0).text();
+    assert!(manifests.contains("runAsUser: 1000660000\n"), "{manifests}");
+    assert!(manifests.contains(r#"args: ["-n", "4", "./a.out", "1000000"]"#), "{manifests}");
+    is_valid(manifests);
+    of("kind: Job\nlaunch: [./a.out, 1000000]\n").says("1e+06 of launch is a number; write it in quotes");
+}
+
 /// The pods of both ways to install them are the same.
 #[test]
 fn the_chart_and_the_manifests_start_jobs_alike() {

@@ -91,7 +91,8 @@ fn component(line: &str, lock: &Lock) -> Option<Value> {
         "name": name,
         "version": version,
         "purl": format!("pkg:cargo/{name}@{version}"),
-        "licenses": [{ "expression": licence }],
+        // Older packages part alternatives by a slash, which is no expression of SPDX.
+        "licenses": [{ "expression": licence.replace('/', " OR ") }],
         "hashes": hashes.collect::<Vec<_>>(),
     }))
 }

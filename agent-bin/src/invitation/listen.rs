@@ -6,12 +6,14 @@
 use std::collections::BTreeSet;
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::pin::pin;
 use std::process::{ExitStatus, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::BytesMut;
 use clap::Args;
+use lattice_session::deadline::until;
 use nix::unistd::{Pid, gethostname};
 use parking_lot::Mutex;
 use pmi_core::ids::JobId;
@@ -25,7 +27,7 @@ use tokio::process::{Child, ChildStdin, Command};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 
 use super::{KeyArgs, KeyError, PORT, WELCOME, first_line};
 
@@ -48,6 +50,9 @@ pub(crate) struct ListenArgs {
     /// End when the first agent that was invited has ended
     #[arg(long)]
     once: bool,
+    /// End if nobody has been invited within so many seconds
+    #[arg(long, value_name = "SECONDS")]
+    within: Option<u64>,
 }
 
 /// Nobody can be invited here.
@@ -87,7 +92,8 @@ struct Host {
 }
 
 impl ListenArgs {
-    /// Waits for invitations until SIGTERM or SIGINT, or until the first agent has ended where that is asked for.
+    /// Waits for invitations until SIGTERM or SIGINT, or, where that is asked for, until the first agent has ended or the time for an
+    /// invitation is over.
     ///
     /// # Errors
     /// Fails if there is no key, or the port cannot be listened at.
@@ -103,6 +109,9 @@ impl ListenArgs {
         let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
         let mut ended_children = signal(SignalKind::child())?;
         let mut serving = JoinSet::new();
+        let deadline = self.within.map(|seconds| Instant::now() + Duration::from_secs(seconds));
+        let mut too_late = pin!(until(deadline));
+        let mut waits = true;
         tracing::info!("waits for invitations at port {PORT}");
         loop {
             tokio::select! {
@@ -118,6 +127,13 @@ impl ListenArgs {
                 },
                 Some(served) = serving.join_next() => if self.once && matches!(served, Ok(Served::Agent)) { break },
                 _ = ended_children.recv() => host.reap(),
+                () = &mut too_late, if waits => {
+                    waits = false;
+                    if host.agents.lock().is_empty() {
+                        tracing::info!("nobody has invited this node, which is needed no more");
+                        break;
+                    }
+                }
             }
         }
         // Agents leave when their input ends.

@@ -14,9 +14,9 @@ automountServiceAccountToken: false
 enableServiceLinks: false
 securityContext:
   runAsNonRoot: true
-  runAsUser: {{ .Values.user }}
-  runAsGroup: {{ .Values.user }}
-  fsGroup: {{ .Values.user }}
+  runAsUser: {{ int64 .Values.user }}
+  runAsGroup: {{ int64 .Values.user }}
+  fsGroup: {{ int64 .Values.user }}
   seccompProfile: {type: RuntimeDefault}
 initContainers:
   - name: lattice
@@ -30,8 +30,8 @@ containers:
   - name: node
     image: {{ .Values.application | quote }}
     {{- if eq .Values.kind "Job" }}
-    command: ["sh", "-c", "if [ $JOB_COMPLETION_INDEX != 0 ]; then exec /opt/lattice/lattice-agent listen --once; fi; /opt/lattice/lattice-agent listen & exec /opt/lattice/lattice launch \"$@\"", "lattice"]
-    args: [{{ range $at, $word := .Values.launch }}{{ if $at }}, {{ end }}{{ toString $word | quote }}{{ end }}]
+    command: ["sh", "-c", "if [ $JOB_COMPLETION_INDEX != 0 ]; then exec /opt/lattice/lattice-agent listen --once --within 1800; fi; /opt/lattice/lattice-agent listen & exec /opt/lattice/lattice launch \"$@\"", "lattice"]
+    args: [{{ range $at, $word := .Values.launch }}{{ if $at }}, {{ end }}{{ if kindIs "float64" $word }}{{ fail (printf "%v of launch is a number; write it in quotes" $word) }}{{ end }}{{ toString $word | quote }}{{ end }}]
     {{- else }}
     command: [/opt/lattice/lattice-agent, listen]
     readinessProbe:
