@@ -5,6 +5,7 @@
 
 mod binding;
 mod dialect;
+mod output;
 mod slots;
 mod values;
 mod variables;
@@ -15,6 +16,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 
 use self::binding::{bind_to, cpu_list, cpus_per_rank, map_by, oversubscribe};
 use self::dialect::{Dialect, VARIABLE, dialect, version};
+use self::output::{output, output_filename};
 use self::values::{
     display, environment, environment_of_all, export_list, export_one, host, hosts, launch_mca, mca, path, pmix_mca,
     rank_by, ranks, ranks_per_host, universe_size,
@@ -115,9 +117,11 @@ pub(super) const FLAGS: &[Flag] = &[
     // output
     flag(&["l", "prepend-rank", "tag-output"], Takes::Nothing, OfLaunch("--label")),
     flag(&["timestamp-output"], Takes::Nothing, OfLaunch("--timestamp")),
+    flag(&["prepend-pattern"], Takes::Value, Refused("type -prepend-rank")),
     flag(&["outfile-pattern"], Takes::Value, OfLaunch("--output")),
     flag(&["errfile-pattern"], Takes::Value, OfLaunch("--error")),
-    flag(&["output-filename", "output"], Takes::Value, Refused("type --outfile-pattern FILE; %r in it is the rank")),
+    flag(&["output"], Takes::Value, Made("--label, --timestamp, or --output and --error for file=NAME", output)),
+    flag(&["output-filename"], Takes::Value, Made("--output=NAME.%j.%r.out --error=NAME.%j.%r.err", output_filename)),
     flag(&["s", "stdin"], Takes::Value, OfLaunch("--stdin")),
     flag(
         &["xterm", "xml", "merge-stderr-to-stdout", "stderr-to-stdout"],

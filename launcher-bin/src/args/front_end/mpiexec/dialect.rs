@@ -66,6 +66,8 @@ const OF_DIALECTS: &[(Dialect, &[&str])] = &[
             "report-bindings",
             "display",
             "display-map",
+            "output",
+            "output-filename",
         ],
     ),
 ];
