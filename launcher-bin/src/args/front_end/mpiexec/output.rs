@@ -73,8 +73,7 @@ fn named(word: &str) -> Option<&'static str> {
 
 fn to_files(line: &mut Line, name: &str, merges: bool) {
     let name = name.replace('%', "%%");
-    line.add_to_launch(FLAG, Some(format!("{name}.%j.%r.out").as_ref()));
-    if !merges {
-        line.add_to_launch("--error", Some(format!("{name}.%j.%r.err").as_ref()));
-    }
+    let file = |stream: &str| format!("{name}.%j.%r.{stream}");
+    line.add_to_launch(FLAG, Some(file("out").as_ref()));
+    line.add_to_launch("--error", Some(file(if merges { "out" } else { "err" }).as_ref()));
 }
