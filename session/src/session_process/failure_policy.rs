@@ -210,9 +210,11 @@ fn report(first: &mut FirstCause, node: u32, cause: Cause, now: Instant) -> Repo
     first.report(node, cause, subject, now)
 }
 
-/// Returns false for a cause that the API server or the agent gave, or that each session finds by itself.
+/// Returns false for a cause that the API server or the agent gave, that each session finds by itself, or that ends nobody's ranks: failures
+/// that the launch bore are told with the report alone.
 pub(super) fn concerns_others(cause: &Cause) -> bool {
-    !matches!(cause.kind, CauseKind::Interrupted { .. } | CauseKind::TimedOut { .. })
+    use CauseKind::{FailedRanks, Interrupted, TimedOut};
+    !matches!(cause.kind, Interrupted { .. } | TimedOut { .. } | FailedRanks { .. })
 }
 
 #[cfg(test)]

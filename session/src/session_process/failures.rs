@@ -127,3 +127,29 @@ async fn tell(links: &NodeLinks, node: u32, failure: LaunchFailure) -> Result<()
     let told = timeout(timeouts::TELL, links.tell(NodeIndex(node), failure::encode(&failure))).await;
     told.map_err(|_| Untold)?.map_err(|_| Untold)
 }
+
+#[cfg(test)]
+mod tests {
+    use pmi_core::ids::Rank;
+    use rank_spawner::RankExit;
+
+    use super::*;
+    use crate::cause::CauseKind;
+
+    /// Time that a session which ends for this cause waits, where nobody has told the API server or others of any.
+    async fn wait_for(kind: CauseKind) -> std::time::Duration {
+        let (_policy, mut stage) = watch::channel(Stage::NoFailure);
+        let (begin, cause) = (Instant::now(), Cause { host: "n0".to_owned(), kind });
+        until_settled(Some(&cause), &mut stage).await;
+        begin.elapsed()
+    }
+
+    /// Failures that a launch bears (`--kill-on-bad-exit=0`, `lattice exec`) end nobody's ranks, so that no session hears of them.
+    #[tokio::test(start_paused = true)]
+    async fn others_are_told_of_what_ends_their_ranks_alone() {
+        let exit = RankExit::Code(1);
+        assert_eq!(wait_for(CauseKind::FailedRanks { failed: vec![(Rank(0), exit)] }).await.as_millis(), 0);
+        let waits = wait_for(CauseKind::Failed { rank: Rank(0), exit }).await;
+        assert_eq!(waits, timeouts::UNHEARD + timeouts::TELL);
+    }
+}
