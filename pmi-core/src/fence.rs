@@ -85,10 +85,11 @@ pub struct Contribution {
 
 /// Result of a fence, for every node: all contributions in the order of the nodes.
 ///
-/// The order is part of the contract. Where two pairs have one key the later one wins, on every node alike.
+/// The order of the pairs is part of the contract. Where two pairs have one key the later one wins, on every node alike. The borders of
+/// segments are not: a fence may join segments that follow each other, and cut a segment between two pairs.
 #[derive(Clone, Debug, Default)]
 pub struct Merged {
-    /// All segments of all nodes; of the first node alone, or none at all, where data was withheld.
+    /// All pairs of all nodes, in any segments; of the first node alone, or none at all, where data was withheld.
     pub segments: Vec<Segment>,
     /// Bytes that all nodes together kept to themselves: 0 when everything is here. Only fences to which a [`Contribution`] permits
     /// it withhold data; an implementation may always carry everything instead.
@@ -152,7 +153,7 @@ pub enum FenceError {
 /// Moves contributions between the nodes of a job.
 ///
 /// Contract, checked by the suite in `conformance` (feature of the same name): every node gets the same [`Merged`] for the same
-/// [`FenceId`]; calls with different ids never mix, even when they overlap; a node that leaves fails the call on every other
+/// [`FenceId`], whose pairs are those that were brought, in the order of the nodes, in segments of any borders; calls with different ids never mix, even when they overlap; a node that leaves fails the call on every other
 /// node promptly.
 #[async_trait]
 pub trait Fence: Send + Sync {

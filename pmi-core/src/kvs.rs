@@ -131,12 +131,19 @@ impl Kvs {
         if self.staged.is_empty() && self.clock == 0 {
             return Contribution::default();
         }
-        let clocks = self.staged.iter().map(|&number| self.store.age(number).clock).collect();
-        let label = Label { interval: self.begun, clock: self.clock, clocks };
+        let mut label = Label::new(self.begun, self.clock);
         // What is put from now on is newer.
         self.clock += 1;
-        let shared = self.staged.iter().filter_map(|&number| self.store.segment(number)).cloned();
-        std::iter::once(label.encode()).chain(shared).collect::<Vec<_>>().into()
+        let mut shared = Vec::with_capacity(1 + self.staged.len());
+        shared.push(Segment::default());
+        for &number in &self.staged {
+            if let Some(segment) = self.store.segment(number) {
+                label.push(self.store.age(number).clock, segment.pair_count());
+                shared.push(segment.clone());
+            }
+        }
+        shared[0] = label.encode();
+        shared.into()
     }
 
     /// Takes what a world fence brought, the pairs contributed here among it.
@@ -171,8 +178,8 @@ impl Kvs {
             self.clock = self.clock.max(latest.saturating_add(1));
         }
         let complete = self.complete;
-        self.merge(segments.iter().copied().filter(|(age, _)| age.interval >= complete));
-        Ok(segments.into_iter().map(|(_, segment)| segment.clone()).collect())
+        self.merge(segments.iter().map(|(age, segment)| (*age, segment)).filter(|(age, _)| age.interval >= complete));
+        Ok(segments.into_iter().map(|(_, segment)| segment).collect())
     }
 
     /// The one function in which merged pairs change: each of `brought` replaces the merged pair of its key, unless that is newer.

@@ -89,6 +89,24 @@ impl Segment {
         Pairs { bytes: &self.bytes, offset: 0 }
     }
 
+    /// The next `count` pairs of a walk over this segment, as a segment.
+    ///
+    /// It shares the bytes of this one if it has at least half of them. A smaller one is a copy, as it would keep all of them in memory for
+    /// as long as it is there.
+    pub(crate) fn part(&self, walk: &mut Pairs<'_>, count: usize) -> Self {
+        let start = walk.offset;
+        let pairs = if start == 0 && count == self.pairs {
+            walk.offset = self.bytes.len();
+            count
+        } else {
+            walk.take(count).count()
+        };
+        let range = start..walk.offset;
+        let shares = 2 * range.len() >= self.bytes.len();
+        let bytes = if shares { self.bytes.slice(range) } else { Bytes::copy_from_slice(&self.bytes[range]) };
+        Self { bytes, pairs }
+    }
+
     /// The encoded pairs.
     pub fn as_bytes(&self) -> &[u8] {
         &self.bytes

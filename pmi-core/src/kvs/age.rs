@@ -10,7 +10,9 @@
 //! is Lamport's: it goes on with every group's fence and is passed on by it, so who puts a pair after having seen another has a later
 //! clock. Pairs of one age know nothing of each other; the one that comes last is read, until a world fence decides.
 
-use crate::segment::Segment;
+use std::collections::VecDeque;
+
+use crate::segment::{Pair, Segment};
 
 /// The age of all pairs of a segment; the greater is the newer.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
@@ -36,56 +38,113 @@ impl Age {
 #[error("what a node brought to a group's fence does not tell how old it is")]
 pub struct Unlabelled;
 
-/// The label of a node's contribution: it comes first and tells the ages of the segments behind it.
+/// The label of a node's contribution: a pair that comes first and tells the ages of the pairs behind it.
+///
+/// It counts pairs, since a fence may join segments and cut them between two pairs.
+#[derive(Default)]
 pub(super) struct Label {
     pub(super) interval: u64,
     /// The node's clock when it was written.
     pub(super) clock: u64,
-    /// The clock of each segment.
-    pub(super) clocks: Vec<u64>,
+    /// Runs of pairs, each with its clock and the number of its pairs.
+    runs: Vec<(u64, u64)>,
 }
 
 impl Label {
     const KEY: &'static [u8] = b"age";
 
+    /// A label of nothing yet.
+    pub(super) fn new(interval: u64, clock: u64) -> Self {
+        Self { interval, clock, runs: Vec::new() }
+    }
+
+    /// Tells the clock of the next pairs.
+    pub(super) fn push(&mut self, clock: u64, pairs: usize) {
+        let pairs = pairs as u64;
+        match self.runs.last_mut() {
+            Some(last) if last.0 == clock => last.1 += pairs,
+            _ => self.runs.push((clock, pairs)),
+        }
+    }
+
     /// As a segment of one pair. Where it stands tells it from others, whatever their keys are.
     pub(super) fn encode(&self) -> Segment {
-        let numbers = [self.interval, self.clock].into_iter().chain(self.clocks.iter().copied());
+        let runs = self.runs.iter().flat_map(|&(clock, pairs)| [clock, pairs]);
+        let numbers = [self.interval, self.clock].into_iter().chain(runs);
         let value: Vec<u8> = numbers.flat_map(u64::to_be_bytes).collect();
         [(Self::KEY, value)].into_iter().collect()
     }
 
-    fn decode(segment: &Segment) -> Result<Self, Unlabelled> {
-        let mut pairs = segment.pairs();
-        let (Some((Self::KEY, value)), None) = (pairs.next(), pairs.next()) else { return Err(Unlabelled) };
-        let (numbers, rest) = value.as_chunks();
-        let mut numbers = numbers.iter().copied().map(u64::from_be_bytes);
-        let (Some(interval), Some(clock), []) = (numbers.next(), numbers.next(), rest) else { return Err(Unlabelled) };
-        Ok(Self { interval, clock, clocks: numbers.collect() })
+    fn decode(pair: Pair<'_>) -> Result<Self, Unlabelled> {
+        let (numbers, rest) = pair.value.as_chunks();
+        let numbers: Vec<u64> = numbers.iter().copied().map(u64::from_be_bytes).collect();
+        let (Self::KEY, [interval, clock, runs @ ..], []) = (pair.key, &numbers[..], rest) else {
+            return Err(Unlabelled);
+        };
+        let (runs, []) = runs.as_chunks() else { return Err(Unlabelled) };
+        Ok(Self {
+            interval: *interval,
+            clock: *clock,
+            runs: runs.iter().map(|&[clock, pairs]| (clock, pairs)).collect(),
+        })
     }
 }
 
 /// Result of a group's fence.
 #[derive(PartialEq, Eq, Debug)]
-pub(super) struct Labelled<'s> {
+pub(super) struct Labelled {
     /// The latest clock of its nodes; `None` when nobody brought anything.
     pub(super) latest: Option<u64>,
-    /// The segments without their labels, in order.
-    pub(super) segments: Vec<(Age, &'s Segment)>,
+    /// The pairs without their labels, in order; those of a segment have one age.
+    pub(super) segments: Vec<(Age, Segment)>,
 }
 
-impl<'s> Labelled<'s> {
-    /// Reads the labels, each of which tells how many segments follow it.
-    pub(super) fn read(mut rest: &'s [Segment]) -> Result<Self, Unlabelled> {
-        let (mut latest, mut segments) = (None, Vec::with_capacity(rest.len()));
-        while let Some((first, behind)) = rest.split_first() {
-            let Label { interval, clock, clocks } = Label::decode(first)?;
-            let (labelled, others) = behind.split_at_checked(clocks.len()).ok_or(Unlabelled)?;
-            latest = latest.max(Some(clock));
-            segments.extend(clocks.into_iter().map(|clock| Age { interval, clock }).zip(labelled));
-            rest = others;
+impl Labelled {
+    /// Reads the labels, each of which tells how many pairs follow it.
+    pub(super) fn read(brought: &[Segment]) -> Result<Self, Unlabelled> {
+        let mut reading =
+            Reading { labelled: Self { latest: None, segments: Vec::new() }, interval: 0, runs: VecDeque::new() };
+        for segment in brought {
+            reading.take(segment)?;
         }
-        Ok(Self { latest, segments })
+        if reading.runs.is_empty() { Ok(reading.labelled) } else { Err(Unlabelled) }
+    }
+}
+
+/// What was read so far, and what the last label says of the pairs to come.
+struct Reading {
+    labelled: Labelled,
+    interval: u64,
+    runs: VecDeque<(u64, u64)>,
+}
+
+impl Reading {
+    fn take(&mut self, segment: &Segment) -> Result<(), Unlabelled> {
+        let mut pairs = segment.located_pairs();
+        let mut left = segment.pair_count() as u64;
+        while left > 0 {
+            let Some(&mut (clock, ref mut missing)) = self.runs.front_mut() else {
+                self.begin(Label::decode(pairs.next().ok_or(Unlabelled)?)?);
+                left -= 1;
+                continue;
+            };
+            let count = left.min(*missing);
+            let age = Age { interval: self.interval, clock };
+            *missing -= count;
+            left -= count;
+            if *missing == 0 {
+                self.runs.pop_front();
+            }
+            self.labelled.segments.push((age, segment.part(&mut pairs, count as usize)));
+        }
+        Ok(())
+    }
+
+    fn begin(&mut self, label: Label) {
+        self.labelled.latest = self.labelled.latest.max(Some(label.clock));
+        self.interval = label.interval;
+        self.runs = label.runs.into();
+        self.runs.retain(|&(_, pairs)| pairs > 0);
     }
 }
 
@@ -93,17 +152,57 @@ impl<'s> Labelled<'s> {
 mod tests {
     use super::*;
 
+    fn label(runs: &[(u64, usize)]) -> Segment {
+        let mut label = Label::new(7, 9);
+        runs.iter().for_each(|&(clock, pairs)| label.push(clock, pairs));
+        label.encode()
+    }
+
+    fn segment(keys: &[&str]) -> Segment {
+        keys.iter().map(|key| (key, "value")).collect()
+    }
+
+    /// The keys that were read, each with its clock.
+    fn read(brought: &[Segment]) -> Result<Vec<(String, u64)>, Unlabelled> {
+        let Labelled { latest, segments } = Labelled::read(brought)?;
+        assert_eq!(latest, (!brought.is_empty()).then_some(9));
+        assert!(segments.iter().all(|(age, _)| age.interval == 7));
+        let key = |key: &[u8]| String::from_utf8_lossy(key).into_owned();
+        Ok(segments
+            .iter()
+            .flat_map(|(age, segment)| segment.pairs().map(move |(name, _)| (key(name), age.clock)))
+            .collect())
+    }
+
     #[test]
-    fn labels_tell_the_age_of_what_follows_and_nothing_else_does() {
-        let pair: Segment = [("age", "of a rank's own")].into_iter().collect();
-        let label = |clocks: &[u64]| Label { interval: 7, clock: 9, clocks: clocks.to_vec() }.encode();
-        let brought = [label(&[3, 8]), pair.clone(), pair.clone(), label(&[])];
-        let Labelled { latest, segments } = Labelled::read(&brought).unwrap();
-        let ages: Vec<_> = segments.into_iter().map(|(age, _)| (age.interval, age.clock)).collect();
-        assert_eq!((latest, ages), (Some(9), vec![(7, 3), (7, 8)]));
-        assert_eq!(Labelled::read(&[]), Ok(Labelled { latest: None, segments: Vec::new() }));
-        for bad in [vec![pair.clone()], vec![label(&[3])], vec![label(&[]), pair], vec![Segment::default()]] {
-            assert_eq!(Labelled::read(&bad), Err(Unlabelled));
+    fn labels_tell_the_age_of_what_follows_wherever_segments_are_joined_or_cut() {
+        let brought = [
+            label(&[(3, 2), (8, 1)]),
+            segment(&["age", "b"]),
+            segment(&["c"]),
+            label(&[]),
+            label(&[(4, 1)]),
+            segment(&["d"]),
+        ];
+        let expected: Vec<_> =
+            [("age", 3), ("b", 3), ("c", 8), ("d", 4)].map(|(key, clock)| (key.to_owned(), clock)).into();
+        let pairs: Vec<_> = brought.iter().flat_map(Segment::pairs).collect();
+        assert_eq!(read(&brought), Ok(expected.clone()));
+        for size in 1..=pairs.len() {
+            let other: Vec<Segment> = pairs.chunks(size).map(|pairs| pairs.iter().copied().collect()).collect();
+            assert_eq!(read(&other), Ok(expected.clone()), "segments of {size} pairs");
+        }
+        assert_eq!(read(&[]), Ok(Vec::new()));
+    }
+
+    #[test]
+    fn what_no_label_counts_is_refused() {
+        let odd: Segment = [("age", [0; 24])].into_iter().collect();
+        let short: Segment = [("age", [0; 8])].into_iter().collect();
+        let bad =
+            [vec![segment(&["a"])], vec![label(&[(3, 1)])], vec![label(&[]), segment(&["a"])], vec![odd], vec![short]];
+        for bad in bad {
+            assert_eq!(Labelled::read(&bad), Err(Unlabelled), "{bad:?}");
         }
     }
 }

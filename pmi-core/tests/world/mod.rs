@@ -1,5 +1,5 @@
 //! All servers of several jobs and nodes in one thread, with a fence between them that keeps its contract and is otherwise as unkind
-//! as its seed says: slow, and out of order between nodes and scopes. No socket, no clock, no sleep.
+//! as its seed says: slow, out of order between nodes and scopes, and with other borders of segments than nodes made. No socket, no clock, no sleep.
 
 #![allow(dead_code, reason = "each test file uses a part of it")]
 
@@ -10,6 +10,7 @@ use pmi_core::deaths::{Death, DeathKind};
 use pmi_core::fence::{Contribution, FenceError, FenceId, Merged};
 use pmi_core::ids::{LocalRank, NodeIndex, Rank};
 use pmi_core::job::Job;
+use pmi_core::segment::Segment;
 use pmi_core::server::{Action, ConnectionId, EndReason, Server, Settings, Ticket, Trace};
 use pmi_core::services::{Answer, Call, Lifetime, Names, SpawnRequest};
 
@@ -351,7 +352,11 @@ impl World {
         let round = self.rounds.remove(&key).expect("it was found above");
         assert!(round.keys().eq(&members), "{:?} of {members:?} was joined by {:?}", key.1, round.keys());
         // The contract: in the order of the nodes, which is the order of the map.
-        let merged: Merged = round.into_values().flat_map(|brought| brought.segments).collect::<Vec<_>>().into();
+        let mut segments: Vec<Segment> = round.into_values().flat_map(|brought| brought.segments).collect();
+        if let Some(dice) = &mut self.dice {
+            segments = move_borders(&segments, dice);
+        }
+        let merged = Merged::from(segments);
         for node in members {
             self.deliveries.push(Delivery { job, node, id: key.1.clone(), result: Ok(merged.clone()) });
         }
@@ -372,6 +377,18 @@ impl World {
             self.deliveries.push(Delivery { job, node, id: id.clone(), result });
         }
     }
+}
+
+/// The same pairs in other segments: neighbours joined, and segments cut between two pairs.
+fn move_borders(segments: &[Segment], dice: &mut Dice) -> Vec<Segment> {
+    let pairs: Vec<_> = segments.iter().flat_map(Segment::pairs).collect();
+    let mut rest = &pairs[..];
+    std::iter::from_fn(|| {
+        let (taken, behind) = rest.split_at(rest.len().min(1 + dice.below(4)));
+        rest = behind;
+        (!taken.is_empty()).then(|| taken.iter().copied().collect())
+    })
+    .collect()
 }
 
 impl Node {

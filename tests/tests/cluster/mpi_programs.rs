@@ -126,6 +126,13 @@ fn our_library_exchanges_over_nodes_and_knows_the_ranks_of_each() {
     outcome.exits(0).says_nothing().prints_lines(exchanged.chain(edges));
 }
 
+/// The pairs that groups bring reach the other node in segments that the fence between nodes has joined.
+#[test]
+fn groups_of_ranks_on_two_nodes_see_what_their_members_put() {
+    let outcome = launch_on(2, "-n 4 -N 2").arg(Flavour::LatticePmi.program("libpmi_groups")).run();
+    outcome.exits(0).says_nothing().prints_lines((0..4).map(|rank| format!("rank {rank} of 4: 0 wrong")));
+}
+
 #[test]
 fn slurms_library_has_its_ring_over_nodes() {
     let outcome = launch_on(3, "-n 3").arg(Flavour::SlurmPmi2.program("pmi2_ring")).run();
