@@ -20,6 +20,9 @@ pub struct Job {
     /// The job that spawned this one, if any did.
     pub spawner: Option<JobId>,
     /// Pairs that are readable before the first rank starts (the `preput` of a spawn).
+    ///
+    /// Each has a key of 1 to [`KEY_MAX`](crate::wire::KEY_MAX) bytes and a value of at most [`VALUE_MAX`](crate::wire::VALUE_MAX). A host
+    /// refuses others, as [`check_preput`](crate::wire::check_preput) finds them.
     pub preput: Vec<(String, String)>,
 }
 

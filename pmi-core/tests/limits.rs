@@ -10,7 +10,7 @@ use pmi_core::ids::{JobId, NodeIndex, Rank};
 use pmi_core::job::{Job, Placement};
 use pmi_core::server::{Action, EndReason, Offence, Server, Settings};
 use pmi_core::services::{Lifetime, NameError, Names};
-use pmi_core::wire::{FrameBuffer, FrameError, KEY_MAX, VALUE_MAX};
+use pmi_core::wire::{Dialect, FrameBuffer, FrameError, KEY_MAX, Response, VALUE_MAX};
 use transcript::field;
 use world::{JobIndex, World};
 
@@ -81,6 +81,35 @@ fn values() {
     }
     world.ask(job, 0, &format!("cmd=put kvsname=j key=a value={}\n", "v".repeat(100 * VALUE_MAX)));
     assert!(matches!(offence(&world, job), FrameError::TooLong { .. }));
+}
+
+#[test]
+fn preput_pairs_of_a_spawn() {
+    let (mut world, job) = initialized(1, Settings::default());
+    let spawn = |key: usize, value: usize| {
+        let pair = format!("preput_key_0={}\npreput_val_0={}\n", "k".repeat(key), "v".repeat(value));
+        format!(
+            "mcmd=spawn\nnprocs=1\nexecname=a\ntotspawns=1\nspawnssofar=1\nargcnt=0\npreput_num=1\n{pair}info_num=0\nendcmd\n"
+        )
+    };
+    for (key, value) in [(0, 1), (KEY_MAX + 1, 1), (1, VALUE_MAX + 1), (1, 1_000_000)] {
+        assert_eq!(rc(&world.ask(job, 0, &spawn(key, value))), "-1", "{key} and {value} bytes");
+    }
+    assert!(world.spawns.is_empty());
+    assert_eq!(world.ask(job, 0, &spawn(KEY_MAX, VALUE_MAX)), "");
+    assert_eq!(world.spawns.len(), 1);
+}
+
+/// No rank stores such a value, but a host that does not keep the limits may bring one.
+#[test]
+fn answers_of_pmi_2() {
+    let value = "v".repeat(2_000_000);
+    let frame = "cmd=kvs-get-response;rc=0;found=TRUE;value=;".len();
+    for (len, code) in [(999_999 - frame, "0"), (1_000_000 - frame, "7"), (value.len(), "7")] {
+        let answer = Response::Value(Some(&value.as_bytes()[..len])).encode(Dialect::Pmi2, "kvs-get", None);
+        assert_eq!(answer.len() - 6, str::from_utf8(&answer[..6]).unwrap().trim().parse::<usize>().unwrap());
+        assert_eq!(rc(str::from_utf8(&answer).unwrap()), code, "a value of {len} bytes");
+    }
 }
 
 #[test]

@@ -18,6 +18,7 @@ use bytes::Bytes;
 use pmi_core::ids::{JobId, JobIdError, NodeIndex, Rank};
 use pmi_core::job::{App, Block, Job, Placement};
 use pmi_core::services::{SpawnApp, SpawnError, SpawnRequest};
+use pmi_core::wire::{PairError, check_preput};
 use rank_spawner::CpuBind;
 
 use self::hints::WishedHost;
@@ -106,6 +107,9 @@ pub enum SpawnRefusal {
     /// A preput pair that is not UTF-8.
     #[error("a preput pair is not text")]
     Preput,
+    /// A preput pair that ranks cannot be told.
+    #[error("a preput pair has {0}")]
+    PreputLength(#[from] PairError),
     /// The new job cannot be named.
     #[error(transparent)]
     Name(#[from] JobIdError),
@@ -189,7 +193,7 @@ pub struct SpawnOrder {
 ///
 /// # Errors
 /// Refuses a request without ranks, one that exceeds [`RANKS_MAX`] or [`JOBS_MAX`], hosts that cannot be read, and preput pairs that are
-/// not UTF-8.
+/// not UTF-8, or have more bytes than [`Job::preput`] may have.
 pub fn spawned_job(parent: &SpawnParent<'_>, index: usize, request: &SpawnRequest) -> Result<SpawnedJob, SpawnRefusal> {
     let ranks: Vec<u32> = request.apps.iter().map(hints::ranks).collect::<Result<_, _>>()?;
     let asked: u64 = ranks.iter().copied().map(u64::from).sum();
@@ -202,6 +206,7 @@ pub fn spawned_job(parent: &SpawnParent<'_>, index: usize, request: &SpawnReques
     if index >= JOBS_MAX {
         return Err(SpawnRefusal::Jobs);
     }
+    check_preput(request)?;
     let text = |bytes: &Bytes| String::from_utf8(bytes.to_vec()).map_err(|_| SpawnRefusal::Preput);
     let preput = request.preput.iter().map(|(key, value)| Ok((text(key)?, text(value)?)));
     let id = JobId::new(&format!("{}.s{index}", parent.launched))?;
@@ -411,6 +416,9 @@ mod tests {
         assert_eq!(order(job, Placement::one_node(1)).job.preput, [("key".to_owned(), "value".to_owned())]);
         let refused = spawn(1, 1, &SpawnRequest { preput: pair(b"\xff"), ..request(vec![app(1)]) });
         assert_eq!(refused.unwrap_err(), SpawnRefusal::Preput);
+        let long = vec![("key".into(), Bytes::from(vec![b'v'; pmi_core::wire::VALUE_MAX + 1]))];
+        let refused = spawn(1, 1, &SpawnRequest { preput: long, ..request(vec![app(1)]) });
+        assert_eq!(refused.unwrap_err().to_string(), "a preput pair has a value of 65537 bytes; the limit is 65536");
     }
 
     #[test]

@@ -10,7 +10,7 @@ use crate::report::{EndReason, Phase};
 use crate::services::Call;
 use crate::wire::request::{Message, Request, RequestError};
 use crate::wire::response::Address;
-use crate::wire::{ErrorCode, KEY_MAX, Response, VALUE_MAX};
+use crate::wire::{ErrorCode, Response, check_pair, check_preput};
 
 /// The longest command that is remembered for reports; every real one is shorter.
 const COMMAND_SHOWN: usize = 32;
@@ -126,6 +126,9 @@ impl Server {
                 return self.call(connection, local, Call::Unpublish { service: owned(service) }, message);
             }
             Request::Spawn(request) => {
+                if let Err(error) = check_preput(request) {
+                    return Some(error.into());
+                }
                 return self.call(connection, local, Call::Spawn(request.clone()), message);
             }
             Request::Abort { code, whole_job, message } => {
@@ -233,19 +236,15 @@ impl Server {
 
     /// Returns the refusal of a pair that cannot be stored; otherwise the pair counts as stored.
     fn refuse_pair(&mut self, local: LocalRank, key: &[u8], value: &[u8]) -> Option<Response<'static>> {
-        let state = &mut self.ranks[local];
-        let (key_len, value_len, limit) = (key.len(), value.len(), self.settings.bytes_per_rank);
-        let (code, text) = if key.is_empty() || key_len > KEY_MAX {
-            (ErrorCode::KeyLength, format!("a key of {key_len} bytes; the limit is {KEY_MAX}"))
-        } else if value_len > VALUE_MAX {
-            (ErrorCode::ValueLength, format!("a value of {value_len} bytes; the limit is {VALUE_MAX}"))
-        } else if state.quota.take_pair(key_len, value_len, limit) {
+        if let Err(error) = check_pair(key, value) {
+            return Some(error.into());
+        }
+        let (quota, limit) = (&mut self.ranks[local].quota, self.settings.bytes_per_rank);
+        if quota.take_pair(key.len(), value.len(), limit) {
             return None;
-        } else {
-            let put = state.quota.bytes();
-            (ErrorCode::NoMemory, format!("this rank has put {put} bytes; the limit is {limit}"))
-        };
-        Some(Response::Error { code, text: text.into() })
+        }
+        let text = format!("this rank has put {} bytes; the limit is {limit}", quota.bytes());
+        Some(Response::Error { code: ErrorCode::NoMemory, text: text.into() })
     }
 
     /// PMI-1 has one `get` for pairs and for facts about the job; the facts' names are reserved.

@@ -22,6 +22,8 @@ pub use frame::{Frame, FrameBuffer, FrameError};
 pub use request::{Message, Request, RequestError};
 pub use response::{ErrorCode, Response};
 
+use crate::services::SpawnRequest;
+
 /// Text format of a message, one of two. Decided per message: a PMI-2 client begins with a PMI-1 line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Dialect {
@@ -39,6 +41,45 @@ pub const VALUE_MAX_ANNOUNCED: usize = 1024;
 
 /// The longest value that is taken, in bytes: clients that ignore what is announced get that far.
 pub const VALUE_MAX: usize = 64 * 1024;
+
+/// Reason for which a pair cannot be kept, whoever puts it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum PairError {
+    /// The key is empty or too long.
+    #[error("a key of {len} bytes; the limit is {KEY_MAX}")]
+    KeyLength {
+        /// Length of the key.
+        len: usize,
+    },
+    /// The value is too long.
+    #[error("a value of {len} bytes; the limit is {VALUE_MAX}")]
+    ValueLength {
+        /// Length of the value.
+        len: usize,
+    },
+}
+
+/// Checks that a pair is one that ranks can be told: a key of 1 to [`KEY_MAX`] bytes, and a value of [`VALUE_MAX`] at most.
+///
+/// # Errors
+/// Fails with the length that is out of bounds.
+pub fn check_pair(key: &[u8], value: &[u8]) -> Result<(), PairError> {
+    match (key.len(), value.len()) {
+        (len, _) if len == 0 || len > KEY_MAX => Err(PairError::KeyLength { len }),
+        (_, len) if len > VALUE_MAX => Err(PairError::ValueLength { len }),
+        _ => Ok(()),
+    }
+}
+
+/// Checks that ranks of the new job can be told its preput pairs, as [`check_pair`] says. A server asks this before it hands a request
+/// to its host; a host asks it of requests that others hand on.
+///
+/// # Errors
+/// Fails with the first pair that is out of bounds.
+pub fn check_preput(request: &SpawnRequest) -> Result<(), PairError> {
+    request.preput.iter().try_for_each(|(key, value)| check_pair(key, value))
+}
 
 /// The longest job id that is announced, in bytes; the NUL of C clients counts.
 pub const KVSNAME_MAX_ANNOUNCED: usize = 256;

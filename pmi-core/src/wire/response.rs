@@ -7,7 +7,7 @@
 use std::borrow::Cow;
 
 use super::request::Version;
-use super::{Dialect, KEY_MAX, KVSNAME_MAX_ANNOUNCED, VALUE_MAX_ANNOUNCED};
+use super::{Dialect, KEY_MAX, KVSNAME_MAX_ANNOUNCED, PairError, VALUE_MAX_ANNOUNCED};
 use crate::ids::Rank;
 
 /// The answer to one [`super::Request`].
@@ -130,6 +130,16 @@ impl ErrorCode {
             Self::ValueLength => 7,
             Self::Other => 14,
         }
+    }
+}
+
+impl From<PairError> for Response<'_> {
+    fn from(error: PairError) -> Self {
+        let code = match error {
+            PairError::KeyLength { .. } => ErrorCode::KeyLength,
+            PairError::ValueLength { .. } => ErrorCode::ValueLength,
+        };
+        Self::Error { code, text: error.to_string().into() }
     }
 }
 
@@ -259,9 +269,15 @@ impl Response<'_> {
             | Response::FenceRefused { .. }
             | Response::Space(_) => block.rc(ErrorCode::Other.pmi2_rc()),
         };
-        block.finish()
+        block.finish().unwrap_or_else(|| {
+            let text = format!("the answer is longer than the {PMI2_MAX} bytes of a PMI-2 message");
+            Response::Error { code: ErrorCode::ValueLength, text: text.into() }.pmi2(command, thread)
+        })
     }
 }
+
+/// The longest PMI-2 message behind its length, which has six digits.
+const PMI2_MAX: usize = 999_999;
 
 /// The longest command that is repeated in an answer, and the longest text of an error, in characters. MPICH up to 4.0 reads an
 /// answer into 1024 bytes and takes the rest of a longer one for the next.
@@ -380,9 +396,13 @@ impl Block {
         self
     }
 
-    fn finish(mut self) -> Vec<u8> {
-        let length = format!("{:>6}", self.0.len() - 6);
-        self.0[..6].copy_from_slice(length.as_bytes());
-        self.0
+    /// Returns the message, or `None` if it is longer than [`PMI2_MAX`].
+    fn finish(mut self) -> Option<Vec<u8>> {
+        let length = self.0.len() - 6;
+        if length > PMI2_MAX {
+            return None;
+        }
+        self.0[..6].copy_from_slice(format!("{length:>6}").as_bytes());
+        Some(self.0)
     }
 }
