@@ -7,6 +7,7 @@ use pmi_core::fence::FenceId;
 use pmi_core::ids::Rank;
 use pmi_core::roster::Quota;
 use pmi_core::services::{InputError, JobProcesses, Lifetime, NameError, SignalError, SpawnApp, SpawnRequest};
+use pmi_core::wire::FrameBuffer;
 
 use super::{Action, Address, Server, Ticket};
 use crate::namespace::JobIndex;
@@ -38,6 +39,9 @@ pub(super) enum Asked {
 
 /// A look-up that waits without a limit of its own; the launch's end ends it.
 const WITHOUT_LIMIT: Duration = Duration::from_secs(365 * 24 * 3600);
+
+/// Most programs of one spawn, as PMI-1 has it.
+const SPAWN_APPS_MAX: usize = FrameBuffer::SPAWN_BLOCKS_MAX;
 
 impl Server {
     /// Everything but directives is published.
@@ -79,8 +83,17 @@ impl Server {
         self.ask(address, Call::Unpublish { names: owned(keys) });
     }
 
+    /// Hands a spawn to the host. The directives of the job are copied once, and shared by its programs.
     pub(super) fn spawn(&mut self, address: Address, infos: &[Info<'_>], apps: &[App<'_>]) {
-        let apps = apps.iter().map(|app| spawn_app(app, infos)).collect();
+        let seat = address.identity.seat;
+        let open = self.rank(seat).quota.questions();
+        let questions = Quota::questions_of(spawn_bytes(infos, apps)).saturating_add(open);
+        if apps.len() > SPAWN_APPS_MAX || questions > self.questions_max(seat) {
+            return self.answer(address, status::OUT_OF_RESOURCE);
+        }
+        let mut job = SpawnApp::default();
+        take_directives(&mut job, infos);
+        let apps = apps.iter().map(|app| spawn_app(app, &job)).collect();
         self.ask(address, Call::Spawn(SpawnRequest { apps, ..SpawnRequest::default() }));
     }
 
@@ -213,7 +226,7 @@ impl Call {
 }
 
 fn owned(keys: &[&[u8]]) -> Vec<Bytes> {
-    keys.iter().map(|key| Bytes::copy_from_slice(key)).collect()
+    keys.iter().map(|key| own(key)).collect()
 }
 
 fn name_status(error: &NameError) -> i32 {
@@ -226,14 +239,34 @@ fn name_status(error: &NameError) -> i32 {
     }
 }
 
-/// A program as the host starts it. Directives of the job hold for each program, and lose against its own.
-fn spawn_app(app: &App<'_>, job: &[Info<'_>]) -> SpawnApp {
-    let own = |bytes: &[u8]| Bytes::copy_from_slice(bytes);
+/// Bytes that a spawn takes until it is answered, told before anything is copied: each program has the directives of the job.
+fn spawn_bytes(infos: &[Info<'_>], apps: &[App<'_>]) -> usize {
+    let of_infos = |infos: &[Info<'_>]| infos.iter().map(info_bytes).sum::<usize>();
+    let of_texts = |texts: &[&[u8]]| texts.iter().map(|text| text.len() + Quota::PAIR_COST).sum::<usize>();
+    let of_job = of_infos(infos);
+    let of_app = |app: &App<'_>| {
+        let own = app.program.len() + of_texts(&app.arguments) + of_texts(&app.variables) + of_infos(&app.infos);
+        own.saturating_add(of_job)
+    };
+    apps.iter().map(of_app).fold(0, usize::saturating_add)
+}
+
+fn info_bytes(info: &Info<'_>) -> usize {
+    let value = match &info.value {
+        Value::Text(text) => text.len(),
+        Value::Variable(name, value) => name.len() + value.len(),
+        _ => 0,
+    };
+    info.key.len() + value + Quota::PAIR_COST
+}
+
+/// A program as the host starts it. Directives of the job, which `job` has, hold for each program, and lose against its own.
+fn spawn_app(app: &App<'_>, job: &SpawnApp) -> SpawnApp {
     let mut spawned = SpawnApp {
         program: own(app.program),
         args: app.arguments.iter().skip(1).map(|word| own(word)).collect(),
         ranks: app.ranks,
-        directory: app.directory.map(own),
+        directory: job.directory.clone().or_else(|| app.directory.map(own)),
         ..SpawnApp::default()
     };
     for variable in &app.variables {
@@ -241,15 +274,26 @@ fn spawn_app(app: &App<'_>, job: &[Info<'_>]) -> SpawnApp {
             spawned.variables.push((own(&variable[..end]), own(&variable[end + 1..])));
         }
     }
-    for info in job.iter().chain(&app.infos) {
+    spawned.variables.extend_from_slice(&job.variables);
+    spawned.info.extend_from_slice(&job.info);
+    take_directives(&mut spawned, &app.infos);
+    spawned
+}
+
+/// Copies directives to what they are about.
+fn take_directives(to: &mut SpawnApp, infos: &[Info<'_>]) {
+    for info in infos {
         match (info.key, &info.value) {
-            (b"pmix.wdir", Value::Text(directory)) => spawned.directory = Some(own(directory)),
-            (b"pmix.envar.set", Value::Variable(name, value)) => spawned.variables.push((own(name), own(value))),
-            (key, Value::Text(text)) => spawned.info.push((own(key), own(text))),
+            (b"pmix.wdir", Value::Text(directory)) => to.directory = Some(own(directory)),
+            (b"pmix.envar.set", Value::Variable(name, value)) => to.variables.push((own(name), own(value))),
+            (key, Value::Text(text)) => to.info.push((own(key), own(text))),
             _ => {}
         }
     }
-    spawned
+}
+
+fn own(bytes: &[u8]) -> Bytes {
+    Bytes::copy_from_slice(bytes)
 }
 
 fn input_status(error: InputError) -> i32 {

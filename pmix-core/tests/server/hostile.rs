@@ -1,7 +1,10 @@
 //! Clients that break the rules or ask for too much: what it costs them, and that it costs nobody else.
 
+use std::collections::BTreeSet;
+
 use pmi_core::server::{EndReason, Offence};
-use pmi_core::services::SpawnError;
+use pmi_core::services::{SpawnApp, SpawnError};
+use pmix_core::services::Call;
 use pmix_core::wire::Encoding::{Fixed, Flex};
 use pmix_core::wire::reader::Proc;
 use pmix_core::wire::request::command;
@@ -250,6 +253,53 @@ fn requests_that_wait_count_by_their_bytes() {
     world.end_spawns(&Err(SpawnError::Refused { reason: "no room".into() }));
     while world.status(flood).is_some() {}
     assert_eq!(spawn(&mut world, flood), None, "answered ones make room");
+    assert!(world.end.is_none());
+}
+
+/// Asks for a spawn of so many programs, each with the last directives, and returns the status unless the host is asked.
+fn spawn_with(world: &mut World, client: Client, job: &[Info<'_>], apps: usize, own: &[Info<'_>]) -> Option<i32> {
+    world.send(client, 101, command::SPAWN, |out| {
+        out.count(job.len());
+        if !job.is_empty() {
+            out.group(job.len());
+        }
+        job.iter().for_each(|info| out.info(info));
+        out.count(apps);
+        out.group(apps);
+        for _ in 0..apps {
+            out.text(Some(b"true"));
+            out.int(1);
+            out.text(Some(b"true"));
+            out.i32(0);
+            out.text(None);
+            out.int(1);
+            out.size(own.len() as u64);
+            own.iter().for_each(|info| out.info(info));
+        }
+    });
+    world.status(client).map(|(code, _)| code)
+}
+
+/// Programs of the last spawn that the host was asked for.
+fn spawned(world: &mut World) -> Vec<SpawnApp> {
+    match world.calls.pop() {
+        Some(Call::Spawn(request)) => request.apps,
+        other => panic!("no spawn: {other:?}"),
+    }
+}
+
+#[test]
+fn directives_of_a_spawn_are_there_once_however_many_programs_it_has() {
+    let mut world = World::new(1, &[1]);
+    let client = world.join(0, "job0", 0, Flex).unwrap();
+    let long = vec![b'a'; 1 << 20];
+    let directive = [Info::new("pmix.host", Value::Text(&long))];
+    assert_eq!(spawn_with(&mut world, client, &directive, 3, &[]), None);
+    let texts = spawned(&mut world).into_iter().map(|app| app.info[0].1.as_ptr()).collect::<BTreeSet<_>>();
+    assert_eq!(texts.len(), 1, "the text was copied for each program");
+    assert_eq!(spawn_with(&mut world, client, &directive, 1024, &[]), Some(status::OUT_OF_RESOURCE));
+    assert_eq!(spawn_with(&mut world, client, &[], 1024, &[]), None);
+    assert_eq!(spawn_with(&mut world, client, &[], 1025, &[]), Some(status::OUT_OF_RESOURCE));
     assert!(world.end.is_none());
 }
 
