@@ -1,5 +1,6 @@
 //! Requests that only the host can serve: published names, new jobs.
 
+use std::collections::HashSet;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -275,8 +276,10 @@ fn spawn_app(app: &App<'_>, job: &SpawnApp) -> SpawnApp {
         }
     }
     spawned.variables.extend_from_slice(&job.variables);
-    spawned.info.extend_from_slice(&job.info);
     take_directives(&mut spawned, &app.infos);
+    // Hosts take the first hint of a name, and all that name hosts.
+    let has: HashSet<&[u8]> = app.infos.iter().map(|info| info.key).collect();
+    spawned.info.extend(job.info.iter().filter(|(key, _)| !has.contains(&**key)).cloned());
     spawned
 }
 

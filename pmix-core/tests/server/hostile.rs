@@ -304,6 +304,26 @@ fn directives_of_a_spawn_are_there_once_however_many_programs_it_has() {
 }
 
 #[test]
+fn directives_of_a_program_win_against_those_of_its_job() {
+    let mut world = World::new(1, &[1]);
+    let client = world.join(0, "job0", 0, Flex).unwrap();
+    let texts = |texts: [(&'static str, &'static str); 2]| {
+        texts.map(|(key, text)| Info::new(key, Value::Text(text.as_bytes())))
+    };
+    let job = [
+        texts([("pmix.mapby", "ppr:4:node"), ("pmix.host", "node0")]),
+        texts([("pmix.wdir", "/job"), ("pmix.bindto", "core")]),
+    ];
+    let own =
+        [texts([("pmix.mapby", "ppr:1:node"), ("pmix.host", "node1")]), texts([("pmix.wdir", "/own"), ("soft", "1")])];
+    assert_eq!(spawn_with(&mut world, client, &job.concat(), 1, &own.concat()), None);
+    let app = &spawned(&mut world)[0];
+    let pairs = [("pmix.mapby", "ppr:1:node"), ("pmix.host", "node1"), ("soft", "1"), ("pmix.bindto", "core")];
+    assert_eq!(app.info, pairs.map(|(key, value)| (key.into(), value.into())));
+    assert_eq!(app.directory.as_deref(), Some(&b"/own"[..]));
+}
+
+#[test]
 fn a_collective_of_a_thousand_launches_is_refused_and_long_lists_count_by_their_bytes() {
     const LIMIT: usize = 64;
     let mut world = World::with_questions(LIMIT, &[1]);
