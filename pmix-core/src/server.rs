@@ -366,6 +366,15 @@ impl Server {
         self.reply_in_parts(address, payload, Bytes::new());
     }
 
+    /// Answers with what other clients may be told as well. A short reply is copied: one write costs less than two.
+    fn reply_shared(&mut self, address: Address, payload: &Bytes) {
+        const COPIED_MAX: usize = 4096;
+        match payload.len() {
+            ..=COPIED_MAX => self.reply(address, payload),
+            _ => self.reply_in_parts(address, &[], payload.clone()),
+        }
+    }
+
     /// Answers with `begin` and then `rest`, which is shared by many answers and not copied.
     fn reply_in_parts(&mut self, address: Address, begin: &[u8], rest: Bytes) {
         let Address { connection, tag, identity } = address;

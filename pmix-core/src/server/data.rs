@@ -1,5 +1,6 @@
 //! Commits of ranks, and gets of others.
 
+use std::collections::HashMap;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -192,7 +193,7 @@ impl Server {
     /// A timer that an [`Action::SetTimer`] set has run out.
     pub fn handle_timer(&mut self, ticket: Ticket) {
         if let Some(wait) = self.waits.remove(ticket) {
-            self.end_wait(&wait, GetOutcome::NotFound);
+            self.end_waits(vec![(ticket, wait)], GetOutcome::NotFound);
         } else if let Some(address) = self.withheld.take_get(ticket) {
             self.give_up_get(address);
         } else if !self.end_output_question(ticket) {
@@ -233,19 +234,23 @@ impl Server {
     }
 
     fn end_waits(&mut self, waits: Vec<(Ticket, Wait)>, outcome: GetOutcome) {
-        for (ticket, wait) in waits {
+        // All wait for one rank, so what they are told differs by their encodings and jobs alone, and is encoded once for each of these.
+        let mut replies = HashMap::new();
+        for (ticket, Wait { address, wanted }) in waits {
             self.actions.push_back(Action::CancelTimer { ticket });
-            self.end_wait(&wait, outcome);
-        }
-    }
-
-    fn end_wait(&mut self, wait: &Wait, outcome: GetOutcome) {
-        if let Some(state) = self.rank_mut(wait.address.identity.seat) {
-            state.quota.answered();
-        }
-        match outcome {
-            GetOutcome::Found => self.tell_data(wait.address, wait.wanted.job, wait.wanted.rank),
-            GetOutcome::NotFound => self.answer(wait.address, status::NOT_FOUND),
+            if let Some(state) = self.rank_mut(address.identity.seat) {
+                state.quota.answered();
+            }
+            match outcome {
+                GetOutcome::Found => {
+                    let is_own = wanted.job == address.identity.seat.job;
+                    let reply = replies
+                        .entry((wanted.job, wanted.rank, address.identity.encoding, is_own))
+                        .or_insert_with(|| self.data_reply(address, wanted.job, wanted.rank));
+                    self.reply_shared(address, reply);
+                }
+                GetOutcome::NotFound => self.answer(address, status::NOT_FOUND),
+            }
         }
     }
 
@@ -272,6 +277,11 @@ impl Server {
 
     /// All that a rank has committed: clients keep what they did not ask for.
     fn tell_data(&mut self, address: Address, job: JobIndex, rank: Rank) {
+        let reply = self.data_reply(address, job, rank);
+        self.reply_shared(address, &reply);
+    }
+
+    fn data_reply(&mut self, address: Address, job: JobIndex, rank: Rank) -> Bytes {
         let encoding = address.identity.encoding;
         let foreign = (job != address.identity.seat.job).then(|| self.foreign_facts(address, job));
         let state = &self.jobs[job.0];
@@ -283,8 +293,7 @@ impl Server {
             }
         }
         let object = object.into_bytes();
-        let reply = reply::objects(encoding, foreign.iter().map(Vec::as_slice).chain([&object[..]]));
-        self.reply(address, &reply);
+        reply::objects(encoding, foreign.iter().map(Vec::as_slice).chain([&object[..]])).into()
     }
 
     fn tell_foreign_job(&mut self, address: Address, job: JobIndex) {

@@ -7,6 +7,8 @@
 //! ```
 //! Data that a fence has left with its nodes is asked for node by node: see [`withheld`](super::withheld).
 
+use std::collections::HashMap;
+use std::ops::Bound;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -128,15 +130,19 @@ impl Server {
     }
 
     fn on_data_question(&mut self, ticket: Ticket, question: DataQuestion) {
-        match self.answer_to(&question) {
-            Some(answer) => self.reply_to_peer(ticket, answer),
-            None if self.parked.len() >= PARKED_MAX => {
+        let about = (question.namespace.clone(), question.rank);
+        match self.prospect_of(&question) {
+            Prospect::Open if self.parked.len() >= PARKED_MAX => {
                 self.reply_to_peer(ticket, status::OUT_OF_RESOURCE.to_be_bytes().to_vec());
             }
-            None => {
+            Prospect::Open => {
                 let after = self.timeout_of(&question);
-                self.parked.insert(ticket, (question.namespace.clone(), question.rank), question);
+                self.parked.insert(ticket, about, question);
                 self.actions.push_back(Action::SetTimer { ticket, after });
+            }
+            prospect => {
+                let answer = self.answer_of(&about, &prospect);
+                self.reply_to_peer(ticket, answer);
             }
         }
     }
@@ -171,13 +177,15 @@ impl Server {
 
     fn serve_peers_at(&mut self, about: &(Bytes, Rank)) {
         let mut parked = std::mem::take(&mut self.parked);
-        let answerable = parked.take(about, |question| self.answer_to(question).is_some());
+        let answerable = parked.take(about, |question| self.prospect_of(question) != Prospect::Open);
         self.parked = parked;
+        // Nodes that ask for the same are told the same bytes.
+        let mut answers = HashMap::new();
         for (ticket, question) in answerable {
-            if let Some(answer) = self.answer_to(&question) {
-                self.actions.push_back(Action::CancelTimer { ticket });
-                self.reply_to_peer(ticket, answer);
-            }
+            self.actions.push_back(Action::CancelTimer { ticket });
+            let prospect = self.prospect_of(&question);
+            let answer = answers.entry(prospect).or_insert_with_key(|prospect| self.answer_of(about, prospect)).clone();
+            self.reply_to_peer(ticket, answer);
         }
     }
 
@@ -188,24 +196,35 @@ impl Server {
         }
     }
 
-    pub(super) fn reply_to_peer(&mut self, ticket: Ticket, answer: Vec<u8>) {
+    pub(super) fn reply_to_peer(&mut self, ticket: Ticket, answer: impl Into<Bytes>) {
         self.actions.push_back(Action::Reply { ticket, answer: answer.into() });
     }
 
-    /// The answer, or nothing while the rank may still commit what is asked for.
-    fn answer_to(&self, question: &DataQuestion) -> Option<Vec<u8>> {
-        let not_found = || Some(status::NOT_FOUND.to_be_bytes().to_vec());
+    fn prospect_of(&self, question: &DataQuestion) -> Prospect {
         // A job that was spawned may be known on some nodes before it is on others.
-        let job = self.job_named(&question.namespace)?;
+        let Some(job) = self.job_named(&question.namespace) else { return Prospect::Open };
         if self.jobs[job.0].local(question.rank).is_none() {
-            return not_found();
+            return Prospect::NotFound;
         }
         let data = self.jobs[job.0].data.get(&question.rank);
-        match data.filter(|data| data.has_for_others(question.key.as_deref())) {
-            Some(data) => Some(encode_answer(data, question.key.as_deref())),
-            None if self.is_gone(job, question.rank) => not_found(),
-            None => None,
+        match (data.filter(|data| data.has_for_others(question.key.as_deref())), &question.key) {
+            (Some(data), Some(key)) if data.is_long() => Prospect::Alone(key.clone()),
+            (Some(_), _) => Prospect::All,
+            (None, _) if self.is_gone(job, question.rank) => Prospect::NotFound,
+            (None, _) => Prospect::Open,
         }
+    }
+
+    /// The answer to questions about a rank that have this prospect.
+    fn answer_of(&self, about: &(Bytes, Rank), prospect: &Prospect) -> Bytes {
+        let (namespace, rank) = about;
+        let data = self.job_named(namespace).and_then(|job| self.jobs[job.0].data.get(rank));
+        let answer = data.and_then(|data| match prospect {
+            Prospect::All => Some(encode_answer(data, None)),
+            Prospect::Alone(key) => Some(encode_answer(data, Some(key))),
+            Prospect::NotFound | Prospect::Open => None,
+        });
+        answer.unwrap_or_else(|| status::NOT_FOUND.to_be_bytes().to_vec()).into()
     }
 
     fn timeout_of(&self, question: &DataQuestion) -> Duration {
@@ -216,7 +235,30 @@ impl Server {
     }
 }
 
+/// Outlook of a question about a rank's data.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+enum Prospect {
+    /// The rank may still commit what is asked for.
+    Open,
+    /// The rank has committed it, and not much else: the answer is all of that.
+    All,
+    /// The rank has committed much; the answer is this key alone.
+    Alone(Bytes),
+    /// The rank will not commit it.
+    NotFound,
+}
+
 impl RankData {
+    /// Returns true if other nodes get the keys that they ask for alone.
+    fn is_long(&self) -> bool {
+        // It looks no further than it must: this is asked for each question about the rank.
+        let mut bytes = 0;
+        self.remote.iter().any(|(key, value)| {
+            bytes += key.len() + value.bytes.len();
+            bytes > ALONG_MAX
+        })
+    }
+
     /// Returns the bytes of all keys and values for ranks of other nodes.
     fn remote_bytes(&self) -> usize {
         self.remote.iter().map(|(key, value)| key.len() + value.bytes.len()).sum()
@@ -228,11 +270,11 @@ impl RankData {
     }
 }
 
-/// A status; behind one of success, a segment of the rank's keys with their values, each value behind the tag of its encoding. Where that
-/// is much, the key that was asked for is alone in it.
-fn encode_answer(data: &RankData, key: Option<&[u8]>) -> Vec<u8> {
-    let wanted = key.filter(|_| data.remote_bytes() > ALONG_MAX);
-    let pairs = data.remote.iter().filter(|(key, _)| wanted.is_none_or(|wanted| wanted == *key));
+/// A status; behind one of success, a segment of the rank's keys with their values, each value behind the tag of its encoding: of all
+/// keys, or of one alone.
+fn encode_answer(data: &RankData, alone: Option<&Bytes>) -> Vec<u8> {
+    let range = alone.map_or((Bound::Unbounded, Bound::Unbounded), |key| (Bound::Included(key), Bound::Included(key)));
+    let pairs = data.remote.range::<Bytes, _>(range);
     let segment: Segment = pairs.map(|(key, value)| (key, value.tagged())).collect();
     [&status::SUCCESS.to_be_bytes(), segment.as_bytes()].concat()
 }

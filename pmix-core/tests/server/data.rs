@@ -1,5 +1,7 @@
 //! What ranks commit, and who gets it when.
 
+use std::collections::BTreeSet;
+
 use pmi_core::ids::{JobId, LocalRank, NodeIndex};
 use pmi_core::job::Job;
 use pmix_core::server::Action;
@@ -149,6 +151,28 @@ fn a_get_from_another_node_ends_with_the_rank_the_time_or_the_node() {
     let a = world.join(0, "job0", 0, Flex).unwrap();
     get(&mut world, a, "job0", 1, "card", false);
     assert_eq!(world.status(a), Some((status::NOT_FOUND, vec![])), "the node is lost");
+}
+
+#[test]
+fn ranks_and_nodes_that_wait_for_the_same_are_sent_the_same_bytes() {
+    // Of more than a mebibyte, other nodes get what they ask for alone.
+    for length in [100 << 10, 2 << 20] {
+        let mut world = World::new(1, &[4, 1, 1]);
+        let places = [0, 0, 0, 0, 1, 2];
+        let clients: Vec<_> =
+            (0..).zip(places).map(|(rank, node)| world.join(node, "job0", rank, Flex).unwrap()).collect();
+        for &client in &clients[1..] {
+            get(&mut world, client, "job0", 0, "card", false);
+        }
+        let value = vec![b'v'; length];
+        commit(&mut world, clients[0], "card", &value, &value);
+        for &client in &clients[1..] {
+            assert_eq!(values(Flex, &world.status(client).unwrap().1), found("card", &value));
+        }
+        // One for the three ranks here, one for the two nodes, one for the rank on each of these.
+        let sent: BTreeSet<_> = world.large.iter().map(|bytes| bytes.as_ptr()).collect();
+        assert_eq!((world.large.len(), sent.len()), (7, 4), "{length} bytes");
+    }
 }
 
 #[test]

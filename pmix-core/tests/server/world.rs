@@ -34,6 +34,8 @@ pub(crate) struct World {
     pub(crate) lost: Option<usize>,
     /// How many questions nodes have asked each other.
     pub(crate) questions: usize,
+    /// What was sent of at least 64 KiB, to clients and to other nodes.
+    pub(crate) large: Vec<Bytes>,
     /// Length of the longest answer of a node to another.
     pub(crate) largest: usize,
     /// Timers that are set on each node, and have neither run out nor been cancelled.
@@ -98,6 +100,7 @@ impl World {
             asked: HashMap::new(),
             lost: None,
             questions: 0,
+            large: Vec::new(),
             largest: 0,
             timers: Vec::new(),
             limits: Vec::new(),
@@ -321,7 +324,10 @@ impl World {
 
     fn carry_out(&mut self, node: usize, action: Action) {
         match action {
-            Action::Send { connection, bytes } => self.unread.entry((node, connection)).or_default().extend(bytes),
+            Action::Send { connection, bytes } => {
+                self.note_large(&bytes);
+                self.unread.entry((node, connection)).or_default().extend(bytes);
+            }
             Action::SendAndTell { connection, bytes } => {
                 self.unread.entry((node, connection)).or_default().extend(bytes);
                 match &mut self.slow {
@@ -379,6 +385,7 @@ impl World {
             }
             Action::Reply { ticket, answer } => {
                 self.largest = self.largest.max(answer.len());
+                self.note_large(&answer);
                 let (asker, ticket) = self.asked.remove(&(node, ticket)).expect("a question is answered twice");
                 self.nodes[asker].handle_peer_answer(ticket, Some(&answer));
                 self.run();
@@ -394,6 +401,12 @@ impl World {
             Action::Needed(Need::Over) => assert!(self.needed.remove(&node).is_some()),
             Action::Needed(need) => assert_ne!(self.needed.insert(node, need), Some(need)),
             other => panic!("{other:?} was not expected"),
+        }
+    }
+
+    fn note_large(&mut self, bytes: &Bytes) {
+        if bytes.len() >= 64 << 10 {
+            self.large.push(bytes.clone());
         }
     }
 
