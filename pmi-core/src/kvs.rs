@@ -76,6 +76,12 @@ impl Kvs {
         }
     }
 
+    /// Takes pairs that every node of the job has from the start. They are in no contribution, and older than whatever is put.
+    pub fn preput<K: AsRef<[u8]>, V: AsRef<[u8]>>(&mut self, pairs: impl IntoIterator<Item = (K, V)>) {
+        let segment: Segment = pairs.into_iter().collect();
+        self.merge(std::iter::once((Age::OLDEST, &segment)));
+    }
+
     /// The value of a key: the last one put here that no fence has brought yet, else the last one that a fence brought.
     pub fn get(&self, key: &[u8]) -> Option<&[u8]> {
         match self.find(self.index.hash(key), key) {

@@ -155,9 +155,7 @@ impl Server {
         let attributes = places::node_attributes(&here);
         let attributes = attributes.map(|(name, value)| (name.into(), Bytes::from(value))).collect();
         let mut kvs = Kvs::default();
-        for (key, value) in &job.preput {
-            kvs.put(key.as_bytes(), value.as_bytes());
-        }
+        kvs.preput(job.preput.iter().map(|(key, value)| (key, value)));
         Self {
             world: Gathering::new(locals()),
             ring: Ring {

@@ -306,6 +306,37 @@ fn a_put_before_a_group_barrier_is_seen_by_its_members_on_other_nodes() {
 }
 
 #[test]
+fn a_pair_from_before_the_job_began_hides_no_put_of_any_node() {
+    for writer in 0..3 {
+        let mut world = World::unkind(1);
+        let preput = vec![("k".into(), "preput".into()), ("other".into(), "preput".into())];
+        let placement = Placement::block(&[1, 1, 1]);
+        let job = world
+            .start(Job { placement, preput, ..Job::on_one_node(JobId::new("j").unwrap(), 3) }, Settings::default());
+        let get = |world: &mut World, rank, key: &str| world.ask(job, rank, &format!("cmd=get kvsname=j key={key}\n"));
+        for rank in 0..3 {
+            world.ask(job, rank, INIT);
+            assert_eq!(get(&mut world, rank, "k"), "cmd=get_result rc=0 value=preput\n");
+        }
+        world.ask(job, writer, "cmd=put kvsname=j key=k value=put\n");
+        assert_eq!(get(&mut world, writer, "k"), "cmd=get_result rc=0 value=put\n");
+        for round in 0..2 {
+            (0..3).for_each(|rank| world.send(job, Rank(rank), b"cmd=barrier_in\n"));
+            world.settle();
+            for rank in 0..3 {
+                world.told(job, rank);
+                assert_eq!(
+                    get(&mut world, rank, "k"),
+                    "cmd=get_result rc=0 value=put\n",
+                    "writer {writer}, round {round}"
+                );
+                assert_eq!(get(&mut world, rank, "other"), "cmd=get_result rc=0 value=preput\n");
+            }
+        }
+    }
+}
+
+#[test]
 fn a_group_barrier_during_a_world_fence_hides_nothing_that_is_on_its_way() {
     let offer = Offer { group_barriers: true, ..Offer::default() };
     let mut world = World::kind();

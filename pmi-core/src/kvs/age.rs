@@ -24,6 +24,9 @@ pub(super) struct Age {
 }
 
 impl Age {
+    /// The age of pairs that were there before the first rank.
+    pub(super) const OLDEST: Self = Self { interval: 0, clock: 0 };
+
     /// Newer than all that is put on any node before it begins the next world fence.
     pub(super) const LATEST: Self = Self { interval: u64::MAX, clock: u64::MAX };
 
