@@ -230,6 +230,10 @@ impl Protocol for Pmi {
         }
     }
 
+    fn handle_panic(&mut self, text: &str) {
+        self.ended.make(EndReason::Panicked { text: text.to_owned() });
+    }
+
     fn handle_timer(&mut self, timer: ReleaseTimer) {
         self.server.handle_timer(timer);
     }

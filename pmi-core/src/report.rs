@@ -139,6 +139,11 @@ pub enum EndReason {
     },
     /// A fence failed.
     Fence(Arc<FenceError>),
+    /// The server, or a fence or service of its host, panicked: what ranks wait for may never come.
+    Panicked {
+        /// Text of the panic.
+        text: String,
+    },
 }
 
 /// A byte stream or message that breaks the protocol.

@@ -16,13 +16,14 @@ mod deadlines;
 mod listening;
 mod owner;
 mod protocol;
+mod tasks;
 mod timing;
 
 use std::future::poll_fn;
 use std::io;
 use std::os::unix::net::UnixStream as StdUnixStream;
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -82,6 +83,8 @@ struct State<P: Protocol> {
     keeps_time: bool,
     last_request: Instant,
     tasks: JoinSet<()>,
+    /// This state, for tasks that outlive what started them.
+    shared: Weak<Shared<P>>,
     /// True once the runner is dropped: no task begins any more.
     is_closed: bool,
 }
@@ -89,18 +92,21 @@ struct State<P: Protocol> {
 impl<P: Protocol> Runner<P> {
     /// Runs `protocol`. Every method needs a tokio runtime with I/O; [`Runner::listen`] and timers need its time, too.
     pub fn new(protocol: P) -> Self {
-        let state = State {
-            protocol,
-            connections: Vec::new(),
-            unclaimed: 0,
-            deadlines: Deadlines::default(),
-            keeps_time: false,
-            last_request: Instant::now(),
-            tasks: JoinSet::new(),
-            is_closed: false,
-        };
-        let shared = Shared { state: Mutex::new(state), requested: Notify::new(), rescheduled: Notify::new() };
-        Self { shared: Arc::new(shared) }
+        let shared = Arc::new_cyclic(|shared| {
+            let state = State {
+                protocol,
+                connections: Vec::new(),
+                unclaimed: 0,
+                deadlines: Deadlines::default(),
+                keeps_time: false,
+                last_request: Instant::now(),
+                tasks: JoinSet::new(),
+                shared: Weak::clone(shared),
+                is_closed: false,
+            };
+            Shared { state: Mutex::new(state), requested: Notify::new(), rescheduled: Notify::new() }
+        });
+        Self { shared }
     }
 
     /// Gives the protocol an input of the host, and does everything that it then wants done.
@@ -164,16 +170,6 @@ impl<P: Protocol> Drop for Runner<P> {
 }
 
 impl<P: Protocol> State<P> {
-    fn spawn(&mut self, task: impl Future<Output = ()> + Send + 'static) -> AbortHandle {
-        while self.tasks.try_join_next().is_some() {}
-        // Boxed, tokio's code around a task is there once for all of them.
-        let handle = self.tasks.spawn(Box::pin(task) as Pin<Box<dyn Future<Output = ()> + Send>>);
-        if self.is_closed {
-            handle.abort();
-        }
-        handle
-    }
-
     fn add(&mut self, id: ConnectionId, connection: Connection) {
         let index = id.0 as usize;
         if index >= self.connections.len() {

@@ -269,6 +269,11 @@ impl Protocol for Pmix {
         }
     }
 
+    fn handle_panic(&mut self, text: &str) {
+        // All jobs of the launch end with it.
+        self.ended.make((JobIndex(0), EndReason::Panicked { text: text.to_owned() }));
+    }
+
     fn handle_timer(&mut self, timer: Ticket) {
         self.server.handle_timer(timer);
     }

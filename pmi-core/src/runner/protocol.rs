@@ -39,6 +39,10 @@ pub trait Protocol: Sized + Send + 'static {
     /// A timer of an [`Effect::SetTimer`] has run out.
     fn handle_timer(&mut self, timer: Self::Timer);
 
+    /// Code of the host or of the server panicked, with this text: ranks may wait for ever for what it should have done, so the host is told
+    /// to end the job. The server's own state may be half changed; nothing more is asked of it.
+    fn handle_panic(&mut self, text: &str);
+
     /// Returns the next thing to do, in order; `None` until the next input.
     fn poll_effect(&mut self) -> Option<Effect<Self>>;
 

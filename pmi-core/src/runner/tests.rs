@@ -23,9 +23,16 @@ const WRITTEN_MAX: usize = 100_000;
 /// Has a timer set that nobody lives to see.
 const TIMER: u8 = b't';
 
+/// Has the server panic.
+const PANIC: u8 = b'p';
+/// Has the host panic in a task.
+const HOST_PANIC: u8 = b'h';
+
 /// Handles single bytes of one rank.
 #[derive(Default)]
 struct Bytewise {
+    /// Texts of panics.
+    panics: Vec<String>,
     waiting: VecDeque<u8>,
     handled: usize,
     effects: VecDeque<Effect<Self>>,
@@ -61,6 +68,8 @@ impl Protocol for Bytewise {
                 self.child.as_mut().unwrap().write_all(&[AGAIN; READ_SIZE]).unwrap();
             }
             TIMER => self.effects.push_back(Effect::SetTimer { timer: byte, after: Duration::MAX }),
+            PANIC => panic!("the server {byte}"),
+            HOST_PANIC => self.effects.push_back(Effect::Run(Box::pin(async { panic!("the host") }))),
             _ => {}
         }
         true
@@ -71,6 +80,10 @@ impl Protocol for Bytewise {
     fn handle_event(&mut self, (): ()) {}
 
     fn handle_timer(&mut self, _: u8) {}
+
+    fn handle_panic(&mut self, text: &str) {
+        self.panics.push(text.to_owned());
+    }
 
     fn poll_effect(&mut self) -> Option<Effect<Self>> {
         self.effects.pop_front()
@@ -143,6 +156,16 @@ async fn a_process_that_goes_on_writing_after_its_rank_has_ended_holds_nobody_up
     runner.drain(|_| Some(ConnectionId(0)));
     let handled = handled(&runner);
     assert!(1 < handled && handled < WRITTEN_MAX, "the process wrote {handled} times, and was always listened to");
+}
+
+#[tokio::test]
+async fn a_panic_of_the_server_or_the_host_is_told_at_once() {
+    for (request, text) in [(PANIC, "the server 112"), (HOST_PANIC, "the host")] {
+        let (runner, mut rank) = connected();
+        rank.write_all(&[request]).unwrap();
+        settle(&runner).await;
+        assert_eq!(runner.with(|bytewise| bytewise.panics.clone()), [text]);
+    }
 }
 
 #[tokio::test]

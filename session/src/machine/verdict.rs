@@ -86,6 +86,9 @@ pub(crate) fn cause_of(
             Some(exit) if !exit.is_success() => CauseKind::Failed { rank, exit },
             _ => CauseKind::LeftFence { rank, waiting },
         },
+        EndReason::Panicked { text } => {
+            CauseKind::Fence { reason: format!("the PMI server or its host panicked: {text}") }
+        }
         _ => CauseKind::Fence { reason: "the PMI server ended the job for a reason of a later version".to_owned() },
     };
     (None, kind)
