@@ -74,8 +74,8 @@ enum Event {
 }
 
 impl Driver {
-    /// Runs `server`. The receiver gets, once, the reason why the job must end, if it must. Needs a tokio runtime with I/O, of any
-    /// flavour.
+    /// Runs `server`. The receiver gets, once, the reason why the job must end, if it must. Needs a tokio runtime with I/O
+    /// and time, of any flavour.
     pub fn new(
         server: Server,
         fence: Arc<dyn Fence>,
@@ -103,7 +103,7 @@ impl Driver {
         self.runner.connect(socket, |pmi| pmi.server.connect(local))
     }
 
-    /// Also serves ranks that come through `PMI_PORT`. See [`Admission`] for who is let in. Needs the runtime's time.
+    /// Also serves ranks that come through `PMI_PORT`. See [`Admission`] for who is let in.
     ///
     /// # Errors
     /// Fails when the runtime cannot watch the listener.

@@ -32,7 +32,7 @@ use parking_lot::Mutex;
 use tokio::io::{AsyncRead, ReadBuf};
 use tokio::sync::Notify;
 use tokio::task::{AbortHandle, JoinSet};
-use tokio::time::Instant;
+use tokio::time::{self, Instant};
 
 pub use self::announcement::Announcement;
 use self::connection::{Connection, WriteHalf};
@@ -55,6 +55,9 @@ const LAST_WORDS_MAX: usize = 16 * 1024 * 1024;
 
 /// Requests are shorter than this, as a rule; a longer one takes several reads.
 const READ_SIZE: usize = 4096;
+
+/// Pause before a socket is tried again that could not be accepted or watched, because descriptors or memory are short.
+const SHORTAGE_PAUSE: Duration = Duration::from_millis(20);
 
 /// Time for which [`Runner::stay_awake`] keeps the runtime from sleeping after a request.
 const AWAKE: Duration = Duration::from_micros(50);
@@ -90,7 +93,7 @@ struct State<P: Protocol> {
 }
 
 impl<P: Protocol> Runner<P> {
-    /// Runs `protocol`. Every method needs a tokio runtime with I/O; [`Runner::listen`] and timers need its time, too.
+    /// Runs `protocol`. Every method needs a tokio runtime with I/O and time.
     pub fn new(protocol: P) -> Self {
         let shared = Arc::new_cyclic(|shared| {
             let state = State {
@@ -397,9 +400,17 @@ impl<P: Protocol> Shared<P> {
         }
     }
 
-    /// Writes what is queued for a connection, as fast as its rank reads.
+    /// Writes what is queued for a connection, as fast as its rank reads. Where descriptors are short the socket cannot be watched, and is
+    /// tried again after a pause.
     async fn flush(self: Arc<Self>, id: ConnectionId, socket: &WriteHalf) {
-        while socket.writable().await.is_ok() {
+        let mut is_told = false;
+        loop {
+            if let Err(error) = socket.writable().await {
+                if !std::mem::replace(&mut is_told, true) {
+                    tracing::warn!("an answer to a rank waits, as its socket cannot be watched: {error}");
+                }
+                time::sleep(SHORTAGE_PAUSE).await;
+            }
             let mut state = self.state.lock();
             let Some(connection) = state.connection(id) else { return };
             if !connection.write_queued() {

@@ -13,14 +13,11 @@ use tokio::time;
 use super::connection::WriteHalf;
 use super::owner::{Endpoint, owner_of_peer};
 use super::timing::Deadline;
-use super::{Protocol, Runner, Shared};
+use super::{Protocol, Runner, SHORTAGE_PAUSE, Shared};
 use crate::quiet;
 
 /// Connections of one server that have not said which rank they are. More than that are closed as they come.
 const UNCLAIMED_MAX: usize = 1024;
-
-/// Pause after a connection could not be accepted, because descriptors or memory are short.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(20);
 
 /// Conditions for those who come through a listener.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -70,7 +67,7 @@ impl<P: Protocol> Shared<P> {
                     }
                 }
                 // Out of descriptors or memory, or a client that left at once: none is a reason to stop listening.
-                Err(_) => time::sleep(ACCEPT_PAUSE).await,
+                Err(_) => time::sleep(SHORTAGE_PAUSE).await,
             }
         }
     }
@@ -86,7 +83,7 @@ impl<P: Protocol> Shared<P> {
                     }
                 }
                 Ok(_) => {}
-                Err(_) => time::sleep(ACCEPT_PAUSE).await,
+                Err(_) => time::sleep(SHORTAGE_PAUSE).await,
             }
         }
     }
