@@ -296,6 +296,35 @@ fn strangers_one_after_the_other_take_the_place_of_one() {
 }
 
 #[test]
+fn the_number_of_a_connection_is_not_given_out_while_a_fence_owes_it_an_answer() {
+    for fence in
+        ["cmd=barrier_in\n", "cmd=barrier_in group=0,1:3\n", &pmi2("cmd=ring;ring-count=1;ring-left=a;ring-right=b;")]
+    {
+        let settings = Settings { offer: Offer { group_barriers: true, ..Offer::default() }, ..Settings::default() };
+        let mut server = Server::new(Job::on_one_node(JobId::new("j").unwrap(), 2), NodeIndex(0), settings);
+        let mut come = |rank: u32| {
+            let connection = server.accept();
+            server.handle_bytes(
+                connection,
+                format!("cmd=initack pmiid={rank}\ncmd=init pmi_version=1 pmi_subversion=2\n").as_bytes(),
+            );
+            connection
+        };
+        let [gone, other] = [0, 1].map(&mut come);
+        server.handle_bytes(gone, format!("{fence}cmd=finalize\n").as_bytes());
+        server.handle_disconnect(gone);
+        let stranger = server.accept();
+        server.handle_bytes(other, fence.as_bytes());
+        let actions: Vec<Action> = std::iter::from_fn(|| server.poll_action()).collect();
+        let to_stranger =
+            |action: &&Action| matches!(action, Action::Send { connection, .. } if *connection == stranger);
+        assert_ne!(stranger, gone, "{fence}");
+        assert!(!actions.iter().any(|action| to_stranger(&action)), "{fence}");
+        assert!(!actions.iter().any(|action| matches!(action, Action::End(_))), "{fence}: {actions:?}");
+    }
+}
+
+#[test]
 fn a_fence_result_for_a_node_without_ranks_begins_nothing() {
     let mut server = Server::new(Job::on_one_node(JobId::new("j").unwrap(), 1), NodeIndex(7), Settings::default());
     assert_eq!(server.ranks().len(), 0);

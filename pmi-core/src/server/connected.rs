@@ -114,7 +114,7 @@ impl Server {
             state.connection = None;
         }
         // An answer that is still to come must find nobody else's connection.
-        if is_void && state.quota.questions() == 0 {
+        if is_void && state.quota.questions() == 0 && !self.is_in_fence(connection) {
             self.conversations.release(connection);
         } else {
             self.conversations.close(connection);

@@ -103,6 +103,12 @@ impl Server {
         }
     }
 
+    /// Returns true if a fence or ring owes an answer to a connection.
+    pub(super) fn is_in_fence(&self, connection: ConnectionId) -> bool {
+        let all = [&self.world, &self.ring.gathering].into_iter().chain(self.groups.iter());
+        all.flat_map(Gathering::waiters).any(|waiter| waiter.connection == connection)
+    }
+
     /// The nodes that hold a member of the group, in order.
     fn nodes_of(&self, group: &Group<'_>) -> Vec<NodeIndex> {
         let placement = &self.job.placement;
