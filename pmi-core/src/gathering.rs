@@ -22,6 +22,8 @@ pub struct Gathering<R, W> {
     members: Vec<Member<R, W>>,
     /// Number of members without a waiter.
     missing: usize,
+    /// All members before this one have a waiter.
+    first_missing: usize,
     /// The waiters of the round that is being exchanged with the other nodes.
     leaving: Option<Vec<W>>,
     epoch: Epoch,
@@ -48,7 +50,7 @@ impl<R: Copy + Ord, W> Gathering<R, W> {
     pub fn new(members: impl IntoIterator<Item = R>) -> Self {
         let member = |rank| Member { rank, queue: VecDeque::new() };
         let members: Vec<_> = members.into_iter().map(member).collect();
-        Self { missing: members.len(), members, leaving: None, epoch: Epoch(0) }
+        Self { missing: members.len(), first_missing: 0, members, leaving: None, epoch: Epoch(0) }
     }
 
     /// The same fence from a later epoch on.
@@ -76,13 +78,19 @@ impl<R: Copy + Ord, W> Gathering<R, W> {
     /// Begins the exchange of a round if all have come to it but those that can be done without, and tells its epoch. One round is
     /// exchanged at a time.
     ///
-    /// A node without a member takes no part, and one that has only members that can be done without takes none any more.
+    /// A node without a member takes no part, and one that has only members that can be done without takes none any more. While all members are
+    /// needed, the calls for a round look at each member once.
     pub fn begin(&mut self, is_dispensable: impl Fn(R) -> bool) -> Option<Epoch> {
-        let mut absent = self.members.iter().filter(|member| !member.is_present());
-        let is_complete = self.missing == 0 || absent.all(|member| is_dispensable(member.rank));
-        if self.leaving.is_some() || !is_complete || !self.has_waiter() {
+        if self.leaving.is_some() || !self.has_waiter() {
             return None;
         }
+        let present = self.members[self.first_missing..].iter().take_while(|member| member.is_present()).count();
+        self.first_missing += present;
+        let mut absent = self.members[self.first_missing..].iter().filter(|member| !member.is_present());
+        if !absent.all(|member| is_dispensable(member.rank)) {
+            return None;
+        }
+        self.first_missing = 0;
         let waiters: Vec<_> = self.members.iter_mut().filter_map(|member| member.queue.pop_front()).collect();
         self.missing = self.members.iter().filter(|member| !member.is_present()).count();
         self.leaving = Some(waiters);
@@ -112,7 +120,7 @@ impl<R: Copy + Ord, W> Gathering<R, W> {
     }
 
     fn has_waiter(&self) -> bool {
-        self.members.iter().any(Member::is_present)
+        self.missing < self.members.len()
     }
 
     /// Returns all waiters: for the exchange that is under way, for a round to be complete, or both.
@@ -127,25 +135,22 @@ impl<R: Copy + Ord, W> Gathering<R, W> {
             // `begin` has counted this round already.
             return Some((Epoch(self.epoch.0 - 1), self.members().collect(), Vec::new()));
         }
-        self.split().map(|(present, absent)| (self.epoch, present, absent))
+        self.has_waiter().then(|| (self.epoch, self.present().collect(), self.absent().collect()))
     }
 
-    /// Returns a member that is absent and gone, with those who wait for it; `None` while all can still come.
-    pub fn deserter(&self, is_gone: impl Fn(R) -> bool) -> Option<(R, Vec<R>)> {
-        let (present, absent) = self.split()?;
-        let gone = absent.into_iter().find(|&rank| is_gone(rank))?;
-        Some((gone, present))
+    /// Returns the members that wait for others; none while a round is being exchanged.
+    pub fn present(&self) -> impl Iterator<Item = R> + '_ {
+        self.waiting_for_others().iter().filter(|member| member.is_present()).map(|member| member.rank)
     }
 
-    /// Returns `(present, absent)` members while some are here and wait for others.
-    pub fn split(&self) -> Option<(Vec<R>, Vec<R>)> {
-        if self.leaving.is_some() || !self.has_waiter() {
-            return None;
-        }
-        let those = |are: fn(&Member<R, W>) -> bool| {
-            self.members.iter().filter(|member| are(member)).map(|member| member.rank).collect()
-        };
-        Some((those(Member::is_present), those(|member| !member.is_present())))
+    /// Returns the members that others wait for; none while a round is being exchanged.
+    pub fn absent(&self) -> impl Iterator<Item = R> + '_ {
+        self.waiting_for_others().iter().filter(|member| !member.is_present()).map(|member| member.rank)
+    }
+
+    /// All members, while some of them are here and wait for others.
+    fn waiting_for_others(&self) -> &[Member<R, W>] {
+        if self.leaving.is_some() || !self.has_waiter() { &[] } else { &self.members }
     }
 }
 
@@ -173,6 +178,23 @@ mod tests {
         assert_eq!(fence.begin(nobody), None);
         assert!(fence.arrive(LocalRank(1), 1));
         assert_eq!(fence.begin(nobody), Some(Epoch(1)));
+    }
+
+    #[test]
+    fn a_round_begins_with_its_last_member_whatever_the_order() {
+        const MEMBERS: u32 = 1000;
+        for backwards in [false, true] {
+            let mut fence = Gathering::new((0..MEMBERS).map(LocalRank));
+            for round in 0..2 {
+                for rank in 0..MEMBERS {
+                    assert!(fence.arrive(LocalRank(if backwards { MEMBERS - 1 - rank } else { rank }), ()));
+                    let is_last = rank == MEMBERS - 1;
+                    let begun = fence.begin(nobody);
+                    assert_eq!(begun, is_last.then_some(Epoch(round)));
+                }
+                assert_eq!(fence.complete().len(), MEMBERS as usize);
+            }
+        }
     }
 
     #[test]

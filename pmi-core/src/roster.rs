@@ -229,20 +229,20 @@ impl Roster {
         let others: Vec<_> = spoke.map(|state| state.rank).collect();
         (!others.is_empty()).then(|| EndReason::LeftBeforeInit { rank: silent.rank, others })
     }
+}
 
-    /// Returns the reason to end the job if ranks of this roster wait in `fence` for one that is gone, and `is_dispensable` is false for it.
-    /// See [`RankState::is_gone_for`].
-    pub fn left_fence<W>(
-        &self,
-        fence: &Gathering<LocalRank, W>,
-        is_dispensable: impl Fn(LocalRank) -> bool,
-    ) -> Option<EndReason> {
-        let (present, _) = fence.split()?;
-        let lives = present.into_iter().map(|local| self[local].lives).max()?;
-        let (gone, waiting) = fence.deserter(|local| self[local].is_gone_for(lives) && !is_dispensable(local))?;
-        let waiting = waiting.into_iter().map(|local| self[local].rank).collect();
-        Some(EndReason::LeftFence { rank: self[gone].rank, waiting })
-    }
+/// Returns the rank for which ranks wait in `fence` though it is gone, and the reason to end its job; `None` if all may still come, or
+/// `is_dispensable` is true for those who may not. See [`RankState::is_gone_for`]. Takes the time of two looks at each member, and no memory
+/// unless somebody is gone.
+pub fn left_fence<'s, R: Copy + Ord, W>(
+    fence: &Gathering<R, W>,
+    state: impl Fn(R) -> &'s RankState,
+    is_dispensable: impl Fn(R) -> bool,
+) -> Option<(R, EndReason)> {
+    let lives = fence.present().map(|rank| state(rank).lives).max()?;
+    let gone = fence.absent().find(|&rank| state(rank).is_gone_for(lives) && !is_dispensable(rank))?;
+    let waiting = fence.present().map(|rank| state(rank).rank).collect();
+    Some((gone, EndReason::LeftFence { rank: state(gone).rank, waiting }))
 }
 
 impl std::ops::Index<LocalRank> for Roster {
@@ -291,17 +291,21 @@ mod tests {
         check(&[(Finalized, true), (Open, false)], None);
     }
 
+    fn found(roster: &Roster, fence: &Gathering<LocalRank, ()>) -> Option<EndReason> {
+        left_fence(fence, |local| &roster[local], |_| false).map(|(_, reason)| reason)
+    }
+
     #[test]
     fn a_rank_that_is_gone_deserts_those_who_wait_in_a_fence() {
         let mut fence = Gathering::new([LocalRank(0), LocalRank(1), LocalRank(2)]);
         let all_open = roster(&[(Phase::Open, false); 3]);
-        assert!(all_open.left_fence(&fence, |_| false).is_none(), "an empty fence has no deserter");
+        assert!(found(&all_open, &fence).is_none(), "an empty fence has no deserter");
         assert!(fence.arrive(LocalRank(2), ()));
-        assert!(all_open.left_fence(&fence, |_| false).is_none());
+        assert!(found(&all_open, &fence).is_none());
         for gone in [(Phase::Finalized, false), (Phase::Finalized, true), (Phase::Silent, true)] {
             let roster = roster(&[(Phase::Open, false), gone, (Phase::Open, false)]);
-            assert!(roster.left_fence(&fence, |local| local == LocalRank(1)).is_none());
-            let found = roster.left_fence(&fence, |_| false);
+            assert!(left_fence(&fence, |local| &roster[local], |local| local == LocalRank(1)).is_none());
+            let found = found(&roster, &fence);
             let Some(EndReason::LeftFence { rank: Rank(3), waiting }) = found else { panic!("{gone:?}: {found:?}") };
             assert_eq!(waiting, [Rank(5)]);
         }
@@ -317,11 +321,11 @@ mod tests {
         }
         assert!(!roster[LocalRank(0)].speak());
         assert!(fence.arrive(LocalRank(0), ()));
-        assert!(roster.left_fence(&fence, |_| false).is_none(), "it may return");
+        assert!(found(&roster, &fence).is_none(), "it may return");
         roster[LocalRank(1)].exited = true;
-        assert!(roster.left_fence(&fence, |_| false).is_some(), "nobody is there who could");
+        assert!(found(&roster, &fence).is_some(), "nobody is there who could");
         (roster[LocalRank(1)].exited, roster[LocalRank(1)].lives) = (false, 2);
-        assert!(roster.left_fence(&fence, |_| false).is_some(), "it has left the same life");
+        assert!(found(&roster, &fence).is_some(), "it has left the same life");
     }
 
     #[test]

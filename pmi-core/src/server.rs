@@ -44,7 +44,7 @@ use crate::job::Job;
 use crate::kvs::Kvs;
 use crate::report::Phase;
 pub use crate::report::{EndReason, FenceStatus, Offence, Progress, Sender, Trace};
-use crate::roster::Roster;
+use crate::roster::{Roster, left_fence};
 use crate::services::{Answer, NameError};
 use crate::wire::request::RingValue;
 use crate::wire::response::Address;
@@ -336,9 +336,9 @@ impl Server {
             return;
         }
         let fences = || [&self.world, &self.ring.gathering].into_iter().chain(self.groups.iter());
-        let left = |fence| self.ranks.left_fence(fence, |local| self.can_do_without(local));
+        let left = |fence| left_fence(fence, |local| &self.ranks[local], |local| self.can_do_without(local));
         let reason = self.ranks.left_before_init();
-        if let Some(reason) = reason.or_else(|| fences().find_map(left)) {
+        if let Some(reason) = reason.or_else(|| fences().find_map(left).map(|(_, reason)| reason)) {
             self.end(reason);
         }
     }

@@ -89,6 +89,8 @@ pub(crate) struct JobState {
     pub(crate) deaths: Deaths,
     /// Number of collectives of all its ranks that are over.
     pub(crate) fences: u64,
+    /// True once a rank of this node has finalized, or its process has ended: from then on others may wait for it in vain.
+    pub(crate) has_left: bool,
     /// Files that ranks of this node want removed when they end, by local rank.
     clean_up: Vec<Vec<CleanUp>>,
     /// Data that ranks have committed, of this node or of others.
@@ -175,7 +177,7 @@ impl JobState {
         let clean_up = vec![Vec::new(); ranks.len()];
         let (deaths, data) = (Deaths::default(), HashMap::new());
         let (facts, facts_here) = ([None, None], [None, None]);
-        Self { namespace, kind, ranks, deaths, fences: 0, clean_up, data, facts, facts_here }
+        Self { namespace, kind, ranks, deaths, fences: 0, has_left: false, clean_up, data, facts, facts_here }
     }
 
     /// Returns true if it is of another launch: everything known of its ranks came from a meeting, and no node can be asked.

@@ -16,6 +16,7 @@ mod allocations;
 mod collectives;
 mod contexts;
 mod data;
+mod deserters;
 mod events;
 mod forwarding;
 mod greeting;
@@ -305,6 +306,7 @@ impl Server {
         let Some(state) = self.rank_mut(seat) else { return };
         state.exited = true;
         let (rank, phase) = (state.rank, state.phase);
+        self.jobs[seat.job.0].has_left = true;
         self.give_up_on(seat.job, rank);
         match phase {
             Phase::Open => self.end(seat.job, EndReason::LeftWithoutFinalize { rank }),
@@ -320,6 +322,7 @@ impl Server {
         let Some(state) = self.rank_mut(seat) else { return };
         state.exited = true;
         let rank = state.rank;
+        self.jobs[seat.job.0].has_left = true;
         self.give_up_on(seat.job, rank);
         self.look_for_last_exits();
     }
@@ -442,26 +445,6 @@ impl Server {
     fn end(&mut self, job: JobIndex, reason: EndReason) {
         if !mem::replace(&mut self.ended, true) {
             self.actions.push_back(Action::End { job, reason });
-        }
-    }
-
-    /// Ends the launch when ranks wait for one that will never come.
-    fn look_for_deserters(&mut self) {
-        let left_before_init = |(job, state): (JobIndex, &JobState)| Some((job, state.ranks.left_before_init()?));
-        let before_init = (0..).map(JobIndex).zip(&self.jobs).find_map(left_before_init);
-        let in_collective = || {
-            self.collectives.iter().find_map(|gathering| {
-                let is_missed = |seat: Seat| !self.jobs[seat.job.0].can_do_without(seat.local);
-                let (present, _) = gathering.split()?;
-                let lives = present.into_iter().map(|seat| self.rank(seat).lives).max()?;
-                let (gone, present) =
-                    gathering.deserter(|seat| self.rank(seat).is_gone_for(lives) && is_missed(seat))?;
-                let waiting = present.into_iter().map(|seat| self.rank(seat).rank).collect();
-                Some((gone.job, EndReason::LeftFence { rank: self.rank(gone).rank, waiting }))
-            })
-        };
-        if let Some((job, reason)) = before_init.or_else(in_collective) {
-            self.end(job, reason);
         }
     }
 }

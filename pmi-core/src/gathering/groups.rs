@@ -51,6 +51,11 @@ impl<R: Copy + Ord, W> Groups<R, W> {
     }
 
     /// A fence that is open.
+    pub fn get(&self, name: &str) -> Option<&Gathering<R, W>> {
+        self.open.get(name)
+    }
+
+    /// The same, to change it.
     pub fn get_mut(&mut self, name: &str) -> Option<&mut Gathering<R, W>> {
         self.open.get_mut(name)
     }

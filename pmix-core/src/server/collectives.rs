@@ -103,7 +103,7 @@ impl Server {
             return self.answer(address, status::OUT_OF_RESOURCE);
         }
         match self.begin_collective(&name) {
-            None => self.look_for_deserters(),
+            None => self.look_for_deserters_of(&name),
             Some(epoch) => self.exchange_round(name.into(), epoch),
         }
     }

@@ -20,6 +20,7 @@ impl Server {
         let Some(state) = self.rank_mut(seat) else { return };
         state.fail(kind);
         let rank = state.rank;
+        self.jobs[seat.job.0].has_left = true;
         if self.ended {
             return;
         }

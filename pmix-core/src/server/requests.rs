@@ -99,6 +99,7 @@ impl Server {
         let Some(state) = self.rank_mut(seat) else { return };
         state.phase = Phase::Finalized;
         let rank = state.rank;
+        self.jobs[seat.job.0].has_left = true;
         self.end_pulls(address.connection);
         self.answer(address, status::SUCCESS);
         self.give_up_on(seat.job, rank);
