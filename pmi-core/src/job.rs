@@ -2,6 +2,9 @@
 //!
 //! `PMI_process_mapping` is printed from the [`Placement`], never kept beside it.
 
+use std::collections::BTreeMap;
+use std::ops::Range;
+
 use serde::{Deserialize, Serialize};
 
 use crate::ids::{JobId, LocalRank, NodeIndex, Rank};
@@ -94,6 +97,8 @@ pub struct Block {
 pub struct Placement {
     /// Ranks in order, block after block; no block is empty.
     blocks: Vec<Block>,
+    /// The first rank of each block.
+    firsts: Vec<u32>,
 }
 
 /// Blocks that are no placement.
@@ -124,6 +129,21 @@ impl From<Placement> for Vec<Block> {
 }
 
 impl Block {
+    fn ranks(self) -> u32 {
+        self.nodes * self.ranks_per_node
+    }
+
+    /// The ranks of a block that begins with rank `first` that sit on `node`.
+    fn ranks_on(self, first: u32, node: NodeIndex) -> Range<u32> {
+        match node.0.checked_sub(self.first_node.0).filter(|&ahead| ahead < self.nodes) {
+            Some(ahead) => {
+                let start = first + ahead * self.ranks_per_node;
+                start..start + self.ranks_per_node
+            }
+            None => 0..0,
+        }
+    }
+
     /// This block and `next`, whose ranks follow, as one.
     fn merged(self, next: Self) -> Option<Self> {
         let is_adjacent = self.first_node.0 + self.nodes == next.first_node.0;
@@ -162,14 +182,19 @@ impl Placement {
             return;
         }
         let merged = self.blocks.last().and_then(|last| last.merged(block));
+        let mut first = self.size();
         if merged.is_some() {
             self.blocks.pop();
+            first = self.firsts.pop().unwrap_or_default();
         }
         let block = merged.unwrap_or(block);
         // A block that has grown may now be as its neighbour; that one has none before it that it could be merged with.
         match self.blocks.last_mut().and_then(|last| Some((last.merged(block)?, last))) {
             Some((merged, last)) => *last = merged,
-            None => self.blocks.push(block),
+            None => {
+                self.blocks.push(block);
+                self.firsts.push(first);
+            }
         }
     }
 
@@ -180,7 +205,7 @@ impl Placement {
 
     /// The number of ranks.
     pub fn size(&self) -> u32 {
-        self.blocks.iter().map(|block| block.nodes * block.ranks_per_node).sum()
+        self.firsts.last().zip(self.blocks.last()).map_or(0, |(first, block)| first + block.ranks())
     }
 
     /// One more than the highest node index that holds a rank.
@@ -198,39 +223,37 @@ impl Placement {
         (0..).zip(holds).filter(|(_, holds)| *holds).map(|(node, _)| NodeIndex(node)).collect()
     }
 
-    /// The node on which `rank` sits; `None` if the job has no such rank.
+    /// The node on which `rank` sits; `None` if the job has no such rank. Searches the blocks by halves.
     pub fn node_of(&self, rank: Rank) -> Option<NodeIndex> {
-        let mut left = rank.0;
-        for block in &self.blocks {
-            let ranks = block.nodes * block.ranks_per_node;
-            if left < ranks {
-                return Some(NodeIndex(block.first_node.0 + left / block.ranks_per_node));
-            }
-            left -= ranks;
-        }
-        None
+        let index = self.firsts.partition_point(|&first| first <= rank.0).checked_sub(1)?;
+        let (block, ahead) = (self.blocks[index], rank.0 - self.firsts[index]);
+        (ahead < block.ranks()).then(|| NodeIndex(block.first_node.0 + ahead / block.ranks_per_node))
     }
 
-    /// The ranks on `node`, in order: the rank at index `i` has the local rank `i`.
+    /// The ranks on `node`, in order: the rank at index `i` has the local rank `i`. Looks at every block; whoever wants the ranks of all nodes
+    /// asks for [`Placement::ranks_by_node`].
     pub fn ranks_on(&self, node: NodeIndex) -> Vec<Rank> {
-        let mut ranks = Vec::new();
-        let mut first = 0;
-        for block in &self.blocks {
-            if let Some(ahead) = node.0.checked_sub(block.first_node.0)
-                && ahead < block.nodes
-            {
-                let start = first + ahead * block.ranks_per_node;
-                ranks.extend((start..start + block.ranks_per_node).map(Rank));
-            }
-            first += block.nodes * block.ranks_per_node;
-        }
-        ranks
+        let blocks = self.blocks.iter().zip(&self.firsts);
+        blocks.flat_map(|(block, &first)| block.ranks_on(first, node)).map(Rank).collect()
     }
 
-    /// The position of `rank` among the ranks of its node; `None` if the job has no such rank.
+    /// The nodes that hold a rank, in order, each with its ranks. Looks at each block and rank once.
+    pub fn ranks_by_node(&self) -> BTreeMap<NodeIndex, Vec<Rank>> {
+        let mut by_node = BTreeMap::<_, Vec<Rank>>::new();
+        for (block, &first) in self.blocks.iter().zip(&self.firsts) {
+            for node in (block.first_node.0..block.first_node.0 + block.nodes).map(NodeIndex) {
+                by_node.entry(node).or_default().extend(block.ranks_on(first, node).map(Rank));
+            }
+        }
+        by_node
+    }
+
+    /// The position of `rank` among the ranks of its node; `None` if the job has no such rank. Looks at every block.
     pub fn local_rank(&self, rank: Rank) -> Option<LocalRank> {
-        let ranks = self.ranks_on(self.node_of(rank)?);
-        ranks.binary_search(&rank).ok().map(|position| LocalRank(position as u32))
+        let node = self.node_of(rank)?;
+        let blocks = self.blocks.iter().zip(&self.firsts);
+        let ranks = blocks.map(|(block, &first)| block.ranks_on(first, node));
+        Some(LocalRank(ranks.map(|ranks| rank.0.clamp(ranks.start, ranks.end) - ranks.start).sum()))
     }
 
     /// The value of `PMI_process_mapping`, or `None` where it would be longer than [`Placement::MAPPING_MAX`]; clients then
@@ -337,6 +360,7 @@ mod tests {
                 let Block { first_node, nodes, ranks_per_node } = *part;
                 (0..nodes * ranks_per_node).map(move |rank| NodeIndex(first_node.0 + rank / ranks_per_node))
             };
+            proptest::prop_assert_eq!(placement.node_of(Rank(placement.size())), None);
             proptest::prop_assert_eq!(nodes, parts.iter().flat_map(in_order).collect::<Vec<_>>());
         }
     }
@@ -353,6 +377,10 @@ mod tests {
                 seen.push(rank.0);
             }
         }
+        for (node, ranks) in placement.ranks_by_node() {
+            assert_eq!(placement.ranks_on(node), ranks);
+        }
+        assert!(placement.ranks_by_node().into_keys().eq(placement.nodes_with_ranks()));
         seen.sort_unstable();
         assert_eq!(seen, (0..8).collect::<Vec<_>>());
         assert_eq!(placement.node_of(Rank(8)), None);

@@ -69,8 +69,7 @@ impl<'a> JobFacts<'a> {
     /// The nodes that hold ranks of the job, which need not be all nodes of its launch, and their ranks. A node keeps its number in all
     /// jobs of a launch.
     fn nodes(&self) -> Vec<(NodeIndex, Vec<Rank>)> {
-        let all = (0..self.job.placement.nodes()).map(NodeIndex);
-        all.map(|node| (node, self.job.placement.ranks_on(node))).filter(|(_, ranks)| !ranks.is_empty()).collect()
+        self.job.placement.ranks_by_node().into_iter().collect()
     }
 
     fn host(&self, node: NodeIndex) -> &'a str {
@@ -175,11 +174,7 @@ impl<'a> JobFacts<'a> {
 
     /// What is known of a rank, wherever it is; nothing, if the job has no such rank.
     pub(crate) fn of_rank(&self, rank: Rank) -> Vec<(&'static str, Value<'a>)> {
-        let place = || {
-            let node = self.job.placement.node_of(rank)?;
-            let local = self.job.placement.ranks_on(node).iter().position(|&other| other == rank)?;
-            Some((node, LocalRank(local as u32)))
-        };
+        let place = || Some((self.job.placement.node_of(rank)?, self.job.placement.local_rank(rank)?));
         place().map_or_else(Vec::new, |(node, local)| self.of_rank_at(rank, node, local))
     }
 
