@@ -32,6 +32,7 @@ use self::places::Places;
 pub use self::places::RankDomains;
 pub use self::resources::RESOURCES_MAX;
 use self::resources::Table;
+use self::spaces::Indices;
 use crate::claim::ClaimKeys;
 pub use crate::connections::ConnectionId;
 use crate::connections::Connections;
@@ -103,6 +104,7 @@ pub struct Server {
     /// Keys that ranks must present to claim themselves; without, their number is enough.
     keys: Option<ClaimKeys>,
     kvs: Kvs,
+    indices: Indices,
     node_attributes: HashMap<Vec<u8>, Bytes>,
     attribute_waits: Vec<AttributeWait>,
     /// Of those ranks that have registered any.
@@ -176,6 +178,7 @@ impl Server {
             node_memory: None,
             keys: None,
             kvs,
+            indices: Indices::default(),
             node_attributes: attributes,
             attribute_waits: Vec::new(),
             resources: HashMap::new(),

@@ -4,8 +4,11 @@
 //! brought by fences as all others are. The pair with nothing behind the NUL says that the space is there, or that it was removed:
 //! from then on nothing of it is read, though its pairs stay with the job, counted to those who have put them.
 
+use std::collections::HashMap;
+
 use super::Server;
 use crate::ids::LocalRank;
+use crate::kvs::Kvs;
 use crate::wire::{ErrorCode, Response};
 
 /// Most spaces that one rank makes.
@@ -33,11 +36,11 @@ impl Space<'_> {
         }
     }
 
-    /// Returns the key of a pair as ranks know it; `None` if it is of another space.
-    fn shown(self, stored: &[u8]) -> Option<&[u8]> {
+    /// Returns the key of one of its pairs as ranks know it.
+    fn shown(self, stored: &[u8]) -> &[u8] {
         match self {
-            Self::Job => Some(stored).filter(|key| !key.contains(&0)),
-            Self::Made(name) => stored.strip_prefix(name)?.strip_prefix(b"\0").filter(|key| !key.is_empty()),
+            Self::Job => stored,
+            Self::Made(name) => stored.get(name.len() + 1..).unwrap_or_default(),
         }
     }
 }
@@ -82,12 +85,45 @@ impl Server {
     }
 
     /// The next pair of a space from this index on.
-    pub(super) fn indexed(&self, space: Space<'_>, index: usize) -> Response<'_> {
-        let pair = |index: usize| {
-            let (stored, value) = self.kvs.nth(index)?;
-            let key = space.shown(stored)?.len();
-            Some((index + 1, &stored[stored.len() - key..], value))
+    pub(super) fn indexed(&mut self, space: Space<'_>, index: usize) -> Response<'_> {
+        self.indices.look_at_new(&self.kvs);
+        let next = self.indices.next(space, index);
+        let pair = next.and_then(|index| Some((index, self.kvs.nth(index)?)));
+        Response::Indexed(pair.map(|(index, (stored, value))| (index + 1, space.shown(stored), value)))
+    }
+}
+
+/// Indices of the pairs of each space, as far as a rank has asked for pairs by index: a job may have millions of pairs, and a space few.
+#[derive(Default)]
+pub(super) struct Indices {
+    /// Number of pairs that were looked at. A key keeps its index, so none is looked at twice.
+    seen: usize,
+    of_job: Vec<u32>,
+    of_made: HashMap<Vec<u8>, Vec<u32>>,
+}
+
+impl Indices {
+    fn look_at_new(&mut self, kvs: &Kvs) {
+        for index in self.seen..kvs.len() {
+            let stored = kvs.nth(index).map_or(&[][..], |(stored, _)| stored);
+            match memchr::memchr(0, stored) {
+                None => self.of_job.push(index as u32),
+                // The pair that says what became of the space.
+                Some(end) if end + 1 == stored.len() => {}
+                Some(end) => match self.of_made.get_mut(&stored[..end]) {
+                    Some(indices) => indices.push(index as u32),
+                    None => drop(self.of_made.insert(stored[..end].to_vec(), vec![index as u32])),
+                },
+            }
+        }
+        self.seen = kvs.len();
+    }
+
+    fn next(&self, space: Space<'_>, from: usize) -> Option<usize> {
+        let indices = match space {
+            Space::Job => &self.of_job,
+            Space::Made(name) => self.of_made.get(name)?,
         };
-        Response::Indexed((index..self.kvs.len()).find_map(pair))
+        indices.get(indices.partition_point(|&index| (index as usize) < from)).map(|&index| index as usize)
     }
 }
