@@ -77,11 +77,14 @@ impl Driver {
     /// Runs `server`. The receiver gets, once, the reason why the job must end, if it must. Needs a tokio runtime with I/O
     /// and time, of any flavour.
     pub fn new(
-        server: Server,
+        mut server: Server,
         fence: Arc<dyn Fence>,
         services: Arc<dyn Services>,
         trace: Option<TraceSink>,
     ) -> (Self, oneshot::Receiver<EndReason>) {
+        if !services.has_names() {
+            server.offer_no_names();
+        }
         let (ended, end) = Announcement::new();
         let pmi = Pmi { server, fence, services, fences: 0, ended, trace, deaths: None, publishing: Publishing::Off };
         (Self { runner: Runner::new(pmi) }, end)

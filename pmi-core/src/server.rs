@@ -107,6 +107,8 @@ pub struct Server {
     indices: Indices,
     node_attributes: HashMap<Vec<u8>, Bytes>,
     attribute_waits: Vec<AttributeWait>,
+    /// True if the host publishes names.
+    has_names: bool,
     /// Of those ranks that have registered any.
     resources: HashMap<LocalRank, Table>,
     world: Gathering<LocalRank, Waiter>,
@@ -181,6 +183,7 @@ impl Server {
             indices: Indices::default(),
             node_attributes: attributes,
             attribute_waits: Vec::new(),
+            has_names: true,
             resources: HashMap::new(),
             groups: Groups::default(),
             calls: HashMap::new(),
@@ -262,6 +265,11 @@ impl Server {
         self.node_attributes
             .extend(attributes.map(|(name, value)| (name.into(), Bytes::copy_from_slice(value.as_bytes()))));
         self.node_memory = Some(number);
+    }
+
+    /// From now on ranks that ask are told that nobody publishes names.
+    pub fn offer_no_names(&mut self) {
+        self.has_names = false;
     }
 
     /// The rank's process returned status 0. (Any other end of a process is the host's to judge; see

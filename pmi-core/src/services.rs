@@ -114,6 +114,11 @@ impl SpawnError {
 /// method refuses unless it is implemented.
 #[async_trait]
 pub trait Services: Send + Sync {
+    /// Returns false if no names can be published; ranks that ask for `hasNameServ` are told so.
+    fn has_names(&self) -> bool {
+        true
+    }
+
     /// Makes `port` known under the name `service`, to every job of the user.
     ///
     /// # Errors
@@ -197,7 +202,11 @@ pub trait Services: Send + Sync {
 #[derive(Clone, Copy, Debug, Default)]
 pub struct NoServices;
 
-impl Services for NoServices {}
+impl Services for NoServices {
+    fn has_names(&self) -> bool {
+        false
+    }
+}
 
 /// One question of a rank to the host, as a server hands it out.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -13,7 +13,7 @@ use pmi_core::fence::LocalFence;
 use pmi_core::ids::{JobId, LocalRank, NodeIndex, Rank};
 use pmi_core::job::Job;
 use pmi_core::server::{EndReason, Offence, Server, Settings};
-use pmi_core::services::{Lifetime, NameError, Services};
+use pmi_core::services::{Lifetime, NameError, NoServices, Services};
 use pmi_core::wire::FrameError;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpStream, UnixStream};
@@ -41,6 +41,22 @@ impl Services for Nobody {
 fn drive(ranks: u32) -> (Driver, oneshot::Receiver<EndReason>) {
     let job = Job::on_one_node(JobId::new("j").unwrap(), ranks);
     Driver::new(Server::new(job, NodeIndex(0), Settings::default()), Arc::new(LocalFence), Arc::new(Nobody), None)
+}
+
+#[tokio::test]
+async fn ranks_are_told_if_the_host_has_names() {
+    let hosts: [(Arc<dyn Services>, &str); 2] = [(Arc::new(Nobody), "TRUE"), (Arc::new(NoServices), "FALSE")];
+    for (host, expected) in hosts {
+        let server = Server::new(Job::on_one_node(JobId::new("j").unwrap(), 1), NodeIndex(0), Settings::default());
+        let (driver, _ended) = Driver::new(server, Arc::new(LocalFence), host, None);
+        let mut rank = connect(&driver, 0);
+        rank.write_all(INIT).await.unwrap();
+        rank.write_all(b"cmd=get kvsname=j key=hasNameServ\n").await.unwrap();
+        let expected = [GREETED, format!("cmd=get_result rc=0 value={expected}\n").as_bytes()].concat();
+        let mut told = vec![0; expected.len()];
+        rank.read_exact(&mut told).await.unwrap();
+        assert_eq!(String::from_utf8_lossy(&told), String::from_utf8_lossy(&expected));
+    }
 }
 
 /// The rank's end of a socket pair.

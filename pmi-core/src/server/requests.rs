@@ -274,7 +274,7 @@ impl Server {
             "PMI_process_mapping" => self.mapping.as_deref(),
             "PMI_hwloc_xmlfile" => self.topology_file.as_deref(),
             "universeSize" => Some(&self.universe_size_text),
-            "hasNameServ" => Some("TRUE"),
+            "hasNameServ" => Some(if self.has_names { "TRUE" } else { "FALSE" }),
             // Requests that other servers would end the job for; clients look here before they make them.
             "lattice.ext" if self.settings.resources => Some("getbyidx,create_kvs,topo,memory,barrier_group,resource"),
             "lattice.ext" => Some("getbyidx,create_kvs,topo,memory,barrier_group"),
