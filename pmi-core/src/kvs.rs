@@ -139,7 +139,7 @@ impl Kvs {
         }
         let mut label = Label::new(self.begun, self.clock);
         // What is put from now on is newer.
-        self.clock += 1;
+        self.clock = self.clock.saturating_add(1);
         let mut shared = Vec::with_capacity(1 + self.staged.len());
         shared.push(Segment::default());
         for &number in &self.staged {

@@ -36,6 +36,9 @@ impl Age {
     }
 }
 
+/// The greatest number that a label may have: more fences than any job has, and far below what a number can hold.
+const LABEL_MAX: u64 = 1 << 48;
+
 /// A contribution to a group's fence cannot be read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("what a node brought to a group's fence does not tell how old it is")]
@@ -85,6 +88,10 @@ impl Label {
             return Err(Unlabelled);
         };
         let (runs, []) = runs.as_chunks() else { return Err(Unlabelled) };
+        if [*interval, *clock].into_iter().chain(runs.iter().map(|&[clock, _]| clock)).any(|number| number > LABEL_MAX)
+        {
+            return Err(Unlabelled);
+        }
         Ok(Self {
             interval: *interval,
             clock: *clock,
@@ -196,6 +203,19 @@ mod tests {
             assert_eq!(read(&other), Ok(expected.clone()), "segments of {size} pairs");
         }
         assert_eq!(read(&[]), Ok(Vec::new()));
+    }
+
+    #[test]
+    fn a_label_of_more_fences_than_there_can_be_is_refused() {
+        let latest = |interval, clock, of_run| {
+            let mut label = Label::new(interval, clock);
+            label.push(of_run, 1);
+            Labelled::read(&[label.encode(), segment(&["a"])]).map(|labelled| labelled.latest)
+        };
+        assert_eq!(latest(LABEL_MAX, LABEL_MAX, LABEL_MAX), Ok(Some(LABEL_MAX)));
+        for numbers in [(LABEL_MAX + 1, 0, 0), (0, LABEL_MAX + 1, 0), (0, u64::MAX, 0), (0, 0, u64::MAX)] {
+            assert_eq!(latest(numbers.0, numbers.1, numbers.2), Err(Unlabelled), "{numbers:?}");
+        }
     }
 
     #[test]
