@@ -13,11 +13,14 @@
 
 use std::borrow::Cow;
 
+use bytes::Bytes;
+
 use crate::connections::ConnectionId;
 use crate::deaths::{Death, DeathKind};
 use crate::gathering::Gathering;
 use crate::ids::{LocalRank, Rank};
 use crate::report::{EndReason, Phase, Progress};
+use crate::services::{SpawnApp, SpawnRequest};
 
 /// The ranks of one job on one node, in rank order.
 #[derive(Debug, Default)]
@@ -87,6 +90,16 @@ impl Quota {
     /// Returns the number of questions as which one counts that keeps so many bytes until it is answered.
     pub fn questions_of(bytes: usize) -> usize {
         1 + bytes / Self::QUESTION_BYTES
+    }
+
+    /// Returns the bytes that a spawn takes until it is answered.
+    pub fn bytes_of_spawn(request: &SpawnRequest) -> usize {
+        let texts = |texts: &[Bytes]| texts.iter().map(|text| text.len() + Self::PAIR_COST).sum::<usize>();
+        let pairs = |pairs: &[(Bytes, Bytes)]| {
+            pairs.iter().map(|(key, value)| key.len() + value.len() + Self::PAIR_COST).sum::<usize>()
+        };
+        let of_app = |app: &SpawnApp| app.program.len() + texts(&app.args) + pairs(&app.info) + pairs(&app.variables);
+        pairs(&request.preput) + request.apps.iter().map(of_app).sum::<usize>()
     }
 
     /// Counts a question that is answered later, unless `limit` are open; false if they are.

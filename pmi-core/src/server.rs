@@ -139,6 +139,8 @@ struct PendingCall {
     local: LocalRank,
     connection: ConnectionId,
     address: Address,
+    /// Number of questions as which it counts.
+    questions: usize,
 }
 
 /// The ring that is being gathered: who waits, and what each local rank brought.
@@ -297,8 +299,8 @@ impl Server {
 
     /// The host answered an [`Action::Call`].
     pub fn handle_answer(&mut self, ticket: Ticket, answer: &Answer) {
-        let Some(PendingCall { local, connection, address }) = self.calls.remove(&ticket) else { return };
-        self.ranks[local].quota.answered();
+        let Some(PendingCall { local, connection, address, questions }) = self.calls.remove(&ticket) else { return };
+        self.ranks[local].quota.answered_many(questions);
         let response = match answer {
             Answer::Named(Ok(())) => Response::Done,
             Answer::Port(Ok(port)) => Response::Port(port),

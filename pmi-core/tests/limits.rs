@@ -9,7 +9,7 @@ use pmi_core::fence::Merged;
 use pmi_core::ids::{JobId, NodeIndex, Rank};
 use pmi_core::job::{Job, Placement};
 use pmi_core::server::{Action, EndReason, Offence, Server, Settings};
-use pmi_core::services::{Lifetime, NameError, Names};
+use pmi_core::services::{Answer, Lifetime, NameError, Names, SpawnError};
 use pmi_core::wire::{Dialect, FrameBuffer, FrameError, KEY_MAX, Response, VALUE_MAX};
 use transcript::field;
 use world::{JobIndex, World};
@@ -214,6 +214,28 @@ fn questions_per_rank() {
     let answer = pmi2("cmd=info-getnodeattr-response;thrid=7;rc=0;found=TRUE;value=v;");
     assert_eq!(world.told(job, 0), answer.repeat(3));
     assert_eq!(rc(&world.ask(job, 0, "cmd=lookup_name service=s\n")), "1", "there is room again");
+}
+
+#[test]
+fn questions_count_by_their_bytes() {
+    let (mut world, job) = initialized(1, Settings::default());
+    let long = spawn(1, Some(FrameBuffer::SPAWN_MAX));
+    // One of a mebibyte counts as 17 of 64.
+    for _ in 0..3 {
+        assert_eq!(world.ask(job, 0, &long), "");
+    }
+    for _ in 0..100 {
+        assert_eq!(rc(&world.ask(job, 0, &long)), "-1");
+    }
+    assert_eq!(world.ask(job, 0, &spawn(1, None)), "", "a short one has room");
+    let refused = Answer::Spawned(Err(SpawnError::Refused { reason: "no room".into() }));
+    for asked in std::mem::take(&mut world.spawns) {
+        world.answer(&asked, refused.clone());
+    }
+    world.told(job, 0);
+    for _ in 0..3 {
+        assert_eq!(world.ask(job, 0, &long), "", "answered ones make room");
+    }
 }
 
 #[test]

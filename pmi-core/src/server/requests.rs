@@ -7,6 +7,7 @@ use super::{Action, AttributeWait, PendingCall, Server, Ticket, universe_size};
 use crate::connections::ConnectionId;
 use crate::ids::{LocalRank, Rank};
 use crate::report::{EndReason, Phase};
+use crate::roster::Quota;
 use crate::services::Call;
 use crate::wire::request::{Message, Request, RequestError};
 use crate::wire::response::Address;
@@ -313,7 +314,7 @@ impl Server {
         if !wait || self.node_attributes.contains_key(key) {
             return Some(Response::Value(self.node_attributes.get(key).map(|value| &value[..])));
         }
-        if let Some(refusal) = self.refuse_question(local) {
+        if let Some(refusal) = self.refuse_questions(local, 1) {
             return Some(refusal);
         }
         let address = address_of(message);
@@ -329,25 +330,36 @@ impl Server {
         call: Call,
         message: &Message<'_>,
     ) -> Option<Response<'static>> {
-        if let Some(refusal) = self.refuse_question(local) {
+        let questions = Quota::questions_of(waiting_bytes(&call));
+        if let Some(refusal) = self.refuse_questions(local, questions) {
             return Some(refusal);
         }
         let ticket = Ticket(self.next_ticket);
         self.next_ticket += 1;
-        self.calls.insert(ticket, PendingCall { local, connection, address: address_of(message) });
+        self.calls.insert(ticket, PendingCall { local, connection, address: address_of(message), questions });
         let rank = self.ranks[local].rank;
         self.actions.push_back(Action::Call { ticket, rank, call });
         None
     }
 
-    /// Returns the refusal of one more question that is answered later; otherwise the question counts.
-    fn refuse_question(&mut self, local: LocalRank) -> Option<Response<'static>> {
+    /// Returns the refusal of so many more questions that are answered later; otherwise they count.
+    fn refuse_questions(&mut self, local: LocalRank, questions: usize) -> Option<Response<'static>> {
         let quota = &mut self.ranks[local].quota;
-        if quota.ask(self.settings.questions_per_rank) {
+        if quota.ask_many(questions, self.settings.questions_per_rank) {
             return None;
         }
         let text = format!("{} questions of this rank wait for an answer", quota.questions());
         Some(Response::Error { code: ErrorCode::NoMemory, text: text.into() })
+    }
+}
+
+/// Bytes of a question that are kept until it is answered.
+fn waiting_bytes(call: &Call) -> usize {
+    match call {
+        Call::Publish { service, port } => service.len() + port.len(),
+        Call::Lookup { service } | Call::Unpublish { service } => service.len(),
+        Call::Spawn(request) => Quota::bytes_of_spawn(request),
+        Call::Resource(_) => 0,
     }
 }
 

@@ -210,17 +210,10 @@ impl Call {
     /// Returns the number of bytes that are kept until it is answered.
     fn waiting_bytes(&self) -> usize {
         let texts = |texts: &[Bytes]| texts.iter().map(|text| text.len() + Quota::PAIR_COST).sum::<usize>();
-        let pairs = |pairs: &[(Bytes, Bytes)]| {
-            pairs.iter().map(|(key, value)| key.len() + value.len() + Quota::PAIR_COST).sum::<usize>()
-        };
         match self {
             Self::Lookup { names, .. } | Self::Unpublish { names } => texts(names),
             Self::PushInput { ranks, bytes } => bytes.len() + ranks.iter().flatten().count() * size_of::<Rank>(),
-            Self::Spawn(request) => {
-                let of_app =
-                    |app: &SpawnApp| app.program.len() + texts(&app.args) + pairs(&app.info) + pairs(&app.variables);
-                request.apps.iter().map(of_app).sum()
-            }
+            Self::Spawn(request) => Quota::bytes_of_spawn(request),
             _ => 0,
         }
     }
