@@ -79,6 +79,11 @@ impl Quota {
         fits
     }
 
+    /// Gives bytes back that were counted for what was not kept.
+    pub fn give_back_bytes(&mut self, bytes: usize) {
+        self.bytes = self.bytes.saturating_sub(bytes);
+    }
+
     /// Returns the bytes counted so far.
     pub fn bytes(&self) -> usize {
         self.bytes

@@ -149,14 +149,24 @@ impl Call {
     }
 }
 
+/// Publishes all names or none: what was published before one that cannot be is withdrawn.
 async fn publish(
     services: &dyn Services,
     rank: Rank,
     values: Vec<(Bytes, Published)>,
     lifetime: Lifetime,
 ) -> Result<(), NameError> {
+    let mut published = Vec::with_capacity(values.len());
     for (name, value) in values {
-        services.publish(rank, apart(&name), value.0, lifetime).await?;
+        let name = apart(&name);
+        if let Err(error) = services.publish(rank, name.clone(), value.0, lifetime).await {
+            for name in published {
+                // It may have been read, and is gone then.
+                let _ = services.unpublish(rank, name).await;
+            }
+            return Err(error);
+        }
+        published.push(name);
     }
     Ok(())
 }

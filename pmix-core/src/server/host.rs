@@ -24,8 +24,8 @@ use crate::wire::{reply, status, types};
 /// Receiver of the host's answer.
 #[derive(Clone, Debug)]
 pub(super) enum Asked {
-    /// A rank, whose question counts as so many.
-    Rank { address: Address, questions: usize },
+    /// A rank, whose question counts as so many, and has so many bytes kept.
+    Rank { address: Address, questions: usize, kept: usize },
     /// The ranks of a collective with other launches.
     Meeting(FenceId),
     /// A query of a rank, about processes of a job here.
@@ -131,12 +131,13 @@ impl Server {
             return self.answer(address, status::OUT_OF_RESOURCE);
         }
         // A name's value is held by the host: it counts as if it had been committed.
-        if !state.quota.take_bytes(call.kept_bytes(), bytes) {
+        let kept = call.kept_bytes();
+        if !state.quota.take_bytes(kept, bytes) {
             state.quota.answered_many(questions);
             return self.answer(address, status::OUT_OF_RESOURCE);
         }
         let ticket = self.new_ticket();
-        self.asked.insert(ticket, Asked::Rank { address, questions });
+        self.asked.insert(ticket, Asked::Rank { address, questions, kept });
         self.actions.push_back(Action::Call { ticket, job: self.job_meant(seat), rank, call });
     }
 
@@ -147,9 +148,12 @@ impl Server {
         let signalled =
             || if let Answer::Signalled(result) = answer { signal_status(result) } else { status::COMM_FAILURE };
         match self.asked.remove(&ticket) {
-            Some(Asked::Rank { address, questions }) => {
+            Some(Asked::Rank { address, questions, kept }) => {
                 if let Some(state) = self.rank_mut(address.identity.seat) {
                     state.quota.answered_many(questions);
+                    if matches!(answer, Answer::Named(Err(_))) {
+                        state.quota.give_back_bytes(kept);
+                    }
                 }
                 self.answer_rank(address, answer);
             }

@@ -104,6 +104,23 @@ fn a_name_that_was_withdrawn_can_be_published_again_by_another_job() {
 }
 
 #[test]
+fn of_several_names_all_are_published_or_none() {
+    let (mut world, [a, b]) = two();
+    let limit = pmix_core::server::Settings::default().bytes_per_rank;
+    let large = vec![7; limit / 16 * 3];
+    publish(&mut world, b, &[Info::new("y", Value::Bool(true))]);
+    let all =
+        [Info::new("x", Value::Bytes(&large)), Info::new("y", Value::Bool(true)), Info::new("z", Value::Bool(true))];
+    for _ in 0..6 {
+        assert_eq!(publish(&mut world, a, &all), status::DUPLICATE_KEY, "its bytes are given back");
+        assert_eq!(look_up(&mut world, b, &["x", "y", "z"], &[]), Ok(vec!["y".to_owned()]));
+    }
+    assert_eq!(unpublish(&mut world, b, &["y"]), status::SUCCESS);
+    assert_eq!(publish(&mut world, a, &all), status::SUCCESS);
+    assert_eq!(look_up(&mut world, b, &["x", "y", "z"], &[]).unwrap().len(), 3);
+}
+
+#[test]
 fn a_look_up_waits_when_it_says_so_and_as_long_as_it_says() {
     let year = Duration::from_secs(365 * 24 * 3600);
     let seconds = |seconds| Some(Duration::from_secs(seconds));
