@@ -4,7 +4,6 @@
 //! ```
 
 use std::os::unix::fs::MetadataExt;
-use std::process::{Child, Command};
 use std::{env, error::Error, fs, io::Read, sync::Arc};
 
 use pmi_core::env::is_scrubbed;
@@ -14,6 +13,7 @@ use pmix_core::driver::{Driver, Sinks};
 use pmix_core::env::{Cpus, Families, RankEnvironment, defaults};
 use pmix_core::server::{Server, Settings};
 use pmix_core::{Namespace, NodeFacts, Seat, services::Alone};
+use tokio::{process::Child, process::Command, task::JoinSet};
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn Error>> {
@@ -41,19 +41,24 @@ async fn main() -> Result<(), Box<dyn Error>> {
         let outer = env::vars_os().filter(|(name, _)| name.to_str().is_some_and(is_scrubbed));
         outer.for_each(|(name, _)| _ = command.env_remove(name));
         command.args(env::args_os().skip(2)).envs(defaults(Families::Pmix, Cpus::Shared)).envs(environment.variables());
-        Ok(command.spawn()?)
+        Ok(command.kill_on_drop(true).spawn()?)
     };
-    let ranks = (0..size).map(|rank| start(Rank(rank))).collect::<Result<Vec<_>, _>>()?;
-    for (local, mut rank) in (0..).map(LocalRank).zip(ranks) {
-        let status = tokio::task::spawn_blocking(move || rank.wait()).await??;
+    let mut running = JoinSet::new();
+    for rank in 0..size {
+        let mut process = start(Rank(rank))?;
+        running.spawn(async move { (LocalRank(rank), process.wait().await) });
+    }
+    while !running.is_empty() {
+        let (local, status) = tokio::select! {
+            Ok((_, reason)) = &mut ended => Err(format!("the job had to end: {reason:?}"))?,
+            Some(end) = running.join_next() => end?,
+        };
         let seat = Seat { job, local };
         driver.drain(seat); // what the rank said last comes before its end
         let asked = driver.take_clean_up(seat); // a host that is root removes as the rank's user
         asked.iter().flat_map(|clean_up| &clean_up.files).for_each(|file| _ = fs::remove_file(file));
-        match status.success() {
-            true => driver.rank_exited(seat),
-            false => return Err(format!("rank {local} failed: {status}").into()),
-        }
+        let status = status?;
+        status.success().then(|| driver.rank_exited(seat)).ok_or_else(|| format!("rank {local} failed: {status}"))?;
     }
     ended.try_recv().map_or(Ok(()), |(_, reason)| Err(format!("the job had to end: {reason:?}")))?;
     println!("all {size} ranks are through");

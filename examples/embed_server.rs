@@ -2,22 +2,21 @@
 //!
 //! ```text
 //! $ cargo run -p lattice-examples --example embed_server -- ./my_mpi_program
-//! ...
 //! both ranks are through
 //! ```
 //!
-//! The ranks come through `PMI_PORT`, as plain `std` starts them. A real host gives each a socket (`PMI_FD`, see `Driver::connect` and
-//! the crate `rank-spawner`): that needs no port, and proves which rank it is.
+//! The ranks come through `PMI_PORT`. A real host gives each a socket (`PMI_FD`, see `Driver::connect` and the crate `rank-spawner`): that
+//! needs no port, and proves which rank it is.
 
 use std::os::unix::fs::MetadataExt;
-use std::process::{self, Command};
-use std::{env, error::Error, net::TcpListener, sync::Arc, time::Duration};
+use std::{env, error::Error, net::TcpListener, process, sync::Arc, time::Duration};
 
 use pmi_core::driver::{Admission, Driver};
 use pmi_core::env::{Entrance, RankEnvironment, is_scrubbed};
 use pmi_core::ids::{JobId, LocalRank, NodeIndex, Rank};
 use pmi_core::services::NoServices;
 use pmi_core::{fence::LocalFence, job::Job, server::Server, server::Settings};
+use tokio::{process::Child, process::Command, task::JoinSet};
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn Error>> {
@@ -29,21 +28,25 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let uid = std::fs::metadata("/proc/self")?.uid();
     driver.listen(listener, Admission { uid, claim_within: Duration::from_secs(30) })?;
 
-    let ranks = [start(Rank(0), &port)?, start(Rank(1), &port)?];
-    for (local, mut rank) in (0..).map(LocalRank).zip(ranks) {
-        let status = tokio::task::spawn_blocking(move || rank.wait()).await??;
+    let mut running = JoinSet::new();
+    for (local, mut rank) in (0..).map(LocalRank).zip([start(Rank(0), &port)?, start(Rank(1), &port)?]) {
+        running.spawn(async move { (local, rank.wait().await) });
+    }
+    while !running.is_empty() {
+        let (local, status) = tokio::select! {
+            Ok(reason) = &mut ended => Err(format!("the job had to end: {reason:?}"))?,
+            Some(end) = running.join_next() => end?,
+        };
         driver.drain(local); // what the rank said last comes before its end
-        match status.success() {
-            true => driver.rank_exited(local),
-            false => return Err(format!("rank {local} failed: {status}").into()),
-        }
+        let status = status?;
+        status.success().then(|| driver.rank_exited(local)).ok_or_else(|| format!("rank {local} failed: {status}"))?;
     }
     ended.try_recv().map_or(Ok(()), |reason| Err(format!("the job had to end: {reason:?}")))?;
     println!("both ranks are through");
     Ok(())
 }
 
-fn start(rank: Rank, port: &str) -> Result<process::Child, Box<dyn Error>> {
+fn start(rank: Rank, port: &str) -> Result<Child, Box<dyn Error>> {
     let mut command = Command::new(env::args_os().nth(1).ok_or("embed_server PROGRAM [ARGUMENT...]")?);
     command.args(env::args_os().skip(2));
     env::vars_os()
@@ -52,5 +55,5 @@ fn start(rank: Rank, port: &str) -> Result<process::Child, Box<dyn Error>> {
     let (size, local_rank, entrance) = (2, LocalRank(rank.0), Entrance::Port { address: port, id: rank.0 });
     let environment =
         RankEnvironment { rank, size, local_rank, local_size: size, host: "127.0.0.1", spawned: false, entrance };
-    Ok(command.envs(environment.variables()).spawn()?)
+    Ok(command.envs(environment.variables()).kill_on_drop(true).spawn()?)
 }
