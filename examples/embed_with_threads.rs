@@ -37,7 +37,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         let rank = RankEnvironment { rank, size, local_rank, local_size, host, spawned: false, entrance };
         let child = Command::new(&program).args(env::args_os().skip(2)).envs(rank.variables()).spawn()?;
         sockets.push(ours.try_clone()?);
-        let (connection, tell) = (server.connect(local_rank), tell.clone());
+        let (connection, tell) = (server.connect(local_rank)?, tell.clone());
         thread::spawn(move || follow(ours, child, connection, local_rank, &tell));
     }
     drop(tell);

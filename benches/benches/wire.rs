@@ -39,7 +39,7 @@ fn encode(c: &mut Criterion) {
 fn greeted() -> (Server, ConnectionId) {
     let job = Job::on_one_node(JobId::new("kvs_23068_0").expect("letters, digits, underscores"), 1);
     let mut server = Server::new(job, NodeIndex(0), Settings::default());
-    let connection = server.connect(LocalRank(0));
+    let connection = server.connect(LocalRank(0)).expect("a rank of the job");
     server.handle_bytes(connection, b"cmd=init pmi_version=1 pmi_subversion=1\n");
     server.handle_bytes(connection, b"cmd=put kvsname=kvs_23068_0 key=bc-0 value=mpi#0200B331C0000202$\n");
     while server.poll_action().is_some() {}

@@ -98,12 +98,10 @@ impl Driver {
     /// Begins the conversation with a rank over the server's end of its socket pair.
     ///
     /// # Errors
-    /// Fails when the runtime cannot watch the socket.
-    ///
-    /// # Panics
-    /// If the server's node has no such rank.
+    /// Fails when the runtime cannot watch the socket, and as [`Server::connect`].
     pub fn connect(&self, local: LocalRank, socket: UnixStream) -> io::Result<()> {
-        self.runner.connect(socket, |pmi| pmi.server.connect(local))
+        let refused = |error| io::Error::new(io::ErrorKind::InvalidInput, error);
+        self.runner.connect(socket, |pmi| pmi.server.connect(local).map_err(refused))
     }
 
     /// Also serves ranks that come through `PMI_PORT`. See [`Admission`] for who is let in.

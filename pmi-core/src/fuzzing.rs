@@ -214,7 +214,9 @@ impl Host {
         let mut server = Server::new(Job { placement, ..job }, NodeIndex(0), SETTINGS);
         server.report_merged();
         // The last rank must come through `PMI_PORT`.
-        let connections = (0..ranks.saturating_sub(1).max(1)).map(|local| server.connect(LocalRank(local))).collect();
+        let connections = (0..ranks.saturating_sub(1).max(1))
+            .map(|local| server.connect(LocalRank(local)).expect("a rank of the job"))
+            .collect();
         let (fences, calls, timers) = Default::default();
         Self { server, ranks, connections, fences, calls, timers, ended: false, foreign: 0 }
     }

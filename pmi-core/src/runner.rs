@@ -123,11 +123,15 @@ impl<P: Protocol> Runner<P> {
     /// Begins the conversation over a socket that is a rank's from the beginning; `begin` tells the protocol.
     ///
     /// # Errors
-    /// Fails when the runtime cannot watch the socket.
-    pub fn connect(&self, socket: StdUnixStream, begin: impl FnOnce(&mut P) -> ConnectionId) -> io::Result<()> {
+    /// Fails when the runtime cannot watch the socket, and as `begin` does.
+    pub fn connect(
+        &self,
+        socket: StdUnixStream,
+        begin: impl FnOnce(&mut P) -> io::Result<ConnectionId>,
+    ) -> io::Result<()> {
         let (reader, writer) = quiet::split(socket)?;
         let mut state = self.shared.state.lock();
-        let id = begin(&mut state.protocol);
+        let id = begin(&mut state.protocol)?;
         self.shared.converse_with(&mut state, id, reader, WriteHalf::Unix(writer));
         self.shared.carry_out(&mut state);
         Ok(())

@@ -26,6 +26,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 pub use self::action::{Action, ReleaseTimer};
+pub use self::connected::ConnectError;
 use self::fences::Waiter;
 pub use self::mortality::missed;
 use self::places::Places;

@@ -59,6 +59,22 @@ async fn ranks_are_told_if_the_host_has_names() {
     }
 }
 
+#[tokio::test]
+async fn a_rank_has_one_connection_and_a_stranger_none() {
+    let (driver, _ended) = drive(2);
+    let mut rank = connect(&driver, 1);
+    let refusal = |local| {
+        let (ours, _theirs) = StdUnixStream::pair().unwrap();
+        driver.connect(LocalRank(local), ours).unwrap_err().to_string()
+    };
+    assert_eq!(refusal(1), "rank 1 has a connection to its server already");
+    assert_eq!(refusal(2), "local rank 2 is not on this node, which has 2 ranks of the job");
+    rank.write_all(INIT).await.unwrap();
+    let mut told = vec![0; GREETED.len()];
+    rank.read_exact(&mut told).await.unwrap();
+    assert_eq!(told, GREETED);
+}
+
 /// The rank's end of a socket pair.
 fn connect(driver: &Driver, rank: u32) -> UnixStream {
     let (ours, theirs) = StdUnixStream::pair().unwrap();

@@ -351,7 +351,7 @@ fn a_fence_result_for_a_node_without_ranks_begins_nothing() {
     let mut server = Server::new(Job::on_one_node(JobId::new("j").unwrap(), 1), NodeIndex(7), Settings::default());
     assert_eq!(server.ranks().len(), 0);
     let mut other = Server::new(Job::on_one_node(JobId::new("j").unwrap(), 1), NodeIndex(0), Settings::default());
-    let connection = other.connect(pmi_core::ids::LocalRank(0));
+    let connection = other.connect(pmi_core::ids::LocalRank(0)).unwrap();
     other.handle_bytes(connection, format!("{INIT}cmd=barrier_in\n").as_bytes());
     let fence = std::iter::from_fn(|| other.poll_action()).find_map(|action| match action {
         Action::Fence { id, contribution } => Some((id, Merged::from(contribution.segments))),

@@ -65,7 +65,7 @@ fn the_others_read_who_is_dead_on_every_node() {
 fn a_death_after_the_end_begins_nothing() {
     let mut server =
         Server::new(Job::on_one_node(JobId::new("j").expect("a letter"), 2), NodeIndex(0), Settings::default());
-    let connections = [0, 1].map(|local| server.connect(LocalRank(local)));
+    let connections = [0, 1].map(|local| server.connect(LocalRank(local)).unwrap());
     for connection in connections {
         server.handle_bytes(connection, b"cmd=init pmi_version=1 pmi_subversion=1\n");
     }

@@ -21,7 +21,7 @@ impl World {
     fn new(resources: bool) -> Self {
         let job = Job::on_one_node(JobId::new("j").unwrap(), 1);
         let mut server = Server::new(job, NodeIndex(0), Settings { resources, ..Settings::default() });
-        let rank = server.connect(LocalRank(0));
+        let rank = server.connect(LocalRank(0)).unwrap();
         Self { server, rank, noted: Vec::new(), timers: Vec::new(), overdue: Vec::new() }
     }
 

@@ -94,7 +94,7 @@ impl Protocol for Bytewise {
 fn connected() -> (Runner<Bytewise>, UnixStream) {
     let runner = Runner::new(Bytewise::default());
     let (ours, theirs) = UnixStream::pair().unwrap();
-    runner.connect(ours, Bytewise::accept).unwrap();
+    runner.connect(ours, |bytewise| Ok(bytewise.accept())).unwrap();
     (runner, theirs)
 }
 

@@ -11,27 +11,52 @@ use crate::report::{EndReason, Offence, Phase, Sender};
 use crate::wire::request::Message;
 use crate::wire::response::ADOPTION;
 
+/// A rank whose conversation cannot begin.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ConnectError {
+    /// The node has no such rank.
+    #[error("local rank {local} is not on this node, which has {ranks} ranks of the job")]
+    NoSuchRank {
+        /// The rank that was asked for.
+        local: LocalRank,
+        /// Number of ranks on the node.
+        ranks: usize,
+    },
+    /// The rank has a connection, which is its identity.
+    #[error("rank {rank} has a connection to its server already")]
+    Connected {
+        /// The rank.
+        rank: Rank,
+    },
+}
+
 impl Server {
     /// Begins the conversation with a rank over a socket that nobody else holds: the socket is the rank's identity.
     ///
-    /// # Panics
-    /// If the node has no such rank.
-    pub fn connect(&mut self, local: LocalRank) -> ConnectionId {
+    /// # Errors
+    /// Refuses a rank that is not on the node, and one that has a connection.
+    pub fn connect(&mut self, local: LocalRank) -> Result<ConnectionId, ConnectError> {
+        let ranks = self.ranks.len();
+        let state = self.ranks.get(local).ok_or(ConnectError::NoSuchRank { local, ranks })?;
+        if state.connection.is_some() {
+            return Err(ConnectError::Connected { rank: state.rank });
+        }
         let connection = self.accept();
         self.conversations[connection].rank = Some(local);
         self.ranks[local].connection = Some(connection);
-        connection
+        Ok(connection)
     }
 
     /// Begins the conversation with a program that nobody launched, and that asked for a server by running `mpiexec -pmi_args`: it
     /// listens, whoever drives this server connects to it. On this connection the server speaks first.
     ///
-    /// # Panics
-    /// If the node has no such rank.
-    pub fn adopt(&mut self, local: LocalRank) -> ConnectionId {
-        let connection = self.connect(local);
+    /// # Errors
+    /// As [`Server::connect`].
+    pub fn adopt(&mut self, local: LocalRank) -> Result<ConnectionId, ConnectError> {
+        let connection = self.connect(local)?;
         self.send(connection, Bytes::from_static(ADOPTION));
-        connection
+        Ok(connection)
     }
 
     /// Begins a conversation with a process that came through `PMI_PORT`. It must claim a rank (`initack`, or `fullinit` in PMI-2)

@@ -112,7 +112,7 @@ impl World {
         let index = self.start_unconnected(job, settings);
         for node in self.jobs[index.0].nodes.values_mut() {
             let locals = node.server.ranks().len() as u32;
-            node.connections = (0..locals).map(|local| node.server.connect(LocalRank(local))).collect();
+            node.connections = (0..locals).map(|local| node.server.connect(LocalRank(local)).unwrap()).collect();
         }
         index
     }
@@ -132,7 +132,7 @@ impl World {
     /// Begins the conversation with a program that nobody launched, as the only rank of `job`.
     pub(crate) fn adopt(&mut self, job: JobIndex) {
         let node = self.node(job, NodeIndex(0));
-        let connection = node.server.adopt(LocalRank(0));
+        let connection = node.server.adopt(LocalRank(0)).unwrap();
         node.connections = vec![connection];
         self.collect(job, NodeIndex(0));
     }

@@ -159,7 +159,7 @@ impl SimulatedSession {
         let Some(slot) = self.machine.ranks().slot_of(rank) else { return };
         self.machine.on_started(slot, pid, 1, now);
         let local = self.machine.ranks().get(slot).local;
-        self.connections[local.index()] = Some(self.server.connect(local));
+        self.connections[local.index()] = self.server.connect(local).ok();
         self.settle(now);
     }
 
