@@ -117,10 +117,9 @@ fn rounds(nodes: usize) -> u32 {
 #[async_trait]
 impl<L: Links> Fence for AllToAll<L> {
     async fn exchange(&self, id: &FenceId, contribution: Contribution) -> Result<Merged, FenceError> {
-        // Segments that follow each other mean the same as one.
-        let own: Vec<u8> =
-            contribution.segments.iter().flat_map(|segment| segment.as_bytes().iter().copied()).collect();
-        let gathered = self.gather(id, id.scope.members(&self.all), own.into()).await;
+        let own = joined(&contribution.segments, Segment::MAX_LEN)
+            .map_err(|reason| FenceError::NotBegun { epoch: id.epoch, reason })?;
+        let gathered = self.gather(id, id.scope.members(&self.all), own).await;
         let blocks =
             gathered.map_err(|Lost { node, reason }| FenceError::NodeLost { node, epoch: id.epoch, reason })?;
         let bad =
@@ -129,6 +128,20 @@ impl<L: Links> Fence for AllToAll<L> {
             blocks.into_iter().filter(|block| !block.is_empty()).map(|block| Segment::decode(block).map_err(bad));
         Ok(segments.collect::<Result<Vec<_>, _>>()?.into())
     }
+}
+
+/// The segments as one, which means the same; fails if it would be longer than `max`, which others could not read.
+fn joined(segments: &[Segment], max: usize) -> Result<Bytes, String> {
+    if let [one] = segments {
+        return Ok(one.clone().into_bytes());
+    }
+    let length = segments.iter().map(|segment| segment.as_bytes().len()).sum();
+    if length > max {
+        return Err(format!("this node has put {length} bytes since the last fence; the limit is {max}"));
+    }
+    let mut joined = Vec::with_capacity(length);
+    segments.iter().for_each(|segment| joined.extend_from_slice(segment.as_bytes()));
+    Ok(joined.into())
 }
 
 const KNOWN: u8 = 0;
@@ -176,6 +189,17 @@ fn decode(mut message: Bytes) -> Result<Vec<Bytes>, Option<Lost>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn segments_are_joined_unless_they_are_too_long() {
+        let segments = [("a", "1"), ("b", "2")].map(|pair| Segment::from_iter([pair]));
+        let length = 2 * segments[0].as_bytes().len();
+        let read = joined(&segments, length).map(|joined| Segment::decode(joined).unwrap().pair_count());
+        assert_eq!(read, Ok(2));
+        let refused = joined(&segments, length - 1).unwrap_err();
+        assert_eq!(refused, "this node has put 8 bytes since the last fence; the limit is 7");
+        assert_eq!(joined(&[], length), Ok(Bytes::new()));
+    }
 
     #[test]
     fn a_message_is_read_as_it_was_written_and_nothing_else_is_one() {
