@@ -68,7 +68,7 @@ pub enum Step {
     Affinity,
     /// Binding its memory to NUMA nodes.
     Memory,
-    /// Setting its niceness or its score for the kernel's search for memory.
+    /// Setting its niceness.
     Priority,
     /// Setting a resource limit.
     Limit(LimitedResource),
@@ -288,7 +288,7 @@ impl ChildSetup<'_> {
             let result = unsafe { libc::syscall(libc::SYS_set_mempolicy, mode, nodes.as_ptr(), bits) };
             Errno::result(result).map_err(at(Step::Memory))?;
         }
-        self.priority.take().map_err(at(Step::Priority))
+        self.priority.take_niceness().map_err(at(Step::Priority))
     }
 }
 

@@ -1,16 +1,25 @@
 //! Niceness and the kernel's score for its search for memory, which ranks may have higher than the process that starts them.
 
-use std::fs;
+use std::fs::{self, OpenOptions};
+use std::io::{self, Write};
+use std::os::fd::BorrowedFd;
+use std::thread;
+use std::time::Duration;
 
 use nix::errno::Errno;
-use nix::fcntl::{OFlag, open};
-use nix::sys::stat::Mode;
-use nix::unistd::write;
+use nix::unistd::Pid;
 
-use crate::syscalls::{niceness, set_niceness};
+use crate::syscalls::{niceness, pidfd_is_unreaped, set_niceness};
 
-/// File of the score of a process.
+/// File of the score of this process.
 const SCORE: &str = "/proc/self/oom_score_adj";
+
+/// Number of attempts to write the score of a process. The kernel lets a parent go on in the middle of its child's `execve`, some
+/// microseconds before the new memory is the user's in `/proc`.
+const SCORE_TRIES: u32 = 50;
+
+/// Pause between two attempts.
+const SCORE_PAUSE: Duration = Duration::from_micros(100);
 
 /// What of a rank's priority differs from that of the process that starts it. Nobody may raise it, so that only greater numbers count.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -39,42 +48,42 @@ impl Priority {
         }
     }
 
-    /// Gives it to this process; between `clone` and `execve` it allocates nothing.
-    pub(crate) fn take(self) -> Result<(), Errno> {
-        if let Some(niceness) = self.niceness {
-            set_niceness(niceness)?;
+    /// Takes the niceness for this process; between `clone` and `execve` it allocates nothing.
+    ///
+    /// The score is the parent's to give, by [`Priority::give_score`]: before `execve` a child has the memory of its parent, and where that
+    /// may not be dumped, as in a session process, `/proc` gives the child's files to root.
+    pub(crate) fn take_niceness(self) -> Result<(), Errno> {
+        self.niceness.map_or(Ok(()), set_niceness)
+    }
+
+    /// Gives the score to a child that has executed its program, if it differs from the parent's. A program that the user may not read
+    /// belongs to root in `/proc`, and keeps the score of its parent: no start fails for that.
+    pub(crate) fn give_score(self, child: Pid, pidfd: BorrowedFd<'_>) {
+        let Some(score) = self.oom_score_adjust else { return };
+        for _ in 0..SCORE_TRIES {
+            match write_score(score, child, pidfd) {
+                Err(error) if error.kind() == io::ErrorKind::PermissionDenied => thread::sleep(SCORE_PAUSE),
+                _ => return,
+            }
         }
-        if let Some(score) = self.oom_score_adjust {
-            let file = open(c"/proc/self/oom_score_adj", OFlag::O_WRONLY | OFlag::O_CLOEXEC, Mode::empty())?;
-            let mut digits = [0; 8];
-            write(&file, decimal(score, &mut digits))?;
-        }
-        Ok(())
     }
 }
 
-/// A number of at most seven digits as text.
-fn decimal(number: i32, room: &mut [u8; 8]) -> &[u8] {
-    let mut at = room.len();
-    let mut left = number.unsigned_abs();
-    while at > 1 {
-        at -= 1;
-        room[at] = b'0' + (left % 10) as u8;
-        left /= 10;
-        if left == 0 {
-            break;
-        }
-    }
-    if number < 0 {
-        at -= 1;
-        room[at] = b'-';
-    }
-    &room[at..]
+/// Writes the score of the process that `pidfd` was made for.
+fn write_score(score: i32, pid: Pid, pidfd: BorrowedFd<'_>) -> io::Result<()> {
+    let mut file = OpenOptions::new().write(true).open(format!("/proc/{pid}/oom_score_adj"))?;
+    // While the process is not reaped nobody else has its number, so that the file that was opened before is its own.
+    pidfd_is_unreaped(pidfd)?;
+    file.write_all(score.to_string().as_bytes())
 }
 
 #[cfg(test)]
 mod tests {
+    use std::os::fd::AsFd;
+    use std::process::Command;
+
     use super::*;
+    use crate::syscalls::pidfd_open;
 
     #[test]
     fn only_a_lower_priority_is_taken() {
@@ -91,9 +100,21 @@ mod tests {
     }
 
     #[test]
-    fn scores_are_written_in_decimal() {
-        for number in [0, 7, 1000, -1000, -17, 999] {
-            assert_eq!(decimal(number, &mut [0; 8]), number.to_string().as_bytes());
-        }
+    fn the_score_is_written_for_the_very_process_and_not_for_a_later_one_of_its_number() {
+        let mut child = Command::new("sleep").arg("1000").spawn().unwrap();
+        let pid = Pid::from_raw(child.id() as i32);
+        let pidfd = pidfd_open(pid).unwrap();
+        let score = |pid| fs::read_to_string(format!("/proc/{pid}/oom_score_adj")).unwrap().trim().to_owned();
+        Priority { niceness: None, oom_score_adjust: Some(999) }.give_score(pid, pidfd.as_fd());
+        assert_eq!(score(pid), "999");
+        child.kill().unwrap();
+        child.wait().unwrap();
+        let mut other = Command::new("sleep").arg("1000").spawn().unwrap();
+        let number = Pid::from_raw(other.id() as i32);
+        let before = score(number);
+        assert_eq!(write_score(998, number, pidfd.as_fd()).unwrap_err().raw_os_error(), Some(Errno::ESRCH as i32));
+        assert_eq!(score(number), before);
+        other.kill().unwrap();
+        other.wait().unwrap();
     }
 }

@@ -210,6 +210,7 @@ pub(crate) fn start(
         let _ = syscalls::reap(Child::Pidfd(pidfd.as_fd()));
         return Err(step_error(command, failure.step, failure.errno));
     }
+    command.priority.give_score(pid, pidfd.as_fd());
     if command.at_exec == AtExec::Stop
         && let Err(errno) = syscalls::leave_stopped(pid)
     {

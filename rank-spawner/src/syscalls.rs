@@ -32,6 +32,14 @@ pub(crate) fn pidfd_send_signal(pidfd: BorrowedFd<'_>, signal: Signal) -> nix::R
     Errno::result(sent).map(drop)
 }
 
+/// Fails with `ESRCH` if the process that `pidfd` was made for was reaped; until then nobody else has its number.
+pub(crate) fn pidfd_is_unreaped(pidfd: BorrowedFd<'_>) -> nix::Result<()> {
+    let no_info = ptr::null::<libc::siginfo_t>();
+    // SAFETY: as above; no signal is sent for the number 0.
+    let sent = unsafe { libc::syscall(libc::SYS_pidfd_send_signal, pidfd.as_raw_fd(), 0, no_info, 0) };
+    Errno::result(sent).map(drop)
+}
+
 /// A packet from a socket, with the descriptors that came with it.
 pub(crate) struct Packet {
     /// Number of bytes that were received; 0 when the other end is closed.

@@ -56,6 +56,19 @@ fn ranks_are_as_nice_as_the_users_shell_and_go_as_early_when_there_is_no_memory(
     script_on(2, script).run().exits(0).prints_lines(["as before", "nice", "early"]);
 }
 
+/// The files of a process that the session has just cloned belong to root in `/proc`: a user's session gives the score later.
+#[test]
+fn ranks_of_a_user_without_privileges_go_as_early_as_the_shell_asks_when_there_is_no_memory() {
+    let script = r#"
+        lattice alloc release $LATTICE_ALLOC_ID >/dev/null; alloc=$(lattice alloc create -N 2 --uid 65534) || exit
+        echo 700 >/proc/$BASHPID/oom_score_adj
+        setpriv --reuid nobody --regid nogroup --init-groups lattice launch --alloc $alloc -N 2 --chdir / bash -c '
+            for i in {1..100}; do read -r score </proc/$$/oom_score_adj; [ $score = 700 ] && break; sleep 0.01; done
+            echo $LATTICE_RANK $(id -u) $score'
+        echo code $?"#;
+    script_on(2, script).run().exits(0).prints_lines(["0 65534 700", "1 65534 700", "code 0"]);
+}
+
 /// `--tmpdir`: a directory of the launch on each node, for its user alone, which goes with it; one that a killed session has left goes with
 /// the next launch.
 #[test]
