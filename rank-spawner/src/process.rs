@@ -100,7 +100,7 @@ impl RankProcess {
     }
 
     /// Returns true once [`RankProcess::try_wait`] has told the end: its number may belong to another process then.
-    pub(crate) fn is_reaped(&self) -> bool {
+    pub fn is_reaped(&self) -> bool {
         self.lock_exit().is_some()
     }
 

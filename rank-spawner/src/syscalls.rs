@@ -172,10 +172,10 @@ pub(crate) unsafe fn fork_quietly() -> nix::Result<libc::pid_t> {
     Errno::result(pid).map(|pid| pid as libc::pid_t)
 }
 
-/// True if any child of this process waits to be reaped.
-pub(crate) fn any_child_ended() -> bool {
+/// A child of this process that waits to be reaped, if there is one: the same until it is. Those made by [`fork_quietly`] are left out.
+pub(crate) fn ended_child() -> Option<Pid> {
     let ended = raw_waitid(libc::P_ALL, 0, libc::WEXITED | libc::WNOHANG | libc::WNOWAIT);
-    matches!(ended, Ok(Some(_)))
+    ended.ok().flatten().map(|(child, _)| child)
 }
 
 fn waitid(child: Child<'_>, options: c_int) -> nix::Result<Option<RankExit>> {
@@ -186,23 +186,23 @@ fn waitid(child: Child<'_>, options: c_int) -> nix::Result<Option<RankExit>> {
     loop {
         match raw_waitid(kind, id as libc::id_t, options) {
             Err(Errno::EINTR) => {}
-            result => return result,
+            result => return result.map(|ended| ended.map(|(_, exit)| exit)),
         }
     }
 }
 
-fn raw_waitid(kind: libc::idtype_t, id: libc::id_t, options: c_int) -> nix::Result<Option<RankExit>> {
+fn raw_waitid(kind: libc::idtype_t, id: libc::id_t, options: c_int) -> nix::Result<Option<(Pid, RankExit)>> {
     // SAFETY: `siginfo_t` is made of integers and pointers, for which all zeros is a value.
     let mut info: libc::siginfo_t = unsafe { mem::zeroed() };
     // SAFETY: `info` is ours and large enough; the call keeps no pointer to it.
     Errno::result(unsafe { libc::waitid(kind, id, &raw mut info, options) })?;
     // SAFETY: after `waitid` the fields of SIGCHLD are set, or all zero if nobody had ended.
     let (pid, status) = unsafe { (info.si_pid(), info.si_status()) };
-    Ok(match (pid, info.si_code) {
-        (0, _) => None,
-        (_, libc::CLD_EXITED) => Some(RankExit::Code(status)),
-        (_, code) => Some(RankExit::Signal { signal: status, core_dumped: code == libc::CLD_DUMPED }),
-    })
+    let exit = match info.si_code {
+        libc::CLD_EXITED => RankExit::Code(status),
+        code => RankExit::Signal { signal: status, core_dumped: code == libc::CLD_DUMPED },
+    };
+    Ok((pid != 0).then_some((Pid::from_raw(pid), exit)))
 }
 
 /// The CPUs that the calling thread may use, as the kernel's bit mask.

@@ -3,6 +3,7 @@
 
 mod world;
 
+use std::fs;
 use std::process::{Command, Stdio};
 
 use pmi_core::ids::JobId;
@@ -15,13 +16,17 @@ fn children_that_were_there_before_the_launch_outlive_it() {
     let mut ended = Command::new("true").spawn().unwrap();
     become_subreaper().unwrap();
     let tag = LaunchTag::new(JobId::new(&format!("earlier-{}", std::process::id())).unwrap());
-    let daemon = "(env -i setsid sleep 1000 < /dev/null > /dev/null & echo $!); exec sleep 1000";
+    let daemon =
+        "(setsid true & echo $!); (env -i setsid sleep 1000 < /dev/null > /dev/null & echo $!); exec sleep 1000";
     let spawner = Spawner::new().unwrap();
     let rank = spawner.start(tagged(0, &tag, daemon)).unwrap();
-    let daemon = pids(&line(&rank))[0];
+    let [orphan, daemon] = [(); 2].map(|()| pids(&line(&rank))[0]);
     let ranks = [rank.pid()];
     let launch = SweepScope { tag: &tag, ranks: &ranks, orphans: Orphans::Claim { except: &[] } };
-    reap_adopted(&launch).unwrap();
+    eventually("an orphan is reaped though the child that was there before has ended, too", || {
+        reap_adopted(&launch).unwrap();
+        !fs::exists(format!("/proc/{orphan}")).unwrap()
+    });
     eventually("the daemon falls to us and is swept", || {
         assert_eq!(sweep(&launch, PATIENCE).unwrap().survivors, []);
         !runs(daemon)

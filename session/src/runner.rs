@@ -18,6 +18,7 @@ mod job_servers;
 mod node_facts;
 mod node_need;
 mod observe;
+mod orphans;
 mod prepare;
 mod pump;
 mod reap;
@@ -50,6 +51,7 @@ use tokio::time::Instant;
 use self::contact::Contact;
 use self::node_facts::NodeFacts;
 use self::observe::{OpenTells, PreparedJob};
+use self::orphans::OrphanReaping;
 use self::resources::{ResourceNews, Resources};
 use self::servers::{Died, RankCalls, Servers};
 use self::services::{SessionCall, SpawnCall, SpawnReply};
@@ -101,6 +103,7 @@ struct Runner {
     machine: SessionMachine,
     servers: Servers,
     contact: Contact,
+    orphans: OrphanReaping,
     node: NodeFacts,
     /// `None` where the system lets nothing be started.
     processes: Option<Processes>,
@@ -212,6 +215,7 @@ impl Runner {
             machine: SessionMachine::new(Arc::clone(&spec), Instant::now().into_std()),
             servers: Servers::new(Arc::clone(&spec), nodes, host, calls, io.communicators.clone(), io.trace.take()),
             contact: Contact::new(),
+            orphans: OrphanReaping::new(io.process),
             node: NodeFacts::default(),
             processes: None,
             commands: HashMap::new(),
@@ -238,7 +242,7 @@ impl Runner {
     /// Waits for the next input. Causes come before what follows from them: starts, then reasons to end, then exits.
     async fn next_input(&mut self) -> SessionInput {
         let wake = self.machine.next_wake().map_or_else(|| Instant::now() + IDLE, Instant::from_std);
-        let wake = self.contact.wake(wake);
+        let wake = self.orphans.wake(self.contact.wake(wake));
         let need = self.servers.need().other_than(self.machine.need);
         tokio::select! {
             biased;
@@ -297,6 +301,7 @@ impl Runner {
             SessionInput::Room => self.send_events(),
             SessionInput::Time => {
                 self.let_tools_find();
+                self.reap_orphans();
                 self.machine.on_time(now);
             }
         }

@@ -160,6 +160,12 @@ impl Processes {
         self.running.iter().flatten().map(|process| process.pid()).collect()
     }
 
+    /// Processes that were started and not reaped, so that nobody else has their numbers.
+    pub(super) fn unreaped_pids(&self) -> Vec<Pid> {
+        let processes = self.running.iter().flatten();
+        processes.filter(|process| !process.is_reaped()).map(|process| process.pid()).collect()
+    }
+
     /// Has the keeper remove these files, if it outlives the session.
     pub(super) fn guard_files(&self, files: &[PathBuf]) {
         for (keeper, file) in self.keeper.iter().flat_map(|keeper| files.iter().map(move |file| (keeper, file))) {

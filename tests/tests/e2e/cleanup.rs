@@ -45,6 +45,15 @@ fn what_ranks_leave_in_the_background_keeps_nobody_waiting() {
     launch("-n 2 --pmi none").bash(script).run().exits(3);
 }
 
+/// They are reaped while the ranks run, as they would fill the table of processes of a long launch.
+#[test]
+fn orphans_of_ranks_that_have_ended_do_not_stay_as_zombies() {
+    let script = r#"for i in {1..300}; do (setsid true &); done
+        zombies() { cat /proc/[0-9]*/stat 2>/dev/null | grep -c ") Z $PPID "; }
+        for i in {1..100}; do left=$(zombies); [ $left = 0 ] && break; sleep 0.1; done; echo "$left are left""#;
+    launch("-n 1 --pmi none").bash(script).run().exits(0).prints_lines(["0 are left"]);
+}
+
 #[test]
 fn two_launches_at_once() {
     for mpi in MPICHS {
