@@ -91,7 +91,8 @@ fn stack_of(pid: Pid, debugger: Option<&Debugger>, deadline: Instant) -> Option<
         Some(_) if owner(pid) != Some(geteuid().as_raw()) => Err("the process is another user's".to_owned()),
         Some(debugger) => debugger.look_at(pid, left.min(DEBUGGER)),
     };
-    let name = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+    let name = fs::read(format!("/proc/{pid}/comm")).unwrap_or_default();
+    let name = String::from_utf8_lossy(&name);
     let mut text = format!("{} of {}\n", count(threads.len()), name.trim_end());
     let (frames, reason) = match seen {
         Ok(frames) => (frames, None),

@@ -36,7 +36,9 @@ pub fn signal_handlers<'a>(ranks: impl IntoIterator<Item = &'a RankProcess>, sig
 
 /// Returns true if the process has a handler for the signal, by the mask `SigCgt` of `proc_pid_status(5)`.
 fn handles(pid: Pid, signal: Signal) -> bool {
-    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    // The name of the process, in the first line, need not be UTF-8.
+    let status = fs::read(format!("/proc/{pid}/status")).unwrap_or_default();
+    let status = String::from_utf8_lossy(&status);
     let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:"));
     let caught = caught.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
     caught.is_some_and(|mask| mask & (1 << (signal as u32 - 1)) != 0)

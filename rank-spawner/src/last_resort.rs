@@ -76,13 +76,14 @@ fn has_session(table: &ProcessTable, user: u32, except: impl Fn(Pid) -> bool) ->
 }
 
 fn is_fork_server(pid: Pid) -> bool {
-    fs::read_to_string(format!("/proc/{pid}/comm"))
-        .is_ok_and(|name| name.trim_end().as_bytes() == FORK_SERVER.to_bytes())
+    fs::read(format!("/proc/{pid}/comm")).is_ok_and(|name| name.trim_ascii_end() == FORK_SERVER.to_bytes())
 }
 
 /// Effective user of a process, also of one that has ended and is not reaped.
 pub(crate) fn owner(pid: Pid) -> Option<u32> {
-    let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    // The name of the process, in the first line, need not be UTF-8.
+    let status = fs::read(format!("/proc/{pid}/status")).ok()?;
+    let status = String::from_utf8_lossy(&status);
     let users = status.lines().find_map(|line| line.strip_prefix("Uid:"))?;
     users.split_whitespace().nth(1)?.parse().ok()
 }

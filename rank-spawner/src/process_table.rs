@@ -32,13 +32,12 @@ pub(crate) struct Process {
 impl Process {
     /// Reads one process; `None` if there is none of this number.
     pub(crate) fn read(pid: Pid) -> Option<Self> {
-        Self::parse(pid, &fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
+        Self::parse(pid, &fs::read(format!("/proc/{pid}/stat")).ok()?)
     }
 
     /// Reads a line of the form that `proc_pid_stat(5)` gives.
-    fn parse(pid: Pid, line: &str) -> Option<Self> {
-        // The second field is the name in parentheses, and may hold blanks and parentheses itself.
-        let mut fields = line.get(line.rfind(')')? + 1..)?.split_ascii_whitespace();
+    fn parse(pid: Pid, line: &[u8]) -> Option<Self> {
+        let mut fields = behind_name(line)?.split_ascii_whitespace();
         let state = fields.next()?;
         let mut number = || fields.next()?.parse().ok().map(Pid::from_raw);
         let (parent, group, session) = (number()?, number()?, number()?);
@@ -53,8 +52,15 @@ impl Process {
 
 /// Returns true for a process that a signal has stopped.
 pub(crate) fn is_stopped(pid: Pid) -> bool {
-    let line = fs::read_to_string(format!("/proc/{pid}/stat"));
-    line.is_ok_and(|line| line.rsplit_once(')').is_some_and(|(_, fields)| fields.starts_with(" T")))
+    let line = fs::read(format!("/proc/{pid}/stat"));
+    line.is_ok_and(|line| behind_name(&line).is_some_and(|fields| fields.starts_with(" T")))
+}
+
+/// The fields behind the name of a process. The name is the second field, in parentheses, and may hold blanks and parentheses itself;
+/// it is the first 15 bytes of the name of a file, and need not be UTF-8.
+fn behind_name(line: &[u8]) -> Option<&str> {
+    let end = line.iter().rposition(|&byte| byte == b')')?;
+    str::from_utf8(&line[end + 1..]).ok()
 }
 
 /// All processes that could be read, indexed by number and by parent.
@@ -120,6 +126,11 @@ impl FromIterator<Process> for ProcessTable {
 
 #[cfg(test)]
 mod tests {
+    use std::ffi::OsStr;
+    use std::os::unix::ffi::OsStrExt;
+    use std::os::unix::fs::symlink;
+    use std::os::unix::process::CommandExt;
+
     use nix::sys::signal::{Signal, kill};
     use nix::unistd::{getpgrp, getpid, getppid, getsid};
     use proptest::prelude::*;
@@ -143,7 +154,7 @@ mod tests {
 
     #[test]
     fn a_name_with_blanks_and_parentheses_hides_nothing() {
-        let line = "42 (a) R 1) S 7 8 9 0 -1 1 2 3 4 5 6 7 8 9 20 0 1 0 4711 1000 10\n";
+        let line = b"42 (a) R 1) S 7 8 9 0 -1 1 2 3 4 5 6 7 8 9 20 0 1 0 4711 1000 10\n";
         let pid = Pid::from_raw;
         let expected = Process {
             pid: pid(42),
@@ -155,8 +166,27 @@ mod tests {
             in_exec: false,
         };
         assert_eq!(Process::parse(pid(42), line), Some(expected));
-        assert_eq!(Process::parse(pid(42), "42 (x) Z 7 8"), None);
-        assert_eq!(Process::parse(pid(42), ""), None);
+        assert_eq!(Process::parse(pid(42), b"42 (x) Z 7 8"), None);
+        assert_eq!(Process::parse(pid(42), b""), None);
+    }
+
+    /// The kernel cuts the second name in the middle of its last letter.
+    #[test]
+    fn a_process_is_seen_whatever_the_bytes_of_its_name() {
+        let directory = tempfile::tempdir().unwrap();
+        for name in [b"sl\xffeep".as_slice(), "simulation_abc\u{fc}".as_bytes()] {
+            let program = directory.path().join(OsStr::from_bytes(name));
+            symlink("/bin/sleep", &program).unwrap();
+            let mut child = std::process::Command::new(&program).arg0("sleep").arg("1000").spawn().unwrap();
+            let pid = Pid::from_raw(child.id() as i32);
+            assert_eq!(ProcessTable::read().unwrap().get(pid).map(|process| process.parent), Some(getpid()));
+            kill(pid, Signal::SIGSTOP).unwrap();
+            while !is_stopped(pid) {
+                std::thread::yield_now();
+            }
+            child.kill().unwrap();
+            child.wait().unwrap();
+        }
     }
 
     fn table(parents: &[(i32, i32)]) -> ProcessTable {
@@ -190,7 +220,7 @@ mod tests {
             name in ".{0,20}", numbers in prop::collection::vec(0..i32::MAX, 0..60),
         ) {
             let words: Vec<_> = numbers.iter().map(i32::to_string).collect();
-            let read = Process::parse(Pid::from_raw(1), &format!("1 ({name}) S {}", words.join(" ")));
+            let read = Process::parse(Pid::from_raw(1), format!("1 ({name}) S {}", words.join(" ")).as_bytes());
             let expected = (numbers.len() >= 20).then(|| (numbers[0], numbers[1], numbers[2], numbers[18] as u64));
             let read = read.map(|read| (read.parent.as_raw(), read.group.as_raw(), read.session.as_raw(), read.start));
             prop_assert_eq!(read, expected);
@@ -231,7 +261,7 @@ mod tests {
             )
         };
         let check = |line: &str, zombie: bool, in_exec: bool| {
-            let process = Process::parse(Pid::from_raw(42), line).unwrap();
+            let process = Process::parse(Pid::from_raw(42), line.as_bytes()).unwrap();
             assert_eq!((process.zombie, process.in_exec), (zombie, in_exec), "{line}");
         };
         check(&line("S", "1000", "140000"), false, false);

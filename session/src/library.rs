@@ -27,7 +27,9 @@ const KNOWN: &[(&str, &str, MpiFamily)] = &[
 
 /// The MPI library that the process has mapped, if it has one and lets itself be looked at.
 pub fn in_process(pid: u32) -> Option<MpiLibrary> {
-    let map = fs::read_to_string(format!("/proc/{pid}/maps")).ok()?;
+    // Paths of what is mapped need not be UTF-8.
+    let map = fs::read(format!("/proc/{pid}/maps")).ok()?;
+    let map = String::from_utf8_lossy(&map);
     best(map.lines().filter_map(|line| line.split_whitespace().nth(5)))
 }
 

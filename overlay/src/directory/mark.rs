@@ -63,8 +63,9 @@ impl Mark {
 
 /// Time of a process's start in ticks since the boot; `None` if there is no such process, or it has only to be reaped.
 fn start_of(pid: u32) -> Option<u64> {
-    let text = fs::read_to_string(Path::new("/proc").join(pid.to_string()).join("stat")).ok()?;
-    // The name may hold anything, parentheses among it. Behind it is field 3.
+    let text = fs::read(Path::new("/proc").join(pid.to_string()).join("stat")).ok()?;
+    // The name may hold anything, parentheses and bytes that are no UTF-8 among it. Behind it is field 3.
+    let text = String::from_utf8_lossy(&text);
     let mut fields = text.rsplit_once(')')?.1.split_whitespace();
     let state = fields.next()?;
     (state != "Z" && state != "X").then_some(())?;
@@ -73,6 +74,12 @@ fn start_of(pid: u32) -> Option<u64> {
 
 #[cfg(test)]
 mod tests {
+    use std::ffi::OsStr;
+    use std::os::unix::ffi::OsStrExt;
+    use std::os::unix::fs::symlink;
+    use std::os::unix::process::CommandExt;
+    use std::process::Command;
+
     use super::*;
 
     #[test]
@@ -93,7 +100,11 @@ mod tests {
 
     #[test]
     fn a_child_that_has_ended_is_gone() {
-        let mut child = std::process::Command::new("sleep").arg("1000").spawn().unwrap();
+        // Its name has bytes that are no UTF-8.
+        let directory = tempfile::tempdir().unwrap();
+        let program = directory.path().join(OsStr::from_bytes(b"sl\xffeep"));
+        symlink("/bin/sleep", &program).unwrap();
+        let mut child = Command::new(&program).arg0("sleep").arg("1000").spawn().unwrap();
         let ours = Mark::of_this_process();
         let mark = Mark { pid: child.id(), started: start_of(child.id()).unwrap(), ..ours.clone() };
         assert_eq!(mark.life(&ours), Life::Lives);

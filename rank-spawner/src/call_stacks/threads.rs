@@ -41,7 +41,9 @@ impl Thread {
 
     fn read(pid: Pid, id: i32) -> Option<Self> {
         let file = |name: &str| fs::read_to_string(format!("/proc/{pid}/task/{id}/{name}"));
-        let line = file("stat").ok()?;
+        // The name of a thread need not be UTF-8.
+        let line = fs::read(format!("/proc/{pid}/task/{id}/stat")).ok()?;
+        let line = String::from_utf8_lossy(&line);
         let (name, rest) = line.rsplit_once(')')?;
         let function = file("wchan").ok().filter(|function| !function.is_empty() && function != "0");
         let call = file("syscall").ok().and_then(|call| call.split_ascii_whitespace().next()?.parse().ok());

@@ -54,16 +54,16 @@ pub(super) fn of_process(pid: u32, room: &mut usize) -> Option<RankUsage> {
 
 /// CPUs on which a process may run at present; `None` if it is gone.
 pub(super) fn allowed_cpus(pid: u32) -> Option<CpuSet> {
-    let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let status = read_lossy(pid, "status")?;
     text_field(&status, "Cpus_allowed_list:")?.parse().ok()
 }
 
 fn of_one_process(pid: u32) -> Option<RankUsage> {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    let stat = read_lossy(pid, "stat")?;
     // Behind the name, which is anything in parentheses: field 3 and on (proc(5)).
     let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
     let ticks: u64 = fields.get(11..15)?.iter().filter_map(|field| field.parse::<u64>().ok()).sum();
-    let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let status = read_lossy(pid, "status")?;
     // Of a process that runs a program of other privileges nobody else is told.
     let io = fs::read_to_string(format!("/proc/{pid}/io")).unwrap_or_default();
     Some(RankUsage {
@@ -72,6 +72,12 @@ fn of_one_process(pid: u32) -> Option<RankUsage> {
         read: field(&io, "rchar:"),
         written: field(&io, "wchar:"),
     })
+}
+
+/// A file of a process, whose name is in it and need not be UTF-8.
+fn read_lossy(pid: u32, file: &str) -> Option<String> {
+    let bytes = fs::read(format!("/proc/{pid}/{file}")).ok()?;
+    Some(String::from_utf8_lossy(&bytes).into_owned())
 }
 
 /// The number behind a name at the beginning of a line; 0 if there is none.
@@ -110,9 +116,23 @@ fn time(time: TimeVal) -> Duration {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::symlink;
+    use std::os::unix::process::CommandExt;
     use std::process::Command;
 
     use super::*;
+
+    #[test]
+    fn what_a_process_uses_is_known_whatever_the_bytes_of_its_name() {
+        let directory = tempfile::tempdir().unwrap();
+        // The kernel cuts the name in the middle of its last letter.
+        let program = directory.path().join("simulation_abc\u{fc}");
+        symlink("/bin/sleep", &program).unwrap();
+        let mut child = Command::new(&program).arg0("sleep").arg("1000").spawn().unwrap();
+        assert!(of_one_process(child.id()).is_some() && allowed_cpus(child.id()).is_some());
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
 
     /// The program may be below a script that waits for it.
     #[test]

@@ -45,6 +45,19 @@ fn what_ranks_leave_in_the_background_keeps_nobody_waiting() {
     launch("-n 2 --pmi none").bash(script).run().exits(3);
 }
 
+/// Of a name that is no UTF-8 the kernel shows the bytes as they are, and of the second one half of its last letter.
+#[test]
+fn what_ranks_leave_behind_is_ended_whatever_the_bytes_of_its_name() {
+    let script = r#"cd "$(mktemp -d)" || exit
+        for name in $'sl\xffeep' simulation_abcü; do
+            ln -s /bin/sleep "$name"
+            setsid bash -c 'exec -a sleep "./$1" 1000' bash "$name" </dev/null >/dev/null 2>&1 & left=$!
+            comm=$(printf %s "$name" | head -c 15 | od -tx1)
+            until [ "$(head -c -1 /proc/$left/comm | od -tx1)" = "$comm" ]; do sleep 0.01; done
+        done; rm -r "$PWD"; echo done"#;
+    launch("-n 1 --pmi none").bash(script).run().exits(0).prints_lines(["done"]);
+}
+
 /// They are reaped while the ranks run, as they would fill the table of processes of a long launch.
 #[test]
 fn orphans_of_ranks_that_have_ended_do_not_stay_as_zombies() {
