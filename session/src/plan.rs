@@ -1,9 +1,10 @@
 //! From a session spec to one command per rank: program, arguments, environment, CPUs, standard input.
 
+mod input_file;
+
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::ffi::{OsStr, OsString};
-use std::fs::File;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
@@ -21,6 +22,7 @@ use rank_spawner::{
     Stdio, usable_cpus,
 };
 
+pub(crate) use self::input_file::InputFile;
 use crate::cause::StartClass;
 use crate::fabric::NodeFabric;
 use crate::gpus::GpuError;
@@ -148,6 +150,8 @@ pub(crate) struct PmixEntrance {
 pub(crate) struct Plan {
     /// One command per rank, by local rank.
     pub(crate) commands: Vec<RankCommand>,
+    /// Files that are to be opened as standard input: one for each rank, by local rank, or none.
+    pub(crate) inputs: Vec<InputFile>,
     /// The file of each program that runs here, by app index.
     pub(crate) programs: BTreeMap<usize, PathBuf>,
 }
@@ -174,7 +178,7 @@ impl LaunchContext<'_> {
             let environment = prepared.environment.for_rank(filled.chain(own))?;
             let mut command = RankCommand::new(rank, prepared.program.clone(), prepared.arguments.clone(), environment);
             command.directory = Some(prepared.directory.clone());
-            command.stdin = self.stdin(rank, local, stdin, direct.as_ref())?;
+            command.stdin = self.stdin(rank, stdin, direct.as_ref());
             command.terminal = self.terminal(rank);
             command.stdout = Stdio::Pipe;
             command.stderr = Stdio::Pipe;
@@ -190,7 +194,7 @@ impl LaunchContext<'_> {
         }
         let mut files = BTreeMap::new();
         files.extend(programs.iter().map(|(&index, prepared)| (index, prepared.program.path().to_owned())));
-        Ok(Plan { commands, programs: files })
+        Ok(Plan { commands, inputs: self.inputs(), programs: files })
     }
 
     /// The programs that ranks of this node run, by app index. Others need not exist here.
@@ -351,29 +355,27 @@ impl LaunchContext<'_> {
         }
     }
 
-    fn stdin(
-        &self,
-        rank: Rank,
-        local: LocalRank,
-        source: &StdinSource,
-        direct: Option<&Arc<OwnedFd>>,
-    ) -> Result<Stdio, PlanError> {
-        let reads = match &self.spec.settings.stdin {
-            StdinTarget::File(template) => {
-                let SessionSpec { node, launch_id, .. } = self.spec;
-                let place = Place { rank, local_rank: local, node: *node, host: self.spec.host(*node), launch_id };
-                let path = template.expand(place);
-                let file = File::open(&path).map_err(|source| PlanError::Stdin { rank, path, source })?;
-                return Ok(Stdio::Fd(Arc::new(file.into())));
-            }
-            StdinTarget::All => true,
-            target => target.one_reader() == Some(rank),
-        };
-        Ok(match (source, direct) {
+    /// Standard input of a rank, unless it is a file.
+    fn stdin(&self, rank: Rank, source: &StdinSource, direct: Option<&Arc<OwnedFd>>) -> Stdio {
+        let target = &self.spec.settings.stdin;
+        let reads = *target == StdinTarget::All || target.one_reader() == Some(rank);
+        match (source, direct) {
             (_, Some(fd)) if reads => Stdio::Fd(Arc::clone(fd)),
             (StdinSource::Stream(_), _) if reads => Stdio::Pipe,
             _ => Stdio::Null,
-        })
+        }
+    }
+
+    /// Files that ranks read as their standard input.
+    fn inputs(&self) -> Vec<InputFile> {
+        let StdinTarget::File(template) = &self.spec.settings.stdin else { return Vec::new() };
+        let SessionSpec { node, launch_id, .. } = self.spec;
+        let host = self.spec.host(*node);
+        let file = |(local_rank, &rank)| {
+            let path = template.expand(Place { rank, local_rank, node: *node, host, launch_id });
+            InputFile { rank, path }
+        };
+        (0..).map(LocalRank).zip(self.ranks).map(file).collect()
     }
 }
 

@@ -13,6 +13,7 @@
 mod clean_up;
 mod contact;
 mod deaths;
+mod input_files;
 mod job_memory;
 mod job_servers;
 mod node_facts;
@@ -49,6 +50,7 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use self::contact::Contact;
+use self::input_files::{InputFiles, OpenedFiles};
 use self::node_facts::NodeFacts;
 use self::observe::{OpenTells, PreparedJob};
 use self::orphans::OrphanReaping;
@@ -91,6 +93,7 @@ pub async fn run(spec: SessionSpec, io: SessionIo) -> Report {
     while !matches!(runner.machine.phase(), Phase::Draining { .. } | Phase::Done { .. }) {
         let input = runner.next_input().await;
         runner.on_input(input);
+        runner.give_up_input_files();
         runner.carry_out();
     }
     runner.finish().await
@@ -110,6 +113,7 @@ struct Runner {
     /// Commands of jobs that were prepared and whose ranks are not started yet.
     commands: HashMap<JobNumber, Vec<RankCommand>>,
     prepared: Vec<PreparedJob>,
+    input_files: InputFiles,
     /// Directory of the launch for ranks' temporary files, if they are to have one.
     temporary: Option<TemporaryDirectory>,
     /// True if a server has made the directory for files of ranks.
@@ -174,6 +178,8 @@ enum ControlState {
 
 /// Input of a session.
 enum SessionInput {
+    /// Files for standard input were opened, or cannot be.
+    InputFiles(OpenedFiles),
     /// A start has succeeded or failed.
     Start(Start),
     /// A PMI server says that its job must end.
@@ -220,6 +226,7 @@ impl Runner {
             processes: None,
             commands: HashMap::new(),
             prepared: Vec::new(),
+            input_files: InputFiles::default(),
             temporary: None,
             has_rank_files: false,
             tells_of_cpus: false,
@@ -246,6 +253,7 @@ impl Runner {
         let need = self.servers.need().other_than(self.machine.need);
         tokio::select! {
             biased;
+            opened = self.input_files.opened() => SessionInput::InputFiles(opened),
             Some(start) = self.inputs.starts.recv() => SessionInput::Start(start),
             (job, reason) = self.servers.end_reason() => SessionInput::EndReason(job, reason),
             Some(died) = self.inputs.deaths.recv() => SessionInput::Died(died),
@@ -267,6 +275,7 @@ impl Runner {
     fn on_input(&mut self, input: SessionInput) {
         let now = Instant::now().into_std();
         match input {
+            SessionInput::InputFiles(opened) => self.on_input_files(opened),
             SessionInput::Start(Ok(process)) => self.on_process(process),
             SessionInput::Start(Err(error)) => {
                 if let Some(slot) = self.machine.ranks().slot_of(error.rank()) {
@@ -311,10 +320,12 @@ impl Runner {
     fn carry_out(&mut self) {
         while let Some(effect) = self.machine.poll_effect() {
             match effect {
-                Effect::PrepareJob { job, parent } => {
-                    let prepared = self.prepare(job, parent);
-                    self.machine.on_job_prepared(job, prepared, Instant::now().into_std());
-                }
+                Effect::PrepareJob { job, parent } => match self.prepare(job, parent) {
+                    Ok(files) if !files.is_empty() => self.input_files.open(files),
+                    prepared => {
+                        self.machine.on_job_prepared(job, prepared.map(drop), Instant::now().into_std());
+                    }
+                },
                 Effect::StartRanks { job } => {
                     if let (Some(processes), Some(commands)) = (&self.processes, self.commands.remove(&job)) {
                         processes.start(commands);

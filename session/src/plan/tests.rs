@@ -1,4 +1,4 @@
-use std::fs;
+use std::fs::{self, File};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::Path;
 
@@ -222,6 +222,7 @@ fn inputs(target: StdinTarget, source: &StdinSource) -> [&'static str; 2] {
     let plan = node.context().plan(source).unwrap();
     let word = |command: &RankCommand| match &command.stdin {
         _ if command.terminal.is_some() => "terminal",
+        Stdio::Null if !plan.inputs.is_empty() => "a file to be opened",
         Stdio::Null => "null",
         Stdio::Pipe => "pipe",
         Stdio::Fd(_) => "file",
@@ -244,14 +245,15 @@ fn standard_input_reaches_the_ranks_that_read_it_and_no_others() {
     check(StdinTarget::Rank(Rank(5)), stream(), ["null", "null"]);
     check(StdinTarget::Terminal(TerminalSize::default()), stream(), ["terminal", "null"]);
     let template = Template::parse("/dev/null".as_ref()).unwrap();
-    check(StdinTarget::File(template), stream(), ["file", "file"]);
+    check(StdinTarget::File(template), stream(), ["a file to be opened"; 2]);
 }
 
 #[test]
 fn a_file_for_standard_input_that_cannot_be_read_is_named_with_its_rank() {
     let mut node = node(&[2]);
     node.spec.settings.stdin = StdinTarget::File(Template::parse("/nonexistent/%r.%n".as_ref()).unwrap());
-    let error = node.refusal();
+    let inputs = node.context().plan(&StdinSource::Empty).unwrap().inputs;
+    let error = inputs.into_iter().map(InputFile::open).next().unwrap().unwrap_err();
     assert!(matches!(&error, PlanError::Stdin { rank: Rank(0), path, .. } if path == Path::new("/nonexistent/0.0")));
     assert_eq!(error.class(), StartClass::System);
 }

@@ -15,14 +15,18 @@ use crate::cause::StartClass;
 use crate::event::{Event, Notice};
 use crate::machine::PrepareFailure;
 use crate::machine::jobs::JobNumber;
-use crate::plan::{LaunchContext, Plan, PlanError};
+use crate::plan::{InputFile, LaunchContext, Plan, PlanError};
 use crate::session_io::StdinSource;
 use crate::shell_limits::Lowered;
 use crate::spec::SessionSpec;
 
 impl Runner {
-    /// Makes it.
-    pub(super) fn prepare(&mut self, job: JobNumber, parent: Option<(JobNumber, Rank)>) -> Result<(), PrepareFailure> {
+    /// Makes it; returns the files that are still to be opened for the ranks.
+    pub(super) fn prepare(
+        &mut self,
+        job: JobNumber,
+        parent: Option<(JobNumber, Rank)>,
+    ) -> Result<Vec<InputFile>, PrepareFailure> {
         let system = |reason| PrepareFailure { class: StartClass::System, reason };
         if job == JobNumber::LAUNCHED {
             let keeper = self.io.keeper.take();
@@ -96,7 +100,7 @@ impl Runner {
         if job == JobNumber::LAUNCHED && matches!(self.io.stdin, StdinSource::Direct(_)) {
             self.io.stdin = StdinSource::Empty;
         }
-        Ok(())
+        Ok(plan.inputs)
     }
 }
 

@@ -38,6 +38,18 @@ fn each_rank_can_read_a_file_of_its_own() {
     outcome.exits(0).says_nothing().prints_lines(["for 0", "for 1", "for 2"]);
 }
 
+/// A pipe opens when somebody writes to it, which may be never.
+#[test]
+fn a_launch_that_waits_for_a_writer_of_its_input_can_be_ended() {
+    let script = r#"cd "$(mktemp -d)"; mkfifo in
+        "$0" launch -n 1 --pmi none --stdin in --timeout 1 cat; echo "code $?"
+        "$0" launch -n 1 --pmi none --stdin in cat & echo something >in; wait $!; echo "code $?"
+        "$0" launch -n 1 --pmi none --stdin in cat & launcher=$!
+        while kill $launcher 2>/dev/null; do sleep 0.1; done; wait $launcher; echo "code $?"; rm -r "$PWD""#;
+    let outcome = Command::new("bash").words("-c").arg(script).arg(built::lattice()).run();
+    outcome.exits(0).prints_lines(["code 124", "something", "code 0", "code 143"]);
+}
+
 #[test]
 fn a_rank_that_reads_nothing_holds_nobody_up() {
     for flags in ["", "--stdin all", "--stdin 1"] {
