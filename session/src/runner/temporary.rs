@@ -2,13 +2,15 @@
 //! which tools find it.
 //!
 //! The session holds a lock on each. One that nobody has locked was left by a session that was killed, and is removed, together with the
-//! directory that its ranks had beside it, by the next session of the same user that makes one there.
+//! directory that its ranks had beside it, by the next session of the same user that makes one there. Not on a file system that other
+//! machines may share: locks on directories are known to one machine alone, and sessions of others would be taken for dead.
 
 use std::fs::{self, DirBuilder, File};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
+use lattice_overlay::directory::is_shared;
 use nix::unistd::geteuid;
 
 use crate::spec::TEMPORARY_END;
@@ -30,7 +32,7 @@ impl TemporaryDirectory {
     /// # Errors
     /// Fails if it is there, or cannot be made.
     pub(super) fn make(path: PathBuf) -> io::Result<Self> {
-        if let Some(parent) = path.parent() {
+        if let Some(parent) = path.parent().filter(|parent| !is_shared(parent)) {
             remove_those_of_the_dead(parent);
         }
         DirBuilder::new().mode(0o700).create(&path)?;

@@ -58,6 +58,20 @@ fn what_ranks_leave_behind_is_ended_whatever_the_bytes_of_its_name() {
     launch("-n 1 --pmi none").bash(script).run().exits(0).prints_lines(["done"]);
 }
 
+/// Of a file system that other machines may share, as of one that is not known, nobody can tell whose sessions live.
+#[test]
+fn what_a_killed_session_has_left_is_removed_where_no_other_machine_sees_it() {
+    assert!(geteuid().is_root(), "this test must run as root");
+    let script = r#"scratch=$(mktemp -d)
+        for type in tmpfs ramfs; do
+            mount -t $type none $scratch && mkdir $scratch/lattice-a.0.tmp && touch -d '1 minute ago' $scratch/lattice-a.0.tmp
+            "$0" launch --pmi none --tmpdir=$scratch true; echo $type $(ls $scratch); umount $scratch
+        done; rmdir $scratch"#;
+    let words = ["-m", "bash", "-c", script];
+    let command = words.into_iter().fold(Command::new("unshare"), Command::arg).arg(built::lattice());
+    command.run().exits(0).prints_lines(["tmpfs", "ramfs lattice-a.0.tmp"]);
+}
+
 /// They are reaped while the ranks run, as they would fill the table of processes of a long launch.
 #[test]
 fn orphans_of_ranks_that_have_ended_do_not_stay_as_zombies() {
