@@ -13,6 +13,7 @@
 mod clean_up;
 mod contact;
 mod deaths;
+mod finish;
 mod input_files;
 mod job_memory;
 mod job_servers;
@@ -43,7 +44,7 @@ use std::time::Duration;
 
 use pmi_core::server::EndReason;
 use pmix_core::driver::Said;
-use rank_spawner::{RankCommand, RankExit, remove_orphaned_memory};
+use rank_spawner::{RankCommand, RankExit};
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
@@ -59,17 +60,14 @@ use self::servers::{Died, RankCalls, Servers};
 use self::services::{SessionCall, SpawnCall, SpawnReply};
 use self::start::{ProcessNews, Processes, Start};
 use self::stdin::StdinFeed;
-use self::sweep::Leftovers;
 use self::temporary::TemporaryDirectory;
 use crate::event::{Event, Output, Report, Stream};
 use crate::machine::effect::{Effect, StackLook};
 use crate::machine::jobs::{JobNumber, SpawnTicket};
 use crate::machine::ranks::SlotId;
-use crate::machine::watch::SilentSeen;
 use crate::machine::{Phase, SessionMachine};
 use crate::session_io::{Control, SessionIo, StdinSource};
 use crate::spec::SessionSpec;
-use crate::timeouts;
 
 /// Largest number of events that wait for room before texts of ranks are no longer taken.
 const OUTBOX_MAX: usize = 256;
@@ -418,88 +416,5 @@ impl Runner {
                 return self.outbox.push_front(event);
             }
         }
-    }
-
-    /// Ends the session after its last rank: kills what is left, reads the pipes empty, hands over what is to be reported.
-    async fn finish(mut self) -> Report {
-        self.take_deaths();
-        let control = std::mem::replace(&mut self.io.control, mpsc::channel(1).1);
-        let (last_questions, orders) = self.servers.last_questions(control);
-        for order in orders {
-            self.machine.on_control(order, Instant::now().into_std());
-        }
-        self.carry_out();
-        let mut processes = self.processes.take();
-        let keeper = match &mut processes {
-            Some(processes) => processes.take_keeper(),
-            None => self.io.keeper.take(),
-        };
-        let ranks = processes.as_ref().map(Processes::pids).unwrap_or_default();
-        let has_ended_well = |processes: &Processes| {
-            let mut exits = self.machine.ranks().iter().map(|(slot, _)| processes.exit_of(slot));
-            exits.all(|exit| exit == Some(RankExit::Code(0)))
-        };
-        let all_ended_well = processes.as_ref().is_none_or(has_ended_well);
-        let leftovers = Leftovers {
-            tag: self.io.tag.clone(),
-            ranks,
-            process: self.io.process,
-            cgroup: self.io.cgroup.take(),
-            keeper,
-        };
-        let (survivors, keeper) = leftovers.kill().await;
-        self.machine.on_swept(survivors);
-        // Nobody of ours holds a pipe any more. If somebody else does, what is in it is still read.
-        self.outputs.stop.send_replace(true);
-        while let Some(ended) = self.outputs.pumps.join_next().await {
-            if let Ok(slot) = ended {
-                self.machine.on_output_end(slot);
-            }
-        }
-        if let Some(directory) = self.contact.close().await {
-            self.removals.spawn_blocking(move || directory.remove());
-        }
-        if let Some(directory) = self.temporary.take() {
-            self.removals.spawn_blocking(move || directory.remove());
-        }
-        // Who spoke no PMIx was not told of it; a thread for nothing would take as long as a rank takes to start.
-        let spoke_pmix = || self.machine.ranks().iter().any(|(_, slot)| self.servers.spoke_pmix(slot.job, slot.local));
-        if self.has_rank_files || spoke_pmix() {
-            let spec = Arc::clone(&self.spec);
-            self.removals.spawn_blocking(move || sweep::remove_rank_files(&spec));
-        }
-        for (_, job) in self.machine.jobs().iter().filter(|(_, job)| !job.ranks_here().is_empty()) {
-            shared_memory::remove_mpich(&job.spec);
-        }
-        if !all_ended_well {
-            let began = self.resources.began();
-            self.removals.spawn_blocking(move || remove_orphaned_memory(began));
-        }
-        self.end_resources().await;
-        let removed = async { while self.removals.join_next().await.is_some() {} };
-        if tokio::time::timeout(timeouts::REMOVAL, removed).await.is_ok() {
-            sweep::dismiss(keeper);
-        } else {
-            let launch = &self.spec.launch_id;
-            tracing::warn!(launch, "files of ranks take long to remove, or their file system does not answer");
-            // It goes on with what it was told of.
-            drop(keeper);
-        }
-        let silent = if self.machine.minds_silent_ends() { self.silent_ends() } else { SilentSeen::default() };
-        self.machine.on_drained(&silent, Instant::now().into_std());
-        self.carry_out();
-        while let Ok(text) = self.inputs.texts.try_recv() {
-            self.on_text(text);
-        }
-        let report = Report { usage: usage::of_ranks(self.io.process), ..self.machine.report() };
-        self.servers.let_output_be_taken().await;
-        last_questions.end().await;
-        drop(self.servers);
-        for event in self.outbox {
-            if self.io.events.send(event).await.is_err() {
-                break;
-            }
-        }
-        report
     }
 }

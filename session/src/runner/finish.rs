@@ -1,0 +1,131 @@
+//! The end of a session after its last rank: nothing of the launch is left on this node, and what is to be reported is handed over.
+
+use std::sync::Arc;
+
+use rank_spawner::{Keeper, RankExit, remove_orphaned_memory};
+use tokio::sync::mpsc;
+use tokio::time::Instant;
+
+use super::start::Processes;
+use super::sweep::Leftovers;
+use super::tap::LastQuestions;
+use super::{Runner, shared_memory, sweep, usage};
+use crate::event::Report;
+use crate::machine::watch::SilentSeen;
+use crate::timeouts;
+
+impl Runner {
+    /// Ends the session after its last rank: kills what is left, reads the pipes empty, hands over what is to be reported.
+    pub(super) async fn finish(mut self) -> Report {
+        self.take_deaths();
+        let last_questions = self.hear_last_orders();
+        self.carry_out();
+        let mut processes = self.processes.take();
+        let all_ended_well = processes.as_ref().is_none_or(|processes| self.all_ended_well(processes));
+        let keeper = self.kill_leftovers(processes.as_mut()).await;
+        self.drain_outputs().await;
+        self.remove_files(all_ended_well, keeper).await;
+        self.hear_last_words();
+        self.hand_over(last_questions).await
+    }
+
+    /// Takes the orders that came before the last rank had ended. Questions of other nodes' servers are answered beside the rest.
+    fn hear_last_orders(&mut self) -> LastQuestions {
+        let control = std::mem::replace(&mut self.io.control, mpsc::channel(1).1);
+        let (last_questions, orders) = self.servers.last_questions(control);
+        for order in orders {
+            self.machine.on_control(order, Instant::now().into_std());
+        }
+        last_questions
+    }
+
+    fn all_ended_well(&self, processes: &Processes) -> bool {
+        let mut exits = self.machine.ranks().iter().map(|(slot, _)| processes.exit_of(slot));
+        exits.all(|exit| exit == Some(RankExit::Code(0)))
+    }
+
+    /// Kills the processes that ranks left behind. Returns the keeper, for as long as there are files to be removed.
+    async fn kill_leftovers(&mut self, mut processes: Option<&mut Processes>) -> Option<Keeper> {
+        let ranks = processes.as_deref().map(Processes::pids).unwrap_or_default();
+        let keeper = match &mut processes {
+            Some(processes) => processes.take_keeper(),
+            None => self.io.keeper.take(),
+        };
+        let (tag, cgroup) = (self.io.tag.clone(), self.io.cgroup.take());
+        let leftovers = Leftovers { tag, ranks, process: self.io.process, cgroup, keeper };
+        let (survivors, keeper) = leftovers.kill().await;
+        self.machine.on_swept(survivors);
+        keeper
+    }
+
+    /// Reads outputs to the end of what is in them: nobody of ours holds a pipe any more, and nobody waits for others who do.
+    async fn drain_outputs(&mut self) {
+        self.outputs.stop.send_replace(true);
+        while let Some(ended) = self.outputs.pumps.join_next().await {
+            if let Ok(slot) = ended {
+                self.machine.on_output_end(slot);
+            }
+        }
+    }
+
+    /// Removes files and memory of the ranks, and of the session itself; dismisses the keeper when that is done.
+    async fn remove_files(&mut self, all_ended_well: bool, keeper: Option<Keeper>) {
+        if let Some(directory) = self.contact.close().await {
+            self.removals.spawn_blocking(move || directory.remove());
+        }
+        self.begin_removals(all_ended_well);
+        self.end_resources().await;
+        let removed = async { while self.removals.join_next().await.is_some() {} };
+        if tokio::time::timeout(timeouts::REMOVAL, removed).await.is_ok() {
+            sweep::dismiss(keeper);
+        } else {
+            let launch = &self.spec.launch_id;
+            tracing::warn!(launch, "files of ranks take long to remove, or their file system does not answer");
+            // It goes on with what it was told of.
+            drop(keeper);
+        }
+    }
+
+    fn begin_removals(&mut self, all_ended_well: bool) {
+        if let Some(directory) = self.temporary.take() {
+            self.removals.spawn_blocking(move || directory.remove());
+        }
+        // Who spoke no PMIx was not told of it; a thread for nothing would take as long as a rank takes to start.
+        let spoke_pmix = || self.machine.ranks().iter().any(|(_, slot)| self.servers.spoke_pmix(slot.job, slot.local));
+        if self.has_rank_files || spoke_pmix() {
+            let spec = Arc::clone(&self.spec);
+            self.removals.spawn_blocking(move || sweep::remove_rank_files(&spec));
+        }
+        for (_, job) in self.machine.jobs().iter().filter(|(_, job)| !job.ranks_here().is_empty()) {
+            shared_memory::remove_mpich(&job.spec);
+        }
+        if !all_ended_well {
+            let began = self.resources.began();
+            self.removals.spawn_blocking(move || remove_orphaned_memory(began));
+        }
+    }
+
+    /// Takes in the ends that nobody announced, and texts that ranks wrote through their server.
+    fn hear_last_words(&mut self) {
+        let silent = if self.machine.minds_silent_ends() { self.silent_ends() } else { SilentSeen::default() };
+        self.machine.on_drained(&silent, Instant::now().into_std());
+        self.carry_out();
+        while let Ok(text) = self.inputs.texts.try_recv() {
+            self.on_text(text);
+        }
+    }
+
+    /// Hands over all events that are left, and returns the report.
+    async fn hand_over(self, last_questions: LastQuestions) -> Report {
+        let report = Report { usage: usage::of_ranks(self.io.process), ..self.machine.report() };
+        self.servers.let_output_be_taken().await;
+        last_questions.end().await;
+        drop(self.servers);
+        for event in self.outbox {
+            if self.io.events.send(event).await.is_err() {
+                break;
+            }
+        }
+        report
+    }
+}
