@@ -32,7 +32,7 @@ pub(super) struct Contact {
     /// Time at which they are written; `None` once they are.
     due: Option<Instant>,
     /// Returns their directory.
-    writing: JoinSet<Option<TemporaryDirectory>>,
+    pub(super) writing: JoinSet<Option<TemporaryDirectory>>,
 }
 
 impl Contact {

@@ -68,15 +68,11 @@ impl Runner {
         }
     }
 
-    /// Removes files and memory of the ranks, and of the session itself; dismisses the keeper when that is done.
+    /// Removes files and memory of the ranks, and of the session itself; dismisses the keeper when that is done. A file system that does
+    /// not answer keeps no session for longer than [`timeouts::REMOVAL`].
     async fn remove_files(&mut self, all_ended_well: bool, keeper: Option<Keeper>) {
-        if let Some(directory) = self.contact.close().await {
-            self.removals.spawn_blocking(move || directory.remove());
-        }
         self.begin_removals(all_ended_well);
-        self.end_resources().await;
-        let removed = async { while self.removals.join_next().await.is_some() {} };
-        if tokio::time::timeout(timeouts::REMOVAL, removed).await.is_ok() {
+        if tokio::time::timeout(timeouts::REMOVAL, self.end_removals()).await.is_ok() {
             sweep::dismiss(keeper);
         } else {
             let launch = &self.spec.launch_id;
@@ -105,6 +101,15 @@ impl Runner {
         }
     }
 
+    /// Waits until all is removed, also files that are only now being written, and resources that are being looked at.
+    async fn end_removals(&mut self) {
+        if let Some(directory) = self.contact.close().await {
+            self.removals.spawn_blocking(move || directory.remove());
+        }
+        self.end_resources().await;
+        while self.removals.join_next().await.is_some() {}
+    }
+
     /// Takes in the ends that nobody announced, and texts that ranks wrote through their server.
     fn hear_last_words(&mut self) {
         let silent = if self.machine.minds_silent_ends() { self.silent_ends() } else { SilentSeen::default() };
@@ -127,5 +132,39 @@ impl Runner {
             }
         }
         report
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::task::JoinSet;
+
+    use super::*;
+    use crate::sample;
+    use crate::session_io::SessionIo;
+
+    /// Ends a session that has started nothing, and in which something waits for a file system for ever.
+    async fn end_beside(what_waits: impl FnOnce(&mut Runner)) {
+        let ((events, _happened), (_orders, control)) = (mpsc::channel(64), mpsc::channel(1));
+        let spec = sample::spec(1);
+        let io = SessionIo::on_one_node(&spec, events, control).unwrap();
+        let mut runner = Runner::new(spec, io);
+        runner.carry_out();
+        what_waits(&mut runner);
+        let began = Instant::now();
+        let report = runner.finish().await;
+        assert!(report.cause.is_some(), "its program does not exist");
+        assert_eq!(began.elapsed().as_secs(), timeouts::REMOVAL.as_secs());
+    }
+
+    fn wait<T: Send + 'static>(tasks: &mut JoinSet<T>) {
+        tasks.spawn(std::future::pending());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_file_system_that_does_not_answer_keeps_no_session() {
+        end_beside(|runner| wait(&mut runner.contact.writing)).await;
+        end_beside(|runner| wait(&mut runner.resources.threads)).await;
+        end_beside(|runner| wait(&mut runner.removals)).await;
     }
 }

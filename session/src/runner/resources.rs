@@ -35,7 +35,7 @@ pub(super) struct Resources {
     began: SystemTime,
     kept: HashMap<SlotId, Vec<Kept>>,
     /// Looks at resources that are being registered, and removals.
-    threads: JoinSet<ResourceNews>,
+    pub(super) threads: JoinSet<ResourceNews>,
     /// Number of the last one that the keeper was told of.
     last: u32,
 }
