@@ -1,13 +1,19 @@
 //! Files on whose content root relies: nobody but root may be able to put another one in their place.
 
+use std::ffi::OsString;
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::{env, fs};
 
+use nix::errno::Errno;
+
 /// Permission bits of group and others to write, and the bit by which a directory's entries are their owners' alone.
 const OTHERS_WRITE: u32 = 0o022;
 const STICKY: u32 = 0o1000;
+
+/// Most symbolic links on one way, as the kernel has it (`path_resolution(7)`).
+const LINKS_MAX: u32 = 40;
 
 /// Error of a file on which root cannot rely.
 #[derive(Debug, thiserror::Error)]
@@ -38,24 +44,52 @@ pub(crate) enum PathError {
     },
 }
 
-/// Checks that root alone decides what is at `path`: whoever else could exchange it would be believed by root.
+/// Checks that root alone decides what is at `path`: whoever else could exchange it would be believed by root. The way there is gone as
+/// the kernel goes it, from link to link, and every directory and link on it is looked at.
 ///
 /// # Errors
 /// Names the part of the path that somebody else could change.
 pub(super) fn check(path: &Path) -> Result<(), PathError> {
     let system = |error| PathError::System { path: path.to_owned(), error };
-    let named = env::current_dir().map_err(system)?.join(path);
-    // Where a symbolic link leads, and the link itself.
-    let real = fs::canonicalize(path).map_err(system)?;
-    for part in named.ancestors().chain(real.ancestors()) {
-        let metadata = fs::symlink_metadata(part).map_err(system)?;
-        let (owner, mode) = (metadata.uid(), metadata.mode() & 0o7777);
-        let is_closed = mode & OTHERS_WRITE == 0 || (metadata.is_dir() && mode & STICKY != 0);
-        if owner != 0 || !(is_closed || metadata.is_symlink()) {
-            return Err(PathError::Foreign { path: path.to_owned(), part: part.to_owned(), owner, mode });
+    let mut links = 0;
+    let mut left = components(&env::current_dir().map_err(system)?.join(path));
+    let mut part = PathBuf::new();
+    while let Some(next) = left.pop() {
+        if next == ".." {
+            // It was looked at on the way down, as everything above it.
+            part.pop();
+            continue;
         }
+        part.push(next);
+        if !belongs_to_root(path, &part)?.is_symlink() {
+            continue;
+        }
+        links += 1;
+        if links > LINKS_MAX {
+            return Err(system(Errno::ELOOP.into()));
+        }
+        left.extend(components(&fs::read_link(&part).map_err(system)?));
+        part.pop();
     }
     Ok(())
+}
+
+/// Components of a path, the first one last. One that is absolute begins with the root, which takes the place of what was before.
+fn components(path: &Path) -> Vec<OsString> {
+    let mut components: Vec<OsString> = path.iter().map(OsString::from).collect();
+    components.reverse();
+    components
+}
+
+/// Checks one directory, link or file on the way to `path`, of which nothing but its own entry counts.
+fn belongs_to_root(path: &Path, part: &Path) -> Result<fs::Metadata, PathError> {
+    let seen = fs::symlink_metadata(part).map_err(|error| PathError::System { path: path.to_owned(), error })?;
+    let (owner, mode) = (seen.uid(), seen.mode() & 0o7777);
+    let is_closed = mode & OTHERS_WRITE == 0 || (seen.is_dir() && mode & STICKY != 0);
+    if owner != 0 || !(is_closed || seen.is_symlink()) {
+        return Err(PathError::Foreign { path: path.to_owned(), part: part.to_owned(), owner, mode });
+    }
+    Ok(seen)
 }
 
 #[cfg(test)]
@@ -106,6 +140,18 @@ mod tests {
         )
         .unwrap();
         assert!(check(&link).is_err());
+        // From link to link, over a directory of somebody else's, to a file of root's. Both ends are root's alone.
+        let (first, second) = (directory.path().join("first"), sub.join("second"));
+        chown(&sub, Some(0), None).unwrap();
+        symlink("/etc/hostname", &second).unwrap();
+        symlink("sub/../sub/second", &first).unwrap();
+        check(&first).unwrap();
+        chown(&sub, Some(1), None).unwrap();
+        let error = check(&first).unwrap_err().to_string();
+        assert!(error.contains("/sub belongs to user 1 and has mode 755"), "{error}");
+        symlink("circle", directory.path().join("circle")).unwrap();
+        let circle = check(&directory.path().join("circle")).unwrap_err();
+        assert!(matches!(circle, PathError::System { error, .. } if error.raw_os_error() == Some(Errno::ELOOP as i32)));
         assert!(matches!(check(Path::new("/no/such")), Err(PathError::System { .. })));
     }
 }
