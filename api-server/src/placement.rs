@@ -203,10 +203,16 @@ fn participants(
     if request.nodes.is_some() {
         return Ok(nodes);
     }
-    let needed = match request.distribution {
-        None if is_hostfile => nodes.len(),
-        Some(Distribution::Block) if is_hostfile => filled(size, &nodes).iter().filter(|&&ranks| ranks > 0).count(),
-        Some(Distribution::Plane(ranks)) => reached(size, ranks, &nodes),
+    let needed = match (&request.candidates, request.distribution) {
+        (Candidates::Hostfile(hosts), None) => {
+            let ranks = ranks_per_node(&listed(hosts, size, &nodes)?, nodes.len());
+            // Lines are filled in order, and nodes are in the order of their first lines: those with ranks come first.
+            ranks.iter().take_while(|&&ranks| ranks > 0).count()
+        }
+        (Candidates::Hostfile(_), Some(Distribution::Block)) => {
+            filled(size, &nodes).iter().filter(|&&ranks| ranks > 0).count()
+        }
+        (_, Some(Distribution::Plane(ranks))) => reached(size, ranks, &nodes),
         _ => size as usize,
     };
     nodes.truncate(needed);

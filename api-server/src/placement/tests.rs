@@ -152,6 +152,20 @@ fn a_hostfile_is_filled_in_its_order() {
     check(Some(Distribution::Block), 3, &["node2"], &[&[0, 1, 2]]);
     check(Some(Distribution::Cyclic), 5, &["node2", "node0"], &[&[0, 2, 4], &[1, 3]]);
     check(None, 0, &["node2", "node0"], &[&[0, 1, 5], &[2, 3, 4]]);
+    check(None, 2, &["node2"], &[&[0, 1]]);
+    check(None, 3, &["node2", "node0"], &[&[0, 1], &[2]]);
+}
+
+/// A node of a hostfile that gets no rank neither takes part nor has to be ready; `-N` asks for nodes, with or without ranks.
+#[test]
+fn hosts_without_a_rank_take_no_part() {
+    let lines = [("node0", 2), ("node1", 2), ("node2", 2)];
+    for distribution in [None, Some(Distribution::Block), Some(Distribution::Cyclic), Some(plane(2))] {
+        let placed = placed(&hosts(&lines, distribution), &[2], &nodes(3)).unwrap();
+        assert!(counts(&placed).iter().all(|&ranks| ranks > 0), "{distribution:?}: {:?}", placed.hosts);
+    }
+    let asked = PlacementRequest { nodes: NonZeroU32::new(3), ..hosts(&lines, None) };
+    assert_eq!(counts(&placed(&asked, &[2], &nodes(3)).unwrap()), [2, 0, 0]);
 }
 
 #[test]
