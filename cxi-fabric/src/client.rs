@@ -99,6 +99,21 @@ impl Client {
         body: Option<&Body>,
         deadline: Instant,
     ) -> Result<Outcome, FabricError> {
+        let mut may_be_done = false;
+        let outcome = self.tries(method, path, idempotency_key, body, deadline, &mut may_be_done);
+        outcome.map_err(|error| if may_be_done { error.in_doubt() } else { error })
+    }
+
+    /// Sets `may_be_done` if a try that was to change something may have done so without an answer.
+    fn tries(
+        &self,
+        method: Method,
+        path: &str,
+        idempotency_key: Option<&str>,
+        body: Option<&Body>,
+        deadline: Instant,
+        may_be_done: &mut bool,
+    ) -> Result<Outcome, FabricError> {
         let url = format!("{}{path}", self.base);
         let mut call = self.call_to(method, path);
         let mut last = Trouble::NotAsked;
@@ -142,6 +157,7 @@ impl Client {
                 Err(Failure::Slow) => last = Trouble::Slow(timeout),
                 Err(Failure::Broken(reason)) => last = Trouble::Broken(reason),
             }
+            *may_be_done |= method != Method::Get && last.may_be_done();
             if !self.pause(&call, &last, deadline) {
                 return Err(FabricError::OutOfTime { call, last });
             }

@@ -58,6 +58,16 @@ pub enum Trouble {
     },
 }
 
+impl Trouble {
+    /// True if the service may have received the request, and may have carried it out.
+    pub(crate) fn may_be_done(&self) -> bool {
+        match self {
+            Self::NotAsked | Self::Unreachable(_) => false,
+            Self::Slow(_) | Self::Broken(_) | Self::Busy { .. } => true,
+        }
+    }
+}
+
 /// Error of a call to a fabric manager.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
@@ -70,7 +80,7 @@ pub enum FabricError {
         /// Failure of the last try.
         last: Trouble,
     },
-    /// Credentials of ours are missing or wrong. Nothing was done.
+    /// Credentials of ours are missing or wrong. The try that was answered so did nothing.
     #[error(
         "{call}: it answered {status}{}; check the credentials that the fabric section of the configuration names",
         said(text)
@@ -83,7 +93,7 @@ pub enum FabricError {
         /// The manager's own words.
         text: String,
     },
-    /// The call was refused for good. Nothing was done.
+    /// The call was refused for good. The try that was answered so did nothing.
     #[error("{call}: it answered {status}{}; ask whoever runs it, with this text", said(text))]
     Refused {
         /// The call.
@@ -130,6 +140,9 @@ pub enum FabricError {
         /// The call.
         call: Call,
     },
+    /// The last try did nothing, but an earlier one may have been carried out, or a service of that name exists.
+    #[error("{0}; an earlier try may have been carried out")]
+    InDoubt(Box<Self>),
     /// The back end assigns no VNIs, and none was given to it.
     #[error("back end {backend} needs a VNI from the pool; configure `vnis`")]
     VniNeeded {
@@ -144,8 +157,13 @@ impl FabricError {
         match self {
             Self::Unauthorised { .. } | Self::Refused { .. } | Self::NotOffered { .. } | Self::VniNeeded { .. } => true,
             Self::OutOfTime { last, .. } => *last == Trouble::NotAsked,
-            Self::Conflict { .. } | Self::Unintelligible { .. } | Self::OtherVni { .. } => false,
+            Self::Conflict { .. } | Self::Unintelligible { .. } | Self::OtherVni { .. } | Self::InDoubt(_) => false,
         }
+    }
+
+    /// This error behind a try that may have been carried out: what became of the call is unknown then, whatever came last.
+    pub(crate) fn in_doubt(self) -> Self {
+        if self.nothing_was_done() { Self::InDoubt(Box::new(self)) } else { self }
     }
 }
 

@@ -56,7 +56,8 @@ impl RestFabric {
                 name: request.name.to_string(),
                 text: conflict.words(),
             }),
-            Err(error) => Err(error),
+            // Whatever became of the question for the list, a service of some kind is there.
+            Err(error) => Err(error.in_doubt()),
         }
     }
 

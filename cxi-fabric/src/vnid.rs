@@ -72,7 +72,8 @@ impl FabricManager for VnidFabric {
             Outcome::Absent(answer) => Err(answer.refused(404)),
             Outcome::Conflict(answer) => {
                 let (call, text) = (answer.call.clone(), answer.words());
-                let existing = self.look_up(&ServiceId(name.to_owned()), deadline)?;
+                // Whatever became of this question, the job is there.
+                let existing = self.look_up(&ServiceId(name.to_owned()), deadline).map_err(FabricError::in_doubt)?;
                 existing.ok_or(FabricError::Conflict { call, name: name.to_owned(), text })
             }
         }

@@ -72,6 +72,22 @@ fn a_manager_that_is_down_is_told_of_with_address_path_and_tries() {
     assert!(matches!(error, FabricError::OutOfTime { last: Trouble::Unreachable(_), .. }), "{error:?}");
 }
 
+/// The service exists, whoever made it: the first try whose answer was lost, or another.
+#[test]
+fn a_conflict_whose_service_cannot_be_looked_up_is_not_nothing() {
+    for refusal in [400, 401, 403] {
+        let fake = fake_with(Options { conflicts: true, ..Options::default() });
+        let faults = |asked| [Rule::once(Create, Fault::LoseAnswer), Rule::once(asked, Fault::status(refusal))];
+        fake.script(faults(List));
+        let error = rest(&fake).create(&request(0), soon()).expect_err("no list");
+        assert!(!error.nothing_was_done(), "{error}");
+        fake.script(faults(Other));
+        let error = vnid(&fake).create(&request(1), soon()).expect_err("no look-up");
+        assert!(!error.nothing_was_done(), "{error}");
+        assert_eq!(fake.services().len(), 2);
+    }
+}
+
 #[test]
 fn a_manager_slower_than_the_deadline_costs_no_more_than_that() {
     let fake = fake();

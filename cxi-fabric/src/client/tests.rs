@@ -120,6 +120,28 @@ fn a_deadline_that_has_passed_asks_nothing() {
     assert_eq!(scene.tries(), 0);
 }
 
+/// A refusal says that nothing was done by its own try; of the tries before, nothing is known.
+#[test]
+fn a_refusal_leaves_in_doubt_what_an_earlier_try_may_have_done() {
+    let check = |first: Result<Response, Failure>, method, refusal, is_in_doubt: bool| {
+        let scene = Scene::new([first, status(refusal, "no")]);
+        let error = scene.error(method, 30);
+        assert_eq!(!error.nothing_was_done(), is_in_doubt, "{error}");
+        assert_eq!(error.to_string().contains("an earlier try may have been carried out"), is_in_doubt, "{error}");
+        assert_eq!(scene.tries(), 2);
+    };
+    for refusal in [400, 401, 403] {
+        check(Err(Failure::Slow), Method::Post, refusal, true);
+        check(Err(Failure::Broken("reset".into())), Method::Post, refusal, true);
+        check(status(504, ""), Method::Post, refusal, true);
+        check(Err(Failure::Unreachable("refused".into())), Method::Post, refusal, false);
+        check(Err(Failure::Slow), Method::Get, refusal, false);
+    }
+    // A try that was not sent does not take back what the one before it left open.
+    let unsent = Err(Failure::Unreachable("refused".into()));
+    assert!(!Scene::new([Err(Failure::Slow), unsent, status(403, "")]).error(Method::Post, 30).nothing_was_done());
+}
+
 #[test]
 fn retry_after_is_kept_and_not_waited_for_in_vain() {
     let scene = Scene::new([after(7), status(204, "")]);
