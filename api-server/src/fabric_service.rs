@@ -135,7 +135,10 @@ impl Accounting {
         }
         let deadline = Instant::now() + MANAGER_WITHIN;
         match fabric.blocking(move |grants| grants.reap(deadline)).await {
-            Ok(reaped) => done.extend(reaped.iter().map(|name| format!("{name} is deleted, which no journal knew"))),
+            Ok(reaped) => {
+                done.extend(reaped.names.iter().map(|name| format!("{name} is deleted, which no journal knew")));
+                failed.extend(reaped.errors.iter().map(ToString::to_string));
+            }
             Err(error) => failed.push(error.to_string()),
         }
         failed.extend(give_back(&self.0, fabric).await);

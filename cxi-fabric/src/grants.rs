@@ -4,6 +4,8 @@
 //! Calls that speak to the manager block until their deadline at most; [`Grants::ready`], [`Grants::release`] and the reports of
 //! nodes do not. The ledger is locked for steps of it only, never while the manager is asked.
 
+mod turns;
+
 use std::io;
 use std::sync::Arc;
 use std::time::Instant;
@@ -13,9 +15,11 @@ use thiserror::Error;
 
 use crate::clock::Clock;
 use crate::error::FabricError;
-use crate::fabric::{Credentials, FabricManager, Listed, Service, ServiceName, ServiceRequest};
+use crate::fabric::{Credentials, FabricManager, Listed, Service, ServiceId, ServiceName, ServiceRequest};
 use crate::ledger::{Answer, Effect, Entry, Ledger, LedgerError, Need, Task, View};
 use crate::vni::{Vni, VniRange};
+
+use self::turns::Turns;
 
 /// Journal that keeps a ledger's entries. One writer at a time.
 pub trait Journal: Send {
@@ -72,6 +76,15 @@ pub struct Awaited {
     pub nodes: Vec<String>,
 }
 
+/// Result of [`Grants::reap`].
+#[derive(Debug, Default)]
+pub struct Reaped {
+    /// Names of the services that were deleted.
+    pub names: Vec<String>,
+    /// Failures to delete others, which are tried again by the next call.
+    pub errors: Vec<FabricError>,
+}
+
 /// The credentials of all allocations.
 pub struct Grants {
     fabric: Box<dyn FabricManager>,
@@ -79,6 +92,8 @@ pub struct Grants {
     books: Mutex<Books>,
     /// Something was reported to the ledger.
     changed: Condvar,
+    settling: Turns<ServiceName>,
+    reaping: Turns<ServiceId>,
 }
 
 struct Books {
@@ -141,7 +156,8 @@ impl Grants {
         let ledger = Ledger::recover(cluster, fabric.numbering(), range, entries);
         let mut books = Books { ledger, journal, pending: Vec::new(), length, longest: SURPLUS };
         books.write()?;
-        Ok(Self { fabric, clock, books: Mutex::new(books), changed: Condvar::new() })
+        let (settling, reaping) = (Turns::default(), Turns::default());
+        Ok(Self { fabric, clock, books: Mutex::new(books), changed: Condvar::new(), settling, reaping })
     }
 
     /// The allocation's credentials, if they are at hand. Neither blocks nor asks anybody.
@@ -240,25 +256,35 @@ impl Grants {
         self.change(|ledger| ledger.release(allocation))
     }
 
-    /// Undoes at the manager what is due there. What fails stays due; call it again, later.
+    /// Undoes at the manager what is due there. What fails stays due; call it again, later. A call that takes all the time until the deadline
+    /// holds up those behind it this once: the next round begins with them.
     pub fn settle(&self, deadline: Instant) -> Vec<GrantError> {
         let due = self.books.lock().ledger.due();
-        let settled = due.into_iter().map(|task| match task {
-            Task::Delete(name, id) => {
-                self.fabric.delete(&id, deadline)?;
-                self.change(|ledger| ledger.deleted(&name))
+        let is_asked = |task: &Task| !matches!(task, Task::Confirm(..));
+        let due: Vec<Task> = self.settling.in_turn(due.into_iter().filter(is_asked), service_of);
+        let settled = due.into_iter().map(|task| {
+            if self.clock.now() < deadline {
+                self.settling.has_come(service_of(&task));
             }
+            self.settle_one(task, deadline)
+        });
+        settled.filter_map(Result::err).collect()
+    }
+
+    fn settle_one(&self, task: Task, deadline: Instant) -> Result<(), GrantError> {
+        let (name, id) = match task {
+            Task::Delete(name, id) => (name, id),
             Task::Find(request) => {
                 let found = self.fabric.find(&request, deadline)?;
                 let id = found.as_ref().map(|service| service.id.clone());
                 self.change(|ledger| ledger.found(&request.name, found))?;
                 let Some(id) = id else { return Ok(()) };
-                self.fabric.delete(&id, deadline)?;
-                self.change(|ledger| ledger.deleted(&request.name))
+                (request.name, id)
             }
-            Task::Confirm(..) => Ok(()),
-        });
-        settled.filter_map(Result::err).collect()
+            Task::Confirm(..) => return Ok(()),
+        };
+        self.fabric.delete(&id, deadline)?;
+        self.change(|ledger| ledger.deleted(&name))
     }
 
     /// Services of this cluster that the manager lists and the ledger does not know: left by a life whose journal is lost.
@@ -274,19 +300,24 @@ impl Grants {
         Ok(strangers)
     }
 
-    /// Deletes the [strangers](Grants::strangers), and returns their names. None where the manager has no list.
+    /// Deletes the [strangers](Grants::strangers), as many as it can until the deadline. None where the manager has no list.
     ///
     /// # Errors
-    /// If the manager does not answer.
-    pub fn reap(&self, deadline: Instant) -> Result<Vec<String>, GrantError> {
+    /// If the manager does not list its services.
+    pub fn reap(&self, deadline: Instant) -> Result<Reaped, GrantError> {
         let strangers = match self.strangers(deadline) {
-            Err(FabricError::NotOffered { .. }) => return Ok(Vec::new()),
+            Err(FabricError::NotOffered { .. }) => return Ok(Reaped::default()),
             strangers => strangers?,
         };
-        let mut reaped = Vec::new();
-        for stranger in strangers {
-            self.fabric.delete(&stranger.id, deadline)?;
-            reaped.push(stranger.to_string());
+        let mut reaped = Reaped::default();
+        for stranger in self.reaping.in_turn(strangers, |stranger| &stranger.id) {
+            if self.clock.now() < deadline {
+                self.reaping.has_come(&stranger.id);
+            }
+            match self.fabric.delete(&stranger.id, deadline) {
+                Ok(()) => reaped.names.push(stranger.to_string()),
+                Err(error) => reaped.errors.push(error),
+            }
         }
         Ok(reaped)
     }
@@ -336,3 +367,13 @@ impl Grants {
         written
     }
 }
+
+fn service_of(task: &Task) -> &ServiceName {
+    match task {
+        Task::Delete(name, _) | Task::Confirm(name, ..) => name,
+        Task::Find(request) => &request.name,
+    }
+}
+
+#[cfg(test)]
+mod tests;

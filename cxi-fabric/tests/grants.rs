@@ -202,7 +202,7 @@ fn every_service_ends_wherever_the_server_is_killed() {
         confirm_all(&grants);
         // Only a journal that is lost whole leaves what no ledger knows; the list does.
         let reaped = grants.reap(soon()).expect("listed");
-        assert_eq!(reaped.len(), usize::from(survived == 0), "after {survived} entries");
+        assert_eq!(reaped.names.len(), usize::from(survived == 0), "after {survived} entries");
         assert!(
             fake.services().is_empty() && grants.views().is_empty(),
             "after {survived} entries: {:?}",
@@ -263,10 +263,10 @@ fn strangers_of_this_cluster_are_reaped_and_others_left() {
     fake.add_service("by hand", 3000);
     let grants = start(&fake, &Disk::default());
     grants.acquire(&need("a"), soon()).expect("credentials");
-    assert_eq!(grants.reap(soon()).expect("listed"), ["daint.old.3"]);
+    assert_eq!(grants.reap(soon()).expect("listed").names, ["daint.old.3"]);
     assert_eq!(fake.services(), ["by hand", "daint.a.0", "eiger.a.0"]);
     let silent = fake_with(Options { offers_list: false, ..Options::default() });
-    assert_eq!(start(&silent, &Disk::default()).reap(soon()).expect("nothing to do"), Vec::<String>::new());
+    assert_eq!(start(&silent, &Disk::default()).reap(soon()).expect("nothing to do").names, Vec::<String>::new());
     assert_eq!(silent.asked(), [List]);
 }
 

@@ -144,8 +144,11 @@ async fn reap(fabric: &Arc<Fabric>) {
     let deadline = std::time::Instant::now() + SETTLE_WITHIN;
     match fabric.blocking(move |grants| grants.reap(deadline)).await {
         Ok(reaped) => {
-            for name in reaped {
+            for name in reaped.names {
                 tracing::warn!(service = name, "a fabric service that no journal knows is deleted");
+            }
+            for error in reaped.errors {
+                tracing::warn!(%error, "a fabric service that no journal knows is not deleted yet");
             }
         }
         Err(error) => tracing::warn!(%error, "the fabric manager's list cannot be looked at"),
