@@ -15,25 +15,42 @@ pub(crate) struct Templates {
 }
 
 impl Cluster {
-    /// Asks what the nodes are.
+    /// Asks what the nodes are, listed and assumed ones included: enough to draw them.
     ///
     /// # Errors
     /// Fails if the API server cannot be reached.
     pub(crate) async fn templates(&self) -> Result<Templates, ClusterError> {
-        let request = proto::ListInventoriesRequest {};
-        let known = self.ask(self.inventories().list_inventories(request)).await?;
-        let mut templates = Templates::default();
+        Ok(Templates::of_all(self.ask(self.inventories().list_inventories(proto::ListInventoriesRequest {})).await?))
+    }
+
+    /// Asks what the nodes that have told it are. Ranks are placed and refused by these alone.
+    ///
+    /// # Errors
+    /// Fails if the API server cannot be reached.
+    pub(crate) async fn told_templates(&self) -> Result<Templates, ClusterError> {
+        Ok(Templates::told(self.ask(self.inventories().list_inventories(proto::ListInventoriesRequest {})).await?))
+    }
+}
+
+impl Templates {
+    fn of_all(known: proto::ListInventoriesResponse) -> Self {
+        let mut templates = Self::default();
         for kind in known.kinds {
             // One of a later version may have parts that this one cannot read, and some nodes have told no more than a signature.
             if let (Ok(template), Ok(nodes)) = (serde_json::from_slice(&kind.template), hostlist::expand(&kind.nodes)) {
                 templates.add(nodes, template);
             }
         }
-        Ok(templates)
+        templates
     }
-}
 
-impl Templates {
+    /// Leaves out what an administrator has listed and what is assumed: such a node may be another machine than that. An API server that does
+    /// not say who told it knows told ones only.
+    fn told(mut known: proto::ListInventoriesResponse) -> Self {
+        known.kinds.retain(|kind| matches!(kind.origin(), proto::Origin::Unspecified | proto::Origin::Told));
+        Self::of_all(known)
+    }
+
     pub(crate) fn add(&mut self, nodes: Vec<String>, template: Template) {
         let number = self.templates.len();
         self.templates.push(template);
@@ -44,5 +61,34 @@ impl Templates {
     pub(crate) fn of(&self, node: &str) -> Option<(usize, &Template)> {
         let number = *self.of_nodes.get(node)?;
         Some((number, self.templates.get(number)?))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_nodes_have_told_counts_for_placement() {
+        let template = serde_json::to_vec(&Template::default()).unwrap();
+        let kind = |nodes: &str, origin: proto::Origin| proto::NodeKind {
+            nodes: nodes.to_owned(),
+            template: template.clone().into(),
+            origin: origin.into(),
+            ..Default::default()
+        };
+        let kinds = vec![
+            kind("a[0-1]", proto::Origin::Told),
+            kind("b0", proto::Origin::Listed),
+            kind("c0", proto::Origin::Assumed),
+            kind("d0", proto::Origin::Unspecified),
+        ];
+        let known = proto::ListInventoriesResponse { kinds, ..Default::default() };
+        let of = |templates: &Templates| {
+            let nodes = ["a0", "a1", "b0", "c0", "d0"];
+            nodes.into_iter().filter(|node| templates.of(node).is_some()).collect::<Vec<_>>()
+        };
+        assert_eq!(of(&Templates::told(known.clone())), ["a0", "a1", "d0"]);
+        assert_eq!(of(&Templates::of_all(known)), ["a0", "a1", "b0", "c0", "d0"]);
     }
 }

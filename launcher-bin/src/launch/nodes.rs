@@ -43,7 +43,9 @@ pub(super) async fn give_slots(
     let allocated = cluster.allocated_nodes(allocation).await?.names;
     let (size, placement) = (command.request.programs.size(), &mut command.request.placement);
     match per_object {
-        Some(per_object) => placed_by_objects(placement, size, per_object, &allocated, &cluster.templates().await?)?,
+        Some(per_object) => {
+            placed_by_objects(placement, size, per_object, &allocated, &cluster.told_templates().await?)?;
+        }
         None => placed_in_groups(placement, &groups, &allocated)?,
     }
     Ok(())

@@ -106,7 +106,7 @@ async fn planned(
     let templates = match launch.placed.settings.cpu_bind {
         CpuBind::None => Templates::default(),
         // An older API server knows nothing of nodes.
-        _ => cluster.templates().await.unwrap_or_default(),
+        _ => cluster.told_templates().await.unwrap_or_default(),
     };
     let bound = launch.bind(&templates);
     (launch, bound)
