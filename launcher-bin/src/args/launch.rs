@@ -201,7 +201,7 @@ pub struct PlacementArgs {
     #[arg(short = 'H', long, value_name = "HOSTS", value_parser = hostfile::parse_hosts, conflicts_with_all = ["hostfile", "nodelist", "tasks_per_node"])]
     pub host: Option<Hosts>,
     /// Place each rank as FILE says, in its lines `rank N=HOST slot=CORES`; CORES is like 0-2,5, or SOCKET:CORES, of those that may be used.
-    #[arg(long, alias = "rf", value_name = "FILE", conflicts_with_all = ["hostfile", "host", "nodelist", "tasks_per_node", "tasks_per", "tasks_per_core", "tasks_per_socket", "distribution", "cpu_bind", "cpus_per_task", "hint", "threads_per_core"])]
+    #[arg(long, alias = "rf", value_name = "FILE", conflicts_with_all = ["hostfile", "host", "nodelist", "tasks_per_node", "tasks_per", "tasks_per_core", "tasks_per_socket", "distribution", "cpu_bind", "cpus_per_task", "hint", "threads_per_core", "exclude", "nodes", "rank_by"])]
     pub rankfile: Option<PathBuf>,
     /// Begin with the N-th node of the allocation, counted from 0: launches side by side do not share nodes then.
     #[arg(short = 'r', long, value_name = "N", default_value_t = 0, hide_default_value = true, conflicts_with_all = ["nodelist", "exclude", "hostfile", "host", "rankfile"])]

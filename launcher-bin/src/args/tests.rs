@@ -140,6 +140,9 @@ fn wrong_values_are_refused_with_what_is_possible() {
     check("-N 1-2", "the lesser one of srun's MIN-MAX is -N 1");
     check("-N x", "it is not a positive whole number");
     check("-w node1 --hostfile hosts", "cannot be used with");
+    check("--rankfile r --exclude node1", "cannot be used with");
+    check("--rankfile r -N 2", "cannot be used with");
+    check("--rankfile r --rank-by slot", "cannot be used with");
     check("--distribution plane", "`block`, `cyclic` and `plane=N` are possible");
     check("--distribution block:plane=2", "behind a `:` `block`, `cyclic` and `fcyclic` are possible");
     check("--distribution plane=0", "needs the number of ranks");
