@@ -46,11 +46,24 @@ pub(super) fn heed(line: &mut Line, variable: impl Fn(&str) -> Option<OsString>)
     }
     for (name, flag) in VARIABLES {
         let is_typed = find(FLAGS, flag).is_some_and(|flag| line.has_typed(flag.names[0]));
-        if let Some(value) = set(name).filter(|_| !is_typed) {
-            variables::apply(line, FLAGS, name, flag, &value)?;
+        let Some(value) = set(name).filter(|_| !is_typed) else { continue };
+        match contradiction(line, flag) {
+            Some(other) => line.note(format!("{name}={}: left out, as {other} says otherwise", value.display())),
+            None => variables::apply(line, FLAGS, name, flag, &value)?,
         }
     }
     Ok(())
+}
+
+/// The flag of a line beside which `flag` cannot stand: a hint is a binding of its own (srun(1), --hint), and a variable gives way to what is
+/// typed.
+fn contradiction(line: &Line, flag: &str) -> Option<&'static str> {
+    let others: &[&'static str] = match flag {
+        "hint" => &["--cpu-bind", "--threads-per-core", "--tasks-per-core"],
+        "cpu-bind" => &["--hint"],
+        _ => &[],
+    };
+    others.iter().copied().find(|other| line.has(other))
 }
 
 #[cfg(test)]
@@ -81,6 +94,17 @@ mod tests {
         check("--cpu_bind=none", &bound[..1], "--cpu-bind=none ./a");
         check("", &[("SLURM_LABELIO", "0"), ("SLURM_TIMELIMIT", "")], "./a");
         check("", &[("SRUN_EXPORT_ENV", "A"), ("SLURM_EXPORT_ENV", "B")], "--export=A ./a");
+    }
+
+    #[test]
+    fn a_hint_of_the_environment_gives_way_to_a_binding() {
+        let hint = ("SLURM_HINT", "nomultithread");
+        assert_eq!(heeded("", &[hint]), "--hint=nomultithread ./a");
+        assert_eq!(heeded("--cpu-bind=cores", &[hint]), "--cpu-bind=cores ./a");
+        assert_eq!(heeded("--threads-per-core=1", &[hint]), "--threads-per-core=1 ./a");
+        assert_eq!(heeded("--ntasks-per-core=1", &[hint]), "--tasks-per-core=1 ./a");
+        assert_eq!(heeded("", &[hint, ("SLURM_CPU_BIND", "cores")]), "--cpu-bind=cores ./a");
+        assert_eq!(heeded("--hint=multithread", &[("SLURM_CPU_BIND", "cores")]), "--hint=multithread ./a");
     }
 
     #[test]
