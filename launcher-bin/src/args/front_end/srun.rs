@@ -200,12 +200,22 @@ fn add_defaults(line: &mut Line) {
         line.add_to_launch("--error", Some(&file));
     }
     if ["--cpu-bind", "--cpus-per-task", "--hint", "--threads-per-core"].iter().any(|flag| line.has(flag)) {
-        let nodes =
-            line.take("--distribution").map_or_else(|| "*".to_owned(), |order| order.to_string_lossy().into_owned());
-        let order = if nodes.contains(':') { nodes } else { nodes + ":cyclic" };
-        line.add_to_launch("--distribution", Some(order.as_ref()));
+        let order = line.take("--distribution");
+        let order = order.as_ref().map_or("*".into(), |order| order.to_string_lossy());
+        line.add_to_launch("--distribution", Some(whole_order(&order).as_ref()));
     }
     line.add_to_launch("--slurm-env", None);
+}
+
+/// An order of ranks with all three of its words: what is absent or `*` is cyclic among sockets, and among cores as among sockets (srun(1),
+/// --distribution).
+fn whole_order(order: &str) -> String {
+    let mut words = order.splitn(3, ':');
+    let nodes = words.next().unwrap_or("*");
+    let mut chosen = || words.next().filter(|word| *word != "*");
+    let sockets = chosen().unwrap_or("cyclic");
+    let cores = chosen().unwrap_or(sockets);
+    format!("{nodes}:{sockets}:{cores}")
 }
 
 /// Reads `--name`, `--name=value` or `--name value`; a name may be cut as long as only one begins so.
