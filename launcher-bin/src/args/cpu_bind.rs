@@ -1,14 +1,16 @@
 //! `--cpu-bind`, in our words and in those of srun(1).
 
-use rank_spawner::{CpuBind, CpuBindParseError, CpuSet, Object};
+use rank_spawner::{CpuBind, CpuBindParseError, Object};
+
+use super::list_entries::{NoEntry, list, mask, number, set};
 
 /// Refusal of a text as a binding.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum NoBinding {
     #[error(transparent)]
     Word(#[from] CpuBindParseError),
-    #[error("the mask {mask:?} is no hexadecimal number with at least one bit set")]
-    Mask { mask: String },
+    #[error(transparent)]
+    Entry(#[from] NoEntry),
     #[error("the mask {mask:?} names several NUMA nodes; a rank is bound to one, or to CPUs by mask_cpu")]
     NumaMask { mask: String },
 }
@@ -22,10 +24,10 @@ pub(super) fn parse(text: &str) -> Result<CpuBind, NoBinding> {
         word => Object::called(word).map_or(word, |object| object.word()),
     };
     match word.split_once(':') {
-        Some(("map_cpu", list)) => Ok(format!("map:{list}").parse()?),
-        Some(("mask_cpu", list)) => Ok(CpuBind::Map(list.split(',').map(mask).collect::<Result<_, _>>()?)),
-        Some(("map_ldom", list)) => Ok(format!("numa-map:{list}").parse()?),
-        Some(("mask_ldom", list)) => Ok(CpuBind::NumaMap(list.split(',').map(numa_mask).collect::<Result<_, _>>()?)),
+        Some(("map_cpu", entries)) => Ok(CpuBind::Map(list(entries, set)?)),
+        Some(("mask_cpu", entries)) => Ok(CpuBind::Map(list(entries, mask)?)),
+        Some(("map_ldom", entries)) => Ok(CpuBind::NumaMap(list(entries, number)?)),
+        Some(("mask_ldom", entries)) => Ok(CpuBind::NumaMap(list(entries, numa_mask)?)),
         _ => Ok(word.parse()?),
     }
 }
@@ -37,18 +39,6 @@ fn numa_mask(text: &str) -> Result<u16, NoBinding> {
         Some(node) if nodes.len() == 1 => Ok(node),
         _ => Err(NoBinding::NumaMask { mask: text.to_owned() }),
     }
-}
-
-/// CPUs of a mask in hexadecimal, whose lowest bit is CPU 0.
-pub(super) fn mask(text: &str) -> Result<CpuSet, NoBinding> {
-    let wrong = || NoBinding::Mask { mask: text.to_owned() };
-    let digits = text.strip_prefix("0x").or_else(|| text.strip_prefix("0X")).unwrap_or(text);
-    let mut cpus = Vec::new();
-    for (digit, base) in digits.bytes().rev().zip((0_u16..).step_by(4)) {
-        let bits = char::from(digit).to_digit(16).ok_or_else(wrong)?;
-        cpus.extend((0..4).filter(|bit| bits & (1 << bit) != 0).map(|bit| base + bit));
-    }
-    if cpus.is_empty() { Err(wrong()) } else { Ok(cpus.into_iter().collect()) }
 }
 
 #[cfg(test)]
@@ -66,6 +56,11 @@ mod tests {
             ("q,threads", "threads"),
             ("map_cpu:0,2", "map:0,2"),
             ("mask_cpu:0x1,0xc", "map:0,2-3"),
+            ("map_cpu:0*2,0x3", "map:0,0,3"),
+            ("map_cpu:0-1,2+4", "map:0-1,2+4"),
+            ("mask_cpu:0xf*2", "map:0-3,0-3"),
+            ("map_ldom:0*2,0x1", "numa-map:0,0,1"),
+            ("mask_ldom:0x2*2", "numa-map:1,1"),
             ("map:0,2-3", "map:0,2-3"),
             ("sockets", "sockets"),
             ("verbose,ldoms", "numa"),

@@ -17,6 +17,7 @@ use super::copies::CopyArgs;
 use super::cpu_bind;
 use super::distribution::{self, Distribution};
 use super::export::Export;
+use super::gpu_bind;
 use super::hint::Hint;
 use super::idle::IdleArgs;
 use super::mem_bind;
@@ -244,7 +245,7 @@ pub struct PlacementArgs {
     pub gpus_per_task: Option<NonZeroU32>,
     /// GPUs of each rank, by the same variables: none (all), closest (those next to its CPUs), single:K (one for K neighbouring ranks),
     /// per-task:N, or map:0,1+2 (by the rank on its node); goes before --gpus-per-task.
-    #[arg(long, value_name = "HOW")]
+    #[arg(long, value_name = "HOW", value_parser = gpu_bind::parse)]
     pub gpu_bind: Option<GpuBind>,
     /// Print on standard error where each rank runs, and on which CPUs, then start them.
     #[arg(long)]

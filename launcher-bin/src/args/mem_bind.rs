@@ -2,7 +2,7 @@
 
 use rank_spawner::{CpuSet, MemBind, MemoryNodes, Strictness};
 
-use super::cpu_bind::{NoBinding, mask};
+use super::list_entries::{NoEntry, add, mask, number};
 
 /// Refusal of a text as a binding of memory.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -13,14 +13,12 @@ pub(super) enum NoMemBinding {
     Word { word: String },
     #[error("{word:?} is one binding too many")]
     Twice { word: String },
-    #[error("{number:?} is not the number of a NUMA node")]
-    Number { number: String },
-    #[error(transparent)]
-    Mask(#[from] NoBinding),
+    #[error("NUMA nodes: {0}")]
+    Entry(#[from] NoEntry),
 }
 
 /// Reads one entry of a list: the NUMA nodes of a rank.
-type ReadEntry = fn(&str) -> Result<CpuSet, NoMemBinding>;
+type ReadEntry = fn(&str) -> Result<CpuSet, NoEntry>;
 
 /// Reads words between commas, of which a map's or a mask's list may have several. `verbose`, `quiet` and `nosort` say nothing about the nodes.
 pub(super) fn parse(text: &str) -> Result<MemBind, NoMemBinding> {
@@ -41,13 +39,15 @@ pub(super) fn parse(text: &str) -> Result<MemBind, NoMemBinding> {
             ("local", None) => MemoryNodes::Local,
             ("rank", None) => MemoryNodes::Rank,
             ("map_mem" | "mask_mem", Some(first)) => {
-                let read: ReadEntry = if name == "map_mem" { one } else { |word| Ok(mask(word)?) };
+                let read: ReadEntry = if name == "map_mem" { one } else { mask };
                 of_list = Some(read);
-                MemoryNodes::Map(vec![read(first)?])
+                let mut list = Vec::new();
+                add(&mut list, first, read)?;
+                MemoryNodes::Map(list)
             }
             _ => match (&mut nodes, of_list) {
                 (Some(MemoryNodes::Map(list)), Some(read)) => {
-                    list.push(read(word)?);
+                    add(list, word, read)?;
                     continue;
                 }
                 _ => return Err(NoMemBinding::Word { word: word.to_owned() }),
@@ -65,14 +65,9 @@ pub(super) fn parse(text: &str) -> Result<MemBind, NoMemBinding> {
     }
 }
 
-/// The one NUMA node of a number, in hexadecimal behind `0x`.
-fn one(number: &str) -> Result<CpuSet, NoMemBinding> {
-    let node = match number.strip_prefix("0x") {
-        Some(digits) => u16::from_str_radix(digits, 16),
-        None => number.parse(),
-    };
-    let node = node.map_err(|_| NoMemBinding::Number { number: number.to_owned() })?;
-    Ok([node].into_iter().collect())
+/// The one NUMA node of a number.
+fn one(text: &str) -> Result<CpuSet, NoEntry> {
+    Ok([number(text)?].into_iter().collect())
 }
 
 #[cfg(test)]
@@ -93,6 +88,8 @@ mod tests {
             ("rank,nosort", "rank"),
             ("map_mem:0,1,0x2", "map:0,1,2"),
             ("prefer,map_mem:1", "map:1:prefer"),
+            ("map_mem:0*2,1*2,prefer", "map:0,0,1,1:prefer"),
+            ("mask_mem:0x3*2,4", "map:0-1,0-1,2"),
             ("mask_mem:0x3,0x4", "map:0-1,2"),
             ("mask_mem:5,2,prefer,verbose", "map:0+2,1:prefer"),
         ] {
