@@ -301,6 +301,21 @@ fn trap_15_a_barrier_counts_living_ranks_of_one_job() {
     assert_eq!(waiting, &[Rank(0)]);
 }
 
+/// A client that does not wait for answers may leave while its last barrier is still on its way to the other nodes.
+#[test]
+fn a_rank_that_leaves_during_a_barrier_is_missed_in_the_next_one() {
+    let (mut world, job) = initialized(&[2, 1]);
+    for rank in [0, 0, 1] {
+        world.send(job, Rank(rank), b"cmd=barrier_in\n");
+    }
+    world.send(job, Rank(1), b"cmd=finalize\n");
+    assert!(world.ended(job).is_none(), "the first barrier waits for the other node");
+    world.send(job, Rank(2), b"cmd=barrier_in\n");
+    world.settle();
+    let Some(EndReason::LeftFence { rank: Rank(1), waiting }) = world.ended(job) else { panic!("it hangs") };
+    assert_eq!(waiting, &[Rank(0)]);
+}
+
 #[test]
 fn trap_16_no_older_value_is_read_after_a_barrier() {
     let (mut world, job) = initialized(&[2, 2]);

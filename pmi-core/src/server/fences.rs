@@ -162,8 +162,10 @@ impl Server {
                 self.release(waiters);
                 // The first one has told of all that ranks need of each other.
                 self.tell_deaths();
-                if let Some(epoch) = self.begin_world() {
-                    self.exchange_world(epoch);
+                match self.begin_world() {
+                    Some(epoch) => self.exchange_world(epoch),
+                    // A rank may have left behind this fence, for which others wait in the next one.
+                    None => self.look_for_deserters(),
                 }
             }
             Scope::Group { name, nodes } => {
@@ -182,8 +184,9 @@ impl Server {
                     if nodes.len() > 1 { self.groups.rest(name) } else { self.groups.forget(name) }
                 }
                 self.release(waiters);
-                if let Some(epoch) = next {
-                    self.exchange_scope(FenceId { scope: id.scope.clone(), epoch });
+                match next {
+                    Some(epoch) => self.exchange_scope(FenceId { scope: id.scope.clone(), epoch }),
+                    None => self.look_for_deserters(),
                 }
             }
             Scope::Ring => {
