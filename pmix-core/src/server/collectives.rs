@@ -223,8 +223,10 @@ impl Server {
             self.give_back(waiter.address.identity.seat, waiter.questions);
             let_go(self, waiter);
         }
-        if let Some(epoch) = next {
-            self.exchange(FenceId { scope: id.scope.clone(), epoch });
+        match next {
+            Some(epoch) => self.exchange(FenceId { scope: id.scope.clone(), epoch }),
+            // A rank may have left behind this round, for which others wait in the next one.
+            None => self.look_for_deserters_of(name),
         }
     }
 

@@ -133,6 +133,22 @@ fn a_member_that_leaves_in_good_order_ends_the_launch_of_those_who_wait_for_it()
     }
 }
 
+/// Fences that are not waited for (`PMIx_Fence_nb`): a rank leaves while one is on its way to the other nodes.
+#[test]
+fn a_rank_that_leaves_during_a_fence_is_missed_in_the_next_one() {
+    let (mut world, [a, b, c, _]) = four();
+    for client in [a, a, b] {
+        arrive(&mut world, client, command::FENCE, &[0, 1, 2]);
+    }
+    world.send(b, 102, command::FINALIZE, |_| {});
+    assert!(world.end.is_none(), "the first fence waits for {c:?}");
+    arrive(&mut world, c, command::FENCE, &[0, 1, 2]);
+    match world.end {
+        Some(EndReason::LeftFence { rank, waiting }) => assert_eq!((rank.0, waiting.len()), (1, 1)),
+        other => panic!("{other:?}"),
+    }
+}
+
 #[test]
 fn a_rank_that_is_no_member_can_leave() {
     let (mut world, [a, b, c, d]) = four();
