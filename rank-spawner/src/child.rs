@@ -125,8 +125,7 @@ pub(crate) struct ChildSetup<'a> {
     pub(crate) node_memory: Option<RawFd>,
     pub(crate) directory: Option<&'a CStr>,
     pub(crate) umask: Option<Mode>,
-    /// A bit mask of CPUs.
-    pub(crate) affinity: Option<&'a [c_ulong]>,
+    pub(crate) affinity: Option<Affinity<'a>>,
     /// Mode of `set_mempolicy(2)`, and a bit mask of NUMA nodes.
     pub(crate) memory: Option<(c_int, &'a [c_ulong])>,
     pub(crate) priority: Priority,
@@ -139,6 +138,28 @@ pub(crate) struct ChildSetup<'a> {
     pub(crate) envp: &'a [*const c_char],
     /// Written by the child, read by the parent when the child has gone.
     pub(crate) failure: Cell<Option<Failure>>,
+}
+
+/// CPUs of a rank, as bit masks.
+#[derive(Clone, Copy)]
+pub(crate) struct Affinity<'a> {
+    pub(crate) planned: &'a [c_ulong],
+    /// What the kernel made of it, as long as its longest mask. Written by the child before it executes its program, which may choose others
+    /// at once; without a bit if the kernel does not tell.
+    pub(crate) given: &'a [Cell<c_ulong>],
+}
+
+impl Affinity<'_> {
+    /// Binds the calling thread.
+    fn take(&self) -> nix::Result<()> {
+        let len = size_of_val(self.planned);
+        // SAFETY: pointer and length describe `planned`, which is only read.
+        Errno::result(unsafe { libc::sched_setaffinity(0, len, self.planned.as_ptr().cast()) })?;
+        let len = size_of_val(self.given);
+        // SAFETY: pointer and length describe `given`, whose cells may be written to, and which nobody else uses meanwhile.
+        unsafe { libc::sched_getaffinity(0, len, self.given.as_ptr().cast_mut().cast()) };
+        Ok(())
+    }
 }
 
 /// Which process group a rank leads.
@@ -274,11 +295,8 @@ impl ChildSetup<'_> {
         if let Some(directory) = self.directory {
             chdir(directory).map_err(at(Step::Directory))?;
         }
-        if let Some(mask) = self.affinity {
-            let len = size_of_val(mask);
-            // SAFETY: pointer and length describe `mask`, which is only read.
-            let result = unsafe { libc::sched_setaffinity(0, len, mask.as_ptr().cast()) };
-            Errno::result(result).map_err(at(Step::Affinity))?;
+        if let Some(affinity) = self.affinity {
+            affinity.take().map_err(at(Step::Affinity))?;
         }
         if let Some((mode, nodes)) = self.memory {
             // The kernel reads one bit less than it is told.

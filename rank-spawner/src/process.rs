@@ -31,6 +31,9 @@ pub struct RankProcess {
     pub stderr: Option<OwnedFd>,
     /// The driving end of the rank's pseudo-terminal, if one was asked for.
     pub terminal: Option<Terminal>,
+    /// The CPUs on which the kernel had it when it executed its program, if that is known. They are fewer than it was to be bound to where a
+    /// control group leaves it no others. What the program chooses by itself later does not count.
+    pub given_cpus: Option<CpuSet>,
     pid: Pid,
     pidfd: OwnedFd,
     /// Locked while the process is reaped, and while its number is used: until it is reaped the number is its own.
@@ -46,18 +49,11 @@ impl RankProcess {
             stdout: None,
             stderr: None,
             terminal: None,
+            given_cpus: None,
             pid,
             pidfd,
             exit: Mutex::new(None),
         }
-    }
-
-    /// The CPUs that the kernel lets it use now.
-    ///
-    /// # Errors
-    /// `ESRCH` if it has been reaped.
-    pub fn cpus(&self) -> nix::Result<CpuSet> {
-        syscalls::affinity_of(self.pid).map(|mask| CpuSet::from_mask(&mask))
     }
 
     /// The number of the process, and of the process group that it leads.

@@ -5,6 +5,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command};
 
+use lattice_inventory::CpuSet;
 use nix::errno::Errno;
 use nix::unistd::Pid;
 use pmi_core::ids::Rank;
@@ -26,11 +27,15 @@ impl RankProcess {
             let path = Some(command.get_program().into());
             StartError::Step { rank, step: Step::Exec, errno: errno_of(&error), path }
         })?;
-        Self::of_child(rank, &mut child).map_err(|errno| {
+        let mut process = Self::of_child(rank, &mut child).map_err(|errno| {
             // It may have ended by itself.
             let _ = child.kill().and_then(|()| child.wait());
             StartError::Descriptors { rank, what: "pidfd and pipes", errno }
-        })
+        })?;
+        // Other CPUs than ours have been chosen by the command or by its program, and nobody can tell which of them it was.
+        let ours = syscalls::affinity().ok().filter(|ours| syscalls::affinity_of(process.pid()).as_ref() == Ok(ours));
+        process.given_cpus = ours.map(|mask| CpuSet::from_mask(&mask));
+        Ok(process)
     }
 
     fn of_child(rank: Rank, child: &mut Child) -> nix::Result<Self> {

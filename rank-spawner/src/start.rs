@@ -1,7 +1,7 @@
 //! Starting one rank on the calling thread.
 
 use std::cell::Cell;
-use std::ffi::CString;
+use std::ffi::{CString, c_ulong};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
@@ -15,7 +15,7 @@ use nix::unistd::getpid;
 use pmi_core::ids::Rank;
 
 use crate::arguments::Arguments;
-use crate::child::{AtExec, ChildSetup, Group, SignalsBlocked, Step, clone};
+use crate::child::{Affinity, AtExec, ChildSetup, Group, SignalsBlocked, Step, clone};
 use crate::environment::RankEnvironment;
 use crate::limits::Limit;
 use crate::memory_binding::MemoryPolicy;
@@ -181,7 +181,9 @@ pub(crate) fn start(
     let pmi = command.pmi.then(Ends::of_pmi).transpose().map_err(missing("PMI socket"))?;
     let directory = command.directory.as_ref().map(|path| CString::new(path.as_os_str().as_bytes())).transpose();
     let directory = directory.map_err(|_| step_error(command, Step::Directory, Errno::EINVAL))?;
-    let affinity = command.bound_to.cpus.as_ref().map(CpuSet::to_mask);
+    let planned = command.bound_to.cpus.as_ref().map(CpuSet::to_mask);
+    let mut given = planned.as_ref().map(|_| syscalls::no_cpus()).unwrap_or_default();
+    let given = Cell::from_mut(given.as_mut_slice()).as_slice_of_cells();
     let memory = command.bound_to.memory.as_ref().map(MemoryPolicy::to_kernel);
     let argv = command.arguments.pointers();
     let envp = command.environment.pointers();
@@ -194,7 +196,7 @@ pub(crate) fn start(
         node_memory: command.node_memory.as_ref().map(AsRawFd::as_raw_fd),
         directory: directory.as_deref(),
         umask: command.umask.map(Mode::from_bits_truncate),
-        affinity: affinity.as_deref(),
+        affinity: planned.as_deref().map(|planned| Affinity { planned, given }),
         memory: memory.as_ref().map(|(mode, nodes)| (*mode, nodes.as_slice())),
         priority: command.priority,
         limits: &command.limits,
@@ -222,6 +224,8 @@ pub(crate) fn start(
     let mut process = RankProcess::new(rank, pid, pidfd);
     streams.hand_over(&mut process);
     process.pmi = pmi.and_then(|ends| ends.ours);
+    let given: Vec<c_ulong> = given.iter().map(Cell::get).collect();
+    process.given_cpus = Some(CpuSet::from_mask(&given)).filter(|cpus| !cpus.is_empty());
     Ok(process)
 }
 

@@ -210,10 +210,15 @@ pub(crate) fn affinity() -> nix::Result<Vec<c_ulong>> {
     affinity_of(Pid::from_raw(0))
 }
 
+/// A bit mask without a CPU, as long as the kernel's longest: nix's ends at 1,024 CPUs, the kernel refuses one shorter than its own, and
+/// 8,192 is the most it can be built for.
+pub(crate) fn no_cpus() -> Vec<c_ulong> {
+    vec![0; 8192 / c_ulong::BITS as usize]
+}
+
 /// The CPUs that a process may use, as the kernel's bit mask.
 pub(crate) fn affinity_of(process: Pid) -> nix::Result<Vec<c_ulong>> {
-    // nix's set ends at 1,024 CPUs, and the kernel refuses a mask shorter than its own; 8,192 is the most it can be built for.
-    let mut mask = vec![0 as c_ulong; 8192 / c_ulong::BITS as usize];
+    let mut mask = no_cpus();
     let len = size_of_val(mask.as_slice());
     // SAFETY: the pointer and the length describe `mask`, which the kernel only writes to.
     Errno::result(unsafe { libc::sched_getaffinity(process.as_raw(), len, mask.as_mut_ptr().cast()) })?;

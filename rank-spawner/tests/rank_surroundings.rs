@@ -17,7 +17,7 @@ use nix::unistd::{getpgrp, pipe2};
 use pmi_core::ids::Rank;
 use rank_spawner::{
     Arguments, CpuBind, Environment, Limit, LimitedResource, MemoryPolicy, Object, Program, RankCommand, RankExit,
-    Spawner, Stdio, plan_here,
+    Spawner, Stdio, plan_here, usable_here,
 };
 use world::{line, output, shell, shell_with, wait};
 
@@ -151,6 +151,25 @@ fn directory_umask_limits_and_cpus_are_set() {
         .unwrap();
     let script = "grep Cpus_allowed_list /proc/self/status | cut -f2";
     assert_eq!(printed(script, |command| command.bound_to.cpus = Some(cpus.clone())), cpus.to_string());
+}
+
+/// A program may bind itself as soon as it runs, as `taskset` and OpenMP do.
+#[test]
+fn the_cpus_that_a_rank_was_given_are_not_those_that_its_program_chose() {
+    let spawner = spawner();
+    let usable = usable_here(&ThisNode::default()).unwrap().cpus();
+    let last = usable.iter().last().unwrap();
+    let mut command = shell(0, &format!("exec taskset -c {last} grep Cpus_allowed_list /proc/self/status"));
+    command.bound_to.cpus = Some(usable.clone());
+    let mut rank = spawner.start(command).unwrap();
+    let text = String::from_utf8(output(&mut rank)).unwrap();
+    assert_eq!(wait(&rank), RankExit::Code(0), "{text}");
+    assert_eq!(text.split_whitespace().last(), Some(last.to_string().as_str()));
+    assert_eq!(rank.given_cpus, Some(usable));
+    // Nothing is asked for a rank that is not bound.
+    let rank = spawner.start(shell(0, "true")).unwrap();
+    wait(&rank);
+    assert_eq!(rank.given_cpus, None);
 }
 
 /// The kernel tells the policy of a process beside each of its mappings, where it has NUMA.

@@ -26,7 +26,7 @@ impl Runner {
         let pid = process.pid().as_raw().unsigned_abs();
         let (job, local) = (self.machine.ranks().get(slot).job, self.machine.ranks().get(slot).local);
         let planned = self.prepared.get(job.0).and_then(|job| job.cpus.get(local.index())?.clone());
-        let bound = planned.and_then(|planned| Some((planned, process.cpus().ok()?)));
+        let bound = planned.zip(process.given_cpus.take());
         processes.adopt(slot, process);
         let outputs = [(Stream::Stdout, streams.stdout), (Stream::Stderr, streams.stderr)];
         let outputs: Vec<_> = outputs.into_iter().filter_map(|(stream, pipe)| Some((stream, pipe?))).collect();
@@ -57,7 +57,7 @@ impl Runner {
         }
     }
 
-    /// Tells of the first rank here that does not have the CPUs of the plan: the kernel leaves out those that a control group forbids.
+    /// Tells of the first rank here that was not given the CPUs of the plan: the kernel leaves out those that a control group forbids.
     fn compare_cpus(&mut self, rank: Rank, planned: CpuSet, seen: CpuSet) {
         if planned != seen && !self.tells_of_cpus {
             self.tells_of_cpus = true;
