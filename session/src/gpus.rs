@@ -7,7 +7,8 @@
 //! map:0,2-3    the entry of the rank's local number, from the beginning again behind the last; `+` joins GPUs
 //! ```
 //!
-//! The words are srun's (`--gpu-bind`, srun(1)). GPUs are numbered in the order of their PCI addresses.
+//! The words are srun's (`--gpu-bind`, srun(1)). GPUs are numbered in the order of their PCI addresses, among those that an outer launcher
+//! allows by the same variables: inside a job that has GPUs 2 and 3 of four, GPU 0 is 2.
 
 use std::fmt;
 use std::num::NonZeroU32;
@@ -48,8 +49,16 @@ pub enum GpuError {
         "ranks are to be bound to GPUs, and this node has none that it knows; lattice nodes --topology shows what it knows"
     )]
     None,
-    /// The node has too few.
-    #[error("{ranks} ranks need {needed} GPUs, and this node has {there}")]
+    /// An outer launcher allows none.
+    #[error("ranks are to be bound to GPUs, and {variable}={value} of the surroundings allows none of this node")]
+    Hidden {
+        /// The variable.
+        variable: &'static str,
+        /// Its value.
+        value: String,
+    },
+    /// The node has too few, or an outer launcher allows too few.
+    #[error("{ranks} ranks need {needed} GPUs, and this node has {there} for them")]
     TooFew {
         /// Number of ranks on the node.
         ranks: usize,
@@ -59,7 +68,7 @@ pub enum GpuError {
         there: usize,
     },
     /// A map names a GPU that the node does not have.
-    #[error("GPU {number} is named, and this node has {there}, counted from 0")]
+    #[error("GPU {number} is named, and this node has {there} for its ranks, counted from 0")]
     NoSuch {
         /// Number of the GPU.
         number: usize,
@@ -85,15 +94,52 @@ const MAKERS: [Maker; 3] = [
     Maker { vendor: 0x8086, variable: "ZE_AFFINITY_MASK", order: Some(("ZE_ENABLE_PCI_ID_DEVICE_ORDER", "1")) },
 ];
 
+/// A GPU that ranks may use.
+struct Gpu<'node> {
+    /// Its name in the variable: a number, or the identifier that an outer launcher has for it.
+    name: String,
+    /// `None` if the name does not tell.
+    device: Option<&'node PciDevice>,
+}
+
+impl Gpu<'_> {
+    fn is_near(&self, cpus: &CpuSet) -> bool {
+        self.device.is_none_or(|device| !device.cpus.is_disjoint(cpus))
+    }
+}
+
+/// The GPUs of `devices` that the value of a maker's variable leaves, in its order. Like the runtimes it ends at the first name that is none:
+/// `NoDevFiles`, -1 and the number of a GPU that is not there hide what follows.
+fn allowed<'node>(devices: &[&'node PciDevice], value: Option<&str>) -> Vec<Gpu<'node>> {
+    let Some(value) = value else {
+        let all = devices.iter().enumerate();
+        return all.map(|(number, device)| Gpu { name: number.to_string(), device: Some(*device) }).collect();
+    };
+    let gpu = |name: &str| {
+        // A part of a GPU is GPU.PART to Intel.
+        let number = name.split('.').next().and_then(|number| number.parse::<usize>().ok());
+        let device = number.map(|number| devices.get(number).copied());
+        let is_identifier = ["GPU-", "MIG-"].iter().any(|prefix| name.starts_with(prefix));
+        match device {
+            Some(Some(device)) => Some(Gpu { name: name.to_owned(), device: Some(device) }),
+            None if is_identifier => Some(Gpu { name: name.to_owned(), device: None }),
+            _ => None,
+        }
+    };
+    value.split(',').map(str::trim).map_while(gpu).collect()
+}
+
 impl GpuBind {
-    /// Variables of each rank of a node, by local rank; `cpus` has the CPUs of those that are bound.
+    /// Variables of each rank of a node, by local rank; `cpus` has the CPUs of those that are bound, and `outer` the values of variables that
+    /// the ranks would have without these.
     ///
     /// # Errors
-    /// Fails if the node does not have the GPUs.
+    /// Fails if the node does not have the GPUs, or an outer launcher does not allow them.
     pub fn variables(
         &self,
         node: &Template,
         cpus: &[Option<CpuSet>],
+        outer: impl Fn(&str) -> Option<String>,
     ) -> Result<Vec<Vec<(&'static str, String)>>, GpuError> {
         if *self == Self::None {
             return Ok(vec![Vec::new(); cpus.len()]);
@@ -102,18 +148,24 @@ impl GpuBind {
             node.pci.iter().filter(|device| device.kind == PciKind::Gpu && device.id[0] == maker.vendor).collect()
         };
         let found = MAKERS.iter().map(|maker| (maker, gpus_of(maker))).find(|(_, gpus)| !gpus.is_empty());
-        let (maker, gpus) = found.ok_or(GpuError::None)?;
+        let (maker, devices) = found.ok_or(GpuError::None)?;
+        let variable = maker.variable;
+        let value = outer(variable);
+        let gpus = allowed(&devices, value.as_deref());
+        if let (Some(value), true) = (value, gpus.is_empty()) {
+            return Err(GpuError::Hidden { variable, value });
+        }
         let chosen = self.chosen(&gpus, cpus)?;
         let variables = |numbers: Vec<usize>| {
-            let list = numbers.iter().map(usize::to_string).collect::<Vec<_>>().join(",");
+            let list = numbers.iter().map(|&number| gpus[number].name.as_str()).collect::<Vec<_>>().join(",");
             let order = maker.order.map(|(name, value)| (name, value.to_owned()));
-            [(maker.variable, list)].into_iter().chain(order).collect()
+            [(variable, list)].into_iter().chain(order).collect()
         };
         Ok(chosen.into_iter().map(variables).collect())
     }
 
-    /// Numbers of the GPUs of each rank.
-    fn chosen(&self, gpus: &[&PciDevice], cpus: &[Option<CpuSet>]) -> Result<Vec<Vec<usize>>, GpuError> {
+    /// Places in `gpus` of those of each rank.
+    fn chosen(&self, gpus: &[Gpu<'_>], cpus: &[Option<CpuSet>]) -> Result<Vec<Vec<usize>>, GpuError> {
         let (ranks, there) = (cpus.len(), gpus.len());
         let all = || (0..there).collect::<Vec<_>>();
         match self {
@@ -130,8 +182,7 @@ impl GpuBind {
                 Ok((0..ranks).map(|local| vec![local / ranks_each.get() as usize % there]).collect())
             }
             Self::Closest => {
-                let near =
-                    |cpus: &CpuSet| (0..there).filter(|&gpu| !gpus[gpu].cpus.is_disjoint(cpus)).collect::<Vec<_>>();
+                let near = |cpus: &CpuSet| (0..there).filter(|&gpu| gpus[gpu].is_near(cpus)).collect::<Vec<_>>();
                 let of_rank = |cpus: &Option<CpuSet>| {
                     // Of a rank that is not bound all are as close, and so they are where none is next to its CPUs.
                     cpus.as_ref().map(near).filter(|near| !near.is_empty()).unwrap_or_else(all)
@@ -212,9 +263,21 @@ mod tests {
     }
 
     fn seen(bind: &str, vendor: u16, gpus: u8, cpus: &[&str]) -> Result<Vec<String>, GpuError> {
+        seen_inside(None, bind, vendor, gpus, cpus)
+    }
+
+    /// The same where an outer launcher has set the maker's variable.
+    fn seen_inside(
+        outer: Option<&str>,
+        bind: &str,
+        vendor: u16,
+        gpus: u8,
+        cpus: &[&str],
+    ) -> Result<Vec<String>, GpuError> {
         let cpus: Vec<Option<CpuSet>> =
             cpus.iter().map(|set| set.parse().ok().filter(|set: &CpuSet| !set.is_empty())).collect();
-        let variables = bind.parse::<GpuBind>().unwrap().variables(&node(vendor, gpus), &cpus)?;
+        let outer = |name: &str| outer.filter(|_| name.ends_with("_VISIBLE_DEVICES")).map(str::to_owned);
+        let variables = bind.parse::<GpuBind>().unwrap().variables(&node(vendor, gpus), &cpus, outer)?;
         let text = |variables: &Vec<(&str, String)>| {
             variables.iter().map(|(name, value)| format!("{name}={value}")).collect::<Vec<_>>().join(" ")
         };
@@ -237,6 +300,30 @@ mod tests {
         check("map:0+2,1-3", &unbound[..2], &["0,2", "1,2,3"]);
         check("closest", &["5", "0,13", "40", ""], &["1", "0,3", "0,1,2,3", "0,1,2,3"]);
         assert_eq!(seen("none", 0x1002, 4, &[""]), Ok(vec![String::new()]));
+    }
+
+    #[test]
+    fn ranks_get_only_gpus_that_an_outer_launcher_allows() {
+        let check = |outer: &str, bind: &str, cpus: &[&str], expected: &[&str]| {
+            let expected: Vec<String> = expected.iter().map(|list| format!("ROCR_VISIBLE_DEVICES={list}")).collect();
+            assert_eq!(seen_inside(Some(outer), bind, 0x1002, 4, cpus), Ok(expected), "{outer} {bind}");
+        };
+        check("2,3", "per-task:1", &["", ""], &["2", "3"]);
+        check("2, 3", "single:1", &["", "", ""], &["2", "3", "2"]);
+        check("3,1", "map:0,1", &["", ""], &["3", "1"]);
+        // CPU 5 is next to GPU 1, which another job has.
+        check("2,3", "closest", &["13", "5"], &["3", "2,3"]);
+        check("1,9,2", "closest", &[""], &["1"]);
+        check("GPU-ab,GPU-cd", "per-task:1", &["", ""], &["GPU-ab", "GPU-cd"]);
+        assert_eq!(seen_inside(Some("2,3"), "none", 0x1002, 4, &[""]), Ok(vec![String::new()]));
+
+        let refused = |outer, bind| seen_inside(Some(outer), bind, 0x10de, 4, &["", "", ""]).unwrap_err();
+        assert_eq!(refused("2,3", "per-task:1"), GpuError::TooFew { ranks: 3, needed: 3, there: 2 });
+        assert_eq!(refused("2,3", "map:2"), GpuError::NoSuch { number: 2, there: 2 });
+        for value in ["", "-1", "NoDevFiles", "4"] {
+            let variable = "CUDA_VISIBLE_DEVICES";
+            assert_eq!(refused(value, "closest"), GpuError::Hidden { variable, value: value.to_owned() });
+        }
     }
 
     #[test]

@@ -21,6 +21,7 @@ use pmix_core::BoundPlace;
 use rank_spawner::{BindHereError, CpuBind, CpuSet, MemBind, MemBindError, MemoryPolicy, plan, plan_here, usable_here};
 
 use crate::gpus::{GpuBind, GpuError};
+use crate::settings::LaunchSettings;
 use crate::spec::SessionSpec;
 
 /// The node of a session, as far as ranks have to do with it.
@@ -83,17 +84,27 @@ impl NodeFacts {
         }
     }
 
-    /// Variables by which each rank with these CPUs is told its GPUs.
+    /// Variables by which each rank with these CPUs is told its GPUs, among those that an outer launcher allows: by the environment of this
+    /// process where that has the variable, for it knows of this node, else by the one that ranks start from.
     ///
     /// # Errors
     /// Fails if the node does not have them.
     pub(super) fn gpus(
         &self,
-        bind: &GpuBind,
+        settings: &LaunchSettings,
         cpus: &[Option<CpuSet>],
     ) -> Result<Vec<Vec<(&'static str, String)>>, GpuError> {
         // The inventory is read for those who need it.
-        if *bind == GpuBind::None { Ok(Vec::new()) } else { bind.variables(&self.node.inventory().template, cpus) }
+        if settings.gpu_bind == GpuBind::None {
+            return Ok(Vec::new());
+        }
+        let of_launch =
+            |name: &str| settings.environment.iter().find(|(known, _)| known == name).map(|(_, value)| value);
+        let outer = |name: &str| {
+            let value = std::env::var_os(name).or_else(|| of_launch(name).cloned())?;
+            Some(value.to_string_lossy().into_owned())
+        };
+        settings.gpu_bind.variables(&self.node.inventory().template, cpus, outer)
     }
 
     /// The topology as text; `None` if it is better that ranks look for themselves.

@@ -56,7 +56,7 @@ impl Runner {
             }
         };
         let memory = self.node.memory(&state.spec.settings.mem_bind, &cpus).map_err(|error| unplanned(error.into()))?;
-        let gpus = self.node.gpus(&state.spec.settings.gpu_bind, &cpus).map_err(|error| unplanned(error.into()))?;
+        let gpus = self.node.gpus(&state.spec.settings, &cpus).map_err(|error| unplanned(error.into()))?;
         let served = self.servers.add(job, state, parent, RanksHere { cpus: &cpus, node: &self.node });
         let mut entrances = served.map_err(|error| system(format!("cannot serve PMI: {error}")))?;
         if entrances.port.as_ref().is_some_and(|port| port.file.is_some()) {
