@@ -15,6 +15,9 @@ use super::listed_nodes::{ListedNodes, Topology};
 /// Time for which one node is waited for before another one is asked for the template of the same kind.
 const ANSWER_TIME: Duration = Duration::from_secs(2);
 
+/// The most memory of a node: more than any processor can address, and few enough to be counted in bytes.
+const MEMORY_GIB_MAX: u64 = 1 << 33;
+
 /// The most kinds of nodes. Those that no node is of any more make room; the templates of more are not kept.
 const KINDS_MAX: usize = 1024;
 
@@ -126,6 +129,8 @@ pub(crate) enum TellingError {
     Unreadable { what: &'static str, source: serde_json::Error },
     #[error("a template of {count} CPUs; there can be {CPUS_MAX}")]
     TooManyCpus { count: usize },
+    #[error("a template of more than {MEMORY_GIB_MAX} GiB of memory")]
+    TooMuchMemory,
     #[error("the template has the signature {seen}, and {told} was told")]
     OtherTemplate { told: Signature, seen: Signature },
 }
@@ -148,6 +153,9 @@ impl Telling {
         let count = template.cpus.len();
         if count > CPUS_MAX {
             return Err(TellingError::TooManyCpus { count });
+        }
+        if template.memory_gib() > MEMORY_GIB_MAX {
+            return Err(TellingError::TooMuchMemory);
         }
         let seen = template.signature();
         if seen != signature {
@@ -321,6 +329,8 @@ fn read<T: serde::de::DeserializeOwned>(what: &'static str, bytes: &[u8]) -> Res
 
 #[cfg(test)]
 mod tests {
+    use lattice_inventory::NumaNode;
+
     use super::*;
     use crate::listed_nodes;
 
@@ -382,6 +392,9 @@ mod tests {
         );
         let vast = Template { cpus: "0-8192".parse().unwrap(), ..Template::default() };
         check(Telling { template: vast.encode().into(), ..telling(&vast) }, "a template of 8193 CPUs");
+        let numa = NumaNode { memory_gib: u64::MAX, ..NumaNode::default() };
+        let vast = Template { numa: vec![numa.clone(), numa], ..Template::default() };
+        check(Telling { template: vast.encode().into(), ..telling(&vast) }, "of more than 8589934592 GiB of memory");
         check(Telling { template: template("other").encode().into(), ..telling(&kind) }, "was told");
         assert_eq!(told(&inventories), []);
     }

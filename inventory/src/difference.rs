@@ -30,8 +30,7 @@ pub fn differences(name: &str, expected: &Template, seen: &Template) -> Vec<Stri
             missing => lines.push(format!("{missing} of {wanted} {word}{plural} of \"{name}\" are missing")),
         }
     }
-    let memory = |template: &Template| template.numa.iter().map(|node| node.memory_gib).sum::<u64>();
-    let (wanted, there) = (memory(expected), memory(seen));
+    let (wanted, there) = (expected.memory_gib(), seen.memory_gib());
     if wanted > 0 && there > 0 && wanted.abs_diff(there) > (wanted / MEMORY_SHARE).max(1) {
         lines.push(format!("{there} GiB of memory, and \"{name}\" has {wanted}"));
     }
@@ -66,6 +65,15 @@ mod tests {
             cpus,
             ..Template::default()
         }
+    }
+
+    #[test]
+    fn memory_that_no_node_has_ends_nothing() {
+        let mut vast = node("0", 0, u64::MAX);
+        vast.numa.push(vast.numa[0].clone());
+        let lines = differences("milan", &node("0", 0, 1), &vast);
+        assert!(lines.iter().any(|line| line.contains("18446744073709551615 GiB of memory")), "{lines:?}");
+        assert!(crate::picture::summary(&vast).contains("18446744073709551615 GiB"));
     }
 
     #[test]

@@ -80,7 +80,7 @@ impl AddressKind {
 impl Inventory {
     /// Inventory of any node of a kind: without addresses, and with memory as it is rounded.
     pub fn of_kind(template: Template) -> Self {
-        let memory = template.numa.iter().map(|node| node.memory_gib << 30).collect();
+        let memory = template.numa.iter().map(|node| node.memory_gib.saturating_mul(1 << 30)).collect();
         Self { template, memory, ..Self::default() }
     }
 

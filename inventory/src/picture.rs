@@ -23,7 +23,7 @@ pub fn summary(template: &Template) -> String {
         1 => Some(format!("1 {word}")),
         _ => Some(format!("{number} {word}s")),
     };
-    let memory: u64 = template.numa.iter().map(|node| node.memory_gib).sum();
+    let memory = template.memory_gib();
     let parts = [
         count(template.packages.len(), "package"),
         count(template.numa.len(), "NUMA node"),

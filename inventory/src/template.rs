@@ -272,6 +272,11 @@ impl Template {
         Signature(signature)
     }
 
+    /// Memory of all NUMA nodes together, as far as that is a number: a template may come from anywhere.
+    pub fn memory_gib(&self) -> u64 {
+        self.numa.iter().fold(0, |all, node| all.saturating_add(node.memory_gib))
+    }
+
     /// Brings all lists into their order.
     pub(crate) fn sort(&mut self) {
         let groups = [&mut self.drawers, &mut self.books, &mut self.packages, &mut self.dies, &mut self.clusters];

@@ -44,7 +44,7 @@ impl Caches {
                 continue;
             }
             self.found[index].add(&cpus);
-            let size = root.number::<u64>(&format!("{about}/size")).unwrap_or(0) * 1024;
+            let size = root.number::<u64>(&format!("{about}/size")).unwrap_or(0).saturating_mul(1024);
             let kind = self.known.entry((index, size)).or_insert_with(|| describe(root, &about, size));
             let Some(kind) = kind.clone() else { continue };
             let group = Group { cpus, id: root.number(&format!("{about}/id")) };
@@ -75,7 +75,38 @@ fn describe(root: &Root, about: &str, size: u64) -> Option<CacheKind> {
     let sets = number("number_of_sets").unwrap_or(0);
     let lines_a_tag = number("physical_line_partition").unwrap_or(1);
     // `ways_of_associativity` means different things on different processors.
-    let bytes_a_way = u64::from(line) * u64::from(lines_a_tag) * u64::from(sets);
+    let bytes_a_way =
+        [lines_a_tag, sets].into_iter().fold(u64::from(line), |way, times| way.saturating_mul(times.into()));
     let ways = if sets > 1 { size.checked_div(bytes_a_way).unwrap_or(0) } else { 0 };
     Some(CacheKind { level, kind, size, line, ways: u32::try_from(ways).unwrap_or(0), instances: Vec::new() })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    #[test]
+    fn numbers_that_no_cache_has_end_nothing() {
+        let directory = tempfile::tempdir().unwrap();
+        let cache = directory.path().join(SYSTEM_CPU).join("cpu0/cache/index0");
+        fs::create_dir_all(&cache).unwrap();
+        let (number, size) = (u32::MAX.to_string(), format!("{}K", u64::MAX));
+        for (file, text) in [
+            ("type", "Unified"),
+            ("level", "1"),
+            ("shared_cpu_list", "0"),
+            ("size", &size),
+            ("coherency_line_size", &number),
+            ("number_of_sets", &number),
+            ("physical_line_partition", &number),
+        ] {
+            fs::write(cache.join(file), text).unwrap();
+        }
+        let (mut caches, only) = (Caches::default(), "0".parse::<CpuSet>().unwrap());
+        caches.read(&Root::at(directory.path()), 0, &only, &only).unwrap();
+        let kinds = caches.into_kinds();
+        assert_eq!((kinds.len(), kinds[0].size, kinds[0].ways), (1, u64::MAX, 1));
+    }
 }
