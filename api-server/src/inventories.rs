@@ -73,8 +73,10 @@ pub(crate) struct Telling {
 /// Consequence of a message.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Answer {
-    /// The node is known with its kind, or soon will be.
+    /// The node is known, with its kind if there is room for that.
     Enough,
+    /// Another node was asked for the template; this one is to tell again after so long, in case that one never sends it.
+    AskedElsewhere(Duration),
     /// The node is to send the template.
     WantTemplate,
 }
@@ -185,7 +187,9 @@ impl Inventories {
         let (kind, answer) = match (template, self.kinds.get(&signature)) {
             (Some(template), _) => (Kind::Known(Box::new(template)), Answer::Enough),
             (None, Some(Kind::Known(_))) => return Answer::Enough,
-            (None, Some(Kind::Asked(asked))) if now.duration_since(*asked) < ANSWER_TIME => return Answer::Enough,
+            (None, Some(Kind::Asked(asked))) if now.duration_since(*asked) < ANSWER_TIME => {
+                return Answer::AskedElsewhere(ANSWER_TIME - now.duration_since(*asked));
+            }
             (None, Some(Kind::Asked(_)) | None) => (Kind::Asked(now), Answer::WantTemplate),
         };
         if !self.has_room_for(signature) {
@@ -371,7 +375,10 @@ mod tests {
         let (mut inventories, now) = (Inventories::default(), Instant::now());
         let kind = template("x86_64");
         assert_eq!(inventories.tell("n1", telling(&kind), now).unwrap().answer, Answer::WantTemplate);
-        assert_eq!(inventories.tell("n2", telling(&kind), now).unwrap().answer, Answer::Enough);
+        let half = ANSWER_TIME / 2;
+        // It is told when to come again: it would never be asked otherwise.
+        let answer = inventories.tell("n2", telling(&kind), now + half).unwrap().answer;
+        assert_eq!(answer, Answer::AskedElsewhere(ANSWER_TIME - half));
         assert_eq!(inventories.tell("n2", telling(&kind), now + ANSWER_TIME).unwrap().answer, Answer::WantTemplate);
     }
 

@@ -52,7 +52,12 @@ impl InventoryService for Describing {
             Status::invalid_argument(error.to_string())
         })?;
         news.iter().for_each(|line| tracing::warn!("{line}"));
-        Ok(Response::new(TellInventoryResponse { want_template: answer == Answer::WantTemplate }))
+        let tell_again_in_ms = match answer {
+            // Not 0, which is no time at all.
+            Answer::AskedElsewhere(left) => u32::try_from(left.as_millis()).unwrap_or(u32::MAX).max(1),
+            Answer::Enough | Answer::WantTemplate => 0,
+        };
+        Ok(Response::new(TellInventoryResponse { want_template: answer == Answer::WantTemplate, tell_again_in_ms }))
     }
 
     async fn list_inventories(

@@ -1,28 +1,57 @@
 //! What this node is, told to the API server after each registration: the kind by its signature, and as a whole if nobody has told that kind yet.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use lattice_inventory::Inventory;
 use lattice_session::timeouts;
 use pmi_transport::proto::v1 as proto;
 use proto::inventory_service_client::InventoryServiceClient;
+use tokio::time::sleep;
 use tonic::{Code, Status};
 
 use super::Node;
 use super::in_time::in_time;
 
-/// Tells what this node is. Nothing depends on it: what fails is told, and tried again after the next registration.
+/// Pauses after failures, each twice as long as the one before.
+const PAUSE_FIRST: Duration = Duration::from_secs(1);
+const PAUSE_MAX: Duration = Duration::from_secs(60);
+
+/// Tells what this node is, until the API server knows it with its kind. No launch depends on it.
 pub(super) async fn tell(node: Arc<Node>) {
-    match tell_once(&node).await {
-        Ok(()) => {}
-        // An API server that does not want to know.
-        Err(status) if status.code() == Code::Unimplemented => {}
-        Err(status) => tracing::warn!("cannot tell what this node is: {}", status.message()),
+    let mut pause = PAUSE_FIRST;
+    loop {
+        let told = tell_once(&node).await;
+        // An API server that does not want to know is none to warn of.
+        if let Some(status) = told.as_ref().err().filter(|status| status.code() != Code::Unimplemented) {
+            tracing::warn!("cannot tell what this node is: {}", status.message());
+        }
+        let Some(next) = again(&told, &mut pause) else { return };
+        sleep(next).await;
     }
 }
 
-async fn tell_once(node: &Arc<Node>) -> Result<(), Status> {
+/// Time after which to tell again; `None` if that is of no use.
+fn again(told: &Result<Option<Duration>, Status>, pause: &mut Duration) -> Option<Duration> {
+    match told {
+        // Another node was asked for the template.
+        Ok(again) => *again,
+        Err(status) => match status.code() {
+            // An API server that does not want to know, or that refuses these words; and one that wants this node to register first, which
+            // tells everything anew.
+            Code::Unimplemented | Code::InvalidArgument | Code::FailedPrecondition => None,
+            _ => {
+                let next = *pause;
+                *pause = (next * 2).min(PAUSE_MAX);
+                Some(next)
+            }
+        },
+    }
+}
+
+/// Tells it once, as a whole if that is wanted; returns the time after which the API server wants to be told again.
+async fn tell_once(node: &Arc<Node>) -> Result<Option<Duration>, Status> {
     let this_node = Arc::clone(&node.this_node);
     // It may still be read.
     let inventory = tokio::task::spawn_blocking(move || this_node.inventory().clone());
@@ -35,7 +64,7 @@ async fn tell_once(node: &Arc<Node>) -> Result<(), Status> {
         let whole = proto::TellInventoryRequest { template: inventory.template.encode().into(), ..request };
         in_time(timeouts::REGISTER_ANSWER, client.tell_inventory(whole)).await?;
     }
-    Ok(())
+    Ok(Some(Duration::from_millis(answer.tell_again_in_ms.into())).filter(|again| !again.is_zero()))
 }
 
 fn request(node: &str, inventory: &Inventory) -> proto::TellInventoryRequest {
@@ -46,5 +75,24 @@ fn request(node: &str, inventory: &Inventory) -> proto::TellInventoryRequest {
         devices: serde_json::to_vec(&inventory.devices).unwrap_or_default().into(),
         trouble: trouble.collect(),
         template: Bytes::new(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_node_tells_again_until_its_kind_is_known() {
+        let mut pause = PAUSE_FIRST;
+        let elsewhere = Duration::from_millis(1500);
+        assert_eq!(again(&Ok(Some(elsewhere)), &mut pause), Some(elsewhere));
+        assert_eq!(again(&Ok(None), &mut pause), None);
+        for code in [Code::Unimplemented, Code::InvalidArgument, Code::FailedPrecondition] {
+            assert_eq!(again(&Err(Status::new(code, "")), &mut pause), None, "{code}");
+        }
+        let failed = Err(Status::unavailable("the connection broke"));
+        let pauses: Vec<u64> = (0..8).filter_map(|_| Some(again(&failed, &mut pause)?.as_secs())).collect();
+        assert_eq!(pauses, [1, 2, 4, 8, 16, 32, 60, 60]);
     }
 }

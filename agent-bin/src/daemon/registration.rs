@@ -15,6 +15,7 @@ use pmi_transport::proto::v1 as proto;
 use pmi_transport::signature::Serial;
 use proto::node_service_client::NodeServiceClient;
 use tokio::sync::{Notify, watch};
+use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 use tonic::Status;
 
@@ -49,7 +50,9 @@ pub(super) async fn keep_registered(
             Ok(accepted) => {
                 certificates.send_replace(accepted.certificate);
                 pause = PAUSE_FIRST;
-                tokio::spawn(inventory::tell(Arc::clone(&node)));
+                // Told until the next registration, which tells it anew.
+                let mut telling = JoinSet::new();
+                telling.spawn(inventory::tell(Arc::clone(&node)));
                 beat(&node, accepted, &renewals, &gone).await;
             }
             Err(status) => {

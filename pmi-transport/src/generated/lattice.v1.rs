@@ -4972,6 +4972,9 @@ pub struct TellInventoryResponse {
     /// Nobody has told the template yet, and nobody else was asked lately: tell it again with the template.
     #[prost(bool, tag = "1")]
     pub want_template: bool,
+    /// Another node was asked for the template and has not sent it yet: tell again after this time, for it may never do. 0: no need.
+    #[prost(uint32, tag = "2")]
+    pub tell_again_in_ms: u32,
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct ListInventoriesRequest {}
