@@ -1,56 +1,44 @@
 //! The PMI servers of a session: for each job one for PMI-1 and PMI-2, and one for PMIx that all jobs share. Each rank speaks to
 //! one of them, or to none. Rules about ends and fences are not here: servers report, and [`crate::machine`] judges.
 
+mod pmi;
+mod pmix;
+
 use pmi_transport::task;
 use std::future::{Future, poll_fn};
 use std::io;
-use std::net::{SocketAddr, TcpListener};
-use std::os::fd::OwnedFd;
-use std::os::unix::ffi::OsStrExt;
+use std::net::SocketAddr;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::Poll;
-use std::time::Duration;
 
-use async_trait::async_trait;
 use bytes::Bytes;
-use nix::unistd::geteuid;
 use parking_lot::Mutex;
-use pmi_core::claim::ClaimKeys;
 use pmi_core::deaths::{Death, DeathKind};
-use pmi_core::driver::{Admission, Driver, TraceSink};
-use pmi_core::ids::{LocalRank, NodeIndex, Rank};
-use pmi_core::server::{EndReason, FenceStatus, Progress, Server, Settings};
+use pmi_core::driver::TraceSink;
+use pmi_core::ids::{LocalRank, Rank};
+use pmi_core::server::{EndReason, FenceStatus, Progress};
 use pmi_core::services::Services;
-use pmi_core::{DialoguePoint, Offer, Phase};
-use pmix_core::driver::{self as pmix, Said, Sinks};
-use pmix_core::server::{Server as PmixServer, Settings as PmixSettings};
-use pmix_core::services::Peers;
-use pmix_core::{CleanUp, JobIndex, Namespace};
-use rank_spawner::{CpuSet, NODE_MEMORY_FD, usable_cpus};
+use pmi_core::{DialoguePoint, Phase};
+use pmix_core::driver::{Driver as PmixDriver, Said};
+use pmix_core::{CleanUp, JobIndex};
+use rank_spawner::CpuSet;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinSet;
 
-use super::job_memory::{self, EarlierRanks};
-use super::job_servers::{JobServers, Pmix};
+use super::job_memory::EarlierRanks;
+use super::job_servers::JobServers;
 use super::node_facts::NodeFacts;
 use super::node_need::NodeNeed;
 use super::services::{JobServices, SessionCall};
-use super::socket_file;
 use crate::machine::desertion::FenceSeen;
 use crate::machine::jobs::{JobNumber, JobState};
-use crate::plan::{Entrances, PmiPort, PmixEntrance};
-use crate::process_set;
-use crate::random;
+use crate::plan::Entrances;
 use crate::session_io::Nodes;
 use crate::set::CommunicatorSource;
-use crate::settings::{Entrance, JobMemory, PmiFamily};
 use crate::spec::SessionSpec;
-
-/// Time within which a rank that came through `PMI_PORT` must say which one it is.
-const CLAIM_WITHIN: Duration = Duration::from_secs(30);
 
 /// All PMI servers of a session.
 pub(super) struct Servers {
@@ -60,7 +48,7 @@ pub(super) struct Servers {
     /// By job number.
     pub(super) jobs: Vec<JobServers>,
     earlier: EarlierRanks,
-    pub(super) pmix: Option<Arc<pmix::Driver>>,
+    pub(super) pmix: Option<Arc<PmixDriver>>,
     pmix_end_reason: Option<oneshot::Receiver<(JobIndex, EndReason)>>,
     /// How long other nodes need this one.
     need: NodeNeed,
@@ -80,15 +68,6 @@ pub(super) struct RankCalls {
     pub(super) session: mpsc::Sender<SessionCall>,
     /// Ranks that have died and that the others go on without, each once.
     pub(super) deaths: mpsc::UnboundedSender<Died>,
-}
-
-/// The command line of a job's first program, as far as it is told to those who ask.
-fn command_line(spec: &SessionSpec) -> Bytes {
-    const LONGEST: usize = 4096;
-    let Some(app) = spec.apps.first() else { return Bytes::new() };
-    let words: Vec<&[u8]> = [&app.program].into_iter().chain(&app.args).map(|word| word.as_bytes()).collect();
-    let line = words.join(&b' ');
-    Bytes::copy_from_slice(&line[..line.len().min(LONGEST)])
 }
 
 /// A rank of this node that has died, as its server tells.
@@ -160,152 +139,6 @@ impl Servers {
         }
         self.earlier.count(&job.spec.job.placement);
         Ok(entrances)
-    }
-
-    /// Makes the server for PMI-1 and PMI-2, and returns its port if ranks come that way, and the memory beside it.
-    fn serve_pmi(
-        &mut self,
-        number: JobNumber,
-        job: &JobState,
-        here: RanksHere<'_>,
-    ) -> io::Result<(Option<PmiPort>, Option<Arc<OwnedFd>>)> {
-        let trace = self.trace.as_ref();
-        let pmi = self.spec.settings.pmi;
-        let offer = Offer {
-            pmi1: pmi.family != PmiFamily::Pmi2,
-            pmi2: pmi.family != PmiFamily::Pmi1,
-            group_barriers: pmi.group_barriers,
-        };
-        let settings = Settings { offer, trace: trace.is_some(), resources: true, ..Settings::default() };
-        let mut server = Server::new(job.spec.job.clone(), self.spec.node, settings);
-        if let Some(file) = here.node.topology_file(&self.spec) {
-            server.offer_topology(file);
-        }
-        let domains = here.node.domains(here.cpus);
-        if !domains.is_empty() {
-            server.tell_domains(&domains);
-        }
-        if self.spec.settings.node_memory.is_some() {
-            server.tell_node_memory(NODE_MEMORY_FD);
-        }
-        let keys = match pmi.entrance {
-            Entrance::Socket => None,
-            Entrance::Port => {
-                let random = || random::bytes().map(u32::from_ne_bytes);
-                Some(ClaimKeys::draw(job.ranks_here().len(), random)?)
-            }
-        };
-        if let Some(keys) = &keys {
-            server.require_keys(keys.clone());
-        }
-        let fence = self.nodes.fence(&job.spec.job);
-        let shared = match pmi.job_memory {
-            JobMemory::Shared => job_memory::create(&job.spec, &server, &self.earlier, here.cpus),
-            JobMemory::Off => None,
-        };
-        let (driver, end_reason) = Driver::new(server, fence, self.services(number, job), trace.map(share));
-        let deaths = self.calls.deaths.clone();
-        driver.tell_deaths_to(Box::new(move |death| {
-            // The session outlives its servers.
-            let _ = deaths.send(Died { job: ServedJob::Pmi(number), death });
-        }));
-        let memory = shared.map(|(publisher, for_ranks)| {
-            driver.publish_to(publisher);
-            Arc::new(for_ranks)
-        });
-        if job.ranks_here().len() < usable_cpus().get() {
-            driver.stay_awake();
-        }
-        let port = match keys {
-            None => None,
-            Some(keys) => Some(self.listen_for_keys(number, &driver, keys)?),
-        };
-        let servers = &mut self.jobs[number.0];
-        servers.pmi = Some(driver);
-        servers.end_reason = Some(end_reason);
-        Ok((port, memory))
-    }
-
-    /// Lets ranks come by their keys: at a loopback port, and at a socket in the file system, if that can be made.
-    fn listen_for_keys(&self, number: JobNumber, driver: &Driver, keys: ClaimKeys) -> io::Result<PmiPort> {
-        let admission = Admission { uid: geteuid().as_raw(), claim_within: CLAIM_WITHIN };
-        let listener = TcpListener::bind(("127.0.0.1", 0))?;
-        let address = listener.local_addr()?.to_string();
-        driver.listen(listener, admission)?;
-        let directory = self.spec.rank_files();
-        let file = socket_file::bind(&directory, number).and_then(|(path, listener)| {
-            driver.listen_at_file(listener, admission)?;
-            Ok(path)
-        });
-        let told = |error: &io::Error| tracing::warn!("ranks find no PMI socket in {}: {error}", directory.display());
-        Ok(PmiPort { address, file: file.inspect_err(told).ok(), keys })
-    }
-
-    /// Adds a job to the PMIx server, and makes that if there is none yet.
-    fn serve_pmix(
-        &mut self,
-        number: JobNumber,
-        state: &JobState,
-        parent: Option<(JobNumber, Rank)>,
-        here: RanksHere<'_>,
-    ) -> io::Result<PmixEntrance> {
-        let driver = match &self.pmix {
-            Some(driver) => Arc::clone(driver),
-            None => self.listen_for_pmix()?,
-        };
-        let SessionSpec { job, node, hosts, .. } = &*state.spec;
-        let directory = self.spec.rank_files();
-        let name = format!("{}.{}", job.id, self.spec.secret);
-        let parent = parent.and_then(|(parent, rank)| Some((self.jobs[parent.0].pmix.as_ref()?.name.clone(), rank)));
-        let namespace = Namespace {
-            name: name.clone(),
-            job: job.clone(),
-            node: *node,
-            hosts: hosts.clone(),
-            allocation: state.spec.allocation_id.clone(),
-            directory: Some(directory.to_string_lossy().into_owned()),
-            parent,
-            here: pmix_core::NodeFacts {
-                topology: here.node.topology(&self.spec),
-                places: here.node.places(here.cpus),
-            },
-            command: command_line(&state.spec),
-            sets: process_set::of_programs(
-                job.apps.iter().map(|app| app.ranks).zip(state.spec.apps.iter().map(|app| app.process_set.as_ref())),
-            ),
-        };
-        let fence = self.nodes.fence(job);
-        let job = driver.add(namespace, fence, self.services(number, state));
-        let server = driver.address();
-        self.jobs[number.0].pmix = Some(Pmix { driver, job, name: name.clone() });
-        Ok(PmixEntrance { namespace: name, server })
-    }
-
-    fn listen_for_pmix(&mut self) -> io::Result<Arc<pmix::Driver>> {
-        let settings = PmixSettings {
-            exchange: self.spec.settings.pmi.exchange.into(),
-            trace: self.trace.is_some(),
-            ..PmixSettings::default()
-        };
-        let texts = self.calls.texts.clone();
-        let say = Box::new(move |text| {
-            // A rank that writes more than can be passed on is not waited for.
-            let _ = texts.try_send(text);
-        });
-        let deaths = self.calls.deaths.clone();
-        let died = Box::new(move |job, death| {
-            // The session outlives its servers.
-            let _ = deaths.send(Died { job: ServedJob::Pmix(job), death });
-        });
-        let sinks = Sinks { say, died, trace: self.trace.as_ref().map(share) };
-        let peers = Arc::new(OtherServers(Arc::clone(&self.nodes)));
-        let (driver, end_reason) = pmix::Driver::new(PmixServer::new(settings), geteuid().as_raw(), peers, sinks)?;
-        let driver = Arc::new(driver);
-        self.need.follow(driver.needed());
-        self.communicators.follow(&driver);
-        self.pmix = Some(Arc::clone(&driver));
-        self.pmix_end_reason = Some(end_reason);
-        Ok(driver)
     }
 
     fn services(&self, number: JobNumber, job: &JobState) -> Arc<dyn Services> {
@@ -471,17 +304,6 @@ fn take_ready<T>(receiver: &mut Option<oneshot::Receiver<T>>) -> Option<T> {
     let value = receiver.as_mut()?.try_recv().ok()?;
     *receiver = None;
     Some(value)
-}
-
-/// PMIx servers of this launch on other nodes.
-struct OtherServers(Arc<dyn Nodes>);
-
-#[async_trait]
-impl Peers for OtherServers {
-    async fn ask(&self, node: NodeIndex, question: Bytes) -> Option<Bytes> {
-        let answer = self.0.ask(node, question).await;
-        answer.inspect_err(|error| tracing::debug!("{error}")).ok()
-    }
 }
 
 /// Trace that the servers of both families write to.
