@@ -9,6 +9,7 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use super::Runner;
+use super::prepare::unplanned;
 use crate::cause::StartClass;
 use crate::machine::jobs::JobNumber;
 use crate::machine::{Phase, PrepareFailure};
@@ -41,8 +42,7 @@ impl InputFiles {
 impl Runner {
     /// The launched job is prepared now, if its files could be opened.
     pub(super) fn on_input_files(&mut self, opened: OpenedFiles) {
-        let opened = opened.map_err(|error| PrepareFailure { class: error.class(), reason: error.to_string() });
-        let prepared = opened.map(|files| {
+        let prepared = opened.map_err(unplanned).map(|files| {
             let commands = self.commands.get_mut(&JobNumber::LAUNCHED).into_iter().flatten();
             for (command, file) in commands.zip(files) {
                 command.stdin = Stdio::Fd(file);

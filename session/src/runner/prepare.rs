@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use job_memory::NodeMemory;
 use pmi_core::ids::Rank;
-use rank_spawner::CpuSet;
+use rank_spawner::{CpuSet, MemoryPolicy};
 
 use super::observe::PreparedJob;
 use super::servers::RanksHere;
@@ -15,10 +15,17 @@ use crate::cause::StartClass;
 use crate::event::{Event, Notice};
 use crate::machine::PrepareFailure;
 use crate::machine::jobs::JobNumber;
-use crate::plan::{InputFile, LaunchContext, Plan, PlanError};
+use crate::plan::{Entrances, InputFile, LaunchContext, Plan, PlanError};
 use crate::session_io::StdinSource;
 use crate::shell_limits::Lowered;
 use crate::spec::SessionSpec;
+
+/// Parts of the node that the ranks of a job are bound to, by local rank.
+struct Bindings {
+    cpus: Vec<Option<CpuSet>>,
+    memory: Vec<Option<MemoryPolicy>>,
+    gpus: Vec<Vec<(&'static str, String)>>,
+}
 
 impl Runner {
     /// Makes it; returns the files that are still to be opened for the ranks.
@@ -27,68 +34,105 @@ impl Runner {
         job: JobNumber,
         parent: Option<(JobNumber, Rank)>,
     ) -> Result<Vec<InputFile>, PrepareFailure> {
-        let system = |reason| PrepareFailure { class: StartClass::System, reason };
         if job == JobNumber::LAUNCHED {
-            let keeper = self.io.keeper.take();
-            if let Some(keeper) = &keeper {
-                let guarded = keeper.guard(&self.io.tag);
-                guarded.map_err(|errno| system(format!("cannot reach the keeper: {errno}")))?;
-            }
-            let shell = &self.spec.settings.shell_limits;
-            let (spawner, news) = (self.io.spawner.take(), self.news.clone());
-            let (processes, lowered) = Processes::new(spawner, keeper, news, shell).map_err(system)?;
-            self.processes = Some(processes);
-            self.outbox.extend(lowered.into_iter().map(|lowered| too_high(&self.spec, &lowered)));
+            self.prepare_processes()?;
         }
         let state = self.machine.jobs().get(job);
-        let ranks = state.ranks_here();
+        let (spec, ranks) = (Arc::clone(&state.spec), state.ranks_here());
         if let Some(processes) = self.processes.as_ref().filter(|_| !ranks.is_empty()) {
-            processes.guard_files(&shared_memory::of_mpich(&state.spec));
+            processes.guard_files(&shared_memory::of_mpich(&spec));
         }
-        let unplanned = |error: PlanError| PrepareFailure { class: error.class(), reason: error.to_string() };
-        let cpus = match ranks.as_slice() {
-            [] => Vec::new(),
-            ranks => {
-                let earlier = self.prepared.iter().flat_map(|job| job.cpus.iter().flatten());
-                let taken = earlier.flat_map(CpuSet::iter).collect();
-                let planned = self.node.plan(&state.spec.settings.cpu_bind, ranks, &taken);
-                planned.map_err(|error| unplanned(error.into()))?
-            }
+        let bindings = self.bindings(&spec, &ranks)?;
+        let cpus = bindings.cpus.clone();
+        let entrances = self.serve_job(job, parent, &cpus)?;
+        let plan = if ranks.is_empty() { Plan::default() } else { self.plan(job, &spec, &ranks, entrances, bindings)? };
+        Ok(self.keep_plan(job, plan, cpus))
+    }
+
+    /// Makes what starts ranks, which the keeper guards from now on.
+    fn prepare_processes(&mut self) -> Result<(), PrepareFailure> {
+        let keeper = self.io.keeper.take();
+        if let Some(keeper) = &keeper {
+            keeper.guard(&self.io.tag).map_err(|errno| system(format!("cannot reach the keeper: {errno}")))?;
+        }
+        let shell = &self.spec.settings.shell_limits;
+        let (spawner, news) = (self.io.spawner.take(), self.news.clone());
+        let (processes, lowered) = Processes::new(spawner, keeper, news, shell).map_err(system)?;
+        self.processes = Some(processes);
+        self.outbox.extend(lowered.into_iter().map(|lowered| too_high(&self.spec, &lowered)));
+        Ok(())
+    }
+
+    /// Chooses CPUs, memory and GPUs of the ranks, beside those that ranks of earlier jobs have.
+    fn bindings(&self, spec: &SessionSpec, ranks: &[Rank]) -> Result<Bindings, PrepareFailure> {
+        let settings = &spec.settings;
+        let cpus = if ranks.is_empty() {
+            Vec::new()
+        } else {
+            let earlier = self.prepared.iter().flat_map(|job| job.cpus.iter().flatten());
+            let taken = earlier.flat_map(CpuSet::iter).collect();
+            self.node.plan(&settings.cpu_bind, ranks, &taken).map_err(unplanned)?
         };
-        let memory = self.node.memory(&state.spec.settings.mem_bind, &cpus).map_err(|error| unplanned(error.into()))?;
-        let gpus = self.node.gpus(&state.spec.settings, &cpus).map_err(|error| unplanned(error.into()))?;
-        let served = self.servers.add(job, state, parent, RanksHere { cpus: &cpus, node: &self.node });
+        let memory = self.node.memory(&settings.mem_bind, &cpus).map_err(unplanned)?;
+        let gpus = self.node.gpus(settings, &cpus).map_err(unplanned)?;
+        Ok(Bindings { cpus, memory, gpus })
+    }
+
+    /// Makes the job's servers, and the memory that its ranks share; returns how ranks find them.
+    fn serve_job(
+        &mut self,
+        job: JobNumber,
+        parent: Option<(JobNumber, Rank)>,
+        cpus: &[Option<CpuSet>],
+    ) -> Result<Entrances, PrepareFailure> {
+        let state = self.machine.jobs().get(job);
+        let served = self.servers.add(job, state, parent, RanksHere { cpus, node: &self.node });
         let mut entrances = served.map_err(|error| system(format!("cannot serve PMI: {error}")))?;
         if entrances.port.as_ref().is_some_and(|port| port.file.is_some()) {
             self.has_rank_files = true;
             self.processes.iter().for_each(|processes| processes.guard_directory(&self.spec.rank_files()));
         }
-        if let Some(bytes) = state.spec.settings.node_memory.filter(|_| !ranks.is_empty()) {
+        if let Some(bytes) = state.spec.settings.node_memory.filter(|_| !state.ranks_here().is_empty()) {
             let made = NodeMemory::make(bytes).map_err(|error| system(error.to_string()))?;
             entrances.node_memory = Some(Arc::new(made));
         }
         if job == JobNumber::LAUNCHED {
             entrances.set = self.io.set.take();
         }
-        let mut plan = Plan::default();
-        if let Some(processes) = self.processes.as_ref().filter(|_| !ranks.is_empty()) {
-            let (spec, limits, fabric) = (&*state.spec, Arc::clone(&processes.limits), self.io.fabric.as_ref());
-            let (cpus, priority) = (cpus.clone(), processes.priority);
-            let context =
-                LaunchContext { spec, ranks: &ranks, entrances, cpus, memory, gpus, priority, limits, fabric };
-            let planned = context.plan(if job == JobNumber::LAUNCHED { &self.io.stdin } else { &StdinSource::Empty });
-            plan = planned.map_err(unplanned)?;
-            if let Some(directory) = self.spec.temporary_directory() {
-                processes.guard_directory(&directory);
-                if self.temporary.is_none() {
-                    let made = TemporaryDirectory::make(directory.clone());
-                    let refused = |error| {
-                        format!("cannot make the directory of temporary files {}: {error}", directory.display())
-                    };
-                    self.temporary = Some(made.map_err(|error| system(refused(error)))?);
-                }
+        Ok(entrances)
+    }
+
+    /// Plans the commands of the ranks, and makes the directory for their temporary files.
+    fn plan(
+        &mut self,
+        job: JobNumber,
+        spec: &SessionSpec,
+        ranks: &[Rank],
+        entrances: Entrances,
+        bindings: Bindings,
+    ) -> Result<Plan, PrepareFailure> {
+        let Some(processes) = &self.processes else { return Ok(Plan::default()) };
+        let Bindings { cpus, memory, gpus } = bindings;
+        let (limits, priority) = (Arc::clone(&processes.limits), processes.priority);
+        let fabric = self.io.fabric.as_ref();
+        let context = LaunchContext { spec, ranks, entrances, cpus, memory, gpus, priority, limits, fabric };
+        let stdin = if job == JobNumber::LAUNCHED { &self.io.stdin } else { &StdinSource::Empty };
+        let plan = context.plan(stdin).map_err(unplanned)?;
+        if let Some(directory) = self.spec.temporary_directory() {
+            processes.guard_directory(&directory);
+            if self.temporary.is_none() {
+                let refused =
+                    |error| format!("cannot make the directory of temporary files {}: {error}", directory.display());
+                let made = TemporaryDirectory::make(directory.clone());
+                self.temporary = Some(made.map_err(|error| system(refused(error)))?);
             }
         }
+        Ok(plan)
+    }
+
+    /// Keeps the plan until the job's ranks are started; returns the files that are still to be opened.
+    fn keep_plan(&mut self, job: JobNumber, mut plan: Plan, cpus: Vec<Option<CpuSet>>) -> Vec<InputFile> {
+        let state = self.machine.jobs().get(job);
         for command in &mut plan.commands {
             // The number that is shown of a rank tells it from those of other jobs.
             command.rank = state.shown(command.rank);
@@ -100,8 +144,17 @@ impl Runner {
         if job == JobNumber::LAUNCHED && matches!(self.io.stdin, StdinSource::Direct(_)) {
             self.io.stdin = StdinSource::Empty;
         }
-        Ok(plan.inputs)
+        plan.inputs
     }
+}
+
+fn system(reason: String) -> PrepareFailure {
+    PrepareFailure { class: StartClass::System, reason }
+}
+
+pub(super) fn unplanned(error: impl Into<PlanError>) -> PrepareFailure {
+    let error = error.into();
+    PrepareFailure { class: error.class(), reason: error.to_string() }
 }
 
 /// Warning about a limit of the user's shell.
