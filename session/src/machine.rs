@@ -13,7 +13,7 @@
 //!
 //! Parts: [`ranks`] has a slot for each process, [`jobs`] the launched and the spawned jobs, [`verdict`] the rules about the first
 //! cause, [`ending`] the deadlines of an end, [`limits`] the time limits of the launch, [`watch`] silent ranks and stuck starts,
-//! [`desertion`] long waits in fences, `late_ranks` call stacks of ranks that do not get on, `mortality` the news of dead ranks, `spawn` the admission of new jobs, `starts` the starts of ranks, `reports` what is said to the launch,
+//! [`desertion`] long waits in fences, `late_ranks` call stacks of ranks that do not get on, `mortality` the news of dead ranks, `orders` what the launch asks, `spawn` the admission of new jobs, `starts` the starts of ranks, `reports` what is said to the launch,
 //! `resources` releases that take too long.
 
 pub(crate) mod desertion;
@@ -23,6 +23,7 @@ pub(crate) mod jobs;
 mod late_ranks;
 mod limits;
 mod mortality;
+mod orders;
 pub(crate) mod ranks;
 pub(crate) mod reports;
 mod resources;
@@ -39,13 +40,13 @@ use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
 use pmi_core::DialoguePoint;
-use pmi_core::ids::{NodeIndex, Rank};
+use pmi_core::ids::NodeIndex;
 use pmi_core::server::EndReason;
 use pmix_core::server::Need;
 use rank_spawner::RankExit;
 
 use self::desertion::{FenceWaits, NodeCount};
-use self::effect::{Asker, Effect, FenceLook, Look, ProgressDetail};
+use self::effect::{Effect, FenceLook, Look};
 use self::ending::Ending;
 use self::jobs::{JobNumber, JobPhase, Jobs};
 use self::late_ranks::StackLooks;
@@ -56,7 +57,6 @@ use self::verdict::{ExitMeaning, UnreportedEnd, Verdict, cause_of};
 use self::watch::{Watch, WatchLook};
 use crate::cause::{Cause, CauseKind, StartClass};
 use crate::event::{Event, Notice, Report};
-use crate::session_io::Control;
 use crate::settings::FailedRanks;
 use crate::spec::SessionSpec;
 
@@ -262,64 +262,11 @@ impl SessionMachine {
         }
     }
 
-    /// The launch asks something of the session. A question of another node is the runner's to answer.
-    pub(crate) fn on_control(&mut self, control: Control, now: Instant) {
-        if self.is_over() {
-            return self.answer_after_the_end(control);
-        }
-        match control {
-            Control::Signal(signal) => self.on_signal(signal, |_| true),
-            Control::SignalRanks(signal, ranks) => self.on_signal(signal, |rank| ranks.contains(rank)),
-            Control::End(signal) => self.fail(CauseKind::Interrupted { signal }, now),
-            Control::Abort { who, reason } => self.fail(CauseKind::Ended { who, reason }, now),
-            Control::Kill(signal) => {
-                self.blame(self.spec.node, CauseKind::Interrupted { signal });
-                self.end(Signal::SIGKILL, Duration::ZERO, now);
-            }
-            Control::GiveUp => {
-                let was_open = self.verdict == Verdict::Open;
-                if was_open {
-                    self.verdict = Verdict::Elsewhere;
-                }
-                if was_open && self.limits.is_at_limit(now) {
-                    self.end_after_look(now);
-                } else {
-                    self.end(Signal::SIGTERM, self.spec.settings.timeouts.grace_after_failure, now);
-                }
-            }
-            Control::Spawn(order) => self.on_spawn_order(order),
-            Control::Disown(id) => {
-                // The job that was launched is the launch itself.
-                if let Some(job) = self.jobs.by_id(&id).filter(|&job| job != JobNumber::LAUNCHED) {
-                    self.disown(job, "the job was ended, as it was not started on all nodes");
-                }
-            }
-            Control::ResizeTerminal(size) => self.effects.push_back(Effect::ResizeTerminal(size)),
-            Control::AskProgress(question) => self.look_at_progress(Asker::Launch(question), ProgressDetail::Dialogue),
-            Control::AskUsage(question) => self.look_at_progress(Asker::Launch(question), ProgressDetail::Usage),
-            Control::AskStacks(question) => self.look_at_all_ranks(question, now),
-            Control::Deaths(deaths) => self.on_deaths(&deaths),
-            Control::LookAtStacks(ranks) => self.look_at_late_ranks(&ranks, now),
-            Control::Release => self.jobs.release(),
-            // The runner's, and the host's, which has the links.
-            Control::Tell { .. } | Control::Question { .. } | Control::CutOff(_) => {}
-        }
-        self.advance(now);
-    }
-
     /// Servers of other nodes may ask this node's for what its ranks have committed, so long. The session stays as long as they may,
     /// though it has no ranks left, unless the launch has failed.
     pub(crate) fn on_need(&mut self, need: Need, now: Instant) {
         self.need = need;
         self.advance(now);
-    }
-
-    /// Nobody can ask for anything any more: the launch is gone without a word.
-    pub(crate) fn on_control_lost(&mut self, now: Instant) {
-        if !self.is_over() && !matches!(self.phase, Phase::Ending(_)) {
-            self.fail(CauseKind::Interrupted { signal: Signal::SIGHUP as i32 }, now);
-            self.advance(now);
-        }
     }
 
     /// Returns the time until the launch's time limit; `None` if it has none.
@@ -406,12 +353,6 @@ impl SessionMachine {
             && let Some(signal) = ending.due(now)
         {
             self.signal_all(signal);
-        }
-    }
-
-    fn on_signal(&mut self, signal: i32, is_meant: impl Fn(Rank) -> bool) {
-        if let Ok(signal) = Signal::try_from(signal) {
-            self.signal(signal, |slot| is_meant(slot.rank));
         }
     }
 
