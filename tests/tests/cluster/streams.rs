@@ -87,11 +87,12 @@ fn what_was_on_its_way_when_connections_broke_arrives_once() {
 /// A pipe without a writer keeps the ranks of its node from starting, and nobody from ending the launch.
 #[test]
 fn a_launch_that_waits_for_a_writer_of_its_input_can_be_ended() {
-    let script = r#"cd "$LATTICE_DEV_CLUSTER"; mkfifo in.0 in.1
+    let script = r#"cd "$LATTICE_DEV_CLUSTER"; mkfifo {in,other}.{0,1}
         lattice launch -N 2 --stdin in.%r --timeout 1 cat; echo "code $?"
         lattice launch -N 2 --stdin in.%r cat & until id=$(lattice launches --json | field id) && [ "$id" ]; do sleep 0.05; done
         lattice cancel $id; wait $!; echo "code $?"
-        lattice launch -N 2 --stdin in.%r cat >out & for rank in 0 1; do echo "for $rank" >in.$rank; done; wait $!; echo "code $?"; sort out"#;
+        # What opens the pipes of a launch that is over goes with its session, a moment later.
+        lattice launch -N 2 --stdin other.%r cat >out & for rank in 0 1; do echo "for $rank" >other.$rank; done; wait $!; echo "code $?"; sort out"#;
     let outcome = script_on(2, script).run();
     outcome.exits(0).prints_lines(["code 124", "code 143", "code 0", "for 0", "for 1"]);
 }
