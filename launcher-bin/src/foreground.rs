@@ -99,10 +99,11 @@ mod tests {
         let heard = runtime::block_on(async {
             let mut signals = Signals::listen().unwrap();
             let before = signals.arrived().await;
-            raise(Signal::SIGQUIT).unwrap();
+            // Not one that shells have programs in the background ignore.
+            raise(Signal::SIGTERM).unwrap();
             tokio::task::yield_now().await;
             (before, signals.arrived().await)
         });
-        assert_eq!(heard.unwrap(), (None, Some(Signal::SIGQUIT)));
+        assert_eq!(heard.unwrap(), (None, Some(Signal::SIGTERM)));
     }
 }

@@ -74,7 +74,7 @@ pub enum ViaError {
     },
     /// The program that would start agents is not there.
     #[error(
-        "there is no {program} in PATH, which is to start an agent on each node\n\
+        "cannot find {program}, which is to start an agent on each node\n\
          try: --via ssh with --host or --hostfile, --via 'COMMAND {{host}} {{command}}', or --via none for this machine alone"
     )]
     NoProgram {

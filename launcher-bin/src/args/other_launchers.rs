@@ -32,6 +32,7 @@ const FLAGS: &[(&[&str], &str)] = &[
     (&["-prepend-rank"], "type --label"),
     (&["--output-filename", "-outfile-pattern"], "type --output FILE; %r in it is the rank"),
     (&["-errfile-pattern"], "type --error FILE; %r in it is the rank"),
+    (&["--name"], "type --job-name NAME"),
     (&["--line-buffer"], "leave it out: ranks' output is passed on line by line, as it comes"),
     (
         &["-configfile", "--configfile", "--app", "--appfile"],

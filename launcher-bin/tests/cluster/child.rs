@@ -1,6 +1,7 @@
 //! A `lattice` that a test started.
 
 use std::process::Output;
+use std::time::Duration;
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -23,6 +24,12 @@ pub(crate) async fn run(fake: &Fake, line: &str) -> (Option<i32>, String, String
 /// Sends a signal to a command that runs.
 pub(crate) fn signal(child: &Child, signal: Signal) {
     kill(Pid::from_raw(child.id().expect("it runs").cast_signed()), signal).unwrap();
+}
+
+/// Sends a signal that was sent before once more, late enough to be meant: two of a process that come at once are one.
+pub(crate) async fn insist(child: &Child, again: Signal) {
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    signal(child, again);
 }
 
 /// Reads `wanted` from the child's standard error.

@@ -10,7 +10,7 @@ use tokio::io::AsyncWriteExt;
 use tokio::process::Child;
 use tonic::Status;
 
-use crate::child::{ended, run, says, signal};
+use crate::child::{ended, insist, run, says, signal};
 use crate::fake::{Asked, Fake, LAUNCH, soon, spec};
 
 /// Returns when a process is stopped; nothing tells us.
@@ -160,7 +160,7 @@ async fn one_interrupt_ends_in_order_and_two_at_once() {
     assert_eq!(conversation.hear_wish().await, Some(Wish::Signal(Signal::SIGUSR1 as i32)));
     signal(&child, Signal::SIGINT);
     assert_eq!(conversation.hear_wish().await, Some(Wish::End(Signal::SIGINT as i32)));
-    signal(&child, Signal::SIGINT);
+    insist(&child, Signal::SIGINT).await;
     assert_eq!(conversation.hear_wish().await, Some(Wish::Kill(Signal::SIGINT as i32)));
     let cause = Cause { host: "node0".to_owned(), kind: Some(cause::Kind::InterruptedBy(2)) };
     conversation.complete(1, Some(cause)).await;

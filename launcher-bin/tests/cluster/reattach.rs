@@ -6,7 +6,7 @@ use pmi_transport::proto::v1::*;
 use tokio::io::AsyncWriteExt;
 use tonic::Status;
 
-use crate::child::{ended, says, signal};
+use crate::child::{ended, insist, says, signal};
 use crate::fake::{Conversation, Fake, spec};
 
 const EVENTS: u64 = 6;
@@ -102,7 +102,7 @@ async fn two_interrupts_end_the_wait_for_a_connection() {
     says(&mut child, "attaching again").await;
     signal(&child, Signal::SIGINT);
     says(&mut child, "SIGINT: ending the launch; once more ends it at once").await;
-    signal(&child, Signal::SIGINT);
+    insist(&child, Signal::SIGINT).await;
     let (code, _, stderr) = ended(child).await;
     assert_eq!(code, Some(125));
     assert!(stderr.contains("launch k3jq09zmf2 was lost sight of: the API server is being restarted"), "{stderr}");

@@ -117,7 +117,7 @@ fn the_words_of_a_program_that_starts_no_agent_are_shown() {
         script_with(2, &script).run().exits(125).says(expected);
     };
     check("sh -c \"echo no way to {host} >&2; : {command}\"", "no way to node1");
-    check("/nowhere/at/all {host} {command}", "cannot start /nowhere/at/all for agent-node0: No such file");
+    check("/nowhere/at/all {host} {command}", "cannot find /nowhere/at/all, which is to start an agent on each node");
 }
 
 /// Scripts of Slurm's find an `srun`, but not in place of another one.

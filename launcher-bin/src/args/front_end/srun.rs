@@ -231,6 +231,12 @@ fn read_long(word: &OsStr, rest: &mut &[OsString], line: &mut Line) -> Result<Op
         "help" | "usage" => return Ok(Some(Answer::Help)),
         "version" => return Ok(Some(Answer::Text(VERSION.to_owned()))),
         "mpi" if glued == Some("list".as_ref()) => return Ok(Some(Answer::Text(MPI_LIST.to_owned()))),
+        "cpu-bind" | "cpu_bind" if glued == Some("help".as_ref()) => {
+            return Ok(Some(Answer::Text(CPU_BINDINGS.to_owned())));
+        }
+        "mem-bind" | "mem_bind" if glued == Some("help".as_ref()) => {
+            return Ok(Some(Answer::Text(MEM_BINDINGS.to_owned())));
+        }
         _ => {}
     }
     let name = whole_name(&name)?;
@@ -310,5 +316,10 @@ fn read_letters(letters: &OsStr, rest: &mut &[OsString], line: &mut Line) -> Res
 
 /// Answer to `--version`; likwid-mpirun reads its first word, PRRTE the second.
 const VERSION: &str = concat!("slurm 22.05.8 (Lattice ", env!("CARGO_PKG_VERSION"), ")\n");
+/// Answers to `--cpu-bind=help` and `--mem-bind=help`.
+const CPU_BINDINGS: &str = "--cpu-bind=[verbose,|quiet,]TYPE binds the CPUs of each task:\n\
+    \tnone\n\trank\n\tthreads, cores, sockets, ldoms\n\tmap_cpu:LIST, mask_cpu:LIST\n\tmap_ldom:LIST, mask_ldom:LIST\n";
+const MEM_BINDINGS: &str = "--mem-bind=[verbose,|quiet,]TYPE[,prefer] binds the memory of each task:\n\
+    \tnone\n\tlocal\n\trank\n\tmap_mem:LIST, mask_mem:LIST\n";
 /// Answer to `--mpi=list`, as Slurm 22.05 gives it.
 const MPI_LIST: &str = "MPI plugin types are...\n\tnone\n\tpmi2\n\tpmix\n";

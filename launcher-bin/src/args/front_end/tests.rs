@@ -289,6 +289,8 @@ fn questions_are_answered() {
     for (line, expected) in [
         ("srun --version", "slurm 22.05.8"),
         ("srun -V", "slurm 22.05.8"),
+        ("srun --cpu-bind=help", "--cpu-bind=[verbose,|quiet,]TYPE binds the CPUs of each task:\n\tnone\n"),
+        ("srun --mem_bind=help", "--mem-bind=[verbose,|quiet,]TYPE[,prefer] binds the memory of each task:\n\tnone\n"),
         ("srun --mpi=list", "MPI plugin types are...\n\tnone\n"),
         ("srun --help", "Usage: lattice srun"),
         ("mpirun --version", "mpiexec of Lattice"),

@@ -49,7 +49,8 @@ fn an_unchanged_mpirun_reaches_hosts_that_a_plain_user_started() {
 #[test]
 fn a_host_that_ssh_does_not_reach_is_named_with_its_words() {
     let script = r#"
-        pkill --ns $(cat $here/node2.pid) --nslist net -x sshd
+        sshd_of_node2() { "$1" --ns $(cat $here/node2.pid) --nslist net -x sshd; }
+        sshd_of_node2 pkill; while sshd_of_node2 pgrep >/dev/null; do sleep 0.05; done
         user lattice launch --via ssh --host node1,node2 true"#;
     let outcome = script_with_ssh(script).run();
     outcome

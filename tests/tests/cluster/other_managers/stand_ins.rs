@@ -126,7 +126,7 @@ fn a_job_without_its_programs_says_which_is_missing() {
     check(
         JOBS[1].1,
         "rm bin/blaunch; user lattice launch true",
-        "there is no blaunch in PATH, which is to start an agent on each node",
+        "cannot find blaunch, which is to start an agent on each node",
     );
     check(JOBS[3].1, "rm bin/flux; user lattice launch true", "`flux hostlist instance` names no nodes: No such file");
     check("", "user lattice launch --via sge true", "this is no job of sge: PE_HOSTFILE is not set");
