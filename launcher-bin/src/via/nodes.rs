@@ -1,29 +1,26 @@
 //! The nodes of an allocation of another resource manager, and how many ranks each takes: from the variables and files that it gives to
 //! the job, or from hosts that the user names.
 
+mod managers;
+
 use std::collections::{HashMap, HashSet};
 use std::io;
 use std::num::NonZeroU32;
-use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::path::PathBuf;
 
 use hostlist::HostlistError;
 use lattice_session::request::HostSlots;
 use pmi_transport::identity::is_node_name;
 
+use self::managers::{flux, is_task_of_many, lsf, one_line_a_slot, pods, sge, slurm};
 use super::ViaError;
 use crate::args::{HostArgs, Via};
-use crate::bounded_file;
 use crate::environment::{self, Environment};
-use crate::hostfile::{self, HostsError};
+use crate::hostfile;
 use crate::mpirun_setup::Slots;
 
 /// Variable that names the pods of a launch, in the form of `--host`.
 const PODS: &str = "LATTICE_K8S_PODS";
-/// The most bytes of a manager's file.
-const BYTES_MAX: u64 = 16 << 20;
-/// Steps of Slurm from this number on are no steps of the user's: the batch script, and the shell of an interactive job.
-const FIRST_STEP_OF_SLURMS: u64 = 0xffff_ff00;
 
 /// Nodes that are not known.
 #[derive(Debug, thiserror::Error)]
@@ -174,9 +171,7 @@ impl Nodes {
         let HostArgs { nodelist, hostfile, host } = hosts;
         Ok(match (nodelist, hostfile, host) {
             (Some(list), ..) => {
-                let mut names = expanded("--nodelist", list)?;
-                let mut seen = HashSet::new();
-                names.retain(|name| seen.insert(name.clone()));
+                let names = each_once(expanded("--nodelist", list)?);
                 checked("--nodelist", Self { names, slots: RanksOfEach::Unsaid })?
             }
             (None, Some(path), _) => gathered("--hostfile", hostfile::read(path)?)?,
@@ -223,134 +218,15 @@ fn expanded(place: &str, list: &str) -> Result<Vec<String>, NodesError> {
     hostlist::expand(list).map_err(|source| NodesError::List { place: place.to_owned(), source })
 }
 
+/// The names in the order of their first mention.
+fn each_once(mut names: Vec<String>) -> Vec<String> {
+    let mut seen = HashSet::new();
+    names.retain(|name| seen.insert(name.clone()));
+    names
+}
+
 fn variable<'a>(name: &str, environment: &'a Environment) -> Option<&'a str> {
     environment::non_empty(environment, name)?.to_str()
-}
-
-fn number(name: &str, environment: &Environment) -> Option<u64> {
-    variable(name, environment)?.parse().ok()
-}
-
-/// True in a task that the user has started by `srun`.
-fn is_in_step(environment: &Environment) -> bool {
-    number("SLURM_STEP_ID", environment).is_some_and(|step| step < FIRST_STEP_OF_SLURMS)
-}
-
-/// True in one of several tasks of a step of Slurm: a launch there is about that task.
-fn is_task_of_many(environment: &Environment) -> bool {
-    is_in_step(environment) && number("SLURM_STEP_NUM_TASKS", environment) != Some(1)
-}
-
-fn slurm(list: &str, environment: &Environment) -> Result<Nodes, NodesError> {
-    let place = "SLURM_JOB_NODELIST";
-    let names = expanded(place, list)?;
-    // In a step Slurm sets the first one anew, to the tasks of the step, and leaves the nodes those of the job.
-    let of_job = if is_in_step(environment) { 1.. } else { 0.. };
-    let said = ["SLURM_TASKS_PER_NODE", "SLURM_JOB_CPUS_PER_NODE"][of_job].iter().copied();
-    let said = said.filter_map(|name| Some((name, variable(name, environment)?))).next();
-    let slots = said.map(|(name, value)| {
-        let slots = slurm_counts(value).filter(|slots| slots.len() == names.len());
-        slots.ok_or_else(|| NodesError::Slots { variable: name, value: value.to_owned(), nodes: names.len() })
-    });
-    let slots = slots.transpose()?.map_or(RanksOfEach::Unsaid, RanksOfEach::Said);
-    checked(place, Nodes { names, slots })
-}
-
-/// Numbers as Slurm shortens them: `4(x2),3`. Bounded by the longest list of nodes.
-fn slurm_counts(text: &str) -> Option<Vec<NonZeroU32>> {
-    let mut counts = Vec::new();
-    for part in text.split(',') {
-        let (count, times) = match part.split_once("(x") {
-            Some((count, times)) => (count, times.strip_suffix(')')?.parse().ok()?),
-            None => (part, 1_usize),
-        };
-        if times > hostlist::NAMES_MAX - counts.len() {
-            return None;
-        }
-        counts.extend(std::iter::repeat_n(count.parse::<NonZeroU32>().ok()?, times));
-    }
-    Some(counts)
-}
-
-fn one_line_a_slot(variable: &'static str, path: &str) -> Result<Nodes, NodesError> {
-    let text = read(variable, path)?;
-    let lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
-    gathered(variable, lines.map(|node| HostSlots { node: node.to_owned(), slots: NonZeroU32::MIN }).collect())
-}
-
-/// `a 4 b 4`: each host with its slots.
-fn lsf(hosts: &str) -> Result<Nodes, NodesError> {
-    let words: Vec<&str> = hosts.split_whitespace().collect();
-    let pairs = words.chunks(2).map(|pair| match pair {
-        [node, slots] => Some(HostSlots { node: (*node).to_owned(), slots: slots.parse().ok()? }),
-        _ => None,
-    });
-    let variable = "LSB_MCPU_HOSTS";
-    let nodes = words.len().div_ceil(2);
-    let hosts = pairs.collect::<Option<Vec<_>>>();
-    gathered(variable, hosts.ok_or_else(|| NodesError::Slots { variable, value: words.join(" "), nodes })?)
-}
-
-/// Lines `host slots queue range`.
-fn sge(path: &str) -> Result<Nodes, NodesError> {
-    let variable = "PE_HOSTFILE";
-    let text = read(variable, path)?;
-    let lines: Vec<&str> = text.lines().filter(|line| !line.trim().is_empty()).collect();
-    let host = |line: &&str| {
-        let mut words = line.split_whitespace();
-        let (node, slots) = (words.next()?, words.next()?.parse().ok()?);
-        Some(HostSlots { node: node.to_owned(), slots })
-    };
-    let wrong = |line: &str| NodesError::Slots { variable, value: line.to_owned(), nodes: 1 };
-    let hosts = lines.iter().map(|line| host(line).ok_or_else(|| wrong(line))).collect::<Result<Vec<_>, _>>()?;
-    gathered(variable, hosts)
-}
-
-/// Pods by their names in the headless service. Where no slots are given, each has as many as processors.
-fn pods(text: &str) -> Result<Nodes, NodesError> {
-    if !text.contains(':') {
-        let mut seen = HashSet::new();
-        let names = expanded(PODS, text)?.into_iter().filter(|name| seen.insert(name.clone())).collect();
-        return checked(PODS, Nodes { names, slots: RanksOfEach::Cores });
-    }
-    match hostfile::parse_hosts(text) {
-        Ok(hosts) => gathered(PODS, hosts.0),
-        Err(HostsError::List(source)) => Err(NodesError::List { place: PODS.to_owned(), source }),
-        Err(HostsError::Form { text }) => Err(NodesError::Slots { variable: PODS, value: text, nodes: 1 }),
-    }
-}
-
-/// The hosts of the instance of Flux, and the cores of each, which are alike.
-fn flux() -> Result<Nodes, NodesError> {
-    let place = "flux hostlist";
-    let names = expanded(place, asked("flux hostlist instance")?.trim())?;
-    let mut seen = HashSet::new();
-    if let Some(host) = names.iter().find(|name| !seen.insert(*name)) {
-        return Err(NodesError::SeveralBrokers { host: host.clone() });
-    }
-    let command = "flux resource list -s all -no {ncores}";
-    let cores = asked(command)?;
-    let share = cores.trim().parse::<usize>().ok().map(|cores| cores / names.len().max(1));
-    let slots = share.and_then(|share| NonZeroU32::new(u32::try_from(share).ok()?));
-    let slots = slots.ok_or_else(|| NodesError::Command { command, said: cores.trim().to_owned() })?;
-    checked(place, Nodes { slots: RanksOfEach::Said(vec![slots; names.len()]), names })
-}
-
-/// Answer of a command of the manager.
-fn asked(command: &'static str) -> Result<String, NodesError> {
-    let failed = |said: String| NodesError::Command { command, said };
-    let mut words = command.split(' ');
-    let output = Command::new(words.next().unwrap_or_default()).args(words).output();
-    let output = output.map_err(|error| failed(error.to_string()))?;
-    match output.status.success() {
-        true => Ok(String::from_utf8_lossy(&output.stdout).into_owned()),
-        false => Err(failed(String::from_utf8_lossy(&output.stderr).trim().to_owned())),
-    }
-}
-
-fn read(variable: &'static str, path: &str) -> Result<String, NodesError> {
-    let path = Path::new(path);
-    bounded_file::text(path, BYTES_MAX).map_err(|error| NodesError::File { path: path.to_owned(), variable, error })
 }
 
 /// Each node once, with all its slots, in the order of their first mention.
@@ -504,7 +380,7 @@ mod tests {
             };
             let text = counts.iter().map(part).collect::<Vec<_>>().join(",");
             let expected: Vec<u32> = counts.iter().flat_map(|&(count, times)| std::iter::repeat_n(count, times)).collect();
-            let read: Vec<u32> = slurm_counts(&text).unwrap().into_iter().map(NonZeroU32::get).collect();
+            let read: Vec<u32> = managers::slurm_counts(&text).unwrap().into_iter().map(NonZeroU32::get).collect();
             proptest::prop_assert_eq!(read, expected);
         }
 
