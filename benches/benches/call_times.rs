@@ -69,8 +69,7 @@ fn through_cat() -> Result<f64, Box<dyn Error>> {
 }
 
 fn measure() -> Result<Vec<Times>, Box<dyn Error>> {
-    let program = std::env::args().next().unwrap_or_default();
-    let (lattice, nodes) = (lattice_binary(&program)?, NODES.to_string());
+    let (lattice, nodes) = (lattice_binary()?, NODES.to_string());
     let mut launch = Command::new(&lattice);
     launch.args(["dev-cluster", "--quiet", "--nodes", &nodes, "--"]).arg(&lattice);
     launch.args(["launch", "-N", &nodes, "-n", &nodes, env!("CARGO_BIN_EXE_call_times")]);

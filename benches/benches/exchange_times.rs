@@ -71,7 +71,7 @@ fn peers() -> Vec<u32> {
 
 /// Runs all turns on one cluster.
 fn measure(bytes: usize) -> Result<Times, String> {
-    let lattice = lattice_binary(&std::env::args().next().unwrap_or_default())?;
+    let lattice = lattice_binary()?;
     let words: Vec<String> = peers().iter().map(u32::to_string).collect();
     let script = format!(
         "for turn in $(seq {TURNS}); do for way in {}; do echo way $way\n\"$0\" launch --exchange=$way -N {NODES} -n {NODES} \"$1\" {ROUNDS} \

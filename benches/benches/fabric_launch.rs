@@ -28,7 +28,7 @@ const A_WHILE: Duration = Duration::from_millis(500);
 
 fn main() -> ExitCode {
     let words: Vec<String> = std::env::args().skip(1).collect();
-    let lattice = match lattice_binary(env!("CARGO_BIN_EXE_pmi_raw")) {
+    let lattice = match lattice_binary() {
         Ok(lattice) => lattice,
         Err(why) => {
             println!("lattice: absent, {why}");

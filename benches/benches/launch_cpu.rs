@@ -43,7 +43,7 @@ fn main() -> ExitCode {
 fn measure() -> Result<(), String> {
     println!("{}", machine::line());
     let other = std::env::var_os("LATTICE_OTHER_BIN").ok_or("LATTICE_OTHER_BIN names no other build")?;
-    let ours = Launcher::lattice(&std::env::args().next().unwrap_or_default())?;
+    let ours = Launcher::lattice()?;
     let launchers = [ours, Launcher::program("other", PathBuf::from(other), &["launch"])];
     println!("launch of          CPU, ms   other, ms   ratio  95 % interval     wall-clock time");
     for (ranks, program, rounds) in SCENARIOS {

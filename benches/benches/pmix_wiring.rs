@@ -46,7 +46,7 @@ fn main() -> ExitCode {
 
 fn measure() -> Result<(), String> {
     println!("{}", machine::line());
-    let launchers = [prterun()?, Launcher::lattice(&std::env::args().next().unwrap_or_default())?];
+    let launchers = [prterun()?, Launcher::lattice()?];
     println!("ranks peers  prterun us  lattice us   prterun T/(nk)  lattice T/(nk)  ratio  95 % interval");
     for ranks in RANKS {
         let mut taken = turns::take(&launchers.each_ref(), ROUNDS, |launcher| turn(launcher, ranks)).into_iter();

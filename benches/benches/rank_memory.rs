@@ -12,7 +12,7 @@ use std::process::{Command, ExitCode, Stdio};
 use lattice_benches::{lattice_binary, machine};
 
 fn main() -> ExitCode {
-    let launcher = match lattice_binary(env!("CARGO_BIN_EXE_pmi_raw")) {
+    let launcher = match lattice_binary() {
         Ok(launcher) => launcher,
         Err(why) => {
             println!("absent: {why}");

@@ -63,7 +63,7 @@ struct Sent {
 fn main() -> Result<(), Failure> {
     let nodes = if is_measured() { 100_000 } else { 200 };
     println!("{}", machine::line());
-    let lattice = match lattice_binary(env!("CARGO_BIN_EXE_pmi_raw")) {
+    let lattice = match lattice_binary() {
         Ok(lattice) => lattice,
         Err(why) => {
             println!("lattice: absent, {why}");

@@ -36,9 +36,9 @@ impl Launcher {
         Self { name, way: Way::Program { file, arguments } }
     }
 
-    /// The program in `LATTICE_BIN`, else the one built beside `program`; or why it cannot be measured.
-    pub fn lattice(program: &str) -> Result<Self, String> {
-        Ok(Self::program("lattice", lattice_binary(program)?, &["launch"]))
+    /// The launcher of [`lattice_binary`]; or why it cannot be measured.
+    pub fn lattice() -> Result<Self, String> {
+        Ok(Self::program("lattice", lattice_binary()?, &["launch"]))
     }
 
     /// No launcher at all: the floor under every other one.

@@ -3,7 +3,6 @@
 //!
 //! A figure of one machine says little on another; a ratio between two programs measured in turns says more.
 
-use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 pub mod launcher;
@@ -13,10 +12,17 @@ pub mod pmix_client;
 pub mod sample;
 pub mod turns;
 
-/// The launcher to measure: the program in `LATTICE_BIN`, else the one built beside `program`; or why there is none.
-pub fn lattice_binary(program: &str) -> Result<PathBuf, String> {
-    let beside = || OsString::from(Path::new(program).with_file_name("lattice"));
-    let file: PathBuf = std::env::var_os("LATTICE_BIN").unwrap_or_else(beside).into();
+/// Returns the launcher to measure: the program in `LATTICE_BIN`, else the one in the directory that this bench was built into (cargo
+/// keeps benches in `deps` below it); or why there is none.
+pub fn lattice_binary() -> Result<PathBuf, String> {
+    let file = match std::env::var_os("LATTICE_BIN") {
+        Some(file) => PathBuf::from(file),
+        None => {
+            let this =
+                std::env::current_exe().map_err(|error| format!("cannot tell where this program is: {error}"))?;
+            built_with(&this, "lattice")
+        }
+    };
     if file.exists() {
         Ok(file)
     } else {
@@ -24,8 +30,27 @@ pub fn lattice_binary(program: &str) -> Result<PathBuf, String> {
     }
 }
 
+/// Where cargo puts a program when it builds the bench, test or program `this`.
+fn built_with(this: &Path, program: &str) -> PathBuf {
+    let beside = this.parent().unwrap_or(Path::new("."));
+    let directory = if beside.ends_with("deps") { beside.parent().unwrap_or(beside) } else { beside };
+    directory.join(program)
+}
+
 /// Whether this is a measurement (`cargo bench`); else it only shows that the program works (`cargo test --benches`).
 pub fn is_measured() -> bool {
     let is_given = |word: &str| std::env::args().any(|given| given == word);
     is_given("--bench") && !is_given("--test")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_bench_finds_the_launcher_that_was_built_with_it() {
+        for this in ["/t/release/deps/call_times-0a1b", "/t/release/call_times"] {
+            assert_eq!(built_with(Path::new(this), "lattice"), Path::new("/t/release/lattice"), "{this}");
+        }
+    }
 }

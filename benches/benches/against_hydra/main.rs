@@ -29,7 +29,7 @@ fn main() -> ExitCode {
 
     println!("{}", machine::line());
     let mut launchers = vec![Launcher::bare()];
-    for (name, found) in [("hydra", hydra()), ("lattice", Launcher::lattice(env!("CARGO_BIN_EXE_pmi_raw")))] {
+    for (name, found) in [("hydra", hydra()), ("lattice", Launcher::lattice())] {
         match found.and_then(|launcher| is_wanted(name).then_some(launcher).ok_or_else(|| "not wanted".into())) {
             Ok(launcher) => launchers.push(launcher),
             Err(why) => println!("{name}: absent, {why}"),

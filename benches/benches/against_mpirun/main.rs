@@ -27,7 +27,7 @@ const ROUNDS: usize = 15;
 
 fn main() -> ExitCode {
     println!("{}", machine::line());
-    let lattice = match Launcher::lattice(env!("CARGO_BIN_EXE_pmi_raw")) {
+    let lattice = match Launcher::lattice() {
         Ok(lattice) => lattice,
         Err(why) => {
             println!("lattice: absent, {why}");

@@ -49,7 +49,7 @@ fn main() -> ExitCode {
 
 /// Runs this program again, inside a cluster.
 fn in_cluster(nodes: usize) -> bool {
-    let (lattice, this) = match (lattice_binary(env!("CARGO_BIN_EXE_pmi_raw")), std::env::current_exe()) {
+    let (lattice, this) = match (lattice_binary(), std::env::current_exe()) {
         (Ok(lattice), Ok(this)) => (lattice, this),
         (Err(why), _) => {
             println!("lattice: absent, {why}");
@@ -84,7 +84,7 @@ fn compare(nodes: usize) -> bool {
         }
         None => println!("hydra: absent, no mpiexec.hydra in PATH; Debian's package mpich has it"),
     }
-    match lattice_binary(env!("CARGO_BIN_EXE_pmi_raw")) {
+    match lattice_binary() {
         Ok(file) => launchers.push(Launcher::program("lattice", file, &["launch"])),
         Err(why) => println!("lattice: absent, {why}"),
     }

@@ -110,7 +110,7 @@ fn launchers(Scenario { nodes, ranks, .. }: Scenario) -> Vec<Launcher> {
     let names: Vec<String> = (0..nodes).map(|node| format!("n{node}")).collect();
     let (names, count, share) = (names.join(","), nodes.to_string(), (ranks / nodes).to_string());
     let lattice = |name, options: &[&str]| {
-        let file = lattice_binary(env!("CARGO_BIN_EXE_pmi_get"))?;
+        let file = lattice_binary()?;
         let itself = file.to_str().ok_or("the path of lattice is no text")?.to_owned();
         let launch = match nodes {
             1 => vec!["launch"],
