@@ -79,6 +79,19 @@ pub enum Record {
     Over,
 }
 
+impl Record {
+    /// The first cause that a server which is started anew finds in it.
+    pub fn cause(&self) -> Option<Cause> {
+        match self {
+            Self::Running(checkpoint) => {
+                let checkpoint = Checkpoint::decode(&**checkpoint).unwrap_or_default();
+                decode_progressed(&checkpoint, 0).cause
+            }
+            Self::Over => None,
+        }
+    }
+}
+
 /// Event of a launch, as far as the simulation looks at it.
 #[derive(Clone, Debug, PartialEq)]
 #[allow(missing_docs, reason = "events of the session, under the same names")]

@@ -284,6 +284,7 @@ impl ApiHost {
     fn written(&mut self, process: u64, record: Record, is_durable: bool, around: &mut Surroundings) {
         // What the disk has it has, whoever asked for it.
         if is_durable {
+            around.truth.written(&record);
             self.disk.end = (record == Record::Over).then(|| around.truth.completion().cloned()).flatten();
             self.disk.record = record;
         }

@@ -29,7 +29,7 @@ mod world;
 
 use std::time::Duration;
 
-use self::faults::{Fault, LONGEST, plan};
+use self::faults::{Fault, plan};
 use self::scenario::Scenario;
 use self::world::World;
 
@@ -96,9 +96,9 @@ impl Plan {
     /// Runs it.
     pub fn run(&self, lines: Lines) -> Outcome {
         let faults: Vec<Fault> = self.kept.iter().map(|&fault| self.faults[fault]).collect();
-        let last = faults.iter().map(|fault| fault.at).max().unwrap_or_default();
+        let over = faults.iter().map(|fault| fault.at + fault.kind.lasts()).max().unwrap_or_default();
         let mut world = World::new(self.seed, self.scenario.clone(), faults, lines == Lines::Kept);
-        world.run_until(last + LONGEST + REST);
+        world.run_until(over + REST);
         world.check_end();
         let (journal, violations) = world.into_record();
         let (digest, events) = (journal.digest(), journal.events());

@@ -1,21 +1,22 @@
 //! What really happened in a run, and what was said about it: every difference that the invariants I1 to I8 do not allow is kept.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 
-use lattice_api_server::simulation::ClientEvent;
-use lattice_session::cause::{Cause, CauseKind, RankExit};
+use lattice_api_server::simulation::{ClientEvent, Record};
+use lattice_session::cause::{Cause, RankExit};
 use lattice_session::settings::FailedRanks;
 use pmi_core::ids::Rank;
 
 use crate::scenario::Scenario;
 
+mod causes;
+
 /// The course of a run, as nobody in it can see it.
 #[derive(Debug)]
 pub(crate) struct Truth {
+    scenario: Scenario,
     size: u32,
-    bears_failures: bool,
-    /// Number of ranks on each node.
-    ranks: Vec<u32>,
     /// By rank: fences before which it has put, that it has entered, that it has left.
     puts: Vec<u32>,
     entered: Vec<u32>,
@@ -41,9 +42,13 @@ pub(crate) struct Truth {
     pub(crate) may_not_begin: bool,
     /// Exits that the client was told since the API server was started.
     told_exits: BTreeMap<Rank, RankExit>,
-    /// The number of the last line of each rank that the client was shown.
+    /// By rank: the number of the last line that its session has read, and that of the last one that the client was shown.
+    printed: Vec<u32>,
     shown: Vec<u32>,
+    /// Causes that the API server told since it was started, behind the one that it found on its disk.
     causes: Vec<Cause>,
+    /// The cause that is on the disk of the API server.
+    kept_cause: Option<Cause>,
     complete: Vec<Completed>,
     violations: Vec<String>,
 }
@@ -60,9 +65,8 @@ impl Truth {
         let size = scenario.size();
         let zeros = || vec![0; size as usize];
         Self {
+            scenario: scenario.clone(),
             size,
-            bears_failures: scenario.failed_ranks == FailedRanks::AreBorne,
-            ranks: scenario.ranks.clone(),
             puts: zeros(),
             entered: zeros(),
             left: zeros(),
@@ -76,8 +80,10 @@ impl Truth {
             is_orphaned: false,
             may_not_begin: false,
             told_exits: BTreeMap::new(),
+            printed: zeros(),
             shown: zeros(),
             causes: Vec::new(),
+            kept_cause: None,
             complete: Vec::new(),
             violations: Vec::new(),
         }
@@ -121,7 +127,7 @@ impl Truth {
     pub(crate) fn is_done_without(&self, rank: Rank, epoch: u32) -> bool {
         let has_failed = self.exits.get(&rank).is_some_and(|exit| !exit.is_success());
         let was_left = self.left_before.get(&rank).is_some_and(|&left| left > epoch);
-        self.bears_failures && has_failed && epoch > 0 && !was_left
+        self.scenario.failed_ranks == FailedRanks::AreBorne && has_failed && epoch > 0 && !was_left
     }
 
     pub(crate) fn exited(&mut self, rank: Rank, exit: RankExit) {
@@ -134,11 +140,21 @@ impl Truth {
     /// The API server is gone: what it told and had not written down may be found out anew.
     pub(crate) fn api_killed(&mut self) {
         self.forgets = true;
-        self.causes.clear();
+        self.causes = self.kept_cause.iter().cloned().collect();
         self.complete.clear();
     }
 
-    /// The client hears of something; `is_again` if another API server may have said it before.
+    /// The API server's disk has this.
+    pub(crate) fn written(&mut self, record: &Record) {
+        self.kept_cause = record.cause();
+    }
+
+    /// A session has read a line of a rank.
+    pub(crate) fn printed(&mut self, rank: Rank) {
+        self.printed[rank.index()] += 1;
+    }
+
+    /// The client hears of something.
     pub(crate) fn told(&mut self, event: &ClientEvent) {
         match event {
             ClientEvent::Exited(rank, exit) => {
@@ -150,12 +166,22 @@ impl Truth {
                 }
             }
             ClientEvent::Output(rank, bytes) => self.shown(*rank, bytes),
-            ClientEvent::Ending(_)
-            | ClientEvent::Complete { .. }
-            | ClientEvent::Started(..)
-            | ClientEvent::Unclean(_)
-            | ClientEvent::Other => {}
+            ClientEvent::Complete { .. } => self.check_output(),
+            ClientEvent::Ending(_) | ClientEvent::Started(..) | ClientEvent::Unclean(_) | ClientEvent::Other => {}
         }
+    }
+
+    /// The client is told that the launch is over: it was shown all that was printed, unless a machine was lost that had it.
+    fn check_output(&mut self) {
+        if self.forgets || !self.struck.is_empty() {
+            return;
+        }
+        let lines = self.printed.iter().zip(&self.shown).zip(0..);
+        let lost = lines.filter(|((printed, shown), _)| printed != shown);
+        let lost = lost
+            .map(|((printed, shown), rank)| format!("I8: rank {rank} printed {printed} lines, and {shown} are shown"));
+        let lost: Vec<String> = lost.collect();
+        lost.into_iter().for_each(|what| self.wrong(what));
     }
 
     fn shown(&mut self, rank: Rank, bytes: &[u8]) {
@@ -166,41 +192,6 @@ impl Truth {
             self.wrong(format!("I8: line {line} of rank {rank} is shown after line {last}"));
         } else if line != last + 1 && !self.forgets {
             self.wrong(format!("I8: line {line} of rank {rank} is shown right after line {last}"));
-        }
-    }
-
-    /// The launch is coming to its end, as the API server tells.
-    pub(crate) fn ending(&mut self, cause: &Cause) {
-        if let Some(before) = self.causes.first().filter(|before| *before != cause).cloned()
-            // Who is missing is found out later.
-            && !matches!(before.kind, CauseKind::FenceTimeout { .. })
-        {
-            self.wrong(format!("I3: the launch ends for {before}, then for {cause}"));
-        }
-        self.causes.push(cause.clone());
-        self.check_cause(cause);
-    }
-
-    /// A cause must have happened.
-    fn check_cause(&mut self, cause: &Cause) {
-        let of_rank = |exits: &BTreeMap<Rank, RankExit>, rank: &Rank, exit: &RankExit| exits.get(rank) == Some(exit);
-        let node: Option<u32> = cause.host.strip_prefix('n').and_then(|node| node.parse().ok());
-        let was_left_alone = node.is_some_and(|node| self.left_alone.contains(&node));
-        let is_true = match &cause.kind {
-            CauseKind::Failed { rank, exit } => of_rank(&self.exits, rank, exit) && !exit.is_success(),
-            CauseKind::FailedRanks { failed } => failed.iter().all(|(rank, exit)| of_rank(&self.exits, rank, exit)),
-            CauseKind::NodeLost { .. } => {
-                // Others that wait for ranks of a node which has left in good order see no more than that.
-                node.is_some_and(|node| self.struck.contains(&node) || self.has_ended_on(node))
-            }
-            CauseKind::Interrupted { signal: 1 } if was_left_alone => true,
-            CauseKind::Interrupted { .. } => self.is_ended_by_others || self.is_orphaned || self.forgot_causes,
-            CauseKind::Ended { .. } => self.is_ended_by_others,
-            CauseKind::Fence { .. } => !self.struck.is_empty(),
-            _ => true,
-        };
-        if !is_true {
-            self.wrong(format!("I8: the cause is {cause}, which has not happened"));
         }
     }
 
@@ -226,14 +217,24 @@ impl Truth {
             let (before, now) = (text(&before.cause), text(&completed.cause));
             self.wrong(format!("I3: the launch ended with {before}, then with {now}"));
         }
+        if let (Some(before), Some(cause)) = (self.causes.first(), &completed.cause)
+            && before != cause
+        {
+            self.wrong(format!("I3: the launch was ending for {before}, and has ended for {cause}"));
+        }
         self.complete.push(completed.clone());
     }
 
     /// Returns true if all ranks of a node have ended.
     fn has_ended_on(&self, node: u32) -> bool {
-        let first: u32 = self.ranks.iter().take(node as usize).sum();
-        let here = self.ranks.get(node as usize).copied().unwrap_or(0);
-        (first..first + here).all(|rank| self.exits.contains_key(&Rank(rank)))
+        self.ranks_on(node).all(|rank| self.exits.contains_key(&Rank(rank)))
+    }
+
+    /// The numbers of the ranks of a node.
+    fn ranks_on(&self, node: u32) -> Range<u32> {
+        let ranks = &self.scenario.ranks;
+        let first: u32 = ranks.iter().take(node as usize).sum();
+        first..first + ranks.get(node as usize).copied().unwrap_or(0)
     }
 
     /// The last end that was told.

@@ -1,6 +1,9 @@
 //! What is wrong is found, and nothing else.
 
+use lattice_session::cause::CauseKind;
+
 use super::*;
+use crate::scenario::{Misstep, Wrong};
 
 const FAILED: RankExit = RankExit::Code(3);
 const GOOD: RankExit = RankExit::Code(0);
@@ -90,6 +93,100 @@ fn output_comes_in_order_without_a_gap_or_a_repetition() {
     check(
         told(&[2, 1]),
         &["I8: line 2 of rank 0 is shown right after line 0", "I8: line 1 of rank 0 is shown after line 2"],
+    );
+}
+
+#[test]
+fn output_is_shown_to_its_last_line() {
+    let end = |truth: &mut Truth| {
+        truth.told(&ClientEvent::Complete { cause: None, ends: Vec::new(), message: String::new() });
+    };
+    let printed = |shown: u32| {
+        move |truth: &mut Truth| {
+            (0..2).for_each(|_| truth.printed(ZERO));
+            (1..=shown).for_each(|number| truth.told(&line(number)));
+        }
+    };
+    let check_end = |shown, before: fn(&mut Truth), expected: &[&str]| {
+        check(
+            |truth| {
+                before(truth);
+                printed(shown)(truth);
+                end(truth);
+            },
+            expected,
+        );
+    };
+    check_end(2, |_| {}, &[]);
+    check_end(1, |_| {}, &["I8: rank 0 printed 2 lines, and 1 are shown"]);
+    check_end(1, Truth::api_killed, &[]);
+    check_end(1, |truth| truth.struck.extend([0]), &[]);
+}
+
+#[test]
+fn what_a_cause_says_of_a_rank_is_what_its_program_does() {
+    let wrong = |what| {
+        let mut scenario = Scenario { ranks: vec![1, 1], time_limit: None, ..Scenario::of(0) };
+        scenario.programs = scenario.programs.iter().cycle().take(2).cloned().collect();
+        for program in &mut scenario.programs {
+            (program.fault, program.is_missing) = (None, false);
+        }
+        scenario.programs[0].fault = Some(Misstep { before: 0, what });
+        Truth::new(&scenario)
+    };
+    let aborted = |rank, code| CauseKind::Aborted { rank, code, message: String::new() };
+    let deserted = |rank| CauseKind::LeftFence { rank, waiting: vec![ONE] };
+    let offence = |rank| CauseKind::Offence { rank, offence: "no message".to_owned() };
+    let limit = std::time::Duration::from_secs(1);
+    for (does, kind, is_true) in [
+        (Wrong::Abort(3), aborted(ZERO, 3), true),
+        (Wrong::Abort(3), aborted(ZERO, 4), false),
+        (Wrong::Abort(3), aborted(ONE, 3), false),
+        (Wrong::Desert, deserted(ZERO), true),
+        (Wrong::Leave, deserted(ZERO), false),
+        (Wrong::Babble, offence(ZERO), true),
+        (Wrong::Hang, offence(ZERO), false),
+        (Wrong::Hang, CauseKind::TimedOut { limit }, false),
+    ] {
+        let mut truth = wrong(does);
+        truth.ending(&on("n0", kind.clone()));
+        assert_eq!(truth.violations().is_empty(), is_true, "{does:?} {kind:?}");
+    }
+}
+
+/// What is on the disk of an API server binds the next one.
+#[test]
+fn a_cause_that_was_kept_is_the_cause_after_a_restart() {
+    let (first, second) = (failed(ZERO), failed(ONE));
+    let both_failed = |truth: &mut Truth| [ZERO, ONE].into_iter().for_each(|rank| truth.exited(rank, FAILED));
+    let words = "rank 0 on n0 exited with status 3";
+    let others = "rank 1 on n0 exited with status 3";
+    check(
+        |truth| {
+            both_failed(truth);
+            truth.ending(&first);
+            truth.api_killed();
+            truth.ending(&second);
+        },
+        &[],
+    );
+    check(
+        |truth| {
+            both_failed(truth);
+            truth.ending(&first);
+            truth.kept_cause = Some(first.clone());
+            truth.api_killed();
+            truth.ending(&second);
+        },
+        &[&format!("I3: the launch ends for {words}, then for {others}")],
+    );
+    check(
+        |truth| {
+            both_failed(truth);
+            truth.ending(&first);
+            truth.completed(&completed(Some(second.clone()), &[]));
+        },
+        &[&format!("I3: the launch was ending for {words}, and has ended for {others}")],
     );
 }
 

@@ -79,6 +79,7 @@ impl SessionHost {
         let bytes = line.clone();
         self.input(around, |session, now| is_read = session.rank_printed(rank, bytes, now));
         if is_read {
+            around.truth.printed(rank);
             self.rank_goes_on(rank, around);
         } else {
             around.after(UNREAD, SessionEvent::Print { node: self.node, session: self.process, rank, line });
