@@ -2,6 +2,7 @@
 
 mod world;
 
+use std::io::Write;
 use std::net::TcpStream;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
@@ -71,7 +72,11 @@ async fn out_of_descriptors() {
 #[tokio::test]
 async fn another_user_is_that_user_to_us() {
     if !nix::unistd::geteuid().is_root() {
-        eprintln!("skipped: only root can be somebody else");
+        // What the print macros write is kept back from whoever looks at tests that pass.
+        let _ = writeln!(
+            std::io::stdout(),
+            "\nnot tried here: another_user_is_that_user_to_us: only root can be somebody else"
+        );
         return;
     }
     let directory = tempfile::tempdir().unwrap();

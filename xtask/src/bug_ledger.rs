@@ -1,12 +1,15 @@
 //! The bug ledger: brings each bug of `bugs.toml` back in a copy of the repository, and shows that its test fails then.
 
+use std::collections::BTreeMap;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, ensure};
 use serde::Deserialize;
 
 use crate::shell::{cargo, command, run, target_directory, works};
+use crate::steps::TestRun;
 
 /// The ledger, as it is written.
 const LEDGER: &str = include_str!("../bugs.toml");
@@ -41,27 +44,38 @@ enum Found {
     No,
     /// The changed code does not compile.
     NotBuilt,
+    /// The test does not pass without the bug either, or no test has that name.
+    Unsound,
+}
+
+impl Found {
+    fn word(self) -> &'static str {
+        match self {
+            Self::Yes => "found",
+            Self::No => "NOT FOUND",
+            Self::NotBuilt => "NOT BUILT",
+            Self::Unsound => "UNSOUND",
+        }
+    }
 }
 
 /// Brings bugs back whose names have `only` in them, and prints what was found.
 pub(crate) fn run_all(only: Option<&str>) -> Result<()> {
     let Ledger { bugs } = read()?;
-    let copy = target_directory()?.join("bug-ledger");
-    let target = target_directory()?.join("bug-ledger-target");
-    renew(&copy)?;
+    let mut bench = Bench {
+        copy: target_directory()?.join("bug-ledger"),
+        target: target_directory()?.join("bug-ledger-target"),
+        sound: BTreeMap::new(),
+    };
+    renew(&bench.copy)?;
     let mut table = String::new();
     let mut missed = 0;
     for bug in bugs.iter().filter(|bug| only.is_none_or(|only| bug.name.contains(only))) {
-        let found = bring_back(bug, &copy, &target)?;
-        let word = match found {
-            Found::Yes => "found",
-            Found::No => "NOT FOUND",
-            Found::NotBuilt => "NOT BUILT",
-        };
+        let found = bench.bring_back(bug)?;
         missed += usize::from(found != Found::Yes);
-        table += &format!("{word:<9}  {}\n           by {}\n           {}\n", bug.name, bug.test, bug.source);
+        table += &format!("{:<9}  {}\n           by {}\n           {}\n", found.word(), bug.name, bug.test, bug.source);
     }
-    run(command("git", "worktree remove --force").arg(&copy))?;
+    run(command("git", "worktree remove --force").arg(&bench.copy))?;
     println!("{table}");
     ensure!(missed == 0, "{missed} bugs are not found");
     Ok(())
@@ -75,23 +89,64 @@ fn renew(copy: &Path) -> Result<()> {
     run(command("git", "worktree add --force --detach").arg(copy).arg("HEAD"))
 }
 
-fn bring_back(bug: &Bug, copy: &Path, target: &Path) -> Result<Found> {
-    let file = copy.join(&bug.file);
-    let sound = fs::read_to_string(&file).with_context(|| format!("cannot read {}", bug.file))?;
-    fs::write(&file, changed(bug, &sound)?)?;
-    let test = |words: &str| {
-        let mut test = cargo(&format!("test --quiet {} {words}", bug.test));
-        test.current_dir(copy).env("CARGO_TARGET_DIR", target).env("CARGO_INCREMENTAL", "0");
-        test
-    };
-    eprintln!("bringing back: {}", bug.name);
-    let found = match works(&mut test("--no-run")) {
-        false => Found::NotBuilt,
-        true if works(&mut test("")) => Found::No,
-        true => Found::Yes,
-    };
-    fs::write(&file, sound)?;
-    Ok(found)
+/// The copy in which bugs are brought back, and where it is built.
+struct Bench {
+    copy: PathBuf,
+    target: PathBuf,
+    /// Tests that were run without a bug, with whether they passed.
+    sound: BTreeMap<String, bool>,
+}
+
+impl Bench {
+    fn bring_back(&mut self, bug: &Bug) -> Result<Found> {
+        if !self.is_sound(&bug.test)? {
+            return Ok(Found::Unsound);
+        }
+        eprintln!("bringing back: {}", bug.name);
+        let file = self.copy.join(&bug.file);
+        let sound = fs::read_to_string(&file).with_context(|| format!("cannot read {}", bug.file))?;
+        fs::write(&file, changed(bug, &sound)?)?;
+        let found = match self.build(&bug.test) {
+            false => Found::NotBuilt,
+            true if self.passes(&bug.test)? => Found::No,
+            true => Found::Yes,
+        };
+        fs::write(&file, sound)?;
+        Ok(found)
+    }
+
+    /// True if a test passes without a bug: one that fails anyway finds nothing.
+    fn is_sound(&mut self, test: &str) -> Result<bool> {
+        if let Some(&sound) = self.sound.get(test) {
+            return Ok(sound);
+        }
+        eprintln!("without a bug: {test}");
+        let sound = self.build(test) && self.passes(test)?;
+        self.sound.insert(test.to_owned(), sound);
+        Ok(sound)
+    }
+
+    /// Builds a test, and the programs that it starts: cargo builds none for the tests of another package, and those of the last bug
+    /// may be there still.
+    fn build(&self, test: &str) -> bool {
+        let starts_programs = ["--test cluster", "--test e2e"].iter().any(|words| test.contains(words));
+        (!starts_programs || works(&mut self.cargo("build --workspace --bins --examples")))
+            && works(&mut self.cargo(&format!("test --no-run {test}")))
+    }
+
+    /// True if the test is there and passes.
+    fn passes(&self, test: &str) -> Result<bool> {
+        let output = self.cargo(&format!("test {test}")).stdin(Stdio::null()).stderr(Stdio::null()).output()?;
+        let mut run = TestRun { succeeded: output.status.success(), ..TestRun::default() };
+        String::from_utf8_lossy(&output.stdout).lines().for_each(|line| run.add_line(line));
+        Ok(run.succeeded && run.count.passed > 0)
+    }
+
+    fn cargo(&self, words: &str) -> Command {
+        let mut cargo = cargo(words);
+        cargo.current_dir(&self.copy).env("CARGO_TARGET_DIR", &self.target).env("CARGO_INCREMENTAL", "0");
+        cargo
+    }
 }
 
 /// The text of a file with the bug in it.

@@ -23,6 +23,11 @@ pub(crate) fn check(base: Option<&str>) -> Result<()> {
         println!("no history of this tree can be read: there is nothing to compare the interfaces with");
         return Ok(());
     }
+    // Its oldest commit changes every file.
+    if base.is_none() && git("rev-parse --is-shallow-repository")?.trim() == "true" {
+        println!("this clone is shallow, so nothing was compared with the interfaces of before; git fetch --unshallow");
+        return Ok(());
+    }
     let base = match base {
         Some(base) => base.to_owned(),
         None => git(&format!("log --max-count=1 --format=%h -- {TOLD}"))?.trim().to_owned(),

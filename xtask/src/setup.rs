@@ -103,7 +103,7 @@ const FOR_TESTS: &[Package] = &[
     // likwid-mpirun, which starts processes by srun.
     Package { name: "likwid", brings: Brings::Program("likwid-mpirun") },
     // Slurm, whose allocations `lattice launch` finds itself in.
-    Package { name: "slurm-wlm", brings: Brings::Program("slurmctld") },
+    Package { name: "slurm-wlm", brings: Brings::File("/usr/sbin/slurmctld") },
     // systemd-analyze checks the unit files.
     Package { name: "systemd", brings: Brings::Program("systemd-analyze") },
     Package { name: "python3-venv", brings: Brings::PythonModules("import venv, ensurepip") },

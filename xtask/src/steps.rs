@@ -12,6 +12,8 @@ pub(crate) struct Steps {
     tests: TestCount,
     /// Tests that failed among others and passed alone.
     unsteady: Vec<String>,
+    /// Tests that could not be run on this machine, with the reason.
+    not_tried: Vec<String>,
 }
 
 /// Sum of the `test result:` lines of test programs.
@@ -44,12 +46,13 @@ impl Steps {
         let result = self.take(name, || {
             taken = step()?;
             ensure!(taken.succeeded || !taken.failures.is_empty(), "the tests could not be run");
+            ensure!(taken.is_whole(), "a test program died before its last test; its last lines are above");
             ensure!(taken.failures.len() <= UNSTEADY_MAX, "{} tests failed", taken.failures.len());
             if !taken.failures.is_empty() {
                 let alone = again(&taken.failures)?;
                 let (failed, all) = (alone.count.failed, taken.failures.len());
                 ensure!(
-                    alone.succeeded && alone.count.passed >= all,
+                    alone.succeeded && alone.is_whole() && alone.count.passed >= all,
                     "{failed} of {all} tests failed when they were run alone, too"
                 );
                 taken.count.passed += all;
@@ -58,6 +61,7 @@ impl Steps {
             Ok(())
         });
         self.tests.add(taken.count);
+        self.not_tried.extend(taken.not_tried);
         if result.is_ok() {
             self.unsteady.extend(taken.failures);
         }
@@ -68,12 +72,19 @@ impl Steps {
 /// Most tests that are run again; more of them have failed for a reason.
 const UNSTEADY_MAX: usize = 3;
 
+/// Begins a line by which a test says that it cannot be run here; libtest counts it as passed.
+const NOT_TRIED: &str = "not tried here: ";
+
 /// Outcome of test programs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct TestRun {
     pub(crate) count: TestCount,
+    /// Test programs that have begun; those that came to their end are counted in `count`.
+    begun: usize,
     /// Names of the tests that failed.
     pub(crate) failures: Vec<String>,
+    /// Tests that say that they cannot be run here, with the reason.
+    not_tried: Vec<String>,
     /// True if every program ended well.
     pub(crate) succeeded: bool,
 }
@@ -82,10 +93,25 @@ impl TestRun {
     /// Adds what a line of a test program's output says.
     pub(crate) fn add_line(&mut self, line: &str) {
         self.count.add_line(line);
+        self.begun += usize::from(begins_a_program(line));
         if let Some(name) = line.strip_prefix("test ").and_then(|rest| rest.strip_suffix(" ... FAILED")) {
             self.failures.push(name.to_owned());
         }
+        if let Some(test) = line.strip_prefix(NOT_TRIED) {
+            self.not_tried.push(test.to_owned());
+        }
     }
+
+    /// True if each test program came to its end; one that crashes names no test.
+    fn is_whole(&self) -> bool {
+        self.begun <= self.count.programs
+    }
+}
+
+/// True for `running 3 tests`, the first line of a test program.
+fn begins_a_program(line: &str) -> bool {
+    let Some(rest) = line.strip_prefix("running ") else { return false };
+    rest.strip_suffix(" tests").or(rest.strip_suffix(" test")).is_some_and(|count| count.parse::<usize>().is_ok())
 }
 
 impl fmt::Display for Steps {
@@ -97,6 +123,9 @@ impl fmt::Display for Steps {
         }
         for name in &self.unsteady {
             writeln!(f, "passed alone, after it had failed among others: {name}")?;
+        }
+        for test in &self.not_tried {
+            writeln!(f, "{NOT_TRIED}{test}")?;
         }
         let TestCount { passed, failed, ignored, programs } = self.tests;
         writeln!(f, "tests: {passed} passed, {failed} failed, {ignored} ignored, in {programs} programs")
@@ -149,7 +178,12 @@ mod tests {
             run
         };
         let first = run(
-            &["test a::b ... ok", "test c::d ... FAILED", "test result: FAILED. 1 passed; 1 failed; 0 ignored"],
+            &[
+                "test a::b ... ok",
+                "not tried here: e::f: no root",
+                "test c::d ... FAILED",
+                "test result: FAILED. 1 passed; 1 failed; 0 ignored",
+            ],
             false,
         );
         assert_eq!(first.failures, ["c::d"]);
@@ -166,7 +200,7 @@ mod tests {
                 },
             )
             .unwrap();
-        assert!(steps.to_string().ends_with("passed alone, after it had failed among others: c::d\ntests: 2 passed, 0 failed, 0 ignored, in 1 programs\n"));
+        assert!(steps.to_string().ends_with("passed alone, after it had failed among others: c::d\nnot tried here: e::f: no root\ntests: 2 passed, 0 failed, 0 ignored, in 1 programs\n"));
         let again = |outcome: &TestRun| {
             let outcome = outcome.clone();
             Steps::default().take_tests("tests", || Ok(first.clone()), |_| Ok(outcome))
@@ -176,6 +210,21 @@ mod tests {
         let many = TestRun { failures: vec!["x".to_owned(); UNSTEADY_MAX + 1], ..first.clone() };
         assert!(Steps::default().take_tests("tests", || Ok(many), |_| Ok(good.clone())).is_err());
         assert!(Steps::default().take_tests("tests", || Ok(TestRun::default()), |_| Ok(good.clone())).is_err());
+    }
+
+    #[test]
+    fn a_program_that_crashed_is_no_test_that_failed() {
+        let mut run = TestRun::default();
+        let one = ["running 2 tests", "test c::d ... FAILED", "test result: FAILED. 1 passed; 1 failed; 0 ignored"];
+        let other = ["running 1 test", "running low, the rank said", "test e::f ... "];
+        one.iter().chain(&other).for_each(|line| run.add_line(line));
+        let good = || {
+            let mut run = TestRun { succeeded: true, ..TestRun::default() };
+            run.add_line("test result: ok. 1 passed; 0 failed; 0 ignored");
+            run
+        };
+        let error = Steps::default().take_tests("tests", || Ok(run), |_| Ok(good())).unwrap_err();
+        assert!(error.to_string().contains("died before its last test"), "{error}");
     }
 
     #[test]

@@ -76,8 +76,8 @@ pub(crate) fn launch_on(agents: &[&Agent], ranks: u32, script: &str) -> proto::L
     }
 }
 
-/// The real MPICH's hello, compiled for this test; `None`, and a word about it, where there is no MPICH.
-pub(crate) fn mpich_hello() -> Option<(tempfile::TempDir, PathBuf)> {
+/// The real MPICH's hello, compiled for this test.
+pub(crate) fn mpich_hello() -> (tempfile::TempDir, PathBuf) {
     let directory = tempfile::tempdir().unwrap();
     let (source, program) = (directory.path().join("hello.c"), directory.path().join("hello"));
     let text = r#"
@@ -95,13 +95,11 @@ pub(crate) fn mpich_hello() -> Option<(tempfile::TempDir, PathBuf)> {
         }"#;
     fs::write(&source, text).unwrap();
     let compiled = std::process::Command::new("mpicc.mpich").arg("-o").arg(&program).arg(&source).status();
-    match compiled {
-        Ok(status) if status.success() => Some((directory, program)),
-        other => {
-            println!("no mpicc.mpich here: {other:?}");
-            None
-        }
-    }
+    assert!(
+        compiled.as_ref().is_ok_and(|status| status.success()),
+        "mpicc.mpich does not work here: {compiled:?}; cargo xtask setup installs it"
+    );
+    (directory, program)
 }
 
 /// Looks again and again until `condition` holds.

@@ -2,6 +2,7 @@
 //! other users.
 
 use std::fs;
+use std::io::Write;
 use std::path::Path;
 
 use lattice_tests::mpi::Flavour;
@@ -48,7 +49,13 @@ fn has_control_groups() -> bool {
     let root = fields.filter(|fields| fields.get(2) == Some(&"cgroup2")).find_map(|fields| fields.get(1).copied());
     let found = root.zip(own).is_some_and(|(root, own)| access(&Path::new(root).join(own), AccessFlags::W_OK).is_ok());
     if !found {
-        eprintln!("not tried here: no control group can be made below that of this process");
+        // What the print macros write is kept back from whoever looks at tests that pass.
+        let test = std::thread::current();
+        let test = test.name().unwrap_or_default();
+        let _ = writeln!(
+            std::io::stdout(),
+            "\nnot tried here: {test}: no control group can be made below that of this process"
+        );
     }
     found
 }
