@@ -137,8 +137,7 @@ impl Bench {
     /// True if the test is there and passes.
     fn passes(&self, test: &str) -> Result<bool> {
         let output = self.cargo(&format!("test {test}")).stdin(Stdio::null()).stderr(Stdio::null()).output()?;
-        let mut run = TestRun { succeeded: output.status.success(), ..TestRun::default() };
-        String::from_utf8_lossy(&output.stdout).lines().for_each(|line| run.add_line(line));
+        let run = TestRun::of(&output.stdout, output.status.success());
         Ok(run.succeeded && run.count.passed > 0)
     }
 

@@ -90,6 +90,13 @@ pub(crate) struct TestRun {
 }
 
 impl TestRun {
+    /// Reads what test programs have printed.
+    pub(crate) fn of(output: &[u8], succeeded: bool) -> Self {
+        let mut run = Self { succeeded, ..Self::default() };
+        String::from_utf8_lossy(output).lines().for_each(|line| run.add_line(line));
+        run
+    }
+
     /// Adds what a line of a test program's output says.
     pub(crate) fn add_line(&mut self, line: &str) {
         self.count.add_line(line);
