@@ -12,8 +12,9 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use crate::error::{ClientError, Defect, quote};
 
-/// The longest reply that is read, in bytes. Servers announce values of at most 4 KiB; nothing they send comes near.
-pub(crate) const MESSAGE_MAX: usize = 64 * 1024;
+/// The longest reply that is read, in bytes: the longest value that a server of Lattice takes, 64 KiB, whoever put it and whatever it
+/// announces, with what is around it.
+pub(crate) const MESSAGE_MAX: usize = 65 * 1024;
 
 /// Position of the first message within the bytes that have arrived: its body, and the start of the next message.
 #[derive(Debug, PartialEq, Eq)]

@@ -17,9 +17,10 @@ use crate::reply::{Fields, Reply};
 use crate::resources::{self, ResourceCall};
 use crate::spawn::SpawnRequest;
 
-/// The protocol's own limits; no command asks for them.
+/// The protocol's own limits, which no command asks for: `PMI2_MAX_KEYLEN` and `PMI2_MAX_VALLEN` are the sizes of readers' buffers, 64
+/// and 1024 bytes, in which a NUL has its place.
 pub(crate) const LIMITS: Limits =
-    Limits { job_id_max: 255, key_max: 64, value_max: 1024, key_signs: KeySigns::OneLine };
+    Limits { job_id_max: 255, key_max: 63, value_max: 1023, key_signs: KeySigns::OneLine };
 
 /// The bytes in front of a message that hold its length.
 const PREFIX: usize = 6;

@@ -136,11 +136,11 @@ fn replies_that_are_none() {
     pmi2(
         b"cmd=get_result rc=0\n",
         "the PMI server answered `kvs-get` with \"cmd=get_result rc=0\\n\": \
-         the first 6 bytes are not a length from 1 to 65536",
+         the first 6 bytes are not a length from 1 to 66560",
     );
     pmi2(
         b"     0",
-        "the PMI server answered `kvs-get` with \"     0\": the first 6 bytes are not a length from 1 to 65536",
+        "the PMI server answered `kvs-get` with \"     0\": the first 6 bytes are not a length from 1 to 66560",
     );
     pmi2(
         frame(";;;;").as_bytes(),
@@ -161,7 +161,7 @@ fn an_endless_line_is_given_up() {
     let line = [b'a'; 70_000];
     for tail in ["", "\n"] {
         let error = answered(Protocol::Pmi1, [&line, tail.as_bytes()].concat(), Client::fence).unwrap_err();
-        let expected = Defect::TooLong { max: 65_536 };
+        let expected = Defect::TooLong { max: 66_560 };
         assert!(matches!(error, ClientError::Malformed { defect, .. } if defect == expected), "{error}");
         assert!(error.to_string().len() < 300, "{error}");
     }
@@ -197,7 +197,7 @@ fn what_the_server_cannot_carry_is_not_sent() {
         assert_eq!(refused(protocol, "k", b"a\nb"), "a value cannot hold '\\n': \"a\\\\nb\"");
     }
     assert_eq!(refused(Protocol::Pmi1, "k", &[b'v'; 1024]), "a value has 0 to 1023 bytes, not 1024");
-    assert_eq!(refused(Protocol::Pmi2, "k", &[b'v'; 1025]), "a value has 0 to 1024 bytes, not 1025");
+    assert_eq!(refused(Protocol::Pmi2, "k", &[b'v'; 1025]), "a value has 0 to 1023 bytes, not 1025");
     let nothing = answered(Protocol::Pmi1, "", |client| client.spawn(&SpawnRequest::default()));
     assert!(matches!(nothing, Err(ClientError::NothingToSpawn)));
 }

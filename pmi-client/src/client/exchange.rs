@@ -12,14 +12,12 @@ impl Client {
     /// replaces it.
     ///
     /// Keys that every server takes are one word without `=` and `;`; values are any bytes without line feed and NUL. How long they may
-    /// be is the server's to say ([`limits`](Self::limits)): usually 63 and 1023 bytes in PMI-1, always 64 and 1024 in PMI-2.
+    /// be is the server's to say ([`limits`](Self::limits)): usually 63 and 1023 bytes in PMI-1, always in PMI-2.
     ///
     /// # Errors
     /// Refuses what cannot be carried; fails when the server refuses it or is gone.
     pub fn put(&mut self, key: &str, value: impl AsRef<[u8]>) -> Result<(), ClientError> {
-        self.put_to(None, key, value.as_ref())?;
-        self.shared.note_put(key);
-        Ok(())
+        self.put_to(None, key, value.as_ref())
     }
 
     /// Waits until every rank of the job has called this as often; then all that was put before can be got everywhere.
@@ -102,7 +100,12 @@ impl Client {
             (Wire::Pmi2(wire), None) => wire.put(key, value),
             (Wire::Pmi2(_), Some(_)) => Err(ClientError::Unsupported { call: "put_to", place: "in PMI-2" }),
             (Wire::Alone(wire), space) => wire.put(space, key, value),
+        }?;
+        // What the last fence brought to the memory that ranks share is not what this rank reads any more.
+        if space.is_none_or(|space| space == self.job_id()) {
+            self.shared.note_put(key);
         }
+        Ok(())
     }
 
     /// Gets a value as [`get`](Self::get) does, but always from the server, of a space of [`create_space`](Self::create_space), or the

@@ -68,11 +68,13 @@ fn start<P: Pair + Copy>(
     job_id_size: c_int,
     errors: ArrayOut<'_, c_int>,
 ) -> Result<(), Failure> {
-    let request = programs.request(preput)?;
-    let started = process::with(|client| Ok(client.spawn(&request)?))?;
-    errors.fill(programs.count, std::iter::repeat(0));
-    if let (Some(buffer), Some(started)) = (job_id.with_size(job_id_size), started) {
-        buffer.put_whole(started.as_bytes()).map_err(|_| Code::LENGTH)?;
+    let buffer = job_id.with_size(job_id_size);
+    if buffer.is_none() && !job_id.is_null() {
+        return Err(Code::LENGTH.into());
     }
-    Ok(())
+    let request = programs.request(preput)?;
+    let started = process::with(|client| Ok(client.spawn(&request)?))?.unwrap_or_default();
+    errors.fill(programs.count, std::iter::repeat(0));
+    // The job runs, whatever room there is for its name.
+    Ok(buffer.map_or(Ok(()), |buffer| buffer.put_whole(started.as_bytes())).map_err(|_| Code::LENGTH)?)
 }
