@@ -8,11 +8,13 @@ use std::io::{Read, Write};
 use std::net::Shutdown;
 use std::os::{fd::AsRawFd, unix::net::UnixStream};
 use std::process::{self, Child, Command, ExitStatus};
-use std::sync::mpsc::{self, Sender};
+use std::sync::mpsc::{self, Receiver, Sender};
 use std::{env, error::Error, io, thread};
 
 use nix::fcntl::{FcntlArg, FdFlag, fcntl};
-use pmi_core::env::{Entrance, RankEnvironment};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use pmi_core::env::{Entrance, RankEnvironment, is_scrubbed};
 use pmi_core::fence::{Fence, LocalFence};
 use pmi_core::ids::{JobId, LocalRank, NodeIndex, Rank};
 use pmi_core::server::{Action, ConnectionId, Server, Settings};
@@ -29,19 +31,38 @@ fn main() -> Result<(), Box<dyn Error>> {
     let (program, size) = (env::args_os().nth(1).ok_or("embed_with_threads PROGRAM")?, 3);
     let job = Job::on_one_node(JobId::new(&format!("example_{}", process::id()))?, size);
     let (mut server, mut sockets) = (Server::new(job, NodeIndex(0), Settings::default()), Vec::new());
+    let mut processes = Vec::new();
     let (tell, news) = mpsc::channel();
     for (rank, local_rank) in (0..size).map(|rank| (Rank(rank), LocalRank(rank))) {
         let (ours, theirs) = UnixStream::pair()?;
         fcntl(&theirs, FcntlArg::F_SETFD(FdFlag::empty()))?; // inherited
         let (local_size, host, entrance) = (size, "127.0.0.1", Entrance::Descriptor(theirs.as_raw_fd()));
         let rank = RankEnvironment { rank, size, local_rank, local_size, host, spawned: false, entrance };
-        let child = Command::new(&program).args(env::args_os().skip(2)).envs(rank.variables()).spawn()?;
+        let mut command = Command::new(&program);
+        // A launcher around this one has told of its own server.
+        let outer = env::vars_os().filter(|(name, _)| name.to_str().is_some_and(is_scrubbed));
+        for (name, _) in outer {
+            command.env_remove(name);
+        }
+        let child = command.args(env::args_os().skip(2)).envs(rank.variables()).spawn()?;
+        processes.push(Pid::from_raw(child.id().cast_signed()));
         sockets.push(ours.try_clone()?);
         let (connection, tell) = (server.connect(local_rank)?, tell.clone());
         thread::spawn(move || follow(ours, child, connection, local_rank, &tell));
     }
     drop(tell);
-    // Until all ranks have ended.
+    let outcome = serve(&mut server, &sockets, news);
+    if outcome.is_err() {
+        for process in processes {
+            // One that ended first is no process any more.
+            let _ = kill(process, Signal::SIGKILL);
+        }
+    }
+    outcome
+}
+
+/// Serves until all ranks have ended.
+fn serve(server: &mut Server, sockets: &[UnixStream], news: Receiver<News>) -> Result<(), Box<dyn Error>> {
     for news in news {
         match news {
             News::Said(connection, bytes) => server.handle_bytes(connection, &bytes),
@@ -51,9 +72,9 @@ fn main() -> Result<(), Box<dyn Error>> {
                 status => return Err(format!("rank {rank}: {status}").into()),
             },
         }
-        carry_out(&mut server, &sockets)?;
+        carry_out(server, sockets)?;
     }
-    println!("all {size} ranks are through");
+    println!("all {} ranks are through", sockets.len());
     Ok(())
 }
 

@@ -49,12 +49,26 @@ static int read_one(const struct job_memory *job, int rank, int round, int numbe
     return 1;
 }
 
+/* A number in the environment, which a launcher that serves PMI-1 at a descriptor sets. */
+static int variable(const char *name) {
+    const char *value = getenv(name);
+    if (!value) {
+        fprintf(stderr, "%s is not set: start this by lattice launch, without --pmi-port and --pmi=pmix\n", name);
+        exit(1);
+    }
+    return atoi(value);
+}
+
 int main(int argc, char **argv) {
     int rounds = argc > 1 ? atoi(argv[1]) : 1, keys = argc > 2 ? atoi(argv[2]) : 1, values = 0;
-    int rank = atoi(getenv("PMI_RANK")), size = atoi(getenv("PMI_SIZE"));
+    int rank = variable("PMI_RANK"), size = variable("PMI_SIZE");
     struct job_memory job;
     char kvs[300] = "";
-    server = fdopen(atoi(getenv("PMI_FD")), "r+");
+    server = fdopen(variable("PMI_FD"), "r+");
+    if (!server) {
+        perror("PMI_FD");
+        return 1;
+    }
     setvbuf(server, NULL, _IOFBF, sizeof line);
     ask("cmd=init pmi_version=1 pmi_subversion=1");
     ask("cmd=get_my_kvsname");
