@@ -33,8 +33,8 @@ pub struct Args {
     /// Address at which others reach this agent [default: the one it listens at]
     #[arg(long, value_name = "HOST:PORT", visible_alias = "advertise-addr", env = "LATTICE_ADVERTISE_ADDR")]
     pub(crate) advertise: Option<String>,
-    /// The API server
-    #[arg(long, value_name = "HOST:PORT", env = "LATTICE_API_URL")]
+    /// The API server [default: `api` in the settings, else LATTICE_API_URL]
+    #[arg(long, value_name = "HOST:PORT")]
     pub(crate) api: Option<String>,
     /// Use no certificates: anybody on this machine is believed whatever they say they are. For trying out
     #[arg(long)]
@@ -94,6 +94,7 @@ impl Args {
             port_range: self.port_range,
             advertise: self.advertise.clone(),
             api: self.api.clone(),
+            api_variable: std::env::var("LATTICE_API_URL").ok().filter(|text| !text.is_empty()),
             insecure: self.insecure,
             user: self.user.clone(),
             allow_root: self.allow_root,

@@ -77,7 +77,10 @@ fn carried_out(version: &'static str, args: &Args) -> Result<Answer, Box<dyn Err
         gate::of(&config, args.file())?;
         give_up_root(&config)?;
         daemon::check(&config)?;
-        return Ok(success(format!("lattice-agent: the settings of {} make sense\n", config.node_id)));
+        return Ok(success(format!(
+            "lattice-agent: the settings of {} make sense; its API server is {}\n",
+            config.node_id, config.api
+        )));
     }
     keep_out_of_core_dumps()?;
     // Before any thread, any key and any connection: session processes are copies of what this process is now.

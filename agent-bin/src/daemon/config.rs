@@ -94,6 +94,9 @@ pub struct Overrides {
     pub advertise: Option<String>,
     /// See [`Config::api`].
     pub api: Option<String>,
+    /// The same as the environment names it, for settings that name none: it is a user's variable as well, and an agent that is
+    /// started in a user's shell must not follow it.
+    pub api_variable: Option<String>,
     /// No certificates are used.
     pub insecure: bool,
     /// Name of [`Config::user`].
@@ -146,6 +149,14 @@ pub enum ConfigError {
         setting: &'static str,
         /// Advice in words.
         remedy: &'static str,
+    },
+    /// An API server that would not know who calls.
+    #[error(
+        "api is {address}; agents are known by their certificates, which a Unix socket does not carry: name HOST:PORT"
+    )]
+    ApiSocket {
+        /// The setting.
+        address: Address,
     },
     /// The certificate cannot be used.
     #[error(transparent)]
@@ -263,7 +274,7 @@ impl Config {
         if !is_node_name(&node_id) {
             return Err(ConfigError::NodeName { name: node_id });
         }
-        let api = over.api.or(file.api).ok_or(ConfigError::Missing {
+        let api = over.api.or(file.api).or(over.api_variable).ok_or(ConfigError::Missing {
             setting: "api",
             remedy: "name the API server as HOST:PORT in the file, with --api, or in LATTICE_API_URL",
         })?;
@@ -281,7 +292,7 @@ impl Config {
             port_range: over.port_range.or(file.port_range),
             socket: file.socket,
             advertise: advertise.map(|text| address("advertise", &text)).transpose()?,
-            api: address("api", &api)?,
+            api: api_address(&api, tls.is_some())?,
             tls,
             user,
             starter,
@@ -372,6 +383,13 @@ fn node_name(files: &TlsFiles) -> Result<String, ConfigError> {
 fn address(setting: &'static str, text: &str) -> Result<Address, ConfigError> {
     let bare = text.strip_prefix("https://").or_else(|| text.strip_prefix("http://")).unwrap_or(text);
     bare.trim_end_matches('/').parse().map_err(|source| ConfigError::Address { setting, source })
+}
+
+fn api_address(text: &str, has_certificate: bool) -> Result<Address, ConfigError> {
+    match address("api", text)? {
+        address @ Address::Unix(_) if has_certificate => Err(ConfigError::ApiSocket { address }),
+        address => Ok(address),
+    }
 }
 
 #[cfg(test)]

@@ -144,9 +144,8 @@ impl Delivery {
                 Ok(()) if self.line.has_reported() => return Delivered::All,
                 Ok(()) => tracing::warn!(launch = self.of.launch_id, "the API server ended the stream of reports"),
                 Err(status) => match status.code() {
-                    Code::NotFound | Code::PermissionDenied | Code::FailedPrecondition => {
-                        return Delivered::Unwanted(status);
-                    }
+                    Code::NotFound | Code::FailedPrecondition => return Delivered::Unwanted(status),
+                    // Also where it takes this agent for somebody else: the launch is no worse for that.
                     Code::Unimplemented => return Delivered::Unheard,
                     _ => tracing::warn!(launch = self.of.launch_id, "reports wait: {}", status.message()),
                 },

@@ -353,7 +353,10 @@ async fn metrics_count_launches() {
 #[test]
 fn settings_are_checked_without_running() {
     let (out, code) = world::check_config(&["--insecure", "--api", "127.0.0.1:1", "--node-id", "n"]);
-    assert_eq!((out.as_str(), code), ("lattice-agent: the settings of n make sense\n", Some(0)));
+    assert_eq!(
+        (out.as_str(), code),
+        ("lattice-agent: the settings of n make sense; its API server is 127.0.0.1:1\n", Some(0))
+    );
     let (out, code) = world::check_config(&["--insecure", "--api", "nonsense"]);
     assert_eq!(code, Some(125));
     assert!(out.starts_with("lattice-agent: api: \"nonsense\" is no address"), "{out}");

@@ -36,6 +36,9 @@ fn a_file_says_everything_and_flags_are_over_it() {
     let over = Overrides { node_id: Some("x".into()), api: Some("http://y:1".into()), ..Overrides::default() };
     let config = load(text, over).unwrap();
     assert_eq!((config.node_id.as_str(), config.api.to_string()), ("x", "y:1".to_owned()));
+    let variable = Overrides { api_variable: Some("c:1".into()), ..Overrides::default() };
+    let api = |text| load(text, variable.clone()).unwrap().api.to_string();
+    assert_eq!([api("insecure = true\napi = 'a:1'"), api("insecure = true")], ["a:1", "c:1"]);
     let config = load("insecure = true\napi = 'a:1'", Overrides::default()).unwrap();
     assert_eq!((config.agent_lease, config.when_stopped), (timeouts::AGENT_LEASE, WhenStopped::Keep));
     assert!(config.runtime_dir.as_ref().is_some_and(|path| path.is_absolute()), "{:?}", config.runtime_dir);
@@ -53,6 +56,7 @@ fn what_is_wrong_is_named() {
     check("insecure = true\napi = 'nonsense'", "api: \"nonsense\" is no address");
     check("insecure = true\napi = 'a:1'\nagent_lease = 0", "agent_lease is 0 seconds; it can be 1 to 86400");
     check("insecure = true\napi = 'a:1'\nwhen_stopped = 'never'", "unknown variant `never`");
+    check("api = 'unix:/run/x'\nnode_id = 'n'\n[tls]\nca='/a'\ncert='/b'\nkey='/c'", "name HOST:PORT");
     check("colour = 1", "unknown field `colour`");
     check("insecure = true\napi = 'a:1'\nnode_id = 'a b'", "node_id is \"a b\"");
     check("insecure = true\napi = 'a:1'\nlimits = ['x=1']", "there is no limit \"x\"");
