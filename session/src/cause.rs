@@ -19,7 +19,7 @@ pub use self::origin::Origin;
 /// Reason why a launch failed or ended early. The first one counts; failures that follow from it are never reported as causes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cause {
-    /// Name of the node on which it happened.
+    /// Name of the node on which it happened; of several, for ranks that failed in a launch that bears it, a list such as `node[0-1]`.
     pub host: String,
     /// Kind of the cause, with its details.
     pub kind: CauseKind,
@@ -207,14 +207,18 @@ impl fmt::Display for Cause {
             CauseKind::FirstExit { rank, wait } => {
                 write!(f, "rank {rank} on {host} ended first, and the time of the others, {wait:?}, is over")
             }
-            CauseKind::FailedRanks { failed } => FailedRanksText(failed).fmt(f),
+            CauseKind::FailedRanks { failed } => FailedRanksText { failed, hosts: host }.fmt(f),
             CauseKind::LostNodes { nodes, failed } => {
                 let mut separator = "";
                 for (host, reason) in nodes {
                     write!(f, "{separator}node {host} was lost: {reason}")?;
                     separator = "; ";
                 }
-                if failed.is_empty() { Ok(()) } else { write!(f, "{separator}{}", FailedRanksText(failed)) }
+                if failed.is_empty() {
+                    Ok(())
+                } else {
+                    write!(f, "{separator}{}", FailedRanksText { failed, hosts: "" })
+                }
             }
         }
     }

@@ -10,19 +10,27 @@ use super::RankList;
 /// Most ways of ending that are named.
 const WAYS: usize = 8;
 
-/// `rank 1 exited with status 3; ranks 2,4 exited with status 5`.
-pub(super) struct FailedRanksText<'a>(pub(super) &'a [(Rank, RankExit)]);
+/// `ranks 1,3 on node[0-1] exited with status 3`; `rank 1 exited with status 3; ranks 2,4 exited with status 5, on node[0-1]`.
+pub(super) struct FailedRanksText<'a> {
+    pub(super) failed: &'a [(Rank, RankExit)],
+    /// The nodes that they ran on, as a list; empty if they are not to be named.
+    pub(super) hosts: &'a str,
+}
 
 impl fmt::Display for FailedRanksText<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut ways: Vec<(RankExit, Vec<Rank>)> = Vec::new();
         let mut unnamed = 0;
-        for &(rank, exit) in self.0 {
+        for &(rank, exit) in self.failed {
             match ways.iter().position(|(way, _)| *way == exit) {
                 Some(way) => ways[way].1.push(rank),
                 None if ways.len() < WAYS => ways.push((exit, vec![rank])),
                 None => unnamed += 1,
             }
+        }
+        let hosts = self.hosts;
+        if let ([(exit, ranks)], false) = (&*ways, hosts.is_empty()) {
+            return write!(f, "{} on {hosts} {exit}", RankList(ranks));
         }
         let mut separator = "";
         for (exit, ranks) in &ways {
@@ -30,10 +38,11 @@ impl fmt::Display for FailedRanksText<'_> {
             separator = "; ";
         }
         match unnamed {
-            0 => Ok(()),
-            1 => write!(f, "; 1 more rank failed"),
-            more => write!(f, "; {more} more ranks failed"),
+            0 => {}
+            1 => write!(f, "; 1 more rank failed")?,
+            more => write!(f, "; {more} more ranks failed")?,
         }
+        if hosts.is_empty() { Ok(()) } else { write!(f, ", on {hosts}") }
     }
 }
 
@@ -42,8 +51,12 @@ mod tests {
     use super::*;
 
     fn text(failed: &[(u32, i32)]) -> String {
+        text_on("", failed)
+    }
+
+    fn text_on(hosts: &str, failed: &[(u32, i32)]) -> String {
         let failed: Vec<_> = failed.iter().map(|&(rank, code)| (Rank(rank), RankExit::Code(code))).collect();
-        FailedRanksText(&failed).to_string()
+        FailedRanksText { failed: &failed, hosts }.to_string()
     }
 
     #[test]
@@ -52,6 +65,15 @@ mod tests {
         assert_eq!(
             text(&[(1, 3), (2, 5), (3, 3), (4, 5)]),
             "ranks 1,3 exited with status 3; ranks 2,4 exited with status 5"
+        );
+    }
+
+    #[test]
+    fn their_nodes_are_named() {
+        assert_eq!(text_on("n[0-1]", &[(1, 3), (2, 3)]), "ranks 1-2 on n[0-1] exited with status 3");
+        assert_eq!(
+            text_on("n[0-1]", &[(1, 3), (2, 5)]),
+            "rank 1 exited with status 3; rank 2 exited with status 5, on n[0-1]"
         );
     }
 

@@ -23,7 +23,7 @@ fn a_command_that_fails_leaves_the_others_running() {
         .run()
         .exits(7)
         .prints("node1: done\n")
-        .says("rank 0 exited with status 4; rank 1 exited with status 7");
+        .says("rank 0 exited with status 4; rank 1 exited with status 7, on node[0-1]");
 }
 
 #[test]

@@ -10,7 +10,7 @@ fn ranks_of_all_nodes_go_on_after_a_failure_that_is_borne() {
     let script = r#"case $LATTICE_RANK in 1) exit 3;; 2) exit 9;; esac; sleep 1; echo "rank $LATTICE_RANK went on""#;
     let outcome = launch_on(2, "-n 4 -K0 --pmi=none").bash(script).run();
     outcome.exits(9).prints("rank 0 went on").prints("rank 3 went on");
-    outcome.says("lattice: rank 1 exited with status 3; rank 2 exited with status 9");
+    outcome.says("lattice: rank 1 exited with status 3; rank 2 exited with status 9, on node[0-1]");
 }
 
 /// All ranks of a node fail, and the node has ended its part long before the launch ends.
@@ -18,7 +18,11 @@ fn ranks_of_all_nodes_go_on_after_a_failure_that_is_borne() {
 fn a_node_all_of_whose_ranks_failed_is_awaited_by_nobody() {
     let script = r#"[ $LATTICE_RANK -ge 2 ] && exit 7; sleep 1; echo "rank $LATTICE_RANK went on""#;
     let outcome = launch_on(2, "-n 4 -K0 --pmi=none").bash(script).run();
-    outcome.exits(7).prints("rank 0 went on").prints("rank 1 went on").says("lattice: ranks 2-3 exited with status 7");
+    outcome
+        .exits(7)
+        .prints("rank 0 went on")
+        .prints("rank 1 went on")
+        .says("lattice: ranks 2-3 on node1 exited with status 7");
 }
 
 /// The one rank of a node dies: its node is done without as well.
@@ -31,7 +35,7 @@ fn clients_of_pmix_hear_of_a_death_on_every_node_and_their_fences_end_without_it
         outcome
             .exits(137)
             .prints_lines(heard.chain(["dying".to_owned()]))
-            .says(&format!("rank {victim} was killed by signal 9 (SIGKILL)"));
+            .says(&format!("rank {victim} on node{victim} was killed by signal 9 (SIGKILL)"));
     }
 }
 
@@ -47,7 +51,7 @@ fn ranks_of_mpi_go_on_without_one_that_was_killed() {
             for rank in (0..ranks).filter(|&rank| rank != 1) {
                 outcome.prints(&goes_on(rank));
             }
-            outcome.exits(137).says("rank 1 was killed by signal 9 (SIGKILL)");
+            outcome.exits(137).says("rank 1 ").says("was killed by signal 9 (SIGKILL)");
         }
     }
 }
@@ -109,7 +113,7 @@ fn ranks_of_mpi_go_on_after_one_that_failed_behind_finalize() {
     for mpi in MPIS {
         let script = r#""$0" 3 5; code=$?; sleep 0.2; [ $code = 0 ] && echo well; exit $code"#;
         let command = launch_on(2, "-n 4 -K0").words("bash -c").arg(script).arg(mpi.program("exit_after_finalize"));
-        command.run().exits(5).says("lattice: rank 3 exited with status 5").prints_lines(["well"; 3]);
+        command.run().exits(5).says("lattice: rank 3 on node1 exited with status 5").prints_lines(["well"; 3]);
     }
 }
 

@@ -167,7 +167,10 @@ impl Machine {
                 let failed = if bears_failures { failed } else { Vec::new() };
                 Cause { host: host.clone(), kind: CauseKind::LostNodes { nodes, failed } }
             }
-            (None, Some(&(first, _))) if bears_failures => state.cause_at(first, CauseKind::FailedRanks { failed }),
+            (None, Some(_)) if bears_failures => {
+                let host = state.hosts_of(failed.iter().map(|&(rank, _)| rank));
+                Cause { host, kind: CauseKind::FailedRanks { failed } }
+            }
             (None, Some(&(rank, exit))) => state.cause_at(rank, CauseKind::Failed { rank, exit }),
             (None, None) => return,
         };

@@ -9,6 +9,7 @@
 //! A node judges its own ranks; a rank that has left while others wait for it on other nodes is seen only here
 //! ([`desertion`](super::desertion)).
 
+use std::collections::BTreeSet;
 use std::ops::Range;
 
 use lattice_session::cause::{Cause, CauseKind, FirstCause, RankExit};
@@ -282,6 +283,12 @@ impl LaunchState {
     pub(super) fn cause_at(&self, rank: Rank, kind: CauseKind) -> Cause {
         let host = self.ranks.node_of(rank).map_or("", |node| self.host(node));
         Cause { host: host.to_owned(), kind }
+    }
+
+    /// List of the nodes that ranks of the launched job run on.
+    pub(super) fn hosts_of(&self, ranks: impl Iterator<Item = Rank>) -> String {
+        let nodes: BTreeSet<u32> = ranks.filter_map(|rank| self.ranks.node_of(rank)).collect();
+        hostlist::fold(&nodes.into_iter().map(|node| self.host(node)).collect::<Vec<_>>())
     }
 }
 
