@@ -101,6 +101,9 @@ pub struct Cli {
     /// What a line of another launcher means here, for -v.
     #[arg(skip)]
     pub notes: Vec<String>,
+    /// Words of such a line that may not mean what whoever typed them thinks.
+    #[arg(skip)]
+    pub warnings: Vec<String>,
 }
 
 /// Flags of every command.
@@ -289,7 +292,7 @@ const DEV_CLUSTER_AFTER_HELP: &str = "Examples:\n  \
 impl Cli {
     /// A line of `command` that says nothing else.
     fn of(command: Command) -> Self {
-        Self { verbosity: VerbosityArgs::default(), command, notes: Vec::new() }
+        Self { verbosity: VerbosityArgs::default(), command, notes: Vec::new(), warnings: Vec::new() }
     }
 }
 
@@ -318,11 +321,11 @@ pub fn parse(words: impl IntoIterator<Item = OsString>) -> Result<Cli, clap::Err
 
 /// Reads the line of `lattice launch` that a line of another launcher means.
 fn parse_translated(translation: Translation) -> Result<Cli, clap::Error> {
-    let Translation { words, notes, verbosity } = translation;
+    let Translation { words, notes, warnings, verbosity } = translation;
     let words: Vec<OsString> = ["lattice", "launch"].map(OsString::from).into_iter().chain(words).collect();
     let shown = std::iter::once(format!("this means: {}", tips::line("launch", &words[2..]))).chain(notes).collect();
     let mut cli = parse_launch(&words, 1).map_err(|error| improved(error, About::Launch, &words))?;
-    cli.notes = shown;
+    (cli.notes, cli.warnings) = (shown, warnings);
     cli.verbosity.quiet = verbosity == Some(Verbosity::Quiet);
     cli.verbosity.verbose = verbosity == Some(Verbosity::Verbose);
     Ok(cli)

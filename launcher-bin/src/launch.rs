@@ -66,6 +66,17 @@ pub fn run(args: &LaunchArgs, verbosity: Verbosity) -> Result<u8, LaunchError> {
     code
 }
 
+/// Refuses what makes no sense without an allocation.
+///
+/// # Errors
+/// Fails if none is named by the flags or the environment.
+pub(crate) fn need_allocation(args: &LaunchArgs, command: &'static str) -> Result<(), LaunchError> {
+    match cluster::allocation(args.cluster.alloc.as_deref(), &Machine::this()?.environment)? {
+        Some(_) => Ok(()),
+        None => Err(RequestError::NoAllocation { flag: command }.into()),
+    }
+}
+
 fn started(
     mut command: LaunchCommand,
     args: &LaunchArgs,

@@ -85,6 +85,9 @@ pub fn run(words: impl IntoIterator<Item = OsString>) -> u8 {
             if verbosity == Verbosity::Verbose {
                 cli.notes.iter().for_each(|note| report(note));
             }
+            if verbosity != Verbosity::Quiet {
+                cli.warnings.iter().for_each(|warning| report(warning));
+            }
             carry_out(cli.command, &words, verbosity)
         }
         Err(error) => answer(&error),
@@ -100,7 +103,7 @@ fn carry_out(command: Command, words: &[OsString], verbosity: Verbosity) -> Resu
         Command::Launch(args) => launch(&args, words, verbosity)?,
         #[cfg(feature = "api")]
         Command::Start(args) => via::start(&args, verbosity)?,
-        Command::Exec(args) => launch::run(&args.launch().map_err(|error| Failure::ours(&error))?, verbosity)?,
+        Command::Exec(args) => exec(&args, verbosity)?,
         Command::RemoteShell(args) => remote_shell::run(&args)?,
         Command::Wrap(args) => wrapped_mpiexec::run(&args)?,
         Command::Attach(args) => launch::attach(&args, verbosity)?,
@@ -138,6 +141,13 @@ fn carry_out(command: Command, words: &[OsString], verbosity: Verbosity) -> Resu
         Command::Completions { shell } => show(&documents::completions(shell))?,
         Command::Man { command } => show(&documents::man_page(&command)?)?,
     })
+}
+
+/// Runs a command on nodes of an allocation.
+fn exec(args: &args::ExecArgs, verbosity: Verbosity) -> Result<u8, Failure> {
+    let args = args.launch().map_err(|error| Failure::ours(&error))?;
+    launch::need_allocation(&args, "lattice exec")?;
+    Ok(launch::run(&args, verbosity)?)
 }
 
 /// Launches here or on the cluster at hand; else, where nodes are to be reached by the means of others, on a cluster of them that is

@@ -144,7 +144,7 @@ fn refuse_flags_for_nodes(request: &LaunchRequest, machine: &Machine) -> Result<
     }
     let (flag, nodes): (_, Vec<&String>) = match &placement.candidates {
         Candidates::All => return Ok(()),
-        Candidates::Listed(nodes) => ("--nodelist", nodes.iter().collect()),
+        Candidates::Listed(nodes) => ("--nodelist (mpiexec's -hosts)", nodes.iter().collect()),
         Candidates::Hostfile(hosts) => (HOSTS, hosts.iter().map(|host| &host.node).collect()),
     };
     match nodes.into_iter().find(|node| !machine.is_called(node)) {

@@ -29,7 +29,7 @@ pub use self::allocation::AllocationError;
 pub(crate) use self::allocation::Holder;
 pub(crate) use self::command::{ClusterCommand, Words};
 pub use self::daemons::DaemonError;
-pub(crate) use self::daemons::{Daemons, Role};
+pub(crate) use self::daemons::{Daemons, Role, said};
 pub(crate) use self::directory::{Access, Directory};
 pub(crate) use self::settings::ApiSettings;
 use crate::console::report;

@@ -46,7 +46,7 @@ pub struct GpuBindParseError {
 pub enum GpuError {
     /// The node has none of a maker whose runtime is known.
     #[error(
-        "ranks are to be bound to GPUs, and this node has none that it knows; lattice nodes --topology shows what it knows"
+        "ranks are to be bound to GPUs, and this node knows of none; of a cluster's nodes lattice nodes --topology shows what they know"
     )]
     None,
     /// An outer launcher allows none.

@@ -23,7 +23,8 @@ pub(super) enum Value {
 }
 
 const WHOLE_NODES: &str = "an allocation is whole nodes";
-const NO_SCHEDULER: &str = "launches start at once, in an allocation that is there already";
+const NO_SCHEDULER: &str = "there are no accounts, partitions, classes of service and reservations";
+const AT_ONCE: &str = "launches start at once, and jobs as soon as there are nodes";
 const SHARED: &str = "launches of an allocation share its nodes";
 const AS_IT_COMES: &str = "output is passed on as it comes";
 
@@ -34,8 +35,8 @@ const fn idle(short: Option<char>, long: &'static str, value: Value, reason: &'s
 /// The flags. Those that would change a result if they were passed over are not here.
 pub(super) const IDLE: &[Idle] = &[
     idle(Some('A'), "account", Value::Required, NO_SCHEDULER),
-    idle(None, "begin", Value::Required, NO_SCHEDULER),
-    idle(None, "comment", Value::Required, NO_SCHEDULER),
+    idle(None, "begin", Value::Required, AT_ONCE),
+    idle(None, "comment", Value::Required, "it is kept nowhere"),
     idle(Some('C'), "constraint", Value::Required, WHOLE_NODES),
     idle(None, "disable-status", Value::No, "Ctrl-C ends the launch in order, a second one at once"),
     idle(None, "exact", Value::No, SHARED),
@@ -44,7 +45,7 @@ pub(super) const IDLE: &[Idle] = &[
     idle(None, "gpus", Value::Required, WHOLE_NODES),
     idle(None, "gpus-per-node", Value::Required, WHOLE_NODES),
     idle(None, "gres", Value::Required, WHOLE_NODES),
-    idle(Some('I'), "immediate", Value::Optional, NO_SCHEDULER),
+    idle(Some('I'), "immediate", Value::Optional, AT_ONCE),
     idle(None, "mem", Value::Required, WHOLE_NODES),
     idle(None, "mem-per-cpu", Value::Required, WHOLE_NODES),
     idle(None, "overlap", Value::No, SHARED),

@@ -250,7 +250,8 @@ pub struct PlacementArgs {
     /// Print on standard error where each rank runs, and on which CPUs, then start them.
     #[arg(long)]
     pub show_map: bool,
-    /// Print where each rank would run, and start nothing. Refused where a launch would be, but for what only nodes of a cluster know.
+    /// Print where each rank would run, and start nothing. Programs, directories, input files, places and CPUs are checked, on a cluster
+    /// as far as the API server knows them; GPUs, memory and files for output are when ranks start.
     #[arg(long)]
     pub dry_run: bool,
 }

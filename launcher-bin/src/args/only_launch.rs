@@ -32,7 +32,12 @@ impl OnlyLaunch {
 
 impl From<OnlyLaunch> for Cli {
     fn from(line: OnlyLaunch) -> Self {
-        Self { verbosity: line.verbosity, command: Command::Launch(line.into_args()), notes: Vec::new() }
+        Self {
+            verbosity: line.verbosity,
+            command: Command::Launch(line.into_args()),
+            notes: Vec::new(),
+            warnings: Vec::new(),
+        }
     }
 }
 

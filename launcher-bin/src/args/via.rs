@@ -110,6 +110,15 @@ fn words(text: &str) -> Result<Vec<String>, ViaParseError> {
     if words.first().is_none_or(String::is_empty) { Err(ViaParseError::Empty) } else { Ok(words) }
 }
 
+impl Via {
+    /// The value of `--via` as a shell reads it.
+    pub(crate) fn as_typed(&self) -> String {
+        let text = self.to_string();
+        // A NUL, which nobody can type, is all that it refuses.
+        shlex::try_quote(&text).map_or_else(|_| text.clone(), Into::into)
+    }
+}
+
 impl fmt::Display for Via {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {

@@ -69,7 +69,12 @@ fn in_order(mut allocations: Vec<proto::Allocation>) -> Vec<proto::Allocation> {
         AllocationState::Released => 2,
         _ => 0,
     };
-    allocations.sort_unstable_by_key(|allocation| (class(allocation), allocation.turn));
+    // Turns begin anew when nobody has one: they tell nothing of those that have ended.
+    let since = |allocation: &proto::Allocation| match allocation.state() {
+        AllocationState::Released => allocation.created_at,
+        _ => 0,
+    };
+    allocations.sort_unstable_by_key(|allocation| (class(allocation), since(allocation), allocation.turn));
     allocations
 }
 

@@ -26,8 +26,8 @@ pub enum ObjectsError {
     },
     /// There are more ranks than objects of the nodes take.
     #[error(
-        "{ranks} ranks do not fit: {nodes} have room for {room} with {} on each {object}; start fewer, or let them share with --overcommit \
-         (mpirun's --oversubscribe)",
+        "{ranks} ranks do not fit: {nodes} have room for {room} with {} on each {object}; start fewer, or let them share with --overcommit, \
+         in lines of mpirun with --oversubscribe",
         counted(u64::from(*per_object), "rank")
     )]
     TooFew {

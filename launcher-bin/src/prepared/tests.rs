@@ -148,7 +148,7 @@ fn nodes_are_chosen_where_there_are_several() {
         "-N 2 true",
         "--nodes needs the nodes of an allocation; this launch has none, and stays on this machine\ntry: --alloc",
     );
-    refused("-w node1 true", "--nodelist: node1 is not this machine, which is node3");
+    refused("-w node1 true", "--nodelist (mpiexec's -hosts): node1 is not this machine, which is node3");
     refused("-x HERE true", "-x HERE: -x leaves nodes out, and HERE is a variable");
     refused("-x A=1 true", "-x A=1: -x leaves nodes out");
     refused("--host node3:2,node1 true", "--hostfile, --host or --rankfile: node1 is not this machine");

@@ -32,6 +32,11 @@ const LOG: &str = "LATTICE_LOG";
 /// Lines of a failed daemon's log that are shown.
 const LOG_LINES: usize = 10;
 
+/// What a log says, in words behind a failure.
+pub(crate) fn said(log: &str) -> String {
+    if log.is_empty() { "it said nothing".to_owned() } else { format!("it said:\n{log}") }
+}
+
 /// Failure of a daemon.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -47,7 +52,7 @@ pub enum DaemonError {
         error: io::Error,
     },
     /// Ended by itself.
-    #[error("the daemon of {name} ended ({status}); it said:\n{log}")]
+    #[error("the daemon of {name} ended ({status}); {}", said(log))]
     Ended {
         /// Name of the daemon.
         name: String,

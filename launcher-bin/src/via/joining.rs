@@ -17,7 +17,7 @@ use super::head::Head;
 use super::means::{Means, Reach, Telling};
 use super::nodes::Nodes;
 use crate::console::report;
-use crate::private_cluster::{DaemonError, Daemons, Directory, Ground, PrivateClusterError, Role};
+use crate::private_cluster::{DaemonError, Daemons, Directory, Ground, PrivateClusterError, Role, said};
 
 /// Programs that start one agent each, on their way at a time.
 const AT_ONCE: usize = 32;
@@ -182,8 +182,8 @@ impl<'a> Joining<'a> {
             };
             let log = daemons.last_lines_of(program);
             match daemons.end_of(program) {
-                Some(status) => format!("{place} ended ({status}); it said:\n{log}"),
-                None => format!("{place} runs; it said:\n{log}"),
+                Some(status) => format!("{place} ended ({status}); {}", said(&log)),
+                None => format!("{place} runs; {}", said(&log)),
             }
         });
         JoiningError { said: said.collect(), missing, all: self.all.len() }

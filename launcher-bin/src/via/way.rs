@@ -33,7 +33,7 @@ impl Way {
     pub fn of_launch(args: &LaunchArgs) -> Result<Option<Self>, ViaError> {
         let environment: Vec<_> = env::vars_os().collect();
         match Self::chosen(args, &environment)?.filter(|way| way.via != Via::None) {
-            Some(way) if args.cluster.detach => Err(ViaError::Detached { via: way.via.to_string() }),
+            Some(way) if args.cluster.detach => Err(ViaError::Detached { via: way.via.as_typed() }),
             way => Ok(way),
         }
     }

@@ -15,6 +15,8 @@ pub(in crate::args) struct Translation {
     pub(in crate::args) words: Vec<OsString>,
     /// Flags that choose nothing, and why.
     pub(in crate::args) notes: Vec<String>,
+    /// Words that may not mean what whoever typed them thinks.
+    pub(in crate::args) warnings: Vec<String>,
     pub(in crate::args) verbosity: Option<Verbosity>,
 }
 
@@ -40,6 +42,7 @@ pub(super) struct Line {
     /// Flags of the other launcher that the line has, by the first of their names.
     typed: Vec<&'static str>,
     notes: Vec<String>,
+    warnings: Vec<String>,
     pub(super) verbosity: Option<Verbosity>,
 }
 
@@ -127,6 +130,11 @@ impl Line {
         self.notes.push(note);
     }
 
+    /// Like a note, but told without being asked for.
+    pub(super) fn warn(&mut self, warning: String) {
+        self.warnings.push(warning);
+    }
+
     /// The program that is being read.
     pub(super) fn program(&mut self) -> &mut Program {
         &mut self.current
@@ -159,10 +167,17 @@ impl Line {
     /// Takes a flag of the launch back, however often it has it; returns its value.
     pub(super) fn take(&mut self, flag: &str) -> Option<OsString> {
         let value = self.value(flag)?;
+        self.remove(flag);
+        Some(value)
+    }
+
+    /// Takes a flag away from the launch; true if it had it.
+    pub(super) fn remove(&mut self, flag: &str) -> bool {
+        let before = self.launch.len();
         while let Some(position) = self.position(flag) {
             self.launch.remove(position);
         }
-        Some(value)
+        self.launch.len() < before
     }
 
     /// Value of a flag of the launch, if it has it: the last one, as for the parser of `lattice launch`.
@@ -205,7 +220,7 @@ impl Line {
             }
             words.extend(program.command);
         }
-        Translation { words, notes: self.notes, verbosity: self.verbosity }
+        Translation { words, notes: self.notes, warnings: self.warnings, verbosity: self.verbosity }
     }
 }
 

@@ -10,7 +10,7 @@ use std::os::unix::ffi::OsStrExt;
 
 use self::values::{
     compress, cpu_bind, distribution, epilog, error, exclude, gpu_bind, gpus_per_task, group, mpi, no_kill, node_file,
-    node_list, nodes, open_mode, output, prolog, pty, quiet, send_libs, user, verbose,
+    node_list, nodes, open_mode, output, prolog, pty, quiet, send_libs, signal, user, verbose,
 };
 use super::Meaning::{Made, Nothing, OfLaunch, OfNodes, OfProgram, Refused};
 use super::line::Line;
@@ -66,7 +66,7 @@ pub(super) const FLAGS: &[Flag] = &[
     flag(&["multi-prog"], Takes::Nothing, OfLaunch("--multi-prog")),
     flag(&["mpi"], Takes::Value, Made("--pmi=none for none; all others are served anyway", mpi)),
     flag(&["t", "time"], Takes::Value, OfLaunch("--time")),
-    flag(&["signal"], Takes::Value, OfLaunch("--signal")),
+    flag(&["signal"], Takes::Value, Made("--signal, with -t on the same line; without R:", signal)),
     flag(&["K", "kill-on-bad-exit"], Takes::Optional, OfLaunch("--kill-on-bad-exit")),
     flag(&["k", "no-kill"], Takes::Optional, Made("--no-kill, unless it is off", no_kill)),
     flag(&["W", "wait"], Takes::Value, OfLaunch("--wait")),
@@ -107,12 +107,24 @@ pub(super) const FLAGS: &[Flag] = &[
             "gres-flags",
             "gpus-per-socket",
             "cluster",
+            "treewidth",
         ],
         Takes::Value,
         Nothing("it is a setting of Slurm"),
     ),
     flag(
-        &["no-allocate", "contiguous", "spread-job", "use-min-nodes", "reboot", "hold", "interactive", "preserve-env"],
+        &[
+            "no-allocate",
+            "contiguous",
+            "spread-job",
+            "use-min-nodes",
+            "reboot",
+            "hold",
+            "interactive",
+            "preserve-env",
+            "bell",
+            "no-bell",
+        ],
         Takes::Nothing,
         Nothing("it is a setting of Slurm"),
     ),
@@ -121,7 +133,7 @@ pub(super) const FLAGS: &[Flag] = &[
     flag(&["gid"], Takes::Value, Made("nothing, for your own group; others are refused", group)),
     flag(&["nice", "x11", "resv-ports"], Takes::Optional, Nothing("it is a setting of Slurm")),
     flag(&["d", "b", "S", "T", "M", "L", "B", "G"], Takes::Value, Nothing("it is a setting of Slurm")),
-    flag(&["X", "E", "H"], Takes::Nothing, Nothing("it is a setting of Slurm")),
+    flag(&["X", "E", "H", "Z"], Takes::Nothing, Nothing("it is a setting of Slurm")),
     flag(&["pty"], Takes::Optional, Made("--pty", pty)),
     flag(&["r", "relative"], Takes::Value, OfLaunch("--relative")),
     flag(&["het-group", "pack-group"], Takes::Value, Refused("separate programs by a lone `:`")),
@@ -143,6 +155,11 @@ pub(super) fn translate(words: &[OsString]) -> Result<Answer, Refusal> {
         return Ok(answer);
     }
     variables::heed(&mut line, |name| std::env::var_os(name))?;
+    if let Some(signal) = line.value("--signal").filter(|_| !line.has("--time")) {
+        let reason =
+            "type -t TIME as well: it comes ahead of the limit of this line, not of the allocation's".to_owned();
+        return Err(Refusal::Value { flag: "--signal", value: signal.to_string_lossy().into_owned(), reason });
+    }
     add_defaults(&mut line);
     Ok(Answer::Line(line.finish()))
 }
@@ -193,6 +210,9 @@ fn add_defaults(line: &mut Line) {
     }
     if !line.has("--bcast") && line.take("--send-libs").is_some() {
         line.note("--send-libs chooses nothing without --bcast".to_owned());
+    }
+    if !line.has("--output") && !line.has("--error") && line.remove("--append") {
+        line.note("--open-mode chooses nothing without --output or --error".to_owned());
     }
     if !line.has_typed("e")
         && let Some(file) = line.value("--output")

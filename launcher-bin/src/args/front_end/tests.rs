@@ -248,6 +248,11 @@ fn what_is_not_understood_is_refused_with_what_to_type() {
     refused("mpiexec -configfile /nonexistent", "cannot read /nonexistent");
     refused("srun --n 2 ./a", "'--n' may be any of --ntasks, --nodes");
     refused("srun --ntask-per-node 2 ./a", "a similar one exists: '--ntasks-per-node'");
+    refused("srun --signal=USR1@10 ./a", "type -t TIME as well");
+    refused("srun --signal=B:USR1@10 -t 5 ./a", "B: is of batch scripts");
+    refused("mpirun --xterm 1 ./a", "mpiexec -n 1 xterm -e ./a.out");
+    refused("mpirun --xml ./a", "type lattice launch --json");
+    refused("mpirun --nolocal ./a", "type lattice launch -x NODE");
     refused("srun -m planes ./a", "none of block, cyclic, plane=N and arbitrary");
     refused("srun -m arbitrary ./a", "SLURM_HOSTFILE names no file");
 }
@@ -259,8 +264,20 @@ fn flags_that_choose_nothing_are_noted() {
     assert_eq!(notes[1], "--mem chooses nothing here: an allocation is whole nodes");
     let (_, notes) = read(&format!("srun --uid={} ./a", nix::unistd::getuid())).unwrap();
     assert!(notes[0].ends_with("ranks are yours anyway"), "{notes:?}");
+    let (words, notes) = read("srun --open-mode=append ./a").unwrap();
+    assert!(!words.contains("--append") && notes == ["--open-mode chooses nothing without --output or --error"]);
+    let (words, _) = read("srun --open-mode=append -o x ./a").unwrap();
+    assert!(words.contains("--append"), "{words}");
+    let (words, _) = read("srun --signal=R:USR1@10 -t 5 --gpus-per-task=0 ./a").unwrap();
+    assert!(words.contains("--signal=USR1@10") && !words.contains("gpus"), "{words}");
     let (_, notes) = read("mpirun --use-hwthread-cpus --mca plm rsh ./a").unwrap();
     assert_eq!(notes, ["plm=rsh chooses nothing here: it is for Open MPI's own launcher"]);
+}
+
+#[test]
+fn a_variable_that_is_not_there_is_warned_of() {
+    let cli = crate::args::parse(["lattice", "mpiexec", "-x", "node0", "./a"].map(OsString::from)).unwrap();
+    assert_eq!(cli.warnings, ["-x node0: there is no such variable to pass on"]);
 }
 
 #[test]

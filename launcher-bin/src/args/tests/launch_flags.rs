@@ -115,7 +115,7 @@ fn flags_of_srun_that_choose_nothing_are_taken_and_noted() {
     assert_eq!(notes.len(), 7, "{notes:?}");
     assert_eq!(
         notes[0],
-        "--account is taken and chooses nothing: launches start at once, in an allocation that is there already"
+        "--account is taken and chooses nothing: there are no accounts, partitions, classes of service and reservations"
     );
     assert_eq!(args.first.command, ["./a", "-p", "x"]);
     assert_eq!(launch("./a").idle.notes().count(), 0);

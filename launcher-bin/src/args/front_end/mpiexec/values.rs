@@ -82,7 +82,7 @@ pub(super) fn export_one(line: &mut Line, setting: &OsStr) -> Result<(), Refusal
         _ if setting.as_bytes().contains(&b'=') => set_for_all(line, setting),
         Some(value) if rank_values::has_names(&value) => line.add_to_launch("--env-literal", Some(setting)),
         Some(_) => line.add_to_every_program("--env", setting),
-        None => line.note(format!("-x {}: there is no such variable to pass on", setting.display())),
+        None => line.warn(format!("-x {}: there is no such variable to pass on", setting.display())),
     }
     Ok(())
 }

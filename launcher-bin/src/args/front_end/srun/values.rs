@@ -206,6 +206,17 @@ pub(super) fn open_mode(line: &mut Line, mode: &OsStr) -> Result<(), Refusal> {
     Ok(())
 }
 
+/// `[R:]SIGNAL[@SECONDS]`: reservations, of which `R:` speaks, are none here.
+pub(super) fn signal(line: &mut Line, value: &OsStr) -> Result<(), Refusal> {
+    let text = value.to_string_lossy();
+    if text.starts_with("B:") {
+        let reason = "B: is of batch scripts; this line has none".to_owned();
+        return Err(Refusal::Value { flag: "--signal", value: text.into_owned(), reason });
+    }
+    line.add_to_launch("--signal", Some(text.strip_prefix("R:").unwrap_or(&text).as_ref()));
+    Ok(())
+}
+
 pub(super) fn verbose(line: &mut Line, _: &OsStr) -> Result<(), Refusal> {
     line.verbosity = Some(Verbosity::Verbose);
     Ok(())
@@ -246,7 +257,9 @@ pub(super) fn send_libs(line: &mut Line, answer: &OsStr) -> Result<(), Refusal> 
 pub(super) fn gpus_per_task(line: &mut Line, value: &OsStr) -> Result<(), Refusal> {
     let text = value.to_string_lossy();
     let number = text.rsplit(':').next().unwrap_or_default();
-    line.add_to_launch("--gpus-per-task", Some(number.as_ref()));
+    if number != "0" {
+        line.add_to_launch("--gpus-per-task", Some(number.as_ref()));
+    }
     Ok(())
 }
 
