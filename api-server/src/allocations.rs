@@ -7,6 +7,7 @@
 pub(crate) mod allocation;
 pub(crate) mod batch;
 pub(crate) mod plan;
+pub(crate) mod postponed;
 pub(crate) mod queue;
 #[cfg(test)]
 mod tests;
@@ -17,6 +18,7 @@ use std::num::NonZeroU64;
 use pmi_transport::identity::Caller;
 
 pub(crate) use self::allocation::{Allocation, AllocationState};
+use self::postponed::Postponed;
 use self::queue::{Decision, FreeAt, Timetable, Wish};
 use crate::nodes::Registry;
 use crate::unclean_nodes::UncleanNodes;
@@ -39,6 +41,8 @@ pub(crate) struct Allocations {
     all: BTreeMap<String, Allocation>,
     /// By node, the allocation that it belongs to.
     owners: BTreeMap<String, String>,
+    /// What is not tried again yet.
+    pub postponed: Postponed,
 }
 
 /// An allocation that cannot be used as was asked.
@@ -71,6 +75,7 @@ impl Allocations {
     pub(crate) fn put(&mut self, allocation: Allocation) {
         let id = allocation.id.clone();
         if allocation.state == AllocationState::Released {
+            self.postponed.forget(&id);
             if let Some(before) = self.all.remove(&id) {
                 before.nodes.iter().for_each(|node| drop(self.owners.remove(node)));
             }
@@ -109,7 +114,8 @@ impl Allocations {
             let reason = self.available(&waiting.wanted, now).err().map(|reason| reason.to_string());
             reason.unwrap_or_else(|| "its nodes go to those before it".to_owned())
         };
-        for (position, waiting) in queue.into_iter().enumerate() {
+        let queue = queue.into_iter().filter(|waiting| !self.postponed.waits(&waiting.id, now.time));
+        for (position, waiting) in queue.enumerate() {
             let decision = if position < LOOKED_AT_MAX { table.decide(Wish::of(waiting)) } else { Decision::Waits };
             served.extend(match decision {
                 Decision::Begins(nodes) => Some(waiting.begun_on(nodes, now.time)),
@@ -132,7 +138,7 @@ impl Allocations {
         let free_at = |node: &String| match self.owner(node) {
             Some(owner) => owner.frees_at(now.time),
             None if now.unclean.has_any(node) => FreeAt::At(now.time + 1),
-            None => FreeAt::Now,
+            None => self.postponed.avoided_until(node, now.time).map_or(FreeAt::Now, FreeAt::At),
         };
         let mut nodes = BTreeMap::new();
         nodes.extend(now.registry.all_ready().map(|node| (node.clone(), free_at(node))));

@@ -79,6 +79,16 @@ pub(crate) enum NoCredentials {
     Unsigned { reason: String },
 }
 
+impl NoCredentials {
+    /// Returns true if there may be some later.
+    pub(crate) fn may_pass(&self) -> bool {
+        match self {
+            Self::Refused { .. } | Self::Late { .. } => true,
+            Self::Ended { .. } | Self::Unsigned { .. } => false,
+        }
+    }
+}
+
 /// Credentials that were asked for.
 pub(crate) struct Asked {
     fabric: Arc<Fabric>,

@@ -20,8 +20,6 @@ use pmi_transport::identity::{Caller, Security};
 use pmi_transport::listen::Proxy;
 use tokio::sync::Notify;
 
-use super::allocations::allocation::LaunchFailure;
-use super::allocations::batch::BatchEnd;
 use super::allocations::{AllocationState, Allocations};
 use super::clock::Clock;
 use super::config::Config;
@@ -29,7 +27,7 @@ use super::fabric::Fabric;
 use super::launch::event::Activity;
 use super::launch::spool::Spools;
 use super::launch::summary::{Stage, Summary};
-use super::launch::surroundings::{EndListener, Surroundings};
+use super::launch::surroundings::{EndListener, LaunchEnd, Surroundings};
 use super::launch::{self, LaunchHandle, Request};
 use super::launch_quota::LaunchQuota;
 use super::metrics::{Census, Metrics};
@@ -238,8 +236,8 @@ impl Server {
 }
 
 impl EndListener for Server {
-    fn launch_over(self: Arc<Self>, summary: &Summary, failure: Option<LaunchFailure>, exit_code: Option<u32>) {
-        self.metrics.count_ended(failure.is_none());
+    fn launch_over(self: Arc<Self>, summary: &Summary, end: LaunchEnd) {
+        self.metrics.count_ended(end.failure.is_none());
         self.names.withdraw(summary.uid, &summary.id);
         self.rendezvous.withdraw(&summary.id);
         self.session_calls.forget(&summary.id);
@@ -247,15 +245,12 @@ impl EndListener for Server {
         self.sets.end(&summary.id, self.clock.now());
         let oldest = self.launches.lock().end(summary.id.clone());
         let (allocation, launch) = (summary.allocation_id.clone(), summary.id.clone());
-        let end = BatchEnd { exit_code, cause: summary.cause.clone() };
+        let cause = summary.cause.clone();
         task::spawn(async move {
             if let Some(oldest) = oldest {
                 oldest.send(Request::Forget).await;
             }
-            if let Some(failure) = failure {
-                self.launch_failed(&allocation, failure).await;
-            }
-            self.batch_over(&allocation, Some(&launch), end).await;
+            self.answer_end(&allocation, &launch, cause, end).await;
             self.finish_releases().await;
         });
     }

@@ -17,6 +17,7 @@ use pmi_transport::proto::v1::{
 pub(crate) use self::fabric_journal::FabricJournal;
 pub(crate) use self::redb_store::RedbStore;
 use crate::allocations::Allocation;
+use crate::launch::summary::Course;
 use crate::nodes::Drain;
 
 /// A launch as its task knows it, and as it is kept until it is over.
@@ -41,6 +42,9 @@ pub(crate) struct LaunchRecord {
     /// Certificate of the caller who started it, in DER; empty for one who needed none.
     #[prost(bytes = "bytes", tag = "7")]
     pub certificate: Bytes,
+    /// Its course, once it is over.
+    #[prost(enumeration = "Course", tag = "8")]
+    pub course: i32,
 }
 
 /// A launch that is over, as it is kept: no larger than some 100 KiB, whatever it was.
@@ -60,6 +64,8 @@ pub(crate) struct EndedLaunch {
     /// The number of the event by which clients were told how it ended; 0 in records of older servers.
     #[prost(uint64, tag = "5")]
     pub last_event: u64,
+    #[prost(enumeration = "Course", tag = "6")]
+    pub course: i32,
 }
 
 /// Neighbouring ranks that ended alike.
@@ -106,6 +112,9 @@ pub(crate) struct Checkpoint {
     /// And the most.
     #[prost(message, optional, tag = "10")]
     pub most_used: Option<NodeUsage>,
+    /// One of the nodes that were lost was lost itself, and not its part of the launch alone; `None` in records of older servers.
+    #[prost(bool, optional, tag = "11")]
+    pub has_lost_a_node: Option<bool>,
 }
 
 /// A spawned job: its ranks are counted on after those of the jobs before it.

@@ -95,6 +95,14 @@ pub(crate) enum FailureKind {
     Other,
 }
 
+impl LaunchFailure {
+    /// The failure of a launch, with its cause in words, that has lost a node itself or has not.
+    pub(crate) fn new(launch: &str, cause: &str, has_lost_a_node: bool) -> Self {
+        let kind = if has_lost_a_node { FailureKind::NodeLost } else { FailureKind::Other };
+        Self { reason: format!("launch {launch}: {cause}"), kind }
+    }
+}
+
 impl AllocationState {
     /// The state as a word, without its reason; the same in messages of the server and in tables of the commands.
     pub(crate) fn word(&self) -> &'static str {

@@ -115,6 +115,10 @@ pub(crate) enum PlanError {
     BatchesOfUser { uid: u32, bytes: u64 },
     #[error("something of a launch that is over may be left on node {node}")]
     Unclean { node: String },
+    #[error(
+        "node {node} could not be reached for a launch just now, or was busy; leave it out, or try again in half a minute"
+    )]
+    Avoided { node: String },
     #[error("no allocation is made from within another one; do that where you log in")]
     Inside,
     #[error("only administrators may {what}")]
@@ -235,7 +239,7 @@ impl Allocations {
     }
 
     fn enough(&self, asked: u32, now: &NodesNow<'_>) -> Result<(), PlanError> {
-        let is_free = |node: &&String| !self.owners.contains_key(*node) && !now.unclean.has_any(node);
+        let is_free = |node: &&String| self.is_free(node, now).is_ok();
         let free = now.registry.all_ready().filter(is_free).take(asked as usize).count();
         if free == asked as usize {
             return Ok(());
@@ -246,9 +250,17 @@ impl Allocations {
 
     fn is_available(&self, node: &str, now: &NodesNow<'_>) -> Result<(), PlanError> {
         now.registry.ready(node).map_err(|why| PlanError::Unready { node: node.to_owned(), why })?;
+        self.is_free(node, now)
+    }
+
+    /// Fails if a node cannot be used, as far as that does not depend on its agent.
+    fn is_free(&self, node: &str, now: &NodesNow<'_>) -> Result<(), PlanError> {
         match self.owners.get(node) {
             Some(owner) => Err(PlanError::Taken { node: node.to_owned(), owner: owner.clone() }),
             None if now.unclean.has_any(node) => Err(PlanError::Unclean { node: node.to_owned() }),
+            None if self.postponed.avoided_until(node, now.time).is_some() => {
+                Err(PlanError::Avoided { node: node.to_owned() })
+            }
             None => Ok(()),
         }
     }

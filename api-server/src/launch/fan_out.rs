@@ -80,6 +80,14 @@ impl NotStarted {
         }
     }
 
+    /// Returns true if the same launch may be started later, or on other nodes.
+    pub(crate) fn may_pass(&self) -> bool {
+        match self {
+            Self::Refused(refusal) => refusal.may_pass(),
+            Self::NoCredentials(error) => error.may_pass(),
+        }
+    }
+
     /// Returns true if something of the launch may run on a node that was to take part: any but one that has said no.
     pub(crate) fn may_run_on(&self, node: &str) -> bool {
         match self {
@@ -96,6 +104,13 @@ pub(crate) struct Refusal {
     pub node: String,
     pub message: String,
     pub reason: RefusalReason,
+}
+
+impl Refusal {
+    /// Returns true if the node is at fault, and not what it was asked to start.
+    pub(crate) fn may_pass(&self) -> bool {
+        matches!(self.reason, RefusalReason::Unreachable | RefusalReason::Busy)
+    }
 }
 
 /// The nodes that each request is for; the first of them forwards it to the others.

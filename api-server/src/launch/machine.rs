@@ -140,7 +140,7 @@ impl Machine {
         }
         machine.spawns.resume(&progressed.spawned, &mut machine.nodes.state, &mut machine.effects);
         machine.nodes.state.resume(&progressed);
-        machine.has_lost_a_node = !progressed.lost.is_empty();
+        machine.has_lost_a_node = progressed.has_lost_a_node;
         if progressed.cause.is_some() {
             machine.phase.begin_ending(now);
         }
@@ -154,11 +154,6 @@ impl Machine {
         machine.checkpoint.note(now);
         machine.publish();
         machine
-    }
-
-    /// Returns true if a node itself was lost while the launch ran.
-    pub(crate) fn has_lost_a_node(&self) -> bool {
-        self.has_lost_a_node
     }
 
     /// All effects since the last call, in the order in which they are to be carried out.
@@ -345,7 +340,10 @@ impl Machine {
         }
         self.effects.push(Effect::Store(match self.phase {
             Phase::Over(_) => Snapshot::Over,
-            _ => Snapshot::Running(Box::new(self.nodes.state.progressed(self.spawns.known(), self.clients.latest()))),
+            _ => Snapshot::Running(Box::new(Progressed {
+                has_lost_a_node: self.has_lost_a_node,
+                ..self.nodes.state.progressed(self.spawns.known(), self.clients.latest())
+            })),
         }));
     }
 

@@ -30,9 +30,10 @@ use super::fan_out::{self, Recipient};
 use super::machine::effect::Effect;
 use super::machine::facts::Ownership;
 use super::machine::{Delivery, Machine, Stored};
-use super::surroundings::Surroundings;
+use super::summary::Course;
+use super::surroundings::{LaunchEnd, Surroundings};
 use super::{Outlet, Part, Request, Shared};
-use crate::allocations::allocation::{FailureKind, LaunchFailure};
+use crate::allocations::allocation::LaunchFailure;
 use crate::store::{self, Change, EndedLaunch, LaunchRecord, StoreError};
 use crate::wire::spec::ShownSpec;
 
@@ -240,7 +241,7 @@ impl Runner {
             Effect::AnswerStart(result) => self.replies.answer_start(result),
             Effect::AnswerStatus { ticket, status } => self.replies.answer_status(ticket, status),
             Effect::AnswerSpawn { ticket, answer } => self.replies.answer_spawn(ticket, answer),
-            Effect::Finish { completion, ranks } => self.finish(&completion, ranks),
+            Effect::Finish { completion, ranks, course } => self.finish(&completion, ranks, course),
             Effect::Conclude(completion) => self.conclude(&completion),
             Effect::CountLostNode { node, reason } => {
                 let node = &self.recipients[node as usize].name;
@@ -293,10 +294,10 @@ impl Runner {
     }
 
     /// The launch is over: its record says so, and so does its summary.
-    fn finish(&mut self, completion: &Completion, ranks: u32) {
+    fn finish(&mut self, completion: &Completion, ranks: u32, course: Course) {
         let mut summary = self.shared.summary.lock();
         summary.conclude(completion, ranks);
-        self.record.note_end(completion, &summary);
+        self.record.note_end(completion, &summary, course);
         drop(summary);
         let success = completion.cause.is_none();
         tracing::info!(success, cause = completion.message, "the launch is over");
@@ -306,19 +307,15 @@ impl Runner {
         for part in self.shared.parts.lock().iter_mut().filter(|part| **part == Part::Expected) {
             *part = Part::Ended;
         }
-        let failure = completion.cause.as_ref().map(|cause| LaunchFailure {
-            reason: format!("launch {}: {}", completion.launch_id, completion.message),
-            kind: match cause.kind {
-                // A part of the launch can be lost on a node that is well.
-                CauseKind::NodeLost { .. } | CauseKind::LostNodes { .. } if self.machine.has_lost_a_node() => {
-                    FailureKind::NodeLost
-                }
-                _ => FailureKind::Other,
-            },
+        let course = self.record.course();
+        let failure = completion.cause.as_ref().map(|cause| {
+            let is_loss = matches!(cause.kind, CauseKind::NodeLost { .. } | CauseKind::LostNodes { .. });
+            // A part of the launch can be lost on a node that is well.
+            LaunchFailure::new(&completion.launch_id, &completion.message, is_loss && course.has_lost_a_node())
         });
         let summary = self.shared.summary.lock().clone();
         let first = completion.ends.iter().find(|end| end.rank.0 == 0);
         let exit_code = first.and_then(|end| u32::try_from(end.exit.shell_code()).ok());
-        Arc::clone(&self.surroundings.listener).launch_over(&summary, failure, exit_code);
+        Arc::clone(&self.surroundings.listener).launch_over(&summary, LaunchEnd { failure, exit_code, course });
     }
 }

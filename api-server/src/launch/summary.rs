@@ -42,6 +42,27 @@ pub(crate) enum Stage {
     Failed,
 }
 
+/// Course of a launch that is over, as far as its cause does not tell it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, prost::Enumeration)]
+#[repr(i32)]
+pub(crate) enum Course {
+    /// It was written down by a server that did not say.
+    Unknown = 0,
+    /// Not all of its nodes accepted it.
+    NotBegun = 1,
+    /// It began, and no node itself was lost before it ended.
+    Ran = 2,
+    /// A node itself was lost while it ran, and not its part of the launch alone.
+    LostNode = 3,
+}
+
+impl Course {
+    /// Returns true if a launch whose cause is the loss of a node has lost the node itself.
+    pub(crate) fn has_lost_a_node(self) -> bool {
+        matches!(self, Self::LostNode | Self::Unknown)
+    }
+}
+
 impl Summary {
     /// Returns true if nothing more happens in the launch.
     pub(crate) fn is_over(&self) -> bool {

@@ -7,7 +7,7 @@ use pmi_transport::connect::AgentChannels;
 
 use super::settings::LaunchSettings;
 use super::spool::Spools;
-use super::summary::Summary;
+use super::summary::{Course, Summary};
 use crate::allocations::allocation::LaunchFailure;
 use crate::clock::Clock;
 use crate::metrics::Metrics;
@@ -32,10 +32,20 @@ pub(crate) struct Surroundings {
     pub listener: Arc<dyn EndListener>,
 }
 
+/// End of a launch, as it matters to its allocation.
+#[derive(Debug)]
+pub(crate) struct LaunchEnd {
+    /// `None` if all went well.
+    pub failure: Option<LaunchFailure>,
+    /// The exit code of its first rank, as a shell has it, if it is known.
+    pub exit_code: Option<u32>,
+    pub course: Course,
+}
+
 /// Somebody who hears of the ends of launches.
 pub(crate) trait EndListener: Send + Sync {
-    /// A launch is over; it failed, or all went well. The exit code is that of its first rank, as a shell has it, if it is known.
-    fn launch_over(self: Arc<Self>, summary: &Summary, failure: Option<LaunchFailure>, exit_code: Option<u32>);
+    /// A launch is over.
+    fn launch_over(self: Arc<Self>, summary: &Summary, end: LaunchEnd);
 
     /// A launch's task has ended: nothing of it is in memory any more.
     fn forget(&self, launch_id: &str);

@@ -101,7 +101,11 @@ impl Server {
 
     /// The same for the allocation that a node belongs to, now that the node may be ready.
     pub(super) async fn begin_on(&self, node: &str) {
-        let owner = self.allocations.lock().await.owner(node).map(|allocation| allocation.id.clone());
+        let owner = {
+            let mut all = self.allocations.lock().await;
+            all.postponed.node_is_there(node);
+            all.owner(node).map(|allocation| allocation.id.clone())
+        };
         if let Some(id) = owner {
             self.begin(&id).await;
         }

@@ -3,17 +3,18 @@
 
 use std::sync::Arc;
 
+use lattice_session::unix_time;
 use lattice_session::wire::WireError;
 use pmi_transport::error_chain::chain;
 use pmi_transport::identity::Caller;
 
 use super::launching::LaunchError;
 use super::{NotWritten, Server};
-use crate::allocations::allocation::{FailureKind, LaunchFailure};
 use crate::allocations::batch::{BatchEnd, BatchJob};
 use crate::allocations::{Allocation, AllocationState};
-use crate::order::OrderError;
-use crate::store::{self, Change, EndedLaunch, StoreError};
+use crate::launch::summary::Course;
+use crate::launch::surroundings::LaunchEnd;
+use crate::store::{self, Change, StoreError};
 use crate::wire;
 
 /// The reason of an allocation that waits because the server before had not started its script.
@@ -34,20 +35,73 @@ enum ScriptError {
     Launch(#[from] LaunchError),
 }
 
+impl ScriptError {
+    /// Returns true if the same script may be started later, or on other nodes.
+    fn may_pass(&self) -> bool {
+        match self {
+            Self::Store(_) | Self::NotWritten(_) => true,
+            Self::Missing | Self::Unreadable(_) => false,
+            Self::Launch(error) => error.may_pass(),
+        }
+    }
+
+    /// The node that could not be reached, or was busy.
+    fn node_to_avoid(&self) -> Option<&str> {
+        match self {
+            Self::Launch(error) => error.node_to_avoid(),
+            _ => None,
+        }
+    }
+}
+
 impl Server {
-    /// Starts the script of an allocation that has begun. One that cannot be started has ended; but where a node is not ready after all,
-    /// the allocation waits for others.
+    /// Starts the script of an allocation that has begun. One that cannot be started now is tried again, on other nodes if one was at
+    /// fault; one that can never be has ended.
     pub(super) async fn run_batch(self: Arc<Self>, id: String) {
-        let (launch, error) = match self.start_script(&id).await {
-            Ok(()) => return,
-            Err((_, ScriptError::Launch(LaunchError::Order(error @ OrderError::Unready { .. })))) => {
-                return self.queue_again(&id, error.to_string()).await;
-            }
-            Err(failed) => failed,
+        let Err((launch, error)) = self.start_script(&id).await else {
+            return self.allocations.lock().await.postponed.forget(&id);
         };
         let cause = format!("the script was not started: {}", chain(&error));
+        if error.may_pass() && self.postpone(&id, &cause, error.node_to_avoid()).await {
+            tracing::info!(allocation = id, cause, "a batch job waits again");
+            return self.finish_releases().await;
+        }
         tracing::warn!(allocation = id, cause, "a batch job fails");
         self.batch_over(&id, launch.as_deref(), BatchEnd { exit_code: None, cause }).await;
+    }
+
+    /// Has an allocation whose script could not be started wait for other nodes, or for another time. False if it has been tried often
+    /// enough, or does not run any more.
+    async fn postpone(&self, id: &str, cause: &str, node: Option<&str>) -> bool {
+        let mut all = self.allocations.lock().await;
+        let now = unix_time::seconds();
+        if let Some(node) = node {
+            all.postponed.avoid(node, now);
+        }
+        let again = all.find(id).and_then(|allocation| allocation.before_its_script(cause.to_owned()));
+        let Some(again) = again.filter(|_| all.postponed.postpone(id, now)) else { return false };
+        self.put(&mut all, again).await;
+        true
+    }
+
+    /// A launch is over: does to its allocation what follows from that, its batch job included. A script that was not started is the
+    /// matter of [`Self::run_batch`].
+    pub(super) async fn answer_end(&self, allocation: &str, launch: &str, cause: String, end: LaunchEnd) {
+        let LaunchEnd { failure, exit_code, course } = end;
+        if course == Course::NotBegun && self.is_script(allocation, launch).await {
+            return;
+        }
+        if let Some(failure) = failure {
+            self.launch_failed(allocation, failure).await;
+        }
+        self.batch_over(allocation, Some(launch), BatchEnd { exit_code, cause }).await;
+    }
+
+    /// Returns true if a launch is the script of an allocation's batch job.
+    async fn is_script(&self, allocation: &str, launch: &str) -> bool {
+        let all = self.allocations.lock().await;
+        let job = all.find(allocation).and_then(|allocation| allocation.batch.as_ref());
+        job.is_some_and(|job| job.launch.as_deref() == Some(launch))
     }
 
     /// Starts the script, unless somebody else does. An error comes with the launch that it was to be, as far as it had come.
@@ -63,7 +117,8 @@ impl Server {
                 return Ok(());
             };
             let caller = Caller::User(allocation.uid);
-            let planned = self.order(&caller, request, &allocation).map_err(|error| (None, error.into()))?;
+            // Whoever submitted it was allowed to start it.
+            let planned = self.order(request, &allocation).map_err(|error| (None, error.into()))?;
             let launch = &planned.order.launch.launch_id;
             let batch = allocation.batch.as_ref().map(|job| job.started(launch));
             let allocation = Allocation { batch, ..allocation };
@@ -121,9 +176,13 @@ impl Server {
             }
             let wanted = launch.clone();
             match store::blocking(&self.store, move |store| store.ended_launch(&wanted)).await {
+                // Nobody had decided yet whether it is tried again.
+                Ok(Some(ended)) if ended.course() == Course::NotBegun => {
+                    self.queue_again(&id, NOT_STARTED.to_owned()).await;
+                }
                 Ok(Some(ended)) => {
                     // It may have been killed before its policy was applied.
-                    if let Some(failure) = failure(&launch, &ended) {
+                    if let Some(failure) = ended.failure(&launch) {
                         self.launch_failed(&id, failure).await;
                     }
                     let exit_code = ended.first_exit_code();
@@ -136,13 +195,6 @@ impl Server {
             }
         }
     }
-}
-
-/// The failure of a launch as its record has it; `None` if it succeeded.
-fn failure(id: &str, ended: &EndedLaunch) -> Option<LaunchFailure> {
-    let complete = ended.complete.as_ref().filter(|complete| complete.cause.is_some())?;
-    let kind = if wire::ended::lost_a_node(complete) { FailureKind::NodeLost } else { FailureKind::Other };
-    Some(LaunchFailure { reason: format!("launch {id}: {}", complete.error_message), kind })
 }
 
 /// Returns true for an allocation that runs, and whose script does not yet.

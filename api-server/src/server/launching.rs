@@ -43,6 +43,27 @@ pub(crate) enum LaunchError {
     Gone,
 }
 
+impl LaunchError {
+    /// Returns true if the same launch may be started later, or on other nodes.
+    pub(super) fn may_pass(&self) -> bool {
+        match self {
+            Self::Order(OrderError::Unready { .. } | OrderError::Random(_)) | Self::Quota(_) | Self::NotWritten(_) => {
+                true
+            }
+            Self::NotStarted(error) => error.may_pass(),
+            Self::Allocation(_) | Self::Order(_) | Self::Unsigned(_) | Self::Policy(_) | Self::Gone => false,
+        }
+    }
+
+    /// The node that could not be reached, or was busy.
+    pub(super) fn node_to_avoid(&self) -> Option<&str> {
+        match self {
+            Self::NotStarted(NotStarted::Refused(refusal)) if refusal.may_pass() => Some(&refusal.node),
+            _ => None,
+        }
+    }
+}
+
 /// A launch as its user is told of it.
 pub(crate) struct Planned {
     pub order: Order,
@@ -64,7 +85,7 @@ impl Server {
         request: LaunchRequest,
     ) -> Result<Planned, LaunchError> {
         let allocation = self.allocations.lock().await.running(caller, allocation_id)?.clone();
-        let planned = self.order(caller, request, &allocation)?;
+        let planned = self.order_allowed(caller, request, &allocation)?;
         self.begin_launch(caller, certificate, &allocation, planned).await
     }
 
@@ -140,19 +161,25 @@ impl Server {
         request: LaunchRequest,
     ) -> Result<Planned, LaunchError> {
         let allocation = self.allocations.lock().await.running(caller, allocation_id)?.clone();
-        self.order(caller, request, &allocation)
+        self.order_allowed(caller, request, &allocation)
     }
 
-    /// Makes an order of `request` on the nodes as they are now.
-    pub(super) fn order(
+    /// Makes an order of what `caller` asks for, if the policy lets him start it.
+    fn order_allowed(
         &self,
         caller: &Caller,
         request: LaunchRequest,
         allocation: &Allocation,
     ) -> Result<Planned, LaunchError> {
+        let planned = self.order(request, allocation)?;
+        self.config.policy.check_launch(caller, planned.order.launch.apps.iter())?;
+        Ok(planned)
+    }
+
+    /// Makes an order of `request` on the nodes as they are now. Whoever asked for it may start it.
+    pub(super) fn order(&self, request: LaunchRequest, allocation: &Allocation) -> Result<Planned, LaunchError> {
         let registry = self.nodes.lock();
         let order = Order::new(request, allocation, &registry, &self.config.launches)?;
-        self.config.policy.check_launch(caller, order.launch.apps.iter())?;
         let notes = Vec::from_iter(order.crowding(&registry));
         Ok(Planned { order, notes })
     }

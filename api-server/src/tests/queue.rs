@@ -2,11 +2,14 @@
 
 use std::sync::Arc;
 
+use pmi_transport::identity::Caller;
 use pmi_transport::proto::v1::*;
 use tonic::Code;
 
 use super::world::{USER, World, order, soon};
 use crate::allocations;
+use crate::launch::summary::Course;
+use crate::start_policy::StartPolicy;
 use crate::store::{Change, EndedLaunch, RedbStore, Store};
 use crate::wire::allocation::encode_script;
 
@@ -116,7 +119,7 @@ async fn a_job_whose_node_was_lost_is_queued_again_by_the_next_server_as_well() 
 
 #[tokio::test]
 async fn a_script_that_the_server_before_did_not_start_is_started() {
-    for launch in [None, Some("never")] {
+    for (launch, refused) in [(None, false), (Some("never"), false), (Some("never"), true)] {
         let request = crate::wire::allocation::decode_request(batch(1)).unwrap();
         let script_of = |batch: &allocations::batch::BatchRequest| allocations::batch::BatchJob {
             name: batch.name.clone(),
@@ -129,7 +132,10 @@ async fn a_script_that_the_server_before_did_not_start_is_started() {
         let kept = allocations::Allocation { batch: Some(script_of(job)), ..running };
         let store = Arc::new(RedbStore::in_memory().unwrap());
         let text = Change::Script { allocation: "job".to_owned(), request: encode_script(job) };
-        store.write(&[Change::Allocation(kept), text]).unwrap();
+        let summary = LaunchSummary { id: "never".to_owned(), allocation_id: "job".to_owned(), ..Default::default() };
+        let ended = EndedLaunch { summary: Some(summary), course: Course::NotBegun.into(), ..EndedLaunch::default() };
+        let ended = refused.then(|| Change::Ended(Box::new(ended)));
+        store.write(&Vec::from_iter([Change::Allocation(kept), text].into_iter().chain(ended))).unwrap();
         let world = World::on(store, 1).await;
         let launch = until(&world, "job", |allocation| {
             allocation.batch.as_ref().is_some_and(|job| !["", "never"].contains(&job.launch_id.as_str()))
@@ -142,6 +148,43 @@ async fn a_script_that_the_server_before_did_not_start_is_started() {
         })
         .await;
     }
+}
+
+#[tokio::test]
+async fn a_script_that_a_node_did_not_take_is_started_on_another_one() {
+    for reason in [RefusalReason::Busy, RefusalReason::Unreachable] {
+        let world = World::new(2).await;
+        let refusal = LaunchProcessesResponse { reason: reason.into(), ..Default::default() };
+        world.agents[0].seen.lock().refusal = Some(refusal);
+        let job = create(&world, batch(1)).await;
+        let waits = until(&world, &job.id, |allocation| allocation.state() == AllocationState::Pending).await;
+        assert!(waits.reason.starts_with("the script was not started: node node0 does not start"), "{}", waits.reason);
+        // The next in the queue is not sent there.
+        let next = create(&world, batch(1)).await;
+        assert_eq!(next.nodes, "node1");
+        let launch = script(&world, &next.id).await;
+        let report = world.report(&launch, 1, 0).await;
+        report.finish().await;
+        let again = until(&world, &job.id, |allocation| {
+            allocation.nodes == "node1" && allocation.batch.as_ref().is_some_and(|job| !job.launch_id.is_empty())
+        });
+        let again = again.await;
+        assert_eq!((again.requeues, again.batch.unwrap().end), (0, None));
+        assert_eq!(world.agents[0].seen.lock().launched.len(), 1, "the node is not asked again at once");
+    }
+}
+
+/// Administrators start what they like, also when its turn comes.
+#[tokio::test]
+async fn a_script_is_held_to_the_policy_when_it_is_submitted() {
+    let world =
+        World::under(StartPolicy { entry_points: Some(vec!["/opt".into()]), ..StartPolicy::default() }, 1).await;
+    let refused = soon(world.allocations(&USER).create_allocation(batch(1))).await.unwrap_err();
+    assert_eq!(refused.code(), Code::PermissionDenied);
+    let request = CreateAllocationRequest { uid: Some(1000), ..batch(1) };
+    let queued = soon(world.allocations(&Caller::Admin(None)).create_allocation(request)).await.unwrap().into_inner();
+    let launch = script(&world, &queued.id).await;
+    world.report(&launch, 0, 0).await.run(0, 0, RankPhase::Silent).await;
 }
 
 #[tokio::test]

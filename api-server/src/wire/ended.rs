@@ -8,6 +8,7 @@ use prost::Message;
 use proto::cause::Kind;
 
 use super::spec::shown;
+use crate::allocations::allocation::LaunchFailure;
 use crate::store::{EndedLaunch, ExitRun, LaunchRecord};
 
 /// Longest text of a cause, in bytes.
@@ -34,7 +35,14 @@ impl EndedLaunch {
         cut(&mut complete.error_message, WORDS_MAX);
         complete.cause.as_mut().and_then(|cause| cause.kind.as_mut()).into_iter().for_each(shorten);
         let spec = record.spec.as_ref().map(placement_of).filter(|spec| spec.encoded_len() <= SPEC_MAX);
-        Self { summary: Some(summary), spec, complete: Some(complete), exits, last_event: record.last_event }
+        Self {
+            summary: Some(summary),
+            spec,
+            complete: Some(complete),
+            exits,
+            last_event: record.last_event,
+            course: record.course,
+        }
     }
 
     /// Ends of its ranks, in rank order, as far as they are kept.
@@ -49,6 +57,14 @@ impl EndedLaunch {
     pub(crate) fn first_exit_code(&self) -> Option<u32> {
         let first = self.ends().next().filter(|end| end.rank == 0)?;
         u32::try_from(if first.signaled { 128 + first.signal } else { first.exit_code }).ok()
+    }
+
+    /// The failure that it was for its allocation; `None` if it succeeded.
+    pub(crate) fn failure(&self, id: &str) -> Option<LaunchFailure> {
+        let complete = self.complete.as_ref()?;
+        let kind = complete.cause.as_ref()?.kind.as_ref();
+        let is_loss = matches!(kind, Some(Kind::NodeLost(_) | Kind::LostNodes(_)));
+        Some(LaunchFailure::new(id, &complete.error_message, is_loss && self.course().has_lost_a_node()))
     }
 
     /// The message that tells a client of its end.
@@ -93,12 +109,6 @@ fn runs(mut ends: Vec<proto::RankExitStatus>) -> Vec<ExitRun> {
         }
     }
     runs
-}
-
-/// Returns true for a launch that ended because a node was lost.
-pub(crate) fn lost_a_node(complete: &proto::LaunchCompleteNotification) -> bool {
-    let kind = complete.cause.as_ref().and_then(|cause| cause.kind.as_ref());
-    matches!(kind, Some(Kind::NodeLost(_) | Kind::LostNodes(_)))
 }
 
 /// Shortens what a cause says and whom it names.

@@ -10,7 +10,7 @@ use lattice_session::wire::{WireError, placed};
 use pmi_transport::proto::v1 as proto;
 use prost::Message;
 
-use crate::launch::summary::Summary;
+use crate::launch::summary::{Course, Summary};
 use crate::order::Order;
 use crate::store::LaunchRecord;
 
@@ -59,6 +59,7 @@ impl LaunchRecord {
             checkpoint: None,
             last_event: 0,
             certificate,
+            course: Course::Unknown.into(),
         }
     }
 }

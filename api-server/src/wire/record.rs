@@ -4,7 +4,7 @@ use super::spec::shown;
 use super::{completion, launch, summary};
 use crate::launch::checkpoint::Progressed;
 use crate::launch::event::Completion;
-use crate::launch::summary::Summary;
+use crate::launch::summary::{Course, Summary};
 use crate::store::LaunchRecord;
 
 impl LaunchRecord {
@@ -15,11 +15,12 @@ impl LaunchRecord {
     }
 
     /// Takes over the end of the launch; what only its nodes and ranks needed is kept no longer.
-    pub(crate) fn note_end(&mut self, end: &Completion, at_end: &Summary) {
+    pub(crate) fn note_end(&mut self, end: &Completion, at_end: &Summary, course: Course) {
         self.summary = Some(summary::encode(at_end));
         self.spec = self.spec.as_ref().map(shown);
         self.complete = Some(completion::encode(end));
         self.checkpoint = None;
+        self.course = course.into();
     }
 }
 
@@ -73,7 +74,7 @@ mod tests {
             usage: None,
             by_node: None,
         };
-        record.note_end(&completion, &active("l"));
+        record.note_end(&completion, &active("l"), Course::Ran);
         assert!(!has_secrets(record.spec.as_ref().unwrap()));
         assert!(record.checkpoint.is_none() && record.complete.unwrap().success);
     }

@@ -50,7 +50,7 @@ impl From<PlanError> for Status {
             E::AdminsOnly { .. } | E::SystemUser { .. } | E::Inside => Code::PermissionDenied,
             // Those who wait try again after these.
             E::Taken { .. } | E::TooFew { .. } | E::TooMany { .. } | E::Unready { .. } => Code::FailedPrecondition,
-            E::Kept { .. } | E::Unclean { .. } => Code::FailedPrecondition,
+            E::Kept { .. } | E::Unclean { .. } | E::Avoided { .. } => Code::FailedPrecondition,
             E::Full | E::FullForUser { .. } | E::BatchesOfUser { .. } => Code::ResourceExhausted,
             E::BatchName | E::BatchSize { .. } => Code::InvalidArgument,
             E::Exists { .. } => Code::AlreadyExists,

@@ -37,6 +37,8 @@ pub(crate) struct Progressed {
     pub ended: Vec<u32>,
     /// The nodes that were lost.
     pub lost: Vec<u32>,
+    /// One of them was lost itself, and not its part of the launch alone.
+    pub has_lost_a_node: bool,
     /// Ends of ranks.
     pub ends: Vec<RankEnd>,
     /// Ranks that others go on without.

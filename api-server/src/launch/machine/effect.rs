@@ -10,6 +10,7 @@ use super::checkpoint::Snapshot;
 use super::event::{Completion, LogEvent, NodeCommand, Overview, StartProgress, Status};
 use crate::launch::Part;
 use crate::launch::fan_out::NotStarted;
+use crate::launch::summary::Course;
 
 /// One thing to do.
 #[derive(Debug)]
@@ -53,7 +54,7 @@ pub(crate) enum Effect {
     /// Answer the rank that asked for a job.
     AnswerSpawn { ticket: u64, answer: Result<JobId, SpawnError> },
     /// The launch, which had so many ranks, is over: let others see that, before the events that say so are added.
-    Finish { completion: Arc<Completion>, ranks: u32 },
+    Finish { completion: Arc<Completion>, ranks: u32, course: Course },
     /// The end was written down, or could not be at once: what follows from it for others.
     Conclude(Arc<Completion>),
     /// A node was lost: count it, and tell the operator.

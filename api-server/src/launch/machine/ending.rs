@@ -14,6 +14,7 @@ use super::event::{Completion, LogEvent, NodeCommand, NodeEvent};
 use super::phase::Over;
 use super::silent_ranks::Passing;
 use super::{Conclusion, Machine, NotStarted, Phase, Stored};
+use crate::launch::summary::Course;
 
 /// Who can tell of a cause.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -141,7 +142,13 @@ impl Machine {
         self.sum_up_failures();
         self.spawns.refuse_all(&mut self.effects);
         let completion = Arc::new(self.completion(unclean, now));
-        self.effects.push(Effect::Finish { completion: Arc::clone(&completion), ranks: self.nodes.state.ranks.size() });
+        let course = match (&refusal, self.has_lost_a_node) {
+            (Some(_), _) => Course::NotBegun,
+            (None, true) => Course::LostNode,
+            (None, false) => Course::Ran,
+        };
+        let ranks = self.nodes.state.ranks.size();
+        self.effects.push(Effect::Finish { completion: Arc::clone(&completion), ranks, course });
         if !unclean.is_empty() {
             self.clients.append(0, LogEvent::Unclean(unclean.to_vec()), &mut self.effects);
         }

@@ -84,6 +84,7 @@ impl LaunchState {
         Progressed {
             ended: self.nodes_in(NodePhase::Ended),
             lost: self.nodes_in(NodePhase::Lost),
+            has_lost_a_node: false,
             ends: self.ranks.ends(),
             deaths: self.ranks.deaths(),
             cause: self.cause().cloned(),

@@ -8,11 +8,13 @@ use pmi_core::Phase as RankPhase;
 use pmi_core::ids::Rank;
 use proptest::prelude::*;
 use std::time::Duration;
+use tokio::time::Instant;
 
 use super::super::event::{NodeEvent, Programs};
 use super::super::facts::Facts;
 use super::super::{Machine, Stored};
 use super::simulation::{Simulation, TICK, facts, progress, reached};
+use crate::launch::summary::Course;
 
 const NODES: u32 = 2;
 const RANKS: u32 = 2;
@@ -165,6 +167,29 @@ fn answers_to_a_new_server_that_are_of_different_moments_accuse_nobody() {
     (0..2).for_each(|node| server.report(node));
     server.pass(Duration::from_secs(2));
     assert_eq!(server.completion().expect("it ends").cause, None);
+}
+
+/// What happens to node 1 of a launch.
+type Loss = fn(&mut Machine, Instant);
+
+#[test]
+fn a_node_that_is_well_is_not_lost_for_the_next_server_either() {
+    let lost: Loss = |machine, now| machine.on_node_lost(1, "no heartbeat came", now);
+    let not_there: Loss = |machine, now| machine.on_not_there(1, now);
+    for (loss, expected) in [(lost, Course::LostNode), (not_there, Course::Ran)] {
+        let mut server = Simulation::running(2, 1);
+        server.input(loss);
+        server.stored(Stored::Durable);
+        for mut server in [server.resumed(), server] {
+            server.open(0, 2);
+            server.exit(0, Some(RankPhase::Finalized));
+            server.report(0);
+            server.pass(HOLD + Duration::from_secs(2));
+            let cause = server.completion().and_then(|completion| completion.cause.clone()).expect("it has failed");
+            assert!(matches!(cause.kind, CauseKind::NodeLost { .. }), "{cause}");
+            assert_eq!(server.course, Some(expected));
+        }
+    }
 }
 
 fn exit() -> impl Strategy<Value = RankExit> {

@@ -27,6 +27,7 @@ use super::super::state::NodePhase;
 use super::super::{Delivery, Machine, Resumed, Stored};
 use crate::launch::Part;
 use crate::launch::outbox::Attempt;
+use crate::launch::summary::Course;
 
 /// The output that a node may send before it is granted more.
 pub(super) const WINDOW: u64 = 10_000;
@@ -95,6 +96,8 @@ pub(super) struct Simulation {
     /// Progress of the start as clients were told.
     pub start_reports: Vec<StartProgress>,
     pub concluded: Option<bool>,
+    /// Its course, once it is over.
+    pub course: Option<Course>,
     pub dismissed: Vec<u64>,
     /// Bytes that each node may send, as it was told.
     pub credit: Vec<u64>,
@@ -163,6 +166,7 @@ impl Simulation {
             overviews: Vec::new(),
             start_reports: Vec::new(),
             concluded: None,
+            course: None,
             dismissed: Vec::new(),
             credit: vec![WINDOW; nodes],
             sent: vec![0; nodes],
@@ -238,7 +242,8 @@ impl Simulation {
             Effect::Dismiss { client, .. } => self.dismissed.push(client),
             Effect::Publish(overview) => self.overviews.push(overview),
             Effect::ReportStart(progress) => self.start_reports.push(progress),
-            Effect::StopKeeping | Effect::GrantInput { .. } | Effect::Forget { .. } | Effect::Finish { .. } => {}
+            Effect::Finish { course, .. } => self.course = Some(course),
+            Effect::StopKeeping | Effect::GrantInput { .. } | Effect::Forget { .. } => {}
         }
     }
 
