@@ -8,6 +8,7 @@ use cxi_fabric::FabricError;
 use cxi_fabric::ledger::View;
 use lattice_session::timeouts::RETIRE_ANSWER;
 use pmi_transport::connect::{AgentChannels, reason};
+use pmi_transport::identity::caller_of;
 use pmi_transport::proto::v1::fabric_service_server::FabricService;
 use pmi_transport::proto::v1::node_agent_service_client::NodeAgentServiceClient;
 use pmi_transport::proto::v1::{
@@ -19,11 +20,12 @@ use tokio::task::JoinSet;
 use tokio::time::timeout;
 use tonic::{Request, Response, Status};
 
+use super::audit::audited;
 use super::fabric::tending::AT_ONCE;
 use super::fabric::{Fabric, give_back};
 use super::launch::fan_out::Recipient;
 use super::nodes::{Listed, NodeState, Presence};
-use super::server::Server;
+use super::server::{Server, to_its_end};
 
 /// Time that the manager may take while somebody waits for the answer.
 const MANAGER_WITHIN: Duration = Duration::from_secs(10);
@@ -66,10 +68,19 @@ impl FabricService for Accounting {
         request: Request<CleanFabricRequest>,
     ) -> Result<Response<CleanFabricResponse>, Status> {
         let fabric = self.fabric()?;
-        let CleanFabricRequest { dry_run, gone } = request.into_inner();
-        let gone = self.gone(&gone)?;
-        let answer = if dry_run { plan(fabric, &gone).await } else { self.clean(fabric, gone).await };
-        Ok(Response::new(answer))
+        let caller = caller_of(&request)?.clone();
+        let CleanFabricRequest { dry_run, gone: list } = request.into_inner();
+        let gone = self.gone(&list)?;
+        if dry_run {
+            return Ok(Response::new(plan(fabric, &gone).await));
+        }
+        let (server, fabric) = (Arc::clone(&self.0), Arc::clone(fabric));
+        let made = |answer: &CleanFabricResponse| format!("{} done, {} failed", answer.done.len(), answer.failed.len());
+        let cleaned = to_its_end(async move {
+            let cleaned = async { Ok::<_, Status>(clean(&server, &fabric, gone).await) };
+            audited(&caller, "clean fabric", &list, cleaned, made).await
+        });
+        Ok(Response::new(cleaned.await?))
     }
 }
 
@@ -122,32 +133,33 @@ impl Accounting {
             None => Ok(nodes),
         }
     }
+}
 
-    async fn clean(&self, fabric: &Arc<Fabric>, gone: Vec<String>) -> CleanFabricResponse {
-        let (mut done, mut failed) = (Vec::new(), Vec::new());
-        let before = fabric.grants.views();
-        for node in gone {
-            let name = node.clone();
-            match fabric.blocking(move |grants| grants.node_is_empty(&name)).await {
-                Ok(()) => done.push(format!("node {node} is taken to hold nothing")),
-                Err(error) => failed.push(error.to_string()),
-            }
-        }
-        let deadline = Instant::now() + MANAGER_WITHIN;
-        match fabric.blocking(move |grants| grants.reap(deadline)).await {
-            Ok(reaped) => {
-                done.extend(reaped.names.iter().map(|name| format!("{name} is deleted, which no journal knew")));
-                failed.extend(reaped.errors.iter().map(ToString::to_string));
-            }
+/// Takes nodes that are gone to hold nothing, and gives back what is due.
+async fn clean(server: &Arc<Server>, fabric: &Arc<Fabric>, gone: Vec<String>) -> CleanFabricResponse {
+    let (mut done, mut failed) = (Vec::new(), Vec::new());
+    let before = fabric.grants.views();
+    for node in gone {
+        let name = node.clone();
+        match fabric.blocking(move |grants| grants.node_is_empty(&name)).await {
+            Ok(()) => done.push(format!("node {node} is taken to hold nothing")),
             Err(error) => failed.push(error.to_string()),
         }
-        failed.extend(give_back(&self.0, fabric).await);
-        let left = fabric.grants.views();
-        let is_left = |view: &&View| left.iter().any(|left| left.name == view.name);
-        let over = before.iter().filter(|view| !is_left(view));
-        done.extend(over.map(|view| format!("{} is given back, {} may be used again", view.name, number(view))));
-        CleanFabricResponse { done, failed }
     }
+    let deadline = Instant::now() + MANAGER_WITHIN;
+    match fabric.blocking(move |grants| grants.reap(deadline)).await {
+        Ok(reaped) => {
+            done.extend(reaped.names.iter().map(|name| format!("{name} is deleted, which no journal knew")));
+            failed.extend(reaped.errors.iter().map(ToString::to_string));
+        }
+        Err(error) => failed.push(error.to_string()),
+    }
+    failed.extend(give_back(server, fabric).await);
+    let left = fabric.grants.views();
+    let is_left = |view: &&View| left.iter().any(|left| left.name == view.name);
+    let over = before.iter().filter(|view| !is_left(view));
+    done.extend(over.map(|view| format!("{} is given back, {} may be used again", view.name, number(view))));
+    CleanFabricResponse { done, failed }
 }
 
 /// Steps that cleaning would take.
