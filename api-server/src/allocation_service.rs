@@ -60,7 +60,10 @@ impl AllocationService for Allocating {
         let certificate = certificate_of(&request).map(Bytes::copy_from_slice).unwrap_or_default();
         let request = AllocationRequest { certificate, ..allocation::decode_request(request.into_inner())? };
         let server = Arc::clone(&self.0);
-        let made = |made: &Allocation| format!("allocation {} of {}", made.id, hostlist::fold(&made.nodes));
+        let made = |made: &Allocation| match made.is_queued() {
+            true => format!("allocation {}, queued", made.id),
+            false => format!("allocation {} of {}", made.id, hostlist::fold(&made.nodes)),
+        };
         let allocated =
             to_its_end(async move { audited(&caller, "allocate", "", server.allocate(&caller, &request), made).await });
         Ok(Response::new(allocation::encode(&allocated.await?)))
@@ -90,12 +93,12 @@ impl AllocationService for Allocating {
         request: Request<ListAllocationsRequest>,
     ) -> Result<Response<ListAllocationsResponse>, Status> {
         let caller = caller_of(&request)?.clone();
-        let kept = match request.into_inner().all {
-            true => self.kept().await?,
-            false => self.0.allocations.lock().await.iter().cloned().collect(),
+        let is_own = |allocation: &&Allocation| may_use(&caller, allocation.uid, &allocation.id);
+        let allocations = match request.into_inner().all {
+            true => self.kept().await?.iter().filter(is_own).map(allocation::encode_in_list).collect(),
+            false => self.0.allocations.lock().await.iter().filter(is_own).map(allocation::encode_in_list).collect(),
         };
-        let own = kept.iter().filter(|allocation| may_use(&caller, allocation.uid, &allocation.id));
-        Ok(Response::new(ListAllocationsResponse { allocations: own.map(allocation::encode).collect() }))
+        Ok(Response::new(ListAllocationsResponse { allocations }))
     }
 
     async fn release_allocation(

@@ -243,13 +243,13 @@ fn open_fabric(config: &Config, store: &RedbStore) -> Result<Option<Arc<Fabric>>
     Ok(Some(Fabric::open(settings, journal)?))
 }
 
-/// All services, with room for the longest message.
+/// All services, with room for the longest message and the longest list.
 fn routes(server: &Arc<Server>, listed: ListedNodes) -> Routes {
     let allocating = AllocationServiceServer::new(Allocating(Arc::clone(server)));
     let launching = LaunchServiceServer::new(Launching(Arc::clone(server)));
     let reporting = NodeServiceServer::new(Reporting(Arc::clone(server)));
     let describing = InventoryServiceServer::new(Describing::new(server, listed));
-    Routes::new(allocating.max_decoding_message_size(MESSAGE_MAX).max_encoding_message_size(MESSAGE_MAX))
+    Routes::new(allocating.max_decoding_message_size(MESSAGE_MAX).max_encoding_message_size(LISTING_MAX))
         .add_service(launching.max_decoding_message_size(MESSAGE_MAX).max_encoding_message_size(LISTING_MAX))
         .add_service(FabricServiceServer::new(Accounting(Arc::clone(server))))
         .add_service(describing.max_encoding_message_size(LISTING_MAX))

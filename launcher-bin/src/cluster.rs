@@ -126,7 +126,7 @@ pub(crate) struct Cluster {
 
 impl Cluster {
     pub(crate) fn allocations(&self) -> AllocationServiceClient<Channel> {
-        AllocationServiceClient::new(self.channel.clone())
+        AllocationServiceClient::new(self.channel.clone()).max_decoding_message_size(pmi_transport::limits::LISTING_MAX)
     }
 
     pub(crate) fn launches(&self) -> LaunchServiceClient<Channel> {

@@ -15,6 +15,9 @@ use crate::allocations::plan::{AllocationRequest, WhenBusy};
 use crate::allocations::queue::NodeChoice;
 use crate::nodes::NODES_MAX;
 
+/// The longest list of nodes that an allocation of a list waits for, in bytes.
+const LISTED_NODES_MAX: usize = 1 << 10;
+
 /// A request for an allocation that means nothing here.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum AllocationRequestError {
@@ -31,6 +34,17 @@ pub(crate) enum AllocationRequestError {
 /// An allocation as it is kept.
 pub(crate) fn keep(allocation: &Allocation) -> proto::Allocation {
     proto::Allocation { certificate: allocation.certificate.clone(), ..encode(allocation) }
+}
+
+/// An allocation in a list, where a long list of nodes that it waits for is given by its length.
+pub(crate) fn encode_in_list(allocation: &Allocation) -> proto::Allocation {
+    let encoded = encode(allocation);
+    match &allocation.wanted {
+        NodeChoice::These(nodes) if encoded.wanted_nodes.len() > LISTED_NODES_MAX => {
+            proto::Allocation { num_nodes: nodes.len() as u32, wanted_nodes: String::new(), ..encoded }
+        }
+        _ => encoded,
+    }
 }
 
 /// An allocation in an answer.
@@ -123,9 +137,9 @@ pub(crate) fn decode_request(
     message: proto::CreateAllocationRequest,
 ) -> Result<AllocationRequest, AllocationRequestError> {
     let proto::CreateAllocationRequest { nodes, num_nodes, requeue, uid, id, queue, time_limit_s, batch } = message;
-    let nodes = match (nodes.is_empty(), NonZeroU32::new(num_nodes)) {
-        (true, Some(number)) => NodeChoice::Any(number),
-        (false, None) => NodeChoice::These(hostlist::expand_at_most(&nodes, NODES_MAX)?),
+    let nodes = match (hostlist::expand_at_most(&nodes, NODES_MAX)?, NonZeroU32::new(num_nodes)) {
+        (named, Some(number)) if named.is_empty() => NodeChoice::Any(number),
+        (named, None) if !named.is_empty() => NodeChoice::These(named),
         _ => return Err(AllocationRequestError::NodesOrNumber),
     };
     let requeue = decode_policy(requeue).ok_or(AllocationRequestError::Policy { number: requeue })?;
@@ -344,12 +358,30 @@ mod tests {
         assert_eq!(choice(request("a[1-2]", 0)), Ok(named));
         assert_eq!(choice(request("", 3)), Ok(NodeChoice::Any(NonZeroU32::new(3).unwrap())));
         assert_eq!(choice(request("", 0)), Err(neither.clone()));
+        for empty in [" ", ",", " , "] {
+            assert!(choice(request(empty, 0)).is_err(), "{empty:?} names no node");
+        }
         assert_eq!(choice(request("a1", 1)), Err(neither));
         let policy = proto::CreateAllocationRequest { requeue: 3, ..request("a1", 0) };
         assert!(matches!(decode_request(policy), Err(AllocationRequestError::Policy { number: 3 })));
         let many = decode_request(request("x[0-1048575]", 0)).unwrap_err();
         let expected = "the list of nodes cannot be read: the list \"x[0-1048575]\" stands for more than 131072 names";
         assert_eq!(chain(&many), expected);
+    }
+
+    #[test]
+    fn a_list_of_allocations_does_not_grow_with_what_they_wait_for() {
+        let waiting = |nodes: &str| Allocation {
+            state: AllocationState::Pending { reason: "waits".to_owned() },
+            nodes: Vec::new(),
+            ..Allocation::running("7f3k", 1000, hostlist::expand(nodes).unwrap())
+        };
+        let listed = encode_in_list(&waiting("a[0-9]"));
+        assert_eq!((listed.num_nodes, listed.wanted_nodes.as_str()), (0, "a[0-9]"));
+        let many: Vec<String> = (0..1000_u32).map(|number| format!("n{}", number * number)).collect();
+        let listed = encode_in_list(&waiting(&many.join(",")));
+        assert_eq!((listed.num_nodes, listed.wanted_nodes.as_str()), (1000, ""));
+        assert!(listed.encoded_len() < 2 * LISTED_NODES_MAX);
     }
 
     #[test]
