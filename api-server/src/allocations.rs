@@ -23,7 +23,8 @@ use self::queue::{Decision, FreeAt, Timetable, Wish};
 use crate::nodes::Registry;
 use crate::unclean_nodes::UncleanNodes;
 
-/// The most allocations of the queue that are looked at, from its head on; those behind them wait.
+/// The most allocations of the queue that are looked at, from its head on, beside those that wait for nodes which are not ready; those
+/// behind them wait.
 const LOOKED_AT_MAX: usize = 200;
 
 /// The nodes of the cluster at a time.
@@ -43,6 +44,15 @@ pub(crate) struct Allocations {
     owners: BTreeMap<String, String>,
     /// What is not tried again yet.
     pub postponed: Postponed,
+}
+
+/// What becomes of the queue.
+#[derive(Debug, Default)]
+pub(crate) struct Served {
+    /// Allocations that run from now on.
+    pub begun: Vec<Allocation>,
+    /// Ids of allocations that wait for another reason than before, and that reason.
+    pub waiting: Vec<(String, String)>,
 }
 
 /// An allocation that cannot be used as was asked.
@@ -101,39 +111,58 @@ impl Allocations {
         self.all.values().map(|allocation| allocation.turn).max().map_or(0, |turn| turn.saturating_add(1))
     }
 
-    /// Serves the queue: returns those allocations of it that run from now on, and those that wait for another reason than before.
-    pub(crate) fn serve(&self, now: &NodesNow<'_>) -> Vec<Allocation> {
-        let queue = self.queue();
-        if queue.is_empty() {
-            return Vec::new();
+    /// An allocation of the queue waits for this reason from now on.
+    pub(crate) fn wait(&mut self, id: &str, reason: String) {
+        if let Some(waiting) = self.all.get_mut(id).filter(|allocation| allocation.is_queued()) {
+            waiting.state = AllocationState::Pending { reason };
         }
-        let mut table = self.timetable(now);
-        let mut head = None;
-        let mut served = Vec::new();
+    }
+
+    /// Serves the queue.
+    pub(crate) fn serve(&self, now: &NodesNow<'_>) -> Served {
+        let mut served = Served::default();
+        let (counts, mut head) = (self.count_free(now), None);
         let unavailable = |waiting: &Allocation| {
-            let reason = self.available(&waiting.wanted, now).err().map(|reason| reason.to_string());
+            let reason = self.available(&waiting.wanted, counts, now).err().map(|reason| reason.to_string());
             reason.unwrap_or_else(|| "its nodes go to those before it".to_owned())
         };
-        let queue = queue.into_iter().filter(|waiting| !self.postponed.waits(&waiting.id, now.time));
-        for (position, waiting) in queue.enumerate() {
-            let decision = if position < LOOKED_AT_MAX { table.decide(Wish::of(waiting)) } else { Decision::Waits };
-            served.extend(match decision {
-                Decision::Begins(nodes) => Some(waiting.begun_on(nodes, now.time)),
+        for (waiting, decision) in self.decisions(&mut self.timetable(now), now) {
+            let reason = match decision {
+                Decision::Begins(nodes) => {
+                    served.begun.push(waiting.begun_on(nodes, now.time));
+                    continue;
+                }
                 Decision::Heads => {
                     head = Some(&waiting.id);
-                    waiting.waiting(unavailable(waiting))
+                    unavailable(waiting)
                 }
-                Decision::Lacks => waiting.waiting(unavailable(waiting)),
-                Decision::Waits => waiting.waiting(match head {
+                Decision::Lacks => unavailable(waiting),
+                Decision::Waits => match head {
                     Some(head) => format!("waits behind allocation {head}"),
                     None => "waits for its turn".to_owned(),
-                }),
-            });
+                },
+            };
+            if waiting.state.reason() != Some(&reason) {
+                served.waiting.push((waiting.id.clone(), reason));
+            }
         }
         served
     }
 
-    /// The nodes that are ready, with the times at which they can be had.
+    /// What the queue decides on each allocation that waits in it, in the order of their turns; the table is then without the nodes of
+    /// those that begin.
+    fn decisions(&self, table: &mut Timetable, now: &NodesNow<'_>) -> Vec<(&Allocation, Decision)> {
+        let mut looked_at = 0;
+        let mut decide = |waiting| {
+            let decision = if looked_at < LOOKED_AT_MAX { table.decide(Wish::of(waiting)) } else { Decision::Waits };
+            looked_at += usize::from(decision != Decision::Lacks);
+            (waiting, decision)
+        };
+        let queue = self.queue().into_iter().filter(|waiting| !self.postponed.waits(&waiting.id, now.time));
+        queue.map(&mut decide).collect()
+    }
+
+    /// The nodes that are ready, or are about to be, with the times at which they can be had.
     fn timetable(&self, now: &NodesNow<'_>) -> Timetable {
         let free_at = |node: &String| match self.owner(node) {
             Some(owner) => owner.frees_at(now.time),
@@ -142,6 +171,8 @@ impl Allocations {
         };
         let mut nodes = BTreeMap::new();
         nodes.extend(now.registry.all_ready().map(|node| (node.clone(), free_at(node))));
+        // Whoever waits for these keeps his turn.
+        nodes.extend(now.registry.all_coming().map(|node| (node.clone(), FreeAt::Unknown)));
         Timetable::new(now.time, nodes)
     }
 
@@ -207,11 +238,12 @@ impl Allocation {
     /// Time at which its nodes can be had.
     fn frees_at(&self, now: u64) -> FreeAt {
         match self.state {
-            AllocationState::Running => self.ends_at().map_or(FreeAt::Unknown, |end| FreeAt::At(end.max(now + 1))),
             AllocationState::Pending { .. } if self.batch.is_some() => FreeAt::At(now + 1),
             AllocationState::Releasing { .. } => FreeAt::At(now + 1),
-            AllocationState::Pending { .. } | AllocationState::Failed { .. } => FreeAt::Unknown,
             AllocationState::Released => FreeAt::Now,
+            AllocationState::Running | AllocationState::Pending { .. } | AllocationState::Failed { .. } => {
+                self.ends_at().map_or(FreeAt::Unknown, |end| FreeAt::At(end.max(now + 1)))
+            }
         }
     }
 }

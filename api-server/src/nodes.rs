@@ -39,6 +39,17 @@ pub(crate) struct Registry {
     nodes: BTreeMap<String, Entry>,
     /// By node; also those of nodes that have not registered yet.
     drains: BTreeMap<String, Drain>,
+    expected: Expected,
+    /// Nodes that registered for the first time, as far as that is known, since [`Registry::take_new`] was called.
+    new: Vec<String>,
+}
+
+/// Nodes that had registered with an earlier server, and not with this one yet.
+#[derive(Debug, Default)]
+struct Expected {
+    nodes: BTreeSet<String>,
+    /// The time from which on they are not expected any more.
+    until: Option<Instant>,
 }
 
 #[derive(Debug)]
@@ -222,6 +233,9 @@ impl Registry {
             Some(entry) if entry.incarnation == incarnation => Arrival::Again,
             Some(_) => Arrival::Anew,
         };
+        if !self.expected.nodes.remove(&node) && arrival == Arrival::First {
+            self.new.push(node.clone());
+        }
         self.nodes.insert(
             node,
             Entry {
@@ -335,9 +349,38 @@ impl Registry {
         self.nodes.keys().filter(|id| self.ready(id).is_ok())
     }
 
-    /// All nodes that have registered.
-    pub(crate) fn all_names(&self) -> impl Iterator<Item = &String> {
-        self.nodes.keys()
+    /// These nodes had registered with an earlier server; their agents come back until this time, if they do.
+    pub(crate) fn expect(&mut self, nodes: impl IntoIterator<Item = String>, until: Instant) {
+        self.expected = Expected { nodes: nodes.into_iter().collect(), until: Some(until) };
+    }
+
+    /// Returns true if a node had registered with an earlier server, and its agent may still come back.
+    pub(crate) fn is_expected(&self, id: &str) -> bool {
+        self.expected.nodes.contains(id)
+    }
+
+    /// The nodes that are expected no more, as their time is over.
+    pub(crate) fn give_up_expected(&mut self, now: Instant) -> Vec<String> {
+        match self.expected.until {
+            Some(until) if now >= until => std::mem::take(&mut self.expected).nodes.into_iter().collect(),
+            _ => Vec::new(),
+        }
+    }
+
+    /// Nodes that have registered since the last call, and that no server knew before.
+    pub(crate) fn take_new(&mut self) -> Vec<String> {
+        std::mem::take(&mut self.new)
+    }
+
+    /// The names of the nodes on which something new may begin as soon as their agents are back.
+    pub(crate) fn all_coming(&self) -> impl Iterator<Item = &String> {
+        let away = self.nodes.iter().filter(|(_, entry)| entry.state == NodeState::Away).map(|(id, _)| id);
+        away.chain(&self.expected.nodes).filter(|id| !self.drains.contains_key(*id))
+    }
+
+    /// The number of nodes that have registered, with this server or an earlier one.
+    pub(crate) fn count_known(&self) -> usize {
+        self.nodes.len() + self.expected.nodes.len()
     }
 
     /// Returns true if a node registered since the server was started.

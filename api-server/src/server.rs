@@ -14,6 +14,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use lattice_session::rendezvous::Rendezvous;
+use lattice_session::timeouts::REPORT_AFTER_RESTART;
 use parking_lot::Mutex;
 use pmi_transport::connect::AgentChannels;
 use pmi_transport::identity::{Caller, Security};
@@ -98,6 +99,8 @@ pub(crate) struct NotWritten(#[source] pub(crate) StoreError);
 #[derive(Debug, Default)]
 struct Launches {
     by_id: HashMap<String, LaunchHandle>,
+    /// The allocations of those whose end their allocation has not answered yet, by launch.
+    open: HashMap<String, String>,
     /// Launches that are over, in the order in which they ended.
     over: VecDeque<String>,
 }
@@ -109,7 +112,7 @@ impl Server {
     /// Fails if the store cannot be read.
     pub(crate) fn new(config: Config, security: Security, parts: Parts) -> Result<Arc<Self>, StoreError> {
         let Parts { store, fabric, renewal, proxy } = parts;
-        let Kept { allocations, launches, drains, mut names } = store.read()?;
+        let Kept { allocations, launches, drains, nodes, mut names } = store.read()?;
         let live = allocations.into_iter().filter(|allocation| allocation.state != AllocationState::Released);
         let directory = config.state.parent().map(Path::to_owned).unwrap_or_default();
         let server = Arc::new(Self {
@@ -136,7 +139,11 @@ impl Server {
             queue_due: Notify::new(),
             launches: Mutex::default(),
         });
-        drains.into_iter().for_each(|drain| server.nodes.lock().drain(drain));
+        {
+            let mut registry = server.nodes.lock();
+            drains.into_iter().for_each(|drain| registry.drain(drain));
+            registry.expect(nodes, server.clock.now() + REPORT_AFTER_RESTART);
+        }
         for record in launches {
             let names = record.summary.as_ref().and_then(|summary| names.remove(&summary.id));
             server.resume(record, names.unwrap_or_default());
@@ -158,8 +165,9 @@ impl Server {
         self.sets.take_up(&order);
         self.names.take_up(order.terms.uid, &id, names);
         self.quota.take_up(order.terms.uid, &id, wire::order::encode_bytes(&order).len());
+        let allocation = order.launch.allocation_id.clone().unwrap_or_default();
         let handle = launch::resume(self.surroundings(), order, record);
-        self.launches.lock().by_id.insert(id, handle);
+        self.launches.lock().begin(id, allocation, handle);
     }
 
     /// The parts of the server that launches work with.
@@ -187,7 +195,7 @@ impl Server {
                 handle.send(Request::Abort { who: Caller::Api.to_string(), reason }).await;
             }
         }
-        self.finish_releases().await;
+        self.settle_allocations().await;
     }
 
     /// Makes changes durable.
@@ -251,7 +259,8 @@ impl EndListener for Server {
                 oldest.send(Request::Forget).await;
             }
             self.answer_end(&allocation, &launch, cause, end).await;
-            self.finish_releases().await;
+            self.launches.lock().open.remove(&launch);
+            self.settle_allocations().await;
         });
     }
 
@@ -263,6 +272,18 @@ impl EndListener for Server {
 }
 
 impl Launches {
+    /// Notes a launch in an allocation that has a task from now on.
+    fn begin(&mut self, id: String, allocation: String, handle: LaunchHandle) {
+        self.open.insert(id.clone(), allocation);
+        self.by_id.insert(id, handle);
+    }
+
+    /// The launches of an allocation whose end it has not answered yet.
+    fn open_in(&self, allocation: &str) -> Vec<LaunchHandle> {
+        let own = self.open.iter().filter(|(_, of)| *of == allocation);
+        own.filter_map(|(launch, _)| self.by_id.get(launch).cloned()).collect()
+    }
+
     /// Notes that a launch is over. Returns the one that is to be forgotten for it, if there are too many.
     fn end(&mut self, id: String) -> Option<LaunchHandle> {
         self.over.push_back(id);

@@ -172,6 +172,10 @@ pub(crate) enum Change {
     Drain(Drain),
     /// A node is not drained any more.
     Resume(String),
+    /// These nodes have registered.
+    Registered(Vec<String>),
+    /// These nodes have not registered with this server.
+    Missing(Vec<String>),
 }
 
 /// All that a server needs that begins.
@@ -182,6 +186,8 @@ pub(crate) struct Kept {
     /// Launches that are not over.
     pub launches: Vec<LaunchRecord>,
     pub drains: Vec<Drain>,
+    /// The names of the nodes that had registered.
+    pub nodes: Vec<String>,
     /// Names by the launch that published them.
     pub names: HashMap<String, KeptNames>,
 }

@@ -16,6 +16,7 @@ use bytes::Bytes;
 use lattice_session::count::counted;
 use pmi_transport::identity::RevocationList;
 
+use super::NodesNow;
 use super::batch::BatchJob;
 use super::queue::NodeChoice;
 use crate::nodes::Registry;
@@ -39,9 +40,9 @@ pub(crate) struct Allocation {
     pub requeues: u32,
     /// The nodes that it was asked for.
     pub wanted: NodeChoice,
-    /// Seconds that it may run; `None` for no limit.
+    /// Seconds that it may hold its nodes; `None` for no limit.
     pub time_limit: Option<NonZeroU64>,
-    /// Time at which it began to run last, in seconds since 1970.
+    /// Time at which it got its nodes, in seconds since 1970.
     pub began_at: Option<u64>,
     /// Its turn in the queue: lower ones come first.
     pub turn: u64,
@@ -156,12 +157,21 @@ impl Allocation {
         matches!(self.state, AllocationState::Pending { .. }) && self.nodes.is_empty()
     }
 
-    /// Time at which it has run as long as it may, in seconds since 1970; `None` if it does not run, or may for ever.
-    pub(crate) fn ends_at(&self) -> Option<u64> {
+    /// Returns true if it holds nodes, and will not give them back by itself.
+    fn holds_nodes(&self) -> bool {
         match self.state {
-            AllocationState::Running => Some(self.began_at?.saturating_add(self.time_limit?.get())),
-            _ => None,
+            AllocationState::Running | AllocationState::Failed { .. } => true,
+            AllocationState::Pending { .. } => !self.nodes.is_empty() && self.batch.is_none(),
+            AllocationState::Releasing { .. } | AllocationState::Released => false,
         }
+    }
+
+    /// Time at which it has held its nodes as long as it may, in seconds since 1970; `None` if it holds none, or may for ever.
+    pub(crate) fn ends_at(&self) -> Option<u64> {
+        if !self.holds_nodes() {
+            return None;
+        }
+        Some(self.began_at?.saturating_add(self.time_limit?.get()))
     }
 
     /// An allocation of the queue once it runs on these nodes, at the time `now`.
@@ -169,13 +179,7 @@ impl Allocation {
         Self { nodes, began_at: Some(now), ..self.moved(AllocationState::Running) }
     }
 
-    /// An allocation of the queue with another reason why it waits. `None` if nothing changes.
-    pub(crate) fn waiting(&self, reason: String) -> Option<Self> {
-        let next = self.moved(AllocationState::Pending { reason });
-        (self.is_queued() && next != *self).then_some(next)
-    }
-
-    /// The allocation once its release has begun because it has run as long as it may. `None` if it may go on.
+    /// The allocation once its release has begun because it has held its nodes as long as it may. `None` if it may go on.
     pub(crate) fn timed_out(&self, now: u64) -> Option<Self> {
         let limit = self.time_limit?;
         self.ends_at().filter(|&end| end <= now)?;
@@ -206,7 +210,8 @@ impl Allocation {
         }
         let absent: Vec<&String> = self.nodes.iter().filter(|node| registry.ready(node).is_err()).collect();
         if absent.is_empty() {
-            return Some(self.begun_on(self.nodes.clone(), now));
+            // The nodes were not free meanwhile: its time goes on.
+            return Some(Self { began_at: self.began_at.or(Some(now)), ..self.moved(AllocationState::Running) });
         }
         let next = self.moved(AllocationState::Pending { reason: format!("waits for {}", hostlist::fold(&absent)) });
         (next != *self).then_some(next)
@@ -260,6 +265,15 @@ impl Allocation {
         match self.state {
             AllocationState::Running | AllocationState::Failed { .. } => next.releasing(),
             _ => next,
+        }
+    }
+
+    /// The allocation when no launch is left in it. `None` if nothing changes.
+    pub(crate) fn settled(&self, now: &NodesNow<'_>) -> Option<Self> {
+        match self.state {
+            AllocationState::Releasing { .. } => self.released(&now.unclean.among(&self.nodes)),
+            AllocationState::Pending { .. } => self.given_back().or_else(|| self.begun(now.registry, now.time)),
+            AllocationState::Running | AllocationState::Released | AllocationState::Failed { .. } => None,
         }
     }
 

@@ -12,7 +12,7 @@ use serde::Deserialize;
 use super::allocation::{Allocation, AllocationState, RequeuePolicy};
 use super::batch::BatchRequest;
 use super::queue::{Decision, NodeChoice, Wish};
-use super::{Allocations, LOOKED_AT_MAX, NodesNow};
+use super::{Allocations, NodesNow};
 use crate::nodes::Unready;
 
 /// The most allocations that have not ended.
@@ -23,6 +23,8 @@ const BATCH_NAME_MAX: usize = 256;
 const BATCH_MAX: u64 = 1 << 20;
 /// The most bytes of all batch jobs of one user that have not been released.
 const BATCH_PER_USER: u64 = 64 << 20;
+/// The most bytes of the lists of nodes that the allocations of one user name: each can name all nodes of the largest cluster once.
+const NAMED_PER_USER: usize = 16 << 20;
 /// The longest id that an administrator may choose.
 const ID_MAX: usize = 64;
 
@@ -113,6 +115,11 @@ pub(crate) enum PlanError {
         "the batch jobs of user {uid} would take {bytes} bytes; {BATCH_PER_USER} are possible; wait until some have ended"
     )]
     BatchesOfUser { uid: u32, bytes: u64 },
+    #[error(
+        "the allocations of user {uid} would name nodes in {bytes} bytes; {NAMED_PER_USER} are possible; ask for a number of nodes, or \
+         wait until some have ended"
+    )]
+    NamedByUser { uid: u32, bytes: usize },
     #[error("something of a launch that is over may be left on node {node}")]
     Unclean { node: String },
     #[error(
@@ -135,6 +142,13 @@ pub(crate) enum PlanError {
     Full,
     #[error("user {uid} has {} already, as many as one may have here; release some", counted(*most, "allocation"))]
     FullForUser { uid: u32, most: usize },
+}
+
+/// Numbers of nodes that nobody uses.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct FreeNodes {
+    free: usize,
+    drained: usize,
 }
 
 /// A number of nodes, and the verb for it.
@@ -167,6 +181,9 @@ impl Allocations {
             return Err(PlanError::FullForUser { uid, most: settings.per_user });
         }
         request.batch.as_ref().map(|batch| self.check_batch(batch, uid)).transpose()?;
+        if !is_admin {
+            self.check_named(&request.nodes, uid)?;
+        }
         check_names(&request.nodes)?;
         let queued = Allocation {
             id,
@@ -189,6 +206,13 @@ impl Allocations {
         }
     }
 
+    /// Refuses names beyond what the lists of one user may take.
+    fn check_named(&self, wanted: &NodeChoice, uid: u32) -> Result<(), PlanError> {
+        let others = self.all.values().filter(|other| other.uid == uid).map(|other| other.wanted.bytes());
+        let bytes = others.sum::<usize>() + wanted.bytes();
+        if bytes > NAMED_PER_USER { Err(PlanError::NamedByUser { uid, bytes }) } else { Ok(()) }
+    }
+
     fn check_batch(&self, batch: &BatchRequest, uid: u32) -> Result<(), PlanError> {
         if batch.name.len() > BATCH_NAME_MAX {
             return Err(PlanError::BatchName);
@@ -203,24 +227,32 @@ impl Allocations {
 
     /// Nodes for an allocation that does not wait, if they are free and nobody who waits has to wait longer for it.
     fn nodes_at_once(&self, asked: &Allocation, now: &NodesNow<'_>) -> Result<Vec<String>, PlanError> {
-        self.available(&asked.wanted, now)?;
+        self.available(&asked.wanted, self.count_free(now), now)?;
         let mut table = self.timetable(now);
-        let mut head = String::new();
-        for waiting in self.queue().into_iter().take(LOOKED_AT_MAX) {
-            if table.decide(Wish::of(waiting)) == Decision::Heads {
-                head.clone_from(&waiting.id);
-            }
-        }
-        match table.decide(Wish::of(asked)) {
-            Decision::Begins(nodes) => Ok(nodes),
-            Decision::Heads | Decision::Waits | Decision::Lacks => Err(PlanError::Kept { head }),
-        }
+        let decisions = self.decisions(&mut table, now);
+        let Decision::Begins(nodes) = table.decide(Wish::of(asked)) else {
+            // The nodes are free: the head of the queue keeps them, or who takes them now.
+            let heads = |decision: &Decision| *decision == Decision::Heads;
+            let begins = |decision: &Decision| matches!(decision, Decision::Begins(_));
+            let found = |is: fn(&Decision) -> bool| decisions.iter().rev().find(|(_, decision)| is(decision));
+            let head = found(heads).or_else(|| found(begins)).map(|(before, _)| before.id.clone());
+            return Err(PlanError::Kept { head: head.unwrap_or_default() });
+        };
+        Ok(nodes)
     }
 
     /// Fails if nodes are not up and free.
-    pub(super) fn available(&self, wanted: &NodeChoice, now: &NodesNow<'_>) -> Result<(), PlanError> {
+    pub(super) fn available(
+        &self,
+        wanted: &NodeChoice,
+        counts: FreeNodes,
+        now: &NodesNow<'_>,
+    ) -> Result<(), PlanError> {
         match wanted {
-            NodeChoice::Any(number) => self.enough(number.get(), now),
+            NodeChoice::Any(number) if counts.free >= number.get() as usize => Ok(()),
+            NodeChoice::Any(number) => {
+                Err(PlanError::TooFew { asked: number.get(), free: counts.free, drained: counts.drained })
+            }
             NodeChoice::These(nodes) => nodes.iter().try_for_each(|node| self.is_available(node, now)),
         }
     }
@@ -238,14 +270,13 @@ impl Allocations {
         Ok(id)
     }
 
-    fn enough(&self, asked: u32, now: &NodesNow<'_>) -> Result<(), PlanError> {
+    /// Counts the nodes that nobody uses.
+    pub(super) fn count_free(&self, now: &NodesNow<'_>) -> FreeNodes {
         let is_free = |node: &&String| self.is_free(node, now).is_ok();
-        let free = now.registry.all_ready().filter(is_free).take(asked as usize).count();
-        if free == asked as usize {
-            return Ok(());
+        FreeNodes {
+            free: now.registry.all_ready().filter(is_free).count(),
+            drained: now.registry.all_drained().filter(is_free).count(),
         }
-        let drained = now.registry.all_drained().filter(is_free).count();
-        Err(PlanError::TooFew { asked, free, drained })
     }
 
     fn is_available(&self, node: &str, now: &NodesNow<'_>) -> Result<(), PlanError> {
@@ -285,13 +316,15 @@ fn check_names(wanted: &NodeChoice) -> Result<(), PlanError> {
 fn possible(wanted: &NodeChoice, now: &NodesNow<'_>) -> Result<(), PlanError> {
     match wanted {
         NodeChoice::Any(number) => {
-            let (asked, there) = (number.get(), now.registry.all_names().count());
+            let (asked, there) = (number.get(), now.registry.count_known());
             if there < asked as usize { Err(PlanError::TooMany { asked, there }) } else { Ok(()) }
         }
-        NodeChoice::These(nodes) => match nodes.iter().find(|node| !now.registry.is_known(node)) {
-            Some(node) => Err(PlanError::Unready { node: node.clone(), why: Unready::Unknown }),
-            None => Ok(()),
-        },
+        NodeChoice::These(nodes) => {
+            match nodes.iter().find(|node| !now.registry.is_known(node) && !now.registry.is_expected(node)) {
+                Some(node) => Err(PlanError::Unready { node: node.clone(), why: Unready::Unknown }),
+                None => Ok(()),
+            }
+        }
     }
 }
 

@@ -7,7 +7,7 @@
 //! The head's reservation is the earliest time at which enough nodes are free if everybody who runs takes all of his time, and nodes
 //! for it. Who comes behind begins on nodes that are free now, if he ends before that time, or leaves the head's nodes alone. Where
 //! somebody has no time limit, that time is unknown; then whoever has a limit begins, and nobody without one gets a node of the head's.
-//! Who wants nodes that are not ready waits for them, and holds nobody up.
+//! Who wants nodes that are not ready waits for them, and holds nobody up; but nodes whose agent is about to come back count.
 
 #[cfg(test)]
 mod properties;
@@ -22,6 +22,18 @@ pub(crate) enum NodeChoice {
     These(Vec<String>),
     /// So many of those that are ready and free.
     Any(NonZeroU32),
+}
+
+impl NodeChoice {
+    /// The bytes that it takes in memory, about.
+    pub(crate) fn bytes(&self) -> usize {
+        /// What a name takes beside its characters.
+        const NAME: usize = 56;
+        match self {
+            Self::These(nodes) => nodes.iter().map(|node| node.len() + NAME).sum(),
+            Self::Any(_) => 0,
+        }
+    }
 }
 
 /// Time at which a node can be had, in seconds; in this order.
@@ -88,6 +100,9 @@ impl Timetable {
 
     /// Decides on the next request in the queue, and takes its nodes if it begins.
     pub(crate) fn decide(&mut self, wish: Wish<'_>) -> Decision {
+        if !self.has(wish.nodes) {
+            return Decision::Lacks;
+        }
         if let Some(nodes) = self.fitting(wish) {
             let until = wish.limit.map_or(FreeAt::Unknown, |limit| FreeAt::At(self.now.saturating_add(limit)));
             for node in &nodes {
@@ -95,9 +110,6 @@ impl Timetable {
                 self.free_at.insert(node.clone(), until);
             }
             return Decision::Begins(nodes);
-        }
-        if !self.has(wish.nodes) {
-            return Decision::Lacks;
         }
         if self.head.is_some() {
             return Decision::Waits;

@@ -296,3 +296,23 @@ async fn a_drain_outlives_the_loss_of_its_node_and_ends_when_it_is_undone() {
     assert!(registry.ready("a").is_ok());
     assert_eq!(registry.all_known().into_iter().collect::<Vec<_>>(), ["a"]);
 }
+
+#[tokio::test]
+async fn nodes_of_an_earlier_server_are_expected_for_a_while_and_those_that_are_new_are_told_once() {
+    let (mut registry, start) = (Registry::default(), Instant::now());
+    registry.expect(["a", "b", "c"].map(str::to_owned), start + LOST_AFTER);
+    registry.drain(drain("c", "new memory"));
+    registry.register(agent("a", 1), start).unwrap();
+    registry.register(agent("d", 1), start).unwrap();
+    registry.register(agent("d", 2), start).unwrap();
+    assert_eq!((registry.take_new(), registry.take_new()), (vec!["d".to_owned()], Vec::new()));
+    assert_eq!((registry.count_known(), registry.is_expected("b"), registry.is_expected("a")), (4, true, false));
+    let coming = |registry: &Registry| registry.all_coming().cloned().collect::<Vec<_>>();
+    assert_eq!(coming(&registry), ["b"], "nothing begins on one that is drained");
+    assert_eq!(registry.give_up_expected(start), [""; 0]);
+    assert_eq!(registry.give_up_expected(start + LOST_AFTER), ["b", "c"]);
+    let late = start + 2 * LOST_AFTER;
+    assert_eq!(registry.suspects(1, late).len(), 1);
+    assert_eq!(registry.judge("a", PortAnswer::Refused, LEASE, late), Some(Judgement::Away));
+    assert_eq!(coming(&registry), ["a"]);
+}

@@ -1,6 +1,6 @@
 //! The server's part in the life of allocations: every change is durable before it takes effect, and one follows the other.
 
-use std::collections::BTreeSet;
+use std::collections::HashSet;
 use std::io;
 use std::sync::Arc;
 
@@ -11,6 +11,7 @@ use super::{NotWritten, Server};
 use crate::allocations::allocation::{FailureKind, LaunchFailure};
 use crate::allocations::plan::{AllocationRequest, PlanError};
 use crate::allocations::{Allocation, AllocationError, AllocationState, Allocations, NodesNow};
+use crate::fabric::Asked;
 use crate::launch::Request;
 use crate::nodes::Unready;
 use crate::start_policy::PolicyError;
@@ -53,11 +54,11 @@ impl Server {
                 reason = failure.reason,
                 "an allocation changes"
             );
-            self.put(&mut all, next.clone()).await;
+            self.put(&mut all, vec![next.clone()]).await;
             next
         };
+        // It goes on when none of them is left.
         self.end_launches_of(id, next.state.reason().unwrap_or_default()).await;
-        self.begin(id).await;
     }
 
     /// The failure of a launch of this allocation. A script may hear of the end of a launch that lost a node, and fail, before that end
@@ -71,17 +72,41 @@ impl Server {
         }
     }
 
-    /// Stores an allocation that changed for reasons of our own. The change stands even if it cannot be written: what it follows
-    /// from has happened.
-    pub(super) async fn put(&self, all: &mut Allocations, next: Allocation) {
+    /// Stores allocations that changed for reasons of our own. The changes stand even if they cannot be written: what they follow from has
+    /// happened.
+    pub(super) async fn put(&self, all: &mut Allocations, next: Vec<Allocation>) {
+        if next.is_empty() {
+            return;
+        }
         // Written down to the log already.
-        let _ = self.write(vec![Change::Allocation(next.clone())]).await;
-        all.put(next.clone());
-        if let Some(fabric) = &self.fabric {
-            // Nobody waits for what is asked here.
-            let _ = fabric.follow(&next);
+        let _ = self.write(next.iter().cloned().map(Change::Allocation).collect()).await;
+        self.take_effect(all, next);
+    }
+
+    /// Stores allocations that change as somebody asked, and something else with them. Returns the fabric credentials that are asked for
+    /// because of it.
+    ///
+    /// # Errors
+    /// If they cannot be written; then nothing changes.
+    pub(super) async fn change(
+        &self,
+        all: &mut Allocations,
+        next: Vec<Allocation>,
+        beside: Option<Change>,
+    ) -> Result<Vec<Asked>, NotWritten> {
+        self.write(next.iter().cloned().map(Change::Allocation).chain(beside).collect()).await?;
+        Ok(self.take_effect(all, next))
+    }
+
+    /// What allocations are from now on has its consequences. Who launches waits for the credentials that are asked for.
+    fn take_effect(&self, all: &mut Allocations, next: Vec<Allocation>) -> Vec<Asked> {
+        let mut asked = Vec::new();
+        for next in next {
+            asked.extend(self.fabric.as_ref().and_then(|fabric| fabric.follow(&next)));
+            all.put(next);
         }
         self.queue_due.notify_one();
+        asked
     }
 
     /// Calls `look` with the nodes as they are now.
@@ -90,25 +115,13 @@ impl Server {
         look(&NodesNow { registry: &registry, unclean: &unclean, time: unix_time::seconds() })
     }
 
-    /// An allocation that is pending runs from now on, if its nodes are ready.
-    async fn begin(&self, id: &str) {
-        let mut all = self.allocations.lock().await;
-        let begun = all.find(id).and_then(|allocation| allocation.begun(&self.nodes.lock(), unix_time::seconds()));
-        if let Some(next) = begun {
-            self.put(&mut all, next).await;
-        }
-    }
-
-    /// The same for the allocation that a node belongs to, now that the node may be ready.
-    pub(super) async fn begin_on(&self, node: &str) {
-        let owner = {
+    /// These nodes may be ready now: allocations that wait for them go on.
+    pub(super) async fn nodes_are_there(&self, nodes: &[String]) {
+        {
             let mut all = self.allocations.lock().await;
-            all.postponed.node_is_there(node);
-            all.owner(node).map(|allocation| allocation.id.clone())
-        };
-        if let Some(id) = owner {
-            self.begin(&id).await;
+            nodes.iter().for_each(|node| all.postponed.node_is_there(node));
         }
+        self.settle_allocations().await;
         self.queue_due.notify_one();
     }
 
@@ -131,20 +144,17 @@ impl Server {
             allocation: planned.id.clone(),
             request: wire::allocation::encode_script(batch),
         });
-        self.write(std::iter::once(Change::Allocation(planned.clone())).chain(script).collect()).await?;
-        all.put(planned.clone());
+        let credentials = self.change(&mut all, vec![planned.clone()], script).await?;
         if planned.is_queued() {
             drop(all);
             let planned = self.queued(planned).await;
             self.release_if_revoked(&planned).await;
             return Ok(planned);
         }
-        self.queue_due.notify_one();
-        let credentials = self.fabric.as_ref().and_then(|fabric| fabric.follow(&planned));
         drop(all);
         let nodes = hostlist::fold(&planned.nodes);
         tracing::info!(allocation = planned.id, uid = planned.uid, nodes, "an allocation is created");
-        if let Some(credentials) = credentials {
+        for credentials in credentials {
             credentials.settle().await;
         }
         self.release_if_revoked(&planned).await;
@@ -167,12 +177,11 @@ impl Server {
         let next = {
             let mut all = self.allocations.lock().await;
             let next = all.of(caller, id)?.releasing();
-            self.write(vec![Change::Allocation(next.clone())]).await?;
-            all.put(next.clone());
+            self.change(&mut all, vec![next.clone()], None).await?;
             next
         };
         self.end_launches_of(id, "its allocation is released").await;
-        self.finish_releases().await;
+        self.settle_allocations().await;
         let all = self.allocations.lock().await;
         Ok(all.find(id).cloned().unwrap_or_else(|| next.moved(AllocationState::Released)))
     }
@@ -188,33 +197,28 @@ impl Server {
         for id in ended {
             self.end_launches_of(&id, "its allocation is gone").await;
         }
-        self.finish_releases().await;
+        self.settle_allocations().await;
     }
 
-    /// Allocations that are being released are released when no launch is left in them, and nothing of one on their nodes.
-    pub(super) async fn finish_releases(&self) {
+    /// Does what allocations wait for until no launch is left in them: those that are being released are released when nothing of one is
+    /// left on their nodes, those that are queued again go on when these are ready, or give them back.
+    pub(super) async fn settle_allocations(&self) {
         let mut all = self.allocations.lock().await;
-        // Launches begin under the same lock.
-        let busy: BTreeSet<String> = self.running().into_iter().map(|summary| summary.allocation_id).collect();
         let next: Vec<Allocation> = {
-            let unclean = self.unclean.lock();
+            // Launches begin under the same lock.
+            let launches = self.launches.lock();
+            let busy: HashSet<&String> = launches.open.values().collect();
             let idle = all.iter().filter(|allocation| !busy.contains(&allocation.id));
-            let over = |allocation: &Allocation| {
-                allocation.released(&unclean.among(&allocation.nodes)).or_else(|| allocation.given_back())
-            };
-            idle.filter_map(over).collect()
+            self.with_nodes_now(|now| idle.filter_map(|allocation| allocation.settled(now)).collect())
         };
-        for next in next {
-            self.put(&mut all, next).await;
-        }
+        self.put(&mut all, next).await;
     }
 
     pub(super) async fn end_launches_of(&self, allocation: &str, reason: &str) {
-        for handle in self.handles() {
-            if handle.summary().allocation_id == allocation {
-                let who = Caller::Api.to_string();
-                handle.send(Request::Abort { who, reason: reason.to_owned() }).await;
-            }
+        let open = self.launches.lock().open_in(allocation);
+        for handle in open {
+            let who = Caller::Api.to_string();
+            handle.send(Request::Abort { who, reason: reason.to_owned() }).await;
         }
     }
 }

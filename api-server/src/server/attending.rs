@@ -101,7 +101,7 @@ impl Server {
             unclean_nodes.forget(&node);
             unknown.iter().for_each(|launch| unclean_nodes.add(&node, launch));
         }
-        self.finish_releases().await;
+        self.settle_allocations().await;
         match arrival {
             Arrival::Anew => {
                 let lost = |node| Request::NodeLost { node, reason: "its agent was started anew".to_owned() };
@@ -116,7 +116,7 @@ impl Server {
         }
         // Those that the agent has taken up, by now.
         self.tell(&node, |node| Request::NodeBack { node }).await;
-        self.begin_on(&node).await;
+        self.nodes_are_there(std::slice::from_ref(&node)).await;
         if let Some(fabric) = &self.fabric {
             fabric.node_is_there();
         }
@@ -127,7 +127,7 @@ impl Server {
     pub(crate) fn hear_of_work(self: &Arc<Self>, node: &str, launches: &[String]) {
         if self.unclean.lock().on_heartbeat(node, launches) {
             let server = Arc::clone(self);
-            task::spawn(async move { server.finish_releases().await });
+            task::spawn(async move { server.settle_allocations().await });
         }
     }
 
@@ -186,9 +186,7 @@ impl Server {
             tracing::info!(nodes, %by, "nodes are not drained any more");
             named.iter().for_each(|node| self.nodes.lock().resume(node));
         }
-        for node in &named {
-            self.begin_on(node).await;
-        }
+        self.nodes_are_there(&named).await;
         Ok(())
     }
 
@@ -219,6 +217,7 @@ impl Server {
                         revoked = list.digest().clone();
                         self.shut_out(&list).await;
                     }
+                    self.keep_names();
                     let room = ASKED_MAX.saturating_sub(asking.len());
                     for suspect in self.nodes.lock().suspects(room, self.clock.now()) {
                         asking.spawn(task::boxed(ask_port(suspect)));
@@ -227,6 +226,27 @@ impl Server {
                 Some(Ok((node, answer))) = asking.join_next() => self.judge(&node, answer).await,
             }
         }
+    }
+
+    /// Has the names of nodes that are new written down, and those forgotten that did not come back. What cannot be written is when the
+    /// nodes register with the next server.
+    fn keep_names(self: &Arc<Self>) {
+        let (new, missing) = {
+            let mut nodes = self.nodes.lock();
+            (nodes.take_new(), nodes.give_up_expected(self.clock.now()))
+        };
+        if new.is_empty() && missing.is_empty() {
+            return;
+        }
+        if !missing.is_empty() {
+            tracing::warn!(nodes = hostlist::fold(&missing), "nodes have not come back since the server was started");
+            self.queue_due.notify_one();
+        }
+        let server = Arc::clone(self);
+        task::spawn(async move {
+            // Written down to the log already.
+            let _ = server.write(vec![Change::Registered(new), Change::Missing(missing)]).await;
+        });
     }
 
     /// Certificates are revoked: their nodes are lost, launches that were started by them end, and so do allocations that were made.
@@ -263,7 +283,7 @@ impl Server {
         let lost = |node| Request::NodeLost { node, reason: reason.to_owned() };
         self.tell_unclaimed(node, &BTreeSet::new(), |_| true, lost).await;
         if freed {
-            self.finish_releases().await;
+            self.settle_allocations().await;
         }
     }
 

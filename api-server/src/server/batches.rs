@@ -14,7 +14,7 @@ use crate::allocations::batch::{BatchEnd, BatchJob};
 use crate::allocations::{Allocation, AllocationState};
 use crate::launch::summary::Course;
 use crate::launch::surroundings::LaunchEnd;
-use crate::store::{self, Change, StoreError};
+use crate::store::{self, StoreError};
 use crate::wire;
 
 /// The reason of an allocation that waits because the server before had not started its script.
@@ -64,7 +64,7 @@ impl Server {
         let cause = format!("the script was not started: {}", chain(&error));
         if error.may_pass() && self.postpone(&id, &cause, error.node_to_avoid()).await {
             tracing::info!(allocation = id, cause, "a batch job waits again");
-            return self.finish_releases().await;
+            return self.settle_allocations().await;
         }
         tracing::warn!(allocation = id, cause, "a batch job fails");
         self.batch_over(&id, launch.as_deref(), BatchEnd { exit_code: None, cause }).await;
@@ -80,7 +80,7 @@ impl Server {
         }
         let again = all.find(id).and_then(|allocation| allocation.before_its_script(cause.to_owned()));
         let Some(again) = again.filter(|_| all.postponed.postpone(id, now)) else { return false };
-        self.put(&mut all, again).await;
+        self.put(&mut all, vec![again]).await;
         true
     }
 
@@ -123,9 +123,8 @@ impl Server {
             let batch = allocation.batch.as_ref().map(|job| job.started(launch));
             let allocation = Allocation { batch, ..allocation };
             // A server after this one knows by it which launch it is.
-            let written = self.write(vec![Change::Allocation(allocation.clone())]).await;
+            let written = self.change(&mut all, vec![allocation.clone()], None).await;
             written.map_err(|error| (None, error.into()))?;
-            all.put(allocation.clone());
             (caller, allocation, planned)
         };
         let launch = planned.order.launch.launch_id.clone();
@@ -146,10 +145,10 @@ impl Server {
                 _ => job.ended(end),
             };
             let next = allocation.after_batch(job);
-            self.put(&mut all, next).await;
+            self.put(&mut all, vec![next]).await;
         }
         self.end_launches_of(id, "its batch job has ended").await;
-        self.finish_releases().await;
+        self.settle_allocations().await;
     }
 
     /// An allocation whose script has not been started gives its nodes back, and waits for others.
@@ -157,9 +156,9 @@ impl Server {
         {
             let mut all = self.allocations.lock().await;
             let Some(next) = all.find(id).and_then(|allocation| allocation.before_its_script(reason)) else { return };
-            self.put(&mut all, next).await;
+            self.put(&mut all, vec![next]).await;
         }
-        self.finish_releases().await;
+        self.settle_allocations().await;
     }
 
     /// Goes on with the batch jobs of the server before: a script may not have been started yet, or have ended unseen.

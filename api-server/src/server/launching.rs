@@ -132,7 +132,7 @@ impl Server {
             let all = self.allocations.lock().await;
             all.running(caller, &allocation.id).map(|_| {
                 let begun = launch::start(self.surroundings(), order.clone(), record, fan_out, credentials);
-                self.launches.lock().by_id.insert(id.clone(), begun.0.clone());
+                self.launches.lock().begin(id.clone(), allocation.id.clone(), begun.0.clone());
                 begun
             })
         };

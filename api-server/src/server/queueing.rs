@@ -9,8 +9,7 @@ use pmi_transport::identity::RevocationList;
 use tokio::time::sleep;
 
 use super::Server;
-use crate::allocations::Allocation;
-use crate::store::Change;
+use crate::allocations::{Allocation, Served};
 
 /// Interval at which the queue is looked at while somebody waits, whatever happens.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
@@ -55,27 +54,22 @@ impl Server {
     /// Begins those allocations of the queue whose nodes can be had now.
     async fn serve_queue(self: &Arc<Self>) {
         let mut all = self.allocations.lock().await;
-        let served = self.with_nodes_now(|now| all.serve(now));
-        let (waiting, begun): (Vec<_>, Vec<_>) = served.into_iter().partition(Allocation::is_queued);
+        if !all.iter().any(Allocation::is_queued) {
+            return;
+        }
+        let Served { begun, waiting } = self.with_nodes_now(|now| all.serve(now));
         // Why somebody waits follows from what is written down.
-        waiting.into_iter().for_each(|next| all.put(next));
-        if begun.is_empty() || self.write(begun.iter().cloned().map(Change::Allocation).collect()).await.is_err() {
+        waiting.into_iter().for_each(|(id, reason)| all.wait(&id, reason));
+        if begun.is_empty() || self.change(&mut all, begun.clone(), None).await.is_err() {
             return;
         }
         for next in begun {
             let nodes = hostlist::fold(&next.nodes);
             tracing::info!(allocation = next.id, nodes, "an allocation of the queue begins");
-            all.put(next.clone());
-            if let Some(fabric) = &self.fabric {
-                // The launch that comes will wait for them.
-                let _ = fabric.follow(&next);
-            }
             if next.batch.is_some() {
                 task::spawn(Arc::clone(self).run_batch(next.id));
             }
         }
-        // Its time limit may be the next one to end.
-        self.queue_due.notify_one();
     }
 
     /// Releases those allocations that have run as long as they may.
@@ -96,8 +90,8 @@ impl Server {
             let over: Vec<Allocation> = all.iter().filter_map(over).collect();
             for next in &over {
                 tracing::info!(allocation = next.id, reason = next.state.reason(), "an allocation is released");
-                self.put(&mut all, next.clone()).await;
             }
+            self.put(&mut all, over.clone()).await;
             over
         };
         if over.is_empty() {
@@ -106,6 +100,6 @@ impl Server {
         for Allocation { id, state, .. } in &over {
             self.end_launches_of(id, state.reason().unwrap_or_default()).await;
         }
-        self.finish_releases().await;
+        self.settle_allocations().await;
     }
 }

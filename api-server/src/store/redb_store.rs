@@ -32,6 +32,8 @@ const SCRIPTS: Records = TableDefinition::new("scripts");
 const NAMES: Records = TableDefinition::new("names");
 /// By node.
 const DRAINS: Records = TableDefinition::new("drains");
+/// Nodes that have registered, by name.
+const NODES: TableDefinition<'static, &'static str, ()> = TableDefinition::new("nodes");
 
 /// Ids of what ended, in the order in which it did; the oldest are forgotten first.
 type Ends = TableDefinition<'static, u64, &'static str>;
@@ -130,6 +132,7 @@ fn make_tables(database: &Database) -> Result<(), redb::Error> {
     transaction.open_table(ENDED_LAUNCHES)?;
     transaction.open_table(SCRIPTS)?;
     transaction.open_table(DRAINS)?;
+    transaction.open_table(NODES)?;
     transaction.open_table(NAMES)?;
     transaction.open_table(ENDED)?;
     transaction.open_table(RELEASED)?;
@@ -177,6 +180,14 @@ fn put(database: &Database, changes: &[Change]) -> Result<u64, redb::Error> {
             Change::Drain(drain) => {
                 let record = registry::encode_drain(drain).encode_to_vec();
                 transaction.open_table(DRAINS)?.insert(drain.node.as_str(), record.as_slice())?;
+            }
+            Change::Registered(nodes) => {
+                let mut table = transaction.open_table(NODES)?;
+                nodes.iter().try_for_each(|node| table.insert(node.as_str(), ()).map(drop))?;
+            }
+            Change::Missing(nodes) => {
+                let mut table = transaction.open_table(NODES)?;
+                nodes.iter().try_for_each(|node| table.remove(node.as_str()).map(drop))?;
             }
             Change::Resume(node) => drop(transaction.open_table(DRAINS)?.remove(node.as_str())?),
         }
@@ -280,7 +291,12 @@ impl Store for RedbStore {
         })?;
         let decoded = |(launch, row): (String, Vec<u8>)| Ok((launch, KeptNames::decode(row.as_slice())?));
         let names: Result<_, StoreError> = names.into_iter().map(decoded).collect();
-        Ok(Kept { allocations: self.allocations()?, launches: launches?, drains: drains?, names: names? })
+        let nodes = self.file.ask(|database| {
+            let table = database.begin_read()?.open_table(NODES)?;
+            let rows = table.iter()?.map(|row| row.map(|(node, _)| node.value().to_owned()));
+            Ok(rows.collect::<Result<Vec<_>, _>>()?)
+        })?;
+        Ok(Kept { allocations: self.allocations()?, launches: launches?, drains: drains?, names: names?, nodes })
     }
 
     fn allocations(&self) -> Result<Vec<Allocation>, StoreError> {

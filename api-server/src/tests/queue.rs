@@ -71,6 +71,46 @@ async fn a_batch_job_begins_when_nodes_are_free_and_ends_with_its_script() {
     assert_eq!(create(&world, CreateAllocationRequest { num_nodes: 2, ..Default::default() }).await.nodes, "node[0-1]");
 }
 
+/// Those that end with it are no failures of the next attempt.
+#[tokio::test]
+async fn an_allocation_is_queued_again_once_and_goes_on_when_all_its_launches_have_ended() {
+    let world = World::new(1).await;
+    let id = world.allocate(RequeuePolicy::OnAnyFailure).await;
+    let failing = world.launch_in(&order(&id)).await;
+    let mut others = vec![world.launch_in(&order(&id)).await, world.launch_in(&order(&id)).await];
+    failing.reports[0].run(0, 1, RankPhase::Silent).await;
+    failing.reports[0].finish().await;
+    for launch in &mut others {
+        let waits = until(&world, &id, |allocation| allocation.state() == AllocationState::Pending).await;
+        assert!(waits.reason.starts_with("queued again: "), "{}", waits.reason);
+        while launch.reports[0].command().await != Some(node_command::What::End(15)) {}
+        launch.reports[0].finish().await;
+    }
+    let again = until(&world, &id, |allocation| allocation.state() == AllocationState::Running).await;
+    assert_eq!(again.requeues, 1);
+    let mut next = world.launch_in(&order(&id)).await;
+    release(&world, &id).await;
+    let reason = "its allocation is released";
+    assert_eq!(next.reports[0].command().await, Some(node_command::What::End(15)), "nobody has ended it before");
+    next.reports[0].finish().await;
+    let end = world.attach(&next.id, 0).await.complete().await;
+    assert!(end.error_message.ends_with(reason), "{}", end.error_message);
+}
+
+#[tokio::test]
+async fn jobs_wait_for_nodes_that_have_not_come_back_to_a_new_server() {
+    let store = Arc::new(RedbStore::in_memory().unwrap());
+    store.write(&[Change::Registered(vec!["node0".to_owned()])]).unwrap();
+    let world = World::on(store, 0).await;
+    let queued = create(&world, batch(1)).await;
+    assert_eq!(queued.reason, "1 node was asked for, and 0 are up and free");
+    assert_eq!(refused(&world, batch(2)).await.message(), "2 nodes were asked for, and this cluster has 1");
+}
+
+async fn refused(world: &World, request: CreateAllocationRequest) -> tonic::Status {
+    soon(world.allocations(&USER).create_allocation(request)).await.unwrap_err()
+}
+
 #[tokio::test]
 async fn the_queue_and_a_script_that_runs_outlive_the_server() {
     let mut world = World::new(1).await;

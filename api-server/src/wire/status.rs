@@ -51,7 +51,9 @@ impl From<PlanError> for Status {
             // Those who wait try again after these.
             E::Taken { .. } | E::TooFew { .. } | E::TooMany { .. } | E::Unready { .. } => Code::FailedPrecondition,
             E::Kept { .. } | E::Unclean { .. } | E::Avoided { .. } => Code::FailedPrecondition,
-            E::Full | E::FullForUser { .. } | E::BatchesOfUser { .. } => Code::ResourceExhausted,
+            E::Full | E::FullForUser { .. } | E::BatchesOfUser { .. } | E::NamedByUser { .. } => {
+                Code::ResourceExhausted
+            }
             E::BatchName | E::BatchSize { .. } => Code::InvalidArgument,
             E::Exists { .. } => Code::AlreadyExists,
             E::NodeName { .. } | E::Twice { .. } | E::ForWhom | E::Id { .. } => Code::InvalidArgument,

@@ -68,6 +68,8 @@ fn what_was_written_is_there_after_a_restart() {
     let drained = [Change::Drain(drain("a")), Change::Drain(drain("b")), Change::Resume("a".to_owned())];
     store.write(&[Change::Allocation(allocation.clone()), running("l")]).unwrap();
     store.write(&drained).unwrap();
+    let names = ["a0", "a1"].map(str::to_owned).to_vec();
+    store.write(&[Change::Registered(names), Change::Missing(vec!["a0".to_owned()])]).unwrap();
     assert!(RedbStore::open(&path).is_err(), "it is open already");
     drop(store);
 
@@ -75,6 +77,7 @@ fn what_was_written_is_there_after_a_restart() {
     let kept = store.read().unwrap();
     assert_eq!((kept.allocations, kept.launches.len()), (vec![allocation.clone()], 1));
     assert_eq!(kept.drains, [drain("b")]);
+    assert_eq!(kept.nodes, ["a1"]);
     assert_eq!(store.allocation("a").unwrap(), Some(allocation));
     assert!(store.allocation("b").unwrap().is_none());
     assert!(runs(&store, "l") && !runs(&store, "m"));
