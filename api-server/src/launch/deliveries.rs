@@ -4,16 +4,23 @@
 use pmi_transport::task;
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::sync::watch;
-use tokio::task::{AbortHandle, JoinSet};
+use tokio::task::{AbortHandle, JoinError, JoinSet};
+use tokio::time::{Instant, sleep};
 
 use super::attachments::Dismissal;
 use super::client_message::ClientSender;
 use super::delivery;
+use super::entry::Entry;
 use super::event_log::{EventLog, Start};
-use super::spool::Spool;
+use super::spool::{Spool, SpoolError};
 use crate::wire::spec::ShownSpec;
+
+/// Time for room on disk that is taken by what is being read at present, and the pause between two attempts to get it.
+const ROOM_WITHIN: Duration = Duration::from_secs(10);
+const ROOM_AGAIN: Duration = Duration::from_millis(100);
 
 /// All of these tasks; they end with it.
 #[derive(Debug)]
@@ -127,8 +134,7 @@ async fn write_spool(log: Arc<EventLog>, spool: Arc<Spool>, first: u64, spooled:
     loop {
         let batch = log.after(last).await;
         last = batch.last().map_or(last, |entry| entry.sequence);
-        let spool = Arc::clone(&spool);
-        match tokio::task::spawn_blocking(move || spool.append(&batch)).await {
+        match append(&spool, batch).await {
             Ok(Ok(())) => drop(spooled.send_replace(last)),
             Ok(Err(error)) => {
                 tracing::warn!(
@@ -139,6 +145,19 @@ async fn write_spool(log: Arc<EventLog>, spool: Arc<Spool>, first: u64, spooled:
             }
             // The server is ending, or writing panicked, which was told.
             Err(_) => return,
+        }
+    }
+}
+
+/// Writes a batch; while what could make room is being read, it is tried again for a while.
+async fn append(spool: &Arc<Spool>, batch: Vec<Entry>) -> Result<Result<(), SpoolError>, JoinError> {
+    let batch = Arc::new(batch);
+    let give_up = Instant::now() + ROOM_WITHIN;
+    loop {
+        let (spool, batch) = (Arc::clone(spool), Arc::clone(&batch));
+        match tokio::task::spawn_blocking(move || spool.append(&batch)).await {
+            Ok(Err(SpoolError::Full { .. })) if Instant::now() < give_up => sleep(ROOM_AGAIN).await,
+            written => return written,
         }
     }
 }
@@ -165,7 +184,7 @@ mod tests {
 
     /// A launch's log and its deliveries; with a spool if there is a directory for one.
     fn deliveries(spool: Option<(PathBuf, SpoolLimits)>) -> (Arc<EventLog>, Deliveries) {
-        let spool = spool.and_then(|(directory, limits)| Spools::new(directory, limits).open());
+        let spool = spool.and_then(|(directory, limits)| Spools::new(directory, limits).open(1));
         let log = EventLog::new(1, Retention::UntilSettled, spool.clone());
         (Arc::clone(&log), Deliveries::new(1, log, spool))
     }

@@ -3,14 +3,14 @@
 //! ```text
 //! EventLog ─batch─> write (a task) ──> segment, segment, segment   each a file without a name, gone with the server
 //!   ^                │                  ^ dropped first            when a launch, or all together, have too much
-//!   └── settled ─────┘                    those of launches that ended go before those of launches that run
+//!   └── settled ─────┘                    those of launches that ended go first, then those of the user who has most
 //! ```
 //!
 //! Ranks are slowed down by the disk, as they are by an owner who reads slowly; nothing else waits for it. A record is its length
 //! (4 bytes), the bytes of output before it (8 bytes), both little-endian, and the event as [`wire::entry`](crate::wire::entry) encodes
 //! it.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
@@ -52,6 +52,8 @@ pub(crate) struct Spools {
     directory: PathBuf,
     limits: SpoolLimits,
     used: AtomicU64,
+    /// The spools that there are.
+    all: Mutex<Vec<Weak<Spool>>>,
     /// Spools of launches that have ended, in that order.
     ended: Mutex<VecDeque<Weak<Spool>>>,
 }
@@ -60,6 +62,8 @@ pub(crate) struct Spools {
 #[derive(Debug)]
 pub(crate) struct Spool {
     spools: Arc<Spools>,
+    /// The user whose launch it is.
+    uid: u32,
     segments: Mutex<VecDeque<Arc<Segment>>>,
 }
 
@@ -100,7 +104,7 @@ pub(crate) struct Slice {
 /// There is no room for more.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum SpoolError {
-    #[error("other launches have taken all {total} bytes of room for output; see spool_total")]
+    #[error("all {total} bytes of room for output are taken, by what is being read at present; see spool_total")]
     Full { total: u64 },
     #[error("it cannot be written")]
     Io(#[from] io::Error),
@@ -109,13 +113,28 @@ pub(crate) enum SpoolError {
 impl Spools {
     /// Spools are files in `directory`, which must exist when the first is needed.
     pub(crate) fn new(directory: PathBuf, limits: SpoolLimits) -> Arc<Self> {
-        Arc::new(Self { directory, limits, used: AtomicU64::new(0), ended: Mutex::default() })
+        Arc::new(Self { directory, limits, used: AtomicU64::new(0), all: Mutex::default(), ended: Mutex::default() })
     }
 
-    /// A spool for one launch, if launches are given any room.
-    pub(crate) fn open(self: &Arc<Self>) -> Option<Arc<Spool>> {
-        let spool = Spool { spools: Arc::clone(self), segments: Mutex::default() };
-        (self.limits.launch > 0).then(|| Arc::new(spool))
+    /// A spool for one launch of a user, if launches are given any room.
+    pub(crate) fn open(self: &Arc<Self>, uid: u32) -> Option<Arc<Spool>> {
+        if self.limits.launch == 0 {
+            return None;
+        }
+        let spool = Arc::new(Spool { spools: Arc::clone(self), uid, segments: Mutex::default() });
+        let mut all = self.all.lock();
+        all.retain(|spool| spool.strong_count() > 0);
+        all.push(Arc::downgrade(&spool));
+        Some(spool)
+    }
+
+    /// Of the launches of the user who has most output, the one that has most of it; `None` if nobody has any.
+    fn largest(&self) -> Option<Arc<Spool>> {
+        let all: Vec<Arc<Spool>> = self.all.lock().iter().filter_map(Weak::upgrade).collect();
+        let mut users: HashMap<u32, u64> = HashMap::new();
+        all.iter().for_each(|spool| *users.entry(spool.uid).or_default() += spool.bytes());
+        let (&user, _) = users.iter().filter(|&(_, &bytes)| bytes > 0).max_by_key(|&(_, &bytes)| bytes)?;
+        all.into_iter().filter(|spool| spool.uid == user).max_by_key(|spool| spool.bytes())
     }
 
     /// Takes room, unless there is no more.
@@ -166,11 +185,11 @@ impl Spool {
         ended.push_back(Arc::downgrade(self));
     }
 
-    /// Adds entries, which must follow those before; drops what launches that ended have, and then its own oldest, where
-    /// there is no room. Blocks.
+    /// Adds entries, which must follow those before; drops what launches that ended have, and then the oldest of the user who has most,
+    /// where there is no room. Blocks.
     ///
     /// # Errors
-    /// Fails if the disk does, or if other launches have all the room. Then nothing was added.
+    /// Fails if the disk does, or if what was dropped is still being read. Then nothing was added.
     pub(crate) fn append(&self, entries: &[Entry]) -> Result<(), SpoolError> {
         let (Some(first), Some(last)) = (entries.first(), entries.last()) else { return Ok(()) };
         let mut text = BytesMut::new();
@@ -192,6 +211,15 @@ impl Spool {
         self.segments.lock().iter().map(|segment| segment.end.lock().bytes).sum()
     }
 
+    /// Drops the oldest output of the user who has most; if that is its own, it begins with itself. False if nobody has any.
+    fn drop_for_room(&self) -> bool {
+        match self.spools.largest() {
+            Some(largest) if largest.uid == self.uid => self.drop_oldest() || largest.drop_oldest(),
+            Some(largest) => largest.drop_oldest(),
+            None => false,
+        }
+    }
+
     /// Drops its oldest segment; false if it has none.
     fn drop_oldest(&self) -> bool {
         self.segments.lock().pop_front().is_some()
@@ -203,7 +231,7 @@ impl Spool {
         while self.bytes() + bytes > launch && self.drop_oldest() {}
         while !self.spools.take(bytes) {
             // What is dropped makes room, unless somebody reads it yet.
-            if !(self.spools.drop_of_ended() || self.drop_oldest()) {
+            if bytes > total || !(self.spools.drop_of_ended() || self.drop_for_room()) {
                 return Err(SpoolError::Full { total });
             }
         }
@@ -315,7 +343,7 @@ mod tests {
     #[test]
     fn what_is_written_is_read_in_order() {
         let (directory, spools) = spools(1 << 20, 1 << 20);
-        let spool = spools.open().unwrap();
+        let spool = spools.open(1).unwrap();
         let entries: Vec<Entry> = (1..=500).map(|sequence| entry(sequence, 1000)).collect();
         entries.chunks(7).for_each(|batch| spool.append(batch).unwrap());
         assert!(spool.segments.lock().len() > 5);
@@ -344,7 +372,7 @@ mod tests {
     #[test]
     fn a_record_may_be_longer_than_what_is_read_at_once() {
         let (_directory, spools) = spools(16 << 20, 16 << 20);
-        let spool = spools.open().unwrap();
+        let spool = spools.open(1).unwrap();
         let entries = [entry(1, 3 * READ as usize), entry(2, 3 * READ as usize)];
         spool.append(&entries).unwrap();
         assert_same(&read_all(&spool, 0), &entries);
@@ -353,7 +381,7 @@ mod tests {
     #[test]
     fn the_oldest_makes_room() {
         let (_directory, spools) = spools(100_000, 1 << 20);
-        let spool = spools.open().unwrap();
+        let spool = spools.open(1).unwrap();
         (1..=500).for_each(|sequence| spool.append(&[entry(sequence, 1000)]).unwrap());
         let left = read_all(&spool, 0);
         assert!(left.len() > 80 && left.len() < 100, "{}", left.len());
@@ -364,19 +392,33 @@ mod tests {
     #[test]
     fn all_launches_share_the_room() {
         let (_directory, spools) = spools(50_000, 60_000);
-        let [one, two] = [spools.open().unwrap(), spools.open().unwrap()];
+        let [one, two] = [spools.open(1).unwrap(), spools.open(1).unwrap()];
         (1..=40).for_each(|sequence| one.append(&[entry(sequence, 1000)]).unwrap());
         (1..=40).for_each(|sequence| two.append(&[entry(sequence, 1000)]).unwrap());
         assert!(spools.used.load(Ordering::Relaxed) <= 60_000);
         assert_eq!(read_all(&one, 0).len(), 40);
         assert_same(&read_all(&two, 39), &[entry(40, 1000)]);
-        assert!(matches!(two.append(&[entry(41, 50_000)]), Err(SpoolError::Full { total: 60_000 })));
+        assert!(matches!(two.append(&[entry(41, 60_000)]), Err(SpoolError::Full { total: 60_000 })));
+    }
+
+    #[test]
+    fn nobody_takes_the_room_of_others() {
+        let (_directory, spools) = spools(50_000, 100_000);
+        let greedy: Vec<_> = (0..3).map(|_| spools.open(1).unwrap()).collect();
+        for spool in &greedy {
+            (1..=45).for_each(|sequence| spool.append(&[entry(sequence, 1000)]).unwrap());
+        }
+        let modest = spools.open(2).unwrap();
+        (1..=40).for_each(|sequence| modest.append(&[entry(sequence, 1000)]).unwrap());
+        (46..=90).for_each(|sequence| greedy[0].append(&[entry(sequence, 1000)]).unwrap());
+        assert_eq!(read_all(&modest, 0).len(), 40, "it has less than the other user");
+        assert!(spools.used.load(Ordering::Relaxed) <= 100_000);
     }
 
     #[test]
     fn launches_that_ended_make_room_first_and_the_first_of_them_before_others() {
         let (_directory, spools) = spools(50_000, 100_000);
-        let [one, two, three] = [spools.open().unwrap(), spools.open().unwrap(), spools.open().unwrap()];
+        let [one, two, three] = [spools.open(1).unwrap(), spools.open(1).unwrap(), spools.open(1).unwrap()];
         for spool in [&one, &two] {
             (1..=40).for_each(|sequence| spool.append(&[entry(sequence, 1000)]).unwrap());
             spool.end();
@@ -395,6 +437,6 @@ mod tests {
     #[test]
     fn a_launch_may_be_given_no_room() {
         let (_directory, spools) = spools(0, 1 << 20);
-        assert!(spools.open().is_none());
+        assert!(spools.open(1).is_none());
     }
 }
