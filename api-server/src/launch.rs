@@ -26,6 +26,7 @@ pub(crate) mod spool;
 pub(crate) mod summary;
 pub(crate) mod surroundings;
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -101,6 +102,8 @@ pub(crate) struct LaunchHandle {
     inbox: mpsc::Sender<Request>,
     /// By node index.
     nodes: Arc<[Outlet]>,
+    /// The index of each node, by name.
+    indices: Arc<HashMap<String, u32>>,
     shared: Arc<Shared>,
     /// Certificate of the caller who started it, in DER; empty for one who needed none.
     certificate: Bytes,
@@ -160,13 +163,12 @@ impl LaunchHandle {
 
     /// The index of a node in the launch.
     pub(crate) fn index_of(&self, node: &str) -> Option<u32> {
-        self.nodes.iter().position(|outlet| outlet.name == node).map(|index| index as u32)
+        self.indices.get(node).copied()
     }
 
     /// Returns true if a node's part of the launch may still run.
     pub(crate) fn runs_on(&self, node: &str) -> bool {
-        let parts = self.shared.parts.lock();
-        self.index_of(node).is_some_and(|index| parts[index as usize] == Part::Expected)
+        self.index_of(node).is_some_and(|index| self.shared.parts.lock()[index as usize] == Part::Expected)
     }
 
     /// Returns true while the launch needs a node's session: its part may still run, or its report is not written down, and whoever

@@ -269,6 +269,7 @@ impl Machine {
             self.settle_cause(now);
         }
         self.nodes.tell_deaths(&mut self.effects);
+        self.nodes.ask_returned(now, &mut self.effects);
         self.nodes.check_gathering(now, &mut self.effects);
         self.check_streams(now);
         self.check_overdue(now);

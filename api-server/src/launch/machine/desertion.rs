@@ -173,6 +173,8 @@ impl FenceWaits {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use lattice_session::cause::{CauseKind, RankExit};
     use pmi_core::DialoguePoint;
     use pmi_core::job::Placement;
@@ -192,9 +194,9 @@ mod tests {
         RankProgress::unknown(Rank(rank))
     }
 
-    fn answer(waiting: &[u32]) -> Option<Answer> {
+    fn answer(waiting: &[u32]) -> Option<Arc<Answer>> {
         let ranks = waiting.iter().map(|&rank| RankProgress { waiting: true, ..progress(rank) }).collect();
-        Some(Answer { ranks, ..Answer::default() })
+        Some(Arc::new(Answer { ranks, ..Answer::default() }))
     }
 
     #[test]
@@ -257,7 +259,7 @@ mod tests {
         };
         let answer = |rank, fences| {
             let waiting = RankProgress { waiting: true, fences, ..progress(rank) };
-            Some(Answer { ranks: vec![waiting], ..Answer::default() })
+            Some(Arc::new(Answer { ranks: vec![waiting], ..Answer::default() }))
         };
         state.on_waiting(0, &ranks(&[1]));
         assert!(state.on_exited(1, left(2, 5)));

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::mem;
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -43,6 +44,8 @@ pub(crate) struct Nodes {
     pub(super) stacks: LateStacks,
     /// Dead ranks that nodes are told of at the next tick: where many die, they do so together.
     pub(super) untold_deaths: Vec<Death>,
+    /// Nodes that have come back to a new server, and are asked at the next tick who waits there: many come back together.
+    pub(super) returned: Vec<u32>,
     stuck: StuckNotice,
     pub(super) idle: Idle,
 }
@@ -103,6 +106,7 @@ impl Nodes {
             silent: SilentRanks::default(),
             stacks: LateStacks::default(),
             untold_deaths: Vec::new(),
+            returned: Vec::new(),
             stuck: StuckNotice::Untold,
             idle: Idle::Needed,
         }
@@ -126,6 +130,19 @@ impl Nodes {
     /// Asks all nodes that report how far their ranks are.
     pub(crate) fn ask(&mut self, purpose: Purpose, now: Instant, effects: &mut Effects) {
         let nodes = self.state.nodes_in(NodePhase::Reporting);
+        self.ask_these(nodes, purpose, now, effects);
+    }
+
+    /// Asks nodes that have come back to a new server who waits there. All that have since the last time are asked at once.
+    pub(crate) fn ask_returned(&mut self, now: Instant, effects: &mut Effects) {
+        let mut nodes = mem::take(&mut self.returned);
+        nodes.retain(|&node| self.state.phase(node) == NodePhase::Reporting);
+        if !nodes.is_empty() {
+            self.ask_these(nodes, Purpose::Waits, now, effects);
+        }
+    }
+
+    fn ask_these(&mut self, nodes: Vec<u32>, purpose: Purpose, now: Instant, effects: &mut Effects) {
         // Of processes only those want to know who look at ranks.
         let (question, extent): (fn(u64) -> NodeCommand, _) = match purpose {
             Purpose::Status { detail: StatusDetail::Stacks, .. } => (NodeCommand::AskStacks, Extent::Stacks),
@@ -134,7 +151,12 @@ impl Nodes {
         };
         let is_gathered = matches!(purpose, Purpose::Status { .. }) && self.gathering.takes(nodes.len(), now);
         let way = if is_gathered { Way::Gathered } else { Way::Directly };
-        match self.queries.open(purpose, (extent, way), &nodes, self.state.node_count(), now) {
+        let kept = match purpose {
+            // What they tell is taken over when it comes.
+            Purpose::Exits => 0,
+            _ => self.state.node_count(),
+        };
+        match self.queries.open(purpose, (extent, way), &nodes, kept, now) {
             Some(number) if is_gathered => {
                 self.gathering.want(extent, number);
                 self.gather(extent, now, effects);
@@ -184,8 +206,8 @@ impl Nodes {
         let answers = gathering::by_node(gathered, &open.nodes, ranks.size(), |rank| ranks.node_of(rank));
         let mut unheard = open.nodes;
         unheard.retain(|node| answers.iter().all(|(told, _)| told != node));
-        for (node, answer) in &answers {
-            self.queries.on_gathered(*node, question, extent, answer);
+        for (node, answer) in answers {
+            self.queries.on_gathered(node, question, extent, answer);
         }
         if !unheard.is_empty() {
             self.ask_directly(question, extent, &unheard, now, effects);
@@ -327,7 +349,7 @@ impl Nodes {
 
     /// Returns the progress of all ranks, from the answers of nodes and what is known without.
     pub(crate) fn status(&self, query: &ProgressQuery<Purpose>) -> Status {
-        let node = |(index, answer): (u32, &Option<Answer>)| {
+        let node = |(index, answer): (u32, &Option<Arc<Answer>>)| {
             let answered: HashMap<Rank, &RankProgress> =
                 answer.iter().flat_map(|answer| &answer.ranks).map(|rank| (rank.rank, rank)).collect();
             let programs = answer.iter().flat_map(|answer| &answer.programs);

@@ -1,5 +1,6 @@
 //! Queries to all nodes of a launch about how far their ranks are, each open until all have answered or its time is over.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use lattice_session::call_stacks::RankStack;
@@ -35,8 +36,8 @@ pub(crate) struct ProgressQuery<P> {
     number: u64,
     /// Purpose of the query.
     pub purpose: P,
-    /// By node; `None` where no answer came.
-    pub answers: Vec<Option<Answer>>,
+    /// By node; `None` where no answer came. Empty where the answers are of no interest once they have come.
+    pub answers: Vec<Option<Arc<Answer>>>,
     extent: Extent,
     way: Way,
     /// Nodes that may still answer.
@@ -93,7 +94,7 @@ impl<P> Default for ProgressQueries<P> {
 }
 
 impl<P> ProgressQueries<P> {
-    /// Opens a query to `nodes`, of `count` in all. Returns its number, under which they are to be asked; `None` if too many are
+    /// Opens a query to `nodes`, which keeps the answers of the first `count` of all nodes. Returns its number, under which they are to be asked; `None` if too many are
     /// open: this one then closes without an answer.
     pub(crate) fn open(
         &mut self,
@@ -118,19 +119,21 @@ impl<P> ProgressQueries<P> {
     }
 
     /// Takes in a node's answer. It is the latest, so it answers all queries before this one as well, as far as it has what they ask for.
-    pub(crate) fn on_answer(&mut self, node: u32, question: u64, answer: &Answer) {
+    pub(crate) fn on_answer(&mut self, node: u32, question: u64, answer: Answer) {
+        let answer = Arc::new(answer);
         let serves = |query: &ProgressQuery<P>| match query.extent {
             Extent::Progress => true,
             Extent::Stacks => answer.stacks.is_some(),
         };
         self.open.iter_mut().filter(|query| query.number <= question && serves(query)).for_each(|query| {
-            query.learn(node, answer);
+            query.learn(node, &answer);
         });
     }
 
     /// Takes in the answer of a node that was gathered: it serves those queries alone that are.
-    pub(crate) fn on_gathered(&mut self, node: u32, question: u64, extent: Extent, answer: &Answer) {
-        self.gathered(question, extent).for_each(|query| query.learn(node, answer));
+    pub(crate) fn on_gathered(&mut self, node: u32, question: u64, extent: Extent, answer: Answer) {
+        let answer = Arc::new(answer);
+        self.gathered(question, extent).for_each(|query| query.learn(node, &answer));
     }
 
     /// The nodes that have not answered are asked one by one from now on.
@@ -165,10 +168,10 @@ impl<P> ProgressQueries<P> {
 }
 
 impl<P> ProgressQuery<P> {
-    fn learn(&mut self, node: u32, answer: &Answer) {
+    fn learn(&mut self, node: u32, answer: &Arc<Answer>) {
         self.awaited.retain(|&awaited| awaited != node);
         if let Some(known) = self.answers.get_mut(node as usize) {
-            *known = Some(answer.clone());
+            *known = Some(Arc::clone(answer));
         }
     }
 
@@ -207,9 +210,9 @@ mod tests {
         let now = Instant::now();
         let mut queries = ProgressQueries::default();
         let number = queries.open("why", (Extent::Progress, Way::Directly), &[0, 1], 3, now).unwrap();
-        queries.on_answer(0, number, &answer(&[(0, true), (1, false)]));
+        queries.on_answer(0, number, answer(&[(0, true), (1, false)]));
         assert!(queries.take_closed(now).is_empty());
-        queries.on_answer(1, number, &answer(&[(2, true), (3, false)]));
+        queries.on_answer(1, number, answer(&[(2, true), (3, false)]));
         let closed = queries.take_closed(now);
         let known = [(Rank(5), None), (Rank(3), None)];
         let missing: Vec<u32> = closed[0].missing(&known).iter().map(|(rank, _)| rank.0).collect();
@@ -229,12 +232,25 @@ mod tests {
     }
 
     #[test]
+    fn an_answer_is_kept_once_for_all_queries_and_not_for_those_that_need_none() {
+        let now = Instant::now();
+        let mut queries = ProgressQueries::default();
+        let way = (Extent::Progress, Way::Directly);
+        let numbers = [1, 1, 0].map(|count| queries.open("why", way, &[0], count, now).unwrap());
+        queries.on_answer(0, numbers[2], answer(&[(0, true)]));
+        let closed = queries.take_closed(now);
+        let [Some(first), Some(second)] = [&closed[0].answers[0], &closed[1].answers[0]] else { panic!("no answer") };
+        assert!(Arc::ptr_eq(first, second));
+        assert!(closed[2].answers.is_empty());
+    }
+
+    #[test]
     fn a_late_answer_serves_earlier_queries_too() {
         let now = Instant::now();
         let mut queries = ProgressQueries::default();
         queries.open("first", (Extent::Progress, Way::Directly), &[0], 1, now).unwrap();
         let second = queries.open("second", (Extent::Progress, Way::Directly), &[0], 1, now).unwrap();
-        queries.on_answer(0, second, &answer(&[(0, true)]));
+        queries.on_answer(0, second, answer(&[(0, true)]));
         assert_eq!(queries.take_closed(now).len(), 2);
     }
 
@@ -244,9 +260,9 @@ mod tests {
         let mut queries = ProgressQueries::default();
         let stacks = queries.open("stacks", (Extent::Stacks, Way::Directly), &[0], 1, now).unwrap();
         let later = queries.open("later", (Extent::Progress, Way::Directly), &[0], 1, now).unwrap();
-        queries.on_answer(0, later, &answer(&[(0, true)]));
+        queries.on_answer(0, later, answer(&[(0, true)]));
         assert_eq!(queries.take_closed(now + ANSWER).len(), 1, "the later one");
-        queries.on_answer(0, stacks, &Answer { stacks: Some(Vec::new()), ..answer(&[(0, true)]) });
+        queries.on_answer(0, stacks, Answer { stacks: Some(Vec::new()), ..answer(&[(0, true)]) });
         assert_eq!(queries.take_closed(now + ANSWER).len(), 1);
         queries.open("silent", (Extent::Stacks, Way::Directly), &[0], 1, now).unwrap();
         assert!(queries.take_closed(now + CALL_STACKS).is_empty());
@@ -260,7 +276,7 @@ mod tests {
         queries.open("judges", (Extent::Progress, Way::Directly), &[0], 1, now).unwrap();
         queries.open("looks at stacks", (Extent::Stacks, Way::Gathered), &[0], 1, now).unwrap();
         let looks = queries.open("looks", (Extent::Progress, Way::Gathered), &[0], 1, now).unwrap();
-        queries.on_gathered(0, looks, Extent::Progress, &answer(&[(0, true)]));
+        queries.on_gathered(0, looks, Extent::Progress, answer(&[(0, true)]));
         let closed: Vec<_> = queries.take_closed(now).iter().map(|query| query.purpose).collect();
         assert_eq!(closed, ["looks"]);
     }

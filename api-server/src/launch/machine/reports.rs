@@ -41,7 +41,7 @@ impl Machine {
             self.nodes.state.on_stream(node);
             self.nodes.streams[node as usize].on_opened(stream);
             if attempt == Attempt::First && self.facts.origin == Origin::Resumed {
-                self.repeat(node, now);
+                self.repeat(node);
             }
         }
         self.settle(now);
@@ -51,7 +51,7 @@ impl Machine {
     pub(crate) fn on_resumed(&mut self, node: u32, after: u64, now: Instant) {
         match self.nodes.intake[node as usize].resume(after) {
             Resumption::AsAsked => {}
-            Resumption::Anew if self.nodes.state.phase(node).is_live() => self.repeat(node, now),
+            Resumption::Anew if self.nodes.state.phase(node).is_live() => self.repeat(node),
             Resumption::Anew => {}
             Resumption::Gap => self.give_up(node, LEFT_OUT, now),
         }
@@ -59,7 +59,7 @@ impl Machine {
     }
 
     /// Says what the server before this one may have said, or not.
-    fn repeat(&mut self, node: u32, now: Instant) {
+    fn repeat(&mut self, node: u32) {
         self.clients.renew(node, &mut self.effects);
         if self.phase.ending().is_some() {
             self.effects.command(node, NodeCommand::GiveUp);
@@ -74,8 +74,8 @@ impl Machine {
         if !deaths.is_empty() {
             self.effects.command(node, NodeCommand::Deaths(deaths.into()));
         }
-        // Who waits, and for whom: nodes answer at different moments, so that this raises suspicions and confirms none.
-        self.nodes.ask(Purpose::Waits, now, &mut self.effects);
+        // It is asked who waits, and for whom: nodes answer at different moments, so that this raises suspicions and confirms none.
+        self.nodes.returned.push(node);
     }
 
     /// A report stream ended. One that was replaced does not matter.
@@ -168,7 +168,7 @@ impl Machine {
             Event::Spawned { job, failure } => self.spawns.on_spawned(node, &job, failure),
             Event::Progress { question, ranks, stacks } => {
                 self.nodes.state.ranks.on_progress(node, &ranks, &programs);
-                self.nodes.queries.on_answer(node, question, &Answer { ranks, stacks, ..Answer::default() });
+                self.nodes.queries.on_answer(node, question, Answer { ranks, stacks, ..Answer::default() });
             }
             Event::Waiting { ranks } => {
                 self.nodes.state.on_waiting(node, &ranks);
@@ -273,7 +273,11 @@ impl Machine {
                     }
                 }
                 // The answers have told of exits.
-                Purpose::Waits | Purpose::Exits => self.look_for_deserters(now),
+                Purpose::Exits => self.look_for_deserters(now),
+                Purpose::Waits => {
+                    self.nodes.state.on_waits(&query.answers);
+                    self.look_for_deserters(now);
+                }
                 Purpose::Desertion => {
                     self.nodes.desertion.clear();
                     match self.nodes.state.confirm(&query.answers) {

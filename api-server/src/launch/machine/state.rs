@@ -11,6 +11,7 @@
 
 use std::collections::BTreeSet;
 use std::ops::Range;
+use std::sync::Arc;
 
 use lattice_session::cause::{Cause, CauseKind, FirstCause, RankExit};
 use lattice_session::event::{Usage, UsageRange};
@@ -255,13 +256,18 @@ impl LaunchState {
         certain.or_else(|| self.waits.deserter(has_left, |_| true, &self.ranks).map(|_| Desertion::Suspected))
     }
 
-    /// The cause of a desertion that was suspected, now that nodes have answered which ranks wait.
-    pub(crate) fn confirm(&mut self, answers: &[Option<Answer>]) -> Option<Cause> {
+    /// Nodes have answered which of their ranks wait.
+    pub(crate) fn on_waits(&mut self, answers: &[Option<Arc<Answer>>]) {
         for (index, answer) in (0..).zip(answers) {
             if let Some(answer) = answer.as_ref().filter(|_| self.phase(index).is_live()) {
                 self.waits.on_answer(index, &answer.ranks, &self.ranks);
             }
         }
+    }
+
+    /// The cause of a desertion that was suspected, now that nodes have answered which ranks wait.
+    pub(crate) fn confirm(&mut self, answers: &[Option<Arc<Answer>>]) -> Option<Cause> {
+        self.on_waits(answers);
         if !self.does_anybody_wait() {
             return None;
         }

@@ -10,12 +10,14 @@ use proptest::prelude::*;
 use std::time::Duration;
 use tokio::time::Instant;
 
-use super::super::event::{NodeEvent, Programs};
+use super::super::event::{NodeCommand, NodeEvent, Programs};
 use super::super::facts::Facts;
 use super::super::{Machine, Stored};
 use super::simulation::{Simulation, TICK, facts, progress, reached};
 use crate::launch::summary::Course;
 
+/// Longer than the time for which a desertion is suspected before it is confirmed.
+const GRACE_OF_DESERTION: Duration = Duration::from_millis(600);
 const NODES: u32 = 2;
 const RANKS: u32 = 2;
 
@@ -159,6 +161,7 @@ fn answers_to_a_new_server_that_are_of_different_moments_accuse_nobody() {
     (0..2).for_each(|node| server.open(node, 2));
     // Rank 0 had left the fence when its node was asked, and rank 1 left it just after.
     server.exit(0, Some(RankPhase::Finalized));
+    server.pass(TICK);
     server.answer(0, vec![progress(0, false)]);
     server.answer(1, vec![progress(1, true)]);
     server.pass(TICK);
@@ -167,6 +170,38 @@ fn answers_to_a_new_server_that_are_of_different_moments_accuse_nobody() {
     (0..2).for_each(|node| server.report(node));
     server.pass(Duration::from_secs(2));
     assert_eq!(server.completion().expect("it ends").cause, None);
+}
+
+#[test]
+fn a_new_server_finds_who_has_left_others_waiting_before_it() {
+    let mut server = Simulation::running(2, 1).resumed();
+    (0..2).for_each(|node| server.open(node, 2));
+    server.exit(0, Some(RankPhase::Finalized));
+    server.pass(TICK);
+    for _ in 0..2 {
+        server.answer(0, vec![progress(0, false)]);
+        server.answer(1, vec![progress(1, true)]);
+        server.pass(2 * GRACE_OF_DESERTION);
+    }
+    let [Cause { kind: CauseKind::LeftFence { rank: Rank(0), waiting }, .. }] = &server.endings()[..] else {
+        panic!("{:?}", server.endings())
+    };
+    assert_eq!(waiting[..], [Rank(1)]);
+}
+
+#[test]
+fn many_nodes_that_come_back_are_asked_once_each() {
+    let mut server = Simulation::running(100, 1).resumed();
+    for node in 0..100 {
+        server.open(node, 2);
+        if node % 10 == 9 {
+            server.pass(TICK);
+        }
+    }
+    let questions = |commands: &Vec<NodeCommand>| {
+        commands.iter().filter(|command| matches!(command, NodeCommand::AskProgress(_))).count()
+    };
+    assert!(server.commands.iter().all(|commands| questions(commands) == 1));
 }
 
 /// What happens to node 1 of a launch.
