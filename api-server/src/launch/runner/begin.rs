@@ -120,7 +120,7 @@ impl Beginning {
     ) -> (Runner, LaunchHandle) {
         let Self { surroundings, order, record, origin, first_event, start, inbox } = self;
         let spool = match order.ownership {
-            Ownership::Detached => surroundings.spools.open(),
+            Ownership::Detached => surroundings.spools.open(order.terms.uid),
             Ownership::Client => None,
         };
         let settler = settler(order.ownership, spool.as_ref());
@@ -138,6 +138,7 @@ impl Beginning {
         let handle = LaunchHandle {
             inbox: sender,
             nodes: Arc::clone(&outlets),
+            indices: Arc::new((0..).zip(&*outlets).map(|(index, outlet)| (outlet.name.clone(), index)).collect()),
             shared: Arc::clone(&shared),
             certificate: record.certificate.clone(),
             origin,
