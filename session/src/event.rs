@@ -151,6 +151,18 @@ pub struct Output {
 impl Output {
     /// Largest number of bytes of a piece. A line that is longer is passed on in several.
     pub const PIECE_MAX: usize = 64 * 1024;
+
+    /// Cuts what a rank wrote into pieces of at most [`Output::PIECE_MAX`] bytes, at line ends where there are any. They share its memory.
+    pub(crate) fn pieces(rank: Rank, stream: Stream, mut bytes: Bytes) -> impl Iterator<Item = Self> {
+        std::iter::from_fn(move || {
+            let first = &bytes[..bytes.len().min(Self::PIECE_MAX)];
+            let end = match memchr::memrchr(b'\n', first) {
+                Some(line_end) if first.len() < bytes.len() => line_end + 1,
+                _ => first.len(),
+            };
+            (end > 0).then(|| Self { rank, stream, bytes: bytes.split_to(end) })
+        })
+    }
 }
 
 /// One of a rank's two output streams.

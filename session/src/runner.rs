@@ -36,6 +36,7 @@ mod sweep;
 mod tap;
 mod temporary;
 mod terminal;
+mod texts;
 mod usage;
 
 use std::collections::{HashMap, VecDeque};
@@ -61,7 +62,7 @@ use self::services::{SessionCall, SpawnCall, SpawnReply};
 use self::start::{ProcessNews, Processes, Start};
 use self::stdin::StdinFeed;
 use self::temporary::TemporaryDirectory;
-use crate::event::{Event, Output, Report, Stream};
+use crate::event::{Event, Report};
 use crate::machine::effect::{Effect, StackLook};
 use crate::machine::jobs::{JobNumber, SpawnTicket};
 use crate::machine::ranks::SlotId;
@@ -385,13 +386,6 @@ impl Runner {
         let SpawnCall { job, rank, request, reply } = call;
         let ticket = self.spawns.add(reply);
         self.machine.on_spawn_request(ticket, job, rank, &request);
-    }
-
-    fn on_text(&mut self, Said { job, rank, on_stderr, text }: Said) {
-        let job = self.servers.job_of(job);
-        let rank = job.map_or(rank, |job| self.machine.jobs().get(job).shown(rank));
-        let stream = if on_stderr { Stream::Stderr } else { Stream::Stdout };
-        self.outbox.push_back(Event::Output(Output { rank, stream, bytes: text }));
     }
 
     fn on_exit(&mut self, slot: SlotId, exit: RankExit) {

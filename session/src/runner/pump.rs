@@ -75,9 +75,10 @@ impl Pump {
         if let Some(tap) = &self.tap {
             tap.wrote(self.stream, &bytes);
         }
-        let output = Output { rank: self.rank, stream: self.stream, bytes };
-        // A launch that takes no more output has ended its ranks, or will: keep reading, so that they can end.
-        let _ = self.events.send(Event::Output(output)).await;
+        for piece in Output::pieces(self.rank, self.stream, bytes) {
+            // A launch that takes no more output has ended its ranks, or will: keep reading, so that they can end.
+            let _ = self.events.send(Event::Output(piece)).await;
+        }
     }
 }
 

@@ -226,6 +226,14 @@ fn data_of_pmix_fences_is_found_whichever_way_it_takes() {
     outcome.exits(0).says_nothing().prints_lines(read.chain(exchanged).chain(sums));
 }
 
+/// A text of 5 MiB is longer than a message of the session may be.
+#[test]
+fn long_texts_that_ranks_log_come_through() {
+    let script = r#"lattice launch -n 2 "$1" 81920 | sort | uniq -c"#;
+    let outcome = cluster(2).bash(script).arg(Flavour::Pmix.program("pmix_log")).run();
+    outcome.exits(0).says_nothing().prints_lines(["a", "b"].map(|line| format!("  81920 {}", line.repeat(63))));
+}
+
 #[test]
 fn pmix_groups_connect_over_nodes() {
     let outcome = launch_on(2, "-n 5").arg(Flavour::Pmix.program("pmix_connect")).run();

@@ -1,0 +1,48 @@
+//! Texts that ranks write through their PMIx server, such as Open MPI's help messages, on their way into the launch's output.
+
+use pmix_core::driver::Said;
+
+use super::Runner;
+use crate::event::{Event, Output, Stream};
+
+impl Runner {
+    /// Queues a text as output of its rank, in pieces as a pipe's.
+    pub(super) fn on_text(&mut self, Said { job, rank, on_stderr, text }: Said) {
+        let job = self.servers.job_of(job);
+        let rank = job.map_or(rank, |job| self.machine.jobs().get(job).shown(rank));
+        let stream = if on_stderr { Stream::Stderr } else { Stream::Stdout };
+        self.outbox.extend(Output::pieces(rank, stream, text).map(Event::Output));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+    use pmi_core::ids::Rank;
+    use pmix_core::JobIndex;
+    use tokio::sync::mpsc;
+
+    use super::*;
+    use crate::sample;
+    use crate::session_io::SessionIo;
+
+    #[tokio::test]
+    async fn a_long_text_comes_in_pieces_as_output_does() {
+        let ((events, _happened), (_orders, control)) = (mpsc::channel(64), mpsc::channel(1));
+        let spec = sample::spec(1);
+        let io = SessionIo::on_one_node(&spec, events, control).unwrap();
+        let mut runner = Runner::new(spec, io);
+        let line = [&b"x".repeat(1000)[..], b"\n"].concat();
+        let text = [line.repeat(1000), vec![b'y'; 5 << 20]].concat();
+        runner.on_text(Said { job: JobIndex(0), rank: Rank(0), on_stderr: true, text: Bytes::from(text.clone()) });
+        let pieces = runner.outbox.iter().map(|event| match event {
+            Event::Output(Output { stream: Stream::Stderr, bytes, .. }) => bytes.clone(),
+            other => panic!("{other:?}"),
+        });
+        let pieces: Vec<Bytes> = pieces.collect();
+        assert!(pieces.concat() == text, "the pieces are not the text");
+        assert!(pieces.iter().all(|piece| piece.len() <= Output::PIECE_MAX));
+        let (whole, cut): (Vec<_>, Vec<_>) = pieces.iter().partition(|piece| piece.ends_with(b"\n"));
+        assert_eq!((whole.len(), cut.len()), (16, 80), "a line is cut only where it is longer than a piece");
+    }
+}
