@@ -26,7 +26,7 @@ use crate::services::{Answer, Peers};
 /// Time within which a client must say which rank it is.
 const CLAIM_WITHIN: Duration = Duration::from_secs(30);
 
-/// Takes text that ranks write through their server, for a stream of theirs.
+/// Takes text that ranks write through their server, for a stream of theirs. Each is to be acknowledged by [`Driver::heard`].
 pub type SaySink = Box<dyn FnMut(Said) + Send>;
 
 /// Takes ranks that have died, each with its job.
@@ -179,6 +179,12 @@ impl Driver {
         if self.pulled.load(Ordering::Relaxed) {
             self.runner.with(|pmix| pmix.server.handle_output(seat, channel, bytes));
         }
+    }
+
+    /// A text of so many bytes that the [`SaySink`] was given is passed on. Until then it counts for what ranks may write
+    /// ([`Settings::texts_max`](crate::server::Settings::texts_max)).
+    pub fn heard(&self, bytes: usize) {
+        self.runner.with(|pmix| pmix.server.handle_heard(bytes));
     }
 
     /// True while output waits for a client that wants to have it.

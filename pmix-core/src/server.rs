@@ -79,6 +79,9 @@ pub struct Settings {
     pub bytes_per_rank: usize,
     /// Unanswered questions that one rank may have (waiting reads, names, spawns).
     pub questions_per_rank: usize,
+    /// Bytes of texts that ranks write through the server and that the host has not passed on yet; each text counts for 64 more. A rank
+    /// that writes more is told that there is no room. Not below the longest message (16 MiB), or a text could be too long for ever.
+    pub texts_max: usize,
     /// Time for which a get waits for a key that a rank has not committed, though it has committed others.
     pub key_timeout: Duration,
     /// Time for which a get waits for a rank that has not committed anything.
@@ -94,6 +97,7 @@ impl Default for Settings {
         Self {
             bytes_per_rank: 64 * 1024 * 1024,
             questions_per_rank: 1024,
+            texts_max: 32 * 1024 * 1024,
             key_timeout: Duration::from_secs(2),
             rank_timeout: Duration::from_secs(120),
             exchange: Exchange::Auto,
@@ -145,6 +149,8 @@ pub struct Server {
     /// Clients that pull output of ranks.
     pullers: BTreeSet<ConnectionId>,
     remote_output: RemoteOutput,
+    /// Bytes of texts that the host has not passed on yet.
+    unheard: usize,
     /// What the host was told last of whether anybody wants output of ranks.
     is_output_wanted: bool,
     /// The commands that were refused, each bit one of them: a warning is said once.

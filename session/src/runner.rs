@@ -73,9 +73,6 @@ use crate::spec::SessionSpec;
 /// Largest number of events that wait for room before texts of ranks are no longer taken.
 const OUTBOX_MAX: usize = 256;
 
-/// Largest number of texts that ranks wrote through their server and that wait to be passed on; more are lost.
-const TEXTS_MAX: usize = 256;
-
 /// Largest number of calls of servers that wait to be looked at.
 const CALLS_MAX: usize = 16;
 
@@ -139,7 +136,8 @@ struct Runner {
 struct Inputs {
     starts: mpsc::UnboundedReceiver<Start>,
     exits: mpsc::UnboundedReceiver<(SlotId, RankExit)>,
-    texts: mpsc::Receiver<Said>,
+    /// As many wait there as their server takes.
+    texts: mpsc::UnboundedReceiver<Said>,
     calls: mpsc::Receiver<SessionCall>,
     /// As many wait there as there are ranks, at most.
     deaths: mpsc::UnboundedReceiver<Died>,
@@ -211,7 +209,7 @@ impl Runner {
     fn new(spec: Arc<SessionSpec>, mut io: SessionIo) -> Self {
         let (starts, started) = mpsc::unbounded_channel();
         let (exits, exited) = mpsc::unbounded_channel();
-        let (texts, written) = mpsc::channel(TEXTS_MAX);
+        let (texts, written) = mpsc::unbounded_channel();
         let (session, wanted) = mpsc::channel(CALLS_MAX);
         let (deaths, died) = mpsc::unbounded_channel();
         let (nodes, host) = (Arc::clone(&io.nodes), Arc::clone(&io.services));

@@ -89,7 +89,7 @@ pub enum Action {
         /// Name of the timer.
         ticket: Ticket,
     },
-    /// A rank has something to say on a stream of its own.
+    /// A rank has something to say on a stream of its own. Call [`Server::handle_heard`](super::Server::handle_heard) once that is passed on.
     Say {
         /// Job of the rank.
         job: JobIndex,

@@ -6,6 +6,7 @@ use bytes::Bytes;
 use pmi_core::Phase;
 use pmi_core::connections::ConnectionId;
 use pmi_core::report::{EndReason, Sender};
+use pmi_core::roster::Quota;
 
 use super::inquiries::signal_wanted;
 use super::{Action, Address, Client, Server};
@@ -116,25 +117,31 @@ impl Server {
         self.end(seat.job, EndReason::Abort { rank, code: Some(code), whole_job: true, message });
     }
 
+    /// Passes texts on; all of them or, where too much waits for the host, none.
     fn log(&mut self, address: Address, infos: &[Info<'_>]) {
         let seat = address.identity.seat;
         let rank = self.rank(seat).rank;
-        let mut said = false;
-        for info in infos {
-            let on_stderr = match info.key {
-                b"pmix.log.stderr" => true,
-                b"pmix.log.stdout" => false,
-                _ => continue,
-            };
-            if let Value::Text(text) = info.value {
-                said = true;
-                let channel = if on_stderr { channel::STDERR } else { channel::STDOUT };
-                self.handle_output(seat, channel, text);
-                let text = Bytes::copy_from_slice(text);
-                self.actions.push_back(Action::Say { job: seat.job, rank, on_stderr, text });
-            }
+        let texts: Vec<(bool, &[u8])> = infos.iter().filter_map(text_of).collect();
+        if texts.is_empty() {
+            return self.answer(address, status::NOT_SUPPORTED);
         }
-        self.answer(address, if said { status::SUCCESS } else { status::NOT_SUPPORTED });
+        let bytes: usize = texts.iter().map(|(_, text)| text_cost(text.len())).sum();
+        if self.unheard.saturating_add(bytes) > self.settings.texts_max {
+            return self.answer(address, status::OUT_OF_RESOURCE);
+        }
+        self.unheard += bytes;
+        for (on_stderr, text) in texts {
+            let channel = if on_stderr { channel::STDERR } else { channel::STDOUT };
+            self.handle_output(seat, channel, text);
+            let text = Bytes::copy_from_slice(text);
+            self.actions.push_back(Action::Say { job: seat.job, rank, on_stderr, text });
+        }
+        self.answer(address, status::SUCCESS);
+    }
+
+    /// The host has passed on the text of so many bytes that an [`Action::Say`] gave it: there is room for others.
+    pub fn handle_heard(&mut self, bytes: usize) {
+        self.unheard = self.unheard.saturating_sub(text_cost(bytes));
     }
 
     /// Sends a signal, or registers what is to be removed at the end; nothing else of a job is controlled this way.
@@ -173,4 +180,22 @@ impl Server {
         }
         self.answer(address, status::NOT_SUPPORTED);
     }
+}
+
+/// Returns a text for one of the rank's streams, and true if that is standard error.
+fn text_of<'a>(info: &Info<'a>) -> Option<(bool, &'a [u8])> {
+    let on_stderr = match info.key {
+        b"pmix.log.stderr" => true,
+        b"pmix.log.stdout" => false,
+        _ => return None,
+    };
+    match info.value {
+        Value::Text(text) => Some((on_stderr, text)),
+        _ => None,
+    }
+}
+
+/// Bytes as which a text counts until the host has passed it on.
+fn text_cost(bytes: usize) -> usize {
+    bytes.saturating_add(Quota::PAIR_COST)
 }

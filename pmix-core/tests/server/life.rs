@@ -152,3 +152,30 @@ fn clean_up_logs_and_the_rest() {
     }
     assert_eq!(world.nodes[0].progress(seat(0, 0)).unwrap().phase, Phase::Open);
 }
+
+#[test]
+fn a_rank_is_told_when_its_text_finds_no_room_and_may_write_again_once_there_is() {
+    let mut world = World::new(1, &[1]);
+    let client = world.join(0, "job0", 0, Flex).unwrap();
+    let log = |world: &mut World, lens: &[usize]| {
+        let texts: Vec<Vec<u8>> = lens.iter().map(|&len| vec![b'x'; len]).collect();
+        world.send(client, 101, command::LOG, |out| {
+            out.one();
+            out.u64(0);
+            out.count(texts.len());
+            out.group(texts.len());
+            texts.iter().for_each(|text| out.info(&Info::new("pmix.log.stdout", Value::Text(text))));
+            out.count(0);
+        });
+        world.status(client).unwrap().0
+    };
+    let long = 15 << 20;
+    assert_eq!([log(&mut world, &[long]), log(&mut world, &[long])], [status::SUCCESS; 2]);
+    assert_eq!(log(&mut world, &[1, 2 << 20]), status::OUT_OF_RESOURCE);
+    assert_eq!(world.said.len(), 2, "all texts of a call are taken, or none");
+    world.nodes[0].handle_heard(long);
+    assert_eq!(log(&mut world, &[1, long]), status::SUCCESS);
+    // Short texts have their cost, too.
+    let taken = (0..100_000).take_while(|_| log(&mut world, &[1]) == status::SUCCESS).count();
+    assert!((1000..64_000).contains(&taken), "{taken} texts of one byte wait");
+}

@@ -115,8 +115,9 @@ impl Runner {
         let silent = if self.machine.minds_silent_ends() { self.silent_ends() } else { SilentSeen::default() };
         self.machine.on_drained(&silent, Instant::now().into_std());
         self.carry_out();
+        // No more than there is room for: tools may still write.
         while let Ok(text) = self.inputs.texts.try_recv() {
-            self.on_text(text);
+            self.queue_text(text);
         }
     }
 

@@ -62,8 +62,8 @@ pub(super) struct Servers {
 /// Ways by which ranks reach the session through their servers.
 #[derive(Clone)]
 pub(super) struct RankCalls {
-    /// Texts that they write; more than fit are lost.
-    pub(super) texts: mpsc::Sender<Said>,
+    /// Texts that they write; their server bounds what waits.
+    pub(super) texts: mpsc::UnboundedSender<Said>,
     /// Requests for new jobs, and what is asked about processes.
     pub(super) session: mpsc::Sender<SessionCall>,
     /// Ranks that have died and that the others go on without, each once.

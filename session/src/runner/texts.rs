@@ -6,8 +6,16 @@ use super::Runner;
 use crate::event::{Event, Output, Stream};
 
 impl Runner {
+    /// Queues a text as output of its rank, and lets its server take others.
+    pub(super) fn on_text(&mut self, text: Said) {
+        if let Some(server) = &self.servers.pmix {
+            server.heard(text.text.len());
+        }
+        self.queue_text(text);
+    }
+
     /// Queues a text as output of its rank, in pieces as a pipe's.
-    pub(super) fn on_text(&mut self, Said { job, rank, on_stderr, text }: Said) {
+    pub(super) fn queue_text(&mut self, Said { job, rank, on_stderr, text }: Said) {
         let job = self.servers.job_of(job);
         let rank = job.map_or(rank, |job| self.machine.jobs().get(job).shown(rank));
         let stream = if on_stderr { Stream::Stderr } else { Stream::Stdout };

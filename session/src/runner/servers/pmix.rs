@@ -70,8 +70,8 @@ impl Servers {
         };
         let texts = self.calls.texts.clone();
         let say = Box::new(move |text| {
-            // A rank that writes more than can be passed on is not waited for.
-            let _ = texts.try_send(text);
+            // The session outlives its servers.
+            let _ = texts.send(text);
         });
         let deaths = self.calls.deaths.clone();
         let died = Box::new(move |job, death| {
