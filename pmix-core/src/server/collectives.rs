@@ -146,7 +146,7 @@ impl Server {
         let contribution = match first.outcome {
             // One that collects nothing is a barrier only: what ranks want of others is asked for.
             Outcome::Over { .. } => {
-                let data = Some(self.data_of(&seats)).filter(|data| collects && data.pair_count() > 0);
+                let data = collects.then(|| self.data_of(&seats)).filter(|data| data.pair_count() > 0);
                 Contribution { segments: Vec::from_iter(data), exchange: self.settings.exchange }
             }
             Outcome::Jobs => vec![self.data_of(&seats)].into(),
