@@ -58,6 +58,39 @@ impl Segment {
     /// The longest segment, in bytes: offsets into it have 32 bits.
     pub const MAX_LEN: usize = u32::MAX as usize;
 
+    /// Longest segment that [`Segment::several`] makes of more than one pair, in bytes.
+    const SEVERAL_MAX: usize = 64 << 20;
+
+    /// Encodes any number of pairs in the order given, in as many segments as they take: none for no pair. Pairs with an empty key are
+    /// left out.
+    ///
+    /// # Panics
+    /// Panics when one pair alone takes more than [`Segment::MAX_LEN`] bytes.
+    pub fn several<K: AsRef<[u8]>, V: AsRef<[u8]>>(pairs: impl IntoIterator<Item = (K, V)>) -> Vec<Self> {
+        Self::cut(pairs, Self::SEVERAL_MAX)
+    }
+
+    /// The same, in segments of more than one pair only up to `most` bytes.
+    fn cut<K: AsRef<[u8]>, V: AsRef<[u8]>>(pairs: impl IntoIterator<Item = (K, V)>, most: usize) -> Vec<Self> {
+        let (mut segments, mut builder) = (Vec::new(), SegmentBuilder::default());
+        for (key, value) in pairs {
+            let (key, value) = (key.as_ref(), value.as_ref());
+            if key.is_empty() {
+                continue;
+            }
+            let longest = 2 * LONGEST_LENGTH + key.len() + value.len();
+            if builder.len() > 0 && builder.len() + longest > most {
+                segments.push(builder.finish());
+            }
+            builder.push(key, value);
+            assert!(builder.len() <= Self::MAX_LEN, "one pair has {} bytes", builder.len());
+        }
+        if builder.len() > 0 {
+            segments.push(builder.finish());
+        }
+        segments
+    }
+
     /// Checks bytes that came from another node and counts their pairs, which stay where they are.
     ///
     /// # Errors
@@ -279,6 +312,21 @@ mod tests {
         let segment = Segment::from_iter([("key", "value"), ("", "nobody can ask for it"), ("k", "")]);
         assert_eq!(segment.as_bytes(), b"\x03\x05keyvalue\x01\x00k");
         assert_eq!(segment.pair_count(), 2);
+    }
+
+    #[test]
+    fn many_pairs_take_several_segments_in_their_order() {
+        let pair = |index: usize| (format!("key {index}"), "v".repeat(index));
+        let cut = |pairs: usize, most| Segment::cut((0..pairs).map(pair), most);
+        assert_eq!(cut(0, 100), []);
+        assert_eq!(Segment::several([("", "nobody can ask for it")]), []);
+        assert_eq!(Segment::several((0..30).map(pair)), [Segment::from_iter((0..30).map(pair))]);
+        for most in [1, 60, 100, 1000] {
+            let segments = cut(80, most);
+            assert!(segments.iter().all(|segment| segment.pair_count() == 1 || segment.as_bytes().len() <= most));
+            let joined: Vec<u8> = segments.iter().flat_map(Segment::as_bytes).copied().collect();
+            assert_eq!(joined, Segment::from_iter((0..80).map(pair)).as_bytes(), "{most}");
+        }
     }
 
     #[test]

@@ -136,7 +136,8 @@ impl Server {
         let numbers: Vec<(Seat, u64)> = gathering.leaving().iter().filter_map(Waiter::number).collect();
         let collects = gathering.leaving().iter().any(Waiter::collects);
         if first.members.meet_others() {
-            let segments = vec![self.data_of(&seats), self.numbers_of(&numbers)];
+            let mut segments = self.data_of(&seats);
+            segments.push(self.numbers_of(&numbers));
             return self.meet(id, &first, segments);
         }
         let Some(job) = self.host_of(&first.members) else { return };
@@ -146,11 +147,15 @@ impl Server {
         let contribution = match first.outcome {
             // One that collects nothing is a barrier only: what ranks want of others is asked for.
             Outcome::Over { .. } => {
-                let data = collects.then(|| self.data_of(&seats)).filter(|data| data.pair_count() > 0);
-                Contribution { segments: Vec::from_iter(data), exchange: self.settings.exchange }
+                let segments = if collects { self.data_of(&seats) } else { Vec::new() };
+                Contribution { segments, exchange: self.settings.exchange }
             }
-            Outcome::Jobs => vec![self.data_of(&seats)].into(),
-            Outcome::Group { .. } => vec![self.data_of(&seats), self.numbers_of(&numbers), self.context()].into(),
+            Outcome::Jobs => self.data_of(&seats).into(),
+            Outcome::Group { .. } => {
+                let mut segments = self.data_of(&seats);
+                segments.extend([self.numbers_of(&numbers), self.context()]);
+                segments.into()
+            }
         };
         self.actions.push_back(Action::Fence { job, id, contribution });
     }
@@ -170,17 +175,15 @@ impl Server {
         context_segment(self.contexts.next(launch, node, nodes))
     }
 
-    /// Returns the data that these ranks have committed for other nodes.
-    pub(super) fn data_of(&self, seats: &[Seat]) -> Segment {
-        let mut pairs = Vec::new();
-        for &seat in seats {
+    /// Returns the data that these ranks have committed for other nodes; no segment if there is none.
+    pub(super) fn data_of(&self, seats: &[Seat]) -> Vec<Segment> {
+        let pairs = seats.iter().flat_map(|&seat| {
             let job = &self.jobs[seat.job.0];
             let rank = self.rank(seat).rank;
-            for (key, value) in job.data.get(&rank).iter().flat_map(|data| &data.remote) {
-                pairs.push((data_key(DATA, &job.namespace.name, rank, key), value.tagged()));
-            }
-        }
-        pairs.into_iter().collect()
+            let data = job.data.get(&rank).into_iter().flat_map(|data| &data.remote);
+            data.map(move |(key, value)| (data_key(DATA, &job.namespace.name, rank, key), value.tagged()))
+        });
+        Segment::several(pairs)
     }
 
     /// All nodes have arrived: what they brought can be got, and the ranks of this node go on.

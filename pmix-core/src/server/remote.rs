@@ -8,6 +8,7 @@
 //! Data that a fence has left with its nodes is asked for node by node: see [`withheld`](super::withheld).
 
 use std::collections::HashMap;
+use std::iter;
 use std::ops::Bound;
 use std::time::Duration;
 
@@ -157,7 +158,9 @@ impl Server {
         if data.map(RankData::remote_bytes).sum::<usize>() > WHOLE_MAX {
             return status::OUT_OF_RESOURCE.to_be_bytes().to_vec();
         }
-        [&status::SUCCESS.to_be_bytes(), self.data_of(&seats).as_bytes()].concat()
+        let segments = self.data_of(&seats);
+        let parts = segments.iter().map(Segment::as_bytes);
+        iter::once(&status::SUCCESS.to_be_bytes()[..]).chain(parts).collect::<Vec<_>>().concat()
     }
 
     /// Looks again at the questions of other nodes about a rank, after something has changed that they may wait for.

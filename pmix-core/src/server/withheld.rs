@@ -268,7 +268,7 @@ impl Server {
             self.ask_peer(below, &Question::Spread { name: Arc::clone(name), epoch }, Asking::Spread);
         }
         let seats = self.seats(&members);
-        let contribution = vec![self.data_of(&seats)].into();
+        let contribution = self.data_of(&seats).into();
         self.begin_fence(job, &format!("{name}{SPREAD}"), nodes, epoch, contribution);
     }
 
