@@ -2,6 +2,7 @@
 //! administrator. What comes from elsewhere counts only if the CA has signed it, and if it revokes all that was revoked before: a list is
 //! never replaced by an older one.
 
+use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -26,12 +27,12 @@ pub struct RevocationList {
 }
 
 impl RevocationList {
-    /// Reads the file at `path`, which need not be there.
+    /// Reads the file at `path`, which need not be there. One that may be there and cannot be read is no empty list.
     pub(crate) fn read(path: &Path) -> Result<Self, IdentityError> {
-        if !path.exists() {
-            return Ok(Self::default());
+        match read(path) {
+            Err(IdentityError::Read { source, .. }) if source.kind() == io::ErrorKind::NotFound => Ok(Self::default()),
+            text => Self::parse(text?.into(), path),
         }
-        Self::parse(read(path)?.into(), path)
     }
 
     /// The list in `text`, which is, or shall be, in the file at `path`.
@@ -126,6 +127,7 @@ impl TlsIdentity {
 #[cfg(test)]
 mod tests {
     use std::fs;
+    use std::os::unix::fs::symlink;
 
     use lattice_pki::{Authority, Caller, REVOKED_FILE, Validity};
 
@@ -161,6 +163,27 @@ mod tests {
             self.authority.revoke(root, &[root.join(node).join("cert.pem")]).unwrap();
             fs::read(root.join(REVOKED_FILE)).unwrap().into()
         }
+    }
+
+    #[test]
+    fn a_list_that_cannot_be_read_leaves_the_former_one_in_use() {
+        let ca = Ca::new();
+        let node0 = ca.identity("node0");
+        ca.identity("node1");
+        let file = ca.directory.path().join("node0").join(REVOKED_FILE);
+        fs::write(&file, ca.revoke("node1")).unwrap();
+        let is_revoked = || {
+            node0.material();
+            node0.revocations().revokes(&ca.certificate("node1"))
+        };
+        assert!(is_revoked());
+        fs::remove_file(&file).unwrap();
+        // Neither a look at it nor its opening succeeds: it leads to itself.
+        symlink(&file, &file).unwrap();
+        assert!(is_revoked());
+        assert!(matches!(TlsIdentity::from_files(node0.inner.files.clone()), Err(IdentityError::Read { .. })));
+        fs::remove_file(&file).unwrap();
+        assert!(!is_revoked(), "there is no list any more");
     }
 
     #[test]
