@@ -202,8 +202,10 @@ struct Inner {
 /// Contents that were read last, and the state of the files then.
 struct Latest {
     material: Arc<Material>,
-    /// State of the files that were looked at last, usable or not.
+    /// State of the files that were read last, usable or not.
     stamps: Stamps,
+    /// What is wrong with them, as the log has it; empty if nothing is.
+    complaint: String,
 }
 
 impl TlsIdentity {
@@ -217,7 +219,7 @@ impl TlsIdentity {
         let stamps = files.stamps();
         let material = Arc::new(Material::read(&files)?);
         let caller = material.caller.clone();
-        let latest = Mutex::new(Latest { material, stamps });
+        let latest = Mutex::new(Latest { material, stamps, complaint: String::new() });
         Ok(Self { inner: Arc::new(Inner { caller, files, latest, proven: Arc::default() }) })
     }
 
@@ -247,7 +249,7 @@ impl TlsIdentity {
         if stamps != latest.stamps
             && let Err(error) = self.inner.renew(&mut latest, stamps)
         {
-            tracing::warn!(error = chain(&error), "the certificate is not renewed; the one before stays in use");
+            latest.complain(&error);
         }
         Arc::clone(&latest.material)
     }
@@ -264,16 +266,32 @@ impl TlsIdentity {
     }
 }
 
+impl Latest {
+    /// Logs what is wrong with the files, once as long as it stays the same.
+    fn complain(&mut self, error: &IdentityError) {
+        let complaint = chain(error);
+        if self.complaint != complaint {
+            tracing::warn!(error = complaint, "the certificate is not renewed; the one before stays in use");
+            self.complaint = complaint;
+        }
+    }
+}
+
 impl Inner {
     fn renew(&self, latest: &mut Latest, stamps: Stamps) -> Result<(), IdentityError> {
-        latest.stamps = stamps;
-        let material = Material::read(&self.files)?;
+        let read = Material::read(&self.files);
+        // A file that could not be read may be readable later as it is. What is wrong in a file stays wrong until it changes.
+        if !matches!(read, Err(IdentityError::Read { .. })) {
+            latest.stamps = stamps;
+        }
+        let material = read?;
         if material.caller != self.caller {
             let (path, found, meant) = (self.files.cert.clone(), material.caller, self.caller.clone());
             return Err(IdentityError::Renamed { path, found, meant });
         }
         tracing::info!(certificate = %self.files.cert.display(), "the certificate was read again");
         latest.material = Arc::new(material);
+        latest.complaint.clear();
         self.proven.close(&latest.material.revocations.revoked);
         Ok(())
     }
@@ -448,5 +466,25 @@ mod tests {
         put(directory.path(), &node3);
         assert_ne!(own(), second);
         assert_eq!(identity.caller(), &node3);
+    }
+
+    /// A server of files that does not answer for a moment, or a process without a descriptor to spare.
+    #[test]
+    fn files_that_could_not_be_read_are_read_later_though_they_have_not_changed() {
+        let parent = tempfile::tempdir().unwrap();
+        let (here, away) = (parent.path().join("here"), parent.path().join("away"));
+        fs::create_dir(&here).unwrap();
+        let node3 = Caller::Agent("node3".to_owned());
+        let identity = TlsIdentity::from_files(put(&here, &node3)).unwrap();
+        let own = || identity.material().key.cert[0].clone();
+        let first = own();
+        let stamps = put(&here, &node3).stamps();
+        fs::rename(&here, &away).unwrap();
+        let failed = identity.inner.renew(&mut identity.inner.latest.lock(), stamps);
+        assert!(matches!(failed, Err(IdentityError::Read { .. })));
+        assert_eq!(own(), first);
+        fs::rename(&away, &here).unwrap();
+        assert_eq!(identity.inner.files.stamps(), stamps);
+        assert_ne!(own(), first);
     }
 }
