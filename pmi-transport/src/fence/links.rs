@@ -215,6 +215,11 @@ impl Links {
         }
     }
 
+    /// Returns true while `id` is a stream of the link to `name`.
+    pub(super) fn has(&self, name: &str, id: StreamId) -> bool {
+        self.peers.get(name).is_some_and(|peer| peer.streams.iter().any(|stream| stream.id == id))
+    }
+
     /// Closes the link to `name` because its stream `id` has ended; false if that is not one of its streams, or another one brings the
     /// last frames of the other node.
     pub(super) fn close(&mut self, name: &str, id: StreamId, end: StreamEnd) -> bool {

@@ -196,7 +196,7 @@ where
                 let Some(node) = node.upgrade() else { return };
                 // A kind of frame that this version does not know is none of its business.
                 if let Some(what) = frame.what {
-                    node.update(|state| state.on_frame(&peer, what));
+                    node.update(|state| state.on_stream_frame(&peer, id, what));
                 }
             }
             Some(Err(status)) => break (StreamEnd::Broken, format!("its link broke: {}", status.message())),

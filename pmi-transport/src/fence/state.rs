@@ -8,6 +8,7 @@ use super::budget::Budget;
 use super::frames::{launch_of, refusal};
 use super::launch::{LEFT, Loss};
 use super::launches::{Joined, LaunchGuard, Launches};
+use super::links::StreamId;
 use super::membership::{Membership, MembershipId, Questions};
 use super::outbound::Outbound;
 use super::recent::Recent;
@@ -83,7 +84,15 @@ impl State {
         self.launches.get_mut(id)
     }
 
-    /// Takes a frame that came on a link of the node `from`.
+    /// Takes a frame that came on a stream of the node `from`, unless its link has ended: a reader that is ended with the link may have a
+    /// frame by then.
+    pub(super) fn on_stream_frame(&mut self, from: &str, stream: StreamId, what: What) {
+        if self.outbound.links.has(from, stream) {
+            self.on_frame(from, what);
+        }
+    }
+
+    /// Takes a frame that came on a link of the node `from`, or was kept since.
     pub(super) fn on_frame(&mut self, from: &str, what: What) {
         self.outbound.counters.frames += 1;
         match self.fences_of(launch_of(&what)) {
@@ -142,5 +151,27 @@ impl State {
         if let Some(frame) = refusal(what, reason) {
             self.outbound.links.answer(to, frame, self.outbound.limits.link_bytes);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::proto::v1::FenceKey;
+
+    #[test]
+    fn frames_of_a_link_that_was_cut_or_replaced_are_not_taken() {
+        let mut state = State::new(Limits::default());
+        let taken = |state: &mut State, stream| {
+            let before = state.outbound.counters.frames;
+            state.on_stream_frame("a", stream, What::Awaited(FenceKey::default()));
+            state.outbound.counters.frames - before
+        };
+        let first = state.outbound.links.accept("a").id;
+        assert_eq!(taken(&mut state, first), 1);
+        let second = state.outbound.links.accept("a").id;
+        assert_eq!((taken(&mut state, first), taken(&mut state, second)), (0, 1));
+        state.outbound.links.cut("a");
+        assert_eq!(taken(&mut state, second), 0);
     }
 }
