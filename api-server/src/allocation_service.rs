@@ -95,7 +95,13 @@ impl AllocationService for Allocating {
         let caller = caller_of(&request)?.clone();
         let is_own = |allocation: &&Allocation| may_use(&caller, allocation.uid, &allocation.id);
         let allocations = match request.into_inner().all {
-            true => self.kept().await?.iter().filter(is_own).map(allocation::encode_in_list).collect(),
+            true => {
+                let kept = self.kept().await?;
+                let live = self.0.allocations.lock().await;
+                // Why one waits is known to the live ones alone.
+                let known = kept.iter().map(|kept| live.find(&kept.id).unwrap_or(kept));
+                known.filter(is_own).map(allocation::encode_in_list).collect()
+            }
             false => self.0.allocations.lock().await.iter().filter(is_own).map(allocation::encode_in_list).collect(),
         };
         Ok(Response::new(ListAllocationsResponse { allocations }))

@@ -28,7 +28,7 @@ use super::launch::event::{NodeCommand, StatusDetail};
 use super::launch::summary::Summary;
 use super::launch::{LaunchHandle, Request as LaunchRequest};
 use super::server::{Server, to_its_end};
-use super::store::{self, EndedLaunch};
+use super::store::{self, EndedLaunch, StoreError};
 use super::wire::client::{decode_request, encode_message, encode_node_status};
 use super::wire::order::decode_placed;
 use super::wire::summary;
@@ -197,15 +197,13 @@ fn signal_command(signal: i32, ranks: Vec<RankRange>, launch: &Summary) -> Resul
 }
 
 impl Launching {
-    /// One of the caller's own launches.
+    /// One of the caller's own launches. The id of a batch job stands for the launch that its script is.
     async fn find(&self, caller: &Caller, id: &str) -> Result<Found, Status> {
-        let found = match self.0.find(id) {
-            Some(handle) => Found::Task(handle),
+        let found = match self.found(id).await? {
+            Some(found) => found,
             None => {
-                let wanted = id.to_owned();
-                let ended = store::blocking(&self.0.store, move |store| store.ended_launch(&wanted)).await;
-                let ended = ended.map_err(|error| Status::unavailable(pmi_transport::error_chain::chain(&error)))?;
-                Found::Ended(Box::new(ended.ok_or_else(|| unknown(id))?))
+                let script = self.script_of(id).await?.ok_or_else(|| unknown(id))?;
+                self.found(&script).await?.ok_or_else(|| unknown(id))?
             }
         };
         let (owner, allocation) = match &found {
@@ -221,6 +219,30 @@ impl Launching {
             (false, _) => "belongs to another user",
         };
         Err(Status::permission_denied(format!("launch {id} {whose}")))
+    }
+
+    async fn found(&self, id: &str) -> Result<Option<Found>, Status> {
+        if let Some(handle) = self.0.find(id) {
+            return Ok(Some(Found::Task(handle)));
+        }
+        let id = id.to_owned();
+        let ended = store::blocking(&self.0.store, move |store| store.ended_launch(&id)).await;
+        Ok(ended.map_err(|error| unreadable(&error))?.map(|ended| Found::Ended(Box::new(ended))))
+    }
+
+    /// The launch that the script of a batch job is, or was.
+    async fn script_of(&self, id: &str) -> Result<Option<String>, Status> {
+        let live = self.0.allocations.lock().await.find(id).cloned();
+        let known = match live {
+            Some(live) => Some(live),
+            None => {
+                let id = id.to_owned();
+                let kept = store::blocking(&self.0.store, move |store| store.allocation(&id)).await;
+                kept.map_err(|error| unreadable(&error))?
+            }
+        };
+        let job = known.and_then(|allocation| allocation.batch);
+        job.map(|job| job.launch.ok_or_else(|| not_begun(id))).transpose()
     }
 
     /// Asks the task of one of the caller's own launches. One that is over may have ended before it answers; then what is kept of it tells.
@@ -324,6 +346,14 @@ fn ended_nodes(ended: &EndedLaunch) -> Vec<NodeStatus> {
     (0..).zip(&launch.hosts).map(status).collect()
 }
 
+fn unreadable(error: &StoreError) -> Status {
+    Status::unavailable(pmi_transport::error_chain::chain(error))
+}
+
+fn not_begun(id: &str) -> Status {
+    Status::not_found(format!("the script of batch job {id} has not been started; lattice queue {id} says why"))
+}
+
 fn unknown(id: &str) -> Status {
-    Status::not_found(format!("there is no launch {id}, or it ended long ago"))
+    Status::not_found(format!("there is no launch or batch job {id}, or it ended long ago"))
 }

@@ -175,6 +175,21 @@ fn a_script_hears_each_signal_once_and_decides_what_it_means() {
     script_on(1, &script).run().prints_lines(["5", "up", "hup", "usr1"]);
 }
 
+/// Its launch has another id, which nobody needs to know.
+#[test]
+fn a_job_is_known_by_its_id_wherever_a_launch_is() {
+    let script = format!(
+        r#"{FREE}
+        id=$(lattice batch -o out --wrap 'echo up; exec sleep 1000'); until grep -qs up out; do sleep 0.05; done
+        waits=$(lattice batch -o x --wrap true); until lattice queue $waits | grep -q 'belongs\|free'; do sleep 0.05; done
+        lattice status $id | grep -c ' runs '; lattice signal $waits TERM
+        lattice queue --all | grep $waits | grep -c 'up and free'
+        lattice signal $id KILL; until_is $id released; lattice status $id | grep -o 'cause: rank 0'; lattice cancel $waits"#
+    );
+    let outcome = script_on(1, &script).run();
+    outcome.prints_lines(["1", "1", "cause: rank 0"]).says("has not been started; lattice queue ");
+}
+
 #[test]
 fn a_job_that_lost_a_node_runs_again_on_others() {
     let script = format!(
