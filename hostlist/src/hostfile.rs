@@ -50,14 +50,14 @@ pub fn hostfile(text: &str) -> Result<Vec<HostLine>, HostfileFault> {
 
 /// The host that a line names, without its comment, and what stands there for its slots.
 fn host(line: &str) -> Option<(&str, &str)> {
-    let mut words = line.split_whitespace();
+    // Open MPI's bound for ranks beyond the slots, of which there are none here.
+    let is_bound = |word: &&str| ["max_slots=", "max-slots="].iter().any(|bound| word.starts_with(bound));
+    let mut words = line.split_whitespace().filter(|word| !is_bound(word));
     let (name, slots) = match (words.next()?, words.next()) {
         (name, Some(slots)) => (name, slots.strip_prefix("slots=")?),
         (word, None) => word.split_once(':').unwrap_or((word, "1")),
     };
-    // Open MPI's bound for ranks beyond the slots, of which there are none here.
-    let is_bound = |word: &str| ["max_slots=", "max-slots="].iter().any(|bound| word.starts_with(bound));
-    if !words.all(is_bound) {
+    if words.next().is_some() {
         return None;
     }
     let plain = !name.is_empty() && !name.contains([':', '=', ',', '[', ']']) && !slots.contains(':');

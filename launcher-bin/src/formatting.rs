@@ -17,17 +17,26 @@ const DATE: DateTimePrinter = DateTimePrinter::new().separator(b' ').precision(S
 
 /// A text is no duration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("not a duration; 30, 30s, 500ms, 5m, 1h30m and 2d are; srun's MIN:SEC is for --time")]
+#[error("not a duration of at most 366 days; 30, 30s, 500ms, 5m, 1h30m and 2d are; srun's MIN:SEC is for --time")]
 pub(crate) struct NotADuration;
+
+/// The longest time that is read: no machine that uses it is asked to count further.
+pub(crate) const TIME_MAX: Duration = Duration::from_secs(366 * 86_400);
 
 /// Reads a whole number of seconds, or numbers with units, the larger units first: `30`, `500ms`, `1h30m`. A day has 24 hours.
 ///
 /// # Errors
-/// Refuses every other text, negative durations, and units longer than a week.
+/// Refuses every other text, negative durations, those above [`TIME_MAX`], and units longer than a week.
 pub(crate) fn parse_duration(text: &str) -> Result<Duration, NotADuration> {
-    if !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit()) {
-        return text.parse().map(Duration::from_secs).map_err(|_| NotADuration);
-    }
+    let read = if !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit()) {
+        text.parse().map(Duration::from_secs).map_err(|_| NotADuration)
+    } else {
+        with_units(text)
+    };
+    read.and_then(|duration| if duration <= TIME_MAX { Ok(duration) } else { Err(NotADuration) })
+}
+
+fn with_units(text: &str) -> Result<Duration, NotADuration> {
     let span: Span = text.parse().map_err(|_| NotADuration)?;
     let duration: SignedDuration = span.to_duration(SpanRelativeTo::days_are_24_hours()).map_err(|_| NotADuration)?;
     duration.try_into().map_err(|_| NotADuration)
@@ -143,7 +152,7 @@ mod tests {
         }
         assert_eq!(
             NotADuration.to_string(),
-            "not a duration; 30, 30s, 500ms, 5m, 1h30m and 2d are; srun's MIN:SEC is for --time"
+            "not a duration of at most 366 days; 30, 30s, 500ms, 5m, 1h30m and 2d are; srun's MIN:SEC is for --time"
         );
     }
 

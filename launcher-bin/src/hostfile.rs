@@ -201,6 +201,7 @@ mod tests {
         // Open MPI
         check("node0 slots=4\nnode1 slots=4\n", &[("node0", 4), ("node1", 4)]);
         check("node0 slots=2 max_slots=4\nnode1 slots=3 max-slots=3\n", &[("node0", 2), ("node1", 3)]);
+        check("node0 max_slots=4 slots=2\nnode1 max-slots=4\n", &[("node0", 2), ("node1", 1)]);
         check("# cluster\nnode0.site slots=2 # slow\n\n\tnode1\tslots=3\n", &[("node0.site", 2), ("node1", 3)]);
         // MPICH and Intel MPI
         check("node0:4\nnode1:2\n", &[("node0", 4), ("node1", 2)]);
@@ -215,8 +216,6 @@ mod tests {
     #[test]
     fn what_another_launcher_would_do_and_this_one_does_not_is_refused_by_its_line() {
         for text in [
-            "node0 max_slots=4 slots=2",
-            "node0 max-slots=4",
             "node0 cpu=4",
             "node0:2 binding=user:0,1",
             "node0:2:4",

@@ -198,7 +198,9 @@ fn launch_command(
     me: Option<&User>,
     machine: &Machine,
 ) -> Result<LaunchCommand, RemoteShellRefusal> {
-    let shell = me.map_or_else(|| PathBuf::from("/bin/sh"), |me| me.shell.clone());
+    // None in passwd(5) is that of sh.
+    let shell = me.map(|me| me.shell.clone()).filter(|shell| !shell.as_os_str().is_empty());
+    let shell = shell.unwrap_or_else(|| PathBuf::from("/bin/sh"));
     let home = machine.variable(OsStr::new("HOME")).filter(|home| Path::new(home).is_absolute());
     let home =
         home.map_or_else(|| me.map_or_else(|| "/".into(), |me| me.dir.clone().into_os_string()), OsStr::to_owned);

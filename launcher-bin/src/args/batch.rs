@@ -155,6 +155,14 @@ pub(super) fn instead(flag: &str) -> Option<&'static str> {
         "--dependency" | "-d" => Some("end the first script with `lattice batch` of the next one, or wait with --wait"),
         "--test-only" => Some("`lattice queue` and `lattice nodes` show what is free"),
         "--begin" | "-b" => Some("submit it with `at` or a timer"),
+        "--exclude" | "-x" => Some("name the nodes that it is to have, with --nodelist"),
+        "--export" => {
+            Some("a script has the environment in which it is submitted: `env -i lattice batch ...` for none")
+        }
+        "--open-mode" => Some("a file of output is emptied first; one for each job has %j in its name"),
+        "--hint" | "--cpu-bind" | "--gpus-per-task" | "--distribution" | "-m" => {
+            Some("say it in the script, to `lattice launch` or `lattice srun`")
+        }
         _ => None,
     }
 }
@@ -162,8 +170,17 @@ pub(super) fn instead(flag: &str) -> Option<&'static str> {
 /// Letters of sbatch that mean something else on the command line of this program.
 const LETTERS: [(&str, &str); 2] = [("-q", "--qos"), ("-G", "--gpus")];
 
+/// A word of a line of sbatch's, in the options of ours.
 fn of_sbatch(word: String) -> String {
-    LETTERS.iter().find(|(letter, _)| *letter == word).map_or(word, |(_, name)| (*name).to_owned())
+    if word == "--no-requeue" {
+        return "--requeue=never".to_owned();
+    }
+    let letter = LETTERS.iter().find_map(|(letter, name)| Some((name, word.strip_prefix(letter)?)));
+    match letter {
+        Some((name, "")) => (*name).to_owned(),
+        Some((name, value)) => format!("{name}={value}"),
+        None => word,
+    }
 }
 
 /// The options of one line.
@@ -191,7 +208,10 @@ fn reason(error: &clap::Error) -> String {
         }
         (ErrorKind::UnknownArgument, Some(typed)) => match instead(&typed) {
             Some(instead) => format!("there is no option {typed}: {instead}"),
-            None => format!("there is no option {typed}; the nearest is {}", nearest(&typed)),
+            None => match nearest(&typed) {
+                Some(near) => format!("there is no option {typed}; the nearest is {near}"),
+                None => format!("there is no option {typed}; lattice batch --help has all"),
+            },
         },
         _ => {
             let text = error.render().to_string();
@@ -201,11 +221,13 @@ fn reason(error: &clap::Error) -> String {
     }
 }
 
-fn nearest(typed: &str) -> String {
+/// The option that the typed one may be a slip of.
+fn nearest(typed: &str) -> Option<String> {
     let line = Line::command();
     let names = line.get_arguments().flat_map(|arg| arg.get_long_and_visible_aliases().unwrap_or_default());
     let distance = |name: &&str| strsim::damerau_levenshtein(typed.trim_start_matches('-'), name);
-    names.min_by_key(distance).map_or_else(String::new, |name| format!("--{name}"))
+    let near = names.min_by_key(distance).filter(|name| distance(name) <= 1 + name.len() / 4);
+    near.map(|name| format!("--{name}"))
 }
 
 /// The flags of `lattice queue`.

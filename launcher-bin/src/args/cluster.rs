@@ -267,6 +267,13 @@ pub struct AttachArgs {
     pub api: ServerArgs,
 }
 
+/// Reads the time from one table to the next: each asks all nodes of the launch.
+fn interval(text: &str) -> Result<Duration, String> {
+    let interval = parse_duration(text).map_err(|error| error.to_string())?;
+    let least = Duration::from_millis(100);
+    if interval < least { Err("100ms is the shortest".to_owned()) } else { Ok(interval) }
+}
+
 /// The flags of `lattice top`.
 #[derive(Clone, Debug, Args)]
 pub struct TopArgs {
@@ -277,7 +284,7 @@ pub struct TopArgs {
     #[arg(long)]
     pub once: bool,
     /// Time from one table to the next.
-    #[arg(long, value_name = "TIME", value_parser = parse_duration, default_value = "2s", allow_negative_numbers = true)]
+    #[arg(long, value_name = "TIME", value_parser = interval, default_value = "2s", allow_negative_numbers = true)]
     pub interval: Duration,
     /// First the ranks that use most of this: rank (none of it: in their order), cpu, memory or io.
     #[arg(long, value_enum, value_name = "BY", default_value = "rank", hide_possible_values = true)]

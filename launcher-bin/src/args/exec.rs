@@ -1,5 +1,6 @@
 //! The flags of `lattice exec`.
 
+use std::collections::HashSet;
 use std::ffi::OsString;
 use std::path::PathBuf;
 
@@ -48,8 +49,11 @@ impl ExecArgs {
     /// # Errors
     /// Refuses a terminal for several commands.
     pub(crate) fn launch(&self) -> Result<LaunchArgs, clap::Error> {
-        let nodes = self.nodes.join(",");
-        let number = hostlist::expand(&nodes).map_or(1, |names| names.len());
+        // A list with a line for each slot names a node several times.
+        let mut names = hostlist::expand(&self.nodes.join(",")).unwrap_or_else(|_| self.nodes.clone());
+        let mut seen = HashSet::new();
+        names.retain(|name| seen.insert(name.clone()));
+        let (nodes, number) = (hostlist::fold(&names), names.len());
         let flag = |name: &str, value: &dyn std::fmt::Display| OsString::from(format!("--{name}={value}"));
         let mut words = vec![
             flag("nodelist", &nodes),

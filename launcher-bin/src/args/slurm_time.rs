@@ -2,11 +2,13 @@
 
 use std::time::Duration;
 
-use crate::formatting::parse_duration;
+use crate::formatting::{TIME_MAX, parse_duration};
 
 /// A text that is no time limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("not a time limit; 10 (minutes), 10:30, 1:10:30, 2-12 (days-hours), 2-12:30, 30s, 1h30m and UNLIMITED are")]
+#[error(
+    "not a time limit; 10 (minutes), 10:30, 1:10:30, 2-12 (days-hours), 2-12:30, 30s, 1h30m and UNLIMITED are; at most 366 days"
+)]
 pub(super) struct NotATimeLimit;
 
 /// Words for no limit.
@@ -38,7 +40,7 @@ pub(super) fn parse(text: &str) -> Result<Duration, NotATimeLimit> {
     let seconds = [(days.unwrap_or(0), 86_400), (hours, 3_600), (minutes, 60), (seconds, 1)]
         .into_iter()
         .try_fold(0_u64, |sum, (count, unit)| sum.checked_add(u64::from(count) * unit));
-    seconds.map(Duration::from_secs).ok_or(NotATimeLimit)
+    seconds.map(Duration::from_secs).filter(|&limit| limit <= TIME_MAX).ok_or(NotATimeLimit)
 }
 
 /// Reads the time limit of an allocation, which is 1 s at least, or none.
@@ -74,7 +76,7 @@ mod tests {
             ("2-12:30:15", 217_815),
             ("90s", 90),
             ("1h30m", 5400),
-            ("4294967295", 257_698_037_700),
+            ("527040", 366 * 86_400),
         ] {
             assert_eq!(parse(text), Ok(Duration::from_secs(seconds)), "{text}");
         }
@@ -82,7 +84,7 @@ mod tests {
 
     #[test]
     fn nothing_else_is() {
-        for text in ["", ":", "-", "1-", "-1", "1:", "1:2:3:4", "1-2:3:4:5", "1.5", "+1", "NEVER", "99999999999"] {
+        for text in ["", ":", "-", "1-", "-1", "1:", "1:2:3:4", "1-2:3:4:5", "1.5", "+1", "NEVER", "527041", "367-0", "4294967295", "99999999999"] {
             assert_eq!(parse(text), Err(NotATimeLimit), "{text}");
         }
     }

@@ -133,7 +133,7 @@ fn wrong_values_are_refused_with_what_is_possible() {
     check("--pmi pmi3", "auto, pmi1, pmi2, pmix, none");
     check("--output a%A", "%A has no meaning in a file name");
     check("--stdin in%A", "%A has no meaning in a file name");
-    check("--timeout 10:00", "not a duration; 30, 30s, 500ms, 5m, 1h30m and 2d are");
+    check("--timeout 10:00", "not a duration of at most 366 days; 30, 30s, 500ms, 5m, 1h30m and 2d are");
     check("--lable", "--label");
     check("--json --label", "cannot be used with");
     check("-N 0", "0 is not in 1..");

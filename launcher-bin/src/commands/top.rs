@@ -16,7 +16,7 @@ use serde::Serialize;
 
 use self::keys::{Keys, Wish};
 use super::status::{Extent, RankUsageLine, RankView, get, left_out_words, rank_state, ranks};
-use super::{CommandError, launches};
+use super::{CommandError, here, launches};
 use crate::args::{TableArgs, TopArgs, TopOrder};
 use crate::console::{print, print_json, shown};
 use crate::exit;
@@ -53,8 +53,14 @@ pub(crate) fn top(args: &TopArgs) -> Result<u8, CommandError> {
     let is_repeated = !args.once && !args.table.json && io::stdout().is_terminal();
     let keys = if is_repeated { Keys::of_input()? } else { None };
     let (mut before, mut order) = (HashMap::<Rank, Sample>::new(), args.sort);
+    let is_here = here(&launch, &args.table.api).is_some();
     loop {
-        let (answer, _) = get(&launch, &args.table.api, Extent::Progress)?;
+        let answer = match get(&launch, &args.table.api, Extent::Progress) {
+            Ok((answer, _)) => answer,
+            // A launch of this machine is known to nobody any more when it is over.
+            Err(_) if is_here && here(&launch, &args.table.api).is_none() => return Ok(0),
+            Err(error) => return Err(error),
+        };
         let now = Instant::now();
         let mut rows: Vec<Row<'_>> = ranks(&answer).into_iter().map(|view| Row::new(view, &before, now)).collect();
         if args.table.json {

@@ -194,6 +194,11 @@ impl Watched {
         self.known().summary()
     }
 
+    /// Number of the ranks that were launched.
+    fn ranks(&self) -> u32 {
+        self.known().summary.ranks
+    }
+
     /// Status of the launch, with these stacks, `silent` if its ranks are as they were known before.
     fn status(&self, silent: bool, stacks: &[RankStack]) -> proto::LaunchStatus {
         let known = self.known();
@@ -375,7 +380,11 @@ impl LaunchHere {
                 };
                 let control = match decode_ranges(&ranks) {
                     _ if ranks.is_empty() => Control::Signal(signal as i32),
-                    Ok(ranks) => Control::SignalRanks(signal as i32, ranks),
+                    Ok(named) if named.greatest().0 >= self.watched.ranks() => {
+                        let (greatest, last) = (named.greatest(), self.watched.ranks().saturating_sub(1));
+                        return Answer::Refused(format!("the launch has no rank {greatest}; it has ranks 0 to {last}"));
+                    }
+                    Ok(named) => Control::SignalRanks(signal as i32, named),
                     Err(error) => return Answer::Refused(error.to_string()),
                 };
                 self.order(control).await

@@ -2,10 +2,11 @@
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
-use std::fs::{File, OpenOptions};
+use std::fs::{File, Metadata, OpenOptions};
 use std::io;
+use std::os::fd::AsFd;
 use std::os::unix::fs::MetadataExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use lattice_session::event::Stream;
 use pmi_core::ids::Rank;
@@ -72,12 +73,30 @@ impl Files {
 
     /// Opens `path`, unless it is a file that is open already under another name.
     fn add(&mut self, path: PathBuf, options: &OpenOptions, known: &mut HashMap<Identity, usize>) -> io::Result<usize> {
-        let file = options.open(&path)?;
-        let metadata = file.metadata()?;
-        let index = *known.entry((metadata.dev(), metadata.ino())).or_insert(self.places.len());
+        let place = match own_stream(&path) {
+            Some(own) => own,
+            None => Place { file: options.open(&path)?, name: PlaceName::File(path) },
+        };
+        let index = *known.entry(identity(&place.file.metadata()?)).or_insert(self.places.len());
         if index == self.places.len() {
-            self.places.push(Place { name: PlaceName::File(path), file });
+            self.places.push(place);
         }
         Ok(index)
     }
+}
+
+/// One of our own streams, if that is what the name stands for: `/dev/stdout`, or the file that a shell has opened for it. Opened anew it
+/// would be emptied, and written from its beginning beside what else is written there.
+fn own_stream(path: &Path) -> Option<Place> {
+    let named = identity(&std::fs::metadata(path).ok()?);
+    let (stdout, stderr) = (io::stdout(), io::stderr());
+    let own = [(PlaceName::Stdout, stdout.as_fd()), (PlaceName::Stderr, stderr.as_fd())];
+    own.into_iter().find_map(|(name, stream)| {
+        let file = File::from(stream.try_clone_to_owned().ok()?);
+        (identity(&file.metadata().ok()?) == named).then_some(Place { name, file })
+    })
+}
+
+fn identity(metadata: &Metadata) -> Identity {
+    (metadata.dev(), metadata.ino())
 }

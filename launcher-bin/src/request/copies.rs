@@ -150,9 +150,13 @@ impl Copies {
         exported: &Environment,
         machine: &Machine,
     ) -> Result<(), CopyError> {
-        let path = machine.variable("PATH".as_ref());
-        let find =
-            |app: &AppSpec| Program::resolve(&app.program, path, &app.directory).map(|found| found.path().into());
+        let find = |app: &AppSpec| {
+            let path = variable_of(app, "PATH", exported).or_else(|| {
+                let own = machine.variable("PATH".as_ref()).map(OsStr::to_owned);
+                own.filter(|_| !app.removes("PATH"))
+            });
+            Program::resolve(&app.program, path.as_deref(), &app.directory).map(|found| found.path().into())
+        };
         let sources = programs.iter().map(|program| find(&program.app)).collect::<Result<Vec<PathBuf>, _>>()?;
         let mut distinct: Vec<PathBuf> = Vec::new();
         for source in &sources {
@@ -266,9 +270,13 @@ impl Copies {
 
 /// Where a program's loader looks first.
 fn library_path(app: &AppSpec, exported: &Environment) -> Option<OsString> {
-    let set = app.set.iter().rev().find(|(name, _)| name == LIBRARY_PATH).map(|(_, value)| value.clone());
-    let is_removed = app.remove.iter().any(|name| name == LIBRARY_PATH);
-    set.or_else(|| environment::value(exported, LIBRARY_PATH).filter(|_| !is_removed).map(OsStr::to_owned))
+    variable_of(app, LIBRARY_PATH, exported)
+}
+
+/// A variable as the ranks of a program have it, if it is set for them or passed on.
+fn variable_of(app: &AppSpec, name: &str, exported: &Environment) -> Option<OsString> {
+    let set = app.set.iter().rev().find(|(set, _)| set == name).map(|(_, value)| value.clone());
+    set.or_else(|| environment::value(exported, name).filter(|_| !app.removes(name)).map(OsStr::to_owned))
 }
 
 /// A list of directories that begins with this one.

@@ -216,6 +216,11 @@ pub enum RequestError {
         /// The limit.
         limit: Duration,
     },
+    /// There is no limit before which a signal could be sent.
+    #[error(
+        "--signal: a time of 0 is no limit, so there is nothing that the signal could be sent ahead of; give a limit, or leave it out"
+    )]
+    SignalWithoutLimit,
     /// Ranks cannot be bound as asked.
     #[error("--cpu-bind: {0}")]
     Bind(#[from] BindHereError),

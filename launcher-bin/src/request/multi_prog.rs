@@ -16,7 +16,6 @@ use std::path::{Path, PathBuf};
 use lattice_session::rank_ranges::{RankRanges, RankRangesError};
 use lattice_session::request::{ProgramRequest, Programs};
 use lattice_session::spec::AppSpec;
-use pmi_core::ids::Rank;
 
 use crate::bounded_file;
 
@@ -196,20 +195,15 @@ fn commands(lines: &[Line], size: u32, path: &Path) -> Result<BTreeMap<u32, Vec<
         if let Some(rank) = line.ranks.as_ref().map(|ranks| ranks.greatest().0).filter(|&rank| rank >= size) {
             return Err(fault(LineFault::NoSuchRank { rank, size }));
         }
-        let mut offset = 0;
-        for rank in 0..size {
-            let is_named = match &line.ranks {
-                Some(ranks) => ranks.contains(Rank(rank)),
-                None => !commands.contains_key(&rank),
-            };
-            if !is_named {
-                continue;
-            }
+        let ranks: Vec<u32> = match &line.ranks {
+            Some(ranks) => ranks.ends().flat_map(|(first, last)| first..=last).collect(),
+            None => (0..size).filter(|rank| !commands.contains_key(rank)).collect(),
+        };
+        for (offset, rank) in (0..).zip(ranks) {
             let words = line.words.iter().map(|word| filled(word, rank, offset)).collect();
             if commands.insert(rank, words).is_some() {
                 return Err(fault(LineFault::Twice { rank }));
             }
-            offset += 1;
         }
     }
     match (0..size).find(|rank| !commands.contains_key(rank)) {

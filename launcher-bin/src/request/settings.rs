@@ -122,6 +122,9 @@ fn timeouts(args: &TimeArgs) -> Result<Timeouts, RequestError> {
     {
         return Err(RequestError::SignalAtOnce { ahead, limit });
     }
+    if time_limit.is_none() && limit_signal.is_some() {
+        return Err(RequestError::SignalWithoutLimit);
+    }
     Ok(Timeouts {
         time_limit,
         limit_signal,

@@ -25,8 +25,14 @@ if [ -n "$lattice_prolog" ]; then
     }
     while IFS= read -r lattice_line; do
         case $lattice_line in
-        "export "*=*) export "${lattice_line#export }" ;;
-        "unset "*) unset "${lattice_line#unset }" ;;
+        "export "*=* | "unset "*)
+            lattice_name=${lattice_line#* }
+            # A shell ends at a name that is none of its own, such as that of a function of another one.
+            case ${lattice_name%%=*} in
+            "" | [0-9]* | *[!A-Za-z0-9_]*) ;;
+            *) case $lattice_line in "unset "*) unset "$lattice_name" ;; *) export "$lattice_name" ;; esac ;;
+            esac
+            ;;
         "print "*) printf '%s\n' "${lattice_line#print }" ;;
         esac
     done <<END

@@ -18,8 +18,8 @@ use self::binding::{bind_to, cpu_list, cpus_per_rank, map_by, oversubscribe};
 use self::dialect::{Dialect, VARIABLE, dialect, version};
 use self::output::{output, output_filename};
 use self::values::{
-    display, environment, environment_of_all, export_list, export_one, host, hosts, launch_mca, mca, path, pmix_mca,
-    rank_by, ranks, ranks_per_host, universe_size,
+    display, environment, environment_of_all, error_pattern, export_list, export_one, host, hosts, launch_mca, mca,
+    output_pattern, path, pmix_mca, rank_by, ranks, ranks_per_host, universe_size,
 };
 use super::Meaning::{Made, Nothing, OfLaunch, OfProgram, Refused};
 use super::line::Line;
@@ -118,8 +118,8 @@ pub(super) const FLAGS: &[Flag] = &[
     flag(&["l", "prepend-rank", "tag-output"], Takes::Nothing, OfLaunch("--label")),
     flag(&["timestamp-output"], Takes::Nothing, OfLaunch("--timestamp")),
     flag(&["prepend-pattern"], Takes::Value, Refused("type -prepend-rank")),
-    flag(&["outfile-pattern"], Takes::Value, OfLaunch("--output")),
-    flag(&["errfile-pattern"], Takes::Value, OfLaunch("--error")),
+    flag(&["outfile-pattern"], Takes::Value, Made("--output, with %N for %h and %n for %p", output_pattern)),
+    flag(&["errfile-pattern"], Takes::Value, Made("--error, with the same letters", error_pattern)),
     flag(&["output"], Takes::Value, Made("--label, --timestamp, or --output and --error for file=NAME", output)),
     flag(&["output-filename"], Takes::Value, Made("--output=NAME.%j.%r.out --error=NAME.%j.%r.err", output_filename)),
     flag(&["s", "stdin"], Takes::Value, OfLaunch("--stdin")),

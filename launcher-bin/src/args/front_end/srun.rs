@@ -9,8 +9,8 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 
 use self::values::{
-    compress, cpu_bind, distribution, epilog, error, exclude, gpu_bind, gpus_per_task, group, mpi, no_kill, node_file,
-    node_list, nodes, open_mode, output, prolog, pty, quiet, send_libs, signal, user, verbose,
+    compress, cpu_bind, distribution, epilog, error, exclude, export, gpu_bind, gpus_per_task, group, mpi, no_kill,
+    node_file, node_list, nodes, open_mode, output, prolog, pty, quiet, send_libs, signal, user, verbose,
 };
 use super::Meaning::{Made, Nothing, OfLaunch, OfNodes, OfProgram, Refused};
 use super::line::Line;
@@ -57,7 +57,7 @@ pub(super) const FLAGS: &[Flag] = &[
     flag(&["l", "label"], Takes::Nothing, OfLaunch("--label")),
     flag(&["open-mode"], Takes::Value, Made("--append", open_mode)),
     flag(&["D", "chdir"], Takes::Value, OfProgram("--chdir")),
-    flag(&["export"], Takes::Value, OfLaunch("--export")),
+    flag(&["export"], Takes::Value, Made("--export, without names that are not set", export)),
     flag(&["bcast"], Takes::Optional, OfLaunch("--bcast")),
     flag(&["bcast-exclude"], Takes::Value, OfLaunch("--bcast-exclude")),
     flag(&["compress"], Takes::Optional, Made("--compress, which is gzip, unless it is none", compress)),

@@ -275,6 +275,16 @@ fn flags_that_choose_nothing_are_noted() {
 }
 
 #[test]
+fn what_people_type_twice_or_shorten_means_what_it_does_there() {
+    means("mpirun --host a:2 --host b -n 3 ./a", "--host=a:2,b --ntasks=3 ./a");
+    let (words, _) = read("mpiexec -outfile-pattern x.%h.%r -n 2 ./a").unwrap();
+    assert!(words.contains("--output=x.%N.%r"), "{words}");
+    refused("mpiexec -outfile-pattern x.%t ./a", "--timestamp puts it before lines");
+    let (words, _) = read("srun -N 1k --export=ALL,NO_SUCH_VARIABLE,PATH ./a").unwrap();
+    assert!(words.contains("--nodes=1024") && words.contains("--export=ALL,PATH"), "{words}");
+}
+
+#[test]
 fn a_variable_that_is_not_there_is_warned_of() {
     let cli = crate::args::parse(["lattice", "mpiexec", "-x", "node0", "./a"].map(OsString::from)).unwrap();
     assert_eq!(cli.warnings, ["-x node0: there is no such variable to pass on"]);

@@ -11,7 +11,9 @@ use crate::environment::{self, Environment};
 use crate::mpirun_setup::MpirunSetup;
 
 /// Beginning of its name.
-const PREFIX: &str = "shell-";
+const PREFIX: &str = "lattice-shell-";
+/// Beginning of the name of one that is being made: nobody looks for the owner of that.
+const YOUNG: &str = ".new-lattice-shell-";
 /// File in it that its owner holds a lock on for as long as it runs.
 const LOCK: &str = "lock";
 
@@ -35,7 +37,13 @@ impl OwnDirectory {
         let in_home = state.map(|state| state.join("lattice")).map(|parent| Self::made_in(&parent));
         match in_home {
             Some(Ok(directory)) => Ok(directory),
-            Some(Err(_)) | None => Self::made_in(&std::env::temp_dir()),
+            Some(Err(_)) | None => {
+                let parent = std::env::temp_dir();
+                Self::made_in(&parent).map_err(|error| {
+                    let what = format!("cannot make a directory in {}: {error}", parent.display());
+                    io::Error::new(error.kind(), what)
+                })
+            }
         }
     }
 
@@ -45,8 +53,11 @@ impl OwnDirectory {
         }
         fs::create_dir_all(parent)?;
         remove_abandoned(parent);
-        let path = mkdtemp(&parent.join(format!("{PREFIX}XXXXXX")))?;
-        let lock = File::create(path.join(LOCK)).and_then(locked).ok();
+        let young = mkdtemp(&parent.join(format!("{YOUNG}XXXXXX")))?;
+        let lock = File::create(young.join(LOCK)).and_then(locked).ok();
+        let name = young.file_name().unwrap_or_default().to_string_lossy().replacen(YOUNG, PREFIX, 1);
+        let path = parent.join(name);
+        fs::rename(&young, &path)?;
         Ok(Self { path, _lock: lock })
     }
 
@@ -68,7 +79,7 @@ fn locked(file: File) -> io::Result<Flock<File>> {
 }
 
 /// Removes the directories in `parent` whose owner has ended: nobody holds their lock, which is one of a file, so that file servers
-/// keep it for all nodes. One that has no lock yet is being made. What cannot be removed stays: it holds up nobody.
+/// keep it for all nodes. What cannot be removed stays: it holds up nobody.
 fn remove_abandoned(parent: &Path) {
     let entries = fs::read_dir(parent).into_iter().flatten().flatten();
     for entry in entries.filter(|entry| entry.file_name().as_encoded_bytes().starts_with(PREFIX.as_bytes())) {
@@ -119,10 +130,11 @@ mod tests {
         let path = killed.path().to_owned();
         // Its lock goes with its process; the directory stays.
         drop(killed);
-        fs::create_dir(path.with_file_name("shell-young")).unwrap();
+        fs::create_dir(path.with_file_name(".new-lattice-shell-x")).unwrap();
+        fs::write(path.with_file_name(".new-lattice-shell-x").join(LOCK), "").unwrap();
         fs::create_dir(path.with_file_name("others")).unwrap();
         let next = made_for(&variables);
         assert_eq!((path.exists(), running.path().exists(), next.path().exists()), (false, true, true));
-        assert!(path.with_file_name("shell-young").exists() && path.with_file_name("others").exists());
+        assert!(path.with_file_name(".new-lattice-shell-x").exists() && path.with_file_name("others").exists());
     }
 }

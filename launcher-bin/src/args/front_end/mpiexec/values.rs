@@ -19,8 +19,31 @@ pub(super) fn ranks(line: &mut Line, number: &OsStr) -> Result<(), Refusal> {
     Ok(())
 }
 
+/// Hosts of a program; those of a second flag are more of them (measured with Open MPI 4.1.4).
 pub(super) fn host(line: &mut Line, list: &OsStr) -> Result<(), Refusal> {
-    line.program().hosts = Some(list.to_string_lossy().into_owned());
+    let list = list.to_string_lossy().into_owned();
+    let hosts = &mut line.program().hosts;
+    *hosts = Some(hosts.take().map_or(list.clone(), |before| format!("{before},{list}")));
+    Ok(())
+}
+
+/// Hydra's pattern for files of output: `%r` rank, `%h` host, `%p` proxy, `%g` process group.
+pub(super) fn output_pattern(line: &mut Line, pattern: &OsStr) -> Result<(), Refusal> {
+    file_pattern(line, "--output", "-outfile-pattern", pattern)
+}
+
+pub(super) fn error_pattern(line: &mut Line, pattern: &OsStr) -> Result<(), Refusal> {
+    file_pattern(line, "--error", "-errfile-pattern", pattern)
+}
+
+fn file_pattern(line: &mut Line, ours: &str, flag: &'static str, pattern: &OsStr) -> Result<(), Refusal> {
+    let pattern = pattern.to_string_lossy();
+    if pattern.contains("%t") {
+        let reason = "the time of a line is no part of a name; --timestamp puts it before lines".to_owned();
+        return Err(Refusal::Value { flag, value: pattern.into_owned(), reason });
+    }
+    let pattern = pattern.replace("%h", "%N").replace("%p", "%n").replace("%g", "0");
+    line.add_to_launch(ours, Some(pattern.as_ref()));
     Ok(())
 }
 

@@ -16,7 +16,34 @@ pub(super) fn nodes(line: &mut Line, count: &OsStr) -> Result<(), Refusal> {
     if least != text {
         line.note(format!("-N {text}: the launch has {least} nodes"));
     }
-    line.add_to_nodes("--nodes", Some(least.as_ref()));
+    line.add_to_nodes("--nodes", Some(in_full(least).as_ref()));
+    Ok(())
+}
+
+/// A number whose suffix may be `k` or `m`, which are 1024 and its square (srun(1), --nodes).
+fn in_full(text: &str) -> String {
+    let times = |suffix: [char; 2], unit: u64| text.strip_suffix(suffix)?.parse::<u64>().ok()?.checked_mul(unit);
+    let number = times(['k', 'K'], 1024).or_else(|| times(['m', 'M'], 1024 * 1024));
+    number.map_or_else(|| text.to_owned(), |number| number.to_string())
+}
+
+/// What is not set is passed over, as srun does; a name that stands alone is.
+pub(super) fn export(line: &mut Line, list: &OsStr) -> Result<(), Refusal> {
+    let is_gone = |word: &&str| {
+        let is_name = !word.is_empty() && !word.contains(['=', '/', '.']) && !["ALL", "NONE", "NIL"].contains(word);
+        is_name && std::env::var_os(word).is_none()
+    };
+    let text = list.to_string_lossy();
+    if text.contains(['"', '\'']) {
+        line.add_to_launch("--export", Some(list));
+        return Ok(());
+    }
+    let (gone, kept): (Vec<&str>, Vec<&str>) = text.split(',').partition(is_gone);
+    for name in &gone {
+        line.warn(format!("--export {name}: there is no such variable to pass on"));
+    }
+    let kept = if kept.is_empty() { "NONE".to_owned() } else { kept.join(",") };
+    line.add_to_launch("--export", Some(if gone.is_empty() { list } else { kept.as_ref() }));
     Ok(())
 }
 

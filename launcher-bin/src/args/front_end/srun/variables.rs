@@ -93,7 +93,7 @@ mod tests {
         check("--export=ALL", &bound, "--export=ALL --cpu-bind=cores --label ./a");
         check("--cpu_bind=none", &bound[..1], "--cpu-bind=none ./a");
         check("", &[("SLURM_LABELIO", "0"), ("SLURM_TIMELIMIT", "")], "./a");
-        check("", &[("SRUN_EXPORT_ENV", "A"), ("SLURM_EXPORT_ENV", "B")], "--export=A ./a");
+        check("", &[("SRUN_EXPORT_ENV", "A=1"), ("SLURM_EXPORT_ENV", "B=1")], "--export=A=1 ./a");
     }
 
     #[test]
