@@ -398,6 +398,15 @@ async fn the_time_of_one_stranger_is_not_that_of_the_next() {
         .await;
 }
 
+/// A connection that finds no room in the kernel's queue is tried again after a second.
+#[tokio::test]
+async fn ranks_that_come_all_at_once_find_room_before_anybody_is_let_in() {
+    let (_driver, _ended, address) = listen(1, Duration::from_secs(600));
+    // Nobody is let in meanwhile: this thread is the runtime's.
+    let ranks = (0..600).map(|_| StdTcpStream::connect_timeout(&address, Duration::from_millis(900)));
+    assert_eq!(ranks.filter(Result::is_err).count(), 0);
+}
+
 /// The time for a claim counts those who have not claimed a rank, and nobody else.
 #[tokio::test]
 async fn more_ranks_than_may_be_unclaimed_at_once_come_through_the_port() {

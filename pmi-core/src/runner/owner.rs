@@ -2,10 +2,11 @@
 //!
 //! The kernel is asked for that one socket by both of its addresses (netlink, `sock_diag(7)`). Local ports are shared by connections
 //! to different peers, so the own address alone does not name a socket. Where the kernel has no `tcp_diag`, the tables below
-//! `/proc/net` are read instead, by a thread of the runtime's blocking pool: they hold every socket of the network namespace.
+//! `/proc/net` are to be read instead, which hold every socket of the network namespace, and take their time.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use netlink_packet_core::{NLM_F_REQUEST, NetlinkHeader, NetlinkMessage, NetlinkPayload};
 use netlink_packet_sock_diag::SockDiagMessage;
@@ -30,16 +31,31 @@ impl Endpoint {
     }
 }
 
-/// Returns the user who owns the peer of `accepted`; `None` if that is not, or no longer, an open socket of this network namespace.
-pub(super) async fn owner_of_peer(accepted: Endpoint) -> Option<u32> {
-    match find(accepted.other()) {
-        Ok(Some(socket)) => owner(&socket),
+/// Owner of the peer of a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Owner {
+    User(u32),
+    /// The peer is not, or no longer, an open socket of this network namespace.
+    Nobody,
+    /// The kernel does not say; [`owner_in_tables`] does.
+    Unknown,
+}
+
+/// True once the kernel has told of a socket: from then on, one that it does not tell of is not there.
+static HAS_SERVICE: AtomicBool = AtomicBool::new(false);
+
+/// Asks the kernel who owns the peer of `accepted`. Never blocks.
+///
+/// `is_connected` tells whether the accepted end still has a peer: a process that resets its connections at once makes nobody read tables.
+pub(super) fn owner_of_peer(accepted: Endpoint, is_connected: impl FnOnce() -> bool) -> Owner {
+    let found = match find(accepted.other()) {
         // "No such socket" and "no such service" are one error code. The accepted end exists, so it tells them apart.
-        Ok(None) if matches!(find(accepted), Ok(Some(_))) => None,
-        Ok(None) | Err(_) => {
-            tokio::task::spawn_blocking(move || owner_in_tables(accepted.other())).await.ok().flatten()
-        }
-    }
+        Ok(None) if HAS_SERVICE.load(Ordering::Relaxed) || matches!(find(accepted), Ok(Some(_))) => None,
+        Ok(None) | Err(_) => return if is_connected() { Owner::Unknown } else { Owner::Nobody },
+        Ok(found) => found,
+    };
+    HAS_SERVICE.store(true, Ordering::Relaxed);
+    found.as_ref().and_then(owner).map_or(Owner::Nobody, Owner::User)
 }
 
 /// Asks the kernel for one socket. Never blocks: the answer is there when the question has been sent.
@@ -88,12 +104,13 @@ fn question(wanted: Endpoint) -> Vec<u8> {
     bytes
 }
 
-/// Searches the kernel's tables of all sockets.
-fn owner_in_tables(wanted: Endpoint) -> Option<u32> {
+/// Searches the kernel's tables of all sockets for the peer of `accepted`. Blocks.
+pub(super) fn owner_in_tables(accepted: Endpoint) -> Owner {
     // A socket of the newer family may be connected to an address of the older one.
-    ["/proc/net/tcp", "/proc/net/tcp6"]
+    let found = ["/proc/net/tcp", "/proc/net/tcp6"]
         .into_iter()
-        .find_map(|table| owner_in(&std::fs::read_to_string(table).ok()?, wanted))
+        .find_map(|table| owner_in(&std::fs::read_to_string(table).ok()?, accepted.other()));
+    found.map_or(Owner::Nobody, Owner::User)
 }
 
 /// Columns: number, own address, other address, state, queues, timer, retransmits, uid, timeout, inode.
@@ -123,6 +140,7 @@ fn written(address: SocketAddr) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::io::{Read, Write};
     use std::net::{TcpListener, TcpStream};
     use std::os::unix::fs::MetadataExt;
 
@@ -143,24 +161,32 @@ mod tests {
         (ours, Endpoint { local, remote }, theirs)
     }
 
-    #[tokio::test]
-    async fn the_owner_is_known_while_the_connection_lasts_and_not_afterwards() {
+    /// The kernel's answer, or else that of its tables.
+    fn told(accepted: Endpoint) -> Owner {
+        match owner_of_peer(accepted, || true) {
+            Owner::Unknown => owner_in_tables(accepted),
+            told => told,
+        }
+    }
+
+    #[test]
+    fn the_owner_is_known_while_the_connection_lasts_and_not_afterwards() {
         for address in [IPV4, IPV6] {
             // Not every machine has the newer family.
             let Ok(listener) = TcpListener::bind(address) else { continue };
             let (_ours, accepted, theirs) = connection(&listener);
-            assert_eq!(owner_of_peer(accepted).await, Some(own_uid()), "{address}");
+            assert_eq!(told(accepted), Owner::User(own_uid()), "{address}");
             drop(theirs);
-            assert_eq!(owner_of_peer(accepted).await, None, "{address}");
+            assert_eq!(told(accepted), Owner::Nobody, "{address}");
         }
     }
 
-    #[tokio::test]
-    async fn nobody_owns_the_end_of_a_connection_that_never_was() {
+    #[test]
+    fn nobody_owns_the_end_of_a_connection_that_never_was() {
         let listener = TcpListener::bind(IPV4).unwrap();
         let (_ours, accepted, _theirs) = connection(&listener);
         let elsewhere = Endpoint { remote: "127.0.0.1:1".parse().unwrap(), ..accepted };
-        assert_eq!(owner_of_peer(elsewhere).await, None);
+        assert_eq!(told(elsewhere), Owner::Nobody);
     }
 
     /// Else a peer that leaves at once would make its server read the tables, which hold every socket of the node.
@@ -175,12 +201,24 @@ mod tests {
         assert!(find(accepted).unwrap().is_some());
     }
 
+    /// Then the accepted end tells no more whether the kernel has the service.
+    #[test]
+    fn a_peer_that_resets_its_connection_is_not_looked_for_in_the_tables() {
+        let listener = TcpListener::bind(IPV4).unwrap();
+        let (mut ours, accepted, theirs) = connection(&listener);
+        // A socket that is closed with unread bytes resets its connection.
+        ours.write_all(b"unread").unwrap();
+        drop(theirs);
+        assert!(ours.read(&mut [0]).is_err() && ours.peer_addr().is_err());
+        assert_eq!(owner_of_peer(accepted, || ours.peer_addr().is_ok()), Owner::Nobody);
+    }
+
     #[test]
     fn the_tables_say_the_same_as_the_kernel() {
         for address in [IPV4, IPV6] {
             let Ok(listener) = TcpListener::bind(address) else { continue };
             let (_ours, accepted, _theirs) = connection(&listener);
-            assert_eq!(owner_in_tables(accepted.other()), Some(own_uid()), "{address}");
+            assert_eq!(owner_in_tables(accepted), Owner::User(own_uid()), "{address}");
         }
     }
 
