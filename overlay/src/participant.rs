@@ -17,8 +17,7 @@ use std::cell::RefCell;
 use std::collections::HashMap;
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
-use std::os::linux::net::SocketAddrExt;
-use std::os::unix::net::{SocketAddr, UnixStream};
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
@@ -26,7 +25,10 @@ use std::time::{Duration, Instant};
 use bytes::{Buf, Bytes, BytesMut};
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use nix::sys::socket::{MsgFlags, getsockopt, send, sockopt};
+use nix::sys::socket::{
+    self, AddressFamily, MsgFlags, SockFlag, SockType, UnixAddr, getsockopt, send, setsockopt, sockopt,
+};
+use nix::sys::time::TimeVal;
 use nix::unistd::geteuid;
 
 use crate::address::{SetId, Uid};
@@ -145,8 +147,7 @@ impl Participant {
     }
 
     fn connect(to: &Contact, rank: u32) -> Result<Self, ParticipantError> {
-        let address = SocketAddr::from_abstract_name(to.nonce.socket_name())?;
-        let mut socket = UnixStream::connect_addr(&address)?;
+        let mut socket = reach(&to.nonce.socket_name(), SESSION_TIMEOUT)?;
         socket.set_read_timeout(Some(SESSION_TIMEOUT))?;
         socket.set_write_timeout(Some(SESSION_TIMEOUT))?;
         let rank = greet(&mut socket, to, rank)?;
@@ -342,6 +343,22 @@ fn find(set: SetId) -> Result<Option<SetRecord>, DirectoryError> {
     Ok(directory.map(|directory| directory.find(set)).transpose()?.flatten())
 }
 
+/// Connects to a socket in the abstract namespace, which anybody may have made: one that takes no connection is waited for so long.
+fn reach(name: &str, within: Duration) -> io::Result<UnixStream> {
+    let socket = socket::socket(AddressFamily::Unix, SockType::Stream, SockFlag::SOCK_CLOEXEC, None)?;
+    // It bounds connect(2) as well, which then fails with EAGAIN.
+    let within = TimeVal::new(within.as_secs().cast_signed(), within.subsec_micros().into());
+    setsockopt(&socket, sockopt::SendTimeout, &within)?;
+    match socket::connect(socket.as_raw_fd(), &UnixAddr::new_abstract(name.as_bytes())?) {
+        Ok(()) => Ok(UnixStream::from(socket)),
+        Err(Errno::EAGAIN) => {
+            let reason = "its socket takes no connections; the session is stopped, or another user has taken its name";
+            Err(io::Error::new(io::ErrorKind::TimedOut, reason))
+        }
+        Err(errno) => Err(errno.into()),
+    }
+}
+
 /// Proves to know the set's key, and has it proved; returns the rank that the session has for this process.
 fn greet(socket: &mut UnixStream, to: &Contact, rank: u32) -> Result<u32, ParticipantError> {
     let peer = getsockopt(&socket, sockopt::PeerCredentials).map_err(io::Error::from)?;
@@ -367,7 +384,10 @@ fn greet(socket: &mut UnixStream, to: &Contact, rank: u32) -> Result<u32, Partic
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::net::UnixListener;
+    use std::os::linux::net::SocketAddrExt;
+    use std::os::unix::net::{SocketAddr, UnixListener};
+
+    use nix::sys::socket::{Backlog, bind, listen};
 
     use super::*;
 
@@ -386,6 +406,18 @@ mod tests {
             socket.write_all(&7_u32.to_be_bytes()).unwrap();
             socket.read_exact(&mut [0; crate::frame::HEADER_LEN]).unwrap();
         })
+    }
+
+    /// The ids of sets can be guessed, and so the names of the sockets that take guests. The queue of such a socket may be full for ever.
+    #[test]
+    fn whoever_takes_no_connection_is_not_waited_for_without_end() {
+        let name = format!("lattice-participant-test-{}", std::process::id());
+        let hostile = socket::socket(AddressFamily::Unix, SockType::Stream, SockFlag::SOCK_CLOEXEC, None).unwrap();
+        bind(hostile.as_raw_fd(), &UnixAddr::new_abstract(name.as_bytes()).unwrap()).unwrap();
+        listen(&hostile, Backlog::new(0).unwrap()).unwrap();
+        let tries: Vec<_> = (0..4).map(|_| reach(&name, Duration::from_millis(10))).collect();
+        assert!(tries[0].is_ok());
+        assert_eq!(tries[3].as_ref().unwrap_err().kind(), io::ErrorKind::TimedOut);
     }
 
     #[test]

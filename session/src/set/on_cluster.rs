@@ -148,9 +148,9 @@ impl ClusterSet {
         let (nonce, key) = (Nonce::random()?, SetKey::from_bytes(random::bytes().map_err(SetError::Socket)?));
         let of_ranks = Contact { set: self.0.set, nonce, key };
         self.listen_at(&of_ranks, Self::is_here)?;
-        // Where sessions of the set share a network, the first of them takes the guests.
-        if let Err(error) = self.listen_at(&Contact::of_guests(self.0.set), |_, rank| rank == GUEST) {
-            tracing::debug!("no guests are taken here: {error}");
+        let guests = Contact::of_guests(self.0.set);
+        if let Err(error) = self.listen_at(&guests, |_, rank| rank == GUEST) {
+            task::spawn(tell_of_guests(guests, error));
         }
         Ok(of_ranks)
     }
@@ -198,6 +198,23 @@ impl ClusterSet {
             launch: Some(launch_id.clone()),
             topology: Topology::Strides,
         }
+    }
+}
+
+/// Says why no guests are taken here. Where sessions of the set share a network, the first of them takes them; but the name of the socket
+/// follows from the id of the set, and any user may have taken it.
+async fn tell_of_guests(guests: Contact, error: SetError) {
+    let holder = timeout(OPEN_TIMEOUT, UnixStream::connect(connection::path(&guests.nonce))).await;
+    let holder = holder.ok().and_then(Result::ok).and_then(|socket| socket.peer_cred().ok());
+    let set = guests.set;
+    match holder.map(|holder| holder.uid()) {
+        Some(holder) if holder == geteuid().as_raw() => {
+            tracing::debug!("another session of set {set} takes its guests");
+        }
+        Some(holder) => {
+            tracing::warn!("set {set} takes no guests on this node: user {holder} has taken the name of its socket");
+        }
+        None => tracing::warn!("set {set} takes no guests on this node: {}", chain(&error)),
     }
 }
 
