@@ -152,6 +152,20 @@ pub enum AcceptError {
     },
 }
 
+/// Failure of a call of another session.
+#[derive(Debug)]
+enum CallFailure {
+    /// The connection ended before any byte came: its agent lets this session not in, or has gone, which hands nothing over then.
+    Unanswered,
+    Link(LinkError),
+}
+
+impl From<LinkError> for CallFailure {
+    fn from(error: LinkError) -> Self {
+        Self::Link(error)
+    }
+}
+
 /// Connection that an agent handed to the session that it is for.
 #[derive(Debug)]
 pub struct Handed {
@@ -178,7 +192,7 @@ impl SessionLinks {
     }
 
     /// The same for sessions that live without their agents for so long: where an agent's port refuses a link, the next agent is
-    /// waited for.
+    /// waited for, and where an agent closes a connection without an answer, the next one is asked once.
     #[must_use]
     pub fn with_agent_lease(self, agent_lease: Duration) -> Self {
         Self { agent_lease, ..self }
@@ -224,23 +238,48 @@ impl SessionLinks {
         if self.is_cut_off(to) {
             return Err(LinkError::CutOff);
         }
+        let until = Instant::now() + self.agent_lease;
+        let opened = match self.try_once(to, address, until).await {
+            Err(CallFailure::Unanswered) if Instant::now() < until => {
+                sleep(AGENT_PAUSE).await;
+                self.try_once(to, address, until).await
+            }
+            tried => tried,
+        };
+        let opened = opened.map_err(|failure| match failure {
+            CallFailure::Unanswered => LinkError::Refused { address: address.to_owned() },
+            CallFailure::Link(error) => error,
+        });
+        // Nothing has been sent yet.
+        if self.is_cut_off(to) { Err(LinkError::CutOff) } else { opened }
+    }
+
+    /// Connects to an agent, which may begin to run until then, and shakes hands with the session of its node.
+    async fn try_once(
+        &self,
+        to: NodeIndex,
+        address: &str,
+        until: Instant,
+    ) -> Result<(TcpStream, SharedCiphers), CallFailure> {
         let greeting = Greeting::new(self.launch(), self.me, to, random()?, &self.key.gate_key());
-        let late = |timeout| LinkError::Late { address: address.to_owned(), timeout };
-        let deadline = Instant::now() + self.agent_lease;
-        let mut socket = loop {
-            let connected = timeout(CONNECT_TIMEOUT, self.connect(address)).await.map_err(|_| late(CONNECT_TIMEOUT))?;
-            match connected {
-                Ok(socket) => break socket,
-                Err(error) if error.kind() == io::ErrorKind::ConnectionRefused && Instant::now() < deadline => {
+        let mut socket = self.reach(address, until).await?;
+        let shaken = timeout(ANSWER_TIMEOUT, self.call(&mut socket, &greeting, address)).await;
+        let late = |_| LinkError::Late { address: address.to_owned(), timeout: ANSWER_TIMEOUT };
+        Ok((socket, shaken.map_err(late)??))
+    }
+
+    /// Connects to an agent; one that does not run is called again until then.
+    async fn reach(&self, address: &str, until: Instant) -> Result<TcpStream, LinkError> {
+        let late = |_| LinkError::Late { address: address.to_owned(), timeout: CONNECT_TIMEOUT };
+        loop {
+            match timeout(CONNECT_TIMEOUT, self.connect(address)).await.map_err(late)? {
+                Ok(socket) => return Ok(socket),
+                Err(error) if error.kind() == io::ErrorKind::ConnectionRefused && Instant::now() < until => {
                     sleep(AGENT_PAUSE).await;
                 }
                 Err(source) => return Err(LinkError::Unreachable { address: address.to_owned(), source }),
             }
-        };
-        let shaken = timeout(ANSWER_TIMEOUT, self.call(&mut socket, &greeting, address)).await;
-        let ciphers = shaken.map_err(|_| late(ANSWER_TIMEOUT))??;
-        // Nothing has been sent yet.
-        if self.is_cut_off(to) { Err(LinkError::CutOff) } else { Ok((socket, ciphers)) }
+        }
     }
 
     /// Takes a link that the agent handed over, and adds it to the fences of this node with its first frame.
@@ -332,13 +371,11 @@ impl SessionLinks {
         socket: &mut TcpStream,
         greeting: &Greeting,
         address: &str,
-    ) -> Result<SharedCiphers, LinkError> {
+    ) -> Result<SharedCiphers, CallFailure> {
         let fault = |source| LinkError::Handshake { address: address.to_owned(), source };
         let closed = |source: io::Error| match source.kind() {
-            io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe => {
-                LinkError::Refused { address: address.to_owned() }
-            }
-            _ => LinkError::Unreachable { address: address.to_owned(), source },
+            io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe => CallFailure::Unanswered,
+            _ => LinkError::Unreachable { address: address.to_owned(), source }.into(),
         };
         let mut handshake = Handshake::of_caller(&self.key.handshake_key(), greeting.as_bytes()).map_err(fault)?;
         let mut opening = [0; Greeting::LEN + HANDSHAKE_LEN];
@@ -348,15 +385,18 @@ impl SessionLinks {
         let mut answer = [0; HANDSHAKE_LEN];
         let read = read_up_to(socket, &mut answer).await.map_err(closed)?;
         let shaken = match read {
+            0 => return Err(CallFailure::Unanswered),
             HANDSHAKE_LEN => handshake.read(&answer).map_err(fault),
             _ => Err(LinkError::Refused { address: address.to_owned() }),
         };
         let theirs = match shaken {
-            Err(_) if is_of_calls(&answer[..read]) => return Err(LinkError::NoLinks { address: address.to_owned() }),
+            Err(_) if is_of_calls(&answer[..read]) => {
+                return Err(LinkError::NoLinks { address: address.to_owned() }.into());
+            }
             shaken => shaken?,
         };
         if theirs != VERSION {
-            return Err(LinkError::Version { address: address.to_owned(), theirs });
+            return Err(LinkError::Version { address: address.to_owned(), theirs }.into());
         }
         Ok(Arc::new(Mutex::new(handshake.finish().map_err(fault)?)))
     }
@@ -382,13 +422,15 @@ pub(super) async fn resolve(address: &str) -> io::Result<impl Iterator<Item = So
     Ok(lookup_host((host, port)).await?.collect::<Vec<_>>().into_iter())
 }
 
-/// Fills `buffer` as far as the other end sends bytes; returns their number.
+/// Fills `buffer` as far as the other end sends bytes; returns their number. Fails only if none has come.
 async fn read_up_to(socket: &mut TcpStream, buffer: &mut [u8]) -> io::Result<usize> {
     let mut read = 0;
     while read < buffer.len() {
-        match socket.read(&mut buffer[read..]).await? {
-            0 => break,
-            more => read += more,
+        match socket.read(&mut buffer[read..]).await {
+            Ok(0) => break,
+            Ok(more) => read += more,
+            Err(_) if read > 0 => break,
+            Err(error) => return Err(error),
         }
     }
     Ok(read)
