@@ -1,6 +1,8 @@
 //! Requests for resources (`PMIx_Allocation_request`), answered from the allocation that the job runs in: its nodes are whole, and are
 //! the job's for as long as it runs, so that what is there is granted and nothing can be added or given back.
 
+use std::collections::HashSet;
+
 use super::{Address, Server};
 use crate::namespace::Namespace;
 use crate::wire::value::{Info, Value};
@@ -52,14 +54,13 @@ impl Server {
 
 /// The nodes that a request may have.
 fn granted<'a>(namespace: &'a Namespace, infos: &[Info<'_>]) -> Result<Vec<&'a str>, Refusal> {
-    let hosts = &namespace.hosts;
-    let mut nodes: Vec<&str> = hosts.iter().map(String::as_str).collect();
+    let mut nodes: Vec<&str> = namespace.hosts.iter().map(String::as_str).collect();
+    let known: HashSet<&str> = nodes.iter().copied().collect();
     for info in infos {
         match (info.key, &info.value) {
             (NODE_LIST, Value::Text(list)) => {
-                let named = std::str::from_utf8(list).map_err(|_| status::BAD_PARAM)?.split(',');
-                let host = |name: &str| hosts.iter().find(|host| *host == name).map(String::as_str);
-                nodes = named.map(host).collect::<Option<_>>().ok_or(status::OUT_OF_RESOURCE)?;
+                let list = std::str::from_utf8(list).map_err(|_| status::BAD_PARAM)?;
+                nodes = listed(list, &known).ok_or(status::OUT_OF_RESOURCE)?;
             }
             (REQUEST, _) | (NODES, _) => {}
             // What else there is to ask for is not counted here.
@@ -75,4 +76,16 @@ fn granted<'a>(namespace: &'a Namespace, infos: &[Info<'_>]) -> Result<Vec<&'a s
         nodes.truncate(asked as usize);
     }
     Ok(nodes)
+}
+
+/// The nodes of a list, each once; `None` if one is not known, or there are more names than nodes.
+fn listed<'a>(list: &str, known: &HashSet<&'a str>) -> Option<Vec<&'a str>> {
+    let (mut nodes, mut seen) = (Vec::new(), HashSet::new());
+    for (count, name) in list.split(',').enumerate() {
+        let node = known.get(name).filter(|_| count < known.len())?;
+        if seen.insert(*node) {
+            nodes.push(*node);
+        }
+    }
+    Some(nodes)
 }

@@ -335,6 +335,9 @@ fn what_the_allocation_has_is_granted() {
     assert_eq!((code, granted[2].1.as_str()), (status::SUCCESS, "n0,n1"));
     let list = |nodes: &'static [u8]| Info::new("pmix.alloc.nlist", Value::Text(nodes));
     assert_eq!(allocate(&mut world, client, 1, &[list(b"n1")]).1[2].1, "n1");
+    let twice = allocate(&mut world, client, 1, &[list(b"n1,n1")]).1;
+    assert_eq!((&*twice[1].1, &*twice[2].1), ("1", "n1"), "a node is granted once");
+    assert_eq!(allocate(&mut world, client, 1, &[list(b"n1,n0,n1")]).0, status::OUT_OF_RESOURCE);
     for (directive, infos, expected) in [
         (1, vec![node(3)], status::OUT_OF_RESOURCE),
         (2, vec![list(b"n1"), node(2)], status::OUT_OF_RESOURCE),
