@@ -251,10 +251,7 @@ impl Participant {
 
     /// Takes in what comes within `wait`.
     fn receive(&self, wait: Option<Duration>) -> Result<(), ParticipantError> {
-        // A millisecond more than is left, so that what is due is due.
-        let wait = wait.map_or(PollTimeout::NONE, |wait| {
-            PollTimeout::try_from(wait + Duration::from_millis(1)).unwrap_or(PollTimeout::MAX)
-        });
+        let wait = wait.map_or(PollTimeout::NONE, poll_timeout);
         let mut watched = [PollFd::new(self.socket.as_fd(), PollFlags::POLLIN)];
         match poll(&mut watched, wait) {
             Ok(0) | Err(Errno::EINTR) => return Ok(()),
@@ -343,6 +340,11 @@ fn find(set: SetId) -> Result<Option<SetRecord>, DirectoryError> {
     Ok(directory.map(|directory| directory.find(set)).transpose()?.flatten())
 }
 
+/// A millisecond more than is left, so that what is due is due.
+fn poll_timeout(left: Duration) -> PollTimeout {
+    PollTimeout::try_from(left.saturating_add(Duration::from_millis(1))).unwrap_or(PollTimeout::MAX)
+}
+
 /// Connects to a socket in the abstract namespace, which anybody may have made: one that takes no connection is waited for so long.
 fn reach(name: &str, within: Duration) -> io::Result<UnixStream> {
     let socket = socket::socket(AddressFamily::Unix, SockType::Stream, SockFlag::SOCK_CLOEXEC, None)?;
@@ -418,6 +420,12 @@ mod tests {
         let tries: Vec<_> = (0..4).map(|_| reach(&name, Duration::from_millis(10))).collect();
         assert!(tries[0].is_ok());
         assert_eq!(tries[3].as_ref().unwrap_err().kind(), io::ErrorKind::TimedOut);
+    }
+
+    #[test]
+    fn any_time_can_be_waited_for() {
+        assert_eq!(poll_timeout(Duration::from_millis(5)).as_millis(), Some(6));
+        assert_eq!(poll_timeout(Duration::MAX), PollTimeout::MAX);
     }
 
     #[test]
