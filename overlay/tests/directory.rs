@@ -243,8 +243,29 @@ fn names_are_bounded_in_length_and_number() {
     assert_eq!(directory.look_up(&longest).unwrap(), longest);
     let longer = [&longest[..], b"x"].concat();
     assert!(matches!(directory.publish(&set, &longer, b"", Lifetime::Withdrawn), Err(NameError::TooLong)));
-    for number in 1..NAMES_MAX {
-        fs::write(directory.names_path().join(number.to_string()), "").unwrap();
-    }
+    directory.unpublish(&longest).unwrap();
+    fill_with_names_of(&directory, &set);
     assert!(matches!(directory.publish(&set, b"one too many", b"", Lifetime::Withdrawn), Err(NameError::Full)));
+}
+
+/// As many names of a set as there can be.
+fn fill_with_names_of(directory: &Directory, set: &SetRecord) {
+    directory.publish(set, b"first", b"", Lifetime::Withdrawn).unwrap();
+    let path = directory.names_path();
+    let first = fs::read_dir(&path).unwrap().next().unwrap().unwrap().path();
+    for number in 1..NAMES_MAX {
+        fs::copy(&first, path.join(number.to_string())).unwrap();
+    }
+}
+
+#[test]
+fn names_of_sets_that_were_killed_make_room_for_others() {
+    let (home, directory) = home();
+    let founder = Founder::join(Founder::start(&home.path().join("deep/down/sets")));
+    let theirs = directory.find(founder.set).unwrap().unwrap();
+    fill_with_names_of(&directory, &theirs);
+    founder.kill();
+    let ours = found(&directory, "ours");
+    directory.publish(&ours, b"bay", b"1", Lifetime::Withdrawn).unwrap();
+    assert_eq!(fs::read_dir(directory.names_path()).unwrap().count(), 1);
 }

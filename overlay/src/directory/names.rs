@@ -77,7 +77,10 @@ impl Directory {
             names.remove(&name)?;
         }
         if names.names()?.len() >= NAMES_MAX {
-            return Err(NameError::Full);
+            self.remove_orphans(&names)?;
+            if names.names()?.len() >= NAMES_MAX {
+                return Err(NameError::Full);
+            }
         }
         let entry = Entry {
             set: set.id().number(),
@@ -134,8 +137,24 @@ impl Directory {
         let Some(entry) = entry.filter(|entry| entry.service == STANDARD_NO_PAD.encode(service)) else {
             return Ok(None);
         };
+        Ok(self.has_publisher(&entry)?.then_some(entry))
+    }
+
+    /// Returns true if the set that has published a name lives.
+    fn has_publisher(&self, entry: &Entry) -> Result<bool, DirectoryError> {
         let set = self.record(&entry.set.to_string())?.filter(|set| set.nonce == entry.nonce);
-        Ok(set.filter(|set| set.mark.life(&self.mark) != Life::Gone).map(|_| entry))
+        Ok(set.is_some_and(|set| set.mark.life(&self.mark) != Life::Gone))
+    }
+
+    /// Removes the names of sets that were killed, and files that hold no name; under the lock.
+    fn remove_orphans(&self, names: &Files) -> Result<(), DirectoryError> {
+        for name in names.names()? {
+            let entry = names.read(&name)?.and_then(|content| serde_json::from_slice::<Entry>(&content).ok());
+            if !entry.map_or(Ok(false), |entry| self.has_publisher(&entry))? {
+                names.remove(&name)?;
+            }
+        }
+        Ok(())
     }
 }
 
