@@ -72,10 +72,10 @@ use crate::event::{Event, Report};
 use crate::session_io::{HostProcess, SessionIo};
 use crate::set::CommunicatorSource;
 use crate::settings::StdinTarget;
-use crate::transcript;
 use crate::wire::order::StartOrder;
 use crate::wire::start::SessionStart;
 use crate::wire::{self, WireError};
+use crate::{timeouts, transcript};
 
 /// Name of a session process in the list of `ps`.
 const NAME: &std::ffi::CStr = c"lattice-session";
@@ -103,6 +103,23 @@ pub struct Terms {
     pub agent_lease: Duration,
     /// PAM service by which users come in; `None` where none is asked.
     pub pam: Option<PamTerms>,
+}
+
+impl Terms {
+    /// Times that links to sessions of other nodes take.
+    fn link_times(&self) -> LinkTimes {
+        let pam_timeout = self.pam.as_ref().map(|pam| pam.within);
+        LinkTimes { agent_lease: self.agent_lease, answer: timeouts::link_answer(pam_timeout) }
+    }
+}
+
+/// Times for which a session waits for others.
+#[derive(Clone, Copy, Debug)]
+struct LinkTimes {
+    /// Time that sessions live without an agent.
+    agent_lease: Duration,
+    /// Time for a session that is called to answer.
+    answer: Duration,
 }
 
 /// Terms of the PAM sessions of a node.
@@ -161,7 +178,7 @@ fn live(terms: &Terms, errand: &Errand, door: DescriptorSocket, cgroup: Option<O
     }
     match begin(terms, &ordered, pam, &mut socket) {
         Ok(Some(start)) => {
-            let result = runtime.block_on(start.serve(socket, door, cgroup, terms.agent_lease));
+            let result = runtime.block_on(start.serve(socket, door, cgroup, terms.link_times()));
             // A thread that is stuck in a system call is left behind.
             runtime.shutdown_background();
             result
@@ -242,7 +259,7 @@ impl Start {
         socket: UnixStream,
         door: DescriptorSocket,
         cgroup: Option<OwnCgroup>,
-        agent_lease: Duration,
+        times: LinkTimes,
     ) -> io::Result<()> {
         let (reader, writer) = quiet::split(socket)?;
         let (urgent, outgoing_urgent) = mpsc::channel(EVENTS);
@@ -267,7 +284,7 @@ impl Start {
         };
         task::spawn(visited.watch(door));
         let here = Here { spec: &spec, control: control.downgrade(), input: &input, calls: &calls, urgent: &urgent };
-        let (others, ends) = OtherNodes::serve(&here, links, agent_lease, arriving);
+        let (others, ends) = OtherNodes::serve(&here, links, times, arriving);
         let communicators = CommunicatorSource::default();
         let set = set.and_then(|terms| others.enter_set(&here, terms, communicators.clone(), roots));
         let io = SessionIo {
@@ -299,7 +316,7 @@ impl Start {
             passing: ends.passing,
             urgent,
             confirmations: Arc::clone(&confirmations),
-            agents: NextAgents { connections, lease: agent_lease },
+            agents: NextAgents { connections, lease: times.agent_lease },
         };
         let outgoing = Outgoing {
             urgent: outgoing_urgent,

@@ -14,6 +14,7 @@
 //! failure HOLD  <  HOLD_GIVEN_UP  <  TELL  <=  UNHEARD  <  UNHEARD + TELL  <  LEASE_MIN
 //! spawn   NODE_ANSWER  <  SPAWN
 //! relay   KNOWN + CLAIM  <  NODE_ANSWER
+//! link    pam_timeout of the other node  <  link_answer(pam_timeout)
 //! VNIs    RETIRE  <  RETIRE_ANSWER
 //! ```
 //! The clocks are monotonic ones, each of its own machine; none of the inequalities compares two of them.
@@ -115,6 +116,9 @@ pub const UNHEARD: Duration = Duration::from_secs(2);
 /// Time for the session of another node to hear of a failure, its link included.
 pub const TELL: Duration = Duration::from_secs(2);
 
+/// Time for the session of another node to answer when a link to it is opened; see [`link_answer`].
+pub const LINK_ANSWER: Duration = Duration::from_secs(30);
+
 /// Time for all nodes to start their parts of a spawned job.
 pub const SPAWN: Duration = Duration::from_secs(60);
 /// Time that a relayed launch waits for the receiving agent to be registered, which is under way when other agents know of it.
@@ -132,6 +136,12 @@ pub const RETIRE_ANSWER: Duration = Duration::from_secs(5);
 /// still waits at its end.
 pub fn start_answer(depth: u32) -> Duration {
     NODE_ANSWER.saturating_add(HOP.saturating_mul(depth)).min(START_ANSWER - NODE_ANSWER)
+}
+
+/// Time for the session of another node to answer when a link to it is opened, where PAM may take so long to let its user in: links reach
+/// the session's process before that, and ranks of other nodes may be in their first fence. Nodes of a cluster have one `pam_timeout`.
+pub fn link_answer(pam_timeout: Option<Duration>) -> Duration {
+    LINK_ANSWER.max(pam_timeout.unwrap_or_default().saturating_add(NODE_ANSWER))
 }
 
 /// Time that a relay which has `own` leaves to the nodes below it; at least [`HOP`].
@@ -175,6 +185,15 @@ mod tests {
         ];
         for (what, limits) in in_order {
             assert!(limits.is_sorted_by(|one, next| one < next), "{what}: {limits:?}");
+        }
+    }
+
+    #[test]
+    fn a_link_waits_longer_than_pam_on_the_other_node() {
+        assert_eq!(link_answer(None), LINK_ANSWER);
+        for seconds in [1, 30, 300] {
+            let pam = Duration::from_secs(seconds);
+            assert!(link_answer(Some(pam)) >= LINK_ANSWER.max(pam + NODE_ANSWER), "{seconds} s");
         }
     }
 

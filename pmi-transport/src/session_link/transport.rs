@@ -30,7 +30,8 @@ use crate::limits::CONNECT_TIMEOUT;
 use crate::noise::{HANDSHAKE_LEN, Handshake, NoiseError};
 use crate::proto::v1::LinkFrame;
 
-/// Time for the other session to answer the handshake. It may be about to start: its node can be asked later than this one.
+/// Time for the other session to answer the handshake, unless its host knows better. It may be about to start: its node can be asked later
+/// than this one.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 /// Pause between two calls of an agent that does not run.
 const AGENT_PAUSE: Duration = Duration::from_millis(200);
@@ -48,6 +49,8 @@ pub struct SessionLinks {
     cut_off: Mutex<BTreeSet<NodeIndex>>,
     /// Time for which agents that do not run are called again.
     agent_lease: Duration,
+    /// Time for the other session to answer.
+    answer_timeout: Duration,
     /// Tasks that write to links.
     writing: TaskTracker,
 }
@@ -188,7 +191,8 @@ impl SessionLinks {
     pub fn new(key: LinkKey, launch_id: &str, me: NodeIndex, nodes: Arc<[Member]>) -> Self {
         let launch_id = Arc::from(launch_id);
         let (cut_off, writing) = (Mutex::default(), TaskTracker::new());
-        Self { key, launch_id, me, nodes, cut_off, agent_lease: Duration::ZERO, writing }
+        let (agent_lease, answer_timeout) = (Duration::ZERO, ANSWER_TIMEOUT);
+        Self { key, launch_id, me, nodes, cut_off, agent_lease, answer_timeout, writing }
     }
 
     /// The same for sessions that live without their agents for so long: where an agent's port refuses a link, the next agent is
@@ -196,6 +200,12 @@ impl SessionLinks {
     #[must_use]
     pub fn with_agent_lease(self, agent_lease: Duration) -> Self {
         Self { agent_lease, ..self }
+    }
+
+    /// The same for a launch whose sessions may take so long to answer after their agents have let them through; else that is 30 s.
+    #[must_use]
+    pub fn with_answer_timeout(self, answer_timeout: Duration) -> Self {
+        Self { answer_timeout, ..self }
     }
 
     /// A node is lost to the launch, whatever its session still knows: closes the links to it, fails the fences that need it, and
@@ -263,8 +273,8 @@ impl SessionLinks {
     ) -> Result<(TcpStream, SharedCiphers), CallFailure> {
         let greeting = Greeting::new(self.launch(), self.me, to, random()?, &self.key.gate_key());
         let mut socket = self.reach(address, until).await?;
-        let shaken = timeout(ANSWER_TIMEOUT, self.call(&mut socket, &greeting, address)).await;
-        let late = |_| LinkError::Late { address: address.to_owned(), timeout: ANSWER_TIMEOUT };
+        let shaken = timeout(self.answer_timeout, self.call(&mut socket, &greeting, address)).await;
+        let late = |_| LinkError::Late { address: address.to_owned(), timeout: self.answer_timeout };
         Ok((socket, shaken.map_err(late)??))
     }
 

@@ -14,7 +14,6 @@
 use pmi_transport::task;
 use std::collections::HashMap;
 use std::sync::{Arc, OnceLock};
-use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -32,6 +31,7 @@ use tokio::task::JoinSet;
 use tokio::time::timeout;
 use tonic::Status;
 
+use super::LinkTimes;
 use super::linked_fence::{LinkedFence, NodeDeaths};
 use super::living_nodes::LivingNodes;
 use crate::gathered::{GatherOrder, Gathered, NodeSelection};
@@ -86,11 +86,12 @@ struct Joined {
 
 impl NodeLinks {
     /// Links of the session of `spec`, which gives `receivers` what other nodes ask and say. Nodes whose agents are away are waited for,
-    /// for `agent_lease`.
-    pub(super) fn new(spec: &SessionSpec, terms: LinkTerms, agent_lease: Duration, receivers: Receivers) -> Arc<Self> {
+    /// as `times` say.
+    pub(super) fn new(spec: &SessionSpec, terms: LinkTerms, times: LinkTimes, receivers: Receivers) -> Arc<Self> {
         let LinkTerms { key, nodes, fan_out } = terms;
         let (me, launch_id) = (spec.node, spec.launch_id.clone());
-        let links = SessionLinks::new(key, &launch_id, me, Arc::clone(&nodes)).with_agent_lease(agent_lease);
+        let links = SessionLinks::new(key, &launch_id, me, Arc::clone(&nodes));
+        let links = links.with_agent_lease(times.agent_lease).with_answer_timeout(times.answer);
         let links = Arc::new(links);
         let name = nodes.get(me.index()).map_or_else(String::new, |member| member.name.clone());
         let node = FenceNode::new(name, Arc::new(Links(Arc::clone(&links))));

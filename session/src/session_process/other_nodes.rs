@@ -9,7 +9,6 @@
 //! ```
 
 use std::sync::{Arc, OnceLock};
-use std::time::Duration;
 
 use lattice_overlay::directory::Contact;
 use parking_lot::Mutex;
@@ -18,7 +17,6 @@ use pmi_transport::task;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 
-use super::EVENTS;
 use super::agent_calls::AgentCalls;
 use super::failure_policy::{FailurePolicy, Stage, Told};
 use super::failures::{self, Failures};
@@ -27,6 +25,7 @@ use super::gatherer::Gatherer;
 use super::input_relay::InputRelay;
 use super::node_links::{Arrived, Asked, NodeLinks, Receivers};
 use super::stdin::Input;
+use super::{EVENTS, LinkTimes};
 use crate::cause::Cause;
 use crate::session_io::{Control, Nodes};
 use crate::set::{ClusterSet, CommunicatorSource, MemberTerms, Sessions};
@@ -73,7 +72,7 @@ impl OtherNodes {
     pub(super) fn serve(
         here: &Here<'_>,
         terms: Option<LinkTerms>,
-        agent_lease: Duration,
+        times: LinkTimes,
         arriving: mpsc::Receiver<Handed>,
     ) -> (Self, Ends) {
         let (passing, arrived) = mpsc::channel(EVENTS);
@@ -92,7 +91,7 @@ impl OtherNodes {
             input: passing.clone(),
             nodes: spec.hosts.len(),
         };
-        let links = terms.map(|terms| NodeLinks::new(spec, terms, agent_lease, receivers));
+        let links = terms.map(|terms| NodeLinks::new(spec, terms, times, receivers));
         let (own_links, input, urgent) = (links.clone(), Arc::clone(input), (*urgent).clone());
         let relay = task::spawn(InputRelay { me: spec.node, links: own_links, input, urgent }.run(arrived));
         let mut gatherer = None;
