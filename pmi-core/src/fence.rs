@@ -132,6 +132,14 @@ pub enum FenceError {
         /// Observation that told of its end.
         reason: String,
     },
+    /// The fence cannot be completed, and no node is to blame.
+    #[error("fence {epoch} failed: {reason}")]
+    Failed {
+        /// The fence.
+        epoch: Epoch,
+        /// Reason, as text for people.
+        reason: String,
+    },
     /// This node did not come to the fence.
     #[error("fence {epoch} was not begun: {reason}")]
     NotBegun {

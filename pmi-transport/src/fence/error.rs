@@ -9,11 +9,11 @@ use crate::limits::WHOLE_MAX;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum FenceError {
-    /// A node was lost, or could not go on. The fence fails on every node that takes part.
-    #[error("fence {epoch} failed because of node {node}: {reason}")]
+    /// A node was lost, or could not go on, or more was brought than a fence may carry. The fence fails on every node that takes part.
+    #[error("fence {epoch} failed{}: {reason}", node.map_or_else(String::new, |node| format!(" because of node {node}")))]
     Failed {
-        /// The node that is to blame.
-        node: NodeIndex,
+        /// The node that is to blame, if one is.
+        node: Option<NodeIndex>,
         /// The fence.
         epoch: Epoch,
         /// Observation, as text for people.
@@ -40,10 +40,10 @@ pub enum FenceError {
 }
 
 impl FenceError {
-    /// Returns the node that is to blame, if it is another one's doing.
+    /// Returns the node that is to blame, if one is.
     pub fn node(&self) -> Option<NodeIndex> {
         match self {
-            Self::Failed { node, .. } => Some(*node),
+            Self::Failed { node, .. } => *node,
             Self::Members { .. } | Self::Repeated { .. } | Self::LaunchEnded { .. } => None,
         }
     }
@@ -52,7 +52,8 @@ impl FenceError {
 impl From<FenceError> for fence::FenceError {
     fn from(error: FenceError) -> Self {
         match error {
-            FenceError::Failed { node, epoch, reason } => Self::NodeLost { node, epoch, reason },
+            FenceError::Failed { node: Some(node), epoch, reason } => Self::NodeLost { node, epoch, reason },
+            FenceError::Failed { node: None, epoch, reason } => Self::Failed { epoch, reason },
             FenceError::Members { epoch } => {
                 let reason = "its nodes are not in order, not of the launch, or without this one".to_owned();
                 Self::NotBegun { epoch, reason }

@@ -57,17 +57,49 @@ pub(super) fn key_bytes(key: &FenceKey) -> usize {
     key.launch_id.len() + key.job_id.len() + scope
 }
 
-/// Frame that tells of a failed fence; without a node, its sender is to blame.
-pub(super) fn failed(key: &FenceKey, node: Option<NodeIndex>, reason: &str) -> LinkFrame {
-    let frame = FenceFailed { key: Some(key.clone()), node: node.map(|node| node.0), reason: reason.to_owned() };
+/// Index that stands for no node in a frame that tells of a failed fence.
+pub(super) const NOBODY: u32 = u32::MAX;
+
+/// Who is to blame for a failed fence, as its frame says.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Blame {
+    Sender,
+    Node(NodeIndex),
+    Nobody,
+}
+
+impl Blame {
+    /// The blame of a node, if one is to blame.
+    pub(super) fn of(node: Option<NodeIndex>) -> Self {
+        node.map_or(Self::Nobody, Self::Node)
+    }
+
+    /// The node that a frame from `sender` blames.
+    pub(super) fn read(frame: &FenceFailed, sender: NodeIndex) -> Option<NodeIndex> {
+        match frame.node {
+            None => Some(sender),
+            Some(NOBODY) => None,
+            Some(node) => Some(NodeIndex(node)),
+        }
+    }
+}
+
+/// Frame that tells of a failed fence.
+pub(super) fn failed(key: &FenceKey, blame: Blame, reason: &str) -> LinkFrame {
+    let node = match blame {
+        Blame::Sender => None,
+        Blame::Node(node) => Some(node.0),
+        Blame::Nobody => Some(NOBODY),
+    };
+    let frame = FenceFailed { key: Some(key.clone()), node, reason: reason.to_owned() };
     LinkFrame { what: Some(What::Failed(frame)) }
 }
 
 /// Answer to a frame that cannot be served; none if its sender waits for nothing.
 pub(super) fn refusal(what: &What, reason: &str) -> Option<LinkFrame> {
     match what {
-        What::Up(frame) => frame.key.as_ref().map(|key| failed(key, None, reason)),
-        What::Awaited(key) => Some(failed(key, None, reason)),
+        What::Up(frame) => frame.key.as_ref().map(|key| failed(key, Blame::Sender, reason)),
+        What::Awaited(key) => Some(failed(key, Blame::Sender, reason)),
         What::DataRequest(request) => {
             let result = Some(data_reply::Result::Error(reason.to_owned()));
             let (launch_id, request_id) = (request.launch_id.clone(), request.request_id);

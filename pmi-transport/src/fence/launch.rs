@@ -19,7 +19,7 @@ use pmi_core::ids::{Epoch, NodeIndex};
 
 use super::budget::{Budget, Holding};
 use super::effects::{AnswerId, Brought, Effects, Question, QuestionId};
-use super::frames::{failed, kept_bytes, key_bytes};
+use super::frames::{Blame, NOBODY, failed, kept_bytes, key_bytes};
 use super::gather::Gather;
 use super::members::Members;
 use super::questions::Questions;
@@ -132,7 +132,7 @@ impl Launch {
         let early = series.begin(epoch, gather, members);
         early.iter().for_each(|(_, what)| self.held.release(name_bytes + kept_bytes(what)));
         if let Some((node, reason)) = down {
-            series.fail(epoch, *node, reason.clone(), None, effects);
+            series.fail(epoch, Some(*node), reason.clone(), None, effects);
             return Ok(name);
         }
         series.step(epoch, effects, |gather, effects| gather.bring(brought, effects));
@@ -152,7 +152,7 @@ impl Launch {
             What::Up(frame) => frame.key.take(),
             What::Down(frame) => frame.key.take(),
             What::Failed(frame) => {
-                frame.node = frame.node.filter(|node| *node < self.nodes);
+                frame.node = frame.node.filter(|node| *node < self.nodes || *node == NOBODY);
                 frame.key.take()
             }
             What::Awaited(key) => Some(mem::take(key)),
@@ -179,13 +179,13 @@ impl Launch {
         } else {
             effects.counters.dropped += 1;
             let reason = "it cannot keep more for fences that it has not reached";
-            effects.frames.push((from, failed(&series.name(epoch), Some(self.me), reason)));
+            effects.frames.push((from, failed(&series.name(epoch), Blame::Sender, reason)));
         }
     }
 
     /// Fails a fence whose caller does not wait any longer, for all nodes.
     pub fn give_up(&mut self, key: &FenceKey, effects: &mut Effects) {
-        let me = self.me;
+        let me = Some(self.me);
         if let Some(series) = self.series.by_key.get_mut(&without_epoch(key)) {
             series.fail(key.epoch, me, "it does not wait any longer".into(), None, effects);
         }

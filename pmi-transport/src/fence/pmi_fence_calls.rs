@@ -103,7 +103,7 @@ pub(super) fn world(launch_id: &str, epoch: u64) -> FenceKey {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fence::frames::failed;
+    use crate::fence::frames::{Blame, failed};
     use crate::proto::v1::FenceDown;
 
     const NODE: NodeIndex = NodeIndex(2);
@@ -132,7 +132,7 @@ mod tests {
         let mut calls = PmiFenceCalls::default();
         let mut merged = [0, 1].map(|epoch| calls.add(world("abc", epoch), NODE).unwrap());
         let mut other = calls.add(world("other", 0), NODE).unwrap();
-        assert!(calls.take(NODE, failed(&world("abc", 0), None, "gone")).is_none());
+        assert!(calls.take(NODE, failed(&world("abc", 0), Blame::Sender, "gone")).is_none());
         calls.forget("abc");
         assert_eq!(merged[0].try_recv(), Ok(Err("gone".to_owned())));
         assert_eq!(merged[1].try_recv(), Err(oneshot::error::TryRecvError::Closed));

@@ -15,7 +15,7 @@ use pmi_core::ids::{Epoch, NodeIndex};
 
 use super::FenceError;
 use super::effects::{Effects, FenceResult};
-use super::frames::{expects_answer, failed};
+use super::frames::{Blame, expects_answer, failed};
 use super::gather::{Fault, Gather, GatherEffects, Progress};
 use super::members::Members;
 use super::recent::Recent;
@@ -61,7 +61,7 @@ enum Ended {
     /// Complete; these nodes had their result from this one.
     Complete(Box<[NodeIndex]>),
     Failed {
-        node: NodeIndex,
+        node: Option<NodeIndex>,
         reason: String,
     },
 }
@@ -183,8 +183,9 @@ impl Series {
             }
             Err(fault) => {
                 let culprit = match &fault {
-                    Fault::TooLarge { .. } => self.me,
-                    Fault::Misbehaved { from, .. } => node(*from),
+                    // Whoever adds up what all have brought has brought no more than the others.
+                    Fault::TooLarge { .. } => None,
+                    Fault::Misbehaved { from, .. } => Some(node(*from)),
                 };
                 self.fail(epoch, culprit, fault.to_string(), None, effects);
             }
@@ -195,7 +196,7 @@ impl Series {
     pub(super) fn fail(
         &mut self,
         epoch: u64,
-        node: NodeIndex,
+        node: Option<NodeIndex>,
         reason: String,
         knows: Option<NodeIndex>,
         effects: &mut Effects,
@@ -203,7 +204,7 @@ impl Series {
         let Some(Fence::Running(running)) = self.open.get(&epoch) else { return };
         for neighbour in running.gather.neighbours().into_iter().map(|position| running.members.node(position)) {
             if Some(neighbour) != knows {
-                effects.frames.push((neighbour, failed(&self.name(epoch), Some(node), &reason)));
+                effects.frames.push((neighbour, failed(&self.name(epoch), Blame::of(node), &reason)));
             }
         }
         effects.counters.failed += 1;
@@ -214,7 +215,7 @@ impl Series {
     /// Fails the running fences that `node` takes part in, because it was lost.
     pub(super) fn lose(&mut self, node: NodeIndex, reason: &str, effects: &mut Effects) {
         for epoch in self.running(|members| members.position(node).is_some()) {
-            self.fail(epoch, node, reason.to_owned(), Some(node), effects);
+            self.fail(epoch, Some(node), reason.to_owned(), Some(node), effects);
         }
     }
 
@@ -233,14 +234,14 @@ impl Series {
             }
         }
         for (epoch, node) in missed {
-            self.fail(epoch, node, reason.to_owned(), Some(node), effects);
+            self.fail(epoch, Some(node), reason.to_owned(), Some(node), effects);
         }
     }
 
     /// Fails all that run, and tells those who wait for the others that this node will not come.
     pub(super) fn leave(mut self, reason: &str, effects: &mut Effects) {
         for epoch in self.running(|_| true) {
-            self.fail(epoch, self.me, reason.to_owned(), None, effects);
+            self.fail(epoch, Some(self.me), reason.to_owned(), None, effects);
         }
         for (epoch, fence) in mem::take(&mut self.open) {
             let Fence::Early(frames) = fence else { continue };
@@ -249,7 +250,7 @@ impl Series {
             waiting.sort_unstable();
             waiting.dedup();
             for node in waiting {
-                effects.frames.push((node, failed(&self.name(epoch), Some(self.me), reason)));
+                effects.frames.push((node, failed(&self.name(epoch), Blame::Sender, reason)));
             }
         }
     }
@@ -277,7 +278,7 @@ impl Series {
     fn on_failed(&mut self, epoch: u64, from: NodeIndex, frame: FenceFailed, effects: &mut Effects) {
         /// The longest reason that is taken from another node, in characters.
         const REASON_MAX: usize = 500;
-        let node = frame.node.map_or(from, NodeIndex);
+        let node = Blame::read(&frame, from);
         let reason = frame.reason.chars().filter(|c| !c.is_control()).take(REASON_MAX).collect();
         self.fail(epoch, node, reason, Some(from), effects);
     }
@@ -296,12 +297,12 @@ impl Series {
         }
         match ended {
             Ended::Failed { node, reason } => {
-                effects.frames.push((from, failed(&self.name(epoch), Some(*node), reason)));
+                effects.frames.push((from, failed(&self.name(epoch), Blame::of(*node), reason)));
             }
             // Links keep the order, so what was sent to it before this was lost with an earlier link.
             Ended::Complete(served) if served.contains(&from) => {
                 let reason = "what it sent was lost on the way";
-                effects.frames.push((from, failed(&self.name(epoch), Some(self.me), reason)));
+                effects.frames.push((from, failed(&self.name(epoch), Blame::Sender, reason)));
             }
             Ended::Complete(_) => {}
         }

@@ -211,7 +211,7 @@ pub struct FenceDown {
 pub struct FenceFailed {
     #[prost(message, optional, tag = "1")]
     pub key: ::core::option::Option<FenceKey>,
-    /// The node that is to blame, by its index in the launch; without it, the sender.
+    /// The node that is to blame, by its index in the launch; without it, the sender. 4294967295 stands for no node.
     #[prost(uint32, optional, tag = "2")]
     pub node: ::core::option::Option<u32>,
     #[prost(string, tag = "3")]
