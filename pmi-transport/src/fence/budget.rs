@@ -43,6 +43,11 @@ impl Holding {
         fits
     }
 
+    /// Returns true if so many bytes more fit into the bound of this holder, whatever the others have.
+    pub(super) fn has_room(&self, bytes: usize, max: usize) -> bool {
+        self.used.load(Ordering::Relaxed).checked_add(bytes).is_some_and(|sum| sum <= max)
+    }
+
     /// Gives back some of what was taken.
     pub(super) fn give(&self, bytes: usize) {
         self.used.fetch_sub(bytes, Ordering::Relaxed);

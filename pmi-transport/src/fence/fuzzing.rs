@@ -306,7 +306,7 @@ impl Node {
             match effect {
                 Effect::Open { id, name, outgoing, .. } => self.links.push((name, id, outgoing)),
                 Effect::Answer { membership, asked, .. } => self.asked.push((membership, asked.id)),
-                Effect::Lose { name } => self.state.lost(&name, "it does not read", Loss::Link),
+                Effect::Lose { name, stuck } => self.state.lost(&name, &stuck.to_string(), Loss::Link),
             }
         }
     }

@@ -67,15 +67,16 @@ impl Sender {
         (Self { frames: sender, queued: Arc::clone(&queued) }, Outgoing { frames, queued })
     }
 
-    /// Queues a frame; false if more than `max` bytes would wait, or more than all links together may have. A frame for a link
+    /// Queues a frame, unless more than `max` bytes would wait, or more than all links together may have. A frame for a link
     /// that has just ended is lost with the link.
-    fn send(&self, frame: LinkFrame, max: usize) -> bool {
-        if !self.queued.take(cost(&frame), max) {
-            return false;
+    fn send(&self, frame: LinkFrame, max: usize) -> Result<(), Stuck> {
+        let cost = cost(&frame);
+        if !self.queued.take(cost, max) {
+            return Err(if self.queued.has_room(cost, max) { Stuck::NoRoom } else { Stuck::NotReading });
         }
         // The end of the link is reported by the task that reads it.
         let _ = self.frames.send(frame);
-        true
+        Ok(())
     }
 }
 
@@ -133,8 +134,17 @@ pub(super) enum Sent {
     Queued,
     /// Queued in a link that must be opened now: `Outgoing` is to be sent, and a reader to be given.
     Opening(StreamId, Outgoing),
-    /// The other end has not read for too long, or no link can take more; the link is closed.
-    Stuck,
+    /// The link, or all links together, can take no more; the link is closed.
+    Stuck(Stuck),
+}
+
+/// Reason why a frame finds no room.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub(super) enum Stuck {
+    #[error("it does not read what it is sent")]
+    NotReading,
+    #[error("as much as may wait in the links to all nodes waits already")]
+    NoRoom,
 }
 
 /// Stream that another node opened.
@@ -163,15 +173,13 @@ impl Links {
     /// Queues a frame for `name`, in a new link if there is none.
     pub(super) fn send(&mut self, name: &str, frame: LinkFrame, max: usize) -> Sent {
         if let Some(peer) = self.peers.get(name) {
-            if peer.sender.send(frame, max) {
-                return Sent::Queued;
-            }
+            let Err(stuck) = peer.sender.send(frame, max) else { return Sent::Queued };
             self.peers.remove(name);
-            return Sent::Stuck;
+            return Sent::Stuck(stuck);
         }
         let (sender, outgoing) = Sender::new(&self.budget);
-        if !sender.send(frame, max) {
-            return Sent::Stuck;
+        if let Err(stuck) = sender.send(frame, max) {
+            return Sent::Stuck(stuck);
         }
         let id = self.next_id();
         let streams = vec![OneStream { id, origin: Origin::Opened, reader: None, _idle: None }];
@@ -182,7 +190,8 @@ impl Links {
     /// Queues a frame for `name` if there is a link; whoever has none waits for nothing.
     pub(super) fn answer(&mut self, name: &str, frame: LinkFrame, max: usize) {
         if let Some(peer) = self.peers.get(name) {
-            peer.sender.send(frame, max);
+            // An answer that finds no room is lost, as it is without a link.
+            let _ = peer.sender.send(frame, max);
         }
     }
 
@@ -260,7 +269,7 @@ mod tests {
     fn opened(links: &mut Links, epoch: u64) -> (StreamId, Outgoing) {
         match links.send("a", frame(epoch), usize::MAX) {
             Sent::Opening(id, outgoing) => (id, outgoing),
-            Sent::Queued | Sent::Stuck => panic!("there was no link"),
+            Sent::Queued | Sent::Stuck(_) => panic!("there was no link"),
         }
     }
 
@@ -321,11 +330,14 @@ mod tests {
         let one = kept_bytes(frame(0).what.as_ref().unwrap());
         let mut links = Links::new(2 * one);
         let (_, outgoing) = opened(&mut links, 1);
-        assert!(matches!(links.send("a", frame(2), one), Sent::Stuck));
+        assert!(matches!(links.send("a", frame(2), one), Sent::Stuck(Stuck::NotReading)));
         assert_eq!(links.count(), 0);
         // What waited is given back with the stream.
         assert!(matches!(links.send("b", frame(1), usize::MAX), Sent::Opening(..)));
-        assert!(matches!(links.send("b", frame(2), usize::MAX), Sent::Stuck), "all links share one bound");
+        assert!(
+            matches!(links.send("b", frame(2), usize::MAX), Sent::Stuck(Stuck::NoRoom)),
+            "all links share one bound"
+        );
         drop(outgoing);
         assert!(matches!(links.send("b", frame(1), usize::MAX), Sent::Opening(..)));
     }

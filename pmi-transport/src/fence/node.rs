@@ -150,8 +150,8 @@ impl FenceNode {
                     joined.spawn_answering(task, &self.runtime);
                 }
             }
-            Effect::Lose { name } => {
-                self.update(|state| state.lost(&name, "it does not read what it is sent", Loss::Link));
+            Effect::Lose { name, stuck } => {
+                self.update(|state| state.lost(&name, &stuck.to_string(), Loss::Link));
             }
         }
     }

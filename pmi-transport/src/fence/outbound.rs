@@ -7,7 +7,7 @@ use pmi_core::ids::NodeIndex;
 use super::Limits;
 use super::counters::Counters;
 use super::effects::Asked;
-use super::links::{Links, Outgoing, Sent, StreamId};
+use super::links::{Links, Outgoing, Sent, StreamId, Stuck};
 use super::membership::{Member, MembershipId, Questions};
 use super::pmi_fence_calls::PmiFenceCalls;
 use crate::proto::v1::LinkFrame;
@@ -18,8 +18,8 @@ pub(super) enum Effect {
     Open { id: StreamId, name: String, address: String, outgoing: Outgoing },
     /// Looks for the answer to another node's question; the task belongs to the membership.
     Answer { membership: MembershipId, asked: Asked, source: Arc<dyn Questions> },
-    /// Treats a node that does not read its frames as lost.
-    Lose { name: String },
+    /// Treats a node as lost whose frames find no room.
+    Lose { name: String, stuck: Stuck },
 }
 
 /// Links of a node, with what they and the launches share.
@@ -51,9 +51,9 @@ impl Outbound {
                 let Member { name, address } = member.clone();
                 self.effects.push(Effect::Open { id, name, address, outgoing });
             }
-            Sent::Stuck => {
+            Sent::Stuck(stuck) => {
                 self.counters.dropped += 1;
-                self.effects.push(Effect::Lose { name: member.name.clone() });
+                self.effects.push(Effect::Lose { name: member.name.clone(), stuck });
             }
         }
     }
