@@ -11,6 +11,9 @@ use serde::{Deserialize, Serialize};
 pub struct Mark {
     /// Name of its machine.
     pub host: String,
+    /// Id of the installation of its machine (machine-id(5)); empty where there is none.
+    #[serde(default)]
+    pub machine: String,
     /// Number of the kernel's boot.
     pub boot: String,
     /// Namespace in which its number means it.
@@ -40,6 +43,7 @@ impl Mark {
         let pid_namespace = fs::read_link("/proc/self/ns/pid").unwrap_or_default();
         Self {
             host: gethostname().unwrap_or_default().to_string_lossy().into_owned(),
+            machine: line("/etc/machine-id"),
             boot: line("/proc/sys/kernel/random/boot_id"),
             pid_namespace: pid_namespace.to_string_lossy().into_owned(),
             pid,
@@ -50,8 +54,10 @@ impl Mark {
     /// Tells whether its process is there, as the process with the mark `ours` sees it.
     pub fn life(&self, ours: &Self) -> Life {
         if self.boot != ours.boot {
-            // Its machine was started anew, or is another one.
-            return if self.host == ours.host { Life::Gone } else { Life::Elsewhere };
+            // Its machine was started anew, or is another one: machines that share a home may have one name, and those that share an image
+            // one id.
+            let is_ours = !ours.machine.is_empty() && (&self.machine, &self.host) == (&ours.machine, &ours.host);
+            return if is_ours { Life::Gone } else { Life::Elsewhere };
         }
         if self.pid_namespace != ours.pid_namespace {
             return Life::Elsewhere;
@@ -84,18 +90,24 @@ mod tests {
 
     #[test]
     fn a_process_is_told_from_another_one_of_its_number() {
-        let ours = Mark::of_this_process();
+        let ours = Mark { machine: "this".to_owned(), ..Mark::of_this_process() };
         assert!(ours.started > 0);
+        let before = Mark { boot: "an earlier one".to_owned(), ..ours.clone() };
         for (other, expected) in [
             (ours.clone(), Life::Lives),
             (Mark { started: ours.started + 1, ..ours.clone() }, Life::Gone),
             (Mark { pid: u32::MAX, ..ours.clone() }, Life::Gone),
-            (Mark { boot: "an earlier one".to_owned(), ..ours.clone() }, Life::Gone),
-            (Mark { boot: "its own".to_owned(), host: "another".to_owned(), ..ours.clone() }, Life::Elsewhere),
+            (before.clone(), Life::Gone),
+            (Mark { host: "another".to_owned(), ..before.clone() }, Life::Elsewhere),
+            (Mark { machine: "another of this name".to_owned(), ..before.clone() }, Life::Elsewhere),
+            (Mark { machine: String::new(), ..before.clone() }, Life::Elsewhere),
             (Mark { pid_namespace: "a container's".to_owned(), ..ours.clone() }, Life::Elsewhere),
         ] {
             assert_eq!(other.life(&ours), expected, "{other:?}");
         }
+        let nameless = |mark: &Mark| Mark { machine: String::new(), ..mark.clone() };
+        assert_eq!(nameless(&ours).life(&nameless(&ours)), Life::Lives);
+        assert_eq!(nameless(&before).life(&nameless(&ours)), Life::Elsewhere, "nothing tells the two machines apart");
     }
 
     #[test]
