@@ -13,6 +13,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use rustls::pki_types::CertificateDer;
 use tokio::signal::unix::{SignalKind, signal};
+use tokio::task::spawn_blocking;
 use tokio::time::{MissedTickBehavior, interval};
 use tonic::{Request, Status};
 
@@ -64,9 +65,10 @@ impl Security {
     }
 
     /// Renews at each SIGHUP, and logs failures; looks twice a second for files that have changed, so that connections of revoked
-    /// certificates are closed. Never ends.
+    /// certificates are closed. Nobody who makes a connection looks meanwhile, or waits for the files' file system. Never ends.
     pub async fn keep_current(self) {
         let Self::Tls(identity) = &self else { return std::future::pending().await };
+        let _kept = identity.keep();
         let mut look = interval(limits::REVOCATION_LOOK);
         look.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut hangup = signal(SignalKind::hangup()).ok();
@@ -79,9 +81,14 @@ impl Security {
                 }
             };
             tokio::select! {
-                _ = look.tick() => drop(identity.material()),
+                _ = look.tick() => {
+                    let identity = identity.clone();
+                    // Else the runtime ends.
+                    let _ = spawn_blocking(move || identity.look()).await;
+                }
                 _ = told => {
-                    if let Err(error) = self.renew() {
+                    let identity = identity.clone();
+                    if let Ok(Err(error)) = spawn_blocking(move || identity.renew()).await {
                         tracing::error!(error = chain(&error), "the certificate is not renewed; the one before stays in use");
                     }
                 }

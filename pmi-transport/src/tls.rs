@@ -14,6 +14,7 @@ use std::fmt;
 use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use lattice_pki::{Caller, CallerError, PkiError, SCHEME};
 use parking_lot::Mutex;
@@ -183,7 +184,8 @@ pub(crate) fn caller_in(certificate: &CertificateDer<'_>) -> Result<Caller, Cert
 
 /// A process's certificate and key, and the CA that it trusts in, as its files have them. Clones share them.
 ///
-/// Whenever a connection is made or a launch is signed, files that have changed are read again; connections that were made before go
+/// Whenever a connection is made or a launch is signed, files that have changed are read again, unless somebody keeps it
+/// current: then he alone looks, and nobody else waits for a file system. Connections that were made before go
 /// on, but for those of certificates that are revoked, which are closed. Files that cannot be used, or name somebody else, change
 /// nothing but the log: they may be half written.
 #[derive(Clone)]
@@ -194,14 +196,18 @@ pub struct TlsIdentity {
 struct Inner {
     caller: Caller,
     files: TlsFiles,
-    latest: Mutex<Latest>,
+    /// Contents that were read last. Held for a moment only.
+    latest: Mutex<Arc<Material>>,
+    /// Held while files are looked at, read or replaced.
+    looked: Mutex<Looked>,
+    /// Number of those who keep it current.
+    keepers: AtomicUsize,
     /// Connections that others have proven themselves on, made by either end.
     proven: Arc<Proven>,
 }
 
-/// Contents that were read last, and the state of the files then.
-struct Latest {
-    material: Arc<Material>,
+/// Result of the last look at the files.
+struct Looked {
     /// State of the files that were read last, usable or not.
     stamps: Stamps,
     /// What is wrong with them, as the log has it; empty if nothing is.
@@ -219,8 +225,9 @@ impl TlsIdentity {
         let stamps = files.stamps();
         let material = Arc::new(Material::read(&files)?);
         let caller = material.caller.clone();
-        let latest = Mutex::new(Latest { material, stamps, complaint: String::new() });
-        Ok(Self { inner: Arc::new(Inner { caller, files, latest, proven: Arc::default() }) })
+        let looked = Mutex::new(Looked { stamps, complaint: String::new() });
+        let (latest, keepers, proven) = (Mutex::new(material), AtomicUsize::new(0), Arc::default());
+        Ok(Self { inner: Arc::new(Inner { caller, files, latest, looked, keepers, proven }) })
     }
 
     /// The caller that the certificate of `files` names; the key is not read.
@@ -238,20 +245,42 @@ impl TlsIdentity {
     /// # Errors
     /// Fails for files that cannot be used; what was read before stays in use.
     pub(crate) fn renew(&self) -> Result<(), IdentityError> {
-        self.inner.renew(&mut self.inner.latest.lock(), self.inner.files.stamps())
+        self.inner.renew(&mut self.inner.looked.lock(), self.inner.files.stamps())
     }
 
-    /// Returns the certificates and keys in use, read again if the files have changed.
+    /// Returns the certificates and keys in use, read again if the files have changed and nobody looks at them anyway.
     pub(crate) fn material(&self) -> Arc<Material> {
-        let Inner { files, latest, .. } = &*self.inner;
-        let mut latest = latest.lock();
-        let stamps = files.stamps();
-        if stamps != latest.stamps
-            && let Err(error) = self.inner.renew(&mut latest, stamps)
-        {
-            latest.complain(&error);
+        if self.inner.keepers.load(Ordering::Relaxed) == 0 {
+            self.look();
         }
-        Arc::clone(&latest.material)
+        Arc::clone(&self.inner.latest.lock())
+    }
+
+    /// Reads the files again if they have changed. Blocks for as long as their file system does.
+    pub(crate) fn look(&self) {
+        let Inner { files, looked, .. } = &*self.inner;
+        let mut looked = looked.lock();
+        let stamps = files.stamps();
+        if stamps != looked.stamps
+            && let Err(error) = self.inner.renew(&mut looked, stamps)
+        {
+            looked.complain(&error);
+        }
+    }
+
+    /// From now on the caller looks at the files, and nobody else, until the result is dropped.
+    pub(crate) fn keep(&self) -> Kept {
+        self.inner.keepers.fetch_add(1, Ordering::Relaxed);
+        Kept(Arc::clone(&self.inner))
+    }
+}
+
+/// Promise to look at the files of an identity.
+pub(crate) struct Kept(Arc<Inner>);
+
+impl Drop for Kept {
+    fn drop(&mut self) {
+        self.0.keepers.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -266,7 +295,7 @@ impl TlsIdentity {
     }
 }
 
-impl Latest {
+impl Looked {
     /// Logs what is wrong with the files, once as long as it stays the same.
     fn complain(&mut self, error: &IdentityError) {
         let complaint = chain(error);
@@ -278,11 +307,11 @@ impl Latest {
 }
 
 impl Inner {
-    fn renew(&self, latest: &mut Latest, stamps: Stamps) -> Result<(), IdentityError> {
+    fn renew(&self, looked: &mut Looked, stamps: Stamps) -> Result<(), IdentityError> {
         let read = Material::read(&self.files);
         // A file that could not be read may be readable later as it is. What is wrong in a file stays wrong until it changes.
         if !matches!(read, Err(IdentityError::Read { .. })) {
-            latest.stamps = stamps;
+            looked.stamps = stamps;
         }
         let material = read?;
         if material.caller != self.caller {
@@ -290,9 +319,10 @@ impl Inner {
             return Err(IdentityError::Renamed { path, found, meant });
         }
         tracing::info!(certificate = %self.files.cert.display(), "the certificate was read again");
-        latest.material = Arc::new(material);
-        latest.complaint.clear();
-        self.proven.close(&latest.material.revocations.revoked);
+        let material = Arc::new(material);
+        *self.latest.lock() = Arc::clone(&material);
+        looked.complaint.clear();
+        self.proven.close(&material.revocations.revoked);
         Ok(())
     }
 }
@@ -468,6 +498,26 @@ mod tests {
         assert_eq!(identity.caller(), &node3);
     }
 
+    #[test]
+    fn while_somebody_keeps_it_current_nobody_else_looks_at_the_files() {
+        let directory = tempfile::tempdir().unwrap();
+        let node3 = Caller::Agent("node3".to_owned());
+        let identity = TlsIdentity::from_files(put(directory.path(), &node3)).unwrap();
+        let own = || identity.material().key.cert[0].clone();
+        let (first, kept) = (own(), identity.keep());
+        put(directory.path(), &node3);
+        // A look that its file system does not answer holds nobody up.
+        let looking = identity.inner.looked.lock();
+        assert_eq!(own(), first);
+        drop(looking);
+        identity.look();
+        let second = own();
+        assert_ne!(second, first);
+        drop(kept);
+        put(directory.path(), &node3);
+        assert_ne!(own(), second);
+    }
+
     /// A server of files that does not answer for a moment, or a process without a descriptor to spare.
     #[test]
     fn files_that_could_not_be_read_are_read_later_though_they_have_not_changed() {
@@ -480,7 +530,7 @@ mod tests {
         let first = own();
         let stamps = put(&here, &node3).stamps();
         fs::rename(&here, &away).unwrap();
-        let failed = identity.inner.renew(&mut identity.inner.latest.lock(), stamps);
+        let failed = identity.inner.renew(&mut identity.inner.looked.lock(), stamps);
         assert!(matches!(failed, Err(IdentityError::Read { .. })));
         assert_eq!(own(), first);
         fs::rename(&away, &here).unwrap();

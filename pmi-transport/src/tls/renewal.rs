@@ -98,10 +98,10 @@ impl Renewal {
         if new.caller != inner.caller || issuers.0 != issuers.1 {
             return Err(IdentityError::Strange { path: next.cert });
         }
-        let mut latest = inner.latest.lock();
+        let mut looked = inner.looked.lock();
         rename(&next.cert, &inner.files.cert)?;
         rename(&next.key, &inner.files.key)?;
-        inner.renew(&mut latest, inner.files.stamps())
+        inner.renew(&mut looked, inner.files.stamps())
     }
 }
 

@@ -94,7 +94,7 @@ fn revoked_in(list: &CertificateRevocationListDer<'_>) -> Option<Revoked> {
 impl TlsIdentity {
     /// The list that was read last; it is read again when files are looked at.
     pub(crate) fn revocations(&self) -> Arc<RevocationList> {
-        Arc::clone(&self.inner.latest.lock().material.revocations)
+        Arc::clone(&self.inner.latest.lock().revocations)
     }
 
     /// Puts a list (in PEM) in the place of the one in use, and closes connections of certificates that are on it.
@@ -110,9 +110,9 @@ impl TlsIdentity {
             return Err(IdentityError::StrangeList);
         }
         // What an administrator has put there meanwhile counts.
-        self.material();
-        let mut latest = self.inner.latest.lock();
-        let before = &latest.material.revocations;
+        self.look();
+        let mut looked = self.inner.looked.lock();
+        let before = self.revocations();
         if list.digest == before.digest {
             return Ok(());
         }
@@ -120,7 +120,7 @@ impl TlsIdentity {
             return Err(IdentityError::OlderList { missing: before.revoked.difference(&list.revoked).count() });
         }
         replace(&path, &list.text, 0o644)?;
-        self.inner.renew(&mut latest, files.stamps())
+        self.inner.renew(&mut looked, files.stamps())
     }
 }
 
