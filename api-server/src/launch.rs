@@ -161,6 +161,11 @@ impl LaunchHandle {
         self.shared.summary.lock().clone().at(self.begun, self.clock.now())
     }
 
+    /// Returns true if nothing more happens in the launch.
+    pub(crate) fn is_over(&self) -> bool {
+        self.shared.summary.lock().is_over()
+    }
+
     /// The index of a node in the launch.
     pub(crate) fn index_of(&self, node: &str) -> Option<u32> {
         self.indices.get(node).copied()

@@ -21,6 +21,7 @@ use pmi_transport::identity::{Caller, Security};
 use pmi_transport::listen::Proxy;
 use tokio::sync::Notify;
 
+use super::allocations::allocation::Busy;
 use super::allocations::{AllocationState, Allocations};
 use super::clock::Clock;
 use super::config::Config;
@@ -276,6 +277,17 @@ impl Launches {
     fn begin(&mut self, id: String, allocation: String, handle: LaunchHandle) {
         self.open.insert(id.clone(), allocation);
         self.by_id.insert(id, handle);
+    }
+
+    /// The allocations with launches whose end they have not answered yet, and whether any of these is not over.
+    fn busy(&self) -> HashMap<&String, Busy> {
+        let mut all = HashMap::new();
+        for (launch, allocation) in &self.open {
+            let is_over = self.by_id.get(launch).is_none_or(LaunchHandle::is_over);
+            let busy = if is_over { Busy::Answering } else { Busy::Running };
+            all.entry(allocation).and_modify(|most: &mut Busy| *most = busy.max(*most)).or_insert(busy);
+        }
+        all
     }
 
     /// The launches of an allocation whose end it has not answered yet.

@@ -67,6 +67,15 @@ pub(crate) enum AllocationState {
     Failed { reason: String },
 }
 
+/// State of the launches of an allocation; the greater of two counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Busy {
+    /// All are over, and the allocation has not answered all of their ends.
+    Answering,
+    /// One is not over.
+    Running,
+}
+
 /// Response to a failure of a launch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum RequeuePolicy {
@@ -268,12 +277,14 @@ impl Allocation {
         }
     }
 
-    /// The allocation when no launch is left in it. `None` if nothing changes.
-    pub(crate) fn settled(&self, now: &NodesNow<'_>) -> Option<Self> {
-        match self.state {
-            AllocationState::Releasing { .. } => self.released(&now.unclean.among(&self.nodes)),
-            AllocationState::Pending { .. } => self.given_back().or_else(|| self.begun(now.registry, now.time)),
-            AllocationState::Running | AllocationState::Released | AllocationState::Failed { .. } => None,
+    /// The allocation when no launch runs in it, and `busy` says what is left of those that did. `None` if nothing changes. One that is
+    /// queued again waits until all ends are answered, which would be taken for failures of what begins.
+    pub(crate) fn settled(&self, busy: Option<Busy>, now: &NodesNow<'_>) -> Option<Self> {
+        match (&self.state, busy) {
+            (_, Some(Busy::Running)) => None,
+            (AllocationState::Releasing { .. }, _) => self.released(&now.unclean.among(&self.nodes)),
+            (AllocationState::Pending { .. }, None) => self.given_back().or_else(|| self.begun(now.registry, now.time)),
+            _ => None,
         }
     }
 

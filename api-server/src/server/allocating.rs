@@ -1,6 +1,5 @@
 //! The server's part in the life of allocations: every change is durable before it takes effect, and one follows the other.
 
-use std::collections::HashSet;
 use std::io;
 use std::sync::Arc;
 
@@ -207,9 +206,11 @@ impl Server {
         let next: Vec<Allocation> = {
             // Launches begin under the same lock.
             let launches = self.launches.lock();
-            let busy: HashSet<&String> = launches.open.values().collect();
-            let idle = all.iter().filter(|allocation| !busy.contains(&allocation.id));
-            self.with_nodes_now(|now| idle.filter_map(|allocation| allocation.settled(now)).collect())
+            let busy = launches.busy();
+            let settled = |allocation: &Allocation, now: &NodesNow<'_>| {
+                allocation.settled(busy.get(&allocation.id).copied(), now)
+            };
+            self.with_nodes_now(|now| all.iter().filter_map(|allocation| settled(allocation, now)).collect())
         };
         self.put(&mut all, next).await;
     }
