@@ -33,7 +33,7 @@ use super::launch::surroundings::{EndListener, LaunchEnd, Surroundings};
 use super::launch::{self, LaunchHandle, Request};
 use super::launch_quota::LaunchQuota;
 use super::metrics::{Census, Metrics};
-use super::names::NameTables;
+use super::names::{NameTables, UserLocks};
 use super::nodes::{NodeState, Registry};
 use super::renewal::Renewal;
 use super::serials::Serials;
@@ -66,8 +66,8 @@ pub(crate) struct Server {
     /// Way of connections that agents pass on.
     pub proxy: Proxy,
     pub names: NameTables,
-    /// Held while names are written down.
-    names_written: tokio::sync::Mutex<()>,
+    /// Held while names of a user are written down.
+    names_written: UserLocks,
     pub rendezvous: Rendezvous,
     pub session_calls: SessionCalls,
     pub sets: Sets,
@@ -130,7 +130,7 @@ impl Server {
             renewal,
             proxy,
             names: NameTables::default(),
-            names_written: tokio::sync::Mutex::default(),
+            names_written: UserLocks::default(),
             rendezvous: Rendezvous::default(),
             session_calls: SessionCalls::default(),
             sets: Sets::default(),

@@ -164,8 +164,8 @@ pub(crate) enum Change {
     Launch(Box<LaunchRecord>),
     /// A launch is over.
     Ended(Box<EndedLaunch>),
-    /// A launch that is not over has published these names, and no others.
-    Names { launch: String, names: KeptNames },
+    /// A launch that is not over has published a name, or it is withdrawn.
+    Name { launch: String, service: Bytes, name: Option<KeptName> },
     /// A launch that no node was asked to start is forgotten.
     Forgotten(String),
     /// A node is drained.

@@ -1,6 +1,8 @@
 //! State in a file of its own format, by way of redb: tables of records in protobuf, by id. What a launch took while it ran is given
 //! back when it is over: the file is compacted when most of it is free, as it begins and after so many bytes were freed.
 
+mod published;
+
 use std::fs::{DirBuilder, File, OpenOptions, Permissions};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
@@ -14,7 +16,7 @@ use redb::{Database, ReadableDatabase, ReadableTable, ReadableTableMetadata, Tab
 
 use super::fabric_journal::{FABRIC, FabricJournal};
 use super::state_file::StateFile;
-use super::{Change, EndedLaunch, Kept, KeptNames, LaunchRecord, Store, StoreError};
+use super::{Change, EndedLaunch, Kept, LaunchRecord, Store, StoreError};
 use crate::allocations::{Allocation, AllocationState};
 use crate::wire::{allocation, registry};
 
@@ -28,8 +30,6 @@ const ENDED_SUMMARIES: Records = TableDefinition::new("ended_summaries");
 const ENDED_LAUNCHES: Records = TableDefinition::new("ended_launches");
 /// Launch requests of batch jobs, by allocation.
 const SCRIPTS: Records = TableDefinition::new("scripts");
-/// Names that launches which are not over have published, by launch.
-const NAMES: Records = TableDefinition::new("names");
 /// By node.
 const DRAINS: Records = TableDefinition::new("drains");
 /// Nodes that have registered, by name.
@@ -133,7 +133,7 @@ fn make_tables(database: &Database) -> Result<(), redb::Error> {
     transaction.open_table(SCRIPTS)?;
     transaction.open_table(DRAINS)?;
     transaction.open_table(NODES)?;
-    transaction.open_table(NAMES)?;
+    published::make_table(&transaction)?;
     transaction.open_table(ENDED)?;
     transaction.open_table(RELEASED)?;
     transaction.open_table(FABRIC)?;
@@ -172,7 +172,7 @@ fn put(database: &Database, changes: &[Change]) -> Result<u64, redb::Error> {
                 freed += put_ended(&transaction, launch)?;
                 forget_oldest(&transaction, launch)?;
             }
-            Change::Names { launch, names } => put_names(&transaction, launch, names)?,
+            Change::Name { launch, service, name } => published::put(&transaction, launch, service, name.as_ref())?,
             Change::Forgotten(id) => {
                 let launches = &mut transaction.open_table(LAUNCHES)?;
                 freed += launches.remove(id.as_str())?.map_or(0, |row| row.value().len() as u64);
@@ -235,21 +235,9 @@ fn put_ended(transaction: &redb::WriteTransaction, launch: &EndedLaunch) -> Resu
     let id = summary.id.as_str();
     transaction.open_table(ENDED_SUMMARIES)?.insert(id, summary.encode_to_vec().as_slice())?;
     transaction.open_table(ENDED_LAUNCHES)?.insert(id, launch.encode_to_vec().as_slice())?;
-    transaction.open_table(NAMES)?.remove(id)?;
+    published::forget(transaction, id)?;
     let before = transaction.open_table(LAUNCHES)?.remove(id)?.map_or(0, |row| row.value().len());
     Ok(before as u64)
-}
-
-/// Keeps the names of a launch, unless it has ended meanwhile.
-fn put_names(transaction: &redb::WriteTransaction, launch: &str, names: &KeptNames) -> Result<(), redb::Error> {
-    let is_there = transaction.open_table(LAUNCHES)?.get(launch)?.is_some();
-    let mut kept = transaction.open_table(NAMES)?;
-    if is_there && !names.names.is_empty() {
-        kept.insert(launch, names.encode_to_vec().as_slice())?;
-    } else {
-        kept.remove(launch)?;
-    }
-    Ok(())
 }
 
 /// Notes that a launch is over, and forgets the one for which that has been so longest, if there are too many.
@@ -283,20 +271,19 @@ impl Store for RedbStore {
         let launches: Result<_, StoreError> = self.rows(LAUNCHES)?.into_iter().map(decoded).collect();
         let decoded = |row: Vec<u8>| Ok(registry::decode_drain(proto::Drain::decode(row.as_slice())?));
         let drains: Result<_, StoreError> = self.rows(DRAINS)?.into_iter().map(decoded).collect();
-        let names = self.file.ask(|database| {
-            let table = database.begin_read()?.open_table(NAMES)?;
-            let rows =
-                table.iter()?.map(|row| row.map(|(launch, names)| (launch.value().to_owned(), names.value().to_vec())));
-            Ok(rows.collect::<Result<Vec<_>, _>>()?)
-        })?;
-        let decoded = |(launch, row): (String, Vec<u8>)| Ok((launch, KeptNames::decode(row.as_slice())?));
-        let names: Result<_, StoreError> = names.into_iter().map(decoded).collect();
+        let names = self.file.ask(|database| published::rows(&database.begin_read()?))?;
         let nodes = self.file.ask(|database| {
             let table = database.begin_read()?.open_table(NODES)?;
             let rows = table.iter()?.map(|row| row.map(|(node, _)| node.value().to_owned()));
             Ok(rows.collect::<Result<Vec<_>, _>>()?)
         })?;
-        Ok(Kept { allocations: self.allocations()?, launches: launches?, drains: drains?, names: names?, nodes })
+        Ok(Kept {
+            allocations: self.allocations()?,
+            launches: launches?,
+            drains: drains?,
+            names: published::by_launch(names)?,
+            nodes,
+        })
     }
 
     fn allocations(&self) -> Result<Vec<Allocation>, StoreError> {

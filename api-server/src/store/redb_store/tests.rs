@@ -42,20 +42,23 @@ fn runs(store: &RedbStore, id: &str) -> bool {
 #[test]
 fn names_go_with_their_launch() {
     let store = RedbStore::in_memory().unwrap();
-    let names = |names: &[&'static str]| {
-        let name = |&service| KeptName { service: Bytes::from(service), ..Default::default() };
-        let names = KeptNames { names: names.iter().map(name).collect() };
-        store.write(&[Change::Names { launch: "l".to_owned(), names }]).unwrap();
+    let change = |launch: &str, service: &'static str, is_there: bool| {
+        let service = Bytes::from(service);
+        let name = is_there.then(|| KeptName { service: service.clone(), ..Default::default() });
+        store.write(&[Change::Name { launch: launch.to_owned(), service, name }]).unwrap();
         let kept = store.read().unwrap().names;
-        kept.get("l").map(|kept| kept.names.len())
+        kept.get(launch).map(|kept| kept.names.len())
     };
-    assert_eq!(names(&["a"]), None, "there is no such launch");
-    store.write(&[running("l")]).unwrap();
-    assert_eq!((names(&["a", "b"]), names(&["b"]), names(&[])), (Some(2), Some(1), None));
-    assert_eq!(names(&["b"]), Some(1));
+    assert_eq!(change("l", "a", true), None, "there is no such launch");
+    store.write(&[running("l"), running("l2")]).unwrap();
+    assert_eq!((change("l", "a", true), change("l", "b", true), change("l", "a", true)), (Some(1), Some(2), Some(2)));
+    assert_eq!(
+        (change("l", "a", false), change("l", "a", false), change("l2", "b", true)),
+        (Some(1), Some(1), Some(1))
+    );
     store.write(&[ended("l")]).unwrap();
-    assert!(store.read().unwrap().names.is_empty());
-    assert_eq!(names(&["late"]), None);
+    assert_eq!(Vec::from_iter(store.read().unwrap().names.keys()), ["l2"], "others keep theirs");
+    assert_eq!(change("l", "late", true), None);
 }
 
 #[test]
