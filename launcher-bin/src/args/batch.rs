@@ -306,6 +306,8 @@ mod tests {
             ("--node=4", "there is no option --node; the nearest is --nodes"),
             ("outputs=x", "there is no option --outputs; the nearest is --output"),
             ("--array=1-9", "there is no option --array: submit the script once for each index"),
+            ("--export=NONE", "there is no option --export: a script has the environment in which it is submitted"),
+            ("--parsable", "there is no option --parsable; lattice batch --help has all"),
             ("--job-name=my job", "\"job\" is no option; a value with spaces stands in quotes"),
             ("--nodes=0", "invalid value '0' for '--nodes <N>': 0 is not in 1..=4294967295"),
             ("--time=500ms", "invalid value '500ms' for '--time <TIME>': an allocation runs for 1 s at least"),
@@ -314,6 +316,14 @@ mod tests {
             let reason = line(words).unwrap_err();
             assert!(reason.starts_with(expected), "{words}: {reason}");
         }
+    }
+
+    #[test]
+    fn words_of_sbatch_are_read_as_they_are_typed_there() {
+        assert_eq!(of_sbatch("-qnight".to_owned()), "--qos=night");
+        assert_eq!(of_sbatch("-G".to_owned()), "--gpus");
+        assert_eq!(of_sbatch("--no-requeue".to_owned()), "--requeue=never");
+        assert_eq!(of_sbatch("--quiet".to_owned()), "--quiet");
     }
 
     #[test]

@@ -83,3 +83,18 @@ impl ExecArgs {
         super::launch_of_one_program(words)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::super::{Cli, Command};
+
+    #[test]
+    fn a_node_that_is_named_twice_is_one() {
+        let cli = Cli::try_parse_from(["lattice", "exec", "n0", "n[0-1]", "n1", "--", "true"]).unwrap();
+        let Command::Exec(args) = cli.command else { panic!("{:?}", cli.command) };
+        let launch = args.launch().unwrap();
+        assert_eq!(launch.placement.nodes, Some(2));
+    }
+}

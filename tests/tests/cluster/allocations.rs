@@ -39,7 +39,7 @@ fn nothing_is_left_of_a_shell_that_was_sent_a_signal() {
     let script = r#"lattice alloc release $LATTICE_ALLOC_ID; unset LATTICE_ALLOC_ID; export XDG_STATE_HOME=$LATTICE_DEV_CLUSTER/state
         for signal in USR1 ALRM TERM; do
             lattice alloc shell -N 1 -- sleep 1000 & shell=$!
-            until ls $XDG_STATE_HOME/lattice/shell-*/mpirun >/dev/null 2>&1 && pgrep -P $shell -x sleep >/dev/null; do sleep 0.05; done
+            until ls $XDG_STATE_HOME/lattice/lattice-shell-*/mpirun >/dev/null 2>&1 && pgrep -P $shell -x sleep >/dev/null; do sleep 0.05; done
             kill -$signal $shell; wait $shell; echo "code $?"
             lattice alloc list --json | field state; ls $XDG_STATE_HOME/lattice
         done 2>/dev/null"#;

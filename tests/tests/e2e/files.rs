@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use lattice_tests::launch;
+use lattice_tests::{Command, built, launch};
 
 #[test]
 fn output_files_by_template() {
@@ -76,4 +76,16 @@ fn a_file_that_cannot_be_written_is_told_before_anything_starts() {
 fn a_full_disk_is_told_and_fails_the_launch() {
     let outcome = launch("-n 2 --pmi none --output /dev/full").words("echo lost").run();
     outcome.exits(125).says("/dev/full").says("No space left");
+}
+
+/// What else is written there stays, and the reader's end is that of the launch.
+#[test]
+fn a_file_of_output_can_be_our_own_stream() {
+    let directory = tempfile::tempdir().unwrap();
+    let lattice = built::lattice();
+    let script = r#"(echo header; "$0" launch -n 2 --pmi=none -o /dev/stdout echo rank; echo trailer) >log; cat log
+        "$0" launch -n 1 --pmi=none -o shared sh -c 'echo one; echo two >&2' >>shared; cat shared
+        "$0" launch --pmi=none -o /dev/stdout yes | head -n 1; echo "code ${PIPESTATUS[0]}""#;
+    let outcome = Command::new("bash").words("-c").arg(script).arg(lattice).directory(directory.path()).run();
+    outcome.exits(0).prints_lines(["header", "rank", "rank", "trailer", "one", "y", "code 141"]).says("two");
 }

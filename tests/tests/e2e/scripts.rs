@@ -17,7 +17,7 @@ fn script(directory: &Path, name: &str, text: &str) -> PathBuf {
 #[test]
 fn lines_of_a_task_prolog_change_the_rank() {
     let directory = tempfile::tempdir().unwrap();
-    let prolog = r#"echo "print task $LATTICE_RANK begins"; printf '%s\n' 'export WORDS=two "words" $HOME\n'; echo 'unset GONE'; echo 'WORDS=nothing'; echo export"#;
+    let prolog = r#"echo "print task $LATTICE_RANK begins"; printf '%s\n' 'export WORDS=two "words" $HOME\n'; echo 'unset GONE'; echo 'WORDS=nothing'; echo export; echo 'export A-B=1'; echo 'unset B%%'"#;
     let prolog = script(directory.path(), "prolog", prolog);
     let flags = launch("-n 2 --pmi none --env GONE=here").arg("--task-prolog").arg(&prolog);
     let outcome = flags.bash(r#"echo "$WORDS ${GONE-gone} $(cat)""#).run();
