@@ -22,6 +22,7 @@ use std::time::Duration;
 
 use lattice_session::rank_ranges::RankRanges;
 use lattice_session::timeouts::CALL_STACKS;
+use lattice_session::unix_time;
 use lattice_session::wire::command::encode_ranges;
 use nix::sys::signal::Signal;
 use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
@@ -36,6 +37,8 @@ use crate::environment::{self, Environment};
 
 /// Time for an answer, which a launch gives at once unless it is stopped.
 const ANSWER: Duration = Duration::from_secs(5);
+/// The same for a list of all launches.
+const SUMMARY_ANSWER: Duration = Duration::from_secs(1);
 /// The same for call stacks, which it looks at first.
 const STACKS_ANSWER: Duration = CALL_STACKS.saturating_add(ANSWER);
 /// Most bytes of an answer; one rank takes some hundred.
@@ -81,16 +84,16 @@ pub(crate) fn find(id: &str, environment: &Environment) -> Option<LocalLaunch> {
     launch.connect().ok().flatten().map(|_| launch)
 }
 
-/// Returns what every launch of ours on this machine tells of itself. One that does not answer is left out.
+/// Returns what every launch of ours on this machine tells of itself; of one that does not answer, for it is stopped, what others see.
 pub(crate) fn summaries(environment: &Environment) -> Vec<proto::LaunchSummary> {
     let directory = directory(environment);
     let entries = fs::read_dir(&directory).into_iter().flatten().flatten();
     let launches = entries.filter_map(|entry| LocalLaunch::in_directory(&directory, entry.file_name().to_str()?));
-    let summary = |launch: LocalLaunch| match launch.ask(Question::Summary(proto::Nothing {}), ANSWER) {
-        Ok(Answer::Summary(summary)) => Some(summary),
-        _ => None,
-    };
-    launches.filter_map(summary).collect()
+    // All at once: those that are stopped hold up nobody.
+    std::thread::scope(|scope| {
+        let asked: Vec<_> = launches.map(|launch| scope.spawn(move || launch.summary())).collect();
+        asked.into_iter().filter_map(|asked| asked.join().ok().flatten()).collect()
+    })
 }
 
 impl LocalLaunch {
@@ -98,6 +101,38 @@ impl LocalLaunch {
     fn in_directory(directory: &Path, id: &str) -> Option<Self> {
         let is_id = !id.is_empty() && id.bytes().all(|byte| byte.is_ascii_alphanumeric());
         is_id.then(|| Self { id: id.to_owned(), path: directory.join(id) })
+    }
+
+    /// Returns what it tells of itself; `None` if it is over.
+    fn summary(&self) -> Option<proto::LaunchSummary> {
+        match self.ask(Question::Summary(proto::Nothing {}), SUMMARY_ANSWER) {
+            Ok(Answer::Summary(summary)) => Some(summary),
+            Err(LocalError::Silent { source, .. })
+                if matches!(source.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) =>
+            {
+                self.seen_from_outside()
+            }
+            _ => None,
+        }
+    }
+
+    /// What is known of a launch whose launcher is stopped.
+    fn seen_from_outside(&self) -> Option<proto::LaunchSummary> {
+        let socket = self.connect().ok()??;
+        let launcher = getsockopt(&socket, PeerCredentials).ok()?.pid();
+        let command = fs::read(format!("/proc/{launcher}/cmdline")).unwrap_or_default();
+        let words: Vec<_> = command.split(|&byte| byte == 0).map(String::from_utf8_lossy).collect();
+        let started = fs::metadata(&self.path).map_or(0, |socket| socket.mtime());
+        Some(proto::LaunchSummary {
+            id: self.id.clone(),
+            allocation_id: "local".to_owned(),
+            uid: geteuid().as_raw(),
+            state: proto::LaunchState::Active.into(),
+            command: words.join(" ").trim_end().to_owned(),
+            started_at: u64::try_from(started).unwrap_or(0),
+            client_stopped_at: unix_time::seconds(),
+            ..proto::LaunchSummary::default()
+        })
     }
 
     /// Returns what every rank does.
