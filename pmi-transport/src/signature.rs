@@ -7,7 +7,7 @@
 //! not remember or which was meant for the agent before it ([`Serial`]). No clock is relied on, but for the certificates' own
 //! validity. Where nobody proves anything ([`Security::Insecure`]) signatures are empty, and everything passes.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -19,8 +19,8 @@ use webpki::{EndEntityCert, KeyUsage};
 use zeroize::Zeroizing;
 
 use crate::identity::{Caller, IdentityError, Security};
-use crate::tls::{CertificateNameError, RevocationList, caller_in, read_roots};
-use lattice_pki::{CLOCK_SKEW, REVOKED_FILE};
+use crate::tls::{CertificateNameError, RevocationList, SignedList, caller_in, read_roots};
+use lattice_pki::CLOCK_SKEW;
 
 /// Prefix of every signed text about a launch.
 const LAUNCH: &[u8] = b"lattice.v1.LaunchSpec signature\0";
@@ -66,8 +66,8 @@ pub struct Authorities {
 #[derive(Clone, Debug)]
 enum Revocations {
     Known(Arc<RevocationList>),
-    /// In this file, which need not be there, and which is read whenever a signature is checked.
-    Listed(PathBuf),
+    /// In a file that another user writes, and which is read whenever a signature is good.
+    Listed(Arc<SignedList>),
 }
 
 /// Failure to sign a text.
@@ -169,13 +169,27 @@ pub fn verify(
 }
 
 impl Authorities {
-    /// Reads their certificates. What they have revoked is read from the list beside that file, each time that a signature is checked.
+    /// Reads their certificates. What they have revoked is read from the list beside that file, each time that a signature is good. Whoever
+    /// else writes that list cannot take anything back: what the CA has revoked once is remembered.
     ///
     /// # Errors
     /// Fails if the file cannot be read, or has no certificate of a CA.
     pub fn read(ca: &Path) -> Result<Self, IdentityError> {
-        let revocations = Revocations::Listed(ca.with_file_name(REVOKED_FILE));
-        Ok(Self { roots: Arc::new(read_roots(ca)?), revocations })
+        let list = SignedList::beside(ca)?;
+        Ok(Self { roots: Arc::new(read_roots(ca)?), revocations: Revocations::Listed(Arc::new(list)) })
+    }
+
+    /// Reads the certificates of the CAs that take the place of these, and remembers what these have revoked.
+    ///
+    /// # Errors
+    /// As [`Authorities::read`]; these stay as they are then.
+    pub fn read_again(&mut self, ca: &Path) -> Result<(), IdentityError> {
+        let mut list = SignedList::beside(ca)?;
+        if let Revocations::Listed(former) = &self.revocations {
+            list = list.after(former);
+        }
+        *self = Self { roots: Arc::new(read_roots(ca)?), revocations: Revocations::Listed(Arc::new(list)) };
+        Ok(())
     }
 
     /// As [`verify`], by these CAs.
@@ -212,9 +226,6 @@ impl Authorities {
         let between: Vec<_> = between.iter().map(|certificate| CertificateDer::from(certificate.as_ref())).collect();
         let certificate = EndEntityCert::try_from(&own).map_err(VerifyError::Chain)?;
         self.verify_chain(&certificate, &between)?;
-        if self.revokes(&own)? {
-            return Err(VerifyError::Revoked);
-        }
         match caller_in(&own)? {
             Caller::Api => {}
             signer => return Err(VerifyError::NotApi { signer }),
@@ -222,16 +233,16 @@ impl Authorities {
         let algorithms = ring::default_provider().signature_verification_algorithms.all;
         let is_signed =
             algorithms.iter().any(|algorithm| certificate.verify_signature(*algorithm, text, signature).is_ok());
-        if is_signed { Ok(()) } else { Err(VerifyError::Forged) }
+        if !is_signed {
+            return Err(VerifyError::Forged);
+        }
+        if self.revokes(&own)? { Err(VerifyError::Revoked) } else { Ok(()) }
     }
 
-    fn revokes(&self, certificate: &[u8]) -> Result<bool, VerifyError> {
+    fn revokes(&self, certificate: &CertificateDer<'_>) -> Result<bool, VerifyError> {
         match &self.revocations {
             Revocations::Known(list) => Ok(list.revokes(certificate)),
-            Revocations::Listed(path) => {
-                let list = RevocationList::read(path).map_err(VerifyError::Revocations)?;
-                Ok(list.revokes(certificate))
-            }
+            Revocations::Listed(list) => list.revokes(certificate).map_err(VerifyError::Revocations),
         }
     }
 
@@ -269,7 +280,7 @@ mod tests {
 
     use super::*;
     use crate::identity::TlsFiles;
-    use lattice_pki::{Authority, Validity, directory_name};
+    use lattice_pki::{Authority, REVOKED_FILE, Validity, directory_name};
 
     const SERIAL: Serial = Serial(7);
 
@@ -342,6 +353,17 @@ mod tests {
         std::fs::write(root.join(REVOKED_FILE), "nonsense").unwrap();
         let refused = authorities.verify(SERIAL, b"spec", &signature, &signer);
         assert!(matches!(refused, Err(VerifyError::Revocations(_))), "{refused:?}");
+        // Nothing of the list is read for what the API server did not sign.
+        let refused = authorities.verify(SERIAL, b"sper", &signature, &signer);
+        assert!(matches!(refused, Err(VerifyError::Forged)), "{refused:?}");
+
+        std::fs::remove_file(root.join(REVOKED_FILE)).unwrap();
+        let mut again = authorities.clone();
+        again.read_again(&root.join("ca.pem")).unwrap();
+        for authorities in [authorities, again] {
+            let refused = authorities.verify(SERIAL, b"spec", &signature, &signer);
+            assert!(matches!(refused, Err(VerifyError::Revoked)), "{refused:?}");
+        }
     }
 
     #[test]

@@ -9,6 +9,7 @@ mod material;
 mod proven;
 mod renewal;
 mod revocation;
+mod signed_list;
 
 use std::fmt;
 use std::io;
@@ -33,6 +34,7 @@ pub(crate) use self::proven::Watched;
 use self::proven::{CertificateId, Proven};
 pub use self::renewal::{Renewal, Validity};
 pub use self::revocation::RevocationList;
+pub(crate) use self::signed_list::SignedList;
 use crate::error_chain::chain;
 use crate::limits::REVOCATIONS_MAX;
 

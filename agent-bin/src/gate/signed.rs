@@ -154,8 +154,10 @@ impl Signed {
         if stamp == self.stamp || root_path::check(&self.ca).is_err() {
             return false;
         }
-        let Ok(authorities) = Authorities::read(&self.ca) else { return false };
-        (self.authorities, self.stamp) = (authorities, stamp);
+        if self.authorities.read_again(&self.ca).is_err() {
+            return false;
+        }
+        self.stamp = stamp;
         true
     }
 

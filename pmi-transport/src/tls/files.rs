@@ -1,11 +1,12 @@
 //! Files of an identity: their names in settings and where `pki` writes them, and detection of changes.
 
 use std::fs::{self, File, OpenOptions, Permissions};
-use std::io::{self, Write};
+use std::io::{self, Read, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use lattice_pki::{CA_CERTIFICATE_FILE, CERTIFICATE_FILE, KEY_FILE, REVOKED_FILE};
+use nix::libc::{O_NOFOLLOW, O_NONBLOCK, c_int};
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::{self, PemObject};
 use serde::{Deserialize, Serialize};
@@ -72,6 +73,35 @@ pub(super) fn read_certificates(path: &Path) -> Result<Vec<CertificateDer<'stati
 /// Reads a file whole.
 pub(super) fn read(path: &Path) -> Result<Vec<u8>, IdentityError> {
     fs::read(path).map_err(|source| IdentityError::Read { path: path.to_owned(), source })
+}
+
+/// What becomes of a symbolic link in the place of a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Links {
+    /// The file that it leads to is read.
+    Followed,
+    /// It is an error.
+    Refused,
+}
+
+/// Reads a list of revoked certificates whole: a regular file of `max` bytes at most. Opening it waits for nobody.
+pub(super) fn read_at_most(path: &Path, max: usize, links: Links) -> Result<Vec<u8>, IdentityError> {
+    let failed = |source| IdentityError::Read { path: path.to_owned(), source };
+    let no_follow: c_int = if links == Links::Refused { O_NOFOLLOW } else { 0 };
+    let file = OpenOptions::new().read(true).custom_flags(O_NONBLOCK | no_follow).open(path).map_err(failed)?;
+    let metadata = file.metadata().map_err(failed)?;
+    if !metadata.is_file() {
+        return Err(failed(io::Error::other("it is no regular file")));
+    }
+    let long = |bytes| IdentityError::LongList { path: path.to_owned(), bytes };
+    let bytes = usize::try_from(metadata.len()).unwrap_or(usize::MAX);
+    if bytes > max {
+        return Err(long(bytes));
+    }
+    // It may grow meanwhile.
+    let mut text = Vec::with_capacity(bytes);
+    file.take(max as u64 + 1).read_to_end(&mut text).map_err(failed)?;
+    if text.len() > max { Err(long(text.len())) } else { Ok(text) }
 }
 
 /// Writes a file that nobody else can read a moment too early, to the disk.

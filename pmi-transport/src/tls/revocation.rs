@@ -12,7 +12,7 @@ use rustls::pki_types::pem::{self, PemObject};
 use rustls::pki_types::{CertificateDer, CertificateRevocationListDer};
 use x509_parser::prelude::{CertificateRevocationList, FromDer, X509Certificate};
 
-use super::files::{read, read_certificates, replace};
+use super::files::{Links, read_at_most, read_certificates, replace};
 use super::proven::{CertificateId, Revoked};
 use super::{IdentityError, TlsIdentity};
 use crate::limits::REVOCATIONS_MAX;
@@ -29,14 +29,14 @@ pub struct RevocationList {
 impl RevocationList {
     /// Reads the file at `path`, which need not be there. One that may be there and cannot be read is no empty list.
     pub(crate) fn read(path: &Path) -> Result<Self, IdentityError> {
-        match read(path) {
+        match read_at_most(path, REVOCATIONS_MAX, Links::Followed) {
             Err(IdentityError::Read { source, .. }) if source.kind() == io::ErrorKind::NotFound => Ok(Self::default()),
             text => Self::parse(text?.into(), path),
         }
     }
 
     /// The list in `text`, which is, or shall be, in the file at `path`.
-    fn parse(text: Bytes, path: &Path) -> Result<Self, IdentityError> {
+    pub(super) fn parse(text: Bytes, path: &Path) -> Result<Self, IdentityError> {
         if text.len() > REVOCATIONS_MAX {
             return Err(IdentityError::LongList { path: path.to_owned(), bytes: text.len() });
         }
@@ -70,7 +70,7 @@ impl RevocationList {
     }
 
     /// Returns true if one of these CAs has signed it.
-    fn is_signed_by(&self, authorities: &[CertificateDer<'_>]) -> bool {
+    pub(super) fn is_signed_by(&self, authorities: &[CertificateDer<'_>]) -> bool {
         self.lists.iter().all(|list| {
             let Ok((_, list)) = CertificateRevocationList::from_der(list) else { return false };
             authorities.iter().any(|authority| {
