@@ -6,7 +6,7 @@
 //!                                                            floor
 //! ```
 //! The floor rises with what the API server says it has signed, a minute after it said so: then whatever is under way has come. That minute
-//! is measured by this process alone.
+//! is measured by this process alone. It never falls.
 
 use std::time::{Duration, Instant};
 
@@ -21,6 +21,8 @@ pub(crate) struct Floor {
     least: Option<Serial>,
     /// Next value of the floor, and the time at which it became known.
     next: Option<(Instant, Serial)>,
+    /// The API server's numbers have gone back below the floor.
+    is_behind: bool,
 }
 
 impl Floor {
@@ -29,11 +31,16 @@ impl Floor {
         self.least
     }
 
-    /// The API server, which has signed launches up to `last`, knows this agent now. When it does so again, what is remembered suffices;
-    /// but a server whose numbers went back, as its clock did, goes on from there.
+    /// The API server, which has signed launches up to `last`, knows this agent now. When it does so again, what is remembered suffices.
     pub(crate) fn register(&mut self, last: Serial) {
-        self.next = None;
-        self.least = Some(self.least.map_or(last, |least| least.min(last)));
+        let least = *self.least.get_or_insert(last);
+        self.is_behind = last < least;
+    }
+
+    /// Returns true if the API server has signed nothing above the floor by now: it has lost its state, and its clock was set back. The floor
+    /// stays where it is, for numbers above it were carried out and are remembered no longer.
+    pub(crate) fn is_behind(&self) -> bool {
+        self.is_behind
     }
 
     /// Notes that the API server has signed launches up to `last` by now.
@@ -42,6 +49,7 @@ impl Floor {
             self.raise(old);
         }
         self.next.get_or_insert((now, last));
+        self.is_behind = self.least.is_some_and(|least| last < least);
     }
 
     /// Launches up to this number are old, for they are remembered no longer.

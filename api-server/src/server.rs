@@ -113,7 +113,7 @@ impl Server {
     /// Fails if the store cannot be read.
     pub(crate) fn new(config: Config, security: Security, parts: Parts) -> Result<Arc<Self>, StoreError> {
         let Parts { store, fabric, renewal, proxy } = parts;
-        let Kept { allocations, launches, drains, nodes, mut names } = store.read()?;
+        let Kept { allocations, launches, drains, nodes, mut names, serial } = store.read()?;
         let live = allocations.into_iter().filter(|allocation| allocation.state != AllocationState::Released);
         let directory = config.state.parent().map(Path::to_owned).unwrap_or_default();
         let server = Arc::new(Self {
@@ -135,7 +135,7 @@ impl Server {
             session_calls: SessionCalls::default(),
             sets: Sets::default(),
             metrics: Arc::default(),
-            serials: Serials::from_now(),
+            serials: Serials::after(serial),
             clock: Arc::default(),
             queue_due: Notify::new(),
             launches: Mutex::default(),

@@ -13,6 +13,7 @@ use lattice_session::wire::WireError;
 use pmi_transport::proto::v1::{
     Block, Cause, Death, LaunchCompleteNotification, LaunchSpec, LaunchSummary, NodeUsage, RankExitStatus, Usage,
 };
+use pmi_transport::signature::Serial;
 
 pub(crate) use self::fabric_journal::FabricJournal;
 pub(crate) use self::redb_store::RedbStore;
@@ -172,6 +173,8 @@ pub(crate) enum Change {
     Drain(Drain),
     /// A node is not drained any more.
     Resume(String),
+    /// A launch was signed under this number; the greatest is kept.
+    Serial(Serial),
     /// These nodes have registered.
     Registered(Vec<String>),
     /// These nodes have not registered with this server.
@@ -190,6 +193,8 @@ pub(crate) struct Kept {
     pub nodes: Vec<String>,
     /// Names by the launch that published them.
     pub names: HashMap<String, KeptNames>,
+    /// The greatest number of a launch.
+    pub serial: Serial,
 }
 
 /// State that cannot be read or written.

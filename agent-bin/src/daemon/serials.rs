@@ -21,6 +21,12 @@ pub(super) enum NotNew {
     /// The launch may have been here before.
     #[error("the launch was signed before this agent started, or long ago; only new launches are passed on")]
     Old,
+    /// The API server begins anew with numbers that were given out before.
+    #[error(
+        "the API server's numbers of launches have gone back, as where it has lost its state and its clock was set back; restart this \
+         node's agent"
+    )]
+    Behind,
     /// The agent has not registered yet.
     #[error("the agent has not registered with the API server yet, and cannot tell new launches from old ones")]
     Unregistered,
@@ -52,9 +58,14 @@ impl Serials {
     pub(super) async fn check(&self, serial: Serial) -> Result<(), NotNew> {
         let mut watched = self.floor.subscribe();
         let registered = timeout(timeouts::KNOWN, watched.wait_for(|floor| floor.least().is_some())).await;
-        match registered.ok().and_then(|known| known.ok()?.least()) {
-            Some(floor) if serial > floor => Ok(()),
-            Some(_) => Err(NotNew::Old),
+        let known = registered.ok().and_then(|known| {
+            let floor = known.ok()?;
+            Some((floor.least()?, floor.is_behind()))
+        });
+        match known {
+            Some((least, _)) if serial > least => Ok(()),
+            Some((_, true)) => Err(NotNew::Behind),
+            Some((_, false)) => Err(NotNew::Old),
             None => Err(NotNew::Unregistered),
         }
     }
@@ -87,10 +98,13 @@ mod tests {
         assert_eq!(serials.check(Serial(6)).await, Ok(()), "it may be under way");
         serials.hear(Serial(9), start + UNDER_WAY);
         assert_eq!((serials.check(Serial(7)).await, serials.check(Serial(8)).await), (Err(NotNew::Old), Ok(())));
-        // Another server's numbers begin anew.
+        // A server that has forgotten its numbers makes none of them new.
         serials.register(Serial(3));
+        assert_eq!(serials.check(Serial(6)).await, Err(NotNew::Behind));
         serials.hear(Serial(3), start + 2 * UNDER_WAY);
-        assert_eq!(serials.check(Serial(4)).await, Ok(()));
+        assert_eq!(serials.check(Serial(6)).await, Err(NotNew::Behind));
+        serials.hear(Serial(12), start + 2 * UNDER_WAY);
+        assert_eq!((serials.check(Serial(6)).await, serials.check(Serial(13)).await), (Err(NotNew::Old), Ok(())));
     }
 
     #[tokio::test(start_paused = true)]
@@ -99,8 +113,6 @@ mod tests {
         serials.register(Serial(5));
         serials.register(Serial(8));
         assert_eq!(serials.check(Serial(6)).await, Ok(()));
-        serials.register(Serial(2));
-        assert_eq!(serials.check(Serial(3)).await, Ok(()));
     }
 
     #[tokio::test(start_paused = true)]

@@ -47,6 +47,11 @@ pub(super) enum NotNew {
     Unheard,
     #[error("the launch was signed before this agent registered, or long ago")]
     Old,
+    #[error(
+        "the API server's numbers of launches have gone back, as where it has lost its state and its clock was set back; restart this \
+         node's agent"
+    )]
+    Behind,
     #[error("the launch was started here before")]
     Spent,
 }
@@ -56,9 +61,8 @@ impl Numbers {
     pub(super) fn hear(&mut self, last: Serial, now: Instant) {
         self.heard = Some(now);
         match self.floor.least() {
-            Some(least) if last >= least => self.floor.hear(last, now),
-            // The first number, or one of a server whose numbers went back.
-            _ => self.floor.register(last),
+            Some(_) => self.floor.hear(last, now),
+            None => self.floor.register(last),
         }
         self.spent = self.floor.least().map_or_else(BTreeSet::new, |least| {
             self.spent.split_off(&(Serial(least.0.saturating_add(1)), Use::Session))
@@ -72,7 +76,7 @@ impl Numbers {
             return Err(NotNew::Unheard);
         }
         if serial <= least {
-            return Err(NotNew::Old);
+            return Err(if self.floor.is_behind() { NotNew::Behind } else { NotNew::Old });
         }
         if !self.spent.insert((serial, what_for)) {
             return Err(NotNew::Spent);
@@ -120,14 +124,27 @@ mod tests {
         assert_eq!(numbers.spent.len(), 1, "old ones need not be remembered");
     }
 
+    /// Whoever has taken the daemon over has all orders of a server that is no more.
     #[test]
-    fn numbers_that_went_back_go_on_from_there_and_none_that_is_remembered_comes_again() {
+    fn a_server_whose_numbers_went_back_makes_no_order_new_again() {
         let (mut numbers, now) = (Numbers::default(), Instant::now());
         numbers.hear(Serial(100), now);
         assert_eq!(numbers.spend(Serial(101), Use::Session, now), Ok(()));
-        numbers.hear(Serial(50), now);
-        assert_eq!(numbers.spend(Serial(51), Use::Session, now), Ok(()));
-        assert_eq!(numbers.spend(Serial(101), Use::Session, now), Err(NotNew::Spent));
+        numbers.hear(Serial(110), now);
+        let later = now + UNDER_WAY;
+        numbers.hear(Serial(120), later);
+        assert!(numbers.spent.is_empty(), "it is old, and remembered no longer");
+        for minutes in 0..3 {
+            let now = later + minutes * UNDER_WAY;
+            numbers.hear(Serial(50 + u64::from(minutes)), now);
+            for serial in [51, 60, 101] {
+                assert_eq!(numbers.spend(Serial(serial), Use::Session, now), Err(NotNew::Behind), "{serial}");
+            }
+        }
+        let now = later + 3 * UNDER_WAY;
+        numbers.hear(Serial(130), now);
+        assert_eq!(numbers.spend(Serial(101), Use::Session, now), Err(NotNew::Old));
+        assert_eq!(numbers.spend(Serial(131), Use::Session, now), Ok(()));
     }
 
     #[test]

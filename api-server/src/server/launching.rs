@@ -124,8 +124,9 @@ impl Server {
         let record = LaunchRecord::begun(order, &summary(order), certificate);
         let id = &order.launch.launch_id;
         self.quota.admit(caller, order.terms.uid, id, fan_out.spec.len())?;
-        // If we end now, nodes that run it are known by this.
-        let written = self.write(vec![Change::Launch(Box::new(record.clone()))]).await;
+        // If we end now, nodes that run it are known by this, and its number is never given again.
+        let changes = vec![Change::Launch(Box::new(record.clone())), Change::Serial(fan_out.serial)];
+        let written = self.write(changes).await;
         written.inspect_err(|_| self.quota.withdraw(id))?;
         let begun = {
             // While it was written down the allocation may have been released. From here on a release waits for the launch to end.

@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use pmi_transport::proto::v1 as proto;
+use pmi_transport::signature::Serial;
 use prost::Message;
 use redb::{Database, ReadableDatabase, ReadableTable, ReadableTableMetadata, TableDefinition};
 
@@ -34,6 +35,9 @@ const SCRIPTS: Records = TableDefinition::new("scripts");
 const DRAINS: Records = TableDefinition::new("drains");
 /// Nodes that have registered, by name.
 const NODES: TableDefinition<'static, &'static str, ()> = TableDefinition::new("nodes");
+/// The greatest number of a launch, by [`SERIAL`].
+const SERIALS: TableDefinition<'static, &'static str, u64> = TableDefinition::new("serials");
+const SERIAL: &str = "launch";
 
 /// Ids of what ended, in the order in which it did; the oldest are forgotten first.
 type Ends = TableDefinition<'static, u64, &'static str>;
@@ -134,6 +138,7 @@ fn make_tables(database: &Database) -> Result<(), redb::Error> {
     transaction.open_table(DRAINS)?;
     transaction.open_table(NODES)?;
     published::make_table(&transaction)?;
+    transaction.open_table(SERIALS)?;
     transaction.open_table(ENDED)?;
     transaction.open_table(RELEASED)?;
     transaction.open_table(FABRIC)?;
@@ -181,6 +186,7 @@ fn put(database: &Database, changes: &[Change]) -> Result<u64, redb::Error> {
                 let record = registry::encode_drain(drain).encode_to_vec();
                 transaction.open_table(DRAINS)?.insert(drain.node.as_str(), record.as_slice())?;
             }
+            Change::Serial(serial) => put_serial(&transaction, *serial)?,
             Change::Registered(nodes) => {
                 let mut table = transaction.open_table(NODES)?;
                 nodes.iter().try_for_each(|node| table.insert(node.as_str(), ()).map(drop))?;
@@ -194,6 +200,14 @@ fn put(database: &Database, changes: &[Change]) -> Result<u64, redb::Error> {
     }
     transaction.commit()?;
     Ok(freed)
+}
+
+/// Keeps the number of a launch, unless a greater one was written down before.
+fn put_serial(transaction: &redb::WriteTransaction, serial: Serial) -> Result<(), redb::Error> {
+    let mut serials = transaction.open_table(SERIALS)?;
+    let before = serials.get(SERIAL)?.map_or(0, |row| row.value());
+    serials.insert(SERIAL, before.max(serial.0))?;
+    Ok(())
 }
 
 /// Opens a file that nobody else may read, since it holds the environments of running launches; one that others may read is
@@ -277,12 +291,17 @@ impl Store for RedbStore {
             let rows = table.iter()?.map(|row| row.map(|(node, _)| node.value().to_owned()));
             Ok(rows.collect::<Result<Vec<_>, _>>()?)
         })?;
+        let serial = self.file.ask(|database| {
+            let table = database.begin_read()?.open_table(SERIALS)?;
+            Ok(Serial(table.get(SERIAL)?.map_or(0, |row| row.value())))
+        })?;
         Ok(Kept {
             allocations: self.allocations()?,
             launches: launches?,
             drains: drains?,
             names: published::by_launch(names)?,
             nodes,
+            serial,
         })
     }
 

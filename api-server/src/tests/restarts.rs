@@ -1,12 +1,16 @@
 //! A server that takes up what another one had begun.
 
+use std::sync::Arc;
+
 use node_command::What as Command;
 use node_event::What as Event;
 use pmi_transport::proto::v1::cause::Kind;
 use pmi_transport::proto::v1::*;
+use pmi_transport::signature::Serial;
 
 use super::spawns::{answer, ordered, spawn, spawn_by};
 use super::world::{Follower, Report, USER, World, exit, order, soon};
+use crate::store::{Change, RedbStore, Store};
 
 /// Waits until what a node reported is durable: until then its stream stays open.
 async fn farewell(report: &mut Report) {
@@ -30,6 +34,21 @@ async fn launches_outlive_the_server() {
     }
     let complete = client.complete().await;
     assert!(complete.success && complete.ranks.len() == 2, "{complete:?}");
+}
+
+/// Fork servers would let in again what was signed under a number that is given twice.
+#[tokio::test]
+async fn numbers_of_launches_go_on_behind_those_of_the_server_before_whatever_the_clock_says() {
+    let store = Arc::new(RedbStore::in_memory().unwrap());
+    // The server before had a clock that was ahead by years.
+    let before = Serial(u64::MAX / 2);
+    store.write(&[Change::Serial(before)]).unwrap();
+    let world = World::on(Arc::<RedbStore>::clone(&store), 1).await;
+    let beat = HeartbeatRequest { node_id: "node0".into(), incarnation: 1, ..Default::default() };
+    let first = Serial(soon(world.nodes(0).heartbeat(beat)).await.unwrap().into_inner().last_serial);
+    assert!(first > before);
+    let _launch = world.launch(1).await;
+    assert!(store.read().unwrap().serial > first, "it is written down with the launch");
 }
 
 /// Since when the only launch's client is stopped.

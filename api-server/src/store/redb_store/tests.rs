@@ -73,6 +73,7 @@ fn what_was_written_is_there_after_a_restart() {
     store.write(&drained).unwrap();
     let names = ["a0", "a1"].map(str::to_owned).to_vec();
     store.write(&[Change::Registered(names), Change::Missing(vec!["a0".to_owned()])]).unwrap();
+    store.write(&[Change::Serial(Serial(7)), Change::Serial(Serial(5))]).unwrap();
     assert!(RedbStore::open(&path).is_err(), "it is open already");
     drop(store);
 
@@ -80,7 +81,7 @@ fn what_was_written_is_there_after_a_restart() {
     let kept = store.read().unwrap();
     assert_eq!((kept.allocations, kept.launches.len()), (vec![allocation.clone()], 1));
     assert_eq!(kept.drains, [drain("b")]);
-    assert_eq!(kept.nodes, ["a1"]);
+    assert_eq!((kept.nodes, kept.serial), (vec!["a1".to_owned()], Serial(7)));
     assert_eq!(store.allocation("a").unwrap(), Some(allocation));
     assert!(store.allocation("b").unwrap().is_none());
     assert!(runs(&store, "l") && !runs(&store, "m"));
