@@ -8,7 +8,9 @@
 //! ```
 //!
 //! The runtime may be root's and the configuration a user's, so nothing of it is followed: the directory must be directly in /tmp, of the
-//! container's user and closed to others, no link stands in the way on either side, and what was looked at is what is mounted.
+//! container's user and closed to others, no link stands in the way on either side, and what was looked at is what is mounted. Both mounts
+//! are read-only, without devices and without set-user-ID programs: who is root in a container may be root here. Sockets on them can be
+//! connected to.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -18,6 +20,7 @@ use std::path::{Path, PathBuf};
 use nix::fcntl::{AT_FDCWD, OFlag, openat};
 use nix::mount::{MsFlags, mount};
 use nix::sys::stat::{Mode, fstat, mkdirat};
+use nix::sys::statvfs::{FsFlags, fstatvfs};
 use serde::Deserialize;
 
 /// Variable of a rank with the path of the socket.
@@ -90,7 +93,9 @@ pub(crate) fn run() -> Result<(), HookError> {
     let value = process.env.iter().find_map(|setting| setting.strip_prefix(SOCKET)?.strip_prefix('='));
     let Some(value) = value else { return Ok(()) };
     let name = directory_name(value).ok_or_else(|| HookError::Socket { value: value.to_owned() })?;
-    bring(&state.bundle.join(root.path), name, process.user.uid)
+    let program = std::env::current_exe().map(|hook| hook.with_file_name(PROGRAM));
+    let program = program.map_err(|error| HookError::Open { path: PROGRAM.into(), error })?;
+    bring(&state.bundle.join(root.path), name, process.user.uid, &program)
 }
 
 fn json<T: for<'de> Deserialize<'de>>(input: impl Read, max: u64) -> io::Result<T> {
@@ -107,7 +112,7 @@ fn directory_name(socket: &str) -> Option<&str> {
 }
 
 /// Mounts the directory of this name, and the program in it, below the root file system.
-fn bring(root: &Path, name: &str, uid: u32) -> Result<(), HookError> {
+fn bring(root: &Path, name: &str, uid: u32, program: &Path) -> Result<(), HookError> {
     let here = Path::new("/").join(PARENT);
     let parent = directory(AT_FDCWD, &here)?;
     let source = directory(&parent, Path::new(name))?;
@@ -123,16 +128,19 @@ fn bring(root: &Path, name: &str, uid: u32) -> Result<(), HookError> {
         Ok(()) | Err(nix::Error::EEXIST) => {}
         Err(errno) => return Err(HookError::Open { path: here.join(name), error: errno.into() }),
     }
-    bind(&source, &directory(&parent_there, Path::new(name))?, &here.join(name))?;
-    // Opened anew, by way of the mount.
-    let inside = directory(&parent_there, Path::new(name))?;
+    // A place for the program, made here since the mount is read-only.
     let path = here.join(name).join(PROGRAM);
-    let opened = |error: nix::Error| HookError::Open { path: path.clone(), error: error.into() };
-    let place = OFlag::O_CREAT | OFlag::O_RDONLY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC | OFlag::O_NONBLOCK;
-    let place = openat(&inside, PROGRAM, place, Mode::S_IRUSR).map_err(opened)?;
-    let program = std::env::current_exe().map(|hook| hook.with_file_name(PROGRAM));
-    let program = program.and_then(File::open).map_err(|error| HookError::Open { path: PROGRAM.into(), error })?;
-    bind(program, &place, &path)
+    open_file(&source, OFlag::O_CREAT, &path)?;
+    let inside = bind(&source, directory(&parent_there, Path::new(name))?, (&parent_there, name), &here.join(name))?;
+    let opened = File::open(program).map_err(|error| HookError::Open { path: program.to_owned(), error })?;
+    bind(opened, open_file(&inside, OFlag::empty(), &path)?, (&inside, PROGRAM), &path).map(drop)
+}
+
+/// Opens the place of the program in a directory; it waits for nobody.
+fn open_file(directory: impl AsFd, how: OFlag, path: &Path) -> Result<OwnedFd, HookError> {
+    let flags = OFlag::O_RDONLY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC | OFlag::O_NONBLOCK;
+    openat(directory, PROGRAM, flags | how, Mode::S_IRUSR)
+        .map_err(|errno| HookError::Open { path: path.to_owned(), error: errno.into() })
 }
 
 /// Opens a directory that no link leads to.
@@ -142,16 +150,35 @@ fn directory(parent: impl AsFd, name: &Path) -> Result<OwnedFd, HookError> {
         .map_err(|errno| HookError::Open { path: name.to_owned(), error: errno.into() })
 }
 
-/// Mounts one open file or directory on another one.
-fn bind(source: impl AsFd, target: impl AsFd, path: &Path) -> Result<(), HookError> {
+/// Mounts one open file or directory on another one, which has this name in this directory, so that nothing can be written by way of the
+/// mount. Returns what is mounted.
+fn bind(
+    source: impl AsFd,
+    target: impl AsFd,
+    (parent, name): (impl AsFd, &str),
+    path: &Path,
+) -> Result<OwnedFd, HookError> {
     let by_number = |file: &dyn AsFd| format!("/proc/self/fd/{}", file.as_fd().as_raw_fd());
     let nothing = None::<&str>;
-    mount(Some(by_number(&source).as_str()), by_number(&target).as_str(), nothing, MsFlags::MS_BIND, nothing)
-        .map_err(|errno| HookError::Mount { path: path.to_owned(), error: errno.into() })
+    let mounted = || {
+        mount(Some(by_number(&source).as_str()), by_number(&target).as_str(), nothing, MsFlags::MS_BIND, nothing)?;
+        // Opened anew, by way of the mount.
+        let mounted = openat(parent, name, OFlag::O_PATH | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC, Mode::empty())?;
+        // In a user namespace a mount keeps what it forbids.
+        let kept = fstatvfs(&mounted)?.flags().contains(FsFlags::ST_NOEXEC);
+        let kept = if kept { MsFlags::MS_NOEXEC } else { MsFlags::empty() };
+        let forbidden = MsFlags::MS_RDONLY | MsFlags::MS_NOSUID | MsFlags::MS_NODEV | kept;
+        let how = MsFlags::MS_REMOUNT | MsFlags::MS_BIND | forbidden;
+        mount(nothing, by_number(&mounted).as_str(), nothing, how, nothing)?;
+        Ok(mounted)
+    };
+    mounted().map_err(|errno: nix::Error| HookError::Mount { path: path.to_owned(), error: errno.into() })
 }
 
 #[cfg(test)]
 mod tests {
+    use nix::sched::{CloneFlags, unshare};
+
     use super::*;
 
     #[test]
@@ -183,7 +210,7 @@ mod tests {
         let directory = of_a_launch();
         let name = directory.path().file_name().unwrap().to_str().unwrap();
         let (root, me) = (tempfile::tempdir().unwrap(), nix::unistd::geteuid().as_raw());
-        let refused = |uid| bring(root.path(), name, uid).unwrap_err().to_string();
+        let refused = |uid| bring(root.path(), name, uid, Path::new("/bin/true")).unwrap_err().to_string();
         assert!(refused(me + 1).contains(&format!("is not a directory of user {} alone", me + 1)));
         let open = std::os::unix::fs::PermissionsExt::from_mode(0o755);
         std::fs::set_permissions(directory.path(), open).unwrap();
@@ -197,8 +224,41 @@ mod tests {
         let name = directory.path().file_name().unwrap().to_str().unwrap();
         let (root, elsewhere) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         std::os::unix::fs::symlink(elsewhere.path(), root.path().join(PARENT)).unwrap();
-        let refused = bring(root.path(), name, nix::unistd::geteuid().as_raw()).unwrap_err().to_string();
+        let me = nix::unistd::geteuid().as_raw();
+        let refused = bring(root.path(), name, me, Path::new("/bin/true")).unwrap_err().to_string();
         assert!(refused.starts_with("cannot use tmp: "), "{refused}");
         assert_eq!(std::fs::read_dir(elsewhere.path()).unwrap().count(), 0);
+    }
+    /// Root of a container without a user namespace is root of the host.
+    #[test]
+    fn nothing_can_be_written_by_way_of_the_mounts_and_sockets_are_reached() {
+        if !nix::unistd::Uid::effective().is_root() {
+            return println!("not tried: only root mounts");
+        }
+        let (directory, root) = (of_a_launch(), tempfile::tempdir().unwrap());
+        let name = directory.path().file_name().unwrap().to_str().unwrap().to_owned();
+        let there = root.path().join(PARENT).join(&name);
+        std::fs::create_dir(root.path().join(PARENT)).unwrap();
+        let program = root.path().join("program");
+        std::fs::write(&program, "#!/bin/sh\n").unwrap();
+        let _server = std::os::unix::net::UnixListener::bind(directory.path().join("pmi-0.sock")).unwrap();
+        // The mounts are this thread's alone.
+        let in_container = move || {
+            unshare(CloneFlags::CLONE_NEWNS).unwrap();
+            mount(None::<&str>, "/", None::<&str>, MsFlags::MS_REC | MsFlags::MS_PRIVATE, None::<&str>).unwrap();
+            bring(root.path(), &name, 0, &program).unwrap();
+            let error = |result: io::Result<File>| result.unwrap_err().raw_os_error();
+            let read_only = Some(nix::errno::Errno::EROFS as i32);
+            assert_eq!(error(File::create(there.join("new"))), read_only);
+            assert_eq!(error(File::options().write(true).open(there.join(PROGRAM))), read_only);
+            assert_eq!(std::fs::read_to_string(there.join(PROGRAM)).unwrap(), "#!/bin/sh\n");
+            std::os::unix::net::UnixStream::connect(there.join("pmi-0.sock")).unwrap();
+            let mounts = std::fs::read_to_string("/proc/thread-self/mountinfo").unwrap();
+            let ours: Vec<&str> = mounts.lines().filter(|line| line.contains(there.to_str().unwrap())).collect();
+            assert_eq!(ours.len(), 2, "{mounts}");
+            assert!(ours.iter().all(|line| line.contains(" ro,nosuid,nodev")), "{ours:?}");
+        };
+        std::thread::spawn(in_container).join().unwrap();
+        drop(directory);
     }
 }
