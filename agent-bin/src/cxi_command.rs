@@ -18,7 +18,8 @@ use lattice_session::cxi::{CxiSurvey, Finding, SurveyedNic, SurveyedService, sur
 use pmi_transport::address::Address;
 use serde::Serialize;
 
-use crate::daemon::{Config, ConfigError};
+use crate::daemon::{Config, ConfigError, Overrides};
+use crate::runtime_lock::{self, LockError};
 use crate::{Answer, Exit};
 
 /// Mount point of the process file system.
@@ -84,21 +85,20 @@ pub(crate) enum CxiCommandError {
         /// Address of the agent.
         address: Address,
     },
+    /// An agent runs, at whatever address, or the directory by which it would be known cannot be used.
+    #[error(transparent)]
+    Lock(#[from] LockError),
     /// The system refused something.
     #[error("cannot look at this node: {0}")]
     System(#[from] io::Error),
 }
 
-/// Carries out the command with the settings in `config`; `listen` overrides the address in them.
+/// Carries out the command with the settings in `config`, and `over` over them.
 ///
 /// # Errors
 /// Fails if the settings or the node cannot be read, or if the command is not safe now.
-pub(crate) fn run(
-    command: &CxiCommand,
-    config: Option<&Path>,
-    listen: Option<String>,
-) -> Result<Answer, CxiCommandError> {
-    let (settings, listen) = Config::of_node(config, listen)?;
+pub(crate) fn run(command: &CxiCommand, config: Option<&Path>, over: Overrides) -> Result<Answer, CxiCommandError> {
+    let (settings, listen) = Config::of_node(config, over.listen.clone())?;
     match command {
         CxiCommand::List(shape) => {
             let seen = look(settings.backend, settings.backend()?)?;
@@ -114,7 +114,8 @@ pub(crate) fn run(
         }
         CxiCommand::Clean(clean) => {
             let backend = settings.backend()?.ok_or(CxiCommandError::NoBackend)?;
-            let _no_agent_starts = hold(&listen)?;
+            let _no_agent_starts =
+                (hold(&listen)?, runtime_lock::without_agents(&Config::runtime_dir_of_node(config, over)?)?);
             cleaned(clean, &*backend)
         }
     }
@@ -132,8 +133,8 @@ fn look(kind: NodeBackend, backend: Option<Arc<dyn CxiBackend>>) -> Result<CxiSu
     Ok(survey(kind, &*backend, owner))
 }
 
-/// Makes sure that no agent runs here, and that none starts until the returned listener is dropped: services of launches that have not
-/// started their ranks yet are used by nobody.
+/// Makes sure that no agent listens at this address, and that none does until the returned listener is dropped: services of launches that
+/// have not started their ranks yet are used by nobody. An agent that chooses its port itself is known by its lock alone.
 fn hold(address: &Address) -> Result<Option<TcpListener>, CxiCommandError> {
     let runs = || CxiCommandError::AgentRuns { address: address.clone() };
     match address {
@@ -315,7 +316,7 @@ mod tests {
     fn ask(command: &CxiCommand, settings: &str) -> Result<Answer, CxiCommandError> {
         let file = tempfile::NamedTempFile::new().unwrap();
         fs::write(file.path(), settings).unwrap();
-        run(command, Some(file.path()), None)
+        run(command, Some(file.path()), Overrides::default())
     }
 
     #[test]
@@ -338,6 +339,26 @@ mod tests {
         assert!(refused.contains("stop it first"), "{refused}");
         drop(agent);
         assert!(hold(&address).unwrap().is_some());
+    }
+
+    /// Its address says nothing: everybody can listen at port 0.
+    #[test]
+    fn services_are_not_cleaned_beside_an_agent_that_chooses_its_port() {
+        let directory = tempfile::tempdir().unwrap();
+        let nics = directory.path().join("nics");
+        fs::create_dir(&nics).unwrap();
+        let settings = format!(
+            "node_id = 'n'\nlisten = '127.0.0.1:0'\nruntime_dir = '{}'\n[fabric]\nbackend = 'paper'\npath = '{}'",
+            directory.path().display(),
+            nics.display()
+        );
+        let clean = Clean { vni: Vec::new(), all: true, dry_run: true, shape: Shape { json: false } };
+        let cleaned = || ask(&CxiCommand::Clean(clean.clone()), &settings);
+        let agent = runtime_lock::of_agent(&directory.path().join("n")).unwrap();
+        let refused = cleaned().unwrap_err();
+        assert!(matches!(refused, CxiCommandError::Lock(LockError::AgentRuns { .. })), "{refused}");
+        drop(agent);
+        assert_eq!(cleaned().unwrap().text, "there is nothing to clean\n");
     }
 
     #[test]

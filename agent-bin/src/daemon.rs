@@ -38,6 +38,7 @@ mod vouching;
 mod warnings;
 mod wire;
 
+use std::fs::File;
 use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -68,6 +69,7 @@ use self::forks::Forks;
 use self::launches::Launches;
 use self::lease::Lease;
 use self::metrics::Metrics;
+use crate::runtime_lock::{self, LockError};
 use lattice_session::random;
 
 /// Error of an agent that does not run.
@@ -99,6 +101,9 @@ pub enum DaemonError {
     /// Sessions of the agent before cannot be looked for.
     #[error(transparent)]
     Rendezvous(#[from] RendezvousError),
+    /// The runtime directory cannot be locked.
+    #[error(transparent)]
+    Lock(#[from] LockError),
     /// CXI services cannot be made as the settings say.
     #[error(transparent)]
     Fabric(#[from] NodeConfigError),
@@ -138,16 +143,19 @@ pub struct Prior {
     forks: ForkServer,
     found: adoption::Found,
     this_node: ThisNode,
+    /// Held as long as the agent runs.
+    lock: Option<File>,
 }
 
 impl Prior {
-    /// Takes up the sessions of earlier agents. Of `this_node`, what is not known yet is read when the agent has registered.
+    /// Locks this node's runtime directory, and takes up the sessions of earlier agents. Of `this_node`, what is not known yet is read when the agent has registered.
     ///
     /// # Errors
-    /// Fails if sessions of earlier agents cannot be looked for.
+    /// Fails if sessions of earlier agents cannot be looked for, and while a command runs that must not run beside an agent.
     pub fn gather(config: Config, forks: ForkServer, this_node: ThisNode) -> Result<Self, DaemonError> {
+        let lock = config.runtime_dir.as_deref().map(runtime_lock::of_agent).transpose()?;
         let found = config.runtime_dir.as_ref().map(|directory| adoption::find(directory, &forks)).transpose()?;
-        Ok(Self { config, forks, found: found.unwrap_or_default(), this_node })
+        Ok(Self { config, forks, found: found.unwrap_or_default(), this_node, lock })
     }
 }
 
@@ -228,7 +236,7 @@ impl Prepared {
 }
 
 async fn serve(
-    Prior { config, forks, found, this_node }: Prior,
+    Prior { config, forks, found, this_node, lock: _lock }: Prior,
     left: impl Future<Output = &'static str>,
     when_cut_off: WhenCutOff,
 ) -> Result<(), DaemonError> {

@@ -15,6 +15,7 @@ mod join;
 mod nics;
 mod oci_hook;
 mod pam;
+mod runtime_lock;
 
 use std::error::Error;
 use std::path::PathBuf;
@@ -59,7 +60,7 @@ pub fn run_as(version: &'static str, args: Args) -> Answer {
 fn carried_out(version: &'static str, args: &Args) -> Result<Answer, Box<dyn Error>> {
     let success = |text| Answer { text, problems: Vec::new(), exit: Exit::Success };
     match &args.command {
-        Some(Command::Cxi(command)) => return Ok(cxi_command::run(command, args.file(), args.listen.clone())?),
+        Some(Command::Cxi(command)) => return Ok(cxi_command::run(command, args.file(), args.overrides())?),
         Some(Command::Join(args)) => return join::run(version, args).map(|()| success(String::new())),
         Some(Command::Listen(args)) => {
             log_to_stderr();

@@ -254,6 +254,23 @@ impl Config {
         Ok((file.fabric, address("listen", &listen)?))
     }
 
+    /// [`Config::runtime_dir`] of this node's agent, for those who must not run beside it; of the other settings nothing is asked.
+    ///
+    /// # Errors
+    /// Fails if the file cannot be read, and if the name of this node is in a certificate that cannot be read.
+    pub(crate) fn runtime_dir_of_node(file: Option<&Path>, over: Overrides) -> Result<PathBuf, ConfigError> {
+        let file = File::read(file)?;
+        let identity = IdentitySettings { tls: file.tls, insecure: over.insecure || file.insecure };
+        // No agent starts with settings that make no identity.
+        let tls = match identity.check() {
+            Ok(Identity::Tls(files)) => Some(files),
+            Ok(Identity::Insecure) | Err(_) => None,
+        };
+        let has_user = over.user.or(file.user).is_some() && Uid::effective().is_root();
+        let node_id = node_id(over.node_id.or(file.node_id), tls.as_ref(), has_user)?;
+        Ok(runtime_dir(over.runtime_dir.or(file.runtime_dir), &node_id))
+    }
+
     fn check(file: File, over: Overrides) -> Result<Self, ConfigError> {
         let file = File { insecure: over.insecure || file.insecure, ..file };
         let listen = over.listen.or_else(|| file.listen.clone()).unwrap_or_else(|| default_listen(&file));
@@ -265,12 +282,7 @@ impl Config {
         let starter = Uid::effective();
         let user = over.user.or(file.user).filter(|_| starter.is_root());
         let user = user.map(|name| daemon_user(name, tls.is_some())).transpose()?;
-        let node_id = match (over.node_id.or(file.node_id), &tls) {
-            (Some(name), _) => name,
-            // Root does not rely on a certificate that the daemon's user can replace.
-            (None, Some(tls)) if user.is_none() => node_name(tls)?,
-            (None, _) => node_info::host_name(),
-        };
+        let node_id = node_id(over.node_id.or(file.node_id), tls.as_ref(), user.is_some())?;
         if !is_node_name(&node_id) {
             return Err(ConfigError::NodeName { name: node_id });
         }
@@ -283,7 +295,7 @@ impl Config {
             Some(seconds @ 1..=AGENT_LEASE_MAX) => Duration::from_secs(seconds),
             Some(seconds) => return Err(ConfigError::AgentLease { seconds }),
         };
-        let runtime_dir = over.runtime_dir.or(file.runtime_dir).unwrap_or_else(default_runtime_dir).join(&node_id);
+        let runtime_dir = runtime_dir(over.runtime_dir.or(file.runtime_dir), &node_id);
         let advertise = over.advertise.or(file.advertise);
         Ok(Self {
             version: env!("CARGO_PKG_VERSION"),
@@ -368,6 +380,21 @@ fn daemon_user(name: String, has_certificates: bool) -> Result<Account, ConfigEr
         _ if !has_certificates => Err(ConfigError::UserWithoutCertificates),
         _ => Ok(account),
     }
+}
+
+/// Name of this node: the one in the settings, else that of the certificate, else the host's.
+fn node_id(set: Option<String>, tls: Option<&TlsFiles>, has_user: bool) -> Result<String, ConfigError> {
+    match (set, tls) {
+        (Some(name), _) => Ok(name),
+        // Root does not rely on a certificate that the daemon's user can replace.
+        (None, Some(tls)) if !has_user => node_name(tls),
+        (None, _) => Ok(node_info::host_name()),
+    }
+}
+
+/// Directory of a node below the one of the settings, or below the default one.
+fn runtime_dir(set: Option<PathBuf>, node_id: &str) -> PathBuf {
+    set.unwrap_or_else(default_runtime_dir).join(node_id)
 }
 
 /// Node that a certificate is for. Settings are read before the fork server is made, whose sessions must not inherit the key: so the
