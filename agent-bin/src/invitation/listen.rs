@@ -9,6 +9,7 @@ use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::pin::pin;
 use std::process::{ExitStatus, Stdio};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use bytes::BytesMut;
@@ -35,6 +36,8 @@ use super::{KeyArgs, KeyError, PORT, WELCOME, first_line};
 const AT_ONCE: usize = 64;
 /// Time for a caller to say whom it means.
 const NAMED_WITHIN: Duration = Duration::from_secs(10);
+/// Time from its connection for a caller to prove itself and to say whom it means, with some to spare.
+const INVITED_WITHIN: Duration = Duration::from_secs(30);
 /// Time for an agent to end once its input has. It ends its launches first.
 const LEAVE_WITHIN: Duration = Duration::from_secs(60);
 /// Time for the last words of an agent that has ended; what it has started may hold its output open.
@@ -89,6 +92,32 @@ struct Host {
     leaving: watch::Sender<bool>,
     /// Agents, which are reaped by those who wait for them.
     agents: Mutex<BTreeSet<Pid>>,
+    /// An agent was started, whether or not it has ended.
+    was_invited: AtomicBool,
+}
+
+/// Time until which an invitation must have come.
+struct Patience {
+    /// `None` for ever.
+    until: Option<Instant>,
+    /// It was prolonged for those who were about to invite this node.
+    is_prolonged: bool,
+}
+
+impl Patience {
+    /// Patience for so many seconds; for ever without a number, and for more than a clock can count.
+    fn of(seconds: Option<u64>, now: Instant) -> Self {
+        let until = seconds.and_then(|seconds| now.checked_add(Duration::from_secs(seconds)));
+        Self { until, is_prolonged: false }
+    }
+
+    /// The time is over, while so many callers have not said yet what they want. Returns true if nobody will invite this node.
+    fn is_over(&mut self, was_invited: bool, callers: usize, now: Instant) -> bool {
+        let prolonged = callers > 0 && !self.is_prolonged;
+        self.until = (prolonged && !was_invited).then(|| now + INVITED_WITHIN);
+        self.is_prolonged = true;
+        !was_invited && !prolonged
+    }
 }
 
 impl ListenArgs {
@@ -99,7 +128,7 @@ impl ListenArgs {
     /// Fails if there is no key, or the port cannot be listened at.
     pub(crate) fn run(&self) -> Result<(), ListenError> {
         let (key, leaving) = (self.key.read()?, watch::Sender::new(false));
-        let host = Arc::new(Host { key, leaving, agents: Mutex::default() });
+        let host = Arc::new(Host { key, leaving, agents: Mutex::default(), was_invited: AtomicBool::new(false) });
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         runtime.block_on(self.serve(&host))
     }
@@ -109,9 +138,8 @@ impl ListenArgs {
         let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
         let mut ended_children = signal(SignalKind::child())?;
         let mut serving = JoinSet::new();
-        let deadline = self.within.map(|seconds| Instant::now() + Duration::from_secs(seconds));
-        let mut too_late = pin!(until(deadline));
-        let mut waits = true;
+        let mut patience = Patience::of(self.within, Instant::now());
+        let mut too_late = pin!(until(patience.until));
         tracing::info!("waits for invitations at port {PORT}");
         loop {
             tokio::select! {
@@ -127,12 +155,13 @@ impl ListenArgs {
                 },
                 Some(served) = serving.join_next() => if self.once && matches!(served, Ok(Served::Agent)) { break },
                 _ = ended_children.recv() => host.reap(),
-                () = &mut too_late, if waits => {
-                    waits = false;
-                    if host.agents.lock().is_empty() {
+                () = &mut too_late => {
+                    let was_invited = host.was_invited.load(Ordering::Relaxed);
+                    if patience.is_over(was_invited, serving.len(), Instant::now()) {
                         tracing::info!("nobody has invited this node, which is needed no more");
                         break;
                     }
+                    too_late.set(until(patience.until));
                 }
             }
         }
@@ -205,6 +234,7 @@ impl Host {
         command.args(["join", "--node", name]).stdin(Stdio::piped());
         command.stdout(output.try_clone()?).stderr(output).process_group(0);
         let agent = command.spawn()?;
+        self.was_invited.store(true, Ordering::Relaxed);
         self.agents.lock().extend(agent_pid(&agent));
         Ok((agent, pipe::Receiver::from_owned_fd(words.into())?))
     }
@@ -295,4 +325,32 @@ fn checked(name: &str) -> Result<(), Refusal> {
     let here = gethostname().unwrap_or_default().to_string_lossy().into_owned();
     let label = |name: &str| name.split('.').next().unwrap_or_default().to_owned();
     if label(&here) == label(name) { Ok(()) } else { Err(Refusal::Another { here, meant: name.to_owned() }) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_node_that_was_invited_or_is_about_to_be_waits_on() {
+        let now = Instant::now();
+        let mut patience = Patience::of(Some(5), now);
+        assert_eq!(patience.until, Some(now + Duration::from_secs(5)));
+        assert!(patience.is_over(false, 0, now), "nobody came");
+        // The agent may have ended by now.
+        let mut patience = Patience::of(Some(5), now);
+        assert!(!patience.is_over(true, 0, now));
+        assert_eq!(patience.until, None);
+        // Somebody is about to prove that he has the key, or is a stranger.
+        let mut patience = Patience::of(Some(5), now);
+        assert!(!patience.is_over(false, 1, now));
+        assert_eq!(patience.until, Some(now + INVITED_WITHIN));
+        assert!(patience.is_over(false, 1, now), "strangers do not hold it up for ever");
+        let mut patience = Patience::of(Some(5), now);
+        assert!(!patience.is_over(false, 1, now) && !patience.is_over(true, 1, now));
+        assert_eq!(patience.until, None);
+        for forever in [None, Some(u64::MAX)] {
+            assert_eq!(Patience::of(forever, now).until, None);
+        }
+    }
 }
