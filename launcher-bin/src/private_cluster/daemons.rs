@@ -168,9 +168,10 @@ impl Daemons {
             program: command.get_program().into(),
             error,
         })?;
-        fs::write(directory.pid(name), format!("{}\n", child.id())).map_err(files)?;
+        let pid = child.id();
+        // From here on it is stopped with the others, whatever fails.
         self.running.push(Daemon { name: name.to_owned(), role, child, log: directory.log(name), feeding: None });
-        Ok(())
+        fs::write(directory.pid(name), format!("{pid}\n")).map_err(files)
     }
 
     /// The process numbers of all daemons.
@@ -404,6 +405,20 @@ mod tests {
         assert_eq!(mode & 0o777, 0o600);
         let Scripts { directory, daemons } = scripts;
         daemons.stop().await;
+        directory.remove().unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_daemon_whose_number_cannot_be_written_is_stopped_with_the_others() {
+        let mut scripts = Scripts::new();
+        // As on a disk that is full.
+        fs::create_dir(scripts.directory.pid("node0")).unwrap();
+        let failed = scripts.start("node0", "exec sleep 1000").unwrap_err();
+        assert!(matches!(failed, DaemonError::Files { .. }), "{failed}");
+        let pid = scripts.daemons.pids().next().expect("it runs");
+        let Scripts { directory, daemons } = scripts;
+        daemons.stop().await;
+        assert_eq!(kill(pid, None), Err(nix::errno::Errno::ESRCH));
         directory.remove().unwrap();
     }
 
