@@ -139,7 +139,7 @@ impl Ground {
 
     fn prepare(access: Access, keeper: Keeper) -> Result<Self, PrivateClusterError> {
         become_subreaper().map_err(io::Error::from)?;
-        let directory = Directory::create(access).map_err(files_in(&std::env::temp_dir()))?;
+        let directory = Directory::create(access).map_err(files_in(&Directory::parent()))?;
         let tag = JobId::new(&directory.name()).map(LaunchTag::new).map_err(io::Error::other)?;
         let guarded = keeper.guard(&tag).and_then(|()| keeper.guard_directory(directory.path()));
         let ground = Self { directory, tag, keeper };

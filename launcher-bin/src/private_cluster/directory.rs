@@ -24,6 +24,14 @@ use pmi_transport::identity::{Caller, TlsFiles};
 
 const PRIVATE: u32 = 0o600;
 
+/// Name of the directory, and of the socket in it whose path is the longest.
+const TEMPLATE: &str = "lattice-XXXXXX";
+const API_SOCKET: &str = "api.sock";
+/// Most bytes of the path of a socket (`unix(7)`: 108, with a zero at the end).
+const SOCKET_PATH_MAX: usize = 107;
+/// Place of the directory where the one for temporary files has too long a path, as batch systems have it.
+const SHORT: &str = "/tmp";
+
 /// Use of a cluster by other users of this machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Access {
@@ -49,13 +57,18 @@ pub(crate) struct Directory {
 }
 
 impl Directory {
-    /// Makes one below the directory for temporary files.
+    /// Makes one below [`Directory::parent`].
     pub(crate) fn create(access: Access) -> io::Result<Self> {
-        let path = mkdtemp(&std::env::temp_dir().join("lattice-XXXXXX"))?;
+        let path = mkdtemp(&Self::parent().join(TEMPLATE))?;
         let directory = Self { path };
         fs::set_permissions(&directory.path, Permissions::from_mode(access.mode()))?;
         fs::create_dir(directory.empty())?;
         Ok(directory)
+    }
+
+    /// The directory for temporary files (`TMPDIR`), or /tmp where sockets below that would have too long a path.
+    pub(crate) fn parent() -> PathBuf {
+        room_for_sockets(std::env::temp_dir())
     }
 
     pub(crate) fn path(&self) -> &Path {
@@ -68,7 +81,7 @@ impl Directory {
     }
 
     pub(crate) fn api_socket(&self) -> PathBuf {
-        self.path.join("api.sock")
+        self.path.join(API_SOCKET)
     }
 
     pub(crate) fn api_state(&self) -> PathBuf {
@@ -142,9 +155,31 @@ impl Directory {
     }
 }
 
+fn room_for_sockets(temporary: PathBuf) -> PathBuf {
+    let socket = temporary.join(TEMPLATE).join(API_SOCKET);
+    if socket.as_os_str().len() <= SOCKET_PATH_MAX { temporary } else { SHORT.into() }
+}
+
 #[cfg(test)]
 mod tests {
+    use std::os::unix::net::UnixListener;
+
     use super::*;
+
+    #[test]
+    fn sockets_have_room_whatever_directory_for_temporary_files_there_is() {
+        let root = tempfile::tempdir().unwrap();
+        let of_length = |length: usize| {
+            let path = root.path().join("x".repeat(length - root.path().as_os_str().len() - 1));
+            fs::create_dir(&path).unwrap();
+            path
+        };
+        let (longest, too_long) = (of_length(83), of_length(84));
+        assert_eq!(room_for_sockets(longest.clone()), longest);
+        assert_eq!(room_for_sockets(too_long), Path::new(SHORT));
+        fs::create_dir(longest.join(TEMPLATE)).unwrap();
+        UnixListener::bind(longest.join(TEMPLATE).join(API_SOCKET)).unwrap();
+    }
 
     #[test]
     fn a_private_file_is_nobody_elses_from_its_beginning_and_takes_the_place_of_none() {
