@@ -107,18 +107,7 @@ pub fn expand_at_most(text: &str, most: usize) -> Result<Vec<String>, HostlistEr
 
 /// Splits at the commas that are in no bracket.
 fn items(text: &str) -> Result<Vec<&str>, HostlistError> {
-    let mut in_bracket = false;
-    let items: Vec<&str> = text
-        .split(|character| {
-            match character {
-                '[' => in_bracket = true,
-                ']' => in_bracket = false,
-                _ => {}
-            }
-            character == ',' && !in_bracket
-        })
-        .map(str::trim)
-        .collect();
+    let items: Vec<&str> = parts(text).map(str::trim).collect();
     match items.iter().any(|item| item.is_empty()) {
         true => Err(HostlistError::MissingName { list: excerpt(text) }),
         false => Ok(items),
@@ -335,6 +324,7 @@ mod tests {
         check("a[1-08]", &bad("1-08", "a[1-08]"));
         check("a[x]", &bad("x", "a[x]"));
         check("a[[0]]", &bad("[0", "a[[0]]"));
+        check("a[[0],b]", &bad("[0", "a[[0],b]"));
         check("a[1-9999999999999999999]", &bad("1-9999999999999999999", "a[1-9999999999999999999]"));
         check("a b", r#""a b" holds ' ', which no name of a node does"#);
     }
