@@ -6,7 +6,7 @@
 mod world;
 
 use std::io::{BufRead, BufReader, Read, Write};
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Stdio};
@@ -14,6 +14,7 @@ use std::time::Duration;
 
 use nix::errno::Errno;
 use nix::sys::signal::{Signal, kill};
+use nix::sys::socket::{AddressFamily, SockFlag, SockType, UnixAddr, connect, socket};
 use nix::unistd::Pid;
 use rank_spawner::{
     DescriptorSocket, ForkEvent, ForkServer, ForkedProcess, KeptProcess, KeptState, Label, OwnCgroup, Passed, RankExit,
@@ -37,6 +38,10 @@ fn main() {
     tests.check("a_daemon_that_orders_the_end_leaves_nothing", a_daemon_that_orders_the_end_leaves_nothing);
     tests.check("a_server_that_was_taken_up_makes_no_children", a_server_that_was_taken_up_makes_no_children);
     tests.check("a_stranger_at_the_socket_changes_nothing", a_stranger_at_the_socket_changes_nothing);
+    tests.check(
+        "a_daemon_that_is_too_old_hears_which_version_it_needs",
+        a_daemon_that_is_too_old_hears_which_version_it_needs,
+    );
 }
 
 /// Answers with a line over each stream that comes through its door, until that is closed; `exit` ends it with leftovers.
@@ -259,15 +264,38 @@ fn a_server_that_was_taken_up_makes_no_children() {
     before.leaves_nothing();
 }
 
-fn a_stranger_at_the_socket_changes_nothing() {
-    use nix::sys::socket::{AddressFamily, SockFlag, SockType, UnixAddr, connect, socket};
-    use std::os::fd::AsRawFd;
+/// The words by which a daemon of a version before the first one would take a server up.
+const TAKE_UP_TOO_OLD: [u8; 12] = [37, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+
+/// A connection to the fork server that is there.
+fn connected(before: &Before) -> OwnedFd {
+    let path = std::fs::read_dir(before.path()).unwrap().next().unwrap().unwrap().path();
+    let stranger = socket(AddressFamily::Unix, SockType::SeqPacket, SockFlag::SOCK_CLOEXEC, None).unwrap();
+    connect(stranger.as_raw_fd(), &UnixAddr::new(&path).unwrap()).unwrap();
+    stranger
+}
+
+fn a_daemon_that_is_too_old_hears_which_version_it_needs() {
     let mut before = Before::new(LONG);
     before.kill();
-    let path = std::fs::read_dir(before.path()).unwrap().next().unwrap().unwrap().path();
-    for packet in [&b""[..], b"nonsense", &[37, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]] {
-        let stranger = socket(AddressFamily::Unix, SockType::SeqPacket, SockFlag::SOCK_CLOEXEC, None).unwrap();
-        connect(stranger.as_raw_fd(), &UnixAddr::new(&path).unwrap()).unwrap();
+    let daemon = connected(&before);
+    nix::unistd::write(&daemon, &TAKE_UP_TOO_OLD).unwrap();
+    let mut packet = [0; 16];
+    let length = nix::unistd::read(&daemon, &mut packet).unwrap();
+    assert_eq!(packet[..length], [16_i32, 1, 0].map(i32::to_ne_bytes).concat());
+    assert_eq!(nix::unistd::read(&daemon, &mut packet), Ok(0), "nothing is handed over");
+    let taken_up = before.take_up().unwrap();
+    assert_eq!(taken_up.children.len(), 3);
+    taken_up.server.end().unwrap();
+    drop(taken_up);
+    before.leaves_nothing();
+}
+
+fn a_stranger_at_the_socket_changes_nothing() {
+    let mut before = Before::new(LONG);
+    before.kill();
+    for packet in [&b""[..], b"nonsense", &TAKE_UP_TOO_OLD] {
+        let stranger = connected(&before);
         if !packet.is_empty() {
             nix::unistd::write(&stranger, packet).unwrap();
         }

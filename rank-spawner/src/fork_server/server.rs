@@ -373,12 +373,10 @@ impl Server {
     fn is_taken_up(&self, daemon: BorrowedFd<'_>) -> bool {
         let greeted = is_readable(daemon, PollTimeout::try_from(GREETING_WITHIN).unwrap_or(PollTimeout::MAX));
         let Some(Ok(Some(message))) = greeted.then(|| Message::receive(daemon)) else { return false };
-        match message.into_request() {
-            Ok(Request::TakeUp { version }) if version >= VERSION => {}
-            _ => return false,
-        }
+        let Ok(Request::TakeUp { version }) = message.into_request() else { return false };
+        // One that is too old learns from this that it is, and leaves.
         let welcomed = Message::send(daemon, [Message::WELCOME, VERSION, 0], &[]);
-        welcomed.and_then(|()| self.children.hand_over(daemon)).is_ok()
+        version >= VERSION && welcomed.and_then(|()| self.children.hand_over(daemon)).is_ok()
     }
 
     /// The spare child sees that its door is closed, and ends.
