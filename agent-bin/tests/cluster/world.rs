@@ -96,7 +96,7 @@ pub(crate) fn mpich_hello() -> (tempfile::TempDir, PathBuf) {
     fs::write(&source, text).unwrap();
     let compiled = std::process::Command::new("mpicc.mpich").arg("-o").arg(&program).arg(&source).status();
     assert!(
-        compiled.as_ref().is_ok_and(|status| status.success()),
+        compiled.as_ref().is_ok_and(std::process::ExitStatus::success),
         "mpicc.mpich does not work here: {compiled:?}; cargo xtask setup installs it"
     );
     (directory, program)
