@@ -323,8 +323,17 @@ pub fn parse(words: impl IntoIterator<Item = OsString>) -> Result<Cli, clap::Err
 fn parse_translated(translation: Translation) -> Result<Cli, clap::Error> {
     let Translation { words, notes, warnings, verbosity } = translation;
     let words: Vec<OsString> = ["lattice", "launch"].map(OsString::from).into_iter().chain(words).collect();
-    let shown = std::iter::once(format!("this means: {}", tips::line("launch", &words[2..]))).chain(notes).collect();
-    let mut cli = parse_launch(&words, 1).map_err(|error| improved(error, About::Launch, &words))?;
+    let meant = format!("this means: {}", tips::line("launch", &words[2..]));
+    let mut cli = parse_launch(&words, 1).map_err(|error| {
+        let error = improved(error, About::Launch, &words);
+        if !error.use_stderr() {
+            return error;
+        }
+        // It names flags that nobody has typed.
+        let text = error.render().to_string();
+        clap::Error::raw(error.kind(), format!("{meant}\n{}", text.strip_prefix("error: ").unwrap_or(&text)))
+    })?;
+    let shown = std::iter::once(meant).chain(notes).collect();
     (cli.notes, cli.warnings) = (shown, warnings);
     cli.verbosity.quiet = verbosity == Some(Verbosity::Quiet);
     cli.verbosity.verbose = verbosity == Some(Verbosity::Verbose);

@@ -32,9 +32,12 @@ pub(crate) fn message(text: &str) -> Bytes {
 
 /// True if standard error is a terminal that shows colours, and the user has not switched them off (no-color.org).
 fn has_colours() -> bool {
-    let is_set = |name, word: &str| std::env::var_os(name).is_some_and(|value| value == word);
-    let is_off = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
-    io::stderr().is_terminal() && !is_off && !is_set("TERM", "dumb")
+    obeys_escapes() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
+}
+
+/// True if standard error is a terminal that knows more than text.
+pub(crate) fn obeys_escapes() -> bool {
+    io::stderr().is_terminal() && std::env::var_os("TERM").is_none_or(|kind| kind != "dumb")
 }
 
 /// Words at the begin of a line that say what it is, with the numbers of their colours (ECMA-48, SGR).

@@ -19,7 +19,7 @@ mod targets;
 mod words;
 mod writer;
 
-use std::io::{self, IsTerminal};
+use std::io;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -41,7 +41,7 @@ use self::summary::Summary;
 use self::targets::{Targets, WriterName};
 pub(crate) use self::words::settings;
 pub(crate) use self::writer::{Fault, PlaceName};
-use crate::console::{Verbosity, message};
+use crate::console::{Verbosity, message, obeys_escapes};
 use crate::exit::{self, Losses};
 use crate::map;
 use crate::prepared::PreparedLaunch;
@@ -362,9 +362,9 @@ impl Renderer {
     }
 }
 
-/// True if the progress of a start is shown, in a line that is overwritten: on a terminal.
+/// True if the progress of a start is shown, in a line that is overwritten: on a terminal that can.
 pub(crate) fn shows_progress(verbosity: Verbosity) -> bool {
-    verbosity > Verbosity::Quiet && io::stderr().is_terminal()
+    verbosity > Verbosity::Quiet && obeys_escapes()
 }
 
 /// True for a launch that ended because its output has no reader any more; that is not reported.

@@ -53,8 +53,11 @@ fn listed(all: bool, form: &TableArgs) -> Result<Vec<proto::LaunchSummary>, Comm
     let answer = ask(&form.api, async |cluster| Ok(cluster.ask(cluster.launches().list_launches(request)).await?));
     let mut launches = match answer {
         Ok(answer) => answer.launches,
-        Err(CommandError::Cluster(error)) if error.is_absence() && form.api.api.is_none() => {
-            if here.is_empty() {
+        Err(CommandError::Cluster(error))
+            if form.api.api.is_none() && (error.is_absence() || (error.is_passing() && !here.is_empty())) =>
+        {
+            // A machine without a cluster needs no word about that.
+            if here.is_empty() || !error.is_absence() {
                 report(&format!("note: launches of this machine alone are shown: {error}"));
             }
             Vec::new()

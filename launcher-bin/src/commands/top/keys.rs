@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use nix::sys::signal::{SigSet, Signal};
+use nix::sys::signal::{SigSet, Signal, raise};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use nix::unistd::read;
 
@@ -16,8 +16,9 @@ use crate::terminal::{Mode, RawTerminal};
 /// What the keys are for, below the table.
 pub(super) const HELP: &str = "keys: r rank, c cpu, m memory, i io, q quit\n";
 
-/// Signals that end this command, and that leave the terminal as it was.
-const ENDING: [Signal; 4] = [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP, Signal::SIGQUIT];
+/// Signals that end or stop this command, and that leave the terminal as it was; and the one by which it goes on.
+const SIGNALS: [Signal; 6] =
+    [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP, Signal::SIGQUIT, Signal::SIGTSTP, Signal::SIGCONT];
 
 /// Our terminal, which passes on each key as it is typed until this is dropped.
 pub(super) struct Keys {
@@ -43,9 +44,9 @@ impl Keys {
     /// Fails if the terminal is gone.
     pub(super) fn of_input() -> io::Result<Option<Self>> {
         let Some(terminal) = RawTerminal::of_input(Mode::Keys)? else { return Ok(None) };
-        let ending: SigSet = ENDING.into_iter().collect();
-        ending.thread_block()?;
-        let signals = SignalFd::with_flags(&ending, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)?;
+        let signals: SigSet = SIGNALS.into_iter().collect();
+        signals.thread_block()?;
+        let signals = SignalFd::with_flags(&signals, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)?;
         Ok(Some(Self { terminal, signals }))
     }
 
@@ -67,7 +68,13 @@ impl Keys {
                 result => result?,
             };
             if let Some(signal) = self.signals.read_signal()? {
-                return Ok(Some(Wish::Signal(signal.ssi_signo as i32)));
+                match Signal::try_from(signal.ssi_signo as i32) {
+                    Ok(Signal::SIGTSTP) => self.stop()?,
+                    // Whoever stopped it otherwise: another program may have had the terminal meanwhile.
+                    Ok(Signal::SIGCONT) => self.terminal.enter()?,
+                    _ => return Ok(Some(Wish::Signal(signal.ssi_signo as i32))),
+                }
+                continue;
             }
             if ready[0].any().unwrap_or(false) {
                 let mut typed = [0; 64];
@@ -82,6 +89,13 @@ impl Keys {
                 }
             }
         }
+    }
+
+    /// Stops this process, as Ctrl-Z asks, and takes the terminal again when it goes on.
+    fn stop(&self) -> io::Result<()> {
+        self.terminal.leave();
+        raise(Signal::SIGSTOP)?;
+        self.terminal.enter()
     }
 }
 
