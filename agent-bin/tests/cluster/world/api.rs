@@ -141,7 +141,8 @@ impl NodeService for Script {
         &self,
         _: Request<proto::HeartbeatRequest>,
     ) -> Result<Response<proto::HeartbeatResponse>, Status> {
-        let (register, last_serial) = (self.forgetful.swap(false, Ordering::Relaxed), 0);
+        let register = self.forgetful.swap(false, Ordering::Relaxed);
+        let last_serial = self.last_serial.load(Ordering::Relaxed);
         Ok(Response::new(proto::HeartbeatResponse { register, last_serial, ..Default::default() }))
     }
 
