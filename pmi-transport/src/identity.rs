@@ -13,7 +13,6 @@ use std::sync::Arc;
 use bytes::Bytes;
 use rustls::pki_types::CertificateDer;
 use tokio::signal::unix::{SignalKind, signal};
-use tokio::task::spawn_blocking;
 use tokio::time::{MissedTickBehavior, interval};
 use tonic::{Request, Status};
 
@@ -21,6 +20,7 @@ pub use lattice_pki::{Caller, CallerError, Role, is_node_name};
 
 use crate::error_chain::chain;
 use crate::limits;
+use crate::tls::{Looking, What};
 
 pub use crate::tls::{CertificateNameError, IdentityError, Renewal, RevocationList, TlsFiles, TlsIdentity, Validity};
 
@@ -68,6 +68,14 @@ impl Security {
     /// certificates are closed. Nobody who makes a connection looks meanwhile, or waits for the files' file system. Never ends.
     pub async fn keep_current(self) {
         let Self::Tls(identity) = &self else { return std::future::pending().await };
+        let files = match Looking::start(identity.clone()) {
+            Ok(files) => files,
+            Err(error) => {
+                // Whoever makes a connection looks, as where nobody keeps it current.
+                tracing::error!(%error, "no thread can be started to look for new certificates");
+                return std::future::pending().await;
+            }
+        };
         let _kept = identity.keep();
         let mut look = interval(limits::REVOCATION_LOOK);
         look.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -82,13 +90,11 @@ impl Security {
             };
             tokio::select! {
                 _ = look.tick() => {
-                    let identity = identity.clone();
-                    // Else the runtime ends.
-                    let _ = spawn_blocking(move || identity.look()).await;
+                    // What is wrong was said.
+                    let _ = files.order(What::Look).await;
                 }
                 _ = told => {
-                    let identity = identity.clone();
-                    if let Ok(Err(error)) = spawn_blocking(move || identity.renew()).await {
+                    if let Err(error) = files.order(What::Renew).await {
                         tracing::error!(error = chain(&error), "the certificate is not renewed; the one before stays in use");
                     }
                 }

@@ -5,6 +5,7 @@
 
 mod clients;
 mod files;
+mod looking;
 mod material;
 mod proven;
 mod renewal;
@@ -29,6 +30,7 @@ use x509_parser::prelude::{FromDer, X509Certificate};
 pub(crate) use self::clients::Clients;
 use self::files::Stamps;
 pub use self::files::TlsFiles;
+pub(crate) use self::looking::{Looking, What};
 pub(crate) use self::material::{Material, read_roots};
 pub(crate) use self::proven::Watched;
 use self::proven::{CertificateId, Proven};
