@@ -144,7 +144,7 @@ fn show_map_prints_it_and_starts_the_ranks() {
 fn ranks_get_no_gpus_that_are_not_there() {
     for flags in ["--gpus-per-task 4096", "--gpu-bind map:4095"] {
         let outcome = launch("-n 2 --pmi none").words(flags).words("echo never").run();
-        outcome.exits(125).says("this node has").prints_lines([""; 0]);
+        outcome.exits(125).says("this node knows of none").prints_lines([""; 0]);
     }
     launch("-n 2 --pmi none --gpu-bind none").words("echo here").run().exits(0).prints_lines(["here"; 2]);
 }
