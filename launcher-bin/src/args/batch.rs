@@ -142,7 +142,7 @@ impl BatchOptions {
     pub(crate) fn of_line(words: Vec<String>) -> Result<Self, String> {
         let words: Vec<String> = match words.first() {
             Some(first) if !first.starts_with('-') => words.iter().map(|word| with_dashes(word)).collect(),
-            _ => words.into_iter().map(of_sbatch).collect(),
+            _ => words.into_iter().filter_map(of_sbatch).collect(),
         };
         Line::try_parse_from(words).map(|line| line.options).map_err(|error| reason(&error))
     }
@@ -170,17 +170,19 @@ pub(super) fn instead(flag: &str) -> Option<&'static str> {
 /// Letters of sbatch that mean something else on the command line of this program.
 const LETTERS: [(&str, &str); 2] = [("-q", "--qos"), ("-G", "--gpus")];
 
-/// A word of a line of sbatch's, in the options of ours.
-fn of_sbatch(word: String) -> String {
-    if word == "--no-requeue" {
-        return "--requeue=never".to_owned();
+/// A word of a line of sbatch's, in the options of ours; `None` for one that asks for what is so anyway.
+fn of_sbatch(word: String) -> Option<String> {
+    match &*word {
+        "--no-requeue" => return Some("--requeue=never".to_owned()),
+        "--export=ALL" | "--parsable" => return None,
+        _ => {}
     }
     let letter = LETTERS.iter().find_map(|(letter, name)| Some((name, word.strip_prefix(letter)?)));
-    match letter {
+    Some(match letter {
         Some((name, "")) => (*name).to_owned(),
         Some((name, value)) => format!("{name}={value}"),
         None => word,
-    }
+    })
 }
 
 /// The options of one line.
@@ -307,7 +309,7 @@ mod tests {
             ("outputs=x", "there is no option --outputs; the nearest is --output"),
             ("--array=1-9", "there is no option --array: submit the script once for each index"),
             ("--export=NONE", "there is no option --export: a script has the environment in which it is submitted"),
-            ("--parsable", "there is no option --parsable; lattice batch --help has all"),
+            ("--spread-job", "there is no option --spread-job; lattice batch --help has all"),
             ("--job-name=my job", "\"job\" is no option; a value with spaces stands in quotes"),
             ("--nodes=0", "invalid value '0' for '--nodes <N>': 0 is not in 1..=4294967295"),
             ("--time=500ms", "invalid value '500ms' for '--time <TIME>': an allocation runs for 1 s at least"),
@@ -320,10 +322,15 @@ mod tests {
 
     #[test]
     fn words_of_sbatch_are_read_as_they_are_typed_there() {
-        assert_eq!(of_sbatch("-qnight".to_owned()), "--qos=night");
-        assert_eq!(of_sbatch("-G".to_owned()), "--gpus");
-        assert_eq!(of_sbatch("--no-requeue".to_owned()), "--requeue=never");
-        assert_eq!(of_sbatch("--quiet".to_owned()), "--quiet");
+        for (typed, ours) in [
+            ("-qnight", Some("--qos=night")),
+            ("-G", Some("--gpus")),
+            ("--no-requeue", Some("--requeue=never")),
+            ("--export=ALL", None),
+            ("--quiet", Some("--quiet")),
+        ] {
+            assert_eq!(of_sbatch(typed.to_owned()).as_deref(), ours, "{typed}");
+        }
     }
 
     #[test]

@@ -1,6 +1,5 @@
 //! The flags of `lattice exec`.
 
-use std::collections::HashSet;
 use std::ffi::OsString;
 use std::path::PathBuf;
 
@@ -10,6 +9,7 @@ use clap::error::ErrorKind;
 
 use super::LaunchArgs;
 use super::cluster::ServerArgs;
+use super::front_end::distinct;
 use super::value::node_list;
 
 /// Usage of `lattice exec`.
@@ -50,9 +50,7 @@ impl ExecArgs {
     /// Refuses a terminal for several commands.
     pub(crate) fn launch(&self) -> Result<LaunchArgs, clap::Error> {
         // A list with a line for each slot names a node several times.
-        let mut names = hostlist::expand(&self.nodes.join(",")).unwrap_or_else(|_| self.nodes.clone());
-        let mut seen = HashSet::new();
-        names.retain(|name| seen.insert(name.clone()));
+        let names = distinct(hostlist::expand(&self.nodes.join(",")).unwrap_or_else(|_| self.nodes.clone()));
         let (nodes, number) = (hostlist::fold(&names), names.len());
         let flag = |name: &str, value: &dyn std::fmt::Display| OsString::from(format!("--{name}={value}"));
         let mut words = vec![

@@ -16,6 +16,7 @@ mod srun;
 mod variables;
 mod wrap;
 
+use std::collections::HashSet;
 use std::ffi::{OsStr, OsString};
 use std::path::Path;
 
@@ -214,14 +215,9 @@ fn text_of(path: &OsStr) -> Result<String, Refusal> {
 }
 
 /// The names without those that came before.
-fn distinct(names: impl IntoIterator<Item = String>) -> Vec<String> {
-    let mut kept: Vec<String> = Vec::new();
-    for name in names {
-        if !kept.contains(&name) {
-            kept.push(name);
-        }
-    }
-    kept
+pub(super) fn distinct(names: impl IntoIterator<Item = String>) -> Vec<String> {
+    let mut seen = HashSet::new();
+    names.into_iter().filter(|name| seen.insert(name.clone())).collect()
 }
 
 /// The next word as the value of the flag that stands there as `typed`; `rest` is moved on.

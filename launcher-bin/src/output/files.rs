@@ -6,7 +6,7 @@ use std::fs::{File, Metadata, OpenOptions};
 use std::io;
 use std::os::fd::AsFd;
 use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use lattice_session::event::Stream;
 use pmi_core::ids::Rank;
@@ -46,25 +46,28 @@ impl Files {
     /// Fails at the first file that cannot be opened; those opened before it exist from then on.
     pub(crate) fn open(launch: &PreparedLaunch) -> Result<Self, FileError> {
         let mut files = Self::default();
+        if launch.output.stdout.is_none() && launch.output.stderr.is_none() {
+            return Ok(files);
+        }
         let mut names: HashMap<PathBuf, usize> = HashMap::new();
         let mut identities: HashMap<Identity, usize> = HashMap::new();
+        let own = own_streams();
         let append = launch.output.append;
         let mut options = File::options();
         options.create(true).write(!append).append(append).truncate(!append);
         for row in &launch.ranks {
             for stream in [Stream::Stdout, Stream::Stderr] {
                 let Some(path) = launch.output_file(row, stream) else { continue };
-                let index =
-                    match names.entry(path) {
-                        Entry::Occupied(known) => *known.get(),
-                        Entry::Vacant(new) => {
-                            let path = new.key().clone();
-                            let index = files
-                                .add(path.clone(), &options, &mut identities)
-                                .map_err(|source| FileError { rank: row.place.rank, path, source })?;
-                            *new.insert(index)
-                        }
-                    };
+                let index = match names.entry(path) {
+                    Entry::Occupied(known) => *known.get(),
+                    Entry::Vacant(new) => {
+                        let path = new.key().clone();
+                        let index = files
+                            .add(path.clone(), &options, &own, &mut identities)
+                            .map_err(|source| FileError { rank: row.place.rank, path, source })?;
+                        *new.insert(index)
+                    }
+                };
                 files.routes.insert((row.place.rank, stream), index);
             }
         }
@@ -72,9 +75,19 @@ impl Files {
     }
 
     /// Opens `path`, unless it is a file that is open already under another name.
-    fn add(&mut self, path: PathBuf, options: &OpenOptions, known: &mut HashMap<Identity, usize>) -> io::Result<usize> {
-        let place = match own_stream(&path) {
-            Some(own) => own,
+    ///
+    /// One of our own streams, which `/dev/stdout` stands for, or the file that a shell has opened for it, is not opened anew: it would be
+    /// emptied, and written from its beginning beside what else is written there.
+    fn add(
+        &mut self,
+        path: PathBuf,
+        options: &OpenOptions,
+        own: &[(Identity, Place)],
+        known: &mut HashMap<Identity, usize>,
+    ) -> io::Result<usize> {
+        let there = std::fs::metadata(&path).ok().map(|metadata| identity(&metadata));
+        let place = match own.iter().find(|(stream, _)| there == Some(*stream)) {
+            Some((_, Place { name, file })) => Place { name: name.clone(), file: file.try_clone()? },
             None => Place { file: options.open(&path)?, name: PlaceName::File(path) },
         };
         let index = *known.entry(identity(&place.file.metadata()?)).or_insert(self.places.len());
@@ -85,16 +98,15 @@ impl Files {
     }
 }
 
-/// One of our own streams, if that is what the name stands for: `/dev/stdout`, or the file that a shell has opened for it. Opened anew it
-/// would be emptied, and written from its beginning beside what else is written there.
-fn own_stream(path: &Path) -> Option<Place> {
-    let named = identity(&std::fs::metadata(path).ok()?);
+/// Our own streams that are open.
+fn own_streams() -> Vec<(Identity, Place)> {
     let (stdout, stderr) = (io::stdout(), io::stderr());
     let own = [(PlaceName::Stdout, stdout.as_fd()), (PlaceName::Stderr, stderr.as_fd())];
-    own.into_iter().find_map(|(name, stream)| {
+    let open = own.into_iter().filter_map(|(name, stream)| {
         let file = File::from(stream.try_clone_to_owned().ok()?);
-        (identity(&file.metadata().ok()?) == named).then_some(Place { name, file })
-    })
+        Some((identity(&file.metadata().ok()?), Place { name, file }))
+    });
+    open.collect()
 }
 
 fn identity(metadata: &Metadata) -> Identity {
