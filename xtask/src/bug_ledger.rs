@@ -1,6 +1,6 @@
 //! The bug ledger: brings each bug of `bugs.toml` back in a copy of the repository, and shows that its test fails then.
 
-use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -18,6 +18,21 @@ const LEDGER: &str = include_str!("../bugs.toml");
 struct Ledger {
     #[serde(rename = "bug")]
     bugs: Vec<Bug>,
+}
+
+impl Ledger {
+    /// Bugs whose names or tests have `only` in them, of those that stand from `from` on.
+    fn chosen(self, only: Option<&str>, from: Option<&str>) -> Result<Vec<Bug>> {
+        let names: Vec<&str> = self.bugs.iter().map(|bug| bug.name.as_str()).collect();
+        let first = match from {
+            None => 0,
+            Some(from) => {
+                names.iter().position(|name| *name == from).with_context(|| format!("no bug has the name {from:?}"))?
+            }
+        };
+        let is_chosen = |bug: &Bug| only.is_none_or(|only| bug.name.contains(only) || bug.test.contains(only));
+        Ok(self.bugs.into_iter().skip(first).filter(is_chosen).collect())
+    }
 }
 
 /// One bug.
@@ -59,25 +74,21 @@ impl Found {
     }
 }
 
-/// Brings bugs back whose names have `only` in them, and prints what was found.
-pub(crate) fn run_all(only: Option<&str>) -> Result<()> {
-    let Ledger { bugs } = read()?;
-    let mut bench = Bench {
-        copy: target_directory()?.join("bug-ledger"),
-        target: target_directory()?.join("bug-ledger-target"),
-        sound: BTreeMap::new(),
-    };
+/// Brings bugs back, and prints of each whether it is found. All tests are run without a bug first, while nothing has to be built anew.
+pub(crate) fn run_all(only: Option<&str>, from: Option<&str>) -> Result<()> {
+    let bugs = read()?.chosen(only, from)?;
+    let bench =
+        Bench { copy: target_directory()?.join("bug-ledger"), target: target_directory()?.join("bug-ledger-target") };
     renew(&bench.copy)?;
-    let mut table = String::new();
+    let sound = bench.sound_tests(&bugs)?;
     let mut missed = 0;
-    for bug in bugs.iter().filter(|bug| only.is_none_or(|only| bug.name.contains(only))) {
-        let found = bench.bring_back(bug)?;
+    for bug in &bugs {
+        let found = if sound.contains(&bug.test) { bench.bring_back(bug)? } else { Found::Unsound };
         missed += usize::from(found != Found::Yes);
-        table += &format!("{:<9}  {}\n           by {}\n           {}\n", found.word(), bug.name, bug.test, bug.source);
+        println!("{:<9}  {}\n           by {}\n           {}", found.word(), bug.name, bug.test, bug.source);
     }
     run(command("git", "worktree remove --force").arg(&bench.copy))?;
-    println!("{table}");
-    ensure!(missed == 0, "{missed} bugs are not found");
+    ensure!(missed == 0, "{missed} of {} bugs are not found", bugs.len());
     Ok(())
 }
 
@@ -93,16 +104,24 @@ fn renew(copy: &Path) -> Result<()> {
 struct Bench {
     copy: PathBuf,
     target: PathBuf,
-    /// Tests that were run without a bug, with whether they passed.
-    sound: BTreeMap<String, bool>,
 }
 
 impl Bench {
-    fn bring_back(&mut self, bug: &Bug) -> Result<Found> {
-        if !self.is_sound(&bug.test)? {
-            return Ok(Found::Unsound);
+    /// Tests of these bugs that pass without a bug: one that fails anyway finds nothing.
+    fn sound_tests(&self, bugs: &[Bug]) -> Result<BTreeSet<String>> {
+        let tests: BTreeSet<&String> = bugs.iter().map(|bug| &bug.test).collect();
+        let mut sound = BTreeSet::new();
+        for test in tests {
+            let passes = self.build(test) && self.passes(test)?;
+            eprintln!("without a bug: {test}: {}", if passes { "passes" } else { "FAILS" });
+            if passes {
+                sound.insert(test.clone());
+            }
         }
-        eprintln!("bringing back: {}", bug.name);
+        Ok(sound)
+    }
+
+    fn bring_back(&self, bug: &Bug) -> Result<Found> {
         let file = self.copy.join(&bug.file);
         let sound = fs::read_to_string(&file).with_context(|| format!("cannot read {}", bug.file))?;
         fs::write(&file, changed(bug, &sound)?)?;
@@ -113,17 +132,6 @@ impl Bench {
         };
         fs::write(&file, sound)?;
         Ok(found)
-    }
-
-    /// True if a test passes without a bug: one that fails anyway finds nothing.
-    fn is_sound(&mut self, test: &str) -> Result<bool> {
-        if let Some(&sound) = self.sound.get(test) {
-            return Ok(sound);
-        }
-        eprintln!("without a bug: {test}");
-        let sound = self.build(test) && self.passes(test)?;
-        self.sound.insert(test.to_owned(), sound);
-        Ok(sound)
     }
 
     /// Builds a test, and the programs that it starts: cargo builds none for the tests of another package, and those of the last bug

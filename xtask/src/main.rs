@@ -61,9 +61,12 @@ enum Chore {
     },
     /// Bring each bug of `xtask/bugs.toml` back in a copy of the repository, and show that its test finds it.
     BugLedger {
-        /// Only bugs whose names have this in them.
+        /// Only bugs whose names or tests have this in them.
         #[arg(long)]
         only: Option<String>,
+        /// Only this bug, by its whole name, and those that stand below it in the file.
+        #[arg(long, value_name = "NAME")]
+        from: Option<String>,
     },
     /// Run tests of `unsafe` code under Miri; takes a nightly toolchain, which is installed.
     Miri,
@@ -111,7 +114,7 @@ fn main() -> Result<()> {
         Chore::Walls { list: true } => shell::run(&mut shell::cargo("run --quiet --package walls -- list")),
         Chore::Fuzz { targets, seconds } => fuzz::build().and_then(|()| fuzz::run_targets(&targets, seconds)),
         Chore::ClientLibraries { prefix } => client_libraries::install(&prefix),
-        Chore::BugLedger { only } => bug_ledger::run_all(only.as_deref()),
+        Chore::BugLedger { only, from } => bug_ledger::run_all(only.as_deref(), from.as_deref()),
         Chore::Miri => miri::check(),
         Chore::Dependencies { advisories: true } => dependencies::check(dependencies::Advisories::Fetched),
         Chore::Dependencies { advisories: false } => dependencies::check(dependencies::Advisories::Left),
