@@ -1,7 +1,7 @@
 //! Hostfiles: hosts in their order, and how many ranks each takes, in the forms of Open MPI, MPICH and of lists of names.
 //!
 //! ```text
-//! # Open MPI's form, MPICH's form, and a host with one slot
+//! # Open MPI's form, MPICH's form, and a host without a number
 //! node0 slots=4
 //! node1:4
 //! node2
@@ -14,8 +14,8 @@ use std::num::NonZeroU32;
 pub struct HostLine {
     /// Name of the host.
     pub name: String,
-    /// Number of ranks that it takes.
-    pub slots: NonZeroU32,
+    /// Number of ranks that it takes; `None` where the line does not say, which is one to MPICH, and one for each core to Open MPI.
+    pub slots: Option<NonZeroU32>,
 }
 
 /// A line that cannot be read.
@@ -42,24 +42,27 @@ pub fn hostfile(text: &str) -> Result<Vec<HostLine>, HostfileFault> {
         }
         let fault = |slots| HostfileFault { line, text: content.to_owned(), slots };
         let (name, slots) = host(content).ok_or_else(|| fault(None))?;
-        let count = slots.parse().map_err(|_| fault(Some((name.to_owned(), slots.to_owned()))))?;
-        hosts.push(HostLine { name: name.to_owned(), slots: count });
+        let count = |text: &str| text.parse().map_err(|_| fault(Some((name.to_owned(), text.to_owned()))));
+        let slots = slots.map(count).transpose()?;
+        hosts.push(HostLine { name: name.to_owned(), slots });
     }
     Ok(hosts)
 }
 
 /// The host that a line names, without its comment, and what stands there for its slots.
-fn host(line: &str) -> Option<(&str, &str)> {
+fn host(line: &str) -> Option<(&str, Option<&str>)> {
     // Open MPI's bound for ranks beyond the slots, of which there are none here.
     let is_bound = |word: &&str| ["max_slots=", "max-slots="].iter().any(|bound| word.starts_with(bound));
     let mut words = line.split_whitespace().filter(|word| !is_bound(word));
     let (name, slots) = match (words.next()?, words.next()) {
-        (name, Some(slots)) => (name, slots.strip_prefix("slots=")?),
-        (word, None) => word.split_once(':').unwrap_or((word, "1")),
+        (name, Some(slots)) => (name, Some(slots.strip_prefix("slots=")?)),
+        (word, None) => word.split_once(':').map_or((word, None), |(name, slots)| (name, Some(slots))),
     };
     if words.next().is_some() {
         return None;
     }
-    let plain = !name.is_empty() && !name.contains([':', '=', ',', '[', ']']) && !slots.contains(':');
+    let plain = !name.is_empty()
+        && !name.contains([':', '=', ',', '[', ']'])
+        && !slots.is_some_and(|slots| slots.contains(':'));
     plain.then_some((name, slots))
 }

@@ -1,13 +1,13 @@
 //! `--hostfile` and `--host`: the nodes to fill, in their order, and how many ranks each takes.
 //!
 //! ```text
-//! # Open MPI's form, MPICH's form, and a host with one slot
+//! # Open MPI's form, MPICH's form, and a host without a number, which is one
 //! node0 slots=4
 //! node1:4
 //! node2
 //! ```
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZeroU32;
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
@@ -74,6 +74,15 @@ pub(crate) fn read(path: &Path) -> Result<Vec<HostSlots>, HostfileError> {
     parse(&text, path)
 }
 
+/// The hosts of the hostfile at `path` if it says of none how many ranks it takes, and names each once.
+pub(crate) fn without_slots(path: &Path) -> Option<Vec<String>> {
+    let lines = hostlist::hostfile(&text(path).ok()?).ok()?;
+    let mut seen = BTreeSet::new();
+    let is_plain =
+        !lines.is_empty() && lines.iter().all(|line| line.slots.is_none() && seen.insert(line.name.as_str()));
+    is_plain.then(|| lines.into_iter().map(|line| line.name).collect())
+}
+
 /// Texts of pipes. `<(...)` of a shell gives its text once, and a line of `mpiexec` is looked at before its launch reads the hosts.
 static OF_PIPES: Mutex<BTreeMap<PathBuf, String>> = Mutex::new(BTreeMap::new());
 
@@ -95,7 +104,7 @@ fn parse(text: &str, path: &Path) -> Result<Vec<HostSlots>, HostfileError> {
         Some((node, slots)) => HostfileError::Slots { path: path.to_owned(), line, node, slots },
         None => HostfileError::Line { path: path.to_owned(), line, text },
     };
-    let slots = |HostLine { name, slots }: HostLine| HostSlots { node: name, slots };
+    let slots = |HostLine { name, slots }: HostLine| HostSlots { node: name, slots: slots.unwrap_or(NonZeroU32::MIN) };
     let hosts: Vec<HostSlots> = hostlist::hostfile(text).map_err(wrong)?.into_iter().map(slots).collect();
     if hosts.is_empty() { Err(HostfileError::Empty { path: path.to_owned() }) } else { Ok(hosts) }
 }

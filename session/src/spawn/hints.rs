@@ -4,11 +4,13 @@
 use std::ffi::{OsStr, OsString};
 use std::fs::OpenOptions;
 use std::io::Read;
+use std::num::NonZeroU32;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
 use bytes::Bytes;
+use hostlist::HostLine;
 use nix::libc;
 use pmi_core::services::{SpawnApp, SpawnRequest};
 use rank_spawner::{CpuBind, Object};
@@ -96,7 +98,8 @@ fn hosts_of_file(path: &Path) -> Result<String, String> {
     if hosts.is_empty() {
         return Err("it names no host".to_owned());
     }
-    let hosts: Vec<String> = hosts.into_iter().map(|host| format!("{}:{}", host.name, host.slots)).collect();
+    let slots = |host: &HostLine| host.slots.map_or(1, NonZeroU32::get);
+    let hosts: Vec<String> = hosts.iter().map(|host| format!("{}:{}", host.name, slots(host))).collect();
     Ok(hosts.join(","))
 }
 

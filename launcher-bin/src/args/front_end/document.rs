@@ -112,9 +112,10 @@ or nodes or counts by `ppr`, to cores, others to NUMA domains in turn, and none 
 there be. Lines of Intel MPI, which only `LATTICE_MPIEXEC=intel` and `-perhost` tell from MPICH's, divide the cores of each node among its
 ranks. In other lines nothing binds ranks but `--bind-to` and its like.
 
-**Slots.** Lines of Open MPI have a slot for each core (with `--use-hwthread-cpus` for each hardware thread) unless they name hosts: without
-`-np` all slots are filled, and more ranks than slots are refused unless there is `--oversubscribe`. Other lines have one rank without `-n`,
-and more ranks than CPUs are started without a word; those of MPICH and Intel MPI go through named hosts again when their slots are full.
+**Slots.** Lines of Open MPI have a slot for each core (with `--use-hwthread-cpus` for each hardware thread) unless they or their hostfile
+count: `--host a:4,b` and `a slots=4` do, a hostfile of names alone does not. Without `-np` all slots are filled, and more ranks than slots are
+refused unless there is `--oversubscribe`. Other lines have one rank without `-n`, and more ranks than CPUs are started without a word; those
+of MPICH and Intel MPI go through named hosts again when their slots are full.
 
 **Programs.** Those behind a `:` may have a `-host` list of their own, in lines of srun `-N`, `-w` and `--ntasks-per-node`. `-configfile`,
 `--app` and `--appfile` name a file with a program on each line.

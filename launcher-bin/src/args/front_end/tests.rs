@@ -354,6 +354,16 @@ fn a_file_of_programs_is_read_line_by_line() {
     means(&format!("mpiexec -f {hosts} -ppn 1 ./a"), "--tasks-per-node=1 --nodelist=a,b ./a");
     let names = directory.path().join("names");
     std::fs::write(&names, "a\nb\n").unwrap();
+    let plain = names.display();
+    let (words, _) = read(&format!("mpirun -tag-output --hostfile {plain} -np 3 ./a")).unwrap();
+    assert!(words.contains("--nodelist=a,b --tasks-per=1:core ") && !words.contains("--hostfile"), "{words}");
+    let (words, _) = read(&format!("mpirun --hostfile {plain} --mca btl self --map-by slot:PE=4 -np 3 ./a")).unwrap();
+    assert!(words.contains("--nodelist=a,b ") && !words.contains("--tasks-per"), "{words}");
+    let (words, _) = read(&format!("mpirun --hostfile {plain} --mca btl self --map-by ppr:1:l3cache ./a")).unwrap();
+    assert!(words.contains("--nodelist=a,b ") && words.contains("--tasks-per=1:l3cache "), "{words}");
+    let (words, _) = read(&format!("mpirun -tag-output --hostfile {hosts} -np 3 ./a")).unwrap();
+    assert!(words.contains(&format!("--hostfile={hosts} ")) && !words.contains("--tasks-per"), "{words}");
+    means(&format!("mpiexec -f {plain} -np 2 ./a"), &format!("--hostfile={plain} --ntasks=2 ./a"));
     let (words, _) = read(&format!("srun -w {} ./a", names.display())).unwrap();
     assert!(words.starts_with("--nodelist=a,b "), "{words}");
     let (words, _) = read(&format!("srun -F {0} -x {0} ./a", names.display())).unwrap();

@@ -115,21 +115,30 @@ pub(super) fn go_round(line: &mut Line, dialect: impl FnOnce() -> Option<Dialect
 const SLOTS: [&str; 7] =
     ["--host", "--hostfile", "--nodelist", "--rankfile", "--tasks-per-node", "--tasks-per", "--tasks-per-socket"];
 
-/// Open MPI has a slot for each core of the nodes unless the line says otherwise: more ranks are refused, and without a number of ranks all
-/// are filled (measured with 4.1.4 and 5.0.11). With `--oversubscribe` there may be any number.
+/// Open MPI has a slot for each core of the nodes unless the line or its hostfile says otherwise: more ranks are refused, and without a
+/// number of ranks all are filled (measured with 4.1.4 and 5.0.11). With `--oversubscribe` there may be any number.
 pub(super) fn settle(line: &mut Line, dialect: impl FnOnce() -> Option<Dialect>, variable: impl Fn(&str) -> bool) {
-    let places = &line.places;
     let is_counted = line.programs().iter().all(|program| program.ranks.is_some());
     let is_alone = line.programs().len() == 1;
-    let is_placed = places.cores.is_some()
-        || places.core_list.is_some()
-        || SLOTS.iter().any(|flag| line.has(flag))
-        || line.programs().iter().any(|program| program.hosts.is_some())
-        || variable(HOSTS_VARIABLE);
-    let is_free = is_counted && places.overcommit || !is_counted && !is_alone;
-    if is_placed || is_free || dialect() != Some(Dialect::OpenMpi) {
+    let is_free = is_counted && line.places.overcommit || !is_counted && !is_alone;
+    if is_free || line.programs().iter().any(|program| program.hosts.is_some()) {
         return;
     }
-    let slot = if places.counts_threads { "1:hwthread" } else { "1:core" };
-    line.add_to_launch("--tasks-per", Some(slot.as_ref()));
+    let hosts = line.value("--hostfile").and_then(|path| hostfile::without_slots(path.as_ref()));
+    let says_slots = |flag: &str| line.has(flag) && !(flag == "--hostfile" && hosts.is_some());
+    let is_placed = line.places.cores.is_some()
+        || line.places.core_list.is_some()
+        || SLOTS.iter().any(|flag| says_slots(flag))
+        || hosts.is_none() && variable(HOSTS_VARIABLE);
+    if is_placed && hosts.is_none() || dialect() != Some(Dialect::OpenMpi) {
+        return;
+    }
+    if let Some(hosts) = hosts {
+        line.take("--hostfile");
+        line.add_to_launch("--nodelist", Some(hosts.join(",").as_ref()));
+    }
+    if !is_placed {
+        let slot = if line.places.counts_threads { "1:hwthread" } else { "1:core" };
+        line.add_to_launch("--tasks-per", Some(slot.as_ref()));
+    }
 }
