@@ -44,9 +44,16 @@ impl RestFabric {
         self.client.call(Method::Post, SERVICES, Some(request.name.as_str()), Some(&body), deadline)
     }
 
-    /// The service that stands in our way, which is our own if it has our name: the answer to 409 may tell its id, or a list.
+    /// The service that stands in our way, which is our own if it has our name: the answer to 409 may tell it, or a list. Another one holds
+    /// the VNI that was asked for; its key is not ours to use, nor is it ours to delete.
     fn existing(&self, conflict: &Answer, request: &ServiceRequest, deadline: Instant) -> Result<Service, FabricError> {
-        if let Ok(service) = conflict.read(|body| service(&Fields::read(body)?)) {
+        let told = conflict.read(|body| {
+            let fields = Fields::read(body)?;
+            Ok((fields.text("name")?, service(&fields)?))
+        });
+        if let Ok((name, service)) = told
+            && name == request.name.as_str()
+        {
             return Ok(service);
         }
         match self.named(request, deadline) {

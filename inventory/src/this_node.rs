@@ -6,7 +6,7 @@ use std::sync::OnceLock;
 use parking_lot::Mutex;
 
 use crate::allowed::Allowed;
-use crate::cpus::CpuSet;
+use crate::cpus::{CpuSet, NodeSet};
 use crate::kept::{Keeping, Kept, KeptError, Validity, online, read_text};
 use crate::node::Inventory;
 use crate::root::Root;
@@ -96,6 +96,15 @@ impl ThisNode {
         }
     }
 
+    /// NUMA nodes with memory that this process may use: the kernel refuses to bind memory to any other.
+    pub fn memory_nodes(&self) -> NodeSet {
+        let Inventory { template, memory, .. } = self.inventory();
+        let with_memory = template.numa.iter().zip(memory).filter(|(_, bytes)| **bytes > 0);
+        let nodes: NodeSet = with_memory.map(|(node, _)| node.id).collect();
+        let allowed = online(&self.root).ok().and_then(|online| Allowed::to_this_process(&self.root, &online));
+        allowed.map_or(nodes.clone(), |allowed| nodes.intersection(&allowed.nodes))
+    }
+
     /// The topology in the file that [`CACHE`] names, if it is of this node; if not, that is told.
     fn cached(&self, online: &CpuSet) -> Option<SharedTopology> {
         let path = self.cache.as_deref()?;
@@ -135,9 +144,12 @@ impl ThisNode {
     }
 
     fn read(&self) -> Found {
+        let before = Validity::now(&self.root).ok();
         let inventory = Inventory::read(&self.root);
         let text = xml::write(&inventory, &Allowed::all(&inventory.template));
-        let file = self.keepings.last().zip(Validity::now(&self.root).ok()).and_then(|(keeping, now)| {
+        // What could not be read this time may be read next time, and CPUs may have come or gone meanwhile.
+        let is_whole = inventory.trouble.is_empty() && before.is_some() && before == Validity::now(&self.root).ok();
+        let file = self.keepings.last().zip(before.filter(|_| is_whole)).and_then(|(keeping, now)| {
             let stored = keeping.store(&now, &inventory, text.as_deref());
             stored
                 .inspect_err(|error| tracing::debug!("the inventory of this node is not kept: {error}"))

@@ -5,7 +5,7 @@ use std::ffi::{c_int, c_ulong};
 use std::fmt;
 use std::str::FromStr;
 
-use lattice_inventory::{CpuSet, NodeSet, Template};
+use lattice_inventory::{CpuSet, NodeSet, NumaNode, Template};
 use nix::libc;
 
 use crate::binding::map_entry;
@@ -70,13 +70,15 @@ pub enum MemBindError {
     )]
     NoNuma,
     /// There is no such NUMA node.
-    #[error("local rank {local_rank} shall have memory of NUMA node {node}, but this node has NUMA nodes {there}")]
+    #[error(
+        "local rank {local_rank} shall have memory of NUMA node {node}, but ranks here may use memory of NUMA nodes {there}"
+    )]
     NoSuchNode {
         /// The first local rank that the entry is for.
         local_rank: usize,
         /// The NUMA node that it asks for.
         node: u16,
-        /// NUMA nodes that there are.
+        /// NUMA nodes with memory that ranks may use.
         there: NodeSet,
     },
 }
@@ -93,25 +95,33 @@ pub enum MemoryPolicy {
 }
 
 impl MemBind {
-    /// Policies of the ranks of a node, by local rank; `cpus` has the CPUs of those that are bound.
+    /// Policies of the ranks of a node, by local rank; `usable` are its NUMA nodes with memory that they may use
+    /// ([`lattice_inventory::ThisNode::memory_nodes`]), `cpus` has the CPUs of those that are bound. Ranks next to no usable one take memory
+    /// as it comes.
     ///
     /// # Errors
     /// See the variants of [`MemBindError`].
-    pub fn plan(&self, node: &Template, cpus: &[Option<CpuSet>]) -> Result<Vec<Option<MemoryPolicy>>, MemBindError> {
+    pub fn plan(
+        &self,
+        node: &Template,
+        usable: &NodeSet,
+        cpus: &[Option<CpuSet>],
+    ) -> Result<Vec<Option<MemoryPolicy>>, MemBindError> {
         let Self::To { nodes, strictness } = self else { return Ok(vec![None; cpus.len()]) };
-        if node.numa.is_empty() {
+        let numa: Vec<&NumaNode> = node.numa.iter().filter(|numa| usable.contains(numa.id)).collect();
+        if numa.is_empty() {
             return Err(MemBindError::NoNuma);
         }
-        let there: NodeSet = node.numa.iter().map(|numa| numa.id).collect();
+        let there: NodeSet = numa.iter().map(|numa| numa.id).collect();
         let next_to = |cpus: &CpuSet| -> NodeSet {
-            node.numa.iter().filter(|numa| !numa.cpus.is_disjoint(cpus)).map(|numa| numa.id).collect()
+            numa.iter().filter(|numa| !numa.cpus.is_disjoint(cpus)).map(|numa| numa.id).collect()
         };
         let all: Vec<NodeSet> = match nodes {
             MemoryNodes::Local => {
                 let local = cpus.iter().map(|cpus| cpus.as_ref().map(next_to).unwrap_or_default());
                 return Ok(local.map(|nodes| Some(strictness.policy(nodes))).collect());
             }
-            MemoryNodes::Rank => node.numa.iter().map(|numa| [numa.id].into_iter().collect()).collect(),
+            MemoryNodes::Rank => numa.iter().map(|numa| [numa.id].into_iter().collect()).collect(),
             MemoryNodes::Map(sets) => sets.clone(),
         };
         let of_rank = |(local_rank, nodes): (usize, &NodeSet)| match nodes.without(&there).first() {
@@ -184,8 +194,6 @@ impl fmt::Display for MemBind {
 
 #[cfg(test)]
 mod tests {
-    use lattice_inventory::NumaNode;
-
     use super::*;
 
     /// Two NUMA nodes of two CPUs each, and one of memory alone.
@@ -210,7 +218,8 @@ mod tests {
     #[test]
     fn each_rank_has_memory_of_its_nodes() {
         let check = |bind: &str, ranks: &[&str], expected: &[&str]| {
-            let planned = bind.parse::<MemBind>().unwrap().plan(&node(), &cpus(ranks)).unwrap();
+            let planned =
+                bind.parse::<MemBind>().unwrap().plan(&node(), &"0-4".parse().unwrap(), &cpus(ranks)).unwrap();
             let words = planned.into_iter().map(|policy| match policy {
                 None => "none".to_owned(),
                 Some(MemoryPolicy::Local) => "local".to_owned(),
@@ -227,17 +236,38 @@ mod tests {
         check("map:1,9:prefer", &[""], &["prefer 1"]);
     }
 
+    /// The kernel refuses NUMA nodes without memory, and those that a control group keeps from a process.
+    #[test]
+    fn memory_comes_from_usable_nodes_alone() {
+        let plan = |bind: &str| {
+            let usable: NodeSet = "0,4".parse().unwrap();
+            bind.parse::<MemBind>()
+                .unwrap()
+                .plan(&node(), &usable, &cpus(&["0", "3"]))
+                .map_err(|error| error.to_string())
+        };
+        let bound = |node: &str| Some(MemoryPolicy::Bound(node.parse().unwrap()));
+        assert_eq!(plan("local"), Ok(vec![bound("0"), Some(MemoryPolicy::Local)]));
+        assert_eq!(plan("rank"), Ok(vec![bound("0"), bound("4")]));
+        let refused = "local rank 0 shall have memory of NUMA node 1, but ranks here may use memory of NUMA nodes 0,4";
+        assert_eq!(plan("map:1"), Err(refused.to_owned()));
+    }
+
     #[test]
     fn what_a_node_does_not_have_is_named() {
         let refuse = |bind: &str, node: &Template| {
-            bind.parse::<MemBind>().unwrap().plan(node, &cpus(&["0", "1"])).unwrap_err().to_string()
+            bind.parse::<MemBind>()
+                .unwrap()
+                .plan(node, &"0-4".parse().unwrap(), &cpus(&["0", "1"]))
+                .unwrap_err()
+                .to_string()
         };
-        let absent = "local rank 1 shall have memory of NUMA node 2, but this node has NUMA nodes 0-1,4";
+        let absent = "local rank 1 shall have memory of NUMA node 2, but ranks here may use memory of NUMA nodes 0-1,4";
         assert_eq!(refuse("map:0,1+2", &node()), absent);
         for bind in ["local", "rank", "map:0"] {
             assert!(refuse(bind, &Template::default()).contains("the kernel of this node tells of none"), "{bind}");
         }
-        assert_eq!(MemBind::None.plan(&Template::default(), &cpus(&["0"])), Ok(vec![None]));
+        assert_eq!(MemBind::None.plan(&Template::default(), &NodeSet::default(), &cpus(&["0"])), Ok(vec![None]));
     }
 
     #[test]

@@ -216,7 +216,8 @@ impl SessionMachine {
     }
 
     fn judge(&mut self, job: JobNumber, reason: EndReason, unreported: &[UnreportedEnd], now: Instant) {
-        if self.jobs.get(job).is_disowned() || self.is_over() {
+        // An end that is under way takes the time that its cause leaves, whatever its ranks do meanwhile.
+        if self.jobs.get(job).is_disowned() || self.is_over() || self.verdict != Verdict::Open {
             return;
         }
         let counts = |end: &&UnreportedEnd| !self.jobs.get(self.ranks.get(end.slot).job).is_disowned();
@@ -320,6 +321,7 @@ impl SessionMachine {
             CauseKind::Interrupted { signal } => {
                 (Signal::try_from(signal).unwrap_or(Signal::SIGTERM), timeouts.grace_after_interrupt)
             }
+            CauseKind::Ended { .. } => (Signal::SIGTERM, timeouts.grace_after_interrupt),
             _ => (Signal::SIGTERM, timeouts.grace_after_failure),
         };
         self.blame(node, kind);

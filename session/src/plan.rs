@@ -67,6 +67,9 @@ pub enum PlanError {
         /// Error of the system.
         source: std::io::Error,
     },
+    /// The launch's own standard input cannot be handed to a rank.
+    #[error("cannot hand the standard input of the launch to a rank: {0}")]
+    Descriptor(std::io::Error),
     /// The job's programs and its ranks do not fit together.
     #[error("rank {rank} has no program: the job lists {apps}")]
     NoProgram {
@@ -164,7 +167,7 @@ impl LaunchContext<'_> {
         // Of all ranks here alike.
         let slurm = self.spec.settings.slurm_environment.then(|| slurm_variables(self.spec, self.ranks, &nodes));
         let direct = match stdin {
-            StdinSource::Direct(fd) => fd.try_clone().ok().map(Arc::new),
+            StdinSource::Direct(fd) => Some(Arc::new(fd.try_clone().map_err(PlanError::Descriptor)?)),
             StdinSource::Empty | StdinSource::Stream(_) => None,
         };
         let mut commands = Vec::with_capacity(self.ranks.len());

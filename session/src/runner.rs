@@ -389,6 +389,7 @@ impl Runner {
     fn on_exit(&mut self, slot: SlotId, exit: RankExit) {
         let reasons = self.last_messages(slot, exit);
         self.take_deaths();
+        self.take_texts();
         let (job, local) = (self.machine.ranks().get(slot).job, self.machine.ranks().get(slot).local);
         let clean_ups = self.servers.take_clean_up(job, local);
         if !clean_ups.is_empty() {

@@ -5,10 +5,10 @@
 //! ```text
 //! life    2 HEARTBEAT + HEARTBEAT_ANSWER  <  LOST_AFTER  <  LOST_AFTER + JUDGE  <  LEASE_MIN  <=  lease
 //! start   CLAIM  <  NODE_ANSWER  <=  start_answer(depth) - HOP for each relay on the way  <  START_ANSWER
-//! end     CALL_STACKS + grace + SWEEP  <  grace + END          then KILL is ordered
+//! end     CALL_STACKS + grace + SWEEP + REMOVAL  <  grace + END          then KILL is ordered
 //!         STOPPED_LOOK * STOPPED_LOOKS + EXIT  <  OVERTIME
 //!         KILL + EXIT    <  LAST                 then the node is given up
-//!         grace + SWEEP  <  STOP                 of an agent that is stopped, by the default grace
+//!         grace + SWEEP + REMOVAL  <  STOP                 of an agent that is stopped, by the default grace
 //! report  REPORT_PAUSE  <  LOST_AFTER + JUDGE  <  REPORT_AGAIN  <  FIRST_REPORT  <  REPORT_AFTER_RESTART  <  REPORT_KEPT
 //! client  COME_BACK_PAUSE  <  COME_BACK  <  NEXT_OWNER  <  FIRST_OWNER  <  LINGER
 //! failure HOLD  <  HOLD_GIVEN_UP  <  TELL  <=  UNHEARD  <  UNHEARD + TELL  <  LEASE_MIN
@@ -59,11 +59,11 @@ pub const SWEEP: Duration = Duration::from_secs(5);
 /// allocation, an agent that cannot hear the API server. A longer one, which is the user's to choose, would hold the nodes.
 pub const GRACE_OF_OTHERS: Duration = Duration::from_secs(30);
 /// Time for a session to end that was ordered to, beyond the grace of its launch. Then its ranks are killed.
-pub const END: Duration = Duration::from_secs(15);
+pub const END: Duration = Duration::from_secs(20);
 /// Time for a session to end that was ordered to kill its ranks. Then it is killed as well.
 pub const KILL: Duration = Duration::from_secs(2);
 /// Time for files of ranks to be removed at the end of a session. Then the end is told, and the keeper removes what is left.
-pub const REMOVAL: Duration = Duration::from_secs(30);
+pub const REMOVAL: Duration = Duration::from_secs(5);
 /// Time for the fork server to report the exit of a session process that was killed.
 pub const EXIT: Duration = Duration::from_secs(10);
 /// Interval in which an agent looks whether its sessions are stopped, which a signal of their user's can do to them.
@@ -168,11 +168,11 @@ mod tests {
                 "start",
                 &[CLAIM, NODE_ANSWER, start_answer(1), start_answer(deepest), start_answer(u32::MAX), START_ANSWER],
             ),
-            ("order to end", &[CALL_STACKS + SWEEP, END]),
+            ("order to end", &[CALL_STACKS + SWEEP + REMOVAL, END]),
             ("order to kill", &[KILL + EXIT, LAST]),
             ("order to kill that is heard late", &[ABORT_ANSWER, LAST]),
             ("time limit that no session keeps", &[STOPPED_LOOK * STOPPED_LOOKS + EXIT, OVERTIME]),
-            ("stop", &[grace + SWEEP, STOP]),
+            ("stop", &[grace + SWEEP + REMOVAL, STOP]),
             (
                 "report",
                 &[REPORT_PAUSE, LOST_AFTER + JUDGE, REPORT_AGAIN, FIRST_REPORT, REPORT_AFTER_RESTART, REPORT_KEPT],

@@ -110,7 +110,9 @@ async fn confirm(server: &Server, fabric: &Arc<Fabric>, awaited: Awaited) -> Vec
     let (mut asked, mut clear, mut problems) = (JoinSet::new(), Vec::new(), Vec::new());
     let mut waiting = nodes.into_iter();
     loop {
-        for node in waiting.by_ref().take(AT_ONCE - asked.len()) {
+        while asked.len() < AT_ONCE
+            && let Some(node) = waiting.next()
+        {
             let address = server.nodes.lock().up(&node).map(|facts| facts.grpc_address.clone());
             match address {
                 Some(address) => {

@@ -134,7 +134,7 @@ pub fn plan(usable: &UsableCores, bind: &CpuBind, local_ranks: u32) -> Result<Ve
                 None if may_be_unbound && bind.object.min(Object::Core).count(&part) < local_ranks => {
                     return Ok(vec![None; local_ranks as usize]);
                 }
-                None => objects(&part, bind),
+                None => objects(&part, bind, local_ranks),
             };
             let taken = dealt.iter().cycle().take(local_ranks as usize).cloned().collect();
             numbered(&part, taken, bind.numbering)
@@ -188,13 +188,13 @@ fn places(cores: &[UsableCore], object: Object) -> Vec<Place<'_>> {
     places
 }
 
-/// The CPUs of each object that ranks get in turn.
-fn objects(usable: &UsableCores, bind: &ObjectBind) -> Vec<CpuSet> {
+/// The CPUs of each object that ranks get in turn; no more of one object in a row than there are ranks.
+fn objects(usable: &UsableCores, bind: &ObjectBind, local_ranks: u32) -> Vec<CpuSet> {
     if let Some(deal) = bind.deals[0].filter(|deal| deal.at_once.get() > 1 && deal.over <= bind.object) {
         // Each of the objects that are not larger than what ranks are bound to has so many ranks.
         let places = places(usable.cores(), deal.over).into_iter();
         let widened = places.map(|place| widened(usable.cores(), &[place], bind.object));
-        return widened.flat_map(|cpus| vec![cpus; deal.at_once.get() as usize]).collect();
+        return widened.flat_map(|cpus| vec![cpus; deal.at_once.get().min(local_ranks) as usize]).collect();
     }
     let mut pool = Pool::of(places(usable.cores(), bind.object), &bind.deals);
     let mut dealt = Vec::new();

@@ -9,6 +9,7 @@ use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 
 use nix::errno::Errno;
+use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::libc;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::socket::sockopt::PeerCredentials;
@@ -119,7 +120,10 @@ impl Rendezvous {
 
     fn connect(&self, name: &str) -> nix::Result<OwnedFd> {
         let connection = packet_socket()?;
+        // A server that accepts nobody has a full queue at some time, and others are not to wait for it.
+        fcntl(&connection, FcntlArg::F_SETFL(OFlag::O_NONBLOCK))?;
         connect(connection.as_raw_fd(), &self.address(name)?)?;
+        fcntl(&connection, FcntlArg::F_SETFL(OFlag::empty()))?;
         if is_own(connection.as_fd()) { Ok(connection) } else { Err(Errno::EPERM) }
     }
 

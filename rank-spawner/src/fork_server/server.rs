@@ -321,7 +321,8 @@ impl Server {
         let is_clean = exit == RankExit::Code(ENDED_CLEAN);
         self.needs_clean_up |= !is_clean;
         if let Some(user) = user.filter(|_| !is_clean) {
-            self.outrun(pid, user)?;
+            // What fails for want of descriptors or memory is tried again; sessions of others do not end for it.
+            self.needs_clean_up |= self.outrun(pid, user).is_err();
         }
         self.close_pam_session(pid);
         match self.children.end(pid, exit) {

@@ -28,14 +28,14 @@ impl SessionMachine {
                 self.end(Signal::SIGKILL, Duration::ZERO, now);
             }
             Control::GiveUp => {
-                let was_open = self.verdict == Verdict::Open;
-                if was_open {
+                // An end that is under way goes on: an API server that was started anew says it to all nodes.
+                if self.verdict == Verdict::Open {
                     self.verdict = Verdict::Elsewhere;
-                }
-                if was_open && self.limits.is_at_limit(now) {
-                    self.end_after_look(now);
-                } else {
-                    self.end(Signal::SIGTERM, self.spec.settings.timeouts.grace_after_failure, now);
+                    if self.limits.is_at_limit(now) {
+                        self.end_after_look(now);
+                    } else {
+                        self.end(Signal::SIGTERM, self.spec.settings.timeouts.grace_after_failure, now);
+                    }
                 }
             }
             Control::Spawn(order) => self.on_spawn_order(order),

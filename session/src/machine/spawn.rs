@@ -174,7 +174,7 @@ impl SessionMachine {
                 self.report_event(Event::Spawned { job: order.job.id, failure });
             }
             // Nothing runs any more.
-            Control::AskProgress(question) | Control::AskUsage(question) => {
+            Control::AskProgress(question) | Control::AskUsage(question) | Control::AskStacks(question) => {
                 self.look_at_progress(Asker::Launch(question), ProgressDetail::Dialogue);
             }
             _ => {}

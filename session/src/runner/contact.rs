@@ -18,7 +18,7 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use super::Runner;
-use super::temporary::{OF_TOOLS, TemporaryDirectory};
+use super::temporary::{OF_TOOLS, TemporaryDirectory, remove_those_of_the_dead};
 use crate::unix_time;
 
 /// Time after which the files of a launch are written.
@@ -56,6 +56,7 @@ impl Contact {
             let told = |error: io::Error| {
                 tracing::warn!("tools find no PMIx contact file in {}: {error}", directory.display());
             };
+            directory.parent().into_iter().for_each(remove_those_of_the_dead);
             let made = TemporaryDirectory::make(directory.clone()).map_err(told).ok()?;
             if let Err(error) = write(&directory, &launch, server) {
                 told(error);

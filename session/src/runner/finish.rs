@@ -112,13 +112,10 @@ impl Runner {
 
     /// Takes in the ends that nobody announced, and texts that ranks wrote through their server.
     fn hear_last_words(&mut self) {
+        self.take_texts();
         let silent = if self.machine.minds_silent_ends() { self.silent_ends() } else { SilentSeen::default() };
         self.machine.on_drained(&silent, Instant::now().into_std());
         self.carry_out();
-        // No more than there is room for: tools may still write.
-        while let Ok(text) = self.inputs.texts.try_recv() {
-            self.queue_text(text);
-        }
     }
 
     /// Hands over all events that are left, and returns the report.

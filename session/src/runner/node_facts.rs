@@ -80,7 +80,7 @@ impl NodeFacts {
         if *bind == MemBind::None {
             Ok(vec![None; cpus.len()])
         } else {
-            bind.plan(&self.node.inventory().template, cpus)
+            bind.plan(&self.node.inventory().template, &self.node.memory_nodes(), cpus)
         }
     }
 

@@ -1,5 +1,6 @@
 //! Everything that the ranks of a job need before the first one starts: their servers, their commands.
 
+use std::path::Path;
 use std::sync::Arc;
 
 use job_memory::NodeMemory;
@@ -9,7 +10,7 @@ use rank_spawner::{CpuSet, MemoryPolicy};
 use super::observe::PreparedJob;
 use super::servers::RanksHere;
 use super::start::Processes;
-use super::temporary::TemporaryDirectory;
+use super::temporary::{self, TemporaryDirectory};
 use super::{Runner, shared_memory};
 use crate::cause::StartClass;
 use crate::event::{Event, Notice};
@@ -37,6 +38,7 @@ impl Runner {
         if job == JobNumber::LAUNCHED {
             self.prepare_processes()?;
         }
+        self.servers.begin(job);
         let state = self.machine.jobs().get(job);
         let (spec, ranks) = (Arc::clone(&state.spec), state.ranks_here());
         if let Some(processes) = self.processes.as_ref().filter(|_| !ranks.is_empty()) {
@@ -123,6 +125,9 @@ impl Runner {
             if self.temporary.is_none() {
                 let refused =
                     |error| format!("cannot make the directory of temporary files {}: {error}", directory.display());
+                if let Some(parent) = directory.parent().map(Path::to_owned) {
+                    self.removals.spawn_blocking(move || temporary::remove_those_of_the_dead(&parent));
+                }
                 let made = TemporaryDirectory::make(directory.clone());
                 self.temporary = Some(made.map_err(|error| system(refused(error)))?);
             }

@@ -7,12 +7,18 @@ use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
+use nix::errno::Errno;
+use nix::fcntl::{FcntlArg, fcntl};
+use nix::unistd;
 use pmi_core::ids::Rank;
 use tokio::net::unix::pipe;
 use tokio::sync::{mpsc, watch};
 
 use super::tap::Tap;
 use crate::event::{Event, Output, Stream};
+
+/// Bytes that a pipe holds which does not tell: the usual size (pipe(7)).
+const PIPE_SIZE: usize = 64 << 10;
 
 /// One output stream of a rank.
 pub(super) struct Pump {
@@ -26,39 +32,38 @@ pub(super) struct Pump {
 }
 
 impl Pump {
-    /// Reads until the last holder of the pipe's other end is gone; once `stop` turns true, until nothing is left in it.
+    /// Reads until the last holder of the pipe's other end is gone; once `stop` turns true, what is in the pipe then.
     pub(super) async fn run(self, pipe: OwnedFd, mut stop: watch::Receiver<bool>) {
         let Ok(pipe) = pipe::Receiver::from_owned_fd(pipe) else { return };
         // Holds no memory while there is nothing in it: most ranks are silent most of the time.
         let mut held = BytesMut::new();
         loop {
             let prompt_after = self.prompt_after.filter(|_| !held.is_empty());
-            let stopping = tokio::select! {
+            tokio::select! {
                 biased;
-                ready = pipe.readable() => match ready {
-                    Ok(()) => false,
-                    Err(_) => break,
+                // Others that have the pipe may write for ever.
+                () = until_true(&mut stop) => {
+                    self.drain(&pipe, &mut held).await;
+                    break;
+                }
+                ready = pipe.readable() => if ready.is_err() {
+                    break;
                 },
                 () = pause(prompt_after) => {
                     self.pass_on(held.split().freeze()).await;
                     continue;
                 }
-                () = until_true(&mut stop) => true,
-            };
+            }
             if held.capacity() - held.len() < 512 {
                 held.reserve(if held.len() >= 4096 { Output::PIECE_MAX } else { 4096 });
             }
             match pipe.try_read_buf(&mut held) {
                 Ok(1..) => {}
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock && !stopping => continue,
-                // The last holder is gone, or nothing is left and no more is waited for.
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => continue,
+                // The last holder is gone.
                 Ok(0) | Err(_) => break,
             }
-            if let Some(end) = memchr::memrchr(b'\n', &held) {
-                self.pass_on(held.split_to(end + 1).freeze()).await;
-            } else if held.len() >= Output::PIECE_MAX {
-                self.pass_on(held.split().freeze()).await;
-            }
+            self.pass_lines_on(&mut held).await;
             if held.is_empty() {
                 held = BytesMut::new();
             }
@@ -68,6 +73,33 @@ impl Pump {
         }
         if let Some(tap) = &self.tap {
             tap.ended(self.stream);
+        }
+    }
+
+    /// Reads what a pipe holds, which is no more than its size.
+    async fn drain(&self, pipe: &pipe::Receiver, held: &mut BytesMut) {
+        let mut left = fcntl(pipe, FcntlArg::F_GETPIPE_SZ).map_or(PIPE_SIZE, |size| size.unsigned_abs() as usize);
+        let mut buffer = vec![0; Output::PIECE_MAX];
+        while left > 0 {
+            let room = left.min(buffer.len());
+            match unistd::read(pipe, &mut buffer[..room]) {
+                Ok(len @ 1..) => {
+                    held.extend_from_slice(&buffer[..len]);
+                    left -= len;
+                }
+                Err(Errno::EINTR) => {}
+                Ok(0) | Err(_) => break,
+            }
+            self.pass_lines_on(held).await;
+        }
+    }
+
+    /// Passes on what ends a line, and what is too long to wait for its end.
+    async fn pass_lines_on(&self, held: &mut BytesMut) {
+        if let Some(end) = memchr::memrchr(b'\n', held) {
+            self.pass_on(held.split_to(end + 1).freeze()).await;
+        } else if held.len() >= Output::PIECE_MAX {
+            self.pass_on(held.split().freeze()).await;
         }
     }
 
@@ -127,6 +159,23 @@ mod tests {
         let (last, whole) = pieces.split_last().unwrap();
         assert_eq!(last, b"three");
         assert!(whole.iter().all(|piece| piece.ends_with(b"\n")), "{pieces:?}");
+    }
+
+    /// Somebody else may have the pipe of a rank that is gone, and write on.
+    #[tokio::test]
+    async fn a_pump_that_is_stopped_takes_what_is_there_and_ends() {
+        let (reader, mut writer) = io::pipe().unwrap();
+        let (events, mut received) = mpsc::channel(1024);
+        let pump = Pump { rank: Rank(0), stream: Stream::Stdout, prompt_after: None, events, tap: None };
+        let (_stop, stop) = watch::channel(true);
+        writer.write_all(b"last words\n").unwrap();
+        let writing = std::thread::spawn(move || while writer.write_all(&[b'x'; 1000]).is_ok() {});
+        tokio::time::timeout(Duration::from_secs(60), pump.run(OwnedFd::from(reader), stop)).await.unwrap();
+        writing.join().unwrap();
+        match received.recv().await {
+            Some(Event::Output(output)) => assert!(output.bytes.starts_with(b"last words\n")),
+            other => panic!("{other:?}"),
+        }
     }
 
     #[tokio::test]

@@ -117,7 +117,13 @@ impl Servers {
         }
     }
 
-    /// Makes the servers of both families for the next job, as far as they are wanted, and returns how ranks find them.
+    /// Begins the next job, which has no servers yet, and never gets any if its preparation fails.
+    pub(super) fn begin(&mut self, number: JobNumber) {
+        debug_assert_eq!(number.0, self.jobs.len(), "jobs are begun in their order");
+        self.jobs.push(JobServers::default());
+    }
+
+    /// Makes the servers of both families for a job, as far as they are wanted, and returns how ranks find them.
     pub(super) fn add(
         &mut self,
         number: JobNumber,
@@ -125,8 +131,6 @@ impl Servers {
         parent: Option<(JobNumber, Rank)>,
         here: RanksHere<'_>,
     ) -> io::Result<Entrances> {
-        debug_assert_eq!(number.0, self.jobs.len(), "jobs are added in their order");
-        self.jobs.push(JobServers::default());
         let family = self.spec.settings.pmi.family;
         // PMI knows nothing of jobs but a rank's own; PMIx does, and a rank here may meet one of theirs.
         let has_ranks = !job.ranks_here().is_empty();

@@ -22,8 +22,8 @@ const ENTRIES_MAX: usize = 4096;
 #[derive(Debug)]
 pub(super) struct TemporaryDirectory {
     path: PathBuf,
-    /// Locked for as long as it is open.
-    lock: File,
+    /// Locked for as long as it is open. A file system that other machines may share can have no locks, and nobody looks at one there.
+    lock: Option<File>,
 }
 
 impl TemporaryDirectory {
@@ -32,13 +32,16 @@ impl TemporaryDirectory {
     /// # Errors
     /// Fails if it is there, or cannot be made.
     pub(super) fn make(path: PathBuf) -> io::Result<Self> {
-        if let Some(parent) = path.parent().filter(|parent| !is_shared(parent)) {
-            remove_those_of_the_dead(parent);
-        }
         DirBuilder::new().mode(0o700).create(&path)?;
-        let lock = File::open(&path)?;
-        lock.try_lock()?;
-        Ok(Self { path, lock })
+        match locked(&path) {
+            Ok(lock) => Ok(Self { path, lock: Some(lock) }),
+            Err(_) if is_shared(&path) => Ok(Self { path, lock: None }),
+            Err(error) => {
+                // Without a lock the next session would take it for a dead one's.
+                let _ = fs::remove_dir(&path);
+                Err(error)
+            }
+        }
     }
 
     /// Removes it with all that is in it. It may block.
@@ -47,6 +50,12 @@ impl TemporaryDirectory {
         let _ = fs::remove_dir_all(&self.path);
         drop(self.lock);
     }
+}
+
+fn locked(directory: &Path) -> io::Result<File> {
+    let lock = File::open(directory)?;
+    lock.try_lock()?;
+    Ok(lock)
 }
 
 /// End of the name of the directory for files of PMIx tools, behind that for files of ranks.
@@ -58,7 +67,11 @@ fn of_session(name: &str) -> Option<&str> {
     session.starts_with("lattice-").then_some(session)
 }
 
-fn remove_those_of_the_dead(parent: &Path) {
+/// Removes what dead sessions have left in a place for temporary files. It may block, and take long.
+pub(super) fn remove_those_of_the_dead(parent: &Path) {
+    if is_shared(parent) {
+        return;
+    }
     let Ok(entries) = fs::read_dir(parent) else { return };
     for entry in entries.take(ENTRIES_MAX).flatten() {
         let (name, path) = (entry.file_name(), entry.path());
@@ -110,6 +123,7 @@ mod tests {
         let holder = File::open(&held).unwrap();
         holder.lock().unwrap();
         let made = TemporaryDirectory::make(old.join("lattice-d.0.tmp")).unwrap();
+        remove_those_of_the_dead(old);
         let there = |path: &Path| path.exists();
         assert_eq!([there(&dead), there(&new), there(&other), there(&held)], [false, true, true, true]);
         assert_eq!([there(&of_tools), there(&of_its_ranks), there(&of_ranks_that_run)], [false, false, true]);

@@ -19,6 +19,8 @@ use crate::event::{Event, Output, Stream};
 
 /// Bytes that are read at once; the kernel hands out no more than a page of a terminal.
 const PIECE: usize = 4096;
+/// Reads that take all that a terminal holds: the kernel keeps no more than 64 KiB of output for one.
+const LAST_READS: usize = (64 << 10) / PIECE + 1;
 /// Interval between looks whether the end of the input was read; nothing tells us.
 const END_OF_INPUT_CHECK: Duration = Duration::from_millis(100);
 
@@ -38,7 +40,7 @@ impl RankTerminal {
         let _ = self.0.get_ref().resize(size);
     }
 
-    /// Passes on what is written there, until the last process that has it is gone; once `stop` turns true, until nothing is left.
+    /// Passes on what is written there, until the last process that has it is gone; once `stop` turns true, what is there then.
     ///
     /// Nothing is read while the launch does not take what was read: the terminal fills, and who writes there waits.
     pub(super) async fn pump(
@@ -49,11 +51,16 @@ impl RankTerminal {
         mut stop: watch::Receiver<bool>,
     ) {
         let mut buffer = [0; PIECE];
-        loop {
+        // Others that have the terminal may write for ever.
+        let mut last_reads = LAST_READS;
+        while last_reads > 0 {
             let read = tokio::select! {
                 biased;
+                () = until_true(&mut stop) => {
+                    last_reads -= 1;
+                    read(self.0.get_ref(), &mut buffer)
+                }
                 read = self.0.async_io(Interest::READABLE, |terminal| read(terminal, &mut buffer)) => read,
-                () = until_true(&mut stop) => read(self.0.get_ref(), &mut buffer),
             };
             let Ok(len @ 1..) = read else { break };
             let bytes = Bytes::copy_from_slice(&buffer[..len]);

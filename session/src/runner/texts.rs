@@ -14,6 +14,14 @@ impl Runner {
         self.queue_text(text);
     }
 
+    /// Queues the texts that have come: those of a rank come before its exit. No more than there is room for, so tools may still write.
+    pub(super) fn take_texts(&mut self) {
+        self.carry_out();
+        while let Ok(text) = self.inputs.texts.try_recv() {
+            self.queue_text(text);
+        }
+    }
+
     /// Queues a text as output of its rank, in pieces as a pipe's.
     pub(super) fn queue_text(&mut self, Said { job, rank, on_stderr, text }: Said) {
         let job = self.servers.job_of(job);

@@ -84,17 +84,26 @@ impl Incoming {
 
     /// Waits for another agent, and asks it what the one before did not answer.
     async fn next_connection(&mut self) -> Option<ReadHalf> {
-        let NextAgents { connections, lease } = &mut self.agents;
+        let NextAgents { connections, lease } = &self.agents;
         // Nobody is there to be waited for: then nothing is broken off that could still be written.
         if connections.is_closed() && connections.is_empty() {
             return None;
         }
         self.confirmations.reconnect(Connection::Broken);
-        let next = timeout(*lease, connections.recv()).await.ok().flatten()?;
-        let (reader, writer) = self.accept(next).ok()?;
+        let (reader, writer) = timeout(*lease, self.usable_connection()).await.ok().flatten()?;
         self.confirmations.reconnect(Connection::New(writer));
         self.calls.ask_again().await;
         Some(reader)
+    }
+
+    /// Waits for a connection that can be used; `None` once no other can come.
+    async fn usable_connection(&mut self) -> Option<(ReadHalf, quiet::WriteHalf)> {
+        loop {
+            let next = self.agents.connections.recv().await?;
+            if let Ok(both) = self.accept(next) {
+                return Some(both);
+            }
+        }
     }
 
     fn accept(&self, socket: UnixStream) -> io::Result<(ReadHalf, quiet::WriteHalf)> {

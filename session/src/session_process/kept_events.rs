@@ -37,6 +37,9 @@ pub(super) struct KeptEvents {
     causes: usize,
     /// The first cause, which an API server that knows nothing must be told, whoever was told before.
     first_cause: Option<proto::NodeEvent>,
+    /// Deaths of ranks that others go on without, one of each at most: they are no part of what a rank's end tells, and the API server before
+    /// may not have written them down.
+    deaths: Vec<proto::NodeEvent>,
     /// The report, which an API server that knows nothing must be told as well: the one before may not have written down what it took.
     report: Option<proto::NodeEvent>,
     taker: Taker,
@@ -60,6 +63,9 @@ impl KeptEvents {
         }
         if is_report(&event) {
             self.report = Some(event.clone());
+        }
+        if is_death(&event) {
+            self.deaths.push(event.clone());
         }
         self.add(&event);
         self.sent.push(event);
@@ -128,11 +134,16 @@ impl KeptEvents {
         after
     }
 
-    /// Of what was handed to an API server that is no more, only the cause and the report are sent again, even if it has taken them.
+    /// Of what was handed to an API server that is no more, only deaths, the cause and the report are sent again, even if it has taken them.
     fn restart(&mut self, handed: Option<u64>) -> u64 {
         let again = |event: &proto::NodeEvent| is_cause(event) || is_report(event);
         let (after, lost) = self.sent.restart(handed, again);
         self.remove(&lost);
+        let deaths = self.deaths.iter().filter(|death| !self.sent.iter().any(|event| event.what == death.what));
+        for death in deaths.cloned().collect::<Vec<_>>().into_iter().rev() {
+            self.add(&death);
+            self.sent.push_first(death);
+        }
         if let Some(cause) = self.first_cause.clone().filter(|_| self.causes == 0) {
             self.add(&cause);
             self.sent.push_first(cause);
@@ -171,6 +182,10 @@ impl KeptEvents {
 
 fn is_cause(event: &proto::NodeEvent) -> bool {
     matches!(event.what, Some(What::Ending(_)))
+}
+
+fn is_death(event: &proto::NodeEvent) -> bool {
+    matches!(event.what, Some(What::Died(_)))
 }
 
 fn is_report(event: &proto::NodeEvent) -> bool {

@@ -8,7 +8,7 @@ use nix::unistd::{Pid, getpid};
 
 use super::{CLEAN_UP_LIMIT, Server};
 use crate::kill::kill_until_gone;
-use crate::last_resort::kill_all_of;
+use crate::last_resort::{kill_all_of, owner};
 use crate::process_table::ProcessTable;
 use crate::syscalls::{Child, try_reap};
 
@@ -35,7 +35,9 @@ impl Server {
         thread::sleep(FALLING);
         let table = ProcessTable::read()?;
         let runs = |pid: Pid| pid != child && self.is_ours(pid);
-        let falls = table.iter().any(|process| process.parent == getpid() && !runs(process.pid));
+        // What other users have left and nobody can kill is no reason to kill all that this one has.
+        let is_left = |pid: Pid| !runs(pid) && owner(pid) == Some(user);
+        let falls = table.iter().any(|process| process.parent == getpid() && is_left(process.pid));
         if falls && kill_all_of(user, &table, runs) {
             self.clean_up(CLEAN_UP_LIMIT)?;
         }

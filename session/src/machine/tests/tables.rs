@@ -110,6 +110,8 @@ fn signals_come_at_their_deadlines_and_not_before() {
     check(Control::End(15), &[(0, Signal::SIGTERM), (5000, Signal::SIGKILL)]);
     check(Control::End(2), &[(0, Signal::SIGINT), (2500, Signal::SIGTERM), (5000, Signal::SIGKILL)]);
     check(Control::Kill(2), &[(0, Signal::SIGKILL)]);
+    let abort = Control::Abort { who: "user 7".to_owned(), reason: String::new() };
+    check(abort, &[(0, Signal::SIGTERM), (5000, Signal::SIGKILL)]);
     check(Control::GiveUp, &[(0, Signal::SIGTERM), (400, Signal::SIGKILL)]);
     check(Control::End(9999), &[(0, Signal::SIGTERM), (5000, Signal::SIGKILL)]);
     check(Control::Signal(10), &[(0, Signal::SIGUSR1)]);
@@ -131,6 +133,20 @@ fn a_failure_ends_the_others_within_the_grace_of_failures() {
     world.exit(SlotId(2), KILLED);
     assert!(world.is_done());
     assert_eq!(world.cause(), Some(failed(1)));
+}
+
+#[test]
+fn nothing_but_an_order_to_kill_shortens_the_time_that_a_user_leaves() {
+    let mut world = World::running(spec(2));
+    world.control(Control::End(15));
+    world.control(Control::GiveUp);
+    world.exit(SlotId(1), FAILED);
+    world.control(Control::Abort { who: "user 7".to_owned(), reason: String::new() });
+    world.advance(Duration::from_millis(4999));
+    assert_eq!(world.signals[&SlotId(0)], [Signal::SIGTERM]);
+    world.advance(Duration::from_millis(1));
+    assert_eq!(world.signals[&SlotId(0)], [Signal::SIGTERM, Signal::SIGKILL]);
+    world.finish();
 }
 
 #[test]

@@ -38,8 +38,13 @@ fn word(event: &proto::NodeEvent) -> String {
         What::Output(output) => String::from_utf8(output.data.to_vec()).unwrap(),
         What::Ending(_) => "cause".to_owned(),
         What::Report(_) => "report".to_owned(),
+        What::Died(death) => format!("death of {}", death.rank),
         other => panic!("{other:?}"),
     }
+}
+
+fn death(rank: u32) -> proto::NodeEvent {
+    proto::NodeEvent { what: Some(What::Died(proto::Death { rank, ..Default::default() })), ..Default::default() }
 }
 
 fn numbered(events: &[(u64, &str)]) -> Vec<(u64, String)> {
@@ -96,6 +101,21 @@ fn host_of(event: &proto::NodeEvent) -> Option<&str> {
 /// Hosts of the causes that are kept.
 fn hosts(kept: &KeptEvents) -> Vec<&str> {
     kept.sent.iter().filter_map(host_of).collect()
+}
+
+/// The API server may have gone down between taking a death and writing it down; then ranks would wait for the dead.
+#[test]
+fn an_api_server_that_knows_nothing_is_told_every_death() {
+    let mut kept = KeptEvents::default();
+    for event in [death(1), output("a".into()), death(2), cause(), output("b".into()), death(3)] {
+        kept.push(event);
+    }
+    assert_eq!(written(&mut kept).len(), 6);
+    kept.confirm(2);
+    kept.break_off();
+    assert_eq!(kept.resume(Position::Unknown { handed: Some(4) }), 6);
+    let expected = [(7, "death of 1"), (8, "death of 2"), (9, "cause"), (10, "b"), (11, "death of 3")];
+    assert_eq!(written(&mut kept), numbered(&expected));
 }
 
 #[test]
