@@ -37,6 +37,8 @@ pub struct Version {
     pub major: u32,
     /// As in 4.**2**.2.
     pub minor: u32,
+    /// As in 4.2.**2**. Release candidates have the number of their release.
+    pub patch: u32,
 }
 
 /// Reason for which a client is not served.
@@ -121,6 +123,11 @@ impl<'a> Handshake<'a> {
 }
 
 impl Version {
+    /// A version by its numbers.
+    pub(super) const fn new(major: u32, minor: u32, patch: u32) -> Self {
+        Self { major, minor, patch }
+    }
+
     /// The numbers at the beginning of a text such as `4.2.2rc2`; what is not there is 0.
     fn of(text: &[u8]) -> Self {
         let text = String::from_utf8_lossy(text);
@@ -128,7 +135,8 @@ impl Version {
             let digits = part.find(|c: char| !c.is_ascii_digit()).unwrap_or(part.len());
             part[..digits].parse().unwrap_or(0)
         });
-        Self { major: numbers.next().unwrap_or(0), minor: numbers.next().unwrap_or(0) }
+        let mut next = || numbers.next().unwrap_or(0);
+        Self { major: next(), minor: next(), patch: next() }
     }
 }
 
@@ -208,7 +216,7 @@ mod tests {
     #[test]
     fn a_recorded_handshake_is_understood() {
         let handshake = Handshake::decode(RECORDED).unwrap();
-        let version = Version { major: 3, minor: 2 };
+        let version = Version { major: 3, minor: 2, patch: 5 };
         let encoding = Encoding::Fixed;
         let claim = Claim::Rank(Proc { namespace: b"job1", rank: 1 });
         assert_eq!(handshake, Handshake { claim, version, encoding, module: "v3" });

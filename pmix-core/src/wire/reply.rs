@@ -108,14 +108,24 @@ pub fn spawned(encoding: Encoding, namespace: &[u8]) -> Vec<u8> {
     reply.into_bytes()
 }
 
-/// A group that was made. Clients from 5.0 on read its members before its context id.
+/// The first version whose clients read the members of a group before its context id.
+const GROUPS_WITH_MEMBERS: Version = Version::new(4, 2, 4);
+
+/// The first version whose clients read whether there is a context id before they read it.
+const GROUPS_WITH_CONTEXT_FLAG: Version = Version::new(6, 0, 0);
+
+/// A group that was made, as clients of this version read it: the layout changed twice, and no encoding tells which it is.
 pub fn group(encoding: Encoding, version: Version, members: &[Proc<'_>], context: u64) -> Vec<u8> {
     let mut reply = Writer::new(encoding);
     reply.status(super::status::SUCCESS);
-    if version.major >= 5 {
+    if version >= GROUPS_WITH_MEMBERS {
         reply.count(members.len());
         reply.group(members.len());
         members.iter().for_each(|&member| reply.proc(member));
+    }
+    if version >= GROUPS_WITH_CONTEXT_FLAG {
+        reply.one();
+        reply.byte(1);
     }
     reply.one();
     reply.size(context);

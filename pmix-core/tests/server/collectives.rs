@@ -229,8 +229,20 @@ proptest! {
 
 #[test]
 fn a_group_is_answered_in_the_layout_of_the_clients_version() {
-    // Clients before 5.0 read the context id alone.
-    for (version, module, has_members) in [("3.2.5", "v3", false), ("4.2.2", "v41", false), ("5.0.8", "v41", true)] {
+    // The version, its encoding, and whether it reads the members, and whether there is a context id.
+    let layouts = [
+        ("3.2.5", "v3", false, false),
+        ("4.1.3", "v4", false, false),
+        ("4.2.2rc2", "v41", false, false),
+        ("4.2.3", "v41", false, false),
+        ("4.2.4", "v41", true, false),
+        ("4.2.9a1", "v41", true, false),
+        ("5.0.0", "v41", true, false),
+        ("5.0.11", "v41", true, false),
+        ("6.0.0", "v41", true, true),
+        ("6.1.0", "v61", true, true),
+    ];
+    for (version, module, has_members, has_flag) in layouts {
         let mut world = World::new(1, &[1]);
         let client = world.join_as(0, ("job0", 0), version, module).unwrap();
         world.send(client, 101, command::GROUP_CONSTRUCT, |out| {
@@ -242,6 +254,10 @@ fn a_group_is_answered_in_the_layout_of_the_clients_version() {
         let mut reader = Reader::new(client.encoding, &rest);
         if has_members {
             assert_eq!(reader.counted_procs().unwrap(), ranks(&[0]), "{version}");
+        }
+        if has_flag {
+            reader.one().unwrap();
+            assert_eq!(reader.byte().unwrap(), 1, "{version}");
         }
         reader.one().unwrap();
         assert!(reader.size().unwrap() > 0, "{version}");
