@@ -79,6 +79,17 @@ impl Quota {
         fits
     }
 
+    /// Counts `bytes` in the place of `replaced`, which were counted before, unless that would exceed `limit`; false if it would. What
+    /// takes no more than before always fits.
+    pub fn replace_bytes(&mut self, replaced: usize, bytes: usize, limit: usize) -> bool {
+        let kept = self.bytes.saturating_sub(replaced);
+        let fits = bytes <= replaced || kept.checked_add(bytes).is_some_and(|sum| sum <= limit);
+        if fits {
+            self.bytes = kept.saturating_add(bytes);
+        }
+        fits
+    }
+
     /// Gives bytes back that were counted for what was not kept.
     pub fn give_back_bytes(&mut self, bytes: usize) {
         self.bytes = self.bytes.saturating_sub(bytes);
@@ -364,6 +375,17 @@ mod tests {
                 prop_assert_eq!(taken, before.checked_add(bytes).is_some_and(|sum| sum <= limit));
                 prop_assert_eq!(quota.bytes(), if taken { before + bytes } else { before });
             }
+        }
+
+        #[test]
+        fn what_takes_the_place_of_other_bytes_counts_the_difference(
+            held in 0..1000_usize, replaced in 0..1000_usize, bytes in 0..1000_usize, limit in 0..1000_usize,
+        ) {
+            let mut quota = Quota { bytes: held, ..Quota::default() };
+            let after = held.saturating_sub(replaced) + bytes;
+            let fits = quota.replace_bytes(replaced, bytes, limit);
+            prop_assert_eq!(fits, bytes <= replaced || after <= limit);
+            prop_assert_eq!(quota.bytes(), if fits { after } else { held });
         }
 
         #[test]

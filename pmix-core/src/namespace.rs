@@ -1,6 +1,6 @@
 //! One job as a PMIx server knows it: a namespace, its ranks on this node, and what all its ranks have committed.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use bytes::Bytes;
 use pmi_core::deaths::Deaths;
@@ -119,8 +119,9 @@ pub(crate) struct RankData {
     pub(crate) local: BTreeMap<Bytes, Stored>,
     /// For all others.
     pub(crate) remote: BTreeMap<Bytes, Stored>,
-    /// True if a rank of this node has committed some of it since the last fence that took it to all nodes of the job.
-    pub(crate) is_unspread: bool,
+    /// Keys of `remote` that a rank of this node has committed, or given another value, since the last fence that took its data to all
+    /// nodes of the job.
+    pub(crate) unspread: BTreeSet<Bytes>,
     /// The groups it is in: each context id, with the rank's own number of the group's communicator.
     groups: Vec<(u64, u64)>,
 }

@@ -14,6 +14,7 @@
 mod action;
 mod allocations;
 mod collectives;
+mod commits;
 mod contexts;
 mod data;
 mod deserters;
@@ -75,7 +76,7 @@ use crate::wire::handshake::Version;
 /// Settings of a [`Server`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Settings {
-    /// Bytes of keys and values that one rank may commit during the job; each pair counts for 64 more.
+    /// Bytes of keys and values that are kept of one rank's commits and published names; each pair counts for 64 more.
     pub bytes_per_rank: usize,
     /// Unanswered questions that one rank may have (waiting reads, names, spawns).
     pub questions_per_rank: usize,

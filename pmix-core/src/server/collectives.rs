@@ -45,7 +45,7 @@ enum Outcome {
 const NAME_MAX: usize = 511;
 
 /// First bytes of the keys of a contribution's pairs.
-const DATA: u8 = b'd';
+pub(super) const DATA: u8 = b'd';
 const CONTEXT: u8 = b'c';
 const NUMBER: u8 = b'n';
 
@@ -141,18 +141,13 @@ impl Server {
             return self.meet(id, &first, segments);
         }
         let Some(job) = self.host_of(&first.members) else { return };
-        if collects || !matches!(first.outcome, Outcome::Over { .. }) {
-            self.count_as_spread(&seats, &first.members);
-        }
+        let is_barrier = !collects && matches!(first.outcome, Outcome::Over { .. });
+        // One that collects nothing is a barrier only: what ranks want of others is asked for.
+        let mut segments = if is_barrier { Vec::new() } else { self.take_news_of(&seats, &first.members) };
         let contribution = match first.outcome {
-            // One that collects nothing is a barrier only: what ranks want of others is asked for.
-            Outcome::Over { .. } => {
-                let segments = if collects { self.data_of(&seats) } else { Vec::new() };
-                Contribution { segments, exchange: self.settings.exchange }
-            }
-            Outcome::Jobs => self.data_of(&seats).into(),
+            Outcome::Over { .. } => Contribution { segments, exchange: self.settings.exchange },
+            Outcome::Jobs => segments.into(),
             Outcome::Group { .. } => {
-                let mut segments = self.data_of(&seats);
                 segments.extend([self.numbers_of(&numbers), self.context()]);
                 segments.into()
             }
@@ -173,17 +168,6 @@ impl Server {
         let nodes = first.map_or(1, |namespace| namespace.hosts.len() as u32);
         let launch = self.launch_number.unwrap_or_else(|| contexts::hash(launch));
         context_segment(self.contexts.next(launch, node, nodes))
-    }
-
-    /// Returns the data that these ranks have committed for other nodes; no segment if there is none.
-    pub(super) fn data_of(&self, seats: &[Seat]) -> Vec<Segment> {
-        let pairs = seats.iter().flat_map(|&seat| {
-            let job = &self.jobs[seat.job.0];
-            let rank = self.rank(seat).rank;
-            let data = job.data.get(&rank).into_iter().flat_map(|data| &data.remote);
-            data.map(move |(key, value)| (data_key(DATA, &job.namespace.name, rank, key), value.tagged()))
-        });
-        Segment::several(pairs)
     }
 
     /// All nodes have arrived: what they brought can be got, and the ranks of this node go on.
@@ -342,7 +326,7 @@ pub(super) fn context_segment(context: u64) -> Segment {
 }
 
 /// Kind, namespace with a NUL, rank, key.
-fn data_key(kind: u8, namespace: &str, rank: Rank, key: &[u8]) -> Vec<u8> {
+pub(super) fn data_key(kind: u8, namespace: &str, rank: Rank, key: &[u8]) -> Vec<u8> {
     [&[kind], namespace.as_bytes(), &[0], &rank.0.to_be_bytes(), key].concat()
 }
 

@@ -1,18 +1,16 @@
-//! Commits of ranks, and gets of others.
+//! Gets of what ranks have committed.
 
 use std::collections::HashMap;
 use std::time::Duration;
 
 use bytes::Bytes;
 use pmi_core::ids::Rank;
-use pmi_core::roster::Quota;
 
 use super::{Action, Address, Server, Ticket};
 use crate::job_info::Detail;
 use crate::namespace::{JobIndex, RankData, Stored};
 use crate::node_facts::TOPOLOGY;
 use crate::wire::reader::Proc;
-use crate::wire::request::Committed;
 use crate::wire::value::{Info, Value};
 use crate::wire::{reply, status, types};
 
@@ -70,42 +68,6 @@ const KEY_MAX: usize = 511;
 const PEER_GRACE: Duration = Duration::from_secs(5);
 
 impl Server {
-    pub(super) fn commit(&mut self, address: Address, scopes: &[Committed<'_>]) {
-        let identity = address.identity;
-        let limit = self.settings.bytes_per_rank;
-        let Some(state) = self.rank_mut(identity.seat) else { return };
-        let pairs = || scopes.iter().flat_map(|committed| &committed.pairs);
-        let bytes: usize = pairs().map(|(key, value)| key.len() + value.len() + Quota::PAIR_COST).sum();
-        if !state.quota.take_bytes(bytes, limit) {
-            return self.answer(address, status::OUT_OF_RESOURCE);
-        }
-        let rank = state.rank;
-        let data = self.jobs[identity.seat.job.0].data.entry(rank).or_default();
-        for committed in scopes {
-            let (local, remote) = match committed.scope {
-                types::SCOPE_LOCAL => (true, false),
-                types::SCOPE_REMOTE => (false, true),
-                types::SCOPE_GLOBAL => (true, true),
-                _ => continue,
-            };
-            for (key, value) in &committed.pairs {
-                // Copied: a slice would keep the whole memory in which its message came, however small it is.
-                let (key, bytes) = (Bytes::copy_from_slice(key), Bytes::copy_from_slice(value));
-                let stored = Stored { encoding: identity.encoding, bytes };
-                if remote {
-                    data.is_unspread = true;
-                    data.remote.insert(key.clone(), stored.clone());
-                }
-                if local {
-                    data.local.insert(key, stored);
-                }
-            }
-        }
-        self.answer(address, status::SUCCESS);
-        self.serve_waits(identity.seat.job, rank);
-        self.serve_peers(identity.seat.job, rank);
-    }
-
     pub(super) fn get(&mut self, address: Address, proc: Proc<'_>, infos: &[Info<'_>], key: Option<&[u8]>) {
         let Some(job) = self.job_named(proc.namespace) else { return self.answer(address, status::NOT_FOUND) };
         let is_own = job == address.identity.seat.job;

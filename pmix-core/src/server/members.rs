@@ -152,6 +152,11 @@ impl Members {
         !self.others.is_empty()
     }
 
+    /// Returns true if the members are all ranks of one job.
+    pub(super) fn are_one_job(&self) -> bool {
+        !self.meet_others() && self.ours.len() == 1 && self.ours.values().all(Option::is_none)
+    }
+
     /// Returns true if every rank of a job is a member.
     pub(super) fn are_all_of(&self, job: JobIndex) -> bool {
         self.ours.get(&job).is_some_and(Option::is_none)

@@ -7,28 +7,17 @@
 
 use pmi_core::ids::Rank;
 
-use super::members::Members;
 use super::{Action, Need, Server};
-use crate::namespace::{JobIndex, Seat};
+use crate::namespace::JobIndex;
 
 impl Server {
     /// A rank of this node commits nothing more. If no fence has taken what it has committed to all nodes, it is to be had here only.
     pub(super) fn keep_for_others(&mut self, job: JobIndex, rank: Rank) {
         let state = &self.jobs[job.0];
         let has_other_nodes = state.namespace.hosts.len() > 1;
-        if has_other_nodes && state.data.get(&rank).is_some_and(|data| data.is_unspread) {
+        if has_other_nodes && state.data.get(&rank).is_some_and(|data| !data.unspread.is_empty()) {
             self.holds_unspread = true;
             self.tell_need();
-        }
-    }
-
-    /// What these ranks have committed goes to every node of their jobs whose members are all their ranks.
-    pub(super) fn count_as_spread(&mut self, seats: &[Seat], members: &Members) {
-        for &seat in seats.iter().filter(|seat| members.are_all_of(seat.job)) {
-            let rank = self.rank(seat).rank;
-            if let Some(data) = self.jobs[seat.job.0].data.get_mut(&rank) {
-                data.is_unspread = false;
-            }
         }
     }
 

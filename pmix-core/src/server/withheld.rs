@@ -74,8 +74,8 @@ struct Round {
     nodes: Arc<[NodeIndex]>,
     members: Arc<Members>,
     host: JobIndex,
-    /// Cost of spreading the data of all nodes, in bytes.
-    price: u64,
+    /// Bytes that the nodes have withheld, in this round and in those before it: each brings only what is new.
+    withheld: u64,
     /// Bytes that were fetched, and [`QUESTION_COST`] for each question.
     spent: u64,
     /// Nodes whose data of a job is here.
@@ -135,13 +135,16 @@ impl Server {
         if let Some(&first) = nodes.first().filter(|_| !merged.segments.is_empty()) {
             here.extend(members.ours.keys().map(|&job| (job, first)));
         }
-        let spread_epoch = self.withheld.rounds.get(name).and_then(|before| before.spread_epoch);
+        let before = self.withheld.rounds.get(name);
+        let spread_epoch = before.and_then(|before| before.spread_epoch);
+        let withheld_before =
+            before.filter(|before| before.spread != Spread::Whole).map_or(0, |before| before.withheld);
         let round = Round {
             epoch: id.epoch,
             nodes: Arc::clone(nodes),
             members,
             host,
-            price: price(merged.withheld, nodes.len()),
+            withheld: merged.withheld.saturating_add(withheld_before),
             spent: 0,
             here,
             spread: Spread::Apart,
@@ -219,7 +222,8 @@ impl Server {
         if self.settings.exchange != Exchange::Auto {
             return;
         }
-        let is_due = |round: &Round| round.spread == Spread::Apart && round.spent >= round.price;
+        let is_due =
+            |round: &Round| round.spread == Spread::Apart && round.spent >= price(round.withheld, round.nodes.len());
         let due = self.withheld.rounds.iter().filter(|(_, round)| is_due(round));
         let due: Vec<_> = due.map(|(name, round)| (Arc::clone(name), round.epoch)).collect();
         for (name, epoch) in due {

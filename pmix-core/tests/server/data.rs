@@ -12,7 +12,7 @@ use pmix_core::wire::{status, types};
 use pmix_core::{JobIndex, Namespace, NodeFacts};
 
 use super::world::{Client, World, collecting, procs, whole};
-use super::{commit, found, get, values};
+use super::{commit, found, get, put_all, values};
 
 #[test]
 fn commit_fence_get_on_two_nodes_and_in_two_encodings() {
@@ -36,6 +36,72 @@ fn commit_fence_get_on_two_nodes_and_in_two_encodings() {
             assert_eq!((status, values(client.encoding, &objects)), (0, found("card", &[rank as u8, scope])));
         }
     }
+}
+
+/// libpmix sends all that its rank has ever put with each commit.
+#[test]
+fn rounds_of_put_commit_and_fence_bring_what_each_has_put_and_cost_what_is_held() {
+    const ROUNDS: usize = 40;
+    let mut world = World::new(1, &[1, 1]);
+    let clients = [0, 1].map(|rank| world.join(rank, "job0", rank as u32, Flex).unwrap());
+    let value = vec![7; 100_000];
+    for round in 0..ROUNDS {
+        for client in clients {
+            let keys: Vec<String> = (0..=round).map(|number| format!("key{number}")).collect();
+            let pairs: Vec<(&str, &[u8])> = keys.iter().map(|key| (&key[..], &value[..])).collect();
+            put_all(&mut world, client, 101, &pairs);
+            assert_eq!(world.status(client), Some((status::SUCCESS, vec![])), "round {round}");
+            world.send(client, 103, command::FENCE, collecting(&whole("job0")));
+        }
+        for client in clients {
+            assert_eq!(world.status(client), Some((status::SUCCESS, vec![])), "round {round}");
+        }
+    }
+    assert_eq!(world.brought, [2; ROUNDS]);
+    get(&mut world, clients[0], "job0", 1, "key0", true);
+    assert_eq!(values(Flex, &world.status(clients[0]).unwrap().1).len(), ROUNDS);
+    put_all(&mut world, clients[0], 101, &[("key5", b"new"), ("key6", &value)]);
+    world.status(clients[0]).unwrap();
+    for client in clients {
+        world.send(client, 103, command::FENCE, collecting(&whole("job0")));
+    }
+    assert_eq!(world.brought.last(), Some(&1), "another value is new");
+}
+
+#[test]
+fn a_server_is_not_needed_for_what_was_committed_again() {
+    let mut world = World::new(1, &[1, 1]);
+    let clients = [0, 1].map(|rank| world.join(rank, "job0", rank as u32, Flex).unwrap());
+    for client in clients {
+        commit(&mut world, client, "card", b"near", b"far");
+        world.send(client, 103, command::FENCE, collecting(&whole("job0")));
+    }
+    for client in clients {
+        world.status(client).unwrap();
+        commit(&mut world, client, "card", b"near", b"far");
+        world.send(client, 104, command::FINALIZE, |_| {});
+    }
+    assert!(world.needed.is_empty(), "{:?}", world.needed);
+}
+
+#[test]
+fn a_fence_of_two_jobs_brings_what_each_has_brought_to_its_own_nodes_before() {
+    let both = [whole("job0")[0], whole("job1")[0]];
+    let mut world = World::new(2, &[1, 1]);
+    let names = ["job0", "job1"];
+    let clients: Vec<Client> = names
+        .into_iter()
+        .flat_map(|name| [(name, 0), (name, 1)])
+        .map(|(name, rank)| world.join(rank, name, rank as u32, Flex).unwrap())
+        .collect();
+    commit(&mut world, clients[0], "card", b"near", b"far");
+    for &client in &clients[..2] {
+        world.send(client, 103, command::FENCE, collecting(&whole("job0")));
+    }
+    for &client in &clients {
+        world.send(client, 104, command::FENCE, collecting(&both));
+    }
+    assert_eq!(world.brought, [1, 1]);
 }
 
 #[test]

@@ -117,13 +117,26 @@ fn a_rank_may_commit_as_many_bytes_as_the_settings_say() {
     let [greedy, other] = [0, 1].map(|rank| world.join(0, "job0", rank, Flex).unwrap());
     // Each commit counts both of its scopes.
     let half = vec![7; 4 * 1024 * 1024];
+    let mut keys = (0..).map(|number| format!("key{number}"));
     let mut committed = 0;
-    while committed + 2 * (half.len() + 64) < limit {
-        commit(&mut world, greedy, "same", &half, &half);
-        committed += 2 * (half.len() + 64);
+    while committed + 2 * (half.len() + 128) < limit {
+        commit(&mut world, greedy, &keys.next().unwrap(), &half, &half);
+        committed += 2 * (half.len() + 128);
     }
-    super::put(&mut world, greedy, 101, "same", &half, &half);
-    assert_eq!(world.status(greedy), Some((status::OUT_OF_RESOURCE, vec![])));
+    let refused = |world: &mut World, key: &str, value: &[u8]| {
+        super::put(world, greedy, 101, key, value, value);
+        assert_eq!(world.status(greedy), Some((status::OUT_OF_RESOURCE, vec![])), "{key}");
+    };
+    refused(&mut world, "another", &half);
+    // What it has committed already costs nothing, another value of it the difference.
+    for _ in 0..3 {
+        commit(&mut world, greedy, "key0", &half, &half);
+        commit(&mut world, greedy, "key1", &[8; 4 * 1024 * 1024], &half);
+    }
+    refused(&mut world, "key0", &[7; 8 * 1024 * 1024 - 100]);
+    commit(&mut world, greedy, "key0", b"x", b"y");
+    commit(&mut world, greedy, "another", &half[64..], &half[64..]);
+    refused(&mut world, "key0", &half);
     commit(&mut world, other, "card", b"x", b"y");
     assert!(world.end.is_none());
 }

@@ -50,6 +50,19 @@ fn put(world: &mut World, client: Client, tag: u32, key: &str, local: &[u8], rem
     });
 }
 
+/// Commits these values for ranks of other nodes, without a look at the answer.
+fn put_all(world: &mut World, client: Client, tag: u32, pairs: &[(&str, &[u8])]) {
+    world.send(client, tag, command::COMMIT, |out| {
+        let mut buffer = Writer::new(out.encoding());
+        pairs.iter().for_each(|&(key, value)| buffer.kval(key, &Value::Bytes(value)));
+        out.one();
+        out.byte(types::SCOPE_REMOTE);
+        out.one();
+        out.byte(1);
+        out.byte_object(&buffer.into_bytes());
+    });
+}
+
 fn get(world: &mut World, client: Client, namespace: &str, rank: u32, key: &str, immediate: bool) {
     world.send(client, 102, command::GET, |out| {
         out.one();

@@ -94,6 +94,29 @@ fn a_later_fence_brings_what_was_committed_since() {
 }
 
 #[test]
+fn a_spread_brings_what_earlier_rounds_have_withheld_as_well() {
+    let (mut world, clients) = committed(Exchange::Auto, 8, 1_000);
+    fence(&mut world, &clients);
+    for &client in &clients {
+        commit(&mut world, client, "more", b"near", b"far");
+    }
+    fence(&mut world, &clients);
+    assert_eq!(world.brought, [8, 8], "the second round brings only what is new");
+    for rank in 1..8 {
+        assert_eq!(card(&mut world, clients[0], rank), Some(rank as u8), "withheld by the first round");
+    }
+    assert_eq!(world.fences.last().map(String::as_str), Some("fence job0 spread"));
+    let questions = world.questions;
+    for rank in (0..8).filter(|&rank| rank != 5) {
+        get(&mut world, clients[5], "job0", rank, "card", true);
+        let (_, objects) = world.status(clients[5]).unwrap();
+        let keys: Vec<String> = values(Flex, &objects).into_iter().map(|(key, _)| key).collect();
+        assert_eq!(keys, ["card", "more"], "rank {rank}");
+    }
+    assert_eq!(world.questions, questions);
+}
+
+#[test]
 fn data_is_spread_once_a_node_has_fetched_as_much_as_that_costs() {
     // A question counts as 128 KiB, spreading as three times all the data and two questions, half of one for each level of the tree.
     let (mut world, clients) = committed(Exchange::Auto, 8, 100_000);

@@ -65,6 +65,8 @@ pub(crate) struct World {
     pub(crate) needed: BTreeMap<usize, Need>,
     /// Names of the fences that came to an end, in their order.
     pub(crate) fences: Vec<String>,
+    /// Number of pairs that all nodes together brought to each of them.
+    pub(crate) brought: Vec<usize>,
 }
 
 /// A rank as its library would speak.
@@ -117,6 +119,7 @@ impl World {
             frame: 0,
             needed: BTreeMap::new(),
             fences: Vec::new(),
+            brought: Vec::new(),
         };
         let names: Vec<String> = (0..jobs).map(|job| format!("job{job}")).collect();
         world.add_launch(&names.iter().map(String::as_str).collect::<Vec<_>>(), counts);
@@ -344,6 +347,8 @@ impl World {
                 if round.len() == nodes.len() {
                     let mut round = self.rounds.remove(&id).unwrap();
                     round.sort_by_key(|(node, ..)| *node);
+                    let segments = round.iter().flat_map(|(.., brought)| &brought.segments);
+                    self.brought.push(segments.map(|segment| segment.pairs().count()).sum());
                     let merged = self.merged(round.iter().map(|(.., brought)| brought));
                     if let Scope::Foreign { name, .. } = &id.scope {
                         self.fences.push(name.to_string());

@@ -1,0 +1,126 @@
+//! Commits of ranks, and what fences bring of them to other nodes.
+//!
+//! Clients send with each commit all that their rank has ever put. Only pairs that are new, or have another value than before, count: for
+//! the rank's quota by the bytes by which its data grows, for fences as data that is to be spread.
+
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+use pmi_core::ids::Rank;
+use pmi_core::roster::Quota;
+use pmi_core::segment::Segment;
+
+use super::collectives::{DATA, data_key};
+use super::members::Members;
+use super::{Address, Server};
+use crate::namespace::{RankData, Seat, Stored};
+use crate::wire::request::Committed;
+use crate::wire::{Encoding, status, types};
+
+/// Pairs of a commit that differ from what is there, by their keys, as they were sent. Of a key that comes twice the last value counts.
+#[derive(Debug, Default)]
+struct Changes<'a> {
+    local: BTreeMap<&'a [u8], &'a [u8]>,
+    remote: BTreeMap<&'a [u8], &'a [u8]>,
+}
+
+impl<'a> Changes<'a> {
+    fn of(known: &RankData, scopes: &'a [Committed<'a>], encoding: Encoding) -> Self {
+        let mut changes = Self::default();
+        for committed in scopes {
+            let pairs = || committed.pairs.iter().copied();
+            if [types::SCOPE_LOCAL, types::SCOPE_GLOBAL].contains(&committed.scope) {
+                changes.local.extend(pairs());
+            }
+            if [types::SCOPE_REMOTE, types::SCOPE_GLOBAL].contains(&committed.scope) {
+                changes.remote.extend(pairs());
+            }
+        }
+        let differs = |known: &BTreeMap<Bytes, Stored>, key: &[u8], value: &[u8]| {
+            known.get(key).is_none_or(|stored| stored.encoding != encoding || stored.bytes != value)
+        };
+        changes.local.retain(|key, value| differs(&known.local, key, value));
+        changes.remote.retain(|key, value| differs(&known.remote, key, value));
+        changes
+    }
+
+    /// Bytes of the pairs, and of those whose place they take.
+    fn bytes(&self, known: &RankData) -> (usize, usize) {
+        let cost = |key: &[u8], value: &[u8]| key.len() + value.len() + Quota::PAIR_COST;
+        let new = self.local.iter().chain(&self.remote).map(|(key, value)| cost(key, value)).sum();
+        let replaced = |known: &BTreeMap<Bytes, Stored>, changes: &BTreeMap<&[u8], &[u8]>| -> usize {
+            changes.keys().filter_map(|&key| Some(cost(key, &known.get(key)?.bytes))).sum()
+        };
+        (new, replaced(&known.local, &self.local) + replaced(&known.remote, &self.remote))
+    }
+}
+
+impl RankData {
+    fn take(&mut self, changes: &Changes<'_>, encoding: Encoding) {
+        // Copied: a slice would keep the whole memory in which its message came, however small it is.
+        let own = |key: &[u8], value: &[u8]| {
+            (Bytes::copy_from_slice(key), Stored { encoding, bytes: Bytes::copy_from_slice(value) })
+        };
+        self.local.extend(changes.local.iter().map(|(key, value)| own(key, value)));
+        for (key, value) in &changes.remote {
+            let (key, stored) = own(key, value);
+            self.unspread.insert(key.clone());
+            self.remote.insert(key, stored);
+        }
+    }
+}
+
+impl Server {
+    /// A rank commits values, all or, where its quota does not last, none.
+    pub(super) fn commit(&mut self, address: Address, scopes: &[Committed<'_>]) {
+        let identity = address.identity;
+        let (seat, limit) = (identity.seat, self.settings.bytes_per_rank);
+        let Some(job) = self.jobs.get_mut(seat.job.0) else { return };
+        let Some(state) = job.ranks.get_mut(seat.local) else { return };
+        let rank = state.rank;
+        let nothing = RankData::default();
+        let known = job.data.get(&rank).unwrap_or(&nothing);
+        let changes = Changes::of(known, scopes, identity.encoding);
+        let (bytes, replaced) = changes.bytes(known);
+        if !state.quota.replace_bytes(replaced, bytes, limit) {
+            return self.answer(address, status::OUT_OF_RESOURCE);
+        }
+        job.data.entry(rank).or_default().take(&changes, identity.encoding);
+        self.answer(address, status::SUCCESS);
+        self.serve_waits(seat.job, rank);
+        self.serve_peers(seat.job, rank);
+    }
+
+    /// Returns all that these ranks have committed for other nodes; no segment if there is none.
+    pub(super) fn data_of(&self, seats: &[Seat]) -> Vec<Segment> {
+        self.pairs_of(seats, |_, _| true)
+    }
+
+    /// Returns what a collective of these members brings of what the ranks `seats` have committed for other nodes. Where all ranks of one job
+    /// meet, and nobody else, that is what no such collective has brought before: their nodes are those that the job has.
+    pub(super) fn take_news_of(&mut self, seats: &[Seat], members: &Members) -> Vec<Segment> {
+        let segments = match members.are_one_job() {
+            true => self.pairs_of(seats, |data, key| data.unspread.contains(key)),
+            false => self.data_of(seats),
+        };
+        for &seat in seats.iter().filter(|seat| members.are_all_of(seat.job)) {
+            let rank = self.rank(seat).rank;
+            if let Some(data) = self.jobs[seat.job.0].data.get_mut(&rank) {
+                data.unspread.clear();
+            }
+        }
+        segments
+    }
+
+    fn pairs_of(&self, seats: &[Seat], is_meant: impl Fn(&RankData, &Bytes) -> bool + Copy) -> Vec<Segment> {
+        let pairs = seats.iter().flat_map(|&seat| {
+            let job = &self.jobs[seat.job.0];
+            let rank: Rank = self.rank(seat).rank;
+            let pairs =
+                job.data.get(&rank).into_iter().flat_map(|data| data.remote.iter().map(move |pair| (data, pair)));
+            let meant = pairs.filter(move |(data, (key, _))| is_meant(data, key));
+            meant.map(move |(_, (key, value))| (data_key(DATA, &job.namespace.name, rank, key), value.tagged()))
+        });
+        Segment::several(pairs)
+    }
+}
