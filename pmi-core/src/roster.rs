@@ -175,6 +175,12 @@ impl RankState {
         before == Phase::Silent
     }
 
+    /// Returns the connection in whose place a new one of the rank may come: its dialogue is over, though perhaps it was not read to its end
+    /// yet, or a process that the rank has forked holds it open. `None` if it has no connection, or one that is in use.
+    pub fn former_connection(&self) -> Option<ConnectionId> {
+        self.connection.filter(|_| self.phase == Phase::Finalized)
+    }
+
     /// Its process has ended in a way that the host bears.
     pub fn fail(&mut self, kind: DeathKind) {
         self.exited = true;

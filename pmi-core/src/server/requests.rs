@@ -168,10 +168,8 @@ impl Server {
         };
         let rank = self.ranks[local].rank;
         let size = self.job.size();
-        // The program before this one may have finalized, and its connection not be read to its end yet.
-        if let Some(former) = self.ranks[local].connection
+        if let Some(former) = self.ranks[local].former_connection()
             && former != connection
-            && self.ranks[local].phase == Phase::Finalized
             && self.conversations[former].claimed
         {
             self.handle_disconnect(former);

@@ -4,7 +4,7 @@ use pmi_core::connections::ConnectionId;
 use pmi_core::ids::Rank;
 use subtle::ConstantTimeEq;
 
-use super::{Identity, Server};
+use super::{Action, Identity, Server};
 use crate::namespace::{JobIndex, JobState, Seat};
 use crate::wire::handshake::{self, Claim, Handshake};
 use crate::wire::reader::Proc;
@@ -34,6 +34,10 @@ impl Server {
         let job = self.job_claimed(namespace).ok_or("a PMIx client of a namespace that is not served here")?;
         let local = self.jobs[job.0].local(Rank(rank));
         let local = local.ok_or_else(|| format!("a PMIx client that claims rank {rank}, which is not on this node"))?;
+        if let Some(former) = self.jobs[job.0].ranks[local].former_connection() {
+            self.handle_disconnect(former);
+            self.actions.push_back(Action::Close { connection: former });
+        }
         let state = &mut self.jobs[job.0].ranks[local];
         if state.connection.is_some() || state.exited {
             return Err(format!("a second PMIx client that claims rank {rank}"));

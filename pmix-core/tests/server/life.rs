@@ -24,6 +24,23 @@ fn only_ranks_get_in_and_each_once() {
     assert!(world.end.is_none());
 }
 
+/// A process that the rank has forked may hold the old connection open.
+#[test]
+fn a_rank_that_has_finalized_comes_back_while_its_former_connection_is_open() {
+    let mut world = World::new(1, &[2]);
+    let [first, other] = [0, 1].map(|rank| world.join(0, "job0", rank, Flex).unwrap());
+    world.send(first, 101, command::FINALIZE, |_| {});
+    assert_eq!(world.status(first), Some((status::SUCCESS, vec![])));
+    let back = world.join(0, "job0", 0, Flex).expect("the rank has finalized");
+    assert!(world.is_closed(first) && back.connection != first.connection);
+    assert!(world.join(0, "job0", 0, Flex).is_none(), "a second claim");
+    for client in [back, other] {
+        world.send(client, 101, command::FENCE, procs(&whole("job0")));
+    }
+    assert!([back, other].iter().all(|&client| world.status(client) == Some((status::SUCCESS, vec![]))));
+    assert!(world.end.is_none());
+}
+
 #[test]
 fn job_facts_are_heard_in_the_clients_encoding_and_name_the_jobs_nodes_only() {
     for encoding in Encoding::ALL {
