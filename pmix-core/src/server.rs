@@ -169,6 +169,8 @@ struct Client {
     interest: events::Interest,
     /// Output of ranks on its way to it.
     forwards: Forwards,
+    /// Other jobs whose facts it was told with a get: it keeps them until it disconnects from the job.
+    told: BTreeSet<JobIndex>,
 }
 
 /// Result of a client's handshake.

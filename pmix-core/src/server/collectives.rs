@@ -55,11 +55,21 @@ impl Server {
     }
 
     pub(super) fn connect(&mut self, address: Address, procs: &[Proc<'_>]) {
+        self.forget_told(address, procs);
         self.arrive(address, "connect", procs, Outcome::Jobs);
     }
 
     pub(super) fn disconnect(&mut self, address: Address, procs: &[Proc<'_>]) {
+        self.forget_told(address, procs);
         self.arrive(address, "disconnect", procs, Outcome::Over { collect: false });
+    }
+
+    /// Clients forget the facts about jobs from which they disconnect, also those that they were told on the way.
+    fn forget_told(&mut self, address: Address, procs: &[Proc<'_>]) {
+        let names: BTreeSet<&[u8]> = procs.iter().map(|proc| proc.namespace).collect();
+        if let Some(client) = self.clients.get_mut(address.connection) {
+            client.told.retain(|job| !names.contains(self.jobs[job.0].namespace.name.as_bytes()));
+        }
     }
 
     pub(super) fn construct_group(&mut self, address: Address, name: &[u8], procs: &[Proc<'_>], infos: &[Info<'_>]) {

@@ -10,6 +10,7 @@ use super::{Action, Address, Server, Ticket};
 use crate::job_info::Detail;
 use crate::namespace::{JobIndex, RankData, Stored};
 use crate::node_facts::TOPOLOGY;
+use crate::wire::Encoding;
 use crate::wire::reader::Proc;
 use crate::wire::value::{Info, Value};
 use crate::wire::{reply, status, types};
@@ -196,7 +197,8 @@ impl Server {
     }
 
     fn end_waits(&mut self, waits: Vec<(Ticket, Wait)>, outcome: GetOutcome) {
-        // All wait for one rank, so what they are told differs by their encodings and jobs alone, and is encoded once for each of these.
+        // All wait for one rank, so what they are told differs by their encodings and by whether its job's facts come along, and is encoded
+        // once for each of these.
         let mut replies = HashMap::new();
         for (ticket, Wait { address, wanted }) in waits {
             self.actions.push_back(Action::CancelTimer { ticket });
@@ -205,10 +207,11 @@ impl Server {
             }
             match outcome {
                 GetOutcome::Found => {
-                    let is_own = wanted.job == address.identity.seat.job;
+                    let encoding = address.identity.encoding;
+                    let with_facts = self.is_to_be_told(address, wanted.job);
                     let reply = replies
-                        .entry((wanted.job, wanted.rank, address.identity.encoding, is_own))
-                        .or_insert_with(|| self.data_reply(address, wanted.job, wanted.rank));
+                        .entry((wanted.job, wanted.rank, encoding, with_facts))
+                        .or_insert_with(|| self.data_reply(encoding, (wanted.job, wanted.rank), with_facts));
                     self.reply_shared(address, reply);
                 }
                 GetOutcome::NotFound => self.answer(address, status::NOT_FOUND),
@@ -239,13 +242,19 @@ impl Server {
 
     /// All that a rank has committed: clients keep what they did not ask for.
     fn tell_data(&mut self, address: Address, job: JobIndex, rank: Rank) {
-        let reply = self.data_reply(address, job, rank);
+        let with_facts = self.is_to_be_told(address, job);
+        let reply = self.data_reply(address.identity.encoding, (job, rank), with_facts);
         self.reply_shared(address, &reply);
     }
 
-    fn data_reply(&mut self, address: Address, job: JobIndex, rank: Rank) -> Bytes {
-        let encoding = address.identity.encoding;
-        let foreign = (job != address.identity.seat.job).then(|| self.foreign_facts(address, job));
+    /// Returns true if the facts about a job are to come along with the next answer about it, and counts them as told.
+    fn is_to_be_told(&mut self, address: Address, job: JobIndex) -> bool {
+        let client = self.clients.get_mut(address.connection);
+        job != address.identity.seat.job && client.is_none_or(|client| client.told.insert(job))
+    }
+
+    fn data_reply(&mut self, encoding: Encoding, (job, rank): (JobIndex, Rank), with_facts: bool) -> Bytes {
+        let foreign = with_facts.then(|| self.foreign_facts(encoding, job));
         let state = &self.jobs[job.0];
         let proc = Proc { namespace: state.namespace.name.as_bytes(), rank: rank.0 };
         let mut object = reply::proc_heading(encoding, proc);
@@ -259,14 +268,15 @@ impl Server {
     }
 
     fn tell_foreign_job(&mut self, address: Address, job: JobIndex) {
-        let facts = self.foreign_facts(address, job);
-        let reply = reply::objects(address.identity.encoding, [&facts[..]]);
+        let encoding = address.identity.encoding;
+        self.is_to_be_told(address, job);
+        let facts = self.foreign_facts(encoding, job);
+        let reply = reply::objects(encoding, [&facts[..]]);
         self.reply(address, &reply);
     }
 
     /// The facts about another job than the client's, without which it cannot place that job's ranks.
-    fn foreign_facts(&mut self, address: Address, job: JobIndex) -> Vec<u8> {
-        let encoding = address.identity.encoding;
+    fn foreign_facts(&mut self, encoding: Encoding, job: JobIndex) -> Vec<u8> {
         let state = &mut self.jobs[job.0];
         let facts = state.facts(encoding);
         let all = Proc { namespace: state.namespace.name.as_bytes(), rank: types::RANK_WILDCARD };

@@ -78,6 +78,34 @@ fn jobs_that_connect_learn_of_each_other() {
     assert_eq!(values.last(), Some(&("card".to_owned(), b"b".to_vec())));
 }
 
+/// The facts about a job of a thousand ranks are 100 kB: libpmix keeps them until it disconnects.
+#[test]
+fn the_facts_about_another_job_come_with_the_first_get_of_its_ranks() {
+    let mut world = World::new(2, &[3]);
+    let [a, b] = [("job0", 0), ("job1", 0)].map(|(name, rank)| world.join(0, name, rank, Flex).unwrap());
+    let peers = [1, 2].map(|rank| world.join(0, "job1", rank, Flex).unwrap());
+    let has_facts = |world: &mut World, rank: u32| {
+        get(world, a, "job1", rank, "card", false);
+        if world.nodes[0]
+            .progress(super::world::seat(1, rank))
+            .is_some_and(|state| state.last_command.as_deref() != Some("COMMIT"))
+        {
+            commit(world, [b, peers[0], peers[1]][rank as usize], "card", b"near", b"far");
+        }
+        let (_, objects) = world.status(a).unwrap();
+        values(Flex, &objects).iter().any(|(key, _)| key == "pmix.job.size")
+    };
+    assert_eq!([0, 0, 1, 2].map(|rank| has_facts(&mut world, rank)), [true, false, false, false]);
+    let all = [whole("job0")[0], Proc { namespace: b"job1", rank: 0 }];
+    world.send(a, 101, command::DISCONNECT, procs(&all));
+    let others = [1, 2].map(|rank| world.join(0, "job0", rank, Flex).unwrap());
+    for client in [others[0], others[1], b] {
+        world.send(client, 101, command::DISCONNECT, procs(&all));
+    }
+    assert_eq!(world.status(a), Some((status::SUCCESS, vec![])));
+    assert_eq!([1, 2].map(|rank| has_facts(&mut world, rank)), [true, false], "it has disconnected from the job");
+}
+
 /// One rank on each of two nodes, and one of another launch on a third.
 fn two_launches() -> (World, [Client; 3]) {
     let mut world = World::new(1, &[1, 1]);
