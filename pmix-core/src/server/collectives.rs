@@ -80,6 +80,10 @@ impl Server {
         if name.len() > NAME_MAX {
             return self.answer(address, status::BAD_PARAM);
         }
+        if procs.is_empty() {
+            // Those who are added to a group by others name no members. Others have to do that by the list.
+            return self.answer(address, status::NOT_SUPPORTED);
+        }
         let kind = format!("group {}", name.escape_ascii());
         let name = Bytes::copy_from_slice(name);
         self.arrive(address, &kind, procs, Outcome::Group { name, number });

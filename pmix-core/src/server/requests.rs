@@ -16,7 +16,7 @@ use crate::wire::forwarding::channel;
 use crate::wire::reader::Proc;
 use crate::wire::request::{Request, command_name, command_of};
 use crate::wire::value::{Info, Value};
-use crate::wire::{WireError, frame, reply, status, types};
+use crate::wire::{frame, reply, status, types};
 
 impl Server {
     pub(super) fn handle_message(&mut self, connection: ConnectionId, tag: u32, payload: Bytes) {
@@ -37,13 +37,14 @@ impl Server {
         match Request::decode(identity.encoding, &payload) {
             Ok(request) if self.is_tool(identity.seat) => self.handle_tool_request(address, request, &payload),
             Ok(request) => self.handle_rank_request(address, request, &payload),
-            Err(error @ WireError::UnknownType { .. }) => {
-                let (rank, kind) =
-                    (self.rank(identity.seat).rank, if self.is_tool(identity.seat) { "tool" } else { "rank" });
-                tracing::warn!("a request of {kind} {rank} is refused: {error}");
-                self.answer(address, status::UNPACK_FAILURE);
-            }
-            Err(error) => self.offend(connection, Arc::new(error)),
+            Err(error) => match error.status() {
+                Some(status) => {
+                    let kind = if self.is_tool(identity.seat) { "tool" } else { "rank" };
+                    tracing::warn!("a request of {kind} {} is refused: {error}", self.rank(identity.seat).rank);
+                    self.answer(address, status);
+                }
+                None => self.offend(connection, Arc::new(error)),
+            },
         }
     }
 

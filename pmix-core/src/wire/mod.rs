@@ -73,6 +73,14 @@ pub enum WireError {
         /// The text that is missing.
         what: &'static str,
     },
+    /// An argument that was read, and that makes no sense.
+    #[error("{what} cannot be {found}")]
+    Argument {
+        /// Meaning of the argument.
+        what: &'static str,
+        /// Its value.
+        found: i64,
+    },
     /// A value of a type whose layout is not known: nothing after it can be read.
     #[error("a value of type {code}, whose layout is not known")]
     UnknownType {
@@ -90,4 +98,16 @@ pub enum WireError {
     /// Arrays in arrays, too deep.
     #[error("values are nested deeper than {max} levels", max = reader::DEPTH_MAX)]
     TooDeep,
+}
+
+impl WireError {
+    /// Returns the status that a request is answered with which was cut well and asks for what makes no sense, or holds what nobody knows: a
+    /// library passes on what its program says. `None` if the request breaks the protocol.
+    pub(crate) fn status(&self) -> Option<i32> {
+        match self {
+            Self::UnknownType { .. } => Some(status::UNPACK_FAILURE),
+            Self::Absent { .. } | Self::Argument { .. } => Some(status::BAD_PARAM),
+            _ => None,
+        }
+    }
 }

@@ -101,7 +101,7 @@ pub enum Request<'a> {
     GroupConstruct {
         /// The group's name.
         name: &'a [u8],
-        /// Its members.
+        /// Its members; none if the caller is to be added by others.
         procs: Vec<Proc<'a>>,
         /// Directives.
         infos: Vec<Info<'a>>,
@@ -313,7 +313,7 @@ impl<'a> Request<'a> {
             }
             command::GROUP_CONSTRUCT => {
                 let name = name(reader)?;
-                Self::GroupConstruct { name, procs: members(reader)?, infos: reader.counted_infos()? }
+                Self::GroupConstruct { name, procs: reader.counted_procs()?, infos: reader.counted_infos()? }
             }
             command::GROUP_DESTRUCT => Self::GroupDestruct { name: name(reader)? },
             command::QUERY => Self::Query(queries(reader)?),
@@ -425,7 +425,7 @@ fn app<'a>(reader: &mut Reader<'a>) -> Result<App<'a>, WireError> {
     let variables = texts(reader, count.into())?;
     let directory = reader.text()?;
     let ranks = reader.int()?;
-    let ranks = u32::try_from(ranks).map_err(|_| WireError::Range { what: "the number of ranks", found: ranks })?;
+    let ranks = u32::try_from(ranks).map_err(|_| WireError::Argument { what: "the number of ranks", found: ranks })?;
     Ok(App { program, arguments, variables, directory, ranks, infos: sized_infos(reader)? })
 }
 

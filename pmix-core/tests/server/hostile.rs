@@ -49,10 +49,9 @@ fn a_stranger_that_speaks_something_else_is_closed_and_nobody_hears_of_it() {
 fn a_rank_that_breaks_the_protocol_ends_its_job_with_words() {
     let too_long = [&[0_u8; 4][..], &101_u32.to_be_bytes(), &u32::MAX.to_be_bytes(), &[0; 4]].concat();
     let message = |payload: &[u8]| pmix_core::wire::frame::message(101, payload).to_vec();
-    let cases: [(&[u8], &str); 4] = [
+    let cases: [(&[u8], &str); 3] = [
         (&too_long, "a message of 4294967295 bytes is announced"),
         (&message(&[4, 3]), "a group of 2 items where 1 belong"),
-        (&message(&[2, command::FENCE, 2, 0]), "the list of members is absent"),
         (&message(&[2, command::GET, 2, 0x7e]), "63 more bytes are announced, 0 are there"),
     ];
     for (bytes, words) in cases {
@@ -65,6 +64,77 @@ fn a_rank_that_breaks_the_protocol_ends_its_job_with_words() {
         assert_eq!(rank.0, 0);
         assert!(offence.to_string().contains(words), "{offence}");
         assert!(world.is_closed(offender) && !world.is_closed(other));
+    }
+}
+
+/// A library passes on what its program says.
+#[test]
+fn an_argument_that_makes_no_sense_is_refused_and_its_rank_lives_on() {
+    type Written = fn(&mut Writer);
+    let cases: [(&str, u8, Written, i32); 6] = [
+        ("a fence of nobody", command::FENCE, |out| procs(&[])(out), status::BAD_PARAM),
+        ("a connect of nobody", command::CONNECT, |out| procs(&[])(out), status::BAD_PARAM),
+        (
+            "a group of nobody",
+            command::GROUP_CONSTRUCT,
+            |out| {
+                out.one();
+                out.text(Some(b"group"));
+                procs(&[])(out);
+            },
+            status::NOT_SUPPORTED,
+        ),
+        (
+            "a get of no namespace",
+            command::GET,
+            |out| {
+                out.one();
+                out.text(None);
+                out.one();
+                out.u32(0);
+                out.count(0);
+            },
+            status::BAD_PARAM,
+        ),
+        (
+            "a look-up of no key",
+            command::LOOKUP,
+            |out| {
+                out.one();
+                out.u32(0);
+                out.count(1);
+                out.one();
+                out.text(None);
+                out.count(0);
+            },
+            status::BAD_PARAM,
+        ),
+        (
+            "a spawn of fewer than no ranks",
+            command::SPAWN,
+            |out| {
+                out.count(0);
+                out.count(1);
+                out.group(1);
+                out.text(Some(b"true"));
+                out.int(0);
+                out.i32(0);
+                out.text(None);
+                out.int(-1);
+                out.size(0);
+            },
+            status::BAD_PARAM,
+        ),
+    ];
+    for encoding in Encoding::ALL {
+        for (case, command, write, expected) in cases {
+            let mut world = World::new(1, &[1]);
+            let client = world.join(0, "job0", 0, encoding).unwrap();
+            world.send(client, 101, command, write);
+            assert_eq!(world.status(client), Some((expected, vec![])), "{case} {encoding:?}");
+            commit(&mut world, client, "card", b"x", b"y");
+            assert!(world.end.is_none(), "{case}");
+        }
     }
 }
 
