@@ -39,7 +39,6 @@ fn codes_of(kind: DeathKind) -> &'static [i32] {
 /// Ranges of events, as the standard numbers them.
 mod range {
     pub(super) const RESOURCE_MANAGER: u8 = 1;
-    pub(super) const LOCAL: u8 = 2;
     pub(super) const NAMESPACE: u8 = 3;
     pub(super) const CUSTOM: u8 = 6;
     pub(super) const SELF: u8 = 7;
@@ -88,7 +87,7 @@ impl Server {
         let told = |server: &Self, client: &Client, seat: Seat| {
             let concerned = match range {
                 range::RESOURCE_MANAGER | range::SELF => false,
-                range::LOCAL | range::NAMESPACE => seat.job == source.job,
+                range::NAMESPACE => seat.job == source.job,
                 range::CUSTOM => server.is_chosen(seat, chosen),
                 _ => true,
             };
@@ -97,20 +96,18 @@ impl Server {
         self.tell((source.job, self.rank(source).rank), code, range, infos, told);
     }
 
-    /// A rank's connection broke before it finalized. Only those hear of it who asked for this very event: the launcher decides what
-    /// becomes of the job.
+    /// A rank's connection broke before it finalized. Only those hear of it who asked for this very event, of whatever job of the launch: the
+    /// launcher decides what becomes of the job.
     pub(super) fn tell_of_loss(&mut self, lost: Seat) {
         let namespace = self.jobs[lost.job.0].namespace.name.clone();
         let affected = Proc { namespace: namespace.as_bytes(), rank: self.rank(lost).rank.0 };
         let infos = [Info::new("pmix.evproc", Value::Proc(affected))];
-        let told = |server: &Self, client: &Client, seat: Seat| {
-            server.watches(seat, lost.job) && client.interest.names(status::LOST_CONNECTION)
-        };
+        let told = |_: &Self, client: &Client, _: Seat| client.interest.names(status::LOST_CONNECTION);
         self.tell((lost.job, self.rank(lost).rank), status::LOST_CONNECTION, range::NAMESPACE, &infos, told);
     }
 
-    /// Ranks of a job have died, and the others go on. Those hear of it who asked for such events by name, each of a death once; and each
-    /// of a node that was lost. To default handlers such news is fatal.
+    /// Ranks of a job have died, and the others go on. Those hear of it who asked for such events by name, of whatever job of the launch:
+    /// parents wait for ranks that they have spawned, and the other way round. Each hears of a death once, and of a node that was lost. To default handlers such news is fatal.
     pub(super) fn tell_of_deaths(&mut self, job: JobIndex, deaths: &[Death]) {
         let namespace = self.jobs[job.0].namespace.name.clone();
         let mut lost_nodes = BTreeMap::new();
@@ -131,12 +128,11 @@ impl Server {
         }
     }
 
-    /// Tells ranks of a job of an event that has several codes, each rank by the first of them that it asked for.
+    /// Tells ranks of an event that has several codes, each rank by the first of them that it asked for.
     fn tell_by_first_name(&mut self, job: JobIndex, source: Rank, codes: &[i32], infos: &[Info<'_>]) {
         for (index, &code) in codes.iter().enumerate() {
-            let told = |server: &Self, client: &Client, seat: Seat| {
-                let first = codes.iter().position(|&code| client.interest.names(code));
-                server.watches(seat, job) && first == Some(index)
+            let told = |_: &Self, client: &Client, _: Seat| {
+                codes.iter().position(|&code| client.interest.names(code)) == Some(index)
             };
             self.tell((job, source), code, range::NAMESPACE, infos, told);
         }
@@ -169,11 +165,6 @@ impl Server {
             }
             self.push_send(connection, message);
         }
-    }
-
-    /// Returns true if a client hears of what happens to ranks of a job: its own ranks do, and tools.
-    fn watches(&self, seat: Seat, job: JobIndex) -> bool {
-        seat.job == job || self.is_tool(seat)
     }
 
     /// Returns true if the range list of an event names this rank.

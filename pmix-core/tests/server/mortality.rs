@@ -84,6 +84,24 @@ fn those_who_asked_for_it_hear_of_a_death_once_by_the_name_that_they_know() {
     assert_eq!(clients.iter().find_map(|&client| event(&mut world, client)), None, "once");
 }
 
+/// Ranks that were spawned, and those who have spawned them, wait for each other.
+#[test]
+fn a_death_is_told_to_the_other_jobs_of_the_launch() {
+    for (dies, hears) in [(0, 1), (1, 0)] {
+        let mut world = World::new(2, &[2]);
+        let clients = ["job0", "job1"].map(|job| [0, 1].map(|rank| world.join(0, job, rank, Flex).unwrap()));
+        register(&mut world, clients[hears][0], &[status::PROC_ABORTED]);
+        world.nodes[0].handle_borne_failure(super::world::seat(dies, 1), DeathKind::Killed);
+        world.run();
+        assert_eq!(
+            event(&mut world, clients[hears][0]),
+            Some((status::PROC_ABORTED, "rank 1".to_owned())),
+            "job {dies}"
+        );
+        assert!(world.end.is_none());
+    }
+}
+
 #[test]
 fn deaths_on_other_nodes_are_told_with_their_node_if_that_is_lost() {
     let (mut world, clients) = running(&[1, 2]);
