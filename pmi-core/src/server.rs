@@ -11,6 +11,7 @@
 //! The order of calls is the order of events; nothing else decides what a server does.
 
 mod action;
+mod attributes;
 mod connected;
 mod fences;
 mod mortality;
@@ -353,8 +354,9 @@ impl Server {
         let left = |fence| left_fence(fence, |local| &self.ranks[local], |local| self.can_do_without(local));
         let reason = self.ranks.left_before_init();
         if let Some(reason) = reason.or_else(|| fences().find_map(left).map(|(_, reason)| reason)) {
-            self.end(reason);
+            return self.end(reason);
         }
+        self.look_for_attributes_that_nobody_puts();
     }
 }
 

@@ -60,6 +60,26 @@ fn the_others_read_who_is_dead_on_every_node() {
     assert!(world.ended(job).is_none());
 }
 
+/// MPICH tells the ranks of a node by attributes in MPI_Init: the first one may die before it has put any.
+#[test]
+fn a_get_of_an_attribute_ends_when_nobody_is_left_who_could_put_it() {
+    let wait = pmi2("cmd=info-getnodeattr;key=a;wait=TRUE;");
+    let nothing = pmi2("cmd=info-getnodeattr-response;rc=0;found=FALSE;");
+    let (mut world, job) = running(&[3]);
+    assert_eq!(world.ask(job, 1, &wait), "");
+    world.kill(job, Rank(0));
+    assert_eq!(world.told(job, 1), "", "rank 2 may put it");
+    assert_eq!(world.ask(job, 2, &wait), nothing);
+    assert_eq!(world.told(job, 1), nothing);
+    assert_eq!(world.ask(job, 1, &wait), "");
+    world.send(job, Rank(2), BARRIER.as_bytes());
+    world.settle();
+    assert_eq!(world.told(job, 1), nothing, "rank 2 waits for it");
+    assert_eq!(world.ask(job, 1, BARRIER), OUT);
+    assert_eq!(world.told(job, 2), OUT);
+    assert!(world.ended(job).is_none());
+}
+
 /// The host may hear of a rank's end after the server has given the job up.
 #[test]
 fn a_death_after_the_end_begins_nothing() {

@@ -3,7 +3,7 @@
 use bytes::Bytes;
 
 use super::spaces::Space;
-use super::{Action, AttributeWait, PendingCall, Server, Ticket, universe_size};
+use super::{Action, PendingCall, Server, Ticket, universe_size};
 use crate::connections::ConnectionId;
 use crate::ids::{LocalRank, Rank};
 use crate::report::{EndReason, Phase};
@@ -234,7 +234,7 @@ impl Server {
     }
 
     /// Returns the refusal of a pair that cannot be stored; otherwise the pair counts as stored.
-    fn refuse_pair(&mut self, local: LocalRank, key: &[u8], value: &[u8]) -> Option<Response<'static>> {
+    pub(super) fn refuse_pair(&mut self, local: LocalRank, key: &[u8], value: &[u8]) -> Option<Response<'static>> {
         if let Err(error) = check_pair(key, value) {
             return Some(error.into());
         }
@@ -284,42 +284,6 @@ impl Server {
         }
     }
 
-    fn put_node_attribute(&mut self, local: LocalRank, key: &[u8], value: &[u8]) -> Option<Response<'static>> {
-        if let Some(refusal) = self.refuse_pair(local, key, value) {
-            return Some(refusal);
-        }
-        let value = Bytes::copy_from_slice(value);
-        self.node_attributes.insert(key.to_vec(), value.clone());
-        let (served, waiting) = std::mem::take(&mut self.attribute_waits).into_iter().partition(|wait| wait.key == key);
-        self.attribute_waits = waiting;
-        let served: Vec<AttributeWait> = served;
-        for wait in served {
-            self.ranks[wait.local].quota.answered();
-            let answer = Response::Value(Some(&value)).encode_to(&wait.address);
-            self.send(wait.connection, answer.into());
-        }
-        Some(Response::Done)
-    }
-
-    fn get_node_attribute(
-        &mut self,
-        connection: ConnectionId,
-        local: LocalRank,
-        key: &[u8],
-        wait: bool,
-        message: &Message<'_>,
-    ) -> Option<Response<'_>> {
-        if !wait || self.node_attributes.contains_key(key) {
-            return Some(Response::Value(self.node_attributes.get(key).map(|value| &value[..])));
-        }
-        if let Some(refusal) = self.refuse_questions(local, 1) {
-            return Some(refusal);
-        }
-        let address = address_of(message);
-        self.attribute_waits.push(AttributeWait { key: key.to_vec(), local, connection, address });
-        None
-    }
-
     /// Asks the host.
     pub(super) fn call(
         &mut self,
@@ -341,7 +305,7 @@ impl Server {
     }
 
     /// Returns the refusal of so many more questions that are answered later; otherwise they count.
-    fn refuse_questions(&mut self, local: LocalRank, questions: usize) -> Option<Response<'static>> {
+    pub(super) fn refuse_questions(&mut self, local: LocalRank, questions: usize) -> Option<Response<'static>> {
         let quota = &mut self.ranks[local].quota;
         if quota.ask_many(questions, self.settings.questions_per_rank) {
             return None;
