@@ -32,6 +32,7 @@ mod node_processes;
 mod pending;
 mod queries;
 mod question;
+mod refresh;
 mod remote;
 mod remote_output;
 mod requests;

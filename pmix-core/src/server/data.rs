@@ -87,9 +87,13 @@ impl Server {
         if self.jobs[job.0].namespace.job.placement.node_of(rank).is_none() {
             return self.answer(address, status::NOT_FOUND);
         }
-        let immediate = infos.iter().any(|info| info.key == b"pmix.immediate" && info.value.is_true());
+        let says = |what: &[u8]| infos.iter().any(|info| info.key == what && info.value.is_true());
         let key = key.map(Bytes::copy_from_slice);
-        self.serve_get(address, Get { job, rank, key, immediate, timeout: client_timeout(infos) });
+        let get = Get { job, rank, key, immediate: says(b"pmix.immediate"), timeout: client_timeout(infos) };
+        if says(b"pmix.get.refresh") {
+            return self.refresh_and_get(address, get);
+        }
+        self.serve_get(address, get);
     }
 
     /// Answers a get of a rank's values, now or when they come.
@@ -226,7 +230,7 @@ impl Server {
         values.is_some_and(|values| key.map_or(!values.is_empty(), |key| values.contains_key(key)))
     }
 
-    fn scope_of<'a>(
+    pub(super) fn scope_of<'a>(
         &self,
         job: JobIndex,
         rank: Rank,

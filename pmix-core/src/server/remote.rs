@@ -19,6 +19,7 @@ use pmi_core::segment::Segment;
 use super::data::Wanted;
 use super::node_processes::NodeProcesses;
 use super::question::{DataQuestion, Question};
+use super::refresh::Refresh;
 use super::{Action, Server, Ticket};
 use crate::namespace::{JobIndex, RankData, Seat, Stored};
 use crate::wire::status;
@@ -37,6 +38,8 @@ const WHOLE_MAX: usize = 32 << 20;
 pub(super) enum Asking {
     /// What a get waits for.
     Value(Wanted),
+    /// What a rank has now.
+    Refresh(Refresh),
     /// The data of a node that a fence has left there.
     Withheld { job: JobIndex, node: NodeIndex },
     /// A spread, or the wish for one: the answer means nothing.
@@ -78,6 +81,7 @@ impl Server {
     pub fn handle_peer_answer(&mut self, ticket: Ticket, answer: Option<&Bytes>) {
         match self.asking.remove(&ticket) {
             Some(Asking::Value(wanted)) => self.on_value(&wanted, answer),
+            Some(Asking::Refresh(refresh)) => self.on_refreshed(refresh, answer),
             Some(Asking::Withheld { job, node }) => self.on_fetched(job, node, answer.and_then(decode_segment)),
             Some(Asking::Look { inquiry, job, node }) => {
                 let processes = answer.and_then(|answer| NodeProcesses::decode(answer));
@@ -283,7 +287,7 @@ fn encode_answer(data: &RankData, alone: Option<&Bytes>) -> Vec<u8> {
 }
 
 /// Returns the pairs of an answer about one rank; `None` if it says that there are none.
-fn decode_answer(answer: &Bytes) -> Option<Vec<(Bytes, Stored)>> {
+pub(super) fn decode_answer(answer: &Bytes) -> Option<Vec<(Bytes, Stored)>> {
     let segment = decode_segment(answer)?;
     let pairs = segment.pairs();
     Some(pairs.filter_map(|(key, value)| Some((Bytes::copy_from_slice(key), Stored::untag(value)?))).collect())

@@ -80,6 +80,7 @@ impl Server {
             Request::PullOutput(pull) => self.pull(address, &pull),
             Request::PushInput(push) => self.push_input(address, &push),
             Request::EndPull { number } => self.end_pull(address, number),
+            Request::Refresh { proc } => self.refresh(address, proc),
             Request::Unsupported(code) => self.refuse(address, seat, code),
         }
     }

@@ -122,6 +122,11 @@ pub enum Request<'a> {
         /// The number that it was given.
         number: u64,
     },
+    /// Wants to have all that a rank has committed by now.
+    Refresh {
+        /// The rank.
+        proc: Proc<'a>,
+    },
     /// A command that is not served.
     Unsupported(u8),
 }
@@ -191,6 +196,7 @@ pub mod command {
     pub const GROUP_CONSTRUCT: u8 = 24;
     pub const GROUP_DESTRUCT: u8 = 28;
     pub const IOF_DEREGISTER: u8 = 29;
+    pub const REFRESH_CACHE: u8 = 33;
 }
 
 /// The name of a command, as far as it has one.
@@ -229,6 +235,12 @@ pub fn command_name(code: u8) -> &'static str {
         "FABRIC_REGISTER",
         "FABRIC_UPDATE",
         "DEVICE_DISTANCES",
+        "REFRESH_CACHE",
+        "RESBLK",
+        "SESSION_CTRL",
+        "SYSINFO",
+        "RESOLVE_PEERS",
+        "RESOLVE_NODE",
     ];
     NAMES.get(usize::from(code)).copied().unwrap_or("unknown")
 }
@@ -320,6 +332,7 @@ impl<'a> Request<'a> {
             command::IOF_PULL => Self::PullOutput(Pull::decode(reader)?),
             command::IOF_PUSH => Self::PushInput(Push::decode(reader)?),
             command::IOF_DEREGISTER => Self::EndPull { number: forwarding::decode_end(reader)? },
+            command::REFRESH_CACHE => Self::Refresh { proc: separate_proc(reader)? },
             other => Self::Unsupported(other),
         })
     }
@@ -386,10 +399,7 @@ fn pairs<'a>(reader: &mut Reader<'a>) -> Result<Pairs<'a>, WireError> {
 }
 
 fn get<'a>(reader: &mut Reader<'a>) -> Result<Request<'a>, WireError> {
-    reader.one()?;
-    let namespace = reader.required_text("a namespace")?;
-    reader.one()?;
-    let rank = reader.u32()?;
+    let proc = separate_proc(reader)?;
     let infos = reader.counted_infos()?;
     let key = if reader.is_empty() {
         None
@@ -397,7 +407,15 @@ fn get<'a>(reader: &mut Reader<'a>) -> Result<Request<'a>, WireError> {
         reader.one()?;
         reader.text()?
     };
-    Ok(Request::Get { proc: Proc { namespace, rank }, infos, key })
+    Ok(Request::Get { proc, infos, key })
+}
+
+/// A namespace and a rank, each in a group of its own.
+fn separate_proc<'a>(reader: &mut Reader<'a>) -> Result<Proc<'a>, WireError> {
+    reader.one()?;
+    let namespace = reader.required_text("a namespace")?;
+    reader.one()?;
+    Ok(Proc { namespace, rank: reader.u32()? })
 }
 
 fn queries<'a>(reader: &mut Reader<'a>) -> Result<Vec<Query<'a>>, WireError> {

@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
+use pmix_core::wire::Encoding;
 use pmix_core::wire::Encoding::Flex;
+use pmix_core::wire::reader::Reader;
 use pmix_core::wire::request::command;
 use pmix_core::wire::status;
 use pmix_core::wire::value::{Info, Value};
@@ -150,4 +152,59 @@ fn a_get_of_a_rank_that_nobody_has_is_refused_at_once() {
         assert_eq!(world.status(asks), Some((status::NOT_FOUND, vec![])), "rank {rank} of {namespace}");
     }
     assert_eq!((world.timers.len(), world.questions), (0, 0));
+}
+
+/// A value that a rank of another node has put anew is there for those who ask for it, and for no others.
+#[test]
+fn a_refresh_brings_what_the_rank_has_now() {
+    for encoding in Encoding::ALL {
+        let mut world = World::new(1, &[1, 1]);
+        let [asks, far] = [0, 1].map(|rank| world.join(rank, "job0", rank as u32, encoding).unwrap());
+        let refreshed = |world: &mut World, rank: u32| {
+            world.send(asks, 104, command::REFRESH_CACHE, |out| {
+                out.one();
+                out.text(Some(b"job0"));
+                out.one();
+                out.u32(rank);
+            });
+            world.let_time_pass();
+            let (code, rest) = world.status(asks).expect("an answer");
+            let mut reader = Reader::new(encoding, &rest);
+            let mut pairs = Vec::new();
+            while !reader.is_empty() {
+                reader.one().unwrap();
+                let key = String::from_utf8(reader.required_text("key").unwrap().to_vec()).unwrap();
+                pairs.push((key, reader.value().unwrap()));
+            }
+            (code, format!("{pairs:?}"))
+        };
+        let told = |value: &[u8]| format!("{:?}", [("card", Value::Bytes(value))]);
+        assert_eq!(refreshed(&mut world, 1), (status::SUCCESS, "[]".to_owned()));
+        assert_eq!(world.limits, [Duration::from_millis(1)]);
+        assert_eq!(refreshed(&mut world, 7), (status::NOT_FOUND, "[]".to_owned()));
+        commit(&mut world, far, "card", b"near", b"old");
+        get(&mut world, asks, "job0", 1, "card", false);
+        assert_eq!(values(encoding, &world.status(asks).unwrap().1), found("card", b"old"));
+        commit(&mut world, far, "card", b"near", b"new");
+        get(&mut world, asks, "job0", 1, "card", false);
+        assert_eq!(values(encoding, &world.status(asks).unwrap().1), found("card", b"old"));
+        assert_eq!(refreshed(&mut world, 1), (status::SUCCESS, told(b"new")));
+        commit(&mut world, far, "card", b"near", b"newest");
+        world.send(asks, 105, command::GET, |out| {
+            out.one();
+            out.text(Some(b"job0"));
+            out.one();
+            out.u32(1);
+            out.count(1);
+            out.group(1);
+            out.info(&Info::new("pmix.get.refresh", Value::Bool(true)));
+            out.one();
+            out.text(Some(b"card"));
+        });
+        assert_eq!(values(encoding, &world.status(asks).unwrap().1), found("card", b"newest"));
+        commit(&mut world, asks, "card", b"mine", b"far");
+        assert_eq!(refreshed(&mut world, 0), (status::SUCCESS, told(b"mine")));
+        world.lost = Some(1);
+        assert_eq!(refreshed(&mut world, 1), (status::SUCCESS, told(b"newest")), "what is known of a lost node");
+    }
 }

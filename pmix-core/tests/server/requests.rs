@@ -171,7 +171,7 @@ fn end_pull(out: &mut Writer) {
     out.size(1 << 40);
 }
 
-const CASES: [Case; 24] = {
+const CASES: [Case; 25] = {
     const fn case(command: u8, write: fn(&mut Writer), answer: Answer, tail: Tail) -> Case {
         Case { command, write, answer, tail }
     }
@@ -228,6 +228,16 @@ const CASES: [Case; 24] = {
         case(command::IOF_PULL, pull, SUCCESS, Tail::Needed),
         case(command::IOF_PUSH, push, SUCCESS, Tail::Optional),
         case(command::IOF_DEREGISTER, end_pull, NOT_FOUND, Tail::Needed),
+        case(
+            command::REFRESH_CACHE,
+            |out| {
+                text(out, "job0");
+                out.one();
+                out.u32(1);
+            },
+            SUCCESS,
+            Tail::Needed,
+        ),
     ]
 };
 

@@ -1,0 +1,92 @@
+//! Values of ranks of other nodes asked for anew: REFRESH_CACHE, and gets with `pmix.get.refresh`, which libpmix before 5 sends instead.
+//!
+//! What is known here of a rank of another node came at some time, with a fence or a get. Its node is asked once for what it has now.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use pmi_core::ids::Rank;
+
+use super::data::Get;
+use super::question::{DataQuestion, Question};
+use super::remote::{Asking, decode_answer};
+use super::{Address, Server};
+use crate::namespace::JobIndex;
+use crate::wire::reader::Proc;
+use crate::wire::writer::Writer;
+use crate::wire::{reply, status};
+
+/// Time for which a node waits for a rank that has committed nothing: what is there is wanted. Nodes take 0 for no limit.
+const AT_ONCE: Duration = Duration::from_millis(1);
+
+/// Request that waits until a rank's node has told what it has now.
+#[derive(Clone, Debug)]
+pub(super) struct Refresh {
+    address: Address,
+    job: JobIndex,
+    rank: Rank,
+    /// The get to serve then; without one all that is known of the rank is told.
+    get: Option<Get>,
+}
+
+impl Server {
+    /// A client wants to have all that a rank has committed by now.
+    pub(super) fn refresh(&mut self, address: Address, proc: Proc<'_>) {
+        let rank = Rank(proc.rank);
+        let job = self.job_named(proc.namespace);
+        let Some(job) = job.filter(|job| self.jobs[job.0].namespace.job.placement.node_of(rank).is_some()) else {
+            return self.answer(address, status::NOT_FOUND);
+        };
+        self.refresh_for(Refresh { address, job, rank, get: None });
+    }
+
+    /// Serves a get after its rank's node was asked for what it has now.
+    pub(super) fn refresh_and_get(&mut self, address: Address, get: Get) {
+        self.refresh_for(Refresh { address, job: get.job, rank: get.rank, get: Some(get) });
+    }
+
+    fn refresh_for(&mut self, refresh: Refresh) {
+        let Refresh { address, job, rank, .. } = refresh;
+        let node = self.other_node(job, rank).filter(|_| !self.jobs[job.0].is_met());
+        let Some(node) = node else { return self.end_refresh(refresh) };
+        let questions = self.questions_max(address.identity.seat);
+        if !self.rank_mut(address.identity.seat).is_some_and(|state| state.quota.ask(questions)) {
+            return self.answer(address, status::OUT_OF_RESOURCE);
+        }
+        let namespace = self.jobs[job.0].namespace.name.clone().into();
+        let question = DataQuestion { namespace, rank, key: None, timeout: Some(AT_ONCE) };
+        self.ask_peer(node, &Question::Data(question), Asking::Refresh(refresh));
+    }
+
+    /// The rank's node has answered; `None` if it gives no answer.
+    pub(super) fn on_refreshed(&mut self, refresh: Refresh, answer: Option<&Bytes>) {
+        let Refresh { address, job, rank, .. } = refresh;
+        if let Some(state) = self.rank_mut(address.identity.seat) {
+            state.quota.answered();
+        }
+        if let Some(data) = answer.and_then(decode_answer) {
+            self.jobs[job.0].data.entry(rank).or_default().remote.extend(data);
+            self.serve_waits(job, rank);
+        }
+        self.end_refresh(refresh);
+    }
+
+    fn end_refresh(&mut self, Refresh { address, job, rank, get }: Refresh) {
+        match get {
+            Some(get) => self.serve_get(address, get),
+            None => self.tell_all_of(address, job, rank),
+        }
+    }
+
+    /// A status, and all pairs of a rank, which a client stores in the place of those that it had.
+    fn tell_all_of(&mut self, address: Address, job: JobIndex, rank: Rank) {
+        let mut reply = Writer::new(address.identity.encoding);
+        reply.status(status::SUCCESS);
+        if let Some(data) = self.jobs[job.0].data.get(&rank) {
+            for (key, value) in self.scope_of(job, rank, data) {
+                reply::push_pair(&mut reply, key, value.encoded());
+            }
+        }
+        self.reply(address, &reply.into_bytes());
+    }
+}
