@@ -1,6 +1,6 @@
 //! What we write for hwloc, compared object by object with what hwloc finds by itself: on this machine, and on machines that are made up.
 //!
-//! Their shapes are those of machines that people have captured for hwloc; the example `compare_trees` compares captured ones.
+//! Their shapes are those of machines that people have captured for hwloc; `captured` has captured ones, and the example `compare_trees` compares others.
 
 #[path = "../lstopo/mod.rs"]
 mod lstopo;
@@ -8,6 +8,7 @@ mod lstopo;
 mod made_up;
 
 mod allowed;
+mod captured;
 mod numa;
 mod odd;
 
