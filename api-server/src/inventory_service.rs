@@ -13,23 +13,20 @@ use pmi_transport::proto::v1::{
 use tonic::{Request, Response, Status};
 
 use super::inventories::{Answer, Heard, Inventories, KindOfNodes, Origin, Telling, trouble_between};
-use super::listed_nodes::ListedNodes;
 use super::node_service::check_speaker;
 use super::server::Server;
 
 /// Answers agents that tell what their nodes are, and those who want to know.
 pub(crate) struct Describing {
     server: Arc<Server>,
-    inventories: Arc<Mutex<Inventories>>,
     /// This machine, for nodes that nobody says anything of.
     head: Arc<ThisNode>,
 }
 
 impl Describing {
-    pub(crate) fn new(server: &Arc<Server>, listed: ListedNodes) -> Self {
-        let inventories = Arc::new(Mutex::new(Inventories::new(listed)));
+    pub(crate) fn new(server: &Arc<Server>) -> Self {
         let head = ThisNode::below(Root::default(), vec![Keeping::of_machine()]);
-        Self { server: Arc::clone(server), inventories, head: Arc::new(head) }
+        Self { server: Arc::clone(server), head: Arc::new(head) }
     }
 }
 
@@ -46,7 +43,7 @@ impl InventoryService for Describing {
             return Err(Status::failed_precondition(format!("{node_id} is not registered; register it first")));
         }
         let telling = Telling { signature, devices, trouble, template };
-        let heard = self.inventories.lock().tell(&node_id, telling, self.server.clock.now());
+        let heard = self.server.inventories.lock().tell(&node_id, telling, self.server.clock.now());
         let Heard { answer, news } = heard.map_err(|error| {
             tracing::warn!(node = node_id, "what it tells of itself is refused: {error}");
             Status::invalid_argument(error.to_string())
@@ -65,7 +62,7 @@ impl InventoryService for Describing {
         _: Request<ListInventoriesRequest>,
     ) -> Result<Response<ListInventoriesResponse>, Status> {
         let registered: BTreeSet<String> = self.server.nodes.lock().all_known().into_iter().cloned().collect();
-        let (inventories, head) = (Arc::clone(&self.inventories), Arc::clone(&self.head));
+        let (inventories, head) = (Arc::clone(&self.server.inventories), Arc::clone(&self.head));
         let listing = tokio::task::spawn_blocking(move || list(&inventories, &registered, &head));
         listing.await.map(Response::new).map_err(|error| Status::internal(error.to_string()))
     }

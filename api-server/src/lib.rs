@@ -196,7 +196,7 @@ async fn serve(config: Config) -> Result<(), Failure> {
     let fabric = open_fabric(&config, &store)?;
     let renewal = config.renewal.clone().map(Renewal::open).transpose()?.map(Arc::new);
     let (proxy, proxied) = Listener::proxied();
-    let parts = Parts { store: Arc::new(store), fabric: fabric.clone(), renewal, proxy };
+    let parts = Parts { store: Arc::new(store), fabric: fabric.clone(), renewal, proxy, listed };
     let server = Server::new(config.clone(), security.clone(), parts).map_err(failed)?;
 
     let mut listeners = Vec::new();
@@ -223,7 +223,7 @@ async fn serve(config: Config) -> Result<(), Failure> {
     // Who starts a server that listens at port 0 learns so which one it is.
     let first = listeners.first().map_or_else(String::new, |listener| listener.local_address().to_string());
     notify(&[NotifyState::Custom(&format!("X_LATTICE_LISTEN={first}")), NotifyState::Ready]);
-    listen::serve(listeners, routes(&server, listed), stop).await?;
+    listen::serve(listeners, routes(&server), stop).await?;
     Ok(())
 }
 
@@ -244,11 +244,11 @@ fn open_fabric(config: &Config, store: &RedbStore) -> Result<Option<Arc<Fabric>>
 }
 
 /// All services, with room for the longest message and the longest list.
-fn routes(server: &Arc<Server>, listed: ListedNodes) -> Routes {
+fn routes(server: &Arc<Server>) -> Routes {
     let allocating = AllocationServiceServer::new(Allocating(Arc::clone(server)));
     let launching = LaunchServiceServer::new(Launching(Arc::clone(server)));
     let reporting = NodeServiceServer::new(Reporting(Arc::clone(server)));
-    let describing = InventoryServiceServer::new(Describing::new(server, listed));
+    let describing = InventoryServiceServer::new(Describing::new(server));
     Routes::new(allocating.max_decoding_message_size(MESSAGE_MAX).max_encoding_message_size(LISTING_MAX))
         .add_service(launching.max_decoding_message_size(MESSAGE_MAX).max_encoding_message_size(LISTING_MAX))
         .add_service(FabricServiceServer::new(Accounting(Arc::clone(server))))

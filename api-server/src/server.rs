@@ -15,6 +15,7 @@ use std::sync::Arc;
 
 use lattice_session::rendezvous::Rendezvous;
 use lattice_session::timeouts::REPORT_AFTER_RESTART;
+use lattice_session::unix_time;
 use parking_lot::Mutex;
 use pmi_transport::connect::AgentChannels;
 use pmi_transport::identity::{Caller, Security};
@@ -26,12 +27,14 @@ use super::allocations::{AllocationState, Allocations};
 use super::clock::Clock;
 use super::config::Config;
 use super::fabric::Fabric;
+use super::inventories::Inventories;
 use super::launch::event::Activity;
 use super::launch::spool::Spools;
 use super::launch::summary::{Stage, Summary};
 use super::launch::surroundings::{EndListener, LaunchEnd, Surroundings};
 use super::launch::{self, LaunchHandle, Request};
 use super::launch_quota::LaunchQuota;
+use super::listed_nodes::ListedNodes;
 use super::metrics::{Census, Metrics};
 use super::names::{NameTables, UserLocks};
 use super::nodes::{NodeState, Registry};
@@ -71,6 +74,8 @@ pub(crate) struct Server {
     pub rendezvous: Rendezvous,
     pub session_calls: SessionCalls,
     pub sets: Sets,
+    /// What nodes are.
+    pub inventories: Arc<Mutex<Inventories>>,
     pub metrics: Arc<Metrics>,
     pub serials: Serials,
     /// The time by which others are judged.
@@ -89,6 +94,8 @@ pub(crate) struct Parts {
     pub fabric: Option<Arc<Fabric>>,
     pub renewal: Option<Arc<Renewal>>,
     pub proxy: Proxy,
+    /// The nodes as the administrator has described them.
+    pub listed: ListedNodes,
 }
 
 /// A change that is not made because it could not be written down.
@@ -112,8 +119,12 @@ impl Server {
     /// # Errors
     /// Fails if the store cannot be read.
     pub(crate) fn new(config: Config, security: Security, parts: Parts) -> Result<Arc<Self>, StoreError> {
-        let Parts { store, fabric, renewal, proxy } = parts;
-        let Kept { allocations, launches, drains, nodes, mut names, serial } = store.read()?;
+        let Parts { store, fabric, renewal, proxy, listed } = parts;
+        let Kept { allocations, launches, drains, nodes, mut names, serial, inventories: told } = store.read()?;
+        let mut inventories = Inventories::new(listed);
+        if let Some(warning) = inventories.take_up(told, today()) {
+            tracing::warn!("{warning}");
+        }
         let live = allocations.into_iter().filter(|allocation| allocation.state != AllocationState::Released);
         let directory = config.state.parent().map(Path::to_owned).unwrap_or_default();
         let server = Arc::new(Self {
@@ -134,6 +145,7 @@ impl Server {
             rendezvous: Rendezvous::default(),
             session_calls: SessionCalls::default(),
             sets: Sets::default(),
+            inventories: Arc::new(Mutex::new(inventories)),
             metrics: Arc::default(),
             serials: Serials::after(serial),
             clock: Arc::default(),
@@ -303,6 +315,11 @@ impl Launches {
         let oldest = if excess { self.over.pop_front() } else { None };
         oldest.and_then(|id| self.by_id.get(&id).cloned())
     }
+}
+
+/// The day, counted from 1970.
+fn today() -> u64 {
+    unix_time::seconds() / (24 * 60 * 60)
 }
 
 /// Does a change to its end, even if whoever asked for it goes away meanwhile: nothing is left half done.

@@ -1,4 +1,4 @@
-//! State that outlives the API server: allocations, launches with how they ended, and which nodes are drained. A change is durable before anything is done
+//! State that outlives the API server: allocations, launches with how they ended, which nodes are drained, and what nodes are. A change is durable before anything is done
 //! that depends on it, so that after a crash nothing runs that nobody knows of.
 
 mod fabric_journal;
@@ -18,6 +18,7 @@ use pmi_transport::signature::Serial;
 pub(crate) use self::fabric_journal::FabricJournal;
 pub(crate) use self::redb_store::RedbStore;
 use crate::allocations::Allocation;
+use crate::inventories::{InventoryChanges, KeptInventories};
 use crate::launch::summary::Course;
 use crate::nodes::Drain;
 
@@ -179,6 +180,8 @@ pub(crate) enum Change {
     Registered(Vec<String>),
     /// These nodes have not registered with this server.
     Missing(Vec<String>),
+    /// Nodes have told what they are.
+    Inventories(InventoryChanges),
 }
 
 /// All that a server needs that begins.
@@ -195,6 +198,7 @@ pub(crate) struct Kept {
     pub names: HashMap<String, KeptNames>,
     /// The greatest number of a launch.
     pub serial: Serial,
+    pub inventories: KeptInventories,
 }
 
 /// State that cannot be read or written.

@@ -4,6 +4,7 @@ mod broken_streams;
 mod changes;
 mod drains;
 mod following;
+mod inventories;
 mod plans;
 mod proxying;
 mod queue;

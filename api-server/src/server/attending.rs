@@ -218,6 +218,7 @@ impl Server {
                         self.shut_out(&list).await;
                     }
                     self.keep_names();
+                    self.keep_inventories();
                     let room = ASKED_MAX.saturating_sub(asking.len());
                     for suspect in self.nodes.lock().suspects(room, self.clock.now()) {
                         asking.spawn(task::boxed(ask_port(suspect)));
@@ -247,6 +248,17 @@ impl Server {
             // Written down to the log already.
             let _ = server.write(vec![Change::Registered(new), Change::Missing(missing)]).await;
         });
+    }
+
+    /// Has what nodes have told of themselves written down. What cannot be written they tell the next server.
+    pub(crate) fn keep_inventories(self: &Arc<Self>) {
+        if let Some(changes) = self.inventories.lock().take_changes(super::today()) {
+            let server = Arc::clone(self);
+            task::spawn(async move {
+                // Written down to the log already.
+                let _ = server.write(vec![Change::Inventories(changes)]).await;
+            });
+        }
     }
 
     /// Certificates are revoked: their nodes are lost, launches that were started by them end, and so do allocations that were made.

@@ -1,6 +1,7 @@
 //! State in a file of its own format, by way of redb: tables of records in protobuf, by id. What a launch took while it ran is given
 //! back when it is over: the file is compacted when most of it is free, as it begins and after so many bytes were freed.
 
+mod inventories;
 mod published;
 
 use std::fs::{DirBuilder, File, OpenOptions, Permissions};
@@ -138,6 +139,7 @@ fn make_tables(database: &Database) -> Result<(), redb::Error> {
     transaction.open_table(DRAINS)?;
     transaction.open_table(NODES)?;
     published::make_table(&transaction)?;
+    inventories::make_tables(&transaction)?;
     transaction.open_table(SERIALS)?;
     transaction.open_table(ENDED)?;
     transaction.open_table(RELEASED)?;
@@ -195,6 +197,7 @@ fn put(database: &Database, changes: &[Change]) -> Result<u64, redb::Error> {
                 let mut table = transaction.open_table(NODES)?;
                 nodes.iter().try_for_each(|node| table.remove(node.as_str()).map(drop))?;
             }
+            Change::Inventories(changes) => inventories::put(&transaction, changes)?,
             Change::Resume(node) => drop(transaction.open_table(DRAINS)?.remove(node.as_str())?),
         }
     }
@@ -286,6 +289,7 @@ impl Store for RedbStore {
         let decoded = |row: Vec<u8>| Ok(registry::decode_drain(proto::Drain::decode(row.as_slice())?));
         let drains: Result<_, StoreError> = self.rows(DRAINS)?.into_iter().map(decoded).collect();
         let names = self.file.ask(|database| published::rows(&database.begin_read()?))?;
+        let inventories = self.file.ask(|database| inventories::rows(&database.begin_read()?))?;
         let nodes = self.file.ask(|database| {
             let table = database.begin_read()?.open_table(NODES)?;
             let rows = table.iter()?.map(|row| row.map(|(node, _)| node.value().to_owned()));
@@ -302,6 +306,7 @@ impl Store for RedbStore {
             names: published::by_launch(names)?,
             nodes,
             serial,
+            inventories,
         })
     }
 

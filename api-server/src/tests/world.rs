@@ -215,6 +215,20 @@ async fn attach(mut client: LaunchServiceClient<Channel>, to: AttachTo) -> Follo
 }
 
 async fn serve(store: &Arc<dyn Store>, policy: &StartPolicy) -> (Address, oneshot::Sender<()>) {
+    let (server, proxied) = server_on(store, policy);
+    tokio::spawn(Arc::clone(&server).take_up());
+    tokio::spawn(Arc::clone(&server).tend_queue());
+    let listener = Listener::bind(&"127.0.0.1:0".parse().unwrap(), &server.security).await.unwrap();
+    let address = listener.local_address();
+    let (stop, stopped) = oneshot::channel::<()>();
+    tokio::spawn(listen::serve(vec![listener, proxied], routes(&server), async {
+        let _ = stopped.await;
+    }));
+    (address, stop)
+}
+
+/// A server that takes up what is kept here.
+pub(super) fn server_on(store: &Arc<dyn Store>, policy: &StartPolicy) -> (Arc<Server>, Listener) {
     let security = Security::Insecure { name: Caller::Api };
     let config = Config {
         listen: Vec::new(),
@@ -235,17 +249,8 @@ async fn serve(store: &Arc<dyn Store>, policy: &StartPolicy) -> (Address, onesho
         fabric: None,
     };
     let (proxy, proxied) = Listener::proxied();
-    let parts = Parts { store: Arc::clone(store), fabric: None, renewal: None, proxy };
-    let server = Server::new(config, security.clone(), parts).unwrap();
-    tokio::spawn(Arc::clone(&server).take_up());
-    tokio::spawn(Arc::clone(&server).tend_queue());
-    let listener = Listener::bind(&"127.0.0.1:0".parse().unwrap(), &security).await.unwrap();
-    let address = listener.local_address();
-    let (stop, stopped) = oneshot::channel::<()>();
-    tokio::spawn(listen::serve(vec![listener, proxied], routes(&server, ListedNodes::default()), async {
-        let _ = stopped.await;
-    }));
-    (address, stop)
+    let parts = Parts { store: Arc::clone(store), fabric: None, renewal: None, proxy, listed: ListedNodes::default() };
+    (Server::new(config, security, parts).unwrap(), proxied)
 }
 
 /// A request as our own client makes it; only the number of ranks may be another.

@@ -9,6 +9,7 @@ use redb::StorageBackend;
 
 use super::*;
 use crate::allocations::allocation::RequeuePolicy;
+use crate::inventories::InventoryChanges;
 use crate::nodes::tests::drain;
 use crate::store::KeptName;
 
@@ -74,6 +75,11 @@ fn what_was_written_is_there_after_a_restart() {
     let names = ["a0", "a1"].map(str::to_owned).to_vec();
     store.write(&[Change::Registered(names), Change::Missing(vec!["a0".to_owned()])]).unwrap();
     store.write(&[Change::Serial(Serial(7)), Change::Serial(Serial(5))]).unwrap();
+    let told = InventoryChanges {
+        nodes: vec![("a0".to_owned(), Some(vec![1])), ("a1".to_owned(), Some(vec![2])), ("a0".to_owned(), None)],
+        kinds: vec![(vec![7], Some(vec![3])), (vec![8], Some(vec![4])), (vec![8], None)],
+    };
+    store.write(&[Change::Inventories(told)]).unwrap();
     assert!(RedbStore::open(&path).is_err(), "it is open already");
     drop(store);
 
@@ -81,6 +87,8 @@ fn what_was_written_is_there_after_a_restart() {
     let kept = store.read().unwrap();
     assert_eq!((kept.allocations, kept.launches.len()), (vec![allocation.clone()], 1));
     assert_eq!(kept.drains, [drain("b")]);
+    assert_eq!(kept.inventories.nodes, [("a1".to_owned(), vec![2])]);
+    assert_eq!(kept.inventories.kinds, [(vec![7], vec![3])]);
     assert_eq!((kept.nodes, kept.serial), (vec!["a1".to_owned()], Serial(7)));
     assert_eq!(store.allocation("a").unwrap(), Some(allocation));
     assert!(store.allocation("b").unwrap().is_none());

@@ -1,0 +1,101 @@
+//! What a node tells of itself: checked as it comes, and as it is kept.
+
+use bytes::Bytes;
+use lattice_inventory::{Devices, Signature, Template};
+
+/// The most memory of a node: more than any processor can address, and few enough to be counted in bytes.
+const MEMORY_GIB_MAX: u64 = 1 << 33;
+
+/// The longest template and the longest list of addresses, in bytes.
+pub(super) const TEMPLATE_MAX: usize = 1 << 20;
+pub(super) const DEVICES_MAX: usize = 64 << 10;
+
+/// The most CPUs of a node. Linux has 8,192 at most; a set of more can be written in a few bytes.
+const CPUS_MAX: usize = 8192;
+
+/// The most troubles of a node, and the longest one in bytes; more are left out.
+const TROUBLES_MAX: usize = 16;
+const TROUBLE_MAX: usize = 512;
+
+/// Message of one node, as it is kept.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct Told {
+    pub(super) signature: Signature,
+    /// In JSON, which takes a fraction of the memory.
+    pub(super) devices: Bytes,
+    pub(super) trouble: Vec<String>,
+    /// The day of its record in the store, counted from 1970; `None` if that is another one or there is none.
+    pub(super) kept: Option<u64>,
+}
+
+impl Told {
+    pub(super) fn says_the_same(&self, other: &Self) -> bool {
+        (self.signature, &self.devices, &self.trouble) == (other.signature, &other.devices, &other.trouble)
+    }
+}
+
+/// Message of a node, as it came.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Telling {
+    pub signature: Bytes,
+    pub devices: Bytes,
+    pub trouble: Vec<String>,
+    /// Empty unless it was asked for.
+    pub template: Bytes,
+}
+
+/// A message that is refused.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum TellingError {
+    #[error("a signature of {length} bytes; it has {}", Signature::LEN)]
+    Signature { length: usize },
+    #[error("{what} of {length} bytes; there can be {max}")]
+    TooLong { what: &'static str, length: usize, max: usize },
+    #[error("the {what} cannot be read: {source}")]
+    Unreadable { what: &'static str, source: serde_json::Error },
+    #[error("a template of {count} CPUs; there can be {CPUS_MAX}")]
+    TooManyCpus { count: usize },
+    #[error("a template of more than {MEMORY_GIB_MAX} GiB of memory")]
+    TooMuchMemory,
+    #[error("the template has the signature {seen}, and {told} was told")]
+    OtherTemplate { told: Signature, seen: Signature },
+}
+
+impl Telling {
+    /// Checks the message, which for a template takes milliseconds.
+    pub(super) fn check(self) -> Result<(Told, Option<Template>), TellingError> {
+        let Self { signature, devices, mut trouble, template } = self;
+        let length = signature.len();
+        let signature = Signature(signature[..].try_into().map_err(|_| TellingError::Signature { length })?);
+        let _: Devices = read("addresses", within("addresses", &devices, DEVICES_MAX)?)?;
+        trouble.truncate(TROUBLES_MAX);
+        trouble.iter_mut().for_each(|text| text.truncate(text.floor_char_boundary(TROUBLE_MAX)));
+        // A copy, for these bytes may be a part of a message that is much longer.
+        let told = Told { signature, devices: Bytes::copy_from_slice(&devices), trouble, kept: None };
+        if template.is_empty() {
+            return Ok((told, None));
+        }
+        let template: Template = read("template", within("a template", &template, TEMPLATE_MAX)?)?;
+        let count = template.cpus.len();
+        if count > CPUS_MAX {
+            return Err(TellingError::TooManyCpus { count });
+        }
+        if template.memory_gib() > MEMORY_GIB_MAX {
+            return Err(TellingError::TooMuchMemory);
+        }
+        let seen = template.signature();
+        if seen != signature {
+            return Err(TellingError::OtherTemplate { told: signature, seen });
+        }
+        Ok((told, Some(template)))
+    }
+}
+
+fn within<'a>(what: &'static str, bytes: &'a [u8], max: usize) -> Result<&'a [u8], TellingError> {
+    let length = bytes.len();
+    if length <= max { Ok(bytes) } else { Err(TellingError::TooLong { what, length, max }) }
+}
+
+fn read<T: serde::de::DeserializeOwned>(what: &'static str, bytes: &[u8]) -> Result<T, TellingError> {
+    serde_json::from_slice(bytes).map_err(|source| TellingError::Unreadable { what, source })
+}
