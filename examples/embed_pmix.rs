@@ -35,8 +35,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let job = driver.add(namespace, Arc::new(LocalFence), Arc::new(NoServices));
 
     let start = |rank| -> Result<Child, Box<dyn Error>> {
-        let environment =
-            RankEnvironment { namespace: &name, rank, server: driver.address(), host, universe_size: size };
+        let environment = RankEnvironment { namespace: &name, rank, server: driver.address(), host };
         let mut command = Command::new(env::args_os().nth(1).ok_or("embed_pmix PROGRAM [ARGUMENT...]")?);
         let outer = env::vars_os().filter(|(name, _)| name.to_str().is_some_and(is_scrubbed));
         outer.for_each(|(name, _)| _ = command.env_remove(name));

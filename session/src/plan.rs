@@ -314,9 +314,8 @@ impl LaunchContext<'_> {
             ("LATTICE_APPNUM", spec.job.apps[app].appnum.to_string()),
         ];
         if let Some(pmix) = &self.entrances.pmix {
-            let universe_size = spec.job.universe_size.unwrap_or(size);
             let PmixEntrance { namespace, server } = pmix;
-            let pmix = pmix_core::env::RankEnvironment { namespace, rank, server: *server, host, universe_size };
+            let pmix = pmix_core::env::RankEnvironment { namespace, rank, server: *server, host };
             variables.extend(pmix.variables());
         }
         if spec.settings.pmi.family.has_pmi() {

@@ -64,13 +64,8 @@ async fn main() {
         driver.add(namespace(ranks), Arc::new(LocalFence), Arc::new(NoServices));
         let mut times: Vec<f64> = Vec::new();
         for rank in 0..LOCAL {
-            let environment = RankEnvironment {
-                namespace: NAMESPACE,
-                rank: Rank(rank),
-                server: driver.address(),
-                host: "node00000",
-                universe_size: ranks,
-            };
+            let environment =
+                RankEnvironment { namespace: NAMESPACE, rank: Rank(rank), server: driver.address(), host: "node00000" };
             let mut call = Command::new(&program);
             call.envs(environment.variables());
             // The server works on this thread.
