@@ -59,6 +59,17 @@ pub(crate) enum CommandError {
     /// The cluster refused it, or cannot be reached.
     #[error(transparent)]
     Cluster(#[from] ClusterError),
+    /// The id is of no launch of this machine, and there is nobody to ask about others.
+    #[error(
+        "no launch of yours on this machine has the id {id}, and there is no API server that could know it: {error}\n\
+         try: lattice launches, which shows those that run; --api or LATTICE_API_URL, if it is on a cluster"
+    )]
+    NotHere {
+        /// The id.
+        id: String,
+        /// Words about the API server.
+        error: String,
+    },
     /// Nobody said which allocation.
     #[error("no allocation is named\ntry: its id, or LATTICE_ALLOC_ID; lattice alloc list shows them")]
     NoAllocation,
@@ -253,6 +264,25 @@ fn ask<T>(
     runtime::block_on(async { question(server.connect()?).await })?
 }
 
+/// The same about one launch, which is none of this machine's.
+fn ask_about<T>(
+    id: &str,
+    args: &ServerArgs,
+    question: impl AsyncFnOnce(Cluster) -> Result<T, CommandError>,
+) -> Result<T, CommandError> {
+    ask(args, question).map_err(|error| match error {
+        CommandError::Cluster(error) if error.is_absence() => not_here(id, &error),
+        other => other,
+    })
+}
+
+fn not_here(id: &str, error: &ClusterError) -> CommandError {
+    let text = error.to_string();
+    // What to do about the API server is said in other words.
+    let error = text.lines().next().unwrap_or_default().to_owned();
+    CommandError::NotHere { id: id.to_owned(), error }
+}
+
 /// The launch of this id on this machine, unless an API server is named that must have it.
 fn here(id: &str, args: &ServerArgs) -> Option<LocalLaunch> {
     if args.api.is_some() { None } else { local_launches::find(id, &environment()) }
@@ -282,5 +312,10 @@ mod tests {
     fn a_refusal_says_what_to_type() {
         assert!(CommandError::NoAllocation.to_string().ends_with("lattice alloc list shows them"));
         assert_eq!(CommandError::from(io::Error::from(io::ErrorKind::BrokenPipe)).to_string(), "broken pipe");
+        let nobody =
+            ClusterError::Unreachable { url: "unix:/run/lattice/api.sock".to_owned(), reason: "gone".to_owned() };
+        let expected = "no launch of yours on this machine has the id zz, and there is no API server that could know it: \
+            cannot reach the API server at unix:/run/lattice/api.sock: gone\ntry: lattice launches, ";
+        assert!(not_here("zz", &nobody).to_string().starts_with(expected));
     }
 }

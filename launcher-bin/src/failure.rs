@@ -136,7 +136,14 @@ mod tests {
     #[test]
     fn a_program_that_cannot_be_started_has_the_code_of_a_shell() {
         for (line, code, beginning) in [
-            ("no-such-program", 127, "cannot find program no-such-program in /usr/bin:/bin"),
+            (
+                "no-such-program",
+                127,
+                "cannot find program no-such-program in /usr/bin:/bin\ntry: its path, such as ./NAME",
+            ),
+            ("./no-such-program", 127, "cannot find program ./no-such-program\ntry: its whole path"),
+            // A file of the directory in which this test runs.
+            ("Cargo.toml", 127, "cannot find program Cargo.toml in /usr/bin:/bin\ntry: ./Cargo.toml"),
             ("list", 127, "cannot find program list in /usr/bin:/bin\ntry: lattice list"),
             ("/etc/passwd", 126, ""),
             ("--chdir /nonexistent true", 125, "cannot start ranks in /nonexistent: No such file or directory"),

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::builder::{FalseyValueParser, OsStringValueParser, TypedValueParser};
-use clap::{ArgGroup, Args, ValueEnum};
+use clap::{Args, ValueEnum};
 use lattice_session::gpus::GpuBind;
 use lattice_session::process_set::ProcessSetName;
 use lattice_session::template::Template;
@@ -466,7 +466,7 @@ pub struct DebuggerArgs {
 
 /// Time limits of the launch.
 #[derive(Clone, Debug, Args)]
-#[command(next_help_heading = "Time (30, 30s, 500ms, 5m, 1h30m)", group = ArgGroup::new("limit").args(["timeout", "time"]))]
+#[command(next_help_heading = "Time (30, 30s, 500ms, 5m, 1h30m)")]
 pub struct TimeArgs {
     /// End the launch when it has run this long, and show where its ranks were.
     #[arg(long, value_name = "TIME", value_parser = parse_duration, allow_negative_numbers = true)]
@@ -475,7 +475,7 @@ pub struct TimeArgs {
     #[arg(short = 't', long, value_name = "LIMIT", value_parser = slurm_time::parse, conflicts_with = "timeout")]
     pub time: Option<Duration>,
     /// Send ranks SIGNAL so long before the time limit [default time: 60s].
-    #[arg(long, value_name = "SIGNAL[@TIME]", value_parser = signal::parse_ahead, requires = "limit")]
+    #[arg(long, value_name = "SIGNAL[@TIME]", value_parser = signal::parse_ahead)]
     pub signal: Option<SignalAhead>,
     /// End the launch this long after its first rank has ended, well or not; 0 is never.
     #[arg(short = 'W', long, value_name = "TIME", value_parser = parse_duration, allow_negative_numbers = true)]

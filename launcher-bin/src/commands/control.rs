@@ -3,7 +3,7 @@
 
 use serde::Serialize;
 
-use super::{CommandError, ask, here};
+use super::{CommandError, ask_about, here};
 use crate::args::{AbortArgs, SignalArgs, TableArgs};
 use crate::console::print_json;
 
@@ -34,7 +34,7 @@ struct Range {
 pub(crate) fn signal(args: &SignalArgs) -> Result<u8, CommandError> {
     match here(&args.launch, &args.table.api) {
         Some(launch) => launch.signal(args.signal, args.ranks.as_ref())?,
-        None => ask(&args.table.api, async |cluster| {
+        None => ask_about(&args.launch, &args.table.api, async |cluster| {
             Ok(cluster.signal_launch(&args.launch, args.signal, args.ranks.as_ref()).await?)
         })?,
     }
@@ -47,7 +47,9 @@ pub(crate) fn signal(args: &SignalArgs) -> Result<u8, CommandError> {
 pub(crate) fn abort(args: &AbortArgs) -> Result<u8, CommandError> {
     match here(&args.launch, &args.table.api) {
         Some(launch) => launch.abort(&args.reason)?,
-        None => ask(&args.table.api, async |cluster| Ok(cluster.abort_launch(&args.launch, &args.reason).await?))?,
+        None => ask_about(&args.launch, &args.table.api, async |cluster| {
+            Ok(cluster.abort_launch(&args.launch, &args.reason).await?)
+        })?,
     }
     print_asked(&args.table, Asked::Abort { launch_id: &args.launch, reason: &args.reason })
 }

@@ -9,7 +9,7 @@ use proto::AllocationState;
 use serde::Serialize;
 use tonic::Code;
 
-use super::{CommandError, ask, here, node_names};
+use super::{CommandError, ask, ask_about, here, node_names};
 use crate::args::{CancelArgs, QueueArgs};
 use crate::cluster::{Cluster, ClusterError, state_word};
 use crate::console::{print, print_json, report};
@@ -181,9 +181,9 @@ pub(crate) fn cancel(args: &CancelArgs) -> Result<u8, CommandError> {
             None => elsewhere.push(id),
         }
     }
-    if !elsewhere.is_empty() {
-        ask(&args.api, async |cluster| {
-            for id in elsewhere {
+    if let Some(first) = elsewhere.first() {
+        ask_about(first, &args.api, async |cluster| {
+            for id in &elsewhere {
                 match cancel_one(&cluster, id).await {
                     // The next one would not be reached either.
                     Err(error) if error.is_passing() => return Err(error.into()),

@@ -1,10 +1,11 @@
 //! `lattice status` and `lattice proctable`: one launch, rank by rank.
 
 use std::borrow::Cow;
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use jiff::tz::TimeZone;
-use lattice_session::cause::Cause;
+use lattice_session::cause::{Cause, RankList};
 use lattice_session::event::{RankProgress, RankUsage};
 use lattice_session::wire;
 use pmi_core::Phase;
@@ -14,7 +15,7 @@ use proto::{LaunchState, SessionRole};
 use serde::Serialize;
 
 use super::launches::{Summary, state};
-use super::{CommandError, ask, here};
+use super::{CommandError, ask_about, here};
 use crate::args::{ServerArgs, TableArgs};
 use crate::console::{print, print_json, shown};
 use crate::formatting;
@@ -144,7 +145,7 @@ pub(super) fn get(
         return Ok((answer, cause));
     }
     let request = proto::GetLaunchRequest { id: launch.to_owned(), stacks: extent == Extent::Stacks };
-    ask(api, async |cluster| {
+    ask_about(launch, api, async |cluster| {
         let answer = cluster.ask(cluster.launches().get_launch(request)).await?;
         let cause = answer.cause.clone().map(wire::cause::decode).transpose();
         Ok((answer, cause.map_err(|error| cluster.nonsense(error))?))
@@ -251,8 +252,32 @@ fn text(status: &proto::LaunchStatus, cause: Option<&Cause>, ranks: &[RankView<'
     lines.extend(
         [status.usage.map(|used| usage::words(wire::event::decode_usage(used))), roles(status)].into_iter().flatten(),
     );
+    lines.extend(fences(ranks));
     lines.extend(left_out_words(status));
     shown(&lines) + &table(ranks)
+}
+
+/// Who waits in a fence, and which ranks that have been through as many fences of all ranks run and wait in none: a line for each number of them.
+pub(super) fn fences(ranks: &[RankView<'_>]) -> Vec<String> {
+    let mut groups: BTreeMap<u64, (Vec<Rank>, Vec<Rank>)> = BTreeMap::new();
+    for RankView { progress, .. } in ranks.iter().filter(|seen| seen.progress.exit.is_none()) {
+        let Some(number) = progress.fences else { continue };
+        let (waiting, others) = groups.entry(number).or_default();
+        if progress.waiting { waiting } else { others }.push(progress.rank);
+    }
+    groups.retain(|_, (waiting, _)| !waiting.is_empty());
+    let line = |(number, (waiting, others)): (u64, (Vec<Rank>, Vec<Rank>))| {
+        let after = formatting::count(u32::try_from(number).unwrap_or(u32::MAX), "fence");
+        let others = if others.is_empty() { String::new() } else { format!("; not in one: {}", listed(&others)) };
+        format!("after {after} of all ranks: in a fence: {}{others}", listed(&waiting))
+    };
+    groups.into_iter().map(line).collect()
+}
+
+/// The ranks, or their number where a list of them would fill more than a line.
+fn listed(ranks: &[Rank]) -> String {
+    let list = RankList(ranks).to_string();
+    if list.len() <= 100 { list } else { formatting::count(ranks.len() as u32, "rank") }
 }
 
 /// Number of ranks that the answer had no room for.
@@ -372,6 +397,29 @@ mod tests {
         assert_eq!(json["sessions"], serde_json::json!([session("node0", "shepherd"), session("node1", "lamb")]));
         assert_eq!(json["ranks"][2]["exit"], serde_json::json!({ "rank": 2, "code": 3 }));
         assert_eq!(json["ranks"][1]["phase"], "not_initialized");
+    }
+
+    #[test]
+    fn a_fence_is_told_with_who_waits_and_who_has_not_come() {
+        let mut answer = answer();
+        let rank = |rank, waiting, fences| proto::RankProgress {
+            rank,
+            pid: 10 + rank,
+            phase: proto::RankPhase::Initialized.into(),
+            waiting,
+            fences: Some(fences),
+            ..proto::RankProgress::default()
+        };
+        answer.nodes[0].ranks = vec![rank(0, true, 2), rank(1, true, 2), rank(3, false, 2), rank(4, false, 3)];
+        answer.nodes[1].ranks = vec![rank(2, false, 2), rank(5, true, 7)];
+        let lines = fences(&ranks(&answer));
+        let expected = [
+            "after 2 fences of all ranks: in a fence: ranks 0-1; not in one: ranks 2-3",
+            "after 7 fences of all ranks: in a fence: rank 5",
+        ];
+        assert_eq!(lines, expected);
+        let text = text(&answer, None, &ranks(&answer), &TimeZone::UTC);
+        assert!(text.contains(&format!("\n{}\n", lines.join("\n"))), "{text}");
     }
 
     #[test]

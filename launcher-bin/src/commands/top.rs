@@ -15,7 +15,7 @@ use proto::LaunchState;
 use serde::Serialize;
 
 use self::keys::{Keys, Wish};
-use super::status::{Extent, RankUsageLine, RankView, get, left_out_words, rank_state, ranks};
+use super::status::{Extent, RankUsageLine, RankView, fences, get, left_out_words, rank_state, ranks};
 use super::{CommandError, here, launches};
 use crate::args::{TableArgs, TopArgs, TopOrder};
 use crate::console::{print, print_json, shown};
@@ -69,7 +69,7 @@ pub(crate) fn top(args: &TopArgs) -> Result<u8, CommandError> {
         }
         loop {
             sort(&mut rows, order);
-            let text = heading(&answer) + &table(&rows);
+            let text = heading(&answer, &ranks(&answer)) + &table(&rows);
             let help = if keys.is_some() { keys::HELP } else { "" };
             let code = print(if is_repeated { format!("{CLEAR}{text}{help}") } else { text }.as_bytes())?;
             if !is_repeated || code != 0 || is_over(&answer) {
@@ -163,12 +163,13 @@ fn sort(rows: &mut [Row<'_>], order: TopOrder) {
     });
 }
 
-fn heading(answer: &proto::LaunchStatus) -> String {
+fn heading(answer: &proto::LaunchStatus, ranks: &[RankView<'_>]) -> String {
     let Some(summary) = &answer.summary else { return String::new() };
     let time = formatting::duration(Duration::from_micros(summary.duration_us));
     let (id, state, nodes, command) = (&summary.id, launches::state(summary.state()), &summary.nodes, &summary.command);
-    let ranks = formatting::count(summary.ranks, "rank");
-    let mut lines = vec![format!("launch {id}: {state}; {ranks} on {nodes}; {time}; {command}")];
+    let number = formatting::count(summary.ranks, "rank");
+    let mut lines = vec![format!("launch {id}: {state}; {number} on {nodes}; {time}; {command}")];
+    lines.extend(fences(ranks));
     lines.extend(left_out_words(answer));
     shown(&lines)
 }

@@ -11,7 +11,7 @@ use lattice_session::session_io::{HostProcess, SessionIo};
 use lattice_session::set::OwnSet;
 use lattice_session::spec::LaunchSecret;
 use pmi_core::ids::NodeIndex;
-use rank_spawner::{Keeper, become_subreaper, usable_cpus};
+use rank_spawner::{CpuBind, Keeper, become_subreaper, usable_cpus};
 use tokio::sync::mpsc;
 
 use super::frontend::{End, Frontend};
@@ -65,7 +65,19 @@ pub(super) fn run(command: LaunchCommand, machine: &Machine, verbosity: Verbosit
 fn crowding(launch: &PreparedLaunch) -> Option<String> {
     let (ranks, cpus) = (launch.ranks.len(), usable_cpus().get());
     let host = launch.placed.host(NodeIndex(0));
-    (ranks > cpus).then(|| format!("{ranks} ranks on {} of {host}", counted(cpus as u64, "CPU")))
+    let are_bound = launch.ranks.iter().any(|row| !row.is_free);
+    let bind = Some(&launch.placed.settings.cpu_bind).filter(|bind| **bind != CpuBind::None);
+    (ranks > cpus)
+        .then(|| format!("{ranks} ranks on {} of {host}{}", counted(cpus as u64, "CPU"), sharing(bind, are_bound)))
+}
+
+/// What becomes of a binding with more ranks than CPUs.
+fn sharing(bind: Option<&CpuBind>, are_bound: bool) -> String {
+    match (bind, are_bound) {
+        (None, _) => String::new(),
+        (Some(bind), true) => format!("; --cpu-bind={bind} binds several of them to the same CPUs"),
+        (Some(bind), false) => format!("; --cpu-bind={bind} binds none of them"),
+    }
 }
 
 async fn found_later(set: OwnSet) {
@@ -125,5 +137,20 @@ async fn answer(bind: impl FnOnce() -> io::Result<LocalService>, verbosity: Verb
             }
             std::future::pending().await
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rank_spawner::Object;
+
+    use super::*;
+
+    #[test]
+    fn a_binding_that_lets_ranks_share_cpus_is_told() {
+        let cores = CpuBind::to(Object::Core);
+        assert_eq!(sharing(None, false), "");
+        assert_eq!(sharing(Some(&cores), true), "; --cpu-bind=cores binds several of them to the same CPUs");
+        assert_eq!(sharing(Some(&cores), false), "; --cpu-bind=cores binds none of them");
     }
 }

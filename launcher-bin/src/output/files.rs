@@ -6,7 +6,7 @@ use std::fs::{File, Metadata, OpenOptions};
 use std::io;
 use std::os::fd::AsFd;
 use std::os::unix::fs::MetadataExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use lattice_session::event::Stream;
 use pmi_core::ids::Rank;
@@ -25,7 +25,7 @@ pub(crate) struct Files {
 
 /// A file for ranks' output cannot be opened.
 #[derive(Debug, thiserror::Error)]
-#[error("cannot write the output of rank {rank} to {}: {source}", path.display())]
+#[error("cannot write the output of rank {rank} to {}: {source}\ntry: {}", path.display(), instead(path))]
 pub struct FileError {
     /// The first rank that was to write to it.
     pub rank: Rank,
@@ -34,6 +34,16 @@ pub struct FileError {
     /// Error of the system.
     #[source]
     pub source: io::Error,
+}
+
+/// Line to type where output cannot be written.
+fn instead(path: &Path) -> String {
+    match path.parent() {
+        Some(directory) if directory != Path::new("") && !directory.exists() => {
+            format!("mkdir -p {}", directory.display())
+        }
+        _ => "-o with a file that you may write, such as %j.out".to_owned(),
+    }
 }
 
 /// Identity of a file, whatever its name: device and inode.

@@ -152,7 +152,12 @@ fn nodes_are_chosen_where_there_are_several() {
     refused("-x HERE true", "-x HERE: -x leaves nodes out, and HERE is a variable");
     refused("-x A=1 true", "-x A=1: -x leaves nodes out");
     refused("--host node3:2,node1 true", "--hostfile, --host or --rankfile: node1 is not this machine");
-    refused("--time 0 --signal=USR1@60 true", "--signal: a time of 0 is no limit");
+    for limit in ["", "--time 0 "] {
+        refused(
+            &format!("{limit}--signal=USR1@60 true"),
+            "--signal: the launch has no time limit before which the signal could be sent; a time of 0 is none\ntry: --time LIMIT",
+        );
+    }
     refused("-x node1 true", "--exclude needs the nodes of an allocation");
     refused("--detach true", "--detach needs the nodes of an allocation");
 }

@@ -1,7 +1,7 @@
 //! Reasons for which a launch is refused before anything is started.
 
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use hostlist::HostlistError;
@@ -149,7 +149,7 @@ pub enum RequestError {
         room: u32,
     },
     /// The hostfile cannot be used.
-    #[error(transparent)]
+    #[error("{error}{instead}", error = .0, instead = without_file(.0))]
     Hostfile(#[from] HostfileError),
     /// The job does not fit on the one node.
     #[error(
@@ -218,7 +218,8 @@ pub enum RequestError {
     },
     /// There is no limit before which a signal could be sent.
     #[error(
-        "--signal: a time of 0 is no limit, so there is nothing that the signal could be sent ahead of; give a limit, or leave it out"
+        "--signal: the launch has no time limit before which the signal could be sent; a time of 0 is none\n\
+         try: --time LIMIT beside it, such as --time 10:00; without a limit, lattice signal ID SIGNAL sends one at any time"
     )]
     SignalWithoutLimit,
     /// Ranks cannot be bound as asked.
@@ -263,6 +264,22 @@ fn tip(error: &ProgramError) -> String {
     match typed.as_ref() {
         line if line.contains(' ') => format!("\ntry: {line}, without quotes around it; or sh -c '{line}'"),
         command if is_command(command) => format!("\ntry: lattice {command}"),
-        _ => String::new(),
+        path if path.contains('/') => {
+            "\ntry: its whole path; one that does not begin with / begins at --chdir, or where you are".to_owned()
+        }
+        here if Path::new(here).is_file() => format!("\ntry: ./{here}, as a shell wants it, too"),
+        _ => {
+            "\ntry: its path, such as ./NAME; or PATH with its directory, as --env PATH=... or in this shell".to_owned()
+        }
+    }
+}
+
+/// Line to type instead of a hostfile that cannot be read.
+fn without_file(error: &HostfileError) -> &'static str {
+    match error {
+        HostfileError::Read { .. } => {
+            "\ntry: the path of another file; or --host NODE:SLOTS,NODE:SLOTS, which needs none"
+        }
+        _ => "",
     }
 }

@@ -46,7 +46,10 @@ fn nodes_are_named_as_the_user_named_them() {
     let Candidates::Hostfile(hosts) = placement.candidates else { panic!("{:?}", placement.candidates) };
     let hosts: Vec<_> = hosts.iter().map(|host| (host.node.as_str(), host.slots.get())).collect();
     assert_eq!(hosts, [("node0", 4), ("node1", 2)]);
-    refused("--hostfile /nonexistent true", "cannot read the hostfile /nonexistent");
+    refused(
+        "--hostfile /nonexistent true",
+        "cannot read the hostfile /nonexistent: No such file or directory (os error 2)\ntry: ",
+    );
 }
 
 #[test]

@@ -30,7 +30,7 @@ const GATHER: Duration = Duration::from_secs(1);
 
 /// Nodes that do not join.
 #[derive(Debug, thiserror::Error)]
-#[error("{} of {all} nodes did not join: {}\n{}", missing.len(), hostlist::fold(missing), said.join("\n"))]
+#[error("{} of {all} nodes did not join: {}\n{}{}", missing.len(), hostlist::fold(missing), said.join("\n"), instead(*.job_variable))]
 pub struct JoiningError {
     /// Their names.
     missing: Vec<String>,
@@ -38,6 +38,15 @@ pub struct JoiningError {
     all: usize,
     /// What the programs said that should have started agents there.
     said: Vec<String>,
+    /// Variable by which those programs find the manager's job; `None` where there is no manager.
+    job_variable: Option<&'static str>,
+}
+
+/// Line to type if the job is over, and only its variables are left.
+fn instead(job_variable: Option<&str>) -> String {
+    let tip =
+        |name| format!("\ntry: unset {name}, if the job that it names is over; or --via none, for this machine alone");
+    job_variable.map_or_else(String::new, tip)
 }
 
 /// The agents of a cluster on their way.
@@ -186,7 +195,7 @@ impl<'a> Joining<'a> {
                 None => format!("{place} runs; {}", said(&log)),
             }
         });
-        JoiningError { said: said.collect(), missing, all: self.all.len() }
+        JoiningError { said: said.collect(), missing, all: self.all.len(), job_variable: self.means.job_variable }
     }
 }
 

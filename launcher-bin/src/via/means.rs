@@ -25,6 +25,8 @@ pub(super) struct Means {
     pub(super) name_variables: &'static [&'static str],
     /// Time for a node to join, from the start of its program.
     pub(super) patience: Duration,
+    /// Variable that names the manager's job, by which the program finds it.
+    pub(super) job_variable: Option<&'static str>,
 }
 
 /// Nodes that one call of the program reaches.
@@ -111,6 +113,15 @@ impl Means {
             Via::Command(words) => return Self::of_line(words.clone(), Reach::Each, Telling::Input),
         };
         let means = Self::of_line(line.iter().map(|&word| word.to_owned()).collect(), reach, telling);
+        let job_variable = match via {
+            Via::Slurm => Some("SLURM_JOB_ID"),
+            Via::Pbs => Some("PBS_JOBID"),
+            Via::Lsf => Some("LSB_JOBID"),
+            Via::Sge => Some("JOB_ID"),
+            Via::Flux => Some("FLUX_URI"),
+            Via::None | Via::Ssh | Via::Kubernetes | Via::Command(_) => None,
+        };
+        let means = Self { job_variable, ..means };
         match via {
             Via::Slurm => Self { unset: OPTIONS_OF_SRUN, name_variables: &["SLURMD_NODENAME"], ..means },
             Via::Kubernetes => Self { keep: &["LATTICE_JOIN_KEY_FILE"], patience: PATIENCE_WITH_PODS, ..means },
@@ -119,7 +130,16 @@ impl Means {
     }
 
     fn of_line(words: Vec<String>, reach: Reach, telling: Telling) -> Self {
-        Self { words, reach, telling, unset: &[], keep: &[], name_variables: &[], patience: PATIENCE }
+        Self {
+            words,
+            reach,
+            telling,
+            unset: &[],
+            keep: &[],
+            name_variables: &[],
+            patience: PATIENCE,
+            job_variable: None,
+        }
     }
 
     /// The same with further words behind the name of the program.

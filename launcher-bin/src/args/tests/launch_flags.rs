@@ -122,11 +122,7 @@ fn flags_of_srun_that_choose_nothing_are_taken_and_noted() {
 }
 
 #[test]
-fn a_signal_before_a_limit_needs_one() {
-    refused(
-        "lattice launch --signal USR1@5 ./a",
-        "required arguments were not provided:\n  <--timeout <TIME>|--time <LIMIT>>",
-    );
+fn how_failures_of_others_end_a_rank_is_a_yes_or_no() {
     refused("lattice launch --kill-on-bad-exit=2 ./a", "invalid value '2'");
 }
 

@@ -117,10 +117,11 @@ fn nothing_is_left_when_a_job_is_cancelled_or_its_launcher_killed() {
 }
 
 #[test]
-fn an_allocation_that_is_over_is_told_in_the_words_of_srun() {
+fn an_allocation_that_is_over_is_told_in_the_words_of_srun_with_its_variable() {
     let script = r#"SLURM_JOB_ID=99 SLURM_JOB_NODELIST=node[0-1] user lattice launch hostname"#;
     let outcome = script_with_slurm(script).run();
     outcome.exits(125).says("2 of 2 nodes did not join: node[0-1]").says("srun ended").says("Invalid job id specified");
+    outcome.says("try: unset SLURM_JOB_ID, if the job that it names is over");
 }
 
 #[test]

@@ -121,6 +121,10 @@ mod tests {
             "--universe-size=9 --label ./a",
         );
         check(None, "-l", &[("MPIEXEC_PREFIX_DEFAULT", "1")], "--label ./a");
+        for dialect in [None, hydra, open_mpi] {
+            check(dialect, "", &[("MPIEXEC_TIMEOUT", "90")], "--timeout=90 ./a");
+            check(dialect, "-timeout 5", &[("MPIEXEC_TIMEOUT", "90")], "--timeout=5 ./a");
+        }
         let files = [("HYDRA_HOST_FILE", "hosts"), ("OMPI_MCA_hwloc_base_binding_policy", "core")];
         check(hydra, "", &files, "--hostfile=hosts ./a");
         check(hydra, "-hosts n0", &files, "--nodelist=n0 --distribution=cyclic ./a");
