@@ -66,6 +66,8 @@ const FOR_TESTS: &[Package] = &[
     Package { name: "openmpi-bin", brings: Brings::Program("mpirun.openmpi") },
     Package { name: "libopenmpi-dev", brings: Brings::Program("mpicc.openmpi") },
     Package { name: "libpmix-dev", brings: Brings::ArchitectureFile("pmix2/include/pmix.h") },
+    // pps and pevent, tools of libpmix.
+    Package { name: "libpmix-bin", brings: Brings::Program("pps") },
     // Only the system's own Python finds it.
     Package { name: "python3-mpi4py", brings: Brings::File("/usr/lib/python3/dist-packages/mpi4py/__init__.py") },
     Package { name: "libpmi0-dev", brings: Brings::File("/usr/include/slurm/pmi.h") },

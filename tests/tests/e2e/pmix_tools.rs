@@ -54,6 +54,39 @@ fn tools_find_a_launch_look_at_it_and_end_it() {
     staying.finish();
 }
 
+/// Those that Debian has of libpmix's own; its other two crash before they ask a server anything.
+#[test]
+fn libpmix_s_own_tools_look_at_a_launch_and_tell_it_events() {
+    let files = tempfile::tempdir().unwrap();
+    let tool = |words: &str| {
+        let (program, words) = words.split_once(' ').unwrap_or((words, ""));
+        Command::new(program).words(words).env("TMPDIR", files.path())
+    };
+    let mut launch = launch("-n 2").env("TMPDIR", files.path()).bash("echo $PMIX_NAMESPACE; exec sleep 100").start();
+    let pid = launch.pid();
+    launch.wait_until("tools can find the launch", || contact(files.path()).is_some());
+    let (directory, id) = contact(files.path()).unwrap();
+    let file = directory.join(format!("pmix.{}.tool.{id}", nix::unistd::gethostname().unwrap().display()));
+    for how in [
+        "",
+        "--nodes",
+        &format!("--pid {pid}"),
+        &format!("--namespace {id}"),
+        &format!("--uri file:{}", file.display()),
+    ] {
+        tool(&format!("pps {how}")).run().exits(0).says(&format!("Active nspaces: kvs_{id}_0."));
+    }
+    let mut listener = Command::new(Flavour::Pmix.program("pmix_tool")).words(&format!("pid {pid} hear"));
+    listener = listener.env("TMPDIR", files.path());
+    let mut listener = listener.start();
+    listener.wait_for_stdout("listening");
+    // The event that the listener waits for, to everybody (PMIX_RANGE_GLOBAL).
+    tool(&format!("pevent --pid {pid} --event -3007 --range 5")).run().exits(0);
+    listener.finish().exits(0).prints_lines(["a job of its own as rank 0", "listening", "event: heard"]);
+    launch.signal(Signal::SIGTERM);
+    launch.finish();
+}
+
 /// One tool gets what all ranks write, and another that had enough gets nothing more; both as it comes, and the launch shows it as ever.
 #[test]
 fn tools_get_the_output_of_ranks_as_it_comes() {
