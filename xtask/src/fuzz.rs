@@ -1,8 +1,8 @@
 //! Fuzz targets: all of the package in `fuzz/`, built at once, each run for a while.
 //!
-//! Inputs of a target are in three places of the package: `regressions/TARGET/` is committed and holds what once was a finding,
-//! `corpus/TARGET/` grows, and its seeds come from the test `fuzz_seeds` of the crate that the target calls. A finding is written to
-//! `artifacts/TARGET/`. `cargo fuzz` works on the package, too.
+//! Inputs of a target are in two places of the package, of which none is committed: `corpus/TARGET/` grows, and its seeds come from the
+//! test `fuzz_seeds` of the crate that the target calls. A finding is written to `artifacts/TARGET/`; once mended it is a unit test of
+//! that crate. `cargo fuzz` works on the package, too.
 
 pub(crate) mod instrument;
 
@@ -37,7 +37,7 @@ pub(crate) fn build() -> Result<()> {
     run(instrument::ours(&mut build)?)
 }
 
-/// Replays what is kept, and looks for more, in these targets; in all, if none is named.
+/// Replays the corpus, and looks for more, in these targets; in all, if none is named.
 pub(crate) fn run_targets(named: &[String], seconds: u32) -> Result<()> {
     let mut targets = targets()?;
     for name in named {
@@ -83,18 +83,17 @@ fn write_seeds() -> Result<()> {
 }
 
 impl FuzzTarget {
-    /// Starts the target on its corpus and its regressions; returns where its output goes.
+    /// Starts the target on its corpus; returns where its output goes.
     fn start(&self, programs: &Path, seconds: u32) -> Result<(Child, PathBuf)> {
         let Self(name) = self;
-        let [corpus, regressions, artifacts] =
-            ["corpus", "regressions", "artifacts"].map(|kind| package().join(kind).join(name));
+        let [corpus, artifacts] = ["corpus", "artifacts"].map(|kind| package().join(kind).join(name));
         for directory in [&corpus, &artifacts] {
             fs::create_dir_all(directory).with_context(|| format!("cannot make {}", directory.display()))?;
         }
         let log = artifacts.with_extension("log");
         let output = File::create(&log).with_context(|| format!("cannot write {}", log.display()))?;
         let mut process = Command::new(programs.join(name));
-        process.arg(corpus).args(regressions.exists().then_some(regressions));
+        process.arg(corpus);
         process.arg(format!("-artifact_prefix={}/", artifacts.display()));
         process.args([format!("-max_total_time={seconds}"), format!("-max_len={INPUT_BYTES}")]);
         process.stdout(output.try_clone()?).stderr(output);
