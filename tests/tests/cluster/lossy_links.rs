@@ -90,3 +90,30 @@ fn a_link_that_is_cut_one_way_amid_fences_ends_the_launch_with_one_cause() {
     let lost = ["node0 has lost some", "node1 has lost some"];
     outcome.exits(0).prints_lines(each.into_iter().chain(each).chain(lost));
 }
+
+/// No packet of either passes, and both are there for the API server.
+#[test]
+fn a_link_that_is_cut_both_ways_amid_fences_ends_the_launch_with_one_cause() {
+    assert!(geteuid().is_root(), "this test must run as root");
+    let script = format!(
+        r#"{RULES}
+        lattice launch -N 2 -n 4 lattice pmi barrier --count 100000000 2>"$LATTICE_DEV_CLUSTER/said" & launch=$!
+        id=$(launch_with 4)
+        until lattice status $id | grep -q fence; do sleep 0.05; done
+        lose node0 node1 ""; lose node1 node0 ""
+        wait $launch; echo "code $?"; grep -c . "$LATTICE_DEV_CLUSTER/said"; cat "$LATTICE_DEV_CLUSTER/said" >&2
+        nodes_up 2 && echo "both are up"
+        lost_some node0; lost_some node1; heal node0; heal node1
+        allocate_anew
+        lattice launch -N 2 -n 4 lattice pmi barrier | grep -o '4 ranks'"#
+    );
+    let outcome = script_on(2, &script).run();
+    outcome.exits(0).prints_lines([
+        "code 125",
+        "1",
+        "both are up",
+        "node0 has lost some",
+        "node1 has lost some",
+        "4 ranks",
+    ]);
+}

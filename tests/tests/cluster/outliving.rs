@@ -140,3 +140,28 @@ fn no_node_keeps_the_shared_memory_of_an_aborted_program() {
     let outcome = script_on(2, script).arg(Flavour::WheelMpich.program("abort")).run();
     outcome.exits(0).prints_lines(["code 9"]);
 }
+
+/// Kills the process that starts node1's sessions, while each rank has a child that gave up its session and its environment. The child
+/// holds the lock of its rank, and so does whatever it becomes.
+const KILL_FORK_SERVER: &str = r#"
+    export HIDE='exec 9>"$LOCKS/$LATTICE_RANK"; flock 9; env -i setsid sleep 1000 >/dev/null 2>&1 & touch "$BEGUN/$LATTICE_RANK"; sleep 1000'
+    $NOBODY lattice launch --detach --alloc $alloc -n 2 bash -c "$HIDE" >/dev/null
+    until [ -e "$BEGUN/0" ] && [ -e "$BEGUN/1" ]; do sleep 0.05; done; chains
+    agent=$(daemon node1); keep_namespaces node1; kill -KILL $(pgrep -P $agent -x lattice-forks)
+    while [ "$(lattice launches --json | field id)" ]; do sleep 0.05; done
+    for ((look = 0; look < 200; look++)); do [ "$(chains | grep -c gone)" = 2 ] && break; sleep 0.05; done; chains
+    while grep -qs '^State:.[^ZX]' /proc/$agent/task/*/status; do sleep 0.05; done; start_agent node1
+    hand_over"#;
+
+#[test]
+fn nothing_of_a_launch_outlives_a_killed_fork_server() {
+    if !has_control_groups() {
+        return;
+    }
+    as_two_users(KILL_FORK_SERVER).prints_lines(["there", "there", "gone", "gone", "alone", "alone"]);
+}
+
+#[test]
+fn without_control_groups_nothing_of_a_launch_outlives_a_killed_fork_server() {
+    without_cgroups(KILL_FORK_SERVER).prints_lines(["there", "there", "gone", "gone", "alone", "alone"]);
+}
