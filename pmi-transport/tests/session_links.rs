@@ -7,6 +7,7 @@ use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use agents::proxy::Pace;
 use agents::sessions::LAUNCH;
 use agents::{Over, World};
 use bytes::Bytes;
@@ -153,28 +154,88 @@ async fn fence(launches: &[LaunchFences], epoch: u64) -> Vec<Bytes> {
     results
 }
 
-/// Everything that one side of a link sent, and what it gets when it is sent again.
-#[tokio::test]
-async fn what_was_recorded_and_is_sent_again_ends_no_link() {
-    let world = World::new(2, Over::Sessions, Limits::default()).await;
-    let launches = world.join_all(LAUNCH, FanOut::default());
-    assert_eq!(fence(&launches, 0).await, vec![Bytes::from_static(b"xx"); 2]);
-    let address = world.members[0].address.clone();
-    let replay = tokio::task::spawn_blocking(move || {
-        let gate = LinkKey::from_bytes(KEY).gate_key();
-        let greeting = Greeting::new(LaunchHash::of(LAUNCH), NodeIndex(1), NodeIndex(0), [3; 16], &gate);
+/// Sends bytes to a port, and reads until it hangs up; returns what it answered.
+async fn send(address: String, bytes: Vec<u8>) -> Vec<u8> {
+    let conversation = tokio::task::spawn_blocking(move || {
         let mut socket = TcpStream::connect(address).unwrap();
-        socket.write_all(greeting.as_bytes()).unwrap();
-        // No handshake of the launch: its sender has the greeting, not the key.
-        socket.write_all(&[9; 49]).unwrap();
+        // The other end may hang up amid it.
+        let _ = socket.write_all(&bytes);
         let mut answer = Vec::new();
         socket.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
         let _ = socket.read_to_end(&mut answer);
         answer
     });
-    assert_eq!(replay.await.unwrap(), [], "a stranger gets no byte");
+    conversation.await.unwrap()
+}
+
+/// Who has the greeting and not the key.
+#[tokio::test]
+async fn a_greeting_without_a_handshake_ends_no_link() {
+    let world = World::new(2, Over::Sessions, Limits::default()).await;
+    let launches = world.join_all(LAUNCH, FanOut::default());
+    assert_eq!(fence(&launches, 0).await, vec![Bytes::from_static(b"xx"); 2]);
+    let gate = LinkKey::from_bytes(KEY).gate_key();
+    let greeting = Greeting::new(LaunchHash::of(LAUNCH), NodeIndex(1), NodeIndex(0), [3; 16], &gate);
+    let answer = send(world.members[0].address.clone(), [greeting.as_bytes(), [9; 49].as_slice()].concat()).await;
+    assert_eq!(answer, [], "a stranger gets no byte");
     assert_eq!(fence(&launches, 1).await, vec![Bytes::from_static(b"xx"); 2]);
     assert_eq!((world.agent(0).links(), world.agent(1).links()), (1, 1));
+}
+
+/// All bytes of a link, in the middle of a fence that waits for the node which they came from: its handshake is answered with another
+/// number than the first time, so no frame that follows can be opened, and none arrives.
+#[tokio::test]
+async fn what_was_recorded_and_is_sent_again_brings_nothing_to_a_fence_and_ends_no_link() {
+    let (world, recordings) = World::behind_proxies(2, Limits::default(), |_| Some(Pace::AT_ONCE)).await;
+    let launches = world.join_all(LAUNCH, FanOut::default());
+    for epoch in 0..3 {
+        assert_eq!(fence(&launches, epoch).await, vec![Bytes::from_static(b"xx"); 2]);
+    }
+    let nodes = [NodeIndex(0), NodeIndex(1)];
+    let arrive =
+        |node: usize| launches[node].exchange("job", &nodes, &Scope::World, Epoch(3), vec![Bytes::from_static(b"x")]);
+    let (opener, called) = if recordings[0].lock().unwrap().is_empty() { (0, 1) } else { (1, 0) };
+    let recorded = recordings[called].lock().unwrap().clone();
+    assert_eq!(recorded.len(), 1, "there is one link");
+    assert!(recorded[0].len() > 80 + 49, "greeting, handshake and frames: {} bytes", recorded[0].len());
+
+    let mut waiting = Box::pin(arrive(called));
+    // Whole, and cut where the greeting, the handshake and the first frames end; all at once.
+    let ends = [80, 80 + 33, 80 + 49, 200, recorded[0].len()].map(|end| end.min(recorded[0].len()));
+    let address = &world.members[called].address;
+    let replays: Vec<_> =
+        ends.iter().map(|&end| tokio::spawn(send(address.clone(), recorded[0][..end].to_vec()))).collect();
+    let replayed = async {
+        for replay in replays {
+            replay.await.unwrap();
+        }
+    };
+    tokio::select! {
+        result = &mut waiting => panic!("a replay completed a fence: {result:?}"),
+        () = replayed => {}
+    }
+    assert_eq!((world.agent(0).links(), world.agent(1).links()), (1, 1));
+    let (one, other) = tokio::join!(waiting, arrive(opener));
+    assert_eq!((one.unwrap().runs.concat(), other.unwrap().runs.concat()), (b"xx".to_vec(), b"xx".to_vec()));
+}
+
+/// Each byte alone, each piece late, and one node's link slow while the others' are not: then what nodes send is read in another order
+/// than it was sent in.
+#[tokio::test]
+async fn slow_links_and_those_that_pass_each_other_bring_the_same_to_all() {
+    let slow = Pace { piece: 1, delay: Duration::ZERO };
+    let late = Pace { piece: 65_536, delay: Duration::from_millis(30) };
+    let paces: [&dyn Fn(u32) -> Option<Pace>; 3] =
+        [&|_| Some(slow), &|_| Some(late), &|node| Some(if node % 2 == 0 { late } else { Pace::AT_ONCE })];
+    for pace in paces {
+        let (world, _) = World::behind_proxies(5, Limits::default(), pace).await;
+        let launches = world.join_all(LAUNCH, FanOut { barrier: 2, data: 2 });
+        for epoch in 0..3 {
+            assert_eq!(fence(&launches, epoch).await, vec![Bytes::from_static(b"xxxxx"); 5]);
+        }
+        let answer = launches[3].ask(NodeIndex(4), Bytes::from_static(b"it")).await.unwrap();
+        assert_eq!(answer, "3 asked it");
+    }
 }
 
 /// It keeps the launch's key, and its address.

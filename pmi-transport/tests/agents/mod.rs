@@ -1,6 +1,7 @@
 //! Agents that serve nothing but fences, in this process: over TCP as real ones do, or over memory.
 #![allow(dead_code, reason = "each test file uses a part")]
 
+pub(crate) mod proxy;
 pub(crate) mod sessions;
 
 use std::collections::HashMap;

@@ -12,6 +12,7 @@ use tokio::task::AbortHandle;
 use tonic::Status;
 use tonic::service::Routes;
 
+use super::proxy::{self, Pace, Recording};
 use super::{World, insecure};
 
 /// The launch that the links of [`World::of_sessions`] are of.
@@ -58,10 +59,26 @@ async fn serve_links(name: &str) -> (Arc<Arrivals>, String, AbortHandle) {
 impl World {
     /// Sessions of the launch [`LAUNCH`], one for each node.
     pub(crate) async fn of_sessions(nodes: u32, limits: Limits) -> Self {
+        Self::behind_proxies(nodes, limits, |_| None).await.0
+    }
+
+    /// The same with a proxy in front of each node's port for which `pace` has one; the second is what it recorded.
+    pub(crate) async fn behind_proxies(
+        nodes: u32,
+        limits: Limits,
+        pace: impl Fn(u32) -> Option<Pace>,
+    ) -> (Self, Vec<Recording>) {
         let key = LinkKey::from_bytes([7; LinkKey::LEN]);
         let (mut ports, mut members, mut serving) = (Vec::new(), Vec::new(), Vec::new());
-        for name in (0..nodes).map(|node| format!("node{node}")) {
-            let (arrivals, address, handle) = serve_links(&name).await;
+        let mut recordings = Vec::new();
+        for node in 0..nodes {
+            let name = format!("node{node}");
+            let (arrivals, port, handle) = serve_links(&name).await;
+            let (address, recording) = match pace(node) {
+                Some(pace) => proxy::in_front_of(port, pace).await,
+                None => (port, Recording::default()),
+            };
+            recordings.push(recording);
             ports.push(arrivals);
             members.push(Member { name, address });
             serving.push(handle);
@@ -79,6 +96,6 @@ impl World {
             std::mem::forget::<Visitable>(arrivals.expect(LAUNCH, key.gate_key(), me, Arc::clone(&members), session));
             agents.push(Some(fences));
         }
-        Self { agents, members, sessions, serving }
+        (Self { agents, members, sessions, serving }, recordings)
     }
 }
