@@ -1,30 +1,40 @@
 //! Each process of a cluster is killed or stopped in each phase of a launch: the launch ends or goes on as it should, within bounds, with
-//! one cause, nothing is left of it, and the cluster serves the next one.
+//! one cause that names what was struck, nothing is left of it, and the cluster serves the next one.
 //!
-//! `LATTICE_FAULT_REPEATS=20 cargo test -p lattice-tests --test cluster fault_matrix` goes through the matrix so many times.
+//! `LATTICE_FAULT_REPEATS=20 cargo test -p lattice-tests --test cluster fault_matrix` goes through the matrix so many times, and through
+//! all phases of the clusters with inner nodes as well.
 
 use lattice_tests::command::DEADLINE;
 use lattice_tests::mpi::Flavour;
 use lattice_tests::{script_on, turn};
 
-/// Functions of the script, of which `$1` is the program: `cell` goes through one phase. In it `fault` strikes, `mend` repairs what it
-/// did, and `wanted` says which exit codes are right in which phase.
+/// Functions of the script, of which `$1` is the program and `$2` the number of nodes: `cell` goes through one phase. In it `fault` strikes,
+/// `mend` repairs what it did, `wanted` says which exit codes are right in which phase, and `cause` is a pattern for what a launch that
+/// failed says.
+///
+/// Each rank has a child that left its session and its environment. It, and whatever else comes from a rank, holds the lock of the launch;
+/// who has the launch's environment is looked for too.
 const CELL: &str = r#"
     cd "$LATTICE_DEV_CLUSTER"
+    nodes=$2
     # No other process of this machine has the name.
     name=steps$$; program=$PWD/$name; cp "$1" $program
-    restart_api sed -i '1i lease = 10' api.toml
+    of_cluster() { sed -i '1i lease = 10' api.toml; [ -z "$settings" ] || sed -i "1i $settings" api.toml; }
     # Fails when the words that are given do not succeed within so many seconds.
     within() { local end=$((SECONDS + $1)); shift; until "$@"; do [ $SECONDS -lt $end ] || return 1; sleep 0.05; done; }
-    no_ranks() { ! pgrep -x $name >/dev/null; }
+    with_variable() { grep -lzxs "$1" /proc/[0-9]*/environ >/dev/null; }
+    nothing_left() { flock -n lock true && ! pgrep -x $name >/dev/null && ! with_variable CELL=$cell; }
     rank_there() { pgrep -x $name >/dev/null; }
     ended() { ! kill -0 $launch 2>/dev/null; }
     stepped() { grep -qs "step $1" out; }
-    all_up() { [ "$(lattice nodes --json | field state | sort | uniq -c | tr -d ' \n')" = 3up ]; }
+    all_up() { [ "$(lattice nodes --json | field state | sort | uniq -c | tr -d ' \n')" = ${nodes}up ]; }
+    causes() { grep '^lattice: ' err | grep -vE '^lattice: (warning|note|try): '; }
+    hide='exec 9<>lock; flock -s 9; env -i setsid sleep 1000 >/dev/null 2>&1 & exec "$@"'
     cell() {
         local phase=$1 code bad=
-        rm -f go; : >out; : >err
-        lattice launch -n 6 --timeout 60s "$program" "$PWD/go" >out 2>err & launch=$!
+        cell=$$.$SECONDS.$RANDOM struck=
+        rm -f go; : >out; : >err; : >lock
+        CELL=$cell lattice launch -n $((nodes * 2)) --timeout 60s bash -c "$hide" bash "$program" "$PWD/go" >out 2>err & launch=$!
         case $phase in
             start) sleep 0.0$((RANDOM % 10));;
             steps) within 20 stepped 5 || bad="no steps before the fault";;
@@ -34,115 +44,230 @@ const CELL: &str = r#"
         within 30 ended || { bad="hangs"; kill -KILL $launch; }
         wait $launch; code=$?
         [[ " $(wanted $phase) " = *" $code "* ]] || bad="$bad code $code"
-        [ $code = 0 ] || grep -q '^lattice: ' err || bad="$bad no cause"
-        within 5 no_ranks || bad="$bad survivors"
+        case $code in
+            0) [ -z "$(causes)" ] || bad="$bad a cause without a failure";;
+            *) [ $(causes | wc -l) = 1 ] || bad="$bad $(causes | wc -l) causes"
+               causes | grep -qE "^lattice: $(cause $phase)" || bad="$bad not the cause: $(cause $phase)";;
+        esac
+        within 5 nothing_left || bad="$bad survivors"
         within 15 all_up || bad="$bad nodes are not up: $(lattice nodes --json | field state | tr '\n' ' ')"
         # The loss of a node is the end of its allocation.
         [ "$(lattice alloc show $LATTICE_ALLOC_ID --json | field state)" = running ] || {
             lattice alloc release $LATTICE_ALLOC_ID >/dev/null 2>&1
-            LATTICE_ALLOC_ID=$(timeout 20 lattice alloc create -N 3 --wait) || bad="$bad no allocation"
+            LATTICE_ALLOC_ID=$(timeout 20 lattice alloc create -N $nodes --wait) || bad="$bad no allocation"
         }
-        lattice launch -n 6 --timeout 20s true 2>>err || bad="$bad the next launch fails"
+        lattice launch -n $((nodes * 2)) --timeout 20s true 2>>err || bad="$bad the next launch fails"
         echo "$phase: ${bad:-as it should}"
         [ -z "$bad" ] || { cat err; tail -n 3 api.log node*.log; } >&2
     }
     mend() { :; }
-"#;
+    cause() { echo "there should be none"; }
 
-/// Goes through all phases, `$2` times.
-const PHASES: &str =
-    "for ((repeat = 0; repeat < $2; repeat++)); do for phase in start steps end; do cell $phase; done; done";
-
-/// Three phases on three nodes, with this behaviour of the script's functions.
-#[track_caller]
-fn strike(functions: &str) {
-    let _machine = turn::heavy();
-    let repeats: u32 = std::env::var("LATTICE_FAULT_REPEATS").map_or(1, |text| text.parse().expect("a number"));
-    let script = format!("{CELL}\n{functions}\n{PHASES}");
-    let program = Flavour::WheelMpich.program("steps");
-    let command = script_on(3, &script).arg(program).arg(repeats.to_string());
-    let outcome = command.within(DEADLINE * repeats).run();
-    let lines = ["start", "steps", "end"].map(|phase| format!("{phase}: as it should"));
-    outcome.exits(0).prints_lines(std::iter::repeat_n(lines, repeats as usize).flatten());
-}
-
-/// The process of the last rank's session, or of the first one's.
-const SESSIONS: &str = r#"
+    # A variable of a process, a rank's process by its number, and what its messages call it.
+    variable() { tr '\0' '\n' </proc/$1/environ 2>/dev/null | sed -n "s/^$2=//p"; }
     rank_of() { pgrep -x $name | sort -n | $1 -1; }
-    session_of() {
-        local parent=$(ps -o ppid= -p $(rank_of $1) 2>/dev/null)
+    # The process of a rank on the node that is named, and the one that began it.
+    rank_on() { local pid; for pid in $(pgrep -x $name); do [ "node$(variable $pid LATTICE_NODE)" = $1 ] && echo $pid && break; done; }
+    session_on() {
+        local parent=$(ps -o ppid= -p $(rank_on $1) 2>/dev/null)
         [ "$(ps -o comm= -p $parent 2>/dev/null)" = lattice-session ] && echo $parent
     }
+    forks_of() { pgrep -P $(daemon $1) -x lattice-forks; }
+    # One that only waits to be reaped is gone.
+    gone() { ! grep -qs '^State:.[^ZX]' /proc/$1/task/*/status; }
 "#;
+
+/// A tree of seven nodes: node0 is its root, node1 and node2 have two nodes below them each.
+const TREE: &str = r"relay_above = 1\nrelay_fan_out = 2\nbarrier_fan_out = 2\ndata_fan_out = 2";
+
+/// Where what is struck is in its cluster.
+#[derive(Clone, Copy)]
+enum Shape {
+    /// One of three nodes, below the first.
+    Flat,
+    /// The root, an inner node or a leaf of [`TREE`], which go through the middle of a launch unless repeats are asked for.
+    Tree,
+}
+
+/// Goes through the phases of a cluster of this shape with this behaviour of the script's functions.
+#[track_caller]
+fn strike_in(shape: Shape, functions: &str) {
+    let _machine = turn::heavy();
+    let repeats = std::env::var("LATTICE_FAULT_REPEATS").ok().map(|text| text.parse::<u32>().expect("a number"));
+    let (nodes, settings, phases) = match (shape, repeats) {
+        (Shape::Flat, _) => (3, "", ["start", "steps", "end"].as_slice()),
+        (Shape::Tree, Some(_)) => (7, TREE, ["start", "steps", "end"].as_slice()),
+        (Shape::Tree, None) => (7, TREE, ["steps"].as_slice()),
+    };
+    let repeats = repeats.unwrap_or(1);
+    let words = phases.join(" ");
+    let script = format!(
+        r#"settings='{settings}'
+        {CELL}
+        {functions}
+        restart_api of_cluster
+        for ((repeat = 0; repeat < {repeats}; repeat++)); do for phase in {words}; do cell $phase; done; done"#
+    );
+    let program = Flavour::WheelMpich.program("steps");
+    let command = script_on(nodes, &script).arg(program).arg(nodes.to_string());
+    let outcome = command.within(DEADLINE * repeats).run();
+    let lines = phases.iter().map(|phase| format!("{phase}: as it should"));
+    let lines: Vec<_> = std::iter::repeat_n(lines, repeats as usize).flatten().collect();
+    outcome.exits(0).prints_lines(lines);
+}
+
+/// The same on three nodes.
+#[track_caller]
+fn strike(functions: &str) {
+    strike_in(Shape::Flat, functions);
+}
 
 #[test]
 fn ranks_are_killed() {
-    strike(&format!(
-        r#"{SESSIONS}
-        fault() {{ within 10 rank_there; kill -KILL $(rank_of tail) 2>/dev/null; }}
-        wanted() {{ case $1 in steps) echo 137;; *) echo 137 0;; esac; }}"#
-    ));
+    strike(
+        r#"fault() {
+            within 10 rank_there
+            local pid=$(rank_of tail)
+            struck="rank $(variable $pid LATTICE_RANK) on node$(variable $pid LATTICE_NODE) "
+            kill -KILL $pid 2>/dev/null
+        }
+        wanted() { case $1 in steps) echo 137;; *) echo 137 0;; esac; }
+        cause() { echo "$struck.*signal 9 \(SIGKILL\)"; }"#,
+    );
 }
 
 #[test]
 fn ranks_are_stopped_and_go_on() {
-    strike(&format!(
-        r#"{SESSIONS}
-        fault() {{ within 10 rank_there; struck=$(rank_of tail); kill -STOP $struck 2>/dev/null; }}
-        mend() {{ sleep 0.5; kill -CONT $struck 2>/dev/null; }}
-        wanted() {{ echo 0; }}"#
-    ));
+    strike(
+        "fault() { within 10 rank_there; struck=$(rank_of tail); kill -STOP $struck 2>/dev/null; }
+        mend() { sleep 0.5; kill -CONT $struck 2>/dev/null; }
+        wanted() { echo 0; }",
+    );
+}
+
+/// Kills the session of a node.
+fn kill_session(node: &str) -> String {
+    format!(
+        r#"fault() {{ within 10 rank_there; within 10 rank_on {node} >/dev/null; kill -KILL $(session_on {node}) 2>/dev/null; }}
+        wanted() {{ case $1 in steps) echo 125;; *) echo 125 0;; esac; }}
+        cause() {{ echo "node {node} was lost: the session process was killed by signal 9"; }}"#
+    )
 }
 
 #[test]
 fn sessions_are_killed() {
-    for which in ["head", "tail"] {
-        strike(&format!(
-            r#"{SESSIONS}
-            fault() {{ within 10 rank_there; kill -KILL $(session_of {which}) 2>/dev/null; }}
-            wanted() {{ case $1 in steps) echo 125;; *) echo 125 0;; esac; }}"#
-        ));
+    for node in ["node0", "node2"] {
+        strike(&kill_session(node));
     }
+}
+
+#[test]
+fn sessions_of_the_root_of_inner_nodes_and_of_leaves_are_killed() {
+    for node in ["node0", "node1", "node6"] {
+        strike_in(Shape::Tree, &kill_session(node));
+    }
+}
+
+#[test]
+fn sessions_are_stopped_and_go_on() {
+    strike(
+        "fault() { within 10 rank_there; within 10 rank_on node1 >/dev/null; struck=$(session_on node1); kill -STOP $struck 2>/dev/null; }
+        mend() { sleep 2; kill -CONT $struck 2>/dev/null; }
+        wanted() { echo 0; }",
+    );
+}
+
+#[test]
+fn an_inner_session_that_is_stopped_ends_within_its_agents_patience() {
+    strike_in(
+        Shape::Tree,
+        r#"fault() { within 10 rank_there; within 10 rank_on node1 >/dev/null; kill -STOP $(session_on node1) 2>/dev/null; }
+        wanted() { case $1 in steps) echo 125;; *) echo 125 0;; esac; }
+        cause() { echo "node node1 was lost: the session process was stopped by a signal"; }"#,
+    );
+}
+
+/// Kills the agent of a node, and starts another one.
+fn replace_agent(node: &str) -> String {
+    format!(
+        r#"fault() {{ kill_agent {node}; }}
+        mend() {{ sleep 0.5; start_agent {node}; }}
+        # What is not begun on a node yet is not begun while its agent is away.
+        wanted() {{ case $1 in start) echo 0 125;; *) echo 0;; esac; }}
+        cause() {{ echo ".*{node}"; }}"#
+    )
 }
 
 #[test]
 fn agents_are_killed_and_started_again() {
     for node in ["node0", "node2"] {
-        strike(&format!(
-            "fault() {{ kill_agent {node}; }}
-            mend() {{ sleep 0.5; start_agent {node}; }}
-            # What is not begun on a node yet is not begun while its agent is away.
-            wanted() {{ case $1 in start) echo 0 125;; *) echo 0;; esac; }}"
-        ));
+        strike(&replace_agent(node));
     }
 }
 
-/// Nobody can tell whether it is dead: its node is lost.
+#[test]
+fn agents_of_inner_nodes_are_killed_and_started_again() {
+    strike_in(Shape::Tree, &replace_agent("node1"));
+}
+
+/// Stops an agent for longer than anybody can tell whether it is dead: its node is lost.
+fn stop_agent(node: &str) -> String {
+    format!(
+        r#"fault() {{ kill -STOP $(daemon {node}); }}
+        mend() {{ sleep 5; kill -CONT $(daemon {node}); }}
+        wanted() {{ case $1 in steps) echo 125;; *) echo 125 0;; esac; }}
+        cause() {{ echo "(launch .* did not start: |)node {node} "; }}"#
+    )
+}
+
 #[test]
 fn agents_are_stopped_and_go_on() {
-    strike(
-        "fault() { kill -STOP $(daemon node1); }
-        mend() { sleep 5; kill -CONT $(daemon node1); }
-        wanted() { case $1 in steps) echo 125;; *) echo 125 0;; esac; }",
-    );
+    for node in ["node0", "node1"] {
+        strike(&stop_agent(node));
+    }
+}
+
+#[test]
+fn agents_of_inner_nodes_are_stopped_and_go_on() {
+    strike_in(Shape::Tree, &stop_agent("node1"));
+}
+
+/// Kills the fork server of a node, with which its agent ends.
+fn kill_fork_server(node: &str) -> String {
+    format!(
+        r#"fault() {{ keep_namespaces {node}; kill -KILL $(forks_of {node}); }}
+        mend() {{ within 10 gone $(daemon {node}); start_agent {node}; }}
+        wanted() {{ case $1 in steps) echo 125;; *) echo 125 0;; esac; }}
+        cause() {{ echo ".*node {node} "; }}"#
+    )
 }
 
 #[test]
 fn fork_servers_are_killed() {
+    strike(&kill_fork_server("node1"));
+}
+
+#[test]
+fn fork_servers_of_inner_nodes_are_killed() {
+    strike_in(Shape::Tree, &kill_fork_server("node1"));
+}
+
+#[test]
+fn fork_servers_are_stopped_and_go_on() {
     strike(
-        "fault() { keep_namespaces node1; kill -KILL $(pgrep -P $(daemon node1) -x lattice-forks); }
-        mend() { within 10 gone $(daemon node1); start_agent node1; }
-        gone() { ! kill -0 $1 2>/dev/null; }
-        wanted() { case $1 in steps) echo 125;; *) echo 125 0;; esac; }",
+        "fault() { struck=$(forks_of node1); kill -STOP $struck; }
+        mend() { sleep 2; kill -CONT $struck; }
+        wanted() { echo 0; }",
     );
 }
 
 #[test]
 fn the_api_server_is_killed_and_started_again() {
     strike(
-        "fault() { restart_api sleep 0.5; }
+        r#"fault() { restart_api sleep 0.5; }
         # A launch that was not written down yet is not known to the next one.
-        wanted() { case $1 in start) echo 0 125;; *) echo 0;; esac; }",
+        wanted() { case $1 in start) echo 0 125;; *) echo 0;; esac; }
+        cause() { echo ".*(API server|launch)"; }"#,
     );
 }
 
