@@ -17,6 +17,9 @@ use rcgen::{
     BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
     KeyUsagePurpose, SanType,
 };
+use rustls::pki_types::PrivateKeyDer;
+use rustls::pki_types::pem::PemObject;
+use zeroize::Zeroizing;
 
 use crate::caller::Caller;
 
@@ -162,7 +165,7 @@ impl Authority {
         params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
         params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
         let certificate = params.self_signed(&key)?.pem();
-        let secret = key.serialize_pem();
+        let secret = Zeroizing::new(key.serialize_pem());
 
         refuse_existing(&directory.join(CA_KEY))?;
         refuse_existing(&directory.join(CA_CERTIFICATE_FILE))?;
@@ -182,8 +185,8 @@ impl Authority {
             let path = directory.join(name);
             fs::read_to_string(&path).map_err(|source| PkiError::Io { action: "read", path, source })
         };
-        let (secret, certificate) = (read(CA_KEY)?, read(CA_CERTIFICATE_FILE)?);
-        let key = KeyPair::from_pem(&secret).map_err(unusable)?;
+        let (secret, certificate) = (Zeroizing::new(read(CA_KEY)?), read(CA_CERTIFICATE_FILE)?);
+        let key = key_pair(&secret).map_err(unusable)?;
         let issuer = Issuer::from_ca_cert_pem(&certificate, key).map_err(unusable)?;
         Ok(Self { certificate, issuer })
     }
@@ -262,6 +265,13 @@ pub fn refuse_existing(path: &Path) -> Result<(), PkiError> {
         Ok(_) => Err(PkiError::Exists { path: path.to_owned() }),
         Err(_) => Ok(()),
     }
+}
+
+/// The key of this text in PEM; its DER is wiped.
+fn key_pair(secret: &str) -> Result<KeyPair, rcgen::Error> {
+    let der =
+        PrivateKeyDer::from_pem_slice(secret.as_bytes()).map_err(|error| rcgen::Error::PemError(error.to_string()))?;
+    KeyPair::try_from(&*Zeroizing::new(der))
 }
 
 fn parameters(validity: Validity) -> CertificateParams {

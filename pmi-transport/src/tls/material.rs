@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use lattice_pki::Caller;
 use rustls::client::{Resumption, WebPkiServerVerifier};
+use rustls::crypto::ring::sign::any_supported_type;
 use rustls::crypto::{CryptoProvider, ring};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
@@ -14,8 +15,9 @@ use rustls::server::danger::ClientCertVerifier;
 use rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
 use rustls::sign::{CertifiedKey, SingleCertAndKey};
 use rustls::version::TLS13;
-use rustls::{ClientConfig, RootCertStore, ServerConfig};
+use rustls::{ClientConfig, InconsistentKeys, RootCertStore, ServerConfig};
 use x509_parser::prelude::{FromDer, X509Certificate};
+use zeroize::Zeroizing;
 
 use super::clients::{Clients, DaemonsOnly};
 use super::files::{read, read_certificates};
@@ -55,7 +57,8 @@ impl Material {
         let (caller, chain) = read_named(certificate)?;
         chain.iter().take(1).for_each(|own| warn_of_expiry(own, certificate));
         let unfit = |source| IdentityError::Key { certificate: certificate.clone(), key: key.clone(), source };
-        let pair = CertifiedKey::from_der(chain, read_key(key)?, &provider).map_err(unfit)?;
+        let secret = read_key(key)?;
+        let pair = certified(chain, &secret).map_err(unfit)?;
         let (roots, pair) = (Arc::new(roots), Arc::new(pair));
         let revocations = Arc::new(RevocationList::read(&files.revoked())?);
         let verifier = WebPkiClientVerifier::builder_with_provider(Arc::clone(&roots), Arc::clone(&provider))
@@ -140,14 +143,24 @@ pub(super) fn read_named(path: &Path) -> Result<(Caller, Vec<CertificateDer<'sta
     Ok((caller, chain))
 }
 
-fn read_key(path: &Path) -> Result<PrivateKeyDer<'static>, IdentityError> {
-    let bytes = read(path)?;
+/// Reads a private key. Its text and its DER are wiped when they are dropped; memory keeps only what a signature takes.
+fn read_key(path: &Path) -> Result<Zeroizing<PrivateKeyDer<'static>>, IdentityError> {
+    let bytes = Zeroizing::new(read(path)?);
     let metadata = fs::metadata(path).map_err(|source| IdentityError::Read { path: path.to_owned(), source })?;
     if metadata.permissions().mode() & 0o007 != 0 {
         return Err(IdentityError::OpenKey { path: path.to_owned() });
     }
     let malformed = |source| IdentityError::Pem { path: path.to_owned(), wanted: "private key", source };
-    PrivateKeyDer::from_pem_slice(&bytes).map_err(malformed)
+    PrivateKeyDer::from_pem_slice(&bytes).map(Zeroizing::new).map_err(malformed)
+}
+
+/// The same as [`CertifiedKey::from_der`], which would drop the key without wiping it.
+fn certified(chain: Vec<CertificateDer<'static>>, key: &PrivateKeyDer<'_>) -> Result<CertifiedKey, rustls::Error> {
+    let pair = CertifiedKey::new(chain, any_supported_type(key)?);
+    match pair.keys_match() {
+        Ok(()) | Err(rustls::Error::InconsistentKeys(InconsistentKeys::Unknown)) => Ok(pair),
+        Err(error) => Err(error),
+    }
 }
 
 fn warn_of_expiry(certificate: &CertificateDer<'_>, path: &Path) {
