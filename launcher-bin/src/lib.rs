@@ -34,6 +34,7 @@ mod failure;
 mod foreground;
 mod formatting;
 pub mod hostfile;
+mod job_control;
 pub mod launch;
 pub mod limits;
 mod local_launches;
@@ -77,6 +78,8 @@ use self::failure::Failure;
 ///
 /// Must be called while this process has one thread.
 pub fn run(words: impl IntoIterator<Item = OsString>) -> u8 {
+    // Without it, signals do what our parent has left them to do.
+    let _ = signals::prepare();
     let words: Vec<OsString> = words.into_iter().collect();
     let outcome = match args::parse(words.iter().cloned()) {
         Ok(cli) => {

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! SIGINT, SIGTERM, SIGHUP   the first ends the launch in order, the second at once
-//! SIGTSTP (Ctrl-Z)          stops the ranks, then this process; SIGCONT continues all
+//! SIGTSTP (Ctrl-Z)          stops the ranks, then this process; SIGCONT continues all. Ctrl-Z without a shell that could: nothing
 //! QUIT, USR1, USR2, ...     forwarded to the ranks
 //! SIGWINCH                  where rank 0 has a terminal, gives that the size of ours
 //! output closed             ends the launch in order, as SIGPIPE ends a program
@@ -26,7 +26,8 @@ use tokio::sync::{Notify, mpsc, watch};
 use tokio::time::{Instant, sleep, timeout};
 
 use self::pending::{Command, Pending};
-use crate::signals::{ENDING, Signals, TELLING};
+use crate::job_control;
+use crate::signals::{ENDING, Received, Sender, Signals, TELLING};
 use crate::terminal::{self, RawTerminal};
 
 /// Signals for the ranks, which all processes on a terminal get as well.
@@ -234,8 +235,20 @@ fn listen() -> io::Result<mpsc::UnboundedReceiver<Signal>> {
     let wanted = ENDING.into_iter().chain(TELLING).chain(ON_TERMINAL).chain([Signal::SIGTSTP]);
     let mut received = Signals::listen(wanted)?;
     let (sender, signals) = mpsc::unbounded_channel();
-    task::spawn(async move { while sender.send(received.next().await.signal).is_ok() {} });
+    task::spawn(async move {
+        loop {
+            let received = received.next().await;
+            if is_for_us(received, job_control::has_shell) && sender.send(received.signal).is_err() {
+                return;
+            }
+        }
+    });
     Ok(signals)
+}
+
+/// False for a Ctrl-Z after which nobody could continue this process. A process that sends SIGTSTP can send SIGCONT as well.
+fn is_for_us(received: Received, has_shell: impl FnOnce() -> bool) -> bool {
+    received != Received { signal: Signal::SIGTSTP, sender: Sender::Terminal } || has_shell()
 }
 
 #[cfg(test)]
@@ -275,6 +288,15 @@ mod tests {
         assert_eq!(forwarded(&[Signal::SIGINT, Signal::SIGINT], false), (twice, true));
         let other = shown(&[Control::End(int), Control::Kill(term)]);
         assert_eq!(forwarded(&[Signal::SIGINT, Signal::SIGTERM], false), (other, true));
+    }
+
+    #[test]
+    fn ctrl_z_without_a_shell_that_continues_us_stops_nothing() {
+        let heard = |signal, sender, shell| is_for_us(Received { signal, sender }, || shell);
+        assert!(!heard(Signal::SIGTSTP, Sender::Terminal, false));
+        assert!(heard(Signal::SIGTSTP, Sender::Terminal, true));
+        assert!(heard(Signal::SIGTSTP, Sender::Process(None), false), "scontrol suspend");
+        assert!(heard(Signal::SIGINT, Sender::Terminal, false));
     }
 
     #[test]

@@ -10,9 +10,10 @@
 
 use std::collections::HashMap;
 use std::io;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use nix::sys::signal::Signal;
+use nix::sys::signal::{SigSet, Signal};
 use nix::unistd::{Pid, getppid};
 use signal_hook::iterator::exfiltrator::WithOrigin;
 use signal_hook::iterator::exfiltrator::origin::Origin;
@@ -59,6 +60,19 @@ impl std::fmt::Debug for Stream {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("SignalsInfo")
     }
+}
+
+/// Makes signals reach this process as they reach one that a shell has started: those that end or stop it are not blocked, whatever its
+/// parent had blocked, and a file that is as long as `ulimit -f` allows fails a write with EFBIG in place of ending the process by SIGXFSZ.
+/// Programs that it starts have that signal's default. Must be called while this process has one thread.
+///
+/// # Errors
+/// Fails if the system refuses it.
+pub(crate) fn prepare() -> io::Result<()> {
+    let ours: SigSet = ENDING.into_iter().chain(TELLING).chain([Signal::SIGTSTP, Signal::SIGCONT]).collect();
+    ours.thread_unblock()?;
+    // The flag is for nobody: the write says what is wrong.
+    signal_hook::flag::register(Signal::SIGXFSZ as i32, Arc::default()).map(drop)
 }
 
 impl Signals {
@@ -174,6 +188,17 @@ mod tests {
         assert_eq!(heard(&[(0, Signal::SIGUSR1, parent), (3, Signal::SIGUSR1, parent)]), [0, 3]);
         assert_eq!(heard(&[(0, Signal::SIGUSR1, OTHER), (3, Signal::SIGUSR1, parent)]), [0]);
         assert_eq!(heard(&[(0, Signal::SIGUSR1, parent), (3, Signal::SIGUSR1, OTHER)]), [0]);
+    }
+
+    #[test]
+    fn what_the_parent_had_blocked_and_the_size_of_a_file_do_not_decide_our_end() {
+        let mut blocked = SigSet::empty();
+        [Signal::SIGTERM, Signal::SIGINT].into_iter().for_each(|signal| blocked.add(signal));
+        blocked.thread_block().unwrap();
+        prepare().unwrap();
+        let now = SigSet::thread_get_mask().unwrap();
+        assert!(!now.contains(Signal::SIGTERM) && !now.contains(Signal::SIGINT));
+        raise(Signal::SIGXFSZ).unwrap();
     }
 
     #[test]

@@ -5,12 +5,14 @@ use std::os::fd::AsFd;
 use std::time::Instant;
 
 use nix::errno::Errno;
+use nix::libc::SI_KERNEL;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::{SigSet, Signal, raise};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use nix::unistd::read;
 
 use crate::args::TopOrder;
+use crate::job_control;
 use crate::terminal::{Mode, RawTerminal};
 
 /// What the keys are for, below the table.
@@ -69,6 +71,8 @@ impl Keys {
             };
             if let Some(signal) = self.signals.read_signal()? {
                 match Signal::try_from(signal.ssi_signo as i32) {
+                    // Nobody could continue us after a Ctrl-Z without a shell above.
+                    Ok(Signal::SIGTSTP) if signal.ssi_code == SI_KERNEL && !job_control::has_shell() => {}
                     Ok(Signal::SIGTSTP) => self.stop()?,
                     // Whoever stopped it otherwise: another program may have had the terminal meanwhile.
                     Ok(Signal::SIGCONT) => self.terminal.enter()?,
