@@ -113,6 +113,15 @@ fn of_cause(cause: &Cause) -> u8 {
     }
 }
 
+/// The exit code of a program; if a signal killed it, ends this process by the same one, so that whoever waits sees that signal.
+pub(crate) fn like(status: ExitStatus) -> u8 {
+    if let Some(signal) = status.signal() {
+        // Returns for a signal without a name alone, such as a real-time one.
+        let _ = signal_hook::low_level::emulate_default_handler(signal);
+    }
+    of_status(status)
+}
+
 pub(crate) fn by_signal(signal: i32) -> u8 {
     low_byte(128 + signal)
 }

@@ -7,11 +7,13 @@ use std::time::Duration;
 use clap::builder::NonEmptyStringValueParser;
 use clap::error::{ContextKind, ErrorKind};
 use clap::{Args, CommandFactory, Parser};
+use lattice_session::count::counted;
 use lattice_session::template::Template;
 
 use super::batch_tasks::TaskArgs;
 use super::cluster::{Requeue, ServerArgs, TableArgs};
-use super::idle::IdleArgs;
+use super::front_end::distinct;
+use super::idle::{IdleArgs, Value};
 use super::slurm_time;
 use super::value::{node_list, template};
 
@@ -54,8 +56,8 @@ pub struct BatchArgs {
 /// Options of a batch job, on the command line or in its script.
 #[derive(Clone, Debug, Default, Args)]
 pub struct BatchOptions {
-    /// N nodes that are free [default: 1].
-    #[arg(short = 'N', long = "nodes", value_name = "N", value_parser = clap::value_parser!(u32).range(1..), allow_negative_numbers = true, conflicts_with = "list")]
+    /// N nodes that are free; of MIN-MAX, MIN [default: as many as --ntasks need, or 1].
+    #[arg(short = 'N', long = "nodes", value_name = "N", value_parser = node_count, allow_negative_numbers = true)]
     pub count: Option<u32>,
     /// Exactly these nodes, such as node[0-3,7].
     #[arg(short = 'w', long = "nodelist", value_name = "NODES", value_parser = node_list)]
@@ -123,6 +125,21 @@ impl BatchOptions {
         }
     }
 
+    /// Refuses a number of nodes beside another number of names.
+    ///
+    /// # Errors
+    /// Says in words what does not agree.
+    pub(crate) fn check(&self) -> Result<(), String> {
+        let (Some(count), Some(list)) = (self.count, &self.list) else { return Ok(()) };
+        match hostlist::expand(list).map_or(0, |names| distinct(names).len()) {
+            named if named == count as usize => Ok(()),
+            named => Err(format!(
+                "--nodes {count} and --nodelist {list}, which names {}, do not agree: leave one of the two away",
+                counted(named, "node")
+            )),
+        }
+    }
+
     /// What of these options chooses nothing here, and why.
     pub(crate) fn notes(&self) -> Vec<&'static str> {
         let is_in_front = self.vcluster.is_some() || self.network_domain.is_some();
@@ -142,10 +159,21 @@ impl BatchOptions {
     pub(crate) fn of_line(words: Vec<String>) -> Result<Self, String> {
         let words: Vec<String> = match words.first() {
             Some(first) if !first.starts_with('-') => words.iter().map(|word| with_dashes(word)).collect(),
-            _ => words.into_iter().filter_map(of_sbatch).collect(),
+            _ => of_sbatch_line(words),
         };
-        Line::try_parse_from(words).map(|line| line.options).map_err(|error| reason(&error))
+        let options = Line::try_parse_from(words).map(|line| line.options).map_err(|error| reason(&error))?;
+        options.check().map(|()| options)
     }
+}
+
+/// Reads a number of nodes as sbatch has it: `N`, or `MIN-MAX`, of which it is the first.
+fn node_count(text: &str) -> Result<u32, String> {
+    let number = |text: &str| text.parse::<u32>().ok().filter(|&number| number > 0);
+    let count = match text.split_once('-') {
+        None => number(text),
+        Some((least, most)) => number(least).zip(number(most)).filter(|(least, most)| least <= most).map(|both| both.0),
+    };
+    count.ok_or_else(|| "a number of nodes is N or MIN-MAX, from 1 on".to_owned())
 }
 
 /// What to do in place of a flag of sbatch that would change what becomes of a job.
@@ -169,6 +197,47 @@ pub(super) fn instead(flag: &str) -> Option<&'static str> {
 
 /// Letters of sbatch that mean something else on the command line of this program.
 const LETTERS: [(&str, &str); 2] = [("-q", "--qos"), ("-G", "--gpus")];
+
+/// Flags of sbatch that change nothing of what becomes of a job here, beside [those of srun](IdleArgs): their letter, their name, and
+/// whether a value follows.
+const OF_SBATCH: &[(Option<&str>, &str, Value)] = &[
+    (Some("-L"), "--licenses", Value::Required),
+    (Some("-M"), "--clusters", Value::Required),
+    (Some("-Q"), "--quiet", Value::No),
+    (Some("-v"), "--verbose", Value::No),
+    (Some("-k"), "--no-kill", Value::Optional),
+    (None, "--switches", Value::Required),
+    (None, "--threads-per-core", Value::Required),
+    (None, "--cpus-per-gpu", Value::Required),
+    (None, "--mem-per-gpu", Value::Required),
+    (None, "--kill-on-invalid-dep", Value::Required),
+    (None, "--get-user-env", Value::Optional),
+    (None, "--propagate", Value::Optional),
+];
+
+/// The words of a line of sbatch's, in the options of ours.
+fn of_sbatch_line(words: Vec<String>) -> Vec<String> {
+    let (mut ours, mut words) = (Vec::new(), words.into_iter());
+    while let Some(word) = words.next() {
+        match passed_over(&word) {
+            Some(Value::Required) => drop(words.next()),
+            Some(Value::No | Value::Optional) => {}
+            None => ours.extend(of_sbatch(word)),
+        }
+    }
+    ours
+}
+
+/// The value that is still to come of a flag in [`OF_SBATCH`]; `None` for any other word.
+fn passed_over(word: &str) -> Option<Value> {
+    let (name, has_value) = word.split_once('=').map_or((word, false), |(name, _)| (name, true));
+    OF_SBATCH.iter().find_map(|&(letter, long, value)| match letter {
+        _ if name == long => Some(if has_value { Value::No } else { value }),
+        Some(letter) if word == letter => Some(value),
+        Some(letter) if value == Value::Required && word.starts_with(letter) => Some(Value::No),
+        _ => None,
+    })
+}
 
 /// A word of a line of sbatch's, in the options of ours; `None` for one that asks for what is so anyway.
 fn of_sbatch(word: String) -> Option<String> {
@@ -311,13 +380,29 @@ mod tests {
             ("--export=NONE", "there is no option --export: a script has the environment in which it is submitted"),
             ("--spread-job", "there is no option --spread-job; lattice batch --help has all"),
             ("--job-name=my job", "\"job\" is no option; a value with spaces stands in quotes"),
-            ("--nodes=0", "invalid value '0' for '--nodes <N>': 0 is not in 1..=4294967295"),
+            ("--begin=now+1hour", "there is no option --begin: submit it with `at` or a timer"),
+            ("--nodes=0", "invalid value '0' for '--nodes <N>': a number of nodes is N or MIN-MAX, from 1 on"),
+            ("--nodes=3-2", "invalid value '3-2' for '--nodes <N>': a number of nodes is N or MIN-MAX, from 1 on"),
             ("--time=500ms", "invalid value '500ms' for '--time <TIME>': an allocation runs for 1 s at least"),
-            ("-N 2 -w a", "the argument '--nodes <N>' cannot be used with '--nodelist <NODES>'"),
+            ("-N 2 -w a", "--nodes 2 and --nodelist a, which names 1 node, do not agree: leave one of the two away"),
         ] {
             let reason = line(words).unwrap_err();
             assert!(reason.starts_with(expected), "{words}: {reason}");
         }
+    }
+
+    #[test]
+    fn a_range_of_nodes_is_its_least_number_and_one_that_agrees_with_the_names_is_no_conflict() {
+        assert_eq!(line("-N 2-3").unwrap().count, Some(2));
+        let both = line("-N 2 -w node[0-1]").unwrap();
+        assert_eq!((both.count, both.list.as_deref()), (Some(2), Some("node[0-1]")));
+    }
+
+    #[test]
+    fn flags_of_sbatch_that_change_nothing_are_passed_over() {
+        let words = "-L matlab -Mcluster --clusters=a --switches 1 --threads-per-core=1 --cpus-per-gpu=4 --get-user-env \
+            --propagate=STACK -v -Q --kill-on-invalid-dep=yes -N 3";
+        assert_eq!(line(words).unwrap().count, Some(3));
     }
 
     #[test]
@@ -327,7 +412,6 @@ mod tests {
             ("-G", Some("--gpus")),
             ("--no-requeue", Some("--requeue=never")),
             ("--export=ALL", None),
-            ("--quiet", Some("--quiet")),
         ] {
             assert_eq!(of_sbatch(typed.to_owned()).as_deref(), ours, "{typed}");
         }

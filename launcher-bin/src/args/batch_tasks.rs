@@ -28,9 +28,18 @@ impl TaskArgs {
         }
     }
 
-    /// The nodes that so many tasks need, if it is said how many a node has.
-    pub(crate) fn nodes(self) -> Option<u32> {
-        Some(self.ntasks?.get().div_ceil(self.ntasks_per_node?.get()))
+    /// True if tasks are asked for, and nothing says how many of them a node has.
+    pub(crate) fn needs_cores(self) -> bool {
+        self.ntasks.is_some() && self.ntasks_per_node.is_none()
+    }
+
+    /// The nodes that so many tasks need: those that a node has are said, or as many as it has `cores` for. `None` if nothing says it.
+    pub(crate) fn nodes(self, cores: Option<u32>) -> Option<u32> {
+        let per_node = match self.ntasks_per_node {
+            Some(tasks) => tasks.get(),
+            None => (cores? / self.cpus_per_task.map_or(1, NonZeroU32::get)).max(1),
+        };
+        Some(self.ntasks?.get().div_ceil(per_node))
     }
 
     /// The variables of the script, with their values.
@@ -41,5 +50,30 @@ impl TaskArgs {
             ("SRUN_CPUS_PER_TASK", self.cpus_per_task),
         ];
         numbers.into_iter().filter_map(|(name, number)| Some((name, number?)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tasks_get_as_many_nodes_as_they_need() {
+        let tasks = |ntasks, per_node, cpus| TaskArgs {
+            ntasks: NonZeroU32::new(ntasks),
+            ntasks_per_node: NonZeroU32::new(per_node),
+            cpus_per_task: NonZeroU32::new(cpus),
+        };
+        for (tasks, cores, nodes) in [
+            (tasks(5, 0, 0), Some(2), Some(3)),
+            (tasks(5, 0, 0), Some(8), Some(1)),
+            (tasks(5, 0, 0), None, None),
+            (tasks(5, 4, 0), Some(2), Some(2)),
+            (tasks(5, 0, 4), Some(8), Some(3)),
+            (tasks(2, 0, 16), Some(8), Some(2)),
+            (tasks(0, 4, 0), Some(8), None),
+        ] {
+            assert_eq!(tasks.nodes(cores), nodes, "{tasks:?} {cores:?}");
+        }
     }
 }

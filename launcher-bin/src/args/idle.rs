@@ -35,7 +35,6 @@ const fn idle(short: Option<char>, long: &'static str, value: Value, reason: &'s
 /// The flags. Those that would change a result if they were passed over are not here.
 pub(super) const IDLE: &[Idle] = &[
     idle(Some('A'), "account", Value::Required, NO_SCHEDULER),
-    idle(None, "begin", Value::Required, AT_ONCE),
     idle(None, "comment", Value::Required, "it is kept nowhere"),
     idle(Some('C'), "constraint", Value::Required, WHOLE_NODES),
     idle(None, "disable-status", Value::No, "Ctrl-C ends the launch in order, a second one at once"),

@@ -51,7 +51,11 @@ struct Submitted<'a> {
 pub(crate) fn batch(args: &BatchArgs, verbosity: Verbosity) -> Result<u8, CommandError> {
     let Script { bytes, options } = Script::of(args)?;
     let options = args.options.clone().over(options);
+    options.check().map_err(|reason| ScriptError::Options { reason })?;
     if verbosity > Verbosity::Quiet {
+        if script::is_of_pbs(&bytes) {
+            report("note: lines of #PBS are not read\ntry: #LATTICE lines, such as #LATTICE --nodes=2 --time=1:00:00");
+        }
         options.notes().into_iter().for_each(|note| report(&format!("note: {note}")));
     }
     if verbosity == Verbosity::Verbose {
@@ -59,15 +63,17 @@ pub(crate) fn batch(args: &BatchArgs, verbosity: Verbosity) -> Result<u8, Comman
     }
     let name = options.job_name.clone().unwrap_or_else(|| usual_name(args));
     let launch = launch(args, &options, &name, &bytes)?;
-    let request = proto::CreateAllocationRequest {
+    let mut request = proto::CreateAllocationRequest {
         nodes: options.list.clone().unwrap_or_default(),
-        num_nodes: if options.list.is_some() { 0 } else { options.count.or(options.tasks.nodes()).unwrap_or(1) },
         requeue: options.requeue.map(proto::RequeuePolicy::from).unwrap_or_default().into(),
         time_limit_s: options.time.map(|limit| limit.as_secs()).unwrap_or_default(),
         batch: Some(proto::BatchRequest { name: name.clone(), launch: Some(launch) }),
         ..proto::CreateAllocationRequest::default()
     };
     ask(&args.table.api, async |cluster| {
+        if options.list.is_none() {
+            request.num_nodes = number_of_nodes(&cluster, &options).await?;
+        }
         let made = cluster.ask(cluster.allocations().create_allocation(request)).await?;
         if verbosity == Verbosity::Verbose {
             report(&format!("job {} ({name}) is {}", made.id, told(&made)));
@@ -76,8 +82,17 @@ pub(crate) fn batch(args: &BatchArgs, verbosity: Verbosity) -> Result<u8, Comman
             true => print_json(&Submitted { id: &made.id, name: &name, state: cluster::state_word(made.state()) })?,
             false => print_lines(std::slice::from_ref(&made.id))?,
         };
-        if args.wait { wait(&cluster, &made.id).await } else { Ok(code) }
+        if args.wait { wait(&cluster, &made.id, verbosity).await } else { Ok(code) }
     })
+}
+
+/// Number of nodes for a job that names none: what it says, or what its tasks need on the smallest nodes.
+async fn number_of_nodes(cluster: &Cluster, options: &BatchOptions) -> Result<u32, CommandError> {
+    let cores = match options.count.is_none() && options.tasks.needs_cores() {
+        true => cluster.node_facts().await?.iter().map(|node| node.cores).filter(|&cores| cores > 0).min(),
+        false => None,
+    };
+    Ok(options.count.or(options.tasks.nodes(cores)).unwrap_or(1))
 }
 
 /// Name of a job that was given none: that of its script, or where it comes from.
@@ -132,8 +147,8 @@ fn launch(
     Ok(wire::request::encode(&command.request, String::new()))
 }
 
-/// Waits for the end of the job; returns the exit code of its script.
-async fn wait(cluster: &Cluster, id: &str) -> Result<u8, CommandError> {
+/// Waits for the end of the job, and tells the cause of a failure; returns the exit code of its script.
+async fn wait(cluster: &Cluster, id: &str, verbosity: Verbosity) -> Result<u8, CommandError> {
     loop {
         let request = proto::GetAllocationRequest { id: id.to_owned() };
         let end = match cluster.ask(cluster.allocations().get_allocation(request)).await {
@@ -146,7 +161,12 @@ async fn wait(cluster: &Cluster, id: &str) -> Result<u8, CommandError> {
             Err(error) => return Err(error.into()),
         };
         match end {
-            Some(proto::BatchEnd { exit_code: Some(code), .. }) => return Ok(u8::try_from(code).unwrap_or(exit::OURS)),
+            Some(proto::BatchEnd { exit_code: Some(code), cause }) => {
+                if verbosity > Verbosity::Quiet && !cause.is_empty() {
+                    report(&format!("job {id}: {cause}"));
+                }
+                return Ok(u8::try_from(code).unwrap_or(exit::OURS));
+            }
             Some(proto::BatchEnd { exit_code: None, cause }) => {
                 return Err(CommandError::BatchWithoutEnd { id: id.to_owned(), cause });
             }

@@ -148,18 +148,31 @@ fn a_script_ends_at_its_time_limit_or_when_it_is_cancelled() {
         id=$(lattice batch --wait -t 1s -o out job.sh); [ $? != 0 ] && echo ended
         lattice queue $id | grep -o 'its time limit of 1 second is over'
         id=$(lattice batch -o second job.sh); until grep -qs up second; do sleep 0.05; done
-        lattice cancel $id; until_is $id released; queue $id exit_code; cat second
-        lattice batch -N 1 -w x job.sh 2>&1 | head -n 1"#
+        lattice cancel $id; until_is $id released; queue $id exit_code; grep -v ends: second
+        grep -c 'ends: its time limit of 1 second is over' out; grep -c 'ends: it was cancelled' second
+        lattice batch -N 2 -w x job.sh 2>&1 | head -n 1"#
     );
-    let conflict = "lattice: the argument '--nodes <N>' cannot be used with '--nodelist <NODES>'";
+    let conflict = "lattice: --nodes 2 and --nodelist x, which names 1 node, do not agree: leave one of the two away";
     script_on(1, &script).run().prints_lines([
         "ended",
         "its time limit of 1 second is over",
         "9",
         "up",
         "term",
+        "1",
+        "1",
         conflict,
     ]);
+}
+
+#[test]
+fn a_job_tells_that_its_output_cannot_be_written_and_which_signal_killed_its_script() {
+    let script = format!(
+        r#"{FREE}
+        lattice batch --wait -o /nodir/x --wrap true 2>said; echo "code $?"; grep -c 'cannot write the output of the script to /nodir/x' said
+        lattice batch --wait -o out --wrap 'kill -SEGV $$' 2>said; echo "code $?"; grep -c 'killed by' said"#
+    );
+    script_on(1, &script).run().prints_lines(["code 125", "1", "code 139", "1"]);
 }
 
 #[test]

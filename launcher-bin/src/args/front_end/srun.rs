@@ -88,6 +88,7 @@ pub(super) const FLAGS: &[Flag] = &[
             "core-spec",
             "tres-per-task",
             "switches",
+            "begin",
             "priority",
             "deadline",
             "dependency",

@@ -6,13 +6,17 @@ use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
-use std::process::Stdio;
+use std::process::{ExitStatus, Stdio};
+use std::time::Duration;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use lattice_session::template::{Place, Template};
 use nix::unistd::gethostname;
 use pmi_core::ids::{LocalRank, NodeIndex, Rank};
+use pmi_transport::proto::v1 as proto;
+use proto::AllocationState;
+use tokio::time::timeout;
 
 use super::script::is_of_slurm;
 use crate::args::{BatchScriptArgs, SCRIPT, ServerArgs};
@@ -20,6 +24,7 @@ use crate::cluster::{self, AllocatedNodes, Cluster};
 use crate::commands::in_allocation::CommandFiles;
 use crate::commands::{CommandError, ask, environment};
 use crate::console::message;
+use crate::environment::Environment;
 use crate::exit;
 use crate::foreground::Signals;
 use crate::formatting;
@@ -37,26 +42,49 @@ const OF_THE_RANK: [&str; 8] = [
     "MPI_LOCALNRANKS",
 ];
 
-/// Runs the script of a batch job to its end; returns its exit code.
+/// The variable with the id of the launch that this process is.
+const LAUNCH: &str = "LATTICE_LAUNCH_ID";
+/// Time for the API server to be told why a script does not run, or to tell why it is ended.
+const TELLING: Duration = Duration::from_secs(3);
+
+/// Runs the script of a batch job to its end; returns its exit code. If a signal killed it, this process ends by the same one.
 pub(crate) fn run_script(args: &BatchScriptArgs) -> Result<u8, CommandError> {
     let environment = environment();
     let script = crate::environment::value(&environment, SCRIPT);
     let script = script.and_then(|text| STANDARD.decode(text.as_encoded_bytes()).ok());
     let script = script.ok_or(CommandError::NoScript)?;
     let id = cluster::allocation(None, &environment)?.ok_or(CommandError::NoAllocation)?;
-    ask(&ServerArgs::default(), async |cluster| {
+    let end = ask(&ServerArgs::default(), async |cluster| {
         let allocation = cluster.allocated_nodes(&id).await?;
-        let mut streams = Streams::open(args, &allocation)?;
+        let mut streams = match Streams::open(args, &allocation) {
+            Ok(streams) => streams,
+            Err(error) => {
+                end_without_output(&cluster, &environment, &error).await;
+                return Err(error);
+            }
+        };
         let run = Run { args, script: &script, cluster: &cluster, allocation: &allocation };
         match run.to_its_end(&environment, &streams).await {
-            Ok(code) => Ok(code),
+            Ok(end) => Ok(end),
             Err(error) => {
                 // There, its user looks first.
                 streams.stderr.write_all(&message(&error.to_string()))?;
                 Err(error)
             }
         }
-    })
+    })?;
+    Ok(exit::like(end))
+}
+
+/// Ends the launch of a script that has no file for its output, so that the cause of its end says so: what this process prints goes to
+/// nobody who looks.
+async fn end_without_output(cluster: &Cluster, environment: &Environment, error: &CommandError) {
+    // Its own exit code is that of the job: not the signal by which the launch ends it.
+    let _heard = Signals::listen();
+    let Some(launch) = crate::environment::value(environment, LAUNCH) else { return };
+    let launch = launch.to_string_lossy();
+    // An API server that cannot be told has the exit code alone.
+    let _ = timeout(TELLING, cluster.abort_launch(&launch, &error.to_string())).await;
 }
 
 /// A script that is to run.
@@ -68,17 +96,13 @@ struct Run<'a> {
 }
 
 impl Run<'_> {
-    async fn to_its_end(
-        &self,
-        environment: &crate::environment::Environment,
-        streams: &Streams,
-    ) -> Result<u8, CommandError> {
+    async fn to_its_end(&self, environment: &Environment, streams: &Streams) -> Result<ExitStatus, CommandError> {
         let files = CommandFiles::make(self.cluster, self.allocation, environment).await?;
-        let code = self.with(&files, streams).await;
+        let end = self.with(&files, streams).await;
         let removed = files.remove();
-        let code = code?;
+        let end = end?;
         removed?;
-        Ok(code)
+        Ok(end)
     }
 
     /// Variables of sbatch that a script of Slurm's reads. Others, by which an `mpirun` would start its ranks by srun, are not set.
@@ -94,7 +118,7 @@ impl Run<'_> {
         ]
     }
 
-    async fn with(&self, files: &CommandFiles, streams: &Streams) -> Result<u8, CommandError> {
+    async fn with(&self, files: &CommandFiles, streams: &Streams) -> Result<ExitStatus, CommandError> {
         let program = files.directory().join("script");
         write_program(&program, self.script)?;
         let mut command = files.command(program.as_os_str())?;
@@ -113,10 +137,49 @@ impl Run<'_> {
         command.env("PATH", path_with_us(files)?);
         command.stdout(streams.stdout.try_clone()?).stderr(streams.stderr.try_clone()?);
         // The launch's signals reach the whole process group, the script too, which decides what they mean.
-        let _heard = Signals::listen()?;
+        let mut heard = Signals::listen()?;
         let mut child =
             command.spawn().map_err(|error| CommandError::Shell { command: interpreter(self.script), error })?;
-        Ok(exit::of_status(child.wait().await?))
+        let mut told = false;
+        loop {
+            tokio::select! {
+                biased;
+                _ = heard.end(), if !told => told = self.tell_end(streams).await,
+                end = child.wait() => {
+                    let end = end?;
+                    if !told && heard.arrived().await.is_some() {
+                        self.tell_end(streams).await;
+                    }
+                    return Ok(end);
+                }
+            }
+        }
+    }
+
+    /// Writes behind the output why the job is ended from outside, as sbatch does. Returns false if its allocation does not end.
+    async fn tell_end(&self, streams: &Streams) -> bool {
+        let id = &self.allocation.id;
+        let request = proto::GetAllocationRequest { id: id.clone() };
+        let allocation = timeout(TELLING, self.cluster.ask(self.cluster.allocations().get_allocation(request))).await;
+        // Without an answer there is nothing to tell, and a file without room holds up nobody.
+        let words = allocation.ok().and_then(Result::ok).and_then(|allocation| end_in_words(&allocation));
+        let Some(words) = words else { return false };
+        let _ = (&streams.stderr).write_all(&message(&words));
+        true
+    }
+}
+
+/// Reason for which the script of an allocation is ended; `None` while the allocation goes on.
+fn end_in_words(allocation: &proto::Allocation) -> Option<String> {
+    let proto::Allocation { id, reason, .. } = allocation;
+    match (allocation.state(), reason.as_str()) {
+        (AllocationState::Releasing | AllocationState::Released, "") => {
+            Some(format!("job {id} ends: it was cancelled"))
+        }
+        (AllocationState::Releasing | AllocationState::Released | AllocationState::Failed, reason) => {
+            Some(format!("job {id} ends: {reason}"))
+        }
+        _ => None,
     }
 }
 
@@ -179,5 +242,26 @@ impl Streams {
             _ => stdout.try_clone()?,
         };
         Ok(Self { stdout, stderr })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_output_of_a_script_says_why_the_job_is_ended_from_outside() {
+        let words = |state: AllocationState, reason: &str| {
+            let (id, reason) = ("7f3k".to_owned(), reason.to_owned());
+            end_in_words(&proto::Allocation { id, reason, state: state.into(), ..proto::Allocation::default() })
+        };
+        let limit = "its time limit of 60 seconds is over";
+        assert_eq!(
+            words(AllocationState::Releasing, limit).as_deref(),
+            Some("job 7f3k ends: its time limit of 60 seconds is over")
+        );
+        assert_eq!(words(AllocationState::Releasing, "").as_deref(), Some("job 7f3k ends: it was cancelled"));
+        assert_eq!(words(AllocationState::Running, ""), None, "a signal of `lattice signal`");
+        assert_eq!(words(AllocationState::Pending, "queued again: node1 was lost"), None);
     }
 }

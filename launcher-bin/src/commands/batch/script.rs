@@ -60,6 +60,21 @@ pub(crate) enum ScriptError {
         /// The file.
         path: PathBuf,
     },
+    /// Its lines end as those of Windows do: no kernel finds an interpreter with a carriage return in its name.
+    #[error(
+        "{0} has line ends of Windows (CR LF), of which its interpreter finds nothing\ntry: dos2unix {0}, or sed -i 's/\\r$//' {0}",
+        path.display()
+    )]
+    CarriageReturn {
+        /// The file.
+        path: PathBuf,
+    },
+    /// Options do not agree.
+    #[error("{reason}")]
+    Options {
+        /// The fault.
+        reason: String,
+    },
     /// A line with options makes no sense.
     #[error("{}, line {line}: {reason}", path.display())]
     Line {
@@ -99,6 +114,9 @@ impl Script {
         if !bytes.starts_with(b"#!") {
             return Err(ScriptError::NoInterpreter { path: path.to_owned() });
         }
+        if bytes.split(|&byte| byte == b'\n').next().is_some_and(|line| line.ends_with(b"\r")) {
+            return Err(ScriptError::CarriageReturn { path: path.to_owned() });
+        }
         let options = options(&String::from_utf8_lossy(&bytes));
         let options = options.map_err(|(line, reason)| ScriptError::Line { path: path.to_owned(), line, reason })?;
         Ok(Self { bytes, options })
@@ -108,6 +126,12 @@ impl Script {
 /// Returns true for a script of Slurm's: one whose options are lines of `#SBATCH`.
 pub(super) fn is_of_slurm(script: &[u8]) -> bool {
     mark_of(&String::from_utf8_lossy(script)) == Some(SBATCH)
+}
+
+/// Returns true for a script whose options are lines of PBS alone, which are not read here.
+pub(super) fn is_of_pbs(script: &[u8]) -> bool {
+    let text = String::from_utf8_lossy(script);
+    mark_of(&text).is_none() && marked(&text, "#PBS").next().is_some()
 }
 
 fn mark_of(text: &str) -> Option<&'static str> {
@@ -156,7 +180,7 @@ mod tests {
             module load x\n#SBATCH --nodes=9\nsrun ./a.out\n";
         let found = options(text).unwrap();
         assert_eq!((found.job_name.as_deref(), found.time), (Some("wave"), Some(Duration::from_secs(5400))));
-        assert_eq!((found.count, found.tasks.nodes()), (None, Some(2)));
+        assert_eq!((found.count, found.tasks.nodes(None)), (None, Some(2)));
         let variables: Vec<String> = found.tasks.variables().map(|(name, number)| format!("{name}={number}")).collect();
         assert_eq!(variables, ["SLURM_NTASKS=6", "SLURM_NTASKS_PER_NODE=4", "SRUN_CPUS_PER_TASK=2"]);
         assert_eq!((found.idle.notes().count(), found.notes().len()), (4, 1));
@@ -175,6 +199,13 @@ mod tests {
     }
 
     #[test]
+    fn lines_of_pbs_are_noticed_where_there_are_no_others() {
+        assert!(is_of_pbs(b"#!/bin/sh\n#PBS -l nodes=2\necho\n"));
+        assert!(!is_of_pbs(b"#!/bin/sh\n#PBS -l nodes=2\n#SBATCH -N 2\n"));
+        assert!(!is_of_pbs(b"#!/bin/sh\necho\n#PBS -l nodes=2\n"));
+    }
+
+    #[test]
     fn a_line_that_makes_no_sense_is_named_by_its_number() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("job.sh");
@@ -185,6 +216,9 @@ mod tests {
         let line = refused(b"#!/bin/sh\n\n#LATTICE --node=2\n");
         assert_eq!(line, "job.sh, line 3: there is no option --node; the nearest is --nodes");
         assert_eq!(refused(b"#!/bin/sh\n#LATTICE 'x\n"), "job.sh, line 2: a quotation mark has no second one");
+        let windows = refused(b"#!/bin/bash\r\n#SBATCH -N 2\r\n");
+        assert!(windows.starts_with("job.sh has line ends of Windows (CR LF)"), "{windows}");
+        assert!(windows.ends_with("\ntry: dos2unix job.sh, or sed -i 's/\\r$//' job.sh"), "{windows}");
         assert!(refused(b"echo").starts_with("job.sh is no script: its first line must begin with #!"));
         let long = refused(&[b"#!/bin/sh\n".as_slice(), &[b'#'; 96_000]].concat());
         assert_eq!(long, "cannot read the script job.sh: it has more than 96000 bytes");
