@@ -33,7 +33,7 @@ pub struct Program {
 #[non_exhaustive]
 pub enum ProgramError {
     /// No such file.
-    #[error("cannot find program {}{}", name.display(), Searched(searched))]
+    #[error("cannot find program {}", Sought { name, searched })]
     NotFound {
         /// The program as it was asked for.
         name: OsString,
@@ -234,12 +234,24 @@ fn check_interpreter(path: &Path, interpreter: PathBuf) -> Result<(), ProgramErr
     }
 }
 
-/// Shows the directories that were searched, if any.
-struct Searched<'a>(&'a [PathBuf]);
+/// A program that was looked for, and where; a name or a `PATH` that is empty is said to be.
+struct Sought<'a> {
+    name: &'a OsStr,
+    searched: &'a [PathBuf],
+}
 
-impl std::fmt::Display for Searched<'_> {
+impl std::fmt::Display for Sought<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        for (index, directory) in self.0.iter().enumerate() {
+        if self.name.is_empty() {
+            return f.write_str("\"\": its name is empty, as that of a variable that is not set");
+        }
+        write!(f, "{}", self.name.display())?;
+        if let [only] = self.searched
+            && only.as_os_str().is_empty()
+        {
+            return f.write_str(" in the working directory: PATH is empty");
+        }
+        for (index, directory) in self.searched.iter().enumerate() {
             write!(f, "{}{}", if index == 0 { " in " } else { ":" }, directory.display())?;
         }
         Ok(())
@@ -279,7 +291,10 @@ mod tests {
         let error = resolve("tool", "none:").unwrap_err();
         assert_eq!(error.to_string(), "cannot find program tool in none:");
         assert_eq!(error.failure(), ProgramFailure::NotFound);
-        assert!(matches!(resolve("", "b"), Err(ProgramError::NotFound { .. })));
+        let unnamed = resolve("", "b").unwrap_err().to_string();
+        assert_eq!(unnamed, "cannot find program \"\": its name is empty, as that of a variable that is not set");
+        let nowhere = resolve("none", "").unwrap_err().to_string();
+        assert_eq!(nowhere, "cannot find program none in the working directory: PATH is empty");
         assert!(Program::resolve("sh".as_ref(), None, root.path()).is_ok());
     }
 
