@@ -45,8 +45,16 @@ pub enum MachineError {
     #[error("cannot tell the name of this node: {0}")]
     HostName(#[source] nix::Error),
     /// The working directory is gone or hidden.
-    #[error("cannot tell the working directory: {0}")]
+    #[error("cannot tell the working directory: {0}\ntry: cd to a directory that exists")]
     WorkingDirectory(#[source] io::Error),
+}
+
+/// The working directory; of one that has been removed the path that it had, as the shell tells it in `PWD`: only what needs it fails.
+fn directory(current: io::Result<PathBuf>, told: Option<OsString>) -> Result<PathBuf, MachineError> {
+    current.or_else(|error| match told.map(PathBuf::from).filter(|path| path.is_absolute()) {
+        Some(path) => Ok(path),
+        None => Err(MachineError::WorkingDirectory(error)),
+    })
 }
 
 /// Soft limits of this process; resources that the system does not know have none.
@@ -79,7 +87,7 @@ impl Machine {
         let host = gethostname().map_err(MachineError::HostName)?;
         Ok(Self {
             host: host.to_string_lossy().into_owned(),
-            directory: std::env::current_dir().map_err(MachineError::WorkingDirectory)?,
+            directory: directory(std::env::current_dir(), std::env::var_os("PWD"))?,
             environment: std::env::vars_os().collect(),
             limits: Limits::of_this_process(),
             soft_limits: soft_limits(),
@@ -98,5 +106,19 @@ impl Machine {
     /// Value of a variable of the environment.
     pub(crate) fn variable(&self, name: &OsStr) -> Option<&OsStr> {
         environment::value(&self.environment, name)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_working_directory_that_was_removed_has_the_path_that_it_had() {
+        let gone = || Err(io::ErrorKind::NotFound.into());
+        assert_eq!(directory(gone(), Some("/tmp/gone".into())).unwrap(), PathBuf::from("/tmp/gone"));
+        assert_eq!(directory(Ok("/here".into()), Some("/told".into())).unwrap(), PathBuf::from("/here"));
+        let refused = directory(gone(), Some("relative".into())).unwrap_err().to_string();
+        assert!(refused.ends_with("\ntry: cd to a directory that exists"), "{refused}");
     }
 }
