@@ -45,7 +45,7 @@ pub(crate) enum PlacementError {
     )]
     NodesTooSmall { ranks: u64, nodes: u32, per_node: u32, room: u64 },
     #[error(
-        "{ranks} ranks do not fit: the hosts that are named have {slots} slots; ask for fewer ranks, or add slots (mpirun's --oversubscribe)"
+        "{ranks} ranks do not fit: the nodes have {slots} slots; ask for fewer ranks, or let them share with --overcommit (mpirun's --oversubscribe)"
     )]
     TooFewSlots { ranks: u64, slots: u64 },
     #[error("{ranks} ranks were asked for; a launch has at most {RANKS_MAX}")]

@@ -20,7 +20,9 @@ mod user_tables;
 use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
 
-use lattice_session::request::{Candidates, LaunchRequest, Ownership, PlacementRequest, ProgramRequest, Programs};
+use lattice_session::request::{
+    Candidates, HostSlots, LaunchRequest, Ownership, PlacementRequest, ProgramRequest, Programs,
+};
 use lattice_session::spec::AppSpec;
 use lattice_session::template::Template;
 use nix::unistd::{Pid, geteuid};
@@ -129,7 +131,7 @@ impl LaunchCommand {
     pub fn new(args: &LaunchArgs, machine: &Machine) -> Result<Self, RequestError> {
         refuse_idle_flags(args)?;
         let rankfile = args.placement.rankfile.as_deref().map(Rankfile::read).transpose()?;
-        let placement = placement(&args.placement, rankfile.as_ref(), &machine.environment)?;
+        let mut placement = placement(&args.placement, rankfile.as_ref(), &machine.environment)?;
         let container = Container::of(&args.container, machine)?;
         let mut programs = programs(args, machine)?;
         let asked: Vec<_> = programs.iter().map(|program| program.ranks).collect();
@@ -150,13 +152,15 @@ impl LaunchCommand {
         let cpu_bind = rankfile.map_or_else(|| binding::binding(&args.placement), |rankfile| Ok(rankfile.binding()))?;
         let ownership = if args.cluster.detach { Ownership::Detached } else { Ownership::Client };
         let settings = settings::settings(args, machine, ownership, Settled { environment, pmi, cpu_bind })?;
-        let request = LaunchRequest {
-            programs: Programs::new(programs)?,
-            placement,
-            universe_size: args.pmi.universe_size,
-            settings,
-            ownership,
-        };
+        let programs = Programs::new(programs)?;
+        // A rankfile says the place of each rank.
+        let is_shared = args.placement.overcommit && args.placement.rankfile.is_none();
+        if let (true, Some(ranks), Candidates::Hostfile(hosts)) =
+            (is_shared, programs.size(), &mut placement.candidates)
+        {
+            share_slots(hosts, ranks);
+        }
+        let request = LaunchRequest { programs, placement, universe_size: args.pmi.universe_size, settings, ownership };
         if let Some(size) = request.programs.size() {
             request.check_reader(size)?;
         }
@@ -166,6 +170,14 @@ impl LaunchCommand {
         let per_object = args.placement.per_object().filter(|_| is_bounded);
         Ok(Self { request, per_object, node_groups, output: output_request(args), copies, action })
     }
+}
+
+/// Gives hosts slots for ranks that share them: all of them as many more, as with `--oversubscribe` of Open MPI 4.1 and 5.
+fn share_slots(hosts: &mut [HostSlots], ranks: u32) {
+    let slots: u64 = hosts.iter().map(|host| u64::from(host.slots.get())).sum();
+    let more = u64::from(ranks).saturating_sub(slots).div_ceil(hosts.len().max(1) as u64);
+    let more = u32::try_from(more).unwrap_or(u32::MAX);
+    hosts.iter_mut().for_each(|host| host.slots = host.slots.saturating_add(more));
 }
 
 /// Refuses flags that would do nothing beside the others.

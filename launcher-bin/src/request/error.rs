@@ -110,7 +110,8 @@ pub enum RequestError {
     },
     /// The hostfile has fewer slots than ranks are asked for.
     #[error(
-        "{ranks} ranks do not fit: {flag} gives this machine {slots} slots; ask for fewer ranks, or add slots (mpirun's --oversubscribe)"
+        "{ranks} ranks do not fit: {flag} gives this machine {slots} slots; ask for fewer ranks, or let them share with --overcommit \
+         (mpirun's --oversubscribe)"
     )]
     TooFewSlots {
         /// The flag.

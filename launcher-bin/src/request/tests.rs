@@ -53,6 +53,18 @@ fn nodes_are_named_as_the_user_named_them() {
 }
 
 #[test]
+fn ranks_that_share_have_slots_whatever_the_hostfile_says() {
+    let slots = |line: &str| match requested(line).unwrap().placement.candidates {
+        Candidates::Hostfile(hosts) => hosts.iter().map(|host| host.slots.get()).collect::<Vec<_>>(),
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(slots("--host a:2,b:1 -n 6 -O true"), [4, 3]);
+    assert_eq!(slots("--host a:2,b:1 -n 3 -O true"), [2, 1]);
+    assert_eq!(slots("--host a:2,b:1 -n 6 true"), [2, 1]);
+    assert_eq!(slots("--host a:2,b:1 -O true"), [2, 1], "all slots are filled");
+}
+
+#[test]
 fn a_detached_launch_waits_for_nobodys_input() {
     assert_eq!(requested("true").unwrap().settings.stdin, StdinTarget::Rank(Rank(0)));
     assert_eq!(requested("--detach true").unwrap().settings.stdin, StdinTarget::None);
