@@ -9,7 +9,7 @@ use pmi_core::ids::Rank;
 
 use super::data::Get;
 use super::question::{DataQuestion, Question};
-use super::remote::{Asking, decode_answer};
+use super::remote::{Asking, Refresh, decode_answer};
 use super::{Address, Server};
 use crate::namespace::JobIndex;
 use crate::wire::reader::Proc;
@@ -18,16 +18,6 @@ use crate::wire::{reply, status};
 
 /// Time for which a node waits for a rank that has committed nothing: what is there is wanted. Nodes take 0 for no limit.
 const AT_ONCE: Duration = Duration::from_millis(1);
-
-/// Request that waits until a rank's node has told what it has now.
-#[derive(Clone, Debug)]
-pub(super) struct Refresh {
-    address: Address,
-    job: JobIndex,
-    rank: Rank,
-    /// The get to serve then; without one all that is known of the rank is told.
-    get: Option<Get>,
-}
 
 impl Server {
     /// A client wants to have all that a rank has committed by now.

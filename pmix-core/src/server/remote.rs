@@ -16,11 +16,10 @@ use bytes::Bytes;
 use pmi_core::ids::{NodeIndex, Rank};
 use pmi_core::segment::Segment;
 
-use super::data::Wanted;
+use super::data::{Get, Wanted};
 use super::node_processes::NodeProcesses;
 use super::question::{DataQuestion, Question};
-use super::refresh::Refresh;
-use super::{Action, Server, Ticket};
+use super::{Action, Address, Server, Ticket};
 use crate::namespace::{JobIndex, RankData, Seat, Stored};
 use crate::wire::status;
 
@@ -32,6 +31,16 @@ const ALONG_MAX: usize = 1 << 20;
 
 /// Most bytes of a node's data that are sent at once, keys and values. Of more, other nodes ask key by key; hosts carry longer answers.
 const WHOLE_MAX: usize = 32 << 20;
+
+/// Request that waits until a rank's node has told what it has now.
+#[derive(Clone, Debug)]
+pub(super) struct Refresh {
+    pub(super) address: Address,
+    pub(super) job: JobIndex,
+    pub(super) rank: Rank,
+    /// The get to serve then; without one all that is known of the rank is told.
+    pub(super) get: Option<Get>,
+}
 
 /// A question to another node's server that it has not answered yet.
 #[derive(Clone, Debug)]
