@@ -207,7 +207,8 @@ fn a_file_that_cannot_be_opened_starts_nothing() {
     let launch = launch("-n 1 --output nowhere/log");
     let Ended { code, stdout, stderr } = launch.sh("touch started");
     assert_eq!((code, stdout.as_str()), (Some(125), ""));
-    let told = "lattice: cannot write the output of rank 0 to nowhere/log: No such file or directory (os error 2)\n";
+    let told = "lattice: cannot write the output of rank 0 to nowhere/log: No such file or directory (os error 2)\n\
+        lattice: try: mkdir -p nowhere\n";
     assert_eq!(stderr, told);
     assert!(!launch.path().join("started").exists());
 }

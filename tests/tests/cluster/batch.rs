@@ -169,8 +169,8 @@ fn a_script_ends_at_its_time_limit_or_when_it_is_cancelled() {
 fn a_job_tells_that_its_output_cannot_be_written_and_which_signal_killed_its_script() {
     let script = format!(
         r#"{FREE}
-        lattice batch --wait -o /nodir/x --wrap true 2>said; echo "code $?"; grep -c 'cannot write the output of the script to /nodir/x' said
-        lattice batch --wait -o out --wrap 'kill -SEGV $$' 2>said; echo "code $?"; grep -c 'killed by' said"#
+        lattice batch --wait -o /nodir/x --wrap true >id 2>said; echo "code $?"; grep -c 'cannot write the output of the script to /nodir/x' said
+        lattice batch --wait -o out --wrap 'kill -SEGV $$' >id 2>said; echo "code $?"; grep -c 'killed by' said"#
     );
     script_on(1, &script).run().prints_lines(["code 125", "1", "code 139", "1"]);
 }

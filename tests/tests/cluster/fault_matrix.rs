@@ -28,7 +28,8 @@ const CELL: &str = r#"
     ended() { ! kill -0 $launch 2>/dev/null; }
     stepped() { grep -qs "step $1" out; }
     all_up() { [ "$(lattice nodes --json | field state | sort | uniq -c | tr -d ' \n')" = ${nodes}up ]; }
-    causes() { grep '^lattice: ' err | grep -vE '^lattice: (warning|note|try): '; }
+    # That a client has come back is no cause.
+    causes() { grep '^lattice: ' err | grep -vE '^lattice: (warning|note|try): |: the connection to the API server broke|: attached again'; }
     hide='exec 9<>lock; flock -s 9; env -i setsid sleep 1000 >/dev/null 2>&1 & exec "$@"'
     cell() {
         local phase=$1 code bad=

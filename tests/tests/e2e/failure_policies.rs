@@ -148,5 +148,5 @@ fn a_signal_comes_before_the_time_limit() {
 fn a_signal_that_would_come_at_once_is_refused() {
     let outcome = launch("-n 1 --timeout 30s --signal USR1").words("true").run();
     outcome.exits(125).says("--signal: the signal comes 1 min before the time limit, which is 30 s");
-    launch("-n 1 --signal USR1@5").words("true").run().exits(125).says("--timeout");
+    launch("-n 1 --signal USR1@5").words("true").run().exits(125).says("--time LIMIT");
 }

@@ -156,9 +156,9 @@ mod tests {
     #[test]
     fn a_node_that_does_not_end_is_told_so_and_then_given_up() {
         use Overdue::{AbortAtOnce, AbortInOrder, GiveUp};
-        let reports = [(0, None), (19, None), (20, Some(AbortAtOnce)), (34, None), (35, Some(GiveUp))];
+        let reports = [(0, None), (24, None), (25, Some(AbortAtOnce)), (39, None), (40, Some(GiveUp))];
         check(true, Output::Flows, &reports);
-        let silent = [(0, None), (1, Some(AbortInOrder)), (2, None), (20, Some(AbortAtOnce)), (35, Some(GiveUp))];
+        let silent = [(0, None), (1, Some(AbortInOrder)), (2, None), (25, Some(AbortAtOnce)), (40, Some(GiveUp))];
         check(false, Output::Flows, &silent);
     }
 

@@ -16,7 +16,7 @@ use nix::unistd::gethostname;
 use pmi_core::ids::{LocalRank, NodeIndex, Rank};
 use pmi_transport::proto::v1 as proto;
 use proto::AllocationState;
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 
 use super::script::is_of_slurm;
 use crate::args::{BatchScriptArgs, SCRIPT, ServerArgs};
@@ -46,6 +46,9 @@ const OF_THE_RANK: [&str; 8] = [
 const LAUNCH: &str = "LATTICE_LAUNCH_ID";
 /// Time for the API server to be told why a script does not run, or to tell why it is ended.
 const TELLING: Duration = Duration::from_secs(3);
+/// Looks whether an allocation ends whose script somebody has ended, and the pause between two.
+const LOOKS: u32 = 5;
+const LOOK_PAUSE: Duration = Duration::from_millis(100);
 
 /// Runs the script of a batch job to its end; returns its exit code. If a signal killed it, this process ends by the same one.
 pub(crate) fn run_script(args: &BatchScriptArgs) -> Result<u8, CommandError> {
@@ -147,7 +150,8 @@ impl Run<'_> {
                 _ = heard.end(), if !told => told = self.tell_end(streams).await,
                 end = child.wait() => {
                     let end = end?;
-                    if !told && heard.arrived().await.is_some() {
+                    // The signal that has ended it may not have been heard here yet.
+                    if !told && !end.success() {
                         self.tell_end(streams).await;
                     }
                     return Ok(end);
@@ -158,14 +162,23 @@ impl Run<'_> {
 
     /// Writes behind the output why the job is ended from outside, as sbatch does. Returns false if its allocation does not end.
     async fn tell_end(&self, streams: &Streams) -> bool {
-        let id = &self.allocation.id;
-        let request = proto::GetAllocationRequest { id: id.clone() };
-        let allocation = timeout(TELLING, self.cluster.ask(self.cluster.allocations().get_allocation(request))).await;
         // Without an answer there is nothing to tell, and a file without room holds up nobody.
-        let words = allocation.ok().and_then(Result::ok).and_then(|allocation| end_in_words(&allocation));
-        let Some(words) = words else { return false };
+        let Ok(Some(words)) = timeout(TELLING, self.reason_of_end()).await else { return false };
         let _ = (&streams.stderr).write_all(&message(&words));
         true
+    }
+
+    /// Reason for which the allocation ends; `None` if it does not. The API server ends the launch at the time limit before it says so.
+    async fn reason_of_end(&self) -> Option<String> {
+        for _ in 0..LOOKS {
+            let request = proto::GetAllocationRequest { id: self.allocation.id.clone() };
+            let allocation = self.cluster.ask(self.cluster.allocations().get_allocation(request)).await.ok()?;
+            if let Some(words) = end_in_words(&allocation) {
+                return Some(words);
+            }
+            sleep(LOOK_PAUSE).await;
+        }
+        None
     }
 }
 
