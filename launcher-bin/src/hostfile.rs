@@ -74,6 +74,18 @@ pub(crate) fn read(path: &Path) -> Result<Vec<HostSlots>, HostfileError> {
     parse(&text, path)
 }
 
+/// Number of ranks for which hosts have slots.
+pub(crate) fn slots_of(hosts: &[HostSlots]) -> u64 {
+    hosts.iter().map(|host| u64::from(host.slots.get())).sum()
+}
+
+/// Gives hosts slots for ranks that share them: all of them as many more, as with `--oversubscribe` of Open MPI 4.1 and 5.
+pub(crate) fn add_slots(hosts: &mut [HostSlots], ranks: u64) {
+    let more = ranks.saturating_sub(slots_of(hosts)).div_ceil(hosts.len().max(1) as u64);
+    let more = u32::try_from(more).unwrap_or(u32::MAX);
+    hosts.iter_mut().for_each(|host| host.slots = host.slots.saturating_add(more));
+}
+
 /// The hosts of the hostfile at `path` if it says of none how many ranks it takes, and names each once.
 pub(crate) fn without_slots(path: &Path) -> Option<Vec<String>> {
     let lines = hostlist::hostfile(&text(path).ok()?).ok()?;

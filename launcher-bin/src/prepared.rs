@@ -29,6 +29,7 @@ pub use self::binding::NodeBindError;
 pub use self::objects::ObjectsError;
 pub(crate) use self::objects::placed_by_objects;
 use crate::args::PerObject;
+use crate::hostfile;
 use crate::machine::Machine;
 use crate::request::{Action, EXCLUDE, LaunchCommand, OutputRequest, RequestError, placed_in_groups};
 
@@ -165,7 +166,7 @@ fn rank_counts(
     let placement = &request.placement;
     let room = per_object.map(|per_object| room_of(per_object, node).map(|room| (per_object, room))).transpose()?;
     let slots: Option<u64> = match &placement.candidates {
-        Candidates::Hostfile(hosts) => Some(hosts.iter().map(|host| u64::from(host.slots.get())).sum()),
+        Candidates::Hostfile(hosts) => Some(hostfile::slots_of(hosts)),
         Candidates::All | Candidates::Listed(_) => None,
     };
     // Beyond that number no launch fits anyway.

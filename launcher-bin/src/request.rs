@@ -20,9 +20,7 @@ mod user_tables;
 use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
 
-use lattice_session::request::{
-    Candidates, HostSlots, LaunchRequest, Ownership, PlacementRequest, ProgramRequest, Programs,
-};
+use lattice_session::request::{Candidates, LaunchRequest, Ownership, PlacementRequest, ProgramRequest, Programs};
 use lattice_session::spec::AppSpec;
 use lattice_session::template::Template;
 use nix::unistd::{Pid, geteuid};
@@ -158,7 +156,7 @@ impl LaunchCommand {
         if let (true, Some(ranks), Candidates::Hostfile(hosts)) =
             (is_shared, programs.size(), &mut placement.candidates)
         {
-            share_slots(hosts, ranks);
+            hostfile::add_slots(hosts, ranks.into());
         }
         let request = LaunchRequest { programs, placement, universe_size: args.pmi.universe_size, settings, ownership };
         if let Some(size) = request.programs.size() {
@@ -170,14 +168,6 @@ impl LaunchCommand {
         let per_object = args.placement.per_object().filter(|_| is_bounded);
         Ok(Self { request, per_object, node_groups, output: output_request(args), copies, action })
     }
-}
-
-/// Gives hosts slots for ranks that share them: all of them as many more, as with `--oversubscribe` of Open MPI 4.1 and 5.
-fn share_slots(hosts: &mut [HostSlots], ranks: u32) {
-    let slots: u64 = hosts.iter().map(|host| u64::from(host.slots.get())).sum();
-    let more = u64::from(ranks).saturating_sub(slots).div_ceil(hosts.len().max(1) as u64);
-    let more = u32::try_from(more).unwrap_or(u32::MAX);
-    hosts.iter_mut().for_each(|host| host.slots = host.slots.saturating_add(more));
 }
 
 /// Refuses flags that would do nothing beside the others.

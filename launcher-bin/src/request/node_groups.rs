@@ -13,6 +13,7 @@ use lattice_session::count::counted;
 use lattice_session::request::{Candidates, HostSlots, PlacementRequest, even_shares};
 
 use crate::args::{LaunchArgs, NodeGroupArgs, PlacementArgs};
+use crate::hostfile;
 
 /// Nodes of one program.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -116,7 +117,7 @@ fn flag_of_all(args: &PlacementArgs) -> Option<&'static str> {
 
 fn group(args: &NodeGroupArgs, ranks: Option<NonZeroU32>, program: usize) -> Result<NodeGroup, NodeGroupError> {
     if let Some(hosts) = &args.host {
-        let room: u64 = hosts.0.iter().map(|host| u64::from(host.slots.get())).sum();
+        let room = hostfile::slots_of(&hosts.0);
         let ranks = ranks.or_else(|| NonZeroU32::new(u32::try_from(room).ok()?)).unwrap_or(NonZeroU32::MAX);
         return checked(Nodes::Slots(hosts.0.clone()), ranks, room, program);
     }

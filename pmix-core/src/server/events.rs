@@ -107,7 +107,8 @@ impl Server {
     }
 
     /// Ranks of a job have died, and the others go on. Those hear of it who asked for such events by name, of whatever job of the launch:
-    /// parents wait for ranks that they have spawned, and the other way round. Each hears of a death once, and of a node that was lost. To default handlers such news is fatal.
+    /// parents wait for ranks that they have spawned, and the other way round. Each hears of a death once, and of a node that was lost. To
+    /// default handlers such news is fatal.
     pub(super) fn tell_of_deaths(&mut self, job: JobIndex, deaths: &[Death]) {
         let namespace = self.jobs[job.0].namespace.name.clone();
         let mut lost_nodes = BTreeMap::new();

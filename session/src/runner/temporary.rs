@@ -87,7 +87,7 @@ pub(super) fn remove_those_of_the_dead(parent: &Path) {
 fn is_dead(path: &Path) -> Option<()> {
     // A new one may not be locked yet.
     let is_old = own_directory(path)?.modified().ok()?.elapsed().ok()?.as_secs() >= 1;
-    is_old.then(|| File::open(path).ok()?.try_lock().ok()).flatten()
+    is_old.then(|| locked(path).ok().map(drop)).flatten()
 }
 
 /// Status of a directory of this user; others' are not ours to remove.

@@ -26,7 +26,7 @@ pub(super) fn settle_hosts(line: &mut Line) -> Result<(), Refusal> {
         let parsed = hostfile::parse_hosts(named).map(|Hosts(hosts)| hosts).unwrap_or_default();
         let hosts = match (parsed.as_slice(), ranks) {
             ([host], Some(ranks)) => format!("{}:{ranks}", host.node),
-            ([_, ..], Some(ranks)) if overcommit => with_slots(&parsed, ranks).join(","),
+            ([_, ..], Some(ranks)) if overcommit => with_slots(parsed, ranks).join(","),
             _ => named.clone(),
         };
         program.put_on(&hosts);
@@ -41,10 +41,6 @@ fn count(ranks: &OsStr) -> Option<u64> {
 /// Number of ranks of all programs, if each says its own.
 pub(super) fn ranks_of(line: &Line) -> Option<u64> {
     line.programs().iter().map(|program| count(program.ranks.as_deref()?)).sum()
-}
-
-fn slots_of(hosts: &[HostSlots]) -> u64 {
-    hosts.iter().map(|host| u64::from(host.slots.get())).sum()
 }
 
 /// Open MPI's mapping in sequence: a rank on each host, whatever its slots are.
@@ -80,16 +76,16 @@ fn name_hosts(line: &mut Line, hosts: &[String]) {
 pub(super) fn add_slots(line: &mut Line) -> Result<(), Refusal> {
     let Some(ranks) = ranks_of(line) else { return Ok(()) };
     let Some(hosts) = named_hosts(line)? else { return Ok(()) };
-    if slots_of(&hosts) < ranks {
-        name_hosts(line, &with_slots(&hosts, ranks));
+    if hostfile::slots_of(&hosts) < ranks {
+        name_hosts(line, &with_slots(hosts, ranks));
     }
     Ok(())
 }
 
-/// Hosts with slots for all ranks: all of them as many more, as with Open MPI 4.1 and 5.
-fn with_slots(hosts: &[HostSlots], ranks: u64) -> Vec<String> {
-    let more = ranks.saturating_sub(slots_of(hosts)).div_ceil(hosts.len().max(1) as u64);
-    hosts.iter().map(|host| format!("{}:{}", host.node, u64::from(host.slots.get()) + more)).collect()
+/// Hosts with slots for all ranks, in words.
+fn with_slots(mut hosts: Vec<HostSlots>, ranks: u64) -> Vec<String> {
+    hostfile::add_slots(&mut hosts, ranks);
+    hosts.iter().map(|host| format!("{}:{}", host.node, host.slots)).collect()
 }
 
 /// Most turns of hosts, which become one flag.
@@ -100,7 +96,7 @@ pub(super) fn go_round(line: &mut Line, dialect: impl FnOnce() -> Option<Dialect
     let Some(ranks) = ranks_of(line).filter(|_| !line.goes_round) else { return };
     // What cannot be read is refused by the launch.
     let Ok(Some(hosts)) = named_hosts(line) else { return };
-    let slots = slots_of(&hosts);
+    let slots = hostfile::slots_of(&hosts);
     if slots >= ranks || !matches!(dialect(), Some(Dialect::Hydra | Dialect::Intel)) {
         return;
     }
