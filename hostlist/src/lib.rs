@@ -168,7 +168,7 @@ fn parse_item(item: &str) -> Result<Vec<Part<'_>>, HostlistError> {
         rest = from_bracket;
         if let Some(inside) = rest.strip_prefix('[') {
             let (inside, after) = inside.split_once(']').ok_or_else(unbalanced)?;
-            if inside.contains(':') {
+            if is_address(inside) {
                 let literal = &rest[..inside.len() + "[]".len()];
                 parts.push(Part::Text(checked(literal, item)?));
             } else {
@@ -186,6 +186,11 @@ fn parse_item(item: &str) -> Result<Vec<Part<'_>>, HostlistError> {
         return Err(HostlistError::LongName { name: excerpt(item) });
     }
     Ok(parts)
+}
+
+/// True if a bracket holds an IPv6 address and no ranges. A bracket or a comma within it would hide where the name ends in a list.
+fn is_address(inside: &str) -> bool {
+    inside.contains(':') && !inside.contains(['[', ','])
 }
 
 fn checked<'a>(text: &'a str, item: &str) -> Result<&'a str, HostlistError> {
@@ -325,6 +330,8 @@ mod tests {
         check("a[x]", &bad("x", "a[x]"));
         check("a[[0]]", &bad("[0", "a[[0]]"));
         check("a[[0],b]", &bad("[0", "a[[0],b]"));
+        check("[2:0.[2-3]:500[2-3]", &bad("2:0.[2-3", "[2:0.[2-3]:500[2-3]"));
+        check("[fd00::7,8]", &bad("fd00::7", "[fd00::7,8]"));
         check("a[1-9999999999999999999]", &bad("1-9999999999999999999", "a[1-9999999999999999999]"));
         check("a b", r#""a b" holds ' ', which no name of a node does"#);
     }
