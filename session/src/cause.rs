@@ -80,7 +80,7 @@ pub enum CauseKind {
         /// Protocol that it speaks, such as `PMI-1`.
         protocol: String,
     },
-    /// The exchange of keys between the nodes failed.
+    /// Ranks cannot exchange their keys: the exchange between nodes failed, or they speak different protocols.
     Fence {
         /// Description of the failure.
         reason: String,

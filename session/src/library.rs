@@ -33,6 +33,26 @@ pub fn in_process(pid: u32) -> Option<MpiLibrary> {
     best(map.lines().filter_map(|line| line.split_whitespace().nth(5)))
 }
 
+/// True if the process still has what its library needs to call its PMI server: one that is silent then may only be slow.
+///
+/// The environment is the one that the program was started with. A descriptor counts only while it is open, and a port at any time.
+pub fn may_still_call(pid: u32, family: Option<MpiFamily>) -> bool {
+    let environment = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
+    let value = |name: &str| {
+        let mut variables = environment.split(|&byte| byte == 0);
+        variables.find_map(|variable| str::from_utf8(variable).ok()?.strip_prefix(name)?.strip_prefix('='))
+    };
+    let is_open = |fd: &str| fs::symlink_metadata(format!("/proc/{pid}/fd/{fd}")).is_ok();
+    let by_pmi = || value("PMI_FD").is_some_and(is_open) || value("PMI_PORT").is_some();
+    let by_pmix = || value("PMIX_NAMESPACE").is_some();
+    match family {
+        Some(MpiFamily::Pmi) => by_pmi(),
+        Some(MpiFamily::Pmix) => by_pmix(),
+        None => by_pmi() || by_pmix(),
+        Some(_) => false,
+    }
+}
+
 /// The MPI library that the program names as one it needs. Says nothing of a script, nor of a library that is loaded later.
 pub fn needed_by(program: &Path) -> Option<MpiLibrary> {
     // Read piece by piece: a program may be larger than its list of libraries is worth.
@@ -61,6 +81,9 @@ fn best<'a>(files: impl Iterator<Item = &'a str> + Clone) -> Option<MpiLibrary> 
 
 #[cfg(test)]
 mod tests {
+    use std::io::Read;
+    use std::process::{Command, Stdio};
+
     use super::*;
 
     #[test]
@@ -72,6 +95,30 @@ mod tests {
         check(&["/usr/lib/libpmix.so.2", "/opt/lib/libmpi.so.40.30.4"], Some("Open MPI"));
         check(&["/usr/lib/x86_64-linux-gnu/libmpich.so.12.2.0"], Some("MPICH"));
         check(&["libmpi.so.12"], Some("MPICH or Intel MPI"));
+    }
+
+    #[test]
+    fn a_process_may_call_while_it_has_its_descriptor_or_its_variables() {
+        let check = |variables: &[(&str, &str)], family, expected: bool| {
+            let mut command = Command::new("/bin/cat");
+            command.arg("/proc/self/environ").arg("-").env_clear().env("OTHER", "1").envs(variables.iter().copied());
+            let mut process = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+            // It shows its environment once it has it.
+            process.stdout.as_mut().unwrap().read_exact(&mut [0]).unwrap();
+            let may = may_still_call(process.id(), family);
+            process.kill().unwrap();
+            process.wait().unwrap();
+            assert_eq!(may, expected, "{variables:?} {family:?}");
+        };
+        let (open, closed) = (("PMI_FD", "0"), ("PMI_FD", "999999"));
+        check(&[open], Some(MpiFamily::Pmi), true);
+        check(&[open], None, true);
+        check(&[closed], Some(MpiFamily::Pmi), false);
+        check(&[closed, ("PMI_PORT", "[::1]:7")], Some(MpiFamily::Pmi), true);
+        check(&[open], Some(MpiFamily::Pmix), false);
+        check(&[("PMIX_NAMESPACE", "job")], Some(MpiFamily::Pmix), true);
+        check(&[open, ("PMIX_NAMESPACE", "job")], Some(MpiFamily::Vendor), false);
+        check(&[], None, false);
     }
 
     #[test]

@@ -12,7 +12,7 @@ use super::jobs::JobNumber;
 use super::verdict::Verdict;
 use super::watch::{SilentSeen, WatchLook};
 use super::{Phase, SessionMachine, SlotId};
-use crate::cause::CauseKind;
+use crate::cause::{CauseKind, RankList};
 use crate::event::{Event, Notice, RankAffinity, RankProgress, RankUsage};
 use crate::gathered::GatherDetail;
 use crate::session_io::Told;
@@ -102,10 +102,9 @@ impl SessionMachine {
 
     /// Answer to [`super::effect::Look::Silent`].
     pub(crate) fn on_silent_seen(&mut self, look: WatchLook, seen: &SilentSeen, now: Instant) {
-        if look == WatchLook::Silence {
+        self.watch.remember_library(seen);
+        if look == WatchLook::Silence && !self.watch.is_patient_with(seen) {
             self.report_silence(Silent::Running, seen, now);
-        } else {
-            self.watch.remember_library(seen);
         }
     }
 
@@ -166,7 +165,13 @@ impl SessionMachine {
     fn report_stuck(&mut self, after: Duration, fences: &[FenceSeen], now: Instant) {
         let several_nodes = self.spec.hosts.len() > 1;
         let is_stuck = |fence: &&FenceSeen| !fence.missing.is_empty() || (several_nodes && fence.whole_job);
-        if let Some(fence) = self.watch.still_waited_in(fences).into_iter().find(is_stuck) {
+        let waited_in = self.watch.still_waited_in(fences);
+        if let Some((one, other)) = apart(&waited_in) {
+            let reason = self.two_protocols(one, other);
+            self.fail(CauseKind::Fence { reason }, now);
+            return self.advance(now);
+        }
+        if let Some(fence) = waited_in.into_iter().find(is_stuck) {
             let (waiting, missing) = (fence.waiting.len(), fence.missing.clone());
             let late = missing.iter().filter_map(|(rank, _)| self.ranks.slot_of(*rank)).collect();
             self.report_event(Event::Notice(Notice::Stuck { after, waiting, missing }));
@@ -174,6 +179,19 @@ impl SessionMachine {
                 self.look_at_late_slots(late, now);
             }
         }
+    }
+
+    fn two_protocols(&self, one: &FenceSeen, other: &FenceSeen) -> String {
+        let speak = |fence: &FenceSeen| {
+            let ranks = self.shown_ranks(fence.job, &fence.waiting);
+            let verb = if ranks.len() == 1 { "speaks" } else { "speak" };
+            format!("{} {verb} {}", RankList(&ranks), fence.protocol)
+        };
+        format!(
+            "{}, and {}: they wait for each other for ever; build all programs of a launch with one MPI",
+            speak(one),
+            speak(other)
+        )
     }
 
     fn judge_waits(&mut self, fences: &[FenceSeen], now: Instant) {
@@ -198,4 +216,10 @@ impl SessionMachine {
         let ranks = job.ranks_here();
         locals.iter().filter_map(|local| Some(job.shown(*ranks.get(local.index())?))).collect()
     }
+}
+
+/// Two fences of which neither will be complete, because their ranks speak two protocols.
+fn apart<'fence>(fences: &[&'fence FenceSeen]) -> Option<(&'fence FenceSeen, &'fence FenceSeen)> {
+    let pairs = fences.iter().flat_map(|one| fences.iter().map(move |other| (*one, *other)));
+    pairs.into_iter().find(|(one, other)| one.is_apart_from(other))
 }

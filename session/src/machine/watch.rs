@@ -13,6 +13,9 @@ use super::ranks::SlotId;
 /// Times at which the memory maps of silent ranks are looked at, in milliseconds after the start: a program that ends soon is
 /// seen early, one that loads its MPI library late is seen as well.
 const LOOKS: &[u64] = &[30, 100, 300, 1000, 3000];
+/// Factor by which silence may last longer while ranks can still call their server: a program may read its input for a while before it
+/// calls `MPI_Init`, and a node with too much to do starts slowly.
+const PATIENCE: u32 = 6;
 
 /// Observations of the runner about ranks that have sent their server nothing.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -21,6 +24,8 @@ pub(crate) struct SilentSeen {
     pub(crate) slots: Vec<SlotId>,
     /// MPI library in the memory of the first one that runs.
     pub(crate) mapped: Option<MpiLibrary>,
+    /// True if that first one still has what its library needs to call its server.
+    pub(crate) may_still_call: bool,
     /// MPI libraries that programs name as needed, each with a rank that runs the program.
     pub(crate) needed: Vec<(SlotId, MpiLibrary)>,
 }
@@ -45,7 +50,9 @@ pub(crate) struct Watch {
     /// False if silence means nothing: in a job of one rank, and without PMI.
     minds_silence: bool,
     looks: usize,
-    silence_reported: bool,
+    /// Time at which silent ranks are reported; `None` once they were.
+    silence_at: Option<Instant>,
+    was_patient: bool,
     stuck_at: Instant,
     /// Fences in which ranks waited at the look before.
     waited_in: Vec<FenceKey>,
@@ -60,7 +67,8 @@ impl Watch {
             timeouts: spec.settings.timeouts,
             minds_silence: spec.job.size() > 1 && spec.settings.pmi.family != PmiFamily::None,
             looks: 0,
-            silence_reported: false,
+            silence_at: Some(started + spec.settings.timeouts.silent),
+            was_patient: false,
             stuck_at: started + spec.settings.timeouts.stuck / 2,
             waited_in: Vec::new(),
             library: None,
@@ -70,8 +78,7 @@ impl Watch {
     /// Time of the next look; `None` if silence means nothing.
     pub(crate) fn next(&self) -> Option<Instant> {
         let look = LOOKS.get(self.looks).map(|&millis| self.started + Duration::from_millis(millis));
-        let silence = (!self.silence_reported).then(|| self.started + self.timeouts.silent);
-        self.minds_silence.then(|| look.into_iter().chain(silence).chain([self.stuck_at]).min()).flatten()
+        self.minds_silence.then(|| look.into_iter().chain(self.silence_at).chain([self.stuck_at]).min()).flatten()
     }
 
     /// Returns a look that is due and counts it as taken. To be called until it returns `None`.
@@ -84,8 +91,7 @@ impl Watch {
             self.looks += 1;
             return Some(WatchLook::Library);
         }
-        if !self.silence_reported && age >= self.timeouts.silent {
-            self.silence_reported = true;
+        if self.silence_at.take_if(|at| now >= *at).is_some() {
             return Some(WatchLook::Silence);
         }
         if now >= self.stuck_at {
@@ -109,7 +115,16 @@ impl Watch {
 
     /// True if ranks that ended in silence are still to be reported.
     pub(crate) fn minds_silent_ends(&self) -> bool {
-        self.minds_silence && !self.silence_reported
+        self.minds_silence && self.silence_at.is_some()
+    }
+
+    /// Returns true if ranks that are silent now are to be reported later: they can still call their server, and were not waited for yet.
+    pub(crate) fn is_patient_with(&mut self, seen: &SilentSeen) -> bool {
+        let patient = seen.may_still_call && !mem::replace(&mut self.was_patient, true);
+        if patient {
+            self.silence_at = Some(self.started + self.timeouts.silent * PATIENCE);
+        }
+        patient
     }
 
     /// Remembers the first MPI library that is seen in a silent rank, and returns it with the rank.
@@ -149,6 +164,22 @@ mod tests {
         let expected: Vec<_> = libraries.chain([(5000, WatchLook::Silence)]).chain(stuck).collect();
         assert_eq!(seen, expected);
         assert!(!watch.minds_silent_ends(), "it was reported while they ran");
+    }
+
+    #[test]
+    fn ranks_that_can_still_call_are_waited_for_once() {
+        let start = Instant::now();
+        let mut watch = Watch::new(&spec(4), start);
+        let seen = SilentSeen { may_still_call: true, ..SilentSeen::default() };
+        assert!(looks(&mut watch, start, 5000).contains(&WatchLook::Silence));
+        assert!(watch.is_patient_with(&seen) && watch.minds_silent_ends());
+        assert!(!looks(&mut watch, start, 29_999).contains(&WatchLook::Silence));
+        assert!(looks(&mut watch, start, 30_000).contains(&WatchLook::Silence));
+        assert!(!watch.is_patient_with(&seen) && !watch.minds_silent_ends());
+
+        let mut watch = Watch::new(&spec(4), start);
+        assert!(looks(&mut watch, start, 5000).contains(&WatchLook::Silence));
+        assert!(!watch.is_patient_with(&SilentSeen::default()), "no call can come");
     }
 
     #[test]

@@ -14,6 +14,8 @@ use pmix_core::driver as pmix;
 use pmix_core::{CleanUp, JobIndex, Seat};
 use tokio::sync::oneshot;
 
+use crate::machine::desertion::FenceProtocol;
+
 /// Servers of one job's ranks.
 #[derive(Default)]
 pub(super) struct JobServers {
@@ -108,10 +110,10 @@ impl JobServers {
     }
 
     /// Fences in which ranks wait, with whichever server.
-    pub(super) fn pending_fences(&self) -> Vec<FenceStatus> {
-        let mut fences = self.pmi.as_ref().map(Driver::pending_fences).unwrap_or_default();
-        fences.extend(self.pmix.iter().flat_map(|pmix| pmix.driver.pending_fences(pmix.job)));
-        fences
+    pub(super) fn pending_fences(&self) -> impl Iterator<Item = (FenceProtocol, FenceStatus)> {
+        let pmi = self.pmi.iter().flat_map(Driver::pending_fences);
+        let pmix = self.pmix.iter().flat_map(|pmix| pmix.driver.pending_fences(pmix.job));
+        pmi.map(|fence| (FenceProtocol::Pmi, fence)).chain(pmix.map(|fence| (FenceProtocol::Pmix, fence)))
     }
 
     /// True if this is the job that the PMIx server knows by that index.

@@ -104,15 +104,20 @@ impl Runner {
         let running: Vec<SlotId> = self.silent_slots(|state| matches!(state, RankState::Running { .. })).collect();
         let first = running.first().and_then(|&slot| self.machine.ranks().get(slot).state.pid());
         let mapped = first.and_then(library::in_process);
-        let needed = if look == WatchLook::Silence { self.libraries_needed(&running) } else { Vec::new() };
-        SilentSeen { slots: running, mapped, needed }
+        if look != WatchLook::Silence {
+            return SilentSeen { slots: running, mapped, ..SilentSeen::default() };
+        }
+        let family = mapped.as_ref().map(|library| library.family);
+        let may_still_call = first.is_some_and(|pid| library::may_still_call(pid, family));
+        let needed = self.libraries_needed(&running);
+        SilentSeen { slots: running, mapped, may_still_call, needed }
     }
 
     /// Ranks that ended without a word to any server.
     pub(super) fn silent_ends(&self) -> SilentSeen {
         let slots: Vec<SlotId> = self.silent_slots(|state| state.exit().is_some()).collect();
         let needed = self.libraries_needed(&slots);
-        SilentSeen { slots, mapped: None, needed }
+        SilentSeen { slots, needed, ..SilentSeen::default() }
     }
 
     fn silent_slots(&self, counts: impl Fn(RankState) -> bool) -> impl Iterator<Item = SlotId> {

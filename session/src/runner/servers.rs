@@ -33,7 +33,7 @@ use super::job_servers::JobServers;
 use super::node_facts::NodeFacts;
 use super::node_need::NodeNeed;
 use super::services::{JobServices, SessionCall};
-use crate::machine::desertion::FenceSeen;
+use crate::machine::desertion::{FenceProtocol, FenceSeen};
 use crate::machine::jobs::{JobNumber, JobState};
 use crate::plan::Entrances;
 use crate::session_io::Nodes;
@@ -265,11 +265,11 @@ impl Servers {
     /// Fences of a job in which ranks of this node wait.
     pub(super) fn pending_fences(&self, number: JobNumber, job: &JobState) -> Vec<FenceSeen> {
         let Some(servers) = self.jobs.get(number.0) else { return Vec::new() };
-        let seen = |fence: FenceStatus| {
+        let seen = |(protocol, fence): (FenceProtocol, FenceStatus)| {
             let missing = fence.missing.iter().filter_map(|&local| servers.progress(local));
             let missing = missing.map(|progress| (job.shown(progress.rank), progress.last_command)).collect();
             let FenceStatus { name, epoch, whole_job, waiting, .. } = fence;
-            FenceSeen { job: number, name, epoch, whole_job, waiting, missing }
+            FenceSeen { job: number, protocol, name, epoch, whole_job, waiting, missing }
         };
         servers.pending_fences().into_iter().map(seen).collect()
     }

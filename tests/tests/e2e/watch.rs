@@ -2,7 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
-use lattice_tests::{launch, mpi};
+use lattice_tests::launch;
+use lattice_tests::mpi::{self, Flavour};
 use nix::sys::signal::Signal;
 
 use crate::raw;
@@ -44,10 +45,10 @@ fn a_library_that_speaks_another_protocol_is_named() {
 fn ranks_that_run_on_without_a_word_are_reported() {
     let directory = tempfile::tempdir().unwrap();
     let program = linked_with_open_mpi(directory.path(), "sleep(1000);");
-    let mut foreign = launch("-n 2").arg(&program).start();
+    let mut foreign = launch("-n 2").words("env -i").arg(&program).start();
     // Nothing of MPI is in these: only who asks for everything is told.
-    let mut plain = launch("-n 2").words("sleep 1000").start();
-    let mut verbose = launch("-v -n 2").words("sleep 1000").start();
+    let mut plain = launch("-n 2").words("env -i sleep 1000").start();
+    let mut verbose = launch("-v -n 2").words("env -i sleep 1000").start();
     foreign.wait_for_stderr("ranks 0-1 have run for 5");
     verbose.wait_for_stderr("ranks 0-1 have run for 5");
     for running in [&mut foreign, &mut plain, &mut verbose] {
@@ -56,6 +57,15 @@ fn ranks_that_run_on_without_a_word_are_reported() {
     foreign.finish().exits(143).says("Open MPI (").says("lattice: try: ");
     verbose.finish().exits(143).does_not_say("Open MPI");
     plain.finish().exits(143).does_not_say("have run for");
+}
+
+/// It reads its input for longer than five seconds, say; what it needs to call its server is there.
+#[test]
+fn a_rank_that_can_still_call_is_not_reported_so_soon() {
+    let directory = tempfile::tempdir().unwrap();
+    let program = linked_with_open_mpi(directory.path(), "sleep(7);");
+    let outcome = launch("-n 2").arg(&program).run();
+    outcome.exits(0).does_not_say("have run for").says("warning: ranks 0-1 ended without a word");
 }
 
 /// A wrapper may start the MPI program late: its rank is not silent.
@@ -115,4 +125,12 @@ fn a_program_in_a_script_is_shown_in_its_place() {
     let directory = tempfile::tempdir().unwrap();
     let launch = launch("-n 2 --pmi=none --timeout 1s").env("SLEEPER", mpi::sleeper(directory.path()));
     launch.bash(r#""$SLEEPER"; exit 1"#).run().exits(124).says("1 thread of sleeper").says(" solve ");
+}
+
+#[test]
+fn programs_of_two_families_of_mpi_are_named() {
+    let mpich = Flavour::DebianMpich.program("hello");
+    let openmpi = Flavour::DebianOpenMpi.program("hello");
+    let outcome = launch("--stuck-after 1s -n 1").arg(&mpich).words(": -n 2").arg(&openmpi).run();
+    outcome.exits(125).says("rank 0 speaks PMI (MPICH and its kin), and ranks 1-2 speak PMIx (Open MPI)");
 }

@@ -13,7 +13,7 @@ use super::super::waiting::Word;
 use super::{Ending, SessionEffect, SimulatedSession};
 use crate::event::Report;
 use crate::machine::Phase;
-use crate::machine::desertion::FenceSeen;
+use crate::machine::desertion::{FenceProtocol, FenceSeen};
 use crate::machine::effect::{Effect, Look};
 use crate::machine::jobs::JobNumber;
 use crate::machine::ranks::{RankState, Slot, SlotId};
@@ -258,7 +258,15 @@ impl SimulatedSession {
             let missing = fence.missing.iter().filter_map(|&local| self.server.progress(local));
             let missing = missing.map(|progress| (progress.rank, progress.last_command)).collect();
             let FenceStatus { name, epoch, whole_job, waiting, .. } = fence;
-            FenceSeen { job: JobNumber::LAUNCHED, name, epoch, whole_job, waiting, missing }
+            FenceSeen {
+                job: JobNumber::LAUNCHED,
+                protocol: FenceProtocol::Pmi,
+                name,
+                epoch,
+                whole_job,
+                waiting,
+                missing,
+            }
         };
         self.server.pending_fences().into_iter().map(seen).collect()
     }

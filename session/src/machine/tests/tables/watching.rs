@@ -6,7 +6,8 @@ pub(super) fn fence(job: usize, waiting: &[u32], missing: &[u32]) -> FenceSeen {
     let waiting = waiting.iter().copied().map(LocalRank).collect();
     let missing = missing.iter().map(|&rank| (Rank(rank), Some("get".to_owned()))).collect();
     let (name, epoch) = ("fence".into(), Epoch(0));
-    FenceSeen { job: JobNumber(job), name, epoch, whole_job: true, waiting, missing }
+    let protocol = FenceProtocol::Pmi;
+    FenceSeen { job: JobNumber(job), protocol, name, epoch, whole_job: true, waiting, missing }
 }
 
 /// Only the launched job was looked at: ranks of a spawned one waited for ever for a rank that had finalized on another node.
@@ -57,6 +58,34 @@ fn a_start_up_that_is_stuck_is_told_of_less_and_less_often() {
     world.finish();
 }
 
+/// An MPICH program and one of Open MPI under the same launch waited for ever.
+#[test]
+fn ranks_that_wait_for_each_other_in_two_protocols_end_the_launch() {
+    let mut world = World::running(spec(3));
+    let of_open_mpi = FenceSeen { protocol: FenceProtocol::Pmix, ..fence(0, &[1, 2], &[0]) };
+    world.fences = vec![fence(0, &[0], &[1, 2]), of_open_mpi];
+    world.advance(seconds(31));
+    let Some(CauseKind::Fence { reason }) = world.cause() else { panic!("{:?}", world.cause()) };
+    assert_eq!(
+        reason,
+        "rank 0 speaks PMI (MPICH and its kin), and ranks 1-2 speak PMIx (Open MPI): they wait for each other for ever; build all \
+         programs of a launch with one MPI"
+    );
+    assert_eq!(world.notices(), Vec::<&Notice>::new());
+    world.finish();
+}
+
+/// A library beside MPI speaks the other protocol: its ranks wait in both, by two threads.
+#[test]
+fn ranks_that_wait_in_both_protocols_are_only_slow() {
+    let mut world = World::running(spec(2));
+    let beside = FenceSeen { protocol: FenceProtocol::Pmix, ..fence(0, &[0], &[1]) };
+    world.fences = vec![fence(0, &[0], &[1]), beside];
+    world.advance(seconds(31));
+    assert_eq!(world.cause(), None);
+    world.finish();
+}
+
 #[test]
 fn ranks_that_meet_again_and_again_are_not_called_stuck() {
     let mut world = World::running(spec(2));
@@ -94,7 +123,7 @@ fn silences(world: &World) -> Vec<(Vec<u32>, bool, Option<&str>)> {
 #[test]
 fn silent_ranks_that_run_are_told_of_once_with_the_library_that_was_seen_in_them() {
     let mut world = World::running(spec(3));
-    world.silent = SilentSeen { slots: vec![SlotId(0), SlotId(2)], mapped: Some(mpich()), needed: Vec::new() };
+    world.silent = SilentSeen { slots: vec![SlotId(0), SlotId(2)], mapped: Some(mpich()), ..SilentSeen::default() };
     world.advance(seconds(1));
     // It may be gone from memory when they are told of.
     world.silent.mapped = None;
@@ -107,16 +136,17 @@ fn silent_ranks_that_run_are_told_of_once_with_the_library_that_was_seen_in_them
 #[test]
 fn a_library_in_a_rank_that_speaks_later_says_nothing_about_others() {
     let mut world = World::running(spec(3));
-    world.silent = SilentSeen { slots: vec![SlotId(0), SlotId(2)], mapped: Some(mpich()), needed: Vec::new() };
+    world.silent = SilentSeen { slots: vec![SlotId(0), SlotId(2)], mapped: Some(mpich()), ..SilentSeen::default() };
     world.advance(seconds(1));
-    world.silent = SilentSeen { slots: vec![SlotId(2)], mapped: None, needed: Vec::new() };
+    world.silent = SilentSeen { slots: vec![SlotId(2)], ..SilentSeen::default() };
     world.advance(seconds(20));
     assert_eq!(silences(&world), [(vec![2], false, None)]);
 }
 
 #[test]
 fn ranks_that_ended_in_silence_are_told_of_unless_something_else_explains_the_end() {
-    let silent = SilentSeen { slots: vec![SlotId(0), SlotId(1)], mapped: None, needed: vec![(SlotId(1), mpich())] };
+    let silent =
+        SilentSeen { slots: vec![SlotId(0), SlotId(1)], needed: vec![(SlotId(1), mpich())], ..SilentSeen::default() };
     let mut world = World::running(spec(2));
     world.silent = silent.clone();
     world.exit(SlotId(0), GOOD);
@@ -132,7 +162,7 @@ fn ranks_that_ended_in_silence_are_told_of_unless_something_else_explains_the_en
 #[test]
 fn one_rank_by_itself_may_be_silent() {
     let mut world = World::running(spec(1));
-    world.silent = SilentSeen { slots: vec![SlotId(0)], mapped: Some(mpich()), needed: Vec::new() };
+    world.silent = SilentSeen { slots: vec![SlotId(0)], mapped: Some(mpich()), ..SilentSeen::default() };
     world.advance(seconds(100));
     world.exit(SlotId(0), GOOD);
     assert_eq!(silences(&world), []);
