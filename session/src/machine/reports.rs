@@ -220,6 +220,6 @@ impl SessionMachine {
 
 /// Two fences of which neither will be complete, because their ranks speak two protocols.
 fn apart<'fence>(fences: &[&'fence FenceSeen]) -> Option<(&'fence FenceSeen, &'fence FenceSeen)> {
-    let pairs = fences.iter().flat_map(|one| fences.iter().map(move |other| (*one, *other)));
-    pairs.into_iter().find(|(one, other)| one.is_apart_from(other))
+    let mut pairs = fences.iter().flat_map(|one| fences.iter().map(move |other| (*one, *other)));
+    pairs.find(|(one, other)| one.is_apart_from(other))
 }

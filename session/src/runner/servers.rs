@@ -271,7 +271,7 @@ impl Servers {
             let FenceStatus { name, epoch, whole_job, waiting, .. } = fence;
             FenceSeen { job: number, protocol, name, epoch, whole_job, waiting, missing }
         };
-        servers.pending_fences().into_iter().map(seen).collect()
+        servers.pending_fences().map(seen).collect()
     }
 
     /// Answers a question of another node's server. The answer may take a while, and nothing waits for it.
