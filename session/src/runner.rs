@@ -66,6 +66,7 @@ use crate::event::{Event, Report};
 use crate::machine::effect::{Effect, StackLook};
 use crate::machine::jobs::{JobNumber, SpawnTicket};
 use crate::machine::ranks::SlotId;
+use crate::machine::watch::{SilentSeen, WatchLook};
 use crate::machine::{Phase, SessionMachine};
 use crate::session_io::{Control, SessionIo, StdinSource};
 use crate::spec::SessionSpec;
@@ -136,6 +137,8 @@ struct Runner {
 struct Inputs {
     starts: mpsc::UnboundedReceiver<Start>,
     exits: mpsc::UnboundedReceiver<(SlotId, RankExit)>,
+    /// As many come as there are looks of the watch, a handful.
+    silent: mpsc::UnboundedReceiver<(WatchLook, SilentSeen)>,
     /// As many wait there as their server takes.
     texts: mpsc::UnboundedReceiver<Said>,
     calls: mpsc::Receiver<SessionCall>,
@@ -197,7 +200,9 @@ enum SessionInput {
     OutputEnd(SlotId),
     /// Other nodes need this one longer than before, or less long.
     NeedChanged,
-    /// Ranks were looked at.
+    /// Silent ranks were looked at.
+    Silent(WatchLook, SilentSeen),
+    /// Call stacks of ranks were looked at.
     Stacks(StackLook, Vec<(SlotId, String)>),
     /// The launch takes events again.
     Room,
@@ -209,6 +214,7 @@ impl Runner {
     fn new(spec: Arc<SessionSpec>, mut io: SessionIo) -> Self {
         let (starts, started) = mpsc::unbounded_channel();
         let (exits, exited) = mpsc::unbounded_channel();
+        let (silent, found_silent) = mpsc::unbounded_channel();
         let (texts, written) = mpsc::unbounded_channel();
         let (session, wanted) = mpsc::channel(CALLS_MAX);
         let (deaths, died) = mpsc::unbounded_channel();
@@ -229,8 +235,15 @@ impl Runner {
             tells_of_cpus: false,
             spawns: OpenSpawns::default(),
             tells: OpenTells::default(),
-            news: ProcessNews { starts, exits },
-            inputs: Inputs { starts: started, exits: exited, texts: written, calls: wanted, deaths: died },
+            news: ProcessNews { starts, exits, silent },
+            inputs: Inputs {
+                starts: started,
+                exits: exited,
+                silent: found_silent,
+                texts: written,
+                calls: wanted,
+                deaths: died,
+            },
             outputs: Outputs { pumps: JoinSet::new(), stop: watch::Sender::new(false) },
             stdin: StdinFeed::default(),
             looks: JoinSet::new(),
@@ -262,6 +275,7 @@ impl Runner {
             Some(Ok(slot)) = self.outputs.pumps.join_next(), if !self.outputs.pumps.is_empty() => {
                 SessionInput::OutputEnd(slot)
             }
+            Some((look, seen)) = self.inputs.silent.recv() => SessionInput::Silent(look, seen),
             Some(Ok((look, seen))) = self.looks.join_next() => SessionInput::Stacks(look, seen),
             () = need => SessionInput::NeedChanged,
             Ok(_) = self.io.events.reserve(), if !self.outbox.is_empty() => SessionInput::Room,
@@ -303,6 +317,7 @@ impl Runner {
             SessionInput::Exit(slot, exit) => self.on_exit(slot, exit),
             SessionInput::OutputEnd(slot) => self.machine.on_output_end(slot),
             SessionInput::NeedChanged => self.machine.on_need(self.servers.need().now(), now),
+            SessionInput::Silent(look, seen) => self.on_silent_seen(look, seen),
             SessionInput::Stacks(look, seen) => self.machine.on_stacks_seen(look, seen, now),
             SessionInput::Room => self.send_events(),
             SessionInput::Time => {

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
+use std::thread;
 
 use nix::sys::signal::Signal;
 use pmi_core::Phase as Dialogue;
@@ -15,7 +16,7 @@ use tokio::time::Instant;
 
 use super::servers::JudgedEnd;
 use super::{Runner, usage};
-use crate::event::RankAffinity;
+use crate::event::{MpiLibrary, RankAffinity};
 use crate::library;
 use crate::machine::desertion::FenceSeen;
 use crate::machine::effect::{Look, ProgressDetail, StackLook};
@@ -61,16 +62,13 @@ impl Runner {
     pub(super) fn look(&mut self, look: Look) {
         let now = Instant::now().into_std();
         match look {
-            Look::Silent(look) => {
-                let seen = self.silent(look);
-                self.machine.on_silent_seen(look, &seen, now);
-            }
+            Look::Silent(look) => self.look_at_silent(look),
             Look::Fences(look) => {
                 let fences = self.fences();
                 self.machine.on_fences_seen(look, &fences, now);
             }
             Look::Progress { asker, detail } => {
-                let mut room = usage::DESCENDANTS_MAX;
+                let mut room = usage::THREADS_MAX;
                 let running = |slot: &Slot| match (&detail, slot.state) {
                     (ProgressDetail::Usage, RankState::Running { .. }) => slot.state.pid(),
                     _ => None,
@@ -99,24 +97,37 @@ impl Runner {
         jobs.flat_map(|(number, job)| self.servers.pending_fences(number, job)).collect()
     }
 
-    /// Ranks that have not spoken to any server.
-    fn silent(&self, look: WatchLook) -> SilentSeen {
-        let running: Vec<SlotId> = self.silent_slots(|state| matches!(state, RankState::Running { .. })).collect();
-        let first = running.first().and_then(|&slot| self.machine.ranks().get(slot).state.pid());
-        let mapped = first.and_then(library::in_process);
-        if look != WatchLook::Silence {
-            return SilentSeen { slots: running, mapped, ..SilentSeen::default() };
-        }
-        let family = mapped.as_ref().map(|library| library.family);
-        let may_still_call = first.is_some_and(|pid| library::may_still_call(pid, family));
-        let needed = self.libraries_needed(&running);
-        SilentSeen { slots: running, mapped, may_still_call, needed }
+    /// Looks at ranks that run and have not spoken to any server, beside everything else: the memory map of a rank that maps a file of a
+    /// file system that hangs cannot be read, nor can its program.
+    fn look_at_silent(&self, look: WatchLook) {
+        let slots: Vec<SlotId> = self.silent_slots(is_running).collect();
+        let first = slots.first().and_then(|&slot| self.machine.ranks().get(slot).state.pid());
+        let programs = if look == WatchLook::Silence { self.programs_of_jobs(&slots) } else { Vec::new() };
+        let seen = self.news.silent.clone();
+        // A thread of its own, because the runtime waits for its own at the end. Without one nothing is seen.
+        let _ = thread::Builder::new().name("silent ranks".to_owned()).spawn(move || {
+            let mapped = first.and_then(library::in_process);
+            let family = mapped.as_ref().map(|library| library.family);
+            let may_still_call = first.is_some_and(|pid| library::may_still_call(pid, family));
+            let needed = libraries_needed(programs);
+            // The session may have ended.
+            let _ = seen.send((look, SilentSeen { slots, mapped, may_still_call, needed }));
+        });
+    }
+
+    /// Ranks were looked at that were silent then.
+    pub(super) fn on_silent_seen(&mut self, look: WatchLook, mut seen: SilentSeen) {
+        let still: HashSet<SlotId> = self.silent_slots(is_running).collect();
+        // The library was found in the first one.
+        seen.mapped.take_if(|_| seen.slots.first().is_none_or(|slot| !still.contains(slot)));
+        seen.slots.retain(|slot| still.contains(slot));
+        self.machine.on_silent_seen(look, &seen, Instant::now().into_std());
     }
 
     /// Ranks that ended without a word to any server.
     pub(super) fn silent_ends(&self) -> SilentSeen {
         let slots: Vec<SlotId> = self.silent_slots(|state| state.exit().is_some()).collect();
-        let needed = self.libraries_needed(&slots);
+        let needed = libraries_needed(self.programs_of_jobs(&slots));
         SilentSeen { slots, needed, ..SilentSeen::default() }
     }
 
@@ -130,16 +141,16 @@ impl Runner {
         slots.filter(move |(_, slot)| counts(slot.state) && silent(slot)).map(|(id, _)| id)
     }
 
-    /// MPI libraries that the programs of some ranks need; one rank is looked at for each job.
-    fn libraries_needed(&self, slots: &[SlotId]) -> Vec<(SlotId, crate::event::MpiLibrary)> {
+    /// Programs of some ranks, of one in each job.
+    fn programs_of_jobs(&self, slots: &[SlotId]) -> Vec<(SlotId, PathBuf)> {
         let mut seen = HashSet::new();
         let first_of_job = slots.iter().filter(|&&slot| seen.insert(self.machine.ranks().get(slot).job));
-        first_of_job.filter_map(|&slot| Some((slot, library::needed_by(&self.program_of(slot)?)?))).collect()
+        first_of_job.filter_map(|&slot| Some((slot, self.program_of(slot)?))).collect()
     }
 
     /// Processes of a job's ranks here, for ranks that ask.
     pub(super) fn processes_of(&self, job: JobNumber) -> JobProcesses {
-        let mut room = usage::DESCENDANTS_MAX;
+        let mut room = usage::THREADS_MAX;
         let known = self.machine.jobs().get(job).ranks_here();
         let process = |(id, slot): (SlotId, &Slot)| {
             let rank = *known.get(slot.local.index())?;
@@ -215,6 +226,15 @@ impl Runner {
         let known = self.machine.ranks().get(slot);
         self.servers.end_dialogue(known.job, known.local, judge)
     }
+}
+
+fn is_running(state: RankState) -> bool {
+    matches!(state, RankState::Running { .. })
+}
+
+/// MPI libraries that programs name as needed.
+fn libraries_needed(programs: Vec<(SlotId, PathBuf)>) -> Vec<(SlotId, MpiLibrary)> {
+    programs.into_iter().filter_map(|(slot, program)| Some((slot, library::needed_by(&program)?))).collect()
 }
 
 fn ended(exit: RankExit) -> ProcessState {

@@ -20,6 +20,7 @@ use super::terminal::RankTerminal;
 use crate::cause::StartClass;
 use crate::machine::StartFailure;
 use crate::machine::ranks::SlotId;
+use crate::machine::watch::{SilentSeen, WatchLook};
 use crate::shell_limits::{Changes, Lowered, ShellLimits};
 use crate::spawner::RankSpawner;
 
@@ -51,6 +52,7 @@ pub(super) struct Processes {
 pub(super) struct ProcessNews {
     pub(super) starts: mpsc::UnboundedSender<Start>,
     pub(super) exits: mpsc::UnboundedSender<(SlotId, RankExit)>,
+    pub(super) silent: mpsc::UnboundedSender<(WatchLook, SilentSeen)>,
 }
 
 impl Processes {

@@ -21,13 +21,14 @@ pub(super) fn of_ranks(process: HostProcess) -> Option<Usage> {
     Some(Usage { user: time(used.user_time()), system: time(used.system_time()), peak_memory })
 }
 
-/// Most processes below the ranks of a node that are looked at for one question. The session does nothing else meanwhile.
-pub(super) const DESCENDANTS_MAX: usize = 1024;
+/// Most threads of the ranks of a node and of processes below them that are looked at for one question. The session does nothing else
+/// meanwhile.
+pub(super) const THREADS_MAX: usize = 4096;
 
 /// Ticks in which the kernel tells processor time, each second: USER_HZ, which is 100 wherever Rust runs.
 const TICKS: u64 = 100;
 
-/// Resources that a process and its descendants use at present, of which `room` can be looked at. `None` if it is gone.
+/// Resources that a process and its descendants use at present, of whose threads `room` can be looked at. `None` if it is gone.
 pub(super) fn of_process(pid: u32, room: &mut usize) -> Option<RankUsage> {
     let mut total = RankUsage::default();
     let mut processes = vec![pid];
@@ -44,9 +45,7 @@ pub(super) fn of_process(pid: u32, room: &mut usize) -> Option<RankUsage> {
             // It has ended since its parent was looked at.
             None => {}
         }
-        let known = processes.len();
-        processes.extend(children(process).into_iter().take(*room));
-        *room -= processes.len() - known;
+        processes.extend(children(process, room));
         next += 1;
     }
     Some(total)
@@ -102,9 +101,11 @@ pub(super) fn own_memory() -> u64 {
     of_one_process(std::process::id()).map_or(0, |usage| usage.memory)
 }
 
-fn children(pid: u32) -> Vec<u32> {
+/// Children of a process: each thread has its own.
+fn children(pid: u32, room: &mut usize) -> Vec<u32> {
     let threads = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
-    let lists = threads.filter_map(|thread| fs::read_to_string(thread.path().join("children")).ok());
+    let looked_at = threads.take(*room).inspect(|_| *room -= 1);
+    let lists = looked_at.filter_map(|thread| fs::read_to_string(thread.path().join("children")).ok());
     lists.flat_map(|list| list.split_whitespace().filter_map(|pid| pid.parse().ok()).collect::<Vec<u32>>()).collect()
 }
 
@@ -141,9 +142,9 @@ mod tests {
         let mut child = Command::new("sh").args(["-c", &format!("sh -c '{busy}' & echo; wait")]).spawn().unwrap();
         let pid = child.id();
         let seen = loop {
-            let mut room = DESCENDANTS_MAX;
+            let mut room = THREADS_MAX;
             let seen = of_process(pid, &mut room).unwrap();
-            if seen.cpu >= Duration::from_millis(20) && !children(pid).is_empty() {
+            if seen.cpu >= Duration::from_millis(20) && !children(pid, &mut room).is_empty() {
                 break seen;
             }
             std::thread::yield_now();
@@ -151,12 +152,12 @@ mod tests {
         assert!(seen.memory > of_one_process(pid).unwrap().memory, "{seen:?}");
         assert!(seen.read > 0 && seen.written > 0, "{seen:?}");
         assert!(of_process(pid, &mut 0).unwrap().memory < seen.memory, "there is no room for its child");
-        for process in children(pid).into_iter().chain([pid]) {
+        for process in children(pid, &mut THREADS_MAX.clone()).into_iter().chain([pid]) {
             nix::sys::signal::kill(nix::unistd::Pid::from_raw(process as i32), nix::sys::signal::Signal::SIGKILL)
                 .unwrap();
         }
         child.wait().unwrap();
-        assert_eq!(of_process(pid, &mut 1), None);
+        assert_eq!(of_process(pid, &mut 2), None);
     }
 
     #[test]
