@@ -33,13 +33,17 @@ impl AllocationService for Allocating {
         let caller = caller_of(&request)?.clone();
         let certificate = certificate_of(&request).map(Bytes::copy_from_slice).unwrap_or_default();
         let mut message = request.into_inner();
-        let (plan_only, allocation) = (message.plan_only, std::mem::take(&mut message.allocation_id));
+        let (plan_only, plan_absent) = (message.plan_only, message.plan_absent);
+        let allocation = std::mem::take(&mut message.allocation_id);
         let request = wire::request::decode(message).map_err(OrderError::from)?;
         let server = Arc::clone(&self.0);
         if plan_only {
-            let Planned { order, notes } = server.plan(&caller, &allocation, request).await?;
+            let Planned { order, notes, absent } = match plan_absent {
+                true => server.plan_absent(&caller, &allocation, request).await?,
+                false => server.plan(&caller, &allocation, request).await?,
+            };
             let spec = Some(order::encode_for_user(&order));
-            return Ok(Response::new(LaunchTasksResponse { spec, notes, ..LaunchTasksResponse::default() }));
+            return Ok(Response::new(LaunchTasksResponse { spec, notes, absent, ..LaunchTasksResponse::default() }));
         }
         let lease_ms = self.0.config.lease.as_millis() as u64;
         let made = |planned: &Planned| format!("launch {}", planned.order.launch.launch_id);
@@ -47,9 +51,9 @@ impl AllocationService for Allocating {
             let launched = server.launch(&caller, certificate, &allocation, request);
             audited(&caller, "launch", &allocation, launched, made).await
         });
-        let Planned { order, notes } = launched.await?;
+        let Planned { order, notes, absent: _ } = launched.await?;
         let (spec, task_launch_id) = (Some(order::encode_for_user(&order)), order.launch.launch_id);
-        Ok(Response::new(LaunchTasksResponse { task_launch_id, spec, notes, lease_ms }))
+        Ok(Response::new(LaunchTasksResponse { task_launch_id, spec, notes, lease_ms, absent: Vec::new() }))
     }
 
     async fn create_allocation(

@@ -174,6 +174,20 @@ impl Inventories {
         self.kinds.len() < KINDS_MAX || self.kinds.contains_key(&kind)
     }
 
+    /// The names of the nodes of which it is known what they are, by themselves or by a list.
+    pub(crate) fn known_nodes(&self) -> impl Iterator<Item = &str> {
+        self.nodes.keys().map(String::as_str).chain(self.listed.iter().map(|(node, _)| node))
+    }
+
+    /// What a node is, as it told last or else as it is listed, and who says so; `None` if that is not known.
+    pub(crate) fn of(&self, node: &str) -> Option<(&Template, Origin)> {
+        let told = self.nodes.get(node).and_then(|told| match self.kinds.get(&told.signature)? {
+            Kind::Known(template) => Some((&**template, Origin::Told)),
+            Kind::Asked(_) => None,
+        });
+        told.or_else(|| Some((&self.listed.of(node)?.template, Origin::Listed)))
+    }
+
     /// The kinds, by their first nodes' names. Of those among `registered` that nobody says anything of, it is that of the `head`.
     pub(crate) fn kinds(&self, registered: &BTreeSet<String>, head: &Template) -> Vec<KindOfNodes> {
         let mut kinds = self.told_kinds();

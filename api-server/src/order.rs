@@ -6,6 +6,7 @@
 #[cfg(test)]
 pub(crate) mod tests;
 
+use std::collections::BTreeMap;
 use std::io;
 use std::num::NonZeroU32;
 
@@ -18,6 +19,7 @@ use pmi_core::job::Placement;
 use pmi_transport::session_link::LinkKey;
 
 use super::allocations::Allocation;
+use super::inventories::{Inventories, Origin};
 use super::launch::fan_out::Recipient;
 use super::launch::settings::LaunchSettings;
 use super::nodes::{Registry, Unready};
@@ -40,6 +42,24 @@ pub(crate) struct Order {
     /// Terms that its user cannot choose.
     pub terms: ClusterTerms,
     pub ownership: Ownership,
+}
+
+/// Nodes that a launch is for.
+#[derive(Clone, Debug)]
+pub(crate) struct Allocated {
+    /// Id of their allocation; `None` for a plan without one.
+    pub allocation: Option<String>,
+    /// User of the launch.
+    pub uid: u32,
+    pub nodes: Vec<String>,
+}
+
+/// What is known of nodes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Nodes<'a> {
+    pub registry: &'a Registry,
+    /// For a plan that may have nodes which are not ready; `None` where these are refused.
+    pub inventories: Option<&'a Inventories>,
 }
 
 /// Why a launch cannot be started as it was asked for.
@@ -70,20 +90,30 @@ fn remedy(why: &Unready) -> &'static str {
 impl Order {
     /// Places `request` in `allocation`, on the nodes as they are now.
     pub(crate) fn new(
-        mut request: LaunchRequest,
+        request: LaunchRequest,
         allocation: &Allocation,
         registry: &Registry,
+        settings: &LaunchSettings,
+    ) -> Result<Self, OrderError> {
+        Self::on(request, allocation.into(), Nodes { registry, inventories: None }, settings)
+    }
+
+    /// Places `request` on these nodes.
+    pub(crate) fn on(
+        mut request: LaunchRequest,
+        allocated: Allocated,
+        nodes: Nodes<'_>,
         settings: &LaunchSettings,
     ) -> Result<Self, OrderError> {
         let ownership = request.ownership;
         let fence = &mut request.settings.timeouts.fence;
         *fence = [*fence, settings.fence_timeout].into_iter().flatten().min();
-        let assignment = place(&request, &allocation.nodes, registry)?;
-        check_cpus(&request, &assignment, registry)?;
-        let addresses = assignment.hosts.iter().map(|node| address(node, registry)).collect::<Result<_, _>>()?;
+        let assignment = place(&request, &allocated.nodes, nodes.registry)?;
+        check_cpus(&request, &assignment, nodes)?;
+        let addresses = assignment.hosts.iter().map(|node| nodes.address(node)).collect::<Result<_, _>>()?;
         let launch_id = random::id().map_err(OrderError::Random)?;
-        let launch = request.place(launch_id, Some(allocation.id.clone()), assignment)?;
-        Ok(Self { launch, terms: terms(addresses, allocation.uid, settings)?, ownership })
+        let launch = request.place(launch_id, allocated.allocation, assignment)?;
+        Ok(Self { launch, terms: terms(addresses, allocated.uid, settings)?, ownership })
     }
 
     /// The nodes as they are reached, in node order.
@@ -93,8 +123,8 @@ impl Order {
     }
 
     /// A note on nodes that get more ranks than they have cores, if any do.
-    pub(crate) fn crowding(&self, registry: &Registry) -> Option<String> {
-        let known = known_cores(&self.launch.hosts, &self.launch.job.placement, registry);
+    pub(crate) fn crowding(&self, nodes: Nodes<'_>) -> Option<String> {
+        let known = known_cores(&self.launch.hosts, &self.launch.job.placement, nodes);
         let crowded: Vec<_> = known.filter(|&(_, ranks, cores)| ranks > cores).collect();
         let &(first, ranks, cores) = crowded.first()?;
         let such = format!("{ranks} ranks on {cores} cores of {first}");
@@ -106,20 +136,59 @@ impl Order {
     }
 }
 
+impl From<&Allocation> for Allocated {
+    fn from(allocation: &Allocation) -> Self {
+        Self { allocation: Some(allocation.id.clone()), uid: allocation.uid, nodes: allocation.nodes.clone() }
+    }
+}
+
+impl Nodes<'_> {
+    /// Number of CPUs that ranks may use on a node; `None` if it is not known.
+    fn cores(self, node: &str) -> Option<u32> {
+        match self.registry.up(node) {
+            Some(facts) => facts.cores.map(NonZeroU32::get),
+            None => self.inventories?.of(node).map(|(template, _)| template.cpus.len() as u32),
+        }
+    }
+
+    /// The address of a node; its name where a plan has it nevertheless, since nobody goes there.
+    fn address(self, node: &str) -> Result<String, OrderError> {
+        match (self.registry.ready(node), self.inventories) {
+            (Ok(facts), _) => Ok(facts.grpc_address.clone()),
+            (Err(_), Some(_)) => Ok(node.to_owned()),
+            (Err(why), None) => Err(OrderError::Unready { node: node.to_owned(), why }),
+        }
+    }
+
+    /// Lines about the nodes that are not ready, and what is known of these.
+    pub(crate) fn absent(self, hosts: &[String]) -> Vec<String> {
+        let mut lines: BTreeMap<String, Vec<&String>> = BTreeMap::new();
+        for node in hosts {
+            let Err(why) = self.registry.ready(node) else { continue };
+            let known = match self.inventories.and_then(|inventories| inventories.of(node)) {
+                Some((_, Origin::Told)) => "planned as it told last",
+                Some((_, Origin::Listed | Origin::Assumed)) => "planned as it is listed",
+                None => "nothing is known of what it is",
+            };
+            lines.entry(format!("{why}: {known}, and a launch would be refused now")).or_default().push(node);
+        }
+        lines.into_iter().map(|(line, nodes)| format!("{} {line}", hostlist::fold(&nodes))).collect()
+    }
+}
+
 /// Nodes whose number of cores is known, with their ranks and that number.
 fn known_cores<'a>(
     hosts: &'a [String],
     placement: &Placement,
-    registry: &Registry,
+    nodes: Nodes<'a>,
 ) -> impl Iterator<Item = (&'a String, u32, u32)> {
-    let cores = |node: &str| registry.up(node).and_then(|facts| facts.cores).map(NonZeroU32::get);
     let ranks = ranks_per_node(placement, hosts.len());
-    hosts.iter().zip(ranks).filter_map(move |(node, ranks)| Some((node, ranks, cores(node)?)))
+    hosts.iter().zip(ranks).filter_map(move |(node, ranks)| Some((node, ranks, nodes.cores(node)?)))
 }
 
 /// Refuses nodes more ranks than they have CPUs for, where they shall not share any.
-fn check_cpus(request: &LaunchRequest, assignment: &Assignment, registry: &Registry) -> Result<(), Overcommit> {
-    known_cores(&assignment.hosts, &assignment.placement, registry)
+fn check_cpus(request: &LaunchRequest, assignment: &Assignment, nodes: Nodes<'_>) -> Result<(), Overcommit> {
+    known_cores(&assignment.hosts, &assignment.placement, nodes)
         .try_for_each(|(node, ranks, cores)| request.placement.check_cpus(node, ranks, cores))
 }
 
@@ -145,13 +214,6 @@ fn fitting(assignment: Assignment) -> Result<Assignment, PlacementError> {
     match ranks_per_node(&assignment.placement, assignment.hosts.len()).into_iter().max() {
         Some(ranks) if ranks > NODE_RANKS_MAX => Err(PlacementError::NodeOverfull { ranks, most: NODE_RANKS_MAX }),
         _ => Ok(assignment),
-    }
-}
-
-fn address(node: &str, registry: &Registry) -> Result<String, OrderError> {
-    match registry.ready(node) {
-        Ok(facts) => Ok(facts.grpc_address.clone()),
-        Err(why) => Err(OrderError::Unready { node: node.to_owned(), why }),
     }
 }
 

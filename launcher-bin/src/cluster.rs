@@ -31,7 +31,7 @@ pub(crate) use self::attachment::Attachment;
 use self::config::Config;
 pub use self::config::ConfigError;
 pub use self::error::ClusterError;
-pub(crate) use self::launches::Started;
+pub(crate) use self::launches::{Started, Wanted};
 pub(crate) use self::templates::Templates;
 use self::url::ApiUrl;
 pub use self::url::ApiUrlError;

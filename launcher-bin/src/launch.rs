@@ -100,6 +100,11 @@ fn started(
             drop(copies);
             code
         }
+        // A plan for nodes that are known, without a right to any.
+        None if args.cluster.api.api.is_some() && command.action == Action::Plan => {
+            let server = ApiServer::find(args.cluster.api.api.as_deref(), &machine.environment)?;
+            remote::run(command, &server, String::new(), verbosity)
+        }
         None if args.cluster.api.api.is_some() => Err(RequestError::NoAllocation { flag: "--api" }.into()),
         None => {
             let copies = is_copied.then(|| Broadcast::here(&command.copies)).transpose()?;

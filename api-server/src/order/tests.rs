@@ -64,7 +64,7 @@ fn the_advice_about_a_node_fits_its_state() {
     let check = |change: fn(&mut Registry), expected: &str| {
         let mut registry = registry();
         change(&mut registry);
-        let error = address("node0", &registry).unwrap_err();
+        let error = Nodes { registry: &registry, inventories: None }.address("node0").unwrap_err();
         assert_eq!(Status::from(error).message(), expected);
     };
     check(|registry| registry.drain(drain("node0", "new memory")), "node node0 is drained: new memory; leave it out");
@@ -118,7 +118,7 @@ async fn more_ranks_than_cores_are_noted() {
         let placement = Some(PlacementRequest { nodes, except: "node3".to_owned(), ..Default::default() });
         let request = LaunchTasksRequest { placement, ..plain(ranks) };
         let order = ordered(request, &LaunchSettings::default()).unwrap();
-        assert_eq!(order.crowding(&registry()).as_deref(), expected);
+        assert_eq!(order.crowding(Nodes { registry: &registry(), inventories: None }).as_deref(), expected);
     };
     check(6, 3, None);
     check(10, 1, Some("10 ranks on 2 cores of node0"));

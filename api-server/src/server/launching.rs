@@ -1,5 +1,6 @@
 //! The server's part in the start of launches: an order is written down before a node is asked, and every node must accept it.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -17,7 +18,7 @@ use crate::launch::fan_out::{CredentialsToCome, FanOut, NotStarted};
 use crate::launch::summary::{Stage, Summary};
 use crate::launch::{self, LaunchHandle, Request};
 use crate::launch_quota::QuotaExceeded;
-use crate::order::{Order, OrderError};
+use crate::order::{Allocated, Nodes, Order, OrderError};
 use crate::start_policy::PolicyError;
 use crate::store::{Change, LaunchRecord};
 use crate::wire;
@@ -69,6 +70,8 @@ pub(crate) struct Planned {
     pub order: Order,
     /// Notes for whoever asked for it.
     pub notes: Vec<String>,
+    /// Lines about nodes of a plan that are not ready.
+    pub absent: Vec<String>,
 }
 
 impl Server {
@@ -181,8 +184,45 @@ impl Server {
     pub(super) fn order(&self, request: LaunchRequest, allocation: &Allocation) -> Result<Planned, LaunchError> {
         let registry = self.nodes.lock();
         let order = Order::new(request, allocation, &registry, &self.config.launches)?;
-        let notes = Vec::from_iter(order.crowding(&registry));
-        Ok(Planned { order, notes })
+        let notes = Vec::from_iter(order.crowding(Nodes { registry: &registry, inventories: None }));
+        Ok(Planned { order, notes, absent: Vec::new() })
+    }
+
+    /// Returns the launch that `request` would start if all nodes that are known were ready; nothing comes of it. Without the id of an
+    /// allocation it is for all of these nodes.
+    ///
+    /// # Errors
+    /// If the allocation does not run, or nothing could be launched as was asked.
+    pub(crate) async fn plan_absent(
+        &self,
+        caller: &Caller,
+        allocation_id: &str,
+        request: LaunchRequest,
+    ) -> Result<Planned, LaunchError> {
+        let allocated = match (allocation_id, caller) {
+            ("", Caller::User(uid)) => self.all_nodes(*uid),
+            ("", Caller::Admin(uid)) => self.all_nodes(uid.unwrap_or_default()),
+            _ => self.allocations.lock().await.running(caller, allocation_id)?.into(),
+        };
+        let planned = {
+            let (registry, inventories) = (self.nodes.lock(), self.inventories.lock());
+            let nodes = Nodes { registry: &registry, inventories: Some(&inventories) };
+            let order = Order::on(request, allocated, nodes, &self.config.launches)?;
+            let (notes, absent) = (Vec::from_iter(order.crowding(nodes)), nodes.absent(&order.launch.hosts));
+            Planned { order, notes, absent }
+        };
+        self.config.policy.check_launch(caller, planned.order.launch.apps.iter())?;
+        Ok(planned)
+    }
+
+    /// All nodes that are known, for the plans of a user.
+    fn all_nodes(&self, uid: u32) -> Allocated {
+        let (registry, inventories) = (self.nodes.lock(), self.inventories.lock());
+        let registered = registry.all_known().into_iter().map(String::as_str);
+        let nodes: BTreeSet<&str> = registered.chain(inventories.known_nodes()).collect();
+        let mut nodes: Vec<String> = nodes.into_iter().map(str::to_owned).collect();
+        nodes.sort_unstable_by(|one, other| hostlist::natural_order(one, other));
+        Allocated { allocation: None, uid, nodes }
     }
 
     /// The signed request that all nodes of an order are sent, without fabric credentials yet.

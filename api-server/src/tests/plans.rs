@@ -1,10 +1,13 @@
 //! A plan is what a launch would be, and nothing comes of it.
 
 use pmi_transport::identity::Caller;
+use pmi_transport::proto::v1::node_service_client::NodeServiceClient;
 use pmi_transport::proto::v1::*;
 use tonic::Code;
 
 use super::world::{USER, World, order, soon};
+
+const ADMIN: Caller = Caller::Admin(None);
 
 /// Three ranks, one after the other, on two nodes.
 fn plan(allocation: &str) -> LaunchTasksRequest {
@@ -50,4 +53,27 @@ async fn a_plan_is_refused_as_its_launch_would_be() {
     let release = ReleaseAllocationRequest { id: allocation.clone() };
     soon(world.allocations(&USER).release_allocation(release)).await.unwrap();
     check(USER, plan(&allocation), Code::NotFound, &allocation).await;
+}
+
+#[tokio::test]
+async fn a_plan_for_nodes_that_are_not_there_says_so_and_its_launch_is_refused() {
+    let world = World::new(1).await;
+    let allocation = world.allocate(RequeuePolicy::Never).await;
+    let drain = DrainNodesRequest { nodes: "node0".to_owned(), reason: "a new disk".to_owned() };
+    soon(NodeServiceClient::new(world.channel(&ADMIN)).drain_nodes(drain)).await.unwrap();
+    let ask = async |request: LaunchTasksRequest| soon(world.allocations(&USER).launch_tasks(request)).await;
+    let strict = ask(plan(&allocation)).await.unwrap_err();
+    assert!(strict.message().contains("node node0 is drained: a new disk"), "{strict}");
+    let absent = |allocation: &str| LaunchTasksRequest { plan_absent: true, ..plan(allocation) };
+    let planned = ask(absent(&allocation)).await.unwrap().into_inner();
+    let line = "node0 is drained: a new disk: nothing is known of what it is, and a launch would be refused now";
+    assert_eq!((planned.absent, planned.spec.unwrap().nodes), (vec![line.to_owned()], "node0".to_owned()));
+    // Without an allocation it is for all nodes that are known, and nobody else's.
+    let planned = ask(absent("")).await.unwrap().into_inner();
+    assert_eq!((planned.spec.unwrap().allocation_id.as_str(), planned.absent.len()), ("", 1));
+    let elsewhere = PlacementRequest { only: "node7".to_owned(), ..Default::default() };
+    let unknown = ask(LaunchTasksRequest { placement: Some(elsewhere), ..absent("") }).await.unwrap_err();
+    assert!(unknown.message().contains("node node7 is not"), "{unknown}");
+    let launch = LaunchTasksRequest { plan_only: false, plan_absent: true, ..plan("") };
+    assert_eq!(ask(launch).await.unwrap_err().code(), Code::NotFound);
 }

@@ -11,7 +11,17 @@ use nix::sys::signal::Signal;
 use pmi_transport::proto::v1 as proto;
 
 use super::{Cluster, ClusterError};
-use crate::request::Action;
+
+/// What the API server is to do with a launch request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Wanted {
+    /// It starts the launch.
+    Launch,
+    /// It says what the launch would be now, and refuses it as it would refuse the launch.
+    PlanNow,
+    /// It says what the launch would be if all nodes that are known were ready.
+    Plan,
+}
 
 /// Answer of the API server to a launch request.
 #[derive(Debug)]
@@ -22,6 +32,8 @@ pub(crate) struct Started {
     pub(crate) placed: Result<PlacedLaunch, ClusterError>,
     /// Notes on its placement.
     pub(crate) notes: Vec<String>,
+    /// Lines about nodes of a plan that are not ready.
+    pub(crate) absent: Vec<String>,
     /// Time for which the launch goes on while its API server is away.
     pub(crate) lease: Duration,
 }
@@ -35,10 +47,11 @@ impl Cluster {
         &self,
         request: &LaunchRequest,
         allocation_id: String,
-        action: Action,
+        wanted: Wanted,
     ) -> Result<Started, ClusterError> {
-        let plan_only = action == Action::Plan;
-        let question = proto::LaunchTasksRequest { plan_only, ..wire::request::encode(request, allocation_id) };
+        let (plan_only, plan_absent) = (wanted != Wanted::Launch, wanted == Wanted::Plan);
+        let question =
+            proto::LaunchTasksRequest { plan_only, plan_absent, ..wire::request::encode(request, allocation_id) };
         let mut service = self.allocations();
         let answer = self.ask_within(START_ANSWER, service.launch_tasks(question)).await?;
         let lease = if answer.lease_ms == 0 { LEASE } else { Duration::from_millis(answer.lease_ms) };
@@ -46,7 +59,7 @@ impl Cluster {
             Some(spec) => wire::placed::decode(spec).map_err(|error| self.nonsense(error)),
             None => Err(self.nonsense("a launch without its spec")),
         };
-        Ok(Started { launch_id: answer.task_launch_id, placed, notes: answer.notes, lease })
+        Ok(Started { launch_id: answer.task_launch_id, placed, notes: answer.notes, absent: answer.absent, lease })
     }
 
     /// Ends a launch; one that has ended is fine.

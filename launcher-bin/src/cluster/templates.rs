@@ -23,7 +23,15 @@ impl Cluster {
         Ok(Templates::of_all(self.ask(self.inventories().list_inventories(proto::ListInventoriesRequest {})).await?))
     }
 
-    /// Asks what the nodes that have told it are. Ranks are placed and refused by these alone.
+    /// Asks what the nodes are by themselves, or by the administrator's list where they have told nothing: enough for a plan.
+    ///
+    /// # Errors
+    /// Fails if the API server cannot be reached.
+    pub(crate) async fn known_templates(&self) -> Result<Templates, ClusterError> {
+        Ok(Templates::known(self.ask(self.inventories().list_inventories(proto::ListInventoriesRequest {})).await?))
+    }
+
+    /// Asks what the nodes that have told it are. Ranks that start are placed and refused by these alone.
     ///
     /// # Errors
     /// Fails if the API server cannot be reached.
@@ -49,6 +57,19 @@ impl Templates {
     fn told(mut known: proto::ListInventoriesResponse) -> Self {
         known.kinds.retain(|kind| matches!(kind.origin(), proto::Origin::Unspecified | proto::Origin::Told));
         Self::of_all(known)
+    }
+
+    /// Leaves out what is assumed.
+    fn known(mut known: proto::ListInventoriesResponse) -> Self {
+        known.kinds.retain(|kind| kind.origin() != proto::Origin::Assumed);
+        Self::of_all(known)
+    }
+
+    /// The names of the nodes, in natural order.
+    pub(crate) fn nodes(&self) -> Vec<String> {
+        let mut nodes: Vec<String> = self.of_nodes.keys().cloned().collect();
+        nodes.sort_unstable_by(|one, other| hostlist::natural_order(one, other));
+        nodes
     }
 
     pub(crate) fn add(&mut self, nodes: Vec<String>, template: Template) {
@@ -89,6 +110,8 @@ mod tests {
             nodes.into_iter().filter(|node| templates.of(node).is_some()).collect::<Vec<_>>()
         };
         assert_eq!(of(&Templates::told(known.clone())), ["a0", "a1", "d0"]);
+        assert_eq!(of(&Templates::known(known.clone())), ["a0", "a1", "b0", "d0"]);
+        assert_eq!(Templates::known(known.clone()).nodes(), ["a0", "a1", "b0", "d0"]);
         assert_eq!(of(&Templates::of_all(known)), ["a0", "a1", "b0", "c0", "d0"]);
     }
 }

@@ -2,7 +2,7 @@
 //! objects, programs with nodes of their own), and nodes that have to stay the same because something is made ready on them.
 
 use super::LaunchError;
-use crate::cluster::{ApiServer, Cluster};
+use crate::cluster::{ApiServer, Cluster, Templates, Wanted};
 use crate::prepared::placed_by_objects;
 use crate::request::{Action, LaunchCommand, placed_in_groups};
 use crate::runtime;
@@ -19,7 +19,7 @@ pub(super) fn keep(
     let hosts: Result<_, LaunchError> = runtime::block_on(async {
         let cluster = server.connect()?;
         give_slots(command, &cluster, allocation).await?;
-        Ok(cluster.start_launch(&command.request, allocation.to_owned(), Action::Plan).await?.placed?.hosts)
+        Ok(cluster.start_launch(&command.request, allocation.to_owned(), Wanted::PlanNow).await?.placed?.hosts)
     })?;
     let hosts: Vec<String> = hosts?;
     command.request.placement.pin(hosts.clone());
@@ -27,7 +27,7 @@ pub(super) fn keep(
 }
 
 /// Puts slots of the nodes in the place of such flags, so that the request says by itself where the ranks go; a command that has none of them,
-/// or not any more, stays as it is. Every request to the API server comes behind this.
+/// or not any more, stays as it is. An empty allocation is all nodes that are known, for a plan. Every request to the API server comes behind this.
 ///
 /// # Errors
 /// Fails if the nodes take too few ranks, or cannot be asked for.
@@ -40,11 +40,19 @@ pub(super) async fn give_slots(
     if per_object.is_none() && groups.is_empty() {
         return Ok(());
     }
-    let allocated = cluster.allocated_nodes(allocation).await?.names;
+    let templates = match (command.action, per_object) {
+        (Action::Plan, _) => cluster.known_templates().await?,
+        (Action::Start, Some(_)) => cluster.told_templates().await?,
+        (Action::Start, None) => Templates::default(),
+    };
+    let allocated = match allocation {
+        "" => templates.nodes(),
+        allocation => cluster.allocated_nodes(allocation).await?.names,
+    };
     let (size, placement) = (command.request.programs.size(), &mut command.request.placement);
     match per_object {
         Some(per_object) => {
-            placed_by_objects(placement, size, per_object, &allocated, &cluster.told_templates().await?)?;
+            placed_by_objects(placement, size, per_object, &allocated, &templates)?;
         }
         None => placed_in_groups(placement, &groups, &allocated)?,
     }

@@ -17,7 +17,7 @@ use super::start_watch::StartWatch;
 use super::{LaunchError, full_screen, nodes, open_files, show_plan, viewed};
 use crate::args::AttachArgs;
 use crate::attachment::Role;
-use crate::cluster::{ApiServer, Attachment, Cluster, Started, Templates};
+use crate::cluster::{ApiServer, Attachment, Cluster, Started, Templates, Wanted};
 use crate::console::{Verbosity, print, report, write_stderr};
 use crate::machine::Machine;
 use crate::output::{name, settings};
@@ -27,7 +27,8 @@ use crate::signal_forwarder::RankLocation;
 use crate::trace::ClusterTrace;
 use crate::{local_launches, map, runtime, stdin};
 
-/// Starts a launch in `allocation` and attaches to it, unless it is detached, or only prints its plan; returns the exit code.
+/// Starts a launch in `allocation` and attaches to it, unless it is detached, or only prints its plan, which may be without an allocation;
+/// returns the exit code.
 ///
 /// # Errors
 /// Fails if the launch cannot start, or is lost sight of.
@@ -41,10 +42,17 @@ pub(crate) fn run(
         let cluster = server.connect()?;
         nodes::give_slots(&mut command, &cluster, &allocation).await?;
         let LaunchCommand { request, output, action, .. } = command;
-        let started = cluster.start_launch(&request, allocation, action).await?;
+        let wanted = match action {
+            Action::Start => Wanted::Launch,
+            Action::Plan => Wanted::Plan,
+        };
+        let started = cluster.start_launch(&request, allocation, wanted).await?;
         show_notes(&started.notes, verbosity);
         if action == Action::Plan {
-            let (launch, bound) = planned(&cluster, started.placed?, output).await;
+            if verbosity != Verbosity::Quiet {
+                started.absent.iter().for_each(|line| report(&format!("note: {line}")));
+            }
+            let (launch, bound) = planned(&cluster, started.placed?, output, action).await;
             bound?;
             return show_plan(&launch);
         }
@@ -101,11 +109,13 @@ async fn planned(
     cluster: &Cluster,
     placed: PlacedLaunch,
     output: OutputRequest,
+    action: Action,
 ) -> (PreparedLaunch, Result<(), NodeBindError>) {
     let mut launch = PreparedLaunch::on_cluster(placed, output);
     let templates = match launch.placed.settings.cpu_bind {
         CpuBind::None => Templates::default(),
         // An older API server knows nothing of nodes.
+        _ if action == Action::Plan => cluster.known_templates().await.unwrap_or_default(),
         _ => cluster.told_templates().await.unwrap_or_default(),
     };
     let bound = launch.bind(&templates);
@@ -115,7 +125,7 @@ async fn planned(
 /// The same for a launch that starts: a node that cannot bind its ranks ends it with its own words.
 async fn prepared(cluster: &Cluster, placed: PlacedLaunch, output: OutputRequest) -> PreparedLaunch {
     match output.show_map {
-        true => planned(cluster, placed, output).await.0,
+        true => planned(cluster, placed, output, Action::Start).await.0,
         false => PreparedLaunch::on_cluster(placed, output),
     }
 }

@@ -249,7 +249,13 @@ impl AllocationService for Service {
             false => (LAUNCH.to_owned(), Vec::new()),
         };
         self.note(Asked::Launch(Box::new(request)));
-        Ok(Response::new(LaunchTasksResponse { task_launch_id, spec: Some(spec()), notes, lease_ms: 0 }))
+        Ok(Response::new(LaunchTasksResponse {
+            task_launch_id,
+            spec: Some(spec()),
+            notes,
+            lease_ms: 0,
+            absent: Vec::new(),
+        }))
     }
 
     async fn create_allocation(

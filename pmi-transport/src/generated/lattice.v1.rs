@@ -2563,6 +2563,10 @@ pub struct LaunchTasksRequest {
     /// Nothing is started, kept or asked of a node: the answer is what a launch would be now, and it is refused as one would be.
     #[prost(bool, tag = "11")]
     pub plan_only: bool,
+    /// With `plan_only`: nodes that are not ready are planned for as they are known, and the answer names them. Without an allocation, the plan is
+    /// for all nodes that are known.
+    #[prost(bool, tag = "12")]
+    pub plan_absent: bool,
 }
 /// Where the ranks go. Each program's number of ranks is in the spec's job.
 #[derive(Clone, PartialEq, ::prost::Message)]
@@ -2616,6 +2620,9 @@ pub struct LaunchTasksResponse {
     /// For how long the launch goes on while the API server is away; 0 from a server that does not say.
     #[prost(uint64, tag = "4")]
     pub lease_ms: u64,
+    /// Lines about nodes of a plan that are not ready, for which a launch would be refused now.
+    #[prost(string, repeated, tag = "5")]
+    pub absent: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Allocation {
