@@ -108,7 +108,12 @@ impl Order {
         let ownership = request.ownership;
         let fence = &mut request.settings.timeouts.fence;
         *fence = [*fence, settings.fence_timeout].into_iter().flatten().min();
-        let assignment = place(&request, &allocated.nodes, nodes.registry)?;
+        let assignment = place(&request, &allocated.nodes, nodes.registry).map_err(|error| match error {
+            PlacementError::UnknownNode { node, allocated: known } if allocated.allocation.is_none() => {
+                PlacementError::NobodysNode { node, known }
+            }
+            error => error,
+        })?;
         check_cpus(&request, &assignment, nodes)?;
         let addresses = assignment.hosts.iter().map(|node| nodes.address(node)).collect::<Result<_, _>>()?;
         let launch_id = random::id().map_err(OrderError::Random)?;
@@ -170,7 +175,7 @@ impl Nodes<'_> {
                 Some((_, Origin::Listed | Origin::Assumed)) => "planned as it is listed",
                 None => "nothing is known of what it is",
             };
-            lines.entry(format!("{why}: {known}, and a launch would be refused now")).or_default().push(node);
+            lines.entry(format!("{why}; {known}, and a launch would be refused now")).or_default().push(node);
         }
         lines.into_iter().map(|(line, nodes)| format!("{} {line}", hostlist::fold(&nodes))).collect()
     }

@@ -31,6 +31,9 @@ const BLOCKS_MAX: usize = 1 << 16;
 pub(crate) enum PlacementError {
     #[error("node {node} is not in the allocation, which has {allocated}")]
     UnknownNode { node: String, allocated: String },
+    /// Of a plan without an allocation.
+    #[error("nothing is known of node {node}: it has not registered, and is in no list; known are {known}")]
+    NobodysNode { node: String, known: String },
     #[error("no node is left: of {allocated}, every node is excluded or has no slots")]
     NoNodes { allocated: String },
     #[error("there is no node {relative} to begin with; counted from 0, there are: {nodes}")]

@@ -66,14 +66,15 @@ async fn a_plan_for_nodes_that_are_not_there_says_so_and_its_launch_is_refused()
     assert!(strict.message().contains("node node0 is drained: a new disk"), "{strict}");
     let absent = |allocation: &str| LaunchTasksRequest { plan_absent: true, ..plan(allocation) };
     let planned = ask(absent(&allocation)).await.unwrap().into_inner();
-    let line = "node0 is drained: a new disk: nothing is known of what it is, and a launch would be refused now";
+    let line = "node0 is drained: a new disk; nothing is known of what it is, and a launch would be refused now";
     assert_eq!((planned.absent, planned.spec.unwrap().nodes), (vec![line.to_owned()], "node0".to_owned()));
     // Without an allocation it is for all nodes that are known, and nobody else's.
     let planned = ask(absent("")).await.unwrap().into_inner();
     assert_eq!((planned.spec.unwrap().allocation_id.as_str(), planned.absent.len()), ("", 1));
     let elsewhere = PlacementRequest { only: "node7".to_owned(), ..Default::default() };
     let unknown = ask(LaunchTasksRequest { placement: Some(elsewhere), ..absent("") }).await.unwrap_err();
-    assert!(unknown.message().contains("node node7 is not"), "{unknown}");
+    let nobody = "nothing is known of node node7: it has not registered, and is in no list; known are node0";
+    assert!(unknown.message().contains(nobody), "{unknown}");
     let launch = LaunchTasksRequest { plan_only: false, plan_absent: true, ..plan("") };
     assert_eq!(ask(launch).await.unwrap_err().code(), Code::NotFound);
 }
