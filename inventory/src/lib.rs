@@ -16,6 +16,7 @@ mod difference;
 mod distances;
 mod kept;
 mod locality;
+mod near_devices;
 mod node;
 pub mod picture;
 mod root;

@@ -3,6 +3,7 @@
 use std::num::NonZeroU32;
 
 use crate::cpus::CpuSet;
+use crate::near_devices;
 use crate::template::{CacheKind, CacheType, Template};
 
 /// The usable cores of a node, those of one package, NUMA node and level-3 cache next to each other.
@@ -22,6 +23,11 @@ pub struct UsableCore {
     pub l3_cache: u32,
     /// Hardware threads that are online and allowed; never empty.
     pub cpus: CpuSet,
+    /// The GPU to which the core belongs, counted from 1 in the order of [`Template::gpus`]; 0 where it is next to none. Cores that are next to
+    /// several are shared out evenly among these.
+    pub gpu: u32,
+    /// The network interface to which the core belongs, in the same way, of [`Template::nics`].
+    pub nic: u32,
 }
 
 impl UsableCores {
@@ -45,10 +51,13 @@ impl UsableCores {
             let package = package.and_then(|package| package.id).unwrap_or(0);
             let l3_cache = (1..).zip(l3_caches()).find(|(_, cache)| cache.cpus.contains(cpu));
             let l3_cache = l3_cache.map_or(0, |(number, _)| number);
-            Some(UsableCore { package, numa_node: node.map_or(0, |node| node.id), l3_cache, cpus })
+            let numa_node = node.map_or(0, |node| node.id);
+            Some(UsableCore { package, numa_node, l3_cache, cpus, gpu: 0, nic: 0 })
         };
         let mut cores: Vec<UsableCore> = cores.into_iter().filter_map(place).collect();
         cores.sort_unstable();
+        near_devices::share_out(&mut cores, &template.gpus(), |core| &mut core.gpu);
+        near_devices::share_out(&mut cores, &template.nics(), |core| &mut core.nic);
         Self { cores }
     }
 

@@ -23,7 +23,7 @@ pub use self::plan::{BindError, BindHereError, plan, plan_here, usable_here};
 /// none                                    rank                   map:0,2+6,4-5       numa-map:0,1
 /// core-map:0,2-3+5,1/0                                           cores of each rank of a node, counted from 0; behind `/` those of a socket
 /// rank-core-map:0,2-3+5,1/0                                      the same for each rank of the launch
-/// threads | cores | l3caches | numa | sockets                    the object that each rank gets
+/// threads | cores | l3caches | numa | sockets | gpus | nics      the object that each rank gets
 ///     [:cpus=N | :cores=N]                                       its share, widened to the object
 ///     [:over=OBJECT[*N] | :each-over=OBJECT]                     ranks, N at a time, or each CPU of a rank, are dealt out over these; and
 ///                                                                once more over smaller ones
@@ -75,6 +75,10 @@ pub enum Object {
     Thread,
     /// Core with all its hardware threads.
     Core,
+    /// Cores next to a GPU; where these are next to several, its share of them.
+    Gpu,
+    /// Cores next to a network interface, in the same way.
+    Nic,
     /// Cores that share a level-3 cache; a package where there is none.
     L3Cache,
     /// NUMA node.
@@ -160,8 +164,8 @@ pub enum Shortage {
 pub enum CpuBindParseError {
     /// No such way to bind.
     #[error(
-        "there is no CPU binding {text:?}; there are none, threads, cores, l3caches, numa, sockets, rank, map:<cpus of each rank>, \
-         core-map:<cores of each rank> and numa-map:<NUMA node of each rank>"
+        "there is no CPU binding {text:?}; there are none, threads, cores, l3caches, numa, sockets, gpus, nics, rank, \
+         map:<cpus of each rank>, core-map:<cores of each rank> and numa-map:<NUMA node of each rank>"
     )]
     Unknown {
         /// The text seen.
@@ -208,7 +212,7 @@ impl CpuBind {
 }
 
 impl Object {
-    const ALL: [Self; 5] = [Self::Thread, Self::Core, Self::L3Cache, Self::Numa, Self::Socket];
+    const ALL: [Self; 7] = [Self::Thread, Self::Core, Self::Gpu, Self::Nic, Self::L3Cache, Self::Numa, Self::Socket];
 
     /// The word of [`CpuBind`] for it.
     pub const fn word(self) -> &'static str {
@@ -216,6 +220,8 @@ impl Object {
             Self::Thread => "threads",
             Self::Core => "cores",
             Self::L3Cache => "l3caches",
+            Self::Gpu => "gpus",
+            Self::Nic => "nics",
             Self::Numa => "numa",
             Self::Socket => "sockets",
         }
@@ -227,21 +233,31 @@ impl Object {
             Self::Thread => "hardware thread",
             Self::Core => "core",
             Self::L3Cache => "level-3 cache",
+            Self::Gpu => "GPU",
+            Self::Nic => "network interface",
             Self::Numa => "NUMA node",
             Self::Socket => "socket",
         }
+    }
+
+    /// Whether it is a device, to which only the cores next to it belong.
+    pub const fn is_device(self) -> bool {
+        matches!(self, Self::Gpu | Self::Nic)
     }
 
     fn of(word: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|object| object.word() == word)
     }
 
-    /// The object that srun, Hydra, Open MPI or we call so: `hwthread`, `core`, `l3cache`, `numa`, `ldom`, `socket`, `package` and the like.
+    /// The object that srun, Hydra, Open MPI or we call so: `hwthread`, `core`, `l3cache`, `numa`, `ldom`, `socket`, `package`, `gpu`,
+    /// `nic` and the like.
     pub fn called(word: &str) -> Option<Self> {
         Some(match word {
             "hwthread" | "hwthreads" | "thread" => Self::Thread,
             "core" => Self::Core,
             "l3cache" | "l3" => Self::L3Cache,
+            "gpu" => Self::Gpu,
+            "nic" => Self::Nic,
             "numanode" | "ldom" | "ldoms" => Self::Numa,
             "socket" | "package" | "packages" => Self::Socket,
             word => return Self::of(word),
@@ -276,6 +292,14 @@ impl FromStr for CpuBind {
                 None => Err(CpuBindParseError::Unknown { text: text.to_owned() }),
             },
         }
+    }
+}
+
+impl ObjectBind {
+    /// Devices by which ranks get their cores.
+    fn devices(&self) -> impl Iterator<Item = Object> {
+        let over = self.deals.into_iter().flatten().map(|deal| deal.over);
+        over.chain([self.object]).filter(|object| object.is_device())
     }
 }
 

@@ -36,14 +36,25 @@ impl Machine {
         (0..self.cpus()).filter(|cpu| !self.forbidden.contains(cpu)).collect()
     }
 
-    /// Writes the machine as a kernel shows it, and reads it.
     fn usable_cores(&self) -> UsableCores {
+        self.with_gpus(&[])
+    }
+
+    /// Writes the machine as a kernel shows it, with GPUs next to these CPUs, and reads it.
+    fn with_gpus(&self, gpus: &[CpuSet]) -> UsableCores {
         let root = tempfile::tempdir().unwrap();
-        let write = |path: String, text: String| {
-            let path = root.path().join("sys/devices/system").join(path);
+        let write_in = |directory: &str, path: String, text: String| {
+            let path = root.path().join(directory).join(path);
             fs::create_dir_all(path.parent().unwrap()).unwrap();
             fs::write(path, text + "\n").unwrap();
         };
+        let write = |path: String, text: String| write_in("sys/devices/system", path, text);
+        for (bus, cpus) in (1..).zip(gpus) {
+            let files = [("class", "0x030200"), ("vendor", "0x10de"), ("local_cpulist", &cpus.to_string())];
+            for (file, text) in files {
+                write_in("sys/bus/pci/devices", format!("0000:{bus:02x}:00.0/{file}"), text.to_owned());
+            }
+        }
         let online: CpuSet = (0..self.cpus()).filter(|cpu| !self.offline.contains(cpu)).collect();
         write("cpu/online".into(), online.to_string());
         for core in 0..self.packages * self.cores {
@@ -120,6 +131,37 @@ proptest! {
         let distinct: BTreeSet<u16> = first_round.iter().copied().collect();
         prop_assert_eq!(distinct.len(), first_round.len(), "none is taken twice before all are taken");
         prop_assert!(distinct.is_subset(&machine.usable()));
+    }
+
+    #[test]
+    fn each_core_next_to_gpus_is_of_one_of_them_and_gpus_alike_have_as_many(
+        machine in machines(), gpus in vec((0..8_u16, 1..8_u16), 0..5), ranks in 0..9_u32,
+    ) {
+        let near: Vec<CpuSet> = gpus.iter().map(|&(first, count)| (first..first + count).collect()).collect();
+        let usable = machine.with_gpus(&near);
+        let mut of_gpus: Vec<BTreeSet<u16>> = vec![BTreeSet::new(); near.len()];
+        let mut counts = vec![0_usize; near.len()];
+        for core in usable.cores() {
+            let number = core.gpu as usize;
+            prop_assert_eq!(number == 0, near.iter().all(|cpus| cpus.is_disjoint(&core.cpus)));
+            if number > 0 {
+                prop_assert!(!near[number - 1].is_disjoint(&core.cpus), "GPU {number} is not next to CPUs {}", core.cpus);
+                of_gpus[number - 1].extend(core.cpus.iter());
+                counts[number - 1] += 1;
+            }
+        }
+        if near.windows(2).all(|pair| pair[0] == pair[1]) {
+            let (least, most) = (counts.iter().min(), counts.iter().max());
+            prop_assert!(least.zip(most).is_none_or(|(least, most)| most - least <= 1), "{counts:?}");
+        }
+        of_gpus.retain(|cpus| !cpus.is_empty());
+        prop_assert_eq!(Object::Gpu.count(&usable) as usize, of_gpus.len());
+        match plan(&usable, &CpuBind::to(Object::Gpu), ranks) {
+            Ok(planned) => for (rank, cpus) in planned.iter().flatten().enumerate() {
+                prop_assert_eq!(&numbers(cpus), &of_gpus[rank % of_gpus.len()]);
+            },
+            Err(error) => prop_assert!(of_gpus.is_empty() && ranks > 0, "{error}"),
+        }
     }
 
     #[test]

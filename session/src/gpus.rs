@@ -14,7 +14,7 @@ use std::fmt;
 use std::num::NonZeroU32;
 use std::str::FromStr;
 
-use lattice_inventory::{CpuSet, PciDevice, PciKind, Template};
+use lattice_inventory::{CpuSet, PciDevice, Template};
 
 /// GPUs that each rank may use.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -144,11 +144,9 @@ impl GpuBind {
         if *self == Self::None {
             return Ok(vec![Vec::new(); cpus.len()]);
         }
-        let gpus_of = |maker: &Maker| -> Vec<&PciDevice> {
-            node.pci.iter().filter(|device| device.kind == PciKind::Gpu && device.id[0] == maker.vendor).collect()
-        };
-        let found = MAKERS.iter().map(|maker| (maker, gpus_of(maker))).find(|(_, gpus)| !gpus.is_empty());
-        let (maker, devices) = found.ok_or(GpuError::None)?;
+        let devices = node.gpus();
+        let vendor = devices.first().map(|gpu| gpu.id[0]);
+        let maker = MAKERS.iter().find(|maker| Some(maker.vendor) == vendor).ok_or(GpuError::None)?;
         let variable = maker.variable;
         let value = outer(variable);
         let gpus = allowed(&devices, value.as_deref());
@@ -239,6 +237,8 @@ impl fmt::Display for GpuBind {
 
 #[cfg(test)]
 mod tests {
+    use lattice_inventory::PciKind;
+
     use super::*;
 
     /// GPUs of a maker, each next to four CPUs.

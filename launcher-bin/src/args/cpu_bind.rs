@@ -70,6 +70,8 @@ mod tests {
             ("mask_ldom:0x1,0x4", "numa-map:0,2"),
             ("hwthread", "threads"),
             ("l3cache", "l3caches"),
+            ("gpu", "gpus"),
+            ("nics", "nics"),
             ("cores:cores=2:over=numa", "cores:cores=2:over=numa"),
         ] {
             assert_eq!(parse(text).unwrap().to_string(), expected, "{text}");

@@ -179,8 +179,8 @@ pub struct PlacementArgs {
     /// noted on a terminal and with -v only.
     #[arg(long, alias = "ntasks-per-node", value_name = "K", value_parser = rank_count, allow_negative_numbers = true, conflicts_with = "hostfile")]
     pub tasks_per_node: Option<u32>,
-    /// Put at most K ranks on each OBJECT of a node: hwthread, core, l3cache, numa or socket; without -n, start K on each. Ranks that are
-    /// bound fill one object after the other.
+    /// Put at most K ranks on each OBJECT of a node: hwthread, core, l3cache, numa, socket, gpu or nic; without -n, start K on each.
+    /// Ranks that are bound fill one object after the other.
     #[arg(long, value_name = "K:OBJECT", value_parser = per_object::per_object, conflicts_with_all = ["tasks_per_core", "tasks_per_socket"])]
     pub tasks_per: Option<PerObject>,
     /// The same for cores.
@@ -213,14 +213,15 @@ pub struct PlacementArgs {
     #[arg(short = 'm', long, value_name = "block|cyclic|plane=N[:block|cyclic|fcyclic[:...]]", value_parser = distribution::parse)]
     pub distribution: Option<Distribution>,
     /// Number the ranks that were placed `slot` by slot (node by node), one on each `node` in turn, or within a node by `fill` (neighbours
-    /// have consecutive numbers), l3cache, numa or socket (consecutive ranks are on different ones).
+    /// have consecutive numbers), l3cache, numa, socket, gpu or nic (consecutive ranks are on different ones).
     #[arg(long, value_name = "ORDER", value_parser = per_object::rank_by)]
     pub rank_by: Option<RankBy>,
     /// Give each rank N CPUs (hardware threads) of its own, as whole cores, and set OMP_NUM_THREADS to N unless it is set.
     #[arg(short = 'c', long, value_name = "N", allow_negative_numbers = true)]
     pub cpus_per_task: Option<NonZeroU32>,
-    /// Bind each rank to threads, cores, l3caches, numa (ldoms) or sockets; to map:LIST with a CPU or range for each; to rank, the CPU of
-    /// its number; or not at all (none, unless there is -c). srun's map_cpu, mask_cpu, map_ldom and mask_ldom are taken, too.
+    /// Bind each rank to threads, cores, l3caches, numa (ldoms) or sockets, or to the cores next to its GPU or network interface (gpus, nics);
+    /// to map:LIST with a CPU or range for each; to rank, the CPU of its number; or not at all (none, unless there is -c). srun's map_cpu,
+    /// mask_cpu, map_ldom and mask_ldom are taken, too.
     #[arg(long, value_name = "BIND", value_parser = cpu_bind::parse)]
     pub cpu_bind: Option<CpuBind>,
     /// Bind ranks as suits compute_bound (cores, a thread of each), memory_bound (one core of each socket), multithread (hardware threads) or

@@ -26,7 +26,7 @@ const FLAGS: &[(&[&str], &str)] = &[
     ),
     (
         &["-bind-to", "--bind-to"],
-        "type --cpu-bind=none|threads|cores|l3caches|numa|sockets, and -c N for the CPUs of each rank",
+        "type --cpu-bind=none|threads|cores|l3caches|numa|sockets|gpus|nics, and -c N for the CPUs of each rank",
     ),
     (&["--report-bindings", "--display", "--display-map"], "type --show-map"),
     (&["-prepend-rank"], "type --label"),

@@ -63,10 +63,10 @@ impl RankBy {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum NoObject {
     #[error(
-        "{text:?} is no number of ranks of an object; possible is K:OBJECT, such as 2:socket, with hwthread, core, l3cache, numa or socket"
+        "{text:?} is no number of ranks of an object; possible is K:OBJECT, such as 2:socket, with hwthread, core, l3cache, numa, socket, gpu or nic"
     )]
     PerObject { text: String },
-    #[error("{text:?} is no order of ranks; slot, node, fill, l3cache, numa and socket are possible")]
+    #[error("{text:?} is no order of ranks; slot, node, fill, l3cache, numa, socket, gpu and nic are possible")]
     RankBy { text: String },
 }
 
@@ -95,10 +95,12 @@ mod tests {
         let two = NonZeroU32::new(2).unwrap();
         assert_eq!(per_object("2:socket"), Ok(PerObject { ranks: two, object: Object::Socket }));
         assert_eq!(per_object("2:hwthread"), Ok(PerObject { ranks: two, object: Object::Thread }));
+        assert_eq!(per_object("1:gpu"), Ok(PerObject { ranks: NonZeroU32::MIN, object: Object::Gpu }));
         for text in ["", "2", "socket", "0:socket", "2:rack", "x:core", "2:core:1"] {
             assert!(per_object(text).is_err(), "{text}");
         }
         assert_eq!(rank_by("package"), Ok(RankBy::Object(Object::Socket)));
+        assert_eq!(rank_by("nic"), Ok(RankBy::Object(Object::Nic)));
         assert_eq!(rank_by("core"), Ok(RankBy::Fill));
         assert!(rank_by("span").unwrap_err().to_string().starts_with("\"span\" is no order of ranks; slot"));
     }

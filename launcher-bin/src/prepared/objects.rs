@@ -24,6 +24,14 @@ pub enum ObjectsError {
         /// Kind of the objects.
         object: &'static str,
     },
+    /// No node has such an object.
+    #[error("no {object} is known of on {nodes}; say how many ranks a node takes with --tasks-per-node K instead")]
+    None {
+        /// The nodes.
+        nodes: String,
+        /// Kind of the objects.
+        object: &'static str,
+    },
     /// There are more ranks than objects of the nodes take.
     #[error(
         "{ranks} ranks do not fit: {nodes} have room for {room} with {} on each {object}; start fewer, or let them share with --overcommit, \
@@ -44,10 +52,11 @@ pub enum ObjectsError {
     },
 }
 
-/// Gives each node that ranks may be placed on as many slots as its objects take ranks. `ranks` is the number of ranks, if one was asked for.
+/// Gives each node that ranks may be placed on as many slots as its objects take ranks; one that has none of these objects takes none. `ranks`
+/// is the number of ranks, if one was asked for.
 ///
 /// # Errors
-/// Fails if one of them has told nothing, or if they take too few.
+/// Fails if one of them has told nothing, if none has such an object, or if they take too few.
 pub(crate) fn placed_by_objects(
     request: &mut PlacementRequest,
     ranks: Option<u32>,
@@ -73,16 +82,20 @@ pub(crate) fn placed_by_objects(
     };
     let slots = |node: &String| {
         if request.except.contains(node) {
-            return Ok(HostSlots { node: node.clone(), slots: NonZeroU32::MIN });
+            return Ok(Some(HostSlots { node: node.clone(), slots: NonZeroU32::MIN }));
         }
-        let cores = templates.of(node).map(|(_, template)| UsableCores::of(template, &template.cpus));
-        let room = cores.and_then(|cores| per_object.room(&cores));
         let unknown = || ObjectsError::Unknown { node: node.clone(), object: per_object.object.noun() };
+        let (_, template) = templates.of(node).ok_or_else(unknown)?;
         let bound = bounds.get(node.as_str()).copied().and_then(NonZeroU32::new).unwrap_or(NonZeroU32::MAX);
-        Ok(HostSlots { node: node.clone(), slots: room.ok_or_else(unknown)?.min(bound) })
+        let room = per_object.room(&UsableCores::of(template, &template.cpus));
+        Ok(room.map(|room| HostSlots { node: node.clone(), slots: room.min(bound) }))
     };
-    let hosts = nodes.into_iter().map(slots).collect::<Result<Vec<_>, _>>()?;
+    let hosts = nodes.iter().copied().filter_map(|node| slots(node).transpose()).collect::<Result<Vec<_>, _>>()?;
     let used = || hosts.iter().filter(|host| !request.except.contains(&host.node));
+    if used().next().is_none() {
+        let without: Vec<&String> = nodes.into_iter().filter(|node| !request.except.contains(node)).collect();
+        return Err(ObjectsError::None { nodes: hostlist::fold(&without), object: per_object.object.noun() });
+    }
     let room = used().map(|host| u64::from(host.slots.get())).sum();
     if let Some(ranks) = ranks.filter(|&ranks| u64::from(ranks) > room) {
         let nodes = hostlist::fold(&used().map(|host| &host.node).collect::<Vec<_>>());
@@ -95,7 +108,7 @@ pub(crate) fn placed_by_objects(
 
 #[cfg(test)]
 mod tests {
-    use lattice_inventory::{Group, Template};
+    use lattice_inventory::{Group, PciDevice, PciKind, Template};
     use rank_spawner::Object;
 
     use super::*;
@@ -109,6 +122,42 @@ mod tests {
             cores: (0..packages * cores).map(|core| group(core, core, 1)).collect(),
             ..Template::default()
         }
+    }
+
+    /// The same, with a GPU next to each of these CPUs.
+    fn with_gpus(template: Template, cpus: &[&str]) -> Template {
+        let gpu = |(bus, cpus): (u8, &&str)| PciDevice {
+            address: format!("0000:{bus:02x}:00.0").parse().unwrap(),
+            kind: PciKind::Gpu,
+            class: 0x0302,
+            id: [0x10de, 1],
+            board: [0, 0],
+            revision: 0,
+            numa: None,
+            cpus: cpus.parse().unwrap(),
+            link_mb: 0,
+            model: String::new(),
+            names: Vec::new(),
+        };
+        Template { pci: (1..).zip(cpus).map(gpu).collect(), ..template }
+    }
+
+    #[test]
+    fn nodes_without_gpus_take_no_rank_of_a_gpu() {
+        let mut templates = Templates::default();
+        templates.add(vec!["a0".to_owned()], with_gpus(template(2, 4), &["0-3", "0-3", "4-7"]));
+        templates.add(vec!["b0".to_owned()], template(1, 2));
+        let per = PerObject { ranks: NonZeroU32::new(2).unwrap(), object: Object::Gpu };
+        let place = |nodes: &[&str]| {
+            let mut request = PlacementRequest::default();
+            let nodes: Vec<String> = nodes.iter().map(|&node| node.to_owned()).collect();
+            placed_by_objects(&mut request, None, per, &nodes, &templates).map(|()| request.candidates)
+        };
+        let Ok(Candidates::Hostfile(hosts)) = place(&["b0", "a0"]) else { panic!("slots") };
+        let seen: Vec<_> = hosts.iter().map(|host| (host.node.as_str(), host.slots.get())).collect();
+        assert_eq!(seen, [("a0", 6)]);
+        let refused = place(&["b0"]).unwrap_err().to_string();
+        assert!(refused.starts_with("no GPU is known of on b0; say"), "{refused}");
     }
 
     #[test]

@@ -89,7 +89,7 @@ pub enum RequestError {
     /// Threads of cores are counted for ranks that are not bound to cores.
     #[error(
         "--threads-per-core says nothing about ranks with --cpu-bind={bind}: leave one of the two away, or bind them to threads, cores, \
-         l3caches, numa or sockets"
+         l3caches, numa, sockets, gpus or nics"
     )]
     NoPartOfCores {
         /// Binding of the ranks.

@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use lattice_inventory::{CpuSet, ThisNode, UsableCore, UsableCores};
 
 use self::pool::{Pool, Worth};
-use super::{CoreSet, CpuBind, Numbering, Object, ObjectBind, Share, Shortage};
+use super::{CoreSet, CpuBind, Deal, Numbering, Object, ObjectBind, Share, Shortage};
 use crate::syscalls;
 
 /// Error of [`plan`].
@@ -134,7 +134,10 @@ pub fn plan(usable: &UsableCores, bind: &CpuBind, local_ranks: u32) -> Result<Ve
                 None if may_be_unbound && bind.object.min(Object::Core).count(&part) < local_ranks => {
                     return Ok(vec![None; local_ranks as usize]);
                 }
-                None => objects(&part, bind, local_ranks),
+                None => match objects(&part, bind, local_ranks) {
+                    none if none.is_empty() && may_be_unbound => return Ok(vec![None; local_ranks as usize]),
+                    dealt => dealt,
+                },
             };
             let taken = dealt.iter().cycle().take(local_ranks as usize).cloned().collect();
             numbered(&part, taken, bind.numbering)
@@ -161,18 +164,43 @@ struct Place<'node> {
     at: &'node UsableCore,
 }
 
+impl<'node> Place<'node> {
+    /// Each core of it, as far as it is of it.
+    fn cores(&self, cores: &'node [UsableCore]) -> Vec<Self> {
+        let part = |at: &'node UsableCore| Self { cpus: at.cpus.intersection(&self.cpus), at };
+        cores.iter().map(part).filter(|part| !part.cpus.is_empty()).collect()
+    }
+}
+
+/// Key of cores that are next to no device of a kind.
+const NO_DEVICE: (u32, u32) = (0, 0);
+
 /// What tells an object of a kind from the others of it.
 fn key(core: &UsableCore, object: Object) -> (u32, u32) {
     match object {
         // Each of them is a place of its own.
         Object::Thread | Object::Core => (core.package, core.cpus.first().unwrap_or_default().into()),
         Object::L3Cache => (core.package, core.l3_cache),
+        Object::Gpu => (0, core.gpu),
+        Object::Nic => (0, core.nic),
         Object::Numa => (0, core.numa_node.into()),
         Object::Socket => (core.package, 0),
     }
 }
 
-/// The objects of a kind, in the order of their cores.
+/// Whether a core is of an object of this kind: those that are next to no device are of none.
+fn is_beside(core: &UsableCore, object: Object) -> bool {
+    !object.is_device() || key(core, object) != NO_DEVICE
+}
+
+/// The objects of a kind that ranks may get: where they are dealt out over devices, those next to one.
+fn places_for<'node>(usable: &'node UsableCores, bind: &ObjectBind, object: Object) -> Vec<Place<'node>> {
+    let mut places = places(usable.cores(), object);
+    places.retain(|place| bind.devices().all(|device| is_beside(place.at, device)));
+    places
+}
+
+/// The objects of a kind, in the order of their cores, and devices in that of their numbers.
 fn places(cores: &[UsableCore], object: Object) -> Vec<Place<'_>> {
     let mut places: Vec<Place<'_>> = Vec::new();
     for core in cores {
@@ -180,23 +208,30 @@ fn places(cores: &[UsableCore], object: Object) -> Vec<Place<'_>> {
             places.extend(core.cpus.iter().map(|cpu| Place { cpus: [cpu].into_iter().collect(), at: core }));
             continue;
         }
+        if !is_beside(core, object) {
+            continue;
+        }
         match places.iter_mut().find(|place| key(place.at, object) == key(core, object)) {
             Some(place) => place.cpus.add(&core.cpus),
             None => places.push(Place { cpus: core.cpus.clone(), at: core }),
         }
+    }
+    if object.is_device() {
+        places.sort_by_key(|place| key(place.at, object));
     }
     places
 }
 
 /// The CPUs of each object that ranks get in turn; no more of one object in a row than there are ranks.
 fn objects(usable: &UsableCores, bind: &ObjectBind, local_ranks: u32) -> Vec<CpuSet> {
-    if let Some(deal) = bind.deals[0].filter(|deal| deal.at_once.get() > 1 && deal.over <= bind.object) {
+    let has_so_many = |deal: &Deal| (deal.at_once.get() > 1 || deal.over.is_device()) && deal.over <= bind.object;
+    if let Some(deal) = bind.deals[0].filter(has_so_many) {
         // Each of the objects that are not larger than what ranks are bound to has so many ranks.
         let places = places(usable.cores(), deal.over).into_iter();
-        let widened = places.map(|place| widened(usable.cores(), &[place], bind.object));
+        let widened = places.map(|place| widened(usable.cores(), &place.cores(usable.cores()), bind.object));
         return widened.flat_map(|cpus| vec![cpus; deal.at_once.get().min(local_ranks) as usize]).collect();
     }
-    let mut pool = Pool::of(places(usable.cores(), bind.object), &bind.deals);
+    let mut pool = Pool::of(places_for(usable, bind, bind.object), &bind.deals);
     let mut dealt = Vec::new();
     while pool.take(1, |_| 1, &mut dealt) > 0 {}
     dealt.into_iter().map(|place| place.cpus).collect()
@@ -243,12 +278,16 @@ fn shares(usable: &UsableCores, bind: &ObjectBind, share: Share, ranks: u32) -> 
         (Object::Thread, Share::Cpus(_)) => Object::Thread,
         _ => Object::Core,
     };
+    let places = places_for(usable, bind, unit);
+    if places.is_empty() && ranks > 0 {
+        return Err(BindError::Nothing { asked: CpuBind::To(*bind) });
+    }
     let (wanted, worth): (_, Worth) = match share {
         Share::Cpus(number) => (number.get() as usize, |place| place.cpus.len()),
         Share::Cores(number) => (number.get() as usize, |_| 1),
-        Share::Even => ((usable.cores().len() / ranks.max(1) as usize).max(1), |_| 1),
+        Share::Even => ((places.len() / ranks.max(1) as usize).max(1), |_| 1),
     };
-    let all = || Pool::of(places(usable.cores(), unit), &bind.deals);
+    let all = || Pool::of(places.clone(), &bind.deals);
     let (mut free, mut is_untouched) = (all(), true);
     let mut taken = Vec::new();
     while taken.len() < ranks as usize {
@@ -271,7 +310,7 @@ fn shares(usable: &UsableCores, bind: &ObjectBind, share: Share, ranks: u32) -> 
 fn widened(cores: &[UsableCore], parts: &[Place<'_>], object: Object) -> CpuSet {
     match object {
         Object::Thread | Object::Core => parts.iter().flat_map(|part| part.cpus.iter()).collect(),
-        Object::L3Cache | Object::Numa | Object::Socket => {
+        Object::Gpu | Object::Nic | Object::L3Cache | Object::Numa | Object::Socket => {
             let is_touched = |core: &&UsableCore| parts.iter().any(|part| key(part.at, object) == key(core, object));
             cores.iter().filter(is_touched).flat_map(|core| core.cpus.iter()).collect()
         }

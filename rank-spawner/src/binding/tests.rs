@@ -1,4 +1,4 @@
-use lattice_inventory::{CacheKind, CacheType, Group, NumaNode, Template, UsableCores};
+use lattice_inventory::{CacheKind, CacheType, Group, NumaNode, PciDevice, PciKind, Template, UsableCores};
 
 use super::*;
 
@@ -23,6 +23,10 @@ fn eight_threads(allowed: &str) -> UsableCores {
 
 /// Two packages; each has two NUMA nodes of two level-3 caches, each of them of two cores of one thread.
 fn sixteen_cores() -> UsableCores {
+    UsableCores::of(&two_packages(), &"0-15".parse().unwrap())
+}
+
+fn two_packages() -> Template {
     let numa = |id: u16| NumaNode {
         id,
         cpus: format!("{}-{}", 4 * id, 4 * id + 3).parse().unwrap(),
@@ -39,15 +43,33 @@ fn sixteen_cores() -> UsableCores {
         instances: groups(&pairs.iter().map(String::as_str).collect::<Vec<_>>()),
     };
     let cores: Vec<String> = (0..16).map(|core| core.to_string()).collect();
-    let template = Template {
+    Template {
         cpus: "0-15".parse().unwrap(),
         packages: numbered(&["0-7", "8-15"]),
         cores: groups(&cores.iter().map(String::as_str).collect::<Vec<_>>()),
         caches: vec![caches],
         numa: (0..4).map(numa).collect(),
         ..Template::default()
+    }
+}
+
+/// The template of [`sixteen_cores`] with GPUs next to these CPUs, in the order of their addresses.
+fn with_gpus(cpus: &[&str]) -> UsableCores {
+    let gpu = |(bus, cpus): (u8, &&str)| PciDevice {
+        address: format!("0000:{bus:02x}:00.0").parse().unwrap(),
+        kind: PciKind::Gpu,
+        class: 0x0302,
+        id: [0x10de, 1],
+        board: [0, 0],
+        revision: 0,
+        numa: None,
+        cpus: cpus.parse().unwrap(),
+        link_mb: 0,
+        model: String::new(),
+        names: Vec::new(),
     };
-    UsableCores::of(&template, &"0-15".parse().unwrap())
+    let pci = (1..).zip(cpus).map(gpu).collect();
+    UsableCores::of(&Template { pci, ..two_packages() }, &"0-15".parse().unwrap())
 }
 
 fn check_on(usable: &UsableCores, bind: &str, ranks: u32, expected: &[&str]) {
@@ -222,6 +244,8 @@ fn bindings_are_read_and_written_alike() {
         "l3caches",
         "numa",
         "sockets",
+        "gpus",
+        "nics:over=gpus",
         "cores:cpus=4",
         "cores:cores=2:over=numa",
         "sockets:cpus=3:over=sockets:overcommit",
@@ -316,4 +340,40 @@ fn maps_of_cores_count_those_that_may_be_used() {
         "local rank 1 shall be bound to cores 4, but this launch may use cores 0 to 3 (2, 2 by socket), which are CPUs 0-6"
     );
     assert!(refused("core-map:2/0").starts_with("local rank 0 shall be bound to cores 2/0, but"));
+}
+
+#[test]
+fn ranks_get_the_cores_next_to_their_gpus() {
+    // As on nodes whose GPUs are numbered otherwise than their packages.
+    let node = with_gpus(&["12-15", "8-11", "0-3", "4-7"]);
+    check_on(&node, "gpus", 5, &["12-15", "8-11", "0-3", "4-7", "12-15"]);
+    check_on(&node, "cores:over=gpus", 5, &["12", "8", "0", "4", "13"]);
+    check_on(&node, "cores:over=gpus*2", 4, &["12", "13", "8", "9"]);
+    check_on(&node, "cores:cpus=2:over=gpus", 3, &["12-13", "8-9", "0-1"]);
+    check_on(&node, "gpus:over=gpus*2", 3, &["12-15", "12-15", "8-11"]);
+    check_on(&node, "sockets:over=gpus", 3, &["8-15", "8-15", "0-7"]);
+    check_on(&node, "cores:numbered-over=gpus", 3, &["0", "1", "2"]);
+    check_on(&node, "cores:numbered-over=gpus", 5, &["0", "4", "1", "2", "3"]);
+}
+
+#[test]
+fn gpus_of_the_same_cores_share_them_and_others_are_left() {
+    let node = with_gpus(&["0-3", "0-3", "8-11", "8-11"]);
+    check_on(&node, "gpus", 4, &["0-1", "2-3", "8-9", "10-11"]);
+    check_on(&node, "numa:over=gpus", 4, &["0-3", "0-3", "8-11", "8-11"]);
+    check_on(&node, "l3caches:over=gpus", 2, &["0-1", "2-3"]);
+    check_on(&node, "cores:even:over=gpus", 4, &["0-1", "2-3", "8-9", "10-11"]);
+    // Cores next to none are no one's, unless the rank is bound to more than they are.
+    check_on(&node, "cores:over=gpus", 9, &["0", "2", "8", "10", "1", "3", "9", "11", "0"]);
+    check_on(&with_gpus(&["0-7"]), "l3caches:over=gpus", 1, &["0-7"]);
+    assert_eq!(Object::Gpu.count(&node), 4);
+    let refused =
+        |node: &UsableCores, bind: &str, ranks| plan(node, &bind.parse().unwrap(), ranks).unwrap_err().to_string();
+    let none = "ranks shall be bound to gpus, but this launch may use none";
+    assert_eq!(refused(&sixteen_cores(), "gpus", 1), none);
+    assert!(refused(&sixteen_cores(), "cores:cpus=2:over=gpus", 1).ends_with("may use none"));
+    assert!(refused(&node, "cores:cpus=4:over=gpus", 3).contains("are enough for 2"), "two each of two GPUs");
+    assert_eq!(Object::Nic.count(&node), 0);
+    let unbound = plan(&sixteen_cores(), &"gpus:or-none".parse().unwrap(), 2);
+    assert_eq!(unbound, Ok(vec![None, None]));
 }

@@ -92,6 +92,7 @@ fn lines_of_mpiexec_mean_a_launch() {
         ("mpirun --map-by core:PE=2,OVERSUBSCRIBE ./a", "--cpu-bind=cores:cores=2:overcommit ./a"),
         ("mpirun --map-by ppr:2:node:PE=4 --bind-to core ./a", "--tasks-per-node=2 --cpu-bind=cores:cores=4 ./a"),
         ("mpirun --map-by l3cache --bind-to hwthread ./a", "--cpu-bind=threads:over=l3caches ./a"),
+        ("mpirun --map-by gpu --bind-to core ./a", "--cpu-bind=cores:over=gpus ./a"),
         ("mpirun --map-by socket ./a", "--cpu-bind=sockets ./a"),
         ("mpirun -H a --map-by core -np 2 ./a", "--host=a --cpu-bind=cores --ntasks=2 ./a"),
         ("mpiexec -hosts a -map-by socket ./a", "--nodelist=a --distribution=cyclic ./a"),

@@ -61,7 +61,7 @@ fn a_word_of_another_launcher_is_answered_with_one_tip_and_nothing_else() {
         ),
         (
             "lattice launch -bind-to core ./a",
-            "error: unexpected argument '-bind-to' found\n\n  tip: type --cpu-bind=none|threads|cores|l3caches|numa|sockets, and -c N for the CPUs of each rank",
+            "error: unexpected argument '-bind-to' found\n\n  tip: type --cpu-bind=none|threads|cores|l3caches|numa|sockets|gpus|nics, and -c N for the CPUs of each rank",
         ),
         (
             "lattice launch --lable ./a",

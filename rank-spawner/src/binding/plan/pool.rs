@@ -39,6 +39,9 @@ impl<'node> Pool<'node> {
                 None => objects.push(vec![place]),
             }
         }
+        if deal.over.is_device() {
+            objects.sort_by_key(|places| key(places[0].at, deal.over));
+        }
         let pools = objects.into_iter().map(|places| Self::of(places, smaller)).collect();
         Self::Objects { pools, next: 0, got: 0, deal }
     }

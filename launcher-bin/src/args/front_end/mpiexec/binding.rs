@@ -29,7 +29,8 @@ pub(super) fn bind_to(line: &mut Line, how: &OsStr) -> Result<(), Refusal> {
         (_, Some(object)) => object.to_string(),
         (_, None) => {
             let reason =
-                "ranks are bound to a core, hwthread, l3cache, numa, socket, none, or user:CPU+CPU,...".to_owned();
+                "ranks are bound to a core, hwthread, l3cache, numa, socket, gpu, nic, none, or user:CPU+CPU,..."
+                    .to_owned();
             return Err(Refusal::Value { flag: "--bind-to", value: text, reason });
         }
     });
@@ -58,8 +59,7 @@ pub(super) fn map_by(line: &mut Line, how: &OsStr) -> Result<(), Refusal> {
                 line.add_to_launch("--tasks-per", Some(format!("{ranks}:{word}").as_ref()));
             }
             _ => {
-                let possible =
-                    "so many ranks are put on each node, socket, numa, l3cache, core or hwthread, as in ppr:4:node";
+                let possible = "so many ranks are put on each node, socket, numa, l3cache, core, hwthread, gpu or nic, as in ppr:4:node";
                 return Err(not_mapped(&text, possible));
             }
         },
@@ -82,7 +82,7 @@ pub(super) fn map_by(line: &mut Line, how: &OsStr) -> Result<(), Refusal> {
         (_, Some(object)) => (line.places.mapped, line.places.over) = (Some(object), Some(object)),
         ("oversubscribe", None) => line.places.overcommit = true,
         (_, None) => {
-            let possible = "ranks are mapped by slot, core, l3cache, numa, socket, node, ppr:K:OBJECT, seq, \
+            let possible = "ranks are mapped by slot, core, l3cache, numa, socket, gpu, nic, node, ppr:K:OBJECT, seq, \
                             rankfile:file=FILE or pe-list=CORES";
             return Err(not_mapped(&text, possible));
         }
