@@ -63,7 +63,7 @@ use tokio::time::Instant;
 use tonic::service::Routes;
 
 use self::api_channels::ApiChannels;
-pub use self::config::{Config, ConfigError, Overrides, WhenStopped};
+pub use self::config::{Config, ConfigError, Overrides, ShareTopology, WhenStopped};
 use self::fabric::Fabric;
 use self::forks::Forks;
 use self::launches::Launches;

@@ -24,7 +24,7 @@ use rank_spawner::ForkServer;
 use self::credentials::Held;
 pub(crate) use self::membership::JoinArgs;
 use self::membership::Member;
-use crate::daemon::{self, Config, Prior, WhenStopped};
+use crate::daemon::{self, Config, Prior, ShareTopology, WhenStopped};
 use crate::gate::Open;
 
 /// Joins the cluster and works for it until it is not wanted any more. To be called while this process has one thread.
@@ -34,7 +34,13 @@ use crate::gate::Open;
 pub(crate) fn run(version: &'static str, args: &JoinArgs) -> Result<(), Box<dyn Error>> {
     cxi_fabric::secret::keep_out_of_core_dumps()?;
     // Before any thread, any key and any connection: session processes are copies of what this process is now.
-    let terms = Terms { setuid_programs: false, limits: Vec::new(), agent_lease: Duration::ZERO, pam: None };
+    let terms = Terms {
+        setuid_programs: false,
+        limits: Vec::new(),
+        agent_lease: Duration::ZERO,
+        pam: None,
+        topology_in_environment: false,
+    };
     let forks = ForkServer::fork(session_process::main(terms, Box::new(|_, _, _| {})), Box::new(Open), None)?;
     crate::log_to_stderr();
     let Member { name, api, ca, credentials, port_range, left } = membership::read(args)?;
@@ -57,6 +63,7 @@ pub(crate) fn run(version: &'static str, args: &JoinArgs) -> Result<(), Box<dyn 
         setuid_programs: false,
         limits: Vec::new(),
         pam: None,
+        share_topology: ShareTopology::default(),
         metrics: None,
         fabric: NodeFabricConfig::default(),
         runtime_dir: None,

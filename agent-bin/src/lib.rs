@@ -28,7 +28,7 @@ use tracing::level_filters::LevelFilter;
 
 pub use self::args::Args;
 use self::args::Command;
-use self::daemon::{Config, Prior};
+use self::daemon::{Config, Prior, ShareTopology};
 pub use self::exit::Exit;
 
 /// Result of the program, for its `main` to print.
@@ -115,6 +115,7 @@ fn fork_server(config: &Config, gate: Box<dyn Gate>) -> Result<ForkServer, ForkS
         limits: config.limits.clone(),
         agent_lease: config.agent_lease,
         pam: config.pam.clone(),
+        topology_in_environment: config.share_topology == ShareTopology::Env,
     };
     let survival = config.runtime_dir.as_ref().map(survival);
     let pam = config.pam.clone().map(pam::role);

@@ -112,6 +112,8 @@ pub(crate) struct LaunchContext<'a> {
     pub(crate) limits: Arc<[Limit]>,
     /// The fabric of this node of a cluster.
     pub(crate) fabric: Option<&'a NodeFabric>,
+    /// File with the topology of the node, for libraries that can be told by their environment alone.
+    pub(crate) topology: Option<&'a str>,
 }
 
 /// Addresses of the ranks' servers, beyond the socket that ranks inherit.
@@ -238,7 +240,7 @@ impl LaunchContext<'_> {
         })
     }
 
-    /// Variables that all ranks of a program share, by name: inherited ones, defaults of PMIx, those of the program, those of the
+    /// Variables that all ranks of a program share, by name: inherited ones, defaults of PMIx, hwloc's, those of the program, those of the
     /// fabric.
     fn program_variables(&self, app: &AppSpec) -> BTreeMap<OsString, OsString> {
         let is_inherited = |name: &str| {
@@ -253,6 +255,9 @@ impl LaunchContext<'_> {
             for (name, value) in pmix_core::env::defaults(families, self.cpus()) {
                 variables.entry(name.into()).or_insert(value.into());
             }
+        }
+        if let Some(file) = self.topology.filter(|_| !chooses_topology(&variables, app)) {
+            variables.extend(hwloc_variables(file));
         }
         if let Some(directory) = self.spec.temporary_directory() {
             variables.insert("TMPDIR".into(), directory.into());
@@ -379,6 +384,20 @@ impl LaunchContext<'_> {
         };
         (0..).map(LocalRank).zip(self.ranks).map(file).collect()
     }
+}
+
+/// Variables by which hwloc is told where it finds the topology of this system. Without the second one it takes the file for another machine's,
+/// and binds nothing.
+fn hwloc_variables(file: &str) -> [(OsString, OsString); 2] {
+    [("HWLOC_XMLFILE", file), ("HWLOC_THISSYSTEM", "1")].map(|(name, value)| (name.into(), value.into()))
+}
+
+/// Whether the user says by a variable of hwloc what it shall look at, or that it shall be told nothing.
+fn chooses_topology(inherited: &BTreeMap<OsString, OsString>, app: &AppSpec) -> bool {
+    // hwloc(7), "Environment Variables".
+    let sources = ["HWLOC_XMLFILE", "HWLOC_THISSYSTEM", "HWLOC_SYNTHETIC", "HWLOC_FSROOT", "HWLOC_COMPONENTS"];
+    let is_set = |name: &str| inherited.contains_key(OsStr::new(name)) || app.set.iter().any(|(set, _)| set == name);
+    sources.into_iter().any(|name| is_set(name) || app.removes(name))
 }
 
 /// Variables of Slurm that all ranks of a node have alike.

@@ -47,6 +47,8 @@ pub struct SessionIo {
     pub tag: LaunchTag,
     /// Fabric of this node of a cluster. Without one, ranks inherit what an outer launcher gave.
     pub fabric: Option<NodeFabric>,
+    /// True if ranks are told the file with the node's topology by their environment as well, for libraries that cannot ask.
+    pub topology_in_environment: bool,
     /// Process that ends the launch should this process be killed.
     pub keeper: Option<Keeper>,
     /// Use of this process, which decides whose its orphans are.
@@ -82,6 +84,7 @@ impl SessionIo {
             trace: None,
             tag: LaunchTag::new(JobId::new(&spec.launch_id)?),
             fabric: None,
+            topology_in_environment: false,
             keeper: None,
             process: HostProcess::Shared,
             set: None,

@@ -103,6 +103,8 @@ pub struct Terms {
     pub agent_lease: Duration,
     /// PAM service by which users come in; `None` where none is asked.
     pub pam: Option<PamTerms>,
+    /// See [`SessionIo::topology_in_environment`].
+    pub topology_in_environment: bool,
 }
 
 impl Terms {
@@ -178,7 +180,7 @@ fn live(terms: &Terms, errand: &Errand, door: DescriptorSocket, cgroup: Option<O
     }
     match begin(terms, &ordered, pam, &mut socket) {
         Ok(Some(start)) => {
-            let result = runtime.block_on(start.serve(socket, door, cgroup, terms.link_times()));
+            let result = runtime.block_on(start.serve(socket, door, cgroup, terms));
             // A thread that is stuck in a system call is left behind.
             runtime.shutdown_background();
             result
@@ -259,8 +261,9 @@ impl Start {
         socket: UnixStream,
         door: DescriptorSocket,
         cgroup: Option<OwnCgroup>,
-        times: LinkTimes,
+        terms: &Terms,
     ) -> io::Result<()> {
+        let times = terms.link_times();
         let (reader, writer) = quiet::split(socket)?;
         let (urgent, outgoing_urgent) = mpsc::channel(EVENTS);
         let (events, happened) = mpsc::channel(EVENTS);
@@ -297,6 +300,7 @@ impl Start {
             trace: spec.settings.pmi_trace.then(|| trace_sink(traces)),
             tag: LaunchTag::new(JobId::new(&spec.launch_id).map_err(io::Error::other)?),
             fabric: Some(fabric),
+            topology_in_environment: terms.topology_in_environment,
             // The fork server is.
             keeper: None,
             process: HostProcess::Dedicated,

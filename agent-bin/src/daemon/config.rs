@@ -58,6 +58,8 @@ pub struct Config {
     pub limits: Vec<Limit>,
     /// PAM service by which users come in; `None` where none is asked.
     pub pam: Option<PamTerms>,
+    /// How ranks are told the topology of the node.
+    pub share_topology: ShareTopology,
     /// Address at which metrics are served over HTTP.
     pub metrics: Option<SocketAddr>,
     /// Settings of the fabric on this node.
@@ -79,6 +81,17 @@ pub enum WhenStopped {
     Keep,
     /// They are ended.
     End,
+}
+
+/// Way in which ranks are told the topology of their node.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ShareTopology {
+    /// Those whose MPI library asks its launcher.
+    #[default]
+    Asked,
+    /// All, by hwloc's variables as well.
+    Env,
 }
 
 /// Flags and variables, which override the settings file one by one.
@@ -205,6 +218,7 @@ struct File {
     limits: Vec<String>,
     pam_service: Option<String>,
     pam_timeout: Option<u64>,
+    share_topology: ShareTopology,
     metrics: Option<SocketAddr>,
     fabric: NodeFabricConfig,
     runtime_dir: Option<PathBuf>,
@@ -313,6 +327,7 @@ impl Config {
             setuid_programs: file.setuid_programs,
             limits: file.limits.iter().map(|text| text.parse()).collect::<Result<_, _>>()?,
             pam: pam::terms(file.pam_service, file.pam_timeout, starter.is_root())?,
+            share_topology: file.share_topology,
             metrics: over.metrics.or(file.metrics),
             fabric: file.fabric,
             runtime_dir: Some(runtime_dir),

@@ -17,13 +17,15 @@ struct Node {
     entrances: Entrances,
     gpus: Vec<Vec<(&'static str, String)>>,
     fabric: Option<NodeFabric>,
+    topology: Option<&'static str>,
 }
 
 /// Node of a launch of `/bin/sh` with so many ranks on each node.
 fn node(counts: &[u32]) -> Node {
     let spec = SessionSpec { apps: vec![AppSpec { directory: "/".into(), ..app("sh") }], ..(*spec_on(counts)).clone() };
     let ranks = spec.job.placement.ranks_on(NodeIndex(0));
-    let mut node = Node { spec, ranks, entrances: Entrances::default(), gpus: Vec::new(), fabric: None };
+    let mut node =
+        Node { spec, ranks, entrances: Entrances::default(), gpus: Vec::new(), fabric: None, topology: None };
     node.inherit(&[("PATH", "/bin:/usr/bin")]);
     node
 }
@@ -51,6 +53,7 @@ impl Node {
             priority: Priority::default(),
             limits: Arc::new([]),
             fabric,
+            topology: self.topology,
         }
     }
 
@@ -90,6 +93,25 @@ fn a_rank_is_told_its_gpus_whatever_was_inherited() {
     assert_eq!(node.variable("CUDA_VISIBLE_DEVICES").as_deref(), Some("0,1,2,3"));
     node.gpus = vec![vec![("CUDA_VISIBLE_DEVICES", "0".to_owned())], Vec::new()];
     assert_eq!(node.variable("CUDA_VISIBLE_DEVICES").as_deref(), Some("0"));
+}
+
+#[test]
+fn a_rank_that_cannot_ask_finds_the_topology_by_variables_unless_its_user_says_otherwise() {
+    let told = |node: &Node| ["HWLOC_XMLFILE", "HWLOC_THISSYSTEM"].map(|name| node.variable(name));
+    let of = |file: &str| [Some(file.to_owned()), Some("1".to_owned())];
+    let shared = || Node { topology: Some("/run/t.xml"), ..node(&[1]) };
+    assert_eq!(told(&node(&[1])), [None, None]);
+    assert_eq!(told(&shared()), of("/run/t.xml"));
+    // A file of the user's may be of another machine.
+    let mut own = shared();
+    own.inherit(&[("HWLOC_XMLFILE", "/home/t.xml")]);
+    assert_eq!(told(&own), [Some("/home/t.xml".to_owned()), None]);
+    let mut made_up = shared();
+    made_up.spec.apps[0].set.push(("HWLOC_SYNTHETIC".into(), "pu:4".into()));
+    assert_eq!(told(&made_up), [None, None]);
+    let mut none = shared();
+    none.spec.apps[0].remove.push("HWLOC_XMLFILE".into());
+    assert_eq!(told(&none), [None, None]);
 }
 
 #[test]

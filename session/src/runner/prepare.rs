@@ -117,7 +117,8 @@ impl Runner {
         let Bindings { cpus, memory, gpus } = bindings;
         let (limits, priority) = (Arc::clone(&processes.limits), processes.priority);
         let fabric = self.io.fabric.as_ref();
-        let context = LaunchContext { spec, ranks, entrances, cpus, memory, gpus, priority, limits, fabric };
+        let topology = self.io.topology_in_environment.then(|| self.node.topology_file(&self.spec)).flatten();
+        let context = LaunchContext { spec, ranks, entrances, cpus, memory, gpus, priority, limits, fabric, topology };
         let stdin = if job == JobNumber::LAUNCHED { &self.io.stdin } else { &StdinSource::Empty };
         let plan = context.plan(stdin).map_err(unplanned)?;
         if let Some(directory) = self.spec.temporary_directory() {

@@ -88,7 +88,13 @@ fn a_session_that_cannot_begin_reports_its_reason_and_its_end() {
 #[test]
 fn a_process_without_an_order_or_an_agent_ends() {
     let me = Uid::effective().as_raw();
-    let terms = Terms { setuid_programs: true, limits: Vec::new(), agent_lease: Duration::ZERO, pam: None };
+    let terms = Terms {
+        setuid_programs: true,
+        limits: Vec::new(),
+        agent_lease: Duration::ZERO,
+        pam: None,
+        topology_in_environment: false,
+    };
     let errand: Errand = Box::new(|uid, _, _| panic!("an errand for {uid}"));
     let me = Admitted { uid: me, host: "node0".to_owned() }.encode();
     let ordered = |bytes: &[u8]| {

@@ -105,6 +105,7 @@ impl Cluster {
                 trace: None,
                 tag: LaunchTag::new(JobId::new(&spec.launch_id).unwrap()),
                 fabric: None,
+                topology_in_environment: false,
                 keeper: None,
                 process: HostProcess::Shared,
                 cgroup: None,

@@ -22,6 +22,7 @@ fn a_file_says_everything_and_flags_are_over_it() {
         runtime_dir = "/run/x"
         agent_lease = 60
         when_stopped = "end"
+        share_topology = "env"
         [tls]
         ca = "/ca"
         cert = "/cert"
@@ -32,6 +33,7 @@ fn a_file_says_everything_and_flags_are_over_it() {
     assert_eq!(config.advertised(&config.listen).to_string(), "10.0.0.5:2");
     assert_eq!((config.agent_lease, config.when_stopped), (Duration::from_secs(60), WhenStopped::End));
     assert_eq!(config.runtime_dir.as_deref(), Some(Path::new("/run/x/node3")));
+    assert_eq!(config.share_topology, ShareTopology::Env);
     assert_eq!((config.limits.len(), config.tls.as_ref().unwrap().key.to_str()), (1, Some("/key")));
     let over = Overrides { node_id: Some("x".into()), api: Some("http://y:1".into()), ..Overrides::default() };
     let config = load(text, over).unwrap();
@@ -42,6 +44,7 @@ fn a_file_says_everything_and_flags_are_over_it() {
     let config = load("insecure = true\napi = 'a:1'", Overrides::default()).unwrap();
     assert_eq!((config.agent_lease, config.when_stopped), (timeouts::AGENT_LEASE, WhenStopped::Keep));
     assert!(config.runtime_dir.as_ref().is_some_and(|path| path.is_absolute()), "{:?}", config.runtime_dir);
+    assert_eq!(config.share_topology, ShareTopology::Asked);
 }
 
 #[test]
@@ -56,6 +59,7 @@ fn what_is_wrong_is_named() {
     check("insecure = true\napi = 'nonsense'", "api: \"nonsense\" is no address");
     check("insecure = true\napi = 'a:1'\nagent_lease = 0", "agent_lease is 0 seconds; it can be 1 to 86400");
     check("insecure = true\napi = 'a:1'\nwhen_stopped = 'never'", "unknown variant `never`");
+    check("insecure = true\napi = 'a:1'\nshare_topology = 'file'", "unknown variant `file`");
     check("api = 'unix:/run/x'\nnode_id = 'n'\n[tls]\nca='/a'\ncert='/b'\nkey='/c'", "name HOST:PORT");
     check("colour = 1", "unknown field `colour`");
     check("insecure = true\napi = 'a:1'\nnode_id = 'a b'", "node_id is \"a b\"");
