@@ -288,7 +288,11 @@ impl NodeService for Reporting {
                 check_is(&caller, &node_id)?;
                 (self.launch_on(&launch_id, &node_id)?.summary().uid, Asker::Launch(&launch_id))
             }
-            other => return Err(Status::permission_denied(format!("{other} is no user, and has no sets"))),
+            other => {
+                let text =
+                    format!("{other} connects to no sets; users with a certificate, or at the API server's socket, do");
+                return Err(Status::permission_denied(text));
+            }
         };
         let (to, now) = (placed::set(to), self.0.clock.now());
         let granting = async { self.0.sets.pass(uid, asker, to, now) };

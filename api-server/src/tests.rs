@@ -5,6 +5,7 @@ mod changes;
 mod drains;
 mod following;
 mod inventories;
+mod ownership;
 mod plans;
 mod proxying;
 mod queue;

@@ -46,7 +46,7 @@ async fn relay(mut api: NodeServiceClient<Channel>, first: ProxiedBytes, user: U
 }
 
 /// The way to the server of a user on a node, if its agent says that he is this one.
-fn on_node(world: &World, node: usize, uid: u32) -> Channel {
+pub(super) fn on_node(world: &World, node: usize, uid: u32) -> Channel {
     static LAST: AtomicUsize = AtomicUsize::new(0);
     let number = LAST.fetch_add(1, Ordering::Relaxed);
     let path = std::env::temp_dir().join(format!("lattice-proxying-{}-{number}.sock", process::id()));
