@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use crate::cpus::CpuSet;
 use crate::template::{OsKind, PciDevice, PciKind, Template};
-use crate::usable::UsableCore;
 
 /// Makers of GPUs for programs, by their PCI vendor: NVIDIA, AMD and Intel.
 const MAKERS: [u16; 3] = [0x10de, 0x1002, 0x8086];
@@ -29,29 +29,26 @@ impl Template {
     }
 }
 
-/// Gives each core the number, from 1, of one of the devices next to it. Of devices next to the same cores each gets as many of these,
-/// neighbours side by side.
-pub(crate) fn share_out(
-    cores: &mut [UsableCore],
-    devices: &[&PciDevice],
-    number: impl Fn(&mut UsableCore) -> &mut u32,
-) {
+/// For each core, given by its CPUs, the number from 1 of one of the devices next to it; 0 where there is none. Of devices next to the same
+/// cores each gets as many of these, neighbours side by side.
+pub(crate) fn shares(cores: &[&CpuSet], devices: &[&PciDevice]) -> Vec<u32> {
     let mut alike: BTreeMap<Vec<u32>, Vec<usize>> = BTreeMap::new();
-    for (place, core) in cores.iter().enumerate() {
-        let near = (1..).zip(devices).filter(|(_, device)| !device.cpus.is_disjoint(&core.cpus));
+    for (place, cpus) in cores.iter().enumerate() {
+        let near = (1..).zip(devices).filter(|(_, device)| !device.cpus.is_disjoint(cpus));
         alike.entry(near.map(|(device, _)| device).collect()).or_default().push(place);
     }
+    let mut numbers = vec![0; cores.len()];
     for (near, places) in alike.iter().filter(|(near, _)| !near.is_empty()) {
         for (index, &place) in places.iter().enumerate() {
-            *number(&mut cores[place]) = near[index * near.len() / places.len()];
+            numbers[place] = near[index * near.len() / places.len()];
         }
     }
+    numbers
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cpus::CpuSet;
     use crate::template::{Group, OsDevice};
     use crate::usable::UsableCores;
 

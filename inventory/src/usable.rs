@@ -56,8 +56,11 @@ impl UsableCores {
         };
         let mut cores: Vec<UsableCore> = cores.into_iter().filter_map(place).collect();
         cores.sort_unstable();
-        near_devices::share_out(&mut cores, &template.gpus(), |core| &mut core.gpu);
-        near_devices::share_out(&mut cores, &template.nics(), |core| &mut core.nic);
+        let cpus: Vec<&CpuSet> = cores.iter().map(|core| &core.cpus).collect();
+        let [gpus, nics] = [template.gpus(), template.nics()].map(|devices| near_devices::shares(&cpus, &devices));
+        for (core, (gpu, nic)) in cores.iter_mut().zip(gpus.into_iter().zip(nics)) {
+            (core.gpu, core.nic) = (gpu, nic);
+        }
         Self { cores }
     }
 

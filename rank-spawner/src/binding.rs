@@ -240,7 +240,7 @@ impl Object {
         }
     }
 
-    /// Whether it is a device, to which only the cores next to it belong.
+    /// True if it is a device, to which only the cores next to it belong.
     pub const fn is_device(self) -> bool {
         matches!(self, Self::Gpu | Self::Nic)
     }

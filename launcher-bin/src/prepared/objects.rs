@@ -25,7 +25,7 @@ pub enum ObjectsError {
         object: &'static str,
     },
     /// No node has such an object.
-    #[error("no {object} is known of on {nodes}; say how many ranks a node takes with --tasks-per-node K instead")]
+    #[error("no {object} is known on {nodes}; say how many ranks a node takes with --tasks-per-node K instead")]
     None {
         /// The nodes.
         nodes: String,
@@ -157,7 +157,7 @@ mod tests {
         let seen: Vec<_> = hosts.iter().map(|host| (host.node.as_str(), host.slots.get())).collect();
         assert_eq!(seen, [("a0", 6)]);
         let refused = place(&["b0"]).unwrap_err().to_string();
-        assert!(refused.starts_with("no GPU is known of on b0; say"), "{refused}");
+        assert!(refused.starts_with("no GPU is known on b0; say"), "{refused}");
     }
 
     #[test]
