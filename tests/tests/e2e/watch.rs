@@ -2,8 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use lattice_tests::launch;
-use lattice_tests::mpi::{self, Flavour};
+use lattice_tests::{launch, mpi};
 use nix::sys::signal::Signal;
 
 use crate::raw;
@@ -125,12 +124,4 @@ fn a_program_in_a_script_is_shown_in_its_place() {
     let directory = tempfile::tempdir().unwrap();
     let launch = launch("-n 2 --pmi=none --timeout 1s").env("SLEEPER", mpi::sleeper(directory.path()));
     launch.bash(r#""$SLEEPER"; exit 1"#).run().exits(124).says("1 thread of sleeper").says(" solve ");
-}
-
-#[test]
-fn programs_of_two_families_of_mpi_are_named() {
-    let mpich = Flavour::DebianMpich.program("hello");
-    let openmpi = Flavour::DebianOpenMpi.program("hello");
-    let outcome = launch("--stuck-after 1s -n 1").arg(&mpich).words(": -n 2").arg(&openmpi).run();
-    outcome.exits(125).says("rank 0 speaks PMI (MPICH and its kin), and ranks 1-2 speak PMIx (Open MPI)");
 }
