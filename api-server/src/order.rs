@@ -89,6 +89,7 @@ fn remedy(why: &Unready) -> &'static str {
 
 impl Order {
     /// Places `request` in `allocation`, on the nodes as they are now.
+    #[cfg(any(test, feature = "fuzzing"))]
     pub(crate) fn new(
         request: LaunchRequest,
         allocation: &Allocation,
@@ -165,12 +166,13 @@ impl Nodes<'_> {
         }
     }
 
-    /// Lines about the nodes that are not ready, and what is known of these.
+    /// Lines about the nodes that are not ready, and what is known of these; none where such nodes are refused.
     pub(crate) fn absent(self, hosts: &[String]) -> Vec<String> {
+        let Some(inventories) = self.inventories else { return Vec::new() };
         let mut lines: BTreeMap<String, Vec<&String>> = BTreeMap::new();
         for node in hosts {
             let Err(why) = self.registry.ready(node) else { continue };
-            let known = match self.inventories.and_then(|inventories| inventories.of(node)) {
+            let known = match inventories.of(node) {
                 Some((_, Origin::Told)) => "planned as it told last",
                 Some((_, Origin::Listed | Origin::Assumed)) => "planned as it is listed",
                 None => "nothing is known of what it is",

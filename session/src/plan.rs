@@ -392,7 +392,7 @@ fn hwloc_variables(file: &str) -> [(OsString, OsString); 2] {
     [("HWLOC_XMLFILE", file), ("HWLOC_THISSYSTEM", "1")].map(|(name, value)| (name.into(), value.into()))
 }
 
-/// Whether the user says by a variable of hwloc what it shall look at, or that it shall be told nothing.
+/// True if the user says by a variable of hwloc what it shall look at, or that it shall be told nothing.
 fn chooses_topology(inherited: &BTreeMap<OsString, OsString>, app: &AppSpec) -> bool {
     // hwloc(7), "Environment Variables".
     let sources = ["HWLOC_XMLFILE", "HWLOC_THISSYSTEM", "HWLOC_SYNTHETIC", "HWLOC_FSROOT", "HWLOC_COMPONENTS"];

@@ -183,9 +183,13 @@ impl Server {
     /// Makes an order of `request` on the nodes as they are now. Whoever asked for it may start it.
     pub(super) fn order(&self, request: LaunchRequest, allocation: &Allocation) -> Result<Planned, LaunchError> {
         let registry = self.nodes.lock();
-        let order = Order::new(request, allocation, &registry, &self.config.launches)?;
-        let notes = Vec::from_iter(order.crowding(Nodes { registry: &registry, inventories: None }));
-        Ok(Planned { order, notes, absent: Vec::new() })
+        self.order_on(request, allocation.into(), Nodes { registry: &registry, inventories: None })
+    }
+
+    fn order_on(&self, request: LaunchRequest, allocated: Allocated, nodes: Nodes<'_>) -> Result<Planned, LaunchError> {
+        let order = Order::on(request, allocated, nodes, &self.config.launches)?;
+        let (notes, absent) = (Vec::from_iter(order.crowding(nodes)), nodes.absent(&order.launch.hosts));
+        Ok(Planned { order, notes, absent })
     }
 
     /// Returns the launch that `request` would start if all nodes that are known were ready; nothing comes of it. Without the id of an
@@ -206,10 +210,7 @@ impl Server {
         };
         let planned = {
             let (registry, inventories) = (self.nodes.lock(), self.inventories.lock());
-            let nodes = Nodes { registry: &registry, inventories: Some(&inventories) };
-            let order = Order::on(request, allocated, nodes, &self.config.launches)?;
-            let (notes, absent) = (Vec::from_iter(order.crowding(nodes)), nodes.absent(&order.launch.hosts));
-            Planned { order, notes, absent }
+            self.order_on(request, allocated, Nodes { registry: &registry, inventories: Some(&inventories) })?
         };
         self.config.policy.check_launch(caller, planned.order.launch.apps.iter())?;
         Ok(planned)

@@ -188,7 +188,7 @@ fn key(core: &UsableCore, object: Object) -> (u32, u32) {
     }
 }
 
-/// Whether a core is of an object of this kind: those that are next to no device are of none.
+/// True if a core is of an object of this kind: those that are next to no device are of none.
 fn is_beside(core: &UsableCore, object: Object) -> bool {
     !object.is_device() || key(core, object) != NO_DEVICE
 }
