@@ -10,6 +10,7 @@ use nix::unistd::Pid;
 use pmi_core::ids::Rank;
 
 use crate::exit::RankExit;
+use crate::process_table::ending_signal;
 use crate::syscalls::{self, Child};
 use crate::terminal::Terminal;
 
@@ -93,6 +94,18 @@ impl RankProcess {
             *exit = syscalls::try_reap(Child::Pidfd(self.pidfd.as_fd()))?;
         }
         Ok(*exit)
+    }
+
+    /// Exit of the rank as soon as it is certain: of one that has ended, as [`RankProcess::try_wait`] tells it, and of one that a signal is
+    /// ending, whose sockets its peers may have found closed. `None` while it runs, and while it exits by itself. Non-blocking.
+    pub fn certain_exit(&self) -> Option<RankExit> {
+        if let Ok(Some(exit)) = self.try_wait() {
+            return Some(exit);
+        }
+        // The lock keeps the number its own.
+        let exit = self.lock_exit();
+        let signal = || ending_signal(self.pid).map(|signal| RankExit::Signal { signal, core_dumped: false });
+        exit.or_else(signal)
     }
 
     /// Returns true once [`RankProcess::try_wait`] has told the end: its number may belong to another process then.

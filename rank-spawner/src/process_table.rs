@@ -56,6 +56,23 @@ pub(crate) fn is_stopped(pid: Pid) -> bool {
     line.is_ok_and(|line| behind_name(&line).is_some_and(|fields| fields.starts_with(" T")))
 }
 
+/// The signal that is ending a process, or has ended it, until it is reaped: `PF_EXITING` (`include/linux/sched.h`) is set before the
+/// kernel closes its descriptors. `None` for one that runs, that exits by itself, or that this process may not look into.
+pub(crate) fn ending_signal(pid: Pid) -> Option<i32> {
+    signal_in(&fs::read(format!("/proc/{pid}/stat")).ok()?)
+}
+
+fn signal_in(line: &[u8]) -> Option<i32> {
+    const PF_EXITING: u32 = 4;
+    /// Signal in a status of `wait(2)`; the bit above it tells of a core dump.
+    const SIGNAL: i32 = 0x7f;
+    let mut fields = behind_name(line)?.split_ascii_whitespace();
+    // Fields 9 and 52 of `proc_pid_stat(5)`: the kernel's flags, the status.
+    let flags: u32 = fields.nth(6)?.parse().ok()?;
+    let status: i32 = fields.nth(42)?.parse().ok()?;
+    (flags & PF_EXITING != 0 && status & SIGNAL != 0).then_some(status & SIGNAL)
+}
+
 /// The fields behind the name of a process. The name is the second field, in parentheses, and may hold blanks and parentheses itself;
 /// it is the first 15 bytes of the name of a file, and need not be UTF-8.
 fn behind_name(line: &[u8]) -> Option<&str> {
@@ -150,6 +167,51 @@ mod tests {
         child.kill().unwrap();
         child.wait().unwrap();
         assert!(!is_stopped(pid));
+    }
+
+    #[test]
+    fn a_process_that_a_signal_ends_is_told_from_all_others() {
+        let sleep = |words: &str| {
+            let child = std::process::Command::new("sh").args(["-c", words]).spawn().unwrap();
+            let pid = Pid::from_raw(child.id() as i32);
+            (child, pid)
+        };
+        let (mut killed, pid) = sleep("exec sleep 1000");
+        assert_eq!(ending_signal(pid), None);
+        kill(pid, Signal::SIGSTOP).unwrap();
+        while !is_stopped(pid) {
+            std::thread::yield_now();
+        }
+        assert_eq!(ending_signal(pid), None, "one that is stopped has a signal for its status, too");
+        kill(pid, Signal::SIGKILL).unwrap();
+        let is_over = |pid| Process::read(pid).is_some_and(|process| process.zombie);
+        while !is_over(pid) {
+            std::thread::yield_now();
+        }
+        assert_eq!(ending_signal(pid), Some(9));
+        killed.wait().unwrap();
+        assert_eq!(ending_signal(pid), None);
+        let (mut failed, pid) = sleep("exit 3");
+        while !is_over(pid) {
+            std::thread::yield_now();
+        }
+        assert_eq!(ending_signal(pid), None);
+        failed.wait().unwrap();
+    }
+
+    /// Its sockets are closed while it cannot be reaped yet: the kernel is still freeing its memory, or writing its core.
+    #[test]
+    fn a_process_is_ending_before_it_is_a_zombie() {
+        let line = |state: &str, flags: &str, status: &str| {
+            let between = vec!["1"; 42].join(" ");
+            format!("42 (a) {state} 7 8 9 0 -1 {flags} {between} {status}\n")
+        };
+        let check = |line: String, expected| assert_eq!(signal_in(line.as_bytes()), expected, "{line}");
+        check(line("R", "1077961732", "9"), Some(9));
+        check(line("D", "1077961732", "139"), Some(11));
+        check(line("R", "1077961732", "3584"), None);
+        check(line("S", "1077960704", "9"), None);
+        check("42 (a) R 7 8".to_owned(), None);
     }
 
     #[test]

@@ -39,7 +39,6 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
-use pmi_core::DialoguePoint;
 use pmi_core::ids::NodeIndex;
 use pmi_core::server::EndReason;
 use pmix_core::server::Need;
@@ -227,21 +226,21 @@ impl SessionMachine {
     }
 
     /// A process was reaped. `reasons` are the reasons to end that its servers gave because of its last messages and its end, which
-    /// count before the exit itself: a client may abort and exit at once.
+    /// count before the exit itself: a client may abort and exit at once. `others` are as in [`SessionMachine::on_end_reason`].
     pub(crate) fn on_exit(
         &mut self,
-        slot: SlotId,
-        exit: RankExit,
-        reached: Option<DialoguePoint>,
+        end: UnreportedEnd,
         reasons: Vec<(JobNumber, EndReason)>,
+        others: &[UnreportedEnd],
         now: Instant,
     ) {
+        let UnreportedEnd { slot, exit, reached } = end;
         if !self.ranks.ended(slot, exit, reached) {
             return;
         }
-        let own = [UnreportedEnd { slot, exit, reached }];
+        let unreported = [&[end], others].concat();
         for (job, reason) in reasons {
-            self.judge(job, reason, &own, now);
+            self.judge(job, reason, &unreported, now);
         }
         let (rank, job) = (self.ranks.get(slot).rank, self.ranks.get(slot).job);
         if self.meaning_of(slot, exit) == ExitMeaning::Failed {

@@ -66,6 +66,7 @@ use crate::event::{Event, Report};
 use crate::machine::effect::{Effect, StackLook};
 use crate::machine::jobs::{JobNumber, SpawnTicket};
 use crate::machine::ranks::SlotId;
+use crate::machine::verdict::UnreportedEnd;
 use crate::machine::watch::{SilentSeen, WatchLook};
 use crate::machine::{Phase, SessionMachine};
 use crate::session_io::{Control, SessionIo, StdinSource};
@@ -294,7 +295,7 @@ impl Runner {
                 }
             }
             SessionInput::EndReason(job, reason) => {
-                let unreported = self.unreported_ends(&reason);
+                let unreported = self.unreported_ends([&reason]);
                 self.machine.on_end_reason(job, reason, &unreported, now);
             }
             SessionInput::Died(died) => self.on_died(died),
@@ -414,7 +415,9 @@ impl Runner {
         let reached = self.servers.reached(job, local);
         // It must be known before the last exit is.
         self.machine.on_need(self.servers.need().now(), Instant::now().into_std());
-        self.machine.on_exit(slot, exit, reached, reasons, Instant::now().into_std());
+        let others = self.unreported_ends(reasons.iter().map(|(_, reason)| reason));
+        let end = UnreportedEnd { slot, exit, reached };
+        self.machine.on_exit(end, reasons, &others, Instant::now().into_std());
     }
 
     /// Sends what waits in the outbox, as far as there is room.

@@ -204,13 +204,14 @@ impl Runner {
         });
     }
 
-    /// Ends that the machine has not been told of; they matter to an abort only.
-    pub(super) fn unreported_ends(&self, reason: &EndReason) -> Vec<UnreportedEnd> {
-        if !matches!(reason, EndReason::Abort { .. }) {
+    /// Ends that the machine has not been told of; they matter to an abort only: ranks abort over peers whose sockets have closed, which
+    /// the kernel does before it lets them be reaped.
+    pub(super) fn unreported_ends<'a>(&self, reasons: impl IntoIterator<Item = &'a EndReason>) -> Vec<UnreportedEnd> {
+        if !reasons.into_iter().any(|reason| matches!(reason, EndReason::Abort { .. })) {
             return Vec::new();
         }
         let end = |(slot, known): (SlotId, &Slot)| {
-            let exit = self.processes.as_ref()?.exit_of(slot)?;
+            let exit = self.processes.as_ref()?.certain_exit_of(slot)?;
             Some(UnreportedEnd { slot, exit, reached: self.servers.reached(known.job, known.local) })
         };
         self.machine.ranks().alive().filter_map(end).collect()

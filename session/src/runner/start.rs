@@ -136,6 +136,11 @@ impl Processes {
         self.running.get(slot.0)?.as_ref()?.try_wait().ok().flatten()
     }
 
+    /// Exit of a process that has ended, or that a signal is ending.
+    pub(super) fn certain_exit_of(&self, slot: SlotId) -> Option<RankExit> {
+        self.running.get(slot.0)?.as_ref()?.certain_exit()
+    }
+
     /// Sends a signal to the process groups of some ranks.
     pub(super) fn signal(&self, signal: Signal, slots: &[SlotId]) {
         for process in slots.iter().filter_map(|slot| self.running.get(slot.0)?.as_ref()) {

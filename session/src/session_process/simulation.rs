@@ -27,7 +27,7 @@ use super::waiting::Waiting;
 use crate::cause::StartClass;
 use crate::event::{Event, Output, Report, Stream};
 use crate::machine::jobs::JobNumber;
-use crate::machine::verdict::{ExitMeaning, death_kind};
+use crate::machine::verdict::{ExitMeaning, UnreportedEnd, death_kind};
 use crate::machine::{SessionMachine, StartFailure};
 use crate::session_io::Control;
 use crate::spec::SessionSpec;
@@ -201,7 +201,7 @@ impl SimulatedSession {
         self.take_actions(now);
         let reasons = self.reason.take().map(|reason| (JobNumber::LAUNCHED, reason)).into_iter().collect();
         let reached = self.server.progress(local).map(|progress| progress.reached());
-        self.machine.on_exit(slot, exit, reached, reasons, now);
+        self.machine.on_exit(UnreportedEnd { slot, exit, reached }, reasons, &[], now);
         self.machine.on_output_end(slot);
         self.settle(now);
     }

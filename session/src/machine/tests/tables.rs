@@ -19,6 +19,7 @@ use rank_spawner::{CpuBind, RankExit, TerminalSize};
 use super::super::desertion::{FenceProtocol, FenceSeen};
 use super::super::jobs::JobNumber;
 use super::super::ranks::SlotId;
+use super::super::verdict::UnreportedEnd;
 use super::super::watch::SilentSeen;
 use super::super::{Phase, StartFailure};
 use super::world::{KILLED, Preparation, World};
@@ -280,6 +281,16 @@ fn the_last_message_of_a_rank_counts_before_its_exit() {
 fn an_abort_over_a_peer_that_was_killed_is_the_peers_failure() {
     let mut world = World::running(spec(2));
     world.exit_with(SlotId(1), KILLED, vec![(LAUNCHED, abort(0))]);
+    assert_eq!(world.cause(), Some(CauseKind::Failed { rank: Rank(1), exit: KILLED }));
+    world.finish();
+}
+
+/// The kernel is still at the end of the killed one when the other has gone.
+#[test]
+fn an_abort_among_the_last_messages_over_a_peer_that_was_killed_is_the_peers_failure() {
+    let mut world = World::running(spec(2));
+    let killed = UnreportedEnd { slot: SlotId(1), exit: KILLED, reached: None };
+    world.exit_beside(SlotId(0), RankExit::Code(14), vec![(LAUNCHED, abort(0))], &[killed]);
     assert_eq!(world.cause(), Some(CauseKind::Failed { rank: Rank(1), exit: KILLED }));
     world.finish();
 }

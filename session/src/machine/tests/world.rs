@@ -19,6 +19,7 @@ use super::super::effect::{Effect, FenceLook, Look, StackLook};
 use super::super::jobs::{JobNumber, SpawnTicket};
 use super::super::ranks::{RankState, SlotId};
 use super::super::reports::RankSeen;
+use super::super::verdict::UnreportedEnd;
 use super::super::watch::{SilentSeen, WatchLook};
 use super::super::{Phase, PrepareFailure, SessionMachine, StartFailure};
 use crate::cause::{Cause, CauseKind, StartClass};
@@ -165,13 +166,19 @@ impl World {
     }
 
     pub(super) fn exit_with(&mut self, slot: SlotId, exit: RankExit, reasons: Vec<(JobNumber, EndReason)>) {
-        self.machine.on_exit(
-            slot,
-            exit,
-            Some(DialoguePoint { phase: Dialogue::Finalized, fences: 1 }),
-            reasons,
-            self.now,
-        );
+        self.exit_beside(slot, exit, reasons, &[]);
+    }
+
+    /// The same, while others have ended that the machine has not been told of.
+    pub(super) fn exit_beside(
+        &mut self,
+        slot: SlotId,
+        exit: RankExit,
+        reasons: Vec<(JobNumber, EndReason)>,
+        others: &[UnreportedEnd],
+    ) {
+        let end = UnreportedEnd { slot, exit, reached: Some(DialoguePoint { phase: Dialogue::Finalized, fences: 1 }) };
+        self.machine.on_exit(end, reasons, others, self.now);
         self.settle();
     }
 
