@@ -9,6 +9,7 @@ pub mod built;
 pub mod cluster;
 pub mod command;
 pub mod malformed;
+pub mod memory;
 pub mod mpi;
 pub mod outcome;
 pub mod processes;

@@ -173,6 +173,11 @@ impl Running {
         self.child.stdout.take().expect("only a command with `leave_output` has its output left, and once")
     }
 
+    /// What was said on standard output until now.
+    pub fn said(&self) -> String {
+        String::from_utf8_lossy(&self.stdout.lock()).into_owned()
+    }
+
     /// Waits until `text` was said on standard output; returns when it was seen.
     #[track_caller]
     pub fn wait_for_stdout(&mut self, text: &str) -> Instant {

@@ -29,6 +29,7 @@ mod identity;
 mod input_by_nodes;
 mod insight;
 mod job_memory;
+mod keys;
 mod lifetimes;
 mod logs;
 mod lossy_links;

@@ -1,0 +1,292 @@
+//! Keys and where they are: in the processes that docs/security.md names, and nowhere else. These take root: it can be other users, and
+//! read the memory of all.
+
+use std::collections::BTreeSet;
+use std::fmt::Write as _;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use lattice_tests::memory::{contains, found, positions};
+use lattice_tests::{Running, processes, script_on, turn};
+use nix::unistd::geteuid;
+
+/// Launches of two users after each other, of two nodes whose sessions are linked, under an agent that is root's and one that is not. For
+/// each launch all processes are listed by their kind, and it goes on when the test has looked.
+const LAUNCHES: &str = r#"cd "$LATTICE_DEV_CLUSTER"; echo "directory $PWD"
+    kill_agent node0; sed -i '1i metrics = "127.0.0.1:9465"' node0.toml; start_agent node0
+    restart_api sed -i '1i metrics = "127.0.0.1:9464"' api.toml
+    keys="pki/ca.key.pem pki/api/key.pem pki/agent-node0/key.pem pki/agent-node1/key.pem"
+    bash -c 'text=$(cat "$@"); sleep 1000 & echo "planted $$"; wait' bash $keys & planted=$!
+    lattice alloc release $LATTICE_ALLOC_ID >/dev/null
+    metrics() { nsenter --net=/proc/$1/ns/net bash -c "exec 3<>/dev/tcp/127.0.0.1/$2; printf 'GET /metrics HTTP/1.0\r\n\r\n' >&3; cat <&3"; }
+    launch_of() {
+        local user=$1 canary=$2 alloc launch id pid
+        until alloc=$(lattice alloc create -N 2 --uid $user 2>/dev/null); do sleep 0.05; done
+        # A command has its own environment by right.
+        setpriv --reuid $user --regid $user --init-groups env CANARY=$canary lattice launch --alloc $alloc -n 4 \
+            lattice pmi barrier --count 100000000 & launch=$!
+        id=$(launch_with 4); until lattice status $id | grep -q fence; do sleep 0.05; done
+        # The others wait for it, and none of them uses a core.
+        kill -STOP $(pid_of_rank $id 0)
+        for name in api node0 node1; do echo "daemon $(daemon $name)"; done
+        for name in node0 node1; do pgrep -P $(daemon $name) | sed 's/^/forks /'; done
+        for pid in $(pgrep -u $user); do
+            tr '\0' '\n' <"/proc/$pid/environ" 2>/dev/null | grep -qx "E2E_MARK=$E2E_MARK" || [ "$(cat /proc/$pid/comm)" = lattice-session ] || continue
+            case "$(cat /proc/$pid/comm) $(tr '\0' ' ' </proc/$pid/cmdline)" in
+                lattice-session*) echo "session $pid";; *" pmi barrier --count"*launch*|*" launch "*) echo "command $pid";; *) echo "rank $pid";;
+            esac
+        done
+        metrics $(daemon api) 9464 >metrics-api.txt; metrics $(daemon node0) 9465 >metrics-node0.txt
+        echo "ready $user"; until [ -e "looked-$user" ]; do sleep 0.05; done
+        kill -CONT $(pid_of_rank $id 0); kill -TERM $launch; wait $launch; lattice alloc release $alloc >/dev/null
+    }
+    launch_of 65534 canary-of-the-first-user; launch_of 5 canary-of-the-second-user
+    kill $(pgrep -P $planted) $planted; echo looked"#;
+
+/// The private key of a daemon, as memory could hold it.
+struct DaemonKey {
+    /// Lines of its text, whose end of line may be gone.
+    lines: Vec<Vec<u8>>,
+    /// A piece of its text with an end of line in it.
+    text: Vec<u8>,
+    /// A piece of its DER (PKCS #8 of P-256) with all of the number that is secret, and that number alone.
+    der: Vec<u8>,
+    number: Vec<u8>,
+}
+
+impl DaemonKey {
+    fn read(path: &Path) -> Self {
+        let text = fs::read_to_string(path).expect("the key can be read");
+        let lines: Vec<_> =
+            text.lines().filter(|line| !line.starts_with('-')).map(|line| line.as_bytes().to_vec()).collect();
+        let der = base64(&lines.concat());
+        // RFC 5915 in RFC 5958: an octet string of 32 bytes follows 36 bytes that are the same in all keys.
+        assert!(lines.len() >= 3 && der[34..36] == [4, 32], "{} is a key of P-256", path.display());
+        let across = [&lines[0][lines[0].len() - 20..], b"\n", &lines[1][..20]].concat();
+        Self { text: across, der: der[20..68].to_vec(), number: der[36..68].to_vec(), lines: lines[..2].to_vec() }
+    }
+
+    /// What is of no use to a daemon once it has read the key.
+    fn remains(&self) -> Vec<&[u8]> {
+        vec![&self.text, &self.der]
+    }
+
+    fn anything(&self) -> Vec<&[u8]> {
+        self.lines.iter().map(Vec::as_slice).chain([self.number.as_slice()]).collect()
+    }
+}
+
+fn base64(text: &[u8]) -> Vec<u8> {
+    const DIGITS: &[u8] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    let value = |digit: &u8| DIGITS.iter().position(|of| of == digit).expect("a digit") as u32;
+    let digits: Vec<u32> = text.iter().filter(|&&byte| byte != b'=').map(value).collect();
+    let group = |group: &[u32]| {
+        let bits = group.iter().fold(0, |bits, value| bits << 6 | value) << (6 * (4 - group.len()));
+        bits.to_be_bytes()[1..group.len()].to_vec()
+    };
+    digits.chunks(4).flat_map(group).collect()
+}
+
+/// What is secret of one launch.
+struct LaunchSecrets {
+    /// Key of its links.
+    links: Vec<u8>,
+    /// The secret in the names of its PMIx namespaces, in hexadecimal digits.
+    name: Vec<u8>,
+    /// Value of a variable of its ranks.
+    canary: Vec<u8>,
+}
+
+impl LaunchSecrets {
+    /// From the state of the API server, and the environment of a rank.
+    fn read(directory: &Path, processes: &Processes, canary: &str) -> Self {
+        let session = processes.sessions[0];
+        let keys: Vec<_> = states(directory).iter().flat_map(|state| link_keys(&fs::read(state).unwrap())).collect();
+        let candidates: Vec<&[u8]> = keys.iter().map(Vec::as_slice).collect();
+        let held = found(session, &candidates);
+        assert_eq!(held.len(), 1, "the state and a session have the key of one launch's links");
+        let links = keys[held[0]].clone();
+        let environment = fs::read(format!("/proc/{}/environ", processes.ranks[0])).unwrap();
+        let name = environment.split(|&byte| byte == 0).find_map(|variable| variable.strip_prefix(b"PMIX_NAMESPACE="));
+        let name = name.and_then(|name| name.rsplit(|&byte| byte == b'.').next()).expect("a secret").to_vec();
+        assert_eq!(name.len(), 32, "the secret has 16 bytes");
+        Self { links, name, canary: canary.into() }
+    }
+
+    fn all(&self) -> [&[u8]; 3] {
+        [&self.links, &self.name, &self.canary]
+    }
+}
+
+/// The processes of a launch, and the daemons.
+struct Processes {
+    daemons: Vec<u32>,
+    forks: Vec<u32>,
+    sessions: Vec<u32>,
+    ranks: Vec<u32>,
+    commands: Vec<u32>,
+}
+
+impl Processes {
+    fn listed(output: &str) -> Self {
+        let kind = |kind| listed(output, kind);
+        let [daemons, forks, sessions, ranks, commands] = ["daemon", "forks", "session", "rank", "command"].map(kind);
+        assert_eq!((daemons.len(), sessions.len(), ranks.len()), (3, 2, 4), "{output}");
+        assert!(forks.len() >= 2 && !commands.is_empty(), "{output}");
+        Self { daemons, forks, sessions, ranks, commands }
+    }
+
+    fn of_the_user(&self) -> impl Iterator<Item = u32> {
+        self.sessions.iter().chain(&self.ranks).chain(&self.commands).copied()
+    }
+
+    fn all(&self) -> impl Iterator<Item = u32> {
+        self.daemons.iter().chain(&self.forks).copied().chain(self.of_the_user())
+    }
+}
+
+/// The numbers of this kind of process.
+fn listed(output: &str, kind: &str) -> Vec<u32> {
+    let numbers = output.lines().filter_map(|line| line.strip_prefix(kind)?.strip_prefix(' ')?.parse().ok());
+    numbers.collect()
+}
+
+fn name_of(pid: u32) -> String {
+    processes::status(pid, "Name").unwrap_or_default()
+}
+
+/// Keys of links in the file of the API server's state: the field `link_key` (22) of a launch, 32 bytes.
+fn link_keys(state: &[u8]) -> BTreeSet<Vec<u8>> {
+    let field = [0xb2, 0x01, 32];
+    positions(state, &field)
+        .filter_map(|at| state.get(at + field.len()..at + field.len() + 32))
+        .map(<[u8]>::to_vec)
+        .collect()
+}
+
+/// All files below a directory but those of certificates.
+fn files(directory: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(directory).into_iter().flatten().flatten().map(|entry| entry.path());
+    let below = |path: PathBuf| if path.is_dir() && !path.ends_with("pki") { files(&path) } else { vec![path] };
+    entries.flat_map(below).filter(|path| path.is_file()).collect()
+}
+
+fn states(directory: &Path) -> Vec<PathBuf> {
+    files(directory).into_iter().filter(|path| is_state(path)).collect()
+}
+
+fn is_state(path: &Path) -> bool {
+    path.extension().is_some_and(|extension| extension == "redb")
+}
+
+/// What the test knows, and looks for.
+struct Search {
+    directory: PathBuf,
+    keys: Vec<DaemonKey>,
+}
+
+impl Search {
+    const NAMES: [&str; 4] = ["ca.key.pem", "api/key.pem", "agent-node0/key.pem", "agent-node1/key.pem"];
+
+    fn new(output: &str) -> Self {
+        let directory = output.lines().find_map(|line| line.strip_prefix("directory ")).expect("it was said");
+        let directory = PathBuf::from(directory);
+        let keys = Self::NAMES.iter().map(|name| DaemonKey::read(&directory.join("pki").join(name))).collect();
+        Self { directory, keys }
+    }
+
+    /// Keys of daemons, in the memory of processes.
+    fn assert_daemon_keys_are_theirs(&self, processes: &Processes, planted: u32) {
+        let remains: Vec<_> = self.keys.iter().flat_map(DaemonKey::remains).collect();
+        // Whoever looks must be able to see: the text of all four.
+        assert_eq!(found(planted, &remains), [0, 2, 4, 6]);
+        for &daemon in &processes.daemons {
+            assert_eq!(found(daemon, &remains), [0; 0], "two of each of {:?} in {}", Self::NAMES, name_of(daemon));
+        }
+        let anything: Vec<_> = self.keys.iter().flat_map(DaemonKey::anything).collect();
+        for process in processes.forks.iter().copied().chain(processes.of_the_user()) {
+            let name = name_of(process);
+            assert_eq!(found(process, &anything), [0; 0], "three of each of {:?} in {name}", Self::NAMES);
+        }
+    }
+
+    /// The key of links in the memory of sessions only, as far as the user can come; the secret and the variables in that of ranks as well.
+    fn assert_launch_secrets_are_its_own(processes: &Processes, own: &LaunchSecrets, others: &[LaunchSecrets]) {
+        let mut wrong = String::new();
+        let others: Vec<_> = others.iter().flat_map(LaunchSecrets::all).collect();
+        for process in processes.of_the_user() {
+            let has = found(process, &others);
+            if !has.is_empty() {
+                writeln!(wrong, "{process} {} has {has:?} of another user's launch", name_of(process)).unwrap();
+            }
+        }
+        for &process in processes.ranks.iter().chain(&processes.commands) {
+            if !found(process, &[&own.links]).is_empty() {
+                writeln!(wrong, "{process} {} has the key of links", name_of(process)).unwrap();
+            }
+        }
+        for &process in &processes.commands {
+            if !found(process, &[&own.name]).is_empty() {
+                writeln!(wrong, "{process} {} has the launch's secret", name_of(process)).unwrap();
+            }
+        }
+        for &process in &processes.ranks {
+            assert_eq!(found(process, &[&own.name, &own.canary]), [0, 1], "what a rank has is seen");
+        }
+        assert!(wrong.is_empty(), "links, secret, canary:\n{wrong}");
+    }
+
+    /// Files but the API server's state, arguments of all processes, and environments but those of ranks and their command.
+    fn assert_nothing_is_shown(&self, processes: &Processes, own: &LaunchSecrets) {
+        let digits: String = own.links.iter().fold(String::new(), |mut text, byte| {
+            write!(text, "{byte:02x}").unwrap();
+            text
+        });
+        let list = format!("{:?}", own.links);
+        let lines: Vec<_> = self.keys.iter().flat_map(DaemonKey::anything).collect();
+        let of_links = [own.links.as_slice(), digits.as_bytes(), list.trim_matches(['[', ']']).as_bytes()];
+        let everywhere: Vec<_> = of_links.into_iter().chain(lines).collect();
+        let but_in_ranks: Vec<_> = everywhere.iter().copied().chain([own.name.as_slice(), &own.canary]).collect();
+        let written = files(&self.directory).into_iter().filter(|path| !is_state(path));
+        let of = |pid: u32, file: &str| PathBuf::from(format!("/proc/{pid}/{file}"));
+        let strangers = processes.daemons.iter().chain(&processes.forks).chain(&processes.sessions);
+        let strict = written.chain(processes.all().map(|pid| of(pid, "cmdline")));
+        let strict = strict.chain(strangers.map(|&pid| of(pid, "environ")));
+        let lenient = processes.ranks.iter().chain(&processes.commands).map(|&pid| of(pid, "environ"));
+        for (path, needles) in strict.map(|path| (path, &but_in_ranks)).chain(lenient.map(|path| (path, &everywhere))) {
+            let bytes = fs::read(&path).unwrap_or_default();
+            let shown: Vec<_> = (0..needles.len()).filter(|&at| contains(&bytes, needles[at])).collect();
+            assert_eq!(shown, [0; 0], "links (3 spellings), keys of daemons, secret, canary in {}", path.display());
+        }
+    }
+}
+
+/// Waits until a launch runs, and tells of its processes.
+fn launch_of(running: &mut Running, user: u32, before: &mut usize) -> Processes {
+    running.wait_for_stdout(&format!("ready {user}"));
+    let output = running.said();
+    let said = output[*before..].to_owned();
+    *before = output.len();
+    Processes::listed(&said)
+}
+
+#[test]
+fn keys_are_with_those_whose_they_are_and_nowhere_else() {
+    assert!(geteuid().is_root(), "this test must run as root");
+    let _machine = turn::heavy();
+    // It reads all memory of twenty processes twice.
+    let mut running = script_on(2, LAUNCHES).within(Duration::from_secs(300)).start();
+    let (mut before, mut others) = (0, Vec::new());
+    for (user, canary) in [(65534, "canary-of-the-first-user"), (5, "canary-of-the-second-user")] {
+        let processes = launch_of(&mut running, user, &mut before);
+        let search = Search::new(&running.said());
+        let own = LaunchSecrets::read(&search.directory, &processes, canary);
+        search.assert_daemon_keys_are_theirs(&processes, listed(&running.said(), "planted")[0]);
+        Search::assert_launch_secrets_are_its_own(&processes, &own, &others);
+        search.assert_nothing_is_shown(&processes, &own);
+        fs::write(search.directory.join(format!("looked-{user}")), "").unwrap();
+        others.push(own);
+    }
+    running.finish().exits(0).prints("looked");
+}
