@@ -192,6 +192,28 @@ fn a_dry_run_tells_where_a_launch_would_put_its_ranks() {
     outcome.prints("\"rank\":0,\"node\":\"node1\"\n\"rank\":1,\"node\":\"node1\"\n");
 }
 
+/// One whose agent is gone, which the API server remembers also when it was restarted meanwhile, and one that never was.
+#[test]
+fn a_plan_has_nodes_that_are_not_there_as_they_told_last() {
+    let script = r#"
+        launch="lattice launch --api $LATTICE_API_URL -n 4 --cpu-bind threads"
+        kill_agent node1
+        until lattice nodes | grep -q '^node1 .*away'; do sleep 0.05; done
+        $launch --dry-run -w node1,node0 true && $launch -w node1 true; echo "launch: $?"
+        nodes_up() { lattice nodes | grep -q 'node0.* up '; }
+        restart_api true
+        env -u LATTICE_ALLOC_ID $launch --dry-run -w node1,node0 true
+        env -u LATTICE_ALLOC_ID $launch --dry-run -w node[1-2] true; echo "nobody's: $?""#;
+    let outcome = script_on(2, script).run();
+    let planned = "planned as it told last, and a launch would be refused now";
+    outcome.exits(0).says(&format!("lattice: note: node1 is away: its agent does not run; {planned}"));
+    outcome.says("lattice: node node1 is away: its agent does not run; leave it out").prints("launch: 125\n");
+    outcome.says(&format!("lattice: note: node1 has not registered; {planned}"));
+    outcome.says("nothing is known of node node2").says("known are node[0-1]").prints("nobody's: 125\n");
+    let rows = outcome.text().lines().filter(|line| line.ends_with(" true")).collect::<Vec<_>>();
+    assert!(rows.len() == 8 && rows.iter().all(|row| !row.contains(" any ")), "CPUs of every rank: {rows:?}");
+}
+
 #[test]
 fn what_does_not_fit_is_refused_with_what_is_there() {
     let check = |flags: &str, words: &str| {
