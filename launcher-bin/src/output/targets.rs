@@ -83,7 +83,7 @@ impl Targets {
     /// Starts writing to our own streams and to `files`. Nothing is waited for any more once `abandoned` is true.
     ///
     /// # Errors
-    /// Fails if our streams cannot be used or the system has no thread left.
+    /// Fails if our streams cannot be used.
     pub(crate) fn start(
         files: Files,
         decoration: Decoration,
@@ -96,14 +96,14 @@ impl Targets {
         let mut writers = Writers::default();
         if !same_file(&stdout, &stderr)? {
             targets.push(Target::new(WriterName::Stderr, 0));
-            writers.stderr = Some(start(PlaceName::Stderr, stderr, faults)?);
+            writers.stderr = Some(writer(PlaceName::Stderr, stderr, faults));
         }
-        writers.stdout = Some(start(PlaceName::Stdout, stdout, faults)?);
+        writers.stdout = Some(writer(PlaceName::Stdout, stdout, faults));
         let stderr = targets.len() - 1;
         let first_file = targets.len();
         if !files.places.is_empty() {
             targets.extend((0..files.places.len()).map(|place| Target::new(WriterName::Files, place)));
-            writers.files = Some(Writer::start(files.places, faults.clone())?);
+            writers.files = Some(Writer::new(files.places, faults.clone()));
         }
         let routes = files.routes.into_iter().map(|(stream, file)| (stream, first_file + file)).collect();
         Ok(Self {
@@ -249,8 +249,8 @@ impl Target {
     }
 }
 
-fn start(name: PlaceName, file: File, faults: &mpsc::UnboundedSender<Fault>) -> io::Result<Writer> {
-    Writer::start(vec![Place { name, file }], faults.clone())
+fn writer(name: PlaceName, file: File, faults: &mpsc::UnboundedSender<Fault>) -> Writer {
+    Writer::new(vec![Place { name, file }], faults.clone())
 }
 
 fn same_file(one: &File, other: &File) -> io::Result<bool> {

@@ -1,4 +1,4 @@
-//! The threads that write: one for our standard output, one for our standard error, one for all files.
+//! The threads that write: one for our standard output, one for our standard error, one for all files. Each is started with its first piece.
 //!
 //! ```text
 //! Renderer ──(QUEUE pieces, then it waits)──> Writer thread ──write(2)──> terminal, pipe, files
@@ -64,31 +64,36 @@ pub(crate) struct Place {
     pub(crate) file: File,
 }
 
-/// The sending side of a writer thread.
+/// The sending side of a writer thread, which starts with the first piece.
 #[derive(Debug)]
 pub(crate) struct Writer {
     queue: mpsc::Sender<(usize, Bytes)>,
     done: oneshot::Receiver<()>,
+    idle: Option<WriterThread>,
+}
+
+/// A writer thread that has not been started.
+#[derive(Debug)]
+struct WriterThread {
+    places: Vec<Place>,
+    pieces: mpsc::Receiver<(usize, Bytes)>,
+    faults: mpsc::UnboundedSender<Fault>,
+    ended: oneshot::Sender<()>,
 }
 
 impl Writer {
-    /// Starts a thread that writes to `places`, and reports each that fails once.
-    ///
-    /// # Errors
-    /// Fails if the system has no thread left.
-    pub(crate) fn start(places: Vec<Place>, faults: mpsc::UnboundedSender<Fault>) -> io::Result<Self> {
+    /// Writes to `places`, and reports each that fails once: all of them, if the system has no thread left.
+    pub(crate) fn new(places: Vec<Place>, faults: mpsc::UnboundedSender<Fault>) -> Self {
         let (queue, pieces) = mpsc::channel(QUEUE);
         let (ended, done) = oneshot::channel();
-        thread::Builder::new().name("writer".to_owned()).spawn(move || {
-            write_all(places.into_iter().map(Some).collect(), pieces, &faults);
-            // Nobody listens when the launch was ended without waiting for us.
-            let _ = ended.send(());
-        })?;
-        Ok(Self { queue, done })
+        Self { queue, done, idle: Some(WriterThread { places, pieces, faults, ended }) }
     }
 
     /// Queues `bytes` for the place at `index`; waits while the queue is full, until `abandoned` becomes true.
-    pub(crate) async fn write(&self, index: usize, bytes: Bytes, abandoned: &mut watch::Receiver<bool>) {
+    pub(crate) async fn write(&mut self, index: usize, bytes: Bytes, abandoned: &mut watch::Receiver<bool>) {
+        if let Some(thread) = self.idle.take() {
+            thread.start();
+        }
         tokio::select! {
             // A writer whose thread is gone has nothing to write to.
             sent = self.queue.send((index, bytes)) => drop(sent),
@@ -98,10 +103,32 @@ impl Writer {
 
     /// Returns when everything in the queue is written, or `abandoned` becomes true.
     pub(crate) async fn finish(self, abandoned: &mut watch::Receiver<bool>) {
+        if self.idle.is_some() {
+            return;
+        }
         drop(self.queue);
         tokio::select! {
             _ = self.done => {}
             _ = abandoned.wait_for(|&abandoned| abandoned) => {}
+        }
+    }
+}
+
+impl WriterThread {
+    fn start(self) {
+        let Self { places, pieces, faults, ended } = self;
+        let (names, reports) = (places.iter().map(|place| place.name.clone()).collect::<Vec<_>>(), faults.clone());
+        let started = thread::Builder::new().name("writer".to_owned()).spawn(move || {
+            write_all(places.into_iter().map(Some).collect(), pieces, &faults);
+            // Nobody listens when the launch was ended without waiting for us.
+            let _ = ended.send(());
+        });
+        if let Err(error) = started {
+            for place in names {
+                let error = io::Error::new(error.kind(), format!("no thread to write with: {error}"));
+                // As above.
+                let _ = reports.send(Fault { place, error });
+            }
         }
     }
 }
@@ -168,13 +195,31 @@ mod tests {
     }
 
     #[test]
+    fn a_thread_is_started_for_something_to_write_alone() {
+        let mut file = tempfile::tempfile().unwrap();
+        let places = || vec![place("file", file.try_clone().unwrap())];
+        let (faults, _reported) = mpsc::unbounded_channel();
+        let (_keep, mut abandoned) = watch::channel(false);
+        let (unused, mut used) = (Writer::new(places(), faults.clone()), Writer::new(places(), faults));
+        block_on(async {
+            unused.finish(&mut abandoned).await;
+            assert!(used.idle.is_some());
+            used.write(0, "x".into(), &mut abandoned).await;
+            assert!(used.idle.is_none());
+            used.finish(&mut abandoned).await;
+        });
+        io::Seek::rewind(&mut file).unwrap();
+        assert_eq!(file.bytes().count(), 1);
+    }
+
+    #[test]
     fn everything_is_written_before_the_end() {
         let mut files = [tempfile::tempfile().unwrap(), tempfile::tempfile().unwrap()];
         let places = files.iter().map(|file| place("file", file.try_clone().unwrap())).collect();
         let (faults, mut reported) = mpsc::unbounded_channel();
         let (_keep, mut abandoned) = watch::channel(false);
         block_on(async {
-            let writer = Writer::start(places, faults).unwrap();
+            let mut writer = Writer::new(places, faults);
             for number in 0..1000 {
                 writer.write(number % 2, format!("{number}\n").into(), &mut abandoned).await;
             }
@@ -199,7 +244,7 @@ mod tests {
         let (faults, mut reported) = mpsc::unbounded_channel();
         let (_keep, mut abandoned) = watch::channel(false);
         block_on(async {
-            let writer = Writer::start(places, faults).unwrap();
+            let mut writer = Writer::new(places, faults);
             for _ in 0..200 {
                 writer.write(0, Bytes::from_static(b"lost"), &mut abandoned).await;
                 writer.write(1, Bytes::from_static(b"kept"), &mut abandoned).await;
@@ -222,7 +267,7 @@ mod tests {
         let (faults, _reported) = mpsc::unbounded_channel();
         let (abandon, mut abandoned) = watch::channel(false);
         block_on(async {
-            let writer = Writer::start(places, faults).unwrap();
+            let mut writer = Writer::new(places, faults);
             let flood = async {
                 for _ in 0..4 * QUEUE {
                     writer.write(0, vec![b'x'; 64 << 10].into(), &mut abandoned).await;
