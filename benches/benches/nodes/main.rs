@@ -4,7 +4,7 @@
 //! before the first round, on loopback addresses. One rank a node; both launchers take turns at the same programs.
 //!
 //! Hydra dies of SIGPIPE when programs end before it has started all of them, so beside `true` there is a program that lasts long
-//! enough; what is shown of it is the time beyond its own.
+//! enough; what is shown of it is the time beyond its own. A launcher that cannot start `true` is not asked to again.
 //!
 //! ```text
 //! cargo bench -p lattice-benches --bench nodes
@@ -13,6 +13,7 @@
 
 mod killed;
 
+use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::process::{Command, ExitCode};
 use std::time::{Duration, Instant};
@@ -90,7 +91,8 @@ fn compare(nodes: usize) -> bool {
     }
     let launchers: Vec<&Launcher> = launchers.iter().collect();
     let rounds = if is_measured() { ROUNDS } else { 1 };
-    let taken = turns::take(&launchers, rounds, |launcher| measure(launcher, nodes));
+    let mut cannot = BTreeSet::new();
+    let taken = turns::take(&launchers, rounds, |launcher| measure(launcher, nodes, &mut cannot));
     for (launcher, why) in
         launchers.iter().zip(&taken).filter_map(|(launcher, taken)| Some((launcher, taken.as_ref().err()?)))
     {
@@ -159,7 +161,8 @@ fn again_if_needed<T>(mut run: impl FnMut() -> Result<T, String>) -> Result<T, S
     outcome
 }
 
-fn measure(launcher: &Launcher, nodes: usize) -> Result<Run, String> {
+/// One turn. `cannot` are the launchers that have failed to start `true`.
+fn measure(launcher: &Launcher, nodes: usize, cannot: &mut BTreeSet<&'static str>) -> Result<Run, String> {
     let timed = |command: &[OsString]| {
         let start = Instant::now();
         launcher.run(nodes, command)?;
@@ -182,8 +185,10 @@ fn measure(launcher: &Launcher, nodes: usize) -> Result<Run, String> {
     };
     let ms = |time: Duration| time.as_secs_f64() * 1e3;
     let killed = killed::measure(launcher, nodes).inspect_err(|why| println!("{}: {why}", launcher.name)).ok();
-    let at_once = again_if_needed(|| timed(&["true".into()])).ok();
-    if at_once.is_none() {
+    let try_true = !cannot.contains(launcher.name);
+    let at_once = try_true.then(|| again_if_needed(|| timed(&["true".into()])).ok()).flatten();
+    if try_true && at_once.is_none() {
+        cannot.insert(launcher.name);
         std::thread::sleep(LEFT_BEHIND);
     }
     Ok(Run {
