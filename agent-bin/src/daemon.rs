@@ -198,7 +198,7 @@ fn start(prior: Prior, left: impl Future<Output = &'static str>, when_cut_off: W
     if let Err(errno) = raise_descriptor_limit() {
         tracing::warn!("cannot raise the limit of open files: {}", errno.desc());
     }
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let runtime = lattice_daemon::runtime()?;
     let result = runtime.block_on(serve(prior, left, when_cut_off));
     // A look-up of a user that never ends is left behind.
     runtime.shutdown_background();

@@ -146,7 +146,7 @@ pub enum Outcome {
 /// Fails if the configuration is wrong, or if an address or the state cannot be had.
 pub fn run(args: &ApiArgs) -> Result<Outcome, ApiError> {
     let config = Config::load(args).map_err(Failure::from)?;
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(Failure::Runtime)?;
+    let runtime = lattice_daemon::runtime().map_err(Failure::Runtime)?;
     if args.check_config {
         runtime.block_on(check(&config))?;
         return Ok(Outcome::Checked);

@@ -115,7 +115,7 @@ pub enum StartError {
         errno: Errno,
     },
     /// No process for it.
-    #[error("rank {rank}: cannot make a process: {}", errno.desc())]
+    #[error("rank {rank}: cannot make a process: {}", no_process(*errno))]
     Clone {
         /// The rank.
         rank: Rank,
@@ -163,6 +163,16 @@ impl std::fmt::Display for Path<'_> {
             Some(path) => write!(f, " {}", path.display()),
             None => Ok(()),
         }
+    }
+}
+
+/// What the error of `clone` means, by `clone(2)`.
+fn no_process(errno: Errno) -> &'static str {
+    match errno {
+        Errno::EAGAIN => {
+            "there may be no more of them: the limit of the user (`ulimit -u`), of the control group (pids.max) or of the system is reached"
+        }
+        errno => errno.desc(),
     }
 }
 

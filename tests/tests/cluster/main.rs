@@ -16,6 +16,7 @@ mod containers;
 mod dynamic;
 mod endings;
 mod exec;
+mod exhaustion;
 mod fabric;
 mod fabric_options;
 mod failure_policies;
