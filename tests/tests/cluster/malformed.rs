@@ -47,6 +47,8 @@ const AFTER: &str = r#"
     for name in $daemons; do
         grown=$(($(memory $(daemon $name)) - before_$name))
         [ $grown -lt 32768 ] || echo "$name: grown by $grown KiB"
+        peak=$(sed -n 's/^VmHWM:[ \t]*\([0-9]*\) kB/\1/p' /proc/$(daemon $name)/status)
+        [ $peak -lt 262144 ] || echo "$name: had $peak KiB"
     done
     lattice launch -n 4 true; echo "next: $?"
     # No session and no daemon has ended for it.
@@ -100,6 +102,36 @@ fn malformed_calls_by_a_user_to_the_api_server_disturb_nobody() {
         r#"lattice pki issue pki --user 65534 >/dev/null; calls api api user-65534 'AllocationService LaunchService NodeService'
         place=$(mktemp -u) sent=$(mktemp); chown nobody $sent
         LATTICE_API_URL=unix:$place $nobody $malformed $count 7 unix $PWD/api.sock $place $sent ${exchange% pmi*} nodes; rm $place $sent"#,
+    );
+}
+
+/// What a user can do to a server of HTTP/2 before any call is whole, at the socket that everybody reaches: streams that are reset as soon
+/// as they are opened (CVE-2023-44487), headers that never end (CVE-2024-27316), settings and pings by the thousand whose answers are not
+/// read, and connections that bring a byte now and then.
+#[test]
+fn floods_of_http2_disturb_nobody() {
+    check(
+        r#"
+        flood='
+            use IO::Socket::UNIX; my ($path, $kind, $count) = @ARGV; $SIG{PIPE} = "IGNORE"; $SIG{ALRM} = sub { print "sent $kind\n"; exit }; alarm 20;
+            sub frame { my ($type, $flags, $stream, $body) = @_; substr(pack("N", length $body), 1) . pack("CCN", $type, $flags, $stream) . $body }
+            my $hello = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" . frame(4, 0, 0, "");
+            my ($headers, $stream) = ("\x83\x86\x84", 1);
+            for my $connection (1 .. 10) {
+                my $socket = IO::Socket::UNIX->new(Peer => $path) or next; $socket->autoflush(1); print $socket $hello;
+                print $socket frame(1, 0, 1, $headers) if $kind eq "headers";
+                for (1 .. $count * 30) {
+                    my $bytes = $kind eq "resets" ? frame(1, 4, $stream, $headers) . frame(3, 0, $stream, pack("N", 8))
+                        : $kind eq "headers" ? frame(9, 0, 1, "\x40\x04name\x7f\x80\x01" . "v" x 255)
+                        : $kind eq "settings" ? frame(4, 0, 0, "") . frame(6, 0, 0, "8 bytes!") : "";
+                    $stream += 2;
+                    print $socket $bytes or last;
+                }
+                if ($kind eq "slow") { push @open, $socket; for my $byte (split //, frame(1, 0, 1, $headers x 20)) { print $socket $byte or last; select(undef, undef, undef, 0.02) } }
+            }
+            print "sent $kind\n";'
+        for kind in resets headers settings slow; do $nobody perl -e "$flood" $PWD/api.sock $kind $count & floods+=" $!"; done; wait $floods
+        timeout 10 $nobody lattice nodes --api unix:$PWD/api.sock >/dev/null || echo "no answer: $?""#,
     );
 }
 
