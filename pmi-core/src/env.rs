@@ -136,6 +136,7 @@ mod tests {
         };
         let names = |rank: &RankEnvironment<'_>| rank.variables().into_iter().map(|(name, _)| name).collect::<Vec<_>>();
         assert!(names(&rank).contains(&"PMI_SIZE") && !names(&rank).contains(&"PMI_ID"));
+        assert!(rank.variables().contains(&("PMI_FD", "30".to_owned())), "clients know no other way");
         rank.entrance = Entrance::Port { address: "127.0.0.1:4000", id: 3 };
         assert!(names(&rank).contains(&"PMI_ID") && !names(&rank).contains(&"PMI_SIZE"));
     }

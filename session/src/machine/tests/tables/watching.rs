@@ -33,6 +33,16 @@ fn ranks_that_miss_one_of_their_own_node_wait_for_nobody_else() {
     world.finish();
 }
 
+/// Some import their modules from a slow file system for minutes.
+#[test]
+fn ranks_may_come_late_to_a_fence() {
+    let mut world = World::running(spec(2));
+    world.fences = vec![fence(0, &[0], &[1])];
+    world.advance(seconds(3600));
+    assert_eq!(world.cause(), None);
+    world.finish();
+}
+
 #[test]
 fn a_fence_that_takes_too_long_ends_the_launch_with_those_it_waits_for() {
     let limit = seconds(2);
