@@ -4,7 +4,7 @@ use std::iter;
 use std::path::Path;
 
 use lattice_tests::mpi::{Flavour, MPICHS, OPEN_MPIS, python};
-use lattice_tests::{Command, cluster, launch_on, turn};
+use lattice_tests::{Command, cluster, launch_on, script_on, turn};
 use nix::sys::signal::Signal;
 
 /// The libraries that get through everything over several nodes.
@@ -297,4 +297,19 @@ fn every_rank_knows_where_every_other_one_is() {
         };
         outcome.exits(0).prints_lines(ranks.into_iter().flat_map(told));
     }
+}
+
+/// MPICH before 4.1 cannot ask what its node is, and reads about 180 files below /sys for it; the site may tell it all the same.
+#[test]
+fn mpich_that_cannot_ask_is_told_the_topology_by_a_setting_of_the_agent() {
+    let script = r#"cd "$LATTICE_DEV_CLUSTER"
+        looked_at() {
+            lattice launch -n 2 strace -ff -qq -e trace=openat,open -o $PWD/$1 "$2" >/dev/null || exit
+            cat $1.* | grep -q libmpi && cat $1.* | grep -c /topology/
+        }
+        [ $(looked_at asked "$1") -gt 0 ] && echo looks for itself
+        sed -i '1i share_topology = "env"' node0.toml; kill_agent node0; start_agent node0
+        looked_at env "$1"; true"#;
+    let outcome = script_on(1, script).arg(Flavour::DebianMpich.program("hello")).run();
+    outcome.exits(0).prints_lines(["looks for itself", "0"]);
 }
