@@ -35,6 +35,29 @@ fn no_rank_looks_at_the_cpus_by_itself() {
     }
 }
 
+/// Number of files below `/sys` that two ranks opened.
+fn files_of_sys(command: Command, program: &Path) -> usize {
+    let traces = tempfile::tempdir().unwrap();
+    let script = r#"exec strace -ff -qq -e trace=openat,open -o "$0/trace" "$1""#;
+    let outcome = command.words("bash -c").arg(script).arg(traces.path()).arg(program).run();
+    outcome.exits(0).prints("rank 0 of 2").prints("rank 1 of 2");
+    let entries = fs::read_dir(traces.path()).unwrap().map(|entry| fs::read_to_string(entry.unwrap().path()).unwrap());
+    entries.map(|trace| trace.lines().filter(|line| line.contains("\"/sys/")).count()).sum()
+}
+
+/// Each library has a launcher of its own, which tells its ranks what it knows of the node.
+#[test]
+fn ranks_read_no_more_of_sys_than_below_their_own_launcher() {
+    for mpi in MPIS.into_iter().filter(|mpi| *mpi != Flavour::DebianMpich) {
+        let program = mpi.program("hello");
+        let own = Command::new(mpi.mpirun()).words("-n 2").env("OMPI_ALLOW_RUN_AS_ROOT", "1");
+        let own = files_of_sys(own.env("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1"), &program);
+        let ours = files_of_sys(launch("-n 2"), &program);
+        // Threads of the libraries read the state of an interface now and then.
+        assert!(ours <= own + own / 10 + 4, "{mpi:?}: {ours}, and {own} below its own launcher");
+    }
+}
+
 #[test]
 fn bound_ranks_hear_of_their_places_and_others_do_not() {
     let place = Flavour::Pmix.program("pmix_place");
