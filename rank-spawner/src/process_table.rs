@@ -199,7 +199,7 @@ mod tests {
         failed.wait().unwrap();
     }
 
-    /// Its sockets are closed while it cannot be reaped yet: the kernel is still freeing its memory, or writing its core.
+    /// Its sockets are closed while it cannot be reaped yet: the kernel is still taking it down.
     #[test]
     fn a_process_is_ending_before_it_is_a_zombie() {
         let line = |state: &str, flags: &str, status: &str| {
