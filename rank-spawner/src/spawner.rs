@@ -17,11 +17,13 @@ use std::sync::mpsc::{self, Receiver, Sender};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 
+use nix::errno::Errno;
+
 use crate::child::SignalsBlocked;
 use crate::cpus::usable_cpus;
 use crate::process::RankProcess;
 use crate::stack::ChildStack;
-use crate::start::{RankCommand, StartError, start};
+use crate::start::{RankCommand, StartError, no_process, start};
 use crate::stdio::open_null;
 use crate::syscalls::keep_ended_children;
 
@@ -176,7 +178,7 @@ impl Shared {
     fn start_thread(shared: &Arc<Self>) -> io::Result<JoinHandle<()>> {
         let mut stack = ChildStack::map()?;
         let shared = Arc::clone(shared);
-        thread::Builder::new().name("lattice-spawner".into()).spawn(move || shared.run(&mut stack))
+        thread::Builder::new().name("lattice-spawner".into()).spawn(move || shared.run(&mut stack)).map_err(no_thread)
     }
 
     /// Main function of a thread; returns when the queue is closed.
@@ -191,6 +193,14 @@ impl Shared {
                 request.execute(&self.null, stack, &blocked);
             }
         }
+    }
+}
+
+/// The error of a thread that cannot be started, with what it means.
+fn no_thread(error: io::Error) -> io::Error {
+    match error.raw_os_error().map(Errno::from_raw) {
+        Some(errno) => io::Error::new(error.kind(), no_process(errno)),
+        None => error,
     }
 }
 

@@ -166,11 +166,11 @@ impl std::fmt::Display for Path<'_> {
     }
 }
 
-/// What the error of `clone` means, by `clone(2)`.
-fn no_process(errno: Errno) -> &'static str {
+/// Meaning of an error of `clone(2)`, which makes processes and threads.
+pub(crate) fn no_process(errno: Errno) -> &'static str {
     match errno {
         Errno::EAGAIN => {
-            "there may be no more of them: the limit of the user (`ulimit -u`), of the control group (pids.max) or of the system is reached"
+            "the limit of processes and threads of the user (`ulimit -u`), of the control group (pids.max) or of the system is reached"
         }
         errno => errno.desc(),
     }

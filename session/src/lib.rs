@@ -4,6 +4,7 @@
 //! inside `lattice launch` (one machine, no daemon), inside a test, and under the node agent.
 #![forbid(unsafe_code)]
 
+mod blocking;
 pub mod call_stacks;
 pub mod cause;
 pub mod count;

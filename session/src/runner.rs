@@ -62,6 +62,7 @@ use self::services::{SessionCall, SpawnCall, SpawnReply};
 use self::start::{ProcessNews, Processes, Start};
 use self::stdin::StdinFeed;
 use self::temporary::TemporaryDirectory;
+use crate::blocking;
 use crate::event::{Event, Report};
 use crate::machine::effect::{Effect, StackLook};
 use crate::machine::jobs::{JobNumber, SpawnTicket};
@@ -409,7 +410,7 @@ impl Runner {
         let (job, local) = (self.machine.ranks().get(slot).job, self.machine.ranks().get(slot).local);
         let clean_ups = self.servers.take_clean_up(job, local);
         if !clean_ups.is_empty() {
-            self.removals.spawn_blocking(move || clean_ups.iter().for_each(clean_up::remove));
+            blocking::begin_in(&mut self.removals, move || clean_ups.iter().for_each(clean_up::remove));
         }
         self.remove_resources(slot);
         let reached = self.servers.reached(job, local);

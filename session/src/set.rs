@@ -39,7 +39,7 @@ use parking_lot::Mutex;
 use pmi_core::services::Services;
 use tokio::io::AsyncWriteExt;
 use tokio::net::{UnixListener, UnixStream};
-use tokio::task::{AbortHandle, JoinHandle};
+use tokio::task::AbortHandle;
 use tokio::time::timeout;
 
 pub use self::communicators::CommunicatorSource;
@@ -47,6 +47,7 @@ use self::member::line::Line;
 pub use self::member::line::{Confirmation, Sessions};
 use self::member::{Member, Ways};
 pub use self::on_cluster::{ClusterSet, CommandSet, MemberTerms, Passes};
+use crate::blocking::begin;
 use crate::rendezvous::Rendezvous;
 
 /// Time after a failed accept before the next one.
@@ -247,8 +248,7 @@ impl OwnSet {
 
 /// Does what blocks on a thread of its own.
 async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, SetError> {
-    let running: JoinHandle<T> = tokio::task::spawn_blocking(work);
-    running.await.map_err(|_| SetError::Ending)
+    begin(work).await.map_err(|_| SetError::Ending)
 }
 
 /// Takes connections, and serves each in a task of its own.

@@ -19,6 +19,7 @@ use tokio::time::Instant;
 
 use super::Runner;
 use super::temporary::{OF_TOOLS, TemporaryDirectory, remove_those_of_the_dead};
+use crate::blocking;
 use crate::unix_time;
 
 /// Time after which the files of a launch are written.
@@ -52,7 +53,7 @@ impl Contact {
 
     /// Begins to write the files for the server at this address.
     fn write(&mut self, directory: PathBuf, launch: String, server: SocketAddr) {
-        self.writing.spawn_blocking(move || {
+        blocking::begin_in(&mut self.writing, move || {
             let told = |error: io::Error| {
                 tracing::warn!("tools find no PMIx contact file in {}: {error}", directory.display());
             };

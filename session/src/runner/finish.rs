@@ -10,6 +10,7 @@ use super::start::Processes;
 use super::sweep::Leftovers;
 use super::tap::LastQuestions;
 use super::{Runner, shared_memory, sweep, usage};
+use crate::blocking;
 use crate::event::Report;
 use crate::machine::watch::SilentSeen;
 use crate::timeouts;
@@ -84,27 +85,27 @@ impl Runner {
 
     fn begin_removals(&mut self, all_ended_well: bool) {
         if let Some(directory) = self.temporary.take() {
-            self.removals.spawn_blocking(move || directory.remove());
+            blocking::begin_in(&mut self.removals, move || directory.remove());
         }
         // Who spoke no PMIx was not told of it; a thread for nothing would take as long as a rank takes to start.
         let spoke_pmix = || self.machine.ranks().iter().any(|(_, slot)| self.servers.spoke_pmix(slot.job, slot.local));
         if self.has_rank_files || spoke_pmix() {
             let spec = Arc::clone(&self.spec);
-            self.removals.spawn_blocking(move || sweep::remove_rank_files(&spec));
+            blocking::begin_in(&mut self.removals, move || sweep::remove_rank_files(&spec));
         }
         for (_, job) in self.machine.jobs().iter().filter(|(_, job)| !job.ranks_here().is_empty()) {
             shared_memory::remove_mpich(&job.spec);
         }
         if !all_ended_well {
             let began = self.resources.began();
-            self.removals.spawn_blocking(move || remove_orphaned_memory(began));
+            blocking::begin_in(&mut self.removals, move || remove_orphaned_memory(began));
         }
     }
 
     /// Waits until all is removed, also files that are only now being written, and resources that are being looked at.
     async fn end_removals(&mut self) {
         if let Some(directory) = self.contact.close().await {
-            self.removals.spawn_blocking(move || directory.remove());
+            blocking::begin_in(&mut self.removals, move || directory.remove());
         }
         self.end_resources().await;
         while self.removals.join_next().await.is_some() {}

@@ -16,6 +16,7 @@ use tokio::time::Instant;
 
 use super::servers::JudgedEnd;
 use super::{Runner, usage};
+use crate::blocking;
 use crate::event::{MpiLibrary, RankAffinity};
 use crate::library;
 use crate::machine::desertion::FenceSeen;
@@ -197,7 +198,7 @@ impl Runner {
     /// Reads the call stacks of these ranks, beside everything else.
     pub(super) fn look_at_stacks(&mut self, look: StackLook, slots: Vec<SlotId>, until: std::time::Instant) {
         let ranks = self.processes.as_ref().map(|processes| processes.of_slots(&slots)).unwrap_or_default();
-        self.looks.spawn_blocking(move || {
+        blocking::begin_in(&mut self.looks, move || {
             let running: Vec<_> = ranks.iter().map(|(_, rank)| &**rank).collect();
             let texts = call_stacks(&running, until);
             (look, ranks.iter().zip(texts).filter_map(|((slot, _), text)| Some((*slot, text?))).collect())

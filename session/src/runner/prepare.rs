@@ -12,6 +12,7 @@ use super::servers::RanksHere;
 use super::start::Processes;
 use super::temporary::{self, TemporaryDirectory};
 use super::{Runner, shared_memory};
+use crate::blocking;
 use crate::cause::StartClass;
 use crate::event::{Event, Notice};
 use crate::machine::PrepareFailure;
@@ -127,7 +128,7 @@ impl Runner {
                 let refused =
                     |error| format!("cannot make the directory of temporary files {}: {error}", directory.display());
                 if let Some(parent) = directory.parent().map(Path::to_owned) {
-                    self.removals.spawn_blocking(move || temporary::remove_those_of_the_dead(&parent));
+                    blocking::begin_in(&mut self.removals, move || temporary::remove_those_of_the_dead(&parent));
                 }
                 let made = TemporaryDirectory::make(directory.clone());
                 self.temporary = Some(made.map_err(|error| system(refused(error)))?);

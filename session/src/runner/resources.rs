@@ -22,6 +22,7 @@ use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 
 use super::Runner;
+use crate::blocking;
 use crate::machine::jobs::JobNumber;
 use crate::machine::ranks::{RankState, SlotId};
 use crate::settings::OverdueRelease;
@@ -136,7 +137,7 @@ impl Runner {
         }
         let ranks = self.machine.ranks().alive().filter_map(|(_, slot)| slot.state.pid()).map(pid_of).collect();
         let claimant = Claimant { tag: self.io.tag.clone(), rank: pid, ranks, since: self.resources.began };
-        self.resources.threads.spawn_blocking(move || {
+        blocking::begin_in(&mut self.resources.threads, move || {
             let pinned = Pinned::new(&change.resource, change.step, &claimant);
             ResourceNews::Looked(Look { slot, change, pinned, reply })
         });
@@ -163,7 +164,7 @@ impl Runner {
             }
             // The rank has ended meanwhile.
             Ok(pinned) => {
-                self.resources.threads.spawn_blocking(move || {
+                blocking::begin_in(&mut self.resources.threads, move || {
                     pinned.remove();
                     ResourceNews::Removed(Vec::new())
                 });
@@ -177,7 +178,7 @@ impl Runner {
     /// Removes what a rank that has ended has left.
     pub(super) fn remove_resources(&mut self, slot: SlotId) {
         let Some(kept) = self.resources.kept.remove(&slot) else { return };
-        self.resources.threads.spawn_blocking(move || {
+        blocking::begin_in(&mut self.resources.threads, move || {
             let numbers = kept.iter().map(|kept| kept.number).collect();
             let (processes, others): (Vec<_>, Vec<_>) = kept.into_iter().partition(|kept| kept.pinned.is_process());
             processes.into_iter().chain(others).for_each(|kept| kept.pinned.remove());

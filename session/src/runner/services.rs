@@ -14,9 +14,9 @@ use pmi_core::services::{
     SpawnRequest,
 };
 use tokio::sync::{mpsc, oneshot};
-use tokio::task::spawn_blocking;
 
 use super::resources::ResourceReply;
+use crate::blocking;
 use crate::machine::jobs::JobNumber;
 use crate::spawn::{hosts_of_files, names_files};
 
@@ -135,7 +135,7 @@ impl JobServices {
     async fn new_job(&self, rank: Rank, mut request: SpawnRequest) -> Result<JobId, SpawnError> {
         if names_files(&request) {
             let directory = self.directory.clone();
-            let named = spawn_blocking(move || hosts_of_files(&mut request, &directory).map(|()| request)).await;
+            let named = blocking::begin(move || hosts_of_files(&mut request, &directory).map(|()| request)).await;
             request = named.map_err(|error| SpawnError::Refused { reason: error.to_string() })??;
         }
         if self.host.starts_jobs() {

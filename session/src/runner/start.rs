@@ -13,10 +13,11 @@ use rank_spawner::{
     TerminalSize, raise_descriptor_limit, signal_handlers,
 };
 use tokio::sync::mpsc;
-use tokio::task::{JoinSet, spawn_blocking};
+use tokio::task::JoinSet;
 
 use super::reap;
 use super::terminal::RankTerminal;
+use crate::blocking;
 use crate::cause::StartClass;
 use crate::machine::StartFailure;
 use crate::machine::ranks::SlotId;
@@ -159,7 +160,7 @@ impl Processes {
         let ranks = slots.iter().filter_map(|slot| self.running.get(slot.0)?.clone());
         let ranks: Vec<Arc<RankProcess>> = ranks.collect();
         // Without a table of processes nobody is told; who wants to know can ask.
-        spawn_blocking(move || drop(signal_handlers(ranks.iter().map(|rank| &**rank), signal)));
+        drop(blocking::begin(move || drop(signal_handlers(ranks.iter().map(|rank| &**rank), signal))));
     }
 
     /// Processes that were started, the ended ones included.

@@ -5,6 +5,7 @@ use std::fs;
 use nix::unistd::Pid;
 use rank_spawner::{Keeper, LaunchTag, Orphans, OwnCgroup, SweepScope, nothing_to_sweep, sweep, sweep_group};
 
+use crate::blocking;
 use crate::session_io::HostProcess;
 use crate::spec::SessionSpec;
 use crate::timeouts;
@@ -26,7 +27,7 @@ impl Leftovers {
         if self.ranks.is_empty() || nothing_to_sweep() {
             return (Vec::new(), self.keeper);
         }
-        tokio::task::spawn_blocking(move || self.kill_now()).await.unwrap_or_default()
+        blocking::begin(move || self.kill_now()).await.unwrap_or_default()
     }
 
     fn kill_now(self) -> (Vec<u32>, Option<Keeper>) {
