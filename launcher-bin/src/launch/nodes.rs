@@ -1,11 +1,19 @@
 //! Nodes of a launch on a cluster, as far as they are decided on here: slots of the nodes for flags that speak of what these are (ranks by
 //! objects, programs with nodes of their own), and nodes that have to stay the same because something is made ready on them.
 
+use std::time::Duration;
+
+use tokio::time::{Instant, sleep};
+
 use super::LaunchError;
 use crate::cluster::{ApiServer, Cluster, Templates, Wanted};
-use crate::prepared::placed_by_objects;
+use crate::prepared::{ObjectsError, placed_by_objects};
 use crate::request::{Action, LaunchCommand, placed_in_groups};
 use crate::runtime;
+
+/// Time for which nodes are asked for again that have not told what they are: they do so behind their registration, in a call of its own.
+const TELLING: Duration = Duration::from_secs(3);
+const TELLING_PAUSE: Duration = Duration::from_millis(50);
 
 /// Has a launch keep the nodes that it would have now; returns them.
 ///
@@ -40,7 +48,7 @@ pub(super) async fn give_slots(
     if per_object.is_none() && groups.is_empty() {
         return Ok(());
     }
-    let templates = match (command.action, per_object) {
+    let mut templates = match (command.action, per_object) {
         (Action::Plan, _) => cluster.known_templates().await?,
         (Action::Start, Some(_)) => cluster.told_templates().await?,
         (Action::Start, None) => Templates::default(),
@@ -52,7 +60,15 @@ pub(super) async fn give_slots(
     let (size, placement) = (command.request.programs.size(), &mut command.request.placement);
     match per_object {
         Some(per_object) => {
-            placed_by_objects(placement, size, per_object, &allocated, &templates)?;
+            let until = Instant::now() + TELLING;
+            while let Err(error) = placed_by_objects(placement, size, per_object, &allocated, &templates) {
+                let is_telling = command.action == Action::Start && matches!(error, ObjectsError::Unknown { .. });
+                if !is_telling || Instant::now() >= until {
+                    return Err(error.into());
+                }
+                sleep(TELLING_PAUSE).await;
+                templates = cluster.told_templates().await?;
+            }
         }
         None => placed_in_groups(placement, &groups, &allocated)?,
     }
