@@ -27,6 +27,9 @@ use crate::machine::jobs::JobNumber;
 use crate::machine::ranks::{RankState, SlotId};
 use crate::settings::OverdueRelease;
 
+/// Most resources that are looked at at once, each by a thread.
+const LOOKS_MAX: usize = 512;
+
 /// Receiver of the answer to a step of a resource.
 pub(super) type ResourceReply = oneshot::Sender<Result<(), ResourceError>>;
 
@@ -134,6 +137,9 @@ impl Runner {
         // Its server counts them; one whose registration was answered late is counted here.
         if self.resources.count(slot) >= RESOURCES_MAX {
             return answer(reply, Err(refused("the rank has registered very many")));
+        }
+        if self.resources.threads.len() >= LOOKS_MAX {
+            return answer(reply, Err(refused("very many resources are being looked at on this node")));
         }
         let ranks = self.machine.ranks().alive().filter_map(|(_, slot)| slot.state.pid()).map(pid_of).collect();
         let claimant = Claimant { tag: self.io.tag.clone(), rank: pid, ranks, since: self.resources.began };
