@@ -113,7 +113,9 @@ fn floods_of_http2_disturb_nobody() {
     check(
         r#"
         flood='
-            use IO::Socket::UNIX; my ($path, $kind, $count) = @ARGV; $SIG{PIPE} = "IGNORE"; $SIG{ALRM} = sub { print "sent $kind\n"; exit }; alarm 20;
+            use IO::Socket::UNIX; use POSIX (); my ($path, $kind, $count) = @ARGV; $SIG{PIPE} = "IGNORE"; $| = 1;
+            # An exit in good order would wait until all is written.
+            $SIG{ALRM} = sub { print STDOUT "sent $kind\n"; POSIX::_exit(0) }; alarm 20;
             sub frame { my ($type, $flags, $stream, $body) = @_; substr(pack("N", length $body), 1) . pack("CCN", $type, $flags, $stream) . $body }
             my $hello = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" . frame(4, 0, 0, "");
             my ($headers, $stream) = ("\x83\x86\x84", 1);
@@ -129,7 +131,7 @@ fn floods_of_http2_disturb_nobody() {
                 }
                 if ($kind eq "slow") { push @open, $socket; for my $byte (split //, frame(1, 0, 1, $headers x 20)) { print $socket $byte or last; select(undef, undef, undef, 0.02) } }
             }
-            print "sent $kind\n";'
+            print "sent $kind\n"; POSIX::_exit(0);'
         for kind in resets headers settings slow; do $nobody perl -e "$flood" $PWD/api.sock $kind $count & floods+=" $!"; done; wait $floods
         timeout 10 $nobody lattice nodes --api unix:$PWD/api.sock >/dev/null || echo "no answer: $?""#,
     );
