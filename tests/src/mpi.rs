@@ -33,7 +33,7 @@ pub enum Flavour {
     LatticePmi2,
     /// Debian's PMIx client library, without MPI.
     Pmix,
-    /// The C library alone.
+    /// The C library alone; the program's own functions are there for libraries that it loads.
     Plain,
 }
 
@@ -136,6 +136,7 @@ impl Flavour {
                 let directory = format!("/usr/lib/{}-linux-gnu/pmix2", std::env::consts::ARCH);
                 in_directory(&directory, "pmix").into()
             }
+            Self::Plain => vec!["-rdynamic".to_owned()],
             _ => Vec::new(),
         }
     }
@@ -193,6 +194,17 @@ pub fn environment_program(environment: &str, name: &str) -> PathBuf {
     let program = built::target_directory("mpi").join(environment).join("bin").join(name);
     assert!(program.exists(), "there is no {}; {SET_UP}", program.display());
     program
+}
+
+/// NVSHMEM's bootstrap plug-in for `pmi`, `pmi2` or `pmix`.
+///
+/// # Panics
+/// If it is not installed.
+pub fn nvshmem_plugin(protocol: &str) -> PathBuf {
+    let file = format!("plugins/nvshmem_bootstrap_{protocol}.so.3");
+    let plugin = built::target_directory("mpi").join("nvshmem-3.1.7").join(file);
+    assert!(plugin.exists(), "there is no {}; {SET_UP}", plugin.display());
+    plugin
 }
 
 /// Compiles a C program of `examples/` into `directory`.

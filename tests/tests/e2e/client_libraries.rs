@@ -283,6 +283,16 @@ fn open_mpi_runs_over_its_flux_component() {
     assert_eq!(trace.matches("C> cmd=finalize").count(), 3, "{trace}");
 }
 
+/// They bring clients of PMI-1 and PMI-2 of their own; the third calls libpmix.
+#[test]
+fn plugins_of_nvshmem_exchange_what_they_have() {
+    for protocol in ["pmi", "pmi2", "pmix"] {
+        let command = launch("-n 4").arg(Flavour::Plain.program("nvshmem_bootstrap"));
+        let outcome = command.arg(mpi::nvshmem_plugin(protocol)).run();
+        outcome.exits(0).says_nothing().prints_lines((0..4).map(|rank| format!("rank {rank} of 4: 0 wrong")));
+    }
+}
+
 /// Of a program that asks for a fact as MPICH does, by a get.
 #[test]
 fn facts_about_a_job_need_no_message() {
