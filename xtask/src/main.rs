@@ -80,7 +80,7 @@ enum Chore {
     Sbom,
     /// Make the package of every crate that is published, and check what is in it.
     Packages {
-        /// Build each from its package as well, as for the public registry; takes minutes, and a network.
+        /// Build each from its package as well; takes minutes.
         #[arg(long)]
         build: bool,
     },

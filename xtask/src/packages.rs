@@ -20,7 +20,7 @@ const LEFT_OUT: [&str; 3] = ["tests/", "testdata/", "benches/"];
 /// Extent of the check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Build {
-    /// Each package is built from nothing but its files and other packages, as the registry would have it; takes minutes, and a network.
+    /// Each package is built from nothing but its files and other packages, as the registry would have it; takes minutes.
     FromPackages,
     /// Packages are made, and not built.
     Left,
@@ -56,10 +56,12 @@ pub(crate) fn check(build: Build) -> Result<()> {
     let wrong: Vec<String> = published.iter().flat_map(|package| package.complaints()).collect();
     ensure!(wrong.is_empty(), "packages are not fit to be published:\n{}", wrong.join("\n"));
 
+    // A dry run keeps no packages.
+    run(cargo("package --no-verify --allow-dirty --offline --quiet").args(selection(&published)))?;
+    let mut publish = cargo("publish --dry-run --workspace --allow-dirty --quiet");
     match build {
-        Build::FromPackages => run(&mut cargo("publish --dry-run --workspace --allow-dirty"))?,
-        // Offline: what a package depends on was fetched for the build, or is beside it.
-        Build::Left => run(cargo("package --no-verify --allow-dirty --offline --quiet").args(selection(&published)))?,
+        Build::FromPackages => run(&mut publish)?,
+        Build::Left => run(publish.arg("--no-verify"))?,
     }
     let directory = target_directory()?.join("package");
     for package in &published {
