@@ -3,6 +3,7 @@
 mod failed_ranks;
 mod first;
 mod origin;
+pub(crate) mod two_protocols;
 
 use std::fmt;
 use std::time::Duration;
@@ -15,6 +16,7 @@ pub use rank_spawner::RankExit;
 use self::failed_ranks::FailedRanksText;
 pub use self::first::{FirstCause, HOLD, HOLD_GIVEN_UP, Reported, Subject};
 pub use self::origin::Origin;
+pub use self::two_protocols::in_two_protocols;
 
 /// Reason why a launch failed or ended early. The first one counts; failures that follow from it are never reported as causes.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -1,5 +1,6 @@
 //! Events of a session while it runs, and its report at the end.
 
+use std::fmt;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -83,6 +84,8 @@ pub struct RankProgress {
     pub last_command: Option<String>,
     /// True if it waits in a fence for others.
     pub waiting: bool,
+    /// Protocol that it has spoken; `None` for none, for both, and of a session of an older version.
+    pub protocol: Option<SpokenProtocol>,
     /// True if it has spoken to its PMI server and left no fence with all others yet: in MPI it is in `MPI_Init`.
     pub in_init: bool,
     /// Exit status or signal of its process, if it has ended.
@@ -100,6 +103,7 @@ impl RankProgress {
             rank,
             pid: None,
             phase: None,
+            protocol: None,
             fences: None,
             last_command: None,
             waiting: false,
@@ -267,6 +271,34 @@ pub struct MpiLibrary {
     pub file: String,
     /// Protocol that it speaks to its launcher, which decides whether this launch can serve it.
     pub family: MpiFamily,
+}
+
+/// Protocol that ranks speak to their PMI server. Fences of one are never complete by ranks that wait in the other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SpokenProtocol {
+    /// PMI-1 or PMI-2.
+    Pmi,
+    /// PMIx.
+    Pmix,
+}
+
+impl SpokenProtocol {
+    /// The other one.
+    pub(crate) fn other(self) -> Self {
+        match self {
+            Self::Pmi => Self::Pmix,
+            Self::Pmix => Self::Pmi,
+        }
+    }
+}
+
+impl fmt::Display for SpokenProtocol {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Pmi => "PMI (MPICH and its kin)",
+            Self::Pmix => "PMIx (Open MPI)",
+        })
+    }
 }
 
 /// Protocol that an MPI library speaks to its launcher.

@@ -1013,6 +1013,9 @@ pub struct RankProgress {
     /// Number of fences of all ranks of its job that are over.
     #[prost(uint64, optional, tag = "11")]
     pub fences: ::core::option::Option<u64>,
+    /// Not for one that has spoken both.
+    #[prost(enumeration = "SpokenProtocol", tag = "12")]
+    pub protocol: i32,
 }
 /// A question to the sessions of several nodes.
 #[derive(Clone, PartialEq, ::prost::Message)]
@@ -1428,6 +1431,37 @@ impl RankPhase {
             "SILENT" => Some(Self::Silent),
             "INITIALIZED" => Some(Self::Initialized),
             "FINALIZED" => Some(Self::Finalized),
+            _ => None,
+        }
+    }
+}
+/// Protocol that a rank has spoken to its server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
+#[repr(i32)]
+pub enum SpokenProtocol {
+    NoProtocol = 0,
+    /// PMI-1 or PMI-2.
+    SpokePmi = 1,
+    SpokePmix = 2,
+}
+impl SpokenProtocol {
+    /// String value of the enum field names used in the ProtoBuf definition.
+    ///
+    /// The values are not transformed in any way and thus are considered stable
+    /// (if the ProtoBuf definition does not change) and safe for programmatic use.
+    pub fn as_str_name(&self) -> &'static str {
+        match self {
+            Self::NoProtocol => "NO_PROTOCOL",
+            Self::SpokePmi => "SPOKE_PMI",
+            Self::SpokePmix => "SPOKE_PMIX",
+        }
+    }
+    /// Creates an enum from field names used in the ProtoBuf definition.
+    pub fn from_str_name(value: &str) -> ::core::option::Option<Self> {
+        match value {
+            "NO_PROTOCOL" => Some(Self::NoProtocol),
+            "SPOKE_PMI" => Some(Self::SpokePmi),
+            "SPOKE_PMIX" => Some(Self::SpokePmix),
             _ => None,
         }
     }

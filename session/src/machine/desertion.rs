@@ -4,13 +4,13 @@
 //! the missing one has left another node; and the launch ends when a fence exceeds its time limit.
 
 use std::collections::HashMap;
-use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use pmi_core::ids::{Epoch, LocalRank, Rank};
 
 use super::jobs::JobNumber;
+use crate::event::SpokenProtocol;
 
 /// Interval between looks, if there is something to look for.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
@@ -22,7 +22,7 @@ const REPORT_AFTER: Duration = Duration::from_millis(500);
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct FenceSeen {
     pub(crate) job: JobNumber,
-    pub(crate) protocol: FenceProtocol,
+    pub(crate) protocol: SpokenProtocol,
     pub(crate) name: Arc<str>,
     pub(crate) epoch: Epoch,
     /// True if every rank of the job takes part.
@@ -31,39 +31,14 @@ pub(crate) struct FenceSeen {
     pub(crate) waiting: Vec<LocalRank>,
     /// Ranks of this node that they wait for, as they are shown, each with the last command that it sent.
     pub(crate) missing: Vec<(Rank, Option<String>)>,
-}
-
-/// Protocol that the ranks of a fence speak. Fences of one are never complete by ranks that wait in the other.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum FenceProtocol {
-    /// PMI-1 or PMI-2.
-    Pmi,
-    Pmix,
-}
-
-impl fmt::Display for FenceProtocol {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Pmi => "PMI (MPICH and its kin)",
-            Self::Pmix => "PMIx (Open MPI)",
-        })
-    }
+    /// Those of them that begin MPI by the other protocol alone, as ranks that wait have spoken this one alone.
+    pub(crate) strangers: Vec<Rank>,
 }
 
 impl FenceSeen {
     /// Name that tells this fence from all others of the launch.
     pub(super) fn key(&self) -> FenceKey {
         (self.job, Arc::clone(&self.name), self.epoch)
-    }
-
-    /// Returns true if neither fence will ever be complete: both are for all ranks of the job, and ranks that wait in one wait for those in the other.
-    pub(super) fn is_apart_from(&self, other: &Self) -> bool {
-        let is_awaited = |local: &LocalRank| !self.waiting.contains(local);
-        self.job == other.job
-            && self.protocol != other.protocol
-            && self.whole_job
-            && other.whole_job
-            && other.waiting.iter().all(is_awaited)
     }
 }
 
@@ -158,8 +133,17 @@ mod tests {
     fn fence(job: usize, epoch: u64, missing: &[u32]) -> FenceSeen {
         let missing = missing.iter().map(|&rank| (Rank(rank), None)).collect();
         let (name, epoch, waiting) = ("fence".into(), Epoch(epoch), vec![LocalRank(0)]);
-        let protocol = FenceProtocol::Pmi;
-        FenceSeen { job: JobNumber(job), protocol, name, epoch, whole_job: true, waiting, missing }
+        let protocol = SpokenProtocol::Pmi;
+        FenceSeen {
+            job: JobNumber(job),
+            protocol,
+            name,
+            epoch,
+            whole_job: true,
+            waiting,
+            missing,
+            strangers: Vec::new(),
+        }
     }
 
     #[test]

@@ -12,8 +12,8 @@ use super::jobs::JobNumber;
 use super::verdict::Verdict;
 use super::watch::{SilentSeen, WatchLook};
 use super::{Phase, SessionMachine, SlotId};
-use crate::cause::{CauseKind, RankList};
-use crate::event::{Event, Notice, RankAffinity, RankProgress, RankUsage};
+use crate::cause::{CauseKind, two_protocols};
+use crate::event::{Event, Notice, RankAffinity, RankProgress, RankUsage, SpokenProtocol};
 use crate::gathered::GatherDetail;
 use crate::session_io::Told;
 
@@ -22,6 +22,8 @@ use crate::session_io::Told;
 pub(crate) struct RankSeen {
     /// Its dialogue with its server, if it has one.
     pub(crate) dialogue: Option<Progress>,
+    /// Protocol that it has spoken, if it is one alone.
+    pub(crate) protocol: Option<SpokenProtocol>,
     /// Resources that its processes use, if they were asked for.
     pub(crate) usage: Option<RankUsage>,
     /// Its CPUs, if resources were asked for.
@@ -76,19 +78,21 @@ impl SessionMachine {
             fence.waiting.iter().map(move |&local| (job, local)).collect::<Vec<_>>()
         };
         let waiting: HashSet<(JobNumber, LocalRank)> = fences.iter().flat_map(waits).collect();
-        let ranks =
-            self.ranks.iter().zip(seen).map(|((_, slot), RankSeen { dialogue, usage, affinity })| RankProgress {
+        let ranks = self.ranks.iter().zip(seen).map(|((_, slot), RankSeen { dialogue, protocol, usage, affinity })| {
+            RankProgress {
                 rank: slot.rank,
                 pid: slot.state.pid(),
                 phase: dialogue.as_ref().map(|dialogue| dialogue.phase),
                 fences: dialogue.as_ref().map(|dialogue| dialogue.fences),
+                protocol,
                 in_init: slot.state.exit().is_none() && dialogue.as_ref().is_some_and(Progress::is_in_init),
                 last_command: dialogue.and_then(|dialogue| dialogue.last_command),
                 usage,
                 affinity,
                 waiting: waiting.contains(&(slot.job, slot.local)),
                 exit: slot.state.exit(),
-            });
+            }
+        });
         let ranks = ranks.collect();
         let stacks = match detail {
             ProgressDetail::Stacks(stacks) => Some(stacks),
@@ -166,9 +170,11 @@ impl SessionMachine {
         let several_nodes = self.spec.hosts.len() > 1;
         let is_stuck = |fence: &&FenceSeen| !fence.missing.is_empty() || (several_nodes && fence.whole_job);
         let waited_in = self.watch.still_waited_in(fences);
-        if let Some((one, other)) = apart(&waited_in) {
-            let reason = self.two_protocols(one, other);
-            self.fail(CauseKind::Fence { reason }, now);
+        if let Some(fence) = waited_in.iter().find(|fence| fence.whole_job && !fence.strangers.is_empty()) {
+            let waiting = self.shown_ranks(fence.job, &fence.waiting);
+            let cause =
+                two_protocols::cause(&(waiting, fence.protocol), &(fence.strangers.clone(), fence.protocol.other()));
+            self.fail(cause, now);
             return self.advance(now);
         }
         if let Some(fence) = waited_in.into_iter().find(is_stuck) {
@@ -179,19 +185,6 @@ impl SessionMachine {
                 self.look_at_late_slots(late, now);
             }
         }
-    }
-
-    fn two_protocols(&self, one: &FenceSeen, other: &FenceSeen) -> String {
-        let speak = |fence: &FenceSeen| {
-            let ranks = self.shown_ranks(fence.job, &fence.waiting);
-            let verb = if ranks.len() == 1 { "speaks" } else { "speak" };
-            format!("{} {verb} {}", RankList(&ranks), fence.protocol)
-        };
-        format!(
-            "{}, and {}: they wait for each other for ever; build all programs of a launch with one MPI",
-            speak(one),
-            speak(other)
-        )
     }
 
     fn judge_waits(&mut self, fences: &[FenceSeen], now: Instant) {
@@ -216,10 +209,4 @@ impl SessionMachine {
         let ranks = job.ranks_here();
         locals.iter().filter_map(|local| Some(job.shown(*ranks.get(local.index())?))).collect()
     }
-}
-
-/// Two fences of which neither will be complete, because their ranks speak two protocols.
-fn apart<'fence>(fences: &[&'fence FenceSeen]) -> Option<(&'fence FenceSeen, &'fence FenceSeen)> {
-    let mut pairs = fences.iter().flat_map(|one| fences.iter().map(move |other| (*one, *other)));
-    pairs.find(|(one, other)| one.is_apart_from(other))
 }

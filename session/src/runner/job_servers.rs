@@ -14,7 +14,7 @@ use pmix_core::driver as pmix;
 use pmix_core::{CleanUp, JobIndex, Seat};
 use tokio::sync::oneshot;
 
-use crate::machine::desertion::FenceProtocol;
+use crate::event::SpokenProtocol;
 
 /// Servers of one job's ranks.
 #[derive(Default)]
@@ -93,8 +93,7 @@ impl JobServers {
     /// The servers that the end of a rank concerns: one to which it never spoke must not take that for silence, if it spoke to the
     /// other.
     fn concerned(&self, local: LocalRank) -> (Option<&Driver>, Option<&Pmix>) {
-        let spoke_pmi = self.pmi.as_ref().is_some_and(|pmi| spoke(pmi.progress(local)));
-        let spoke_pmix = self.spoke_pmix(local);
+        let (spoke_pmi, spoke_pmix) = (self.spoke_pmi(local), self.spoke_pmix(local));
         (self.pmi.as_ref().filter(|_| !spoke_pmix), self.pmix.as_ref().filter(|_| !spoke_pmi))
     }
 
@@ -110,10 +109,10 @@ impl JobServers {
     }
 
     /// Fences in which ranks wait, with whichever server.
-    pub(super) fn pending_fences(&self) -> impl Iterator<Item = (FenceProtocol, FenceStatus)> {
+    pub(super) fn pending_fences(&self) -> impl Iterator<Item = (SpokenProtocol, FenceStatus)> {
         let pmi = self.pmi.iter().flat_map(Driver::pending_fences);
         let pmix = self.pmix.iter().flat_map(|pmix| pmix.driver.pending_fences(pmix.job));
-        pmi.map(|fence| (FenceProtocol::Pmi, fence)).chain(pmix.map(|fence| (FenceProtocol::Pmix, fence)))
+        pmi.map(|fence| (SpokenProtocol::Pmi, fence)).chain(pmix.map(|fence| (SpokenProtocol::Pmix, fence)))
     }
 
     /// True if this is the job that the PMIx server knows by that index.
@@ -129,6 +128,19 @@ impl JobServers {
     /// True for a rank that is a tool, or has started one.
     pub(super) fn has_tool(&self, local: LocalRank) -> bool {
         self.pmix.as_ref().is_some_and(|pmix| pmix.driver.has_tool(pmix.seat(local)))
+    }
+
+    /// Protocol that a rank has spoken; `None` for none, and for both.
+    pub(super) fn protocol(&self, local: LocalRank) -> Option<SpokenProtocol> {
+        match (self.spoke_pmi(local), self.spoke_pmix(local)) {
+            (true, false) => Some(SpokenProtocol::Pmi),
+            (false, true) => Some(SpokenProtocol::Pmix),
+            _ => None,
+        }
+    }
+
+    fn spoke_pmi(&self, local: LocalRank) -> bool {
+        self.pmi.as_ref().is_some_and(|pmi| spoke(pmi.progress(local)))
     }
 
     pub(super) fn spoke_pmix(&self, local: LocalRank) -> bool {

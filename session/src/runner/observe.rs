@@ -76,6 +76,7 @@ impl Runner {
                 };
                 let seen = |(_, slot): (SlotId, &Slot)| RankSeen {
                     dialogue: self.servers.progress(slot.job, slot.local),
+                    protocol: self.servers.protocol(slot.job, slot.local),
                     usage: running(slot).and_then(|pid| usage::of_process(pid, &mut room)),
                     affinity: running(slot).and_then(|pid| self.affinity(slot, pid)),
                 };

@@ -33,7 +33,8 @@ use super::job_servers::JobServers;
 use super::node_facts::NodeFacts;
 use super::node_need::NodeNeed;
 use super::services::{JobServices, SessionCall};
-use crate::machine::desertion::{FenceProtocol, FenceSeen};
+use crate::event::SpokenProtocol;
+use crate::machine::desertion::FenceSeen;
 use crate::machine::jobs::{JobNumber, JobState};
 use crate::plan::Entrances;
 use crate::session_io::Nodes;
@@ -242,6 +243,11 @@ impl Servers {
         self.jobs[job.0].progress(local)
     }
 
+    /// Protocol that a rank has spoken; `None` for none, and for both.
+    pub(super) fn protocol(&self, job: JobNumber, local: LocalRank) -> Option<SpokenProtocol> {
+        self.jobs[job.0].protocol(local)
+    }
+
     pub(super) fn phase(&self, job: JobNumber, local: LocalRank) -> Option<Phase> {
         self.jobs[job.0].phase(local)
     }
@@ -265,11 +271,16 @@ impl Servers {
     /// Fences of a job in which ranks of this node wait.
     pub(super) fn pending_fences(&self, number: JobNumber, job: &JobState) -> Vec<FenceSeen> {
         let Some(servers) = self.jobs.get(number.0) else { return Vec::new() };
-        let seen = |(protocol, fence): (FenceProtocol, FenceStatus)| {
+        let speaks = |protocol: SpokenProtocol, local: &LocalRank| servers.protocol(*local) == Some(protocol);
+        let seen = |(protocol, fence): (SpokenProtocol, FenceStatus)| {
+            let all_speak_it = fence.waiting.iter().all(|local| speaks(protocol, local));
+            let stranger = |local: &&LocalRank| all_speak_it && speaks(protocol.other(), local);
+            let strangers = fence.missing.iter().filter(stranger).filter_map(|&local| servers.progress(local));
+            let strangers = strangers.filter(Progress::is_in_init).map(|progress| job.shown(progress.rank)).collect();
             let missing = fence.missing.iter().filter_map(|&local| servers.progress(local));
             let missing = missing.map(|progress| (job.shown(progress.rank), progress.last_command)).collect();
             let FenceStatus { name, epoch, whole_job, waiting, .. } = fence;
-            FenceSeen { job: number, protocol, name, epoch, whole_job, waiting, missing }
+            FenceSeen { job: number, protocol, name, epoch, whole_job, waiting, missing, strangers }
         };
         servers.pending_fences().map(seen).collect()
     }

@@ -9,7 +9,7 @@ use pmi_transport::proto::v1 as proto;
 use rank_spawner::CpuSet;
 
 use super::cause::{decode_exit, decode_phase, encode_exit, encode_phase};
-use crate::event::{RankAffinity, RankProgress, RankUsage};
+use crate::event::{RankAffinity, RankProgress, RankUsage, SpokenProtocol};
 
 /// Encodes the progress of one rank.
 pub fn encode(progress: &RankProgress) -> proto::RankProgress {
@@ -23,6 +23,7 @@ pub fn encode(progress: &RankProgress) -> proto::RankProgress {
         fences: progress.fences,
         waiting: progress.waiting,
         in_init: progress.in_init,
+        protocol: encode_protocol(progress.protocol).into(),
         program: Bytes::new(),
         usage: progress.usage.map(encode_rank_usage),
         affinity: progress.affinity.as_ref().map(encode_affinity),
@@ -62,6 +63,23 @@ fn decode_affinity(affinity: proto::RankAffinity) -> RankAffinity {
     }
 }
 
+fn encode_protocol(protocol: Option<SpokenProtocol>) -> proto::SpokenProtocol {
+    match protocol {
+        None => proto::SpokenProtocol::NoProtocol,
+        Some(SpokenProtocol::Pmi) => proto::SpokenProtocol::SpokePmi,
+        Some(SpokenProtocol::Pmix) => proto::SpokenProtocol::SpokePmix,
+    }
+}
+
+/// One that is not known counts as none.
+fn decode_protocol(protocol: i32) -> Option<SpokenProtocol> {
+    match proto::SpokenProtocol::try_from(protocol) {
+        Ok(proto::SpokenProtocol::SpokePmi) => Some(SpokenProtocol::Pmi),
+        Ok(proto::SpokenProtocol::SpokePmix) => Some(SpokenProtocol::Pmix),
+        Ok(proto::SpokenProtocol::NoProtocol) | Err(_) => None,
+    }
+}
+
 /// Decodes the progress of one rank.
 pub fn decode(progress: proto::RankProgress) -> RankProgress {
     // Of a rank that has ended, its end says it as well.
@@ -74,6 +92,7 @@ pub fn decode(progress: proto::RankProgress) -> RankProgress {
         last_command: progress.last_command,
         waiting: progress.waiting,
         in_init: progress.in_init,
+        protocol: decode_protocol(progress.protocol),
         exit: progress.exit.as_ref().map(decode_exit),
         usage: progress.usage.map(decode_rank_usage),
         affinity: progress.affinity.map(decode_affinity),

@@ -1,7 +1,7 @@
 //! What holds for the programs of every MPI library, unmodified and without a flag: MPICH 4.0.2 and 5.0.2, Intel MPI, Open MPI 4.1 and 5.0.
 
 use lattice_tests::launch;
-use lattice_tests::mpi::MPIS;
+use lattice_tests::mpi::{Flavour, MPIS};
 
 /// What begins every line of ours. Open MPI itself has something to say now and then.
 const OURS: &str = "lattice:";
@@ -58,4 +58,14 @@ fn two_launches_at_once_do_not_meet() {
         three.finish().exits(0).says_nothing().prints_lines(["the token came back with 3"]);
         four.finish().exits(0).says_nothing().prints_lines(["the token came back with 6"]);
     }
+}
+
+/// They waited for ever. Those of MPICH do so in their own memory, after a get, and those of Open MPI in a fence.
+#[test]
+fn programs_of_two_mpis_in_one_launch_are_told_and_ended() {
+    let (mpich, open_mpi) = (Flavour::WheelMpich.program("hello"), Flavour::DebianOpenMpi.program("hello"));
+    let outcome = launch("-n 2").arg(mpich).words(": -n 2").arg(open_mpi).run();
+    let reason = "ranks 0-1 speak PMI (MPICH and its kin)";
+    let other = "ranks 2-3 speak PMIx (Open MPI)";
+    outcome.exits(125).says(reason).says(other).says("build all programs of a launch with one MPI");
 }

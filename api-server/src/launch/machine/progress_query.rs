@@ -1,9 +1,11 @@
 //! Queries to all nodes of a launch about how far their ranks are, each open until all have answered or its time is over.
 
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
 use lattice_session::call_stacks::RankStack;
+use lattice_session::cause::{CauseKind, in_two_protocols};
 use lattice_session::event::RankProgress;
 use lattice_session::timeouts::CALL_STACKS;
 use pmi_core::ids::Rank;
@@ -182,6 +184,15 @@ impl<P> ProgressQuery<P> {
     /// The number of ranks that wait in a fence for others.
     pub(crate) fn waiting(&self) -> usize {
         self.ranks().filter(|rank| rank.waiting).count()
+    }
+
+    /// The cause, if ranks of one of these jobs wait for each other in two protocols.
+    pub(crate) fn in_two_protocols(&self, jobs: &[Range<u32>]) -> Option<CauseKind> {
+        jobs.iter().find_map(|job| {
+            let mut ranks: Vec<_> = self.ranks().filter(|rank| job.contains(&rank.rank.0)).collect();
+            ranks.sort_unstable_by_key(|rank| rank.rank);
+            in_two_protocols(&ranks)
+        })
     }
 
     /// The ranks that others wait for: those that run and do not wait themselves. `known` adds what was reported before, for nodes

@@ -262,6 +262,11 @@ impl Machine {
                 }
                 _ if self.phase.is_over() => {}
                 Purpose::Stuck { after, waiting, missing } => {
+                    if let Some(kind) = query.in_two_protocols(self.nodes.state.ranks.jobs()) {
+                        let host = self.nodes.state.host(0).to_owned();
+                        self.fail(Cause { host, kind }, now);
+                        continue;
+                    }
                     let (waiting, missing) = (query.waiting().max(*waiting), query.missing(missing));
                     self.nodes.look_at_late_ranks(&missing, &mut self.effects);
                     self.append(0, NodeEvent::notice(Notice::Stuck { after: *after, waiting, missing }), now);

@@ -16,7 +16,7 @@ use pmi_core::server::EndReason;
 use pmix_core::server::Need;
 use rank_spawner::{CpuBind, RankExit, TerminalSize};
 
-use super::super::desertion::{FenceProtocol, FenceSeen};
+use super::super::desertion::FenceSeen;
 use super::super::jobs::JobNumber;
 use super::super::ranks::SlotId;
 use super::super::verdict::UnreportedEnd;

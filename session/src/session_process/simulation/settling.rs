@@ -12,8 +12,9 @@ use super::super::failure_policy::{Decision, Stage, concerns_others};
 use super::super::waiting::Word;
 use super::{Ending, SessionEffect, SimulatedSession};
 use crate::event::Report;
+use crate::event::SpokenProtocol;
 use crate::machine::Phase;
-use crate::machine::desertion::{FenceProtocol, FenceSeen};
+use crate::machine::desertion::FenceSeen;
 use crate::machine::effect::{Effect, Look};
 use crate::machine::jobs::JobNumber;
 use crate::machine::ranks::{RankState, Slot, SlotId};
@@ -260,12 +261,13 @@ impl SimulatedSession {
             let FenceStatus { name, epoch, whole_job, waiting, .. } = fence;
             FenceSeen {
                 job: JobNumber::LAUNCHED,
-                protocol: FenceProtocol::Pmi,
+                protocol: SpokenProtocol::Pmi,
                 name,
                 epoch,
                 whole_job,
                 waiting,
                 missing,
+                strangers: Vec::new(),
             }
         };
         self.server.pending_fences().into_iter().map(seen).collect()

@@ -12,7 +12,8 @@ use super::*;
 use crate::call_stacks::RankStack;
 use crate::cause::{Cause, CauseKind, StartClass};
 use crate::event::{
-    Event, MpiFamily, MpiLibrary, Notice, Output, RankAffinity, RankProgress, RankUsage, Report, Stream, Usage,
+    Event, MpiFamily, MpiLibrary, Notice, Output, RankAffinity, RankProgress, RankUsage, Report, SpokenProtocol,
+    Stream, Usage,
 };
 use crate::gathered::NodeSelection;
 use crate::map_hash::MapHash;
@@ -63,6 +64,7 @@ fn events_travel() {
         last_command: Some("get".into()),
         waiting: true,
         in_init: true,
+        protocol: Some(SpokenProtocol::Pmix),
         exit: Some(RankExit::Code(1)),
         usage: Some(RankUsage { cpu: Duration::from_micros(7), memory: 8, read: 9, written: 10 }),
         affinity: Some(RankAffinity { bound_to: "2-3".parse().ok(), allowed: "0-3,8".parse().unwrap() }),
@@ -195,8 +197,10 @@ fn any_progress() -> impl Strategy<Value = RankProgress> {
     let affinity = affinity.prop_map(|(bound_to, allowed)| RankAffinity { bound_to, allowed });
     let seen = proptest::option::of((usage, affinity));
     let fences = proptest::option::of(any::<u64>());
-    (any_rank(), pid, (any_phase(), fences), some_text(), any::<(bool, bool)>(), ended, seen).prop_map(
-        |(rank, pid, (phase, fences), last_command, (waiting, in_init), exit, seen)| RankProgress {
+    let protocol = prop_oneof![Just(None), Just(Some(SpokenProtocol::Pmi)), Just(Some(SpokenProtocol::Pmix))];
+    let dialogue = (any_phase(), fences, protocol);
+    (any_rank(), pid, dialogue, some_text(), any::<(bool, bool)>(), ended, seen).prop_map(
+        |(rank, pid, (phase, fences, protocol), last_command, (waiting, in_init), exit, seen)| RankProgress {
             rank,
             pid,
             phase,
@@ -204,6 +208,7 @@ fn any_progress() -> impl Strategy<Value = RankProgress> {
             last_command,
             waiting,
             in_init,
+            protocol,
             exit,
             usage: seen.as_ref().map(|(usage, _)| *usage),
             affinity: seen.map(|(_, affinity)| affinity),

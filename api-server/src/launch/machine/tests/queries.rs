@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use lattice_session::cause::{CauseKind, RankExit};
-use lattice_session::event::{Event, Notice, RankProgress};
+use lattice_session::event::{Event, Notice, RankProgress, SpokenProtocol};
 use lattice_session::gathered::{Gathered, NodeAnswer, RankAnswer};
 use lattice_session::wire::event::NodeHappening;
 use pmi_core::Phase as RankPhase;
@@ -115,6 +115,30 @@ fn a_stuck_start_is_told_once_with_the_ranks_that_all_nodes_miss() {
     simulation.answer(1, vec![progress(2, true), progress(3, false)]);
     let expected = Notice::Stuck { after: SECOND, waiting: 2, missing: vec![missing(1), missing(3)] };
     assert_eq!(simulation.notices(), [expected]);
+}
+
+/// Programs of MPICH on one node and of Open MPI on the other waited for ever, and were said to wait for nobody.
+#[test]
+fn ranks_that_begin_in_two_protocols_on_two_nodes_end_the_launch() {
+    let speaks = |rank, protocol| RankProgress { protocol: Some(protocol), ..progress(rank, true) };
+    for others in [SpokenProtocol::Pmi, SpokenProtocol::Pmix] {
+        let mut simulation = Simulation::running(2, 1);
+        simulation.event(0, Event::Notice(Notice::Stuck { after: SECOND, waiting: 1, missing: vec![] }));
+        simulation.answer(0, vec![speaks(0, SpokenProtocol::Pmi)]);
+        simulation.answer(1, vec![speaks(1, others)]);
+        let reasons: Vec<_> = simulation.endings().into_iter().map(|cause| cause.kind.clone()).collect();
+        match (others, &reasons[..]) {
+            (SpokenProtocol::Pmi, []) => assert_eq!(simulation.notices().len(), 1),
+            (SpokenProtocol::Pmix, [CauseKind::Fence { reason }]) => {
+                assert!(
+                    reason.starts_with("rank 0 speaks PMI (MPICH and its kin), and rank 1 speaks PMIx"),
+                    "{reason}"
+                );
+                assert_eq!(simulation.notices(), []);
+            }
+            other => panic!("{other:?}"),
+        }
+    }
 }
 
 #[test]

@@ -1,13 +1,14 @@
 //! Reports of ranks that wait, are silent, or are asked for their progress.
 
 use super::*;
+use crate::event::SpokenProtocol;
 
 pub(super) fn fence(job: usize, waiting: &[u32], missing: &[u32]) -> FenceSeen {
     let waiting = waiting.iter().copied().map(LocalRank).collect();
     let missing = missing.iter().map(|&rank| (Rank(rank), Some("get".to_owned()))).collect();
     let (name, epoch) = ("fence".into(), Epoch(0));
-    let protocol = FenceProtocol::Pmi;
-    FenceSeen { job: JobNumber(job), protocol, name, epoch, whole_job: true, waiting, missing }
+    let protocol = SpokenProtocol::Pmi;
+    FenceSeen { job: JobNumber(job), protocol, name, epoch, whole_job: true, waiting, missing, strangers: Vec::new() }
 }
 
 /// Only the launched job was looked at: ranks of a spawned one waited for ever for a rank that had finalized on another node.
@@ -72,8 +73,7 @@ fn a_start_up_that_is_stuck_is_told_of_less_and_less_often() {
 #[test]
 fn ranks_that_wait_for_each_other_in_two_protocols_end_the_launch() {
     let mut world = World::running(spec(3));
-    let of_open_mpi = FenceSeen { protocol: FenceProtocol::Pmix, ..fence(0, &[1, 2], &[0]) };
-    world.fences = vec![fence(0, &[0], &[1, 2]), of_open_mpi];
+    world.fences = vec![FenceSeen { strangers: vec![Rank(1), Rank(2)], ..fence(0, &[0], &[1, 2]) }];
     world.advance(seconds(31));
     let Some(CauseKind::Fence { reason }) = world.cause() else { panic!("{:?}", world.cause()) };
     assert_eq!(
@@ -89,7 +89,7 @@ fn ranks_that_wait_for_each_other_in_two_protocols_end_the_launch() {
 #[test]
 fn ranks_that_wait_in_both_protocols_are_only_slow() {
     let mut world = World::running(spec(2));
-    let beside = FenceSeen { protocol: FenceProtocol::Pmix, ..fence(0, &[0], &[1]) };
+    let beside = FenceSeen { protocol: SpokenProtocol::Pmix, ..fence(0, &[0], &[1]) };
     world.fences = vec![fence(0, &[0], &[1]), beside];
     world.advance(seconds(31));
     assert_eq!(world.cause(), None);
