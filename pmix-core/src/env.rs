@@ -28,8 +28,10 @@ pub struct RankEnvironment<'a> {
     pub host: &'a str,
 }
 
-/// Open MPI 4.1's launch environments: without this one it takes every process for a job of its own, whatever else is set.
-const NOT_A_SINGLETON: (&str, &str) = ("OMPI_MCA_schizo", "^orte");
+/// Leaves out Open MPI 4.1's components for launch environments that would take the process for a job of its own, whatever else is set: `orte`
+/// always, and those of other resource managers where they find an allocation of theirs, such as `slurm` with `SLURM_JOBID` and no
+/// `SLURM_STEP_ID` (measured with 4.1.4). Names that a version does not have do no harm.
+const NOT_A_SINGLETON: (&str, &str) = ("OMPI_MCA_schizo", "^orte,slurm,alps,flux,jsm,moab");
 
 /// Says to Open MPI 4.1 that its launcher has done what there was to bind, as its own does whether it has bound a rank or not. A rank that
 /// hears `orte_externally_bound` instead looks at the whole machine first, to find out what it is bound to (`ess_base_fns.c`).

@@ -129,7 +129,12 @@ pub(crate) struct Entrances {
     pub(crate) node_memory: Option<Arc<OwnedFd>>,
     /// The set of the launch.
     pub(crate) set: Option<Contact>,
+    /// Directory for segments of shared memory of Open MPI 4.1, if it is not the usual one.
+    pub(crate) segments: Option<PathBuf>,
 }
+
+/// Open MPI 4.1's variable with a directory for segments of shared memory.
+const SEGMENTS: &str = "OMPI_MCA_btl_vader_backing_directory";
 
 /// Variable with the path of a socket that leads to the PMI server.
 const PMI_SOCKET: &str = "LATTICE_PMI_SOCKET";
@@ -255,6 +260,9 @@ impl LaunchContext<'_> {
             for (name, value) in pmix_core::env::defaults(families, self.cpus()) {
                 variables.entry(name.into()).or_insert(value.into());
             }
+        }
+        if let Some(directory) = &self.entrances.segments {
+            variables.entry(SEGMENTS.into()).or_insert_with(|| directory.into());
         }
         if let Some(file) = self.topology.filter(|_| !chooses_topology(&variables, app)) {
             variables.extend(hwloc_variables(file));

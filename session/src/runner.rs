@@ -115,6 +115,8 @@ struct Runner {
     input_files: InputFiles,
     /// Directory of the launch for ranks' temporary files, if they are to have one.
     temporary: Option<TemporaryDirectory>,
+    /// Directory for shared memory of Open MPI 4.1, if this node needs one of its own.
+    segments: Option<TemporaryDirectory>,
     /// True if a server has made the directory for files of ranks.
     has_rank_files: bool,
     /// True once a rank was told of that has other CPUs than planned.
@@ -233,6 +235,7 @@ impl Runner {
             prepared: Vec::new(),
             input_files: InputFiles::default(),
             temporary: None,
+            segments: None,
             has_rank_files: false,
             tells_of_cpus: false,
             spawns: OpenSpawns::default(),

@@ -104,7 +104,8 @@ impl SessionSpec {
         }
     }
 
-    fn directory_name(&self) -> String {
+    /// Name of a directory of this node's part of the launch.
+    pub(crate) fn directory_name(&self) -> String {
         format!("lattice-{}.{}", self.launch_id, self.node)
     }
 

@@ -47,6 +47,7 @@ impl TaskArgs {
         let numbers = [
             ("SLURM_NTASKS", self.ntasks),
             ("SLURM_NTASKS_PER_NODE", self.ntasks_per_node),
+            ("SLURM_CPUS_PER_TASK", self.cpus_per_task),
             ("SRUN_CPUS_PER_TASK", self.cpus_per_task),
         ];
         numbers.into_iter().filter_map(|(name, number)| Some((name, number?)))

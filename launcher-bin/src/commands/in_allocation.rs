@@ -15,13 +15,16 @@ use crate::cluster::{self, AllocatedNodes, Cluster};
 use crate::environment::Environment;
 use crate::mpirun_setup::{MpirunSetup, Slots};
 
+/// Bytes of a list of all names; with more than 131,071 in one variable nothing can be executed.
+const NODE_LIST_MAX: usize = 32 * 1024;
+
 /// Files of one command, in a directory of their own. They are there until they are [removed](Self::remove), or, if this process is
 /// killed, until the next command makes its own.
 #[derive(Debug)]
 pub(super) struct CommandFiles {
     directory: OwnDirectory,
     setup: MpirunSetup,
-    allocation: String,
+    variables: [(&'static str, String); 3],
 }
 
 impl CommandFiles {
@@ -37,7 +40,7 @@ impl CommandFiles {
         let slots = slots(cluster, allocation).await?;
         let directory = OwnDirectory::make(environment)?;
         match MpirunSetup::write(directory.path().join("mpirun"), &slots) {
-            Ok(setup) => Ok(Self { directory, setup, allocation: allocation.id.clone() }),
+            Ok(setup) => Ok(Self { directory, setup, variables: variables(allocation) }),
             Err(error) => {
                 directory.remove()?;
                 Err(error.into())
@@ -72,9 +75,21 @@ impl CommandFiles {
     /// Fails for a `PATH` that is none.
     pub(super) fn command(&self, program: &OsStr) -> io::Result<Command> {
         let mut command = Command::new(program);
-        command.envs(self.setup.variables()).env("PATH", self.path()?).env(cluster::ALLOCATION, &self.allocation);
+        let variables = self.variables.iter().map(|(name, value)| (name, value));
+        command.envs(self.setup.variables()).env("PATH", self.path()?).envs(variables);
         Ok(command)
     }
+}
+
+/// Variables that tell of the allocation. Its nodes stand separated by commas as long as that has at most 32 KiB, as in those of a rank.
+fn variables(allocation: &AllocatedNodes) -> [(&'static str, String); 3] {
+    let names = allocation.names.join(",");
+    let nodes = if names.len() <= NODE_LIST_MAX { names } else { allocation.list.clone() };
+    [
+        (cluster::ALLOCATION, allocation.id.clone()),
+        ("LATTICE_NODELIST", nodes),
+        ("LATTICE_NNODES", allocation.names.len().to_string()),
+    ]
 }
 
 /// The nodes of the allocation with a slot for each of their cores.

@@ -87,6 +87,9 @@ impl Runner {
         if let Some(directory) = self.temporary.take() {
             blocking::begin_in(&mut self.removals, move || directory.remove());
         }
+        if let Some(directory) = self.segments.take() {
+            blocking::begin_in(&mut self.removals, move || directory.remove());
+        }
         // Who spoke no PMIx was not told of it; a thread for nothing would take as long as a rank takes to start.
         let spoke_pmix = || self.machine.ranks().iter().any(|(_, slot)| self.servers.spoke_pmix(slot.job, slot.local));
         if self.has_rank_files || spoke_pmix() {

@@ -1,6 +1,6 @@
 //! Everything that the ranks of a job need before the first one starts: their servers, their commands.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use job_memory::NodeMemory;
@@ -102,7 +102,21 @@ impl Runner {
         if job == JobNumber::LAUNCHED {
             entrances.set = self.io.set.take();
         }
+        if entrances.pmix.is_some() {
+            entrances.segments = self.directory_of_segments();
+        }
         Ok(entrances)
+    }
+
+    /// The directory for shared memory of Open MPI 4.1, if this node needs one of its own.
+    fn directory_of_segments(&mut self) -> Option<PathBuf> {
+        if self.segments.is_none() {
+            let directory = shared_memory::of_open_mpi(&self.spec)?;
+            self.processes.iter().for_each(|processes| processes.guard_directory(&directory));
+            // Without it, ranks take the usual one.
+            self.segments = TemporaryDirectory::make(directory).ok();
+        }
+        self.segments.as_ref().map(|directory| directory.path().to_owned())
     }
 
     /// Plans the commands of the ranks, and makes the directory for their temporary files.

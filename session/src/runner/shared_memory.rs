@@ -1,12 +1,16 @@
-//! Shared memory that MPICH leaves on a node when a program ends without `MPI_Finalize`.
+//! Shared memory of MPI libraries whose names do not tell all launches and nodes apart, or that they leave on a node.
 //!
-//! Since 4.2, ranks of a node meet in a POSIX shared-memory object whose name each of them makes out of what PMI told it. The object goes
+//! MPICH leaves some when a program ends without `MPI_Finalize`. Since 4.2, ranks of a node meet in a POSIX shared-memory object whose name each of them makes out of what PMI told it. The object goes
 //! when the rank that made it finalizes; a rank that is killed, crashes or calls `MPI_Abort` leaves it, with megabytes of the node's memory,
 //! and nobody else's launcher removes it (Hydra 5.0.2: measured).
+//!
+//! Open MPI 4.1 calls a segment `vader_segment.HOST.UID.JOB.LOCAL_RANK`: ranks of two nodes that are one host (a cluster on the loopback
+//! interface, `--via ssh` to one machine under two names) take each other's, and crash (measured with 4.1.4).
 
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
+use nix::unistd::gethostname;
 use pmi_core::ids::NodeIndex;
 
 use crate::spec::SessionSpec;
@@ -27,6 +31,18 @@ pub(super) fn remove_mpich(spec: &SessionSpec) {
     for object in of_mpich(spec) {
         let _ = fs::remove_file(object);
     }
+}
+
+/// A directory of its own for the segments of Open MPI 4.1, for a node that may have its host in common with others: its name is not the host's.
+pub(super) fn of_open_mpi(spec: &SessionSpec) -> Option<PathBuf> {
+    let host = gethostname().ok()?.to_string_lossy().into_owned();
+    let has_it_in_common = spec.hosts.len() > 1 && label(spec.host(spec.node)) != label(&host);
+    has_it_in_common.then(|| Path::new(DIRECTORY).join(spec.directory_name()))
+}
+
+/// A name without its domain.
+fn label(host: &str) -> &str {
+    host.split('.').next().unwrap_or(host)
 }
 
 /// The 32-bit FNV-1a hash.

@@ -36,7 +36,8 @@ fn make_directory(directory: &Path) -> io::Result<()> {
             }
             Ok(())
         }
-        made => made,
+        // Whatever the umask has taken away.
+        made => made.and_then(|()| fs::set_permissions(directory, Permissions::from_mode(0o700))),
     }
 }
 

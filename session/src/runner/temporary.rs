@@ -5,9 +5,9 @@
 //! directory that its ranks had beside it, by the next session of the same user that makes one there. Not on a file system that other
 //! machines may share: locks on directories are known to one machine alone, and sessions of others would be taken for dead.
 
-use std::fs::{self, DirBuilder, File};
+use std::fs::{self, DirBuilder, File, Permissions};
 use std::io;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use lattice_overlay::directory::is_shared;
@@ -33,6 +33,8 @@ impl TemporaryDirectory {
     /// Fails if it is there, or cannot be made.
     pub(super) fn make(path: PathBuf) -> io::Result<Self> {
         DirBuilder::new().mode(0o700).create(&path)?;
+        // Whatever the umask has taken away.
+        fs::set_permissions(&path, Permissions::from_mode(0o700))?;
         match locked(&path) {
             Ok(lock) => Ok(Self { path, lock: Some(lock) }),
             Err(_) if is_shared(&path) => Ok(Self { path, lock: None }),
@@ -42,6 +44,10 @@ impl TemporaryDirectory {
                 Err(error)
             }
         }
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        &self.path
     }
 
     /// Removes it with all that is in it. It may block.

@@ -2,8 +2,8 @@
 
 use std::path::Path;
 
-use lattice_tests::cluster::interfaces;
-use lattice_tests::mpi::Flavour;
+use lattice_tests::cluster::{interfaces, script_in};
+use lattice_tests::mpi::{self, Flavour};
 use lattice_tests::{Command, Running, cluster, launch_on, script_on, turn};
 use nix::sys::signal::Signal;
 
@@ -78,6 +78,19 @@ fn nodes_can_share_the_loopback_interface() {
     let command = lattice_tests::lattice("dev-cluster --loopback --nodes 3 -- lattice launch -n 6");
     let outcome = command.arg(Flavour::WheelMpich.program("hello")).run();
     outcome.exits(0).prints_lines((0..6).map(|rank| format!("rank {rank} of 6")));
+}
+
+/// Open MPI 4.1 has one name for the shared memory of ranks that have the same place on two nodes of one host: they crashed.
+#[test]
+fn nodes_of_one_host_have_their_own_shared_memory() {
+    let script = r#"
+        lattice launch -N 3 -n 6 "$1" && lattice launch -N 3 -n 6 printenv OMPI_MCA_btl_vader_backing_directory | sort -u | wc -l
+        ls -d /dev/shm/lattice-*"#;
+    for mpi in mpi::MPIS {
+        let command = script_in(lattice_tests::lattice("dev-cluster --loopback --nodes 3 --"), script);
+        let outcome = command.arg(mpi.program("allreduce")).run();
+        outcome.exits(2).says("No such file").prints("6 ranks, 0 wrong sums\n3\n");
+    }
 }
 
 #[test]

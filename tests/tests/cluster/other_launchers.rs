@@ -17,6 +17,8 @@ fn ranks_are_where_the_other_launcher_would_put_them() {
     check("lattice mpirun -H node0:1,node1:2 -np 3", &["0 node0", "1 node1", "2 node1"]);
     check("lattice mpirun --map-by ppr:1:node", &["0 node0", "1 node1"]);
     check("lattice srun -N2 -n3 -m cyclic", &["0 node0", "1 node1", "2 node0"]);
+    // As many nodes as are named, and a task on each.
+    check("lattice srun -w node[0-1]", &["0 node0", "1 node1"]);
     check("lattice srun -w node1 -n2 --overlap -p debug", &["0 node1", "1 node1"]);
     let programs = format!("lattice mpiexec -n 1 -host node1 {WHERE} : -n 2 -host node0");
     check(&programs, &["0 node1", "1 node0", "2 node0"]);

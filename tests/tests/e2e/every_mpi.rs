@@ -60,6 +60,26 @@ fn two_launches_at_once_do_not_meet() {
     }
 }
 
+/// Open MPI 4.1 took each rank for a job of its own in an allocation of Slurm, and returned 0.
+#[test]
+fn ranks_join_in_allocations_of_other_managers() {
+    const ALLOCATIONS: [&[(&str, &str)]; 6] = [
+        &[("SLURM_JOBID", "5"), ("SLURM_JOB_ID", "5"), ("SLURM_NODELIST", "n"), ("SLURM_NNODES", "1")],
+        &[("FLUX_JOB_ID", "f1"), ("FLUX_URI", "local:///nonesuch")],
+        &[("PBS_JOBID", "4.n"), ("PBS_NODEFILE", "/etc/hosts"), ("PBS_ENVIRONMENT", "PBS_BATCH")],
+        &[("LSB_JOBID", "3"), ("LSB_HOSTS", "n"), ("JSM_NAMESPACE_RANK", "0"), ("JSM_NAMESPACE_SIZE", "1")],
+        &[("JOB_ID", "3"), ("PE_HOSTFILE", "/etc/hosts"), ("SGE_ROOT", "/nonesuch")],
+        &[("ALPS_APP_ID", "3"), ("PALS_APID", "3")],
+    ];
+    for mpi in MPIS {
+        for variables in ALLOCATIONS {
+            let command = launch("--via none -n 2").arg(mpi.program("hello"));
+            let command = variables.iter().fold(command, |command, (name, value)| command.env(name, value));
+            command.run().exits(0).prints_lines((0..2).map(|rank| format!("rank {rank} of 2")));
+        }
+    }
+}
+
 /// They waited for ever. Those of MPICH do so in their own memory, after a get, and those of Open MPI in a fence.
 #[test]
 fn programs_of_two_mpis_in_one_launch_are_told_and_ended() {

@@ -59,8 +59,8 @@ fn both_families_are_offered_and_either_can_be_left_out() {
     let prints = |flags: &str, line: &str| {
         launch(flags).bash(script).run().exits(0).prints_lines([line]);
     };
-    prints("", "pmi pmix 0 1 ^orte");
-    prints("--pmi pmix", " pmix 0  ^orte");
+    prints("", "pmi pmix 0 1 ^orte,slurm,alps,flux,jsm,moab");
+    prints("--pmi pmix", " pmix 0  ^orte,slurm,alps,flux,jsm,moab");
     prints("--pmi pmi1", "pmi    ");
     prints("--pmi none", "    ");
 }

@@ -193,14 +193,14 @@ fn read(words: &[OsString], line: &mut Line) -> Result<Option<Answer>, Refusal> 
 
 /// What srun does unless it is told otherwise.
 fn add_defaults(line: &mut Line) {
-    let placed = ["--nodes", "--nodelist", "--tasks-per-node", "--hostfile", "--multi-prog", "--relative", "--pty"];
+    let placed = ["--nodes", "--tasks-per-node", "--hostfile", "--multi-prog", "--relative", "--pty"];
     let is_counted = line.is_counted() || placed.iter().any(|flag| line.has(flag));
     let in_allocation = line.has("--alloc") || std::env::var_os(ALLOCATION).is_some_and(|id| id != NO_ALLOCATION);
     if in_allocation && !line.has("--overcommit") {
         line.add_to_launch("--no-overcommit", None);
     }
     if !is_counted && in_allocation {
-        line.note("without -n: one task on each node of the allocation".to_owned());
+        line.note("without -n: one task on each node of the allocation, or of those that -w names".to_owned());
         line.add_to_launch("--tasks-per-node", Some("1".as_ref()));
     }
     if !line.has("--kill-on-bad-exit") {

@@ -42,6 +42,8 @@ const OF_THE_RANK: [&str; 8] = [
     "MPI_LOCALNRANKS",
 ];
 
+/// The variable with the number of a job's tasks.
+const TASKS: &str = "SLURM_NTASKS";
 /// The variable with the id of the launch that this process is.
 const LAUNCH: &str = "LATTICE_LAUNCH_ID";
 /// Time for the API server to be told why a script does not run, or to tell why it is ended.
@@ -109,16 +111,21 @@ impl Run<'_> {
     }
 
     /// Variables of sbatch that a script of Slurm's reads. Others, by which an `mpirun` would start its ranks by srun, are not set.
-    fn slurm_variables(&self) -> [(&'static str, String); 5] {
+    fn slurm_variables(&self) -> Vec<(&'static str, String)> {
         let AllocatedNodes { id, names, list, .. } = self.allocation;
         let nodes = names.len().to_string();
-        [
+        let mut variables = vec![
             ("SLURM_JOB_ID", id.clone()),
             ("SLURM_JOB_NAME", self.args.job_name.clone()),
             ("SLURM_NNODES", nodes.clone()),
             ("SLURM_JOB_NUM_NODES", nodes),
             ("SLURM_NODELIST", list.clone()),
-        ]
+        ];
+        let own = |name: &str| std::env::var(name).ok();
+        if let Some(tasks) = tasks_of_all_nodes(names.len(), own) {
+            variables.push((TASKS, tasks));
+        }
+        variables
     }
 
     async fn with(&self, files: &CommandFiles, streams: &Streams) -> Result<ExitStatus, CommandError> {
@@ -132,8 +139,6 @@ impl Run<'_> {
         command
             .env("LATTICE_JOB_NAME", &self.args.job_name)
             .env("LATTICE_REQUEUES", self.allocation.requeues.to_string());
-        command.env("LATTICE_NODELIST", self.allocation.names.join(","));
-        command.env("LATTICE_NNODES", self.allocation.names.len().to_string());
         if is_of_slurm(self.script) {
             command.envs(self.slurm_variables());
         }
@@ -194,6 +199,12 @@ fn end_in_words(allocation: &proto::Allocation) -> Option<String> {
         }
         _ => None,
     }
+}
+
+/// The number of tasks that sbatch tells a script which says only how many a node has; `None` where it says the number itself, or neither.
+fn tasks_of_all_nodes(nodes: usize, variable: impl Fn(&str) -> Option<String>) -> Option<String> {
+    let per_node: usize = variable("SLURM_NTASKS_PER_NODE")?.parse().ok()?;
+    variable(TASKS).is_none().then(|| nodes.saturating_mul(per_node).to_string())
 }
 
 /// `PATH` of the script: a `lattice` that is not in it is found behind all others.
@@ -261,6 +272,19 @@ impl Streams {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_script_is_told_the_tasks_of_all_its_nodes() {
+        let tasks = |variables: &'static [(&str, &str)]| {
+            let value = move |name: &str| {
+                variables.iter().find(|(known, _)| *known == name).map(|(_, value)| (*value).to_owned())
+            };
+            tasks_of_all_nodes(3, value)
+        };
+        assert_eq!(tasks(&[("SLURM_NTASKS_PER_NODE", "2")]).as_deref(), Some("6"));
+        assert_eq!(tasks(&[("SLURM_NTASKS_PER_NODE", "2"), ("SLURM_NTASKS", "5")]), None);
+        assert_eq!(tasks(&[]), None);
+    }
 
     #[test]
     fn the_output_of_a_script_says_why_the_job_is_ended_from_outside() {

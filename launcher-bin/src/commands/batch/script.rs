@@ -182,7 +182,10 @@ mod tests {
         assert_eq!((found.job_name.as_deref(), found.time), (Some("wave"), Some(Duration::from_secs(5400))));
         assert_eq!((found.count, found.tasks.nodes(None)), (None, Some(2)));
         let variables: Vec<String> = found.tasks.variables().map(|(name, number)| format!("{name}={number}")).collect();
-        assert_eq!(variables, ["SLURM_NTASKS=6", "SLURM_NTASKS_PER_NODE=4", "SRUN_CPUS_PER_TASK=2"]);
+        assert_eq!(
+            variables,
+            ["SLURM_NTASKS=6", "SLURM_NTASKS_PER_NODE=4", "SLURM_CPUS_PER_TASK=2", "SRUN_CPUS_PER_TASK=2"]
+        );
         assert_eq!((found.idle.notes().count(), found.notes().len()), (4, 1));
         let found = options("#!/bin/sh\n#SBATCH -N 4 --array=1-9\n#LATTICE -N 2\n").unwrap();
         assert_eq!(found.count, Some(2));

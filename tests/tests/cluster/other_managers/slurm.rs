@@ -45,7 +45,7 @@ fn script_with_slurm(script: &str) -> Command {
 #[test]
 fn a_launch_in_an_allocation_runs_on_its_nodes_and_in_its_slots() {
     let script = r#"user salloc -Q -N 3 -n 7 lattice -v launch "$1""#;
-    for flavour in [Flavour::WheelMpich, Flavour::WheelOpenMpi] {
+    for flavour in [Flavour::WheelMpich, Flavour::DebianOpenMpi, Flavour::WheelOpenMpi] {
         let outcome = script_with_slurm(script).arg(flavour.program("hello")).run();
         outcome.exits(0).prints_lines((0..7).map(|rank| format!("rank {rank} of 7")));
         outcome.says("this is an allocation of slurm: node[0-2]; --via none launches on this machine");
