@@ -68,8 +68,10 @@ impl ExecArgs {
             }
             words.push("--pty".into());
         }
-        if number > 1 {
-            words.extend([flag("label", &"node"), flag("stdin", &"none")]);
+        match number {
+            // What speaks a protocol over this command, such as rsync, does not end its lines.
+            1 => words.push("--unbuffered".into()),
+            _ => words.extend([flag("label", &"node"), flag("stdin", &"none")]),
         }
         words.extend(self.alloc.iter().map(|id| flag("alloc", id)));
         words.extend(self.api.api.iter().map(|url| flag("api", url)));

@@ -26,7 +26,6 @@ const WHOLE_NODES: &str = "an allocation is whole nodes";
 const NO_SCHEDULER: &str = "there are no accounts, partitions, classes of service and reservations";
 const AT_ONCE: &str = "launches start at once, and jobs as soon as there are nodes";
 const SHARED: &str = "launches of an allocation share its nodes";
-const AS_IT_COMES: &str = "output is passed on as it comes";
 
 const fn idle(short: Option<char>, long: &'static str, value: Value, reason: &'static str) -> Idle {
     Idle { short, long, value, reason }
@@ -52,7 +51,6 @@ pub(super) const IDLE: &[Idle] = &[
     idle(Some('p'), "partition", Value::Required, NO_SCHEDULER),
     idle(None, "qos", Value::Required, NO_SCHEDULER),
     idle(None, "reservation", Value::Required, NO_SCHEDULER),
-    idle(Some('u'), "unbuffered", Value::No, AS_IT_COMES),
 ];
 
 /// The flags of this table that a command line has.

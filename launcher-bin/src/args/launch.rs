@@ -356,6 +356,10 @@ pub struct StreamArgs {
     /// what runs there; the other ranks read nothing. Without a terminal here, it is fed from standard input.
     #[arg(long, conflicts_with_all = ["stdin", "output", "error", "json", "detach"])]
     pub pty: bool,
+    /// Pass on what ranks write as it comes; otherwise a line without an end waits for it, on a terminal for 0.1 s. Of no use with --json
+    /// and --collapse, which are of whole lines.
+    #[arg(short, long)]
+    pub unbuffered: bool,
     /// Start each line with the number of its rank, or with the name of its node.
     #[arg(short, long, alias = "tag-output", value_enum, value_name = "rank|node", num_args = 0..=1, require_equals = true,
           default_missing_value = "rank", hide_possible_values = true, conflicts_with = "json")]

@@ -53,7 +53,7 @@ pub(super) fn settings(
         node_memory: args.pmi.node_memory,
         temporary: temporary_files(args.environment.tmpdir.as_deref(), machine),
         at_exec: if args.debuggers.stop_at_start || mpir::is_debugged() { AtExec::Stop } else { AtExec::Run },
-        timeouts: Timeouts { prompt: shows_prompts(&args.streams, machine).then_some(PROMPT), ..timeouts(&args.time)? },
+        timeouts: Timeouts { prompt: open_lines(&args.streams, machine), ..timeouts(&args.time)? },
     })
 }
 
@@ -99,9 +99,15 @@ pub(super) fn pmi_spec(args: &PmiArgs) -> PmiSpec {
     }
 }
 
-/// True if somebody watches who may have to answer, and pieces of lines can be shown.
-fn shows_prompts(args: &StreamArgs, machine: &Machine) -> bool {
-    machine.watched && !args.json && !args.pty && !args.collapse
+/// Pause of a rank within a line after which the beginning of the line is passed on: none with `--unbuffered`, and a short one where
+/// somebody watches who may have to answer. `None` where lines stay whole.
+fn open_lines(args: &StreamArgs, machine: &Machine) -> Option<Duration> {
+    let of_whole_lines = args.json || args.pty || args.collapse;
+    match (of_whole_lines, args.unbuffered) {
+        (true, _) => None,
+        (false, true) => Some(Duration::ZERO),
+        (false, false) => machine.watched.then_some(PROMPT),
+    }
 }
 
 /// Pause of a rank within a line after which the beginning of the line is shown on a terminal.

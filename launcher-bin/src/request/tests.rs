@@ -173,6 +173,8 @@ fn a_prompt_is_shown_to_those_who_watch() {
     assert_eq!(prompt("true", machine(true)), Some(PROMPT));
     assert_eq!(prompt("true", machine(false)), None);
     assert_eq!(prompt("--json true", machine(true)), None);
+    assert_eq!(prompt("-u true", machine(false)), Some(Duration::ZERO));
+    assert_eq!(prompt("--unbuffered --collapse true", machine(true)), None);
 }
 
 #[test]

@@ -32,3 +32,15 @@ fn what_is_missing_is_said() {
     cluster(1).bash("lattice exec node7 -- true").run().exits(125).says("node7");
     cluster(1).bash("lattice exec -- true").run().exits(125).says("NODES");
 }
+
+/// Two ends of a protocol do not end their lines.
+#[test]
+fn one_node_answers_without_the_end_of_a_line() {
+    let talk =
+        r#"read -r -N 6 -t 60 asked <&${COPROC[0]}; echo you >&${COPROC[1]}; cat <&${COPROC[0]}; echo "[$asked]""#;
+    for talker in ["lattice exec node1 -- bash -c", "lattice launch -u -w node1 bash -c", "lattice-mpi-launcher node1"]
+    {
+        let script = format!(r#"exec 2>&1; coproc {talker} 'printf "name? "; read name; echo "hello $name"'; {talk}"#);
+        script_on(2, &script).run().exits(0).prints("hello you\n[name? ]\n");
+    }
+}

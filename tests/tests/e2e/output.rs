@@ -81,6 +81,16 @@ fn any_bytes_are_passed_on_as_they_are() {
     });
 }
 
+/// Who reads a pipe sees it, too.
+#[test]
+fn unbuffered_output_does_not_wait_for_the_end_of_its_line() {
+    let script = "printf 'one '; read -r -t 60 || exit 9; printf two";
+    let mut running = launch("--pmi none -u").typed_to().bash(script).start();
+    running.wait_for_stdout("one ");
+    running.type_in("\n");
+    running.finish().exits(0).prints("one two");
+}
+
 #[test]
 fn a_line_of_10_megabytes_comes_whole() {
     let _machine = turn::heavy();

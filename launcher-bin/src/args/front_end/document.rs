@@ -95,7 +95,7 @@ const FROM_SRUN: &str = "\
 (`-K` ends them), standard error goes where `-o` says, and tasks find `SLURM_PROCID` and its like. A flag may be cut as long as it is the
 only one that begins so. Variables of srun stand for flags that a line does not have: `SLURM_NTASKS`, `SLURM_NTASKS_PER_NODE`, `SRUN_CPUS_PER_TASK`,
 `SLURM_CPU_BIND`, `SLURM_MEM_BIND`, `SLURM_HINT`, `SLURM_DISTRIBUTION`, `SLURM_OVERCOMMIT`, `SLURM_GPUS_PER_TASK`, `SLURM_GPU_BIND`, `SRUN_EXPORT_ENV`,
-`SLURM_EXPORT_ENV`, `SLURM_LABELIO`, `SLURM_STDOUTMODE`, `SLURM_STDERRMODE`, `SLURM_STDINMODE`, `SLURM_OPEN_MODE`, `SLURM_KILL_BAD_EXIT`, `SLURM_NO_KILL`,
+`SLURM_EXPORT_ENV`, `SLURM_LABELIO`, `SLURM_UNBUFFEREDIO`, `SLURM_STDOUTMODE`, `SLURM_STDERRMODE`, `SLURM_STDINMODE`, `SLURM_OPEN_MODE`, `SLURM_KILL_BAD_EXIT`, `SLURM_NO_KILL`,
 `SLURM_WAIT`, `SLURM_TIMELIMIT`, `SLURM_BCAST`, `SLURM_COMPRESS`, `SLURM_TASK_PROLOG` and `SLURM_TASK_EPILOG`; `-v` names those that count. Without a number of tasks or nodes there is one
 task on each node of the allocation. In an allocation each task has a CPU of its node (`-c` of them) or is refused, unless there is `-O`.
 Scripts that call `scontrol show hostnames` and `scontrol show hostlist` find both in `lattice scontrol`, and `lattice batch` takes scripts with

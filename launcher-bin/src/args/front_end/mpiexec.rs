@@ -16,7 +16,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 
 use self::binding::{bind_to, cpu_list, cpus_per_rank, map_by, oversubscribe};
 use self::dialect::{Dialect, VARIABLE, dialect, version};
-use self::output::{output, output_filename};
+use self::output::{output, output_filename, stream_buffering};
 use self::values::{
     display, environment, environment_of_all, error_pattern, export_list, export_one, host, hosts, launch_mca, mca,
     output_pattern, path, pmix_mca, rank_by, ranks, ranks_per_host, universe_size,
@@ -127,7 +127,11 @@ pub(super) const FLAGS: &[Flag] = &[
     flag(&["xml"], Takes::Nothing, Refused("type lattice launch --json")),
     flag(&["xterm"], Takes::Value, Refused("start it as the program: mpiexec -n 1 xterm -e ./a.out")),
     flag(&["ordered-output"], Takes::Nothing, Nothing("ranks' output is passed on by whole lines anyway")),
-    flag(&["stream-buffering"], Takes::Value, Nothing("ranks' output is passed on as it comes")),
+    flag(
+        &["stream-buffering"],
+        Takes::Value,
+        Made("--unbuffered for 0; 1 and 2 choose nothing, for output is passed on by whole lines", stream_buffering),
+    ),
     flag(&["show-progress"], Takes::Nothing, Nothing("on a terminal the start is shown anyway")),
     flag(&["print-all-exitcodes"], Takes::Nothing, Nothing("-v tells how each rank has ended")),
     flag(

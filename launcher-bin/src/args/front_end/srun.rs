@@ -55,6 +55,7 @@ pub(super) const FLAGS: &[Flag] = &[
     flag(&["i", "input"], Takes::Value, OfLaunch("--stdin")),
     flag(&["J", "job-name"], Takes::Value, OfLaunch("--job-name")),
     flag(&["l", "label"], Takes::Nothing, OfLaunch("--label")),
+    flag(&["u", "unbuffered"], Takes::Nothing, OfLaunch("--unbuffered")),
     flag(&["open-mode"], Takes::Value, Made("--append", open_mode)),
     flag(&["D", "chdir"], Takes::Value, OfProgram("--chdir")),
     flag(&["export"], Takes::Value, Made("--export, without names that are not set", export)),

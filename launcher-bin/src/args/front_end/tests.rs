@@ -166,7 +166,7 @@ fn lines_of_srun_mean_a_launch() {
             "--ntasks=8 ./a -n 2",
         ),
         ("lattice srun --ntasks 4 ./a", "", "--ntasks=4 ./a"),
-        ("srun -lun 2 ./a", "--label ", "--ntasks=2 ./a"),
+        ("srun -lun 2 ./a", "--label --unbuffered ", "--ntasks=2 ./a"),
         ("srun -N 1-2 ./a", "--nodes=1 ", "./a"),
         ("srun --nodel a,b -x c ./a", "--nodelist=a,b --exclude=c ", "./a"),
         ("srun -A acct -p debug -J name --mem=4G --exclusive --qos q ./a", "--job-name=name ", "./a"),
@@ -228,6 +228,7 @@ fn lines_of_srun_mean_a_launch() {
     means("srun --bcast=/tmp/a ./a", "--bcast=/tmp/a --kill-on-bad-exit=0 --stdin=all --slurm-env ./a");
     means("srun --propagate ./a", "--propagate --kill-on-bad-exit=0 --stdin=all --slurm-env ./a");
     means("srun --propagate=STACK ./a", "--propagate=STACK --kill-on-bad-exit=0 --stdin=all --slurm-env ./a");
+    means("srun -u ./a", "--unbuffered --kill-on-bad-exit=0 --stdin=all --slurm-env ./a");
     means("srun -k ./a", "--no-kill --kill-on-bad-exit=0 --stdin=all --slurm-env ./a");
     means("srun --no-kill=off ./a", "--kill-on-bad-exit=0 --stdin=all --slurm-env ./a");
     means("srun -K1 -i0 ./a", "--kill-on-bad-exit=1 --stdin=0 --slurm-env ./a");
@@ -277,6 +278,7 @@ fn flags_that_choose_nothing_are_noted() {
 
 #[test]
 fn what_people_type_twice_or_shorten_means_what_it_does_there() {
+    means("mpirun --stream-buffering 0 -n 3 ./a", "--unbuffered --ntasks=3 ./a");
     means("mpirun --host a:2 --host b -n 3 ./a", "--host=a:2,b --ntasks=3 ./a");
     let (words, _) = read("mpiexec -outfile-pattern x.%h.%r -n 2 ./a").unwrap();
     assert!(words.contains("--output=x.%N.%r"), "{words}");

@@ -110,9 +110,9 @@ fn flags_that_contradict_each_other_are_refused_in_either_order() {
 /// Scripts for srun have them, and go on working.
 #[test]
 fn flags_of_srun_that_choose_nothing_are_taken_and_noted() {
-    let args = launch("-p debug --account=a -J name --mem=4G --exclusive -s -u -I ./a -p x");
+    let args = launch("-p debug --account=a -J name --mem=4G --exclusive -s -I ./a -p x");
     let notes: Vec<String> = args.idle.notes().collect();
-    assert_eq!(notes.len(), 7, "{notes:?}");
+    assert_eq!(notes.len(), 6, "{notes:?}");
     assert_eq!(
         notes[0],
         "--account is taken and chooses nothing: there are no accounts, partitions, classes of service and reservations"

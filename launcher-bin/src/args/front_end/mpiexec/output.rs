@@ -64,6 +64,22 @@ pub(super) fn output_filename(line: &mut Line, value: &OsStr) -> Result<(), Refu
     output(line, format!("file={}", value.to_string_lossy()).as_ref())
 }
 
+/// prterun's `--stream-buffering`.
+pub(super) fn stream_buffering(line: &mut Line, value: &OsStr) -> Result<(), Refusal> {
+    match value.to_str() {
+        Some("0") => line.add_to_launch("--unbuffered", None),
+        Some("1" | "2") => {
+            line.note("--stream-buffering chooses nothing but 0: output is passed on by whole lines".to_owned());
+        }
+        _ => {
+            let reason = "type 0 for output as it comes, 1 or 2 for whole lines".to_owned();
+            let value = value.to_string_lossy().into_owned();
+            return Err(Refusal::Value { flag: "--stream-buffering", value, reason });
+        }
+    }
+    Ok(())
+}
+
 /// The directive that a word stands for: itself, or the only one that begins so.
 fn named(word: &str) -> Option<&'static str> {
     let exact = DIRECTIVES.into_iter().find(|directive| *directive == word);

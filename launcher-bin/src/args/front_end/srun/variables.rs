@@ -20,6 +20,7 @@ const VARIABLES: &[(&str, &str)] = &[
     ("SRUN_EXPORT_ENV", "export"),
     ("SLURM_EXPORT_ENV", "export"),
     ("SLURM_LABELIO", "label"),
+    ("SLURM_UNBUFFEREDIO", "unbuffered"),
     ("SLURM_STDOUTMODE", "output"),
     ("SLURM_STDERRMODE", "error"),
     ("SLURM_STDINMODE", "input"),
@@ -92,6 +93,7 @@ mod tests {
         let bound = [("SLURM_CPU_BIND", "cores"), ("SLURM_LABELIO", "1"), ("SLURM_EXPORT_ENV", "NONE")];
         check("--export=ALL", &bound, "--export=ALL --cpu-bind=cores --label ./a");
         check("--cpu_bind=none", &bound[..1], "--cpu-bind=none ./a");
+        check("", &[("SLURM_UNBUFFEREDIO", "1")], "--unbuffered ./a");
         check("", &[("SLURM_LABELIO", "0"), ("SLURM_TIMELIMIT", "")], "./a");
         check("", &[("SRUN_EXPORT_ENV", "A=1"), ("SLURM_EXPORT_ENV", "B=1")], "--export=A=1 ./a");
     }
