@@ -216,19 +216,6 @@ pub(crate) enum CommandError {
         /// The ranks.
         ranks: String,
     },
-    /// A debugger holds processes of one node.
-    #[error(
-        "these ranks are on several nodes ({} and {}), and gdb holds processes of one\ntry: lattice debug {launch} --ranks {here}",
-        nodes[0], nodes[1]
-    )]
-    RanksApart {
-        /// Id of the launch.
-        launch: String,
-        /// Two of the nodes.
-        nodes: [String; 2],
-        /// Those of the ranks that are on the first of them.
-        here: String,
-    },
     /// More ranks than a debugger can reasonably hold.
     #[error(
         "{count} ranks are too many for one gdb, which holds up to {max} here\ntry: lattice stacks for a look at all of them"

@@ -100,6 +100,8 @@ const FOR_TESTS: &[Package] = &[
     Package { name: "valgrind", brings: Brings::Program("valgrind") },
     // gdb, for the stacks of late ranks.
     Package { name: "gdb", brings: Brings::Program("gdb") },
+    // gdb's server, for ranks of several nodes.
+    Package { name: "gdbserver", brings: Brings::Program("gdbserver") },
     // A browser, for the drawings.
     Package { name: "chromium", brings: Brings::Program("chromium") },
     // Container runtimes that need no daemon and no image store.

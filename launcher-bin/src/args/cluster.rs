@@ -300,7 +300,8 @@ pub struct DebugArgs {
     /// The launch.
     #[arg(value_parser = NonEmptyStringValueParser::new())]
     pub launch: String,
-    /// The ranks, such as 0,7, all on one node [default: 0]. Each is an inferior of the one debugger, and all of them go on together.
+    /// The ranks, such as 0,7 [default: 0]. Each is an inferior of the one debugger, and all of them go on together. gdb runs on their node;
+    /// for ranks of several nodes it runs here, and needs a gdbserver on each of them.
     #[arg(long, value_name = "LIST")]
     pub ranks: Option<RankRanges>,
     /// Further options of gdb.

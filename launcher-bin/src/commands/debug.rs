@@ -1,4 +1,5 @@
-//! `lattice debug`: gdb on ranks of a launch, here or on their node of the cluster.
+//! `lattice debug`: gdb on ranks of a launch: here, on their node of the cluster, or, where they are on several nodes, here with a gdbserver
+//! on each of these.
 
 use std::ffi::OsString;
 use std::io::{self, IsTerminal};
@@ -17,90 +18,190 @@ use crate::launch;
 
 /// The debugger.
 const GDB: &str = "gdb";
+/// Its server, which speaks on its standard streams, and ends with the connection.
+const GDBSERVER: [&str; 4] = ["gdbserver", "--once", "--multi", "-"];
+/// Commands before the first server.
+const BEFORE_SERVERS: [&str; 2] = [
+    // A process to which its server cannot attach must not be looked for among those of this machine.
+    "set auto-connect-native-target off",
+    // Inferiors of several servers go on together in this way only (gdb's manual, "set schedule-multiple").
+    "maintenance set target-non-stop on",
+];
 /// Most ranks in one debugger.
 const RANKS_MAX: usize = 64;
+
+/// Processes on one node that are to be debugged.
+#[derive(Debug, PartialEq, Eq)]
+struct OnNode<'a> {
+    node: &'a str,
+    pids: Vec<u32>,
+}
 
 /// Runs a debugger on ranks; returns its exit code.
 pub(crate) fn debug(args: &DebugArgs, verbosity: Verbosity) -> Result<u8, Failure> {
     let (answer, _) = get(&args.launch, &args.api, Extent::Progress)?;
     let all = ranks(&answer);
-    let (node, pids) = chosen(&all, args)?;
-    let words = words(&pids, &args.arguments);
-    if here(&args.launch, &args.api).is_some() {
-        // Only returns if there is no such program.
-        let error = Command::new(GDB).args(&words).exec();
-        return Err(CommandError::NoDebugger { error }.into());
-    }
+    let nodes = chosen(&all, args)?;
     let allocation = answer.summary.as_ref().map(|summary| summary.allocation_id.clone());
+    let allocation = allocation.filter(|id| !id.is_empty());
+    match nodes.as_slice() {
+        [only] if here(&args.launch, &args.api).is_none() => on_node(only, allocation, args, verbosity),
+        [only] => Err(run_here(attach_all(&only.pids), &args.arguments)),
+        several => Err(run_here(
+            by_servers(several, allocation.as_deref(), args).map_err(CommandError::from)?,
+            &args.arguments,
+        )),
+    }
+}
+
+/// Runs gdb in the place of this process. Only returns if there is no such program.
+fn run_here(commands: Vec<String>, more: &[OsString]) -> Failure {
+    let error = Command::new(GDB).args(words(commands, more)).exec();
+    CommandError::NoDebugger { error }.into()
+}
+
+/// Runs gdb on the node of its processes.
+fn on_node(
+    OnNode { node, pids }: &OnNode<'_>,
+    alloc: Option<String>,
+    args: &DebugArgs,
+    verbosity: Verbosity,
+) -> Result<u8, Failure> {
     let exec = ExecArgs {
-        nodes: vec![node.to_owned()],
-        command: std::iter::once(GDB.into()).chain(words).collect(),
+        nodes: vec![(*node).to_owned()],
+        command: std::iter::once(GDB.into()).chain(words(attach_all(pids), &args.arguments)).collect(),
         pty: io::stdin().is_terminal(),
         chdir: None,
-        alloc: allocation.filter(|id| !id.is_empty()),
+        alloc,
         api: args.api.clone(),
     };
     Ok(launch::run(&exec.launch().map_err(|error| Failure::ours(&error))?, verbosity)?)
 }
 
-/// The node of the ranks that are named, and their processes.
-fn chosen<'a>(all: &'a [RankView<'a>], args: &DebugArgs) -> Result<(&'a str, Vec<u32>), CommandError> {
+/// Commands of a gdb that reaches the processes of each node by a gdbserver there, which `lattice exec` starts.
+fn by_servers(nodes: &[OnNode<'_>], allocation: Option<&str>, args: &DebugArgs) -> io::Result<Vec<String>> {
+    let lattice = std::env::current_exe()?.to_string_lossy().into_owned();
+    let flag = |name: &str, value: Option<&str>| value.map(|value| format!("--{name}={value}"));
+    let flags: Vec<String> =
+        flag("alloc", allocation).into_iter().chain(flag("api", args.api.api.as_deref())).collect();
+    let server = |node: &str| {
+        let first = [lattice.as_str(), "exec"].into_iter().chain(flags.iter().map(String::as_str));
+        let words = first.chain([node, "--"]).chain(GDBSERVER);
+        shlex::try_join(words).map_err(io::Error::other)
+    };
+    let mut commands = BEFORE_SERVERS.map(str::to_owned).to_vec();
+    let mut number = 1;
+    for OnNode { node, pids } in nodes {
+        if number > 1 {
+            commands.extend(["add-inferior -no-connection".to_owned(), format!("inferior {number}")]);
+        }
+        commands.push(format!("target extended-remote | exec {}", server(node)?));
+        commands.extend(attach(pids, number));
+        number += pids.len();
+    }
+    commands.extend(together(number - 1));
+    Ok(commands)
+}
+
+/// Commands that make each process an inferior of the connection that there is. `first` is the number of the current inferior, which is the
+/// first of them.
+fn attach(pids: &[u32], first: usize) -> Vec<String> {
+    let mut commands = Vec::new();
+    for (number, pid) in (first..).zip(pids) {
+        if number > first {
+            commands.extend(["add-inferior".to_owned(), format!("inferior {number}")]);
+        }
+        commands.push(format!("attach {pid}"));
+    }
+    commands
+}
+
+/// Commands that make each process an inferior of a gdb beside them.
+fn attach_all(pids: &[u32]) -> Vec<String> {
+    attach(pids, 1).into_iter().chain(together(pids.len())).collect()
+}
+
+/// Commands behind which all of `count` inferiors run when one is continued, and the first is the current one.
+fn together(count: usize) -> impl Iterator<Item = String> {
+    ["inferior 1", "set schedule-multiple on"].into_iter().filter(move |_| count > 1).map(str::to_owned)
+}
+
+/// Words of the debugger that carries these commands out.
+fn words(commands: Vec<String>, more: &[OsString]) -> Vec<OsString> {
+    let commands = commands.into_iter().flat_map(|command| ["-ex".into(), command.into()]);
+    std::iter::once("-q".into()).chain(commands).chain(more.iter().cloned()).collect()
+}
+
+/// The processes of the ranks that are named, by their nodes, in the order of ranks.
+fn chosen<'a>(all: &'a [RankView<'a>], args: &DebugArgs) -> Result<Vec<OnNode<'a>>, CommandError> {
     let is_named = |rank: Rank| args.ranks.as_ref().map_or(rank == Rank(0), |ranks| ranks.contains(rank));
     let named: Vec<&RankView<'_>> = all.iter().filter(|view| is_named(view.progress.rank)).collect();
     let launch = || args.launch.clone();
-    let running = |view: &&RankView<'a>| view.progress.pid.filter(|_| view.progress.exit.is_none());
-    let pids: Vec<u32> = named.iter().filter_map(running).collect();
-    let Some(first) = named.first() else { return Err(CommandError::NoSuchRanks { launch: launch() }) };
-    if pids.len() < named.len() {
-        let gone: Vec<Rank> =
-            named.iter().filter(|view| running(view).is_none()).map(|view| view.progress.rank).collect();
-        return Err(CommandError::RanksDoNotRun { launch: launch(), ranks: RankNumbers(&gone).to_string() });
+    let (mut nodes, mut gone) = (Vec::<OnNode<'_>>::new(), Vec::new());
+    for view in &named {
+        match (
+            view.progress.pid.filter(|_| view.progress.exit.is_none()),
+            nodes.iter_mut().find(|on| on.node == view.node),
+        ) {
+            (None, _) => gone.push(view.progress.rank),
+            (Some(pid), Some(on)) => on.pids.push(pid),
+            (Some(pid), None) => nodes.push(OnNode { node: view.node, pids: vec![pid] }),
+        }
     }
-    if let Some(other) = named.iter().find(|view| view.node != first.node) {
-        let here: Vec<Rank> =
-            named.iter().filter(|view| view.node == first.node).map(|view| view.progress.rank).collect();
-        return Err(CommandError::RanksApart {
-            launch: launch(),
-            nodes: [first.node.to_owned(), other.node.to_owned()],
-            here: RankNumbers(&here).to_string(),
-        });
-    }
-    match pids.len() {
-        0..=RANKS_MAX => Ok((first.node, pids)),
+    match named.len() {
+        0 => Err(CommandError::NoSuchRanks { launch: launch() }),
+        _ if !gone.is_empty() => {
+            Err(CommandError::RanksDoNotRun { launch: launch(), ranks: RankNumbers(&gone).to_string() })
+        }
+        1..=RANKS_MAX => Ok(nodes),
         count => Err(CommandError::RanksInDebugger { count, max: RANKS_MAX }),
     }
-}
-
-/// Words of the debugger: each process is an inferior of its own, and all of them run when one is continued.
-fn words(pids: &[u32], more: &[OsString]) -> Vec<OsString> {
-    let mut words: Vec<OsString> = vec!["-q".into()];
-    let mut command = |text: String| words.extend(["-ex".into(), text.into()]);
-    for (number, pid) in (1..).zip(pids) {
-        if number > 1 {
-            command("add-inferior".to_owned());
-            command(format!("inferior {number}"));
-        }
-        command(format!("attach {pid}"));
-    }
-    if pids.len() > 1 {
-        command("inferior 1".to_owned());
-        command("set schedule-multiple on".to_owned());
-    }
-    words.extend_from_slice(more);
-    words
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::args::ServerArgs;
+
+    /// What a gdb is told.
+    fn commands(words: &[OsString]) -> Vec<String> {
+        words.iter().skip(2).step_by(2).map(|word| word.to_string_lossy().into_owned()).collect()
+    }
 
     #[test]
     fn every_process_is_an_inferior() {
-        let one: Vec<OsString> = words(&[7], &["-batch".into()]);
+        let one: Vec<OsString> = words(attach_all(&[7]), &["-batch".into()]);
         assert_eq!(one, ["-q", "-ex", "attach 7", "-batch"]);
-        let two = words(&[7, 9], &[]);
-        let commands: Vec<&OsString> = two.iter().skip(2).step_by(2).collect();
         let expected = ["attach 7", "add-inferior", "inferior 2", "attach 9", "inferior 1", "set schedule-multiple on"];
-        assert_eq!(commands, expected);
+        assert_eq!(commands(&words(attach_all(&[7, 9]), &[])), expected);
+    }
+
+    #[test]
+    fn processes_of_several_nodes_are_reached_by_a_server_on_each() {
+        let api = ServerArgs { api: Some("unix:/a b".to_owned()) };
+        let args = DebugArgs { launch: "x".to_owned(), ranks: None, arguments: Vec::new(), api };
+        let nodes = [OnNode { node: "n0", pids: vec![7, 9] }, OnNode { node: "n1", pids: vec![7] }];
+        let told = by_servers(&nodes, Some("a1"), &args).unwrap();
+        let exe = shlex::try_quote(std::env::current_exe().unwrap().to_str().unwrap()).unwrap().into_owned();
+        let server = |node: &str| {
+            format!(
+                "target extended-remote | exec {exe} exec '--alloc=a1' '--api=unix:/a b' {node} -- gdbserver --once --multi -"
+            )
+        };
+        let rest = [
+            &server("n0"),
+            "attach 7",
+            "add-inferior",
+            "inferior 2",
+            "attach 9",
+            "add-inferior -no-connection",
+            "inferior 3",
+            &server("n1"),
+            "attach 7",
+            "inferior 1",
+            "set schedule-multiple on",
+        ];
+        assert_eq!(told[..BEFORE_SERVERS.len()], BEFORE_SERVERS);
+        assert_eq!(told[BEFORE_SERVERS.len()..], rest);
     }
 }

@@ -152,11 +152,21 @@ fn a_debugger_finds_every_rank() {
 #[test]
 fn a_debugger_is_run_on_the_node_of_its_ranks() {
     let outcome = asked(
-        "lattice debug $id --ranks 0,3
-        lattice debug $id --ranks 2-3 -- -batch -nx -ex 'info inferiors'; lattice proctable $id | grep -c sleep",
+        "lattice debug $id --ranks 2-3 -- -batch -nx -ex 'info inferiors'; lattice proctable $id | grep -c sleep",
     );
-    outcome.exits(0).says("these ranks are on several nodes (node0 and node1)").says("--ranks 0\n");
-    outcome.prints("* 1 ").prints("  2 ").prints("\n4\n");
+    outcome.exits(0).prints("* 1 ").prints("  2 ").prints("\n4\n");
+}
+
+/// One gdb here has all of them, and lets them go on together; they outlive it.
+#[test]
+fn ranks_of_several_nodes_are_debugged_by_one_gdb() {
+    let outcome = asked(
+        r#"cd "$LATTICE_DEV_CLUSTER"; table() { lattice proctable $id --json | field pid; }; table >pids
+        lattice debug $id --ranks 0-1,3 -- -batch -nx -ex 'info inferiors' -ex 'continue &' -ex 'info threads' -ex 'interrupt -a' >said
+        for pid in $(sed -n '1,2p;4p' pids); do grep -c "process $pid .*gdbserver" said; done; grep -c '^[* ] .*(running)' said
+        table | cmp - pids && lattice status $id | grep -c ' runs, '"#,
+    );
+    outcome.exits(0).prints_lines(["1", "1", "1", "3", "4"]);
 }
 
 #[test]
