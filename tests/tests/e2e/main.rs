@@ -6,6 +6,7 @@ mod aborts;
 mod bad_input;
 mod bad_ranks;
 mod binding;
+mod binding_words;
 mod cleanup;
 mod client_libraries;
 mod debuggers;
