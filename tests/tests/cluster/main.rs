@@ -50,6 +50,7 @@ mod sets;
 mod shell_limits;
 mod soak;
 mod spawned;
+mod srun_layouts;
 mod streams;
 mod unchanged_mpirun;
 mod unprivileged;

@@ -224,20 +224,21 @@ fn add_defaults(line: &mut Line) {
     if ["--cpu-bind", "--cpus-per-task", "--hint", "--threads-per-core"].iter().any(|flag| line.has(flag)) {
         let order = line.take("--distribution");
         let order = order.as_ref().map_or("*".into(), |order| order.to_string_lossy());
-        line.add_to_launch("--distribution", Some(whole_order(&order).as_ref()));
+        if order.splitn(3, ':').nth(2).is_some() {
+            line.note("the third word of --distribution chooses nothing: srun's tasks take the threads of a core before the next one's".to_owned());
+        }
+        line.add_to_launch("--distribution", Some(order_within_nodes(&order).as_ref()));
     }
     line.add_to_launch("--slurm-env", None);
 }
 
-/// An order of ranks with all three of its words: what is absent or `*` is cyclic among sockets, and among cores as among sockets (srun(1),
-/// --distribution).
-fn whole_order(order: &str) -> String {
+/// An order of ranks among nodes and sockets: what is absent or `*` is cyclic among sockets (srun(1), --distribution). The third word, for
+/// cores, is left out: it has no part in the masks of tasks (recorded from Slurm 22.05; its task/affinity reads it nowhere).
+fn order_within_nodes(order: &str) -> String {
     let mut words = order.splitn(3, ':');
     let nodes = words.next().unwrap_or("*");
-    let mut chosen = || words.next().filter(|word| *word != "*");
-    let sockets = chosen().unwrap_or("cyclic");
-    let cores = chosen().unwrap_or(sockets);
-    format!("{nodes}:{sockets}:{cores}")
+    let sockets = words.next().filter(|word| *word != "*").unwrap_or("cyclic");
+    format!("{nodes}:{sockets}")
 }
 
 /// Reads `--name`, `--name=value` or `--name value`; a name may be cut as long as only one begins so.

@@ -189,24 +189,21 @@ fn lines_of_srun_mean_a_launch() {
         means(line, &format!("{flags}{USUAL} {rest}"));
     }
     for (flags, bound) in [
-        (
-            "--cpu_bind=verbose,cores -m block:cyclic",
-            "--show-map --cpu-bind=cores {} --distribution=block:cyclic:cyclic",
-        ),
-        ("--cpu-bind=cores -m plane=2", "--cpu-bind=cores {} --distribution=plane=2:cyclic:cyclic"),
-        ("--cpu-bind=ldoms -m block:block", "--cpu-bind=ldoms {} --distribution=block:block:block"),
-        ("--cpu-bind=sockets -m cyclic:fcyclic:block", "--cpu-bind=sockets {} --distribution=cyclic:fcyclic:block"),
-        ("--cpu-bind=cores -m block:*", "--cpu-bind=cores {} --distribution=block:cyclic:cyclic"),
-        ("--cpu-bind=threads -m block:*:block", "--cpu-bind=threads {} --distribution=block:cyclic:block"),
-        ("--cpu-bind=threads -m *:block:*", "--cpu-bind=threads {} '--distribution=*:block:block'"),
-        ("-c2 -m block:fcyclic", "--cpus-per-task=2 {} --distribution=block:fcyclic:fcyclic"),
-        ("--hint=nomultithread", "--hint=nomultithread {} '--distribution=*:cyclic:cyclic'"),
-        ("--threads-per-core 1 -m block", "--threads-per-core=1 {} --distribution=block:cyclic:cyclic"),
+        ("--cpu_bind=verbose,cores -m block:cyclic", "--show-map --cpu-bind=cores {} --distribution=block:cyclic"),
+        ("--cpu-bind=cores -m plane=2", "--cpu-bind=cores {} --distribution=plane=2:cyclic"),
+        ("--cpu-bind=ldoms -m block:block", "--cpu-bind=ldoms {} --distribution=block:block"),
+        ("--cpu-bind=sockets -m cyclic:fcyclic:block", "--cpu-bind=sockets {} --distribution=cyclic:fcyclic"),
+        ("--cpu-bind=cores -m block:*", "--cpu-bind=cores {} --distribution=block:cyclic"),
+        ("--cpu-bind=threads -m block:*:block", "--cpu-bind=threads {} --distribution=block:cyclic"),
+        ("--cpu-bind=threads -m *:block:*", "--cpu-bind=threads {} '--distribution=*:block'"),
+        ("-c2 -m block:fcyclic", "--cpus-per-task=2 {} --distribution=block:fcyclic"),
+        ("--hint=nomultithread", "--hint=nomultithread {} '--distribution=*:cyclic'"),
+        ("--threads-per-core 1 -m block", "--threads-per-core=1 {} --distribution=block:cyclic"),
         (
             "--cpu-bind=mask_cpu:0x1,0x2 -c 2",
-            "--cpu-bind=mask_cpu:0x1,0x2 --cpus-per-task=2 {} '--distribution=*:cyclic:cyclic'",
+            "--cpu-bind=mask_cpu:0x1,0x2 --cpus-per-task=2 {} '--distribution=*:cyclic'",
         ),
-        ("-c4", "--cpus-per-task=4 {} '--distribution=*:cyclic:cyclic'"),
+        ("-c4", "--cpus-per-task=4 {} '--distribution=*:cyclic'"),
     ] {
         let usual = bound.replace("{}", "--kill-on-bad-exit=0 --stdin=all");
         means(&format!("srun {flags} ./a"), &format!("{usual} --slurm-env ./a"));
