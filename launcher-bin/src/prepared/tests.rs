@@ -80,6 +80,26 @@ fn ranks_are_counted_from_either_flag() {
 }
 
 #[test]
+fn a_refusal_ends_with_what_to_type() {
+    for line in [
+        "--chdir /nonexistent true",
+        "--stdin /nonexistent true",
+        "--multi-prog /nonexistent",
+        "--rankfile /nonexistent -n 2 true",
+        "--env-file /nonexistent true",
+        "--hostfile /nonexistent true",
+        "--timeout 0 true",
+        "--fence-timeout 0 true",
+        "--signal=USR1@60 true",
+        "no-such-program",
+    ] {
+        let error = prepared(line).unwrap_err().to_string();
+        let last = error.lines().last().unwrap_or_default();
+        assert!(last.starts_with("try: "), "{line}: {error}");
+    }
+}
+
+#[test]
 fn every_program_has_its_own_settings() {
     let line = "-n 2 --env A=1 --env HERE true x : -n 1 --env-remove PATH --chdir usr bin/env --label";
     let request = prepared(line).unwrap();

@@ -31,7 +31,7 @@ pub enum EnvironmentError {
         name: String,
     },
     /// The file cannot be read.
-    #[error("{flag}: cannot read {}: {source}", path.display())]
+    #[error("{flag}: cannot read {}: {source}\ntry: the path of another file; or --env NAME=VALUE, which needs none", path.display())]
     Read {
         /// The flag.
         flag: &'static str,

@@ -176,7 +176,7 @@ pub enum RequestError {
     #[error("{error}{instead}", error = .0, instead = tip(.0))]
     Program(#[from] ProgramError),
     /// Ranks cannot start in that directory.
-    #[error("cannot start ranks in {}: {source}", path.display())]
+    #[error("cannot start ranks in {0}: {source}\ntry: --chdir with a directory that there is, or mkdir -p {0}", path.display())]
     Directory {
         /// The directory.
         path: PathBuf,
@@ -192,7 +192,7 @@ pub enum RequestError {
         last: u32,
     },
     /// A file for standard input cannot be read.
-    #[error("cannot read standard input from {}: {source}", path.display())]
+    #[error("cannot read standard input from {}: {source}\ntry: the path of another file; or --stdin none, if ranks read nothing", path.display())]
     InputFile {
         /// The file.
         path: PathBuf,
@@ -200,7 +200,7 @@ pub enum RequestError {
         source: io::Error,
     },
     /// A time must be more than nothing.
-    #[error("{flag}: the time must be more than 0")]
+    #[error("{flag}: the time must be more than 0\ntry: {flag} 30s, or another time; or leave it out")]
     NoTime {
         /// The flag.
         flag: &'static str,

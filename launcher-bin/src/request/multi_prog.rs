@@ -29,7 +29,7 @@ const RANKS_MAX: u32 = 1 << 20;
 #[non_exhaustive]
 pub enum MultiProgError {
     /// The file cannot be read.
-    #[error("--multi-prog: cannot read {}: {source}", path.display())]
+    #[error("--multi-prog: cannot read {}: {source}\ntry: the path of a file with lines such as 0-3 ./a.out; or ./a : -n 3 ./b, which needs none", path.display())]
     Read {
         /// The file.
         path: PathBuf,

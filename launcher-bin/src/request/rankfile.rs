@@ -24,7 +24,7 @@ const BYTES_MAX: u64 = 8 << 20;
 #[non_exhaustive]
 pub enum RankfileError {
     /// The file cannot be read.
-    #[error("cannot read the rankfile {}: {source}", path.display())]
+    #[error("cannot read the rankfile {}: {source}\ntry: the path of a file with lines such as rank 0=HOST slot=0", path.display())]
     Read {
         /// The file.
         path: PathBuf,

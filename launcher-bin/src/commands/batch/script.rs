@@ -39,7 +39,9 @@ pub(super) struct Script {
 #[non_exhaustive]
 pub(crate) enum ScriptError {
     /// Nothing is to be run.
-    #[error("there is no script: name one, give a command by --wrap, or write a script to standard input")]
+    #[error(
+        "there is no script\ntry: lattice batch SCRIPT; or lattice batch --wrap COMMAND; or lattice batch < SCRIPT"
+    )]
     None,
     /// The command of `--wrap` is too long.
     #[error(
@@ -55,7 +57,8 @@ pub(crate) enum ScriptError {
         error: io::Error,
     },
     /// Nobody knows what is to run it.
-    #[error("{} is no script: its first line must begin with #! and name its interpreter, as in #!/bin/bash", path.display())]
+    #[error("{} is no script: its first line must begin with #! and name its interpreter, as in #!/bin/bash\n\
+         try: that line first; or lattice batch --wrap COMMAND, which needs no script", path.display())]
     NoInterpreter {
         /// The file.
         path: PathBuf,
@@ -111,6 +114,9 @@ impl Script {
     fn read(path: &Path) -> Result<Self, ScriptError> {
         let bytes = bounded_file::bytes(path, SCRIPT_MAX);
         let bytes = bytes.map_err(|error| ScriptError::Read { path: path.to_owned(), error })?;
+        if bytes.is_empty() && path == Path::new(STANDARD_INPUT) {
+            return Err(ScriptError::None);
+        }
         if !bytes.starts_with(b"#!") {
             return Err(ScriptError::NoInterpreter { path: path.to_owned() });
         }
