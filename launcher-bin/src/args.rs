@@ -276,7 +276,7 @@ const DEBUG_USAGE: &str = "lattice debug [OPTIONS] LAUNCH [-- GDB-OPTIONS...]";
 const DEBUG_AFTER_HELP: &str = "Examples:\n  \
     lattice debug k3jq09zmf2 --ranks 0,7\n  \
     lattice debug k3jq09zmf2 --ranks 3 -- -batch -ex 'thread apply all bt'\n\n\
-    On a cluster gdb runs on the node of the ranks, within its allocation.";
+    On a cluster gdb runs on the node of the ranks, within its allocation; for ranks of several nodes here, with a gdbserver on each.";
 
 const STACKS_AFTER_HELP: &str = "Examples:\n  \
     lattice stacks k3jq09zmf2\n  \
@@ -357,6 +357,7 @@ fn parse_launch(words: &[OsString], position: usize) -> Result<Cli, clap::Error>
     let mut cli = Cli::from(OnlyLaunch::try_parse_from(first)?);
     if let Command::Launch(launch) = &mut cli.command {
         launch.more = programs.map(parse_program).collect::<Result<_, _>>()?;
+        cli.warnings = launch.first.env.iter().filter_map(EnvSetting::of_several).collect();
     }
     Ok(cli)
 }

@@ -263,7 +263,8 @@ fn ask_about<T>(
     })
 }
 
-fn not_here(id: &str, error: &ClusterError) -> CommandError {
+/// The refusal of an id that is of no launch of this machine, where no API server can be asked.
+pub(crate) fn not_here(id: &str, error: &ClusterError) -> CommandError {
     let text = error.to_string();
     // What to do about the API server is said in other words.
     let error = text.lines().next().unwrap_or_default().to_owned();

@@ -73,6 +73,7 @@ use tracing::level_filters::LevelFilter;
 use self::args::{Cli, Command};
 use self::console::{Verbosity, print, report};
 use self::failure::Failure;
+use self::launch::LaunchError;
 
 /// Carries out a command line, whose first word is the name that the program was called by; returns the exit code.
 ///
@@ -109,7 +110,7 @@ fn carry_out(command: Command, words: &[OsString], verbosity: Verbosity) -> Resu
         Command::Exec(args) => exec(&args, verbosity)?,
         Command::RemoteShell(args) => remote_shell::run(&args)?,
         Command::Wrap(args) => wrapped_mpiexec::run(&args)?,
-        Command::Attach(args) => launch::attach(&args, verbosity)?,
+        Command::Attach(args) => attach(&args, verbosity)?,
         Command::Batch(args) => commands::batch(&args, verbosity)?,
         Command::BatchScript(args) => commands::run_script(&args)?,
         Command::Queue(args) => commands::queue(&args)?,
@@ -143,6 +144,16 @@ fn carry_out(command: Command, words: &[OsString], verbosity: Verbosity) -> Resu
         Command::Scontrol(args) => commands::scontrol(&args)?,
         Command::Completions { shell } => show(&documents::completions(shell))?,
         Command::Man { command } => show(&documents::man_page(&command)?)?,
+    })
+}
+
+/// Follows a launch of this machine, where it is looked for first unless an API server is named, or of the cluster.
+fn attach(args: &args::AttachArgs, verbosity: Verbosity) -> Result<u8, Failure> {
+    launch::attach(args, verbosity).map_err(|error| match error {
+        LaunchError::Cluster(error) if args.api.api.is_none() && error.is_absence() => {
+            commands::not_here(&args.launch, &error).into()
+        }
+        other => other.into(),
     })
 }
 

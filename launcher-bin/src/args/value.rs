@@ -60,6 +60,24 @@ pub enum EnvSettingError {
 }
 
 impl EnvSetting {
+    /// A warning about a value that looks like further variables: `A=1,B=2`, as srun's `--export` has them.
+    pub(super) fn of_several(&self) -> Option<String> {
+        let (name, value) = (self.name.to_str()?, self.value.as_ref()?.to_str()?);
+        let is_name = |text: &str| {
+            text.starts_with(|first: char| first.is_ascii_uppercase() || first == '_')
+                && text.bytes().all(|byte| byte.is_ascii_uppercase() || byte.is_ascii_digit() || byte == b'_')
+        };
+        let sets = |entry: &str| entry.split_once('=').is_some_and(|(name, _)| is_name(name));
+        let entries = value.split(',').collect::<Vec<_>>();
+        (is_name(name) && entries.len() > 1 && entries[1..].iter().all(|entry| sets(entry))).then(|| {
+            let each = entries[1..].iter().map(|entry| format!(" --env {entry}")).collect::<String>();
+            format!(
+                "--env {name}={value} sets {name} alone, to all that is behind its =\ntry: --env {name}={}{each}, if these are several variables",
+                entries[0]
+            )
+        })
+    }
+
     pub(super) fn parse(text: OsString) -> Result<Self, EnvSettingError> {
         let bytes = text.as_bytes();
         let equals = bytes.iter().position(|&byte| byte == b'=');

@@ -147,3 +147,11 @@ fn completions_and_man_pages_are_printed() {
     }
     lattice("man launch").run().exits(0).says_nothing().prints(".TH").prints("pmi\\-trace");
 }
+
+#[test]
+fn an_id_that_nobody_knows_is_looked_for_here_first() {
+    for words in ["attach zz", "status zz", "cancel zz", "signal zz USR1"] {
+        let outcome = lattice(words).run();
+        outcome.exits(125).says("no launch of yours on this machine has the id zz").says("try: lattice launches");
+    }
+}

@@ -291,6 +291,17 @@ fn a_variable_that_is_not_there_is_warned_of() {
 }
 
 #[test]
+fn a_value_that_looks_like_further_variables_is_warned_of() {
+    let warned = |line: &str| crate::args::parse(line.split(' ').map(OsString::from)).unwrap().warnings;
+    let warnings = warned("lattice launch --env A=1,B=2 ./a");
+    assert!(warnings[0].ends_with("\ntry: --env A=1 --env B=2, if these are several variables"), "{warnings:?}");
+    for value in ["A=1,2", "A=x=1,y=2", "A={0,1}", "path=1,B=2", "A"] {
+        assert!(warned(&format!("lattice launch --env {value} ./a")).is_empty(), "{value}");
+    }
+    assert!(warned("lattice launch ./a --env A=1,B=2").is_empty());
+}
+
+#[test]
 fn verbosity_may_stand_before_the_command_and_behind() {
     let verbosity = |line: &str| {
         let cli = crate::args::parse(line.split(' ').map(OsString::from)).unwrap();
