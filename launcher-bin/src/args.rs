@@ -73,7 +73,7 @@ use self::other_launchers::translate;
 pub use self::overlay::{CallArgs, GraphFormat, PingArgs, SetsArgs, SetsCommand};
 pub use self::per_object::{PerObject, RankBy};
 pub use self::pki::PkiCommand;
-pub use self::pmi::{Exchange, Pmi};
+pub use self::pmi::{Exchange, Pmi, Restartable};
 pub use self::pmi_command::PmiCommand;
 pub use self::propagate::Propagate;
 pub use self::remote_shell::{RemoteLine, RemoteShellArgs, RemoteShellError, RemoteShellName};

@@ -172,11 +172,21 @@ impl LaunchCommand {
 
 /// Refuses flags that would do nothing beside the others.
 fn refuse_idle_flags(args: &LaunchArgs) -> Result<(), RequestError> {
-    let PmiArgs { pmi, pmi_port, pmi_group_barriers, no_job_memory, exchange, universe_size, pmi_trace, .. } =
-        &args.pmi;
+    let PmiArgs {
+        pmi,
+        pmi_port,
+        restartable,
+        pmi_group_barriers,
+        no_job_memory,
+        exchange,
+        universe_size,
+        pmi_trace,
+        ..
+    } = &args.pmi;
     let needs_pmi = [
         ("--pmi-trace", pmi_trace.is_some()),
         ("--pmi-port", *pmi_port),
+        ("--restartable", restartable.is_some()),
         ("--pmi-group-barriers", *pmi_group_barriers),
         ("--no-job-memory", *no_job_memory),
         ("--exchange", *exchange != args::Exchange::Auto),

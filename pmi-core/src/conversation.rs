@@ -38,8 +38,21 @@ pub(crate) struct Conversation {
     pub(crate) rank: Option<LocalRank>,
     /// True if the rank was claimed on it, and not given to it.
     pub(crate) claimed: bool,
+    /// Claim of a rank that has another connection.
+    pub(crate) contest: Contest,
     /// The version agreed on last.
     version: Option<Version>,
+}
+
+/// State of a claim whose rank has another connection.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Contest {
+    #[default]
+    None,
+    /// The claim is to be handled once more, after the end of the other connection, if that has ended.
+    Opened,
+    /// It is being handled for the second time.
+    Decided,
 }
 
 impl Conversation {

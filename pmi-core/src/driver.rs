@@ -23,6 +23,10 @@ pub type TraceSink = Box<dyn FnMut(&Trace) + Send>;
 /// Takes the ranks of a node that have died and that the others go on without, each once.
 pub type DeathSink = Box<dyn FnMut(Death) + Send>;
 
+/// Called each time that all ranks have begun again, with the number of times that they have, before they are told: what their programs before
+/// have left on this node can be removed. To be quick, for all ranks wait.
+pub type RestartSink = Box<dyn FnMut(u32) + Send>;
+
 /// Shows the ranks of a node what fences bring, beside the server's answers: in memory that they read.
 pub trait Publisher: Send {
     /// Returns true once a rank wants to read there. Asked when a fence of the whole job is complete, until it is true.
@@ -53,6 +57,7 @@ struct Pmi {
     ended: Announcement<EndReason>,
     trace: Option<TraceSink>,
     deaths: Option<DeathSink>,
+    restarts: Option<RestartSink>,
     publishing: Publishing,
 }
 
@@ -86,7 +91,8 @@ impl Driver {
             server.offer_no_names();
         }
         let (ended, end) = Announcement::new();
-        let pmi = Pmi { server, fence, services, fences: 0, ended, trace, deaths: None, publishing: Publishing::Off };
+        let (deaths, restarts, publishing) = (None, None, Publishing::Off);
+        let pmi = Pmi { server, fence, services, fences: 0, ended, trace, deaths, restarts, publishing };
         (Self { runner: Runner::new(pmi) }, end)
     }
 
@@ -148,6 +154,11 @@ impl Driver {
     /// Has `sink` told of each rank of this node that has died and that the others go on without.
     pub fn tell_deaths_to(&self, sink: DeathSink) {
         self.runner.with(|pmi| pmi.deaths = Some(sink));
+    }
+
+    /// Has `sink` called each time that all ranks have begun again.
+    pub fn tell_restarts_to(&self, sink: RestartSink) {
+        self.runner.with(|pmi| pmi.restarts = Some(sink));
     }
 
     /// State of a rank's dialogue; `None` if the node has no such rank.
@@ -244,6 +255,7 @@ impl Protocol for Pmi {
             match self.server.poll_action()? {
                 Action::Send { connection, bytes } => return Some(Effect::Send { connection, bytes }),
                 Action::Close { connection } => return Some(Effect::Close { connection }),
+                Action::ReadOut { connection } => return Some(Effect::ReadOut { connection }),
                 Action::Fence { id, contribution } => {
                     self.fences += 1;
                     let fence = Arc::clone(&self.fence);
@@ -268,6 +280,11 @@ impl Protocol for Pmi {
                     })));
                 }
                 Action::Merged { fences, segments } => self.publish(fences, &segments),
+                Action::Restarted { generation } => {
+                    if let Some(sink) = &mut self.restarts {
+                        sink(generation);
+                    }
+                }
                 Action::Died(death) => {
                     if let Some(sink) = &mut self.deaths {
                         sink(death);

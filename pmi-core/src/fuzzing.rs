@@ -14,7 +14,7 @@ use crate::ids::{JobId, LocalRank, NodeIndex, Rank};
 use crate::job::{Job, Placement};
 use crate::kvs::Segment;
 use crate::resources::ResourceError;
-use crate::server::{Action, ConnectionId, RESOURCES_MAX, ReleaseTimer, Server, Settings, Ticket};
+use crate::server::{Action, ConnectionId, RESOURCES_MAX, ReleaseTimer, Restarts, Server, Settings, Ticket};
 use crate::services::{Answer, Call, NameError, SpawnError};
 use crate::wire::request::{Message, Version};
 use crate::wire::{ErrorCode, Frame, FrameBuffer, FrameError, Response};
@@ -170,6 +170,7 @@ const SETTINGS: Settings = Settings {
     questions_per_rank: 4,
     trace: false,
     resources: true,
+    restarts: Restarts::Unexpected,
 };
 
 /// The most ranks of the server under test.
@@ -178,13 +179,14 @@ const RANKS_MAX: u8 = 4;
 /// A server survives every course of events: it answers in whole messages, holds bounded memory, asks bounded questions, and is silent
 /// after it said that its job must end.
 ///
-/// The first byte says how many ranks there are, the second whether their job has another node; the rest are operations as
-/// [`encode`] writes them.
+/// The first byte says how many ranks there are, the second whether their job has another node (odd or even), and whether ranks may begin
+/// again (halved); the rest are operations as [`encode`] writes them.
 pub fn server(data: &[u8]) {
     let [ranks, other_node, operations @ ..] = data else { return };
     let mut operations = operations;
     let ranks = 1 + u32::from(ranks % RANKS_MAX);
-    let mut host = Host::new(ranks, 2 * u32::from(other_node % 2));
+    let restarts = [Restarts::Unexpected, Restarts::Keep, Restarts::Fresh][usize::from(other_node / 2 % 3)];
+    let mut host = Host::new(ranks, 2 * u32::from(other_node % 2), restarts);
     while let Some((operation, rest)) = decode(operations) {
         operations = rest;
         host.perform(operation);
@@ -206,12 +208,12 @@ struct Host {
 }
 
 impl Host {
-    fn new(ranks: u32, elsewhere: u32) -> Self {
+    fn new(ranks: u32, elsewhere: u32, restarts: Restarts) -> Self {
         let counts = if elsewhere > 0 { vec![ranks, elsewhere] } else { vec![ranks] };
         let placement = Placement::block(&counts);
         let id = JobId::new("j").expect("a letter");
         let job = Job { universe_size: Some(8), ..Job::on_one_node(id, placement.size()) };
-        let mut server = Server::new(Job { placement, ..job }, NodeIndex(0), SETTINGS);
+        let mut server = Server::new(Job { placement, ..job }, NodeIndex(0), Settings { restarts, ..SETTINGS });
         server.report_merged();
         // The last rank must come through `PMI_PORT`.
         let connections = (0..ranks.saturating_sub(1).max(1))
@@ -292,7 +294,12 @@ impl Host {
                 Action::End(_) => self.ended = true,
                 Action::SetTimer { timer, .. } => self.timers.push(timer),
                 Action::CancelTimer(timer) => self.timers.retain(|pending| *pending != timer),
-                Action::Close { .. } | Action::Trace(_) | Action::Died(_) | Action::Overdue { .. } => {}
+                Action::Close { .. }
+                | Action::ReadOut { .. }
+                | Action::Restarted { .. }
+                | Action::Trace(_)
+                | Action::Died(_)
+                | Action::Overdue { .. } => {}
             }
         }
         let put = self.ranks as usize * SETTINGS.bytes_per_rank;

@@ -90,8 +90,17 @@ impl<R: Copy + Ord, W> Gathering<R, W> {
         if !absent.all(|member| is_dispensable(member.rank)) {
             return None;
         }
+        self.begin_as_it_is()
+    }
+
+    /// Begins the exchange of the next round with whoever is here, which may be nobody, and tells its epoch: other nodes have begun it, and
+    /// members who do not come are not waited for. `None` while a round is being exchanged.
+    pub fn begin_as_it_is(&mut self) -> Option<Epoch> {
+        if self.leaving.is_some() {
+            return None;
+        }
         self.first_missing = 0;
-        let waiters: Vec<_> = self.members.iter_mut().filter_map(|member| member.queue.pop_front()).collect();
+        let waiters = self.members.iter_mut().filter_map(|member| member.queue.pop_front()).collect();
         self.missing = self.members.iter().filter(|member| !member.is_present()).count();
         self.leaving = Some(waiters);
         let epoch = self.epoch;
@@ -99,9 +108,31 @@ impl<R: Copy + Ord, W> Gathering<R, W> {
         Some(epoch)
     }
 
+    /// Forgets those who wait for others. A round that is being exchanged goes on.
+    pub fn dismiss(&mut self) {
+        self.members.iter_mut().for_each(|member| member.queue.clear());
+        (self.missing, self.first_missing) = (self.members.len(), 0);
+    }
+
+    /// Returns true while a round is being exchanged.
+    pub fn is_exchanging(&self) -> bool {
+        self.leaving.is_some()
+    }
+
     /// Returns the waiters that leave with the round that is being exchanged.
     pub fn leaving(&self) -> &[W] {
         self.leaving.as_deref().unwrap_or_default()
+    }
+
+    /// Returns the waiter of a member that is at the head of its queue, to change it; `None` if the member does not wait for others.
+    pub fn waiter_mut(&mut self, rank: R) -> Option<&mut W> {
+        let position = self.members.binary_search_by_key(&rank, |member| member.rank).ok()?;
+        self.members[position].queue.front_mut()
+    }
+
+    /// Returns the waiters that leave with the round that is being exchanged, to change them.
+    pub fn leaving_mut(&mut self) -> &mut [W] {
+        self.leaving.as_deref_mut().unwrap_or_default()
     }
 
     /// Ends the exchange of the round, and returns those who waited for it.
@@ -220,6 +251,22 @@ mod tests {
         assert_eq!(fence.begin(is_first), Some(Epoch(1)));
         assert_eq!(fence.complete(), [0, 1, 2]);
         assert_eq!((fence.begin(|_| true), fence.is_idle()), (None, true), "nobody is left who could begin a round");
+    }
+
+    #[test]
+    fn a_round_that_others_have_begun_is_begun_without_those_who_waited_for_it() {
+        let mut fence = Gathering::new([LocalRank(0), LocalRank(1)]);
+        assert!(fence.arrive(LocalRank(0), 'a') && fence.arrive(LocalRank(0), 'b'));
+        fence.dismiss();
+        assert!(fence.is_idle());
+        assert_eq!((fence.begin_as_it_is(), fence.begin_as_it_is()), (Some(Epoch(0)), None));
+        assert!(fence.is_exchanging() && fence.arrive(LocalRank(1), 'c'));
+        fence.dismiss();
+        assert!(fence.complete().is_empty() && !fence.is_exchanging() && fence.is_idle());
+        assert!(fence.arrive(LocalRank(0), 'd') && fence.arrive(LocalRank(1), 'e'));
+        assert_eq!(fence.waiter_mut(LocalRank(1)).map(|waiter| std::mem::replace(waiter, 'f')), Some('e'));
+        assert_eq!((fence.begin(nobody), fence.leaving()), (Some(Epoch(1)), &['d', 'f'][..]));
+        assert_eq!(fence.waiter_mut(LocalRank(1)), None);
     }
 
     #[test]

@@ -35,7 +35,7 @@ pub struct RankState {
     pub rank: Rank,
     /// Phase of its dialogue.
     pub phase: Phase,
-    /// Number of times that it began: once, and again each time after `finalize`.
+    /// Number of times that it began: once, and again each time after `finalize`, or with all others.
     pub lives: u32,
     /// Its connection, while it has one.
     pub connection: Option<ConnectionId>,
@@ -88,6 +88,11 @@ impl Quota {
             self.bytes = kept.saturating_add(bytes);
         }
         fits
+    }
+
+    /// Nothing is left of what was put, nor of the spaces that were made. Questions that are not answered stay.
+    pub fn forget_pairs(&mut self) {
+        (self.bytes, self.spaces) = (0, 0);
     }
 
     /// Gives bytes back that were counted for what was not kept.
@@ -173,6 +178,11 @@ impl RankState {
         let before = std::mem::replace(&mut self.phase, Phase::Open);
         self.lives += u32::from(before != Phase::Open);
         before == Phase::Silent
+    }
+
+    /// The rank's program was replaced, in a job whose ranks may begin again. It counts as living for the time that is to come, number `life`.
+    pub fn begin_again(&mut self, life: u32) {
+        (self.phase, self.lives) = (Phase::Open, life);
     }
 
     /// Returns the connection in whose place a new one of the rank may come: its dialogue is over, though perhaps it was not read to its end

@@ -151,17 +151,9 @@ impl<P: Protocol> Runner<P> {
     /// last words count before its end does.
     pub fn drain(&self, connection_of: impl FnOnce(&P) -> Option<ConnectionId>) {
         let mut state = self.shared.state.lock();
-        let Some(id) = connection_of(&state.protocol) else { return };
-        let Some(Ok(mut unread)) = state.connection(id).map(|connection| connection.socket.unread()) else { return };
-        let (mut buffer, mut left) = ([0; READ_SIZE], LAST_WORDS_MAX);
-        // The task of the connection sees the end of the stream as well, and takes care of it.
-        while left > 0
-            && state.connection(id).is_some()
-            && let Ok(length @ 1..) = unread.read(&mut buffer)
-        {
-            state.protocol.push_bytes(id, &buffer[..length]);
-            while self.shared.handle_next(&mut state, id) {}
-            left = left.saturating_sub(length);
+        if let Some(id) = connection_of(&state.protocol) {
+            // The task of the connection sees the end of the stream as well, and takes care of it.
+            self.shared.read_out(&mut state, id);
         }
     }
 }
@@ -333,6 +325,26 @@ impl<P: Protocol> Shared<P> {
         was_there
     }
 
+    /// Handles what a connection has sent so far, up to 16 MiB. Returns true if it has ended.
+    fn read_out(self: &Arc<Self>, state: &mut State<P>, id: ConnectionId) -> bool {
+        let Some(Ok(mut unread)) = state.connection(id).map(|connection| connection.socket.unread()) else {
+            return false;
+        };
+        let (mut buffer, mut left) = ([0; READ_SIZE], LAST_WORDS_MAX);
+        while left > 0 && state.connection(id).is_some() {
+            match unread.read(&mut buffer) {
+                Ok(length @ 1..) => {
+                    state.protocol.push_bytes(id, &buffer[..length]);
+                    while self.handle_next(state, id) {}
+                    left = left.saturating_sub(length);
+                }
+                Ok(0) => return true,
+                Err(error) => return !matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted),
+            }
+        }
+        false
+    }
+
     /// Lets other tasks run, again and again, until no request has come for a while.
     async fn stay_awake(self: Arc<Self>) {
         loop {
@@ -357,6 +369,11 @@ impl<P: Protocol> Shared<P> {
                     }
                 }
                 Effect::Close { connection } => state.close_after_last_answer(connection),
+                Effect::ReadOut { connection } => {
+                    if self.read_out(state, connection) {
+                        state.hang_up(connection);
+                    }
+                }
                 Effect::Run(task) => {
                     let shared = Arc::clone(self);
                     state.spawn(async move { shared.finish(task.await) });

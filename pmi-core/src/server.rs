@@ -18,6 +18,7 @@ mod mortality;
 mod places;
 mod requests;
 mod resources;
+mod restarts;
 mod spaces;
 
 use std::collections::{HashMap, VecDeque};
@@ -34,6 +35,8 @@ use self::places::Places;
 pub use self::places::RankDomains;
 pub use self::resources::RESOURCES_MAX;
 use self::resources::Table;
+use self::restarts::Restart;
+pub use self::restarts::Restarts;
 use self::spaces::Indices;
 use crate::claim::ClaimKeys;
 pub use crate::connections::ConnectionId;
@@ -67,6 +70,8 @@ pub struct Settings {
     /// Let ranks register resources. The host must answer [`Call::Resource`](crate::services::Call::Resource), keep the time of
     /// [`Action::SetTimer`], and remove what a rank leaves.
     pub resources: bool,
+    /// Meaning of an `init` of a rank that has said it before.
+    pub restarts: Restarts,
 }
 
 impl Default for Settings {
@@ -77,6 +82,7 @@ impl Default for Settings {
             questions_per_rank: 64,
             trace: false,
             resources: false,
+            restarts: Restarts::default(),
         }
     }
 }
@@ -116,6 +122,7 @@ pub struct Server {
     world: Gathering<LocalRank, Waiter>,
     groups: Groups<LocalRank, Waiter>,
     ring: Ring,
+    restart: Restart,
     /// Questions to the host that are not answered yet.
     calls: HashMap<Ticket, PendingCall>,
     next_ticket: u64,
@@ -159,11 +166,6 @@ impl Server {
     pub fn new(job: Job, node: NodeIndex, settings: Settings) -> Self {
         let ranks = Roster::new(job.placement.ranks_on(node));
         let locals = || ranks.locals();
-        let here: Vec<Rank> = ranks.iter().map(|(_, state)| state.rank).collect();
-        let attributes = places::node_attributes(&here);
-        let attributes = attributes.map(|(name, value)| (name.into(), Bytes::from(value))).collect();
-        let mut kvs = Kvs::default();
-        kvs.preput(job.preput.iter().map(|(key, value)| (key, value)));
         Self {
             world: Gathering::new(locals()),
             ring: Ring {
@@ -172,8 +174,11 @@ impl Server {
                 addresses: locals().map(|_| VecDeque::new()).collect(),
             },
             mapping: job.placement.process_mapping(),
-            places: Places::new(&job, node, here.len()),
+            places: Places::new(&job, node, ranks.len()),
             universe_size_text: universe_size(&job).map_or(-1, i64::from).to_string(),
+            restart: Restart::new(locals()),
+            kvs: first_pairs(&job),
+            node_attributes: first_attributes(&ranks, None),
             job,
             node,
             settings,
@@ -183,9 +188,7 @@ impl Server {
             topology_file: None,
             node_memory: None,
             keys: None,
-            kvs,
             indices: Indices::default(),
-            node_attributes: attributes,
             attribute_waits: Vec::new(),
             has_names: true,
             resources: HashMap::new(),
@@ -216,7 +219,7 @@ impl Server {
 
     /// The fences in which ranks of this node wait.
     pub fn pending_fences(&self) -> Vec<FenceStatus> {
-        let whole = [("fence", &self.world), ("ring", &self.ring.gathering)];
+        let whole = [("fence", &self.world), ("ring", &self.ring.gathering), ("restart", self.restart.gathering())];
         let whole = whole.into_iter().map(|(name, gathering)| (name.into(), true, gathering));
         let groups = self.groups.named().map(|(name, group)| (Arc::clone(name), false, group));
         let is_dispensable = |local| self.can_do_without(local);
@@ -264,11 +267,8 @@ impl Server {
 
     /// From now on ranks that ask are told that those of this node share memory, which each has as this descriptor.
     pub fn tell_node_memory(&mut self, descriptor: i32) {
-        let number = descriptor.to_string();
-        let attributes = [("memPoolType", "anonmmap"), ("memAnonMMAPfd", &number)];
-        self.node_attributes
-            .extend(attributes.map(|(name, value)| (name.into(), Bytes::copy_from_slice(value.as_bytes()))));
-        self.node_memory = Some(number);
+        self.node_memory = Some(descriptor.to_string());
+        self.node_attributes = first_attributes(&self.ranks, self.node_memory.as_deref());
     }
 
     /// From now on ranks that ask are told that nobody publishes names.
@@ -345,12 +345,17 @@ impl Server {
         }
     }
 
+    /// What all ranks of the node gather in.
+    fn whole_gatherings(&self) -> [&Gathering<LocalRank, Waiter>; 3] {
+        [&self.world, &self.ring.gathering, self.restart.gathering()]
+    }
+
     /// Ends the job when ranks wait for one that will never come.
     fn look_for_deserters(&mut self) {
         if !self.ranks.iter().any(|(_, state)| state.is_gone()) {
             return;
         }
-        let fences = || [&self.world, &self.ring.gathering].into_iter().chain(self.groups.iter());
+        let fences = || self.whole_gatherings().into_iter().chain(self.groups.iter());
         let left = |fence| left_fence(fence, |local| &self.ranks[local], |local| self.can_do_without(local));
         let reason = self.ranks.left_before_init();
         if let Some(reason) = reason.or_else(|| fences().find_map(left).map(|(_, reason)| reason)) {
@@ -364,6 +369,23 @@ impl Server {
 ///
 /// The file of `PMI_hwloc_xmlfile` is read by MPICH 4.1 and later (`src/util/mpir_pmi.c`), which look for themselves where it cannot be.
 const JOB_ATTRIBUTES: [&str; 4] = ["PMI_process_mapping", "PMI_hwloc_xmlfile", "universeSize", "hasNameServ"];
+
+/// The space of a job whose ranks have put nothing.
+fn first_pairs(job: &Job) -> Kvs {
+    let mut kvs = Kvs::default();
+    kvs.preput(job.preput.iter().map(|(key, value)| (key, value)));
+    kvs
+}
+
+/// Attributes of a node whose ranks have put none.
+fn first_attributes(ranks: &Roster, node_memory: Option<&str>) -> HashMap<Vec<u8>, Bytes> {
+    let here: Vec<Rank> = ranks.iter().map(|(_, state)| state.rank).collect();
+    let places = places::node_attributes(&here).map(|(name, value)| (name.into(), Bytes::from(value)));
+    let memory = node_memory.map(|number| [("memPoolType", "anonmmap"), ("memAnonMMAPfd", number)]);
+    let memory = memory.into_iter().flatten();
+    let memory = memory.map(|(name, value)| (name.into(), Bytes::copy_from_slice(value.as_bytes())));
+    places.chain(memory).collect()
+}
 
 /// 0 would reach the program as its `MPI_UNIVERSE_SIZE`.
 fn universe_size(job: &Job) -> Option<u32> {

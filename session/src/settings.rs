@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use pmi_core::fence::Exchange;
 use pmi_core::ids::Rank;
+pub use pmi_core::server::Restarts;
 pub use rank_spawner::{AtExec, TerminalSize};
 use rank_spawner::{CpuBind, MemBind};
 use serde::{Deserialize, Serialize};
@@ -103,6 +104,9 @@ pub struct PmiSpec {
     /// Way of the data of PMIx fences between nodes.
     #[serde(default)]
     pub exchange: DataExchange,
+    /// Meaning of an `init` of PMI-1 or PMI-2 of a rank that has said it before.
+    #[serde(default)]
+    pub restarts: Restarts,
 }
 
 /// Way of the data of PMIx fences between nodes. Clients of PMI-1 and PMI-2 do not name the owner of what they ask for, so their

@@ -23,7 +23,7 @@ use super::idle::IdleArgs;
 use super::mem_bind;
 use super::node_group::NodeGroupArgs;
 use super::per_object::{self, PerObject, RankBy};
-use super::pmi::{Exchange, Pmi, PmiParser};
+use super::pmi::{Exchange, Pmi, PmiParser, Restartable};
 use super::propagate::Propagate;
 use super::signal::{self, SignalAhead};
 use super::value::{EnvSetting, Stdin, node_count, node_list, rank_count, template, variable_pattern};
@@ -317,6 +317,12 @@ pub struct PmiArgs {
     /// Let ranks connect to a loopback port (PMI_PORT), for containers that close inherited descriptors.
     #[arg(long)]
     pub pmi_port: bool,
+    /// Let all ranks begin again: programs of a rank that are killed and run anew, or restored from a checkpoint, are served like the first
+    /// one. They come by their rank's key, as with --pmi-port, and wait in MPI_Init until those of all ranks have come. Keys that were put
+    /// before can be read (keep) or not (fresh).
+    #[arg(long, value_enum, value_name = "keep|fresh", num_args = 0..=1, require_equals = true, default_missing_value = "keep",
+          hide_possible_values = true)]
+    pub restartable: Option<Restartable>,
     /// Offer PMI 1.2 and its group barriers.
     #[arg(long)]
     pub pmi_group_barriers: bool,

@@ -36,6 +36,15 @@ pub enum Exchange {
     Lazy,
 }
 
+/// The choices of `--restartable`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Restartable {
+    /// With the keys of before.
+    Keep,
+    /// Without.
+    Fresh,
+}
+
 /// Reads `--pmi`. Its value `list` is a question, and the answer comes as clap answers `--help`: as an error that is none, whatever
 /// else stands on the command line.
 #[derive(Clone, Copy, Debug)]

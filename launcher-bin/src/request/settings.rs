@@ -7,7 +7,7 @@ use std::time::Duration;
 use lattice_session::request::Ownership;
 use lattice_session::settings::{
     AtExec, DataExchange, Entrance, FailedRanks, JobMemory, LaunchSettings, LimitSignal, LostNodes, OverdueRelease,
-    PmiFamily, PmiSpec, StdinTarget, TemporaryFiles, Timeouts,
+    PmiFamily, PmiSpec, Restarts, StdinTarget, TemporaryFiles, Timeouts,
 };
 use pmi_core::ids::Rank;
 use rank_spawner::{CpuBind, mpir};
@@ -88,13 +88,19 @@ pub(super) fn pmi_spec(args: &PmiArgs) -> PmiSpec {
             Pmi::Pmix => PmiFamily::Pmix,
             Pmi::None => PmiFamily::None,
         },
-        entrance: if args.pmi_port { Entrance::Port } else { Entrance::Socket },
+        entrance: if args.pmi_port || args.restartable.is_some() { Entrance::Port } else { Entrance::Socket },
         group_barriers: args.pmi_group_barriers,
-        job_memory: if args.no_job_memory { JobMemory::Off } else { JobMemory::Shared },
+        // Memory shows what was put before, and programs that come again may have lost it.
+        job_memory: if args.no_job_memory || args.restartable.is_some() { JobMemory::Off } else { JobMemory::Shared },
         exchange: match args.exchange {
             args::Exchange::Auto => DataExchange::Auto,
             args::Exchange::Full => DataExchange::Full,
             args::Exchange::Lazy => DataExchange::Lazy,
+        },
+        restarts: match args.restartable {
+            None => Restarts::Unexpected,
+            Some(args::Restartable::Keep) => Restarts::Keep,
+            Some(args::Restartable::Fresh) => Restarts::Fresh,
         },
     }
 }

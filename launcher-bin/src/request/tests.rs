@@ -1,7 +1,7 @@
 use std::ffi::OsString;
 use std::time::Duration;
 
-use lattice_session::settings::{DataExchange, Entrance, JobMemory, PmiFamily, StdinTarget, Timeouts};
+use lattice_session::settings::{DataExchange, Entrance, JobMemory, PmiFamily, Restarts, StdinTarget, Timeouts};
 use pmi_core::ids::Rank;
 
 use super::settings::PROMPT;
@@ -116,6 +116,13 @@ fn every_protocol_and_entrance_is_asked_for_by_its_flag() {
     check("--pmi-group-barriers", PmiFamily::Auto, Entrance::Socket, true);
     let memory = |flags: &str| requested(&format!("{flags} true")).unwrap().settings.pmi.job_memory;
     assert_eq!((memory(""), memory("--no-job-memory")), (JobMemory::Shared, JobMemory::Off));
+    let restarts = |flags: &str| {
+        let pmi = requested(&format!("{flags} true")).unwrap().settings.pmi;
+        (pmi.restarts, pmi.entrance, pmi.job_memory)
+    };
+    assert_eq!(restarts(""), (Restarts::Unexpected, Entrance::Socket, JobMemory::Shared));
+    assert_eq!(restarts("--restartable"), (Restarts::Keep, Entrance::Port, JobMemory::Off));
+    assert_eq!(restarts("--restartable=fresh"), (Restarts::Fresh, Entrance::Port, JobMemory::Off));
     let exchange = |flags: &str| requested(&format!("{flags} true")).unwrap().settings.pmi.exchange;
     assert_eq!(exchange(""), DataExchange::Auto);
     assert_eq!((exchange("--exchange=full"), exchange("--exchange lazy")), (DataExchange::Full, DataExchange::Lazy));
@@ -126,6 +133,7 @@ fn flags_that_would_do_nothing_without_pmi_are_refused_by_name() {
     let flags = [
         "--pmi-trace t",
         "--pmi-port",
+        "--restartable",
         "--pmi-group-barriers",
         "--no-job-memory",
         "--exchange lazy",

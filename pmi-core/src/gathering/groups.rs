@@ -65,6 +65,11 @@ impl<R: Copy + Ord, W> Groups<R, W> {
         self.open.keys()
     }
 
+    /// The same, to change them.
+    pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut Gathering<R, W>> {
+        self.open.values_mut()
+    }
+
     /// All fences that are open.
     pub fn iter(&self) -> impl Iterator<Item = &Gathering<R, W>> {
         self.open.values()

@@ -80,6 +80,11 @@ pub enum Effect<P: Protocol> {
         /// Connection to close.
         connection: ConnectionId,
     },
+    /// Handle at once what this connection has sent so far, up to 16 MiB, and its end, if it has ended.
+    ReadOut {
+        /// Connection to read.
+        connection: ConnectionId,
+    },
     /// Run this task, and hand its result to [`Protocol::handle_event`].
     Run(Task<P::Event>),
     /// Call [`Protocol::handle_timer`] after this time, unless the timer is cancelled before.

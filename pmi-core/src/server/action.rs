@@ -37,6 +37,11 @@ pub enum Action {
         /// Connection to close.
         connection: ConnectionId,
     },
+    /// Handle at once what this connection has sent so far, and its end, if it has ended: another one claims the same rank.
+    ReadOut {
+        /// Connection to read.
+        connection: ConnectionId,
+    },
     /// Bring this contribution to the fence and hand its result to [`Server::handle_fence`](super::Server::handle_fence).
     Fence {
         /// The fence, the same on every node.
@@ -52,6 +57,11 @@ pub enum Action {
         fences: u64,
         /// Pairs of all nodes, in the order in which they count.
         segments: Vec<Segment>,
+    },
+    /// All ranks of the job have begun again, and are told so next: nothing of their programs before uses anything of this node any more.
+    Restarted {
+        /// Number of times that they have.
+        generation: u32,
     },
     /// Ask the host, and hand its answer to [`Server::handle_answer`](super::Server::handle_answer).
     Call {

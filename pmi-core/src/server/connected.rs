@@ -4,8 +4,9 @@ use std::mem;
 
 use bytes::Bytes;
 
-use super::{Action, Server};
+use super::{Action, Restarts, Server};
 use crate::connections::ConnectionId;
+use crate::conversation::Contest;
 use crate::ids::{LocalRank, Rank};
 use crate::report::{EndReason, Offence, Phase, Sender};
 use crate::wire::request::Message;
@@ -107,7 +108,7 @@ impl Server {
                 return false;
             }
         }
-        if self.settings.trace {
+        if self.settings.trace && self.conversations[connection].contest == Contest::None {
             self.trace(connection, Sender::Client, Bytes::copy_from_slice(frames.raw()));
         }
         match Message::decode(frames.frame()) {
@@ -116,7 +117,12 @@ impl Server {
         }
         let is_heard = self.is_heard(connection);
         if is_heard {
-            self.conversations[connection].frames = frames;
+            let conversation = &mut self.conversations[connection];
+            if conversation.contest == Contest::Opened {
+                conversation.contest = Contest::Decided;
+                frames.go_back();
+            }
+            conversation.frames = frames;
         }
         is_heard
     }
@@ -133,8 +139,9 @@ impl Server {
         let Some(local) = conversation.rank else { return self.conversations.release(connection) };
         let state = &mut self.ranks[local];
         // A claim that nothing followed is void, and so is that of a program that was through: the rank itself may still come, or the next
-        // program of its script.
-        let is_void = conversation.claimed && state.phase != Phase::Open && state.connection == Some(connection);
+        // program of its script. Where ranks may begin again, so is any claim.
+        let may_return = state.phase != Phase::Open || self.settings.restarts != Restarts::Unexpected;
+        let is_void = conversation.claimed && may_return && state.connection == Some(connection);
         if is_void {
             state.connection = None;
         }

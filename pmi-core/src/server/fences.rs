@@ -21,8 +21,8 @@ use crate::wire::{ErrorCode, Response};
 /// A rank that waits for the end of a fence, with the answer it will get.
 #[derive(Clone, Debug)]
 pub(super) struct Waiter {
-    connection: ConnectionId,
-    answer: Bytes,
+    pub(super) connection: ConnectionId,
+    pub(super) answer: Bytes,
 }
 
 impl Server {
@@ -51,7 +51,7 @@ impl Server {
         self.look_for_missed_node();
     }
 
-    fn exchange(&mut self, id: FenceId, contribution: Contribution) {
+    pub(super) fn exchange(&mut self, id: FenceId, contribution: Contribution) {
         self.actions.push_back(Action::Fence { id, contribution });
     }
 
@@ -67,12 +67,10 @@ impl Server {
     ) -> Option<Response<'static>> {
         let refused = |code, text| Some(Response::FenceRefused { tag, code, text });
         let members = members_of(group);
-        let includes = |rank| members.as_ref().is_none_or(|members| members.contains(&rank));
-        if !includes(self.ranks[local].rank) {
+        if !members.as_ref().is_none_or(|members| members.contains(&self.ranks[local].rank)) {
             return refused(ErrorCode::InvalidArgument, "not a member of this group");
         }
-        let here = || self.ranks.iter().filter(|(_, state)| includes(state.rank)).map(|(local, _)| local);
-        let Some(gathering) = self.groups.open(name, || Gathering::new(here())) else {
+        let Some(gathering) = self.open_group(name, members.as_ref()) else {
             return refused(ErrorCode::NoMemory, TOO_MANY);
         };
         if !gathering.arrive(local, waiter(connection, Some(tag), message)) {
@@ -83,6 +81,17 @@ impl Server {
             None => self.look_for_deserters(),
         }
         None
+    }
+
+    /// The fence of a group, of all ranks of this node or of those among `members`; `None` when too many are open.
+    pub(super) fn open_group(
+        &mut self,
+        name: &str,
+        members: Option<&HashSet<Rank>>,
+    ) -> Option<&mut Gathering<LocalRank, Waiter>> {
+        let includes = |rank| members.is_none_or(|members| members.contains(&rank));
+        let here = || self.ranks.iter().filter(|(_, state)| includes(state.rank)).map(|(local, _)| local);
+        self.groups.open(name, || Gathering::new(here()))
     }
 
     pub(super) fn exchange_group(&mut self, name: &str, group: &Group<'_>, epoch: Epoch) {
@@ -105,12 +114,12 @@ impl Server {
 
     /// Returns true if a fence or ring owes an answer to a connection.
     pub(super) fn is_in_fence(&self, connection: ConnectionId) -> bool {
-        let all = [&self.world, &self.ring.gathering].into_iter().chain(self.groups.iter());
+        let all = self.whole_gatherings().into_iter().chain(self.groups.iter());
         all.flat_map(Gathering::waiters).any(|waiter| waiter.connection == connection)
     }
 
     /// The nodes that hold a member of the group, in order.
-    fn nodes_of(&self, group: &Group<'_>) -> Vec<NodeIndex> {
+    pub(super) fn nodes_of(&self, group: &Group<'_>) -> Vec<NodeIndex> {
         let placement = &self.job.placement;
         let mut nodes: Vec<_> = match group {
             Group::World => placement.blocks().iter().flat_map(nodes_of_block).collect(),
@@ -193,9 +202,10 @@ impl Server {
                 self.leave_ring(&merged);
                 self.begin_ring();
             }
-            // It was not asked for here.
-            Scope::Foreign { .. } => {}
+            // No other of these is asked for here.
+            Scope::Foreign { .. } => self.agree_on_restart(&merged),
         }
+        self.end_restart();
     }
 
     fn report(&mut self, brought: Option<Vec<Segment>>) {
@@ -204,7 +214,7 @@ impl Server {
         }
     }
 
-    fn release(&mut self, waiters: Vec<Waiter>) {
+    pub(super) fn release(&mut self, waiters: Vec<Waiter>) {
         for Waiter { connection, answer } in waiters {
             self.send(connection, answer);
         }
@@ -247,7 +257,7 @@ fn nodes_of_block(block: &Block) -> impl Iterator<Item = NodeIndex> + use<> {
 }
 
 /// Ranks that a group names one by one; `None` if it has all ranks of each of its nodes.
-fn members_of(group: &Group<'_>) -> Option<HashSet<Rank>> {
+pub(super) fn members_of(group: &Group<'_>) -> Option<HashSet<Rank>> {
     match group {
         Group::World | Group::Node => None,
         Group::Ranks(ranks) => Some(ranks.iter().collect()),

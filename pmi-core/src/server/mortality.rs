@@ -73,6 +73,11 @@ impl Server {
         self.ring.gathering.begin(dispensable(&self.ranks, self.fences))
     }
 
+    /// Begins the next restart, if all ranks that are needed wait for it.
+    pub(super) fn begin_next_restart(&mut self) -> Option<Epoch> {
+        self.restart.gathering_mut().begin(dispensable(&self.ranks, self.fences))
+    }
+
     /// Begins the exchange of a group's next fence, if that is complete.
     pub(super) fn begin_group(&mut self, name: &str) -> Option<Epoch> {
         self.groups.get_mut(name)?.begin(dispensable(&self.ranks, self.fences))
@@ -84,6 +89,7 @@ impl Server {
             self.exchange_world(epoch);
         }
         self.begin_ring();
+        self.begin_restart();
         let names: Vec<_> = self.groups.names().cloned().collect();
         for name in names {
             if let Some(epoch) = self.begin_group(&name)

@@ -1,10 +1,14 @@
 //! Answers of a server to the requests of its ranks.
 
+use std::mem;
+
 use bytes::Bytes;
 
+use super::fences::Waiter;
 use super::spaces::Space;
-use super::{Action, PendingCall, Server, Ticket, universe_size};
+use super::{Action, PendingCall, Restarts, Server, Ticket, universe_size};
 use crate::connections::ConnectionId;
+use crate::conversation::Contest;
 use crate::ids::{LocalRank, Rank};
 use crate::report::{EndReason, Phase};
 use crate::roster::Quota;
@@ -26,7 +30,10 @@ impl Server {
         };
         if let Some(answer) = answer {
             let bytes = answer.encode(message.dialect, message.command, message.thread);
-            self.send(connection, bytes.into());
+            match self.restart.take_arrival() {
+                Some(local) => self.wait_for_restart(local, Waiter { connection, answer: bytes.into() }),
+                None => self.send(connection, bytes.into()),
+            }
         }
     }
 
@@ -66,7 +73,7 @@ impl Server {
                 }
                 return Some(greeting);
             }
-            Request::InitAck { id } => return self.claim(connection, *id),
+            Request::InitAck { id } => return self.initack(connection, *id),
             Request::FullInit { id } => return self.full_init(connection, *id),
             _ => {}
         }
@@ -149,14 +156,25 @@ impl Server {
 
     /// The rank said `init`.
     fn speaks(&mut self, local: LocalRank) {
+        if self.settings.restarts != Restarts::Unexpected && self.ranks[local].phase != Phase::Silent {
+            return self.begin_again(local);
+        }
         if self.ranks[local].speak() {
             self.look_for_deserters();
         }
     }
 
     /// Gives the rank that presents `id` to a connection that came through `PMI_PORT`, unless another connection has it.
-    fn claim(&mut self, connection: ConnectionId, id: u32) -> Option<Response<'static>> {
-        let refuse = |text: String| Some(Response::Error { code: ErrorCode::NotThere, text: text.into() });
+    fn initack(&mut self, connection: ConnectionId, id: u32) -> Option<Response<'static>> {
+        match self.claim(connection, id) {
+            Ok(rank) => Some(Response::InitAck { rank, size: self.job.size() }),
+            Err(refusal) => refusal,
+        }
+    }
+
+    /// Does the same. The refusal is not there yet if the other connection is to be read first.
+    fn claim(&mut self, connection: ConnectionId, id: u32) -> Result<Rank, Option<Response<'static>>> {
+        let refusal = |text: String| Some(Response::Error { code: ErrorCode::NotThere, text: text.into() });
         let local = match &self.keys {
             Some(keys) => keys.rank_of(id),
             None => self.ranks.local(Rank(id)),
@@ -164,10 +182,9 @@ impl Server {
         let Some(local) = local else {
             // A key is not repeated: the answer may be shown to somebody else.
             let what = if self.keys.is_some() { "this PMI_ID".to_owned() } else { format!("rank {id}") };
-            return refuse(format!("{what} is not on this node"));
+            return Err(refusal(format!("{what} is not on this node")));
         };
         let rank = self.ranks[local].rank;
-        let size = self.job.size();
         if let Some(former) = self.ranks[local].former_connection()
             && former != connection
             && self.conversations[former].claimed
@@ -175,40 +192,47 @@ impl Server {
             self.handle_disconnect(former);
             self.actions.push_back(Action::Close { connection: former });
         }
+        let conversation = &mut self.conversations[connection];
+        let contest = mem::take(&mut conversation.contest);
         match self.ranks[local].connection {
-            Some(owner) if owner != connection => refuse(format!("rank {rank} is claimed already")),
-            _ => {
-                let conversation = &mut self.conversations[connection];
-                if conversation.rank.is_some_and(|claimed| claimed != local) {
-                    return refuse(format!("this connection has claimed another rank than {rank}"));
+            Some(owner) if owner != connection => {
+                // Its end may be there, and not be handled yet.
+                if self.settings.restarts != Restarts::Unexpected && contest == Contest::None {
+                    conversation.contest = Contest::Opened;
+                    self.actions.push_back(Action::ReadOut { connection: owner });
+                    return Err(None);
                 }
-                conversation.rank = Some(local);
+                Err(refusal(format!("rank {rank} is claimed already")))
+            }
+            _ if conversation.rank.is_some_and(|claimed| claimed != local) => {
+                Err(refusal(format!("this connection has claimed another rank than {rank}")))
+            }
+            _ => {
+                let is_new = conversation.rank.replace(local).is_none();
                 conversation.claimed = true;
                 let is_greeted = conversation.is_greeted();
                 self.ranks[local].connection = Some(connection);
-                if is_greeted {
+                if is_greeted && is_new {
                     self.speaks(local);
                 }
-                Some(Response::InitAck { rank, size })
+                Ok(rank)
             }
         }
     }
 
     /// PMI-2's second greeting; on a connection from `PMI_PORT` it is also the claim.
     fn full_init(&mut self, connection: ConnectionId, id: Option<u32>) -> Option<Response<'_>> {
-        if self.conversations[connection].rank.is_none() {
-            let refused = id.and_then(|id| match self.claim(connection, id) {
-                Some(Response::InitAck { .. }) => None,
-                refused => refused,
-            });
-            if refused.is_some() {
-                return refused;
-            }
+        if self.conversations[connection].rank.is_none()
+            && let Some(Err(refusal)) = id.map(|id| self.claim(connection, id))
+        {
+            return refusal;
         }
         let Some(local) = self.conversations[connection].rank else {
             return Some(malformed(&RequestError::MissingField { name: "pmirank" }));
         };
-        self.speaks(local);
+        if self.ranks[local].phase != Phase::Open {
+            self.speaks(local);
+        }
         let rank = self.ranks[local].rank;
         let (size, appnum) = (self.job.size(), self.job.appnum(rank));
         let spawner = self.job.spawner.as_ref().map(crate::ids::JobId::as_str);

@@ -177,6 +177,12 @@ impl FrameBuffer {
         }
     }
 
+    /// Goes back to before that message, which the next [`FrameBuffer::advance`] goes on to again; to be called once, before the next `push`.
+    pub(crate) fn go_back(&mut self) {
+        self.start = self.current.raw.start;
+        self.scanned = self.start;
+    }
+
     /// The same message as it was received, with its framing.
     pub fn raw(&self) -> &[u8] {
         &self.bytes[self.current.raw.clone()]

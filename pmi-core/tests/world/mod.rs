@@ -77,6 +77,8 @@ struct Node {
     connections: Vec<ConnectionId>,
     output: HashMap<ConnectionId, Vec<u8>>,
     closed: Vec<ConnectionId>,
+    /// Connections that have ended without the server's having looked at them.
+    unseen_ends: Vec<ConnectionId>,
     ended: Option<EndReason>,
     deaths: Vec<Death>,
     traces: Vec<Trace>,
@@ -190,7 +192,10 @@ impl World {
     }
 
     pub(crate) fn send_on(&mut self, job: JobIndex, node: NodeIndex, connection: ConnectionId, bytes: &[u8]) {
-        self.node(job, node).server.handle_bytes(connection, bytes);
+        self.node(job, node).server.push_bytes(connection, bytes);
+        while self.node(job, node).server.handle_next(connection) {
+            self.collect(job, node);
+        }
         self.collect(job, node);
     }
 
@@ -220,6 +225,12 @@ impl World {
         let (node, connection) = self.connection(job, rank);
         self.node(job, node).server.handle_disconnect(connection);
         self.collect(job, node);
+    }
+
+    /// The same, while the server is busy with other connections.
+    pub(crate) fn disconnect_unseen(&mut self, job: JobIndex, rank: Rank) {
+        let (node, connection) = self.connection(job, rank);
+        self.node(job, node).unseen_ends.push(connection);
     }
 
     /// A rank's process returns status 0.
@@ -307,6 +318,13 @@ impl World {
                     state.output.entry(connection).or_default().extend_from_slice(&bytes);
                 }
                 Action::Close { connection } => state.closed.push(connection),
+                // What a connection has sent is always handled at once here, its end is not.
+                Action::ReadOut { connection } => {
+                    if state.unseen_ends.contains(&connection) {
+                        state.server.handle_disconnect(connection);
+                    }
+                }
+                Action::Restarted { .. } => {}
                 Action::End(reason) => {
                     assert!(state.ended.is_none(), "node {node} reports its end twice: {reason:?}");
                     state.ended = Some(reason);
@@ -398,6 +416,7 @@ impl Node {
             connections: Vec::new(),
             output: HashMap::new(),
             closed: Vec::new(),
+            unseen_ends: Vec::new(),
             ended: None,
             deaths: Vec::new(),
             traces: Vec::new(),

@@ -349,6 +349,9 @@ pub struct LaunchSpec {
     /// Ranks have a directory of the launch for temporary files.
     #[prost(message, optional, tag = "34")]
     pub temporary_files: ::core::option::Option<TemporaryFiles>,
+    /// Meaning of an init of PMI-1 or PMI-2 of a rank that has said it before.
+    #[prost(enumeration = "Restarts", tag = "35")]
+    pub restarts: i32,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct TemporaryFiles {
@@ -1397,6 +1400,39 @@ impl DataExchange {
             "WHICHEVER_IS_CHEAPER" => Some(Self::WhicheverIsCheaper),
             "TO_ALL" => Some(Self::ToAll),
             "TO_THOSE_WHO_ASK" => Some(Self::ToThoseWhoAsk),
+            _ => None,
+        }
+    }
+}
+/// Meaning of an init of a rank that has said it before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
+#[repr(i32)]
+pub enum Restarts {
+    /// The rank goes on.
+    Unexpected = 0,
+    /// All ranks begin again, and find the pairs that were put before.
+    KeepPairs = 1,
+    /// All ranks begin again, with the pairs of the job's start.
+    FreshPairs = 2,
+}
+impl Restarts {
+    /// String value of the enum field names used in the ProtoBuf definition.
+    ///
+    /// The values are not transformed in any way and thus are considered stable
+    /// (if the ProtoBuf definition does not change) and safe for programmatic use.
+    pub fn as_str_name(&self) -> &'static str {
+        match self {
+            Self::Unexpected => "UNEXPECTED",
+            Self::KeepPairs => "KEEP_PAIRS",
+            Self::FreshPairs => "FRESH_PAIRS",
+        }
+    }
+    /// Creates an enum from field names used in the ProtoBuf definition.
+    pub fn from_str_name(value: &str) -> ::core::option::Option<Self> {
+        match value {
+            "UNEXPECTED" => Some(Self::Unexpected),
+            "KEEP_PAIRS" => Some(Self::KeepPairs),
+            "FRESH_PAIRS" => Some(Self::FreshPairs),
             _ => None,
         }
     }

@@ -14,7 +14,7 @@ use super::{
 use crate::gpus::GpuBind;
 use crate::settings::{
     AtExec, DataExchange, Entrance, FailedRanks, JobMemory, LaunchSettings, LimitSignal, LostNodes, OverdueRelease,
-    PmiFamily, PmiSpec, StdinTarget, TemporaryFiles, Timeouts,
+    PmiFamily, PmiSpec, Restarts, StdinTarget, TemporaryFiles, Timeouts,
 };
 use crate::template::Template;
 
@@ -27,6 +27,7 @@ pub(super) fn encode(settings: &LaunchSettings) -> proto::LaunchSpec {
         pmi_group_barriers: settings.pmi.group_barriers,
         no_job_memory: settings.pmi.job_memory == JobMemory::Off,
         data_exchange: encode_exchange(settings.pmi.exchange).into(),
+        restarts: encode_restarts(settings.pmi.restarts).into(),
         slurm_environment: settings.slurm_environment,
         cpu_bind: settings.cpu_bind.to_string(),
         mem_bind: if settings.mem_bind == MemBind::None { String::new() } else { settings.mem_bind.to_string() },
@@ -58,6 +59,7 @@ pub(super) fn take(spec: &mut proto::LaunchSpec) -> Result<LaunchSettings, WireE
             group_barriers: spec.pmi_group_barriers,
             job_memory: if spec.no_job_memory { JobMemory::Off } else { JobMemory::Shared },
             exchange: decode_exchange(spec.data_exchange)?,
+            restarts: decode_restarts(spec.restarts)?,
         },
         pmi_trace: spec.trace,
         slurm_environment: spec.slurm_environment,
@@ -115,6 +117,23 @@ fn decode_family(number: i32) -> Result<PmiFamily, WireError> {
         proto::PmiFamily::Pmi2 => PmiFamily::Pmi2,
         proto::PmiFamily::PmixOnly => PmiFamily::Pmix,
         proto::PmiFamily::None => PmiFamily::None,
+    })
+}
+
+fn encode_restarts(restarts: Restarts) -> proto::Restarts {
+    match restarts {
+        Restarts::Unexpected => proto::Restarts::Unexpected,
+        Restarts::Keep => proto::Restarts::KeepPairs,
+        Restarts::Fresh => proto::Restarts::FreshPairs,
+    }
+}
+
+fn decode_restarts(number: i32) -> Result<Restarts, WireError> {
+    let restarts = proto::Restarts::try_from(number);
+    Ok(match restarts.map_err(|_| wrong("the meaning of restarts", number, "0 (none) to 2 (fresh)"))? {
+        proto::Restarts::Unexpected => Restarts::Unexpected,
+        proto::Restarts::KeepPairs => Restarts::Keep,
+        proto::Restarts::FreshPairs => Restarts::Fresh,
     })
 }
 

@@ -21,7 +21,7 @@ use crate::gpus::GpuBind;
 use crate::placed::{ClusterTerms, PlacedLaunch};
 use crate::settings::{
     AtExec, DataExchange, Entrance, FailedRanks, JobMemory, LaunchSettings, LimitSignal, LostNodes, OverdueRelease,
-    PmiFamily, PmiSpec, StdinTarget, TemporaryFiles, TerminalSize, Timeouts,
+    PmiFamily, PmiSpec, Restarts, StdinTarget, TemporaryFiles, TerminalSize, Timeouts,
 };
 use crate::shell_limits::{ShellLimits, SoftLimit, TooHigh};
 use crate::spec::{AppSpec, LaunchSecret, SessionSpec};
@@ -70,6 +70,7 @@ fn settings() -> LaunchSettings {
             group_barriers: true,
             job_memory: JobMemory::Off,
             exchange: DataExchange::Lazy,
+            restarts: Restarts::Keep,
         },
         pmi_trace: true,
         at_exec: AtExec::Stop,

@@ -45,6 +45,7 @@ mod pam;
 mod placement;
 mod pty;
 mod relays;
+mod restartable;
 mod restarts;
 mod sets;
 mod shell_limits;

@@ -35,6 +35,7 @@ mod presets;
 mod pty;
 mod raw;
 mod resources;
+mod restartable;
 mod scripts;
 mod sets;
 mod signals;

@@ -13,7 +13,7 @@ use pmi_core::driver::{Admission, Driver};
 use pmi_core::server::{Server, Settings};
 use rank_spawner::{NODE_MEMORY_FD, usable_cpus};
 
-use super::super::{job_memory, socket_file};
+use super::super::{job_memory, shared_memory, socket_file};
 use super::{Died, RanksHere, ServedJob, Servers, share};
 use crate::machine::jobs::{JobNumber, JobState};
 use crate::plan::PmiPort;
@@ -61,7 +61,8 @@ impl Servers {
             pmi2: pmi.family != PmiFamily::Pmi1,
             group_barriers: pmi.group_barriers,
         };
-        let settings = Settings { offer, trace: self.trace.is_some(), resources: true, ..Settings::default() };
+        let trace = self.trace.is_some();
+        let settings = Settings { offer, trace, resources: true, restarts: pmi.restarts, ..Settings::default() };
         let mut server = Server::new(job.spec.job.clone(), self.spec.node, settings);
         if let Some(file) = here.node.topology_file(&self.spec) {
             server.offer_topology(file);
@@ -93,6 +94,12 @@ impl Servers {
         let (driver, end_reason) = Driver::new(server, fence, self.services(number, job), trace);
         self.jobs[number.0].end_reason = Some(end_reason);
         let deaths = self.calls.deaths.clone();
+        let spec = Arc::clone(&job.spec);
+        driver.tell_restarts_to(Box::new(move |generation| {
+            let launch = &spec.launch_id;
+            tracing::info!(launch, generation, "all ranks have begun again");
+            shared_memory::remove_mpich(&spec);
+        }));
         driver.tell_deaths_to(Box::new(move |death| {
             // The session outlives its servers.
             let _ = deaths.send(Died { job: ServedJob::Pmi(number), death });

@@ -2,7 +2,7 @@ use proptest::prelude::*;
 use prost::Message;
 
 use super::*;
-use crate::settings::{DataExchange, Entrance, JobMemory, StdinTarget};
+use crate::settings::{DataExchange, Entrance, JobMemory, Restarts, StdinTarget};
 use crate::template::Template;
 
 fn program(name: &str, ranks: u32) -> ProgramRequest {
@@ -39,6 +39,7 @@ fn request() -> LaunchRequest {
                 group_barriers: false,
                 job_memory: JobMemory::Off,
                 exchange: DataExchange::Full,
+                restarts: Restarts::Fresh,
             },
             pmi_trace: true,
             slurm_environment: true,

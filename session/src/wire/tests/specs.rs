@@ -160,13 +160,15 @@ fn any_settings() -> impl Strategy<Value = LaunchSettings> {
     let job_memory = prop_oneof![Just(JobMemory::Shared), Just(JobMemory::Off)];
     let entrance = prop_oneof![Just(Entrance::Socket), Just(Entrance::Port)];
     let exchange = prop_oneof![Just(DataExchange::Auto), Just(DataExchange::Full), Just(DataExchange::Lazy)];
-    let pmi = (any_family(), entrance, any::<bool>(), job_memory, exchange).prop_map(
-        |(family, entrance, group_barriers, job_memory, exchange)| PmiSpec {
+    let restarts = prop_oneof![Just(Restarts::Unexpected), Just(Restarts::Keep), Just(Restarts::Fresh)];
+    let pmi = (any_family(), entrance, any::<bool>(), job_memory, exchange, restarts).prop_map(
+        |(family, entrance, group_barriers, job_memory, exchange, restarts)| PmiSpec {
             family,
             entrance,
             group_barriers,
             job_memory,
             exchange,
+            restarts,
         },
     );
     let bind = proptest::sample::select(vec!["none", "cores:cpus=2:over=sockets", "rank", "map:0-1,4+6"]);

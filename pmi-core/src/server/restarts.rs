@@ -1,0 +1,208 @@
+//! Ranks that begin again, all together: their programs were killed and started anew, or restored from a checkpoint.
+//!
+//! ```text
+//!          a rank says `init` again            all of all nodes have                fences that some had begun are over
+//! running ──────────────────────────> waiting ────────────────────────> emptying ───────────────────────────────────────> running
+//!          its answer is held back             nodes compare how many               all are answered: the next generation
+//!                                              fences each has begun
+//! ```
+//! So ranks of two generations never meet, whatever some of them did when they were killed. A fence that some nodes had begun is begun by
+//! the others as well, with nobody in it, and those who waited for its end are gone. Then the space is as it was, or as at the first start.
+
+use std::collections::VecDeque;
+use std::mem;
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use super::fences::{Waiter, members_of};
+use super::spaces::Indices;
+use super::{Action, Server, first_attributes, first_pairs};
+use crate::fence::{FenceId, Merged, Scope};
+use crate::gathering::Gathering;
+use crate::ids::{Epoch, LocalRank};
+use crate::segment::Segment;
+use crate::wire::request::Group;
+
+/// Meaning of an `init` of a rank that has said it before.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Restarts {
+    /// The rank goes on: it opens another MPI session, or runs its next program after `finalize`. One that came by its key, and whose
+    /// connection ended before `finalize`, does not come again.
+    #[default]
+    Unexpected,
+    /// All ranks begin again; each waits in its `init` for all others. Pairs that were put stay until they are put again.
+    Keep,
+    /// The same, with the pairs that the job had at its start.
+    Fresh,
+}
+
+/// Progress of the ranks towards their next generation.
+#[derive(Debug)]
+pub(super) struct Restart {
+    /// Ranks that have said `init` again; they are owed the answer to it.
+    gathering: Gathering<LocalRank, Waiter>,
+    /// Rank whose message is being answered, if that was such an `init`.
+    arrival: Option<LocalRank>,
+    /// True from the agreement of all nodes until the fences are over that some had begun.
+    is_agreed: bool,
+    /// Number of restarts.
+    generation: u32,
+}
+
+/// Name of the fence by which nodes agree on a restart.
+const NAME: &str = "PMI restart";
+
+/// Names of fences in it; those of groups follow `GROUP`.
+const WORLD: &[u8] = b"world";
+const RING: &[u8] = b"ring";
+const GROUP: u8 = b'g';
+
+impl Restart {
+    pub(super) fn new(locals: impl Iterator<Item = LocalRank>) -> Self {
+        Self { gathering: Gathering::new(locals), arrival: None, is_agreed: false, generation: 0 }
+    }
+
+    pub(super) fn gathering(&self) -> &Gathering<LocalRank, Waiter> {
+        &self.gathering
+    }
+
+    pub(super) fn gathering_mut(&mut self) -> &mut Gathering<LocalRank, Waiter> {
+        &mut self.gathering
+    }
+
+    /// The rank that is to wait instead of being answered.
+    pub(super) fn take_arrival(&mut self) -> Option<LocalRank> {
+        self.arrival.take()
+    }
+}
+
+impl Server {
+    /// Number of times that all ranks have begun again.
+    pub fn generation(&self) -> u32 {
+        self.restart.generation
+    }
+
+    /// The rank said `init`, not for the first time.
+    pub(super) fn begin_again(&mut self, local: LocalRank) {
+        // The first generation is the first life.
+        self.ranks[local].begin_again(self.restart.generation.saturating_add(2));
+        self.restart.arrival = Some(local);
+    }
+
+    /// Holds the answer to its `init` back until all ranks have begun again.
+    pub(super) fn wait_for_restart(&mut self, local: LocalRank, waiter: Waiter) {
+        let conversations = &self.conversations;
+        let is_its_own = |former: &&mut Waiter| conversations[former.connection].rank == Some(local);
+        let gathering = &mut self.restart.gathering;
+        // A program that was replaced before it was answered waits no more.
+        if let Some(former) = gathering.leaving_mut().iter_mut().find(is_its_own) {
+            *former = waiter;
+        } else if let Some(former) = gathering.waiter_mut(local) {
+            *former = waiter;
+        } else {
+            gathering.arrive(local, waiter);
+            self.begin_restart();
+        }
+    }
+
+    /// Asks the other nodes, if all ranks of this one wait.
+    pub(super) fn begin_restart(&mut self) {
+        let Some(epoch) = self.begin_next_restart() else { return self.look_for_deserters() };
+        let nodes = self.nodes_of(&Group::World).into();
+        let begun = self.begun();
+        self.exchange(FenceId { scope: Scope::Foreign { name: NAME.into(), nodes }, epoch }, vec![begun].into());
+    }
+
+    /// Number of fences that were begun here, of each kind that other nodes may have to begin as well.
+    fn begun(&self) -> Segment {
+        let of_groups = self.groups.named().filter(|(_, group)| group.is_exchanging());
+        let of_groups = of_groups.map(|(name, group)| ([&[GROUP], name.as_bytes()].concat(), group.epoch()));
+        let of_all = [(WORLD, &self.world), (RING, &self.ring.gathering)];
+        let of_all = of_all.map(|(name, gathering)| (name.to_vec(), gathering.epoch()));
+        of_all.into_iter().chain(of_groups).map(|(name, Epoch(begun))| (name, begun.to_be_bytes())).collect()
+    }
+
+    /// All ranks of all nodes wait: nobody of the generation before begins a fence any more, so those that some nodes have begun are begun
+    /// here as well.
+    pub(super) fn agree_on_restart(&mut self, merged: &Merged) {
+        self.restart.is_agreed = true;
+        self.world.dismiss();
+        self.ring.gathering.dismiss();
+        self.ring.brought.iter_mut().for_each(VecDeque::clear);
+        self.groups.iter_mut().for_each(Gathering::dismiss);
+        for wait in mem::take(&mut self.attribute_waits) {
+            self.ranks[wait.local].quota.answered();
+        }
+        for (name, begun) in merged.segments.iter().flat_map(Segment::pairs) {
+            if let Ok(begun) = begun.try_into()
+                && !self.ended
+            {
+                self.catch_up(name, Epoch(u64::from_be_bytes(begun)));
+            }
+        }
+    }
+
+    /// Begins the fence of this name, if another node has and this one has not. None is ahead by more than one: it would wait for this node.
+    fn catch_up(&mut self, name: &[u8], begun: Epoch) {
+        match name {
+            WORLD if self.world.epoch() < begun => {
+                if let Some(epoch) = self.world.begin_as_it_is() {
+                    self.exchange_world(epoch);
+                }
+            }
+            RING if self.ring.gathering.epoch() < begun => {
+                if let Some(epoch) = self.ring.gathering.begin_as_it_is() {
+                    self.exchange(FenceId { scope: Scope::Ring, epoch }, Vec::new().into());
+                }
+            }
+            [GROUP, name @ ..] => self.catch_up_with_group(name, begun),
+            _ => {}
+        }
+    }
+
+    fn catch_up_with_group(&mut self, name: &[u8], begun: Epoch) {
+        let Some((name, (group, _))) = str::from_utf8(name).ok().and_then(|name| Some((name, Group::parse(name)?)))
+        else {
+            return;
+        };
+        if !self.nodes_of(&group).contains(&self.node) {
+            return;
+        }
+        let members = members_of(&group);
+        let Some(gathering) = self.open_group(name, members.as_ref()) else { return };
+        if gathering.epoch() < begun
+            && let Some(epoch) = gathering.begin_as_it_is()
+        {
+            self.exchange_group(name, &group, epoch);
+        }
+    }
+
+    /// Begins the next generation, if nodes have agreed on it and no fence of the one before is under way here.
+    pub(super) fn end_restart(&mut self) {
+        let fences = || [&self.world, &self.ring.gathering].into_iter().chain(self.groups.iter());
+        if self.ended || !self.restart.is_agreed || fences().any(Gathering::is_exchanging) {
+            return;
+        }
+        self.restart.is_agreed = false;
+        self.restart.generation = self.restart.generation.saturating_add(1);
+        self.ring.addresses.iter_mut().for_each(VecDeque::clear);
+        let idle: Vec<Arc<str>> = self.groups.names().cloned().collect();
+        for name in idle {
+            self.groups.rest(&name);
+        }
+        // Nobody waits for these to be put again, as in a fence.
+        self.node_attributes = first_attributes(&self.ranks, self.node_memory.as_deref());
+        if self.settings.restarts == Restarts::Fresh {
+            self.kvs = first_pairs(&self.job);
+            self.indices = Indices::default();
+            let locals = self.ranks.locals();
+            locals.for_each(|local| self.ranks[local].quota.forget_pairs());
+        }
+        self.actions.push_back(Action::Restarted { generation: self.restart.generation });
+        let waiters = self.restart.gathering.complete();
+        self.release(waiters);
+        self.look_for_deserters();
+    }
+}
