@@ -3,10 +3,18 @@
 use std::time::Duration;
 
 use lattice_tests::mpi::{Flavour, MPICHS, MPIS, OPEN_MPIS};
-use lattice_tests::{Command, Outcome, cluster, turn};
+use lattice_tests::{Command, Outcome, cluster, script_on, turn};
 
 /// Those that start each time: prterun 5.0.11 hangs at its start now and then, on a loaded machine above all, whatever starts its daemons.
 const STEADY: [Flavour; 4] = [MPICHS[0], MPICHS[1], Flavour::IntelMpi, OPEN_MPIS[0]];
+
+/// Open MPI refuses root otherwise.
+const ROOT_MAY: [&str; 4] = [
+    "OMPI_ALLOW_RUN_AS_ROOT",
+    "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM",
+    "PRTE_ALLOW_RUN_AS_ROOT",
+    "PRTE_ALLOW_RUN_AS_ROOT_CONFIRM",
+];
 
 /// A shell in a cluster of 2 nodes, in which `$mpirun` is that of the library; further words are the script's.
 fn shell(mpi: Flavour, script: &str) -> Command {
@@ -15,10 +23,7 @@ fn shell(mpi: Flavour, script: &str) -> Command {
 
 /// The same with so many nodes.
 fn shell_on(nodes: u32, mpi: Flavour, script: &str) -> Command {
-    // Open MPI refuses root otherwise.
-    let allowed = ["OMPI_ALLOW_RUN_AS_ROOT", "PRTE_ALLOW_RUN_AS_ROOT"];
-    let names = allowed.into_iter().flat_map(|name| [name.to_owned(), format!("{name}_CONFIRM")]);
-    let command = names.fold(cluster(nodes), |command, name| command.env(&name, "1"));
+    let command = ROOT_MAY.into_iter().fold(cluster(nodes), |command, name| command.env(name, "1"));
     command.bash(&format!("mpirun=$1; shift; {script}")).arg(mpi.mpirun())
 }
 
@@ -151,6 +156,56 @@ fn nothing_is_left_when_it_is_killed() {
             $mpirun -np 4 sleep 8642 & mpirun=$!; until_is sleepers 4; kill -KILL $mpirun; until_is launches 0; until_is sleepers 0";
         let outcome = shell(mpi, script).within(Duration::from_secs(120)).run();
         outcome.prints("sleepers 4\nlaunches 0\nsleepers 0\n");
+    }
+}
+
+/// Its agent is silent, or is gone with its fork server, or its cable is pulled.
+#[test]
+fn a_node_that_does_not_answer_while_it_starts_is_named_and_the_rest_is_ended() {
+    let _machine = turn::heavy();
+    let faults = [
+        "kill -STOP $(daemon node1)",
+        "agent=$(daemon node1); kill -KILL $(pgrep -P $agent) $agent",
+        "nsenter --net=/proc/$(daemon node1)/ns/net ip link set eth0 down",
+    ];
+    for mpi in [MPICHS[1], OPEN_MPIS[0], OPEN_MPIS[1]] {
+        for fault in faults {
+            // The nodes share their processes with this machine, which has no other such sleep while this test has it for itself.
+            let script = format!(
+                "mpirun=$1; sleepers() {{ pgrep -cxf 'sleep 8643'; }}
+                {fault}; timeout 60 $mpirun -np 3 sleep 8643; code=$?; [ $code != 0 ] && [ $code != 124 ] && echo ended
+                for try in $(seq 100); do [ $(sleepers) = 0 ] && break; sleep 0.1; done; sleepers"
+            );
+            let command = script_on(3, &script).arg(mpi.mpirun()).within(Duration::from_secs(120));
+            let outcome = ROOT_MAY.into_iter().fold(command, |command, name| command.env(name, "1")).run();
+            outcome.prints("ended\n0\n").says("node node1 does not start its part of the launch: ");
+        }
+    }
+}
+
+/// Hydra by itself does not notice the end of what it has called; it gives up with the proxy's connection. What runs behind a cable that was pulled
+/// ends with the lease of its node.
+#[test]
+fn a_node_that_is_lost_while_ranks_run_is_named_and_the_rest_is_ended() {
+    let _machine = turn::heavy();
+    let faults =
+        [("kill -STOP $(daemon node1)", 0), ("nsenter --net=/proc/$(daemon node1)/ns/net ip link set eth0 down", 1)];
+    for mpi in [MPICHS[1], OPEN_MPIS[0], OPEN_MPIS[1]] {
+        for (fault, left) in faults {
+            let script = format!(
+                "mpirun=$1; sleepers() {{ pgrep -cxf 'sleep 8644'; }}
+                until_are() {{ for try in $(seq 100); do [ $(sleepers) = $1 ] && break; sleep 0.1; done; }}
+                for try in 1 2 3; do
+                    timeout 60 $mpirun -np 3 sleep 8644 & call=$!; until_are 3
+                    [ $(sleepers) = 3 ] && break; kill -KILL $call; until_are 0
+                done
+                {fault}; wait $call; code=$?; [ $code != 0 ] && [ $code != 124 ] && echo ended
+                until_are {left}; sleepers"
+            );
+            let command = script_on(3, &script).arg(mpi.mpirun()).within(Duration::from_secs(180));
+            let outcome = ROOT_MAY.into_iter().fold(command, |command, name| command.env(name, "1")).run();
+            outcome.prints(&format!("ended\n{left}\n")).says("lattice: node node1 was lost: ");
+        }
     }
 }
 
