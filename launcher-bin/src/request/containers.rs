@@ -66,6 +66,9 @@ struct Runtime {
     /// Words before the program.
     command: Vec<String>,
     pmi: Way,
+    /// Patterns of files that `{devices}` stands for, divided by blanks: a word with it is repeated for each of them that the node has.
+    #[serde(default)]
+    devices: String,
     /// Whose memory ranks of one node can read.
     memory: Memory,
 }
@@ -100,6 +103,21 @@ enum Way {
     /// A socket in the file system, because the network is another one, too.
     File,
 }
+
+/// Fills in `{devices}` on the node, in the first word that has it, and becomes what follows the patterns.
+const WITH_DEVICES: &str = r#"patterns=$1 mark='{devices}'; shift
+for word do
+    shift
+    case $patterns:$word in
+        ?*:*"$mark"*)
+            for file in $patterns; do
+                [ -e "$file" ] && set -- "$@" "${word%%"$mark"*}$file${word#*"$mark"}"
+            done
+            patterns= ;;
+        *) set -- "$@" "$word" ;;
+    esac
+done
+exec "$@""#;
 
 /// Words by which a program reaches a server through a file.
 const CONNECT: [&str; 4] = ["{lattice}", "pmi", "connect", "--"];
@@ -152,7 +170,9 @@ impl Container {
     /// Puts a program into it.
     pub(super) fn wrap(&self, app: &mut AppSpec) {
         let connect = CONNECT.iter().filter(|_| self.runtime.pmi == Way::File).copied();
-        let words = self.runtime.command.iter().map(String::as_str).chain(connect);
+        let devices = self.runtime.devices.as_str();
+        let shell = ["/bin/sh", "-c", WITH_DEVICES, "sh", devices].into_iter().filter(|_| !devices.is_empty());
+        let words = shell.chain(self.runtime.command.iter().map(String::as_str)).chain(connect);
         let mut words = words.map(|word| self.filled(word, &app.directory));
         let runtime = words.next().unwrap_or_default();
         let program = std::mem::replace(&mut app.program, runtime);
@@ -276,6 +296,41 @@ mod tests {
         assert_eq!(kept.last(), Some(&("OMPI_MCA_smsc".into(), "cma".into())), "the user's comes last and wins");
     }
 
+    /// The node's `/dev` is made up.
+    #[test]
+    fn devices_are_those_that_the_node_has() {
+        let directory = tempfile::tempdir().unwrap();
+        let dev = directory.path().display();
+        fs::create_dir(directory.path().join("lattice")).unwrap();
+        let text = format!(
+            "[mine]\nabout = 'x'\ncommand = ['echo', '--a', '--device={{devices}}:rw', '{{image}}']\npmi = 'socket'\nmemory = 'own'
+            devices = '{dev}/cxi* {dev}/kfd'"
+        );
+        fs::write(directory.path().join("lattice/containers.toml"), text).unwrap();
+        let mut machine = machine();
+        machine.environment.push(("XDG_CONFIG_HOME".into(), directory.path().into()));
+        let line = "--container i --container-profile mine -- ./app {devices}";
+        let words = words(&commanded_on(line, &machine).unwrap().request);
+        let run = || {
+            let output = std::process::Command::new(&words[0]).args(&words[1..]).output().unwrap();
+            String::from_utf8(output.stdout).unwrap().trim_end().replace(&format!("{dev}/"), "")
+        };
+        assert_eq!(run(), "--a i ./app {devices}");
+        for device in ["cxi1", "cxi0", "kfd", "kfd1"] {
+            fs::write(directory.path().join(device), "").unwrap();
+        }
+        assert_eq!(run(), "--a --device=cxi0:rw --device=cxi1:rw --device=kfd:rw i ./app {devices}");
+    }
+
+    #[test]
+    fn podman_is_given_the_nics_of_slingshot() {
+        for profile in ["podman", "podman-rootfs", "podman-isolated"] {
+            let words = words(&commanded(&format!("--container i --container-profile {profile} ./a")).unwrap().request);
+            assert_eq!((&*words[3], &*words[4]), ("sh", "/dev/cxi*"), "{words:?}");
+            assert!(words.iter().any(|word| word == "--device={devices}"), "{words:?}");
+        }
+    }
+
     #[test]
     fn ours_can_be_read_and_have_an_image_each() {
         let ours: std::collections::BTreeMap<String, Runtime> = toml::from_str(OURS).unwrap();
@@ -293,7 +348,8 @@ mod tests {
         let error = commanded_on("--container i true", &machine).unwrap_err().to_string();
         assert!(error.contains("no container runtime is in PATH here") && error.contains("podman: "), "{error}");
         fs::write(directory.path().join("podman"), "").unwrap();
-        assert_eq!(words(&commanded_on("--container i true", &machine).unwrap().request)[0], "podman");
+        let words = words(&commanded_on("--container i true", &machine).unwrap().request);
+        assert!(words.iter().any(|word| word == "podman"), "{words:?}");
     }
 
     #[test]
