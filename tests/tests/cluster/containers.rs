@@ -133,6 +133,30 @@ END
     sed "s|/usr/bin/lattice-agent|$(readlink -f $(command -v lattice) | xargs dirname)/lattice-agent|" $2 >$LATTICE_DEV_CLUSTER/hooks/lattice.json
 "#;
 
+/// What they print goes to files, as below.
+#[test]
+fn the_profile_of_podman_runs_ranks_of_mpich_and_open_mpi() {
+    let _machine = turn::heavy();
+    let script = r#"mkdir $LATTICE_DEV_CLUSTER/bin $LATTICE_DEV_CLUSTER/out; cd $LATTICE_DEV_CLUSTER/out
+        cat >$LATTICE_DEV_CLUSTER/bin/podman <<'END'
+#!/bin/bash
+# The words of the profile, behind those without which Podman does not run in a test, which exclude one of them.
+shift
+for word do shift; [ "$word" = --pid=host ] || set -- "$@" "$word"; done
+exec "${0%/bin/podman}/podman" "$@"
+END
+        chmod +x $LATTICE_DEV_CLUSTER/bin/podman
+        sed -i "s|exec podman run|exec $(command -v podman) run|" $LATTICE_DEV_CLUSTER/podman
+        export PATH=$LATTICE_DEV_CLUSTER/bin:$PATH
+        lattice launch -n 4 --container $image --container-profile podman-rootfs sh -c '"$0" >$LATTICE_RANK' "$1" && cat [0-3]"#;
+    let script = format!("{IMAGE}\n{PODMAN}\n{script}");
+    let hook = concat!(env!("CARGO_MANIFEST_DIR"), "/../packaging/oci/lattice.json");
+    for flavour in [Flavour::WheelMpich, Flavour::WheelOpenMpi] {
+        let command = script_on(2, &script).arg(flavour.program("hello")).arg(hook);
+        command.run().exits(0).prints_lines((0..4).map(|rank| format!("rank {rank} of 4")));
+    }
+}
+
 /// The hook that packages install, called by a real runtime: ranks have neither our descriptors nor our network, and find the server. What
 /// they print goes to files, for Podman loses some of it now and then when a container ends.
 #[test]
