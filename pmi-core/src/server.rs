@@ -26,17 +26,16 @@ use std::mem;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use serde::{Deserialize, Serialize};
 
 pub use self::action::{Action, ReleaseTimer};
 pub use self::connected::ConnectError;
-use self::fences::Waiter;
 pub use self::mortality::missed;
 use self::places::Places;
 pub use self::places::RankDomains;
 pub use self::resources::RESOURCES_MAX;
 use self::resources::Table;
 use self::restarts::Restart;
-pub use self::restarts::Restarts;
 use self::spaces::Indices;
 use crate::claim::ClaimKeys;
 pub use crate::connections::ConnectionId;
@@ -72,6 +71,20 @@ pub struct Settings {
     pub resources: bool,
     /// Meaning of an `init` of a rank that has said it before.
     pub restarts: Restarts,
+}
+
+/// Meaning of an `init` of a rank that has said it before.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Restarts {
+    /// The rank goes on: it opens another MPI session, or runs its next program after `finalize`. One that came by its key, and whose
+    /// connection ended before `finalize`, does not come again.
+    #[default]
+    Unexpected,
+    /// All ranks begin again; each waits in its `init` for all others. Pairs that were put stay until they are put again.
+    Keep,
+    /// The same, with the pairs that the job had at its start.
+    Fresh,
 }
 
 impl Default for Settings {
@@ -132,6 +145,13 @@ pub struct Server {
     reports_merged: bool,
     ended: bool,
     actions: VecDeque<Action>,
+}
+
+/// A rank that waits for the end of a fence, with the answer it will get.
+#[derive(Clone, Debug)]
+struct Waiter {
+    connection: ConnectionId,
+    answer: Bytes,
 }
 
 /// A rank that waits for somebody to put a node attribute.

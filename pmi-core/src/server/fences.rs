@@ -7,7 +7,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use super::requests::address_of;
-use super::{Action, Server};
+use super::{Action, Server, Waiter};
 use crate::connections::ConnectionId;
 use crate::fence::{Contribution, FenceError, FenceId, Merged, Scope};
 use crate::gathering::Gathering;
@@ -17,13 +17,6 @@ use crate::report::EndReason;
 use crate::segment::Segment;
 use crate::wire::request::{Group, Message, RingValue};
 use crate::wire::{ErrorCode, Response};
-
-/// A rank that waits for the end of a fence, with the answer it will get.
-#[derive(Clone, Debug)]
-pub(super) struct Waiter {
-    pub(super) connection: ConnectionId,
-    pub(super) answer: Bytes,
-}
 
 impl Server {
     /// A fence of the whole job.

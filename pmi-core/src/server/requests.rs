@@ -4,9 +4,8 @@ use std::mem;
 
 use bytes::Bytes;
 
-use super::fences::Waiter;
 use super::spaces::Space;
-use super::{Action, PendingCall, Restarts, Server, Ticket, universe_size};
+use super::{Action, PendingCall, Restarts, Server, Ticket, Waiter, universe_size};
 use crate::connections::ConnectionId;
 use crate::conversation::Contest;
 use crate::ids::{LocalRank, Rank};

@@ -13,30 +13,14 @@ use std::collections::VecDeque;
 use std::mem;
 use std::sync::Arc;
 
-use serde::{Deserialize, Serialize};
-
-use super::fences::{Waiter, members_of};
+use super::fences::members_of;
 use super::spaces::Indices;
-use super::{Action, Server, first_attributes, first_pairs};
+use super::{Action, Restarts, Server, Waiter, first_attributes, first_pairs};
 use crate::fence::{FenceId, Merged, Scope};
 use crate::gathering::Gathering;
 use crate::ids::{Epoch, LocalRank};
 use crate::segment::Segment;
 use crate::wire::request::Group;
-
-/// Meaning of an `init` of a rank that has said it before.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Restarts {
-    /// The rank goes on: it opens another MPI session, or runs its next program after `finalize`. One that came by its key, and whose
-    /// connection ended before `finalize`, does not come again.
-    #[default]
-    Unexpected,
-    /// All ranks begin again; each waits in its `init` for all others. Pairs that were put stay until they are put again.
-    Keep,
-    /// The same, with the pairs that the job had at its start.
-    Fresh,
-}
 
 /// Progress of the ranks towards their next generation.
 #[derive(Debug)]
