@@ -30,7 +30,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let uid = fs::metadata("/proc/self")?.uid();
     // Open MPI writes help texts through its server.
     let say = Box::new(|said: pmix_core::driver::Said| eprint!("[{}] {}", said.rank, said.text.escape_ascii()));
-    let sinks = Sinks { say, died: Box::new(|_, _| {}), trace: None };
+    let sinks = Sinks { say, died: Box::new(|_, _| {}), registered: Box::new(|_| {}), trace: None };
     let (driver, mut ended) = Driver::new(Server::new(Settings::default()), uid, Arc::new(Alone), sinks)?;
     let job = driver.add(namespace, Arc::new(LocalFence), Arc::new(NoServices));
 

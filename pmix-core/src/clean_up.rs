@@ -41,6 +41,12 @@ impl CleanUp {
         Some(clean_up)
     }
 
+    /// The files that are not spared.
+    pub(crate) fn removed_files(&self) -> Vec<PathBuf> {
+        let is_spared = |file: &&PathBuf| self.spared.iter().any(|spared| file.starts_with(spared));
+        self.files.iter().filter(|file| !is_spared(file)).cloned().collect()
+    }
+
     /// Returns the number of paths.
     pub(crate) fn len(&self) -> usize {
         self.files.len() + self.directories.len() + self.spared.len()

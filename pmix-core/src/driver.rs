@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::net::{SocketAddr, TcpListener};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -32,6 +33,9 @@ pub type SaySink = Box<dyn FnMut(Said) + Send>;
 /// Takes ranks that have died, each with its job.
 pub type DeathSink = Box<dyn FnMut(JobIndex, Death) + Send>;
 
+/// Takes files that a rank wants removed when it ends, for a host that has them removed as well if it is killed itself.
+pub type FileSink = Box<dyn FnMut(Vec<PathBuf>) + Send>;
+
 /// Text that a rank writes through its server, such as Open MPI's help messages.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Said {
@@ -51,6 +55,8 @@ pub struct Sinks {
     pub say: SaySink,
     /// Ranks of this node that have died and that the others go on without, each once.
     pub died: DeathSink,
+    /// Files that ranks of this node have registered; [`Driver::take_clean_up`] tells of them when the rank has ended.
+    pub registered: FileSink,
     /// Every message of a traced server.
     pub trace: Option<TraceSink>,
 }
@@ -313,6 +319,7 @@ impl Pmix {
             Action::Pulled(is_pulled) => self.pulled.store(is_pulled, Ordering::Relaxed),
             Action::Say { job, rank, on_stderr, text } => (self.sinks.say)(Said { job, rank, on_stderr, text }),
             Action::Died { job, death } => (self.sinks.died)(job, death),
+            Action::Registered { files } => (self.sinks.registered)(files),
             Action::End { job, reason } => self.ended.make((job, reason)),
             Action::Trace(trace) => {
                 if let Some(sink) = &mut self.sinks.trace {

@@ -31,7 +31,12 @@ fn driver_of(ranks: u32, uid: u32, trace: &Arc<Mutex<Vec<String>>>) -> (Driver, 
     let sink = move |message: &pmi_core::server::Trace| {
         trace.lock().unwrap().push(String::from_utf8(message.bytes.to_vec()).unwrap());
     };
-    let sinks = Sinks { say: Box::new(|_| {}), died: Box::new(|_, _| {}), trace: Some(Box::new(sink)) };
+    let sinks = Sinks {
+        say: Box::new(|_| {}),
+        died: Box::new(|_, _| {}),
+        registered: Box::new(|_| {}),
+        trace: Some(Box::new(sink)),
+    };
     let server = Server::new(Settings { trace: true, ..Settings::default() });
     let (driver, end) = Driver::new(server, uid, Arc::new(Alone), sinks).unwrap();
     let namespace = Namespace {

@@ -40,6 +40,7 @@ mod texts;
 mod usage;
 
 use std::collections::{HashMap, VecDeque};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -148,6 +149,7 @@ struct Inputs {
     calls: mpsc::Receiver<SessionCall>,
     /// As many wait there as there are ranks, at most.
     deaths: mpsc::UnboundedReceiver<Died>,
+    files: mpsc::UnboundedReceiver<Vec<PathBuf>>,
 }
 
 /// Pumps of the ranks' output streams.
@@ -190,6 +192,8 @@ enum SessionInput {
     EndReason(JobNumber, EndReason),
     /// A server says that a rank of this node has died, and that the others go on without it.
     Died(Died),
+    /// A rank has registered files that are to be removed at its end.
+    Files(Vec<PathBuf>),
     /// A server wants something of the session.
     Call(SessionCall),
     /// A resource of a rank was looked at, or removed.
@@ -222,8 +226,9 @@ impl Runner {
         let (texts, written) = mpsc::unbounded_channel();
         let (session, wanted) = mpsc::channel(CALLS_MAX);
         let (deaths, died) = mpsc::unbounded_channel();
+        let (files, registered) = mpsc::unbounded_channel();
         let (nodes, host) = (Arc::clone(&io.nodes), Arc::clone(&io.services));
-        let calls = RankCalls { texts, session, deaths };
+        let calls = RankCalls { texts, session, deaths, files };
         Self {
             machine: SessionMachine::new(Arc::clone(&spec), Instant::now().into_std()),
             servers: Servers::new(Arc::clone(&spec), nodes, host, calls, io.communicators.clone(), io.trace.take()),
@@ -248,6 +253,7 @@ impl Runner {
                 texts: written,
                 calls: wanted,
                 deaths: died,
+                files: registered,
             },
             outputs: Outputs { pumps: JoinSet::new(), stop: watch::Sender::new(false) },
             stdin: StdinFeed::default(),
@@ -272,6 +278,7 @@ impl Runner {
             Some(start) = self.inputs.starts.recv() => SessionInput::Start(start),
             (job, reason) = self.servers.end_reason() => SessionInput::EndReason(job, reason),
             Some(died) = self.inputs.deaths.recv() => SessionInput::Died(died),
+            Some(files) = self.inputs.files.recv() => SessionInput::Files(files),
             Some(call) = self.inputs.calls.recv() => SessionInput::Call(call),
             Some(news) = self.resources.news() => SessionInput::Resource(news),
             Some(text) = self.inputs.texts.recv(), if self.outbox.len() < OUTBOX_MAX => SessionInput::Text(text),
@@ -303,6 +310,7 @@ impl Runner {
                 self.machine.on_end_reason(job, reason, &unreported, now);
             }
             SessionInput::Died(died) => self.on_died(died),
+            SessionInput::Files(files) => self.processes.iter().for_each(|processes| processes.guard_files(&files)),
             SessionInput::Call(call) => self.on_call(call),
             SessionInput::Resource(news) => self.on_resource_news(news),
             SessionInput::Text(text) => self.on_text(text),

@@ -1,5 +1,6 @@
 //! Actions: the output of a server, carried out by whoever drives it.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -110,6 +111,12 @@ pub enum Action {
         job: JobIndex,
         /// The rank, and its end.
         death: Death,
+    },
+    /// A rank has registered files for when it ends ([`Server::take_clean_up`](super::Server::take_clean_up)): a host can have them removed as
+    /// well if it is killed itself.
+    Registered {
+        /// The files.
+        files: Vec<PathBuf>,
     },
     /// The launch must end, for this reason; reported once. The server ignores everything that comes after it.
     End {

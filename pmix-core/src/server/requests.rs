@@ -167,7 +167,11 @@ impl Server {
         let paths: usize = registered.iter().map(CleanUp::len).sum();
         let fits = paths + clean_up.len() <= CleanUp::PATHS_MAX && registered.len() < CleanUp::PATHS_MAX;
         if fits {
+            let files = clean_up.removed_files();
             registered.push(clean_up);
+            if !files.is_empty() {
+                self.actions.push_back(Action::Registered { files });
+            }
         }
         self.answer(address, if fits { status::SUCCESS } else { status::OUT_OF_RESOURCE });
     }

@@ -51,6 +51,7 @@ fn each_directive_says_one_thing_about_what_is_removed() {
     for (directives, expected) in cases {
         let (mut world, client) = scene();
         assert_eq!(control(&mut world, client, &[], &directives), status::SUCCESS, "{directives:?}");
+        assert_eq!(world.registered, expected.files, "a host hears of them at once");
         assert_eq!(world.nodes[0].take_clean_up(seat(0, 0)), [expected], "{directives:?}");
         assert_eq!(world.nodes[0].take_clean_up(seat(0, 0)), [], "it is taken once");
     }

@@ -1,6 +1,7 @@
 //! Nodes of a job in one thread: servers without sockets, clients that are scripts, a fence that waits for every node.
 
 use std::collections::{BTreeMap, HashMap};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -53,6 +54,7 @@ pub(crate) struct World {
     pub(crate) end: Option<EndReason>,
     /// Ranks that the others go on without, as their servers have said.
     pub(crate) deaths: Vec<Rank>,
+    pub(crate) registered: Vec<PathBuf>,
     pub(crate) said: Vec<Bytes>,
     /// Whether nodes want to be told of output of ranks.
     pub(crate) pulled: BTreeMap<usize, bool>,
@@ -112,6 +114,7 @@ impl World {
             signals: Vec::new(),
             end: None,
             deaths: Vec::new(),
+            registered: Vec::new(),
             said: Vec::new(),
             pulled: BTreeMap::new(),
             slow: None,
@@ -402,6 +405,7 @@ impl World {
             Action::CancelTimer { ticket } => self.timers.retain(|&timer| timer != (node, ticket)),
             Action::Say { text, .. } => self.said.push(text),
             Action::Died { death, .. } => self.deaths.push(death.rank),
+            Action::Registered { files } => self.registered.extend(files),
             Action::End { reason, .. } => self.end = Some(reason),
             Action::Needed(Need::Over) => assert!(self.needed.remove(&node).is_some()),
             Action::Needed(need) => assert_ne!(self.needed.insert(node, need), Some(need)),

@@ -69,6 +69,8 @@ pub(super) struct RankCalls {
     pub(super) session: mpsc::Sender<SessionCall>,
     /// Ranks that have died and that the others go on without, each once.
     pub(super) deaths: mpsc::UnboundedSender<Died>,
+    /// Files that they want removed when they end; their server bounds how many.
+    pub(super) files: mpsc::UnboundedSender<Vec<PathBuf>>,
 }
 
 /// A rank of this node that has died, as its server tells.

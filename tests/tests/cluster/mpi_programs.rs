@@ -280,7 +280,7 @@ fn mpich_that_cannot_ask_is_told_the_topology_by_a_setting_of_the_agent() {
 #[test]
 fn programs_of_two_mpis_on_two_nodes_are_told_and_ended() {
     let (mpich, open_mpi) = (Flavour::WheelMpich.program("hello"), Flavour::DebianOpenMpi.program("hello"));
-    let outcome = launch_on(2, "-N 2 -n 2").arg(mpich).words(": -n 2").arg(open_mpi).run();
+    let outcome = launch_on(2, "--stuck-after 1s -N 2 -n 2").arg(mpich).words(": -n 2").arg(open_mpi).run();
     let (reason, other) = ("ranks 0-1 speak PMI (MPICH and its kin)", "ranks 2-3 speak PMIx (Open MPI)");
     outcome.exits(125).says(reason).says(other).says("build all programs of a launch with one MPI");
 }

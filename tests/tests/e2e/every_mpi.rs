@@ -1,7 +1,7 @@
 //! What holds for the programs of every MPI library, unmodified and without a flag: MPICH 4.0.2 and 5.0.2, Intel MPI, Open MPI 4.1 and 5.0.
 
 use lattice_tests::launch;
-use lattice_tests::mpi::{Flavour, MPIS};
+use lattice_tests::mpi::MPIS;
 
 /// What begins every line of ours. Open MPI itself has something to say now and then.
 const OURS: &str = "lattice:";
@@ -78,14 +78,4 @@ fn ranks_join_in_allocations_of_other_managers() {
             command.run().exits(0).prints_lines((0..2).map(|rank| format!("rank {rank} of 2")));
         }
     }
-}
-
-/// They waited for ever. Those of MPICH do so in their own memory, after a get, and those of Open MPI in a fence.
-#[test]
-fn programs_of_two_mpis_in_one_launch_are_told_and_ended() {
-    let (mpich, open_mpi) = (Flavour::WheelMpich.program("hello"), Flavour::DebianOpenMpi.program("hello"));
-    let outcome = launch("-n 2").arg(mpich).words(": -n 2").arg(open_mpi).run();
-    let reason = "ranks 0-1 speak PMI (MPICH and its kin)";
-    let other = "ranks 2-3 speak PMIx (Open MPI)";
-    outcome.exits(125).says(reason).says(other).says("build all programs of a launch with one MPI");
 }

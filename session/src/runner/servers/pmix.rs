@@ -78,7 +78,12 @@ impl Servers {
             // The session outlives its servers.
             let _ = deaths.send(Died { job: ServedJob::Pmix(job), death });
         });
-        let sinks = Sinks { say, died, trace: self.trace.as_ref().map(share) };
+        let files = self.calls.files.clone();
+        let registered = Box::new(move |paths| {
+            // The session outlives its servers.
+            let _ = files.send(paths);
+        });
+        let sinks = Sinks { say, died, registered, trace: self.trace.as_ref().map(share) };
         let peers = Arc::new(OtherServers(Arc::clone(&self.nodes)));
         let (driver, end_reason) = pmix::Driver::new(PmixServer::new(settings), geteuid().as_raw(), peers, sinks)?;
         let driver = Arc::new(driver);
