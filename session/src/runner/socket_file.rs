@@ -28,7 +28,7 @@ pub(super) fn bind(directory: &Path, job: JobNumber) -> io::Result<(PathBuf, Uni
 /// # Errors
 /// As [`bind`].
 fn make_directory(directory: &Path) -> io::Result<()> {
-    match DirBuilder::new().mode(0o700).create(directory) {
+    match make_private(directory) {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
             let found = fs::symlink_metadata(directory)?;
             if !found.is_dir() || found.uid() != geteuid().as_raw() || found.mode() & 0o077 != 0 {
@@ -36,9 +36,17 @@ fn make_directory(directory: &Path) -> io::Result<()> {
             }
             Ok(())
         }
-        // Whatever the umask has taken away.
-        made => made.and_then(|()| fs::set_permissions(directory, Permissions::from_mode(0o700))),
+        made => made,
     }
+}
+
+/// Makes a directory with all rights for its owner and none for others, whatever the umask takes away.
+///
+/// # Errors
+/// Fails if it is there, or cannot be made.
+pub(super) fn make_private(directory: &Path) -> io::Result<()> {
+    DirBuilder::new().mode(0o700).create(directory)?;
+    fs::set_permissions(directory, Permissions::from_mode(0o700))
 }
 
 #[cfg(test)]

@@ -5,14 +5,15 @@
 //! directory that its ranks had beside it, by the next session of the same user that makes one there. Not on a file system that other
 //! machines may share: locks on directories are known to one machine alone, and sessions of others would be taken for dead.
 
-use std::fs::{self, DirBuilder, File, Permissions};
+use std::fs::{self, File};
 use std::io;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use lattice_overlay::directory::is_shared;
 use nix::unistd::geteuid;
 
+use super::socket_file::make_private;
 use crate::spec::TEMPORARY_END;
 
 /// Most entries that are looked at for directories of dead sessions.
@@ -32,9 +33,7 @@ impl TemporaryDirectory {
     /// # Errors
     /// Fails if it is there, or cannot be made.
     pub(super) fn make(path: PathBuf) -> io::Result<Self> {
-        DirBuilder::new().mode(0o700).create(&path)?;
-        // Whatever the umask has taken away.
-        fs::set_permissions(&path, Permissions::from_mode(0o700))?;
+        make_private(&path)?;
         match locked(&path) {
             Ok(lock) => Ok(Self { path, lock: Some(lock) }),
             Err(_) if is_shared(&path) => Ok(Self { path, lock: None }),
