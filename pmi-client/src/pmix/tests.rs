@@ -111,6 +111,15 @@ fn events_are_passed_over_and_refusals_told() {
     assert!(matches!(client.fence(Collect::Nothing), Err(PmixError::Closed { request: "fence" })));
 }
 
+/// libpmix 3.2 closes as soon as a rank takes leave.
+#[test]
+fn a_server_that_closes_at_the_end_has_heard_of_it() {
+    let end = |last: &[u8]| join([&WELCOME[..], &facts(4), last].concat()).unwrap().finalize();
+    end(&[]).unwrap();
+    end(&status(102, 0)).unwrap();
+    assert!(matches!(end(&status(102, -1)), Err(PmixError::Refused { request: "finalize", .. })));
+}
+
 #[test]
 fn a_rank_gets_what_it_has_committed_last() {
     let value = |tag, card: &[u8]| {

@@ -8,7 +8,7 @@ use lattice_tests::{Command, cluster, launch_on, script_on, turn};
 use nix::sys::signal::Signal;
 
 /// The libraries that get through everything over several nodes.
-const ALL: [Flavour; 4] = [MPICHS[1], Flavour::IntelMpi, OPEN_MPIS[0], OPEN_MPIS[1]];
+const ALL: [Flavour; 6] = [MPICHS[1], MPICHS[2], Flavour::IntelMpi, OPEN_MPIS[0], OPEN_MPIS[1], OPEN_MPIS[2]];
 
 /// MPICH 4.0.2 with UCX over TCP: between network namespaces of this machine its ranks were often seen to wait for ever in
 /// `MPI_Finalize` once they had spoken to other nodes, also under `mpiexec.hydra` with one rank on each of 8 nodes. We do not know why.
