@@ -68,6 +68,8 @@ pub struct FenceStatus {
     pub epoch: Epoch,
     /// True if every rank of the job takes part.
     pub whole_job: bool,
+    /// True in the start-up of the job, or of its ranks that begin again: no fence of the whole job is over, so that ranks are in `MPI_Init`.
+    pub at_start: bool,
     /// Ranks of this node that wait.
     pub waiting: Vec<LocalRank>,
     /// Ranks of this node that they wait for. When there are none, ranks of other nodes are missing, or the result is on its way.
@@ -78,14 +80,14 @@ impl FenceStatus {
     /// Returns the status of a gathering; `None` when no rank waits in it. Those that can be done without are not missing.
     pub(crate) fn of<W>(
         name: &Arc<str>,
-        whole_job: bool,
+        (whole_job, at_start): (bool, bool),
         gathering: &Gathering<LocalRank, W>,
         is_dispensable: impl Fn(LocalRank) -> bool,
     ) -> Option<Self> {
         let (epoch, mut waiting, mut missing) = gathering.status()?;
         waiting.retain(|&local| !is_dispensable(local));
         missing.retain(|&local| !is_dispensable(local));
-        Some(Self { name: Arc::clone(name), epoch, whole_job, waiting, missing })
+        Some(Self { name: Arc::clone(name), epoch, whole_job, at_start, waiting, missing })
     }
 }
 

@@ -239,11 +239,16 @@ impl Server {
 
     /// The fences in which ranks of this node wait.
     pub fn pending_fences(&self) -> Vec<FenceStatus> {
-        let whole = [("fence", &self.world), ("ring", &self.ring.gathering), ("restart", self.restart.gathering())];
-        let whole = whole.into_iter().map(|(name, gathering)| (name.into(), true, gathering));
-        let groups = self.groups.named().map(|(name, group)| (Arc::clone(name), false, group));
+        let is_first = self.fences == 0;
+        let whole = [
+            ("fence", is_first, &self.world),
+            ("ring", is_first, &self.ring.gathering),
+            ("restart", true, self.restart.gathering()),
+        ];
+        let whole = whole.into_iter().map(|(name, at_start, gathering)| (name.into(), (true, at_start), gathering));
+        let groups = self.groups.named().map(|(name, group)| (Arc::clone(name), (false, is_first), group));
         let is_dispensable = |local| self.can_do_without(local);
-        let status = |(name, whole, gathering)| FenceStatus::of(&name, whole, gathering, is_dispensable);
+        let status = |(name, kind, gathering)| FenceStatus::of(&name, kind, gathering, is_dispensable);
         whole.chain(groups).filter_map(status).collect()
     }
 

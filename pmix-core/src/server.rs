@@ -240,8 +240,8 @@ impl Server {
             missing.retain(|&local| !self.jobs[job.0].can_do_without(local));
             let whole_job = gathering.waiters().next()?.takes_whole(job);
             let takes_part = !waiting.is_empty() || !missing.is_empty();
-            let name = Arc::clone(name);
-            takes_part.then_some(FenceStatus { name, epoch, whole_job, waiting, missing })
+            let (name, at_start) = (Arc::clone(name), self.jobs[job.0].fences == 0);
+            takes_part.then_some(FenceStatus { name, epoch, whole_job, at_start, waiting, missing })
         };
         self.collectives.named().filter_map(status).collect()
     }

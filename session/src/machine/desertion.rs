@@ -27,6 +27,8 @@ pub(crate) struct FenceSeen {
     pub(crate) epoch: Epoch,
     /// True if every rank of the job takes part.
     pub(crate) whole_job: bool,
+    /// True if its ranks are starting up: in MPI, they are in `MPI_Init`.
+    pub(crate) at_start: bool,
     /// Ranks of this node that wait.
     pub(crate) waiting: Vec<LocalRank>,
     /// Ranks of this node that they wait for, as they are shown, each with the last command that it sent.
@@ -140,6 +142,7 @@ mod tests {
             name,
             epoch,
             whole_job: true,
+            at_start: epoch == Epoch(0),
             waiting,
             missing,
             strangers: Vec::new(),

@@ -165,10 +165,12 @@ impl SessionMachine {
         }
     }
 
-    /// Reports ranks that wait for others. In a launch on several nodes these may be elsewhere, and the launch finds out who they are.
+    /// Reports ranks that wait for others in their start-up: later, one may write its results while the others are in `MPI_Finalize`. In a
+    /// launch on several nodes those may be elsewhere, and the launch finds out who they are.
     fn report_stuck(&mut self, after: Duration, fences: &[FenceSeen], now: Instant) {
         let several_nodes = self.spec.hosts.len() > 1;
-        let is_stuck = |fence: &&FenceSeen| !fence.missing.is_empty() || (several_nodes && fence.whole_job);
+        let is_missed = |fence: &FenceSeen| !fence.missing.is_empty() || (several_nodes && fence.whole_job);
+        let is_stuck = |fence: &&FenceSeen| fence.at_start && is_missed(fence);
         let waited_in = self.watch.still_waited_in(fences);
         if let Some(fence) = waited_in.iter().find(|fence| fence.whole_job && !fence.strangers.is_empty()) {
             let waiting = self.shown_ranks(fence.job, &fence.waiting);

@@ -37,8 +37,7 @@ pub(crate) enum WatchLook {
     Library,
     /// Report silent ranks that run.
     Silence,
-    /// Look for fences in which ranks wait, and report those in which they waited at half of the launch's age: a program may meet again
-    /// and again, or for a moment at its end, and is not stuck.
+    /// Look for fences in which ranks wait, and report that of their start-up if they waited in it at half of the launch's age.
     Stuck,
 }
 

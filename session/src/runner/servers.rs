@@ -281,8 +281,8 @@ impl Servers {
             let strangers = strangers.filter(Progress::is_in_init).map(|progress| job.shown(progress.rank)).collect();
             let missing = fence.missing.iter().filter_map(|&local| servers.progress(local));
             let missing = missing.map(|progress| (job.shown(progress.rank), progress.last_command)).collect();
-            let FenceStatus { name, epoch, whole_job, waiting, .. } = fence;
-            FenceSeen { job: number, protocol, name, epoch, whole_job, waiting, missing, strangers }
+            let FenceStatus { name, epoch, whole_job, at_start, waiting, .. } = fence;
+            FenceSeen { job: number, protocol, name, epoch, whole_job, at_start, waiting, missing, strangers }
         };
         servers.pending_fences().map(seen).collect()
     }

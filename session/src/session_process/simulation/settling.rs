@@ -258,13 +258,14 @@ impl SimulatedSession {
         let seen = |fence: FenceStatus| {
             let missing = fence.missing.iter().filter_map(|&local| self.server.progress(local));
             let missing = missing.map(|progress| (progress.rank, progress.last_command)).collect();
-            let FenceStatus { name, epoch, whole_job, waiting, .. } = fence;
+            let FenceStatus { name, epoch, whole_job, at_start, waiting, .. } = fence;
             FenceSeen {
                 job: JobNumber::LAUNCHED,
                 protocol: SpokenProtocol::Pmi,
                 name,
                 epoch,
                 whole_job,
+                at_start,
                 waiting,
                 missing,
                 strangers: Vec::new(),
