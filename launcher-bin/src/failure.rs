@@ -146,12 +146,23 @@ mod tests {
             ("Cargo.toml", 127, "cannot find program Cargo.toml in /usr/bin:/bin\ntry: ./Cargo.toml"),
             ("list", 127, "cannot find program list in /usr/bin:/bin\ntry: lattice list"),
             ("/etc/passwd", 126, ""),
-            ("--chdir /nonexistent true", 125, "cannot start ranks in /nonexistent: No such file or directory"),
+            (
+                "--chdir /nonexistent true",
+                125,
+                "cannot start ranks in /nonexistent: No such file or directory (os error 2)\ntry: --chdir with a directory that you may enter, or mkdir",
+            ),
+            (
+                "--chdir /etc/passwd true",
+                125,
+                "cannot start ranks in /etc/passwd: not a directory\ntry: --chdir with a directory that you may enter",
+            ),
             ("-n 1001 true", 125, "1001 ranks do not fit on this machine"),
         ] {
             let failure = Failure::from(LaunchError::from(crate::prepared::tests::prepared(line).unwrap_err()));
             assert_eq!(failure.code, code, "{line}");
             assert!(failure.text.starts_with(beginning), "{line}: {}", failure.text);
+            // Not of what is there.
+            assert_eq!(failure.text.contains("or mkdir -p"), line.contains("/nonexistent"), "{line}: {}", failure.text);
         }
     }
 

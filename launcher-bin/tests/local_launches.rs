@@ -241,11 +241,25 @@ fn without_any_launch_the_list_is_empty_and_says_whose_it_is() {
     assert!(told.starts_with("lattice: note: launches of this machine alone are shown: cannot reach"), "{told}");
 }
 
+/// By its keeper, and where that was killed as well by whoever finds it.
 #[test]
-fn the_socket_of_a_launch_that_was_killed_is_removed_by_whoever_finds_it() {
+fn the_socket_of_a_launch_that_was_killed_is_removed() {
     let user = User::new();
-    let (mut launch, id) = user.launched(1, "exec sleep 1000");
+    let (mut launch, _) = user.launched(1, "exec sleep 1000");
     kill(Pid::from_raw(launch.id() as i32), Signal::SIGKILL).unwrap();
+    launch.wait().unwrap();
+    for _ in (0..3000).take_while(|_| !is_empty(&user.directory())) {
+        sleep(Duration::from_millis(10));
+    }
+    assert!(is_empty(&user.directory()));
+
+    let (mut launch, id) = user.launched(1, "exec sleep 1000");
+    let parent = launch.id().to_string();
+    let keeper = Command::new("pgrep").args(["-x", "lattice-keeper", "-P", &parent]).output().unwrap();
+    let keeper: i32 = String::from_utf8(keeper.stdout).unwrap().trim().parse().unwrap();
+    for process in [keeper, launch.id() as i32] {
+        kill(Pid::from_raw(process), Signal::SIGKILL).unwrap();
+    }
     launch.wait().unwrap();
     assert!(user.directory().join(&id).exists());
     assert_eq!(user.json(&["launches", "--json"]), Value::Array(Vec::new()));

@@ -48,6 +48,8 @@ pub(super) fn run(command: LaunchCommand, machine: &Machine, verbosity: Verbosit
     show_notes(crowding(&launch).as_slice(), verbosity);
     show_notes(full_screen::note(&launch.placed).as_slice(), verbosity);
     let keeper = Keeper::fork()?;
+    // A keeper that cannot be reached is told of when it is given the launch.
+    let _ = keeper.guard_file(&LocalService::path(&launch.placed, &machine.environment));
     become_subreaper().map_err(io::Error::from)?;
     // Last, as it empties files.
     let files = open_files(&launch)?;

@@ -277,6 +277,11 @@ impl<S: UpdateSource> UpdateSource for WatchedUpdates<S> {
 }
 
 impl LocalService {
+    /// Path of the socket of a launch.
+    pub(crate) fn path(placed: &PlacedLaunch, environment: &[(OsString, OsString)]) -> PathBuf {
+        directory(environment).join(&placed.launch_id)
+    }
+
     /// Binds the socket of the launch. Needs a tokio runtime.
     ///
     /// # Errors
@@ -286,9 +291,8 @@ impl LocalService {
         environment: &[(OsString, OsString)],
         launch: LaunchHere,
     ) -> io::Result<Self> {
-        let directory = directory(environment);
-        prepare(&directory)?;
-        let (listener, file) = listen(&directory, &placed.launch_id)?;
+        prepare(&directory(environment))?;
+        let (listener, file) = listen(&Self::path(placed, environment))?;
         let spec = frame(What::Spec(wire::placed::encode_shown(placed)));
         Ok(Self { listener, _file: file, launch, spec })
     }
@@ -312,12 +316,12 @@ impl LocalService {
 }
 
 /// Makes the socket of a launch. It has its name once it takes connections: before that it would be removed as one whose launch is gone.
-fn listen(directory: &Path, id: &str) -> io::Result<(UnixListener, SocketFile)> {
-    let mut file = SocketFile(directory.join(format!(".{id}")));
+fn listen(path: &Path) -> io::Result<(UnixListener, SocketFile)> {
+    let name = path.file_name().unwrap_or_default().display();
+    let mut file = SocketFile(path.with_file_name(format!(".{name}")));
     let listener = UnixListener::bind(&file.0)?;
-    let path = directory.join(id);
-    fs::rename(&file.0, &path)?;
-    file.0 = path;
+    fs::rename(&file.0, path)?;
+    file.0 = path.to_owned();
     Ok((listener, file))
 }
 

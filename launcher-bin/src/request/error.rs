@@ -176,7 +176,7 @@ pub enum RequestError {
     #[error("{error}{instead}", error = .0, instead = tip(.0))]
     Program(#[from] ProgramError),
     /// Ranks cannot start in that directory.
-    #[error("cannot start ranks in {0}: {source}\ntry: --chdir with a directory that there is, or mkdir -p {0}", path.display())]
+    #[error("cannot start ranks in {}: {source}\ntry: --chdir with a directory that you may enter{}", path.display(), or_make(path, source))]
     Directory {
         /// The directory.
         path: PathBuf,
@@ -283,4 +283,10 @@ fn without_file(error: &HostfileError) -> &'static str {
         }
         _ => "",
     }
+}
+
+/// Further line to type where a directory is missing.
+fn or_make(path: &Path, error: &io::Error) -> String {
+    let is_missing = error.kind() == io::ErrorKind::NotFound;
+    if is_missing { format!(", or mkdir -p {}", path.display()) } else { String::new() }
 }
