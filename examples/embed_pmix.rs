@@ -6,7 +6,7 @@
 use std::os::unix::fs::MetadataExt;
 use std::{env, error::Error, fs, io::Read, sync::Arc};
 
-use pmi_core::env::is_scrubbed;
+use pmi_core::env::inherited;
 use pmi_core::ids::{JobId, LocalRank, NodeIndex, Rank};
 use pmi_core::{fence::LocalFence, job::Job, services::NoServices};
 use pmix_core::driver::{Driver, Sinks};
@@ -37,9 +37,12 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let start = |rank| -> Result<Child, Box<dyn Error>> {
         let environment = RankEnvironment { namespace: &name, rank, server: driver.address(), host };
         let mut command = Command::new(env::args_os().nth(1).ok_or("embed_pmix PROGRAM [ARGUMENT...]")?);
-        let outer = env::vars_os().filter(|(name, _)| name.to_str().is_some_and(is_scrubbed));
-        outer.for_each(|(name, _)| _ = command.env_remove(name));
-        command.args(env::args_os().skip(2)).envs(defaults(Families::Pmix, Cpus::Shared)).envs(environment.variables());
+        command
+            .args(env::args_os().skip(2))
+            .env_clear()
+            .envs(inherited())
+            .envs(defaults(Families::Pmix, Cpus::Shared))
+            .envs(environment.variables());
         Ok(command.kill_on_drop(true).spawn()?)
     };
     let mut running = JoinSet::new();

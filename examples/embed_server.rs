@@ -12,7 +12,7 @@ use std::os::unix::fs::MetadataExt;
 use std::{env, error::Error, net::TcpListener, process, sync::Arc, time::Duration};
 
 use pmi_core::driver::{Admission, Driver};
-use pmi_core::env::{Entrance, RankEnvironment, is_scrubbed};
+use pmi_core::env::{Entrance, RankEnvironment, inherited};
 use pmi_core::ids::{JobId, LocalRank, NodeIndex, Rank};
 use pmi_core::services::NoServices;
 use pmi_core::{fence::LocalFence, job::Job, server::Server, server::Settings};
@@ -48,12 +48,9 @@ async fn main() -> Result<(), Box<dyn Error>> {
 
 fn start(rank: Rank, port: &str) -> Result<Child, Box<dyn Error>> {
     let mut command = Command::new(env::args_os().nth(1).ok_or("embed_server PROGRAM [ARGUMENT...]")?);
-    command.args(env::args_os().skip(2));
-    env::vars_os()
-        .filter(|(name, _)| name.to_str().is_some_and(is_scrubbed))
-        .for_each(|(name, _)| _ = command.env_remove(name));
     let (size, local_rank, entrance) = (2, LocalRank(rank.0), Entrance::Port { address: port, id: rank.0 });
     let environment =
         RankEnvironment { rank, size, local_rank, local_size: size, host: "127.0.0.1", spawned: false, entrance };
-    Ok(command.envs(environment.variables()).kill_on_drop(true).spawn()?)
+    command.args(env::args_os().skip(2)).env_clear().envs(inherited()).envs(environment.variables());
+    Ok(command.kill_on_drop(true).spawn()?)
 }

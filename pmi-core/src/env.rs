@@ -1,5 +1,7 @@
 //! The variables that a rank is born with, and those of an outer launcher that must not reach it.
 
+use std::ffi::OsString;
+
 use crate::ids::{LocalRank, Rank};
 
 /// The prefixes of variables by which launchers and their clients find each other. One that is inherited from an outer
@@ -36,6 +38,11 @@ pub fn is_scrubbed(name: &str) -> bool {
     let users_own = begins(KEPT_PREFIXES) && !name.starts_with("OMPI_MCA_ess") && !name.starts_with("OMPI_MCA_orte");
     let users_own = users_own || KEPT_NAMES.contains(&name);
     SCRUBBED_NAMES.contains(&name) || (begins(SCRUBBED_PREFIXES) && !users_own)
+}
+
+/// Returns the variables of this process that a rank may inherit: all but those that [`is_scrubbed`] names.
+pub fn inherited() -> impl Iterator<Item = (OsString, OsString)> {
+    std::env::vars_os().filter(|(name, _)| !name.to_str().is_some_and(is_scrubbed))
 }
 
 /// Way of a rank to its server.
