@@ -19,11 +19,6 @@ pub(super) fn launch_of(what: &What) -> &str {
     key.map_or("", |key| &key.launch_id)
 }
 
-/// Returns true if the sender of the frame waits for something to come back.
-pub(super) fn expects_answer(what: &What) -> bool {
-    matches!(what, What::Up(_) | What::Awaited(_) | What::DataRequest(_))
-}
-
 /// Bytes that a frame is charged while it is kept: about what it takes.
 pub(super) fn kept_bytes(what: &What) -> usize {
     const PIECE_COST: usize = 64;
@@ -143,7 +138,8 @@ mod tests {
     fn exactly_the_frames_whose_senders_wait_are_refused_in_their_own_terms() {
         for what in one_of_each() {
             let refused = refusal(&what, "no").map(|frame| frame.what.expect("a refusal says something"));
-            assert_eq!(refused.is_some(), expects_answer(&what), "{what:?}");
+            let waits = matches!(what, What::Up(_) | What::Awaited(_) | What::DataRequest(_));
+            assert_eq!(refused.is_some(), waits, "{what:?}");
             match refused {
                 Some(What::Failed(failed)) => {
                     assert_eq!((failed.key, failed.node, failed.reason.as_str()), (Some(key()), None, "no"));

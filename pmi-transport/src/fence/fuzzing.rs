@@ -10,7 +10,7 @@ use prost::Message;
 use tokio::sync::oneshot;
 
 use super::effects::{AnswerId, AskResult, Brought, FenceResult, Question};
-use super::frames::{expects_answer, kept_bytes, launch_of, refusal};
+use super::frames::{kept_bytes, launch_of, refusal};
 use super::launch::Loss;
 use super::launches::{PendingFence, PendingQuestion};
 use super::links::{Accepted, Outgoing, StreamEnd, StreamId};
@@ -29,7 +29,7 @@ pub fn link_frame(data: &[u8]) {
     let Some(what) = frame.what else { return };
     assert!(kept_bytes(&what) >= launch_of(&what).len());
     if let Some(refused) = refusal(&what, "no") {
-        assert!(expects_answer(&what), "{what:?}");
+        assert!(matches!(what, What::Up(_) | What::Awaited(_) | What::DataRequest(_)), "{what:?}");
         travels(&refused);
         assert_eq!(refused.what.as_ref().map(launch_of), Some(launch_of(&what)));
     }

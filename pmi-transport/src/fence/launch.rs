@@ -10,7 +10,7 @@
 //! Frames of a fence that this node's ranks have not reached are held, within limits; those of a fence that has ended are
 //! dropped. [`Series`] shows the life of one fence, [`Questions`] that of one question.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::mem;
 use std::sync::Arc;
 
@@ -41,6 +41,8 @@ pub enum Loss {
     Link,
     /// The node is down: later fences that it takes part in fail as well.
     Node,
+    /// It has no part in the launch any more, or not yet: as if it had left in good order.
+    Absent,
 }
 
 /// Fences and questions of a launch on one node.
@@ -54,8 +56,8 @@ pub struct Launch {
     questions: Questions,
     /// Nodes that are down, with the reason.
     down: HashMap<NodeIndex, String>,
-    /// Nodes that have left in good order: that their links end is no loss.
-    left: HashSet<NodeIndex>,
+    /// Nodes that have left in good order, with the words that tell it: that their links end is no loss.
+    left: HashMap<NodeIndex, String>,
     held: HeldFrames,
 }
 
@@ -99,7 +101,7 @@ impl Launch {
             series: SeriesTable { me, by_key: HashMap::new(), room: SERIES },
             questions: Questions::new(Arc::from(id), me, limits.open_questions),
             down: HashMap::new(),
-            left: HashSet::new(),
+            left: HashMap::new(),
             held: HeldFrames { frames: 0, bytes: budget.holding() },
         }
     }
@@ -158,7 +160,7 @@ impl Launch {
             What::Awaited(key) => Some(mem::take(key)),
             What::DataRequest(request) => return self.questions.on_request(from, mem::take(request), effects),
             What::DataReply(reply) => return self.questions.on_reply(from, mem::take(reply), effects),
-            What::Left(_) => return self.on_left(from, effects),
+            What::Left(_) => return self.on_left(from, LEFT, effects),
         };
         let Some(mut key) = key else {
             effects.counters.foreign += 1;
@@ -218,26 +220,29 @@ impl Launch {
 
     /// Fails every open fence that `node` takes part in, and every open question to it.
     pub fn lost(&mut self, node: NodeIndex, reason: &str, loss: Loss, effects: &mut Effects) {
+        if loss == Loss::Absent {
+            return self.on_left(node, reason, effects);
+        }
         if loss == Loss::Node {
             self.down.insert(node, reason.to_owned());
         }
-        if loss == Loss::Node || !self.left.contains(&node) {
+        if loss == Loss::Node || !self.left.contains_key(&node) {
             self.series.by_key.values_mut().for_each(|series| series.lose(node, reason, effects));
         }
         self.questions.lose(node, reason, effects);
     }
 
-    /// Takes note that a node has left in good order. Fences that it came to go on; those that need it fail at the next tick, unless
-    /// it has joined again by then.
-    fn on_left(&mut self, node: NodeIndex, effects: &mut Effects) {
-        self.left.insert(node);
-        self.questions.lose(node, LEFT, effects);
+    /// Takes note that a node has left in good order. Fences that it came to go on; those that need it fail some ticks later, unless it has
+    /// joined again by then.
+    fn on_left(&mut self, node: NodeIndex, reason: &str, effects: &mut Effects) {
+        self.left.insert(node, reason.to_owned());
+        self.questions.lose(node, reason, effects);
     }
 
     fn fail_without_left(&mut self, effects: &mut Effects) {
         if !self.left.is_empty() {
             let left = &self.left;
-            self.series.by_key.values_mut().for_each(|series| series.fail_without(left, LEFT, effects));
+            self.series.by_key.values_mut().for_each(|series| series.fail_without(left, effects));
         }
     }
 

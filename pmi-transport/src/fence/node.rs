@@ -139,7 +139,8 @@ impl FenceNode {
                         Err(status) if status.code() == Code::Unimplemented => forget_link(&this, &peer, id),
                         Err(status) => {
                             let reason = format!("no link to {address}: {}", status.message());
-                            end_link(&this, &peer, id, StreamEnd::Broken, &reason);
+                            let loss = if status.code() == Code::NotFound { Loss::Absent } else { Loss::Link };
+                            end_link(&this, &peer, (id, StreamEnd::Broken), loss, &reason);
                         }
                     }
                 });
@@ -203,15 +204,15 @@ where
             None => break (StreamEnd::InOrder, "it closed its link".to_owned()),
         }
     };
-    end_link(&node, &peer, id, end, &reason);
+    end_link(&node, &peer, (id, end), Loss::Link, &reason);
 }
 
-fn end_link(node: &Weak<FenceNode>, peer: &str, id: StreamId, end: StreamEnd, reason: &str) {
+fn end_link(node: &Weak<FenceNode>, peer: &str, (id, end): (StreamId, StreamEnd), loss: Loss, reason: &str) {
     let Some(node) = node.upgrade() else { return };
     tracing::debug!(node = node.name, peer, reason, "a link ended");
     node.update(|state| {
         if state.outbound.links.close(peer, id, end) {
-            state.lost(peer, reason, Loss::Link);
+            state.lost(peer, reason, loss);
         }
     });
 }

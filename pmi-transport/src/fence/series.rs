@@ -8,14 +8,14 @@
 //! A frame finds its fence by the series' key, which is long, and then by its epoch. An agent has few microseconds for each
 //! frame, so the way to a fence is two look-ups, whatever is open. Steps of one fence are [`Gather`]'s.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::mem;
 
 use pmi_core::ids::{Epoch, NodeIndex};
 
 use super::FenceError;
 use super::effects::{Effects, FenceResult};
-use super::frames::{Blame, expects_answer, failed};
+use super::frames::{Blame, failed};
 use super::gather::{Fault, Gather, GatherEffects, Progress};
 use super::members::Members;
 use super::recent::Recent;
@@ -25,7 +25,7 @@ use crate::proto::v1::{FenceFailed, FenceKey, LinkFrame, link_frame::What};
 const REMEMBERED: usize = 64;
 
 /// Number of ticks for which a fence waits for a node that has left in good order.
-const PATIENCE: u32 = 1;
+const PATIENCE: u32 = 2;
 
 /// Fences that differ in nothing but their epochs.
 #[derive(Debug)]
@@ -221,37 +221,28 @@ impl Series {
 
     /// Fails the running fences that wait for nodes which have left in good order, and so will not come. They have run for a while:
     /// whoever hears of waits and of ends finds out by then which rank has deserted the others, which says more.
-    pub(super) fn fail_without(&mut self, left: &HashSet<NodeIndex>, reason: &str, effects: &mut Effects) {
+    pub(super) fn fail_without(&mut self, left: &HashMap<NodeIndex, String>, effects: &mut Effects) {
         let mut missed = Vec::new();
         for (epoch, fence) in &self.open {
             let Fence::Running(running) = fence else { continue };
             if running.age < PATIENCE {
                 continue;
             }
-            let has_left = |position| left.contains(&running.members.node(position));
+            let has_left = |position| left.contains_key(&running.members.node(position));
             if let Some(position) = running.gather.misses(has_left) {
                 missed.push((*epoch, running.members.node(position)));
             }
         }
         for (epoch, node) in missed {
-            self.fail(epoch, Some(node), reason.to_owned(), Some(node), effects);
+            let reason = left.get(&node).cloned().unwrap_or_default();
+            self.fail(epoch, Some(node), reason, Some(node), effects);
         }
     }
 
-    /// Fails all that run, and tells those who wait for the others that this node will not come.
+    /// Fails all that run. Those who wait in other fences hear that this node has left.
     pub(super) fn leave(mut self, reason: &str, effects: &mut Effects) {
         for epoch in self.running(|_| true) {
             self.fail(epoch, Some(self.me), reason.to_owned(), None, effects);
-        }
-        for (epoch, fence) in mem::take(&mut self.open) {
-            let Fence::Early(frames) = fence else { continue };
-            let mut waiting: Vec<_> =
-                frames.iter().filter(|(_, what)| expects_answer(what)).map(|(from, _)| *from).collect();
-            waiting.sort_unstable();
-            waiting.dedup();
-            for node in waiting {
-                effects.frames.push((node, failed(&self.name(epoch), Blame::Sender, reason)));
-            }
         }
     }
 

@@ -60,11 +60,15 @@ impl State {
         LaunchGuard { joined: &mut joined, outbound: &mut self.outbound }.leave();
         let Membership { launch_id, me, nodes, .. } = &joined.membership;
         for (_, member) in nodes.iter().enumerate().filter(|(index, _)| *index != me.index()) {
-            let left = LinkFrame { what: Some(What::Left(launch_id.clone())) };
-            self.outbound.links.answer(&member.name, left, self.outbound.limits.link_bytes);
+            self.tell_of_leave(launch_id, &member.name);
         }
         self.outbound.pmi_fence.forget(&joined.membership.launch_id);
         self.left.insert(joined.membership.launch_id, ());
+    }
+
+    fn tell_of_leave(&mut self, launch_id: &str, to: &str) {
+        let left = LinkFrame { what: Some(What::Left(launch_id.to_owned())) };
+        self.outbound.links.answer(to, left, self.outbound.limits.link_bytes);
     }
 
     /// Returns the fences of a membership, unless it has ended.
@@ -108,7 +112,10 @@ impl State {
             self.outbound.counters.foreign += 1;
         } else if self.left.get(&id.to_owned()).is_some() {
             self.outbound.counters.late += 1;
-            self.refuse(from, &what, LEFT);
+            match what {
+                What::Up(_) | What::Awaited(_) => self.tell_of_leave(&id.to_owned(), from),
+                _ => self.refuse(from, &what, LEFT),
+            }
         } else if let Some(what) = self.unclaimed.keep(from, what, self.outbound.limits.unclaimed_bytes) {
             self.outbound.counters.dropped += 1;
             self.refuse(from, &what, "it knows no such launch, and cannot keep more");

@@ -23,7 +23,8 @@ pub trait Transport: Send + Sync + 'static {
     /// this node's name from the transport, not from a message.
     ///
     /// # Errors
-    /// Fails when there is no agent at the address, or it does not let this one in.
+    /// Fails when there is no agent at the address, or it does not let this one in. `NotFound` says that the node has no part in the launch any
+    /// more, which counts as if it had left in good order.
     async fn link(&self, node: &str, address: &str, outgoing: Outgoing) -> Result<Incoming, Status>;
 
     /// Hands the result of a fence to an agent that was answered early. Only for those who serve `PmiFence`.

@@ -275,6 +275,8 @@ impl Transport for Links {
     async fn link(&self, node: &str, address: &str, outgoing: Outgoing) -> Result<Incoming, Status> {
         self.0.open(node, address, outgoing).await.map_err(|error| match &error {
             LinkError::NoLinks { .. } => Status::unimplemented(chain(&error)),
+            // The session there has ended, as a rule in good order.
+            LinkError::Refused { .. } => Status::not_found(chain(&error)),
             _ => Status::unavailable(chain(&error)),
         })
     }

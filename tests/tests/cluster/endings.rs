@@ -40,11 +40,28 @@ fn exit_codes_are_the_ranks_own() {
     launch_on(2, "-n 4").bash("if [ $LATTICE_RANK = 2 ]; then exit 7; fi").run().exits(7).says("exited with status 7");
 }
 
+/// The session of node 0, to which those of other nodes bring what their ranks put, ends with its last rank.
 #[test]
 fn a_rank_that_leaves_before_init_is_missed_on_other_nodes() {
     for mpi in MPIS {
-        let outcome = launch_on(2, "-n 2").arg(mpi.program("leave_before_init")).words("1 0").run();
-        outcome.exits(1).says("rank 1 on node1").says("before MPI_Init");
+        for rank in 0..2 {
+            let outcome =
+                launch_on(2, "-n 2").arg(mpi.program("leave_before_init")).arg(rank.to_string()).arg("0").run();
+            outcome.exits(1).says(&format!("rank {rank} on node{rank}")).says("before MPI_Init");
+        }
+    }
+}
+
+#[test]
+fn a_rank_that_finalizes_before_others_meet_is_missed_on_other_nodes() {
+    for rank in 0..2 {
+        let script = format!(
+            "say() {{ echo cmd=$1 >&$PMI_FD; read -r answer <&$PMI_FD; }}
+            say 'init pmi_version=1 pmi_subversion=1'; [ $PMI_RANK = {rank} ] || say barrier_in; say finalize"
+        );
+        let outcome = launch_on(2, "-n 2").bash(&script).run();
+        let words = format!("rank {rank} on node{rank} called MPI_Finalize, while rank {} waits for it", 1 - rank);
+        outcome.exits(1).says(&words);
     }
 }
 
