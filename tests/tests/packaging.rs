@@ -132,6 +132,7 @@ fn kubernetes_understands_the_chart() {
     }
     let refused = rendered("helm", "template --set kind=Pod mpi", "chart").run();
     refused.says("kind is \"Pod\"; StatefulSet and Job are possible");
+    rendered("helm", "template --set pods=0 mpi", "chart").run().says("pods is 0; a launch needs one or more");
 }
 
 /// Helm reads the numbers of a file of values as floating-point numbers.

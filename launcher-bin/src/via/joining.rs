@@ -110,8 +110,10 @@ impl<'a> Joining<'a> {
         daemons.check_heads().map_err(PrivateClusterError::from)?;
         if self.tell_at.is_some_and(|at| now > at) {
             self.tell_at = None;
-            let missing: Vec<&String> = self.all.iter().filter(|node| !up.contains(node)).collect();
-            report(&format!("waits for {} of {} nodes: {}", missing.len(), self.all.len(), hostlist::fold(&missing)));
+            let missing: Vec<String> = self.all.iter().filter(|node| !up.contains(node)).cloned().collect();
+            let heading =
+                format!("waits for {} of {} nodes: {}", missing.len(), self.all.len(), hostlist::fold(&missing));
+            report(&[vec![heading], self.said(&missing, daemons)].concat().join("\n"));
         }
         let port = self.head.port()?;
         if self.means.telling == Telling::File && self.file.is_none() {
@@ -181,10 +183,16 @@ impl<'a> Joining<'a> {
                 .is_some_and(|(deadline, program)| now > *deadline || daemons.end_of(program).is_some())
         };
         let missing: Vec<String> = self.all.iter().filter(|node| fails(node)).cloned().collect();
+        let said = self.said(&missing, daemons);
+        JoiningError { said, missing, all: self.all.len(), job_variable: self.means.job_variable }
+    }
+
+    /// Last words of the programs that start agents on these nodes; of some, where there are many.
+    fn said(&self, missing: &[String], daemons: &mut Daemons) -> Vec<String> {
         let mut told = HashSet::new();
         let programs = missing.iter().filter_map(|node| Some((node, &self.started.get(node)?.1)));
         let programs = programs.filter(|(_, program)| told.insert(*program)).take(SHOWN);
-        let said = programs.map(|(node, program)| {
+        let said_by = |(node, program): (&String, &String)| {
             let place = match self.means.reach {
                 Reach::Each => format!("{} for {node}", self.means.program()),
                 Reach::All => self.means.program().to_owned(),
@@ -194,8 +202,8 @@ impl<'a> Joining<'a> {
                 Some(status) => format!("{place} ended ({status}); {}", said(&log)),
                 None => format!("{place} runs; {}", said(&log)),
             }
-        });
-        JoiningError { said: said.collect(), missing, all: self.all.len(), job_variable: self.means.job_variable }
+        };
+        programs.map(said_by).collect()
     }
 }
 

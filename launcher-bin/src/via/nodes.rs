@@ -131,6 +131,8 @@ impl Nodes {
             (Via::Slurm, &["SLURM_JOB_ID", "SLURM_JOB_NODELIST"]),
             (Via::Pbs, &["PBS_JOBID", "PBS_NODEFILE"]),
             (Via::Lsf, &["LSB_JOBID", "LSB_MCPU_HOSTS"]),
+            // LSF leaves the hosts of a large job out of variables.
+            (Via::Lsf, &["LSB_JOBID", "LSB_DJOB_HOSTFILE"]),
             (Via::Sge, &["JOB_ID", "PE_HOSTFILE"]),
             (Via::Kubernetes, &[PODS]),
         ];
@@ -340,6 +342,8 @@ mod tests {
         check(&with(&[("FLUX_URI", "local:///x"), ("FLUX_ENCLOSING_ID", "f1")]), Some(Via::Flux));
         check(&[("PBS_JOBID", "7.head"), ("PBS_NODEFILE", "/x")], Some(Via::Pbs));
         check(&[("LSB_JOBID", "7"), ("LSB_MCPU_HOSTS", "a 1")], Some(Via::Lsf));
+        check(&[("LSB_JOBID", "7"), ("LSB_MCPU_HOSTS", ""), ("LSB_DJOB_HOSTFILE", "/x")], Some(Via::Lsf));
+        check(&[("LSB_JOBID", "7")], None);
         check(&[("JOB_ID", "7"), ("PE_HOSTFILE", "/x")], Some(Via::Sge));
         check(&[(PODS, "mpi-[0-1].mpi")], Some(Via::Kubernetes));
         check(&with(&[(PODS, "mpi-[0-1].mpi")]), Some(Via::Slurm));

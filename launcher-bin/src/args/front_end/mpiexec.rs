@@ -19,7 +19,7 @@ use self::dialect::{Dialect, VARIABLE, dialect, version};
 use self::output::{output, output_filename, stream_buffering};
 use self::values::{
     display, environment, environment_of_all, error_pattern, export_list, export_one, host, hosts, launch_mca, mca,
-    output_pattern, path, pmix_mca, rank_by, ranks, ranks_per_host, universe_size,
+    output_pattern, path, pmix_mca, rank_by, ranks, ranks_of_each_host, ranks_per_host, universe_size,
 };
 use super::Meaning::{Made, Nothing, OfLaunch, OfProgram, Refused};
 use super::line::Line;
@@ -51,7 +51,7 @@ pub(super) const FLAGS: &[Flag] = &[
     flag(&["H"], Takes::Value, Made("--host HOSTS", host)),
     flag(&["f", "hostfile", "machinefile", "default-hostfile"], Takes::Value, OfLaunch("--hostfile")),
     flag(&["ppn", "perhost", "grr"], Takes::Value, Made("-m plane=N; --tasks-per-node without -n", ranks_per_host)),
-    flag(&["npernode"], Takes::Value, OfLaunch("--tasks-per-node")),
+    flag(&["npernode"], Takes::Value, Made("--tasks-per-node=N, and -m plane=N with -n", ranks_of_each_host)),
     flag(&["pernode"], Takes::Nothing, OfLaunch("--tasks-per-node=1")),
     flag(
         &["map-by"],

@@ -10,6 +10,7 @@ capabilities: {drop: [ALL]}
 {{- end }}
 
 {{- define "lattice.pod" -}}
+{{- if lt (int .Values.pods) 1 }}{{ fail (printf "pods is %v; a launch needs one or more" .Values.pods) }}{{ end -}}
 automountServiceAccountToken: false
 enableServiceLinks: false
 securityContext:

@@ -66,15 +66,25 @@ pub(super) fn ranks_per_host(line: &mut Line, number: &OsStr) -> Result<(), Refu
     Ok(())
 }
 
-/// Without a number of ranks for each program, each node has those that `-ppn` says.
+/// Open MPI's `-npernode`.
+pub(super) fn ranks_of_each_host(line: &mut Line, number: &OsStr) -> Result<(), Refusal> {
+    line.add_to_launch("--tasks-per-node", Some(number));
+    Ok(())
+}
+
+/// Fills node after node: Hydra begins again when all have theirs, and Open MPI's nodes have no more than that (measured with 4.1.4). Without a
+/// number of ranks for each program, each node has those that the line says.
 pub(super) fn settle_ranks_per_host(line: &mut Line) {
     let is_counted = line.programs().iter().all(|program| program.ranks.is_some());
-    if !line.goes_round || !is_counted || line.has("--distribution") {
+    if !is_counted || line.has("--distribution") {
         return;
     }
     if let Some(number) = line.take("--tasks-per-node") {
         let mut plane = OsString::from("plane=");
-        plane.push(number);
+        plane.push(&number);
+        if !line.goes_round {
+            line.add_to_launch("--tasks-per-node", Some(&number));
+        }
         line.add_to_launch("--distribution", Some(&plane));
     }
 }
