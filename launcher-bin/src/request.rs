@@ -24,6 +24,7 @@ use lattice_session::request::{Candidates, LaunchRequest, Ownership, PlacementRe
 use lattice_session::spec::AppSpec;
 use lattice_session::template::Template;
 use nix::unistd::{Pid, geteuid};
+use rank_spawner::ProgramError;
 
 use self::containers::Container;
 pub use self::containers::ContainerError;
@@ -272,8 +273,12 @@ fn programs(args: &LaunchArgs, machine: &Machine) -> Result<Vec<ProgramRequest>,
 fn program_request(program: &ProgramArgs, machine: &Machine) -> Result<ProgramRequest, RequestError> {
     let set = environment::set(program, machine)?;
     let mut command = program.command.iter();
+    let name = command.next().ok_or(RequestError::NoProgram)?.clone();
+    if name.is_empty() {
+        return Err(ProgramError::NotFound { name, searched: Vec::new() }.into());
+    }
     let app = AppSpec {
-        program: command.next().ok_or(RequestError::NoProgram)?.clone(),
+        program: name,
         args: command.cloned().collect(),
         set,
         remove: program.env_remove.clone(),

@@ -14,10 +14,14 @@ use serde::Deserialize;
 
 use super::user_tables::{UserTables, UserTablesError};
 use crate::args::ContainerArgs;
+use crate::environment;
 use crate::machine::Machine;
 
 /// Our runtimes.
 const OURS: &str = include_str!("containers.toml");
+
+/// Variable with the name of a runtime, for launches that are in a container.
+const PROFILE: &str = "LATTICE_CONTAINER_PROFILE";
 
 /// Refusal of a container.
 #[derive(Debug, thiserror::Error)]
@@ -33,6 +37,17 @@ pub enum ContainerError {
         /// All there are, one on each line.
         known: String,
     },
+    /// A runtime without an image: the program would run outside of any container.
+    #[error(
+        "--container-profile {name} says how a container is started, and nothing says of which image\ntry: --container IMAGE; LATTICE_CONTAINER_PROFILE may stand alone"
+    )]
+    NoImage {
+        /// Name of the runtime.
+        name: String,
+    },
+    /// An image without a name.
+    #[error("--container: the name of the image is empty, as that of a variable that is not set")]
+    EmptyImage,
     /// Nobody said which one, and none is in `PATH`.
     #[error(
         "--container: no container runtime is in PATH here\ntry: --container-profile NAME (or LATTICE_CONTAINER_PROFILE), if the nodes have one; there are\n{known}"
@@ -137,9 +152,17 @@ impl Container {
     /// The container that the flags name, if they do.
     ///
     /// # Errors
-    /// Fails if there is no such runtime, or the user's file cannot be used.
+    /// Fails if there is no such runtime or no image for it, or the user's file cannot be used.
     pub(super) fn of(args: &ContainerArgs, machine: &Machine) -> Result<Option<Self>, ContainerError> {
-        let Some(image) = &args.container else { return Ok(None) };
+        let set = environment::value(&machine.environment, PROFILE);
+        let image = match (&args.container, &args.container_profile) {
+            (Some(image), _) if image.is_empty() => return Err(ContainerError::EmptyImage),
+            (Some(image), _) => image,
+            (None, Some(name)) if set != Some(OsStr::new(name)) => {
+                return Err(ContainerError::NoImage { name: name.clone() });
+            }
+            (None, _) => return Ok(None),
+        };
         let UserTables { tables, file } = UserTables::<Runtime>::read(OURS, "containers.toml", machine)?;
         let known = || {
             let lines: Vec<String> =
@@ -367,5 +390,18 @@ mod tests {
         assert!(error.contains("  mine: of mine\n"), "{error}");
         fs::write(directory.path().join("lattice/containers.toml"), "[x]\ncommand = []").unwrap();
         assert!(commanded_on("--container i true", &machine).unwrap_err().to_string().contains("containers.toml: "));
+    }
+
+    /// Its programs ran outside of any container, in silence.
+    #[test]
+    fn a_runtime_without_an_image_is_refused_unless_it_is_a_setting() {
+        let mut machine = machine();
+        let refusal = |line: &str, machine: &Machine| commanded_on(line, machine).unwrap_err().to_string();
+        let error = refusal("--container-profile podman true", &machine);
+        assert!(error.ends_with("try: --container IMAGE; LATTICE_CONTAINER_PROFILE may stand alone"), "{error}");
+        machine.environment.push((PROFILE.into(), "podman".into()));
+        assert_eq!(words(&commanded_on("--container-profile podman true", &machine).unwrap().request), ["true"]);
+        let error = refusal("--container= true", &machine);
+        assert!(error.starts_with("--container: the name of the image is empty"), "{error}");
     }
 }
