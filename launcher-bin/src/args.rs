@@ -5,6 +5,7 @@
 //! program has its own `-n`, `--env`, `--env-remove` and `--chdir`.
 
 mod batch;
+mod batch_line;
 mod batch_tasks;
 mod cluster;
 mod copies;

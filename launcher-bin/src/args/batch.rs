@@ -4,16 +4,15 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use clap::Args;
 use clap::builder::NonEmptyStringValueParser;
-use clap::error::{ContextKind, ErrorKind};
-use clap::{Args, CommandFactory, Parser};
 use lattice_session::count::counted;
 use lattice_session::template::Template;
 
 use super::batch_tasks::TaskArgs;
 use super::cluster::{Requeue, ServerArgs, TableArgs};
 use super::front_end::distinct;
-use super::idle::{IdleArgs, Value};
+use super::idle::IdleArgs;
 use super::slurm_time;
 use super::value::{node_list, template};
 
@@ -151,19 +150,6 @@ impl BatchOptions {
             .filter_map(|(given, note)| given.then_some(note))
             .collect()
     }
-
-    /// Reads the words of a line of a script: flags as on the command line, or `name=value` without dashes.
-    ///
-    /// # Errors
-    /// Says in words what is wrong, with the nearest option to one that does not exist.
-    pub(crate) fn of_line(words: Vec<String>) -> Result<Self, String> {
-        let words: Vec<String> = match words.first() {
-            Some(first) if !first.starts_with('-') => words.iter().map(|word| with_dashes(word)).collect(),
-            _ => of_sbatch_line(words),
-        };
-        let options = Line::try_parse_from(words).map(|line| line.options).map_err(|error| reason(&error))?;
-        options.check().map(|()| options)
-    }
 }
 
 /// Reads a number of nodes as sbatch has it: `N`, or `MIN-MAX`, of which it is the first.
@@ -174,131 +160,6 @@ fn node_count(text: &str) -> Result<u32, String> {
         Some((least, most)) => number(least).zip(number(most)).filter(|(least, most)| least <= most).map(|both| both.0),
     };
     count.ok_or_else(|| "a number of nodes is N or MIN-MAX, from 1 on".to_owned())
-}
-
-/// What to do in place of a flag of sbatch that would change what becomes of a job.
-pub(super) fn instead(flag: &str) -> Option<&'static str> {
-    match flag {
-        "--array" | "-a" => Some("submit the script once for each index, as its argument"),
-        "--dependency" | "-d" => Some("end the first script with `lattice batch` of the next one, or wait with --wait"),
-        "--test-only" => Some("`lattice queue` and `lattice nodes` show what is free"),
-        "--begin" | "-b" => Some("submit it with `at` or a timer"),
-        "--exclude" | "-x" => Some("name the nodes that it is to have, with --nodelist"),
-        "--export" => {
-            Some("a script has the environment in which it is submitted: `env -i lattice batch ...` for none")
-        }
-        "--open-mode" => Some("a file of output is emptied first; one for each job has %j in its name"),
-        "--hint" | "--cpu-bind" | "--gpus-per-task" | "--distribution" | "-m" => {
-            Some("say it in the script, to `lattice launch` or `lattice srun`")
-        }
-        _ => None,
-    }
-}
-
-/// Letters of sbatch that mean something else on the command line of this program.
-const LETTERS: [(&str, &str); 2] = [("-q", "--qos"), ("-G", "--gpus")];
-
-/// Flags of sbatch that change nothing of what becomes of a job here, beside [those of srun](IdleArgs): their letter, their name, and
-/// whether a value follows.
-const OF_SBATCH: &[(Option<&str>, &str, Value)] = &[
-    (Some("-L"), "--licenses", Value::Required),
-    (Some("-M"), "--clusters", Value::Required),
-    (Some("-Q"), "--quiet", Value::No),
-    (Some("-v"), "--verbose", Value::No),
-    (Some("-k"), "--no-kill", Value::Optional),
-    (None, "--switches", Value::Required),
-    (None, "--threads-per-core", Value::Required),
-    (None, "--cpus-per-gpu", Value::Required),
-    (None, "--mem-per-gpu", Value::Required),
-    (None, "--kill-on-invalid-dep", Value::Required),
-    (None, "--get-user-env", Value::Optional),
-    (None, "--propagate", Value::Optional),
-];
-
-/// The words of a line of sbatch's, in the options of ours.
-fn of_sbatch_line(words: Vec<String>) -> Vec<String> {
-    let (mut ours, mut words) = (Vec::new(), words.into_iter());
-    while let Some(word) = words.next() {
-        match passed_over(&word) {
-            Some(Value::Required) => drop(words.next()),
-            Some(Value::No | Value::Optional) => {}
-            None => ours.extend(of_sbatch(word)),
-        }
-    }
-    ours
-}
-
-/// The value that is still to come of a flag in [`OF_SBATCH`]; `None` for any other word.
-fn passed_over(word: &str) -> Option<Value> {
-    let (name, has_value) = word.split_once('=').map_or((word, false), |(name, _)| (name, true));
-    OF_SBATCH.iter().find_map(|&(letter, long, value)| match letter {
-        _ if name == long => Some(if has_value { Value::No } else { value }),
-        Some(letter) if word == letter => Some(value),
-        Some(letter) if value == Value::Required && word.starts_with(letter) => Some(Value::No),
-        _ => None,
-    })
-}
-
-/// A word of a line of sbatch's, in the options of ours; `None` for one that asks for what is so anyway.
-fn of_sbatch(word: String) -> Option<String> {
-    match &*word {
-        "--no-requeue" => return Some("--requeue=never".to_owned()),
-        "--export=ALL" | "--parsable" => return None,
-        _ => {}
-    }
-    let letter = LETTERS.iter().find_map(|(letter, name)| Some((name, word.strip_prefix(letter)?)));
-    Some(match letter {
-        Some((name, "")) => (*name).to_owned(),
-        Some((name, value)) => format!("{name}={value}"),
-        None => word,
-    })
-}
-
-/// The options of one line.
-#[derive(Debug, Parser)]
-#[command(name = "#LATTICE", no_binary_name = true, disable_help_flag = true)]
-struct Line {
-    #[command(flatten)]
-    options: BatchOptions,
-}
-
-/// `name=value` as it stands on the command line.
-fn with_dashes(word: &str) -> String {
-    match word.split_once('=') {
-        Some((name, value)) => format!("--{}={value}", name.replace('_', "-")),
-        None => format!("--{}", word.replace('_', "-")),
-    }
-}
-
-/// The first paragraph of an error, or for an unknown option the nearest one that exists.
-fn reason(error: &clap::Error) -> String {
-    let unknown = error.get(ContextKind::InvalidArg).map(ToString::to_string);
-    match (error.kind(), unknown) {
-        (ErrorKind::UnknownArgument, Some(typed)) if !typed.starts_with('-') => {
-            format!("{typed:?} is no option; a value with spaces stands in quotes")
-        }
-        (ErrorKind::UnknownArgument, Some(typed)) => match instead(&typed) {
-            Some(instead) => format!("there is no option {typed}: {instead}"),
-            None => match nearest(&typed) {
-                Some(near) => format!("there is no option {typed}; the nearest is {near}"),
-                None => format!("there is no option {typed}; lattice batch --help has all"),
-            },
-        },
-        _ => {
-            let text = error.render().to_string();
-            let text = text.strip_prefix("error: ").unwrap_or(&text);
-            text.split("\n\n").next().unwrap_or_default().trim_end().to_owned()
-        }
-    }
-}
-
-/// The option that the typed one may be a slip of.
-fn nearest(typed: &str) -> Option<String> {
-    let line = Line::command();
-    let names = line.get_arguments().flat_map(|arg| arg.get_long_and_visible_aliases().unwrap_or_default());
-    let distance = |name: &&str| strsim::damerau_levenshtein(typed.trim_start_matches('-'), name);
-    let near = names.min_by_key(distance).filter(|name| distance(name) <= 1 + name.len() / 4);
-    near.map(|name| format!("--{name}"))
 }
 
 /// The flags of `lattice queue`.
@@ -348,80 +209,3 @@ pub(crate) const SCRIPT: &str = "LATTICE_BATCH_SCRIPT";
 
 /// The hidden command that runs a script.
 pub(crate) const RUN_SCRIPT: &str = "batch-script";
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn line(words: &str) -> Result<BatchOptions, String> {
-        BatchOptions::of_line(words.split(' ').map(str::to_owned).collect())
-    }
-
-    #[test]
-    fn a_line_has_flags_with_dashes_or_without() {
-        for words in
-            ["--nodes=64 --walltime=2:00:00", "-N 64 -t 2:00:00", "nodes=64 walltime=2:00:00", "nodes=64 time=2h"]
-        {
-            let options = line(words).unwrap();
-            assert_eq!((options.count, options.time), (Some(64), Some(Duration::from_secs(7200))), "{words}");
-        }
-        assert_eq!(line("network_domain=x").unwrap().network_domain.as_deref(), Some("x"));
-        assert_eq!(line("job_name=x").unwrap().job_name.as_deref(), Some("x"));
-        assert_eq!(line("requeue").unwrap().requeue, Some(Requeue::OnNodeFailure));
-        assert_eq!(line("--requeue=never").unwrap().requeue, Some(Requeue::Never));
-    }
-
-    #[test]
-    fn what_a_line_cannot_have_is_named_with_the_nearest_that_it_can() {
-        for (words, expected) in [
-            ("--node=4", "there is no option --node; the nearest is --nodes"),
-            ("outputs=x", "there is no option --outputs; the nearest is --output"),
-            ("--array=1-9", "there is no option --array: submit the script once for each index"),
-            ("--export=NONE", "there is no option --export: a script has the environment in which it is submitted"),
-            ("--spread-job", "there is no option --spread-job; lattice batch --help has all"),
-            ("--job-name=my job", "\"job\" is no option; a value with spaces stands in quotes"),
-            ("--begin=now+1hour", "there is no option --begin: submit it with `at` or a timer"),
-            ("--nodes=0", "invalid value '0' for '--nodes <N>': a number of nodes is N or MIN-MAX, from 1 on"),
-            ("--nodes=3-2", "invalid value '3-2' for '--nodes <N>': a number of nodes is N or MIN-MAX, from 1 on"),
-            ("--time=500ms", "invalid value '500ms' for '--time <TIME>': an allocation runs for 1 s at least"),
-            ("-N 2 -w a", "--nodes 2 and --nodelist a, which names 1 node, do not agree: leave one of the two away"),
-        ] {
-            let reason = line(words).unwrap_err();
-            assert!(reason.starts_with(expected), "{words}: {reason}");
-        }
-    }
-
-    #[test]
-    fn a_range_of_nodes_is_its_least_number_and_one_that_agrees_with_the_names_is_no_conflict() {
-        assert_eq!(line("-N 2-3").unwrap().count, Some(2));
-        let both = line("-N 2 -w node[0-1]").unwrap();
-        assert_eq!((both.count, both.list.as_deref()), (Some(2), Some("node[0-1]")));
-    }
-
-    #[test]
-    fn flags_of_sbatch_that_change_nothing_are_passed_over() {
-        let words = "-L matlab -Mcluster --clusters=a --switches 1 --threads-per-core=1 --cpus-per-gpu=4 --get-user-env \
-            --propagate=STACK -v -Q --kill-on-invalid-dep=yes -N 3";
-        assert_eq!(line(words).unwrap().count, Some(3));
-    }
-
-    #[test]
-    fn words_of_sbatch_are_read_as_they_are_typed_there() {
-        for (typed, ours) in [
-            ("-qnight", Some("--qos=night")),
-            ("-G", Some("--gpus")),
-            ("--no-requeue", Some("--requeue=never")),
-            ("--export=ALL", None),
-        ] {
-            assert_eq!(of_sbatch(typed.to_owned()).as_deref(), ours, "{typed}");
-        }
-    }
-
-    #[test]
-    fn the_command_line_goes_before_the_script() {
-        let (above, below) = (line("--nodes=2 --time=5").unwrap(), line("nodelist=a[0-3] time=9 job-name=x").unwrap());
-        let both = above.over(below);
-        assert_eq!((both.count, both.list, both.time), (Some(2), None, Some(Duration::from_secs(300))));
-        assert_eq!(both.job_name.as_deref(), Some("x"));
-    }
-}

@@ -8,7 +8,7 @@ use std::os::unix::ffi::OsStrExt;
 use clap::builder::StyledStr;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 
-use super::batch;
+use super::batch_line;
 use super::other_launchers::{instead_of_command, instead_of_flag};
 
 /// Command that the words are for.
@@ -69,7 +69,7 @@ fn flag_tip(typed: &str, about: About, words: &[OsString]) -> Option<String> {
         About::Other if is_option(first) && words.iter().skip(1).any(|word| !is_option(word)) => {
             Some(format!("did you mean: {}", line("launch", &words[1..])))
         }
-        About::Other if first == "batch" => batch::instead(typed).map(str::to_owned),
+        About::Other if first == "batch" => batch_line::instead(typed).map(str::to_owned),
         About::Other if typed == "-n" && ["dev-cluster", "alloc"].iter().any(|command| first == command) => {
             Some("type -N for a number of nodes".to_owned())
         }
