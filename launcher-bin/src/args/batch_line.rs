@@ -2,7 +2,7 @@
 //! does not have.
 
 use clap::error::{ContextKind, ErrorKind};
-use clap::{CommandFactory, Parser};
+use clap::{Arg, CommandFactory, Parser};
 
 use super::batch::BatchOptions;
 use super::idle::Value;
@@ -14,7 +14,15 @@ impl BatchOptions {
     /// Says in words what is wrong, with the nearest option to one that does not exist.
     pub(crate) fn of_line(words: Vec<String>) -> Result<Self, String> {
         let words: Vec<String> = match words.first() {
-            Some(first) if !first.starts_with('-') => words.iter().map(|word| with_dashes(word)).collect(),
+            Some(first) if !first.starts_with('-') => {
+                if let Some((name, value)) = name_and_value_apart(&words) {
+                    return Err(format!(
+                        "{name} and {value} are two words: type {name}={value}, or --{} {value}",
+                        name.replace('_', "-")
+                    ));
+                }
+                words.iter().map(|word| with_dashes(word)).collect()
+            }
             _ => of_sbatch_line(words),
         };
         let options = Line::try_parse_from(words).map(|line| line.options).map_err(|error| reason(&error))?;
@@ -116,6 +124,19 @@ fn with_dashes(word: &str) -> String {
     }
 }
 
+/// An option without dashes whose value is the next word.
+fn name_and_value_apart(words: &[String]) -> Option<(&str, &str)> {
+    let line = Line::command();
+    let takes_value = |name: &str| {
+        let is_named = |arg: &Arg| {
+            arg.get_long() == Some(name) || arg.get_all_aliases().is_some_and(|names| names.contains(&name))
+        };
+        line.get_arguments().any(|arg| is_named(arg) && arg.get_action().takes_values() && !arg.is_require_equals_set())
+    };
+    let pair = words.windows(2).find(|pair| takes_value(&pair[0].replace('_', "-")) && !pair[1].contains('='))?;
+    Some((&pair[0], &pair[1]))
+}
+
 /// The first paragraph of an error, or for an unknown option the nearest one that exists.
 fn reason(error: &clap::Error) -> String {
     let unknown = error.get(ContextKind::InvalidArg).map(ToString::to_string);
@@ -181,6 +202,9 @@ mod tests {
             ("--export=NONE", "there is no option --export: a script has the environment in which it is submitted"),
             ("--spread-job", "there is no option --spread-job; lattice batch --help has all"),
             ("--job-name=my job", "\"job\" is no option; a value with spaces stands in quotes"),
+            ("nodes 2", "nodes and 2 are two words: type nodes=2, or --nodes 2"),
+            ("time=5 job_name x", "job_name and x are two words: type job_name=x, or --job-name x"),
+            ("requeue 2", "there is no option --2; lattice batch --help has all"),
             ("--begin=now+1hour", "there is no option --begin: submit it with `at` or a timer"),
             ("--nodes=0", "invalid value '0' for '--nodes <N>': a number of nodes is N or MIN-MAX, from 1 on"),
             ("--nodes=3-2", "invalid value '3-2' for '--nodes <N>': a number of nodes is N or MIN-MAX, from 1 on"),
