@@ -58,7 +58,7 @@ pub(crate) struct Served {
 /// An allocation that cannot be used as was asked.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum AllocationError {
-    #[error("there is no allocation {id}, or it was released")]
+    #[error("there is no allocation {id}, or it was released; lattice alloc list shows yours")]
     Unknown { id: String },
     #[error("allocation {id} belongs to another user")]
     NotYours { id: String },

@@ -355,5 +355,7 @@ fn not_begun(id: &str) -> Status {
 }
 
 fn unknown(id: &str) -> Status {
-    Status::not_found(format!("there is no launch or batch job {id}, or it ended long ago"))
+    Status::not_found(format!(
+        "there is no launch or batch job {id}, or it ended long ago; lattice launches --all and lattice queue --all show those that are known"
+    ))
 }

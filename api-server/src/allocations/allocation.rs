@@ -14,10 +14,10 @@ use std::num::NonZeroU64;
 
 use bytes::Bytes;
 use lattice_session::count::counted;
-use pmi_transport::identity::RevocationList;
+use pmi_transport::identity::{Caller, RevocationList};
 
 use super::NodesNow;
-use super::batch::BatchJob;
+use super::batch::{BatchEnd, BatchJob};
 use super::queue::NodeChoice;
 use crate::nodes::Registry;
 
@@ -266,6 +266,15 @@ impl Allocation {
             AllocationState::Releasing { .. } => self.clone(),
             _ => self.moved(AllocationState::Releasing { reason: None }),
         }
+    }
+
+    /// The same for one that `caller` ends: a batch job whose script was not started has its end by that.
+    pub(crate) fn released_by(&self, caller: &Caller) -> Self {
+        let mut next = self.releasing();
+        if let Some(job) = next.batch.as_mut().filter(|job| job.launch.is_none() && job.end.is_none()) {
+            *job = job.ended(BatchEnd { exit_code: None, cause: format!("cancelled by {caller} before it began") });
+        }
+        next
     }
 
     /// The allocation of a batch job whose script has ended: it is released, unless it is queued again.

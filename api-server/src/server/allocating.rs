@@ -175,11 +175,12 @@ impl Server {
     pub(crate) async fn release(self: &Arc<Self>, caller: &Caller, id: &str) -> Result<Allocation, ReleaseError> {
         let next = {
             let mut all = self.allocations.lock().await;
-            let next = all.of(caller, id)?.releasing();
+            let next = all.of(caller, id)?.released_by(caller);
             self.change(&mut all, vec![next.clone()], None).await?;
             next
         };
-        self.end_launches_of(id, "its allocation is released").await;
+        let what = if next.batch.is_some() { "batch job is cancelled" } else { "allocation is released" };
+        self.end_launches_of(id, &format!("its {what} by {caller}")).await;
         self.settle_allocations().await;
         let all = self.allocations.lock().await;
         Ok(all.find(id).cloned().unwrap_or_else(|| next.moved(AllocationState::Released)))

@@ -90,11 +90,32 @@ async fn an_allocation_is_queued_again_once_and_goes_on_when_all_its_launches_ha
     assert_eq!(again.requeues, 1);
     let mut next = world.launch_in(&order(&id)).await;
     release(&world, &id).await;
-    let reason = "its allocation is released";
+    let reason = format!("its allocation is released by {USER}");
     assert_eq!(next.reports[0].command().await, Some(node_command::What::End(15)), "nobody has ended it before");
     next.reports[0].finish().await;
     let end = world.attach(&next.id, 0).await.complete().await;
-    assert!(end.error_message.ends_with(reason), "{}", end.error_message);
+    assert!(end.error_message.ends_with(&reason), "{}", end.error_message);
+}
+
+/// Whoever looks later sees who has done it, whether the job had begun or not.
+#[tokio::test]
+async fn a_job_that_is_cancelled_says_by_whom() {
+    let world = World::new(1).await;
+    let runs = create(&world, batch(1)).await;
+    let waits = create(&world, batch(1)).await;
+    let launch = script(&world, &runs.id).await;
+    let mut report = world.report(&launch, 0, 0).await;
+    for id in [&waits.id, &runs.id] {
+        release(&world, id).await;
+    }
+    while report.command().await != Some(node_command::What::End(15)) {}
+    report.run(0, 15, RankPhase::Silent).await;
+    report.finish().await;
+    for (id, words) in [(&waits.id, "cancelled by"), (&runs.id, "its batch job is cancelled by")] {
+        let over = until(&world, id, |allocation| allocation.state() == AllocationState::Released).await;
+        let cause = over.batch.unwrap().end.unwrap().cause;
+        assert!(cause.contains(&format!("{words} {USER}")), "{cause}");
+    }
 }
 
 #[tokio::test]

@@ -221,7 +221,7 @@ async fn an_allocation_that_was_being_released_is_released() {
     let mut client = world.attach(&launch.id, 0).await;
     // The first server's words, unless it was gone before they were written down.
     let words = client.complete().await.error_message;
-    let reasons = ["its allocation is released", "its allocation is gone"];
+    let reasons = [format!("its allocation is released by {USER}"), "its allocation is gone".to_owned()];
     assert!(reasons.map(|reason| format!("ended by the API server: {reason}")).contains(&words), "{words}");
     while soon(world.allocations(&USER).release_allocation(release.clone())).await.unwrap().into_inner().state()
         != AllocationState::Released

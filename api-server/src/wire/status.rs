@@ -228,7 +228,8 @@ mod tests {
 
     #[test]
     fn rights_are_told_from_states_and_from_mistakes() {
-        check(AllocationError::Unknown { id: id() }, Code::NotFound, "there is no allocation 7f3k, or it was released");
+        let unknown = "there is no allocation 7f3k, or it was released; lattice alloc list shows yours";
+        check(AllocationError::Unknown { id: id() }, Code::NotFound, unknown);
         let not_yours = || AllocationError::NotYours { id: id() };
         check(not_yours(), Code::PermissionDenied, "allocation 7f3k belongs to another user");
         check(LaunchError::from(not_yours()), Code::PermissionDenied, "allocation 7f3k belongs to another user");
