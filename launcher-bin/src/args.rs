@@ -67,6 +67,7 @@ pub use self::idle::IdleArgs;
 pub use self::launch::{
     ClusterArgs, ContainerArgs, DebuggerArgs, EnvironmentArgs, FailureArgs, KillOnBadExit, Label, LaunchArgs,
     NextProgramArgs, PlacementArgs, PmiArgs, ProgramArgs, ResourceTimeout, ScriptArgs, StreamArgs, TimeArgs,
+    Unbuffered,
 };
 pub use self::node_group::NodeGroupArgs;
 use self::only_launch::OnlyLaunch;

@@ -206,7 +206,14 @@ fn launch_command(
         home.map_or_else(|| me.map_or_else(|| "/".into(), |me| me.dir.clone().into_os_string()), OsStr::to_owned);
     let stdin = if line.reads_nothing { "--stdin=none" } else { "--stdin=0" };
     let mut words: Vec<OsString> = vec!["--nodelist".into(), node.into(), "--ntasks=1".into(), "--pmi=none".into()];
-    words.extend([stdin.into(), "--unbuffered".into(), "--chdir".into(), home, "--".into(), shell.into_os_string()]);
+    words.extend([
+        stdin.into(),
+        "--unbuffered=pipe".into(),
+        "--chdir".into(),
+        home,
+        "--".into(),
+        shell.into_os_string(),
+    ]);
     match &line.command {
         Some(command) => words.extend(["-c".into(), command.clone()]),
         None => words.push("-l".into()),

@@ -26,9 +26,9 @@ pub struct RankProcess {
     pub pmi: Option<OwnedFd>,
     /// The writing end of a pipe to the rank's stdin, nonblocking, if one was asked for.
     pub stdin: Option<OwnedFd>,
-    /// The reading end of a pipe from the rank's stdout, nonblocking, if one was asked for.
+    /// The reading end of a pipe from the rank's stdout, or the driving end of its terminal, nonblocking, if one was asked for.
     pub stdout: Option<OwnedFd>,
-    /// The reading end of a pipe from the rank's stderr, nonblocking, if one was asked for.
+    /// The same of its stderr.
     pub stderr: Option<OwnedFd>,
     /// The driving end of the rank's pseudo-terminal, if one was asked for.
     pub terminal: Option<Terminal>,

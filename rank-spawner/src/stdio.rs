@@ -11,7 +11,7 @@ use nix::sys::socket::{AddressFamily, SockFlag, SockType, socketpair};
 use nix::unistd::pipe2;
 
 use crate::process::RankProcess;
-use crate::terminal::Terminal;
+use crate::terminal::{self, Terminal};
 
 /// The number of the PMI socket in every rank, and so the value of `PMI_FD`.
 ///
@@ -33,6 +33,9 @@ pub enum Stdio {
     Null,
     /// To a pipe, whose other end the launcher gets.
     Pipe,
+    /// To a pseudo-terminal of its own that changes no byte and controls nobody, whose driving end the launcher gets. Most programs write each
+    /// line at once to a terminal, and hold output for a pipe back until they have some kilobytes.
+    Terminal,
     /// To an open file, which ranks may share. A terminal is a file as any other: it does not control the rank.
     Fd(Arc<OwnedFd>),
 }
@@ -82,6 +85,10 @@ impl Ends {
                     Direction::Output => (writer, reader),
                 };
                 set_nonblocking(&ours)?;
+                Ok(Self { rank: RankEnd::Own(rank), ours: Some(ours) })
+            }
+            Stdio::Terminal => {
+                let (ours, rank) = terminal::open_for_output()?;
                 Ok(Self { rank: RankEnd::Own(rank), ours: Some(ours) })
             }
         }

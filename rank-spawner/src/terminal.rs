@@ -4,7 +4,8 @@ use std::fmt;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use nix::sys::termios::{InputFlags, SetArg, SpecialCharacterIndices, tcgetattr, tcsetattr};
+use nix::sys::termios::{InputFlags, OutputFlags, SetArg, SpecialCharacterIndices, tcgetattr, tcsetattr};
+use nix::unistd::isatty;
 
 use crate::syscalls;
 
@@ -38,6 +39,16 @@ impl fmt::Display for TerminalSize {
     }
 }
 
+/// A pseudo-terminal for output alone: its driving end, which does not block, and the terminal itself, which passes on each byte as it is. Both
+/// are close-on-exec. It has no size, as nobody says one.
+pub(crate) fn open_for_output() -> nix::Result<(OwnedFd, OwnedFd)> {
+    let (ours, rank) = syscalls::open_terminal()?;
+    let mut attributes = tcgetattr(&rank)?;
+    attributes.output_flags.remove(OutputFlags::OPOST);
+    tcsetattr(&rank, SetArg::TCSANOW, &attributes)?;
+    Ok((ours, rank))
+}
+
 /// The driving end of a pseudo-terminal: what is written to it is typed there, what is written there is read from it. Non-blocking.
 ///
 /// Reading fails with `EIO` when nobody has the terminal any more. Dropping it hangs the terminal up.
@@ -55,6 +66,17 @@ impl Terminal {
         let terminal = Self(ours);
         terminal.resize(size)?;
         Ok((terminal, rank))
+    }
+
+    /// The terminal that `end` drives; `end` itself if it is none, as that of a pipe.
+    ///
+    /// # Errors
+    /// Returns what drives no terminal.
+    pub fn of_end(end: OwnedFd) -> Result<Self, OwnedFd> {
+        match isatty(&end) {
+            Ok(true) => Ok(Self(end)),
+            _ => Err(end),
+        }
     }
 
     /// Changes the size, of which the processes in the foreground are told by SIGWINCH.
@@ -98,7 +120,7 @@ impl AsRawFd for Terminal {
 #[cfg(test)]
 mod tests {
     use nix::errno::Errno;
-    use nix::unistd::{isatty, read, write};
+    use nix::unistd::{read, write};
 
     use super::*;
 
@@ -114,6 +136,21 @@ mod tests {
         terminal.resize(TerminalSize { rows: 3, columns: 7 }).unwrap();
         assert_eq!(TerminalSize::of(&rank), Some(TerminalSize { rows: 3, columns: 7 }));
         assert_eq!(TerminalSize::of(std::fs::File::open("/dev/null").unwrap()), None);
+    }
+
+    #[test]
+    fn output_is_passed_on_as_it_is_and_ends_with_the_terminal() {
+        let (ours, rank) = open_for_output().unwrap();
+        assert!(isatty(&rank).unwrap());
+        assert_eq!(TerminalSize::of(&rank), None);
+        write(&rank, b"a\tb\nc\r\0\x04").unwrap();
+        drop(rank);
+        let mut bytes = [0; 32];
+        let len = read(&ours, &mut bytes).unwrap();
+        assert_eq!(&bytes[..len], b"a\tb\nc\r\0\x04");
+        assert_eq!(read(&ours, &mut bytes), Err(Errno::EIO));
+        assert!(Terminal::of_end(ours).is_ok());
+        assert!(Terminal::of_end(nix::unistd::pipe().unwrap().0).is_err());
     }
 
     #[test]

@@ -28,7 +28,7 @@ use crate::fabric::NodeFabric;
 use crate::gpus::GpuError;
 use crate::rank_values::{self, RankFacts};
 use crate::session_io::StdinSource;
-use crate::settings::{StdinTarget, TerminalSize};
+use crate::settings::{RankOutput, StdinTarget, TerminalSize};
 use crate::spec::{AppSpec, SessionSpec};
 use crate::template::Place;
 
@@ -190,7 +190,10 @@ impl LaunchContext<'_> {
             command.directory = Some(prepared.directory.clone());
             command.stdin = self.stdin(rank, stdin, direct.as_ref());
             command.terminal = self.terminal(rank);
-            command.stdout = Stdio::Pipe;
+            command.stdout = match self.spec.settings.stdout {
+                RankOutput::Pipe => Stdio::Pipe,
+                RankOutput::Terminal => Stdio::Terminal,
+            };
             command.stderr = Stdio::Pipe;
             command.pmi = self.spec.settings.pmi.family.has_pmi() && self.entrances.port.is_none();
             command.job_memory = self.entrances.job_memory.clone();

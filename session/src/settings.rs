@@ -35,6 +35,8 @@ pub struct LaunchSettings {
     pub gpu_bind: GpuBind,
     /// Ranks that read the launch's standard input.
     pub stdin: StdinTarget,
+    /// What ranks write their standard output to.
+    pub stdout: RankOutput,
     /// Consequence of a rank's failure for the others.
     pub failed_ranks: FailedRanks,
     /// Consequence of the loss of a node for the others.
@@ -64,6 +66,7 @@ impl Default for LaunchSettings {
             mem_bind: MemBind::None,
             gpu_bind: GpuBind::None,
             stdin: StdinTarget::None,
+            stdout: RankOutput::default(),
             failed_ranks: FailedRanks::default(),
             lost_nodes: LostNodes::default(),
             overdue_release: OverdueRelease::default(),
@@ -182,6 +185,16 @@ pub enum Entrance {
     Socket,
     /// A loopback TCP port (`PMI_PORT`, `PMI_ID`), for container runtimes that close inherited descriptors.
     Port,
+}
+
+/// What a rank writes its standard output to; one that has a terminal of its own ([`StdinTarget::Terminal`]) writes to that.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum RankOutput {
+    /// A pipe.
+    #[default]
+    Pipe,
+    /// A pseudo-terminal, so that programs do not hold back what they write.
+    Terminal,
 }
 
 /// Ranks that read the launch's standard input; all others read an empty file.

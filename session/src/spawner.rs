@@ -8,7 +8,7 @@ pub type Deliver = Box<dyn Fn(Result<RankProcess, StartError>) + Send + Sync>;
 /// Starts the processes of a session's ranks. A session whose host brings none takes a [`Spawner`].
 ///
 /// A host's own may hand changed commands to a [`Spawner`], or make children of this process by itself, such as by [`RankProcess::start`]. Then it
-/// honours of a command what the host asked for in the spec: streams that are [`rank_spawner::Stdio::Pipe`] must be pipes, and descriptors
+/// honours of a command what the host asked for in the spec: streams that are [`rank_spawner::Stdio::Pipe`] or `Terminal` must be that, and descriptors
 /// ([`rank_spawner::PMI_FD`] and those of memory) are passed on, or switched off by `settings.pmi` and `settings.node_memory`. The environment
 /// must reach the process: by its marks the session finds what a rank leaves behind.
 pub trait RankSpawner: Send + Sync {

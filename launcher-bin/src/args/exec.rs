@@ -70,7 +70,7 @@ impl ExecArgs {
         }
         match number {
             // What speaks a protocol over this command, such as rsync, does not end its lines.
-            1 => words.push("--unbuffered".into()),
+            1 => words.push("--unbuffered=pipe".into()),
             _ => words.extend([flag("label", &"node"), flag("stdin", &"none")]),
         }
         words.extend(self.alloc.iter().map(|id| flag("alloc", id)));

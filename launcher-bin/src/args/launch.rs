@@ -362,10 +362,12 @@ pub struct StreamArgs {
     /// what runs there; the other ranks read nothing. Without a terminal here, it is fed from standard input.
     #[arg(long, conflicts_with_all = ["stdin", "output", "error", "json", "detach"])]
     pub pty: bool,
-    /// Pass on what ranks write as it comes; otherwise a line without an end waits for it, on a terminal for 0.1 s. Of no use with --json
-    /// and --collapse, which are of whole lines.
-    #[arg(short, long)]
-    pub unbuffered: bool,
+    /// Pass on what ranks write as they write it: the standard output of each is a pseudo-terminal, as with srun, so that programs hold
+    /// nothing back, and no line waits for its end; otherwise one does, on a terminal for 0.1 s. With `pipe` it stays a pipe. --json
+    /// and --collapse are of whole lines.
+    #[arg(short, long, value_enum, value_name = "terminal|pipe", num_args = 0..=1, require_equals = true, default_missing_value = "terminal",
+          hide_possible_values = true)]
+    pub unbuffered: Option<Unbuffered>,
     /// Start each line with the number of its rank, or with the name of its node.
     #[arg(short, long, alias = "tag-output", value_enum, value_name = "rank|node", num_args = 0..=1, require_equals = true,
           default_missing_value = "rank", hide_possible_values = true, conflicts_with = "json")]
@@ -408,6 +410,15 @@ pub enum Label {
     /// The name of its node.
     Node,
 }
+/// What ranks write to whose output is passed on as it comes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Unbuffered {
+    /// A pseudo-terminal, for which programs hold nothing back.
+    Terminal,
+    /// A pipe, for bytes that are meant for another program.
+    Pipe,
+}
+
 
 /// Consequences of failures of ranks.
 #[derive(Clone, Debug, Args)]

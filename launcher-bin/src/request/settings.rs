@@ -7,13 +7,15 @@ use std::time::Duration;
 use lattice_session::request::Ownership;
 use lattice_session::settings::{
     AtExec, DataExchange, Entrance, FailedRanks, JobMemory, LaunchSettings, LimitSignal, LostNodes, OverdueRelease,
-    PmiFamily, PmiSpec, Restarts, StdinTarget, TemporaryFiles, Timeouts,
+    PmiFamily, PmiSpec, RankOutput, Restarts, StdinTarget, TemporaryFiles, Timeouts,
 };
 use pmi_core::ids::Rank;
 use rank_spawner::{CpuBind, mpir};
 
 use super::{RequestError, binding, file_of};
-use crate::args::{self, KillOnBadExit, LaunchArgs, Pmi, PmiArgs, ResourceTimeout, Stdin, StreamArgs, TimeArgs};
+use crate::args::{
+    self, KillOnBadExit, LaunchArgs, Pmi, PmiArgs, ResourceTimeout, Stdin, StreamArgs, TimeArgs, Unbuffered,
+};
 use crate::machine::Machine;
 
 /// Settings that several flags decide on together.
@@ -40,6 +42,10 @@ pub(super) fn settings(
         mem_bind: args.placement.mem_bind.clone().unwrap_or_default(),
         gpu_bind: binding::gpus(&args.placement),
         stdin: stdin(args, machine, ownership),
+        stdout: match args.streams.unbuffered {
+            Some(Unbuffered::Terminal) => RankOutput::Terminal,
+            Some(Unbuffered::Pipe) | None => RankOutput::Pipe,
+        },
         failed_ranks: match args.failures.kill_on_bad_exit {
             KillOnBadExit::Yes => FailedRanks::EndLaunch,
             KillOnBadExit::No => FailedRanks::AreBorne,
@@ -109,7 +115,7 @@ pub(super) fn pmi_spec(args: &PmiArgs) -> PmiSpec {
 /// somebody watches who may have to answer. `None` where lines stay whole.
 fn open_lines(args: &StreamArgs, machine: &Machine) -> Option<Duration> {
     let of_whole_lines = args.json || args.pty || args.collapse;
-    match (of_whole_lines, args.unbuffered) {
+    match (of_whole_lines, args.unbuffered.is_some()) {
         (true, _) => None,
         (false, true) => Some(Duration::ZERO),
         (false, false) => machine.watched.then_some(PROMPT),

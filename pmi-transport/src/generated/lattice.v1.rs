@@ -352,6 +352,9 @@ pub struct LaunchSpec {
     /// Meaning of an init of PMI-1 or PMI-2 of a rank that has said it before.
     #[prost(enumeration = "Restarts", tag = "35")]
     pub restarts: i32,
+    /// Ranks have a pseudo-terminal as standard output in place of a pipe.
+    #[prost(bool, tag = "36")]
+    pub stdout_terminal: bool,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct TemporaryFiles {

@@ -247,6 +247,7 @@ fn inputs(target: StdinTarget, source: &StdinSource) -> [&'static str; 2] {
         Stdio::Null if !plan.inputs.is_empty() => "a file to be opened",
         Stdio::Null => "null",
         Stdio::Pipe => "pipe",
+        Stdio::Terminal => "a terminal for output",
         Stdio::Fd(_) => "file",
     };
     [word(&plan.commands[0]), word(&plan.commands[1])]

@@ -1,9 +1,9 @@
-//! Output of a rank on its way from its pipe to the launch, cut at line ends.
+//! Output of a rank on its way from its pipe, or the terminal in its place, to the launch, cut at line ends.
 //!
 //! A pump reads no more while the launch does not take what it has: the pipe fills, and the rank waits.
 
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
@@ -11,6 +11,9 @@ use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, fcntl};
 use nix::unistd;
 use pmi_core::ids::Rank;
+use rank_spawner::Terminal;
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
 use tokio::net::unix::pipe;
 use tokio::sync::{mpsc, watch};
 
@@ -19,6 +22,9 @@ use crate::event::{Event, Output, Stream};
 
 /// Bytes that a pipe holds which does not tell: the usual size (pipe(7)).
 const PIPE_SIZE: usize = 64 << 10;
+
+/// Bytes that are read of a terminal at once; the kernel hands out no more than a page.
+const TERMINAL_PIECE: usize = 4096;
 
 /// One output stream of a rank.
 pub(super) struct Pump {
@@ -32,9 +38,9 @@ pub(super) struct Pump {
 }
 
 impl Pump {
-    /// Reads until the last holder of the pipe's other end is gone; once `stop` turns true, what is in the pipe then.
-    pub(super) async fn run(self, pipe: OwnedFd, mut stop: watch::Receiver<bool>) {
-        let Ok(pipe) = pipe::Receiver::from_owned_fd(pipe) else { return };
+    /// Reads until the last holder of the other end is gone; once `stop` turns true, what is in between then.
+    pub(super) async fn run(self, source: OwnedFd, mut stop: watch::Receiver<bool>) {
+        let Ok(source) = Source::new(source) else { return };
         // Holds no memory while there is nothing in it: most ranks are silent most of the time.
         let mut held = BytesMut::new();
         loop {
@@ -43,10 +49,10 @@ impl Pump {
                 biased;
                 // Others that have the pipe may write for ever.
                 () = until_true(&mut stop) => {
-                    self.drain(&pipe, &mut held).await;
+                    self.drain(&source, &mut held).await;
                     break;
                 }
-                ready = pipe.readable() => if ready.is_err() {
+                ready = source.readable() => if ready.is_err() {
                     break;
                 },
                 () = pause(prompt_after) => {
@@ -57,7 +63,7 @@ impl Pump {
             if held.capacity() - held.len() < 512 {
                 held.reserve(if held.len() >= 4096 { Output::PIECE_MAX } else { 4096 });
             }
-            match pipe.try_read_buf(&mut held) {
+            match source.try_read_buf(&mut held) {
                 Ok(1..) => {}
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => continue,
                 // The last holder is gone.
@@ -76,13 +82,13 @@ impl Pump {
         }
     }
 
-    /// Reads what a pipe holds, which is no more than its size.
-    async fn drain(&self, pipe: &pipe::Receiver, held: &mut BytesMut) {
-        let mut left = fcntl(pipe, FcntlArg::F_GETPIPE_SZ).map_or(PIPE_SIZE, |size| size.unsigned_abs() as usize);
+    /// Reads what a pipe holds, which is no more than its size; a terminal holds less.
+    async fn drain(&self, source: &Source, held: &mut BytesMut) {
+        let mut left = fcntl(source, FcntlArg::F_GETPIPE_SZ).map_or(PIPE_SIZE, |size| size.unsigned_abs() as usize);
         let mut buffer = vec![0; Output::PIECE_MAX];
         while left > 0 {
             let room = left.min(buffer.len());
-            match unistd::read(pipe, &mut buffer[..room]) {
+            match unistd::read(source, &mut buffer[..room]) {
                 Ok(len @ 1..) => {
                     held.extend_from_slice(&buffer[..len]);
                     left -= len;
@@ -110,6 +116,54 @@ impl Pump {
         for piece in Output::pieces(self.rank, self.stream, bytes) {
             // A launch that takes no more output has ended its ranks, or will: keep reading, so that they can end.
             let _ = self.events.send(Event::Output(piece)).await;
+        }
+    }
+}
+
+/// Our end of a rank's stream.
+enum Source {
+    Pipe(pipe::Receiver),
+    /// The driving end of a pseudo-terminal, which fails with `EIO` when nobody has the terminal any more.
+    Terminal(AsyncFd<Terminal>),
+}
+
+impl Source {
+    /// # Errors
+    /// Fails when the runtime cannot watch another descriptor.
+    fn new(end: OwnedFd) -> io::Result<Self> {
+        match Terminal::of_end(end) {
+            Ok(terminal) => terminal.watched().map(Self::Terminal),
+            Err(end) => pipe::Receiver::from_owned_fd(end).map(Self::Pipe),
+        }
+    }
+
+    /// Waits until there may be something to read.
+    async fn readable(&self) -> io::Result<()> {
+        match self {
+            Self::Pipe(pipe) => pipe.readable().await,
+            Self::Terminal(terminal) => terminal.readable().await.map(|mut ready| ready.retain_ready()),
+        }
+    }
+
+    /// Reads into the room of `held`; 0 bytes are the end.
+    fn try_read_buf(&self, held: &mut BytesMut) -> io::Result<usize> {
+        match self {
+            Self::Pipe(pipe) => pipe.try_read_buf(held),
+            Self::Terminal(terminal) => {
+                let mut piece = [0; TERMINAL_PIECE];
+                let len = terminal.try_io(Interest::READABLE, |terminal| Ok(unistd::read(terminal, &mut piece)?))?;
+                held.extend_from_slice(&piece[..len]);
+                Ok(len)
+            }
+        }
+    }
+}
+
+impl AsFd for Source {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match self {
+            Self::Pipe(pipe) => pipe.as_fd(),
+            Self::Terminal(terminal) => terminal.as_fd(),
         }
     }
 }

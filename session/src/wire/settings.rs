@@ -14,7 +14,7 @@ use super::{
 use crate::gpus::GpuBind;
 use crate::settings::{
     AtExec, DataExchange, Entrance, FailedRanks, JobMemory, LaunchSettings, LimitSignal, LostNodes, OverdueRelease,
-    PmiFamily, PmiSpec, Restarts, StdinTarget, TemporaryFiles, Timeouts,
+    PmiFamily, PmiSpec, RankOutput, Restarts, StdinTarget, TemporaryFiles, Timeouts,
 };
 use crate::template::Template;
 
@@ -42,6 +42,7 @@ pub(super) fn encode(settings: &LaunchSettings) -> proto::LaunchSpec {
         node_memory: settings.node_memory.map_or(0, NonZeroU64::get),
         temporary_files: encode_temporary(&settings.temporary),
         stops_ranks: settings.at_exec == AtExec::Stop,
+        stdout_terminal: settings.stdout == RankOutput::Terminal,
         ..proto::LaunchSpec::default()
     }
 }
@@ -67,6 +68,7 @@ pub(super) fn take(spec: &mut proto::LaunchSpec) -> Result<LaunchSettings, WireE
         mem_bind: if spec.mem_bind.is_empty() { MemBind::None } else { spec.mem_bind.parse()? },
         gpu_bind: if spec.gpu_bind.is_empty() { GpuBind::None } else { spec.gpu_bind.parse()? },
         stdin: decode_stdin(spec.stdin.take())?,
+        stdout: if spec.stdout_terminal { RankOutput::Terminal } else { RankOutput::Pipe },
         failed_ranks: if spec.bears_failed_ranks { FailedRanks::AreBorne } else { FailedRanks::EndLaunch },
         lost_nodes: if spec.bears_lost_nodes { LostNodes::AreBorne } else { LostNodes::EndLaunch },
         overdue_release: if spec.fails_overdue_releases { OverdueRelease::Fail } else { OverdueRelease::Warn },

@@ -21,7 +21,7 @@ use crate::gpus::GpuBind;
 use crate::placed::{ClusterTerms, PlacedLaunch};
 use crate::settings::{
     AtExec, DataExchange, Entrance, FailedRanks, JobMemory, LaunchSettings, LimitSignal, LostNodes, OverdueRelease,
-    PmiFamily, PmiSpec, Restarts, StdinTarget, TemporaryFiles, TerminalSize, Timeouts,
+    PmiFamily, PmiSpec, RankOutput, Restarts, StdinTarget, TemporaryFiles, TerminalSize, Timeouts,
 };
 use crate::shell_limits::{ShellLimits, SoftLimit, TooHigh};
 use crate::spec::{AppSpec, LaunchSecret, SessionSpec};
@@ -87,6 +87,7 @@ fn settings() -> LaunchSettings {
         mem_bind: "map:0,1:prefer".parse().unwrap(),
         gpu_bind: GpuBind::Closest,
         stdin: StdinTarget::File(Template::parse("/in.%r".as_ref()).unwrap()),
+        stdout: RankOutput::Terminal,
         failed_ranks: FailedRanks::AreBorne,
         lost_nodes: LostNodes::AreBorne,
         overdue_release: OverdueRelease::Fail,

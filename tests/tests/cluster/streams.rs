@@ -96,3 +96,13 @@ fn a_launch_that_waits_for_a_writer_of_its_input_can_be_ended() {
     let outcome = script_on(2, script).run();
     outcome.exits(0).prints_lines(["code 124", "code 143", "code 0", "for 0", "for 1"]);
 }
+
+/// Programs that never flush, on several nodes: the terminals are made there.
+#[test]
+fn unbuffered_programs_on_other_nodes_show_each_line_at_once() {
+    let script = r#"python3 -c "import sys; print('one', sys.stdout.isatty()); sys.stdin.readline(); print('two')""#;
+    let mut running = launch_on(2, "-n 2 --pmi none --stdin all -u").typed_to().bash(script).start();
+    running.wait_for_stdout("one True\none True\n");
+    running.type_in("\n");
+    running.finish().exits(0).prints("one True\none True\ntwo\ntwo\n");
+}

@@ -5,7 +5,7 @@ use std::thread;
 use std::time::Duration;
 
 use lattice_tests::mpi::Flavour;
-use lattice_tests::{Outcome, launch, processes, turn};
+use lattice_tests::{Outcome, lattice, launch, processes, turn};
 
 /// A line of `half_lines`.
 fn half_line(rank: u32, number: usize) -> String {
@@ -89,6 +89,30 @@ fn unbuffered_output_does_not_wait_for_the_end_of_its_line() {
     running.wait_for_stdout("one ");
     running.type_in("\n");
     running.finish().exits(0).prints("one two");
+}
+
+/// C programs and Python keep what they print for a pipe back, and not for a terminal.
+#[test]
+fn unbuffered_programs_that_never_flush_show_each_line_at_once() {
+    let script = r#"python3 -c "import sys; print('one'); sys.stdin.readline(); print('two')""#;
+    for launcher in ["launch --pmi none -u", "srun -u"] {
+        let mut running = lattice(launcher).typed_to().bash(script).start();
+        running.wait_for_stdout("one\n");
+        running.type_in("\n");
+        running.finish().exits(0).prints("one\ntwo\n");
+    }
+}
+
+/// As with srun: the terminal is for standard output alone, changes nothing, and controls nobody.
+#[test]
+fn unbuffered_ranks_have_a_terminal_that_passes_on_every_byte() {
+    let kinds = "[ -t 0 ]; i=$?; [ -t 1 ]; o=$?; [ -t 2 ]; e=$?; (: </dev/tty) 2>/dev/null; echo $i $o $e $?";
+    launch("--pmi none -u").bash(kinds).run().exits(0).prints("1 0 1 1\n");
+    launch("--pmi none --unbuffered=pipe").bash(kinds).run().exits(0).prints("1 1 1 1\n");
+    let all: Vec<u8> = (0..=255).cycle().take(1 << 20).collect();
+    let outcome = launch("--pmi none -u").bash("cat").input(all.clone()).run();
+    outcome.exits(0).says_nothing().check(outcome.stdout() == all, || "should have passed on every byte".into());
+    launch("-n 50 --pmi none -u").bash("echo last words").run().exits(0).prints_lines(["last words"; 50]);
 }
 
 #[test]

@@ -186,6 +186,7 @@ fn any_settings() -> impl Strategy<Value = LaunchSettings> {
                 mem_bind: if slurm_environment { "local".parse().unwrap() } else { MemBind::None },
                 gpu_bind: if pmi_trace { GpuBind::Map(vec!["0-1".parse().unwrap()]) } else { GpuBind::None },
                 stdin,
+                stdout: if bears_nodes { RankOutput::Terminal } else { RankOutput::Pipe },
                 failed_ranks: if bears_ranks { FailedRanks::AreBorne } else { FailedRanks::EndLaunch },
                 lost_nodes: if bears_nodes { LostNodes::AreBorne } else { LostNodes::EndLaunch },
                 overdue_release: if fails { OverdueRelease::Fail } else { OverdueRelease::Warn },

@@ -37,7 +37,7 @@ pub(super) fn output(line: &mut Line, value: &OsStr) -> Result<(), Refusal> {
     for qualifier in qualifiers.split([',', ':']).filter(|word| !word.is_empty()) {
         match qualifier {
             "nocopy" => {}
-            "raw" => line.add_to_launch("--unbuffered", None),
+            "raw" => line.add_to_launch("--unbuffered=pipe", None),
             other => return refused(other, "nocopy and raw are the qualifiers"),
         }
     }
