@@ -73,7 +73,7 @@ pub use self::node_group::NodeGroupArgs;
 use self::only_launch::OnlyLaunch;
 use self::other_launchers::translate;
 pub use self::overlay::{CallArgs, GraphFormat, PingArgs, SetsArgs, SetsCommand};
-pub use self::per_object::{PerObject, RankBy};
+pub use self::per_object::{Filling, PerObject, RankBy};
 pub use self::pki::PkiCommand;
 pub use self::pmi::{Exchange, Pmi, Restartable};
 pub use self::pmi_command::PmiCommand;
@@ -82,7 +82,7 @@ pub use self::remote_shell::{RemoteLine, RemoteShellArgs, RemoteShellError, Remo
 pub use self::scontrol::{ScontrolArgs, ScontrolCommand, Shown};
 pub use self::signal::SignalAhead;
 use self::tips::{About, improved};
-pub use self::value::{EnvSetting, EnvSettingError, NodeListError, RankCountError, Stdin};
+pub use self::value::{EnvSetting, EnvSettingError, NodeCount, NodeListError, RankCountError, Stdin};
 pub use self::via::{HostArgs, JoinArgs, StartArgs, Via, ViaParseError, WayArgs};
 use crate::console::Verbosity;
 

@@ -181,7 +181,7 @@ mod tests {
         check(&["issue", "pki", "--agents", "a/b"], "\"a/b\" is no name of a node; nodes are named as hosts are");
         check(&["issue", "pki", "--agents", "n[1"], "has a bracket without its partner");
         check(&["issue", "pki", "--user", "root"], "invalid digit");
-        check(&["issue", "pki", "--admin", "--days", "0"], "0 is not in 1..");
+        check(&["issue", "pki", "--admin", "--days", "0"], "a whole number from 1 to 4294967295 is possible");
         let nowhere = tempfile::tempdir().unwrap();
         let error = pki(&["issue", nowhere.path().to_str().unwrap(), "--admin"]).unwrap_err();
         assert!(error.starts_with("cannot read") && error.ends_with("ca.key.pem"), "{error}");

@@ -65,7 +65,7 @@ impl PreparedLaunch {
     /// # Errors
     /// See the variants of [`RequestError`].
     pub fn on_this_machine(command: LaunchCommand, machine: &Machine) -> Result<Self, RequestError> {
-        let LaunchCommand { mut request, per_object, node_groups, output, copies: _, action } = command;
+        let LaunchCommand { mut request, per_object, node_wish: _, node_groups, output, copies: _, action } = command;
         if !node_groups.is_empty() {
             placed_in_groups(&mut request.placement, &node_groups, std::slice::from_ref(&machine.host))?;
         }
@@ -177,7 +177,7 @@ fn rank_counts(
     let usual = [per_node, of_objects, all_slots].into_iter().flatten().min().unwrap_or(NonZeroU32::MIN);
     let counts = request.programs.rank_counts(usual);
     let ranks: u64 = counts.iter().copied().map(u64::from).sum();
-    if let Some((PerObject { ranks: per_object, object }, room)) = room
+    if let Some((PerObject { ranks: per_object, object, .. }, room)) = room
         && ranks > u64::from(room.get())
     {
         let (per_object, object) = (per_object.get(), object.noun());

@@ -10,6 +10,7 @@ mod environment;
 mod error;
 mod multi_prog;
 mod node_groups;
+mod node_wish;
 mod presets;
 mod rankfile;
 mod settings;
@@ -34,6 +35,7 @@ pub(crate) use self::error::EXCLUDE;
 pub use self::error::RequestError;
 pub(crate) use self::node_groups::placed_in_groups;
 pub use self::node_groups::{NodeGroup, NodeGroupError};
+pub use self::node_wish::NodeWish;
 use self::rankfile::Rankfile;
 pub use self::rankfile::RankfileError;
 use self::settings::Settled;
@@ -51,6 +53,8 @@ pub struct LaunchCommand {
     pub request: LaunchRequest,
     /// Ranks by objects of a node, which is known where the ranks get their places.
     pub per_object: Option<PerObject>,
+    /// Number and choice of the nodes, where that depends on how many there are.
+    pub node_wish: Option<NodeWish>,
     /// Nodes of each program, if programs have nodes of their own, which are given to them where the ranks get their places.
     pub node_groups: Vec<NodeGroup>,
     /// Destinations of the ranks' output, and the parts of the launch that are shown.
@@ -133,6 +137,7 @@ impl LaunchCommand {
         let mut placement = placement(&args.placement, rankfile.as_ref(), &machine.environment)?;
         let container = Container::of(&args.container, machine)?;
         let mut programs = programs(args, machine)?;
+        let node_wish = NodeWish::of(&args.placement, &placement);
         let asked: Vec<_> = programs.iter().map(|program| program.ranks).collect();
         let node_groups = node_groups::node_groups(args, &asked)?;
         programs.iter_mut().zip(&node_groups).for_each(|(program, group)| program.ranks = Some(group.ranks()));
@@ -167,7 +172,7 @@ impl LaunchCommand {
         // Ranks that share have room wherever they are put.
         let is_bounded = !args.placement.overcommit || request.programs.size().is_none();
         let per_object = args.placement.per_object().filter(|_| is_bounded);
-        Ok(Self { request, per_object, node_groups, output: output_request(args), copies, action })
+        Ok(Self { request, per_object, node_wish, node_groups, output: output_request(args), copies, action })
     }
 }
 
@@ -235,8 +240,12 @@ fn placement(
     {
         return Err(RequestError::ExcludedVariable { list: list.clone() });
     }
-    let candidates = match (&args.nodelist, &args.hostfile, &args.host) {
-        (Some(list), ..) => Candidates::Listed(expanded("--nodelist", list)?),
+    let (flag, listed) = match &args.include {
+        Some(_) => ("--include", &args.include),
+        None => ("--nodelist", &args.nodelist),
+    };
+    let candidates = match (listed, &args.hostfile, &args.host) {
+        (Some(list), ..) => Candidates::Listed(expanded(flag, list)?),
         (None, Some(path), _) => Candidates::Hostfile(hostfile::read(path)?),
         (None, None, Some(hosts)) => Candidates::Hostfile(hosts.0.clone()),
         (None, None, None) => match rankfile {
@@ -245,7 +254,7 @@ fn placement(
         },
     };
     Ok(PlacementRequest {
-        nodes: args.nodes.and_then(NonZeroU32::new),
+        nodes: args.nodes.and_then(|nodes| NonZeroU32::new(nodes.least)),
         tasks_per_node: args.tasks_per_node.and_then(NonZeroU32::new),
         candidates,
         except: args.exclude.as_deref().map(|list| expanded("--exclude", list)).transpose()?.unwrap_or_default(),

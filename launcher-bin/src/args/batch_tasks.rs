@@ -4,17 +4,19 @@ use std::num::NonZeroU32;
 
 use clap::Args;
 
+use super::value::positive;
+
 /// What `sbatch` tells the `srun` of a script, by the variables that this one reads, too.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Args)]
 pub struct TaskArgs {
     /// Tasks of a line of srun in the script that does not say how many.
-    #[arg(short = 'n', long, value_name = "N", allow_negative_numbers = true)]
+    #[arg(short = 'n', long, value_name = "N", value_parser = positive, allow_negative_numbers = true)]
     pub ntasks: Option<NonZeroU32>,
     /// So many of them on each node; with --ntasks, it says how many nodes there are where nothing else does.
-    #[arg(long, alias = "tasks-per-node", value_name = "K", allow_negative_numbers = true)]
+    #[arg(long, alias = "tasks-per-node", value_name = "K", value_parser = positive, allow_negative_numbers = true)]
     pub ntasks_per_node: Option<NonZeroU32>,
     /// CPUs of each of them.
-    #[arg(short = 'c', long, value_name = "N", allow_negative_numbers = true)]
+    #[arg(short = 'c', long, value_name = "N", value_parser = positive, allow_negative_numbers = true)]
     pub cpus_per_task: Option<NonZeroU32>,
 }
 

@@ -10,7 +10,7 @@ use nix::sys::signal::Signal;
 
 use super::signal;
 use super::slurm_time;
-use super::value::node_list;
+use super::value::{node_list, whole};
 use crate::formatting::parse_duration;
 
 /// Address of the API server.
@@ -77,7 +77,7 @@ const SHELL_AFTER_HELP: &str = "Examples:\n  \
 #[derive(Clone, Debug, Args)]
 pub struct ShellArgs {
     /// Make an allocation of N nodes that are free, and release it at the end.
-    #[arg(short = 'N', long = "nodes", value_name = "N", value_parser = clap::value_parser!(u32).range(1..), allow_negative_numbers = true, conflicts_with = "list")]
+    #[arg(short = 'N', long = "nodes", value_name = "N", value_parser = whole(1..=u32::MAX), allow_negative_numbers = true, conflicts_with = "list")]
     pub count: Option<u32>,
     /// Make one of exactly these nodes, such as node[0-3,7].
     #[arg(short = 'w', long = "nodelist", value_name = "NODES", value_parser = node_list)]
@@ -127,7 +127,7 @@ pub struct CreateArgs {
 #[group(required = true, multiple = false)]
 pub struct Nodes {
     /// N nodes that are free.
-    #[arg(short = 'N', long = "nodes", value_name = "N", value_parser = clap::value_parser!(u32).range(1..), allow_negative_numbers = true)]
+    #[arg(short = 'N', long = "nodes", value_name = "N", value_parser = whole(1..=u32::MAX), allow_negative_numbers = true)]
     pub count: Option<u32>,
     /// Exactly these nodes, such as node[0-3,7].
     #[arg(short = 'w', long = "nodelist", value_name = "NODES", value_parser = node_list)]

@@ -95,6 +95,6 @@ mod tests {
         let cli = Cli::try_parse_from(["lattice", "exec", "n0", "n[0-1]", "n1", "--", "true"]).unwrap();
         let Command::Exec(args) = cli.command else { panic!("{:?}", cli.command) };
         let launch = args.launch().unwrap();
-        assert_eq!(launch.placement.nodes, Some(2));
+        assert_eq!(launch.placement.nodes.map(|nodes| nodes.most), Some(2));
     }
 }

@@ -22,11 +22,11 @@ use super::hint::Hint;
 use super::idle::IdleArgs;
 use super::mem_bind;
 use super::node_group::NodeGroupArgs;
-use super::per_object::{self, PerObject, RankBy};
+use super::per_object::{self, Filling, PerObject, RankBy};
 use super::pmi::{Exchange, Pmi, PmiParser, Restartable};
 use super::propagate::Propagate;
 use super::signal::{self, SignalAhead};
-use super::value::{EnvSetting, Stdin, node_count, node_list, rank_count, template, variable_pattern};
+use super::value::{EnvSetting, NodeCount, Stdin, node_list, positive, rank_count, template, variable_pattern, whole};
 use super::via::{JoinArgs, WayArgs};
 use super::{size, slurm_time};
 use crate::exit;
@@ -167,10 +167,10 @@ pub struct NextProgramArgs {
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Placement")]
 pub struct PlacementArgs {
-    /// Use N nodes of the allocation; else as many as the ranks need, up to all. Behind a `:`, -N, -w, -H and --tasks-per-node are for the
-    /// program there, and those before the first program for that one.
-    #[arg(short = 'N', long, value_name = "N", value_parser = node_count, allow_negative_numbers = true)]
-    pub nodes: Option<u32>,
+    /// Use N nodes of the allocation; of MIN-MAX, as many as there are and the ranks need; else as many as the ranks need, up to all. Behind
+    /// a `:`, -N, -w, -H and --tasks-per-node are for the program there, and those before the first program for that one.
+    #[arg(short = 'N', long, value_name = "N|MIN-MAX", value_parser = NodeCount::parse, allow_negative_numbers = true)]
+    pub nodes: Option<NodeCount>,
     /// Take the programs from the lines `RANKS PROGRAM [ARGS]` of a file, which is given instead of a program: RANKS is a list such as
     /// 0,4-7, or `*` for the rest; in ARGS %t is the rank, and %o its number among those of the line.
     #[arg(long)]
@@ -183,15 +183,19 @@ pub struct PlacementArgs {
     /// Ranks that are bound fill one object after the other.
     #[arg(long, value_name = "K:OBJECT", value_parser = per_object::per_object, conflicts_with_all = ["tasks_per_core", "tasks_per_socket"])]
     pub tasks_per: Option<PerObject>,
-    /// The same for cores.
-    #[arg(long, alias = "ntasks-per-core", value_name = "K", conflicts_with = "tasks_per_socket")]
+    /// Put at most K ranks on each core as srun does: their nodes have equal shares of them, and ranks that are bound have the order of
+    /// --distribution.
+    #[arg(long, alias = "ntasks-per-core", value_name = "K", value_parser = positive, conflicts_with = "tasks_per_socket")]
     pub tasks_per_core: Option<NonZeroU32>,
     /// The same for sockets.
-    #[arg(long, alias = "ntasks-per-socket", value_name = "K")]
+    #[arg(long, alias = "ntasks-per-socket", value_name = "K", value_parser = positive)]
     pub tasks_per_socket: Option<NonZeroU32>,
     /// Use only these nodes, in this order, such as node[0-3,7].
     #[arg(short = 'w', long, value_name = "NODES", value_parser = node_list, conflicts_with = "hostfile")]
     pub nodelist: Option<String>,
+    /// Use these nodes, and others of the allocation up to the number of -N, in the order of the allocation.
+    #[arg(long, value_name = "NODES", value_parser = node_list, requires = "nodes", conflicts_with_all = ["nodelist", "hostfile", "host", "rankfile", "relative"])]
+    pub include: Option<String>,
     /// Use none of these nodes.
     #[arg(short = 'x', long, value_name = "NODES", value_parser = node_list)]
     pub exclude: Option<String>,
@@ -205,7 +209,7 @@ pub struct PlacementArgs {
     #[arg(long, alias = "rf", value_name = "FILE", conflicts_with_all = ["hostfile", "host", "nodelist", "tasks_per_node", "tasks_per", "tasks_per_core", "tasks_per_socket", "distribution", "cpu_bind", "cpus_per_task", "hint", "threads_per_core", "exclude", "nodes", "rank_by"])]
     pub rankfile: Option<PathBuf>,
     /// Begin with the N-th node of the allocation, counted from 0: launches side by side do not share nodes then.
-    #[arg(short = 'r', long, value_name = "N", default_value_t = 0, hide_default_value = true, conflicts_with_all = ["nodelist", "exclude", "hostfile", "host", "rankfile"])]
+    #[arg(short = 'r', long, value_name = "N", value_parser = whole(0..=u32::MAX), default_value_t = 0, hide_default_value = true, conflicts_with_all = ["nodelist", "exclude", "hostfile", "host", "rankfile"])]
     pub relative: u32,
     /// `block` fills one node after the other with its share of the ranks, `cyclic` deals them out one by one, `plane=N` N at a time. A
     /// second word behind `:` does the same with the sockets of a node, for ranks that are bound, and a third one with the cores of a socket;
@@ -217,7 +221,7 @@ pub struct PlacementArgs {
     #[arg(long, value_name = "ORDER", value_parser = per_object::rank_by)]
     pub rank_by: Option<RankBy>,
     /// Give each rank N CPUs (hardware threads) of its own, as whole cores, and set OMP_NUM_THREADS to N unless it is set.
-    #[arg(short = 'c', long, value_name = "N", allow_negative_numbers = true)]
+    #[arg(short = 'c', long, value_name = "N", value_parser = positive, allow_negative_numbers = true)]
     pub cpus_per_task: Option<NonZeroU32>,
     /// Bind each rank to threads, cores, l3caches, numa (ldoms) or sockets, or to the cores next to its GPU or network interface (gpus, nics);
     /// to map:LIST with a CPU or range for each; to rank, the CPU of its number; or not at all (none, unless there is -c). srun's map_cpu,
@@ -229,7 +233,7 @@ pub struct PlacementArgs {
     #[arg(long, value_enum, value_name = "KIND", hide_possible_values = true, conflicts_with_all = ["cpu_bind", "threads_per_core"])]
     pub hint: Option<Hint>,
     /// Use N hardware threads of each core; without --cpu-bind, ranks are bound to threads.
-    #[arg(long, value_name = "N", allow_negative_numbers = true)]
+    #[arg(long, value_name = "N", value_parser = positive, allow_negative_numbers = true)]
     pub threads_per_core: Option<NonZeroU32>,
     /// Let ranks share CPUs where there are fewer than -c asks for.
     #[arg(short = 'O', long, overrides_with = "no_overcommit")]
@@ -242,7 +246,7 @@ pub struct PlacementArgs {
     #[arg(long, value_name = "BIND", value_parser = mem_bind::parse)]
     pub mem_bind: Option<MemBind>,
     /// Give each rank N GPUs that no other rank on its node has, by CUDA_VISIBLE_DEVICES, ROCR_VISIBLE_DEVICES or ZE_AFFINITY_MASK.
-    #[arg(long, value_name = "N", allow_negative_numbers = true)]
+    #[arg(long, value_name = "N", value_parser = positive, allow_negative_numbers = true)]
     pub gpus_per_task: Option<NonZeroU32>,
     /// GPUs of each rank, by the same variables: none (all), closest (those next to its CPUs), single:K (one for K neighbouring ranks),
     /// per-task:N, or map:0,1+2 (by the rank on its node); goes before --gpus-per-task.
@@ -261,12 +265,16 @@ impl PlacementArgs {
     /// Nodes of the first program, where programs have nodes of their own.
     pub(crate) fn of_first_program(&self) -> NodeGroupArgs {
         let Self { nodes, tasks_per_node, nodelist, host, .. } = self;
-        NodeGroupArgs { nodes: *nodes, tasks_per_node: *tasks_per_node, nodelist: nodelist.clone(), host: host.clone() }
+        // Programs with nodes of their own do not wait for what others leave: of MIN-MAX they have MIN.
+        let nodes = nodes.map(|nodes| nodes.least);
+        NodeGroupArgs { nodes, tasks_per_node: *tasks_per_node, nodelist: nodelist.clone(), host: host.clone() }
     }
 
     /// Ranks by objects of a node, in whichever words.
     pub(crate) fn per_object(&self) -> Option<PerObject> {
-        let of = |ranks: Option<NonZeroU32>, object| ranks.map(|ranks| PerObject { ranks, object });
+        let of = |ranks: Option<NonZeroU32>, object| {
+            ranks.map(|ranks| PerObject { ranks, object, filling: Filling::Evenly })
+        };
         self.tasks_per.or(of(self.tasks_per_core, Object::Core)).or(of(self.tasks_per_socket, Object::Socket))
     }
 }
@@ -402,14 +410,6 @@ pub struct StreamArgs {
     pub json: bool,
 }
 
-/// Beginning of ranks' lines.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Label {
-    /// The number of the rank.
-    Rank,
-    /// The name of its node.
-    Node,
-}
 /// What ranks write to whose output is passed on as it comes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Unbuffered {
@@ -419,6 +419,14 @@ pub enum Unbuffered {
     Pipe,
 }
 
+/// Beginning of ranks' lines.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Label {
+    /// The number of the rank.
+    Rank,
+    /// The name of its node.
+    Node,
+}
 
 /// Consequences of failures of ranks.
 #[derive(Clone, Debug, Args)]

@@ -8,6 +8,7 @@ use lattice_overlay::address::{SetId, Uid};
 use lattice_overlay::method::Method;
 
 use super::cluster::ServerArgs;
+use super::value::whole;
 
 pub(super) const SETS_AFTER_HELP: &str = "Examples:\n  \
     lattice sets\n  \
@@ -72,7 +73,7 @@ pub struct PingArgs {
     #[arg(value_name = "UID")]
     pub to: Uid,
     /// Number of calls.
-    #[arg(short = 'c', long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(short = 'c', long, value_name = "N", default_value_t = 4, value_parser = whole(1..=u32::MAX))]
     pub count: u32,
     /// Time for each answer.
     #[arg(long, value_name = "SECONDS", default_value = "5", value_parser = seconds)]

@@ -13,6 +13,17 @@ pub struct PerObject {
     pub ranks: NonZeroU32,
     /// Kind of the objects.
     pub object: Object,
+    /// Share of each node where there are fewer ranks than room for them.
+    pub filling: Filling,
+}
+
+/// Order in which ranks take the room on several nodes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Filling {
+    /// One node after the other, as with mpirun's `--map-by ppr`.
+    NodeByNode,
+    /// All nodes have the same share, as with srun.
+    Evenly,
 }
 
 impl PerObject {
@@ -21,9 +32,13 @@ impl PerObject {
         NonZeroU32::new(self.object.count(cores))?.checked_mul(self.ranks)
     }
 
-    /// The order in which bound ranks get the objects.
-    pub(crate) const fn deal(self) -> Deal {
-        Deal { over: self.object, what: Dealt::Ranks, at_once: self.ranks }
+    /// The order in which bound ranks get the objects, beside one among the sockets that was asked for.
+    pub(crate) fn deals(self, asked: [Option<Deal>; 2]) -> [Option<Deal>; 2] {
+        let deal = Deal { over: self.object, what: Dealt::Ranks, at_once: self.ranks };
+        match (self.filling, asked) {
+            (Filling::Evenly, [Some(sockets), _]) if self.object == Object::Core => [Some(sockets), Some(deal)],
+            _ => [Some(deal), None],
+        }
     }
 }
 
@@ -71,8 +86,9 @@ pub(super) enum NoObject {
 }
 
 pub(super) fn per_object(text: &str) -> Result<PerObject, NoObject> {
-    let read =
-        |(ranks, word): (&str, &str)| Some(PerObject { ranks: ranks.parse().ok()?, object: Object::called(word)? });
+    let read = |(ranks, word): (&str, &str)| {
+        Some(PerObject { ranks: ranks.parse().ok()?, object: Object::called(word)?, filling: Filling::NodeByNode })
+    };
     text.split_once(':').and_then(read).ok_or_else(|| NoObject::PerObject { text: text.to_owned() })
 }
 
@@ -93,9 +109,10 @@ mod tests {
     #[test]
     fn ranks_of_objects_are_read() {
         let two = NonZeroU32::new(2).unwrap();
-        assert_eq!(per_object("2:socket"), Ok(PerObject { ranks: two, object: Object::Socket }));
-        assert_eq!(per_object("2:hwthread"), Ok(PerObject { ranks: two, object: Object::Thread }));
-        assert_eq!(per_object("1:gpu"), Ok(PerObject { ranks: NonZeroU32::MIN, object: Object::Gpu }));
+        let per = |ranks, object| PerObject { ranks, object, filling: Filling::NodeByNode };
+        assert_eq!(per_object("2:socket"), Ok(per(two, Object::Socket)));
+        assert_eq!(per_object("2:hwthread"), Ok(per(two, Object::Thread)));
+        assert_eq!(per_object("1:gpu"), Ok(per(NonZeroU32::MIN, Object::Gpu)));
         for text in ["", "2", "socket", "0:socket", "2:rack", "x:core", "2:core:1"] {
             assert!(per_object(text).is_err(), "{text}");
         }

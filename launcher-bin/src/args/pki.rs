@@ -6,6 +6,8 @@ use clap::{ArgGroup, Args, Subcommand};
 use hostlist::HostlistError;
 use pmi_transport::identity::is_node_name;
 
+use super::value::whole;
+
 /// Make the certificates by which the API server, node agents and remote users prove who they are.
 #[derive(Debug, Args)]
 #[command(after_help = AFTER_HELP)]
@@ -64,7 +66,7 @@ pub(crate) struct IssueArgs {
     #[arg(long, group = "subjects")]
     pub(crate) admin: bool,
     /// Validity of the certificates.
-    #[arg(long, value_name = "DAYS", default_value_t = 90, value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "DAYS", default_value_t = 90, value_parser = whole(1..=u32::MAX))]
     pub(crate) days: u32,
 }
 

@@ -5,6 +5,8 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand, ValueEnum};
 
+use super::value::whole;
+
 /// Talk PMI to the launcher of this process, as one rank of its job
 #[derive(Args, Debug)]
 pub struct PmiCommand {
@@ -36,13 +38,13 @@ pub(crate) enum Probe {
     /// Time fences
     Barrier {
         /// Number of fences
-        #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..))]
+        #[arg(long, default_value_t = 10, value_parser = whole(1..=u32::MAX))]
         count: u32,
     },
     /// Let every rank put a value and get everybody's, as MPI_Init does, and check what it gets
     Exchange {
         /// Number of rounds; the launcher keeps the values of all of them
-        #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
+        #[arg(long, default_value_t = 1, value_parser = whole(1..=u32::MAX))]
         count: u32,
         /// The length of each value, within what the launcher takes (1023 bytes as a rule)
         #[arg(long, value_name = "BYTES", default_value_t = 64)]
@@ -51,7 +53,7 @@ pub(crate) enum Probe {
     /// Have rank 0 start a job of more ranks, as MPI_Comm_spawn does, and time that
     Spawn {
         /// Number of ranks of the new job
-        #[arg(short = 'n', long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
+        #[arg(short = 'n', long, default_value_t = 1, value_parser = whole(1..=u32::MAX))]
         ranks: u32,
         /// What they run
         #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true, value_name = "PROGRAM")]

@@ -122,7 +122,7 @@ fn wrong_values_are_refused_with_what_is_possible() {
     check("-n 0", "a job has at least 1 rank");
     check("-n x", "it is not a positive whole number");
     check("-n -3", "'-3' for '--ntasks <N>': it is not a positive whole number");
-    check("-N -3", "-3 is not in 1..");
+    check("-N -3", "a number of nodes from 1 to 4294967295 is possible");
     check("--timeout -3", "not a duration");
     check("-w node[3", "'node[3' for '--nodelist <NODES>': ");
     check("-x node[3-1]", "'node[3-1]' for '--exclude <NODES>': ");
@@ -136,9 +136,9 @@ fn wrong_values_are_refused_with_what_is_possible() {
     check("--timeout 10:00", "not a duration of at most 366 days; 30, 30s, 500ms, 5m, 1h30m and 2d are");
     check("--lable", "--label");
     check("--json --label", "cannot be used with");
-    check("-N 0", "0 is not in 1..");
-    check("-N 1-2", "the lesser one of srun's MIN-MAX is -N 1");
-    check("-N x", "it is not a positive whole number");
+    check("-N 0", "a number of nodes from 1 to 4294967295 is possible");
+    check("-N 3-2", "a number of nodes from 1 to 4294967295 is possible, or MIN-MAX");
+    check("-N x", "a number of nodes from 1 to 4294967295 is possible, or MIN-MAX");
     check("-w node1 --hostfile hosts", "cannot be used with");
     check("--rankfile r --exclude node1", "cannot be used with");
     check("--rankfile r -N 2", "cannot be used with");

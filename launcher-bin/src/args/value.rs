@@ -1,6 +1,8 @@
 //! The values of single flags: what each may be, and the words in which everything else is refused.
 
 use std::ffi::OsString;
+use std::num::NonZeroU32;
+use std::ops::RangeInclusive;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::PathBuf;
 
@@ -129,16 +131,47 @@ pub(super) fn rank_count(text: &str) -> Result<u32, RankCountError> {
     }
 }
 
-/// A number of nodes.
+/// A whole number within bounds, which a refusal names.
+pub(super) fn whole(range: RangeInclusive<u32>) -> impl Fn(&str) -> Result<u32, String> + Clone {
+    move |text| {
+        let number = text.parse::<u32>().ok().filter(|number| range.contains(number));
+        number.ok_or_else(|| format!("a whole number from {} to {} is possible", range.start(), range.end()))
+    }
+}
+
+/// A whole number that is not 0.
+pub(super) fn positive(text: &str) -> Result<NonZeroU32, String> {
+    text.parse().map_err(|_| format!("a whole number from 1 to {} is possible", u32::MAX))
+}
+
+/// A number of nodes, or srun's `MIN-MAX`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NodeCount {
+    /// So many are needed.
+    pub least: u32,
+    /// So many are taken where there are as many.
+    pub most: u32,
+}
+
+impl NodeCount {
+    pub(super) fn parse(text: &str) -> Result<Self, String> {
+        let number = |text: &str| text.parse::<u32>().ok().filter(|&number| number > 0);
+        let count = match text.split_once('-') {
+            None => number(text).map(|count| Self { least: count, most: count }),
+            Some((least, most)) => number(least).zip(number(most)).map(|(least, most)| Self { least, most }),
+        };
+        let count = count.filter(|count| count.least <= count.most);
+        count.ok_or_else(|| format!("a number of nodes from 1 to {} is possible, or MIN-MAX", u32::MAX))
+    }
+}
+
+/// The number of nodes of one program of several.
 pub(super) fn node_count(text: &str) -> Result<u32, String> {
-    match text.split_once('-').map(|(least, most)| (least.parse::<u32>(), most.parse::<u32>())) {
-        Some((Ok(least), Ok(_))) => {
-            Err(format!("one number is possible; the lesser one of srun's MIN-MAX is -N {least}"))
+    match NodeCount::parse(text)? {
+        NodeCount { least, most } if least == most => Ok(least),
+        NodeCount { least, most } => {
+            Err(format!("a program behind a `:` has one number of nodes; type -N {least} or -N {most}"))
         }
-        _ => match text.parse::<i64>().map_err(|_| "it is not a positive whole number".to_owned())? {
-            count @ 1.. => u32::try_from(count).map_err(|_| format!("{count} is not in 1..={}", u32::MAX)),
-            count => Err(format!("{count} is not in 1..={}", u32::MAX)),
-        },
     }
 }
 

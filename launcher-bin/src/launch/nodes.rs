@@ -1,5 +1,5 @@
 //! Nodes of a launch on a cluster, as far as they are decided on here: slots of the nodes for flags that speak of what these are (ranks by
-//! objects, programs with nodes of their own), and nodes that have to stay the same because something is made ready on them.
+//! objects, programs with nodes of their own, a number of nodes that depends on how many there are), and nodes that have to stay the same because something is made ready on them.
 
 use std::time::Duration;
 
@@ -45,7 +45,8 @@ pub(super) async fn give_slots(
     allocation: &str,
 ) -> Result<(), LaunchError> {
     let (per_object, groups) = (command.per_object.take(), std::mem::take(&mut command.node_groups));
-    if per_object.is_none() && groups.is_empty() {
+    let wish = command.node_wish.take();
+    if per_object.is_none() && groups.is_empty() && wish.is_none() {
         return Ok(());
     }
     let mut templates = match (command.action, per_object) {
@@ -58,6 +59,9 @@ pub(super) async fn give_slots(
         allocation => cluster.allocated_nodes(allocation).await?.names,
     };
     let (size, placement) = (command.request.programs.size(), &mut command.request.placement);
+    if let Some(wish) = wish {
+        wish.settle(placement, size, &allocated);
+    }
     match per_object {
         Some(per_object) => {
             let until = Instant::now() + TELLING;
@@ -70,6 +74,7 @@ pub(super) async fn give_slots(
                 templates = cluster.told_templates().await?;
             }
         }
+        None if groups.is_empty() => {}
         None => placed_in_groups(placement, &groups, &allocated)?,
     }
     Ok(())

@@ -7,7 +7,7 @@ use lattice_inventory::UsableCores;
 use lattice_session::count::counted;
 use lattice_session::request::{Candidates, HostSlots, PlacementRequest};
 
-use crate::args::PerObject;
+use crate::args::{Filling, PerObject};
 use crate::cluster::Templates;
 
 /// Refusal of ranks by objects.
@@ -96,13 +96,22 @@ pub(crate) fn placed_by_objects(
         let without: Vec<&String> = nodes.into_iter().filter(|node| !request.except.contains(node)).collect();
         return Err(ObjectsError::None { nodes: hostlist::fold(&without), object: per_object.object.noun() });
     }
+    let (first, is_whole) =
+        (used().next().map(|host| host.slots), !matches!(request.candidates, Candidates::Hostfile(_)));
+    let is_even = per_object.filling == Filling::Evenly && is_whole && used().all(|host| Some(host.slots) == first);
     let room = used().map(|host| u64::from(host.slots.get())).sum();
     if let Some(ranks) = ranks.filter(|&ranks| u64::from(ranks) > room) {
         let nodes = hostlist::fold(&used().map(|host| &host.node).collect::<Vec<_>>());
         let (per_object, object) = (per_object.ranks.get(), per_object.object.noun());
         return Err(ObjectsError::TooFew { ranks, nodes, per_object, object, room });
     }
-    request.candidates = Candidates::Hostfile(hosts);
+    match first {
+        // A bound for each node leaves the shares to the distribution.
+        Some(slots) if is_even && hosts.len() == nodes.len() => {
+            request.tasks_per_node = Some(request.tasks_per_node.map_or(slots, |bound| bound.min(slots)));
+        }
+        _ => request.candidates = Candidates::Hostfile(hosts),
+    }
     Ok(())
 }
 
@@ -147,7 +156,7 @@ mod tests {
         let mut templates = Templates::default();
         templates.add(vec!["a0".to_owned()], with_gpus(template(2, 4), &["0-3", "0-3", "4-7"]));
         templates.add(vec!["b0".to_owned()], template(1, 2));
-        let per = PerObject { ranks: NonZeroU32::new(2).unwrap(), object: Object::Gpu };
+        let per = PerObject { ranks: NonZeroU32::new(2).unwrap(), object: Object::Gpu, filling: Filling::NodeByNode };
         let place = |nodes: &[&str]| {
             let mut request = PlacementRequest::default();
             let nodes: Vec<String> = nodes.iter().map(|&node| node.to_owned()).collect();
@@ -166,7 +175,8 @@ mod tests {
         templates.add(vec!["a0".to_owned(), "a1".to_owned()], template(2, 4));
         templates.add(vec!["b0".to_owned()], template(1, 2));
         let allocated: Vec<String> = ["a0", "a1", "b0", "x"].map(str::to_owned).into();
-        let per = |ranks, object| PerObject { ranks: NonZeroU32::new(ranks).unwrap(), object };
+        let per =
+            |ranks, object| PerObject { ranks: NonZeroU32::new(ranks).unwrap(), object, filling: Filling::NodeByNode };
         let check = |candidates: Candidates, per_object, expected: &[(&str, u32)]| {
             let except = vec!["x".to_owned()];
             let mut request = PlacementRequest { candidates, except, ..PlacementRequest::default() };

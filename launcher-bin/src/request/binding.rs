@@ -21,7 +21,7 @@ pub(super) fn binding(args: &PlacementArgs) -> Result<CpuBind, RequestError> {
         other => return Err(RequestError::NoPartOfCores { bind: other }),
     };
     let in_order = match args.per_object() {
-        Some(per_object) => [Some(per_object.deal()), None],
+        Some(per_object) => per_object.deals(args.distribution.unwrap_or_default().deals()),
         None => args.distribution.unwrap_or_default().deals(),
     };
     let numbering = args.rank_by.map(RankBy::on_a_node).unwrap_or_default();

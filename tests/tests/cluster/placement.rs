@@ -111,6 +111,10 @@ fn ranks_by_objects_fill_each_node() {
     check(2, "--tasks-per 1:core", &[&of(0), &of(cores)]);
     check(2, "--tasks-per 1:core -w node1", &[&[], &of(0)]);
     check(2, "--tasks-per-core 1 -n 1", &[&[0], &[]]);
+    // As with srun, and not as with mpirun.
+    check(2, "--tasks-per-core 1 -n 2", &[&[0], &[1]]);
+    check(3, "--include node2 -N 2 -n 3", &[&[0, 1], &[], &[2]]);
+    check(3, "-N 1-2 -n 4", &[&[0, 1], &[2, 3], &[]]);
     let too_many = format!("--tasks-per 1:core -n {}", 2 * cores + 1);
     let words = format!("{} ranks do not fit: node[0-1] have room for {}", 2 * cores + 1, 2 * cores);
     launch_on(2, &too_many).bash("true").run().exits(125).says(&words).says("--overcommit");

@@ -98,8 +98,8 @@ only one that begins so. Variables of srun stand for flags that a line does not 
 `SLURM_EXPORT_ENV`, `SLURM_LABELIO`, `SLURM_UNBUFFEREDIO`, `SLURM_STDOUTMODE`, `SLURM_STDERRMODE`, `SLURM_STDINMODE`, `SLURM_OPEN_MODE`, `SLURM_KILL_BAD_EXIT`, `SLURM_NO_KILL`,
 `SLURM_WAIT`, `SLURM_TIMELIMIT`, `SLURM_BCAST`, `SLURM_COMPRESS`, `SLURM_TASK_PROLOG` and `SLURM_TASK_EPILOG`; `-v` names those that count. Without a number of tasks or nodes there is one
 task on each node of the allocation, or on each that `-w` or `-F` names. In an allocation each task has a CPU of its node (`-c` of them) or is refused, unless there is `-O`.
-Tasks are placed and bound as by srun of Slurm 22.05, with few exceptions: `-w` names the nodes of the launch and `-N 1-2` is one node, where srun
-takes more; nothing is bound without a word about it; with one thread of each core the others are not in the masks.
+Tasks are placed and bound as by srun of Slurm 22.05, with few exceptions: `-w` names the nodes of the launch, where srun
+takes others as well, unless `-N` asks for more than it names; nothing is bound without a word about it; with one thread of each core the others are not in the masks.
 Scripts that call `scontrol show hostnames` and `scontrol show hostlist` find both in `lattice scontrol`, and `lattice batch` takes scripts with
 `#SBATCH` lines as they are ([batch.md](batch.md)).
 ";

@@ -61,7 +61,15 @@ pub(super) const FLAGS: &[Flag] = &[
             map_by,
         ),
     ),
-    flag(&["npersocket"], Takes::Value, OfLaunch("--tasks-per-socket")),
+    flag(
+        &["npersocket"],
+        Takes::Value,
+        Made("--tasks-per K:socket", |line, ranks| {
+            line.places.is_mapped = true;
+            line.add_to_launch("--tasks-per", Some(format!("{}:socket", ranks.to_string_lossy()).as_ref()));
+            Ok(())
+        }),
+    ),
     flag(&["rankfile", "rf"], Takes::Value, OfLaunch("--rankfile")),
     flag(
         &["cpu-set", "cpu-list"],

@@ -9,8 +9,8 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 
 use self::values::{
-    compress, cpu_bind, distribution, epilog, error, exclude, export, gpu_bind, gpus_per_task, group, mpi, no_kill,
-    node_file, node_list, nodes, open_mode, output, prolog, pty, quiet, send_libs, signal, user, verbose,
+    add_nodes, compress, cpu_bind, distribution, epilog, error, exclude, export, gpu_bind, gpus_per_task, group, mpi,
+    no_kill, node_file, node_list, nodes, open_mode, output, prolog, pty, quiet, send_libs, signal, user, verbose,
 };
 use super::Meaning::{Made, Nothing, OfLaunch, OfNodes, OfProgram, Refused};
 use super::line::Line;
@@ -26,11 +26,11 @@ const fn flag(names: &'static [&'static str], takes: Takes, meaning: super::Mean
 /// The flags, beside those of [`IDLE`].
 pub(super) const FLAGS: &[Flag] = &[
     flag(&["n", "ntasks"], Takes::Value, OfProgram("--ntasks")),
-    flag(&["N", "nodes"], Takes::Value, Made("-N N", nodes)),
+    flag(&["N", "nodes"], Takes::Value, Made("-N N or -N MIN-MAX", nodes)),
     flag(&["ntasks-per-node", "tasks-per-node"], Takes::Value, OfNodes("--tasks-per-node")),
     flag(&["ntasks-per-core"], Takes::Value, OfLaunch("--tasks-per-core")),
     flag(&["ntasks-per-socket"], Takes::Value, OfLaunch("--tasks-per-socket")),
-    flag(&["w", "nodelist"], Takes::Value, Made("-w NODES", node_list)),
+    flag(&["w", "nodelist"], Takes::Value, Made("-w NODES; with more of -N than these, --include NODES", node_list)),
     flag(&["F", "nodefile"], Takes::Value, Made("-w NODES, those of the file", node_file)),
     flag(&["x", "exclude"], Takes::Value, Made("-x NODES", exclude)),
     flag(
@@ -162,6 +162,7 @@ pub(super) fn translate(words: &[OsString]) -> Result<Answer, Refusal> {
             "type -t TIME as well: it comes ahead of the limit of this line, not of the allocation's".to_owned();
         return Err(Refusal::Value { flag: "--signal", value: signal.to_string_lossy().into_owned(), reason });
     }
+    add_nodes(&mut line);
     add_defaults(&mut line);
     Ok(Answer::Line(line.finish()))
 }

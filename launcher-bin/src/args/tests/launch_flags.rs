@@ -18,7 +18,9 @@ fn every_spelling_of_a_flag_means_the_same() {
     let per_node = ["--tasks-per-node 3", "--tasks-per-node=3", "--ntasks-per-node 3", "--ntasks-per-node=3"];
     check(&per_node, |args| format!("{:?}", args.placement.tasks_per_node), "Some(3)");
     let nodes = ["-N 2", "-N2", "-N=2", "--nodes 2", "--nodes=2"];
-    check(&nodes, |args| format!("{:?}", args.placement.nodes), "Some(2)");
+    check(&nodes, |args| format!("{:?}", args.placement.nodes.map(|nodes| nodes.most)), "Some(2)");
+    let range = |args: LaunchArgs| format!("{:?}", args.placement.nodes.map(|nodes| (nodes.least, nodes.most)));
+    check(&["-N 1-2", "--nodes=1-2"], range, "Some((1, 2))");
     let list = ["-w n[0-1]", "-wn[0-1]", "--nodelist n[0-1]", "--nodelist=n[0-1]"];
     check(&list, |args| format!("{:?}", args.placement.nodelist), "Some(\"n[0-1]\")");
     let exclude = ["-x n3", "-xn3", "--exclude n3", "--exclude=n3"];
@@ -82,7 +84,7 @@ fn flags_that_are_left_out_have_their_defaults() {
 #[test]
 fn of_a_flag_that_is_given_twice_the_last_one_counts_and_variables_all_do() {
     let twice = launch("-n 2 -N 3 --label --pmi auto -n 4 -N 1 --label=node --pmi pmi2 ./a");
-    assert_eq!((twice.first.ranks, twice.placement.nodes), (Some(4), Some(1)));
+    assert_eq!((twice.first.ranks, twice.placement.nodes.map(|nodes| nodes.most)), (Some(4), Some(1)));
     assert_eq!(format!("{:?} {:?}", twice.streams.label, twice.pmi.pmi), "Some(Node) Pmi2");
     assert!(launch("--show-map --show-map ./a").placement.show_map);
     let names: Vec<_> = launch("--env A=1 --env B --env A=2 ./a").first.env.into_iter().map(|set| set.name).collect();

@@ -145,10 +145,8 @@ fn usual(line: &Line, places: &Places, dialect: Option<Dialect>) -> Option<&'sta
 }
 
 fn usual_of_open_mpi(line: &Line, places: &Places) -> Option<&'static str> {
-    let is_of_cores = places.is_mapped
-        || line.has("--tasks-per-node")
-        || line.has("--tasks-per-socket")
-        || ranks_of(line).is_some_and(|ranks| ranks <= 2);
+    let is_of_cores =
+        places.is_mapped || line.has("--tasks-per-node") || ranks_of(line).is_some_and(|ranks| ranks <= 2);
     match (places.overcommit, is_of_cores, places.counts_threads) {
         (true, ..) => None,
         (false, true, false) => Some("cores:or-none"),

@@ -108,8 +108,7 @@ pub(super) fn go_round(line: &mut Line, dialect: impl FnOnce() -> Option<Dialect
 }
 
 /// Flags by which a line says how many ranks its nodes take.
-const SLOTS: [&str; 7] =
-    ["--host", "--hostfile", "--nodelist", "--rankfile", "--tasks-per-node", "--tasks-per", "--tasks-per-socket"];
+const SLOTS: [&str; 6] = ["--host", "--hostfile", "--nodelist", "--rankfile", "--tasks-per-node", "--tasks-per"];
 
 /// Open MPI has a slot for each core of the nodes unless the line or its hostfile says otherwise: more ranks are refused, and without a
 /// number of ranks all are filled (measured with 4.1.4 and 5.0.11). With `--oversubscribe` there may be any number.

@@ -45,7 +45,7 @@ fn is_unbound(line: &Line) -> bool {
 }
 
 fn is_unmapped(line: &Line) -> bool {
-    let is_placed = ["--distribution", "--tasks-per-node", "--tasks-per", "--tasks-per-socket", "--rankfile"];
+    let is_placed = ["--distribution", "--tasks-per-node", "--tasks-per", "--rankfile"];
     let is_mapped = line.places.is_mapped || line.places.core_list.is_some();
     !is_mapped && !is_placed.iter().any(|flag| line.has(flag))
 }

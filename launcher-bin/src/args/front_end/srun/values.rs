@@ -9,15 +9,22 @@ use super::super::line::Line;
 use super::super::{Refusal, distinct, text_of};
 use crate::console::Verbosity;
 
-/// `N`, or `MIN-MAX`, of which the smaller number is enough.
+/// `N`, or `MIN-MAX`.
 pub(super) fn nodes(line: &mut Line, count: &OsStr) -> Result<(), Refusal> {
-    let text = count.to_string_lossy();
-    let least = text.split('-').next().unwrap_or_default();
-    if least != text {
-        line.note(format!("-N {text}: the launch has {least} nodes"));
-    }
-    line.add_to_nodes("--nodes", Some(in_full(least).as_ref()));
+    let count = count.to_string_lossy().split('-').map(in_full).collect::<Vec<_>>().join("-");
+    line.add_to_nodes("--nodes", Some(count.as_ref()));
     Ok(())
+}
+
+/// With more nodes asked for than `-w` names, others of the allocation are added.
+pub(super) fn add_nodes(line: &mut Line) {
+    let (Some(count), Some(list)) = (line.value("--nodes"), line.value("--nodelist")) else { return };
+    let most = count.to_string_lossy().rsplit('-').next().and_then(|most| most.parse().ok()).unwrap_or(0);
+    let named = hostlist::expand(&list.to_string_lossy()).map_or(usize::MAX, |names| distinct(names).len());
+    if most > named {
+        line.remove("--nodelist");
+        line.add_to_launch("--include", Some(&list));
+    }
 }
 
 /// A number whose suffix may be `k` or `m`, which are 1024 and its square (srun(1), --nodes).
