@@ -188,7 +188,10 @@ pub(crate) enum CommandError {
         error: CallError,
     },
     /// Nobody said which launch, and there is none.
-    #[error("no launch runs here or on the cluster, as far as it is known")]
+    #[error(
+        "no launch of yours runs on this machine or on a cluster that it knows\n\
+         try: lattice launches --all, which also shows those of a cluster that have ended"
+    )]
     NoLaunch,
     /// Nobody said which launch, and there are several.
     #[error("several launches run: {ids}\ntry: the id of one; lattice launches shows what they are")]

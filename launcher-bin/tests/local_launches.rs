@@ -208,7 +208,7 @@ fn what_a_rank_uses_is_shown_with_all_that_is_below_it() {
     let output = user.says(&["top"]);
     assert_eq!(output.status.code(), Some(125));
     let told = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(told.contains("no launch runs here"), "{told}");
+    assert!(told.contains("no launch of yours runs on this machine"), "{told}");
 }
 
 #[test]
@@ -238,7 +238,10 @@ fn without_any_launch_the_list_is_empty_and_says_whose_it_is() {
     let output = user.says(&["launches", "--json"]);
     assert_eq!((output.status.code(), output.stdout.as_slice()), (Some(0), b"[]\n".as_slice()));
     let told = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(told.starts_with("lattice: note: launches of this machine alone are shown: cannot reach"), "{told}");
+    assert!(
+        told.starts_with("lattice: no launch of yours runs on this machine, and no API server of a cluster is here"),
+        "{told}"
+    );
 }
 
 /// By its keeper, and where that was killed as well by whoever finds it.

@@ -35,7 +35,10 @@ pub(super) struct Summary<'a> {
 
 /// Shows the launches on this machine and on the cluster in the order of their starts; returns the exit code.
 pub(crate) fn launches(LaunchesArgs { all, table: form }: &LaunchesArgs) -> Result<u8, CommandError> {
-    let launches = listed(*all, form)?;
+    let Listed { launches, has_cluster } = listed(*all, form)?;
+    if launches.is_empty() && !has_cluster {
+        report(NONE_HERE);
+    }
     if form.json {
         return Ok(print_json(&launches.iter().map(Summary::from).collect::<Vec<_>>())?);
     }
@@ -44,20 +47,33 @@ pub(crate) fn launches(LaunchesArgs { all, table: form }: &LaunchesArgs) -> Resu
 
 /// The launches that run, on this machine and on the cluster, in the order of their starts.
 pub(super) fn running(form: &TableArgs) -> Result<Vec<proto::LaunchSummary>, CommandError> {
-    listed(false, form)
+    listed(false, form).map(|listed| listed.launches)
 }
 
-fn listed(all: bool, form: &TableArgs) -> Result<Vec<proto::LaunchSummary>, CommandError> {
+/// What is said beside a table without a launch on a machine without a cluster.
+const NONE_HERE: &str = "no launch of yours runs on this machine, and no API server of a cluster is here that could know others\n\
+    try: lattice launches --api URL, for those on a cluster; LATTICE_API_URL is for all commands";
+
+/// Launches, and where they could be.
+struct Listed {
+    launches: Vec<proto::LaunchSummary>,
+    /// A cluster was asked, or is known to be somewhere.
+    has_cluster: bool,
+}
+
+fn listed(all: bool, form: &TableArgs) -> Result<Listed, CommandError> {
     let request = proto::ListLaunchesRequest { all };
     let here = if form.api.api.is_some() { Vec::new() } else { local_launches::summaries(&environment()) };
     let answer = ask(&form.api, async |cluster| Ok(cluster.ask(cluster.launches().list_launches(request)).await?));
+    let mut has_cluster = true;
     let mut launches = match answer {
         Ok(answer) => answer.launches,
         Err(CommandError::Cluster(error))
             if form.api.api.is_none() && (error.is_absence() || (error.is_passing() && !here.is_empty())) =>
         {
+            has_cluster = !error.is_absence();
             // A machine without a cluster needs no word about that.
-            if here.is_empty() || !error.is_absence() {
+            if has_cluster {
                 report(&format!("note: launches of this machine alone are shown: {error}"));
             }
             Vec::new()
@@ -66,7 +82,7 @@ fn listed(all: bool, form: &TableArgs) -> Result<Vec<proto::LaunchSummary>, Comm
     };
     launches.extend(here);
     launches.sort_unstable_by(|one, other| (one.started_at, &one.id).cmp(&(other.started_at, &other.id)));
-    Ok(launches)
+    Ok(Listed { launches, has_cluster })
 }
 
 /// Times are those of `zone`.
