@@ -378,6 +378,20 @@ pub(crate) fn is_command(word: &str) -> bool {
     Cli::command().find_subcommand(word).is_some()
 }
 
+/// Line that prints the help of the command in these words, or of the launcher whose line they are.
+pub(crate) fn help_line(words: &[OsString]) -> String {
+    if let Some(Called { front_end, .. }) = Called::of(words) {
+        return format!("lattice {} --help", front_end.name());
+    }
+    let (mut line, mut command) = ("lattice".to_owned(), &Cli::command());
+    for word in words.iter().skip(1).filter(|word| !word.as_bytes().starts_with(b"-")).map_while(|word| word.to_str()) {
+        let Some(below) = command.find_subcommand(word) else { break };
+        command = below;
+        line = format!("{line} {word}");
+    }
+    line + " --help"
+}
+
 /// The definition of `lattice launch` with the flags that every command has.
 fn launch_definition() -> clap::Command {
     let mut cli = OnlyLaunch::command();

@@ -94,7 +94,7 @@ pub fn run(words: impl IntoIterator<Item = OsString>) -> u8 {
             }
             carry_out(cli.command, &words, verbosity)
         }
-        Err(error) => answer(&error),
+        Err(error) => answer(&error, &words),
     };
     outcome.unwrap_or_else(|Failure { text, code }| {
         report(&text);
@@ -188,7 +188,7 @@ fn verbosity(cli: &Cli) -> Verbosity {
 }
 
 /// Answers a command line that clap did not take: with what was asked for as it is, or with a message of ours.
-fn answer(error: &clap::Error) -> Result<u8, Failure> {
+fn answer(error: &clap::Error, words: &[OsString]) -> Result<u8, Failure> {
     let text = error.render().to_string();
     // clap writes this before all that a parser of ours says, also before the answer to `--pmi=list`.
     let text = text.strip_prefix("error: ").unwrap_or(&text);
@@ -198,7 +198,10 @@ fn answer(error: &clap::Error) -> Result<u8, Failure> {
             console::write_stderr(text.as_bytes());
             Ok(exit::OURS)
         }
-        _ if error.use_stderr() => Err(Failure { text: text.trim_end().to_owned(), code: exit::OURS }),
+        _ if error.use_stderr() => {
+            let text = text.trim_end().replace("try '--help'", &format!("try '{}'", args::help_line(words)));
+            Err(Failure { text, code: exit::OURS })
+        }
         _ => show(text.as_bytes()),
     }
 }

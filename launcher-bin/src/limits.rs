@@ -24,7 +24,10 @@ pub struct Limits {
 
 /// A job is larger than this machine can hold.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{ranks} ranks do not fit on this machine: {limited_by} is {limit}, which is enough for {fitting} ranks")]
+#[error(
+    "{ranks} ranks do not fit on this machine: {limited_by} is {limit}, which is enough for {fitting} ranks\n\
+     try: -n {fitting} or fewer; or further machines, as --via ssh --host NODE:SLOTS,... has them"
+)]
 pub struct TooManyRanks {
     /// Number of ranks that were asked for.
     pub ranks: u32,
@@ -127,11 +130,13 @@ mod tests {
         let limits = Limits { processes: vec![("pid_max".to_owned(), 1000)], descriptors: Some(1032) };
         assert_eq!(
             limits.check(201, 0).unwrap_err().to_string(),
-            "201 ranks do not fit on this machine: the limit of open files (ulimit -Hn) is 1032, which is enough for 200 ranks"
+            "201 ranks do not fit on this machine: the limit of open files (ulimit -Hn) is 1032, which is enough for 200 ranks\n\
+             try: -n 200 or fewer; or further machines, as --via ssh --host NODE:SLOTS,... has them"
         );
         assert_eq!(
             limits.check(1001, 0).unwrap_err().to_string(),
-            "1001 ranks do not fit on this machine: pid_max is 1000, which is enough for 1000 ranks"
+            "1001 ranks do not fit on this machine: pid_max is 1000, which is enough for 1000 ranks\n\
+             try: -n 1000 or fewer; or further machines, as --via ssh --host NODE:SLOTS,... has them"
         );
     }
 

@@ -135,7 +135,7 @@ impl FrontEnd {
     }
 
     /// Name of the command.
-    fn name(self) -> &'static str {
+    pub(super) fn name(self) -> &'static str {
         match self {
             Self::Mpiexec => "mpiexec",
             Self::Srun => "srun",

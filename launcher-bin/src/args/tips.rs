@@ -45,6 +45,11 @@ pub(super) fn improved(mut error: clap::Error, about: About, words: &[OsString])
                 keep_near_commands(&mut error, &typed);
             }
         }
+        ErrorKind::MissingRequiredArgument => {
+            if let Some(tip) = missing_tip(about, words) {
+                suggest(&mut error, &tip);
+            }
+        }
         _ => {}
     }
     error
@@ -79,6 +84,37 @@ fn flag_tip(typed: &str, about: About, words: &[OsString]) -> Option<String> {
         }
         About::Other => None,
     }
+}
+
+/// Line with what is missing at the end of this one.
+fn missing_tip(about: About, words: &[OsString]) -> Option<String> {
+    let position = words.iter().skip(1).position(|word| !is_option(word))? + 1;
+    let (command, rest) = (words[position].to_str()?, &words[position + 1..]);
+    let more = |words: &[&str]| rest.iter().cloned().chain(words.iter().map(OsString::from)).collect::<Vec<_>>();
+    match command {
+        _ if about == About::Launch => {
+            Some(format!("end the line with a program: {}", line("launch", &more(&["./a.out"]))))
+        }
+        "exec" => Some(format!("type -- before the command: {}", exec_line(rest))),
+        "alloc" if rest.iter().any(|word| word == "create") => {
+            Some(format!("did you mean: {}", line("alloc", &more(&["-N", "1"]))))
+        }
+        _ => None,
+    }
+}
+
+/// Line of `lattice exec` in which a `--` stands between nodes and command.
+fn exec_line(words: &[OsString]) -> String {
+    let [nodes, end, command] = ["NODES", "--", "COMMAND"].map(OsString::from);
+    let words = match words {
+        [.., last] if *last == end => [words, &[command]].concat(),
+        _ if words.iter().any(|word| is_option(word)) => vec![nodes, end, command],
+        [only] if is_program(&only.to_string_lossy()) => vec![nodes, end, only.clone()],
+        [only] => vec![only.clone(), end, command],
+        [first, command @ ..] => [&[first.clone(), end], command].concat(),
+        [] => vec![nodes, end, command],
+    };
+    line("exec", &words)
 }
 
 /// Line to type instead of a command that does not exist.
@@ -178,6 +214,29 @@ mod tests {
         for (typed, known) in [("--export", "--pmi-port"), ("--wait", "--api"), ("kill", "pki"), ("--foo", "")] {
             assert!(!is_near(typed, known), "{typed}");
         }
+    }
+
+    #[test]
+    fn what_is_missing_at_the_end_of_a_line_is_told_with_the_line() {
+        let check = |about, words: &str, expected: Option<&str>| {
+            let words: Vec<OsString> = ["lattice"].into_iter().chain(words.split(' ')).map(OsString::from).collect();
+            assert_eq!(missing_tip(about, &words).as_deref(), expected, "{words:?}");
+        };
+        let program = "end the line with a program: lattice launch --np 4 ./a.out";
+        check(About::Launch, "launch --np 4", Some(program));
+        for (words, line) in [
+            ("exec n0 uptime -p", "NODES -- COMMAND"),
+            ("exec n0 /bin/date now", "n0 -- /bin/date now"),
+            ("exec /bin/date", "NODES -- /bin/date"),
+            ("exec n0", "n0 -- COMMAND"),
+            ("exec n0 --", "n0 -- COMMAND"),
+            ("exec", "NODES -- COMMAND"),
+        ] {
+            check(About::Other, words, Some(&format!("type -- before the command: lattice exec {line}")));
+        }
+        check(About::Other, "alloc create", Some("did you mean: lattice alloc create -N 1"));
+        check(About::Other, "-q alloc create --wait", Some("did you mean: lattice alloc create --wait -N 1"));
+        check(About::Other, "signal", None);
     }
 
     #[test]

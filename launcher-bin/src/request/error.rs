@@ -1,5 +1,6 @@
 //! Reasons for which a launch is refused before anything is started.
 
+use std::ffi::OsStr;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -260,7 +261,13 @@ impl RequestError {
 
 /// Line to type instead of one whose program is not there: a line in quotes is one word, and a command stands before `launch`, not behind.
 fn tip(error: &ProgramError) -> String {
-    let ProgramError::NotFound { name, .. } = error else { return String::new() };
+    let name = match error {
+        ProgramError::NotFound { name, .. } => name,
+        ProgramError::NotExecutable { path } => return format!("\ntry: chmod +x {}", path.display()),
+        ProgramError::IsDirectory { path } => return format!("\ntry: the path of a program in {}", path.display()),
+        ProgramError::UnknownFormat { path, .. } => return format!("\ntry: {}", with_interpreter(path)),
+        _ => return String::new(),
+    };
     let typed = name.to_string_lossy();
     match typed.as_ref() {
         line if line.contains(' ') => format!("\ntry: {line}, without quotes around it; or sh -c '{line}'"),
@@ -273,6 +280,18 @@ fn tip(error: &ProgramError) -> String {
             "\ntry: its path, such as ./NAME; or PATH with its directory, as --env PATH=... or in this shell".to_owned()
         }
     }
+}
+
+/// A file that the system cannot execute, behind the program that may read it, as its name tells.
+fn with_interpreter(path: &Path) -> String {
+    let interpreter = match path.extension().and_then(OsStr::to_str) {
+        Some("py") => "python3",
+        Some("pl") => "perl",
+        Some("jl") => "julia",
+        Some("R" | "r") => "Rscript",
+        _ => return format!("sh {}, if it is a script; its first line would be #!/bin/sh", path.display()),
+    };
+    format!("{interpreter} {}; or #!/usr/bin/env {interpreter} as its first line", path.display())
 }
 
 /// Line to type instead of a hostfile that cannot be read.

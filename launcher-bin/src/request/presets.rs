@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use lattice_session::rank_values::{self, NAMES};
 use serde::Deserialize;
@@ -19,7 +19,7 @@ const OURS: &str = include_str!("presets.toml");
 #[non_exhaustive]
 pub enum PresetError {
     /// There is none of this name.
-    #[error("--preset {name}: there is none of this name{}; there are\n{known}", file.as_ref().map(|file| format!(" here or in {}", file.display())).unwrap_or_default())]
+    #[error("--preset {name}: there is none of this name{}; there are\n{known}\ntry: --preset {nearest}{}", file.as_ref().map(|file| format!(" here or in {}", file.display())).unwrap_or_default(), own_preset(name, file.as_deref()))]
     Unknown {
         /// The name.
         name: String,
@@ -27,6 +27,8 @@ pub enum PresetError {
         file: Option<PathBuf>,
         /// All there are, one on each line.
         known: String,
+        /// The name among them that is most like it.
+        nearest: String,
     },
     /// The user's file cannot be used.
     #[error("--preset: {0}")]
@@ -41,6 +43,12 @@ pub enum PresetError {
         /// What stands in braces.
         name: String,
     },
+}
+
+/// The way to a preset of the user's own.
+fn own_preset(name: &str, file: Option<&Path>) -> String {
+    file.map(|file| format!("; or write a table [{name}] with `about` and `env` to {}", file.display()))
+        .unwrap_or_default()
 }
 
 fn names() -> String {
@@ -77,7 +85,9 @@ pub(super) fn variables(names: &[String], machine: &Machine) -> Result<Vec<(OsSt
 
 fn unknown(name: &str, presets: &Presets, file: Option<PathBuf>) -> PresetError {
     let known: Vec<String> = presets.iter().map(|(name, preset)| format!("  {name}: {}", preset.about)).collect();
-    PresetError::Unknown { name: name.to_owned(), file, known: known.join("\n") }
+    let nearest = presets.keys().min_by_key(|known| strsim::damerau_levenshtein(name, known));
+    let nearest = nearest.cloned().unwrap_or_default();
+    PresetError::Unknown { name: name.to_owned(), file, known: known.join("\n"), nearest }
 }
 
 /// Refuses words in braces that look like a name and are none: they would reach the program as they are.
@@ -99,7 +109,7 @@ mod tests {
     use super::*;
 
     /// A machine whose user has this file of presets.
-    fn machine(directory: &std::path::Path, text: Option<&str>) -> Machine {
+    fn machine(directory: &Path, text: Option<&str>) -> Machine {
         if let Some(text) = text {
             fs::create_dir_all(directory.join("lattice")).unwrap();
             fs::write(directory.join("lattice/presets.toml"), text).unwrap();

@@ -15,7 +15,10 @@ use crate::syscalls;
 #[non_exhaustive]
 pub enum BindError {
     /// The map names a CPU that is not there, is offline, or lies outside of our cpuset.
-    #[error("local rank {local_rank} shall be bound to CPU {cpu}, but this launch may use CPUs {available}")]
+    #[error(
+        "local rank {local_rank} shall be bound to CPU {cpu}, but this launch may use CPUs {available}; name some of those, or have \
+         --cpu-bind=cores choose"
+    )]
     NoSuchCpu {
         /// The first local rank that the entry is for.
         local_rank: u32,
@@ -26,7 +29,8 @@ pub enum BindError {
     },
     /// The map names a NUMA node that is not there, or none of whose CPUs we may use.
     #[error(
-        "local rank {local_rank} shall be bound to NUMA node {node}, but this launch may use CPUs {available}, which are not of it"
+        "local rank {local_rank} shall be bound to NUMA node {node}, but this launch may use CPUs {available}, which are not of it; \
+         name another, or have --cpu-bind=numa choose"
     )]
     NoSuchNumaNode {
         /// The first local rank that the entry is for.
@@ -38,7 +42,8 @@ pub enum BindError {
     },
     /// The map names a core that is not there.
     #[error(
-        "local rank {local_rank} shall be bound to cores {cores}, but this launch may use {there}, which are CPUs {available}"
+        "local rank {local_rank} shall be bound to cores {cores}, but this launch may use {there}, which are CPUs {available}; \
+         name some of those, or have --cpu-bind=cores choose"
     )]
     NoSuchCore {
         /// The first local rank that the entry is for.
@@ -66,7 +71,7 @@ pub enum BindError {
         available: CpuSet,
     },
     /// There is nothing to bind to.
-    #[error("ranks shall be bound to {asked}, but this launch may use none")]
+    #[error("ranks shall be bound to {asked}, but this launch may use none; leave them unbound with --cpu-bind=none")]
     Nothing {
         /// Policy that was asked for.
         asked: CpuBind,

@@ -226,9 +226,10 @@ fn what_cannot_be_had_is_named_beside_what_there_is() {
     let refuse = |allowed: &str, bind: &str, ranks: u32| {
         plan(&eight_threads(allowed), &bind.parse().unwrap(), ranks).unwrap_err().to_string()
     };
-    let absent = "local rank 1 shall be bound to CPU 9, but this launch may use CPUs 0-3";
+    let absent = "local rank 1 shall be bound to CPU 9, but this launch may use CPUs 0-3; name some of those, or have --cpu-bind=cores choose";
     assert_eq!(refuse("0-3", "map:0,9,77", 2), absent);
-    assert_eq!(refuse("", "cores", 1), "ranks shall be bound to cores, but this launch may use none");
+    let none = "ranks shall be bound to cores, but this launch may use none; leave them unbound with --cpu-bind=none";
+    assert_eq!(refuse("", "cores", 1), none);
     assert!(refuse("0-7", "numa-map:0,4", 2).starts_with("local rank 1 shall be bound to NUMA node 4"));
     // An entry that no rank uses may name anything.
     assert!(plan(&eight_threads("0"), &"map:0,99".parse().unwrap(), 1).is_ok());
@@ -337,7 +338,8 @@ fn maps_of_cores_count_those_that_may_be_used() {
     let refused = |map: &str| plan(&eight_threads("0-6"), &map.parse().unwrap(), 2).unwrap_err().to_string();
     assert_eq!(
         refused("core-map:0,4"),
-        "local rank 1 shall be bound to cores 4, but this launch may use cores 0 to 3 (2, 2 by socket), which are CPUs 0-6"
+        "local rank 1 shall be bound to cores 4, but this launch may use cores 0 to 3 (2, 2 by socket), which are CPUs 0-6; name some of those, or have \
+         --cpu-bind=cores choose"
     );
     assert!(refused("core-map:2/0").starts_with("local rank 0 shall be bound to cores 2/0, but"));
 }
@@ -369,9 +371,9 @@ fn gpus_of_the_same_cores_share_them_and_others_are_left() {
     assert_eq!(Object::Gpu.count(&node), 4);
     let refused =
         |node: &UsableCores, bind: &str, ranks| plan(node, &bind.parse().unwrap(), ranks).unwrap_err().to_string();
-    let none = "ranks shall be bound to gpus, but this launch may use none";
+    let none = "ranks shall be bound to gpus, but this launch may use none; leave them unbound with --cpu-bind=none";
     assert_eq!(refused(&sixteen_cores(), "gpus", 1), none);
-    assert!(refused(&sixteen_cores(), "cores:cpus=2:over=gpus", 1).ends_with("may use none"));
+    assert!(refused(&sixteen_cores(), "cores:cpus=2:over=gpus", 1).contains("may use none; leave"));
     assert!(refused(&node, "cores:cpus=4:over=gpus", 3).contains("are enough for 2"), "two each of two GPUs");
     assert_eq!(Object::Nic.count(&node), 0);
     let unbound = plan(&sixteen_cores(), &"gpus:or-none".parse().unwrap(), 2);

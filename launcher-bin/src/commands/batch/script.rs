@@ -49,7 +49,7 @@ pub(crate) enum ScriptError {
     )]
     LongCommand,
     /// Unreadable, or too long.
-    #[error("cannot read the script {}: {error}", path.display())]
+    #[error("cannot read the script {}: {error}{}", path.display(), instead(error))]
     Read {
         /// The file.
         path: PathBuf,
@@ -138,6 +138,16 @@ pub(super) fn is_of_slurm(script: &[u8]) -> bool {
 pub(super) fn is_of_pbs(script: &[u8]) -> bool {
     let text = String::from_utf8_lossy(script);
     mark_of(&text).is_none() && marked(&text, "#PBS").next().is_some()
+}
+
+/// Line to type instead of one whose script is not there.
+fn instead(error: &io::Error) -> &'static str {
+    match error.kind() {
+        io::ErrorKind::NotFound => {
+            "\ntry: the path of another file; or lattice batch --wrap COMMAND, for a line of the shell"
+        }
+        _ => "",
+    }
 }
 
 fn mark_of(text: &str) -> Option<&'static str> {
