@@ -37,6 +37,7 @@ mod logs;
 mod lossy_links;
 mod malformed;
 mod mpi_programs;
+mod newcomers;
 mod node_memory;
 mod other_launchers;
 mod other_managers;

@@ -1,0 +1,57 @@
+//! Lines of a newcomer's trial that need a cluster: each works, or is refused with what there is and what to type.
+
+use lattice_tests::script_on;
+
+/// Lines typed in an allocation of node0 and node1, each with its exit code and a part of what it says, or of what it prints if the code is 0.
+const LINES: &[(&str, i32, &str)] = &[
+    ("lattice launch --hostfile local true", 125, "node localhost is not in the allocation, which has node[0-1]"),
+    ("lattice launch --hostfile named echo x", 0, "x"),
+    ("lattice launch -x VAR true", 125, "node VAR is not in the allocation, which has node[0-1]"),
+    ("VAR=1 lattice launch -x VAR true", 125, "try: --env VAR, which sets it in the ranks"),
+    ("lattice launch -w nonode true", 125, "node nonode is not in the allocation, which has node[0-1]"),
+    ("lattice launch --include nonode -N 2 true", 125, "node nonode is not in the allocation, which has node[0-1]"),
+    ("lattice launch -wdir / /bin/pwd", 0, "/"),
+    ("lattice launch -n 4 --output out.%t echo x; ls out.* | wc -l", 0, "4"),
+    ("lattice launch -n 4 nofile", 127, "cannot find program nofile"),
+    ("lattice launch -n 4 --chdir /nodir true", 125, "cannot enter directory /nodir"),
+    ("lattice launch -N 3 true", 125, "3 nodes were asked for, and 2 can be used: node[0-1]"),
+    ("lattice launch -N 1-9 -n 4 echo x", 0, "x"),
+    ("lattice launch --tasks-per-node 2 -n 6 true", 125, "ask for fewer ranks, or allow more on a node"),
+    ("lattice launch --cpu-bind=map:9999 true", 125, "or have --cpu-bind=cores choose"),
+    ("lattice exec node0 echo x", 125, "tip: type -- before the command: lattice exec node0 -- echo x"),
+    ("lattice exec nonode -- echo x", 125, "node nonode is not in the allocation, which has node[0-1]"),
+    ("lattice exec node1 -- echo x", 0, "x"),
+    ("lattice launches", 0, "ID  ALLOCATION"),
+    ("lattice launches --all | tail -n 1", 0, "echo x"),
+    ("lattice status nosuchlaunch", 125, "lattice launches --all and lattice queue --all show those that are known"),
+    ("lattice cancel nosuchjob", 125, "lattice launches --all and lattice queue --all show those that are known"),
+    ("lattice batch --wrap true -N 9", 125, "9 nodes were asked for, and this cluster has 2"),
+    ("lattice nodes drain node0", 125, "Usage: lattice nodes drain --reason <TEXT> <NODES>"),
+    ("lattice nodes drain --reason test nonode", 125, "nonode"),
+    ("lattice alloc show nosuch", 125, "lattice alloc list"),
+    ("lattice launch --alloc nosuch true", 125, "lattice alloc list"),
+];
+
+#[test]
+fn each_line_of_a_newcomer_works_or_is_refused_with_what_there_is() {
+    let mut script =
+        "printf 'localhost slots=4\\n' >local; printf 'node0 slots=1\\nnode1 slots=1\\n' >named\n".to_owned();
+    for (number, (line, ..)) in LINES.iter().enumerate() {
+        script += &format!("({line}) >o 2>e </dev/null; echo \"{number}: $? $(cat o e | tr '\\n' ' ')\"\n");
+    }
+    let outcome = script_on(2, &script).directory(tempfile::tempdir().unwrap().path()).run();
+    outcome.exits(0);
+    let seen: Vec<&str> = outcome.text().lines().collect();
+    let wrong: String = LINES
+        .iter()
+        .enumerate()
+        .filter(|(number, (_, code, part))| {
+            let beginning = format!("{number}: {code} ");
+            !seen.iter().any(|seen| seen.starts_with(&beginning) && seen.contains(part))
+        })
+        .map(|(number, (line, code, part))| {
+            format!("{line}\n    {code} {part}\n  but {}\n", seen.get(number).unwrap_or(&""))
+        })
+        .collect();
+    assert!(wrong.is_empty(), "these do something else:\n{wrong}");
+}
