@@ -1,11 +1,11 @@
 //! What ranks are told of their node: no rank finds out by itself what its launcher knows.
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use lattice_tests::browser::{self, attribute, text_attribute};
 use lattice_tests::mpi::{Flavour, MPIS};
-use lattice_tests::{Command, Outcome, built, lattice, launch};
+use lattice_tests::{Command, Outcome, built, launch};
 use nix::unistd::geteuid;
 
 /// Runs two ranks under `strace`, each with a trace of the files that it opens.
@@ -35,6 +35,33 @@ fn no_rank_looks_at_the_cpus_by_itself() {
         traced("", &mpi.program("hello"), traces.path()).exits(0).prints_lines(["rank 0 of 2", "rank 1 of 2"]);
         for rank in 0..2 {
             assert_eq!(looked_at_cpus(traces.path(), rank), 0, "{mpi:?}, rank {rank}");
+        }
+    }
+}
+
+/// The file with the topology that ranks are told.
+fn told_file(launch: Command) -> PathBuf {
+    let outcome = launch.arg(built::lattice()).words("pmi get PMI_hwloc_xmlfile").run();
+    outcome.exits(0).says_nothing();
+    outcome.text().trim().split_once('=').expect("a key and its value").1.into()
+}
+
+/// A mount namespace in which the directory of the file is empty, as it is in a container that does not mount it.
+#[test]
+fn ranks_in_a_container_without_the_file_look_for_themselves() {
+    assert!(geteuid().is_root(), "this test must run as root");
+    let file = told_file(launch("-n 1"));
+    let script = r#"mount -t tmpfs none "${1%/*}" && [ ! -e "$1" ] || exit 9
+        exec strace -f -qq -e trace=openat,open -o "$2/rank$LATTICE_RANK" "$0""#;
+    for mpi in MPIS {
+        let traces = tempfile::tempdir().unwrap();
+        let ranks = launch("-n 2 unshare --mount bash -c").arg(script).arg(mpi.program("hello")).arg(&file);
+        let outcome = ranks.arg(traces.path()).run();
+        outcome.exits(0).says_nothing().prints_lines(["rank 0 of 2", "rank 1 of 2"]);
+        if mpi == Flavour::WheelMpich {
+            for rank in 0..2 {
+                assert_ne!(looked_at_cpus(traces.path(), rank), 0, "nobody else has told rank {rank}");
+            }
         }
     }
 }
@@ -134,13 +161,9 @@ fn a_browser_shows_ranks_in_their_cores() {
 fn ranks_are_told_the_topology_that_a_variable_names() {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("cache.xml");
-    let told = || {
-        let outcome = lattice("launch -n 1").env("PMIX_TOPOLOGY_CACHE", &file).arg(built::lattice());
-        outcome.words("pmi get PMI_hwloc_xmlfile").run()
-    };
-    let outcome = told();
-    outcome.exits(0).prints("/topology-");
-    let kept = outcome.text().trim().split_once('=').expect("a key and its value").1.to_owned();
+    let told = || told_file(launch("-n 1").env("PMIX_TOPOLOGY_CACHE", &file));
+    let kept = told_file(launch("-n 1"));
+    assert!(kept.to_str().unwrap().contains("/topology-"), "{}", kept.display());
     fs::copy(kept, &file).unwrap();
-    told().exits(0).says_nothing().prints(file.to_str().unwrap());
+    assert_eq!(told(), file);
 }
