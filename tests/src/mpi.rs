@@ -147,7 +147,8 @@ impl Flavour {
                 let directory = format!("/usr/lib/{}-linux-gnu/pmix2", std::env::consts::ARCH);
                 in_directory(&directory, "pmix").into()
             }
-            Self::Plain => vec!["-rdynamic".to_owned()],
+            // Libraries that the program loads find its functions.
+            Self::Plain | Self::WheelOpenMpi => vec!["-rdynamic".to_owned()],
             _ => Vec::new(),
         }
     }

@@ -3,6 +3,9 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use lattice_inventory::{
+    AddressKind, Allowed, CpuSet, DeviceAddress, Group, Inventory, NumaNode, OsDevice, OsKind, PciDevice, PciKind, xml,
+};
 use lattice_tests::browser::{self, attribute, text_attribute};
 use lattice_tests::mpi::{Flavour, MPIS};
 use lattice_tests::{Command, Outcome, built, launch};
@@ -99,6 +102,60 @@ fn bound_ranks_hear_of_their_places_and_others_do_not() {
     for line in outcome.sorted_lines() {
         outcome.check(line[1..].starts_with(": 0 SK0:"), || format!("should say that CPU 0 is in package 0: {line}"));
     }
+}
+
+/// Topology of a node whose first CPU is next to one network interface, and whose others are next to another one.
+fn two_interfaces() -> String {
+    let cpus: CpuSet = fs::read_to_string("/sys/devices/system/cpu/online").unwrap().trim().parse().unwrap();
+    let first: CpuSet = cpus.first().into_iter().collect();
+    let parts = [first.clone(), cpus.without(&first)];
+    assert!(!parts[1].is_empty(), "this test needs two CPUs");
+    let mut inventory = Inventory { memory: vec![1 << 30; 2], ..Inventory::default() };
+    let template = &mut inventory.template;
+    (template.arch, template.cpus) = (std::env::consts::ARCH.to_owned(), cpus);
+    for (number, cpus) in (0..).zip(parts) {
+        let group = Group { cpus: cpus.clone(), id: Some(number.into()) };
+        template.cores.push(group.clone());
+        template.packages.push(group);
+        let distances = [[10, 21], [21, 10]][usize::from(number)].to_vec();
+        let near = CpuSet::default();
+        template.numa.push(NumaNode { id: number, cpus: cpus.clone(), near, memory_gib: 1, distances });
+        let name = format!("near{number}");
+        template.pci.push(PciDevice {
+            address: format!("0000:{}0:00.0", number + 1).parse().unwrap(),
+            kind: PciKind::Nic,
+            class: 0x0200,
+            id: [0x15b3, 0x1017],
+            board: [0; 2],
+            revision: 0,
+            numa: Some(number),
+            cpus,
+            link_mb: 0,
+            model: String::new(),
+            names: vec![OsDevice { kind: OsKind::Net, name: name.clone() }],
+        });
+        let address = DeviceAddress { kind: AddressKind::Mac, value: format!("02:00:00:00:00:0{number}") };
+        inventory.devices.insert(name, vec![address]);
+    }
+    xml::write(&inventory, &Allowed::all(&inventory.template)).unwrap()
+}
+
+/// Open MPI 5 deals interfaces to ranks that are not bound, in turn. Its libfabric knows none on the PCI bus here, so that the program adds two.
+#[test]
+fn bound_ranks_of_open_mpi_5_take_the_interface_next_to_them() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("topology.xml");
+    fs::write(&file, two_interfaces()).unwrap();
+    let check = |flags: &str, expected: [&str; 2]| {
+        let ranks = launch("-n 2").words(flags).env("PMIX_TOPOLOGY_CACHE", &file).env("OMPI_MCA_btl", "self,sm");
+        let ranks = ranks.env("OMPI_MCA_pml", "cm").env("OMPI_MCA_mtl_ofi_provider_include", "tcp");
+        let outcome = ranks.arg(Flavour::WheelOpenMpi.program("near_nic")).run();
+        outcome.exits(0).says_nothing().prints_lines(expected);
+    };
+    check("", ["0: NIC 0", "1: NIC 1"]);
+    check("--cpu-bind map:0", ["0: NIC 0", "1: NIC 0"]);
+    check("--cpu-bind map:1", ["0: NIC 1", "1: NIC 1"]);
+    check("--cpu-bind map:1,0", ["0: NIC 1", "1: NIC 0"]);
 }
 
 /// A network namespace shows its own interfaces: what is kept of the node in one is not told in another.
