@@ -6,6 +6,10 @@ use crate::root::Root;
 use crate::template::Template;
 use crate::tree::Tree;
 
+mod limits;
+
+pub(crate) use limits::Limits;
+
 /// What a process may use.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Allowed {
@@ -23,11 +27,7 @@ impl Allowed {
 
     /// What this process may use; `None` if that is everything, of a node with the CPUs `online`.
     pub fn to_this_process(root: &Root, online: &CpuSet) -> Option<Self> {
-        let status = root.word("proc/self/status")?;
-        let list = |name: &str| -> Option<CpuSet> {
-            status.lines().find_map(|line| line.strip_prefix(name))?.trim().parse().ok()
-        };
-        let (affinity, nodes) = (list("Cpus_allowed_list:")?, list("Mems_allowed_list:")?);
+        let Limits { cpus: affinity, nodes } = Limits::of_this_process(root)?;
         let mut cpus = affinity.intersection(online);
         if cpus != *online {
             cpus = cpuset_of_group(root).unwrap_or_else(|| online.clone()).intersection(online);

@@ -139,8 +139,11 @@ impl CpuSet {
     /// The CPUs of a kernel's bit mask.
     pub fn from_mask(mask: &[c_ulong]) -> Self {
         let bits = c_ulong::BITS as usize;
-        let is_set = |&cpu: &usize| mask[cpu / bits] >> (cpu % bits) & 1 == 1;
-        (0..mask.len() * bits).filter(is_set).map_while(|cpu| u16::try_from(cpu).ok()).collect()
+        let of_word = |(number, &word): (usize, &c_ulong)| {
+            (0..bits).filter(move |bit| word >> bit & 1 == 1).map(move |bit| number * bits + bit)
+        };
+        let used = mask.iter().enumerate().filter(|(_, word)| **word != 0);
+        used.flat_map(of_word).map_while(|cpu| u16::try_from(cpu).ok()).collect()
     }
 
     /// The set as a kernel's bit mask.

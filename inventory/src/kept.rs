@@ -5,6 +5,8 @@
 //! topology-SUM.xml       the node as hwloc reads it; ranks are given this file, so that it never changes under its name
 //! ```
 //!
+//! Beside them are signs by which it is seen that they still count (see `unchanged`).
+//!
 //! A view is the CPUs that are online and the network interfaces that can be seen. A network namespace with a `/sys` of its own shows its own
 //! interfaces only, so that processes of a boot can have several views of the node: each has a file.
 //!
@@ -25,9 +27,10 @@ use serde::{Deserialize, Serialize};
 use crate::cpus::CpuSet;
 use crate::node::{BOOT_ID, Inventory};
 use crate::root::{ReadError, Root};
+use crate::seen_file::SeenFile;
 
 /// Version of the files; others are replaced.
-const VERSION: u32 = 3;
+pub(crate) const VERSION: u32 = 3;
 
 /// Most files of each sort in a directory; the oldest ones make room.
 const FILES_MAX: usize = 16;
@@ -214,20 +217,31 @@ impl Keeping {
         Ok(fits.then_some(Kept { directory: self.0.clone(), path, header, body: file }))
     }
 
+    /// A file in it.
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.0.join(name)
+    }
+
+    /// Makes the directory, if it is not there, for writers.
+    pub(crate) fn create(&self) -> Result<(), KeptError> {
+        let mode = if *self == Self::of_machine() { 0o755 } else { 0o700 };
+        let made = DirBuilder::new().recursive(true).mode(mode).create(&self.0);
+        made.map_err(|source| KeptError::System { path: self.0.clone(), source })?;
+        self.check_directory()
+    }
+
     /// Keeps an inventory, and returns the file that ranks can read.
     pub(crate) fn store(
         &self,
         now: &Validity,
         inventory: &Inventory,
         xml: Option<&str>,
-    ) -> Result<Option<PathBuf>, KeptError> {
+    ) -> Result<Option<SeenFile>, KeptError> {
         let failed = |path: &Path| {
             let path = path.to_owned();
             move |source| KeptError::System { path, source }
         };
-        let mode = if *self == Self::of_machine() { 0o755 } else { 0o700 };
-        DirBuilder::new().recursive(true).mode(mode).create(&self.0).map_err(failed(&self.0))?;
-        self.check_directory()?;
+        self.create()?;
         let body = serde_json::to_vec(inventory).map_err(|error| failed(&self.0)(error.into()))?;
         let sum = xml.map(|xml| Sum::of(xml.as_bytes()));
         let file = sum.as_ref().map(|sum| self.0.join(sum.xml_name()));
@@ -239,11 +253,15 @@ impl Keeping {
         line.push(b'\n');
         self.replace(&self.0.join(now.file_name()), &[&line, &body])?;
         self.make_room();
-        Ok(file)
+        let seen = |file: PathBuf| {
+            let metadata = fs::symlink_metadata(&file).map_err(failed(&file))?;
+            Ok(SeenFile::of(&file, &metadata))
+        };
+        file.map(seen).transpose()
     }
 
     /// Removes the oldest files of each sort, those of writers that were killed among them.
-    fn make_room(&self) {
+    pub(crate) fn make_room(&self) {
         let mut sorts: HashMap<String, Vec<(SystemTime, PathBuf)>> = HashMap::new();
         for entry in fs::read_dir(&self.0).into_iter().flatten().flatten() {
             let Some(age) = entry.metadata().ok().and_then(|metadata| metadata.modified().ok()) else { continue };
@@ -259,7 +277,7 @@ impl Keeping {
     }
 
     /// Writes a file beside the one of this name, and then in its place.
-    fn replace(&self, path: &Path, parts: &[&[u8]]) -> Result<(), KeptError> {
+    pub(crate) fn replace(&self, path: &Path, parts: &[&[u8]]) -> Result<(), KeptError> {
         let beside = self.0.join(format!(".{}.{}", path.file_name().unwrap_or_default().to_string_lossy(), getpid()));
         let written = (|| {
             // Left over from a process of the same number, perhaps.
@@ -274,7 +292,7 @@ impl Keeping {
         })
     }
 
-    fn check_directory(&self) -> Result<(), KeptError> {
+    pub(crate) fn check_directory(&self) -> Result<(), KeptError> {
         let metadata =
             fs::symlink_metadata(&self.0).map_err(|source| KeptError::System { path: self.0.clone(), source })?;
         check_owner(&self.0, &metadata)
@@ -294,27 +312,31 @@ impl Kept {
     }
 
     /// The file that ranks can read, and its content; `None` if there is none for this node.
-    pub(crate) fn xml(&self) -> Result<Option<(PathBuf, String)>, KeptError> {
+    pub(crate) fn xml(&self) -> Result<Option<(SeenFile, String)>, KeptError> {
         let Some(sum) = &self.header.xml else { return Ok(None) };
         let path = self.directory.join(sum.xml_name());
-        let text = read_text(&path)?;
+        let (seen, text) = read_text(&path)?;
         sum.check(text.as_bytes(), &path)?;
-        Ok(Some((path, text)))
+        Ok(Some((seen, text)))
     }
 }
 
 /// Reads a file that nobody else, root apart, may have written.
-pub(crate) fn read_text(path: &Path) -> Result<String, KeptError> {
+pub(crate) fn read_text(path: &Path) -> Result<(SeenFile, String), KeptError> {
     let failed = |source| KeptError::System { path: path.to_owned(), source };
     let file = open(path)?;
-    let size = file.metadata().map_err(failed)?.len().min(FILE_MAX);
+    let metadata = file.metadata().map_err(failed)?;
+    let size = metadata.len().min(FILE_MAX);
     // One byte more, so that the end is seen without more room.
     let mut content = Vec::with_capacity(size as usize + 1);
     file.take(FILE_MAX).read_to_end(&mut content).map_err(failed)?;
-    String::from_utf8(content).map_err(|error| KeptError::Damaged { path: path.to_owned(), reason: error.to_string() })
+    let text = String::from_utf8(content);
+    let text = text.map_err(|error| KeptError::Damaged { path: path.to_owned(), reason: error.to_string() })?;
+    Ok((SeenFile::of(path, &metadata), text))
 }
 
-fn open(path: &Path) -> Result<File, KeptError> {
+/// Opens such a file.
+pub(crate) fn open(path: &Path) -> Result<File, KeptError> {
     let failed = |source| KeptError::System { path: path.to_owned(), source };
     let file = OpenOptions::new().read(true).custom_flags((OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK).bits()).open(path);
     let file = file.map_err(failed)?;

@@ -8,7 +8,6 @@
 //! ```
 //!
 //! Who binds ranks, and how libraries are told, is others' matter.
-#![forbid(unsafe_code)]
 
 mod allowed;
 mod cpus;
@@ -20,10 +19,12 @@ mod near_devices;
 mod node;
 pub mod picture;
 mod root;
+mod seen_file;
 mod source;
 mod template;
 mod this_node;
 mod tree;
+mod unchanged;
 mod usable;
 pub mod xml;
 

@@ -54,6 +54,11 @@ impl Root {
         Self(directory.into())
     }
 
+    /// True if this is the root of the machine that this process runs on.
+    pub(crate) fn is_this_machine(&self) -> bool {
+        self.0 == Path::new("/")
+    }
+
     /// The path of a file below the root.
     pub(crate) fn path(&self, file: &str) -> PathBuf {
         self.0.join(file)

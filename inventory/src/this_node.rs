@@ -1,6 +1,8 @@
 //! This node, as the processes of one boot share it: read once, kept, and told to ranks.
 
-use std::path::PathBuf;
+use std::borrow::Cow;
+use std::io;
+use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
 use parking_lot::Mutex;
@@ -10,6 +12,8 @@ use crate::cpus::{CpuSet, NodeSet};
 use crate::kept::{Keeping, Kept, KeptError, Validity, online, read_text};
 use crate::node::Inventory;
 use crate::root::Root;
+use crate::seen_file::SeenFile;
+use crate::unchanged::Signs;
 use crate::xml;
 
 /// Variable that names a file with the topology of this node, as PMIx calls it.
@@ -34,15 +38,36 @@ struct Found {
     inventory: OnceLock<Inventory>,
     /// The topology for those who may use the whole node.
     whole: Option<SharedTopology>,
+    /// True if it is in files.
+    is_kept: bool,
+    /// True if there were signs that this process may use all of it.
+    is_all_allowed: bool,
 }
 
 /// Topology of this node, as hwloc reads it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct SharedTopology {
-    /// The XML.
-    pub text: String,
+    text: Option<String>,
+    file: Option<SeenFile>,
+}
+
+impl SharedTopology {
     /// File that has it, and is there for as long as the kernel runs; `None` if there is none.
-    pub file: Option<PathBuf>,
+    pub fn file(&self) -> Option<&Path> {
+        self.file.as_ref().map(SeenFile::path)
+    }
+
+    /// The XML, which is read now if it was not before.
+    ///
+    /// # Errors
+    /// Fails if somebody has removed or changed the file since it was found.
+    pub fn text(&self) -> io::Result<Cow<'_, str>> {
+        match (&self.text, &self.file) {
+            (Some(text), _) => Ok(text.into()),
+            (None, Some(file)) => file.read().map(Cow::Owned),
+            (None, None) => Err(io::ErrorKind::NotFound.into()),
+        }
+    }
 }
 
 impl Default for ThisNode {
@@ -69,19 +94,22 @@ impl ThisNode {
 
     /// Reads this node whatever was kept of it, and keeps that, for a daemon that starts: devices may have come and gone.
     pub fn read_anew(&self) {
+        let signs = Signs::now(&self.root);
+        let found = self.read();
+        self.keep_signs(signs, &found);
         // Whoever has asked before keeps the answer.
-        let _ = self.found.set(self.read());
+        let _ = self.found.set(found);
     }
 
     /// The inventory of this node.
     pub fn inventory(&self) -> &Inventory {
         let found = self.found();
         found.inventory.get_or_init(|| {
-            let kept = found.kept.lock().take().map(|mut kept| kept.inventory());
-            let kept = kept.transpose().unwrap_or_else(|error| {
-                tracing::warn!("the inventory of this node is read anew: {error}");
-                None
-            });
+            let opened = found.kept.lock().take();
+            let kept = match opened {
+                Some(mut kept) => kept.inventory().map_err(read_anew).ok(),
+                None => self.open(|mut kept| kept.inventory()),
+            };
             kept.or_else(|| self.read().inventory.into_inner()).unwrap_or_default()
         })
     }
@@ -89,10 +117,13 @@ impl ThisNode {
     /// The topology for ranks that this process starts, which may use what its control groups leave it; `None` if it is better that they
     /// look for themselves.
     pub fn topology(&self) -> Option<SharedTopology> {
+        if self.cache.is_none() && self.found().is_all_allowed {
+            return self.found().whole.clone();
+        }
         let online = online(&self.root).ok()?;
         match Allowed::to_this_process(&self.root, &online) {
             None => self.cached(&online).or_else(|| self.found().whole.clone()),
-            Some(allowed) => Some(SharedTopology { text: xml::write(self.inventory(), &allowed)?, file: None }),
+            Some(allowed) => Some(SharedTopology { text: Some(xml::write(self.inventory(), &allowed)?), file: None }),
         }
     }
 
@@ -110,10 +141,10 @@ impl ThisNode {
         let path = self.cache.as_deref()?;
         let wrong = |reason: String| KeptError::Damaged { path: path.to_owned(), reason };
         let read = || {
-            let text = read_text(path)?;
+            let (seen, text) = read_text(path)?;
             let of = xml::read(&text).map_err(|error| wrong(error.to_string()))?;
             match of.cpus == *online {
-                true => Ok(SharedTopology { text, file: Some(path.to_owned()) }),
+                true => Ok(SharedTopology { text: Some(text), file: Some(seen) }),
                 false => Err(wrong(format!("its CPUs are {}, and {online} are online", of.cpus))),
             }
         };
@@ -123,23 +154,38 @@ impl ThisNode {
     }
 
     fn found(&self) -> &Found {
-        self.found.get_or_init(|| self.kept().unwrap_or_else(|| self.read()))
+        self.found.get_or_init(|| {
+            // Before anything else, for it may change meanwhile.
+            let signs = Signs::now(&self.root);
+            let unchanged = signs.as_ref().and_then(|signs| self.unchanged(signs));
+            unchanged.unwrap_or_else(|| {
+                let found = self.kept().unwrap_or_else(|| self.read());
+                self.keep_signs(signs, &found);
+                found
+            })
+        })
     }
 
-    /// What is kept of this node; of directories whose content is of no use for more reasons than its age, that is told.
+    /// What is kept of this node, if there are the signs of that.
+    fn unchanged(&self, signs: &Signs) -> Option<Found> {
+        let file = self.keepings.iter().find_map(|keeping| keeping.unchanged(signs))?;
+        let whole = file.map(|file| SharedTopology { text: None, file: Some(file) });
+        Some(Found { whole, is_all_allowed: true, ..Found::default() })
+    }
+
+    /// What is kept of this node, held against all that it depends on.
     fn kept(&self) -> Option<Found> {
+        let (xml, kept) = self.open(|kept| Ok((kept.xml()?, kept)))?;
+        let whole = xml.map(|(file, text)| SharedTopology { text: Some(text), file: Some(file) });
+        Some(Found { kept: Mutex::new(Some(kept)), whole, is_kept: true, ..Found::default() })
+    }
+
+    /// Part of what is kept of this node; of directories whose content is of no use for more reasons than its age, that is told.
+    fn open<T>(&self, part: impl Fn(Kept) -> Result<T, KeptError>) -> Option<T> {
         let now = Validity::now(&self.root).ok()?;
         self.keepings.iter().find_map(|keeping| {
-            let opened = keeping.open(&now).and_then(|kept| kept.map(|kept| Ok((kept.xml()?, kept))).transpose());
-            let (xml, kept) = match opened {
-                Ok(found) => found?,
-                Err(error) => {
-                    tracing::warn!("the inventory of this node is read anew: {error}");
-                    return None;
-                }
-            };
-            let whole = xml.map(|(file, text)| SharedTopology { text, file: Some(file) });
-            Some(Found { kept: Mutex::new(Some(kept)), inventory: OnceLock::new(), whole })
+            let opened = keeping.open(&now).and_then(|kept| kept.map(&part).transpose());
+            opened.map_err(read_anew).ok().flatten()
         })
     }
 
@@ -149,14 +195,28 @@ impl ThisNode {
         let text = xml::write(&inventory, &Allowed::all(&inventory.template));
         // What could not be read this time may be read next time, and CPUs may have come or gone meanwhile.
         let is_whole = inventory.trouble.is_empty() && before.is_some() && before == Validity::now(&self.root).ok();
-        let file = self.keepings.last().zip(before.filter(|_| is_whole)).and_then(|(keeping, now)| {
+        let stored = self.keepings.last().zip(before.filter(|_| is_whole)).and_then(|(keeping, now)| {
             let stored = keeping.store(&now, &inventory, text.as_deref());
-            stored
-                .inspect_err(|error| tracing::debug!("the inventory of this node is not kept: {error}"))
-                .ok()
-                .flatten()
+            stored.inspect_err(|error| tracing::debug!("the inventory of this node is not kept: {error}")).ok()
         });
-        let whole = text.map(|text| SharedTopology { text, file });
-        Found { kept: Mutex::new(None), inventory: inventory.into(), whole }
+        let is_kept = stored.is_some();
+        let whole = text.map(|text| SharedTopology { text: Some(text), file: stored.flatten() });
+        Found { inventory: inventory.into(), whole, is_kept, ..Found::default() }
     }
+
+    /// Keeps the signs that there were before everything was looked at, if this process may use the whole node.
+    fn keep_signs(&self, signs: Option<Signs>, found: &Found) {
+        let Some((signs, keeping)) = signs.zip(self.keepings.last()).filter(|_| found.is_kept) else { return };
+        let Ok(online) = online(&self.root) else { return };
+        if signs.are_of_cpus(&online) && Allowed::to_this_process(&self.root, &online).is_none() {
+            let file = found.whole.as_ref().and_then(|whole| whole.file.as_ref());
+            if let Err(error) = keeping.keep_signs(&signs, file) {
+                tracing::debug!("each launch looks at the whole node: {error}");
+            }
+        }
+    }
+}
+
+fn read_anew(error: KeptError) {
+    tracing::warn!("the inventory of this node is read anew: {error}");
 }

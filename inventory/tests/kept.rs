@@ -52,8 +52,18 @@ impl Node {
     fn cores(&self) -> usize {
         let node = self.look();
         let topology = node.topology().expect("a node without a PCI bus can be told");
-        assert_eq!(topology.text.matches("type=\"Core\"").count(), node.inventory().template.cores.len());
+        assert_eq!(topology.text().unwrap().matches("type=\"Core\"").count(), node.inventory().template.cores.len());
         node.inventory().template.cores.len()
+    }
+
+    /// Number of cores in the topology that ranks of a process that starts now are told.
+    fn cores_told(&self) -> usize {
+        self.look().topology().unwrap().text().unwrap().matches("type=\"Core\"").count()
+    }
+
+    /// Lets the kernel have sent so many messages on devices.
+    fn messages(&self, number: u32) {
+        self.write("sys/kernel/uevent_seqnum", &number.to_string());
     }
 
     /// Lets the node change in a way that nobody looks for.
@@ -111,25 +121,26 @@ fn processes_with_other_network_interfaces_have_a_file_of_their_own() {
 fn ranks_are_given_a_file_that_stays() {
     let node = Node::new();
     let topology = node.look().topology().unwrap();
-    let file = topology.file.unwrap();
-    assert_eq!(fs::read_to_string(&file).unwrap(), topology.text);
-    assert_eq!(fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o644);
-    assert_eq!(node.look().topology().unwrap().file, Some(file));
+    let file = topology.file().unwrap();
+    assert_eq!(fs::read_to_string(file).unwrap(), topology.text().unwrap());
+    assert_eq!(fs::metadata(file).unwrap().permissions().mode() & 0o777, 0o644);
+    assert_eq!(node.look().topology().unwrap().file(), Some(file));
     // What a control group leaves of the node is nobody else's.
     node.write("proc/self/status", "Cpus_allowed_list:\t1\nMems_allowed_list:\t0");
     node.write("proc/self/cgroup", "0::/job");
     node.write("proc/mounts", "none /sys/fs/cgroup cgroup2 rw 0 0");
     node.write("sys/fs/cgroup/job/cpuset.cpus.effective", "1");
     let part = node.look().topology().unwrap();
-    assert_eq!(part.file, None);
-    assert!(part.text.contains("allowed_cpuset=\"0x00000002\""), "{}", part.text);
+    assert_eq!(part.file(), None);
+    let text = part.text().unwrap();
+    assert!(text.contains("allowed_cpuset=\"0x00000002\""), "{text}");
 }
 
 #[test]
 fn what_is_damaged_is_read_anew_and_replaced() {
     let node = Node::new();
     assert_eq!(node.cores(), 2);
-    let xml = node.look().topology().unwrap().file.unwrap();
+    let xml = node.look().topology().unwrap().file().unwrap().to_owned();
     node.change();
     let file = node.file();
     let whole = fs::read(&file).unwrap();
@@ -173,7 +184,7 @@ fn a_node_that_nothing_can_be_kept_on_is_read_each_time() {
     let node = Node::new();
     fs::write(node.kept(), "no directory").unwrap();
     assert_eq!(node.cores(), 2);
-    assert_eq!(node.look().topology().unwrap().file, None);
+    assert_eq!(node.look().topology().unwrap().file(), None);
     node.change();
     assert_eq!(node.cores(), 1);
 }
@@ -189,7 +200,7 @@ fn a_cached_topology_is_told_if_it_can_be() {
     let own = node.look().topology().unwrap();
     assert_eq!(told(), own, "there is none");
     fs::write(&file, machine("0x00000003")).unwrap();
-    assert_eq!((told().text, told().file), (machine("0x00000003"), Some(file.clone())));
+    assert_eq!((&*told().text().unwrap(), told().file()), (&*machine("0x00000003"), Some(&*file)));
     fs::set_permissions(&file, fs::Permissions::from_mode(0o666)).unwrap();
     assert_eq!(told(), own, "anybody can write it");
     fs::set_permissions(&file, fs::Permissions::from_mode(0o644)).unwrap();
@@ -197,4 +208,87 @@ fn a_cached_topology_is_told_if_it_can_be() {
         fs::write(&file, &text).unwrap();
         assert_eq!(told(), own, "{text}");
     }
+}
+
+/// What could have changed is not looked at as long as the signs of that are the same, and each of them counts.
+#[test]
+fn nothing_is_looked_at_while_the_signs_are_the_same() {
+    let node = Node::new();
+    let online = |cpus: &str| node.write("sys/devices/system/cpu/online", cpus);
+    node.messages(7);
+    assert_eq!(node.cores_told(), 2);
+    online("0");
+    assert_eq!(node.cores_told(), 2, "a CPU does not go offline without a message");
+    node.messages(8);
+    assert_eq!((node.cores_told(), node.cores()), (1, 1));
+    online("0-1");
+    node.messages(9);
+    assert_eq!((node.cores_told(), node.cores()), (2, 2));
+    // Another start of the kernel, by chance with as many messages.
+    let (sys, aside) = (node.directory.path().join("sys"), node.directory.path().join("aside"));
+    node.change();
+    node.write("proc/sys/kernel/random/boot_id", "second");
+    assert_eq!(node.cores_told(), 2);
+    fs::rename(&sys, &aside).unwrap();
+    fs::rename(&aside, &sys).unwrap();
+    assert_eq!(node.cores_told(), 1, "this /sys is another one");
+}
+
+#[test]
+fn what_control_groups_leave_is_seen_without_a_message() {
+    let node = Node::new();
+    node.messages(7);
+    node.write("sys/devices/system/node/online", "0");
+    let is_whole = |cpus: &str, nodes: &str| {
+        node.write("proc/self/status", &format!("Cpus_allowed_list:\t{cpus}\nMems_allowed_list:\t{nodes}"));
+        node.look().topology().unwrap().file().is_some()
+    };
+    let signs = || names(&node.kept()).into_iter().filter(|name| name.starts_with("unchanged-")).count();
+    assert!(is_whole("1", "0"), "somebody has bound this process");
+    assert_eq!(signs(), 0, "others may be bound elsewhere");
+    assert!(is_whole("0-1", "0"));
+    assert_eq!(signs(), 1);
+    node.write("proc/self/cgroup", "0::/job");
+    node.write("proc/mounts", "none /sys/fs/cgroup cgroup2 rw 0 0");
+    node.write("sys/fs/cgroup/job/cpuset.cpus.effective", "1");
+    assert!(!is_whole("1", "0"));
+    assert!(!is_whole("0-1", "1"));
+    assert!(is_whole("0-1", "0"));
+}
+
+/// Signs say that nobody has written the file since it was held against its sum.
+#[test]
+fn a_file_that_was_written_since_is_read_anew() {
+    let node = Node::new();
+    node.messages(7);
+    assert_eq!((node.cores_told(), node.cores_told()), (2, 2));
+    let topology = node.look().topology().unwrap();
+    let file = topology.file().unwrap();
+    let other = topology.text().unwrap().replace("Core", "Corf");
+    fs::write(file, &other).unwrap();
+    assert!(topology.text().is_err(), "it was another one when it was found");
+    assert_eq!(node.cores_told(), 2);
+    fs::remove_file(file).unwrap();
+    assert_eq!(node.cores_told(), 2);
+    for signs in ["", "{}", "no signs"] {
+        let name = names(&node.kept()).into_iter().find(|name| name.starts_with("unchanged-")).unwrap();
+        fs::write(node.kept().join(name), signs).unwrap();
+        assert_eq!(node.cores_told(), 2);
+    }
+}
+
+#[test]
+fn users_keep_signs_of_what_root_has_kept() {
+    let node = Node::new();
+    let user = node.directory.path().join("user");
+    assert_eq!(node.cores(), 2);
+    node.messages(7);
+    let look = || {
+        let keepings = vec![Keeping::at(node.kept()), Keeping::at(&user)];
+        ThisNode::below(Root::at(node.directory.path()), keepings).topology().unwrap()
+    };
+    let file = look().file().unwrap().to_owned();
+    assert_eq!((file.parent(), names(&user).len()), (Some(&*node.kept()), 1));
+    node.write("sys/devices/system/cpu/online", "0");
+    assert_eq!(look().file(), Some(&*file), "nobody has looked");
 }

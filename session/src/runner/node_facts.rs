@@ -11,7 +11,7 @@ use std::ffi::OsString;
 use std::fs::{self, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
 use lattice_inventory::{Localities, SharedTopology, ThisNode};
@@ -35,10 +35,40 @@ pub(super) struct NodeFacts {
 /// The node's topology, in the forms in which ranks get it.
 #[derive(Debug)]
 struct Shared {
-    text: Bytes,
-    file: Option<PathBuf>,
-    /// Removes the file at the end of the session, if it is of this launch alone.
-    _own: Option<OwnFile>,
+    topology: SharedTopology,
+    /// Its text, which is read for those who are told it.
+    text: OnceCell<Option<Bytes>>,
+    /// File of this launch alone, where there is no other; removed at the end of the session.
+    own: Option<OwnFile>,
+}
+
+impl Shared {
+    fn of(topology: SharedTopology, spec: &SessionSpec) -> Self {
+        // Kept nowhere, or of a part of the node that the control groups of this launch leave it.
+        let own = match topology.file() {
+            Some(_) => None,
+            None => topology
+                .text()
+                .and_then(|text| OwnFile::create(spec, &text))
+                .inspect_err(|error| tracing::debug!("ranks get no file with the topology: {error}"))
+                .ok(),
+        };
+        Self { topology, text: OnceCell::new(), own }
+    }
+
+    fn text(&self) -> Option<Bytes> {
+        let read = || {
+            let text = self.topology.text();
+            let text =
+                text.inspect_err(|error| tracing::warn!("ranks are not told the topology of this node: {error}"));
+            Some(text.ok()?.into_owned().into())
+        };
+        self.text.get_or_init(read).clone()
+    }
+
+    fn file(&self) -> Option<&Path> {
+        self.topology.file().or_else(|| Some(&self.own.as_ref()?.0))
+    }
 }
 
 impl NodeFacts {
@@ -109,12 +139,12 @@ impl NodeFacts {
 
     /// The topology as text; `None` if it is better that ranks look for themselves.
     pub(super) fn topology(&self, spec: &SessionSpec) -> Option<Bytes> {
-        Some(self.shared(spec)?.text.clone())
+        self.shared(spec)?.text()
     }
 
     /// The file of the topology; `None` if there is none that ranks could read.
     pub(super) fn topology_file(&self, spec: &SessionSpec) -> Option<&str> {
-        self.shared(spec)?.file.as_deref()?.to_str()
+        self.shared(spec)?.file()?.to_str()
     }
 
     /// Places of ranks with these CPUs; none if no rank is bound.
@@ -143,18 +173,7 @@ impl NodeFacts {
     }
 
     fn shared(&self, spec: &SessionSpec) -> Option<&Shared> {
-        let share = |SharedTopology { text, file }: SharedTopology| {
-            // Kept nowhere, or of a part of the node that the control groups of this launch leave it.
-            let own = match file {
-                Some(_) => None,
-                None => OwnFile::create(spec, &text)
-                    .inspect_err(|error| tracing::debug!("ranks get no file with the topology: {error}"))
-                    .ok(),
-            };
-            let file = file.or_else(|| own.as_ref().map(|own| own.0.clone()));
-            Shared { text: text.into(), file, _own: own }
-        };
-        self.shared.get_or_init(|| self.node.topology().map(share)).as_ref()
+        self.shared.get_or_init(|| Some(Shared::of(self.node.topology()?, spec))).as_ref()
     }
 }
 
