@@ -82,7 +82,7 @@ fn files_of_sys(command: Command, program: &Path) -> usize {
 /// Each library has a launcher of its own, which tells its ranks what it knows of the node.
 #[test]
 fn ranks_read_no_more_of_sys_than_below_their_own_launcher() {
-    for mpi in told_of_cpus() {
+    for mpi in MPIS {
         let program = mpi.program("hello");
         let own = Command::new(mpi.mpirun()).words("-n 2").env("OMPI_ALLOW_RUN_AS_ROOT", "1");
         let own = files_of_sys(own.env("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1"), &program);
