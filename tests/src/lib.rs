@@ -2,7 +2,8 @@
 //!
 //! [`browser`] shows drawings; [`command`] runs a command with a deadline and checks its [`outcome`]; [`processes`] finds what a launch left behind;
 //! [`mod@cluster`] has clusters of several nodes; [`malformed`] sends what nobody should; [`mpi`] has the MPI libraries and compiles our C
-//! programs with them; [`schema`] checks JSON; [`terminal`] has terminals for commands that ask for one; [`turn`] keeps heavy tests from swamping a small machine. What the tests need is installed by `cargo xtask setup`.
+//! programs with them; [`schema`] checks JSON; [`terminal`] has terminals for commands that ask for one; [`traced_paths`] are those that
+//! a process looked up; [`turn`] keeps heavy tests from swamping a small machine. What the tests need is installed by `cargo xtask setup`.
 
 pub mod browser;
 pub mod built;
@@ -16,6 +17,7 @@ pub mod processes;
 pub mod running;
 pub mod schema;
 pub mod terminal;
+pub mod traced_paths;
 pub mod turn;
 
 pub use self::cluster::{cluster, launch_on, script_in, script_on};

@@ -1,0 +1,95 @@
+//! Paths that root looks up while users launch: none leads where a user could have put something. strace watches every process of root's.
+
+use std::collections::BTreeMap;
+
+use lattice_tests::mpi::Flavour;
+use lattice_tests::traced_paths::{CALLS, is_controlled, look_ups};
+use lattice_tests::{script_on, turn};
+use nix::unistd::geteuid;
+
+use crate::unprivileged::GIVE_UP_ROOT;
+
+/// The user who launches.
+const NOBODY: u32 = 65534;
+
+/// Launches of a user for whom all is in a directory of his own: programs and copies of them, input, output, temporary files, libraries. One ends in
+/// good order, others by a killed rank, a killed session, an end from outside, and before they begin. `$1` is the directory for traces, `$2` the
+/// user's.
+const SCRIPT: &str = r#"
+    cd "$LATTICE_DEV_CLUSTER"; chmod 711 .; lattice alloc release $LATTICE_ALLOC_ID >/dev/null
+    export home=$2; cp "$3" $home/program; cp /bin/bash $home/bash
+    sed "s|^nobody:.*|nobody:x:65534:65534::$home:$home/bash|" /etc/passwd >${1%/*}/passwd
+    for node in node0 node1; do nsenter -t $(daemon $node) -m mount --bind ${1%/*}/passwd /etc/passwd || exit; done
+    alloc=$(lattice alloc create -N 2 --uid 65534) || exit
+    below() { local child; echo $1; for child in $(pgrep -P $1); do below $child; done; }
+    watched=$(for name in api node0 node1; do below $(daemon $name); done)
+    # Thread and user of each that runs already.
+    for pid in $watched; do for task in /proc/$pid/task/*; do
+        echo "${task##*/} $(sed -n 's/^Uid:\t[0-9]*\t\([0-9]*\)\t.*/\1/p' $task/status)"
+    done; done
+    strace -ff -y -s 4096 -o $1/trace -e "$CALLS" $(printf ' -p %s' $watched) 2>${1%/*}/watching & strace=$!
+    for pid in $watched; do until grep -q "Process $pid attached" ${1%/*}/watching; do sleep 0.02; done; done
+    as_user() { setpriv --reuid nobody --regid nogroup --init-groups env HOME=$home TMPDIR=$home XDG_RUNTIME_DIR=$home LD_LIBRARY_PATH=$home LD_PRELOAD=$home/absent.so lattice launch \
+        --alloc $alloc --chdir $home -N 2 "$@"; echo "code $?" >&2; }
+    echo input >$home/input; chown nobody $home/*
+    as_user -n 2 --tmpdir --bcast=$home/copy --stdin $home/input --output $home/output $home/bash -c 'read line && touch "$TMPDIR/$line"'
+    as_user -n 4 --tmpdir $home/program
+    as_user -n 2 --tmpdir --error $home/errors $home/bash -c 'kill -KILL $$'
+    as_user -n 2 --tmpdir $home/bash -c '[ $LATTICE_RANK = 1 ] || sleep 1000; kill -KILL $PPID'
+    as_user -n 2 --tmpdir --timeout 1s $home/bash -c 'sleep 1000 & exec sleep 1000'
+    as_user -n 2 $home/absent
+    as_user -n 2 --tmpdir $home/bash -c 'exit 3'
+    kill $strace; wait $strace
+    find "$LATTICE_DEV_CLUSTER" -user nobody -o ! -type l -perm -002 ! -type s
+    echo "cluster $LATTICE_DEV_CLUSTER""#;
+
+#[track_caller]
+fn check(before: &str, flavour: Flavour) {
+    assert!(geteuid().is_root(), "this test must run as root");
+    let _machine = turn::heavy();
+    let directory = tempfile::tempdir().unwrap();
+    let (traces, home) = (directory.path().join("traces"), directory.path().join("home"));
+    for (path, owner, mode) in [(directory.path(), 0, 0o755), (&traces, 0, 0o700), (&home, NOBODY, 0o755)] {
+        std::fs::create_dir_all(path).unwrap();
+        std::fs::set_permissions(path, std::os::unix::fs::PermissionsExt::from_mode(mode)).unwrap();
+        std::os::unix::fs::chown(path, Some(owner), None).unwrap();
+    }
+    let script = script_on(2, &format!("{before}\n{SCRIPT}")).env("CALLS", CALLS);
+    let outcome = script.arg(&traces).arg(&home).arg(flavour.program("hello")).run();
+    outcome.exits(0);
+    let codes: Vec<&str> = outcome.errors().lines().filter(|line| line.starts_with("code ")).collect();
+    assert_eq!(
+        codes,
+        ["code 0", "code 0", "code 137", "code 125", "code 124", "code 127", "code 3"],
+        "{}",
+        outcome.errors()
+    );
+    let words = outcome.text().lines().filter_map(|line| line.split_once(' '));
+    let numbers = words.clone().filter_map(|(thread, uid)| Some((thread.parse().ok()?, uid.parse().ok()?)));
+    let uids: BTreeMap<u32, u32> = numbers.collect();
+    let (_, cluster) = words.clone().next_back().expect("the script names its cluster");
+    let found = look_ups(&traces, &uids);
+    // Its directory is root's, and nothing in it a user's.
+    let of_cluster: Vec<_> = outcome.text().lines().filter(|line| line.starts_with('/')).collect();
+    assert_eq!(of_cluster, Vec::<&str>::new(), "files of a user in the cluster's directory");
+    let wrong =
+        |uid: u32, path: &std::path::Path| uid != NOBODY && !path.starts_with(cluster) && is_controlled(path, NOBODY);
+    let wrong: Vec<_> = found.iter().filter(|found| wrong(found.uid, &found.path)).collect();
+    assert!(wrong.is_empty(), "not as the user: {wrong:#?}");
+    // The same calls are seen where they are the user's.
+    for (call, least) in [("execve", 12), ("mkdir", 12), ("chdir", 12)] {
+        let count = found.iter().filter(|found| found.uid == NOBODY && found.call == call).count();
+        assert!(count >= least, "the user's {call} was seen {count} times");
+    }
+    assert!(found.iter().any(|found| found.uid == 0 && found.path.ends_with("cgroup.procs")), "root was not seen");
+}
+
+#[test]
+fn root_follows_no_path_of_a_user() {
+    check("", Flavour::WheelOpenMpi);
+}
+
+#[test]
+fn root_and_an_agent_that_has_given_it_up_follow_no_path_of_a_user() {
+    check(GIVE_UP_ROOT, Flavour::WheelMpich);
+}
