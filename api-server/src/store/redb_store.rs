@@ -52,6 +52,9 @@ const ENDED_MAX: u64 = 1000;
 /// Bytes of launches that have ended, after which the file may be worth being compacted.
 const FREED_MUCH: u64 = 16 << 20;
 
+/// Bytes of the file that are kept in memory as well. What is written is read again at a restart only, and the system has a cache, too.
+const CACHE: usize = 16 << 20;
+
 /// A store in a file.
 pub(crate) struct RedbStore {
     file: Arc<StateFile>,
@@ -72,7 +75,7 @@ impl RedbStore {
                 DirBuilder::new().recursive(true).mode(0o700).create(directory).map_err(StoreError::Directory)?;
             }
             let file = private_file(&path).map_err(StoreError::File)?;
-            Ok(Database::builder().create_file(file).map_err(redb::Error::from)?)
+            Ok(builder().create_file(file).map_err(redb::Error::from)?)
         })
     }
 
@@ -81,7 +84,7 @@ impl RedbStore {
     pub(crate) fn in_memory() -> Result<Self, StoreError> {
         Self::with(|| {
             let backend = redb::backends::InMemoryBackend::new();
-            Ok(Database::builder().create_with_backend(backend).map_err(redb::Error::from)?)
+            Ok(builder().create_with_backend(backend).map_err(redb::Error::from)?)
         })
     }
 
@@ -126,6 +129,13 @@ impl RedbStore {
             Ok(table.get(id)?.map(|row| row.value().to_vec()))
         })
     }
+}
+
+/// Settings of a database. Unless told otherwise its cache has up to 1 GiB, which launches with large environments fill.
+fn builder() -> redb::Builder {
+    let mut builder = Database::builder();
+    builder.set_cache_size(CACHE);
+    builder
 }
 
 /// Readers need the tables to exist. Servers up to now kept whole records of launches that are over among the others.

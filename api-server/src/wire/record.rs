@@ -28,7 +28,7 @@ impl LaunchRecord {
 mod tests {
     use std::time::Duration;
 
-    use pmi_transport::proto::v1::{LaunchSpec, Variable};
+    use pmi_transport::proto::v1::{AppSpec, LaunchSpec, Variable};
 
     use super::*;
     use crate::launch::summary::tests::active;
@@ -40,20 +40,22 @@ mod tests {
             launch_id: "l".to_owned(),
             secret: "0123456789abcdef".into(),
             link_key: "0123456789abcdef0123456789abcdef".into(),
-            environment: vec![variable],
+            environment: vec![variable.clone()],
+            apps: vec![AppSpec { program: "/bin/a".into(), set: vec![variable], ..AppSpec::default() }],
             ..LaunchSpec::default()
         };
         LaunchRecord { spec: Some(spec), ..LaunchRecord::default() }
     }
 
     fn has_secrets(spec: &LaunchSpec) -> bool {
-        !spec.secret.is_empty() || !spec.link_key.is_empty() || !spec.environment.is_empty()
+        let has_variables = !spec.environment.is_empty() || spec.apps.iter().any(|app| !app.set.is_empty());
+        !spec.secret.is_empty() || !spec.link_key.is_empty() || has_variables
     }
 
     #[test]
     fn clients_are_shown_neither_the_secret_nor_the_environment() {
         let spec = ShownSpec::of(&record()).into_message();
-        assert_eq!(spec.launch_id, "l");
+        assert_eq!((spec.launch_id.as_str(), &spec.apps[0].program[..]), ("l", &b"/bin/a"[..]));
         assert!(!has_secrets(&spec));
     }
 

@@ -1,7 +1,7 @@
 //! The spec of a launch, as its clients are shown it.
 
 use bytes::Bytes;
-use pmi_transport::proto::v1::LaunchSpec;
+use pmi_transport::proto::v1::{AppSpec, LaunchSpec};
 
 use crate::store::LaunchRecord;
 
@@ -28,7 +28,8 @@ impl Default for ShownSpec {
     }
 }
 
-/// A spec without what the users' own tools need not know.
+/// A spec without what the users' own tools need not know: secrets, and variables, whether they are the launch's or a program's.
 pub(super) fn shown(spec: &LaunchSpec) -> LaunchSpec {
-    LaunchSpec { secret: Bytes::new(), link_key: Bytes::new(), environment: Vec::new(), ..spec.clone() }
+    let apps = spec.apps.iter().map(|app| AppSpec { set: Vec::new(), ..app.clone() }).collect();
+    LaunchSpec { secret: Bytes::new(), link_key: Bytes::new(), environment: Vec::new(), apps, ..spec.clone() }
 }

@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! malformed FRAMES SEED calls ADDRESS PEER CERTIFICATES SERVICES WORDS     calls of gRPC; PEER is who must answer
+//! malformed FRAMES SECONDS begun ADDRESS PEER CERTIFICATES PATH            so many calls of which 3.9 MB come, and nothing more for SECONDS
 //! malformed FRAMES SEED unix SERVER PLACE COUNT COMMAND...                 conversations that COMMAND has with PLACE
 //! malformed FRAMES SEED set DIRECTORY LAUNCH COUNT                         frames, to the launch's set in this directory
 //! malformed FRAMES SEED pmi COUNT COMMAND...                               that of COMMAND with the PMI server; the rank's socket is
@@ -16,13 +17,14 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
 use lattice_overlay::greeting::Purpose;
-use lattice_tests::malformed::calls::Calls;
+use lattice_tests::malformed::calls::{Calls, begin};
 use lattice_tests::malformed::replay::{Count, Record, Stream, send_damaged};
 use lattice_tests::malformed::{Dice, set_frames};
 use pmi_transport::address::Address;
-use pmi_transport::connect::channel;
+use pmi_transport::connect::{Channel, channel};
 use pmi_transport::identity::{Caller, Security, TlsFiles};
 
 /// Variables with the address of a PMIx server.
@@ -45,6 +47,9 @@ fn main() {
         ("calls", [address, peer, certificates, services, words]) => {
             attack.calls(address, peer, Path::new(certificates), &list(services), &list(words));
         }
+        ("begun", [address, peer, certificates, path]) => {
+            attack.begun(address, peer, Path::new(certificates), path, Duration::from_secs(seed));
+        }
         ("unix", [server, place, count, command @ ..]) => attack.unix(Path::new(server), place, count, command),
         ("set", [directory, launch, count]) => attack.set(Path::new(directory), launch, count),
         ("pmi", [count, command @ ..]) => attack.pmi(count, command),
@@ -63,20 +68,20 @@ fn list(words: &str) -> Vec<String> {
 
 impl Attack {
     fn calls(mut self, address: &str, peer: &str, certificates: &Path, services: &[String], words: &[String]) {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
-        let (address, peer): (Address, Caller) =
-            (address.parse().expect("an address"), peer.parse().expect("a caller"));
-        let answered = runtime.block_on(async {
-            let security = match address {
-                // There the kernel says who we are.
-                Address::Unix(_) => Security::Insecure { name: peer.clone() },
-                _ => Security::from_files(&TlsFiles::in_directory(certificates)).expect("certificates"),
-            };
-            let channel = channel(&address, &peer, &security).expect("certificates do");
+        let answered = run_here(async {
+            let channel = connection(address, peer, certificates);
             Calls::new(words).make(&channel, services, self.frames, &mut self.dice).await
         });
         assert!(answered > self.frames / 4, "{answered} of {} calls were answered", self.frames);
         println!("sent {}", self.frames);
+    }
+
+    fn begun(self, address: &str, peer: &str, certificates: &Path, path: &str, time: Duration) {
+        let over = run_here(async {
+            let connections: Vec<_> = (0..4).map(|_| connection(address, peer, certificates)).collect();
+            begin(&connections, path, self.frames, 3_900_000, time).await
+        });
+        println!("sent {}, of which {over} were refused", self.frames);
     }
 
     fn unix(self, server: &Path, place: &str, count: &str, command: &[&str]) {
@@ -134,6 +139,21 @@ impl Attack {
         send_damaged(conversations, connect, self.frames, &mut self.dice, &mut count).expect("frames can be counted");
         println!("sent {}", count.sent());
     }
+}
+
+fn run_here<T>(work: impl Future<Output = T>) -> T {
+    tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime").block_on(work)
+}
+
+/// A connection to a server, who must be this one.
+fn connection(address: &str, peer: &str, certificates: &Path) -> Channel {
+    let (address, peer): (Address, Caller) = (address.parse().expect("an address"), peer.parse().expect("a caller"));
+    let security = match address {
+        // There the kernel says who we are.
+        Address::Unix(_) => Security::Insecure { name: peer.clone() },
+        _ => Security::from_files(&TlsFiles::in_directory(certificates)).expect("certificates"),
+    };
+    channel(&address, &peer, &security).expect("certificates do")
 }
 
 /// Runs a command to its end.

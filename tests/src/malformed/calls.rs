@@ -148,6 +148,7 @@ impl Calls {
             if running.len() >= AT_A_TIME {
                 answered += usize::from(matches!(running.join_next().await, Some(Ok(true))));
             }
+            let body = Part { bytes: Some(body.into()), is_all: true };
             running.spawn(timeout_is_no_answer(make(channel.clone(), call.path.clone(), body)));
         }
         while let Some(done) = running.join_next().await {
@@ -157,15 +158,40 @@ impl Calls {
     }
 }
 
-/// A body that is sent at once.
-struct Whole(Option<Bytes>);
+/// Begins so many calls of this path with messages that say that they have so many bytes, of which all but one come; returns how many were
+/// refused or broken off within this time, in which the others stay as they are.
+///
+/// # Panics
+/// If a message of this length cannot be.
+pub async fn begin(channels: &[Channel], path: &str, count: usize, length: usize, time: Duration) -> usize {
+    let mut bytes = vec![0];
+    bytes.extend(u32::try_from(length).expect("a length").to_be_bytes());
+    bytes.resize(4 + length, b'x');
+    let bytes = Bytes::from(bytes);
+    let mut running = JoinSet::new();
+    for channel in channels.iter().cycle().take(count) {
+        let (channel, path, body) =
+            (channel.clone(), path.to_owned(), Part { bytes: Some(bytes.clone()), is_all: false });
+        running.spawn(async move { timeout(time, make(channel, path, body)).await.is_ok() });
+    }
+    running.join_all().await.into_iter().filter(|is_over| *is_over).count()
+}
 
-impl HttpBody for Whole {
+/// A body that is sent at once, and that ends there or never.
+struct Part {
+    bytes: Option<Bytes>,
+    is_all: bool,
+}
+
+impl HttpBody for Part {
     type Data = Bytes;
     type Error = Status;
 
     fn poll_frame(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
-        Poll::Ready(self.0.take().map(|bytes| Ok(Frame::data(bytes))))
+        match self.bytes.take() {
+            None if !self.is_all => Poll::Pending,
+            bytes => Poll::Ready(bytes.map(|bytes| Ok(Frame::data(bytes)))),
+        }
     }
 }
 
@@ -174,10 +200,10 @@ async fn timeout_is_no_answer(call: impl Future<Output = bool>) -> bool {
 }
 
 /// Makes a call with this body; true once it is answered, whatever the answer is.
-async fn make(mut channel: Channel, path: String, body: Vec<u8>) -> bool {
+async fn make(mut channel: Channel, path: String, body: Part) -> bool {
     let request = Request::post(format!("http://server{path}"));
     let request = request.header("content-type", "application/grpc").header("te", "trailers");
-    let Ok(request) = request.body(Body::new(Whole(Some(body.into())))) else { return false };
+    let Ok(request) = request.body(Body::new(body)) else { return false };
     match channel.ready().await {
         Ok(channel) => channel.call(request).await.is_ok(),
         Err(_) => false,

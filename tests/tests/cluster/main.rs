@@ -36,6 +36,7 @@ mod lifetimes;
 mod logs;
 mod lossy_links;
 mod malformed;
+mod memory_floods;
 mod mpi_programs;
 mod newcomers;
 mod node_memory;

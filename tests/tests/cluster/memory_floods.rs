@@ -1,0 +1,82 @@
+//! Floods that are to fill the memory of daemons. Each daemon may have no more than 256 MiB of memory of its own, by the kernel's limit: one that asks
+//! for more ends, and what it had at most is read as well. Other users are served meanwhile.
+
+use lattice_tests::{built, script_on, turn};
+use nix::unistd::geteuid;
+
+/// Daemons under their limit, and user 65534 with node0 and node1; `$1` is the attacker.
+const BEFORE: &str = r#"
+    cd "$LATTICE_DEV_CLUSTER"; malformed=$1; chmod 711 .; lattice alloc release $LATTICE_ALLOC_ID >/dev/null
+    daemons="api node0 node1 node2"
+    for name in $daemons; do
+        prlimit --pid $(daemon $name) --data=268435456: || exit
+        echo 5 >/proc/$(daemon $name)/clear_refs
+        declare before_$name=$(daemon $name)/$(cut -d' ' -f22 /proc/$(daemon $name)/stat)
+    done
+    nobody="setpriv --reuid nobody --regid nogroup --init-groups"
+    alloc=$(lattice alloc create -w 'node[0-1]' --uid 65534); export LATTICE_ALLOC_ID=$(lattice alloc create -w node2)
+    lattice launch -n 1 bash -c "until [ -e $PWD/stop ]; do sleep 0.05; done" & undisturbed=$!
+    launch_with 1 >/dev/null
+    network=(); [ "$(readlink /proc/$(daemon api)/ns/net)" = "$(readlink /proc/self/ns/net)" ] || network=(nsenter --net=/proc/$(daemon api)/ns/net)
+    port_of() { sed -nE 's/^listen = \[?"([^"]*)".*/\1/p' $1.toml; }
+    # Twelve variables, of 125 KB each.
+    large=$(head -c 125000 /dev/zero | tr '\0' x); for i in {1..12}; do variables+=(--env LARGE_$i=$large); done
+"#;
+
+/// The same daemons are there; each says so, with what it had, if that was too much.
+const AFTER: &str = r#"
+    lattice launch -n 1 true; echo "next: $?"
+    touch stop; wait $undisturbed; echo "undisturbed: $?"
+    for name in $daemons; do
+        before=before_$name; [ ${!before} = $(daemon $name)/$(cut -d' ' -f22 /proc/$(daemon $name)/stat) ] || echo "$name: another one"
+        peak=$(sed -n 's/^VmHWM:[ \t]*\([0-9]*\) kB/\1/p' /proc/$(daemon $name)/status)
+        echo "$name had $((peak >> 10)) MiB" >&2
+        [ $peak -lt 262144 ] || echo "$name: had $peak KiB"
+    done
+    lattice nodes --json | field state | sort | uniq -c | tr -s ' '"#;
+
+#[track_caller]
+fn check(flood: &str, expected: &str) {
+    assert!(geteuid().is_root(), "this test must run as root");
+    let _machine = turn::heavy();
+    // As their units have it: memory of threads that have nothing to do is not kept apart.
+    let script = script_on(3, &format!("{BEFORE}{flood}{AFTER}")).env("MALLOC_ARENA_MAX", "2");
+    let outcome = script.arg(built::attacker()).run();
+    outcome.exits(0).prints(&format!("{expected}next: 0\nundisturbed: 0\n 3 up\n"));
+}
+
+/// Of a user and of a node, by their keys: 256 calls at a time, of which all but a byte comes.
+#[test]
+fn requests_that_never_end_do_not_fill_daemons() {
+    check(
+        r#"lattice pki issue pki --user 65534 >/dev/null; launches=/lattice.v1.AllocationService/LaunchTasks
+        begun() { "${network[@]}" $malformed 256 4 begun "$@" | grep -o '^sent 256'; }
+        begun $(port_of api) lattice:///api pki/user-65534 $launches & clients=$!
+        begun $(port_of api) lattice:///api pki/agent-node1 /lattice.v1.NodeService/Heartbeat & clients+=" $!"
+        for path in $launches /grpc.health.v1.Health/Check /lattice.v1.NodeAgentService/LaunchProcesses; do
+            begun $(port_of node0) lattice:///agent/node0 pki/agent-node1 $path & clients+=" $!"
+        done
+        wait $clients
+        "#,
+        &"sent 256\n".repeat(5),
+    );
+}
+
+/// Launches of 1.5 MB each that do not end, until there are no more to be had; then all are asked for at once, time and again. They end, and the
+/// next ones come.
+#[test]
+fn launches_with_large_environments_do_not_fill_daemons() {
+    check(
+        r#"for round in 1 2; do
+            for i in {1..100}; do
+                $nobody lattice launch --alloc $alloc --chdir / --detach --overcommit -N 2 -n 2 "${variables[@]}" sleep 1000 >>ids 2>refusal || break
+            done
+            grep -o 'the launches of user 65534 would take' refusal; [ $(wc -l <ids) -gt 30 ] || wc -l ids
+            lists=(); for i in {1..12}; do $nobody lattice launches --all --json >/dev/null & lists+=($!); done; wait ${lists[@]}
+            for id in $(cat ids); do $nobody lattice abort $id 2>/dev/null; done; rm ids
+            until [ "$($nobody lattice launches --json | field id)" = "" ]; do sleep 0.05; done
+        done
+        "#,
+        &"the launches of user 65534 would take\n".repeat(2),
+    );
+}
