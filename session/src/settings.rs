@@ -187,7 +187,7 @@ pub enum Entrance {
     Port,
 }
 
-/// What a rank writes its standard output to; one that has a terminal of its own ([`StdinTarget::Terminal`]) writes to that.
+/// Standard output of a rank; one that has a terminal of its own ([`StdinTarget::Terminal`]) writes to that.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum RankOutput {
     /// A pipe.

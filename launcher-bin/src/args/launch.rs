@@ -167,9 +167,9 @@ pub struct NextProgramArgs {
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Placement")]
 pub struct PlacementArgs {
-    /// Use N nodes of the allocation; of MIN-MAX, as many as there are and the ranks need; else as many as the ranks need, up to all. Behind
-    /// a `:`, -N, -w, -H and --tasks-per-node are for the program there, and those before the first program for that one.
-    #[arg(short = 'N', long, value_name = "N|MIN-MAX", value_parser = NodeCount::parse, allow_negative_numbers = true)]
+    /// Use N nodes of the allocation; of MIN-MAX, as many as there are and the ranks need; else as many as the ranks need, up to all.
+    /// With `all` those without a rank take part, for jobs that ranks spawn. Behind a `:`, -N, -w, -H and --tasks-per-node are for the program there, and those before the first program for that one.
+    #[arg(short = 'N', long, value_name = "N|MIN-MAX|all", value_parser = NodeCount::parse, allow_negative_numbers = true)]
     pub nodes: Option<NodeCount>,
     /// Take the programs from the lines `RANKS PROGRAM [ARGS]` of a file, which is given instead of a program: RANKS is a list such as
     /// 0,4-7, or `*` for the rest; in ARGS %t is the rank, and %o its number among those of the line.
@@ -410,7 +410,7 @@ pub struct StreamArgs {
     pub json: bool,
 }
 
-/// What ranks write to whose output is passed on as it comes.
+/// Standard output of ranks whose output is passed on as it comes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Unbuffered {
     /// A pseudo-terminal, for which programs hold nothing back.

@@ -137,8 +137,8 @@ fn wrong_values_are_refused_with_what_is_possible() {
     check("--lable", "--label");
     check("--json --label", "cannot be used with");
     check("-N 0", "a number of nodes from 1 to 4294967295 is possible");
-    check("-N 3-2", "a number of nodes from 1 to 4294967295 is possible, or MIN-MAX");
-    check("-N x", "a number of nodes from 1 to 4294967295 is possible, or MIN-MAX");
+    check("-N 3-2", "a number of nodes from 1 to 4294967295 is possible, or MIN-MAX, or all");
+    check("-N x", "a number of nodes from 1 to 4294967295 is possible, or MIN-MAX, or all");
     check("-w node1 --hostfile hosts", "cannot be used with");
     check("--rankfile r --exclude node1", "cannot be used with");
     check("--rankfile r -N 2", "cannot be used with");

@@ -144,32 +144,36 @@ pub(super) fn positive(text: &str) -> Result<NonZeroU32, String> {
     text.parse().map_err(|_| format!("a whole number from 1 to {} is possible", u32::MAX))
 }
 
-/// A number of nodes, or srun's `MIN-MAX`.
+/// A number of nodes, srun's `MIN-MAX`, or `all`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NodeCount {
     /// So many are needed.
     pub least: u32,
     /// So many are taken where there are as many.
     pub most: u32,
+    /// True if nodes are taken that have no rank, for jobs that ranks spawn.
+    pub without_ranks: bool,
 }
 
 impl NodeCount {
     pub(super) fn parse(text: &str) -> Result<Self, String> {
+        if text == "all" {
+            return Ok(Self { least: 1, most: u32::MAX, without_ranks: true });
+        }
         let number = |text: &str| text.parse::<u32>().ok().filter(|&number| number > 0);
-        let count = match text.split_once('-') {
-            None => number(text).map(|count| Self { least: count, most: count }),
-            Some((least, most)) => number(least).zip(number(most)).map(|(least, most)| Self { least, most }),
-        };
-        let count = count.filter(|count| count.least <= count.most);
-        count.ok_or_else(|| format!("a number of nodes from 1 to {} is possible, or MIN-MAX", u32::MAX))
+        let (least, most) = text.split_once('-').unwrap_or((text, text));
+        let count = number(least).zip(number(most)).filter(|(least, most)| least <= most);
+        let count = count.map(|(least, most)| Self { least, most, without_ranks: false });
+        count.ok_or_else(|| format!("a number of nodes from 1 to {} is possible, or MIN-MAX, or all", u32::MAX))
     }
 }
 
 /// The number of nodes of one program of several.
 pub(super) fn node_count(text: &str) -> Result<u32, String> {
     match NodeCount::parse(text)? {
-        NodeCount { least, most } if least == most => Ok(least),
-        NodeCount { least, most } => {
+        NodeCount { least, most, .. } if least == most => Ok(least),
+        NodeCount { without_ranks: true, .. } => Err("a program behind a `:` has one number of nodes".to_owned()),
+        NodeCount { least, most, .. } => {
             Err(format!("a program behind a `:` has one number of nodes; type -N {least} or -N {most}"))
         }
     }

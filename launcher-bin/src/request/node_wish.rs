@@ -1,5 +1,5 @@
-//! Nodes of a launch as far as their number depends on how many its allocation has: `-N MIN-MAX`, and `--include`, whose nodes others are added
-//! to. Where there is no allocation, the request stays one for the least number.
+//! Nodes of a launch as far as their number depends on how many its allocation has: `-N MIN-MAX`, `-N all`, and `--include`, whose nodes others are
+//! added to. Where there is no allocation, the request stays one for the least number.
 
 use std::collections::HashSet;
 use std::num::NonZeroU32;
@@ -15,14 +15,16 @@ pub struct NodeWish {
     most: u32,
     /// Others are added to those that are listed.
     adds: bool,
+    /// Nodes without a rank take part.
+    without_ranks: bool,
 }
 
 impl NodeWish {
     /// What the flags leave to the allocation; `None` if nothing.
     pub(super) fn of(args: &PlacementArgs, placement: &PlacementRequest) -> Option<Self> {
-        let NodeCount { least, most } = args.nodes?;
+        let NodeCount { least, most, without_ranks } = args.nodes?;
         let adds = args.include.is_some() && matches!(placement.candidates, Candidates::Listed(_));
-        (adds || most > least).then_some(Self { most, adds })
+        (adds || most > least).then_some(Self { most, adds, without_ranks })
     }
 
     /// Puts a number, and nodes that are added, into a request for `size` ranks, if that is known, on nodes of `allocated`. A request that cannot
@@ -38,7 +40,8 @@ impl NodeWish {
             Candidates::All | Candidates::Listed(_) => usable(allocated),
             Candidates::Hostfile(hosts) => usable(&hosts.iter().map(|host| host.node.clone()).collect::<Vec<_>>()),
         };
-        let count = self.most.min(available).min(size.unwrap_or(u32::MAX)).max(least);
+        let size = size.filter(|_| !self.without_ranks).unwrap_or(u32::MAX);
+        let count = self.most.min(available).min(size).max(least);
         request.nodes = NonZeroU32::new(count);
         if let Candidates::Listed(named) = &request.candidates
             && self.adds
@@ -89,6 +92,8 @@ mod tests {
         check("-N 1-4 -x node1,node2 -n 8 true", (2, &[]));
         check("-N 1-4 -r 3 -n 8 true", (1, &[]));
         check("-N 1-3 -w node3,node1 -n 8 true", (2, &["node3", "node1"]));
+        check("-N all -n 1 true", (4, &[]));
+        check("-N all -x node1 -n 1 true", (3, &[]));
     }
 
     #[test]

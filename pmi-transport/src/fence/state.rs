@@ -113,7 +113,7 @@ impl State {
         } else if self.left.get(&id.to_owned()).is_some() {
             self.outbound.counters.late += 1;
             match what {
-                What::Up(_) | What::Awaited(_) => self.tell_of_leave(&id.to_owned(), from),
+                What::Up(_) | What::Awaited(_) => self.tell_of_leave(id, from),
                 _ => self.refuse(from, &what, LEFT),
             }
         } else if let Some(what) = self.unclaimed.keep(from, what, self.outbound.limits.unclaimed_bytes) {

@@ -25,6 +25,7 @@ use super::Meaning::{Made, Nothing, OfLaunch, OfProgram, Refused};
 use super::line::Line;
 use super::{Answer, Flag, FrontEnd, Refusal, Takes, distinct, find, next_word, text_of, unknown};
 use crate::args::SEPARATOR;
+use crate::cluster::NO_ALLOCATION;
 use crate::console::Verbosity;
 use crate::hostfile;
 
@@ -276,7 +277,9 @@ pub(super) fn translate(words: &[OsString]) -> Result<Answer, Refusal> {
         true => slots::add_slots(&mut line)?,
         false => slots::go_round(&mut line, || *dialect),
     }
-    slots::settle(&mut line, || *dialect, |name| std::env::var_os(name).is_some_and(|value| !value.is_empty()));
+    let variable = |name: &str| std::env::var_os(name).is_some_and(|value| !value.is_empty() && value != NO_ALLOCATION);
+    slots::span(&mut line, variable);
+    slots::settle(&mut line, || *dialect, variable);
     binding::settle(&mut line, || *dialect);
     settle_nodes(&mut line)?;
     values::settle_ranks_per_host(&mut line);

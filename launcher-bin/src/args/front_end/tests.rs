@@ -53,11 +53,11 @@ fn lines_of_mpiexec_mean_a_launch() {
         ("mpiexec -hosts a,b -n 8 -ppn 2 ./a", "--nodelist=a,b --distribution=plane=2 --ntasks=8 ./a"),
         (
             "mpirun -n 4 -npernode 2 ./a",
-            "--tasks-per-node=2 --distribution=plane=2 --cpu-bind=cores:or-none --ntasks=4 ./a",
+            "--cpu-bind=cores:or-none --tasks-per-node=2 --distribution=plane=2 --ntasks=4 ./a",
         ),
         (
             "mpirun --map-by ppr:2:node --bind-to core -n 3 ./a",
-            "--tasks-per-node=2 --distribution=plane=2 --cpu-bind=cores --ntasks=3 ./a",
+            "--cpu-bind=cores --tasks-per-node=2 --distribution=plane=2 --ntasks=3 ./a",
         ),
         ("mpiexec -hosts a,b -n 4 ./a", "--nodelist=a,b --distribution=cyclic --ntasks=4 ./a"),
         ("mpiexec -hosts a,b -ppn 2 ./a", "--nodelist=a,b --tasks-per-node=2 ./a"),

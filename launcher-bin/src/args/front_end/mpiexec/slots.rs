@@ -7,6 +7,7 @@ use lattice_session::request::HostSlots;
 use super::super::Refusal;
 use super::super::line::Line;
 use super::dialect::Dialect;
+use crate::cluster::ALLOCATION;
 use crate::hostfile::{self, Hosts};
 use crate::request::HOSTS_VARIABLE;
 
@@ -109,6 +110,15 @@ pub(super) fn go_round(line: &mut Line, dialect: impl FnOnce() -> Option<Dialect
 
 /// Flags by which a line says how many ranks its nodes take.
 const SLOTS: [&str; 6] = ["--host", "--hostfile", "--nodelist", "--rankfile", "--tasks-per-node", "--tasks-per"];
+
+/// The only rank of a launch in an allocation has the other nodes for what it spawns: daemons of mpirun run on all of them.
+pub(super) fn span(line: &mut Line, variable: impl Fn(&str) -> bool) {
+    let is_placed =
+        SLOTS.iter().any(|flag| line.has(flag)) || line.programs().iter().any(|program| program.hosts.is_some());
+    if variable(ALLOCATION) && !variable(HOSTS_VARIABLE) && ranks_of(line) == Some(1) && !is_placed {
+        line.add_to_launch("--nodes", Some("all".as_ref()));
+    }
+}
 
 /// Open MPI has a slot for each core of the nodes unless the line or its hostfile says otherwise: more ranks are refused, and without a
 /// number of ranks all are filled (measured with 4.1.4 and 5.0.11). With `--oversubscribe` there may be any number.
