@@ -28,6 +28,7 @@ mod other_launchers;
 mod overlay;
 mod per_object;
 pub(crate) mod pki;
+mod placement;
 mod pmi;
 pub(crate) mod pmi_command;
 mod propagate;
@@ -66,8 +67,7 @@ pub use self::hint::Hint;
 pub use self::idle::IdleArgs;
 pub use self::launch::{
     ClusterArgs, ContainerArgs, DebuggerArgs, EnvironmentArgs, FailureArgs, KillOnBadExit, Label, LaunchArgs,
-    NextProgramArgs, PlacementArgs, PmiArgs, ProgramArgs, ResourceTimeout, ScriptArgs, StreamArgs, TimeArgs,
-    Unbuffered,
+    NextProgramArgs, PmiArgs, ProgramArgs, ResourceTimeout, ScriptArgs, StreamArgs, TimeArgs, Unbuffered,
 };
 pub use self::node_group::NodeGroupArgs;
 use self::only_launch::OnlyLaunch;
@@ -75,6 +75,7 @@ use self::other_launchers::translate;
 pub use self::overlay::{CallArgs, GraphFormat, PingArgs, SetsArgs, SetsCommand};
 pub use self::per_object::{Filling, PerObject, RankBy};
 pub use self::pki::PkiCommand;
+pub use self::placement::PlacementArgs;
 pub use self::pmi::{Exchange, Pmi, Restartable};
 pub use self::pmi_command::PmiCommand;
 pub use self::propagate::Propagate;
