@@ -184,4 +184,13 @@ mod tests {
             assert!(!bug.source.is_empty() && bug.test.starts_with("-p "), "{}", bug.name);
         }
     }
+
+    /// The traps of the design that Lattice began with, by the numbers of its review.
+    #[test]
+    fn every_trap_of_the_design_has_a_bug() {
+        let Ledger { bugs } = read().unwrap();
+        let is_there = |trap: &u32| bugs.iter().any(|bug| bug.source.starts_with(&format!("trap {trap}: ")));
+        let missing: Vec<u32> = (1..=15).filter(|trap| !is_there(trap)).collect();
+        assert!(missing.is_empty(), "no bug for the traps {missing:?}");
+    }
 }

@@ -85,7 +85,7 @@ mod tests {
     #[test]
     fn a_node_is_left_out_when_its_last_rank_has_died() {
         let job = Job::on_one_node(JobId::new("j").unwrap(), 5);
-        let living = LivingNodes::of(&Job { placement: Placement::block(&[2, 0, 1, 2]), ..job });
+        let living = LivingNodes::of(&Job { placement: Placement::block(&[2, 0, 1, 2]), ..job.clone() });
         let seen = |living: &LivingNodes| living.watch().borrow().to_vec();
         assert_eq!(seen(&living), nodes(&[0, 2, 3]));
         for rank in [3, 3, 99] {
@@ -95,6 +95,10 @@ mod tests {
         living.die(Rank(4));
         living.die(Rank(2));
         assert_eq!(seen(&living), nodes(&[0]));
+        // The first one is a node as the others are.
+        let living = LivingNodes::of(&Job { placement: Placement::block(&[1, 1, 1]), ..job });
+        living.die(Rank(0));
+        assert_eq!(seen(&living), nodes(&[1, 2]));
     }
 
     #[test]

@@ -56,17 +56,15 @@ fn ranks_of_mpi_go_on_without_one_that_was_killed() {
     }
 }
 
-/// A launch with `--no-kill` on three nodes, whose rank 1 is alone on node 1; that node is lost by these words when the rank is ready.
-fn losing(lost: &str, program: &Path, flags: &str) -> Command {
+/// A launch with `--no-kill` on three nodes, which have a rank each; the node of this one is lost, by its session, when the rank is ready.
+fn losing(node: u32, program: &Path, flags: &str) -> Command {
     let script = format!(
-        r#"out=$LATTICE_DEV_CLUSTER/out; lattice launch -n 3 --no-kill {flags} "$1" 1 wait >$out & launch=$!
+        r#"out=$LATTICE_DEV_CLUSTER/out; lattice launch -n 3 --no-kill {flags} "$1" {node} wait >$out & launch=$!
         until grep -q dying $out; do sleep 0.05; done; id=$(launch_with 3)
-        {lost}; wait $launch; code=$?; cat $out; exit $code"#
+        kill -KILL $(ps -o ppid= -p $(pid_of_rank $id {node})); wait $launch; code=$?; cat $out; exit $code"#
     );
     script_on(3, &script).arg(program)
 }
-
-const KILLED_SESSION: &str = "kill -KILL $(ps -o ppid= -p $(pid_of_rank $id 1))";
 
 #[test]
 fn a_node_that_is_lost_leaves_the_others_running() {
@@ -79,12 +77,17 @@ fn a_node_that_is_lost_leaves_the_others_running() {
     outcome.exits(1).prints_lines(["0 is well", "1 is well"]).says("lattice: node node1 was lost: ");
 }
 
+/// Also without the first one, which fences of all nodes have for their root.
 #[test]
 fn clients_of_pmix_hear_of_a_lost_node_and_go_on() {
-    let outcome = losing(KILLED_SESSION, &Flavour::Pmix.program("pmix_death"), "").run();
-    let heard = [0, 2].map(|rank| format!("rank {rank}: -200 of rank 1, all -61, left 0"));
-    outcome.exits(1).prints(&heard[0]).prints(&heard[1]);
-    outcome.says("lattice: node node1 was lost: the session process was killed by signal 9 (SIGKILL)");
+    for lost in 0..2 {
+        let outcome = losing(lost, &Flavour::Pmix.program("pmix_death"), "").run();
+        for rank in (0..3).filter(|rank| *rank != lost) {
+            outcome.prints(&format!("rank {rank}: -200 of rank {lost}, all -61, left 0"));
+        }
+        let cause = format!("lattice: node node{lost} was lost: the session process was killed by signal 9 (SIGKILL)");
+        outcome.exits(1).says(&cause);
+    }
 }
 
 /// MPICH's MPI_Finalize fails over UCX when a connection was reset.
@@ -93,7 +96,7 @@ fn ranks_of_mpi_go_on_without_a_lost_node() {
     for (mpi, flags, code) in
         [(Flavour::WheelMpich, "-K0", 15), (Flavour::WheelOpenMpi, "--env OMPI_MCA_mpi_ft_enable=1", 1)]
     {
-        let outcome = losing(KILLED_SESSION, &mpi.program("survive"), &format!("--wait 60 {flags}")).run();
+        let outcome = losing(1, &mpi.program("survive"), &format!("--wait 60 {flags}")).run();
         for rank in [0, 2] {
             outcome.prints(&format!("rank {rank} is one of 2, whose sum is 2"));
         }
