@@ -16,13 +16,12 @@ use std::os::fd::{FromRawFd, OwnedFd, RawFd};
 use std::ptr;
 
 use nix::errno::Errno;
-use nix::fcntl::{OFlag, open};
 use nix::libc;
 use nix::sys::prctl;
 use nix::sys::resource::setrlimit;
 use nix::sys::signal::{SigSet, SigmaskHow, Signal, pthread_sigmask, sigprocmask};
 use nix::sys::stat::{Mode, umask};
-use nix::unistd::{Pid, chdir, getppid, setpgid, setsid};
+use nix::unistd::{Pid, chdir, getppid, setsid};
 use serde::{Deserialize, Serialize};
 
 use crate::limits::{Limit, LimitedResource};
@@ -46,8 +45,8 @@ pub enum AtExec {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum Step {
-    /// Becoming the leader of a process group.
-    ProcessGroup,
+    /// Becoming the leader of a session.
+    Session,
     /// Asking to be killed when the launcher dies.
     ParentDeathSignal,
     /// Putting the standard streams in place.
@@ -83,7 +82,7 @@ pub enum Step {
 impl fmt::Display for Step {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::ProcessGroup => "become the leader of a process group",
+            Self::Session => "become the leader of a session",
             Self::ParentDeathSignal => "ask to be killed when the launcher dies",
             Self::StandardStreams => "put the standard streams in place",
             Self::ControllingTerminal => "make its pseudo-terminal the controlling one",
@@ -112,7 +111,7 @@ pub(crate) struct Failure {
 
 /// Prepared by the parent: everything that the child needs.
 pub(crate) struct ChildSetup<'a> {
-    pub(crate) group: Group,
+    pub(crate) session: RankSession,
     /// The launcher's process number.
     pub(crate) parent: Pid,
     /// Sources of descriptors 0, 1 and 2.
@@ -162,26 +161,17 @@ impl Affinity<'_> {
     }
 }
 
-/// Which process group a rank leads.
+/// Session of a rank, which is the leader of it and of its only process group.
+///
+/// The kernel's groups of sessions (`sched_autogroup_enabled`) share the CPUs: ranks in the launcher's session would have the share of one
+/// process together, where other sessions keep the CPUs busy. And whatever asks a terminal for something there (`bash -i`, a password) would be
+/// stopped without a word, as a background job of the launcher's terminal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Group {
-    /// One in the launcher's session.
-    InOurSession,
-    /// The only one of a session of its own, which has no terminal. In the launcher's session it would be a background job of the
-    /// launcher's terminal, and whatever asks a terminal for something (`bash -i`, a password) would be stopped without a word.
-    InItsOwnSession,
-    /// The first one of a session of its own, whose terminal is the rank's standard input.
+pub(crate) enum RankSession {
+    /// It has no terminal.
+    WithoutTerminal,
+    /// Its terminal is the rank's standard input.
     OnItsTerminal,
-}
-
-impl Group {
-    /// The group for ranks of this process. A session costs a tenth of a start (the kernel makes a scheduling group for each), so
-    /// ranks have one only where there is a terminal to be kept from.
-    pub(crate) fn of_ranks() -> Self {
-        let has_terminal =
-            open(c"/dev/tty", OFlag::O_RDONLY | OFlag::O_CLOEXEC | OFlag::O_NOCTTY, Mode::empty()).is_ok();
-        if has_terminal { Self::InItsOwnSession } else { Self::InOurSession }
-    }
 }
 
 /// Shows that the thread which holds it has blocked all its signals. It cannot be sent to another thread.
@@ -225,12 +215,7 @@ extern "C" fn run(setup: *mut c_void) -> c_int {
 
 impl ChildSetup<'_> {
     fn run(&self) -> Result<Infallible, Failure> {
-        let myself = Pid::from_raw(0);
-        match self.group {
-            Group::InOurSession => setpgid(myself, myself),
-            Group::InItsOwnSession | Group::OnItsTerminal => setsid().map(drop),
-        }
-        .map_err(at(Step::ProcessGroup))?;
+        setsid().map_err(at(Step::Session))?;
         self.tie_to_parent()?;
         self.place_descriptors()?;
         self.settle()?;
@@ -264,7 +249,7 @@ impl ChildSetup<'_> {
         for (source, target) in streams.into_iter().zip(0..) {
             place(source, target, Step::StandardStreams)?;
         }
-        if self.group == Group::OnItsTerminal {
+        if self.session == RankSession::OnItsTerminal {
             // SAFETY: the call takes integers: standard input, and that nobody is to lose this terminal to us.
             let taken = unsafe { libc::ioctl(0, libc::TIOCSCTTY, 0) };
             Errno::result(taken).map_err(at(Step::ControllingTerminal))?;

@@ -15,7 +15,7 @@ use nix::unistd::getpid;
 use pmi_core::ids::Rank;
 
 use crate::arguments::Arguments;
-use crate::child::{Affinity, AtExec, ChildSetup, Group, SignalsBlocked, Step, clone};
+use crate::child::{Affinity, AtExec, ChildSetup, RankSession, SignalsBlocked, Step, clone};
 use crate::environment::RankEnvironment;
 use crate::limits::Limit;
 use crate::memory_binding::MemoryPolicy;
@@ -198,7 +198,10 @@ pub(crate) fn start(
     let argv = command.arguments.pointers();
     let envp = command.environment.pointers();
     let setup = ChildSetup {
-        group: if command.terminal.is_some() { Group::OnItsTerminal } else { Group::of_ranks() },
+        session: match command.terminal {
+            Some(_) => RankSession::OnItsTerminal,
+            None => RankSession::WithoutTerminal,
+        },
         parent: getpid(),
         streams: streams.rank_fds(),
         pmi: pmi.as_ref().map(Ends::rank_fd),

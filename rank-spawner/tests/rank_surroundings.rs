@@ -13,7 +13,7 @@ use std::sync::Arc;
 use lattice_inventory::ThisNode;
 use nix::fcntl::{FcntlArg, FdFlag, OFlag, fcntl};
 use nix::sys::signal::{SigHandler, SigSet, Signal, signal};
-use nix::unistd::{getpgrp, pipe2};
+use nix::unistd::pipe2;
 use pmi_core::ids::Rank;
 use rank_spawner::{
     Arguments, CpuBind, Environment, Limit, LimitedResource, MemoryPolicy, Object, Program, RankCommand, RankExit,
@@ -117,19 +117,16 @@ fn signals_are_as_in_a_fresh_process() {
     assert_eq!(lines, none);
 }
 
-/// Where there is a terminal the session is the rank's own: a background process of ours would be stopped as soon as it asked the
-/// terminal for something. `lattice launch` is tested on a terminal.
+/// The kernel shares the CPUs among sessions; and a background process of ours would be stopped as soon as it asked the terminal for something.
+/// `lattice launch` is tested on a terminal.
 #[test]
-fn a_rank_leads_a_group_in_our_session_unless_that_has_a_terminal() {
+fn a_rank_leads_a_session_of_its_own() {
     let spawner = spawner();
     let rank = spawner.start(shell(0, "read -r stat < /proc/$$/stat; echo $stat")).unwrap();
     let stat = line(&rank);
     let fields: Vec<&str> = stat.split(' ').collect();
-    assert_eq!(fields[4], rank.pid().to_string());
-    assert_ne!(fields[4], getpgrp().to_string());
-    let has_terminal = File::open("/dev/tty").is_ok();
-    let session = if has_terminal { rank.pid() } else { nix::unistd::getsid(None).unwrap() };
-    assert_eq!(fields[5], session.to_string());
+    assert_eq!(fields[4], rank.pid().to_string(), "the process group");
+    assert_eq!(fields[5], rank.pid().to_string(), "the session");
     assert_eq!(fields[6], "0", "a terminal");
     wait(&rank);
 }

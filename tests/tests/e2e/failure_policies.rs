@@ -1,6 +1,6 @@
 //! What follows for the others when a rank ends: `--kill-on-bad-exit`, `--wait`, and the signal before a time limit.
 
-use lattice_tests::mpi::{Flavour, MPICHS, MPIS};
+use lattice_tests::mpi::{Flavour, MPIS};
 use lattice_tests::{lattice, launch};
 
 use crate::raw;
