@@ -75,7 +75,7 @@ impl Host {
 
     /// Tells the server something, and does what it wants done.
     fn change(&mut self, tell: impl FnOnce(&mut Server)) -> Result<()> {
-        let Host(server, sockets) = self;
+        let Self(server, sockets) = self;
         tell(server);
         while let Some(action) = server.poll_action() {
             match action {
