@@ -16,6 +16,7 @@ use super::{RequestError, binding, file_of};
 use crate::args::{
     self, KillOnBadExit, LaunchArgs, Pmi, PmiArgs, ResourceTimeout, Stdin, StreamArgs, TimeArgs, Unbuffered,
 };
+use crate::environment;
 use crate::machine::Machine;
 
 /// Settings that several flags decide on together.
@@ -63,13 +64,12 @@ pub(super) fn settings(
     })
 }
 
-/// Place of temporary files by the value of `--tmpdir`, which is empty where none was given with it.
+/// Place of temporary files by the value of `--tmpdir`. Where none was given with it, `LATTICE_TMPDIR` says, which the flag alone hides.
 fn temporary_files(directory: Option<&Path>, machine: &Machine) -> TemporaryFiles {
-    match directory {
-        None => TemporaryFiles::AsUsual,
-        Some(none) if none.as_os_str().is_empty() => TemporaryFiles::OfLaunch { below: None },
-        Some(below) => TemporaryFiles::OfLaunch { below: Some(machine.directory.join(below)) },
-    }
+    let Some(given) = directory else { return TemporaryFiles::AsUsual };
+    let set = environment::value(&machine.environment, "LATTICE_TMPDIR").map_or(Path::new(""), Path::new);
+    let below = [given, set].into_iter().find(|directory| !directory.as_os_str().is_empty());
+    TemporaryFiles::OfLaunch { below: below.map(|below| machine.directory.join(below)) }
 }
 
 /// Source of standard input; a detached launch has nobody to give it any, so its ranks do not wait for it.

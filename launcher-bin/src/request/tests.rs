@@ -1,7 +1,9 @@
 use std::ffi::OsString;
 use std::time::Duration;
 
-use lattice_session::settings::{DataExchange, Entrance, JobMemory, PmiFamily, Restarts, StdinTarget, Timeouts};
+use lattice_session::settings::{
+    DataExchange, Entrance, JobMemory, PmiFamily, Restarts, StdinTarget, TemporaryFiles, Timeouts,
+};
 use pmi_core::ids::Rank;
 
 use super::settings::PROMPT;
@@ -31,6 +33,21 @@ fn ranks_are_counted_as_far_as_they_can_be() {
     check("-N 2 --tasks-per-node 3 -n 5 true", &[Some(5)]);
     check("true : -n 3 true", &[Some(1), Some(3)]);
     refused("-n 2147483647 true : -n 2147483647 true", "4294967294 ranks together");
+}
+
+/// The flag without a value dropped what the variable says.
+#[test]
+fn temporary_files_are_where_the_flag_says_else_the_variable() {
+    let mut machine = machine();
+    machine.environment.push(("LATTICE_TMPDIR".into(), "/scratch".into()));
+    let check = |line: &str, machine: &Machine, expected: Option<&str>| {
+        let temporary = commanded_on(line, machine).unwrap().request.settings.temporary;
+        assert_eq!(temporary, TemporaryFiles::OfLaunch { below: expected.map(PathBuf::from) }, "{line}");
+    };
+    check("--tmpdir true", &machine, Some("/scratch"));
+    check("--tmpdir=/fast true", &machine, Some("/fast"));
+    machine.environment.pop();
+    check("--tmpdir true", &machine, None);
 }
 
 #[test]
