@@ -67,7 +67,10 @@ fn children_are_dealt_out_as_their_parent_says() {
         children("map_by ppr:2:node").exits(0).prints_lines(pairs);
     }
     let mpich = Flavour::WheelMpich.program("spawn_mapped");
-    launch_on(3, "-N 3 -n 1").arg(mpich).words("4 npernode 1").run().exits(0).prints_lines(in_turn);
+    launch_on(3, "-N 3 -n 1").arg(&mpich).words("4 npernode 1").run().exits(0).prints_lines(in_turn);
+    // Daemons of mpirun run on all nodes, though one rank is started.
+    let script = r#"lattice mpirun -np 1 "$1" 4 npernode 1"#;
+    cluster(3).bash(script).arg(mpich).run().exits(0).prints_lines(in_turn);
 }
 
 /// Hosts of a file, and of numbers of children the greatest that is wanted. Open MPI keeps `soft` to itself.

@@ -120,7 +120,7 @@ refused unless there is `--oversubscribe`. Other lines have one rank without `-n
 of MPICH and Intel MPI go through named hosts again when their slots are full.
 
 **Jobs that programs spawn** (`MPI_Comm_spawn`) run on the nodes of the launch, which has those that its ranks need. In an allocation a line with
-`-np 1` and no hosts takes all nodes (`lattice launch -N all -n 1`), as under the daemons of `mpirun`; for more ranks say `-N` to `lattice launch`.
+`-np 1` takes all nodes, or all that it names (`lattice launch -N all -n 1`), as under the daemons of `mpirun`; for more ranks say `-N` to `lattice launch`.
 
 **Programs.** Those behind a `:` may have a `-host` list of their own, in lines of srun `-N`, `-w` and `--ntasks-per-node`. `-configfile`,
 `--app` and `--appfile` name a file with a program on each line.

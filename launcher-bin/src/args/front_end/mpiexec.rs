@@ -25,9 +25,10 @@ use super::Meaning::{Made, Nothing, OfLaunch, OfProgram, Refused};
 use super::line::Line;
 use super::{Answer, Flag, FrontEnd, Refusal, Takes, distinct, find, next_word, text_of, unknown};
 use crate::args::SEPARATOR;
-use crate::cluster::NO_ALLOCATION;
+use crate::cluster::{ALLOCATION, NO_ALLOCATION};
 use crate::console::Verbosity;
 use crate::hostfile;
+use crate::request::HOSTS_VARIABLE;
 
 const fn flag(names: &'static [&'static str], takes: Takes, meaning: super::Meaning) -> Flag {
     Flag { names, takes, meaning }
@@ -277,9 +278,11 @@ pub(super) fn translate(words: &[OsString]) -> Result<Answer, Refusal> {
         true => slots::add_slots(&mut line)?,
         false => slots::go_round(&mut line, || *dialect),
     }
-    let variable = |name: &str| std::env::var_os(name).is_some_and(|value| !value.is_empty() && value != NO_ALLOCATION);
-    slots::span(&mut line, variable);
-    slots::settle(&mut line, || *dialect, variable);
+    if std::env::var_os(ALLOCATION).is_some_and(|id| !id.is_empty() && id != NO_ALLOCATION) {
+        slots::span(&mut line);
+    }
+    let names_hosts = std::env::var_os(HOSTS_VARIABLE).is_some_and(|hosts| !hosts.is_empty());
+    slots::settle(&mut line, || *dialect, names_hosts);
     binding::settle(&mut line, || *dialect);
     settle_nodes(&mut line)?;
     values::settle_ranks_per_host(&mut line);

@@ -7,9 +7,7 @@ use lattice_session::request::HostSlots;
 use super::super::Refusal;
 use super::super::line::Line;
 use super::dialect::Dialect;
-use crate::cluster::ALLOCATION;
 use crate::hostfile::{self, Hosts};
-use crate::request::HOSTS_VARIABLE;
 
 /// Hosts of programs become hosts of the launch if those of all programs are the same; else each program has its own, and one without
 /// the first that are named. A lone host takes all ranks of its program.
@@ -111,18 +109,18 @@ pub(super) fn go_round(line: &mut Line, dialect: impl FnOnce() -> Option<Dialect
 /// Flags by which a line says how many ranks its nodes take.
 const SLOTS: [&str; 6] = ["--host", "--hostfile", "--nodelist", "--rankfile", "--tasks-per-node", "--tasks-per"];
 
-/// The only rank of a launch in an allocation has the other nodes for what it spawns: daemons of mpirun run on all of them.
-pub(super) fn span(line: &mut Line, variable: impl Fn(&str) -> bool) {
-    let is_placed =
-        SLOTS.iter().any(|flag| line.has(flag)) || line.programs().iter().any(|program| program.hosts.is_some());
-    if variable(ALLOCATION) && !variable(HOSTS_VARIABLE) && ranks_of(line) == Some(1) && !is_placed {
+/// The only rank of a launch in an allocation has the other nodes for what it spawns, those that the line names if it does: daemons of mpirun
+/// run on all of them.
+pub(super) fn span(line: &mut Line) {
+    const PLACED: [&str; 4] = ["--rankfile", "--tasks-per-node", "--tasks-per", "--tasks-per-socket"];
+    if ranks_of(line) == Some(1) && !PLACED.iter().any(|flag| line.has(flag)) {
         line.add_to_launch("--nodes", Some("all".as_ref()));
     }
 }
 
 /// Open MPI has a slot for each core of the nodes unless the line or its hostfile says otherwise: more ranks are refused, and without a
 /// number of ranks all are filled (measured with 4.1.4 and 5.0.11). With `--oversubscribe` there may be any number.
-pub(super) fn settle(line: &mut Line, dialect: impl FnOnce() -> Option<Dialect>, variable: impl Fn(&str) -> bool) {
+pub(super) fn settle(line: &mut Line, dialect: impl FnOnce() -> Option<Dialect>, names_hosts: bool) {
     let is_counted = line.programs().iter().all(|program| program.ranks.is_some());
     let is_alone = line.programs().len() == 1;
     let is_free = is_counted && line.places.overcommit || !is_counted && !is_alone;
@@ -134,7 +132,7 @@ pub(super) fn settle(line: &mut Line, dialect: impl FnOnce() -> Option<Dialect>,
     let is_placed = line.places.cores.is_some()
         || line.places.core_list.is_some()
         || SLOTS.iter().any(|flag| says_slots(flag))
-        || hosts.is_none() && variable(HOSTS_VARIABLE);
+        || hosts.is_none() && names_hosts;
     if is_placed && hosts.is_none() || dialect() != Some(Dialect::OpenMpi) {
         return;
     }
