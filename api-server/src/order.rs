@@ -118,7 +118,10 @@ impl Order {
         check_cpus(&request, &assignment, nodes)?;
         let addresses = assignment.hosts.iter().map(|node| nodes.address(node)).collect::<Result<_, _>>()?;
         let launch_id = random::id().map_err(OrderError::Random)?;
-        let launch = request.place(launch_id, allocated.allocation, assignment)?;
+        let ranks = ranks_per_node(&assignment.placement, assignment.hosts.len());
+        let hosts = assignment.hosts.iter().map(String::as_str).zip(ranks);
+        let slots = request.placement.slots(hosts, |node| nodes.cores(node));
+        let launch = request.place(launch_id, allocated.allocation, assignment, slots)?;
         Ok(Self { launch, terms: terms(addresses, allocated.uid, settings)?, ownership })
     }
 

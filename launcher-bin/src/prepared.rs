@@ -17,7 +17,7 @@ use lattice_inventory::ThisNode;
 use lattice_session::event::Stream;
 use lattice_session::placed::{PlacedLaunch, RankPlace};
 use lattice_session::random;
-use lattice_session::request::{Assignment, Candidates, LaunchRequest, Ownership};
+use lattice_session::request::{Assignment, Candidates, LaunchRequest, Ownership, PlacementRequest};
 use lattice_session::settings::StdinTarget;
 use lattice_session::spec::AppSpec;
 use lattice_session::template::{Place, Template};
@@ -73,13 +73,16 @@ impl PreparedLaunch {
         let node = ThisNode::default();
         let ranks = rank_counts(&request, per_object, &node)?;
         let size = ranks.iter().sum();
-        request.placement.check_cpus(&machine.host, size, usable_cpus().get() as u32)?;
+        let cpus = usable_cpus().get() as u32;
+        request.placement.check_cpus(&machine.host, size, cpus)?;
         // Before anything is allocated for that many ranks.
         machine.limits.check(size, 0)?;
         let programs: Vec<PathBuf> =
             request.programs.iter().map(|program| resolve(&program.app, machine)).collect::<Result<_, _>>()?;
         let assignment = Assignment { hosts: vec![machine.host.clone()], ranks, placement: Placement::one_node(size) };
-        let placed = request.place(random::id().map_err(RequestError::Random)?, None, assignment)?;
+        let room = per_object.and_then(|per_object| room_of(per_object, &node).ok()).map_or(cpus, NonZeroU32::get);
+        let slots = slots_here(&request.placement, room).max(size);
+        let placed = request.place(random::id().map_err(RequestError::Random)?, None, assignment, slots)?;
         let mut ranks = rows(&placed, &programs);
         let cpus = plan_here(&node, &placed.settings.cpu_bind, size)?;
         ranks.iter_mut().zip(cpus).for_each(|(row, cpus)| (row.is_free, row.cpus) = (cpus.is_none(), cpus));
@@ -187,6 +190,14 @@ fn rank_counts(
         (Some(per_node), _) if ranks > u64::from(per_node) => Err(RequestError::NodeTooSmall { ranks, per_node }),
         (_, Some(slots)) if ranks > slots => Err(RequestError::TooFewSlots { flag: HOSTS, ranks, slots }),
         _ => Ok(counts),
+    }
+}
+
+/// Number of slots of this machine, whatever its name is in a hostfile; `room` for those that nothing counts.
+fn slots_here(placement: &PlacementRequest, room: u32) -> u32 {
+    match &placement.candidates {
+        Candidates::Hostfile(hosts) => u32::try_from(hostfile::slots_of(hosts)).unwrap_or(u32::MAX),
+        Candidates::All | Candidates::Listed(_) => placement.tasks_per_node.map_or(room, NonZeroU32::get),
     }
 }
 

@@ -32,11 +32,20 @@ pub struct LaunchRequest {
     /// The nodes that are wished for.
     pub placement: PlacementRequest,
     /// `MPI_UNIVERSE_SIZE`, if it is not the number of ranks.
-    pub universe_size: Option<u32>,
+    pub universe_size: Option<UniverseSize>,
     /// Settings that hold for every rank.
     pub settings: LaunchSettings,
     /// Ownership of the launch.
     pub ownership: Ownership,
+}
+
+/// `MPI_UNIVERSE_SIZE` as it is asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum UniverseSize {
+    /// A number that the user knows.
+    Number(u32),
+    /// The slots of the launch's nodes, and at least its ranks, as Open MPI's mpirun tells it.
+    Slots,
 }
 
 /// Ownership of a launch.
@@ -170,6 +179,24 @@ impl PlacementRequest {
         }
     }
 
+    /// Number of slots on `hosts`, which have these ranks: those that the hostfile gives them, or the bound of each node, or a slot for
+    /// each of its `cpus`. A node of which nothing is known has slots for its ranks alone.
+    pub fn slots<'a>(
+        &self,
+        hosts: impl IntoIterator<Item = (&'a str, u32)>,
+        cpus: impl Fn(&str) -> Option<u32>,
+    ) -> u32 {
+        let listed = |node: &str| match &self.candidates {
+            Candidates::Hostfile(lines) => {
+                let of_node = lines.iter().filter(|line| line.node == node);
+                Some(of_node.fold(0, |sum: u32, line| sum.saturating_add(line.slots.get())))
+            }
+            Candidates::All | Candidates::Listed(_) => self.tasks_per_node.map(NonZeroU32::get),
+        };
+        let slots = |(node, ranks): (&str, u32)| listed(node).or_else(|| cpus(node)).unwrap_or_default().max(ranks);
+        hosts.into_iter().map(slots).fold(0, u32::saturating_add)
+    }
+
     /// The same request after it was placed on `hosts`: placed once more, in the same allocation, it has the same places, or is refused
     /// because one of these nodes is not ready any more.
     pub fn pin(&mut self, hosts: Vec<String>) {
@@ -269,7 +296,7 @@ impl LaunchRequest {
         }
     }
 
-    /// Gives every rank its place. The assignment has a number of ranks for each program.
+    /// Gives every rank its place. The assignment has a number of ranks for each program; its nodes have `slots`.
     ///
     /// # Errors
     /// Refuses a reader of standard input that is not among the ranks, and an id that makes no job id.
@@ -278,6 +305,7 @@ impl LaunchRequest {
         launch_id: String,
         allocation_id: Option<String>,
         assignment: Assignment,
+        slots: u32,
     ) -> Result<PlacedLaunch, PlaceError> {
         let Assignment { hosts, ranks, placement } = assignment;
         self.check_reader(placement.size())?;
@@ -285,7 +313,10 @@ impl LaunchRequest {
             id: JobId::new(&format!("kvs_{launch_id}_0"))?,
             placement,
             apps: (0..).zip(ranks).map(|(appnum, ranks)| App { ranks, appnum }).collect(),
-            universe_size: self.universe_size,
+            universe_size: self.universe_size.map(|size| match size {
+                UniverseSize::Number(size) => size,
+                UniverseSize::Slots => slots,
+            }),
             spawner: None,
             preput: Vec::new(),
         };
@@ -318,7 +349,7 @@ mod tests {
         LaunchRequest {
             programs: programs(&[2, 1]).unwrap(),
             placement: PlacementRequest::default(),
-            universe_size: Some(9),
+            universe_size: Some(UniverseSize::Number(9)),
             settings: LaunchSettings { stdin, ..LaunchSettings::default() },
             ownership: Ownership::Client,
         }
@@ -352,17 +383,39 @@ mod tests {
 
     #[test]
     fn a_placed_launch_has_one_job_with_all_ranks() {
-        let placed = request(StdinTarget::Rank(Rank(2))).place("abc".to_owned(), None, assignment()).unwrap();
+        let placed = request(StdinTarget::Rank(Rank(2))).place("abc".to_owned(), None, assignment(), 16).unwrap();
         assert_eq!((placed.job.id.as_str(), placed.job.size()), ("kvs_abc_0", 3));
         assert_eq!(placed.job.apps, [App { ranks: 2, appnum: 0 }, App { ranks: 1, appnum: 1 }]);
         assert_eq!((placed.job.universe_size, placed.apps.len(), placed.hosts.len()), (Some(9), 2, 2));
     }
 
     #[test]
+    fn slots_are_those_of_lines_or_bounds_or_cpus() {
+        let check = |candidates: Candidates, tasks_per_node: Option<u32>, slots: u32| {
+            let tasks_per_node = tasks_per_node.and_then(NonZeroU32::new);
+            let request = PlacementRequest { candidates, tasks_per_node, ..PlacementRequest::default() };
+            let cpus = |node: &str| (node == "a").then_some(8);
+            assert_eq!(request.slots([("a", 1), ("b", 2)], cpus), slots, "{request:?}");
+        };
+        let line = |node: &str, slots| HostSlots { node: node.to_owned(), slots: NonZeroU32::new(slots).unwrap() };
+        check(Candidates::Hostfile(vec![line("a", 3), line("b", 1), line("a", 2), line("c", 9)]), None, 7);
+        check(Candidates::All, Some(4), 8);
+        // Nothing is known of b but its ranks.
+        check(Candidates::All, None, 10);
+    }
+
+    #[test]
+    fn the_universe_is_of_slots_where_that_was_asked_for() {
+        let request = LaunchRequest { universe_size: Some(UniverseSize::Slots), ..request(StdinTarget::All) };
+        let placed = request.place("abc".to_owned(), None, assignment(), 16).unwrap();
+        assert_eq!(placed.job.universe_size, Some(16));
+    }
+
+    #[test]
     fn input_for_a_rank_that_there_is_not_is_refused() {
-        let error = request(StdinTarget::Rank(Rank(3))).place("abc".to_owned(), None, assignment()).unwrap_err();
+        let error = request(StdinTarget::Rank(Rank(3))).place("abc".to_owned(), None, assignment(), 16).unwrap_err();
         assert_eq!(error, PlaceError::NoSuchRank { rank: Rank(3), last: Rank(2) });
-        let error = request(StdinTarget::All).place("a b".to_owned(), None, assignment()).unwrap_err();
+        let error = request(StdinTarget::All).place("a b".to_owned(), None, assignment(), 16).unwrap_err();
         assert!(matches!(error, PlaceError::JobId(_)), "{error}");
     }
 }

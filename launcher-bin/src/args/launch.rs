@@ -8,6 +8,7 @@ use std::time::Duration;
 use clap::builder::{FalseyValueParser, OsStringValueParser, TypedValueParser};
 use clap::{Args, ValueEnum};
 use lattice_session::process_set::ProcessSetName;
+use lattice_session::request::UniverseSize;
 use lattice_session::template::Template;
 
 use super::cluster::ServerArgs;
@@ -19,7 +20,7 @@ use super::placement::PlacementArgs;
 use super::pmi::{Exchange, Pmi, PmiParser, Restartable};
 use super::propagate::Propagate;
 use super::signal::{self, SignalAhead};
-use super::value::{EnvSetting, Stdin, rank_count, template, variable_pattern};
+use super::value::{EnvSetting, Stdin, rank_count, template, universe_size, variable_pattern};
 use super::via::{JoinArgs, WayArgs};
 use super::{size, slurm_time};
 use crate::exit;
@@ -221,9 +222,9 @@ pub struct PmiArgs {
     /// much was asked for that sending it to all is cheaper), full (to all at once) or lazy (to those that ask).
     #[arg(long, value_enum, default_value = "auto", value_name = "HOW", hide_possible_values = true)]
     pub exchange: Exchange,
-    /// Tell ranks that MPI_UNIVERSE_SIZE is N.
-    #[arg(long, value_name = "N", value_parser = rank_count, allow_negative_numbers = true)]
-    pub universe_size: Option<u32>,
+    /// Tell ranks that MPI_UNIVERSE_SIZE is N; with "slots", the number of slots of the launch's nodes: those of the hostfile, or a CPU each.
+    #[arg(long, value_name = "N", value_parser = universe_size, allow_negative_numbers = true)]
+    pub universe_size: Option<UniverseSize>,
     /// Write every PMI message to FILE, as C> and S> lines.
     #[arg(long, value_name = "FILE")]
     pub pmi_trace: Option<PathBuf>,

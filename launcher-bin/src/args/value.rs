@@ -8,6 +8,7 @@ use std::path::PathBuf;
 
 use clap::builder::{OsStringValueParser, TypedValueParser};
 use hostlist::HostlistError;
+use lattice_session::request::UniverseSize;
 use lattice_session::template::{Template, TemplateError};
 
 /// The choices of `--stdin`.
@@ -128,6 +129,14 @@ pub(super) fn rank_count(text: &str) -> Result<u32, RankCountError> {
         Ok(count) if i32::try_from(count).is_ok() => Ok(count),
         Err(_) if !digits => Err(RankCountError::NotANumber),
         _ => Err(RankCountError::TooMany),
+    }
+}
+
+/// A number of ranks, or `slots`.
+pub(super) fn universe_size(text: &str) -> Result<UniverseSize, String> {
+    match text {
+        "slots" => Ok(UniverseSize::Slots),
+        _ => rank_count(text).map(UniverseSize::Number).map_err(|error| format!("{error}; slots is possible, too")),
     }
 }
 

@@ -201,6 +201,21 @@ fn this_machine_is_a_node_that_can_be_named() {
 }
 
 #[test]
+fn slots_are_the_universe_of_those_that_ask_for_it() {
+    let check = |flags: &str, size: Option<u32>| {
+        let line = format!("{flags} -n 2 true");
+        assert_eq!(prepared(&line).unwrap().placed.job.universe_size, size, "{line}");
+    };
+    check("", None);
+    check("--universe-size 9", Some(9));
+    check("--universe-size slots --host localhost:4,node3:3", Some(7));
+    check("--universe-size slots --tasks-per-node 5", Some(5));
+    // More ranks than the machine may have slots.
+    let cpus = usable_cpus().get() as u32;
+    check("--universe-size slots", Some(cpus.max(2)));
+}
+
+#[test]
 fn a_launch_on_a_cluster_shows_places_and_programs_as_they_were_given() {
     let mut placed = prepared("-n 3 true : -n 2 false").unwrap().placed;
     placed.hosts = vec!["node0".to_owned(), "node1".to_owned()];

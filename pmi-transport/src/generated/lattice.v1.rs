@@ -2640,6 +2640,9 @@ pub struct LaunchTasksRequest {
     /// for all nodes that are known.
     #[prost(bool, tag = "12")]
     pub plan_absent: bool,
+    /// MPI_UNIVERSE_SIZE is the number of slots of the launch's nodes, which the API server knows; `spec` says none.
+    #[prost(bool, tag = "13")]
+    pub universe_of_slots: bool,
 }
 /// Where the ranks go. Each program's number of ranks is in the spec's job.
 #[derive(Clone, PartialEq, ::prost::Message)]

@@ -12,7 +12,7 @@ use pmi_transport::proto::v1 as proto;
 use super::{WireError, job, settings, wrong};
 use crate::request::{
     Candidates, Distribution, HostSlots, LaunchRequest, NODES_MAX, Numbering, Ownership, PlacementRequest,
-    ProgramRequest, Programs,
+    ProgramRequest, Programs, UniverseSize,
 };
 use crate::settings::{LaunchSettings, PmiFamily, PmiSpec};
 use crate::spec::AppSpec;
@@ -24,8 +24,12 @@ const PLAIN_PATH: &str = "/usr/local/bin:/usr/bin:/bin";
 pub fn encode(request: &LaunchRequest, allocation_id: String) -> proto::LaunchTasksRequest {
     let ranks = request.programs.iter().map(|program| program.ranks);
     let apps = (0..).zip(ranks).map(|(appnum, ranks)| proto::App { ranks: number(ranks), appnum }).collect();
+    let universe_size = match request.universe_size {
+        Some(UniverseSize::Number(size)) => Some(size),
+        Some(UniverseSize::Slots) | None => None,
+    };
     let spec = proto::LaunchSpec {
-        job: Some(proto::Job { apps, universe_size: request.universe_size, ..proto::Job::default() }),
+        job: Some(proto::Job { apps, universe_size, ..proto::Job::default() }),
         apps: request.programs.iter().map(|program| job::encode_app(&program.app)).collect(),
         ..settings::encode(&request.settings)
     };
@@ -34,6 +38,7 @@ pub fn encode(request: &LaunchRequest, allocation_id: String) -> proto::LaunchTa
         placement: Some(encode_placement(&request.placement)),
         detached: request.ownership == Ownership::Detached,
         spec: Some(spec),
+        universe_of_slots: request.universe_size == Some(UniverseSize::Slots),
         ..proto::LaunchTasksRequest::default()
     }
 }
@@ -52,7 +57,10 @@ pub fn decode(mut request: proto::LaunchTasksRequest) -> Result<LaunchRequest, W
     match request.spec.take() {
         Some(mut spec) => {
             let settings = settings::take(&mut spec)?;
-            let universe_size = spec.job.as_ref().and_then(|job| job.universe_size);
+            let universe_size = match spec.job.as_ref().and_then(|job| job.universe_size) {
+                Some(size) => Some(UniverseSize::Number(size)),
+                None => request.universe_of_slots.then_some(UniverseSize::Slots),
+            };
             let programs = decode_programs(spec, ranks)?;
             Ok(LaunchRequest { programs, placement, universe_size, settings, ownership })
         }

@@ -73,6 +73,16 @@ fn children_are_dealt_out_as_their_parent_says() {
     cluster(3).bash(script).arg(mpich).run().exits(0).prints_lines(in_turn);
 }
 
+/// Slots are those of all nodes of the allocation, which mpirun's line with one rank has.
+#[test]
+fn managers_of_open_mpi_are_told_the_slots_of_all_nodes() {
+    let script = r#"lattice mpirun -np 1 "$1"; lattice mpirun -np 1 -H node0:2,node2:5 "$1"; lattice launch -n 1 "$1""#;
+    let outcome = cluster(3).bash(script).arg(Flavour::WheelOpenMpi.program("appnum")).run();
+    let slots = 3 * rank_spawner::usable_cpus().get();
+    let sizes = [slots, 7, 1].map(|size| format!("rank 0: universe size {size}"));
+    outcome.exits(0).prints_lines(sizes.into_iter().flat_map(|size| ["rank 0: appnum 0".to_owned(), size]));
+}
+
 /// Hosts of a file, and of numbers of children the greatest that is wanted. Open MPI keeps `soft` to itself.
 #[test]
 fn children_are_on_the_hosts_of_a_file_and_as_many_as_are_wanted() {

@@ -121,6 +121,8 @@ of MPICH and Intel MPI go through named hosts again when their slots are full.
 
 **Jobs that programs spawn** (`MPI_Comm_spawn`) run on the nodes of the launch, which has those that its ranks need. In an allocation a line with
 `-np 1` takes all nodes, or all that it names (`lattice launch -N all -n 1`), as under the daemons of `mpirun`; for more ranks say `-N` to `lattice launch`.
+A line of Open MPI with `-np 1` tells `MPI_UNIVERSE_SIZE` as the number of slots of these nodes, of which programs spawn as many less one; other
+lines tell the number of ranks, or what `-usize` (`--universe-size N|slots`) says.
 
 **Programs.** Those behind a `:` may have a `-host` list of their own, in lines of srun `-N`, `-w` and `--ntasks-per-node`. `-configfile`,
 `--app` and `--appfile` name a file with a program on each line.

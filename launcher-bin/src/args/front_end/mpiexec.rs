@@ -283,6 +283,7 @@ pub(super) fn translate(words: &[OsString]) -> Result<Answer, Refusal> {
     }
     let names_hosts = std::env::var_os(HOSTS_VARIABLE).is_some_and(|hosts| !hosts.is_empty());
     slots::settle(&mut line, || *dialect, names_hosts);
+    slots::tell_universe(&mut line, || *dialect);
     binding::settle(&mut line, || *dialect);
     settle_nodes(&mut line)?;
     values::settle_ranks_per_host(&mut line);

@@ -146,7 +146,7 @@ fn lines_of_mpiexec_mean_a_launch() {
             "mpirun --preload-files a,b --preload-files-dest-dir /tmp ./a",
             "--preload-files=a,b --preload-dest-dir=/tmp ./a",
         ),
-        ("mpiexec -usize SYSTEM -bootstrap ssh -iface eth0 ./a", "./a"),
+        ("mpiexec -usize SYSTEM -bootstrap ssh -iface eth0 ./a", "--universe-size=slots ./a"),
         ("mpirun -- -odd name", "-- -odd name"),
     ] {
         // `--display map` twice is one flag too many for the parser of `lattice launch`.

@@ -30,7 +30,7 @@ fn request() -> LaunchRequest {
     LaunchRequest {
         programs: Programs::new(vec![program("a", 2), program("b", 3)]).unwrap(),
         placement: PlacementRequest::default(),
-        universe_size: Some(12),
+        universe_size: Some(UniverseSize::Number(12)),
         settings: LaunchSettings {
             environment: vec![("PATH".into(), "/bin".into())],
             pmi: PmiSpec {
@@ -67,6 +67,7 @@ fn requests_travel() {
     let check = |request: LaunchRequest| assert_eq!(travelled(&request), request);
     check(request());
     check(LaunchRequest { ownership: Ownership::Detached, universe_size: None, ..request() });
+    check(LaunchRequest { universe_size: Some(UniverseSize::Slots), ..request() });
     check(LaunchRequest { programs: Programs::new(vec![program("a", 0)]).unwrap(), ..request() });
     let placements = [
         PlacementRequest { nodes: NonZeroU32::new(3), tasks_per_node: NonZeroU32::new(4), ..Default::default() },

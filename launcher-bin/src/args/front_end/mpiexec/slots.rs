@@ -118,6 +118,13 @@ pub(super) fn span(line: &mut Line) {
     }
 }
 
+/// Open MPI tells a rank that is alone for how many there are slots, and programs spawn as many less one.
+pub(super) fn tell_universe(line: &mut Line, dialect: impl FnOnce() -> Option<Dialect>) {
+    if ranks_of(line) == Some(1) && !line.has("--universe-size") && dialect() == Some(Dialect::OpenMpi) {
+        line.add_to_launch("--universe-size", Some("slots".as_ref()));
+    }
+}
+
 /// Open MPI has a slot for each core of the nodes unless the line or its hostfile says otherwise: more ranks are refused, and without a
 /// number of ranks all are filled (measured with 4.1.4 and 5.0.11). With `--oversubscribe` there may be any number.
 pub(super) fn settle(line: &mut Line, dialect: impl FnOnce() -> Option<Dialect>, names_hosts: bool) {

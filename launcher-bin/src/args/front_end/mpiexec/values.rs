@@ -194,9 +194,8 @@ pub(super) fn display(line: &mut Line, what: &OsStr) -> Result<(), Refusal> {
 /// Hydra's `-usize`: a number, or words that leave it to the launcher.
 pub(super) fn universe_size(line: &mut Line, size: &OsStr) -> Result<(), Refusal> {
     match size.to_str() {
-        Some("SYSTEM" | "INFINITE" | "infinite") => {
-            line.note("-usize: the universe is as large as the launch".to_owned());
-        }
+        Some("SYSTEM") => line.add_to_launch("--universe-size", Some("slots".as_ref())),
+        Some("INFINITE" | "infinite") => line.note("-usize: no size of the universe is told".to_owned()),
         _ => line.add_to_launch("--universe-size", Some(size)),
     }
     Ok(())
