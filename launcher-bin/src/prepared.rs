@@ -28,7 +28,7 @@ use rank_spawner::{BindError, BindHereError, CpuBind, CpuSet, Program, plan_here
 pub use self::binding::NodeBindError;
 pub use self::objects::ObjectsError;
 pub(crate) use self::objects::placed_by_objects;
-use crate::args::PerObject;
+use crate::args::{Filling, PerObject};
 use crate::hostfile;
 use crate::machine::Machine;
 use crate::request::{Action, EXCLUDE, LaunchCommand, OutputRequest, RequestError, placed_in_groups};
@@ -180,7 +180,8 @@ fn rank_counts(
     let usual = [per_node, of_objects, all_slots].into_iter().flatten().min().unwrap_or(NonZeroU32::MIN);
     let counts = request.programs.rank_counts(usual);
     let ranks: u64 = counts.iter().copied().map(u64::from).sum();
-    if let Some((PerObject { ranks: per_object, object, .. }, room)) = room
+    if let Some((PerObject { ranks: per_object, object, filling }, room)) = room
+        && filling != Filling::Again
         && ranks > u64::from(room.get())
     {
         let (per_object, object) = (per_object.get(), object.noun());

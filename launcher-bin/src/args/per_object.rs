@@ -22,6 +22,8 @@ pub struct PerObject {
 pub enum Filling {
     /// One node after the other, as with mpirun's `--map-by ppr`.
     NodeByNode,
+    /// The same, and when all are full from the first one on again, as with Intel MPI's mpiexec.
+    Again,
     /// All nodes have the same share, as with srun.
     Evenly,
 }
@@ -36,6 +38,7 @@ impl PerObject {
     pub(crate) fn deals(self, asked: [Option<Deal>; 2]) -> [Option<Deal>; 2] {
         let deal = Deal { over: self.object, what: Dealt::Ranks, at_once: self.ranks };
         match (self.filling, asked) {
+            (Filling::Again, asked) => asked,
             (Filling::Evenly, [Some(sockets), _]) if self.object == Object::Core => [Some(sockets), Some(deal)],
             _ => [Some(deal), None],
         }
@@ -78,7 +81,7 @@ impl RankBy {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum NoObject {
     #[error(
-        "{text:?} is no number of ranks of an object; possible is K:OBJECT, such as 2:socket, with hwthread, core, l3cache, numa, socket, gpu or nic"
+        "{text:?} is no number of ranks of an object; possible is K:OBJECT, such as 2:socket, with hwthread, core, l3cache, numa, socket, gpu or nic; `:again` behind it has more ranks begin again with the first node"
     )]
     PerObject { text: String },
     #[error("{text:?} is no order of ranks; slot, node, fill, l3cache, numa, socket, gpu and nic are possible")]
@@ -87,7 +90,11 @@ pub(super) enum NoObject {
 
 pub(super) fn per_object(text: &str) -> Result<PerObject, NoObject> {
     let read = |(ranks, word): (&str, &str)| {
-        Some(PerObject { ranks: ranks.parse().ok()?, object: Object::called(word)?, filling: Filling::NodeByNode })
+        let (word, filling) = match word.strip_suffix(":again") {
+            Some(word) => (word, Filling::Again),
+            None => (word, Filling::NodeByNode),
+        };
+        Some(PerObject { ranks: ranks.parse().ok()?, object: Object::called(word)?, filling })
     };
     text.split_once(':').and_then(read).ok_or_else(|| NoObject::PerObject { text: text.to_owned() })
 }
@@ -113,7 +120,9 @@ mod tests {
         assert_eq!(per_object("2:socket"), Ok(per(two, Object::Socket)));
         assert_eq!(per_object("2:hwthread"), Ok(per(two, Object::Thread)));
         assert_eq!(per_object("1:gpu"), Ok(per(NonZeroU32::MIN, Object::Gpu)));
-        for text in ["", "2", "socket", "0:socket", "2:rack", "x:core", "2:core:1"] {
+        let again = PerObject { filling: Filling::Again, ..per(two, Object::Core) };
+        assert_eq!(per_object("2:core:again"), Ok(again));
+        for text in ["", "2", "socket", "0:socket", "2:rack", "x:core", "2:core:1", "2:again"] {
             assert!(per_object(text).is_err(), "{text}");
         }
         assert_eq!(rank_by("package"), Ok(RankBy::Object(Object::Socket)));

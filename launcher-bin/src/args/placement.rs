@@ -32,8 +32,8 @@ pub struct PlacementArgs {
     #[arg(long, alias = "ntasks-per-node", value_name = "K", value_parser = rank_count, allow_negative_numbers = true, conflicts_with = "hostfile")]
     pub tasks_per_node: Option<u32>,
     /// Put at most K ranks on each OBJECT of a node: hwthread, core, l3cache, numa, socket, gpu or nic; without -n, start K on each.
-    /// Ranks that are bound fill one object after the other.
-    #[arg(long, value_name = "K:OBJECT", value_parser = per_object::per_object, conflicts_with_all = ["tasks_per_core", "tasks_per_socket"])]
+    /// Ranks that are bound fill one object after the other. With K:OBJECT:again more ranks than these begin again with the first node.
+    #[arg(long, value_name = "K:OBJECT[:again]", value_parser = per_object::per_object, conflicts_with_all = ["tasks_per_core", "tasks_per_socket"])]
     pub tasks_per: Option<PerObject>,
     /// Put at most K ranks on each core as srun does: their nodes have equal shares of them, and ranks that are bound have the order of
     /// --distribution.

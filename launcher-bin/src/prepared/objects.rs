@@ -101,9 +101,13 @@ pub(crate) fn placed_by_objects(
     let is_even = per_object.filling == Filling::Evenly && is_whole && used().all(|host| Some(host.slots) == first);
     let room = used().map(|host| u64::from(host.slots.get())).sum();
     if let Some(ranks) = ranks.filter(|&ranks| u64::from(ranks) > room) {
+        if per_object.filling == Filling::Again {
+            request.candidates = Candidates::Hostfile(in_turns(used(), ranks));
+            return Ok(());
+        }
         let nodes = hostlist::fold(&used().map(|host| &host.node).collect::<Vec<_>>());
-        let (per_object, object) = (per_object.ranks.get(), per_object.object.noun());
-        return Err(ObjectsError::TooFew { ranks, nodes, per_object, object, room });
+        let PerObject { ranks: per_object, object, .. } = per_object;
+        return Err(ObjectsError::TooFew { ranks, nodes, per_object: per_object.get(), object: object.noun(), room });
     }
     match first {
         // A bound for each node leaves the shares to the distribution.
@@ -113,6 +117,18 @@ pub(crate) fn placed_by_objects(
         _ => request.candidates = Candidates::Hostfile(hosts),
     }
     Ok(())
+}
+
+/// Hosts with their slots, named again in their order until there is a slot for each rank.
+fn in_turns<'a>(hosts: impl Iterator<Item = &'a HostSlots> + Clone, ranks: u32) -> Vec<HostSlots> {
+    let mut left = ranks;
+    let mut turns = Vec::new();
+    for HostSlots { node, slots } in hosts.cycle() {
+        let Some(slots) = NonZeroU32::new(slots.get().min(left)) else { break };
+        left -= slots.get();
+        turns.push(HostSlots { node: node.clone(), slots });
+    }
+    turns
 }
 
 #[cfg(test)]
@@ -188,6 +204,10 @@ mod tests {
         check(Candidates::All, per(2, Object::Socket), &[("a0", 4), ("a1", 4), ("b0", 2), ("x", 1)]);
         check(Candidates::Listed(vec!["b0".into(), "a1".into()]), per(1, Object::Core), &[("b0", 2), ("a1", 8)]);
         let slots = |node: &str, slots| HostSlots { node: node.to_owned(), slots: NonZeroU32::new(slots).unwrap() };
+        let again = |object| PerObject { filling: Filling::Again, ..per(1, object) };
+        let listed = |nodes: [&str; 2]| Candidates::Listed(nodes.map(str::to_owned).into());
+        check(listed(["b0", "a1"]), again(Object::Socket), &[("b0", 1), ("a1", 2)]);
+        check(listed(["b0", "x"]), again(Object::Socket), &[("b0", 1), ("b0", 1), ("b0", 1)]);
         let hosts = vec![slots("a0", 1), slots("b0", 9), slots("a0", 2)];
         check(Candidates::Hostfile(hosts), per(4, Object::Socket), &[("a0", 3), ("b0", 4)]);
         let refusal = |except: &[&str], ranks, per_object| {

@@ -27,6 +27,26 @@ fn ranks_are_where_the_other_launcher_would_put_them() {
     check(&format!("lattice srun -N1 -n2 {WHERE} : -N1 -n1"), &["0 node0", "1 node0", "2 node1"]);
 }
 
+/// Recorded from mpiexec.hydra of Intel MPI 2021.18.1 on nodes of two cores.
+#[test]
+fn lines_of_intel_fill_the_cores_of_named_hosts() {
+    let script = format!(
+        r#"export LATTICE_MPIEXEC=intel; unset ${{!HYDRA_@}} ${{!I_MPI_@}}
+        cores=$(lattice launch -N1 --tasks-per 1:core echo | wc -l); printf 'node1\nnode0:1\n' >"$TMPDIR/hosts" || exit 90
+        on() {{ sort -n | awk '{{ print $2 }}' | uniq -c | awk '{{ printf "%s:%s ", $2, $1 }}'; }}
+        for hosts in "-hosts node1,node0" "-f $TMPDIR/hosts"; do
+            echo "$(lattice mpiexec -n $((2 * cores + 1)) $hosts {WHERE} | on)"
+            echo "$(lattice mpiexec -n $cores $hosts {WHERE} | on)"
+            echo "$(lattice mpiexec $hosts {WHERE} | on)"
+        done | sed "s/:$cores /:c /g"
+        lattice mpiexec -n 3 -machinefile "$TMPDIR/hosts" {WHERE}"#
+    );
+    let filled = ["node1:c node0:c node1:1 ", "node1:c ", "node1:c node0:c "];
+    let expected = [filled.as_slice(), &filled, &["0 node1", "1 node0", "2 node1"]].concat();
+    let directory = tempfile::tempdir().unwrap();
+    script_on(2, &script).env("TMPDIR", directory.path()).run().exits(0).prints_lines(&expected);
+}
+
 /// Open MPI's users expect a rank on each core without a number, and a refusal of more ranks than there are slots.
 #[test]
 fn lines_of_open_mpi_have_a_slot_for_each_core() {

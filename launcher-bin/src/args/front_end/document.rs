@@ -62,6 +62,12 @@ pub(super) fn coming_from() -> String {
             let meaning = if meaning.starts_with('-') { format!("`{meaning}`") } else { meaning };
             let _ = writeln!(text, "| `{}` | {} |", flag.typed().replace('|', "\\|"), meaning.replace('|', "\\|"));
         }
+        if front_end == FrontEnd::Mpiexec {
+            text.push_str("\n| variable | in lines of | is |\n|---|---|---|\n");
+            for (name, of, flag) in super::mpiexec::variables() {
+                let _ = writeln!(text, "| `{name}` | {of} | `--{flag}` |");
+            }
+        }
         if front_end == FrontEnd::Srun {
             for idle in super::super::idle::IDLE {
                 let _ = writeln!(text, "| `--{}` | chooses nothing: {} |", idle.long, idle.reason);
@@ -116,8 +122,9 @@ ranks. In other lines nothing binds ranks but `--bind-to` and its like.
 
 **Slots.** Lines of Open MPI have a slot for each core (with `--use-hwthread-cpus` for each hardware thread) unless they or their hostfile
 count: `--host a:4,b` and `a slots=4` do, a hostfile of names alone does not. Without `-np` all slots are filled, and more ranks than slots are
-refused unless there is `--oversubscribe`. Other lines have one rank without `-n`, and more ranks than CPUs are started without a word; those
-of MPICH and Intel MPI go through named hosts again when their slots are full.
+refused unless there is `--oversubscribe`. Lines of Intel MPI fill the cores of each host that `-hosts` or `-f` names, and begin again with the
+first one: `-n 2 -hosts a,b` is two ranks on a, unless `-ppn` or `I_MPI_PERHOST` says how many. Other lines have one rank without `-n`, and more ranks than
+CPUs are started without a word; those of MPICH, and `-machinefile` for Intel MPI, go through named hosts again when their slots are full.
 
 **Jobs that programs spawn** (`MPI_Comm_spawn`) run on the nodes of the launch, which has those that its ranks need. In an allocation a line with
 `-np 1` takes all nodes, or all that it names (`lattice launch -N all -n 1`), as under the daemons of `mpirun`; for more ranks say `-N` to `lattice launch`.
@@ -127,9 +134,7 @@ lines tell the number of ranks, or what `-usize` (`--universe-size N|slots`) say
 **Programs.** Those behind a `:` may have a `-host` list of their own, in lines of srun `-N`, `-w` and `--ntasks-per-node`. `-configfile`,
 `--app` and `--appfile` name a file with a program on each line.
 
-**Variables** stand for flags that a line does not have: `MPIEXEC_TIMEOUT`, `MPIEXEC_UNIVERSE_SIZE` and `MPIEXEC_PREFIX_DEFAULT` (ranks before
-their lines) for all; `HYDRA_HOST_FILE` and `HYDRA_BINDING` for MPICH's and Intel MPI's lines; for Open MPI's `OMPI_MCA_orte_default_hostfile`,
-`OMPI_MCA_hwloc_base_binding_policy`, `OMPI_MCA_rmaps_base_mapping_policy`, `OMPI_MCA_rmaps_base_oversubscribe`, `PRTE_MCA_prte_default_hostfile`,
-`PRTE_MCA_hwloc_default_binding_policy` and `PRTE_MCA_rmaps_default_mapping_policy`. The same parameters count behind `--mca` and
-`--prtemca`, before variables. `-v` names those that count.
+**Variables** stand for flags that a line does not have. The parameters of Open MPI's launcher among them count behind `--mca` and `--prtemca` as well, before
+variables. `-v` names those that count, and those of the line's own launcher that choose nothing here (`HYDRA_ENV`, which has no effect in Hydra 4.0
+either, `HYDRA_IFACE`, `I_MPI_PIN_ORDER`, `OMPI_MCA_orte_xterm` and their like). `HYDRA_CONFIG_FILE` names the file of programs of a line without one.
 ";

@@ -33,6 +33,8 @@ pub(super) struct Line {
     is_dealt_out: bool,
     /// True if the nodes are gone through again when each has its number of ranks.
     pub(super) goes_round: bool,
+    /// Objects of a node of which each takes a rank, in Intel MPI's word for the number of ranks of a host.
+    pub(super) of_each_host: Option<&'static str>,
     /// Words of `mpiexec` about the place of ranks within a node.
     pub(super) places: Places,
     /// Parameters of Open MPI's launcher, by name, that stand for flags.
@@ -87,6 +89,11 @@ impl Program {
     /// True if the program has this flag.
     pub(super) fn has(&self, flag: &str) -> bool {
         position(&self.flags, flag).is_some()
+    }
+
+    /// True if there is neither a program nor a word about it.
+    pub(super) fn is_nothing(&self) -> bool {
+        self.command.is_empty() && self.flags.is_empty() && self.hosts.is_none()
     }
 
     /// Puts the program on these hosts.
@@ -150,8 +157,18 @@ impl Line {
         &self.programs
     }
 
+    pub(super) fn clear_programs(&mut self) {
+        self.programs.clear();
+    }
+
     pub(super) fn programs_mut(&mut self) -> &mut [Program] {
         &mut self.programs
+    }
+
+    /// Fills so many objects of each node, as `--tasks-per` has them, in place of any other order among nodes.
+    pub(super) fn fill(&mut self, objects: &str) {
+        self.is_dealt_out = false;
+        self.add_to_launch("--tasks-per", Some(objects.as_ref()));
     }
 
     /// Deals ranks out among the nodes one by one, unless there is a number for each node.

@@ -5,6 +5,7 @@
 
 mod binding;
 mod dialect;
+mod intel;
 mod output;
 mod slots;
 mod values;
@@ -14,7 +15,7 @@ use std::cell::LazyCell;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 
-use self::binding::{bind_to, cpu_list, cpus_per_rank, map_by, oversubscribe};
+use self::binding::{bind_to, cpu_list, cpus_per_rank, map_by, membind, oversubscribe};
 use self::dialect::{Dialect, VARIABLE, dialect, version};
 use self::output::{output, output_filename, stream_buffering};
 use self::values::{
@@ -23,6 +24,7 @@ use self::values::{
 };
 use super::Meaning::{Made, Nothing, OfLaunch, OfProgram, Refused};
 use super::line::Line;
+use super::variables::set;
 use super::{Answer, Flag, FrontEnd, Refusal, Takes, distinct, find, next_word, text_of, unknown};
 use crate::args::SEPARATOR;
 use crate::cluster::{ALLOCATION, NO_ALLOCATION};
@@ -51,8 +53,13 @@ pub(super) const FLAGS: &[Flag] = &[
     // nodes
     flag(&["hosts"], Takes::Value, Made("--host HOSTS, or -w NODES", hosts)),
     flag(&["H"], Takes::Value, Made("--host HOSTS", host)),
-    flag(&["f", "hostfile", "machinefile", "default-hostfile"], Takes::Value, OfLaunch("--hostfile")),
-    flag(&["ppn", "perhost", "grr"], Takes::Value, Made("-m plane=N; --tasks-per-node without -n", ranks_per_host)),
+    flag(&["f", "hostfile", "default-hostfile"], Takes::Value, OfLaunch("--hostfile")),
+    flag(&["machinefile", "machine"], Takes::Value, OfLaunch("--hostfile")),
+    flag(
+        &["ppn", "perhost", "grr"],
+        Takes::Value,
+        Made("-m plane=N; --tasks-per-node without -n; --tasks-per 1:core:again for allcores", ranks_per_host),
+    ),
     flag(&["npernode"], Takes::Value, Made("--tasks-per-node=N, and -m plane=N with -n", ranks_of_each_host)),
     flag(&["pernode"], Takes::Nothing, OfLaunch("--tasks-per-node=1")),
     flag(
@@ -80,6 +87,7 @@ pub(super) const FLAGS: &[Flag] = &[
     ),
     flag(&["rank-by"], Takes::Value, Made("--rank-by", rank_by)),
     flag(&["bind-to"], Takes::Value, Made("--cpu-bind", bind_to)),
+    flag(&["membind"], Takes::Value, Made("--mem-bind=none, or local for bind:OBJECT", membind)),
     flag(&["bind-to-core"], Takes::Nothing, Made("--cpu-bind=cores", |line, _| bind_to(line, "core".as_ref()))),
     flag(&["bind-to-socket"], Takes::Nothing, Made("--cpu-bind=sockets", |line, _| bind_to(line, "socket".as_ref()))),
     flag(&["bind-to-none"], Takes::Nothing, Made("--cpu-bind=none", |line, _| bind_to(line, "none".as_ref()))),
@@ -261,12 +269,19 @@ fn preload_binary(line: &mut Line, _: &OsStr) -> Result<(), Refusal> {
     Ok(())
 }
 
+/// Each variable that stands for a flag, with whose lines heed it.
+#[cfg(test)]
+pub(super) fn variables() -> Vec<(&'static str, &'static str, &'static str)> {
+    variables::all()
+}
+
 pub(super) fn translate(words: &[OsString]) -> Result<Answer, Refusal> {
     dialect::check_variable()?;
     let mut line = Line::default();
     if let Some(answer) = read(words, &mut line)? {
         return Ok(answer);
     }
+    read_usual_file(&mut line, |name| std::env::var_os(name))?;
     // Asked for only where it matters: it may read the program's file.
     let dialect = LazyCell::new(|| dialect(words));
     variables::heed(&mut line, || *dialect, |name| std::env::var_os(name))?;
@@ -274,6 +289,7 @@ pub(super) fn translate(words: &[OsString]) -> Result<Answer, Refusal> {
     if line.places.is_in_sequence {
         slots::put_in_sequence(&mut line)?;
     }
+    slots::fill_cores(&mut line, || *dialect)?;
     match line.places.overcommit {
         true => slots::add_slots(&mut line)?,
         false => slots::go_round(&mut line, || *dialect),
@@ -427,6 +443,19 @@ fn read_file(typed: &str, path: &OsStr, line: &mut Line) -> Result<(), Refusal> 
     Ok(())
 }
 
+/// Variable of Hydra's that names a file of programs, which counts in a line without one.
+const CONFIG_FILE: &str = "HYDRA_CONFIG_FILE";
+
+fn read_usual_file(line: &mut Line, variable: impl Fn(&str) -> Option<OsString>) -> Result<(), Refusal> {
+    let is_open = line.programs().len() == 1 && dialect::by_name() != Some(Dialect::OpenMpi);
+    if let Some(file) = set(variable, CONFIG_FILE).filter(|_| is_open && line.programs()[0].is_nothing()) {
+        line.note(format!("{CONFIG_FILE}={}: as -configfile", file.display()));
+        line.clear_programs();
+        read_file(CONFIG_FILE, &file, line)?;
+    }
+    Ok(())
+}
+
 /// A hostfile beside a number of ranks on each node: the nodes are those of the file, in its order, and its slots do not count.
 fn settle_nodes(line: &mut Line) -> Result<(), Refusal> {
     if !line.has("--tasks-per-node") {
@@ -454,4 +483,27 @@ fn ambiguous_n() -> Refusal {
          or set {VARIABLE}=hydra|ompi"
     );
     Refusal::Refused { flag: "-N".to_owned(), instead }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_of_programs_that_the_environment_names_counts_in_a_line_without_one() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(&file, "-n 1 ./a\n-n 2 ./b\n").unwrap();
+        for (flags, expected) in [
+            (vec!["-l"], "--label --ntasks=1 ./a : --ntasks=2 ./b"),
+            (vec![], "--ntasks=1 ./a : --ntasks=2 ./b"),
+            (vec!["-n", "3", "./c"], "--ntasks=3 ./c"),
+        ] {
+            let mut line = Line::default();
+            let words: Vec<OsString> = flags.into_iter().map(OsString::from).collect();
+            assert!(read(&words, &mut line).unwrap().is_none());
+            read_usual_file(&mut line, |_| Some(file.path().into())).unwrap();
+            let words = line.finish().words;
+            assert_eq!(words.join(OsStr::new(" ")), expected);
+        }
+    }
 }

@@ -18,8 +18,20 @@ pub(super) fn apply(
     flag: &str,
     value: &OsStr,
 ) -> Result<(), Refusal> {
+    apply_as(line, flags, (name, &value.to_string_lossy()), flag, value)
+}
+
+/// The same for a variable whose value, which is told, means another one of the flag.
+pub(super) fn apply_as(
+    line: &mut Line,
+    flags: &'static [Flag],
+    (name, told): (&str, &str),
+    flag: &str,
+    value: &OsStr,
+) -> Result<(), Refusal> {
     let Some(flag) = find(flags, flag).filter(|flag| !flag.is_switch() || is_on(value)) else { return Ok(()) };
-    line.note(format!("{name}={}: as --{}", value.display(), flag.names.last().copied().unwrap_or_default()));
+    let meant = if told == value { String::new() } else { format!(" {}", value.display()) };
+    line.note(format!("{name}={told}: as --{}{meant}", flag.names.last().copied().unwrap_or_default()));
     match flag.meaning {
         // A variable is not behind any `:`.
         Meaning::OfNodes(ours) => {
@@ -32,6 +44,6 @@ pub(super) fn apply(
 }
 
 /// True for the value of a switch that is on.
-fn is_on(value: &OsStr) -> bool {
+pub(super) fn is_on(value: &OsStr) -> bool {
     !["0", "false", "no", "off"].iter().any(|off| value.eq_ignore_ascii_case(off))
 }

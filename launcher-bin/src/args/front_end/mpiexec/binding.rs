@@ -127,6 +127,23 @@ pub(super) fn cpus_per_rank(line: &mut Line, number: &OsStr) -> Result<(), Refus
     Ok(())
 }
 
+/// Hydra's policies, of which `bind:OBJECT` is the memory next to the CPUs of the rank.
+pub(super) fn membind(line: &mut Line, how: &OsStr) -> Result<(), Refusal> {
+    let text = how.to_string_lossy();
+    let bind = match text.split(':').next().unwrap_or_default() {
+        "none" | "firsttouch" => "none",
+        "bind" => "local",
+        _ => {
+            let reason = "none, firsttouch and bind:OBJECT are; start numactl as the program for others: \
+                          mpiexec -n 4 numactl --interleave=all ./a.out"
+                .to_owned();
+            return Err(Refusal::Value { flag: "-membind", value: text.into_owned(), reason });
+        }
+    };
+    line.add_to_launch("--mem-bind", Some(bind.as_ref()));
+    Ok(())
+}
+
 /// Ranks that have no room for themselves share CPUs.
 pub(super) fn oversubscribe(line: &mut Line, _: &OsStr) -> Result<(), Refusal> {
     line.places.overcommit = true;

@@ -74,8 +74,12 @@ const OF_DIALECTS: &[(Dialect, &[&str])] = &[
 
 /// The dialect of a program with its flags.
 pub(super) fn dialect(program: &[OsString]) -> Option<Dialect> {
-    let named = std::env::var(VARIABLE).ok().and_then(|name| called(&name));
-    named.or_else(|| by_flags(program)).or_else(|| by_library(program))
+    by_name().or_else(|| by_flags(program)).or_else(|| by_library(program))
+}
+
+/// The dialect that the variable names.
+pub(super) fn by_name() -> Option<Dialect> {
+    std::env::var(VARIABLE).ok().and_then(|name| called(&name))
 }
 
 /// The dialect of this name.

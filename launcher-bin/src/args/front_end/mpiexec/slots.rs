@@ -1,11 +1,12 @@
 //! Hosts of a line with their slots, and Open MPI's rule that no launch has more ranks than slots.
 
 use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
 
 use lattice_session::request::HostSlots;
 
-use super::super::Refusal;
 use super::super::line::Line;
+use super::super::{Refusal, distinct};
 use super::dialect::Dialect;
 use crate::hostfile::{self, Hosts};
 
@@ -87,6 +88,24 @@ fn with_slots(mut hosts: Vec<HostSlots>, ranks: u64) -> Vec<String> {
     hosts.iter().map(|host| format!("{}:{}", host.node, host.slots)).collect()
 }
 
+/// Intel MPI fills the cores of each host that `-hosts` or `-f` names, and begins again with the first one, whatever their slots are; `-ppn`
+/// goes before it, and `-machinefile` has slots (measured with 2021.18.1).
+pub(super) fn fill_cores(line: &mut Line, dialect: impl FnOnce() -> Option<Dialect>) -> Result<(), Refusal> {
+    let is_counted = line.goes_round || line.has("--tasks-per-node") || line.has("--tasks-per");
+    let is_named = line.has_typed("hosts") || line.has_typed("f");
+    if is_counted || !is_named && line.of_each_host.is_none() || dialect() != Some(Dialect::Intel) {
+        return Ok(());
+    }
+    if let Some(hosts) = named_hosts(line)? {
+        line.take("--hostfile");
+        line.take("--host");
+        let names = distinct(hosts.into_iter().map(|host| host.node));
+        line.add_to_launch("--nodelist", Some(names.join(",").as_ref()));
+    }
+    line.fill(line.of_each_host.unwrap_or("1:core:again"));
+    Ok(())
+}
+
 /// Most turns of hosts, which become one flag.
 const TURNS_MAX: usize = 1 << 16;
 
@@ -113,7 +132,8 @@ const SLOTS: [&str; 6] = ["--host", "--hostfile", "--nodelist", "--rankfile", "-
 /// run on all of them.
 pub(super) fn span(line: &mut Line) {
     const PLACED: [&str; 4] = ["--rankfile", "--tasks-per-node", "--tasks-per", "--tasks-per-socket"];
-    if ranks_of(line) == Some(1) && !PLACED.iter().any(|flag| line.has(flag)) {
+    let is_placed = |flag: &&str| line.value(flag).is_some_and(|value| !value.as_bytes().ends_with(b":again"));
+    if ranks_of(line) == Some(1) && !PLACED.iter().any(is_placed) {
         line.add_to_launch("--nodes", Some("all".as_ref()));
     }
 }
@@ -150,5 +170,43 @@ pub(super) fn settle(line: &mut Line, dialect: impl FnOnce() -> Option<Dialect>,
     if !is_placed {
         let slot = if line.places.counts_threads { "1:hwthread" } else { "1:core" };
         line.add_to_launch("--tasks-per", Some(slot.as_ref()));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::ffi::OsString;
+
+    use super::*;
+
+    /// Words of `mpiexec FLAGS ./a` as far as hosts and slots settle them, in a line of this dialect.
+    fn settled(dialect: Dialect, flags: &str) -> String {
+        let mut line = Line::default();
+        let words: Vec<OsString> = flags.split_whitespace().chain(["./a"]).map(OsString::from).collect();
+        assert!(super::super::read(&words, &mut line).unwrap().is_none());
+        settle_hosts(&mut line).unwrap();
+        fill_cores(&mut line, || Some(dialect)).unwrap();
+        go_round(&mut line, || Some(dialect));
+        super::super::values::settle_ranks_per_host(&mut line);
+        let words = line.finish().words;
+        words.iter().map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" ")
+    }
+
+    #[test]
+    fn lines_of_intel_fill_the_cores_of_the_hosts_that_they_name() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(&file, "a\nb:1\n").unwrap();
+        let path = file.path().display();
+        let check = |dialect, flags: &str, expected: &str| {
+            assert_eq!(settled(dialect, flags), expected, "{dialect:?} {flags}");
+        };
+        for flags in ["-hosts a,b", "-hosts a:1,b", &format!("-f {path}"), "-hosts a,b -ppn allcores"] {
+            check(Dialect::Intel, &format!("{flags} -n 5"), "--nodelist=a,b --tasks-per=1:core:again --ntasks=5 ./a");
+        }
+        check(Dialect::Intel, "-hosts a,b", "--nodelist=a,b --tasks-per=1:core:again ./a");
+        check(Dialect::Intel, "-perhost all -n 2", "--tasks-per=1:hwthread:again --ntasks=2 ./a");
+        check(Dialect::Intel, "-hosts a,b -ppn 1 -n 4", "--nodelist=a,b --distribution=plane=1 --ntasks=4 ./a");
+        check(Dialect::Intel, &format!("-machinefile {path} -n 3"), "--host=a:1,b:1,a:1,b:1 --ntasks=3 ./a");
+        check(Dialect::Hydra, "-hosts a,b -n 5", "--nodelist=a,b --distribution=cyclic --ntasks=5 ./a");
     }
 }

@@ -61,8 +61,15 @@ pub(super) fn hosts(line: &mut Line, list: &OsStr) -> Result<(), Refusal> {
 /// Hydra's `-ppn`, Intel's `-perhost`: so many ranks on a node, then on the next one, and on the first one again when all have theirs
 /// (measured with Hydra 5.0.2). Open MPI's `-npernode` is the number that a node may have.
 pub(super) fn ranks_per_host(line: &mut Line, number: &OsStr) -> Result<(), Refusal> {
-    line.add_to_launch("--tasks-per-node", Some(number));
-    line.goes_round = true;
+    // Intel's words (I_MPI_PERHOST).
+    match number.to_str() {
+        Some("allcores") => line.of_each_host = Some("1:core:again"),
+        Some("all") => line.of_each_host = Some("1:hwthread:again"),
+        _ => {
+            line.add_to_launch("--tasks-per-node", Some(number));
+            line.goes_round = true;
+        }
+    }
     Ok(())
 }
 

@@ -7,33 +7,163 @@ use super::super::line::Line;
 use super::super::{Refusal, variables};
 use super::FLAGS;
 use super::dialect::Dialect;
+use super::intel;
 
 /// Whose lines heed a variable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Of {
     Everybody,
     Hydra,
+    Intel,
     OpenMpi,
 }
 
-/// Condition of a line under which a variable has something to say.
-type Open = fn(&Line) -> bool;
+/// A variable that stands for a flag.
+struct Variable {
+    name: &'static str,
+    of: Of,
+    flag: &'static str,
+    /// True of a line in which it has something to say.
+    is_open: fn(&Line) -> bool,
+    /// The value of the flag for that of the variable; none where it chooses nothing here.
+    value: fn(&str) -> Option<String>,
+}
 
-/// Each variable with the flag that it stands for. Hydra's are those of its wiki and `mpiexec -help`, Open MPI's those of `ompi_info` and `prte_info`.
-const VARIABLES: &[(&str, Of, &str, Open)] = &[
-    ("MPIEXEC_TIMEOUT", Of::Everybody, "timeout", |line| !line.has("--timeout")),
-    ("MPIEXEC_UNIVERSE_SIZE", Of::Everybody, "usize", |line| !line.has("--universe-size")),
-    ("MPIEXEC_PREFIX_DEFAULT", Of::Everybody, "prepend-rank", |line| !line.has("--label")),
-    ("HYDRA_HOST_FILE", Of::Hydra, "f", has_no_hosts),
-    ("HYDRA_BINDING", Of::Hydra, "bind-to", is_unbound),
-    ("OMPI_MCA_orte_default_hostfile", Of::OpenMpi, "hostfile", has_no_hosts),
-    ("PRTE_MCA_prte_default_hostfile", Of::OpenMpi, "hostfile", has_no_hosts),
-    ("OMPI_MCA_hwloc_base_binding_policy", Of::OpenMpi, "bind-to", is_unbound),
-    ("PRTE_MCA_hwloc_default_binding_policy", Of::OpenMpi, "bind-to", is_unbound),
-    ("OMPI_MCA_rmaps_base_mapping_policy", Of::OpenMpi, "map-by", is_unmapped),
-    ("PRTE_MCA_rmaps_default_mapping_policy", Of::OpenMpi, "map-by", is_unmapped),
-    ("OMPI_MCA_rmaps_base_oversubscribe", Of::OpenMpi, "oversubscribe", |line| !line.places.overcommit),
+const fn row(name: &'static str, of: Of, flag: &'static str, is_open: fn(&Line) -> bool) -> Variable {
+    Variable { name, of, flag, is_open, value: |value| Some(value.to_owned()) }
+}
+
+const fn read(name: &'static str, of: Of, flag: &'static str, value: fn(&str) -> Option<String>) -> Variable {
+    Variable { name, of, flag, is_open: is_unbound, value }
+}
+
+/// Hydra's are those of its wiki and `mpiexec -help`, Intel MPI's those of its developer reference, Open MPI's those of `ompi_info` and `prte_info`.
+const VARIABLES: &[Variable] = &[
+    row("MPIEXEC_TIMEOUT", Of::Everybody, "timeout", |line| !line.has("--timeout")),
+    row("MPIEXEC_UNIVERSE_SIZE", Of::Everybody, "usize", |line| !line.has("--universe-size")),
+    row("MPIEXEC_PREFIX_DEFAULT", Of::Everybody, "prepend-rank", is_bare),
+    row("HYDRA_HOST_FILE", Of::Hydra, "f", has_no_hosts),
+    row("HYDRA_BINDING", Of::Hydra, "bind-to", is_unbound),
+    row("HYDRA_MAPPING", Of::Hydra, "map-by", is_unmapped),
+    row("HYDRA_MEMBIND", Of::Hydra, "membind", |line| !line.has("--mem-bind")),
+    row("I_MPI_HYDRA_HOST_FILE", Of::Intel, "f", has_no_hosts),
+    row("I_MPI_PERHOST", Of::Intel, "perhost", |line| !line.goes_round && line.of_each_host.is_none()),
+    read("I_MPI_PIN", Of::Intel, "bind-to", intel::pin),
+    read("I_MPI_PIN_PROCESSOR_LIST", Of::Intel, "bind-to", intel::pin_processor_list),
+    read("I_MPI_PIN_DOMAIN", Of::Intel, "bind-to", intel::pin_domain),
+    row("OMPI_MCA_orte_default_hostfile", Of::OpenMpi, "hostfile", has_no_hosts),
+    row("PRTE_MCA_prte_default_hostfile", Of::OpenMpi, "hostfile", has_no_hosts),
+    row("OMPI_MCA_rmaps_rank_file_path", Of::OpenMpi, "rankfile", has_no_hosts),
+    row("OMPI_MCA_orte_rankfile", Of::OpenMpi, "rankfile", has_no_hosts),
+    row("OMPI_MCA_hwloc_base_binding_policy", Of::OpenMpi, "bind-to", is_unbound),
+    row("PRTE_MCA_hwloc_default_binding_policy", Of::OpenMpi, "bind-to", is_unbound),
+    row("OMPI_MCA_hwloc_base_bind_to_core", Of::OpenMpi, "bind-to-core", is_unbound),
+    row("OMPI_MCA_hwloc_base_bind_to_socket", Of::OpenMpi, "bind-to-socket", is_unbound),
+    row("OMPI_MCA_hwloc_base_cpu_list", Of::OpenMpi, "cpu-list", is_unbound),
+    row("OMPI_MCA_hwloc_base_cpu_set", Of::OpenMpi, "cpu-list", is_unbound),
+    row("PRTE_MCA_hwloc_default_cpu_list", Of::OpenMpi, "cpu-list", is_unbound),
+    row("OMPI_MCA_hwloc_base_use_hwthreads_as_cpus", Of::OpenMpi, "use-hwthread-cpus", |line| {
+        !line.places.counts_threads
+    }),
+    row("OMPI_MCA_hwloc_base_report_bindings", Of::OpenMpi, "report-bindings", is_hidden),
+    row("OMPI_MCA_rmaps_base_display_map", Of::OpenMpi, "display-map", is_hidden),
+    row("OMPI_MCA_rmaps_base_mapping_policy", Of::OpenMpi, "map-by", is_unmapped),
+    row("PRTE_MCA_rmaps_default_mapping_policy", Of::OpenMpi, "map-by", is_unmapped),
+    row("OMPI_MCA_rmaps_base_bynode", Of::OpenMpi, "bynode", is_unmapped),
+    row("OMPI_MCA_rmaps_base_byslot", Of::OpenMpi, "byslot", is_unmapped),
+    row("OMPI_MCA_rmaps_base_pernode", Of::OpenMpi, "pernode", is_unmapped),
+    row("OMPI_MCA_rmaps_base_n_pernode", Of::OpenMpi, "npernode", is_unmapped),
+    row("OMPI_MCA_rmaps_base_n_persocket", Of::OpenMpi, "npersocket", is_unmapped),
+    row("OMPI_MCA_rmaps_ppr_pernode", Of::OpenMpi, "pernode", is_unmapped),
+    row("OMPI_MCA_rmaps_ppr_n_pernode", Of::OpenMpi, "npernode", is_unmapped),
+    row("OMPI_MCA_rmaps_ppr_n_persocket", Of::OpenMpi, "npersocket", is_unmapped),
+    row("OMPI_MCA_rmaps_base_cpus_per_proc", Of::OpenMpi, "cpus-per-rank", |line| line.places.cores.is_none()),
+    row("OMPI_MCA_rmaps_base_cpus_per_rank", Of::OpenMpi, "cpus-per-rank", |line| line.places.cores.is_none()),
+    row("OMPI_MCA_rmaps_base_ranking_policy", Of::OpenMpi, "rank-by", is_unranked),
+    row("PRTE_MCA_rmaps_default_ranking_policy", Of::OpenMpi, "rank-by", is_unranked),
+    row("OMPI_MCA_rmaps_base_oversubscribe", Of::OpenMpi, "oversubscribe", |line| !line.places.overcommit),
+    row("OMPI_MCA_orte_tag_output", Of::OpenMpi, "tag-output", is_bare),
+    row("OMPI_MCA_orte_timestamp_output", Of::OpenMpi, "timestamp-output", |line| !line.has("--timestamp")),
+    row("OMPI_MCA_orte_do_not_launch", Of::OpenMpi, "do-not-launch", |line| !line.has("--dry-run")),
+    row("OMPI_MCA_orte_enable_recovery", Of::OpenMpi, "enable-recovery", |line| !line.has("--kill-on-bad-exit")),
+    Variable {
+        name: "OMPI_MCA_orte_abort_on_non_zero_status",
+        of: Of::OpenMpi,
+        flag: "continuous",
+        is_open: |line| !line.has("--kill-on-bad-exit"),
+        // The flag says the opposite.
+        value: |value| (!variables::is_on(value.as_ref())).then(|| "1".to_owned()),
+    },
 ];
+
+/// Variables of launchers that say how these reach nodes, what they tell of themselves, or what has no part in a launch here, and whose
+/// they are: told with `-v`. Those that a shell in an allocation has for the launchers' own sake are left out.
+const IDLE: &[(&str, Of)] = &[
+    ("HYDRA_ENV", Of::Hydra),
+    ("HYDRA_DEBUG", Of::Hydra),
+    ("HYDRA_TOPO_DEBUG", Of::Hydra),
+    ("HYDRA_IFACE", Of::Hydra),
+    ("HYDRA_RMK", Of::Hydra),
+    ("HYDRA_TOPOLIB", Of::Hydra),
+    ("HYDRA_LAUNCHER_EXTRA_ARGS", Of::Hydra),
+    ("HYDRA_HOSTNAME_PROPAGATION", Of::Hydra),
+    ("HYDRA_PROXY_RETRY_COUNT", Of::Hydra),
+    ("HYDRA_USE_LOCALHOST", Of::Hydra),
+    ("MPIEXEC_PORT_RANGE", Of::Hydra),
+    ("MPIEXEC_PORTRANGE", Of::Hydra),
+    ("I_MPI_PIN_ORDER", Of::Intel),
+    ("I_MPI_PIN_CELL", Of::Intel),
+    ("I_MPI_PIN_RESPECT_CPUSET", Of::Intel),
+    ("I_MPI_PIN_RESPECT_HCA", Of::Intel),
+    ("I_MPI_HYDRA_DEBUG", Of::Intel),
+    ("I_MPI_HYDRA_IFACE", Of::Intel),
+    ("I_MPI_HYDRA_RMK", Of::Intel),
+    ("I_MPI_HYDRA_TOPOLIB", Of::Intel),
+    ("I_MPI_HYDRA_BRANCH_COUNT", Of::Intel),
+    ("I_MPI_HYDRA_NAMESERVER", Of::Intel),
+    ("I_MPI_PORT_RANGE", Of::Intel),
+    ("I_MPI_JOB_STARTUP_TIMEOUT", Of::Intel),
+    ("I_MPI_JOB_TIMEOUT_SIGNAL", Of::Intel),
+    ("I_MPI_JOB_ABORT_SIGNAL", Of::Intel),
+    ("OMPI_MCA_orte_xml_output", Of::OpenMpi),
+    ("OMPI_MCA_iof_base_redirect_app_stderr_to_stdout", Of::OpenMpi),
+    ("OMPI_MCA_orte_launch_agent", Of::OpenMpi),
+    ("OMPI_MCA_orte_rsh_agent", Of::OpenMpi),
+    ("OMPI_MCA_orte_xterm", Of::OpenMpi),
+    ("OMPI_MCA_rmaps_base_no_schedule_local", Of::OpenMpi),
+    ("OMPI_MCA_rmaps_base_inherit", Of::OpenMpi),
+    ("OMPI_MCA_rmaps_dist_device", Of::OpenMpi),
+    ("OMPI_MCA_hwloc_base_topo_file", Of::OpenMpi),
+    ("OMPI_MCA_hwloc_base_slot_list", Of::OpenMpi),
+    ("OMPI_MCA_mca_base_env_list", Of::OpenMpi),
+    ("OMPI_MCA_ras_base_launch_orted_on_hn", Of::OpenMpi),
+];
+
+/// True of lines without labels.
+fn is_bare(line: &Line) -> bool {
+    !line.has("--label")
+}
+
+/// True of lines that do not print their map.
+fn is_hidden(line: &Line) -> bool {
+    !line.has("--show-map")
+}
+
+fn is_unranked(line: &Line) -> bool {
+    !line.has("--rank-by")
+}
+
+/// Each variable that stands for a flag, with whose lines heed it.
+#[cfg(test)]
+pub(super) fn all() -> Vec<(&'static str, &'static str, &'static str)> {
+    let of = |of| match of {
+        Of::Everybody => "all",
+        Of::Hydra => "MPICH and Intel MPI",
+        Of::Intel => "Intel MPI",
+        Of::OpenMpi => "Open MPI",
+    };
+    VARIABLES.iter().map(|row| (row.name, of(row.of), row.flag)).collect()
+}
 
 fn has_no_hosts(line: &Line) -> bool {
     let named = ["--hostfile", "--host", "--nodelist", "--rankfile"].iter().any(|flag| line.has(flag));
@@ -61,7 +191,7 @@ fn parameter_of(variable: &str) -> Option<&str> {
 /// Name and value of `NAME=VALUE`, if that is a parameter of Open MPI's launcher that stands for a flag.
 pub(super) fn parameter(pair: &str) -> Option<(&str, &str)> {
     let (name, value) = pair.split_once('=')?;
-    VARIABLES.iter().any(|(variable, ..)| parameter_of(variable) == Some(name)).then_some((name, value))
+    VARIABLES.iter().any(|variable| parameter_of(variable.name) == Some(name)).then_some((name, value))
 }
 
 /// Adds the flags that parameters of the line stand for, and then variables; `dialect` tells that of the line, and is asked only if it matters.
@@ -76,17 +206,27 @@ pub(super) fn heed(
         let name = parameter_of(variable)?;
         parameters.iter().rev().find(|(known, _)| known == name).map(|(_, value)| value.clone())
     };
-    let of_line = VARIABLES.iter().map(|row| (row, of_line(row.0)));
-    let of_environment = VARIABLES.iter().map(|row| (row, variables::set(&variable, row.0)));
-    for ((name, of, flag, is_open), value) in of_line.chain(of_environment) {
-        let Some(value) = value.filter(|_| is_open(line)) else { continue };
-        let is_theirs = match of {
-            Of::Everybody => true,
-            Of::Hydra => matches!(*dialect, Some(Dialect::Hydra | Dialect::Intel)),
-            Of::OpenMpi => *dialect == Some(Dialect::OpenMpi),
-        };
-        if is_theirs {
-            variables::apply(line, FLAGS, name, flag, &value)?;
+    let is_theirs = |of: Of| match of {
+        Of::Everybody => true,
+        Of::Hydra => matches!(*dialect, Some(Dialect::Hydra | Dialect::Intel)),
+        Of::Intel => *dialect == Some(Dialect::Intel),
+        Of::OpenMpi => *dialect == Some(Dialect::OpenMpi),
+    };
+    let of_line = VARIABLES.iter().map(|row| (row, of_line(row.name)));
+    let of_environment = VARIABLES.iter().map(|row| (row, variables::set(&variable, row.name)));
+    for (row, value) in of_line.chain(of_environment) {
+        let Some(value) = value.filter(|_| (row.is_open)(line)).filter(|_| is_theirs(row.of)) else { continue };
+        match (row.value)(&value.to_string_lossy()) {
+            Some(meant) => {
+                let told = value.to_string_lossy();
+                variables::apply_as(line, FLAGS, (row.name, &told), row.flag, meant.as_ref())?;
+            }
+            None => line.note(format!("{}={} chooses nothing here", row.name, value.display())),
+        }
+    }
+    for (name, of) in IDLE {
+        if let Some(value) = variables::set(&variable, name).filter(|_| is_theirs(*of)) {
+            line.note(format!("{name}={} chooses nothing here: it is a setting of another launcher", value.display()));
         }
     }
     Ok(())
@@ -135,7 +275,47 @@ mod tests {
         check(open_mpi, "--map-by slot", &policy, "./a");
         check(open_mpi, "--byslot", &policy, "./a");
         check(open_mpi, "--map-by socket", &policy, "--cpu-bind=sockets ./a");
+        let hydra_words = [("HYDRA_MAPPING", "socket"), ("HYDRA_BINDING", "core:2"), ("HYDRA_MEMBIND", "bind:numa")];
+        check(hydra, "", &hydra_words, "--mem-bind=local --cpu-bind=cores:cores=2:over=sockets ./a");
+        check(hydra, "-bind-to none -membind none", &hydra_words, "--mem-bind=none --cpu-bind=none ./a");
+        let intel = Some(Dialect::Intel);
+        for (pin, bound) in [
+            (("I_MPI_PIN", "off"), "--cpu-bind=none ./a"),
+            (("I_MPI_PIN", "1"), "./a"),
+            (("I_MPI_PIN_DOMAIN", "socket"), "--cpu-bind=sockets ./a"),
+            (("I_MPI_PIN_DOMAIN", "4:compact"), "./a"),
+            (("I_MPI_PIN_PROCESSOR_LIST", "0-1,4"), "--cpu-bind=map:0,1,4 ./a"),
+            (("I_MPI_PERHOST", "1"), "--tasks-per-node=1 ./a"),
+        ] {
+            check(intel, "", &[pin], bound);
+            check(hydra, "", &[pin], "./a");
+        }
+        let shown = [("OMPI_MCA_orte_tag_output", "1"), ("OMPI_MCA_rmaps_base_ranking_policy", "node")];
+        check(open_mpi, "--bind-to none", &shown, "--rank-by=node --label --cpu-bind=none ./a");
+        check(open_mpi, "--bind-to none --rank-by slot", &shown, "--rank-by=slot --label --cpu-bind=none ./a");
+        let goes_on = [("OMPI_MCA_orte_abort_on_non_zero_status", "0")];
+        check(open_mpi, "--bind-to none", &goes_on, "--kill-on-bad-exit=0 --cpu-bind=none ./a");
+        let npernode = [("OMPI_MCA_rmaps_ppr_n_pernode", "2")];
+        check(open_mpi, "--bind-to none", &npernode, "--tasks-per-node=2 --cpu-bind=none ./a");
+        check(open_mpi, "--bind-to none --npernode 1", &npernode, "--tasks-per-node=1 --cpu-bind=none ./a");
     }
+
+    #[test]
+    fn variables_that_choose_nothing_are_told_to_their_own() {
+        let notes = |dialect| {
+            let mut line = Line::default();
+            let value = |name: &str| {
+                ["HYDRA_ENV", "I_MPI_PIN_DOMAIN", "OMPI_MCA_orte_xterm"].contains(&name).then(|| "omp".into())
+            };
+            heed(&mut line, || Some(dialect), value).unwrap();
+            line.finish().notes
+        };
+        let hydra = "HYDRA_ENV=omp chooses nothing here: it is a setting of another launcher";
+        assert_eq!(notes(Dialect::Hydra), [hydra]);
+        assert_eq!(notes(Dialect::Intel), ["I_MPI_PIN_DOMAIN=omp chooses nothing here", hydra]);
+        assert!(notes(Dialect::OpenMpi)[0].starts_with("OMPI_MCA_orte_xterm=omp chooses nothing here"));
+    }
+
     #[test]
     fn parameters_of_the_line_go_before_variables_and_behind_flags() {
         let variables = [("OMPI_MCA_hwloc_base_binding_policy", "socket")];

@@ -1,0 +1,75 @@
+//! Values of Intel MPI's `I_MPI_PIN` and its like, as those of `--bind-to`.
+
+/// `I_MPI_PIN`: binding switched off; else it is as is usual.
+pub(super) fn pin(value: &str) -> Option<String> {
+    let is_off = ["0", "no", "off", "disable"].iter().any(|off| value.eq_ignore_ascii_case(off));
+    is_off.then(|| "none".to_owned())
+}
+
+/// `I_MPI_PIN_DOMAIN`: an object; other domains (sizes, `omp`, `auto`, masks) have no word here.
+pub(super) fn pin_domain(value: &str) -> Option<String> {
+    let object = match value.to_ascii_lowercase().as_str() {
+        "node" => "none",
+        "core" => "core",
+        "socket" | "sock" => "socket",
+        "numa" => "numa",
+        "cache3" => "l3cache",
+        _ => return None,
+    };
+    Some(object.to_owned())
+}
+
+/// Most CPUs of a list.
+const CPUS_MAX: usize = 1 << 12;
+
+/// `I_MPI_PIN_PROCESSOR_LIST`: CPUs of the ranks of a node in their order, `0,4-7`, and again from the first; or all of a kind.
+pub(super) fn pin_processor_list(value: &str) -> Option<String> {
+    match value {
+        "allcores" => return Some("core".to_owned()),
+        "all" => return Some("hwthread".to_owned()),
+        _ => {}
+    }
+    let mut cpus: Vec<String> = Vec::new();
+    for range in value.split(',') {
+        let (first, last) = range.split_once('-').unwrap_or((range, range));
+        let (first, last): (usize, usize) = (first.parse().ok()?, last.parse().ok()?);
+        if last < first || cpus.len() + last - first >= CPUS_MAX {
+            return None;
+        }
+        cpus.extend((first..=last).map(|cpu| cpu.to_string()));
+    }
+    Some(format!("user:{}", cpus.join(",")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What the ranks of Intel MPI 2021.18.1's `mpiexec -n 2` are bound to with these.
+    #[test]
+    fn pins_are_bindings() {
+        for (value, expected) in [("0", Some("none")), ("disable", Some("none")), ("on", None), ("1", None)] {
+            assert_eq!(pin(value).as_deref(), expected, "{value}");
+        }
+        for (value, expected) in [
+            ("core", Some("core")),
+            ("node", Some("none")),
+            ("4:compact", None),
+            ("[1,2]", None),
+            ("sock", Some("socket")),
+        ] {
+            assert_eq!(pin_domain(value).as_deref(), expected, "{value}");
+        }
+        for (value, expected) in [
+            ("1,0", Some("user:1,0")),
+            ("4-6,1", Some("user:4,5,6,1")),
+            ("allcores", Some("core")),
+            ("all:grain=2", None),
+            ("3-1", None),
+            ("0-99999999999999999999", None),
+            ("0-18446744073709551615", None),
+        ] {
+            assert_eq!(pin_processor_list(value).as_deref(), expected, "{value}");
+        }
+    }
+}
