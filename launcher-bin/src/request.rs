@@ -25,7 +25,7 @@ use lattice_session::request::{Candidates, LaunchRequest, Ownership, PlacementRe
 use lattice_session::spec::AppSpec;
 use lattice_session::template::Template;
 use nix::unistd::{Pid, geteuid};
-use rank_spawner::ProgramError;
+use rank_spawner::{CpuBind, ProgramError};
 
 use self::containers::Container;
 pub use self::containers::ContainerError;
@@ -141,7 +141,7 @@ impl LaunchCommand {
         let asked: Vec<_> = programs.iter().map(|program| program.ranks).collect();
         let node_groups = node_groups::node_groups(args, &asked)?;
         programs.iter_mut().zip(&node_groups).for_each(|(program, group)| program.ranks = Some(group.ranks()));
-        let environment = environment::exported(args, machine)?;
+        let mut environment = environment::exported(args, machine)?;
         // Before anything is put around the programs.
         let copies = Copies::of(&args.copies, &mut programs, &environment, machine)?;
         let mut pmi = settings::pmi_spec(&args.pmi);
@@ -154,6 +154,9 @@ impl LaunchCommand {
             TaskScripts::new(scripts.task_prolog.as_deref(), scripts.task_epilog.as_deref(), &machine.directory);
         programs.iter_mut().for_each(|program| tasks.wrap(&mut program.app));
         let cpu_bind = rankfile.map_or_else(|| binding::binding(&args.placement), |rankfile| Ok(rankfile.binding()))?;
+        if cpu_bind != CpuBind::None {
+            environment::leave_binding_to_us(&mut environment);
+        }
         let ownership = if args.cluster.detach { Ownership::Detached } else { Ownership::Client };
         let settings = settings::settings(args, machine, ownership, Settled { environment, pmi, cpu_bind })?;
         let programs = Programs::new(programs)?;

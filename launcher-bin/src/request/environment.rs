@@ -15,6 +15,9 @@ use crate::machine::Machine;
 const KEPT: [&str; 5] = ["HOME", "USER", "LOGNAME", "SHELL", "PATH"];
 /// Number of threads of an OpenMP program (OpenMP 5.2, 21.1.2).
 const THREADS: &str = "OMP_NUM_THREADS";
+/// Switches of MPI libraries that bind their process themselves in MPI_Init, whatever the launcher has bound it to: those of MVAPICH2, and of
+/// MVAPICH from version 3 on (their user guides, "CPU binding"). The libraries of MPICH, Intel MPI and Open MPI keep what they find.
+const OWN_BINDINGS: [&str; 2] = ["MV2_ENABLE_AFFINITY", "MVP_ENABLE_AFFINITY"];
 /// Most bytes of a file of variables.
 const BYTES_MAX: u64 = 1 << 20;
 
@@ -84,6 +87,15 @@ pub(super) fn exported(args: &LaunchArgs, machine: &Machine) -> Result<Vec<(OsSt
         }
     }
     Ok(variables)
+}
+
+/// Keeps libraries from binding ranks that the launch binds, unless the user has set their switch.
+pub(super) fn leave_binding_to_us(variables: &mut Vec<(OsString, OsString)>) {
+    for switch in OWN_BINDINGS {
+        if variables.iter().all(|(name, _)| name != switch) {
+            variables.push((switch.into(), "0".into()));
+        }
+    }
 }
 
 fn put(variables: &mut Vec<(OsString, OsString)>, name: OsString, value: OsString) {
@@ -161,10 +173,17 @@ mod tests {
         assert_eq!(names("--export=PATH=/x true"), ["PATH=/x"]);
         let literal = "--export=NONE --env-literal=HERE --env-literal A={rank},2 true";
         assert_eq!(names(literal), ["PATH=/usr/bin:/bin", "HERE=x", "A={rank},2"]);
-        assert_eq!(names("-c 2 --export=NONE true"), ["PATH=/usr/bin:/bin", "OMP_NUM_THREADS=2"]);
-        assert_eq!(names("-c 2 --export=OMP_NUM_THREADS=1 true"), ["PATH=/usr/bin:/bin", "OMP_NUM_THREADS=1"]);
-        let of_slurm = ["PATH=/usr/bin:/bin", "OMP_NUM_THREADS=2", "SLURM_CPUS_PER_TASK=2"];
-        assert_eq!(names("-c 2 --slurm-env --export=NONE true"), of_slurm);
+        for (line, expected) in [
+            ("-c 2 --export=NONE true", &["OMP_NUM_THREADS=2"][..]),
+            ("-c 2 --export=OMP_NUM_THREADS=1 true", &["OMP_NUM_THREADS=1"]),
+            ("-c 2 --slurm-env --export=NONE true", &["OMP_NUM_THREADS=2", "SLURM_CPUS_PER_TASK=2"]),
+        ] {
+            let own = ["MV2_ENABLE_AFFINITY=0", "MVP_ENABLE_AFFINITY=0"];
+            assert_eq!(names(line), [&["PATH=/usr/bin:/bin"], expected, &own].concat(), "{line}");
+        }
+        let line = "--cpu-bind cores --export=MV2_ENABLE_AFFINITY=1 true";
+        assert_eq!(names(line), ["PATH=/usr/bin:/bin", "MV2_ENABLE_AFFINITY=1", "MVP_ENABLE_AFFINITY=0"]);
+        assert_eq!(names("-c 2 --cpu-bind none --export=NONE true"), ["PATH=/usr/bin:/bin", "OMP_NUM_THREADS=2"]);
         let error = commanded("--export=GONE true").unwrap_err().to_string();
         assert_eq!(error, "--export GONE: there is no such variable to pass on; GONE=VALUE sets one");
     }

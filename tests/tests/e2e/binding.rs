@@ -1,6 +1,6 @@
 //! CPU binding, read back from the kernel, and the map that shows it.
 
-use lattice_tests::mpi::Flavour;
+use lattice_tests::mpi::{Flavour, MPIS};
 use lattice_tests::{Command, lattice, launch, processes};
 
 /// The CPUs that this process may use.
@@ -39,6 +39,20 @@ fn cores_are_shared_out_among_the_ranks() {
     let lists: Vec<&str> = lines.iter().map(|line| &line[2..]).collect();
     outcome.check(lists.len() == 2, || "should have printed the CPUs of both ranks".into());
     outcome.check(lists[0] != lists[1], || "both ranks have the same cores".into());
+}
+
+/// Also where the switches of their own bindings say otherwise, which are for their launchers.
+#[test]
+fn mpi_libraries_keep_the_cpus_that_ranks_are_bound_to() {
+    let cpus = allowed();
+    let (first, last) = (cpus[0], cpus[cpus.len() - 1]);
+    for mpi in MPIS {
+        let bound = format!(
+            "-n 2 --cpu-bind map:{last},{first} --env I_MPI_PIN=1 --env I_MPI_PIN_DOMAIN=core --env OMPI_MCA_hwloc_base_binding_policy=core"
+        );
+        let outcome = launch(&bound).arg(mpi.program("kept_cpus")).run();
+        outcome.exits(0).prints_lines([format!("rank 0: {last}"), format!("rank 1: {first}")]);
+    }
 }
 
 /// The CPUs of each rank as `--show-map` prints them, and as the kernel has them.
@@ -196,5 +210,19 @@ fn lines_of_intel_mpi_bind_as_its_own_mpiexec() {
         let line = format!("-n {ranks}");
         let theirs = masks(Command::new(Flavour::IntelMpi.mpirun()), "", &line);
         assert_eq!(masks(lattice("mpiexec"), "intel", &line), theirs, "{line}");
+    }
+    let (cpus, ranks) = (allowed(), allowed().len().min(2));
+    let list = format!("{},{}", cpus[cpus.len() - 1], cpus[0]);
+    for (name, value) in [
+        ("I_MPI_PIN", "0"),
+        ("I_MPI_PIN_DOMAIN", "core"),
+        ("I_MPI_PIN_DOMAIN", "socket"),
+        ("I_MPI_PIN_DOMAIN", "node"),
+        ("I_MPI_PIN_PROCESSOR_LIST", &list),
+        ("I_MPI_PIN_PROCESSOR_LIST", "allcores"),
+    ] {
+        let line = format!("-n {ranks}");
+        let theirs = masks(Command::new(Flavour::IntelMpi.mpirun()).env(name, value), "", &line);
+        assert_eq!(masks(lattice("mpiexec").env(name, value), "intel", &line), theirs, "{name}={value}");
     }
 }
