@@ -134,10 +134,10 @@ struct Cluster<'a> {
 impl Cluster<'_> {
     /// Starts everything, runs the command, stops everything.
     fn live(&self) -> Result<u8, DevClusterError> {
-        self.ground.live(async |daemons: &mut Daemons, signals: &mut Signals| self.run(daemons, signals).await)
+        self.ground.live(async |daemons: &mut Daemons<'_>, signals: &mut Signals| self.run(daemons, signals).await)
     }
 
-    async fn run(&self, daemons: &mut Daemons, signals: &mut Signals) -> Result<u8, DevClusterError> {
+    async fn run(&self, daemons: &mut Daemons<'_>, signals: &mut Signals) -> Result<u8, DevClusterError> {
         let network = self.start_daemons(daemons)?;
         let holder = Holder::new(&self.ground.directory.api_socket())?;
         let nodes: Vec<String> = self.plan.nodes.iter().map(|node| node.name.clone()).collect();
@@ -175,7 +175,7 @@ impl Cluster<'_> {
     }
 
     /// Makes the network and whatever the daemons need to know, and starts them.
-    fn start_daemons(&self, daemons: &mut Daemons) -> Result<Option<Network>, DevClusterError> {
+    fn start_daemons(&self, daemons: &mut Daemons<'_>) -> Result<Option<Network>, DevClusterError> {
         let network = match self.plan.kind {
             Kind::Namespaces => Some(Network::new(&self.plan)?),
             Kind::Loopback => None,
@@ -209,7 +209,7 @@ impl Cluster<'_> {
     }
 
     /// The command, for which all nodes have this machine's CPUs.
-    fn command(&self, allocation: &str, daemons: &Daemons) -> ClusterCommand<'_> {
+    fn command(&self, allocation: &str, daemons: &Daemons<'_>) -> ClusterCommand<'_> {
         let environment = vec![("LATTICE_DEV_CLUSTER", self.ground.directory.path().into())];
         let slots = available_parallelism().map_or(1, |cpus| cpus.get() as u32);
         let slots: Vec<Slots> = self.plan.nodes.iter().map(|node| Slots { node: node.name.clone(), slots }).collect();

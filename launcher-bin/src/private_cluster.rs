@@ -186,11 +186,11 @@ impl Ground {
     /// As `work`.
     pub(crate) fn live<E: From<PrivateClusterError>>(
         &self,
-        work: impl AsyncFnOnce(&mut Daemons, &mut Signals) -> Result<u8, E>,
+        work: impl AsyncFnOnce(&mut Daemons<'_>, &mut Signals) -> Result<u8, E>,
     ) -> Result<u8, E> {
         let lived = runtime::block_on(async {
             let mut signals = Signals::listen().map_err(PrivateClusterError::from)?;
-            let mut daemons = Daemons::new(self.tag.clone());
+            let mut daemons = Daemons::new(self.tag.clone(), Some(&self.keeper));
             let code = work(&mut daemons, &mut signals).await;
             daemons.stop().await;
             code
@@ -209,7 +209,7 @@ impl Ground {
         words: Words<'a>,
         (allocation, slots): (&str, &[Slots]),
         mut environment: Vec<(&'static str, OsString)>,
-        daemons: &Daemons,
+        daemons: &Daemons<'_>,
     ) -> ClusterCommand<'a> {
         environment.extend([
             ("LATTICE_API_URL", allocation::url(&self.directory.api_socket()).into()),

@@ -132,7 +132,7 @@ fn run(way: &Way, words: Words<'_>, verbosity: Verbosity) -> Result<u8, ViaError
         let mut means = Means::of(way.via());
         means.patience = way.join.join_timeout.unwrap_or(means.patience);
         let cluster = Cluster { means, way, nodes: &nodes, agent, words, ground, verbosity };
-        ground.live(async |daemons: &mut Daemons, signals: &mut Signals| cluster.live(daemons, signals).await)
+        ground.live(async |daemons: &mut Daemons<'_>, signals: &mut Signals| cluster.live(daemons, signals).await)
     })
 }
 
@@ -149,7 +149,7 @@ struct Cluster<'a> {
 
 impl Cluster<'_> {
     /// Starts everything, and runs the command.
-    async fn live(&self, daemons: &mut Daemons, signals: &mut Signals) -> Result<u8, ViaError> {
+    async fn live(&self, daemons: &mut Daemons<'_>, signals: &mut Signals) -> Result<u8, ViaError> {
         let holder = Holder::new(&self.ground.directory.api_socket())?;
         let joined = async {
             let quickened = self.quickened();

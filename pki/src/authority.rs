@@ -7,9 +7,10 @@
 //! ```
 
 use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
+use std::io::ErrorKind::NotFound;
 use std::io::{self, Write};
 use std::net::IpAddr;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt, fchown};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
@@ -308,13 +309,20 @@ fn write_new(path: &Path, text: &str, mode: u32) -> Result<(), PkiError> {
     written.map_err(|source| PkiError::Io { action: "write", path: path.to_owned(), source })
 }
 
-/// Replaces a file at once: whoever reads it sees the old one or the new one, also after a loss of power. Who may read it stays as it was.
+/// Replaces a file at once: whoever reads it sees the old one or the new one, also after a loss of power. Who may read it stays as it was:
+/// its mode, and its owner where root replaces what is another user's.
 pub(crate) fn write_over(path: &Path, text: &str) -> Result<(), PkiError> {
-    let mode = fs::metadata(path).map_or(0o644, |former| former.mode() & 0o777);
+    let former = fs::metadata(path).ok();
+    let mode = former.as_ref().map_or(0o644, |former| former.mode() & 0o777);
     let new = path.with_extension("pem.new");
     let replace = || {
-        let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(mode).open(&new)?;
-        // One that was left behind keeps its own, and a new one has what the process's mask leaves of it.
+        // One that was left behind may be anybody's who may write in the directory, and a link.
+        fs::remove_file(&new).or_else(|error| if error.kind() == NotFound { Ok(()) } else { Err(error) })?;
+        let mut file = OpenOptions::new().write(true).create_new(true).mode(mode).open(&new)?;
+        if let Some(former) = &former {
+            keep_owner(&file, former)?;
+        }
+        // A new one has what the process's mask leaves of it.
         file.set_permissions(Permissions::from_mode(mode))?;
         file.write_all(text.as_bytes())?;
         file.sync_all()?;
@@ -322,6 +330,19 @@ pub(crate) fn write_over(path: &Path, text: &str) -> Result<(), PkiError> {
         path.parent().map_or(Ok(()), |directory| File::open(directory)?.sync_all())
     };
     replace().map_err(|source| PkiError::Io { action: "write", path: path.to_owned(), source })
+}
+
+/// Gives a file the owner and the group of the one that it replaces; only root can do so for another user's.
+fn keep_owner(file: &File, former: &fs::Metadata) -> io::Result<()> {
+    let own = file.metadata()?;
+    if own.uid() != former.uid() {
+        return fchown(file, Some(former.uid()), Some(former.gid()));
+    }
+    if own.gid() != former.gid() {
+        // Refused to who is not in that group; the directory may have given it to the file before.
+        let _ = fchown(file, None, Some(former.gid()));
+    }
+    Ok(())
 }
 
 #[cfg(test)]
@@ -340,6 +361,31 @@ mod tests {
             assert_eq!(fs::metadata(&path).unwrap().mode() & 0o777, mode);
         }
         assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 1, "nothing is left behind");
+    }
+
+    /// As root, who revokes in a directory of the API server's user; others can have no file of somebody else's here.
+    #[test]
+    fn a_file_that_root_replaces_keeps_its_owner() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("list.pem");
+        fs::write(&path, "old").unwrap();
+        let own = fs::metadata(&path).unwrap();
+        let (uid, gid) = if own.uid() == 0 { (65534, 65533) } else { (own.uid(), own.gid()) };
+        std::os::unix::fs::chown(&path, Some(uid), Some(gid)).unwrap();
+        write_over(&path, "new").unwrap();
+        let new = fs::metadata(&path).unwrap();
+        assert_eq!((new.uid(), new.gid()), (uid, gid));
+    }
+
+    #[test]
+    fn a_link_in_the_place_of_a_new_file_is_not_followed() {
+        let directory = tempfile::tempdir().unwrap();
+        let [path, planted, other] = ["list.pem", "list.pem.new", "other"].map(|name| directory.path().join(name));
+        fs::write(&other, "somebody's").unwrap();
+        std::os::unix::fs::symlink(&other, planted).unwrap();
+        write_over(&path, "new").unwrap();
+        assert_eq!(fs::read_to_string(&other).unwrap(), "somebody's");
+        assert_eq!(fs::read_to_string(&path).unwrap(), "new");
     }
 
     #[test]

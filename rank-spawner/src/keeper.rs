@@ -129,8 +129,17 @@ impl Keeper {
     /// # Errors
     /// `ESRCH` if the rank has been reaped already; otherwise as [`Keeper::guard`].
     pub fn guard_rank(&self, rank: &RankProcess) -> nix::Result<()> {
-        let rank = Process::read(rank.pid()).ok_or(Errno::ESRCH)?;
-        self.send(KIND_RANK, &RankRecord::of(&rank).encode())
+        self.guard_leader(rank.pid())
+    }
+
+    /// Names a process of the launch that leads a process group, and has not been reaped. Its group then belongs to the launch, and with it
+    /// those whose environment, and tag, nobody but root may read.
+    ///
+    /// # Errors
+    /// As [`Keeper::guard_rank`].
+    pub fn guard_leader(&self, leader: Pid) -> nix::Result<()> {
+        let leader = Process::read(leader).ok_or(Errno::ESRCH)?;
+        self.send(KIND_RANK, &RankRecord::of(&leader).encode())
     }
 
     /// Names a directory of the launcher's: it is removed with all that is in it, once no process is left.

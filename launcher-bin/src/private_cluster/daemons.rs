@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use rank_spawner::LaunchTag;
+use rank_spawner::{Keeper, LaunchTag};
 use tokio::io::AsyncWriteExt;
 use tokio::process::ChildStdin;
 use tokio::task::AbortHandle;
@@ -93,15 +93,17 @@ struct Daemon {
 
 /// All daemons that were started, in this order.
 #[derive(Debug)]
-pub(crate) struct Daemons {
+pub(crate) struct Daemons<'k> {
     running: Vec<Daemon>,
     tag: LaunchTag,
+    /// Ends those that are left when this process was killed.
+    keeper: Option<&'k Keeper>,
 }
 
-impl Daemons {
-    /// No daemon yet; all of them will carry the tag.
-    pub(crate) fn new(tag: LaunchTag) -> Self {
-        Self { running: Vec::new(), tag }
+impl<'k> Daemons<'k> {
+    /// No daemon yet; all of them will carry the tag, and be known to the keeper.
+    pub(crate) fn new(tag: LaunchTag, keeper: Option<&'k Keeper>) -> Self {
+        Self { running: Vec::new(), tag, keeper }
     }
 
     /// Starts a daemon with `spawn`, with its output in a log and its process number in a file.
@@ -171,6 +173,10 @@ impl Daemons {
         let pid = child.id();
         // From here on it is stopped with the others, whatever fails.
         self.running.push(Daemon { name: name.to_owned(), role, child, log: directory.log(name), feeding: None });
+        // Their environment, and with it the tag, is root's alone to read.
+        if let Some(keeper) = self.keeper {
+            keeper.guard_leader(Pid::from_raw(pid as i32)).map_err(|errno| files(errno.into()))?;
+        }
         fs::write(directory.pid(name), format!("{pid}\n")).map_err(files)
     }
 
@@ -305,13 +311,13 @@ mod tests {
     /// Daemons that are shell scripts, in a directory of their own.
     struct Scripts {
         directory: Directory,
-        daemons: Daemons,
+        daemons: Daemons<'static>,
     }
 
     impl Scripts {
         fn new() -> Self {
             let tag = LaunchTag::new(JobId::new("lattice-dev-test").unwrap());
-            Self { directory: Directory::create(Access::Owner).unwrap(), daemons: Daemons::new(tag) }
+            Self { directory: Directory::create(Access::Owner).unwrap(), daemons: Daemons::new(tag, None) }
         }
 
         fn start(&mut self, name: &str, script: &str) -> Result<(), DaemonError> {

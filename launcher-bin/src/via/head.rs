@@ -73,7 +73,7 @@ impl Head {
     pub(super) fn start(
         ground: &Ground,
         port_range: Option<PortRange>,
-        daemons: &mut Daemons,
+        daemons: &mut Daemons<'_>,
     ) -> Result<Self, ViaError> {
         let (directory, files) = (&ground.directory, ground.files());
         let authority = Authority::create(&directory.pki())?;

@@ -94,7 +94,7 @@ impl<'a> Joining<'a> {
     ///
     /// # Errors
     /// Fails with the names of missing nodes when a program has ended before its node joined, and when a node is late.
-    pub(super) fn look(&mut self, up: &[String], daemons: &mut Daemons) -> Result<(), ViaError> {
+    pub(super) fn look(&mut self, up: &[String], daemons: &mut Daemons<'_>) -> Result<(), ViaError> {
         let up: HashSet<&String> = up.iter().collect();
         self.started.retain(|node, _| !up.contains(node));
         let on_their_way: HashSet<String> = self.started.values().map(|(_, program)| program.clone()).collect();
@@ -126,7 +126,7 @@ impl<'a> Joining<'a> {
     }
 
     /// Starts the program that starts the agents of these nodes.
-    fn start(&mut self, nodes: &[String], daemons: &mut Daemons) -> Result<(), ViaError> {
+    fn start(&mut self, nodes: &[String], daemons: &mut Daemons<'_>) -> Result<(), ViaError> {
         // The keeper kills what bears our mark. An agent that it killed could not end its ranks, and needs no killing.
         let mut agent = ["env", "-u", LaunchTag::VARIABLE].map(str::to_owned).to_vec();
         agent.extend([self.agent.to_string_lossy().into_owned(), "join".to_owned()]);
@@ -175,7 +175,7 @@ impl<'a> Joining<'a> {
     }
 
     /// Names the nodes whose programs have ended or are late; others are on their way.
-    fn failure(&self, daemons: &mut Daemons) -> JoiningError {
+    fn failure(&self, daemons: &mut Daemons<'_>) -> JoiningError {
         let now = Instant::now();
         let mut fails = |node: &&String| {
             self.started
@@ -188,7 +188,7 @@ impl<'a> Joining<'a> {
     }
 
     /// Last words of the programs that start agents on these nodes; of some, where there are many.
-    fn said(&self, missing: &[String], daemons: &mut Daemons) -> Vec<String> {
+    fn said(&self, missing: &[String], daemons: &mut Daemons<'_>) -> Vec<String> {
         let mut told = HashSet::new();
         let programs = missing.iter().filter_map(|node| Some((node, &self.started.get(node)?.1)));
         let programs = programs.filter(|(_, program)| told.insert(*program)).take(SHOWN);

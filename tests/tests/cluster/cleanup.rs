@@ -4,7 +4,7 @@ use std::path::Path;
 
 use lattice_tests::cluster::{interfaces, script_in};
 use lattice_tests::mpi::{self, Flavour};
-use lattice_tests::{Command, Running, cluster, launch_on, script_on, turn};
+use lattice_tests::{Command, Running, built, cluster, launch_on, script_on, turn};
 use nix::sys::signal::Signal;
 
 /// Prints where the cluster's files are.
@@ -48,8 +48,21 @@ fn a_terminated_cluster_leaves_nothing() {
 
 #[test]
 fn a_killed_cluster_leaves_nothing() {
+    is_killed_and_leaves_nothing(cluster(2));
+}
+
+/// Nobody but root may read the environment of its daemons, and the tag in it.
+#[test]
+fn a_killed_cluster_of_a_plain_user_leaves_nothing() {
+    let words = "--reuid nobody --regid nogroup --init-groups";
+    let as_nobody = Command::new("setpriv").words(words).arg(built::lattice());
+    is_killed_and_leaves_nothing(as_nobody.words("dev-cluster --nodes 2 --"));
+}
+
+#[track_caller]
+fn is_killed_and_leaves_nothing(cluster: Command) {
     let script = format!("trap '' TERM HUP; lattice launch -n 4 sleep 1000 & {TRACES}; wait; sleep 1000");
-    let command = cluster(2).bash(&script);
+    let command = script_in(cluster, &script);
     let before = interfaces();
     let mut running = command.start();
     running.wait_for_stdout("ready");
