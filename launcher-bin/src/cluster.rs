@@ -16,6 +16,7 @@ mod url;
 
 use std::time::Duration;
 
+use lattice_session::timeouts::{COME_BACK, COME_BACK_PAUSE, LEASE};
 use nix::unistd::geteuid;
 use pmi_transport::connect::{self, Channel};
 use pmi_transport::identity::{Caller, Security};
@@ -24,6 +25,7 @@ use pmi_transport::proto::v1::fabric_service_client::FabricServiceClient;
 use pmi_transport::proto::v1::inventory_service_client::InventoryServiceClient;
 use pmi_transport::proto::v1::launch_service_client::LaunchServiceClient;
 use pmi_transport::proto::v1::node_service_client::NodeServiceClient;
+use tokio::time::{Instant, sleep};
 use tonic::{Response, Status};
 
 pub(crate) use self::allocation::{AllocatedNodes, NodeFacts, state_word};
@@ -35,6 +37,7 @@ pub(crate) use self::launches::{Started, Wanted};
 pub(crate) use self::templates::Templates;
 use self::url::ApiUrl;
 pub use self::url::ApiUrlError;
+use crate::console::report;
 use crate::environment::{self, Environment};
 
 /// Default URL: the socket of an API server on this machine.
@@ -43,6 +46,9 @@ const DEFAULT_URL: &str = "unix:/run/lattice/api.sock";
 pub(crate) const NO_ALLOCATION: &str = "local";
 /// Time limit for an answer of the API server.
 const ANSWER: Duration = Duration::from_secs(30);
+
+/// Time that commands in an allocation wait for an API server that is away, as those do that follow a launch.
+const AWAY: Duration = Duration::from_secs(LEASE.as_secs() + COME_BACK.as_secs());
 
 /// The variable that names the allocation where no flag does.
 pub(crate) const ALLOCATION: &str = "LATTICE_ALLOC_ID";
@@ -80,6 +86,8 @@ fn variable(name: &str, environment: &Environment) -> Option<String> {
 pub(crate) struct ApiServer {
     url: ApiUrl,
     security: Security,
+    /// Time that it may be away: jobs of an allocation go on without it.
+    patience: Duration,
 }
 
 impl ApiServer {
@@ -104,7 +112,8 @@ impl ApiServer {
         } else {
             Security::Insecure { name: Caller::User(geteuid().as_raw()) }
         };
-        Ok(Self { url, security })
+        let is_allocated = variable(ALLOCATION, environment).is_some_and(|id| id != NO_ALLOCATION);
+        Ok(Self { url, security, patience: if is_allocated { AWAY } else { Duration::ZERO } })
     }
 
     /// A channel to it, which connects when it is used. Must be called within a tokio runtime.
@@ -113,7 +122,7 @@ impl ApiServer {
     /// Fails for an address that nobody may be talked to at without certificates.
     pub(crate) fn connect(&self) -> Result<Cluster, ClusterError> {
         let channel = connect::channel(self.url.address(), &Caller::Api, &self.security)?;
-        Ok(Cluster { url: self.url.clone(), channel })
+        Ok(Cluster { url: self.url.clone(), channel, patience: self.patience })
     }
 }
 
@@ -122,6 +131,7 @@ impl ApiServer {
 pub(crate) struct Cluster {
     url: ApiUrl,
     channel: Channel,
+    patience: Duration,
 }
 
 impl Cluster {
@@ -169,6 +179,42 @@ impl Cluster {
         }
     }
 
+    /// Asks what may be asked twice; in an allocation for as long as the API server may be away.
+    ///
+    /// # Errors
+    /// As [`Cluster::ask`].
+    pub(crate) async fn ask_patiently<T, F: Future<Output = Result<Response<T>, Status>>>(
+        &self,
+        question: impl Fn() -> F,
+    ) -> Result<T, ClusterError> {
+        self.patiently(ClusterError::is_passing, async || self.ask(question()).await).await
+    }
+
+    /// Repeats a call whose failure may pass, in an allocation, and tells once why it takes so long.
+    ///
+    /// # Errors
+    /// As the call, at the end of the time.
+    pub(crate) async fn patiently<T>(
+        &self,
+        may_pass: fn(&ClusterError) -> bool,
+        call: impl AsyncFn() -> Result<T, ClusterError>,
+    ) -> Result<T, ClusterError> {
+        let (deadline, mut is_told) = (Instant::now() + self.patience, false);
+        loop {
+            match call().await {
+                Err(error) if may_pass(&error) && Instant::now() < deadline => {
+                    if !std::mem::replace(&mut is_told, true) {
+                        let (reason, seconds) = (error.to_string(), self.patience.as_secs());
+                        let reason = reason.lines().next().unwrap_or_default();
+                        report(&format!("note: {reason}; that may pass, and is waited for, up to {seconds} s"));
+                    }
+                    sleep(COME_BACK_PAUSE).await;
+                }
+                outcome => return outcome,
+            }
+        }
+    }
+
     /// An answer of the API server that means nothing.
     pub(crate) fn nonsense(&self, reason: impl ToString) -> ClusterError {
         ClusterError::Nonsense { url: self.url.to_string(), reason: reason.to_string() }
@@ -176,7 +222,7 @@ impl Cluster {
 
     /// A conversation that the API server ended without a word.
     pub(crate) fn broken(&self, reason: &str) -> ClusterError {
-        ClusterError::Unreachable { url: self.url.to_string(), reason: reason.to_owned() }
+        ClusterError::Unreachable { url: self.url.to_string(), reason: reason.to_owned(), is_unheard: false }
     }
 
     /// The error that a status of the API server stands for.

@@ -303,8 +303,11 @@ mod tests {
     fn a_refusal_says_what_to_type() {
         assert!(CommandError::NoAllocation.to_string().ends_with("lattice alloc list shows them"));
         assert_eq!(CommandError::from(io::Error::from(io::ErrorKind::BrokenPipe)).to_string(), "broken pipe");
-        let nobody =
-            ClusterError::Unreachable { url: "unix:/run/lattice/api.sock".to_owned(), reason: "gone".to_owned() };
+        let nobody = ClusterError::Unreachable {
+            url: "unix:/run/lattice/api.sock".to_owned(),
+            reason: "gone".to_owned(),
+            is_unheard: true,
+        };
         let expected = "no launch of yours on this machine has the id zz, and there is no API server that could know it: \
             cannot reach the API server at unix:/run/lattice/api.sock: gone\ntry: lattice launches, ";
         assert!(not_here("zz", &nobody).to_string().starts_with(expected));

@@ -145,12 +145,24 @@ pub fn reason(status: &Status) -> String {
 
 /// True for a call that failed because nothing listens at the address, on a machine that is there: whoever did has ended.
 pub fn is_refused(status: &Status) -> bool {
-    let causes = std::iter::successors(status.source(), |&error| error.source());
-    let refused = |error: &DialError| match error {
-        DialError::Unreachable { source, .. } => source.kind() == io::ErrorKind::ConnectionRefused,
-        _ => false,
-    };
-    causes.filter_map(|error| error.downcast_ref()).any(refused)
+    matches!(dialed(status), Some(DialError::Unreachable { source, .. }) if source.kind() == io::ErrorKind::ConnectionRefused)
+}
+
+/// True for a call that nobody has heard of, as there was no connection, and that may be repeated when there is one.
+pub fn is_unheard(status: &Status) -> bool {
+    use DialError as E;
+    matches!(dialed(status), Some(E::Unreachable { .. } | E::Late { .. } | E::HungUp { .. }))
+}
+
+/// True for a call that failed because one end does not take the other's certificate, or another process answers.
+pub fn is_distrusted(status: &Status) -> bool {
+    use DialError as E;
+    matches!(dialed(status), Some(E::Handshake { .. } | E::Nameless { .. } | E::Stranger { .. }))
+}
+
+/// The failure to make a connection by which a call failed.
+fn dialed(status: &Status) -> Option<&DialError> {
+    std::iter::successors(status.source(), |&error| error.source()).find_map(|error| error.downcast_ref())
 }
 
 /// Interceptor that names this process in every call, where nobody can prove it.
@@ -194,10 +206,10 @@ mod tests {
         let port = listener.local_addr().unwrap().port();
         let hanging_up = std::thread::spawn(move || listener.accept().map(drop));
         let status = called(port).await;
-        assert!(!is_refused(&status), "{status:?}");
+        assert!(!is_refused(&status) && !is_unheard(&status) && !is_distrusted(&status), "{status:?}");
         hanging_up.join().unwrap().unwrap();
         let status = called(port).await;
-        assert!(is_refused(&status), "{status:?}");
+        assert!(is_refused(&status) && is_unheard(&status) && !is_distrusted(&status), "{status:?}");
         assert!(!is_refused(&Status::unavailable("something else")));
     }
 }

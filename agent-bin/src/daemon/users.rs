@@ -4,8 +4,11 @@
 use std::collections::HashMap;
 use std::io;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::{BufMut, BytesMut};
+use lattice_session::timeouts::{COME_BACK, COME_BACK_PAUSE, LEASE};
+use pmi_transport::connect::is_unheard;
 use pmi_transport::limits::ACCEPT_PAUSE;
 use pmi_transport::listen::LocalSocket;
 use pmi_transport::proto::v1::node_service_client::NodeServiceClient;
@@ -15,15 +18,17 @@ use tokio::net::UnixStream;
 use tokio::net::unix::OwnedReadHalf;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 use tokio_stream::wrappers::ReceiverStream;
-use tonic::Status;
+use tonic::{Status, Streaming};
 
 use super::Node;
 
 /// Most connections at a time, and most of them of one user; one beyond is closed.
 const CONNECTIONS_MAX: usize = 512;
 const PER_USER: usize = 64;
+/// Time that a user's connection waits for an API server that is away: jobs go on without it.
+const AWAY: Duration = Duration::from_secs(LEASE.as_secs() + COME_BACK.as_secs());
 /// Messages on their way to the API server, each of at most so many bytes.
 const WAITING: usize = 4;
 const PIECE: usize = 16 << 10;
@@ -72,13 +77,13 @@ pub(super) async fn serve(node: Arc<Node>, socket: LocalSocket) {
 
 /// Passes on what a user and the API server say, until the API server has closed the connection.
 async fn pass_on(node: &Node, uid: u32, user: UnixStream) -> Result<(), Status> {
-    let (sender, receiver) = mpsc::channel(WAITING);
-    let of = ProxyFor { node_id: node.config.node_id.clone(), uid };
-    // The receiver is there.
-    let _ = sender.send(ProxiedBytes { what: Some(What::Of(of)) }).await;
-    let place = node.api.place();
-    let mut api = NodeServiceClient::new(place.channel());
-    let mut answers = api.proxy_user(ReceiverStream::new(receiver)).await?.into_inner();
+    let deadline = Instant::now() + AWAY;
+    let (sender, mut answers) = loop {
+        match passage(node, uid).await {
+            Err(status) if is_unheard(&status) && Instant::now() < deadline => sleep(COME_BACK_PAUSE).await,
+            passage => break passage?,
+        }
+    };
     let (reader, mut writer) = user.into_split();
     let inward = async {
         while let Some(ProxiedBytes { what: Some(What::Data(bytes)) }) = answers.message().await? {
@@ -93,6 +98,18 @@ async fn pass_on(node: &Node, uid: u32, user: UnixStream) -> Result<(), Status> 
         // The API server closes the connection when it has heard of its end.
         _ = async { drop(say(reader, sender).await); std::future::pending::<()>().await } => Ok(()),
     }
+}
+
+/// Opens a way to the API server for what a user says, and for the answers.
+async fn passage(node: &Node, uid: u32) -> Result<(mpsc::Sender<ProxiedBytes>, Streaming<ProxiedBytes>), Status> {
+    let (sender, receiver) = mpsc::channel(WAITING);
+    let of = ProxyFor { node_id: node.config.node_id.clone(), uid };
+    // The receiver is there.
+    let _ = sender.send(ProxiedBytes { what: Some(What::Of(of)) }).await;
+    let place = node.api.place();
+    let mut api = NodeServiceClient::new(place.channel());
+    let answers = api.proxy_user(ReceiverStream::new(receiver)).await?.into_inner();
+    Ok((sender, answers))
 }
 
 /// Sends what a user says, to its end.

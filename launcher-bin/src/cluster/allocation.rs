@@ -38,7 +38,8 @@ impl Cluster {
     /// Fails if there is no such allocation, it is not ours, or the API server cannot be reached.
     pub(crate) async fn allocated_nodes(&self, id: &str) -> Result<AllocatedNodes, ClusterError> {
         let request = proto::GetAllocationRequest { id: id.to_owned() };
-        let allocation = self.ask(self.allocations().get_allocation(request)).await?;
+        let question = async || self.allocations().get_allocation(request.clone()).await;
+        let allocation = self.ask_patiently(question).await?;
         let names = hostlist::expand(&allocation.nodes).map_err(|error| self.nonsense(error))?;
         let over = is_over(allocation.state()).then(|| state_word(allocation.state()));
         Ok(AllocatedNodes { id: allocation.id, list: allocation.nodes, names, requeues: allocation.requeues, over })
@@ -58,7 +59,8 @@ impl Cluster {
     /// # Errors
     /// Fails if the API server cannot be reached.
     pub(crate) async fn node_facts(&self) -> Result<Vec<NodeFacts>, ClusterError> {
-        let nodes = self.ask(self.nodes().list_nodes(proto::ListNodesRequest {})).await?.nodes;
+        let question = async || self.nodes().list_nodes(proto::ListNodesRequest {}).await;
+        let nodes = self.ask_patiently(question).await?.nodes;
         Ok(nodes.into_iter().map(NodeFacts::from).collect())
     }
 }

@@ -3,7 +3,7 @@
 use std::error::Error;
 use std::time::Duration;
 
-use pmi_transport::connect::ConnectError;
+use pmi_transport::connect::{ConnectError, is_distrusted, is_unheard};
 use tonic::{Code, Status};
 
 use super::DEFAULT_URL;
@@ -38,6 +38,20 @@ pub enum ClusterError {
          try: --api, LATTICE_API_URL or `api` in ~/.config/lattice/config.toml, to name another; `lattice api` starts one"
     )]
     Unreachable {
+        /// URL of the server.
+        url: String,
+        /// Innermost cause.
+        reason: String,
+        /// True if there was no connection, so that nobody has heard of the call.
+        is_unheard: bool,
+    },
+    /// One of both does not take the other for whom it says it is.
+    #[error(
+        "cannot reach the API server at {url}: {reason}\n\
+         try: a new certificate from who runs the cluster, if it is ours that is not taken; date, here and there; \
+         `ca`, `cert` and `key` in the config file that lattice was given"
+    )]
+    Distrusted {
         /// URL of the server.
         url: String,
         /// Innermost cause.
@@ -79,6 +93,11 @@ impl ClusterError {
         matches!(self, Self::Unreachable { .. } | Self::NoAnswer { .. } | Self::Unavailable(_))
     }
 
+    /// True if nobody has heard of the call, which may be repeated whatever it does.
+    pub(crate) fn is_unheard(&self) -> bool {
+        matches!(self, Self::Unreachable { is_unheard: true, .. })
+    }
+
     /// True if nobody is there, and nobody has said that there is.
     pub(crate) fn is_absence(&self) -> bool {
         matches!(self, Self::Unreachable { url, .. } if url == DEFAULT_URL)
@@ -88,7 +107,8 @@ impl ClusterError {
     pub(super) fn of_status(status: &Status, url: &ApiUrl) -> Self {
         let url = url.to_string();
         match (status.code(), root(status)) {
-            (_, Some(reason)) => Self::Unreachable { url, reason },
+            (_, Some(reason)) if is_distrusted(status) => Self::Distrusted { url, reason },
+            (_, Some(reason)) => Self::Unreachable { url, reason, is_unheard: is_unheard(status) },
             (Code::Unavailable, None) => Self::Unavailable(status.message().to_owned()),
             (Code::Unimplemented, None) => Self::Unknown { url },
             (_, None) if status.message().is_empty() => {
@@ -139,7 +159,8 @@ mod tests {
     fn only_what_may_pass_is_worth_another_try() {
         let url = || "https://head:50051".to_owned();
         for (error, passing) in [
-            (ClusterError::Unreachable { url: url(), reason: String::new() }, true),
+            (ClusterError::Unreachable { url: url(), reason: String::new(), is_unheard: false }, true),
+            (ClusterError::Distrusted { url: url(), reason: String::new() }, false),
             (ClusterError::NoAnswer { url: url(), timeout: Duration::from_secs(30) }, true),
             (ClusterError::Unavailable(String::new()), true),
             (ClusterError::Refused(String::new()), false),
@@ -155,7 +176,11 @@ mod tests {
         let url = || "unix:/run/api.sock".to_owned();
         let check = |error: ClusterError, expected: &str| assert_eq!(error.to_string(), expected);
         check(
-            ClusterError::Unreachable { url: url(), reason: "No such file or directory (os error 2)".to_owned() },
+            ClusterError::Unreachable {
+                url: url(),
+                reason: "No such file or directory (os error 2)".to_owned(),
+                is_unheard: true,
+            },
             "cannot reach the API server at unix:/run/api.sock: No such file or directory (os error 2)\n\
              try: --api, LATTICE_API_URL or `api` in ~/.config/lattice/config.toml, to name another; `lattice api` starts one",
         );

@@ -42,7 +42,8 @@ impl Cluster {
     /// Has the API server start a launch in `allocation_id`, or plan it; returns when every node has accepted it.
     ///
     /// # Errors
-    /// Fails if the API server refuses it, cannot be reached, or gives no answer within [`START_ANSWER`].
+    /// Fails if the API server refuses it, cannot be reached, or gives no answer within [`START_ANSWER`]. In an allocation one that is not
+    /// there is waited for.
     pub(crate) async fn start_launch(
         &self,
         request: &LaunchRequest,
@@ -52,8 +53,13 @@ impl Cluster {
         let (plan_only, plan_absent) = (wanted != Wanted::Launch, wanted == Wanted::Plan);
         let question =
             proto::LaunchTasksRequest { plan_only, plan_absent, ..wire::request::encode(request, allocation_id) };
-        let mut service = self.allocations();
-        let answer = self.ask_within(START_ANSWER, service.launch_tasks(question)).await?;
+        // A second one is another launch: it is asked for when nobody has heard of the first.
+        let answer = self
+            .patiently(ClusterError::is_unheard, async || {
+                let mut service = self.allocations();
+                self.ask_within(START_ANSWER, service.launch_tasks(question.clone())).await
+            })
+            .await?;
         let lease = if answer.lease_ms == 0 { LEASE } else { Duration::from_millis(answer.lease_ms) };
         let placed = match answer.spec {
             Some(spec) => wire::placed::decode(spec).map_err(|error| self.nonsense(error)),

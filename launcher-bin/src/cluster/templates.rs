@@ -15,12 +15,16 @@ pub(crate) struct Templates {
 }
 
 impl Cluster {
+    async fn inventory_of_all(&self) -> Result<proto::ListInventoriesResponse, ClusterError> {
+        self.ask_patiently(async || self.inventories().list_inventories(proto::ListInventoriesRequest {}).await).await
+    }
+
     /// Asks what the nodes are, listed and assumed ones included: enough to draw them.
     ///
     /// # Errors
     /// Fails if the API server cannot be reached.
     pub(crate) async fn templates(&self) -> Result<Templates, ClusterError> {
-        Ok(Templates::of_all(self.ask(self.inventories().list_inventories(proto::ListInventoriesRequest {})).await?))
+        Ok(Templates::of_all(self.inventory_of_all().await?))
     }
 
     /// Asks what the nodes are by themselves, or by the administrator's list where they have told nothing: enough for a plan.
@@ -28,7 +32,7 @@ impl Cluster {
     /// # Errors
     /// Fails if the API server cannot be reached.
     pub(crate) async fn known_templates(&self) -> Result<Templates, ClusterError> {
-        Ok(Templates::known(self.ask(self.inventories().list_inventories(proto::ListInventoriesRequest {})).await?))
+        Ok(Templates::known(self.inventory_of_all().await?))
     }
 
     /// Asks what the nodes that have told it are. Ranks that start are placed and refused by these alone.
@@ -36,7 +40,7 @@ impl Cluster {
     /// # Errors
     /// Fails if the API server cannot be reached.
     pub(crate) async fn told_templates(&self) -> Result<Templates, ClusterError> {
-        Ok(Templates::told(self.ask(self.inventories().list_inventories(proto::ListInventoriesRequest {})).await?))
+        Ok(Templates::told(self.inventory_of_all().await?))
     }
 }
 

@@ -17,7 +17,7 @@ use super::start_watch::StartWatch;
 use super::{LaunchError, full_screen, nodes, open_files, show_plan, viewed};
 use crate::args::AttachArgs;
 use crate::attachment::Role;
-use crate::cluster::{ApiServer, Attachment, Cluster, Started, Templates, Wanted};
+use crate::cluster::{ApiServer, Attachment, Cluster, ClusterError, Started, Templates, Wanted};
 use crate::console::{Verbosity, print, report, write_stderr};
 use crate::machine::Machine;
 use crate::output::{name, settings};
@@ -155,7 +155,8 @@ async fn show(
     output: OutputRequest,
     verbosity: Verbosity,
 ) -> Result<u8, LaunchError> {
-    let (attachment, placed) = Attachment::open(cluster, launch_id, 0, role).await?;
+    let open = async || Attachment::open(cluster, launch_id, 0, role).await;
+    let (attachment, placed) = cluster.patiently(ClusterError::is_passing, open).await?;
     let launch = prepared(cluster, placed, output).await;
     if role == Role::Owner {
         show_notes(full_screen::note(&launch.placed).as_slice(), verbosity);

@@ -67,6 +67,22 @@ fn what_ranks_ask_for_meanwhile_is_answered_by_the_next_server() {
     with(2, script).run().exits(0).prints_lines(["code 0", "a-child", "a-child"]);
 }
 
+/// Scripts go on while it is away, and so do their next launches.
+#[test]
+fn launches_of_a_script_wait_for_it() {
+    let script = r#"
+        meanwhile() {
+            env -u LATTICE_ALLOC_ID lattice nodes; echo "elsewhere $?"
+            lattice launch --tasks-per 1:core -n 2 "$1" >out 2>err & launch=$!
+            until grep -q 'is waited for' err; do sleep 0.02; done
+        }
+        restart_api meanwhile "$1"
+        wait $launch; echo "code $?"; cat out; grep -c 'is waited for' err"#;
+    let outcome = with(2, script).arg(Flavour::WheelMpich.program("hello")).run();
+    outcome.exits(0).prints_lines(["elsewhere 125", "code 0", "rank 0 of 2", "rank 1 of 2", "1"]);
+    outcome.says("lattice: cannot reach the API server at ");
+}
+
 /// No rank of theirs would notice: it is their sessions that tell each other, over links that nobody has opened before.
 #[test]
 fn ranks_that_never_spoke_to_each_other_end_together() {

@@ -30,6 +30,19 @@ fn a_rank_launches_in_its_allocation_without_a_certificate() {
     }
 }
 
+/// A script on a node goes on without the API server, and its agent has its next launch wait for it.
+#[test]
+fn calls_by_an_agent_wait_for_an_api_server_that_is_away() {
+    let script = r#"cd "$LATTICE_DEV_CLUSTER"
+        sed -i "1i socket = '$PWD/node0.sock'" node0.toml; kill_agent node0; start_agent node0
+        meanwhile() {
+            LATTICE_API_URL=unix:$PWD/node0.sock lattice launch -n 1 --chdir / echo "by the socket" </dev/null & launch=$!
+            sleep 1; kill -0 $launch && echo "it waits"
+        }
+        restart_api meanwhile; wait $launch; echo "code $?""#;
+    script_on(1, script).run().exits(0).prints_lines(["it waits", "by the socket", "code 0"]);
+}
+
 /// Where nodes start nothing that their users have not asked for elsewhere: no calls by an agent's socket, and no `MPI_Comm_spawn`, whose
 /// program goes on.
 #[test]
