@@ -15,6 +15,7 @@ mod presets;
 mod rankfile;
 mod settings;
 mod shared_libraries;
+mod slurm_variables;
 mod task_scripts;
 mod user_tables;
 

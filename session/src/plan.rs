@@ -1,6 +1,7 @@
 //! From a session spec to one command per rank: program, arguments, environment, CPUs, standard input.
 
 mod input_file;
+mod slurm;
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -23,6 +24,7 @@ use rank_spawner::{
 };
 
 pub(crate) use self::input_file::InputFile;
+use self::slurm::{SlurmVariables, slurm_variables};
 use crate::cause::StartClass;
 use crate::fabric::NodeFabric;
 use crate::gpus::GpuError;
@@ -409,32 +411,6 @@ fn chooses_topology(inherited: &BTreeMap<OsString, OsString>, app: &AppSpec) -> 
     let sources = ["HWLOC_XMLFILE", "HWLOC_THISSYSTEM", "HWLOC_SYNTHETIC", "HWLOC_FSROOT", "HWLOC_COMPONENTS"];
     let is_set = |name: &str| inherited.contains_key(OsStr::new(name)) || app.set.iter().any(|(set, _)| set == name);
     sources.into_iter().any(|name| is_set(name) || app.removes(name))
-}
-
-/// Variables of Slurm that all ranks of a node have alike.
-type SlurmVariables = [(&'static str, String); 13];
-
-/// What programs read that were written for Slurm, as far as all ranks of a node have it alike. `SLURM_JOB_NODELIST` and `SLURM_TASKS_PER_NODE` are left out: with both of them the
-/// `mpiexec` of MPICH starts its proxies by `srun`. So are `SLURM_JOBID` and `SLURM_STEPID`, by which `mpirun` of Open MPI and PRRTE do the same.
-fn slurm_variables(spec: &SessionSpec, here: &[Rank], nodes: &str) -> SlurmVariables {
-    let (size, hosts) = (spec.job.size().to_string(), spec.hosts.len().to_string());
-    let here = here.iter().map(ToString::to_string).collect::<Vec<_>>().join(",");
-    let directory = spec.apps.first().map(|app| app.directory.display().to_string()).unwrap_or_default();
-    [
-        ("SLURM_NODEID", spec.node.to_string()),
-        ("SLURM_NTASKS", size.clone()),
-        ("SLURM_NPROCS", size.clone()),
-        ("SLURM_STEP_NUM_TASKS", size),
-        ("SLURM_NNODES", hosts.clone()),
-        ("SLURM_JOB_NUM_NODES", hosts),
-        ("SLURM_NODELIST", nodes.to_owned()),
-        ("SLURM_JOB_ID", spec.launch_id.clone()),
-        ("SLURM_STEP_ID", "0".to_owned()),
-        ("SLURM_STEP_NODELIST", nodes.to_owned()),
-        ("SLURM_GTIDS", here),
-        ("SLURMD_NODENAME", spec.host(spec.node).to_owned()),
-        ("SLURM_SUBMIT_DIR", directory),
-    ]
 }
 
 /// The names of a launch's nodes for its ranks: a comma list, or a hostlist where that would be a burden for every process.

@@ -229,7 +229,7 @@ pub struct PmiArgs {
     #[arg(long, value_name = "FILE")]
     pub pmi_trace: Option<PathBuf>,
     /// Also set in the ranks what scripts for Slurm read: SLURM_PROCID, SLURM_LOCALID, SLURM_NODEID, SLURM_NTASKS (and SLURM_NPROCS),
-    /// SLURM_NNODES (and SLURM_JOB_NUM_NODES), SLURM_NODELIST and SLURM_JOB_ID.
+    /// SLURM_NNODES (and SLURM_JOB_NUM_NODES), SLURM_NODELIST, SLURM_JOB_ID and others.
     #[arg(long, env = "LATTICE_SLURM_ENV", value_parser = FalseyValueParser::new())]
     pub slurm_env: bool,
 }

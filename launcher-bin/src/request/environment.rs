@@ -6,6 +6,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
 use super::presets::{self, PresetError};
+use super::slurm_variables;
 use crate::args::{EnvSetting, LaunchArgs, ProgramArgs};
 use crate::bounded_file;
 use crate::client_libraries::{self, ClientLibraryError};
@@ -78,12 +79,14 @@ pub(super) fn exported(args: &LaunchArgs, machine: &Machine) -> Result<Vec<(OsSt
         let (name, value) = variable(flag, setting, machine)?;
         put(&mut variables, name, value);
     }
-    if let Some(cpus) = args.placement.cpus_per_task {
-        if variables.iter().all(|(name, _)| name != THREADS) {
-            variables.push((THREADS.into(), cpus.to_string().into()));
-        }
-        if args.pmi.slurm_env {
-            put(&mut variables, "SLURM_CPUS_PER_TASK".into(), cpus.to_string().into());
+    if let Some(cpus) = args.placement.cpus_per_task
+        && variables.iter().all(|(name, _)| name != THREADS)
+    {
+        variables.push((THREADS.into(), cpus.to_string().into()));
+    }
+    if args.pmi.slurm_env {
+        for (name, value) in slurm_variables::of_launch(args, machine) {
+            put(&mut variables, name.into(), value);
         }
     }
     Ok(variables)
@@ -176,7 +179,6 @@ mod tests {
         for (line, expected) in [
             ("-c 2 --export=NONE true", &["OMP_NUM_THREADS=2"][..]),
             ("-c 2 --export=OMP_NUM_THREADS=1 true", &["OMP_NUM_THREADS=1"]),
-            ("-c 2 --slurm-env --export=NONE true", &["OMP_NUM_THREADS=2", "SLURM_CPUS_PER_TASK=2"]),
         ] {
             let own = ["MV2_ENABLE_AFFINITY=0", "MVP_ENABLE_AFFINITY=0"];
             assert_eq!(names(line), [&["PATH=/usr/bin:/bin"], expected, &own].concat(), "{line}");
@@ -186,6 +188,26 @@ mod tests {
         assert_eq!(names("-c 2 --cpu-bind none --export=NONE true"), ["PATH=/usr/bin:/bin", "OMP_NUM_THREADS=2"]);
         let error = commanded("--export=GONE true").unwrap_err().to_string();
         assert_eq!(error, "--export GONE: there is no such variable to pass on; GONE=VALUE sets one");
+    }
+
+    /// Recorded from srun of Slurm 22.05.8, but for the name of the user, his numbers and the machine.
+    #[test]
+    fn variables_of_slurm_follow_from_the_line() {
+        let check = |line: &str, expected: &[&str]| {
+            let seen = names(&format!("--slurm-env --export=NONE {line} true"));
+            let is_of_user = |name: &String| name.starts_with("SLURM_JOB_") || name.starts_with("SLURM_SUBMIT_HOST=");
+            let of_slurm =
+                |name: &String| name.starts_with("SLURM_") && !is_of_user(name) && !name.starts_with("SLURM_UMASK");
+            assert_eq!(seen.iter().filter(|name| of_slurm(name)).collect::<Vec<_>>(), expected, "{line}");
+            assert_eq!(seen.iter().filter(|name| is_of_user(name)).count(), 5, "{seen:?}");
+        };
+        check("", &[]);
+        check("-c 2 --ntasks-per-node=3", &["SLURM_CPUS_PER_TASK=2", "SLURM_NTASKS_PER_NODE=3"]);
+        check("-m cyclic", &["SLURM_DISTRIBUTION=cyclic"]);
+        check("-m block:fcyclic", &["SLURM_DISTRIBUTION=block:fcyclic"]);
+        check("-m plane=4", &["SLURM_DISTRIBUTION=plane", "SLURM_DIST_PLANESIZE=4"]);
+        assert!(names("--slurm-env -J ocean true").contains(&"SLURM_JOB_NAME=ocean".to_owned()));
+        assert!(names("--slurm-env /bin/true").contains(&"SLURM_JOB_NAME=true".to_owned()));
     }
 
     #[test]

@@ -145,6 +145,8 @@ fn a_rank_knows_its_place_in_the_launch() {
         ("SLURM_NNODES", "2"),
         ("SLURM_JOB_NUM_NODES", "2"),
         ("SLURM_NODELIST", "n0,n1"),
+        ("SLURM_STEP_NUM_NODES", "2"),
+        ("SLURM_STEP_TASKS_PER_NODE", "2,1"),
         ("SLURM_STEP_ID", "0"),
         ("SLURM_STEP_NODELIST", "n0,n1"),
         ("SLURM_GTIDS", "0,1"),
