@@ -62,16 +62,18 @@ pub(super) fn coming_from() -> String {
             let meaning = if meaning.starts_with('-') { format!("`{meaning}`") } else { meaning };
             let _ = writeln!(text, "| `{}` | {} |", flag.typed().replace('|', "\\|"), meaning.replace('|', "\\|"));
         }
-        if front_end == FrontEnd::Mpiexec {
-            text.push_str("\n| variable | in lines of | is |\n|---|---|---|\n");
-            for (name, of, flag) in super::mpiexec::variables() {
-                let _ = writeln!(text, "| `{name}` | {of} | `--{flag}` |");
-            }
-        }
         if front_end == FrontEnd::Srun {
             for idle in super::super::idle::IDLE {
                 let _ = writeln!(text, "| `--{}` | chooses nothing: {} |", idle.long, idle.reason);
             }
+        }
+        let _ = write!(text, "\n| variable | in lines of | is |\n|---|---|---|\n");
+        let variables = match front_end {
+            FrontEnd::Srun => super::srun::variables(),
+            FrontEnd::Mpiexec => super::mpiexec::variables(),
+        };
+        for (name, of, flag) in variables {
+            let _ = writeln!(text, "| `{name}` | {of} | `--{flag}` |");
         }
     }
     text
@@ -99,10 +101,9 @@ lattice mpiexec -ppn 2 -hosts node0,node1 -genv GRID fine ./a.out
 const FROM_SRUN: &str = "\
 `lattice srun` does what srun does without being asked: standard input goes to all tasks, a task that fails leaves the others running
 (`-K` ends them), standard error goes where `-o` says, and tasks find `SLURM_PROCID` and its like. A flag may be cut as long as it is the
-only one that begins so. Variables of srun stand for flags that a line does not have: `SLURM_NTASKS`, `SLURM_NTASKS_PER_NODE`, `SRUN_CPUS_PER_TASK`,
-`SLURM_CPU_BIND`, `SLURM_MEM_BIND`, `SLURM_HINT`, `SLURM_DISTRIBUTION`, `SLURM_OVERCOMMIT`, `SLURM_GPUS_PER_TASK`, `SLURM_GPU_BIND`, `SRUN_EXPORT_ENV`,
-`SLURM_EXPORT_ENV`, `SLURM_LABELIO`, `SLURM_UNBUFFEREDIO`, `SLURM_STDOUTMODE`, `SLURM_STDERRMODE`, `SLURM_STDINMODE`, `SLURM_OPEN_MODE`, `SLURM_KILL_BAD_EXIT`, `SLURM_NO_KILL`,
-`SLURM_WAIT`, `SLURM_TIMELIMIT`, `SLURM_BCAST`, `SLURM_COMPRESS`, `SLURM_TASK_PROLOG` and `SLURM_TASK_EPILOG`; `-v` names those that count. Without a number of tasks or nodes there is one
+only one that begins so. Variables of srun stand for flags that a line does not have, as the table below the flags has them; `-v` names those that count, and
+those that choose nothing here (`SLURM_PARTITION`, `SLURM_EXIT_ERROR` and their like). In an allocation `SLURM_JOB_NUM_NODES`, else `SLURM_NNODES`, is the greatest
+number of nodes, and `SLURM_DIST_PLANESIZE` the number of `SLURM_DISTRIBUTION=plane`; `LATTICE_ALLOC_ID` stands in the place of `SLURM_JOB_ID`. Without a number of tasks or nodes there is one
 task on each node of the allocation, or on each that `-w` or `-F` names. In an allocation each task has a CPU of its node (`-c` of them) or is refused, unless there is `-O`.
 Tasks are placed and bound as by srun of Slurm 22.05, with few exceptions: `-w` names the nodes of the launch, where srun
 takes others as well, unless `-N` asks for more than it names; nothing is bound without a word about it; with one thread of each core the others are not in the masks.

@@ -145,11 +145,20 @@ pub(super) const FLAGS: &[Flag] = &[
         Takes::Value,
         Refused("type --container IMAGE with a profile of your own in ~/.config/lattice/containers.toml"),
     ),
+    flag(&["bb", "bbf", "delay-boot"], Takes::Value, Nothing("it is a setting of Slurm")),
+    flag(&["quit-on-interrupt"], Takes::Nothing, Nothing("Ctrl-C ends the launch in order, a second one at once")),
     flag(&["task-prolog"], Takes::Value, OfLaunch("--task-prolog")),
     flag(&["task-epilog"], Takes::Value, OfLaunch("--task-epilog")),
     flag(&["prolog"], Takes::Value, Made("--prolog, unless it is none", prolog)),
     flag(&["epilog"], Takes::Value, Made("--epilog, unless it is none", epilog)),
 ];
+
+/// Each variable that stands for a flag, with whose lines heed it.
+#[cfg(test)]
+pub(super) fn variables() -> Vec<(&'static str, &'static str, &'static str)> {
+    let counted = [("SLURM_NTASKS", "ntasks"), ("SLURM_NPROCS", "ntasks")];
+    counted.iter().chain(variables::all()).map(|&(name, flag)| (name, "srun", flag)).collect()
+}
 
 pub(super) fn translate(words: &[OsString]) -> Result<Answer, Refusal> {
     let mut line = Line::default();
@@ -162,8 +171,12 @@ pub(super) fn translate(words: &[OsString]) -> Result<Answer, Refusal> {
             "type -t TIME as well: it comes ahead of the limit of this line, not of the allocation's".to_owned();
         return Err(Refusal::Value { flag: "--signal", value: signal.to_string_lossy().into_owned(), reason });
     }
+    values::settle_hint(&mut line);
     add_nodes(&mut line);
     add_defaults(&mut line);
+    if is_in_allocation(&line) {
+        variables::heed_nodes(&mut line, |name| std::env::var_os(name));
+    }
     Ok(Answer::Line(line.finish()))
 }
 
@@ -193,11 +206,15 @@ fn read(words: &[OsString], line: &mut Line) -> Result<Option<Answer>, Refusal> 
     Ok(None)
 }
 
+fn is_in_allocation(line: &Line) -> bool {
+    line.has("--alloc") || std::env::var_os(ALLOCATION).is_some_and(|id| id != NO_ALLOCATION)
+}
+
 /// What srun does unless it is told otherwise.
 fn add_defaults(line: &mut Line) {
     let placed = ["--nodes", "--tasks-per-node", "--hostfile", "--multi-prog", "--relative", "--pty"];
     let is_counted = line.is_counted() || placed.iter().any(|flag| line.has(flag));
-    let in_allocation = line.has("--alloc") || std::env::var_os(ALLOCATION).is_some_and(|id| id != NO_ALLOCATION);
+    let in_allocation = is_in_allocation(line);
     if in_allocation && !line.has("--overcommit") {
         line.add_to_launch("--no-overcommit", None);
     }

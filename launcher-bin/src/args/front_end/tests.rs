@@ -205,6 +205,14 @@ fn lines_of_srun_mean_a_launch() {
         ("--cpu-bind=threads -m *:block:*", "--cpu-bind=threads {} '--distribution=*:block'"),
         ("-c2 -m block:fcyclic", "--cpus-per-task=2 {} --distribution=block:fcyclic"),
         ("--hint=nomultithread", "--hint=nomultithread {} '--distribution=*:cyclic'"),
+        ("--hint=nomultithread --threads-per-core=1", "--threads-per-core=1 {} '--distribution=*:cyclic'"),
+        ("--threads-per-core=2 --hint=multithread", "--threads-per-core=2 {} '--distribution=*:cyclic'"),
+        ("--hint=nomultithread --cpu-bind=cores", "--cpu-bind=cores --threads-per-core=1 {} '--distribution=*:cyclic'"),
+        ("--hint=nomultithread --cpu-bind=none", "--cpu-bind=none {} '--distribution=*:cyclic'"),
+        (
+            "--hint=compute_bound --threads-per-core=1",
+            "--threads-per-core=1 --cpu-bind=cores {} '--distribution=*:cyclic'",
+        ),
         ("--threads-per-core 1 -m block", "--threads-per-core=1 {} --distribution=block:cyclic"),
         (
             "--cpu-bind=mask_cpu:0x1,0x2 -c 2",

@@ -33,6 +33,10 @@ pub(super) fn apply_as(
     let meant = if told == value { String::new() } else { format!(" {}", value.display()) };
     line.note(format!("{name}={told}: as --{}{meant}", flag.names.last().copied().unwrap_or_default()));
     match flag.meaning {
+        Meaning::OfProgram(ours) => {
+            line.remember(flag);
+            line.add_to_every_program(ours, value);
+        }
         // A variable is not behind any `:`.
         Meaning::OfNodes(ours) => {
             line.remember(flag);

@@ -96,9 +96,12 @@ pub(super) fn distribution(line: &mut Line, how: &OsStr) -> Result<(), Refusal> 
         }
     }
     let mut levels = levels.into_iter();
+    let planes = std::env::var("SLURM_DIST_PLANESIZE").ok().filter(|size| !size.is_empty());
+    let planes = planes.map(|size| format!("plane={size}"));
     let mut words = match levels.next().unwrap_or("*") {
         word @ ("block" | "cyclic" | "*") => word,
         word if word.starts_with("plane=") => word,
+        "plane" if planes.is_some() => planes.as_deref().unwrap_or_default(),
         "arbitrary" => {
             order_of_hostfile(line)?;
             "*"
@@ -303,4 +306,31 @@ pub(super) fn gpu_bind(line: &mut Line, value: &OsStr) -> Result<(), Refusal> {
     let bind = ["verbose", "quiet", "v", "q"].iter().find_map(|word| text.strip_prefix(word)?.strip_prefix(','));
     line.add_to_launch("--gpu-bind", Some(bind.unwrap_or(&text).as_ref()));
     Ok(())
+}
+
+/// Bindings to objects, of which a hint takes one thread of each core; the others name CPUs, or none.
+fn is_of_objects(bind: &str) -> bool {
+    let word = bind.split(':').next().unwrap_or_default();
+    rank_spawner::Object::called(word).is_some() || word == "ldoms"
+}
+
+/// A hint beside other words about binding, which `lattice launch` refuses: as in srun of Slurm 22.05, these go before it, and a hint against
+/// multithreading takes one thread of each core of them.
+pub(super) fn settle_hint(line: &mut Line) {
+    let Some(hint) = line.value("--hint") else { return };
+    let others = ["--cpu-bind", "--threads-per-core"];
+    if !others.iter().any(|flag| line.has(flag)) {
+        return;
+    }
+    line.remove("--hint");
+    let bind = line.value("--cpu-bind").map(|bind| bind.to_string_lossy().into_owned());
+    let is_single = ["nomultithread", "compute_bound", "memory_bound"].iter().any(|single| hint == *single);
+    let has_part = line.has("--threads-per-core") || bind.as_deref().is_some_and(|bind| !is_of_objects(bind));
+    if is_single && !has_part {
+        line.add_to_launch("--threads-per-core", Some("1".as_ref()));
+    }
+    if hint == "compute_bound" && bind.is_none() {
+        line.add_to_launch("--cpu-bind", Some("cores".as_ref()));
+    }
+    line.note(format!("--hint={}: the other words about binding go before it", hint.display()));
 }
