@@ -1,0 +1,250 @@
+//! The flags of `mpiexec` and `mpirun`, of all dialects.
+
+use std::ffi::OsStr;
+
+use super::super::Meaning::{Made, Nothing, OfLaunch, OfProgram, Refused};
+use super::super::line::Line;
+use super::super::{Flag, Meaning, Refusal, Takes};
+use super::binding::{bind_to, cpu_list, cpus_per_rank, map_by, membind, oversubscribe};
+use super::output::{output, output_filename, stream_buffering};
+use super::values::{
+    display, environment, environment_of_all, error_pattern, export_list, export_one, host, hosts, launch_mca, mca,
+    output_pattern, path, pmix_mca, rank_by, ranks, ranks_of_each_host, ranks_per_host, universe_size,
+};
+
+const fn flag(names: &'static [&'static str], takes: Takes, meaning: Meaning) -> Flag {
+    Flag { names, takes, meaning }
+}
+
+const NO_SSH: &str = "nodes are reached through their agents";
+const NO_TUNING: &str = "it is a setting of another launcher";
+
+/// The flags of all dialects. `-N` and `-c`, which the dialects read differently, are not among them, nor are those that ask for an answer or
+/// name a file.
+pub(in crate::args::front_end) const FLAGS: &[Flag] = &[
+    // the MPI standard
+    flag(&["n", "np"], Takes::Value, Made("-n N", ranks)),
+    flag(&["host"], Takes::Value, Made("--host HOSTS", host)),
+    flag(&["wdir", "wd", "dir"], Takes::Value, OfProgram("--chdir")),
+    flag(&["path"], Takes::Value, Made("the program's file in DIR", path)),
+    flag(&["arch"], Takes::Value, Refused("type lattice launch -w NODES for nodes of one architecture")),
+    flag(&["soft"], Takes::Value, Refused("type -n N for a number of ranks")),
+    flag(&["initial-errhandler", "memory-alloc-kinds"], Takes::Value, Nothing("a program chooses it for itself here")),
+    // nodes
+    flag(&["hosts"], Takes::Value, Made("--host HOSTS, or -w NODES", hosts)),
+    flag(&["H"], Takes::Value, Made("--host HOSTS", host)),
+    flag(&["f", "hostfile", "default-hostfile"], Takes::Value, OfLaunch("--hostfile")),
+    flag(&["machinefile", "machine"], Takes::Value, OfLaunch("--hostfile")),
+    flag(
+        &["ppn", "perhost", "grr"],
+        Takes::Value,
+        Made("-m plane=N; --tasks-per-node without -n; --tasks-per 1:core:again for allcores", ranks_per_host),
+    ),
+    flag(&["npernode"], Takes::Value, Made("--tasks-per-node=N, and -m plane=N with -n", ranks_of_each_host)),
+    flag(&["pernode"], Takes::Nothing, OfLaunch("--tasks-per-node=1")),
+    flag(
+        &["map-by"],
+        Takes::Value,
+        Made(
+            "--distribution, --tasks-per K:OBJECT, --rankfile, --host, or :over=OBJECT and :cores=N of --cpu-bind",
+            map_by,
+        ),
+    ),
+    flag(
+        &["npersocket"],
+        Takes::Value,
+        Made("--tasks-per K:socket", |line, ranks| {
+            line.places.is_mapped = true;
+            line.add_to_launch("--tasks-per", Some(format!("{}:socket", ranks.to_string_lossy()).as_ref()));
+            Ok(())
+        }),
+    ),
+    flag(&["rankfile", "rf"], Takes::Value, OfLaunch("--rankfile")),
+    flag(
+        &["cpu-set", "cpu-list"],
+        Takes::Value,
+        Made("--cpu-bind=core-map:CORES, for all ranks, or one for each with --bind-to cpu-list:ordered", cpu_list),
+    ),
+    flag(&["rank-by"], Takes::Value, Made("--rank-by", rank_by)),
+    flag(&["bind-to"], Takes::Value, Made("--cpu-bind", bind_to)),
+    flag(&["membind"], Takes::Value, Made("--mem-bind=none, or local for bind:OBJECT", membind)),
+    flag(&["bind-to-core"], Takes::Nothing, Made("--cpu-bind=cores", |line, _| bind_to(line, "core".as_ref()))),
+    flag(&["bind-to-socket"], Takes::Nothing, Made("--cpu-bind=sockets", |line, _| bind_to(line, "socket".as_ref()))),
+    flag(&["bind-to-none"], Takes::Nothing, Made("--cpu-bind=none", |line, _| bind_to(line, "none".as_ref()))),
+    flag(&["bynode", "rr"], Takes::Nothing, Made("--distribution=cyclic", |line, _| map_by(line, "node".as_ref()))),
+    flag(
+        &["byslot"],
+        Takes::Nothing,
+        Made("ranks fill a node before the next one, as is usual", |line, _| map_by(line, "slot".as_ref())),
+    ),
+    flag(&["bysocket"], Takes::Nothing, Made(":over=sockets of --cpu-bind", |line, _| map_by(line, "socket".as_ref()))),
+    flag(&["cpus-per-proc", "cpus-per-rank"], Takes::Value, Made("--cpu-bind=cores:cores=N", cpus_per_rank)),
+    flag(&["gpus-per-proc"], Takes::Value, OfLaunch("--gpus-per-task")),
+    flag(
+        &["oversubscribe"],
+        Takes::Nothing,
+        Made(":overcommit of --cpu-bind; hosts get as many slots more as there are ranks", oversubscribe),
+    ),
+    flag(&["nooversubscribe"], Takes::Nothing, Nothing("it is so anyway for lines of Open MPI")),
+    flag(
+        &["use-hwthread-cpus"],
+        Takes::Nothing,
+        Made("--tasks-per=1:hwthread: a slot for each hardware thread", |line, _| {
+            line.places.counts_threads = true;
+            Ok(())
+        }),
+    ),
+    flag(&["nolocal", "skip-launch-node"], Takes::Nothing, Refused("type lattice launch -x NODE to leave a node out")),
+    // environment
+    flag(&["genv"], Takes::Pair, Made("--env NAME=VALUE, for every program", environment_of_all)),
+    flag(&["env"], Takes::Pair, Made("--env NAME=VALUE", environment)),
+    flag(&["x"], Takes::Value, Made("--env NAME[=VALUE], for every program", export_one)),
+    flag(&["genvlist", "envlist"], Takes::Value, Made("--export=NAMES", export_list)),
+    flag(&["genvnone", "envnone"], Takes::Nothing, OfLaunch("--export=NONE")),
+    flag(&["genvall", "envall"], Takes::Nothing, Nothing("all variables are passed on anyway")),
+    flag(
+        &["mca", "omca", "gmca"],
+        Takes::Pair,
+        Made(
+            "--env OMPI_MCA_NAME=VALUE, for every program, or the flag that a parameter of the launcher stands for",
+            mca,
+        ),
+    ),
+    flag(&["pmixmca"], Takes::Pair, Made("--env PMIX_MCA_NAME=VALUE, for every program", pmix_mca)),
+    flag(&["prtemca"], Takes::Pair, Made("the flag that the parameter stands for, if any", launch_mca)),
+    // output
+    flag(&["l", "prepend-rank", "tag-output"], Takes::Nothing, OfLaunch("--label")),
+    flag(&["timestamp-output"], Takes::Nothing, OfLaunch("--timestamp")),
+    flag(&["prepend-pattern"], Takes::Value, Refused("type -prepend-rank")),
+    flag(&["outfile-pattern"], Takes::Value, Made("--output, with %N for %h and %n for %p", output_pattern)),
+    flag(&["errfile-pattern"], Takes::Value, Made("--error, with the same letters", error_pattern)),
+    flag(&["output"], Takes::Value, Made("--label, --timestamp, or --output and --error for file=NAME", output)),
+    flag(&["output-filename"], Takes::Value, Made("--output=NAME.%j.%r.out --error=NAME.%j.%r.err", output_filename)),
+    flag(&["s", "stdin"], Takes::Value, OfLaunch("--stdin")),
+    flag(&["merge-stderr-to-stdout", "stderr-to-stdout"], Takes::Nothing, Refused("type 2>&1 behind the line")),
+    flag(&["xml"], Takes::Nothing, Refused("type lattice launch --json")),
+    flag(&["xterm"], Takes::Value, Refused("start it as the program: mpiexec -n 1 xterm -e ./a.out")),
+    flag(&["ordered-output"], Takes::Nothing, Nothing("ranks' output is passed on by whole lines anyway")),
+    flag(
+        &["stream-buffering"],
+        Takes::Value,
+        Made("--unbuffered for 0; 1 and 2 choose nothing, for output is passed on by whole lines", stream_buffering),
+    ),
+    flag(&["show-progress"], Takes::Nothing, Nothing("on a terminal the start is shown anyway")),
+    flag(&["print-all-exitcodes"], Takes::Nothing, Nothing("-v tells how each rank has ended")),
+    flag(
+        &["report-bindings", "display-map", "print-rank-map", "display-allocation", "display-devel-map"],
+        Takes::Nothing,
+        OfLaunch("--show-map"),
+    ),
+    flag(&["display"], Takes::Value, Made("--show-map", display)),
+    flag(&["do-not-launch"], Takes::Nothing, OfLaunch("--dry-run")),
+    // failures and time
+    flag(&["timeout"], Takes::Value, OfLaunch("--timeout")),
+    flag(&["disable-auto-cleanup", "enable-recovery", "continuous"], Takes::Nothing, OfLaunch("--kill-on-bad-exit=0")),
+    flag(&["with-ft"], Takes::Value, Made("-K0 and OMPI_MCA_mpi_ft_enable=1, unless it is no", fault_tolerance)),
+    flag(
+        &["report-state-on-timeout", "get-stack-traces"],
+        Takes::Nothing,
+        Nothing("the call stacks of ranks are shown anyway when --timeout is over"),
+    ),
+    // PMI
+    flag(&["usize"], Takes::Value, Made("--universe-size N", universe_size)),
+    flag(&["pmi-port"], Takes::Nothing, OfLaunch("--pmi-port")),
+    flag(&["pset"], Takes::Value, OfProgram("--pset")),
+    // settings of other launchers
+    flag(
+        &[
+            "bootstrap",
+            "bootstrap-exec",
+            "launcher",
+            "launcher-exec",
+            "launch-agent",
+            "bootstrap-exec-args",
+            "rmk",
+            "prefix",
+        ],
+        Takes::Value,
+        Nothing(NO_SSH),
+    ),
+    flag(
+        &[
+            "iface",
+            "nameserver",
+            "demux",
+            "topolib",
+            "localhost",
+            "ckpointlib",
+            "ckpoint-prefix",
+            "order-nodes",
+            "personality",
+            "ompi-server",
+            "gpu-subdevs-per-proc",
+        ],
+        Takes::Value,
+        Nothing(NO_TUNING),
+    ),
+    flag(
+        &[
+            "disable-hostname-propagation",
+            "enable-x",
+            "disable-x",
+            "noprefix",
+            "leave-session-attached",
+            "debug-daemons",
+            "debug-devel",
+            "d",
+        ],
+        Takes::Nothing,
+        Nothing(NO_TUNING),
+    ),
+    flag(
+        &["allow-run-as-root"],
+        Takes::Nothing,
+        Nothing("root may run launches, unless `allow_root` of an agent says no"),
+    ),
+    flag(&["am"], Takes::Value, Refused("type --mca NAME VALUE for each line of the file")),
+    flag(
+        &["tune"],
+        Takes::Value,
+        Refused("type --mca NAME VALUE for each line of Open MPI's file, -genv I_MPI_TUNING_BIN FILE for Intel MPI's"),
+    ),
+    flag(
+        &["trace", "check_mpi", "ilp64"],
+        Takes::Nothing,
+        Refused("type -genv LD_PRELOAD FILE, with the library that it stands for"),
+    ),
+    flag(&["max-restarts"], Takes::Value, Nothing("a rank that fails is not started anew")),
+    flag(&["preload-binary"], Takes::Nothing, Made("--bcast, for all programs", preload_binary)),
+    flag(&["preload-files"], Takes::Value, OfLaunch("--preload-files")),
+    flag(&["preload-files-dest-dir"], Takes::Value, OfLaunch("--preload-dest-dir")),
+    flag(
+        &["gdb", "tv", "debug", "valgrind"],
+        Takes::Nothing,
+        Refused("start it as the program: mpiexec -n 1 gdb --args ./a.out"),
+    ),
+];
+
+/// Open MPI's user-level failure mitigation, in the values that mpirun takes.
+fn fault_tolerance(line: &mut Line, value: &OsStr) -> Result<(), Refusal> {
+    match value.to_str() {
+        Some("no" | "false" | "0") => {}
+        Some("yes" | "true" | "1" | "ulfm" | "mpi") => {
+            line.add_to_launch("--kill-on-bad-exit", Some("0".as_ref()));
+            line.add_to_every_program("--env", "OMPI_MCA_mpi_ft_enable=1".as_ref());
+        }
+        _ => {
+            let (value, reason) = (value.to_string_lossy().into_owned(), "type ulfm or no".to_owned());
+            return Err(Refusal::Value { flag: "--with-ft", value, reason });
+        }
+    }
+    Ok(())
+}
+
+/// Each program may have it.
+fn preload_binary(line: &mut Line, _: &OsStr) -> Result<(), Refusal> {
+    if !line.has("--bcast") {
+        line.add_to_launch("--bcast", None);
+    }
+    Ok(())
+}
