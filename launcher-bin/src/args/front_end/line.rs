@@ -30,11 +30,13 @@ pub(super) struct Line {
     programs: Vec<Program>,
     current: Program,
     /// True if consecutive ranks go to different nodes unless a number for each node is given.
-    is_dealt_out: bool,
+    pub(super) is_dealt_out: bool,
     /// True if the nodes are gone through again when each has its number of ranks.
     pub(super) goes_round: bool,
     /// Objects of a node of which each takes a rank, in Intel MPI's word for the number of ranks of a host.
     pub(super) of_each_host: Option<&'static str>,
+    /// Number of the host of each rank, as Hydra's map has them.
+    pub(super) rank_map: Option<Vec<usize>>,
     /// Words of `mpiexec` about the place of ranks within a node.
     pub(super) places: Places,
     /// Parameters of Open MPI's launcher, by name, that stand for flags.

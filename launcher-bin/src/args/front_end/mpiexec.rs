@@ -48,7 +48,10 @@ pub(super) fn translate(words: &[OsString]) -> Result<Answer, Refusal> {
     if line.places.is_in_sequence {
         slots::put_in_sequence(&mut line)?;
     }
-    slots::fill_cores(&mut line, || *dialect)?;
+    match line.rank_map.take() {
+        Some(map) => slots::put_by_map(&mut line, &map)?,
+        None => slots::fill_cores(&mut line, || *dialect)?,
+    }
     match line.places.overcommit {
         true => slots::add_slots(&mut line)?,
         false => slots::go_round(&mut line, || *dialect),
@@ -137,6 +140,11 @@ fn read_flag(
             }
         }
         "c" => ranks(line, &value(&typed, glued, rest)?)?,
+        "s" => match glued.or_else(|| rest.first().map(OsString::as_os_str)).is_some_and(is_reader) {
+            // Intel's, for ranks that read standard input; Open MPI's has no value.
+            true => line.add_to_launch("--stdin", Some(&value(&typed, glued, rest)?)),
+            false => flags::preload_binary(line, OsStr::new(""))?,
+        },
         _ => match find(FLAGS, &name) {
             Some(flag) => {
                 let value = value_of(flag, &typed, glued, rest)?;
@@ -149,6 +157,12 @@ fn read_flag(
         },
     }
     Ok(None)
+}
+
+/// True for ranks that read standard input, as Intel's `-s` names them.
+fn is_reader(word: &OsStr) -> bool {
+    let is_rank = |byte: &u8| byte.is_ascii_digit() || matches!(byte, b',' | b'-');
+    word == "all" || word == "none" || !word.is_empty() && word.as_bytes().iter().all(is_rank)
 }
 
 /// The value of a flag of the table, as it takes it.

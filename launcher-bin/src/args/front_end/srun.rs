@@ -145,7 +145,7 @@ pub(super) const FLAGS: &[Flag] = &[
         Takes::Value,
         Refused("type --container IMAGE with a profile of your own in ~/.config/lattice/containers.toml"),
     ),
-    flag(&["bb", "bbf", "delay-boot"], Takes::Value, Nothing("it is a setting of Slurm")),
+    flag(&["bb", "bbf", "delay-boot", "threads"], Takes::Value, Nothing("it is a setting of Slurm")),
     flag(&["quit-on-interrupt"], Takes::Nothing, Nothing("Ctrl-C ends the launch in order, a second one at once")),
     flag(&["task-prolog"], Takes::Value, OfLaunch("--task-prolog")),
     flag(&["task-epilog"], Takes::Value, OfLaunch("--task-epilog")),

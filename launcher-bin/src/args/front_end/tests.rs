@@ -417,6 +417,56 @@ fn every_name_is_in_its_table_once() {
     }
 }
 
+/// What the helps of the launchers name is read, refused with what to type, or told to choose nothing.
+#[test]
+fn each_flag_that_a_launcher_helps_with_is_known() {
+    let words =
+        |table: &'static str| table.lines().filter(|line| !line.starts_with('#')).flat_map(str::split_whitespace);
+    // Those that are more than a choice, which mpiexec reads itself.
+    let special = ["configfile", "app", "info", "N", "c", "s"];
+    let of_mpiexec: Vec<&str> = words(include_str!("../../../testdata/mpiexec-flags.txt")).collect();
+    assert!(of_mpiexec.len() > 200, "{}", of_mpiexec.len());
+    for name in of_mpiexec {
+        assert!(find(mpiexec::FLAGS, name).is_some() || special.contains(&name), "mpiexec has no flag {name}");
+    }
+    for name in words(include_str!("../../../testdata/srun-flags.txt")).filter(|name| *name != "usage") {
+        let of_idle = |idle: &crate::args::idle::Idle| {
+            idle.long == name || idle.short.is_some_and(|short| name == short.to_string())
+        };
+        assert!(
+            find(srun::FLAGS, name).is_some() || crate::args::idle::IDLE.iter().any(of_idle),
+            "srun has no flag {name}"
+        );
+    }
+}
+
+#[test]
+fn flags_of_a_few_people_mean_what_they_do_there() {
+    means("mpirun --ppr 2:socket ./a", "--tasks-per=2:socket ./a");
+    means("mpirun --bycore --bind-to core -np 2 ./a", "--cpu-bind=cores --ntasks=2 ./a");
+    means("mpirun -s -np 2 ./a", "--bcast --ntasks=2 ./a");
+    means("mpiexec -s all -n 2 ./a", "--stdin=all --ntasks=2 ./a");
+    means("mpiexec -cpu-bind list:0-1,4:2 ./a", "--cpu-bind=map:0-1+4,2 ./a");
+    means("mpiexec -cpu-bind 3 ./a", "--cpu-bind=threads:cpus=3 ./a");
+    means("mpiexec -rankmap 1,0,(0,2,1) -hosts a,b -n 4 ./a", "--host=b,a,a,b --ntasks=4 ./a");
+    means(
+        "mpirun --set-env A=1 --unset-env B --bind-to none -np 1 ./a",
+        "--cpu-bind=none --env=A=1 --env-remove=B --ntasks=1 ./a",
+    );
+    means(
+        "mpirun --runtime-options error-nonzero-status=0,timeout=5 --stop-on-exec -np 1 ./a",
+        "--kill-on-bad-exit=0 --timeout=5 --stop-at-start --ntasks=1 ./a",
+    );
+    means("mpirun --add-host a:2 --add-host b -np 3 ./a", "--host=a:2,b --ntasks=3 ./a");
+    refused("mpirun --runtime-options recover,exec-agent=gdb ./a", "mpirun -np 4 gdb ./a.out");
+    refused("mpirun --runtime-options e ./a", "the words are error-nonzero-status, ");
+    refused("mpirun --report-uri - ./a", "without the address of a server");
+    refused("mpiexec -rankmap 0,2 -hosts a,b ./a", "the line names 2 hosts, which are counted from 0");
+    refused("mpiexec -rankmap 0,1 ./a", "type -hosts a,b beside it");
+    refused("mpiexec -cpu-bind cores ./a", "type -bind-to core");
+    refused("mpiexec -gtool 'vtune:0' ./a", "start the tool as the program");
+}
+
 #[test]
 fn coming_from_is_what_the_tables_say() {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/coming-from.md");

@@ -46,7 +46,8 @@ fn hosts(words: &[OsString]) -> Option<NamedHosts> {
             let text = word.to_string_lossy();
             let (name, glued) = text.split_once('=').map_or((&*text, None), |(name, value)| (name, Some(value)));
             let name = name.trim_start_matches('-').to_ascii_lowercase();
-            let takes = find(mpiexec::FLAGS, &name).map_or(Takes::Nothing, |flag| flag.takes);
+            let takes = find(mpiexec::FLAGS, if name == "s" { "stdin" } else { &name })
+                .map_or(Takes::Nothing, |flag| flag.takes);
             let value = match (takes, glued) {
                 (Takes::Value | Takes::Pair, None) => rest.next().map(OsString::as_os_str),
                 (_, glued) => glued.map(OsStr::new),

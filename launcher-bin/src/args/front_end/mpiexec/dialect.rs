@@ -7,7 +7,7 @@ use lattice_session::event::MpiFamily;
 use lattice_session::library::needed_by;
 
 use super::super::{Refusal, Takes, find, variables};
-use super::{FLAGS, is_flag};
+use super::{FLAGS, is_flag, is_reader};
 use crate::args::SEPARATOR;
 
 /// Variable that names the dialect.
@@ -124,6 +124,7 @@ fn names(mut rest: &[OsString]) -> Vec<&str> {
         let values = match name {
             _ if is_glued => 0,
             "configfile" | "app" | "appfile" | "N" | "c" => 1,
+            "s" => usize::from(rest.first().is_some_and(|word| is_reader(word))),
             _ => match find(FLAGS, name).map(|flag| flag.takes) {
                 Some(Takes::Value) => 1,
                 Some(Takes::Pair) if rest.first().is_some_and(|pair| !pair.as_bytes().contains(&b'=')) => 2,

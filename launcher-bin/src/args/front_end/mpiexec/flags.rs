@@ -6,10 +6,12 @@ use super::super::Meaning::{Made, Nothing, OfLaunch, OfProgram, Refused};
 use super::super::line::Line;
 use super::super::{Flag, Meaning, Refusal, Takes};
 use super::binding::{bind_to, cpu_list, cpus_per_rank, map_by, membind, oversubscribe};
+use super::intel;
 use super::output::{output, output_filename, stream_buffering};
 use super::values::{
     display, environment, environment_of_all, error_pattern, export_list, export_one, host, hosts, launch_mca, mca,
-    output_pattern, path, pmix_mca, rank_by, ranks, ranks_of_each_host, ranks_per_host, universe_size,
+    output_pattern, path, pmix_mca, rank_by, rank_map, ranks, ranks_of_each_host, ranks_per_host, runtime_options,
+    set_one, universe_size, unset_one,
 };
 
 const fn flag(names: &'static [&'static str], takes: Takes, meaning: Meaning) -> Flag {
@@ -95,6 +97,27 @@ pub(in crate::args::front_end) const FLAGS: &[Flag] = &[
         }),
     ),
     flag(&["nolocal", "skip-launch-node"], Takes::Nothing, Refused("type lattice launch -x NODE to leave a node out")),
+    flag(&["bycore"], Takes::Nothing, Made(":over=cores of --cpu-bind", |line, _| map_by(line, "core".as_ref()))),
+    flag(
+        &["ppr"],
+        Takes::Value,
+        Made("--tasks-per, or --tasks-per-node, as --map-by ppr:VALUE", |line, value| {
+            map_by(line, format!("ppr:{}", value.to_string_lossy()).as_ref())
+        }),
+    ),
+    flag(
+        &["cpu-bind"],
+        Takes::Value,
+        Made(
+            "--cpu-bind=map:CPUS for list:CPUS:CPUS of Intel MPI, --cpu-bind=threads:cpus=N for a number",
+            intel::cpu_bind,
+        ),
+    ),
+    flag(&["hosts-group"], Takes::Value, Made("-w NODES", hosts)),
+    flag(&["rankmap"], Takes::Value, Made("--host, with the host of each rank", rank_map)),
+    flag(&["add-host"], Takes::Value, Made("--host HOSTS", host)),
+    flag(&["add-hostfile"], Takes::Value, OfLaunch("--hostfile")),
+    flag(&["hetero-nodes"], Takes::Nothing, Nothing("each node binds its ranks by its own topology anyway")),
     // environment
     flag(&["genv"], Takes::Pair, Made("--env NAME=VALUE, for every program", environment_of_all)),
     flag(&["env"], Takes::Pair, Made("--env NAME=VALUE", environment)),
@@ -110,19 +133,73 @@ pub(in crate::args::front_end) const FLAGS: &[Flag] = &[
             mca,
         ),
     ),
-    flag(&["pmixmca"], Takes::Pair, Made("--env PMIX_MCA_NAME=VALUE, for every program", pmix_mca)),
+    flag(&["set-env"], Takes::Value, Made("--env NAME=VALUE, for every program", set_one)),
+    flag(&["unset-env"], Takes::Value, Made("--env-remove NAME, for every program", unset_one)),
+    flag(
+        &["append-env", "prepend-env"],
+        Takes::Pair,
+        Refused("type -x NAME=\"$NAME:VALUE\", which has the whole value"),
+    ),
+    flag(
+        &["display-comm"],
+        Takes::Nothing,
+        Made("--env OMPI_MCA_ompi_display_comm=mpi_init, for every program", |line, _| {
+            line.add_to_every_program("--env", "OMPI_MCA_ompi_display_comm=mpi_init".as_ref());
+            Ok(())
+        }),
+    ),
+    flag(
+        &["display-comm-finalize"],
+        Takes::Nothing,
+        Made("--env OMPI_MCA_ompi_display_comm=mpi_finalize, for every program", |line, _| {
+            line.add_to_every_program("--env", "OMPI_MCA_ompi_display_comm=mpi_finalize".as_ref());
+            Ok(())
+        }),
+    ),
+    flag(
+        &["prot"],
+        Takes::Nothing,
+        Made("--env I_MPI_PRINT_PROT=1, for every program", |line, _| {
+            line.add_to_every_program("--env", "I_MPI_PRINT_PROT=1".as_ref());
+            Ok(())
+        }),
+    ),
+    flag(&["gpu-support"], Takes::Value, Nothing("the library in the ranks finds its GPUs itself")),
+    flag(&["pmixmca", "gpmixmca"], Takes::Pair, Made("--env PMIX_MCA_NAME=VALUE, for every program", pmix_mca)),
     flag(&["prtemca"], Takes::Pair, Made("the flag that the parameter stands for, if any", launch_mca)),
     // output
     flag(&["l", "prepend-rank", "tag-output"], Takes::Nothing, OfLaunch("--label")),
-    flag(&["timestamp-output"], Takes::Nothing, OfLaunch("--timestamp")),
+    flag(&["timestamp-output", "prepend-timestamp"], Takes::Nothing, OfLaunch("--timestamp")),
     flag(&["prepend-pattern"], Takes::Value, Refused("type -prepend-rank")),
     flag(&["outfile-pattern"], Takes::Value, Made("--output, with %N for %h and %n for %p", output_pattern)),
     flag(&["errfile-pattern"], Takes::Value, Made("--error, with the same letters", error_pattern)),
     flag(&["output"], Takes::Value, Made("--label, --timestamp, or --output and --error for file=NAME", output)),
     flag(&["output-filename"], Takes::Value, Made("--output=NAME.%j.%r.out --error=NAME.%j.%r.err", output_filename)),
-    flag(&["s", "stdin"], Takes::Value, OfLaunch("--stdin")),
+    flag(&["stdin"], Takes::Value, OfLaunch("--stdin")),
     flag(&["merge-stderr-to-stdout", "stderr-to-stdout"], Takes::Nothing, Refused("type 2>&1 behind the line")),
     flag(&["xml"], Takes::Nothing, Refused("type lattice launch --json")),
+    flag(&["xml-file"], Takes::Value, Refused("type lattice launch --json, with 2> FILE behind the line")),
+    flag(
+        &["report-pid"],
+        Takes::Value,
+        Refused("type & behind the line: the shell has the number of its process in $!"),
+    ),
+    flag(
+        &["report-uri"],
+        Takes::Value,
+        Refused("leave it out: programs of different launches find each other without the address of a server"),
+    ),
+    flag(&["output-proctable"], Takes::Nothing, Refused("type lattice proctable ID in another shell while it runs")),
+    flag(
+        &["index-argv-by-rank"],
+        Takes::Nothing,
+        Refused("start a shell as the program: mpirun -np 4 bash -c 'exec -a a.out-$LATTICE_RANK ./a.out'"),
+    ),
+    flag(
+        &["report-child-jobs-separately"],
+        Takes::Nothing,
+        Nothing("the exit code is that of the first failure, whichever job has it"),
+    ),
     flag(&["xterm"], Takes::Value, Refused("start it as the program: mpiexec -n 1 xterm -e ./a.out")),
     flag(&["ordered-output"], Takes::Nothing, Nothing("ranks' output is passed on by whole lines anyway")),
     flag(
@@ -133,7 +210,16 @@ pub(in crate::args::front_end) const FLAGS: &[Flag] = &[
     flag(&["show-progress"], Takes::Nothing, Nothing("on a terminal the start is shown anyway")),
     flag(&["print-all-exitcodes"], Takes::Nothing, Nothing("-v tells how each rank has ended")),
     flag(
-        &["report-bindings", "display-map", "print-rank-map", "display-allocation", "display-devel-map"],
+        &[
+            "report-bindings",
+            "display-map",
+            "print-rank-map",
+            "display-allocation",
+            "display-devel-map",
+            "display-devel-allocation",
+            "display-diffable-map",
+            "display-topo",
+        ],
         Takes::Nothing,
         OfLaunch("--show-map"),
     ),
@@ -148,6 +234,21 @@ pub(in crate::args::front_end) const FLAGS: &[Flag] = &[
         Takes::Nothing,
         Nothing("the call stacks of ranks are shown anyway when --timeout is over"),
     ),
+    flag(&["disable-recovery"], Takes::Nothing, Nothing("a rank that fails ends the launch anyway")),
+    flag(&["silent-abort"], Takes::Nothing, Nothing("the cause of an abort is one line")),
+    flag(&["spawn-timeout"], Takes::Value, Nothing("ranks that start too slowly are told; --timeout ends all")),
+    flag(&["stop-on-exec"], Takes::Nothing, OfLaunch("--stop-at-start")),
+    flag(
+        &["stop-in-init", "stop-in-app"],
+        Takes::Nothing,
+        Refused("type --stop-on-exec, which stops ranks when they start"),
+    ),
+    flag(
+        &["runtime-options", "rtos"],
+        Takes::Value,
+        Made("the flag that each of its words stands for", runtime_options),
+    ),
+    flag(&["forward-signals"], Takes::Value, Nothing("signals are passed on to ranks anyway")),
     // PMI
     flag(&["usize"], Takes::Value, Made("--universe-size N", universe_size)),
     flag(&["pmi-port"], Takes::Nothing, OfLaunch("--pmi-port")),
@@ -180,6 +281,15 @@ pub(in crate::args::front_end) const FLAGS: &[Flag] = &[
             "personality",
             "ompi-server",
             "gpu-subdevs-per-proc",
+            "cf",
+            "cartofile",
+            "max-vm-size",
+            "report-events",
+            "app-pmix-prefix",
+            "pmix-prefix",
+            "tmpdir",
+            "keepalive",
+            "singleton",
         ],
         Takes::Value,
         Nothing(NO_TUNING),
@@ -194,6 +304,18 @@ pub(in crate::args::front_end) const FLAGS: &[Flag] = &[
             "debug-daemons",
             "debug-devel",
             "d",
+            "debug-daemons-file",
+            "do-not-resolve",
+            "enable-instant-on-support",
+            "fwd-mpirun-port",
+            "novm",
+            "use-regexp",
+            "profile",
+            "no-app-prefix",
+            "hybrid-hosts",
+            "no-ready-msg",
+            "system-server",
+            "set-sid",
         ],
         Takes::Nothing,
         Nothing(NO_TUNING),
@@ -219,6 +341,24 @@ pub(in crate::args::front_end) const FLAGS: &[Flag] = &[
     flag(&["preload-files"], Takes::Value, OfLaunch("--preload-files")),
     flag(&["preload-files-dest-dir"], Takes::Value, OfLaunch("--preload-dest-dir")),
     flag(
+        &["set-cwd-to-session-dir"],
+        Takes::Nothing,
+        Refused("type lattice launch --tmpdir sh -c 'cd \"$TMPDIR\" && exec PROGRAM'"),
+    ),
+    flag(&["dvm"], Takes::Nothing, Refused("type lattice start for nodes that stay, and lattice launch in it")),
+    flag(&["hnp"], Takes::Value, Refused("type lattice launch --alloc ID for nodes that are there")),
+    flag(&["aps", "mps"], Takes::Nothing, Refused("start it as the program: mpiexec -n 4 aps ./a.out")),
+    flag(
+        &["gtool", "gtoolfile"],
+        Takes::Value,
+        Refused("start the tool as the program, for some ranks behind a `:`: mpiexec -n 1 TOOL ./a.out : -n 3 ./a.out"),
+    ),
+    flag(
+        &["debugger", "gdb-args"],
+        Takes::Value,
+        Refused("start it as the program: mpiexec -n 1 gdb --args ./a.out; or type lattice debug ID while it runs"),
+    ),
+    flag(
         &["gdb", "tv", "debug", "valgrind"],
         Takes::Nothing,
         Refused("start it as the program: mpiexec -n 1 gdb --args ./a.out"),
@@ -242,7 +382,7 @@ fn fault_tolerance(line: &mut Line, value: &OsStr) -> Result<(), Refusal> {
 }
 
 /// Each program may have it.
-fn preload_binary(line: &mut Line, _: &OsStr) -> Result<(), Refusal> {
+pub(super) fn preload_binary(line: &mut Line, _: &OsStr) -> Result<(), Refusal> {
     if !line.has("--bcast") {
         line.add_to_launch("--bcast", None);
     }

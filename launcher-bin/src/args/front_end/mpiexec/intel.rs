@@ -1,4 +1,24 @@
-//! Values of Intel MPI's `I_MPI_PIN` and its like, as those of `--bind-to`.
+//! Values of Intel MPI's `I_MPI_PIN` and its like, as those of `--bind-to`, and of its `-cpu-bind`.
+
+use std::ffi::OsStr;
+
+use super::super::Refusal;
+use super::super::line::Line;
+use super::binding::bind_to;
+
+/// `list:CPUS:CPUS`, a list for each rank of a node, or the number of CPUs of each rank (its `-help`).
+pub(super) fn cpu_bind(line: &mut Line, how: &OsStr) -> Result<(), Refusal> {
+    let text = how.to_string_lossy();
+    if let Some(lists) = text.strip_prefix("list:") {
+        let user = format!("user:{}", lists.replace(',', "+").replace(':', ","));
+        return bind_to(line, user.as_ref());
+    }
+    if text.parse::<std::num::NonZeroU32>().is_ok() {
+        return bind_to(line, format!("hwthread:{text}").as_ref());
+    }
+    let reason = "list:CPUS:CPUS and a number of CPUs are; type -bind-to core for objects".to_owned();
+    Err(Refusal::Value { flag: "-cpu-bind", value: text.into_owned(), reason })
+}
 
 /// `I_MPI_PIN`: binding switched off; else it is as is usual.
 pub(super) fn pin(value: &str) -> Option<String> {

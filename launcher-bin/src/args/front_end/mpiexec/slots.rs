@@ -54,6 +54,27 @@ pub(super) fn put_in_sequence(line: &mut Line) -> Result<(), Refusal> {
     Ok(())
 }
 
+/// Hydra's map of ranks: a rank on each host that it names by its number, whatever the slots are.
+pub(super) fn put_by_map(line: &mut Line, map: &[usize]) -> Result<(), Refusal> {
+    let refused = |reason: String| {
+        let value = map.iter().map(usize::to_string).collect::<Vec<_>>().join(",");
+        Err(Refusal::Value { flag: "-rankmap", value, reason })
+    };
+    let listed = line.value("--nodelist").and_then(|list| hostlist::expand(&list.to_string_lossy()).ok());
+    let hosts = match (listed, named_hosts(line)?) {
+        (Some(names), _) => names,
+        (None, Some(hosts)) => hosts.into_iter().map(|host| host.node).collect(),
+        (None, None) => return refused("it needs the hosts that it counts: type -hosts a,b beside it".to_owned()),
+    };
+    let Some(named) = map.iter().map(|&host| hosts.get(host).cloned()).collect::<Option<Vec<_>>>() else {
+        return refused(format!("the line names {} hosts, which are counted from 0", hosts.len()));
+    };
+    line.take("--nodelist");
+    line.is_dealt_out = false;
+    name_hosts(line, &named);
+    Ok(())
+}
+
 /// The hosts of the hostfile, else those of the line; `None` if none are named, or they cannot be read, which the flag that they stand
 /// for refuses.
 fn named_hosts(line: &Line) -> Result<Option<Vec<HostSlots>>, Refusal> {

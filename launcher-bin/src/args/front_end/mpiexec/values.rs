@@ -118,11 +118,90 @@ pub(super) fn environment_of_all(line: &mut Line, pair: &OsStr) -> Result<(), Re
 
 /// Open MPI's `-x NAME` and `-x NAME=VALUE`. A name without a value is passed on anyway, and need not be set.
 pub(super) fn export_one(line: &mut Line, setting: &OsStr) -> Result<(), Refusal> {
+    if setting.as_bytes().ends_with(b"*") {
+        line.note(format!("-x {}: all variables are passed on anyway", setting.display()));
+        return Ok(());
+    }
     match std::env::var_os(setting) {
         _ if setting.as_bytes().contains(&b'=') => set_for_all(line, setting),
         Some(value) if rank_values::has_names(&value) => line.add_to_launch("--env-literal", Some(setting)),
         Some(_) => line.add_to_every_program("--env", setting),
         None => line.warn(format!("-x {}: there is no such variable to pass on", setting.display())),
+    }
+    Ok(())
+}
+
+/// prterun's `--set-env NAME=VALUE`.
+pub(super) fn set_one(line: &mut Line, setting: &OsStr) -> Result<(), Refusal> {
+    if !setting.as_bytes().contains(&b'=') {
+        let (value, reason) = (setting.to_string_lossy().into_owned(), "NAME=VALUE is".to_owned());
+        return Err(Refusal::Value { flag: "--set-env", value, reason });
+    }
+    set_for_all(line, setting);
+    Ok(())
+}
+
+/// prterun's `--unset-env NAME`, whose name may be the beginning of names that are set.
+pub(super) fn unset_one(line: &mut Line, name: &OsStr) -> Result<(), Refusal> {
+    let Some(start) = name.as_bytes().strip_suffix(b"*") else {
+        line.add_to_every_program("--env-remove", name);
+        return Ok(());
+    };
+    for (name, _) in std::env::vars_os().filter(|(name, _)| name.as_bytes().starts_with(start)) {
+        line.add_to_every_program("--env-remove", &name);
+    }
+    Ok(())
+}
+
+/// Words of prterun's `--runtime-options`, each of which may be cut as long as it is the only one that begins so.
+const RUNTIME_OPTIONS: [&str; 18] = [
+    "error-nonzero-status",
+    "abort-nonzero-status",
+    "donotlaunch",
+    "show-progress",
+    "notifyerrors",
+    "recoverable",
+    "autorestart",
+    "continuous",
+    "max-restarts",
+    "exec-agent",
+    "default-exec-agent",
+    "output-proctable",
+    "aggregate-help-messages",
+    "fwd-environment",
+    "report-state-on-timeout",
+    "get-stack-traces",
+    "timeout",
+    "spawn-timeout",
+];
+
+pub(super) fn runtime_options(line: &mut Line, value: &OsStr) -> Result<(), Refusal> {
+    for word in value.to_string_lossy().split(',') {
+        let (name, value) = word.split_once('=').unwrap_or((word, "1"));
+        let name = name.to_ascii_lowercase();
+        let mut begun = RUNTIME_OPTIONS.into_iter().filter(|known| !name.is_empty() && known.starts_with(&name));
+        let (Some(known), None) = (begun.next(), begun.next()) else {
+            let reason = format!("the words are {}", RUNTIME_OPTIONS.join(", "));
+            return Err(Refusal::Value { flag: "--runtime-options", value: word.to_owned(), reason });
+        };
+        let is_on = !["0", "f", "false", "no"].iter().any(|off| value.eq_ignore_ascii_case(off));
+        match known {
+            "donotlaunch" => line.add_to_launch("--dry-run", None),
+            "timeout" => line.add_to_launch("--timeout", Some(value.as_ref())),
+            "recoverable" | "continuous" if is_on => line.add_to_launch("--kill-on-bad-exit", Some("0".as_ref())),
+            "error-nonzero-status" | "abort-nonzero-status" if !is_on => {
+                line.add_to_launch("--kill-on-bad-exit", Some("0".as_ref()));
+            }
+            "exec-agent" | "default-exec-agent" => {
+                let reason = format!("start it as the program: mpirun -np 4 {value} ./a.out");
+                return Err(Refusal::Value { flag: "--runtime-options", value: word.to_owned(), reason });
+            }
+            "output-proctable" if is_on => {
+                let reason = "type lattice proctable ID in another shell while it runs".to_owned();
+                return Err(Refusal::Value { flag: "--runtime-options", value: word.to_owned(), reason });
+            }
+            _ => line.note(format!("--runtime-options {word} chooses nothing here")),
+        }
     }
     Ok(())
 }
@@ -177,6 +256,48 @@ pub(super) fn launch_mca(line: &mut Line, pair: &OsStr) -> Result<(), Refusal> {
     Ok(())
 }
 
+/// Most ranks of a map, which become one flag.
+const MAPPED_MAX: usize = 1 << 16;
+
+/// Hydra's `-rankmap`: the number of the host of each rank, or `(FIRST,HOSTS,RANKS)` for RANKS on each of so many hosts (its `-rankmap -help`).
+pub(super) fn rank_map(line: &mut Line, map: &OsStr) -> Result<(), Refusal> {
+    let text = map.to_string_lossy();
+    match read_rank_map(&text) {
+        Some(hosts) => line.rank_map = Some(hosts),
+        None => {
+            let reason =
+                "it is the number of the host of each rank, 1,1,2,2, or (FIRST,HOSTS,RANKS) for several".to_owned();
+            return Err(Refusal::Value { flag: "-rankmap", value: text.into_owned(), reason });
+        }
+    }
+    Ok(())
+}
+
+fn read_rank_map(text: &str) -> Option<Vec<usize>> {
+    let mut hosts = Vec::new();
+    let mut rest = text.trim();
+    while !rest.is_empty() {
+        let (first, number, ranks): (usize, usize, usize);
+        if let Some(block) = rest.strip_prefix('(') {
+            let (block, behind) = block.split_once(')')?;
+            let mut words =
+                block.split(',').map(str::trim).filter(|word| *word != "vector").map(|word| word.parse().ok());
+            (first, number, ranks) = (words.next()??, words.next()??, words.next()??);
+            rest = behind;
+        } else {
+            let end = rest.find(',').unwrap_or(rest.len());
+            (first, number, ranks) = (rest[..end].trim().parse().ok()?, 1, 1);
+            rest = &rest[end..];
+        }
+        rest = rest.trim_start().strip_prefix(',').unwrap_or(rest).trim_start();
+        if number.checked_mul(ranks)? > MAPPED_MAX - hosts.len() {
+            return None;
+        }
+        hosts.extend((first..first.checked_add(number)?).flat_map(|host| std::iter::repeat_n(host, ranks)));
+    }
+    Some(hosts).filter(|hosts| !hosts.is_empty())
+}
+
 pub(super) fn rank_by(line: &mut Line, how: &OsStr) -> Result<(), Refusal> {
     // Open MPI takes qualifiers behind a colon, none of which orders ranks.
     let text = how.to_string_lossy();
@@ -206,4 +327,26 @@ pub(super) fn universe_size(line: &mut Line, size: &OsStr) -> Result<(), Refusal
         _ => line.add_to_launch("--universe-size", Some(size)),
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_map_of_ranks_names_the_host_of_each() {
+        for (text, expected) in [
+            ("1,1,2,2", Some(vec![1, 1, 2, 2])),
+            ("(1,2,2)", Some(vec![1, 1, 2, 2])),
+            ("(1,2,2),0, 3", Some(vec![1, 1, 2, 2, 0, 3])),
+            ("(vector,(0,2,1))", None),
+            ("(0,2)", None),
+            ("", None),
+            ("a", None),
+            ("(0,4294967295,4294967295)", None),
+            ("(18446744073709551615,2,1)", None),
+        ] {
+            assert_eq!(read_rank_map(text), expected, "{text}");
+        }
+    }
 }
