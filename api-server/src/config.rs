@@ -121,6 +121,7 @@ struct File {
     launches_per_user: Option<u32>,
     /// In MiB.
     specs_per_user: Option<u32>,
+    specs_total: Option<u32>,
     relay_above: Option<u32>,
     relay_fan_out: Option<u32>,
     barrier_fan_out: Option<u32>,
@@ -269,10 +270,14 @@ fn launch_shares(file: &File) -> Result<LaunchShares, ConfigError> {
         Some(0) => Err(ConfigError::Range { name, value: 0, possible: "1 or more" }),
         value => Ok(value.map(|value| value as usize)),
     };
-    let mebibytes = positive("specs_per_user", file.specs_per_user)?;
+    let bytes = |name, value, default| {
+        let mebibytes: Option<usize> = positive(name, value)?;
+        Ok::<usize, ConfigError>(mebibytes.map_or(default, |mebibytes| mebibytes << 20))
+    };
     Ok(LaunchShares {
         launches: positive("launches_per_user", file.launches_per_user)?.unwrap_or(default.launches),
-        spec_bytes: mebibytes.map_or(default.spec_bytes, |mebibytes| mebibytes << 20),
+        spec_bytes: bytes("specs_per_user", file.specs_per_user, default.spec_bytes)?,
+        all_spec_bytes: bytes("specs_total", file.specs_total, default.all_spec_bytes)?,
     })
 }
 
@@ -354,6 +359,7 @@ mod tests {
         check("insecure = true\nentry_points = [\"bin\"]", "entry_points has bin;");
         check("insecure = true\n[renewal]\nauthority = \"/a\"\nhours = 0", "renewal.hours is 0; it can be 1 to 8760");
         check("insecure = true\nspecs_per_user = 0", "specs_per_user is 0; it can be 1 or more");
+        check("insecure = true\nspecs_total = 0", "specs_total is 0; it can be 1 or more");
         check("insecure = true\ncolour = 1", "unknown field");
         check("insecure = true\ncreate_allocations = \"nobody\"", "unknown variant");
     }

@@ -40,6 +40,7 @@ use tokio::time::Instant;
 use self::attachments::{Role, TooManyViewers};
 use self::client_message::ClientSender;
 use self::event::{ClientRequest, NodeCommand, NodeEvent, SpawnAsked};
+pub(crate) use self::event_log::AllKept;
 use self::fan_out::NotStarted;
 #[cfg(feature = "simulation")]
 pub(crate) use self::machine::{Delivery, Resumed};

@@ -1,26 +1,64 @@
-//! Launches that are not over, and the bytes of their specs, by user: so that no user fills memory and disk with launches that are
-//! asked for faster than they end. Administrators are counted and never refused.
+//! Launches that are not over, and the bytes of their specs, by user and of all together: so that no user, and not all of them, fill memory and disk
+//! with launches that are asked for faster than they end. Administrators are counted and never refused. What their nodes may send before somebody has
+//! taken it becomes less for each launch that comes.
 
 use std::collections::HashMap;
 
+use lattice_session::request::Ownership;
 use parking_lot::Mutex;
 use pmi_transport::identity::{Caller, Role};
+use pmi_transport::limits::Pool;
+
+use crate::order::{OUTPUT_OF_NODE, Order};
+
+/// Bytes that a launch takes beside its spec (measured: 50 KB of memory for one on one node).
+const LAUNCH_COST: usize = 48 << 10;
+
+/// Most bytes of output that all launches together may have under way or unacknowledged, but for the least of each node.
+const ALL_OUTPUT: usize = 64 << 20;
+
+/// Bytes that a launch takes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct LaunchSize {
+    pub spec: usize,
+    /// Output that is kept for its owner.
+    pub output: usize,
+}
+
+impl LaunchSize {
+    /// The size of a launch whose spec has so many bytes.
+    pub(crate) fn of(order: &Order, spec: usize) -> Self {
+        // What a detached one prints is on disk at once.
+        let is_kept = order.ownership == Ownership::Client;
+        let output = order.terms.output_window as usize * order.terms.addresses.len();
+        Self { spec, output: if is_kept { output } else { 0 } }
+    }
+}
 
 /// Share that each user has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct LaunchShares {
     pub launches: usize,
-    /// Bytes of their specs: programs, arguments, environments.
+    /// Bytes of their specs (programs, arguments, environments), and what each launch takes beside.
     pub spec_bytes: usize,
+    /// The same of all users.
+    pub all_spec_bytes: usize,
 }
 
 impl Default for LaunchShares {
     fn default() -> Self {
-        Self { launches: 1000, spec_bytes: 64 << 20 }
+        Self { launches: 1000, spec_bytes: 48 << 20, all_spec_bytes: 96 << 20 }
     }
 }
 
-/// A user has as many launches as one may.
+impl LaunchShares {
+    /// Users with launches of a hundredth of it are small.
+    const fn pool(&self) -> Pool {
+        Pool { all: self.all_spec_bytes, small: self.all_spec_bytes / 100 }
+    }
+}
+
+/// A user has as many launches as one may, or all have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum QuotaExceeded {
     #[error("user {uid} has {most} launches already, as many as one may have here; wait until some are over")]
@@ -30,6 +68,11 @@ pub(crate) enum QuotaExceeded {
          wait until some are over, or pass on fewer variables"
     )]
     SpecBytes { uid: u32, asked: usize, most: usize },
+    #[error(
+        "the launches of all users take {all} of {most} bytes for programs, arguments and environments, and those of user {uid} would take {asked}; \
+         what is left is for users with less; wait until some are over, or pass on fewer variables"
+    )]
+    AllSpecBytes { uid: u32, asked: usize, all: usize, most: usize },
 }
 
 /// Launches that are counted.
@@ -41,10 +84,14 @@ pub(crate) struct LaunchQuota {
 
 #[derive(Debug, Default)]
 struct Taken {
-    /// User and bytes, by the launch's id.
-    launches: HashMap<String, (u32, usize)>,
+    /// User, bytes and output, by the launch's id.
+    launches: HashMap<String, (u32, usize, usize)>,
     /// Number of launches and their bytes, by user.
     users: HashMap<u32, (usize, usize)>,
+    /// Bytes of all.
+    all: usize,
+    /// Output of all.
+    output: usize,
 }
 
 impl LaunchQuota {
@@ -53,11 +100,12 @@ impl LaunchQuota {
     }
 
     /// Counts a launch of user `uid` that `caller` asks for, until it is withdrawn.
-    pub(crate) fn admit(&self, caller: &Caller, uid: u32, id: &str, bytes: usize) -> Result<(), QuotaExceeded> {
+    pub(crate) fn admit(&self, caller: &Caller, uid: u32, id: &str, size: LaunchSize) -> Result<(), QuotaExceeded> {
         let mut taken = self.taken.lock();
         let (launches, of_user) = taken.users.get(&uid).copied().unwrap_or_default();
-        let asked = of_user.saturating_add(bytes);
-        let LaunchShares { launches: most, spec_bytes } = self.shares;
+        let bytes = size.spec.saturating_add(LAUNCH_COST);
+        let (asked, all) = (of_user.saturating_add(bytes), taken.all.saturating_add(bytes));
+        let LaunchShares { launches: most, spec_bytes, all_spec_bytes } = self.shares;
         if caller.role() != Role::Admin {
             if launches >= most {
                 return Err(QuotaExceeded::Launches { uid, most });
@@ -65,22 +113,37 @@ impl LaunchQuota {
             if asked > spec_bytes {
                 return Err(QuotaExceeded::SpecBytes { uid, asked, most: spec_bytes });
             }
+            if !self.shares.pool().allows(asked, all) {
+                return Err(QuotaExceeded::AllSpecBytes { uid, asked, all: taken.all, most: all_spec_bytes });
+            }
         }
+        taken.all = all;
         taken.users.insert(uid, (launches + 1, asked));
-        taken.launches.insert(id.to_owned(), (uid, bytes));
+        taken.output += size.output;
+        taken.launches.insert(id.to_owned(), (uid, bytes, size.output));
         Ok(())
     }
 
+    /// Lessens the output that nodes of a launch may send ahead to half of what those before it have left.
+    pub(crate) fn narrow_output(&self, order: &mut Order) {
+        let left = ALL_OUTPUT.saturating_sub(self.taken.lock().output);
+        let of_node = (left / 2 / order.terms.addresses.len().max(1)) as u32;
+        let window = &mut order.terms.output_window;
+        *window = (*window).min(of_node.max(*OUTPUT_OF_NODE.start()));
+    }
+
     /// Counts a launch that an earlier server admitted.
-    pub(crate) fn take_up(&self, uid: u32, id: &str, bytes: usize) {
+    pub(crate) fn take_up(&self, uid: u32, id: &str, size: LaunchSize) {
         // Administrators are never refused.
-        let _ = self.admit(&Caller::Admin(None), uid, id, bytes);
+        let _ = self.admit(&Caller::Admin(None), uid, id, size);
     }
 
     /// The launch is over, or does not begin.
     pub(crate) fn withdraw(&self, id: &str) {
         let mut taken = self.taken.lock();
-        let Some((uid, bytes)) = taken.launches.remove(id) else { return };
+        let Some((uid, bytes, output)) = taken.launches.remove(id) else { return };
+        taken.all -= bytes;
+        taken.output -= output;
         if let Some((launches, of_user)) = taken.users.get_mut(&uid) {
             (*launches, *of_user) = (*launches - 1, *of_user - bytes);
             if *launches == 0 {
@@ -96,31 +159,79 @@ mod tests {
 
     const USER: Caller = Caller::User(7);
 
+    /// Size of a launch that takes so many bytes in all.
+    const fn spec(bytes: usize) -> LaunchSize {
+        LaunchSize { spec: bytes - LAUNCH_COST, output: 1 << 20 }
+    }
+
+    const KB: usize = 1000;
+
+    fn shares(launches: usize, spec_bytes: usize) -> LaunchShares {
+        LaunchShares { launches, spec_bytes, all_spec_bytes: usize::MAX / 4 }
+    }
+
     #[test]
     fn a_user_has_so_many_launches_and_bytes_and_others_have_theirs() {
-        let quota = LaunchQuota::new(LaunchShares { launches: 2, spec_bytes: 100 });
-        let admit = |caller: &Caller, uid, id: &str, bytes| quota.admit(caller, uid, id, bytes);
-        admit(&USER, 7, "a", 60).unwrap();
-        let refusal = admit(&USER, 7, "b", 41).unwrap_err();
-        assert_eq!(refusal, QuotaExceeded::SpecBytes { uid: 7, asked: 101, most: 100 });
-        admit(&USER, 7, "b", 40).unwrap();
-        let refusal = admit(&USER, 7, "c", 0).unwrap_err().to_string();
+        let quota = LaunchQuota::new(shares(2, 1000 * KB));
+        let admit = |caller: &Caller, uid, id: &str, bytes| quota.admit(caller, uid, id, spec(bytes));
+        admit(&USER, 7, "a", 600 * KB).unwrap();
+        let refusal = admit(&USER, 7, "b", 401 * KB).unwrap_err();
+        assert_eq!(refusal, QuotaExceeded::SpecBytes { uid: 7, asked: 1001 * KB, most: 1000 * KB });
+        admit(&USER, 7, "b", 400 * KB).unwrap();
+        let refusal = admit(&USER, 7, "c", LAUNCH_COST).unwrap_err().to_string();
         assert!(refusal.starts_with("user 7 has 2 launches already, as many as one may have here"), "{refusal}");
-        admit(&Caller::User(8), 8, "d", 100).unwrap();
-        admit(&Caller::Admin(Some(0)), 7, "e", 1000).unwrap();
+        admit(&Caller::User(8), 8, "d", 1000 * KB).unwrap();
+        admit(&Caller::Admin(Some(0)), 7, "e", 9000 * KB).unwrap();
         ["a", "b", "e", "e", "unknown"].into_iter().for_each(|id| quota.withdraw(id));
-        admit(&USER, 7, "f", 100).unwrap();
+        admit(&USER, 7, "f", 1000 * KB).unwrap();
         ["f", "d"].into_iter().for_each(|id| quota.withdraw(id));
         let taken = quota.taken.lock();
-        assert!(taken.users.is_empty() && taken.launches.is_empty());
+        assert!(taken.users.is_empty() && taken.launches.is_empty() && taken.all + taken.output == 0);
     }
 
     #[test]
     fn launches_that_are_taken_up_count_beyond_the_share() {
-        let quota = LaunchQuota::new(LaunchShares { launches: 1, spec_bytes: 10 });
-        ["a", "b"].into_iter().for_each(|id| quota.take_up(7, id, 50));
-        assert!(quota.admit(&USER, 7, "c", 1).is_err());
+        let quota = LaunchQuota::new(shares(1, 100 * KB));
+        ["a", "b"].into_iter().for_each(|id| quota.take_up(7, id, spec(500 * KB)));
+        assert!(quota.admit(&USER, 7, "c", spec(LAUNCH_COST)).is_err());
         ["a", "b"].into_iter().for_each(|id| quota.withdraw(id));
-        assert!(quota.admit(&USER, 7, "c", 1).is_ok());
+        assert!(quota.admit(&USER, 7, "c", spec(LAUNCH_COST)).is_ok());
+    }
+
+    /// Users who ask for launches of 1 MB until they get none, in turns and one after the other.
+    #[test]
+    fn users_who_take_what_they_get_leave_something_to_others() {
+        const ALL: usize = 100 << 20;
+        for in_turns in [true, false] {
+            let quota = LaunchQuota::new(LaunchShares { launches: 1000, spec_bytes: ALL, all_spec_bytes: ALL });
+            let ask =
+                |uid, number| quota.admit(&Caller::User(uid), uid, &format!("{uid}-{number}"), spec(1 << 20)).is_ok();
+            let users = 1..=8_u32;
+            let got: Vec<usize> = if in_turns {
+                let mut got = vec![0; 8];
+                for (number, uid) in (0..100).flat_map(|number| users.clone().map(move |uid| (number, uid))) {
+                    got[uid as usize - 1] += usize::from(ask(uid, number));
+                }
+                got
+            } else {
+                users.map(|uid| (0..100).take_while(|&number| ask(uid, number)).count()).collect()
+            };
+            assert!(got.iter().all(|&launches| launches >= 1), "{got:?}");
+            assert!(if in_turns { got.iter().all(|&launches| launches >= 8) } else { got[0] >= 49 }, "{got:?}");
+            let small = quota.admit(&Caller::User(9), 9, "small", spec(70 * KB));
+            assert_eq!(small, Ok(()));
+            let taken = quota.taken.lock();
+            assert!(taken.all <= ALL && taken.all == taken.users.values().map(|(_, bytes)| bytes).sum::<usize>());
+        }
+    }
+
+    #[test]
+    fn who_is_refused_for_what_others_have_is_told_so() {
+        let quota = LaunchQuota::new(LaunchShares { launches: 10, spec_bytes: 4 << 20, all_spec_bytes: 4 << 20 });
+        quota.admit(&Caller::Admin(None), 8, "a", spec(4_000_000)).unwrap();
+        let refusal = quota.admit(&USER, 7, "b", spec(200 * KB)).unwrap_err().to_string();
+        let expected = "the launches of all users take 4000000 of 4194304 bytes for programs, arguments and environments, and those of user 7 would \
+                        take 200000; what is left is for users with less; wait until some are over, or pass on fewer variables";
+        assert_eq!(refusal, expected);
     }
 }

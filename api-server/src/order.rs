@@ -28,7 +28,7 @@ use super::placement::{self, PlacementError, ranks_per_node};
 /// Output of one launch that may be on its way or wait here, in bytes, shared out among its nodes, each of which gets at least and
 /// at most so much.
 const OUTPUT_OF_LAUNCH: u32 = 64 << 20;
-const OUTPUT_OF_NODE: std::ops::RangeInclusive<u32> = (64 << 10)..=(1 << 20);
+pub(crate) const OUTPUT_OF_NODE: std::ops::RangeInclusive<u32> = (64 << 10)..=(1 << 20);
 /// Input that may be on its way, in bytes.
 const STDIN_WINDOW: u32 = 256 << 10;
 /// Most ranks of one node: its session refuses more.

@@ -28,12 +28,13 @@ use super::clock::Clock;
 use super::config::Config;
 use super::fabric::Fabric;
 use super::inventories::Inventories;
+use super::launch::AllKept;
 use super::launch::event::Activity;
 use super::launch::spool::Spools;
 use super::launch::summary::{Stage, Summary};
 use super::launch::surroundings::{EndListener, LaunchEnd, Surroundings};
 use super::launch::{self, LaunchHandle, Request};
-use super::launch_quota::LaunchQuota;
+use super::launch_quota::{LaunchQuota, LaunchSize};
 use super::listed_nodes::ListedNodes;
 use super::metrics::{Census, Metrics};
 use super::names::{NameTables, UserLocks};
@@ -82,6 +83,7 @@ pub(crate) struct Server {
     pub clock: Arc<Clock>,
     /// The place where launches that nobody owns keep what they say.
     pub spools: Arc<Spools>,
+    all_kept: AllKept,
     /// Something has changed that the queue of allocations may have waited for.
     queue_due: Notify,
     launches: Mutex<Launches>,
@@ -129,6 +131,7 @@ impl Server {
         let directory = config.state.parent().map(Path::to_owned).unwrap_or_default();
         let server = Arc::new(Self {
             spools: Spools::new(directory, config.spool),
+            all_kept: AllKept::default(),
             quota: LaunchQuota::new(config.launch_shares),
             config,
             channels: AgentChannels::new(security.clone(), AGENTS_KEPT_MAX),
@@ -177,7 +180,7 @@ impl Server {
         tracing::info!(launch = id, "the launch is taken up; its nodes are expected to report");
         self.sets.take_up(&order);
         self.names.take_up(order.terms.uid, &id, names);
-        self.quota.take_up(order.terms.uid, &id, wire::order::encode_bytes(&order).len());
+        self.quota.take_up(order.terms.uid, &id, LaunchSize::of(&order, wire::order::encode_bytes(&order).len()));
         let allocation = order.launch.allocation_id.clone().unwrap_or_default();
         let handle = launch::resume(self.surroundings(), order, record);
         self.launches.lock().begin(id, allocation, handle);
@@ -193,6 +196,7 @@ impl Server {
             metrics: Arc::clone(&self.metrics),
             clock: Arc::clone(&self.clock),
             spools: Arc::clone(&self.spools),
+            all_kept: self.all_kept.clone(),
             settings: self.config.launches,
             listener: Arc::clone(self) as Arc<dyn EndListener>,
         }

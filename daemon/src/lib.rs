@@ -1,7 +1,8 @@
 //! Parts that daemons of Lattice and those who start them share: settings files, the settings of an identity, the page of metrics,
-//! the log, the runtime, addresses of the machine, and membership in a cluster without an administrator.
-#![forbid(unsafe_code)]
+//! the log, the runtime and its allocator, addresses of the machine, and membership in a cluster without an administrator.
+#![deny(unsafe_code)]
 
+mod allocator;
 pub mod identity;
 pub mod log;
 pub mod membership;

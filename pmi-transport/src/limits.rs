@@ -40,6 +40,24 @@ pub(crate) const HEADERS_MAX: u32 = 16 << 10;
 pub(crate) const STREAMS_MAX: u32 = 256;
 /// Most calls that were reset before they were looked at; with more the connection is closed (CVE-2023-44487).
 pub(crate) const PENDING_RESETS_MAX: usize = 20;
+/// Bytes that many hold in one process, and the rule by which they share them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Pool {
+    /// Most bytes of all together.
+    pub all: usize,
+    /// Bytes that each may have as long as there are any. The last quarter of the pool is for those who have no more.
+    pub small: usize,
+}
+
+impl Pool {
+    /// Returns true if one of them may have `own` bytes in all, by which all would have `all`. Who has more than a small share leaves half as
+    /// much as that to those who come after him, so that the shares become smaller as the pool becomes full.
+    pub const fn allows(&self, own: usize, all: usize) -> bool {
+        let left_by_large = (self.all - self.all / 4).saturating_sub(all);
+        all <= self.all && (own <= self.small || own <= 2 * left_by_large)
+    }
+}
+
 /// Share that a peer has of what a process takes in, over all its listeners.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Shares {
@@ -52,11 +70,13 @@ pub(crate) struct Shares {
 }
 
 /// Share of a user, and of all together who are known by no name: each command that follows a launch has a connection and a call.
-pub(crate) const OF_USERS: Shares = Shares { connections: 256, calls: 1024, unfinished: 32 << 20 };
+pub(crate) const OF_USERS: Shares = Shares { connections: 256, calls: 1024, unfinished: 24 << 20 };
 /// Share of an agent, which has a few connections, and a call for each launch.
 pub(crate) const OF_AGENTS: Shares = Shares { connections: 64, calls: 4096, unfinished: 64 << 20 };
 /// Share of the API server, and of an administrator.
 pub(crate) const OF_TRUSTED: Shares = Shares { connections: 1024, calls: 16_384, unfinished: 256 << 20 };
+/// Bytes of unfinished messages of all users together, and of all who are known by no name.
+pub(crate) const ALL_USERS_UNFINISHED: Pool = Pool { all: 48 << 20, small: 256 << 10 };
 /// Longest request of a call that is not of our protocol (health, reflection), in bytes.
 pub(crate) const FOREIGN_REQUEST_MAX: usize = 4096;
 

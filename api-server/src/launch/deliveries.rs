@@ -171,6 +171,7 @@ mod tests {
     use tokio::time::timeout;
 
     use super::super::client_message::{ClientMessage, StreamEnd};
+    use super::super::event_log::AllKept;
     use super::super::event_log::Retention;
     use super::super::event_log::tests::output;
     use super::super::spool::{SpoolLimits, Spools};
@@ -185,7 +186,7 @@ mod tests {
     /// A launch's log and its deliveries; with a spool if there is a directory for one.
     fn deliveries(spool: Option<(PathBuf, SpoolLimits)>) -> (Arc<EventLog>, Deliveries) {
         let spool = spool.and_then(|(directory, limits)| Spools::new(directory, limits).open(1));
-        let log = EventLog::new(1, Retention::UntilSettled, spool.clone());
+        let log = EventLog::new(1, Retention::UntilSettled, spool.clone(), AllKept::default());
         (Arc::clone(&log), Deliveries::new(1, log, spool))
     }
 

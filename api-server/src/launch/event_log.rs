@@ -10,15 +10,15 @@
 //! ```
 //!
 //! One settles: the owner, by acknowledging, or the spool, by writing. What is settled stays in memory only for readers that are
-//! behind, and only as long as all that is kept costs no more than [`KEPT_MAX`](state::KEPT_MAX). A reader that loses something by
-//! that is told how many bytes of output it was: every event knows how much there was before it.
+//! behind, and only as long as all that is kept costs no more than [`KEPT_MAX`](state::KEPT_MAX), or less when the logs of all launches together
+//! keep much. A reader that loses something by that is told how many bytes of output it was: every event knows how much there was before it.
 
 mod state;
 
 use std::sync::Arc;
 
 use self::state::State;
-pub(crate) use self::state::{Retention, SideMessages};
+pub(crate) use self::state::{AllKept, Retention, SideMessages};
 use super::client_message::ClientMessage;
 use super::entry::Entry;
 use super::event::{LogEvent, StartProgress};
@@ -51,9 +51,9 @@ pub(crate) enum Next {
 }
 
 impl EventLog {
-    /// A log whose first event gets the number `first`.
-    pub(crate) fn new(first: u64, retention: Retention, spool: Option<Arc<Spool>>) -> Arc<Self> {
-        Arc::new(Self { state: Watched::new(State::new(first, retention)), spool })
+    /// A log whose first event gets the number `first`, and that keeps less when all logs keep much.
+    pub(crate) fn new(first: u64, retention: Retention, spool: Option<Arc<Spool>>, all: AllKept) -> Arc<Self> {
+        Arc::new(Self { state: Watched::new(State::new(first, retention, all)), spool })
     }
 
     /// Adds an event; returns its number.
@@ -150,7 +150,7 @@ pub(super) mod tests {
     use pmi_core::ids::Rank;
     use pmi_transport::limits::kept_cost;
 
-    use super::state::KEPT_MAX;
+    use super::state::{ALL_KEPT_MAX, KEPT_MAX, KEPT_WHEN_SHORT};
     use super::*;
     use crate::launch::event::NodeEvent;
 
@@ -199,7 +199,7 @@ pub(super) mod tests {
 
     #[tokio::test]
     async fn readers_go_at_their_own_pace() {
-        let log = EventLog::new(1, Retention::UntilSettled, None);
+        let log = EventLog::new(1, Retention::UntilSettled, None, AllKept::default());
         join(&log, 1, Start::After(0)).await;
         log.push(0, started(0));
         assert_eq!(read_all(&log, 1).await, (vec![1], 0));
@@ -215,9 +215,32 @@ pub(super) mod tests {
         assert!(log.is_delivered() && log.state.lock().events.is_empty());
     }
 
+    /// Eighty launches that print, each with a reader that does not read.
+    #[tokio::test]
+    async fn readers_that_are_behind_do_not_fill_memory_together() {
+        let all = AllKept::default();
+        let new = |_| EventLog::new(1, Retention::UntilSettled, None, all.clone());
+        let logs: Vec<_> = (0..80).map(new).collect();
+        for log in &logs {
+            join(log, 1, Start::After(0)).await;
+            for sequence in 1..=50 {
+                assert_eq!(log.push(0, output(100_000)), sequence);
+                log.settle(sequence);
+            }
+        }
+        let kept = |log: &Arc<EventLog>| log.state.lock().kept;
+        assert!(kept(&logs[0]) > KEPT_MAX / 2 && kept(&logs[79]) <= KEPT_WHEN_SHORT);
+        let sum: usize = logs.iter().map(kept).sum();
+        assert!(sum <= ALL_KEPT_MAX + KEPT_MAX + 80 * KEPT_WHEN_SHORT, "{sum}");
+        let (numbers, lost) = read_all(&logs[79], 1).await;
+        assert_eq!((numbers.last(), lost), (Some(&50), (50 - numbers.len() as u64) * 100_000));
+        drop(logs);
+        assert!(!all.is_short() && all.is_empty());
+    }
+
     #[tokio::test]
     async fn who_is_too_slow_is_told_how_much_was_lost() {
-        let log = EventLog::new(1, Retention::UntilSettled, None);
+        let log = EventLog::new(1, Retention::UntilSettled, None, AllKept::default());
         join(&log, 1, Start::After(0)).await;
         const EACH: usize = 100_000;
         for sequence in 1..=100 {
@@ -233,7 +256,7 @@ pub(super) mod tests {
 
     #[tokio::test]
     async fn what_nobody_settles_is_kept_unless_nobody_waits() {
-        let log = EventLog::new(1, Retention::UntilSettled, None);
+        let log = EventLog::new(1, Retention::UntilSettled, None, AllKept::default());
         push(&log, 100, 100_000);
         assert!(log.state.lock().kept > 2 * KEPT_MAX);
         log.stop_keeping();
@@ -245,14 +268,14 @@ pub(super) mod tests {
 
     #[tokio::test]
     async fn small_events_cost_more_than_they_carry() {
-        let log = EventLog::new(1, Retention::Bounded, None);
+        let log = EventLog::new(1, Retention::Bounded, None, AllKept::default());
         push(&log, 100_000, 1);
         assert!(log.state.lock().events.len() <= KEPT_MAX / kept_cost(1));
     }
 
     #[tokio::test]
     async fn who_comes_back_is_told_of_a_gap_though_not_of_its_size() {
-        let log = EventLog::new(1, Retention::Bounded, None);
+        let log = EventLog::new(1, Retention::Bounded, None, AllKept::default());
         push(&log, 100, 100_000);
         join(&log, 1, Start::After(3)).await;
         assert!(matches!(read(&log, 1).await[0], ClientMessage::DroppedOutput(None)));
@@ -264,7 +287,7 @@ pub(super) mod tests {
 
     #[tokio::test]
     async fn who_began_with_an_earlier_server_is_told_that_something_may_be_missing() {
-        let log = EventLog::new(1000, Retention::UntilSettled, None);
+        let log = EventLog::new(1000, Retention::UntilSettled, None, AllKept::default());
         join(&log, 1, Start::After(7)).await;
         join(&log, 2, Start::Unsettled).await;
         log.push(0, output(10));
@@ -280,7 +303,7 @@ pub(super) mod tests {
 
     #[tokio::test]
     async fn who_has_left_is_told_nothing() {
-        let log = EventLog::new(1, Retention::UntilSettled, None);
+        let log = EventLog::new(1, Retention::UntilSettled, None, AllKept::default());
         join(&log, 1, Start::After(0)).await;
         log.leave(1);
         assert!(log.next(1, &Bookmark::default()).await.is_none());

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use pmi_transport::connect::AgentChannels;
 
+use super::event_log::AllKept;
 use super::settings::LaunchSettings;
 use super::spool::Spools;
 use super::summary::{Course, Summary};
@@ -28,6 +29,8 @@ pub(crate) struct Surroundings {
     pub clock: Arc<Clock>,
     /// The place where launches that nobody owns keep what they say.
     pub spools: Arc<Spools>,
+    /// Cost of what all launches keep for those who follow them.
+    pub all_kept: AllKept,
     pub settings: LaunchSettings,
     pub listener: Arc<dyn EndListener>,
 }

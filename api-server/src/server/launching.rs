@@ -17,7 +17,7 @@ use crate::launch::event::Activity;
 use crate::launch::fan_out::{CredentialsToCome, FanOut, NotStarted};
 use crate::launch::summary::{Stage, Summary};
 use crate::launch::{self, LaunchHandle, Request};
-use crate::launch_quota::QuotaExceeded;
+use crate::launch_quota::{LaunchSize, QuotaExceeded};
 use crate::order::{Allocated, Nodes, Order, OrderError};
 use crate::start_policy::PolicyError;
 use crate::store::{Change, LaunchRecord};
@@ -104,6 +104,7 @@ impl Server {
         mut planned: Planned,
     ) -> Result<Planned, LaunchError> {
         let now = self.clock.now();
+        self.quota.narrow_output(&mut planned.order);
         planned.order.terms.set = self.sets.found(&planned.order, now);
         let begun = self.begin_founded(caller, allocation, &planned, certificate).await;
         if begun.is_err() {
@@ -126,7 +127,7 @@ impl Server {
         let credentials = asked.map(|asked| self.credentials_to_come(asked, &fan_out, order));
         let record = LaunchRecord::begun(order, &summary(order), certificate);
         let id = &order.launch.launch_id;
-        self.quota.admit(caller, order.terms.uid, id, fan_out.spec.len())?;
+        self.quota.admit(caller, order.terms.uid, id, LaunchSize::of(order, fan_out.spec.len()))?;
         // If we end now, nodes that run it are known by this, and its number is never given again.
         let changes = vec![Change::Launch(Box::new(record.clone())), Change::Serial(fan_out.serial)];
         let written = self.write(changes).await;

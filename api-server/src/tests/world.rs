@@ -244,7 +244,7 @@ pub(super) fn server_on(store: &Arc<dyn Store>, policy: &StartPolicy) -> (Arc<Se
         renewal: None,
         lease: timeouts::LEASE,
         launches: LaunchSettings::default(),
-        launch_shares: LaunchShares { launches: 4, spec_bytes: 1 << 20 },
+        launch_shares: LaunchShares { launches: 4, spec_bytes: 1 << 20, all_spec_bytes: 8 << 20 },
         spool: SpoolLimits::default(),
         fabric: None,
     };

@@ -1,8 +1,8 @@
 //! The budget of what comes in: connections, calls, and bytes of unfinished requests of each peer, whichever listener it came through.
 //!
 //! A peer is a caller as the kernel or a certificate names it; all who are known by no name share one budget. What is taken is given
-//! back when its place is dropped. Every bound is per peer, so that nobody takes what others have; a request beyond one is refused,
-//! never kept waiting, as whatever waits is held in memory as well.
+//! back when its place is dropped. Every bound is per peer, so that nobody takes what others have; bytes have one over all users beside, which
+//! refuses those with a little last. A request beyond one is refused, never kept waiting, as whatever waits is held in memory as well.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -19,7 +19,14 @@ pub(super) type Name = Option<Caller>;
 /// What each peer has taken. The lock is held for one look into the map.
 #[derive(Debug, Default)]
 pub(super) struct Budget {
-    taken: Mutex<HashMap<Name, Taken>>,
+    taken: Mutex<AllTaken>,
+}
+
+#[derive(Debug, Default)]
+struct AllTaken {
+    by_peer: HashMap<Name, Taken>,
+    /// Bytes of unfinished requests of all users.
+    of_users: usize,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -31,19 +38,21 @@ struct Taken {
 
 /// A thing that a peer takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
+pub(super) enum Kind {
     Connections,
     Calls,
     Unfinished,
 }
 
-/// A peer has as much as it may.
+/// A peer has as much as it may, or all have.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{} has {most} {kind} already; wait until some are over", peer(.name))]
-pub(super) struct Exhausted {
-    name: Name,
-    kind: Kind,
-    most: usize,
+pub(super) enum Exhausted {
+    #[error("{} has {most} {kind} already; wait until some are over", peer(.name))]
+    OfPeer { name: Name, kind: Kind, most: usize },
+    #[error(
+        "all users together have {all} bytes of unfinished requests, and what is left is for those with less; wait until some are over"
+    )]
+    OfUsers { all: usize },
 }
 
 /// What was taken of a peer's budget, until it is dropped.
@@ -84,17 +93,31 @@ impl Place {
             return Ok(());
         }
         let mut taken = self.budget.taken.lock();
-        let of_peer = taken.entry(self.name.clone()).or_default();
+        let AllTaken { by_peer, of_users } = &mut *taken;
+        let of_peer = by_peer.entry(self.name.clone()).or_default();
         let (count, most) = of_peer.of(self.kind, shares(&self.name));
         let sum = (*count - self.amount).saturating_add(amount);
-        let fits = sum <= most || amount < self.amount;
-        if fits {
+        let all = of_users.saturating_sub(self.amount).saturating_add(amount);
+        let is_of_users = self.kind == Kind::Unfinished && is_user(&self.name);
+        let refusal = if amount < self.amount {
+            None
+        } else if sum > most {
+            Some(Exhausted::OfPeer { name: self.name.clone(), kind: self.kind, most })
+        } else if is_of_users && !limits::ALL_USERS_UNFINISHED.allows(sum, all) {
+            Some(Exhausted::OfUsers { all: *of_users })
+        } else {
+            None
+        };
+        if refusal.is_none() {
             (*count, self.amount) = (sum, amount);
+            if is_of_users {
+                *of_users = all;
+            }
         }
         if *of_peer == Taken::default() {
-            taken.remove(&self.name);
+            by_peer.remove(&self.name);
         }
-        if fits { Ok(()) } else { Err(Exhausted { name: self.name.clone(), kind: self.kind, most }) }
+        refusal.map_or(Ok(()), Err)
     }
 }
 
@@ -131,6 +154,11 @@ fn shares(name: &Name) -> Shares {
     }
 }
 
+/// True for users, and for all who are known by no name.
+fn is_user(name: &Name) -> bool {
+    matches!(name.as_ref().map(Caller::role), None | Some(Role::User))
+}
+
 fn peer(name: &Name) -> String {
     name.as_ref().map_or_else(|| "whoever has no name here".to_owned(), ToString::to_string)
 }
@@ -155,6 +183,13 @@ mod tests {
         Some(Caller::User(uid))
     }
 
+    impl Budget {
+        fn is_empty(&self) -> bool {
+            let taken = self.taken.lock();
+            taken.by_peer.is_empty() && taken.of_users == 0
+        }
+    }
+
     #[test]
     fn a_user_gets_so_many_places_and_no_other_user_suffers() {
         let budget = Arc::new(Budget::default());
@@ -166,7 +201,7 @@ mod tests {
         places.pop();
         assert!(connect(user(1000)).is_ok());
         places.clear();
-        assert!(budget.taken.lock().is_empty());
+        assert!(budget.is_empty());
     }
 
     #[test]
@@ -180,7 +215,27 @@ mod tests {
         one.resize(0).unwrap();
         other.resize(most).unwrap();
         drop((one, other));
-        assert!(budget.taken.lock().is_empty());
+        assert!(budget.is_empty());
+    }
+
+    #[test]
+    fn users_who_begin_requests_together_leave_room_for_small_ones_and_none_for_theirs() {
+        let budget = Arc::new(Budget::default());
+        let mut places: Vec<Place> = (0..64).map(|uid| budget.unfinished(user(uid))).collect();
+        let fill = |place: &mut Place| (1..100).take_while(|mebibytes| place.resize(mebibytes << 20).is_ok()).count();
+        let got: Vec<usize> = places.iter_mut().map(fill).collect();
+        assert!(got[0] >= 23 && got.iter().sum::<usize>() <= 36, "{got:?}");
+        let (mut small, mut agent) =
+            (budget.unfinished(user(100)), budget.unfinished(Some(Caller::Agent("n".to_owned()))));
+        let refusal = small.resize(1 << 20).unwrap_err().to_string();
+        assert!(
+            refusal.starts_with("all users together have ") && refusal.contains("wait until some are over"),
+            "{refusal}"
+        );
+        small.resize(100 << 10).unwrap();
+        agent.resize(limits::OF_AGENTS.unfinished).unwrap();
+        drop((small, agent, places));
+        assert!(budget.is_empty());
     }
 
     proptest! {
@@ -193,10 +248,11 @@ mod tests {
                 // It may be refused.
                 let _ = places[uid as usize * 8 + place].resize(mebibytes << 20);
                 let taken = budget.taken.lock();
-                prop_assert!(taken.values().all(|taken| taken.unfinished <= limits::OF_USERS.unfinished));
+                prop_assert!(taken.of_users <= limits::ALL_USERS_UNFINISHED.all);
+                prop_assert!(taken.by_peer.values().all(|taken| taken.unfinished <= limits::OF_USERS.unfinished));
             }
             places.clear();
-            prop_assert!(budget.taken.lock().is_empty());
+            prop_assert!(budget.is_empty());
         }
     }
 }

@@ -7,7 +7,7 @@ use nix::unistd::geteuid;
 /// Daemons under their limit, and user 65534 with node0 and node1; `$1` is the attacker.
 const BEFORE: &str = r#"
     cd "$LATTICE_DEV_CLUSTER"; malformed=$1; chmod 711 .; lattice alloc release $LATTICE_ALLOC_ID >/dev/null
-    daemons="api node0 node1 node2"
+    daemons="api $(basename -s .pid node*.pid)"
     for name in $daemons; do
         prlimit --pid $(daemon $name) --data=268435456: || exit
         echo 5 >/proc/$(daemon $name)/clear_refs
@@ -35,20 +35,20 @@ const AFTER: &str = r#"
     done
     lattice nodes --json | field state | sort | uniq -c | tr -s ' '"#;
 
+/// Of so many nodes.
 #[track_caller]
-fn check(flood: &str, expected: &str) {
+fn check(nodes: u32, flood: &str, expected: &str) {
     assert!(geteuid().is_root(), "this test must run as root");
     let _machine = turn::heavy();
-    // As their units have it: memory of threads that have nothing to do is not kept apart.
-    let script = script_on(3, &format!("{BEFORE}{flood}{AFTER}")).env("MALLOC_ARENA_MAX", "2");
-    let outcome = script.arg(built::attacker()).run();
-    outcome.exits(0).prints(&format!("{expected}next: 0\nundisturbed: 0\n 3 up\n"));
+    let outcome = script_on(nodes, &format!("{BEFORE}{flood}{AFTER}")).arg(built::attacker()).run();
+    outcome.exits(0).prints(&format!("{expected}next: 0\nundisturbed: 0\n {nodes} up\n"));
 }
 
 /// Of a user and of a node, by their keys: 256 calls at a time, of which all but a byte comes.
 #[test]
 fn requests_that_never_end_do_not_fill_daemons() {
     check(
+        3,
         r#"lattice pki issue pki --user 65534 >/dev/null; launches=/lattice.v1.AllocationService/LaunchTasks
         begun() { "${network[@]}" $malformed 256 4 begun "$@" | grep -o '^sent 256'; }
         begun $(port_of api) lattice:///api pki/user-65534 $launches & clients=$!
@@ -67,6 +67,7 @@ fn requests_that_never_end_do_not_fill_daemons() {
 #[test]
 fn launches_with_large_environments_do_not_fill_daemons() {
     check(
+        3,
         r#"for round in 1 2; do
             for i in {1..100}; do
                 $nobody lattice launch --alloc $alloc --chdir / --detach --overcommit -N 2 -n 2 "${variables[@]}" sleep 1000 >>ids 2>refusal || break
@@ -78,5 +79,56 @@ fn launches_with_large_environments_do_not_fill_daemons() {
         done
         "#,
         &"the launches of user 65534 would take\n".repeat(2),
+    );
+}
+
+/// Eight users, each with as many launches of 1.5 MB as he gets, all at once. Then all ask for all of theirs, and a user who has none yet is served.
+#[test]
+fn users_who_fill_their_shares_together_do_not_fill_the_api_server() {
+    check(
+        11,
+        r#"
+        cat /etc/passwd >passwd; for uid in {2001..2008}; do echo "u$uid:x:$uid:65534::/:/bin/sh" >>passwd; done; chmod 644 passwd
+        for node in node{3..10}; do nsenter -t $(daemon $node) -m mount --bind $PWD/passwd /etc/passwd || exit; done
+        for uid in {2001..2008}; do allocs[uid]=$(lattice alloc create -w node$((uid - 1998)) --uid $uid); done
+        as() { setpriv --reuid $1 --regid 65534 --clear-groups "${@:2}"; }
+        fill() {
+            for i in {1..100}; do
+                as $1 lattice launch --alloc ${allocs[$1]} --chdir / --detach --overcommit -n 1 "${variables[@]}" sleep 1000 >>ids.$1 2>refusal.$1 || break
+            done
+            as $1 lattice launches --all --json >/dev/null
+        }
+        users=(); for uid in {2001..2008}; do fill $uid & users+=($!); done; wait ${users[@]}
+        wc -l ids.* >&2; tail -n 1 refusal.* >&2; grep VmHWM /proc/$(daemon api)/status >&2
+        for uid in {2001..2008}; do [ $(wc -l <ids.$uid) -ge 4 ] && grep -o 'the launches of all users take' refusal.$uid; done | uniq -c | tr -s ' '
+        $nobody lattice launch --alloc $alloc --chdir / -N 2 -n 2 true; echo "small: $?"
+        for uid in {2001..2008}; do for id in $(cat ids.$uid); do as $uid lattice abort $id 2>/dev/null; done; done
+        until [ "$(lattice launches --json | field id | wc -l)" -le 1 ]; do sleep 0.05; done
+        "#,
+        " 8 the launches of all users take\nsmall: 0\n",
+    );
+}
+
+/// A hundred and fifty launches print 4 MB each, and the commands that they belong to are stopped: what they do not take stays where it is printed.
+#[test]
+fn output_that_nobody_takes_does_not_fill_the_api_server() {
+    check(
+        3,
+        r#"
+        for i in {1..150}; do
+            $nobody lattice launch --alloc $alloc --chdir / --overcommit -n 1 bash -c 'until [ -e $0 ]; do sleep 0.2; done; head -c 4000000 /dev/zero; sleep 1000' \
+                $PWD/print >/dev/null 2>>refusal & owners+=($!)
+            [ $((i % 25)) != 0 ] || until [ "$($nobody lattice launches --json | field id | wc -l)" = $i ]; do sleep 0.05; done
+        done
+        kill -STOP ${owners[@]}; touch print
+        # Sessions that wait for credit have written what they may.
+        before=-1; now=0; while [ $now != $before ]; do before=$now; sleep 2; now=$(grep -o 'RssAnon.*' /proc/$(daemon api)/status | tr -cd 0-9); done
+        grep -E 'RssAnon|HWM' /proc/$(daemon api)/status >&2
+        lattice launch -n 1 true; echo "meanwhile: $?"
+        kill -KILL ${owners[@]}; wait ${owners[@]} 2>/dev/null
+        for id in $($nobody lattice launches --json | field id); do $nobody lattice abort $id 2>/dev/null; done
+        until [ "$($nobody lattice launches --json | field id)" = "" ]; do sleep 0.05; done
+        "#,
+        "meanwhile: 0\n",
     );
 }

@@ -1,6 +1,8 @@
 //! The events that are kept, how far each reader has come, and what may be dropped for that. Pure: no clock, no lock, no waiting.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::Start;
 use crate::launch::client_message::ClientMessage;
@@ -10,8 +12,35 @@ use crate::wire::spec::ShownSpec;
 
 /// The most that is kept in memory for readers that are behind, in bytes as events cost.
 pub(super) const KEPT_MAX: usize = 4 << 20;
+/// The same when the logs of all launches together keep more than [`ALL_KEPT_MAX`].
+pub(super) const KEPT_WHEN_SHORT: usize = 128 << 10;
+/// The most that all logs together keep before each keeps less.
+pub(super) const ALL_KEPT_MAX: usize = 32 << 20;
 /// The most that is handed out at once, in the same bytes, or one event that costs more.
 const BATCH_MAX: usize = 256 << 10;
+
+/// Cost of what the logs of all launches keep. Clones are the same.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct AllKept(Arc<AtomicUsize>);
+
+impl AllKept {
+    fn add(&self, cost: usize) {
+        self.0.fetch_add(cost, Ordering::Relaxed);
+    }
+
+    fn subtract(&self, cost: usize) {
+        self.0.fetch_sub(cost, Ordering::Relaxed);
+    }
+
+    #[cfg(test)]
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.load(Ordering::Relaxed) == 0
+    }
+
+    pub(super) fn is_short(&self) -> bool {
+        self.0.load(Ordering::Relaxed) > ALL_KEPT_MAX
+    }
+}
 
 /// The events that are kept, and who reads them.
 #[derive(Debug)]
@@ -26,6 +55,8 @@ pub(super) struct State {
     output: u64,
     /// Cost of `events`.
     pub(super) kept: usize,
+    /// Cost of the events of all logs, these among them.
+    all: AllKept,
     /// Position of whoever settles.
     settled: Position,
     retention: Retention,
@@ -64,8 +95,9 @@ pub(crate) struct SideMessages {
 }
 
 impl State {
-    pub(super) fn new(first: u64, retention: Retention) -> Self {
+    pub(super) fn new(first: u64, retention: Retention, all: AllKept) -> Self {
         Self {
+            all,
             events: VecDeque::new(),
             origin: first,
             next: first,
@@ -83,6 +115,7 @@ impl State {
         let entry = Entry { sequence, node, event, before: self.output };
         self.output += entry.output();
         self.kept += entry.cost();
+        self.all.add(entry.cost());
         self.events.push_back(entry);
         self.trim();
         sequence
@@ -189,20 +222,28 @@ impl State {
     fn trim(&mut self) {
         let behind = self.readers.values().map(|reader| reader.position.sequence).min().unwrap_or(u64::MAX);
         let must_be_settled = self.retention == Retention::UntilSettled;
+        let most = if self.all.is_short() { KEPT_WHEN_SHORT } else { KEPT_MAX };
         while let Some(entry) = self.events.front() {
             if self.is_complete() && self.events.len() == 1 {
                 return;
             }
             let sequence = entry.sequence;
             let settled = sequence <= self.settled.sequence;
-            let too_much = self.kept > KEPT_MAX;
+            let too_much = self.kept > most;
             let is_dropped = if settled { sequence <= behind || too_much } else { too_much && !must_be_settled };
             if !is_dropped {
                 return;
             }
             self.kept -= entry.cost();
+            self.all.subtract(entry.cost());
             self.events.pop_front();
         }
+    }
+}
+
+impl Drop for State {
+    fn drop(&mut self) {
+        self.all.subtract(self.kept);
     }
 }
 
@@ -325,7 +366,7 @@ mod tests {
     proptest! {
         #[test]
         fn every_reader_has_every_byte_or_is_told_that_it_is_lost(steps in prop::collection::vec(step(), 0..60)) {
-            let mut model = Model { state: State::new(1, Retention::UntilSettled), seen: BTreeMap::new(), ends: Vec::new() };
+            let mut model = Model { state: State::new(1, Retention::UntilSettled, AllKept::default()), seen: BTreeMap::new(), ends: Vec::new() };
             let mut keeps = true;
             for step in &steps {
                 model.take(step);
@@ -355,7 +396,7 @@ mod tests {
 
     #[test]
     fn whoever_joins_when_all_is_settled_is_told_how_the_launch_ended() {
-        let mut state = State::new(1, Retention::UntilSettled);
+        let mut state = State::new(1, Retention::UntilSettled, AllKept::default());
         state.push(0, output(10));
         state.push(0, LogEvent::Complete(Arc::default()));
         state.settle(2);
@@ -375,7 +416,7 @@ mod tests {
     #[test]
     fn a_batch_has_a_limit_and_at_least_one_event() {
         let check = |pieces: &[usize], expected: usize| {
-            let mut state = State::new(1, Retention::UntilSettled);
+            let mut state = State::new(1, Retention::UntilSettled, AllKept::default());
             for &bytes in pieces {
                 state.push(0, output(bytes));
             }
@@ -390,7 +431,7 @@ mod tests {
 
     #[test]
     fn a_viewer_that_is_behind_keeps_settled_events_only_within_the_limit() {
-        let mut state = State::new(1, Retention::UntilSettled);
+        let mut state = State::new(1, Retention::UntilSettled, AllKept::default());
         state.join(1, Start::After(0), ShownSpec::default());
         for sequence in 1..=100 {
             state.push(0, output(100_000));

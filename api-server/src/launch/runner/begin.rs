@@ -125,7 +125,7 @@ impl Beginning {
         };
         let settler = settler(order.ownership, spool.as_ref());
         let retention = if settler == Settler::Nobody { Retention::Bounded } else { Retention::UntilSettled };
-        let log = EventLog::new(first_event, retention, spool.clone());
+        let log = EventLog::new(first_event, retention, spool.clone(), surroundings.all_kept.clone());
         let facts = facts(&order, settler, origin);
         let input_way = input_way(&facts, &surroundings);
         let facts = Facts { gather_above: surroundings.settings.relay_above, input_way, ..facts };
