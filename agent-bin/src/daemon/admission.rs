@@ -16,6 +16,7 @@ use rank_spawner::{Account, AccountError};
 use super::Node;
 use super::fabric::{FabricError, Wish};
 use super::refusal::{Refusal, RefusalReason};
+use super::serials::NotNew;
 use super::wire::launch_request::{Assignment, Received};
 
 /// Launch that may start here.
@@ -37,7 +38,13 @@ pub(super) async fn admit(node: &Node, caller: &Caller, request: &Received) -> R
     if matches!(caller, Caller::Agent(_)) || node.config.user.is_some() {
         // The fork server, where it does not believe this agent, knows what is new when this agent does.
         let is_new = node.launches.serials.check(request.serial()).await;
-        is_new.map_err(|error| refuse(RefusalReason::Signature, error.to_string()))?;
+        is_new.map_err(|error| {
+            let reason = match error {
+                NotNew::Old | NotNew::Unregistered => RefusalReason::Restarting,
+                NotNew::Behind => RefusalReason::Signature,
+            };
+            refuse(reason, error.to_string())
+        })?;
     }
     let assignment = understand(node, request);
     let assignment = assignment.map_err(|error| refuse(RefusalReason::MalformedRequest, error.to_string()))?;

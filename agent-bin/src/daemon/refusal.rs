@@ -28,6 +28,8 @@ pub(super) enum RefusalReason {
     Signature,
     /// A node that the request should have been passed on to cannot be reached.
     Unreachable,
+    /// The agent is being replaced, or was a moment ago: what is signed from now on is taken.
+    Restarting,
     /// The node gives no reason that this version knows.
     Unspecified,
 }

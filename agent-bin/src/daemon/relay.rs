@@ -5,12 +5,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lattice_session::timeouts;
+use pmi_transport::connect::is_refused;
 use pmi_transport::fence::{Member, shares};
 use pmi_transport::limits::MESSAGE_MAX;
 use pmi_transport::proto::v1 as proto;
 use proto::node_agent_service_client::NodeAgentServiceClient;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout_at};
+use tonic::Status;
 
 use super::Node;
 use super::refusal::{Refusal, RefusalReason};
@@ -62,22 +64,28 @@ pub(super) async fn pass_on(
     first_refusal
 }
 
+/// Class of a call's failure: nobody listens where the next agent will, or the node cannot be reached.
+fn fault(status: &Status) -> RefusalReason {
+    if is_refused(status) { RefusalReason::Restarting } else { RefusalReason::Unreachable }
+}
+
 async fn ask(
     node: &Node,
     member: &Member,
     request: proto::LaunchProcessesRequest,
     deadline: Instant,
 ) -> Result<(), Refusal> {
-    let unreachable = |error: &dyn std::fmt::Display| Refusal {
-        reason: RefusalReason::Unreachable,
+    let refusal = |reason, error: &dyn std::fmt::Display| Refusal {
+        reason,
         message: format!("{} at {} cannot be reached: {error}", member.name, member.address),
         node_id: member.name.clone(),
     };
+    let unreachable = |error: &dyn std::fmt::Display| refusal(RefusalReason::Unreachable, error);
     let channel = node.agents.to(&member.name, &member.address).map_err(|error| unreachable(&error))?;
     let mut client = NodeAgentServiceClient::new(channel).max_encoding_message_size(MESSAGE_MAX);
     let within = Duration::from_millis(request.answer_within_ms.into());
     let answer = match timeout_at(deadline, client.launch_processes(request)).await {
-        Ok(answer) => answer.map_err(|status| unreachable(&status.message()))?.into_inner(),
+        Ok(answer) => answer.map_err(|status| refusal(fault(&status), &status.message()))?.into_inner(),
         Err(_) => return Err(unreachable(&format!("no answer within {within:.1?}"))),
     };
     match wire::refusal::decode(answer, &member.name) {

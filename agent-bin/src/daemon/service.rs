@@ -45,7 +45,7 @@ impl Service {
                 NotTaken::Running => (RefusalReason::AlreadyRunning, "the launch runs here already"),
                 NotTaken::Ended => (RefusalReason::MalformedRequest, "the launch was here, and has ended"),
                 NotTaken::GivenUp => (RefusalReason::Busy, "the launch was given up before this node had taken it"),
-                NotTaken::Stopping => (RefusalReason::Busy, "the agent is stopping"),
+                NotTaken::Stopping => (RefusalReason::Restarting, "the agent is stopping"),
             };
             Refusal::of(node, reason, text)
         })?;

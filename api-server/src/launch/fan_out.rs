@@ -19,6 +19,7 @@ use pmi_transport::proto::v1::{
 use pmi_transport::signature::Serial;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
+use tonic::Status;
 
 use super::settings::LaunchSettings;
 use crate::fabric::NoCredentials;
@@ -109,7 +110,12 @@ pub(crate) struct Refusal {
 impl Refusal {
     /// Returns true if the node is at fault, and not what it was asked to start.
     pub(crate) fn may_pass(&self) -> bool {
-        matches!(self.reason, RefusalReason::Unreachable | RefusalReason::Busy)
+        matches!(self.reason, RefusalReason::Unreachable | RefusalReason::Busy | RefusalReason::Restarting)
+    }
+
+    /// Returns true if the node's agent was being replaced, so that the same launch may be started in a moment.
+    pub(crate) fn is_of_restart(&self) -> bool {
+        self.reason == RefusalReason::Restarting
     }
 }
 
@@ -188,15 +194,20 @@ impl FanOut {
 }
 
 async fn call(channels: AgentChannels, node: Recipient, request: LaunchProcessesRequest) -> Result<(), Refusal> {
-    let unreachable =
-        |message: String| Refusal { node: node.name.clone(), message, reason: RefusalReason::Unreachable };
+    let refusal = |reason, message: String| Refusal { node: node.name.clone(), message, reason };
+    let unreachable = |message: String| refusal(RefusalReason::Unreachable, message);
     let channel = channels
         .to(&node.name, &node.address)
         .map_err(|error| unreachable(pmi_transport::error_chain::chain(&error)))?;
     let limit = Duration::from_millis(request.answer_within_ms.into());
     let answer = timeout(limit, NodeAgentServiceClient::new(channel).launch_processes(request)).await;
     let answer = answer.map_err(|_| unreachable(format!("no answer for {limit:?}")))?;
-    accepted(&node, answer.map_err(|status| unreachable(reason(&status)))?.into_inner())
+    accepted(&node, answer.map_err(|status| refusal(fault(&status), reason(&status)))?.into_inner())
+}
+
+/// Class of a call's failure: nobody listens where the next agent will, or the node cannot be reached.
+fn fault(status: &Status) -> RefusalReason {
+    if connect::is_refused(status) { RefusalReason::Restarting } else { RefusalReason::Unreachable }
 }
 
 fn accepted(node: &Recipient, answer: LaunchProcessesResponse) -> Result<(), Refusal> {
@@ -220,6 +231,7 @@ fn words(reason: RefusalReason) -> &'static str {
         RefusalReason::User => "the user may not start processes there",
         RefusalReason::Signature => "it does not trust the launch's signature",
         RefusalReason::Unreachable => "a node behind it cannot be reached",
+        RefusalReason::Restarting => "its agent is being replaced",
     }
 }
 

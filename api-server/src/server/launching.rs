@@ -9,6 +9,7 @@ use lattice_session::request::LaunchRequest;
 use lattice_session::unix_time;
 use pmi_transport::identity::{Caller, RevocationList};
 use pmi_transport::signature::{self, Serial, SignError};
+use tokio::time::sleep;
 
 use super::{NotWritten, Server};
 use crate::allocations::{Allocation, AllocationError, AllocationState};
@@ -22,6 +23,10 @@ use crate::order::{Allocated, Nodes, Order, OrderError};
 use crate::start_policy::PolicyError;
 use crate::store::{Change, LaunchRecord};
 use crate::wire;
+
+/// Time for an agent to be replaced, in which launches on its node are tried again, as others: with a new id and a new number.
+const AGENT_RESTART: Duration = Duration::from_secs(3);
+const AGENT_RESTART_PAUSE: Duration = Duration::from_millis(250);
 
 /// A launch that is not started.
 #[derive(Debug, thiserror::Error)]
@@ -56,6 +61,11 @@ impl LaunchError {
         }
     }
 
+    /// Returns true if the agent of a node was being replaced.
+    fn is_of_restart(&self) -> bool {
+        matches!(self, Self::NotStarted(NotStarted::Refused(refusal)) if refusal.is_of_restart())
+    }
+
     /// The node that could not be reached, or was busy.
     pub(super) fn node_to_avoid(&self) -> Option<&str> {
         match self {
@@ -75,7 +85,8 @@ pub(crate) struct Planned {
 }
 
 impl Server {
-    /// Starts what `request` asks for in an allocation, and returns when every node has accepted it. The certificate is the caller's, in
+    /// Starts what `request` asks for in an allocation, and returns when every node has accepted it; once more where an agent is being
+    /// replaced. The certificate is the caller's, in
     /// DER; empty for one who needed none.
     ///
     /// # Errors
@@ -87,9 +98,18 @@ impl Server {
         allocation_id: &str,
         request: LaunchRequest,
     ) -> Result<Planned, LaunchError> {
-        let allocation = self.allocations.lock().await.running(caller, allocation_id)?.clone();
-        let planned = self.order_allowed(caller, request, &allocation)?;
-        self.begin_launch(caller, certificate, &allocation, planned).await
+        let deadline = self.clock.now() + AGENT_RESTART;
+        loop {
+            let allocation = self.allocations.lock().await.running(caller, allocation_id)?.clone();
+            let planned = self.order_allowed(caller, request.clone(), &allocation)?;
+            match self.begin_launch(caller, certificate.clone(), &allocation, planned).await {
+                Err(error) if error.is_of_restart() && self.clock.now() < deadline => {
+                    tracing::info!(%error, "a launch is started once more");
+                    sleep(AGENT_RESTART_PAUSE).await;
+                }
+                begun => return begun,
+            }
+        }
     }
 
     /// Starts a launch that was ordered in this allocation, and returns when every node has accepted it.

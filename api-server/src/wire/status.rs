@@ -165,7 +165,7 @@ impl From<Refusal> for Status {
     fn from(refusal: Refusal) -> Self {
         let code = match refusal.reason {
             RefusalReason::Busy => Code::ResourceExhausted,
-            RefusalReason::Unreachable => Code::Unavailable,
+            RefusalReason::Unreachable | RefusalReason::Restarting => Code::Unavailable,
             RefusalReason::MalformedRequest => Code::InvalidArgument,
             RefusalReason::User => Code::PermissionDenied,
             _ => Code::FailedPrecondition,
@@ -267,6 +267,7 @@ mod tests {
         let kinds = [
             (RefusalReason::Busy, Code::ResourceExhausted),
             (RefusalReason::Unreachable, Code::Unavailable),
+            (RefusalReason::Restarting, Code::Unavailable),
             (RefusalReason::MalformedRequest, Code::InvalidArgument),
             (RefusalReason::User, Code::PermissionDenied),
             (RefusalReason::Signature, Code::FailedPrecondition),

@@ -1792,6 +1792,8 @@ pub enum RefusalReason {
     Signature = 6,
     /// A node that the request should have been forwarded to cannot be reached.
     Unreachable = 7,
+    /// The node's agent is being replaced: a launch that is signed in a moment finds the next one.
+    Restarting = 8,
 }
 impl RefusalReason {
     /// String value of the enum field names used in the ProtoBuf definition.
@@ -1808,6 +1810,7 @@ impl RefusalReason {
             Self::User => "REFUSAL_REASON_USER",
             Self::Signature => "REFUSAL_REASON_SIGNATURE",
             Self::Unreachable => "REFUSAL_REASON_UNREACHABLE",
+            Self::Restarting => "REFUSAL_REASON_RESTARTING",
         }
     }
     /// Creates an enum from field names used in the ProtoBuf definition.
@@ -1821,6 +1824,7 @@ impl RefusalReason {
             "REFUSAL_REASON_USER" => Some(Self::User),
             "REFUSAL_REASON_SIGNATURE" => Some(Self::Signature),
             "REFUSAL_REASON_UNREACHABLE" => Some(Self::Unreachable),
+            "REFUSAL_REASON_RESTARTING" => Some(Self::Restarting),
             _ => None,
         }
     }

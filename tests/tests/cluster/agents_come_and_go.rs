@@ -199,3 +199,20 @@ fn a_cluster_is_upgraded_under_a_running_program() {
     let next = concat!(env!("CARGO_PKG_VERSION"), "-next");
     outcome.exits(0).prints_lines([next, next, "code 0", "4"]);
 }
+
+/// Launches that begin while an agent is replaced are started once more, and find the next one.
+#[test]
+fn launches_that_begin_meanwhile_find_the_next_agent() {
+    let script = r#"cd "$LATTICE_DEV_CLUSTER"
+        for round in 1 2 3; do
+            for node in node0 node1; do
+                kill_agent $node TERM; sleep 0.3; start_agent $node
+            done
+        done >/dev/null 2>&1 & agents=$!
+        failed=0
+        while kill -0 $agents 2>/dev/null; do
+            lattice launch -n 2 true || failed=$((failed + 1))
+        done
+        echo "$failed failed""#;
+    script_on(2, script).run().exits(0).prints_lines(["0 failed"]);
+}

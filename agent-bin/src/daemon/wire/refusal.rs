@@ -36,6 +36,7 @@ fn encode_reason(reason: RefusalReason) -> proto::RefusalReason {
         RefusalReason::User => proto::RefusalReason::User,
         RefusalReason::Signature => proto::RefusalReason::Signature,
         RefusalReason::Unreachable => proto::RefusalReason::Unreachable,
+        RefusalReason::Restarting => proto::RefusalReason::Restarting,
         RefusalReason::Unspecified => proto::RefusalReason::Unspecified,
     }
 }
@@ -49,6 +50,7 @@ fn decode_reason(reason: proto::RefusalReason) -> RefusalReason {
         proto::RefusalReason::User => RefusalReason::User,
         proto::RefusalReason::Signature => RefusalReason::Signature,
         proto::RefusalReason::Unreachable => RefusalReason::Unreachable,
+        proto::RefusalReason::Restarting => RefusalReason::Restarting,
         proto::RefusalReason::Unspecified => RefusalReason::Unspecified,
     }
 }
@@ -59,7 +61,7 @@ mod tests {
 
     #[test]
     fn a_refusal_goes_through_a_relay_unchanged() {
-        for number in 0..=7 {
+        for number in 0..=8 {
             let reason = decode_reason(proto::RefusalReason::try_from(number).unwrap());
             let refusal = Refusal { reason, message: "no uid 7".into(), node_id: "n7".into() };
             let answer = encode(Err(refusal.clone()));
