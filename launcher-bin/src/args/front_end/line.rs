@@ -1,6 +1,7 @@
 //! A line of `lattice launch` that is put together flag by flag.
 
 use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStrExt;
 
 use rank_spawner::Object;
 
@@ -57,6 +58,8 @@ pub(super) struct Places {
     pub(super) object: Option<String>,
     /// Cores that ranks are bound to, as they were typed.
     pub(super) core_list: Option<String>,
+    /// True if the line says that ranks are bound to cores of a list.
+    pub(super) is_listed: bool,
     /// True if each rank is bound to one of those.
     pub(super) is_ordered: bool,
     /// True if each line of the hostfile, or each host, is for one rank.
@@ -123,6 +126,16 @@ impl Line {
 
     pub(super) fn add_to_every_program(&mut self, flag: &str, value: &OsStr) {
         self.every_program.push(joined(flag, Some(value)));
+    }
+
+    /// Variables that the line sets for every program, with their values.
+    pub(super) fn variables(&self) -> Vec<(OsString, OsString)> {
+        let pair = |word: &OsString| {
+            let bytes = word.as_bytes().strip_prefix(b"--env=")?;
+            let equals = bytes.iter().position(|&byte| byte == b'=')?;
+            Some((OsStr::from_bytes(&bytes[..equals]).to_owned(), OsStr::from_bytes(&bytes[equals + 1..]).to_owned()))
+        };
+        self.every_program.iter().filter_map(pair).collect()
     }
 
     /// Remembers that the line has this flag of the other launcher, whatever that means here.

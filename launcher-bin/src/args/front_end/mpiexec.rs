@@ -43,7 +43,14 @@ pub(super) fn translate(words: &[OsString]) -> Result<Answer, Refusal> {
     read_usual_file(&mut line, |name| std::env::var_os(name))?;
     // Asked for only where it matters: it may read the program's file.
     let dialect = LazyCell::new(|| dialect(words));
-    variables::heed(&mut line, || *dialect, |name| std::env::var_os(name))?;
+    // Intel MPI heeds variables that the line sets as those of the environment.
+    let own = line.variables();
+    let of_line = |name: &str| {
+        let set = own.iter().rev().find(|(known, _)| name.starts_with("I_MPI_") && known == name);
+        set.map(|(_, value)| value.clone())
+    };
+    variables::heed(&mut line, || *dialect, |name| of_line(name).or_else(|| std::env::var_os(name)))?;
+    binding::check(&line)?;
     slots::settle_hosts(&mut line)?;
     if line.places.is_in_sequence {
         slots::put_in_sequence(&mut line)?;

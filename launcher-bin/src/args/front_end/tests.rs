@@ -90,7 +90,7 @@ fn lines_of_mpiexec_mean_a_launch() {
         ("mpirun -N 2 --mca btl self ./a", "--tasks-per-node=2 --cpu-bind=cores:or-none --env=OMPI_MCA_btl=self ./a"),
         ("mpiexec -l -N 2 ./a", "--label --ntasks=2 ./a"),
         ("mpirun --map-by ppr:2:node --bind-to core ./a", "--tasks-per-node=2 --cpu-bind=cores ./a"),
-        ("mpirun --map-by node -bind-to none ./a", "--distribution=cyclic --cpu-bind=none ./a"),
+        ("mpirun --map-by node -bind-to none ./a", "--distribution=cyclic --tasks-per=1:core --cpu-bind=none ./a"),
         ("mpiexec -bind-to user:0+2,1+3 ./a", "--cpu-bind=map:0+2,1+3 ./a"),
         ("mpiexec -bind-to core:2 -map-by socket ./a", "--cpu-bind=cores:cores=2:over=sockets ./a"),
         ("mpiexec -bind-to hwthread:2 ./a", "--cpu-bind=threads:cpus=2 ./a"),
@@ -103,11 +103,14 @@ fn lines_of_mpiexec_mean_a_launch() {
         ("mpirun --map-by socket ./a", "--cpu-bind=sockets ./a"),
         ("mpirun -H a --map-by core -np 2 ./a", "--host=a --cpu-bind=cores --ntasks=2 ./a"),
         ("mpiexec -hosts a -map-by socket ./a", "--nodelist=a --distribution=cyclic ./a"),
-        ("mpirun --map-by ppr:2:socket ./a", "--tasks-per=2:socket ./a"),
+        ("mpirun --map-by ppr:2:socket ./a", "--tasks-per=2:socket --cpu-bind=cores:or-none ./a"),
         ("mpirun --map-by ppr:1:numa:PE=4 ./a", "--tasks-per=1:numa --cpu-bind=cores:cores=4 ./a"),
-        ("mpirun -npersocket 2 ./a", "--tasks-per=2:socket ./a"),
-        ("mpirun --map-by node --rank-by slot ./a", "--distribution=cyclic --rank-by=slot ./a"),
-        ("mpirun --map-by numa --rank-by fill ./a", "--rank-by=fill --cpu-bind=numa ./a"),
+        ("mpirun -npersocket 2 ./a", "--tasks-per=2:socket --cpu-bind=cores:or-none ./a"),
+        (
+            "mpirun --map-by node --rank-by slot ./a",
+            "--distribution=cyclic --rank-by=slot --tasks-per=1:core --cpu-bind=cores:or-none ./a",
+        ),
+        ("mpirun --map-by numa --rank-by fill ./a", "--rank-by=fill --tasks-per=1:core --cpu-bind=numa ./a"),
         ("mpirun --rankfile r -np 2 ./a", "--rankfile=r --ntasks=2 ./a"),
         ("mpirun --map-by rankfile:file=r ./a", "--rankfile=r ./a"),
         ("mpirun --map-by seq -H a:2,b,a ./a", "--host=a,b,a --cpu-bind=cores:or-none ./a"),
@@ -139,8 +142,11 @@ fn lines_of_mpiexec_mean_a_launch() {
         ),
         ("mpirun --timeout 60 --stdin all ./a", "--timeout=60 --stdin=all ./a"),
         ("mpiexec -usize 8 -disable-auto-cleanup ./a", "--universe-size=8 --kill-on-bad-exit=0 ./a"),
-        ("mpirun --with-ft ulfm ./a", "--kill-on-bad-exit=0 --env=OMPI_MCA_mpi_ft_enable=1 ./a"),
-        ("mpirun --with-ft no ./a", "./a"),
+        (
+            "mpirun --with-ft ulfm ./a",
+            "--kill-on-bad-exit=0 --tasks-per=1:core --cpu-bind=numa:over=numa:or-none --env=OMPI_MCA_mpi_ft_enable=1 ./a",
+        ),
+        ("mpirun --with-ft no ./a", "--tasks-per=1:core --cpu-bind=numa:over=numa:or-none ./a"),
         ("mpirun --preload-binary -np 1 ./a : --preload-binary -np 2 ./b", "--bcast --ntasks=1 ./a : --ntasks=2 ./b"),
         (
             "mpirun --preload-files a,b --preload-files-dest-dir /tmp ./a",
@@ -259,6 +265,7 @@ fn what_is_not_understood_is_refused_with_what_to_type() {
     refused("mpiexec -n", "'-n' needs a value");
     refused("mpiexec -l=3 ./a", "'-l=3' has no value");
     refused("mpiexec --map-by magic ./a", "'--map-by magic' is not possible here: ranks are mapped by slot");
+    refused("mpirun --bind-to cpu-list:ordered -np 2 ./a", "type --cpu-list CORES beside it");
     refused("mpiexec -configfile /nonexistent", "cannot read /nonexistent");
     refused("srun --n 2 ./a", "'--n' may be any of --ntasks, --nodes");
     refused("srun --ntask-per-node 2 ./a", "a similar one exists: '--ntasks-per-node'");
@@ -442,8 +449,8 @@ fn each_flag_that_a_launcher_helps_with_is_known() {
 
 #[test]
 fn flags_of_a_few_people_mean_what_they_do_there() {
-    means("mpirun --ppr 2:socket ./a", "--tasks-per=2:socket ./a");
-    means("mpirun --bycore --bind-to core -np 2 ./a", "--cpu-bind=cores --ntasks=2 ./a");
+    means("mpirun --ppr 2:socket ./a", "--tasks-per=2:socket --cpu-bind=cores:or-none ./a");
+    means("mpirun --bycore --bind-to core -np 2 ./a", "--tasks-per=1:core --cpu-bind=cores --ntasks=2 ./a");
     means("mpirun -s -np 2 ./a", "--bcast --ntasks=2 ./a");
     means("mpiexec -s all -n 2 ./a", "--stdin=all --ntasks=2 ./a");
     means("mpiexec -cpu-bind list:0-1,4:2 ./a", "--cpu-bind=map:0-1+4,2 ./a");
@@ -451,11 +458,11 @@ fn flags_of_a_few_people_mean_what_they_do_there() {
     means("mpiexec -rankmap 1,0,(0,2,1) -hosts a,b -n 4 ./a", "--host=b,a,a,b --ntasks=4 ./a");
     means(
         "mpirun --set-env A=1 --unset-env B --bind-to none -np 1 ./a",
-        "--cpu-bind=none --env=A=1 --env-remove=B --ntasks=1 ./a",
+        "--tasks-per=1:core --cpu-bind=none --env=A=1 --env-remove=B --ntasks=1 ./a",
     );
     means(
         "mpirun --runtime-options error-nonzero-status=0,timeout=5 --stop-on-exec -np 1 ./a",
-        "--kill-on-bad-exit=0 --timeout=5 --stop-at-start --ntasks=1 ./a",
+        "--kill-on-bad-exit=0 --timeout=5 --stop-at-start --tasks-per=1:core --cpu-bind=cores:or-none --ntasks=1 ./a",
     );
     means("mpirun --add-host a:2 --add-host b -np 3 ./a", "--host=a:2,b --ntasks=3 ./a");
     refused("mpirun --runtime-options recover,exec-agent=gdb ./a", "mpirun -np 4 gdb ./a.out");

@@ -19,6 +19,7 @@ pub(super) fn bind_to(line: &mut Line, how: &OsStr) -> Result<(), Refusal> {
         line.note(format!("--bind-to {text}: it is for all programs, in place of what stood before it"));
     }
     if word == "cpu-list" {
+        line.places.is_listed = true;
         line.places.is_ordered = words.next() == Some("ordered");
         return Ok(());
     }
@@ -170,6 +171,15 @@ fn usual_of_open_mpi(line: &Line, places: &Places) -> Option<&'static str> {
         (false, true, true) => Some("threads:or-none"),
         (false, false, _) => Some("numa:over=numa:or-none"),
     }
+}
+
+/// Refuses a binding to a list that is not there, as prterun of Open MPI 5 does.
+pub(super) fn check(line: &Line) -> Result<(), Refusal> {
+    if line.places.is_listed && line.places.core_list.is_none() {
+        let reason = "it needs the list: type --cpu-list CORES beside it, or --map-by pe-list=CORES:ordered".to_owned();
+        return Err(Refusal::Value { flag: "--bind-to", value: "cpu-list".to_owned(), reason });
+    }
+    Ok(())
 }
 
 /// Puts the words about binding together. Unless it is said otherwise, ranks with a number of cores are bound to cores, those that Open

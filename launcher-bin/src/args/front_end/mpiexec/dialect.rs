@@ -21,8 +21,23 @@ pub(super) enum Dialect {
     OpenMpi,
 }
 
-/// Flags that only one dialect has.
+/// Flags that only one dialect has; those of Hydra are Intel MPI's as well, which goes before it.
 const OF_DIALECTS: &[(Dialect, &[&str])] = &[
+    (
+        Dialect::Intel,
+        &[
+            "perhost",
+            "grr",
+            "hosts-group",
+            "gtool",
+            "gtoolfile",
+            "aps",
+            "mps",
+            "silent-abort",
+            "prepend-timestamp",
+            "prot",
+        ],
+    ),
     (
         Dialect::Hydra,
         &[
@@ -37,15 +52,21 @@ const OF_DIALECTS: &[(Dialect, &[&str])] = &[
             "genvall",
             "genvnone",
             "env",
+            "envlist",
+            "envall",
+            "envnone",
             "bootstrap",
             "launcher",
             "iface",
             "rmk",
+            "membind",
+            "rankmap",
+            "pmi-port",
+            "print-all-exitcodes",
             "outfile-pattern",
             "errfile-pattern",
         ],
     ),
-    (Dialect::Intel, &["perhost"]),
     (
         Dialect::OpenMpi,
         &[
@@ -54,6 +75,23 @@ const OF_DIALECTS: &[(Dialect, &[&str])] = &[
             "c",
             "npernode",
             "pernode",
+            "npersocket",
+            "ppr",
+            "rank-by",
+            "rankfile",
+            "rf",
+            "cpu-set",
+            "cpu-list",
+            "cpus-per-proc",
+            "cpus-per-rank",
+            "use-hwthread-cpus",
+            "bind-to-core",
+            "bind-to-socket",
+            "bind-to-none",
+            "bynode",
+            "byslot",
+            "bycore",
+            "bysocket",
             "tag-output",
             "timestamp-output",
             "mca",
@@ -61,16 +99,41 @@ const OF_DIALECTS: &[(Dialect, &[&str])] = &[
             "omca",
             "prtemca",
             "pmixmca",
+            "gpmixmca",
             "allow-run-as-root",
             "oversubscribe",
+            "nooversubscribe",
             "report-bindings",
             "display",
             "display-map",
+            "display-allocation",
             "output",
             "output-filename",
+            "runtime-options",
+            "set-env",
+            "with-ft",
         ],
     ),
 ];
+
+/// First words of `--map-by` that only Open MPI has: Hydra's are objects of a node.
+const MAPPED_BY_OPEN_MPI: [&str; 9] = ["", "slot", "node", "ppr", "seq", "dist", "rankfile", "board", "package"];
+
+/// The dialect of a flag with its value, if another one does not have it.
+fn of_flag(name: &str, value: &str) -> Option<Dialect> {
+    let value = value.to_ascii_lowercase();
+    let mut words = value.split([':', ',']);
+    let first = words.next().unwrap_or_default();
+    match name {
+        "map-by" if MAPPED_BY_OPEN_MPI.contains(&first) || first.starts_with("pe-list=") => Some(Dialect::OpenMpi),
+        "map-by" => words.any(|word| word.parse::<u32>().is_err()).then_some(Dialect::OpenMpi),
+        "bind-to" if ["cpu-list", "package"].contains(&first) => Some(Dialect::OpenMpi),
+        "bind-to" if ["user", "rr", "machine"].contains(&first) => Some(Dialect::Hydra),
+        "bind-to" if words.any(|word| ["overload-allowed", "if-supported"].contains(&word)) => Some(Dialect::OpenMpi),
+        "genv" | "env" if value.starts_with("i_mpi_") => Some(Dialect::Intel),
+        _ => OF_DIALECTS.iter().find(|(_, own)| own.contains(&name)).map(|&(dialect, _)| dialect),
+    }
+}
 
 /// The dialect of a program with its flags.
 pub(super) fn dialect(program: &[OsString]) -> Option<Dialect> {
@@ -107,22 +170,26 @@ fn check_name(name: &str) -> Result<(), Refusal> {
 }
 
 fn by_flags(words: &[OsString]) -> Option<Dialect> {
-    let of = |name: &str| OF_DIALECTS.iter().find(|(_, own)| own.contains(&name)).map(|&(dialect, _)| dialect);
-    words.split(|word| word == SEPARATOR).flat_map(names).find_map(of)
+    let flags = words.split(|word| word == SEPARATOR).flat_map(flags);
+    let dialects: Vec<Dialect> = flags.filter_map(|(name, value)| of_flag(name, value)).collect();
+    match dialects.first() {
+        Some(Dialect::Hydra) if dialects.contains(&Dialect::Intel) => Some(Dialect::Intel),
+        first => first.copied(),
+    }
 }
 
-/// Names of the flags before a program; those behind it are its own.
-fn names(mut rest: &[OsString]) -> Vec<&str> {
-    let mut names = Vec::new();
+/// Flags before a program with their values; those behind it are its own.
+fn flags(mut rest: &[OsString]) -> Vec<(&str, &str)> {
+    let mut flags = Vec::new();
     while let Some((word, behind)) = rest.split_first().filter(|(word, _)| is_flag(word) && *word != "--") {
         rest = behind;
         let Some(word) = word.to_str() else { continue };
-        let (name, is_glued) = match word.trim_start_matches('-').split_once('=') {
-            Some((name, _)) => (name, true),
-            None => (word.trim_start_matches('-'), false),
+        let (name, glued) = match word.trim_start_matches('-').split_once('=') {
+            Some((name, value)) => (name, Some(value)),
+            None => (word.trim_start_matches('-'), None),
         };
         let values = match name {
-            _ if is_glued => 0,
+            _ if glued.is_some() => 0,
             "configfile" | "app" | "appfile" | "N" | "c" => 1,
             "s" => usize::from(rest.first().is_some_and(|word| is_reader(word))),
             _ => match find(FLAGS, name).map(|flag| flag.takes) {
@@ -132,10 +199,11 @@ fn names(mut rest: &[OsString]) -> Vec<&str> {
                 Some(Takes::Nothing | Takes::Optional) | None => 0,
             },
         };
+        let next = rest.first().filter(|_| values > 0).and_then(|value| value.to_str());
+        flags.push((name, glued.or(next).unwrap_or_default()));
         rest = rest.get(values..).unwrap_or_default();
-        names.push(name);
     }
-    names
+    flags
 }
 
 /// The dialect of the launcher that belongs to the first word that is a program with an MPI library.
@@ -192,6 +260,20 @@ mod tests {
             ("-host -l ./a : -genv A 1 ./b -x", Some(Dialect::Hydra)),
             ("-n 1 ./a -x : -n 1 ./b", None),
             ("--perhost=2 ./a", Some(Dialect::Intel)),
+            ("-hosts a,b -perhost 2 ./a", Some(Dialect::Intel)),
+            ("-genv I_MPI_DEBUG 4 ./a", Some(Dialect::Intel)),
+            ("-genv=I_MPI_DEBUG=4 -hosts a ./a", Some(Dialect::Intel)),
+            ("-n 2 -map-by socket ./a", None),
+            ("-n 2 -map-by core:2 ./a", None),
+            ("-n 2 -bind-to core:2 ./a", None),
+            ("-n 2 -bind-to user:0 ./a", Some(Dialect::Hydra)),
+            ("--map-by slot ./a", Some(Dialect::OpenMpi)),
+            ("--map-by=ppr:2:node ./a", Some(Dialect::OpenMpi)),
+            ("--map-by :OVERSUBSCRIBE ./a", Some(Dialect::OpenMpi)),
+            ("--map-by numa:PE=4 ./a", Some(Dialect::OpenMpi)),
+            ("--rank-by slot ./a", Some(Dialect::OpenMpi)),
+            ("--bind-to core:overload-allowed ./a", Some(Dialect::OpenMpi)),
+            ("--bind-to core ./a --map-by slot", None),
         ] {
             let words: Vec<OsString> = line.split(' ').map(OsString::from).collect();
             assert_eq!(by_flags(&words), expected, "{line}");
