@@ -37,6 +37,7 @@ mod raw;
 mod resources;
 mod restartable;
 mod scripts;
+mod session_floods;
 mod sets;
 mod signals;
 mod stdin;

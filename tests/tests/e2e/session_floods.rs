@@ -1,0 +1,99 @@
+//! Floods of a session by a process of its user: connections by the thousand at the port of its PMI servers, lines and messages without end, frames that
+//! mean nothing, connections that bring half a line, and a rank that asks and reads no answer. Its ranks go on, and its memory stays as it is.
+
+use lattice_tests::{Command, built, launch, launch_on, turn};
+
+use crate::raw;
+
+/// Floods the server at `$ARGV[1]` (HOST:PORT) as `$ARGV[0]` says; makes the file `$ARGV[2]` when a tenth is done, and holds what is held until that is
+/// gone.
+const FLOOD: &str = r#"
+    use Socket; use IO::Socket::INET;
+    my ($kind, $address, $begun) = @ARGV; $SIG{PIPE} = "IGNORE"; srand 7;
+    sub dial { my $socket = IO::Socket::INET->new(PeerAddr => $address, Timeout => 20) or die "$kind: $!"; $socket->autoflush(1); $socket }
+    sub begun { open(my $file, ">", $begun) or die }
+    sub noise { join "", map { chr int rand 256 } 1 .. 200 }
+    sub reset_by { setsockopt($_[0], SOL_SOCKET, SO_LINGER, pack("ii", 1, 0)); close $_[0] }
+    # Without a limit; true if the other end has had enough.
+    sub pour { my ($socket, $piece, $times) = @_; for (1 .. $times) { syswrite($socket, $piece) or return 1 } 0 }
+    if ($kind eq "rapid") { for (1 .. 10000) { close dial(); begun() if $_ == 1000 } }
+    if ($kind eq "resets") { for (1 .. 10000) { my $socket = dial(); syswrite $socket, noise(); reset_by($socket); begun() if $_ == 1000 } }
+    if ($kind eq "malformed") {
+        for (1 .. 1000) { my $socket = dial(); for (1 .. 10) { syswrite($socket, noise() . "\n") or last } begun() if $_ == 100 }
+    }
+    if ($kind eq "endless") {
+        begun(); my $closed = 0;
+        for (1 .. 8) { my $socket = dial(); syswrite $socket, "cmd=initack pmiid="; $closed += pour($socket, "7" x (1 << 16), 1 << 11) }
+        print "closed $closed of 8\n" if $closed != 8;
+    }
+    if ($kind eq "held") {
+        my @held = map { my $socket = dial(); syswrite $socket, "cmd=ini"; $socket } 1 .. 900; begun();
+        select undef, undef, undef, 0.05 while -e $begun;
+    }
+"#;
+
+/// What each rank does; `$1` is the flood, `$2` its kind, `$3` lattice, `$4` a directory, and `$5` how ranks speak with their server.
+const RANK: &str = r#"
+    [ $LATTICE_RANK = 2 ] || exec $3 pmi --method $5 exchange --count 100 --size 1000
+    # The session's, in kilobytes.
+    memory() { sed -n "s/^$1:[ \t]*\([0-9]*\) kB/\1/p" /proc/$PPID/status; }
+    address=$PMI_PORT; [ $5 != pmix ] || address=${PMIX_SERVER_URI41##*/}
+    before=$(memory VmRSS); perl -e "$1" $2 $address $4/begun & flood=$!
+    until [ -e $4/begun ] || ! kill -0 $flood 2>/dev/null; do sleep 0.02; done
+    $3 pmi --method $5 exchange --count 100 --size 1000; code=$?
+    [ $2 != held ] || rm $4/begun
+    wait $flood || echo "flood: $?"
+    grown=$(($(memory VmHWM) - before)); [ $grown -lt 65536 ] || echo "grown by $grown KiB"
+    exit $code
+"#;
+
+#[track_caller]
+fn check(launch: impl Fn() -> Command, kind: &str, method: &str) {
+    let _machine = turn::heavy();
+    let directory = tempfile::tempdir().unwrap();
+    let rank = launch().bash(RANK).arg(FLOOD).arg(kind).arg(built::lattice()).arg(directory.path()).arg(method);
+    let outcome = rank.run();
+    // The exchange tells how long its rounds took.
+    let is_ours = |line: &&str| ["flood", "closed", "grown"].iter().any(|word| line.starts_with(word));
+    let said: Vec<&str> = outcome.text().lines().filter(is_ours).collect();
+    assert!(said.is_empty(), "{kind} by {method}: {said:?}");
+    outcome.exits(0).prints("exchange: 3 ranks, 100 rounds");
+}
+
+const KINDS: [&str; 5] = ["rapid", "resets", "malformed", "endless", "held"];
+
+#[test]
+fn floods_of_the_port_of_pmi_disturb_no_rank() {
+    KINDS.iter().for_each(|kind| check(|| launch("-n 3 --pmi-port"), kind, "pmi1"));
+}
+
+#[test]
+fn floods_of_the_port_of_pmix_disturb_no_rank() {
+    KINDS.iter().for_each(|kind| check(|| launch("-n 3 --pmi pmix"), kind, "pmix"));
+}
+
+/// The same, of a session process.
+#[test]
+fn floods_of_a_session_on_a_node_disturb_no_rank() {
+    KINDS.iter().for_each(|kind| check(|| launch_on(1, "-n 3 --pmi-port"), kind, "pmi1"));
+    KINDS.iter().for_each(|kind| check(|| launch_on(1, "-n 3 --pmi pmix"), kind, "pmix"));
+}
+
+/// A hundred thousand requests, whose answers nobody reads for a second.
+#[test]
+fn a_rank_that_asks_and_does_not_read_is_served_as_fast_as_it_reads() {
+    let flood = r#"
+        open(my $server, "+<&=", $ENV{PMI_FD}) or die; my $writer = fork;
+        if (!$writer) { for (1 .. 100) { my $left = "cmd=dance tempo=3\n" x 1000; $left = substr($left, syswrite($server, $left)) while length $left } exit }
+        # The writer cannot go on by then.
+        select undef, undef, undef, 1;
+        my $answers = 0;
+        while ($answers < 100000) { sysread($server, my $answer, 1 << 16) or die; $answers += ($answer =~ tr/\n//) }
+        waitpid $writer, 0; print "answers: $answers\n";"#;
+    let script = r#"init
+        memory() { sed -n "s/^$1:[ \t]*\([0-9]*\) kB/\1/p" /proc/$PPID/status; }
+        if [ $PMI_RANK = 1 ]; then before=$(memory VmRSS); perl -e "$1" || exit; grown=$(($(memory VmHWM) - before)); fi
+        for i in 1 2 3; do put; barrier; done; finalize; [ $PMI_RANK = 0 ] || [ $grown -lt 65536 ] || echo "grown by $grown KiB""#;
+    let outcome = raw::script(launch("-n 2"), script).arg(flood).run();
+    outcome.exits(0).says_nothing().prints_lines(["answers: 100000"]);
+}
