@@ -106,7 +106,7 @@ impl LaunchService for Launching {
             launches.extend(ended.map_err(|error| Status::unavailable(pmi_transport::error_chain::chain(&error)))?);
         }
         launches.retain(|launch| may_use(&caller, launch.uid, &launch.allocation_id));
-        launches.sort_unstable_by(|one, other| (one.started_at, &one.id).cmp(&(other.started_at, &other.id)));
+        launches.sort_unstable_by(|one, other| age(one).cmp(&age(other)));
         launches.dedup_by(|one, other| one.id == other.id);
         Ok(Response::new(ListLaunchesResponse { launches }))
     }
@@ -264,6 +264,11 @@ impl Launching {
             Found::Task(_) => Err(unknown(id)),
         }
     }
+}
+
+/// Order of launches: by their start; those of a server that tells no more than seconds by their ids within one.
+fn age(launch: &LaunchSummary) -> (u64, u32, &str) {
+    (launch.started_at, launch.started_nanos, &launch.id)
 }
 
 /// Returns true for the user with this uid, who may be an administrator.

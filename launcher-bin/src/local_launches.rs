@@ -122,7 +122,7 @@ impl LocalLaunch {
         let launcher = getsockopt(&socket, PeerCredentials).ok()?.pid();
         let command = fs::read(format!("/proc/{launcher}/cmdline")).unwrap_or_default();
         let words: Vec<_> = command.split(|&byte| byte == 0).map(String::from_utf8_lossy).collect();
-        let started = fs::metadata(&self.path).map_or(0, |socket| socket.mtime());
+        let (started, nanos) = fs::metadata(&self.path).map_or((0, 0), |socket| (socket.mtime(), socket.mtime_nsec()));
         Some(proto::LaunchSummary {
             id: self.id.clone(),
             allocation_id: "local".to_owned(),
@@ -130,6 +130,7 @@ impl LocalLaunch {
             state: proto::LaunchState::Active.into(),
             command: words.join(" ").trim_end().to_owned(),
             started_at: u64::try_from(started).unwrap_or(0),
+            started_nanos: u32::try_from(nanos).unwrap_or(0),
             client_stopped_at: unix_time::seconds(),
             ..proto::LaunchSummary::default()
         })

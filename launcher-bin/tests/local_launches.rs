@@ -214,19 +214,23 @@ fn what_a_rank_uses_is_shown_with_all_that_is_below_it() {
 #[test]
 fn launches_are_listed_in_the_order_of_their_starts() {
     let user = User::new();
-    let (mut first, one) = user.launched(1, "exec sleep 1000");
-    sleep(Duration::from_millis(1100));
-    let mut second = user.lattice(&["launch", "--pmi=none", "sleep", "1000"]).spawn().unwrap();
-    let ids = loop {
-        let launches = user.json(&["launches", "--json"]);
-        let ids: Vec<String> =
-            launches.as_array().unwrap().iter().map(|launch| launch["id"].as_str().unwrap().to_owned()).collect();
-        if ids.len() == 2 {
-            break ids;
-        }
+    let listed = || -> Vec<String> {
+        let listed = user.json(&["launches", "--json"]);
+        listed.as_array().unwrap().iter().map(|launch| launch["id"].as_str().unwrap().to_owned()).collect()
     };
-    assert_eq!(ids[0], one);
-    for child in [&mut first, &mut second] {
+    let (mut children, mut ids) = (Vec::new(), Vec::new());
+    // Several in one second.
+    for _ in 0..5 {
+        children.push(user.lattice(&["launch", "--pmi=none", "sleep", "1000"]).spawn().unwrap());
+        let new = loop {
+            if let Some(id) = listed().into_iter().find(|id| !ids.contains(id)) {
+                break id;
+            }
+        };
+        ids.push(new);
+    }
+    assert_eq!(listed(), ids);
+    for child in &mut children {
         kill(Pid::from_raw(child.id() as i32), Signal::SIGTERM).unwrap();
         child.wait().unwrap();
     }

@@ -23,6 +23,8 @@ pub(crate) struct Summary {
     pub command: String,
     /// The time at which it was started, in seconds since 1970.
     pub started_at: u64,
+    /// Nanoseconds from that second to the start.
+    pub started_nanos: u32,
     /// Time from its start to its end; of a launch that is not over, to when it was written down.
     pub duration: Duration,
     /// The first cause in words; empty if there is none.
@@ -109,6 +111,7 @@ pub(crate) mod tests {
             ranks: 8,
             command: "./app -x".to_owned(),
             started_at: 1_700_000_000,
+            started_nanos: 250,
             duration: Duration::from_secs(7),
             cause: String::new(),
             client_stopped_at: 5,

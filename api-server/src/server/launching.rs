@@ -299,6 +299,7 @@ pub(super) async fn end_if_revoked(launch: &LaunchHandle, list: &RevocationList)
 /// An order in short, as a launch that begins now.
 fn summary(order: &Order) -> Summary {
     let Order { launch, terms, .. } = order;
+    let now = unix_time::since_epoch();
     Summary {
         id: launch.launch_id.clone(),
         allocation_id: launch.allocation_id.clone().unwrap_or_default(),
@@ -307,7 +308,8 @@ fn summary(order: &Order) -> Summary {
         nodes: hostlist::fold(&launch.hosts),
         ranks: launch.job.size(),
         command: order.launch.command(),
-        started_at: unix_time::seconds(),
+        started_at: now.as_secs(),
+        started_nanos: now.subsec_nanos(),
         duration: Duration::ZERO,
         cause: String::new(),
         client_stopped_at: 0,

@@ -81,8 +81,13 @@ fn listed(all: bool, form: &TableArgs) -> Result<Listed, CommandError> {
         Err(error) => return Err(error),
     };
     launches.extend(here);
-    launches.sort_unstable_by(|one, other| (one.started_at, &one.id).cmp(&(other.started_at, &other.id)));
+    launches.sort_unstable_by(|one, other| age(one).cmp(&age(other)));
     Ok(Listed { launches, has_cluster })
+}
+
+/// Order of launches: by their start; those of a server that tells no more than seconds by their ids within one.
+fn age(launch: &proto::LaunchSummary) -> (u64, u32, &str) {
+    (launch.started_at, launch.started_nanos, &launch.id)
 }
 
 /// Times are those of `zone`.

@@ -119,6 +119,7 @@ impl Watched {
     /// A launch that begins now.
     pub(crate) fn new(launch: &PreparedLaunch) -> Self {
         let placed = &launch.placed;
+        let now = unix_time::since_epoch();
         let summary = proto::LaunchSummary {
             id: placed.launch_id.clone(),
             allocation_id: "local".to_owned(),
@@ -126,7 +127,8 @@ impl Watched {
             nodes: hostlist::fold(&placed.hosts),
             ranks: placed.job.size(),
             command: placed.command(),
-            started_at: unix_time::seconds(),
+            started_at: now.as_secs(),
+            started_nanos: now.subsec_nanos(),
             ..proto::LaunchSummary::default()
         };
         Self(Arc::new(Mutex::new(Known {

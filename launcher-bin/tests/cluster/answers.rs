@@ -259,6 +259,7 @@ fn summary() -> LaunchSummary {
         ranks: 4,
         command: "./app x".to_owned(),
         started_at: 1_795_183_742,
+        started_nanos: 0,
         duration_us: 65_000_000,
         cause: String::new(),
         client_stopped_at: 0,

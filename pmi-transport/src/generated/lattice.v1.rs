@@ -2946,6 +2946,9 @@ pub struct LaunchSummary {
     /// As in LaunchSpec.
     #[prost(uint32, tag = "12")]
     pub set_id: u32,
+    /// Nanoseconds from the second of started_at to the start, for the order of launches; 0 from older servers.
+    #[prost(uint32, tag = "13")]
+    pub started_nanos: u32,
 }
 /// Answered with the caller's own; administrators see everybody's.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
