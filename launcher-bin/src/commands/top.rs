@@ -1,6 +1,7 @@
 //! `lattice top`: what the processes of each rank use, as they run: a table that is drawn again every few seconds, or once.
 
 mod keys;
+mod screen;
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
@@ -22,6 +23,7 @@ use crate::console::{print, print_json, shown};
 use crate::exit;
 use crate::formatting;
 use crate::table::{Align, Table};
+use crate::terminal;
 
 /// Takes the screen for itself: its contents go, and the cursor to its beginning.
 const CLEAR: &str = "\x1b[H\x1b[2J";
@@ -69,14 +71,20 @@ pub(crate) fn top(args: &TopArgs) -> Result<u8, CommandError> {
         }
         loop {
             sort(&mut rows, order);
-            let text = heading(&answer, &ranks(&answer)) + &table(&rows);
+            let heading = heading(&answer, &ranks(&answer));
+            let text = format!("{heading}{}", table(&rows));
             let help = if keys.is_some() { keys::HELP } else { "" };
-            let code = print(if is_repeated { format!("{CLEAR}{text}{help}") } else { text }.as_bytes())?;
+            let text = match is_repeated {
+                true => CLEAR.to_owned() + &screen::fitted(&text, heading.lines().count() + 1, help, terminal::size()),
+                false => text,
+            };
+            let code = print(text.as_bytes())?;
             if !is_repeated || code != 0 || is_over(&answer) {
                 return Ok(code);
             }
             match wish(keys.as_ref(), now + args.interval)? {
                 Some(Wish::Sort(wanted)) => order = wanted,
+                Some(Wish::Draw) => {}
                 Some(Wish::Quit) => return Ok(0),
                 Some(Wish::Signal(signal)) => return Ok(exit::by_signal(signal)),
                 None => break,

@@ -66,6 +66,21 @@ fn who_starts_a_shell_to_type_in_is_told_of_its_terminal() {
 }
 
 #[test]
+fn a_table_of_top_fits_on_the_screen() {
+    let script = r#""$0" launch -n 30 --pmi none sleep 1000 & launch=$!
+        until [ "$("$0" top --once 2>/dev/null | wc -l)" -gt 30 ]; do sleep 0.05; done
+        "$0" top; code=$?; kill $launch; wait $launch; exit $code"#;
+    let mut running = Command::new("bash").arg("-c").arg(script).arg(built::lattice()).on_terminal(12, 40).start();
+    // Of 11 lines, one has the cursor behind it, one is about keys, two are the heads, and one is this.
+    running.wait_for_stdout("and 23 more; a taller screen or --once s\r\nkeys: ");
+    running.type_in("q");
+    let outcome = running.finish();
+    outcome.exits(0);
+    let table = outcome.text().split("\x1b[2J").nth(1).unwrap().split("keys:").next().unwrap();
+    assert!(table.lines().count() == 10 && table.lines().all(|line| line.chars().count() <= 40), "{table}");
+}
+
+#[test]
 fn keys_sort_the_table_of_top_and_quit() {
     let script = r#""$0" launch -n 2 --pmi none sh -c '[ $LATTICE_RANK = 0 ] || head -c 1000000 /dev/zero >/dev/null; sleep 1000' & launch=$!
         until "$0" top --once >/dev/null 2>&1; do sleep 0.05; done

@@ -18,9 +18,17 @@ use crate::terminal::{Mode, RawTerminal};
 /// What the keys are for, below the table.
 pub(super) const HELP: &str = "keys: r rank, c cpu, m memory, i io, q quit\n";
 
-/// Signals that end or stop this command, and that leave the terminal as it was; and the one by which it goes on.
-const SIGNALS: [Signal; 6] =
-    [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP, Signal::SIGQUIT, Signal::SIGTSTP, Signal::SIGCONT];
+/// Signals that end or stop this command, and that leave the terminal as it was; the one by which it goes on; and that of a screen whose
+/// size has changed.
+const SIGNALS: [Signal; 7] = [
+    Signal::SIGINT,
+    Signal::SIGTERM,
+    Signal::SIGHUP,
+    Signal::SIGQUIT,
+    Signal::SIGTSTP,
+    Signal::SIGCONT,
+    Signal::SIGWINCH,
+];
 
 /// Our terminal, which passes on each key as it is typed until this is dropped.
 pub(super) struct Keys {
@@ -33,6 +41,8 @@ pub(super) struct Keys {
 pub(super) enum Wish {
     /// Another order of the ranks.
     Sort(TopOrder),
+    /// The same again, on a screen of another size.
+    Draw,
     /// An end.
     Quit,
     /// An end by a signal.
@@ -76,6 +86,7 @@ impl Keys {
                     Ok(Signal::SIGTSTP) => self.stop()?,
                     // Whoever stopped it otherwise: another program may have had the terminal meanwhile.
                     Ok(Signal::SIGCONT) => self.terminal.enter()?,
+                    Ok(Signal::SIGWINCH) => return Ok(Some(Wish::Draw)),
                     _ => return Ok(Some(Wish::Signal(signal.ssi_signo as i32))),
                 }
                 continue;
