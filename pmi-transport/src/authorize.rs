@@ -71,6 +71,30 @@ const TABLE: &[(&str, Admitted)] = &[
     ("/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo", Admitted::Anybody),
 ];
 
+/// Words for what a caller wants that makes a call of users or administrators: nobody types the names of calls.
+fn deed(path: &str) -> String {
+    let words = match path.rsplit('/').next().unwrap_or_default() {
+        "LaunchTasks" => "start launches",
+        "CreateAllocation" => "make allocations",
+        "GetAllocation" | "ListAllocations" => "see allocations",
+        "ReleaseAllocation" => "release allocations",
+        "AttachLaunch" => "attach to launches",
+        "ListLaunches" | "GetLaunch" => "see launches",
+        "SignalLaunch" => "send signals to launches",
+        "AbortLaunch" => "end launches",
+        "ListFabric" => "see the credentials of the fabric",
+        "ExamineFabric" => "examine the fabric",
+        "CleanFabric" => "clean up the credentials of the fabric",
+        "ListInventories" => "see what nodes consist of",
+        "ListNodes" => "see nodes",
+        "DrainNodes" => "drain nodes",
+        "ResumeNodes" => "resume nodes",
+        "PassToSet" => "call processes of sets",
+        _ => return format!("call {path}"),
+    };
+    words.to_owned()
+}
+
 /// Refuses the call at `path` unless `caller` may make it; an `Err` in its place says why it is unknown who calls.
 fn admit(path: &str, caller: Result<&Caller, &str>) -> Result<(), Status> {
     let Some((_, admitted)) = TABLE.iter().find(|(known, _)| *known == path) else {
@@ -80,9 +104,9 @@ fn admit(path: &str, caller: Result<&Caller, &str>) -> Result<(), Status> {
         (Admitted::Anybody, _) | (Admitted::Known, Ok(_)) => Ok(()),
         (Admitted::Roles(roles), Ok(caller)) if roles.contains(&caller.role()) => Ok(()),
         (Admitted::Roles(roles), Ok(caller)) => {
-            Err(Status::permission_denied(format!("{caller} may not call {path}; {} may", words(roles))))
+            Err(Status::permission_denied(format!("{caller} may not {}; {} may", deed(path), words(roles))))
         }
-        (_, Err(why)) => Err(Status::unauthenticated(format!("it is not known who calls {path}: {why}"))),
+        (_, Err(why)) => Err(Status::unauthenticated(format!("it is not known who would {}: {why}", deed(path)))),
     }
 }
 
@@ -195,8 +219,18 @@ mod tests {
             }
             let status = admit(&path, Err("it said nothing")).unwrap_err();
             assert_eq!(status.code(), Code::Unauthenticated);
-            assert_eq!(status.message(), format!("it is not known who calls {path}: it said nothing"));
+            assert_eq!(status.message(), format!("it is not known who would {}: it said nothing", deed(&path)));
         }
+    }
+
+    #[test]
+    fn what_users_and_administrators_call_is_told_in_words() {
+        let calls = TABLE.iter().filter(|(_, admitted)| [USERS, ADMINS, USERS_AND_AGENTS].contains(admitted));
+        for (path, _) in calls {
+            assert!(!deed(path).contains('/'), "{path}");
+        }
+        let refused = admit("/lattice.v1.NodeService/DrainNodes", Ok(&Caller::User(1000))).unwrap_err();
+        assert_eq!(refused.message(), "user 1000 may not drain nodes; administrators may");
     }
 
     #[test]

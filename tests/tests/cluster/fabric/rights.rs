@@ -25,10 +25,10 @@ fn who_is_no_administrator_is_refused() {
         by_certificate admin | field state"#;
     let outcome = with_fabric_on(2, "", script).run();
     outcome.exits(0).prints_lines(["code 125", "code 125", "code 125", "code 125", "code 125", "code 125", "held"]);
-    outcome.says("user 1000 may not call /lattice.v1.FabricService/ListFabric; administrators may");
+    outcome.says("user 1000 may not see the credentials of the fabric; administrators may");
     let refusals = outcome.errors().matches("; administrators may").count();
     outcome
-        .says("user 65534 may not call /lattice.v1.FabricService/ListFabric; administrators may")
+        .says("user 65534 may not see the credentials of the fabric; administrators may")
         .check(refusals == 6, || format!("{refusals} refusals in place of 6"));
 }
 
