@@ -7,15 +7,19 @@ mod connect;
 mod distribution;
 mod member;
 
+use std::fs;
 use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use pmi_client::{SpawnApp, SpawnRequest};
+use pmi_transport::error_chain::chain;
 
 pub use self::connect::ConnectError;
 use self::member::{CallError, Member};
 use crate::args::PmiCommand;
-use crate::args::pmi_command::Probe;
+use crate::args::pmi_command::{Method, Probe};
 use crate::client_libraries::{self, ClientLibraryError};
 use crate::console::print;
 use crate::formatting::count as plural;
@@ -61,6 +65,14 @@ pub enum PmiCommandError {
         /// The keys it does not know.
         keys: Vec<String>,
     },
+    /// The library that was found is another launcher's.
+    #[error("{reason}; the library of PMI here is {}, which is none of Lattice\ntry: lattice launch --pmi-library, or --library with the file of another one", library.display())]
+    OtherLibrary {
+        /// Failure of the probe.
+        reason: String,
+        /// The library.
+        library: PathBuf,
+    },
     /// A program cannot be connected with the launcher, or not be run.
     #[error(transparent)]
     Connect(#[from] ConnectError),
@@ -83,7 +95,33 @@ pub fn run(command: PmiCommand) -> Result<u8, PmiCommandError> {
     if let Probe::Connect { command } = &command.probe {
         return Err(connect::become_rank(command).into());
     }
+    let is_found = matches!(command.method, Method::Lib | Method::Lib2) && command.library.is_none();
+    let mut other = None;
+    probe(command, &mut other).map_err(|error| match other.filter(|_| is_found) {
+        Some(library) => PmiCommandError::OtherLibrary { reason: chain(&error), library },
+        None => error,
+    })
+}
+
+/// The library of PMI that this process has loaded, if it is none of Lattice.
+fn other_library() -> Option<PathBuf> {
+    let maps = fs::read_to_string("/proc/self/maps").ok()?;
+    let is_pmi = |path: &Path| {
+        path.file_name()
+            .is_some_and(|name| name.as_bytes().starts_with(b"libpmi") && !name.as_bytes().starts_with(b"libpmix"))
+    };
+    let mut files = maps.lines().filter_map(|line| Some(Path::new(&line[line.find('/')?..])));
+    let found = files.find(|path| is_pmi(path))?;
+    let ours = client_libraries::both().map(|both| both.map(|library| library.path)).ok();
+    let is_ours = ours.is_some_and(|ours| ours.iter().any(|own| own.canonicalize().is_ok_and(|own| own == found)));
+    (!is_ours).then(|| found.to_owned())
+}
+
+/// Carries a probe out; `other` is the library of another launcher that does so.
+fn probe(command: PmiCommand, other: &mut Option<PathBuf>) -> Result<u8, PmiCommandError> {
     let mut client = Member::join(command.method, command.library.as_deref()).map_err(PmiCommandError::Join)?;
+    // It is loaded for as long as the client lasts.
+    *other = other_library();
     let rank = client.rank();
     let report = match command.probe {
         Probe::Barrier { count } => barrier(&mut client, count),
