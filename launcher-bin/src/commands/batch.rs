@@ -16,6 +16,7 @@ use std::time::Duration;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
+use lattice_session::count::counted;
 use lattice_session::template::Template;
 use lattice_session::wire;
 use pmi_transport::proto::v1 as proto;
@@ -25,7 +26,7 @@ use tokio::time::sleep;
 pub(crate) use self::on_node::run_script;
 use self::script::Script;
 pub(crate) use self::script::ScriptError;
-use super::{CommandError, ask};
+use super::{CommandError, ask, environment};
 use crate::args::{self, BatchArgs, BatchOptions, RUN_SCRIPT, SCRIPT};
 use crate::cluster::{self, Cluster};
 use crate::console::{Verbosity, print_json, print_lines, report};
@@ -78,11 +79,35 @@ pub(crate) fn batch(args: &BatchArgs, verbosity: Verbosity) -> Result<u8, Comman
         if verbosity == Verbosity::Verbose {
             report(&format!("job {} ({name}) is {}", made.id, told(&made)));
         }
+        if verbosity > Verbosity::Quiet
+            && let Some(note) = waits_for_us(&cluster, &made).await
+        {
+            report(&note);
+        }
         let code = match args.table.json {
             true => print_json(&Submitted { id: &made.id, name: &name, state: cluster::state_word(made.state()) })?,
             false => print_lines(std::slice::from_ref(&made.id))?,
         };
         if args.wait { wait(&cluster, &made.id, verbosity).await } else { Ok(code) }
+    })
+}
+
+/// A note on a job that waits for the nodes of the allocation in which we are: in a cluster of `lattice start` these are all there are.
+async fn waits_for_us(cluster: &Cluster, made: &proto::Allocation) -> Option<String> {
+    let own = cluster::allocation(None, &environment()).ok()??;
+    let own = cluster.allocated_nodes(&own).await.ok().filter(|own| own.over.is_none())?;
+    let all = cluster.node_facts().await.ok()?.len();
+    let named = hostlist::expand(&made.wanted_nodes).unwrap_or_default();
+    let waits = named.iter().any(|node| own.names.contains(node)) || own.names.len() + made.num_nodes as usize > all;
+    (waits && made.state() == proto::AllocationState::Pending).then(|| {
+        format!(
+            "note: job {} waits for nodes of allocation {own}, in which you are; it has {} of {}\n\
+             try: lattice launch, which starts programs there now; or lattice alloc release {own}, if nothing of it is needed any more",
+            made.id,
+            own.names.len(),
+            counted(all, "node"),
+            own = own.id
+        )
     })
 }
 
