@@ -96,8 +96,8 @@ pub enum VerifyError {
         count: usize,
     },
     /// The signer's certificate is not valid, or not of our CA.
-    #[error("the signer's certificate is not valid here")]
-    Chain(#[source] webpki::Error),
+    #[error("the signer's certificate {}", fault(.0))]
+    Chain(webpki::Error),
     /// The signer's certificate is on the list of revoked ones.
     #[error("the signer's certificate is revoked")]
     Revoked,
@@ -116,6 +116,17 @@ pub enum VerifyError {
     /// The signature is not that of this text.
     #[error("the launch is not what the API server signed")]
     Forged,
+}
+
+/// The fault of a certificate, in words for whoever has to mend it.
+fn fault(error: &webpki::Error) -> String {
+    use webpki::Error as E;
+    match error {
+        E::CertExpired { .. } => "has expired by the clock of this node; is that right?".to_owned(),
+        E::CertNotValidYet { .. } => "is not valid yet by the clock of this node; is that right?".to_owned(),
+        E::UnknownIssuer | E::InvalidSignatureForPublicKey => "is not from the CA that this node trusts in".to_owned(),
+        other => format!("is not valid here: {other}"),
+    }
 }
 
 /// Signs a spec as it is sent, for the launch of this number; empty where nobody proves anything.

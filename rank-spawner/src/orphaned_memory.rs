@@ -1,5 +1,5 @@
 //! Shared memory that MPI libraries make under names by chance, for ranks of a node to meet in, and take away again as soon as all have it: a
-//! rank that is killed in between leaves it.
+//! rank that is killed in between leaves it. And segments of Open MPI whose rank has not told its server of them.
 //!
 //! Nothing in the name tells whose it is. But who made it has it open, and then mapped: a file of the user's, no older than the launch, that no
 //! process of the user has open or mapped was left by somebody who is gone. To watch the directory instead costs each launch some 8 ms, which
@@ -29,7 +29,8 @@ const FILES_MAX: usize = 1 << 16;
 pub fn remove_orphaned_memory(since: SystemTime) {
     let since = since.checked_sub(CLOCK_SLACK).unwrap_or(SystemTime::UNIX_EPOCH);
     let entries = fs::read_dir(DIRECTORY).into_iter().flatten().take(FILES_MAX).flatten();
-    let known = entries.filter(|entry| entry.file_name().to_str().is_some_and(is_by_chance));
+    let known =
+        entries.filter(|entry| entry.file_name().to_str().is_some_and(|name| is_by_chance(name) || is_segment(name)));
     let mut left: Vec<(PathBuf, Metadata)> =
         known.filter_map(|entry| Some((entry.path(), own_since(&entry.path(), since)?))).collect();
     if left.is_empty() {
@@ -47,6 +48,15 @@ pub fn remove_orphaned_memory(since: SystemTime) {
             let _ = fs::remove_file(path);
         }
     }
+}
+
+/// True for the name of a segment that Open MPI 5 makes for a rank (`btl_sm_component.c`), and has its server remove: of one that has not
+/// reached its server nobody knows. Host, uid, job in hexadecimal digits and rank on the node follow.
+fn is_segment(name: &str) -> bool {
+    let parts: Option<Vec<&str>> = name.strip_prefix("sm_segment.").map(|rest| rest.rsplitn(4, '.').collect());
+    let is_of = |part: &str, is_digit: fn(&u8) -> bool| !part.is_empty() && part.bytes().all(|byte| is_digit(&byte));
+    matches!(parts.as_deref(), Some([rank, job, uid, host]) if !host.is_empty()
+        && is_of(rank, u8::is_ascii_digit) && is_of(job, u8::is_ascii_hexdigit) && is_of(uid, u8::is_ascii_digit))
 }
 
 /// True for a name with what chance adds.
@@ -91,6 +101,17 @@ mod tests {
             ["mpich_shar_tmp", "mpich_shm_9bd3af6d_0", "sem.4ZsTUI", "ucx_shm_posix_../../x", "xmpich_shar_tmpa"]
         {
             assert!(!is_by_chance(other), "{other}");
+        }
+    }
+
+    #[test]
+    fn segments_of_open_mpi_are_known_by_their_parts() {
+        for name in ["sm_segment.vm.1001.5a3f0000.0", "sm_segment.n7.cluster.example.0.1.12"] {
+            assert!(is_segment(name), "{name}");
+        }
+        for other in ["sm_segment.vm", "sm_segment.1001.1.0", "sm_segment.vm.x.1.0", "sm_segment.vm.1.g.0", "vm.1.1.0"]
+        {
+            assert!(!is_segment(other), "{other}");
         }
     }
 

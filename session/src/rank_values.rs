@@ -21,7 +21,7 @@ pub const NAMES: [(&str, &str); 11] = [
     ("node", "index of its node"),
     ("nodes", "number of nodes"),
     ("host", "name of its node"),
-    ("head", "address of node 0, as the other nodes reach it"),
+    ("head", "address of node 0, as the other nodes reach it; an IPv6 address has brackets before a colon"),
     ("port", "a port from 20000 to 31999, the same for all ranks; it is not checked that it is free"),
     ("node_list", "names of all nodes"),
     ("launch_id", "id of the launch"),
@@ -77,9 +77,14 @@ pub fn has_names(value: &OsStr) -> bool {
 /// The value of one rank.
 pub(crate) fn fill(value: &OsStr, facts: &RankFacts<'_>) -> OsString {
     let mut filled = Vec::new();
-    for piece in pieces(value.as_bytes()) {
+    let mut pieces = pieces(value.as_bytes()).into_iter().peekable();
+    while let Some(piece) = pieces.next() {
         match piece {
             Piece::Text(text) => filled.extend_from_slice(text),
+            // As everywhere before a port.
+            Piece::Name("head") if facts.head.contains(':') && pieces.peek().is_some_and(is_before_port) => {
+                filled.extend(format!("[{}]", facts.head).into_bytes());
+            }
             Piece::Name(name) => filled.extend(facts.of(name).unwrap_or_default().into_bytes()),
         }
     }
@@ -90,6 +95,11 @@ pub(crate) fn fill(value: &OsStr, facts: &RankFacts<'_>) -> OsString {
 enum Piece<'a> {
     Text(&'a [u8]),
     Name(&'static str),
+}
+
+/// True for what follows an address that stands before a port.
+fn is_before_port(piece: &Piece<'_>) -> bool {
+    matches!(piece, Piece::Text([b':', ..]))
 }
 
 fn pieces(mut value: &[u8]) -> Vec<Piece<'_>> {
@@ -147,6 +157,16 @@ mod tests {
         ] {
             assert_eq!(fill(OsStr::new(value), &FACTS), expected, "{value}");
             assert_eq!(has_names(OsStr::new(value)), value.contains("rank}"), "{value}");
+        }
+    }
+
+    #[test]
+    fn an_address_with_colons_has_brackets_before_a_port() {
+        let facts = RankFacts { head: "fd93::10", ..FACTS };
+        for (value, expected) in
+            [("{head}", "fd93::10"), ("{head}:80", "[fd93::10]:80"), ("tcp://{head}:{rank}/", "tcp://[fd93::10]:5/")]
+        {
+            assert_eq!(fill(OsStr::new(value), &facts), expected, "{value}");
         }
     }
 

@@ -32,6 +32,10 @@ const LOG: &str = "LATTICE_LOG";
 /// Lines of a failed daemon's log that are shown.
 const LOG_LINES: usize = 10;
 
+/// Line in the place of a private key, and of what follows it.
+const KEY_CAME_BACK: &str = "(what was meant for the agent alone: something on the way there reads standard input, such as a start-up file of the \
+                             shell)";
+
 /// What a log says, in words behind a failure.
 pub(crate) fn said(log: &str) -> String {
     if log.is_empty() { "it said nothing".to_owned() } else { format!("it said:\n{log}") }
@@ -288,7 +292,16 @@ fn clean(command: &mut Command) {
 fn last_lines(log: &Path) -> String {
     let text = fs::read(log).unwrap_or_default();
     let text = String::from_utf8_lossy(&text);
-    let lines: Vec<&str> = text.lines().collect();
+    without_keys(&text)
+}
+
+/// The last lines of a log, up to one with a private key: such is sent to who shall start an agent, and may come back.
+fn without_keys(text: &str) -> String {
+    let mut lines: Vec<&str> = text.lines().collect();
+    if let Some(secret) = lines.iter().position(|line| line.contains("PRIVATE KEY")) {
+        lines.truncate(secret);
+        lines.push(KEY_CAME_BACK);
+    }
     lines[lines.len().saturating_sub(LOG_LINES)..].join("\n")
 }
 
@@ -306,6 +319,17 @@ mod tests {
 
     fn role(name: &str) -> Role {
         if [API, FABRIC].contains(&name) { Role::Head } else { Role::Agent }
+    }
+
+    #[test]
+    fn a_private_key_is_shown_to_nobody() {
+        let secret = "got {\"key\":\"-----BEGIN PRIVATE KEY-----\nMIGH\n-----END";
+        for (said, shown) in [
+            ("hello\nthere", "hello\nthere".to_owned()),
+            (&format!("hello\n{secret}\nMIGH"), format!("hello\n{KEY_CAME_BACK}")),
+        ] {
+            assert_eq!(without_keys(said), shown);
+        }
     }
 
     /// Daemons that are shell scripts, in a directory of their own.

@@ -4,6 +4,7 @@
 //! dialect decides: `LATTICE_MPIEXEC`, else the flags that one dialect alone has, else the MPI library of the program.
 
 mod binding;
+mod detection;
 mod dialect;
 mod flags;
 mod intel;
@@ -16,7 +17,8 @@ use std::cell::LazyCell;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 
-use self::dialect::{Dialect, VARIABLE, dialect, version};
+use self::detection::{dialect, version};
+use self::dialect::{Dialect, VARIABLE};
 pub(super) use self::flags::FLAGS;
 use self::values::ranks;
 use super::line::Line;
@@ -49,7 +51,7 @@ pub(super) fn translate(words: &[OsString]) -> Result<Answer, Refusal> {
         let set = own.iter().rev().find(|(known, _)| name.starts_with("I_MPI_") && known == name);
         set.map(|(_, value)| value.clone())
     };
-    variables::heed(&mut line, || *dialect, |name| of_line(name).or_else(|| std::env::var_os(name)))?;
+    variables::heed(&mut line, FLAGS, || *dialect, |name| of_line(name).or_else(|| std::env::var_os(name)))?;
     binding::check(&line)?;
     slots::settle_hosts(&mut line)?;
     if line.places.is_in_sequence {

@@ -4,8 +4,7 @@ use std::cell::LazyCell;
 use std::ffi::OsString;
 
 use super::super::line::Line;
-use super::super::{Refusal, variables};
-use super::FLAGS;
+use super::super::{Flag, Refusal, variables};
 use super::dialect::Dialect;
 use super::intel;
 
@@ -194,9 +193,10 @@ pub(super) fn parameter(pair: &str) -> Option<(&str, &str)> {
     VARIABLES.iter().any(|variable| parameter_of(variable.name) == Some(name)).then_some((name, value))
 }
 
-/// Adds the flags that parameters of the line stand for, and then variables; `dialect` tells that of the line, and is asked only if it matters.
+/// Adds the flags that parameters of the line stand for, and then variables, by the table of flags; `dialect` tells that of the line, and is asked only if it matters.
 pub(super) fn heed(
     line: &mut Line,
+    flags: &'static [Flag],
     dialect: impl FnOnce() -> Option<Dialect>,
     variable: impl Fn(&str) -> Option<OsString>,
 ) -> Result<(), Refusal> {
@@ -219,7 +219,7 @@ pub(super) fn heed(
         match (row.value)(&value.to_string_lossy()) {
             Some(meant) => {
                 let told = value.to_string_lossy();
-                variables::apply_as(line, FLAGS, (row.name, &told), row.flag, meant.as_ref())?;
+                variables::apply_as(line, flags, (row.name, &told), row.flag, meant.as_ref())?;
             }
             None => line.note(format!("{}={} chooses nothing here", row.name, value.display())),
         }
@@ -234,6 +234,7 @@ pub(super) fn heed(
 
 #[cfg(test)]
 mod tests {
+    use super::super::FLAGS;
     use super::*;
 
     /// Words of `mpiexec FLAGS ./a` as far as they are settled here, in a line of this dialect, with these variables.
@@ -242,7 +243,7 @@ mod tests {
         let words: Vec<OsString> = flags.split_whitespace().chain(["./a"]).map(OsString::from).collect();
         assert!(super::super::read(&words, &mut line).unwrap().is_none());
         let value = |name: &str| variables.iter().find(|(known, _)| *known == name).map(|(_, value)| (*value).into());
-        heed(&mut line, || dialect, value).unwrap();
+        heed(&mut line, FLAGS, || dialect, value).unwrap();
         super::super::binding::settle(&mut line, || None);
         let words = line.finish().words;
         words.iter().map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" ")
@@ -307,7 +308,7 @@ mod tests {
             let value = |name: &str| {
                 ["HYDRA_ENV", "I_MPI_PIN_DOMAIN", "OMPI_MCA_orte_xterm"].contains(&name).then(|| "omp".into())
             };
-            heed(&mut line, || Some(dialect), value).unwrap();
+            heed(&mut line, FLAGS, || Some(dialect), value).unwrap();
             line.finish().notes
         };
         let hydra = "HYDRA_ENV=omp chooses nothing here: it is a setting of another launcher";
