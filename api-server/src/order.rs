@@ -71,7 +71,7 @@ pub(crate) enum OrderError {
     Request(#[from] WireError),
     #[error(transparent)]
     Overcommit(#[from] Overcommit),
-    #[error("the launch cannot be understood: {0}")]
+    #[error("{error}{}", other_reader(.0), error = .0)]
     Place(#[from] PlaceError),
     #[error("node {node} {why}; {}", remedy(why))]
     Unready { node: String, why: Unready },
@@ -84,6 +84,19 @@ fn remedy(why: &Unready) -> &'static str {
     match why {
         Unready::Drained { .. } => "leave it out",
         Unready::Unknown | Unready::Away | Unready::Lost => "leave it out, or have its agent started",
+    }
+}
+
+/// Advice about a rank that cannot read standard input.
+fn other_reader(error: &PlaceError) -> String {
+    match error {
+        PlaceError::NoSuchRank { rank, last } => {
+            let enough = u64::from(rank.0) + 1;
+            format!(
+                "\ntry: --stdin {last}, or --stdin all; -n {enough} starts ranks enough; a file of that name is ./{rank}"
+            )
+        }
+        _ => String::new(),
     }
 }
 

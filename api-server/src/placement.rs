@@ -29,16 +29,28 @@ const BLOCKS_MAX: usize = 1 << 16;
 #[derive(Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub(crate) enum PlacementError {
-    #[error("node {node} is not in the allocation, which has {allocated}")]
+    #[error(
+        "node {node} is not in the allocation, which has {allocated}\n\
+         try: one of those; or lattice alloc create -w {node}, and its id as --alloc ID"
+    )]
     UnknownNode { node: String, allocated: String },
     /// Of a plan without an allocation.
     #[error("nothing is known of node {node}: it has not registered, and is in no list; known are {known}")]
     NobodysNode { node: String, known: String },
-    #[error("no node is left: of {allocated}, every node is excluded or has no slots")]
+    #[error(
+        "no node is left: of {allocated}, every node is excluded or has no slots\n\
+         try: fewer nodes in --exclude, and a number of slots from 1 on"
+    )]
     NoNodes { allocated: String },
-    #[error("there is no node {relative} to begin with; counted from 0, there are: {nodes}")]
+    #[error(
+        "there is no node {relative} to begin with; counted from 0, there are: {nodes}\n\
+         try: --relative with a smaller number, or -w with the names of nodes"
+    )]
     AllPassedOver { relative: u32, nodes: String },
-    #[error("{asked} nodes were asked for, and {available} can be used: {nodes}")]
+    #[error(
+        "{asked} nodes were asked for, and {available} can be used: {nodes}\n\
+         try: -N {available}; or lattice alloc create -N {asked}, and its id as --alloc ID"
+    )]
     TooFewNodes { asked: u32, available: usize, nodes: String },
     #[error(
         "{ranks} ranks do not fit: {} with at most {} each {} {room}; ask for fewer ranks, or allow more on a node",
@@ -48,10 +60,11 @@ pub(crate) enum PlacementError {
     )]
     NodesTooSmall { ranks: u64, nodes: u32, per_node: u32, room: u64 },
     #[error(
-        "{ranks} ranks do not fit: the nodes have {slots} slots; ask for fewer ranks, or let them share with --overcommit (mpirun's --oversubscribe)"
+        "{ranks} ranks do not fit: the nodes have {}; ask for fewer ranks, or let them share with --overcommit (mpirun's --oversubscribe)",
+        counted(*slots, "slot")
     )]
     TooFewSlots { ranks: u64, slots: u64 },
-    #[error("{ranks} ranks were asked for; a launch has at most {RANKS_MAX}")]
+    #[error("{ranks} ranks were asked for; a launch has at most {RANKS_MAX}\ntry: -n {RANKS_MAX}, or fewer")]
     TooManyRanks { ranks: u64 },
     #[error("{ranks} ranks on one node were asked for; a node takes at most {most}; use more nodes")]
     NodeOverfull { ranks: u32, most: u32 },

@@ -71,7 +71,8 @@ pub enum MemBindError {
     NoNuma,
     /// There is no such NUMA node.
     #[error(
-        "local rank {local_rank} shall have memory of NUMA node {node}, but ranks here may use memory of NUMA nodes {there}"
+        "local rank {local_rank} shall have memory of NUMA node {node}, but ranks here may use memory of NUMA nodes {there}; \
+         name one of those, or have --mem-bind=local choose"
     )]
     NoSuchNode {
         /// The first local rank that the entry is for.
@@ -249,7 +250,8 @@ mod tests {
         let bound = |node: &str| Some(MemoryPolicy::Bound(node.parse().unwrap()));
         assert_eq!(plan("local"), Ok(vec![bound("0"), Some(MemoryPolicy::Local)]));
         assert_eq!(plan("rank"), Ok(vec![bound("0"), bound("4")]));
-        let refused = "local rank 0 shall have memory of NUMA node 1, but ranks here may use memory of NUMA nodes 0,4";
+        let refused = "local rank 0 shall have memory of NUMA node 1, but ranks here may use memory of NUMA nodes 0,4; name one of those, \
+                       or have --mem-bind=local choose";
         assert_eq!(plan("map:1"), Err(refused.to_owned()));
     }
 
@@ -262,7 +264,8 @@ mod tests {
                 .unwrap_err()
                 .to_string()
         };
-        let absent = "local rank 1 shall have memory of NUMA node 2, but ranks here may use memory of NUMA nodes 0-1,4";
+        let absent = "local rank 1 shall have memory of NUMA node 2, but ranks here may use memory of NUMA nodes 0-1,4; name one of those, \
+                      or have --mem-bind=local choose";
         assert_eq!(refuse("map:0,1+2", &node()), absent);
         for bind in ["local", "rank", "map:0"] {
             assert!(refuse(bind, &Template::default()).contains("the kernel of this node tells of none"), "{bind}");

@@ -270,7 +270,10 @@ pub struct Assignment {
 #[non_exhaustive]
 pub enum PlaceError {
     /// Standard input is for a rank that the launch does not have.
-    #[error("there is no rank {rank} to read standard input; the job has ranks 0 to {last}")]
+    #[error(
+        "there is no rank {rank} to read standard input; the job has {}",
+        if last.0 == 0 { "rank 0 alone".to_owned() } else { format!("ranks 0 to {last}") }
+    )]
     NoSuchRank {
         /// The rank asked for.
         rank: Rank,

@@ -111,9 +111,12 @@ async fn nodes_that_are_not_ready_are_refused_and_may_be_asked_for_again() {
         let status = Status::from(all.plan(&request, &USER, &settings, &now(&up), "id".to_owned()).unwrap_err());
         assert_eq!((status.code(), status.message()), (Code::FailedPrecondition, expected));
     };
-    check(any(2), "2 nodes were asked for, and 1 is up and free; 1 is drained");
-    check(on("a[0,9]"), "node a9 has not registered");
-    check(on("a[0-1]"), "node a1 is drained: new memory");
+    const THERE: &str = "lattice nodes shows those that there are";
+    const QUEUE: &str = "or --wait for a place in the queue";
+    let few = format!("2 nodes were asked for, and 1 is up and free; 1 is drained\ntry: -N 1, {QUEUE}; {THERE}");
+    check(any(2), &few);
+    check(on("a[0,9]"), &format!("node a9 has not registered\ntry: another node; {THERE}"));
+    check(on("a[0-1]"), &format!("node a1 is drained: new memory\ntry: another node, {QUEUE}; {THERE}"));
 }
 
 #[tokio::test]

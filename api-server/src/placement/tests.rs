@@ -132,9 +132,14 @@ fn a_launch_begins_with_the_node_that_is_named_by_its_number() {
     let refused = |request| on(request).unwrap_err().to_string();
     assert_eq!(
         refused(relative(4, PlacementRequest::default())),
-        "there is no node 4 to begin with; counted from 0, there are: node[0-3]"
+        "there is no node 4 to begin with; counted from 0, there are: node[0-3]\n\
+         try: --relative with a smaller number, or -w with the names of nodes"
     );
-    assert_eq!(refused(relative(3, on_nodes(2))), "2 nodes were asked for, and 1 can be used: node3");
+    assert_eq!(
+        refused(relative(3, on_nodes(2))),
+        "2 nodes were asked for, and 1 can be used: node3\n\
+         try: -N 1; or lattice alloc create -N 2, and its id as --alloc ID"
+    );
 }
 
 #[test]

@@ -14,7 +14,7 @@ use crate::allocations::AllocationError;
 use crate::allocations::plan::PlanError;
 use crate::fabric::NoCredentials;
 use crate::launch::fan_out::{NotStarted, Refusal};
-use crate::nodes::RegisterError;
+use crate::nodes::{RegisterError, Unready};
 use crate::order::OrderError;
 use crate::renewal::RenewalError;
 use crate::server::NotWritten;
@@ -58,7 +58,22 @@ impl From<PlanError> for Status {
             E::Exists { .. } => Code::AlreadyExists,
             E::NodeName { .. } | E::Twice { .. } | E::ForWhom | E::Id { .. } => Code::InvalidArgument,
         };
-        status(code, &error)
+        Self::new(code, format!("{}{}", chain(&error), advice(&error)))
+    }
+}
+
+/// Line for a user to type next. It is no part of the error's own words, which also say why an allocation waits.
+fn advice(error: &PlanError) -> String {
+    const QUEUE: &str = "--wait for a place in the queue";
+    const NODES: &str = "lattice nodes shows those that there are";
+    match error {
+        PlanError::TooFew { free: 0, .. } => format!("\ntry: {QUEUE}; {NODES}"),
+        PlanError::TooFew { free, .. } => format!("\ntry: -N {free}, or {QUEUE}; {NODES}"),
+        PlanError::TooMany { there, .. } => format!("\ntry: -N {there}, or fewer; {NODES}"),
+        PlanError::Unready { why: Unready::Unknown, .. } => format!("\ntry: another node; {NODES}"),
+        PlanError::Unready { .. } | PlanError::Unclean { .. } => format!("\ntry: another node, or {QUEUE}; {NODES}"),
+        PlanError::Taken { .. } => format!("\ntry: {QUEUE}, or other nodes; {NODES}"),
+        _ => String::new(),
     }
 }
 
@@ -197,7 +212,6 @@ mod tests {
 
     use super::*;
     use crate::allocations::AllocationState;
-    use crate::nodes::Unready;
     use crate::server::attending::NodeListError;
     use crate::store::StoreError;
 
@@ -239,7 +253,8 @@ mod tests {
         check(PlanError::Exists { id: id() }, Code::AlreadyExists, "allocation 7f3k exists already");
         check(PlanError::Twice { node: id() }, Code::InvalidArgument, "node 7f3k is listed twice");
         let unready = PlanError::Unready { node: id(), why: Unready::Lost };
-        check(AllocateError::from(unready), Code::FailedPrecondition, "node 7f3k is lost");
+        let lost = "node 7f3k is lost\ntry: another node, or --wait for a place in the queue; lattice nodes shows those that there are";
+        check(AllocateError::from(unready), Code::FailedPrecondition, lost);
         check(PlanError::Full, Code::ResourceExhausted, "there are 65536 allocations already; release some");
     }
 
