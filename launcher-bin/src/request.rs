@@ -326,7 +326,7 @@ fn output_request(args: &LaunchArgs) -> OutputRequest {
         timestamp: args.streams.timestamp,
         json: args.streams.json,
         pmi_trace: args.pmi.pmi_trace.clone(),
-        show_map: args.placement.show_map,
+        show_map: args.placement.shows_map(),
         summary: args.streams.summary,
         exit_messages: ExitMessages::default(),
     }

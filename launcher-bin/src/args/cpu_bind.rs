@@ -15,9 +15,29 @@ pub(super) enum NoBinding {
     NumaMask { mask: String },
 }
 
-/// Reads a binding. `verbose` and `quiet`, which srun allows before it, say nothing about the CPUs.
-pub(super) fn parse(text: &str) -> Result<CpuBind, NoBinding> {
-    let text = ["verbose,", "quiet,", "v,", "q,"].iter().find_map(|prefix| text.strip_prefix(prefix)).unwrap_or(text);
+/// A binding, as it is asked for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BindRequest {
+    /// The binding; `None` for the usual one.
+    pub bind: Option<CpuBind>,
+    /// True for `verbose`: the CPUs of each rank are shown.
+    pub is_shown: bool,
+}
+
+/// Reads a binding, behind `verbose` or `quiet`, or one of these alone.
+pub(super) fn parse(text: &str) -> Result<BindRequest, NoBinding> {
+    let (first, rest) = text.split_once(',').unwrap_or((text, ""));
+    let (is_shown, bind) = match first {
+        "verbose" | "v" => (true, rest),
+        "quiet" | "q" => (false, rest),
+        _ => (false, text),
+    };
+    let is_usual = bind.is_empty() && !text.is_empty();
+    let bind = if is_usual { None } else { Some(binding(bind)?) };
+    Ok(BindRequest { bind, is_shown })
+}
+
+fn binding(text: &str) -> Result<CpuBind, NoBinding> {
     let word = match text {
         "no" => "none",
         "rank_ldom" => Object::Numa.word(),
@@ -74,10 +94,26 @@ mod tests {
             ("nics", "nics"),
             ("cores:cores=2:over=numa", "cores:cores=2:over=numa"),
         ] {
-            assert_eq!(parse(text).unwrap().to_string(), expected, "{text}");
+            assert_eq!(parse(text).unwrap().bind.unwrap().to_string(), expected, "{text}");
         }
-        let CpuBind::Map(sets) = parse("mask_cpu:0x5,F0").unwrap() else { panic!("a map") };
+        let CpuBind::Map(sets) = binding("mask_cpu:0x5,F0").unwrap() else { panic!("a map") };
         assert_eq!(sets.iter().map(ToString::to_string).collect::<Vec<_>>(), ["0,2", "4-7"]);
+    }
+
+    #[test]
+    fn verbose_shows_cpus_and_leaves_the_usual_binding() {
+        let usual = |is_shown| BindRequest { bind: None, is_shown };
+        for (text, expected) in
+            [("verbose", usual(true)), ("v", usual(true)), ("quiet", usual(false)), ("q", usual(false))]
+        {
+            assert_eq!(parse(text).unwrap(), expected, "{text}");
+        }
+        for (text, is_shown) in
+            [("verbose,cores", true), ("v,map_cpu:0,1", true), ("quiet,cores", false), ("cores", false)]
+        {
+            let request = parse(text).unwrap();
+            assert_eq!((request.bind.is_some(), request.is_shown), (true, is_shown), "{text}");
+        }
     }
 
     #[test]
@@ -85,7 +121,7 @@ mod tests {
         for text in [
             "",
             "corees",
-            "verbose",
+            "verbose,corees",
             "mask_cpu:",
             "mask_cpu:0x",
             "mask_cpu:0",

@@ -5,14 +5,15 @@ use std::path::PathBuf;
 
 use clap::Args;
 use lattice_session::gpus::GpuBind;
-use rank_spawner::{CpuBind, MemBind, Object};
+use rank_spawner::{MemBind, Object};
 
+use super::cpu_bind::{self, BindRequest};
 use super::distribution::{self, Distribution};
 use super::hint::Hint;
 use super::node_group::NodeGroupArgs;
 use super::per_object::{self, Filling, PerObject, RankBy};
 use super::value::{NodeCount, node_list, positive, rank_count, whole};
-use super::{cpu_bind, gpu_bind, mem_bind};
+use super::{gpu_bind, mem_bind};
 use crate::hostfile::{self, Hosts};
 
 /// Placement of the ranks.
@@ -77,9 +78,10 @@ pub struct PlacementArgs {
     pub cpus_per_task: Option<NonZeroU32>,
     /// Bind each rank to threads, cores, l3caches, numa (ldoms) or sockets, or to the cores next to its GPU or network interface (gpus, nics);
     /// to map:LIST with a CPU or range for each; to rank, the CPU of its number; or not at all (none, unless there is -c). srun's map_cpu,
-    /// mask_cpu, map_ldom and mask_ldom are taken, too.
+    /// mask_cpu, map_ldom and mask_ldom are taken, too. `verbose`, alone or with a comma before the rest, shows the CPUs, as --show-map does;
+    /// `quiet` does not.
     #[arg(long, value_name = "BIND", value_parser = cpu_bind::parse)]
-    pub cpu_bind: Option<CpuBind>,
+    pub cpu_bind: Option<BindRequest>,
     /// Bind ranks as suits compute_bound (cores, a thread of each), memory_bound (one core of each socket), multithread (hardware threads) or
     /// nomultithread (one thread of each core) programs.
     #[arg(long, value_enum, value_name = "KIND", hide_possible_values = true, conflicts_with_all = ["cpu_bind", "threads_per_core"])]
@@ -114,6 +116,11 @@ pub struct PlacementArgs {
 }
 
 impl PlacementArgs {
+    /// True if the place of each rank is to be shown.
+    pub(crate) fn shows_map(&self) -> bool {
+        self.show_map || self.cpu_bind.as_ref().is_some_and(|request| request.is_shown)
+    }
+
     /// Nodes of the first program, where programs have nodes of their own.
     pub(crate) fn of_first_program(&self) -> NodeGroupArgs {
         let Self { nodes, tasks_per_node, nodelist, host, .. } = self;

@@ -15,7 +15,7 @@ pub(super) fn binding(args: &PlacementArgs) -> Result<CpuBind, RequestError> {
         .or(args.threads_per_core.map(|_| Object::Thread))
         .or(args.cpus_per_task.map(|_| Object::Core))
         .map_or(CpuBind::None, CpuBind::to);
-    let bind = match args.cpu_bind.clone().unwrap_or(usual) {
+    let bind = match args.cpu_bind.clone().and_then(|request| request.bind).unwrap_or(usual) {
         CpuBind::To(bind) => bind,
         other if part == NodePart::default() => return Ok(other),
         other => return Err(RequestError::NoPartOfCores { bind: other }),
@@ -50,6 +50,9 @@ mod tests {
         for (line, expected) in [
             ("true", "none"),
             ("--cpu-bind cores true", "cores"),
+            ("--cpu-bind verbose,cores true", "cores"),
+            ("--cpu-bind verbose true", "none"),
+            ("--cpu-bind quiet -c 4 true", "cores:cpus=4"),
             ("-c 4 true", "cores:cpus=4"),
             ("-c4 --cpu-bind=cores -m block:block true", "cores:cpus=4"),
             ("-c4 -O --cpu-bind=ldoms -m cyclic:cyclic true", "numa:cpus=4:over=sockets:overcommit"),

@@ -49,7 +49,7 @@ fn every_spelling_of_a_flag_means_the_same() {
         "Some(SignalAhead { signal: SIGUSR1, ahead: 30s })",
     );
     let bind = ["--cpu-bind cores", "--cpu-bind=cores", "--cpu-bind=core", "--cpu-bind verbose,cores"];
-    check(&bind, |args| args.placement.cpu_bind.unwrap().to_string(), "cores");
+    check(&bind, |args| args.placement.cpu_bind.unwrap().bind.unwrap().to_string(), "cores");
     let each = ["-c 4", "-c4", "-c=4", "--cpus-per-task 4", "--cpus-per-task=4"];
     check(&each, |args| format!("{:?}", args.placement.cpus_per_task), "Some(4)");
     check(&["-O", "--overcommit"], |args| args.placement.overcommit.to_string(), "true");
