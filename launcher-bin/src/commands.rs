@@ -84,7 +84,7 @@ pub(crate) enum CommandError {
         state: &'static str,
     },
     /// A command in an allocation cannot be started.
-    #[error("cannot run {}: {error}", command.display())]
+    #[error("cannot run {}: {error}\ntry: the path of a program, such as ./NAME", command.display())]
     Shell {
         /// Its program.
         command: OsString,
@@ -204,6 +204,18 @@ pub(crate) enum CommandError {
     NothingRuns {
         /// Id of the launch.
         launch: String,
+    },
+    /// A rank that the launch does not have is named.
+    #[error(
+        "launch {launch} has no rank {rank}; it has ranks 0 to {last}\ntry: --ranks with some of them; lattice status {launch} shows all"
+    )]
+    NoSuchRank {
+        /// Id of the launch.
+        launch: String,
+        /// The rank.
+        rank: u32,
+        /// Its last rank.
+        last: u32,
     },
     /// The launch has no such ranks.
     #[error("launch {launch} has none of these ranks\ntry: lattice status {launch}")]

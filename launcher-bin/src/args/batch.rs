@@ -10,7 +10,7 @@ use lattice_session::count::counted;
 use lattice_session::template::Template;
 
 use super::batch_tasks::TaskArgs;
-use super::cluster::{Requeue, ServerArgs, TableArgs};
+use super::cluster::{Requeue, TableArgs};
 use super::front_end::distinct;
 use super::idle::IdleArgs;
 use super::slurm_time;
@@ -182,9 +182,9 @@ pub struct CancelArgs {
     /// Batch jobs, allocations or launches.
     #[arg(value_name = "ID", required = true, value_parser = NonEmptyStringValueParser::new())]
     pub ids: Vec<String>,
-    /// The API server.
+    /// Server and form of the answer.
     #[command(flatten)]
-    pub api: ServerArgs,
+    pub table: TableArgs,
 }
 
 /// What the launch of a batch job on its node is told. Its script is in the variable `LATTICE_BATCH_SCRIPT`.

@@ -32,6 +32,9 @@ pub struct ExecArgs {
     /// Give it a terminal of its own, as for a shell or an editor; on one node.
     #[arg(short = 't', long)]
     pub pty: bool,
+    /// Print what happens as JSON, one event on each line, as `lattice launch --json`.
+    #[arg(long, conflicts_with = "pty")]
+    pub json: bool,
     /// Run it in DIR.
     #[arg(short = 'D', long, value_name = "DIR")]
     pub chdir: Option<PathBuf>,
@@ -69,6 +72,9 @@ impl ExecArgs {
             words.push("--pty".into());
         }
         match number {
+            // Each event has the number of its node.
+            1 if self.json => words.push("--json".into()),
+            _ if self.json => words.extend(["--json".into(), flag("stdin", &"none")]),
             // What speaks a protocol over this command, such as rsync, does not end its lines.
             1 => words.push("--unbuffered=pipe".into()),
             _ => words.extend([flag("label", &"node"), flag("stdin", &"none")]),
@@ -96,5 +102,15 @@ mod tests {
         let Command::Exec(args) = cli.command else { panic!("{:?}", cli.command) };
         let launch = args.launch().unwrap();
         assert_eq!(launch.placement.nodes.map(|nodes| nodes.most), Some(2));
+    }
+
+    #[test]
+    fn events_of_commands_on_nodes_are_those_of_a_launch() {
+        for nodes in ["n0", "n[0-1]"] {
+            let cli = Cli::try_parse_from(["lattice", "exec", "--json", nodes, "--", "true"]).unwrap();
+            let Command::Exec(args) = cli.command else { panic!("{:?}", cli.command) };
+            let launch = args.launch().unwrap();
+            assert!(launch.streams.json && launch.streams.label.is_none(), "{nodes}");
+        }
     }
 }

@@ -77,7 +77,7 @@ enum Meaning {
 /// Refusal of a word of another launcher.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 enum Refusal {
-    #[error("{launcher} has no flag '{flag}' here{}", tip(launcher, nearest.as_deref()))]
+    #[error("{launcher} has no flag '{flag}' here")]
     Unknown { launcher: &'static str, flag: String, nearest: Option<String> },
     #[error("'{flag}' may be any of {}", among.join(", "))]
     Ambiguous { flag: String, among: Vec<String> },
@@ -85,7 +85,7 @@ enum Refusal {
     NoValue { flag: String },
     #[error("'{flag}' has no value")]
     HasValue { flag: String },
-    #[error("'{flag}' is not possible here\n\n  tip: {instead}")]
+    #[error("'{flag}' is not possible here")]
     Refused { flag: String, instead: String },
     #[error("'{flag} {value}' is not possible here: {reason}")]
     Value { flag: &'static str, value: String, reason: String },
@@ -162,7 +162,10 @@ impl FrontEnd {
             Ok(Answer::Line(translation)) => Ok(translation),
             Ok(Answer::Help) => Err(clap::Error::raw(ErrorKind::DisplayHelp, document::help(self))),
             Ok(Answer::Text(text)) => Err(clap::Error::raw(ErrorKind::DisplayVersion, text)),
-            Err(refusal) => Err(clap::Error::raw(ErrorKind::UnknownArgument, format!("{refusal}\n"))),
+            Err(refusal) => {
+                let text = format!("{refusal}{}\n", refusal.tip(self.name()));
+                Err(clap::Error::raw(ErrorKind::UnknownArgument, text))
+            }
         }
     }
 }
@@ -197,11 +200,22 @@ impl Flag {
     }
 }
 
-/// Advice about a flag that is unknown.
-fn tip(launcher: &str, nearest: Option<&str>) -> String {
-    match nearest {
-        Some(near) => format!("\n\n  tip: a similar one exists: '{near}'"),
-        None => format!("\n\n  tip: lattice {launcher} --help shows those that there are"),
+impl Refusal {
+    /// Lines that say what to type next; empty where the refusal itself does.
+    fn tip(&self, launcher: &str) -> String {
+        let tip = match self {
+            Self::Unknown { nearest: Some(near), .. } => format!("a similar one exists: '{near}'"),
+            Self::Unknown { nearest: None, .. } => format!("lattice {launcher} --help shows those that there are"),
+            Self::NoValue { flag } => format!("type {flag} VALUE; lattice {launcher} --help shows what it takes"),
+            Self::HasValue { flag } => {
+                let name = flag.split_once('=').map_or(flag.as_str(), |(name, _)| name);
+                format!("type {name} alone")
+            }
+            Self::Refused { instead, .. } => instead.clone(),
+            Self::Ambiguous { .. } | Self::Value { .. } => return String::new(),
+            Self::File { .. } => "type the path of another file, or its words on this line".to_owned(),
+        };
+        format!("\n\n  tip: {tip}")
     }
 }
 
@@ -236,7 +250,10 @@ fn find<'table>(flags: &'table [Flag], name: &str) -> Option<&'table Flag> {
 fn unknown(front_end: FrontEnd, typed: &str) -> Refusal {
     let name = typed.trim_start_matches('-').split('=').next().unwrap_or_default();
     let known = front_end.flags().iter().flat_map(|flag| flag.names).filter(|known| known.len() > 2);
-    let slips = |known: &&&str| strsim::damerau_levenshtein(name, known);
+    // Dashes and underscores are left out as often as letters are.
+    let letters = |name: &str| name.replace(['-', '_'], "");
+    let typed_letters = letters(name);
+    let slips = |known: &&&str| strsim::damerau_levenshtein(&typed_letters, &letters(known));
     let nearest = known.min_by_key(slips).filter(|known| slips(known) <= 1 + name.chars().count() / 6);
     let nearest = nearest.map(|known| format!("--{known}"));
     Refusal::Unknown { launcher: front_end.name(), flag: typed.to_owned(), nearest }

@@ -7,6 +7,7 @@ use std::os::unix::process::CommandExt;
 use std::process::Command;
 
 use lattice_session::cause::RankNumbers;
+use lattice_session::rank_ranges::RankRanges;
 use pmi_core::ids::Rank;
 
 use super::status::{Extent, RankView, get, ranks};
@@ -41,6 +42,8 @@ struct OnNode<'a> {
 pub(crate) fn debug(args: &DebugArgs, verbosity: Verbosity) -> Result<u8, Failure> {
     let (answer, _) = get(&args.launch, &args.api, Extent::Progress)?;
     let all = ranks(&answer);
+    let of_summary = answer.summary.as_ref().map_or(0, |summary| summary.ranks);
+    check_ranks(&all, of_summary, args)?;
     let nodes = chosen(&all, args)?;
     let allocation = answer.summary.as_ref().map(|summary| summary.allocation_id.clone());
     let allocation = allocation.filter(|id| !id.is_empty());
@@ -71,6 +74,7 @@ fn on_node(
         nodes: vec![(*node).to_owned()],
         command: std::iter::once(GDB.into()).chain(words(attach_all(pids), &args.arguments)).collect(),
         pty: io::stdin().is_terminal(),
+        json: false,
         chdir: None,
         alloc,
         api: args.api.clone(),
@@ -132,6 +136,20 @@ fn words(commands: Vec<String>, more: &[OsString]) -> Vec<OsString> {
     std::iter::once("-q".into()).chain(commands).chain(more.iter().cloned()).collect()
 }
 
+/// Refuses ranks that the launch, which has `count` of them, does not have.
+fn check_ranks(all: &[RankView<'_>], count: u32, args: &DebugArgs) -> Result<(), CommandError> {
+    let listed = all.iter().map(|view| view.progress.rank.0 + 1).max().unwrap_or_default();
+    let (count, greatest) = (count.max(listed), args.ranks.as_ref().map_or(Rank(0), RankRanges::greatest));
+    match greatest.0 < count {
+        true => Ok(()),
+        false => Err(CommandError::NoSuchRank {
+            launch: args.launch.clone(),
+            rank: greatest.0,
+            last: count.saturating_sub(1),
+        }),
+    }
+}
+
 /// The processes of the ranks that are named, by their nodes, in the order of ranks.
 fn chosen<'a>(all: &'a [RankView<'a>], args: &DebugArgs) -> Result<Vec<OnNode<'a>>, CommandError> {
     let is_named = |rank: Rank| args.ranks.as_ref().map_or(rank == Rank(0), |ranks| ranks.contains(rank));
@@ -166,6 +184,19 @@ mod tests {
     /// What a gdb is told.
     fn commands(words: &[OsString]) -> Vec<String> {
         words.iter().skip(2).step_by(2).map(|word| word.to_string_lossy().into_owned()).collect()
+    }
+
+    #[test]
+    fn a_rank_that_is_not_there_is_refused_by_its_number() {
+        let check = |ranks: Option<&str>, count: u32| {
+            let ranks = ranks.map(|ranks| ranks.parse().unwrap());
+            let args =
+                DebugArgs { launch: "x".to_owned(), ranks, arguments: Vec::new(), api: ServerArgs { api: None } };
+            check_ranks(&[], count, &args).map_err(|error| error.to_string())
+        };
+        assert_eq!([check(None, 1), check(Some("0-3"), 4), check(Some("3,1"), 4)], [Ok(()), Ok(()), Ok(())]);
+        let refused = check(Some("0,9"), 4).unwrap_err();
+        assert!(refused.starts_with("launch x has no rank 9; it has ranks 0 to 3\ntry: --ranks"), "{refused}");
     }
 
     #[test]

@@ -170,30 +170,43 @@ const CANCELLED: &str = "lattice cancel";
 /// Ends what each id stands for: a launch on this machine, an allocation, which may wait for its nodes, or a launch on a cluster. Tells which
 /// of them it cannot end, and ends the others. Returns the exit code.
 pub(crate) fn cancel(args: &CancelArgs) -> Result<u8, CommandError> {
-    let (mut elsewhere, mut code) = (Vec::new(), 0);
-    let mut refused = |error: &dyn Display| {
-        report(&error.to_string());
-        code = exit::OURS;
+    let (mut elsewhere, mut ended, mut code) = (Vec::new(), Vec::new(), 0);
+    let mut told = |id, outcome: Result<(), &dyn Display>| match outcome {
+        Ok(()) => ended.push(id),
+        Err(error) => {
+            report(&error.to_string());
+            code = exit::OURS;
+        }
     };
     for id in &args.ids {
-        match here(id, &args.api) {
-            Some(launch) => launch.abort(CANCELLED).unwrap_or_else(|error| refused(&error)),
+        match here(id, &args.table.api) {
+            Some(launch) => told(id, launch.abort(CANCELLED).as_ref().map(|_| ()).map_err(|error| error as _)),
             None => elsewhere.push(id),
         }
     }
     if let Some(first) = elsewhere.first() {
-        ask_about(first, &args.api, async |cluster| {
-            for id in &elsewhere {
+        ask_about(first, &args.table.api, async |cluster| {
+            for &id in &elsewhere {
                 match cancel_one(&cluster, id).await {
                     // The next one would not be reached either.
                     Err(error) if error.is_passing() => return Err(error.into()),
-                    ended => ended.unwrap_or_else(|error| refused(&error)),
+                    outcome => told(id, outcome.as_ref().map(|_| ()).map_err(|error| error as _)),
                 }
             }
             Ok(())
         })?;
     }
+    if args.table.json && !ended.is_empty() {
+        print_json(&Cancelled { asked: "cancel", ids: ended })?;
+    }
     Ok(code)
+}
+
+/// What was ended, as it is printed for programs.
+#[derive(Debug, Serialize)]
+struct Cancelled<'a> {
+    asked: &'static str,
+    ids: Vec<&'a String>,
 }
 
 async fn cancel_one(cluster: &Cluster, id: &str) -> Result<(), ClusterError> {

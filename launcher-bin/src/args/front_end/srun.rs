@@ -2,6 +2,7 @@
 //! task that fails leaves the others running, standard error goes where standard output goes, and tasks that are bound are dealt out over
 //! the sockets of their node.
 
+mod array_letters;
 mod values;
 mod variables;
 
@@ -57,6 +58,7 @@ pub(super) const FLAGS: &[Flag] = &[
     flag(&["l", "label"], Takes::Nothing, OfLaunch("--label")),
     flag(&["u", "unbuffered"], Takes::Nothing, OfLaunch("--unbuffered")),
     flag(&["open-mode"], Takes::Value, Made("--append", open_mode)),
+    flag(&["json"], Takes::Nothing, OfLaunch("--json")),
     flag(&["D", "chdir"], Takes::Value, OfProgram("--chdir")),
     flag(&["export"], Takes::Value, Made("--export, without names that are not set", export)),
     flag(&["bcast"], Takes::Optional, OfLaunch("--bcast")),

@@ -262,8 +262,8 @@ fn what_is_not_understood_is_refused_with_what_to_type() {
     refused("mpiexec --tag-outputs ./a", "a similar one exists: '--tag-output'");
     refused("mpiexec -N 2 ./a", "type -n N or --npernode N, or set LATTICE_MPIEXEC=hydra|ompi");
     refused("mpiexec -zzz ./a", "mpiexec has no flag '-zzz' here");
-    refused("mpiexec -n", "'-n' needs a value");
-    refused("mpiexec -l=3 ./a", "'-l=3' has no value");
+    refused("mpiexec -n", "type -n VALUE; lattice mpiexec --help shows what it takes");
+    refused("mpiexec -l=3 ./a", "'-l=3' has no value\n\n  tip: type -l alone");
     refused("mpiexec --map-by magic ./a", "'--map-by magic' is not possible here: ranks are mapped by slot");
     refused("mpirun --bind-to cpu-list:ordered -np 2 ./a", "type --cpu-list CORES beside it");
     refused("mpiexec -configfile /nonexistent", "cannot read /nonexistent");
@@ -272,7 +272,7 @@ fn what_is_not_understood_is_refused_with_what_to_type() {
     refused("srun --signal=USR1@10 ./a", "type -t TIME as well");
     refused("srun --signal=B:USR1@10 -t 5 ./a", "B: is of batch scripts");
     refused("mpirun --xterm 1 ./a", "mpiexec -n 1 xterm -e ./a.out");
-    refused("mpirun --xml ./a", "type lattice launch --json");
+    refused("mpirun --xml ./a", "type --json, for output as JSON");
     refused("mpirun --nolocal ./a", "type lattice launch -x NODE");
     refused("srun -m planes ./a", "none of block, cyclic, plane=N and arbitrary");
     refused("srun -m arbitrary ./a", "SLURM_HOSTFILE names no file");

@@ -177,8 +177,9 @@ pub(in crate::args::front_end) const FLAGS: &[Flag] = &[
     flag(&["output-filename"], Takes::Value, Made("--output=NAME.%j.%r.out --error=NAME.%j.%r.err", output_filename)),
     flag(&["stdin"], Takes::Value, OfLaunch("--stdin")),
     flag(&["merge-stderr-to-stdout", "stderr-to-stdout"], Takes::Nothing, Refused("type 2>&1 behind the line")),
-    flag(&["xml"], Takes::Nothing, Refused("type lattice launch --json")),
-    flag(&["xml-file"], Takes::Value, Refused("type lattice launch --json, with 2> FILE behind the line")),
+    flag(&["json"], Takes::Nothing, OfLaunch("--json")),
+    flag(&["xml"], Takes::Nothing, Refused("type --json, for output as JSON")),
+    flag(&["xml-file"], Takes::Value, Refused("type --json, for output as JSON, with 2> FILE behind the line")),
     flag(
         &["report-pid"],
         Takes::Value,

@@ -7,6 +7,7 @@ use nix::unistd::{Group, User, getgid, getuid};
 
 use super::super::line::Line;
 use super::super::{Refusal, distinct, text_of};
+use super::array_letters;
 use crate::console::Verbosity;
 
 /// `N`, or `MIN-MAX`.
@@ -175,7 +176,7 @@ fn to_file(line: &mut Line, flag: &'static str, file: &OsStr) -> Result<(), Refu
                           that name their task";
             return Err(Refusal::Value { flag, value: task.to_owned(), reason: reason.to_owned() });
         }
-        _ => line.add_to_launch(flag, Some(file)),
+        _ => line.add_to_launch(flag, Some(&array_letters::filled(file))),
     }
     Ok(())
 }
