@@ -418,6 +418,12 @@ fn parse_program(words: &[OsString]) -> Result<NextProgramArgs, clap::Error> {
             ErrorKind::UnknownArgument,
             format!("{flag} holds for the whole launch, not for one program; it must stand before the first program"),
         ),
+        // Its own definition has no help to name.
+        None if matches!(error.kind(), ErrorKind::ValueValidation | ErrorKind::InvalidValue) => {
+            let text = error.render().to_string();
+            let text = text.strip_prefix("error: ").unwrap_or(&text).trim_end().to_owned();
+            clap::Error::raw(error.kind(), format!("{text}\n\nFor more information, try '--help'.\n"))
+        }
         None => error,
     })?;
     NextProgramArgs::from_arg_matches(&matches)

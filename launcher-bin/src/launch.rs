@@ -56,11 +56,14 @@ pub fn run(args: &LaunchArgs, verbosity: Verbosity) -> Result<u8, LaunchError> {
         // The programs are where they are to run.
         args.copies.bcast = None;
     }
-    let command = LaunchCommand::new(&args, &machine)?;
+    let mut command = LaunchCommand::new(&args, &machine)?;
     if command.action == Action::Plan {
         return started(command, &args, allocation, &machine, verbosity);
     }
-    scripts::prolog(&args)?;
+    if allocation.is_none() {
+        command.check_task_scripts(&args.scripts, &machine)?;
+    }
+    scripts::prolog(&args, &mut command.request.settings.environment)?;
     let code = started(command, &args, allocation, &machine, verbosity);
     scripts::epilog(&args);
     code

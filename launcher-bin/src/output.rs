@@ -224,7 +224,7 @@ impl Renderer {
         if let Some(cause) = &report.cause
             && (self.is_told(cause) || self.verbosity == Verbosity::Verbose)
         {
-            self.targets.say(message(&cause.to_string()), now).await;
+            self.targets.say(message(&words::cause(cause)), now).await;
         }
         self.targets.close(WriterName::Stdout).await;
         self.targets.close(WriterName::Stderr).await;

@@ -72,7 +72,9 @@ pub enum PrivateClusterError {
     #[error(transparent)]
     Allocation(#[from] AllocationError),
     /// The command cannot be started.
-    #[error("cannot run {command}: {error}")]
+    #[error(
+        "cannot run {command}: {error}\ntry: the path of a program, such as ./NAME; or no program at all, for a shell"
+    )]
     Command {
         /// Its program.
         command: String,

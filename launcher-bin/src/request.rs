@@ -41,7 +41,9 @@ use self::rankfile::Rankfile;
 pub use self::rankfile::RankfileError;
 use self::settings::Settled;
 use self::task_scripts::TaskScripts;
-use crate::args::{self, LaunchArgs, PerObject, PlacementArgs, Pmi, PmiArgs, ProgramArgs, RankBy, StreamArgs};
+use crate::args::{
+    self, LaunchArgs, PerObject, PlacementArgs, Pmi, PmiArgs, ProgramArgs, RankBy, ScriptArgs, StreamArgs,
+};
 use crate::environment::Environment;
 use crate::formatting;
 use crate::hostfile::{self, Hosts};
@@ -177,6 +179,15 @@ impl LaunchCommand {
         let is_bounded = !args.placement.overcommit || request.programs.size().is_none();
         let per_object = args.placement.per_object().filter(|_| is_bounded);
         Ok(Self { request, per_object, node_wish, node_groups, output: output_request(args), copies, action })
+    }
+}
+
+impl LaunchCommand {
+    /// Refuses task prologs and epilogs that this machine does not have, where it is the one that runs them.
+    pub(crate) fn check_task_scripts(&self, args: &ScriptArgs, machine: &Machine) -> Result<(), RequestError> {
+        let path = crate::environment::value(&self.request.settings.environment, "PATH");
+        let scripts = TaskScripts::new(args.task_prolog.as_deref(), args.task_epilog.as_deref(), &machine.directory);
+        scripts.check(path).map_err(|(flag, error)| RequestError::TaskScript { flag, error })
     }
 }
 

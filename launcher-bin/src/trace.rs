@@ -15,7 +15,7 @@ use crate::output::{Fault, PlaceName};
 
 /// The trace file cannot be opened.
 #[derive(Debug, thiserror::Error)]
-#[error("cannot write the PMI trace to {}: {source}", path.display())]
+#[error("cannot write the PMI trace to {}: {source}\ntry: --pmi-trace with a file in a directory that you may write to", path.display())]
 pub struct TraceError {
     /// The file.
     pub path: PathBuf,
@@ -136,7 +136,8 @@ mod tests {
     #[test]
     fn a_file_that_cannot_be_made_is_named() {
         let error = ClusterTrace::create(Path::new("/nonexistent/trace"), mpsc::unbounded_channel().0).unwrap_err();
-        let expected = "cannot write the PMI trace to /nonexistent/trace: No such file or directory (os error 2)";
+        let expected = "cannot write the PMI trace to /nonexistent/trace: No such file or directory (os error 2)\n\
+            try: --pmi-trace with a file in a directory that you may write to";
         assert_eq!(error.to_string(), expected);
         let Err(error) = sink(Path::new("/nonexistent/trace"), mpsc::unbounded_channel().0) else {
             panic!("it was made")

@@ -18,6 +18,8 @@ fn write_files(directory: &Path) {
         ("job.sh", "#!/bin/sh\n", 0o755),
         ("script.py", "print(1)\n", 0o755),
         ("plain", "#!/bin/sh\n", 0o644),
+        ("exports", "#!/bin/sh\necho export FROM_PROLOG=1\necho print staged\n", 0o755),
+        ("empty", "# no host\n", 0o644),
     ] {
         let path = directory.join(name);
         fs::write(&path, text).unwrap();

@@ -353,7 +353,8 @@ pub struct ScriptArgs {
     /// Run FILE after each rank, on its node, however it has ended.
     #[arg(long, value_name = "FILE")]
     pub task_epilog: Option<PathBuf>,
-    /// Run FILE here before the launch, with the program and its arguments; if it fails, nothing is started.
+    /// Run FILE here before the launch, with the program and its arguments; if it fails, nothing is started. Of what it prints, `export
+    /// NAME=VALUE` and `unset NAME` change the environment of all ranks; the rest is shown, of `print TEXT` the TEXT.
     #[arg(long, value_name = "FILE")]
     pub prolog: Option<PathBuf>,
     /// Run FILE here after the launch, with the program and its arguments.

@@ -77,6 +77,11 @@ pub(super) fn instead_of_flag(flag: &str) -> Option<&'static str> {
     find(FLAGS, name)
 }
 
+/// Flags of other launchers, each with what to type here.
+pub(super) fn flags_of_others() -> impl Iterator<Item = (&'static str, &'static str)> {
+    FLAGS.iter().flat_map(|&(names, here)| names.iter().map(move |&name| (name, here)))
+}
+
 /// Command to type instead of the command `word` of another launcher.
 pub(super) fn instead_of_command(word: &str) -> Option<&'static str> {
     find(COMMANDS, word)
@@ -101,7 +106,7 @@ pub(super) fn translate(words: &mut [OsString], definition: impl FnOnce() -> Com
         if let Some(same) = translated(word) {
             words[next] = same;
         } else if let Some(word) = word.to_str()
-            && is_cut_to_letters(word)
+            && (is_cut_to_letters(word) || long_flag(word, &command).is_some())
         {
             return Err(unknown(word, &command));
         }
@@ -134,6 +139,12 @@ fn is_cut_to_letters(word: &str) -> bool {
     is_of_interest(word.as_ref()) && (instead_of_flag(word).is_some() || word.starts_with("-h"))
 }
 
+/// Flag whose whole name stands behind one dash: `-output f` would write to a file `utput`.
+fn long_flag(word: &str, command: &Command) -> Option<String> {
+    let name = word.strip_prefix('-')?.split('=').next().filter(|name| name.len() > 2)?;
+    command.get_arguments().any(|arg| arg.get_long() == Some(name)).then(|| format!("--{name}"))
+}
+
 /// True if the value of the option `word` is the next word.
 fn takes_next(word: &OsStr, command: &Command) -> bool {
     let Some(word) = word.to_str() else { return false };
@@ -159,6 +170,9 @@ fn takes_next(word: &OsStr, command: &Command) -> bool {
 fn unknown(word: &str, command: &Command) -> clap::Error {
     let mut error = clap::Error::new(ErrorKind::UnknownArgument).with_cmd(command);
     error.insert(ContextKind::InvalidArg, ContextValue::String(word.to_owned()));
+    if let Some(flag) = long_flag(word, command) {
+        error.insert(ContextKind::SuggestedArg, ContextValue::String(flag));
+    }
     error.insert(ContextKind::Usage, ContextValue::StyledStr(command.clone().render_usage()));
     error
 }
@@ -214,7 +228,9 @@ mod tests {
 
     #[test]
     fn what_would_print_the_help_or_a_node_named_dir_is_refused_by_its_name() {
-        for word in ["-hosts", "-hydra-thing", "-genv", "-ppn", "-map-by=a"] {
+        for word in
+            ["-hosts", "-hydra-thing", "-genv", "-ppn", "-map-by=a", "-output", "-label", "-export=ALL", "-timeout"]
+        {
             let mut words = vec![OsString::from("-n"), "2".into(), word.into(), "x".into()];
             let error = translate(&mut words, launch).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::UnknownArgument, "{word}");

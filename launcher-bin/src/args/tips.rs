@@ -9,7 +9,11 @@ use clap::builder::StyledStr;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 
 use super::batch_line;
-use super::other_launchers::{instead_of_command, instead_of_flag};
+use super::other_launchers::{flags_of_others, instead_of_command, instead_of_flag};
+
+/// Flags of `lattice launch` for numbers and nodes: a line of `lattice exec` with one of them means a launch.
+const OF_LAUNCH: [&str; 10] =
+    ["-n", "--ntasks", "--np", "-N", "--nodes", "-c", "--cpus-per-task", "--tasks-per-node", "-w", "--nodelist"];
 
 /// Command that the words are for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,11 +31,15 @@ pub(super) fn improved(mut error: clap::Error, about: About, words: &[OsString])
             // clap's tip to put the flag behind `--` would make a program of it.
             error.remove(ContextKind::Suggested);
             let typed = text(&error, ContextKind::InvalidArg);
+            let typed = typed.split('=').next().unwrap_or_default().to_owned();
             if let Some(tip) = flag_tip(&typed, about, words) {
                 error.remove(ContextKind::SuggestedArg);
                 suggest(&mut error, &tip);
             } else if !is_near(&typed, &text(&error, ContextKind::SuggestedArg)) {
                 error.remove(ContextKind::SuggestedArg);
+                if let Some((flag, instead)) = near_flag_of_others(&typed).filter(|_| about == About::Launch) {
+                    suggest(&mut error, &format!("{flag}, of other launchers, is not here: {instead}"));
+                }
             }
         }
         ErrorKind::InvalidSubcommand if about == About::Other => {
@@ -73,6 +81,9 @@ fn flag_tip(typed: &str, about: About, words: &[OsString]) -> Option<String> {
         // `lattice -n 4 ./a.out`: no command at all.
         About::Other if is_option(first) && words.iter().skip(1).any(|word| !is_option(word)) => {
             Some(format!("did you mean: {}", line("launch", &words[1..])))
+        }
+        About::Other if first == "exec" && OF_LAUNCH.contains(&typed) => {
+            Some(format!("did you mean: {}", line("launch", &words[2..])))
         }
         About::Other if first == "batch" => batch_line::instead(typed).map(str::to_owned),
         About::Other if typed == "-n" && ["dev-cluster", "alloc"].iter().any(|command| first == command) => {
@@ -183,11 +194,26 @@ fn keep_near_commands(error: &mut clap::Error, typed: &str) {
     }
 }
 
-/// True if `known` may be meant by `typed`: one typing mistake, more in a long word, or the beginning of `known`.
+/// Nearest flag of other launchers to a word that is none, and what to type here.
+fn near_flag_of_others(typed: &str) -> Option<(&'static str, &'static str)> {
+    let near = flags_of_others().filter(|(flag, _)| flag.len() > 3 && typed.len() > 3 && is_near(typed, flag));
+    near.max_by_key(|(flag, _)| flag.starts_with("--") == typed.starts_with("--"))
+}
+
+/// True if `known` may be meant by `typed`: one typing mistake, more in a long word, the beginning of `known`, or `known` with letters left
+/// out.
 fn is_near(typed: &str, known: &str) -> bool {
     let [typed, known] = [typed, known].map(|word| word.trim_start_matches('-'));
     let slips = strsim::damerau_levenshtein(typed, known);
-    slips <= 1 + typed.chars().count() / 8 || (typed.len() >= 4 && known.starts_with(typed))
+    slips <= 1 + typed.chars().count() / 8
+        || (typed.len() >= 4 && (known.starts_with(typed) || is_shortened(typed, known)))
+}
+
+/// True for the letters of `known` in their order, without two of them.
+fn is_shortened(typed: &str, known: &str) -> bool {
+    let mut letters = known.chars();
+    let is_begun = typed.chars().next() == known.chars().next();
+    is_begun && known.len() == typed.len() + 2 && typed.chars().all(|letter| letters.any(|next| next == letter))
 }
 
 #[cfg(test)]
@@ -206,12 +232,24 @@ mod tests {
 
     #[test]
     fn slips_are_near_and_other_words_are_not() {
-        for (typed, known) in
-            [("--lable", "--label"), ("--tiemout", "--timeout"), ("--cpubind", "--cpu-bind"), ("luanch", "launch")]
-        {
+        for (typed, known) in [
+            ("--lable", "--label"),
+            ("--tiemout", "--timeout"),
+            ("--cpubind", "--cpu-bind"),
+            ("luanch", "launch"),
+            ("lnch", "launch"),
+            ("stts", "status"),
+        ] {
             assert!(is_near(typed, known), "{typed}");
         }
-        for (typed, known) in [("--export", "--pmi-port"), ("--wait", "--api"), ("kill", "pki"), ("--foo", "")] {
+        for (typed, known) in [
+            ("--export", "--pmi-port"),
+            ("--wait", "--api"),
+            ("kill", "pki"),
+            ("--foo", ""),
+            ("lach", "attach"),
+            ("--out", "--output"),
+        ] {
             assert!(!is_near(typed, known), "{typed}");
         }
     }

@@ -16,6 +16,7 @@ use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
+use lattice_session::count::counted;
 use ring::digest::{Context, SHA256};
 
 use crate::args::{Compression, LaunchArgs};
@@ -40,7 +41,12 @@ pub enum BroadcastError {
         source: io::Error,
     },
     /// Nodes have no copies; they have said why.
-    #[error("{} did not reach {missing} of {nodes} nodes; nothing was started", names(files))]
+    #[error(
+        "{} did not reach {missing} of {}; nothing was started\n\
+         try: --bcast without a value, for a directory of the launch's own; for files --preload-dest-dir=DIR, with one that each node has",
+        names(files),
+        counted(*nodes, "node")
+    )]
     Missing {
         /// The files.
         files: Vec<PathBuf>,
@@ -64,7 +70,7 @@ fn names(files: &[PathBuf]) -> String {
     let first = files.first().map(|first| first.display().to_string()).unwrap_or_default();
     match files.len() {
         0 | 1 => first,
-        number => format!("{first} and {} other files", number - 1),
+        number => format!("{first} and {}", counted(number - 1, "other file")),
     }
 }
 
@@ -100,7 +106,7 @@ impl Broadcast {
     /// # Errors
     /// See the variants of [`BroadcastError`].
     pub(super) fn here(copies: &Copies) -> Result<Self, BroadcastError> {
-        Self::begin(Command::new("sh").env("LATTICE_NODE", "0"), copies, 1)
+        Self::begin(Command::new("sh").env("LATTICE_NODE", "0").env("LATTICE_SAYS", "lattice: "), copies, 1)
     }
 
     /// Starts `copier`, which is to run a shell on so many nodes, and has that make the copies.

@@ -28,6 +28,9 @@ umask 077
 # Nothing that somebody else has put there is written to.
 set -C
 
+say() {
+    echo "$LATTICE_SAYS$*" >&2
+}
 frames() {
     while read -r bytes; do
         [ "$bytes" -gt 0 ] || return 0
@@ -54,7 +57,11 @@ make() {
             kept="$kept $((made + 1))" sums="$sums $sent"
             return
         fi
-        echo "$2 is there already, and is another one" >&2
+        say "$2 is there already, and is another one"
+        return 1
+    fi
+    if [ ! -d "${2%/*}/" ] || [ ! -w "${2%/*}/" ]; then
+        say "there is no directory ${2%/*}/ that you may write to, for $2"
         return 1
     fi
     part=$2.$LATTICE_NODE
@@ -67,7 +74,7 @@ number=0
 while [ $number -lt $things ]; do
     thing $number "$@"
     case $kind in
-    new-*) [ ! -e "$path" ] || { echo "$path is there already" >&2; exit 1; } ;;
+    new-*) [ ! -e "$path" ] || { say "$path is there already"; exit 1; } ;;
     esac
     number=$((number + 1))
 done

@@ -43,7 +43,7 @@ pub enum LaunchError {
     #[error(transparent)]
     Local(#[from] LocalError),
     /// A program that is to run before or after the launch fails.
-    #[error("{flag} {} {reason}", path.display())]
+    #[error("{flag} {} {reason}\ntry: {remedy}", path.display())]
     Script {
         /// Flag that names it.
         flag: &'static str,
@@ -51,6 +51,8 @@ pub enum LaunchError {
         path: PathBuf,
         /// Observation, in words.
         reason: String,
+        /// Line to type next.
+        remedy: String,
     },
     /// The API server cannot be reached any more.
     #[error(

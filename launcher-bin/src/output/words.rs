@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use hostlist::fold;
 use lattice_session::call_stacks::RankStack;
-use lattice_session::cause::RankList;
+use lattice_session::cause::{Cause, CauseKind, RankList, StartClass};
 use lattice_session::event::{Event, MpiFamily, MpiLibrary, Notice};
 use lattice_session::placed::PlacedLaunch;
 use lattice_session::settings::{Entrance, LaunchSettings, PmiFamily, PmiSpec};
@@ -32,6 +32,24 @@ pub(crate) fn event(event: &Event, verbosity: Verbosity) -> Option<String> {
         _ => return None,
     };
     (verbosity == Verbosity::Verbose).then_some(text)
+}
+
+/// First cause of a launch's failure, with what to type next for one whose ranks could not be started.
+pub(crate) fn cause(cause: &Cause) -> String {
+    let remedy = match &cause.kind {
+        CauseKind::NotStarted { class: StartClass::NotFound, .. } => {
+            "its path as its nodes have it, or PATH with its directory by --env; --bcast copies it to them"
+        }
+        // The words of `rank_spawner::StartError` and of the session: nodes send no more than words.
+        CauseKind::NotStarted { reason, .. } if reason.contains("cannot enter directory") => {
+            "--chdir with a directory that all nodes have and you may enter, or mkdir -p it there by lattice exec"
+        }
+        CauseKind::NotStarted { reason, .. } if reason.contains("the directory of temporary files") => {
+            "--tmpdir=DIR with a directory that all nodes have and you may write to, such as --tmpdir=/tmp"
+        }
+        _ => return cause.to_string(),
+    };
+    format!("{cause}\ntry: {remedy}")
 }
 
 /// Settings of a launch, for `--verbose`.

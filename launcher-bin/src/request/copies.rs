@@ -49,7 +49,7 @@ pub enum CopyError {
     #[error(transparent)]
     SharedLibraries(#[from] SharedLibrariesError),
     /// A file cannot be copied.
-    #[error("--preload-files: cannot copy {}: {reason}", path.display())]
+    #[error("--preload-files: cannot copy {}: {reason}\ntry: {}", path.display(), instead(path))]
     File {
         /// The file.
         path: PathBuf,
@@ -265,6 +265,14 @@ impl Copies {
             }
         }
         Ok(())
+    }
+}
+
+/// Words to type instead of a file that cannot be copied.
+fn instead(path: &Path) -> String {
+    match path.is_dir() {
+        true => format!("its files, as in --preload-files={0}/ONE,{0}/OTHER", path.display()),
+        false => "the path of another file, as seen from where you are; several stand between commas".to_owned(),
     }
 }
 

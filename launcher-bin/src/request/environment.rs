@@ -51,7 +51,11 @@ pub enum EnvironmentError {
     #[error("--pmi-library: {0}")]
     ClientLibraries(#[from] ClientLibraryError),
     /// A line sets no variable.
-    #[error("{flag}: {}, line {line}: it is not NAME=VALUE", path.display())]
+    #[error(
+        "{flag}: {}, line {line}: it is not NAME=VALUE\n\
+         try: NAME=VALUE on a line of its own, without `export` and quotes; lines that begin with # are passed over",
+        path.display()
+    )]
     Line {
         /// The flag.
         flag: &'static str,
@@ -229,7 +233,7 @@ mod tests {
             let mut file = tempfile::NamedTempFile::new().unwrap();
             file.write_all(text.as_bytes()).unwrap();
             let error = commanded(&format!("--env-file {} true", file.path().display())).unwrap_err().to_string();
-            assert!(error.ends_with("line 2: it is not NAME=VALUE"), "{error}");
+            assert!(error.contains("line 2: it is not NAME=VALUE\ntry: NAME=VALUE on a line of its own"), "{error}");
         }
         let error = commanded("--env-file /dev/zero true").unwrap_err().to_string();
         assert!(error.contains("cannot read /dev/zero: it has more than"), "{error}");

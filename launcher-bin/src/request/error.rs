@@ -111,8 +111,9 @@ pub enum RequestError {
     },
     /// The hostfile has fewer slots than ranks are asked for.
     #[error(
-        "{ranks} ranks do not fit: {flag} gives this machine {slots} slots; ask for fewer ranks, or let them share with --overcommit \
-         (mpirun's --oversubscribe)"
+        "{ranks} ranks do not fit: {flag} gives this machine {}; ask for fewer ranks, or let them share with --overcommit \
+         (mpirun's --oversubscribe)",
+        counted(*slots, "slot")
     )]
     TooFewSlots {
         /// The flag.
@@ -176,6 +177,14 @@ pub enum RequestError {
     /// A program cannot be started.
     #[error("{error}{instead}", error = .0, instead = tip(.0))]
     Program(#[from] ProgramError),
+    /// A task prolog or epilog is no program of this machine.
+    #[error("{flag}: {error}\ntry: {flag} with the path of a program, such as ./NAME; or leave it out")]
+    TaskScript {
+        /// The flag.
+        flag: &'static str,
+        /// Fault of the program.
+        error: ProgramError,
+    },
     /// Ranks cannot start in that directory.
     #[error("cannot start ranks in {}: {source}\ntry: --chdir with a directory that you may enter{}", path.display(), or_make(path, source))]
     Directory {
@@ -185,7 +194,12 @@ pub enum RequestError {
         source: io::Error,
     },
     /// `--stdin` names a rank that the job does not have.
-    #[error("--stdin {rank}: there is no such rank; the job has ranks 0 to {last}")]
+    #[error(
+        "--stdin {rank}: there is no such rank; {}\n\
+         try: --stdin {last}, or --stdin all; -n {} starts ranks enough; a file of that name is ./{rank}",
+        if *last == 0 { "the job has rank 0 alone".to_owned() } else { format!("the job has ranks 0 to {last}") },
+        u64::from(*rank) + 1
+    )]
     NoSuchRank {
         /// The rank asked for.
         rank: u32,
@@ -299,6 +313,9 @@ fn without_file(error: &HostfileError) -> &'static str {
     match error {
         HostfileError::Read { .. } => {
             "\ntry: the path of another file; or --host NODE:SLOTS,NODE:SLOTS, which needs none"
+        }
+        HostfileError::Empty { .. } => {
+            "\ntry: a line with NODE slots=N for each node in it; or --host NODE:SLOTS,NODE:SLOTS, which needs no file"
         }
         _ => "",
     }

@@ -9,7 +9,7 @@ use std::collections::HashSet;
 use std::num::NonZeroU32;
 
 use hostlist::HostlistError;
-use lattice_session::count::counted;
+use lattice_session::count::{count_is, counted};
 use lattice_session::request::{Candidates, HostSlots, PlacementRequest, even_shares};
 
 use crate::args::{LaunchArgs, NodeGroupArgs, PlacementArgs};
@@ -76,7 +76,13 @@ pub enum NodeGroupError {
         room: u64,
     },
     /// The launch has too few nodes.
-    #[error("program {program} shall have {} of its own, and of {available} {left} are left for it", counted(u64::from(*nodes), "node"))]
+    #[error(
+        "program {program} shall have {} of its own, and of {available} {} left for it\n\
+         try: -N {} for program {program}, fewer nodes for another one, or an allocation of more: lattice alloc create -N NODES",
+        counted(u64::from(*nodes), "node"),
+        count_is(*left),
+        (*left).max(1)
+    )]
     TooFewNodes {
         /// Number of the program, counted from 1.
         program: usize,
@@ -282,7 +288,11 @@ mod tests {
     #[test]
     fn nodes_that_programs_cannot_have_are_refused() {
         for (line, expected) in [
-            ("-N 3 ./a : -N 2 ./b", "program 2 shall have 2 nodes of its own, and of node[0-3] 1 are left for it"),
+            (
+                "-N 3 ./a : -N 2 ./b",
+                "program 2 shall have 2 nodes of its own, and of node[0-3] 1 is left for it\n\
+                try: -N 1 for program 2, fewer nodes for another one, or an allocation of more: lattice alloc create -N NODES",
+            ),
             ("./a : -w node1 -N 2 ./b", "program 2 shall have 2 nodes, and 1 are named for it"),
             ("./a : --tasks-per-node 2 -N 1 -n 3 ./b", "the 3 ranks of program 2 do not fit: its nodes take 2"),
             ("./a : -H node1 -n 2 ./b", "the 2 ranks of program 2 do not fit: its nodes take 1"),

@@ -4,11 +4,12 @@
 //! Lines that a prolog prints change the rank (task prolog, srun(1)): `export NAME=VALUE` sets a variable for it, `unset NAME` takes one out,
 //! and `print TEXT` is written to its standard output. All others mean nothing.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::mem;
 use std::path::{Path, PathBuf};
 
 use lattice_session::spec::AppSpec;
+use rank_spawner::{Program, ProgramError};
 
 const SHELL: &str = "/bin/sh";
 
@@ -17,10 +18,21 @@ const SHELL: &str = "/bin/sh";
 /// a program by a status, with which a program may also exit, and not every signal ends a process.
 const SCRIPT: &str = r#"lattice_prolog=$1 lattice_epilog=$2
 shift 2
+lattice_who() {
+    echo "lattice: rank $LATTICE_RANK on $(echo "$LATTICE_NODELIST" | cut -d, -f$((LATTICE_NODE + 1))): the task $1"
+}
+lattice_need() {
+    [ -n "$2" ] || return 0
+    case $2 in */*) [ -f "$2" ] && [ -x "$2" ] ;; *) command -v "$2" >/dev/null ;; esac && return
+    lattice_who "$1 $2 is no program there; type --task-$1 with the path of one that all nodes have, such as ./NAME" >&2
+    exit 127
+}
+lattice_need prolog "$lattice_prolog"
+lattice_need epilog "$lattice_epilog"
 if [ -n "$lattice_prolog" ]; then
     lattice_said=$("$lattice_prolog" </dev/null) || {
         lattice_code=$?
-        echo "lattice: the task prolog $lattice_prolog ended with status $lattice_code" >&2
+        lattice_who "prolog $lattice_prolog ended with status $lattice_code; try sh -x with it, if it is a script of sh" >&2
         exit $lattice_code
     }
     while IFS= read -r lattice_line; do
@@ -71,6 +83,22 @@ impl TaskScripts {
             path => path.map(Path::to_owned).unwrap_or_default(),
         };
         Self { prolog: name(prolog), epilog: name(epilog) }
+    }
+
+    /// Fails if this machine lacks one of them, with `path` as the `PATH` of the ranks.
+    ///
+    /// # Errors
+    /// Returns the flag of the one that is missing, and why.
+    pub(super) fn check(&self, path: Option<&OsStr>) -> Result<(), (&'static str, ProgramError)> {
+        for (flag, name) in [("--task-prolog", &self.prolog), ("--task-epilog", &self.epilog)] {
+            match Program::resolve(name.as_os_str(), path, Path::new("/")) {
+                _ if name.as_os_str().is_empty() => {}
+                // A shell runs it, which reads a script without #! by itself.
+                Ok(_) | Err(ProgramError::UnknownFormat { .. }) => {}
+                Err(error) => return Err((flag, error)),
+            }
+        }
+        Ok(())
     }
 
     /// Puts a program between them.

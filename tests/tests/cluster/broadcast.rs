@@ -150,7 +150,7 @@ fn files_are_where_programs_look_for_them_and_gone_thereafter() {
         "      2 state",
         "end",
     ]);
-    outcome.says("state is there already, and is another one").says("and 1 other files");
+    outcome.says("state is there already, and is another one").says("and 1 other file");
 }
 
 /// Slots of the nodes follow from their cores, and from the nodes of each program: the files have to go where the ranks are then.

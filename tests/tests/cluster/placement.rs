@@ -144,7 +144,7 @@ fn programs_have_nodes_of_their_own() {
     check("-w node3", ": -N 2 -n 3", &[&[1, 2], &[3], &[], &[0]]);
     check("-n 1", ": -H node3:2,node1", &[&[0], &[3], &[], &[1, 2]]);
     let outcome = launch_on(2, "-N 1 true : -N 2").words("true").run();
-    outcome.exits(125).says("program 2 shall have 2 nodes of its own, and of node[0-1] 1 are left for it");
+    outcome.exits(125).says("program 2 shall have 2 nodes of its own, and of node[0-1] 1 is left for it");
 }
 
 /// Numbers of ranks are given out otherwise than their places.

@@ -27,6 +27,34 @@ fn lines_of_a_task_prolog_change_the_rank() {
 }
 
 #[test]
+fn lines_of_a_prolog_change_all_ranks_and_its_other_lines_are_shown() {
+    let directory = tempfile::tempdir().unwrap();
+    // What it leaves behind holds its standard output, and ends when a rank runs.
+    let prolog = r#"echo 'export WORDS=two "words" $HOME'; echo 'unset GONE'; echo 'export MINE=prolog'; echo print staged; echo "for $*"
+        (until [ -e "$0.done" ]; do sleep 0.05; done) &"#;
+    let prolog = script(directory.path(), "prolog", prolog);
+    let flags = launch("-n 2 --pmi none --env MINE=line").arg("--prolog").arg(&prolog).env("GONE", "here");
+    let ranks = format!(r#"touch {}.done; echo "$WORDS ${{GONE-gone}} $MINE""#, prolog.display());
+    let outcome = flags.bash(&ranks).run();
+    outcome.exits(0);
+    let words = r#"two "words" $HOME gone line"#;
+    let lines: Vec<&str> = outcome.text().lines().collect();
+    assert_eq!(
+        (lines[0], lines[1].starts_with("for bash"), &lines[2..]),
+        ("staged", true, &[words, words][..]),
+        "{lines:?}"
+    );
+}
+
+#[test]
+fn a_task_prolog_that_is_not_there_starts_nothing() {
+    for flag in ["--task-prolog", "--task-epilog"] {
+        let outcome = launch("-n 1 --pmi none").arg(flag).arg("./none").words("echo never").run();
+        outcome.exits(125).says(&format!("{flag}: cannot find program ")).prints_lines([""; 0]);
+    }
+}
+
+#[test]
 fn mpi_programs_run_between_prolog_and_epilog_and_end_as_they_do() {
     let directory = tempfile::tempdir().unwrap();
     let prolog = script(directory.path(), "prolog", "echo print begins");

@@ -143,7 +143,7 @@ pub(super) fn is_of_pbs(script: &[u8]) -> bool {
 /// Line to type instead of one whose script is not there.
 fn instead(error: &io::Error) -> &'static str {
     match error.kind() {
-        io::ErrorKind::NotFound => {
+        io::ErrorKind::NotFound | io::ErrorKind::IsADirectory => {
             "\ntry: the path of another file; or lattice batch --wrap COMMAND, for a line of the shell"
         }
         _ => "",
