@@ -118,9 +118,9 @@ Any number of dashes will do, and `=` before a value. `-N` is the number of rank
 such as `-hosts`, `-ppn`, `-l`, `-genv`, `-bind-to user:0` and `rr` for MPICH, `-perhost` and `-genv I_MPI_...` for Intel MPI, and for Open MPI `-x`, `-H`, `--mca`, `--rank-by`,
 `--npernode`, `--oversubscribe`, `--bind-to cpu-list`, and `--map-by` with `slot`, `node`, `ppr:`, `seq`, `rankfile`, `pe-list=` or words such as `:PE=2` behind an object.
 
-**Binding.** Lines of Open MPI bind ranks as its `mpirun` does without being asked: up to two of them, and those that `--map-by` puts on slots
-or nodes or counts by `ppr`, to cores, others to NUMA domains in turn, and none where there are more ranks than cores or `--oversubscribe` lets
-there be. Lines of Intel MPI, which `LATTICE_MPIEXEC=intel` or such a flag tells from MPICH's, divide the cores of each node among its
+**Binding.** Lines of Open MPI bind ranks as `mpirun` of Open MPI 4.1 does without being asked: up to two of them to cores, more to NUMA domains in turn,
+and none where there are more ranks than cores or `--oversubscribe` lets there be. Ranks that `--bind-to` alone binds are dealt out over NUMA domains where they
+are more than two ([binding.md](binding.md) says what differs). Lines of Intel MPI, which `LATTICE_MPIEXEC=intel` or such a flag tells from MPICH's, divide the cores of each node among its
 ranks. In other lines nothing binds ranks but `--bind-to` and its like.
 
 **Slots.** Lines of Open MPI have a slot for each core (with `--use-hwthread-cpus` for each hardware thread) unless they or their hostfile

@@ -66,8 +66,12 @@ pub(super) struct Places {
     pub(super) is_in_sequence: bool,
     /// Number of cores of each rank.
     pub(super) cores: Option<String>,
+    /// Share of each rank of the object that it is bound to, where the line says no number of cores.
+    pub(super) share: Option<&'static str>,
     /// True if the line says how ranks are mapped.
     pub(super) is_mapped: bool,
+    /// True if so many ranks are mapped to each object of a kind.
+    pub(super) is_by_objects: bool,
     /// Object that ranks are mapped by, which they are bound to unless it is said otherwise.
     pub(super) mapped: Option<Object>,
     /// Objects that ranks are dealt out over.

@@ -1,3 +1,4 @@
+mod masks;
 mod tables;
 
 use super::*;
@@ -53,7 +54,7 @@ fn lines_of_mpiexec_mean_a_launch() {
         ("mpiexec -hosts a,b -n 8 -ppn 2 ./a", "--nodelist=a,b --distribution=plane=2 --ntasks=8 ./a"),
         (
             "mpirun -n 4 -npernode 2 ./a",
-            "--cpu-bind=cores:or-none --tasks-per-node=2 --distribution=plane=2 --ntasks=4 ./a",
+            "--cpu-bind=numa:over=numa:or-none --tasks-per-node=2 --distribution=plane=2 --ntasks=4 ./a",
         ),
         (
             "mpirun --map-by ppr:2:node --bind-to core -n 3 ./a",
@@ -96,28 +97,28 @@ fn lines_of_mpiexec_mean_a_launch() {
         ("mpiexec -bind-to hwthread:2 ./a", "--cpu-bind=threads:cpus=2 ./a"),
         ("mpiexec -bind-to numa ./a", "--cpu-bind=numa ./a"),
         ("mpirun --map-by socket:PE=4 ./a", "--cpu-bind=cores:cores=4:over=sockets ./a"),
-        ("mpirun --map-by core:PE=2,OVERSUBSCRIBE ./a", "--cpu-bind=cores:cores=2:overcommit ./a"),
+        ("mpirun --map-by core:PE=2,OVERSUBSCRIBE ./a", "--cpu-bind=cores:cores=2:or-none ./a"),
         ("mpirun --map-by ppr:2:node:PE=4 --bind-to core ./a", "--tasks-per-node=2 --cpu-bind=cores:cores=4 ./a"),
         ("mpirun --map-by l3cache --bind-to hwthread ./a", "--cpu-bind=threads:over=l3caches ./a"),
         ("mpirun --map-by gpu --bind-to core ./a", "--cpu-bind=cores:over=gpus ./a"),
         ("mpirun --map-by socket ./a", "--cpu-bind=sockets ./a"),
         ("mpirun -H a --map-by core -np 2 ./a", "--host=a --cpu-bind=cores --ntasks=2 ./a"),
         ("mpiexec -hosts a -map-by socket ./a", "--nodelist=a --distribution=cyclic ./a"),
-        ("mpirun --map-by ppr:2:socket ./a", "--tasks-per=2:socket --cpu-bind=cores:or-none ./a"),
+        ("mpirun --map-by ppr:2:socket ./a", "--tasks-per=2:socket --cpu-bind=numa:cores=1:or-none ./a"),
         ("mpirun --map-by ppr:1:numa:PE=4 ./a", "--tasks-per=1:numa --cpu-bind=cores:cores=4 ./a"),
-        ("mpirun -npersocket 2 ./a", "--tasks-per=2:socket --cpu-bind=cores:or-none ./a"),
+        ("mpirun -npersocket 2 ./a", "--tasks-per=2:socket --cpu-bind=numa:cores=1:or-none ./a"),
         (
             "mpirun --map-by node --rank-by slot ./a",
-            "--distribution=cyclic --rank-by=slot --tasks-per=1:core --cpu-bind=cores:or-none ./a",
+            "--distribution=cyclic --rank-by=slot --tasks-per=1:core --cpu-bind=numa:over=numa:or-none ./a",
         ),
         ("mpirun --map-by numa --rank-by fill ./a", "--rank-by=fill --tasks-per=1:core --cpu-bind=numa ./a"),
         ("mpirun --rankfile r -np 2 ./a", "--rankfile=r --ntasks=2 ./a"),
         ("mpirun --map-by rankfile:file=r ./a", "--rankfile=r ./a"),
-        ("mpirun --map-by seq -H a:2,b,a ./a", "--host=a,b,a --cpu-bind=cores:or-none ./a"),
+        ("mpirun --map-by seq -H a:2,b,a ./a", "--host=a,b,a --cpu-bind=numa:over=numa:or-none ./a"),
         ("mpirun --map-by pe-list=0,2-3:ordered ./a", "--cpu-bind=core-map:0,2-3 ./a"),
         ("mpirun --cpu-list 0,2 ./a", "--cpu-bind=core-map:0+2 ./a"),
         ("mpirun --cpu-list 0,2 --bind-to cpu-list:ordered ./a", "--cpu-bind=core-map:0,2 ./a"),
-        ("mpirun -cpus-per-rank 2 ./a", "--cpu-bind=cores:cores=2 ./a"),
+        ("mpirun -cpus-per-rank 2 ./a", "--cpu-bind=cores:cores=2:over=numa ./a"),
         ("mpiexec -genv A 1 -env B=2 ./a : -n 2 ./b", "--env=A=1 --env=B=2 ./a : --env=A=1 --ntasks=2 ./b"),
         ("mpirun -x A=1 ./a : ./b", "--cpu-bind=numa:over=numa:or-none --env=A=1 ./a : --env=A=1 ./b"),
         ("mpiexec -genvnone -env A 1 ./a", "--export=NONE --env=A=1 ./a"),
@@ -449,7 +450,7 @@ fn each_flag_that_a_launcher_helps_with_is_known() {
 
 #[test]
 fn flags_of_a_few_people_mean_what_they_do_there() {
-    means("mpirun --ppr 2:socket ./a", "--tasks-per=2:socket --cpu-bind=cores:or-none ./a");
+    means("mpirun --ppr 2:socket ./a", "--tasks-per=2:socket --cpu-bind=numa:cores=1:or-none ./a");
     means("mpirun --bycore --bind-to core -np 2 ./a", "--tasks-per=1:core --cpu-bind=cores --ntasks=2 ./a");
     means("mpirun -s -np 2 ./a", "--bcast --ntasks=2 ./a");
     means("mpiexec -s all -n 2 ./a", "--stdin=all --ntasks=2 ./a");

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use super::{Place, key};
-use crate::binding::{Deal, Dealt};
+use crate::binding::{Deal, Dealt, Object};
 
 /// Value of a place, in the unit of the ranks' shares.
 pub(super) type Worth = fn(&Place<'_>) -> usize;
@@ -29,6 +29,10 @@ impl<'node> Pool<'node> {
     /// All of these places.
     pub(super) fn of(places: Vec<Place<'node>>, deals: &[Option<Deal>]) -> Self {
         let Some((&Some(deal), smaller)) = deals.split_first() else { return Self::Places(places.into()) };
+        // Each thread is a place of its own already, in their order.
+        if deal.over == Object::Thread {
+            return Self::Places(places.into());
+        }
         let mut objects: Vec<Vec<Place<'node>>> = Vec::new();
         for place in places {
             let is_of = |object: &&mut Vec<Place<'node>>| {

@@ -3,7 +3,7 @@
 
 use std::ffi::OsStr;
 
-use rank_spawner::Object;
+use rank_spawner::{CpuBind, Object};
 
 use super::super::Refusal;
 use super::super::line::{Line, Places};
@@ -35,10 +35,18 @@ pub(super) fn bind_to(line: &mut Line, how: &OsStr) -> Result<(), Refusal> {
             return Err(Refusal::Value { flag: "--bind-to", value: text, reason });
         }
     });
-    for word in words {
-        match word {
+    for detail in words {
+        match detail {
             "if-supported" => {}
             "overload-allowed" => line.places.overcommit = true,
+            number
+                if number.parse::<u32>().is_ok_and(|number| number > 1)
+                    && Object::called(word).is_some_and(|object| object > Object::Core) =>
+            {
+                let reason =
+                    "a rank is bound to one of them; type -bind-to core:N for as many cores as they have".to_owned();
+                return Err(Refusal::Value { flag: "--bind-to", value: text, reason });
+            }
             number if number.parse::<u32>().is_ok() => line.places.cores = Some(number.to_owned()),
             other => line.note(format!("--bind-to {text}: {other} chooses nothing here")),
         }
@@ -48,15 +56,17 @@ pub(super) fn bind_to(line: &mut Line, how: &OsStr) -> Result<(), Refusal> {
 
 /// `ppr:K:node`, or an object and words behind a colon.
 pub(super) fn map_by(line: &mut Line, how: &OsStr) -> Result<(), Refusal> {
-    line.places.is_mapped = true;
     let text = how.to_string_lossy();
     let lower = text.to_ascii_lowercase();
     let mut words = lower.split([':', ',']);
     let word = words.next().unwrap_or_default();
+    // Qualifiers alone map by nothing.
+    line.places.is_mapped |= !["", "oversubscribe"].contains(&word);
     match (word, Object::called(word)) {
         ("ppr", _) => match (words.next(), words.next()) {
             (Some(ranks), Some("node")) => line.add_to_launch("--tasks-per-node", Some(ranks.as_ref())),
             (Some(ranks), Some(word)) if Object::called(word).is_some() => {
+                line.places.is_by_objects = true;
                 line.add_to_launch("--tasks-per", Some(format!("{ranks}:{word}").as_ref()));
             }
             _ => {
@@ -151,9 +161,9 @@ pub(super) fn oversubscribe(line: &mut Line, _: &OsStr) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// Binding of lines that say nothing about it. Open MPI binds up to two ranks, and those that are mapped by slot, node or `ppr`, to cores, others
-/// to NUMA domains in turn, and none where there are more ranks than cores, or may be (measured with 4.1.4 and 5.0.11). Intel MPI divides the
-/// cores of a node among its ranks (measured with 2021.18.1), and MPICH binds none.
+/// Binding of lines that say nothing about it. Open MPI binds up to two ranks to cores, and more to NUMA domains in turn, and none where there are
+/// more ranks than cores, or may be (recorded from 4.1.4). Intel MPI divides the cores of a node among its ranks (measured with 2021.18.1), and
+/// MPICH binds none.
 fn usual(line: &Line, places: &Places, dialect: Option<Dialect>) -> Option<&'static str> {
     match dialect? {
         Dialect::Hydra => None,
@@ -163,14 +173,20 @@ fn usual(line: &Line, places: &Places, dialect: Option<Dialect>) -> Option<&'sta
 }
 
 fn usual_of_open_mpi(line: &Line, places: &Places) -> Option<&'static str> {
-    let is_of_cores =
-        places.is_mapped || line.has("--tasks-per-node") || ranks_of(line).is_some_and(|ranks| ranks <= 2);
-    match (places.overcommit, is_of_cores, places.counts_threads) {
+    match (places.overcommit, are_few(line), places.counts_threads) {
         (true, ..) => None,
         (false, true, false) => Some("cores:or-none"),
         (false, true, true) => Some("threads:or-none"),
+        // Those of an object are in the NUMA domain of its first cores.
+        (false, false, _) if places.is_by_objects => Some("numa:cores=1:or-none"),
         (false, false, _) => Some("numa:over=numa:or-none"),
     }
+}
+
+/// True for up to two ranks, as far as the line says how many there are.
+fn are_few(line: &Line) -> bool {
+    let of_each = line.value("--tasks-per-node").and_then(|ranks| ranks.to_str()?.parse::<u64>().ok());
+    ranks_of(line).or(of_each).is_some_and(|ranks| ranks <= 2)
 }
 
 /// Refuses a binding to a list that is not there, as prterun of Open MPI 5 does.
@@ -185,7 +201,7 @@ pub(super) fn check(line: &Line) -> Result<(), Refusal> {
 /// Puts the words about binding together. Unless it is said otherwise, ranks with a number of cores are bound to cores, those that Open
 /// MPI maps by an object to this object, and all others as is [usual](usual).
 pub(super) fn settle(line: &mut Line, dialect: impl Fn() -> Option<Dialect>) {
-    let places = std::mem::take(&mut line.places);
+    let mut places = std::mem::take(&mut line.places);
     if let Some(list) = &places.core_list {
         let cores = if places.is_ordered { list.clone() } else { list.replace(',', "+") };
         line.add_to_launch("--cpu-bind", Some(format!("core-map:{cores}").as_ref()));
@@ -195,7 +211,10 @@ pub(super) fn settle(line: &mut Line, dialect: impl Fn() -> Option<Dialect>) {
         return;
     }
     let bind = match object(&places, &dialect) {
-        Some(object) => with_details(object, &places),
+        Some(object) => {
+            arrange(line, &mut places, &object, &dialect);
+            with_details(object, &places, &dialect)
+        }
         None => match (usual(line, &places, dialect()), places.over) {
             (Some(usual), _) => usual.to_owned(),
             (None, Some(over)) => {
@@ -216,15 +235,54 @@ fn object(places: &Places, dialect: impl Fn() -> Option<Dialect>) -> Option<Stri
     places.object.clone().or_else(of_cores).or_else(mapped)
 }
 
+/// Adds what the launcher of the line does unless it is told otherwise. Open MPI maps up to two ranks by core, and more by NUMA domain in turn; a rank
+/// that is mapped by an object smaller than that which it is bound to is within the larger one (recorded from 4.1.4, and from Hydra 5.0.2).
+fn arrange(line: &Line, places: &mut Places, bind: &str, dialect: impl Fn() -> Option<Dialect>) {
+    let object = bind.parse::<CpuBind>().ok().and_then(|bind| match bind {
+        CpuBind::To(bind) => Some(bind.object),
+        _ => None,
+    });
+    let Some(object) = object else { return };
+    let is_larger = object > Object::Core;
+    let is_placed = line.has("--tasks-per-node");
+    match places.mapped {
+        Some(Object::Core) if object == Object::Thread => places.over = Some(Object::Core),
+        Some(Object::Core) if is_larger => places.share = Some("cores=1"),
+        Some(Object::Thread) if is_larger => places.share = Some("cores=1"),
+        Some(_) => {}
+        None if places.is_mapped || is_placed || dialect() != Some(Dialect::OpenMpi) => {}
+        None if places.cores.is_some() => places.over = Some(Object::Numa),
+        None if are_few(line) && is_larger => places.share = Some("cores=1"),
+        None if are_few(line) => {}
+        None if object < Object::Numa => places.over = Some(Object::Numa),
+        None => {}
+    }
+    // Where slots are counted by cores, ranks are not dealt out over these.
+    if object == Object::Thread && places.over.is_none() && line.has("--tasks-per") {
+        places.over = Some(Object::Thread);
+    }
+}
+
 /// The object with all that the line says beside it.
-fn with_details(mut bind: String, places: &Places) -> String {
+fn with_details(mut bind: String, places: &Places, dialect: impl Fn() -> Option<Dialect>) -> String {
     if bind == "none" || bind.starts_with("map:") {
         return bind;
     }
-    let unit = if bind == Object::Thread.word() { "cpus" } else { "cores" };
+    let is_thread = bind == Object::Thread.word();
+    let unit = if is_thread { "cpus" } else { "cores" };
     bind.extend(places.cores.iter().map(|number| format!(":{unit}={number}")));
+    bind.extend(places.share.filter(|_| places.cores.is_none()).map(|share| format!(":{share}")));
     // Objects that are given out one after the other need no dealing.
-    bind.extend(places.over.filter(|over| over.word() != bind).map(|over| format!(":over={over}")));
-    bind.push_str(if places.overcommit { ":overcommit" } else { "" });
+    bind.extend(places.over.filter(|over| over.word() != bind || is_thread).map(|over| format!(":over={over}")));
+    let is_own = places.object.is_none() && places.mapped.is_some();
+    bind.push_str(match (places.overcommit, is_own, dialect()) {
+        (true, true, Some(Dialect::OpenMpi)) => ":or-none",
+        (true, ..) => ":overcommit",
+        // Hydra's ranks beyond the last object begin again with the first.
+        (false, _, Some(Dialect::Hydra | Dialect::Intel)) if places.cores.is_some() || places.share.is_some() => {
+            ":overcommit"
+        }
+        (false, ..) => "",
+    });
     bind
 }

@@ -56,7 +56,7 @@ pub(in crate::args::front_end) const FLAGS: &[Flag] = &[
         &["npersocket"],
         Takes::Value,
         Made("--tasks-per K:socket", |line, ranks| {
-            line.places.is_mapped = true;
+            (line.places.is_mapped, line.places.is_by_objects) = (true, true);
             line.add_to_launch("--tasks-per", Some(format!("{}:socket", ranks.to_string_lossy()).as_ref()));
             Ok(())
         }),
