@@ -459,11 +459,11 @@ fn flags_of_a_few_people_mean_what_they_do_there() {
     means("mpiexec -rankmap 1,0,(0,2,1) -hosts a,b -n 4 ./a", "--host=b,a,a,b --ntasks=4 ./a");
     means(
         "mpirun --set-env A=1 --unset-env B --bind-to none -np 1 ./a",
-        "--tasks-per=1:core --cpu-bind=none --env=A=1 --env-remove=B --ntasks=1 ./a",
+        "--tasks-per=1:core --universe-size=slots --cpu-bind=none --env=A=1 --env-remove=B --ntasks=1 ./a",
     );
     means(
         "mpirun --runtime-options error-nonzero-status=0,timeout=5 --stop-on-exec -np 1 ./a",
-        "--kill-on-bad-exit=0 --timeout=5 --stop-at-start --tasks-per=1:core --cpu-bind=cores:or-none --ntasks=1 ./a",
+        "--kill-on-bad-exit=0 --timeout=5 --stop-at-start --tasks-per=1:core --universe-size=slots --cpu-bind=cores:or-none --ntasks=1 ./a",
     );
     means("mpirun --add-host a:2 --add-host b -np 3 ./a", "--host=a:2,b --ntasks=3 ./a");
     refused("mpirun --runtime-options recover,exec-agent=gdb ./a", "mpirun -np 4 gdb ./a.out");
