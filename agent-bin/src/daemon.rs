@@ -25,6 +25,7 @@ mod lease;
 mod links;
 mod metrics;
 mod node_info;
+mod own_address;
 mod refusal;
 mod registration;
 mod relay;
@@ -47,7 +48,6 @@ use cxi_fabric::node::NodeConfigError;
 use lattice_daemon::metrics_page;
 use lattice_inventory::ThisNode;
 use lattice_session::timeouts;
-use pmi_transport::address::Address;
 use pmi_transport::connect::{self, AgentChannels, Channel, ConnectError};
 use pmi_transport::fence::{FenceNode, Grpc};
 use pmi_transport::identity::{Caller, IdentityError, Security};
@@ -69,6 +69,7 @@ use self::forks::Forks;
 use self::launches::Launches;
 use self::lease::Lease;
 use self::metrics::Metrics;
+use self::own_address::OwnAddress;
 use crate::runtime_lock::{self, LockError};
 use lattice_session::random;
 
@@ -115,8 +116,7 @@ pub enum DaemonError {
 /// State that all parts of a running agent share.
 struct Node {
     config: Config,
-    /// Address at which others reach the agent.
-    address: Address,
+    address: OwnAddress,
     security: Security,
     api: ApiChannels,
     /// Another channel to the API server, for heartbeats alone.
@@ -248,7 +248,8 @@ async fn serve(
     }
     let listener = Listener::bind_within(&config.listen, config.port_range, &prepared.security).await?;
     let users = config.socket.as_deref().map(LocalSocket::bind).transpose()?;
-    let address = config.advertised(&listener.local_address());
+    let local = listener.local_address();
+    let address = OwnAddress::new(&config, &local);
     if let Some(reason) = forks.ungrouped() {
         tracing::warn!("sessions have no control groups of their own: {reason}");
     }
@@ -278,7 +279,7 @@ async fn serve(
         // The sender is never dropped unused.
         let _ = stopped.await;
     });
-    tracing::info!(node = node.config.node_id, address = %node.address, "the agent is ready");
+    tracing::info!(node = node.config.node_id, at = %local, "the agent is ready");
     // Without systemd nobody is told.
     let _ = sd_notify::notify(&[sd_notify::NotifyState::Ready]);
     let work = async {
@@ -316,7 +317,7 @@ async fn serve(
 impl Node {
     fn new(
         config: Config,
-        address: Address,
+        address: OwnAddress,
         prepared: Prepared,
         (forks, this_node, fabric): (Forks, ThisNode, Arc<Fabric>),
     ) -> io::Result<Self> {

@@ -12,7 +12,7 @@ use lattice_session::wire;
 use lattice_session::wire::{placed, rendezvous};
 use pmi_core::services::{MeetError, NameError, SpawnError};
 use pmi_transport::error_chain::chain;
-use pmi_transport::identity::{Caller, caller_of, certificate_of};
+use pmi_transport::identity::{Caller, caller_of, certificate_of, source_of};
 use pmi_transport::proto::v1::node_service_server::NodeService;
 use pmi_transport::proto::v1::{
     DrainNodesRequest, DrainNodesResponse, HeartbeatRequest, HeartbeatResponse, LaunchReport, ListNodesRequest,
@@ -32,6 +32,7 @@ use super::launch::outbox::{Attempt, Outbox, StreamEnd};
 use super::launch::{LaunchHandle, Request as LaunchRequest};
 use super::proxying;
 use super::renewal::RenewalError;
+use super::server::attending::refuse_loopback;
 use super::server::{Server, to_its_end};
 use super::session_calls::{CallId, Unanswered};
 use super::sets::{Asker, Granted, PassError};
@@ -67,14 +68,17 @@ impl NodeService for Reporting {
         request: Request<RegisterNodeRequest>,
     ) -> Result<Response<RegisterNodeResponse>, Status> {
         check_speaker(&request, &request.get_ref().node_id)?;
-        let certificate = certificate_of(&request).map(<[u8]>::to_vec);
+        let (certificate, from) = (certificate_of(&request).map(<[u8]>::to_vec), source_of(&request));
         let told = request.into_inner();
         tracing::info!(node = told.node_id, address = told.grpc_address, "a node registers");
         // Whatever is signed from now on may be for this very agent.
         let last = self.0.serials.last();
         let serial_signature = self.answer_to(&told.challenge, &told.node_id, last)?;
         let (server, node) = (Arc::clone(&self.0), told.node_id.clone());
-        let registered = to_its_end(async move { server.register(decode_registration(told)).await });
+        let registered = to_its_end(async move {
+            refuse_loopback(&told.grpc_address, from)?;
+            server.register(decode_registration(told)).await
+        });
         let unknown_launches = registered.await.map_err(|error| {
             tracing::warn!(node, "the registration is refused: {error}");
             Status::from(error)

@@ -12,10 +12,12 @@
 //! has a new incarnation, and says which launches of the old one it has taken up: all others are gone. Beside its state, a node may be
 //! drained: something new begins on nodes that are up and not drained. A node whose certificate is revoked is lost at once.
 
+mod rivals;
 #[cfg(test)]
 pub(crate) mod tests;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
 use std::num::{NonZeroU32, NonZeroU64};
 use std::time::Duration;
 
@@ -25,6 +27,7 @@ use pmi_transport::address::{Address, AddressError};
 use pmi_transport::identity::is_node_name;
 use tokio::time::Instant;
 
+use self::rivals::Rival;
 use super::versions::{self, Fit};
 
 /// The most nodes, and the most names in a list of them.
@@ -64,6 +67,10 @@ struct Entry {
     look_after: Option<Instant>,
     /// It accepted when it was asked last, and nothing was heard since.
     accepts: bool,
+    /// Incarnation of the agent that this one took the place of.
+    replaced: Option<u64>,
+    /// Agent that was refused last, as this one is the node.
+    rival: Option<Rival>,
 }
 
 /// State of a node that has registered.
@@ -169,6 +176,8 @@ pub(crate) struct Presence {
     pub heard_ago: Duration,
     /// The number of launches on it.
     pub launches: u32,
+    /// Address of another agent that says it is this node, and was refused lately.
+    pub rival: Option<String>,
 }
 
 /// News that a registration brings of the node's past.
@@ -204,10 +213,18 @@ pub(crate) enum RegisterError {
     Address(#[from] AddressError),
     #[error("{address} cannot be reached by other nodes; register host:port")]
     NoTcp { address: Address },
+    #[error(
+        "{address} is an address of the machine that connects to it, and the agent registers from {from}; have it listen at an address of its node, or set advertise"
+    )]
+    Loopback { address: Address, from: IpAddr },
     #[error("a node has at most {WORDS_MAX} addresses and capabilities of {WORD_MAX} bytes each")]
     TooMuch,
     #[error("there are {NODES_MAX} nodes already")]
     Full,
+    #[error(
+        "two agents say that they are {node}: {theirs}, and {first}, which is heard and keeps the name; give one of them another node_id and certificate, or stop it"
+    )]
+    Rival { node: String, first: String, theirs: String },
     #[error(
         "an agent of version {theirs} and an API server of version {} do not work together; use an agent of {}",
         versions::OURS,
@@ -233,6 +250,11 @@ impl Registry {
             Some(entry) if entry.incarnation == incarnation => Arrival::Again,
             Some(_) => Arrival::Anew,
         };
+        let replaced = before.and_then(|entry| match arrival {
+            Arrival::Anew => Some(entry.incarnation),
+            Arrival::First | Arrival::Again => entry.replaced,
+        });
+        let rival = before.and_then(|entry| entry.rival.clone());
         if !self.expected.nodes.remove(&node) && arrival == Arrival::First {
             self.new.push(node.clone());
         }
@@ -246,6 +268,8 @@ impl Registry {
                 state: NodeState::Up,
                 look_after: Some(now),
                 accepts: false,
+                replaced,
+                rival,
             },
         );
         Ok(arrival)
@@ -415,6 +439,7 @@ impl Registry {
             facts: entry.facts.clone(),
             heard_ago: now.duration_since(entry.heard),
             launches: launches(node),
+            rival: entry.rival(now),
         };
         let listed = |node: &String| Listed {
             node: node.clone(),

@@ -8,6 +8,7 @@
 //! lattice:///agent/node3        the agent of node3        lattice:///admin       an administrator
 //! ```
 
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -165,7 +166,12 @@ pub(crate) enum Peer {
     /// Identified by the agent of its node; an error says why it may not call from there.
     Proxied(Result<Caller, String>),
     /// Identified by the certificate that it has shown; an error if that names nobody.
-    Certified { caller: Result<Caller, CertificateNameError>, certificate: CertificateDer<'static> },
+    Certified {
+        caller: Result<Caller, CertificateNameError>,
+        certificate: CertificateDer<'static>,
+        /// Address that it connected from.
+        from: Option<IpAddr>,
+    },
     /// Named by each call itself, and believed.
     Claimed,
 }
@@ -176,6 +182,14 @@ pub(crate) enum Peer {
 /// Fails for a request that did not pass the layer that [`crate::listen::serve`] puts before all services.
 pub fn caller_of<T>(request: &Request<T>) -> Result<&Caller, Status> {
     request.extensions().get().ok_or_else(|| Status::internal("the request's caller was not looked up"))
+}
+
+/// Returns the address from which the caller of a request, who has shown a certificate, has connected; `None` if it needed none.
+pub fn source_of<T>(request: &Request<T>) -> Option<IpAddr> {
+    match request.extensions().get::<Peer>()? {
+        Peer::Certified { from, .. } => *from,
+        Peer::Local(_) | Peer::Proxied(_) | Peer::Claimed => None,
+    }
 }
 
 /// Returns the certificate that the caller of a request has shown, in DER; `None` if it needed none.

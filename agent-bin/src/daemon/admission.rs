@@ -62,7 +62,7 @@ pub(super) async fn admit(node: &Node, caller: &Caller, request: &Received) -> R
 
 /// Decodes the launch, as a session will, and checks that it means this node.
 fn understand(node: &Node, request: &Received) -> Result<Assignment, WireError> {
-    let address = node.address.to_string();
+    let address = node.address.get().to_string();
     let uid = node.config.starter.as_raw();
     let unsaid = || Unsaid { node_id: &node.config.node_id, address: &address, uid, secret: secret() };
     let assignment = request.decode(unsaid)?;

@@ -1,6 +1,6 @@
 //! The agent's settings: a TOML file, and flags and variables over it. Checked once, before anything is done with them.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -351,18 +351,6 @@ impl Config {
             return Err(DaemonError::AnothersCertificate { path, named, node_id: self.node_id.clone() });
         }
         Ok(security)
-    }
-
-    /// Address at which others reach an agent that listens at `local`.
-    pub(super) fn advertised(&self, local: &Address) -> Address {
-        match (&self.advertise, local) {
-            (Some(address), _) => address.clone(),
-            (None, Address::Tcp { host, port }) if host.parse().is_ok_and(|host: IpAddr| host.is_unspecified()) => {
-                let host = node_info::network_addresses().into_iter().next().unwrap_or_else(|| "127.0.0.1".to_owned());
-                Address::Tcp { host, port: *port }
-            }
-            (None, local) => local.clone(),
-        }
     }
 
     /// Reason in words why the user may not start processes here; `None` for one who may.

@@ -8,6 +8,7 @@ use bytes::Bytes;
 use lattice_session::input_piece;
 use lattice_session::timeouts;
 use lattice_session::wire::order::encode_last_serial;
+use pmi_transport::address::Address;
 use pmi_transport::connect;
 use pmi_transport::error_chain::chain;
 use pmi_transport::identity::{IdentityError, RevocationList};
@@ -81,14 +82,15 @@ struct Accepted {
 async fn register(node: &Node, renewals: &Renewals) -> Result<Accepted, Status> {
     let mut client = NodeServiceClient::new(node.pulse.clone());
     let challenge = vouching::challenge(node, vouching::AT_FIRST).await;
+    let address = node.address.find().await;
     let asked = Instant::now();
-    let request = proto::RegisterNodeRequest { challenge: challenge.clone(), ..registration(node) };
+    let request = proto::RegisterNodeRequest { challenge: challenge.clone(), ..registration(node, &address) };
     let response = in_time(timeouts::REGISTER_ANSWER, client.register_node(request)).await?;
     // Launches wait for the number of the last one, and it comes after this.
     let last = Serial(response.last_serial);
     let answer = response.serial_signature.map(|signature| encode_last_serial(last, signature));
     let is_vouched = vouching::bring(node, &challenge, answer, vouching::AT_FIRST).await;
-    tracing::info!(node = node.config.node_id, "registered");
+    tracing::info!(node = node.config.node_id, %address, "registered");
     if is_vouched {
         node.launches.serials.register(last);
     }
@@ -109,11 +111,11 @@ async fn register(node: &Node, renewals: &Renewals) -> Result<Accepted, Status> 
     Ok(accepted)
 }
 
-fn registration(node: &Node) -> proto::RegisterNodeRequest {
+fn registration(node: &Node, address: &Address) -> proto::RegisterNodeRequest {
     let Resources { cores, memory_bytes, network_addresses } = node_info::resources();
     proto::RegisterNodeRequest {
         node_id: node.config.node_id.clone(),
-        grpc_address: node.address.to_string(),
+        grpc_address: address.to_string(),
         network_addresses,
         cores,
         memory_bytes,
@@ -132,6 +134,10 @@ async fn beat(node: &Node, accepted: Accepted, renewals: &Renewals, gone: &Notif
     let mut vouched = accepted.is_vouched.then(Instant::now);
     loop {
         sleep(accepted.interval).await;
+        if node.address.is_gone() {
+            tracing::warn!(address = %node.address.get(), "this node does not have the address any more that it registered");
+            return;
+        }
         node.agents.forget_unused(relay::AGENT_UNUSED_MAX);
         let is_due = vouched.is_none_or(|last| last.elapsed() >= vouching::EVERY);
         let challenge = if is_due { vouching::challenge(node, vouching::LATER).await } else { Bytes::new() };

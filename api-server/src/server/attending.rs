@@ -3,12 +3,14 @@
 use pmi_transport::task;
 use std::collections::{BTreeSet, HashMap};
 use std::io;
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 use hostlist::HostlistError;
 use lattice_session::{timeouts, unix_time};
+use pmi_transport::address::Address;
 use pmi_transport::identity::{Caller, RevocationList, is_node_name};
 use tokio::net::TcpStream;
 use tokio::task::JoinSet;
@@ -83,6 +85,7 @@ impl Server {
         let node = registration.node.clone();
         let (fit, version) = (registration.facts.fit(), registration.facts.version.clone().unwrap_or_default());
         let claimed: BTreeSet<String> = registration.launches.iter().cloned().collect();
+        self.refuse_rival(&registration).await?;
         let arrival = self.nodes.lock().register(registration, self.clock.now())?;
         if fit != Fit::Same {
             tracing::warn!(node, version, ours = versions::OURS, "the node's agent is of another version");
@@ -121,6 +124,21 @@ impl Server {
             fabric.node_is_there();
         }
         Ok(unknown)
+    }
+
+    /// Refuses an agent whose node another one is that is heard, and whose port does not say that nobody listens there any more.
+    async fn refuse_rival(&self, registration: &Registration) -> Result<(), RegisterError> {
+        let Some(first) = self.nodes.lock().contested(registration, self.clock.now()) else { return Ok(()) };
+        let (node, answer) = ask_port(first).await;
+        let (mut nodes, now) = (self.nodes.lock(), self.clock.now());
+        match nodes.contested(registration, now) {
+            Some(Suspect { address: first, .. }) if answer != PortAnswer::Refused => {
+                let theirs = registration.facts.grpc_address.clone();
+                nodes.refuse_rival(&node, &theirs, now);
+                Err(RegisterError::Rival { node, first, theirs })
+            }
+            _ => Ok(()),
+        }
     }
 
     /// An agent says which launches are at work on its node.
@@ -321,6 +339,18 @@ async fn ask_port(suspect: Suspect) -> (String, PortAnswer) {
     (node, answer)
 }
 
+/// Refuses an address by which whoever connects would reach himself, of an agent that registers from another machine.
+pub(crate) fn refuse_loopback(address: &str, from: Option<IpAddr>) -> Result<(), RegisterError> {
+    // What is no address is refused later.
+    let (Some(from), Ok(address)) = (from.map(|from| from.to_canonical()), address.parse()) else { return Ok(()) };
+    let here = |host: &str| host == "localhost" || host.parse().is_ok_and(|ip: IpAddr| ip.is_loopback());
+    let is_loopback = matches!(&address, Address::Tcp { host, .. } if here(host));
+    if !is_loopback || from.is_loopback() || lattice_daemon::network_addresses().contains(&from) {
+        return Ok(());
+    }
+    Err(RegisterError::Loopback { address, from })
+}
+
 /// The most characters of a list of known nodes in a message.
 const KNOWN_MAX: usize = 400;
 
@@ -379,6 +409,28 @@ mod tests {
         let many: Vec<&str> = many.iter().map(String::as_str).collect();
         let expected = "b0: there is no such node, registered or drained; there are 100, which `lattice nodes` lists";
         check(&many, "b0", expected);
+    }
+
+    #[test]
+    fn an_agent_of_another_machine_does_not_register_a_loopback_address() {
+        let check =
+            |address: &str, from: &str| refuse_loopback(address, from.parse().ok()).map_err(|error| error.to_string());
+        for (address, from) in
+            [("127.0.0.1:1", ""), ("127.0.0.1:1", "127.0.0.3"), ("203.0.113.7:1", "203.0.113.9"), ("x", "203.0.113.9")]
+        {
+            assert_eq!(check(address, from), Ok(()), "{address} {from}");
+        }
+        for (address, from) in
+            [("127.0.0.1:1", "203.0.113.9"), ("localhost:1", "::ffff:203.0.113.9"), ("[::1]:1", "203.0.113.9")]
+        {
+            let refused = check(address, from).unwrap_err();
+            assert!(
+                refused.contains("the agent registers from 203.0.113.9; have it listen at an address"),
+                "{refused}"
+            );
+        }
+        let own = lattice_daemon::network_addresses().first().map(ToString::to_string).unwrap_or_default();
+        assert_eq!(check("127.0.0.1:1", &own), Ok(()));
     }
 
     #[tokio::test]

@@ -27,7 +27,7 @@ pub(crate) fn decode_registration(message: proto::RegisterNodeRequest) -> Regist
 pub(crate) fn encode_listed(listed: Listed) -> proto::Node {
     let Listed { node, presence, drain } = listed;
     let drain = drain.as_ref().map(encode_drain);
-    let Some(Presence { state, facts, heard_ago, launches }) = presence else {
+    let Some(Presence { state, facts, heard_ago, launches, rival }) = presence else {
         return proto::Node { id: node, drain, ..proto::Node::default() };
     };
     proto::Node {
@@ -42,6 +42,7 @@ pub(crate) fn encode_listed(listed: Listed) -> proto::Node {
         heard_ms_ago: u64::try_from(heard_ago.as_millis()).unwrap_or(u64::MAX),
         launches,
         drain,
+        rival_address: rival.unwrap_or_default(),
     }
 }
 
@@ -92,7 +93,8 @@ mod tests {
 
     /// A node that is up, as others are told of it.
     fn listed(facts: NodeFacts) -> proto::Node {
-        let presence = Presence { state: NodeState::Up, facts, heard_ago: Duration::from_millis(250), launches: 3 };
+        let (heard_ago, rival) = (Duration::from_millis(250), Some("10.0.0.9:50052".to_owned()));
+        let presence = Presence { state: NodeState::Up, facts, heard_ago, launches: 3, rival };
         encode_listed(Listed { node: "node0".to_owned(), presence: Some(presence), drain: None })
     }
 
@@ -104,6 +106,7 @@ mod tests {
         assert_eq!((node.cores, node.memory_bytes), (told.cores, told.memory_bytes));
         assert_eq!((node.capabilities, node.version), (told.capabilities, told.version));
         assert_eq!((node.heard_ms_ago, node.launches, node.drain), (250, 3, None));
+        assert_eq!(node.rival_address, "10.0.0.9:50052");
     }
 
     #[test]

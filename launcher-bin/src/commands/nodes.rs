@@ -30,6 +30,9 @@ struct Node<'a> {
     heard_ms_ago: u64,
     launches: u32,
     drain: Option<Drain<'a>>,
+    /// Address of another agent that says it is this node.
+    #[serde(skip_serializing_if = "str::is_empty")]
+    rival_address: &'a str,
     /// With `-v`.
     #[serde(skip_serializing_if = "Option::is_none")]
     inventory: Option<Described>,
@@ -189,7 +192,7 @@ fn readable_state(node: &proto::Node) -> &'static str {
     }
 }
 
-/// Note on a node: the reason of its drain, and an agent of another version than the API server's.
+/// Note on a node: the reason of its drain, another agent of its name, and an agent of another version than the API server's.
 fn note(node: &proto::Node, server: &str) -> String {
     let drain = node
         .drain
@@ -197,7 +200,11 @@ fn note(node: &proto::Node, server: &str) -> String {
         .map(|drain| format!("drained {} by {}: {}", formatting::ago(drain.since), drain.by, drain.reason));
     let differs = node.state() != NodeState::Unspecified && !server.is_empty() && node.version != server;
     let version = differs.then(|| format!("the API server is of version {server}"));
-    [drain, version].into_iter().flatten().collect::<Vec<_>>().join("; ")
+    let rival = (!node.rival_address.is_empty()).then(|| {
+        let (first, second) = (&node.grpc_address, &node.rival_address);
+        format!("two agents say that they are {}: {first}, and {second}, which is refused", node.id)
+    });
+    [drain, rival, version].into_iter().flatten().collect::<Vec<_>>().join("; ")
 }
 
 impl<'a> From<&'a proto::Node> for Node<'a> {
@@ -218,6 +225,7 @@ impl<'a> From<&'a proto::Node> for Node<'a> {
                 by: &drain.by,
                 since: formatting::rfc3339(drain.since),
             }),
+            rival_address: &node.rival_address,
             inventory: None,
         }
     }
@@ -279,6 +287,9 @@ mod tests {
         let told = note(&node, "0.1.0");
         assert!(told.ends_with("by administrator 0: new memory; the API server is of version 0.1.0"), "{told}");
         assert_eq!(note(&proto::Node { drain: None, ..node.clone() }, "0.1.1"), "");
+        let rival = proto::Node { drain: None, rival_address: "10.0.0.9:1".to_owned(), ..node.clone() };
+        let told = note(&proto::Node { id: "a".to_owned(), grpc_address: "10.0.0.5:1".to_owned(), ..rival }, "0.1.1");
+        assert_eq!(told, "two agents say that they are a: 10.0.0.5:1, and 10.0.0.9:1, which is refused");
         assert_eq!(readable_state(&node), "drained");
         node.launches = 1;
         assert_eq!(readable_state(&node), "draining");

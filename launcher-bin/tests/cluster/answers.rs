@@ -181,6 +181,7 @@ fn nodes() -> Answers {
         heard_ms_ago: 400,
         launches: 2,
         drain: None,
+        rival_address: String::new(),
     };
     let node = |id: &str| Node { id: id.to_owned(), ..up.clone() };
     let nodes = vec![

@@ -6276,6 +6276,9 @@ pub struct Node {
     /// Nothing new begins there.
     #[prost(message, optional, tag = "11")]
     pub drain: ::core::option::Option<Drain>,
+    /// Address of another agent that says it is this node, and was refused lately; empty if there is none.
+    #[prost(string, tag = "12")]
+    pub rival_address: ::prost::alloc::string::String,
 }
 /// What is known of a node that is drained.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]

@@ -155,13 +155,14 @@ async fn prove(
     let Some(proof) = proof else {
         return Ok(Connection::new(ByteStream::Tcp(stream), Peer::Claimed, cut));
     };
+    let from = stream.peer_addr().ok().map(|from| from.ip());
     let stream = shake_hands(stream, &proof).await?;
     let shown = stream.get_ref().1.peer_certificates().and_then(<[_]>::first);
     let certificate = shown.ok_or(Refusal::NoCertificate)?.clone().into_owned();
     let caller = caller_in(&certificate);
     let watched = proof.identity.watch(&certificate);
     let place = budget.connection(caller.as_ref().ok().cloned())?;
-    let (stream, peer) = (ByteStream::Tls(Box::new(stream.into())), Peer::Certified { caller, certificate });
+    let (stream, peer) = (ByteStream::Tls(Box::new(stream.into())), Peer::Certified { caller, certificate, from });
     Ok(Connection::new(stream, peer, cut).with_place(place).watched(watched))
 }
 

@@ -39,6 +39,7 @@ mod malformed;
 mod memory_floods;
 mod mpi_programs;
 mod newcomers;
+mod node_addresses;
 mod node_memory;
 mod other_launchers;
 mod other_managers;

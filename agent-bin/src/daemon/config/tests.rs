@@ -1,6 +1,7 @@
 use lattice_pki::{Authority, Validity};
 
 use super::*;
+use crate::daemon::own_address::OwnAddress;
 
 fn load(text: &str, overrides: Overrides) -> Result<Config, ConfigError> {
     let file = tempfile::NamedTempFile::new().unwrap();
@@ -30,7 +31,7 @@ fn a_file_says_everything_and_flags_are_over_it() {
     "#;
     let config = load(text, Overrides::default()).unwrap();
     assert_eq!((config.node_id.as_str(), config.api.to_string()), ("node3", "api:50051".to_owned()));
-    assert_eq!(config.advertised(&config.listen).to_string(), "10.0.0.5:2");
+    assert_eq!(OwnAddress::new(&config, &config.listen).get().to_string(), "10.0.0.5:2");
     assert_eq!((config.agent_lease, config.when_stopped), (Duration::from_secs(60), WhenStopped::End));
     assert_eq!(config.runtime_dir.as_deref(), Some(Path::new("/run/x/node3")));
     assert_eq!(config.share_topology, ShareTopology::Env);
