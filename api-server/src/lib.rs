@@ -189,7 +189,7 @@ async fn serve(config: Config) -> Result<(), Failure> {
     let security = security(&config)?;
     let listed = listed_nodes(&config)?;
     let failed = |source| Failure::Store { path: config.state.display().to_string(), source };
-    let store = RedbStore::open(&config.state).map_err(failed)?;
+    let store = store::quietly(|| RedbStore::open(&config.state)).map_err(failed)?;
     if let Err(error) = cxi_fabric::secret::keep_out_of_core_dumps() {
         tracing::warn!(%error, "core dumps of this server would hold keys");
     }

@@ -3,6 +3,7 @@
 
 mod fabric_journal;
 mod redb_store;
+mod soundness;
 mod state_file;
 
 use std::collections::HashMap;
@@ -17,6 +18,7 @@ use pmi_transport::signature::Serial;
 
 pub(crate) use self::fabric_journal::FabricJournal;
 pub(crate) use self::redb_store::RedbStore;
+pub(crate) use self::soundness::quietly;
 use crate::allocations::Allocation;
 use crate::inventories::{InventoryChanges, KeptInventories};
 use crate::launch::summary::Course;
@@ -204,6 +206,12 @@ pub(crate) struct Kept {
 /// State that cannot be read or written.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum StoreError {
+    #[error(
+        "the state file is damaged ({what}); put back a copy of it, or move it away, which ends the launches that run and forgets the queue"
+    )]
+    Damaged { what: String },
+    #[error("another `lattice api` has it open{}; stop that one, or name another file", of_process(*holder))]
+    InUse { holder: Option<u32> },
     #[error("the state file cannot be opened, read or written")]
     Database(#[source] Box<redb::Error>),
     #[error("the state file holds a record that this version cannot read")]
@@ -216,6 +224,10 @@ pub(crate) enum StoreError {
     Directory(#[source] std::io::Error),
     #[error("the state file cannot be opened for this user alone")]
     File(#[source] std::io::Error),
+}
+
+fn of_process(holder: Option<u32>) -> String {
+    holder.map_or_else(String::new, |pid| format!(", process {pid}"))
 }
 
 impl From<redb::Error> for StoreError {

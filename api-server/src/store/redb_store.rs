@@ -4,7 +4,7 @@
 mod inventories;
 mod published;
 
-use std::fs::{DirBuilder, File, OpenOptions, Permissions};
+use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::path::Path;
@@ -17,6 +17,7 @@ use prost::Message;
 use redb::{Database, ReadableDatabase, ReadableTable, ReadableTableMetadata, TableDefinition};
 
 use super::fabric_journal::{FABRIC, FabricJournal};
+use super::soundness;
 use super::state_file::StateFile;
 use super::{Change, EndedLaunch, Kept, LaunchRecord, Store, StoreError};
 use crate::allocations::{Allocation, AllocationState};
@@ -66,7 +67,7 @@ impl RedbStore {
     /// Opens the store at `path`; makes it, and its directory, if it is not there.
     ///
     /// # Errors
-    /// Fails if another process has it open.
+    /// Fails if another process has it open, and if it is damaged.
     pub(crate) fn open(path: &Path) -> Result<Self, StoreError> {
         let path = path.to_owned();
         Self::with(move || {
@@ -74,8 +75,16 @@ impl RedbStore {
                 // Records hold the environments of running launches.
                 DirBuilder::new().recursive(true).mode(0o700).create(directory).map_err(StoreError::Directory)?;
             }
+            let is_empty = fs::metadata(&path).is_ok_and(|file| file.len() == 0);
             let file = private_file(&path).map_err(StoreError::File)?;
-            Ok(builder().create_file(file).map_err(redb::Error::from)?)
+            let same = file.try_clone().map_err(StoreError::File)?;
+            if is_empty {
+                tracing::warn!(path = %path.display(), "the state file is empty: a new state begins, without the allocations, launches and queue that there may have been");
+            }
+            builder().create_file(file).map_err(|error| match error {
+                redb::DatabaseError::DatabaseAlreadyOpen => StoreError::InUse { holder: soundness::holder(&same) },
+                other => redb::Error::from(other).into(),
+            })
         })
     }
 
@@ -90,7 +99,7 @@ impl RedbStore {
 
     fn with(open: impl Fn() -> Result<Database, StoreError> + Send + Sync + 'static) -> Result<Self, StoreError> {
         let file = StateFile::new(move || {
-            let database = open()?;
+            let database = soundness::checked(&open)?;
             make_tables(&database)?;
             Ok(database)
         })?;

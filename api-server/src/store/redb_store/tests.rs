@@ -40,6 +40,49 @@ fn runs(store: &RedbStore, id: &str) -> bool {
     launches.iter().any(|record| record.summary.as_ref().is_some_and(|summary| summary.id == id))
 }
 
+/// Whatever is overwritten in the file of a server that ended in order: the next one goes on, or says that it is damaged.
+#[test]
+fn a_damaged_state_file_is_told_of() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("state");
+    let store = RedbStore::open(&path).unwrap();
+    for number in 0..40 {
+        store.write(&[running(&format!("launch{number}")), ended(&format!("ended{number}"))]).unwrap();
+    }
+    drop(store);
+    let sound = fs::read(&path).unwrap();
+    let mut damaged = 0;
+    for seed in 1..=60_u64 {
+        let mut bytes = sound.clone();
+        let mut random = seed;
+        for _ in 0..60 {
+            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            let place = (random >> 33) as usize % bytes.len();
+            bytes[place] = (random >> 20) as u8;
+        }
+        fs::write(&path, bytes).unwrap();
+        match RedbStore::open(&path) {
+            Ok(store) => drop(store.read().unwrap()),
+            Err(StoreError::Damaged { .. }) => damaged += 1,
+            Err(other) => panic!("{seed}: {other:?}"),
+        }
+    }
+    assert!(damaged > 20, "{damaged}");
+    fs::write(&path, "another file, for sure").unwrap();
+    let error = RedbStore::open(&path).map(drop).unwrap_err().to_string();
+    assert!(error.starts_with("the state file is damaged (") && error.contains("; put back a copy"), "{error}");
+}
+
+#[test]
+fn a_state_file_that_another_server_has_is_told_of_with_its_process() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("state");
+    let _first = RedbStore::open(&path).unwrap();
+    let error = RedbStore::open(&path).map(drop).unwrap_err().to_string();
+    let expected = format!("another `lattice api` has it open, process {};", std::process::id());
+    assert!(error.starts_with(&expected), "{error}");
+}
+
 #[test]
 fn names_go_with_their_launch() {
     let store = RedbStore::in_memory().unwrap();
@@ -175,7 +218,7 @@ fn nobody_else_reads_the_state() {
     let path = directory.path().join("state.redb");
     drop(RedbStore::open(&path).unwrap());
     assert_eq!(mode(&path), 0o600);
-    std::fs::set_permissions(&path, Permissions::from_mode(0o644)).unwrap();
+    fs::set_permissions(&path, Permissions::from_mode(0o644)).unwrap();
     drop(RedbStore::open(&path).unwrap());
     assert_eq!(mode(&path), 0o600, "a state that others could read so far");
 }
@@ -238,7 +281,7 @@ fn a_server_that_begins_gives_back_what_the_one_before_had_no_time_for() {
     let ids: Vec<String> = (0..24).map(|number| format!("l{number}")).collect();
     ids.iter().for_each(|id| store.write(&[Change::Launch(Box::new(record(id, &argument)))]).unwrap());
     ids.iter().for_each(|id| store.write(&[ended(id)]).unwrap());
-    std::fs::copy(&path, &left).unwrap();
+    fs::copy(&path, &left).unwrap();
     let store = RedbStore::open(&left).unwrap();
     assert_eq!(store.ended().unwrap().len(), ids.len());
     assert!(left.metadata().unwrap().len() < 1 << 20, "{} bytes", left.metadata().unwrap().len());
