@@ -23,6 +23,7 @@ use std::path::PathBuf;
 use cxi_fabric::secret::keep_out_of_core_dumps;
 use lattice_inventory::ThisNode;
 use lattice_session::session_process::{self, Terms};
+use pmi_transport::error_chain::chain;
 use rank_spawner::{ForkServer, ForkServerError, Gate, Privileges, Roles, Survival, become_user};
 use tracing::level_filters::LevelFilter;
 
@@ -52,7 +53,7 @@ pub fn run(args: Args) -> Answer {
 pub fn run_as(version: &'static str, args: Args) -> Answer {
     carried_out(version, &args).unwrap_or_else(|error| Answer {
         text: String::new(),
-        problems: vec![error.to_string()],
+        problems: vec![chain(&*error)],
         exit: Exit::Failure,
     })
 }

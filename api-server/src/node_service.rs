@@ -4,6 +4,7 @@ use pmi_transport::task;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
 use lattice_session::rendezvous::Participant;
@@ -127,6 +128,12 @@ impl NodeService for Reporting {
         }
         let list = self.0.security.revocations();
         let is_news = revoked_digest.is_some_and(|known| known != *list.digest());
+        if is_news && list.text().is_empty() && !self.0.has_warned_of_list.swap(true, Ordering::Relaxed) {
+            tracing::warn!(
+                node = node_id,
+                "agents have a list of revoked certificates, and this server has none: what was revoked is valid here; put crl.pem beside ca.pem"
+            );
+        }
         let revoked = if is_news { list.text().clone() } else { Bytes::new() };
         Ok(Response::new(HeartbeatResponse { register, last_serial: last.0, revoked, serial_signature }))
     }

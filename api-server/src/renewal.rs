@@ -57,9 +57,9 @@ impl Renewal {
     /// Opens the authority.
     ///
     /// # Errors
-    /// Fails if there is none that can be used.
+    /// Fails if there is none that can be used, and if everybody can read its key.
     pub(crate) fn open(settings: RenewalSettings) -> Result<Self, PkiError> {
-        Ok(Self { authority: Authority::open(&settings.authority)?, settings, given: Mutex::default() })
+        Ok(Self { authority: Authority::open_private(&settings.authority)?, settings, given: Mutex::default() })
     }
 
     /// Time for which certificates are valid.
@@ -107,6 +107,9 @@ impl Renewal {
 
 #[cfg(test)]
 mod tests {
+    use std::fs::{self, Permissions};
+    use std::os::unix::fs::PermissionsExt;
+
     use super::*;
 
     #[tokio::test(start_paused = true)]
@@ -121,6 +124,21 @@ mod tests {
         tokio::time::advance(PAUSE).await;
         renewal.take_turn("node0").unwrap();
         assert_eq!(renewal.given.lock().len(), 1, "who waited long enough is forgotten");
+    }
+
+    #[test]
+    fn a_key_that_everybody_can_read_is_refused() {
+        let directory = tempfile::tempdir().unwrap();
+        Authority::create(directory.path()).unwrap();
+        let open = || Renewal::open(RenewalSettings { authority: directory.path().to_owned(), hours: 24 }).map(drop);
+        open().unwrap();
+        let key = directory.path().join("ca.key.pem");
+        for (mode, refused) in [(0o644, true), (0o604, true), (0o640, false), (0o600, false)] {
+            fs::set_permissions(&key, Permissions::from_mode(mode)).unwrap();
+            let opened = open().map_err(|error| error.to_string());
+            let words = format!("the key {} can be read by everybody; run chmod 600", key.display());
+            assert_eq!(opened, if refused { Err(words) } else { Ok(()) }, "{mode:o}");
+        }
     }
 
     #[test]

@@ -12,6 +12,7 @@ use pmi_transport::task;
 use std::collections::{HashMap, VecDeque};
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use lattice_session::rendezvous::Rendezvous;
 use lattice_session::timeouts::REPORT_AFTER_RESTART;
@@ -88,6 +89,8 @@ pub(crate) struct Server {
     queue_due: Notify,
     launches: Mutex<Launches>,
     quota: LaunchQuota,
+    /// It was said that agents have a list of revoked certificates where this server has none.
+    pub has_warned_of_list: AtomicBool,
 }
 
 /// What a server works with that is opened before.
@@ -154,6 +157,7 @@ impl Server {
             clock: Arc::default(),
             queue_due: Notify::new(),
             launches: Mutex::default(),
+            has_warned_of_list: AtomicBool::default(),
         });
         {
             let mut registry = server.nodes.lock();

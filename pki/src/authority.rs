@@ -66,6 +66,12 @@ pub enum PkiError {
         /// Fault of the CA's key or certificate.
         source: rcgen::Error,
     },
+    /// Key of a CA that is no secret.
+    #[error("the key {} can be read by everybody; run chmod 600", path.display())]
+    Exposed {
+        /// The file.
+        path: PathBuf,
+    },
     /// A file does not hold what it should.
     #[error("{} cannot be read", path.display())]
     Unreadable {
@@ -190,6 +196,19 @@ impl Authority {
         let key = key_pair(&secret).map_err(unusable)?;
         let issuer = Issuer::from_ca_cert_pem(&certificate, key).map_err(unusable)?;
         Ok(Self { certificate, issuer })
+    }
+
+    /// The same, for a daemon, whose CA nobody else may use.
+    ///
+    /// # Errors
+    /// As [`Authority::open`], and if everybody can read its key.
+    pub fn open_private(directory: &Path) -> Result<Self, PkiError> {
+        let path = directory.join(CA_KEY);
+        match fs::metadata(&path) {
+            Ok(key) if key.mode() & 0o007 != 0 => Err(PkiError::Exposed { path }),
+            // What cannot be read is told of when it is.
+            Ok(_) | Err(_) => Self::open(directory),
+        }
     }
 
     /// Issues a certificate to `subject`, whose host has the further names or IP addresses `hosts`.

@@ -84,6 +84,12 @@ pub enum ListenError {
         /// The socket's path.
         path: PathBuf,
     },
+    /// Something else than a socket is there.
+    #[error("cannot listen at unix:{}: what is there is no socket; remove it, or name another path", path.display())]
+    NoSocket {
+        /// The path.
+        path: PathBuf,
+    },
     /// Without certificates, only this machine may call.
     #[error(
         "{address} can be reached from other machines; without certificates, listen at a loopback address such as 127.0.0.1"
@@ -126,11 +132,12 @@ impl LocalSocket {
     /// Makes the socket's file; one that was left over is replaced. Must be called within a tokio runtime.
     ///
     /// # Errors
-    /// Fails if it cannot be made, and if somebody listens there.
+    /// Fails if it cannot be made, and if somebody listens there, or something else than a socket is there.
     pub fn bind(path: &Path) -> Result<Self, ListenError> {
         let failed = |source| ListenError::Bind { address: Address::Unix(path.to_owned()), source };
         let (file, listener) = SocketFile::bind(path).map_err(|source| match source.kind() {
             io::ErrorKind::AddrInUse => ListenError::Taken { path: path.to_owned() },
+            io::ErrorKind::AlreadyExists => ListenError::NoSocket { path: path.to_owned() },
             _ => failed(source),
         })?;
         Ok(Self { _file: file, listener: UnixListener::from_std(listener).map_err(failed)? })

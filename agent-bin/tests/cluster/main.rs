@@ -33,6 +33,17 @@ async fn an_agent_registers_and_says_that_it_lives() {
     assert_eq!(again.incarnation, agent.registration.incarnation);
 }
 
+#[test]
+fn what_the_system_refuses_is_told_with_its_reason() {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let tls = "ca = '/nonesuch/ca.pem'\ncert = '/nonesuch/cert.pem'\nkey = '/nonesuch/key.pem'";
+    std::fs::write(file.path(), format!("node_id = 'x'\napi = '127.0.0.1:1'\n[tls]\n{tls}\n")).unwrap();
+    let mut agent = std::process::Command::new(env!("CARGO_BIN_EXE_lattice-agent"));
+    let said = agent.arg("--check-config").arg("--config").arg(file.path()).output().unwrap().stderr;
+    let said = String::from_utf8(said).unwrap();
+    assert!(said.contains("/nonesuch/") && said.contains(": No such file or directory"), "{said}");
+}
+
 #[tokio::test(flavor = "current_thread")]
 async fn a_launch_runs_as_its_user_and_reports() {
     let mut api = Api::start().await;

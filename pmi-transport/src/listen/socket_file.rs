@@ -20,7 +20,7 @@ impl SocketFile {
     /// Makes the socket, ready for tokio.
     ///
     /// # Errors
-    /// `AddrInUse` if somebody listens there, or if what is there is no socket.
+    /// `AddrInUse` if somebody listens there, `AlreadyExists` if what is there is no socket.
     pub(super) fn bind(path: &Path) -> io::Result<(Self, UnixListener)> {
         let listener = UnixListener::bind(path).or_else(|error| match error.kind() {
             io::ErrorKind::AddrInUse if is_left_over(path)? => {
@@ -46,9 +46,12 @@ impl Drop for SocketFile {
 }
 
 /// Returns true if this is a socket that nobody listens to.
+///
+/// # Errors
+/// `AlreadyExists` if it is no socket.
 fn is_left_over(path: &Path) -> io::Result<bool> {
     if !fs::symlink_metadata(path)?.file_type().is_socket() {
-        return Ok(false);
+        return Err(io::ErrorKind::AlreadyExists.into());
     }
     Ok(UnixStream::connect(path).is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused))
 }
@@ -87,7 +90,7 @@ mod tests {
 
         let plain = directory.path().join("notes.txt");
         fs::write(&plain, "keep").unwrap();
-        assert_eq!(SocketFile::bind(&plain).unwrap_err().kind(), io::ErrorKind::AddrInUse);
+        assert_eq!(SocketFile::bind(&plain).unwrap_err().kind(), io::ErrorKind::AlreadyExists);
         assert_eq!(fs::read(&plain).unwrap(), b"keep");
     }
 }

@@ -143,3 +143,13 @@ fn users_start_entry_points_only() {
     outcome.exits(0).prints_lines(["allowed", "code 0", "an administrator"].into_iter().chain(refused));
     outcome.says("\"bash\" is no entry point of this cluster; programs are started by their paths, of /usr/bin/env");
 }
+
+/// The directory of the CA was moved, and the list stayed behind.
+#[test]
+fn a_server_without_the_list_that_agents_have_says_so() {
+    let script = r#"cd "$LATTICE_DEV_CLUSTER"
+        lattice pki revoke pki agent-node1 >/dev/null; cp pki/crl.pem pki/agent-node0/
+        until grep -o 'agents have a list of revoked certificates, and this server has none' api.log; do sleep 0.05; done"#;
+    let outcome = script_on(2, script).run();
+    outcome.exits(0).prints_lines(["agents have a list of revoked certificates, and this server has none"]);
+}
