@@ -34,6 +34,11 @@ pub(crate) enum PolicyError {
         possible(.entry_points)
     )]
     NoEntryPoint { program: String, entry_points: Vec<PathBuf> },
+    #[error(
+        "this cluster takes no batch jobs of users: their scripts are run on nodes by {program:?}, which is no entry point; those are {}",
+        possible(.entry_points)
+    )]
+    BatchForbidden { program: String, entry_points: Vec<PathBuf> },
 }
 
 impl StartPolicy {
@@ -47,6 +52,20 @@ impl StartPolicy {
             return Ok(());
         }
         programs.try_for_each(|app| self.check_program(&app.program, &app.directory))
+    }
+
+    /// The same for the launch of a batch job, whose program nobody has typed.
+    pub(crate) fn check_batch<'a>(
+        &self,
+        caller: &Caller,
+        programs: impl Iterator<Item = &'a AppSpec>,
+    ) -> Result<(), PolicyError> {
+        self.check_launch(caller, programs).map_err(|error| match error {
+            PolicyError::NoEntryPoint { program, entry_points } => {
+                PolicyError::BatchForbidden { program, entry_points }
+            }
+            other => other,
+        })
     }
 
     /// Refuses a job that ranks want to start of these programs. Of a program without a whole path only its node knows what it is.
@@ -131,6 +150,11 @@ mod tests {
         let refusal = policy().check_launch(&Caller::User(1000), [app("a.out", "/")].iter()).unwrap_err().to_string();
         let expected = "\"a.out\" is no entry point of this cluster; programs are started by their paths, of \
                         /opt/apps, /usr/bin/env";
+        assert_eq!(refusal, expected);
+        let refusal =
+            policy().check_batch(&Caller::User(1000), [app("/bin/lattice", "/")].iter()).unwrap_err().to_string();
+        let expected = "this cluster takes no batch jobs of users: their scripts are run on nodes by \"/bin/lattice\", which is no \
+                        entry point; those are /opt/apps, /usr/bin/env";
         assert_eq!(refusal, expected);
         assert!(policy().check_launch(&Caller::Admin(None), [app("a.out", "/")].iter()).is_ok());
         assert!(StartPolicy::default().check_launch(&Caller::User(1000), [app("a.out", "/")].iter()).is_ok());

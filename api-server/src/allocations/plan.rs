@@ -126,7 +126,9 @@ pub(crate) enum PlanError {
         "node {node} could not be reached for a launch just now, or was busy; leave it out, or try again in half a minute"
     )]
     Avoided { node: String },
-    #[error("no allocation is made from within another one; do that where you log in")]
+    #[error(
+        "no allocation is made, and no job queued, from within another one by the socket of its node; do that where you log in, or by a certificate in the home"
+    )]
     Inside,
     #[error("only administrators may {what}")]
     AdminsOnly { what: &'static str },

@@ -134,7 +134,7 @@ impl Server {
         request: &AllocationRequest,
     ) -> Result<Allocation, AllocateError> {
         if let Some(batch) = &request.batch {
-            self.config.policy.check_launch(caller, batch.launch.programs.iter().map(|program| &program.app))?;
+            self.config.policy.check_batch(caller, batch.launch.programs.iter().map(|program| &program.app))?;
         }
         let id = random::id().map_err(AllocateError::Random)?;
         let mut all = self.allocations.lock().await;

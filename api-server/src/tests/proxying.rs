@@ -96,7 +96,7 @@ async fn a_user_on_a_node_reaches_what_is_of_its_allocation() {
     assert_eq!(code(soon(allocations.release_allocation(release)).await), Code::PermissionDenied);
     let more =
         soon(allocations.create_allocation(CreateAllocationRequest { num_nodes: 1, ..Default::default() })).await;
-    assert!(more.unwrap_err().message().contains("no allocation is made from within another one"));
+    assert!(more.unwrap_err().message().contains("no job queued, from within another one by the socket of its node"));
     assert_eq!(code(soon(world.allocations(&USER).launch_tasks(order(&elsewhere))).await), Code::Ok, "it is untouched");
 }
 

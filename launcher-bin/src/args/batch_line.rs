@@ -34,7 +34,9 @@ impl BatchOptions {
 pub(super) fn instead(flag: &str) -> Option<&'static str> {
     match flag {
         "--array" | "-a" => Some("submit the script once for each index, as its argument"),
-        "--dependency" | "-d" => Some("end the first script with `lattice batch` of the next one, or wait with --wait"),
+        "--dependency" | "-d" => Some(
+            "`lattice batch --wait FIRST && lattice batch NEXT` where you log in; a script that ends with `lattice batch` of the next one needs a certificate in its home",
+        ),
         "--test-only" => Some("`lattice queue` and `lattice nodes` show what is free"),
         "--begin" | "-b" => Some("submit it with `at` or a timer"),
         "--exclude" | "-x" => Some("name the nodes that it is to have, with --nodelist"),

@@ -1,9 +1,13 @@
 //! Nodes of one allocation, as a command needs them.
 
+use std::time::Duration;
+
+use lattice_session::unix_time;
 use pmi_transport::proto::v1 as proto;
 use proto::AllocationState;
 
 use super::{Cluster, ClusterError};
+use crate::formatting;
 
 /// An allocation, and whether anything can be started in it.
 #[derive(Clone, Debug)]
@@ -45,6 +49,15 @@ impl Cluster {
         Ok(AllocatedNodes { id: allocation.id, list: allocation.nodes, names, requeues: allocation.requeues, over })
     }
 
+    /// Returns why nothing can be started in an allocation any more that has run, in words; `None` while it runs.
+    ///
+    /// # Errors
+    /// As [`Cluster::allocated_nodes`], but without waiting for an API server that is away.
+    pub(crate) async fn end_of_allocation(&self, id: &str) -> Result<Option<String>, ClusterError> {
+        let request = proto::GetAllocationRequest { id: id.to_owned() };
+        Ok(end_in_words(&self.ask(self.allocations().get_allocation(request)).await?))
+    }
+
     /// Ends an allocation, with every launch in it.
     ///
     /// # Errors
@@ -77,6 +90,24 @@ pub(crate) fn state_word(state: AllocationState) -> &'static str {
     }
 }
 
+/// Why an allocation that has run has lost its nodes, or is losing them.
+fn end_in_words(allocation: &proto::Allocation) -> Option<String> {
+    let &proto::Allocation { time_limit_s: limit, began_at, .. } = allocation;
+    let word = match allocation.state() {
+        AllocationState::Running => return None,
+        AllocationState::Pending => "it was queued again",
+        AllocationState::Releasing | AllocationState::Released
+            if limit > 0 && began_at > 0 && began_at.saturating_add(limit) <= unix_time::seconds() =>
+        {
+            return Some(format!("its time limit of {} is over", formatting::duration(Duration::from_secs(limit))));
+        }
+        AllocationState::Releasing | AllocationState::Released => "it was released",
+        other => state_word(other),
+    };
+    let reason = Some(&allocation.reason).filter(|reason| !reason.is_empty());
+    Some(reason.map_or_else(|| word.to_owned(), |reason| format!("{word}: {reason}")))
+}
+
 /// True if nothing is started in an allocation any more that is in this state.
 fn is_over(state: AllocationState) -> bool {
     matches!(state, AllocationState::Releasing | AllocationState::Released | AllocationState::Failed)
@@ -104,6 +135,26 @@ mod tests {
             let Ok(known) = AllocationState::try_from(number) else { break };
             assert_eq!(state_word(known), lattice_api_server::allocation_state::word(known));
         }
+    }
+
+    #[test]
+    fn the_end_of_an_allocation_is_told_with_its_reason() {
+        let check = |state: AllocationState, limit: u64, reason: &str, expected: Option<&str>| {
+            let allocation = proto::Allocation {
+                state: state.into(),
+                time_limit_s: limit,
+                began_at: 1,
+                reason: reason.to_owned(),
+                ..Default::default()
+            };
+            assert_eq!(end_in_words(&allocation).as_deref(), expected);
+        };
+        check(AllocationState::Running, 2, "", None);
+        check(AllocationState::Releasing, 2, "", Some("its time limit of 2 s is over"));
+        check(AllocationState::Released, 0, "", Some("it was released"));
+        check(AllocationState::Released, u64::MAX, "", Some("it was released"));
+        check(AllocationState::Pending, 0, "node0 was lost", Some("it was queued again: node0 was lost"));
+        check(AllocationState::Failed, 0, "node0 was lost", Some("failed: node0 was lost"));
     }
 
     #[test]

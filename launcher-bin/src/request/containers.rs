@@ -163,20 +163,20 @@ impl Container {
             }
             (None, _) => return Ok(None),
         };
-        let UserTables { tables, file } = UserTables::<Runtime>::read(OURS, "containers.toml", machine)?;
+        let runtimes = UserTables::<Runtime>::read(OURS, "containers.toml", machine)?;
         let known = || {
             let lines: Vec<String> =
-                tables.iter().map(|(name, runtime)| format!("  {name}: {}", runtime.about)).collect();
+                runtimes.tables.iter().map(|(name, runtime)| format!("  {name}: {}", runtime.about)).collect();
             lines.join("\n")
         };
         let (name, runtime) = match &args.container_profile {
-            Some(name) => tables.get_key_value(name).ok_or_else(|| ContainerError::Unknown {
+            Some(name) => runtimes.get(name)?.ok_or_else(|| ContainerError::Unknown {
                 name: name.clone(),
-                file: file.clone(),
+                file: runtimes.file.clone(),
                 known: known(),
             })?,
             None => {
-                let installed = tables.iter().find(|(_, runtime)| runtime.is_in_path(machine));
+                let installed = runtimes.all()?.iter().find(|(_, runtime)| runtime.is_in_path(machine));
                 installed.ok_or_else(|| ContainerError::NoRuntime { known: known() })?
             }
         };
@@ -388,7 +388,14 @@ mod tests {
         let error = commanded_on("--container i --container-profile docker true", &machine).unwrap_err().to_string();
         assert!(error.starts_with("--container-profile docker: there is none of this name here or in "), "{error}");
         assert!(error.contains("  mine: of mine\n"), "{error}");
-        fs::write(directory.path().join("lattice/containers.toml"), "[x]\ncommand = []").unwrap();
+        fs::write(directory.path().join("lattice/containers.toml"), "[x]\ncommand = []\n[podman]\npmi = 'no'").unwrap();
+        commanded_on("--container i --container-profile docker true", &machine).unwrap_err();
+        commanded_on("--container i --container-profile apptainer true", &machine).unwrap();
+        for name in ["x", "podman"] {
+            let line = format!("--container i --container-profile {name} true");
+            let error = commanded_on(&line, &machine).unwrap_err().to_string();
+            assert!(error.contains(&format!("containers.toml: [{name}]: ")), "{error}");
+        }
         assert!(commanded_on("--container i true", &machine).unwrap_err().to_string().contains("containers.toml: "));
     }
 

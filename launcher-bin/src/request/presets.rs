@@ -71,11 +71,11 @@ pub(super) fn variables(names: &[String], machine: &Machine) -> Result<Vec<(OsSt
     if names.is_empty() {
         return Ok(Vec::new());
     }
-    let UserTables { tables: presets, file } = UserTables::<Preset>::read(OURS, "presets.toml", machine)?;
+    let presets = UserTables::<Preset>::read(OURS, "presets.toml", machine)?;
     let mut variables = Vec::new();
     for name in names {
-        let preset = presets.get(name).ok_or_else(|| unknown(name, &presets, file.clone()))?;
-        for (variable, value) in &preset.env {
+        let preset = presets.get(name)?.ok_or_else(|| unknown(name, &presets.tables, presets.file.clone()))?;
+        for (variable, value) in &preset.1.env {
             check(name, variable, value)?;
             variables.push((variable.into(), value.into()));
         }

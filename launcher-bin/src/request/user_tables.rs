@@ -26,6 +26,8 @@ pub struct UserTablesError {
 #[derive(Debug)]
 pub(super) struct UserTables<T> {
     pub(super) tables: BTreeMap<String, T>,
+    /// Those of the user that cannot be read, with the reason.
+    unusable: BTreeMap<String, String>,
     /// Where the user's are looked for; the file need not exist.
     pub(super) file: Option<PathBuf>,
 }
@@ -34,21 +36,53 @@ impl<T: DeserializeOwned> UserTables<T> {
     /// Reads ours from `ours`, and the user's from the file of this name among his settings.
     ///
     /// # Errors
-    /// Fails for a file that is there and cannot be used.
+    /// Fails for a file that is there and is no TOML. A table in it that cannot be read is refused when it is [asked for](Self::get).
     pub(super) fn read(ours: &str, name: &str, machine: &Machine) -> Result<Self, UserTablesError> {
         let mut tables = toml::from_str::<BTreeMap<String, T>>(ours).unwrap_or_default();
+        let mut unusable = BTreeMap::new();
         let file = user_file(name, &machine.environment);
         if let Some(file) = &file {
             let failed = |reason: String| UserTablesError { file: file.clone(), reason };
             match bounded_file::text(file, BYTES_MAX) {
                 Ok(text) => {
-                    let theirs = toml::from_str::<BTreeMap<String, T>>(&text);
-                    tables.extend(theirs.map_err(|error| failed(error.to_string()))?);
+                    let theirs = toml::from_str::<toml::Table>(&text).map_err(|error| failed(error.to_string()))?;
+                    for (name, table) in theirs {
+                        match table.try_into() {
+                            Ok(table) => drop(tables.insert(name, table)),
+                            Err(error) => drop(unusable.insert(name, error.to_string())),
+                        }
+                    }
                 }
                 Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => {}
                 Err(error) => return Err(failed(error.to_string())),
             }
         }
-        Ok(Self { tables, file })
+        Ok(Self { tables, unusable, file })
+    }
+
+    /// The table of this name, if there is one.
+    ///
+    /// # Errors
+    /// Fails if the user has one of this name that cannot be read.
+    pub(super) fn get(&self, name: &str) -> Result<Option<(&String, &T)>, UserTablesError> {
+        match self.unusable.get_key_value(name) {
+            Some(unusable) => Err(self.refuse(unusable)),
+            None => Ok(self.tables.get_key_value(name)),
+        }
+    }
+
+    /// All tables.
+    ///
+    /// # Errors
+    /// Fails if the user has one that cannot be read.
+    pub(super) fn all(&self) -> Result<&BTreeMap<String, T>, UserTablesError> {
+        self.unusable.first_key_value().map_or(Ok(&self.tables), |unusable| Err(self.refuse(unusable)))
+    }
+
+    fn refuse(&self, (name, reason): (&String, &String)) -> UserTablesError {
+        UserTablesError {
+            file: self.file.clone().unwrap_or_default(),
+            reason: format!("[{name}]: {}", reason.trim_end()),
+        }
     }
 }

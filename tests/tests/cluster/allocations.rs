@@ -2,6 +2,20 @@
 
 use lattice_tests::script_on;
 
+/// Who sits in a shell sees that its nodes are others' from now on.
+#[test]
+fn a_shell_is_told_when_its_allocation_ends() {
+    let script = r#"cd "$LATTICE_DEV_CLUSTER"; lattice alloc release $LATTICE_ALLOC_ID >/dev/null; unset LATTICE_ALLOC_ID
+        lattice alloc shell -N 2 -t 1s -- sh -c 'until grep -q "has ended" told; do sleep 0.05; done; echo "goes on"' 2>told; echo "code $?"
+        lattice alloc shell -N 1 -- sh -c 'lattice alloc release $LATTICE_ALLOC_ID >/dev/null
+            until grep -q "has ended" other; do sleep 0.05; done' 2>other
+        sed 's/allocation [^ ]* has/allocation has/' told other | grep -o 'allocation has ended.*'"#;
+    let end = |why: &str| format!("allocation has ended: {why}; the command goes on without its nodes");
+    let outcome = script_on(2, script).run();
+    let ends = [end("its time limit of 1 s is over"), end("it was released")];
+    outcome.exits(0).prints_lines(["goes on", "code 0"].into_iter().chain(ends.iter().map(String::as_str)));
+}
+
 #[test]
 fn nothing_new_begins_on_a_drained_node() {
     let script = r#"lattice launch -w node1 -n 1 sleep 1000 2>/dev/null & launch=$!; launch_with 1 >/dev/null

@@ -24,7 +24,7 @@ fn a_rank_launches_in_its_allocation_without_a_certificate() {
     let refused = ["code 125"; 5];
     outcome.exits(0).prints_lines(["node0", "node1", "input", "code 7", "1"].into_iter().chain(refused));
     outcome.says("is not the one that this node belongs to");
-    outcome.says("no allocation is made from within another one");
+    outcome.says("no job queued, from within another one by the socket of its node");
     for uid in [1, 0, 65534] {
         outcome.says(&format!("node0 belongs to no running allocation of user {uid}"));
     }

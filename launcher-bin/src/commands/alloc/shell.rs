@@ -1,5 +1,11 @@
 //! `lattice alloc shell`: a shell, or one command, in an allocation, from which an unchanged `mpirun` reaches the nodes.
 
+use std::convert::Infallible;
+use std::future::pending;
+use std::time::Duration;
+
+use tokio::time::sleep;
+
 use super::{allocated, asked_by_shell};
 use crate::args::ShellArgs;
 use crate::cluster::{self, AllocatedNodes, Cluster};
@@ -8,6 +14,9 @@ use crate::commands::{CommandError, ask, environment};
 use crate::console::{Verbosity, report};
 use crate::environment::Environment;
 use crate::foreground::{self, Signals};
+
+/// Pause between looks whether the allocation is there.
+const LOOK: Duration = Duration::from_secs(3);
 
 /// Runs the shell to its end; returns its exit code.
 pub(super) fn shell(args: &ShellArgs, verbosity: Verbosity) -> Result<u8, CommandError> {
@@ -59,12 +68,27 @@ async fn run(
     let files = CommandFiles::make(cluster, allocation, environment).await?;
     let code = match signals.arrived().await {
         Some(signal) => Err(CommandError::Interrupted { id: allocation.id.clone(), signal }),
-        None => run_with(args, &files, signals).await,
+        None => tokio::select! {
+            code = run_with(args, &files, signals) => code,
+            never = tell_end(cluster, &allocation.id) => match never {},
+        },
     };
     let removed = files.remove();
     let code = code?;
     removed?;
     Ok(code)
+}
+
+/// Tells when the allocation ends under a command that runs, whoever has ended it: others may have its nodes from then on.
+async fn tell_end(cluster: &Cluster, id: &str) -> Infallible {
+    loop {
+        sleep(LOOK).await;
+        // An API server that is away ends no allocation.
+        if let Ok(Some(why)) = cluster.end_of_allocation(id).await {
+            report(&format!("allocation {id} has ended: {why}; the command goes on without its nodes"));
+            return pending().await;
+        }
+    }
 }
 
 async fn run_with(args: &ShellArgs, files: &CommandFiles, signals: &mut Signals) -> Result<u8, CommandError> {
