@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! DIRECTORY/ssh, rsh, lattice-mpi-launcher ──> lattice      what Hydra, Intel MPI and Open MPI start their daemons by
-//! DIRECTORY/srun, scontrol ────────────────> lattice      for scripts of Slurm's, where there are no others
+//! DIRECTORY/srun, scontrol ────────────────> lattice      for scripts of Slurm's, outside of its jobs
 //! DIRECTORY/hosts                                           a line for each slot: the one form that all of them read alike
 //! ```
 //!
@@ -21,8 +21,11 @@ const NAMES: [&str; 3] = ["ssh", "rsh", OWN_NAME];
 /// That of them which no other program has.
 pub(crate) const OWN_NAME: &str = "lattice-mpi-launcher";
 const HOSTS: &str = "hosts";
-/// Names under which this program reads lines of Slurm's. Where `PATH` has another one, a manager in front may need it.
+/// Names under which this program reads lines of Slurm's. In a job of Slurm's they are those of the manager in front.
 const NAMES_OF_SLURM: [&str; 2] = ["srun", "scontrol"];
+
+/// The variable that the processes of a job of Slurm's have.
+const JOB_OF_SLURM: &str = "SLURM_JOB_ID";
 
 /// Resource managers whose variables would send Open MPI elsewhere; a name that a version does not know does no harm.
 const NO_MANAGER_OMPI: &str = "^slurm,tm,gridengine,lsf,alps,loadleveler";
@@ -58,8 +61,8 @@ impl MpirunSetup {
         }
         fs::create_dir(&directory)?;
         let program = std::env::current_exe()?;
-        let path = std::env::var_os("PATH").unwrap_or_default();
-        for name in NAMES.into_iter().chain(NAMES_OF_SLURM.into_iter().filter(|name| !is_in_path(name, &path))) {
+        let of_slurm = NAMES_OF_SLURM.into_iter().filter(|_| std::env::var_os(JOB_OF_SLURM).is_none());
+        for name in NAMES.into_iter().chain(of_slurm) {
             symlink(&program, directory.join(name))?;
         }
         let lines = nodes.iter().flat_map(|node| std::iter::repeat_n(node.node.as_str(), node.slots.max(1) as usize));
@@ -99,10 +102,6 @@ impl MpirunSetup {
     }
 }
 
-fn is_in_path(program: &str, path: &OsStr) -> bool {
-    std::env::split_paths(path).any(|directory| directory.join(program).is_file())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -124,15 +123,6 @@ mod tests {
             assert_eq!(fs::read_link(first.join(name)).unwrap(), ours);
         }
         assert!(path.to_str().unwrap().ends_with("/mpirun:/usr/bin:/bin"));
-    }
-
-    #[test]
-    fn a_program_is_found_in_any_directory_of_a_path() {
-        let directory = tempfile::tempdir().unwrap();
-        fs::write(directory.path().join("srun"), "").unwrap();
-        let path = std::env::join_paths([Path::new("/nonexistent"), directory.path()]).unwrap();
-        assert!(is_in_path("srun", &path));
-        assert!(!is_in_path("scontrol", &path) && !is_in_path("srun", OsStr::new("/nonexistent")));
     }
 
     #[test]

@@ -162,7 +162,10 @@ impl Cluster<'_> {
         };
         let (allocation, nodes) = tokio::select! {
             joined = joined => joined?,
-            number = signals.end() => return Ok(exit::by_signal(number as i32)),
+            signal = signals.end() => {
+                report(&format!("{signal} before all nodes had joined; what has begun is ended, which takes up to 5 s"));
+                return Ok(exit::by_signal(signal as i32));
+            }
         };
         self.greet();
         let command = self.ground.command(self.words, (&allocation, &nodes.slots()), environment(&nodes), daemons);

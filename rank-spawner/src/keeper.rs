@@ -40,6 +40,7 @@ use crate::orphaned_memory::remove_orphaned_memory;
 use crate::pinned::Pinned;
 use crate::process::RankProcess;
 use crate::process_table::Process;
+use crate::start::no_process;
 use crate::syscalls::{self, Child, pidfd_open, pidfd_send_signal};
 
 /// Process name of a keeper.
@@ -68,6 +69,9 @@ pub enum KeeperError {
         /// Number of threads that the process has.
         threads: usize,
     },
+    /// The system makes no more processes.
+    #[error("cannot make the process that cleans up after this one (lattice-keeper): {}", no_process(*.0))]
+    Fork(Errno),
     /// The system refused something.
     #[error("cannot make a keeper: {0}")]
     System(#[from] io::Error),
@@ -95,7 +99,7 @@ impl Keeper {
         // It makes no noise among the children: with no other child left, nothing of a launch is left (see `sweep`).
         // SAFETY: this process has one thread, as was just seen, and only that thread could make another; so no lock is held
         // by a thread that the child lacks. The child reads, opens files and sends signals, and never asks for its thread.
-        match unsafe { syscalls::fork_quietly() }.map_err(io::Error::from)? {
+        match unsafe { syscalls::fork_quietly() }.map_err(KeeperError::Fork)? {
             0 => {
                 drop(records);
                 let kept = catch_unwind(AssertUnwindSafe(|| keep(reader)));

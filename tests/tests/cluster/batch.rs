@@ -78,9 +78,8 @@ fn a_launch_in_a_script_wires_up_every_library() {
 fn a_script_of_slurms_runs_as_it_is() {
     let script = format!(
         r#"{FREE}
-        mkdir slurm; for name in srun scontrol; do ln -s "$(command -v lattice)" slurm/$name; done
         printf '%s\n' '#!/bin/bash' '#SBATCH --job-name=wave --partition=debug' '#SBATCH --ntasks=2' '#SBATCH --ntasks-per-node=1' \
-            '#SBATCH --time=00:10:00 --output=%x.txt' 'PATH=$PWD/slurm:$PATH' 'srun hostname | sort' \
+            '#SBATCH --time=00:10:00 --output=%x.txt' 'srun hostname | sort' \
             'scontrol show hostnames "$SLURM_JOB_NODELIST" | tail -n 1; echo $SLURM_JOB_NAME $SLURM_NNODES $SLURM_NODELIST' \
             '[ "$SLURM_SUBMIT_DIR" = "$PWD" ] && [ "$SLURM_JOB_ID" = "$LATTICE_ALLOC_ID" ] && echo "job and directory"' >job.sh
         lattice batch --wait job.sh >/dev/null; echo "code $?"; cat wave.txt

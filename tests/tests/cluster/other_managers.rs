@@ -120,14 +120,13 @@ fn the_words_of_a_program_that_starts_no_agent_are_shown() {
     check("/nowhere/at/all {host} {command}", "cannot find /nowhere/at/all, which is to start an agent on each node");
 }
 
-/// Scripts of Slurm's find an `srun`, but not in place of another one.
+/// Scripts of Slurm's find an `srun` of this cluster, also before another one, unless they are in a job of Slurm's.
 #[test]
-fn srun_is_there_where_no_other_is() {
+fn srun_is_that_of_the_cluster_but_in_a_job_of_slurms() {
     let script = r#"
-        mkdir $here/bin; for program in sh bash cat env nsenter hostname; do ln -s $(command -v $program) $here/bin; done
-        PATH=$(dirname $(command -v lattice)):$here/bin on_node0 lattice start --host node0,node1 -- sh -c 'srun -n 2 --ntasks-per-node=1 hostname; command -v srun'
-        mkdir $here/theirs; printf '#!/bin/sh\necho theirs\n' >$here/theirs/srun; chmod +x $here/theirs/srun
-        PATH=$(dirname $(command -v lattice)):$here/bin:$here/theirs on_node0 lattice start --host node0,node1 -- srun -n 2 hostname"#;
+        mkdir $here/theirs; printf '#!/bin/sh\necho theirs\n' >$here/theirs/srun; chmod +x $here/theirs/srun; PATH=$here/theirs:$PATH
+        on_node0 lattice start --host node0,node1 -- sh -c 'srun -n 2 --ntasks-per-node=1 hostname; command -v srun'
+        SLURM_JOB_ID=7 on_node0 lattice start --host node0,node1 -- srun -n 2 hostname"#;
     let outcome = script_with(2, script).run();
     let lines = outcome.exits(0).sorted_lines();
     assert_eq!(lines[1..], ["node0", "node1", "theirs"], "{}", outcome.errors());
