@@ -31,6 +31,7 @@ use super::audit::{audited, nothing};
 use super::launch::event::SpawnAsked;
 use super::launch::outbox::{Attempt, Outbox, StreamEnd};
 use super::launch::{LaunchHandle, Request as LaunchRequest};
+use super::nodes::RegisterError;
 use super::proxying;
 use super::renewal::RenewalError;
 use super::server::attending::refuse_loopback;
@@ -81,7 +82,9 @@ impl NodeService for Reporting {
             server.register(decode_registration(told)).await
         });
         let unknown_launches = registered.await.map_err(|error| {
-            tracing::warn!(node, "the registration is refused: {error}");
+            if !matches!(error, RegisterError::Rival { .. }) {
+                tracing::warn!(node, "the registration is refused: {error}");
+            }
             Status::from(error)
         })?;
         self.0.nodes.lock().shown(&node, &certificate.unwrap_or_default());

@@ -34,11 +34,12 @@ impl Registry {
         (is_there && is_other).then(|| Suspect { node: node.clone(), address: entry.facts.grpc_address.clone() })
     }
 
-    /// An agent at this address was refused, as another one is this node.
-    pub(crate) fn refuse_rival(&mut self, node: &str, address: &str, now: Instant) {
-        if let Some(entry) = self.nodes.get_mut(node) {
-            entry.rival = Some(Rival { address: address.to_owned(), at: now });
-        }
+    /// An agent at this address was refused, as another one is this node. Returns true if that is news.
+    pub(crate) fn refuse_rival(&mut self, node: &str, address: &str, now: Instant) -> bool {
+        let Some(entry) = self.nodes.get_mut(node) else { return false };
+        let is_news = entry.rival(now).is_none_or(|known| known != address);
+        entry.rival = Some(Rival { address: address.to_owned(), at: now });
+        is_news
     }
 }
 
@@ -96,7 +97,8 @@ mod tests {
     fn a_rival_is_shown_for_a_while() {
         let (mut registry, start) = (Registry::default(), Instant::now());
         registry.register(agent(1, "10.0.0.1:1"), start).unwrap();
-        registry.refuse_rival("a", "10.0.0.2:1", start);
+        assert!(registry.refuse_rival("a", "10.0.0.2:1", start));
+        assert!(!registry.refuse_rival("a", "10.0.0.2:1", start));
         let rival = |registry: &Registry, now| registry.list(now, |_| 0).remove(0).presence.unwrap().rival;
         assert_eq!(rival(&registry, start + SHOWN).as_deref(), Some("10.0.0.2:1"));
         registry.register(agent(1, "10.0.0.1:1"), start).unwrap();

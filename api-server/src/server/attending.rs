@@ -134,8 +134,13 @@ impl Server {
         match nodes.contested(registration, now) {
             Some(Suspect { address: first, .. }) if answer != PortAnswer::Refused => {
                 let theirs = registration.facts.grpc_address.clone();
-                nodes.refuse_rival(&node, &theirs, now);
-                Err(RegisterError::Rival { node, first, theirs })
+                let is_news = nodes.refuse_rival(&node, &theirs, now);
+                let refused = RegisterError::Rival { node, first, theirs };
+                // It tries each second.
+                if is_news {
+                    tracing::warn!("{refused}");
+                }
+                Err(refused)
             }
             _ => Ok(()),
         }

@@ -152,7 +152,8 @@ mod tests {
                 && error.contains("torch: PyTorch"),
             "{error}"
         );
-        let error = variables_of("torch", Some("[mine]\nabot = 'x'")).unwrap_err();
+        variables_of("torch", Some("[mine]\nabot = 'x'")).unwrap();
+        let error = variables_of("mine", Some("[mine]\nabot = 'x'")).unwrap_err();
         assert!(error.contains("presets.toml: ") && error.contains("abot"), "{error}");
         let error = variables_of("mine", Some("[mine]\nabout = ''\nenv = { A = '{ranks}' }")).unwrap_err();
         assert!(
