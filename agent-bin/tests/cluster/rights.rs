@@ -68,7 +68,7 @@ async fn what_was_signed_for_the_agent_before_is_not_taken_by_the_next_one() {
     api.has_signed(request.serial);
     let next = Agent::start_from(&mut api, &trust.config_of("node0"), &[]).await;
     let replay = next.client_as(&member).launch_processes(request.clone()).await.unwrap().into_inner();
-    assert_eq!((replay.accepted, replay.reason()), (false, RefusalReason::Signature));
+    assert_eq!((replay.accepted, replay.reason()), (false, RefusalReason::Restarting));
     assert!(replay.message.contains("signed before this agent started"), "{}", replay.message);
     // Another number is not what was signed.
     let renumbered = proto::LaunchProcessesRequest { serial: request.serial + 1, ..request };
