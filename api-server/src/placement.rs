@@ -53,7 +53,7 @@ pub(crate) enum PlacementError {
     )]
     TooFewNodes { asked: u32, available: usize, nodes: String },
     #[error(
-        "{ranks} ranks do not fit: {} with at most {} each {} {room}; ask for fewer ranks, or allow more on a node",
+        "{ranks} ranks do not fit: {} with at most {} each {} {room}; ask for fewer ranks, or allow more on a node (--tasks-per-node)",
         counted(*nodes, "node"),
         counted(*per_node, "rank"),
         if *nodes == 1 { "holds" } else { "hold" },

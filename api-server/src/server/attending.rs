@@ -44,7 +44,7 @@ pub(crate) enum NodeListError {
 /// Nodes that are not drained.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum DrainError {
-    #[error("say why the nodes are drained: others will ask")]
+    #[error("say why the nodes are drained: others will ask\ntry: lattice nodes drain --reason TEXT NODES")]
     NoReason,
     #[error(transparent)]
     Nodes(#[from] NodeListError),

@@ -260,7 +260,11 @@ mod tests {
 
     #[test]
     fn drains_and_their_ends_are_refused_with_what_to_do() {
-        check(DrainError::NoReason, Code::InvalidArgument, "say why the nodes are drained: others will ask");
+        check(
+            DrainError::NoReason,
+            Code::InvalidArgument,
+            "say why the nodes are drained: others will ask\ntry: lattice nodes drain --reason TEXT NODES",
+        );
         check(DrainError::from(NodeListError::Empty), Code::InvalidArgument, "no node is named");
         check(ResumeError::from(NodeListError::Empty), Code::InvalidArgument, "no node is named");
     }

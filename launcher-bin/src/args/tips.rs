@@ -8,12 +8,33 @@ use std::os::unix::ffi::OsStrExt;
 use clap::builder::StyledStr;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 
-use super::batch_line;
 use super::other_launchers::{flags_of_others, instead_of_command, instead_of_flag};
+use super::{SEPARATOR, batch_line};
 
 /// Flags of `lattice launch` for numbers and nodes: a line of `lattice exec` with one of them means a launch.
 const OF_LAUNCH: [&str; 10] =
     ["-n", "--ntasks", "--np", "-N", "--nodes", "-c", "--cpus-per-task", "--tasks-per-node", "-w", "--nodelist"];
+
+/// Commands that ask an API server: flags that name one stand behind them.
+const OF_SERVERS: [&str; 17] = [
+    "abort",
+    "alloc",
+    "attach",
+    "batch",
+    "cancel",
+    "cxi",
+    "debug",
+    "exec",
+    "launches",
+    "nodes",
+    "proctable",
+    "queue",
+    "sets",
+    "signal",
+    "stacks",
+    "status",
+    "top",
+];
 
 /// Command that the words are for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,7 +75,8 @@ pub(super) fn improved(mut error: clap::Error, about: About, words: &[OsString])
             }
         }
         ErrorKind::MissingRequiredArgument => {
-            if let Some(tip) = missing_tip(about, words) {
+            let missing = text(&error, ContextKind::InvalidArg);
+            if let Some(tip) = missing_tip(&missing, about, words) {
                 suggest(&mut error, &tip);
             }
         }
@@ -80,7 +102,15 @@ fn flag_tip(typed: &str, about: About, words: &[OsString]) -> Option<String> {
         About::Launch => instead_of_flag(typed).map(str::to_owned),
         // `lattice -n 4 ./a.out`: no command at all.
         About::Other if is_option(first) && words.iter().skip(1).any(|word| !is_option(word)) => {
-            Some(format!("did you mean: {}", line("launch", &words[1..])))
+            // `lattice --api URL launches`: a command, whose flags stand behind it.
+            let command = words.iter().position(|word| OF_SERVERS.iter().any(|command| word == command));
+            Some(format!(
+                "did you mean: {}",
+                match command {
+                    Some(at) => line(&words[at].to_string_lossy(), &[&words[at + 1..], &words[1..at]].concat()),
+                    None => line("launch", &words[1..]),
+                }
+            ))
         }
         About::Other if first == "exec" && OF_LAUNCH.contains(&typed) => {
             Some(format!("did you mean: {}", line("launch", &words[2..])))
@@ -97,12 +127,18 @@ fn flag_tip(typed: &str, about: About, words: &[OsString]) -> Option<String> {
     }
 }
 
-/// Line with what is missing at the end of this one.
-fn missing_tip(about: About, words: &[OsString]) -> Option<String> {
+/// What is missing: a flag that another one needs, or the end of the line.
+fn missing_tip(missing: &str, about: About, words: &[OsString]) -> Option<String> {
+    if missing.starts_with("--") {
+        return Some(format!("type {missing} beside it"));
+    }
     let position = words.iter().skip(1).position(|word| !is_option(word))? + 1;
     let (command, rest) = (words[position].to_str()?, &words[position + 1..]);
     let more = |words: &[&str]| rest.iter().cloned().chain(words.iter().map(OsString::from)).collect::<Vec<_>>();
     match command {
+        _ if about == About::Launch && rest.iter().any(|word| word == SEPARATOR) => {
+            Some("a : stands between two programs, as in lattice launch -n 1 ./a.out : -n 2 ./b.out".to_owned())
+        }
         _ if about == About::Launch => {
             Some(format!("end the line with a program: {}", line("launch", &more(&["./a.out"]))))
         }
@@ -141,6 +177,10 @@ fn command_tip(typed: &str, words: &[OsString]) -> Option<String> {
         // Those take the words that follow.
         Some(command @ ("launch" | "batch")) => {
             Some(format!("did you mean: {}", line(command, &words[position + 1..])))
+        }
+        // Words of one's own say how many nodes.
+        Some("alloc create -N 1") if words.len() > position + 1 => {
+            Some(format!("did you mean: {}", line("alloc create", &words[position + 1..])))
         }
         Some(command) => Some(format!("did you mean: {}", line(command, &[]))),
         None if is_program(typed) => Some(format!("did you mean: {}", line("launch", &words[position..]))),
@@ -258,7 +298,7 @@ mod tests {
     fn what_is_missing_at_the_end_of_a_line_is_told_with_the_line() {
         let check = |about, words: &str, expected: Option<&str>| {
             let words: Vec<OsString> = ["lattice"].into_iter().chain(words.split(' ')).map(OsString::from).collect();
-            assert_eq!(missing_tip(about, &words).as_deref(), expected, "{words:?}");
+            assert_eq!(missing_tip("<PROGRAM>", about, &words).as_deref(), expected, "{words:?}");
         };
         let program = "end the line with a program: lattice launch --np 4 ./a.out";
         check(About::Launch, "launch --np 4", Some(program));
@@ -275,6 +315,11 @@ mod tests {
         check(About::Other, "alloc create", Some("did you mean: lattice alloc create -N 1"));
         check(About::Other, "-q alloc create --wait", Some("did you mean: lattice alloc create --wait -N 1"));
         check(About::Other, "signal", None);
+        let separated = "a : stands between two programs, as in lattice launch -n 1 ./a.out : -n 2 ./b.out";
+        check(About::Launch, "launch -n 1 : echo a", Some(separated));
+        let words = ["lattice", "launch", "--send-libs", "./a"].map(OsString::from);
+        let beside = missing_tip("--bcast[=<PATH>]", About::Launch, &words);
+        assert_eq!(beside.as_deref(), Some("type --bcast[=<PATH>] beside it"));
     }
 
     #[test]

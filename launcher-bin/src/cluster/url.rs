@@ -24,7 +24,9 @@ pub(crate) enum ApiUrl {
 #[non_exhaustive]
 pub enum ApiUrlError {
     /// Unknown scheme.
-    #[error("{text:?} names no API server; unix:/PATH, https://HOST:PORT and http://127.0.0.1:PORT do")]
+    #[error(
+        "{text:?} names no API server; unix:/PATH, https://HOST:PORT and http://127.0.0.1:PORT do\ntry: one of these forms, such as https://head:50051"
+    )]
     Scheme {
         /// The text.
         text: String,
@@ -127,7 +129,7 @@ mod tests {
         for text in ["head", "ssh://head", "HTTPS://head", "https:/head", "/run/lattice/api.sock"] {
             let error = text.parse::<ApiUrl>().unwrap_err().to_string();
             let expected = "names no API server; unix:/PATH, https://HOST:PORT and http://127.0.0.1:PORT do";
-            assert_eq!(error, format!("{text:?} {expected}"));
+            assert!(error.starts_with(&format!("{text:?} {expected}\ntry: ")), "{error}");
         }
     }
 

@@ -32,7 +32,7 @@ pub enum RankfileError {
         source: io::Error,
     },
     /// A line is none of the forms.
-    #[error("{}, line {line}: {text:?} is not `rank N=HOST slot=CORES`, with CORES such as 0, 0-2,5 or SOCKET:CORES", path.display())]
+    #[error("{}, line {line}: {text:?} is not `rank N=HOST slot=CORES`, with CORES such as 0, 0-2,5 or SOCKET:CORES\ntry: a line such as: rank 0=node0 slot=0-1", path.display())]
     Line {
         /// The file.
         path: PathBuf,

@@ -33,7 +33,9 @@ pub enum NodesError {
         via: String,
     },
     /// This is no job of the manager.
-    #[error("this is no job of {via}: {variable} is not set")]
+    #[error(
+        "this is no job of {via}: {variable} is not set\ntry: the same line in a job of {via}; --via none, for this machine alone"
+    )]
     NoJob {
         /// The manager.
         via: String,

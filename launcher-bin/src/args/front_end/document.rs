@@ -103,7 +103,7 @@ const FROM_SRUN: &str = "\
 (`-K` ends them), standard error goes where `-o` says, and tasks find `SLURM_PROCID` and its like. A flag may be cut as long as it is the
 only one that begins so. Variables of srun stand for flags that a line does not have, as the table below the flags has them; `-v` names those that count, and
 those that choose nothing here (`SLURM_PARTITION`, `SLURM_EXIT_ERROR` and their like). In an allocation `SLURM_JOB_NUM_NODES`, else `SLURM_NNODES`, is the greatest
-number of nodes, and `SLURM_DIST_PLANESIZE` the number of `SLURM_DISTRIBUTION=plane`; `LATTICE_ALLOC_ID` stands in the place of `SLURM_JOB_ID`. Without a number of tasks or nodes there is one
+number of nodes, and `SLURM_DIST_PLANESIZE` the number of `SLURM_DISTRIBUTION=plane`; `LATTICE_ALLOC_ID` stands in the place of `SLURM_JOB_ID`, and `SLURM_CONF` is Slurm's own. Without a number of tasks or nodes there is one
 task on each node of the allocation, or on each that `-w` or `-F` names. In an allocation each task has a CPU of its node (`-c` of them) or is refused, unless there is `-O`.
 Tasks are placed and bound as by srun of Slurm 22.05, with few exceptions: `-w` names the nodes of the launch, where srun
 takes others as well, unless `-N` asks for more than it names; nothing is bound without a word about it; with one thread of each core the others are not in the masks.
@@ -140,4 +140,6 @@ lines tell the number of ranks, or what `-usize` (`--universe-size N|slots`) say
 **Variables** stand for flags that a line does not have. The parameters of Open MPI's launcher among them count behind `--mca` and `--prtemca` as well, before
 variables. `-v` names those that count, and those of the line's own launcher that choose nothing here (`HYDRA_ENV`, which has no effect in Hydra 4.0
 either, `HYDRA_IFACE`, `I_MPI_PIN_ORDER`, `OMPI_MCA_orte_xterm` and their like). `HYDRA_CONFIG_FILE` names the file of programs of a line without one.
+By what an MPI's own launcher reaches nodes (`HYDRA_LAUNCHER`, `HYDRA_BOOTSTRAP`, `I_MPI_HYDRA_BOOTSTRAP`, `OMPI_MCA_plm` and their like) is not told:
+shells of an allocation set it for those ([mpirun.md](mpirun.md)).
 ";

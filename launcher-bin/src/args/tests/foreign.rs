@@ -81,7 +81,7 @@ fn a_word_of_another_launcher_is_answered_with_one_tip_and_nothing_else() {
         ("lattice scancel 7", "error: unrecognized subcommand 'scancel'\n\n  tip: did you mean: lattice cancel"),
         (
             "lattice salloc -N 2",
-            "error: unrecognized subcommand 'salloc'\n\n  tip: did you mean: lattice alloc create -N 1",
+            "error: unrecognized subcommand 'salloc'\n\n  tip: did you mean: lattice alloc create -N 2",
         ),
         ("lattice sattach 7", "error: unrecognized subcommand 'sattach'\n\n  tip: did you mean: lattice attach"),
     ] {
