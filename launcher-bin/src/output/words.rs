@@ -215,11 +215,12 @@ impl fmt::Display for LimitValue {
 fn stuck(after: Duration, waiting: usize, missing: &[(Rank, Option<String>)]) -> String {
     let verb = if waiting == 1 { "waits" } else { "wait" };
     let all: Vec<Rank> = missing.iter().map(|(rank, _)| *rank).collect();
+    // All ranks of the launch may wait: for such as they have spawned, or are to meet.
+    let others = if all.is_empty() { "processes of other jobs".to_owned() } else { RankList(&all).to_string() };
     let mut text = format!(
-        "warning: start-up is not complete after {}: {} {verb} for {}",
+        "warning: start-up is not complete after {}: {} {verb} for {others}",
         duration(after),
         count(waiting as u64, "rank"),
-        RankList(&all)
     );
     for (rank, last) in missing.iter().take(NAMED) {
         text += &match last {
@@ -252,6 +253,12 @@ mod tests {
             library.map(|(name, file, family)| MpiLibrary { name: name.to_owned(), file: file.to_owned(), family });
         let after = Duration::from_secs(5);
         notice(&Notice::Silent { ranks: ranks.map(Rank).collect(), size: 4, ended, after, library })
+    }
+
+    #[test]
+    fn ranks_that_all_wait_wait_for_other_jobs() {
+        let told = stuck(Duration::from_secs(30), 8, &[]);
+        assert_eq!(told, "warning: start-up is not complete after 30 s: 8 ranks wait for processes of other jobs");
     }
 
     #[test]
