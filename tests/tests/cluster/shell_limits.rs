@@ -79,6 +79,7 @@ fn a_directory_for_temporary_files_goes_with_its_launch() {
         echo left $(left); export LATTICE_TMPDIR=$PWD/scratch
         lattice launch -N 2 bash -c 'kill -9 $$'; echo $? left $(left)
         lattice launch -N 1 bash -c 'touch "$TMPDIR/file"; ls -A "$TMPDIR" >seen; kill -9 $PPID; sleep 60'; cat seen; echo left $(left)
+        until flock -n scratch/* true; do sleep 0.02; done # The killed one is still ending.
         touch -d '1 minute ago' scratch/*; export LATTICE_ALLOC_ID=local
         lattice launch bash -c 'echo with $(ls -A scratch | wc -l)'; echo left $(left)
         lattice launch --tmpdir=/nonexistent true; echo $?"#;
