@@ -6,6 +6,8 @@ use std::ffi::{c_int, c_ulong};
 use std::mem;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::ptr;
+use std::thread;
+use std::time::Duration;
 
 use nix::errno::Errno;
 use nix::fcntl::{OFlag, open};
@@ -135,6 +137,10 @@ pub(crate) fn reap(child: Child<'_>) -> nix::Result<()> {
     waitid(child, libc::WEXITED | libc::__WALL).map(drop)
 }
 
+/// Looks for a child that is to stop, and the pause between two.
+const STOP_LOOKS: u32 = 1000;
+const STOP_LOOK: Duration = Duration::from_millis(1);
+
 /// Asks, in a child, to be stopped when it executes its program; its parent then calls [`leave_stopped`].
 pub(crate) fn ask_for_stop() -> nix::Result<()> {
     // SAFETY: the request takes no further argument.
@@ -149,9 +155,18 @@ pub(crate) fn leave_stopped(child: Pid) -> nix::Result<()> {
     let (no_address, signal) = (ptr::null_mut::<libc::c_void>(), libc::SIGSTOP as libc::c_long);
     // SAFETY: the request reads its arguments as integers, and touches no memory of ours.
     match Errno::result(unsafe { libc::ptrace(libc::PTRACE_DETACH, child.as_raw(), no_address, signal) }) {
-        Err(Errno::ESRCH) => Ok(()),
-        detached => detached.map(drop),
+        Err(Errno::ESRCH) => return Ok(()),
+        detached => detached?,
+    };
+    // It stops when it runs next, and who is told of it may look at once. One that somebody continues meanwhile does not stop.
+    let now = libc::WSTOPPED | libc::WEXITED | libc::WNOHANG | libc::WNOWAIT | libc::__WALL;
+    for _ in 0..STOP_LOOKS {
+        if raw_waitid(libc::P_PID, number, now)?.is_some() {
+            break;
+        }
+        thread::sleep(STOP_LOOK);
     }
+    Ok(())
 }
 
 /// True if this process has no child, living or ended, beside those made by [`fork_quietly`].
@@ -325,7 +340,7 @@ mod tests {
             loop {
                 match try_reap(Child::Pidfd(pidfd.as_fd())).unwrap() {
                     Some(exit) => break assert_eq!(exit, expected, "{script}"),
-                    None => std::thread::yield_now(),
+                    None => thread::yield_now(),
                 }
             }
             assert_eq!(try_reap(Child::Pidfd(pidfd.as_fd())), Err(Errno::ECHILD));
