@@ -12,7 +12,7 @@ use std::num::NonZeroU32;
 
 use lattice_session::placed::{ClusterTerms, PlacedLaunch};
 use lattice_session::random;
-use lattice_session::request::{Assignment, LaunchRequest, Overcommit, Ownership, PlaceError};
+use lattice_session::request::{Assignment, LaunchRequest, Overcommit, Ownership, PlaceError, PlacementRequest};
 use lattice_session::spec::LaunchSecret;
 use lattice_session::wire::WireError;
 use pmi_core::job::Placement;
@@ -131,9 +131,10 @@ impl Order {
         check_cpus(&request, &assignment, nodes)?;
         let addresses = assignment.hosts.iter().map(|node| nodes.address(node)).collect::<Result<_, _>>()?;
         let launch_id = random::id().map_err(OrderError::Random)?;
-        let ranks = ranks_per_node(&assignment.placement, assignment.hosts.len());
-        let hosts = assignment.hosts.iter().map(String::as_str).zip(ranks);
-        let slots = request.placement.slots(hosts, |node| nodes.cores(node));
+        let slots = |placement: &PlacementRequest, Assignment { hosts, placement: ranks, .. }: &Assignment| {
+            let ranks = ranks_per_node(ranks, hosts.len());
+            placement.slots(hosts.iter().map(String::as_str).zip(ranks), |node| nodes.cores(node))
+        };
         let launch = request.place(launch_id, allocated.allocation, assignment, slots)?;
         Ok(Self { launch, terms: terms(addresses, allocated.uid, settings)?, ownership })
     }

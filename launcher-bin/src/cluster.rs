@@ -16,7 +16,7 @@ mod url;
 
 use std::time::Duration;
 
-use lattice_session::timeouts::{COME_BACK, COME_BACK_PAUSE, LEASE};
+use lattice_session::timeouts::{AWAY, COME_BACK_PAUSE};
 use nix::unistd::geteuid;
 use pmi_transport::connect::{self, Channel};
 use pmi_transport::identity::{Caller, Security};
@@ -46,9 +46,6 @@ const DEFAULT_URL: &str = "unix:/run/lattice/api.sock";
 pub(crate) const NO_ALLOCATION: &str = "local";
 /// Time limit for an answer of the API server.
 const ANSWER: Duration = Duration::from_secs(30);
-
-/// Time that commands in an allocation wait for an API server that is away, as those do that follow a launch.
-const AWAY: Duration = Duration::from_secs(LEASE.as_secs() + COME_BACK.as_secs());
 
 /// The variable that names the allocation where no flag does.
 pub(crate) const ALLOCATION: &str = "LATTICE_ALLOC_ID";

@@ -80,8 +80,10 @@ impl PreparedLaunch {
         let programs: Vec<PathBuf> =
             request.programs.iter().map(|program| resolve(&program.app, machine)).collect::<Result<_, _>>()?;
         let assignment = Assignment { hosts: vec![machine.host.clone()], ranks, placement: Placement::one_node(size) };
-        let room = per_object.and_then(|per_object| room_of(per_object, &node).ok()).map_or(cpus, NonZeroU32::get);
-        let slots = slots_here(&request.placement, room).max(size);
+        let slots = |placement: &PlacementRequest, _: &Assignment| {
+            let room = per_object.and_then(|per_object| room_of(per_object, &node).ok());
+            slots_here(placement, room.map_or(cpus, NonZeroU32::get)).max(size)
+        };
         let placed = request.place(random::id().map_err(RequestError::Random)?, None, assignment, slots)?;
         let mut ranks = rows(&placed, &programs);
         let cpus = plan_here(&node, &placed.settings.cpu_bind, size)?;

@@ -11,6 +11,7 @@
 //! A request is checked where it is made, from flags or from a message, and not again. Which nodes there are, and which of them a
 //! launch gets, is left to whoever places it: the launcher on this machine, the API server on a cluster.
 
+use std::collections::HashMap;
 use std::num::NonZeroU32;
 
 use pmi_core::ids::{JobId, JobIdError, Rank};
@@ -186,11 +187,15 @@ impl PlacementRequest {
         hosts: impl IntoIterator<Item = (&'a str, u32)>,
         cpus: impl Fn(&str) -> Option<u32>,
     ) -> u32 {
-        let listed = |node: &str| match &self.candidates {
-            Candidates::Hostfile(lines) => {
-                let of_node = lines.iter().filter(|line| line.node == node);
-                Some(of_node.fold(0, |sum: u32, line| sum.saturating_add(line.slots.get())))
+        let mut lines: HashMap<&str, u32> = HashMap::new();
+        if let Candidates::Hostfile(hosts) = &self.candidates {
+            for line in hosts {
+                let slots = lines.entry(&line.node).or_default();
+                *slots = slots.saturating_add(line.slots.get());
             }
+        }
+        let listed = |node: &str| match &self.candidates {
+            Candidates::Hostfile(_) => lines.get(node).copied(),
             Candidates::All | Candidates::Listed(_) => self.tasks_per_node.map(NonZeroU32::get),
         };
         let slots = |(node, ranks): (&str, u32)| listed(node).or_else(|| cpus(node)).unwrap_or_default().max(ranks);
@@ -299,7 +304,8 @@ impl LaunchRequest {
         }
     }
 
-    /// Gives every rank its place. The assignment has a number of ranks for each program; its nodes have `slots`.
+    /// Gives every rank its place. The assignment has a number of ranks for each program; `slots` counts those of its nodes, where they are
+    /// asked for.
     ///
     /// # Errors
     /// Refuses a reader of standard input that is not among the ranks, and an id that makes no job id.
@@ -308,18 +314,19 @@ impl LaunchRequest {
         launch_id: String,
         allocation_id: Option<String>,
         assignment: Assignment,
-        slots: u32,
+        slots: impl FnOnce(&PlacementRequest, &Assignment) -> u32,
     ) -> Result<PlacedLaunch, PlaceError> {
+        self.check_reader(assignment.placement.size())?;
+        let universe_size = self.universe_size.map(|size| match size {
+            UniverseSize::Number(size) => size,
+            UniverseSize::Slots => slots(&self.placement, &assignment),
+        });
         let Assignment { hosts, ranks, placement } = assignment;
-        self.check_reader(placement.size())?;
         let job = Job {
             id: JobId::new(&format!("kvs_{launch_id}_0"))?,
             placement,
             apps: (0..).zip(ranks).map(|(appnum, ranks)| App { ranks, appnum }).collect(),
-            universe_size: self.universe_size.map(|size| match size {
-                UniverseSize::Number(size) => size,
-                UniverseSize::Slots => slots,
-            }),
+            universe_size,
             spawner: None,
             preput: Vec::new(),
         };
@@ -386,7 +393,8 @@ mod tests {
 
     #[test]
     fn a_placed_launch_has_one_job_with_all_ranks() {
-        let placed = request(StdinTarget::Rank(Rank(2))).place("abc".to_owned(), None, assignment(), 16).unwrap();
+        let placed =
+            request(StdinTarget::Rank(Rank(2))).place("abc".to_owned(), None, assignment(), |_, _| 16).unwrap();
         assert_eq!((placed.job.id.as_str(), placed.job.size()), ("kvs_abc_0", 3));
         assert_eq!(placed.job.apps, [App { ranks: 2, appnum: 0 }, App { ranks: 1, appnum: 1 }]);
         assert_eq!((placed.job.universe_size, placed.apps.len(), placed.hosts.len()), (Some(9), 2, 2));
@@ -410,15 +418,16 @@ mod tests {
     #[test]
     fn the_universe_is_of_slots_where_that_was_asked_for() {
         let request = LaunchRequest { universe_size: Some(UniverseSize::Slots), ..request(StdinTarget::All) };
-        let placed = request.place("abc".to_owned(), None, assignment(), 16).unwrap();
+        let placed = request.place("abc".to_owned(), None, assignment(), |_, _| 16).unwrap();
         assert_eq!(placed.job.universe_size, Some(16));
     }
 
     #[test]
     fn input_for_a_rank_that_there_is_not_is_refused() {
-        let error = request(StdinTarget::Rank(Rank(3))).place("abc".to_owned(), None, assignment(), 16).unwrap_err();
+        let error =
+            request(StdinTarget::Rank(Rank(3))).place("abc".to_owned(), None, assignment(), |_, _| 16).unwrap_err();
         assert_eq!(error, PlaceError::NoSuchRank { rank: Rank(3), last: Rank(2) });
-        let error = request(StdinTarget::All).place("a b".to_owned(), None, assignment(), 16).unwrap_err();
+        let error = request(StdinTarget::All).place("a b".to_owned(), None, assignment(), |_, _| 16).unwrap_err();
         assert!(matches!(error, PlaceError::JobId(_)), "{error}");
     }
 }

@@ -97,6 +97,8 @@ pub const REPORT_ACK: Duration = Duration::from_secs(10);
 pub const COME_BACK_PAUSE: Duration = Duration::from_secs(1);
 /// Time that a client tries to attach again, beyond the lease: until then its launch may run, and wait for it.
 pub const COME_BACK: Duration = Duration::from_secs(15);
+/// Time that commands of an allocation wait for an API server that is away, as long as a client that follows a launch by the usual lease.
+pub const AWAY: Duration = LEASE.saturating_add(COME_BACK);
 /// Time that a launch runs on without its owner, whose connection broke. An owner that can reach the API server attaches again within
 /// [`COME_BACK`].
 pub const NEXT_OWNER: Duration = Duration::from_secs(20);

@@ -4,10 +4,9 @@
 use std::collections::HashMap;
 use std::io;
 use std::sync::Arc;
-use std::time::Duration;
 
 use bytes::{BufMut, BytesMut};
-use lattice_session::timeouts::{COME_BACK, COME_BACK_PAUSE, LEASE};
+use lattice_session::timeouts::{AWAY, COME_BACK_PAUSE};
 use pmi_transport::connect::is_unheard;
 use pmi_transport::limits::ACCEPT_PAUSE;
 use pmi_transport::listen::LocalSocket;
@@ -27,8 +26,6 @@ use super::Node;
 /// Most connections at a time, and most of them of one user; one beyond is closed.
 const CONNECTIONS_MAX: usize = 512;
 const PER_USER: usize = 64;
-/// Time that a user's connection waits for an API server that is away: jobs go on without it.
-const AWAY: Duration = Duration::from_secs(LEASE.as_secs() + COME_BACK.as_secs());
 /// Messages on their way to the API server, each of at most so many bytes.
 const WAITING: usize = 4;
 const PIECE: usize = 16 << 10;

@@ -88,7 +88,7 @@ mod tests {
             ranks: vec![ranks.iter().sum()],
             placement: Placement::block(&ranks),
         };
-        let placed: PlacedLaunch = command.request.place("id".to_owned(), None, assignment, 0).unwrap();
+        let placed: PlacedLaunch = command.request.place("id".to_owned(), None, assignment, |_, _| 0).unwrap();
         PreparedLaunch::on_cluster(placed, command.output)
     }
 
