@@ -22,6 +22,7 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Status, Streaming};
 
 use super::Node;
+use super::api_channels::Place;
 
 /// Most connections at a time, and most of them of one user; one beyond is closed.
 const CONNECTIONS_MAX: usize = 512;
@@ -75,7 +76,7 @@ pub(super) async fn serve(node: Arc<Node>, socket: LocalSocket) {
 /// Passes on what a user and the API server say, until the API server has closed the connection.
 async fn pass_on(node: &Node, uid: u32, user: UnixStream) -> Result<(), Status> {
     let deadline = Instant::now() + AWAY;
-    let (sender, mut answers) = loop {
+    let Passage { sender, mut answers, place: _place } = loop {
         match passage(node, uid).await {
             Err(status) if is_unheard(&status) && Instant::now() < deadline => sleep(COME_BACK_PAUSE).await,
             passage => break passage?,
@@ -97,8 +98,16 @@ async fn pass_on(node: &Node, uid: u32, user: UnixStream) -> Result<(), Status> 
     }
 }
 
+/// A way to the API server and back for one connection of a user.
+struct Passage {
+    sender: mpsc::Sender<ProxiedBytes>,
+    answers: Streaming<ProxiedBytes>,
+    /// Counts the stream as long as it lives: further calls go elsewhere before the connection is full.
+    place: Place,
+}
+
 /// Opens a way to the API server for what a user says, and for the answers.
-async fn passage(node: &Node, uid: u32) -> Result<(mpsc::Sender<ProxiedBytes>, Streaming<ProxiedBytes>), Status> {
+async fn passage(node: &Node, uid: u32) -> Result<Passage, Status> {
     let (sender, receiver) = mpsc::channel(WAITING);
     let of = ProxyFor { node_id: node.config.node_id.clone(), uid };
     // The receiver is there.
@@ -106,7 +115,7 @@ async fn passage(node: &Node, uid: u32) -> Result<(mpsc::Sender<ProxiedBytes>, S
     let place = node.api.place();
     let mut api = NodeServiceClient::new(place.channel());
     let answers = api.proxy_user(ReceiverStream::new(receiver)).await?.into_inner();
-    Ok((sender, answers))
+    Ok(Passage { sender, answers, place })
 }
 
 /// Sends what a user says, to its end.

@@ -43,6 +43,26 @@ fn calls_by_an_agent_wait_for_an_api_server_that_is_away() {
     script_on(1, script).run().exits(0).prints_lines(["it waits", "by the socket", "code 0"]);
 }
 
+/// One connection of an agent takes 256 streams; users' connections are streams, and so are the reports of a launch.
+#[test]
+fn connections_of_many_users_leave_room_for_launches() {
+    let script = r#"cd "$LATTICE_DEV_CLUSTER"; chmod 755 .
+        sed -i "1i socket = '$PWD/node0.sock'" node0.toml; kill_agent node0; start_agent node0
+        open='$path = sockaddr_un(shift);
+            for (1..60) { socket($to[$_], PF_UNIX, SOCK_STREAM, 0) and connect($to[$_], $path) or die $! }
+            # HTTP/2 begins, and asks for nothing.
+            syswrite $_, "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\4\0\0\0\0\0" for grep { $_ } @to;
+            $| = 1; print "open\n"; 1 while sysread $to[1], $_, 999; print "closed\n"; sleep 1000'
+        for uid in 60001 60002 60003 60004 60005; do
+            setpriv --reuid $uid --regid 65534 --clear-groups perl -MSocket -e "$open" "$PWD/node0.sock" >$uid & users+=($!)
+            until grep -qs open $uid; do sleep 0.05; done
+        done
+        lattice launch -n 2 echo x; echo "code $?"
+        # A connection without a request is closed after some time; the launch has not waited for that.
+        grep closed 6000?; kill ${users[@]}"#;
+    script_on(1, script).run().exits(0).prints_lines(["x", "x", "code 0"]);
+}
+
 /// Where nodes start nothing that their users have not asked for elsewhere: no calls by an agent's socket, and no `MPI_Comm_spawn`, whose
 /// program goes on.
 #[test]
