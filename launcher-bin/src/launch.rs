@@ -38,6 +38,7 @@ use crate::machine::Machine;
 use crate::output::{OpenFiles, plan};
 use crate::prepared::PreparedLaunch;
 use crate::request::{Action, LaunchCommand, RequestError};
+use crate::signals;
 
 /// Runs a launch, or only prints its plan; returns the exit code.
 ///
@@ -99,9 +100,7 @@ fn started(
                 }
                 false => None,
             };
-            let code = remote::run(command, &server, allocation, verbosity);
-            drop(copies);
-            code
+            with_copies(copies, || remote::run(command, &server, allocation, verbosity))
         }
         // A plan for nodes that are known, without a right to any.
         None if args.cluster.api.api.is_some() && command.action == Action::Plan => {
@@ -111,11 +110,18 @@ fn started(
         None if args.cluster.api.api.is_some() => Err(RequestError::NoAllocation { flag: "--api" }.into()),
         None => {
             let copies = is_copied.then(|| Broadcast::here(&command.copies)).transpose()?;
-            let code = local::run(command, machine, verbosity);
-            drop(copies);
-            code
+            with_copies(copies, || local::run(command, machine, verbosity))
         }
     }
+}
+
+/// Runs a launch, and then has the copies removed that were made for it. From then on signals end this process as if it had never listened.
+fn with_copies(copies: Option<Broadcast>, run: impl FnOnce() -> Result<u8, LaunchError>) -> Result<u8, LaunchError> {
+    let code = run();
+    // Without it, they do nothing.
+    let _ = signals::end_us();
+    drop(copies);
+    code
 }
 
 /// Prints where the ranks of a launch would run that is not started; returns the exit code.

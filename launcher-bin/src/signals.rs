@@ -11,6 +11,7 @@
 use std::collections::HashMap;
 use std::io;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::{SigSet, Signal};
@@ -73,6 +74,19 @@ pub(crate) fn prepare() -> io::Result<()> {
     ours.thread_unblock()?;
     // The flag is for nobody: the write says what is wrong.
     signal_hook::flag::register(Signal::SIGXFSZ as i32, Arc::default()).map(drop)
+}
+
+/// Has the signals that end a launch end this process again, now that nobody listens to them: signal-hook leaves their handlers, which do
+/// nothing then. Those that are ignored stay ignored.
+///
+/// # Errors
+/// Fails if the system refuses a handler.
+pub(crate) fn end_us() -> io::Result<()> {
+    let ignored = ignored_signals();
+    let ending = ENDING.into_iter().chain([Signal::SIGQUIT]).map(|signal| signal as i32);
+    ending.filter(|number| ignored >> (number - 1) & 1 == 0).try_for_each(|number| {
+        signal_hook::flag::register_conditional_default(number, Arc::new(AtomicBool::new(true))).map(drop)
+    })
 }
 
 impl Signals {

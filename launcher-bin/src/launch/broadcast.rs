@@ -11,20 +11,27 @@
 use std::collections::HashMap;
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read, Write};
+use std::os::fd::AsFd;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::time::{Duration, Instant};
 
 use lattice_session::count::counted;
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use ring::digest::{Context, SHA256};
 
 use crate::args::{Compression, LaunchArgs};
 use crate::console::report;
+use crate::formatting::duration;
 use crate::request::{Before, Copies, FileCopy, Thing};
 
 /// What each node runs.
 const SCRIPT: &str = include_str!("broadcast.sh");
+/// Time for the copies to be removed when their launch has ended: longer than a node that is gone is waited for.
+const REMOVED_WITHIN: Duration = Duration::from_secs(60);
 /// Bytes of a frame, but for the last one of a file.
 const FRAME: usize = 4 << 20;
 
@@ -146,6 +153,26 @@ impl Broadcast {
         Ok(begun)
     }
 
+    /// Reads what is still said; false if the copier has not ended in time.
+    fn ends_within(&mut self, time: Duration) -> bool {
+        let deadline = Instant::now() + time;
+        let mut said = [0; 4096];
+        loop {
+            let rest = deadline.saturating_duration_since(Instant::now()).min(Duration::from_secs(60));
+            let mut watched = [PollFd::new(self.answers.get_ref().as_fd(), PollFlags::POLLIN)];
+            match poll(&mut watched, PollTimeout::try_from(rest).unwrap_or(PollTimeout::MAX)) {
+                Ok(0) => return false,
+                Err(Errno::EINTR) => {}
+                // One that cannot be watched is not waited for either.
+                Err(_) => return false,
+                Ok(_) => match self.answers.get_mut().read(&mut said) {
+                    Ok(0) | Err(_) => return true,
+                    Ok(_) => {}
+                },
+            }
+        }
+    }
+
     /// Checks that so many nodes have the files with these checksums.
     fn check(&mut self, copies: &Copies, sent: &[String], nodes: usize) -> Result<(), BroadcastError> {
         let answers = self.sums(nodes);
@@ -177,7 +204,14 @@ impl Drop for Broadcast {
     fn drop(&mut self) {
         // The end of their input is what the copiers wait for. How they end has been told by themselves.
         drop(self.copier.stdin.take());
-        let _ = io::copy(&mut self.answers, &mut io::sink());
+        if !self.ends_within(REMOVED_WITHIN) {
+            report(&format!(
+                "warning: the copies on the nodes are not removed within {}; they may stay there\n\
+                 try: lattice exec NODES -- rm, with their paths, once the nodes answer",
+                duration(REMOVED_WITHIN)
+            ));
+            let _ = self.copier.kill();
+        }
         let _ = self.copier.wait();
     }
 }

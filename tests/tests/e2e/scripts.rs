@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use lattice_tests::launch;
 use lattice_tests::mpi::{MPICHS, OPEN_MPIS};
+use nix::sys::signal::Signal;
 
 /// An executable script.
 fn script(directory: &Path, name: &str, text: &str) -> PathBuf {
@@ -87,4 +88,18 @@ fn programs_run_around_a_launch_with_its_words() {
     let tells = script(directory.path(), "tells", r#"echo "around $*""#);
     let command = launch("-n 2 --pmi none --prolog").arg(&tells).arg("--epilog").arg(&tells);
     command.words("echo here").run().exits(0).prints_lines(["around echo here", "here", "here", "around echo here"]);
+}
+
+/// While the ranks run, signals are the launch's.
+#[test]
+fn ctrl_c_ends_the_launcher_when_only_its_epilog_runs() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("go");
+    let waits = format!("echo epilog; until [ -e {} ]; do sleep 0.01; done", file.display());
+    let waits = script(directory.path(), "waits", &waits);
+    let mut running = launch("-n 1 --pmi none --epilog").arg(&waits).words("true").start();
+    running.wait_for_stdout("epilog");
+    running.signal(Signal::SIGINT);
+    std::fs::write(file, "").unwrap();
+    running.finish().killed_by(Signal::SIGINT as i32);
 }
