@@ -69,6 +69,11 @@ pub enum PlanError {
         /// Error of the system.
         source: std::io::Error,
     },
+    /// No thread opens the files that ranks read.
+    #[error(
+        "no thread can be had that opens the files of standard input: the user may have no further process (ulimit -u)"
+    )]
+    NoThread,
     /// The launch's own standard input cannot be handed to a rank.
     #[error("cannot hand the standard input of the launch to a rank: {0}")]
     Descriptor(std::io::Error),

@@ -3,15 +3,16 @@
 use crate::task;
 use std::collections::BTreeSet;
 use std::io;
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::sync::Arc;
+use std::thread;
 use std::time::Duration;
 
 use parking_lot::Mutex;
 use pmi_core::ids::NodeIndex;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::tcp::OwnedWriteHalf;
-use tokio::net::{TcpSocket, TcpStream, lookup_host};
+use tokio::net::{TcpSocket, TcpStream};
 use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep, timeout};
 use tokio_stream::StreamExt;
@@ -429,7 +430,14 @@ impl SessionLinks {
 pub(super) async fn resolve(address: &str) -> io::Result<impl Iterator<Item = SocketAddr>> {
     let parsed: Address = address.parse().map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error))?;
     let Address::Tcp { host, port } = parsed else { return Err(io::ErrorKind::Unsupported.into()) };
-    Ok(lookup_host((host, port)).await?.collect::<Vec<_>>().into_iter())
+    if let Ok(address) = host.parse::<IpAddr>() {
+        return Ok(vec![SocketAddr::new(address, port)].into_iter());
+    }
+    // tokio's `lookup_host` panics where the user may have no further thread.
+    let (tell, found) = oneshot::channel();
+    let look_up = move || (host.as_str(), port).to_socket_addrs().map(Iterator::collect::<Vec<_>>);
+    thread::Builder::new().name("resolver".to_owned()).spawn(move || drop(tell.send(look_up())))?;
+    Ok(found.await.map_err(io::Error::other)??.into_iter())
 }
 
 /// Fills `buffer` as far as the other end sends bytes; returns their number. Fails only if none has come.

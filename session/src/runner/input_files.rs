@@ -3,9 +3,10 @@
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
+use std::thread;
 
 use rank_spawner::Stdio;
-use tokio::task::JoinSet;
+use tokio::sync::oneshot;
 use tokio::time::Instant;
 
 use super::Runner;
@@ -21,21 +22,26 @@ pub(super) type OpenedFiles = Result<Vec<Arc<OwnedFd>>, PlanError>;
 /// Files of the launched job that are being opened. Spawned jobs read none.
 #[derive(Default)]
 pub(super) struct InputFiles {
-    opening: JoinSet<OpenedFiles>,
+    opening: Option<oneshot::Receiver<OpenedFiles>>,
 }
 
 impl InputFiles {
     /// Begins to open these files.
     pub(super) fn open(&mut self, files: Vec<InputFile>) {
-        self.opening.spawn_blocking(move || files.into_iter().map(InputFile::open).collect());
+        let (tell, opened) = oneshot::channel();
+        self.opening = Some(opened);
+        // Nobody may wait for it any more.
+        let on_thread = move || drop(tell.send(files.into_iter().map(InputFile::open).collect()));
+        // Where there can be no thread it ends with what it holds, and so do those who wait. Not opened here: that would block the session.
+        let _ = thread::Builder::new().name("input-files".to_owned()).spawn(on_thread);
     }
 
     /// Waits until all are open, or one cannot be opened; for ever where none is being opened.
     pub(super) async fn opened(&mut self) -> OpenedFiles {
-        match self.opening.join_next().await {
-            Some(Ok(opened)) => opened,
-            _ => std::future::pending().await,
-        }
+        let Some(opening) = &mut self.opening else { return std::future::pending().await };
+        let opened = opening.await.unwrap_or(Err(PlanError::NoThread));
+        self.opening = None;
+        opened
     }
 }
 
@@ -53,7 +59,7 @@ impl Runner {
 
     /// Waits no longer for files that are being opened, if the launch ends. A thread that is kept by a pipe is left behind.
     pub(super) fn give_up_input_files(&mut self) {
-        if self.input_files.opening.is_empty() || !matches!(self.machine.phase(), Phase::Ending(_)) {
+        if self.input_files.opening.is_none() || !matches!(self.machine.phase(), Phase::Ending(_)) {
             return;
         }
         self.input_files = InputFiles::default();

@@ -76,6 +76,27 @@ fn a_user_without_processes_hears_so_and_is_served_again() {
     outcome.prints_lines(["code 125", "served", "served", "code 125", "served", "served", "up"]);
 }
 
+/// Of these limits one lets the session start, and no thread that opens the file.
+#[test]
+fn a_file_for_standard_input_needs_a_thread_and_says_so() {
+    assert!(geteuid().is_root(), "this test must run as root");
+    let script = r#"
+        lattice alloc release $LATTICE_ALLOC_ID >/dev/null; unset LATTICE_ALLOC_ID; cd $LATTICE_DEV_CLUSTER; chmod 755 .
+        alloc=$(lattice alloc create -N 1 --uid 13); echo line >file
+        forks=$(pgrep -P $(daemon node0))
+        for limit in 1 2 3 4 5 6 7 8; do
+            for pid in $forks $(pgrep -P $forks); do prlimit --pid $pid --nproc=$limit:; done
+            setpriv --reuid proxy --regid proxy --init-groups lattice launch --alloc $alloc -n 1 -i file cat >out; echo "code $?" >>out
+            tr '\n' ' ' <out; echo
+        done | sort -u
+        ! grep panicked node0.log"#;
+    let outcome = script_on(1, script).run();
+    outcome
+        .exits(0)
+        .prints_lines(["code 125 ", "line code 0 "])
+        .says("no thread can be had that opens the files of standard input");
+}
+
 /// Both daemons are a user's, who may have no further thread.
 #[test]
 fn daemons_without_further_threads_go_on() {
