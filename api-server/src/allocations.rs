@@ -58,9 +58,11 @@ pub(crate) struct Served {
 /// An allocation that cannot be used as was asked.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum AllocationError {
-    #[error("there is no allocation {id}, or it was released; lattice alloc list shows yours")]
+    #[error(
+        "there is no allocation {id}, or it was released\ntry: lattice alloc list or lattice queue --all, which show yours"
+    )]
     Unknown { id: String },
-    #[error("allocation {id} belongs to another user")]
+    #[error("allocation {id} belongs to another user\ntry: one of yours; lattice alloc list shows them")]
     NotYours { id: String },
     #[error("allocation {id} is not the one that this node belongs to")]
     Elsewhere { id: String },

@@ -38,12 +38,15 @@ pub(crate) fn nothing<T>(_: &T) -> String {
     String::new()
 }
 
-/// What came of a call, in words.
+/// What came of a call, in words, without what the caller may type next.
 fn outcome<T>(result: &Result<T, Status>, made: impl FnOnce(&T) -> String) -> String {
     match result.as_ref().map(made) {
         Ok(made) if made.is_empty() => "done".to_owned(),
         Ok(made) => format!("done: {made}"),
-        Err(status) => format!("refused: {}", status.message()),
+        Err(status) => {
+            let message = status.message();
+            format!("refused: {}", message.split_once("\ntry: ").map_or(message, |(refused, _)| refused))
+        }
     }
 }
 
@@ -55,7 +58,7 @@ mod tests {
     fn an_outcome_says_what_was_made_or_why_nothing_was() {
         assert_eq!(outcome(&Ok(7), nothing), "done");
         assert_eq!(outcome(&Ok(7), |number| format!("launch {number}")), "done: launch 7");
-        let refused = Err::<(), _>(Status::failed_precondition("node0 is drained"));
+        let refused = Err::<(), _>(Status::failed_precondition("node0 is drained\ntry: another node"));
         assert_eq!(outcome(&refused, nothing), "refused: node0 is drained");
     }
 }

@@ -76,7 +76,9 @@ pub(crate) enum ConfigError {
     File(#[from] SettingsFileError),
     #[error(transparent)]
     Address(#[from] AddressError),
-    #[error("nobody could reach the server: neither a listen address nor a socket is set")]
+    #[error(
+        "nobody could reach the server: neither a listen address nor a socket is set\ntry: listen = [\"0.0.0.0:50051\"], or socket = \"/run/lattice/api.sock\""
+    )]
     Unreachable,
     #[error("unix:{} is a socket; name it as `socket`, and leave `listen` to host:port", path.display())]
     SocketAsListen { path: PathBuf },

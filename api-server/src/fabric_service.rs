@@ -86,8 +86,8 @@ impl FabricService for Accounting {
 
 impl Accounting {
     fn fabric(&self) -> Result<&Arc<Fabric>, Status> {
-        let nothing =
-            "this cluster gives out no fabric credentials; the section fabric of the API server's configuration would";
+        let nothing = "this cluster gives out no fabric credentials; its API server has no manager of a fabric\n\
+             try: the section [fabric] in the configuration of the API server, if its nodes have Slingshot";
         self.0.fabric.as_ref().ok_or_else(|| Status::failed_precondition(nothing))
     }
 

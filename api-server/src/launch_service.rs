@@ -168,7 +168,9 @@ impl Launching {
                 handle.send(LaunchRequest::Signal(command)).await;
                 Ok(())
             }
-            _ => Err(Status::failed_precondition(format!("launch {id} has ended"))),
+            _ => Err(Status::failed_precondition(format!(
+                "launch {id} has ended\ntry: lattice status {id}, which says how; lattice launches shows those that run"
+            ))),
         }
     }
 
@@ -191,7 +193,9 @@ fn signal_command(signal: i32, ranks: Vec<RankRange>, launch: &Summary) -> Resul
     let greatest = named.greatest();
     if greatest.0 >= launch.ranks {
         let (id, last) = (&launch.id, launch.ranks.saturating_sub(1));
-        return Err(Status::invalid_argument(format!("launch {id} has no rank {greatest}; it has ranks 0 to {last}")));
+        return Err(Status::invalid_argument(format!(
+            "launch {id} has no rank {greatest}; it has ranks 0 to {last}\ntry: --ranks with some of them"
+        )));
     }
     Ok(NodeCommand::SignalRanks(signal, named))
 }
@@ -356,11 +360,13 @@ fn unreadable(error: &StoreError) -> Status {
 }
 
 fn not_begun(id: &str) -> Status {
-    Status::not_found(format!("the script of batch job {id} has not been started; lattice queue {id} says why"))
+    Status::not_found(format!(
+        "the script of batch job {id} has not been started\ntry: lattice queue {id}, which says why"
+    ))
 }
 
 fn unknown(id: &str) -> Status {
     Status::not_found(format!(
-        "there is no launch or batch job {id}, or it ended long ago; lattice launches --all and lattice queue --all show those that are known"
+        "there is no launch or batch job {id}, or it ended long ago\ntry: lattice launches --all or lattice queue --all, which show those that are known"
     ))
 }

@@ -53,23 +53,26 @@ pub(crate) enum PlacementError {
     )]
     TooFewNodes { asked: u32, available: usize, nodes: String },
     #[error(
-        "{ranks} ranks do not fit: {} with at most {} each {} {room}; ask for fewer ranks, or allow more on a node (--tasks-per-node)",
+        "{ranks} ranks do not fit: {} with at most {} each {} {room}\n\
+         try: -n {room}, or fewer; --tasks-per-node={}, which allows more on a node",
         counted(*nodes, "node"),
         counted(*per_node, "rank"),
         if *nodes == 1 { "holds" } else { "hold" },
+        ranks.div_ceil(u64::from(*nodes)),
     )]
     NodesTooSmall { ranks: u64, nodes: u32, per_node: u32, room: u64 },
     #[error(
-        "{ranks} ranks do not fit: the nodes have {}; ask for fewer ranks, or let them share with --overcommit (mpirun's --oversubscribe)",
+        "{ranks} ranks do not fit: the nodes have {}\n\
+         try: -n {slots}, or fewer; --overcommit (mpirun's --oversubscribe), which lets them share",
         counted(*slots, "slot")
     )]
     TooFewSlots { ranks: u64, slots: u64 },
     #[error("{ranks} ranks were asked for; a launch has at most {RANKS_MAX}\ntry: -n {RANKS_MAX}, or fewer")]
     TooManyRanks { ranks: u64 },
-    #[error("{ranks} ranks on one node were asked for; a node takes at most {most}; use more nodes")]
+    #[error("{ranks} ranks on one node were asked for; a node takes at most {most}\ntry: more nodes, as -N {}", ranks.div_ceil(*most))]
     NodeOverfull { ranks: u32, most: u32 },
     #[error(
-        "the placement is too irregular to be written down: more than {BLOCKS_MAX} blocks; use a block distribution"
+        "the placement is too irregular to be written down: more than {BLOCKS_MAX} blocks\ntry: --distribution=block"
     )]
     TooIrregular,
 }

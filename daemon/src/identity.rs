@@ -61,7 +61,8 @@ pub enum IdentitySettingsError {
     Both,
     /// Neither is set.
     #[error(
-        "neither certificates ([tls] with ca, cert and key) nor `insecure` are set; `lattice pki` makes certificates"
+        "neither certificates ([tls] with ca, cert and key) nor `insecure` are set\n\
+         try: lattice pki init DIR, which makes certificates"
     )]
     Neither,
 }

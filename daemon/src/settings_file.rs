@@ -11,7 +11,7 @@ use serde::de::DeserializeOwned;
 #[non_exhaustive]
 pub enum SettingsFileError {
     /// The file cannot be read.
-    #[error("cannot read {}: {source}", path.display())]
+    #[error("cannot read {}: {source}\ntry: the path of another file, or a mode with which it can be read", path.display())]
     Read {
         /// The file.
         path: PathBuf,
@@ -97,7 +97,7 @@ mod tests {
         let error = read::<Settings>(Path::new("/nonexistent/api.toml")).unwrap_err();
         assert!(matches!(&error, SettingsFileError::Read { source, .. } if source.kind() == io::ErrorKind::NotFound));
         let text = "cannot read /nonexistent/api.toml: No such file or directory (os error 2)";
-        assert_eq!(error.to_string(), text);
+        assert!(error.to_string().starts_with(&format!("{text}\ntry: the path")), "{error}");
         let directory = tempfile::tempdir().unwrap();
         assert!(matches!(read::<Settings>(directory.path()), Err(SettingsFileError::Read { .. })));
     }

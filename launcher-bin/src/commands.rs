@@ -141,7 +141,7 @@ pub(crate) enum CommandError {
     )]
     NoNodeList,
     /// A text is no list of nodes.
-    #[error(transparent)]
+    #[error("{0}\ntry: a list such as node[0-3,7]")]
     NodeList(#[from] HostlistError),
     /// A node that is named has told nothing of itself.
     #[error("{node} has not told what it is\ntry: lattice nodes; a node tells it when its agent registers")]

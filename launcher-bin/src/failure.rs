@@ -1,6 +1,9 @@
 //! An error of a command as the user gets it: a message, and an exit code. The code is chosen in [`exit`]; here each error says
 //! which of its rules applies.
 
+use std::io;
+
+use lattice_pki::{CA_KEY_FILE, PkiError};
 use pmi_transport::error_chain::chain;
 
 use crate::commands::CommandError;
@@ -72,6 +75,34 @@ impl From<NoSuchCommand> for Failure {
     }
 }
 
+impl From<PkiError> for Failure {
+    fn from(error: PkiError) -> Self {
+        let text = chain(&error) + pki_remedy(&error).as_str();
+        Self { text, code: exit::OURS }
+    }
+}
+
+/// Line to type after a command of `lattice pki` that failed; empty where the error says it.
+fn pki_remedy(error: &PkiError) -> String {
+    match error {
+        PkiError::Io { path, source, .. }
+            if path.ends_with(CA_KEY_FILE) && source.kind() == io::ErrorKind::NotFound =>
+        {
+            let directory = path.parent().unwrap_or(path);
+            format!("\ntry: lattice pki init {}, which makes a CA; or the directory of one", directory.display())
+        }
+        PkiError::Io { action: "make", .. } => {
+            "\ntry: another directory, whose parent is there and lets you write".to_owned()
+        }
+        PkiError::Io { .. } | PkiError::Unreadable { .. } => {
+            "\ntry: the path of another file or directory, or a mode with which you can use it".to_owned()
+        }
+        PkiError::Foreign { .. } => "\ntry: a cert.pem that lattice pki issue made here, or its directory".to_owned(),
+        PkiError::TooLong { .. } => "\ntry: --days 90, for example".to_owned(),
+        _ => String::new(),
+    }
+}
+
 impl From<PmiCommandError> for Failure {
     fn from(error: PmiCommandError) -> Self {
         Self { text: chain(&error), code: exit::PROBE_FAILED }
@@ -102,8 +133,6 @@ impl From<ViaError> for Failure {
 
 #[cfg(test)]
 mod tests {
-    use std::io;
-
     use super::*;
     use crate::private_cluster::PrivateClusterError;
 
@@ -173,6 +202,9 @@ mod tests {
         let failure = Failure::ours(&error);
         let path = directory.path().join("ca.key.pem");
         let expected = format!("cannot read {}: No such file or directory (os error 2)", path.display());
+        let told = format!("{expected}\ntry: lattice pki init {}, which makes", directory.path().display());
         assert_eq!((failure.text, failure.code), (expected, 125));
+        let failure = Failure::from(error);
+        assert!(failure.text.starts_with(&told), "{}", failure.text);
     }
 }

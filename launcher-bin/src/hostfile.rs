@@ -35,7 +35,7 @@ pub enum HostfileError {
         source: io::Error,
     },
     /// A line's slots are no number of ranks.
-    #[error("{}, line {line}: the slots of {node} are {slots:?}; a number from 1 up is possible", path.display())]
+    #[error("{}, line {line}: the slots of {node} are {slots:?}\ntry: {node} slots=N, with N from 1 up", path.display())]
     Slots {
         /// The file.
         path: PathBuf,
@@ -47,7 +47,7 @@ pub enum HostfileError {
         slots: String,
     },
     /// A line is none of the forms.
-    #[error("{}, line {line}: {text:?} is none of HOST slots=N, HOST:N and HOST", path.display())]
+    #[error("{}, line {line}: {text:?} is none of HOST slots=N, HOST:N and HOST\ntry: node0 slots=4, for example", path.display())]
     Line {
         /// The file.
         path: PathBuf,
@@ -161,6 +161,7 @@ pub(crate) fn parse_hosts(text: &str) -> Result<Hosts, HostsError> {
 
 #[cfg(test)]
 mod tests {
+    const EXAMPLE: &str = "\ntry: node0 slots=4, for example";
     use super::*;
 
     fn parsed(text: &str) -> Result<Vec<HostSlots>, String> {
@@ -184,11 +185,11 @@ mod tests {
     fn other_lines_are_refused_with_their_number() {
         for wrong in ["a b", "a slots=1 cpu=2", ":3", "a:1:2", "a[0-3]"] {
             let error = parsed(&format!("node0\n{wrong}")).unwrap_err();
-            assert_eq!(error, format!("hosts, line 2: {wrong:?} is none of HOST slots=N, HOST:N and HOST"));
+            assert_eq!(error, format!("hosts, line 2: {wrong:?} is none of HOST slots=N, HOST:N and HOST{EXAMPLE}"));
         }
         for (wrong, slots) in [("a:0", "0"), ("a:x", "x"), ("a slots=", ""), ("a slots=x", "x")] {
             let error = parsed(&format!("node0\n{wrong}")).unwrap_err();
-            let expected = format!("hosts, line 2: the slots of a are {slots:?}; a number from 1 up is possible");
+            let expected = format!("hosts, line 2: the slots of a are {slots:?}\ntry: a slots=N, with N from 1 up");
             assert_eq!(error, expected, "{wrong}");
         }
         assert_eq!(parsed("# nobody\n"), Err("the hostfile hosts names no host".to_owned()));
@@ -246,7 +247,7 @@ mod tests {
             "slots=4",
         ] {
             let error = parsed(&format!("# first\nnode9\n{text}\n")).unwrap_err();
-            assert_eq!(error, format!("hosts, line 3: {text:?} is none of HOST slots=N, HOST:N and HOST"));
+            assert_eq!(error, format!("hosts, line 3: {text:?} is none of HOST slots=N, HOST:N and HOST{EXAMPLE}"));
         }
     }
 
@@ -256,7 +257,7 @@ mod tests {
             for text in [format!("node0 slots={slots}"), format!("node0:{slots}")] {
                 let error = parsed(&text).unwrap_err();
                 let expected =
-                    format!("hosts, line 1: the slots of node0 are {slots:?}; a number from 1 up is possible");
+                    format!("hosts, line 1: the slots of node0 are {slots:?}\ntry: node0 slots=N, with N from 1 up");
                 assert_eq!(error, expected);
             }
         }

@@ -133,7 +133,7 @@ fn carry_out(command: Command, words: &[OsString], verbosity: Verbosity) -> Resu
         Command::DevCluster(args) => dev_cluster::run(&args, verbosity)?,
         Command::Pmi(command) => pmi_command::run(command)?,
         Command::Pki(command) => {
-            let made = pki::run(command).map_err(|error| Failure::ours(&error))?;
+            let made = pki::run(command)?;
             if verbosity == Verbosity::Quiet { 0 } else { show(made.as_bytes())? }
         }
         #[cfg(feature = "api")]

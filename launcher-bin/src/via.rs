@@ -56,7 +56,7 @@ pub enum ViaError {
     #[error(transparent)]
     Hostfile(#[from] HostfileError),
     /// `LATTICE_VIA` is no way.
-    #[error("LATTICE_VIA: {0}")]
+    #[error("LATTICE_VIA: {0}\ntry: unset LATTICE_VIA, or LATTICE_VIA with one of these")]
     Variable(#[from] ViaParseError),
     /// Nothing says how nodes are reached.
     #[error(

@@ -30,7 +30,7 @@ fn write_files(directory: &Path) {
 fn typed(line: &str, directory: &Path) -> Output {
     let words = shlex::split(line).unwrap();
     let mut command = Command::new(env!("CARGO_BIN_EXE_lattice"));
-    command.args(&words[1..]).current_dir(directory).stdin(Stdio::null());
+    command.current_dir(directory).stdin(Stdio::null());
     for variable in ["LATTICE_ALLOC_ID", "LATTICE_API_URL", "UNSET_VARIABLE", "VAR"] {
         command.env_remove(variable);
     }
@@ -38,6 +38,8 @@ fn typed(line: &str, directory: &Path) -> Output {
     for variable in ["XDG_RUNTIME_DIR", "XDG_CONFIG_HOME", "LATTICE_SETS"] {
         command.env(variable, directory);
     }
+    let at = words.iter().position(|word| word == "lattice").expect("a line of lattice");
+    command.envs(words[..at].iter().filter_map(|word| word.split_once('='))).args(&words[at + 1..]);
     command.output().unwrap()
 }
 

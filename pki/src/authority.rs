@@ -30,7 +30,8 @@ pub const CA_CERTIFICATE_FILE: &str = "ca.pem";
 pub const CERTIFICATE_FILE: &str = "cert.pem";
 /// The private key of that certificate, in the same directory.
 pub const KEY_FILE: &str = "key.pem";
-const CA_KEY: &str = "ca.key.pem";
+/// The private key of the CA, in its own directory.
+pub const CA_KEY_FILE: &str = "ca.key.pem";
 /// Validity of a CA, in days.
 const CA_DAYS: u32 = 3650;
 /// Clocks may be wrong by this much: a certificate is valid since a little before it was made.
@@ -174,10 +175,10 @@ impl Authority {
         let certificate = params.self_signed(&key)?.pem();
         let secret = Zeroizing::new(key.serialize_pem());
 
-        refuse_existing(&directory.join(CA_KEY))?;
+        refuse_existing(&directory.join(CA_KEY_FILE))?;
         refuse_existing(&directory.join(CA_CERTIFICATE_FILE))?;
         make_directory(directory, Parents::Make)?;
-        write_new(&directory.join(CA_KEY), &secret, 0o600)?;
+        write_new(&directory.join(CA_KEY_FILE), &secret, 0o600)?;
         write_new(&directory.join(CA_CERTIFICATE_FILE), &certificate, 0o644)?;
         Ok(Self { certificate, issuer: Issuer::new(params, key) })
     }
@@ -192,7 +193,7 @@ impl Authority {
             let path = directory.join(name);
             fs::read_to_string(&path).map_err(|source| PkiError::Io { action: "read", path, source })
         };
-        let (secret, certificate) = (Zeroizing::new(read(CA_KEY)?), read(CA_CERTIFICATE_FILE)?);
+        let (secret, certificate) = (Zeroizing::new(read(CA_KEY_FILE)?), read(CA_CERTIFICATE_FILE)?);
         let key = key_pair(&secret).map_err(unusable)?;
         let issuer = Issuer::from_ca_cert_pem(&certificate, key).map_err(unusable)?;
         Ok(Self { certificate, issuer })
@@ -203,7 +204,7 @@ impl Authority {
     /// # Errors
     /// As [`Authority::open`], and if everybody can read its key.
     pub fn open_private(directory: &Path) -> Result<Self, PkiError> {
-        let path = directory.join(CA_KEY);
+        let path = directory.join(CA_KEY_FILE);
         match fs::metadata(&path) {
             Ok(key) if key.mode() & 0o007 != 0 => Err(PkiError::Exposed { path }),
             // What cannot be read is told of when it is.
@@ -429,13 +430,13 @@ mod tests {
     fn nothing_is_overwritten() {
         let directory = tempfile::tempdir().unwrap();
         let authority = Authority::create(directory.path()).unwrap();
-        let before = fs::read(directory.path().join(CA_KEY)).unwrap();
+        let before = fs::read(directory.path().join(CA_KEY_FILE)).unwrap();
         let error = Authority::create(directory.path()).err().unwrap().to_string();
         assert!(
             error.ends_with("ca.key.pem exists, and is not overwritten; remove it to have it made anew"),
             "{error}"
         );
-        assert_eq!(fs::read(directory.path().join(CA_KEY)).unwrap(), before);
+        assert_eq!(fs::read(directory.path().join(CA_KEY_FILE)).unwrap(), before);
         let issued = authority.issue(&Caller::Api, &[], Validity::days(1).unwrap()).unwrap();
         authority.write(&directory.path().join("api"), &issued).unwrap();
         assert!(matches!(authority.write(&directory.path().join("api"), &issued), Err(PkiError::Exists { .. })));

@@ -11,8 +11,8 @@ mod renewed;
 mod revocation;
 
 pub use self::authority::{
-    Authority, CA_CERTIFICATE_FILE, CERTIFICATE_FILE, CLOCK_SKEW, Issued, KEY_FILE, PkiError, Validity, directory_name,
-    refuse_existing,
+    Authority, CA_CERTIFICATE_FILE, CA_KEY_FILE, CERTIFICATE_FILE, CLOCK_SKEW, Issued, KEY_FILE, PkiError, Validity,
+    directory_name, refuse_existing,
 };
 pub use self::caller::{Caller, CallerError, Role, SCHEME, is_node_name};
 pub use self::renewal::CertificateRequest;

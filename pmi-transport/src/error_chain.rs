@@ -2,13 +2,14 @@
 
 use std::error::Error;
 
-/// Returns the error and all its sources, outermost first, joined by `: `. A source whose text an error repeats at its end is told once.
+/// Returns the error and all its sources, outermost first, joined by `: `. A source whose text an error repeats at the end
+/// of one of its lines is told once.
 pub fn chain(error: &dyn Error) -> String {
     let mut text = error.to_string();
     let mut source = error.source();
     while let Some(error) = source {
         let cause = error.to_string();
-        if !text.ends_with(&cause) {
+        if !text.ends_with(&cause) && !text.contains(&format!("{cause}\n")) {
             text = format!("{text}: {cause}");
         }
         source = error.source();
@@ -32,9 +33,15 @@ mod tests {
         source: io::Error,
     }
 
+    #[derive(Debug, thiserror::Error)]
+    #[error("cannot write: {0}\ntry: another directory")]
+    struct Advising(#[source] io::Error);
+
     #[test]
     fn a_cause_that_its_error_tells_is_not_told_again() {
         assert_eq!(chain(&Telling { source: io::Error::other("no room") }), "cannot read settings: no room");
+        let advising = Advising(io::Error::other("no room"));
+        assert_eq!(chain(&advising), "cannot write: no room\ntry: another directory");
     }
 
     #[test]

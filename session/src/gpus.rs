@@ -45,9 +45,7 @@ pub struct GpuBindParseError {
 #[non_exhaustive]
 pub enum GpuError {
     /// The node has none of a maker whose runtime is known.
-    #[error(
-        "ranks are to be bound to GPUs, and this node knows of none; of a cluster's nodes lattice nodes --topology shows what they know"
-    )]
+    #[error("ranks are to be bound to GPUs, and this node knows of none")]
     None,
     /// An outer launcher allows none.
     #[error("ranks are to be bound to GPUs, and {variable}={value} of the surroundings allows none of this node")]

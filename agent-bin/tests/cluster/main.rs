@@ -374,7 +374,12 @@ fn settings_are_checked_without_running() {
     assert!(out.starts_with("lattice-agent: api: \"nonsense\" is no address"), "{out}");
     let (out, code) = world::check_config(&["--api", "127.0.0.1:1"]);
     assert_eq!(code, Some(125));
-    assert!(out.contains("neither certificates ([tls] with ca, cert and key) nor `insecure` are set; `lattice pki` makes certificates"), "{out}");
+    assert!(
+        out.contains(
+            "neither certificates ([tls] with ca, cert and key) nor `insecure` are set\ntry: lattice pki init"
+        ),
+        "{out}"
+    );
     let insecure = ["--insecure", "--node-id", "n", "--api"];
     let (out, code) = world::check_config(&[&insecure[..], &["127.0.0.1:1", "--listen", "0.0.0.0:1"]].concat());
     assert_eq!(code, Some(125));

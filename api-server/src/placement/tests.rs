@@ -195,7 +195,7 @@ fn what_cannot_be_placed_is_refused_in_words() {
     check(&on_nodes(4), &[4], "4 nodes were asked for, and 3 can be used: node[0-2]");
     check(&per_node(2), &[7], "3 nodes with at most 2 ranks each hold 6");
     let one = PlacementRequest { nodes: NonZeroU32::new(1), ..per_node(1) };
-    check(&one, &[7], "1 node with at most 1 rank each holds 1; ask for fewer");
+    check(&one, &[7], "1 node with at most 1 rank each holds 1\ntry: -n 1, or fewer; --tasks-per-node=7");
     check(&hosts(&[("node0", 2)], None), &[3], "have 2 slots");
     check(&hosts(&[("node7", 2)], None), &[1], "node node7 is not in the allocation, which has node[0-2]");
     check(&PlacementRequest { except: nodes(3), ..Default::default() }, &[1], "no node is left");

@@ -220,6 +220,8 @@ mod tests {
         assert_eq!((status.code(), status.message()), (code, words));
     }
 
+    const OTHERS: &str = "allocation 7f3k belongs to another user\ntry: one of yours; lattice alloc list shows them";
+
     fn id() -> String {
         "7f3k".to_owned()
     }
@@ -242,12 +244,12 @@ mod tests {
 
     #[test]
     fn rights_are_told_from_states_and_from_mistakes() {
-        let unknown = "there is no allocation 7f3k, or it was released; lattice alloc list shows yours";
+        let unknown = "there is no allocation 7f3k, or it was released\ntry: lattice alloc list or lattice queue --all, which show yours";
         check(AllocationError::Unknown { id: id() }, Code::NotFound, unknown);
         let not_yours = || AllocationError::NotYours { id: id() };
-        check(not_yours(), Code::PermissionDenied, "allocation 7f3k belongs to another user");
-        check(LaunchError::from(not_yours()), Code::PermissionDenied, "allocation 7f3k belongs to another user");
-        check(ReleaseError::from(not_yours()), Code::PermissionDenied, "allocation 7f3k belongs to another user");
+        check(not_yours(), Code::PermissionDenied, OTHERS);
+        check(LaunchError::from(not_yours()), Code::PermissionDenied, OTHERS);
+        check(ReleaseError::from(not_yours()), Code::PermissionDenied, OTHERS);
         let not_running = AllocationError::NotRunning { id: id(), state: AllocationState::Released };
         check(not_running, Code::FailedPrecondition, "allocation 7f3k is released, not running");
         check(PlanError::Exists { id: id() }, Code::AlreadyExists, "allocation 7f3k exists already");

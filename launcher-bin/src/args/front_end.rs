@@ -89,6 +89,8 @@ enum Refusal {
     Refused { flag: String, instead: String },
     #[error("'{flag} {value}' is not possible here: {reason}")]
     Value { flag: &'static str, value: String, reason: String },
+    #[error("{variable}={value}: {refusal}")]
+    Variable { variable: String, value: String, refusal: Box<Self> },
     #[error("cannot read {}: {reason}", path.display())]
     File { path: std::path::PathBuf, reason: String },
 }
@@ -213,6 +215,7 @@ impl Refusal {
             }
             Self::Refused { instead, .. } => instead.clone(),
             Self::Ambiguous { .. } | Self::Value { .. } => return String::new(),
+            Self::Variable { variable, .. } => format!("type unset {variable}, or give it another value"),
             Self::File { .. } => "type the path of another file, or its words on this line".to_owned(),
         };
         format!("\n\n  tip: {tip}")

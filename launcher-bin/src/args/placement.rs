@@ -84,7 +84,7 @@ pub struct PlacementArgs {
     pub cpu_bind: Option<BindRequest>,
     /// Bind ranks as suits compute_bound (cores, a thread of each), memory_bound (one core of each socket), multithread (hardware threads) or
     /// nomultithread (one thread of each core) programs.
-    #[arg(long, value_enum, value_name = "KIND", hide_possible_values = true, conflicts_with_all = ["cpu_bind", "threads_per_core"])]
+    #[arg(long, value_enum, value_name = "KIND", hide_possible_values = true, conflicts_with = "threads_per_core")]
     pub hint: Option<Hint>,
     /// Use N hardware threads of each core; without --cpu-bind, ranks are bound to threads.
     #[arg(long, value_name = "N", value_parser = positive, allow_negative_numbers = true)]

@@ -74,6 +74,15 @@ pub(super) fn improved(mut error: clap::Error, about: About, words: &[OsString])
                 keep_near_commands(&mut error, &typed);
             }
         }
+        // `lattice signal TERM ID`, as kill has it.
+        ErrorKind::ValueValidation if about == About::Other => {
+            if let [_, command, name, id] = words
+                && command == "signal"
+                && let Some(tip) = signal_line(&name.to_string_lossy(), std::slice::from_ref(id))
+            {
+                suggest(&mut error, &tip);
+            }
+        }
         ErrorKind::MissingRequiredArgument => {
             let missing = text(&error, ContextKind::InvalidArg);
             if let Some(tip) = missing_tip(&missing, about, words) {
@@ -115,6 +124,12 @@ fn flag_tip(typed: &str, about: About, words: &[OsString]) -> Option<String> {
         About::Other if first == "exec" && OF_LAUNCH.contains(&typed) => {
             Some(format!("did you mean: {}", line("launch", &words[2..])))
         }
+        About::Other if ["kill", "abort", "signal"].iter().any(|command| first == command) => {
+            signal_line(typed, &words[2..])
+        }
+        About::Other if first == "queue" && ["-u", "--user", "--me"].contains(&typed) => {
+            Some("type lattice queue alone, which shows your jobs, and an administrator those of all users".to_owned())
+        }
         About::Other if first == "batch" => batch_line::instead(typed).map(str::to_owned),
         About::Other if typed == "-n" && ["dev-cluster", "alloc"].iter().any(|command| first == command) => {
             Some("type -N for a number of nodes".to_owned())
@@ -125,6 +140,21 @@ fn flag_tip(typed: &str, about: About, words: &[OsString]) -> Option<String> {
         }
         About::Other => None,
     }
+}
+
+/// Line of `lattice signal` for words of kill(1): `-9 ID`, `-s TERM ID`, `-TERM ID`.
+fn signal_line(typed: &str, words: &[OsString]) -> Option<String> {
+    let names = words.iter().filter(|word| !is_option(word));
+    let (name, ids): (String, Vec<_>) = match typed.trim_start_matches('-') {
+        "s" | "signal" => {
+            let [name, ids @ ..] = &names.collect::<Vec<_>>()[..] else { return None };
+            (name.to_string_lossy().into_owned(), ids.to_vec())
+        }
+        name => (name.to_owned(), names.collect()),
+    };
+    super::signal::parse(&name).ok()?;
+    let [id] = ids[..] else { return None };
+    Some(format!("did you mean: {}", line("signal", &[id.clone(), name.into()])))
 }
 
 /// What is missing: a flag that another one needs, or the end of the line.

@@ -50,7 +50,7 @@ pub enum ConfigError {
         source: ApiUrlError,
     },
     /// `http` without `insecure = true`.
-    #[error("{}: api is an http URL, and there everybody is believed: add `insecure = true`, or use https or unix", path.display())]
+    #[error("{}: api is an http URL, and there everybody is believed\ntry: https or unix; or `insecure = true` in that file, among people who trust each other", path.display())]
     Insecure {
         /// The file.
         path: PathBuf,
@@ -59,7 +59,7 @@ pub enum ConfigError {
     #[error(transparent)]
     Certificates(#[from] IdentityError),
     /// There are no certificates for `https`.
-    #[error("an https URL needs certificates: name ca, cert and key in [tls] of {}", path.display())]
+    #[error("an https URL needs certificates\ntry: ca, cert and key in [tls] of {}, from who runs the cluster", path.display())]
     NoCertificates {
         /// The file to name them in.
         path: PathBuf,
@@ -161,10 +161,10 @@ mod tests {
         check("api = 5", "api");
         check("apl = 'x'", "unknown field");
         check("api = 'head'", "api: \"head\" names no API server");
-        check("api = 'http://127.0.0.1'", "add `insecure = true`");
+        check("api = 'http://127.0.0.1'", "or `insecure = true`");
         check("[tls]\nca = 'a'\nkey = 'b'", "missing field `cert`");
         let error = parsed("api = 'https://head'").unwrap().certificates().unwrap_err().to_string();
-        assert!(error.contains("name ca, cert and key in [tls] of /home/u/.config/lattice/config.toml"), "{error}");
+        assert!(error.contains("try: ca, cert and key in [tls] of /home/u/.config/lattice/config.toml"), "{error}");
     }
 
     /// A home directory with a config file in it, and the environment that names it.

@@ -388,7 +388,9 @@ impl LaunchHere {
                     _ if ranks.is_empty() => Control::Signal(signal as i32),
                     Ok(named) if named.greatest().0 >= self.watched.ranks() => {
                         let (greatest, last) = (named.greatest(), self.watched.ranks().saturating_sub(1));
-                        return Answer::Refused(format!("the launch has no rank {greatest}; it has ranks 0 to {last}"));
+                        return Answer::Refused(format!(
+                            "the launch has no rank {greatest}; it has ranks 0 to {last}\ntry: --ranks with some of them"
+                        ));
                     }
                     Ok(named) => Control::SignalRanks(signal as i32, named),
                     Err(error) => return Answer::Refused(error.to_string()),

@@ -47,9 +47,28 @@ pub(crate) fn cause(cause: &Cause) -> String {
         CauseKind::NotStarted { reason, .. } if reason.contains("the directory of temporary files") => {
             "--tmpdir=DIR with a directory that all nodes have and you may write to, such as --tmpdir=/tmp"
         }
+        CauseKind::NotStarted { reason, .. } if reason.contains("bound to GPUs") => {
+            "lattice nodes --topology, which shows the GPUs of each node; or the line without GPUs"
+        }
+        CauseKind::NotStarted { class: StartClass::CannotExecute, reason, .. } => cannot_execute(reason),
         _ => return cause.to_string(),
     };
     format!("{cause}\ntry: {remedy}")
+}
+
+/// Line to type for a file of a node that cannot be executed there, by the words of `rank_spawner::ProgramError`.
+fn cannot_execute(reason: &str) -> &'static str {
+    if reason.contains("no permission") {
+        "chmod +x, where its nodes have it; or its interpreter before it, as in sh FILE"
+    } else if reason.contains("is a directory") {
+        "the path of a program in that directory"
+    } else if reason.contains("is a program for") {
+        "a build of it for that machine; lattice nodes --topology shows what each node is"
+    } else if reason.contains(" needs ") {
+        "lattice exec, for a look at that path on its nodes; --bcast, for a program that is whole here"
+    } else {
+        "its interpreter before it, as in sh FILE; or #! and its path as the first line, if it is a script"
+    }
 }
 
 /// Settings of a launch, for `--verbose`.

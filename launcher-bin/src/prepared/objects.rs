@@ -16,7 +16,7 @@ use crate::cluster::Templates;
 pub enum ObjectsError {
     /// It is not known how many objects a node has.
     #[error(
-        "{node} has not told how many objects ({object}) it has; say how many ranks a node takes with --tasks-per-node K instead"
+        "{node} has not told how many objects ({object}) it has\ntry: --tasks-per-node K, the number of ranks of a node"
     )]
     Unknown {
         /// Name of the node.
@@ -25,7 +25,7 @@ pub enum ObjectsError {
         object: &'static str,
     },
     /// No node has such an object.
-    #[error("no {object} is known on {nodes}; say how many ranks a node takes with --tasks-per-node K instead")]
+    #[error("no {object} is known on {nodes}\ntry: --tasks-per-node K, the number of ranks of a node")]
     None {
         /// The nodes.
         nodes: String,
@@ -34,8 +34,8 @@ pub enum ObjectsError {
     },
     /// There are more ranks than objects of the nodes take.
     #[error(
-        "{ranks} ranks do not fit: {nodes} have room for {room} with {} on each {object}; start fewer, or let them share with --overcommit, \
-         in lines of mpirun with --oversubscribe",
+        "{ranks} ranks do not fit: {nodes} have room for {room} with {} on each {object}\n\
+         try: -n {room}, or fewer; --overcommit (mpirun's --oversubscribe), which lets them share",
         counted(u64::from(*per_object), "rank")
     )]
     TooFew {
@@ -182,7 +182,7 @@ mod tests {
         let seen: Vec<_> = hosts.iter().map(|host| (host.node.as_str(), host.slots.get())).collect();
         assert_eq!(seen, [("a0", 6)]);
         let refused = place(&["b0"]).unwrap_err().to_string();
-        assert!(refused.starts_with("no GPU is known on b0; say"), "{refused}");
+        assert!(refused.starts_with("no GPU is known on b0\ntry: --tasks-per-node"), "{refused}");
     }
 
     #[test]

@@ -73,7 +73,10 @@ fn ranks_are_counted_from_either_flag() {
     check("--tasks-per-node 3 true", &[3]);
     check("-n 2 --tasks-per-node 3 true", &[2]);
     check("-n 2 true : -n 3 false : true", &[2, 3, 1]);
-    refused("-n 8 --tasks-per-node 4 true", "8 ranks do not fit on 1 node with --tasks-per-node=4: use -n 4 or fewer");
+    refused(
+        "-n 8 --tasks-per-node 4 true",
+        "8 ranks do not fit on 1 node with --tasks-per-node=4\ntry: -n 4, or fewer",
+    );
     refused("-n 2 --tasks-per-node 3 true : -n 2 true", "4 ranks do not fit on 1 node");
     refused("-n 2147483647 true : -n 2147483647 true", "4294967294 ranks together");
     refused("-n 1001 true", "1001 ranks do not fit on this machine: pid_max is 1000, which is enough for 1000 ranks");

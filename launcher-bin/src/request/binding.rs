@@ -9,13 +9,17 @@ use crate::args::{Hint, PlacementArgs, RankBy};
 /// Binding by `--cpu-bind`, `--hint`, `--threads-per-core`, `--cpus-per-task`, `--overcommit` and the order among sockets and cores. With a
 /// number of CPUs and nothing else, each rank is bound to cores; with one of threads of a core, to threads.
 pub(super) fn binding(args: &PlacementArgs) -> Result<CpuBind, RequestError> {
+    let named = args.cpu_bind.clone().and_then(|request| request.bind);
+    if let (Some(_), Some(bind)) = (args.hint, &named) {
+        return Err(RequestError::HintedAndBound { bind: bind.clone() });
+    }
     let (hinted, part) = args.hint.map(Hint::binding).unzip();
     let part = part.unwrap_or(NodePart { threads_per_core: args.threads_per_core, ..NodePart::default() });
     let usual = hinted
         .or(args.threads_per_core.map(|_| Object::Thread))
         .or(args.cpus_per_task.map(|_| Object::Core))
         .map_or(CpuBind::None, CpuBind::to);
-    let bind = match args.cpu_bind.clone().and_then(|request| request.bind).unwrap_or(usual) {
+    let bind = match named.unwrap_or(usual) {
         CpuBind::To(bind) => bind,
         other if part == NodePart::default() => return Ok(other),
         other => return Err(RequestError::NoPartOfCores { bind: other }),

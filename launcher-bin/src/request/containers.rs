@@ -46,7 +46,9 @@ pub enum ContainerError {
         name: String,
     },
     /// An image without a name.
-    #[error("--container: the name of the image is empty, as that of a variable that is not set")]
+    #[error(
+        "--container: the name of the image is empty, as that of a variable that is not set\ntry: --container IMAGE; or the line without it"
+    )]
     EmptyImage,
     /// Nobody said which one, and none is in `PATH`.
     #[error(
@@ -62,7 +64,9 @@ pub enum ContainerError {
     )]
     NodeMemory,
     /// It says no command.
-    #[error("--container-profile {name}: its command is empty")]
+    #[error(
+        "--container-profile {name}: its command is empty\ntry: a command in that entry of containers.toml; or another profile"
+    )]
     NoCommand {
         /// The name.
         name: String,

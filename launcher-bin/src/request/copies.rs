@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use lattice_session::random;
 use lattice_session::request::ProgramRequest;
 use lattice_session::spec::AppSpec;
-use rank_spawner::{Program, ProgramError, ProgramFailure};
+use rank_spawner::{Program, ProgramError};
 
 use super::shared_libraries::{self, SharedLibrariesError};
 use crate::args::{Compression, CopyArgs, Excluded, SendLibs};
@@ -24,7 +24,7 @@ const LIBRARY_PATH: &str = "LD_LIBRARY_PATH";
 #[non_exhaustive]
 pub enum CopyError {
     /// The place on the nodes is none that all of them have.
-    #[error("{flag}={}: the copy needs an absolute path, such as /tmp/", path.display())]
+    #[error("{flag}={}: the copy needs an absolute path\ntry: {flag}=/tmp/", path.display())]
     Relative {
         /// The flag.
         flag: &'static str,
@@ -33,7 +33,8 @@ pub enum CopyError {
     },
     /// One file cannot be several programs.
     #[error(
-        "--bcast={}: {programs} programs cannot be copied to one file; --bcast={0}/ puts them into a directory, --bcast into one of their own",
+        "--bcast={}: {programs} programs cannot be copied to one file\n\
+         try: --bcast={0}/, a directory; or --bcast, for one of their own",
         path.display()
     )]
     OnePlace {
@@ -57,7 +58,7 @@ pub enum CopyError {
         reason: String,
     },
     /// Two files would be one.
-    #[error("--preload-files: {} and {} would both be {} on the nodes; give one of them another name", files[0].display(), files[1].display(), target.display())]
+    #[error("--preload-files: {} and {} would both be {} on the nodes\ntry: another name for one of them", files[0].display(), files[1].display(), target.display())]
     SameName {
         /// The files.
         files: [PathBuf; 2],
@@ -70,10 +71,10 @@ pub enum CopyError {
 }
 
 impl CopyError {
-    /// Failure of the program, if that is it.
-    pub(super) fn program_failure(&self) -> Option<ProgramFailure> {
+    /// Error of the program, if that is it.
+    pub(super) fn program(&self) -> Option<&ProgramError> {
         match self {
-            Self::Program(error) => Some(error.failure()),
+            Self::Program(error) => Some(error),
             _ => None,
         }
     }
@@ -349,7 +350,10 @@ mod tests {
             assert!(error.contains(expected), "{line}: {error}");
         };
         check("--bcast=x/ true", "the copy needs an absolute path");
-        check("--bcast=/tmp/x true : false", "2 programs cannot be copied to one file; --bcast=/tmp/x/ puts them");
+        check(
+            "--bcast=/tmp/x true : false",
+            "2 programs cannot be copied to one file\ntry: --bcast=/tmp/x/, a directory",
+        );
         check("--preload-files=/etc true", "cannot copy /etc: it is no regular file");
         check("--preload-files=/bin/sh --preload-dest-dir=x true", "--preload-dest-dir=x: the copy needs an absolute");
         check("--preload-files=/bin/ls,/usr/bin/../bin/ls true", "would both be /ls on the nodes");

@@ -27,7 +27,7 @@ const BYTES_MAX: u64 = 1 << 20;
 #[non_exhaustive]
 pub enum EnvironmentError {
     /// A flag names a variable that we do not have.
-    #[error("{flag} {name}: there is no such variable to pass on; {name}=VALUE sets one")]
+    #[error("{flag} {name}: there is no such variable to pass on\ntry: {name}=VALUE, which sets one")]
     NoSuchVariable {
         /// The flag.
         flag: &'static str,
@@ -191,7 +191,7 @@ mod tests {
         assert_eq!(names(line), ["PATH=/usr/bin:/bin", "MV2_ENABLE_AFFINITY=1", "MVP_ENABLE_AFFINITY=0"]);
         assert_eq!(names("-c 2 --cpu-bind none --export=NONE true"), ["PATH=/usr/bin:/bin", "OMP_NUM_THREADS=2"]);
         let error = commanded("--export=GONE true").unwrap_err().to_string();
-        assert_eq!(error, "--export GONE: there is no such variable to pass on; GONE=VALUE sets one");
+        assert_eq!(error, "--export GONE: there is no such variable to pass on\ntry: GONE=VALUE, which sets one");
     }
 
     /// Recorded from srun of Slurm 22.05.8, but for the name of the user, his numbers and the machine.

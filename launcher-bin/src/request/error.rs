@@ -30,16 +30,20 @@ pub(crate) const EXCLUDE: &str = "--exclude";
 #[non_exhaustive]
 pub enum RequestError {
     /// A flag that needs PMI stands beside `--pmi=none`.
-    #[error("{flag} and --pmi=none exclude each other: without PMI there is nothing that it could change")]
+    #[error(
+        "{flag} and --pmi=none exclude each other: without PMI there is nothing that it could change\ntry: the line without one of both"
+    )]
     NoPmi {
         /// The flag.
         flag: &'static str,
     },
     /// Group barriers were asked for without PMI-1.
-    #[error("--pmi-group-barriers and --pmi=pmi2 exclude each other: group barriers are a part of PMI 1.2")]
+    #[error(
+        "--pmi-group-barriers and --pmi=pmi2 exclude each other: group barriers are a part of PMI 1.2\ntry: the line without one of both"
+    )]
     NoPmi1,
     /// A flag about files of output without one.
-    #[error("{flag} needs --output or --error: it is about the files that they name")]
+    #[error("{flag} needs --output or --error: it is about the files that they name\ntry: --output FILE beside it")]
     NoFiles {
         /// The flag.
         flag: &'static str,
@@ -79,7 +83,7 @@ pub enum RequestError {
     #[error(transparent)]
     Environment(#[from] EnvironmentError),
     /// Files cannot be copied to the nodes.
-    #[error(transparent)]
+    #[error("{error}{instead}", error = .0, instead = .0.program().map(tip).unwrap_or_default())]
     Copy(#[from] CopyError),
     /// A container cannot be used.
     #[error(transparent)]
@@ -111,8 +115,8 @@ pub enum RequestError {
     },
     /// The hostfile has fewer slots than ranks are asked for.
     #[error(
-        "{ranks} ranks do not fit: {flag} gives this machine {}; ask for fewer ranks, or let them share with --overcommit \
-         (mpirun's --oversubscribe)",
+        "{ranks} ranks do not fit: {flag} gives this machine {}\n\
+         try: -n {slots}, or fewer; --overcommit (mpirun's --oversubscribe), which lets them share",
         counted(*slots, "slot")
     )]
     TooFewSlots {
@@ -124,7 +128,7 @@ pub enum RequestError {
         slots: u64,
     },
     /// The hosts of the environment cannot be read.
-    #[error("LATTICE_HOSTS: {0}")]
+    #[error("LATTICE_HOSTS: {0}\ntry: LATTICE_HOSTS=HOST:SLOTS,HOST:SLOTS, or unset LATTICE_HOSTS")]
     UsualHosts(#[source] HostsError),
     /// The rankfile cannot be used.
     #[error(transparent)]
@@ -137,8 +141,8 @@ pub enum RequestError {
     Overcommit(#[from] Overcommit),
     /// There are more ranks than objects of this machine take.
     #[error(
-        "{ranks} ranks do not fit: this machine has room for {room} with {} on each {object}; start fewer, or let them share with \
-         --overcommit (mpirun's --oversubscribe)",
+        "{ranks} ranks do not fit: this machine has room for {room} with {} on each {object}\n\
+         try: -n {room}, or fewer; --overcommit (mpirun's --oversubscribe), which lets them share",
         counted(*per_object, "rank")
     )]
     TooFewObjects {
@@ -156,8 +160,8 @@ pub enum RequestError {
     Hostfile(#[from] HostfileError),
     /// The job does not fit on the one node.
     #[error(
-        "{ranks} ranks do not fit on 1 node with --tasks-per-node={per_node}: \
-         use -n {per_node} or fewer, or --tasks-per-node={ranks}"
+        "{ranks} ranks do not fit on 1 node with --tasks-per-node={per_node}\n\
+         try: -n {per_node}, or fewer; --tasks-per-node={ranks}"
     )]
     NodeTooSmall {
         /// Number of ranks that were asked for.
@@ -172,7 +176,7 @@ pub enum RequestError {
     #[error(transparent)]
     TooManyRanks(#[from] TooManyRanks),
     /// There is no program to start.
-    #[error("there is no program to start")]
+    #[error("there is no program to start\ntry: lattice launch ./a.out")]
     NoProgram,
     /// A program cannot be started.
     #[error("{error}{instead}", error = .0, instead = tip(.0))]
@@ -222,7 +226,8 @@ pub enum RequestError {
     },
     /// A signal before the time limit would be sent when the launch begins.
     #[error(
-        "--signal: the signal comes {} before the time limit, which is {}: give a time behind its @ that is shorter than the limit",
+        "--signal: the signal comes {} before the time limit, which is {}\n\
+         try: a time behind its @ that is shorter than the limit",
         duration(*.ahead),
         duration(*.limit)
     )]
@@ -238,6 +243,12 @@ pub enum RequestError {
          try: --time LIMIT beside it, such as --time 10:00; without a limit, lattice signal ID SIGNAL sends one at any time"
     )]
     SignalWithoutLimit,
+    /// A hint is a binding of its own (srun(1), `--hint`).
+    #[error("--hint and --cpu-bind={bind} exclude each other: both bind ranks\ntry: the line without one of both")]
+    HintedAndBound {
+        /// The binding.
+        bind: CpuBind,
+    },
     /// Ranks cannot be bound as asked.
     #[error("--cpu-bind: {0}")]
     Bind(#[from] BindHereError),
@@ -267,7 +278,7 @@ impl RequestError {
     pub fn program_failure(&self) -> Option<ProgramFailure> {
         match self {
             Self::Program(error) => Some(error.failure()),
-            Self::Copy(error) => error.program_failure(),
+            Self::Copy(error) => error.program().map(ProgramError::failure),
             _ => None,
         }
     }

@@ -37,7 +37,7 @@ pub enum MultiProgError {
         source: io::Error,
     },
     /// A line cannot be used.
-    #[error("--multi-prog: {}, line {line}: {fault}", path.display())]
+    #[error("--multi-prog: {}, line {line}: {fault}\ntry: lines such as 0-3 ./a.out ARGUMENTS, with * for the rest of the ranks", path.display())]
     Line {
         /// The file.
         path: PathBuf,
@@ -48,7 +48,7 @@ pub enum MultiProgError {
         fault: LineFault,
     },
     /// No line is for a rank.
-    #[error("--multi-prog: {} has no program for rank {rank}; `*` in place of ranks stands for the rest", path.display())]
+    #[error("--multi-prog: {} has no program for rank {rank}\ntry: a last line * ./a.out, for the rest of the ranks", path.display())]
     NoProgram {
         /// The file.
         path: PathBuf,
@@ -56,13 +56,13 @@ pub enum MultiProgError {
         rank: u32,
     },
     /// The number of ranks is open.
-    #[error("--multi-prog: {} names no last rank; type -n for the number of ranks", path.display())]
+    #[error("--multi-prog: {} names no last rank\ntry: -n with the number of ranks", path.display())]
     NoSize {
         /// The file.
         path: PathBuf,
     },
     /// There are too many ranks.
-    #[error("--multi-prog: {} is for {ranks} ranks; at most {RANKS_MAX} are possible", path.display())]
+    #[error("--multi-prog: {} is for {ranks} ranks\ntry: -n {RANKS_MAX}, or fewer", path.display())]
     TooManyRanks {
         /// The file.
         path: PathBuf,
@@ -70,7 +70,7 @@ pub enum MultiProgError {
         ranks: u32,
     },
     /// Ranks have more programs than a launch may have.
-    #[error("--multi-prog: {} makes {programs} programs of the ranks, with a different one beside each; at most {} are possible", path.display(), Programs::MAX)]
+    #[error("--multi-prog: {} makes {programs} programs of the ranks, with a different one beside each\ntry: at most {}; ranks with the same program beside each other are one", path.display(), Programs::MAX)]
     TooManyPrograms {
         /// The file.
         path: PathBuf,
@@ -90,7 +90,7 @@ pub enum LineFault {
     #[error("there is no program behind the ranks")]
     NoProgram,
     /// The ranks cannot be read.
-    #[error("the ranks are {text:?}: {source}; a list such as 0,4-7, or `*` for the rest, is possible")]
+    #[error("the ranks are {text:?}: {source}")]
     Ranks {
         /// Text in place of the ranks.
         text: String,
@@ -283,21 +283,26 @@ mod tests {
     #[test]
     fn a_file_that_makes_no_launch_is_refused_with_the_line() {
         for (text, ranks, expected) in [
-            ("0 a\n2 b\n", None, "FILE has no program for rank 1; `*` in place of ranks stands for the rest"),
-            ("* a\n", None, "FILE names no last rank; type -n for the number of ranks"),
-            ("", None, "FILE names no last rank; type -n for the number of ranks"),
+            (
+                "0 a\n2 b\n",
+                None,
+                "FILE has no program for rank 1\ntry: a last line * ./a.out, for the rest of the ranks",
+            ),
+            ("* a\n", None, "FILE names no last rank\ntry: -n with the number of ranks"),
+            ("", None, "FILE names no last rank\ntry: -n with the number of ranks"),
             ("0 a\n0-1 b\n", None, "FILE, line 2: rank 0 has a program already"),
             ("0-4 a\n", Some(2), "FILE, line 1: there is no rank 4; -n 2 makes ranks 0 to 1"),
-            ("0-1048576 a\n", None, "FILE is for 1048577 ranks; at most 1048576 are possible"),
+            ("0-1048576 a\n", None, "FILE is for 1048577 ranks\ntry: -n 1048576, or fewer"),
             ("0 'a\n", None, "FILE, line 1: a quote is not closed"),
             ("0\n", None, "FILE, line 1: there is no program behind the ranks"),
             (
                 "0-4095 a %t\n4096 b\n",
                 None,
-                "FILE makes 4097 programs of the ranks, with a different one beside each; at most 4096 are possible",
+                "FILE makes 4097 programs of the ranks, with a different one beside each\ntry: at most 4096; ranks with the same program beside each other are one",
             ),
         ] {
-            assert_eq!(programs(text, ranks), Err(expected.to_owned()), "{text}");
+            let error = programs(text, ranks).unwrap_err();
+            assert!(error.starts_with(expected) && error.contains("\ntry: "), "{text}: {error}");
         }
         assert!(programs("x a\n", None).unwrap_err().starts_with("FILE, line 1: the ranks are \"x\": "));
     }

@@ -46,7 +46,7 @@ pub enum NodeGroupError {
         flag: &'static str,
     },
     /// Its list of nodes cannot be used.
-    #[error("--nodelist of program {program}: {source}")]
+    #[error("--nodelist of program {program}: {source}\ntry: a list such as node[0-3,7]")]
     NodeList {
         /// Number of the program, counted from 1.
         program: usize,
@@ -54,7 +54,7 @@ pub enum NodeGroupError {
         source: HostlistError,
     },
     /// There are fewer nodes in its list than it shall have.
-    #[error("program {program} shall have {}, and {listed} are named for it", counted(u64::from(*nodes), "node"))]
+    #[error("program {program} shall have {}, and {listed} are named for it\ntry: -N {listed} for it, or further nodes", counted(u64::from(*nodes), "node"))]
     ShortList {
         /// Number of the program, counted from 1.
         program: usize,
@@ -65,7 +65,7 @@ pub enum NodeGroupError {
     },
     /// Its nodes do not take its ranks.
     #[error(
-        "the {ranks} ranks of program {program} do not fit: its nodes take {room}; ask for fewer ranks, or more nodes"
+        "the {ranks} ranks of program {program} do not fit: its nodes take {room}\ntry: fewer ranks, or more nodes"
     )]
     NoRoom {
         /// Number of the program, counted from 1.

@@ -42,7 +42,7 @@ pub enum RankfileError {
         text: String,
     },
     /// A host is named by its place in the allocation.
-    #[error("{}, line {line}: {host} is no name of a host; write the host's name instead (`lattice alloc list` shows the nodes)", path.display())]
+    #[error("{}, line {line}: {host} is no name of a host\ntry: the host's name; lattice alloc list shows the nodes", path.display())]
     Relative {
         /// The file.
         path: PathBuf,
@@ -52,7 +52,7 @@ pub enum RankfileError {
         host: String,
     },
     /// A rank has several lines, or none though there are ranks behind it.
-    #[error("{}: rank {rank} has {lines} lines; each rank from 0 to the last one has one", path.display())]
+    #[error("{}: rank {rank} has {lines} lines\ntry: one line for each rank from 0 to the last one", path.display())]
     Ranks {
         /// The file.
         path: PathBuf,
@@ -172,7 +172,7 @@ mod tests {
         let error = parsed("rank 0=+n1 slot=0").unwrap_err();
         assert!(error.starts_with("ranks, line 1: +n1 is no name of a host"), "{error}");
         let error = parsed("rank 0=a\nrank 2=a").unwrap_err();
-        assert_eq!(error, "ranks: rank 1 has 0 lines; each rank from 0 to the last one has one");
+        assert_eq!(error, "ranks: rank 1 has 0 lines\ntry: one line for each rank from 0 to the last one");
         assert!(parsed("rank 0=a\nrank 0=b").unwrap_err().contains("rank 0 has 2 lines"));
         assert!(parsed("# nobody\n").unwrap_err().contains("rank 0 has 0 lines"));
     }

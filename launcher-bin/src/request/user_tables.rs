@@ -14,7 +14,7 @@ const BYTES_MAX: u64 = 1 << 20;
 
 /// A user's file that cannot be used.
 #[derive(Debug, thiserror::Error)]
-#[error("{}: {reason}", file.display())]
+#[error("{}: {reason}\ntry: another form of that entry, or the file without it", file.display())]
 pub struct UserTablesError {
     /// The file.
     file: PathBuf,

@@ -30,7 +30,7 @@ const GATHER: Duration = Duration::from_secs(1);
 
 /// Nodes that do not join.
 #[derive(Debug, thiserror::Error)]
-#[error("{} of {all} nodes did not join: {}\n{}{}", missing.len(), hostlist::fold(missing), said.join("\n"), instead(*.job_variable))]
+#[error("{} of {all} nodes did not join: {}\n{}{}", missing.len(), hostlist::fold(missing), said.join("\n"), instead(*.job_variable, starter, missing))]
 pub struct JoiningError {
     /// Their names.
     missing: Vec<String>,
@@ -40,13 +40,23 @@ pub struct JoiningError {
     said: Vec<String>,
     /// Variable by which those programs find the manager's job; `None` where there is no manager.
     job_variable: Option<&'static str>,
+    /// Name of those programs.
+    starter: String,
 }
 
-/// Line to type if the job is over, and only its variables are left.
-fn instead(job_variable: Option<&str>) -> String {
-    let tip =
-        |name| format!("\ntry: unset {name}, if the job that it names is over; or --via none, for this machine alone");
-    job_variable.map_or_else(String::new, tip)
+/// Line to type if the job is over, and only its variables are left; or if a node cannot be reached.
+fn instead(job_variable: Option<&str>, starter: &str, missing: &[String]) -> String {
+    match (job_variable, missing) {
+        (Some(name), _) => {
+            format!("\ntry: unset {name}, if the job that it names is over; or --via none, for this machine alone")
+        }
+        (None, [node, ..]) if starter == "ssh" => {
+            format!(
+                "\ntry: ssh {node} true, which must work without a question; or --host with nodes for which it does"
+            )
+        }
+        (None, _) => format!("\ntry: {starter}, as --via has it, by hand; or --host with nodes that it reaches"),
+    }
 }
 
 /// The agents of a cluster on their way.
@@ -184,7 +194,8 @@ impl<'a> Joining<'a> {
         };
         let missing: Vec<String> = self.all.iter().filter(|node| fails(node)).cloned().collect();
         let said = self.said(&missing, daemons);
-        JoiningError { said, missing, all: self.all.len(), job_variable: self.means.job_variable }
+        let starter = self.means.program().to_owned();
+        JoiningError { said, missing, all: self.all.len(), job_variable: self.means.job_variable, starter }
     }
 
     /// Last words of the programs that start agents on these nodes; of some, where there are many.

@@ -16,7 +16,7 @@ fn each_call_that_changes_something_is_one_line() {
         r#"action="allocate" on="" outcome="done: allocation ALLOC of node0""#,
         r#"action="launch" on="ALLOC" outcome="done: launch ID""#,
         r#"action="launch" on="ALLOC" outcome="done: launch ID""#,
-        r#"action="abort launch" on="nosuch" outcome="refused: there is no launch or batch job nosuch, or it ended long ago; lattice launches --all and lattice queue --all show those that are known""#,
+        r#"action="abort launch" on="nosuch" outcome="refused: there is no launch or batch job nosuch, or it ended long ago""#,
         r#"action="drain nodes" on="node0" outcome="done""#,
         r#"action="resume nodes" on="node0" outcome="done""#,
         r#"action="release allocation" on="ALLOC" outcome="done""#,

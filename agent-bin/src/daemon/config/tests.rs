@@ -55,7 +55,7 @@ fn what_is_wrong_is_named() {
         assert!(error.contains(expected), "{error}");
     };
     check("insecure = true", "no api is given; name the API server");
-    check("api = 'a:1'", "`lattice pki` makes certificates");
+    check("api = 'a:1'", "try: lattice pki init DIR, which makes certificates");
     check("api = 'a:1'\ntls.key = '/c'", "tls.key is set, tls.ca is not");
     check("insecure = true\napi = 'nonsense'", "api: \"nonsense\" is no address");
     check("insecure = true\napi = 'a:1'\nagent_lease = 0", "agent_lease is 0 seconds; it can be 1 to 86400");

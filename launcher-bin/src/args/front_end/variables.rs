@@ -30,6 +30,8 @@ pub(super) fn apply_as(
     value: &OsStr,
 ) -> Result<(), Refusal> {
     let Some(flag) = find(flags, flag).filter(|flag| !flag.is_switch() || is_on(value)) else { return Ok(()) };
+    let refused =
+        |refusal| Refusal::Variable { variable: name.to_owned(), value: told.to_owned(), refusal: Box::new(refusal) };
     let meant = if told == value { String::new() } else { format!(" {}", value.display()) };
     line.note(format!("{name}={told}: as --{}{meant}", flag.names.last().copied().unwrap_or_default()));
     match flag.meaning {
@@ -42,7 +44,7 @@ pub(super) fn apply_as(
             line.remember(flag);
             line.add_to_launch(ours, Some(value));
         }
-        _ => flag.apply(line, name, (!flag.is_switch()).then_some(value))?,
+        _ => flag.apply(line, name, (!flag.is_switch()).then_some(value)).map_err(refused)?,
     }
     Ok(())
 }
