@@ -13,6 +13,11 @@ use tokio::time::Instant;
 
 type Labels = [(&'static str, &'static str); 1];
 
+/// Outcomes of a launch.
+const OUTCOMES: [&str; 2] = ["succeeded", "failed"];
+/// Who answers questions about ranks: a node alone, or several that it asks.
+const QUESTIONS: [&str; 2] = ["node", "tree"];
+
 /// Everything that is counted.
 #[derive(Debug)]
 pub(crate) struct Metrics {
@@ -40,7 +45,6 @@ pub(crate) struct Census {
 impl Default for Metrics {
     fn default() -> Self {
         let mut registry = Registry::with_prefix("lattice_api");
-        // From a millisecond to half a minute.
         let metrics = Self {
             nodes: Family::default(),
             launches: Family::default(),
@@ -48,7 +52,8 @@ impl Default for Metrics {
             lost_nodes: Counter::<u64, AtomicU64>::default(),
             events: Counter::default(),
             questions: Family::default(),
-            fan_out: Histogram::new(exponential_buckets(0.001, 2.0, 15)),
+            // From a millisecond to half a minute.
+            fan_out: Histogram::new(exponential_buckets(0.001, 2.0, 16)),
             registry: Mutex::default(),
         };
         registry.register("nodes", "Nodes by state", metrics.nodes.clone());
@@ -67,6 +72,13 @@ impl Default for Metrics {
             metrics.fan_out.clone(),
         );
         *metrics.registry.lock() = registry;
+        // A rate of what has not happened yet is 0, and not absent.
+        for outcome in OUTCOMES {
+            drop(metrics.ended.get_or_create(&[("outcome", outcome)]));
+        }
+        for to in QUESTIONS {
+            drop(metrics.questions.get_or_create(&[("to", to)]));
+        }
         metrics
     }
 }
@@ -93,8 +105,14 @@ impl Metrics {
         self.events.inc();
     }
 
-    pub(crate) fn count_question(&self, to: &'static str) {
-        self.questions.get_or_create(&[("to", to)]).inc();
+    /// Counts a question that the node alone answers.
+    pub(crate) fn count_question_to_node(&self) {
+        self.questions.get_or_create(&[("to", QUESTIONS[0])]).inc();
+    }
+
+    /// Counts a question that several nodes answer, by way of their tree.
+    pub(crate) fn count_question_to_tree(&self) {
+        self.questions.get_or_create(&[("to", QUESTIONS[1])]).inc();
     }
 
     pub(crate) fn count_lost_node(&self) {
@@ -102,7 +120,8 @@ impl Metrics {
     }
 
     pub(crate) fn count_ended(&self, success: bool) {
-        let outcome = if success { "succeeded" } else { "failed" };
+        let [succeeded, failed] = OUTCOMES;
+        let outcome = if success { succeeded } else { failed };
         self.ended.get_or_create(&[("outcome", outcome)]).inc();
     }
 
@@ -133,9 +152,12 @@ mod tests {
         let metrics = Metrics::default();
         metrics.count_ended(true);
         let text = metrics.text(Census { nodes_up: 3, ..Default::default() });
-        for expected in
-            [r#"lattice_api_nodes{state="up"} 3"#, r#"lattice_api_launches_ended_total{outcome="succeeded"} 1"#]
-        {
+        for expected in [
+            r#"lattice_api_nodes{state="up"} 3"#,
+            r#"lattice_api_launches_ended_total{outcome="succeeded"} 1"#,
+            r#"lattice_api_launches_ended_total{outcome="failed"} 0"#,
+            r#"lattice_api_rank_questions_total{to="tree"} 0"#,
+        ] {
             assert!(text.contains(expected), "{text}");
         }
     }

@@ -26,16 +26,33 @@ const LINES_MAX: usize = 4096;
 /// Way to the thread that writes, once there is one.
 static APART: OnceLock<NonBlocking> = OnceLock::new();
 
-/// Starts to log what the filter in `LATTICE_LOG` lets through; without a filter that can be read, messages of the level `usual` and above.
-/// Logs nothing, and costs nothing, if there is neither.
+/// Starts to log what the filter in `LATTICE_LOG` lets through; without a filter, messages of the level `usual` and above. Logs nothing, and
+/// costs nothing, if there is neither. A filter that cannot be read, or lets nothing through, is told on standard error and counts as none.
 ///
 /// # Panics
 /// Panics when the process logs already.
 pub fn start(usual: Option<LevelFilter>) {
-    let wanted = std::env::var(FILTER_VARIABLE).ok().and_then(|text| text.parse::<Targets>().ok());
+    let text = std::env::var(FILTER_VARIABLE).unwrap_or_default();
+    let wanted = filter(&text).unwrap_or_else(|| {
+        eprintln!("{FILTER_VARIABLE}={text}: no filter; a level such as debug, or info,lattice_agent=debug, is one");
+        None
+    });
     let Some(filter) = wanted.or_else(|| usual.map(|level| Targets::new().with_default(level))) else { return };
     let lines = tracing_subscriber::fmt::layer().with_writer(line);
     tracing_subscriber::registry().with(lines).with(filter).init();
+}
+
+/// The filter of this text, `None` for an empty one; no result for a text that is none, or that names targets without a level: to those,
+/// which may be words like `banana`, everything would be logged, and nothing else.
+fn filter(text: &str) -> Option<Option<Targets>> {
+    let is_named = |part: &str| part.contains('=') || part.parse::<LevelFilter>().is_ok();
+    match text.trim() {
+        "" => Some(None),
+        text if text.split(',').all(|part| !part.trim().is_empty() && is_named(part.trim())) => {
+            text.parse().ok().map(Some)
+        }
+        _ => None,
+    }
 }
 
 /// Has a thread write the log from now on, until the result is dropped; whoever logs then waits for nobody. What is waiting at the end is
@@ -135,6 +152,17 @@ mod tests {
 
         fn flush(&mut self) -> io::Result<()> {
             Ok(())
+        }
+    }
+
+    #[test]
+    fn a_filter_has_levels() {
+        assert!(filter(" ").unwrap().is_none());
+        for text in ["debug", "off", "info,lattice_agent=debug", "lattice_agent=trace", "warn, h2=off"] {
+            assert!(filter(text).unwrap().is_some(), "{text}");
+        }
+        for text in ["banana", "info,", "info,banana", "info,x=banana", ","] {
+            assert!(filter(text).is_none(), "{text}");
         }
     }
 

@@ -62,7 +62,8 @@ async fn answer(stream: TcpStream, text: impl Fn() -> String) -> hyper::Result<(
 }
 
 fn page(request: &Request<Incoming>, text: impl Fn() -> String) -> Response<String> {
-    if request.method() == Method::GET && request.uri().path() == "/metrics" {
+    // Of the answer to HEAD hyper sends the header alone.
+    if [Method::GET, Method::HEAD].contains(request.method()) && request.uri().path() == "/metrics" {
         let mut page = Response::new(text());
         page.headers_mut().insert(CONTENT_TYPE, OPEN_METRICS);
         return page;
@@ -108,9 +109,16 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn a_balancer_that_asks_for_the_header_alone_gets_that() {
+        let answer = ask("HEAD /metrics HTTP/1.1\r\n\r\n").await;
+        assert!(answer.contains("200 OK") && answer.ends_with("\r\n\r\n"), "{answer}");
+    }
+
+    #[tokio::test]
     async fn what_is_no_request_for_metrics_is_refused() {
         for (request, expected) in [
             ("POST /metrics HTTP/1.1\r\nContent-Length: 0\r\n\r\n".to_owned(), "404 Not Found"),
+            ("HEAD / HTTP/1.1\r\n\r\n".to_owned(), "404 Not Found"),
             ("nonsense\r\n\r\n".to_owned(), "400 Bad Request"),
             (format!("GET /metrics HTTP/1.1\r\nX: {}\r\n\r\n", "x".repeat(2 * REQUEST_MAX)), "431 "),
         ] {

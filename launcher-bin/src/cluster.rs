@@ -176,6 +176,11 @@ impl Cluster {
         }
     }
 
+    /// The same, which waits for an API server that is away also outside of allocations.
+    pub(crate) fn waiting(self) -> Self {
+        Self { patience: AWAY, ..self }
+    }
+
     /// Asks what may be asked twice; in an allocation for as long as the API server may be away.
     ///
     /// # Errors

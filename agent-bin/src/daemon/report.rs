@@ -147,7 +147,11 @@ impl Delivery {
                     Code::NotFound | Code::FailedPrecondition => return Delivered::Unwanted(status),
                     // Also where it takes this agent for somebody else: the launch is no worse for that.
                     Code::Unimplemented => return Delivered::Unheard,
-                    _ => tracing::warn!(launch = self.of.launch_id, "reports wait: {}", status.message()),
+                    _ if self.seems_heard => {
+                        tracing::warn!(launch = self.of.launch_id, "reports wait: {}", status.message());
+                    }
+                    // Told already, for this time without an API server.
+                    _ => tracing::debug!(launch = self.of.launch_id, "reports wait: {}", status.message()),
                 },
             }
             if std::mem::take(&mut self.seems_heard) {

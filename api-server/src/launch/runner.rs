@@ -213,8 +213,8 @@ impl Runner {
             Effect::Command { node, command } => {
                 use NodeCommand::{AskProgress, AskStacks, AskUsage, Gather};
                 match command {
-                    AskProgress(_) | AskUsage(_) | AskStacks(_) => self.surroundings.metrics.count_question("node"),
-                    Gather { .. } => self.surroundings.metrics.count_question("tree"),
+                    AskProgress(_) | AskUsage(_) | AskStacks(_) => self.surroundings.metrics.count_question_to_node(),
+                    Gather { .. } => self.surroundings.metrics.count_question_to_tree(),
                     _ => {}
                 }
                 self.outlets[node as usize].outbox.push(command, self.machine.events_taken(node));

@@ -19,12 +19,13 @@ use crate::launch::fan_out::{CredentialsToCome, FanOut, NotStarted};
 use crate::launch::summary::{Stage, Summary};
 use crate::launch::{self, LaunchHandle, Request};
 use crate::launch_quota::{LaunchSize, QuotaExceeded};
+use crate::nodes::Unready;
 use crate::order::{Allocated, Nodes, Order, OrderError};
 use crate::start_policy::PolicyError;
 use crate::store::{Change, LaunchRecord};
 use crate::wire;
 
-/// Time for an agent to be replaced, in which launches on its node are tried again, as others: with a new id and a new number.
+/// Time for an agent to be replaced, or to find this server anew, in which launches on its node are tried again, as others: with a new id and a new number.
 const AGENT_RESTART: Duration = Duration::from_secs(3);
 const AGENT_RESTART_PAUSE: Duration = Duration::from_millis(250);
 
@@ -61,9 +62,13 @@ impl LaunchError {
         }
     }
 
-    /// Returns true if the agent of a node was being replaced.
+    /// Returns true if the agent of a node was being replaced, or has not registered since this server was started.
     fn is_of_restart(&self) -> bool {
-        matches!(self, Self::NotStarted(NotStarted::Refused(refusal)) if refusal.is_of_restart())
+        match self {
+            Self::NotStarted(NotStarted::Refused(refusal)) => refusal.is_of_restart(),
+            Self::Order(OrderError::Unready { why, .. }) => *why == Unready::Unknown,
+            _ => false,
+        }
     }
 
     /// The node that could not be reached, or was busy.
@@ -86,7 +91,7 @@ pub(crate) struct Planned {
 
 impl Server {
     /// Starts what `request` asks for in an allocation, and returns when every node has accepted it; once more where an agent is being
-    /// replaced. The certificate is the caller's, in
+    /// replaced, or has yet to find this server. The certificate is the caller's, in
     /// DER; empty for one who needed none.
     ///
     /// # Errors
@@ -101,8 +106,11 @@ impl Server {
         let deadline = self.clock.now() + AGENT_RESTART;
         loop {
             let allocation = self.allocations.lock().await.running(caller, allocation_id)?.clone();
-            let planned = self.order_allowed(caller, request.clone(), &allocation)?;
-            match self.begin_launch(caller, certificate.clone(), &allocation, planned).await {
+            let begun = match self.order_allowed(caller, request.clone(), &allocation) {
+                Ok(planned) => self.begin_launch(caller, certificate.clone(), &allocation, planned).await,
+                Err(refused) => Err(refused),
+            };
+            match begun {
                 Err(error) if error.is_of_restart() && self.clock.now() < deadline => {
                     tracing::info!(%error, "a launch is started once more");
                     sleep(AGENT_RESTART_PAUSE).await;

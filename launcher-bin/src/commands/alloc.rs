@@ -55,8 +55,11 @@ pub(crate) fn alloc(command: &AllocCommand, verbosity: Verbosity) -> Result<u8, 
         }
         AllocCommand::Release { id, table } => {
             let request = proto::ReleaseAllocationRequest { id: id.clone() };
+            // A script whose release failed would keep its nodes for ever.
             let answer = ask(&table.api, async |cluster| {
-                Ok(cluster.ask(cluster.allocations().release_allocation(request)).await?)
+                let cluster = cluster.waiting();
+                let release = async || cluster.ask(cluster.allocations().release_allocation(request.clone())).await;
+                Ok(cluster.patiently(|error| error.is_unheard() && !error.is_absence(), release).await?)
             })?;
             match (table.json, verbosity) {
                 (true, _) => Ok(print_json(&Allocation::from(answer))?),

@@ -119,3 +119,26 @@ fn ended_launches_take_little_room_and_are_still_told_of() {
         "code 143",
     ]);
 }
+
+/// Agents find an API server that was started anew within a second; until then it knows no node.
+#[test]
+fn launches_that_begin_before_agents_have_found_the_new_server_wait_for_them() {
+    let script = r#"cd "$LATTICE_DEV_CLUSTER"
+        # One that is being asked for when the server is killed may fail.
+        while [ ! -e stop ]; do lattice launch -n 2 -N 2 true </dev/null; done & launches=$!
+        for restart in 1 2 3 4; do restart_api sleep 1; done
+        touch stop; wait $launches; echo through"#;
+    script_on(2, script).run().exits(0).prints_lines(["through"]).does_not_say("has not registered");
+}
+
+/// Whoever releases an allocation may do nothing else for it any more: outside of it, too, a server that is away is waited for.
+#[test]
+fn a_release_waits_for_the_new_server() {
+    let script = r#"cd "$LATTICE_DEV_CLUSTER"; alloc=$LATTICE_ALLOC_ID; unset LATTICE_ALLOC_ID
+        begin() {
+            lattice alloc release $alloc 2>told & release=$!
+            until grep -q 'is waited for' told; do kill -0 $release || break; sleep 0.02; done
+        }
+        restart_api begin; wait $release; echo "code $?"; lattice alloc list --json | field id"#;
+    script_on(1, script).run().exits(0).prints_lines(["code 0"]);
+}
