@@ -26,12 +26,15 @@ const OUTRUN: Duration = Duration::from_secs(1);
 /// Pause before processes that are being killed are reaped again.
 const REAP_PAUSE: Duration = Duration::from_millis(1);
 
+/// Most processes above this one that are looked at.
+const DEPTH_MAX: usize = 1024;
+
 /// Most orphans that are reaped before the caller goes on with something else.
 const REAPED_AT_ONCE: usize = 4096;
 
 /// Criteria by which the processes of a launch are recognised.
 ///
-/// A process below this one is the launch's if it carries the tag, or if it is in a rank's group and carries no other
+/// A process below this one, or an orphan that fell to one above it, is the launch's if it carries the tag, or if it is in a rank's group and carries no other
 /// launch's tag, or if it descends from such a process, or if it is an orphan that is claimed.
 #[derive(Clone, Copy, Debug)]
 pub struct SweepScope<'a> {
@@ -78,6 +81,10 @@ pub fn become_subreaper() -> nix::Result<()> {
     prctl::set_child_subreaper(true)
 }
 
+fn is_subreaper() -> bool {
+    prctl::get_child_subreaper().unwrap_or(false)
+}
+
 /// Children of this process. Mostly it has none, or none but a keeper, and no need to read the table.
 fn children() -> Vec<Pid> {
     if nothing_to_sweep() {
@@ -107,13 +114,16 @@ pub fn nothing_to_sweep() -> bool {
 /// Kills every process of the launch, and reaps those that fell to this process; the ranks are left to be reaped by
 /// [`crate::RankProcess::try_wait`].
 ///
-/// Repeats until two scans in a row find nothing, and returns what is still there after `time_limit`. The calling process must
-/// be a subreaper, and must not be starting ranks of the launch meanwhile.
+/// Repeats until two scans in a row find nothing, and returns what is still there after `time_limit`. The calling process must not be
+/// starting ranks of the launch meanwhile, and must be a subreaper to know by their parent what ranks have left behind without a mark.
+/// Orphans with the launch's mark are found without that, among the children of the processes above this one.
 ///
 /// # Errors
 /// Fails where `/proc` cannot be read.
 pub fn sweep(launch: &SweepScope<'_>, time_limit: Duration) -> io::Result<Swept> {
-    if nothing_to_sweep() {
+    // Where this process is no subreaper, orphans are no children of it.
+    let has_all = matches!(launch.orphans, Orphans::Claim { .. }) || is_subreaper();
+    if has_all && nothing_to_sweep() {
         return Ok(Swept { killed: 0, survivors: Vec::new() });
     }
     let report = kill_until_gone(time_limit, |table| launch.find(table))?;
@@ -215,13 +225,17 @@ fn reap_children(ranks: &[Pid], chosen: impl Fn(&Process) -> bool) -> io::Result
 }
 
 impl SweepScope<'_> {
-    /// Processes of the launch below this one.
+    /// Processes of the launch below this one, and orphans that have fallen to a process above it.
     fn find(&self, table: &ProcessTable) -> Vec<Pid> {
         let me = getpid();
         let mut below = table.trees([me]);
         below.remove(&me);
         let roots: Vec<Pid> = match self.orphans {
-            Orphans::Leave => below.into_iter().filter(|&pid| self.marks(table, pid)).collect(),
+            Orphans::Leave => {
+                let orphans =
+                    orphans_above(table, me).filter(|&pid| value_of(pid).is_some_and(|value| self.tag.is(&value)));
+                below.iter().copied().filter(|&pid| self.marks(table, pid)).chain(orphans).collect()
+            }
             Orphans::Claim { except } => {
                 let spared = table.trees(except.iter().chain(earlier_children()).copied());
                 below.difference(&spared).copied().collect()
@@ -246,6 +260,17 @@ impl SweepScope<'_> {
             Orphans::Claim { except } => !is_spared(process.pid, except),
         }
     }
+}
+
+/// Children of the processes above `me`, to one of which orphans fall where `me` is no subreaper; itself and those above it are none.
+fn orphans_above(table: &ProcessTable, me: Pid) -> impl Iterator<Item = Pid> {
+    let parent = |&pid: &Pid| table.get(pid).map(|process| process.parent).filter(|&parent| parent.as_raw() > 0);
+    let above: BTreeSet<Pid> = std::iter::successors(parent(&me), parent).take(DEPTH_MAX).collect();
+    let children = table.iter().filter({
+        let above = above.clone();
+        move |process| above.contains(&process.parent)
+    });
+    children.map(|process| process.pid).filter(move |pid| *pid != me && !above.contains(pid))
 }
 
 #[cfg(test)]

@@ -100,7 +100,8 @@ impl SessionIo {
 pub enum HostProcess {
     /// Subreaper that serves this launch alone: every child of it, other than the keeper, belongs to the launch.
     Dedicated,
-    /// Process with children that belong to others. Of its orphans those belong to the launch that carry its mark.
+    /// Process with children that belong to others. Of its orphans, and of those that fell to a process above
+    /// it, those belong to the launch that carry its mark: it has one session of a launch at a time.
     Shared,
 }
 

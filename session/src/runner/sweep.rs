@@ -23,8 +23,9 @@ pub(super) struct Leftovers {
 impl Leftovers {
     /// Kills what the ranks left behind, and returns what cannot be killed, and the keeper, for as long as there are files to be removed.
     pub(super) async fn kill(self) -> (Vec<u32>, Option<Keeper>) {
-        // As a rule; a thread for nothing would take as long as a rank takes to start.
-        if self.ranks.is_empty() || nothing_to_sweep() {
+        // As a rule; a thread for nothing would take as long as a rank takes to start. Orphans of a shared process may be another's children.
+        let has_all_children = self.process == HostProcess::Dedicated;
+        if self.ranks.is_empty() || has_all_children && nothing_to_sweep() {
             return (Vec::new(), self.keeper);
         }
         blocking::begin(move || self.kill_now()).await.unwrap_or_default()

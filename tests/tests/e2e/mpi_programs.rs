@@ -1,7 +1,7 @@
 //! Programs of MPICH 4.0.2, MPICH 5.0.2 and Slurm's PMI-2 library, unmodified and without a flag.
 
 use lattice_tests::mpi::{Flavour, MPICHS, OPEN_MPIS};
-use lattice_tests::{Command, built, launch, turn};
+use lattice_tests::{Command, built, launch, processes, turn};
 
 #[test]
 fn allreduce_adds_up() {
@@ -118,6 +118,21 @@ fn an_embedded_session_runs_programs_of_every_library() {
         .run()
         .exits(1)
         .says("/nonexistent/program");
+}
+
+/// Orphans of ranks fall to another process than these hosts, which are no subreapers.
+#[test]
+fn an_embedded_session_leaves_no_process() {
+    for host in ["embed_session", "own_spawner"] {
+        let outcome =
+            Command::new(built::example(host)).bash("(sleep 1000 & echo $!); setsid sleep 1000 & echo $!").run();
+        outcome.exits(0).prints("all 4 ranks have ended well");
+        let left: Vec<&str> = outcome.text().split_whitespace().filter(|word| word.parse::<u32>().is_ok()).collect();
+        assert_eq!(left.len(), 8, "{left:?}");
+        let runs =
+            |pid: &&&str| processes::status(pid.parse().unwrap(), "State").is_some_and(|state| !state.starts_with('Z'));
+        assert_eq!(left.iter().find(runs), None, "{host}");
+    }
 }
 
 /// Hosts of their own around a PMI server, with tokio and with threads, and a fence of its own.
