@@ -13,6 +13,7 @@
 //! Credentials stay in memory. After a restart they are fetched again, so no journal holds a key.
 
 mod entry;
+mod grant;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
@@ -21,6 +22,7 @@ use thiserror::Error;
 
 pub use entry::Entry;
 
+use self::grant::{Grant, Keys, Phase};
 use crate::fabric::{Credentials, Listed, NameError, Numbering, Service, ServiceId, ServiceName, ServiceRequest};
 use crate::vni::{Vni, VniError, VniPool, VniRange};
 
@@ -110,58 +112,6 @@ pub struct Ledger {
     unwritten: Vec<Entry>,
     /// Services that are over, with the VNIs that are free again, until they are taken.
     over: Vec<(ServiceName, Option<Vni>)>,
-}
-
-#[derive(Debug)]
-struct Grant {
-    request: ServiceRequest,
-    /// Known once the manager has told.
-    service: Option<Service>,
-    phase: Phase,
-}
-
-#[derive(Debug)]
-enum Phase {
-    Creating,
-    Held(Keys),
-    Ending { is_deleted: bool, unconfirmed: BTreeSet<String> },
-}
-
-/// The credentials of a service that exists.
-#[derive(Debug)]
-enum Keys {
-    Missing,
-    Fetching,
-    Here { credentials: Credentials, until: Option<Instant> },
-}
-
-impl Grant {
-    fn vni(&self) -> Option<Vni> {
-        self.service.as_ref().map(|service| service.vni).or(self.request.vni)
-    }
-
-    fn is_current(&self) -> bool {
-        !matches!(self.phase, Phase::Ending { .. })
-    }
-
-    fn state(&self) -> &'static str {
-        match &self.phase {
-            Phase::Creating => "creating",
-            Phase::Held(_) => "held",
-            Phase::Ending { is_deleted: true, .. } => "quarantined",
-            Phase::Ending { .. } => "ending",
-        }
-    }
-
-    /// Begins to end. Nodes can hold something only of a service whose credentials could be had.
-    fn end(&mut self) {
-        let unconfirmed = match self.phase {
-            Phase::Creating => BTreeSet::new(),
-            Phase::Held(_) => self.request.nodes.iter().cloned().collect(),
-            Phase::Ending { .. } => return,
-        };
-        self.phase = Phase::Ending { is_deleted: false, unconfirmed };
-    }
 }
 
 impl Ledger {

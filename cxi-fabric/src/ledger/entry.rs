@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{Grant, Phase};
+use super::grant::{Grant, Phase};
 use crate::fabric::{Service, ServiceName, ServiceRequest};
 use crate::vni::Vni;
 
