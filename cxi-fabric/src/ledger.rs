@@ -177,6 +177,7 @@ impl Ledger {
         let Need { allocation, nodes, uid } = need.clone();
         let request = ServiceRequest { name, allocation, vni, job_vni, nodes, uid };
         self.record(Entry::Intended { request: request.clone() });
+        self.set_being_made(&request.name, true);
         Ok(Answer::Create(request))
     }
 
@@ -201,6 +202,7 @@ impl Ledger {
 
     /// The manager made the service. Whether somebody still wants it: if so, fetch its credentials.
     pub fn made(&mut self, name: &ServiceName, service: Service) -> bool {
+        self.set_being_made(name, false);
         self.record(Entry::Made { name: name.clone(), service });
         let Some(Grant { phase: Phase::Held(keys), .. }) = self.grants.get_mut(name) else { return false };
         *keys = Keys::Fetching;
@@ -209,6 +211,7 @@ impl Ledger {
 
     /// Reports that the call to make the service failed. Unless it certainly made nothing, the service is due to be searched for.
     pub fn failed(&mut self, name: &ServiceName, effect: Effect) {
+        self.set_being_made(name, false);
         self.record(Entry::Ending { name: name.clone() });
         match effect {
             Effect::None => self.deleted(name),
@@ -249,13 +252,14 @@ impl Ledger {
         }
     }
 
-    /// Work that is due now. Each task is repeated until it is reported as done.
+    /// Work that is due now. Each task is repeated until it is reported as done. Of a service that is being made nothing is: a search could
+    /// miss what the call is yet to make.
     pub fn due(&self) -> Vec<Task> {
         let mut tasks = Vec::new();
         for (name, grant) in &self.grants {
             let Phase::Ending { is_deleted, unconfirmed } = &grant.phase else { continue };
             let may_delete = self.numbering != Numbering::Managers || unconfirmed.is_empty();
-            if !is_deleted && may_delete {
+            if !is_deleted && may_delete && !grant.is_being_made {
                 tasks.push(match &grant.service {
                     Some(service) => Task::Delete(name.clone(), service.id.clone()),
                     None => Task::Find(grant.request.clone()),
@@ -323,6 +327,12 @@ impl Ledger {
         self.grants.iter_mut().find(|(_, grant)| grant.request.allocation == allocation && grant.is_current())
     }
 
+    fn set_being_made(&mut self, name: &ServiceName, is_being_made: bool) {
+        if let Some(grant) = self.grants.get_mut(name) {
+            grant.is_being_made = is_being_made;
+        }
+    }
+
     /// Applies an entry that is new, and keeps it for the journal if it changes anything.
     fn record(&mut self, entry: Entry) {
         if self.matters(&entry) {
@@ -358,7 +368,8 @@ impl Ledger {
                 self.serial += 1;
                 request.vnis().for_each(|vni| self.pool.claim(vni));
                 let name = request.name.clone();
-                self.grants.insert(name, Grant { request, service: None, phase: Phase::Creating });
+                self.grants
+                    .insert(name, Grant { request, service: None, phase: Phase::Creating, is_being_made: false });
             }
             Entry::Made { name, service } => {
                 if let Some(grant) = self.grants.get_mut(&name) {

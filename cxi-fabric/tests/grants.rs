@@ -337,3 +337,29 @@ fn an_allocation_that_ends_while_its_service_is_made_gets_none() {
     settle(&grants);
     assert!(fake.services().is_empty() && grants.views().is_empty());
 }
+
+/// The first try is refused for now, and the repetition makes the service: that nobody finds it before means nothing.
+#[test]
+fn a_service_is_not_given_up_while_its_creation_is_repeated() {
+    for offers_list in [true, false] {
+        let fake = fake_with(Options { offers_list, ..Options::default() });
+        let grants = start_with(rest(&fake), &Disk::default(), "1024-1024");
+        fake.script([Rule::times(999, Create, Fault::status(503))]);
+        std::thread::scope(|scope| {
+            let launch = scope.spawn(|| grants.acquire(&need("a"), soon()));
+            while fake.asked().is_empty() {
+                std::thread::yield_now();
+            }
+            grants.release("a").expect("journalled");
+            settle(&grants);
+            assert_eq!(grants.views().len(), 1, "its VNI is not free");
+            assert!(grants.acquire(&need("b"), shortly()).is_err(), "there is one VNI only");
+            fake.clear_script();
+            let error = launch.join().expect("no panic").expect_err("it ended");
+            assert!(matches!(error, GrantError::Released(_)), "{error}");
+        });
+        settle(&grants);
+        assert!(fake.services().is_empty() && grants.views().is_empty());
+        assert_eq!(grants.acquire(&need("b"), soon()).expect("credentials").vni.get(), 1024);
+    }
+}

@@ -13,6 +13,8 @@ pub(super) struct Grant {
     /// Known once the manager has told.
     pub(super) service: Option<Service>,
     pub(super) phase: Phase,
+    /// True from the time that the host was told to make it until it has reported. In no journal: after a crash no call is under way.
+    pub(super) is_being_made: bool,
 }
 
 /// Part of its life that a service is in; the module above draws them.

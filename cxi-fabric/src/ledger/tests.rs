@@ -132,6 +132,25 @@ fn a_creation_that_a_crash_cut_short_is_undone_and_holds_up_nobody() {
     assert_eq!(next.unwritten().len(), 2, "the end of the one, the beginning of the other");
 }
 
+/// What the call makes is not known before it is over: a search then would miss it, and its VNI would be given out again.
+#[test]
+fn a_service_that_is_being_made_is_not_looked_for() {
+    for made in [true, false] {
+        let (mut ledger, now) = (ledger(), Instant::now());
+        let request = created(ledger.want(&need("a"), now));
+        ledger.release("a");
+        assert_eq!(ledger.due(), [], "the call is under way");
+        assert!(ledger.pool.is_taken(request.vni.expect("ours")));
+        if made {
+            assert!(!ledger.made(&request.name, service(&request)));
+            assert_eq!(ledger.due(), [Task::Delete(request.name.clone(), service(&request).id)]);
+        } else {
+            ledger.failed(&request.name, Effect::Unknown);
+            assert_eq!(ledger.due(), [Task::Find(request.clone())]);
+        }
+    }
+}
+
 #[test]
 fn an_exhausted_pool_tells_its_counts() {
     let (mut ledger, now) = (ledger(), Instant::now());

@@ -1,15 +1,27 @@
 //! The ledger against a world that crashes: a manager, nodes that hold services, and a journal that is all that survives.
 
+use std::collections::VecDeque;
+
 use proptest::prelude::*;
 
 use super::*;
 
 const ALLOCATIONS: [&str; 3] = ["a", "b", "c"];
 
+/// Time that the manager takes to make a service.
+#[derive(Clone, Copy, Debug)]
+enum Pace {
+    AtOnce,
+    /// Until [`Step::Answered`].
+    Slow,
+}
+
 #[derive(Clone, Debug)]
 enum Step {
     /// A launch wants credentials, and its nodes use them if it gets them.
-    Launch(usize),
+    Launch(usize, Pace),
+    /// The manager answers the oldest call to make a service.
+    Answered,
     Release(usize),
     /// The server does one thing that is due, if the manager is up.
     Undo(usize),
@@ -29,6 +41,8 @@ struct World {
     numbering: Numbering,
     journal: Vec<Entry>,
     manager: BTreeMap<ServiceName, Service>,
+    /// Calls to make a service that the manager has not answered.
+    asked: VecDeque<ServiceRequest>,
     /// Services on the nodes: node, name, VNI.
     held: BTreeSet<(String, ServiceName, Vni)>,
     is_up: bool,
@@ -47,6 +61,7 @@ impl World {
             numbering,
             journal: Vec::new(),
             manager: BTreeMap::new(),
+            asked: VecDeque::new(),
             held: BTreeSet::new(),
             is_up: true,
             loses_answer: false,
@@ -76,6 +91,7 @@ impl World {
 
     fn restart(&mut self) {
         self.fuse = None;
+        self.asked.clear();
         self.ledger = Ledger::recover("c", self.numbering, range(), self.journal.clone());
         let written = self.ledger.unwritten();
         self.journal.extend(written);
@@ -96,33 +112,23 @@ impl World {
             request.name,
             self.held
         );
+        let others = self.manager.iter().find(|(name, service)| **name != request.name && service.vni == vni);
+        assert!(others.is_none(), "{vni} is given to {} and is that of {others:?}", request.name);
         let entry = self.manager.entry(request.name.clone()).or_insert(service);
         Some(entry.clone())
     }
 
-    fn launch(&mut self, allocation: &str) -> Result<(), Killed> {
+    fn launch(&mut self, allocation: &str, pace: Pace) -> Result<(), Killed> {
         let answer = self.ledger.want(&need(allocation), self.now);
         self.write()?;
         let (name, service) = match answer {
-            Ok(Answer::Create(request)) if self.is_up => {
-                let service = self.create(&request);
-                self.tick()?;
-                if std::mem::take(&mut self.loses_answer) {
-                    self.ledger.failed(&request.name, Effect::Unknown);
-                    return self.write();
+            Ok(Answer::Create(request)) => match pace {
+                Pace::AtOnce => return self.call(&request),
+                Pace::Slow => {
+                    self.asked.push_back(request);
+                    return Ok(());
                 }
-                let Some(service) = service else {
-                    self.ledger.failed(&request.name, Effect::None);
-                    return self.write();
-                };
-                assert!(self.ledger.made(&request.name, service.clone()));
-                self.write()?;
-                (request.name, service)
-            }
-            Ok(Answer::Create(request)) => {
-                self.ledger.failed(&request.name, Effect::Unknown);
-                return self.write();
-            }
+            },
             Ok(Answer::Fetch(name, service)) if self.is_up => (name, service),
             Ok(Answer::Fetch(name, _)) => {
                 self.ledger.unequipped(&name);
@@ -134,7 +140,32 @@ impl World {
             }
             Ok(Answer::Wait) | Err(_) => return Ok(()),
         };
-        self.ledger.equipped(&name, credentials(service.vni), self.now);
+        self.equip(&name, &service)
+    }
+
+    /// Calls the manager to make a service, and reports.
+    fn call(&mut self, request: &ServiceRequest) -> Result<(), Killed> {
+        if !self.is_up {
+            self.ledger.failed(&request.name, Effect::Unknown);
+            return self.write();
+        }
+        let service = self.create(request);
+        self.tick()?;
+        if std::mem::take(&mut self.loses_answer) {
+            self.ledger.failed(&request.name, Effect::Unknown);
+            return self.write();
+        }
+        let Some(service) = service else {
+            self.ledger.failed(&request.name, Effect::None);
+            return self.write();
+        };
+        let is_wanted = self.ledger.made(&request.name, service.clone());
+        self.write()?;
+        if is_wanted { self.equip(&request.name, &service) } else { Ok(()) }
+    }
+
+    fn equip(&mut self, name: &ServiceName, service: &Service) -> Result<(), Killed> {
+        self.ledger.equipped(name, credentials(service.vni), self.now);
         for node in NODES {
             self.tick()?;
             self.held.insert((node.to_owned(), name.clone(), service.vni));
@@ -172,7 +203,11 @@ impl World {
 
     fn step(&mut self, step: &Step) -> Result<(), Killed> {
         match *step {
-            Step::Launch(which) => return self.launch(ALLOCATIONS[which]),
+            Step::Launch(which, pace) => return self.launch(ALLOCATIONS[which], pace),
+            Step::Answered => {
+                let oldest = self.asked.pop_front();
+                return oldest.map_or(Ok(()), |request| self.call(&request));
+            }
             Step::Release(which) => {
                 self.ledger.release(ALLOCATIONS[which]);
                 return self.write();
@@ -197,6 +232,9 @@ impl World {
 
     /// Ends all allocations, while manager and nodes answer.
     fn wind_up(&mut self) {
+        while let Some(request) = self.asked.pop_front() {
+            let _ = self.call(&request);
+        }
         self.restart();
         self.is_up = true;
         ALLOCATIONS.iter().for_each(|allocation| self.ledger.release(allocation));
@@ -209,7 +247,9 @@ impl World {
 
 fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
-        6 => (0..3_usize).prop_map(Step::Launch),
+        6 => (0..3_usize).prop_map(|which| Step::Launch(which, Pace::AtOnce)),
+        2 => (0..3_usize).prop_map(|which| Step::Launch(which, Pace::Slow)),
+        2 => Just(Step::Answered),
         3 => (0..3_usize).prop_map(Step::Release),
         6 => (0..8_usize).prop_map(Step::Undo),
         6 => (0..3_usize).prop_map(Step::NodeEnds),
