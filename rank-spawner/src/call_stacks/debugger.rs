@@ -51,8 +51,8 @@ impl Debugger {
     pub(super) fn look_at(&self, pid: Pid, limit: Duration) -> Result<Frames, String> {
         let was_stopped = is_stopped(pid);
         let result = self.ask(pid, limit);
-        // A debugger that was killed while it stopped the process has left it so.
-        if result.is_err() && !was_stopped && is_stopped(pid) {
+        // A debugger that was killed while it stopped the process has left it so, also one that had printed enough.
+        if !was_stopped && is_stopped(pid) {
             // It may have ended this very moment.
             let _ = kill(pid, Signal::SIGCONT);
         }
@@ -65,12 +65,14 @@ impl Debugger {
         let name = self.program.display();
         let deadline = Instant::now() + limit;
         let failed = |error| format!("{name}: {error}");
-        let (output, input) = io::pipe().map_err(failed)?;
+        let (mut output, input) = io::pipe().map_err(failed)?;
         let (printed, print) = mpsc::channel();
         let read = move || {
             let mut bytes = Vec::new();
             // What was read until it broke counts.
-            let _ = output.take(OUTPUT_MAX).read_to_end(&mut bytes);
+            let _ = output.by_ref().take(OUTPUT_MAX).read_to_end(&mut bytes);
+            // It lets the process go on when it has printed all.
+            let _ = io::copy(&mut output, &mut io::sink());
             // Who waited may have given up.
             let _ = printed.send(bytes);
         };
@@ -221,6 +223,25 @@ mod tests {
         let (_directory, fails) = script("echo 'ptrace: Operation not permitted.' >&2; echo No stack.; exit 1");
         let reason = fails.look_at(own, Duration::from_secs(60)).unwrap_err();
         assert!(reason.ends_with("gdb: ptrace: Operation not permitted."), "{reason}");
+    }
+
+    /// Whether the debugger lets it go on, ends before that, or is ended.
+    #[test]
+    fn a_process_with_long_stacks_runs_on() {
+        let mut child = Command::new("sleep").arg("1000").spawn().unwrap();
+        let pid = Pid::from_raw(child.id() as i32);
+        let thread = format!("Thread 1 (LWP {pid}):");
+        let goes_on = format!("kill -CONT {pid}");
+        for (end, limit) in [(goes_on.as_str(), 60_000), ("exit", 60_000), ("exec sleep 1000", 500)] {
+            let (_directory, prints_much) =
+                script(&format!("kill -STOP {pid}; echo '{thread}'; yes '#0 main ()' | head -c 3000000; {end}"));
+            let seen = prints_much.look_at(pid, Duration::from_millis(limit));
+            assert!(!is_stopped(pid), "{end}");
+            let is_whole = limit > 500;
+            assert_eq!(seen.is_ok_and(|seen| seen[&pid.as_raw()].len() == FRAMES_MAX), is_whole, "{end}");
+        }
+        child.kill().unwrap();
+        child.wait().unwrap();
     }
 
     /// Says how to get a debugger if there is none.
