@@ -75,7 +75,8 @@ fn has_session(table: &ProcessTable, user: u32, except: impl Fn(Pid) -> bool) ->
     table.iter().any(|process| !process.zombie && is_session(process.pid, process.parent))
 }
 
-fn is_fork_server(pid: Pid) -> bool {
+/// True for a process of a fork server's name.
+pub(crate) fn is_fork_server(pid: Pid) -> bool {
     fs::read(format!("/proc/{pid}/comm")).is_ok_and(|name| name.trim_ascii_end() == FORK_SERVER.to_bytes())
 }
 
