@@ -1,7 +1,8 @@
 //! Becoming a user for good: what the kernel and the user database know of them is taken on, what root had is given up.
 //!
 //! ```text
-//! limits -> groups -> bounding set -> gid -> uid -> session keyring -> capabilities -> "can root come back?" -> no_new_privs
+//! limits -> groups -> bounding set -> session keyring -> gid -> uid -> session keyring -> capabilities -> "can root come back?"
+//!        -> no_new_privs
 //! ```
 //! Any step that fails leaves a process that must end at once.
 
@@ -20,6 +21,12 @@ use nix::sys::resource::setrlimit;
 use nix::unistd::{Gid, Uid, User, getgrouplist, getresuid, setgroups, setresgid, setresuid, setuid};
 
 use crate::limits::Limit;
+
+// Of `linux/keyctl.h`.
+const JOIN_SESSION_KEYRING: c_ulong = 1;
+const LINK: c_ulong = 8;
+const SESSION_KEYRING: c_long = -3;
+const USER_KEYRING: c_long = -4;
 
 /// A user as the node's user database knows them.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -214,11 +221,13 @@ pub fn become_user(account: &Account, privileges: &Privileges) -> Result<(), Bec
         if uid != 0 && !privileges.setuid_programs {
             drop_bounding_set().map_err(at(BecomeStep::BoundingSet))?;
         }
+        // Of root's many keys: it stays if the user has none to spare.
+        join_new_keyring().map_err(at(BecomeStep::Keyring))?;
         let (group, user) = (Gid::from_raw(account.gid), Uid::from_raw(uid));
         setresgid(group, group, group).map_err(at(BecomeStep::Ids))?;
         setresuid(user, user, user).map_err(at(BecomeStep::Ids))?;
     }
-    join_new_keyring().map_err(at(BecomeStep::Keyring))?;
+    take_keyring().map_err(at(BecomeStep::Keyring))?;
     if uid != 0 {
         drop_capabilities().map_err(at(BecomeStep::Capabilities))?;
         let ids = getresuid().map_err(at(BecomeStep::Ids))?;
@@ -233,25 +242,34 @@ pub fn become_user(account: &Account, privileges: &Privileges) -> Result<(), Bec
     Ok(())
 }
 
-/// Leaves the session keyring of the process that made this one, whose possessors may read and change what is in it, for a new one of
-/// the user's, with the user's own keyring in it: as `pam_keyinit(8)` does at a login.
-fn join_new_keyring() -> nix::Result<()> {
-    // Of `linux/keyctl.h`.
-    const JOIN_SESSION_KEYRING: c_ulong = 1;
-    const LINK: c_ulong = 8;
-    const SESSION_KEYRING: c_long = -3;
-    const USER_KEYRING: c_long = -4;
-    // SAFETY: no name makes an anonymous keyring, and nothing is read or written.
-    let joined = unsafe { libc::syscall(libc::SYS_keyctl, JOIN_SESSION_KEYRING, ptr::null::<c_char>()) };
-    match Errno::result(joined) {
-        Ok(_) => {}
-        // No keyrings: the kernel has none, or a container keeps its processes from them. What is inherited is kept from them, too.
-        Err(Errno::ENOSYS | Errno::EPERM) => return Ok(()),
+/// Gives this process a new session keyring with the user's own keyring in it, as `pam_keyinit(8)` does at a login. A user has 200 keys
+/// (`/proc/sys/kernel/keys/maxkeys`), of which a session keyring is one if it takes the place of another: one who has no key to spare
+/// keeps the session keyring that this process has.
+fn take_keyring() -> nix::Result<()> {
+    match join_new_keyring() {
+        Ok(true) | Err(Errno::EDQUOT) => {}
+        Ok(false) => return Ok(()),
         Err(errno) => return Err(errno),
     }
     // SAFETY: takes integers only.
     let linked = unsafe { libc::syscall(libc::SYS_keyctl, LINK, USER_KEYRING, SESSION_KEYRING) };
-    Errno::result(linked).map(drop)
+    match Errno::result(linked) {
+        Ok(_) | Err(Errno::EDQUOT) => Ok(()),
+        Err(errno) => Err(errno),
+    }
+}
+
+/// Leaves the session keyring of the process that made this one, whose possessors may read and change what is in it, for a new one of
+/// the user that this process has. Returns false if there are no keyrings: the kernel has none, or a container keeps its processes from them.
+/// What is inherited is kept from them, too.
+fn join_new_keyring() -> nix::Result<bool> {
+    // SAFETY: no name makes an anonymous keyring, and nothing is read or written.
+    let joined = unsafe { libc::syscall(libc::SYS_keyctl, JOIN_SESSION_KEYRING, ptr::null::<c_char>()) };
+    match Errno::result(joined) {
+        Ok(_) => Ok(true),
+        Err(Errno::ENOSYS | Errno::EPERM) => Ok(false),
+        Err(errno) => Err(errno),
+    }
 }
 
 /// Drops every capability from the set that bounds what an executed program can gain.
