@@ -46,7 +46,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let manager = FakeFabric::start(Options::default())?;
     let config: FabricConfig = toml::from_str(&format!("backend = 'rest'\nurl = '{}'", manager.url()))?;
     let (clock, journal) = (Arc::new(SystemClock), Box::new(Forgetful));
-    let grants = Grants::recover("daint", config.manager()?, config.vnis, clock, [], journal)?;
+    let grants = Grants::recover(&"daint".parse()?, config.manager()?, config.vnis, clock, [], journal)?;
     let need = Need { allocation: "4711".into(), nodes: vec!["node0".into()], uid: 1000 };
     let credentials = grants.acquire(&need, deadline)?;
 

@@ -220,12 +220,8 @@ fn default_address(identity: &Identity) -> Address {
 
 fn fabric(file: &File) -> Result<Option<FabricSettings>, ConfigError> {
     let Some(manager) = file.fabric.clone() else { return Ok(None) };
-    let cluster = file.cluster.clone().ok_or(ConfigError::NamelessCluster)?;
-    // A dot would make one cluster's names begin with another's.
-    let fits = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_');
-    if !(1..=32).contains(&cluster.len()) || !cluster.bytes().all(fits) {
-        return Err(ConfigError::ClusterName { name: cluster });
-    }
+    let name = file.cluster.clone().ok_or(ConfigError::NamelessCluster)?;
+    let cluster = name.parse().map_err(|_| ConfigError::ClusterName { name })?;
     let timeout = match file.fabric_patience.unwrap_or(FABRIC_TIMEOUT) {
         seconds @ 1..=FABRIC_TIMEOUT_MAX => Duration::from_secs(seconds.into()),
         value => return Err(ConfigError::Range { name: "fabric_patience", value, possible: "1 to 25" }),

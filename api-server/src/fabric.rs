@@ -21,7 +21,7 @@ use cxi_fabric::config::{ConfigError, FabricConfig};
 use cxi_fabric::grants::GrantError;
 use cxi_fabric::ledger::Need;
 use cxi_fabric::node::TrafficClasses;
-use cxi_fabric::{Credentials, Grants};
+use cxi_fabric::{ClusterName, Credentials, Grants};
 use lattice_session::timeouts;
 use parking_lot::Mutex;
 use tokio::sync::{Notify, watch};
@@ -36,7 +36,7 @@ pub(crate) use self::tending::{give_back, tend};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct FabricSettings {
     /// Name of the cluster at the manager: the first part of the names of its services.
-    pub cluster: String,
+    pub cluster: ClusterName,
     pub manager: FabricConfig,
     /// Time that a launch waits for credentials.
     pub timeout: Duration,

@@ -54,7 +54,7 @@ impl FabricService for Accounting {
         };
         let settings = &fabric.settings;
         Ok(Response::new(ExamineFabricResponse {
-            cluster: settings.cluster.clone(),
+            cluster: settings.cluster.to_string(),
             manager: settings.manager.url.clone().unwrap_or_else(|| format!("VNIs {}", settings.manager.vnis)),
             manager_trouble,
             strangers,

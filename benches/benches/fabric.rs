@@ -41,7 +41,15 @@ fn grants(fake: &FakeFabric) -> Grants {
         auth: Authentication::None,
     };
     let manager = config.manager().expect("a manager");
-    Grants::recover("bench", manager, config.vnis, Arc::new(SystemClock), [], Box::new(NoJournal)).expect("grants")
+    Grants::recover(
+        &"bench".parse().expect("a name"),
+        manager,
+        config.vnis,
+        Arc::new(SystemClock),
+        [],
+        Box::new(NoJournal),
+    )
+    .expect("grants")
 }
 
 fn need(allocation: &str) -> Need {

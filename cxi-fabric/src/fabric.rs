@@ -4,6 +4,7 @@
 //! come from a [`FabricConfig`](crate::FabricConfig): `rest`, `vnid` and `pool`.
 
 use std::fmt;
+use std::str::FromStr;
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
@@ -12,6 +13,46 @@ use thiserror::Error;
 use crate::error::FabricError;
 use crate::secret::Secret;
 use crate::vni::Vni;
+
+/// Name of a cluster, by which it knows its own services at a manager that serves several: 1 to 32 letters, digits, `-` and `_`.
+///
+/// Without a dot, which would make the names of one cluster's services begin with another cluster's name.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ClusterName(String);
+
+/// The text cannot name a cluster.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[error("`{0}` cannot name a cluster; a cluster's name has 1 to 32 letters, digits, `-` and `_`")]
+pub struct ClusterNameError(String);
+
+impl ClusterName {
+    /// Greatest length of a name, in bytes.
+    pub const LONGEST: usize = 32;
+
+    /// The text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl FromStr for ClusterName {
+    type Err = ClusterNameError;
+
+    fn from_str(text: &str) -> Result<Self, ClusterNameError> {
+        let fits = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_');
+        if (1..=Self::LONGEST).contains(&text.len()) && text.bytes().all(fits) {
+            Ok(Self(text.to_owned()))
+        } else {
+            Err(ClusterNameError(text.chars().take(ServiceName::LONGEST).collect()))
+        }
+    }
+}
+
+impl fmt::Display for ClusterName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
 
 /// Our name for a service; with it a request that is repeated finds what its first sending made.
 ///
@@ -33,7 +74,7 @@ impl ServiceName {
     ///
     /// # Errors
     /// Of parts that do not fit into a URL or a file name.
-    pub fn new(cluster: &str, allocation: &str, serial: u64) -> Result<Self, NameError> {
+    pub fn new(cluster: &ClusterName, allocation: &str, serial: u64) -> Result<Self, NameError> {
         Self::try_from(format!("{cluster}.{allocation}.{serial}"))
     }
 
@@ -43,8 +84,8 @@ impl ServiceName {
     }
 
     /// True for a name of `cluster`'s.
-    pub fn is_of(&self, cluster: &str) -> bool {
-        self.0.strip_prefix(cluster).is_some_and(|rest| rest.starts_with('.'))
+    pub fn is_of(&self, cluster: &ClusterName) -> bool {
+        self.0.strip_prefix(cluster.as_str()).is_some_and(|rest| rest.starts_with('.'))
     }
 }
 
@@ -205,11 +246,24 @@ mod tests {
 
     #[test]
     fn a_name_tells_its_cluster_and_fits_into_a_url() {
-        let name = ServiceName::new("daint", "4711", 2).expect("a name");
+        let cluster = |text: &str| text.parse::<ClusterName>().expect("a name");
+        let daint = cluster("daint");
+        let name = ServiceName::new(&daint, "4711", 2).expect("a name");
         assert_eq!(name.as_str(), "daint.4711.2");
-        assert!(name.is_of("daint") && !name.is_of("dain") && !name.is_of("daint.4711.22"));
+        assert!(name.is_of(&daint) && !name.is_of(&cluster("dain")) && !name.is_of(&cluster("daint-2")));
         for allocation in ["a/b", "a b", "ä", "a?b", &"x".repeat(200)] {
-            assert!(ServiceName::new("daint", allocation, 0).is_err(), "{allocation} was taken");
+            assert!(ServiceName::new(&daint, allocation, 0).is_err(), "{allocation} was taken");
+        }
+    }
+
+    #[test]
+    fn no_clusters_services_begin_with_anothers_name() {
+        for text in ["daint", "Daint_2-b", &"x".repeat(32)] {
+            assert_eq!(text.parse::<ClusterName>().expect("a name").to_string(), text);
+        }
+        for text in ["", "daint.gpu", "da int", "dä", &"x".repeat(33)] {
+            let error = text.parse::<ClusterName>().expect_err(text).to_string();
+            assert!(error.contains(text) && error.contains("1 to 32"), "{error}");
         }
     }
 }

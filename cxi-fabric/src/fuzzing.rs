@@ -97,7 +97,7 @@ fn read_credentials(manager: &dyn FabricManager, deadline: Instant) -> Option<cr
 
 fn request() -> ServiceRequest {
     let vni = Vni::new(1024).ok();
-    let name = ServiceName::new("daint", "4711", 0).expect("letters and digits");
+    let name = ServiceName::new(&"daint".parse().expect("letters"), "4711", 0).expect("letters and digits");
     ServiceRequest { name, allocation: "4711".into(), vni, job_vni: None, nodes: vec!["n0".into()], uid: 1000 }
 }
 

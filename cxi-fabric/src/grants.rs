@@ -15,7 +15,7 @@ use thiserror::Error;
 
 use crate::clock::Clock;
 use crate::error::FabricError;
-use crate::fabric::{Credentials, FabricManager, Listed, Service, ServiceId, ServiceName, ServiceRequest};
+use crate::fabric::{ClusterName, Credentials, FabricManager, Listed, Service, ServiceId, ServiceName, ServiceRequest};
 use crate::ledger::{Answer, Effect, Entry, Ledger, LedgerError, Need, Task, View};
 use crate::vni::{Vni, VniRange};
 
@@ -144,7 +144,7 @@ impl Grants {
     /// # Errors
     /// If the journal cannot be written.
     pub fn recover(
-        cluster: &str,
+        cluster: &ClusterName,
         fabric: Box<dyn FabricManager>,
         range: VniRange,
         clock: Arc<dyn Clock>,
@@ -153,7 +153,7 @@ impl Grants {
     ) -> Result<Self, GrantError> {
         let mut length = 0;
         let entries = entries.into_iter().inspect(|_| length += 1);
-        let ledger = Ledger::recover(cluster, fabric.numbering(), range, entries);
+        let ledger = Ledger::recover(cluster.clone(), fabric.numbering(), range, entries);
         let mut books = Books { ledger, journal, pending: Vec::new(), length, longest: SURPLUS };
         books.write()?;
         let (settling, reaping) = (Turns::default(), Turns::default());

@@ -23,7 +23,9 @@ use thiserror::Error;
 pub use entry::Entry;
 
 use self::grant::{Grant, Keys, Phase};
-use crate::fabric::{Credentials, Listed, NameError, Numbering, Service, ServiceId, ServiceName, ServiceRequest};
+use crate::fabric::{
+    ClusterName, Credentials, Listed, NameError, Numbering, Service, ServiceId, ServiceName, ServiceRequest,
+};
 use crate::vni::{Vni, VniError, VniPool, VniRange};
 
 /// Request of a launch for credentials.
@@ -102,7 +104,7 @@ pub struct View {
 /// Services that exist or may exist.
 #[derive(Debug)]
 pub struct Ledger {
-    cluster: String,
+    cluster: ClusterName,
     /// True if a service may be deleted before the nodes have confirmed.
     numbering: Numbering,
     pool: VniPool,
@@ -119,14 +121,14 @@ impl Ledger {
     /// nobody waits for them any more. Those that are held stay; release those whose allocation is gone
     /// ([`Ledger::allocations`]).
     pub fn recover(
-        cluster: impl Into<String>,
+        cluster: ClusterName,
         numbering: Numbering,
         range: VniRange,
         entries: impl IntoIterator<Item = Entry>,
     ) -> Self {
         let pool = VniPool::new(range, None);
         let grants = BTreeMap::new();
-        let (cluster, unwritten, over) = (cluster.into(), Vec::new(), Vec::new());
+        let (unwritten, over) = (Vec::new(), Vec::new());
         let mut ledger = Self { cluster, numbering, pool, grants, serial: 0, unwritten, over };
         entries.into_iter().for_each(|entry| ledger.apply(entry));
         let is_orphan = |grant: &Grant| matches!(grant.phase, Phase::Creating);

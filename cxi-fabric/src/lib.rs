@@ -40,7 +40,7 @@ mod wire;
 
 pub use config::FabricConfig;
 pub use error::FabricError;
-pub use fabric::{Credentials, FabricManager};
+pub use fabric::{ClusterName, Credentials, FabricManager};
 pub use grants::Grants;
 pub use ledger::Ledger;
 pub use secret::Secret;

@@ -160,7 +160,15 @@ fn no_canary_is_seen_anywhere() {
     let (fake, paper) = (fake_with(Options { auth_key: Some(KEY.into()), ..Options::default() }), Paper::default());
     let manager = scene::rest(&fake);
     let range = "1024-1030".parse().expect("a range");
-    let grants = Grants::recover("c", manager, range, Arc::new(SystemClock), [], Box::new(paper.clone())).expect("new");
+    let grants = Grants::recover(
+        &"c".parse().expect("a name"),
+        manager,
+        range,
+        Arc::new(SystemClock),
+        [],
+        Box::new(paper.clone()),
+    )
+    .expect("new");
     let need = Need { allocation: "a".into(), nodes: vec!["n".into()], uid: 0 };
     let credentials = grants.acquire(&need, soon()).expect("credentials");
     let fabric = RankFabric {

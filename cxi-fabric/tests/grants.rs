@@ -50,8 +50,15 @@ impl Journal for Disk {
 
 fn start_with(manager: Box<dyn FabricManager>, disk: &Disk, range: &str) -> Grants {
     let range = range.parse().expect("a range");
-    Grants::recover("daint", manager, range, Arc::new(SystemClock), disk.entries(), Box::new(disk.clone()))
-        .expect("recovered")
+    Grants::recover(
+        &"daint".parse().expect("a name"),
+        manager,
+        range,
+        Arc::new(SystemClock),
+        disk.entries(),
+        Box::new(disk.clone()),
+    )
+    .expect("recovered")
 }
 
 fn start(fake: &FakeFabric, disk: &Disk) -> Grants {

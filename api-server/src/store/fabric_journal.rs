@@ -78,7 +78,7 @@ mod tests {
 
     #[test]
     fn entries_keep_their_order_and_can_be_replaced() {
-        let entry = |serial| Entry::Ending { name: ServiceName::new("daint", "a", serial).unwrap() };
+        let entry = |serial| Entry::Ending { name: ServiceName::new(&"daint".parse().unwrap(), "a", serial).unwrap() };
         let store = RedbStore::in_memory().unwrap();
         let mut journal = store.fabric_journal();
         journal.write(&[entry(3), entry(1)]).unwrap();

@@ -89,7 +89,15 @@ impl Scene {
         let hangs_on = ServiceId("daint.b.1".into());
         let manager = Hanging { clock: clock.clone(), services: services.clone(), hangs_on };
         let range = "1024-1027".parse().expect("a range");
-        Grants::recover("daint", Box::new(manager), range, clock.clone(), [], Box::new(NoJournal)).expect("recovered")
+        Grants::recover(
+            &"daint".parse().expect("a name"),
+            Box::new(manager),
+            range,
+            clock.clone(),
+            [],
+            Box::new(NoJournal),
+        )
+        .expect("recovered")
     }
 
     fn soon(&self) -> Instant {

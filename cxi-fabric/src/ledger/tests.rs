@@ -34,8 +34,12 @@ fn service(request: &ServiceRequest) -> Service {
     Service { id: ServiceId(format!("id-{}", request.name)), vni, job_vni: request.job_vni }
 }
 
+fn cluster() -> ClusterName {
+    "c".parse().expect("a name")
+}
+
 fn ledger() -> Ledger {
-    Ledger::recover("c", OURS, range(), [])
+    Ledger::recover(cluster(), OURS, range(), [])
 }
 
 #[test]
@@ -95,7 +99,7 @@ fn a_vni_is_quarantined_until_the_last_node_confirmed() {
 
 #[test]
 fn a_managers_own_number_is_given_back_after_the_nodes_confirmed() {
-    let mut ledger = Ledger::recover("c", Numbering::Managers, range(), []);
+    let mut ledger = Ledger::recover(cluster(), Numbering::Managers, range(), []);
     let request = created(ledger.want(&need("a"), Instant::now()));
     assert_eq!(request.vni, None);
     let vni = Vni::new(7).expect("a number");
@@ -125,7 +129,7 @@ fn a_creation_that_may_have_happened_is_looked_for() {
 fn a_creation_that_a_crash_cut_short_is_undone_and_holds_up_nobody() {
     let (mut ledger, now) = (ledger(), Instant::now());
     let request = created(ledger.want(&need("a"), now));
-    let mut next = Ledger::recover("c", OURS, range(), ledger.unwritten());
+    let mut next = Ledger::recover(cluster(), OURS, range(), ledger.unwritten());
     assert_eq!(next.due(), [Task::Find(request.clone())]);
     let again = created(next.want(&need("a"), now));
     assert!(again.name != request.name && again.vni != request.vni);
@@ -163,12 +167,12 @@ fn an_exhausted_pool_tells_its_counts() {
 
 #[test]
 fn a_second_vni_is_held_and_freed_with_the_first_or_neither_is() {
-    let mut ledger = Ledger::recover("c", OURS_WITH_JOB_VNI, range(), []);
+    let mut ledger = Ledger::recover(cluster(), OURS_WITH_JOB_VNI, range(), []);
     let now = Instant::now();
     let (one, two) = (created(ledger.want(&need("a"), now)), created(ledger.want(&need("b"), now)));
     assert_eq!(one.vnis().chain(two.vnis()).map(Vni::get).collect::<Vec<_>>(), [100, 101, 102, 103]);
     ledger.failed(&one.name, Effect::None);
-    let mut three = Ledger::recover("c", OURS_WITH_JOB_VNI, "100-102".parse().expect("a range"), []);
+    let mut three = Ledger::recover(cluster(), OURS_WITH_JOB_VNI, "100-102".parse().expect("a range"), []);
     created(three.want(&need("a"), now));
     assert!(three.want(&need("b"), now).is_err(), "one number is left, and two are needed");
     assert_eq!(three.pool.taken().len(), 2, "what was of no use is free again");
@@ -177,7 +181,7 @@ fn a_second_vni_is_held_and_freed_with_the_first_or_neither_is() {
     ledger.release("b");
     ledger.deleted(&two.name);
     assert_eq!(ledger.pool.taken().len(), 2, "both are in quarantine");
-    let mut ledger = Ledger::recover("c", OURS_WITH_JOB_VNI, range(), ledger.compacted());
+    let mut ledger = Ledger::recover(cluster(), OURS_WITH_JOB_VNI, range(), ledger.compacted());
     NODES.iter().for_each(|node| ledger.confirmed(&two.name, node));
     assert!(ledger.pool.taken().is_empty());
 }

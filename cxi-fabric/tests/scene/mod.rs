@@ -71,7 +71,7 @@ pub(crate) fn tls(
 /// Service number `serial` of allocation 4711, with VNI 1024 + `serial`.
 pub(crate) fn request(serial: u32) -> ServiceRequest {
     ServiceRequest {
-        name: ServiceName::new("daint", "4711", serial.into()).expect("a name"),
+        name: ServiceName::new(&"daint".parse().expect("a name"), "4711", serial.into()).expect("a name"),
         allocation: "4711".into(),
         vni: Vni::new(1024 + serial).ok(),
         job_vni: None,

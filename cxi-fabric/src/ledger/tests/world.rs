@@ -57,7 +57,7 @@ struct Killed;
 impl World {
     fn new(numbering: Numbering) -> Self {
         Self {
-            ledger: Ledger::recover("c", numbering, range(), []),
+            ledger: Ledger::recover(cluster(), numbering, range(), []),
             numbering,
             journal: Vec::new(),
             manager: BTreeMap::new(),
@@ -92,7 +92,7 @@ impl World {
     fn restart(&mut self) {
         self.fuse = None;
         self.asked.clear();
-        self.ledger = Ledger::recover("c", self.numbering, range(), self.journal.clone());
+        self.ledger = Ledger::recover(cluster(), self.numbering, range(), self.journal.clone());
         let written = self.ledger.unwritten();
         self.journal.extend(written);
     }
@@ -287,8 +287,8 @@ proptest! {
         for step in &steps {
             let _ = world.step(step);
         }
-        let long = Ledger::recover("c", OURS, range(), world.journal.clone());
-        let short = Ledger::recover("c", OURS, range(), long.compacted());
+        let long = Ledger::recover(cluster(), OURS, range(), world.journal.clone());
+        let short = Ledger::recover(cluster(), OURS, range(), long.compacted());
         prop_assert_eq!(long.views(), short.views());
         prop_assert_eq!(long.due(), short.due());
         prop_assert_eq!(long.compacted(), short.compacted());
