@@ -56,17 +56,21 @@ impl Authorise for Authoriser {
             Self::OAuth(oauth) => {
                 let token = oauth.token(now, deadline)?;
                 scrubber.learn(&token);
-                let text = String::from_utf8_lossy(token.expose());
-                Ok(Some(Zeroizing::new(format!("Bearer {text}"))))
+                Ok(Some(bearer(&token)))
             }
         }
     }
 
-    fn refresh(&self) -> bool {
+    fn refresh(&self, refused: Option<&str>, now: Instant, deadline: Instant) -> bool {
         match self {
             Self::None | Self::Basic { .. } => false,
             Self::OAuth(oauth) => {
-                *oauth.token.lock() = None;
+                // Without the lock the time is over, as the next try will find.
+                if let Some(mut token) = oauth.token.try_lock_for(deadline.saturating_duration_since(now)) {
+                    // Another call may have got a new one meanwhile.
+                    let is_refused = |token: &mut Token| refused.is_none_or(|refused| *bearer(&token.value) == refused);
+                    token.take_if(is_refused);
+                }
                 true
             }
         }
@@ -145,6 +149,12 @@ const RESERVED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b
 /// A text that is not ours, as a path or a form may hold it.
 pub(crate) fn percent_encode(text: &str) -> String {
     utf8_percent_encode(text, RESERVED).to_string()
+}
+
+/// The header for a token (RFC 6750, 2.1).
+fn bearer(token: &Secret) -> Zeroizing<String> {
+    let text = String::from_utf8_lossy(token.expose());
+    Zeroizing::new(format!("Bearer {text}"))
 }
 
 fn basic(user: &str, password: &Secret) -> Zeroizing<String> {

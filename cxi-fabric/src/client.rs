@@ -25,8 +25,9 @@ pub(crate) trait Authorise: Send + Sync {
         scrubber: &Scrubber,
     ) -> Result<Option<Zeroizing<String>>, FabricError>;
 
-    /// Drops credentials that were refused; true if others can be had in their place.
-    fn refresh(&self) -> bool;
+    /// Drops credentials if they are still those of a header that was refused; true if others can be had in their place. Waits for calls that
+    /// are getting others, until `deadline`.
+    fn refresh(&self, refused: Option<&str>, now: Instant, deadline: Instant) -> bool;
 }
 
 /// A service at a base URL.
@@ -132,7 +133,7 @@ impl Client {
                     Disposition::Done => return Ok(Outcome::Done(self.answer(call, response))),
                     Disposition::Absent => return Ok(Outcome::Absent(self.answer(call, response))),
                     Disposition::Conflict => return Ok(Outcome::Conflict(self.answer(call, response))),
-                    Disposition::Unauthorised if !refreshed && self.authoriser.refresh() => {
+                    Disposition::Unauthorised if !refreshed && self.refresh(&request, deadline) => {
                         refreshed = true;
                         tracing::debug!(%call, status = response.status, "the token was refused; a new one is tried");
                         continue;
@@ -162,6 +163,11 @@ impl Client {
                 return Err(FabricError::OutOfTime { call, last });
             }
         }
+    }
+
+    fn refresh(&self, refused: &Request<'_>, deadline: Instant) -> bool {
+        let header = refused.authorization.as_ref().map(|header| header.as_str());
+        self.authoriser.refresh(header, self.clock.now(), deadline)
     }
 
     /// Pauses before the next try; false, without a pause, if the deadline comes first: the launch should hear of it now, not after a pause

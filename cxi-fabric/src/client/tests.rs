@@ -177,17 +177,20 @@ fn absence_and_conflict_are_answers() {
 /// A service with two tokens to be had, the answers to whose requests are `answers`.
 fn with_tokens(answers: impl IntoIterator<Item = Result<Response, Failure>>) -> Scene {
     let mut scene = Scene::new(answers);
+    scene.client.authoriser = Box::new(Authoriser::OAuth(Box::new(two_tokens(&scene))));
+    scene
+}
+
+fn two_tokens(scene: &Scene) -> OAuth {
     let token = |name: &str| status(200, &format!(r#"{{"access_token": "{name}", "expires_in": 300}}"#));
-    let oauth = OAuth {
+    OAuth {
         client: client(&scene.clock, &scene.asked, [token("first-token"), token("second-token")]),
         path: "/token".into(),
         client_id: "lattice".into(),
         client_secret: Secret::new("client-secret"),
         scope: Some("openid".into()),
         token: Mutex::new(None),
-    };
-    scene.client.authoriser = Box::new(Authoriser::OAuth(Box::new(oauth)));
-    scene
+    }
 }
 
 #[test]
@@ -215,6 +218,36 @@ fn a_refused_token_is_replaced_once() {
     let error = scene.error(Method::Post, 60);
     assert!(matches!(&error, FabricError::Unauthorised { status: 403, .. }), "{error}");
     assert!(error.to_string().contains("role missing: [secret]"), "{error}");
+}
+
+/// Two calls with one token are refused, and the first has got another before the second looks.
+#[test]
+fn a_token_that_another_call_has_got_stays() {
+    let scene = Scene::new([]);
+    let authoriser = Authoriser::OAuth(Box::new(two_tokens(&scene)));
+    let (now, deadline) = (scene.clock.now(), scene.clock.now() + Duration::from_secs(60));
+    let header = || authoriser.header(now, deadline, &Scrubber::default()).expect("a token").expect("a header");
+    let first = header();
+    for _ in 0..2 {
+        assert!(authoriser.refresh(Some(&first), now, deadline));
+        assert_eq!(header().as_str(), "Bearer second-token");
+    }
+    assert_eq!(scene.tries(), 2, "one for each token");
+}
+
+/// As when another call gets a token, which has a deadline of its own.
+#[test]
+fn a_call_that_is_refused_waits_for_no_other_beyond_its_deadline() {
+    let scene = Scene::new([]);
+    let (oauth, now) = (two_tokens(&scene), scene.clock.now());
+    let oauth = Arc::new(Authoriser::OAuth(Box::new(oauth)));
+    let Authoriser::OAuth(inner) = &*oauth else { unreachable!("it is one") };
+    let fetching = inner.token.lock();
+    let (tell, told) = std::sync::mpsc::channel();
+    let refused = Arc::clone(&oauth);
+    std::thread::spawn(move || tell.send(refused.refresh(Some("Bearer first-token"), now, now)));
+    assert_eq!(told.recv_timeout(Duration::from_secs(10)), Ok(true));
+    drop(fetching);
 }
 
 #[test]
