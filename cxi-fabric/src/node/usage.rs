@@ -12,7 +12,7 @@ use crate::vni::Vni;
 /// Use of a service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Use {
-    /// A process that was started with it.
+    /// A process that was started with it, of a user whom it lets in.
     Process(u32),
     /// Whoever comes: the driver and the site make services that let in everybody, or name no VNI; launchers do not.
     Anybody,
@@ -25,8 +25,8 @@ pub enum Use {
 /// The processes of this node, and what they were given.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
-    /// With the VNI, as numbers of services are used again.
-    given: BTreeMap<(NicService, Vni), u32>,
+    /// Users, and a process of each. With the VNI, as numbers of services are used again.
+    given: BTreeMap<(NicService, Vni), BTreeMap<u32, u32>>,
     /// The users of processes that could not be looked at.
     hidden: BTreeSet<u32>,
 }
@@ -43,12 +43,15 @@ impl Usage {
             // The first process of a node is nobody's rank, and may have more rights than ours.
             let pid = entry.file_name().to_str().and_then(|name| name.parse().ok()).filter(|pid| *pid != 1);
             let Some(pid) = pid else { continue };
+            let owner = || user(&fs::read(entry.path().join("status")).unwrap_or_default());
             match fs::read(entry.path().join("environ")) {
-                Ok(environment) => usage.given.extend(given(&environment).into_iter().map(|given| (given, pid))),
-                Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
-                    let status = fs::read_to_string(entry.path().join("status")).unwrap_or_default();
-                    usage.hidden.extend(user(&status));
+                Ok(environment) => {
+                    for given in given(&environment) {
+                        let users = usage.given.entry(given).or_default();
+                        users.extend(owner().map(|user| (user, pid)));
+                    }
                 }
+                Err(error) if error.kind() == io::ErrorKind::PermissionDenied => usage.hidden.extend(owner()),
                 // It has ended meanwhile.
                 Err(_) => {}
             }
@@ -59,7 +62,10 @@ impl Usage {
     /// Use of a service of that NIC.
     pub fn of(&self, nic: &str, service: &FoundService) -> Use {
         let given = NicService { nic: nic.to_owned(), svc_id: service.svc_id };
-        if let Some(pid) = service.vnis.iter().find_map(|vni| self.given.get(&(given.clone(), *vni))) {
+        // Anybody may write anything into an environment of his.
+        let lets_in = |user: &u32| service.uids.is_empty() || service.uids.contains(user);
+        let given = service.vnis.iter().filter_map(|vni| self.given.get(&(given.clone(), *vni)));
+        if let Some((_, pid)) = given.flatten().find(|(user, _)| lets_in(user)) {
             return Use::Process(*pid);
         }
         match service {
@@ -71,8 +77,15 @@ impl Usage {
 }
 
 /// The real user in a process's `status`.
-fn user(status: &str) -> Option<u32> {
-    status.lines().find_map(|line| line.strip_prefix("Uid:"))?.split_whitespace().next()?.parse().ok()
+fn user(status: &[u8]) -> Option<u32> {
+    // The name of the process, in the first line, need not be UTF-8.
+    String::from_utf8_lossy(status)
+        .lines()
+        .find_map(|line| line.strip_prefix("Uid:"))?
+        .split_whitespace()
+        .next()?
+        .parse()
+        .ok()
 }
 
 /// The services that an environment names, each with every VNI that it may be used on.
@@ -102,9 +115,12 @@ mod tests {
     fn a_launchers_service_is_somebodys_if_a_process_was_born_with_it() {
         let proc = tempfile::tempdir().expect("a directory");
         let born_with = "A=1\0SLINGSHOT_SVC_IDS=12,21\0SLINGSHOT_DEVICES=cxi0,cxi1\0SLINGSHOT_VNIS=1024,1025\0";
-        for (pid, environment) in [("17", born_with), ("18", "")] {
-            fs::create_dir(proc.path().join(pid)).expect("a process");
-            fs::write(proc.path().join(pid).join("environ"), environment).expect("its environment");
+        let anothers = "SLINGSHOT_SVC_IDS=13,14\0SLINGSHOT_DEVICES=cxi0,cxi0\0SLINGSHOT_VNIS=1024\0";
+        for (pid, user, environment) in [("17", 1000, born_with), ("18", 1000, ""), ("19", 2000, anothers)] {
+            let process = proc.path().join(pid);
+            fs::create_dir(&process).expect("a process");
+            fs::write(process.join("environ"), environment).expect("its environment");
+            fs::write(process.join("status"), format!("Name:\tx\nUid:\t{user}\t0\t0\t0\n")).expect("its user");
         }
         fs::create_dir(proc.path().join("sys")).expect("no process");
         let mut usage = Usage::look(proc.path()).expect("readable");
@@ -114,6 +130,9 @@ mod tests {
             ("cxi1", found(21, &[1000], 1025), Use::Process(17)),
             ("cxi1", found(21, &[1000], 1026), Use::Nobody),
             ("cxi1", found(12, &[1000], 1024), Use::Nobody),
+            ("cxi0", found(13, &[1000], 1024), Use::Nobody),
+            ("cxi0", found(13, &[1000, 2000], 1024), Use::Process(19)),
+            ("cxi0", found(14, &[], 1024), Use::Process(19)),
             ("cxi0", found(11, &[1000, 7], 1024), Use::Unknown),
             ("cxi0", found(1, &[], 1024), Use::Anybody),
             ("cxi0", found(2, &[1000], 0), Use::Anybody),
@@ -121,6 +140,6 @@ mod tests {
             assert_eq!(usage.of(nic, &service), expected, "{nic} {service:?}");
         }
         assert!(Usage::look(&proc.path().join("missing")).is_err());
-        assert_eq!(user("Name:\tx\nUid:\t1000\t0\t0\t0\n"), Some(1000));
+        assert_eq!(user(b"Name:\tx\nUid:\t1000\t0\t0\t0\n"), Some(1000));
     }
 }
