@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 use parking_lot::Mutex;
-use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, PercentEncode};
 use zeroize::Zeroizing;
 
 use crate::answer::Fields;
@@ -128,16 +128,16 @@ impl OAuth {
     }
 
     fn form(&self) -> Zeroizing<Vec<u8>> {
-        let secret = String::from_utf8_lossy(self.client_secret.expose());
-        let secret = Zeroizing::new(percent_encode(&secret));
-        let mut form = Zeroizing::new(Vec::with_capacity(1024));
-        form.extend_from_slice(b"grant_type=client_credentials&client_id=");
-        form.extend_from_slice(percent_encode(&self.client_id).as_bytes());
-        form.extend_from_slice(b"&client_secret=");
-        form.extend_from_slice(secret.as_bytes());
-        if let Some(scope) = &self.scope {
-            form.extend_from_slice(b"&scope=");
-            form.extend_from_slice(percent_encode(scope).as_bytes());
+        let (id, secret) = (self.client_id.as_bytes(), self.client_secret.expose());
+        let mut fields: Vec<(&str, &[u8])> =
+            vec![("grant_type=client_credentials&client_id=", id), ("&client_secret=", secret)];
+        fields.extend(self.scope.as_ref().map(|scope| ("&scope=", scope.as_bytes())));
+        // Of exactly the length needed: a vector that grows leaves copies behind.
+        let length = fields.iter().map(|(name, value)| name.len() + encoded(value).map(str::len).sum::<usize>()).sum();
+        let mut form = Zeroizing::new(Vec::with_capacity(length));
+        for (name, value) in fields {
+            form.extend_from_slice(name.as_bytes());
+            encoded(value).for_each(|piece| form.extend_from_slice(piece.as_bytes()));
         }
         form
     }
@@ -148,13 +148,24 @@ const RESERVED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b
 
 /// A text that is not ours, as a path or a form may hold it.
 pub(crate) fn percent_encode(text: &str) -> String {
-    utf8_percent_encode(text, RESERVED).to_string()
+    encoded(text.as_bytes()).collect()
 }
+
+/// The same in pieces, of which none is copied.
+fn encoded(bytes: &[u8]) -> PercentEncode<'_> {
+    percent_encoding::percent_encode(bytes, RESERVED)
+}
+
+const BEARER: &str = "Bearer ";
 
 /// The header for a token (RFC 6750, 2.1).
 fn bearer(token: &Secret) -> Zeroizing<String> {
+    // Tokens come from JSON, so that nothing is copied here.
     let text = String::from_utf8_lossy(token.expose());
-    Zeroizing::new(format!("Bearer {text}"))
+    let mut header = Zeroizing::new(String::with_capacity(BEARER.len() + text.len()));
+    header.push_str(BEARER);
+    header.push_str(&text);
+    header
 }
 
 fn basic(user: &str, password: &Secret) -> Zeroizing<String> {
@@ -183,6 +194,20 @@ mod tests {
             assert_eq!(basic(user, &Secret::new(password)).as_str(), format!("Basic {encoded}"));
         }
         assert_eq!(basic("Aladdin", &Secret::new("open sesame")).as_str(), "Basic QWxhZGRpbjpvcGVuIHNlc2FtZQ==");
+    }
+
+    /// A buffer that has grown has left a copy of what it held.
+    #[test]
+    fn buffers_of_secrets_do_not_grow() {
+        let secret = Secret::new("p&=\u{e4}/".repeat(400));
+        let oauth = crate::client::tests::without_a_token(secret.clone());
+        let form = oauth.form();
+        let encoded = "p%26%3D%C3%A4%2F".repeat(400);
+        let expected = format!("grant_type=client_credentials&client_id=lattice&client_secret={encoded}&scope=openid");
+        assert_eq!(std::str::from_utf8(&form), Ok(expected.as_str()));
+        assert_eq!(form.capacity(), form.len());
+        let header = bearer(&secret);
+        assert_eq!((header.capacity(), header.len()), (7 + secret.expose().len(), 7 + secret.expose().len()));
     }
 
     #[test]

@@ -181,6 +181,11 @@ fn with_tokens(answers: impl IntoIterator<Item = Result<Response, Failure>>) -> 
     scene
 }
 
+/// A client of an authorisation server that gives none.
+pub(crate) fn without_a_token(client_secret: Secret) -> OAuth {
+    OAuth { client_secret, ..two_tokens(&Scene::new([])) }
+}
+
 fn two_tokens(scene: &Scene) -> OAuth {
     let token = |name: &str| status(200, &format!(r#"{{"access_token": "{name}", "expires_in": 300}}"#));
     OAuth {
