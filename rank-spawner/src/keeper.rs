@@ -99,7 +99,12 @@ impl Keeper {
         // It makes no noise among the children: with no other child left, nothing of a launch is left (see `sweep`).
         // SAFETY: this process has one thread, as was just seen, and only that thread could make another; so no lock is held
         // by a thread that the child lacks. The child reads, opens files and sends signals, and never asks for its thread.
-        match unsafe { syscalls::fork_quietly() }.map_err(KeeperError::Fork)? {
+        let forked = unsafe { syscalls::fork_quietly() };
+        // Also if there is no keeper: those of others would spare this process for its name.
+        if forked != Ok(0) {
+            prctl::set_name(&ours).map_err(io::Error::from)?;
+        }
+        match forked.map_err(KeeperError::Fork)? {
             0 => {
                 drop(records);
                 let kept = catch_unwind(AssertUnwindSafe(|| keep(reader)));
@@ -108,7 +113,6 @@ impl Keeper {
             }
             child => {
                 let child = Pid::from_raw(child);
-                prctl::set_name(&ours).map_err(io::Error::from)?;
                 let pidfd = pidfd_open(child).map_err(io::Error::from)?;
                 Ok(Self { pid: child, pidfd, records })
             }

@@ -1,0 +1,45 @@
+//! Results of calls that find no process left. The program plays both parts: with the name of a call it lowers its own limits
+//! and makes it; without, it is the test.
+
+mod world;
+
+use std::process::Command;
+
+use nix::sys::prctl;
+use nix::sys::resource::{Resource, setrlimit};
+use nix::unistd::{Gid, Uid, setresgid, setresuid};
+use rank_spawner::Keeper;
+use world::Tests;
+
+/// A user of whom nothing else runs: root may have more processes than its limit.
+const USER: u32 = 54_341;
+
+fn main() {
+    match std::env::args().nth(1).as_deref() {
+        Some("keeper") => keeper(),
+        _ => {
+            let tests = Tests::from_args();
+            tests.check("a_launcher_without_a_keeper_keeps_its_name", || {
+                let text = said("keeper");
+                assert!(text.starts_with("exhausted") && text.contains(": cannot make the process that"), "{text}");
+            });
+        }
+    }
+}
+
+fn said(call: &str) -> String {
+    let output = Command::new(std::env::current_exe().unwrap()).arg(call).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap()
+}
+
+fn keeper() {
+    if Uid::effective().is_root() {
+        let (user, group) = (Uid::from_raw(USER), Gid::from_raw(USER));
+        setresgid(group, group, group).unwrap();
+        setresuid(user, user, user).unwrap();
+    }
+    setrlimit(Resource::RLIMIT_NPROC, 0, 0).unwrap();
+    let error = Keeper::fork().unwrap_err();
+    print!("{}: {error}", prctl::get_name().unwrap().to_string_lossy());
+}
