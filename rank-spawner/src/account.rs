@@ -67,6 +67,14 @@ pub enum AccountError {
         /// Error of the system.
         errno: Errno,
     },
+    /// The database cannot be asked for a name.
+    #[error("cannot look up user {name:?}: {}", errno.desc())]
+    SystemOfName {
+        /// The name.
+        name: String,
+        /// Error of the system.
+        errno: Errno,
+    },
 }
 
 impl Account {
@@ -84,8 +92,9 @@ impl Account {
     /// # Errors
     /// Fails for a name that is not known on this node.
     pub fn named(name: &str) -> Result<Self, AccountError> {
-        let unknown = || AccountError::NoSuchName { name: name.to_owned() };
-        User::from_name(name).ok().flatten().map(Self::from).ok_or_else(unknown)
+        let owned = || name.to_owned();
+        let user = User::from_name(name).map_err(|errno| AccountError::SystemOfName { name: owned(), errno })?;
+        user.map(Self::from).ok_or_else(|| AccountError::NoSuchName { name: owned() })
     }
 
     /// Loads the C library's modules for users and groups ahead of time, which takes longer than a look-up: processes that are

@@ -1,4 +1,4 @@
-//! Results of calls that find no process left. The program plays both parts: with the name of a call it lowers its own limits
+//! Results of calls that find no process, or no descriptor, left. The program plays both parts: with the name of a call it lowers its own limits
 //! and makes it; without, it is the test.
 
 mod world;
@@ -8,7 +8,7 @@ use std::process::Command;
 use nix::sys::prctl;
 use nix::sys::resource::{Resource, setrlimit};
 use nix::unistd::{Gid, Uid, setresgid, setresuid};
-use rank_spawner::Keeper;
+use rank_spawner::{Account, Keeper};
 use world::Tests;
 
 /// A user of whom nothing else runs: root may have more processes than its limit.
@@ -17,11 +17,15 @@ const USER: u32 = 54_341;
 fn main() {
     match std::env::args().nth(1).as_deref() {
         Some("keeper") => keeper(),
+        Some("account") => account(),
         _ => {
             let tests = Tests::from_args();
             tests.check("a_launcher_without_a_keeper_keeps_its_name", || {
                 let text = said("keeper");
                 assert!(text.starts_with("exhausted") && text.contains(": cannot make the process that"), "{text}");
+            });
+            tests.check("a_database_that_cannot_be_asked_is_told_from_a_name_that_it_does_not_know", || {
+                assert_eq!(said("account"), "cannot look up user \"root\": Too many open files");
             });
         }
     }
@@ -42,4 +46,9 @@ fn keeper() {
     setrlimit(Resource::RLIMIT_NPROC, 0, 0).unwrap();
     let error = Keeper::fork().unwrap_err();
     print!("{}: {error}", prctl::get_name().unwrap().to_string_lossy());
+}
+
+fn account() {
+    setrlimit(Resource::RLIMIT_NOFILE, 3, 3).unwrap();
+    print!("{}", Account::named("root").unwrap_err());
 }
