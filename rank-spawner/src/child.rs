@@ -242,10 +242,12 @@ impl ChildSetup<'_> {
     fn place_descriptors(&self) -> Result<(), Failure> {
         // First out of the way of the targets, so that no target overwrites another's source.
         let [input, output, errors] = self.streams;
-        let streams = [above_targets(input)?, above_targets(output)?, above_targets(errors)?];
-        let pmi = self.pmi.map(above_targets).transpose()?;
-        let job_memory = self.job_memory.map(above_targets).transpose()?;
-        let node_memory = self.node_memory.map(above_targets).transpose()?;
+        let stream = |fd| above_targets(fd, Step::StandardStreams);
+        let streams = [stream(input)?, stream(output)?, stream(errors)?];
+        let moved = |fd: Option<RawFd>, step| fd.map(|fd| above_targets(fd, step)).transpose();
+        let pmi = moved(self.pmi, Step::PmiSocket)?;
+        let job_memory = moved(self.job_memory, Step::JobMemory)?;
+        let node_memory = moved(self.node_memory, Step::NodeMemory)?;
         for (source, target) in streams.into_iter().zip(0..) {
             place(source, target, Step::StandardStreams)?;
         }
@@ -307,13 +309,13 @@ fn place(source: RawFd, target: RawFd, step: Step) -> Result<(), Failure> {
 }
 
 /// A copy of `fd` whose number is above all target numbers; `fd` itself where it already is.
-fn above_targets(fd: RawFd) -> Result<RawFd, Failure> {
+fn above_targets(fd: RawFd, step: Step) -> Result<RawFd, Failure> {
     if fd > NODE_MEMORY_FD {
         return Ok(fd);
     }
     // SAFETY: makes a descriptor in the child's own table.
     let copy = unsafe { libc::fcntl(fd, libc::F_DUPFD_CLOEXEC, NODE_MEMORY_FD + 1) };
-    Errno::result(copy).map_err(at(Step::StandardStreams))
+    Errno::result(copy).map_err(at(step))
 }
 
 /// Closes the descriptors `first..=last` (Linux 5.9).
@@ -337,4 +339,17 @@ fn reset_signals() -> Result<(), Failure> {
         unsafe { libc::syscall(libc::SYS_rt_sigaction, signal, default.as_ptr(), no_old, MASK_LEN) };
     }
     sigprocmask(SigmaskHow::SIG_SETMASK, Some(&SigSet::empty()), None).map_err(at(Step::SignalMask))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_descriptor_that_cannot_be_moved_is_blamed_on_its_own_step() {
+        for step in [Step::StandardStreams, Step::PmiSocket, Step::JobMemory, Step::NodeMemory] {
+            let failure = above_targets(-1, step).map_err(|failure| (failure.step, failure.errno));
+            assert_eq!(failure, Err((step, Errno::EBADF)));
+        }
+    }
 }
