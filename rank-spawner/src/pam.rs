@@ -174,7 +174,7 @@ pub fn serve_pam(service: &str, account: &Account, session: &UnixStream, log: &m
         }
     };
     // A session process that is gone needs no answer; the session is closed all the same.
-    let _ = tell(session, &answer.encode());
+    let _ = tell(session, &fitting(&answer, log));
     let Some(mut open) = open else { return };
     wait_for_end(session);
     if let Err(refused) = open.close() {
@@ -194,6 +194,17 @@ fn open<'library>(library: &'library LibPam, service: &str, user: &str) -> Resul
     transaction.establish_credentials()?;
     transaction.open_session()?;
     Ok(transaction)
+}
+
+/// The answer as bytes; a refusal in place of one that is too long.
+fn fitting(answer: &Answer, log: &mut dyn FnMut(&str)) -> Vec<u8> {
+    let bytes = answer.encode();
+    if bytes.len() <= ANSWER_MAX as usize {
+        return bytes;
+    }
+    let text = format!("variables and words of modules have {} bytes, and {ANSWER_MAX} are possible", bytes.len());
+    log(&text);
+    Answer::Refused(Refused { step: "session".to_owned(), text, said: Vec::new() }).encode()
 }
 
 fn tell(session: &UnixStream, answer: &[u8]) -> nix::Result<()> {
@@ -237,6 +248,17 @@ mod tests {
         };
         tell(&theirs, &Answer::Opened(session.clone()).encode()).unwrap();
         assert_eq!(PamSession::opened(ours, WITHIN).unwrap(), session);
+    }
+
+    #[test]
+    fn an_answer_that_is_too_long_is_a_refusal() {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        let environment = vec![("A".into(), "x".repeat(ANSWER_MAX as usize).into())];
+        let (answer, mut logged) = (Answer::Opened(PamSession { limits: Vec::new(), environment }), Vec::new());
+        tell(&theirs, &fitting(&answer, &mut |text| logged.push(text.to_owned()))).unwrap();
+        let expected = "session: variables and words of modules have 1048587 bytes, and 1048576 are possible";
+        assert_eq!(PamSession::opened(ours, WITHIN).unwrap_err().to_string(), expected);
+        assert_eq!(logged.len(), 1);
     }
 
     #[test]
