@@ -200,7 +200,9 @@ impl Grants {
     }
 
     fn create(&self, request: &ServiceRequest, deadline: Instant) -> Result<Credentials, GrantError> {
+        let unreported = Unreported { grants: self, name: &request.name };
         let made = self.fabric.create(request, deadline);
+        std::mem::forget(unreported);
         let mut books = self.books.lock();
         let is_wanted = match &made {
             Ok(service) => books.ledger.made(&request.name, service.clone()),
@@ -365,6 +367,19 @@ impl Grants {
         drop(books);
         self.changed.notify_all();
         written
+    }
+}
+
+/// A service that is being made. Dropped, as by a panic of the manager's client, it is one that may have been made.
+struct Unreported<'a> {
+    grants: &'a Grants,
+    name: &'a ServiceName,
+}
+
+impl Drop for Unreported<'_> {
+    fn drop(&mut self) {
+        // What is not journalled yet is written with the next report.
+        let _ = self.grants.change(|ledger| ledger.failed(self.name, Effect::Unknown));
     }
 }
 

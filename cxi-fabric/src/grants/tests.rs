@@ -13,6 +13,8 @@ struct Hanging {
     clock: Arc<VirtualClock>,
     services: Arc<Mutex<BTreeMap<ServiceId, ServiceName>>>,
     hangs_on: ServiceId,
+    /// Makes a service of this name, and panics.
+    panics_on: ServiceId,
 }
 
 fn out_of_time(last: Trouble) -> FabricError {
@@ -25,6 +27,7 @@ impl FabricManager for Hanging {
         let vni = request.vni.ok_or(FabricError::VniNeeded { backend: "hanging" })?;
         let id = ServiceId(request.name.to_string());
         self.services.lock().insert(id.clone(), request.name.clone());
+        assert_ne!(id, self.panics_on, "the manager's client has a bug");
         Ok(Service { id, vni, job_vni: None })
     }
 
@@ -45,8 +48,10 @@ impl FabricManager for Hanging {
         Ok(())
     }
 
-    fn find(&self, _request: &ServiceRequest, _deadline: Instant) -> Result<Option<Service>, FabricError> {
-        Ok(None)
+    fn find(&self, request: &ServiceRequest, _deadline: Instant) -> Result<Option<Service>, FabricError> {
+        let services = self.services.lock();
+        let id = services.iter().find(|(_, name)| **name == request.name).map(|(id, _)| id.clone());
+        Ok(id.zip(request.vni).map(|(id, vni)| Service { id, vni, job_vni: None }))
     }
 
     fn list(&self, _deadline: Instant) -> Result<Vec<Listed>, FabricError> {
@@ -87,7 +92,8 @@ impl Scene {
 
     fn grants(clock: &Arc<VirtualClock>, services: &Arc<Mutex<BTreeMap<ServiceId, ServiceName>>>) -> Grants {
         let hangs_on = ServiceId("daint.b.1".into());
-        let manager = Hanging { clock: clock.clone(), services: services.clone(), hangs_on };
+        let panics_on = ServiceId("daint.p.0".into());
+        let manager = Hanging { clock: clock.clone(), services: services.clone(), hangs_on, panics_on };
         let range = "1024-1027".parse().expect("a range");
         Grants::recover(
             &"daint".parse().expect("a name"),
@@ -142,4 +148,18 @@ fn a_stranger_that_cannot_be_deleted_keeps_no_other_alive() {
     assert_eq!((reaped.names, reaped.errors.len()), (vec!["daint.a.0".to_owned()], 2));
     let reaped = scene.grants.reap(scene.soon()).expect("listed");
     assert_eq!((reaped.names, reaped.errors.len()), (vec!["daint.c.2".to_owned()], 1));
+}
+
+#[test]
+fn a_call_that_panics_while_it_makes_a_service_leaves_none() {
+    let scene = Scene::new();
+    let need = |allocation: &str| Need { allocation: allocation.into(), nodes: Vec::new(), uid: 1000 };
+    std::thread::scope(|scope| {
+        let launch = scope.spawn(|| scene.grants.acquire(&need("p"), scene.soon()));
+        assert!(launch.join().is_err(), "it panics");
+    });
+    assert_eq!(scene.left(), ["daint.p.0"]);
+    scene.grants.acquire(&need("p"), scene.soon()).expect("credentials of another service");
+    assert_eq!(scene.grants.settle(scene.soon()).len(), 0);
+    assert_eq!(scene.left(), ["daint.p.1"]);
 }
