@@ -127,10 +127,10 @@ fn an_embedded_session_leaves_no_process() {
         let outcome =
             Command::new(built::example(host)).bash("(sleep 1000 & echo $!); setsid sleep 1000 & echo $!").run();
         outcome.exits(0).prints("all 4 ranks have ended well");
-        let left: Vec<&str> = outcome.text().split_whitespace().filter(|word| word.parse::<u32>().is_ok()).collect();
+        let last_words = outcome.text().lines().filter_map(|line| line.rsplit("] ").next());
+        let left: Vec<u32> = last_words.filter_map(|word| word.parse().ok()).collect();
         assert_eq!(left.len(), 8, "{left:?}");
-        let runs =
-            |pid: &&&str| processes::status(pid.parse().unwrap(), "State").is_some_and(|state| !state.starts_with('Z'));
+        let runs = |pid: &&u32| processes::status(**pid, "State").is_some_and(|state| !state.starts_with('Z'));
         assert_eq!(left.iter().find(runs), None, "{host}");
     }
 }
