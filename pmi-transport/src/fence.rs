@@ -3,7 +3,8 @@
 //! A fence on its way, from the session's call to the link and back; each line is one file:
 //!
 //! ```text
-//! session ──exchange──> launch_fences   awaits the result, gives the fence up when its caller does
+//! session ──exchange──> job_fence       one job: segments to bytes and back
+//!                       launch_fences   awaits the result, gives the fence up when its caller does
 //!                       node            one lock, and the tasks: link readers, ticks, answers
 //!                       state           finds the launch; keeps frames of launches that are not known yet (unclaimed)
 //!                       launches        one launch and its waiting calls: input in, effects passed on
@@ -27,6 +28,7 @@ mod frames;
 #[cfg(feature = "fuzzing")]
 pub(crate) mod fuzzing;
 mod gather;
+mod job_fence;
 mod launch;
 mod launch_fences;
 mod launches;
@@ -51,6 +53,7 @@ pub use counters::Counters;
 pub use effects::{AnswerId, AskResult, Asked, Brought, Effects, FenceResult, Gathered, Question, QuestionId};
 pub use error::{AskError, FenceError};
 pub use gather::{Fault, Gather, GatherEffects, Progress};
+pub use job_fence::JobFence;
 pub use launch::{Launch, Loss};
 pub use launch_fences::LaunchFences;
 pub use links::Outgoing;

@@ -5,38 +5,17 @@ mod agents;
 use std::sync::Arc;
 
 use agents::{DEADLINE, Over, World};
-use async_trait::async_trait;
 use pmi_core::conformance::{Cluster, check};
-use pmi_core::fence::{Contribution, Fence, FenceError, FenceId, Merged};
-use pmi_core::ids::NodeIndex;
-use pmi_core::kvs::Segment;
-use pmi_transport::fence::{Brought, FanOut, Gathered, LaunchFences, Limits};
-
-/// Fences of one job of a launch.
-struct JobFence {
-    launch: LaunchFences,
-    members: Arc<[NodeIndex]>,
-}
-
-#[async_trait]
-impl Fence for JobFence {
-    async fn exchange(&self, id: &FenceId, contribution: Contribution) -> Result<Merged, FenceError> {
-        let FenceId { scope, epoch } = id;
-        let Contribution { segments, exchange } = contribution;
-        let brought = Brought { segments: segments.into_iter().map(Segment::into_bytes).collect(), exchange };
-        let Gathered { runs, withheld } = self.launch.exchange("job", &self.members, scope, *epoch, brought).await?;
-        let decode = |run| {
-            Segment::decode(run).map_err(|error| FenceError::BadSegment { epoch: *epoch, reason: error.to_string() })
-        };
-        Ok(Merged { segments: runs.into_iter().map(decode).collect::<Result<_, _>>()?, withheld })
-    }
-}
+use pmi_core::fence::Fence;
+use pmi_core::ids::{JobId, NodeIndex};
+use pmi_transport::fence::{FanOut, JobFence, Limits};
 
 /// One launch of all agents. The world lives as long as the means to lose a node.
 fn cluster(mut world: World, fan_out: FanOut) -> Cluster {
     let launches = world.join_all("launch", fan_out);
     let members: Arc<[NodeIndex]> = world.all().into();
-    let fence = |launch| Arc::new(JobFence { launch, members: Arc::clone(&members) }) as Arc<dyn Fence>;
+    let job = JobId::new("job").unwrap();
+    let fence = |launch| Arc::new(JobFence::new(Arc::new(launch), job.clone(), Arc::clone(&members))) as Arc<dyn Fence>;
     let fences: Vec<_> = launches.into_iter().map(fence).collect();
     let kept = fences.clone();
     let lose = move |node: NodeIndex| {

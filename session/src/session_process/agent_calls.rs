@@ -13,13 +13,14 @@ use pmi_core::ids::{JobId, NodeIndex, Rank};
 use pmi_core::job::Job;
 use pmi_core::kvs::Segment;
 use pmi_core::services::{Lifetime, MeetError, Meeting, Met, NameError, Services, SpawnError, SpawnRequest};
+use pmi_transport::fence::Gathered;
 use pmi_transport::proto::v1 as proto;
 use proto::answer::What as AnswerWhat;
 use proto::call::What as CallWhat;
 use tokio::sync::{mpsc, oneshot};
 
 use super::frames::ToAgent;
-use super::job_nodes::{JobNodes, merged};
+use super::job_nodes::JobNodes;
 use crate::session_io::{AskError, Nodes};
 use crate::set::Passes;
 use crate::spec::SessionSpec;
@@ -197,7 +198,7 @@ impl Fence for AgentFence {
             segments: contribution.segments.into_iter().map(Segment::into_bytes).collect(),
         };
         match self.calls.call(CallWhat::Fence(call)).await {
-            Some(AnswerWhat::Merged(answer)) => merged(answer.segments, 0, id.epoch),
+            Some(AnswerWhat::Merged(answer)) => Gathered { runs: answer.segments, withheld: 0 }.merged(id.epoch),
             Some(AnswerWhat::FenceFault(fault)) => Err(wire::fence::decode_fault(fault, id.epoch)),
             other => Err(FenceError::NodeLost { node: *node, epoch: id.epoch, reason: no_answer(other) }),
         }

@@ -20,13 +20,11 @@ use async_trait::async_trait;
 use parking_lot::Mutex;
 use pmi_core::fence::{Contribution, Fence, FenceError, FenceId, LocalFence, Merged, Scope};
 use pmi_core::ids::{JobId, NodeIndex};
-use pmi_core::kvs::Segment;
-use pmi_transport::fence::{self, Brought, Gathered, LaunchFences};
+use pmi_transport::fence::{self, Gathered, LaunchFences};
 use tokio::sync::watch;
 use tokio::task::AbortHandle;
 use tokio::time::timeout;
 
-use super::job_nodes::merged;
 use super::living_nodes::{LivingNodes, members};
 use crate::settings::{FailedRanks, LaunchSettings, LostNodes};
 use crate::timeouts;
@@ -117,9 +115,9 @@ impl Fence for LinkedFence {
                 () = changed(&mut living, &id.scope, &among) => continue,
             };
             match result {
-                Ok(Gathered { runs, withheld }) => {
+                Ok(gathered) => {
                     self.keep(id, among, contribution);
-                    return merged(runs, withheld, id.epoch);
+                    return gathered.merged(id.epoch);
                 }
                 Err(error) if self.kept.is_none() || error.node().is_none() => return Err(error.into()),
                 Err(error) => {
@@ -145,9 +143,7 @@ impl Way {
             Scope::Foreign { name, .. } => Scope::Foreign { name: Arc::clone(name), nodes: among.into() },
             whole => whole.clone(),
         };
-        let Contribution { segments, exchange } = contribution.clone();
-        let brought = Brought { segments: segments.into_iter().map(Segment::into_bytes).collect(), exchange };
-        fences.exchange(self.job.as_str(), among, &scope, id.epoch, brought).await
+        fences.exchange(self.job.as_str(), among, &scope, id.epoch, contribution.clone()).await
     }
 }
 

@@ -9,13 +9,11 @@ use bytes::Bytes;
 use pmi_core::deaths::Death;
 use pmi_core::fence::{Contribution, FenceError, FenceId, Merged};
 use pmi_core::ids::{JobId, NodeIndex};
-use pmi_core::kvs::Segment;
 use pmi_transport::fence::{self, Brought, Effects, FanOut, Launch, Limits, Loss, Question, QuestionId, shares};
 use pmi_transport::proto::v1 as proto;
 use proto::link_frame::What;
 
 use crate::cause::Cause;
-use crate::session_process::job_nodes::merged;
 use crate::session_process::linked_fence::NodeDeaths;
 use crate::session_process::living_nodes::{LivingNodes, members};
 use crate::spec::SessionSpec;
@@ -155,8 +153,7 @@ impl Links {
             epoch: id.epoch.0,
             members: 0,
         };
-        let Contribution { segments, exchange } = contribution.clone();
-        let brought = Brought { segments: segments.into_iter().map(Segment::into_bytes).collect(), exchange };
+        let brought = Brought::from(contribution.clone());
         let mut effects = Effects::default();
         let result = match self.launch.as_mut().map(|launch| launch.begin(key, &among, brought, &mut effects)) {
             Some(Ok(key)) => {
@@ -302,7 +299,7 @@ impl Links {
                     continue;
                 }
                 Err(error) => Err(FenceError::from(error)),
-                Ok(gathered) => merged(gathered.runs, gathered.withheld, id.epoch),
+                Ok(gathered) => gathered.merged(id.epoch),
             };
             if !is_repetition {
                 if self.node_deaths == NodeDeaths::AreBorne {
