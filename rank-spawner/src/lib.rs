@@ -86,7 +86,7 @@ pub use memory_binding::{MemBind, MemBindError, MemBindParseError, MemoryNodes, 
 pub use orphaned_memory::remove_orphaned_memory;
 pub use pam::{PamError, PamSession, serve_pam};
 pub use pinned::{Claimant, Pinned};
-pub use priority::Priority;
+pub use priority::{Priority, give_way};
 pub use process::RankProcess;
 pub use program::{Program, ProgramError, ProgramFailure};
 pub use spawner::Spawner;

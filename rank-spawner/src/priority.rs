@@ -21,6 +21,9 @@ const SCORE_TRIES: u32 = 50;
 /// Pause between two attempts.
 const SCORE_PAUSE: Duration = Duration::from_micros(100);
 
+/// Niceness that is added to give way: a tenth of the time of a CPU that others keep busy is left (`sched(7)`).
+const WAY: i32 = 10;
+
 /// What of a rank's priority differs from that of the process that starts it. Nobody may raise it, so that only greater numbers count.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Priority {
@@ -69,6 +72,13 @@ impl Priority {
     }
 }
 
+/// Lowers the priority of the calling thread, and of threads that it starts from now on, for work that nobody waits for while others on this machine
+/// have something to do. It is never starved. Nothing changes where the system refuses.
+pub fn give_way() {
+    // The system cuts off what is above 19.
+    let _ = niceness().and_then(|own| set_niceness(own + WAY));
+}
+
 /// Writes the score of the process that `pidfd` was made for.
 fn write_score(score: i32, pid: Pid, pidfd: BorrowedFd<'_>) -> io::Result<()> {
     let mut file = OpenOptions::new().write(true).open(format!("/proc/{pid}/oom_score_adj"))?;
@@ -97,6 +107,18 @@ mod tests {
             panic!("own")
         };
         assert!((-20..20).contains(&niceness) && (-1000..=1000).contains(&score));
+    }
+
+    #[test]
+    fn a_thread_gives_way_with_those_that_it_starts_and_no_other() {
+        let before = niceness().unwrap();
+        let lowered = thread::spawn(|| {
+            give_way();
+            (niceness().unwrap(), thread::spawn(|| niceness().unwrap()).join().unwrap())
+        });
+        let expected = (before + WAY).min(19);
+        assert_eq!(lowered.join().unwrap(), (expected, expected));
+        assert_eq!(niceness().unwrap(), before);
     }
 
     #[test]

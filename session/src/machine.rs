@@ -343,10 +343,16 @@ impl SessionMachine {
             return;
         }
         match &mut self.phase {
-            Phase::Ending(ending) => ending.hasten(first, grace, now),
-            phase => *phase = Phase::Ending(Ending::begin(first, grace, now)),
+            Phase::Ending(ending) => {
+                ending.hasten(first, grace, now);
+                self.take_due_steps(now);
+            }
+            phase => {
+                *phase = Phase::Ending(Ending::begin(first, grace, now));
+                self.take_due_steps(now);
+                self.effects.push_back(Effect::GiveWay);
+            }
         }
-        self.take_due_steps(now);
     }
 
     fn take_due_steps(&mut self, now: Instant) {

@@ -46,7 +46,7 @@ use std::time::Duration;
 
 use pmi_core::server::EndReason;
 use pmix_core::driver::Said;
-use rank_spawner::{RankCommand, RankExit};
+use rank_spawner::{RankCommand, RankExit, give_way};
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
@@ -71,7 +71,7 @@ use crate::machine::ranks::SlotId;
 use crate::machine::verdict::UnreportedEnd;
 use crate::machine::watch::{SilentSeen, WatchLook};
 use crate::machine::{Phase, SessionMachine};
-use crate::session_io::{Control, SessionIo, StdinSource};
+use crate::session_io::{Control, HostProcess, SessionIo, StdinSource};
 use crate::spec::SessionSpec;
 
 /// Largest number of events that wait for room before texts of ranks are no longer taken.
@@ -387,6 +387,9 @@ impl Runner {
                 }
                 Effect::Tell { ticket, told } => self.tells.answer(ticket, told),
                 Effect::Look(look) => self.look(look),
+                // A process that has other work as well does that as before.
+                Effect::GiveWay if self.io.process == HostProcess::Dedicated => give_way(),
+                Effect::GiveWay => {}
                 // These end the loop, and are awaited there.
                 Effect::Sweep | Effect::DrainOutputs => {}
             }

@@ -47,6 +47,8 @@ pub(crate) enum Effect {
     Look(Look),
     /// Look at the call stacks of these ranks until then, then call [`super::SessionMachine::on_stacks_seen`].
     LookAtStacks { look: StackLook, slots: Vec<SlotId>, until: Instant },
+    /// Let others go first: ranks here are being ended, and what follows is less urgent than that other nodes hear of it.
+    GiveWay,
     /// The last rank has ended: kill what the ranks left behind, then call [`super::SessionMachine::on_swept`].
     Sweep,
     /// Read all output pipes empty and close them, then call [`super::SessionMachine::on_drained`].

@@ -1,13 +1,11 @@
 //! The end of a session after its last rank: nothing of the launch is left on this node, and what is to be reported is handed over.
 
-use std::sync::Arc;
-
-use rank_spawner::{Keeper, RankExit, remove_orphaned_memory};
+use rank_spawner::{Keeper, RankExit};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
 use super::start::Processes;
-use super::sweep::Leftovers;
+use super::sweep::{Leftovers, Removals};
 use super::tap::LastQuestions;
 use super::{Runner, shared_memory, sweep, usage};
 use crate::blocking;
@@ -21,6 +19,8 @@ impl Runner {
         self.take_deaths();
         let last_questions = self.hear_last_orders();
         self.carry_out();
+        // A cause is on its way to the other nodes before anything is cleaned up here.
+        tokio::task::yield_now().await;
         let mut processes = self.processes.take();
         let all_ended_well = processes.as_ref().is_none_or(|processes| self.all_ended_well(processes));
         let keeper = self.kill_leftovers(processes.as_mut()).await;
@@ -83,25 +83,21 @@ impl Runner {
         }
     }
 
+    /// Begins the removal of what is left of ranks, by one thread: a second one would take as long as a rank takes to start.
     fn begin_removals(&mut self, all_ended_well: bool) {
-        if let Some(directory) = self.temporary.take() {
-            blocking::begin_in(&mut self.removals, move || directory.remove());
-        }
-        if let Some(directory) = self.segments.take() {
-            blocking::begin_in(&mut self.removals, move || directory.remove());
-        }
-        // Who spoke no PMIx was not told of it; a thread for nothing would take as long as a rank takes to start.
-        let spoke_pmix = || self.machine.ranks().iter().any(|(_, slot)| self.servers.spoke_pmix(slot.job, slot.local));
-        if self.has_rank_files || spoke_pmix() {
-            let spec = Arc::clone(&self.spec);
-            blocking::begin_in(&mut self.removals, move || sweep::remove_rank_files(&spec));
-        }
         for (_, job) in self.machine.jobs().iter().filter(|(_, job)| !job.ranks_here().is_empty()) {
             shared_memory::remove_mpich(&job.spec);
         }
-        if !all_ended_well {
-            let began = self.resources.began();
-            blocking::begin_in(&mut self.removals, move || remove_orphaned_memory(began));
+        let spoke_pmix = || self.machine.ranks().iter().any(|(_, slot)| self.servers.spoke_pmix(slot.job, slot.local));
+        let removals = Removals {
+            orphaned_since: (!all_ended_well).then(|| self.resources.began()),
+            segments: self.segments.take(),
+            // Who spoke no PMIx was not told of them.
+            rank_files: (self.has_rank_files || spoke_pmix()).then(|| self.spec.rank_files()),
+            temporary: self.temporary.take(),
+        };
+        if !removals.is_empty() {
+            blocking::begin_in(&mut self.removals, move || removals.carry_out());
         }
     }
 

@@ -1,13 +1,17 @@
 //! Removal of all that the ranks left behind: processes, and files that they wanted removed.
 
 use std::fs;
+use std::path::PathBuf;
+use std::time::SystemTime;
 
 use nix::unistd::Pid;
-use rank_spawner::{Keeper, LaunchTag, Orphans, OwnCgroup, SweepScope, nothing_to_sweep, sweep, sweep_group};
+use rank_spawner::{
+    Keeper, LaunchTag, Orphans, OwnCgroup, SweepScope, nothing_to_sweep, remove_orphaned_memory, sweep, sweep_group,
+};
 
+use super::temporary::TemporaryDirectory;
 use crate::blocking;
 use crate::session_io::HostProcess;
-use crate::spec::SessionSpec;
 use crate::timeouts;
 
 /// Processes of a launch, as far as they are to be swept.
@@ -52,11 +56,39 @@ pub(super) fn dismiss(keeper: Option<Keeper>) {
     }
 }
 
-/// Removes the directory that ranks were told for files of theirs, if any of them made it.
-pub(super) fn remove_rank_files(spec: &SessionSpec) {
-    let directory = spec.rank_files();
-    if directory.symlink_metadata().is_ok() {
-        // What cannot be removed stays: a rank could do no more itself.
-        let _ = fs::remove_dir_all(directory);
+/// Files and memory that ranks left behind; none of them need be there.
+pub(super) struct Removals {
+    /// Begin of a launch of which not all ranks ended well: MPI libraries leave memory then that no name tells to be its.
+    pub(super) orphaned_since: Option<SystemTime>,
+    /// Directory for shared memory of Open MPI 4.1.
+    pub(super) segments: Option<TemporaryDirectory>,
+    /// Directory that ranks were told for files of theirs, if any of them made it.
+    pub(super) rank_files: Option<PathBuf>,
+    /// Directory for temporary files of ranks.
+    pub(super) temporary: Option<TemporaryDirectory>,
+}
+
+impl Removals {
+    /// Returns true if there is nothing to look for.
+    pub(super) fn is_empty(&self) -> bool {
+        let Self { orphaned_since, segments, rank_files, temporary } = self;
+        orphaned_since.is_none() && segments.is_none() && rank_files.is_none() && temporary.is_none()
+    }
+
+    /// Removes all of it, memory first: a file system that does not answer keeps it from going on. It may block.
+    pub(super) fn carry_out(self) {
+        if let Some(since) = self.orphaned_since {
+            remove_orphaned_memory(since);
+        }
+        if let Some(directory) = self.segments {
+            directory.remove();
+        }
+        if let Some(directory) = self.rank_files.filter(|directory| directory.symlink_metadata().is_ok()) {
+            // What cannot be removed stays: a rank could do no more itself.
+            let _ = fs::remove_dir_all(directory);
+        }
+        if let Some(directory) = self.temporary {
+            directory.remove();
+        }
     }
 }

@@ -125,6 +125,7 @@ fn a_failure_ends_the_others_within_the_grace_of_failures() {
     world.exit(SlotId(1), FAILED);
     assert_eq!(world.cause(), Some(failed(1)));
     assert_eq!(world.signals.keys().collect::<Vec<_>>(), [&SlotId(0), &SlotId(2)], "the reaped one gets none");
+    assert_eq!(world.gave_way_after, Some(2), "its signals go first");
     world.advance(Duration::from_millis(399));
     assert_eq!(world.signals[&SlotId(0)], [Signal::SIGTERM]);
     world.exit(SlotId(0), RankExit::Signal { signal: 15, core_dumped: false });
@@ -134,6 +135,18 @@ fn a_failure_ends_the_others_within_the_grace_of_failures() {
     world.exit(SlotId(2), KILLED);
     assert!(world.is_done());
     assert_eq!(world.cause(), Some(failed(1)));
+}
+
+#[test]
+fn a_session_gives_way_when_its_launch_fails_and_not_when_all_is_well() {
+    let check = |exit, gave_way_after| {
+        let mut world = World::running(spec(1));
+        world.exit(SlotId(0), exit);
+        assert!(world.is_done());
+        assert_eq!(world.gave_way_after, gave_way_after, "{exit}");
+    };
+    check(RankExit::Code(0), None);
+    check(FAILED, Some(0));
 }
 
 #[test]

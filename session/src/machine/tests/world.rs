@@ -49,6 +49,8 @@ pub(super) struct World {
     pub(super) tickets: u64,
     pub(super) stdin_fed: usize,
     sweeps: usize,
+    /// Signals that had been sent when the session was to give way.
+    pub(super) gave_way_after: Option<usize>,
     /// Preparations of the next jobs; others are done.
     pub(super) preparations: Vec<Preparation>,
     /// The fences that servers report.
@@ -106,6 +108,7 @@ impl World {
             tickets: 0,
             stdin_fed: 0,
             sweeps: 0,
+            gave_way_after: None,
             preparations: vec![preparation],
             fences: Vec::new(),
             silent: SilentSeen::default(),
@@ -361,6 +364,10 @@ impl World {
                 if self.stacks == StackAnswer::AtOnce {
                     self.answer_look();
                 }
+            }
+            Effect::GiveWay => {
+                assert_eq!(self.gave_way_after, None, "once is enough");
+                self.gave_way_after = Some(self.signals.values().map(Vec::len).sum());
             }
             Effect::Sweep => {
                 self.sweeps += 1;

@@ -112,8 +112,13 @@ impl SimulatedSession {
                 Effect::Sweep => self.effects.push_back(SessionEffect::Sweep),
                 Effect::DrainOutputs => self.machine.on_drained(&SilentSeen::default(), now),
                 Effect::LookAtStacks { look, .. } => self.machine.on_stacks_seen(look, Vec::new(), now),
-                // Ranks of the simulation read no input, have no terminals and ask for no jobs; sessions do not gather there.
-                Effect::FeedStdin | Effect::ResizeTerminal(_) | Effect::AnswerSpawn { .. } | Effect::Tell { .. } => {}
+                // Ranks of the simulation read no input, have no terminals and ask for no jobs; sessions do not gather there, and time does not pass
+                // by work.
+                Effect::FeedStdin
+                | Effect::ResizeTerminal(_)
+                | Effect::AnswerSpawn { .. }
+                | Effect::Tell { .. }
+                | Effect::GiveWay => {}
             }
         }
         any
