@@ -67,16 +67,25 @@ pub(crate) struct Shares {
     pub(crate) calls: usize,
     /// Most bytes of messages that have begun and are not whole.
     pub(crate) unfinished: usize,
+    /// Most bytes of answers that are not on their way, but for one that is longer alone.
+    pub(crate) unread: usize,
 }
 
 /// Share of a user, and of all together who are known by no name: each command that follows a launch has a connection and a call.
-pub(crate) const OF_USERS: Shares = Shares { connections: 256, calls: 1024, unfinished: 24 << 20 };
+pub(crate) const OF_USERS: Shares = Shares { connections: 256, calls: 1024, unfinished: 24 << 20, unread: 24 << 20 };
 /// Share of an agent, which has a few connections, and a call for each launch.
-pub(crate) const OF_AGENTS: Shares = Shares { connections: 64, calls: 4096, unfinished: 64 << 20 };
+pub(crate) const OF_AGENTS: Shares = Shares { connections: 64, calls: 4096, unfinished: 64 << 20, unread: 64 << 20 };
 /// Share of the API server, and of an administrator.
-pub(crate) const OF_TRUSTED: Shares = Shares { connections: 1024, calls: 16_384, unfinished: 256 << 20 };
+pub(crate) const OF_TRUSTED: Shares =
+    Shares { connections: 1024, calls: 16_384, unfinished: 256 << 20, unread: 256 << 20 };
 /// Bytes of unfinished messages of all users together, and of all who are known by no name.
 pub(crate) const ALL_USERS_UNFINISHED: Pool = Pool { all: 48 << 20, small: 256 << 10 };
+/// Bytes of answers of all users together that are not on their way.
+pub(crate) const ALL_USERS_UNREAD: Pool = Pool { all: 48 << 20, small: 256 << 10 };
+/// Bytes of one stream of answers that are not on their way before nothing more is made of it.
+pub(crate) const STREAM_UNREAD: usize = 128 << 10;
+/// Pause of a stream of answers whose peer has left so much unread that nothing more is made.
+pub(crate) const UNREAD_PAUSE: Duration = Duration::from_millis(100);
 /// Longest request of a call that is not of our protocol (health, reflection), in bytes.
 pub(crate) const FOREIGN_REQUEST_MAX: usize = 4096;
 

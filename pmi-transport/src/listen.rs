@@ -4,12 +4,13 @@
 //! Listener ──accept──> who is it? ──Connection { stream, Peer }──> HTTP/2 ──> authorization table ──> services
 //!  (a task each)   (kernel, certificate,                           (tonic)     (Caller in the extensions)
 //!                   or each call's claim)
-//!      └ Greetings: places per address     └──────── Budget: connections, calls, bytes of each peer ────┘
+//!      └ Greetings: places per address     └── Budget: connections, calls, bytes of each peer, both ways ──┘
 //! ```
 //!
 //! Nothing that a peer does ends the listening: a connection that fails, fails alone, and when the system is out of descriptors
 //! accepting pauses until there are some again.
 
+mod answer_body;
 mod arrival;
 mod budget;
 mod connection;

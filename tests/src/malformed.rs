@@ -4,6 +4,7 @@
 pub mod calls;
 pub mod replay;
 pub mod set_frames;
+pub mod unread;
 
 /// Random numbers that follow from a seed (SplitMix64).
 #[derive(Clone, Debug)]

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use tokio::sync::watch;
 use tokio::task::{AbortHandle, JoinError, JoinSet};
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, timeout};
 
 use super::attachments::Dismissal;
 use super::client_message::ClientSender;
@@ -21,6 +21,9 @@ use crate::wire::spec::ShownSpec;
 /// Time for room on disk that is taken by what is being read at present, and the pause between two attempts to get it.
 const ROOM_WITHIN: Duration = Duration::from_secs(10);
 const ROOM_AGAIN: Duration = Duration::from_millis(100);
+
+/// Time for a client to be told why it is dismissed.
+const GOODBYE: Duration = Duration::from_secs(1);
 
 /// All of these tasks; they end with it.
 #[derive(Debug)]
@@ -87,8 +90,9 @@ impl Deliveries {
         tracing::info!(reason = %why, "a client is dismissed");
         self.log.leave(number);
         if let Some(client) = self.clients.remove(&number) {
-            // A client that does not read is not told.
-            let _ = client.sender.try_send(Err(why.into()));
+            let sender = client.sender.clone();
+            // A client that does not read is not told. One that does has room when its delivery, which waits for that as well, has ended.
+            task::spawn(async move { drop(timeout(GOODBYE, sender.send(Err(why.into()))).await) });
         }
     }
 

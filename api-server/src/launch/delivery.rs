@@ -12,7 +12,10 @@ use super::spool::{Bookmark, Slice};
 pub(super) async fn deliver(log: Arc<EventLog>, number: u64, client: ClientSender) -> u64 {
     let delivering = async {
         let mut bookmark = Bookmark::default();
-        while let Some(next) = log.next(number, &bookmark).await {
+        // One that does not read has no more in hand than a batch: there may be a thousand of them.
+        while has_taken_all(&client).await
+            && let Some(next) = log.next(number, &bookmark).await
+        {
             let messages = match next {
                 Next::Messages(messages) => messages,
                 Next::Spooled(slice) => match read(slice).await {
@@ -33,6 +36,11 @@ pub(super) async fn deliver(log: Arc<EventLog>, number: u64, client: ClientSende
         () = client.closed() => {}
     }
     number
+}
+
+/// Waits until the client has taken what it was sent; false if it is gone.
+async fn has_taken_all(client: &ClientSender) -> bool {
+    client.reserve_many(client.max_capacity()).await.is_ok()
 }
 
 async fn send(client: &ClientSender, messages: Vec<ClientMessage>) -> Result<(), ()> {

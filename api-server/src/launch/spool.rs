@@ -26,8 +26,8 @@ use crate::wire;
 
 /// A launch's room is shared out among so many files; the oldest is dropped when it is full.
 const SEGMENTS: u64 = 16;
-/// Bytes that are read at once: in bytes, or one record that is longer.
-const READ: u64 = 256 << 10;
+/// Most bytes that are read at once, or one record that is longer. Output comes in pieces of up to 64 KiB.
+const READ: u64 = 80 << 10;
 /// The part of a record before its message.
 const HEADER: usize = 12;
 

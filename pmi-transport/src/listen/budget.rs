@@ -1,8 +1,10 @@
-//! The budget of what comes in: connections, calls, and bytes of unfinished requests of each peer, whichever listener it came through.
+//! The budget of what is held for peers: connections, calls, bytes of unfinished requests and of answers that are not sent yet, of each peer,
+//! whichever listener it came through.
 //!
 //! A peer is a caller as the kernel or a certificate names it; all who are known by no name share one budget. What is taken is given
 //! back when its place is dropped. Every bound is per peer, so that nobody takes what others have; bytes have one over all users beside, which
-//! refuses those with a little last. A request beyond one is refused, never kept waiting, as whatever waits is held in memory as well.
+//! refuses those with a little last. A request beyond one is refused, never kept waiting, as whatever waits is held in memory as well; a stream of
+//! answers waits, for nothing is made of it meanwhile.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -11,7 +13,7 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 
 use crate::identity::{Caller, Role};
-use crate::limits::{self, Shares};
+use crate::limits::{self, Pool, Shares};
 
 /// Peer as it is counted; `None` for all who are known by no name.
 pub(super) type Name = Option<Caller>;
@@ -25,8 +27,8 @@ pub(super) struct Budget {
 #[derive(Debug, Default)]
 struct AllTaken {
     by_peer: HashMap<Name, Taken>,
-    /// Bytes of unfinished requests of all users.
-    of_users: usize,
+    /// What all users have taken together.
+    of_users: Taken,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -34,6 +36,21 @@ struct Taken {
     connections: usize,
     calls: usize,
     unfinished: usize,
+    unread: usize,
+}
+
+/// Part of a peer's share.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Part {
+    Half,
+    ThreeQuarters,
+}
+
+/// Treatment of bounds where a place grows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Bounds {
+    Kept,
+    Overdrawn,
 }
 
 /// A thing that a peer takes.
@@ -42,6 +59,7 @@ pub(super) enum Kind {
     Connections,
     Calls,
     Unfinished,
+    Unread,
 }
 
 /// A peer has as much as it may, or all have.
@@ -49,10 +67,8 @@ pub(super) enum Kind {
 pub(super) enum Exhausted {
     #[error("{} has {most} {kind} already; wait until some are over", peer(.name))]
     OfPeer { name: Name, kind: Kind, most: usize },
-    #[error(
-        "all users together have {all} bytes of unfinished requests, and what is left is for those with less; wait until some are over"
-    )]
-    OfUsers { all: usize },
+    #[error("all users together have {all} {kind}, and what is left is for those with less; wait until some are over")]
+    OfUsers { kind: Kind, all: usize },
 }
 
 /// What was taken of a peer's budget, until it is dropped.
@@ -80,6 +96,11 @@ impl Budget {
         Place { budget: Arc::clone(self), name: person(name), kind: Kind::Unfinished, amount: 0 }
     }
 
+    /// Nothing yet of the bytes of a peer's answers that are not sent.
+    pub(super) fn unread(self: &Arc<Self>, name: Name) -> Place {
+        Place { budget: Arc::clone(self), name: person(name), kind: Kind::Unread, amount: 0 }
+    }
+
     fn take(self: &Arc<Self>, name: Name, kind: Kind, amount: usize) -> Result<Place, Exhausted> {
         let mut place = Place { budget: Arc::clone(self), name: person(name), kind, amount: 0 };
         place.resize(amount).map(|()| place)
@@ -89,29 +110,66 @@ impl Budget {
 impl Place {
     /// Takes as much in all as `amount`, or gives back what is more.
     pub(super) fn resize(&mut self, amount: usize) -> Result<(), Exhausted> {
+        self.change(amount, Bounds::Kept)
+    }
+
+    /// Takes as much in all as `amount`, whatever others have: for what is there already, and was made because there was [room](Self::has_room).
+    pub(super) fn overdraw(&mut self, amount: usize) {
+        // Never refused.
+        let _ = self.change(amount, Bounds::Overdrawn);
+    }
+
+    /// The amount that is taken.
+    pub(super) fn amount(&self) -> usize {
+        self.amount
+    }
+
+    /// Returns true if the peer has less than this part of its share, and may have more of what all users have.
+    pub(super) fn has_room(&self, part: Part) -> bool {
+        let taken = self.budget.taken.lock();
+        let own = taken.by_peer.get(&self.name).map_or(0, |of_peer| of_peer.get(self.kind));
+        let most = shares(&self.name).get(self.kind);
+        let most = match part {
+            Part::Half => most / 2,
+            Part::ThreeQuarters => most / 4 * 3,
+        };
+        own < most && self.pool().is_none_or(|pool| pool.allows(own, taken.of_users.get(self.kind)))
+    }
+
+    /// What all users share of this, if it is a user's.
+    fn pool(&self) -> Option<Pool> {
+        match self.kind {
+            Kind::Unfinished if is_user(&self.name) => Some(limits::ALL_USERS_UNFINISHED),
+            Kind::Unread if is_user(&self.name) => Some(limits::ALL_USERS_UNREAD),
+            _ => None,
+        }
+    }
+
+    fn change(&mut self, amount: usize, bounds: Bounds) -> Result<(), Exhausted> {
         if amount == self.amount {
             return Ok(());
         }
         let mut taken = self.budget.taken.lock();
         let AllTaken { by_peer, of_users } = &mut *taken;
         let of_peer = by_peer.entry(self.name.clone()).or_default();
-        let (count, most) = of_peer.of(self.kind, shares(&self.name));
-        let sum = (*count - self.amount).saturating_add(amount);
-        let all = of_users.saturating_sub(self.amount).saturating_add(amount);
-        let is_of_users = self.kind == Kind::Unfinished && is_user(&self.name);
-        let refusal = if amount < self.amount {
+        let changed = |count: usize| (count - self.amount).saturating_add(amount);
+        let (sum, most) = (changed(of_peer.get(self.kind)), shares(&self.name).get(self.kind));
+        let all = is_user(&self.name).then(|| changed(of_users.get(self.kind)));
+        // An answer about all of a large cluster is longer than a share; alone it is let through.
+        let is_beyond = |sum: usize| !(self.kind == Kind::Unread && sum == amount);
+        let refusal = if amount < self.amount || bounds == Bounds::Overdrawn {
             None
-        } else if sum > most {
+        } else if sum > most && is_beyond(sum) {
             Some(Exhausted::OfPeer { name: self.name.clone(), kind: self.kind, most })
-        } else if is_of_users && !limits::ALL_USERS_UNFINISHED.allows(sum, all) {
-            Some(Exhausted::OfUsers { all: *of_users })
         } else {
-            None
+            let refused = |pool: Pool, all: usize| !pool.allows(sum, all) && is_beyond(all);
+            let is_refused = self.pool().zip(all).is_some_and(|(pool, all)| refused(pool, all));
+            is_refused.then(|| Exhausted::OfUsers { kind: self.kind, all: of_users.get(self.kind) })
         };
         if refusal.is_none() {
-            (*count, self.amount) = (sum, amount);
-            if is_of_users {
-                *of_users = all;
+            (*of_peer.of(self.kind), self.amount) = (sum, amount);
+            if let Some(all) = all {
+                *of_users.of(self.kind) = all;
             }
         }
         if *of_peer == Taken::default() {
@@ -129,11 +187,32 @@ impl Drop for Place {
 }
 
 impl Taken {
-    fn of(&mut self, kind: Kind, shares: Shares) -> (&mut usize, usize) {
+    fn get(&self, kind: Kind) -> usize {
         match kind {
-            Kind::Connections => (&mut self.connections, shares.connections),
-            Kind::Calls => (&mut self.calls, shares.calls),
-            Kind::Unfinished => (&mut self.unfinished, shares.unfinished),
+            Kind::Connections => self.connections,
+            Kind::Calls => self.calls,
+            Kind::Unfinished => self.unfinished,
+            Kind::Unread => self.unread,
+        }
+    }
+
+    fn of(&mut self, kind: Kind) -> &mut usize {
+        match kind {
+            Kind::Connections => &mut self.connections,
+            Kind::Calls => &mut self.calls,
+            Kind::Unfinished => &mut self.unfinished,
+            Kind::Unread => &mut self.unread,
+        }
+    }
+}
+
+impl Shares {
+    fn get(self, kind: Kind) -> usize {
+        match kind {
+            Kind::Connections => self.connections,
+            Kind::Calls => self.calls,
+            Kind::Unfinished => self.unfinished,
+            Kind::Unread => self.unread,
         }
     }
 }
@@ -169,6 +248,7 @@ impl fmt::Display for Kind {
             Self::Connections => "connections",
             Self::Calls => "calls",
             Self::Unfinished => "bytes of unfinished requests",
+            Self::Unread => "bytes of answers that are not read",
         })
     }
 }
@@ -186,7 +266,7 @@ mod tests {
     impl Budget {
         fn is_empty(&self) -> bool {
             let taken = self.taken.lock();
-            taken.by_peer.is_empty() && taken.of_users == 0
+            taken.by_peer.is_empty() && taken.of_users == Taken::default()
         }
     }
 
@@ -248,7 +328,7 @@ mod tests {
                 // It may be refused.
                 let _ = places[uid as usize * 8 + place].resize(mebibytes << 20);
                 let taken = budget.taken.lock();
-                prop_assert!(taken.of_users <= limits::ALL_USERS_UNFINISHED.all);
+                prop_assert!(taken.of_users.unfinished <= limits::ALL_USERS_UNFINISHED.all);
                 prop_assert!(taken.by_peer.values().all(|taken| taken.unfinished <= limits::OF_USERS.unfinished));
             }
             places.clear();

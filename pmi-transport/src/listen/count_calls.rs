@@ -6,8 +6,9 @@ use http::{Request, Response};
 use tonic::Status;
 use tonic::body::Body;
 
+use super::answer_body::AnswerBody;
 use super::budget::{Budget, Exhausted, Name, Place};
-use super::request_body::{AnswerBody, Form, RequestBody};
+use super::request_body::{Form, RequestBody};
 use crate::call_check::CallCheck;
 use crate::identity::Caller;
 use crate::limits::{FOREIGN_REQUEST_MAX, MESSAGE_MAX};
@@ -30,21 +31,29 @@ fn form(path: &str, takes_stream: fn(&str) -> bool) -> Form {
     }
 }
 
-impl CallCheck for CountCalls {
-    type Held = Arc<Place>;
+/// What a call holds until its answer is there.
+pub(super) struct Answering {
+    form: Form,
+    unread: Place,
+    call: Arc<Place>,
+}
 
-    fn admit(&self, request: Request<Body>) -> Result<(Request<Body>, Arc<Place>), Status> {
+impl CallCheck for CountCalls {
+    type Held = Answering;
+
+    fn admit(&self, request: Request<Body>) -> Result<(Request<Body>, Answering), Status> {
         let name: Name = request.extensions().get::<Caller>().cloned();
         let refusal = |error: Exhausted| Status::resource_exhausted(error.to_string());
         let call = Arc::new(self.budget.call(name.clone()).map_err(refusal)?);
-        let (form, unfinished) = (form(request.uri().path(), self.takes_stream), self.budget.unfinished(name));
+        let form = form(request.uri().path(), self.takes_stream);
+        let (unfinished, unread) = (self.budget.unfinished(name.clone()), self.budget.unread(name));
         let held = Arc::clone(&call);
         let request = request.map(|body| Body::new(RequestBody::new(body, form, unfinished, held)));
-        Ok((request, call))
+        Ok((request, Answering { form, unread, call }))
     }
 
-    fn answer(call: Arc<Place>, answer: Response<Body>) -> Response<Body> {
-        answer.map(|body| Body::new(AnswerBody::new(body, call)))
+    fn answer(Answering { form, unread, call }: Answering, answer: Response<Body>) -> Response<Body> {
+        answer.map(|body| Body::new(AnswerBody::new(body, form, unread, call)))
     }
 }
 

@@ -97,35 +97,6 @@ impl HttpBody for RequestBody {
     }
 }
 
-/// Body of an answer, which holds the place of its call.
-pub(super) struct AnswerBody {
-    inner: Body,
-    _call: Arc<Place>,
-}
-
-impl AnswerBody {
-    pub(super) fn new(inner: Body, call: Arc<Place>) -> Self {
-        Self { inner, _call: call }
-    }
-}
-
-impl HttpBody for AnswerBody {
-    type Data = Bytes;
-    type Error = Status;
-
-    fn poll_frame(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
-        Pin::new(&mut self.inner).poll_frame(context)
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.inner.is_end_stream()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        self.inner.size_hint()
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::collections::VecDeque;

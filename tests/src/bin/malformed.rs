@@ -3,6 +3,9 @@
 //! ```text
 //! malformed FRAMES SEED calls ADDRESS PEER CERTIFICATES SERVICES WORDS     calls of gRPC; PEER is who must answer
 //! malformed FRAMES SECONDS begun ADDRESS PEER CERTIFICATES PATH            so many calls of which 3.9 MB come, and nothing more for SECONDS
+//! malformed FRAMES SECONDS unread SERVER CONNECTIONS plan ALLOCATION BYTES  so many calls over so many connections, whose answers nobody reads for
+//!                                                                          SECONDS: plans with BYTES of arguments
+//! malformed FRAMES SECONDS unread SERVER CONNECTIONS attach LAUNCH...       the same that look at these launches in turn
 //! malformed FRAMES SEED unix SERVER PLACE COUNT COMMAND...                 conversations that COMMAND has with PLACE
 //! malformed FRAMES SEED set DIRECTORY LAUNCH COUNT                         frames, to the launch's set in this directory
 //! malformed FRAMES SEED pmi COUNT COMMAND...                               that of COMMAND with the PMI server; the rank's socket is
@@ -22,6 +25,7 @@ use std::time::Duration;
 use lattice_overlay::greeting::Purpose;
 use lattice_tests::malformed::calls::{Calls, begin};
 use lattice_tests::malformed::replay::{Count, Record, Stream, send_damaged};
+use lattice_tests::malformed::unread::{Call, ask};
 use lattice_tests::malformed::{Dice, set_frames};
 use pmi_transport::address::Address;
 use pmi_transport::connect::{Channel, channel};
@@ -49,6 +53,14 @@ fn main() {
         }
         ("begun", [address, peer, certificates, path]) => {
             attack.begun(address, peer, Path::new(certificates), path, Duration::from_secs(seed));
+        }
+        ("unread", [server, connections, "plan", allocation, bytes]) => {
+            let call = Call::plan(allocation, bytes.parse().expect("a number of bytes"));
+            attack.unread(Path::new(server), connections, &[call], Duration::from_secs(seed));
+        }
+        ("unread", [server, connections, "attach", launches @ ..]) => {
+            let calls: Vec<Call> = launches.iter().map(|launch| Call::attach(launch)).collect();
+            attack.unread(Path::new(server), connections, &calls, Duration::from_secs(seed));
         }
         ("unix", [server, place, count, command @ ..]) => attack.unix(Path::new(server), place, count, command),
         ("set", [directory, launch, count]) => attack.set(Path::new(directory), launch, count),
@@ -82,6 +94,15 @@ impl Attack {
             begin(&connections, path, self.frames, 3_900_000, time).await
         });
         println!("sent {}, of which {over} were refused", self.frames);
+    }
+
+    fn unread(self, server: &Path, connections: &str, calls: &[Call], time: Duration) {
+        let connections: usize = connections.parse().expect("a number of connections");
+        let calls: Vec<Call> = calls.iter().cycle().take(self.frames).cloned().collect();
+        let asked = calls.chunks(self.frames.div_ceil(connections)).map(|calls| ask(server, calls));
+        let open: Vec<UnixStream> = asked.collect::<Result<_, _>>().expect("the server takes them");
+        println!("sent {} over {}", self.frames, open.len());
+        std::thread::sleep(time);
     }
 
     fn unix(self, server: &Path, place: &str, count: &str, command: &[&str]) {

@@ -135,3 +135,41 @@ fn output_that_nobody_takes_does_not_fill_the_api_server() {
         "meanwhile: 0\n",
     );
 }
+
+/// A thousand plans of half a megabyte, whose answers stay in the server's hands. Whoever asked for them may ask for more when they are gone.
+#[test]
+fn answers_that_nobody_reads_do_not_fill_the_api_server() {
+    check(
+        3,
+        r#"
+        exec {flood}< <($nobody $malformed 960 8 unread $PWD/api.sock 32 plan $alloc 500000)
+        read -u $flood sent; echo $sent
+        lattice launch -n 1 true; echo "meanwhile: $?"
+        read -u $flood; exec {flood}<&-
+        until $nobody lattice launch --alloc $alloc --chdir / -n 1 true; do sleep 0.1; done 2>refusals; echo "later: $?"
+        "#,
+        "sent 960 over 32\nmeanwhile: 0\nlater: 0\n",
+    );
+}
+
+/// Sixteen viewers of each of 48 launches that have printed 4 MB each, none of which reads.
+#[test]
+fn launches_that_are_followed_and_not_read_do_not_fill_the_api_server() {
+    check(
+        3,
+        r#"
+        mkdir -m 777 printed
+        for i in {1..48}; do
+            ids+=" $($nobody lattice launch --alloc $alloc --chdir / --detach --overcommit -n 1 bash -c 'head -c 4000000 /dev/zero; touch $0; sleep 1000' $PWD/printed/$i)"
+        done
+        until [ $(ls printed | wc -l) = 48 ]; do sleep 0.05; done
+        exec {flood}< <($nobody $malformed 768 8 unread $PWD/api.sock 24 attach $ids)
+        read -u $flood sent; echo $sent
+        lattice launch -n 1 true; echo "meanwhile: $?"
+        for id in $ids; do $nobody lattice abort $id; done
+        read -u $flood; exec {flood}<&-
+        $nobody lattice launch --alloc $alloc --chdir / -n 1 seq 100000 | tail -n 1
+        "#,
+        "sent 768 over 24\nmeanwhile: 0\n100000\n",
+    );
+}

@@ -17,7 +17,7 @@ pub(super) const KEPT_WHEN_SHORT: usize = 128 << 10;
 /// The most that all logs together keep before each keeps less.
 pub(super) const ALL_KEPT_MAX: usize = 32 << 20;
 /// The most that is handed out at once, in the same bytes, or one event that costs more.
-const BATCH_MAX: usize = 256 << 10;
+const BATCH_MAX: usize = 64 << 10;
 
 /// Cost of what the logs of all launches keep. Clones are the same.
 #[derive(Clone, Debug, Default)]
