@@ -17,14 +17,13 @@ use std::io::{self, Read};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
+use lattice_session::plan::PMI_SOCKET;
 use nix::fcntl::{AT_FDCWD, OFlag, openat};
 use nix::mount::{MsFlags, mount};
 use nix::sys::stat::{Mode, fstat, mkdirat};
 use nix::sys::statvfs::{FsFlags, fstatvfs};
 use serde::Deserialize;
 
-/// Variable of a rank with the path of the socket.
-const SOCKET: &str = "LATTICE_PMI_SOCKET";
 /// Parent of the directory, here and in the container, and the beginning of its name.
 const PARENT: &str = "tmp";
 const NAME: &str = "lattice-";
@@ -71,7 +70,7 @@ pub(crate) enum HookError {
     State(io::Error),
     #[error("{}: {error}", path.display())]
     Configuration { path: PathBuf, error: io::Error },
-    #[error("{SOCKET} is {value:?}; it must be a file in a directory /tmp/{NAME}...")]
+    #[error("{PMI_SOCKET} is {value:?}; it must be a file in a directory /tmp/{NAME}...")]
     Socket { value: String },
     #[error("{} is not a directory of user {uid} alone", path.display())]
     Strange { path: PathBuf, uid: u32 },
@@ -90,7 +89,7 @@ pub(crate) fn run() -> Result<(), HookError> {
     let path = state.bundle.join("config.json");
     let configuration = File::open(&path).and_then(|file| json::<Configuration>(file, CONFIG_MAX));
     let Configuration { process, root } = configuration.map_err(|error| HookError::Configuration { path, error })?;
-    let value = process.env.iter().find_map(|setting| setting.strip_prefix(SOCKET)?.strip_prefix('='));
+    let value = process.env.iter().find_map(|setting| setting.strip_prefix(PMI_SOCKET)?.strip_prefix('='));
     let Some(value) = value else { return Ok(()) };
     let name = directory_name(value).ok_or_else(|| HookError::Socket { value: value.to_owned() })?;
     let program = std::env::current_exe().map(|hook| hook.with_file_name(PROGRAM));

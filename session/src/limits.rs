@@ -12,3 +12,9 @@ pub const NODE_RANKS_MAX: usize = 16 * 1024;
 /// Largest number of jobs of one launch: the launched one, and the spawned ones whether or not they started. Each takes servers on
 /// every node of the launch until the launch ends.
 pub const JOBS_MAX: usize = 4096;
+
+/// Windows of standard input that a node keeps of ranks that do not read, of clients that have left too; the API server sends no more.
+pub const INPUT_WINDOWS_MAX: u64 = 16;
+
+/// Longest list of nodes by all their names in a variable, in bytes; a longer one is folded. The kernel takes up to 128 KiB in one variable.
+pub const NODE_LIST_MAX: usize = 32 * 1024;

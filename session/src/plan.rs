@@ -28,14 +28,12 @@ use self::slurm::{SlurmVariables, slurm_variables};
 use crate::cause::StartClass;
 use crate::fabric::NodeFabric;
 use crate::gpus::GpuError;
+use crate::limits::NODE_LIST_MAX;
 use crate::rank_values::{self, RankFacts};
 use crate::session_io::StdinSource;
 use crate::settings::{RankOutput, StdinTarget, TerminalSize};
 use crate::spec::{AppSpec, SessionSpec};
 use crate::template::Place;
-
-/// Longest plain list of nodes in a rank's environment, in bytes. The kernel takes up to 128 KiB in one variable.
-const NODE_LIST_MAX: usize = 32 * 1024;
 
 /// Reason why a spec cannot be carried out on this node. Nothing was started.
 #[derive(Debug, thiserror::Error)]
@@ -143,8 +141,8 @@ pub(crate) struct Entrances {
 /// Open MPI 4.1's variable with a directory for segments of shared memory.
 const SEGMENTS: &str = "OMPI_MCA_btl_vader_backing_directory";
 
-/// Variable with the path of a socket that leads to the PMI server.
-const PMI_SOCKET: &str = "LATTICE_PMI_SOCKET";
+/// Variable of a rank with the path of a socket that leads to its PMI server.
+pub const PMI_SOCKET: &str = "LATTICE_PMI_SOCKET";
 
 /// The port of a PMI server: its address, and the keys by which ranks claim themselves there.
 #[derive(Clone, Debug)]

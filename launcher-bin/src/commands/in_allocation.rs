@@ -7,6 +7,7 @@ use std::ffi::{OsStr, OsString};
 use std::io;
 use std::path::Path;
 
+use lattice_session::limits::NODE_LIST_MAX;
 use tokio::process::Command;
 
 use self::directory::OwnDirectory;
@@ -14,9 +15,6 @@ use super::CommandError;
 use crate::cluster::{self, AllocatedNodes, Cluster};
 use crate::environment::Environment;
 use crate::mpirun_setup::{MpirunSetup, Slots};
-
-/// Bytes of a list of all names; with more than 131,071 in one variable nothing can be executed.
-const NODE_LIST_MAX: usize = 32 * 1024;
 
 /// Files of one command, in a directory of their own. They are there until they are [removed](Self::remove), or, if this process is
 /// killed, until the next command makes its own.

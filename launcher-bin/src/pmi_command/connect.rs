@@ -11,13 +11,13 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 
+use lattice_session::plan::PMI_SOCKET;
 use nix::fcntl::{FcntlArg, FdFlag, fcntl};
 
-/// Variables of a rank that is to come through the socket: its path, and the rank's key.
-const SOCKET: &str = "LATTICE_PMI_SOCKET";
+/// Variable with the key of a rank that is to come through the socket.
 const KEY: &str = "PMI_ID";
 /// Variables that are wrong for the program.
-const GONE: [&str; 3] = [SOCKET, KEY, "PMI_PORT"];
+const GONE: [&str; 3] = [PMI_SOCKET, KEY, "PMI_PORT"];
 /// Time for the server to answer, and the most bytes of its answer.
 const ANSWER_WITHIN: Duration = Duration::from_secs(30);
 const ANSWER_MAX: usize = 1024;
@@ -60,7 +60,7 @@ pub enum ConnectError {
 /// Becomes the program; returns only if that cannot be.
 pub(super) fn become_rank(command: &[OsString]) -> ConnectError {
     let claimed = || {
-        let path = PathBuf::from(env::var_os(SOCKET).ok_or(ConnectError::Unset(SOCKET))?);
+        let path = PathBuf::from(env::var_os(PMI_SOCKET).ok_or(ConnectError::Unset(PMI_SOCKET))?);
         let key = env::var(KEY).map_err(|_| ConnectError::Unset(KEY))?;
         claim(path, &key)
     };

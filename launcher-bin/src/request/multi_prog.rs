@@ -17,12 +17,12 @@ use lattice_session::rank_ranges::{RankRanges, RankRangesError};
 use lattice_session::request::{ProgramRequest, Programs};
 use lattice_session::spec::AppSpec;
 
+use lattice_session::limits::RANKS_MAX;
+
 use crate::bounded_file;
 
 /// Most bytes of such a file.
 const BYTES_MAX: u64 = 1 << 20;
-/// Most ranks that are given their programs one by one.
-const RANKS_MAX: u32 = 1 << 20;
 
 /// Refusal of a file of programs.
 #[derive(Debug, thiserror::Error)]

@@ -5,7 +5,7 @@
 //! numbered pieces, any order ──> ahead ──in order──^      └─taken─> the agent, or who passes the piece on
 //! ```
 //! Commands must be read on while a rank does not read its input, so input waits here. An API server has no more than a window of it under
-//! way; one that was started anew knows nothing of what waits already, and sends a window on top. Beyond [`WINDOWS_MAX`] of them the input
+//! way; one that was started anew knows nothing of what waits already, and sends a window on top. Beyond [`INPUT_WINDOWS_MAX`] of them the input
 //! ends: readers never see a gap. Pieces that the session has taken are reported, and make room for more.
 
 use std::collections::BTreeMap;
@@ -18,11 +18,9 @@ use tokio::sync::{mpsc, oneshot};
 
 use super::frames::ToAgent;
 use crate::input_piece::InputPiece;
+use crate::limits::INPUT_WINDOWS_MAX;
 use crate::session_io::StdinSource;
 use crate::wire::event::{NodeHappening, encode_happening};
-
-/// Windows of unread input that are kept.
-const WINDOWS_MAX: u64 = 16;
 
 /// The input ends: nothing that follows would be without a gap.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -85,7 +83,7 @@ struct Numbered {
 pub(super) fn connect(readers: Readers, window: u64, agent: mpsc::Sender<ToAgent>) -> (Input, StdinSource) {
     let (pieces, mut waiting) = mpsc::unbounded_channel::<Waiting>();
     let taken = Arc::new(AtomicU64::new(0));
-    let max = window.saturating_mul(WINDOWS_MAX);
+    let max = window.saturating_mul(INPUT_WINDOWS_MAX);
     let numbered = Numbered::default();
     let input = Input { pieces: Some(pieces), max, received: 0, taken: Arc::clone(&taken), numbered };
     let (session, source) = mpsc::channel(1);

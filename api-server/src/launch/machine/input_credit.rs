@@ -6,12 +6,11 @@ use std::collections::VecDeque;
 use bytes::{Bytes, BytesMut};
 use lattice_session::gathered::NodeSelection;
 use lattice_session::input_piece::BRANCHES;
+use lattice_session::limits::INPUT_WINDOWS_MAX;
 
 use super::event::NodeCommand;
 use super::input_tree::{InputTree, Sent};
 
-/// Windows of unread input that are kept of clients that have left.
-const WINDOWS_MAX: u64 = 16;
 /// Pieces for many nodes are put together up to this size.
 const PIECE_MAX: u64 = 64 << 10;
 
@@ -99,10 +98,10 @@ impl InputCredit {
     }
 
     /// A client takes over. It may send a window, as every client takes for granted; but clients that come and go while no rank
-    /// reads cannot pile up more than [`WINDOWS_MAX`] of them.
+    /// reads cannot pile up more than [`INPUT_WINDOWS_MAX`] of them.
     pub(crate) fn attach(&mut self) {
         let kept: u64 = self.waiting.iter().map(|piece| piece.len() as u64).sum();
-        self.allowance = if kept < WINDOWS_MAX * self.window { self.window } else { 0 };
+        self.allowance = if kept < INPUT_WINDOWS_MAX * self.window { self.window } else { 0 };
     }
 
     /// Takes a piece of input.
@@ -342,7 +341,7 @@ mod tests {
                 sent += 5;
             }
         }
-        assert_eq!(sent, 10 + 10 * WINDOWS_MAX, "one window is under way, the others wait");
+        assert_eq!(sent, 10 + 10 * INPUT_WINDOWS_MAX, "one window is under way, the others wait");
     }
 
     #[test]
