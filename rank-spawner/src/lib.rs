@@ -10,6 +10,29 @@
 //!     └─> serve_pam                                                                     beside it, where users have PAM sessions
 //! ```
 //!
+//! ```
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! use std::os::fd::AsFd;
+//! use std::path::Path;
+//! use std::sync::Arc;
+//!
+//! use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+//! use pmi_core::ids::Rank;
+//! use rank_spawner::{Arguments, Environment, Program, RankCommand, RankExit, Spawner, Stdio};
+//!
+//! let program = Program::resolve("echo".as_ref(), std::env::var_os("PATH").as_deref(), Path::new("/"))?;
+//! let variables = Environment::new(std::env::vars_os())?.for_rank([("PMI_RANK", "0")])?;
+//! let command = RankCommand::new(Rank(0), program, Arguments::new(["echo", "hello"])?, variables);
+//! let stdout = Stdio::Fd(Arc::new(std::io::stdout().as_fd().try_clone_to_owned()?));
+//! // Its ranks do not outlive it.
+//! let spawner = Spawner::new()?;
+//! let rank = spawner.start(RankCommand { stdout, ..command })?;
+//! poll(&mut [PollFd::new(rank.as_fd(), PollFlags::POLLIN)], PollTimeout::NONE)?;
+//! assert_eq!(rank.try_wait()?, Some(RankExit::Code(0)));
+//! # Ok(())
+//! # }
+//! ```
+//!
 //! No event loop: what is to be waited for is handed out as a descriptor (the feature `tokio` adds one wait). A rank is tied to
 //! its launcher; it leads a process group of its own without a terminal, unless it is given one of its own, has no descriptors but 0, 1, 2,
 //! [`PMI_FD`], [`JOB_MEMORY_FD`] and [`NODE_MEMORY_FD`], default signal actions and no blocked signals. Needs Linux 5.9 (`close_range`).
