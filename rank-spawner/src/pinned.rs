@@ -14,9 +14,8 @@
 
 mod path;
 
-use std::fs::{self, File, Metadata};
-use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::fs::{self, Metadata};
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -24,10 +23,11 @@ use nix::errno::Errno;
 use nix::mqueue::{MQ_OFlag, MqdT, mq_close, mq_open, mq_unlink};
 use nix::sys::signal::Signal;
 use nix::sys::stat::Mode;
-use nix::unistd::{Pid, Uid, getpid};
+use nix::unistd::{Pid, getpid};
 use pmi_core::resources::{Posix, Resource, ResourceError, ResourceStep, SystemV};
 
 use self::path::{PathKind, PinnedPath};
+use crate::emptying::{is_own, status_of};
 use crate::launch_tag::{LaunchTag, value_of};
 use crate::process_table::Process;
 use crate::syscalls::{pidfd_open, pidfd_send_signal};
@@ -107,12 +107,6 @@ impl FileId {
         let Self { device, inode, born } = self;
         format!("{device} {inode} {born}")
     }
-}
-
-/// Facts about an open file.
-fn status_of(file: BorrowedFd<'_>) -> nix::Result<Metadata> {
-    let status = file.try_clone_to_owned().and_then(|file| File::from(file).metadata());
-    status.map_err(|error: io::Error| error.raw_os_error().map_or(Errno::EIO, Errno::from_raw))
 }
 
 /// A resource of a rank, with what tells it from others.
@@ -329,10 +323,6 @@ fn made_by_launch(status: &Metadata, claimant: &Claimant) -> Result<(), Resource
         return Err(refused("it is older than this launch"));
     }
     Ok(())
-}
-
-fn is_own(status: &Metadata) -> bool {
-    Uid::from_raw(status.uid()) == Uid::effective()
 }
 
 /// Refuses names of a rank to which they mean something else than to this process, as in a container.

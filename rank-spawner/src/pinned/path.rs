@@ -2,25 +2,18 @@
 
 use std::ffi::OsStr;
 use std::fs::Metadata;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use nix::dir::{Dir, Type};
 use nix::errno::Errno;
-use nix::fcntl::{AT_FDCWD, OFlag, OpenHow, ResolveFlag, open, openat, openat2, readlink};
+use nix::fcntl::{AT_FDCWD, OFlag, OpenHow, ResolveFlag, open, openat2, readlink};
 use nix::sys::stat::Mode;
 use nix::unistd::{UnlinkatFlags, unlinkat};
 use pmi_core::resources::ResourceError;
 
-use super::{FileId, is_own, refused, status_of};
-
-/// Most entries that are removed out of a directory, those of its directories included.
-const ENTRIES_MAX: usize = 1 << 20;
-
-/// Greatest depth to which a directory is emptied: each level holds a descriptor.
-const DEPTH_MAX: usize = 64;
+use super::{FileId, refused};
+use crate::emptying::{Emptying, is_own, look, status_of};
 
 /// Kind of what a path leads to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -91,8 +84,7 @@ impl PinnedPath {
         let _ = match self.kind {
             PathKind::File => unlinkat(&parent, name, UnlinkatFlags::NoRemoveDir),
             PathKind::Directory => {
-                let mut room = ENTRIES_MAX;
-                empty(parent.as_fd(), name, &status, DEPTH_MAX, &mut room);
+                Emptying::all(parent.as_fd(), name, &status);
                 unlinkat(&parent, name, UnlinkatFlags::RemoveDir)
             }
         };
@@ -123,47 +115,6 @@ impl PinnedPath {
     }
 }
 
-/// Looks at a name in a directory; does not follow a link.
-fn look(directory: BorrowedFd<'_>, name: &OsStr) -> nix::Result<Metadata> {
-    let flags = OFlag::O_PATH | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
-    status_of(openat(directory, name, flags, Mode::empty())?.as_fd())
-}
-
 fn kind_of(status: &Metadata) -> PathKind {
     if status.is_dir() { PathKind::Directory } else { PathKind::File }
-}
-
-/// Removes what is in a directory and is the user's, on the same file system, until `room` is used up. Never follows a link.
-fn empty(parent: BorrowedFd<'_>, name: &OsStr, seen: &Metadata, depth: usize, room: &mut usize) {
-    let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
-    let Ok(mut directory) = Dir::openat(parent, name, flags, Mode::empty()) else { return };
-    // Another one may have taken its place.
-    if !status_of(directory.as_fd()).is_ok_and(|status| FileId::of(&status) == FileId::of(seen)) {
-        return;
-    }
-    // Read before anything is removed, for a directory that changes may skip entries.
-    let mut entries = Vec::new();
-    for entry in directory.iter().flatten() {
-        let entry_name = OsStr::from_bytes(entry.file_name().to_bytes()).to_owned();
-        if entry_name == "." || entry_name == ".." {
-            continue;
-        }
-        let Some(left) = room.checked_sub(1) else { break };
-        *room = left;
-        entries.push((entry_name, entry.file_type() != Some(Type::File)));
-    }
-    for (entry, may_be_directory) in entries {
-        let Ok(status) = look(directory.as_fd(), &entry) else { continue };
-        if !is_own(&status) {
-            continue;
-        }
-        if may_be_directory && kind_of(&status) == PathKind::Directory {
-            if depth > 0 && status.dev() == seen.dev() {
-                empty(directory.as_fd(), &entry, &status, depth - 1, room);
-                let _ = unlinkat(&directory, entry.as_os_str(), UnlinkatFlags::RemoveDir);
-            }
-        } else {
-            let _ = unlinkat(&directory, entry.as_os_str(), UnlinkatFlags::NoRemoveDir);
-        }
-    }
 }

@@ -4,6 +4,7 @@ use std::fs;
 use std::path::Path;
 
 use pmix_core::CleanUp;
+use rank_spawner::empty_directory;
 
 /// Removes files and directories. What cannot be removed stays: it is gone already, or not the rank's.
 pub(super) fn remove(clean_up: &CleanUp) {
@@ -11,31 +12,9 @@ pub(super) fn remove(clean_up: &CleanUp) {
         let _ = fs::remove_file(file);
     }
     for directory in &clean_up.directories {
-        empty(directory, clean_up);
+        empty_directory(directory, clean_up.recursive, &|path| is_spared(path, clean_up));
         if !clean_up.leave_directory && !is_spared(directory, clean_up) {
             let _ = fs::remove_dir(directory);
-        }
-    }
-}
-
-/// Removes the files in a directory, and the directories if that was asked for. Never follows a link.
-fn empty(directory: &Path, clean_up: &CleanUp) {
-    let is_directory = fs::symlink_metadata(directory).is_ok_and(|metadata| metadata.is_dir());
-    if !is_directory || is_spared(directory, clean_up) {
-        return;
-    }
-    for entry in fs::read_dir(directory).into_iter().flatten().flatten() {
-        let path = entry.path();
-        if is_spared(&path, clean_up) {
-            continue;
-        }
-        if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
-            if clean_up.recursive {
-                empty(&path, clean_up);
-                let _ = fs::remove_dir(&path);
-            }
-        } else {
-            let _ = fs::remove_file(&path);
         }
     }
 }

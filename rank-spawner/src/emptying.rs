@@ -1,0 +1,177 @@
+//! Removal of what a directory holds: by descriptors, so that a link which takes the place of a directory meanwhile leads nowhere.
+
+use std::ffi::{OsStr, OsString};
+use std::fs::{File, Metadata};
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+use nix::dir::{Dir, Type};
+use nix::errno::Errno;
+use nix::fcntl::{OFlag, open, openat};
+use nix::sys::stat::Mode;
+use nix::unistd::{Uid, UnlinkatFlags, unlinkat};
+
+/// Most entries that are removed out of a directory, those of its directories included.
+const ENTRIES_MAX: usize = 1 << 20;
+
+/// Greatest depth to which a directory is emptied: each level holds a descriptor.
+const DEPTH_MAX: usize = 64;
+
+/// Choices of what is removed, and how much still may be.
+pub(crate) struct Emptying<'a> {
+    is_recursive: bool,
+    is_spared: &'a dyn Fn(&Path) -> bool,
+    room: usize,
+}
+
+/// Removes the files in a directory that are the caller's, and with `is_recursive` its directories on the same file system, with all that is in
+/// them; what `is_spared` names, by its path below `directory` as that is written here, stays. Never follows a link, also not for `directory`
+/// itself; those above it are followed. Up to 1,048,576 entries, 64 levels deep; what cannot be removed stays.
+pub fn empty_directory(directory: &Path, is_recursive: bool, is_spared: &dyn Fn(&Path) -> bool) {
+    let (Some(above), Some(name)) = (directory.parent(), directory.file_name()) else { return };
+    let above = if above.as_os_str().is_empty() { Path::new(".") } else { above };
+    let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
+    let Ok(parent) = open(above, flags, Mode::empty()) else { return };
+    let Ok(status) = look(parent.as_fd(), name) else { return };
+    if is_own(&status) && status.is_dir() && !is_spared(directory) {
+        Emptying::new(is_recursive, is_spared).empty(parent.as_fd(), directory, &status, DEPTH_MAX);
+    }
+}
+
+impl<'a> Emptying<'a> {
+    fn new(is_recursive: bool, is_spared: &'a dyn Fn(&Path) -> bool) -> Self {
+        Self { is_recursive, is_spared, room: ENTRIES_MAX }
+    }
+
+    /// Removes all that is in the directory of this name, which was seen in `parent`.
+    pub(crate) fn all(parent: BorrowedFd<'_>, name: &OsStr, seen: &Metadata) {
+        Emptying::new(true, &|_| false).empty(parent, Path::new(name), seen, DEPTH_MAX);
+    }
+
+    /// Empties the last directory of `path`, which was seen in `parent`.
+    fn empty(&mut self, parent: BorrowedFd<'_>, path: &Path, seen: &Metadata, depth: usize) {
+        let Some(name) = path.file_name() else { return };
+        let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
+        let Ok(mut directory) = Dir::openat(parent, name, flags, Mode::empty()) else { return };
+        // Another one may have taken its place.
+        if !status_of(directory.as_fd()).is_ok_and(|status| is_same(&status, seen)) {
+            return;
+        }
+        for (name, may_be_directory) in self.entries(&mut directory) {
+            let path = path.join(&name);
+            let Ok(status) = look(directory.as_fd(), &name) else { continue };
+            if !is_own(&status) || (self.is_spared)(&path) {
+                continue;
+            }
+            if may_be_directory && status.is_dir() {
+                if self.is_recursive && depth > 0 && status.dev() == seen.dev() {
+                    self.empty(directory.as_fd(), &path, &status, depth - 1);
+                    let _ = unlinkat(&directory, name.as_os_str(), UnlinkatFlags::RemoveDir);
+                }
+            } else {
+                let _ = unlinkat(&directory, name.as_os_str(), UnlinkatFlags::NoRemoveDir);
+            }
+        }
+    }
+
+    /// Names in a directory, and whether each may be one itself; read before anything is removed, for a directory that changes may skip entries.
+    fn entries(&mut self, directory: &mut Dir) -> Vec<(OsString, bool)> {
+        let mut entries = Vec::new();
+        for entry in directory.iter().flatten() {
+            let name = OsStr::from_bytes(entry.file_name().to_bytes()).to_owned();
+            if name == "." || name == ".." {
+                continue;
+            }
+            let Some(left) = self.room.checked_sub(1) else { break };
+            self.room = left;
+            entries.push((name, entry.file_type() != Some(Type::File)));
+        }
+        entries
+    }
+}
+
+/// Looks at a name in a directory; does not follow a link.
+pub(crate) fn look(directory: BorrowedFd<'_>, name: &OsStr) -> nix::Result<Metadata> {
+    let flags = OFlag::O_PATH | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
+    status_of(openat(directory, name, flags, Mode::empty())?.as_fd())
+}
+
+/// Facts about an open file.
+pub(crate) fn status_of(file: BorrowedFd<'_>) -> nix::Result<Metadata> {
+    let status = file.try_clone_to_owned().and_then(|file| File::from(file).metadata());
+    status.map_err(|error: io::Error| error.raw_os_error().map_or(Errno::EIO, Errno::from_raw))
+}
+
+/// True for a file of this process's user.
+pub(crate) fn is_own(status: &Metadata) -> bool {
+    Uid::from_raw(status.uid()) == Uid::effective()
+}
+
+/// True for one file that was looked at twice, while it may have been removed in between but its number not used again.
+fn is_same(one: &Metadata, other: &Metadata) -> bool {
+    (one.dev(), one.ino()) == (other.dev(), other.ino())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+
+    /// Directories and files below a root; a name that ends with `/` is a directory's, and `a>b` a link from `a` to `b`.
+    fn tree(names: &[&str]) -> tempfile::TempDir {
+        let root = tempfile::tempdir().unwrap();
+        for name in names {
+            match (name.strip_suffix('/'), name.split_once('>')) {
+                (Some(directory), _) => fs::create_dir_all(root.path().join(directory)).unwrap(),
+                (None, Some((from, to))) => symlink(root.path().join(to), root.path().join(from)).unwrap(),
+                (None, None) => fs::write(root.path().join(name), "x").unwrap(),
+            }
+        }
+        root
+    }
+
+    #[test]
+    fn links_are_removed_and_lead_nowhere() {
+        let root =
+            tree(&["out/", "out/kept", "in/", "in/file", "in/deep/", "in/deep/file", "in/link>out", "in/deep/up>out"]);
+        let at = |name: &str| root.path().join(name);
+        empty_directory(&at("in"), false, &|_| false);
+        assert!(at("in/deep/file").exists() && !at("in/file").exists() && at("in/link").symlink_metadata().is_err());
+        empty_directory(&at("in"), true, &|_| false);
+        assert!(!at("in/deep").exists() && at("in").exists() && at("out/kept").exists());
+        symlink(at("out"), at("other")).unwrap();
+        empty_directory(&at("other"), true, &|_| false);
+        assert!(at("out/kept").exists());
+    }
+
+    /// While a directory is looked through, one of its directories becomes a link to another one of the user.
+    #[test]
+    fn a_directory_that_becomes_a_link_meanwhile_saves_what_that_leads_to() {
+        let root = tree(&["out/", "out/kept", "in/", "in/deep/", "in/deep/file"]);
+        let at = |name: &str| root.path().join(name);
+        let (deep, moved, out) = (at("in/deep"), at("moved"), at("out"));
+        // It is asked for when the directory has been seen, and before it is opened.
+        let swap = |path: &Path| {
+            if path == deep && fs::rename(&deep, &moved).is_ok() {
+                symlink(&out, &deep).unwrap();
+            }
+            false
+        };
+        empty_directory(&at("in"), true, &swap);
+        assert!(at("out/kept").exists() && at("moved/file").exists());
+    }
+
+    #[test]
+    fn what_is_spared_stays_with_all_that_is_in_it() {
+        let root = tree(&["in/", "in/a", "in/deep/", "in/deep/b", "in/other/", "in/other/c"]);
+        let at = |name: &str| root.path().join(name);
+        let spared = at("in/deep");
+        empty_directory(&at("in"), true, &|path| path.starts_with(&spared));
+        assert!(at("in/deep/b").exists() && !at("in/a").exists() && !at("in/other").exists());
+    }
+}
