@@ -216,7 +216,7 @@ pub struct SealedWriter {
 }
 
 impl SealedWriter {
-    /// Sends all of these bytes.
+    /// Sends all of these bytes. Not cancel-safe: after a call that is dropped before its end, the other end can read nothing more.
     ///
     /// # Errors
     /// Fails when the connection breaks.

@@ -4,8 +4,8 @@ use bytes::Bytes;
 use pmi_transport::proto::v1 as proto;
 use prost::Message;
 
-use super::WireError;
 use super::node_selection::{decode_ranges, decode_selection, encode_ranges};
+use super::{WireError, wrong};
 use crate::gathered::NodeSelection;
 use crate::input_piece::InputPiece;
 
@@ -18,10 +18,13 @@ pub fn encode(piece: &InputPiece) -> proto::InputPiece {
 /// Decodes a piece for nodes of a launch on `nodes` nodes.
 ///
 /// # Errors
-/// Refuses what [`NodeSelection::new`] refuses.
+/// Refuses what [`NodeSelection::new`] refuses, and a piece whose end no 64 bits can say.
 pub fn decode(piece: proto::InputPiece, nodes: usize) -> Result<InputPiece, WireError> {
     let proto::InputPiece { offset, data, is_last, nodes: ranges } = piece;
     let nodes = decode_selection("nodes of a piece of input", ranges, nodes)?;
+    if offset.checked_add(data.len() as u64).is_none() {
+        return Err(wrong("the offset of a piece of input", offset, format!("up to {}", u64::MAX - data.len() as u64)));
+    }
     Ok(InputPiece { offset, bytes: data, is_last, nodes })
 }
 
@@ -50,4 +53,25 @@ pub fn decode_answer(message: Bytes) -> Result<Option<NodeSelection>, WireError>
 pub fn decode_missed(answer: proto::InputPassed) -> Result<Option<NodeSelection>, WireError> {
     let proto::InputPassed { missed, .. } = answer;
     if missed.is_empty() { Ok(None) } else { decode_ranges("nodes without a piece of input", missed).map(Some) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_piece_ends_within_64_bits() {
+        let piece = |offset| proto::InputPiece {
+            offset,
+            data: "ab".into(),
+            is_last: false,
+            nodes: encode_ranges(Some(&NodeSelection::new(vec![0..=0], 1).unwrap())),
+        };
+        assert_eq!(decode(piece(u64::MAX - 2), 1).unwrap().offset, u64::MAX - 2);
+        let refused = decode(piece(u64::MAX - 1), 1).unwrap_err().to_string();
+        assert!(
+            refused.starts_with("the offset of a piece of input is 18446744073709551614; possible is up to"),
+            "{refused}"
+        );
+    }
 }
