@@ -176,12 +176,24 @@ pub struct QueueArgs {
     pub table: TableArgs,
 }
 
+/// The number of a user.
+fn user(text: &str) -> Result<u32, String> {
+    let named = || nix::unistd::User::from_name(text).ok().flatten().map(|user| user.uid.as_raw());
+    text.parse().ok().or_else(named).ok_or_else(|| "it is neither the name nor the number of a user here".to_owned())
+}
+
 /// The flags of `lattice cancel`.
 #[derive(Clone, Debug, Args)]
 pub struct CancelArgs {
     /// Batch jobs, allocations or launches.
-    #[arg(value_name = "ID", required = true, value_parser = NonEmptyStringValueParser::new())]
+    #[arg(value_name = "ID", required_unless_present_any = ["me", "user"], value_parser = NonEmptyStringValueParser::new())]
     pub ids: Vec<String>,
+    /// All batch jobs and allocations of yours.
+    #[arg(long, conflicts_with_all = ["ids", "user"])]
+    pub me: bool,
+    /// All batch jobs and allocations of this user, by name or number; those of others are for administrators.
+    #[arg(short, long, value_name = "USER", value_parser = user, conflicts_with = "ids")]
+    pub user: Option<u32>,
     /// Server and form of the answer.
     #[command(flatten)]
     pub table: TableArgs,

@@ -4,6 +4,7 @@ use std::fmt::Display;
 use std::time::Duration;
 
 use lattice_session::unix_time;
+use nix::unistd::geteuid;
 use pmi_transport::proto::v1 as proto;
 use proto::AllocationState;
 use serde::Serialize;
@@ -178,6 +179,11 @@ pub(crate) fn cancel(args: &CancelArgs) -> Result<u8, CommandError> {
             code = exit::OURS;
         }
     };
+    let of_user = match args.me.then(|| geteuid().as_raw()).or(args.user) {
+        Some(uid) => of_user(uid, args)?,
+        None => Vec::new(),
+    };
+    elsewhere.extend(&of_user);
     for id in &args.ids {
         match here(id, &args.table.api) {
             Some(launch) => told(id, launch.abort(CANCELLED).as_ref().map(|_| ()).map_err(|error| error as _)),
@@ -200,6 +206,16 @@ pub(crate) fn cancel(args: &CancelArgs) -> Result<u8, CommandError> {
         print_json(&Cancelled { asked: "cancel", ids: ended })?;
     }
     Ok(code)
+}
+
+/// Ids of the allocations of a user that have not ended, batch jobs among them; those that wait first, so that none of them begins meanwhile.
+fn of_user(uid: u32, args: &CancelArgs) -> Result<Vec<String>, CommandError> {
+    let listed = ask(&args.table.api, async |cluster| {
+        let request = proto::ListAllocationsRequest { all: false };
+        Ok(cluster.ask(cluster.allocations().list_allocations(request)).await?.allocations)
+    })?;
+    let of_user: Vec<_> = in_order(listed).into_iter().filter(|allocation| allocation.uid == uid).collect();
+    Ok(of_user.into_iter().rev().map(|allocation| allocation.id).collect())
 }
 
 /// What was ended, as it is printed for programs.

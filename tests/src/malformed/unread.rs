@@ -118,18 +118,24 @@ fn append(headers: &mut Vec<u8>, text: &str) {
 mod tests {
     use super::*;
 
-    #[test]
-    fn a_call_is_one_stream_whose_last_frame_says_so() {
-        let frames = Call::plan("a", 100_000).frames(3);
-        let (mut rest, mut kinds) = (&frames[..], Vec::new());
-        while let [a, b, c, kind, flags, 0, 0, 0, 3, ..] = *rest {
+    /// Kinds and flags of the frames of one stream, which these bytes must be.
+    fn kinds(stream: u8, mut rest: &[u8]) -> Vec<(u8, u8)> {
+        let mut kinds = Vec::new();
+        while let [a, b, c, kind, flags, 0, 0, 0, of, ..] = *rest {
+            assert_eq!(of, stream);
             kinds.push((kind, flags));
             rest = &rest[9 + u32::from_be_bytes([0, a, b, c]) as usize..];
         }
         assert!(rest.is_empty());
-        assert_eq!((kinds[0], kinds.len()), ((HEADERS, END_HEADERS), 8));
-        assert_eq!((kinds[1], kinds[7]), ((DATA, 0), (DATA, END)));
-        let stream = Call::attach("a").frames(1);
-        assert!(stream.windows(5).all(|window| window != [DATA, END, 0, 0, 0]), "more may follow");
+        kinds
+    }
+
+    #[test]
+    fn a_call_is_one_stream_whose_last_frame_says_so() {
+        let plan = kinds(3, &Call::plan("a", 100_000).frames(3));
+        assert_eq!((plan[0], plan.len()), ((HEADERS, END_HEADERS), 8));
+        assert_eq!((plan[1], plan[7]), ((DATA, 0), (DATA, END)));
+        let attach = kinds(1, &Call::attach("a").frames(1));
+        assert!(attach.len() > 1 && attach.iter().all(|&(_, flags)| flags & END == 0), "more may follow");
     }
 }
