@@ -243,3 +243,20 @@ fn a_script_that_makes_no_sense_is_refused_where_it_does_not() {
     assert_eq!((lines[0], lines[2]), ("125", "127"), "{lines:?}");
     assert!(lines[3].starts_with("lattice: cannot run /no/such/interpreter: "), "{lines:?}");
 }
+
+/// As scancel has it: all of one's own, or a user's.
+#[test]
+fn all_jobs_of_a_user_are_cancelled_at_once() {
+    let script = format!(
+        r#"{FREE}
+        runs=$(lattice batch -N 1 -o x --wrap 'exec sleep 1000'); until_is $runs running
+        lattice alloc create --wait -N 1 --uid 65534 >theirs 2>&1 & until lattice queue | grep -q nobody; do sleep 0.05; done
+        for i in 1 2; do lattice batch -N 1 -o x --wrap true >/dev/null 2>&1; done
+        lattice cancel --me; until_is $runs released
+        lattice queue --json | field uid
+        lattice cancel -u nobody; until [ -z "$(lattice queue --json | field uid)" ]; do sleep 0.05; done
+        lattice cancel -u nosuchuser; echo "code $?"; lattice cancel; echo "code $?""#
+    );
+    let outcome = script_on(1, &script).run();
+    outcome.exits(0).prints_lines(["65534", "code 125", "code 125"]).says("neither the name nor the number of a user");
+}

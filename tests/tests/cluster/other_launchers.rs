@@ -55,7 +55,7 @@ fn lines_of_open_mpi_have_a_slot_for_each_core() {
         lattice mpirun -np $((cores + 1)) true; [ $? = 125 ] || exit 91
         lattice mpirun --oversubscribe -np $((cores + 1)) true && LATTICE_MPIEXEC=hydra lattice mpirun -np $((cores + 1)) true"#;
     let outcome = script_on(2, script).run();
-    outcome.exits(0).says("ranks do not fit: node[0-1] have room for").says("in lines of mpirun with --oversubscribe");
+    outcome.exits(0).says("ranks do not fit: node[0-1] have room for").says("mpirun's --oversubscribe");
 }
 
 /// As Slurm does, whose users type `-O` then.
