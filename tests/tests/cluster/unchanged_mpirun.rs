@@ -199,11 +199,19 @@ fn a_node_that_is_lost_while_ranks_run_is_named_and_the_rest_is_ended() {
                     timeout 60 $mpirun -np 3 sleep 8644 & call=$!; until_are 3
                     [ $(sleepers) = 3 ] && break; kill -KILL $call; until_are 0
                 done
-                {fault}; wait $call; code=$?; [ $code != 0 ] && [ $code != 124 ] && echo ended
+                {fault}; wait $call; code=$?; [ $code = 124 ] && echo hangs
+                [ $code != 0 ] && [ $code != 124 ] && echo ended
                 until_are {left}; sleepers"
             );
-            let command = script_on(3, &script).arg(mpi.mpirun()).within(Duration::from_secs(180));
-            let outcome = ROOT_MAY.into_iter().fold(command, |command, name| command.env(name, "1")).run();
+            let run = || {
+                let command = script_on(3, &script).arg(mpi.mpirun()).within(Duration::from_secs(180));
+                ROOT_MAY.into_iter().fold(command, |command, name| command.env(name, "1")).run()
+            };
+            let mut outcome = run();
+            // Open MPI 4.1 stands still now and then when its daemons end while it aborts by itself ("abort is already in progress").
+            if outcome.text().starts_with("hangs") {
+                outcome = run();
+            }
             outcome.prints(&format!("ended\n{left}\n")).says("lattice: node node1 was lost: ");
         }
     }
