@@ -5,21 +5,16 @@ use clap_complete::Shell;
 use clap_mangen::Man;
 
 use crate::args::Cli;
+use crate::formatting::nearest;
 
 /// There is no man page for a command that does not exist.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("there is no command {command:?}; there are {}\ntry: lattice man {}, or another of these", known.join(", "), nearest(command, known))]
+#[error("there is no command {command:?}; there are {}\ntry: lattice man {}, or another of these", known.join(", "), nearest(command, known).unwrap_or("launch"))]
 pub(crate) struct NoSuchCommand {
     /// The command.
     command: String,
     /// The known commands.
     known: Vec<String>,
-}
-
-/// The one of these that `command` is nearest to.
-fn nearest<'a>(command: &str, known: &'a [String]) -> &'a str {
-    let distance = |name: &&String| strsim::damerau_levenshtein(command, name);
-    known.iter().min_by_key(distance).map_or("launch", String::as_str)
 }
 
 /// The completions of `shell`, as a script that it can read.

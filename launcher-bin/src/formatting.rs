@@ -109,6 +109,12 @@ pub(crate) fn user(uid: u32) -> String {
     User::from_uid(Uid::from_raw(uid)).ok().flatten().map_or_else(|| uid.to_string(), |user| user.name)
 }
 
+/// The name that is nearest to what was typed, by the letters that differ; `None` if there are no names.
+pub(crate) fn nearest<'a>(typed: &str, known: impl IntoIterator<Item = &'a String>) -> Option<&'a str> {
+    let nearest = known.into_iter().min_by_key(|known| strsim::damerau_levenshtein(typed, known));
+    nearest.map(String::as_str)
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;

@@ -232,9 +232,11 @@ impl SweepScope<'_> {
         below.remove(&me);
         let roots: Vec<Pid> = match self.orphans {
             Orphans::Leave => {
-                let orphans =
-                    orphans_above(table, me).filter(|&pid| value_of(pid).is_some_and(|value| self.tag.is(&value)));
-                below.iter().copied().filter(|&pid| self.marks(table, pid)).chain(orphans).collect()
+                let own = below.into_iter().filter(|&pid| self.marks(table, pid));
+                // Those of a subreaper have fallen to itself.
+                let above = if is_subreaper() { Vec::new() } else { orphans_above(table, me) };
+                own.chain(above.into_iter().filter(|&pid| value_of(pid).is_some_and(|value| self.tag.is(&value))))
+                    .collect()
             }
             Orphans::Claim { except } => {
                 let spared = table.trees(except.iter().chain(earlier_children()).copied());
@@ -263,14 +265,12 @@ impl SweepScope<'_> {
 }
 
 /// Children of the processes above `me`, to one of which orphans fall where `me` is no subreaper; itself and those above it are none.
-fn orphans_above(table: &ProcessTable, me: Pid) -> impl Iterator<Item = Pid> {
+fn orphans_above(table: &ProcessTable, me: Pid) -> Vec<Pid> {
     let parent = |&pid: &Pid| table.get(pid).map(|process| process.parent).filter(|&parent| parent.as_raw() > 0);
     let above: BTreeSet<Pid> = std::iter::successors(parent(&me), parent).take(DEPTH_MAX).collect();
-    let children = table.iter().filter({
-        let above = above.clone();
-        move |process| above.contains(&process.parent)
-    });
-    children.map(|process| process.pid).filter(move |pid| *pid != me && !above.contains(pid))
+    let is_orphan =
+        |process: &&Process| above.contains(&process.parent) && process.pid != me && !above.contains(&process.pid);
+    table.iter().filter(is_orphan).map(|process| process.pid).collect()
 }
 
 #[cfg(test)]

@@ -9,6 +9,7 @@ use lattice_session::rank_values::{self, NAMES};
 use serde::Deserialize;
 
 use super::user_tables::{UserTables, UserTablesError};
+use crate::formatting::nearest;
 use crate::machine::Machine;
 
 /// Our presets.
@@ -85,8 +86,7 @@ pub(super) fn variables(names: &[String], machine: &Machine) -> Result<Vec<(OsSt
 
 fn unknown(name: &str, presets: &Presets, file: Option<PathBuf>) -> PresetError {
     let known: Vec<String> = presets.iter().map(|(name, preset)| format!("  {name}: {}", preset.about)).collect();
-    let nearest = presets.keys().min_by_key(|known| strsim::damerau_levenshtein(name, known));
-    let nearest = nearest.cloned().unwrap_or_default();
+    let nearest = nearest(name, presets.keys()).unwrap_or_default().to_owned();
     PresetError::Unknown { name: name.to_owned(), file, known: known.join("\n"), nearest }
 }
 
