@@ -19,6 +19,8 @@ pub(crate) const UNDER_WAY: Duration = Duration::from_secs(60);
 #[derive(Debug, Default)]
 pub(crate) struct Floor {
     least: Option<Serial>,
+    /// The floor at its beginning.
+    first: Option<Serial>,
     /// Next value of the floor, and the time at which it became known.
     next: Option<(Instant, Serial)>,
     /// The API server's numbers have gone back below the floor.
@@ -31,8 +33,14 @@ impl Floor {
         self.least
     }
 
+    /// Last number that the API server had signed when it came to know this agent.
+    pub(crate) fn first(&self) -> Option<Serial> {
+        self.first
+    }
+
     /// The API server, which has signed launches up to `last`, knows this agent now. When it does so again, what is remembered suffices.
     pub(crate) fn register(&mut self, last: Serial) {
+        self.first.get_or_insert(last);
         let least = *self.least.get_or_insert(last);
         self.is_behind = last < least;
     }

@@ -34,6 +34,7 @@ use parking_lot::Mutex;
 use pmi_core::ids::JobId;
 use pmi_core::services::{SpawnError, SpawnRequest};
 use pmi_transport::identity::RevocationList;
+use pmi_transport::signature::Serial;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 
@@ -74,6 +75,8 @@ pub(crate) enum Request {
     NodeBack { node: u32 },
     /// A node is lost.
     NodeLost { node: u32, reason: String },
+    /// The agent of a node was started anew, and does not have the launch.
+    AgentAnew { node: u32 },
     /// The agent of a node, heard for the first time since the server began, does not have the launch that was taken up.
     NotThere { node: u32 },
     /// A client follows from now on; answered with its number.
@@ -109,6 +112,8 @@ pub(crate) struct LaunchHandle {
     /// Certificate of the caller who started it, in DER; empty for one who needed none.
     certificate: Bytes,
     origin: facts::Origin,
+    /// Number under which it was signed; the least one if a server before this one did so.
+    serial: Serial,
     begun: Instant,
     clock: Arc<Clock>,
 }
@@ -203,6 +208,11 @@ impl LaunchHandle {
     /// Returns true if the launch was begun by a server that has ended, so that its nodes have run it ever since.
     pub(crate) fn is_resumed(&self) -> bool {
         self.origin == facts::Origin::Resumed
+    }
+
+    /// Returns true if a node can have been asked to start it before the launch of this number was signed.
+    pub(crate) fn is_signed_by(&self, last: Serial) -> bool {
+        self.serial <= last
     }
 
     /// The commands for a node, if the launch has one with this index and name.

@@ -79,7 +79,7 @@ impl NodeService for Reporting {
         let (server, node) = (Arc::clone(&self.0), told.node_id.clone());
         let registered = to_its_end(async move {
             refuse_loopback(&told.grpc_address, from)?;
-            server.register(decode_registration(told)).await
+            server.register(decode_registration(told), last).await
         });
         let unknown_launches = registered.await.map_err(|error| {
             if !matches!(error, RegisterError::Rival { .. }) {

@@ -252,7 +252,7 @@ impl SimulatedApiServer {
         if self.runs_on(node) {
             match arrival {
                 Ok(Arrival::Anew) if !has_launch => {
-                    self.input(now, |machine, now| machine.on_node_lost(node, "its agent was started anew", now));
+                    self.input(now, |machine, now| machine.on_agent_anew(node, now));
                 }
                 Ok(Arrival::First) if !has_launch && self.origin == Origin::Resumed => {
                     self.input(now, |machine, now| machine.on_not_there(node, now));

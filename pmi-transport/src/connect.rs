@@ -9,10 +9,11 @@ mod dialer;
 use std::error::Error;
 use std::io;
 use std::net::IpAddr;
+use std::time::Duration;
 
 use hyper_util::rt::TokioIo;
 use rustls::pki_types::{InvalidDnsNameError, ServerName};
-use tokio::time::timeout;
+use tokio::time::{Instant, sleep, timeout};
 use tonic::metadata::{Ascii, MetadataValue};
 use tonic::service::Interceptor;
 use tonic::service::interceptor::InterceptedService;
@@ -160,6 +161,38 @@ pub fn is_distrusted(status: &Status) -> bool {
     matches!(dialed(status), Some(E::Handshake { .. } | E::Nameless { .. } | E::Stranger { .. }))
 }
 
+/// True for a call whose connection broke before the answer came: the other end may have carried it out.
+pub fn is_cut_off(status: &Status) -> bool {
+    // What the other end answers has no source.
+    status.source().is_some() && dialed(status).is_none()
+}
+
+/// Pause between two attempts of a call that was cut off.
+const CUT_OFF_PAUSE: Duration = Duration::from_millis(50);
+
+/// Makes a call that does no harm when it is made twice, and again if it is [cut off](is_cut_off), for as long as `patience` lasts: the
+/// process that comes after the one that was asked says what has become of it.
+///
+/// # Errors
+/// That of the last call; that of the one that was cut off if nobody can be asked about it.
+pub async fn again_if_cut_off<T, F>(patience: Duration, mut call: impl FnMut() -> F) -> Result<T, Status>
+where
+    F: Future<Output = Result<T, Status>>,
+{
+    let mut cut_off: Option<(Status, Instant)> = None;
+    loop {
+        match (call().await, &cut_off) {
+            (Err(status), None) if is_cut_off(&status) => cut_off = Some((status, Instant::now() + patience)),
+            (Err(status), Some(_)) if is_cut_off(&status) || is_unheard(&status) => {}
+            (result, _) => return result,
+        }
+        if let Some((status, _)) = cut_off.take_if(|(_, until)| Instant::now() >= *until) {
+            return Err(status);
+        }
+        sleep(CUT_OFF_PAUSE).await;
+    }
+}
+
 /// The failure to make a connection by which a call failed.
 fn dialed(status: &Status) -> Option<&DialError> {
     std::iter::successors(status.source(), |&error| error.source()).find_map(|error| error.downcast_ref())
@@ -211,5 +244,40 @@ mod tests {
         let status = called(port).await;
         assert!(is_refused(&status) && is_unheard(&status) && !is_distrusted(&status), "{status:?}");
         assert!(!is_refused(&Status::unavailable("something else")));
+    }
+
+    /// A call that answers in turn with what `calls` gives, the last one from then on; returns the outcome and the number of calls.
+    async fn asked_again(calls: &[fn() -> Result<u8, Status>]) -> (Result<u8, String>, usize) {
+        let made = std::cell::Cell::new(0);
+        let call = || {
+            let number = made.replace(made.get() + 1);
+            std::future::ready(calls[number.min(calls.len() - 1)]())
+        };
+        let outcome = again_if_cut_off(Duration::from_secs(1), call).await;
+        (outcome.map_err(|status| reason(&status)), made.get())
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_call_that_was_cut_off_is_made_again_until_somebody_answers() {
+        fn refused() -> Result<u8, Status> {
+            let source = io::Error::from(io::ErrorKind::ConnectionRefused);
+            Err(Status::from_error(Box::new(DialError::Unreachable {
+                address: "127.0.0.1:1".parse().unwrap(),
+                source,
+            })))
+        }
+        let cut_off: fn() -> _ = || Err(Status::from_error(Box::new(io::Error::from(io::ErrorKind::BrokenPipe))));
+        let busy: fn() -> _ = || Err(Status::resource_exhausted("no room"));
+        let answer: fn() -> _ = || Ok(7);
+        assert_eq!(asked_again(&[answer]).await, (Ok(7), 1));
+        assert_eq!(asked_again(&[cut_off, refused, cut_off, answer]).await, (Ok(7), 4));
+        assert_eq!(asked_again(&[cut_off, busy]).await, (Err("no room".to_owned()), 2));
+        // Nobody has heard of the first call: it is for others to try again.
+        let (outcome, calls) = asked_again(&[refused]).await;
+        assert!(outcome.unwrap_err().contains("refused"));
+        assert_eq!(calls, 1);
+        // What has become of the first call remains unknown, whatever the later ones say.
+        let (outcome, calls) = asked_again(&[cut_off, refused]).await;
+        assert!(outcome.unwrap_err().contains("broken pipe") && calls > 2);
     }
 }

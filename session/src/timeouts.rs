@@ -14,6 +14,7 @@
 //! failure HOLD  <  HOLD_GIVEN_UP  <  TELL  <=  UNHEARD  <  UNHEARD + TELL  <  LEASE_MIN
 //! spawn   NODE_ANSWER  <  SPAWN
 //! relay   KNOWN + CLAIM  <  NODE_ANSWER
+//! restart AGENT_RESTART  <  NODE_ANSWER
 //! link    pam_timeout of the other node  <  link_answer(pam_timeout)
 //! VNIs    RETIRE  <  RETIRE_ANSWER
 //! ```
@@ -48,6 +49,9 @@ pub const AGENT_LEASE: Duration = Duration::from_secs(30);
 pub const CLAIM: Duration = Duration::from_secs(4);
 /// Time for a node to accept a launch.
 pub const NODE_ANSWER: Duration = Duration::from_secs(10);
+/// Time for an agent to be replaced, or to find the API server anew, in which launches on its node are tried again, as others: with a new id
+/// and a new number. As long is waited for the next agent where the one that was asked to start a launch has died before it answered.
+pub const AGENT_RESTART: Duration = Duration::from_secs(3);
 /// Time by which a relay's nodes have less than the relay itself, so that it is the relay that reports who did not answer.
 pub const HOP: Duration = Duration::from_secs(2);
 /// Time that a client waits until its launch is accepted by all nodes, or refused.
@@ -183,6 +187,7 @@ mod tests {
             ("failure", &[HOLD, HOLD_GIVEN_UP, UNHEARD, UNHEARD + TELL, LEASE_MIN]),
             ("spawn", &[NODE_ANSWER, SPAWN]),
             ("relay", &[KNOWN + CLAIM, NODE_ANSWER]),
+            ("restart", &[AGENT_RESTART, NODE_ANSWER]),
             ("retire", &[RETIRE, RETIRE_ANSWER]),
         ];
         for (what, limits) in in_order {

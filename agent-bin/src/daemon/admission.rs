@@ -35,17 +35,23 @@ pub(super) async fn admit(node: &Node, caller: &Caller, request: &Received) -> R
         // A stolen agent's key starts nothing: what an agent passes on must have been signed by the API server.
         request.verify(&node.security).map_err(|error| refuse(RefusalReason::Signature, error.to_string()))?;
     }
-    if matches!(caller, Caller::Agent(_)) || node.config.user.is_some() {
-        // The fork server, where it does not believe this agent, knows what is new when this agent does.
-        let is_new = node.launches.serials.check(request.serial()).await;
-        is_new.map_err(|error| {
-            let reason = match error {
-                NotNew::Old | NotNew::Unregistered => RefusalReason::Restarting,
-                NotNew::Behind => RefusalReason::Signature,
-            };
-            refuse(reason, error.to_string())
-        })?;
+    if node.launches.get(request.launch_id()).is_some() {
+        // Taken up from the agent before, perhaps, which has not said that it has started it.
+        return Err(refuse(RefusalReason::AlreadyRunning, "the launch runs here already".to_owned()));
     }
+    let is_new = if matches!(caller, Caller::Agent(_)) || node.config.user.is_some() {
+        // The fork server, where it does not believe this agent, knows what is new when this agent does.
+        node.launches.serials.check(request.serial()).await
+    } else {
+        node.launches.serials.check_asked(request.serial()).await
+    };
+    is_new.map_err(|error| {
+        let reason = match error {
+            NotNew::Old | NotNew::Unregistered => RefusalReason::Restarting,
+            NotNew::Behind => RefusalReason::Signature,
+        };
+        refuse(reason, error.to_string())
+    })?;
     let assignment = understand(node, request);
     let assignment = assignment.map_err(|error| refuse(RefusalReason::MalformedRequest, error.to_string()))?;
     if let Caller::Agent(relay) = caller {

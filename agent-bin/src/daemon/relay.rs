@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lattice_session::timeouts;
-use pmi_transport::connect::is_refused;
+use pmi_transport::connect::{again_if_cut_off, is_refused};
 use pmi_transport::fence::{Member, shares};
 use pmi_transport::limits::MESSAGE_MAX;
 use pmi_transport::proto::v1 as proto;
@@ -82,9 +82,13 @@ async fn ask(
     };
     let unreachable = |error: &dyn std::fmt::Display| refusal(RefusalReason::Unreachable, error);
     let channel = node.agents.to(&member.name, &member.address).map_err(|error| unreachable(&error))?;
-    let mut client = NodeAgentServiceClient::new(channel).max_encoding_message_size(MESSAGE_MAX);
+    let client = NodeAgentServiceClient::new(channel).max_encoding_message_size(MESSAGE_MAX);
     let within = Duration::from_millis(request.answer_within_ms.into());
-    let answer = match timeout_at(deadline, client.launch_processes(request)).await {
+    let asking = again_if_cut_off(timeouts::AGENT_RESTART, || {
+        let (mut client, request) = (client.clone(), request.clone());
+        async move { client.launch_processes(request).await }
+    });
+    let answer = match timeout_at(deadline, asking).await {
         Ok(answer) => answer.map_err(|status| refusal(fault(&status), &status.message()))?.into_inner(),
         Err(_) => return Err(unreachable(&format!("no answer within {within:.1?}"))),
     };

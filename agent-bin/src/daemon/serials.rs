@@ -56,18 +56,32 @@ impl Serials {
 
     /// Makes sure that a launch of this number was signed for this agent and is not forgotten.
     pub(super) async fn check(&self, serial: Serial) -> Result<(), NotNew> {
-        let mut watched = self.floor.subscribe();
-        let registered = timeout(timeouts::KNOWN, watched.wait_for(|floor| floor.least().is_some())).await;
-        let known = registered.ok().and_then(|known| {
-            let floor = known.ok()?;
-            Some((floor.least()?, floor.is_behind()))
-        });
-        match known {
-            Some((least, _)) if serial > least => Ok(()),
+        match self.known(|floor| (floor.least(), floor.is_behind())).await {
+            Some((Some(least), _)) if serial > least => Ok(()),
             Some((_, true)) => Err(NotNew::Behind),
             Some((_, false)) => Err(NotNew::Old),
             None => Err(NotNew::Unregistered),
         }
+    }
+
+    /// Makes sure that a launch that the API server itself asks for was signed after this agent had registered: an older one was asked of
+    /// the agent before, and counts as lost here unless it was taken up from that one. Servers that give no numbers have 0.
+    pub(super) async fn check_asked(&self, serial: Serial) -> Result<(), NotNew> {
+        if serial == Serial(0) {
+            return Ok(());
+        }
+        match self.known(|floor| (floor.first(), floor.is_behind())).await {
+            Some((first, is_behind)) if is_behind || first < Some(serial) => Ok(()),
+            Some(_) => Err(NotNew::Old),
+            None => Err(NotNew::Unregistered),
+        }
+    }
+
+    /// The state of the floor once there is one; `None` if the agent does not register.
+    async fn known<T>(&self, state: impl FnOnce(&Floor) -> T) -> Option<T> {
+        let mut watched = self.floor.subscribe();
+        let registered = timeout(timeouts::KNOWN, watched.wait_for(|floor| floor.least().is_some())).await;
+        registered.ok()?.ok().map(|floor| state(&floor))
     }
 }
 
@@ -105,6 +119,25 @@ mod tests {
         assert_eq!(serials.check(Serial(6)).await, Err(NotNew::Behind));
         serials.hear(Serial(12), start + 2 * UNDER_WAY);
         assert_eq!((serials.check(Serial(6)).await, serials.check(Serial(13)).await), (Err(NotNew::Old), Ok(())));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_the_api_server_asks_for_is_old_if_it_was_signed_before_this_agent_registered() {
+        let serials = Serials::default();
+        assert_eq!(
+            (serials.check_asked(Serial(9)).await, serials.check_asked(Serial(0)).await),
+            (Err(NotNew::Unregistered), Ok(()))
+        );
+        serials.register(Serial(5));
+        serials.forget(Serial(8));
+        assert_eq!(
+            (serials.check_asked(Serial(5)).await, serials.check_asked(Serial(6)).await),
+            (Err(NotNew::Old), Ok(())),
+            "however long its credentials took"
+        );
+        // It has lost its state, and believes its own numbers.
+        serials.register(Serial(3));
+        assert_eq!(serials.check_asked(Serial(4)).await, Ok(()));
     }
 
     #[tokio::test(start_paused = true)]

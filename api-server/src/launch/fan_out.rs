@@ -200,7 +200,12 @@ async fn call(channels: AgentChannels, node: Recipient, request: LaunchProcesses
         .to(&node.name, &node.address)
         .map_err(|error| unreachable(pmi_transport::error_chain::chain(&error)))?;
     let limit = Duration::from_millis(request.answer_within_ms.into());
-    let answer = timeout(limit, NodeAgentServiceClient::new(channel).launch_processes(request)).await;
+    let client = NodeAgentServiceClient::new(channel);
+    let ask = || {
+        let (mut client, request) = (client.clone(), request.clone());
+        async move { client.launch_processes(request).await }
+    };
+    let answer = timeout(limit, connect::again_if_cut_off(timeouts::AGENT_RESTART, ask)).await;
     let answer = answer.map_err(|_| unreachable(format!("no answer for {limit:?}")))?;
     accepted(&node, answer.map_err(|status| refusal(fault(&status), reason(&status)))?.into_inner())
 }

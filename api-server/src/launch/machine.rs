@@ -83,6 +83,8 @@ pub(crate) struct Machine {
     overtime_ends: Option<Instant>,
     /// True once a node itself was lost while the launch ran, and not its part of the launch alone.
     has_lost_a_node: bool,
+    /// Nodes whose agent was started anew while nodes were asked to start the launch. They are lost to it if they have accepted it.
+    anew: Vec<u32>,
     /// As others were let see it last.
     published: Overview,
     begun: Instant,
@@ -117,6 +119,7 @@ impl Machine {
             first_exit: FirstExit::new(facts.after_first_exit),
             overtime_ends: None,
             has_lost_a_node: false,
+            anew: Vec::new(),
             published: Overview {
                 activity: event::Activity::Starting,
                 ranks: facts.placement.size(),
@@ -169,6 +172,7 @@ impl Machine {
                 self.clients.attachments.expect_owner(now);
                 self.effects.push(Effect::AnswerStart(Ok(())));
                 self.spawns.take_early().into_iter().for_each(|wish| self.on_spawn(wish, now));
+                std::mem::take(&mut self.anew).into_iter().for_each(|node| self.on_agent_anew(node, now));
             }
             Err(refusal) if matches!(self.phase, Phase::Starting { .. }) => self.refuse(refusal, now),
             _ => {}

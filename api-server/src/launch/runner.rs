@@ -115,6 +115,7 @@ impl Runner {
             Request::NodeAway { node } => machine.on_node_away(node, now),
             Request::NodeBack { node } => machine.on_node_back(node, now),
             Request::NodeLost { node, reason } => machine.on_node_lost(node, &reason, now),
+            Request::AgentAnew { node } => machine.on_agent_anew(node, now),
             Request::NotThere { node } => machine.on_not_there(node, now),
             Request::Attach { after, role, client, reply } => {
                 // Who asked may have gone; then nobody reads, which is noticed.

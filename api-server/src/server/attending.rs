@@ -12,6 +12,7 @@ use hostlist::HostlistError;
 use lattice_session::{timeouts, unix_time};
 use pmi_transport::address::Address;
 use pmi_transport::identity::{Caller, RevocationList, is_node_name};
+use pmi_transport::signature::Serial;
 use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 use tokio::time::{MissedTickBehavior, interval, timeout};
@@ -81,7 +82,11 @@ impl Server {
     ///
     /// # Errors
     /// See the variants of [`RegisterError`].
-    pub(crate) async fn register(&self, registration: Registration) -> Result<Vec<String>, RegisterError> {
+    pub(crate) async fn register(
+        &self,
+        registration: Registration,
+        last: Serial,
+    ) -> Result<Vec<String>, RegisterError> {
         let node = registration.node.clone();
         let (fit, version) = (registration.facts.fit(), registration.facts.version.clone().unwrap_or_default());
         let claimed: BTreeSet<String> = registration.launches.iter().cloned().collect();
@@ -107,8 +112,9 @@ impl Server {
         self.settle_allocations().await;
         match arrival {
             Arrival::Anew => {
-                let lost = |node| Request::NodeLost { node, reason: "its agent was started anew".to_owned() };
-                self.tell_unclaimed(&node, &claimed, |_| true, lost).await;
+                // Later ones are asked of this very agent.
+                let is_older = |launch: &LaunchHandle| launch.is_signed_by(last);
+                self.tell_unclaimed(&node, &claimed, is_older, |node| Request::AgentAnew { node }).await;
             }
             // Launches of the server before that should run there, and do not.
             Arrival::First => {
@@ -159,7 +165,7 @@ impl Server {
         &self,
         node: &str,
         claimed: &BTreeSet<String>,
-        of_kind: fn(&LaunchHandle) -> bool,
+        of_kind: impl Fn(&LaunchHandle) -> bool,
         what: impl Fn(u32) -> Request,
     ) {
         for handle in self.handles() {

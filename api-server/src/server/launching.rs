@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use lattice_session::request::LaunchRequest;
-use lattice_session::unix_time;
+use lattice_session::{timeouts, unix_time};
 use pmi_transport::identity::{Caller, RevocationList};
 use pmi_transport::signature::{self, Serial, SignError};
 use tokio::time::sleep;
@@ -25,8 +25,7 @@ use crate::start_policy::PolicyError;
 use crate::store::{Change, LaunchRecord};
 use crate::wire;
 
-/// Time for an agent to be replaced, or to find this server anew, in which launches on its node are tried again, as others: with a new id and a new number.
-const AGENT_RESTART: Duration = Duration::from_secs(3);
+/// Pause before a launch is tried again because an agent is being replaced, or has yet to find this server anew.
 const AGENT_RESTART_PAUSE: Duration = Duration::from_millis(250);
 
 /// A launch that is not started.
@@ -103,7 +102,7 @@ impl Server {
         allocation_id: &str,
         request: LaunchRequest,
     ) -> Result<Planned, LaunchError> {
-        let deadline = self.clock.now() + AGENT_RESTART;
+        let deadline = self.clock.now() + timeouts::AGENT_RESTART;
         loop {
             let allocation = self.allocations.lock().await.running(caller, allocation_id)?.clone();
             let begun = match self.order_allowed(caller, request.clone(), &allocation) {

@@ -213,3 +213,18 @@ fn launches_that_begin_meanwhile_find_the_next_agent() {
         while kill -0 $agents 2>/dev/null; do lattice launch -n 2 true; done; echo through"#;
     script_on(2, script).run().exits(0).prints_lines(["through"]).does_not_say("does not start its part");
 }
+
+/// The same of agents that keep what runs on their node: no launch is lost, whichever moment it begins in.
+#[test]
+fn no_launch_is_lost_while_agents_that_keep_theirs_are_replaced() {
+    let script = format!(
+        r#"cd "$LATTICE_DEV_CLUSTER"; {KEEP}
+        for round in 1 2 3 4; do
+            for node in node0 node1; do
+                kill_agent $node TERM; sleep 0.3; start_agent $node; sleep 0.4
+            done
+        done >/dev/null 2>&1 & agents=$!
+        while kill -0 $agents 2>/dev/null; do lattice launch -n 2 true || echo "code $?"; done; echo through"#
+    );
+    script_on(2, &script).run().exits(0).prints_lines(["through"]);
+}

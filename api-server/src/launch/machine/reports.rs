@@ -13,6 +13,7 @@ use super::ending::Known;
 use super::event::{NodeCommand, NodeEvent, Programs, RankEnd};
 use super::intake::Resumption;
 use super::nodes::{Idle, Noted, Purpose, completed_timeout};
+use super::phase::Phase;
 use super::progress_query::Answer;
 use super::silent_ranks::Passing;
 use super::state::NodePhase;
@@ -311,6 +312,15 @@ impl Machine {
         self.has_lost_a_node |= self.nodes.state.phase(node).is_live();
         self.lose(node, reason, now);
         self.settle(now);
+    }
+
+    /// The agent of a node was started anew, and does not have a launch that was asked of the one before. If that one is still being asked,
+    /// the answer says whether anything of the launch can have begun there.
+    pub(crate) fn on_agent_anew(&mut self, node: u32, now: Instant) {
+        match self.phase {
+            Phase::Starting { .. } => self.anew.push(node),
+            _ => self.on_node_lost(node, "its agent was started anew", now),
+        }
     }
 
     /// The agent of a node does not have a launch that this server took up. The node is well, whichever it was.

@@ -10,6 +10,7 @@ use lattice_session::settings::StdinTarget;
 use lattice_session::unix_time;
 use parking_lot::Mutex;
 use pmi_core::job::Placement;
+use pmi_transport::signature::Serial;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinSet;
 use tracing::Instrument;
@@ -42,9 +43,18 @@ pub(crate) fn start(
     let (sender, inbox) = mpsc::channel(INBOX);
     let span = tracing::info_span!("launch", id = order.launch.launch_id);
     let now = surroundings.clock.now();
+    let serial = fan_out.serial;
     let asking = ask_nodes(surroundings.clone(), fan_out, credentials, sender.clone());
-    let begin =
-        Beginning { surroundings, order, record, origin: Origin::Here, first_event: 1, start: Some(reply), inbox };
+    let begin = Beginning {
+        surroundings,
+        order,
+        record,
+        origin: Origin::Here,
+        serial,
+        first_event: 1,
+        start: Some(reply),
+        inbox,
+    };
     let (runner, handle) = begin.with(sender, now, |facts, first| Machine::new(facts, first, now));
     task::spawn(asking.instrument(span.clone()));
     task::spawn(runner.run().instrument(span));
@@ -92,7 +102,8 @@ pub(crate) fn resume(surroundings: Surroundings, order: Order, record: LaunchRec
     let begun = now.checked_sub(age).unwrap_or(now);
     let span = tracing::info_span!("launch", id = order.launch.launch_id);
     let first_event = progressed.first_event(unix);
-    let begin = Beginning { surroundings, order, record, origin: Origin::Resumed, first_event, start: None, inbox };
+    let (origin, serial) = (Origin::Resumed, Serial(0));
+    let begin = Beginning { surroundings, order, record, origin, serial, first_event, start: None, inbox };
     let resumed = Resumed { progressed, client_stopped_at, begun };
     let (runner, handle) = begin.with(sender, begun, |facts, first| Machine::resume(facts, first, resumed, now));
     task::spawn(runner.run().instrument(span));
@@ -105,6 +116,7 @@ struct Beginning {
     order: Order,
     record: LaunchRecord,
     origin: Origin,
+    serial: Serial,
     first_event: u64,
     start: Option<StartReply>,
     inbox: mpsc::Receiver<Request>,
@@ -118,7 +130,7 @@ impl Beginning {
         begun: tokio::time::Instant,
         machine: impl FnOnce(Facts, u64) -> Machine,
     ) -> (Runner, LaunchHandle) {
-        let Self { surroundings, order, record, origin, first_event, start, inbox } = self;
+        let Self { surroundings, order, record, origin, serial, first_event, start, inbox } = self;
         let spool = match order.ownership {
             Ownership::Detached => surroundings.spools.open(order.terms.uid),
             Ownership::Client => None,
@@ -142,6 +154,7 @@ impl Beginning {
             shared: Arc::clone(&shared),
             certificate: record.certificate.clone(),
             origin,
+            serial,
             begun,
             clock: Arc::clone(&surroundings.clock),
         };

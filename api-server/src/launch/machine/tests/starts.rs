@@ -55,12 +55,21 @@ fn whoever_ordered_a_launch_is_told_whether_all_nodes_accepted_it_whatever_happe
     let fails = |all: &mut Simulation| all.cause(0, CauseKind::LeftWithoutFinalize { rank: Rank(0) });
     let abort = |all: &mut Simulation| all.abort();
     let lost = |all: &mut Simulation| all.input(|machine, now| machine.on_node_lost(1, "no heartbeat came", now));
+    let anew = |all: &mut Simulation| all.input(|machine, now| machine.on_agent_anew(1, now));
     let failed = "rank 0 on n0 exited with status 0 without calling MPI_Finalize";
     let refusal = "n1: no user 7 here";
     check("all accept", nothing, Ok(()), true, None);
     check("a rank fails", fails, Ok(()), true, Some(failed));
     check("somebody aborts it", abort, Ok(()), true, Some("ended by user 7"));
     check("a node is lost", lost, Ok(()), true, Some("node n1 was lost: no heartbeat came"));
+    check(
+        "an agent that has accepted is gone",
+        anew,
+        Ok(()),
+        true,
+        Some("node n1 was lost: its agent was started anew"),
+    );
+    check("an agent is replaced, and the next one refuses", anew, refused(), false, Some(refusal));
     check("a node refuses", nothing, refused(), false, Some(refusal));
     check("a node refuses and a rank fails", fails, refused(), false, Some(failed));
     check("a node refuses and somebody aborts", abort, refused(), false, Some("ended by user 7"));
