@@ -36,17 +36,23 @@ pub(crate) enum Desertion {
     Suspected,
 }
 
-/// True for a rank that ended without a word to its PMI server.
-pub(crate) fn was_silent(end: &RankEnd) -> bool {
-    end.phase() == Some(Phase::Silent)
+/// End of a rank that others of its job may wait for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Departure {
+    /// The rank ended without a word to its PMI server.
+    Silent,
+    /// The rank may have been part of the last fence: it finalized, or failed on its way, which the launch bore.
+    Left,
 }
 
-/// True for a rank that may have been part of the last fence: it finalized, or failed on its way, which the launch bore.
-pub(crate) fn has_left(end: &RankEnd) -> bool {
-    match end.phase() {
-        Some(Phase::Finalized) => true,
-        Some(Phase::Open) => !end.exit.is_success(),
-        Some(Phase::Silent) | None => false,
+impl Departure {
+    /// The kind of an end; `None` for one that nobody waits for.
+    pub(crate) fn of(end: &RankEnd) -> Option<Self> {
+        match end.phase()? {
+            Phase::Silent => Some(Self::Silent),
+            Phase::Finalized => Some(Self::Left),
+            Phase::Open => (!end.exit.is_success()).then_some(Self::Left),
+        }
     }
 }
 
@@ -145,29 +151,33 @@ impl FenceWaits {
         self.by_node.iter().all(BTreeMap::is_empty)
     }
 
-    /// The ranks that wait on nodes of this kind, each with the number of fences that are over for it, if that is known.
-    fn waiting(&self, is_meant: impl Fn(u32) -> bool) -> BTreeMap<Rank, Option<u64>> {
-        let nodes = (0..).zip(&self.by_node).filter(|(node, _)| is_meant(*node));
-        nodes.flat_map(|(_, waiting)| waiting).map(|(&rank, &fences)| (Rank(rank), fences)).collect()
-    }
-
-    /// The rank whose end is of this kind while others of its job wait for it on nodes of that kind. Nobody waits for one that has
-    /// been through more fences: the result of the last one is on its way to those who wait.
+    /// The rank whose end is of this kind while others of its job wait for it on nodes of that kind.
     pub(crate) fn deserter(
         &self,
-        is_meant: fn(&RankEnd) -> bool,
+        departure: Departure,
         on_node: impl Fn(u32) -> bool,
         ranks: &Ranks,
     ) -> Option<Deserter> {
-        let all = self.waiting(on_node);
-        ranks.jobs().iter().find_map(|job| {
-            let mut waiting = all.range(Rank(job.start)..Rank(job.end)).peekable();
-            waiting.peek()?;
-            let end = ranks.earliest_end(job, is_meant)?;
-            let misses_it = |fences: Option<u64>| fences.is_none_or(|fences| fences >= end.fences());
-            let waiting: Vec<Rank> = waiting.filter(|(_, fences)| misses_it(**fences)).map(|(&rank, _)| rank).collect();
+        ranks.earliest_ends(departure).find_map(|(job, end)| {
+            let mut waiting: Vec<Rank> = self.missing(job, &end, &on_node).collect();
+            waiting.sort_unstable();
             (!waiting.is_empty()).then_some(Deserter { end, waiting })
         })
+    }
+
+    /// Returns true if a rank whose end is of this kind is missed. Asked at each exit, and so without a list of those who wait.
+    pub(crate) fn is_any_missed(&self, departure: Departure, ranks: &Ranks) -> bool {
+        ranks.earliest_ends(departure).any(|(job, end)| self.missing(job, &end, |_| true).next().is_some())
+    }
+
+    /// The ranks of a job that wait for one whose end is this, on nodes of this kind. Nobody waits for one that has been through more fences:
+    /// the result of the last one is on its way to those who wait.
+    fn missing(&self, job: &Range<u32>, end: &RankEnd, on_node: impl Fn(u32) -> bool) -> impl Iterator<Item = Rank> {
+        let nodes = (0..).zip(&self.by_node).filter(move |(node, _)| on_node(*node));
+        let (of_job, reached) = (job.clone(), end.fences());
+        let misses_it = move |fences: &Option<u64>| fences.is_none_or(|fences| fences >= reached);
+        let waiting = nodes.flat_map(move |(_, waiting)| waiting.range(of_job.clone()));
+        waiting.filter(move |(_, fences)| misses_it(fences)).map(|(&rank, _)| Rank(rank))
     }
 }
 
@@ -334,7 +344,11 @@ mod tests {
         let mut all = Ranks::new(&Placement::block(&[2, 2]));
         all.add_job(&Placement::block(&[1, 1]));
         let mut waits = FenceWaits::new(2);
-        let waiting = |waits: &FenceWaits| waits.waiting(|_| true).into_keys().collect::<Vec<_>>();
+        let waiting = |waits: &FenceWaits| {
+            let mut all: Vec<_> = waits.by_node.iter().flat_map(BTreeMap::keys).copied().map(Rank).collect();
+            all.sort_unstable();
+            all
+        };
         waits.on_waiting(0, &ranks(&[0, 3, 77]), &all);
         assert_eq!(waiting(&waits), ranks(&[0]), "rank 3 is of another node, and 77 of none");
         waits.on_waiting(0, &ranks(&[4]), &all);

@@ -11,6 +11,7 @@ use pmi_core::ids::Rank;
 use pmi_core::job::Placement;
 use pmi_core::{DialoguePoint, Phase};
 
+use super::desertion::Departure;
 use super::event::{Programs, RankEnd};
 
 /// All ranks of one launch.
@@ -20,6 +21,41 @@ pub(crate) struct Ranks {
     all: Vec<RankState>,
     /// The ranks of each job, the launched one first; those of a job that did not start are empty.
     jobs: Vec<Range<u32>>,
+    /// By job.
+    earliest: Vec<EarliestEnds>,
+    /// Number of ranks that may still run.
+    expected: usize,
+}
+
+/// Of a job's ranks that others do not go on without, for each kind of end the first one that was through the fewest fences. Kept, as it is
+/// asked for at each exit of a launch.
+#[derive(Clone, Copy, Debug, Default)]
+struct EarliestEnds {
+    silent: Option<RankEnd>,
+    left: Option<RankEnd>,
+}
+
+impl EarliestEnds {
+    fn of(self, departure: Departure) -> Option<RankEnd> {
+        match departure {
+            Departure::Silent => self.silent,
+            Departure::Left => self.left,
+        }
+    }
+
+    fn note(&mut self, end: RankEnd) {
+        let earliest = match Departure::of(&end) {
+            Some(Departure::Silent) => &mut self.silent,
+            Some(Departure::Left) => &mut self.left,
+            None => return,
+        };
+        let order = |end: &RankEnd| (end.fences(), end.rank);
+        *earliest = Some(earliest.map_or(end, |before| std::cmp::min_by_key(before, end, order)));
+    }
+
+    fn has(self, rank: Rank) -> bool {
+        [self.silent, self.left].into_iter().flatten().any(|end| end.rank == rank)
+    }
 }
 
 #[derive(Clone, Debug)]
@@ -36,6 +72,13 @@ struct RankState {
     death: Option<DeathKind>,
     /// Its job did not start on all nodes: nothing is expected of it, whether it ever ran or not.
     void: bool,
+}
+
+impl RankState {
+    /// Returns true if it may still run.
+    fn is_expected(&self) -> bool {
+        self.end.is_none() && self.death.is_none() && !self.void
+    }
 }
 
 /// Source of the news of a rank's end.
@@ -61,7 +104,7 @@ pub(crate) struct Starts {
 impl Ranks {
     /// The ranks of a launch whose job is placed like this.
     pub(crate) fn new(placement: &Placement) -> Self {
-        let mut ranks = Self { all: Vec::new(), jobs: Vec::new() };
+        let mut ranks = Self { all: Vec::new(), jobs: Vec::new(), earliest: Vec::new(), expected: 0 };
         ranks.add_job(placement);
         ranks
     }
@@ -85,6 +128,8 @@ impl Ranks {
             }
         }
         self.jobs.push(first..self.size());
+        self.earliest.push(EarliestEnds::default());
+        self.expected += (self.size() - first) as usize;
         first
     }
 
@@ -92,6 +137,36 @@ impl Ranks {
     pub(crate) fn void_job(&mut self, ranks: &Range<u32>) {
         self.jobs.iter_mut().filter(|job| job.start == ranks.start).for_each(|job| job.end = job.start);
         self.all.iter_mut().skip(ranks.start as usize).take(ranks.len()).for_each(|rank| rank.void = true);
+        self.count();
+    }
+
+    /// Finds anew what is kept about all ranks.
+    fn count(&mut self) {
+        self.expected = self.all.iter().filter(|rank| rank.is_expected()).count();
+        (0..self.jobs.len()).for_each(|job| self.find_earliest(job));
+    }
+
+    fn find_earliest(&mut self, job: usize) {
+        let mut earliest = EarliestEnds::default();
+        let Range { start, end } = self.jobs[job];
+        let ranks = self.all[start as usize..end as usize].iter().filter(|rank| rank.death.is_none());
+        ranks.filter_map(|rank| rank.end).for_each(|end| earliest.note(end));
+        self.earliest[job] = earliest;
+    }
+
+    /// Changes what is known of the end of a rank, which there is.
+    fn change(&mut self, rank: Rank, change: impl FnOnce(&mut RankState)) {
+        let known = &mut self.all[rank.0 as usize];
+        let was_expected = known.is_expected();
+        change(known);
+        self.expected -= usize::from(was_expected && !known.is_expected());
+        let end = known.end.filter(|_| known.death.is_none());
+        let job = self.jobs.partition_point(|job| job.start <= rank.0) - 1;
+        if self.earliest[job].has(rank) {
+            self.find_earliest(job);
+        } else if let Some(end) = end.filter(|_| self.jobs[job].contains(&rank.0)) {
+            self.earliest[job].note(end);
+        }
     }
 
     /// Takes over the ends and the deaths that another server was told of.
@@ -107,6 +182,7 @@ impl Ranks {
                 rank.end_source = EndSource::Event;
             }
         }
+        self.count();
     }
 
     /// A rank runs. False for news that is none, or that is not this node's to report.
@@ -126,25 +202,30 @@ impl Ranks {
         if std::mem::replace(&mut rank.end_source, EndSource::Event) == EndSource::Event {
             return false;
         }
-        rank.end = Some(end);
+        self.change(end.rank, |rank| rank.end = Some(end));
         true
     }
 
     /// A rank has died, and the others go on without it. False for news that is none, or that is not this node's to report.
     pub(crate) fn on_died(&mut self, node: u32, death: Death) -> bool {
-        self.rank_of(node, death.rank).is_some_and(|rank| rank.death.replace(death.kind).is_none())
+        let is_news = self.rank_of(node, death.rank).is_some_and(|rank| rank.death.is_none());
+        if is_news {
+            self.change(death.rank, |rank| rank.death = Some(death.kind));
+        }
+        is_news
     }
 
     /// The node is lost: those of its ranks are dead that have not ended. Returns those that were not before.
     pub(crate) fn on_lost(&mut self, node: u32) -> Vec<Death> {
         let ranks = (0..).zip(&mut self.all).filter(|(_, rank)| rank.node == node && !rank.void);
-        let living = ranks.filter(|(_, rank)| rank.end.is_none() && rank.death.is_none());
-        living
-            .map(|(number, rank)| {
-                rank.death = Some(DeathKind::NodeLost);
-                Death { rank: Rank(number), kind: DeathKind::NodeLost }
-            })
-            .collect()
+        let living = ranks.filter(|(_, rank)| rank.is_expected());
+        let lost = living.map(|(number, rank)| {
+            rank.death = Some(DeathKind::NodeLost);
+            Death { rank: Rank(number), kind: DeathKind::NodeLost }
+        });
+        let lost: Vec<Death> = lost.collect();
+        self.expected -= lost.len();
+        lost
     }
 
     /// The ranks that others go on without, in the order of their numbers.
@@ -162,7 +243,9 @@ impl Ranks {
                 let fences = progress.fences.unwrap_or_default();
                 let reached = progress.phase.map(|phase| DialoguePoint { phase, fences });
                 let end = progress.exit.map(|exit| RankEnd { rank: progress.rank, exit, reached });
-                rank.end = rank.end.or(end);
+                if let Some(end) = end.filter(|_| rank.end.is_none()) {
+                    self.change(progress.rank, |rank| rank.end = Some(end));
+                }
             }
         }
         for (rank, program) in programs {
@@ -194,7 +277,7 @@ impl Ranks {
 
     /// Returns true if every rank of every job has ended, so that nodes without ranks have nothing to wait for.
     pub(crate) fn all_exited(&self) -> bool {
-        self.all.iter().all(|rank| rank.end.is_some() || rank.death.is_some() || rank.void)
+        self.expected == 0
     }
 
     /// Ends of all ranks that are known to have ended, in the order of their numbers.
@@ -202,14 +285,11 @@ impl Ranks {
         self.all.iter().filter_map(|rank| rank.end).collect()
     }
 
-    /// Of a job's ranks whose end is of this kind, and that others do not go on without, the first one that was through the fewest fences.
-    pub(crate) fn earliest_end(&self, job: &Range<u32>, is_meant: impl Fn(&RankEnd) -> bool) -> Option<RankEnd> {
-        let ranks = self.all[job.start as usize..job.end as usize].iter();
-        ranks
-            .filter(|rank| rank.death.is_none())
-            .filter_map(|rank| rank.end)
-            .filter(is_meant)
-            .min_by_key(RankEnd::fences)
+    /// By job, if there is one: of its ranks whose end is of this kind, and that others do not go on without, the first one that was through
+    /// the fewest fences.
+    pub(crate) fn earliest_ends(&self, departure: Departure) -> impl Iterator<Item = (&Range<u32>, RankEnd)> {
+        let jobs = self.jobs.iter().zip(&self.earliest);
+        jobs.filter_map(move |(job, earliest)| Some((job, earliest.of(departure)?)))
     }
 
     /// The first of the launched job's ranks that is known to have ended.
@@ -277,6 +357,8 @@ impl Ranks {
 
 #[cfg(test)]
 pub(super) mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
     /// Two ranks on each of two nodes.
@@ -330,5 +412,78 @@ pub(super) mod tests {
         (0..4).for_each(|rank| assert!(ranks.on_exited(rank / 2, end(rank, None))));
         assert!(ranks.all_exited());
         assert_eq!(ranks.add_job(&Placement::block(&[1])), 6, "their numbers are not given again");
+    }
+
+    /// Something that changes what is known of ends.
+    #[derive(Clone, Debug)]
+    enum Step {
+        Exited(u32, RankEnd),
+        Told(u32, RankEnd),
+        Died(u32, u32),
+        Lost(u32),
+        Voided(usize),
+        Spawned,
+    }
+
+    fn step() -> impl Strategy<Value = Step> {
+        let phases = [None, Some(Phase::Silent), Some(Phase::Open), Some(Phase::Finalized)];
+        let end = (0..12_u32, prop::sample::select(phases.to_vec()), 0..3_u64, 0..2).prop_map(
+            |(rank, phase, fences, code)| {
+                let reached = phase.map(|phase| DialoguePoint { phase, fences });
+                RankEnd { rank: Rank(rank), exit: RankExit::Code(code), reached }
+            },
+        );
+        prop_oneof![
+            8 => (0..2_u32, end.clone()).prop_map(|(node, end)| Step::Exited(node, end)),
+            4 => (0..2_u32, end).prop_map(|(node, end)| Step::Told(node, end)),
+            2 => (0..2_u32, 0..12_u32).prop_map(|(node, rank)| Step::Died(node, rank)),
+            1 => (0..2_u32).prop_map(Step::Lost),
+            1 => (0..3_usize).prop_map(Step::Voided),
+            1 => Just(Step::Spawned),
+        ]
+    }
+
+    fn take(ranks: &mut Ranks, step: Step) {
+        match step {
+            Step::Exited(node, end) => drop(ranks.on_exited(node, end)),
+            Step::Told(node, end) => {
+                let told = RankProgress {
+                    exit: Some(end.exit),
+                    phase: end.phase(),
+                    fences: Some(end.fences()),
+                    ..RankProgress::unknown(end.rank)
+                };
+                ranks.on_progress(node, &[told], &Programs::new());
+            }
+            Step::Died(node, rank) => drop(ranks.on_died(node, Death { rank: Rank(rank), kind: DeathKind::Killed })),
+            Step::Lost(node) => drop(ranks.on_lost(node)),
+            Step::Voided(job) => {
+                if let Some(job) = ranks.jobs().get(job).cloned() {
+                    ranks.void_job(&job);
+                }
+            }
+            Step::Spawned => drop(ranks.add_job(&Placement::block(&[1, 1]))),
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_kept_about_all_ranks_is_what_a_look_at_each_would_find(steps in prop::collection::vec(step(), 0..40)) {
+            let mut ranks = ranks();
+            for step in steps {
+                take(&mut ranks, step);
+                let expected = ranks.all.iter().filter(|rank| rank.is_expected()).count();
+                prop_assert_eq!(ranks.expected, expected);
+                for departure in [Departure::Silent, Departure::Left] {
+                    let of_job = |job: &Range<u32>| {
+                        let known = ranks.all[job.start as usize..job.end as usize].iter();
+                        let ends = known.filter(|rank| rank.death.is_none()).filter_map(|rank| rank.end);
+                        ends.filter(|end| Departure::of(end) == Some(departure)).min_by_key(RankEnd::fences)
+                    };
+                    let found: Vec<_> = ranks.jobs().iter().filter_map(|job| Some((job, of_job(job)?))).collect();
+                    prop_assert_eq!(ranks.earliest_ends(departure).collect::<Vec<_>>(), found);
+                }
+            }
+        }
     }
 }

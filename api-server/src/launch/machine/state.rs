@@ -20,7 +20,7 @@ use pmi_core::ids::{NodeIndex, Rank};
 use pmi_core::job::Placement;
 
 use super::checkpoint::{Progressed, SpawnedJob};
-use super::desertion::{Deserter, Desertion, FenceWaits, has_left, was_silent};
+use super::desertion::{Departure, Deserter, Desertion, FenceWaits};
 use super::event::{RankEnd, StartProgress};
 use super::progress_query::Answer;
 use super::ranks::Ranks;
@@ -249,11 +249,13 @@ impl LaunchState {
         if !self.does_anybody_wait() {
             return None;
         }
-        let certain = self.waits.deserter(was_silent, |_| true, &self.ranks).map(|Deserter { end, waiting }| {
+        let silent = self.waits.deserter(Departure::Silent, |_| true, &self.ranks);
+        let certain = silent.map(|Deserter { end, waiting }| {
             let kind = CauseKind::LeftBeforeInit { rank: end.rank, exit: end.exit, others: waiting };
             Desertion::Certain(self.cause_at(end.rank, kind))
         });
-        certain.or_else(|| self.waits.deserter(has_left, |_| true, &self.ranks).map(|_| Desertion::Suspected))
+        let is_suspected = || self.waits.is_any_missed(Departure::Left, &self.ranks);
+        certain.or_else(|| is_suspected().then_some(Desertion::Suspected))
     }
 
     /// Nodes have answered which of their ranks wait.
@@ -272,7 +274,7 @@ impl LaunchState {
             return None;
         }
         let has_answered = |node: u32| matches!(answers.get(node as usize), Some(Some(_)));
-        let Deserter { end, waiting } = self.waits.deserter(has_left, has_answered, &self.ranks)?;
+        let Deserter { end, waiting } = self.waits.deserter(Departure::Left, has_answered, &self.ranks)?;
         let kind = match end.exit {
             exit if exit.is_success() => CauseKind::LeftFence { rank: end.rank, waiting },
             exit => CauseKind::Failed { rank: end.rank, exit },
