@@ -90,7 +90,7 @@ pub(crate) enum Request {
     /// Somebody wants the launch to end, for this reason.
     Abort { who: String, reason: String },
     /// Somebody wants to know how far every rank is.
-    Status(event::StatusDetail, oneshot::Sender<event::Status>),
+    Status(event::StatusDetail, oneshot::Sender<Arc<event::Status>>),
     /// A rank of `node` wants a new job.
     Spawn { asked: SpawnAsked, parent: JobId, rank: pmi_core::ids::Rank, request: SpawnRequest, reply: SpawnReply },
     /// There are too many launches that are over: this one is kept for its owner at most.

@@ -115,6 +115,10 @@ impl LaunchService for Launching {
         let caller = caller_of(&request)?.clone();
         let GetLaunchRequest { id, stacks } = request.into_inner();
         let detail = if stacks { StatusDetail::Stacks } else { StatusDetail::Progress };
+        let _turn = match self.find(&caller, &id).await? {
+            Found::Task(handle) => Some(self.0.status_line.turn(&caller, handle.summary().ranks).await),
+            Found::Ended(_) => None,
+        };
         let status = match self.ask(&caller, &id, |reply| LaunchRequest::Status(detail, reply)).await? {
             Answer::Task(handle, status) => LaunchStatus {
                 summary: Some(summary::encode(&handle.summary())),

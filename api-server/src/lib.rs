@@ -46,6 +46,7 @@ mod sets;
 #[doc(hidden)]
 pub mod simulation;
 mod start_policy;
+mod status_line;
 mod store;
 #[cfg(test)]
 mod tests;

@@ -44,6 +44,7 @@ use super::renewal::Renewal;
 use super::serials::Serials;
 use super::session_calls::SessionCalls;
 use super::sets::Sets;
+use super::status_line::StatusLine;
 use super::store::{self, Change, Kept, KeptNames, LaunchRecord, Store, StoreError};
 use super::unclean_nodes::UncleanNodes;
 use super::wire;
@@ -89,6 +90,7 @@ pub(crate) struct Server {
     queue_due: Notify,
     launches: Mutex<Launches>,
     quota: LaunchQuota,
+    pub status_line: StatusLine,
     /// It was said that agents have a list of revoked certificates where this server has none.
     pub has_warned_of_list: AtomicBool,
 }
@@ -136,6 +138,7 @@ impl Server {
             spools: Spools::new(directory, config.spool),
             all_kept: AllKept::default(),
             quota: LaunchQuota::new(config.launch_shares),
+            status_line: StatusLine::default(),
             config,
             channels: AgentChannels::new(security.clone(), AGENTS_KEPT_MAX),
             security,

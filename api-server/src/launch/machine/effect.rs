@@ -50,7 +50,7 @@ pub(crate) enum Effect {
     /// Answer who ordered the launch.
     AnswerStart(Result<(), NotStarted>),
     /// Answer who asked how far the ranks are.
-    AnswerStatus { ticket: u64, status: Status },
+    AnswerStatus { ticket: u64, status: Arc<Status> },
     /// Answer the rank that asked for a job.
     AnswerSpawn { ticket: u64, answer: Result<JobId, SpawnError> },
     /// The launch, which had so many ranks, is over: let others see that, before the events that say so are added.

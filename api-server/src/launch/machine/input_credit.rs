@@ -1,5 +1,6 @@
 //! The launch's standard input on its way from the client to the nodes whose ranks read it. Nothing here grows: the client
-//! may send what it was granted, and a node is sent what it has room for.
+//! may send what it was granted, and a node is sent what it has room for; what waits is put together, so that many small pieces take no more
+//! memory than few large ones.
 
 use std::collections::VecDeque;
 
@@ -11,7 +12,7 @@ use lattice_session::limits::INPUT_WINDOWS_MAX;
 use super::event::NodeCommand;
 use super::input_tree::{InputTree, Sent};
 
-/// Pieces for many nodes are put together up to this size.
+/// Pieces are put together up to this size.
 const PIECE_MAX: u64 = 64 << 10;
 
 /// The input between client and nodes. With several reading nodes, the slowest one sets the pace.
@@ -19,7 +20,7 @@ const PIECE_MAX: u64 = 64 << 10;
 pub(crate) struct InputCredit {
     readers: Readers,
     /// Came from a client and was not passed on, because a reader has no room.
-    waiting: VecDeque<Bytes>,
+    waiting: VecDeque<BytesMut>,
     ended: End,
     /// Bytes that may be under way to a node; also those that a client begins with.
     window: u64,
@@ -116,7 +117,10 @@ impl InputCredit {
         }
         self.allowance -= sent;
         if self.ended == End::Open && !piece.is_empty() {
-            self.waiting.push_back(piece);
+            match self.waiting.back_mut() {
+                Some(last) if last.len() as u64 + sent <= PIECE_MAX => last.extend_from_slice(&piece),
+                _ => self.waiting.push_back(piece.into()),
+            }
         }
         Ok(self.flow(Vec::new()))
     }
@@ -192,25 +196,21 @@ impl InputCredit {
         if matches!(self.readers, Readers::Many(_)) {
             piece = self.lengthened(piece, room);
         }
-        Some(piece)
+        Some(piece.freeze())
     }
 
     /// A piece with what of the next ones fits behind it.
-    fn lengthened(&mut self, piece: Bytes, room: u64) -> Bytes {
+    fn lengthened(&mut self, mut piece: BytesMut, room: u64) -> BytesMut {
         let most = usize::try_from(room).unwrap_or(usize::MAX);
-        if piece.len() >= most || self.waiting.is_empty() {
-            return piece;
-        }
-        let mut joined = BytesMut::from(piece);
         while let Some(next) = self.waiting.front_mut()
-            && joined.len() < most
+            && piece.len() < most
         {
-            joined.extend_from_slice(&next.split_to(next.len().min(most - joined.len())));
+            piece.extend_from_slice(&next.split_to(next.len().min(most - piece.len())));
             if next.is_empty() {
                 self.waiting.pop_front();
             }
         }
-        joined.freeze()
+        piece
     }
 }
 
@@ -299,6 +299,18 @@ mod tests {
         // A node that has ended is not waited for.
         let flow = input.on_gone(2);
         assert_eq!((lengths(&flow), flow.credit), (vec![50], 50));
+    }
+
+    #[test]
+    fn what_waits_takes_no_more_memory_in_many_pieces_than_in_few() {
+        let mut input = straight(&[0], 256 << 10);
+        input.attach();
+        input.push(piece(256 << 10)).unwrap();
+        for _ in 0..256 << 10 {
+            assert!(is_nothing(&input.push(piece(1)).unwrap()));
+        }
+        assert_eq!(input.waiting.iter().map(BytesMut::len).collect::<Vec<_>>(), [PIECE_MAX as usize; 4]);
+        assert_eq!(lengths(&input.on_taken(0, 256 << 10)), [PIECE_MAX as usize; 4]);
     }
 
     #[test]

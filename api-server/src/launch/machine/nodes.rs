@@ -349,7 +349,8 @@ impl Nodes {
 
     /// Returns the progress of all ranks, from the answers of nodes and what is known without.
     pub(crate) fn status(&self, query: &ProgressQuery<Purpose>) -> Status {
-        let node = |(index, answer): (u32, &Option<Arc<Answer>>)| {
+        let mut known = self.state.ranks.known(self.streams.len());
+        let mut node = |(index, answer): (u32, &Option<Arc<Answer>>)| {
             let answered: HashMap<Rank, &RankProgress> =
                 answer.iter().flat_map(|answer| &answer.ranks).map(|rank| (rank.rank, rank)).collect();
             let programs = answer.iter().flat_map(|answer| &answer.programs);
@@ -363,13 +364,13 @@ impl Nodes {
                 node: self.state.host(index).to_owned(),
                 silent: answer.is_none() && self.state.phase(index).is_live(),
                 role: self.role(index),
-                ranks: self.state.ranks.known(index).map(current).collect(),
+                ranks: mem::take(&mut known[index as usize]).into_iter().map(current).collect(),
                 stacks: answer.iter().flat_map(|answer| answer.stacks.iter().flatten()).cloned().collect(),
                 left_out: answer.as_ref().map_or(0, |answer| answer.left_out),
             }
         };
         Status {
-            nodes: (0..).zip(&query.answers).map(node).collect(),
+            nodes: (0..).zip(&query.answers).map(&mut node).collect(),
             cause: self.state.cause().cloned(),
             usage: self.state.usage(),
         }

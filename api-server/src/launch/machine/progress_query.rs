@@ -42,9 +42,29 @@ pub(crate) struct ProgressQuery<P> {
     pub answers: Vec<Option<Arc<Answer>>>,
     extent: Extent,
     way: Way,
-    /// Nodes that may still answer.
-    awaited: Vec<u32>,
+    awaited: Awaited,
     deadline: Instant,
+}
+
+/// Nodes that may still answer.
+#[derive(Debug, Default)]
+struct Awaited {
+    /// By node.
+    is_awaited: Vec<bool>,
+    left: usize,
+}
+
+impl Awaited {
+    fn new(nodes: &[u32]) -> Self {
+        let mut is_awaited = vec![false; nodes.iter().max().map_or(0, |&last| last as usize + 1)];
+        nodes.iter().for_each(|&node| is_awaited[node as usize] = true);
+        Self { left: is_awaited.iter().filter(|is_awaited| **is_awaited).count(), is_awaited }
+    }
+
+    fn remove(&mut self, node: u32) {
+        let is_awaited = self.is_awaited.get_mut(node as usize).is_some_and(std::mem::take);
+        self.left -= usize::from(is_awaited);
+    }
 }
 
 /// Answer of a node.
@@ -108,7 +128,7 @@ impl<P> ProgressQueries<P> {
     ) -> Option<u64> {
         let asks = self.open.len() < OPEN_MAX;
         self.last += 1;
-        let awaited = if asks { nodes.to_vec() } else { Vec::new() };
+        let awaited = if asks { Awaited::new(nodes) } else { Awaited::default() };
         let time = match way {
             Way::Directly => extent.limit(),
             // It waits for the one before, for its own, and for those who are asked then.
@@ -153,14 +173,12 @@ impl<P> ProgressQueries<P> {
 
     /// A node will not answer.
     pub(crate) fn on_gone(&mut self, node: u32) {
-        for query in &mut self.open {
-            query.awaited.retain(|&awaited| awaited != node);
-        }
+        self.open.iter_mut().for_each(|query| query.awaited.remove(node));
     }
 
     /// The queries that are answered, or whose time is over.
     pub(crate) fn take_closed(&mut self, now: Instant) -> Vec<ProgressQuery<P>> {
-        self.open.extract_if(.., |query| query.awaited.is_empty() || query.deadline <= now).collect()
+        self.open.extract_if(.., |query| query.awaited.left == 0 || query.deadline <= now).collect()
     }
 
     /// Returns true if a query is open for such a purpose.
@@ -171,10 +189,20 @@ impl<P> ProgressQueries<P> {
 
 impl<P> ProgressQuery<P> {
     fn learn(&mut self, node: u32, answer: &Arc<Answer>) {
-        self.awaited.retain(|&awaited| awaited != node);
+        self.awaited.remove(node);
         if let Some(known) = self.answers.get_mut(node as usize) {
             *known = Some(Arc::clone(answer));
         }
+    }
+
+    /// Returns true if this query has been given the very answers of another.
+    pub(crate) fn has_answers_of(&self, other: &Self) -> bool {
+        let is_same = |(one, other): (&Option<Arc<Answer>>, &Option<Arc<Answer>>)| match (one, other) {
+            (Some(one), Some(other)) => Arc::ptr_eq(one, other),
+            (None, None) => true,
+            _ => false,
+        };
+        self.answers.len() == other.answers.len() && self.answers.iter().zip(&other.answers).all(is_same)
     }
 
     fn ranks(&self) -> impl Iterator<Item = &RankProgress> {

@@ -330,10 +330,10 @@ impl Ranks {
         starts
     }
 
-    /// Progress of a node's ranks as it is known without asking, with the program of each.
-    pub(crate) fn known(&self, node: u32) -> impl Iterator<Item = (RankProgress, Bytes)> {
-        let own = (0..).zip(&self.all).filter(move |(_, rank)| rank.node == node && !rank.void);
-        own.map(|(number, rank)| {
+    /// Progress of the ranks of each of `nodes` nodes as it is known without asking, with the program of each.
+    pub(crate) fn known(&self, nodes: usize) -> Vec<Vec<(RankProgress, Bytes)>> {
+        let mut by_node = vec![Vec::new(); nodes];
+        for (number, rank) in (0..).zip(&self.all).filter(|(_, rank)| !rank.void) {
             let known = RankProgress {
                 pid: rank.pid,
                 phase: rank.end.and_then(|end| end.phase()),
@@ -341,8 +341,9 @@ impl Ranks {
                 exit: rank.end.map(|end| end.exit),
                 ..RankProgress::unknown(Rank(number))
             };
-            (known, rank.program.clone())
-        })
+            by_node[rank.node as usize].push((known, rank.program.clone()));
+        }
+        by_node
     }
 
     fn launched(&self) -> &[RankState] {
@@ -396,11 +397,11 @@ pub(super) mod tests {
         let mut ranks = ranks();
         assert!(ranks.on_started(0, Rank(0), 7, &Programs::new()));
         assert!(!ranks.on_started(0, Rank(0), 7, &Programs::new()), "no news");
-        let mut open = ranks.known(1).next().unwrap().0;
+        let mut open = ranks.known(2)[1][0].0.clone();
         (open.pid, open.phase) = (Some(9), Some(Phase::Open));
         ranks.on_progress(1, &[open], &vec![(Rank(2), "/app".into())]);
         assert_eq!(ranks.starts(2), Starts { started: 2, initialized: 1, missing: vec![1, 1] });
-        assert_eq!(ranks.known(1).next().unwrap().1, "/app");
+        assert_eq!(ranks.known(2)[1][0].1, "/app");
     }
 
     #[test]
@@ -408,7 +409,7 @@ pub(super) mod tests {
         let mut ranks = ranks();
         let first = ranks.add_job(&Placement::block(&[1, 1]));
         ranks.void_job(&(first..first + 2));
-        assert_eq!((ranks.load(2), ranks.known(0).count()), (vec![2, 2], 2));
+        assert_eq!((ranks.load(2), ranks.known(2)[0].len()), (vec![2, 2], 2));
         (0..4).for_each(|rank| assert!(ranks.on_exited(rank / 2, end(rank, None))));
         assert!(ranks.all_exited());
         assert_eq!(ranks.add_job(&Placement::block(&[1])), 6, "their numbers are not given again");

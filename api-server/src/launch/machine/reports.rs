@@ -1,5 +1,7 @@
 //! Reports of nodes, and their consequences for the launch.
 
+use std::sync::Arc;
+
 use lattice_session::cause::{Cause, CauseKind, Reported, StartClass, Subject};
 use lattice_session::event::{Event, Notice};
 use lattice_session::numbered::Arrival;
@@ -10,11 +12,11 @@ use tokio::time::Instant;
 
 use super::effect::Effect;
 use super::ending::Known;
-use super::event::{NodeCommand, NodeEvent, Programs, RankEnd};
+use super::event::{NodeCommand, NodeEvent, Programs, RankEnd, Status};
 use super::intake::Resumption;
 use super::nodes::{Idle, Noted, Purpose, completed_timeout};
 use super::phase::Phase;
-use super::progress_query::Answer;
+use super::progress_query::{Answer, ProgressQuery};
 use super::silent_ranks::Passing;
 use super::state::NodePhase;
 use super::streams::Overdue;
@@ -255,11 +257,19 @@ impl Machine {
 
     /// Carries out what queries were asked for, when they are answered. Of a launch that is over, only its status is of interest.
     pub(super) fn close_queries(&mut self, now: Instant) {
+        let mut told: Option<(ProgressQuery<Purpose>, Arc<Status>)> = None;
         for query in self.nodes.queries.take_closed(now) {
             match &query.purpose {
                 Purpose::Status { ticket, .. } => {
-                    let status = self.nodes.status(&query);
-                    self.effects.push(Effect::AnswerStatus { ticket: *ticket, status });
+                    let ticket = *ticket;
+                    // Those that are answered together share one status: there may be many of them, of many ranks.
+                    let same = told.as_ref().filter(|(before, _)| before.has_answers_of(&query));
+                    let status = match same {
+                        Some((_, status)) => Arc::clone(status),
+                        None => Arc::new(self.nodes.status(&query)),
+                    };
+                    told = Some((query, Arc::clone(&status)));
+                    self.effects.push(Effect::AnswerStatus { ticket, status });
                 }
                 _ if self.phase.is_over() => {}
                 Purpose::Stuck { after, waiting, missing } => {

@@ -1,6 +1,7 @@
 //! Callers that wait for an answer of a launch, by the number under which the machine knows the question.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use pmi_core::ids::JobId;
 use pmi_core::services::SpawnError;
@@ -17,7 +18,7 @@ pub(super) type StartReply = oneshot::Sender<Result<(), NotStarted>>;
 #[derive(Debug, Default)]
 pub(super) struct Replies {
     start: Option<StartReply>,
-    status: HashMap<u64, oneshot::Sender<Status>>,
+    status: HashMap<u64, oneshot::Sender<Arc<Status>>>,
     spawns: HashMap<u64, SpawnReply>,
     last: u64,
 }
@@ -28,7 +29,7 @@ impl Replies {
     }
 
     /// Keeps a question; returns its number.
-    pub(super) fn keep_status(&mut self, reply: oneshot::Sender<Status>) -> u64 {
+    pub(super) fn keep_status(&mut self, reply: oneshot::Sender<Arc<Status>>) -> u64 {
         self.last += 1;
         self.status.insert(self.last, reply);
         self.last
@@ -45,7 +46,7 @@ impl Replies {
         let _ = self.start.take().map(|reply| reply.send(result));
     }
 
-    pub(super) fn answer_status(&mut self, ticket: u64, status: Status) {
+    pub(super) fn answer_status(&mut self, ticket: u64, status: Arc<Status>) {
         if let Some(reply) = self.status.remove(&ticket) {
             let _ = reply.send(status);
         }

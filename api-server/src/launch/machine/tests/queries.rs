@@ -7,6 +7,7 @@ use lattice_session::gathered::{Gathered, NodeAnswer, RankAnswer};
 use lattice_session::wire::event::NodeHappening;
 use pmi_core::Phase as RankPhase;
 use pmi_core::ids::{NodeIndex, Rank};
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::super::Facts;
@@ -45,6 +46,20 @@ fn a_status_is_answered_as_soon_as_nobody_is_waited_for() {
         let lamb = (what == "it answers").then_some(SessionRole::Lamb);
         assert_eq!((nodes[0].role, nodes[1].role), (Some(SessionRole::Shepherd), lamb), "{what}");
     }
+}
+
+/// Clients can ask as often as they like, of a launch of as many ranks as they have.
+#[test]
+fn statuses_that_are_answered_together_are_one() {
+    let mut simulation = Simulation::running(2, 1);
+    let tickets: Vec<u64> = (0..3).map(|_| simulation.status()).collect();
+    [0, 1].into_iter().for_each(|node| simulation.answer(node, vec![progress(node, false)]));
+    let of = |ticket: &u64| Arc::clone(&simulation.status_answers[ticket]);
+    let answers: Vec<_> = tickets.iter().map(of).collect();
+    assert!(answers.iter().all(|answer| Arc::ptr_eq(answer, &answers[0])));
+    let later = simulation.status();
+    [0, 1].into_iter().for_each(|node| simulation.answer(node, vec![progress(node, true)]));
+    assert!(simulation.status_answers[&later].nodes[0].ranks[0].0.waiting, "what was answered later is another one");
 }
 
 #[test]

@@ -2,6 +2,7 @@
 //! any sequence of effects is checked.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::time::Duration;
 
 use lattice_session::cause::{Cause, CauseKind, RankExit};
@@ -89,7 +90,7 @@ pub(super) struct Simulation {
     /// The last one that was made durable.
     pub durable: Progressed,
     pub spawn_answers: BTreeMap<u64, Result<JobId, SpawnError>>,
-    pub status_answers: BTreeMap<u64, Status>,
+    pub status_answers: BTreeMap<u64, Arc<Status>>,
     pub started: Vec<bool>,
     /// The launch as others were let see it.
     pub overviews: Vec<Overview>,

@@ -1,0 +1,104 @@
+//! Waiting line of calls for the status of launches. Each answer takes memory for every rank of its launch until it is on its way, so a user has as many
+//! at work at once as a few thousand ranks allow, and one in any case; the others wait their turn.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use pmi_transport::identity::Caller;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+/// Ranks in the answers that are at work for one user at once; some 250 bytes each, and as much again while they are encoded.
+const RANKS_OF_USER: u32 = 1 << 15;
+
+/// Ranks in the answers that are at work for all users at once.
+const RANKS_OF_ALL: u32 = 1 << 17;
+
+/// The line.
+#[derive(Debug)]
+pub(crate) struct StatusLine {
+    all: Arc<Semaphore>,
+    /// By user; `None` for callers that are no users.
+    users: Mutex<HashMap<Option<u32>, Arc<Semaphore>>>,
+}
+
+/// Right to make one answer.
+#[derive(Debug)]
+pub(crate) struct Turn {
+    _of_user: OwnedSemaphorePermit,
+    _of_all: OwnedSemaphorePermit,
+}
+
+impl Default for StatusLine {
+    fn default() -> Self {
+        Self { all: Arc::new(Semaphore::new(RANKS_OF_ALL as usize)), users: Mutex::default() }
+    }
+}
+
+impl StatusLine {
+    /// Waits for the turn of a call about a launch of so many ranks. Whoever does not wait any longer leaves the line.
+    pub(crate) async fn turn(&self, caller: &Caller, ranks: u32) -> Turn {
+        let share = ranks.clamp(1, RANKS_OF_USER);
+        // The user first: so nobody is in the line of all with more than his own share.
+        let _of_user = acquire(self.line_of(caller), share).await;
+        let _of_all = acquire(Arc::clone(&self.all), share).await;
+        Turn { _of_user, _of_all }
+    }
+
+    fn line_of(&self, caller: &Caller) -> Arc<Semaphore> {
+        let user = match caller {
+            Caller::User(uid) | Caller::UserIn { uid, .. } | Caller::Admin(Some(uid)) => Some(*uid),
+            _ => None,
+        };
+        let mut users = self.users.lock();
+        // Those who have a turn, or wait for one, hold their line.
+        users.retain(|_, line| Arc::strong_count(line) > 1);
+        let line = users.entry(user).or_insert_with(|| Arc::new(Semaphore::new(RANKS_OF_USER as usize)));
+        Arc::clone(line)
+    }
+}
+
+async fn acquire(line: Arc<Semaphore>, share: u32) -> OwnedSemaphorePermit {
+    line.acquire_many_owned(share).await.expect("lines are never closed")
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::time::{Duration, timeout};
+
+    use super::*;
+
+    const USER: Caller = Caller::User(7);
+
+    #[tokio::test(start_paused = true)]
+    async fn a_user_has_as_many_answers_at_work_as_their_ranks_allow_and_one_in_any_case() {
+        let line = StatusLine::default();
+        let is_at_once = async |caller: &Caller, ranks| timeout(Duration::from_secs(1), line.turn(caller, ranks)).await;
+        let large = is_at_once(&USER, 1 << 20).await.unwrap();
+        assert!(is_at_once(&USER, 1).await.is_err());
+        assert!(is_at_once(&Caller::Admin(Some(7)), 1).await.is_err(), "he is the same user");
+        assert!(is_at_once(&Caller::User(8), 1 << 20).await.is_ok(), "another one waits for nobody");
+        drop(large);
+        let mut small = Vec::new();
+        for _ in 0..RANKS_OF_USER / 256 {
+            small.push(line.turn(&USER, 256).await);
+        }
+        assert!(is_at_once(&USER, 256).await.is_err());
+        drop(small);
+        assert!(is_at_once(&USER, 256).await.is_ok());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn all_users_together_wait_for_each_other_and_those_who_leave_are_forgotten() {
+        let line = StatusLine::default();
+        let users = RANKS_OF_ALL / RANKS_OF_USER;
+        let mut turns = Vec::new();
+        for uid in 0..users {
+            turns.push(line.turn(&Caller::User(uid), 1 << 20).await);
+        }
+        assert!(timeout(Duration::from_secs(1), line.turn(&Caller::User(99), 1)).await.is_err());
+        drop(turns);
+        drop(line.turn(&Caller::User(99), 1).await);
+        assert_eq!(line.users.lock().len(), 1, "the others have left");
+    }
+}
