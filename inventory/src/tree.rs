@@ -97,12 +97,15 @@ impl<'a> Tree<'a> {
         for object in objects(template) {
             root.insert(object, DEPTH_MAX);
         }
-        for node in numa.iter().filter(|node| !node.cpus.is_empty()) {
-            root.insert_group(&node.cpus);
+        // What contains others first, so that none gets deeper by one that comes later.
+        let mut groups: Vec<&CpuSet> = numa.iter().map(|node| &node.cpus).filter(|cpus| !cpus.is_empty()).collect();
+        groups.sort_by_key(|cpus| Reverse(cpus.len()));
+        for cpus in groups {
+            root.insert_group(cpus, DEPTH_MAX);
         }
         let distances: Vec<&[u32]> = template.numa.iter().map(|node| &node.distances[..]).collect();
         distances::group(numa.iter().map(|node| node.cpus.clone()).collect(), &distances, |cpus| {
-            root.insert_group(cpus)
+            root.insert_group(cpus, DEPTH_MAX)
         });
         for (index, node) in numa.iter().enumerate() {
             if node.cpus.is_empty() {
@@ -173,13 +176,17 @@ impl<'a> Object<'a> {
         self.children.insert(at, object);
     }
 
-    /// Makes a group of some CPUs, unless an object has the same. Returns false if they are parts of several objects.
-    fn insert_group(&mut self, cpus: &CpuSet) -> bool {
+    /// Makes a group of some CPUs, unless an object has the same. Returns false if they are parts of several objects, or if it would be more
+    /// than `depth` levels below this one.
+    fn insert_group(&mut self, cpus: &CpuSet, depth: usize) -> bool {
         if self.cpus == *cpus {
             return true;
         }
+        if depth == 0 {
+            return false;
+        }
         if let Some(child) = self.children.iter_mut().find(|child| child.may_have_numa(cpus)) {
-            return child.insert_group(cpus);
+            return child.insert_group(cpus, depth - 1);
         }
         // A NUMA node that holds a part of an object only cannot be drawn as a tree: it hangs at what contains it.
         if self.children.iter().any(|child| !child.cpus.is_disjoint(cpus) && !child.cpus.is_subset(cpus)) {
@@ -266,6 +273,18 @@ mod tests {
             format!("{kind} {}{nodes}", object.cpus)
         };
         tree.objects().iter().filter(|object| object.kind != ObjectKind::Cpu).map(word).collect()
+    }
+
+    #[test]
+    fn nodes_within_nodes_that_somebody_made_up_take_no_more_of_the_stack() {
+        let nested = |id: u16| numa(id, &format!("0-{}", id + 1));
+        let template = Template { cpus: set("0-2000"), numa: (0..1990).map(nested).collect(), ..Template::default() };
+        let tree = Tree::of(&template);
+        let (mut depth, mut object) = (0, &tree.root);
+        while let Some(child) = object.children.first() {
+            (depth, object) = (depth + 1, child);
+        }
+        assert!(depth <= DEPTH_MAX + 1, "{depth}");
     }
 
     #[test]

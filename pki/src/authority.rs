@@ -105,6 +105,9 @@ pub enum PkiError {
     /// A certificate was to be renewed that is revoked.
     #[error("the certificate was revoked")]
     Revoked,
+    /// A certificate was to be renewed that is valid no longer.
+    #[error("the certificate has expired; issue a new one with `lattice pki issue`")]
+    Expired,
     /// Making keys or certificates failed.
     #[error("cannot make a certificate")]
     Make(#[from] rcgen::Error),
@@ -179,7 +182,9 @@ impl Authority {
         refuse_existing(&directory.join(CA_CERTIFICATE_FILE))?;
         make_directory(directory, Parents::Make)?;
         write_new(&directory.join(CA_KEY_FILE), &secret, 0o600)?;
-        write_new(&directory.join(CA_CERTIFICATE_FILE), &certificate, 0o644)?;
+        let written = write_new(&directory.join(CA_CERTIFICATE_FILE), &certificate, 0o644);
+        // Half an authority would be in the way of the next try.
+        written.inspect_err(|_| drop(fs::remove_file(directory.join(CA_KEY_FILE))))?;
         Ok(Self { certificate, issuer: Issuer::new(params, key) })
     }
 

@@ -39,8 +39,8 @@ impl Authority {
     /// authority is that of `directory`.
     ///
     /// # Errors
-    /// Refuses requests that are not signed by their own key, and for a certificate that is revoked. Fails if the renewal cannot be
-    /// written down.
+    /// Refuses requests that are not signed by their own key, and for a certificate that is revoked, or has expired: of such a one it may be
+    /// forgotten by which it was had. Fails if the renewal cannot be written down.
     pub fn renew(
         &self,
         directory: &Path,
@@ -50,7 +50,13 @@ impl Authority {
         validity: Validity,
     ) -> Result<String, PkiError> {
         let request = CertificateSigningRequestParams::from_der(&CertificateSigningRequestDer::from(request))?;
-        let before = serial(present).ok_or(PkiError::NoCertificate)?;
+        let (_, shown) = X509Certificate::from_der(present).map_err(|_| PkiError::NoCertificate)?;
+        let before = shown.raw_serial().to_vec();
+        let now = seconds(SystemTime::now());
+        // A connection that is older goes on after the certificate's end.
+        if shown.validity().not_after.timestamp() <= now as i64 {
+            return Err(PkiError::Expired);
+        }
         let mut renewed = Renewed::lock(directory)?;
         let list = directory.join(REVOKED_FILE);
         if list.exists() && read_list(&list)?.iter().any(|(revoked, _)| *revoked == before) {
@@ -58,7 +64,7 @@ impl Authority {
         }
         let certificate = Self::parameters_of(subject, &[], validity)?.signed_by(&request.public_key, &self.issuer)?;
         let number = serial(certificate.der()).ok_or(PkiError::NoCertificate)?;
-        renewed.add(&before, &number, seconds(validity.until), seconds(SystemTime::now()))?;
+        renewed.add(&before, &number, seconds(validity.until), now)?;
         Ok(certificate.pem())
     }
 }
@@ -75,6 +81,7 @@ fn seconds(time: SystemTime) -> u64 {
 #[cfg(test)]
 mod tests {
     use std::fs;
+    use std::time::Duration;
 
     use rcgen::PublicKeyData;
     use rustls::pki_types::CertificateDer;
@@ -159,6 +166,20 @@ mod tests {
         fs::remove_dir_all(world.directory.path().join("agent-node3")).unwrap();
         let anew = world.issue("node3");
         world.renew("node3", &anew).unwrap();
+    }
+
+    /// Its family may be forgotten, and then what it is renewed to would not be revoked with that.
+    #[test]
+    fn a_certificate_that_has_expired_is_renewed_no_more() {
+        let world = World::new();
+        let node = Caller::Agent("node3".to_owned());
+        let ended_at = |seconds| {
+            let until = SystemTime::now() + Duration::from_secs(60) - Duration::from_secs(seconds);
+            let validity = Validity { from: until - Duration::from_secs(3600), until };
+            der(&world.authority.issue(&node, &[], validity).unwrap().certificate)
+        };
+        world.renew("node3", &ended_at(0)).unwrap();
+        assert!(matches!(world.renew("node3", &ended_at(61)), Err(PkiError::Expired)));
     }
 
     #[test]

@@ -98,7 +98,7 @@ fn add_links(links: &mut BTreeMap<(String, String), Edge>, told: Connectivity) {
         let opened_by = if link.opened { &told.member } else { &link.to }.clone();
         let new = || Edge { a: a.clone(), b: b.clone(), kind: link.kind.clone(), opened_by, frames: 0 };
         let edge = links.entry((a.clone(), b.clone())).or_insert_with(new);
-        edge.frames = edge.frames.max(link.sent + link.received);
+        edge.frames = edge.frames.max(link.sent.saturating_add(link.received));
     }
 }
 

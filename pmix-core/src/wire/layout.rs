@@ -127,8 +127,10 @@ impl<'a> Reader<'a> {
             Part::Int => drop(self.pass_int(out)?),
             Part::Uint => {
                 let number = self.uint()?;
+                let found = i64::try_from(number).unwrap_or(i64::MAX);
+                let narrow = u32::try_from(number).map_err(|_| WireError::Range { what: "an unsigned int", found })?;
                 if let Some(out) = out {
-                    out.uint(number as u32);
+                    out.uint(narrow);
                 }
             }
             Part::Value => {

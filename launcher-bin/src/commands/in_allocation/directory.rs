@@ -2,10 +2,13 @@
 
 use std::fs::{self, File};
 use std::io;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
-use nix::fcntl::{Flock, FlockArg};
-use nix::unistd::mkdtemp;
+use nix::fcntl::{Flock, FlockArg, OFlag, open, openat};
+use nix::sys::stat::Mode;
+use nix::unistd::{geteuid, mkdtemp};
 
 use crate::environment::{self, Environment};
 use crate::mpirun_setup::MpirunSetup;
@@ -14,6 +17,8 @@ use crate::mpirun_setup::MpirunSetup;
 const PREFIX: &str = "lattice-shell-";
 /// Beginning of the name of one that is being made: nobody looks for the owner of that.
 const YOUNG: &str = ".new-lattice-shell-";
+/// Time after which nobody makes it any more.
+const MAKING_MAX: Duration = Duration::from_secs(3600);
 /// File in it that its owner holds a lock on for as long as it runs.
 const LOCK: &str = "lock";
 
@@ -78,16 +83,40 @@ fn locked(file: File) -> io::Result<Flock<File>> {
     Flock::lock(file, FlockArg::LockExclusiveNonblock).map_err(|(_, errno)| errno.into())
 }
 
-/// Removes the directories in `parent` whose owner has ended: nobody holds their lock, which is one of a file, so that file servers
-/// keep it for all nodes. What cannot be removed stays: it holds up nobody.
+/// Removes the user's directories in `parent` whose owner has ended: nobody holds their lock, which is one of a file, so that file servers
+/// keep it for all nodes; and those that nobody has finished making. What cannot be removed stays: it holds up nobody.
 fn remove_abandoned(parent: &Path) {
-    let entries = fs::read_dir(parent).into_iter().flatten().flatten();
-    for entry in entries.filter(|entry| entry.file_name().as_encoded_bytes().starts_with(PREFIX.as_bytes())) {
-        let lock = File::options().write(true).open(entry.path().join(LOCK)).and_then(locked);
-        if lock.is_ok() {
-            let _ = fs::remove_dir_all(entry.path());
+    for entry in fs::read_dir(parent).into_iter().flatten().flatten() {
+        let (path, name) = (entry.path(), entry.file_name());
+        let is_abandoned = match name.as_encoded_bytes() {
+            name if name.starts_with(PREFIX.as_bytes()) => open_lock(&path).and_then(locked).is_ok(),
+            name if name.starts_with(YOUNG.as_bytes()) => is_old(&path),
+            _ => false,
+        };
+        if is_abandoned {
+            let _ = fs::remove_dir_all(path);
         }
     }
+}
+
+/// Opens the lock of a directory of this user's. `/tmp` has directories of everybody with such names, and anything may be in them.
+fn open_lock(directory: &Path) -> io::Result<File> {
+    let flags = OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
+    let opened = File::from(open(directory, flags, Mode::empty())?);
+    if opened.metadata()?.uid() != geteuid().as_raw() {
+        return Err(io::ErrorKind::PermissionDenied.into());
+    }
+    // A FIFO would be waited for.
+    let flags = OFlag::O_WRONLY | OFlag::O_NONBLOCK | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
+    let lock = File::from(openat(&opened, LOCK, flags, Mode::empty())?);
+    if lock.metadata()?.is_file() { Ok(lock) } else { Err(io::ErrorKind::InvalidInput.into()) }
+}
+
+/// True for a directory of this user's that has been in the making for longer than that takes.
+fn is_old(directory: &Path) -> bool {
+    let Ok(status) = fs::symlink_metadata(directory) else { return false };
+    let age = status.modified().ok().and_then(|made| made.elapsed().ok());
+    status.is_dir() && status.uid() == geteuid().as_raw() && age.is_some_and(|age| age > MAKING_MAX)
 }
 
 #[cfg(test)]
@@ -135,6 +164,33 @@ mod tests {
         fs::create_dir(path.with_file_name("others")).unwrap();
         let next = made_for(&variables);
         assert_eq!((path.exists(), running.path().exists(), next.path().exists()), (false, true, true));
-        assert!(path.with_file_name(".new-lattice-shell-x").exists() && path.with_file_name("others").exists());
+        let young = path.with_file_name(".new-lattice-shell-x");
+        assert!(young.exists() && path.with_file_name("others").exists());
+        let long_ago = std::time::SystemTime::now() - 2 * MAKING_MAX;
+        File::open(&young).unwrap().set_modified(long_ago).unwrap();
+        made_for(&variables);
+        assert!(!young.exists(), "its maker was killed");
+    }
+
+    #[test]
+    fn nothing_that_others_may_have_put_there_is_opened_or_waited_for() {
+        let parent = tempfile::tempdir().unwrap();
+        let named = |name: &str| {
+            let directory = parent.path().join(format!("{PREFIX}{name}"));
+            fs::create_dir(&directory).unwrap();
+            directory
+        };
+        let (fifo, link, others) = (named("fifo"), named("link"), named("others"));
+        nix::unistd::mkfifo(&fifo.join(LOCK), Mode::S_IRWXU).unwrap();
+        fs::write(parent.path().join("mine"), "").unwrap();
+        std::os::unix::fs::symlink(parent.path().join("mine"), link.join(LOCK)).unwrap();
+        fs::write(others.join(LOCK), "").unwrap();
+        std::os::unix::fs::symlink(&others, parent.path().join(format!("{PREFIX}linked"))).unwrap();
+        if geteuid().is_root() {
+            std::os::unix::fs::chown(&others, Some(7), None).unwrap();
+        }
+        remove_abandoned(parent.path());
+        assert!(fifo.exists() && link.exists());
+        assert_eq!(others.exists(), geteuid().is_root(), "nobody else's is removed");
     }
 }
