@@ -35,6 +35,10 @@ use super::wire::summary;
 
 /// Messages on their way to a client.
 const TO_CLIENT: usize = 64;
+/// Bytes of a rank's progress in the status of its launch, about.
+const RANK_BYTES: usize = 256;
+/// Bytes of a launch in the list of all, about.
+const SUMMARY_BYTES: usize = 2048;
 
 /// The longest reason for an abort, in characters; the rest is cut off.
 const REASON_MAX: usize = 1000;
@@ -99,6 +103,8 @@ impl LaunchService for Launching {
         let caller = caller_of(&request)?.clone();
         let all = request.into_inner().all;
         let handles = self.0.handles();
+        let bytes = (handles.len() + if all { store::ENDED_MAX as usize } else { 0 }) * SUMMARY_BYTES;
+        let _turn = self.0.answer_line.turn(&caller, bytes).await;
         let present = handles.iter().map(LaunchHandle::summary).filter(|launch| all || !launch.is_over());
         let mut launches: Vec<LaunchSummary> = present.map(|launch| summary::encode(&launch)).collect();
         if all {
@@ -116,7 +122,9 @@ impl LaunchService for Launching {
         let GetLaunchRequest { id, stacks } = request.into_inner();
         let detail = if stacks { StatusDetail::Stacks } else { StatusDetail::Progress };
         let _turn = match self.find(&caller, &id).await? {
-            Found::Task(handle) => Some(self.0.status_line.turn(&caller, handle.summary().ranks).await),
+            Found::Task(handle) => {
+                Some(self.0.answer_line.turn(&caller, handle.summary().ranks as usize * RANK_BYTES).await)
+            }
             Found::Ended(_) => None,
         };
         let status = match self.ask(&caller, &id, |reply| LaunchRequest::Status(detail, reply)).await? {

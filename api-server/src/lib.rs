@@ -18,6 +18,7 @@ pub mod fuzzing;
 
 mod allocation_service;
 mod allocations;
+mod answer_line;
 mod audit;
 mod clock;
 mod config;
@@ -46,7 +47,6 @@ mod sets;
 #[doc(hidden)]
 pub mod simulation;
 mod start_policy;
-mod status_line;
 mod store;
 #[cfg(test)]
 mod tests;

@@ -25,6 +25,7 @@ use tokio::sync::Notify;
 
 use super::allocations::allocation::Busy;
 use super::allocations::{AllocationState, Allocations};
+use super::answer_line::AnswerLine;
 use super::clock::Clock;
 use super::config::Config;
 use super::fabric::Fabric;
@@ -44,7 +45,6 @@ use super::renewal::Renewal;
 use super::serials::Serials;
 use super::session_calls::SessionCalls;
 use super::sets::Sets;
-use super::status_line::StatusLine;
 use super::store::{self, Change, Kept, KeptNames, LaunchRecord, Store, StoreError};
 use super::unclean_nodes::UncleanNodes;
 use super::wire;
@@ -90,7 +90,7 @@ pub(crate) struct Server {
     queue_due: Notify,
     launches: Mutex<Launches>,
     quota: LaunchQuota,
-    pub status_line: StatusLine,
+    pub answer_line: AnswerLine,
     /// It was said that agents have a list of revoked certificates where this server has none.
     pub has_warned_of_list: AtomicBool,
 }
@@ -138,7 +138,7 @@ impl Server {
             spools: Spools::new(directory, config.spool),
             all_kept: AllKept::default(),
             quota: LaunchQuota::new(config.launch_shares),
-            status_line: StatusLine::default(),
+            answer_line: AnswerLine::default(),
             config,
             channels: AgentChannels::new(security.clone(), AGENTS_KEPT_MAX),
             security,

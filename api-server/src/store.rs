@@ -24,6 +24,9 @@ use crate::inventories::{InventoryChanges, KeptInventories};
 use crate::launch::summary::Course;
 use crate::nodes::Drain;
 
+/// Number of launches that have ended and are kept, and of allocations.
+pub(crate) const ENDED_MAX: u64 = 1000;
+
 /// A launch as its task knows it, and as it is kept until it is over.
 #[derive(Clone, PartialEq, prost::Message)]
 pub(crate) struct LaunchRecord {

@@ -19,7 +19,7 @@ use redb::{Database, ReadableDatabase, ReadableTable, ReadableTableMetadata, Tab
 use super::fabric_journal::{FABRIC, FabricJournal};
 use super::soundness;
 use super::state_file::StateFile;
-use super::{Change, EndedLaunch, Kept, LaunchRecord, Store, StoreError};
+use super::{Change, ENDED_MAX, EndedLaunch, Kept, LaunchRecord, Store, StoreError};
 use crate::allocations::{Allocation, AllocationState};
 use crate::wire::{allocation, registry};
 
@@ -46,9 +46,6 @@ type Ends = TableDefinition<'static, u64, &'static str>;
 
 const ENDED: Ends = TableDefinition::new("ended");
 const RELEASED: Ends = TableDefinition::new("released");
-
-/// Number of launches that have ended and are kept, and of allocations.
-const ENDED_MAX: u64 = 1000;
 
 /// Bytes of launches that have ended, after which the file may be worth being compacted.
 const FREED_MUCH: u64 = 16 << 20;

@@ -1,5 +1,5 @@
-//! Waiting line of calls for the status of launches. Each answer takes memory for every rank of its launch until it is on its way, so a user has as many
-//! at work at once as a few thousand ranks allow, and one in any case; the others wait their turn.
+//! Waiting line of calls whose answers are large: the status of a launch, with every rank of it, and the list of all launches. A user has as many of them at
+//! work at once as some megabytes allow, and one in any case; the others wait their turn.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -8,15 +8,15 @@ use parking_lot::Mutex;
 use pmi_transport::identity::Caller;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-/// Ranks in the answers that are at work for one user at once; some 250 bytes each, and as much again while they are encoded.
-const RANKS_OF_USER: u32 = 1 << 15;
+/// KiB of the answers that are at work for one user at once; as much again while they are encoded.
+const OF_USER: u32 = 8 << 10;
 
-/// Ranks in the answers that are at work for all users at once.
-const RANKS_OF_ALL: u32 = 1 << 17;
+/// KiB of the answers that are at work for all users at once.
+const OF_ALL: u32 = 32 << 10;
 
 /// The line.
 #[derive(Debug)]
-pub(crate) struct StatusLine {
+pub(crate) struct AnswerLine {
     all: Arc<Semaphore>,
     /// By user; `None` for callers that are no users.
     users: Mutex<HashMap<Option<u32>, Arc<Semaphore>>>,
@@ -29,16 +29,16 @@ pub(crate) struct Turn {
     _of_all: OwnedSemaphorePermit,
 }
 
-impl Default for StatusLine {
+impl Default for AnswerLine {
     fn default() -> Self {
-        Self { all: Arc::new(Semaphore::new(RANKS_OF_ALL as usize)), users: Mutex::default() }
+        Self { all: Arc::new(Semaphore::new(OF_ALL as usize)), users: Mutex::default() }
     }
 }
 
-impl StatusLine {
-    /// Waits for the turn of a call about a launch of so many ranks. Whoever does not wait any longer leaves the line.
-    pub(crate) async fn turn(&self, caller: &Caller, ranks: u32) -> Turn {
-        let share = ranks.clamp(1, RANKS_OF_USER);
+impl AnswerLine {
+    /// Waits for the turn of a call whose answer has about so many bytes. Whoever does not wait any longer leaves the line.
+    pub(crate) async fn turn(&self, caller: &Caller, bytes: usize) -> Turn {
+        let share = u32::try_from(bytes >> 10).unwrap_or(u32::MAX).clamp(1, OF_USER);
         // The user first: so nobody is in the line of all with more than his own share.
         let _of_user = acquire(self.line_of(caller), share).await;
         let _of_all = acquire(Arc::clone(&self.all), share).await;
@@ -53,7 +53,7 @@ impl StatusLine {
         let mut users = self.users.lock();
         // Those who have a turn, or wait for one, hold their line.
         users.retain(|_, line| Arc::strong_count(line) > 1);
-        let line = users.entry(user).or_insert_with(|| Arc::new(Semaphore::new(RANKS_OF_USER as usize)));
+        let line = users.entry(user).or_insert_with(|| Arc::new(Semaphore::new(OF_USER as usize)));
         Arc::clone(line)
     }
 }
@@ -69,32 +69,32 @@ mod tests {
     use super::*;
 
     const USER: Caller = Caller::User(7);
+    const MIB: usize = 1 << 20;
 
     #[tokio::test(start_paused = true)]
-    async fn a_user_has_as_many_answers_at_work_as_their_ranks_allow_and_one_in_any_case() {
-        let line = StatusLine::default();
-        let is_at_once = async |caller: &Caller, ranks| timeout(Duration::from_secs(1), line.turn(caller, ranks)).await;
-        let large = is_at_once(&USER, 1 << 20).await.unwrap();
+    async fn a_user_has_as_many_answers_at_work_as_their_bytes_allow_and_one_in_any_case() {
+        let line = AnswerLine::default();
+        let is_at_once = async |caller: &Caller, bytes| timeout(Duration::from_secs(1), line.turn(caller, bytes)).await;
+        let large = is_at_once(&USER, 100 * MIB).await.unwrap();
         assert!(is_at_once(&USER, 1).await.is_err());
         assert!(is_at_once(&Caller::Admin(Some(7)), 1).await.is_err(), "he is the same user");
-        assert!(is_at_once(&Caller::User(8), 1 << 20).await.is_ok(), "another one waits for nobody");
+        assert!(is_at_once(&Caller::User(8), 100 * MIB).await.is_ok(), "another one waits for nobody");
         drop(large);
         let mut small = Vec::new();
-        for _ in 0..RANKS_OF_USER / 256 {
-            small.push(line.turn(&USER, 256).await);
+        for _ in 0..8 {
+            small.push(line.turn(&USER, MIB).await);
         }
-        assert!(is_at_once(&USER, 256).await.is_err());
+        assert!(is_at_once(&USER, MIB).await.is_err());
         drop(small);
-        assert!(is_at_once(&USER, 256).await.is_ok());
+        assert!(is_at_once(&USER, MIB).await.is_ok());
     }
 
     #[tokio::test(start_paused = true)]
     async fn all_users_together_wait_for_each_other_and_those_who_leave_are_forgotten() {
-        let line = StatusLine::default();
-        let users = RANKS_OF_ALL / RANKS_OF_USER;
+        let line = AnswerLine::default();
         let mut turns = Vec::new();
-        for uid in 0..users {
-            turns.push(line.turn(&Caller::User(uid), 1 << 20).await);
+        for uid in 0..OF_ALL / OF_USER {
+            turns.push(line.turn(&Caller::User(uid), 100 * MIB).await);
         }
         assert!(timeout(Duration::from_secs(1), line.turn(&Caller::User(99), 1)).await.is_err());
         drop(turns);
