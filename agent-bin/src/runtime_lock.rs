@@ -1,10 +1,13 @@
 //! Lock on the runtime directory of a node: agents share it for as long as they run, and a command that must not run beside them has it
 //! for itself. It is held on the open directory, so it ends with its process, however that ends.
 
-use std::fs::{DirBuilder, File, TryLockError};
+use std::fs::{self, DirBuilder, File, TryLockError};
 use std::io;
-use std::os::unix::fs::DirBuilderExt;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+
+use nix::libc;
+use nix::unistd::geteuid;
 
 /// Mode of the directory, which is made if it is not there.
 const MODE: u32 = 0o700;
@@ -24,6 +27,16 @@ pub enum LockError {
     AgentRuns {
         /// The directory.
         path: PathBuf,
+    },
+    /// Others can put another directory in its place.
+    #[error(
+        "{} is user {owner}'s, or others can write to it, so no agent of this user keeps its sessions below it; remove it, or set another `runtime_dir`", path.display()
+    )]
+    Foreign {
+        /// The directory above.
+        path: PathBuf,
+        /// Owner of it.
+        owner: u32,
     },
     /// The directory cannot be used.
     #[error("cannot lock {}: {error}", path.display())]
@@ -58,7 +71,9 @@ fn lock(
 ) -> Result<File, LockError> {
     let system = |error| LockError::System { path: directory.to_owned(), error };
     DirBuilder::new().recursive(true).mode(MODE).create(directory).map_err(system)?;
-    let open = File::open(directory).map_err(system)?;
+    check_above(directory)?;
+    let flags = libc::O_DIRECTORY | libc::O_NOFOLLOW;
+    let open = File::options().read(true).custom_flags(flags).open(directory).map_err(system)?;
     match how(&open) {
         Ok(()) => Ok(open),
         Err(TryLockError::WouldBlock) => Err(taken(directory.to_owned())),
@@ -66,8 +81,23 @@ fn lock(
     }
 }
 
+/// Refuses a directory in one that others can change, such as one in `/tmp` that somebody made before us.
+fn check_above(directory: &Path) -> Result<(), LockError> {
+    let Some(path) = directory.parent() else { return Ok(()) };
+    let system = |error| LockError::System { path: path.to_owned(), error };
+    let found = fs::symlink_metadata(path).map_err(system)?;
+    let is_ours = [geteuid().as_raw(), 0].contains(&found.uid());
+    let is_for_all = found.mode() & 0o022 != 0 && found.mode() & 0o1000 == 0;
+    if !is_ours || is_for_all {
+        return Err(LockError::Foreign { path: path.to_owned(), owner: found.uid() });
+    }
+    Ok(())
+}
+
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
     use super::*;
 
     #[test]
@@ -83,7 +113,32 @@ mod tests {
         assert!(matches!(of_agent(&directory), Err(LockError::Cleaning { .. })));
         drop(command);
         of_agent(&directory).unwrap();
-        std::fs::write(parent.path().join("file"), "").unwrap();
+        fs::write(parent.path().join("file"), "").unwrap();
         assert!(matches!(of_agent(&parent.path().join("file")), Err(LockError::System { .. })));
+    }
+
+    #[test]
+    fn nothing_is_kept_where_others_can_change_it() {
+        let parent = tempfile::tempdir().unwrap();
+        let (above, node) = (parent.path().join("agent"), parent.path().join("agent/node0"));
+        let lock_with = |mode| {
+            fs::set_permissions(&above, PermissionsExt::from_mode(mode)).unwrap();
+            of_agent(&node)
+        };
+        fs::create_dir(&above).unwrap();
+        for mode in [0o777, 0o770] {
+            let refused = lock_with(mode).unwrap_err().to_string();
+            assert!(refused.contains("others can write to it") && refused.ends_with("`runtime_dir`"), "{refused}");
+        }
+        for mode in [0o1777, 0o755] {
+            lock_with(mode).unwrap();
+        }
+        if geteuid().is_root() {
+            std::os::unix::fs::chown(&above, Some(7), None).unwrap();
+            assert!(matches!(of_agent(&node), Err(LockError::Foreign { owner: 7, .. })));
+        }
+        let linked = parent.path().join("linked");
+        std::os::unix::fs::symlink(parent.path(), &linked).unwrap();
+        assert!(matches!(of_agent(&linked), Err(LockError::System { .. })));
     }
 }

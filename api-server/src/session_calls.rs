@@ -9,6 +9,7 @@
 
 use pmi_transport::task;
 use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::sync::Arc;
 
 use parking_lot::Mutex;
 use tokio::sync::watch;
@@ -44,7 +45,7 @@ pub(crate) enum Unanswered {
 #[derive(Debug, Default)]
 pub(crate) struct SessionCalls {
     /// By launch, and by node.
-    launches: Mutex<HashMap<String, HashMap<String, NodeCalls>>>,
+    launches: Arc<Mutex<HashMap<String, HashMap<String, NodeCalls>>>>,
 }
 
 #[derive(Debug, Default)]
@@ -83,9 +84,7 @@ impl SessionCalls {
         }
         let mut answer = self.ask(id, make)?;
         let answered = answer.wait_for(Option::is_some).await.ok().and_then(|answer| answer.clone());
-        let answered = answered.ok_or(Unanswered::LaunchOver)?;
-        self.keep(id, answered.len());
-        Ok(answered)
+        answered.ok_or(Unanswered::LaunchOver)
     }
 
     /// Begins a call, unless that was done before.
@@ -103,29 +102,18 @@ impl SessionCalls {
             return Err(Unanswered::TooMany);
         }
         let (answered, answer) = watch::channel(None);
+        let (all, launch, asker) = (Arc::clone(&self.launches), id.launch.to_owned(), id.node.to_owned());
         let task = task::spawn(async move {
             let found = make.await;
+            let size = found.len();
             answered.send_replace(Some(found));
+            // Whether somebody waits for it or not.
+            if let Some(node) = all.lock().get_mut(&launch).and_then(|nodes| nodes.get_mut(&asker)) {
+                node.keep(id.number, size);
+            }
         });
         node.calls.insert(id.number, Call { answer: answer.clone(), task: task.abort_handle() });
         Ok(answer)
-    }
-
-    /// The call has an answer of this size: the oldest ones make room for it. It is kept itself, however large, for whoever asked may
-    /// have to ask again.
-    fn keep(&self, id: CallId<'_>, size: usize) {
-        let mut launches = self.launches.lock();
-        let Some(node) = launches.get_mut(id.launch).and_then(|nodes| nodes.get_mut(id.node)) else { return };
-        if !node.calls.contains_key(&id.number) || node.answered.iter().any(|(number, _)| *number == id.number) {
-            return;
-        }
-        node.answered.push_back((id.number, size));
-        node.bytes += size;
-        while node.answered.len() > 1 && (node.answered.len() > KEPT_MAX || node.bytes > KEPT_BYTES_MAX) {
-            let Some((oldest, size)) = node.answered.pop_front() else { break };
-            node.bytes -= size;
-            node.calls.remove(&oldest);
-        }
     }
 
     /// A launch is over: nobody waits for answers any more.
@@ -134,9 +122,22 @@ impl SessionCalls {
     }
 }
 
+impl NodeCalls {
+    /// A call has an answer of this size: the oldest ones make room for it. It is kept itself, however large, for whoever asked may
+    /// have to ask again.
+    fn keep(&mut self, number: u64, size: usize) {
+        self.answered.push_back((number, size));
+        self.bytes += size;
+        while self.answered.len() > 1 && (self.answered.len() > KEPT_MAX || self.bytes > KEPT_BYTES_MAX) {
+            let Some((oldest, size)) = self.answered.pop_front() else { break };
+            self.bytes -= size;
+            self.calls.remove(&oldest);
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
     use std::sync::atomic::{AtomicU64, Ordering};
 
     use pmi_transport::proto::v1::NameAnswer;
@@ -217,6 +218,18 @@ mod tests {
         let first = world.calls.answer(id(1), std::future::ready(large)).await.unwrap();
         assert_eq!(world.ask(1).await, first.shown());
         assert_eq!((world.ask(2).await, world.ask(1).await), ("0".into(), "1".into()), "but not for ever");
+    }
+
+    /// Sessions whose agent is gone ask the next one, and those that have ended nobody.
+    #[tokio::test]
+    async fn an_answer_that_nobody_waits_for_is_under_way_no_longer() {
+        let world = World::default();
+        for number in 1..=2 * UNDER_WAY_MAX as u64 {
+            let answer = async { SessionAnswer::sample(7) };
+            drop(world.calls.ask(id(number), answer).expect("the ones before have their answers"));
+            tokio::task::yield_now().await;
+        }
+        assert_eq!(world.calls.launches.lock()["l"]["n"].calls.len(), KEPT_MAX);
     }
 
     #[tokio::test]

@@ -93,6 +93,8 @@ pub enum GateRefusal {
 /// Session that links can be for.
 #[derive(Clone)]
 struct Expecting {
+    /// Tells it from another one of the same launch.
+    number: u64,
     key: GateKey,
     me: NodeIndex,
     nodes: Arc<[Member]>,
@@ -124,6 +126,7 @@ struct Place<'arrivals> {
 pub struct Visitable {
     arrivals: Arc<Arrivals>,
     launch: LaunchHash,
+    number: u64,
 }
 
 impl Default for Arrivals {
@@ -144,9 +147,11 @@ impl Arrivals {
         hand_over: Arc<dyn HandOver>,
     ) -> Visitable {
         let launch = LaunchHash::of(id);
-        self.expecting.lock().insert(launch, Expecting { key, me, nodes, hand_over });
-        self.begun.send_modify(|count| *count += 1);
-        Visitable { arrivals: Arc::clone(self), launch }
+        let mut expecting = self.expecting.lock();
+        let number = *self.begun.borrow() + 1;
+        expecting.insert(launch, Expecting { number, key, me, nodes, hand_over });
+        self.begun.send_replace(number);
+        Visitable { arrivals: Arc::clone(self), launch, number }
     }
 
     /// Hands a connection to the session that its greeting is for, when there is one.
@@ -212,8 +217,12 @@ impl Drop for Place<'_> {
 
 impl Drop for Visitable {
     fn drop(&mut self) {
-        self.arrivals.expecting.lock().remove(&self.launch);
-        self.arrivals.ended.lock().insert(self.launch, ());
+        let mut expecting = self.arrivals.expecting.lock();
+        // A newer one for the same launch stays.
+        if expecting.get(&self.launch).is_some_and(|expecting| expecting.number == self.number) {
+            expecting.remove(&self.launch);
+            self.arrivals.ended.lock().insert(self.launch, ());
+        }
     }
 }
 
@@ -241,4 +250,34 @@ impl Expecting {
 /// Returns true for one machine's address in either notation of IPv4.
 fn same(one: IpAddr, other: IpAddr) -> bool {
     one.to_canonical() == other.to_canonical()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::session_link::LinkKey;
+
+    struct Nobody;
+
+    impl HandOver for Nobody {
+        fn hand_over(&self, _: &Handed) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn links_of_a_launch_are_let_through_until_the_last_who_takes_them_is_gone() {
+        let arrivals = Arc::new(Arrivals::default());
+        let expect = || {
+            let key = LinkKey::from_bytes([7; 32]).gate_key();
+            arrivals.expect("launch", key, NodeIndex(0), Arc::new([]), Arc::new(Nobody))
+        };
+        let launch = LaunchHash::of("launch");
+        let is_ended = || arrivals.ended.lock().get(&launch).is_some();
+        let (older, newer) = (expect(), expect());
+        drop(older);
+        assert!(arrivals.find(launch).is_some() && !is_ended());
+        drop(newer);
+        assert!(arrivals.find(launch).is_none() && is_ended());
+    }
 }
