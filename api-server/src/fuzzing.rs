@@ -62,14 +62,14 @@ pub fn launch_request(data: &[u8]) {
 /// What a node tells of itself is refused, or listed; and what is listed can be read and looked at.
 pub fn node_inventory(data: &[u8]) {
     let Ok(told) = TellInventoryRequest::decode(data) else { return };
-    let TellInventoryRequest { node_id: _, signature, devices, trouble, template } = told;
+    let TellInventoryRequest { node_id: _, signature, devices, trouble, template, usable_cpus } = told;
     // Damage to a template is seen by its signature, and would come no further.
     let signature = match serde_json::from_slice::<Template>(&template) {
         Ok(template) if template.cpus.len() < 1024 => template.signature().0.to_vec().into(),
         _ => signature,
     };
     let mut inventories = Inventories::default();
-    let telling = Telling { signature, devices, trouble, template };
+    let telling = Telling { signature, devices, trouble, template, usable_cpus };
     if inventories.tell("node0", telling, Instant::now()).is_err() {
         return;
     }
@@ -78,8 +78,11 @@ pub fn node_inventory(data: &[u8]) {
     if let Some(encoded) = &kinds[0].template {
         let template: Template = serde_json::from_slice(encoded).expect("what is listed can be read");
         assert_eq!(template.signature(), kinds[0].signature);
-        picture::lines(&template, picture::Cores::Plain);
-        picture::svg(&template, picture::Cores::Plain, "node0");
+        let limited = inventories.limited().pop().map(|(_, cpus)| cpus);
+        let usable = limited.as_ref().unwrap_or(&template.cpus);
+        let view = picture::View { template: &template, usable, cores: picture::Cores::Plain };
+        picture::lines(view);
+        picture::svg(view, "node0");
     }
     trouble_between(&inventories.devices());
     inventories.trouble();

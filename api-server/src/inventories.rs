@@ -13,7 +13,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::time::Duration;
 
 use bytes::Bytes;
-use lattice_inventory::{Devices, NodeRecord, Signature, Template, deliver, differences};
+use lattice_inventory::{CpuSet, Devices, NodeRecord, Signature, Template, deliver, differences};
 use tokio::time::Instant;
 
 use self::kept::Unkept;
@@ -186,6 +186,23 @@ impl Inventories {
             Kind::Asked(_) => None,
         });
         told.or_else(|| Some((&self.listed.of(node)?.template, Origin::Listed)))
+    }
+
+    /// Number of CPUs that ranks may use on a node, as far as that is known.
+    pub(crate) fn usable_cpus(&self, node: &str) -> Option<usize> {
+        let (template, origin) = self.of(node)?;
+        let told = self.nodes.get(node).filter(|_| origin == Origin::Told);
+        let usable = told.and_then(|told| told.usable.as_ref());
+        Some(usable.map_or(template.cpus.len(), |usable| usable.intersection(&template.cpus).len()))
+    }
+
+    /// Nodes, as a hostlist, on which ranks may use these CPUs only.
+    pub(crate) fn limited(&self) -> Vec<(String, CpuSet)> {
+        let mut nodes: BTreeMap<&CpuSet, Vec<&str>> = BTreeMap::new();
+        for (node, told) in &self.nodes {
+            told.usable.iter().for_each(|cpus| nodes.entry(cpus).or_default().push(node));
+        }
+        nodes.into_iter().map(|(cpus, nodes)| (folded(nodes), cpus.clone())).collect()
     }
 
     /// The kinds, by their first nodes' names. Of those among `registered` that nobody says anything of, it is that of the `head`.

@@ -8,7 +8,8 @@ use parking_lot::Mutex;
 use pmi_transport::proto::v1 as proto;
 use pmi_transport::proto::v1::inventory_service_server::InventoryService;
 use pmi_transport::proto::v1::{
-    ListInventoriesRequest, ListInventoriesResponse, NodeKind, NodeTrouble, TellInventoryRequest, TellInventoryResponse,
+    ListInventoriesRequest, ListInventoriesResponse, NodeKind, NodeTrouble, TellInventoryRequest,
+    TellInventoryResponse, UsableCpus,
 };
 use tonic::{Request, Response, Status};
 
@@ -37,12 +38,12 @@ impl InventoryService for Describing {
         request: Request<TellInventoryRequest>,
     ) -> Result<Response<TellInventoryResponse>, Status> {
         check_speaker(&request, &request.get_ref().node_id)?;
-        let TellInventoryRequest { node_id, signature, devices, trouble, template } = request.into_inner();
+        let TellInventoryRequest { node_id, signature, devices, trouble, template, usable_cpus } = request.into_inner();
         // The registration has checked the name, and how many nodes there are.
         if self.server.nodes.lock().up(&node_id).is_none() {
             return Err(Status::failed_precondition(format!("{node_id} is not registered; register it first")));
         }
-        let telling = Telling { signature, devices, trouble, template };
+        let telling = Telling { signature, devices, trouble, template, usable_cpus };
         let heard = self.server.inventories.lock().tell(&node_id, telling, self.server.clock.now());
         let Heard { answer, news } = heard.map_err(|error| {
             tracing::warn!(node = node_id, "what it tells of itself is refused: {error}");
@@ -71,13 +72,18 @@ impl InventoryService for Describing {
 /// Lists all that is known, which takes its time if there are many nodes.
 fn list(inventories: &Mutex<Inventories>, registered: &BTreeSet<String>, head: &ThisNode) -> ListInventoriesResponse {
     let head = &head.inventory().template;
-    let (kinds, trouble, devices) = {
+    let (kinds, trouble, devices, limited) = {
         let inventories = inventories.lock();
-        (inventories.kinds(registered, head), inventories.trouble(), inventories.devices())
+        (inventories.kinds(registered, head), inventories.trouble(), inventories.devices(), inventories.limited())
     };
     let between = trouble_between(&devices).into_iter().map(|text| (String::new(), text));
     let trouble = trouble.into_iter().chain(between).map(|(nodes, text)| NodeTrouble { nodes, text });
-    ListInventoriesResponse { kinds: kinds.into_iter().map(encode).collect(), trouble: trouble.collect() }
+    let usable = limited.into_iter().map(|(nodes, cpus)| UsableCpus { nodes, cpus: cpus.to_string() });
+    ListInventoriesResponse {
+        kinds: kinds.into_iter().map(encode).collect(),
+        trouble: trouble.collect(),
+        usable: usable.collect(),
+    }
 }
 
 fn encode(kind: KindOfNodes) -> NodeKind {

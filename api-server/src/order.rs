@@ -170,7 +170,7 @@ impl Nodes<'_> {
     fn cores(self, node: &str) -> Option<u32> {
         match self.registry.up(node) {
             Some(facts) => facts.cores.map(NonZeroU32::get),
-            None => self.inventories?.of(node).map(|(template, _)| template.cpus.len() as u32),
+            None => self.inventories?.usable_cpus(node).map(|cpus| cpus as u32),
         }
     }
 

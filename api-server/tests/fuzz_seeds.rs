@@ -124,6 +124,7 @@ fn inventories() -> Target {
         signature: vec![7; 16].into(),
         devices: r#"{"hsn0":[{"kind":"mac","value":"02:00:00:00:00:01"}]}"#.into(),
         trouble: vec!["pci: permission denied".to_owned()],
+        usable_cpus: "0-1,3".to_owned(),
         ..Default::default()
     };
     let whole = proto::TellInventoryRequest { template: template.into(), ..first.clone() };

@@ -5,7 +5,8 @@
 //!           └ NUMA 1  64 GiB  L3 32 MiB x2  cores 16-31 ▪▪▪▪▪▪▪▪ ▪▪▪▪▪▪▪▪
 //! ```
 //!
-//! A picture of a launch has in the place of each core what stands in it, such as numbers of ranks.
+//! A picture of a launch has in the place of each core what stands in it, such as numbers of ranks. Cores that ranks may not use are marked,
+//! and lines below say which CPUs they may use, and which are offline.
 
 mod svg;
 
@@ -58,8 +59,54 @@ impl fmt::Debug for Cores<'_> {
     }
 }
 
+/// A node as it is drawn.
+#[derive(Clone, Copy, Debug)]
+pub struct View<'a> {
+    /// Kind of the node.
+    pub template: &'a Template,
+    /// CPUs that ranks may use; CPUs that the node does not have do not matter.
+    pub usable: &'a CpuSet,
+    /// Contents of its cores.
+    pub cores: Cores<'a>,
+}
+
+impl<'a> View<'a> {
+    /// A node of which ranks may use all CPUs.
+    pub fn whole(template: &'a Template, cores: Cores<'a>) -> Self {
+        Self { template, usable: &template.cpus, cores }
+    }
+
+    /// True if ranks may use none of these CPUs.
+    fn is_shut(&self, cpus: &CpuSet) -> bool {
+        cpus.is_disjoint(self.usable)
+    }
+
+    /// Words about CPUs that ranks may not use, and such as are offline; `marks` are those of cores of which they may use none and a part.
+    fn words(&self, none: &str, part: &str) -> Vec<String> {
+        let Template { cpus, offline, cores, .. } = self.template;
+        let has = |is: &dyn Fn(&CpuSet) -> bool| cores.iter().any(|core| is(&core.cpus));
+        let has_shut = has(&|core| self.is_shut(core));
+        let has_part = has(&|core| !self.is_shut(core) && !core.is_subset(self.usable)) && !part.is_empty();
+        let limit = (!cpus.is_subset(self.usable)).then(|| {
+            let marks = match (has_shut, has_part) {
+                (true, true) => format!("; {none} marks cores without one, {part} cores with others as well"),
+                (true, false) => format!("; {none} marks cores without one"),
+                (false, true) => format!("; {part} marks cores with others as well"),
+                (false, false) => String::new(),
+            };
+            match cpus.intersection(self.usable) {
+                nothing if nothing.is_empty() => "ranks may use none of its CPUs".to_owned(),
+                usable => format!("ranks may use CPUs {usable} only{marks}"),
+            }
+        });
+        let offline = (!offline.is_empty()).then(|| format!("offline: CPUs {offline}"));
+        limit.into_iter().chain(offline).collect()
+    }
+}
+
 /// Lines of a node's picture.
-pub fn lines(template: &Template, contents: Cores<'_>) -> Vec<String> {
+pub fn lines(view: View<'_>) -> Vec<String> {
+    let template = view.template;
     let whole = [NumaNode { id: 0, cpus: template.cpus.clone(), ..NumaNode::default() }];
     let numa = if template.numa.is_empty() { &whole[..] } else { &template.numa };
     let mut lines = Vec::new();
@@ -76,18 +123,25 @@ pub fn lines(template: &Template, contents: Cores<'_>) -> Vec<String> {
                 _ => "├",
             };
             let title = if index == 0 { title.clone() } else { " ".repeat(title.len()) };
-            lines.push(format!("{title} {branch} {}", numa_line(template, node, &package.cpus, contents)));
+            lines.push(format!("{title} {branch} {}", numa_line(view, node, &package.cpus)));
         }
         drawn.add(&package.cpus);
     }
     // Memory without CPUs, and CPUs that no package has.
     for node in numa.iter().filter(|node| node.cpus.is_disjoint(&drawn)) {
-        lines.push(numa_line(template, node, &node.cpus, contents));
+        lines.push(numa_line(view, node, &node.cpus));
     }
+    let part = if matches!(view.cores, Cores::Plain) { PART } else { "" };
+    lines.extend(view.words(SHUT, part));
     lines
 }
 
-fn numa_line(template: &Template, node: &NumaNode, package: &CpuSet, contents: Cores<'_>) -> String {
+/// Marks of cores of which ranks may use no CPU, and a part of the CPUs.
+const SHUT: &str = "×";
+const PART: &str = "▫";
+
+fn numa_line(view: View<'_>, node: &NumaNode, package: &CpuSet) -> String {
+    let template = view.template;
     let cpus = node.cpus.intersection(package);
     let mut line = match template.numa.is_empty() {
         true => format!("CPUs {cpus}"),
@@ -108,7 +162,7 @@ fn numa_line(template: &Template, node: &NumaNode, package: &CpuSet, contents: C
     let cores: Vec<&Group> = template.cores.iter().filter(|core| core.cpus.is_subset(&cpus)).collect();
     if !cores.is_empty() {
         let numbers: CpuSet = cores.iter().filter_map(|core| core.cpus.first()).collect();
-        let _ = write!(line, "  cores {numbers}  {}", cells(template, &cores, contents));
+        let _ = write!(line, "  cores {numbers}  {}", cells(view, &cores));
     }
     for device in template.pci.iter().filter(|device| is_next_to(device, node)) {
         let _ = write!(line, "  {}", device_line(device));
@@ -152,14 +206,20 @@ fn object_title(object: &Object<'_>) -> String {
 }
 
 /// A square or the contents of each core, those that share a cache of the last level together.
-fn cells(template: &Template, cores: &[&Group], contents: Cores<'_>) -> String {
-    let caches = template.caches.iter().max_by_key(|cache| cache.level).map_or(&[][..], |cache| &cache.instances);
+fn cells(view: View<'_>, cores: &[&Group]) -> String {
+    let caches = view.template.caches.iter().max_by_key(|cache| cache.level).map_or(&[][..], |cache| &cache.instances);
     let cache_of = |core: &Group| caches.iter().position(|cache| core.cpus.is_subset(&cache.cpus));
     let groups = cores.chunk_by(|one, next| cache_of(one) == cache_of(next));
-    let group = |group: &[&Group]| match contents {
-        Cores::Plain => "▪".repeat(group.len()),
+    let square = |core: &&Group| match &core.cpus {
+        cpus if view.is_shut(cpus) => SHUT,
+        cpus if cpus.is_subset(view.usable) => "▪",
+        _ => PART,
+    };
+    let nothing = |core: &CpuSet| if view.is_shut(core) { SHUT } else { "·" }.to_owned();
+    let group = |group: &[&Group]| match view.cores {
+        Cores::Plain => group.iter().map(square).collect(),
         Cores::With(words) => {
-            let cells = group.iter().map(|core| words(&core.cpus).unwrap_or_else(|| "·".to_owned()));
+            let cells = group.iter().map(|core| words(&core.cpus).unwrap_or_else(|| nothing(&core.cpus)));
             format!("[{}]", cells.collect::<Vec<_>>().join(" "))
         }
     };
@@ -220,7 +280,7 @@ mod tests {
             ..Template::default()
         };
         assert_eq!(
-            lines(&template, Cores::Plain),
+            lines(View::whole(&template, Cores::Plain)),
             [
                 "package 0 ┬ NUMA 0  64 GiB  L3 32 MiB x2  cores 0-3  ▪▪ ▪▪",
                 "          └ NUMA 1  64 GiB  L3 32 MiB  cores 4-7  ▪▪▪▪",
@@ -229,14 +289,14 @@ mod tests {
         );
         let ranks = |core: &CpuSet| core.first().filter(|cpu| cpu % 3 != 2).map(|cpu| format!("{}", 10 + cpu));
         assert_eq!(
-            lines(&template, Cores::With(&ranks))[..2],
+            lines(View::whole(&template, Cores::With(&ranks)))[..2],
             [
                 "package 0 ┬ NUMA 0  64 GiB  L3 32 MiB x2  cores 0-3  [10 11] [· 13]",
                 "          └ NUMA 1  64 GiB  L3 32 MiB  cores 4-7  [14 · 16 17]",
             ]
         );
         assert_eq!(summary(&template), "1 package, 3 NUMA nodes, 8 cores, 8 threads, 192 GiB");
-        let drawing = svg(&template, Cores::Plain, "n0 <two & three>");
+        let drawing = svg(View::whole(&template, Cores::Plain), "n0 <two & three>");
         let boxes = |text: &str| drawing.matches(text).count();
         assert_eq!(
             (boxes(">L3 32 MiB<"), boxes(">core "), boxes(">NUMA "), boxes(">package 0<")),
@@ -244,9 +304,39 @@ mod tests {
             "{drawing}"
         );
         assert!(drawing.contains("n0 &lt;two &amp; three&gt;"), "{drawing}");
-        let drawing = svg(&template, Cores::With(&ranks), "");
+        let drawing = svg(View::whole(&template, Cores::With(&ranks)), "");
         assert!(drawing.contains(">17<") && !drawing.contains(">12<"), "{drawing}");
+        let limited = Template {
+            offline: "8-9".parse().unwrap(),
+            cores: groups(&["0,4", "1,5", "2", "3", "6-7"]),
+            ..template.clone()
+        };
+        let numa = vec![numa(0, "0-2,4-5"), numa(1, "3,6-7")];
+        let (limited, usable) = (Template { numa, ..limited }, "0-2,6".parse().unwrap());
+        let drawn = |cores: Cores<'_>| lines(View { template: &limited, usable: &usable, cores });
+        assert_eq!(
+            drawn(Cores::Plain),
+            [
+                "package 0 ┬ NUMA 0  64 GiB  L3 32 MiB x3  cores 0-2  ▫▫ ▪",
+                "          └ NUMA 1  64 GiB  L3 32 MiB x2  cores 3,6  × ▫",
+                "ranks may use CPUs 0-2,6 only; × marks cores without one, ▫ cores with others as well",
+                "offline: CPUs 8-9",
+            ]
+        );
+        let first = |core: &CpuSet| core.first().filter(|cpu| *cpu == 0).map(|_| "7".to_owned());
+        assert_eq!(
+            drawn(Cores::With(&first))[..3],
+            [
+                "package 0 ┬ NUMA 0  64 GiB  L3 32 MiB x3  cores 0-2  [7 ·] [·]",
+                "          └ NUMA 1  64 GiB  L3 32 MiB x2  cores 3,6  [×] [·]",
+                "ranks may use CPUs 0-2,6 only; × marks cores without one",
+            ]
+        );
+        let view = View { template: &limited, usable: &usable, cores: Cores::Plain };
+        let drawing = svg(view, "");
+        assert!(drawing.contains("ranks may use CPUs 0-2,6 only; grey marks cores without one"), "{drawing}");
+        assert!(drawing.contains(">offline: CPUs 8-9<") && drawing.matches("#bbbbbb").count() == 4, "{drawing}");
         let without_numa = Template { numa: Vec::new(), packages: Vec::new(), cores: Vec::new(), ..template };
-        assert_eq!(lines(&without_numa, Cores::Plain), ["CPUs 0-7  L3 32 MiB x3"]);
+        assert_eq!(lines(View::whole(&without_numa, Cores::Plain)), ["CPUs 0-7  L3 32 MiB x3"]);
     }
 }

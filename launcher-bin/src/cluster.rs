@@ -34,7 +34,7 @@ use self::config::Config;
 pub use self::config::ConfigError;
 pub use self::error::ClusterError;
 pub(crate) use self::launches::{Started, Wanted};
-pub(crate) use self::templates::Templates;
+pub(crate) use self::templates::{KnownNode, Limits, Templates};
 use self::url::ApiUrl;
 pub use self::url::ApiUrlError;
 use crate::console::report;

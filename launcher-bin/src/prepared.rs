@@ -12,6 +12,7 @@ use std::ffi::OsStr;
 use std::io;
 use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use lattice_inventory::ThisNode;
 use lattice_session::event::Stream;
@@ -29,6 +30,7 @@ pub use self::binding::NodeBindError;
 pub use self::objects::ObjectsError;
 pub(crate) use self::objects::placed_by_objects;
 use crate::args::{Filling, PerObject};
+use crate::cluster::KnownNode;
 use crate::hostfile;
 use crate::machine::Machine;
 use crate::request::{Action, EXCLUDE, LaunchCommand, OutputRequest, RequestError, placed_in_groups};
@@ -90,7 +92,9 @@ impl PreparedLaunch {
         ranks.iter_mut().zip(cpus).for_each(|(row, cpus)| (row.is_free, row.cpus) = (cpus.is_none(), cpus));
         let mut prepared = Self { placed, ranks, output, pictures: Vec::new() };
         if (action == Action::Plan || prepared.output.show_map) && prepared.ranks.iter().any(|row| row.cpus.is_some()) {
-            prepared.draw(|_| Some(&node.inventory().template));
+            let here =
+                KnownNode { template: Arc::new(node.inventory().template.clone()), usable: usable_here(&node)?.cpus() };
+            prepared.draw(|_| Some(here.clone()));
         }
         prepared.check_input()?;
         machine.limits.check(size, prepared.output_files().len())?;

@@ -1,13 +1,15 @@
-//! What this node is, told to the API server after each registration: the kind by its signature, and as a whole if nobody has told that kind yet.
+//! What this node is, told to the API server after each registration: the kind by its signature, and as a whole if nobody has told that kind yet;
+//! and the CPUs that this process leaves its sessions, where these are not all of them.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use lattice_inventory::Inventory;
+use lattice_inventory::{Inventory, ThisNode};
 use lattice_session::timeouts;
 use pmi_transport::proto::v1 as proto;
 use proto::inventory_service_client::InventoryServiceClient;
+use rank_spawner::usable_here;
 use tokio::time::sleep;
 use tonic::{Code, Status};
 
@@ -54,11 +56,11 @@ fn again(told: &Result<Option<Duration>, Status>, pause: &mut Duration) -> Optio
 async fn tell_once(node: &Arc<Node>) -> Result<Option<Duration>, Status> {
     let this_node = Arc::clone(&node.this_node);
     // It may still be read.
-    let inventory = tokio::task::spawn_blocking(move || this_node.inventory().clone());
-    let inventory = inventory.await.map_err(|error| Status::internal(error.to_string()))?;
+    let inventory = tokio::task::spawn_blocking(move || (this_node.inventory().clone(), usable_cpus(&this_node)));
+    let (inventory, usable_cpus) = inventory.await.map_err(|error| Status::internal(error.to_string()))?;
     let place = node.api.place();
     let mut client = InventoryServiceClient::new(place.channel());
-    let request = request(&node.config.node_id, &inventory);
+    let request = request(&node.config.node_id, &inventory, usable_cpus);
     let answer = in_time(timeouts::REGISTER_ANSWER, client.tell_inventory(request.clone())).await?;
     if answer.want_template {
         let whole = proto::TellInventoryRequest { template: inventory.template.encode().into(), ..request };
@@ -67,7 +69,17 @@ async fn tell_once(node: &Arc<Node>) -> Result<Option<Duration>, Status> {
     Ok(Some(Duration::from_millis(answer.tell_again_in_ms.into())).filter(|again| !again.is_zero()))
 }
 
-fn request(node: &str, inventory: &Inventory) -> proto::TellInventoryRequest {
+/// CPUs that sessions of this process may use, as a list; empty for all that are online, or where nobody tells. Sessions find them out in the
+/// same way, when they bind their ranks.
+fn usable_cpus(node: &ThisNode) -> String {
+    let all = &node.inventory().template.cpus;
+    match usable_here(node).map(|usable| usable.cpus()) {
+        Ok(cpus) if cpus != *all => cpus.to_string(),
+        Ok(_) | Err(_) => String::new(),
+    }
+}
+
+fn request(node: &str, inventory: &Inventory, usable_cpus: String) -> proto::TellInventoryRequest {
     let trouble = inventory.trouble.iter().map(|trouble| format!("{}: {}", trouble.source, trouble.reason));
     proto::TellInventoryRequest {
         node_id: node.to_owned(),
@@ -75,6 +87,7 @@ fn request(node: &str, inventory: &Inventory) -> proto::TellInventoryRequest {
         devices: serde_json::to_vec(&inventory.devices).unwrap_or_default().into(),
         trouble: trouble.collect(),
         template: Bytes::new(),
+        usable_cpus,
     }
 }
 

@@ -6,7 +6,7 @@
 use std::collections::{BTreeSet, HashSet};
 
 use bytes::Bytes;
-use lattice_inventory::Signature;
+use lattice_inventory::{CpuSet, Signature};
 use pmi_transport::identity::is_node_name;
 use prost::Message;
 
@@ -32,6 +32,9 @@ struct NodeRecord {
     /// The day on which it was written, counted from 1970.
     #[prost(uint64, tag = "4")]
     day: u64,
+    /// CPUs that ranks may use, as a list; empty for all that are online.
+    #[prost(string, tag = "5")]
+    usable_cpus: String,
 }
 
 /// Records as the store has them, which may be damaged.
@@ -160,18 +163,19 @@ impl Inventories {
 }
 
 fn record(told: &Told, day: u64) -> Vec<u8> {
-    let Told { signature, devices, trouble, kept: _ } = told;
+    let Told { signature, devices, trouble, usable, kept: _ } = told;
     let signature = Bytes::copy_from_slice(&signature.0);
-    NodeRecord { signature, devices: devices.clone(), trouble: trouble.clone(), day }.encode_to_vec()
+    let usable_cpus = usable.as_ref().map(CpuSet::to_string).unwrap_or_default();
+    NodeRecord { signature, devices: devices.clone(), trouble: trouble.clone(), day, usable_cpus }.encode_to_vec()
 }
 
 fn read(node: &str, record: &[u8]) -> Result<Told, String> {
-    let NodeRecord { signature, devices, trouble, day } =
+    let NodeRecord { signature, devices, trouble, day, usable_cpus } =
         NodeRecord::decode(record).map_err(|error| error.to_string())?;
     if !is_node_name(node) {
         return Err("it cannot be a node's name".to_owned());
     }
-    let telling = Telling { signature, devices, trouble, template: Bytes::new() };
+    let telling = Telling { signature, devices, trouble, template: Bytes::new(), usable_cpus };
     let (told, _) = telling.check().map_err(|error| error.to_string())?;
     Ok(Told { kept: Some(day), ..told })
 }
@@ -225,6 +229,8 @@ mod tests {
         for (node, kind) in [("n1", &one), ("n2", &one), ("n3", &other)] {
             tell(&mut inventories, node, kind);
         }
+        let limited = Telling { usable_cpus: "0,2".to_owned(), ..telling(&one) };
+        inventories.tell("n2", limited, Instant::now()).unwrap();
         written(inventories.take_changes(TODAY).unwrap())
     }
 
@@ -233,6 +239,7 @@ mod tests {
         let mut next = Inventories::default();
         assert_eq!(next.take_up(kept(), TODAY), None);
         assert_eq!(known(&next), [("n3".to_owned(), true), ("n[1-2]".to_owned(), true)]);
+        assert_eq!(next.limited(), [("n2".to_owned(), "0,2".parse().unwrap())]);
         assert_eq!(next.take_changes(TODAY), None);
         // A node that is as it was is not asked, and costs a record a day.
         assert_eq!(tell(&mut next, "n1", &template("x86_64")), Answer::Enough);
@@ -243,6 +250,9 @@ mod tests {
         assert_eq!(tell(&mut next, "n3", &template("x86_64")), Answer::Enough);
         assert_eq!(known(&next), [("n[1-3]".to_owned(), true)]);
         assert_eq!(next.take_changes(TODAY).unwrap().nodes.len(), 1);
+        // Its agent may use all CPUs now.
+        assert_eq!(tell(&mut next, "n2", &template("x86_64")), Answer::Enough);
+        assert_eq!((next.limited(), next.take_changes(TODAY).unwrap().nodes.len()), (Vec::new(), 1));
     }
 
     #[test]

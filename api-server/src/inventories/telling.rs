@@ -1,7 +1,7 @@
 //! What a node tells of itself: checked as it comes, and as it is kept.
 
 use bytes::Bytes;
-use lattice_inventory::{Devices, Signature, Template};
+use lattice_inventory::{CpuSet, CpuSetParseError, Devices, Signature, Template};
 
 /// The most memory of a node: more than any processor can address, and few enough to be counted in bytes.
 const MEMORY_GIB_MAX: u64 = 1 << 33;
@@ -12,6 +12,9 @@ pub(super) const DEVICES_MAX: usize = 64 << 10;
 
 /// The most CPUs of a node. Linux has 8,192 at most; a set of more can be written in a few bytes.
 const CPUS_MAX: usize = 8192;
+
+/// The longest list of CPUs in bytes: more than every other one of those takes.
+const USABLE_MAX: usize = 24 << 10;
 
 /// The most troubles of a node, and the longest one in bytes; more are left out.
 const TROUBLES_MAX: usize = 16;
@@ -24,13 +27,16 @@ pub(super) struct Told {
     /// In JSON, which takes a fraction of the memory.
     pub(super) devices: Bytes,
     pub(super) trouble: Vec<String>,
+    /// CPUs that ranks may use; `None` for all that are online.
+    pub(super) usable: Option<CpuSet>,
     /// The day of its record in the store, counted from 1970; `None` if that is another one or there is none.
     pub(super) kept: Option<u64>,
 }
 
 impl Told {
     pub(super) fn says_the_same(&self, other: &Self) -> bool {
-        (self.signature, &self.devices, &self.trouble) == (other.signature, &other.devices, &other.trouble)
+        let Self { signature, devices, trouble, usable, kept: _ } = self;
+        (*signature, devices, trouble, usable) == (other.signature, &other.devices, &other.trouble, &other.usable)
     }
 }
 
@@ -42,6 +48,8 @@ pub(crate) struct Telling {
     pub trouble: Vec<String>,
     /// Empty unless it was asked for.
     pub template: Bytes,
+    /// As a list; empty for all that are online.
+    pub usable_cpus: String,
 }
 
 /// A message that is refused.
@@ -53,8 +61,10 @@ pub(crate) enum TellingError {
     TooLong { what: &'static str, length: usize, max: usize },
     #[error("the {what} cannot be read: {source}")]
     Unreadable { what: &'static str, source: serde_json::Error },
-    #[error("a template of {count} CPUs; there can be {CPUS_MAX}")]
-    TooManyCpus { count: usize },
+    #[error("{what} of {count} CPUs; there can be {CPUS_MAX}")]
+    TooManyCpus { what: &'static str, count: usize },
+    #[error("the CPUs that ranks may use cannot be read: {0}")]
+    Cpus(#[from] CpuSetParseError),
     #[error("a template of more than {MEMORY_GIB_MAX} GiB of memory")]
     TooMuchMemory,
     #[error("the template has the signature {seen}, and {told} was told")]
@@ -64,22 +74,20 @@ pub(crate) enum TellingError {
 impl Telling {
     /// Checks the message, which for a template takes milliseconds.
     pub(super) fn check(self) -> Result<(Told, Option<Template>), TellingError> {
-        let Self { signature, devices, mut trouble, template } = self;
+        let Self { signature, devices, mut trouble, template, usable_cpus } = self;
         let length = signature.len();
         let signature = Signature(signature[..].try_into().map_err(|_| TellingError::Signature { length })?);
         let _: Devices = read("addresses", within("addresses", &devices, DEVICES_MAX)?)?;
         trouble.truncate(TROUBLES_MAX);
         trouble.iter_mut().for_each(|text| text.truncate(text.floor_char_boundary(TROUBLE_MAX)));
         // A copy, for these bytes may be a part of a message that is much longer.
-        let told = Told { signature, devices: Bytes::copy_from_slice(&devices), trouble, kept: None };
+        let devices = Bytes::copy_from_slice(&devices);
+        let told = Told { signature, devices, trouble, usable: usable(&usable_cpus)?, kept: None };
         if template.is_empty() {
             return Ok((told, None));
         }
         let template: Template = read("template", within("a template", &template, TEMPLATE_MAX)?)?;
-        let count = template.cpus.len();
-        if count > CPUS_MAX {
-            return Err(TellingError::TooManyCpus { count });
-        }
+        within_cpus("a template", &template.cpus)?;
         if template.memory_gib() > MEMORY_GIB_MAX {
             return Err(TellingError::TooMuchMemory);
         }
@@ -89,6 +97,21 @@ impl Telling {
         }
         Ok((told, Some(template)))
     }
+}
+
+/// The CPUs of a list that is not empty.
+fn usable(list: &str) -> Result<Option<CpuSet>, TellingError> {
+    within(USABLE, list.as_bytes(), USABLE_MAX)?;
+    let cpus: CpuSet = list.parse()?;
+    within_cpus(USABLE, &cpus)?;
+    Ok(Some(cpus).filter(|cpus| !cpus.is_empty()))
+}
+
+const USABLE: &str = "a list of usable CPUs";
+
+fn within_cpus(what: &'static str, cpus: &CpuSet) -> Result<(), TellingError> {
+    let count = cpus.len();
+    if count <= CPUS_MAX { Ok(()) } else { Err(TellingError::TooManyCpus { what, count }) }
 }
 
 fn within<'a>(what: &'static str, bytes: &'a [u8], max: usize) -> Result<&'a [u8], TellingError> {

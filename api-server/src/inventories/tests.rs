@@ -67,8 +67,31 @@ fn what_cannot_be_is_refused() {
     let numa = NumaNode { memory_gib: u64::MAX, ..NumaNode::default() };
     let vast = Template { numa: vec![numa.clone(), numa], ..Template::default() };
     check(Telling { template: vast.encode().into(), ..telling(&vast) }, "of more than 8589934592 GiB of memory");
+    let usable = |cpus: &str| Telling { usable_cpus: cpus.to_owned(), ..telling(&kind) };
+    check(usable("0-8192"), "a list of usable CPUs of 8193 CPUs");
+    check(usable(&"0,".repeat(12_289)), "a list of usable CPUs of 24578 bytes");
+    check(usable("3-1"), "the CPUs that ranks may use cannot be read");
     check(Telling { template: template("other").encode().into(), ..telling(&kind) }, "was told");
     assert_eq!(told(&inventories), []);
+}
+
+#[test]
+fn nodes_tell_the_cpus_that_they_leave_ranks() {
+    let (mut inventories, now) = (Inventories::default(), Instant::now());
+    let kind = template("x86_64");
+    for (node, cpus) in [("n0", ""), ("n1", "1-2"), ("n2", "3,100"), ("n3", "1-2")] {
+        let usable_cpus = cpus.to_owned();
+        let whole = Telling { template: kind.encode().into(), usable_cpus, ..telling(&kind) };
+        inventories.tell(node, whole, now).unwrap();
+    }
+    let limited = |inventories: &Inventories| {
+        inventories.limited().into_iter().map(|(nodes, cpus)| format!("{nodes}: {cpus}")).collect::<Vec<_>>()
+    };
+    assert_eq!(limited(&inventories), ["n[1,3]: 1-2", "n2: 3,100"]);
+    assert_eq!(["n0", "n1", "n2", "n9"].map(|node| inventories.usable_cpus(node)), [Some(4), Some(2), Some(1), None]);
+    // Its agent was started anew, with all CPUs.
+    inventories.tell("n2", telling(&kind), now).unwrap();
+    assert_eq!(limited(&inventories), ["n[1,3]: 1-2"]);
 }
 
 #[test]

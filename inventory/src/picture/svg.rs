@@ -4,8 +4,8 @@ use std::fmt::Write;
 
 use quick_xml::escape::escape;
 
-use super::{Cores, device_line, object_title};
-use crate::template::{PciDevice, Template};
+use super::{Cores, View, device_line, object_title};
+use crate::template::PciDevice;
 use crate::tree::{Object, ObjectKind, Tree};
 
 /// Lengths in pixels: of a line of text, between boxes, of a letter (about), and of the narrowest box.
@@ -17,18 +17,27 @@ const NARROWEST: usize = 44;
 /// Colour of a core in which something stands.
 const TAKEN: &str = "#9fc79f";
 
+/// Colour of a core or CPU that ranks may not use, and its name.
+const SHUT: &str = "#bbbbbb";
+const SHUT_NAME: &str = "grey";
+
 /// The drawing as a document of SVG 1.1. `title` stands above it.
-pub fn svg(template: &Template, contents: Cores<'_>, title: &str) -> String {
-    let tree = Tree::of(template);
-    let whole = Block::of(&tree.root, &tree, contents);
-    let width = whole.width.max(title.chars().count() * LETTER) + 2 * GAP;
-    let height = whole.height + LINE + 2 * GAP;
+pub fn svg(view: View<'_>, title: &str) -> String {
+    let tree = Tree::of(view.template);
+    let whole = Block::of(&tree.root, &tree, view);
+    let words = view.words(SHUT_NAME, "");
+    let longest = words.iter().map(String::as_str).chain([title]).map(|line| line.chars().count()).max();
+    let width = whole.width.max(longest.unwrap_or(0) * LETTER) + 2 * GAP;
+    let height = whole.height + (1 + words.len()) * LINE + 2 * GAP;
     let mut out = format!(
         "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{width}\" height=\"{height}\" viewBox=\"0 0 {width} {height}\" \
          font-family=\"sans-serif\" font-size=\"11\">\n<rect width=\"{width}\" height=\"{height}\" fill=\"#ffffff\"/>\n"
     );
     text(&mut out, GAP, LINE, title);
     whole.draw(&mut out, GAP, LINE + GAP);
+    for (number, line) in (2..).zip(&words) {
+        text(&mut out, GAP, whole.height + GAP + number * LINE, line);
+    }
     out.push_str("</svg>\n");
     out
 }
@@ -46,7 +55,7 @@ struct Block {
 
 impl Block {
     /// Box of an object. One that has the same CPUs as the only object within it shares its box.
-    fn of(object: &Object<'_>, tree: &Tree<'_>, contents: Cores<'_>) -> Self {
+    fn of(object: &Object<'_>, tree: &Tree<'_>, view: View<'_>) -> Self {
         let mut lines = vec![object_title(object)];
         let mut inner = object;
         let mut is_core = object.kind == ObjectKind::Core;
@@ -60,13 +69,17 @@ impl Block {
             lines.push(object_title(inner));
             lines.extend(memory_lines(inner, tree));
         }
-        let words = match contents {
+        let words = match view.cores {
             Cores::With(words) if is_core => words(&object.cpus),
             _ => None,
         };
-        let fill = if words.is_some() { TAKEN } else { fill(inner.kind) };
+        let fill = match inner.kind {
+            _ if words.is_some() => TAKEN,
+            ObjectKind::Core | ObjectKind::Cpu if view.is_shut(&object.cpus) => SHUT,
+            kind => fill(kind),
+        };
         lines.extend(words);
-        let parts = inner.children.iter().map(|child| Self::of(child, tree, contents)).collect();
+        let parts = inner.children.iter().map(|child| Self::of(child, tree, view)).collect();
         let devices = inner.pci.iter().copied().map(Self::device).collect();
         Self::around(lines, fill, parts, devices)
     }

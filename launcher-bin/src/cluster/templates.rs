@@ -1,8 +1,11 @@
-//! Templates of a cluster's nodes, as the API server knows them: told by the nodes, or by the administrator's list.
+//! Templates of a cluster's nodes, as the API server knows them: told by the nodes, or by the administrator's list; and the CPUs that nodes
+//! leave ranks.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
-use lattice_inventory::Template;
+use lattice_inventory::picture::{Cores, View};
+use lattice_inventory::{CpuSet, Template, UsableCores};
 use pmi_transport::proto::v1 as proto;
 
 use super::{Cluster, ClusterError};
@@ -10,8 +13,73 @@ use super::{Cluster, ClusterError};
 /// Templates by the names of nodes; equal nodes share one.
 #[derive(Debug, Default)]
 pub(crate) struct Templates {
-    templates: Vec<Template>,
+    known: Vec<KnownNode>,
     of_nodes: HashMap<String, usize>,
+}
+
+/// Knowledge of a node, which others may share.
+#[derive(Clone, Debug)]
+pub(crate) struct KnownNode {
+    pub(crate) template: Arc<Template>,
+    /// CPUs that ranks may use there.
+    pub(crate) usable: CpuSet,
+}
+
+impl KnownNode {
+    /// Its cores, as far as ranks may use them.
+    pub(crate) fn cores(&self) -> UsableCores {
+        UsableCores::of(&self.template, &self.usable)
+    }
+
+    /// All of a kind.
+    pub(crate) fn whole(template: Template) -> Self {
+        Self { usable: template.cpus.clone(), template: Arc::new(template) }
+    }
+
+    /// CPUs that ranks may use, where these are not all.
+    pub(crate) fn limit(&self) -> Option<&CpuSet> {
+        Some(&self.usable).filter(|usable| **usable != self.template.cpus)
+    }
+
+    /// A picture of it.
+    pub(crate) fn view<'a>(&'a self, cores: Cores<'a>) -> View<'a> {
+        View { template: &self.template, usable: &self.usable, cores }
+    }
+}
+
+/// The CPUs of nodes that leave ranks a part of them. Sets that cannot be read are of a later version, and of no use here.
+#[derive(Debug, Default)]
+pub(crate) struct Limits(HashMap<String, CpuSet>);
+
+impl Limits {
+    pub(crate) fn of(limited: &[proto::UsableCpus]) -> Self {
+        let mut limits = HashMap::new();
+        for proto::UsableCpus { nodes, cpus } in limited {
+            if let (Ok(nodes), Ok(cpus)) = (hostlist::expand(nodes), cpus.parse::<CpuSet>()) {
+                limits.extend(nodes.into_iter().map(|node| (node, cpus.clone())));
+            }
+        }
+        Self(limits)
+    }
+
+    /// Nodes of a kind by the CPUs that they leave ranks, `None` for all, in the order of the first node of each.
+    pub(crate) fn parts(&self, nodes: Vec<String>, template: &Template) -> Vec<(Option<CpuSet>, Vec<String>)> {
+        let limit = |node: &String| {
+            let usable = self.0.get(node)?.intersection(&template.cpus);
+            (usable != template.cpus).then_some(usable)
+        };
+        let mut numbers: HashMap<Option<CpuSet>, usize> = HashMap::new();
+        let mut parts: Vec<(Option<CpuSet>, Vec<String>)> = Vec::new();
+        for node in nodes {
+            let usable = limit(&node);
+            let number = *numbers.entry(usable.clone()).or_insert_with(|| {
+                parts.push((usable, Vec::new()));
+                parts.len() - 1
+            });
+            parts[number].1.push(node);
+        }
+        parts
+    }
 }
 
 impl Cluster {
@@ -46,11 +114,11 @@ impl Cluster {
 
 impl Templates {
     fn of_all(known: proto::ListInventoriesResponse) -> Self {
-        let mut templates = Self::default();
+        let (mut templates, limits) = (Self::default(), Limits::of(&known.usable));
         for kind in known.kinds {
             // One of a later version may have parts that this one cannot read, and some nodes have told no more than a signature.
             if let (Ok(template), Ok(nodes)) = (serde_json::from_slice(&kind.template), hostlist::expand(&kind.nodes)) {
-                templates.add(nodes, template);
+                templates.add(nodes, template, &limits);
             }
         }
         templates
@@ -76,16 +144,20 @@ impl Templates {
         nodes
     }
 
-    pub(crate) fn add(&mut self, nodes: Vec<String>, template: Template) {
-        let number = self.templates.len();
-        self.templates.push(template);
-        self.of_nodes.extend(nodes.into_iter().map(|node| (node, number)));
+    pub(crate) fn add(&mut self, nodes: Vec<String>, template: Template, limits: &Limits) {
+        let template = Arc::new(template);
+        for (usable, nodes) in limits.parts(nodes, &template) {
+            let number = self.known.len();
+            let usable = usable.unwrap_or_else(|| template.cpus.clone());
+            self.known.push(KnownNode { template: Arc::clone(&template), usable });
+            self.of_nodes.extend(nodes.into_iter().map(|node| (node, number)));
+        }
     }
 
-    /// Template of a node, and its number; `None` if nobody has told it.
-    pub(crate) fn of(&self, node: &str) -> Option<(usize, &Template)> {
+    /// What is known of a node, and its number, which nodes of the same template and the same usable CPUs share; `None` if nobody has told it.
+    pub(crate) fn of(&self, node: &str) -> Option<(usize, &KnownNode)> {
         let number = *self.of_nodes.get(node)?;
-        Some((number, self.templates.get(number)?))
+        Some((number, self.known.get(number)?))
     }
 }
 
@@ -117,5 +189,30 @@ mod tests {
         assert_eq!(of(&Templates::known(known.clone())), ["a0", "a1", "b0", "d0"]);
         assert_eq!(Templates::known(known.clone()).nodes(), ["a0", "a1", "b0", "d0"]);
         assert_eq!(of(&Templates::of_all(known)), ["a0", "a1", "b0", "c0", "d0"]);
+    }
+
+    #[test]
+    fn nodes_have_the_cpus_that_they_leave_ranks() {
+        let template = Template { cpus: "0-7".parse().unwrap(), ..Template::default() };
+        let kind = |nodes: &str, origin: proto::Origin| proto::NodeKind {
+            nodes: nodes.to_owned(),
+            template: template.encode().into(),
+            origin: origin.into(),
+            ..Default::default()
+        };
+        let usable = |nodes: &str, cpus: &str| proto::UsableCpus { nodes: nodes.to_owned(), cpus: cpus.to_owned() };
+        let known = proto::ListInventoriesResponse {
+            kinds: vec![kind("a[0-5]", proto::Origin::Told)],
+            // More than there are, all that there are, and what nobody can read.
+            usable: vec![usable("a[1,4]", "0-3,100"), usable("a2", "0-100"), usable("a3", "?"), usable("a5", "9")],
+            ..Default::default()
+        };
+        let templates = Templates::told(known);
+        let seen = ["a0", "a1", "a2", "a3", "a4", "a5"].map(|node| {
+            let (number, known) = templates.of(node).unwrap();
+            (number, known.usable.to_string())
+        });
+        let seen = seen.each_ref().map(|(number, cpus)| (*number, cpus.as_str()));
+        assert_eq!(seen, [(0, "0-7"), (1, "0-3"), (0, "0-7"), (0, "0-7"), (1, "0-3"), (2, "")]);
     }
 }

@@ -11,7 +11,7 @@
 
 use std::collections::BTreeMap;
 
-use lattice_inventory::picture::{self, Cores};
+use lattice_inventory::picture::{self, Cores, View};
 use lattice_inventory::{Allowed, CpuSet, Inventory, Template, ThisNode, xml};
 use lattice_session::cause::{RankList, RankNumbers};
 use lattice_session::event::RankAffinity;
@@ -22,7 +22,7 @@ use serde::Serialize;
 use super::status::{RankView, ranks_of};
 use super::{CommandError, here};
 use crate::args::{TableArgs, TopologyFormat};
-use crate::cluster::Cluster;
+use crate::cluster::{Cluster, KnownNode};
 use crate::console::{print_json, print_lines};
 use crate::formatting::count;
 
@@ -40,6 +40,8 @@ struct NodeWithRanks {
     ranks: Vec<PlacedRank>,
     /// `null` if the node has not told what it is.
     template: Option<Template>,
+    /// CPUs that ranks may use, where they are a part of the node's; else `null`.
+    usable_cpus: Option<CpuSet>,
 }
 
 /// A rank with its CPUs.
@@ -60,7 +62,8 @@ impl LaunchTopology {
     pub(super) fn here(launch: &str, args: &TableArgs) -> Result<Option<Self>, CommandError> {
         let Some(local) = here(launch, &args.api) else { return Ok(None) };
         let template = ThisNode::default().inventory().template.clone();
-        Ok(Some(Self::of(launch, &local.status()?, |_| Some(template.clone()))))
+        // It may have other CPUs than this process.
+        Ok(Some(Self::of(launch, &local.status()?, |_| Some(KnownNode::whole(template.clone())))))
     }
 
     /// A launch of the cluster, if there is one of that name.
@@ -78,7 +81,7 @@ impl LaunchTopology {
         Ok(Some(Self::of(launch, &status, |node| Some(templates.of(node)?.1.clone()))))
     }
 
-    fn of(id: &str, status: &proto::LaunchStatus, template: impl Fn(&str) -> Option<Template>) -> Self {
+    fn of(id: &str, status: &proto::LaunchStatus, known: impl Fn(&str) -> Option<KnownNode>) -> Self {
         let placed = |view: RankView<'_>| {
             let RankAffinity { bound_to, allowed } = view.progress.affinity?;
             Some(PlacedRank { rank: view.progress.rank, planned: bound_to, allowed })
@@ -86,7 +89,13 @@ impl LaunchTopology {
         let node = |node: &proto::NodeStatus| {
             let mut ranks: Vec<PlacedRank> = ranks_of(node).filter_map(placed).collect();
             ranks.sort_unstable_by_key(|placed| placed.rank);
-            NodeWithRanks { node: node.node_id.clone(), ranks, template: template(&node.node_id) }
+            let known = known(&node.node_id);
+            NodeWithRanks {
+                node: node.node_id.clone(),
+                ranks,
+                usable_cpus: known.as_ref().and_then(|known| known.limit().cloned()),
+                template: known.map(|known| Template::clone(&known.template)),
+            }
         };
         let nodes: Vec<NodeWithRanks> = status.nodes.iter().map(node).filter(|node| !node.ranks.is_empty()).collect();
         Self { id: id.to_owned(), ranks: nodes.iter().map(|node| node.ranks.len()).sum(), nodes }
@@ -104,7 +113,7 @@ impl LaunchTopology {
             TopologyFormat::Svg => {
                 let (node, template) = self.only()?;
                 let words = |core: &CpuSet| Some(RankList(&node.in_core(core)?).to_string());
-                print(picture::svg(template, Cores::With(&words), &node.head()))?
+                print(picture::svg(node.view(template, Cores::With(&words)), &node.head()))?
             }
             TopologyFormat::Xml => {
                 let (_, template) = self.only()?;
@@ -145,10 +154,14 @@ impl NodeWithRanks {
     fn lines(&self) -> Vec<String> {
         let picture = self.template.as_ref().map(|template| {
             let words = |core: &CpuSet| Some(RankNumbers(&self.in_core(core)?).to_string());
-            picture::lines(template, Cores::With(&words))
+            picture::lines(self.view(template, Cores::With(&words)))
         });
         let below = picture.into_iter().flatten().chain(self.unbound()).chain(self.not_as_planned());
         [self.head()].into_iter().chain(below.map(|line| format!(" {line}"))).collect()
+    }
+
+    fn view<'a>(&'a self, template: &'a Template, cores: Cores<'a>) -> View<'a> {
+        View { template, usable: self.usable_cpus.as_ref().unwrap_or(&template.cpus), cores }
     }
 
     /// Ranks that are bound, and that the kernel lets run on CPUs of a core; `None` if there are none.
@@ -205,14 +218,16 @@ mod tests {
             placed(5, None, "0-7"),
             placed(6, None, "0-7"),
         ];
-        let node = NodeWithRanks { node: "n0".to_owned(), ranks, template: Some(template) };
+        let node =
+            NodeWithRanks { node: "n0".to_owned(), ranks, template: Some(template), usable_cpus: Some(cpus("0-3,7")) };
         let launch = LaunchTopology { id: "k3jq".to_owned(), ranks: 5, nodes: vec![node] };
         assert_eq!(
             launch.lines(),
             [
                 "launch k3jq: 5 ranks on n0",
                 "n0  1 package, 4 cores, 8 threads",
-                " package 0 ─ CPUs 0-7  cores 0,2,4,6  [0 1,4 · ·]",
+                " package 0 ─ CPUs 0-7  cores 0,2,4,6  [0 1,4 × ·]",
+                " ranks may use CPUs 0-3,7 only; × marks cores without one",
                 " not bound: ranks 5-6, on CPUs 0-7",
                 " not as planned: rank 1 was bound to CPUs 0-3, and may run on 2",
             ]

@@ -141,12 +141,17 @@ impl Shown {
             return table.to_string();
         };
         let [node, state, cores, memory, launches, heard, agent, version, note] = COLUMNS;
-        let [kind, support, gpus, nics] = ["KIND", "SUPPORT", "GPUS", "NICS"].map(|head| (head, Align::Left));
-        let mut table =
-            Table::new([node, state, kind, support, cores, memory, gpus, nics, launches, heard, agent, version, note]);
+        let more = ["KIND", "SUPPORT", "CPUS", "GPUS", "NICS"].map(|head| (head, Align::Left));
+        let [kind, support, cpus, gpus, nics] = more;
+        let mut table = Table::new([
+            node, state, kind, support, cores, cpus, memory, gpus, nics, launches, heard, agent, version, note,
+        ]);
         for (of, [node, state, cores, memory, launches, heard, agent, version, note]) in rows {
-            let Described { kind, support, gpus, nics } = described.get(&of.id).cloned().unwrap_or_default();
-            table.push([node, state, kind, support, cores, memory, gpus, nics, launches, heard, agent, version, note]);
+            let of = described.get(&of.id).cloned().unwrap_or_default();
+            let Described { kind, support, usable_cpus: cpus, gpus, nics } = of;
+            table.push([
+                node, state, kind, support, cores, cpus, memory, gpus, nics, launches, heard, agent, version, note,
+            ]);
         }
         table.to_string()
     }
@@ -267,13 +272,14 @@ mod tests {
         assert_eq!((&json["state"], &json["heard_ms_ago"]), (&"lost".into(), &4200.into()));
         assert_eq!((&json["drain"], json.get("inventory")), (&serde_json::Value::Null, None));
         let support = "full".to_owned();
+        let (usable_cpus, nics) = ("0-7".to_owned(), "hsn0".to_owned());
         let described =
-            Described { kind: "3f9c01ab".to_owned(), support, gpus: "4x H100".to_owned(), nics: "hsn0".to_owned() };
+            Described { kind: "3f9c01ab".to_owned(), support, usable_cpus, gpus: "4x H100".to_owned(), nics };
         shown.described = Some([("node3".to_owned(), described)].into());
         assert_eq!(
             shown.table(),
-            "NODE   STATE  KIND      SUPPORT  CORES    MEMORY  GPUS     NICS  LAUNCHES      HEARD  AGENT           VERSION  NOTE\n\
-             node3  lost   3f9c01ab  full         8  16.0 GiB  4x H100  hsn0         0  4.2 s ago  10.0.0.5:50052  0.1.0\n"
+            "NODE   STATE  KIND      SUPPORT  CORES  CPUS    MEMORY  GPUS     NICS  LAUNCHES      HEARD  AGENT           VERSION  NOTE\n\
+             node3  lost   3f9c01ab  full         8  0-7   16.0 GiB  4x H100  hsn0         0  4.2 s ago  10.0.0.5:50052  0.1.0\n"
         );
         assert_eq!(serde_json::to_value(shown.nodes()).unwrap()[0]["inventory"]["gpus"], "4x H100");
     }

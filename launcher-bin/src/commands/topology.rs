@@ -2,14 +2,14 @@
 
 use std::collections::HashMap;
 
-use lattice_inventory::picture::Cores;
-use lattice_inventory::{Allowed, Inventory, PciKind, SOURCES, Template, picture, xml};
+use lattice_inventory::picture::{Cores, View};
+use lattice_inventory::{Allowed, CpuSet, Inventory, PciKind, SOURCES, Template, picture, xml};
 use pmi_transport::proto::v1 as proto;
 use serde::Serialize;
 
 use super::{CommandError, node_names};
 use crate::args::TopologyFormat;
-use crate::cluster::Cluster;
+use crate::cluster::{Cluster, Limits};
 use crate::console::{print_json, print_lines};
 
 /// All kinds, with what is odd about nodes.
@@ -20,7 +20,7 @@ pub(super) struct Kinds {
 }
 
 /// A kind of node, as it is printed for programs.
-#[derive(Debug, Serialize)]
+#[derive(Clone, Debug, Serialize)]
 struct Kind {
     signature: String,
     /// Name of the topology that its nodes should have; empty if no list says so.
@@ -29,6 +29,8 @@ struct Kind {
     origin: Origin,
     /// The nodes, as a hostlist.
     nodes: String,
+    /// CPUs that ranks may use there, where they are a part of the node's; else `null`. Nodes of a kind that differ in this stand apart.
+    usable_cpus: Option<CpuSet>,
     /// Description of the kind; `null` while no node has told more than the signature.
     template: Option<Template>,
     nics: Vec<String>,
@@ -62,6 +64,8 @@ pub(super) struct Described {
     pub(super) kind: String,
     /// Words of [`support`].
     pub(super) support: String,
+    /// CPUs that ranks may use, or `all`.
+    pub(super) usable_cpus: String,
     pub(super) gpus: String,
     pub(super) nics: String,
 }
@@ -77,7 +81,7 @@ pub(super) fn show(kinds: &Kinds, format: TopologyFormat) -> Result<u8, CommandE
         TopologyFormat::Json => print_json(&kinds)?,
         TopologyFormat::Svg => {
             let (kind, template) = kinds.only()?;
-            print(picture::svg(template, Cores::Plain, &kind.head(template)))?
+            print(picture::svg(kind.view(template, Cores::Plain), &kind.head(template)))?
         }
         TopologyFormat::Xml => {
             let (_, template) = kinds.only()?;
@@ -138,6 +142,7 @@ impl Kinds {
         let mut described = HashMap::new();
         for kind in &self.kinds {
             let (gpus, nics) = (counted(&kind.gpus), kind.nics.join(","));
+            let usable_cpus = kind.usable_cpus.as_ref().map_or("all".to_owned(), CpuSet::to_string);
             for node in node_names(&kind.nodes) {
                 let support = match kind.origin {
                     Origin::Told => support(kind.template.as_ref(), trouble.get(&node).map_or(&[], Vec::as_slice)),
@@ -145,7 +150,13 @@ impl Kinds {
                     Origin::Assumed => "assumed".to_owned(),
                 };
                 let name = if kind.name.is_empty() { kind.short() } else { &kind.name };
-                let one = Described { kind: name.to_owned(), support, gpus: gpus.clone(), nics: nics.clone() };
+                let one = Described {
+                    kind: name.to_owned(),
+                    support,
+                    usable_cpus: usable_cpus.clone(),
+                    gpus: gpus.clone(),
+                    nics: nics.clone(),
+                };
                 described.insert(node, one);
             }
         }
@@ -164,8 +175,9 @@ impl Kinds {
 impl From<proto::ListInventoriesResponse> for Kinds {
     fn from(answer: proto::ListInventoriesResponse) -> Self {
         let trouble = |proto::NodeTrouble { nodes, text }| Trouble { nodes, text };
+        let limits = Limits::of(&answer.usable);
         Self {
-            kinds: answer.kinds.into_iter().map(Kind::from).collect(),
+            kinds: answer.kinds.into_iter().flat_map(|kind| Kind::from(kind).parts(&limits)).collect(),
             trouble: answer.trouble.into_iter().map(trouble).collect(),
         }
     }
@@ -187,6 +199,7 @@ impl From<proto::NodeKind> for Kind {
             name,
             origin,
             nodes,
+            usable_cpus: None,
             nics: devices(PciKind::Nic),
             gpus: devices(PciKind::Gpu),
             template,
@@ -195,6 +208,26 @@ impl From<proto::NodeKind> for Kind {
 }
 
 impl Kind {
+    /// The same nodes by the CPUs that ranks may use there.
+    fn parts(self, limits: &Limits) -> Vec<Self> {
+        let Some(template) = &self.template else { return vec![self] };
+        match &limits.parts(node_names(&self.nodes), template)[..] {
+            [] | [(None, _)] => vec![self],
+            parts => {
+                let part = |(usable_cpus, nodes): &(Option<CpuSet>, Vec<String>)| Self {
+                    nodes: hostlist::fold(nodes),
+                    usable_cpus: usable_cpus.clone(),
+                    ..self.clone()
+                };
+                parts.iter().map(part).collect()
+            }
+        }
+    }
+
+    fn view<'a>(&'a self, template: &'a Template, cores: Cores<'a>) -> View<'a> {
+        View { template, usable: self.usable_cpus.as_ref().unwrap_or(&template.cpus), cores }
+    }
+
     /// Beginning of the signature.
     fn short(&self) -> &str {
         self.signature.get(..8).unwrap_or_default()
@@ -217,7 +250,7 @@ impl Kind {
         let Some(template) = &self.template else {
             return vec![format!("{}  {}  not told yet", self.nodes, self.short())];
         };
-        let picture = picture::lines(template, Cores::Plain);
+        let picture = picture::lines(self.view(template, Cores::Plain));
         [self.head(template)].into_iter().chain(picture.into_iter().map(|line| format!(" {line}"))).collect()
     }
 }
@@ -248,6 +281,8 @@ fn counted(names: &[String]) -> String {
 
 #[cfg(test)]
 mod tests {
+    use lattice_inventory::Group;
+
     use super::*;
 
     fn kinds(template: &Template) -> Kinds {
@@ -261,6 +296,7 @@ mod tests {
         Kinds::from(proto::ListInventoriesResponse {
             kinds: vec![kind("m0", &[0xff; 16], b""), kind("n[0-1]", &[0x3f; 16], &template.encode())],
             trouble: vec![trouble("n1", "pci: cannot be read"), trouble("", "two are one")],
+            usable: Vec::new(),
         })
     }
 
@@ -299,6 +335,42 @@ mod tests {
         assert_eq!((by_node["n0"].kind.as_str(), by_node["n0"].support.as_str()), ("milan", "generic"));
         assert_eq!(listed.kinds[1].lines()[0], "n[0-1]  \"milan\" 3f3f3f3f  4 threads  (as listed)");
         assert_eq!(counted(&["a", "a", "b"].map(str::to_owned)), "2x a,b");
+    }
+
+    #[test]
+    fn nodes_that_leave_ranks_a_part_of_their_cpus_stand_apart() {
+        let core = |cpus: &str| Group { cpus: cpus.parse().unwrap(), id: None };
+        let template = Template { cores: vec![core("0,2"), core("1,3")], ..template() };
+        let usable = |nodes: &str, cpus: &str| proto::UsableCpus { nodes: nodes.to_owned(), cpus: cpus.to_owned() };
+        let kinds = Kinds::from(proto::ListInventoriesResponse {
+            kinds: vec![proto::NodeKind {
+                signature: vec![0x3f; 16].into(),
+                nodes: "n[0-4]".to_owned(),
+                template: template.encode().into(),
+                ..Default::default()
+            }],
+            usable: vec![usable("n1", "0,2-3"), usable("n[2,4]", "0")],
+            ..Default::default()
+        });
+        assert_eq!(
+            kinds.lines(),
+            [
+                "n[0,3]  3f3f3f3f  2 cores, 4 threads",
+                " CPUs 0-3  cores 0-1  ▪▪",
+                "n1  3f3f3f3f  2 cores, 4 threads",
+                " CPUs 0-3  cores 0-1  ▪▫",
+                " ranks may use CPUs 0,2-3 only; ▫ marks cores with others as well",
+                "n[2,4]  3f3f3f3f  2 cores, 4 threads",
+                " CPUs 0-3  cores 0-1  ▫×",
+                " ranks may use CPUs 0 only; × marks cores without one, ▫ cores with others as well",
+            ]
+        );
+        let by_node = kinds.by_node();
+        let usable = |node: &str| by_node[node].usable_cpus.as_str();
+        assert_eq!((usable("n0"), usable("n1"), usable("n4")), ("all", "0,2-3", "0"));
+        assert_eq!(serde_json::to_value(&kinds).unwrap()["kinds"][2]["usable_cpus"], "0");
+        let chosen = kinds.of(&["n4".to_owned()]).unwrap();
+        assert_eq!(chosen.only().unwrap().0.nodes, "n[2,4]");
     }
 
     #[test]

@@ -1,9 +1,8 @@
-//! CPUs of ranks on the nodes of a cluster, by the templates of these. The nodes plan for themselves in the same way, within the CPUs that
-//! control groups leave them.
+//! CPUs of ranks on the nodes of a cluster, by the templates of these and the CPUs that their agents leave ranks. The nodes plan for themselves
+//! in the same way.
 
 use std::collections::HashMap;
 
-use lattice_inventory::UsableCores;
 use rank_spawner::{BindError, CpuBind, CpuSet, plan};
 
 use super::PreparedLaunch;
@@ -35,10 +34,10 @@ impl PreparedLaunch {
             // Nodes of a kind have the same plan for as many ranks, unless each rank of the launch has its own.
             let of_node = matches!(bind, CpuBind::RankCoreMap(_)).then_some(index);
             of_nodes.push(known.map(|(number, _)| (number, ranks, of_node)));
-            let Some((number, template)) = known else { continue };
+            let Some((number, known)) = known else { continue };
             let planned = plans
                 .entry((number, ranks, of_node))
-                .or_insert_with(|| plan(&UsableCores::of(template, &template.cpus), &bind.of_ranks(here), ranks));
+                .or_insert_with(|| plan(&known.cores(), &bind.of_ranks(here), ranks));
             if let Err(source) = planned {
                 refused.get_or_insert_with(|| NodeBindError { node: node.clone(), source: source.clone() });
             }
@@ -50,19 +49,23 @@ impl PreparedLaunch {
                 (row.is_free, row.cpus) = (cpus.is_none(), cpus.clone());
             }
         }
-        self.draw(|node| Some(nodes.of(node)?.1));
+        self.draw(|node| Some(nodes.of(node)?.1.clone()));
         refused.map_or(Ok(()), Err)
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use lattice_inventory::{Group, Template};
+    use std::ops::Range;
+
+    use lattice_inventory::{Group, NumaNode, Template};
     use lattice_session::placed::PlacedLaunch;
     use lattice_session::request::Assignment;
     use pmi_core::job::Placement;
+    use pmi_transport::proto::v1 as proto;
 
     use super::*;
+    use crate::cluster::Limits;
     use crate::prepared::tests::commanded;
 
     /// A node of cores with so many hardware threads, numbered core by core.
@@ -74,8 +77,8 @@ mod tests {
     /// Two nodes of four cores, one of two cores with two threads, and one that has told nothing.
     fn nodes() -> Templates {
         let mut nodes = Templates::default();
-        nodes.add(vec!["a0".to_owned(), "a1".to_owned()], node(4, 1));
-        nodes.add(vec!["b0".to_owned()], node(2, 2));
+        nodes.add(vec!["a0".to_owned(), "a1".to_owned()], node(4, 1), &Limits::default());
+        nodes.add(vec!["b0".to_owned()], node(2, 2), &Limits::default());
         nodes
     }
 
@@ -136,6 +139,67 @@ mod tests {
         launch.bind(&nodes()).unwrap();
         let seen: Vec<String> = launch.ranks.iter().map(|row| row.cpus.as_ref().unwrap().to_string()).collect();
         assert_eq!(seen, ["3", "2-3", "0-1", "2"]);
+    }
+
+    /// Two sockets of two NUMA nodes with four cores each, whose second threads follow all first ones; ranks may use half of the first NUMA
+    /// node, the second thread of a core of the second one, and the third one.
+    fn limited() -> Templates {
+        let cores = |cpus: Range<u16>| cpus.clone().chain(cpus.start + 16..cpus.end + 16).collect::<CpuSet>();
+        let group = |id: u16, cpus: Range<u16>| Group { cpus: cores(cpus), id: Some(id.into()) };
+        let numa = |id: u16| NumaNode { id, cpus: cores(4 * id..4 * (id + 1)), memory_gib: 1, ..NumaNode::default() };
+        let template = Template {
+            cpus: (0..32).collect(),
+            packages: vec![group(0, 0..8), group(1, 8..16)],
+            cores: (0..16).map(|core| group(core, core..core + 1)).collect(),
+            numa: (0..4).map(numa).collect(),
+            ..Template::default()
+        };
+        let cpus = "2-3,18-19,21,8-11,24-27".to_owned();
+        let limits = Limits::of(&[proto::UsableCpus { nodes: "half".to_owned(), cpus }]);
+        let mut nodes = Templates::default();
+        nodes.add(vec!["whole".to_owned(), "half".to_owned()], template, &limits);
+        nodes
+    }
+
+    #[test]
+    fn ranks_are_planned_on_the_cpus_that_their_node_leaves_them() {
+        let check = |flags: &str, ranks: u32, expected: &[&str]| {
+            let mut launch = placed(flags, &[("half", ranks), ("whole", 1)]);
+            launch.bind(&limited()).unwrap();
+            let cpus = launch.ranks.iter().map(|row| row.cpus.as_ref().map_or("-".to_owned(), CpuSet::to_string));
+            assert_eq!(cpus.take(ranks as usize).collect::<Vec<_>>(), expected, "{flags}");
+        };
+        check("--cpu-bind cores", 4, &["2,18", "3,19", "21", "8,24"]);
+        check("--cpu-bind threads", 6, &["2", "18", "3", "19", "21", "8"]);
+        check("--cpu-bind numa", 4, &["2-3,18-19", "21", "8-11,24-27", "2-3,18-19"]);
+        check("--cpu-bind sockets", 2, &["2-3,18-19,21", "8-11,24-27"]);
+        // Whole cores, in their order.
+        check("-c 2", 4, &["2,18", "3,19", "8,21,24", "9,25"]);
+        check("-c 4", 2, &["2-3,18-19", "8-9,21,24-25"]);
+        check("--threads-per-core 1", 4, &["2", "3", "21", "8"]);
+        let refused = |flags: &str, ranks: u32| {
+            placed(flags, &[("whole", ranks), ("half", ranks)]).bind(&limited()).unwrap_err().to_string()
+        };
+        let few = refused("-c 4", 4);
+        assert!(few.starts_with("half: 4 local ranks shall be bound to cores:cpus=4, but CPUs 2-3,8-11,"), "{few}");
+        assert!(refused("--cpu-bind map:0", 1).contains("CPU 0, but this launch may use CPUs 2-3,8-11,"));
+    }
+
+    #[test]
+    fn a_node_is_drawn_with_the_cores_that_ranks_may_not_use() {
+        let mut launch = placed("--cpu-bind cores", &[("half", 3)]);
+        launch.bind(&limited()).unwrap();
+        assert_eq!(
+            launch.pictures,
+            [
+                "half  2 packages, 4 NUMA nodes, 16 cores, 32 threads, 4 GiB",
+                " package 0 ┬ NUMA 0  1 GiB  cores 0-3  [× × 0 1]",
+                "           └ NUMA 1  1 GiB  cores 4-7  [× 2 × ×]",
+                " package 1 ┬ NUMA 2  1 GiB  cores 8-11  [· · · ·]",
+                "           └ NUMA 3  1 GiB  cores 12-15  [× × × ×]",
+                " ranks may use CPUs 2-3,8-11,18-19,21,24-27 only; × marks cores without one",
+            ]
+        );
     }
 
     #[test]

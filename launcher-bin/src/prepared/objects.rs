@@ -3,7 +3,6 @@
 use std::collections::HashMap;
 use std::num::NonZeroU32;
 
-use lattice_inventory::UsableCores;
 use lattice_session::count::counted;
 use lattice_session::request::{Candidates, HostSlots, PlacementRequest};
 
@@ -85,9 +84,9 @@ pub(crate) fn placed_by_objects(
             return Ok(Some(HostSlots { node: node.clone(), slots: NonZeroU32::MIN }));
         }
         let unknown = || ObjectsError::Unknown { node: node.clone(), object: per_object.object.noun() };
-        let (_, template) = templates.of(node).ok_or_else(unknown)?;
+        let (_, known) = templates.of(node).ok_or_else(unknown)?;
         let bound = bounds.get(node.as_str()).copied().and_then(NonZeroU32::new).unwrap_or(NonZeroU32::MAX);
-        let room = per_object.room(&UsableCores::of(template, &template.cpus));
+        let room = per_object.room(&known.cores());
         Ok(room.map(|room| HostSlots { node: node.clone(), slots: room.min(bound) }))
     };
     let hosts = nodes.iter().copied().filter_map(|node| slots(node).transpose()).collect::<Result<Vec<_>, _>>()?;
@@ -137,6 +136,7 @@ mod tests {
     use rank_spawner::Object;
 
     use super::*;
+    use crate::cluster::Limits;
 
     fn template(packages: u16, cores: u16) -> Template {
         let group =
@@ -170,8 +170,8 @@ mod tests {
     #[test]
     fn nodes_without_gpus_take_no_rank_of_a_gpu() {
         let mut templates = Templates::default();
-        templates.add(vec!["a0".to_owned()], with_gpus(template(2, 4), &["0-3", "0-3", "4-7"]));
-        templates.add(vec!["b0".to_owned()], template(1, 2));
+        templates.add(vec!["a0".to_owned()], with_gpus(template(2, 4), &["0-3", "0-3", "4-7"]), &Limits::default());
+        templates.add(vec!["b0".to_owned()], template(1, 2), &Limits::default());
         let per = PerObject { ranks: NonZeroU32::new(2).unwrap(), object: Object::Gpu, filling: Filling::NodeByNode };
         let place = |nodes: &[&str]| {
             let mut request = PlacementRequest::default();
@@ -188,8 +188,8 @@ mod tests {
     #[test]
     fn nodes_take_as_many_ranks_as_their_objects() {
         let mut templates = Templates::default();
-        templates.add(vec!["a0".to_owned(), "a1".to_owned()], template(2, 4));
-        templates.add(vec!["b0".to_owned()], template(1, 2));
+        templates.add(vec!["a0".to_owned(), "a1".to_owned()], template(2, 4), &Limits::default());
+        templates.add(vec!["b0".to_owned()], template(1, 2), &Limits::default());
         let allocated: Vec<String> = ["a0", "a1", "b0", "x"].map(str::to_owned).into();
         let per =
             |ranks, object| PerObject { ranks: NonZeroU32::new(ranks).unwrap(), object, filling: Filling::NodeByNode };

@@ -1,18 +1,19 @@
 //! Pictures of a launch's nodes below its map: the ranks in the cores that they are bound to.
 
+use lattice_inventory::CpuSet;
 use lattice_inventory::picture::{self, Cores};
-use lattice_inventory::{CpuSet, Template};
 use lattice_session::cause::RankNumbers;
 use pmi_core::ids::Rank;
 
 use super::PreparedLaunch;
+use crate::cluster::KnownNode;
 
 /// Most nodes that are drawn.
 const NODES_MAX: usize = 4;
 
 impl PreparedLaunch {
-    /// Draws the first nodes that have bound ranks and whose template is known.
-    pub(super) fn draw<'a>(&mut self, template_of: impl Fn(&str) -> Option<&'a Template>) {
+    /// Draws the first nodes that have bound ranks and that are known.
+    pub(super) fn draw(&mut self, of: impl Fn(&str) -> Option<KnownNode>) {
         let mut bound: Vec<Vec<(Rank, CpuSet)>> = vec![Vec::new(); self.placed.hosts.len()];
         for row in &self.ranks {
             let cpus = row.cpus.clone();
@@ -21,14 +22,14 @@ impl PreparedLaunch {
         let with_ranks = || self.placed.hosts.iter().zip(&bound).filter(|(_, ranks)| !ranks.is_empty());
         let mut lines = Vec::new();
         for (node, ranks) in with_ranks().take(NODES_MAX) {
-            let Some(template) = template_of(node) else { continue };
+            let Some(known) = of(node) else { continue };
             let words = |core: &CpuSet| {
                 let here = ranks.iter().filter(|(_, cpus)| !cpus.is_disjoint(core));
                 let here: Vec<Rank> = here.map(|(rank, _)| *rank).collect();
                 (!here.is_empty()).then(|| RankNumbers(&here).to_string())
             };
-            lines.push(format!("{node}  {}", picture::summary(template)));
-            lines.extend(picture::lines(template, Cores::With(&words)).into_iter().map(|line| format!(" {line}")));
+            lines.push(format!("{node}  {}", picture::summary(&known.template)));
+            lines.extend(picture::lines(known.view(Cores::With(&words))).into_iter().map(|line| format!(" {line}")));
         }
         match with_ranks().count().saturating_sub(NODES_MAX) {
             0 => {}

@@ -5056,6 +5056,10 @@ pub struct TellInventoryRequest {
     /// The kind of node, in JSON; empty unless it was asked for.
     #[prost(bytes = "bytes", tag = "5")]
     pub template: ::prost::bytes::Bytes,
+    /// CPUs that the agent, and so ranks there, may use, where they are a part of those that are online: a set as the kernel writes it, such as
+    /// 0-3,8. Empty: all of them.
+    #[prost(string, tag = "6")]
+    pub usable_cpus: ::prost::alloc::string::String,
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct TellInventoryResponse {
@@ -5075,6 +5079,9 @@ pub struct ListInventoriesResponse {
     /// What nodes could not read, and what no node sees by itself, such as two devices of one address.
     #[prost(message, repeated, tag = "2")]
     pub trouble: ::prost::alloc::vec::Vec<NodeTrouble>,
+    /// Nodes on which ranks may use a part of the CPUs that are online; those of the same set together.
+    #[prost(message, repeated, tag = "3")]
+    pub usable: ::prost::alloc::vec::Vec<UsableCpus>,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct NodeKind {
@@ -5091,6 +5098,15 @@ pub struct NodeKind {
     pub name: ::prost::alloc::string::String,
     #[prost(enumeration = "Origin", tag = "5")]
     pub origin: i32,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct UsableCpus {
+    /// As a hostlist.
+    #[prost(string, tag = "1")]
+    pub nodes: ::prost::alloc::string::String,
+    /// As the kernel writes them: 0-3,8.
+    #[prost(string, tag = "2")]
+    pub cpus: ::prost::alloc::string::String,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct NodeTrouble {

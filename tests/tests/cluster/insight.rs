@@ -68,7 +68,7 @@ fn a_kind_of_node_is_shown_in_each_form() {
         "1",
         "counted",
         "same",
-        "NODE STATE KIND SUPPORT CORES MEMORY GPUS NICS LAUNCHES HEARD AGENT VERSION NOTE",
+        "NODE STATE KIND SUPPORT CORES CPUS MEMORY GPUS NICS LAUNCHES HEARD AGENT VERSION NOTE",
         "full",
         "full",
     ]);

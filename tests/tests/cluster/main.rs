@@ -60,4 +60,5 @@ mod srun_layouts;
 mod streams;
 mod unchanged_mpirun;
 mod unprivileged;
+mod usable_cpus;
 mod users_on_nodes;
