@@ -91,7 +91,7 @@ pub use binding::{
 pub use call_stacks::{CALL_STACK_MAX, call_stacks};
 pub use cgroup::{CgroupError, OwnCgroup};
 pub use child::{AtExec, Step};
-pub use cpus::usable_cpus;
+pub use cpus::{allowed_cpus, usable_cpus};
 pub use descriptor_socket::{DescriptorSocket, PASSED_BYTES_MAX, Passed};
 pub use emptying::empty_directory;
 pub use environment::{Environment, EnvironmentError, RankEnvironment};

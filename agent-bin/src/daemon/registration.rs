@@ -1,5 +1,5 @@
 //! Registration with the API server: the agent registers, sends heartbeats with its launches, and registers again when it was
-//! forgotten. Each time that the API server accepts that, the lease begins anew.
+//! forgotten, or has another address or other CPUs than before. Each time that the API server accepts that, the lease begins anew.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,6 +15,7 @@ use pmi_transport::identity::{IdentityError, RevocationList};
 use pmi_transport::proto::v1 as proto;
 use pmi_transport::signature::Serial;
 use proto::node_service_client::NodeServiceClient;
+use rank_spawner::{CpuSet, allowed_cpus};
 use tokio::sync::{Notify, watch};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
@@ -47,6 +48,8 @@ pub(super) async fn keep_registered(
 ) {
     let mut pause = PAUSE_FIRST;
     loop {
+        // Before they are told.
+        let cpus = allowed_cpus().ok();
         match register(&node, &renewals).await {
             Ok(accepted) => {
                 certificates.send_replace(accepted.certificate);
@@ -54,7 +57,7 @@ pub(super) async fn keep_registered(
                 // Told until the next registration, which tells it anew.
                 let mut telling = JoinSet::new();
                 telling.spawn(inventory::tell(Arc::clone(&node)));
-                beat(&node, accepted, &renewals, &gone).await;
+                beat(&node, accepted, cpus, &renewals, &gone).await;
             }
             Err(status) => {
                 if pause == PAUSE_MAX {
@@ -128,7 +131,7 @@ fn registration(node: &Node, address: &Address) -> proto::RegisterNodeRequest {
 }
 
 /// Sends heartbeats, until this node must register again.
-async fn beat(node: &Node, accepted: Accepted, renewals: &Renewals, gone: &Notify) {
+async fn beat(node: &Node, accepted: Accepted, cpus: Option<CpuSet>, renewals: &Renewals, gone: &Notify) {
     let mut client = NodeServiceClient::new(node.pulse.clone());
     let mut refused = None;
     let mut vouched = accepted.is_vouched.then(Instant::now);
@@ -136,6 +139,10 @@ async fn beat(node: &Node, accepted: Accepted, renewals: &Renewals, gone: &Notif
         sleep(accepted.interval).await;
         if node.address.is_gone() {
             tracing::warn!(address = %node.address.get(), "this node does not have the address any more that it registered");
+            return;
+        }
+        if allowed_cpus().ok() != cpus {
+            tracing::info!("this node may use other CPUs than those that it registered with");
             return;
         }
         node.agents.forget_unused(relay::AGENT_UNUSED_MAX);

@@ -10,9 +10,10 @@ const LIMITED: &str = r#"
         printf '#!/bin/sh\nexec taskset -c %s lattice-agent "$@"\n' "$1" >"$LATTICE_DEV_CLUSTER/limited"
         chmod +x "$LATTICE_DEV_CLUSTER/limited"
         kill_agent node1 && start_agent node1 "$LATTICE_DEV_CLUSTER/limited"
-        # It tells what it may use behind its registration.
-        until lattice -v nodes --json | grep -q "\"usable_cpus\": \"${2-$1}\""; do sleep 0.05; done
+        told ${2-$1}
     }
+    # Waits until node1 has told these CPUs, which it does behind its registration.
+    told() { until [ "$(lattice -v nodes --json | sed -nE 's/^ *"usable_cpus": "(.*)",$/\1/p' | tail -n 1)" = "$1" ]; do sleep 0.05; done; }
     rows() { awk '$1 ~ /^[0-9]+$/ { print $1, $4 }'; }
     # Whether the plan, the map and the kernel have the same CPUs for each rank of a launch.
     check() {
@@ -93,4 +94,28 @@ fn pictures_mark_the_cores_that_ranks_may_not_use() {
     let may = format!("ranks may use CPUs {last} only; ");
     outcome.exits(0).prints(&format!(" {may}× marks cores without one\n"));
     outcome.prints(&format!("node0 all\nnode1 {last}\n2\n{may}grey\n1\n"));
+}
+
+/// As `systemctl set-property AllowedCPUs=` does.
+#[test]
+fn cpus_that_an_agent_is_given_while_it_runs_are_planned_with() {
+    let (last, all) = cpus();
+    let first = all.first().expect("two CPUs");
+    let script = format!(
+        r#"{LIMITED}
+        limit_node1 {last}
+        # The agent, and the processes below it, from which its sessions are forked.
+        give() {{
+            taskset -a -p -c $1 $2 >/dev/null || exit
+            for pid in $(pgrep -P $2); do give $1 $pid; done
+        }}
+        give {first} $(daemon node1); told {first}; check -n 3 --tasks-per-node 2 --cpu-bind cores
+        give 0-1023 $(daemon node1); told all; check --tasks-per 1:core --cpu-bind cores
+        lattice nodes --json | field cores | uniq -c | wc -l"#
+    );
+    let outcome = script_on(2, &script).run();
+    let planned = ["-n 3 --tasks-per-node 2 --cpu-bind cores", "--tasks-per 1:core --cpu-bind cores"];
+    outcome
+        .exits(0)
+        .prints_lines(planned.map(|flags| format!("as planned: {flags}")).into_iter().chain(["1".to_owned()]));
 }
