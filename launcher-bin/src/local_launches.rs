@@ -20,6 +20,7 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use lattice_inventory::CpuSet;
 use lattice_session::rank_ranges::RankRanges;
 use lattice_session::timeouts::CALL_STACKS;
 use lattice_session::unix_time;
@@ -134,6 +135,14 @@ impl LocalLaunch {
             client_stopped_at: unix_time::seconds(),
             ..proto::LaunchSummary::default()
         })
+    }
+
+    /// CPUs on which its launcher may run, and so its ranks; `None` if the kernel does not tell them.
+    pub(crate) fn usable_cpus(&self) -> Option<CpuSet> {
+        let socket = self.connect().ok()??;
+        let launcher = getsockopt(&socket, PeerCredentials).ok()?.pid();
+        let status = fs::read_to_string(format!("/proc/{launcher}/status")).ok()?;
+        status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"))?.trim().parse().ok()
     }
 
     /// Returns what every rank does.

@@ -31,11 +31,6 @@ impl KnownNode {
         UsableCores::of(&self.template, &self.usable)
     }
 
-    /// All of a kind.
-    pub(crate) fn whole(template: Template) -> Self {
-        Self { usable: template.cpus.clone(), template: Arc::new(template) }
-    }
-
     /// CPUs that ranks may use, where these are not all.
     pub(crate) fn limit(&self) -> Option<&CpuSet> {
         Some(&self.usable).filter(|usable| **usable != self.template.cpus)

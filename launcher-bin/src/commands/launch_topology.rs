@@ -10,6 +10,7 @@
 //! ```
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use lattice_inventory::picture::{self, Cores, View};
 use lattice_inventory::{Allowed, CpuSet, Inventory, Template, ThisNode, xml};
@@ -62,8 +63,10 @@ impl LaunchTopology {
     pub(super) fn here(launch: &str, args: &TableArgs) -> Result<Option<Self>, CommandError> {
         let Some(local) = here(launch, &args.api) else { return Ok(None) };
         let template = ThisNode::default().inventory().template.clone();
-        // It may have other CPUs than this process.
-        Ok(Some(Self::of(launch, &local.status()?, |_| Some(KnownNode::whole(template.clone())))))
+        let usable = local.usable_cpus().map(|usable| usable.intersection(&template.cpus));
+        let usable = usable.unwrap_or_else(|| template.cpus.clone());
+        let known = KnownNode { template: Arc::new(template), usable };
+        Ok(Some(Self::of(launch, &local.status()?, |_| Some(known.clone()))))
     }
 
     /// A launch of the cluster, if there is one of that name.

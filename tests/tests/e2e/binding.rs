@@ -1,7 +1,7 @@
 //! CPU binding, read back from the kernel, and the map that shows it.
 
 use lattice_tests::mpi::{Flavour, MPIS};
-use lattice_tests::{Command, lattice, launch, processes};
+use lattice_tests::{Command, built, lattice, launch, processes};
 
 /// The CPUs that this process may use.
 fn allowed() -> Vec<u32> {
@@ -23,6 +23,35 @@ fn cpu_bind_is_what_the_kernel_says() {
     outcome.exits(0).says_nothing().prints_lines([format!("0 {last}"), format!("1 {first}")]);
     let outcome = launch("-n 1 --pmi none --cpu-bind threads").bash(PRINT_CPUS).run();
     outcome.exits(0).says_nothing().prints_lines([format!("0 {first}")]);
+}
+
+/// As a batch system binds the launcher, or a control group does.
+#[test]
+fn a_launch_that_may_use_one_cpu_is_planned_and_drawn_there() {
+    let cpus = allowed();
+    let last = cpus[cpus.len() - 1];
+    assert!(cpus.len() > 1, "this test needs a machine, or a control group, of two CPUs");
+    let limited = |flags: &str| Command::new("taskset").words(&format!("-c {last}")).arg(built::lattice()).words(flags);
+    let binds = "-n 2 --pmi none --cpu-bind cores --show-map";
+    let plan = limited("launch --dry-run").words(binds).arg("true").run();
+    let rows = |text: &str| {
+        let rows = text.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
+        rows.filter(|row| row.len() > 3 && row[0].parse::<u32>().is_ok())
+            .map(|row| row[3].to_owned())
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(rows(plan.exits(0).text()), [last.to_string(), last.to_string()]);
+    limited("launch")
+        .words(binds)
+        .bash(PRINT_CPUS)
+        .run()
+        .exits(0)
+        .prints_lines([format!("0 {last}"), format!("1 {last}")]);
+    limited("launch -n 1 -c 2 true").run().exits(125).says(&format!("but CPUs {last}, which this launch may use"));
+    // Whoever looks at it may use others.
+    let look = "until taskset -c 0-1023 $0 nodes --topology $LATTICE_LAUNCH_ID; do sleep 0.05; done 2>/dev/null";
+    let drawn = limited("launch -n 1 --pmi none --cpu-bind cores bash -c").arg(look).arg(built::lattice()).run();
+    drawn.exits(0).prints(&format!("ranks may use CPUs {last} only; × marks cores without one\n"));
 }
 
 #[test]
