@@ -7,6 +7,8 @@ use std::ffi::{CStr, c_char, c_int};
 use std::marker::PhantomData;
 use std::ptr::{self, NonNull};
 
+use pmi_client::Limits;
+
 use crate::code::Code;
 
 /// `const char *`: a text, or NULL.
@@ -33,6 +35,24 @@ impl<'c> Text<'c> {
     /// Returns `invalid` otherwise.
     pub fn or(self, invalid: Code) -> Result<&'c str, Code> {
         self.bytes().and_then(|bytes| str::from_utf8(bytes).ok()).ok_or(invalid)
+    }
+
+    /// A key that the launcher takes.
+    ///
+    /// # Errors
+    /// [`Code::KEY`] for anything else.
+    pub fn key(self, limits: &Limits) -> Result<&'c str, Code> {
+        let key = self.or(Code::KEY)?;
+        limits.check_key(key).map(|()| key).map_err(|_| Code::KEY)
+    }
+
+    /// A value that the launcher takes.
+    ///
+    /// # Errors
+    /// [`Code::VALUE`] for anything else.
+    pub fn value(self, limits: &Limits) -> Result<&'c [u8], Code> {
+        let value = self.bytes().ok_or(Code::VALUE)?;
+        limits.check_value(value).map(|()| value).map_err(|_| Code::VALUE)
     }
 }
 

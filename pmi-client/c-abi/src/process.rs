@@ -15,6 +15,7 @@ use nix::libc;
 use nix::poll::{PollFd, PollFlags, poll};
 use pmi_client::{Client, Protocol};
 
+use crate::arguments::Out;
 use crate::code::{Code, Failure};
 
 /// Time after which a thread looks for what another one may have read for it, in milliseconds.
@@ -46,6 +47,18 @@ pub fn join(protocol: Protocol, body: impl FnOnce(&mut Client) -> Result<(), Fai
 pub fn with<T>(body: impl FnOnce(&mut Client) -> Result<T, Failure>) -> Result<T, Failure> {
     let mut client = lock()?;
     body(client.as_mut().ok_or(Code::INIT)?)
+}
+
+/// Writes the one number that `of` finds to `place`.
+///
+/// # Errors
+/// [`Code::ARGUMENT`] without a place; otherwise as [`with`].
+pub fn number(place: Out<'_, c_int>, of: impl FnOnce(&mut Client) -> Result<c_int, Failure>) -> Result<(), Failure> {
+    let place = place.or(Code::ARGUMENT)?;
+    with(|client| {
+        place.set(of(client)?);
+        Ok(())
+    })
 }
 
 /// Waits until `body` returns true. In between other threads have their turns.

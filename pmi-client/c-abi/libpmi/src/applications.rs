@@ -6,8 +6,8 @@ use pmi_c_abi::arguments::{ArrayOut, Out};
 use pmi_c_abi::code::{Code, Failure};
 use pmi_client::Client;
 
-use crate::call;
-use crate::job::{number, put_ranks};
+use crate::job::put_ranks;
+use crate::{call, number};
 
 /// Number of programs.
 #[unsafe(no_mangle)]

@@ -14,8 +14,8 @@ use pmi_c_abi::code::{Code, Failure};
 use pmi_c_abi::process;
 use pmi_client::Client;
 
-use crate::call;
-use crate::job::{PMI_Get_clique_ranks, PMI_Get_clique_size, number};
+use crate::job::{PMI_Get_clique_ranks, PMI_Get_clique_size};
+use crate::{call, number};
 
 /// Number of the next collective: all ranks call the same ones in the same order.
 static NEXT: AtomicU32 = AtomicU32::new(0);

@@ -7,8 +7,8 @@ use pmi_c_abi::code::{Code, Failure};
 use pmi_c_abi::process;
 use pmi_client::{Client, Protocol};
 
-use crate::call;
 use crate::resources::{self, End};
+use crate::{call, number};
 
 /// Joins the job; a second time it only answers.
 #[unsafe(no_mangle)]
@@ -110,17 +110,6 @@ pub extern "C" fn PMI_Abort(exit_code: c_int, message: Text<'_>) -> c_int {
         process::wait_for_no_other_call();
         resources::run_handlers(End::Abort);
         process::abort(Some(exit_code), &String::from_utf8_lossy(message.bytes().unwrap_or_default()))
-    })
-}
-
-/// A function that writes one number.
-pub(crate) fn number(place: Out<'_, c_int>, of: impl FnOnce(&mut Client) -> Result<c_int, Failure>) -> c_int {
-    call(|| {
-        let place = place.or(Code::ARGUMENT)?;
-        process::with(|client| {
-            place.set(of(client)?);
-            Ok(())
-        })
     })
 }
 

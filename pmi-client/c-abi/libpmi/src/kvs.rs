@@ -8,8 +8,8 @@ use pmi_c_abi::code::{Code, Failure};
 use pmi_c_abi::process;
 use pmi_client::{Client, ClientError};
 
-use crate::call;
-use crate::job::{name, number, with_nul};
+use crate::job::{name, with_nul};
+use crate::{call, number};
 
 /// Name of the job's key-value space.
 #[unsafe(no_mangle)]
@@ -71,9 +71,8 @@ pub extern "C" fn PMI_KVS_Destroy(kvsname: Text<'_>) -> c_int {
 pub extern "C" fn PMI_KVS_Put(kvsname: Text<'_>, key: Text<'_>, value: Text<'_>) -> c_int {
     call(|| {
         in_space(kvsname, |client, space| {
-            let key = key_of(client, key)?;
-            let value = value.bytes().ok_or(Code::VALUE)?;
-            client.limits().check_value(value).map_err(|_| Code::VALUE)?;
+            let key = key.key(&client.limits())?;
+            let value = value.value(&client.limits())?;
             match space {
                 None => Ok(client.put(key, value)?),
                 space => client.put_to(space, key, value).map_err(of_space),
@@ -96,7 +95,7 @@ pub extern "C" fn PMI_KVS_Commit(kvsname: Text<'_>) -> c_int {
 pub extern "C" fn PMI_KVS_Get(kvsname: Text<'_>, key: Text<'_>, value: TextOut<'_>, length: c_int) -> c_int {
     call(|| {
         in_space(kvsname, |client, space| {
-            let key = key_of(client, key)?;
+            let key = key.key(&client.limits())?;
             let buffer = buffer((value, length), Code::VALUE, Code::LENGTH)?;
             let found = match space {
                 None => client.get(key)?,
@@ -183,10 +182,4 @@ fn of_space(error: ClientError) -> Failure {
         ClientError::Refused { .. } | ClientError::Unsupported { .. } => Code::KVS.into(),
         error => error.into(),
     }
-}
-
-fn key_of<'c>(client: &Client, key: Text<'c>) -> Result<&'c str, Code> {
-    let key = key.or(Code::KEY)?;
-    client.limits().check_key(key).map_err(|_| Code::KEY)?;
-    Ok(key)
 }

@@ -8,7 +8,7 @@ use pmi_c_abi::process;
 use pmi_client::{Client, ClientError};
 
 use crate::call;
-use crate::kvs::{key_of, pair_of, put_cut};
+use crate::kvs::{pair_of, put_cut};
 
 /// Puts an attribute for the job's ranks on this node.
 #[unsafe(no_mangle)]
@@ -124,7 +124,7 @@ fn attribute(
     ask: impl FnOnce(&mut Client, &str) -> Result<Option<Vec<u8>>, ClientError>,
 ) -> Result<Option<Vec<u8>>, Failure> {
     process::with(|client| {
-        let name = key_of(client, name)?;
+        let name = name.key(&client.limits())?;
         Ok(ask(client, name)?)
     })
 }

@@ -3,11 +3,11 @@
 use std::ffi::{c_int, c_void};
 
 use pmi_c_abi::arguments::{Out, Text, TextOut};
-use pmi_c_abi::code::{Code, Failure};
+use pmi_c_abi::code::Code;
 use pmi_c_abi::process;
-use pmi_client::{Client, Protocol};
+use pmi_client::Protocol;
 
-use crate::call;
+use crate::{call, number};
 
 /// Joins the job; a second time it only answers.
 #[unsafe(no_mangle)]
@@ -96,16 +96,5 @@ fn not_served(id: Text<'_>) -> c_int {
     call(|| {
         id.bytes().ok_or(Code::ARGUMENT)?;
         process::with(|_| Err(Code::OTHER.into()))
-    })
-}
-
-/// A function that writes one number.
-fn number(place: Out<'_, c_int>, of: impl FnOnce(&mut Client) -> Result<c_int, Failure>) -> c_int {
-    call(|| {
-        let place = place.or(Code::ARGUMENT)?;
-        process::with(|client| {
-            place.set(of(client)?);
-            Ok(())
-        })
     })
 }

@@ -38,7 +38,7 @@ pub extern "C" fn PMI2_KVS_Get(
 ) -> c_int {
     call(|| {
         process::with(|client| {
-            let key = key_of(client, key)?;
+            let key = key.key(&client.limits())?;
             if !is_own(client, job_id) {
                 return Err(Code::OTHER.into());
             }
@@ -91,16 +91,9 @@ pub(crate) fn put_cut(buffer: Option<Buffer<'_>>, value: &[u8]) -> c_int {
     }
 }
 
-/// A key that the launcher takes.
-pub(crate) fn key_of<'c>(client: &Client, key: Text<'c>) -> Result<&'c str, Code> {
-    let key = key.or(Code::KEY)?;
-    client.limits().check_key(key).map_err(|_| Code::KEY)?;
-    Ok(key)
-}
-
 /// A key and a value that the launcher takes.
 pub(crate) fn pair_of<'c>(client: &Client, key: Text<'c>, value: Text<'c>) -> Result<(&'c str, &'c [u8]), Code> {
-    let value = value.bytes().ok_or(Code::VALUE)?;
-    client.limits().check_value(value).map_err(|_| Code::VALUE)?;
-    Ok((key_of(client, key)?, value))
+    let limits = client.limits();
+    let value = value.value(&limits)?;
+    Ok((key.key(&limits)?, value))
 }

@@ -20,12 +20,19 @@ pub mod spawn;
 
 use std::ffi::c_int;
 
-use pmi_c_abi::boundary;
+use pmi_c_abi::arguments::Out;
 use pmi_c_abi::code::{Code, Failure};
+use pmi_c_abi::{boundary, process};
+use pmi_client::Client;
 
 /// Runs the body of a function. PMI-2 has one code for all that goes wrong at the launcher.
 fn call(body: impl FnOnce() -> Result<(), Failure>) -> c_int {
     boundary::call(Code::OTHER, body)
+}
+
+/// A function that writes one number.
+fn number(place: Out<'_, c_int>, of: impl FnOnce(&mut Client) -> Result<c_int, Failure>) -> c_int {
+    call(|| process::number(place, of))
 }
 
 /// Version of the library, for `lattice pmi library`.
