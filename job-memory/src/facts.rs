@@ -1,6 +1,10 @@
 //! The part of a job's memory that never changes: header, map of the ranks, nodes, attributes. It is written before the first rank
 //! starts, and at once.
 
+use alloc::string::String;
+use alloc::vec;
+use alloc::vec::Vec;
+
 use crate::layout::{
     ATTRIBUTE_BYTES, HEADER_WORDS, MAGIC, MAJOR, MINOR, NODE_BYTES, ORDER_MARK, RANK_BYTES, State, TEXT_MAX, WORD, at,
     join, words,

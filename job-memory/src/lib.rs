@@ -14,9 +14,13 @@
 //! | `layout.rs` | positions in the memory, its version, the hash of a key |
 //! | `facts.rs` | the part that never changes |
 //! | `words.rs`, `index.rs` | bounds-checked words; the search for a key, the same for writer and reader |
-//! | `mapping.rs` | the memory file: seals, maps, the sign that a reader wants pairs |
+//! | `mapping.rs`, `mapping/` | the memory file: seals, maps, the sign that a reader wants pairs; its making |
 //! | `writer.rs`, `reader.rs` | the two ends |
 //! | `node_memory.rs` | other memory: of the ranks, for whatever they do with it |
+
+#![cfg_attr(not(feature = "std"), no_std)]
+
+extern crate alloc;
 
 mod facts;
 #[cfg(feature = "fuzzing")]
@@ -27,12 +31,14 @@ mod layout;
 mod mapping;
 mod node_memory;
 mod reader;
+mod system_error;
 mod words;
 mod writer;
 
 pub use facts::{JobFacts, NodeFacts, RankFacts};
 pub use node_memory::{NodeMemory, NotMade};
 pub use reader::{JobReader, Lookup, Node, NotReadable, Rank};
+pub use system_error::SystemError;
 pub use writer::{JobWriter, NotPublished};
 
 /// Name of the variable that tells a rank the number of the descriptor.

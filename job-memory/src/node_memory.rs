@@ -3,17 +3,16 @@
 //! The session makes it and never looks at it. Ranks map it for reading and writing; nobody makes it larger or smaller, so no page
 //! that is mapped goes away.
 
-use std::fs::{self, File, OpenOptions};
-use std::io;
-use std::num::NonZeroU64;
-use std::os::fd::{OwnedFd, RawFd};
-use std::os::unix::ffi::OsStrExt;
-use std::sync::atomic::AtomicU8;
+use core::fmt;
+use core::num::NonZeroU64;
+use core::sync::atomic::AtomicU8;
 
-use nix::sys::sysinfo::sysinfo;
+use rustix::fd::{OwnedFd, RawFd};
+use rustix::fs::OFlags;
 
-use crate::mapping::{self, SharedMapping};
-use crate::reader::NotReadable;
+use crate::mapping::{self, SharedMapping, making};
+use crate::reader::{NotReadable, check_name};
+use crate::system_error::SystemError;
 
 /// Name of the file, which is of no directory.
 const NAME: &str = "lattice-node-memory";
@@ -44,7 +43,7 @@ pub enum NotMade {
         /// Bytes asked for.
         asked: u64,
         /// The error.
-        source: io::Error,
+        source: SystemError,
     },
 }
 
@@ -61,16 +60,16 @@ impl NodeMemory {
     /// Refuses more than the node has, and than `ulimit -f` allows; fails where the system has no memory file left.
     pub fn make(bytes: NonZeroU64) -> Result<OwnedFd, NotMade> {
         let asked = bytes.get();
-        let system = |source| NotMade::System { asked, source };
-        let has = sysinfo().map_err(|errno| system(errno.into()))?.ram_total();
+        let node = rustix::system::sysinfo();
+        let has = node.totalram * u64::from(node.mem_unit);
         if asked > has {
             return Err(NotMade::MoreThanTheNode { asked, has });
         }
-        let limit = mapping::file_size_limit();
+        let limit = making::file_size_limit();
         if usize::try_from(asked).is_ok_and(|asked| asked > limit) {
             return Err(NotMade::MoreThanAFile { asked, limit });
         }
-        mapping::create_shared(NAME, asked).map(OwnedFd::from).map_err(system)
+        making::create_shared(NAME, asked).map_err(|error| NotMade::System { asked, source: error.into() })
     }
 
     /// Maps the memory behind the descriptor `fd`, which stays open and is not taken over. Anything may be behind the number, as the
@@ -79,21 +78,12 @@ impl NodeMemory {
     /// # Errors
     /// Refuses a descriptor that is no such memory; fails where the system has no room for the map.
     pub fn inherited(fd: RawFd) -> Result<Self, NotReadable> {
-        let path = format!("/proc/self/fd/{fd}");
-        let seen = |seen: &str| NotReadable::Descriptor { fd, wanted: "node memory", seen: seen.to_owned() };
-        let target = fs::read_link(&path).map_err(|error| seen(&error.to_string()))?;
-        // Opening a descriptor of another kind may block, or do something.
-        if !target.as_os_str().as_bytes().starts_with(format!("/memfd:{NAME}").as_bytes()) {
-            return Err(seen(&target.display().to_string()));
-        }
-        Self::of(&OpenOptions::new().read(true).write(true).open(path)?)
-    }
-
-    fn of(file: &File) -> Result<Self, NotReadable> {
-        if !mapping::keeps_its_size(file) {
+        check_name(fd, NAME, "node memory")?;
+        let file = mapping::open_anew(fd, OFlags::RDWR)?;
+        if !mapping::keeps_its_size(&file) {
             return Err(NotReadable::NotSealed);
         }
-        Ok(Self(SharedMapping::of(file)?))
+        Ok(Self(SharedMapping::of(&file)?))
     }
 
     /// The bytes, which other ranks read and write at the same time.
@@ -107,14 +97,16 @@ impl NodeMemory {
     }
 }
 
-impl std::fmt::Debug for NodeMemory {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+impl fmt::Debug for NodeMemory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("NodeMemory").field("bytes", &self.bytes().len()).finish()
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::fs::File;
+    use std::io;
     use std::os::fd::AsRawFd;
     use std::sync::atomic::Ordering;
 

@@ -3,11 +3,15 @@
 //! Nothing that the memory holds is believed: each offset and length is checked before it is used, and a reader that finds nonsense asks
 //! the PMI server. It maps as much of the memory as is in use, and more when it meets something beyond.
 
-use std::fmt;
-use std::fs::{self, File};
-use std::io;
-use std::os::fd::{AsRawFd, RawFd};
-use std::os::unix::ffi::OsStrExt;
+use alloc::borrow::ToOwned;
+use alloc::format;
+use alloc::string::{String, ToString};
+use alloc::vec::Vec;
+use core::fmt;
+
+use rustix::fd::{AsRawFd, OwnedFd, RawFd};
+use rustix::fs::{self, OFlags};
+use rustix::io::Errno;
 
 use crate::index::{Search, search};
 use crate::layout::{
@@ -15,11 +19,12 @@ use crate::layout::{
     at, split,
 };
 use crate::mapping::{self, NAME, ReaderMapping};
+use crate::system_error::SystemError;
 use crate::words::Words;
 
 /// A reader of the memory of its job.
 pub struct JobReader {
-    file: File,
+    file: OwnedFd,
     mapping: ReaderMapping,
     /// Bytes that the file can hold.
     capacity: usize,
@@ -58,7 +63,13 @@ pub enum NotReadable {
     },
     /// An error of the system.
     #[error("the memory cannot be opened or mapped")]
-    System(#[from] io::Error),
+    System(#[source] SystemError),
+}
+
+impl From<Errno> for NotReadable {
+    fn from(error: Errno) -> Self {
+        Self::System(error.into())
+    }
 }
 
 /// Result of a look for a key.
@@ -108,25 +119,20 @@ impl JobReader {
     /// # Errors
     /// Refuses a descriptor that is no job memory, one that others may write to, another version and another job.
     pub fn inherited(fd: RawFd, job_id: &str) -> Result<Self, NotReadable> {
-        let path = format!("/proc/self/fd/{fd}");
-        let seen = |seen: &str| NotReadable::Descriptor { fd, wanted: "job memory", seen: seen.to_owned() };
-        let target = fs::read_link(&path).map_err(|error| seen(&error.to_string()))?;
-        // Opening a descriptor of another kind may block, or do something.
-        if !target.as_os_str().as_bytes().starts_with(format!("/memfd:{NAME}").as_bytes()) {
-            return Err(seen(&target.display().to_string()));
-        }
-        Self::of(File::open(path)?, job_id)
+        check_name(fd, NAME, "job memory")?;
+        Self::of(mapping::open_anew(fd, OFlags::RDONLY)?, job_id)
     }
 
     /// The memory of an open file.
     ///
     /// # Errors
     /// As [`JobReader::inherited`].
-    pub fn of(file: File, job_id: &str) -> Result<Self, NotReadable> {
+    pub fn of(file: impl Into<OwnedFd>, job_id: &str) -> Result<Self, NotReadable> {
+        let file = file.into();
         if !mapping::is_sealed(&file) {
             return Err(NotReadable::NotSealed);
         }
-        let capacity = usize::try_from(file.metadata()?.len()).map_err(io::Error::other)?;
+        let capacity = mapping::length(&file)?;
         let mapping = ReaderMapping::of(&file, capacity.min(Self::FIRST_MAP))?;
         let mut reader = Self { file, mapping, capacity };
         check(reader.view())?;
@@ -143,8 +149,8 @@ impl JobReader {
     ///
     /// # Errors
     /// Fails when the system has no lock left.
-    pub fn ask_for_pairs(&self) -> io::Result<()> {
-        mapping::ask_for_pairs(&self.file)
+    pub fn ask_for_pairs(&self) -> Result<(), NotReadable> {
+        Ok(mapping::ask_for_pairs(&self.file)?)
     }
 
     /// The value of a key, as of the last fence that this rank has left.
@@ -238,6 +244,14 @@ impl fmt::Debug for JobReader {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "JobReader {{ descriptor: {} }}", self.file.as_raw_fd())
     }
+}
+
+/// Refuses a descriptor that is not of a memory file of this name: opening one of another kind may block, or do something.
+pub(crate) fn check_name(fd: RawFd, name: &str, wanted: &'static str) -> Result<(), NotReadable> {
+    let seen = |seen| NotReadable::Descriptor { fd, wanted, seen };
+    let target = fs::readlink(format!("/proc/self/fd/{fd}"), Vec::new()).map_err(|error| seen(error.to_string()))?;
+    let is_named = target.to_bytes().strip_prefix(b"/memfd:").is_some_and(|rest| rest.starts_with(name.as_bytes()));
+    if is_named { Ok(()) } else { Err(seen(String::from_utf8_lossy(target.to_bytes()).into_owned())) }
 }
 
 /// Something lies beyond the words that are mapped, or is nonsense.

@@ -1,6 +1,7 @@
 //! Words of memory that somebody else may be writing: each is read and written whole, and none outside the bounds.
 
-use std::sync::atomic::{AtomicU64, Ordering, fence};
+use alloc::vec::Vec;
+use core::sync::atomic::{AtomicU64, Ordering, fence};
 
 use crate::layout::{TEXT_MAX, WORD, words};
 

@@ -8,22 +8,25 @@
 //! index. A newer value is another record, to which the slot is switched. An index that is half full is written anew, twice as large,
 //! and one word of the header switches to it. So a reader needs no lock, and a writer that is killed leaves nothing half-done.
 
-use std::fmt;
-use std::fs::File;
-use std::io;
-use std::os::fd::OwnedFd;
+use alloc::vec::Vec;
+use core::fmt;
+
+use rustix::fd::{AsRawFd, OwnedFd};
+use rustix::fs::OFlags;
+use rustix::io::Errno;
 
 use crate::facts::JobFacts;
 use crate::index::{Record, Search, free_slot, search_hashed};
 use crate::layout::{
     IndexPlace, KeyWords, RecordHead, State, VALUE_MAX, WORD, at, hash, record_of, slot, word_of, words,
 };
-use crate::mapping::{self, WriterMapping};
+use crate::mapping::{self, WriterMapping, making};
+use crate::system_error::SystemError;
 use crate::words::WritableWords;
 
 /// The writer of a job's memory on one node. When it is dropped, readers ask the PMI server from then on.
 pub struct JobWriter {
-    file: File,
+    file: OwnedFd,
     mapping: WriterMapping,
     capacity: usize,
     /// Words in use.
@@ -47,7 +50,7 @@ pub enum NotPublished {
     },
     /// The system has no memory left.
     #[error("the system gives the job's memory no more room")]
-    NoMemory(#[source] io::Error),
+    NoMemory(#[source] SystemError),
     /// Keys were chosen so that searches for them collide.
     #[error("too many keys of the job have the same hash")]
     Crowded,
@@ -77,7 +80,7 @@ impl JobWriter {
     /// # Errors
     /// Fails where the system has no such memory (Linux before 5.1, or `/proc` is not mounted), without memory or descriptors, and where
     /// the limit on the size of files is less than the facts take.
-    pub fn create(facts: &JobFacts) -> io::Result<(Self, OwnedFd)> {
+    pub fn create(facts: &JobFacts) -> Result<(Self, OwnedFd), SystemError> {
         Self::with_capacity(facts, Self::CAPACITY)
     }
 
@@ -85,21 +88,21 @@ impl JobWriter {
     ///
     /// # Errors
     /// As [`JobWriter::create`].
-    pub fn with_capacity(facts: &JobFacts, capacity: usize) -> io::Result<(Self, OwnedFd)> {
+    pub fn with_capacity(facts: &JobFacts, capacity: usize) -> Result<(Self, OwnedFd), SystemError> {
         let image = facts.encode();
-        let capacity = capacity.max(image.len()).next_multiple_of(Self::STEP).min(mapping::file_size_limit());
+        let capacity = capacity.max(image.len()).next_multiple_of(Self::STEP).min(making::file_size_limit());
         if image.len() > capacity {
-            return Err(io::ErrorKind::FileTooLarge.into());
+            return Err(Errno::FBIG.into());
         }
-        let (file, mapping) = mapping::create(&image, capacity)?;
-        let for_ranks = mapping::open_for_reading(&file)?.into();
+        let (file, mapping) = making::create(&image, capacity)?;
+        let for_ranks = mapping::open_anew(file.as_raw_fd(), OFlags::RDONLY)?;
         let (used, set_aside) = (image.len() / WORD, image.len());
         Ok((Self { file, mapping, capacity, used, set_aside, index: None, keys: 0, is_over: false }, for_ranks))
     }
 
     /// Returns true if a reader has asked for pairs. Then every fence is to be published, the first one with all pairs of the job.
     pub fn is_wanted(&self) -> bool {
-        !self.is_over && mapping::are_pairs_wanted(&self.file)
+        !self.is_over && making::are_pairs_wanted(&self.file)
     }
 
     /// Makes room for so many keys in all, at once.
@@ -217,8 +220,8 @@ impl JobWriter {
         if end > self.set_aside {
             // An eighth of what there is keeps the number of calls small.
             let wanted = (end + Self::STEP.max(self.set_aside / 8)).next_multiple_of(Self::STEP).min(self.capacity);
-            let aside = mapping::set_aside(&self.file, self.set_aside, wanted - self.set_aside);
-            aside.map_err(NotPublished::NoMemory)?;
+            let aside = making::set_aside(&self.file, self.set_aside, wanted - self.set_aside);
+            aside.map_err(|error| NotPublished::NoMemory(error.into()))?;
             self.set_aside = wanted;
         }
         self.used = first + len;

@@ -5,12 +5,12 @@ mod groups;
 mod other_jobs;
 mod resources;
 
-use std::env;
-use std::ffi::OsStr;
-use std::net::TcpStream;
-use std::os::fd::OwnedFd;
+use alloc::borrow::ToOwned;
+use alloc::vec;
+use alloc::vec::Vec;
 
 use job_memory::NodeMemory;
+use rustix::fd::OwnedFd;
 
 use crate::connection::Connection;
 use crate::descriptor::{self, Admission};
@@ -23,6 +23,7 @@ use crate::pmi2::{self, Pmi2};
 use crate::process_mapping;
 use crate::shared::SharedPairs;
 use crate::singleton::{self, Singleton};
+use crate::system;
 
 pub use self::groups::{PendingBarrier, RankGroup};
 
@@ -110,14 +111,13 @@ impl Client {
     }
 
     fn join(protocol: Protocol, descriptor: Descriptor) -> Result<Self, ClientError> {
-        let lookup = |variable: &str| env::var_os(variable);
-        let mut client = match Door::find(lookup)? {
+        let mut client = match Door::find(system::variable)? {
             Door::Descriptor { fd, rank, size } => {
                 let socket = match descriptor {
                     Descriptor::Take => Admission::take()?.into_inherited(fd)?,
                     Descriptor::Share => descriptor::share(fd)?,
                 };
-                let job = lookup(JOB_VARIABLE);
+                let job = system::variable(JOB_VARIABLE);
                 Self::speak(socket, protocol, (rank, size), job.as_deref())?
             }
             Door::Port { address, id } => {
@@ -127,7 +127,7 @@ impl Client {
             Door::None => return Ok(Self::alone()),
         };
         if let Wire::Pmi1(wire) = &mut client.wire {
-            wire.membership.spawned = environment::is_spawned(lookup);
+            wire.membership.spawned = environment::is_spawned(system::variable);
         }
         Ok(Self { shared: SharedPairs::from_env(client.job_id()), ..client })
     }
@@ -146,7 +146,7 @@ impl Client {
         stream: OwnedFd,
         protocol: Protocol,
         (rank, size): (u32, u32),
-        job: Option<&OsStr>,
+        job: Option<&str>,
     ) -> Result<Self, ClientError> {
         let connection = Connection::new(stream);
         let wire = match protocol {
@@ -162,10 +162,7 @@ impl Client {
     /// Fails when nobody listens, when the rank is refused, and as [`over`](Self::over) does.
     pub fn connect(address: &str, protocol: Protocol, id: u32) -> Result<Self, ClientError> {
         let failed = |source| ClientError::Connect { address: address.to_owned(), source };
-        let stream = TcpStream::connect(address).map_err(failed)?;
-        // requests are small, and the next one waits for the reply
-        stream.set_nodelay(true).map_err(failed)?;
-        let mut connection = Connection::new(stream.into());
+        let mut connection = Connection::new(system::connect(address).map_err(failed)?);
         let wire = match protocol {
             Protocol::Auto | Protocol::Pmi1 => {
                 let (rank, size) = pmi1::claim(&mut connection, id)?;

@@ -2,13 +2,13 @@
 //!
 //! The end of a reply is the protocol's business; it brings a function that finds the end in what has arrived so far.
 
-use std::io::{self, ErrorKind, Read, Write};
-use std::ops::Range;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::net::UnixStream;
+use alloc::vec::Vec;
+use core::ops::Range;
 
-use nix::errno::Errno;
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, SendFlags, recv, send};
 
 use crate::error::{ClientError, Defect, quote};
 
@@ -27,7 +27,7 @@ pub(crate) struct Extent {
 #[derive(Debug)]
 pub(crate) struct Connection {
     /// Of any address family: only `send` and `recv` are called.
-    stream: UnixStream,
+    stream: OwnedFd,
     arrived: Vec<u8>,
     /// True once it is not known which request the next reply answers: the last one had none, or another one's.
     is_out_of_step: bool,
@@ -35,7 +35,7 @@ pub(crate) struct Connection {
 
 impl Connection {
     pub(crate) fn new(socket: OwnedFd) -> Self {
-        Self { stream: UnixStream::from(socket), arrived: Vec::new(), is_out_of_step: false }
+        Self { stream: socket, arrived: Vec::new(), is_out_of_step: false }
     }
 
     /// Sends `message` in one write, where the system allows.
@@ -43,8 +43,19 @@ impl Connection {
         if self.is_out_of_step {
             return Err(ClientError::Closed { command });
         }
-        let sent = self.stream.write_all(message).map_err(|source| broken(command, source));
+        let sent = self.send_whole(message).map_err(|error| broken(command, error));
         sent.inspect_err(|_| self.lose_step())
+    }
+
+    fn send_whole(&self, mut message: &[u8]) -> Result<(), Errno> {
+        while !message.is_empty() {
+            match send(&self.stream, message, SendFlags::NOSIGNAL) {
+                Ok(sent) => message = message.get(sent..).unwrap_or_default(),
+                Err(Errno::INTR) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
     }
 
     /// A reply answered something else than what was asked: nothing more is asked.
@@ -85,11 +96,11 @@ impl Connection {
         if !self.arrived.is_empty() {
             return Ok(true);
         }
-        let mut awaited = [PollFd::new(self.stream.as_fd(), PollFlags::POLLIN)];
-        match poll(&mut awaited, PollTimeout::ZERO) {
+        let mut awaited = [PollFd::new(&self.stream, PollFlags::IN)];
+        match poll(&mut awaited, Some(&Timespec::default())) {
             Ok(ready) => Ok(ready > 0),
-            Err(Errno::EINTR) => Ok(false),
-            Err(error) => Err(broken("poll", error.into())),
+            Err(Errno::INTR) => Ok(false),
+            Err(error) => Err(broken("poll", error)),
         }
     }
 
@@ -100,13 +111,13 @@ impl Connection {
     fn read_more(&mut self, command: &'static str) -> Result<(), ClientError> {
         let mut chunk = [0; 4096];
         loop {
-            match self.stream.read(&mut chunk) {
+            match recv(&self.stream, &mut chunk, RecvFlags::empty()).map(|(count, _)| count) {
                 Ok(0) => return Err(ClientError::Closed { command }),
                 Ok(count) => {
                     self.arrived.extend_from_slice(&chunk[..count]);
                     return Ok(());
                 }
-                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(Errno::INTR) => {}
                 Err(error) => return Err(broken(command, error)),
             }
         }
@@ -114,9 +125,9 @@ impl Connection {
 }
 
 /// A server that is gone shows itself in several ways; they mean the same to the caller.
-fn broken(command: &'static str, source: io::Error) -> ClientError {
-    match source.kind() {
-        ErrorKind::BrokenPipe | ErrorKind::ConnectionReset => ClientError::Closed { command },
-        _ => ClientError::Io { command, source },
+fn broken(command: &'static str, error: Errno) -> ClientError {
+    match error {
+        Errno::PIPE | Errno::CONNRESET => ClientError::Closed { command },
+        error => ClientError::Io { command, source: error.into() },
     }
 }

@@ -1,17 +1,20 @@
 //! The one descriptor that the launcher left open for this process, the socket that `PMI_FD` names: taken over, or shared.
 //!
-//! This file alone holds unsafe code: a number in the environment can become an owned descriptor in no other way
+//! Unsafe code is needed for it: a number in the environment can become an owned descriptor in no other way
 //! (opening `/proc/self/fd/N` fails on a socket).
 
-use std::fs;
-use std::os::fd::{BorrowedFd, FromRawFd, OwnedFd, RawFd};
-use std::os::unix::ffi::OsStrExt;
-use std::sync::atomic::{AtomicBool, Ordering};
+use alloc::format;
+use alloc::vec::Vec;
+use core::sync::atomic::{AtomicBool, Ordering};
+
+use rustix::fd::{BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use rustix::fs::readlink;
+use rustix::io::{FdFlags, fcntl_dupfd_cloexec, fcntl_getfd};
 
 use crate::error::ClientError;
 
-/// `O_CLOEXEC` of Linux, as `/proc/self/fdinfo` shows it.
-const CLOSE_ON_EXEC: u32 = 0o2_000_000;
+/// Least number of a descriptor of our own: a program may have closed 0, 1 or 2.
+const FIRST_OF_OURS: RawFd = 3;
 
 /// The permission to use the environment's connection. There is one per process: a second conversation on one socket
 /// would mix its replies with the first, and a second claim of a rank over TCP brings Hydra to a stop (measured).
@@ -34,27 +37,35 @@ impl Admission {
         // here; the launcher gives the number to PMI alone, and there is only one `Admission` to come this way with.
         let inherited = unsafe { OwnedFd::from_raw_fd(fd) };
         // The duplicate closes on exec. A child that kept the socket would hide this rank's end from the server.
-        inherited.try_clone().map_err(|_| ClientError::Descriptor { fd, reason: "it cannot be duplicated" })
+        fcntl_dupfd_cloexec(&inherited, FIRST_OF_OURS)
+            .map_err(|_| ClientError::Descriptor { fd, reason: "it cannot be duplicated" })
     }
 }
 
 /// A descriptor of our own for the socket `fd`, which stays open for others of this process. Its flags are not changed.
 pub(crate) fn share(fd: RawFd) -> Result<OwnedFd, ClientError> {
     check_socket(fd)?;
+    fcntl_dupfd_cloexec(borrowed(fd), FIRST_OF_OURS)
+        .map_err(|_| ClientError::Descriptor { fd, reason: "it cannot be duplicated" })
+}
+
+/// The descriptor `fd`, which was found to be open. Were it closed meanwhile, the system would say so.
+fn borrowed(fd: RawFd) -> BorrowedFd<'static> {
     #[expect(unsafe_code, reason = "the launcher hands the descriptor over as a number")]
-    // SAFETY: `fd` is open (just checked), and the borrow ends with this statement. Were it closed meanwhile, the system would say so.
-    let socket = unsafe { BorrowedFd::borrow_raw(fd) };
-    socket.try_clone_to_owned().map_err(|_| ClientError::Descriptor { fd, reason: "it cannot be duplicated" })
+    // SAFETY: callers have checked that it is open, and end the borrow with the call that they make.
+    unsafe {
+        BorrowedFd::borrow_raw(fd)
+    }
 }
 
 /// Checks that `fd` is a socket that was open when this program started, and not standard input or output.
 fn check_inherited(fd: RawFd) -> Result<(), ClientError> {
     check_socket(fd)?;
     let refused = |reason| Err(ClientError::Descriptor { fd, reason });
-    match fs::read_to_string(format!("/proc/self/fdinfo/{fd}")).ok().as_deref().and_then(flags) {
-        Some(flags) if flags & CLOSE_ON_EXEC == 0 => Ok(()),
-        Some(_) => refused("it is a socket of this program itself"),
-        None => refused("its flags cannot be read"),
+    match fcntl_getfd(borrowed(fd)) {
+        Ok(flags) if !flags.contains(FdFlags::CLOEXEC) => Ok(()),
+        Ok(_) => refused("it is a socket of this program itself"),
+        Err(_) => refused("its flags cannot be read"),
     }
 }
 
@@ -64,19 +75,13 @@ fn check_socket(fd: RawFd) -> Result<(), ClientError> {
     if fd <= 2 {
         return refused("0, 1 and 2 are standard input and output");
     }
-    let Ok(target) = fs::read_link(format!("/proc/self/fd/{fd}")) else {
+    let Ok(target) = readlink(format!("/proc/self/fd/{fd}"), Vec::new()) else {
         return refused("it is not open; was it closed by a wrapper between launcher and program?");
     };
-    if !target.as_os_str().as_bytes().starts_with(b"socket:") {
+    if !target.to_bytes().starts_with(b"socket:") {
         return refused("it is not a socket");
     }
     Ok(())
-}
-
-/// The octal number in the line `flags:` of `/proc/self/fdinfo/N`.
-fn flags(fdinfo: &str) -> Option<u32> {
-    let text = fdinfo.lines().find_map(|line| line.strip_prefix("flags:"))?;
-    u32::from_str_radix(text.trim(), 8).ok()
 }
 
 #[cfg(test)]
@@ -108,7 +113,7 @@ mod tests {
     fn a_shared_socket_stays_open_and_as_it_was() {
         let (ours, mut peer) = UnixStream::pair().unwrap();
         let fd = ours.as_raw_fd();
-        let seen = || fs::read_to_string(format!("/proc/self/fdinfo/{fd}")).unwrap();
+        let seen = || std::fs::read_to_string(format!("/proc/self/fdinfo/{fd}")).unwrap();
         let before = seen();
         for _ in 0..2 {
             let mut shared = UnixStream::from(share(fd).unwrap());
@@ -119,11 +124,5 @@ mod tests {
         peer.read_exact(&mut arrived).unwrap();
         assert_eq!(arrived, *b"xx");
         assert!(share(RawFd::MAX).is_err());
-    }
-
-    #[test]
-    fn flags_are_read_from_their_line() {
-        assert_eq!(flags("pos:\t0\nflags:\t02000002\nmnt_id:\t9\n"), Some(CLOSE_ON_EXEC | 2));
-        assert_eq!(flags("pos:\t0\n"), None);
     }
 }

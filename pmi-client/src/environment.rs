@@ -4,8 +4,8 @@
 //! serves it PMIx.
 //! Libraries that take a missing `PMI_SIZE` for 1 turn one job of N ranks into N jobs of one; this client refuses.
 
-use std::ffi::OsString;
-use std::str::FromStr;
+use alloc::string::{String, ToString};
+use core::str::FromStr;
 
 use crate::error::ClientError;
 
@@ -25,7 +25,7 @@ pub(crate) enum Door {
 
 impl Door {
     /// Finds the door with the help of `lookup`, which knows the environment's variables.
-    pub(crate) fn find(lookup: impl Fn(&str) -> Option<OsString>) -> Result<Self, ClientError> {
+    pub(crate) fn find(lookup: impl Fn(&str) -> Option<String>) -> Result<Self, ClientError> {
         let environment = Environment { lookup };
         if let Some(fd) = environment.number("PMI_FD", "the number of a descriptor")? {
             let rank = environment.needed("PMI_RANK", "PMI_FD", "a rank")?;
@@ -49,7 +49,7 @@ impl Door {
 }
 
 /// Returns true if the launcher says that another job started this one. PMI-2 says so on the wire.
-pub(crate) fn is_spawned(lookup: impl Fn(&str) -> Option<OsString>) -> bool {
+pub(crate) fn is_spawned(lookup: impl Fn(&str) -> Option<String>) -> bool {
     matches!(Environment { lookup }.number("PMI_SPAWNED", "0 or 1"), Ok(Some(1..=i32::MAX)))
 }
 
@@ -57,9 +57,9 @@ struct Environment<L> {
     lookup: L,
 }
 
-impl<L: Fn(&str) -> Option<OsString>> Environment<L> {
+impl<L: Fn(&str) -> Option<String>> Environment<L> {
     fn text(&self, variable: &str) -> Option<String> {
-        (self.lookup)(variable).map(|value| value.to_string_lossy().into_owned())
+        (self.lookup)(variable)
     }
 
     fn number<T: FromStr>(&self, variable: &'static str, expected: &'static str) -> Result<Option<T>, ClientError> {
@@ -80,7 +80,7 @@ mod tests {
     use super::*;
 
     fn find(variables: &[(&str, &str)]) -> Result<Door, String> {
-        let lookup = |name: &str| variables.iter().find(|(key, _)| *key == name).map(|(_, value)| value.into());
+        let lookup = |name: &str| variables.iter().find(|(key, _)| *key == name).map(|(_, value)| (*value).to_owned());
         Door::find(lookup).map_err(|error| error.to_string())
     }
 
@@ -100,7 +100,7 @@ mod tests {
 
     #[test]
     fn a_spawned_job_is_marked_with_a_number() {
-        let spawned = |value: Option<&str>| is_spawned(|_| value.map(OsString::from));
+        let spawned = |value: Option<&str>| is_spawned(|_| value.map(str::to_owned));
         assert_eq!([None, Some("0"), Some("1"), Some("yes")].map(spawned), [false, false, true, false]);
     }
 

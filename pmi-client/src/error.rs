@@ -1,6 +1,8 @@
 //! Errors of a rank, sorted by who must act: the launcher's environment, the server, or the caller.
 
-use std::io;
+use alloc::format;
+use alloc::string::{String, ToString};
+use job_memory::SystemError;
 
 /// Reason for which a call of the client failed.
 ///
@@ -57,7 +59,7 @@ pub enum ClientError {
         /// The address as it was given.
         address: String,
         /// Error of the system.
-        source: io::Error,
+        source: SystemError,
     },
 
     /// The server went away: the job is ending, or its launcher died.
@@ -72,7 +74,7 @@ pub enum ClientError {
         /// The request under way.
         command: &'static str,
         /// Error of the system.
-        source: io::Error,
+        source: SystemError,
     },
     /// The server sent something that is not an answer to the request.
     #[error("the PMI server answered `{command}` with \"{seen}\": {defect}")]

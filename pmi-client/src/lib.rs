@@ -28,8 +28,13 @@
 //! | `membership.rs`, `process_mapping.rs` | the place of a rank in its job; the ranks of its node |
 //! | `topology.rs` | the levels of the machine that a rank is in |
 //! | `limits.rs` | lengths and signs of texts |
+//! | `system.rs` | the environment and names of hosts, with `std` and without |
 //! | `pmix.rs`, `pmix/` | the rank's side of PMIx (feature `pmix`) |
 //! | `library.rs` | PMI through a C library that is found at run time (feature `library`) |
+
+#![cfg_attr(not(feature = "std"), no_std)]
+
+extern crate alloc;
 
 mod client;
 mod connection;
@@ -51,11 +56,12 @@ mod resources;
 mod shared;
 mod singleton;
 mod spawn;
+mod system;
 mod topology;
 
 pub use client::{Client, PendingBarrier, Protocol, RankGroup};
 pub use error::{ClientError, Defect};
-pub use job_memory::NodeMemory;
+pub use job_memory::{NodeMemory, SystemError};
 pub use limits::Limits;
 pub use membership::{IndexedPair, RingNeighbours};
 pub use spawn::{SpawnApp, SpawnRequest};

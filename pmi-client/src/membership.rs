@@ -1,4 +1,6 @@
 //! Results that every protocol gives alike: the place of a rank in its job, its neighbours in a ring, pairs by their number.
+use alloc::string::String;
+use alloc::vec::Vec;
 
 /// Place of a rank in its job, as the server states it at the beginning.
 #[derive(Debug)]

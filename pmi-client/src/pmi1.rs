@@ -5,7 +5,11 @@
 
 mod barriers;
 
-use std::os::fd::BorrowedFd;
+use alloc::borrow::ToOwned;
+use alloc::format;
+use alloc::string::{String, ToString};
+use alloc::vec::Vec;
+use rustix::fd::BorrowedFd;
 
 use self::barriers::{GroupBarriers, group_text, tag_number};
 use crate::client::RankGroup;
@@ -331,7 +335,7 @@ fn receive(connection: &mut Connection, command: &'static str, answer: &'static 
 fn spawn_blocks(wanted: &SpawnRequest) -> String {
     let mut text = String::new();
     for (number, app) in (1..).zip(&wanted.apps) {
-        let mut line = |key: &str, value: &dyn std::fmt::Display| text += &format!("{key}={value}\n");
+        let mut line = |key: &str, value: &dyn core::fmt::Display| text += &format!("{key}={value}\n");
         line("mcmd", &"spawn");
         line("nprocs", &app.ranks);
         line("execname", &app.program);

@@ -3,9 +3,11 @@
 //! A `;` within a value is doubled. Servers align the length left or right; this client sends it right-aligned and reads
 //! both. Hydra's server neither doubles nor halves, so a value with `;` does not survive there.
 
-use std::ffi::OsStr;
-use std::os::fd::BorrowedFd;
-use std::os::unix::ffi::OsStrExt;
+use alloc::format;
+use alloc::string::{String, ToString};
+use alloc::vec;
+use alloc::vec::Vec;
+use rustix::fd::BorrowedFd;
 
 use crate::connection::{Connection, Extent, MESSAGE_MAX};
 use crate::error::{ClientError, Defect};
@@ -54,7 +56,7 @@ impl Pmi2 {
 
     /// Introduces the rank, and names its job where the launcher has told it; the server says how many others there are. Slurm's demands the job,
     /// and `threaded` (measured with 22.05), no other one needs them.
-    pub(crate) fn init(mut connection: Connection, rank: u32, job: Option<&OsStr>) -> Result<Self, ClientError> {
+    pub(crate) fn init(mut connection: Connection, rank: u32, job: Option<&str>) -> Result<Self, ClientError> {
         pmi1::open(&mut connection, 2, 0)?;
         let ours = rank.to_string();
         let mut ask = |command, fields: &[_], answer| request(&mut connection, command, fields, answer)?.accepted();
@@ -237,7 +239,7 @@ fn encode(command: &str, fields: &[(&str, &[u8])]) -> Result<Vec<u8>, ClientErro
         message.extend_from_slice(name.as_bytes());
         message.push(b'=');
         for &byte in *value {
-            message.extend_from_slice(if byte == b';' { b";;" } else { std::slice::from_ref(&byte) });
+            message.extend_from_slice(if byte == b';' { b";;" } else { core::slice::from_ref(&byte) });
         }
         message.push(b';');
     }
@@ -296,7 +298,7 @@ fn parse(body: &[u8]) -> Fields {
         if byte != b';' || bytes.next_if_eq(&b';').is_some() {
             field.push(byte);
         } else {
-            push_field(&mut fields, &std::mem::take(&mut field));
+            push_field(&mut fields, &core::mem::take(&mut field));
         }
     }
     // the last `;` may be missing

@@ -2,6 +2,7 @@
 //!
 //! The blocks are gone through again if they hold fewer ranks than the job has, as MPICH does: Hydra says `(vector,(0,1,1))` for any
 //! number of ranks on one node.
+use alloc::vec::Vec;
 
 /// Ranks on the node of `rank`, in order, of the nodes of all ranks; `None` if there is no such rank.
 pub(crate) fn local_ranks(nodes: &[u32], rank: u32) -> Option<Vec<u32>> {

@@ -3,7 +3,9 @@
 //! The two servers in wide use differ in how they say "not found": Slurm and Lattice send `found=FALSE`, Hydra's later
 //! versions a bare `rc=1`, PMI-1 servers an `rc` with a reason. [`Reply::if_found`] takes them all.
 
-use std::str::FromStr;
+use alloc::string::String;
+use alloc::vec::Vec;
+use core::str::FromStr;
 
 use crate::error::{ClientError, Defect, quote};
 

@@ -4,17 +4,21 @@
 //! and one that this rank has put since its last fence, is asked for; and so is everything after a barrier of a group until the next fence,
 //! and where there is no memory, which is no error.
 
-use std::collections::HashSet;
-use std::env;
+use alloc::borrow::ToOwned;
+use alloc::collections::BTreeSet;
+use alloc::string::String;
+use alloc::vec::Vec;
 
 use job_memory::{JobReader, Lookup};
+
+use crate::system;
 
 /// Memory of a rank's job, as far as there is one.
 #[derive(Debug, Default)]
 pub(crate) struct SharedPairs {
     memory: Option<JobReader>,
     /// Keys that this rank has put since its last fence.
-    unfenced: HashSet<String>,
+    unfenced: BTreeSet<String>,
     /// True if a barrier of a group has brought pairs since the last fence, which the memory does not have.
     is_behind: bool,
 }
@@ -22,7 +26,7 @@ pub(crate) struct SharedPairs {
 impl SharedPairs {
     /// The memory of the job `job_id` that the environment names. From the next fence on there are pairs in it.
     pub(crate) fn from_env(job_id: &str) -> Self {
-        let number = env::var(job_memory::VARIABLE).ok().and_then(|number| number.parse().ok());
+        let number = system::variable(job_memory::VARIABLE).and_then(|number| number.parse().ok());
         // A runtime may have closed the descriptor, and another launcher may have started this process in between.
         let memory = number.and_then(|number| JobReader::inherited(number, job_id).ok());
         let memory = memory.filter(|memory| memory.ask_for_pairs().is_ok());

@@ -1,7 +1,12 @@
 //! Life without a launcher: rank 0 of 1, its own key-value space, its own names. Nothing here ever waits.
 
-use std::collections::BTreeMap;
-use std::process;
+use alloc::borrow::ToOwned;
+use alloc::collections::BTreeMap;
+use alloc::format;
+use alloc::string::String;
+use alloc::vec::Vec;
+
+use rustix::process::getpid;
 
 use crate::error::ClientError;
 use crate::limits::{KeySigns, Limits, check_line};
@@ -32,7 +37,7 @@ struct Pairs {
 
 impl Singleton {
     pub(crate) fn new() -> Self {
-        let job_id = format!("singleton_{}", process::id());
+        let job_id = format!("singleton_{}", getpid());
         Self {
             membership: Membership { rank: 0, size: 1, appnum: None, spawned: false, job_id },
             spaces: BTreeMap::from([(None, Pairs::default())]),

@@ -1,4 +1,6 @@
 //! Request of a rank for more ranks, as `MPI_Comm_spawn_multiple` does.
+use alloc::string::String;
+use alloc::vec::Vec;
 
 /// A request to start a new job: one block of ranks per program.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -3,6 +3,8 @@
 //! Lattice tells all of it (`lattice.topo`, see `pmi-core/src/server/places.rs`). Of other launchers the node is known by the map of the
 //! job, and nobody is asked for what he may not know.
 
+use alloc::vec::Vec;
+
 use crate::client::Client;
 use crate::error::ClientError;
 use crate::process_mapping;

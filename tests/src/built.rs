@@ -43,12 +43,14 @@ pub fn overlay_library() -> PathBuf {
     existing(profile_directory().join("liblattice_overlay_c.so"), "cargo build --workspace")
 }
 
-/// Our `libpmi.so.0` or `libpmi2.so.0` of this build, under the name that programs look for; `name` is `pmi` or `pmi2`.
+/// Our `libpmi.so.0` or `libpmi2.so.0`, under the name that programs look for; `name` is `pmi` or `pmi2`. It is the one of this build, or of
+/// the directory in `LATTICE_TEST_CLIENT_LIBRARIES`: `cargo xtask test` names that of the libraries which are installed, without `std`.
 ///
 /// # Panics
 /// If it was not built.
 pub fn client_library(name: &str) -> PathBuf {
-    let built = existing(profile_directory().join(format!("liblattice_{name}.so")), "cargo build --workspace");
+    let directory = std::env::var_os("LATTICE_TEST_CLIENT_LIBRARIES").map_or_else(profile_directory, PathBuf::from);
+    let built = existing(directory.join(format!("liblattice_{name}.so")), "cargo build --workspace");
     let directory = target_directory("client-libraries");
     let (library, new) = (directory.join(soname(name)), directory.join(format!("{name}.{}", std::process::id())));
     // Other tests make the same link, in this process and in others.

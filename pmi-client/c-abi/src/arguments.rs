@@ -3,9 +3,10 @@
 //! So a value of these types comes from a caller in C, who promises what the header says: a pointer is NULL, or leads to what its
 //! type names for as long as the call lasts, and a length counts what is there. Every `unsafe` block below rests on that.
 
-use std::ffi::{CStr, c_char, c_int};
-use std::marker::PhantomData;
-use std::ptr::{self, NonNull};
+use alloc::vec::Vec;
+use core::ffi::{CStr, c_char, c_int};
+use core::marker::PhantomData;
+use core::ptr::{self, NonNull};
 
 use pmi_client::Limits;
 
@@ -185,7 +186,7 @@ impl<'c, T: Copy> Array<'c, T> {
         #[expect(unsafe_code, reason = "an array of the caller is a pointer and a length")]
         // SAFETY: the caller's array has so many values, and nobody changes them while the call lasts. A `T` is a number, a pointer or a
         // structure of them, which have no invalid values.
-        Some(unsafe { std::slice::from_raw_parts(first.as_ptr(), length) })
+        Some(unsafe { core::slice::from_raw_parts(first.as_ptr(), length) })
     }
 
     /// The address, which some callers give a meaning of its own.

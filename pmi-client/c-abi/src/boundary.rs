@@ -1,9 +1,6 @@
 //! The boundary that every call passes: no panic leaves it, and the caller's `errno` is what it was.
 
-use std::ffi::c_int;
-use std::panic::{self, AssertUnwindSafe};
-
-use nix::errno::Errno;
+use core::ffi::c_int;
 
 use crate::code::{Code, Failure, SUCCESS};
 
@@ -15,15 +12,41 @@ pub fn call(failed: Code, body: impl FnOnce() -> Result<(), Failure>) -> c_int {
 
 /// One copy serves all functions.
 fn run(failed: Code, body: &mut dyn FnMut() -> Result<(), Failure>) -> c_int {
-    let errno = Errno::last_raw();
-    // What a panic leaves half-done is the client, which takes no more requests then than after a broken connection.
-    let result = panic::catch_unwind(AssertUnwindSafe(body));
-    Errno::set_raw(errno);
+    let errno = errno();
+    let result = caught(body);
+    set_errno(errno);
     match result {
-        Ok(Ok(())) => SUCCESS,
-        Ok(Err(Failure::Code(code))) => code.0,
-        Ok(Err(Failure::Client(_))) => failed.0,
-        Err(_) => Code::FAIL.0,
+        Ok(()) => SUCCESS,
+        Err(Failure::Code(code)) => code.0,
+        Err(Failure::Client(_)) => failed.0,
+    }
+}
+
+/// A panic is a failure. What it leaves half-done is the client, which takes no more requests then than after a broken connection.
+#[cfg(feature = "std")]
+fn caught(body: &mut dyn FnMut() -> Result<(), Failure>) -> Result<(), Failure> {
+    std::panic::catch_unwind(std::panic::AssertUnwindSafe(body)).unwrap_or(Err(Failure::Code(Code::FAIL)))
+}
+
+/// A panic ends the process where it happens (`without_std.rs`).
+#[cfg(not(feature = "std"))]
+fn caught(body: &mut dyn FnMut() -> Result<(), Failure>) -> Result<(), Failure> {
+    body()
+}
+
+fn errno() -> c_int {
+    #[expect(unsafe_code, reason = "errno is a place of the C library")]
+    // SAFETY: each thread has one.
+    unsafe {
+        *libc::__errno_location()
+    }
+}
+
+fn set_errno(errno: c_int) {
+    #[expect(unsafe_code, reason = "errno is a place of the C library")]
+    // SAFETY: each thread has one.
+    unsafe {
+        *libc::__errno_location() = errno;
     }
 }
 
@@ -33,14 +56,14 @@ mod tests {
 
     #[test]
     fn a_panic_is_a_failure_and_errno_stays() {
-        Errno::EILSEQ.set();
+        set_errno(libc::EILSEQ);
         assert_eq!(call(Code::OTHER, || panic!("on purpose")), -1);
         assert_eq!(call(Code::OTHER, || Err(Code::KEY.into())), 4);
         let changes_errno = || {
-            Errno::EBADF.set();
+            set_errno(libc::EBADF);
             Ok(())
         };
         assert_eq!(call(Code::OTHER, changes_errno), 0);
-        assert_eq!(Errno::last(), Errno::EILSEQ);
+        assert_eq!(errno(), libc::EILSEQ);
     }
 }

@@ -1,6 +1,6 @@
 //! Return codes, which PMI-1 and PMI-2 number alike.
 
-use std::ffi::c_int;
+use core::ffi::c_int;
 
 use pmi_client::ClientError;
 

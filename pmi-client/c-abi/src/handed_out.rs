@@ -2,10 +2,8 @@
 //!
 //! They are memory of `malloc`, because callers are known to free them by themselves.
 
-use std::ffi::c_char;
-use std::ptr::{self, NonNull};
-
-use nix::libc;
+use core::ffi::c_char;
+use core::ptr::{self, NonNull};
 
 /// `PMI_keyval_t` as the caller gets it; both parts may be NULL.
 #[repr(C)]

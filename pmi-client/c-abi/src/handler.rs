@@ -1,8 +1,8 @@
 //! Functions of callers in C that are called later, with what they want to be given.
 
-use std::ffi::c_void;
-use std::fmt;
-use std::ptr;
+use core::ffi::c_void;
+use core::fmt;
+use core::ptr;
 
 /// `void *(*)(void *)`: a function, or NULL.
 pub type Function = Option<extern "C" fn(*mut c_void) -> *mut c_void>;

@@ -9,10 +9,17 @@
 //!                                                          └─ Code <─ Failure ┘
 //! ```
 
+#![cfg_attr(not(feature = "std"), no_std)]
+
+extern crate alloc;
+
 pub mod arguments;
 pub mod boundary;
 pub mod code;
 pub mod handed_out;
 pub mod handler;
+pub mod lock;
 pub mod process;
 pub mod spawn;
+#[cfg(not(feature = "std"))]
+mod without_std;

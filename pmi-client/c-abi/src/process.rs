@@ -6,27 +6,26 @@
 //! Calls of several threads take turns. A fork copies the client: parent and child share one connection, on which either may ask when
 //! the other does not wait for an answer, and a child must not be forked while another thread is inside a call.
 
-use std::cell::Cell;
-use std::ffi::c_int;
-use std::os::fd::AsFd;
-use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
+use alloc::vec::Vec;
+use core::ffi::c_int;
+use core::sync::atomic::{AtomicI32, Ordering};
 
-use nix::libc;
-use nix::poll::{PollFd, PollFlags, poll};
 use pmi_client::{Client, Protocol};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::fcntl_dupfd_cloexec;
+use rustix::thread::gettid;
 
 use crate::arguments::Out;
 use crate::code::{Code, Failure};
+use crate::lock::{Lock, Locked};
 
-/// Time after which a thread looks for what another one may have read for it, in milliseconds.
-const LOOK_AGAIN_MS: u8 = 10;
+/// Time after which a thread looks for what another one may have read for it.
+const LOOK_AGAIN: Timespec = Timespec { tv_sec: 0, tv_nsec: 10_000_000 };
 
-static CLIENT: Mutex<Option<Client>> = Mutex::new(None);
+static CLIENT: Lock<Option<Client>> = Lock::new(None);
 
-thread_local! {
-    /// True once this thread ends the process.
-    static ENDS: Cell<bool> = const { Cell::new(false) };
-}
+/// Id of the thread that ends the process; 0 before there is one.
+static ENDS: AtomicI32 = AtomicI32::new(0);
 
 /// Joins the job that the environment names, unless this process has done so, and runs `body` with the client.
 ///
@@ -68,13 +67,16 @@ pub fn number(place: Out<'_, c_int>, of: impl FnOnce(&mut Client) -> Result<c_in
 pub fn wait_until(mut body: impl FnMut(&mut Client) -> Result<bool, Failure>) -> Result<(), Failure> {
     loop {
         let descriptor = with(|client| {
-            Ok(if body(client)? { None } else { client.descriptor().map(|connection| connection.try_clone_to_owned()) })
+            Ok(if body(client)? {
+                None
+            } else {
+                client.descriptor().map(|connection| fcntl_dupfd_cloexec(connection, 3))
+            })
         })?;
         // Without a descriptor to spare it goes on all the same, a little slower.
         let Some(descriptor) = descriptor else { return Ok(()) };
-        let mut awaited: Vec<_> =
-            descriptor.iter().map(|connection| PollFd::new(connection.as_fd(), PollFlags::POLLIN)).collect();
-        let _ = poll(&mut awaited, LOOK_AGAIN_MS);
+        let mut awaited: Vec<_> = descriptor.iter().map(|connection| PollFd::new(connection, PollFlags::IN)).collect();
+        let _ = poll(&mut awaited, Some(&LOOK_AGAIN));
     }
 }
 
@@ -98,11 +100,7 @@ pub fn is_joined() -> bool {
 /// place for a code.
 pub fn abort(code: Option<c_int>, message: &str) -> ! {
     // A thread that waits for others keeps the client. Then the launcher learns of it by the exit code alone.
-    let client = match CLIENT.try_lock() {
-        Ok(mut client) => client.take(),
-        Err(TryLockError::Poisoned(client)) => client.into_inner().take(),
-        Err(TryLockError::WouldBlock) => None,
-    };
+    let client = CLIENT.try_lock().and_then(|mut client| client.take());
     if let Some(client) = client {
         let _ = client.abort(code, message);
     }
@@ -122,20 +120,18 @@ pub fn end(code: c_int) -> ! {
 /// From now on calls of this thread fail while another thread is inside one, which may be a barrier that never ends. For handlers that run
 /// before the process aborts.
 pub fn wait_for_no_other_call() {
-    ENDS.set(true);
+    ENDS.store(gettid().as_raw_nonzero().get(), Ordering::Relaxed);
 }
 
 /// A call that panicked leaves a client that can still be asked, or whose connection says that it is broken.
 #[inline(never)]
-fn lock() -> Result<MutexGuard<'static, Option<Client>>, Code> {
-    if !ENDS.get() {
-        return Ok(CLIENT.lock().unwrap_or_else(PoisonError::into_inner));
+fn lock() -> Result<Locked<Option<Client>>, Code> {
+    // No thread has the id 0, and most processes never ask for theirs.
+    let ending = ENDS.load(Ordering::Relaxed);
+    if ending != 0 && ending == gettid().as_raw_nonzero().get() {
+        return CLIENT.try_lock().ok_or(Code::FAIL);
     }
-    match CLIENT.try_lock() {
-        Ok(client) => Ok(client),
-        Err(TryLockError::Poisoned(client)) => Ok(client.into_inner()),
-        Err(TryLockError::WouldBlock) => Err(Code::FAIL),
-    }
+    Ok(CLIENT.lock())
 }
 
 #[cfg(test)]
@@ -144,7 +140,7 @@ mod tests {
 
     #[test]
     fn a_handler_of_an_abort_does_not_wait_for_a_thread_in_a_barrier() {
-        let in_barrier = CLIENT.lock().unwrap();
+        let in_barrier = CLIENT.lock();
         let handler = std::thread::spawn(|| {
             wait_for_no_other_call();
             with(|_| Ok(()))

@@ -1,6 +1,9 @@
 //! Spawn requests out of the arrays that C callers describe programs with.
 
-use std::ffi::c_int;
+use alloc::borrow::ToOwned;
+use alloc::string::String;
+use alloc::vec::Vec;
+use core::ffi::c_int;
 
 use pmi_client::{SpawnApp, SpawnRequest};
 

@@ -1,5 +1,9 @@
 //! Calls that exchange values between the ranks of a job.
 
+use alloc::borrow::ToOwned;
+use alloc::string::String;
+use alloc::vec::Vec;
+
 use super::{Client, Wire};
 use crate::error::ClientError;
 use crate::membership::{IndexedPair, RingNeighbours};

@@ -1,6 +1,6 @@
 //! Barriers of some ranks of a job.
 
-use std::os::fd::BorrowedFd;
+use rustix::fd::BorrowedFd;
 
 use super::{Client, Wire};
 use crate::error::ClientError;

@@ -1,5 +1,8 @@
 //! Calls about other jobs.
 
+use alloc::string::String;
+use alloc::vec::Vec;
+
 use super::{Client, Wire, on_wire};
 use crate::error::ClientError;
 use crate::spawn::SpawnRequest;

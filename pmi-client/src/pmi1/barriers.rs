@@ -4,6 +4,11 @@
 //! rank: barrier_in group=0,2:434711146 ── get ──> server ── get_result ── barrier_out tag=434711146 ──> rank
 //! ```
 
+use alloc::borrow::ToOwned;
+use alloc::format;
+use alloc::string::{String, ToString};
+use alloc::vec::Vec;
+
 use super::parse;
 use crate::client::RankGroup;
 use crate::error::ClientError;

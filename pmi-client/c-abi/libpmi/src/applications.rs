@@ -1,6 +1,7 @@
 //! Programs of a job that runs several, as Cray's `pmi.h` tells of them ("applications"): their numbers are those of `PMI_Get_appnum`.
 
-use std::ffi::c_int;
+use alloc::vec::Vec;
+use core::ffi::c_int;
 
 use pmi_c_abi::arguments::{ArrayOut, Out};
 use pmi_c_abi::code::{Code, Failure};

@@ -5,12 +5,16 @@
 //! ```
 //! A value of PMI-1 is a text of 1,023 bytes as a rule. The pairs stay in the job's key-value space.
 
-use std::ffi::c_int;
-use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU32, Ordering};
+use alloc::format;
+use alloc::string::String;
+use alloc::vec;
+use alloc::vec::Vec;
+use core::ffi::c_int;
+use core::sync::atomic::{AtomicU32, Ordering};
 
 use pmi_c_abi::arguments::{Array, ArrayOut, Out};
 use pmi_c_abi::code::{Code, Failure};
+use pmi_c_abi::lock::Lock;
 use pmi_c_abi::process;
 use pmi_client::Client;
 
@@ -21,7 +25,7 @@ use crate::{call, number};
 static NEXT: AtomicU32 = AtomicU32::new(0);
 
 /// Node of each rank.
-static NODES: OnceLock<Vec<c_int>> = OnceLock::new();
+static NODES: Lock<Option<&[c_int]>> = Lock::new(None);
 
 /// Gathers as many bytes of each rank, in the order of ranks.
 #[unsafe(no_mangle)]
@@ -125,14 +129,12 @@ pub extern "C" fn PMI_Get_nidlist_ptr(list: Out<'_, *const c_int>) -> c_int {
 }
 
 fn nodes(client: &mut Client) -> Result<&'static [c_int], Failure> {
-    match NODES.get() {
-        Some(nodes) => Ok(nodes),
-        // The client's lock is held, so nobody else looks at them.
-        None => {
-            let nodes = client.nodes()?.ok_or(Code::FAIL)?;
-            Ok(NODES.get_or_init(|| nodes.into_iter().map(u32::cast_signed).collect()))
-        }
+    let mut known = NODES.lock();
+    if known.is_none() {
+        let nodes = client.nodes()?.ok_or(Code::FAIL)?;
+        *known = Some(nodes.into_iter().map(u32::cast_signed).collect::<Vec<_>>().leak());
     }
+    Ok(known.ok_or(Code::FAIL)?)
 }
 
 fn gather(client: &mut Client, own: &[u8], lengths: &[usize], all: ArrayOut<'_, u8>) -> Result<(), Failure> {

@@ -1,6 +1,7 @@
 //! Barriers of groups, which MPICH's `pmi.h` has since PMI-1.2.
 
-use std::ffi::c_int;
+use alloc::vec::Vec;
+use core::ffi::c_int;
 
 use pmi_c_abi::arguments::{Array, Text};
 use pmi_c_abi::code::{Code, Failure};

@@ -1,6 +1,10 @@
 //! A process and its job.
 
-use std::ffi::c_int;
+use alloc::borrow::ToOwned;
+use alloc::format;
+use alloc::string::String;
+use alloc::vec::Vec;
+use core::ffi::c_int;
 
 use pmi_c_abi::arguments::{ArrayOut, Out, Text, TextOut};
 use pmi_c_abi::code::{Code, Failure};

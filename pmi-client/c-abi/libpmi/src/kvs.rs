@@ -1,7 +1,8 @@
 //! Key-value spaces: the job's, whose name is the job's, and those that ranks make.
 
-use std::ffi::c_int;
-use std::sync::atomic::{AtomicU64, Ordering};
+use alloc::borrow::ToOwned;
+use core::ffi::c_int;
+use core::sync::atomic::{AtomicU64, Ordering};
 
 use pmi_c_abi::arguments::{Buffer, Out, Text, TextOut};
 use pmi_c_abi::code::{Code, Failure};

@@ -15,8 +15,11 @@
 //! | `node_memory.rs` | memory that the ranks of a node share |
 //! | `topology.rs` | the levels of the machine that a rank is in |
 
+#![cfg_attr(not(feature = "std"), no_std)]
 #![allow(non_snake_case, reason = "the names are those of pmi.h")]
 #![allow(unsafe_code, reason = "exported names; pointers are followed in pmi-c-abi alone")]
+
+extern crate alloc;
 
 pub mod applications;
 pub mod collectives;
@@ -30,7 +33,7 @@ pub mod resources;
 pub mod spawn;
 pub mod topology;
 
-use std::ffi::c_int;
+use core::ffi::c_int;
 
 use pmi_c_abi::arguments::Out;
 use pmi_c_abi::code::{Code, Failure};

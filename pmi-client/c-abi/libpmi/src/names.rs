@@ -1,6 +1,6 @@
 //! Names under which jobs find each other.
 
-use std::ffi::c_int;
+use core::ffi::c_int;
 
 use pmi_c_abi::arguments::{Text, TextOut};
 use pmi_c_abi::code::Code;

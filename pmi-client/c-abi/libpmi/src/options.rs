@@ -1,6 +1,7 @@
 //! Pairs out of command lines, for the hints of `PMI_Spawn_multiple`.
 
-use std::ffi::c_int;
+use alloc::vec::Vec;
+use core::ffi::c_int;
 
 use pmi_c_abi::arguments::{Array, ArrayOut, Out, Text, TextOut};
 use pmi_c_abi::code::Code;

@@ -1,18 +1,21 @@
 //! Resources that outlive their process, and functions of the program that remove them while it lives.
 
-use std::ffi::c_int;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use alloc::borrow::ToOwned;
+use alloc::string::String;
+use alloc::vec::Vec;
+use core::ffi::c_int;
 
 use pmi_c_abi::arguments::Text;
 use pmi_c_abi::code::{Code, Failure};
 use pmi_c_abi::handler::{Extra, Function, Handler};
+use pmi_c_abi::lock::{Lock, Locked};
 use pmi_c_abi::process;
 use pmi_client::{Client, ClientError};
 
 use crate::call;
 
 /// Handlers of the resources that are registered, in the order of their registrations.
-static HANDLERS: Mutex<Vec<Handlers>> = Mutex::new(Vec::new());
+static HANDLERS: Lock<Vec<Handlers>> = Lock::new(Vec::new());
 
 struct Handlers {
     name: String,
@@ -100,6 +103,6 @@ fn forget(name: &str) {
     handlers().retain(|handlers| handlers.name != name);
 }
 
-fn handlers() -> MutexGuard<'static, Vec<Handlers>> {
-    HANDLERS.lock().unwrap_or_else(PoisonError::into_inner)
+fn handlers() -> Locked<Vec<Handlers>> {
+    HANDLERS.lock()
 }

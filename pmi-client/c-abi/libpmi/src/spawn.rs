@@ -1,6 +1,10 @@
 //! New jobs.
 
-use std::ffi::c_int;
+use alloc::borrow::ToOwned;
+use alloc::string::String;
+use alloc::vec;
+use alloc::vec::Vec;
+use core::ffi::c_int;
 
 use pmi_c_abi::arguments::{Array, ArrayOut, Text, TextOut};
 use pmi_c_abi::code::Code;
@@ -27,7 +31,7 @@ pub extern "C" fn PMI_Spawn_multiple<'c>(
         let programs = Programs { count, commands, arguments, argument_counts: Array::NULL, ranks, hint_counts, hints };
         let request = programs.request(spawn::pairs(preput.with_length(preput_count).ok_or(Code::ARGUMENT)?)?)?;
         process::with(|client| Ok(client.spawn(&request)?))?;
-        errors.fill(count, std::iter::repeat(0));
+        errors.fill(count, core::iter::repeat(0));
         Ok(())
     })
 }

@@ -1,6 +1,7 @@
 //! Levels of the machine that a rank is in.
 
-use std::ffi::c_int;
+use alloc::vec::Vec;
+use core::ffi::c_int;
 
 use pmi_c_abi::arguments::{Array, ArrayOut, Out};
 use pmi_c_abi::code::{Code, Failure};

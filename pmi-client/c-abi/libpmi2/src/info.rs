@@ -1,6 +1,7 @@
 //! Attributes of the node and of the job.
 
-use std::ffi::c_int;
+use alloc::vec::Vec;
+use core::ffi::c_int;
 
 use pmi_c_abi::arguments::{ArrayOut, Out, Text, TextOut};
 use pmi_c_abi::code::{Code, Failure};

@@ -1,6 +1,7 @@
 //! A process and its job.
 
-use std::ffi::{c_int, c_void};
+use alloc::string::String;
+use core::ffi::{c_int, c_void};
 
 use pmi_c_abi::arguments::{Out, Text, TextOut};
 use pmi_c_abi::code::Code;

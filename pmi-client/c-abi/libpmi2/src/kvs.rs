@@ -1,6 +1,6 @@
 //! The key-value space of the job, and the ring.
 
-use std::ffi::c_int;
+use core::ffi::c_int;
 
 use pmi_c_abi::arguments::{Buffer, Out, Text, TextOut};
 use pmi_c_abi::code::Code;

@@ -9,8 +9,11 @@
 //! | `info.rs` | attributes of the node and of the job |
 //! | `names.rs`, `spawn.rs` | other jobs |
 
+#![cfg_attr(not(feature = "std"), no_std)]
 #![allow(non_snake_case, reason = "the names are those of pmi2.h")]
 #![allow(unsafe_code, reason = "exported names; pointers are followed in pmi-c-abi alone")]
+
+extern crate alloc;
 
 pub mod info;
 pub mod job;
@@ -18,7 +21,7 @@ pub mod kvs;
 pub mod names;
 pub mod spawn;
 
-use std::ffi::c_int;
+use core::ffi::c_int;
 
 use pmi_c_abi::arguments::Out;
 use pmi_c_abi::code::{Code, Failure};

@@ -1,6 +1,6 @@
 //! Names under which jobs find each other. Hints are of no use to any launcher, and not read.
 
-use std::ffi::{c_int, c_void};
+use core::ffi::{c_int, c_void};
 
 use pmi_c_abi::arguments::{Array, Text, TextOut};
 use pmi_c_abi::code::Code;

@@ -4,7 +4,9 @@
 //! MPI libraries that were built for Slurm's library, Intel's among them. MPICH's `pmi2.h` has had structures of two pointers since 4.1,
 //! and an array of them. Nothing in a call tells them apart, so the second has a name of its own, which `include/pmi2.h` gives it.
 
-use std::ffi::c_int;
+use alloc::string::String;
+use alloc::vec::Vec;
+use core::ffi::c_int;
 
 use pmi_c_abi::arguments::{Array, ArrayOut, Text, TextOut};
 use pmi_c_abi::code::{Code, Failure};
@@ -74,7 +76,7 @@ fn start<P: Pair + Copy>(
     }
     let request = programs.request(preput)?;
     let started = process::with(|client| Ok(client.spawn(&request)?))?.unwrap_or_default();
-    errors.fill(programs.count, std::iter::repeat(0));
+    errors.fill(programs.count, core::iter::repeat(0));
     // The job runs, whatever room there is for its name.
     Ok(buffer.map_or(Ok(()), |buffer| buffer.put_whole(started.as_bytes())).map_err(|_| Code::LENGTH)?)
 }
