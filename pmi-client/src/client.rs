@@ -21,7 +21,7 @@ use crate::membership::Membership;
 use crate::pmi1::{self, Pmi1};
 use crate::pmi2::{self, Pmi2};
 use crate::process_mapping;
-use crate::shared::SharedPairs;
+use crate::shared::{MemoryOf, SharedPairs};
 use crate::singleton::{self, Singleton};
 use crate::system;
 
@@ -111,6 +111,7 @@ impl Client {
     }
 
     fn join(protocol: Protocol, descriptor: Descriptor) -> Result<Self, ClientError> {
+        let memory = SharedPairs::offered();
         let mut client = match Door::find(system::variable)? {
             Door::Descriptor { fd, rank, size } => {
                 let socket = match descriptor {
@@ -118,18 +119,18 @@ impl Client {
                     Descriptor::Share => descriptor::share(fd)?,
                 };
                 let job = system::variable(JOB_VARIABLE);
-                Self::speak(socket, protocol, (rank, size), job.as_deref())?
+                Self::speak(socket, protocol, (rank, size), job.as_deref(), memory)?
             }
             Door::Port { address, id } => {
                 Admission::take()?;
-                Self::connect(&address, protocol, id)?
+                Self::connect_with(&address, protocol, id, memory)?
             }
             Door::None => return Ok(Self::alone()),
         };
         if let Wire::Pmi1(wire) = &mut client.wire {
             wire.membership.spawned = environment::is_spawned(system::variable);
         }
-        Ok(Self { shared: SharedPairs::from_env(client.job_id()), ..client })
+        Ok(client)
     }
 
     /// Talks over `stream`, any connected stream socket in blocking mode, to a server that knows this end as `rank`.
@@ -139,7 +140,7 @@ impl Client {
     /// # Errors
     /// Fails when the server does not speak `protocol`, or not properly.
     pub fn over(stream: impl Into<OwnedFd>, protocol: Protocol, rank: u32, size: u32) -> Result<Self, ClientError> {
-        Self::speak(stream.into(), protocol, (rank, size), None)
+        Self::speak(stream.into(), protocol, (rank, size), None, None)
     }
 
     fn speak(
@@ -147,13 +148,33 @@ impl Client {
         protocol: Protocol,
         (rank, size): (u32, u32),
         job: Option<&str>,
+        memory: Option<MemoryOf>,
     ) -> Result<Self, ClientError> {
         let connection = Connection::new(stream);
-        let wire = match protocol {
-            Protocol::Auto | Protocol::Pmi1 => Wire::Pmi1(Pmi1::init(connection, rank, size)?),
-            Protocol::Pmi2 => Wire::Pmi2(Pmi2::init(connection, rank, job)?),
-        };
-        Ok(wire.into())
+        match protocol {
+            Protocol::Auto | Protocol::Pmi1 => Self::in_pmi1(connection, (rank, size), memory),
+            Protocol::Pmi2 => Self::in_pmi2(connection, rank, job, memory),
+        }
+    }
+
+    fn in_pmi1(
+        connection: Connection,
+        (rank, size): (u32, u32),
+        memory: Option<MemoryOf>,
+    ) -> Result<Self, ClientError> {
+        let (wire, shared) = Pmi1::init(connection, (rank, size), memory)?;
+        Ok(Self { wire: Wire::Pmi1(wire), shared })
+    }
+
+    fn in_pmi2(
+        connection: Connection,
+        rank: u32,
+        job: Option<&str>,
+        memory: Option<MemoryOf>,
+    ) -> Result<Self, ClientError> {
+        let wire = Pmi2::init(connection, rank, job)?;
+        let shared = memory.map(|memory| memory(&wire.membership.job_id)).unwrap_or_default();
+        Ok(Self { wire: Wire::Pmi2(wire), shared })
     }
 
     /// Connects to a server at `address` (`host:port`) and claims the rank `id` there.
@@ -161,16 +182,19 @@ impl Client {
     /// # Errors
     /// Fails when nobody listens, when the rank is refused, and as [`over`](Self::over) does.
     pub fn connect(address: &str, protocol: Protocol, id: u32) -> Result<Self, ClientError> {
+        Self::connect_with(address, protocol, id, None)
+    }
+
+    fn connect_with(address: &str, protocol: Protocol, id: u32, memory: Option<MemoryOf>) -> Result<Self, ClientError> {
         let failed = |source| ClientError::Connect { address: address.to_owned(), source };
         let mut connection = Connection::new(system::connect(address).map_err(failed)?);
-        let wire = match protocol {
+        match protocol {
             Protocol::Auto | Protocol::Pmi1 => {
-                let (rank, size) = pmi1::claim(&mut connection, id)?;
-                Wire::Pmi1(Pmi1::init(connection, rank, size)?)
+                let place = pmi1::claim(&mut connection, id)?;
+                Self::in_pmi1(connection, place, memory)
             }
-            Protocol::Pmi2 => Wire::Pmi2(Pmi2::init(connection, id, None)?),
-        };
-        Ok(wire.into())
+            Protocol::Pmi2 => Self::in_pmi2(connection, id, None, memory),
+        }
     }
 
     /// A job of one rank without a launcher: what is put can be got, and fences are free.

@@ -4,6 +4,7 @@
 //! own behind it all the same: 4.1 after a value, 3 and 4.0 after a port.
 
 mod barriers;
+mod spawn;
 
 use alloc::borrow::ToOwned;
 use alloc::format;
@@ -12,6 +13,7 @@ use alloc::vec::Vec;
 use rustix::fd::BorrowedFd;
 
 use self::barriers::{GroupBarriers, group_text, tag_number};
+use self::spawn::spawn_blocks;
 use crate::client::RankGroup;
 use crate::connection::{Connection, Extent, MESSAGE_MAX};
 use crate::error::{ClientError, Defect};
@@ -20,6 +22,7 @@ use crate::limits::{KeySigns, Limits, check_line};
 use crate::membership::{IndexedPair, Membership};
 use crate::reply::{Fields, Reply};
 use crate::resources::{self, ResourceCall};
+use crate::shared::{MemoryOf, SharedPairs};
 use crate::spawn::SpawnRequest;
 
 /// The version this client asks for, as MPICH's does. A server that answers 1.2 has barriers of groups.
@@ -72,23 +75,38 @@ pub(crate) fn open(connection: &mut Connection, version: u32, subversion: u32) -
 }
 
 impl Pmi1 {
-    /// Introduces the rank, in the order in which MPI libraries do.
-    pub(crate) fn init(mut connection: Connection, rank: u32, size: u32) -> Result<Self, ClientError> {
+    /// Introduces the rank, in the order in which MPI libraries do; by the name of its job first where `memory` may tell the rest.
+    pub(crate) fn init(
+        mut connection: Connection,
+        (rank, size): (u32, u32),
+        memory: Option<MemoryOf>,
+    ) -> Result<(Self, SharedPairs), ClientError> {
         let subversion = open(&mut connection, VERSION, 1)?;
         let mut ask = |command, answer| request(&mut connection, command, &[], answer)?.accepted();
-        let maxes = ask("get_maxes", "maxes")?;
-        let appnum: i64 = ask("get_appnum", "appnum")?.number("appnum")?;
-        let job_id = ask("get_my_kvsname", "my_kvsname")?.text("kvsname")?;
-        // all counts include the NUL of a C string; what could not be read back is not put
-        let most = |field| maxes.number(field).map(|most: usize| most.saturating_sub(1).min(MESSAGE_MAX / 2));
-        let limits = Limits {
-            job_id_max: most("kvsname_max")?.max(job_id.len()),
-            key_max: most("keylen_max")?,
-            value_max: most("vallen_max")?,
-            key_signs: KeySigns::OneWord,
+        let (named, shared) = match memory {
+            Some(memory) => {
+                let name = ask("get_my_kvsname", "my_kvsname")?.text("kvsname")?;
+                let shared = memory(&name);
+                (Some(name), shared)
+            }
+            None => (None, SharedPairs::default()),
         };
+        let (announced, appnum) = match shared.introduction(rank) {
+            Some(known) => known,
+            None => {
+                let maxes = ask("get_maxes", "maxes")?;
+                let announced =
+                    [maxes.number("kvsname_max")?, maxes.number("keylen_max")?, maxes.number("vallen_max")?];
+                (announced, ask("get_appnum", "appnum")?.number("appnum")?)
+            }
+        };
+        let job_id = named.map_or_else(|| ask("get_my_kvsname", "my_kvsname")?.text("kvsname"), Ok)?;
+        // all counts include the NUL of a C string; what could not be read back is not put
+        let [name, key_max, value_max] = announced.map(|most| most.saturating_sub(1).min(MESSAGE_MAX / 2));
+        let limits = Limits { job_id_max: name.max(job_id.len()), key_max, value_max, key_signs: KeySigns::OneWord };
         let membership = Membership { rank, size, appnum: u64::try_from(appnum).ok(), spawned: false, job_id };
-        Ok(Self { connection, membership, limits, extensions: None, subversion, barriers: GroupBarriers::default() })
+        let barriers = GroupBarriers::default();
+        Ok((Self { connection, membership, limits, extensions: None, subversion, barriers }, shared))
     }
 
     pub(crate) fn put(&mut self, space: Option<&str>, key: &str, value: &[u8]) -> Result<(), ClientError> {
@@ -329,37 +347,6 @@ fn send(connection: &mut Connection, command: &'static str, fields: &[(&str, &[u
 fn receive(connection: &mut Connection, command: &'static str, answer: &'static str) -> Result<Reply, ClientError> {
     let reply = Reply::new(command, answer, connection.receive(command, line_extent)?, parse);
     reply.inspect_err(|_| connection.lose_step())
-}
-
-/// One block per program, all in one write; only the first carries the preput pairs, as MPICH 4.1 and later send it.
-fn spawn_blocks(wanted: &SpawnRequest) -> String {
-    let mut text = String::new();
-    for (number, app) in (1..).zip(&wanted.apps) {
-        let mut line = |key: &str, value: &dyn core::fmt::Display| text += &format!("{key}={value}\n");
-        line("mcmd", &"spawn");
-        line("nprocs", &app.ranks);
-        line("execname", &app.program);
-        line("totspawns", &wanted.apps.len());
-        line("spawnssofar", &number);
-        line("argcnt", &app.args.len());
-        for (index, arg) in (1..).zip(&app.args) {
-            line(&format!("arg{index}"), arg);
-        }
-        if number == 1 {
-            line("preput_num", &wanted.preput.len());
-            for (index, (key, value)) in wanted.preput.iter().enumerate() {
-                line(&format!("preput_key_{index}"), key);
-                line(&format!("preput_val_{index}"), value);
-            }
-        }
-        line("info_num", &app.info.len());
-        for (index, (key, value)) in app.info.iter().enumerate() {
-            line(&format!("info_key_{index}"), key);
-            line(&format!("info_val_{index}"), value);
-        }
-        text += "endcmd\n";
-    }
-    text
 }
 
 /// Finds the first line; its body is without the line feed.

@@ -13,6 +13,12 @@ use job_memory::{JobReader, Lookup};
 
 use crate::system;
 
+/// Fact of Lattice: the limits that its server announces for names, keys and values of PMI-1.
+const LIMITS_KEY: &str = "lattice.limits";
+
+/// A way to find the memory of a job by the job's name.
+pub(crate) type MemoryOf = fn(&str) -> SharedPairs;
+
 /// Memory of a rank's job, as far as there is one.
 #[derive(Debug, Default)]
 pub(crate) struct SharedPairs {
@@ -24,8 +30,13 @@ pub(crate) struct SharedPairs {
 }
 
 impl SharedPairs {
+    /// The way to the memory that the environment names, if it names one.
+    pub(crate) fn offered() -> Option<MemoryOf> {
+        system::variable(job_memory::VARIABLE).map(|_| Self::from_env as MemoryOf)
+    }
+
     /// The memory of the job `job_id` that the environment names. From the next fence on there are pairs in it.
-    pub(crate) fn from_env(job_id: &str) -> Self {
+    fn from_env(job_id: &str) -> Self {
         let number = system::variable(job_memory::VARIABLE).and_then(|number| number.parse().ok());
         // A runtime may have closed the descriptor, and another launcher may have started this process in between.
         let memory = number.and_then(|number| JobReader::inherited(number, job_id).ok());
@@ -46,6 +57,15 @@ impl SharedPairs {
             Lookup::Found(value) => Some(value),
             Lookup::Absent | Lookup::AskServer => None,
         }
+    }
+
+    /// What a server would tell at the beginning: its limits for names, keys and values, and `MPI_APPNUM` of this rank, -1 without one.
+    pub(crate) fn introduction(&self, rank: u32) -> Option<([usize; 3], i64)> {
+        let memory = self.memory.as_ref()?;
+        let limits = memory.attribute(LIMITS_KEY)?;
+        let mut limits = str::from_utf8(&limits).ok()?.split(',').map(|number| number.parse().ok());
+        let mut next = || limits.next().flatten();
+        Some(([next()?, next()?, next()?], memory.appnum(rank)?.into()))
     }
 
     pub(crate) fn attribute(&self, name: &str) -> Option<Vec<u8>> {

@@ -393,7 +393,8 @@ impl Server {
 /// Names of the facts about a job that never change.
 ///
 /// The file of `PMI_hwloc_xmlfile` is read by MPICH 4.1 and later (`src/util/mpir_pmi.c`), which look for themselves where it cannot be.
-const JOB_ATTRIBUTES: [&str; 4] = ["PMI_process_mapping", "PMI_hwloc_xmlfile", "universeSize", "hasNameServ"];
+const JOB_ATTRIBUTES: [&str; 5] =
+    ["PMI_process_mapping", "PMI_hwloc_xmlfile", "universeSize", "hasNameServ", "lattice.limits"];
 
 /// The space of a job whose ranks have put nothing.
 fn first_pairs(job: &Job) -> Kvs {

@@ -10,7 +10,9 @@ use pmi_core::ids::{JobId, NodeIndex, Rank};
 use pmi_core::job::{Job, Placement};
 use pmi_core::server::{Action, EndReason, Offence, Server, Settings};
 use pmi_core::services::{Answer, Lifetime, NameError, Names, SpawnError};
-use pmi_core::wire::{Dialect, FrameBuffer, FrameError, KEY_MAX, Response, VALUE_MAX};
+use pmi_core::wire::{
+    Dialect, FrameBuffer, FrameError, KEY_MAX, KVSNAME_MAX_ANNOUNCED, Response, VALUE_MAX, VALUE_MAX_ANNOUNCED,
+};
 use transcript::field;
 use world::{JobIndex, World};
 
@@ -110,6 +112,17 @@ fn answers_of_pmi_2() {
         assert_eq!(answer.len() - 6, str::from_utf8(&answer[..6]).unwrap().trim().parse::<usize>().unwrap());
         assert_eq!(rc(str::from_utf8(&answer).unwrap()), code, "a value of {len} bytes");
     }
+}
+
+/// Clients of ours read them in memory, and others ask.
+#[test]
+fn limits_are_told_alike_by_both_ways() {
+    let (mut world, job) = initialized(1, Settings::default());
+    let [name, key, value] = [KVSNAME_MAX_ANNOUNCED, KEY_MAX, VALUE_MAX_ANNOUNCED];
+    let maxes = format!("cmd=maxes rc=0 kvsname_max={name} keylen_max={key} vallen_max={value}\n");
+    assert_eq!(world.ask(job, 0, "cmd=get_maxes\n"), maxes);
+    let fact = format!("cmd=get_result rc=0 value={name},{key},{value}\n");
+    assert_eq!(world.ask(job, 0, "cmd=get kvsname=j key=lattice.limits\n"), fact);
 }
 
 #[test]

@@ -14,7 +14,7 @@ use crate::roster::Quota;
 use crate::services::Call;
 use crate::wire::request::{Message, Request, RequestError};
 use crate::wire::response::Address;
-use crate::wire::{ErrorCode, Response, check_pair, check_preput};
+use crate::wire::{ErrorCode, LIMITS_ANNOUNCED, Response, check_pair, check_preput};
 
 /// The longest command that is remembered for reports; every real one is shorter.
 const COMMAND_SHOWN: usize = 32;
@@ -294,6 +294,7 @@ impl Server {
     pub(super) fn job_attribute(&self, name: &str) -> Option<&str> {
         match name {
             "PMI_process_mapping" => self.mapping.as_deref(),
+            "lattice.limits" => Some(LIMITS_ANNOUNCED),
             "PMI_hwloc_xmlfile" => self.topology_file.as_deref(),
             "universeSize" => Some(&self.universe_size_text),
             "hasNameServ" => Some(if self.has_names { "TRUE" } else { "FALSE" }),

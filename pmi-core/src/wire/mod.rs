@@ -83,3 +83,6 @@ pub fn check_preput(request: &SpawnRequest) -> Result<(), PairError> {
 
 /// The longest job id that is announced, in bytes; the NUL of C clients counts.
 pub const KVSNAME_MAX_ANNOUNCED: usize = 256;
+
+/// What is announced for names, keys and values, as the fact `lattice.limits` has it.
+pub(crate) const LIMITS_ANNOUNCED: &str = "256,64,1024";

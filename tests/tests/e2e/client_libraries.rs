@@ -314,6 +314,21 @@ fn facts_about_a_job_need_no_message() {
 }
 
 #[test]
+fn a_rank_that_has_the_memory_of_its_job_joins_by_two_requests() {
+    let directory = tempfile::tempdir().unwrap();
+    let trace = directory.path().join("trace");
+    let asked = |flags: &str| {
+        let program = Flavour::LatticePmi.program("libpmi_exchange");
+        launch(flags).arg("--pmi-trace").arg(&trace).arg(program).words("1").run().exits(0).says_nothing();
+        let trace = std::fs::read_to_string(&trace).unwrap();
+        let requests = ["init ", "get_my_kvsname", "get_maxes", "get_appnum"];
+        requests.map(|request| trace.matches(&format!("C> cmd={request}")).count())
+    };
+    assert_eq!(asked("-n 3"), [3, 3, 0, 0]);
+    assert_eq!(asked("-n 3 --no-job-memory"), [3; 4]);
+}
+
+#[test]
 fn gets_need_no_message() {
     let directory = tempfile::tempdir().unwrap();
     let trace = directory.path().join("trace");
