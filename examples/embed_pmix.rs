@@ -3,16 +3,16 @@
 //! $ cargo run -p lattice-examples --example embed_pmix -- ./my_open_mpi_program
 //! ```
 
-use std::os::unix::fs::MetadataExt;
 use std::{env, error::Error, fs, io::Read, sync::Arc};
 
+use nix::unistd::getuid;
 use pmi_core::env::inherited;
-use pmi_core::ids::{JobId, LocalRank, NodeIndex, Rank};
+use pmi_core::ids::{JobId, LocalRank, Rank};
 use pmi_core::{fence::LocalFence, job::Job, services::NoServices};
 use pmix_core::driver::{Driver, Sinks};
 use pmix_core::env::{Cpus, Families, RankEnvironment, defaults};
 use pmix_core::server::{Server, Settings};
-use pmix_core::{Namespace, NodeFacts, Seat, services::Alone};
+use pmix_core::{Namespace, Seat, services::Alone};
 use tokio::{process::Child, process::Command, task::JoinSet};
 
 #[tokio::main]
@@ -21,28 +21,19 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let mut secret = [0; 16]; // who knows a namespace may claim its ranks
     fs::File::open("/dev/urandom")?.read_exact(&mut secret)?;
     let name = format!("example.{:x}", u128::from_ne_bytes(secret));
-    let (job, node) = (Job::on_one_node(JobId::new(&name)?, size), NodeIndex(0));
-    let (hosts, here) = (vec![host.to_owned()], NodeFacts::default());
-    let (allocation, directory, parent, command, sets) = (None, None, None, Default::default(), Vec::new());
-    let namespace =
-        Namespace { name: name.clone(), job, node, hosts, allocation, directory, parent, here, command, sets };
+    let namespace = Namespace::on_one_node(&name, Job::on_one_node(JobId::new(&name)?, size), host);
 
-    let uid = fs::metadata("/proc/self")?.uid();
     // Open MPI writes help texts through its server.
     let say = Box::new(|said: pmix_core::driver::Said| eprint!("[{}] {}", said.rank, said.text.escape_ascii()));
-    let sinks = Sinks { say, died: Box::new(|_, _| {}), registered: Box::new(|_| {}), trace: None };
-    let (driver, mut ended) = Driver::new(Server::new(Settings::default()), uid, Arc::new(Alone), sinks)?;
+    let sinks = Sinks { say, ..Sinks::default() };
+    let (driver, mut ended) = Driver::new(Server::new(Settings::default()), getuid().as_raw(), Arc::new(Alone), sinks)?;
     let job = driver.add(namespace, Arc::new(LocalFence), Arc::new(NoServices));
 
     let start = |rank| -> Result<Child, Box<dyn Error>> {
         let environment = RankEnvironment { namespace: &name, rank, server: driver.address(), host };
         let mut command = Command::new(env::args_os().nth(1).ok_or("embed_pmix PROGRAM [ARGUMENT...]")?);
-        command
-            .args(env::args_os().skip(2))
-            .env_clear()
-            .envs(inherited())
-            .envs(defaults(Families::Pmix, Cpus::Shared))
-            .envs(environment.variables());
+        command.args(env::args_os().skip(2)).env_clear().envs(inherited());
+        command.envs(defaults(Families::Pmix, Cpus::Shared)).envs(environment.variables());
         Ok(command.kill_on_drop(true).spawn()?)
     };
     let mut running = JoinSet::new();

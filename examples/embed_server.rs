@@ -8,9 +8,9 @@
 //! The ranks come through `PMI_PORT`. A real host gives each a socket (`PMI_FD`, see `Driver::connect` and the crate `rank-spawner`): that
 //! needs no port, and proves which rank it is.
 
-use std::os::unix::fs::MetadataExt;
 use std::{env, error::Error, net::TcpListener, process, sync::Arc, time::Duration};
 
+use nix::unistd::getuid;
 use pmi_core::driver::{Admission, Driver};
 use pmi_core::env::{Entrance, RankEnvironment, inherited};
 use pmi_core::ids::{JobId, LocalRank, NodeIndex, Rank};
@@ -25,8 +25,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let (driver, mut ended) = Driver::new(server, Arc::new(LocalFence), Arc::new(NoServices), None);
     let listener = TcpListener::bind("127.0.0.1:0")?;
     let port = listener.local_addr()?.to_string();
-    let uid = std::fs::metadata("/proc/self")?.uid();
-    driver.listen(listener, Admission { uid, claim_within: Duration::from_secs(30) })?;
+    driver.listen(listener, Admission { uid: getuid().as_raw(), claim_within: Duration::from_secs(30) })?;
 
     let mut running = JoinSet::new();
     for (local, mut rank) in (0..).map(LocalRank).zip([start(Rank(0), &port)?, start(Rank(1), &port)?]) {
@@ -48,9 +47,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
 
 fn start(rank: Rank, port: &str) -> Result<Child, Box<dyn Error>> {
     let mut command = Command::new(env::args_os().nth(1).ok_or("embed_server PROGRAM [ARGUMENT...]")?);
-    let (size, local_rank, entrance) = (2, LocalRank(rank.0), Entrance::Port { address: port, id: rank.0 });
-    let environment =
-        RankEnvironment { rank, size, local_rank, local_size: size, host: "127.0.0.1", spawned: false, entrance };
+    let environment = RankEnvironment::on_one_node(rank, 2, Entrance::Port { address: port, id: rank.0 });
     command.args(env::args_os().skip(2)).env_clear().envs(inherited()).envs(environment.variables());
     Ok(command.kill_on_drop(true).spawn()?)
 }

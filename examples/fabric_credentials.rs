@@ -13,31 +13,12 @@
 //! everything is given back
 //! ```
 
-use std::error::Error;
-use std::sync::Arc;
-use std::time::{Duration, Instant};
-use std::{fs, io};
+use std::{error::Error, sync::Arc, time::Duration, time::Instant};
 
-use cxi_fabric::clock::SystemClock;
 use cxi_fabric::environment::{Provider, RankFabric};
 use cxi_fabric::fake::{FakeFabric, Options};
-use cxi_fabric::grants::Journal;
-use cxi_fabric::ledger::{Entry, Need};
 use cxi_fabric::node::{self, Claim, PaperNics};
-use cxi_fabric::{FabricConfig, Grants};
-
-/// Where a server would keep what it must undo after a crash; a real one is durable before it returns.
-struct Forgetful;
-
-impl Journal for Forgetful {
-    fn write(&mut self, _entries: &[Entry]) -> io::Result<()> {
-        Ok(())
-    }
-
-    fn replace(&mut self, _entries: &[Entry]) -> io::Result<()> {
-        Ok(())
-    }
-}
+use cxi_fabric::{FabricConfig, Grants, clock::SystemClock, grants::NoJournal, ledger::Need};
 
 fn main() -> Result<(), Box<dyn Error>> {
     let deadline = Instant::now() + Duration::from_secs(10);
@@ -45,20 +26,20 @@ fn main() -> Result<(), Box<dyn Error>> {
     // On the server: one service at the manager for all launches of an allocation.
     let manager = FakeFabric::start(Options::default())?;
     let config: FabricConfig = toml::from_str(&format!("backend = 'rest'\nurl = '{}'", manager.url()))?;
-    let (clock, journal) = (Arc::new(SystemClock), Box::new(Forgetful));
+    // A real journal keeps what must be undone after a crash.
+    let (clock, journal) = (Arc::new(SystemClock), Box::new(NoJournal));
     let grants = Grants::recover(&"daint".parse()?, config.manager()?, config.vnis, clock, [], journal)?;
     let need = Need { allocation: "4711".into(), nodes: vec!["node0".into()], uid: 1000 };
     let credentials = grants.acquire(&need, deadline)?;
 
     // On the node: one CXI service on each NIC.
     let directory = tempfile::tempdir()?;
-    ["cxi0", "cxi1"].iter().try_for_each(|nic| fs::create_dir(directory.path().join(nic)))?;
-    let nics = PaperNics::new(directory.path());
+    let nics = PaperNics::make(directory.path(), &["cxi0", "cxi1"])?;
     let traffic_classes = config.traffic_classes;
     let claim = Claim { uid: need.uid, ranks: 2, vnis: vec![credentials.vni], traffic_classes };
     let services = node::claim(&nics, &SystemClock, &claim, deadline)?.services;
-    let (provider, credentials) = (Provider::Cxi, Some(&credentials));
-    let rank = RankFabric { provider, credentials, services: &services, traffic_classes };
+    let credentials = Some(&credentials);
+    let rank = RankFabric { provider: Provider::Cxi, credentials, services: &services, traffic_classes };
     for (name, value) in rank.variables(|name| std::env::var_os(name).is_some()).expose() {
         let is_secret = name == "FI_CXI_AUTH_KEY";
         println!("{name}={}", if is_secret { format!("({} digits)", value.len()) } else { value.to_owned() });

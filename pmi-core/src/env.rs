@@ -78,7 +78,13 @@ pub struct RankEnvironment<'a> {
     pub entrance: Entrance<'a>,
 }
 
-impl RankEnvironment<'_> {
+impl<'a> RankEnvironment<'a> {
+    /// Those of a rank of a job that is on one node, and that no other job has spawned.
+    pub fn on_one_node(rank: Rank, size: u32, entrance: Entrance<'a>) -> Self {
+        let (local_rank, local_size) = (LocalRank(rank.0), size);
+        Self { rank, size, local_rank, local_size, host: "127.0.0.1", spawned: false, entrance }
+    }
+
     /// The variables, in no particular order.
     ///
     /// In descriptor mode clients take rank and size from here and from nowhere else. In port mode they must not see them,

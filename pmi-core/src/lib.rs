@@ -4,7 +4,8 @@
 //!   option) and PMI-2 on the same connection, by what each message looks like.
 //! * [`fence::Fence`] is the one seam to other nodes; [`fence::LocalFence`] serves a job on one node.
 //! * [`driver::Driver`] (feature `driver`, on by default) runs a server over the sockets of its ranks with tokio. Without it the
-//!   crate has no tokio in it; the example `embed_with_threads` drives a server with plain threads.
+//!   crate has no tokio in it.
+//! * [`threads::ThreadedServer`] (feature `threads`) does the same for hosts without a runtime.
 //! * [`mod@env`] tells which variables a rank is born with, and which ones of an outer launcher must go.
 //!
 //! Serving a job of two ranks takes this much:
@@ -56,6 +57,8 @@ pub mod runner;
 pub mod segment;
 pub mod server;
 pub mod services;
+#[cfg(feature = "threads")]
+pub mod threads;
 pub mod wire;
 
 pub use conversation::Offer;

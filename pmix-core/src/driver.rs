@@ -61,6 +61,13 @@ pub struct Sinks {
     pub trace: Option<TraceSink>,
 }
 
+impl Default for Sinks {
+    /// Receivers that drop what they are given.
+    fn default() -> Self {
+        Self { say: Box::new(|_| {}), died: Box::new(|_, _| {}), registered: Box::new(|_| {}), trace: None }
+    }
+}
+
 /// A running [`Server`]. Its conversations end when it is dropped.
 pub struct Driver {
     runner: Runner<Pmix>,

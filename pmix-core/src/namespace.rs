@@ -46,6 +46,11 @@ pub struct Namespace {
 }
 
 impl Namespace {
+    /// A job on one node, which is called `host`, that no other job has spawned and of which no more is told.
+    pub fn on_one_node(name: impl Into<String>, job: Job, host: impl Into<String>) -> Self {
+        Self { node: NodeIndex(0), ..Self::elsewhere(name.into(), job, vec![host.into()]) }
+    }
+
     /// A job without ranks on this node, whatever its own launch calls the node.
     fn elsewhere(name: String, job: Job, hosts: Vec<String>) -> Self {
         let (node, here) = (NodeIndex(u32::MAX), NodeFacts::default());

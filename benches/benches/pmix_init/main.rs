@@ -58,8 +58,7 @@ async fn main() {
     let program = compile(directory.path());
     for ranks in [64, 1024, 10_240] {
         let uid = nix::unistd::getuid().as_raw();
-        let sinks =
-            Sinks { say: Box::new(|_| {}), died: Box::new(|_, _| {}), registered: Box::new(|_| {}), trace: None };
+        let sinks = Sinks::default();
         let server = Server::new(Settings::default());
         let (driver, _end) = Driver::new(server, uid, Arc::new(Alone), sinks).expect("a port is free");
         driver.add(namespace(ranks), Arc::new(LocalFence), Arc::new(NoServices));

@@ -65,18 +65,6 @@ impl FabricManager for Hanging {
     }
 }
 
-struct NoJournal;
-
-impl Journal for NoJournal {
-    fn write(&mut self, _entries: &[Entry]) -> io::Result<()> {
-        Ok(())
-    }
-
-    fn replace(&mut self, _entries: &[Entry]) -> io::Result<()> {
-        Ok(())
-    }
-}
-
 struct Scene {
     clock: Arc<VirtualClock>,
     services: Arc<Mutex<BTreeMap<ServiceId, ServiceName>>>,

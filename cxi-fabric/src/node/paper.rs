@@ -43,6 +43,16 @@ impl PaperNics {
         Self { directory: directory.into() }
     }
 
+    /// Makes NICs of these names in `directory`.
+    ///
+    /// # Errors
+    /// Fails where the directory of a NIC cannot be made.
+    pub fn make(directory: impl Into<PathBuf>, names: &[&str]) -> io::Result<Self> {
+        let nics = Self::new(directory);
+        names.iter().try_for_each(|name| fs::create_dir(nics.directory.join(name)))?;
+        Ok(nics)
+    }
+
     fn nic(&self, name: &str) -> Result<PathBuf, CxiError> {
         // Names come from outside; `..` is not the name of a device.
         sysfs::number(name)?;
