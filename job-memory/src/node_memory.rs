@@ -79,11 +79,11 @@ impl NodeMemory {
     /// Refuses a descriptor that is no such memory; fails where the system has no room for the map.
     pub fn inherited(fd: RawFd) -> Result<Self, NotReadable> {
         check_name(fd, NAME, "node memory")?;
-        let file = mapping::open_anew(fd, OFlags::RDWR)?;
+        let file = mapping::open_anew(fd, OFlags::RDWR).map_err(NotReadable::system)?;
         if !mapping::keeps_its_size(&file) {
             return Err(NotReadable::NotSealed);
         }
-        Ok(Self(SharedMapping::of(&file)?))
+        SharedMapping::of(&file).map(Self).map_err(NotReadable::system)
     }
 
     /// The bytes, which other ranks read and write at the same time.

@@ -66,8 +66,8 @@ pub enum NotReadable {
     System(#[source] SystemError),
 }
 
-impl From<Errno> for NotReadable {
-    fn from(error: Errno) -> Self {
+impl NotReadable {
+    pub(crate) fn system(error: Errno) -> Self {
         Self::System(error.into())
     }
 }
@@ -120,7 +120,7 @@ impl JobReader {
     /// Refuses a descriptor that is no job memory, one that others may write to, another version and another job.
     pub fn inherited(fd: RawFd, job_id: &str) -> Result<Self, NotReadable> {
         check_name(fd, NAME, "job memory")?;
-        Self::of(mapping::open_anew(fd, OFlags::RDONLY)?, job_id)
+        Self::of(mapping::open_anew(fd, OFlags::RDONLY).map_err(NotReadable::system)?, job_id)
     }
 
     /// The memory of an open file.
@@ -132,8 +132,8 @@ impl JobReader {
         if !mapping::is_sealed(&file) {
             return Err(NotReadable::NotSealed);
         }
-        let capacity = mapping::length(&file)?;
-        let mapping = ReaderMapping::of(&file, capacity.min(Self::FIRST_MAP))?;
+        let capacity = mapping::length(&file).map_err(NotReadable::system)?;
+        let mapping = ReaderMapping::of(&file, capacity.min(Self::FIRST_MAP)).map_err(NotReadable::system)?;
         let mut reader = Self { file, mapping, capacity };
         check(reader.view())?;
         // The facts of a large job are more than was mapped.
@@ -150,7 +150,7 @@ impl JobReader {
     /// # Errors
     /// Fails when the system has no lock left.
     pub fn ask_for_pairs(&self) -> Result<(), NotReadable> {
-        Ok(mapping::ask_for_pairs(&self.file)?)
+        mapping::ask_for_pairs(&self.file).map_err(NotReadable::system)
     }
 
     /// The value of a key, as of the last fence that this rank has left.

@@ -3,6 +3,7 @@
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 
@@ -17,10 +18,19 @@ const PROFILE: &str = "client-library";
 /// What belongs to the edge between C and us, below `pmi-client/c-abi`.
 const SOURCES: &str = "pmi-client/c-abi";
 
-/// Builds both without `std`, and returns the directory where they are, as `liblattice_pmi.so` and `liblattice_pmi2.so`.
+/// Packages that are built without `std`, where no package around them has it.
+pub(crate) const PACKAGES: [&str; 3] = ["lattice-libpmi", "lattice-libpmi2", "pmi-c-abi"];
+
+/// A command of cargo about both libraries as they are installed: without `std`.
+pub(crate) fn command(name: &str) -> Command {
+    let mut command = cargo(&format!("{name} --profile {PROFILE} --no-default-features"));
+    command.args(PACKAGES.iter().flat_map(|package| ["--package", package]));
+    command
+}
+
+/// Builds both, and returns the directory where they are, as `liblattice_pmi.so` and `liblattice_pmi2.so`.
 pub(crate) fn build() -> Result<PathBuf> {
-    let packages = "--package lattice-libpmi --package lattice-libpmi2";
-    shell::run(&mut cargo(&format!("build --profile {PROFILE} --no-default-features {packages}")))?;
+    shell::run(&mut command("build"))?;
     Ok(target_directory()?.join(PROFILE))
 }
 
