@@ -14,11 +14,10 @@ use std::time::Duration;
 
 use lattice_session::cause::Cause;
 use lattice_session::event::RankProgress;
-use pmi_core::Phase;
 use pmi_core::ids::Rank;
 use tokio::time::Instant;
 
-use super::event::RankEnd;
+use super::event::{Departure, RankEnd};
 use super::ranks::Ranks;
 
 /// A rank that left is certainly missed if others still wait for it after this time: the last fence with it is complete by then.
@@ -34,26 +33,6 @@ pub(crate) enum Desertion {
     /// The rank went through MPI_Finalize, or failed; those who wait may be about to leave the last fence that it took part in. Certain if they
     /// still wait when they are asked again; a node that does not answer, as its output is held up, is asked until it does.
     Suspected,
-}
-
-/// End of a rank that others of its job may wait for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Departure {
-    /// The rank ended without a word to its PMI server.
-    Silent,
-    /// The rank may have been part of the last fence: it finalized, or failed on its way, which the launch bore.
-    Left,
-}
-
-impl Departure {
-    /// The kind of an end; `None` for one that nobody waits for.
-    pub(crate) fn of(end: &RankEnd) -> Option<Self> {
-        match end.phase()? {
-            Phase::Silent => Some(Self::Silent),
-            Phase::Finalized => Some(Self::Left),
-            Phase::Open => (!end.exit.is_success()).then_some(Self::Left),
-        }
-    }
 }
 
 /// Schedule of the questions to nodes who waits.
@@ -186,8 +165,8 @@ mod tests {
     use std::sync::Arc;
 
     use lattice_session::cause::{CauseKind, RankExit};
-    use pmi_core::DialoguePoint;
     use pmi_core::job::Placement;
+    use pmi_core::{DialoguePoint, Phase};
 
     use super::super::event::Programs;
     use super::super::progress_query::Answer;

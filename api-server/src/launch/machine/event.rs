@@ -72,6 +72,26 @@ impl RankEnd {
     }
 }
 
+/// End of a rank that others of its job may wait for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Departure {
+    /// The rank ended without a word to its PMI server.
+    Silent,
+    /// The rank may have been part of the last fence: it finalized, or failed on its way, which the launch bore.
+    Left,
+}
+
+impl Departure {
+    /// The kind of an end; `None` for one that nobody waits for.
+    pub(crate) fn of(end: &RankEnd) -> Option<Self> {
+        match end.phase()? {
+            Phase::Silent => Some(Self::Silent),
+            Phase::Finalized => Some(Self::Left),
+            Phase::Open => (!end.exit.is_success()).then_some(Self::Left),
+        }
+    }
+}
+
 /// A command for one node.
 #[derive(Clone, Debug)]
 pub(crate) enum NodeCommand {

@@ -11,8 +11,7 @@ use pmi_core::ids::Rank;
 use pmi_core::job::Placement;
 use pmi_core::{DialoguePoint, Phase};
 
-use super::desertion::Departure;
-use super::event::{Programs, RankEnd};
+use super::event::{Departure, Programs, RankEnd};
 
 /// All ranks of one launch.
 #[derive(Debug)]

@@ -20,8 +20,8 @@ use pmi_core::ids::{NodeIndex, Rank};
 use pmi_core::job::Placement;
 
 use super::checkpoint::{Progressed, SpawnedJob};
-use super::desertion::{Departure, Deserter, Desertion, FenceWaits};
-use super::event::{RankEnd, StartProgress};
+use super::desertion::{Deserter, Desertion, FenceWaits};
+use super::event::{Departure, RankEnd, StartProgress};
 use super::progress_query::Answer;
 use super::ranks::Ranks;
 
