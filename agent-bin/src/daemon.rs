@@ -241,18 +241,11 @@ async fn serve(
     when_cut_off: WhenCutOff,
 ) -> Result<(), DaemonError> {
     let prepared = Prepared::from(&config)?;
-    if config.tls.is_none() && config.refuse_user(0).is_none() {
-        tracing::warn!(
-            "without certificates, and with allow_root: every user of this machine can run anything here as root"
-        );
-    }
     let listener = Listener::bind_within(&config.listen, config.port_range, &prepared.security).await?;
     let users = config.socket.as_deref().map(LocalSocket::bind).transpose()?;
     let local = listener.local_address();
     let address = OwnAddress::new(&config, &local);
-    if let Some(reason) = forks.ungrouped() {
-        tracing::warn!("sessions have no control groups of their own: {reason}");
-    }
+    warn_of_settings(&config, &forks);
     let (forks, server_gone) = Forks::new(forks);
     let by_root = config.user.is_some().then(|| forks.clone());
     let fabric = Fabric::new(&config.fabric, by_root)?;
@@ -263,13 +256,8 @@ async fn serve(
         let counting = Arc::clone(&node);
         tokio::spawn(metrics_page::serve(listener, move || metrics::text(&counting)));
     }
-    let lease = match (adoption::take_up(&node, found).await, when_cut_off) {
-        (0, WhenCutOff::GoOn) => None,
-        // Until the API server says how long, if it can be reached.
-        (0, WhenCutOff::Leave) => Some(Lease::from(Instant::now(), timeouts::LEASE)),
-        (_, _) => Some(Lease::from(Instant::now(), node.config.agent_lease)),
-    };
-    let (registering, gone) = register(&node, lease);
+    let taken_up = adoption::take_up(&node, found).await;
+    let (registering, gone) = register(&node, first_lease(&node.config, taken_up, when_cut_off));
     let users = users.map(|socket| tokio::spawn(users::serve(Arc::clone(&node), socket)).abort_handle());
     let service = NodeAgentServiceServer::new(service::Service { node: Arc::clone(&node) })
         .max_decoding_message_size(MESSAGE_MAX)
@@ -289,22 +277,7 @@ async fn serve(
                 () = gone.notified(), if when_cut_off == WhenCutOff::Leave => "the API server is gone",
             }
         };
-        let (reason, result) = tokio::select! {
-            () = stop_signal() => ("its agent was stopped", Ok(())),
-            reason = deserted => {
-                node.launches.forget_all();
-                (reason, Ok(()))
-            }
-            () = server_gone => ("its fork server ended", Err(DaemonError::ForkServer)),
-        };
-        tracing::info!(reason, "the agent ends");
-        let _ = sd_notify::notify(&[sd_notify::NotifyState::Stopping]);
-        let what = if result.is_ok() { node.config.when_stopped } else { WhenStopped::End };
-        node.launches.stop(what, reason, timeouts::STOP).await;
-        if what == WhenStopped::End {
-            // What is left by now.
-            node.forks.end();
-        }
+        let result = work_until(&node, deserted, server_gone).await;
         registering.abort();
         users.inspect(AbortHandle::abort);
         let _ = stop.send(());
@@ -312,6 +285,51 @@ async fn serve(
     };
     let (served, worked) = tokio::join!(serving, work);
     worked.and(served.map_err(DaemonError::from))
+}
+
+fn warn_of_settings(config: &Config, forks: &ForkServer) {
+    if config.tls.is_none() && config.refuse_user(0).is_none() {
+        tracing::warn!(
+            "without certificates, and with allow_root: every user of this machine can run anything here as root"
+        );
+    }
+    if let Some(reason) = forks.ungrouped() {
+        tracing::warn!("sessions have no control groups of their own: {reason}");
+    }
+}
+
+/// The lease of launches that were `taken_up`, until the API server says how long it is, if it can be reached.
+fn first_lease(config: &Config, taken_up: usize, when_cut_off: WhenCutOff) -> Option<Lease> {
+    match (taken_up, when_cut_off) {
+        (0, WhenCutOff::GoOn) => None,
+        (0, WhenCutOff::Leave) => Some(Lease::from(Instant::now(), timeouts::LEASE)),
+        (_, _) => Some(Lease::from(Instant::now(), config.agent_lease)),
+    }
+}
+
+/// Waits for a reason to end, and ends what is not to be kept.
+async fn work_until(
+    node: &Node,
+    deserted: impl Future<Output = &'static str>,
+    server_gone: impl Future<Output = ()>,
+) -> Result<(), DaemonError> {
+    let (reason, result) = tokio::select! {
+        () = stop_signal() => ("its agent was stopped", Ok(())),
+        reason = deserted => {
+            node.launches.forget_all();
+            (reason, Ok(()))
+        }
+        () = server_gone => ("its fork server ended", Err(DaemonError::ForkServer)),
+    };
+    tracing::info!(reason, "the agent ends");
+    let _ = sd_notify::notify(&[sd_notify::NotifyState::Stopping]);
+    let what = if result.is_ok() { node.config.when_stopped } else { WhenStopped::End };
+    node.launches.stop(what, reason, timeouts::STOP).await;
+    if what == WhenStopped::End {
+        // What is left by now.
+        node.forks.end();
+    }
+    result
 }
 
 impl Node {

@@ -80,6 +80,9 @@ impl ThreadedServer {
     ///
     /// # Errors
     /// Fails for a rank that the node does not have or that is served already, without descriptors or threads, and as soon as the job must end.
+    ///
+    /// # Panics
+    /// Panics, in this thread alone, if the system has no thread left for a fence or a question of the rank.
     pub fn serve(self: &Arc<Self>, rank: LocalRank, mut socket: UnixStream) -> Result<(), NotServed> {
         let (connection, outgoing) = self.connect(rank, &socket)?;
         let mut buffer = [0; CHUNK];

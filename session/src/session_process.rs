@@ -30,67 +30,42 @@ mod living_nodes;
 mod node_links;
 mod other_nodes;
 mod outgoing;
+mod serving;
 #[cfg(feature = "simulation")]
 #[doc(hidden)]
 pub mod simulation;
 mod stdin;
 mod waiting;
 
-use pmi_transport::task;
-use std::ffi::OsString;
 use std::io::{self, Write};
 use std::os::unix::net::UnixStream;
-use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::{Bytes, BytesMut};
+use bytes::BytesMut;
 use cxi_fabric::secret::keep_out_of_core_dumps;
 use nix::sys::prctl;
 use nix::unistd::Uid;
-use parking_lot::Mutex;
-use pmi_core::ids::{JobId, Rank};
-use pmi_core::quiet;
 use rank_spawner::{
-    Account, AccountError, BecomeError, ChildMain, DescriptorSocket, LaunchTag, Limit, OwnCgroup, PamError, PamSession,
+    Account, AccountError, BecomeError, ChildMain, DescriptorSocket, Limit, OwnCgroup, PamError, PamSession,
     Privileges, become_user,
 };
 use tokio::runtime::Builder;
-use tokio::sync::{mpsc, oneshot};
 
-use self::agent_calls::AgentCalls;
-use self::confirmations::Confirmations;
-use self::credit::OutputCredit;
 pub use self::door::Admitted;
-use self::door::{Ordered, Visited};
+use self::door::Ordered;
 use self::frames::{ToAgent, read_frame};
-use self::incoming::{Incoming, NextAgents};
-use self::other_nodes::{Here, OtherNodes};
-use self::outgoing::Outgoing;
-use self::stdin::Readers;
+use self::serving::Start;
 use crate::cause::{Cause, CauseKind, StartClass};
 use crate::event::{Event, Report};
-use crate::session_io::{HostProcess, SessionIo};
-use crate::set::CommunicatorSource;
-use crate::settings::StdinTarget;
+use crate::timeouts;
 use crate::wire::order::StartOrder;
-use crate::wire::start::SessionStart;
 use crate::wire::{self, WireError};
-use crate::{timeouts, transcript};
 
 /// Name of a session process in the list of `ps`.
 const NAME: &std::ffi::CStr = c"lattice-session";
 
 /// Number of events that may wait between the session and the socket, beyond those that wait for credit.
 const EVENTS: usize = 64;
-
-/// Number of agents that may have connected, one after the other, before the first one's end is seen.
-const AGENTS: usize = 4;
-
-/// Number of links that may have come through the door and not be looked at yet; further ones are closed.
-const ARRIVING: usize = 64;
-
-/// Number of PMI messages of a traced launch that may wait; beyond it they are left out.
-const TRACES: usize = 4096;
 
 /// Terms of all sessions of a node, set before its fork server was made.
 #[derive(Clone, Debug)]
@@ -103,7 +78,7 @@ pub struct Terms {
     pub agent_lease: Duration,
     /// PAM service by which users come in; `None` where none is asked.
     pub pam: Option<PamTerms>,
-    /// See [`SessionIo::topology_in_environment`].
+    /// See [`SessionIo::topology_in_environment`](crate::session_io::SessionIo::topology_in_environment).
     pub topology_in_environment: bool,
 }
 
@@ -237,139 +212,6 @@ fn tell_refusal(socket: &mut UnixStream, host: &str, refusal: &Refusal) -> io::R
         ToAgent::event(event).append_to(&mut bytes);
     }
     socket.write_all(&bytes)
-}
-
-/// Session that is ready to run.
-struct Start(SessionStart);
-
-impl Start {
-    /// Adds the variables of the PAM session, and of the user's account, that the launch does not set.
-    fn new(mut start: SessionStart, of_pam: Vec<(OsString, OsString)>, account: &Account) -> Self {
-        let environment = &mut start.spec.settings.environment;
-        let of_account = account.variables().map(|(name, value)| (name.into(), value));
-        for (name, value) in of_pam.into_iter().chain(of_account) {
-            if !environment.iter().any(|(present, _)| *present == name) {
-                environment.push((name, value));
-            }
-        }
-        Self(start)
-    }
-
-    /// Runs the session, with everything that it is connected to at the other end of the socket.
-    async fn serve(
-        self,
-        socket: UnixStream,
-        door: DescriptorSocket,
-        cgroup: Option<OwnCgroup>,
-        terms: &Terms,
-    ) -> io::Result<()> {
-        let times = terms.link_times();
-        let (reader, writer) = quiet::split(socket)?;
-        let (urgent, outgoing_urgent) = mpsc::channel(EVENTS);
-        let (events, happened) = mpsc::channel(EVENTS);
-        let (traces, traced) = mpsc::channel(TRACES);
-        let (alarm, alarmed) = oneshot::channel();
-        let (control, controlled) = mpsc::channel(EVENTS);
-        let readers = self.readers();
-        let SessionStart { spec, output_window, stdin_window, fabric, links, set, .. } = self.0;
-        let credit = Arc::new(OutputCredit::new(output_window));
-        let calls = AgentCalls::new(&spec, urgent.clone());
-        let (input, stdin) = stdin::connect(readers, stdin_window, urgent.clone());
-        let input = Arc::new(Mutex::new(input));
-        let (agents, connections) = mpsc::channel(AGENTS);
-        let (handed, arriving) = mpsc::channel(ARRIVING);
-        let (entering, roots) = mpsc::channel(ARRIVING);
-        let outlives_agent = links.is_some() || spec.hosts.len() == 1;
-        let visited = Visited {
-            agents: outlives_agent.then_some(agents),
-            links: links.is_some().then_some(handed),
-            sets: set.is_some().then_some(entering),
-        };
-        task::spawn(visited.watch(door));
-        let here = Here { spec: &spec, control: control.downgrade(), input: &input, calls: &calls, urgent: &urgent };
-        let (others, ends) = OtherNodes::serve(&here, links, times, arriving);
-        let communicators = CommunicatorSource::default();
-        let set = set.and_then(|terms| others.enter_set(&here, terms, communicators.clone(), roots));
-        let io = SessionIo {
-            nodes: others.nodes(&calls),
-            services: Arc::new(calls.clone()),
-            events,
-            alarm: Some(alarm),
-            control: controlled,
-            stdin,
-            trace: spec.settings.pmi_trace.then(|| trace_sink(traces)),
-            tag: LaunchTag::new(JobId::new(&spec.launch_id).map_err(io::Error::other)?),
-            fabric: Some(fabric),
-            topology_in_environment: terms.topology_in_environment,
-            // The fork server is.
-            keeper: None,
-            process: HostProcess::Dedicated,
-            set,
-            communicators,
-            cgroup,
-            spawner: None,
-        };
-        let confirmations = Arc::<Confirmations>::default();
-        let incoming = Incoming {
-            nodes: spec.hosts.len(),
-            control,
-            gathering: ends.gathering,
-            calls,
-            credit: Arc::clone(&credit),
-            input,
-            passing: ends.passing,
-            urgent,
-            confirmations: Arc::clone(&confirmations),
-            agents: NextAgents { connections, lease: times.agent_lease },
-        };
-        let outgoing = Outgoing {
-            urgent: outgoing_urgent,
-            events: happened,
-            traces: traced,
-            alarm: Some(alarmed),
-            chosen: ends.chosen,
-            told: ends.told,
-            credit,
-            confirmations,
-        };
-        let reading = task::spawn(incoming.run(reader));
-        let (report, finish) = oneshot::channel();
-        let writing = task::spawn(outgoing.run(writer, finish));
-        let ended = crate::run(spec, io).await;
-        others.leave(ended.cause.as_ref()).await;
-        // Nobody listens if the agent is gone.
-        let _ = report.send(ended);
-        let written = writing.await;
-        reading.abort();
-        written?
-    }
-
-    /// Ranks that read the launch's input; those of other nodes read it there.
-    fn readers(&self) -> Readers {
-        let spec = &self.0.spec;
-        let is_here = |rank: Rank| spec.job.placement.node_of(rank) == Some(spec.node);
-        let stdin = &spec.settings.stdin;
-        if *stdin == StdinTarget::All || stdin.one_reader().is_some_and(is_here) {
-            Readers::Here
-        } else {
-            Readers::Elsewhere
-        }
-    }
-}
-
-/// Each message opens with whose it is: on their way to the user, those of several nodes mix.
-fn trace_sink(traces: mpsc::Sender<Bytes>) -> pmi_core::driver::TraceSink {
-    let mut left_out = 0_u64;
-    Box::new(move |message| {
-        let mut text = transcript::lines(message, &mut None);
-        if left_out > 0 {
-            text.splice(0..0, format!("# {left_out} messages left out\n").bytes());
-        }
-        match traces.try_send(text.into()) {
-            Ok(()) => left_out = 0,
-            Err(_) => left_out += 1,
-        }
-    })
 }
 
 #[cfg(test)]

@@ -51,7 +51,7 @@ pub const CLAIM: Duration = Duration::from_secs(4);
 pub const NODE_ANSWER: Duration = Duration::from_secs(10);
 /// Time for an agent to be replaced, or to find the API server anew, in which launches on its node are tried again, as others: with a new id
 /// and a new number. As long is waited for the next agent where the one that was asked to start a launch has died before it answered.
-pub const AGENT_RESTART: Duration = Duration::from_secs(3);
+pub const AGENT_RESTART: Duration = Duration::from_secs(8);
 /// Time by which a relay's nodes have less than the relay itself, so that it is the relay that reports who did not answer.
 pub const HOP: Duration = Duration::from_secs(2);
 /// Time that a client waits until its launch is accepted by all nodes, or refused.

@@ -47,7 +47,7 @@ pub(super) async fn admit(node: &Node, caller: &Caller, request: &Received) -> R
     };
     is_new.map_err(|error| {
         let reason = match error {
-            NotNew::Old | NotNew::Unregistered => RefusalReason::Restarting,
+            NotNew::Old | NotNew::AskedBefore | NotNew::Unregistered => RefusalReason::Restarting,
             NotNew::Behind => RefusalReason::Signature,
         };
         refuse(reason, error.to_string())

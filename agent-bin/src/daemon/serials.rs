@@ -21,6 +21,9 @@ pub(super) enum NotNew {
     /// The launch may have been here before.
     #[error("the launch was signed before this agent started, or long ago; only new launches are passed on")]
     Old,
+    /// The API server has asked for the launch before this agent registered.
+    #[error("its agent was started anew when the launch was started")]
+    AskedBefore,
     /// The API server begins anew with numbers that were given out before.
     #[error(
         "the API server's numbers of launches have gone back, as where it has lost its state and its clock was set back; restart this \
@@ -72,7 +75,7 @@ impl Serials {
         }
         match self.known(|floor| (floor.first(), floor.is_behind())).await {
             Some((first, is_behind)) if is_behind || first < Some(serial) => Ok(()),
-            Some(_) => Err(NotNew::Old),
+            Some(_) => Err(NotNew::AskedBefore),
             None => Err(NotNew::Unregistered),
         }
     }
@@ -132,7 +135,7 @@ mod tests {
         serials.forget(Serial(8));
         assert_eq!(
             (serials.check_asked(Serial(5)).await, serials.check_asked(Serial(6)).await),
-            (Err(NotNew::Old), Ok(())),
+            (Err(NotNew::AskedBefore), Ok(())),
             "however long its credentials took"
         );
         // It has lost its state, and believes its own numbers.

@@ -1,5 +1,6 @@
 //! Nodes that come, are heard, are lost and are drained.
 
+use super::registration::{WORD_MAX, WORDS_MAX};
 use super::*;
 use crate::clock::Reading;
 

@@ -16,11 +16,18 @@ use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 
 use pmi_transport::session_link::{Greeting, Handed};
+use pmi_transport::task;
 use rank_spawner::{DescriptorSocket, Label, PAM_WORD, Passed};
 use tokio::sync::mpsc;
 
 /// Bytes that come with the connection of an agent.
 const AGENT: &[u8; 8] = b"LATAGENT";
+
+/// Number of agents that may have connected, one after the other, before the first one's end is seen.
+const AGENTS: usize = 4;
+
+/// Number of links that may have come through the door and not be looked at yet; further ones are closed.
+const ARRIVING: usize = 64;
 
 /// Connection that came through the door.
 pub(super) enum Visitor {
@@ -109,19 +116,49 @@ pub(super) fn first_agent(door: &DescriptorSocket) -> io::Result<Option<UnixStre
     Ok(None)
 }
 
-/// Receivers of what comes through the door. They see the end when it is closed: the agent is gone, and none will come.
-pub(super) struct Visited {
-    /// `None` for a session that ends with its agent.
-    pub(super) agents: Option<mpsc::Sender<UnixStream>>,
-    /// `None` for a launch without links.
-    pub(super) links: Option<mpsc::Sender<Handed>>,
-    /// Receiver of those that come from the roots of other sets; `None` for a launch that is no set.
-    pub(super) sets: Option<mpsc::Sender<Handed>>,
+/// Kinds of visitors that are waited for; others are closed.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Awaited {
+    /// Agents: not for a session that ends with its agent.
+    pub(super) agents: bool,
+    /// Links of the launch.
+    pub(super) links: bool,
+    /// Links that come from the roots of other sets.
+    pub(super) sets: bool,
 }
 
-impl Visited {
-    /// Passes on what comes through the door, as far as it is taken, until the door is closed.
-    pub(super) async fn watch(self, door: DescriptorSocket) {
+/// Visitors who have come through the door. Their queues end when it is closed: the agent is gone, and none will come.
+pub(super) struct Visitors {
+    pub(super) agents: mpsc::Receiver<UnixStream>,
+    pub(super) links: mpsc::Receiver<Handed>,
+    pub(super) sets: mpsc::Receiver<Handed>,
+}
+
+/// Ways to those who receive them.
+struct Receivers {
+    agents: Option<mpsc::Sender<UnixStream>>,
+    links: Option<mpsc::Sender<Handed>>,
+    sets: Option<mpsc::Sender<Handed>>,
+}
+
+impl Visitors {
+    /// Lets in who comes through the door, in a task of its own, as far as they are taken and until the door is closed.
+    pub(super) fn of(door: DescriptorSocket, awaited: Awaited) -> Self {
+        let (to_agents, agents) = mpsc::channel(AGENTS);
+        let (to_links, links) = mpsc::channel(ARRIVING);
+        let (to_sets, sets) = mpsc::channel(ARRIVING);
+        let receivers = Receivers {
+            agents: awaited.agents.then_some(to_agents),
+            links: awaited.links.then_some(to_links),
+            sets: awaited.sets.then_some(to_sets),
+        };
+        task::spawn(receivers.watch(door));
+        Self { agents, links, sets }
+    }
+}
+
+impl Receivers {
+    async fn watch(self, door: DescriptorSocket) {
         while let Ok(Some(passed)) = door.receive().await {
             // Whoever comes more often than can be dealt with hears nothing.
             match Visitor::of(passed) {
@@ -175,7 +212,7 @@ mod tests {
     async fn the_next_agent_is_passed_on_and_the_closed_door_is_seen() {
         let (agent, door) = DescriptorSocket::pair().unwrap();
         let (agents, mut next) = mpsc::channel(1);
-        let watching = tokio::spawn(Visited { agents: Some(agents), links: None, sets: None }.watch(door));
+        let watching = tokio::spawn(Receivers { agents: Some(agents), links: None, sets: None }.watch(door));
         let mut ours = connect(&agent).unwrap();
         let mut theirs = next.recv().await.unwrap();
         ours.write_all(b"x").unwrap();
