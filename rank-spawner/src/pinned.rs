@@ -1,7 +1,7 @@
 //! Resources that ranks have registered, pinned so that what is removed later is what was meant.
 //!
 //! A number or a name may come to mean something else before its rank ends. So each resource is looked at when it is registered: it must
-//! be the user's, and not older than the launch; what tells it from others is kept. At the end it is looked at once more, and stays if
+//! be the user's, and not older than the launch, a file not by more than clocks of file systems differ; what tells it from others is kept. At the end it is looked at once more, and stays if
 //! it is another one by then.
 //!
 //! | resource | kept at the registration | looked at before the removal |

@@ -3,8 +3,8 @@
  * topology, memory and spawn, which no other library of this name has; then collectives and nodes as Cray's library has them.
  *
  * What a rank has registered and not released is removed when its process has ended, however that was: killed, crashed, or at its end.
- * The launcher removes only what is the user's and was made during the launch, follows no symbolic link, and leaves what has been
- * replaced by something else since its registration.
+ * The launcher removes only what is the user's and was made during the launch (a file up to 2 s before it, by which clocks of file systems may
+ * be behind), follows no symbolic link, and leaves what has been replaced by something else since its registration.
  *
  * Without a launcher, and under launchers other than Lattice, every function of resources returns PMI_ERR_UNSUPPORTED: the program must see
  * to its resources itself.
