@@ -1,7 +1,7 @@
 //! Lock on the runtime directory of a node: agents share it for as long as they run, and a command that must not run beside them has it
 //! for itself. It is held on the open directory, so it ends with its process, however that ends.
 
-use std::fs::{self, DirBuilder, File, TryLockError};
+use std::fs::{self, DirBuilder, File, Metadata, TryLockError};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
@@ -81,17 +81,18 @@ fn lock(
     }
 }
 
-/// Refuses a directory in one that others can change, such as one in `/tmp` that somebody made before us.
+/// Refuses a directory in one that others can change, such as one in `/tmp` that somebody made before us; a link to it must be nobody else's.
 fn check_above(directory: &Path) -> Result<(), LockError> {
     let Some(path) = directory.parent() else { return Ok(()) };
     let system = |error| LockError::System { path: path.to_owned(), error };
-    let found = fs::symlink_metadata(path).map_err(system)?;
-    let is_ours = [geteuid().as_raw(), 0].contains(&found.uid());
+    let (named, found) = (fs::symlink_metadata(path).map_err(system)?, fs::metadata(path).map_err(system)?);
+    let is_ours = |status: &Metadata| [geteuid().as_raw(), 0].contains(&status.uid());
     let is_for_all = found.mode() & 0o022 != 0 && found.mode() & 0o1000 == 0;
-    if !is_ours || is_for_all {
-        return Err(LockError::Foreign { path: path.to_owned(), owner: found.uid() });
+    match [&named, &found].into_iter().find(|status| !is_ours(status)) {
+        Some(others) => Err(LockError::Foreign { path: path.to_owned(), owner: others.uid() }),
+        None if is_for_all => Err(LockError::Foreign { path: path.to_owned(), owner: found.uid() }),
+        None => Ok(()),
     }
-    Ok(())
 }
 
 #[cfg(test)]
@@ -133,7 +134,12 @@ mod tests {
         for mode in [0o1777, 0o755] {
             lock_with(mode).unwrap();
         }
+        let other_name = parent.path().join("other-name");
+        std::os::unix::fs::symlink(&above, &other_name).unwrap();
+        of_agent(&other_name.join("node0")).unwrap();
         if geteuid().is_root() {
+            std::os::unix::fs::lchown(&other_name, Some(7), None).unwrap();
+            assert!(matches!(of_agent(&other_name.join("node0")), Err(LockError::Foreign { owner: 7, .. })));
             std::os::unix::fs::chown(&above, Some(7), None).unwrap();
             assert!(matches!(of_agent(&node), Err(LockError::Foreign { owner: 7, .. })));
         }

@@ -163,13 +163,14 @@ fn nothing_is_left_when_it_is_killed() {
 #[test]
 fn a_node_that_does_not_answer_while_it_starts_is_named_and_the_rest_is_ended() {
     let _machine = turn::heavy();
+    let silent = "node node1 does not start its part of the launch: ";
     let faults = [
-        "kill -STOP $(daemon node1)",
-        "agent=$(daemon node1); kill -KILL $(pgrep -P $agent) $agent",
-        "nsenter --net=/proc/$(daemon node1)/ns/net ip link set eth0 down",
+        ("kill -STOP $(daemon node1)", silent),
+        ("agent=$(daemon node1); kill -KILL $(pgrep -P $agent) $agent", "node node1 is away: its agent does not run"),
+        ("nsenter --net=/proc/$(daemon node1)/ns/net ip link set eth0 down", silent),
     ];
     for mpi in [MPICHS[1], OPEN_MPIS[0], OPEN_MPIS[1]] {
-        for fault in faults {
+        for (fault, told) in faults {
             // The nodes share their processes with this machine, which has no other such sleep while this test has it for itself.
             let script = format!(
                 "mpirun=$1; sleepers() {{ pgrep -cxf 'sleep 8643'; }}
@@ -178,7 +179,7 @@ fn a_node_that_does_not_answer_while_it_starts_is_named_and_the_rest_is_ended() 
             );
             let command = script_on(3, &script).arg(mpi.mpirun()).within(Duration::from_secs(120));
             let outcome = ROOT_MAY.into_iter().fold(command, |command, name| command.env(name, "1")).run();
-            outcome.prints("ended\n0\n").says("node node1 does not start its part of the launch: ");
+            outcome.prints("ended\n0\n").says(told);
         }
     }
 }
