@@ -312,3 +312,33 @@ fn send_frames(mut from: impl Read, pipe: &mut ChildStdin, mut see: impl FnMut(&
 fn text(digest: Context) -> String {
     digest.finish().as_ref().iter().map(|byte| format!("{byte:02x}")).collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use std::fs::{self, Permissions};
+
+    use super::*;
+
+    /// The launch may end on another node while a copy gets its name.
+    #[test]
+    fn a_copy_that_was_moved_and_not_counted_yet_is_removed() {
+        let directory = tempfile::tempdir().unwrap();
+        let (place, copy) = (directory.path().display(), directory.path().join("app"));
+        // The shell is signalled while it waits for `mv`, and `mv` itself after its work.
+        for signalled in ["$PPID", "$$"] {
+            let moving = directory.path().join("mv");
+            fs::write(&moving, format!("#!/bin/sh\n/bin/mv \"$@\"; touch {place}/moved; kill -TERM {signalled}\n"))
+                .unwrap();
+            fs::set_permissions(&moving, Permissions::from_mode(0o700)).unwrap();
+            let mut copier = Command::new("sh");
+            copier.args(["-c", SCRIPT, "sh", "", "file"]).arg(&copy).arg("700");
+            copier.env("LATTICE_NODE", "0").env("PATH", format!("{place}:{}", std::env::var("PATH").unwrap()));
+            let mut copier = copier.stdin(Stdio::piped()).spawn().unwrap();
+            let mut input = copier.stdin.take().unwrap();
+            input.write_all(b"3\nabc0\n").unwrap();
+            assert_eq!(copier.wait().unwrap().code(), Some(1), "{signalled}");
+            assert!(!copy.exists() && directory.path().join("moved").exists(), "{signalled}");
+            fs::remove_file(directory.path().join("moved")).unwrap();
+        }
+    }
+}

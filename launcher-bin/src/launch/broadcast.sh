@@ -5,12 +5,14 @@
 #   file PATH MODE          a file
 #   same-file PATH MODE     a file; one that is there already stays, if it has the same contents
 # With new- before it, a thing that there must not be yet. Others may have been made by another node, where nodes share directories.
-unpack=$1 part='' made=0 kept='' sums=''
+unpack=$1 part='' moved='' made=0 kept='' sums=''
 shift
 things=$(($# / 3))
 
 # Removes what was made, the last thing first.
 undo() {
+    # A signal may come, and end mv, between the move and the count.
+    [ -z "$moved" ] || [ -e "$part" ] || rm -f -- "$moved"
     [ -z "$part" ] || rm -f -- "$part"
     while [ $made -gt 0 ]; do
         thing $((made - 1)) "$@"
@@ -65,7 +67,9 @@ make() {
         return 1
     fi
     part=$2.$LATTICE_NODE
-    contents >"$part" && chmod "$3" "$part" && sums="$sums $(sum <"$part")" && mv -f -- "$part" "$2" || return 1
+    contents >"$part" && chmod "$3" "$part" && sums="$sums $(sum <"$part")" || return 1
+    moved=$2
+    mv -f -- "$part" "$2" || return 1
     part=
 }
 
@@ -84,7 +88,7 @@ while [ $made -lt $things ]; do
     *directory) mkdir -p -- "$path" || exit 1 ;;
     *) make "$kind" "$path" "$mode" || exit 1 ;;
     esac
-    made=$((made + 1))
+    made=$((made + 1)) moved=''
 done
 echo "sums$sums"
 cat >/dev/null
