@@ -88,9 +88,9 @@ fn check_above(directory: &Path) -> Result<(), LockError> {
     let (named, found) = (fs::symlink_metadata(path).map_err(system)?, fs::metadata(path).map_err(system)?);
     let is_ours = |status: &Metadata| [geteuid().as_raw(), 0].contains(&status.uid());
     let is_for_all = found.mode() & 0o022 != 0 && found.mode() & 0o1000 == 0;
-    match [&named, &found].into_iter().find(|status| !is_ours(status)) {
-        Some(others) => Err(LockError::Foreign { path: path.to_owned(), owner: others.uid() }),
-        None if is_for_all => Err(LockError::Foreign { path: path.to_owned(), owner: found.uid() }),
+    let others = [&named, &found].into_iter().find(|status| !is_ours(status));
+    match others.or(is_for_all.then_some(&found)) {
+        Some(status) => Err(LockError::Foreign { path: path.to_owned(), owner: status.uid() }),
         None => Ok(()),
     }
 }

@@ -210,7 +210,7 @@ impl LaunchHandle {
         self.origin == facts::Origin::Resumed
     }
 
-    /// Returns true if a node can have been asked to start it before the launch of this number was signed.
+    /// Returns true if it was signed under this number or before it.
     pub(crate) fn is_signed_by(&self, last: Serial) -> bool {
         self.serial <= last
     }

@@ -121,12 +121,11 @@ impl LaunchService for Launching {
         let caller = caller_of(&request)?.clone();
         let GetLaunchRequest { id, stacks } = request.into_inner();
         let detail = if stacks { StatusDetail::Stacks } else { StatusDetail::Progress };
-        let _turn = match self.find(&caller, &id).await? {
-            Found::Task(handle) => {
-                Some(self.0.answer_line.turn(&caller, handle.summary().ranks as usize * RANK_BYTES).await)
-            }
-            Found::Ended(_) => None,
+        let bytes = match self.find(&caller, &id).await? {
+            Found::Task(handle) => handle.summary().ranks as usize * RANK_BYTES,
+            Found::Ended(launch) => return Ok(Response::new(ended(*launch))),
         };
+        let _turn = self.0.answer_line.turn(&caller, bytes).await;
         let status = match self.ask(&caller, &id, |reply| LaunchRequest::Status(detail, reply)).await? {
             Answer::Task(handle, status) => LaunchStatus {
                 summary: Some(summary::encode(&handle.summary())),
