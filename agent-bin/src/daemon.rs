@@ -31,6 +31,7 @@ mod registration;
 mod relay;
 mod renewal;
 mod report;
+mod report_relay;
 mod serials;
 mod service;
 mod to_session;
@@ -51,7 +52,7 @@ use lattice_session::timeouts;
 use pmi_transport::connect::{self, AgentChannels, Channel, ConnectError};
 use pmi_transport::fence::{FenceNode, Grpc};
 use pmi_transport::identity::{Caller, IdentityError, Security};
-use pmi_transport::limits::MESSAGE_MAX;
+use pmi_transport::limits::{MESSAGE_MAX, RELAYED_MAX};
 use pmi_transport::listen::{self, ListenError, Listener, LocalSocket};
 use pmi_transport::proto::v1::node_agent_service_server::NodeAgentServiceServer;
 use pmi_transport::session_link::Arrivals;
@@ -261,7 +262,7 @@ async fn serve(
     let users = users.map(|socket| tokio::spawn(users::serve(Arc::clone(&node), socket)).abort_handle());
     let service = NodeAgentServiceServer::new(service::Service { node: Arc::clone(&node) })
         .max_decoding_message_size(MESSAGE_MAX)
-        .max_encoding_message_size(MESSAGE_MAX);
+        .max_encoding_message_size(RELAYED_MAX);
     let (stop, stopped) = oneshot::channel::<()>();
     let serving = listen::serve(vec![listener], Routes::new(service), async {
         // The sender is never dropped unused.

@@ -20,6 +20,8 @@ mod event_log;
 pub(crate) mod fan_out;
 mod machine;
 pub(crate) mod outbox;
+mod relayed_reports;
+pub(crate) mod report_stream;
 mod runner;
 pub(crate) mod settings;
 pub(crate) mod spool;

@@ -27,6 +27,7 @@ pub(crate) struct Metrics {
     ended: Family<Labels, Counter>,
     lost_nodes: Counter,
     events: Counter,
+    report_messages: Counter,
     questions: Family<Labels, Counter>,
     fan_out: Histogram,
 }
@@ -51,6 +52,7 @@ impl Default for Metrics {
             ended: Family::default(),
             lost_nodes: Counter::<u64, AtomicU64>::default(),
             events: Counter::default(),
+            report_messages: Counter::default(),
             questions: Family::default(),
             // From a millisecond to half a minute.
             fan_out: Histogram::new(exponential_buckets(0.001, 2.0, 16)),
@@ -61,6 +63,11 @@ impl Default for Metrics {
         registry.register("launches_ended", "Launches that have ended, by outcome", metrics.ended.clone());
         registry.register("nodes_lost", "Nodes that launches lost", metrics.lost_nodes.clone());
         registry.register("events", "Events that nodes reported", metrics.events.clone());
+        registry.register(
+            "report_messages",
+            "Messages in which nodes report of launches, each on a stream of its own or several by way of a relay",
+            metrics.report_messages.clone(),
+        );
         registry.register(
             "rank_questions",
             "Questions to nodes about their ranks, by who answers: the node alone, or several that it asks",
@@ -103,6 +110,11 @@ impl Metrics {
 
     pub(crate) fn count_event(&self) {
         self.events.inc();
+    }
+
+    /// Counts a message in which one or more nodes report of a launch.
+    pub(crate) fn count_report_message(&self) {
+        self.report_messages.inc();
     }
 
     /// Counts a question that the node alone answers.

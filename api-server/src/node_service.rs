@@ -18,18 +18,18 @@ use pmi_transport::proto::v1::node_service_server::NodeService;
 use pmi_transport::proto::v1::{
     DrainNodesRequest, DrainNodesResponse, HeartbeatRequest, HeartbeatResponse, LaunchReport, ListNodesRequest,
     ListNodesResponse, MeetAnswer, MeetRequest, NameAnswer, NameRequest, NodeCommand, PassRequest, ProxiedBytes,
-    RegisterNodeRequest, RegisterNodeResponse, RenewCertificateRequest, RenewCertificateResponse, ReportFor,
-    ResumeNodesRequest, ResumeNodesResponse, Resumed, SerialSignature, SetPass, SpawnAnswer, SpawnRequest,
-    launch_report, proxied_bytes,
+    RegisterNodeRequest, RegisterNodeResponse, RenewCertificateRequest, RenewCertificateResponse, ResumeNodesRequest,
+    ResumeNodesResponse, SerialSignature, SetPass, SpawnAnswer, SpawnRequest, launch_report, proxied_bytes,
 };
 use pmi_transport::signature::{self, Challenge, Serial, Signature};
 use tokio::sync::mpsc;
+use tokio_stream::StreamExt;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status, Streaming};
 
 use super::audit::{audited, nothing};
 use super::launch::event::SpawnAsked;
-use super::launch::outbox::{Attempt, Outbox, StreamEnd};
+use super::launch::report_stream::{ReportStream, TO_NODE};
 use super::launch::{LaunchHandle, Request as LaunchRequest};
 use super::nodes::RegisterError;
 use super::proxying;
@@ -39,12 +39,8 @@ use super::server::{Server, to_its_end};
 use super::session_calls::{CallId, Unanswered};
 use super::sets::{Asker, Granted, PassError};
 use super::versions;
-use super::wire::node::{decode_event, encode_message};
 use super::wire::registry::{decode_registration, encode_listed};
 use super::wire::session_answer::SessionAnswer;
-
-/// Commands on their way to a node.
-const TO_NODE: usize = 16;
 
 /// Answers agents.
 pub(crate) struct Reporting(pub Arc<Server>);
@@ -183,22 +179,13 @@ impl NodeService for Reporting {
             return Err(Status::invalid_argument("the first message must say what the report is of"));
         };
         check_is(&caller, &of.node_id)?;
-        let ReportFor { launch_id, node_id, node_index, again } = of;
-        let handle = self.launch(&launch_id)?;
-        let outbox = handle.outbox(node_index, &node_id).cloned().ok_or_else(|| {
-            Status::invalid_argument(format!("{node_id} is not node {node_index} of launch {launch_id}"))
-        })?;
-        if handle.has_lost(node_index) {
-            let text = format!("launch {launch_id} goes on, or has ended, without {node_id}");
-            return Err(Status::failed_precondition(text));
-        }
-        if outbox.is_closed() {
-            let text = format!("launch {launch_id} has all that it needs of {node_id}");
-            return Err(Status::failed_precondition(text));
-        }
-        let attempt = if again { Attempt::Again } else { Attempt::First };
+        let stream = ReportStream::of(self.launch(&of.launch_id)?, &of)?;
+        let metrics = Arc::clone(&self.0.metrics);
+        let told = told.map(move |report| {
+            metrics.count_report_message();
+            report
+        });
         let (sender, receiver) = mpsc::channel(TO_NODE);
-        let stream = ReportStream { handle, outbox, node: node_index, attempt };
         task::spawn(stream.run(told, sender));
         Ok(Response::new(ReceiverStream::new(receiver)))
     }
@@ -358,85 +345,6 @@ impl Reporting {
     /// A launch that runs on a node.
     fn launch_on(&self, id: &str, node: &str) -> Result<LaunchHandle, Status> {
         self.launch(id).and_then(|handle| if handle.runs_on(node) { Ok(handle) } else { Err(not_on(id, node)) })
-    }
-}
-
-/// A stream from a node, and the launch that it is of.
-struct ReportStream {
-    handle: LaunchHandle,
-    outbox: Outbox,
-    node: u32,
-    attempt: Attempt,
-}
-
-impl ReportStream {
-    /// Carries events from the node to the launch and commands back, until one of them has nothing more to say.
-    async fn run(self, mut told: Streaming<LaunchReport>, sender: mpsc::Sender<Result<NodeCommand, Status>>) {
-        let (node, attempt) = (self.node, self.attempt);
-        let stream = self.outbox.open(attempt);
-        if !self.handle.send(LaunchRequest::StreamOpened { node, stream, attempt }).await {
-            return;
-        }
-        tokio::select! {
-            () = self.take_events(stream, &mut told, &sender) => {}
-            () = self.give_commands(stream, &sender) => {}
-        }
-        self.handle.send(LaunchRequest::StreamClosed { node, stream }).await;
-    }
-
-    async fn take_events(
-        &self,
-        stream: u64,
-        told: &mut Streaming<LaunchReport>,
-        sender: &mpsc::Sender<Result<NodeCommand, Status>>,
-    ) {
-        loop {
-            let request = match told.message().await {
-                Ok(Some(report)) => self.request(stream, report),
-                // It has said everything, and waits to hear that it may forget it.
-                Ok(None) => return sender.closed().await,
-                // The node comes again, or is lost.
-                Err(_) => return,
-            };
-            if let Some(request) = request
-                && !self.handle.send(request).await
-            {
-                return;
-            }
-        }
-    }
-
-    /// What a message means for the launch; `None` for one of a later version.
-    fn request(&self, stream: u64, report: LaunchReport) -> Option<LaunchRequest> {
-        let node = self.node;
-        match report.what? {
-            launch_report::What::Of(_) => None,
-            launch_report::What::Event(event) => {
-                if event.commands_taken > 0 {
-                    self.outbox.confirm(event.commands_taken);
-                }
-                let (sequence, event) = (event.sequence, decode_event(event));
-                (sequence > 0 || event.is_some()).then_some(LaunchRequest::Event { node, sequence, event })
-            }
-            launch_report::What::Resumed(Resumed { after, commands_taken, .. }) => {
-                Some(LaunchRequest::Resumed { node, stream, after, commands_taken })
-            }
-        }
-    }
-
-    async fn give_commands(&self, stream: u64, sender: &mpsc::Sender<Result<NodeCommand, Status>>) {
-        loop {
-            let message = match self.outbox.next(stream).await {
-                Ok(message) => Ok(encode_message(message)),
-                // The end of the stream without an error acknowledges the report.
-                Err(StreamEnd::Closed) => return,
-                Err(StreamEnd::Replaced) => Err(Status::aborted("the node has opened another stream")),
-            };
-            let is_end = message.is_err();
-            if sender.send(message).await.is_err() || is_end {
-                return;
-            }
-        }
     }
 }
 

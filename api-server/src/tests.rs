@@ -9,6 +9,7 @@ mod ownership;
 mod plans;
 mod proxying;
 mod queue;
+mod relayed_reports;
 mod rendezvous;
 mod restarts;
 mod rights;

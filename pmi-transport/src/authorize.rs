@@ -62,6 +62,8 @@ const TABLE: &[(&str, Admitted)] = &[
     ("/lattice.v1.NodeAgentService/PmiFence", AGENTS),
     ("/lattice.v1.NodeAgentService/PmiFenceComplete", AGENTS),
     ("/lattice.v1.NodeAgentService/AbortProcesses", API_AND_AGENTS),
+    ("/lattice.v1.NodeAgentService/RelayReports", API_AND_AGENTS),
+    ("/lattice.v1.NodeAgentService/ReportDirectly", API),
     ("/lattice.v1.NodeAgentService/Link", AGENTS),
     ("/lattice.v1.NodeAgentService/RetireVni", API),
     ("/lattice.v1.NodeAgentService/ListCxiServices", API),
@@ -199,8 +201,10 @@ mod tests {
             ("NodeService", "PassToSet") => role != Role::Api,
             ("NodeService", "DrainNodes" | "ResumeNodes") => role == Role::Admin,
             ("NodeService", _) => role == Role::Agent,
-            ("NodeAgentService", "LaunchProcesses" | "AbortProcesses") => matches!(role, Role::Api | Role::Agent),
-            ("NodeAgentService", "RetireVni" | "ListCxiServices") => role == Role::Api,
+            ("NodeAgentService", "LaunchProcesses" | "AbortProcesses" | "RelayReports") => {
+                matches!(role, Role::Api | Role::Agent)
+            }
+            ("NodeAgentService", "RetireVni" | "ListCxiServices" | "ReportDirectly") => role == Role::Api,
             ("NodeAgentService", _) => role == Role::Agent,
             _ => panic!("{path} is of no service that this test knows"),
         }

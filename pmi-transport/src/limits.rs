@@ -9,6 +9,9 @@ pub const CHUNK_MAX: usize = 1 << 20;
 /// `max_encoding_message_size`.
 pub const MESSAGE_MAX: usize = 4 * CHUNK_MAX;
 
+/// Longest message of a relay of reports, in bytes: one report may have [`MESSAGE_MAX`] by itself, and those that go together have no more.
+pub const RELAYED_MAX: usize = MESSAGE_MAX + (64 << 10);
+
 /// Most bytes of an answer between nodes. A long one comes in several messages, and is put together where it was asked for.
 pub(crate) const ANSWER_MAX: usize = 64 << 20;
 /// Most bytes of a question between nodes, or of an answer, that go in one message: some are left for its envelope.

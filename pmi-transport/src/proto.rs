@@ -21,9 +21,10 @@ pub mod v1 {
 }
 
 /// Paths of the calls that take a stream of messages.
-const STREAMS: [&str; 4] = [
+const STREAMS: [&str; 5] = [
     "/lattice.v1.LaunchService/AttachLaunch",
     "/lattice.v1.NodeAgentService/Link",
+    "/lattice.v1.NodeAgentService/RelayReports",
     "/lattice.v1.NodeService/ProxyUser",
     "/lattice.v1.NodeService/ReportLaunch",
 ];

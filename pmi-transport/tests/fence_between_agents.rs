@@ -327,6 +327,22 @@ impl NodeAgentService for Early {
         Err(Status::unimplemented("it is no head"))
     }
 
+    type RelayReportsStream = BoxStream<v1::RelayedReports>;
+
+    async fn relay_reports(
+        &self,
+        _: Request<Streaming<v1::RelayedCommands>>,
+    ) -> Result<Response<Self::RelayReportsStream>, Status> {
+        Err(Status::unimplemented("it launches nothing"))
+    }
+
+    async fn report_directly(
+        &self,
+        _: Request<v1::ReportDirectlyRequest>,
+    ) -> Result<Response<v1::ReportDirectlyResponse>, Status> {
+        Err(Status::unimplemented("it launches nothing"))
+    }
+
     type LinkStream = BoxStream<LinkFrame>;
 
     async fn link(&self, _: Request<Streaming<LinkFrame>>) -> Result<Response<Self::LinkStream>, Status> {

@@ -54,6 +54,8 @@ pub const NODE_ANSWER: Duration = Duration::from_secs(10);
 pub const AGENT_RESTART: Duration = Duration::from_secs(8);
 /// Time by which a relay's nodes have less than the relay itself, so that it is the relay that reports who did not answer.
 pub const HOP: Duration = Duration::from_secs(2);
+/// Time that a node holds its first events for the agent that is to relay its reports; then it reports to the API server itself.
+pub const FETCHED: Duration = Duration::from_secs(2);
 /// Time that a client waits until its launch is accepted by all nodes, or refused.
 pub const START_ANSWER: Duration = Duration::from_secs(120);
 
@@ -181,7 +183,15 @@ mod tests {
             ("stop", &[grace + SWEEP + REMOVAL, STOP]),
             (
                 "report",
-                &[REPORT_PAUSE, LOST_AFTER + JUDGE, REPORT_AGAIN, FIRST_REPORT, REPORT_AFTER_RESTART, REPORT_KEPT],
+                &[
+                    REPORT_PAUSE,
+                    FETCHED,
+                    LOST_AFTER + JUDGE,
+                    REPORT_AGAIN,
+                    FIRST_REPORT,
+                    REPORT_AFTER_RESTART,
+                    REPORT_KEPT,
+                ],
             ),
             ("client", &[COME_BACK_PAUSE, COME_BACK, NEXT_OWNER, FIRST_OWNER, LINGER]),
             ("failure", &[HOLD, HOLD_GIVEN_UP, UNHEARD, UNHEARD + TELL, LEASE_MIN]),

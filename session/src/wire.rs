@@ -25,6 +25,7 @@ pub mod placed;
 pub mod progress;
 pub mod question;
 pub mod rendezvous;
+pub mod report_relay;
 pub mod request;
 mod settings;
 mod shell_limits;

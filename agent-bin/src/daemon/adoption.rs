@@ -57,7 +57,7 @@ async fn take_up_one(node: &Arc<Node>, Kept { forked, label }: Kept) -> bool {
     };
     let id = assignment.launch_id.clone();
     let (orders, ordered) = mpsc::unbounded_channel();
-    let handle = Handle::new(&assignment, orders);
+    let handle = Handle::new(&assignment, orders, None);
     if let Err(refusal) = node.launches.enter(&id, handle) {
         // No two sessions here are of one launch.
         tracing::error!(launch = id, pid, ?refusal, "a second session of the launch is killed");

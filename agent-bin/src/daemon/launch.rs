@@ -42,7 +42,8 @@ use super::from_session::{FromSession, LastWords};
 use super::launches::LaunchOrder;
 use super::links;
 use super::refusal::{Refusal, RefusalReason};
-use super::report::{Delivered, Delivery, Events, ReportFor};
+use super::report::{Delivered, Delivery, Events, ReportFor, Ways};
+use super::report_relay::Offer;
 use super::to_session::{ToSession, first_frame};
 use super::wire::label;
 use super::wire::launch_request::Assignment;
@@ -52,10 +53,11 @@ pub(super) async fn start(
     node: &Arc<Node>,
     Admitted { assignment, order, fabric }: &Admitted,
     orders: mpsc::UnboundedReceiver<LaunchOrder>,
+    offers: Option<mpsc::Receiver<Offer>>,
 ) -> Result<(), Refusal> {
     // A process that hears nothing ends by itself; services that nobody uses are given back when they are dropped.
     let launch = match tokio::join!(reach_fabric(node, fabric.clone()), node.forks.start(order)) {
-        (Ok(fabric), Ok(forked)) => begin(node, assignment, fabric, forked, orders).map_err(busy),
+        (Ok(fabric), Ok(forked)) => begin(node, assignment, fabric, forked, (orders, offers)).map_err(busy),
         (_, Err(NotStarted::Refused(why))) => Err((RefusalReason::Signature, why)),
         (Err(error), _) => Err(busy(error)),
         (_, Err(error)) => Err(busy(error)),
@@ -83,7 +85,7 @@ fn begin(
     assignment: &Assignment,
     (fabric, claimed): Reached,
     forked: Forked,
-    orders: mpsc::UnboundedReceiver<LaunchOrder>,
+    inboxes: Inboxes,
 ) -> io::Result<Launch> {
     if assignment.outlives_agent() {
         forked.keep(&label::encode(assignment, claimed.as_ref().and_then(Claimed::uses)))?;
@@ -92,7 +94,7 @@ fn begin(
     // Unless it is forgotten its door is not closed, and it waits for ever.
     let connection = connect(&forked).inspect_err(|_| forked.forget())?;
     let session = Session { forked, connection, first: Some(first), claimed };
-    Ok(Launch::new(node, assignment, session, orders))
+    Ok(Launch::new(node, assignment, session, inboxes))
 }
 
 /// Takes up the session of a launch that was entered into the table; the launch removes itself from there.
@@ -109,7 +111,7 @@ pub(super) fn take_up(
         None
     });
     let session = Session { forked, connection, first: None, claimed };
-    tokio::spawn(Launch::new(node, assignment, session, orders).run());
+    tokio::spawn(Launch::new(node, assignment, session, (orders, None)).run());
 }
 
 /// Connects to a session process; `None` if it has ended.
@@ -119,6 +121,9 @@ fn connect(forked: &Forked) -> io::Result<Option<Connection>> {
 
 /// Both directions of the connection to a session process.
 type Connection = (ReadHalf, WriteHalf);
+
+/// Orders to a launch, and offers to relay its reports; `None` for one that reports to the API server itself.
+type Inboxes = (mpsc::UnboundedReceiver<LaunchOrder>, Option<mpsc::Receiver<Offer>>);
 
 /// Session of a launch, as it is when its launch begins here.
 struct Session {
@@ -167,12 +172,7 @@ struct Launch {
 }
 
 impl Launch {
-    fn new(
-        node: &Arc<Node>,
-        assignment: &Assignment,
-        session: Session,
-        orders: mpsc::UnboundedReceiver<LaunchOrder>,
-    ) -> Self {
+    fn new(node: &Arc<Node>, assignment: &Assignment, session: Session, (orders, offers): Inboxes) -> Self {
         let Session { forked, connection, first, claimed } = session;
         let is_taken_up = first.is_none();
         let visitable = forked.process.as_ref().and_then(|process| links::let_through(node, assignment, process));
@@ -184,7 +184,8 @@ impl Launch {
         let fences = membership.map(|membership| node.fences.join(membership, Arc::clone(&questions) as _));
         let callee = Arc::new(Callee { node: Arc::clone(node), launch_id: id.clone(), fences });
         let of = ReportFor { launch_id: id.clone(), node_id: node.config.node_id.clone(), node: assignment.index };
-        let (delivery, events) = Delivery::new(node.api.place(), of, to_session.clone(), is_taken_up);
+        let delivered_by = Ways { api: node.api.place(), offers };
+        let (delivery, events) = Delivery::new(delivered_by, of, to_session.clone(), is_taken_up);
         let events = Arc::new(events);
         let (said, last_words) = oneshot::channel();
         let (reading, writing) = match connection {

@@ -10,6 +10,7 @@ use tokio::sync::{Notify, mpsc};
 
 use super::config::WhenStopped;
 use super::ending::Ending;
+use super::report_relay::Relayed;
 use super::serials::Serials;
 use super::wire::launch_request::Assignment;
 
@@ -50,6 +51,8 @@ pub(super) struct Handle {
     pub(super) outlives_agent: bool,
     /// Queue of its orders, but for those that come on the API server's stream.
     pub(super) orders: mpsc::UnboundedSender<LaunchOrder>,
+    /// Way of its reports, if that is not a stream to the API server from the beginning.
+    pub(super) relayed: Option<Arc<Relayed>>,
 }
 
 /// Order to a launch, by its id.
@@ -188,12 +191,17 @@ impl Launches {
 
 impl Handle {
     /// Handle of a launch whose orders go to `orders`.
-    pub(super) fn new(assignment: &Assignment, orders: mpsc::UnboundedSender<LaunchOrder>) -> Self {
+    pub(super) fn new(
+        assignment: &Assignment,
+        orders: mpsc::UnboundedSender<LaunchOrder>,
+        relayed: Option<Arc<Relayed>>,
+    ) -> Self {
         Self {
             serial: assignment.serial,
             nodes: assignment.members.iter().map(|member| member.name.clone()).collect(),
             outlives_agent: assignment.outlives_agent(),
             orders,
+            relayed,
         }
     }
 
@@ -214,6 +222,7 @@ mod tests {
             nodes: Arc::new([]),
             outlives_agent: true,
             orders: mpsc::unbounded_channel().0,
+            relayed: None,
         }
     }
 

@@ -35,8 +35,9 @@ use tokio::time::{Instant, timeout};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Code, Status};
 
-use self::line::Line;
+use self::line::{Beginning, Line};
 use super::api_channels::Place;
+use super::report_relay::{Downward, Offer, Way};
 use super::to_session::ToSession;
 
 /// Number of a session's messages that may wait here: few, as the session keeps them.
@@ -113,9 +114,16 @@ impl ReportFor {
     }
 }
 
+/// Ways on which a launch's events can go.
+pub(super) struct Ways {
+    pub(super) api: Place,
+    /// Offers to relay what the launch reports first; `None` if nobody will make any.
+    pub(super) offers: Option<mpsc::Receiver<Offer>>,
+}
+
 /// The delivery of one launch's events.
 pub(super) struct Delivery {
-    place: Place,
+    ways: Ways,
     of: ReportFor,
     to_session: ToSession,
     line: Line,
@@ -126,12 +134,12 @@ pub(super) struct Delivery {
 
 impl Delivery {
     /// Makes a delivery, and the queue of its events; of a session that was taken up an agent before has delivered events.
-    pub(super) fn new(place: Place, of: ReportFor, to_session: ToSession, is_taken_up: bool) -> (Self, Events) {
+    pub(super) fn new(ways: Ways, of: ReportFor, to_session: ToSession, is_taken_up: bool) -> (Self, Events) {
         let (words, waiting) = mpsc::channel(WAITING_MAX);
         let news = Arc::new(Notify::new());
         let events = Events { words, news: Arc::clone(&news) };
         let line = if is_taken_up { Line::taken_up(waiting) } else { Line::new(waiting) };
-        (Self { place, of, to_session, line, news, seems_heard: true }, events)
+        (Self { ways, of, to_session, line, news, seems_heard: true }, events)
     }
 
     /// Delivers until the report is acknowledged, however often the stream has to be opened again.
@@ -139,6 +147,9 @@ impl Delivery {
         let mut pause = PAUSE_FIRST;
         // Without any, the stream is there for commands.
         let _ = timeout(FIRST_EVENT, self.news.notified()).await;
+        if let Some(delivered) = self.relayed().await {
+            return delivered;
+        }
         loop {
             match self.one_stream().await {
                 Ok(()) if self.line.has_reported() => return Delivered::All,
@@ -163,10 +174,51 @@ impl Delivery {
         }
     }
 
-    /// Sends events and receives commands until either end ends it.
+    /// Reports by way of a relay, if one comes in time, until all is said or the node is to go on by itself.
+    async fn relayed(&mut self) -> Option<Delivered> {
+        // From the end of this on, offers come too late.
+        let mut offers = self.ways.offers.take()?;
+        let Ok(Some(Offer::Way(Way { reports, mut commands }))) = timeout(timeouts::FETCHED, offers.recv()).await
+        else {
+            return None;
+        };
+        let to_session = self.to_session.clone();
+        let receive = async move {
+            loop {
+                match commands.recv().await {
+                    Some(Downward::Command(command)) => drop(to_session.send(ToWhat::Command(command)).await),
+                    Some(Downward::End(result)) => return result,
+                    None => return Err(Status::unavailable("the relay is gone")),
+                }
+            }
+        };
+        let replaced = async {
+            // A relay that comes again has nothing that the one before did not have.
+            while let Some(Offer::Way(_)) = offers.recv().await {}
+        };
+        let stream = self.line.begin();
+        let carried = tokio::select! {
+            result = self.carry(stream, reports, receive) => result,
+            () = replaced => Err(Status::aborted("the relay does not answer")),
+        };
+        self.line.end(true);
+        match carried {
+            Ok(()) if self.line.has_reported() => Some(Delivered::All),
+            Err(status) if matches!(status.code(), Code::NotFound | Code::FailedPrecondition) => {
+                Some(Delivered::Unwanted(status))
+            }
+            Ok(()) => None,
+            Err(status) => {
+                tracing::debug!(launch = self.of.launch_id, "a stream of its own is opened: {}", status.message());
+                None
+            }
+        }
+    }
+
+    /// Sends events and receives commands on a stream to the API server until either end ends it.
     async fn one_stream(&mut self) -> Result<(), Status> {
         let (sender, receiver) = mpsc::channel(ON_THEIR_WAY);
-        let client = NodeServiceClient::new(self.place.channel());
+        let client = NodeServiceClient::new(self.ways.api.channel());
         let mut client = client.max_decoding_message_size(MESSAGE_MAX).max_encoding_message_size(MESSAGE_MAX);
         let stream = self.line.begin();
         let order = move |after: Option<u64>| proto::ResumeEvents {
@@ -175,7 +227,6 @@ impl Delivery {
             handed: if after.is_none() { stream.handed } else { None },
         };
         let to_session = self.to_session.clone();
-        let of = report(ReportWhat::Of(self.of.encode(stream.is_again())));
         let (accept, accepted) = watch::channel(false);
         let receive = async move {
             let mut commands = client.report_launch(ReceiverStream::new(receiver)).await?.into_inner();
@@ -190,21 +241,31 @@ impl Delivery {
             }
             Ok(())
         };
-        let mut receive = std::pin::pin!(receive);
-        // There is room: it is the first.
-        let _ = sender.send(of).await;
-        let mut acknowledged_by = self.line.has_reported().then(acknowledgement_due);
-        let result = loop {
-            tokio::select! {
-                result = &mut receive => break result,
-                () = self.line.pass_on(&sender) => acknowledged_by = Some(acknowledgement_due()),
-                () = until(acknowledged_by) => break Err(unacknowledged()),
-            }
-        };
+        let result = self.carry(stream, sender, receive).await;
         let accepted = *accepted.borrow();
         self.line.end(accepted);
         self.seems_heard |= accepted;
         result
+    }
+
+    /// Passes events on to a stream until `receive`, which takes what comes back on it, is at its end.
+    async fn carry(
+        &mut self,
+        stream: Beginning,
+        sender: mpsc::Sender<proto::LaunchReport>,
+        receive: impl Future<Output = Result<(), Status>>,
+    ) -> Result<(), Status> {
+        let mut receive = std::pin::pin!(receive);
+        // There is room: it is the first.
+        let _ = sender.send(report(ReportWhat::Of(self.of.encode(stream.is_again())))).await;
+        let mut acknowledged_by = self.line.has_reported().then(acknowledgement_due);
+        loop {
+            tokio::select! {
+                result = &mut receive => return result,
+                () = self.line.pass_on(&sender) => acknowledged_by = Some(acknowledgement_due()),
+                () = until(acknowledged_by) => return Err(unacknowledged()),
+            }
+        }
     }
 }
 

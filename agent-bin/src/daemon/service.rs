@@ -10,6 +10,7 @@ use proto::LinkFrame;
 use proto::node_agent_service_server::NodeAgentService;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
+use tokio_stream::wrappers::ReceiverStream;
 use tonic::codegen::BoxStream;
 use tonic::{Request, Response, Status, Streaming, async_trait};
 
@@ -17,8 +18,9 @@ use super::admission::admit;
 use super::ending::Ending;
 use super::launches::{Handle, LaunchOrder, NotTaken};
 use super::refusal::{Refusal, RefusalReason};
+use super::report_relay::Relayed;
 use super::wire::launch_request::Received;
-use super::{Node, launch, relay, wire};
+use super::{Node, launch, relay, report_relay, wire};
 
 /// The agent as others call it. Which role may call what was checked before.
 pub(super) struct Service {
@@ -39,7 +41,8 @@ impl Service {
         }
         let assignment = &admitted.assignment;
         let (orders, ordered) = mpsc::unbounded_channel();
-        let handle = Handle::new(assignment, orders);
+        let (relayed, offers) = Relayed::of(caller, request.message(), &assignment.members).unzip();
+        let handle = Handle::new(assignment, orders, relayed);
         node.launches.enter(&assignment.launch_id, handle.clone()).map_err(|not_taken| {
             let (reason, text) = match not_taken {
                 NotTaken::Running => (RefusalReason::AlreadyRunning, "the launch runs here already"),
@@ -50,12 +53,18 @@ impl Service {
             Refusal::of(node, reason, text)
         })?;
         let passing_on = relay::pass_on(node, request.message(), &assignment.members, arrived);
-        let (started, passed_on) = tokio::join!(launch::start(node, &admitted, ordered), passing_on);
+        let (started, passed_on) = tokio::join!(launch::start(node, &admitted, ordered, offers), passing_on);
         if started.is_ok() && passed_on.is_err() {
             // Who asked ends it on the nodes that took it; here nobody need be asked.
             handle.order(LaunchOrder::End(Ending::Kill(SIGTERM)));
         }
         started.and(passed_on)
+    }
+
+    /// The relayed part of a launch.
+    fn relayed(&self, launch_id: &str) -> Result<Arc<Relayed>, Status> {
+        let relayed = self.node.launches.get(launch_id).and_then(|launch| launch.relayed);
+        relayed.ok_or_else(|| Status::not_found(format!("no reports of launch {launch_id} are relayed here")))
     }
 
     /// The name of the agent that calls.
@@ -101,6 +110,8 @@ impl NodeAgentService for Service {
             }
             tracing::info!(launch = launch_id, "{caller} ends it: {reason}");
             launch.order(LaunchOrder::End(wire::ending::decode_signal(signal)));
+            // Whoever was to fetch its reports may never come.
+            launch.relayed.inspect(|relayed| relayed.report_directly());
         } else if caller == Caller::Api {
             self.node.launches.give_up(&launch_id);
         }
@@ -137,6 +148,28 @@ impl NodeAgentService for Service {
         _: Request<proto::ListCxiServicesRequest>,
     ) -> Result<Response<proto::ListCxiServicesResponse>, Status> {
         Ok(Response::new(lattice_session::wire::cxi::encode(self.node.fabric.list().await)))
+    }
+
+    type RelayReportsStream = ReceiverStream<Result<proto::RelayedReports, Status>>;
+
+    async fn relay_reports(
+        &self,
+        request: Request<Streaming<proto::RelayedCommands>>,
+    ) -> Result<Response<Self::RelayReportsStream>, Status> {
+        let caller = caller_of(&request)?.clone();
+        let mut messages = request.into_inner();
+        let launch_id = messages.message().await?.unwrap_or_default().launch_id;
+        let relayed = self.relayed(&launch_id)?;
+        relayed.check(&caller)?;
+        Ok(Response::new(report_relay::relay(Arc::clone(&self.node), launch_id, relayed, messages)))
+    }
+
+    async fn report_directly(
+        &self,
+        request: Request<proto::ReportDirectlyRequest>,
+    ) -> Result<Response<proto::ReportDirectlyResponse>, Status> {
+        self.relayed(&request.into_inner().launch_id)?.report_directly();
+        Ok(Response::new(proto::ReportDirectlyResponse {}))
     }
 
     type LinkStream = BoxStream<LinkFrame>;

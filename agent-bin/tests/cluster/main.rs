@@ -3,6 +3,7 @@
 mod descriptors;
 mod fabric;
 mod foreign;
+mod report_relay;
 mod rights;
 mod successors;
 mod time_limits;
@@ -25,7 +26,7 @@ async fn an_agent_registers_and_says_that_it_lives() {
     let mut api = Api::start().await;
     let agent = Agent::start(&mut api, "node0").await;
     assert_eq!(agent.registration.node_id, "node0");
-    assert_eq!(agent.registration.capabilities, ["pmi1", "pmi2", "pmix", "input-relay"]);
+    assert_eq!(agent.registration.capabilities, ["pmi1", "pmi2", "pmix", "input-relay", "report-relay"]);
     assert!(agent.registration.cores > 0 && agent.registration.memory_bytes > 0);
     // Forgotten, it comes again, and is the same.
     api.forget_nodes();

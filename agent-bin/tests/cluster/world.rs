@@ -19,7 +19,7 @@ pub(crate) use self::agent::Agent;
 pub(crate) use self::api::{Api, Launch};
 
 /// Long enough for the slowest machine; reached only by a test that fails.
-const PATIENCE: Duration = Duration::from_secs(60);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
 /// The number of the user `nobody`.
 pub(crate) const NOBODY: u32 = 65534;

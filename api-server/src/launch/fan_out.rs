@@ -47,6 +47,8 @@ pub(crate) struct FanOut {
     pub signer: Vec<Bytes>,
     /// Credentials of the ranks for the fabric; `None` where there is no fabric that needs some.
     pub credentials: Option<SignedCredentials>,
+    /// Reports of the nodes are fetched by way of those that pass the launch on.
+    pub relays_reports: bool,
 }
 
 /// Credentials for the fabric, as the nodes of one launch are sent them.
@@ -120,7 +122,7 @@ impl Refusal {
 }
 
 /// The nodes that each request is for; the first of them forwards it to the others.
-fn parts(nodes: usize, settings: &LaunchSettings) -> impl Iterator<Item = Range<u32>> {
+pub(super) fn parts(nodes: usize, settings: &LaunchSettings) -> impl Iterator<Item = Range<u32>> {
     let nodes = nodes as u32;
     shares(0..nodes, if nodes <= settings.relay_above { nodes } else { settings.relay_fan_out })
 }
@@ -188,6 +190,7 @@ impl FanOut {
             cxi_signature: self.credentials.as_ref().map(|signed| signed.signature.clone()).unwrap_or_default(),
             serial: self.serial.0,
             answer_within_ms: answer_within(part, settings).as_millis() as u32,
+            relays_reports: self.relays_reports,
             ..Default::default()
         }
     }

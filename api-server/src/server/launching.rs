@@ -269,6 +269,7 @@ impl Server {
             signature: signed.signature,
             signer: signed.signer,
             credentials: None,
+            relays_reports: false,
         })
     }
 

@@ -8,6 +8,7 @@ use tokio::time::{Duration, Instant, sleep};
 
 use super::world::{server_on, soon};
 use crate::inventories::{Answer, Telling};
+use crate::launch::settings::LaunchSettings;
 use crate::start_policy::StartPolicy;
 use crate::store::{RedbStore, Store};
 
@@ -21,7 +22,7 @@ async fn a_server_that_was_started_anew_knows_the_nodes_that_are_not_back() {
         template: kind.encode().into(),
         ..Telling::default()
     };
-    let (server, _) = server_on(&store, &StartPolicy::default());
+    let (server, _) = server_on(&store, &StartPolicy::default(), LaunchSettings::default());
     server.inventories.lock().tell("node7", telling.clone(), Instant::now()).unwrap();
     server.keep_inventories();
     soon(async {
@@ -32,7 +33,7 @@ async fn a_server_that_was_started_anew_knows_the_nodes_that_are_not_back() {
     .await;
     drop(server);
 
-    let (server, _) = server_on(&store, &StartPolicy::default());
+    let (server, _) = server_on(&store, &StartPolicy::default(), LaunchSettings::default());
     let mut inventories = server.inventories.lock();
     let kinds = inventories.kinds(&BTreeSet::new(), &Template::default());
     assert_eq!((kinds.len(), kinds[0].nodes.as_str(), kinds[0].signature), (1, "node7", kind.signature()));

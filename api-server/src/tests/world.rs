@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lattice_session::timeouts;
+use lattice_session::wire::report_relay;
 use parking_lot::Mutex;
 use pmi_transport::address::Address;
 use pmi_transport::connect::{self, Channel};
@@ -60,28 +61,35 @@ pub(super) struct World {
     address: Address,
     stop: Option<oneshot::Sender<()>>,
     policy: StartPolicy,
+    settings: LaunchSettings,
     pub agents: Vec<Agent>,
 }
 
 impl World {
     /// Starts a server and registers `nodes` agents.
     pub(super) async fn new(nodes: usize) -> Self {
-        Self::with(Arc::new(RedbStore::in_memory().unwrap()), nodes, StartPolicy::default()).await
+        Self::on(Arc::new(RedbStore::in_memory().unwrap()), nodes).await
+    }
+
+    /// The same where the first node of a launch passes it on to the next, and so on.
+    pub(super) async fn relayed(nodes: usize) -> Self {
+        let settings = LaunchSettings { relay_above: 1, relay_fan_out: 1, ..Default::default() };
+        Self::with(Arc::new(RedbStore::in_memory().unwrap()), nodes, StartPolicy::default(), settings).await
     }
 
     /// The same where this policy holds.
     pub(super) async fn under(policy: StartPolicy, nodes: usize) -> Self {
-        Self::with(Arc::new(RedbStore::in_memory().unwrap()), nodes, policy).await
+        Self::with(Arc::new(RedbStore::in_memory().unwrap()), nodes, policy, LaunchSettings::default()).await
     }
 
     /// The same with what was kept in `store`.
     pub(super) async fn on(store: Arc<dyn Store>, nodes: usize) -> Self {
-        Self::with(store, nodes, StartPolicy::default()).await
+        Self::with(store, nodes, StartPolicy::default(), LaunchSettings::default()).await
     }
 
-    async fn with(store: Arc<dyn Store>, nodes: usize, policy: StartPolicy) -> Self {
-        let (address, stop) = serve(&store, &policy).await;
-        let mut world = Self { store, address, stop: Some(stop), policy, agents: Vec::new() };
+    async fn with(store: Arc<dyn Store>, nodes: usize, policy: StartPolicy, settings: LaunchSettings) -> Self {
+        let (address, stop) = serve(&store, &policy, settings).await;
+        let mut world = Self { store, address, stop: Some(stop), policy, settings, agents: Vec::new() };
         for index in 0..nodes {
             let agent = Agent::start(&format!("node{index}")).await;
             world.agents.push(agent);
@@ -93,7 +101,7 @@ impl World {
     /// Ends the server, and starts another with what was kept.
     pub(super) async fn restart(&mut self) {
         drop(self.stop.take());
-        let (address, stop) = serve(&self.store, &self.policy).await;
+        let (address, stop) = serve(&self.store, &self.policy, self.settings).await;
         (self.address, self.stop) = (address, Some(stop));
     }
 
@@ -126,6 +134,7 @@ impl World {
             node_id: format!("node{index}"),
             grpc_address: self.agents[index].address.to_string(),
             cores: 4,
+            capabilities: vec![report_relay::CAPABILITY.to_owned()],
             incarnation,
             launches: launches.iter().map(|&id| id.to_owned()).collect(),
             ..Default::default()
@@ -214,8 +223,12 @@ async fn attach(mut client: LaunchServiceClient<Channel>, to: AttachTo) -> Follo
     Follower { say: sender, hear: answer.into_inner() }
 }
 
-async fn serve(store: &Arc<dyn Store>, policy: &StartPolicy) -> (Address, oneshot::Sender<()>) {
-    let (server, proxied) = server_on(store, policy);
+async fn serve(
+    store: &Arc<dyn Store>,
+    policy: &StartPolicy,
+    settings: LaunchSettings,
+) -> (Address, oneshot::Sender<()>) {
+    let (server, proxied) = server_on(store, policy, settings);
     tokio::spawn(Arc::clone(&server).take_up());
     tokio::spawn(Arc::clone(&server).tend_queue());
     let listener = Listener::bind(&"127.0.0.1:0".parse().unwrap(), &server.security).await.unwrap();
@@ -228,7 +241,11 @@ async fn serve(store: &Arc<dyn Store>, policy: &StartPolicy) -> (Address, onesho
 }
 
 /// A server that takes up what is kept here.
-pub(super) fn server_on(store: &Arc<dyn Store>, policy: &StartPolicy) -> (Arc<Server>, Listener) {
+pub(super) fn server_on(
+    store: &Arc<dyn Store>,
+    policy: &StartPolicy,
+    launches: LaunchSettings,
+) -> (Arc<Server>, Listener) {
     let security = Security::Insecure { name: Caller::Api };
     let config = Config {
         listen: Vec::new(),
@@ -243,7 +260,7 @@ pub(super) fn server_on(store: &Arc<dyn Store>, policy: &StartPolicy) -> (Arc<Se
         policy: policy.clone(),
         renewal: None,
         lease: timeouts::LEASE,
-        launches: LaunchSettings::default(),
+        launches,
         launch_shares: LaunchShares { launches: 4, spec_bytes: 1 << 20, all_spec_bytes: 8 << 20 },
         spool: SpoolLimits::default(),
         fabric: None,
@@ -398,7 +415,14 @@ pub(super) struct Seen {
     pub refusal: Option<LaunchProcessesResponse>,
     pub launched: Vec<LaunchProcessesRequest>,
     pub aborted: Vec<AbortProcessesRequest>,
+    /// Launches that it was told to report of to the API server itself.
+    pub directly: Vec<String>,
+    /// The streams on which its reports are fetched.
+    pub fetched: Vec<Fetched>,
 }
+
+/// A relay's side of the stream on which its reports are fetched.
+pub(super) type Fetched = (Streaming<RelayedCommands>, mpsc::Sender<Result<RelayedReports, Status>>);
 
 impl Agent {
     async fn start(name: &str) -> Self {
@@ -454,6 +478,25 @@ impl NodeAgentService for Scripted {
         _: Request<ListCxiServicesRequest>,
     ) -> Result<Response<ListCxiServicesResponse>, Status> {
         Ok(Response::new(ListCxiServicesResponse::default()))
+    }
+
+    type RelayReportsStream = ReceiverStream<Result<RelayedReports, Status>>;
+
+    async fn relay_reports(
+        &self,
+        request: Request<Streaming<RelayedCommands>>,
+    ) -> Result<Response<Self::RelayReportsStream>, Status> {
+        let (sender, receiver) = mpsc::channel(64);
+        self.0.lock().fetched.push((request.into_inner(), sender));
+        Ok(Response::new(ReceiverStream::new(receiver)))
+    }
+
+    async fn report_directly(
+        &self,
+        request: Request<ReportDirectlyRequest>,
+    ) -> Result<Response<ReportDirectlyResponse>, Status> {
+        self.0.lock().directly.push(request.into_inner().launch_id);
+        Ok(Response::new(ReportDirectlyResponse {}))
     }
 
     type LinkStream = ReceiverStream<Result<LinkFrame, Status>>;

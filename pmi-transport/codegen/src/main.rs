@@ -16,6 +16,7 @@ const FILES: &[&str] = &[
     "lattice/v1/inventory.proto",
     "lattice/v1/launch.proto",
     "lattice/v1/nodes.proto",
+    "lattice/v1/reports.proto",
     "lattice/v1/session.proto",
 ];
 

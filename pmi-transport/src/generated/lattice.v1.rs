@@ -1538,6 +1538,98 @@ impl DeathKind {
     }
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
+pub struct LaunchReport {
+    #[prost(oneof = "launch_report::What", tags = "1, 2, 3")]
+    pub what: ::core::option::Option<launch_report::What>,
+}
+/// Nested message and enum types in `LaunchReport`.
+pub mod launch_report {
+    #[derive(Clone, PartialEq, ::prost::Oneof)]
+    pub enum What {
+        /// The first message of the stream.
+        #[prost(message, tag = "1")]
+        Of(super::ReportFor),
+        #[prost(message, tag = "2")]
+        Event(super::NodeEvent),
+        #[prost(message, tag = "3")]
+        Resumed(super::Resumed),
+    }
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ReportFor {
+    #[prost(string, tag = "1")]
+    pub launch_id: ::prost::alloc::string::String,
+    #[prost(string, tag = "2")]
+    pub node_id: ::prost::alloc::string::String,
+    #[prost(uint32, tag = "3")]
+    pub node_index: u32,
+    /// There was a stream before this one, so the API server answers with `resume`.
+    #[prost(bool, tag = "4")]
+    pub again: bool,
+}
+/// What an agent reports for itself and for the nodes behind it in a launch's fan-out.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct RelayedReports {
+    #[prost(message, repeated, tag = "1")]
+    pub reports: ::prost::alloc::vec::Vec<RelayedReport>,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct RelayedReport {
+    #[prost(uint32, tag = "1")]
+    pub node_index: u32,
+    #[prost(oneof = "relayed_report::What", tags = "2, 3")]
+    pub what: ::core::option::Option<relayed_report::What>,
+}
+/// Nested message and enum types in `RelayedReport`.
+pub mod relayed_report {
+    #[derive(Clone, PartialEq, ::prost::Oneof)]
+    pub enum What {
+        /// As on a stream of the node's own; the first one is `of`.
+        #[prost(message, tag = "2")]
+        Report(super::LaunchReport),
+        /// Nothing more comes of the node on this way: it has a stream of its own, or comes again on one.
+        #[prost(message, tag = "3")]
+        Left(super::Nothing),
+    }
+}
+/// What nodes are told on the way that their reports came.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct RelayedCommands {
+    /// In the first message, which has nothing else.
+    #[prost(string, tag = "1")]
+    pub launch_id: ::prost::alloc::string::String,
+    #[prost(message, repeated, tag = "2")]
+    pub commands: ::prost::alloc::vec::Vec<RelayedCommand>,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct RelayedCommand {
+    #[prost(uint32, tag = "1")]
+    pub node_index: u32,
+    #[prost(oneof = "relayed_command::What", tags = "2, 3")]
+    pub what: ::core::option::Option<relayed_command::What>,
+}
+/// Nested message and enum types in `RelayedCommand`.
+pub mod relayed_command {
+    #[derive(Clone, PartialEq, ::prost::Oneof)]
+    pub enum What {
+        /// A signal, an order to end, or a confirmation: whatever else there is to say to a node goes by a stream of its own.
+        #[prost(message, tag = "2")]
+        Command(super::NodeCommand),
+        /// The end of the node's part of the stream.
+        #[prost(message, tag = "3")]
+        End(super::StreamEnd),
+    }
+}
+/// The end of a stream, as gRPC has it.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct StreamEnd {
+    /// 0 acknowledges the node's report.
+    #[prost(int32, tag = "1")]
+    pub code: i32,
+    #[prost(string, tag = "2")]
+    pub message: ::prost::alloc::string::String,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
 pub struct LaunchProcessesRequest {
     #[prost(string, tag = "1")]
     pub launch_id: ::prost::alloc::string::String,
@@ -1597,7 +1689,17 @@ pub struct LaunchProcessesRequest {
     /// How long the receiver may take to answer, all nodes behind it included, in milliseconds. It gives those less.
     #[prost(uint32, tag = "21")]
     pub answer_within_ms: u32,
+    /// Whoever sends this request will fetch the reports of the receiver and of the nodes behind it, by RelayReports.
+    #[prost(bool, tag = "22")]
+    pub relays_reports: bool,
 }
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ReportDirectlyRequest {
+    #[prost(string, tag = "1")]
+    pub launch_id: ::prost::alloc::string::String,
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ReportDirectlyResponse {}
 /// Signature of the API server under the number of the last launch that it has signed, in answer to a challenge.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct SerialSignature {
@@ -2017,6 +2119,59 @@ pub mod node_agent_service_client {
                 );
             self.inner.unary(req, path, codec).await
         }
+        /// What this node and the nodes behind it report of a launch, from their acceptance to their end. Called by whoever has asked this
+        /// agent to start its part.
+        pub async fn relay_reports(
+            &mut self,
+            request: impl tonic::IntoStreamingRequest<Message = super::RelayedCommands>,
+        ) -> std::result::Result<
+            tonic::Response<tonic::codec::Streaming<super::RelayedReports>>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/lattice.v1.NodeAgentService/RelayReports",
+            );
+            let mut req = request.into_streaming_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("lattice.v1.NodeAgentService", "RelayReports"));
+            self.inner.streaming(req, path, codec).await
+        }
+        /// From now on the node reports of a launch to the API server itself: the agent that relays its reports does not answer.
+        pub async fn report_directly(
+            &mut self,
+            request: impl tonic::IntoRequest<super::ReportDirectlyRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::ReportDirectlyResponse>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/lattice.v1.NodeAgentService/ReportDirectly",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(
+                    GrpcMethod::new("lattice.v1.NodeAgentService", "ReportDirectly"),
+                );
+            self.inner.unary(req, path, codec).await
+        }
         /// A lasting link between two agents, for the fences of all launches that they share.
         pub async fn link(
             &mut self,
@@ -2142,6 +2297,29 @@ pub mod node_agent_service_server {
             request: tonic::Request<super::AbortProcessesRequest>,
         ) -> std::result::Result<
             tonic::Response<super::AbortProcessesResponse>,
+            tonic::Status,
+        >;
+        /// Server streaming response type for the RelayReports method.
+        type RelayReportsStream: tonic::codegen::tokio_stream::Stream<
+                Item = std::result::Result<super::RelayedReports, tonic::Status>,
+            >
+            + std::marker::Send
+            + 'static;
+        /// What this node and the nodes behind it report of a launch, from their acceptance to their end. Called by whoever has asked this
+        /// agent to start its part.
+        async fn relay_reports(
+            &self,
+            request: tonic::Request<tonic::Streaming<super::RelayedCommands>>,
+        ) -> std::result::Result<
+            tonic::Response<Self::RelayReportsStream>,
+            tonic::Status,
+        >;
+        /// From now on the node reports of a launch to the API server itself: the agent that relays its reports does not answer.
+        async fn report_directly(
+            &self,
+            request: tonic::Request<super::ReportDirectlyRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::ReportDirectlyResponse>,
             tonic::Status,
         >;
         /// Server streaming response type for the Link method.
@@ -2417,6 +2595,101 @@ pub mod node_agent_service_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = AbortProcessesSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/lattice.v1.NodeAgentService/RelayReports" => {
+                    #[allow(non_camel_case_types)]
+                    struct RelayReportsSvc<T: NodeAgentService>(pub Arc<T>);
+                    impl<
+                        T: NodeAgentService,
+                    > tonic::server::StreamingService<super::RelayedCommands>
+                    for RelayReportsSvc<T> {
+                        type Response = super::RelayedReports;
+                        type ResponseStream = T::RelayReportsStream;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::ResponseStream>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<
+                                tonic::Streaming<super::RelayedCommands>,
+                            >,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as NodeAgentService>::relay_reports(&inner, request)
+                                    .await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = RelayReportsSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.streaming(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/lattice.v1.NodeAgentService/ReportDirectly" => {
+                    #[allow(non_camel_case_types)]
+                    struct ReportDirectlySvc<T: NodeAgentService>(pub Arc<T>);
+                    impl<
+                        T: NodeAgentService,
+                    > tonic::server::UnaryService<super::ReportDirectlyRequest>
+                    for ReportDirectlySvc<T> {
+                        type Response = super::ReportDirectlyResponse;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::ReportDirectlyRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as NodeAgentService>::report_directly(&inner, request)
+                                    .await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = ReportDirectlySvc(inner);
                         let codec = tonic_prost::ProstCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(
@@ -6309,36 +6582,6 @@ pub struct Drain {
     /// Seconds since 1970.
     #[prost(uint64, tag = "4")]
     pub since: u64,
-}
-#[derive(Clone, PartialEq, ::prost::Message)]
-pub struct LaunchReport {
-    #[prost(oneof = "launch_report::What", tags = "1, 2, 3")]
-    pub what: ::core::option::Option<launch_report::What>,
-}
-/// Nested message and enum types in `LaunchReport`.
-pub mod launch_report {
-    #[derive(Clone, PartialEq, ::prost::Oneof)]
-    pub enum What {
-        /// The first message of the stream.
-        #[prost(message, tag = "1")]
-        Of(super::ReportFor),
-        #[prost(message, tag = "2")]
-        Event(super::NodeEvent),
-        #[prost(message, tag = "3")]
-        Resumed(super::Resumed),
-    }
-}
-#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
-pub struct ReportFor {
-    #[prost(string, tag = "1")]
-    pub launch_id: ::prost::alloc::string::String,
-    #[prost(string, tag = "2")]
-    pub node_id: ::prost::alloc::string::String,
-    #[prost(uint32, tag = "3")]
-    pub node_index: u32,
-    /// There was a stream before this one, so the API server answers with `resume`.
-    #[prost(bool, tag = "4")]
-    pub again: bool,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct NameRequest {

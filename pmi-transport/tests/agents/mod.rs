@@ -54,6 +54,22 @@ impl NodeAgentService for Service {
         Err(Status::unimplemented("this agent has no fabric"))
     }
 
+    type RelayReportsStream = BoxStream<v1::RelayedReports>;
+
+    async fn relay_reports(
+        &self,
+        _: Request<Streaming<v1::RelayedCommands>>,
+    ) -> Result<Response<Self::RelayReportsStream>, Status> {
+        Err(Status::unimplemented("this agent launches nothing"))
+    }
+
+    async fn report_directly(
+        &self,
+        _: Request<v1::ReportDirectlyRequest>,
+    ) -> Result<Response<v1::ReportDirectlyResponse>, Status> {
+        Err(Status::unimplemented("this agent launches nothing"))
+    }
+
     type LinkStream = BoxStream<v1::LinkFrame>;
 
     async fn link(&self, request: Request<Streaming<v1::LinkFrame>>) -> Result<Response<Self::LinkStream>, Status> {

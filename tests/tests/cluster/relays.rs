@@ -40,3 +40,48 @@ fn an_agent_that_was_started_anew_is_reached_by_its_relay() {
     let outcome = script_in(lattice("dev-cluster --loopback --nodes 3 --"), &script).run();
     outcome.exits(0).prints_lines(["before", "before", "before", "after", "after", "after"]);
 }
+
+/// Of 12 nodes, three are asked and pass the launch on to three each. A node tells its map, a start, an exit and its report; a stream of its own
+/// begins with a message more.
+#[test]
+fn few_messages_tell_of_many_nodes() {
+    let script = r#"cd "$LATTICE_DEV_CLUSTER"
+        restart_api sed -i '1i relay_above = 3\nrelay_fan_out = 3\nmetrics = "127.0.0.1:9464"' api.toml
+        count() {
+            nsenter --net=/proc/$(daemon api)/ns/net bash -c 'exec 3<>/dev/tcp/127.0.0.1/9464
+                printf "GET /metrics HTTP/1.0\r\n\r\n" >&3; cat <&3' | sed -nE "s/^lattice_api_$1_total ([0-9]+).*/\1/p"
+        }
+        lattice launch --pmi=none -n 12 true || exit
+        messages=$(count report_messages) events=$(count events)
+        [ $events -ge 48 ] && [ $messages -gt 0 ] && [ $((2 * messages)) -lt $events ] && echo few || echo "$messages messages, $events events""#;
+    script_on(12, script).run().exits(0).prints_lines(["few"]);
+}
+
+/// The agents of two relays are replaced one after the other, while all ranks print.
+#[test]
+fn what_ranks_print_comes_once_while_agents_that_relay_reports_are_replaced() {
+    let script = format!(
+        r#"{CHAIN}; cd "$LATTICE_DEV_CLUSTER"
+           lattice launch --pmi=none -n 4 bash -c 'for line in {{1..60}}; do echo $LATTICE_RANK $line; sleep 0.1; done' >printed & launch=$!
+           until [ $(grep -c ' 5$' printed) = 4 ]; do sleep 0.05; done
+           for node in node1 node0; do kill_agent $node; start_agent $node; done
+           wait $launch; code=$?
+           [ $(wc -l <printed) = 240 ] && [ $(sort -u printed | wc -l) = 240 ] && echo complete || sort -V printed
+           exit $code"#
+    );
+    script_on(4, &script).run().exits(0).prints_lines(["complete"]);
+}
+
+/// It takes connections, as the kernel does for it, and passes nothing on.
+#[test]
+fn nodes_behind_a_relay_that_stands_still_go_on() {
+    let script = format!(
+        r#"{CHAIN}; cd "$LATTICE_DEV_CLUSTER"
+           lattice launch --pmi=none --no-kill -n 4 bash -c 'for line in {{1..12}}; do echo $LATTICE_RANK $line; sleep 1; done' >printed & launch=$!
+           until [ $(grep -c ' 1$' printed) = 4 ]; do sleep 0.05; done
+           kill -STOP $(daemon node1); wait $launch; code=$?; kill -CONT $(daemon node1)
+           grep ' 12$' printed | sort; exit $code"#
+    );
+    let outcome = script_on(4, &script).run();
+    outcome.exits(1).prints_lines(["0 12", "2 12", "3 12"]).says("node node1 was lost");
+}

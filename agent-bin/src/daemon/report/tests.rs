@@ -159,7 +159,7 @@ impl Scene {
         let security = Security::Insecure { name: Caller::Agent("node0".into()) };
         let api = connect::channel(&Address::Unix(path), &Caller::Api, &security).unwrap();
         let (to_session, session) = ToSession::new();
-        let (delivery, events) = Delivery::new(api.into(), of(), to_session, false);
+        let (delivery, events) = Delivery::new(Ways { api: api.into(), offers: None }, of(), to_session, false);
         for word in waiting {
             events.push(word).await;
         }

@@ -110,6 +110,11 @@ impl Api {
         timeout(PATIENCE, self.registrations.recv()).await.expect("an agent registers").unwrap()
     }
 
+    /// Returns true if no agent has opened a stream of reports that the test has not taken.
+    pub(crate) fn no_launch_yet(&self) -> bool {
+        self.launches.is_empty()
+    }
+
     pub(crate) async fn next_launch(&mut self) -> Launch {
         timeout(PATIENCE, self.launches.recv()).await.expect("an agent reports").unwrap()
     }

@@ -8,6 +8,7 @@ use lattice_session::input_piece;
 use lattice_session::request::Ownership;
 use lattice_session::settings::StdinTarget;
 use lattice_session::unix_time;
+use lattice_session::wire::report_relay;
 use parking_lot::Mutex;
 use pmi_core::job::Placement;
 use pmi_transport::signature::Serial;
@@ -20,10 +21,11 @@ use super::replies::{Replies, StartReply};
 use crate::launch::deliveries::Deliveries;
 use crate::launch::event_log::{EventLog, Retention};
 use crate::launch::facts::{self, Facts, Origin, Settler};
-use crate::launch::fan_out::{CredentialsToCome, FanOut, NotStarted};
+use crate::launch::fan_out::{self, CredentialsToCome, FanOut, NotStarted, Recipient};
 use crate::launch::input_credit::InputWay;
 use crate::launch::machine::{Machine, Resumed};
 use crate::launch::outbox::Outbox;
+use crate::launch::relayed_reports::RelayedReports;
 use crate::launch::spool::Spool;
 use crate::launch::surroundings::Surroundings;
 use crate::launch::{INBOX, LaunchHandle, Outlet, Part, Request, Shared};
@@ -36,7 +38,7 @@ pub(crate) fn start(
     surroundings: Surroundings,
     order: Order,
     record: LaunchRecord,
-    fan_out: FanOut,
+    mut fan_out: FanOut,
     credentials: Option<CredentialsToCome>,
 ) -> (LaunchHandle, oneshot::Receiver<Result<(), NotStarted>>) {
     let (reply, accepted) = oneshot::channel();
@@ -44,9 +46,9 @@ pub(crate) fn start(
     let span = tracing::info_span!("launch", id = order.launch.launch_id);
     let now = surroundings.clock.now();
     let serial = fan_out.serial;
-    let asking = ask_nodes(surroundings.clone(), fan_out, credentials, sender.clone());
+    fan_out.relays_reports = relays_reports(&fan_out.nodes, &surroundings);
     let begin = Beginning {
-        surroundings,
+        surroundings: surroundings.clone(),
         order,
         record,
         origin: Origin::Here,
@@ -56,7 +58,7 @@ pub(crate) fn start(
         inbox,
     };
     let (runner, handle) = begin.with(sender, now, |facts, first| Machine::new(facts, first, now));
-    task::spawn(asking.instrument(span.clone()));
+    task::spawn(ask_nodes(surroundings, fan_out, credentials, handle.clone()).instrument(span.clone()));
     task::spawn(runner.run().instrument(span));
     (handle, accepted)
 }
@@ -66,12 +68,12 @@ async fn ask_nodes(
     surroundings: Surroundings,
     mut fan_out: FanOut,
     credentials: Option<CredentialsToCome>,
-    launch: mpsc::Sender<Request>,
+    launch: LaunchHandle,
 ) {
-    let Surroundings { channels, metrics, settings, .. } = surroundings;
+    let Surroundings { channels, metrics, settings, .. } = &surroundings;
     let equipped = match credentials {
         Some(credentials) => {
-            fan_out.make_way(&channels, &settings);
+            fan_out.make_way(channels, settings);
             credentials.await.map(Some)
         }
         None => Ok(None),
@@ -80,13 +82,45 @@ async fn ask_nodes(
     let result = match equipped {
         Ok(credentials) => {
             fan_out.credentials = credentials;
-            fan_out.run(&channels, &settings).await.map_err(NotStarted::from)
+            fan_out.run(channels, settings).await.map_err(NotStarted::from)
         }
         Err(error) => Err(error.into()),
     };
     timer.stop();
+    if result.is_ok() && fan_out.relays_reports {
+        fetch_reports(&surroundings, fan_out, &launch);
+    }
     // The launch outlives this.
-    let _ = launch.send(Request::FannedOut(result)).await;
+    launch.send(Request::FannedOut(result)).await;
+}
+
+/// Fetches the reports of all nodes from those that have passed the launch on.
+fn fetch_reports(surroundings: &Surroundings, FanOut { launch_id, nodes, .. }: FanOut, launch: &LaunchHandle) {
+    let Surroundings { channels, nodes: registry, metrics, settings, .. } = surroundings;
+    let nodes: Arc<[Recipient]> = nodes.into();
+    for part in fan_out::parts(nodes.len(), settings) {
+        let reports = RelayedReports {
+            launch: launch.clone(),
+            launch_id: launch_id.clone(),
+            part,
+            fan_out: settings.relay_fan_out,
+            nodes: Arc::clone(&nodes),
+            channels: channels.clone(),
+            registry: Arc::clone(registry),
+            metrics: Arc::clone(metrics),
+        };
+        task::spawn(reports.fetch().in_current_span());
+    }
+}
+
+/// Returns true if the reports of these nodes are fetched from those that pass the launch on: if it is passed on, and all know how to.
+fn relays_reports(nodes: &[Recipient], surroundings: &Surroundings) -> bool {
+    let registry = surroundings.nodes.lock();
+    let knows_how = |node: &Recipient| {
+        let capabilities = registry.up(&node.name).map(|node| &node.capabilities);
+        capabilities.is_some_and(|capabilities| capabilities.iter().any(|known| known == report_relay::CAPABILITY))
+    };
+    nodes.len() as u32 > surroundings.settings.relay_above && nodes.iter().all(knows_how)
 }
 
 /// Takes up a launch that ran when the server ended. Its nodes are expected to report again.
