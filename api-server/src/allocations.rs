@@ -59,7 +59,7 @@ pub(crate) struct Served {
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum AllocationError {
     #[error(
-        "there is no allocation {id}, or it was released\ntry: lattice alloc list or lattice queue --all, which show yours"
+        "there is no allocation {id}, or it was released\ntry: lattice alloc list or lattice queue --all, which show yours; if LATTICE_ALLOC_ID names it still, unset that"
     )]
     Unknown { id: String },
     #[error("allocation {id} belongs to another user\ntry: one of yours; lattice alloc list shows them")]

@@ -3,8 +3,11 @@
 //! ```text
 //! DIRECTORY/ssh, rsh, lattice-mpi-launcher ──> lattice      what Hydra, Intel MPI and Open MPI start their daemons by
 //! DIRECTORY/srun, scontrol ────────────────> lattice      for scripts of Slurm's, outside of its jobs
-//! DIRECTORY/hosts                                           a line for each slot: the one form that all of them read alike
+//! DIRECTORY/hosts, hosts-openmpi                            slots: a line for each, and `NODE slots=NUMBER`
 //! ```
+//!
+//! Hydra knows no `slots=`, and a name that stands once is for Open MPI a node with as many slots as cores. Intel MPI starts as many ranks on each
+//! node as that has cores, whatever the file of its variable says; it heeds `-machinefile $HYDRA_HOST_FILE`.
 //!
 //! Which variables each launcher heeds was measured with MPICH 3.4 to 5.0, Intel MPI 2021, Open MPI 4.1 and 5.0. `HYDRA_LAUNCHER=manual`,
 //! which the design document has, is not among them: every Hydra crashes on it.
@@ -21,6 +24,7 @@ const NAMES: [&str; 3] = ["ssh", "rsh", OWN_NAME];
 /// That of them which no other program has.
 pub(crate) const OWN_NAME: &str = "lattice-mpi-launcher";
 const HOSTS: &str = "hosts";
+const HOSTS_OF_OPEN_MPI: &str = "hosts-openmpi";
 /// Names under which this program reads lines of Slurm's. In a job of Slurm's they are those of the manager in front.
 const NAMES_OF_SLURM: [&str; 2] = ["srun", "scontrol"];
 
@@ -65,14 +69,18 @@ impl MpirunSetup {
         for name in NAMES.into_iter().chain(of_slurm) {
             symlink(&program, directory.join(name))?;
         }
-        let lines = nodes.iter().flat_map(|node| std::iter::repeat_n(node.node.as_str(), node.slots.max(1) as usize));
+        let slots = || nodes.iter().map(|node| (node.node.as_str(), node.slots.max(1)));
+        let lines = slots().flat_map(|(node, slots)| std::iter::repeat_n(node, slots as usize));
         fs::write(directory.join(HOSTS), lines.flat_map(|line| [line, "\n"]).collect::<String>())?;
+        let lines: String = slots().map(|(node, slots)| format!("{node} slots={slots}\n")).collect();
+        fs::write(directory.join(HOSTS_OF_OPEN_MPI), lines)?;
         Ok(Self { directory })
     }
 
     /// The variables that the launchers read. The user's own flags go before them.
     pub(crate) fn variables(&self) -> Vec<(&'static str, OsString)> {
         let (program, hosts) = (self.directory.join(OWN_NAME), self.directory.join(HOSTS));
+        let hosts_of_open_mpi = self.directory.join(HOSTS_OF_OPEN_MPI);
         let path = |path: &Path| path.as_os_str().to_owned();
         vec![
             ("HYDRA_LAUNCHER", "rsh".into()),
@@ -84,11 +92,11 @@ impl MpirunSetup {
             ("OMPI_MCA_plm", "rsh".into()),
             ("OMPI_MCA_plm_rsh_agent", path(&program)),
             ("OMPI_MCA_ras", NO_MANAGER_OMPI.into()),
-            ("OMPI_MCA_orte_default_hostfile", path(&hosts)),
+            ("OMPI_MCA_orte_default_hostfile", path(&hosts_of_open_mpi)),
             ("PRTE_MCA_plm", "ssh".into()),
             ("PRTE_MCA_plm_ssh_agent", path(&program)),
             ("PRTE_MCA_ras", NO_MANAGER_PRRTE.into()),
-            ("PRTE_MCA_prte_default_hostfile", path(&hosts)),
+            ("PRTE_MCA_prte_default_hostfile", path(&hosts_of_open_mpi)),
         ]
     }
 
@@ -111,11 +119,16 @@ mod tests {
     }
 
     #[test]
-    fn every_slot_has_a_line_and_every_name_leads_here() {
+    fn every_node_has_its_slots_and_every_name_leads_here() {
         let parent = tempfile::tempdir().unwrap();
         let setup = MpirunSetup::write(parent.path().join("mpirun"), &[slots("a", 2), slots("b", 0)]).unwrap();
-        let hosts = setup.variables().into_iter().find(|(name, _)| *name == "HYDRA_HOST_FILE").unwrap().1;
-        assert_eq!(fs::read_to_string(hosts).unwrap(), "a\na\nb\n", "a node has a slot at least");
+        let check = |variable: &str, expected: &str| {
+            let hosts = setup.variables().into_iter().find(|(name, _)| *name == variable).unwrap().1;
+            assert_eq!(fs::read_to_string(hosts).unwrap(), expected, "a node has a slot at least");
+        };
+        check("HYDRA_HOST_FILE", "a\na\nb\n");
+        check("OMPI_MCA_orte_default_hostfile", "a slots=2\nb slots=1\n");
+        check("PRTE_MCA_prte_default_hostfile", "a slots=2\nb slots=1\n");
         let ours = std::env::current_exe().unwrap();
         let path = setup.path(OsStr::new("/usr/bin:/bin")).unwrap();
         let first = std::env::split_paths(&path).next().unwrap();

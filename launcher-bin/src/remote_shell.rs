@@ -7,7 +7,7 @@
 //! ```
 //!
 //! The command is a launch like any other, of one process without PMI: the same identity, limits and clean-up, and `lattice launches`,
-//! `signal` and `abort` see it. It lives as long as its caller's process does, and returns the command's exit code.
+//! `signal` and `abort` see it. It returns the command's exit code; as `lattice-mpi-launcher` it ends when its caller's process does.
 
 use std::ffi::{OsStr, OsString};
 use std::fs;
@@ -16,8 +16,10 @@ use std::net::IpAddr;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::Duration;
 
-use nix::unistd::{User, close, getppid, getuid};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::{Pid, User, close, getppid, getuid};
 
 use crate::args::{self, RemoteLine, RemoteShellArgs, RemoteShellError, RemoteShellName};
 use crate::cluster::{self, AllocatedNodes, ApiServer, Cluster, ClusterError, NodeFacts};
@@ -33,6 +35,9 @@ pub(crate) const NOT_STARTED: u8 = 255;
 /// Program of Hydra that starts the ranks of a node, and that of Intel MPI which starts it.
 const HYDRA_PROXY: &str = "hydra_pmi_proxy";
 const INTEL_PROXY: &str = "hydra_bstrap_proxy";
+
+/// Pause between two looks at the caller.
+const CALLER_LOOK: Duration = Duration::from_millis(500);
 
 /// Reason why a command is not started on a node.
 #[derive(Debug, thiserror::Error)]
@@ -163,8 +168,26 @@ fn served(args: &RemoteShellArgs, machine: &Machine) -> Result<u8, RemoteShellRe
     let node = runtime::block_on(async { node(&server.connect()?, &allocation, &line.host).await })
         .map_err(LaunchError::from)??;
     let command = launch_command(line, &node, me.as_ref(), machine)?;
+    if args.name == RemoteShellName::Own {
+        end_with(getppid());
+    }
     let code = launch::run_on_cluster(command, &server, allocation, Verbosity::Quiet)?;
     Ok(code_for_caller(line, code))
+}
+
+/// Ends this process, as if its caller had sent SIGTERM, when the caller has ended. Launchers end what they have called; but a `prted` of
+/// Open MPI 5 whose `mpirun` has gone after an abort waits for ever, over `ssh` as well (measured).
+///
+/// A thread looks now and then: who asks the kernel for a signal (`PR_SET_PDEATHSIG`) gets it when the thread ends that made this process.
+fn end_with(caller: Pid) {
+    let look = move || {
+        while getppid() == caller {
+            std::thread::sleep(CALLER_LOOK);
+        }
+        let _ = kill(Pid::this(), Signal::SIGTERM);
+    };
+    // Without a thread, it ends as its command does.
+    let _ = std::thread::Builder::new().name("caller".to_owned()).stack_size(64 << 10).spawn(look);
 }
 
 /// Name of the node of the allocation that `host` is: its name, that with or without its domain, or an address of it.
@@ -221,6 +244,8 @@ fn launch_command(
     let args = args::launch_of_one_program(words).map_err(|error| io::Error::other(error.to_string()))?;
     let mut command = LaunchCommand::new(&args, machine).map_err(|error: RequestError| LaunchError::from(error))?;
     command.output.exit_messages = ExitMessages::LeftToCaller(getppid());
+    // What it starts are no ranks of this launch.
+    command.request.settings.rank_variables = false;
     Ok(command)
 }
 

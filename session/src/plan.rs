@@ -171,6 +171,10 @@ pub(crate) struct Plan {
     pub(crate) programs: BTreeMap<usize, PathBuf>,
 }
 
+/// Variables of ours that only ranks have.
+const OF_A_RANK: [&str; 6] =
+    ["LATTICE_NPROCS", "LATTICE_RANK", "LATTICE_LOCAL_RANK", "LATTICE_LOCAL_SIZE", "LATTICE_NODE", "LATTICE_APPNUM"];
+
 impl LaunchContext<'_> {
     /// The command of each rank of this node.
     pub(crate) fn plan(&self, stdin: &StdinSource) -> Result<Plan, PlanError> {
@@ -366,6 +370,9 @@ impl LaunchContext<'_> {
         if let Some(alike) = slurm {
             variables.extend(alike.iter().cloned());
             variables.extend([("SLURM_PROCID", rank.to_string()), ("SLURM_LOCALID", local.to_string())]);
+        }
+        if !spec.settings.rank_variables {
+            variables.retain(|(name, _)| !OF_A_RANK.contains(name));
         }
         variables
     }

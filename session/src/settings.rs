@@ -27,6 +27,9 @@ pub struct LaunchSettings {
     pub pmi_trace: bool,
     /// Also sets `SLURM_PROCID` and other variables of Slurm for every rank.
     pub slurm_environment: bool,
+    /// Sets `LATTICE_RANK` and other variables that only ranks have, as is usual; false for a process that starts others which are no ranks
+    /// of the launch.
+    pub rank_variables: bool,
     /// CPUs that each rank may use.
     pub cpu_bind: CpuBind,
     /// NUMA nodes that each rank's memory comes from.
@@ -62,6 +65,7 @@ impl Default for LaunchSettings {
             pmi: PmiSpec::default(),
             pmi_trace: false,
             slurm_environment: false,
+            rank_variables: true,
             cpu_bind: CpuBind::None,
             mem_bind: MemBind::None,
             gpu_bind: GpuBind::None,

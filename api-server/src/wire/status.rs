@@ -244,7 +244,7 @@ mod tests {
 
     #[test]
     fn rights_are_told_from_states_and_from_mistakes() {
-        let unknown = "there is no allocation 7f3k, or it was released\ntry: lattice alloc list or lattice queue --all, which show yours";
+        let unknown = "there is no allocation 7f3k, or it was released\ntry: lattice alloc list or lattice queue --all, which show yours; if LATTICE_ALLOC_ID names it still, unset that";
         check(AllocationError::Unknown { id: id() }, Code::NotFound, unknown);
         let not_yours = || AllocationError::NotYours { id: id() };
         check(not_yours(), Code::PermissionDenied, OTHERS);

@@ -58,11 +58,11 @@ pub struct RemoteLine {
 pub enum RemoteShellError {
     /// The option is not known, or asks for what only `ssh` can do.
     #[error(
-        "lattice-mpi-launcher has no option -{letter}; it was called with: {line}\nusage: lattice-mpi-launcher [-x -X -q -n -l USER ...] HOST [COMMAND...]"
+        "lattice-mpi-launcher has no option {option}; it was called with: {line}\nusage: lattice-mpi-launcher [-x -X -q -n -l USER ...] HOST [COMMAND...]"
     )]
     Option {
-        /// Letter of the option.
-        letter: char,
+        /// The option, as `-L` or `--forward`.
+        option: String,
         /// The words.
         line: String,
     },
@@ -113,9 +113,10 @@ fn read(words: &[OsString]) -> Result<RemoteLine, RemoteShellError> {
         match bytes {
             b"--" if reading.host.is_none() => rest = behind,
             [b'-', letters @ ..] if !letters.is_empty() && bytes != b"--" => {
-                rest = reading
-                    .options(letters, behind)
-                    .map_err(|letter| RemoteShellError::Option { letter, line: line() })?;
+                rest = reading.options(letters, behind).map_err(|letter| {
+                    let option = if letter == '-' { word.to_string_lossy().into_owned() } else { format!("-{letter}") };
+                    RemoteShellError::Option { option, line: line() }
+                })?;
             }
             _ if reading.host.is_none() => {
                 reading.destination(&word.to_string_lossy());
@@ -232,7 +233,11 @@ mod tests {
             refusal("-N -L 1:a:2 node1")
                 .starts_with("lattice-mpi-launcher has no option -N; it was called with: -N -L 1:a:2 node1")
         );
-        assert!(refusal("-L 1:a:2 node1").contains("no option -L"));
+        assert!(refusal("-L 1:a:2 node1").contains("no option -L;"));
+        assert!(
+            refusal("--forward=1 node1 x").contains("no option --forward=1; it was called with: --forward=1 node1")
+        );
+        assert!(refusal("node1 --weird").contains("no option --weird;"));
         assert!(refusal("-x").starts_with("lattice-mpi-launcher was called without a host: -x"));
         assert!(refusal("node1 -o").contains("no option -o"), "its value is missing");
         assert!(refusal("").contains("without a host"));

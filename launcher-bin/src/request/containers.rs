@@ -71,6 +71,16 @@ pub enum ContainerError {
         /// The name.
         name: String,
     },
+    /// Its command does not say where the image goes.
+    #[error(
+        "--container-profile {name}: its command has no {{image}}: {command}\ntry: {{image}} as one of its words, or within one"
+    )]
+    NoPlace {
+        /// The name.
+        name: String,
+        /// The command.
+        command: String,
+    },
     /// The user's file cannot be used.
     #[error("--container: {0}")]
     File(#[from] UserTablesError),
@@ -186,6 +196,9 @@ impl Container {
         };
         if runtime.command.is_empty() {
             return Err(ContainerError::NoCommand { name: name.clone() });
+        }
+        if !runtime.command.iter().any(|word| word.contains("{image}")) {
+            return Err(ContainerError::NoPlace { name: name.clone(), command: runtime.command.join(" ") });
         }
         let own_memory = NO_FOREIGN_MEMORY.iter().filter(|_| runtime.memory == Memory::Own);
         let unset = own_memory.filter(|(name, _)| machine.variable(OsStr::new(name)).is_none());
@@ -365,6 +378,18 @@ mod tests {
             assert!(runtime.command.iter().any(|word| word.contains("{image}")), "{name}");
             assert!(!runtime.about.is_empty(), "{name}");
         }
+    }
+
+    #[test]
+    fn a_profile_without_a_place_for_the_image_is_refused() {
+        let directory = tempfile::tempdir().unwrap();
+        fs::create_dir(directory.path().join("lattice")).unwrap();
+        let text = "[mine]\nabout = 'x'\ncommand = ['unshare', '{imag}']\npmi = 'socket'\nmemory = 'own'";
+        fs::write(directory.path().join("lattice/containers.toml"), text).unwrap();
+        let mut machine = machine();
+        machine.environment.push(("XDG_CONFIG_HOME".into(), directory.path().into()));
+        let error = commanded_on("--container i --container-profile mine true", &machine).unwrap_err().to_string();
+        assert!(error.contains("--container-profile mine: its command has no {image}: unshare {imag}"), "{error}");
     }
 
     #[test]

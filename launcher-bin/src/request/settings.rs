@@ -39,6 +39,7 @@ pub(super) fn settings(
         pmi,
         pmi_trace: args.pmi.pmi_trace.is_some(),
         slurm_environment: args.pmi.slurm_env,
+        rank_variables: true,
         cpu_bind,
         mem_bind: args.placement.mem_bind.clone().unwrap_or_default(),
         gpu_bind: binding::gpus(&args.placement),

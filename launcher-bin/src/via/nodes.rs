@@ -73,7 +73,9 @@ pub enum NodesError {
         error: io::Error,
     },
     /// The manager's command does not name the nodes.
-    #[error("`{command}` names no nodes: {said}")]
+    #[error(
+        "FLUX_URI and FLUX_ENCLOSING_ID name an instance of flux, and `{command}` names no nodes of it: {said}\ntry: unset FLUX_URI if its job is over; --via none for this machine alone"
+    )]
     Command {
         /// The command.
         command: &'static str,

@@ -355,6 +355,9 @@ pub struct LaunchSpec {
     /// Ranks have a pseudo-terminal as standard output in place of a pipe.
     #[prost(bool, tag = "36")]
     pub stdout_terminal: bool,
+    /// The launch's process starts others that are no ranks of it: it has no variables that only ranks have.
+    #[prost(bool, tag = "37")]
+    pub no_rank_variables: bool,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct TemporaryFiles {

@@ -133,6 +133,11 @@ fn a_rank_knows_its_place_in_the_launch() {
         assert_eq!(node.variable(name).as_deref(), Some(value), "{name}");
     }
     assert_eq!(node.variable("SLURM_PROCID"), None, "nobody asked for it");
+    node.spec.settings.rank_variables = false;
+    let of_ranks = ["LATTICE_RANK", "LATTICE_NPROCS", "LATTICE_LOCAL_RANK", "LATTICE_NODE", "LATTICE_APPNUM"];
+    assert!(of_ranks.iter().all(|name| node.variable(name).is_none()), "it is no rank");
+    assert!(node.variable("LATTICE_LAUNCH_ID").is_some(), "what is left of it is found by that");
+    node.spec.settings.rank_variables = true;
     node.spec.allocation_id = Some("a7".to_owned());
     node.spec.settings.slurm_environment = true;
     let expected = [

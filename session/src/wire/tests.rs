@@ -83,6 +83,7 @@ fn settings() -> LaunchSettings {
             too_high: TooHigh::Told,
         },
         slurm_environment: true,
+        rank_variables: false,
         cpu_bind: CpuBind::None,
         mem_bind: "map:0,1:prefer".parse().unwrap(),
         gpu_bind: GpuBind::Closest,

@@ -62,6 +62,41 @@ fn ranks_start_on_every_node() {
     }
 }
 
+/// Intel MPI starts as many as a node has cores, whatever its variable's file says.
+#[test]
+fn nodes_get_as_many_ranks_as_they_have_slots() {
+    let _machine = turn::heavy();
+    let script = r#"cd "$LATTICE_DEV_CLUSTER"; export cluster=$PWD; unset LATTICE_ALLOC_ID LATTICE_API_URL
+        printf '#!/bin/sh\npid=$(cat $cluster/$1.pid); shift; exec nsenter --target $pid --net --uts --mount -- "$@"\n' >enter; chmod +x enter
+        for try in 1 2 3; do
+            timeout 25 lattice start --start-with $PWD/enter --host node0:1,node1:2,node2:1 -- $mpirun hostname >out && break
+        done; cat out"#;
+    for mpi in [MPICHS[1], OPEN_MPIS[0], OPEN_MPIS[1], OPEN_MPIS[2]] {
+        shell_on(3, mpi, script).run().exits(0).prints_lines(["node0", "node1", "node1", "node2"]);
+    }
+}
+
+#[test]
+fn ranks_have_no_number_of_the_daemon_that_started_them() {
+    let _machine = turn::heavy();
+    for mpi in STEADY {
+        let outcome = shell(mpi, "$mpirun -np 2 sh -c 'echo ${LATTICE_RANK-none} ${LATTICE_NPROCS-none}'").run();
+        outcome.exits(0).prints_lines(["none none", "none none"]);
+    }
+}
+
+/// `prted` waits for ever after an abort, over `ssh` as well.
+#[test]
+fn daemons_of_open_mpi_end_when_an_mpirun_has_aborted() {
+    let _machine = turn::heavy();
+    let script = r#"for run in 1 2 3; do
+            timeout 25 $mpirun -np 4 $1 2 7 >out 2>&1
+            until ! lattice launches | grep -q active; do sleep 0.1; done
+        done; echo none"#;
+    let mpi = Flavour::WheelOpenMpi;
+    shell(mpi, script).arg(mpi.program("abort")).run().exits(0).prints_lines(["none"]);
+}
+
 #[test]
 fn a_script_of_a_rank_starts_it_too() {
     let _machine = turn::heavy();

@@ -43,6 +43,7 @@ fn request() -> LaunchRequest {
             },
             pmi_trace: true,
             slurm_environment: true,
+            rank_variables: false,
             stdin: StdinTarget::File(Template::parse("/in.%t".as_ref()).unwrap()),
             ..LaunchSettings::default()
         },
