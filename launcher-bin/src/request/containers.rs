@@ -112,12 +112,14 @@ enum Memory {
     Own,
 }
 
-/// Variables by which MPI libraries leave others' memory alone: MPICH, Open MPI 4.1, Open MPI 5, UCX below any of them, Intel MPI.
-const NO_FOREIGN_MEMORY: [(&str, &str); 5] = [
+/// Variables by which MPI libraries leave others' memory and descriptors alone: MPICH, Open MPI 4.1, Open MPI 5, UCX below any of them (which opens the
+/// others' files of shared memory through `/proc/PID/fd`, and prints an error for each), Intel MPI.
+const NO_FOREIGN_MEMORY: [(&str, &str); 6] = [
     ("MPIR_CVAR_CH4_CMA_ENABLE", "0"),
     ("OMPI_MCA_btl_vader_single_copy_mechanism", "none"),
     ("OMPI_MCA_smsc", "^cma"),
     ("UCX_TLS", "^cma"),
+    ("UCX_POSIX_USE_PROC_LINK", "n"),
     ("I_MPI_SHM_CMA", "0"),
 ];
 

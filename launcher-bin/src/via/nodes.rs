@@ -52,7 +52,7 @@ pub enum NodesError {
     },
     /// Numbers of slots cannot be read, or are not as many as nodes.
     #[error(
-        "{variable} is {value:?}, which says no slots for {nodes} nodes\ntry: --host node1:4,node2:4, or --via none for this machine alone"
+        "{variable} is {value:?}, which has no number of slots for each of its nodes ({nodes})\ntry: --host node1:4,node2:4, or --via none for this machine alone"
     )]
     Slots {
         /// The variable.

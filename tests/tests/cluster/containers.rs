@@ -26,11 +26,11 @@ fn script_with_image(script: &str, flavour: Flavour, program: &'static str) -> C
 #[test]
 fn ranks_in_containers_find_each_other() {
     let _machine = turn::heavy();
-    for runtime in ["bubblewrap", "charliecloud"] {
+    for runtime in ["bubblewrap", "charliecloud", "unshare"] {
         let script = format!(r#"lattice launch -n 4 --container $image --container-profile {runtime} "$1""#);
         for flavour in [Flavour::WheelMpich, Flavour::WheelOpenMpi] {
             let outcome = script_with_image(&script, flavour, "hello").run();
-            outcome.exits(0).prints_lines((0..4).map(|rank| format!("rank {rank} of 4")));
+            outcome.exits(0).says_nothing().prints_lines((0..4).map(|rank| format!("rank {rank} of 4")));
         }
     }
 }
@@ -45,11 +45,11 @@ fn pmi2_passes_into_containers() {
 
 #[test]
 fn files_are_the_images_and_the_directory_is_ours() {
-    let script = r#"cd $LATTICE_DEV_CLUSTER; for runtime in bubblewrap charliecloud; do
+    let script = r#"cd $LATTICE_DEV_CLUSTER; for runtime in bubblewrap charliecloud unshare; do
         lattice launch -n 2 --tasks-per-node 1 --container $image --container-profile $runtime \
             sh -c '[ -e /only-in-the-image ] && [ "$PWD" = "$0" ] && hostname' $PWD || exit; done"#;
     let outcome = script_with_image(script, Flavour::Plain, "half_lines").run();
-    outcome.exits(0).prints_lines(["node0", "node0", "node1", "node1"]);
+    outcome.exits(0).prints_lines(["node0", "node0", "node0", "node1", "node1", "node1"]);
 }
 
 #[test]

@@ -128,6 +128,10 @@ fn a_job_without_its_programs_says_which_is_missing() {
         "rm bin/blaunch; user lattice launch true",
         "cannot find blaunch, which is to start an agent on each node",
     );
-    check(JOBS[3].1, "rm bin/flux; user lattice launch true", "`flux hostlist instance` names no nodes: No such file");
+    check(
+        JOBS[3].1,
+        "rm bin/flux; user lattice launch true",
+        "`flux hostlist instance` names no nodes of it: No such file",
+    );
     check("", "user lattice launch --via sge true", "this is no job of sge: PE_HOSTFILE is not set");
 }
