@@ -150,7 +150,7 @@ mod tests {
         runner.carry_out();
         what_waits(&mut runner);
         let began = Instant::now();
-        let report = runner.finish().await;
+        let report = tokio::time::timeout(2 * timeouts::REMOVAL, runner.finish()).await.expect("it ends");
         assert!(report.cause.is_some(), "its program does not exist");
         assert_eq!(began.elapsed().as_secs(), timeouts::REMOVAL.as_secs());
     }
