@@ -27,7 +27,7 @@ use proto::relayed_command::What as Command;
 use proto::relayed_report::What as Report;
 use tokio::sync::mpsc;
 use tokio::task::AbortHandle;
-use tokio::time::{interval, timeout};
+use tokio::time::{Instant, interval_at, timeout};
 use tokio_stream::StreamExt;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Response, Status, Streaming};
@@ -99,7 +99,8 @@ impl RelayedReports {
     }
 
     async fn take(&self, mut stream: Streaming<proto::RelayedReports>, mut streams: Streams) -> Result<(), Status> {
-        let mut look = interval(timeouts::HEARTBEAT);
+        // The nodes have just answered.
+        let mut look = interval_at(Instant::now() + timeouts::HEARTBEAT, timeouts::HEARTBEAT);
         let mut told_directly = HashSet::new();
         loop {
             tokio::select! {
@@ -111,7 +112,7 @@ impl RelayedReports {
                     }
                 }
                 _ = look.tick() => {
-                    for node in self.behind_away().filter(|&node| told_directly.insert(node)) {
+                    for node in self.behind_away().into_iter().filter(|&node| told_directly.insert(node)) {
                         self.tell_directly(node);
                     }
                 }
@@ -136,12 +137,11 @@ impl RelayedReports {
     }
 
     /// The nodes that cannot be heard by way of relays: those behind one that is away.
-    fn behind_away(&self) -> impl Iterator<Item = u32> + use<> {
+    fn behind_away(&self) -> Vec<u32> {
         let (first, tree) = (self.part.start, Tree::new(self.part.len() as u32, self.fan_out));
         let registry = self.registry.lock();
         let away = self.part.clone().filter(|&node| registry.up(&self.nodes[node as usize].name).is_none());
-        let behind = away.flat_map(|node| tree.branch(node - first).skip(1)).map(|position| first + position);
-        behind.collect::<Vec<u32>>().into_iter()
+        away.flat_map(|node| tree.branch(node - first).skip(1)).map(|position| first + position).collect()
     }
 
     /// Tells a node to report for itself. One that does not answer is away, too.

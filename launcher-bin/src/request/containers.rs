@@ -338,19 +338,25 @@ mod tests {
         assert_eq!(kept.last(), Some(&("OMPI_MCA_smsc".into(), "cma".into())), "the user's comes last and wins");
     }
 
+    /// A machine whose user has these profiles, in a file below the directory.
+    fn with_profiles(directory: &Path, text: &str) -> Machine {
+        fs::create_dir(directory.join("lattice")).unwrap();
+        fs::write(directory.join("lattice/containers.toml"), text).unwrap();
+        let mut machine = machine();
+        machine.environment.push(("XDG_CONFIG_HOME".into(), directory.into()));
+        machine
+    }
+
     /// The node's `/dev` is made up.
     #[test]
     fn devices_are_those_that_the_node_has() {
         let directory = tempfile::tempdir().unwrap();
         let dev = directory.path().display();
-        fs::create_dir(directory.path().join("lattice")).unwrap();
         let text = format!(
             "[mine]\nabout = 'x'\ncommand = ['echo', '--a', '--device={{devices}}:rw', '{{image}}']\npmi = 'socket'\nmemory = 'own'
             devices = '{dev}/cxi* {dev}/kfd'"
         );
-        fs::write(directory.path().join("lattice/containers.toml"), text).unwrap();
-        let mut machine = machine();
-        machine.environment.push(("XDG_CONFIG_HOME".into(), directory.path().into()));
+        let machine = with_profiles(directory.path(), &text);
         let line = "--container i --container-profile mine -- ./app {devices}";
         let words = words(&commanded_on(line, &machine).unwrap().request);
         let run = || {
@@ -385,11 +391,8 @@ mod tests {
     #[test]
     fn a_profile_without_a_place_for_the_image_is_refused() {
         let directory = tempfile::tempdir().unwrap();
-        fs::create_dir(directory.path().join("lattice")).unwrap();
         let text = "[mine]\nabout = 'x'\ncommand = ['unshare', '{imag}']\npmi = 'socket'\nmemory = 'own'";
-        fs::write(directory.path().join("lattice/containers.toml"), text).unwrap();
-        let mut machine = machine();
-        machine.environment.push(("XDG_CONFIG_HOME".into(), directory.path().into()));
+        let machine = with_profiles(directory.path(), text);
         let error = commanded_on("--container i --container-profile mine true", &machine).unwrap_err().to_string();
         assert!(error.contains("--container-profile mine: its command has no {image}: unshare {imag}"), "{error}");
     }
@@ -409,11 +412,8 @@ mod tests {
     #[test]
     fn a_user_adds_runtimes_and_an_unknown_one_is_refused_with_what_there_is() {
         let directory = tempfile::tempdir().unwrap();
-        fs::create_dir(directory.path().join("lattice")).unwrap();
         let text = "[mine]\nabout = 'of mine'\ncommand = ['in', '{image}{image}']\npmi = 'socket'\nmemory = 'shared'";
-        fs::write(directory.path().join("lattice/containers.toml"), text).unwrap();
-        let mut machine = machine();
-        machine.environment.push(("XDG_CONFIG_HOME".into(), directory.path().into()));
+        let machine = with_profiles(directory.path(), text);
         let mine = commanded_on("--container i --container-profile mine true", &machine).unwrap().request;
         assert_eq!(words(&mine), ["in", "ii", "true"]);
         let error = commanded_on("--container i --container-profile docker true", &machine).unwrap_err().to_string();
