@@ -18,6 +18,7 @@ mod locality;
 mod near_devices;
 mod node;
 pub mod picture;
+mod registered_memory;
 mod root;
 mod seen_file;
 mod source;

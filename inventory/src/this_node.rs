@@ -11,6 +11,7 @@ use crate::allowed::Allowed;
 use crate::cpus::{CpuSet, NodeSet};
 use crate::kept::{Keeping, Kept, KeptError, Validity, online, read_text};
 use crate::node::Inventory;
+use crate::registered_memory;
 use crate::root::Root;
 use crate::seen_file::SeenFile;
 use crate::unchanged::Signs;
@@ -125,6 +126,12 @@ impl ThisNode {
             None => self.cached(&online).or_else(|| self.found().whole.clone()),
             Some(allowed) => Some(SharedTopology { text: Some(xml::write(self.inventory(), &allowed)?), file: None }),
         }
+    }
+
+    /// True if this node may have a device for which communication libraries register memory: one of a fabric with remote direct memory
+    /// access, a GPU, XPMEM or KNEM. It is looked for at each call, in some ten files of the kernel.
+    pub fn registers_memory(&self) -> bool {
+        registered_memory::is_possible(&self.root)
     }
 
     /// NUMA nodes with memory that this process may use: the kernel refuses to bind memory to any other.

@@ -11,6 +11,7 @@ mod error;
 mod multi_prog;
 mod node_groups;
 mod node_wish;
+mod open_mpi_files;
 mod presets;
 mod rankfile;
 mod settings;

@@ -1,5 +1,7 @@
 //! From a session spec to one command per rank: program, arguments, environment, CPUs, standard input.
 
+mod absent_devices;
+mod error;
 mod input_file;
 mod slurm;
 
@@ -18,85 +20,20 @@ use pmi_core::env::{Entrance, RankEnvironment, is_scrubbed};
 use pmi_core::ids::{LocalRank, NodeIndex, Rank};
 use pmix_core::env::{Cpus, Families};
 use rank_spawner::{
-    ArgumentError, Arguments, BindHereError, BoundTo, CpuSet, Environment, EnvironmentError, JOB_MEMORY_FD, Limit,
-    MemBindError, MemoryPolicy, NODE_MEMORY_FD, PMI_FD, Priority, Program, ProgramError, ProgramFailure, RankCommand,
-    Stdio, usable_cpus,
+    Arguments, BoundTo, CpuSet, Environment, JOB_MEMORY_FD, Limit, MemoryPolicy, NODE_MEMORY_FD, PMI_FD, Priority,
+    Program, RankCommand, Stdio, usable_cpus,
 };
 
+pub use self::error::PlanError;
 pub(crate) use self::input_file::InputFile;
 use self::slurm::{SlurmVariables, slurm_variables};
-use crate::cause::StartClass;
 use crate::fabric::NodeFabric;
-use crate::gpus::GpuError;
 use crate::limits::NODE_LIST_MAX;
 use crate::rank_values::{self, RankFacts};
 use crate::session_io::StdinSource;
 use crate::settings::{RankOutput, StdinTarget, TerminalSize};
 use crate::spec::{AppSpec, SessionSpec};
 use crate::template::Place;
-
-/// Reason why a spec cannot be carried out on this node. Nothing was started.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum PlanError {
-    /// A program that cannot be executed.
-    #[error(transparent)]
-    Program(#[from] ProgramError),
-    /// An argument that no program can be given.
-    #[error(transparent)]
-    Argument(#[from] ArgumentError),
-    /// A variable that no program can be given.
-    #[error(transparent)]
-    Environment(#[from] EnvironmentError),
-    /// The ranks cannot be bound as asked.
-    #[error(transparent)]
-    Bind(#[from] BindHereError),
-    /// The node does not have the NUMA nodes that memory of ranks is bound to.
-    #[error(transparent)]
-    Memory(#[from] MemBindError),
-    /// The node does not have the GPUs that ranks are bound to.
-    #[error(transparent)]
-    Gpu(#[from] GpuError),
-    /// A file for standard input cannot be read.
-    #[error("rank {rank} cannot read {} as its standard input: {source}", path.display())]
-    Stdin {
-        /// The rank.
-        rank: Rank,
-        /// The file.
-        path: PathBuf,
-        /// Error of the system.
-        source: std::io::Error,
-    },
-    /// No thread opens the files that ranks read.
-    #[error(
-        "no thread can be had that opens the files of standard input: the user may have no further process (ulimit -u)"
-    )]
-    NoThread,
-    /// The launch's own standard input cannot be handed to a rank.
-    #[error("cannot hand the standard input of the launch to a rank: {0}")]
-    Descriptor(std::io::Error),
-    /// The job's programs and its ranks do not fit together.
-    #[error("rank {rank} has no program: the job lists {apps}")]
-    NoProgram {
-        /// The rank.
-        rank: Rank,
-        /// Number of programs.
-        apps: usize,
-    },
-}
-
-impl PlanError {
-    /// Class of the failure, as a shell has them.
-    pub fn class(&self) -> StartClass {
-        match self {
-            Self::Program(error) => match error.failure() {
-                ProgramFailure::NotFound => StartClass::NotFound,
-                ProgramFailure::CannotExecute => StartClass::CannotExecute,
-            },
-            _ => StartClass::System,
-        }
-    }
-}
 
 /// Facts that the commands of a job's ranks share.
 pub(crate) struct LaunchContext<'a> {
@@ -119,6 +56,8 @@ pub(crate) struct LaunchContext<'a> {
     pub(crate) fabric: Option<&'a NodeFabric>,
     /// File with the topology of the node, for libraries that can be told by their environment alone.
     pub(crate) topology: Option<&'a str>,
+    /// True if ranks may find a device here for which they register memory.
+    pub(crate) registers_memory: bool,
 }
 
 /// Addresses of the ranks' servers, beyond the socket that ranks inherit.
@@ -257,24 +196,32 @@ impl LaunchContext<'_> {
         })
     }
 
-    /// Variables that all ranks of a program share, by name: inherited ones, defaults of PMIx, hwloc's, those of the program, those of the
-    /// fabric.
+    /// Variables that all ranks of a program share, by name: inherited ones, defaults of PMIx, those about absent devices, hwloc's, those of
+    /// the program, those of the fabric.
     fn program_variables(&self, app: &AppSpec) -> BTreeMap<OsString, OsString> {
-        let is_inherited = |name: &str| {
-            let is_replaced = self.fabric.is_some_and(|fabric| fabric.replaces(name));
-            !is_scrubbed(name) && !is_replaced && !app.removes(name)
+        let settings = &self.spec.settings;
+        let is_nested = settings.environment.iter().any(|(name, _)| name == "LATTICE_LAUNCH_ID");
+        let is_inherited = |(name, value): &&(OsString, OsString)| {
+            let is_outer = is_nested && absent_devices::is_told(name, value);
+            let name = name.to_string_lossy();
+            let is_replaced = self.fabric.is_some_and(|fabric| fabric.replaces(&name));
+            !is_scrubbed(&name) && !is_outer && !is_replaced && !app.removes(&name)
         };
-        let inherited = self.spec.settings.environment.iter().filter(|(name, _)| is_inherited(&name.to_string_lossy()));
+        let inherited = settings.environment.iter().filter(is_inherited);
         let mut variables = BTreeMap::new();
         variables.extend(inherited.cloned());
         if self.entrances.pmix.is_some() {
-            let families = if self.spec.settings.pmi.family.has_pmi() { Families::PmixAndPmi } else { Families::Pmix };
+            let families = if settings.pmi.family.has_pmi() { Families::PmixAndPmi } else { Families::Pmix };
             for (name, value) in pmix_core::env::defaults(families, self.cpus()) {
                 variables.entry(name.into()).or_insert(value.into());
             }
         }
         if let Some(directory) = &self.entrances.segments {
             variables.entry(SEGMENTS.into()).or_insert_with(|| directory.into());
+        }
+        if !self.registers_memory && self.starts_mpi() {
+            let told: Vec<_> = absent_devices::variables(&variables, app, settings.keeps_transports).collect();
+            variables.extend(told);
         }
         if let Some(file) = self.topology.filter(|_| !chooses_topology(&variables, app)) {
             variables.extend(hwloc_variables(file));
@@ -287,6 +234,12 @@ impl LaunchContext<'_> {
         // They come after the user's own: ranks that do not agree on a VNI do not hear each other.
         variables.extend(fabric.into_iter().flatten());
         variables
+    }
+
+    /// True if the processes here are ranks that are served a PMI, and no others' daemons.
+    fn starts_mpi(&self) -> bool {
+        let settings = &self.spec.settings;
+        settings.rank_variables && (self.entrances.pmix.is_some() || settings.pmi.family.has_pmi())
     }
 
     /// Variables of its program with names in their values, as a rank has them.

@@ -30,6 +30,9 @@ pub struct LaunchSettings {
     /// Sets `LATTICE_RANK` and other variables that only ranks have, as is usual; false for a process that starts others which are no ranks
     /// of the launch.
     pub rank_variables: bool,
+    /// Leaves Open MPI's transports alone on nodes without a device of a fabric, where its ranks otherwise do not look for one: its user has
+    /// chosen some (`btl`, `mtl`, `pml`) in a file that Open MPI reads.
+    pub keeps_transports: bool,
     /// CPUs that each rank may use.
     pub cpu_bind: CpuBind,
     /// NUMA nodes that each rank's memory comes from.
@@ -66,6 +69,7 @@ impl Default for LaunchSettings {
             pmi_trace: false,
             slurm_environment: false,
             rank_variables: true,
+            keeps_transports: false,
             cpu_bind: CpuBind::None,
             mem_bind: MemBind::None,
             gpu_bind: GpuBind::None,

@@ -12,7 +12,7 @@ use lattice_session::settings::{
 use pmi_core::ids::Rank;
 use rank_spawner::{CpuBind, mpir};
 
-use super::{RequestError, binding, file_of};
+use super::{RequestError, binding, file_of, open_mpi_files};
 use crate::args::{
     self, KillOnBadExit, LaunchArgs, Pmi, PmiArgs, ResourceTimeout, Stdin, StreamArgs, TimeArgs, Unbuffered,
 };
@@ -40,6 +40,7 @@ pub(super) fn settings(
         pmi_trace: args.pmi.pmi_trace.is_some(),
         slurm_environment: args.pmi.slurm_env,
         rank_variables: true,
+        keeps_transports: open_mpi_files::choose_transports(&machine.environment),
         cpu_bind,
         mem_bind: args.placement.mem_bind.clone().unwrap_or_default(),
         gpu_bind: binding::gpus(&args.placement),

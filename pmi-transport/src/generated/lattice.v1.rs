@@ -358,6 +358,9 @@ pub struct LaunchSpec {
     /// The launch's process starts others that are no ranks of it: it has no variables that only ranks have.
     #[prost(bool, tag = "37")]
     pub no_rank_variables: bool,
+    /// Open MPI's transports are chosen in a file, and are left alone on nodes without a device of a fabric.
+    #[prost(bool, tag = "38")]
+    pub keeps_transports: bool,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct TemporaryFiles {

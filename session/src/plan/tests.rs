@@ -18,14 +18,22 @@ struct Node {
     gpus: Vec<Vec<(&'static str, String)>>,
     fabric: Option<NodeFabric>,
     topology: Option<&'static str>,
+    registers_memory: bool,
 }
 
 /// Node of a launch of `/bin/sh` with so many ranks on each node.
 fn node(counts: &[u32]) -> Node {
     let spec = SessionSpec { apps: vec![AppSpec { directory: "/".into(), ..app("sh") }], ..(*spec_on(counts)).clone() };
     let ranks = spec.job.placement.ranks_on(NodeIndex(0));
-    let mut node =
-        Node { spec, ranks, entrances: Entrances::default(), gpus: Vec::new(), fabric: None, topology: None };
+    let mut node = Node {
+        spec,
+        ranks,
+        entrances: Entrances::default(),
+        gpus: Vec::new(),
+        fabric: None,
+        topology: None,
+        registers_memory: true,
+    };
     node.inherit(&[("PATH", "/bin:/usr/bin")]);
     node
 }
@@ -54,6 +62,7 @@ impl Node {
             limits: Arc::new([]),
             fabric,
             topology: self.topology,
+            registers_memory: self.registers_memory,
         }
     }
 
@@ -112,6 +121,58 @@ fn a_rank_that_cannot_ask_finds_the_topology_by_variables_unless_its_user_says_o
     let mut none = shared();
     none.spec.apps[0].remove.push("HWLOC_XMLFILE".into());
     assert_eq!(told(&none), [None, None]);
+}
+
+#[test]
+fn ranks_do_not_look_for_devices_that_their_node_does_not_have() {
+    const BTL: &str = "OMPI_MCA_btl=^uct,openib,ofi";
+    const MTL: &str = "OMPI_MCA_mtl=^ofi,psm,psm2";
+    const UCX: &str = "UCX_MEM_EVENTS=n";
+    let told = |node: &Node| {
+        let variables = node.context().program_variables(&node.spec.apps[0]);
+        let written = variables.iter().map(|(name, value)| format!("{}={}", name.display(), value.display()));
+        written.filter(|variable| [BTL, MTL, UCX].contains(&variable.as_str())).collect::<Vec<_>>()
+    };
+    let without = || Node { registers_memory: false, ..node(&[1]) };
+    assert!(told(&node(&[1])).is_empty(), "it may have one");
+    assert_eq!(told(&without()), [BTL, MTL, UCX]);
+    // The user's words count, in variables of the launch.
+    let cases: [(&str, &[&str]); 8] = [
+        ("OMPI_MCA_btl", &[MTL, UCX]),
+        ("OMPI_MCA_btl_ofi_mode", &[MTL, UCX]),
+        ("OMPI_MCA_pml", &[BTL, UCX]),
+        ("PSM2_DEVICES", &[BTL, UCX]),
+        ("FI_PROVIDER", &[UCX]),
+        ("OMPI_MCA_mca_base_param_files", &[UCX]),
+        ("UCX_MEM_MMAP_HOOK_MODE", &[BTL, MTL]),
+        ("OMPI_MCA_btl_tcp_if_include", &[BTL, MTL, UCX]),
+    ];
+    for (name, expected) in cases {
+        let mut chosen = without();
+        chosen.inherit(&[(name, "x"), ("UCX_TLS", "tcp")]);
+        assert_eq!(told(&chosen), expected, "{name}");
+        let mut of_program = without();
+        of_program.spec.apps[0].set.push((name.into(), "x".into()));
+        assert_eq!(told(&of_program), expected, "{name}");
+    }
+    let mut in_a_file = without();
+    in_a_file.spec.settings.keeps_transports = true;
+    in_a_file.spec.apps[0].remove.push("UCX_*".into());
+    assert!(told(&in_a_file).is_empty());
+    // Daemons of another launcher pass on what they have.
+    let mut daemon = without();
+    daemon.spec.settings.rank_variables = false;
+    assert!(told(&daemon).is_empty());
+}
+
+#[test]
+fn ranks_of_an_inner_launch_do_not_inherit_what_another_node_does_not_have() {
+    let btl = |node: &Node| node.variable("OMPI_MCA_btl");
+    let mut node = node(&[1]);
+    node.inherit(&[("OMPI_MCA_btl", "^uct,openib,ofi")]);
+    assert_eq!(btl(&node).as_deref(), Some("^uct,openib,ofi"), "a user's words");
+    node.inherit(&[("LATTICE_LAUNCH_ID", "5")]);
+    assert_eq!(btl(&node), None);
 }
 
 #[test]

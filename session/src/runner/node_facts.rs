@@ -137,6 +137,11 @@ impl NodeFacts {
         settings.gpu_bind.variables(&self.node.inventory().template, cpus, outer)
     }
 
+    /// True if ranks may find a device here for which they register memory.
+    pub(super) fn registers_memory(&self) -> bool {
+        self.node.registers_memory()
+    }
+
     /// The topology as text; `None` if it is better that ranks look for themselves.
     pub(super) fn topology(&self, spec: &SessionSpec) -> Option<Bytes> {
         self.shared(spec)?.text()

@@ -133,7 +133,20 @@ impl Runner {
         let (limits, priority) = (Arc::clone(&processes.limits), processes.priority);
         let fabric = self.io.fabric.as_ref();
         let topology = self.io.topology_in_environment.then(|| self.node.topology_file(&self.spec)).flatten();
-        let context = LaunchContext { spec, ranks, entrances, cpus, memory, gpus, priority, limits, fabric, topology };
+        let registers_memory = self.node.registers_memory();
+        let context = LaunchContext {
+            spec,
+            ranks,
+            entrances,
+            cpus,
+            memory,
+            gpus,
+            priority,
+            limits,
+            fabric,
+            topology,
+            registers_memory,
+        };
         let stdin = if job == JobNumber::LAUNCHED { &self.io.stdin } else { &StdinSource::Empty };
         let plan = context.plan(stdin).map_err(unplanned)?;
         if let Some(directory) = self.spec.temporary_directory() {

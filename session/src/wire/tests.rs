@@ -84,6 +84,7 @@ fn settings() -> LaunchSettings {
         },
         slurm_environment: true,
         rank_variables: false,
+        keeps_transports: true,
         cpu_bind: CpuBind::None,
         mem_bind: "map:0,1:prefer".parse().unwrap(),
         gpu_bind: GpuBind::Closest,

@@ -4,7 +4,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use lattice_inventory::{
-    AddressKind, Allowed, CpuSet, DeviceAddress, Group, Inventory, NumaNode, OsDevice, OsKind, PciDevice, PciKind, xml,
+    AddressKind, Allowed, CpuSet, DeviceAddress, Group, Inventory, NumaNode, OsDevice, OsKind, PciDevice, PciKind,
+    ThisNode, xml,
 };
 use lattice_tests::browser::{self, attribute, text_attribute};
 use lattice_tests::mpi::{Flavour, MPIS};
@@ -89,6 +90,34 @@ fn ranks_read_no_more_of_sys_than_below_their_own_launcher() {
         let ours = files_of_sys(launch("-n 2"), &program);
         // Threads of the libraries read the state of an interface now and then.
         assert!(ours <= own + own / 10 + 4, "{mpi:?}: {ours}, and {own} below its own launcher");
+    }
+}
+
+/// System calls of a rank by which it looks for devices, or waits for some that do not come.
+fn calls(flags: &str, program: &Path) -> String {
+    let traces = tempfile::tempdir().unwrap();
+    let trace = traces.path().join("trace");
+    let strace = launch("-n 1").words(flags).words("strace -f -qq -e trace=clock_nanosleep,mprotect,openat,open -o");
+    strace.arg(&trace).arg(program).run().exits(0).says_nothing().prints("rank 0 of 1");
+    fs::read_to_string(trace).unwrap()
+}
+
+#[test]
+fn ranks_do_not_wait_for_devices_that_their_node_does_not_have() {
+    let waits = [
+        (Flavour::WheelOpenMpi, "OMPI_MCA_btl", "^none", "{tv_sec=1, tv_nsec=0}"),
+        (Flavour::WheelOpenMpi4, "OMPI_MCA_btl", "^none", "{tv_sec=1, tv_nsec=0}"),
+        (Flavour::WheelOpenMpi, "OMPI_MCA_mtl", "^none", "/proc/kallsyms"),
+        (Flavour::DebianOpenMpi, "OMPI_MCA_mtl", "^none", "libpsm2.so"),
+        (Flavour::WheelMpich, "UCX_MEM_EVENTS", "y", "PROT_READ|PROT_WRITE|PROT_EXEC"),
+    ];
+    let has_devices = ThisNode::default().registers_memory();
+    for (mpi, variable, choice, call) in waits {
+        let program = mpi.program("hello");
+        launch("-n 1 printenv").arg(variable).run().exits(i32::from(has_devices));
+        assert!(has_devices || !calls("", &program).contains(call), "{mpi:?}: {call}");
+        let chosen = calls(&format!("--env {variable}={choice}"), &program);
+        assert!(chosen.contains(call), "{mpi:?} obeys its user, and does {call}: {chosen}");
     }
 }
 

@@ -44,6 +44,7 @@ fn request() -> LaunchRequest {
             pmi_trace: true,
             slurm_environment: true,
             rank_variables: false,
+            keeps_transports: true,
             stdin: StdinTarget::File(Template::parse("/in.%t".as_ref()).unwrap()),
             ..LaunchSettings::default()
         },

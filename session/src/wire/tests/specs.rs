@@ -183,6 +183,7 @@ fn any_settings() -> impl Strategy<Value = LaunchSettings> {
                 pmi_trace,
                 slurm_environment,
                 rank_variables: !bears_ranks,
+                keeps_transports: bears_ranks,
                 cpu_bind: bind.parse().unwrap(),
                 mem_bind: if slurm_environment { "local".parse().unwrap() } else { MemBind::None },
                 gpu_bind: if pmi_trace { GpuBind::Map(vec!["0-1".parse().unwrap()]) } else { GpuBind::None },
