@@ -22,12 +22,12 @@ pub fn differences(name: &str, expected: &Template, seen: &Template) -> Vec<Stri
     };
     let mut lines = Vec::new();
     for ((word, wanted), (_, there)) in counts(expected).into_iter().zip(counts(seen)) {
-        let plural = if wanted == 1 { "" } else { "s" };
+        let plural = |number: usize| if number == 1 { "" } else { "s" };
         match wanted.saturating_sub(there) {
-            0 if there > wanted => lines.push(format!("{there} {word}s, and \"{name}\" has {wanted}")),
+            0 if there > wanted => lines.push(format!("{there} {word}{}, and \"{name}\" has {wanted}", plural(there))),
             0 => {}
-            1 => lines.push(format!("1 of {wanted} {word}{plural} of \"{name}\" is missing")),
-            missing => lines.push(format!("{missing} of {wanted} {word}{plural} of \"{name}\" are missing")),
+            1 => lines.push(format!("1 of {wanted} {word}{} of \"{name}\" is missing", plural(wanted))),
+            missing => lines.push(format!("{missing} of {wanted} {word}{} of \"{name}\" are missing", plural(wanted))),
         }
     }
     let (wanted, there) = (expected.memory_gib(), seen.memory_gib());
@@ -90,6 +90,7 @@ mod tests {
                 "1 of 4 NICs of \"milan\" is missing",
             ],
         );
+        assert_eq!(differences("plain", &node("0", 0, 1), &node("0", 1, 1)), ["1 NIC, and \"plain\" has 0"]);
         check(&node("0-7", 5, 480), &["5 NICs, and \"milan\" has 4", "480 GiB of memory, and \"milan\" has 512"]);
     }
 }

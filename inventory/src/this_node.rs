@@ -1,6 +1,7 @@
 //! This node, as the processes of one boot share it: read once, kept, and told to ranks.
 
 use std::borrow::Cow;
+use std::ffi::OsString;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
@@ -19,6 +20,11 @@ use crate::xml;
 
 /// Variable that names a file with the topology of this node, as PMIx calls it.
 const CACHE: &str = "PMIX_TOPOLOGY_CACHE";
+
+/// The path from any working directory: ranks may have another one.
+fn absolute(path: OsString) -> PathBuf {
+    std::path::absolute(&path).unwrap_or_else(|_| path.into())
+}
 
 /// This node. Nothing is read before it is asked for.
 #[derive(Debug)]
@@ -76,7 +82,7 @@ impl Default for ThisNode {
     fn default() -> Self {
         let (machine, user) = (Keeping::of_machine(), Keeping::of_user());
         let keepings = if user == machine { vec![machine] } else { vec![machine, user] };
-        let cache = std::env::var_os(CACHE).filter(|file| !file.is_empty()).map(PathBuf::from);
+        let cache = std::env::var_os(CACHE).filter(|file| !file.is_empty()).map(absolute);
         Self { cache, ..Self::below(Root::default(), keepings) }
     }
 }

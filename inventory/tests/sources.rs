@@ -73,6 +73,10 @@ fn a_source_that_fails_takes_nothing_from_the_others() {
     assert_eq!(failed, ["memory", "pci"]);
     assert!(inventory.trouble[0].reason.contains("node1/cpulist"), "{:?}", inventory.trouble);
     assert_eq!(inventory.template.cores.len(), 4);
+    // Other devices keep their places and names.
+    let others: Vec<String> = inventory.template.pci.iter().map(|device| device.address.to_string()).collect();
+    assert!(!others.contains(&"0000:a1:00.0".to_owned()) && others.contains(&"0000:d1:00.0".to_owned()), "{others:?}");
+    assert!(inventory.template.pci.iter().any(|device| !device.names.is_empty()));
     assert_eq!(inventory.address("mlx5_0", AddressKind::NodeGuid), Some("b8ce:f603:0012:3456"));
 }
 

@@ -143,8 +143,11 @@ pub(crate) enum CommandError {
     /// A text is no list of nodes.
     #[error("{0}\ntry: a list such as node[0-3,7]")]
     NodeList(#[from] HostlistError),
-    /// A node that is named has told nothing of itself.
-    #[error("{node} has not told what it is\ntry: lattice nodes; a node tells it when its agent registers")]
+    /// A name is of no node that has told something of itself, and of no launch.
+    #[error(
+        "{node} is no launch that is known, and no node that has told what it is\n\
+         try: lattice nodes, or lattice launches; a node tells it when its agent registers"
+    )]
     NoInventory {
         /// The node.
         node: String,

@@ -143,6 +143,23 @@ async fn a_node_that_leaves_the_launch_fails_those_that_wait_for_it() {
     }
 }
 
+/// Whoever knows why it left is to be heard first.
+#[tokio::test(start_paused = true)]
+async fn a_fence_waits_a_while_for_a_node_that_had_left_before() {
+    let world = World::new(2, Over::Memory, Limits::default()).await;
+    let launches = world.join_all("launch", FanOut::default());
+    let [head, leaf] = launches.try_into().unwrap_or_else(|_| panic!("two nodes"));
+    drop(head);
+    let mut call = pin!(fence(&leaf, "job", 0, ""));
+    begin(&mut call).await;
+    // The answer to its frame, which came late.
+    while world.agent(0).counters().late == 0 || world.agent(1).counters().frames == 0 {
+        tokio::task::yield_now().await;
+    }
+    begin(&mut call).await;
+    assert_eq!(blamed(call.await), (0, "it has left the launch".to_owned()));
+}
+
 #[tokio::test]
 async fn a_call_that_is_dropped_gives_the_fence_up_for_all() {
     let world = World::new(3, Over::Tcp, Limits::default()).await;

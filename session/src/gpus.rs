@@ -16,6 +16,8 @@ use std::str::FromStr;
 
 use lattice_inventory::{CpuSet, PciDevice, Template};
 
+use crate::count::counted;
+
 /// GPUs that each rank may use.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum GpuBind {
@@ -56,7 +58,7 @@ pub enum GpuError {
         value: String,
     },
     /// The node has too few, or an outer launcher allows too few.
-    #[error("{ranks} ranks need {needed} GPUs, and this node has {there} for them")]
+    #[error("{} needed for {}, and this node has {there}", counted(*needed, "GPU"), counted(*ranks, "rank"))]
     TooFew {
         /// Number of ranks on the node.
         ranks: usize,

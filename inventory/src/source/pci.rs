@@ -18,14 +18,17 @@ impl Source for Pci {
     }
 
     fn gives(&self) -> &'static str {
-        "devices, and no topology for ranks"
+        "complete list of devices, and no topology for ranks"
     }
 
     fn collect(&self, root: &Root, into: &mut Inventory) -> Result<(), ReadError> {
+        // One that cannot be read takes no others with it.
+        let mut unread = None;
         for name in root.names(DEVICES)? {
             let Ok(address) = name.parse() else { continue };
-            if let Some(device) = device(root, &name, address)? {
-                into.template.pci.push(device);
+            match device(root, &name, address) {
+                Ok(device) => into.template.pci.extend(device),
+                Err(error) => unread = unread.or(Some(error)),
             }
         }
         for (class, kind) in [("net", OsKind::Net), ("drm", OsKind::Gpu), ("block", OsKind::Block)] {
@@ -36,7 +39,7 @@ impl Source for Pci {
                 into.add_address(&os.name, AddressKind::Mac, root.word(&format!("sys/class/net/{}/address", os.name)));
             }
         }
-        Ok(())
+        unread.map_or(Ok(()), Err)
     }
 
     /// GPUs of all makers have their UUIDs for themselves.

@@ -19,6 +19,7 @@ use lattice_session::event::RankAffinity;
 use pmi_core::ids::Rank;
 use pmi_transport::proto::v1 as proto;
 use serde::Serialize;
+use tonic::Code;
 
 use super::status::{RankView, ranks_of};
 use super::{CommandError, here};
@@ -72,14 +73,17 @@ impl LaunchTopology {
     /// A launch of the cluster, if there is one of that name.
     ///
     /// # Errors
-    /// Fails if the API server does not answer.
+    /// Fails if the API server does not answer, or says that the launch is another user's.
     pub(super) async fn on(cluster: &Cluster, launch: &str) -> Result<Option<Self>, CommandError> {
-        let known = cluster.ask(cluster.launches().list_launches(proto::ListLaunchesRequest::default())).await?;
-        if !known.launches.iter().any(|known| known.id == launch) {
-            return Ok(None);
-        }
         let request = proto::GetLaunchRequest { id: launch.to_owned(), ..Default::default() };
-        let status = cluster.ask(cluster.launches().get_launch(request)).await?;
+        let status = cluster.ask(async {
+            match cluster.launches().get_launch(request).await {
+                Ok(status) => Ok(status.map(Some)),
+                Err(refusal) if matches!(refusal.code(), Code::NotFound | Code::InvalidArgument) => Ok(None.into()),
+                Err(refusal) => Err(refusal),
+            }
+        });
+        let Some(status) = status.await? else { return Ok(None) };
         let templates = cluster.templates().await?;
         Ok(Some(Self::of(launch, &status, |node| Some(templates.of(node)?.1.clone()))))
     }

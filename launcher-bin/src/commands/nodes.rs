@@ -14,6 +14,7 @@ use crate::args::{NodesArgs, NodesCommand, TopologyFormat};
 use crate::cluster::Cluster;
 use crate::console::{Verbosity, print, print_json, report};
 use crate::formatting;
+use crate::machine::Machine;
 use crate::table::{Align, Table};
 
 /// A node as it is printed for programs.
@@ -104,7 +105,7 @@ fn topology(named: Option<&str>, args: &NodesArgs) -> Result<u8, CommandError> {
     {
         return launch.show(format);
     }
-    ask(&args.table.api, async |cluster| {
+    let of_cluster = ask(&args.table.api, async |cluster| {
         let unknown = match Kinds::ask(&cluster, named).await {
             Ok(kinds) => return topology::show(&kinds, format),
             Err(error) => error,
@@ -115,7 +116,18 @@ fn topology(named: Option<&str>, args: &NodesArgs) -> Result<u8, CommandError> {
             _ => None,
         };
         launch.ok_or(unknown)?.show(format)
-    })
+    });
+    match of_cluster {
+        Err(CommandError::Cluster(error)) if error.is_absence() => {
+            let machine = Machine::this()?;
+            if named.is_some_and(|name| !machine.is_called(name)) {
+                return Err(error.into());
+            }
+            report("note: there is no API server; this machine is shown");
+            topology::show(&Kinds::here(&machine.host), format)
+        }
+        other => other,
+    }
 }
 
 impl Shown {

@@ -3,8 +3,9 @@
 use std::collections::HashMap;
 
 use lattice_inventory::picture::{Cores, View};
-use lattice_inventory::{Allowed, CpuSet, Inventory, PciKind, SOURCES, Template, picture, xml};
+use lattice_inventory::{Allowed, CpuSet, Inventory, PciKind, SOURCES, Template, ThisNode, picture, xml};
 use pmi_transport::proto::v1 as proto;
+use rank_spawner::usable_here;
 use serde::Serialize;
 
 use super::{CommandError, node_names};
@@ -113,8 +114,28 @@ impl Kinds {
             return Err(CommandError::NoInventory { node: unknown.clone() });
         }
         self.kinds.retain(|kind| is_of(&kind.nodes));
-        self.trouble.retain(|trouble| is_of(&trouble.nodes));
+        // What no node sees by itself names its nodes in words.
+        self.trouble.retain(|trouble| trouble.nodes.is_empty() || is_of(&trouble.nodes));
         Ok(self)
+    }
+
+    /// The kind of this machine, which has this name, as it is known without an API server.
+    pub(super) fn here(name: &str) -> Self {
+        let node = ThisNode::default();
+        let Inventory { template, trouble, .. } = node.inventory();
+        let told = proto::NodeKind {
+            signature: template.signature().0.to_vec().into(),
+            nodes: name.to_owned(),
+            template: template.encode().into(),
+            ..Default::default()
+        };
+        let usable = usable_here(&node).ok().map(|usable| usable.cpus()).filter(|usable| *usable != template.cpus);
+        let text = |trouble: &lattice_inventory::Trouble| format!("{}: {}", trouble.source, trouble.reason);
+        let nodes = name.to_owned();
+        Self {
+            kinds: vec![Kind { usable_cpus: usable, ..Kind::from(told) }],
+            trouble: trouble.iter().map(|trouble| Trouble { nodes: nodes.clone(), text: text(trouble) }).collect(),
+        }
     }
 
     /// The kind that there is, if there is one, with its template.
@@ -255,7 +276,7 @@ impl Kind {
     }
 }
 
-/// Support of a node in words: `full`, what is missing and why, or `none` for a node that has told nothing of use.
+/// Support of a node in words: `full`, what is missing and why, how it differs from its list, or `none` for a node that has told nothing of use.
 ///
 /// The name of a source stands before what it says.
 fn support(template: Option<&Template>, trouble: &[&str]) -> String {
@@ -265,8 +286,13 @@ fn support(template: Option<&Template>, trouble: &[&str]) -> String {
     let failed = SOURCES.iter().filter(|source| {
         trouble.iter().any(|text| text.split_once(": ").is_some_and(|(name, _)| name == source.name()))
     });
-    let without: Vec<String> = failed.map(|source| format!("no {} ({})", source.gives(), source.name())).collect();
-    if without.is_empty() { "full".to_owned() } else { without.join(", ") }
+    let without = failed.map(|source| format!("no {} ({})", source.gives(), source.name()));
+    let is_of_a_source =
+        |text: &str| text.split_once(": ").is_some_and(|(name, _)| SOURCES.iter().any(|source| source.name() == name));
+    // Such as differences from what its list says.
+    let others = trouble.iter().filter(|text| !is_of_a_source(text)).map(|text| (*text).to_owned());
+    let told: Vec<String> = without.chain(others).collect();
+    if told.is_empty() { "full".to_owned() } else { told.join(", ") }
 }
 
 /// Names, each once, with their number if they stand for several: `4x NVIDIA H100`.
@@ -327,7 +353,7 @@ mod tests {
         let support = |node: &str| by_node[node].support.as_str();
         assert_eq!(
             (support("m0"), support("n0"), support("n1")),
-            ("none", "full", "no devices, and no topology for ranks (pci)")
+            ("none", "full", "no complete list of devices, and no topology for ranks (pci)")
         );
         let mut listed = kinds(&template());
         (listed.kinds[1].name, listed.kinds[1].origin) = ("milan".to_owned(), Origin::Listed);
@@ -377,11 +403,11 @@ mod tests {
     fn one_kind_can_be_chosen_by_a_node() {
         let of = |nodes: &[&str]| kinds(&template()).of(&nodes.iter().map(|&node| node.to_owned()).collect::<Vec<_>>());
         let chosen = of(&["n1"]).unwrap();
-        assert_eq!((chosen.kinds.len(), chosen.trouble.len()), (1, 1));
+        assert_eq!((chosen.kinds.len(), chosen.trouble.len()), (1, 2));
         assert_eq!(chosen.only().unwrap().1, &template());
         assert_eq!(of(&["n0", "m0"]).unwrap().kinds.len(), 2);
         let words = |error: CommandError| error.to_string();
-        assert!(words(of(&["x"]).unwrap_err()).starts_with("x has not told what it is"));
+        assert!(words(of(&["x"]).unwrap_err()).starts_with("x is no launch that is known, and no node"));
         let several = words(kinds(&template()).only().unwrap_err());
         assert!(
             several.contains("2 kinds of nodes") && several.contains("m0") && several.contains("n[0-1]"),

@@ -3,10 +3,13 @@
 
 use std::collections::HashMap;
 
-use rank_spawner::{BindError, CpuBind, CpuSet, plan};
+use lattice_session::gpus::GpuError;
+use lattice_session::settings::LaunchSettings;
+use rank_spawner::{BindError, CpuBind, CpuSet, MemBindError, plan};
 
 use super::PreparedLaunch;
-use crate::cluster::Templates;
+use crate::cluster::{KnownNode, Templates};
+use crate::environment;
 
 /// A node cannot bind its ranks as asked.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -15,7 +18,34 @@ pub struct NodeBindError {
     /// Name of the node.
     pub node: String,
     /// Reason.
-    pub source: BindError,
+    pub source: BindingError,
+}
+
+/// Reason why ranks cannot be bound to what they are to have.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum BindingError {
+    /// The CPUs.
+    #[error(transparent)]
+    Cpus(#[from] BindError),
+    /// The NUMA nodes of memory.
+    #[error(transparent)]
+    Memory(#[from] MemBindError),
+    /// The GPUs.
+    #[error(transparent)]
+    Gpus(#[from] GpuError),
+}
+
+/// CPUs of so many ranks of a node, all of whose resources it has.
+fn planned(node: &KnownNode, settings: &LaunchSettings, ranks: Vec<u32>) -> Result<Vec<Option<CpuSet>>, BindingError> {
+    let count = ranks.len() as u32;
+    let cpus = plan(&node.cores(), &settings.cpu_bind.of_ranks(ranks), count)?;
+    let template = &node.template;
+    let with_memory = template.numa.iter().filter(|numa| numa.memory_gib > 0).map(|numa| numa.id).collect();
+    settings.mem_bind.plan(template, &with_memory, &cpus)?;
+    let outer = |name: &str| Some(environment::value(&settings.environment, name)?.to_string_lossy().into_owned());
+    settings.gpu_bind.variables(template, &cpus, outer)?;
+    Ok(cpus)
 }
 
 impl PreparedLaunch {
@@ -24,7 +54,7 @@ impl PreparedLaunch {
     /// # Errors
     /// Names the first node that cannot bind its ranks; those of other nodes are planned nevertheless.
     pub(crate) fn bind(&mut self, nodes: &Templates) -> Result<(), NodeBindError> {
-        let bind = &self.placed.settings.cpu_bind;
+        let settings = &self.placed.settings;
         let mut ranks_of = vec![Vec::new(); self.placed.hosts.len()];
         self.ranks.iter().for_each(|row| ranks_of[row.place.node.index()].push(row.place.rank.0));
         let (mut plans, mut refused) = (HashMap::new(), None);
@@ -32,12 +62,10 @@ impl PreparedLaunch {
         for (index, (node, here)) in self.placed.hosts.iter().zip(ranks_of).enumerate() {
             let (known, ranks) = (nodes.of(node), here.len() as u32);
             // Nodes of a kind have the same plan for as many ranks, unless each rank of the launch has its own.
-            let of_node = matches!(bind, CpuBind::RankCoreMap(_)).then_some(index);
+            let of_node = matches!(settings.cpu_bind, CpuBind::RankCoreMap(_)).then_some(index);
             of_nodes.push(known.map(|(number, _)| (number, ranks, of_node)));
             let Some((number, known)) = known else { continue };
-            let planned = plans
-                .entry((number, ranks, of_node))
-                .or_insert_with(|| plan(&known.cores(), &bind.of_ranks(here), ranks));
+            let planned = plans.entry((number, ranks, of_node)).or_insert_with(|| planned(known, settings, here));
             if let Err(source) = planned {
                 refused.get_or_insert_with(|| NodeBindError { node: node.clone(), source: source.clone() });
             }
@@ -108,6 +136,16 @@ mod tests {
         check("--cpu-bind cores", &["0", "1", "0-1", "2-3", "-", "0"]);
         check("--cpu-bind threads", &["0", "1", "0", "1", "-", "0"]);
         check("-c 2", &["0-1", "2-3", "0-1", "2-3", "-", "0-1"]);
+    }
+
+    #[test]
+    fn memory_and_gpus_that_a_node_does_not_have_are_refused_as_there() {
+        let refusal = |flags: &str| placed(flags, &[("a0", 1)]).bind(&nodes()).unwrap_err().to_string();
+        assert!(
+            refusal("--gpus-per-task 1").starts_with("a0: ranks are to be bound to GPUs, and this node knows of none")
+        );
+        assert!(refusal("--mem-bind map_mem:7").starts_with("a0: memory of ranks is to come from chosen NUMA nodes"));
+        placed("--gpus-per-task 1", &[("x", 1)]).bind(&nodes()).expect("nobody knows");
     }
 
     #[test]

@@ -266,3 +266,9 @@ fn launch_ids_are_new_each_time_and_make_job_ids() {
     assert_eq!(one.launch_id.len(), 10);
     assert_eq!(one.job.id.as_str(), format!("kvs_{}_0", one.launch_id));
 }
+
+#[test]
+fn memory_and_gpus_that_this_machine_does_not_have_are_refused_before_a_start() {
+    refused("--mem-bind map_mem:999 true", "--mem-bind: ");
+    refused("--gpu-bind map:999 true", "--gpu-bind: ");
+}

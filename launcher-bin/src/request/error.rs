@@ -7,9 +7,10 @@ use std::time::Duration;
 
 use hostlist::HostlistError;
 use lattice_session::count::counted;
+use lattice_session::gpus::GpuError;
 use lattice_session::request::{Overcommit, PlaceError, ProgramsError};
 use pmi_core::ids::JobIdError;
-use rank_spawner::{BindHereError, CpuBind, ProgramError, ProgramFailure};
+use rank_spawner::{BindHereError, CpuBind, MemBindError, ProgramError, ProgramFailure};
 
 use super::containers::ContainerError;
 use super::copies::CopyError;
@@ -252,6 +253,12 @@ pub enum RequestError {
     /// Ranks cannot be bound as asked.
     #[error("--cpu-bind: {0}")]
     Bind(#[from] BindHereError),
+    /// Memory of ranks cannot be bound as asked.
+    #[error("--mem-bind: {0}")]
+    Memory(#[from] MemBindError),
+    /// Ranks cannot be given the GPUs that they are to have.
+    #[error("--gpu-bind: {0}\ntry: lattice nodes --topology, which shows the GPUs")]
+    Gpus(#[from] GpuError),
     /// There is no randomness to make a launch id of.
     #[error("cannot read /dev/urandom: {0}")]
     Random(#[source] io::Error),

@@ -64,14 +64,16 @@ fn a_kind_of_node_is_shown_in_each_form() {
         lattice nodes -v | sed -n '1s/ \+/ /gp'; lattice nodes -v --json | field support
         lattice nodes --topology elsewhere"#;
     let outcome = script_on(2, &format!("cd \"$LATTICE_DEV_CLUSTER\"; {script}")).run();
-    outcome.exits(125).says("elsewhere has not told what it is").prints_lines([
-        "1",
-        "counted",
-        "same",
-        "NODE STATE KIND SUPPORT CORES CPUS MEMORY GPUS NICS LAUNCHES HEARD AGENT VERSION NOTE",
-        "full",
-        "full",
-    ]);
+    outcome.exits(125).says("elsewhere is no launch that is known, and no node that has told what it is").prints_lines(
+        [
+            "1",
+            "counted",
+            "same",
+            "NODE STATE KIND SUPPORT CORES CPUS MEMORY GPUS NICS LAUNCHES HEARD AGENT VERSION NOTE",
+            "full",
+            "full",
+        ],
+    );
 }
 
 /// Ranks are bound as planned, until somebody takes a CPU from one of them.
@@ -88,7 +90,7 @@ fn ranks_of_a_launch_stand_in_the_cores_that_the_kernel_gives_them() {
         lattice abort $bound; lattice abort $free
         lattice nodes --topology nobodys"#;
     let outcome = script_on(2, script).run();
-    outcome.exits(125).says("the launch runs on 2 nodes").says("nobodys has not told what it is");
+    outcome.exits(125).says("the launch runs on 2 nodes").says("nobodys is no launch that is known");
     let text = String::from_utf8_lossy(outcome.stdout()).into_owned();
     let drawn = text.lines().filter(|line| line.contains("cores ") && line.contains("[0") || line.contains("[1"));
     outcome.check(drawn.count() == 2, || "each node should have its rank in its first core".into());

@@ -94,7 +94,7 @@ fn unbuffered_output_does_not_wait_for_the_end_of_its_line() {
 /// C programs and Python keep what they print for a pipe back, and not for a terminal.
 #[test]
 fn unbuffered_programs_that_never_flush_show_each_line_at_once() {
-    let script = r#"python3 -c "import sys; print('one'); sys.stdin.readline(); print('two')""#;
+    let script = r#"env -u PYTHONUNBUFFERED python3 -c "import sys; print('one'); sys.stdin.readline(); print('two')""#;
     for launcher in ["launch --pmi none -u", "srun -u"] {
         let mut running = lattice(launcher).typed_to().bash(script).start();
         running.wait_for_stdout("one\n");

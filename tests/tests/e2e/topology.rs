@@ -10,7 +10,7 @@ use lattice_inventory::{
 use lattice_tests::browser::{self, attribute, text_attribute};
 use lattice_tests::mpi::{Flavour, MPIS};
 use lattice_tests::{Command, Outcome, built, launch};
-use nix::unistd::geteuid;
+use nix::unistd::{geteuid, gethostname};
 
 /// Runs two ranks under `strace`, each with a trace of the files that it opens.
 fn traced(flags: &str, program: &Path, traces: &Path) -> Outcome {
@@ -252,4 +252,17 @@ fn ranks_are_told_the_topology_that_a_variable_names() {
     assert!(kept.to_str().unwrap().contains("/topology-"), "{}", kept.display());
     fs::copy(kept, &file).unwrap();
     assert_eq!(told(), file);
+    // Ranks may have another working directory than the launcher.
+    let relative = launch("-n 1 --chdir /").env("PMIX_TOPOLOGY_CACHE", "cache.xml").directory(directory.path());
+    assert_eq!(told_file(relative), file);
+}
+
+#[test]
+fn this_machine_is_shown_without_an_api_server() {
+    let shown = |words: &str| Command::new(built::lattice()).words("nodes --topology").words(words).run();
+    let host = gethostname().unwrap().into_string().unwrap();
+    shown("").exits(0).says("there is no API server; this machine is shown").prints(&host).prints("thread");
+    shown(&host).exits(0).prints(&host);
+    shown("--format xml").exits(0).prints("<topology version");
+    shown("elsewhere").exits(125).says("cannot reach the API server");
 }
