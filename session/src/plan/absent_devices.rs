@@ -65,7 +65,7 @@ pub(super) fn variables<'a>(
     let all_chosen = keeps_transports || is_chosen(&CHOICES_OF_OPEN_MPI);
     let told = TOLD
         .iter()
-        .filter(move |told| !(told.is_in_files && all_chosen) && !is_chosen(told.choices) && !app.removes(told.name));
+        .filter(move |told| !(told.is_in_files && all_chosen || is_chosen(told.choices) || app.removes(told.name)));
     told.map(|told| (told.name.into(), told.value.into()))
 }
 

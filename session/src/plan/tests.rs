@@ -6,6 +6,7 @@ use pmi_core::ids::NodeIndex;
 use pmi_core::job::{App, Job};
 
 use super::*;
+use crate::cause::StartClass;
 use crate::sample::{app, spec_on};
 use crate::settings::{PmiFamily, TerminalSize};
 use crate::template::Template;
