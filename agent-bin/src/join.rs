@@ -40,6 +40,7 @@ pub(crate) fn run(version: &'static str, args: &JoinArgs) -> Result<(), Box<dyn 
         agent_lease: Duration::ZERO,
         pam: None,
         topology_in_environment: false,
+        log: crate::log_of_session,
     };
     let forks = ForkServer::fork(session_process::main(terms, Box::new(|_, _, _| {})), Box::new(Open), None)?;
     crate::log_to_stderr();

@@ -17,6 +17,7 @@ mod oci_hook;
 mod pam;
 mod runtime_lock;
 
+use std::any::Any;
 use std::error::Error;
 use std::path::PathBuf;
 
@@ -117,6 +118,7 @@ fn fork_server(config: &Config, gate: Box<dyn Gate>) -> Result<ForkServer, ForkS
         agent_lease: config.agent_lease,
         pam: config.pam.clone(),
         topology_in_environment: config.share_topology == ShareTopology::Env,
+        log: log_of_session,
     };
     let survival = config.runtime_dir.as_ref().map(survival);
     let pam = config.pam.clone().map(pam::role);
@@ -124,6 +126,14 @@ fn fork_server(config: &Config, gate: Box<dyn Gate>) -> Result<ForkServer, ForkS
     ForkServer::fork(roles, gate, survival.as_ref())
 }
 
+/// Level of the messages that agent and sessions log without a filter.
+const LEVEL: LevelFilter = LevelFilter::INFO;
+
 fn log_to_stderr() {
-    lattice_daemon::log::start(Some(LevelFilter::INFO));
+    lattice_daemon::log::start(Some(LEVEL));
+}
+
+/// Begins the log of a session process, on the standard error that it has of its agent, which may be full.
+fn log_of_session() -> Box<dyn Any> {
+    Box::new(lattice_daemon::log::start_when_needed(LEVEL))
 }

@@ -8,6 +8,10 @@
 //! tracing ──line──> channel of 4,096 lines ──> thread `log` ──> standard error
 //!                     full: dropped, counted        └─ "N lines of the log were dropped", before the next line
 //! ```
+//!
+//! Of a process that is made for one piece of work, [`start_when_needed`] makes that thread for the first line.
+
+mod when_needed;
 
 use std::io::{self, Stderr, Write};
 use std::sync::OnceLock;
@@ -17,6 +21,8 @@ use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 
+use self::when_needed::WhenNeeded;
+
 /// Name of the variable with a filter, as `debug` or `info,lattice_agent=debug`.
 const FILTER_VARIABLE: &str = "LATTICE_LOG";
 
@@ -25,6 +31,9 @@ const LINES_MAX: usize = 4096;
 
 /// Way to the thread that writes, once there is one.
 static APART: OnceLock<NonBlocking> = OnceLock::new();
+
+/// Way to the thread that the first line made.
+static WHEN_NEEDED: WhenNeeded = WhenNeeded::new();
 
 /// Starts to log what the filter in `LATTICE_LOG` lets through; without a filter, messages of the level `usual` and above. Logs nothing, and
 /// costs nothing, if there is neither. A filter that cannot be read, or lets nothing through, is told on standard error and counts as none.
@@ -40,6 +49,45 @@ pub fn start(usual: Option<LevelFilter>) {
     let Some(filter) = wanted.or_else(|| usual.map(|level| Targets::new().with_default(level))) else { return };
     let lines = tracing_subscriber::fmt::layer().with_writer(line);
     tracing_subscriber::registry().with(lines).with(filter).init();
+}
+
+/// The same for a process of a daemon that has told already what is wrong with the filter. A thread writes, which is made for the first line,
+/// so that a pipe that is full holds up nobody; the process must not need to have one thread any more. What is waiting when the result is
+/// dropped is written for a second at most.
+///
+/// # Panics
+/// Panics when the process logs already.
+#[must_use = "the end of the log waits for its last lines"]
+pub fn start_when_needed(usual: LevelFilter) -> Lines {
+    let text = std::env::var(FILTER_VARIABLE).unwrap_or_default();
+    let filter = filter(&text).flatten().unwrap_or_else(|| Targets::new().with_default(usual));
+    let lines = tracing_subscriber::fmt::layer().with_writer(|| Needed);
+    tracing_subscriber::registry().with(lines).with(filter).init();
+    Lines(())
+}
+
+/// The log of a process whose first line makes the thread that writes.
+#[derive(Debug)]
+pub struct Lines(());
+
+impl Drop for Lines {
+    fn drop(&mut self) {
+        WHEN_NEEDED.finish();
+    }
+}
+
+/// One line's way to the thread that the first one makes.
+struct Needed;
+
+impl Write for Needed {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        WHEN_NEEDED.write(bytes, io::stderr);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
 }
 
 /// The filter of this text, `None` for an empty one; no result for a text that is none, or that names targets without a level: to those,

@@ -37,6 +37,7 @@ pub mod simulation;
 mod stdin;
 mod waiting;
 
+use std::any::Any;
 use std::io::{self, Write};
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
@@ -80,6 +81,8 @@ pub struct Terms {
     pub pam: Option<PamTerms>,
     /// See [`SessionIo::topology_in_environment`](crate::session_io::SessionIo::topology_in_environment).
     pub topology_in_environment: bool,
+    /// Begins the log of the process, which has become the user by then and may have threads; the result is dropped when the session is over.
+    pub log: fn() -> Box<dyn Any>,
 }
 
 impl Terms {
@@ -155,6 +158,9 @@ fn live(terms: &Terms, errand: &Errand, door: DescriptorSocket, cgroup: Option<O
     }
     match begin(terms, &ordered, pam, &mut socket) {
         Ok(Some(start)) => {
+            let _log = (terms.log)();
+            // All tasks run on this thread, and so inside of it.
+            let _launch = tracing::error_span!("session", launch = start.launch_id()).entered();
             let result = runtime.block_on(start.serve(socket, door, cgroup, terms));
             // A thread that is stuck in a system call is left behind.
             runtime.shutdown_background();

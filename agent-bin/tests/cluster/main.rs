@@ -3,6 +3,7 @@
 mod descriptors;
 mod fabric;
 mod foreign;
+mod logs;
 mod report_relay;
 mod rights;
 mod successors;

@@ -63,6 +63,11 @@ impl Start {
         Self(start)
     }
 
+    /// Id of its launch.
+    pub(super) fn launch_id(&self) -> &str {
+        &self.0.spec.launch_id
+    }
+
     /// Runs the session, with everything that it is connected to at the other end of the socket.
     pub(super) async fn serve(
         self,

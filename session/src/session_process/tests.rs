@@ -36,6 +36,7 @@ fn a_process_without_an_order_or_an_agent_ends() {
         agent_lease: Duration::ZERO,
         pam: None,
         topology_in_environment: false,
+        log: || Box::new(()),
     };
     let errand: Errand = Box::new(|uid, _, _| panic!("an errand for {uid}"));
     let me = Admitted { uid: me, host: "node0".to_owned() }.encode();

@@ -1,5 +1,6 @@
 //! An agent as a real process, and what it is asked.
 
+use std::io::PipeWriter;
 use std::path::Path;
 use std::process::{ExitStatus, Stdio};
 
@@ -8,6 +9,7 @@ use pmi_transport::connect::{self, Channel};
 use pmi_transport::identity::{Caller, Security};
 use pmi_transport::proto::v1 as proto;
 use proto::node_agent_service_client::NodeAgentServiceClient;
+use tokio::process::Command;
 use tokio::time::timeout;
 use tonic::Status;
 
@@ -17,6 +19,10 @@ use super::{Api, Launch, PATIENCE, request, signal};
 pub(crate) struct Agent {
     process: tokio::process::Child,
     pub(crate) registration: proto::RegisterNodeRequest,
+}
+
+fn program() -> Command {
+    Command::new(env!("CARGO_BIN_EXE_lattice-agent"))
 }
 
 impl Agent {
@@ -34,14 +40,30 @@ impl Agent {
 
     /// An agent with these settings beside the usual ones.
     pub(crate) async fn start_set(api: &mut Api, node: &str, settings: &str) -> Self {
-        let usual = "insecure = true\nallow_root = true\nlisten = '127.0.0.1:0'\n";
-        let config = api.settings(&format!("{usual}node_id = '{node}'\napi = '{}'\n{settings}", api.address));
+        let config = api.settings(&Self::with_usual(api, node, settings));
         Self::start_from(api, &config, &[]).await
+    }
+
+    /// The same, which logs to `log`, and is told of a topology that is not there.
+    pub(crate) async fn start_logging(api: &mut Api, node: &str, settings: &str, log: PipeWriter) -> Self {
+        let config = api.settings(&Self::with_usual(api, node, settings));
+        let mut program = program();
+        program.stderr(log).env("PMIX_TOPOLOGY_CACHE", "/nonexistent/topology.xml").env_remove("LATTICE_LOG");
+        Self::start_program(program, api, &config, &[]).await
+    }
+
+    fn with_usual(api: &Api, node: &str, settings: &str) -> String {
+        let usual = "insecure = true\nallow_root = true\nlisten = '127.0.0.1:0'\n";
+        format!("{usual}node_id = '{node}'\napi = '{}'\n{settings}", api.address)
     }
 
     /// An agent with this configuration, and flags.
     pub(crate) async fn start_from(api: &mut Api, config: &Path, flags: &[&str]) -> Self {
-        let process = tokio::process::Command::new(env!("CARGO_BIN_EXE_lattice-agent"))
+        Self::start_program(program(), api, config, flags).await
+    }
+
+    async fn start_program(mut program: Command, api: &mut Api, config: &Path, flags: &[&str]) -> Self {
+        let process = program
             .arg("--config")
             .arg(config)
             .args(flags)
