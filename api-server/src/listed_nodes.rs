@@ -11,16 +11,19 @@
 //! ```
 
 use std::collections::HashMap;
-use std::io;
 use std::path::{Path, PathBuf};
 
 use hostlist::HostlistError;
 use lattice_daemon::settings_file::{self, SettingsFileError};
 use lattice_inventory::Template;
+use lattice_inventory::plain_file::{self, PlainFileError};
 use lattice_inventory::xml::{self, XmlError};
 use serde::Deserialize;
 
 use super::nodes::NODES_MAX;
+
+/// The most that is read of one file, in bytes.
+const FILE_MAX: u64 = 16 * 1024 * 1024;
 
 /// Nodes with the kinds that they should be of.
 #[derive(Clone, Debug, Default)]
@@ -42,8 +45,10 @@ pub(crate) struct Topology {
 pub(crate) enum ListedNodesError {
     #[error(transparent)]
     File(#[from] SettingsFileError),
-    #[error("topology {name:?}: cannot read {}: {source}", path.display())]
-    Read { name: String, path: PathBuf, source: io::Error },
+    #[error(transparent)]
+    Plain(#[from] PlainFileError),
+    #[error("topology {name:?}: {source}")]
+    Read { name: String, source: PlainFileError },
     #[error("topology {name:?}: {} is no topology: {source}", path.display())]
     Xml { name: String, path: PathBuf, source: XmlError },
     #[error("there are two topologies {name:?}")]
@@ -86,16 +91,16 @@ impl ListedNodes {
     /// # Errors
     /// See the variants of [`ListedNodesError`].
     pub(crate) fn read(path: &Path) -> Result<Self, ListedNodesError> {
-        let file: File = settings_file::read(path)?;
+        let file: File = settings_file::parse(&plain_file::read_text(path, FILE_MAX)?, path)?;
         let mut listed = Self::default();
         for TopologyEntry { name, file } in file.topology {
             let path = path.parent().unwrap_or(Path::new("")).join(file);
             if listed.topologies.iter().any(|topology| topology.name == name) {
                 return Err(ListedNodesError::TwoTopologies { name });
             }
-            let text = match std::fs::read_to_string(&path) {
+            let text = match plain_file::read_text(&path, FILE_MAX) {
                 Ok(text) => text,
-                Err(source) => return Err(ListedNodesError::Read { name, path, source }),
+                Err(source) => return Err(ListedNodesError::Read { name, source }),
             };
             match xml::read(&text) {
                 Ok(template) => listed.topologies.push(Topology { name, template }),
@@ -128,6 +133,9 @@ impl ListedNodes {
 
 #[cfg(test)]
 pub(crate) mod tests {
+    use nix::sys::stat::Mode;
+    use nix::unistd::mkfifo;
+
     use super::*;
 
     const XML: &str = r#"<topology version="2.0"><object type="Machine" cpuset="0x0000000f">
@@ -140,6 +148,8 @@ pub(crate) mod tests {
         let directory = tempfile::tempdir().unwrap();
         std::fs::write(directory.path().join("node.xml"), XML).unwrap();
         std::fs::write(directory.path().join("broken.xml"), &XML[..100]).unwrap();
+        std::fs::File::create(directory.path().join("large.xml")).unwrap().set_len(1 << 31).unwrap();
+        mkfifo(&directory.path().join("fifo.xml"), Mode::S_IRWXU).unwrap();
         std::fs::write(directory.path().join("inventory.toml"), text).unwrap();
         ListedNodes::read(&directory.path().join("inventory.toml")).map_err(|error| error.to_string())
     }
@@ -156,6 +166,15 @@ pub(crate) mod tests {
     }
 
     #[test]
+    fn a_list_that_is_a_fifo_is_refused_at_once() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("inventory.toml");
+        mkfifo(&path, Mode::S_IRWXU).unwrap();
+        let error = ListedNodes::read(&path).unwrap_err().to_string();
+        assert!(error.ends_with("/inventory.toml is a FIFO; only regular files are read"), "{error}");
+    }
+
+    #[test]
     fn a_file_that_makes_no_sense_is_refused_with_its_fault() {
         let check = |text: &str, expected: &str| {
             let error = read(text).unwrap_err();
@@ -166,6 +185,11 @@ pub(crate) mod tests {
         check(&format!("{milan}{milan}"), "two topologies \"milan\"");
         check("[[topology]]\nname = 'rome'\nfile = 'absent.xml'", "topology \"rome\": cannot read");
         check("[[topology]]\nname = 'rome'\nfile = 'broken.xml'", "broken.xml is no topology: ");
+        check("[[topology]]\nname = 'rome'\nfile = 'fifo.xml'", "/fifo.xml is a FIFO; only regular files are read");
+        check(
+            "[[topology]]\nname = 'rome'\nfile = 'large.xml'",
+            "/large.xml has 2147483648 bytes; at most 16777216 are",
+        );
         check("[[nodes]]\nlist = 'n0'\ntopology = 'rome'", "\"n0\" are to have the topology \"rome\"");
         let nodes = |list: &str| format!("[[nodes]]\nlist = '{list}'\ntopology = 'milan'\n");
         check(&format!("{milan}{}{}", nodes("n[0-3]"), nodes("n[3-4]")), "n3 is listed twice");

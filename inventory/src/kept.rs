@@ -13,7 +13,7 @@
 //! What does not fit the running kernel is not used. What is broken is not used either, and told.
 
 use std::collections::HashMap;
-use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::fs::{self, DirBuilder, File, Metadata, OpenOptions};
 use std::io::{self, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
@@ -26,6 +26,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::cpus::CpuSet;
 use crate::node::{BOOT_ID, Inventory};
+use crate::plain_file::{self, PlainFileError, check_kind};
 use crate::root::{ReadError, Root};
 use crate::seen_file::SeenFile;
 
@@ -78,6 +79,9 @@ pub(crate) enum KeptError {
         /// Observation, in words.
         reason: String,
     },
+    /// It is not plain, or too large.
+    #[error(transparent)]
+    NotPlain(#[from] PlainFileError),
 }
 
 /// Identity of what an inventory was read from, as far as it can change without anybody's doing.
@@ -295,6 +299,10 @@ impl Keeping {
     pub(crate) fn check_directory(&self) -> Result<(), KeptError> {
         let metadata =
             fs::symlink_metadata(&self.0).map_err(|source| KeptError::System { path: self.0.clone(), source })?;
+        if !metadata.is_dir() {
+            let reason = format!("it is {} where a directory is to be", plain_file::words(metadata.file_type()));
+            return Err(KeptError::Damaged { path: self.0.clone(), reason });
+        }
         check_owner(&self.0, &metadata)
     }
 }
@@ -323,14 +331,9 @@ impl Kept {
 
 /// Reads a file that nobody else, root apart, may have written.
 pub(crate) fn read_text(path: &Path) -> Result<(SeenFile, String), KeptError> {
-    let failed = |source| KeptError::System { path: path.to_owned(), source };
     let file = open(path)?;
-    let metadata = file.metadata().map_err(failed)?;
-    let size = metadata.len().min(FILE_MAX);
-    // One byte more, so that the end is seen without more room.
-    let mut content = Vec::with_capacity(size as usize + 1);
-    file.take(FILE_MAX).read_to_end(&mut content).map_err(failed)?;
-    let text = String::from_utf8(content);
+    let metadata = file.metadata().map_err(|source| KeptError::System { path: path.to_owned(), source })?;
+    let text = String::from_utf8(plain_file::read(path, file, &metadata, FILE_MAX)?);
     let text = text.map_err(|error| KeptError::Damaged { path: path.to_owned(), reason: error.to_string() })?;
     Ok((SeenFile::of(path, &metadata), text))
 }
@@ -339,17 +342,21 @@ pub(crate) fn read_text(path: &Path) -> Result<(SeenFile, String), KeptError> {
 pub(crate) fn open(path: &Path) -> Result<File, KeptError> {
     let failed = |source| KeptError::System { path: path.to_owned(), source };
     let file = OpenOptions::new().read(true).custom_flags((OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK).bits()).open(path);
-    let file = file.map_err(failed)?;
-    check_owner(path, &file.metadata().map_err(failed)?)?;
+    let file = file.map_err(|source| {
+        let link = fs::symlink_metadata(path).ok().filter(Metadata::is_symlink);
+        link.and_then(|link| check_kind(path, &link).err()).map_or_else(|| failed(source), KeptError::from)
+    })?;
+    let metadata = file.metadata().map_err(failed)?;
+    check_kind(path, &metadata)?;
+    check_owner(path, &metadata)?;
     Ok(file)
 }
 
 /// Refuses what another user, root apart, may have written.
-fn check_owner(path: &Path, metadata: &fs::Metadata) -> Result<(), KeptError> {
+fn check_owner(path: &Path, metadata: &Metadata) -> Result<(), KeptError> {
     let (owner, mode) = (metadata.uid(), metadata.mode() & 0o7777);
     let is_ours = owner == 0 || owner == Uid::effective().as_raw();
-    let is_plain = metadata.is_file() || metadata.is_dir();
-    if is_ours && is_plain && mode & 0o022 == 0 {
+    if is_ours && mode & 0o022 == 0 {
         return Ok(());
     }
     Err(KeptError::Foreign { path: path.to_owned(), owner, mode })
@@ -371,4 +378,35 @@ fn first_line(file: &mut File) -> io::Result<Vec<u8>> {
     head.truncate(end.unwrap_or(filled));
     file.seek(SeekFrom::Start(head.len() as u64 + 1))?;
     Ok(head)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+
+    use nix::sys::stat::Mode;
+    use nix::unistd::mkfifo;
+
+    use super::*;
+
+    /// A file is named as what it is, whoever its owner is.
+    #[test]
+    fn what_is_not_read_is_told_with_the_reason() {
+        let directory = tempfile::tempdir().unwrap();
+        let at = |name: &str| directory.path().join(name);
+        let says = |name: &str, expected: &str| {
+            let error = read_text(&at(name)).unwrap_err().to_string();
+            assert_eq!(error, format!("{} {expected}", at(name).display()));
+        };
+        mkfifo(&at("fifo"), Mode::S_IRWXU).unwrap();
+        says("fifo", "is a FIFO; only regular files are read");
+        fs::write(at("plain"), "text").unwrap();
+        symlink("plain", at("link")).unwrap();
+        says("link", "is a symbolic link; only regular files are read");
+        File::create(at("large")).unwrap().set_len(1 << 31).unwrap();
+        says("large", "has 2147483648 bytes; at most 16777216 are read");
+        symlink(".", at("kept")).unwrap();
+        let error = Keeping::at(at("kept")).create().unwrap_err().to_string();
+        assert!(error.ends_with("/kept is damaged: it is a symbolic link where a directory is to be"), "{error}");
+    }
 }

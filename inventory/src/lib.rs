@@ -18,6 +18,7 @@ mod locality;
 mod near_devices;
 mod node;
 pub mod picture;
+pub mod plain_file;
 mod registered_memory;
 mod root;
 mod seen_file;
