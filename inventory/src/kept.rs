@@ -13,9 +13,9 @@
 //! What does not fit the running kernel is not used. What is broken is not used either, and told.
 
 use std::collections::HashMap;
-use std::fs::{self, DirBuilder, File, Metadata, OpenOptions};
+use std::fs::{self, DirBuilder, File, Metadata, OpenOptions, Permissions};
 use std::io::{self, Read, Write};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
@@ -228,10 +228,19 @@ impl Keeping {
 
     /// Makes the directory, if it is not there, for writers.
     pub(crate) fn create(&self) -> Result<(), KeptError> {
-        let mode = if *self == Self::of_machine() { 0o755 } else { 0o700 };
-        let made = DirBuilder::new().recursive(true).mode(mode).create(&self.0);
-        made.map_err(|source| KeptError::System { path: self.0.clone(), source })?;
-        self.check_directory()
+        self.create_with(if *self == Self::of_machine() { 0o755 } else { 0o700 })
+    }
+
+    /// The same with this mode, which it has whatever the umask is or was.
+    fn create_with(&self, mode: u32) -> Result<(), KeptError> {
+        let failed = |source| KeptError::System { path: self.0.clone(), source };
+        DirBuilder::new().recursive(true).mode(mode).create(&self.0).map_err(failed)?;
+        self.check_directory()?;
+        let metadata = fs::symlink_metadata(&self.0).map_err(failed)?;
+        if metadata.mode() & mode != mode && metadata.uid() == Uid::effective().as_raw() {
+            fs::set_permissions(&self.0, Permissions::from_mode(mode)).map_err(failed)?;
+        }
+        Ok(())
     }
 
     /// Keeps an inventory, and returns the file that ranks can read.
@@ -287,6 +296,8 @@ impl Keeping {
             // Left over from a process of the same number, perhaps.
             let _ = fs::remove_file(&beside);
             let mut file = OpenOptions::new().write(true).create_new(true).mode(0o644).open(&beside)?;
+            // Whatever the umask is.
+            file.set_permissions(Permissions::from_mode(0o644))?;
             parts.iter().try_for_each(|part| file.write_all(part))?;
             fs::rename(&beside, path)
         })();
@@ -384,7 +395,7 @@ fn first_line(file: &mut File) -> io::Result<Vec<u8>> {
 mod tests {
     use std::os::unix::fs::symlink;
 
-    use nix::sys::stat::Mode;
+    use nix::sys::stat::{Mode, umask};
     use nix::unistd::mkfifo;
 
     use super::*;
@@ -408,5 +419,21 @@ mod tests {
         symlink(".", at("kept")).unwrap();
         let error = Keeping::at(at("kept")).create().unwrap_err().to_string();
         assert!(error.ends_with("/kept is damaged: it is a symbolic link where a directory is to be"), "{error}");
+    }
+
+    #[test]
+    fn everybody_reads_what_root_keeps_whatever_its_umask_is() {
+        let directory = tempfile::tempdir().unwrap();
+        let keeping = Keeping::at(directory.path().join("kept"));
+        let before = umask(Mode::from_bits_truncate(0o077));
+        let made = keeping.create_with(0o755).and_then(|()| keeping.replace(&keeping.path("file"), &[b"text"]));
+        umask(before);
+        made.unwrap();
+        let mode = |path: &Path| fs::metadata(path).unwrap().mode() & 0o777;
+        assert_eq!((mode(&keeping.0), mode(&keeping.path("file"))), (0o755, 0o644));
+        // One that an earlier version made.
+        fs::set_permissions(&keeping.0, Permissions::from_mode(0o700)).unwrap();
+        keeping.create_with(0o755).unwrap();
+        assert_eq!(mode(&keeping.0), 0o755);
     }
 }
