@@ -12,18 +12,19 @@
 //!
 //! What does not fit the running kernel is not used. What is broken is not used either, and told.
 
-use std::collections::HashMap;
+mod room;
+
 use std::fs::{self, DirBuilder, File, Metadata, OpenOptions, Permissions};
 use std::io::{self, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
-use std::time::SystemTime;
 
 use nix::fcntl::OFlag;
 use nix::unistd::{Uid, getpid};
 use ring::digest;
 use serde::{Deserialize, Serialize};
 
+use self::room::TOPOLOGY;
 use crate::cpus::CpuSet;
 use crate::node::{BOOT_ID, Inventory};
 use crate::plain_file::{self, PlainFileError, check_kind};
@@ -32,9 +33,6 @@ use crate::seen_file::SeenFile;
 
 /// Version of the files; others are replaced.
 pub(crate) const VERSION: u32 = 3;
-
-/// Most files of each sort in a directory; the oldest ones make room.
-const FILES_MAX: usize = 16;
 
 /// Classes of devices of which a network namespace shows its own only.
 const IN_NAMESPACES: [&str; 2] = ["net", "infiniband"];
@@ -168,7 +166,7 @@ impl Sum {
     }
 
     fn xml_name(&self) -> String {
-        format!("topology-{}.xml", self.short())
+        format!("{TOPOLOGY}-{}.xml", self.short())
     }
 }
 
@@ -273,20 +271,9 @@ impl Keeping {
         file.map(seen).transpose()
     }
 
-    /// Removes the oldest files of each sort, those of writers that were killed among them.
+    /// Removes files that were not used for longest, where there are many.
     pub(crate) fn make_room(&self) {
-        let mut sorts: HashMap<String, Vec<(SystemTime, PathBuf)>> = HashMap::new();
-        for entry in fs::read_dir(&self.0).into_iter().flatten().flatten() {
-            let Some(age) = entry.metadata().ok().and_then(|metadata| metadata.modified().ok()) else { continue };
-            let name = entry.file_name().to_string_lossy().into_owned();
-            let sort = name.split_once('-').map_or(name.as_str(), |(sort, _)| sort).to_owned();
-            sorts.entry(sort).or_default().push((age, entry.path()));
-        }
-        for files in sorts.values_mut() {
-            files.sort_unstable();
-            // Another process may have been quicker.
-            files.iter().rev().skip(FILES_MAX).for_each(|(_, path)| drop(fs::remove_file(path)));
-        }
+        room::make_room(&self.0);
     }
 
     /// Writes a file beside the one of this name, and then in its place.

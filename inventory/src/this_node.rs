@@ -59,7 +59,7 @@ pub struct SharedTopology {
 }
 
 impl SharedTopology {
-    /// File that has it, and is there for as long as the kernel runs; `None` if there is none.
+    /// File that has it, and is there until nobody has used it for a month; `None` if there is none.
     pub fn file(&self) -> Option<&Path> {
         self.file.as_ref().map(SeenFile::path)
     }

@@ -1,8 +1,9 @@
 //! An inventory that is kept for as long as the kernel runs: when it counts, and what becomes of one that is damaged.
 
-use std::fs;
+use std::fs::{self, File, FileTimes};
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
 
 use lattice_inventory::{Keeping, Root, ThisNode};
 use tempfile::TempDir;
@@ -291,4 +292,23 @@ fn users_keep_signs_of_what_root_has_kept() {
     assert_eq!((file.parent(), names(&user).len()), (Some(&*node.kept()), 1));
     node.write("sys/devices/system/cpu/online", "0");
     assert_eq!(look().file(), Some(&*file), "nobody has looked");
+}
+
+/// Ranks of a launch that runs may open their file at any time, however many other views of the node come.
+#[test]
+fn a_file_that_ranks_are_told_stays_until_nobody_has_used_it_for_long() {
+    let node = Node::new();
+    let file = node.look().topology().unwrap().file().unwrap().to_owned();
+    let grow = |cpu: u32| {
+        node.write(&format!("sys/devices/system/cpu/cpu{cpu}/topology/core_cpus_list"), &cpu.to_string());
+        node.write("sys/devices/system/cpu/online", &format!("0-{cpu}"));
+        assert_eq!(node.look().inventory().template.cores.len(), cpu as usize + 1);
+    };
+    (2..22).for_each(grow);
+    assert!(file.exists(), "{:?}", names(&node.kept()));
+    let long_ago = SystemTime::now() - Duration::from_secs(31 * 24 * 3600);
+    let unused = FileTimes::new().set_accessed(long_ago).set_modified(long_ago);
+    File::options().write(true).open(&file).unwrap().set_times(unused).unwrap();
+    grow(22);
+    assert!(!file.exists(), "{:?}", names(&node.kept()));
 }
