@@ -63,6 +63,24 @@ fn equal_nodes_have_one_signature_whatever_their_addresses_are() {
     assert_ne!(Inventory::read(&third.root()).template.signature(), one.template.signature());
 }
 
+/// An idle GPU of some makers has a slower link, and a kind of node is none of a moment.
+#[test]
+fn nodes_whose_gpus_are_idle_are_of_the_same_kind() {
+    let template = |speed: &str, width: &str| {
+        let machine = node("b8ce:f603:0012:3456");
+        for gpu in ["0000:c1:00.0", "0000:d1:00.0"].map(|gpu| format!("sys/bus/pci/devices/{gpu}")) {
+            machine.write(&format!("{gpu}/max_link_speed"), "32.0 GT/s PCIe");
+            machine.write(&format!("{gpu}/max_link_width"), "16");
+            machine.write(&format!("{gpu}/current_link_speed"), speed);
+            machine.write(&format!("{gpu}/current_link_width"), width);
+        }
+        Inventory::read(&machine.root()).template
+    };
+    let (busy, idle) = (template("32.0 GT/s PCIe", "16"), template("2.5 GT/s PCIe", "8"));
+    assert_eq!(busy.pci[2].link_mb, 63015);
+    assert_eq!(busy.signature(), idle.signature());
+}
+
 #[test]
 fn a_source_that_fails_takes_nothing_from_the_others() {
     let machine = node("b8ce:f603:0012:3456");

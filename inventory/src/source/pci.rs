@@ -108,10 +108,21 @@ fn device(root: &Root, name: &str, address: PciAddress) -> Result<Option<PciDevi
         revision: u8::try_from(hex("revision")).unwrap_or(0),
         numa: root.number(&file("numa_node")),
         cpus: root.list(&file("local_cpulist"))?.unwrap_or_default(),
-        link_mb: link_speed(root.word(&file("current_link_speed")), root.number(&file("current_link_width"))),
+        link_mb: link_mb(root, kind, &file),
         model: String::new(),
         names: Vec::new(),
     }))
+}
+
+/// Speed of a device's link in MB/s, as it is; of GPUs, which slow theirs down while nobody uses them, as it can be, for a node is of
+/// one kind whether its GPUs are idle or not.
+fn link_mb(root: &Root, kind: PciKind, file: &impl Fn(&str) -> String) -> u32 {
+    let link = |which: &str| {
+        let (speed, width) = (file(&format!("{which}_link_speed")), file(&format!("{which}_link_width")));
+        link_speed(root.word(&speed), root.number(&width))
+    };
+    let at_most = if kind == PciKind::Gpu { link("max") } else { 0 };
+    if at_most > 0 { at_most } else { link("current") }
 }
 
 /// Speed of a link in MB/s, from `16.0 GT/s PCIe` and its number of lanes; 0 if they do not tell it.
