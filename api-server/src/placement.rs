@@ -69,7 +69,7 @@ pub(crate) enum PlacementError {
     TooFewSlots { ranks: u64, slots: u64 },
     #[error("{ranks} ranks were asked for; a launch has at most {RANKS_MAX}\ntry: -n {RANKS_MAX}, or fewer")]
     TooManyRanks { ranks: u64 },
-    #[error("{ranks} ranks on one node were asked for; a node takes at most {most}\ntry: more nodes, as -N {}", ranks.div_ceil(*most))]
+    #[error("{ranks} ranks on one node were asked for; a node takes at most {most}\ntry: more nodes, or fewer ranks")]
     NodeOverfull { ranks: u32, most: u32 },
     #[error(
         "the placement is too irregular to be written down: more than {BLOCKS_MAX} blocks\ntry: --distribution=block"

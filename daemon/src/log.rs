@@ -13,6 +13,7 @@
 
 mod when_needed;
 
+use std::borrow::Cow;
 use std::io::{self, Stderr, Write};
 use std::sync::OnceLock;
 
@@ -22,6 +23,7 @@ use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 
 use self::when_needed::WhenNeeded;
+use crate::printable::printable;
 
 /// Name of the variable with a filter, as `debug` or `info,lattice_agent=debug`.
 const FILTER_VARIABLE: &str = "LATTICE_LOG";
@@ -81,7 +83,7 @@ struct Needed;
 
 impl Write for Needed {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        WHEN_NEEDED.write(bytes, io::stderr);
+        WHEN_NEEDED.write(&one_line(bytes), io::stderr);
         Ok(bytes.len())
     }
 
@@ -135,16 +137,28 @@ enum Line {
     Apart(NonBlocking),
 }
 
+/// A message, which comes with the end of its line, as one line: what it quotes of others stands there in letters where it would end the line or
+/// move a cursor, so that nobody can write a line of his own.
+fn one_line(message: &[u8]) -> Cow<'_, [u8]> {
+    let text = String::from_utf8_lossy(message.strip_suffix(b"\n").unwrap_or(message));
+    match (printable(&text), &text) {
+        (Cow::Borrowed(_), Cow::Borrowed(_)) => Cow::Borrowed(message),
+        (shown, _) => Cow::Owned([shown.as_bytes(), b"\n"].concat()),
+    }
+}
+
 fn line() -> Line {
     APART.get().map_or_else(|| Line::Here(io::stderr()), |apart| Line::Apart(apart.clone()))
 }
 
 impl Write for Line {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let line = one_line(bytes);
         match self {
-            Self::Here(stderr) => stderr.write(bytes),
-            Self::Apart(apart) => apart.write(bytes),
+            Self::Here(stderr) => stderr.write_all(&line),
+            Self::Apart(apart) => apart.write_all(&line),
         }
+        .map(|()| bytes.len())
     }
 
     fn flush(&mut self) -> io::Result<()> {
@@ -183,6 +197,15 @@ mod tests {
     use std::sync::mpsc::{Receiver, Sender, channel};
 
     use super::*;
+
+    #[test]
+    fn what_a_message_quotes_ends_no_line_and_moves_no_cursor() {
+        let check = |message: &str, expected: &str| assert_eq!(one_line(message.as_bytes()), expected.as_bytes());
+        check("INFO audit: done\n", "INFO audit: done\n");
+        check("ERROR no /x\nINFO audit: forged\x1b[2J\n", "ERROR no /x\\nINFO audit: forged\\x1b[2J\n");
+        assert!(matches!(one_line(b"plain\n"), Cow::Borrowed(_)));
+        assert_eq!(&*one_line(b"\xff\n"), "\u{fffd}\n".as_bytes());
+    }
 
     /// A disk that takes each write when it is told to.
     struct Slow {

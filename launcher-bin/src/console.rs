@@ -5,11 +5,11 @@ use std::io::{self, IsTerminal, Write};
 use std::sync::OnceLock;
 
 use bytes::Bytes;
+use lattice_daemon::printable;
 use nix::sys::signal::Signal;
 use serde::Serialize;
 
 use crate::exit;
-use crate::printable::printable;
 
 /// Amount of what Lattice itself says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Default)]

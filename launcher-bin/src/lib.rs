@@ -46,7 +46,6 @@ mod own_set;
 pub mod pki;
 pub mod pmi_command;
 pub mod prepared;
-mod printable;
 #[cfg(feature = "api")]
 pub mod private_cluster;
 mod remote_shell;

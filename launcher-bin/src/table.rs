@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::printable::printable;
+use lattice_daemon::printable;
 
 /// To which side of its column a text stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -156,7 +156,7 @@ async fn what_makes_no_sense_is_refused_before_a_node_is_asked() {
             ..plain(3 * 16_384 + 1)
         },
         Code::InvalidArgument,
-        "16385 ranks on one node were asked for; a node takes at most 16384\ntry: more nodes, as -N 2",
+        "16385 ranks on one node were asked for; a node takes at most 16384\ntry: more nodes, or fewer ranks",
     );
 }
 

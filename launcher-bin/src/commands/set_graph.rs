@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, HashSet};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use lattice_daemon::printable;
 use lattice_overlay::address::{Process, SetId, Uid};
 use lattice_overlay::method::{Connectivity, Method};
 use serde::Serialize;
@@ -14,7 +15,6 @@ use super::CommandError;
 use super::own_sets::{Known, OwnSets, Whose, as_set};
 use crate::args::{GraphFormat, ServerArgs};
 use crate::console::{print, print_json};
-use crate::printable::printable;
 
 /// Time for a member to tell its links.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);

@@ -4,6 +4,7 @@ use std::fmt;
 use std::time::Duration;
 
 use hostlist::fold;
+use lattice_daemon::printable;
 use lattice_session::call_stacks::RankStack;
 use lattice_session::cause::{Cause, CauseKind, RankList, StartClass};
 use lattice_session::event::{Event, MpiFamily, MpiLibrary, Notice};
@@ -28,7 +29,7 @@ pub(crate) fn event(event: &Event, verbosity: Verbosity) -> Option<String> {
         Event::Notice(warning) if verbosity > Verbosity::Quiet => return Some(notice(warning)),
         Event::Started { rank, pid } => format!("rank {rank} runs as process {pid}"),
         Event::Exited { rank, exit, .. } => format!("rank {rank} {exit}"),
-        Event::Ending(cause) => format!("ending the launch: {cause}"),
+        Event::Ending(cause) => format!("ending the launch: {}", shown(cause)),
         _ => return None,
     };
     (verbosity == Verbosity::Verbose).then_some(text)
@@ -51,9 +52,14 @@ pub(crate) fn cause(cause: &Cause) -> String {
             "lattice nodes --topology, which shows the GPUs of each node; or the line without GPUs"
         }
         CauseKind::NotStarted { class: StartClass::CannotExecute, reason, .. } => cannot_execute(reason),
-        _ => return cause.to_string(),
+        _ => return shown(cause),
     };
-    format!("{cause}\ntry: {remedy}")
+    format!("{}\ntry: {remedy}", shown(cause))
+}
+
+/// A cause as one line, whatever its user has put into names: a further one would look like a hint of ours.
+fn shown(cause: &Cause) -> String {
+    printable(&cause.to_string()).into_owned()
 }
 
 /// Line to type for a file of a node that cannot be executed there, by the words of `rank_spawner::ProgramError`.
@@ -272,6 +278,16 @@ mod tests {
             library.map(|(name, file, family)| MpiLibrary { name: name.to_owned(), file: file.to_owned(), family });
         let after = Duration::from_secs(5);
         notice(&Notice::Silent { ranks: ranks.map(Rank).collect(), size: 4, ended, after, library })
+    }
+
+    #[test]
+    fn names_of_users_make_no_line_of_their_own() {
+        let reason = "cannot find program /x\ntry: evil".to_owned();
+        let told = cause(&Cause {
+            host: "n1".to_owned(),
+            kind: CauseKind::NotStarted { reason, class: StartClass::NotFound },
+        });
+        assert!(told.starts_with("n1: cannot find program /x\\ntry: evil\ntry: its path as"), "{told}");
     }
 
     #[test]

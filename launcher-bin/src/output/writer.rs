@@ -7,17 +7,20 @@
 //! ```
 //!
 //! Each thread may block for as long as its reader is slow. Its queue is short, so the renderer waits, and then the session,
-//! and then the ranks: never their PMI server, and memory stays bounded.
+//! and then the ranks: never their PMI server, and memory stays bounded. While the system makes no thread, for ranks have used up the user's, the
+//! renderer itself writes, and waits for the reader.
 
 use std::fmt;
 use std::fs::File;
 use std::io::{self, ErrorKind, IoSlice, Write};
 use std::os::fd::AsFd;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::thread;
 
 use bytes::Bytes;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use parking_lot::Mutex;
 use tokio::sync::{mpsc, oneshot, watch};
 
 /// Capacity of a writer's queue in pieces of up to 64 KiB.
@@ -75,24 +78,27 @@ pub(crate) struct Writer {
 /// A writer thread that has not been started.
 #[derive(Debug)]
 struct WriterThread {
-    places: Vec<Place>,
+    /// `None` for one that has failed.
+    places: Vec<Option<Place>>,
     pieces: mpsc::Receiver<(usize, Bytes)>,
     faults: mpsc::UnboundedSender<Fault>,
     ended: oneshot::Sender<()>,
 }
 
 impl Writer {
-    /// Writes to `places`, and reports each that fails once: all of them, if the system has no thread left.
+    /// Writes to `places`, and reports each that fails once.
     pub(crate) fn new(places: Vec<Place>, faults: mpsc::UnboundedSender<Fault>) -> Self {
         let (queue, pieces) = mpsc::channel(QUEUE);
         let (ended, done) = oneshot::channel();
+        let places = places.into_iter().map(Some).collect();
         Self { queue, done, idle: Some(WriterThread { places, pieces, faults, ended }) }
     }
 
     /// Queues `bytes` for the place at `index`; waits while the queue is full, until `abandoned` becomes true.
     pub(crate) async fn write(&mut self, index: usize, bytes: Bytes, abandoned: &mut watch::Receiver<bool>) {
-        if let Some(thread) = self.idle.take() {
-            thread.start();
+        self.idle = self.idle.take().and_then(WriterThread::start);
+        if let Some(thread) = &mut self.idle {
+            return write_run(&mut thread.places, &thread.faults, &[(index, bytes)]);
         }
         tokio::select! {
             // A writer whose thread is gone has nothing to write to.
@@ -115,25 +121,24 @@ impl Writer {
 }
 
 impl WriterThread {
-    fn start(self) {
-        let Self { places, pieces, faults, ended } = self;
-        let (names, reports) = (places.iter().map(|place| place.name.clone()).collect::<Vec<_>>(), faults.clone());
-        let started = thread::Builder::new().name("writer".to_owned()).spawn(move || {
-            write_all(places.into_iter().map(Some).collect(), pieces, &faults);
+    /// Starts it, unless the system makes no thread; it is returned then.
+    fn start(self) -> Option<Self> {
+        let idle = Arc::new(Mutex::new(Some(self)));
+        let started = Arc::clone(&idle);
+        let run = move || {
+            let Some(Self { places, pieces, faults, ended }) = started.lock().take() else { return };
+            write_all(places, pieces, &faults);
             // Nobody listens when the launch was ended without waiting for us.
             let _ = ended.send(());
-        });
-        if let Err(error) = started {
-            for place in names {
-                let error = io::Error::new(error.kind(), format!("no thread to write with: {error}"));
-                // As above.
-                let _ = reports.send(Fault { place, error });
-            }
+        };
+        match thread::Builder::new().name("writer".to_owned()).spawn(run) {
+            Ok(_) => None,
+            Err(_) => idle.lock().take(),
         }
     }
 }
 
-/// Writes until the queue is closed and empty. A place that failed becomes `None`.
+/// Writes until the queue is closed and empty.
 fn write_all(
     mut places: Vec<Option<Place>>,
     mut pieces: mpsc::Receiver<(usize, Bytes)>,
@@ -141,18 +146,21 @@ fn write_all(
 ) {
     let mut batch = Vec::with_capacity(QUEUE);
     while pieces.blocking_recv_many(&mut batch, QUEUE) > 0 {
-        for run in batch.chunk_by(|(one, _), (other, _)| one == other) {
-            let (index, _) = run[0];
-            let Some(Some(place)) = places.get_mut(index) else { continue };
-            let slices: Vec<IoSlice<'_>> = run.iter().map(|(_, bytes)| IoSlice::new(bytes)).collect();
-            if let Err(error) = write_slices(&mut place.file, slices) {
-                let fault = Fault { place: place.name.clone(), error };
-                places[index] = None;
-                // Nobody listens when the launch was ended without waiting for us.
-                let _ = faults.send(fault);
-            }
-        }
+        batch.chunk_by(|(one, _), (other, _)| one == other).for_each(|run| write_run(&mut places, faults, run));
         batch.clear();
+    }
+}
+
+/// Writes pieces for one place. A place that failed becomes `None`.
+fn write_run(places: &mut [Option<Place>], faults: &mpsc::UnboundedSender<Fault>, run: &[(usize, Bytes)]) {
+    let Some(place) = run.first().and_then(|&(index, _)| places.get_mut(index)) else { return };
+    let Some(open) = place else { return };
+    let slices: Vec<IoSlice<'_>> = run.iter().map(|(_, bytes)| IoSlice::new(bytes)).collect();
+    if let Err(error) = write_slices(&mut open.file, slices) {
+        let fault = Fault { place: open.name.clone(), error };
+        *place = None;
+        // Nobody listens when the launch was ended without waiting for us.
+        let _ = faults.send(fault);
     }
 }
 

@@ -5,7 +5,8 @@ use std::thread;
 use std::time::Duration;
 
 use lattice_tests::mpi::Flavour;
-use lattice_tests::{Outcome, lattice, launch, processes, turn};
+use lattice_tests::{Command, Outcome, built, lattice, launch, processes, turn};
+use nix::unistd::geteuid;
 
 /// A line of `half_lines`.
 fn half_line(rank: u32, number: usize) -> String {
@@ -113,6 +114,27 @@ fn unbuffered_ranks_have_a_terminal_that_passes_on_every_byte() {
     let outcome = launch("--pmi none -u").bash("cat").input(all.clone()).run();
     outcome.exits(0).says_nothing().check(outcome.stdout() == all, || "should have passed on every byte".into());
     launch("-n 50 --pmi none -u").bash("echo last words").run().exits(0).prints_lines(["last words"; 50]);
+}
+
+/// Ranks that use up their user's processes leave the launcher no thread to write with.
+#[test]
+fn output_and_the_cause_come_though_the_user_may_have_no_further_thread() {
+    assert!(geteuid().is_root(), "this test must run as root");
+    let program = r#"import os, sys, time
+try:
+    while True:
+        if os.fork() == 0:
+            time.sleep(60)
+except OSError:
+    pass
+print("late")
+sys.stdout.flush()
+# Until then no process ends.
+time.sleep(1)
+os._exit(5)"#;
+    let script = r#"ulimit -u 60; exec setpriv --reuid=54321 --regid=54321 --clear-groups "$LATTICE" launch -n 1 --pmi none python3 -c "$0""#;
+    let outcome = Command::new("bash").words("-c").arg(script).arg(program).env("LATTICE", built::lattice()).run();
+    outcome.exits(5).says("exited with status 5").prints("late\n");
 }
 
 #[test]

@@ -3,8 +3,9 @@
 use std::collections::{BTreeSet, HashMap};
 use std::f64::consts::TAU;
 
+use lattice_daemon::printable;
+
 use super::{Graph, process};
-use crate::printable::printable;
 
 /// Width and height of a member's box, and the least distance between the middles of two.
 const BOX: (f64, f64) = (230.0, 44.0);

@@ -7,12 +7,11 @@
 //!                                                                  poll
 //! ```
 
+use lattice_daemon::printable;
 use lattice_session::call_stacks::RankStack;
 use lattice_session::cause::RankNumbers;
 use pmi_core::ids::Rank;
 use serde::Serialize;
-
-use crate::printable::printable;
 
 /// Deepest branch that is drawn further to the right than the one before it.
 const INDENT_MAX: usize = 40;

@@ -1,4 +1,4 @@
-//! Text of others on its way to a terminal: names, commands, causes and messages that users, ranks and other machines made. What ranks
+//! Text of others on its way to a terminal or a log: names, commands, causes and messages that users, ranks and other machines made. What ranks
 //! print is their own affair, and passes as it is.
 
 use std::borrow::Cow;
@@ -6,7 +6,7 @@ use std::fmt::Write;
 
 /// `text` without what a terminal takes for a command, or does not show: such characters stand there in letters, as `\n`, `\x1b` or
 /// `\u{202e}`. So a text is one line, moves no cursor, and looks like no other.
-pub(crate) fn printable(text: &str) -> Cow<'_, str> {
+pub fn printable(text: &str) -> Cow<'_, str> {
     if !text.chars().any(is_hidden) {
         return Cow::Borrowed(text);
     }
