@@ -8,7 +8,7 @@
 
 use std::cell::OnceCell;
 use std::ffi::OsString;
-use std::fs::{self, OpenOptions};
+use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
@@ -20,6 +20,7 @@ use pmi_core::server::RankDomains;
 use pmix_core::BoundPlace;
 use rank_spawner::{BindHereError, CpuBind, CpuSet, MemBind, MemBindError, MemoryPolicy, plan, plan_here, usable_here};
 
+use super::temporary::OF_TOPOLOGY;
 use crate::gpus::{GpuBind, GpuError};
 use crate::settings::LaunchSettings;
 use crate::spec::SessionSpec;
@@ -50,7 +51,10 @@ impl Shared {
             None => topology
                 .text()
                 .and_then(|text| OwnFile::create(spec, &text))
-                .inspect_err(|error| tracing::debug!("ranks get no file with the topology: {error}"))
+                .inspect_err(|error| {
+                    let (launch, name) = (&spec.launch_id, own_file_of(spec));
+                    tracing::warn!(launch, "ranks get no file with the topology: {}: {error}", name.display());
+                })
                 .ok(),
         };
         Self { topology, text: OnceCell::new(), own }
@@ -67,7 +71,7 @@ impl Shared {
     }
 
     fn file(&self) -> Option<&Path> {
-        self.topology.file().or_else(|| Some(&self.own.as_ref()?.0))
+        self.topology.file().or_else(|| Some(&self.own.as_ref()?.path))
     }
 }
 
@@ -147,9 +151,14 @@ impl NodeFacts {
         self.shared(spec)?.text()
     }
 
-    /// The file of the topology; `None` if there is none that ranks could read.
+    /// The file of the topology; `None` if there is none that ranks could read, or somebody has removed it.
     pub(super) fn topology_file(&self, spec: &SessionSpec) -> Option<&str> {
-        self.shared(spec)?.file()?.to_str()
+        self.shared(spec)?.file().filter(|file| file.exists())?.to_str()
+    }
+
+    /// The file of the topology that this session has made, and removes, if it has made one.
+    pub(super) fn own_file(&self) -> Option<&Path> {
+        Some(&self.shared.get()?.as_ref()?.own.as_ref()?.path)
     }
 
     /// Places of ranks with these CPUs; none if no rank is bound.
@@ -182,25 +191,37 @@ impl NodeFacts {
     }
 }
 
+/// Path of the file with the topology that a session makes where there is no other.
+pub(super) fn own_file_of(spec: &SessionSpec) -> PathBuf {
+    let mut name = OsString::from(spec.rank_files());
+    name.push(OF_TOPOLOGY);
+    name.into()
+}
+
 /// File that only this launch reads.
 #[derive(Debug)]
-struct OwnFile(PathBuf);
+struct OwnFile {
+    path: PathBuf,
+    /// Locked, by which later sessions know that this one lives.
+    _lock: File,
+}
 
 impl OwnFile {
     /// Writes a file that nobody has made before.
     fn create(spec: &SessionSpec, text: &str) -> io::Result<Self> {
-        let mut name = OsString::from(spec.rank_files());
-        name.push(".xml");
-        let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&name)?;
-        let own = Self(name.into());
-        file.write_all(text.as_bytes())?;
-        Ok(own)
+        let path = own_file_of(spec);
+        let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path)?;
+        // Where that cannot be, nobody looks for what is left.
+        let _ = file.try_lock();
+        let written = file.write_all(text.as_bytes());
+        let own = Self { path, _lock: file };
+        written.map(|()| own)
     }
 }
 
 impl Drop for OwnFile {
     fn drop(&mut self) {
         // Whoever removed it before did what is to be done.
-        let _ = fs::remove_file(&self.0);
+        let _ = fs::remove_file(&self.path);
     }
 }

@@ -11,7 +11,7 @@ use super::observe::PreparedJob;
 use super::servers::RanksHere;
 use super::start::Processes;
 use super::temporary::{self, TemporaryDirectory};
-use super::{Runner, shared_memory};
+use super::{Runner, node_facts, shared_memory};
 use crate::blocking;
 use crate::cause::StartClass;
 use crate::event::{Event, Notice};
@@ -44,6 +44,8 @@ impl Runner {
         let (spec, ranks) = (Arc::clone(&state.spec), state.ranks_here());
         if let Some(processes) = self.processes.as_ref().filter(|_| !ranks.is_empty()) {
             processes.guard_files(&shared_memory::of_mpich(&spec));
+            // Before it is made, if it is.
+            processes.guard_files(&[node_facts::own_file_of(&self.spec)]);
         }
         let bindings = self.bindings(&spec, &ranks)?;
         let cpus = bindings.cpus.clone();
@@ -105,7 +107,16 @@ impl Runner {
         if entrances.pmix.is_some() {
             entrances.segments = self.directory_of_segments();
         }
+        self.remove_topologies_of_the_dead(job);
         Ok(entrances)
+    }
+
+    /// Removes what killed sessions have left beside the file with the topology that this one has made, if it has made one.
+    fn remove_topologies_of_the_dead(&mut self, job: JobNumber) {
+        let own = self.node.own_file().filter(|_| job == JobNumber::LAUNCHED);
+        if let Some(parent) = own.and_then(Path::parent).map(Path::to_owned) {
+            blocking::begin_in(&mut self.removals, move || temporary::remove_those_of_the_dead(&parent));
+        }
     }
 
     /// The directory for shared memory of Open MPI 4.1, if this node needs one of its own.

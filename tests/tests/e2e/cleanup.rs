@@ -183,6 +183,24 @@ fn nothing_stays_in_the_directory_for_temporary_files() {
     }
 }
 
+/// Where nothing can be kept of the node, as in a control group that leaves a part of it, a launch has a file with the topology.
+#[test]
+fn the_topology_of_a_killed_launch_is_removed() {
+    assert!(geteuid().is_root(), "this test must run as root");
+    let directory = tempfile::tempdir().unwrap();
+    let script = r#"mount -t tmpfs -o ro none /run && exec "$@""#;
+    let command = Command::new("unshare").words("--mount bash -c").arg(script).arg("bash").arg(built::lattice());
+    let mut running = command.words("launch -n 1 sleep 1000").env("TMPDIR", directory.path()).start();
+    let is_there = |end: &str| {
+        let mut names = std::fs::read_dir(directory.path()).unwrap().map(|entry| entry.unwrap().file_name());
+        names.any(|name| name.to_string_lossy().ends_with(end))
+    };
+    running.wait_until("there is a topology", || is_there(".xml"));
+    running.signal(Signal::SIGKILL);
+    running.wait_until("the keeper has removed all", || !is_there(""));
+    running.finish().killed_by(9);
+}
+
 #[test]
 fn no_descriptor_reaches_a_rank_but_its_own() {
     // bash has 255 or so for the script itself, and the listing has one for the directory.
