@@ -49,6 +49,7 @@ use cxi_fabric::node::NodeConfigError;
 use lattice_daemon::metrics_page;
 use lattice_inventory::ThisNode;
 use lattice_session::timeouts;
+use parking_lot::Mutex;
 use pmi_transport::connect::{self, AgentChannels, Channel, ConnectError};
 use pmi_transport::fence::{FenceNode, Grpc};
 use pmi_transport::identity::{Caller, IdentityError, Security};
@@ -131,7 +132,8 @@ struct Node {
     fabric: Arc<Fabric>,
     forks: Forks,
     launches: Launches,
-    this_node: Arc<ThisNode>,
+    /// What is known of this node; another one when it has changed.
+    this_node: Mutex<Arc<ThisNode>>,
     metrics: Metrics,
     /// Chosen anew at each start.
     incarnation: u64,
@@ -347,7 +349,7 @@ impl Node {
             arrivals: Arc::default(),
             agents: AgentChannels::new(security.clone(), relay::AGENTS_MAX),
             launches: Launches::default(),
-            this_node: Arc::new(this_node),
+            this_node: Mutex::new(Arc::new(this_node)),
             metrics: Metrics::default(),
             incarnation: u64::from_ne_bytes(random::bytes()?),
             config,

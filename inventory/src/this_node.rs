@@ -49,6 +49,8 @@ struct Found {
     is_kept: bool,
     /// True if there were signs that this process may use all of it.
     is_all_allowed: bool,
+    /// Signs that there were when it was last looked at; `None` where the kernel gives none.
+    signs: Mutex<Option<Signs>>,
 }
 
 /// Topology of this node, as hwloc reads it.
@@ -102,10 +104,31 @@ impl ThisNode {
     /// Reads this node whatever was kept of it, and keeps that, for a daemon that starts: devices may have come and gone.
     pub fn read_anew(&self) {
         let signs = Signs::now(&self.root);
-        let found = self.read();
+        let found = Found { signs: Mutex::new(signs.clone()), ..self.read() };
         self.keep_signs(signs, &found);
         // Whoever has asked before keeps the answer.
         let _ = self.found.set(found);
+    }
+
+    /// False if nothing of this node has changed since it was read, or [`changed`](Self::changed) has looked: there are the same signs, which takes
+    /// some microseconds. Also where the kernel gives none.
+    pub fn may_have_changed(&self) -> bool {
+        let signs = Signs::now(&self.root);
+        signs.is_some() && *self.found().signs.lock() != signs
+    }
+
+    /// This node as it is now, read anew and kept, if it is not what was found; `None` if it is.
+    pub fn changed(&self) -> Option<Self> {
+        // Before anything else, for it may change meanwhile.
+        let signs = Signs::now(&self.root);
+        if Inventory::read(&self.root) == *self.inventory() {
+            *self.found().signs.lock() = signs;
+            return None;
+        }
+        let (root, keepings, cache) = (self.root.clone(), self.keepings.clone(), self.cache.clone());
+        let anew = Self { root, keepings, cache, found: OnceLock::new() };
+        anew.read_anew();
+        Some(anew)
     }
 
     /// The inventory of this node.
@@ -171,11 +194,12 @@ impl ThisNode {
             // Before anything else, for it may change meanwhile.
             let signs = Signs::now(&self.root);
             let unchanged = signs.as_ref().and_then(|signs| self.unchanged(signs));
-            unchanged.unwrap_or_else(|| {
+            let found = unchanged.unwrap_or_else(|| {
                 let found = self.kept().unwrap_or_else(|| self.read());
-                self.keep_signs(signs, &found);
+                self.keep_signs(signs.clone(), &found);
                 found
-            })
+            });
+            Found { signs: Mutex::new(signs), ..found }
         })
     }
 

@@ -312,3 +312,22 @@ fn a_file_that_ranks_are_told_stays_until_nobody_has_used_it_for_long() {
     grow(22);
     assert!(!file.exists(), "{:?}", names(&node.kept()));
 }
+
+#[test]
+fn a_change_is_seen_once_the_kernel_has_told_of_one() {
+    let node = Node::new();
+    node.messages(7);
+    let known = node.look();
+    assert_eq!(known.inventory().template.cores.len(), 2);
+    node.change();
+    assert!(!known.may_have_changed(), "the kernel has told of nothing");
+    node.messages(8);
+    assert!(known.may_have_changed());
+    let changed = known.changed().expect("it has changed");
+    assert_eq!((changed.inventory().template.cores.len(), changed.may_have_changed()), (1, false));
+    assert!(known.may_have_changed(), "who has not taken it yet can ask again");
+    assert_eq!(node.cores(), 1, "it is kept");
+    node.messages(9);
+    assert!(changed.may_have_changed());
+    assert!(changed.changed().is_none() && !changed.may_have_changed(), "it is what it was");
+}

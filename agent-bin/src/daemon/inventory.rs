@@ -1,5 +1,5 @@
-//! What this node is, told to the API server after each registration: the kind by its signature, and as a whole if nobody has told that kind yet;
-//! and the CPUs that this process leaves its sessions, where these are not all of them.
+//! What this node is, told to the API server after each registration, and when it has changed: the kind by its signature, and as a whole if nobody
+//! has told that kind yet; and the CPUs that this process leaves its sessions, where these are not all of them.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,6 +10,7 @@ use lattice_session::timeouts;
 use pmi_transport::proto::v1 as proto;
 use proto::inventory_service_client::InventoryServiceClient;
 use rank_spawner::usable_here;
+use tokio::task::spawn_blocking;
 use tokio::time::sleep;
 use tonic::{Code, Status};
 
@@ -20,11 +21,39 @@ use super::in_time::in_time;
 const PAUSE_FIRST: Duration = Duration::from_secs(1);
 const PAUSE_MAX: Duration = Duration::from_secs(60);
 
-/// Tells what this node is, until the API server knows it with its kind. No launch depends on it.
+/// Pause between looks for a change of this node, however many the kernel tells of.
+const LOOK_EVERY: Duration = Duration::from_secs(30);
+
+/// Tells what this node is, and again when that has changed. No launch depends on it.
 pub(super) async fn tell(node: Arc<Node>) {
+    loop {
+        tell_until_known(&node).await;
+        let known = Arc::clone(&node.this_node.lock());
+        let changed = change(&known).await;
+        tracing::info!("this node has changed");
+        *node.this_node.lock() = changed;
+    }
+}
+
+/// Waits until this node is not what is `known` of it any more; returns it as it is then.
+async fn change(known: &Arc<ThisNode>) -> Arc<ThisNode> {
+    loop {
+        sleep(LOOK_EVERY).await;
+        if known.may_have_changed() {
+            let known = Arc::clone(known);
+            // All of it is read.
+            if let Ok(Some(changed)) = spawn_blocking(move || known.changed()).await {
+                return Arc::new(changed);
+            }
+        }
+    }
+}
+
+/// Tells what this node is, until the API server knows it with its kind.
+async fn tell_until_known(node: &Arc<Node>) {
     let mut pause = PAUSE_FIRST;
     loop {
-        let told = tell_once(&node).await;
+        let told = tell_once(node).await;
         // An API server that does not want to know is none to warn of.
         if let Some(status) = told.as_ref().err().filter(|status| status.code() != Code::Unimplemented) {
             tracing::warn!("cannot tell what this node is: {}", status.message());
@@ -54,9 +83,9 @@ fn again(told: &Result<Option<Duration>, Status>, pause: &mut Duration) -> Optio
 
 /// Tells it once, as a whole if that is wanted; returns the time after which the API server wants to be told again.
 async fn tell_once(node: &Arc<Node>) -> Result<Option<Duration>, Status> {
-    let this_node = Arc::clone(&node.this_node);
+    let this_node = Arc::clone(&node.this_node.lock());
     // It may still be read.
-    let inventory = tokio::task::spawn_blocking(move || (this_node.inventory().clone(), usable_cpus(&this_node)));
+    let inventory = spawn_blocking(move || (this_node.inventory().clone(), usable_cpus(&this_node)));
     let (inventory, usable_cpus) = inventory.await.map_err(|error| Status::internal(error.to_string()))?;
     let place = node.api.place();
     let mut client = InventoryServiceClient::new(place.channel());
@@ -93,7 +122,38 @@ fn request(node: &str, inventory: &Inventory, usable_cpus: String) -> proto::Tel
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+    use std::path::Path;
+
+    use lattice_inventory::{Keeping, Root};
+    use tokio::time::{Instant, timeout};
+
     use super::*;
+
+    fn write(directory: &Path, file: &str, text: &str) {
+        let path = directory.join(file);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, format!("{text}\n")).unwrap();
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_device_that_is_lost_is_seen_at_the_next_look_and_nothing_is_read_for_others() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path();
+        write(path, "sys/devices/system/cpu/online", "0");
+        write(path, "proc/self/status", "Cpus_allowed_list:\t0\nMems_allowed_list:\t0");
+        write(path, "sys/bus/pci/devices/0000:00:03.0/class", "0x020000");
+        write(path, "sys/kernel/uevent_seqnum", "7");
+        let known = Arc::new(ThisNode::below(Root::at(path), vec![Keeping::at(path.join("kept"))]));
+        assert_eq!(known.inventory().template.pci.len(), 1);
+        assert!(timeout(10 * LOOK_EVERY, change(&known)).await.is_err(), "nothing has changed");
+        fs::remove_dir_all(path.join("sys/bus/pci/devices/0000:00:03.0")).unwrap();
+        assert!(timeout(10 * LOOK_EVERY, change(&known)).await.is_err(), "nothing tells of a change");
+        write(path, "sys/kernel/uevent_seqnum", "8");
+        let asked = Instant::now();
+        let changed = timeout(10 * LOOK_EVERY, change(&known)).await.expect("it is seen");
+        assert_eq!((changed.inventory().template.pci.len(), asked.elapsed()), (0, LOOK_EVERY));
+    }
 
     #[test]
     fn a_node_tells_again_until_its_kind_is_known() {
