@@ -80,12 +80,12 @@ mod tests {
         let (home, path) = (("HOME", below("home")), ("PATH", below("mpi/bin")));
         assert!(!chooses(&[home.clone(), path.clone()]) && !chooses(&[]), "there is no file");
         fs::write(below("home/.openmpi/mca-params.conf"), "btl_tcp_if_include = eth0\n").unwrap();
-        assert!(!chooses(&[home.clone()]));
+        assert!(!chooses(std::slice::from_ref(&home)));
         fs::write(below("mpi/etc/openmpi-mca-params.conf"), "# of the site\nbtl = self,sm,tcp\n").unwrap();
         assert!(chooses(&[home.clone(), path.clone()]));
         assert!(!chooses(&[home.clone(), path, ("OPAL_PREFIX", below("own"))]), "another installation is used");
         fs::write(below("home/.openmpi/mca-params.conf"), "btl = self\n").unwrap();
-        assert!(chooses(&[home.clone()]));
+        assert!(chooses(std::slice::from_ref(&home)));
         fs::write(below("home/.openmpi/mca-params.conf"), [0xff]).unwrap();
         assert!(chooses(&[home]), "nobody knows");
     }
