@@ -52,7 +52,6 @@ mod tests;
 
 use lattice_session::first_exit::FirstExit;
 use lattice_session::timeouts;
-use nix::libc;
 use tokio::time::Instant;
 
 use self::attachments::{Joined, Role, TooManyViewers};
@@ -379,7 +378,7 @@ impl Machine {
         }
         // Before all nodes have accepted it, nobody was told whom to follow.
         if self.phase.nodes_by().is_some() && self.clients.attachments.gives_up_owner(now) {
-            self.end_by_signal(libc::SIGHUP, &NodeCommand::End(libc::SIGHUP), now);
+            self.end_without_owner(now);
             self.clients.stop_waiting(&mut self.effects);
         }
         let progress = || self.nodes.state.start_progress();

@@ -43,7 +43,7 @@ impl Truth {
             }
             CauseKind::Interrupted { signal: 1 } if was_left_alone => true,
             CauseKind::Interrupted { .. } => self.is_ended_by_others || self.is_orphaned || self.forgot_causes,
-            CauseKind::Ended { .. } => self.is_ended_by_others,
+            CauseKind::Ended { .. } => self.is_ended_by_others || self.is_orphaned || self.forgot_causes,
             CauseKind::Fence { .. } => !self.struck.is_empty(),
             // No launch here limits its fences, bears the loss of nodes, or switches protocols off.
             _ => false,

@@ -96,6 +96,14 @@ impl Machine {
         self.nodes.command_live(command, &mut self.effects);
     }
 
+    /// Nobody follows the launch any more who is to follow it.
+    pub(super) fn end_without_owner(&mut self, now: Instant) {
+        let reason = "lattice launch, which followed it, has gone and did not come back".to_owned();
+        self.end_by(CauseKind::Ended { who: "the API server".to_owned(), reason }, now);
+        // As a shell does with what is left of a terminal that has gone.
+        self.nodes.command_live(&NodeCommand::End(libc::SIGHUP), &mut self.effects);
+    }
+
     /// Somebody else than its owner ends the launch, in order.
     pub(crate) fn on_abort(&mut self, who: String, reason: String, now: Instant) {
         if self.phase.is_over() {
