@@ -208,9 +208,9 @@ mod tests {
     }
 
     /// A disk that takes each write when it is told to.
-    struct Slow {
-        asked: Sender<Vec<u8>>,
-        go_on: Receiver<()>,
+    pub(super) struct Slow {
+        pub(super) asked: Sender<Vec<u8>>,
+        pub(super) go_on: Receiver<()>,
     }
 
     impl Write for Slow {

@@ -20,19 +20,19 @@ use lattice_session::gpus::GpuBind;
 use lattice_session::placed::{PlacedLaunch, RankPlace};
 use lattice_session::random;
 use lattice_session::request::{Assignment, Candidates, LaunchRequest, Ownership, PlacementRequest};
-use lattice_session::settings::{LaunchSettings, StdinTarget};
+use lattice_session::settings::StdinTarget;
 use lattice_session::spec::AppSpec;
 use lattice_session::template::{Place, Template};
 use nix::unistd::{AccessFlags, eaccess};
 use pmi_core::job::Placement;
 use rank_spawner::{BindError, BindHereError, CpuBind, CpuSet, MemBind, Program, plan_here, usable_cpus, usable_here};
 
+use self::binding::check_devices;
 pub use self::binding::{BindingError, NodeBindError};
 pub use self::objects::ObjectsError;
 pub(crate) use self::objects::placed_by_objects;
 use crate::args::{Filling, PerObject};
 use crate::cluster::KnownNode;
-use crate::environment::{self, Environment};
 use crate::hostfile;
 use crate::machine::Machine;
 use crate::request::{Action, EXCLUDE, LaunchCommand, OutputRequest, RequestError, placed_in_groups};
@@ -91,7 +91,12 @@ impl PreparedLaunch {
         let placed = request.place(random::id().map_err(RequestError::Random)?, None, assignment, slots)?;
         let mut ranks = rows(&placed, &programs);
         let cpus = plan_here(&node, &placed.settings.cpu_bind, size)?;
-        check_devices(&node, &placed.settings, &cpus, &machine.environment)?;
+        let settings = &placed.settings;
+        // The inventory is read for those who need it.
+        if settings.mem_bind != MemBind::None || settings.gpu_bind != GpuBind::None {
+            let template = &node.inventory().template;
+            check_devices::<RequestError>(settings, template, &node.memory_nodes(), &cpus, &machine.environment)?;
+        }
         ranks.iter_mut().zip(cpus).for_each(|(row, cpus)| (row.is_free, row.cpus) = (cpus.is_none(), cpus));
         let mut prepared = Self { placed, ranks, output, pictures: Vec::new() };
         if (action == Action::Plan || prepared.output.show_map) && prepared.ranks.iter().any(|row| row.cpus.is_some()) {
@@ -141,24 +146,6 @@ impl PreparedLaunch {
             }
         }
     }
-}
-
-/// Refuses memory and GPUs for ranks with these CPUs that this node does not have.
-fn check_devices(
-    node: &ThisNode,
-    settings: &LaunchSettings,
-    cpus: &[Option<CpuSet>],
-    environment: &Environment,
-) -> Result<(), RequestError> {
-    // The inventory is read for those who need it.
-    if settings.mem_bind != MemBind::None {
-        settings.mem_bind.plan(&node.inventory().template, &node.memory_nodes(), cpus)?;
-    }
-    if settings.gpu_bind != GpuBind::None {
-        let outer = |name: &str| Some(environment::value(environment, name)?.to_string_lossy().into_owned());
-        settings.gpu_bind.variables(&node.inventory().template, cpus, outer)?;
-    }
-    Ok(())
 }
 
 /// Refuses flags that make sense only where there are nodes to choose from, and nodes that are other machines.

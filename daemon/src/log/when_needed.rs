@@ -1,4 +1,5 @@
-//! Lines that a thread writes which is made for the first of them: for processes that are short, many, and say nothing as a rule.
+//! Lines that a thread writes which is made for the first of them: for processes that are short, many, and say nothing as a rule. Where no thread
+//! can be made, lines are lost and the process goes on; `tracing_appender` would end it.
 
 use std::io::Write;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -88,28 +89,10 @@ impl Way {
 #[cfg(test)]
 mod tests {
     use std::io;
-    use std::sync::mpsc::{Receiver, Sender, channel};
+    use std::sync::mpsc::channel;
 
+    use super::super::tests::Slow;
     use super::*;
-
-    /// A pipe that takes each line when it is told to.
-    struct Slow {
-        asked: Sender<Vec<u8>>,
-        go_on: Receiver<()>,
-    }
-
-    impl Write for Slow {
-        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-            self.asked.send(bytes.to_vec()).expect("the test looks");
-            // An end of the test lets everything pass.
-            let _ = self.go_on.recv();
-            Ok(bytes.len())
-        }
-
-        fn flush(&mut self) -> io::Result<()> {
-            Ok(())
-        }
-    }
 
     #[test]
     fn a_full_pipe_holds_up_nobody_and_the_end_waits_for_what_was_said() {

@@ -123,17 +123,12 @@ impl Kinds {
     pub(super) fn here(name: &str) -> Self {
         let node = ThisNode::default();
         let Inventory { template, trouble, .. } = node.inventory();
-        let told = proto::NodeKind {
-            signature: template.signature().0.to_vec().into(),
-            nodes: name.to_owned(),
-            template: template.encode().into(),
-            ..Default::default()
-        };
+        let (nodes, signature) = (name.to_owned(), template.signature());
+        let kind = Kind::of(&signature.0, String::new(), Origin::Told, nodes.clone(), Some(template.clone()));
         let usable = usable_here(&node).ok().map(|usable| usable.cpus()).filter(|usable| *usable != template.cpus);
         let text = |trouble: &lattice_inventory::Trouble| format!("{}: {}", trouble.source, trouble.reason);
-        let nodes = name.to_owned();
         Self {
-            kinds: vec![Kind { usable_cpus: usable, ..Kind::from(told) }],
+            kinds: vec![Kind { usable_cpus: usable, ..kind }],
             trouble: trouble.iter().map(|trouble| Trouble { nodes: nodes.clone(), text: text(trouble) }).collect(),
         }
     }
@@ -213,7 +208,12 @@ impl From<proto::NodeKind> for Kind {
         };
         let proto::NodeKind { signature, nodes, template, name, origin: _ } = kind;
         // One of a later version may have parts that this one cannot read.
-        let template = serde_json::from_slice::<Template>(&template).ok();
+        Self::of(&signature, name, origin, nodes, serde_json::from_slice(&template).ok())
+    }
+}
+
+impl Kind {
+    fn of(signature: &[u8], name: String, origin: Origin, nodes: String, template: Option<Template>) -> Self {
         let devices = |kind| template.as_ref().map(|template| picture::devices(template, kind)).unwrap_or_default();
         Self {
             signature: signature.iter().map(|byte| format!("{byte:02x}")).collect(),
@@ -226,9 +226,7 @@ impl From<proto::NodeKind> for Kind {
             template,
         }
     }
-}
 
-impl Kind {
     /// The same nodes by the CPUs that ranks may use there.
     fn parts(self, limits: &Limits) -> Vec<Self> {
         let Some(template) = &self.template else { return vec![self] };

@@ -3,13 +3,14 @@
 
 use std::collections::HashMap;
 
+use lattice_inventory::{NodeSet, Template};
 use lattice_session::gpus::GpuError;
 use lattice_session::settings::LaunchSettings;
 use rank_spawner::{BindError, CpuBind, CpuSet, MemBindError, plan};
 
 use super::PreparedLaunch;
 use crate::cluster::{KnownNode, Templates};
-use crate::environment;
+use crate::environment::{self, Environment};
 
 /// A node cannot bind its ranks as asked.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -42,10 +43,22 @@ fn planned(node: &KnownNode, settings: &LaunchSettings, ranks: Vec<u32>) -> Resu
     let cpus = plan(&node.cores(), &settings.cpu_bind.of_ranks(ranks), count)?;
     let template = &node.template;
     let with_memory = template.numa.iter().filter(|numa| numa.memory_gib > 0).map(|numa| numa.id).collect();
-    settings.mem_bind.plan(template, &with_memory, &cpus)?;
-    let outer = |name: &str| Some(environment::value(&settings.environment, name)?.to_string_lossy().into_owned());
-    settings.gpu_bind.variables(template, &cpus, outer)?;
+    check_devices::<BindingError>(settings, template, &with_memory, &cpus, &settings.environment)?;
     Ok(cpus)
+}
+
+/// Refuses memory and GPUs for ranks with these CPUs that a node does not have; ranks would start from `environment`.
+pub(super) fn check_devices<E: From<MemBindError> + From<GpuError>>(
+    settings: &LaunchSettings,
+    node: &Template,
+    with_memory: &NodeSet,
+    cpus: &[Option<CpuSet>],
+    environment: &Environment,
+) -> Result<(), E> {
+    settings.mem_bind.plan(node, with_memory, cpus)?;
+    let outer = |name: &str| Some(environment::value(environment, name)?.to_string_lossy().into_owned());
+    settings.gpu_bind.variables(node, cpus, outer)?;
+    Ok(())
 }
 
 impl PreparedLaunch {
@@ -86,7 +99,7 @@ impl PreparedLaunch {
 mod tests {
     use std::ops::Range;
 
-    use lattice_inventory::{Group, NumaNode, Template};
+    use lattice_inventory::{Group, NumaNode};
     use lattice_session::placed::PlacedLaunch;
     use lattice_session::request::Assignment;
     use pmi_core::job::Placement;
