@@ -8,6 +8,7 @@ mod dialer;
 
 use std::error::Error;
 use std::io;
+use std::iter::successors;
 use std::net::IpAddr;
 use std::time::Duration;
 
@@ -24,7 +25,7 @@ use tonic_health::pb::health_client::HealthClient;
 
 pub use self::agents::{AgentChannelError, AgentChannels};
 pub use self::dialer::DialError;
-use self::dialer::{Dialer, PeerProof};
+use self::dialer::{Dialer, NOT_TAKEN, PeerProof};
 use crate::address::Address;
 use crate::identity::{CALLER_HEADER, Caller, Security};
 use crate::limits;
@@ -159,12 +160,19 @@ pub fn is_unheard(status: &Status) -> bool {
 pub fn is_distrusted(status: &Status) -> bool {
     use DialError as E;
     matches!(dialed(status), Some(E::Handshake { .. } | E::Nameless { .. } | E::Stranger { .. }))
+        || is_not_taken(status)
+}
+
+/// True for a call whose connection was closed by the other end as it does not take our certificate.
+fn is_not_taken(status: &Status) -> bool {
+    let sources = successors(status.source(), |&error| error.source());
+    sources.filter_map(|error| error.downcast_ref::<io::Error>()).any(|error| error.kind() == NOT_TAKEN)
 }
 
 /// True for a call whose connection broke before the answer came: the other end may have carried it out.
 pub fn is_cut_off(status: &Status) -> bool {
     // What the other end answers has no source.
-    status.source().is_some() && dialed(status).is_none()
+    status.source().is_some() && dialed(status).is_none() && !is_not_taken(status)
 }
 
 /// Pause between two attempts of a call that was cut off.
@@ -195,7 +203,7 @@ where
 
 /// The failure to make a connection by which a call failed.
 fn dialed(status: &Status) -> Option<&DialError> {
-    std::iter::successors(status.source(), |&error| error.source()).find_map(|error| error.downcast_ref())
+    successors(status.source(), |&error| error.source()).find_map(|error| error.downcast_ref())
 }
 
 /// Interceptor that names this process in every call, where nobody can prove it.

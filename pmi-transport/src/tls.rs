@@ -114,6 +114,16 @@ pub enum IdentityError {
     /// A list of revoked certificates is nobody's whom we trust.
     #[error("the list of revoked certificates is not signed by the CA that we trust in")]
     StrangeList,
+    /// The file of revoked certificates beside a CA's is another CA's.
+    #[error(
+        "the list of revoked certificates in {} is not signed by the CA whose certificate is beside it; put that CA's list in its \
+         place, or remove it",
+        path.display()
+    )]
+    StrangeFile {
+        /// The file.
+        path: PathBuf,
+    },
     /// A list of revoked certificates is older than the one in use.
     #[error(
         "the list of revoked certificates lacks {missing} of those that are revoked here; copy the newer list to the API server"
@@ -344,6 +354,24 @@ pub(crate) fn in_words(error: &io::Error) -> String {
         None if error.kind() == io::ErrorKind::UnexpectedEof => "it hung up".to_owned(),
         None => error.to_string(),
     }
+}
+
+/// True for a failure of TLS by which the peer says that it does not take our certificate (RFC 8446, 6.2).
+pub(crate) fn refuses_us(error: &io::Error) -> bool {
+    use AlertDescription as A;
+    matches!(
+        error.get_ref().and_then(|inner| inner.downcast_ref()),
+        Some(rustls::Error::AlertReceived(
+            A::CertificateRequired
+                | A::UnknownCA
+                | A::DecryptError
+                | A::CertificateRevoked
+                | A::AccessDenied
+                | A::CertificateExpired
+                | A::BadCertificate
+                | A::CertificateUnknown
+        ))
+    )
 }
 
 fn explain(error: &rustls::Error) -> String {

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use pmi_transport::address::Address;
-use pmi_transport::connect::{channel, reason};
+use pmi_transport::connect::{channel, is_cut_off, is_distrusted, reason};
 use pmi_transport::identity::{Caller, Security};
 use pmi_transport::proto::v1;
 use pmi_transport::proto::v1::node_service_client::NodeServiceClient;
@@ -127,6 +127,7 @@ async fn a_revoked_certificate_is_refused_on_both_sides_and_no_other() {
     pki.revoke(&agent("node3"));
     let refused = ask(&server.address, &Caller::Api, &node3).await.unwrap_err();
     assert_eq!(reason(&refused), "our certificate was revoked");
+    assert!(is_distrusted(&refused) && !is_cut_off(&refused), "nobody need try again: {refused:?}");
     assert_eq!(ask(&server.address, &Caller::Api, &node4).await.unwrap(), agent("node4").to_string());
     server.stop().await;
     let words = why_not(&node3, &agent("node3"), &api).await;
@@ -161,7 +162,8 @@ async fn connections_of_a_revoked_certificate_are_closed_and_no_others() {
     who_am_i(&to_thief).await.unwrap();
 
     pki.revoke(&agent("node3"));
-    assert!(timeout(DEADLINE, stolen.message()).await.unwrap().is_err());
+    let closed = timeout(DEADLINE, stolen.message()).await.unwrap().unwrap_err();
+    assert!(!is_distrusted(&closed), "its reason is said when it connects again: {closed:?}");
     // The list was read; the other connection of that certificate is closed, and no new one is made.
     let refused = who_am_i(&to_thief).await.unwrap_err();
     assert!(reason(&refused).contains("revoked"), "{}", reason(&refused));

@@ -17,10 +17,14 @@ use crate::address::Address;
 use crate::identity::Caller;
 use crate::limits::CONNECT_TIMEOUT;
 use crate::stream::{ByteStream, write_through_stream};
-use crate::tls::{CertificateNameError, TlsIdentity, Watched, caller_in, in_words};
+use crate::tls::{CertificateNameError, TlsIdentity, Watched, caller_in, in_words, refuses_us};
 
 /// The first byte of a TLS alert; a server of HTTP/2 begins with a short frame, whose first byte is 0 (RFC 9113, 3.4 and 4.1).
 const TLS_ALERT: u8 = 0x15;
+
+/// Kind of the error of a connection whose other end does not take our certificate. `h2` keeps the kind and the text of an error for the
+/// calls of its connection, and nothing else; sockets give none of this kind once they are connected.
+pub(super) const NOT_TAKEN: ErrorKind = ErrorKind::PermissionDenied;
 
 /// Failure to connect.
 #[derive(Debug, thiserror::Error)]
@@ -186,7 +190,8 @@ impl AsyncRead for Dialed {
         match (&self.stream, polled) {
             // With TLS 1.3 a server refuses our certificate after the handshake is over for us.
             (ByteStream::Tls(_), Poll::Ready(Err(error))) => {
-                Poll::Ready(Err(io::Error::new(error.kind(), in_words(&error))))
+                let kind = if refuses_us(&error) { NOT_TAKEN } else { error.kind() };
+                Poll::Ready(Err(io::Error::new(kind, in_words(&error))))
             }
             (ByteStream::Tcp(_), Poll::Ready(Ok(()))) if !self.heard => {
                 self.heard = true;

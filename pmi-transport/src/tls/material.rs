@@ -53,14 +53,15 @@ impl Material {
     pub(super) fn read(files: &TlsFiles) -> Result<Self, IdentityError> {
         let TlsFiles { ca, cert: certificate, key } = files;
         let provider = Arc::new(ring::default_provider());
-        let roots = read_roots(ca)?;
+        let authorities = read_certificates(ca)?;
+        let revocations = Arc::new(RevocationList::read(&files.revoked(), &authorities)?);
+        let roots = roots_of(ca, authorities)?;
         let (caller, chain) = read_named(certificate)?;
         chain.iter().take(1).for_each(|own| warn_of_expiry(own, certificate));
         let unfit = |source| IdentityError::Key { certificate: certificate.clone(), key: key.clone(), source };
         let secret = read_key(key)?;
         let pair = certified(chain, &secret).map_err(unfit)?;
         let (roots, pair) = (Arc::new(roots), Arc::new(pair));
-        let revocations = Arc::new(RevocationList::read(&files.revoked())?);
         let verifier = WebPkiClientVerifier::builder_with_provider(Arc::clone(&roots), Arc::clone(&provider))
             .with_crls(revocations.lists.clone())
             .only_check_end_entity_revocation()
@@ -94,8 +95,12 @@ impl Material {
 /// # Errors
 /// Fails if the file cannot be read, or has none.
 pub(crate) fn read_roots(ca: &Path) -> Result<RootCertStore, IdentityError> {
+    roots_of(ca, read_certificates(ca)?)
+}
+
+fn roots_of(ca: &Path, authorities: Vec<CertificateDer<'static>>) -> Result<RootCertStore, IdentityError> {
     let mut roots = RootCertStore::empty();
-    for root in read_certificates(ca)? {
+    for root in authorities {
         roots.add(root).map_err(|source| IdentityError::Authority { path: ca.to_owned(), source })?;
     }
     Ok(roots)

@@ -27,11 +27,20 @@ pub struct RevocationList {
 }
 
 impl RevocationList {
-    /// Reads the file at `path`, which need not be there. One that may be there and cannot be read is no empty list.
-    pub(crate) fn read(path: &Path) -> Result<Self, IdentityError> {
-        match read_at_most(path, REVOCATIONS_MAX, Links::Followed) {
-            Err(IdentityError::Read { source, .. }) if source.kind() == io::ErrorKind::NotFound => Ok(Self::default()),
-            text => Self::parse(text?.into(), path),
+    /// Reads the file at `path`, which need not be there. One that may be there and cannot be read is no empty list, nor is one that
+    /// none of these CAs has signed.
+    pub(super) fn read(path: &Path, authorities: &[CertificateDer<'_>]) -> Result<Self, IdentityError> {
+        let text = match read_at_most(path, REVOCATIONS_MAX, Links::Followed) {
+            Err(IdentityError::Read { source, .. }) if source.kind() == io::ErrorKind::NotFound => {
+                return Ok(Self::default());
+            }
+            text => text?,
+        };
+        let list = Self::parse(text.into(), path)?;
+        if list.is_signed_by(authorities) {
+            Ok(list)
+        } else {
+            Err(IdentityError::StrangeFile { path: path.to_owned() })
         }
     }
 
@@ -184,6 +193,27 @@ mod tests {
         assert!(matches!(TlsIdentity::from_files(node0.inner.files.clone()), Err(IdentityError::Read { .. })));
         fs::remove_file(&file).unwrap();
         assert!(!is_revoked(), "there is no list any more");
+    }
+
+    #[test]
+    fn a_list_of_another_ca_is_no_list_and_says_so() {
+        let (ca, other) = (Ca::new(), Ca::new());
+        let node0 = ca.identity("node0");
+        ca.identity("node1");
+        other.identity("node1");
+        let file = ca.directory.path().join("node0").join(REVOKED_FILE);
+        let (ours, theirs) = (ca.revoke("node1"), other.revoke("node1"));
+        fs::write(&file, &ours).unwrap();
+        node0.material();
+        fs::write(&file, theirs).unwrap();
+        node0.material();
+        assert!(node0.revocations().revokes(&ca.certificate("node1")), "the former one is in use");
+        let refused = TlsIdentity::from_files(node0.inner.files.clone()).unwrap_err();
+        assert!(matches!(&refused, IdentityError::StrangeFile { path } if *path == file), "{refused}");
+        // The API server's list takes its place.
+        let newer = ca.revoke("node0");
+        node0.take_revocations(newer.clone()).unwrap();
+        assert_eq!(fs::read(&file).unwrap(), newer);
     }
 
     #[test]

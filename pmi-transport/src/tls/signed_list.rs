@@ -69,7 +69,7 @@ impl Seen {
         }
         let list = RevocationList::parse(text, path)?;
         if !list.is_signed_by(authorities) {
-            return Err(IdentityError::StrangeList);
+            return Err(IdentityError::StrangeFile { path: path.to_owned() });
         }
         self.digest = list.digest().clone();
         self.revoked.extend(list.revoked);
@@ -130,7 +130,7 @@ mod tests {
         assert_eq!(are_revoked(&SignedList::beside(&ca).unwrap().after(&world.list)), [true, true]);
         // Another CA's list is none, whatever is on it.
         fs::write(&world.list.path, other.revoke("node0").1).unwrap();
-        assert!(matches!(world.list.revokes(&first), Err(IdentityError::StrangeList)));
+        assert!(matches!(world.list.revokes(&first), Err(IdentityError::StrangeFile { .. })));
     }
 
     #[test]

@@ -55,15 +55,25 @@ fn launches_of_a_revoked_user_end() {
         printf '%s
 ' 'api = "https://10.20.0.254:50051"' '[tls]' "ca = '$user/ca.pem'" "cert = '$user/cert.pem'" "key = '$user/key.pem'" >$user/lattice/config.toml
         by_key() { XDG_CONFIG_HOME=$user nsenter --net=/proc/$(daemon node0)/ns/net env -u LATTICE_API_URL lattice "$@"; }
-        long="launch --alloc $alloc -N 2 -n 2 --chdir / --detach sleep 1000"
-        launch=$(by_key $long); other=$(setpriv --reuid nobody --regid nogroup --init-groups lattice $long)
+        long="launch --alloc $alloc -N 2 -n 2 --chdir / --detach"
+        launch=$(by_key $long sleep 1000)
+        other=$(setpriv --reuid nobody --regid nogroup --init-groups lattice $long bash -c "echo up; sleep 1000")
         restart_api :
+        by_key attach $other >seen 2>&1 & attached=$!; until grep -q up seen; do sleep 0.05; done
         lattice pki revoke pki user-65534 >/dev/null; cp pki/crl.pem pki/api/
         lattice attach $launch; echo "code $?"
+        wait $attached; echo "code $?"; grep -o 'our certificate was revoked' seen | head -1; grep -o 'try: a new certificate' seen
         [ "$(lattice launches --json | field id)" = $other ] && echo "goes on"
         by_key launch --alloc $alloc -n 1 true; echo "code $?""#;
     let outcome = script_on(2, script).run();
-    outcome.exits(0).prints_lines(["code 143", "goes on", "code 125"]);
+    outcome.exits(0).prints_lines([
+        "code 143",
+        "code 125",
+        "our certificate was revoked",
+        "try: a new certificate",
+        "goes on",
+        "code 125",
+    ]);
     outcome.says("the certificate of user 65534 by which it was started was revoked");
 }
 
@@ -142,6 +152,23 @@ fn users_start_entry_points_only() {
     let refused = ["code 125"; 3];
     outcome.exits(0).prints_lines(["allowed", "code 0", "an administrator"].into_iter().chain(refused));
     outcome.says("\"bash\" is no entry point of this cluster; programs are started by their paths, of /usr/bin/env");
+}
+
+/// A copy went wrong. The agent goes on with the list that it has, and another one is not started.
+#[test]
+fn a_list_of_another_ca_is_told_before_a_launch_is_refused() {
+    let script = r#"cd "$LATTICE_DEV_CLUSTER"
+        lattice pki init other >/dev/null; lattice pki issue other --agents node9 >/dev/null; lattice pki revoke other agent-node9 >/dev/null
+        strange='the list of revoked certificates in .*/pki/agent-node1/crl.pem is not signed by the CA whose certificate is beside it'
+        cp other/crl.pem pki/agent-node1/
+        until grep -q "$strange" node1.log; do sleep 0.05; done; echo "told"
+        lattice launch -w node1 -n 1 true; echo "code $?"
+        lattice-agent --config node1.toml --check-config; echo "code $?"
+        rm pki/agent-node1/crl.pem
+        lattice-agent --config node1.toml --check-config >/dev/null && lattice launch -w node1 -n 1 echo "mended""#;
+    let outcome = script_on(2, script).run();
+    outcome.exits(0).prints_lines(["told", "code 0", "code 125", "mended"]);
+    outcome.says("put that CA's list in its place, or remove it");
 }
 
 /// The directory of the CA was moved, and the list stayed behind.

@@ -88,6 +88,20 @@ fn an_agent_without_root_renews_its_certificate_and_takes_the_list_of_revoked_on
     ]);
 }
 
+/// The fork server starts nothing while it cannot know what is revoked, and says which file is to blame.
+#[test]
+fn a_list_of_another_ca_is_named_by_the_refusal_of_each_launch_and_healed_by_a_newer_one() {
+    let script = r#"lattice pki init other >/dev/null; lattice pki issue other --agents node9 >/dev/null
+        lattice pki revoke other agent-node9 >/dev/null; cp other/crl.pem pki/agent-node1/; chown daemon pki/agent-node1/crl.pem
+        lattice launch -w node1 -n 1 true; echo "code $?"
+        lattice pki issue pki --agents node9 >/dev/null; lattice pki revoke pki agent-node9 >/dev/null; cp pki/crl.pem pki/api/
+        until cmp -s pki/crl.pem pki/agent-node1/crl.pem; do sleep 0.05; done
+        lattice launch -w node1 -n 1 echo healed"#;
+    let outcome = run(script, Flavour::WheelMpich, "hello");
+    outcome.exits(0).prints_lines(["code 125", "healed"]);
+    outcome.says("/pki/agent-node1/crl.pem is not signed by the CA whose certificate is beside it");
+}
+
 /// A new authority is taken up by daemon and fork server alike; root alone can have put it there.
 #[test]
 fn a_new_authority_needs_no_restart_of_an_agent_without_root() {
