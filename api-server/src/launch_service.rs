@@ -161,7 +161,7 @@ impl LaunchService for Launching {
         let AbortLaunchRequest { id, reason } = request.into_inner();
         let this = self.clone();
         let aborted = to_its_end(async move {
-            audited(&caller, "abort launch", &id, this.abort(&caller, &id, &reason), nothing).await
+            audited(&caller, "abort launch", &id, this.abort(&caller, &id, &reason), Aborted::in_words).await
         });
         aborted.await?;
         Ok(Response::new(AbortLaunchResponse {}))
@@ -185,13 +185,34 @@ impl Launching {
         }
     }
 
-    async fn abort(&self, caller: &Caller, id: &str, reason: &str) -> Result<(), Status> {
-        if let Found::Task(handle) = self.find(caller, id).await? {
-            // It is told to everybody who follows the launch.
-            let reason = reason.chars().take(REASON_MAX).collect();
-            handle.send(LaunchRequest::Abort { who: caller.to_string(), reason }).await;
+    async fn abort(&self, caller: &Caller, id: &str, reason: &str) -> Result<Aborted, Status> {
+        match self.find(caller, id).await? {
+            Found::Task(handle) if !handle.summary().is_over() => {
+                // It is told to everybody who follows the launch.
+                let reason = reason.chars().take(REASON_MAX).collect();
+                handle.send(LaunchRequest::Abort { who: caller.to_string(), reason }).await;
+                Ok(Aborted::Ends)
+            }
+            _ => Ok(Aborted::HadEnded),
         }
-        Ok(())
+    }
+}
+
+/// Consequence of an abort that nobody refuses.
+#[derive(Clone, Copy)]
+enum Aborted {
+    /// The launch was told to end.
+    Ends,
+    /// It had ended already.
+    HadEnded,
+}
+
+impl Aborted {
+    fn in_words(&self) -> String {
+        match self {
+            Self::Ends => String::new(),
+            Self::HadEnded => "it had ended already".to_owned(),
+        }
     }
 }
 

@@ -25,8 +25,19 @@ pub struct Limits {
 /// A job is larger than this machine can hold.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "{ranks} ranks do not fit on this machine: {limited_by} is {limit}, which is enough for {fitting} ranks\n\
-     try: -n {fitting} or fewer; or further machines, as --via ssh --host NODE:SLOTS,... has them"
+    "{} not fit on this machine: {limited_by} is {limit}, which is enough for {}\n\
+     try: {}; or further machines, as --via ssh --host NODE:SLOTS,... has them",
+    if *ranks == 1 { "1 rank does".to_owned() } else { format!("{ranks} ranks do") },
+    match fitting {
+        0 => "none".to_owned(),
+        1 => "1 rank".to_owned(),
+        fitting => format!("{fitting} ranks"),
+    },
+    match fitting {
+        0 => "a higher limit".to_owned(),
+        1 => "-n 1".to_owned(),
+        fitting => format!("-n {fitting} or fewer"),
+    }
 )]
 pub struct TooManyRanks {
     /// Number of ranks that were asked for.
@@ -132,6 +143,11 @@ mod tests {
             limits.check(201, 0).unwrap_err().to_string(),
             "201 ranks do not fit on this machine: the limit of open files (ulimit -Hn) is 1032, which is enough for 200 ranks\n\
              try: -n 200 or fewer; or further machines, as --via ssh --host NODE:SLOTS,... has them"
+        );
+        assert_eq!(
+            limits.check(1, 5000).unwrap_err().to_string(),
+            "1 rank does not fit on this machine: the limit of open files (ulimit -Hn) is 1032, which is enough for none\n\
+             try: a higher limit; or further machines, as --via ssh --host NODE:SLOTS,... has them"
         );
         assert_eq!(
             limits.check(1001, 0).unwrap_err().to_string(),

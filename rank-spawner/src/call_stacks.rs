@@ -93,7 +93,8 @@ fn stack_of(pid: Pid, debugger: Option<&Debugger>, deadline: Instant) -> Option<
     };
     let name = fs::read(format!("/proc/{pid}/comm")).unwrap_or_default();
     let name = String::from_utf8_lossy(&name);
-    let mut text = format!("{} of {}\n", count(threads.len()), name.trim_end());
+    let name = if name.trim_end().is_empty() { "a process without a name" } else { name.trim_end() };
+    let mut text = format!("{} of {name}\n", count(threads.len()));
     let (frames, reason) = match seen {
         Ok(frames) => (frames, None),
         Err(reason) => (BTreeMap::new(), Some(reason)),

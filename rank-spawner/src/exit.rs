@@ -34,12 +34,14 @@ impl RankExit {
     }
 }
 
+/// `exited with status 3`; `was killed by signal 9 (SIGKILL)`, or in the [alternate form](fmt::Formatter::alternate), for several
+/// ranks, `were killed by signal 9 (SIGKILL)`.
 impl fmt::Display for RankExit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match *self {
             Self::Code(code) => write!(f, "exited with status {code}"),
             Self::Signal { signal, core_dumped } => {
-                write!(f, "was killed by signal {signal}")?;
+                write!(f, "{} killed by signal {signal}", if f.alternate() { "were" } else { "was" })?;
                 if let Ok(known) = Signal::try_from(signal) {
                     write!(f, " ({known})")?;
                 }
@@ -63,6 +65,7 @@ mod tests {
         check(RankExit::Code(0), "exited with status 0", 0);
         check(RankExit::Code(3), "exited with status 3", 3);
         let dumped = RankExit::Signal { signal: 11, core_dumped: true };
+        assert_eq!(format!("{dumped:#}"), "were killed by signal 11 (SIGSEGV), core dumped");
         check(dumped, "was killed by signal 11 (SIGSEGV), core dumped", 139);
         check(RankExit::Signal { signal: 9, core_dumped: false }, "was killed by signal 9 (SIGKILL)", 137);
         check(RankExit::Signal { signal: 40, core_dumped: false }, "was killed by signal 40", 168);

@@ -12,10 +12,11 @@ use super::spool::{Bookmark, Slice};
 pub(super) async fn deliver(log: Arc<EventLog>, number: u64, client: ClientSender) -> u64 {
     let delivering = async {
         let mut bookmark = Bookmark::default();
+        let mut in_hand = None;
         // One that does not read has no more in hand than a batch: there may be a thousand of them.
-        while has_taken_all(&client).await
-            && let Some(next) = log.next(number, &bookmark).await
-        {
+        while has_taken_all(&client).await {
+            drop(in_hand.take());
+            let Some(next) = log.next(number, &bookmark).await else { return };
             let messages = match next {
                 Next::Messages(messages) => messages,
                 Next::Spooled(slice) => match read(slice).await {
@@ -26,6 +27,7 @@ pub(super) async fn deliver(log: Arc<EventLog>, number: u64, client: ClientSende
                     Err(error) => return give_up(&client, error).await,
                 },
             };
+            in_hand = Some(log.hold(&messages));
             if send(&client, messages).await.is_err() {
                 return;
             }

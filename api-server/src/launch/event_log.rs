@@ -18,7 +18,7 @@ mod state;
 use std::sync::Arc;
 
 use self::state::State;
-pub(crate) use self::state::{AllKept, Retention, SideMessages};
+pub(crate) use self::state::{AllKept, InHand, Retention, SideMessages};
 use super::client_message::ClientMessage;
 use super::entry::Entry;
 use super::event::{LogEvent, StartProgress};
@@ -132,6 +132,11 @@ impl EventLog {
         self.state.lock().deliver(number, entries)
     }
 
+    /// Counts messages that a reader was handed among what all logs keep, until the result is dropped.
+    pub(crate) fn hold(&self, messages: &[ClientMessage]) -> InHand {
+        self.state.lock().all.hold(messages)
+    }
+
     /// A batch of the events behind `sequence`, as soon as there are some.
     pub(crate) async fn after(&self, sequence: u64) -> Vec<Entry> {
         self.state.when(|state| Some(state.after(sequence)).filter(|batch| !batch.is_empty())).await
@@ -236,6 +241,28 @@ pub(super) mod tests {
         assert_eq!((numbers.last(), lost), (Some(&50), (50 - numbers.len() as u64) * 100_000));
         drop(logs);
         assert!(!all.is_short() && all.is_empty());
+    }
+
+    /// Readers that take nothing more have a batch each in hand; there may be a thousand.
+    #[tokio::test]
+    async fn what_readers_have_in_hand_counts_and_makes_batches_small() {
+        let all = AllKept::default();
+        let log = EventLog::new(1, Retention::UntilSettled, None, all.clone());
+        push(&log, 100, 4096);
+        let readers = (ALL_KEPT_MAX >> 16) as u64 + 2;
+        let mut in_hand = Vec::new();
+        for number in 1..=readers {
+            join(&log, number, Start::After(0)).await;
+            in_hand.push(log.hold(&read(&log, number).await));
+        }
+        assert!(all.is_short());
+        let next = read(&log, 1).await;
+        assert!(!next.is_empty() && next.len() <= 2, "{}", next.len());
+        in_hand.clear();
+        assert!(!all.is_short());
+        assert!(read(&log, 1).await.len() > 10);
+        drop(log);
+        assert!(all.is_empty());
     }
 
     #[tokio::test]

@@ -155,7 +155,8 @@ impl Runner {
             Ownership::Owned if after == 0 => Start::Unsettled,
             _ => Start::After(after),
         };
-        self.deliveries.add(joined.client, start, ShownSpec::of(&self.record), client);
+        let spec = ShownSpec::of(&self.record).with_window(joined.input_window);
+        self.deliveries.add(joined.client, start, spec, client);
         Ok(joined.client)
     }
 

@@ -16,6 +16,12 @@ impl ShownSpec {
         Self(Box::new(record.spec.as_ref().map(shown).unwrap_or_default()))
     }
 
+    /// The same for a client that may send so many bytes of input before it is granted more.
+    pub(crate) fn with_window(mut self, bytes: u64) -> Self {
+        self.0.stdin_window = u32::try_from(bytes).unwrap_or(u32::MAX);
+        self
+    }
+
     pub(super) fn into_message(self) -> LaunchSpec {
         *self.0
     }

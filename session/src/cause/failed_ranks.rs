@@ -30,11 +30,11 @@ impl fmt::Display for FailedRanksText<'_> {
         }
         let hosts = self.hosts;
         if let ([(exit, ranks)], false) = (&*ways, hosts.is_empty()) {
-            return write!(f, "{} on {hosts} {exit}", RankList(ranks));
+            return write!(f, "{} on {hosts} {}", RankList(ranks), Ended { ranks, exit: *exit });
         }
         let mut separator = "";
         for (exit, ranks) in &ways {
-            write!(f, "{separator}{} {exit}", RankList(ranks))?;
+            write!(f, "{separator}{} {}", RankList(ranks), Ended { ranks, exit: *exit })?;
             separator = "; ";
         }
         match unnamed {
@@ -43,6 +43,18 @@ impl fmt::Display for FailedRanksText<'_> {
             more => write!(f, "; {more} more ranks failed")?,
         }
         if hosts.is_empty() { Ok(()) } else { write!(f, ", on {hosts}") }
+    }
+}
+
+/// The way in which these ranks ended.
+struct Ended<'a> {
+    ranks: &'a [Rank],
+    exit: RankExit,
+}
+
+impl fmt::Display for Ended<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.ranks.len() == 1 { write!(f, "{}", self.exit) } else { write!(f, "{:#}", self.exit) }
     }
 }
 
@@ -66,6 +78,15 @@ mod tests {
             text(&[(1, 3), (2, 5), (3, 3), (4, 5)]),
             "ranks 1,3 exited with status 3; ranks 2,4 exited with status 5"
         );
+    }
+
+    #[test]
+    fn several_ranks_were_killed_and_one_was() {
+        let killed = RankExit::Signal { signal: 9, core_dumped: false };
+        let failed = [(Rank(0), RankExit::Code(1)), (Rank(1), killed), (Rank(3), killed)];
+        let text = |failed, hosts| FailedRanksText { failed, hosts }.to_string();
+        assert_eq!(text(&failed[1..], "n1"), "ranks 1,3 on n1 were killed by signal 9 (SIGKILL)");
+        assert_eq!(text(&failed[..2], ""), "rank 0 exited with status 1; rank 1 was killed by signal 9 (SIGKILL)");
     }
 
     #[test]

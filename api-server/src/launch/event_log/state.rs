@@ -18,8 +18,10 @@ pub(super) const KEPT_WHEN_SHORT: usize = 128 << 10;
 pub(super) const ALL_KEPT_MAX: usize = 32 << 20;
 /// The most that is handed out at once, in the same bytes, or one event that costs more.
 const BATCH_MAX: usize = 64 << 10;
+/// The same when the logs of all launches together keep more than [`ALL_KEPT_MAX`].
+const BATCH_WHEN_SHORT: usize = 8 << 10;
 
-/// Cost of what the logs of all launches keep. Clones are the same.
+/// Cost of what the logs of all launches keep, and of what their readers were handed and have not taken. Clones are the same.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct AllKept(Arc<AtomicUsize>);
 
@@ -40,6 +42,30 @@ impl AllKept {
     pub(super) fn is_short(&self) -> bool {
         self.0.load(Ordering::Relaxed) > ALL_KEPT_MAX
     }
+
+    /// Counts messages that a client was handed, until the result is dropped.
+    pub(super) fn hold(&self, messages: &[ClientMessage]) -> InHand {
+        let cost = |message: &ClientMessage| match message {
+            ClientMessage::Event(entry) => entry.cost(),
+            _ => 0,
+        };
+        let cost = messages.iter().map(cost).sum();
+        self.add(cost);
+        InHand { all: self.clone(), cost }
+    }
+}
+
+/// Messages that a client was handed and has not taken, as they are counted among what all logs keep.
+#[derive(Debug)]
+pub(crate) struct InHand {
+    all: AllKept,
+    cost: usize,
+}
+
+impl Drop for InHand {
+    fn drop(&mut self) {
+        self.all.subtract(self.cost);
+    }
 }
 
 /// The events that are kept, and who reads them.
@@ -56,7 +82,7 @@ pub(super) struct State {
     /// Cost of `events`.
     pub(super) kept: usize,
     /// Cost of the events of all logs, these among them.
-    all: AllKept,
+    pub(super) all: AllKept,
     /// Position of whoever settles.
     settled: Position,
     retention: Retention,
@@ -189,11 +215,12 @@ impl State {
     /// A batch of events behind `sequence`.
     pub(super) fn after(&self, sequence: u64) -> Vec<Entry> {
         let skipped = (sequence + 1).saturating_sub(self.first()) as usize;
+        let most = if self.all.is_short() { BATCH_WHEN_SHORT } else { BATCH_MAX };
         let mut cost = 0;
         let fits = |entry: &&Entry| {
             let is_first = cost == 0;
             cost += entry.cost();
-            is_first || cost <= BATCH_MAX
+            is_first || cost <= most
         };
         self.events.iter().skip(skipped).take_while(fits).cloned().collect()
     }

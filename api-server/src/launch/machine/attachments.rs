@@ -59,6 +59,8 @@ pub(crate) enum Role {
 pub(crate) struct Joined {
     pub client: u64,
     pub role: Role,
+    /// Bytes of input that it may send before it is granted more.
+    pub input_window: u64,
     /// The owner before it, which follows no more.
     pub replaced: Option<u64>,
 }
@@ -112,7 +114,7 @@ impl Attachments {
             }
             Role::Viewer => drop(self.viewers.insert(client)),
         }
-        Ok(Joined { client, role, replaced })
+        Ok(Joined { client, role, input_window: 0, replaced })
     }
 
     /// Role of a client; `None` if there is no client with this number.

@@ -111,13 +111,13 @@ impl Clients {
     /// # Errors
     /// Refuses a viewer when there are too many.
     pub(crate) fn attach(&mut self, after: u64, asked: Role, effects: &mut Effects) -> Result<Joined, TooManyViewers> {
-        let joined = self.attachments.join(asked)?;
+        let mut joined = self.attachments.join(asked)?;
         if let Some(client) = joined.replaced {
             effects.push(Effect::Dismiss { client, why: Dismissal::Replaced });
         }
         if joined.role == Role::Owner {
             self.settle(after, effects);
-            self.input.attach();
+            joined.input_window = self.input.attach();
         }
         self.start.due = true;
         Ok(joined)

@@ -98,11 +98,12 @@ impl InputCredit {
         }
     }
 
-    /// A client takes over. It may send a window, as every client takes for granted; but clients that come and go while no rank
-    /// reads cannot pile up more than [`INPUT_WINDOWS_MAX`] of them.
-    pub(crate) fn attach(&mut self) {
+    /// A client takes over; returns the bytes that it may send before it is granted more: a window, or none. Clients that come and go
+    /// while no rank reads cannot pile up more than [`INPUT_WINDOWS_MAX`] of them.
+    pub(crate) fn attach(&mut self) -> u64 {
         let kept: u64 = self.waiting.iter().map(|piece| piece.len() as u64).sum();
         self.allowance = if kept < INPUT_WINDOWS_MAX * self.window { self.window } else { 0 };
+        self.allowance
     }
 
     /// Takes a piece of input.
@@ -347,13 +348,16 @@ mod tests {
     fn clients_that_come_and_go_pile_up_no_more_than_some_windows() {
         let mut input = straight(&[0], 10);
         let mut sent = 0;
+        let mut granted = Vec::new();
         for _ in 0..100 {
-            input.attach();
-            while input.push(piece(5)).is_ok() {
+            granted.push(input.attach());
+            while let Ok(flow) = input.push(piece(5)) {
+                granted.push(flow.credit);
                 sent += 5;
             }
         }
         assert_eq!(sent, 10 + 10 * INPUT_WINDOWS_MAX, "one window is under way, the others wait");
+        assert_eq!(granted.iter().sum::<u64>(), sent, "who may send nothing is told so");
     }
 
     #[test]
