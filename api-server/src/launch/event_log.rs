@@ -13,12 +13,14 @@
 //! behind, and only as long as all that is kept costs no more than [`KEPT_MAX`](state::KEPT_MAX), or less when the logs of all launches together
 //! keep much. A reader that loses something by that is told how many bytes of output it was: every event knows how much there was before it.
 
+mod all_kept;
 mod state;
 
 use std::sync::Arc;
 
+pub(crate) use self::all_kept::{AllKept, InHand};
 use self::state::State;
-pub(crate) use self::state::{AllKept, InHand, Retention, SideMessages};
+pub(crate) use self::state::{Retention, SideMessages};
 use super::client_message::ClientMessage;
 use super::entry::Entry;
 use super::event::{LogEvent, StartProgress};
@@ -155,7 +157,8 @@ pub(super) mod tests {
     use pmi_core::ids::Rank;
     use pmi_transport::limits::kept_cost;
 
-    use super::state::{ALL_KEPT_MAX, KEPT_MAX, KEPT_WHEN_SHORT};
+    use super::all_kept::ALL_KEPT_MAX;
+    use super::state::{KEPT_MAX, KEPT_WHEN_SHORT};
     use super::*;
     use crate::launch::event::NodeEvent;
 

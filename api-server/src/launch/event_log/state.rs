@@ -1,10 +1,9 @@
 //! The events that are kept, how far each reader has come, and what may be dropped for that. Pure: no clock, no lock, no waiting.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::Start;
+use super::all_kept::AllKept;
 use crate::launch::client_message::ClientMessage;
 use crate::launch::entry::Entry;
 use crate::launch::event::{LogEvent, StartProgress};
@@ -12,61 +11,12 @@ use crate::wire::spec::ShownSpec;
 
 /// The most that is kept in memory for readers that are behind, in bytes as events cost.
 pub(super) const KEPT_MAX: usize = 4 << 20;
-/// The same when the logs of all launches together keep more than [`ALL_KEPT_MAX`].
+/// The same when the logs of all launches together keep more than [`ALL_KEPT_MAX`](super::all_kept::ALL_KEPT_MAX).
 pub(super) const KEPT_WHEN_SHORT: usize = 128 << 10;
-/// The most that all logs together keep before each keeps less.
-pub(super) const ALL_KEPT_MAX: usize = 32 << 20;
 /// The most that is handed out at once, in the same bytes, or one event that costs more.
 const BATCH_MAX: usize = 64 << 10;
-/// The same when the logs of all launches together keep more than [`ALL_KEPT_MAX`].
+/// The same when the logs of all launches together keep more than [`ALL_KEPT_MAX`](super::all_kept::ALL_KEPT_MAX).
 const BATCH_WHEN_SHORT: usize = 8 << 10;
-
-/// Cost of what the logs of all launches keep, and of what their readers were handed and have not taken. Clones are the same.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct AllKept(Arc<AtomicUsize>);
-
-impl AllKept {
-    fn add(&self, cost: usize) {
-        self.0.fetch_add(cost, Ordering::Relaxed);
-    }
-
-    fn subtract(&self, cost: usize) {
-        self.0.fetch_sub(cost, Ordering::Relaxed);
-    }
-
-    #[cfg(test)]
-    pub(super) fn is_empty(&self) -> bool {
-        self.0.load(Ordering::Relaxed) == 0
-    }
-
-    pub(super) fn is_short(&self) -> bool {
-        self.0.load(Ordering::Relaxed) > ALL_KEPT_MAX
-    }
-
-    /// Counts messages that a client was handed, until the result is dropped.
-    pub(super) fn hold(&self, messages: &[ClientMessage]) -> InHand {
-        let cost = |message: &ClientMessage| match message {
-            ClientMessage::Event(entry) => entry.cost(),
-            _ => 0,
-        };
-        let cost = messages.iter().map(cost).sum();
-        self.add(cost);
-        InHand { all: self.clone(), cost }
-    }
-}
-
-/// Messages that a client was handed and has not taken, as they are counted among what all logs keep.
-#[derive(Debug)]
-pub(crate) struct InHand {
-    all: AllKept,
-    cost: usize,
-}
-
-impl Drop for InHand {
-    fn drop(&mut self) {
-        self.all.subtract(self.cost);
-    }
-}
 
 /// The events that are kept, and who reads them.
 #[derive(Debug)]
