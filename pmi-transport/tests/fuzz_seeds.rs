@@ -170,7 +170,7 @@ fn targets() -> [Target; 6] {
         Target { name: "fence_node", run: fuzzing::fence_node, seeds: lists.map(|list| fuzzing::encode(&list)).into() },
         Target { name: "link_stream", run: fuzzing::link_stream, seeds: vec![stream] },
         Target { name: "link_opening", run: fuzzing::link_opening, seeds: vec![fuzzing::link_opening_of_a_stranger()] },
-        Target { name: "pieces", run: fuzzing::pieces, seeds: vec![vec![63, 0, 100, 1, 64, 65, 255]] },
+        Target { name: "pieces", run: fuzzing::pieces, seeds: vec![vec![63, 0, 100, 1, 64, 65, 255], vec![3; 300]] },
         Target { name: "certificate", run: fuzzing::certificate, seeds: certificates() },
     ]
 }

@@ -29,8 +29,11 @@ fn installation(environment: &Environment) -> Option<PathBuf> {
     if let Some(prefix) = environment::non_empty(environment, "OPAL_PREFIX") {
         return Some(prefix.into());
     }
-    let mut directories = std::env::split_paths(environment::value(environment, "PATH")?);
-    let program = directories.find_map(|directory| directory.join("ompi_info").canonicalize().ok())?;
+    let mut programs =
+        std::env::split_paths(environment::value(environment, "PATH")?).map(|directory| directory.join("ompi_info"));
+    // Resolving each path costs a system call for each of its parts.
+    let program = programs.find(|program| program.exists())?;
+    let program = program.canonicalize().ok()?;
     Some(program.parent()?.parent()?.to_owned())
 }
 

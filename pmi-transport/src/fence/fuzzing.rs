@@ -46,7 +46,7 @@ fn travels(frame: &LinkFrame) {
 pub fn pieces(data: &[u8]) {
     let Some((&max, lengths)) = data.split_first() else { return };
     let max = usize::from(max) + 1;
-    let segments = lengths.iter().zip(0_u8..).map(|(&len, fill)| Bytes::from(vec![fill; len.into()]));
+    let segments = lengths.iter().zip((0..=u8::MAX).cycle()).map(|(&len, fill)| Bytes::from(vec![fill; len.into()]));
     let segments: Vec<_> = segments.collect();
     let mut assembly = Assembly::default();
     for piece in pack(cut(segments.clone(), max), max) {
