@@ -374,11 +374,14 @@ fn ended(launch: EndedLaunch) -> LaunchStatus {
 fn ended_nodes(ended: &EndedLaunch) -> Vec<NodeStatus> {
     let Ok(launch) = decode_placed(ended.spec.as_ref()) else { return Vec::new() };
     let exits: HashMap<u32, RankExitStatus> = ended.ends().map(|exit| (exit.rank, exit)).collect();
+    // Of a launch that did not start no rank has an end.
+    let has_run = !exits.is_empty();
     let status = |(index, node): (u32, &String)| {
         let ranks = launch.job.placement.ranks_on(NodeIndex(index));
         let progress = |rank: &Rank| {
             let exit = exits.get(&rank.0).copied();
-            RankProgress { rank: rank.0, phase: exit.map_or(0, |exit| exit.phase), exit, ..Default::default() }
+            let (phase, lost) = (exit.map_or(0, |exit| exit.phase), has_run && exit.is_none());
+            RankProgress { rank: rank.0, phase, exit, lost, ..Default::default() }
         };
         let ranks: Vec<RankProgress> = ranks.iter().map(progress).collect();
         let programs = vec![Bytes::new(); ranks.len()];

@@ -145,7 +145,10 @@ async fn an_agent_that_starts_anew_has_lost_its_launches() {
     assert_eq!(launch.reports[0].command().await, Some(Command::GiveUp(Nothing {})));
     launch.reports[0].finish().await;
     let complete = client.complete().await;
-    assert_eq!(complete.error_message, "node node1 was lost: its agent was started anew");
+    assert_eq!(
+        complete.error_message,
+        "node node1 was lost: its agent was started anew, and found no session of the launch"
+    );
     // Its nodes are up, so it runs again at once, or is about to.
     let now = loop {
         let request = GetAllocationRequest { id: allocation.clone() };

@@ -1,9 +1,10 @@
 //! HTTP server of a daemon's metrics, for Prometheus. The metrics themselves are the daemon's own business; HTTP is hyper's.
 //!
-//! Anybody who can connect is answered. A bounded number of connections is served at once, each for a few seconds at most, so that
-//! neither many clients nor slow ones hold the daemon up.
+//! Anybody who can connect is answered. A bounded number of connections is served at once, each for a few seconds at most, and the
+//! oldest gives way to a further one: neither many clients nor slow ones hold the daemon up, or each other.
 
 use pmi_transport::task;
+use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::future::ready;
 use std::sync::Arc;
@@ -16,11 +17,11 @@ use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::TokioIo;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Semaphore;
+use tokio::task::AbortHandle;
 use tokio::time::{sleep, timeout};
 
-/// Greatest number of connections that are served at once; further ones wait.
-const CONNECTIONS_MAX: usize = 16;
+/// Greatest number of connections that are served at once.
+const CONNECTIONS_MAX: usize = 64;
 /// Greatest length of a request's head, in bytes.
 const REQUEST_MAX: usize = 8 << 10;
 /// Time limit of a connection, from its beginning to the end of the answer.
@@ -33,17 +34,22 @@ const OPEN_METRICS: HeaderValue =
 
 /// Serves `GET /metrics` with `text`, which is called for each request. Never returns.
 pub async fn serve(listener: TcpListener, text: impl Fn() -> String + Send + Sync + 'static) {
-    let (places, text) = (Arc::new(Semaphore::new(CONNECTIONS_MAX)), Arc::new(text));
+    let (mut served, text) = (VecDeque::<AbortHandle>::new(), Arc::new(text));
     loop {
-        let Ok(place) = Arc::clone(&places).acquire_owned().await else { return };
         match listener.accept().await {
             Ok((stream, _)) => {
+                served.retain(|connection| !connection.is_finished());
+                if served.len() >= CONNECTIONS_MAX
+                    && let Some(oldest) = served.pop_front()
+                {
+                    oldest.abort();
+                }
                 let text = Arc::clone(&text);
-                task::spawn(async move {
+                let answering = task::spawn(async move {
                     // A peer that is slow or gone is not answered.
                     let _ = timeout(TIME_LIMIT, answer(stream, &*text)).await;
-                    drop(place);
                 });
+                served.push_back(answering.abort_handle());
             }
             Err(error) => {
                 tracing::warn!(%error, "cannot accept a connection for metrics; it is tried again");
@@ -142,7 +148,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn clients_that_say_nothing_keep_others_waiting_until_they_go() {
+    async fn clients_that_say_nothing_give_way_to_others() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         tokio::spawn(serve(listener, || "nodes 3\n".to_owned()));
@@ -152,14 +158,11 @@ mod tests {
         }
         let mut last = TcpStream::connect(address).await.unwrap();
         last.write_all(b"GET /metrics HTTP/1.1\r\n\r\n").await.unwrap();
-        for _ in 0..1000 {
-            tokio::task::yield_now().await;
-        }
-        let early = last.try_read(&mut [0]);
-        assert!(early.is_err_and(|error| error.kind() == ErrorKind::WouldBlock), "there was no place for it");
-        silent.pop();
         let mut answer = String::new();
         last.read_to_string(&mut answer).await.unwrap();
         assert!(answer.ends_with("nodes 3\n"), "{answer}");
+        assert_eq!(silent[0].read(&mut [0]).await.unwrap(), 0, "the oldest was closed");
+        let youngest = silent[CONNECTIONS_MAX - 1].try_read(&mut [0]);
+        assert!(youngest.is_err_and(|error| error.kind() == ErrorKind::WouldBlock), "and no more than that");
     }
 }

@@ -136,10 +136,7 @@ fn carry_out(command: Command, words: &[OsString], verbosity: Verbosity) -> Resu
             if verbosity == Verbosity::Quiet { 0 } else { show(made.as_bytes())? }
         }
         #[cfg(feature = "api")]
-        Command::Api(args) => match lattice_api_server::run(&args).map_err(|error| Failure::ours(&error))? {
-            lattice_api_server::Outcome::Served => 0,
-            lattice_api_server::Outcome::Checked => show(b"lattice: the settings make sense\n")?,
-        },
+        Command::Api(args) => serve_api(&args)?,
         Command::Scontrol(args) => commands::scontrol(&args)?,
         Command::Completions { shell } => show(&documents::completions(shell))?,
         Command::Man { command } => show(&documents::man_page(&command)?)?,
@@ -224,4 +221,16 @@ fn is_daemon(_: &Command) -> bool {
 fn show(bytes: &[u8]) -> Result<u8, Failure> {
     print(bytes)
         .map_err(|error| Failure { text: format!("cannot write to standard output: {error}"), code: exit::OURS })
+}
+
+/// Runs the API server, which has a descriptor for each connection and each spool: as many as the system lets it have.
+#[cfg(feature = "api")]
+fn serve_api(args: &lattice_api_server::args::ApiArgs) -> Result<u8, Failure> {
+    if let Err(errno) = rank_spawner::raise_descriptor_limit() {
+        tracing::warn!("cannot raise the limit of open files: {}", errno.desc());
+    }
+    match lattice_api_server::run(args).map_err(|error| Failure::ours(&error))? {
+        lattice_api_server::Outcome::Served => Ok(0),
+        lattice_api_server::Outcome::Checked => show(b"lattice: the settings make sense\n"),
+    }
 }

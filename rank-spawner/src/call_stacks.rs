@@ -91,7 +91,8 @@ fn stack_of(pid: Pid, debugger: Option<&Debugger>, deadline: Instant) -> Option<
         Some(_) if owner(pid) != Some(geteuid().as_raw()) => Err("the process is another user's".to_owned()),
         Some(debugger) => debugger.look_at(pid, left.min(DEBUGGER)),
     };
-    let name = fs::read(format!("/proc/{pid}/comm")).unwrap_or_default();
+    // It may have ended meanwhile.
+    let name = fs::read(format!("/proc/{pid}/comm")).ok()?;
     let name = String::from_utf8_lossy(&name);
     let name = if name.trim_end().is_empty() { "a process without a name" } else { name.trim_end() };
     let mut text = format!("{} of {name}\n", count(threads.len()));

@@ -90,6 +90,8 @@ pub struct RankProgress {
     pub in_init: bool,
     /// Exit status or signal of its process, if it has ended.
     pub exit: Option<RankExit>,
+    /// True if it was lost with its node or its session: how it ended is not known.
+    pub lost: bool,
     /// Resources that its processes use, if they were asked for and it runs.
     pub usage: Option<RankUsage>,
     /// Its CPUs, if resources were asked for and it runs.
@@ -109,6 +111,7 @@ impl RankProgress {
             waiting: false,
             in_init: false,
             exit: None,
+            lost: false,
             usage: None,
             affinity: None,
         }

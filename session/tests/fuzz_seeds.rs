@@ -171,7 +171,7 @@ fn targets() -> [Target; 4] {
     let from = from_session().into_iter().map(|message| tagged(1, message.encode_to_vec()));
     let host = "node1".to_owned();
     let cause = proto::Cause { host, kind: Some(proto::cause::Kind::Fence("node2 left".to_owned())) };
-    let failure = proto::LaunchFailure { cause: Some(cause), below: 3 };
+    let failure = proto::LaunchFailure { cause: Some(cause), below: 3, api_is_silent: true };
     let between = [tagged(u8::MAX, failure.encode_to_vec())];
     [
         Target { name: "agent_request", run: fuzzing::agent_request, seeds: agent_requests() },

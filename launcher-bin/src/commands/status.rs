@@ -55,8 +55,10 @@ struct RankLine<'a> {
     phase: Option<&'static str>,
     last_command: Option<&'a str>,
     waiting: bool,
-    /// End of the rank; `null` while it runs.
+    /// End of the rank; `null` while it runs, and of one that was lost.
     exit: Option<RankEnd>,
+    /// It was lost with its node or its session: how it ended is not known.
+    lost: bool,
     /// What its processes use; `null` where that is not known.
     usage: Option<RankUsageLine>,
 }
@@ -191,6 +193,7 @@ fn json<'a>(status: &'a proto::LaunchStatus, cause: Option<&'a Cause>, ranks: &'
         last_command: seen.progress.last_command.as_deref(),
         waiting: seen.progress.waiting,
         exit: seen.progress.exit.map(|exit| RankEnd::of(seen.progress.rank, exit)),
+        lost: seen.progress.lost,
         usage: seen.progress.usage.map(RankUsageLine::from),
     };
     let silent = status.nodes.iter().filter(|node| node.silent);
@@ -324,6 +327,7 @@ fn table(ranks: &[RankView<'_>]) -> String {
 pub(super) fn rank_state(progress: &RankProgress) -> String {
     match (progress.exit, progress.pid, progress.phase) {
         (Some(exit), ..) => exit.to_string(),
+        _ if progress.lost => "lost".to_owned(),
         (None, None, _) => "not started".to_owned(),
         _ if progress.waiting => "waits in a fence".to_owned(),
         (None, Some(_), Some(_)) if progress.in_init => "runs, in MPI_Init".to_owned(),

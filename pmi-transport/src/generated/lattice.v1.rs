@@ -1028,6 +1028,9 @@ pub struct RankProgress {
     /// Not for one that has spoken both.
     #[prost(enumeration = "SpokenProtocol", tag = "12")]
     pub protocol: i32,
+    /// It was lost with its node or its session: how it ended is not known.
+    #[prost(bool, tag = "13")]
+    pub lost: bool,
 }
 /// A question to the sessions of several nodes.
 #[derive(Clone, PartialEq, ::prost::Message)]
@@ -6019,6 +6022,9 @@ pub struct LaunchFailure {
     /// Number of nodes, from the one after the receiver on, that the receiver passes it on to.
     #[prost(uint32, tag = "2")]
     pub below: u32,
+    /// To node 0: the sender could tell the API server, and has waited in vain for it to hear; it need not be waited for again.
+    #[prost(bool, tag = "3")]
+    pub api_is_silent: bool,
 }
 /// What a session asks another one of its launch over their link. Whoever takes it for a LaunchFailure finds no cause, and refuses it.
 #[derive(Clone, PartialEq, ::prost::Message)]

@@ -91,6 +91,7 @@ impl SessionMachine {
                 affinity,
                 waiting: waiting.contains(&(slot.job, slot.local)),
                 exit: slot.state.exit(),
+                lost: false,
             }
         });
         let ranks = ranks.collect();

@@ -69,6 +69,8 @@ pub(super) struct FailurePolicy {
     told: Told,
     /// Time from which the API server could have heard of the failure.
     since: Option<Instant>,
+    /// Another session has waited for the API server in vain.
+    api_is_silent: bool,
     /// The first cause was chosen, and is this session's.
     has_taken: bool,
     /// The others were told.
@@ -93,7 +95,7 @@ impl FailurePolicy {
         let root = Role::Root { first: FirstCause::default(), others: nodes.saturating_sub(1) };
         let role = if me == NodeIndex(0) { root } else { Role::Other };
         let (told, decisions) = (Told::default(), VecDeque::new());
-        Self { role, told, since: None, has_taken: false, passed_on: false, decisions }
+        Self { role, told, since: None, api_is_silent: false, has_taken: false, passed_on: false, decisions }
     }
 
     /// The next decision to carry out.
@@ -141,16 +143,19 @@ impl FailurePolicy {
 
     /// The session of node `from` says that the launch has failed.
     pub(super) fn on_failure(&mut self, from: NodeIndex, failure: LaunchFailure, now: Instant) {
-        let LaunchFailure { cause, below } = failure;
+        let LaunchFailure { cause, below, api_is_silent } = failure;
         match &mut self.role {
-            Role::Root { first, .. } => drop(report(first, from.0, cause, now)),
+            Role::Root { first, .. } => {
+                self.api_is_silent |= api_is_silent;
+                let _ = report(first, from.0, cause, now);
+            }
             // It comes again from a node that was not told in time that it had come.
             Role::Other if self.has_taken => {}
             Role::Other => {
                 (self.has_taken, self.passed_on) = (true, true);
                 self.decisions.push_back(Decision::Take(cause.clone()));
                 if below > 0 {
-                    self.decisions.push_back(Decision::TellBelow(LaunchFailure { cause, below }));
+                    self.decisions.push_back(Decision::TellBelow(LaunchFailure { cause, below, api_is_silent: false }));
                 }
             }
         }
@@ -177,7 +182,10 @@ impl FailurePolicy {
         }
         let is_unheard = match self.told.way {
             Way::Broken => self.since.is_some(),
-            Way::Open => !self.told.is_heard && self.since.is_some_and(|since| since + timeouts::UNHEARD <= now),
+            Way::Open => {
+                let is_late = |since| self.api_is_silent || since + timeouts::UNHEARD <= now;
+                !self.told.is_heard && self.since.is_some_and(is_late)
+            }
             Way::Ended => false,
         };
         if is_unheard && !self.passed_on {
@@ -188,11 +196,11 @@ impl FailurePolicy {
     fn pass_on(&mut self) {
         let decision = match &self.role {
             Role::Root { first, others } => first.get().cloned().map(|cause| {
-                let failure = LaunchFailure { cause, below: *others };
+                let failure = LaunchFailure { cause, below: *others, api_is_silent: false };
                 Decision::TellBelow(failure)
             }),
             Role::Other => self.told.cause.clone().map(|cause| {
-                let failure = LaunchFailure { cause, below: 0 };
+                let failure = LaunchFailure { cause, below: 0, api_is_silent: self.told.way == Way::Open };
                 Decision::TellRoot(failure)
             }),
         };

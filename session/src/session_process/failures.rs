@@ -96,7 +96,7 @@ pub(super) async fn until_settled(own: Option<&Cause>, stage: &mut watch::Receiv
 }
 
 /// Tells the nodes after this one, so many as the failure says.
-async fn tell_below(links: Arc<NodeLinks>, LaunchFailure { cause, below }: LaunchFailure) {
+async fn tell_below(links: Arc<NodeLinks>, LaunchFailure { cause, below, .. }: LaunchFailure) {
     let first = links.me().0 + 1;
     let all = first..links.nodes().min(first.saturating_add(below));
     let mut waiting: VecDeque<Range<u32>> = shares(all, links.fan_out()).collect();
@@ -107,7 +107,7 @@ async fn tell_below(links: Arc<NodeLinks>, LaunchFailure { cause, below }: Launc
         {
             let (links, cause) = (Arc::clone(&links), cause.clone());
             telling.spawn(task::boxed(async move {
-                let failure = LaunchFailure { cause, below: share.len() as u32 - 1 };
+                let failure = LaunchFailure { cause, below: share.len() as u32 - 1, api_is_silent: false };
                 let told = tell(&links, share.start, failure).await;
                 told.err().map(|Untold| share.start + 1..share.end)
             }));

@@ -14,12 +14,14 @@ pub struct LaunchFailure {
     pub cause: Cause,
     /// Number of nodes, from the one after the receiver on, that are to be told by the receiver.
     pub below: u32,
+    /// On its way to the root: the API server has not heard of it within the time that it is given, and need not be waited for again.
+    pub api_is_silent: bool,
 }
 
 /// Encodes a failure.
 pub fn encode(failure: &LaunchFailure) -> Bytes {
-    let LaunchFailure { cause, below } = failure;
-    proto::LaunchFailure { cause: Some(cause::encode(cause)), below: *below }.encode_to_vec().into()
+    let &LaunchFailure { ref cause, below, api_is_silent } = failure;
+    proto::LaunchFailure { cause: Some(cause::encode(cause)), below, api_is_silent }.encode_to_vec().into()
 }
 
 /// Decodes a failure.
@@ -27,7 +29,7 @@ pub fn encode(failure: &LaunchFailure) -> Bytes {
 /// # Errors
 /// Refuses bytes that are no message, and what [`cause::decode`] refuses.
 pub fn decode(message: Bytes) -> Result<LaunchFailure, WireError> {
-    let proto::LaunchFailure { cause, below } = proto::LaunchFailure::decode(message)?;
+    let proto::LaunchFailure { cause, below, api_is_silent } = proto::LaunchFailure::decode(message)?;
     let cause = cause::decode(cause.ok_or(WireError::Missing { what: "cause" })?)?;
-    Ok(LaunchFailure { cause, below })
+    Ok(LaunchFailure { cause, below, api_is_silent })
 }

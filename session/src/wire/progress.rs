@@ -24,6 +24,7 @@ pub fn encode(progress: &RankProgress) -> proto::RankProgress {
         waiting: progress.waiting,
         in_init: progress.in_init,
         protocol: encode_protocol(progress.protocol).into(),
+        lost: progress.lost,
         program: Bytes::new(),
         usage: progress.usage.map(encode_rank_usage),
         affinity: progress.affinity.as_ref().map(encode_affinity),
@@ -94,6 +95,7 @@ pub fn decode(progress: proto::RankProgress) -> RankProgress {
         in_init: progress.in_init,
         protocol: decode_protocol(progress.protocol),
         exit: progress.exit.as_ref().map(decode_exit),
+        lost: progress.lost,
         usage: progress.usage.map(decode_rank_usage),
         affinity: progress.affinity.map(decode_affinity),
     }

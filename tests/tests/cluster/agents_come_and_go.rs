@@ -188,16 +188,25 @@ fn nothing_is_left_of_agents_that_were_replaced() {
 }
 
 /// A cluster is brought to another version of the agent, node by node, while a program runs.
-#[test]
-fn a_cluster_is_upgraded_under_a_running_program() {
+fn upgraded_under(flavour: Flavour) {
     let _machine = turn::heavy();
     let script = r#"
         for node in node0 node1; do kill_agent $node TERM; start_agent $node "$2"; more_steps; done
         lattice nodes --json | field version"#;
     let script = format!("{KEEP}{STEPS}\n{script}\n{ALL_TOLD}");
-    let outcome = script_on(2, &script).arg(Flavour::WheelMpich.program("steps")).arg(built::next_agent()).run();
+    let outcome = script_on(2, &script).arg(flavour.program("steps")).arg(built::next_agent()).run();
     let next = concat!(env!("CARGO_PKG_VERSION"), "-next");
     outcome.exits(0).prints_lines([next, next, "code 0", "4"]);
+}
+
+#[test]
+fn a_cluster_is_upgraded_under_a_running_program_of_mpich() {
+    upgraded_under(Flavour::WheelMpich);
+}
+
+#[test]
+fn a_cluster_is_upgraded_under_a_running_program_of_open_mpi() {
+    upgraded_under(Flavour::WheelOpenMpi);
 }
 
 /// Launches that begin while an agent is replaced are started once more, and find the next one.

@@ -197,8 +197,10 @@ impl Machine {
         let cause = state.cause().cloned();
         let mut message = cause.as_ref().map(ToString::to_string).unwrap_or_default();
         if !unclean.is_empty() {
-            let nodes = hostlist::fold(unclean);
-            message += &format!("; {nodes} did not say that its part has ended, processes may be left there");
+            let separator = if message.is_empty() { "" } else { "; " };
+            let (nodes, parts) =
+                (hostlist::fold(unclean), if unclean.len() == 1 { "its part has" } else { "their parts have" });
+            message += &format!("{separator}{nodes} did not say that {parts} ended, processes may be left there");
         }
         let duration = now.saturating_duration_since(self.begun);
         Completion {

@@ -333,8 +333,11 @@ impl Ranks {
     pub(crate) fn known(&self, nodes: usize) -> Vec<Vec<(RankProgress, Bytes)>> {
         let mut by_node = vec![Vec::new(); nodes];
         for (number, rank) in (0..).zip(&self.all).filter(|(_, rank)| !rank.void) {
+            let lost = rank.end.is_none() && rank.death == Some(DeathKind::NodeLost);
             let known = RankProgress {
-                pid: rank.pid,
+                // Its number may be another process's by now.
+                pid: rank.pid.filter(|_| !lost),
+                lost,
                 phase: rank.end.and_then(|end| end.phase()),
                 fences: rank.end.map(|end| end.fences()),
                 exit: rank.end.map(|end| end.exit),
@@ -412,6 +415,17 @@ pub(super) mod tests {
         (0..4).for_each(|rank| assert!(ranks.on_exited(rank / 2, end(rank, None))));
         assert!(ranks.all_exited());
         assert_eq!(ranks.add_job(&Placement::block(&[1])), 6, "their numbers are not given again");
+    }
+
+    #[test]
+    fn ranks_of_a_lost_node_are_lost_and_have_no_process_any_more() {
+        let mut ranks = ranks();
+        (2..4).for_each(|rank| assert!(ranks.on_started(1, Rank(rank), 100 + rank, &Programs::new())));
+        assert!(ranks.on_exited(1, end(2, None)));
+        assert_eq!(ranks.on_lost(1).len(), 1);
+        let known = |rank: usize| ranks.known(2)[1][rank].0.clone();
+        assert_eq!((known(0).pid, known(0).lost, known(0).exit.is_some()), (Some(102), false, true));
+        assert_eq!((known(1).pid, known(1).lost, known(1).exit), (None, true, None));
     }
 
     /// Something that changes what is known of ends.

@@ -25,6 +25,8 @@ use crate::launch::outbox::Attempt;
 
 /// Reason for which a node is given up whose events cannot be told in full.
 const LEFT_OUT: &str = "it left out events of its ranks";
+/// Reason that a node is lost whose next agent does not have the launch: sessions end with their agent, or without one after a while.
+const ANEW: &str = "its agent was started anew, and found no session of the launch";
 
 impl Machine {
     /// A node begins to report, or does so again over a new stream.
@@ -329,7 +331,7 @@ impl Machine {
     pub(crate) fn on_agent_anew(&mut self, node: u32, now: Instant) {
         match self.phase {
             Phase::Starting { .. } => self.anew.push(node),
-            _ => self.on_node_lost(node, "its agent was started anew", now),
+            _ => self.on_node_lost(node, ANEW, now),
         }
     }
 

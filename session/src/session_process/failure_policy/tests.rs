@@ -28,11 +28,11 @@ fn told(cause: Cause, is_heard: bool, way: Way) -> Told {
 }
 
 fn from_other(cause: Cause) -> LaunchFailure {
-    LaunchFailure { cause, below: 0 }
+    LaunchFailure { cause, below: 0, api_is_silent: false }
 }
 
 fn to_all(cause: Cause) -> Decision {
-    Decision::TellBelow(LaunchFailure { cause, below: NODES - 1 })
+    Decision::TellBelow(LaunchFailure { cause, below: NODES - 1, api_is_silent: false })
 }
 
 /// A policy, the time, and what it has decided since the last look.
@@ -92,7 +92,8 @@ fn the_root_is_told_what_the_api_server_does_not_hear_and_told_once() {
     let mut silent = World::of_node(2);
     assert_eq!(silent.told(told(killed(2), false, Way::Open)), []);
     assert_eq!(silent.after(timeouts::UNHEARD / 2), []);
-    assert_eq!(silent.after(timeouts::UNHEARD), [tell()]);
+    let waited = LaunchFailure { api_is_silent: true, ..from_other(killed(2)) };
+    assert_eq!(silent.after(timeouts::UNHEARD), [Decision::TellRoot(waited)]);
     assert_eq!(silent.told(told(killed(2), false, Way::Broken)), []);
     let mut broken_later = World::of_node(2);
     assert_eq!(broken_later.told(told(killed(2), true, Way::Open)), []);
@@ -135,10 +136,19 @@ fn an_api_server_that_says_nothing_is_waited_for_by_the_root_as_well() {
 }
 
 #[test]
+fn an_api_server_that_another_session_has_waited_for_is_not_waited_for_again() {
+    let mut world = World::of_node(0);
+    let waited = LaunchFailure { api_is_silent: true, ..from_other(killed(1)) };
+    assert_eq!(world.hears(1, waited), [Decision::Take(killed(1)), to_all(killed(1))]);
+    assert_eq!(world.told(told(killed(1), false, Way::Open)), []);
+    assert_eq!(world.after(Duration::from_secs(60)), []);
+}
+
+#[test]
 fn what_the_root_chose_replaces_the_own_cause_and_is_passed_on_once() {
     let mut world = World::of_node(1);
     world.told(told(gave_up(1), false, Way::Broken));
-    let failure = LaunchFailure { cause: killed(3), below: 2 };
+    let failure = LaunchFailure { cause: killed(3), below: 2, api_is_silent: false };
     let passed_on = Decision::TellBelow(failure.clone());
     assert_eq!(world.hears(0, failure.clone()), [Decision::Take(killed(3)), passed_on]);
     assert_eq!(world.hears(0, failure), []);
@@ -196,9 +206,9 @@ proptest! {
                     (node, worlds[node as usize].told(told(cause, false, Way::Broken)))
                 }
                 Decision::TellRoot(failure) => (0, worlds[0].hears(node, failure)),
-                Decision::TellBelow(LaunchFailure { cause, below }) => {
+                Decision::TellBelow(LaunchFailure { cause, below, .. }) => {
                     // The node after this one has all others below itself.
-                    let failure = LaunchFailure { cause, below: below - 1 };
+                    let failure = LaunchFailure { cause, below: below - 1, api_is_silent: false };
                     (node + 1, worlds[node as usize + 1].hears(node, failure))
                 }
             };

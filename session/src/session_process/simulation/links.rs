@@ -242,19 +242,26 @@ impl Links {
 
     fn tell_each(&mut self, nodes: Range<u32>, cause: &Cause, now: Instant) {
         let parts: Vec<_> = shares(nodes, self.fan_out.barrier).collect();
-        parts.into_iter().for_each(|part| self.tell(part, cause, now));
+        for part in parts {
+            let failure = LaunchFailure { cause: cause.clone(), below: part.len() as u32 - 1, api_is_silent: false };
+            self.tell(part, failure, now);
+        }
+    }
+
+    /// Tells the root what this session found.
+    pub(super) fn tell_root(&mut self, failure: LaunchFailure, now: Instant) {
+        self.tell(0..1, failure, now);
     }
 
     /// Tells the first of these nodes, which is to tell the others.
-    pub(super) fn tell(&mut self, nodes: Range<u32>, cause: &Cause, now: Instant) {
-        let failure = LaunchFailure { cause: cause.clone(), below: nodes.len() as u32 - 1 };
+    fn tell(&mut self, nodes: Range<u32>, failure: LaunchFailure, now: Instant) {
         let question = Question::Session(failure::encode(&failure));
         let mut effects = Effects::default();
         let asked =
             self.launch.as_mut().and_then(|launch| launch.ask(NodeIndex(nodes.start), question, &mut effects).ok());
         if let Some(id) = asked {
             self.tells += 1;
-            let telling = Telling { id, nodes, cause: cause.clone(), until: now + timeouts::TELL };
+            let telling = Telling { id, nodes, cause: failure.cause, until: now + timeouts::TELL };
             self.telling.insert(self.tells, telling);
         }
         self.take(effects, now);

@@ -171,7 +171,7 @@ impl SimulatedSession {
         while let Some(decision) = self.policy.poll_decision() {
             any = true;
             match decision {
-                Decision::TellRoot(failure) => links.tell(0..1, &failure.cause, now),
+                Decision::TellRoot(failure) => links.tell_root(failure, now),
                 Decision::TellBelow(failure) => links.tell_below(&failure, now),
                 Decision::Take(cause) => {
                     self.waiting.take(Word::Chosen(cause), &self.credit, batch);

@@ -66,6 +66,7 @@ fn events_travel() {
         in_init: true,
         protocol: Some(SpokenProtocol::Pmix),
         exit: Some(RankExit::Code(1)),
+        lost: true,
         usage: Some(RankUsage { cpu: Duration::from_micros(7), memory: 8, read: 9, written: 10 }),
         affinity: Some(RankAffinity { bound_to: "2-3".parse().ok(), allowed: "0-3,8".parse().unwrap() }),
     };
@@ -199,8 +200,8 @@ fn any_progress() -> impl Strategy<Value = RankProgress> {
     let fences = proptest::option::of(any::<u64>());
     let protocol = prop_oneof![Just(None), Just(Some(SpokenProtocol::Pmi)), Just(Some(SpokenProtocol::Pmix))];
     let dialogue = (any_phase(), fences, protocol);
-    (any_rank(), pid, dialogue, some_text(), any::<(bool, bool)>(), ended, seen).prop_map(
-        |(rank, pid, (phase, fences, protocol), last_command, (waiting, in_init), exit, seen)| RankProgress {
+    (any_rank(), pid, dialogue, some_text(), any::<(bool, bool, bool)>(), ended, seen).prop_map(
+        |(rank, pid, (phase, fences, protocol), last_command, (waiting, in_init, lost), exit, seen)| RankProgress {
             rank,
             pid,
             phase,
@@ -210,6 +211,7 @@ fn any_progress() -> impl Strategy<Value = RankProgress> {
             in_init,
             protocol,
             exit,
+            lost,
             usage: seen.as_ref().map(|(usage, _)| *usage),
             affinity: seen.map(|(_, affinity)| affinity),
         },

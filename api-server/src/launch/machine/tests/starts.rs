@@ -67,7 +67,7 @@ fn whoever_ordered_a_launch_is_told_whether_all_nodes_accepted_it_whatever_happe
         anew,
         Ok(()),
         true,
-        Some("node n1 was lost: its agent was started anew"),
+        Some("node n1 was lost: its agent was started anew, and found no session of the launch"),
     );
     check("an agent is replaced, and the next one refuses", anew, refused(), false, Some(refusal));
     check("a node refuses", nothing, refused(), false, Some(refusal));
