@@ -38,19 +38,16 @@ pub(super) enum SignalAheadError {
     #[error(transparent)]
     Signal(#[from] NoSignal),
     #[error("B: is sbatch's, and signals the script alone; without it the ranks of each launch get the signal")]
-    Letter,
+    ScriptAlone,
     #[error("behind the @: {0}")]
     Time(#[from] NotADuration),
 }
 
-/// Letters of Slurm before the signal: of a reservation that comes, and of sbatch for the script alone.
-const LETTERS: [&str; 2] = ["R:", "B:"];
-
 pub(super) fn parse_ahead(text: &str) -> Result<SignalAhead, SignalAheadError> {
-    // There are no reservations that a job could stand in the way of.
+    // Slurm's letters: of a reservation, which there are none of here, and of the script alone.
     let text = text.strip_prefix("R:").unwrap_or(text);
-    if LETTERS.iter().any(|letter| text.starts_with(letter)) {
-        return Err(SignalAheadError::Letter);
+    if text.starts_with("B:") {
+        return Err(SignalAheadError::ScriptAlone);
     }
     Ok(match text.split_once('@') {
         Some((signal, time)) => SignalAhead { signal: parse(signal)?, ahead: parse_duration(time)? },
@@ -84,7 +81,7 @@ mod tests {
         assert_eq!(parse_ahead("USR1@"), Err(SignalAheadError::Time(NotADuration)));
         assert_eq!(parse_ahead("USR1@soon"), Err(SignalAheadError::Time(NotADuration)));
         check("R:USR1@60", 60);
-        assert_eq!(parse_ahead("B:USR1@5"), Err(SignalAheadError::Letter));
+        assert_eq!(parse_ahead("B:USR1@5"), Err(SignalAheadError::ScriptAlone));
         assert_eq!(parse_ahead("X:USR1@5"), Err(SignalAheadError::Signal(NoSignal)));
     }
 }
