@@ -358,7 +358,7 @@ async fn a_status_has_the_same_facts_for_programs() {
     assert_eq!(
         rank(0),
         json!({ "rank": 0, "node": "node0", "pid": 41, "program": "/bin/app", "phase": "initialized",
-                "last_command": "barrier_in", "waiting": true, "exit": null, "usage": null })
+                "last_command": "barrier_in", "waiting": true, "exit": null, "lost": false, "usage": null })
     );
     assert_eq!(rank(2)["exit"], json!({ "rank": 2, "signal": 11 }));
     assert_eq!((&rank(3)["pid"], &rank(3)["phase"]), (&Value::Null, &Value::Null));

@@ -6023,7 +6023,7 @@ pub struct LaunchFailure {
     #[prost(uint32, tag = "2")]
     pub below: u32,
     /// To node 0: the sender could tell the API server, and has waited in vain for it to hear; it need not be waited for again.
-    #[prost(bool, tag = "3")]
+    #[prost(bool, tag = "15")]
     pub api_is_silent: bool,
 }
 /// What a session asks another one of its launch over their link. Whoever takes it for a LaunchFailure finds no cause, and refuses it.
