@@ -57,7 +57,7 @@ fn launches_of_a_revoked_user_end() {
         by_key() { XDG_CONFIG_HOME=$user nsenter --net=/proc/$(daemon node0)/ns/net env -u LATTICE_API_URL lattice "$@"; }
         long="launch --alloc $alloc -N 2 -n 2 --chdir / --detach"
         launch=$(by_key $long sleep 1000)
-        other=$(setpriv --reuid nobody --regid nogroup --init-groups lattice $long bash -c "echo up; sleep 1000")
+        other=$(setpriv --reuid nobody --regid nogroup --init-groups lattice $long bash -c "while sleep 0.2; do echo up; done")
         restart_api :
         by_key attach $other >seen 2>&1 & attached=$!; until grep -q up seen; do sleep 0.05; done
         lattice pki revoke pki user-65534 >/dev/null; cp pki/crl.pem pki/api/
