@@ -66,7 +66,7 @@ const LOOKING_AROUND: &str = r#"
     # Whether so many nodes are up.
     nodes_up() { [ "$(lattice nodes --json 2>/dev/null | field state | grep -c up)" = "$1" ]; }
     # The process number of a rank of a launch.
-    pid_of_rank() { lattice proctable "$1" --json | field pid | sed -n "$(($2 + 1))p"; }
+    pid_of_rank() { lattice proctable "$1" --json | awk -v wanted=$2 '/"rank":/ { rank = $2 + 0 } /"pid":/ && rank == wanted { print $2 + 0 }'; }
 "#;
 
 /// A bash script that runs in a cluster of so many nodes; what it gets as `$1` and so on is still to be added.
