@@ -36,7 +36,12 @@ impl RevocationList {
             }
             text => text?,
         };
-        let list = Self::parse(text.into(), path)?;
+        Self::of_file(text.into(), path, authorities)
+    }
+
+    /// The list in the file at `path`, which has this text. Refuses one that none of these CAs has signed.
+    pub(super) fn of_file(text: Bytes, path: &Path, authorities: &[CertificateDer<'_>]) -> Result<Self, IdentityError> {
+        let list = Self::parse(text, path)?;
         if list.is_signed_by(authorities) {
             Ok(list)
         } else {
@@ -79,7 +84,7 @@ impl RevocationList {
     }
 
     /// Returns true if one of these CAs has signed it.
-    pub(super) fn is_signed_by(&self, authorities: &[CertificateDer<'_>]) -> bool {
+    fn is_signed_by(&self, authorities: &[CertificateDer<'_>]) -> bool {
         self.lists.iter().all(|list| {
             let Ok((_, list)) = CertificateRevocationList::from_der(list) else { return false };
             authorities.iter().any(|authority| {

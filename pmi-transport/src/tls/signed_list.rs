@@ -67,10 +67,7 @@ impl Seen {
         if RevocationList::digest_of(&text) == self.digest {
             return Ok(());
         }
-        let list = RevocationList::parse(text, path)?;
-        if !list.is_signed_by(authorities) {
-            return Err(IdentityError::StrangeFile { path: path.to_owned() });
-        }
+        let list = RevocationList::of_file(text, path, authorities)?;
         self.digest = list.digest().clone();
         self.revoked.extend(list.revoked);
         Ok(())
