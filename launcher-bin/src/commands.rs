@@ -47,6 +47,7 @@ pub(crate) use self::status::{proctable, status};
 pub(crate) use self::top::top;
 use crate::args::ServerArgs;
 use crate::cluster::{ApiServer, Cluster, ClusterError};
+use crate::console::OutputError;
 use crate::local_launches::{self, LocalError, LocalLaunch};
 use crate::machine::MachineError;
 use crate::request::RequestError;
@@ -255,7 +256,10 @@ pub(crate) enum CommandError {
     /// A launch on this machine does not do what it is asked.
     #[error(transparent)]
     Local(#[from] LocalError),
-    /// Our own streams or the runtime cannot be used.
+    /// Standard output cannot be written to.
+    #[error(transparent)]
+    Output(#[from] OutputError),
+    /// The runtime or a file of the command cannot be used.
     #[error(transparent)]
     Io(#[from] io::Error),
 }

@@ -69,21 +69,26 @@ pub(crate) fn write_stderr(bytes: &[u8]) {
     let _ = io::stderr().write_all(bytes);
 }
 
+/// Standard output cannot be written to: the device is full, for example.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot write to standard output: {0}")]
+pub struct OutputError(#[from] io::Error);
+
 /// Writes to standard output, and returns the exit code: 0, or that of SIGPIPE when the reader has gone, as with `head`.
 ///
 /// # Errors
 /// Returns every other error of the stream.
-pub(crate) fn print(bytes: &[u8]) -> io::Result<u8> {
+pub(crate) fn print(bytes: &[u8]) -> Result<u8, OutputError> {
     let mut stdout = io::stdout().lock();
     match stdout.write_all(bytes).and_then(|()| stdout.flush()) {
         Ok(()) => Ok(0),
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(exit::by_signal(Signal::SIGPIPE as i32)),
-        Err(error) => Err(error),
+        Err(error) => Err(error.into()),
     }
 }
 
 /// Writes lines to standard output, in which what a terminal would obey is shown in letters; see [`print`].
-pub(crate) fn print_lines(lines: &[String]) -> io::Result<u8> {
+pub(crate) fn print_lines(lines: &[String]) -> Result<u8, OutputError> {
     print(shown(lines).as_bytes())
 }
 
@@ -93,7 +98,7 @@ pub(crate) fn shown(lines: &[String]) -> String {
 }
 
 /// Writes `value` to standard output as JSON on lines of its own; see [`print`].
-pub(crate) fn print_json(value: &impl Serialize) -> io::Result<u8> {
+pub(crate) fn print_json(value: &impl Serialize) -> Result<u8, OutputError> {
     print(json(value).as_bytes())
 }
 

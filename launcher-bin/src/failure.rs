@@ -171,6 +171,8 @@ mod tests {
                 "cannot find program no-such-program in /usr/bin:/bin\ntry: its path, such as ./NAME",
             ),
             ("./no-such-program", 127, "cannot find program ./no-such-program\ntry: its whole path"),
+            ("A_1=b true", 127, "cannot find program A_1=b in /usr/bin:/bin\ntry: env A_1=b PROGRAM, as a shell"),
+            ("=b true", 127, "cannot find program =b in /usr/bin:/bin\ntry: its path, such as ./NAME"),
             // A file of the directory in which this test runs.
             ("Cargo.toml", 127, "cannot find program Cargo.toml in /usr/bin:/bin\ntry: ./Cargo.toml"),
             ("list", 127, "cannot find program list in /usr/bin:/bin\ntry: lattice list"),

@@ -4,6 +4,7 @@
 //! is passed on.
 
 use std::io;
+use std::process::ExitStatus;
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -70,6 +71,14 @@ pub(crate) fn pass_on(child: &Child, signal: Signal) {
     }
 }
 
+/// Exit code of a command that this program waited for, as a shell has it.
+pub(crate) fn code_of(status: ExitStatus) -> u8 {
+    if status.code().is_some() {
+        signals::leave_interrupt_to_command();
+    }
+    exit::of_status(status)
+}
+
 /// Waits for the end of the command, and passes on what it has not heard; returns its exit code, as a shell does.
 ///
 /// # Errors
@@ -77,7 +86,7 @@ pub(crate) fn pass_on(child: &Child, signal: Signal) {
 pub(crate) async fn wait(mut child: Child, signals: &mut Signals) -> io::Result<u8> {
     loop {
         tokio::select! {
-            status = child.wait() => return Ok(exit::of_status(status?)),
+            status = child.wait() => return Ok(code_of(status?)),
             arrival = signals.next() => match arrival {
                 Arrival::Everybody(_) => {}
                 Arrival::Us(signal) => pass_on(&child, signal),

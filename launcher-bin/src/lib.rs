@@ -74,7 +74,8 @@ use self::console::{Verbosity, print, report};
 use self::failure::Failure;
 use self::launch::LaunchError;
 
-/// Carries out a command line, whose first word is the name that the program was called by; returns the exit code.
+/// Carries out a command line, whose first word is the name that the program was called by; returns the exit code. A command that Ctrl-C has
+/// ended does not return: SIGINT ends the process, as the shell above expects.
 ///
 /// Must be called while this process has one thread.
 pub fn run(words: impl IntoIterator<Item = OsString>) -> u8 {
@@ -95,10 +96,12 @@ pub fn run(words: impl IntoIterator<Item = OsString>) -> u8 {
         }
         Err(error) => answer(&error, &words),
     };
-    outcome.unwrap_or_else(|Failure { text, code }| {
+    let code = outcome.unwrap_or_else(|Failure { text, code }| {
         report(&text);
         code
-    })
+    });
+    signals::end_if_interrupted(code);
+    code
 }
 
 fn carry_out(command: Command, words: &[OsString], verbosity: Verbosity) -> Result<u8, Failure> {
@@ -219,8 +222,7 @@ fn is_daemon(_: &Command) -> bool {
 }
 
 fn show(bytes: &[u8]) -> Result<u8, Failure> {
-    print(bytes)
-        .map_err(|error| Failure { text: format!("cannot write to standard output: {error}"), code: exit::OURS })
+    print(bytes).map_err(|error| Failure::ours(&error))
 }
 
 /// Runs the API server, which has a descriptor for each connection and each spool: as many as the system lets it have.

@@ -8,7 +8,6 @@ mod distribution;
 mod member;
 
 use std::fs;
-use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -21,7 +20,7 @@ use self::member::{CallError, Member};
 use crate::args::PmiCommand;
 use crate::args::pmi_command::{Method, Probe};
 use crate::client_libraries::{self, ClientLibraryError};
-use crate::console::print;
+use crate::console::{OutputError, print};
 use crate::formatting::count as plural;
 
 /// Failure of a probe.
@@ -80,8 +79,8 @@ pub enum PmiCommandError {
     #[error(transparent)]
     Library(#[from] ClientLibraryError),
     /// The result could not be printed.
-    #[error("cannot write to standard output")]
-    Output(#[from] io::Error),
+    #[error(transparent)]
+    Output(#[from] OutputError),
 }
 
 /// Runs one probe as this process's rank; prints its result on standard output, in rank 0 only. Returns the exit code.

@@ -11,16 +11,19 @@
 use std::collections::HashMap;
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::{SigSet, Signal};
 use nix::unistd::{Pid, getppid};
 use signal_hook::iterator::exfiltrator::WithOrigin;
 use signal_hook::iterator::exfiltrator::origin::Origin;
+use signal_hook::low_level::emulate_default_handler;
 use signal_hook::low_level::siginfo::Cause;
 use signal_hook_tokio::SignalsInfo;
 use tokio_stream::StreamExt;
+
+use crate::exit;
 
 /// The signals that end a launch.
 pub(crate) const ENDING: [Signal; 3] = [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP];
@@ -30,6 +33,9 @@ pub(crate) const TELLING: [Signal; 6] =
 
 /// Time within which a signal that processes send twice is one: to the process and to its group, or by way of its parent.
 const ONE_WITHIN: Duration = Duration::from_millis(200);
+
+/// True once the terminal has interrupted this process, unless the interrupt was [for a command](leave_interrupt_to_command) of it.
+static IS_INTERRUPTED: AtomicBool = AtomicBool::new(false);
 
 /// A signal that has reached this process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -89,6 +95,22 @@ pub(crate) fn end_us() -> io::Result<()> {
     })
 }
 
+/// Ends this process by SIGINT if the terminal has interrupted it and `code` is the exit code of that. A shell that waits for this process ends
+/// its loop or script only then: after an exit with code 130 it goes on.
+pub(crate) fn end_if_interrupted(code: u8) {
+    let signal = Signal::SIGINT as i32;
+    if IS_INTERRUPTED.load(Ordering::Relaxed) && code == exit::by_signal(signal) {
+        // Returns only if the system refuses the default action; the caller exits with the code then.
+        let _ = emulate_default_handler(signal);
+    }
+}
+
+/// Leaves an interrupt of the terminal to a command that has ended with a code of its own: it has handled the signal, and this process goes on
+/// to its own end.
+pub(crate) fn leave_interrupt_to_command() {
+    IS_INTERRUPTED.store(false, Ordering::Relaxed);
+}
+
 impl Signals {
     /// Listens to these, but for those that this process was started to ignore (`nohup`), which stay ignored. Needs a tokio runtime.
     ///
@@ -110,6 +132,9 @@ impl Signals {
             };
             let Ok(signal) = Signal::try_from(origin.signal) else { continue };
             let received = Received { signal, sender: Sender::of(&origin) };
+            if received == (Received { signal: Signal::SIGINT, sender: Sender::Terminal }) {
+                IS_INTERRUPTED.store(true, Ordering::Relaxed);
+            }
             if !self.repeats.has(received, (Instant::now(), getppid())) {
                 return received;
             }

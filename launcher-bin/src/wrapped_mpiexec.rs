@@ -27,7 +27,7 @@ use tokio::time::{sleep, timeout};
 
 use self::lines::Lines;
 use crate::args::{NamedHosts, WrapArgs};
-use crate::console::print;
+use crate::console::{OutputError, print};
 use crate::exit;
 use crate::foreground::{Arrival, Signals, pass_on};
 use crate::hostfile::{self, HostfileError, HostsError};
@@ -83,6 +83,9 @@ pub(crate) enum WrapError {
         /// The host.
         host: String,
     },
+    /// Standard output cannot be written to.
+    #[error(transparent)]
+    Output(#[from] OutputError),
     /// The system refused something.
     #[error("cannot serve mpiexec: {0}")]
     System(#[from] io::Error),

@@ -61,6 +61,7 @@ use crate::cgroup::{CgroupError, OwnCgroup, usable_directory};
 use crate::descriptor_socket::DescriptorSocket;
 use crate::exit::RankExit;
 use crate::process_table;
+use crate::stdio::open_null;
 use crate::syscalls::pidfd_send_signal;
 
 /// Time for a fork server to say its next word while it is taken up. It may be cleaning up before.
@@ -248,10 +249,12 @@ impl ForkServer {
         survival: Option<&Survival>,
     ) -> Result<Self, ForkServerError> {
         let roles = roles.into();
-        let threads = fs::read_dir("/proc/self/task")?.count();
+        let threads = process_table::own_threads()?;
         if threads != 1 {
             return Err(ForkServerError::Threads { threads });
         }
+        // The child opens it as well, and could not report a failure.
+        open_null()?;
         let rendezvous = survival.map(|survival| Rendezvous::open(&survival.directory)).transpose()?;
         let lease = survival.map_or(Duration::ZERO, |survival| survival.lease);
         let (cgroups, ungrouped) = match usable_directory() {

@@ -39,8 +39,9 @@ use crate::launch_tag::LaunchTag;
 use crate::orphaned_memory::remove_orphaned_memory;
 use crate::pinned::Pinned;
 use crate::process::RankProcess;
-use crate::process_table::Process;
+use crate::process_table::{Process, own_threads};
 use crate::start::no_process;
+use crate::stdio::open_null;
 use crate::syscalls::{self, Child, pidfd_open, pidfd_send_signal};
 
 /// Process name of a keeper.
@@ -73,7 +74,7 @@ pub enum KeeperError {
     #[error("cannot make the process that cleans up after this one (lattice-keeper): {}", no_process(*.0))]
     Fork(Errno),
     /// The system refused something.
-    #[error("cannot make a keeper: {0}")]
+    #[error("cannot make the process that cleans up after this one (lattice-keeper): {0}")]
     System(#[from] io::Error),
 }
 
@@ -84,10 +85,12 @@ impl Keeper {
     /// # Errors
     /// Refuses to fork a process that has more than one thread; fails when the system has no process or descriptor left.
     pub fn fork() -> Result<Self, KeeperError> {
-        let threads = fs::read_dir("/proc/self/task")?.count();
+        let threads = own_threads()?;
         if threads != 1 {
             return Err(KeeperError::Threads { threads });
         }
+        // The child opens it as well, and could not report a failure.
+        open_null()?;
         let (reader, records) = pipe2(OFlag::O_CLOEXEC).map_err(io::Error::from)?;
         // The keeper must not be able to stop the launcher by not reading.
         fcntl(&records, FcntlArg::F_SETFL(OFlag::O_WRONLY | OFlag::O_NONBLOCK)).map_err(io::Error::from)?;

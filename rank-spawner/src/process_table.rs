@@ -80,6 +80,17 @@ fn behind_name(line: &[u8]) -> Option<&str> {
     str::from_utf8(&line[end + 1..]).ok()
 }
 
+/// Number of threads of this process. An error says that the process file system is missing.
+pub(crate) fn own_threads() -> io::Result<usize> {
+    const FILE: &str = "/proc/self/task";
+    let threads = fs::read_dir(FILE).map_err(|error| {
+        let text =
+            format!("cannot read {FILE}: {error}\ntry: mount -t proc proc /proc; starting processes needs /proc");
+        io::Error::new(error.kind(), text)
+    })?;
+    Ok(threads.count())
+}
+
 /// All processes that could be read, indexed by number and by parent.
 pub(crate) struct ProcessTable {
     processes: BTreeMap<Pid, Process>,

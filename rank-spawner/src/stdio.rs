@@ -138,9 +138,10 @@ impl StandardStreams {
     }
 }
 
-/// `/dev/null` for reading and writing, close-on-exec as all that std opens.
+/// `/dev/null` for reading and writing, close-on-exec as all that std opens. An error names the file.
 pub(crate) fn open_null() -> io::Result<File> {
-    OpenOptions::new().read(true).write(true).open("/dev/null")
+    let opened = OpenOptions::new().read(true).write(true).open("/dev/null");
+    opened.map_err(|error| io::Error::new(error.kind(), format!("cannot open /dev/null, which ranks need: {error}")))
 }
 
 /// Concerns our end alone: the ends of a pipe or socket pair are separate open files.

@@ -7,6 +7,7 @@ use rank_spawner::{KeeperError, ProgramFailure};
 
 use super::broadcast::BroadcastError;
 use crate::cluster::ClusterError;
+use crate::console::OutputError;
 use crate::local_launches::LocalError;
 use crate::machine::MachineError;
 use crate::output::FileError;
@@ -77,7 +78,10 @@ pub enum LaunchError {
     /// The limit of open files cannot be changed.
     #[error("cannot change the limit of open files: {0}")]
     DescriptorLimit(#[source] nix::Error),
-    /// Our own streams, signals or threads cannot be used.
+    /// Standard output cannot be written to.
+    #[error(transparent)]
+    Output(#[from] OutputError),
+    /// Signals or threads of this process, or its standard input, cannot be used.
     #[error("cannot set up the launch: {0}")]
     Setup(#[from] io::Error),
 }

@@ -10,6 +10,7 @@ use lattice_session::cause::{Cause, CauseKind, RankList, StartClass};
 use lattice_session::event::{Event, MpiFamily, MpiLibrary, Notice};
 use lattice_session::placed::PlacedLaunch;
 use lattice_session::settings::{Entrance, LaunchSettings, PmiFamily, PmiSpec};
+use nix::errno::Errno;
 use pmi_core::ids::Rank;
 use rank_spawner::Limit;
 
@@ -68,6 +69,10 @@ fn cannot_execute(reason: &str) -> &'static str {
         "chmod +x, where its nodes have it; or its interpreter before it, as in sh FILE"
     } else if reason.contains("is a directory") {
         "the path of a program in that directory"
+    } else if reason.contains(Errno::ETXTBSY.desc()) {
+        "the line again when no process writes the file any more; fuser FILE shows which one does"
+    } else if reason.contains(Errno::E2BIG.desc()) {
+        "fewer arguments and variables, or --env-remove of a long one; the limit is a quarter of ulimit -s"
     } else if reason.contains("is a program for") {
         "a build of it for that machine; lattice nodes --topology shows what each node is"
     } else if reason.contains(" needs ") {

@@ -13,7 +13,7 @@ use tokio::time::sleep;
 
 use super::PrivateClusterError;
 use crate::exit;
-use crate::foreground::{Arrival, Signals, pass_on};
+use crate::foreground::{Arrival, Signals, code_of, pass_on};
 use crate::mpirun_setup::MpirunSetup;
 
 /// Time limit for the end of the command after a signal.
@@ -60,7 +60,7 @@ impl ClusterCommand<'_> {
             let mut child = self.start(start)?;
             loop {
                 tokio::select! {
-                    status = child.wait() => return Ok(exit::of_status(status?)),
+                    status = child.wait() => return Ok(code_of(status?)),
                     arrival = signals.next() => match arrival {
                         Arrival::Everybody(_) => {}
                         Arrival::Us(number) if self.decides(number) => pass_on(&child, number),
@@ -124,7 +124,7 @@ fn with(mut command: Command, arguments: &[OsString]) -> Command {
 async fn end(child: &mut Child, number: Signal) -> io::Result<u8> {
     pass_on(child, number);
     tokio::select! {
-        status = child.wait() => Ok(exit::of_status(status?)),
+        status = child.wait() => Ok(code_of(status?)),
         () = sleep(END_WITHIN) => Ok(exit::by_signal(number as i32)),
     }
 }

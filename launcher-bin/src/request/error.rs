@@ -302,6 +302,11 @@ fn tip(error: &ProgramError) -> String {
     };
     let typed = name.to_string_lossy();
     match typed.as_ref() {
+        variable if is_assignment(variable) => {
+            format!(
+                "\ntry: env {variable} PROGRAM, as a shell sets a variable for one program; or --env {variable} before it"
+            )
+        }
         line if line.contains(' ') => format!("\ntry: {line}, without quotes around it; or sh -c '{line}'"),
         command if is_command(command) => format!("\ntry: lattice {command}"),
         path if path.contains('/') => {
@@ -312,6 +317,14 @@ fn tip(error: &ProgramError) -> String {
             "\ntry: its path, such as ./NAME; or PATH with its directory, as --env PATH=... or in this shell".to_owned()
         }
     }
+}
+
+/// True for `NAME=VALUE`, which a shell takes for a variable where a program could stand.
+fn is_assignment(word: &str) -> bool {
+    let name = word.split_once('=').map_or("", |(name, _)| name);
+    let is_of_name =
+        |(index, byte): (usize, u8)| byte == b'_' || byte.is_ascii_alphabetic() || index > 0 && byte.is_ascii_digit();
+    !name.is_empty() && name.bytes().enumerate().all(is_of_name)
 }
 
 /// A file that the system cannot execute, behind the program that may read it, as its name tells.

@@ -209,11 +209,16 @@ pub(super) fn failure(error: &StartError) -> StartFailure {
     }
 }
 
-/// Class of a failed start, as a shell would choose it.
+/// Class of a failed start, as a shell would choose it: a file that is there and was not executed is at fault, such as one that is still being
+/// written (ETXTBSY), unless the node lacks something.
 fn start_class(error: &StartError) -> StartClass {
+    use Errno::{EAGAIN, EIO, EMFILE, ENFILE, ENOENT, ENOMEM, ENOTDIR};
     match error {
-        StartError::Step { step: Step::Exec, errno: Errno::ENOENT, .. } => StartClass::NotFound,
-        StartError::Step { step: Step::Exec, errno: Errno::EACCES | Errno::ENOEXEC, .. } => StartClass::CannotExecute,
+        StartError::Step { step: Step::Exec, errno, .. } => match *errno {
+            ENOENT | ENOTDIR => StartClass::NotFound,
+            EAGAIN | EIO | EMFILE | ENFILE | ENOMEM => StartClass::System,
+            _ => StartClass::CannotExecute,
+        },
         _ => StartClass::System,
     }
 }

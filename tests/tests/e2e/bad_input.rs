@@ -110,6 +110,30 @@ fn flags_that_make_no_sense() {
     refused(launch("--pmi-trace /nonexistent/trace true"), 125, &["/nonexistent/trace"]);
 }
 
+/// Faults of the machine, and of a program that another process has open: the message names the file or the stream.
+#[test]
+fn a_fault_of_a_file_or_a_stream_is_named() {
+    let check = |script: &str, code: i32, words: &[&str]| {
+        let directory = tempfile::tempdir().unwrap();
+        let command = Command::new("bash").arg("-c").arg(script).env("LATTICE", built::lattice());
+        let outcome = command.directory(directory.path()).run();
+        outcome.exits(code);
+        for text in words {
+            outcome.says(text);
+        }
+    };
+    let full = "lattice: cannot write to standard output: No space left on device";
+    for line in ["launch --dry-run true", "launch --dry-run --json true", "launch --help", "man", "sets"] {
+        check(&format!("$LATTICE {line} >/dev/full"), 125, &[full]);
+    }
+    let busy = "cp /bin/true busy; exec 7<>busy; $LATTICE launch -n 1 ./busy";
+    check(busy, 126, &["cannot execute", "/busy: Text file busy\nlattice: try: the line again"]);
+    let without =
+        |directory: &str| format!("unshare -rm bash -c 'mount -t tmpfs none {directory} && $LATTICE launch /bin/true'");
+    check(&without("/proc"), 125, &["cannot read /proc/self/task: ", "lattice: try: mount -t proc proc /proc"]);
+    check(&without("/dev"), 125, &["cannot open /dev/null, which ranks need: "]);
+}
+
 #[test]
 fn help_has_the_table_of_exit_codes() {
     let help = lattice("launch --help").run();

@@ -1,6 +1,7 @@
 //! Before a terminal, which `script` provides.
 
 use lattice_tests::{Command, Running, built, launch};
+use nix::sys::signal::Signal;
 
 use crate::raw;
 
@@ -25,6 +26,37 @@ fn ctrl_c_at_the_keyboard_ends_the_launch() {
     running.wait_for_stdout_times("here", 2);
     running.type_in("\u{3}");
     running.finish().exits(130);
+}
+
+/// A shell ends its loop if SIGINT has killed the command, and goes on after an exit with code 130.
+#[test]
+fn ctrl_c_ends_the_loop_of_a_shell_unless_a_command_of_ours_handles_it() {
+    let rank = "bash -c 'echo here; exec sleep 1000'";
+    let cluster = "$LATTICE dev-cluster --nodes 1 --loopback --";
+    let check = |line: &str, loops: &str, goes_on: bool| {
+        let script = format!("for run in {loops}; do {line}; done; echo loop is over");
+        let mut running =
+            Command::new("bash").arg("-c").arg(script).env("LATTICE", built::lattice()).on_terminal(24, 80).start();
+        running.wait_for_stdout("here");
+        running.type_in("\u{3}");
+        let outcome = running.finish();
+        outcome.check(outcome.text().contains("loop is over") == goes_on, || format!("{line}: goes on: {goes_on}"));
+        if goes_on {
+            outcome.exits(0)
+        } else {
+            outcome.killed_by(Signal::SIGINT as i32)
+        };
+    };
+    for line in [
+        format!("$LATTICE launch -n 2 --pmi none {rank}"),
+        format!("$LATTICE mpirun -n 1 {rank}"),
+        format!("$LATTICE srun -n 1 {rank}"),
+        format!("{cluster} {rank}"),
+        format!("{cluster} $LATTICE launch -n 1 --pmi none {rank}"),
+    ] {
+        check(&line, "1 2 3", false);
+    }
+    check(&format!(r#"{cluster} bash -c 'trap "exit 130" INT; echo here; sleep 1000 & wait'"#), "1", true);
 }
 
 #[test]
