@@ -44,6 +44,8 @@ use self::attachments::{Role, TooManyViewers};
 use self::client_message::ClientSender;
 use self::event::{ClientRequest, NodeCommand, NodeEvent, SpawnAsked};
 pub(crate) use self::event_log::AllKept;
+#[cfg(feature = "simulation")]
+pub(crate) use self::event_log::{EventLog, Retention, Start};
 use self::fan_out::NotStarted;
 #[cfg(feature = "simulation")]
 pub(crate) use self::machine::{Delivery, Resumed};

@@ -354,7 +354,9 @@ fn end(launch: EndedLaunch, after: u64) -> Result<impl Iterator<Item = AttachRes
     })?;
     // Of a record without a number nothing is known but that its end comes last.
     let last = if launch.last_event == 0 { u64::MAX } else { launch.last_event };
-    let is_missing = after.saturating_add(1) < last;
+    // A client that is ahead followed an earlier server, whose clock was ahead: its end must not seem old.
+    let is_missing = after.saturating_add(1) != last && after != last;
+    let last = if after > last { after.saturating_add(1) } else { last };
     let spec = (0, attach_response::What::Spec(spec));
     let dropped = is_missing.then_some((0, attach_response::What::DroppedOutput(0)));
     let complete = (last, attach_response::What::Complete(complete));
@@ -404,4 +406,26 @@ fn unknown(id: &str) -> Status {
     Status::not_found(format!(
         "there is no launch or batch job {id}, or it ended long ago\ntry: lattice launches --all or lattice queue --all, which show those that are known"
     ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_end_of_a_launch_has_a_number_that_is_new_to_its_client() {
+        let check = |after: u64, number: u64, is_missing: bool| {
+            let launch = EndedLaunch { last_event: 7, spec: Some(Default::default()), ..EndedLaunch::default() };
+            let messages: Vec<AttachResponse> = end(launch, after).unwrap().collect();
+            let [.., AttachResponse { sequence, what: Some(attach_response::What::Complete(_)), .. }] = &messages[..]
+            else {
+                panic!("{messages:?}");
+            };
+            assert_eq!((*sequence, messages.len() == 3), (number, is_missing), "after {after}");
+        };
+        check(0, 7, true);
+        check(6, 7, false);
+        check(7, 7, false);
+        check(1000, 1001, true);
+    }
 }

@@ -1,10 +1,11 @@
-//! An API server of one launch in virtual time, for the simulation of whole clusters: the launch's machine, the outboxes of its nodes,
-//! the registry of nodes and what is unclean, as they are. What services and runners do with streams and tasks, this does in one thread:
+//! An API server of one launch in virtual time, for the simulation of whole clusters: the launch's machine, its event log, the outboxes of
+//! its nodes, the registry of nodes and what is unclean, as they are. What services and runners do with streams and tasks, this does in one thread:
 //! inputs go in with the time, [`ApiEffect`]s come out, to be carried out by the simulation.
 
 mod effects;
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -22,13 +23,14 @@ use crate::launch::facts::{Facts, Origin, Ownership, Settler};
 use crate::launch::fan_out::Refusal;
 use crate::launch::input_credit::InputWay;
 use crate::launch::outbox::{Attempt, Outbox};
-use crate::launch::{Delivery, Machine, Part, Resumed};
+use crate::launch::{AllKept, Delivery, EventLog, Machine, Part, Resumed, Retention, Start};
 use crate::nodes::{Arrival, Judgement, NodeFacts, PortAnswer, Registration, Registry};
 use crate::store::Checkpoint;
 use crate::unclean_nodes::UncleanNodes;
 use crate::versions;
 use crate::wire::launch::decode_progressed;
 use crate::wire::node::decode_event;
+use crate::wire::spec::ShownSpec;
 
 /// Most suspects that are looked at with one tick.
 const SUSPECTS: usize = 64;
@@ -60,8 +62,12 @@ pub enum ApiEffect {
     AskPort { node: u32 },
     /// Make this durable, and answer with [`SimulatedApiServer::stored`].
     Store(Record),
-    /// Tell clients of an event.
-    Tell { sequence: u64, event: ClientEvent },
+    /// The launch has this event; its clients are sent it by [`ApiEffect::Deliver`].
+    Happened { sequence: u64, event: ClientEvent },
+    /// Send a client an event, under the number that the client knows it by.
+    Deliver { client: u64, sequence: u64, event: ClientEvent },
+    /// End the stream of a client.
+    EndClient { client: u64 },
     /// Who ordered the launch is told whether it was started.
     Started(bool),
     /// The launch is over, for others than its clients.
@@ -134,8 +140,9 @@ pub struct SimulatedApiServer {
     /// The stream that each node has.
     streams: Vec<Option<u64>>,
     parts: Vec<Part>,
-    /// Number of the last event.
-    last_event: u64,
+    log: Arc<EventLog>,
+    /// The client that follows.
+    follower: Option<u64>,
     effects: VecDeque<ApiEffect>,
 }
 
@@ -143,26 +150,27 @@ impl SimulatedApiServer {
     /// A server whose launch was ordered now, and whose nodes are being asked. They have registered.
     pub fn begin(terms: &LaunchTerms, now: Instant) -> Self {
         let machine = Machine::new(facts(terms, Origin::Here), 1, now.into());
-        Self::with(terms, Origin::Here, Some(machine))
+        Self::with(terms, Origin::Here, 1, Some(machine))
     }
 
     /// A server that was started anew, and takes the launch up that is on record: it was begun so long ago, and
     /// it is so many seconds after the beginning of 1970.
     pub fn resume(terms: &LaunchTerms, record: &Record, unix: u64, age: Duration, now: Instant) -> Self {
-        let Record::Running(checkpoint) = record else { return Self::with(terms, Origin::Resumed, None) };
+        let Record::Running(checkpoint) = record else { return Self::with(terms, Origin::Resumed, 1, None) };
         let checkpoint = Checkpoint::decode(&**checkpoint).unwrap_or_default();
         let progressed = decode_progressed(&checkpoint, terms.spec.hosts.len());
         let begun = now.checked_sub(age).unwrap_or(now).into();
         let resumed = Resumed { progressed, client_stopped_at: 0, begun };
         let first_event = resumed.progressed.first_event(unix);
         let machine = Machine::resume(facts(terms, Origin::Resumed), first_event, resumed, now.into());
-        let mut server = Self::with(terms, Origin::Resumed, Some(machine));
+        let mut server = Self::with(terms, Origin::Resumed, first_event, Some(machine));
         server.carry_out(now);
         server
     }
 
-    fn with(terms: &LaunchTerms, origin: Origin, machine: Option<Machine>) -> Self {
+    fn with(terms: &LaunchTerms, origin: Origin, first_event: u64, machine: Option<Machine>) -> Self {
         let nodes = terms.spec.hosts.clone();
+        let retention = if terms.is_detached { Retention::Bounded } else { Retention::UntilSettled };
         Self {
             launch_id: terms.spec.launch_id.clone(),
             lease: terms.lease,
@@ -173,7 +181,8 @@ impl SimulatedApiServer {
             outboxes: nodes.iter().map(|_| Outbox::default()).collect(),
             streams: vec![None; nodes.len()],
             parts: vec![Part::Expected; nodes.len()],
-            last_event: 0,
+            log: EventLog::new(first_event, retention, None, AllKept::default()),
+            follower: None,
             effects: VecDeque::new(),
             nodes,
         }
@@ -189,18 +198,24 @@ impl SimulatedApiServer {
         self.machine.as_ref()?.deadline().map(tokio::time::Instant::into_std)
     }
 
-    /// Time has passed. `is_delivered` says that clients have every event.
-    pub fn on_tick(&mut self, is_delivered: bool, now: Instant) {
+    /// Time has passed.
+    pub fn on_tick(&mut self, now: Instant) {
         for suspect in self.registry.suspects(SUSPECTS, now.into()) {
             if let Some(node) = self.nodes.iter().position(|name| *name == suspect.node) {
                 self.effects.push_back(ApiEffect::AskPort { node: node as u32 });
             }
         }
         self.input(now, Machine::on_tick);
-        let delivery = if is_delivered { Delivery::Complete } else { Delivery::Partial };
+        self.forget_if_over(now);
+    }
+
+    /// The launch is forgotten once it is over and nobody needs it any more.
+    fn forget_if_over(&mut self, now: Instant) {
+        let delivery = if self.log.is_delivered() { Delivery::Complete } else { Delivery::Partial };
         if self.machine.as_ref().is_some_and(|machine| machine.is_forgotten(delivery, now.into())) {
             self.machine = None;
             self.outboxes.iter().for_each(Outbox::close);
+            self.end_follower();
             self.flush();
         }
     }
@@ -346,13 +361,20 @@ impl SimulatedApiServer {
 
     /// The owner follows, and has dealt with everything up to `after`. Returns its number.
     pub fn attach_owner(&mut self, after: u64, now: Instant) -> Option<u64> {
+        let own = self.log.own_number(after);
         let mut client = None;
-        self.input(now, |machine, _| client = machine.on_attach(after, Role::Owner).ok().map(|joined| joined.client));
-        client
+        self.input(now, |machine, _| client = machine.on_attach(own, Role::Owner).ok().map(|joined| joined.client));
+        let client = client?;
+        let start = if after == 0 { Start::Unsettled } else { Start::After(after) };
+        self.log.join(client, start, ShownSpec::default());
+        self.follower = Some(client);
+        self.flush();
+        Some(client)
     }
 
     /// The owner has dealt with everything up to this event.
     pub fn acknowledge(&mut self, client: u64, sequence: u64, now: Instant) {
+        let sequence = self.log.acknowledged(client, sequence);
         self.input(now, |machine, now| machine.on_client_request(client, ClientRequest::Acknowledge(sequence), now));
     }
 
@@ -399,6 +421,7 @@ impl SimulatedApiServer {
         if let Some(machine) = &mut self.machine {
             input(machine, now.into());
             self.carry_out(now);
+            self.forget_if_over(now);
         }
     }
 }

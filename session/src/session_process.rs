@@ -18,6 +18,7 @@ mod credit;
 pub mod door;
 mod failure_policy;
 mod failures;
+mod fence_course;
 pub mod frames;
 mod gatherer;
 mod gathering;

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::time::{Duration, Instant};
 
-use lattice_api_server::simulation::{ClientEvent, LaunchTerms, Port, Record, SimulatedApiServer};
+use lattice_api_server::simulation::{LaunchTerms, Port, Record, SimulatedApiServer};
 use lattice_session::timeouts;
 
 use crate::connection::{ConnectionId, End, Host};
@@ -47,14 +47,10 @@ struct Disk {
 /// Contents of the process: the machines, and what is beside them.
 struct Server {
     machines: SimulatedApiServer,
-    /// Events of the launch since the process was started.
-    log: Vec<(u64, ClientEvent)>,
     /// Nodes that have not answered the request to start, and the number of that request.
     asked: Option<(u64, BTreeSet<u32>)>,
     /// By node and number.
     streams: BTreeMap<(u32, u64), ConnectionId>,
-    /// The client that follows, and how many events of the log it was sent.
-    follower: Option<(ConnectionId, usize)>,
     /// Numbers of the clients, by connection.
     clients: BTreeMap<ConnectionId, u64>,
     woken: Option<Time>,
@@ -68,8 +64,13 @@ impl fmt::Debug for Server {
 
 impl Server {
     fn new(machines: SimulatedApiServer) -> Self {
-        let (log, streams, clients) = Default::default();
-        Self { machines, log, asked: None, streams, follower: None, clients, woken: None }
+        let (streams, clients) = Default::default();
+        Self { machines, asked: None, streams, clients, woken: None }
+    }
+
+    /// The connection of a client.
+    fn connection_of(&self, client: u64) -> Option<ConnectionId> {
+        self.clients.iter().find(|(_, known)| **known == client).map(|(connection, _)| *connection)
     }
 
     /// The node and the number of the stream that a connection is.
@@ -196,7 +197,7 @@ impl ApiHost {
             ApiEvent::ApiWake { process } if self.process == process => {
                 self.with_server(around, |server, now| {
                     server.woken = None;
-                    server.machines.on_tick(false, now);
+                    server.machines.on_tick(now);
                 });
             }
             ApiEvent::ApiTick { .. } | ApiEvent::ApiWake { .. } => {}
@@ -207,10 +208,7 @@ impl ApiHost {
     }
 
     fn on_tick(&mut self, around: &mut Surroundings) {
-        self.with_server(around, |server, now| {
-            let is_delivered = server.follower.is_some_and(|(_, sent)| sent == server.log.len());
-            server.machines.on_tick(is_delivered, now);
-        });
+        self.with_server(around, |server, now| server.machines.on_tick(now));
         around.after(around.scenario.tick, ApiEvent::ApiTick { process: self.process });
     }
 

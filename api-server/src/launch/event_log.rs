@@ -100,8 +100,19 @@ impl EventLog {
         self.state.change(|state| state.readers().for_each(|reader| reader.side.starting = Some(progress)));
     }
 
+    /// Number in this log of the last event that a client has, by the number that the client has for it.
+    pub(crate) fn own_number(&self, after: u64) -> u64 {
+        self.state.lock().own_number(after)
+    }
+
+    /// Number up to which a reader has dealt with events, by the number that it reports: no more than it was handed.
+    pub(crate) fn acknowledged(&self, number: u64, sequence: u64) -> u64 {
+        self.state.lock().acknowledged(number, sequence)
+    }
+
     /// The last event that a reader was handed.
-    pub(crate) fn delivered(&self, number: u64) -> u64 {
+    #[cfg(test)]
+    fn delivered(&self, number: u64) -> u64 {
         self.state.lock().reader(number).map_or(0, |reader| reader.position.sequence)
     }
 
@@ -112,21 +123,37 @@ impl EventLog {
 
     /// Returns the next item for a reader, as soon as there is something; `None` when it has left. `bookmark` is where it is in the spool.
     pub(crate) async fn next(&self, number: u64, bookmark: &Bookmark) -> Option<Next> {
-        let look = |state: &mut State| {
-            let Some(reader) = state.reader(number) else { return Some(None) };
-            if let Some(message) = reader.side.take() {
-                return Some(Some(Next::Messages(vec![message])));
-            }
-            let after = reader.position.sequence;
-            if after + 1 < state.first()
-                && let Some(slice) = self.spool.as_ref().and_then(|spool| spool.after(after, bookmark))
-            {
-                return Some(Some(Next::Spooled(slice)));
-            }
-            let batch = state.after(after);
-            (!batch.is_empty()).then(|| Some(Next::Messages(state.deliver(number, batch))))
-        };
-        self.state.when(look).await
+        self.state
+            .when(|state| {
+                let has_left = state.reader(number).is_none();
+                if has_left { Some(None) } else { self.look(state, number, bookmark).map(Some) }
+            })
+            .await
+    }
+
+    /// Returns the next item for a reader that is there, if there is something.
+    fn look(&self, state: &mut State, number: u64, bookmark: &Bookmark) -> Option<Next> {
+        let reader = state.reader(number)?;
+        if let Some(message) = reader.side.take() {
+            return Some(Next::Messages(vec![message]));
+        }
+        let after = reader.position.sequence;
+        if after + 1 < state.first()
+            && let Some(slice) = self.spool.as_ref().and_then(|spool| spool.after(after, bookmark))
+        {
+            return Some(Next::Spooled(slice));
+        }
+        let batch = state.after(after);
+        (!batch.is_empty()).then(|| Next::Messages(state.deliver(number, batch)))
+    }
+
+    /// Returns the next messages for a reader of a log without a spool, if there are some.
+    #[cfg(feature = "simulation")]
+    pub(crate) fn try_next(&self, number: u64) -> Option<Vec<ClientMessage>> {
+        match self.look(&mut self.state.lock(), number, &Bookmark::default())? {
+            Next::Messages(messages) => Some(messages),
+            Next::Spooled(_) => None,
+        }
     }
 
     /// The messages of what was read from the spool for a reader.
@@ -312,7 +339,8 @@ pub(super) mod tests {
         join(&log, 2, Start::After(99)).await;
         assert_eq!(read_all(&log, 2).await, (vec![100], 0));
         join(&log, 3, Start::After(1000)).await;
-        assert_eq!(log.delivered(3), 100, "there is no more than the latest");
+        let all = read(&log, 3).await;
+        assert!(matches!(all[0], ClientMessage::DroppedOutput(Some(_))), "it has nothing of this log: {:?}", all[0]);
     }
 
     #[tokio::test]

@@ -125,7 +125,7 @@ impl Runner {
                 // It cannot have dealt with what it was not sent.
                 let request = match request {
                     ClientRequest::Acknowledge(sequence) => {
-                        ClientRequest::Acknowledge(sequence.min(self.log.delivered(client)))
+                        ClientRequest::Acknowledge(self.log.acknowledged(client, sequence))
                     }
                     other => other,
                 };
@@ -150,7 +150,7 @@ impl Runner {
     }
 
     fn attach(&mut self, after: u64, role: Role, client: ClientSender) -> Result<u64, TooManyViewers> {
-        let joined = self.machine.on_attach(after, role)?;
+        let joined = self.machine.on_attach(self.log.own_number(after), role)?;
         let start = match self.ownership {
             Ownership::Owned if after == 0 => Start::Unsettled,
             _ => Start::After(after),

@@ -9,7 +9,9 @@ use prost::Message;
 use super::{ApiEffect, ClientEvent, Record, SimulatedApiServer};
 use crate::launch::Part;
 use crate::launch::checkpoint::Snapshot;
+use crate::launch::client_message::ClientMessage;
 use crate::launch::effect::Effect;
+use crate::launch::entry::Entry;
 use crate::launch::event::{LogEvent, NodeEvent};
 use crate::launch::outbox::StreamEnd;
 use crate::wire::launch::encode_progressed;
@@ -48,10 +50,17 @@ impl SimulatedApiServer {
                 }
             }
             Effect::PublishPart { node, part } => self.parts[node as usize] = part,
-            Effect::Append { sequence, event, .. } => {
-                debug_assert!(sequence > self.last_event, "events are numbered on");
-                self.last_event = sequence;
-                self.effects.push_back(ApiEffect::Tell { sequence, event: client_event(event) });
+            Effect::Append { sequence, node, event } => {
+                self.effects.push_back(ApiEffect::Happened { sequence, event: client_event(event.clone()) });
+                let numbered = self.log.push(node, event);
+                debug_assert_eq!(numbered, sequence, "the machine and the log count the same events");
+            }
+            Effect::Settle { sequence } => self.log.settle(sequence),
+            Effect::StopKeeping => self.log.stop_keeping(),
+            Effect::Dismiss { client, .. } if self.follower == Some(client) => self.end_follower(),
+            Effect::Dismiss { client, .. } | Effect::Forget { client } => {
+                self.log.leave(client);
+                self.follower = self.follower.filter(|follower| *follower != client);
             }
             Effect::Store(Snapshot::Running(progressed)) => {
                 let record = Record::Running(encode_progressed(&progressed).encode_to_vec());
@@ -64,22 +73,40 @@ impl SimulatedApiServer {
                 self.effects.push_back(ApiEffect::Concluded { success: completion.cause.is_none() });
             }
             Effect::CountLostNode { node, reason } => self.effects.push_back(ApiEffect::Lost { node, reason }),
-            // The simulation has one client, which reads everything, and asks for nothing else.
+            // The simulation has one client, which gives no input, and asks for nothing else.
             Effect::Publish(_)
-            | Effect::Settle { .. }
-            | Effect::StopKeeping
             | Effect::GrantInput { .. }
             | Effect::ReportStart(_)
-            | Effect::Dismiss { .. }
-            | Effect::Forget { .. }
             | Effect::AnswerStatus { .. }
             | Effect::AnswerSpawn { .. }
             | Effect::Finish { .. } => {}
         }
     }
 
-    /// Takes what the outboxes have for the streams that are there.
+    /// The stream of the client that follows ends.
+    pub(super) fn end_follower(&mut self) {
+        if let Some(client) = self.follower.take() {
+            self.log.leave(client);
+            self.effects.push_back(ApiEffect::EndClient { client });
+        }
+    }
+
+    /// Takes the client's events from the log.
+    fn deliver(&mut self) {
+        while let Some(client) = self.follower
+            && let Some(messages) = self.log.try_next(client)
+        {
+            for message in messages {
+                if let ClientMessage::Event(Entry { sequence, event, .. }) = message {
+                    self.effects.push_back(ApiEffect::Deliver { client, sequence, event: client_event(event) });
+                }
+            }
+        }
+    }
+
+    /// Takes what the log has for the client, and what the outboxes have for the streams that are there.
     pub(super) fn flush(&mut self) {
+        self.deliver();
         for node in 0..self.outboxes.len() {
             while let Some(stream) = self.streams[node]
                 && let Some(next) = self.outboxes[node].try_next(stream)

@@ -27,7 +27,7 @@ impl ShownSpec {
     }
 }
 
-#[cfg(test)]
+#[cfg(any(test, feature = "simulation"))]
 impl Default for ShownSpec {
     fn default() -> Self {
         Self::of(&LaunchRecord::default())

@@ -8,9 +8,10 @@
 //!   │   │
 //!   └───┴──a neighbour is lost: waits for the news of deaths that follow ──LOSS_TOLD──> failed
 //! ```
-//! A fence that a node dies in begins anew among the others, under the same number: its key has a digest of its members, so the two are
+//! A fence that a node dies in goes on among the others, under the same number: its key has a digest of its members, so the two are
 //! told apart. A node that has left it takes part in the repetition as well, for others may not have got their result: nobody is
-//! further ahead of the others than one fence. Where failures end the launch, no node dies, and nothing is kept.
+//! further ahead of the others than one fence. Where failures end the launch, no node dies, and nothing is kept. The exchanges of
+//! one fence and its result are the matter of [`FenceCourse`].
 
 use pmi_transport::task;
 use std::collections::HashMap;
@@ -18,13 +19,14 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use parking_lot::Mutex;
-use pmi_core::fence::{Contribution, Fence, FenceError, FenceId, LocalFence, Merged, Scope};
+use pmi_core::fence::{Contribution, Fence, FenceError, FenceId, Merged, Scope};
 use pmi_core::ids::{JobId, NodeIndex};
 use pmi_transport::fence::{self, Gathered, LaunchFences};
 use tokio::sync::watch;
 use tokio::task::AbortHandle;
 use tokio::time::timeout;
 
+use super::fence_course::{FenceCourse, FenceExchange};
 use super::living_nodes::{LivingNodes, members};
 use crate::settings::{FailedRanks, LaunchSettings, LostNodes};
 use crate::timeouts;
@@ -88,13 +90,13 @@ impl LinkedFence {
     }
 
     /// Keeps a fence that is over here, in place of the one before it.
-    fn keep(&self, id: &FenceId, among: Vec<NodeIndex>, contribution: Contribution) {
+    fn keep(&self, course: FenceCourse) {
         let Some(kept) = &self.kept else { return };
-        let repeating = repeat(Arc::clone(&self.way), id.clone(), among, contribution);
-        let repetition = Repetition(task::spawn(repeating).abort_handle());
+        let scope = course.id().scope.clone();
+        let repetition = Repetition(task::spawn(repeat(Arc::clone(&self.way), course)).abort_handle());
         let mut kept = kept.lock();
-        if kept.len() < KEPT_MAX || kept.contains_key(&id.scope) {
-            kept.insert(id.scope.clone(), repetition);
+        if kept.len() < KEPT_MAX || kept.contains_key(&scope) {
+            kept.insert(scope, repetition);
         }
     }
 }
@@ -103,68 +105,82 @@ impl LinkedFence {
 impl Fence for LinkedFence {
     async fn exchange(&self, id: &FenceId, contribution: Contribution) -> Result<Merged, FenceError> {
         let mut living = self.way.living.watch();
-        loop {
-            let among = members(&id.scope, &living.borrow_and_update());
-            let others = among.iter().any(|&node| node != self.way.me);
-            // Nobody waits for a node all of whose ranks have died.
-            let Some(fences) = self.way.fences.as_ref().filter(|_| others && among.contains(&self.way.me)) else {
-                return LocalFence.exchange(id, contribution).await;
-            };
+        let among = members(&id.scope, &living.borrow_and_update());
+        let all = self.way.living.count_all(&id.scope);
+        let mut course = FenceCourse::new(id.clone(), self.way.me, all, among, contribution);
+        // Nobody waits for a node all of whose ranks have died.
+        while let Some((fences, next)) = self.way.fences.as_ref().zip(course.exchange()) {
             let result = tokio::select! {
-                result = self.way.attempt(fences, id, &among, &contribution) => result,
-                () = changed(&mut living, &id.scope, &among) => continue,
+                result = self.way.attempt(fences, id, next) => result,
+                among = changed(&mut living, &course) => {
+                    course.on_members(among);
+                    continue;
+                }
             };
             match result {
                 Ok(gathered) => {
-                    self.keep(id, among, contribution);
-                    return gathered.merged(id.epoch);
+                    if let Some(merged) = course.on_gathered(gathered)? {
+                        self.keep(course);
+                        return Ok(merged);
+                    }
                 }
                 Err(error) if self.kept.is_none() || error.node().is_none() => return Err(error.into()),
                 Err(error) => {
-                    let news = changed(&mut living, &id.scope, &among);
-                    timeout(timeouts::LOSS_TOLD, news).await.map_err(|_| error)?;
+                    let news = changed(&mut living, &course);
+                    let among = timeout(timeouts::LOSS_TOLD, news).await.map_err(|_| error)?;
+                    course.on_members(among);
                 }
             }
         }
+        Ok(course.into_result())
     }
 }
 
 impl Way {
-    /// Exchanges the contribution among these nodes.
+    /// Does an exchange of a fence.
     async fn attempt(
         &self,
         fences: &LaunchFences,
         id: &FenceId,
-        among: &[NodeIndex],
-        contribution: &Contribution,
+        FenceExchange { scope, among, contribution }: FenceExchange,
     ) -> Result<Gathered, fence::FenceError> {
-        let scope = match &id.scope {
-            Scope::Group { name, .. } => Scope::Group { name: Arc::clone(name), nodes: among.into() },
-            Scope::Foreign { name, .. } => Scope::Foreign { name: Arc::clone(name), nodes: among.into() },
-            whole => whole.clone(),
-        };
-        fences.exchange(self.job.as_str(), among, &scope, id.epoch, contribution.clone()).await
+        fences.exchange(self.job.as_str(), &among, &scope, id.epoch, contribution).await
     }
 }
 
 /// Repeats a fence that this node has left, each time that one of its nodes dies, until nobody else is left.
-async fn repeat(way: Arc<Way>, id: FenceId, mut among: Vec<NodeIndex>, contribution: Contribution) {
-    let mut living = way.living.watch();
-    loop {
-        changed(&mut living, &id.scope, &among).await;
-        among = members(&id.scope, &living.borrow_and_update());
-        let Some(fences) = way.fences.as_ref().filter(|_| among.len() > 1 && among.contains(&way.me)) else { return };
-        tokio::select! {
-            // Those who need it have it then; if it fails, by another death, it is repeated again.
-            _ = way.attempt(fences, &id, &among, &contribution) => {}
-            () = changed(&mut living, &id.scope, &among) => {}
-        }
+async fn repeat(way: Arc<Way>, mut course: FenceCourse) {
+    let (mut living, id) = (way.living.watch(), course.id().clone());
+    while let Some(fences) = way.fences.as_ref().filter(|_| !course.is_alone()) {
+        let next = course.exchange();
+        let attempt = async {
+            match next {
+                Some(next) => way.attempt(fences, &id, next).await.ok(),
+                None => None,
+            }
+        };
+        let gathered = tokio::select! {
+            Some(gathered) = attempt => gathered,
+            among = changed(&mut living, &course) => {
+                course.on_members(among);
+                continue;
+            }
+        };
+        // One that fails, by another death, is repeated after that.
+        let _ = course.on_gathered(gathered);
     }
 }
 
-/// Waits until a fence is among other nodes than these; for ever if it never will be. Cancel-safe.
-async fn changed(living: &mut watch::Receiver<Arc<[NodeIndex]>>, scope: &Scope, among: &[NodeIndex]) {
-    if living.wait_for(|now| members(scope, now) != among).await.is_err() {
-        std::future::pending::<()>().await;
+/// Waits until a fence is among other nodes than it was, and returns them; for ever if it never will be. Cancel-safe.
+async fn changed(living: &mut watch::Receiver<Arc<[NodeIndex]>>, course: &FenceCourse) -> Vec<NodeIndex> {
+    let scope = &course.id().scope;
+    let mut among = Vec::new();
+    let has_changed = living.wait_for(|now| {
+        among = members(scope, now);
+        among != course.among()
+    });
+    if has_changed.await.is_err() {
+        return std::future::pending().await;
     }
+    among
 }

@@ -14,6 +14,8 @@ use tokio::sync::watch;
 pub(super) struct LivingNodes {
     placement: Placement,
     ranks: Mutex<LivingRanks>,
+    /// Number of nodes before any has died.
+    all: usize,
     /// In order.
     nodes: watch::Sender<Arc<[NodeIndex]>>,
 }
@@ -37,6 +39,7 @@ impl LivingNodes {
         let nodes = watch::Sender::new(by_node.keys().copied().collect());
         Self {
             placement: job.placement.clone(),
+            all: by_node.len(),
             ranks: Mutex::new(LivingRanks { by_node, dead: HashSet::new() }),
             nodes,
         }
@@ -53,6 +56,14 @@ impl LivingNodes {
         if left == Some(0) {
             ranks.by_node.remove(&node);
             self.nodes.send_replace(ranks.by_node.keys().copied().collect());
+        }
+    }
+
+    /// Number of nodes of a fence before any has died.
+    pub(super) fn count_all(&self, scope: &Scope) -> usize {
+        match scope {
+            Scope::Group { nodes, .. } | Scope::Foreign { nodes, .. } => nodes.len(),
+            _ => self.all,
         }
     }
 

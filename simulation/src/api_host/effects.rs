@@ -18,7 +18,6 @@ impl ApiHost {
         while let Some(effect) = self.server.as_mut().and_then(|server| server.machines.poll_effect()) {
             self.carry_out_one(effect, around);
         }
-        self.tell_follower(around);
         let clock = around.schedule.clock(Host::API);
         let Some(server) = &mut self.server else { return };
         let wake = server.machines.next_wake().map(|wake| clock.when(wake));
@@ -42,7 +41,17 @@ impl ApiHost {
             ApiEffect::Abort { node, signal } => around.call(Host::API, Host(node), Call::Abort { node, signal }),
             ApiEffect::AskPort { node } => self.ask_port(node, around),
             ApiEffect::Store(record) => self.store(record, around),
-            ApiEffect::Tell { sequence, event } => self.tell(sequence, event, around),
+            ApiEffect::Happened { sequence, event } => note_event(sequence, &event, around),
+            ApiEffect::Deliver { client, sequence, event } => {
+                if let Some(connection) = self.server.as_ref().and_then(|server| server.connection_of(client)) {
+                    around.send(connection, Side::Opener, Message::Tell { sequence, event });
+                }
+            }
+            ApiEffect::EndClient { client } => {
+                if let Some(connection) = self.server.as_ref().and_then(|server| server.connection_of(client)) {
+                    around.close(connection, Side::Accepter);
+                }
+            }
             ApiEffect::Started(is_started) => {
                 self.has_answered = true;
                 if is_started && !around.scenario.is_detached {
@@ -60,20 +69,6 @@ impl ApiHost {
             let command = command.encode_to_vec();
             around.journal.hash(&command);
             around.send(connection, Side::Opener, Message::Command(command.into()));
-        }
-    }
-
-    fn tell(&mut self, sequence: u64, event: ClientEvent, around: &mut Surroundings) {
-        around.note(format_args!("the launch tells {sequence} {event:?}"));
-        match &event {
-            ClientEvent::Ending(cause) => around.truth.ending(cause),
-            ClientEvent::Complete { cause, ends, .. } => {
-                around.truth.completed(&Completed { cause: cause.clone(), ends: ends.clone() });
-            }
-            _ => {}
-        }
-        if let Some(server) = &mut self.server {
-            server.log.push((sequence, event));
         }
     }
 
@@ -96,5 +91,17 @@ impl ApiHost {
             false => (around.some_time(200, 30_000), true),
         };
         around.after(time, ApiEvent::Written { process, record, is_durable });
+    }
+}
+
+/// The launch has an event.
+fn note_event(sequence: u64, event: &ClientEvent, around: &mut Surroundings) {
+    around.note(format_args!("the launch tells {sequence} {event:?}"));
+    match event {
+        ClientEvent::Ending(cause) => around.truth.ending(cause),
+        ClientEvent::Complete { cause, ends, .. } => {
+            around.truth.completed(&Completed { cause: cause.clone(), ends: ends.clone() });
+        }
+        _ => {}
     }
 }

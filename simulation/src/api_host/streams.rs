@@ -79,19 +79,16 @@ impl ApiHost {
             let event = ClientEvent::Complete { cause, ends, message: String::new() };
             return around.send(connection, Side::Opener, Message::Tell { sequence: u64::MAX, event });
         }
-        let joined = self.with_server(around, |server, now| {
+        let now = around.shown(Host::API);
+        let joined = self.server.as_mut().and_then(|server| {
             let client = server.machines.attach_owner(after, now)?;
-            // As the event log counts: what a client has that was never there is nothing that it misses.
-            let latest = server.log.last().map_or(0, |(sequence, _)| *sequence);
-            let after = after.min(latest);
-            let sent = server.log.iter().take_while(|(sequence, _)| *sequence <= after).count();
-            server.follower = Some((connection, sent));
             server.clients.insert(connection, client);
             Some(())
         });
-        if joined.flatten().is_none() {
+        if joined.is_none() {
             around.send(connection, Side::Opener, Message::Unknown);
         }
+        self.carry_out(around);
     }
 
     /// A client that follows by this connection says something.
@@ -108,23 +105,10 @@ impl ApiHost {
         });
     }
 
-    /// Sends the client that follows what it was not sent.
-    pub(super) fn tell_follower(&mut self, around: &mut Surroundings) {
-        let Some(server) = &mut self.server else { return };
-        let Some((connection, sent)) = &mut server.follower else { return };
-        while let Some((sequence, event)) = server.log.get(*sent).cloned() {
-            *sent += 1;
-            around.send(*connection, Side::Opener, Message::Tell { sequence, event });
-        }
-    }
-
     /// The connection of a client has broken.
     fn client_gone(&mut self, connection: ConnectionId, around: &mut Surroundings) {
         self.with_server(around, |server, now| {
             let Some(client) = server.clients.remove(&connection) else { return };
-            if server.follower.is_some_and(|(known, _)| known == connection) {
-                server.follower = None;
-            }
             server.machines.owner_gone(client, now);
         });
     }

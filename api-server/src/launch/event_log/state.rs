@@ -18,6 +18,9 @@ const BATCH_MAX: usize = 64 << 10;
 /// The same when the logs of all launches together keep more than [`ALL_KEPT_MAX`](super::all_kept::ALL_KEPT_MAX).
 const BATCH_WHEN_SHORT: usize = 8 << 10;
 
+/// Events of this server and of servers before it that a lead leaves numbers for.
+const LEAD_ROOM: u64 = 1 << 40;
+
 /// The events that are kept, and who reads them.
 #[derive(Debug)]
 pub(super) struct State {
@@ -37,6 +40,8 @@ pub(super) struct State {
     settled: Position,
     retention: Retention,
     readers: BTreeMap<u64, Reader>,
+    /// Amount by which numbers are ahead of these for clients of an earlier server; see [`State::own_number`].
+    lead: u64,
 }
 
 /// Rule by which events are kept.
@@ -58,6 +63,8 @@ pub(super) struct Position {
 #[derive(Debug)]
 pub(super) struct Reader {
     pub(super) position: Position,
+    /// Amount by which the numbers that it is sent are ahead.
+    lead: u64,
     pub(super) side: SideMessages,
 }
 
@@ -82,6 +89,7 @@ impl State {
             settled: Position { sequence: first - 1, output: Some(0) },
             retention,
             readers: BTreeMap::new(),
+            lead: 0,
         }
     }
 
@@ -110,14 +118,40 @@ impl State {
     }
 
     pub(super) fn join(&mut self, number: u64, start: Start, spec: ShownSpec) {
+        let mut lead = 0;
         let position = match start {
             // How it ended is told to everybody, also when it is settled.
             Start::Unsettled if self.is_complete() => self.position_of(self.settled.sequence.min(self.latest() - 1)),
             Start::Unsettled => self.settled,
-            Start::After(sequence) => self.position_of(sequence),
+            Start::After(after) => {
+                let own = self.own_number(after);
+                lead = if own == after { 0 } else { self.lead };
+                self.position_of(own)
+            }
         };
         let side = SideMessages { spec: Some(spec), ..SideMessages::default() };
-        self.readers.insert(number, Reader { position, side });
+        self.readers.insert(number, Reader { position, lead, side });
+    }
+
+    /// Number in this log of the last event that a client has, by the number that the client has for it.
+    ///
+    /// A number beyond the latest one is of an earlier server whose clock was ahead, and which could not write down how far it had counted.
+    /// This log has nothing that such a client has. It is sent numbers that are ahead of the log's by a lead, as it passes over what seems old.
+    pub(super) fn own_number(&mut self, after: u64) -> u64 {
+        let latest = self.latest();
+        if after <= latest {
+            return after;
+        }
+        if self.lead == 0 || after.saturating_sub(self.lead) > latest {
+            self.lead = (after - latest).saturating_add(LEAD_ROOM);
+        }
+        after.saturating_sub(self.lead)
+    }
+
+    /// Number in this log up to which a reader has dealt with events, by the number that it reports: no more than it was handed.
+    pub(super) fn acknowledged(&self, number: u64, sequence: u64) -> u64 {
+        let Some(reader) = self.readers.get(&number) else { return 0 };
+        sequence.saturating_sub(reader.lead).min(reader.position.sequence)
     }
 
     pub(super) fn leave(&mut self, number: u64) {
@@ -189,7 +223,8 @@ impl State {
             // Events without output are no loss worth a word, if it is known that there was none.
             messages.extend(missing.filter(|&bytes| bytes != Some(0)).map(ClientMessage::DroppedOutput));
             reader.position = Position { sequence, output: Some(entry.before + entry.output()) };
-            messages.push(ClientMessage::Event(entry));
+            let sequence = sequence.saturating_add(reader.lead);
+            messages.push(ClientMessage::Event(Entry { sequence, ..entry }));
         }
         self.trim();
         messages
@@ -304,7 +339,7 @@ mod tests {
                 Step::Settle(sequence) => self.state.settle(sequence),
                 Step::StopKeeping => self.state.stop_keeping(),
                 Step::Join(reader, after) => {
-                    let start = after.map_or(Start::Unsettled, Start::After);
+                    let start = after.map_or(Start::Unsettled, |after| Start::After(after.min(self.state.latest())));
                     self.state.join(reader, start, ShownSpec::default());
                     let Position { sequence, output } = self.state.readers[&reader].position;
                     // One that begins with what is kept no more is told of a loss of unknown size.
@@ -387,6 +422,38 @@ mod tests {
                 panic!("{start:?}");
             };
             assert!(state.is_delivered(), "{start:?}");
+        }
+    }
+
+    #[test]
+    fn a_client_whose_numbers_are_ahead_is_sent_every_event_under_numbers_that_go_on() {
+        const AHEAD: u64 = 1_800_000_000 << 20;
+        for origin in [1, 1_500_000_000 << 20] {
+            let mut state = State::new(origin, Retention::UntilSettled, AllKept::default());
+            state.push(0, output(10));
+            let numbers = |state: &mut State, reader| {
+                let batch = state.after(state.readers[&reader].position.sequence);
+                let messages = state.deliver(reader, batch);
+                let number = |message| match message {
+                    ClientMessage::Event(entry) => Some(entry.sequence),
+                    _ => None,
+                };
+                messages.into_iter().filter_map(number).collect::<Vec<u64>>()
+            };
+            state.join(1, Start::After(AHEAD), ShownSpec::default());
+            let first = numbers(&mut state, 1);
+            assert!(first.len() == 1 && first[0] > AHEAD, "{first:?}");
+            assert!(state.acknowledged(1, AHEAD) < origin, "nothing of this log");
+            assert_eq!(state.acknowledged(1, first[0] + 5), origin, "no more than it was handed");
+            // It goes on where it was, and so does one that is further behind.
+            state.push(0, output(10));
+            state.leave(1);
+            state.join(2, Start::After(first[0]), ShownSpec::default());
+            assert_eq!(numbers(&mut state, 2), [first[0] + 1]);
+            state.join(3, Start::After(AHEAD - 7), ShownSpec::default());
+            assert_eq!(numbers(&mut state, 3), [first[0], first[0] + 1]);
+            state.join(4, Start::After(u64::MAX), ShownSpec::default());
+            assert_eq!(numbers(&mut state, 4).len(), 2, "a number that makes no sense hides nothing");
         }
     }
 

@@ -1,5 +1,5 @@
-//! Part of a simulated session in its launch's fences, and what sessions tell each other. Fences go round dead nodes after the rules of
-//! `linked_fence`, which has no machine apart from its tasks.
+//! Part of a simulated session in its launch's fences, and what sessions tell each other. A fence's course across the deaths of nodes is
+//! the real one; its exchanges, which `linked_fence` awaits, begin and end here.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Range;
@@ -14,6 +14,7 @@ use pmi_transport::proto::v1 as proto;
 use proto::link_frame::What;
 
 use crate::cause::Cause;
+use crate::session_process::fence_course::{FenceCourse, FenceExchange};
 use crate::session_process::linked_fence::NodeDeaths;
 use crate::session_process::living_nodes::{LivingNodes, members};
 use crate::spec::SessionSpec;
@@ -39,7 +40,7 @@ pub(super) struct Links {
     /// Fences that were begun and have not ended here, and those that are repeated for others.
     open: Vec<OpenFence>,
     /// The fence that ended last, for a repetition.
-    kept: Option<(FenceId, Contribution)>,
+    kept: Option<FenceCourse>,
     ended: VecDeque<(FenceId, Result<Merged, FenceError>)>,
     heard: VecDeque<(NodeIndex, LaunchFailure)>,
     frames: Vec<(NodeIndex, proto::LinkFrame)>,
@@ -50,8 +51,7 @@ pub(super) struct Links {
 
 /// A fence that was begun.
 struct OpenFence {
-    id: FenceId,
-    contribution: Contribution,
+    course: FenceCourse,
     attempt: Attempt,
     /// True if it has ended here before, and is repeated for others.
     is_repetition: bool,
@@ -100,8 +100,8 @@ impl Links {
     pub(super) fn next_wake(&self) -> Option<Instant> {
         let tells = self.telling.values().map(|telling| telling.until);
         let losses = self.open.iter().filter_map(|fence| match fence.attempt {
-            Attempt::Open(_) => None,
-            Attempt::Failed { until, .. } => Some(until),
+            Attempt::Failed { until, .. } if !fence.is_repetition => Some(until),
+            _ => None,
         });
         self.launch.as_ref().and_then(|_| tells.chain(losses).chain([self.next_tick]).min())
     }
@@ -111,10 +111,12 @@ impl Links {
             self.next_tick = now + TICK;
             self.act(now, Launch::tick);
         }
-        let is_late = |fence: &mut OpenFence| matches!(fence.attempt, Attempt::Failed { until, .. } if until <= now);
-        for OpenFence { id, attempt, is_repetition, .. } in self.open.extract_if(.., is_late) {
-            if let (Attempt::Failed { error, .. }, false) = (attempt, is_repetition) {
-                self.ended.push_back((id, Err(error)));
+        let is_late = |fence: &mut OpenFence| {
+            !fence.is_repetition && matches!(fence.attempt, Attempt::Failed { until, .. } if until <= now)
+        };
+        for OpenFence { course, attempt, .. } in self.open.extract_if(.., is_late) {
+            if let Attempt::Failed { error, .. } = attempt {
+                self.ended.push_back((course.id().clone(), Err(error)));
             }
         }
         let late: Vec<u64> =
@@ -129,47 +131,67 @@ impl Links {
 
     /// Brings a contribution to a fence of several nodes; gives it back if the fence is this node's alone.
     pub(super) fn begin(&mut self, id: FenceId, contribution: Contribution, now: Instant) -> Option<Contribution> {
-        if !self.is_with_others(&id) {
+        let (all, among) = (self.living.count_all(&id.scope), members(&id.scope, &self.living.watch().borrow()));
+        let course = FenceCourse::new(id, self.me, all, among, contribution.clone());
+        if course.is_alone() {
             return Some(contribution);
         }
-        self.attempt(id, contribution, false, now);
+        self.go_on(course, false, now);
         None
     }
 
-    /// Returns true for a fence that other living nodes take part in as well.
-    fn is_with_others(&self, id: &FenceId) -> bool {
-        let among = members(&id.scope, &self.living.watch().borrow());
-        among.contains(&self.me) && among.len() > 1
-    }
-
-    fn attempt(&mut self, id: FenceId, contribution: Contribution, is_repetition: bool, now: Instant) {
-        let among = members(&id.scope, &self.living.watch().borrow());
-        let scope = wire::fence::encode_scope(&id.scope).unwrap_or_default();
+    /// Begins the next exchange of a fence, or ends it if there is none.
+    fn go_on(&mut self, course: FenceCourse, is_repetition: bool, now: Instant) {
+        let Some(FenceExchange { scope, among, contribution }) = course.exchange() else {
+            return self.is_over(course, is_repetition, now);
+        };
+        let scope = wire::fence::encode_scope(&scope).unwrap_or_default();
         let scope = proto::FenceScope { node_gaps: Vec::new(), ..scope };
+        let epoch = course.id().epoch;
         let key = proto::FenceKey {
             launch_id: self.launch_id.clone(),
             job_id: self.job.as_str().to_owned(),
             scope: Some(scope),
-            epoch: id.epoch.0,
+            epoch: epoch.0,
             members: 0,
         };
-        let brought = Brought::from(contribution.clone());
+        let brought = Brought::from(contribution);
         let mut effects = Effects::default();
-        let result = match self.launch.as_mut().map(|launch| launch.begin(key, &among, brought, &mut effects)) {
+        let error = match self.launch.as_mut().map(|launch| launch.begin(key, &among, brought, &mut effects)) {
             Some(Ok(key)) => {
-                self.open.push(OpenFence { id, contribution, attempt: Attempt::Open(key), is_repetition });
+                self.open.push(OpenFence { course, attempt: Attempt::Open(key), is_repetition });
                 return self.take(effects, now);
             }
             Some(Err(error)) => FenceError::from(error),
-            None => FenceError::BadSegment { epoch: id.epoch, reason: "the launch has ended".to_owned() },
+            None => FenceError::BadSegment { epoch, reason: "the launch has ended".to_owned() },
         };
         if !is_repetition {
-            self.ended.push_back((id, Err(result)));
+            self.ended.push_back((course.id().clone(), Err(error)));
         }
         self.take(effects, now);
     }
 
-    /// Ranks have died. The fences that their nodes take no part in any more begin anew among the others, and so does the last one that
+    /// A fence needs no further exchange. It is kept for others in place of the one before it.
+    fn is_over(&mut self, course: FenceCourse, is_repetition: bool, now: Instant) {
+        if is_repetition {
+            self.kept = Some(course);
+            return;
+        }
+        self.ended.push_back((course.id().clone(), Ok(course.clone().into_result())));
+        if self.node_deaths == NodeDeaths::AreBorne {
+            self.kept = Some(course);
+            let before: Vec<_> = self.open.extract_if(.., |fence| fence.is_repetition).collect();
+            before.into_iter().for_each(|fence| self.give_up(fence.attempt, now));
+        }
+    }
+
+    fn give_up(&mut self, attempt: Attempt, now: Instant) {
+        if let Attempt::Open(key) = attempt {
+            self.act(now, |launch, effects| launch.give_up(&key, effects));
+        }
+    }
+
+    /// Ranks have died. The fences that their nodes take no part in any more go on among the others, and so does the last one that
     /// ended here, for others may not have its result.
     pub(super) fn ranks_died(&mut self, deaths: &[Death], now: Instant) {
         let before = self.living.watch().borrow().clone();
@@ -177,24 +199,19 @@ impl Links {
         if *self.living.watch().borrow() == before {
             return;
         }
-        let kept = self
-            .kept
-            .clone()
-            .filter(|(last, _)| !self.open.iter().any(|fence| fence.is_repetition && fence.id == *last));
-        let again = std::mem::take(&mut self.open);
-        for OpenFence { id, contribution, attempt, is_repetition } in again {
-            if let Attempt::Open(key) = attempt {
-                self.act(now, |launch, effects| launch.give_up(&key, effects));
-            }
-            if self.is_with_others(&id) {
-                self.attempt(id, contribution, is_repetition, now);
-            } else if !is_repetition {
-                self.ended.push_back((id, Ok(contribution.segments.into())));
-            }
+        let kept = self.kept.take();
+        for OpenFence { course, attempt, is_repetition } in std::mem::take(&mut self.open) {
+            self.give_up(attempt, now);
+            self.go_on_among_living(course, is_repetition, now);
         }
-        if let Some((id, contribution)) = kept.filter(|(id, _)| self.is_with_others(id)) {
-            self.attempt(id, contribution, true, now);
+        if let Some(course) = kept {
+            self.go_on_among_living(course, true, now);
         }
+    }
+
+    fn go_on_among_living(&mut self, mut course: FenceCourse, is_repetition: bool, now: Instant) {
+        course.on_members(members(&course.id().scope, &self.living.watch().borrow()));
+        self.go_on(course, is_repetition, now);
     }
 
     /// A node is lost to the launch: what its session says from now on does not count, and nothing is sent to it.
@@ -296,23 +313,22 @@ impl Links {
         for (key, result) in effects.ended {
             let is_ended = |fence: &OpenFence| matches!(&fence.attempt, Attempt::Open(open) if *open == key);
             let Some(at) = self.open.iter().position(is_ended) else { continue };
-            let OpenFence { id, contribution, is_repetition, .. } = self.open.remove(at);
-            let is_loss =
-                |error: &fence::FenceError| error.node().is_some() && self.node_deaths == NodeDeaths::AreBorne;
-            let result = match result {
+            let OpenFence { mut course, is_repetition, .. } = self.open.remove(at);
+            let is_loss = |error: &fence::FenceError| {
+                is_repetition || error.node().is_some() && self.node_deaths == NodeDeaths::AreBorne
+            };
+            let gathered = match result {
                 Err(error) if is_loss(&error) => {
                     let attempt = Attempt::Failed { error: error.into(), until: now + timeouts::LOSS_TOLD };
-                    self.open.push(OpenFence { id, contribution, attempt, is_repetition });
+                    self.open.push(OpenFence { course, attempt, is_repetition });
                     continue;
                 }
-                Err(error) => Err(FenceError::from(error)),
-                Ok(gathered) => gathered.merged(id.epoch),
+                result => result.map_err(FenceError::from).and_then(|gathered| course.on_gathered(gathered)),
             };
-            if !is_repetition {
-                if self.node_deaths == NodeDeaths::AreBorne {
-                    self.kept = Some((id.clone(), contribution));
-                }
-                self.ended.push_back((id, result));
+            match gathered {
+                Ok(_) => self.go_on(course, is_repetition, now),
+                Err(error) if !is_repetition => self.ended.push_back((course.id().clone(), Err(error))),
+                Err(_) => {}
             }
         }
         for asked in effects.asked {
