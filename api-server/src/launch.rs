@@ -89,6 +89,8 @@ pub(crate) enum Request {
     Client { client: u64, request: ClientRequest },
     /// A client sends no more.
     Goodbye { client: u64 },
+    /// A client's end of the connection was closed without a goodbye.
+    Closed { client: u64 },
     /// All nodes are to get this command, which sends a signal.
     Signal(NodeCommand),
     /// Somebody wants the launch to end, for this reason.

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use lattice_session::wire;
 use pmi_core::ids::{NodeIndex, Rank};
-use pmi_transport::identity::{Caller, caller_of};
+use pmi_transport::identity::{Caller, PeerClose, caller_of, close_of};
 use pmi_transport::proto::v1::launch_service_server::LaunchService;
 use pmi_transport::proto::v1::{
     AbortLaunchRequest, AbortLaunchResponse, AttachRequest, AttachResponse, AttachTo, GetLaunchRequest, LaunchStatus,
@@ -72,6 +72,7 @@ impl LaunchService for Launching {
         request: Request<Streaming<AttachRequest>>,
     ) -> Result<Response<Self::AttachLaunchStream>, Status> {
         let caller = caller_of(&request)?.clone();
+        let close = close_of(&request);
         let mut said = request.into_inner();
         let Some(AttachRequest { what: Some(attach_request::What::Attach(to)) }) = said.message().await? else {
             return Err(Status::invalid_argument("the first message must say which launch to follow"));
@@ -87,7 +88,7 @@ impl LaunchService for Launching {
                     let attached = std::future::ready(Ok::<_, Status>(()));
                     audited(&caller, "take over launch", &launch_id, attached, nothing).await?;
                 }
-                follow(handle, client?, said, sender);
+                follow(handle, client?, (said, close), sender);
                 let messages = ReceiverStream::new(receiver);
                 Box::pin(messages.map(|message| message.map(encode_message).map_err(Status::from)))
             }
@@ -313,10 +314,16 @@ fn is_user(caller: &Caller, user: u32) -> bool {
 }
 
 /// Listens to what a client of a launch says for as long as it says something.
-fn follow(handle: LaunchHandle, client: u64, mut said: Streaming<AttachRequest>, sender: ClientSender) {
+fn follow(
+    handle: LaunchHandle,
+    client: u64,
+    (mut said, close): (Streaming<AttachRequest>, PeerClose),
+    sender: ClientSender,
+) {
     task::spawn(async move {
         loop {
             tokio::select! {
+                biased;
                 message = said.message() => match message {
                     Ok(Some(AttachRequest { what: Some(what) })) => {
                         let request = decode_request(what);
@@ -330,8 +337,13 @@ fn follow(handle: LaunchHandle, client: u64, mut said: Streaming<AttachRequest>,
                         handle.send(LaunchRequest::Goodbye { client }).await;
                         return;
                     }
-                    // Its answers' end tells the launch.
-                    Err(_) => return,
+                    // The end of its answers is reported to the launch as well.
+                    Err(_) => {
+                        if close.is_seen() {
+                            handle.send(LaunchRequest::Closed { client }).await;
+                        }
+                        return;
+                    }
                 },
                 () = sender.closed() => return,
             }

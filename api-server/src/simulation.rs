@@ -388,6 +388,11 @@ impl SimulatedApiServer {
         self.input(now, |machine, _| machine.on_goodbye(client, at));
     }
 
+    /// The owner's end of the connection was closed.
+    pub fn owner_closed(&mut self, client: u64, now: Instant) {
+        self.input(now, |machine, now| machine.on_client_closed(client, now));
+    }
+
     /// The owner follows no more.
     pub fn owner_gone(&mut self, client: u64, now: Instant) {
         self.input(now, |machine, now| machine.on_client_gone(client, now));

@@ -8,7 +8,7 @@ use tonic::Status;
 use tonic::body::Body;
 
 use crate::call_check::CallCheck;
-use crate::identity::{CALLER_HEADER, Caller, Peer, Role};
+use crate::identity::{CALLER_HEADER, Caller, Incoming, Peer, Role};
 
 /// Callers that may make a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -145,7 +145,7 @@ impl CallCheck for Authorize {
     type Held = ();
 
     fn admit(&self, mut request: Request<Body>) -> Result<(Request<Body>, ()), Status> {
-        let caller = identify(request.extensions().get(), request.headers());
+        let caller = identify(request.extensions().get::<Incoming>().map(|incoming| &incoming.peer), request.headers());
         admit(request.uri().path(), caller.as_ref().map_err(String::as_str))?;
         if let Ok(caller) = caller {
             request.extensions_mut().insert(caller);

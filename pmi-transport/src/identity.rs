@@ -10,6 +10,7 @@
 
 use std::net::IpAddr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use bytes::Bytes;
 use rustls::pki_types::CertificateDer;
@@ -158,7 +159,30 @@ impl Security {
 /// Metadata key under which a caller on an insecure connection names itself, as a URI.
 pub(crate) const CALLER_HEADER: &str = "x-lattice-caller";
 
-/// Other end of an accepted connection; in the extensions of each of its requests.
+/// Accepted connection; in the extensions of each of its requests.
+#[derive(Clone, Debug)]
+pub(crate) struct Incoming {
+    pub(crate) peer: Peer,
+    pub(crate) close: PeerClose,
+}
+
+/// Knowledge of how a connection ended: closed by the other side, as the kernel does for a process that was killed, or lost.
+#[derive(Clone, Debug, Default)]
+pub struct PeerClose(Arc<AtomicBool>);
+
+impl PeerClose {
+    /// True if the other side has closed the connection. False while it stands, after the network was lost, and for connections that another
+    /// daemon passes on.
+    pub fn is_seen(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn note(&self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Other end of an accepted connection.
 #[derive(Clone, Debug)]
 pub(crate) enum Peer {
     /// Identified by the kernel.
@@ -184,9 +208,14 @@ pub fn caller_of<T>(request: &Request<T>) -> Result<&Caller, Status> {
     request.extensions().get().ok_or_else(|| Status::internal("the request's caller was not looked up"))
 }
 
+/// Returns the means to see later whether the caller of a request has closed its connection.
+pub fn close_of<T>(request: &Request<T>) -> PeerClose {
+    request.extensions().get::<Incoming>().map(|incoming| incoming.close.clone()).unwrap_or_default()
+}
+
 /// Returns the address from which the caller of a request, who has shown a certificate, has connected; `None` if it needed none.
 pub fn source_of<T>(request: &Request<T>) -> Option<IpAddr> {
-    match request.extensions().get::<Peer>()? {
+    match &request.extensions().get::<Incoming>()?.peer {
         Peer::Certified { from, .. } => *from,
         Peer::Local(_) | Peer::Proxied(_) | Peer::Claimed => None,
     }
@@ -194,7 +223,7 @@ pub fn source_of<T>(request: &Request<T>) -> Option<IpAddr> {
 
 /// Returns the certificate that the caller of a request has shown, in DER; `None` if it needed none.
 pub fn certificate_of<T>(request: &Request<T>) -> Option<&[u8]> {
-    match request.extensions().get::<Peer>()? {
+    match &request.extensions().get::<Incoming>()?.peer {
         Peer::Certified { certificate, .. } => Some(certificate),
         Peer::Local(_) | Peer::Proxied(_) | Peer::Claimed => None,
     }

@@ -10,7 +10,7 @@
 //!         KILL + EXIT    <  LAST                 then the node is given up
 //!         grace + SWEEP + REMOVAL  <  STOP                 of an agent that is stopped, by the default grace
 //! report  REPORT_PAUSE  <  LOST_AFTER + JUDGE  <  REPORT_AGAIN  <  FIRST_REPORT  <  REPORT_AFTER_RESTART  <  REPORT_KEPT
-//! client  COME_BACK_PAUSE  <  COME_BACK  <  NEXT_OWNER  <  FIRST_OWNER  <  LINGER
+//! client  COME_BACK_PAUSE  <  CLOSED_OWNER  <  COME_BACK  <  NEXT_OWNER  <  FIRST_OWNER  <  LINGER
 //! failure HOLD  <  HOLD_GIVEN_UP  <  TELL  <=  UNHEARD  <  UNHEARD + TELL  <  LEASE_MIN
 //! spawn   NODE_ANSWER  <  SPAWN
 //! relay   KNOWN + CLAIM  <  NODE_ANSWER
@@ -105,7 +105,10 @@ pub const COME_BACK_PAUSE: Duration = Duration::from_secs(1);
 pub const COME_BACK: Duration = Duration::from_secs(15);
 /// Time that commands of an allocation wait for an API server that is away, as long as a client that follows a launch by the usual lease.
 pub const AWAY: Duration = LEASE.saturating_add(COME_BACK);
-/// Time that a launch runs on without its owner, whose connection broke. An owner that can reach the API server attaches again within
+/// Time that a launch runs on after the connection of its owner was closed at the other end, as the kernel does for a process that was killed. A live
+/// owner whose connection was closed on the way attaches again within [`COME_BACK_PAUSE`].
+pub const CLOSED_OWNER: Duration = Duration::from_secs(2);
+/// Time that a launch runs on without its owner, from which nothing comes any more. An owner that can reach the API server attaches again within
 /// [`COME_BACK`].
 pub const NEXT_OWNER: Duration = Duration::from_secs(20);
 /// Time that a launch waits for its owner to attach: after it was accepted, and after the API server was started anew.
@@ -193,7 +196,7 @@ mod tests {
                     REPORT_KEPT,
                 ],
             ),
-            ("client", &[COME_BACK_PAUSE, COME_BACK, NEXT_OWNER, FIRST_OWNER, LINGER]),
+            ("client", &[COME_BACK_PAUSE, CLOSED_OWNER, COME_BACK, NEXT_OWNER, FIRST_OWNER, LINGER]),
             ("failure", &[HOLD, HOLD_GIVEN_UP, UNHEARD, UNHEARD + TELL, LEASE_MIN]),
             ("spawn", &[NODE_ANSWER, SPAWN]),
             ("relay", &[KNOWN + CLAIM, NODE_ANSWER]),

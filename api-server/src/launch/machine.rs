@@ -203,6 +203,11 @@ impl Machine {
         self.clients.attachments.on_goodbye(client, at);
     }
 
+    /// A client's end of the connection was closed without a goodbye.
+    pub(crate) fn on_client_closed(&mut self, client: u64, now: Instant) {
+        self.clients.attachments.on_closed(client, now);
+    }
+
     /// A client follows no more.
     pub(crate) fn on_client_gone(&mut self, client: u64, now: Instant) {
         self.clients.on_gone(client, now, &mut self.effects);

@@ -131,6 +131,7 @@ impl Runner {
                 };
                 machine.on_client_request(client, request, now);
             }
+            Request::Closed { client } => machine.on_client_closed(client, now),
             Request::Goodbye { client } => machine.on_goodbye(client, unix_time::seconds()),
             Request::Signal(command) => machine.on_signal(&command),
             Request::Abort { who, reason } => {

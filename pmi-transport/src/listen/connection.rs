@@ -1,22 +1,22 @@
 //! Accepted connection, with the proof of who made it and the means to cut it: when serving ends, and when that proof is revoked.
 
-use std::io;
+use std::io::{self, IoSlice};
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
-use tokio::io::{AsyncRead, ReadBuf};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 use tonic::transport::server::Connected;
 
 use super::budget::Place;
-use crate::identity::Peer;
-use crate::stream::{ByteStream, write_through_stream};
+use crate::identity::{Incoming, Peer, PeerClose};
+use crate::stream::ByteStream;
 use crate::tls::Watched;
 
 /// Accepted connection; its reads fail once it is cut.
 pub(super) struct Connection {
     stream: ByteStream,
-    peer: Peer,
+    incoming: Incoming,
     cut: Pin<Box<WaitForCancellationFutureOwned>>,
     /// `None` for one that no certificate was shown on.
     watched: Option<Watched>,
@@ -26,12 +26,28 @@ pub(super) struct Connection {
 
 impl Connection {
     pub(super) fn new(stream: ByteStream, peer: Peer, cut: &CancellationToken) -> Self {
-        Self { stream, peer, cut: Box::pin(cut.clone().cancelled_owned()), watched: None, _place: None }
+        let incoming = Incoming { peer, close: PeerClose::default() };
+        Self { stream, incoming, cut: Box::pin(cut.clone().cancelled_owned()), watched: None, _place: None }
     }
 
     /// The same, cut when the certificate is revoked that was shown on it.
     pub(super) fn watched(self, watched: Option<Watched>) -> Self {
         Self { watched, ..self }
+    }
+
+    /// Notes an end that the other side has caused. The end of a proxied stream may be that of the connection between daemons.
+    fn note<T>(&self, done: Poll<io::Result<T>>, is_end: impl FnOnce(&T) -> bool) -> Poll<io::Result<T>> {
+        const CLOSED: [io::ErrorKind; 3] =
+            [io::ErrorKind::BrokenPipe, io::ErrorKind::ConnectionReset, io::ErrorKind::UnexpectedEof];
+        let is_end = match &done {
+            Poll::Ready(Ok(value)) => is_end(value),
+            Poll::Ready(Err(error)) => CLOSED.contains(&error.kind()),
+            Poll::Pending => false,
+        };
+        if is_end && !matches!(self.stream, ByteStream::Proxied(_)) {
+            self.incoming.close.note();
+        }
+        done
     }
 
     pub(super) fn with_place(self, place: Place) -> Self {
@@ -40,10 +56,10 @@ impl Connection {
 }
 
 impl Connected for Connection {
-    type ConnectInfo = Peer;
+    type ConnectInfo = Incoming;
 
-    fn connect_info(&self) -> Peer {
-        self.peer.clone()
+    fn connect_info(&self) -> Incoming {
+        self.incoming.clone()
     }
 }
 
@@ -57,8 +73,37 @@ impl AsyncRead for Connection {
         if revoked || self.cut.as_mut().poll(context).is_ready() {
             return Poll::Ready(Err(io::ErrorKind::ConnectionAborted.into()));
         }
-        Pin::new(&mut self.stream).poll_read(context, buffer)
+        let (before, had_room) = (buffer.filled().len(), buffer.remaining() > 0);
+        let read = Pin::new(&mut self.stream).poll_read(context, buffer);
+        self.note(read, |()| had_room && buffer.filled().len() == before)
     }
 }
 
-write_through_stream!(Connection);
+impl AsyncWrite for Connection {
+    fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        let written = Pin::new(&mut self.stream).poll_write(context, bytes);
+        self.note(written, |_| false)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        slices: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let written = Pin::new(&mut self.stream).poll_write_vectored(context, slices);
+        self.note(written, |_| false)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let flushed = Pin::new(&mut self.stream).poll_flush(context);
+        self.note(flushed, |()| false)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(context)
+    }
+}

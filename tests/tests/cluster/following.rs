@@ -11,6 +11,22 @@ fn script(nodes: u32, text: &str) -> lattice_tests::Command {
     script_on(nodes, &format!("{UNTIL_OVER}{text}"))
 }
 
+/// The kernel closes the connection of a process that was killed. A lost network closes none, and is waited for much longer (20 s) than here.
+#[test]
+fn a_launch_ends_when_its_owner_is_killed() {
+    let text = r#"
+        check() {
+            lattice launch --pmi=none -n 2 "${@:2}" >/dev/null 2>&1 & owner=$!
+            launch_with 2 >/dev/null; $1; kill -KILL $owner; wait $owner 2>/dev/null
+            timeout 15 bash -c "$(declare -f field until_over); until_over" && echo over
+        }
+        stop() { kill -STOP $owner; }
+        check : sleep 1000
+        check : yes
+        check stop sleep 1000"#;
+    script(2, text).run().exits(0).prints_lines(["over"; 3]);
+}
+
 /// One viewer leaves in the middle, the other one stays: the owner and the ranks do not notice.
 #[test]
 fn viewers_beside_an_owner_change_nothing_for_it() {

@@ -9,11 +9,15 @@
 //!                          Away     (over restarts of the server, too)
 //! ```
 //!
+//! A lost network is waited for longer than an owner whose connection was closed: the kernel closes the sockets of a process that was killed, and a
+//! live client attaches again at once.
+//!
 //! Output waits for the owner, while there is one or one is expected; a launch that was detached has none. Viewers come and go.
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
-use lattice_session::timeouts::{FIRST_OWNER, NEXT_OWNER};
+use lattice_session::timeouts::{CLOSED_OWNER, FIRST_OWNER, NEXT_OWNER};
 use tokio::time::Instant;
 
 use super::facts::Ownership;
@@ -39,12 +43,29 @@ pub(crate) struct Attachments {
 enum Owner {
     /// There is none, or it was given up.
     Nobody,
-    /// The owner is expected, but not for longer than this.
-    Awaited { until: Instant },
-    /// The owner follows. With `goodbye`, it sends no more since then, in seconds since 1970: it is not to be missed.
-    Here { client: u64, goodbye: Option<u64> },
+    /// The owner is expected, but not for longer than this; `last` is the number of the one before, 0 if none has come.
+    Awaited { until: Instant, last: u64 },
+    /// The owner follows.
+    Here { client: u64, sends: Sends },
     /// The owner was stopped with Ctrl-Z then, and comes back when its user wants it to.
     Away { since: u64 },
+}
+
+/// State of what the owner sends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Sends {
+    More,
+    /// It sends no more since then, in seconds since 1970, and is not to be missed.
+    Goodbye(u64),
+    /// Its end of the connection was closed without a goodbye.
+    Closed,
+}
+
+impl Sends {
+    /// Time for an owner to come back whose answers cannot be sent any more.
+    fn patience(self) -> Duration {
+        if self == Self::Closed { CLOSED_OWNER } else { NEXT_OWNER }
+    }
 }
 
 /// Role of a client: as it is, or as the client asks for it.
@@ -89,7 +110,7 @@ impl Attachments {
     /// Attachments of a launch that waits for its owner from now on, if it is to have one.
     pub(crate) fn new(ownership: Ownership, now: Instant) -> Self {
         let owner = match ownership {
-            Ownership::Owned => Owner::Awaited { until: now + FIRST_OWNER },
+            Ownership::Owned => Owner::Awaited { until: now + FIRST_OWNER, last: 0 },
             Ownership::Detached => Owner::Nobody,
         };
         Self { owner, viewers: BTreeSet::new(), clients: 0, ownership }
@@ -110,7 +131,7 @@ impl Attachments {
         match role {
             Role::Owner => {
                 replaced = self.owner();
-                self.owner = Owner::Here { client, goodbye: None };
+                self.owner = Owner::Here { client, sends: Sends::More };
             }
             Role::Viewer => drop(self.viewers.insert(client)),
         }
@@ -137,7 +158,7 @@ impl Attachments {
     pub(crate) fn expects_owner(&self, now: Instant) -> bool {
         match self.owner {
             Owner::Here { .. } => true,
-            Owner::Awaited { until } => now < until,
+            Owner::Awaited { until, .. } => now < until,
             Owner::Away { .. } | Owner::Nobody => false,
         }
     }
@@ -149,7 +170,7 @@ impl Attachments {
 
     /// The launch has begun, and its owner has yet to be told so.
     pub(crate) fn expect_owner(&mut self, now: Instant) {
-        if let Owner::Awaited { until } = &mut self.owner {
+        if let Owner::Awaited { until, .. } = &mut self.owner {
             *until = now + FIRST_OWNER;
         }
     }
@@ -162,18 +183,26 @@ impl Attachments {
     /// Since when the owner is stopped, in seconds since 1970, if it is.
     pub(crate) fn stopped_since(&self) -> Option<u64> {
         match self.owner {
-            Owner::Here { goodbye, .. } => goodbye,
-            Owner::Away { since } => Some(since),
-            Owner::Awaited { .. } | Owner::Nobody => None,
+            Owner::Here { sends: Sends::Goodbye(since), .. } | Owner::Away { since } => Some(since),
+            Owner::Here { .. } | Owner::Awaited { .. } | Owner::Nobody => None,
         }
     }
 
     /// A client sends no more, at this time in seconds since 1970.
     pub(crate) fn on_goodbye(&mut self, client: u64, at: u64) {
-        if let Owner::Here { client: owner, goodbye } = &mut self.owner
+        if let Owner::Here { client: owner, sends } = &mut self.owner
             && *owner == client
         {
-            *goodbye = Some(at);
+            *sends = Sends::Goodbye(at);
+        }
+    }
+
+    /// The client's end of the connection was closed, and it has not said goodbye. [`on_gone`](Self::on_gone) may come before or after.
+    pub(crate) fn on_closed(&mut self, client: u64, now: Instant) {
+        match &mut self.owner {
+            Owner::Here { client: owner, sends: sends @ Sends::More } if *owner == client => *sends = Sends::Closed,
+            Owner::Awaited { until, last } if *last == client => *until = (*until).min(now + CLOSED_OWNER),
+            _ => {}
         }
     }
 
@@ -183,21 +212,22 @@ impl Attachments {
             return;
         }
         self.owner = match self.owner {
-            Owner::Here { goodbye: Some(since), .. } => Owner::Away { since },
-            _ => Owner::Awaited { until: now + NEXT_OWNER },
+            Owner::Here { sends: Sends::Goodbye(since), .. } => Owner::Away { since },
+            Owner::Here { sends, .. } => Owner::Awaited { until: now + sends.patience(), last: client },
+            other => other,
         };
     }
 
     /// A client is sent away. An owner may come back as another client.
     pub(crate) fn dismiss(&mut self, client: u64, now: Instant) {
         if !self.viewers.remove(&client) && self.owner() == Some(client) {
-            self.owner = Owner::Awaited { until: now + NEXT_OWNER };
+            self.owner = Owner::Awaited { until: now + NEXT_OWNER, last: client };
         }
     }
 
     /// Returns true if the owner is missed for too long; then it is given up.
     pub(crate) fn gives_up_owner(&mut self, now: Instant) -> bool {
-        let too_long = matches!(self.owner, Owner::Awaited { until } if now >= until);
+        let too_long = matches!(self.owner, Owner::Awaited { until, .. } if now >= until);
         if too_long {
             self.owner = Owner::Nobody;
         }
@@ -234,13 +264,41 @@ mod tests {
     #[test]
     fn how_long_an_owner_is_waited_for_depends_on_whether_it_was_there() {
         type Before = fn(&mut Attachments, Instant);
-        let cases: [(&str, Before, std::time::Duration); 3] = [
+        let cases: [(&str, Before, Duration); 6] = [
             ("it has yet to come", |_, _| {}, FIRST_OWNER),
             (
                 "its connection broke",
                 |all, now| {
                     let client = all.join(Role::Owner).unwrap().client;
                     all.on_gone(client, now);
+                },
+                NEXT_OWNER,
+            ),
+            (
+                "its connection was closed",
+                |all, now| {
+                    let client = all.join(Role::Owner).unwrap().client;
+                    all.on_closed(client, now);
+                    all.on_gone(client, now);
+                },
+                CLOSED_OWNER,
+            ),
+            (
+                "its connection was closed, which is reported last",
+                |all, now| {
+                    let client = all.join(Role::Owner).unwrap().client;
+                    all.on_gone(client, now);
+                    all.on_closed(client, now);
+                },
+                CLOSED_OWNER,
+            ),
+            (
+                "the connection of the owner before it was closed as well",
+                |all, now| {
+                    let [first, second] = [(); 2].map(|()| all.join(Role::Owner).unwrap().client);
+                    all.on_closed(first, now);
+                    all.on_gone(second, now);
+                    all.on_closed(first, now);
                 },
                 NEXT_OWNER,
             ),
@@ -256,7 +314,7 @@ mod tests {
         for (what, before, limit) in cases {
             let (mut attachments, now) = owned();
             before(&mut attachments, now);
-            let just_before = now + limit - std::time::Duration::from_millis(1);
+            let just_before = now + limit - Duration::from_millis(1);
             assert!(attachments.expects_owner(just_before) && !attachments.gives_up_owner(just_before), "{what}");
             assert!(!attachments.expects_owner(now + limit) && attachments.gives_up_owner(now + limit), "{what}");
         }
