@@ -162,8 +162,9 @@ impl LaunchCommand {
             environment::leave_binding_to_us(&mut environment);
         }
         let ownership = if args.cluster.detach { Ownership::Detached } else { Ownership::Client };
-        let settings = settings::settings(args, machine, ownership, Settled { environment, pmi, cpu_bind })?;
         let programs = Programs::new(programs)?;
+        let settled = Settled { environment, pmi, cpu_bind, size: programs.size() };
+        let settings = settings::settings(args, machine, ownership, settled)?;
         // A rankfile says the place of each rank.
         let is_shared = args.placement.overcommit && args.placement.rankfile.is_none();
         if let (true, Some(ranks), Candidates::Hostfile(hosts)) =

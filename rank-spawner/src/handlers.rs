@@ -1,16 +1,17 @@
-//! Signals for those who handle them: most signals end a process that has no handler.
+//! Signals for the processes of ranks, chosen by the handlers that each has: most signals end a process that has no handler.
 
 use std::collections::BTreeSet;
 use std::fs;
 use std::io;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 
 use nix::sys::signal::Signal;
 use nix::unistd::Pid;
 
 use crate::kill::hold;
 use crate::process::RankProcess;
-use crate::process_table::ProcessTable;
+use crate::process_table::{Process, ProcessTable};
+use crate::stream_holders::input_pipe;
 use crate::syscalls::pidfd_send_signal;
 
 /// Sends `signal` to each process in the groups of these ranks that has a handler for it. Reads the table of processes, which takes some
@@ -32,6 +33,76 @@ pub fn signal_handlers<'a>(ranks: impl IntoIterator<Item = &'a RankProcess>, sig
         }
     }
     Ok(())
+}
+
+/// Sends `signal` to the groups of these ranks, as far as they were not reaped.
+///
+/// A signal that ends a process by default is not sent to a filter: a process of the group that reads a pipe from another one, as `tee` in
+/// `./app | tee log` or `exec > >(tee log)`, and has no handler for the signal. It ends when the processes before it have ended, and until then
+/// passes on what they wrote. Reads the table of processes for such signals, which takes some milliseconds.
+pub fn signal_groups<'a>(ranks: impl IntoIterator<Item = &'a RankProcess>, signal: Signal) {
+    let table = ends_by_default(signal).then(ProcessTable::read).and_then(Result::ok);
+    for rank in ranks {
+        // It may have ended this very moment.
+        match table.as_ref().is_some_and(|table| Group::of(rank, table, signal).has_filter()) {
+            true => drop(signal_but_filters(rank, signal)),
+            false => drop(rank.signal_group(signal)),
+        }
+    }
+}
+
+/// Sends `signal` to the processes of a rank's group that are no filters. They are stopped meanwhile, so that none of them makes a process that
+/// the signal does not reach.
+fn signal_but_filters(rank: &RankProcess, signal: Signal) -> nix::Result<()> {
+    rank.signal_group(Signal::SIGSTOP)?;
+    let Ok(table) = ProcessTable::read() else {
+        rank.signal_group(signal)?;
+        return rank.signal_group(Signal::SIGCONT);
+    };
+    let group = Group::of(rank, &table, signal);
+    let send = |processes: &[OwnedFd], signal| {
+        processes.iter().for_each(|process| _ = pidfd_send_signal(process.as_fd(), signal));
+    };
+    send(&group.others, signal);
+    send(&group.others, Signal::SIGCONT);
+    send(&group.filters, Signal::SIGCONT);
+    Ok(())
+}
+
+/// True for a signal that ends a process without a handler, and that a process can handle.
+fn ends_by_default(signal: Signal) -> bool {
+    use Signal::{SIGCHLD, SIGCONT, SIGKILL, SIGSTOP, SIGTSTP, SIGTTIN, SIGTTOU, SIGURG, SIGWINCH};
+    !matches!(signal, SIGCHLD | SIGCONT | SIGKILL | SIGSTOP | SIGTSTP | SIGTTIN | SIGTTOU | SIGURG | SIGWINCH)
+}
+
+/// Processes of a rank's group, each held by a pidfd.
+struct Group {
+    filters: Vec<OwnedFd>,
+    others: Vec<OwnedFd>,
+}
+
+impl Group {
+    fn of(rank: &RankProcess, table: &ProcessTable, signal: Signal) -> Self {
+        let leader = rank.pid();
+        let members = table.iter().filter(|process| process.group == leader && !process.zombie).copied();
+        let members: Vec<Process> = members.collect();
+        let own_input = (members.len() > 1).then(|| input_pipe(leader)).flatten();
+        let is_filter = |process: &Process| {
+            let input = (process.pid != leader).then(|| input_pipe(process.pid)).flatten();
+            input.is_some() && input != own_input && !handles(process.pid, signal)
+        };
+        let (filters, others): (Vec<_>, Vec<_>) = members.into_iter().partition(is_filter);
+        let held = |processes: Vec<Process>| processes.iter().filter_map(|process| hold(process).ok()).collect();
+        // Until the rank is reaped its number names no other group.
+        match rank.is_reaped() {
+            true => Self { filters: Vec::new(), others: Vec::new() },
+            false => Self { filters: held(filters), others: held(others) },
+        }
+    }
+
+    fn has_filter(&self) -> bool {
+        !self.filters.is_empty()
+    }
 }
 
 /// Returns true if the process has a handler for the signal, by the mask `SigCgt` of `proc_pid_status(5)`.

@@ -16,6 +16,7 @@ use nix::sys::signal::Signal;
 use nix::unistd::Pid;
 
 use crate::process_table::{Process, ProcessTable};
+use crate::stream_holders::name_of;
 use crate::syscalls::{pidfd_open, pidfd_send_signal};
 
 /// Result of [`kill_until_gone`].
@@ -95,8 +96,7 @@ impl KillReport {
 
 impl Survivor {
     pub(crate) fn of(pid: Pid) -> Self {
-        let name = fs::read(format!("/proc/{pid}/comm")).unwrap_or_default();
-        Self { pid, name: String::from_utf8_lossy(&name).trim_end().to_owned() }
+        Self { pid, name: name_of(pid) }
     }
 }
 

@@ -77,6 +77,7 @@ mod stack;
 mod standard_command;
 mod start;
 mod stdio;
+mod stream_holders;
 mod sweep;
 mod syscalls;
 mod system_v;
@@ -101,7 +102,7 @@ pub use fork_server::{
     ChildMain, ForkEvent, ForkServer, ForkServerError, ForkedProcess, Gate, KeptProcess, KeptState, Label, PAM_WORD,
     PamMain, PamRole, RendezvousError, Roles, Survival, TakeUpError, TakenUp,
 };
-pub use handlers::signal_handlers;
+pub use handlers::{signal_groups, signal_handlers};
 pub use keeper::{Keeper, KeeperError};
 pub use kill::Survivor;
 pub use lattice_inventory::{CpuSet, CpuSetParseError};
@@ -117,5 +118,6 @@ pub use program::{Program, ProgramError, ProgramFailure};
 pub use spawner::Spawner;
 pub use start::{BoundTo, RankCommand, StartError};
 pub use stdio::{JOB_MEMORY_FD, NODE_MEMORY_FD, PMI_FD, Stdio, pmi_socket};
+pub use stream_holders::{OutputStream, StreamHolder};
 pub use sweep::{Orphans, SweepScope, Swept, become_subreaper, nothing_to_sweep, reap_adopted, sweep, sweep_group};
 pub use terminal::{Terminal, TerminalSize};

@@ -142,9 +142,9 @@ pub struct RankAffinity {
 
 /// A piece of a rank's output.
 ///
-/// Pieces are cut at line ends, but for those of a terminal, which are passed on as they come. Only where a line is longer than a piece may be, or where the rank paused in the middle of
-/// a line that somebody may be waiting for (a prompt), a piece ends without a line end; the next piece of that rank and
-/// stream continues the line.
+/// Pieces are cut at line ends, but for those of a terminal, which are passed on as they come. A piece ends without a line end where a line is
+/// longer than a piece may be, and, with `settings::Timeouts::prompt`, behind a carriage return and where the line took longer than that; the
+/// next piece of that rank and stream continues the line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Output {
     /// Rank that wrote it.
@@ -257,6 +257,25 @@ pub enum Notice {
         within: Duration,
         /// True if the rank was killed for it (`settings::OverdueRelease`).
         killed: bool,
+    },
+    /// A process that a rank left behind still held the rank's output when its time was over (`settings::Timeouts::output_end`), and was
+    /// killed. What it had not written yet is lost.
+    OutputHeld {
+        /// The rank.
+        rank: Rank,
+        /// Process id of the holder.
+        pid: u32,
+        /// Name of its program, of at most 15 bytes; empty if it is not known.
+        program: String,
+        /// Time from the end of the last rank.
+        after: Duration,
+    },
+    /// A process other than a rank has used the rank's connection to its PMI server.
+    PmiMisuse {
+        /// The rank.
+        rank: Rank,
+        /// Observation, in words.
+        observed: String,
     },
     /// Processes of the launch that could not be ended.
     Leftover {

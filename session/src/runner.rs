@@ -57,6 +57,7 @@ use self::input_files::{InputFiles, OpenedFiles};
 use self::node_facts::NodeFacts;
 use self::observe::{OpenTells, PreparedJob};
 use self::orphans::OrphanReaping;
+use self::pump::{Extent, HeldStream};
 use self::resources::{ResourceNews, Resources};
 use self::servers::{Died, RankCalls, Servers};
 use self::services::{SessionCall, SpawnCall, SpawnReply};
@@ -155,8 +156,18 @@ struct Inputs {
 /// Pumps of the ranks' output streams.
 struct Outputs {
     pumps: JoinSet<SlotId>,
-    /// Turns true when pumps are to stop at the end of what is there.
-    stop: watch::Sender<bool>,
+    /// How far the pumps are to read.
+    extent: watch::Sender<Extent>,
+    /// Streams that processes still hold when their time is over.
+    held: mpsc::UnboundedReceiver<HeldStream>,
+    report_held: mpsc::UnboundedSender<HeldStream>,
+}
+
+impl Outputs {
+    fn new() -> Self {
+        let (report_held, held) = mpsc::unbounded_channel();
+        Self { pumps: JoinSet::new(), extent: watch::Sender::new(Extent::ToTheEnd), held, report_held }
+    }
 }
 
 /// Requests of ranks for new jobs that are not answered.
@@ -255,7 +266,7 @@ impl Runner {
                 deaths: died,
                 files: registered,
             },
-            outputs: Outputs { pumps: JoinSet::new(), stop: watch::Sender::new(false) },
+            outputs: Outputs::new(),
             stdin: StdinFeed::default(),
             looks: JoinSet::new(),
             resources: Resources::new(),

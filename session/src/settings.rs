@@ -284,9 +284,11 @@ pub struct Timeouts {
     pub grace_after_failure: Duration,
     /// Grace, from SIGTERM to SIGKILL, when the user ends the launch or its time limit does.
     pub grace_after_interrupt: Duration,
-    /// Pause of a rank within a line after which the beginning of the line is passed on: it may be a prompt. `None` waits for the line
-    /// end, so that no line is ever cut.
+    /// Time after its first byte at which the beginning of a line is passed on: it may be a prompt, or a progress bar. `None` waits for the
+    /// line end, so that no line is ever cut.
     pub prompt: Option<Duration>,
+    /// Time that processes which hold a rank's output have, after the last rank has ended, to pass on the rest. Then they are killed.
+    pub output_end: Duration,
     /// Time that ranks may wait in a fence before the launch is ended; `None` for no limit.
     pub fence: Option<Duration>,
     /// Time that the launch may run before it is ended; `None` for no limit.
@@ -312,6 +314,7 @@ impl Default for Timeouts {
             grace_after_failure: Duration::from_millis(400),
             grace_after_interrupt: Duration::from_secs(5),
             prompt: None,
+            output_end: Duration::from_secs(1),
             fence: None,
             time_limit: None,
             limit_signal: None,

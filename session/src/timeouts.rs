@@ -5,10 +5,10 @@
 //! ```text
 //! life    2 HEARTBEAT + HEARTBEAT_ANSWER  <  LOST_AFTER  <  LOST_AFTER + JUDGE  <  LEASE_MIN  <=  lease
 //! start   CLAIM  <  NODE_ANSWER  <=  start_answer(depth) - HOP for each relay on the way  <  START_ANSWER
-//! end     CALL_STACKS + grace + SWEEP + REMOVAL  <  grace + END          then KILL is ordered
+//! end     CALL_STACKS + grace + output_end + SWEEP + REMOVAL  <  grace + END          then KILL is ordered, which cuts output_end short
 //!         STOPPED_LOOK * STOPPED_LOOKS + EXIT  <  OVERTIME
 //!         KILL + EXIT    <  LAST                 then the node is given up
-//!         grace + SWEEP + REMOVAL  <  STOP                 of an agent that is stopped, by the default grace
+//!         grace + output_end + SWEEP + REMOVAL  <  STOP    of an agent that is stopped, by the defaults of a launch
 //! report  REPORT_PAUSE  <  LOST_AFTER + JUDGE  <  REPORT_AGAIN  <  FIRST_REPORT  <  REPORT_AFTER_RESTART  <  REPORT_KEPT
 //! client  COME_BACK_PAUSE  <  CLOSED_OWNER  <  COME_BACK  <  NEXT_OWNER  <  FIRST_OWNER  <  LINGER
 //! failure HOLD  <  HOLD_GIVEN_UP  <  TELL  <=  UNHEARD  <  UNHEARD + TELL  <  LEASE_MIN
@@ -164,12 +164,14 @@ pub fn below_relay(own: Duration) -> Duration {
 mod tests {
     use super::*;
     use crate::cause::{HOLD, HOLD_GIVEN_UP};
+    use crate::settings::Timeouts;
 
     /// Each list is in the order in which its limits must run out.
     #[test]
     fn whoever_waits_for_a_waiter_waits_longer() {
         // As the sessions' own default, `settings::Timeouts::grace_after_interrupt`.
         let grace = Duration::from_secs(5);
+        let output_end = Timeouts::default().output_end;
         // 65,536 nodes behind relays of a fan-out of 2.
         let deepest = 16;
         let in_order: &[(&str, &[Duration])] = &[
@@ -179,11 +181,11 @@ mod tests {
                 "start",
                 &[CLAIM, NODE_ANSWER, start_answer(1), start_answer(deepest), start_answer(u32::MAX), START_ANSWER],
             ),
-            ("order to end", &[CALL_STACKS + SWEEP + REMOVAL, END]),
+            ("order to end", &[CALL_STACKS + output_end + SWEEP + REMOVAL, END]),
             ("order to kill", &[KILL + EXIT, LAST]),
             ("order to kill that is heard late", &[ABORT_ANSWER, LAST]),
             ("time limit that no session keeps", &[STOPPED_LOOK * STOPPED_LOOKS + EXIT, OVERTIME]),
-            ("stop", &[grace + SWEEP + REMOVAL, STOP]),
+            ("stop", &[grace + output_end + SWEEP + REMOVAL, STOP]),
             (
                 "report",
                 &[

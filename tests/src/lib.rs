@@ -1,7 +1,8 @@
 //! The harness of the end-to-end tests: real programs through the real `lattice`, and what is left of them afterwards.
 //!
 //! [`browser`] shows drawings; [`command`] runs a command with a deadline and checks its [`outcome`]; [`processes`] finds what a launch left behind;
-//! [`mod@cluster`] has clusters of several nodes; [`malformed`] sends what nobody should; [`mpi`] has the MPI libraries and compiles our C
+//! [`mod@cluster`] has clusters of several nodes; [`late_output`] has ranks whose output
+//! passes through other processes; [`malformed`] sends what nobody should; [`mpi`] has the MPI libraries and compiles our C
 //! programs with them; [`schema`] checks JSON; [`terminal`] has terminals for commands that ask for one; [`traced_paths`] are those that
 //! a process looked up; [`turn`] keeps heavy tests from swamping a small machine. What the tests need is installed by `cargo xtask setup`.
 
@@ -9,6 +10,7 @@ pub mod browser;
 pub mod built;
 pub mod cluster;
 pub mod command;
+pub mod late_output;
 pub mod malformed;
 pub mod memory;
 pub mod mpi;

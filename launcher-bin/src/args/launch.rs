@@ -398,4 +398,8 @@ pub struct TimeArgs {
     /// On a cluster, no more than 30s if others end the launch.
     #[arg(long, value_name = "TIME", value_parser = parse_duration, allow_negative_numbers = true)]
     pub kill_wait: Option<Duration>,
+    /// After the last rank has ended, leave processes that hold a rank's standard output or error this long to pass on the rest, such as tee
+    /// [default: 1s].
+    #[arg(long, value_name = "TIME", value_parser = parse_duration, allow_negative_numbers = true)]
+    pub output_end: Option<Duration>,
 }

@@ -205,7 +205,7 @@ fn help_has_the_exit_codes_and_examples() {
     }
     assert_eq!(error.matches("\n  lattice launch ").count(), 3);
     let default = Timeouts::default();
-    for time in [default.stuck, default.grace_after_failure, default.grace_after_interrupt] {
+    for time in [default.stuck, default.grace_after_failure, default.grace_after_interrupt, default.output_end] {
         assert!(error.contains(&format!("{time:?}")), "{time:?} is not in {error}");
     }
 }

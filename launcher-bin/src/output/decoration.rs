@@ -5,7 +5,7 @@ use jiff::Zoned;
 use jiff::fmt::temporal::DateTimePrinter;
 use lattice_session::placed::PlacedLaunch;
 use lattice_session::settings::StdinTarget;
-use memchr::memchr;
+use memchr::memchr2;
 use pmi_core::ids::Rank;
 use pmi_core::job::Placement;
 
@@ -133,6 +133,16 @@ pub(crate) fn time_stamp() -> String {
     STAMP.timestamp_with_offset_to_string(&now.timestamp(), now.offset())
 }
 
+/// Length of the first line of `text`. A carriage return ends a line as a line end does, so that the label stands before each state of a
+/// progress bar.
+fn line_length(text: &[u8]) -> usize {
+    match memchr2(b'\n', b'\r', text) {
+        Some(end) if text[end..].starts_with(b"\r\n") => end + 2,
+        Some(end) => end + 1,
+        None => text.len(),
+    }
+}
+
 struct Prefix {
     line: String,
     /// Before the rest of a line that was given up.
@@ -150,7 +160,7 @@ impl Prefix {
         let mut rest = bytes;
         while !rest.is_empty() {
             let line;
-            (line, rest) = rest.split_at(memchr(b'\n', rest).map_or(rest.len(), |end| end + 1));
+            (line, rest) = rest.split_at(line_length(rest));
             if buffer.len() + before.len() + line.len() > CHUNK && !buffer.is_empty() {
                 out.push(buffer.split().freeze());
             }
@@ -188,6 +198,7 @@ mod tests {
         };
         check(4, "a\nb\n", Start::Line, "[3] a\n[3] b\n");
         check(11, "a\n", Start::Line, "[ 3] a\n");
+        check(4, "10%\r20%\ra\r\nb\n", Start::Line, "[3] 10%\r[3] 20%\r[3] a\r\n[3] b\n");
         check(10, "a\n", Start::Line, "[3] a\n");
         check(4, "rest\nb", Start::Middle, "rest\n[3] b");
         check(4, "rest\nb\n", Start::Resumed, "[3]+rest\n[3] b\n");

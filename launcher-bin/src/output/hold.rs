@@ -15,7 +15,8 @@
 //!             anybody writes: line end added    └───────────┘
 //! ```
 //!
-//! Nothing is held back for ever: what waits is written when the open line ends, when its rank ends, after [`HOLD_MAX`], or
+//! A carriage return at the end of a piece ends a line as well, so that progress bars of several ranks are drawn in turn. Nothing is held back for
+//! ever: what waits is written when the open line ends, when its rank ends, after [`HOLD_MAX`], or
 //! when [`WAITING_BYTES`] wait, so a rank that never ends its line can neither stop the others nor fill memory.
 //! A source that lost its line this way goes on with [`Start::Resumed`].
 
@@ -28,6 +29,9 @@ use pmi_core::ids::Rank;
 
 /// Time that an unfinished line may hold other sources back.
 pub(crate) const HOLD_MAX: Duration = Duration::from_secs(1);
+/// Size up to which a piece of an open line is one that is shown as it comes, such as a dot, and no part of a long line: it does not prolong
+/// the time that others wait.
+const LIVE_PIECE: usize = 4096;
 /// Limit of bytes that wait for a line to end.
 pub(crate) const WAITING_BYTES: usize = 4 << 20;
 /// Limit of pieces that wait for a line to end.
@@ -181,7 +185,11 @@ impl LineHold {
 
     fn write(&mut self, Waiting { piece, arrived, last }: Waiting, steps: &mut Vec<Step>) {
         let source = piece.source;
-        let whole = piece.bytes.ends_with(b"\n");
+        let whole = matches!(piece.bytes.last(), Some(b'\n' | b'\r'));
+        let since = match self.tail {
+            Tail::Open { source: writer, since } if writer == source && piece.bytes.len() <= LIVE_PIECE => since,
+            _ => arrived,
+        };
         let start = match self.tail {
             Tail::Open { .. } => Start::Middle,
             Tail::Abandoned => {
@@ -194,7 +202,7 @@ impl LineHold {
         self.tail = match (whole, last) {
             (true, _) => Tail::Clean,
             (false, true) => Tail::Abandoned,
-            (false, false) => Tail::Open { source, since: arrived },
+            (false, false) => Tail::Open { source, since },
         };
     }
 
@@ -331,6 +339,41 @@ mod tests {
         bench.wait(5_000);
         bench.push(1, "one\n");
         assert_eq!(bench.written(), "name? |one$");
+    }
+
+    #[test]
+    fn dots_for_ever_hold_nobody_up_for_longer_than_a_pause() {
+        let mut bench = Bench::new();
+        for number in 0..12 {
+            bench.push(0, ".");
+            if number % 4 == 2 {
+                bench.push(1, "one\n");
+            }
+            bench.wait(200);
+        }
+        assert_eq!(bench.written(), ".<.<.<.<.|one$+.<.<.<.<.|one$+.<.");
+    }
+
+    #[test]
+    fn a_long_line_in_pieces_stays_whole_while_it_comes() {
+        let mut bench = Bench::new();
+        let part = "x".repeat(64 << 10);
+        for _ in 0..10 {
+            bench.push(0, &part);
+            bench.push(1, "one\n");
+            bench.wait(500);
+        }
+        bench.push(0, "\n");
+        assert!(!bench.written().contains('|'));
+    }
+
+    #[test]
+    fn progress_bars_of_two_ranks_are_drawn_in_turn() {
+        let mut bench = Bench::new();
+        for (rank, text) in [(0, "10%\r"), (1, "10%\r"), (0, "\r"), (0, "20%"), (1, "\r"), (1, "20%"), (0, "\r")] {
+            bench.push(rank, text);
+        }
+        assert_eq!(bench.written().replace('\r', "^"), "10%^10%^^20%<^^20%");
     }
 
     #[test]

@@ -116,6 +116,8 @@ enum NoticeLine<'a> {
     Stuck { after_s: f64, waiting: usize, missing: Vec<Missing<'a>> },
     Stacks { stacks: Vec<Stack<'a>> },
     Leftover { pids: &'a [u32] },
+    OutputHeld { rank: Rank, pid: u32, program: &'a str, after_s: f64 },
+    PmiMisuse { rank: Rank, observed: &'a str },
     StdinClosed { rank: Rank },
     NotSpawned { rank: Rank, reason: &'a str },
     ReleaseOverdue { rank: Rank, registered: &'a str, within_s: f64, killed: bool },
@@ -251,6 +253,10 @@ fn notice_line(notice: &Notice) -> NoticeLine<'_> {
             NoticeLine::Stacks { stacks: stacks.collect() }
         }
         Notice::Leftover { pids } => NoticeLine::Leftover { pids },
+        Notice::OutputHeld { rank, pid, program, after } => {
+            NoticeLine::OutputHeld { rank: *rank, pid: *pid, program, after_s: after.as_secs_f64() }
+        }
+        Notice::PmiMisuse { rank, observed } => NoticeLine::PmiMisuse { rank: *rank, observed },
         Notice::StdinClosed { rank } => NoticeLine::StdinClosed { rank: *rank },
         Notice::NotSpawned { rank, reason } => NoticeLine::NotSpawned { rank: *rank, reason },
         Notice::ReleaseOverdue { rank, resource, within, killed } => NoticeLine::ReleaseOverdue {

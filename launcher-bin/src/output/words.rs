@@ -169,6 +169,13 @@ pub(crate) fn notice(notice: &Notice) -> String {
                  try: --propagate with the names of other limits; or ask who runs {node} for a higher hard limit"
             )
         }
+        Notice::OutputHeld { rank, pid, program, after } => format!(
+            "warning: process {pid} ({program}) still held the output of rank {rank} {} after the last rank had ended, and was killed; what it \
+             had not written is lost\n\
+             try: --output-end with a longer time; or have rank {rank} wait for the process, or start it with its output redirected",
+            duration(*after)
+        ),
+        Notice::PmiMisuse { rank, observed } => format!("warning: rank {rank}: {observed}"),
         Notice::Leftover { pids } => {
             let pids: Vec<String> = pids.iter().map(u32::to_string).collect();
             format!("warning: these processes of the launch could not be ended: {}", pids.join(" "))

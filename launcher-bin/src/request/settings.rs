@@ -24,6 +24,8 @@ pub(super) struct Settled {
     pub(super) environment: Vec<(OsString, OsString)>,
     pub(super) pmi: PmiSpec,
     pub(super) cpu_bind: CpuBind,
+    /// Number of ranks, if it is known already.
+    pub(super) size: Option<u32>,
 }
 
 /// All settings of a launch.
@@ -33,7 +35,7 @@ pub(super) fn settings(
     ownership: Ownership,
     settled: Settled,
 ) -> Result<LaunchSettings, RequestError> {
-    let Settled { environment, pmi, cpu_bind } = settled;
+    let Settled { environment, pmi, cpu_bind, size } = settled;
     Ok(LaunchSettings {
         environment,
         pmi,
@@ -62,7 +64,7 @@ pub(super) fn settings(
         node_memory: args.pmi.node_memory,
         temporary: temporary_files(args.environment.tmpdir.as_deref(), machine),
         at_exec: if args.debuggers.stop_at_start || mpir::is_debugged() { AtExec::Stop } else { AtExec::Run },
-        timeouts: Timeouts { prompt: open_lines(&args.streams, machine), ..timeouts(&args.time)? },
+        timeouts: Timeouts { prompt: open_lines(&args.streams, machine, size), ..timeouts(&args.time)? },
     })
 }
 
@@ -113,18 +115,18 @@ pub(super) fn pmi_spec(args: &PmiArgs) -> PmiSpec {
     }
 }
 
-/// Pause of a rank within a line after which the beginning of the line is passed on: none with `--unbuffered`, and a short one where
-/// somebody watches who may have to answer. `None` where lines stay whole.
-fn open_lines(args: &StreamArgs, machine: &Machine) -> Option<Duration> {
+/// Time after its first byte at which the beginning of a line is passed on: none with `--unbuffered`, and a short one on a terminal and for
+/// a lone rank, whose lines no other tears. `None` where lines stay whole.
+fn open_lines(args: &StreamArgs, machine: &Machine, size: Option<u32>) -> Option<Duration> {
     let of_whole_lines = args.json || args.pty || args.collapse;
     match (of_whole_lines, args.unbuffered.is_some()) {
         (true, _) => None,
         (false, true) => Some(Duration::ZERO),
-        (false, false) => machine.watched.then_some(PROMPT),
+        (false, false) => (machine.watched || size == Some(1)).then_some(PROMPT),
     }
 }
 
-/// Pause of a rank within a line after which the beginning of the line is shown on a terminal.
+/// Longest time that the beginning of a line is held back.
 pub(super) const PROMPT: Duration = Duration::from_millis(100);
 
 /// Time limits of a launch whose prompts nobody waits for.
@@ -153,6 +155,7 @@ fn timeouts(args: &TimeArgs) -> Result<Timeouts, RequestError> {
         stuck: positive("--stuck-after", args.stuck_after)?.unwrap_or(default.stuck),
         grace_after_failure: args.kill_wait.unwrap_or(default.grace_after_failure),
         grace_after_interrupt: args.kill_wait.unwrap_or(default.grace_after_interrupt),
+        output_end: args.output_end.unwrap_or(default.output_end),
         ..default
     })
 }

@@ -185,6 +185,7 @@ fn time_limits_have_defaults_and_no_limit_is_nothing() {
         (Duration::from_secs(2), Duration::from_secs(2))
     );
     assert_eq!(timeouts("--kill-wait 0").grace_after_failure, Duration::ZERO, "ranks may be killed at once");
+    assert_eq!((none.output_end, timeouts("--output-end 0").output_end), (default.output_end, Duration::ZERO));
     for flag in ["--timeout", "--stuck-after", "--fence-timeout"] {
         refused(&format!("{flag} 0 true"), &format!("{flag}: the time must be more than 0"));
     }
@@ -196,7 +197,8 @@ fn a_prompt_is_shown_to_those_who_watch() {
     let machine = |watched| Machine { watched, ..machine() };
     let prompt = |line: &str, machine| commanded_on(line, &machine).unwrap().request.settings.timeouts.prompt;
     assert_eq!(prompt("true", machine(true)), Some(PROMPT));
-    assert_eq!(prompt("true", machine(false)), None);
+    assert_eq!(prompt("-n 2 true", machine(false)), None);
+    assert_eq!(prompt("-n 1 true", machine(false)), Some(PROMPT), "no other rank tears its lines");
     assert_eq!(prompt("--json true", machine(true)), None);
     assert_eq!(prompt("-u true", machine(false)), Some(Duration::ZERO));
     assert_eq!(prompt("--unbuffered --collapse true", machine(true)), None);

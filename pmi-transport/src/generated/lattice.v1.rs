@@ -507,6 +507,9 @@ pub struct Patience {
     pub after_first_exit_ms: ::core::option::Option<u64>,
     #[prost(message, optional, tag = "9")]
     pub limit_signal: ::core::option::Option<LimitSignal>,
+    /// From the end of the last rank, for processes that hold a rank's output.
+    #[prost(uint64, tag = "10")]
+    pub output_end_ms: u64,
 }
 /// A signal that ranks are sent so long before the time limit.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
@@ -616,7 +619,7 @@ pub struct RankExitStatus {
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Notice {
-    #[prost(oneof = "notice::What", tags = "1, 2, 3, 4, 5, 6, 7, 8, 9")]
+    #[prost(oneof = "notice::What", tags = "1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11")]
     pub what: ::core::option::Option<notice::What>,
 }
 /// Nested message and enum types in `Notice`.
@@ -641,7 +644,32 @@ pub mod notice {
         ReleaseOverdue(super::ReleaseOverdue),
         #[prost(message, tag = "9")]
         BoundElsewhere(super::BoundElsewhere),
+        #[prost(message, tag = "10")]
+        OutputHeld(super::OutputHeld),
+        #[prost(message, tag = "11")]
+        PmiMisuse(super::PmiMisuse),
     }
+}
+/// A process that held a rank's output so long after the last rank had ended, and was killed.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct OutputHeld {
+    #[prost(uint32, tag = "1")]
+    pub rank: u32,
+    #[prost(uint32, tag = "2")]
+    pub pid: u32,
+    #[prost(string, tag = "3")]
+    pub program: ::prost::alloc::string::String,
+    #[prost(uint64, tag = "4")]
+    pub after_ms: u64,
+}
+/// A process other than the rank uses the rank's connection to its PMI server.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct PmiMisuse {
+    #[prost(uint32, tag = "1")]
+    pub rank: u32,
+    /// Observation, in words.
+    #[prost(string, tag = "2")]
+    pub observed: ::prost::alloc::string::String,
 }
 /// A rank that does not have the CPUs that were planned for it. Sets of CPUs as the kernel writes them: 0-3,8.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]

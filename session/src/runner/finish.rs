@@ -4,26 +4,30 @@ use rank_spawner::{Keeper, RankExit};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
+use super::pump::{Extent, HeldStream};
 use super::start::Processes;
 use super::sweep::{Leftovers, Removals};
 use super::tap::LastQuestions;
-use super::{Runner, shared_memory, sweep, usage};
+use super::{ControlState, Runner, shared_memory, sweep, usage};
 use crate::blocking;
-use crate::event::Report;
+use crate::event::{Event, Notice, Report};
 use crate::machine::watch::SilentSeen;
+use crate::session_io::Control;
 use crate::timeouts;
 
 impl Runner {
-    /// Ends the session after its last rank: kills what is left, reads the pipes empty, hands over what is to be reported.
+    /// Ends the session after its last rank: waits for the ends of the outputs, kills what is left, reads the pipes empty, hands over what is
+    /// to be reported.
     pub(super) async fn finish(mut self) -> Report {
         self.take_deaths();
+        let held = self.await_output_ends().await;
         let last_questions = self.hear_last_orders();
         self.carry_out();
         // A cause is on its way to the other nodes before anything is cleaned up here.
         tokio::task::yield_now().await;
         let mut processes = self.processes.take();
         let all_ended_well = processes.as_ref().is_none_or(|processes| self.all_ended_well(processes));
-        let keeper = self.kill_leftovers(processes.as_mut()).await;
+        let keeper = self.kill_leftovers(processes.as_mut(), held).await;
         self.drain_outputs().await;
         self.remove_files(all_ended_well, keeper).await;
         self.hear_last_words();
@@ -45,23 +49,56 @@ impl Runner {
         exits.all(|exit| exit == Some(RankExit::Code(0)))
     }
 
-    /// Kills the processes that ranks left behind. Returns the keeper, for as long as there are files to be removed.
-    async fn kill_leftovers(&mut self, mut processes: Option<&mut Processes>) -> Option<Keeper> {
+    /// Waits until no process holds an output stream of a rank, for the time that the launch leaves those that do; an order to kill ends it.
+    /// Returns the streams that are held at its end. The end of a pipe shows that no process holds it: as a rule this takes no time.
+    async fn await_output_ends(&mut self) -> Vec<HeldStream> {
+        let (since, limit) = (Instant::now(), self.spec.settings.timeouts.output_end);
+        self.outputs.extent.send_replace(Extent::Within { since, limit });
+        let mut held = Vec::new();
+        while self.outputs.pumps.len() > held.len() {
+            tokio::select! {
+                biased;
+                Some(ended) = self.outputs.pumps.join_next() => if let Ok(slot) = ended {
+                    self.machine.on_output_end(slot);
+                },
+                Some(stream) = self.outputs.held.recv() => held.push(stream),
+                control = self.io.control.recv(), if self.control == ControlState::Open => match control {
+                    None => self.control = ControlState::Lost,
+                    Some(Control::Kill(_)) => break,
+                    Some(Control::Question { question, reply }) => self.servers.answer(&question, reply),
+                    Some(order) => self.machine.on_control(order, Instant::now().into_std()),
+                },
+                Ok(_) = self.io.events.reserve(), if !self.outbox.is_empty() => {}
+            }
+            self.carry_out();
+            self.send_events();
+        }
+        held
+    }
+
+    /// Kills the processes that ranks left behind, and reports those that held an output. Returns the keeper, for as long as there are files
+    /// to be removed.
+    async fn kill_leftovers(&mut self, mut processes: Option<&mut Processes>, held: Vec<HeldStream>) -> Option<Keeper> {
         let ranks = processes.as_deref().map(Processes::pids).unwrap_or_default();
         let keeper = match &mut processes {
             Some(processes) => processes.take_keeper(),
             None => self.io.keeper.take(),
         };
         let (tag, cgroup) = (self.io.tag.clone(), self.io.cgroup.take());
-        let leftovers = Leftovers { tag, ranks, process: self.io.process, cgroup, keeper };
-        let (survivors, keeper) = leftovers.kill().await;
-        self.machine.on_swept(survivors);
-        keeper
+        let leftovers = Leftovers { tag, ranks, process: self.io.process, cgroup, keeper, held };
+        let killed = leftovers.kill().await;
+        self.machine.on_swept(killed.survivors);
+        let after = self.spec.settings.timeouts.output_end;
+        for (rank, holder) in killed.holders {
+            let (pid, program) = (holder.pid().as_raw().unsigned_abs(), holder.name);
+            self.outbox.push_back(Event::Notice(Notice::OutputHeld { rank, pid, program, after }));
+        }
+        killed.keeper
     }
 
-    /// Reads outputs to the end of what is in them: nobody of ours holds a pipe any more, and nobody waits for others who do.
+    /// Reads outputs to the end of what is in them: no process of the launch holds a pipe any more, and others that do are not waited for.
     async fn drain_outputs(&mut self) {
-        self.outputs.stop.send_replace(true);
+        self.outputs.extent.send_replace(Extent::Present);
         while let Some(ended) = self.outputs.pumps.join_next().await {
             if let Ok(slot) = ended {
                 self.machine.on_output_end(slot);

@@ -1,9 +1,13 @@
 //! Output of a rank on its way from its pipe, or the terminal in its place, to the launch, cut at line ends.
 //!
-//! A pump reads no more while the launch does not take what it has: the pipe fills, and the rank waits.
+//! A pump reads no more while the launch does not take what it has: the pipe fills, and the rank waits. It reads to the end of the stream, which
+//! processes that the rank left behind may hold open; [`Extent`] bounds the time that these have. `held_line` decides where output is cut.
+
+mod held_line;
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
@@ -11,128 +15,183 @@ use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, fcntl};
 use nix::unistd;
 use pmi_core::ids::Rank;
-use rank_spawner::Terminal;
-use tokio::io::Interest;
-use tokio::io::unix::AsyncFd;
+use rank_spawner::{OutputStream, Terminal};
 use tokio::net::unix::pipe;
 use tokio::sync::{mpsc, watch};
+use tokio::time::Instant;
 
+use self::held_line::HeldLine;
 use super::tap::Tap;
+use super::terminal::RankTerminal;
+use crate::deadline::until;
 use crate::event::{Event, Output, Stream};
 
-/// Bytes that a pipe holds which does not tell: the usual size (pipe(7)).
+/// Bytes that a pipe holds whose size is not known: the usual size (pipe(7)), and the most that a terminal holds.
 const PIPE_SIZE: usize = 64 << 10;
 
-/// Bytes that are read of a terminal at once; the kernel hands out no more than a page.
-const TERMINAL_PIECE: usize = 4096;
+/// Time after which a launch that does not take output counts as one whose reader pauses. A pause is not part of [`Extent::Within`].
+const READER_PAUSE: Duration = Duration::from_millis(100);
+
+/// Extent to which the pumps of a session read their streams.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Extent {
+    /// Ranks run: to the end of each stream.
+    ToTheEnd,
+    /// The last rank has ended: to the end of each stream, for this long at most, without the pauses of the launch's reader.
+    Within { since: Instant, limit: Duration },
+    /// No process of the launch is left: what is in each stream now.
+    Present,
+}
+
+/// A stream that has not ended in the time of [`Extent::Within`].
+#[derive(Debug)]
+pub(super) struct HeldStream {
+    pub(super) rank: Rank,
+    pub(super) stream: OutputStream,
+}
 
 /// One output stream of a rank.
 pub(super) struct Pump {
     pub(super) rank: Rank,
     pub(super) stream: Stream,
-    /// Pass on the beginning of a line when the rank pauses in it for this long: it may be a prompt.
+    /// Time after its first byte at which the beginning of a line is passed on: it may be a prompt. `None` for whole lines alone.
     pub(super) prompt_after: Option<Duration>,
     pub(super) events: mpsc::Sender<Event>,
     /// Where tools may want it, too.
     pub(super) tap: Option<Tap>,
+    pub(super) extent: watch::Receiver<Extent>,
+    /// Receiver of the stream, should its time be over before its end.
+    pub(super) held: mpsc::UnboundedSender<HeldStream>,
+}
+
+/// State of a stream behind a read of all that was in it.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum StreamEnd {
+    /// The last holder is gone.
+    Ended,
+    /// A process may write more.
+    Open,
 }
 
 impl Pump {
-    /// Reads until the last holder of the other end is gone; once `stop` turns true, what is in between then.
-    pub(super) async fn run(self, source: OwnedFd, mut stop: watch::Receiver<bool>) {
-        let Ok(source) = Source::new(source) else { return };
-        // Holds no memory while there is nothing in it: most ranks are silent most of the time.
-        let mut held = BytesMut::new();
+    /// Reads until the last holder of the other end is gone, or to the extent that the session sets meanwhile.
+    pub(super) async fn run(mut self, source: Source) {
+        let mut line = HeldLine::new(self.prompt_after);
+        let mut paused = Duration::ZERO;
         loop {
-            let prompt_after = self.prompt_after.filter(|_| !held.is_empty());
+            let extent = *self.extent.borrow_and_update();
+            let deadline = match extent {
+                Extent::ToTheEnd => None,
+                Extent::Within { since, limit } => Some(since + limit + paused),
+                Extent::Present => {
+                    self.read_present(&source, &mut line).await;
+                    break;
+                }
+            };
             tokio::select! {
                 biased;
-                // Others that have the pipe may write for ever.
-                () = until_true(&mut stop) => {
-                    self.drain(&source, &mut held).await;
+                changed = self.extent.changed() => if changed.is_err() {
+                    // The session is gone.
+                    self.read_present(&source, &mut line).await;
+                    break;
+                } else {
+                    continue;
+                },
+                () = until(deadline) => {
+                    self.end_at_deadline(&source, &mut line).await;
                     break;
                 }
                 ready = source.readable() => if ready.is_err() {
                     break;
                 },
-                () = pause(prompt_after) => {
-                    self.pass_on(held.split().freeze()).await;
+                () = until(line.due()) => {
+                    paused += self.pass_on(line.take()).await;
                     continue;
                 }
             }
-            if held.capacity() - held.len() < 512 {
-                held.reserve(if held.len() >= 4096 { Output::PIECE_MAX } else { 4096 });
-            }
-            match source.try_read_buf(&mut held) {
+            match source.try_read_buf(line.room()) {
                 Ok(1..) => {}
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => continue,
-                // The last holder is gone.
                 Ok(0) | Err(_) => break,
             }
-            self.pass_lines_on(&mut held).await;
-            if held.is_empty() {
-                held = BytesMut::new();
+            while let Some(piece) = line.next_piece(Instant::now()) {
+                paused += self.pass_on(piece).await;
             }
         }
-        if !held.is_empty() {
-            self.pass_on(held.freeze()).await;
-        }
+        self.pass_on(line.take()).await;
         if let Some(tap) = &self.tap {
             tap.ended(self.stream);
         }
     }
 
+    /// Reads what is there. Where the stream has not ended with that, the session names its holders and kills those that are the launch's; what
+    /// they have written until then is read as well.
+    async fn end_at_deadline(&mut self, source: &Source, line: &mut HeldLine) {
+        if self.read_present(source, line).await == StreamEnd::Ended {
+            return;
+        }
+        if let Ok(stream) = OutputStream::of_end(source) {
+            // A session that is gone kills what it started.
+            let _ = self.held.send(HeldStream { rank: self.rank, stream });
+        }
+        let _ = self.extent.wait_for(|&extent| extent == Extent::Present).await;
+        self.read_present(source, line).await;
+    }
+
     /// Reads what a pipe holds, which is no more than its size; a terminal holds less.
-    async fn drain(&self, source: &Source, held: &mut BytesMut) {
+    async fn read_present(&mut self, source: &Source, line: &mut HeldLine) -> StreamEnd {
         let mut left = fcntl(source, FcntlArg::F_GETPIPE_SZ).map_or(PIPE_SIZE, |size| size.unsigned_abs() as usize);
         let mut buffer = vec![0; Output::PIECE_MAX];
         while left > 0 {
             let room = left.min(buffer.len());
             match unistd::read(source, &mut buffer[..room]) {
                 Ok(len @ 1..) => {
-                    held.extend_from_slice(&buffer[..len]);
+                    line.room().extend_from_slice(&buffer[..len]);
                     left -= len;
                 }
                 Err(Errno::EINTR) => {}
-                Ok(0) | Err(_) => break,
+                Err(Errno::EAGAIN) => return StreamEnd::Open,
+                Ok(0) | Err(_) => return StreamEnd::Ended,
             }
-            self.pass_lines_on(held).await;
+            while let Some(piece) = line.next_piece(Instant::now()) {
+                self.pass_on(piece).await;
+            }
         }
+        StreamEnd::Open
     }
 
-    /// Passes on what ends a line, and what is too long to wait for its end.
-    async fn pass_lines_on(&self, held: &mut BytesMut) {
-        if let Some(end) = memchr::memrchr(b'\n', held) {
-            self.pass_on(held.split_to(end + 1).freeze()).await;
-        } else if held.len() >= Output::PIECE_MAX {
-            self.pass_on(held.split().freeze()).await;
-        }
-    }
-
-    async fn pass_on(&self, bytes: Bytes) {
+    /// Passes output on, and returns by how much that prolongs [`Extent::Within`].
+    async fn pass_on(&mut self, bytes: Bytes) -> Duration {
         if let Some(tap) = &self.tap {
             tap.wrote(self.stream, &bytes);
         }
+        let mut paused = Duration::ZERO;
         for piece in Output::pieces(self.rank, self.stream, bytes) {
+            let began = Instant::now();
             // A launch that takes no more output has ended its ranks, or will: keep reading, so that they can end.
             let _ = self.events.send(Event::Output(piece)).await;
+            let extent = *self.extent.borrow();
+            if let Extent::Within { since, .. } = extent {
+                paused += began.max(since).elapsed().saturating_sub(READER_PAUSE);
+            }
         }
+        paused
     }
 }
 
 /// Our end of a rank's stream.
-enum Source {
+pub(super) enum Source {
     Pipe(pipe::Receiver),
-    /// The driving end of a pseudo-terminal, which fails with `EIO` when nobody has the terminal any more.
-    Terminal(AsyncFd<Terminal>),
+    /// The driving end of a pseudo-terminal, which fails with `EIO` when no process has the terminal any more.
+    Terminal(Arc<RankTerminal>),
 }
 
 impl Source {
     /// # Errors
     /// Fails when the runtime cannot watch another descriptor.
-    fn new(end: OwnedFd) -> io::Result<Self> {
+    pub(super) fn new(end: OwnedFd) -> io::Result<Self> {
         match Terminal::of_end(end) {
-            Ok(terminal) => terminal.watched().map(Self::Terminal),
+            Ok(terminal) => RankTerminal::new(terminal).map(Arc::new).map(Self::Terminal),
             Err(end) => pipe::Receiver::from_owned_fd(end).map(Self::Pipe),
         }
     }
@@ -141,7 +200,7 @@ impl Source {
     async fn readable(&self) -> io::Result<()> {
         match self {
             Self::Pipe(pipe) => pipe.readable().await,
-            Self::Terminal(terminal) => terminal.readable().await.map(|mut ready| ready.retain_ready()),
+            Self::Terminal(terminal) => terminal.readable().await,
         }
     }
 
@@ -149,12 +208,7 @@ impl Source {
     fn try_read_buf(&self, held: &mut BytesMut) -> io::Result<usize> {
         match self {
             Self::Pipe(pipe) => pipe.try_read_buf(held),
-            Self::Terminal(terminal) => {
-                let mut piece = [0; TERMINAL_PIECE];
-                let len = terminal.try_io(Interest::READABLE, |terminal| Ok(unistd::read(terminal, &mut piece)?))?;
-                held.extend_from_slice(&piece[..len]);
-                Ok(len)
-            }
+            Self::Terminal(terminal) => terminal.try_read_buf(held),
         }
     }
 }
@@ -168,95 +222,143 @@ impl AsFd for Source {
     }
 }
 
-pub(super) async fn until_true(flag: &mut watch::Receiver<bool>) {
-    // A session that is gone stops its pumps, too.
-    let _ = flag.wait_for(|&flag| flag).await;
-}
-
-async fn pause(after: Option<Duration>) {
-    match after {
-        Some(after) => tokio::time::sleep(after).await,
-        None => std::future::pending().await,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::io::Write;
+    use std::io::{PipeWriter, Write};
+
+    /// A pump of a pipe, and all that it is connected to.
+    struct Bench {
+        writer: PipeWriter,
+        received: mpsc::Receiver<Event>,
+        extent: watch::Sender<Extent>,
+        held: mpsc::UnboundedReceiver<HeldStream>,
+        running: tokio::task::JoinHandle<()>,
+    }
+
+    impl Bench {
+        fn new(prompt_after: Option<Duration>, room: usize) -> Self {
+            let (reader, writer) = io::pipe().unwrap();
+            let (events, received) = mpsc::channel(room);
+            let (extent, reads) = watch::channel(Extent::ToTheEnd);
+            let (report, held) = mpsc::unbounded_channel();
+            let (rank, stream) = (Rank(0), Stream::Stdout);
+            let pump = Pump { rank, stream, prompt_after, events, tap: None, extent: reads, held: report };
+            let running = tokio::spawn(pump.run(Source::new(OwnedFd::from(reader)).unwrap()));
+            Self { writer, received, extent, held, running }
+        }
+
+        async fn next(&mut self) -> Option<String> {
+            match self.received.recv().await {
+                Some(Event::Output(output)) => Some(String::from_utf8(output.bytes.to_vec()).unwrap()),
+                None => None,
+                other => panic!("{other:?}"),
+            }
+        }
+
+        fn end(&self, limit: Duration) {
+            self.extent.send_replace(Extent::Within { since: Instant::now(), limit });
+        }
+    }
 
     /// Writes each of `writes` to a pump and returns the pieces that come out.
-    async fn pieces(writes: &[&[u8]], prompt_after: Option<Duration>) -> Vec<Vec<u8>> {
-        let (reader, mut writer) = io::pipe().unwrap();
-        let (events, mut received) = mpsc::channel(1024);
-        let pump = Pump { rank: Rank(0), stream: Stream::Stdout, prompt_after, events, tap: None };
-        let (_going, stop) = watch::channel(false);
-        let reader = OwnedFd::from(reader);
-        let running = tokio::spawn(pump.run(reader, stop));
+    async fn pieces(writes: &[&[u8]]) -> Vec<String> {
+        let mut bench = Bench::new(None, 1024);
         for bytes in writes {
-            writer.write_all(bytes).unwrap();
+            bench.writer.write_all(bytes).unwrap();
             tokio::task::yield_now().await;
         }
+        let Bench { writer, mut received, running, .. } = bench;
         drop(writer);
         running.await.unwrap();
         let mut pieces = Vec::new();
         while let Some(Event::Output(output)) = received.recv().await {
-            pieces.push(output.bytes.to_vec());
+            pieces.push(String::from_utf8(output.bytes.to_vec()).unwrap());
         }
         pieces
     }
 
     #[tokio::test]
     async fn pieces_end_at_line_ends_whatever_the_writes_were() {
-        let pieces = pieces(&[b"one\ntw", b"o\nthree"], None).await;
-        assert_eq!(pieces.concat(), b"one\ntwo\nthree");
+        let pieces = pieces(&[b"one\ntw", b"o\nthree"]).await;
+        assert_eq!(pieces.concat(), "one\ntwo\nthree");
         let (last, whole) = pieces.split_last().unwrap();
-        assert_eq!(last, b"three");
-        assert!(whole.iter().all(|piece| piece.ends_with(b"\n")), "{pieces:?}");
-    }
-
-    /// Somebody else may have the pipe of a rank that is gone, and write on.
-    #[tokio::test]
-    async fn a_pump_that_is_stopped_takes_what_is_there_and_ends() {
-        let (reader, mut writer) = io::pipe().unwrap();
-        let (events, mut received) = mpsc::channel(1024);
-        let pump = Pump { rank: Rank(0), stream: Stream::Stdout, prompt_after: None, events, tap: None };
-        let (_stop, stop) = watch::channel(true);
-        writer.write_all(b"last words\n").unwrap();
-        let writing = std::thread::spawn(move || while writer.write_all(&[b'x'; 1000]).is_ok() {});
-        tokio::time::timeout(Duration::from_secs(60), pump.run(OwnedFd::from(reader), stop)).await.unwrap();
-        writing.join().unwrap();
-        match received.recv().await {
-            Some(Event::Output(output)) => assert!(output.bytes.starts_with(b"last words\n")),
-            other => panic!("{other:?}"),
-        }
+        assert_eq!(last, "three");
+        assert!(whole.iter().all(|piece| piece.ends_with('\n')), "{pieces:?}");
     }
 
     #[tokio::test]
     async fn an_endless_line_comes_in_pieces() {
-        // Less than a pipe holds, so that this thread can write it all before anybody reads.
+        // Less than a pipe holds, so that this thread can write it all before the pump reads.
         let line = vec![b'x'; 60 * 1024];
-        let pieces = pieces(&[&line], None).await;
-        assert_eq!(pieces.concat(), line);
+        let pieces = pieces(&[&line]).await;
+        assert_eq!(pieces.concat().as_bytes(), line);
         assert!(pieces.iter().all(|piece| piece.len() <= Output::PIECE_MAX));
     }
 
+    const SECOND: Duration = Duration::from_secs(1);
+
     #[tokio::test(start_paused = true)]
-    async fn a_prompt_is_passed_on_after_a_pause_and_a_line_is_not_cut_without_one() {
-        for (prompt_after, expected) in [(Some(Duration::from_millis(100)), Some("name? ")), (None, None)] {
-            let (reader, mut writer) = io::pipe().unwrap();
-            let (events, mut received) = mpsc::channel(8);
-            let pump = Pump { rank: Rank(0), stream: Stream::Stdout, prompt_after, events, tap: None };
-            let (_going, stop) = watch::channel(false);
-            let running = tokio::spawn(pump.run(OwnedFd::from(reader), stop));
-            writer.write_all(b"name? ").unwrap();
-            let seen = tokio::time::timeout(Duration::from_secs(5), received.recv()).await.ok().flatten();
-            let seen = seen.map(|event| match event {
-                Event::Output(output) => String::from_utf8(output.bytes.to_vec()).unwrap(),
-                other => panic!("{other:?}"),
-            });
-            assert_eq!(seen.as_deref(), expected);
-            running.abort();
+    async fn a_process_that_holds_the_stream_of_an_ended_rank_has_a_bounded_time() {
+        let mut bench = Bench::new(None, 8);
+        bench.end(SECOND);
+        let began = Instant::now();
+        tokio::time::sleep(SECOND / 2).await;
+        bench.writer.write_all(b"late\n").unwrap();
+        assert_eq!(bench.next().await.as_deref(), Some("late\n"));
+        assert_eq!(bench.held.recv().await.map(|held| held.rank), Some(Rank(0)));
+        assert_eq!(began.elapsed(), SECOND);
+        // It is being killed meanwhile.
+        bench.writer.write_all(b"last words").unwrap();
+        bench.extent.send_replace(Extent::Present);
+        assert_eq!(bench.next().await.as_deref(), Some("last words"));
+        assert_eq!(bench.next().await, None, "the pump has ended, though the pipe is open");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_stream_that_has_ended_is_not_reported_as_held_even_without_any_time() {
+        let Bench { writer, mut received, extent, mut held, running } = Bench::new(None, 8);
+        extent.send_replace(Extent::Within { since: Instant::now(), limit: Duration::ZERO });
+        (&writer).write_all(b"all\n").unwrap();
+        drop(writer);
+        running.await.unwrap();
+        assert!(matches!(received.recv().await, Some(Event::Output(_))));
+        assert!(held.recv().await.is_none());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_pause_of_a_reader_is_not_the_time_of_a_writer() {
+        let mut bench = Bench::new(None, 1);
+        for line in [b"one\n", b"two\n"] {
+            bench.writer.write_all(line).unwrap();
+            tokio::time::sleep(SECOND).await;
         }
+        bench.end(SECOND);
+        tokio::time::sleep(60 * SECOND).await;
+        assert!(bench.held.is_empty(), "the channel is full, and the pump waits for it");
+        for line in ["one\n", "two\n"] {
+            assert_eq!(bench.next().await.as_deref(), Some(line));
+        }
+        tokio::time::sleep(SECOND / 2).await;
+        assert!(bench.held.is_empty());
+        bench.held.recv().await.unwrap();
+    }
+
+    /// The writer is never waited for, and the launch takes all at once.
+    #[tokio::test]
+    async fn a_process_that_writes_for_ever_has_a_bounded_time() {
+        let Bench { writer, mut received, extent, mut held, .. } = Bench::new(None, 8);
+        let (tell, told) = std::sync::mpsc::channel();
+        let writing = std::thread::spawn(move || {
+            tell.send(()).unwrap();
+            while (&writer).write_all(&[b'x'; 1000]).is_ok() {}
+        });
+        told.recv().unwrap();
+        let reading = tokio::spawn(async move { while received.recv().await.is_some() {} });
+        extent.send_replace(Extent::Within { since: Instant::now(), limit: SECOND / 10 });
+        assert!(held.recv().await.is_some());
+        extent.send_replace(Extent::Present);
+        reading.await.unwrap();
+        writing.join().unwrap();
     }
 }

@@ -10,7 +10,7 @@ use nix::sys::signal::Signal;
 use nix::unistd::Pid;
 use rank_spawner::{
     Keeper, Limit, LimitedResource, Priority, RankCommand, RankExit, RankProcess, Spawner, StartError, Step, Terminal,
-    TerminalSize, raise_descriptor_limit, signal_handlers,
+    TerminalSize, raise_descriptor_limit, signal_groups, signal_handlers,
 };
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
@@ -144,10 +144,7 @@ impl Processes {
 
     /// Sends a signal to the process groups of some ranks.
     pub(super) fn signal(&self, signal: Signal, slots: &[SlotId]) {
-        for process in slots.iter().filter_map(|slot| self.running.get(slot.0)?.as_ref()) {
-            // It may have ended this very moment.
-            let _ = process.signal_group(signal);
-        }
+        signal_groups(slots.iter().filter_map(|slot| self.running.get(slot.0)?.as_deref()), signal);
     }
 
     /// Processes of some ranks, as far as they were started.

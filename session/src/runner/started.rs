@@ -2,6 +2,7 @@
 
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
+use std::time::Duration;
 
 use pmi_core::ids::Rank;
 use pmi_transport::task;
@@ -9,11 +10,11 @@ use rank_spawner::{CpuSet, RankProcess, Terminal};
 use tokio::time::Instant;
 
 use super::Runner;
-use super::pump::Pump;
+use super::pump::{Pump, Source};
 use super::start::Streams;
 use super::terminal::RankTerminal;
 use crate::event::{Event, Notice, Stream};
-use crate::machine::ranks::SlotId;
+use crate::machine::ranks::{Slot, SlotId};
 
 impl Runner {
     /// Takes a started process in: first its end, so that it is signalled and reaped whatever happens next; then its PMI
@@ -46,15 +47,26 @@ impl Runner {
             self.serve_terminal(slot, rank, terminal);
         }
         for (stream, pipe) in outputs {
-            let events = self.io.events.clone();
-            let tap = self.servers.tap(job, local);
-            let pump = Pump { rank, stream, prompt_after: self.spec.settings.timeouts.prompt, events, tap };
-            let stop = self.outputs.stop.subscribe();
-            self.outputs.pumps.spawn(task::boxed(async move {
-                pump.run(pipe, stop).await;
-                slot
-            }));
+            match Source::new(pipe) {
+                Ok(source) => self.pump(slot, stream, source, self.spec.settings.timeouts.prompt),
+                Err(error) => {
+                    self.machine.on_output_end(slot);
+                    self.machine.on_not_served(slot, format!("rank {rank}: cannot watch its output: {error}"), now);
+                }
+            }
         }
+    }
+
+    /// Begins to read an output stream of a rank.
+    fn pump(&mut self, slot: SlotId, stream: Stream, source: Source, prompt_after: Option<Duration>) {
+        let &Slot { rank, job, local, .. } = self.machine.ranks().get(slot);
+        let events = self.io.events.clone();
+        let (extent, held) = (self.outputs.extent.subscribe(), self.outputs.report_held.clone());
+        let pump = Pump { rank, stream, prompt_after, events, tap: self.servers.tap(job, local), extent, held };
+        self.outputs.pumps.spawn(task::boxed(async move {
+            pump.run(source).await;
+            slot
+        }));
     }
 
     /// Tells of the first rank here that was not given the CPUs of the plan: the kernel leaves out those that a control group forbids.
@@ -80,12 +92,7 @@ impl Runner {
             processes.add_terminal(Arc::clone(&terminal));
         }
         self.stdin.add_terminal(rank, Arc::clone(&terminal));
-        let (events, stop) = (self.io.events.clone(), self.outputs.stop.subscribe());
-        let (job, local) = (self.machine.ranks().get(slot).job, self.machine.ranks().get(slot).local);
-        let tap = self.servers.tap(job, local);
-        self.outputs.pumps.spawn(task::boxed(async move {
-            terminal.pump(rank, events, tap, stop).await;
-            slot
-        }));
+        // Its bytes are no lines.
+        self.pump(slot, Stream::Stdout, Source::Terminal(terminal), Some(Duration::ZERO));
     }
 }

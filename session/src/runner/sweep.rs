@@ -5,14 +5,20 @@ use std::path::PathBuf;
 use std::time::SystemTime;
 
 use nix::unistd::Pid;
+use pmi_core::ids::Rank;
 use rank_spawner::{
-    Keeper, LaunchTag, Orphans, OwnCgroup, SweepScope, nothing_to_sweep, remove_orphaned_memory, sweep, sweep_group,
+    Keeper, LaunchTag, Orphans, OwnCgroup, StreamHolder, SweepScope, nothing_to_sweep, remove_orphaned_memory, sweep,
+    sweep_group,
 };
 
+use super::pump::HeldStream;
 use super::temporary::TemporaryDirectory;
 use crate::blocking;
 use crate::session_io::HostProcess;
 use crate::timeouts;
+
+/// Largest number of output streams of a node whose holders are looked for, and of holders that are reported.
+const HELD_NAMED_MAX: usize = 8;
 
 /// Processes of a launch, as far as they are to be swept.
 pub(super) struct Leftovers {
@@ -22,20 +28,34 @@ pub(super) struct Leftovers {
     pub(super) process: HostProcess,
     pub(super) cgroup: Option<OwnCgroup>,
     pub(super) keeper: Option<Keeper>,
+    /// Output streams of ranks that processes hold.
+    pub(super) held: Vec<HeldStream>,
+}
+
+/// Result of [`Leftovers::kill`].
+#[derive(Default)]
+pub(super) struct Killed {
+    /// Processes that cannot be killed.
+    pub(super) survivors: Vec<u32>,
+    /// Processes that were killed and held an output stream of this rank.
+    pub(super) holders: Vec<(Rank, StreamHolder)>,
+    /// The keeper, for as long as there are files to be removed.
+    pub(super) keeper: Option<Keeper>,
 }
 
 impl Leftovers {
-    /// Kills what the ranks left behind, and returns what cannot be killed, and the keeper, for as long as there are files to be removed.
-    pub(super) async fn kill(self) -> (Vec<u32>, Option<Keeper>) {
+    /// Kills what the ranks left behind.
+    pub(super) async fn kill(self) -> Killed {
         // As a rule; a thread for nothing would take as long as a rank takes to start. Orphans of a shared process may be another's children.
         let has_all_children = self.process == HostProcess::Dedicated;
         if self.ranks.is_empty() || has_all_children && nothing_to_sweep() {
-            return (Vec::new(), self.keeper);
+            return Killed { keeper: self.keeper, ..Killed::default() };
         }
         blocking::begin(move || self.kill_now()).await.unwrap_or_default()
     }
 
-    fn kill_now(self) -> (Vec<u32>, Option<Keeper>) {
+    fn kill_now(self) -> Killed {
+        let mut holders = self.holders();
         let except: Vec<Pid> = self.keeper.iter().map(Keeper::pid).collect();
         let orphans = match self.process {
             HostProcess::Dedicated => Orphans::Claim { except: &except },
@@ -45,7 +65,23 @@ impl Leftovers {
         let by_table = || sweep(&SweepScope { tag: &self.tag, ranks: &self.ranks, orphans }, timeouts::SWEEP);
         let swept = by_group.map_or_else(by_table, Ok);
         let survivors = swept.map(|swept| swept.survivors).unwrap_or_default();
-        (survivors.iter().map(|survivor| survivor.pid.as_raw().unsigned_abs()).collect(), self.keeper)
+        let survivors = survivors.iter().map(|survivor| survivor.pid.as_raw().unsigned_abs()).collect();
+        // Others may hold a stream as well, which are not the launch's to kill.
+        holders.retain(|(_, holder)| holder.has_ended());
+        Killed { survivors, holders, keeper: self.keeper }
+    }
+
+    /// Processes that hold output streams of ranks, each once.
+    fn holders(&self) -> Vec<(Rank, StreamHolder)> {
+        let mut holders: Vec<(Rank, StreamHolder)> = Vec::new();
+        for HeldStream { rank, stream } in self.held.iter().take(HELD_NAMED_MAX) {
+            let found = stream.holders().unwrap_or_default();
+            let is_known = |holder: &StreamHolder| holders.iter().any(|(_, known)| known == holder);
+            let new: Vec<_> = found.into_iter().filter(|holder| !is_known(holder)).collect();
+            holders.extend(new.into_iter().map(|holder| (*rank, holder)));
+        }
+        holders.truncate(HELD_NAMED_MAX);
+        holders
     }
 }
 

@@ -267,6 +267,15 @@ fn encode_notice(notice: &Notice) -> NoticeWhat {
             planned: planned.to_string(),
             seen: seen.to_string(),
         }),
+        Notice::OutputHeld { rank, pid, program, after } => NoticeWhat::OutputHeld(proto::OutputHeld {
+            rank: rank.0,
+            pid: *pid,
+            program: program.clone(),
+            after_ms: milliseconds(*after),
+        }),
+        Notice::PmiMisuse { rank, observed } => {
+            NoticeWhat::PmiMisuse(proto::PmiMisuse { rank: rank.0, observed: observed.clone() })
+        }
         Notice::LimitTooHigh { node, resource, asked, hard } => {
             let asked = shell_limits::encode_soft(&SoftLimit { resource: *resource, value: *asked });
             NoticeWhat::LimitTooHigh(proto::LimitTooHigh { node: node.clone(), asked: Some(asked), hard: *hard })
@@ -302,6 +311,11 @@ fn decode_notice(notice: NoticeWhat) -> Result<Notice, WireError> {
             let cpus = |text: &str| text.parse().map_err(|_| wrong("a set of CPUs", text, "one such as 0-3,8"));
             Notice::BoundElsewhere { rank: Rank(rank), node, planned: cpus(&planned)?, seen: cpus(&seen)? }
         }
+        NoticeWhat::OutputHeld(proto::OutputHeld { rank, pid, program, after_ms }) => {
+            let after = time("the time for the rest of the output", after_ms)?;
+            Notice::OutputHeld { rank: Rank(rank), pid, program, after }
+        }
+        NoticeWhat::PmiMisuse(proto::PmiMisuse { rank, observed }) => Notice::PmiMisuse { rank: Rank(rank), observed },
         NoticeWhat::LimitTooHigh(proto::LimitTooHigh { node, asked, hard }) => {
             let asked = asked.ok_or(WireError::Missing { what: "limit" })?;
             let SoftLimit { resource, value } = shell_limits::decode_soft(&asked)?;

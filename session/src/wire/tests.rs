@@ -99,6 +99,7 @@ fn settings() -> LaunchSettings {
             grace_after_failure: Duration::from_millis(3),
             grace_after_interrupt: Duration::from_millis(4),
             prompt: Some(Duration::from_millis(5)),
+            output_end: Duration::from_millis(10),
             fence: Some(Duration::from_millis(6)),
             time_limit: Some(Duration::from_millis(7)),
             limit_signal: Some(LimitSignal { signal: 10, ahead: Duration::from_millis(8) }),

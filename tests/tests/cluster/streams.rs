@@ -2,7 +2,7 @@
 
 use std::io::{BufRead, BufReader};
 
-use lattice_tests::{cluster, launch_on, script_on, turn};
+use lattice_tests::{cluster, late_output, launch_on, script_on, turn};
 
 const MIB: usize = 1 << 20;
 
@@ -19,6 +19,11 @@ fn input_for_all_reaches_every_node() {
     let outcome = launch_on(3, "-n 3 --stdin all").bash("md5sum").input(vec![b'x'; 3 * MIB]).run();
     let sums = outcome.exits(0).sorted_lines();
     outcome.check(sums.len() == 3 && sums.iter().all(|sum| *sum == sums[0]), || "should be one sum, thrice".to_owned());
+}
+
+#[test]
+fn output_that_passes_through_other_processes_comes_whole_at_every_end_from_every_node() {
+    late_output::no_line_is_lost(2);
 }
 
 #[test]

@@ -5,7 +5,7 @@ use std::thread;
 use std::time::Duration;
 
 use lattice_tests::mpi::Flavour;
-use lattice_tests::{Command, Outcome, built, lattice, launch, processes, turn};
+use lattice_tests::{Command, Outcome, built, late_output, lattice, launch, processes, turn};
 use nix::unistd::geteuid;
 
 /// A line of `half_lines`.
@@ -80,6 +80,27 @@ fn any_bytes_are_passed_on_as_they_are() {
     outcome.exits(0).check(outcome.stdout() == b"no endno end" || outcome.text().len() == 13, || {
         "should have printed both texts".into()
     });
+}
+
+#[test]
+fn output_that_passes_through_other_processes_comes_whole_at_every_end() {
+    late_output::no_line_is_lost(0);
+}
+
+/// A rank that never pauses for long, and never ends its line: dots, bars that end with a carriage return, and bars that begin with one.
+#[test]
+fn output_without_line_ends_is_shown_as_it_comes() {
+    for flags in ["-n 1 --pmi none", "-n 2 --pmi none --label", "-n 2 --pmi none --timestamp"] {
+        for (written, shown) in [("one", "one"), (r"10%\r", "10%"), (r"\r10%", "10%")] {
+            let script = format!(
+                "[ $LATTICE_RANK = 0 ] || exit 0; printf '{written}'; until read -r -t 0.03 line; do printf .; done; printf two"
+            );
+            let mut running = launch(flags).bash(&script).on_terminal(24, 80).start();
+            running.wait_for_stdout(shown);
+            running.type_in("go on\r");
+            running.finish().exits(0).prints("two");
+        }
+    }
 }
 
 /// Who reads a pipe sees it, too.

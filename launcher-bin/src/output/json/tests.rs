@@ -32,6 +32,8 @@ fn samples() -> Vec<Bytes> {
         Event::Notice(Notice::Stuck { after, waiting: 1, missing }),
         Event::Notice(Notice::Stacks { stacks: vec![RankStack { ranks: vec![rank], text: "thread 1\n".to_owned() }] }),
         Event::Notice(Notice::Leftover { pids: vec![4711] }),
+        Event::Notice(Notice::OutputHeld { rank, pid: 4711, program: "tee".to_owned(), after }),
+        Event::Notice(Notice::PmiMisuse { rank, observed: "a second init".to_owned() }),
         Event::Notice(Notice::StdinClosed { rank }),
         Event::Notice(Notice::ReleaseOverdue { rank, resource: "shm:7".to_owned(), within: after, killed: false }),
         Event::Notice(Notice::BoundElsewhere {

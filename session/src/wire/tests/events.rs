@@ -81,6 +81,13 @@ fn events_travel() {
         Event::Notice(silent),
         Event::Notice(Notice::Stuck { after, waiting: 3, missing: stuck }),
         Event::Notice(Notice::Leftover { pids: vec![5, 6] }),
+        Event::Notice(Notice::OutputHeld {
+            rank: Rank(3),
+            pid: 7,
+            program: "tee".to_owned(),
+            after: Duration::from_secs(1),
+        }),
+        Event::Notice(Notice::PmiMisuse { rank: Rank(3), observed: "a second init".to_owned() }),
         Event::Notice(Notice::ReleaseOverdue {
             rank: Rank(2),
             resource: "shm:7".to_owned(),

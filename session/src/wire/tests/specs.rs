@@ -138,15 +138,16 @@ fn any_stdin() -> impl Strategy<Value = StdinTarget> {
 fn any_timeouts() -> impl Strategy<Value = Timeouts> {
     let optional = || proptest::option::of(any_time());
     let signal = (any::<i32>(), any_time()).prop_map(|(signal, ahead)| LimitSignal { signal, ahead });
-    let usual = (any_time(), any_time(), any_time(), any_time());
+    let usual = (any_time(), any_time(), any_time(), any_time(), any_time());
     let limits = (optional(), optional(), optional(), proptest::option::of(signal), optional());
     (usual, limits).prop_map(|(usual, (prompt, fence, time_limit, limit_signal, after_first_exit))| {
-        let (silent, stuck, grace_after_failure, grace_after_interrupt) = usual;
+        let (silent, stuck, grace_after_failure, grace_after_interrupt, output_end) = usual;
         Timeouts {
             silent,
             stuck,
             grace_after_failure,
             grace_after_interrupt,
+            output_end,
             prompt,
             fence,
             time_limit,
@@ -265,6 +266,7 @@ fn each_timeout_that_no_clock_can_add_is_refused_by_its_name() {
     check(|times, wrong| times.stuck_ms = wrong, "the timeout of a start-up");
     check(|times, wrong| times.after_failure_ms = wrong, "the grace after a failure");
     check(|times, wrong| times.after_interrupt_ms = wrong, "the grace after an interrupt");
+    check(|times, wrong| times.output_end_ms = wrong, "the time for the rest of the output");
     check(|times, wrong| times.prompt_ms = Some(wrong), "the timeout of an open line");
     check(|times, wrong| times.fence_ms = Some(wrong), "the timeout of a fence");
     check(|times, wrong| times.after_first_exit_ms = Some(wrong), "the time after the first exit");

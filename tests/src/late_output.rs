@@ -1,0 +1,101 @@
+//! Ranks whose output passes through another process, or is held by one, and every end of their launch: no line may be lost.
+
+use crate::{Command, built, cluster};
+
+/// Runs each kind of rank to each end by `$LAUNCH`, and prints for each pair the number of lines that came, the exit code and `warned` if a
+/// killed process was named. The filter writes nothing before its input ends.
+const TABLE: &str = r#"
+    shopt -u patsub_replacement
+    D=$(mktemp -d); trap 'rm -rf "$D"' EXIT; export D
+    cat >$D/log.py <<'PROGRAM'
+import logging, multiprocessing, os, sys, time
+def work(queue):
+    logging.basicConfig(stream=sys.stdout, format="x: %(message)s", level=logging.INFO)
+    for line in iter(queue.get, None):
+        logging.info(line)
+if __name__ == "__main__":
+    queue = multiprocessing.SimpleQueue()
+    child = multiprocessing.Process(target=work, args=(queue,))
+    child.start()
+    for number in range(20):
+        queue.put("line %d" % number)
+    queue.put(None)
+    if sys.argv[1] == "term":
+        child.join()
+        open(os.environ["D"] + "/go", "w").close()
+        time.sleep(1000)
+    os._exit({"good": 0, "bad": 3}[sys.argv[1]])
+PROGRAM
+    lines='for i in {1..20}; do echo line $i; done'
+    wait_for() { echo "until [ -s $D/$1 ]; do sleep 0.01; done"; }
+    filter="bash $D/filter"
+    cat >$D/filter <<'PROGRAM'
+while read -r line; do
+    all+="x: $line"$'\n'
+    [ "$line" != "line 20" ] || echo >$D/seen
+done
+printf %s "$all"
+PROGRAM
+    declare -A kind=(
+        [stdout]="exec > >($filter); $lines; $(wait_for seen); END"
+        [stderr]="exec 2> >($filter >&2); { $lines; } >&2; $(wait_for seen); END"
+        [pipeline]="set -o pipefail; { $lines; $(wait_for seen); END; } | $filter | cat"
+        [tee]="exec > >($filter | tee -a $D/file); $lines; $(wait_for seen); END"
+        [python]="exec python3 $D/log.py NAME"
+        [daemon]="(setsid bash -c 'trap \"\" HUP TERM; echo >$D/seen; sleep 0.1; for i in {1..20}; do echo x: line \$i; done' &); $(wait_for seen); END"
+        [endless]="$lines; sleep 1000 & END"
+        [apart]="$lines; sleep 1000 >/dev/null 2>&1 & END")
+    declare -A end=(
+        [good]="exit 0" [bad]="exit 3" [term]="touch $D/go; sleep 1000"
+        [abort]="printf 'cmd=init pmi_version=1 pmi_subversion=1\n' >&30; read -r l <&30; printf 'cmd=abort exitcode=7\n' >&30; exit 7")
+    check() {
+        rm -f $D/seen $D/go
+        program=${kind[$1]//NAME/$2}
+        $LAUNCH bash -c '[ $LATTICE_RANK = 0 ] || exit 0; eval "$0"' "${program//END/${end[$2]}}" >$D/out 2>$D/err & launch=$!
+        if [ $2 = term ]; then until [ -e $D/go ]; do sleep 0.01; done; kill -TERM $launch; fi
+        wait $launch; code=$?
+        echo $1 $2: $(cat $D/out $D/err | grep -c 'line [0-9]*$') lines, code $code $(grep -o 'still held the output of rank 0' $D/err)
+    }
+    for round in $(seq ${ROUNDS:-1}); do
+        for k in stdout stderr pipeline tee daemon; do for e in good bad abort term; do check $k $e; done; done
+        for e in good bad term; do check python $e; done
+        check endless good; check endless bad; check apart good; check apart bad
+    done
+"#;
+
+fn expected() -> Vec<String> {
+    let code = |end: &str| match end {
+        "good" => 0,
+        "bad" => 3,
+        "abort" => 7,
+        _ => 143,
+    };
+    let line = |kind: &str, end: &str| match kind {
+        "endless" => format!("{kind} {end}: 20 lines, code {} still held the output of rank 0", code(end)),
+        _ => format!("{kind} {end}: 20 lines, code {}", code(end)),
+    };
+    let mut expected = Vec::new();
+    for kind in ["stdout", "stderr", "pipeline", "tee", "daemon"] {
+        expected.extend(["good", "bad", "abort", "term"].map(|end| line(kind, end)));
+    }
+    expected.extend(["good", "bad", "term"].map(|end| line("python", end)));
+    expected.extend(
+        [("endless", "good"), ("endless", "bad"), ("apart", "good"), ("apart", "bad")]
+            .map(|(kind, end)| line(kind, end)),
+    );
+    expected
+}
+
+/// Runs the table with ranks on so many nodes, each in a cluster; on this machine alone for none.
+///
+/// # Panics
+/// If a line is lost, a process is waited for that holds no output, or one that was killed is not named.
+pub fn no_line_is_lost(nodes: u32) {
+    let command = match nodes {
+        0 => Command::new("bash").words("-c").arg(format!("LAUNCH=\"$LATTICE launch -n 1\"\n{TABLE}")),
+        nodes => cluster(nodes).bash(&format!("LAUNCH=\"lattice launch -n {nodes}\"\n{TABLE}")),
+    };
+    let outcome = command.env("LATTICE", built::lattice()).run();
+    let lines: Vec<&str> = outcome.text().lines().collect();
+    outcome.exits(0).check(lines == expected(), || format!("should have printed {:#?}", expected()));
+}
