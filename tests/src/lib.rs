@@ -3,7 +3,8 @@
 //! [`browser`] shows drawings; [`command`] runs a command with a deadline and checks its [`outcome`]; [`processes`] finds what a launch left behind;
 //! [`mod@cluster`] has clusters of several nodes; [`late_output`] has ranks whose output
 //! passes through other processes; [`malformed`] sends what nobody should; [`mpi`] has the MPI libraries and compiles our C
-//! programs with them; [`schema`] checks JSON; [`terminal`] has terminals for commands that ask for one; [`traced_paths`] are those that
+//! programs with them; [`peer_faults`] knows the faults of other launchers and libraries; [`schema`] checks JSON; [`terminal`] has terminals for
+//! commands that ask for one; [`traced_paths`] are those that
 //! a process looked up; [`turn`] keeps heavy tests from swamping a small machine. What the tests need is installed by `cargo xtask setup`.
 
 pub mod browser;
@@ -15,6 +16,7 @@ pub mod malformed;
 pub mod memory;
 pub mod mpi;
 pub mod outcome;
+pub mod peer_faults;
 pub mod processes;
 pub mod running;
 pub mod schema;

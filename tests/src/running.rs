@@ -14,6 +14,7 @@ use tempfile::TempDir;
 
 use crate::command::Command;
 use crate::outcome::Outcome;
+use crate::peer_faults;
 use crate::processes::{self, MARK};
 use crate::terminal::Terminal;
 
@@ -60,13 +61,13 @@ impl Command {
         Running::new(self)
     }
 
-    /// Runs the command to its end, and checks that nothing is left of it.
+    /// Runs the command to its end, and checks that nothing is left of it. A command that shows a [fault of a peer](peer_faults) is run again.
     ///
     /// # Panics
     /// If the deadline passes, or something is left.
     #[track_caller]
     pub fn run(self) -> Outcome {
-        self.start().finish()
+        peer_faults::run(&self)
     }
 
     /// The same for a command that says `word` on standard output and must end within `promised` after that, with

@@ -40,10 +40,9 @@ fn a_plain_user_runs_an_mpi_program_on_hosts_that_ssh_reaches() {
 
 #[test]
 fn an_unchanged_mpirun_reaches_hosts_that_a_plain_user_started() {
-    // prterun hangs at its start now and then, whatever starts its daemons.
     let script = r#"
-        again='for try in 1 2 3; do said=$(timeout 25 "$0" -n 3 sh -c "echo \$(hostname) \$(id -u)") && break; done; echo "$said"'
-        user lattice start --via ssh --host node1:2,node2:1 -- bash -c "$again" "$1" | sort"#;
+        set -o pipefail; said='timeout -k 5 25 "$0" -n 3 sh -c "echo \$(hostname) \$(id -u)"'
+        user lattice start --via ssh --host node1:2,node2:1 -- bash -c "$said" "$1" | sort"#;
     for mpi in [Flavour::WheelMpich, OPEN_MPIS[0], OPEN_MPIS[1]] {
         let outcome = script_with_ssh(script).arg(mpi.mpirun()).run();
         outcome.exits(0).prints("node1 4711\nnode1 4711\nnode2 4711\n");
