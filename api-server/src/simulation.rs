@@ -23,7 +23,7 @@ use crate::launch::facts::{Facts, Origin, Ownership, Settler};
 use crate::launch::fan_out::Refusal;
 use crate::launch::input_credit::InputWay;
 use crate::launch::outbox::{Attempt, Outbox};
-use crate::launch::{AllKept, Delivery, EventLog, Machine, Part, Resumed, Retention, Start};
+use crate::launch::{AllKept, EventLog, Machine, Part, Resumed, Retention, Start};
 use crate::nodes::{Arrival, Judgement, NodeFacts, PortAnswer, Registration, Registry};
 use crate::store::Checkpoint;
 use crate::unclean_nodes::UncleanNodes;
@@ -207,17 +207,6 @@ impl SimulatedApiServer {
         }
         self.input(now, Machine::on_tick);
         self.forget_if_over(now);
-    }
-
-    /// The launch is forgotten once it is over and nobody needs it any more.
-    fn forget_if_over(&mut self, now: Instant) {
-        let delivery = if self.log.is_delivered() { Delivery::Complete } else { Delivery::Partial };
-        if self.machine.as_ref().is_some_and(|machine| machine.is_forgotten(delivery, now.into())) {
-            self.machine = None;
-            self.outboxes.iter().for_each(Outbox::close);
-            self.end_follower();
-            self.flush();
-        }
     }
 
     /// Returns true while the launch is known.

@@ -8,7 +8,7 @@ use crate::background::{Background, lowest};
 use crate::public_api::SAME_DEPENDENCIES;
 use crate::shell::{cargo, command, run, run_tests, target_directory, works};
 use crate::steps::Steps;
-use crate::{client_libraries, dependencies, fuzz, packages, public_api, semver, setup};
+use crate::{client_libraries, dependencies, fuzz, packages, public_api, semver, setup, simulation};
 
 /// Every test.
 pub(crate) fn test() -> Result<()> {
@@ -53,6 +53,8 @@ pub(crate) fn ci() -> Result<()> {
         steps.take("lints", || lints.finish())?;
         steps.take("public API", || public_api::compare(directory))?;
         steps.take("breaking changes", || semver::check(None))?;
+        steps.take("build of simulation", simulation::build)?;
+        steps.take("simulation", simulation::run_fresh)?;
         steps.take("build of fuzz targets", fuzz::build)?;
         steps.take("fuzz targets", || fuzz::run_targets(&[], fuzz::SECONDS))
     })

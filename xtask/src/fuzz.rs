@@ -4,14 +4,13 @@
 //! test `fuzz_seeds` of the crate that the target calls. A finding is written to `artifacts/TARGET/`; once mended it is a unit test of
 //! that crate. `cargo fuzz` works on the package, too.
 
-pub(crate) mod instrument;
-
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
 
 use anyhow::{Context, Result, bail, ensure};
 
+use crate::ours::Build;
 use crate::setup;
 use crate::shell::{cargo, repository, run, started, target_directory};
 
@@ -34,7 +33,7 @@ pub(crate) fn build() -> Result<()> {
     for FuzzTarget(name) in targets()? {
         build.args(["--bin", &name]);
     }
-    run(instrument::ours(&mut build)?)
+    run(Build::Fuzzed.of(&mut build)?)
 }
 
 /// Replays the corpus, and looks for more, in these targets; in all, if none is named.

@@ -10,11 +10,13 @@ mod demo;
 mod dependencies;
 mod fuzz;
 mod miri;
+mod ours;
 mod packages;
 mod public_api;
 mod semver;
 mod setup;
 mod shell;
+mod simulation;
 mod steps;
 
 use std::path::PathBuf;
@@ -54,6 +56,8 @@ enum Chore {
         #[arg(long, default_value_t = fuzz::SECONDS)]
         seconds: u32,
     },
+    /// Build the simulation optimised, and run the seeds of this commit.
+    Simulate,
     /// Build libpmi.so.0 and libpmi2.so.0, and install them with headers and pkg-config files (docs/client-libraries.md).
     ClientLibraries {
         /// Directory that gets lib/lattice, include/lattice and lib/pkgconfig, such as /usr/local.
@@ -97,12 +101,13 @@ enum Chore {
     },
     /// Generate the code of the protocol's messages from their .proto files.
     Proto,
-    /// Everything that must pass before a change lands: format, lints, walls, packages, docs and public API, tests, benches, a short fuzz run.
+    /// Everything that must pass before a change lands: format, lints, walls, packages, docs and public API, tests, benches, fresh seeds of the
+    /// simulation, a short fuzz run.
     Ci,
 }
 
 fn main() -> Result<()> {
-    fuzz::instrument::become_compiler()?;
+    ours::become_compiler()?;
     public_api::become_rustdoc()?;
     std::env::set_current_dir(shell::repository())?;
     match Cli::parse().chore {
@@ -113,6 +118,7 @@ fn main() -> Result<()> {
         Chore::Walls { list: false } => checks::walls(),
         Chore::Walls { list: true } => shell::run(&mut shell::cargo("run --quiet --package walls -- list")),
         Chore::Fuzz { targets, seconds } => fuzz::build().and_then(|()| fuzz::run_targets(&targets, seconds)),
+        Chore::Simulate => simulation::build().and_then(|()| simulation::run_fresh()),
         Chore::ClientLibraries { prefix } => client_libraries::install(&prefix),
         Chore::BugLedger { only, from } => bug_ledger::run_all(only.as_deref(), from.as_deref()),
         Chore::Miri => miri::check(),

@@ -1,42 +1,82 @@
-//! Instrumentation of our crates only: this program as the compiler that cargo calls for them.
+//! Our crates, built otherwise than those of others: this program as the compiler that cargo calls for them.
 //!
-//! With flags in the environment, cargo would instrument and sanitize three hundred crates of others, which takes four times as long
-//! and leads libFuzzer astray: what counts is where our code was not before. So they are those that the tests are built with.
+//! With flags in the environment or a profile of its own, cargo would build three hundred crates of others anew, which takes four times
+//! as long, and instrumented ones lead libFuzzer astray: what counts is where our code was not before. So they are those that the
+//! tests are built with. Cargo tells builds apart by the path of the compiler, so each kind of build calls this program by its own name.
 
 use std::ffi::OsString;
+use std::fs;
+use std::os::unix::fs::symlink;
 use std::os::unix::process::CommandExt;
+use std::path::Path;
 use std::process::Command;
 
 use anyhow::{Context, Result};
 
-/// Tells this program that it is called in the compiler's place.
-const MARK: &str = "LATTICE_FUZZ_INSTRUMENT";
+use crate::shell::target_directory;
 
-/// Instrumentation that libFuzzer needs, and the address sanitizer, as `cargo fuzz` sets them with `--strip-dead-code`.
-const FLAGS: &str = "-Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 \
-    -Cllvm-args=-sanitizer-coverage-inline-8bit-counters -Cllvm-args=-sanitizer-coverage-pc-table \
-    -Cllvm-args=-sanitizer-coverage-trace-compares -Cdebug-assertions -Zsanitizer=address --cfg fuzzing";
-
-/// Lets a build of cargo instrument our crates.
-pub(super) fn ours(build: &mut Command) -> Result<&mut Command> {
-    let this = std::env::current_exe().context("cannot tell where this program is")?;
-    Ok(build.env("RUSTC_WORKSPACE_WRAPPER", this).env(MARK, "1"))
+/// A way to build our crates.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Build {
+    /// Optimised, with debug assertions.
+    Optimised,
+    /// The same, with the instrumentation that libFuzzer needs and the address sanitizer, as `cargo fuzz` sets them with
+    /// `--strip-dead-code`.
+    Fuzzed,
 }
 
-/// Becomes the compiler, if cargo called this program in its place: `xtask RUSTC ARGUMENTS...`.
+impl Build {
+    const ALL: [Self; 2] = [Self::Optimised, Self::Fuzzed];
+
+    /// Name by which cargo calls this program.
+    fn name(self) -> &'static str {
+        match self {
+            Self::Optimised => "rustc-optimised",
+            Self::Fuzzed => "rustc-fuzzed",
+        }
+    }
+
+    fn flags(self) -> &'static str {
+        match self {
+            Self::Optimised => "-Copt-level=3 -Cdebug-assertions",
+            Self::Fuzzed => {
+                "-Copt-level=3 -Cdebug-assertions -Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 \
+                 -Cllvm-args=-sanitizer-coverage-inline-8bit-counters -Cllvm-args=-sanitizer-coverage-pc-table \
+                 -Cllvm-args=-sanitizer-coverage-trace-compares -Zsanitizer=address --cfg fuzzing"
+            }
+        }
+    }
+
+    /// Lets a build of cargo build our crates so.
+    pub(crate) fn of(self, build: &mut Command) -> Result<&mut Command> {
+        let this = std::env::current_exe().context("cannot tell where this program is")?;
+        let compiler = target_directory()?.join(self.name());
+        if fs::read_link(&compiler).ok().as_ref() != Some(&this) {
+            // There may be one of another place.
+            let _ = fs::remove_file(&compiler);
+            symlink(&this, &compiler).with_context(|| format!("cannot make {}", compiler.display()))?;
+        }
+        Ok(build.env("RUSTC_WORKSPACE_WRAPPER", compiler))
+    }
+}
+
+/// Becomes the compiler, if cargo called this program in its place: `NAME RUSTC ARGUMENTS...`.
 ///
 /// # Errors
 /// Fails if the compiler cannot be run.
 pub(crate) fn become_compiler() -> Result<()> {
-    let mut arguments = std::env::args_os().skip(1);
-    let (Some(_), Some(compiler)) = (std::env::var_os(MARK), arguments.next()) else { return Ok(()) };
+    let mut arguments = std::env::args_os();
+    let name = arguments.next().and_then(|name| Some(Path::new(&name).file_name()?.to_owned()));
+    let build = Build::ALL.into_iter().find(|build| name.as_ref().is_some_and(|name| name == build.name()));
+    let (Some(build), Some(compiler)) = (build, arguments.next()) else { return Ok(()) };
     let arguments: Vec<OsString> = arguments.collect();
     let mut command = Command::new(&compiler);
-    if is_for_targets(&arguments) {
+    let flags = if is_for_targets(&arguments) { build.flags() } else { "" };
+    if flags.contains("-Z") {
         // The sanitizer's flag is unstable; the variable makes the one toolchain take it.
-        command.env("RUSTC_BOOTSTRAP", "1").args(FLAGS.split_whitespace());
+        command.env("RUSTC_BOOTSTRAP", "1");
     }
-    let error = command.args(&arguments).exec();
+    let error = command.args(&arguments).args(flags.split_whitespace()).exec();
     Err(error).with_context(|| format!("cannot run {}", compiler.display()))
 }
 

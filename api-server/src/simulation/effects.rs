@@ -7,13 +7,13 @@ use lattice_session::wire::event::NodeHappening;
 use prost::Message;
 
 use super::{ApiEffect, ClientEvent, Record, SimulatedApiServer};
-use crate::launch::Part;
 use crate::launch::checkpoint::Snapshot;
 use crate::launch::client_message::ClientMessage;
 use crate::launch::effect::Effect;
 use crate::launch::entry::Entry;
 use crate::launch::event::{LogEvent, NodeEvent};
-use crate::launch::outbox::StreamEnd;
+use crate::launch::outbox::{Outbox, StreamEnd};
+use crate::launch::{Delivery, Part};
 use crate::wire::launch::encode_progressed;
 use crate::wire::node::encode_message;
 
@@ -83,8 +83,19 @@ impl SimulatedApiServer {
         }
     }
 
+    /// The launch is forgotten once it is over and nobody needs it any more.
+    pub(super) fn forget_if_over(&mut self, now: Instant) {
+        let delivery = if self.log.is_delivered() { Delivery::Complete } else { Delivery::Partial };
+        if self.machine.as_ref().is_some_and(|machine| machine.is_forgotten(delivery, now.into())) {
+            self.machine = None;
+            self.outboxes.iter().for_each(Outbox::close);
+            self.end_follower();
+            self.flush();
+        }
+    }
+
     /// The stream of the client that follows ends.
-    pub(super) fn end_follower(&mut self) {
+    fn end_follower(&mut self) {
         if let Some(client) = self.follower.take() {
             self.log.leave(client);
             self.effects.push_back(ApiEffect::EndClient { client });
