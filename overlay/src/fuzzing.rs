@@ -31,15 +31,18 @@ pub fn set_file(data: &[u8]) {
 }
 
 /// A member among neighbours that send what they like: every call that it makes ends, once, and what it holds is bounded. The first byte
-/// of each piece of nine says what happens, the others make a frame of it.
+/// selects the state that the member begins in. Then the first byte of each piece of nine says what happens, the others make a frame of
+/// it.
 pub fn overlay_member(data: &[u8]) {
+    let Some((&state, data)) = data.split_first() else { return };
     let set = SetId::new(1000, 7);
     let membership =
         Membership { set, node: 5, members: 16, homes: vec![0, 5, 9], launch: None, topology: Topology::Strides };
     let mut member = Machine::new(membership);
     let mut now = Instant::now();
     let (mut called, mut ended, mut served) = (0, 0, Vec::new());
-    for piece in data.chunks_exact(9) {
+    let prepared = prepared(state);
+    for piece in prepared.iter().map(|piece| &piece[..]).chain(data.chunks_exact(9)) {
         let rest: [u8; 8] = [piece[1], piece[2], piece[3], piece[4], piece[5], piece[6], piece[7], piece[8]];
         let neighbour = match rest[0] % 24 {
             index @ 0..16 => Neighbour::Member(index.into()),
@@ -83,6 +86,17 @@ pub fn overlay_member(data: &[u8]) {
         }
     }
     assert_eq!(ended, called, "every call ends once");
+}
+
+/// Pieces that lead to a state: of a new member, of one with a link to each other one, and of one that has called each as well.
+fn prepared(state: u8) -> Vec<[u8; 9]> {
+    let opened = (0..16).map(|member| [1, member, 0, 0, 0, 0, 0, 0, 0]);
+    let called = (0..16).map(|member| [3, 0, member, 60, 7, 0, 0, 0, 0]);
+    match state % 3 {
+        0 => Vec::new(),
+        1 => opened.collect(),
+        _ => opened.chain(called).collect(),
+    }
 }
 
 fn process(byte: u8, set: SetId) -> Uid {

@@ -47,7 +47,7 @@ fn files() -> Vec<Vec<u8>> {
     vec![std::fs::read(place.join(set.id().number().to_string())).unwrap()]
 }
 
-/// Calls out, links opened and lost, requests served, time.
+/// Calls out, links opened and lost, requests served, time, for a member in each state.
 fn lives() -> Vec<Vec<u8>> {
     let events: [[u8; 9]; 8] = [
         [3, 0, 9, 30, 2, 0, 0, 0, 0],
@@ -59,7 +59,8 @@ fn lives() -> Vec<Vec<u8>> {
         [4, 0, 40, 0, 0, 0, 0, 0, 0],
         [3, 0, 25, 1, 2, 0, 0, 0, 0],
     ];
-    vec![events.concat(), events.repeat(9).concat()]
+    let lives = [events.concat(), events.repeat(9).concat()];
+    (0..3).flat_map(|state| lives.iter().map(move |life| [&[state], &life[..]].concat())).collect()
 }
 
 fn targets() -> [Target; 3] {

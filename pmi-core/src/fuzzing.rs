@@ -180,17 +180,46 @@ const RANKS_MAX: u8 = 4;
 /// after it said that its job must end.
 ///
 /// The first byte says how many ranks there are, the second whether their job has another node (odd or even), and whether ranks may begin
-/// again (halved); the rest are operations as [`encode`] writes them.
+/// again (halved), and the state that the server begins in (divided by six); the rest are operations as [`encode`] writes them.
 pub fn server(data: &[u8]) {
     let [ranks, other_node, operations @ ..] = data else { return };
     let mut operations = operations;
     let ranks = 1 + u32::from(ranks % RANKS_MAX);
     let restarts = [Restarts::Unexpected, Restarts::Keep, Restarts::Fresh][usize::from(other_node / 2 % 3)];
     let mut host = Host::new(ranks, 2 * u32::from(other_node % 2), restarts);
+    for operation in prepared(other_node / 6, host.connections.len() as u8) {
+        host.perform(operation);
+        host.collect();
+    }
     while let Some((operation, rest)) = decode(operations) {
         operations = rest;
         host.perform(operation);
         host.collect();
+    }
+}
+
+/// Operations that lead to a state: of a new server, of one whose ranks have begun over PMI-1 or over PMI-2, and of one whose ranks have put
+/// pairs and wait in a fence for the last one.
+fn prepared(state: u8, connections: u8) -> Vec<Operation> {
+    let say = |connection: u8, text: &[u8]| Operation::Bytes(connection, text.to_vec());
+    let begin = b"cmd=init pmi_version=1 pmi_subversion=1\n";
+    let all = 0..connections;
+    match state % 4 {
+        0 => Vec::new(),
+        1 => all.map(|connection| say(connection, begin)).collect(),
+        2 => all
+            .map(|rank| {
+                let begin = "cmd=init pmi_version=2 pmi_subversion=0\n";
+                say(rank, format!("{begin}38    cmd=fullinit;pmirank={rank};threaded=FALSE;").as_bytes())
+            })
+            .collect(),
+        _ => all
+            .flat_map(|connection| {
+                let put = format!("cmd=put kvsname=j key=k{connection} value=v\n");
+                let fence = (connection + 1 < connections).then(|| say(connection, b"cmd=barrier_in\n"));
+                [say(connection, begin), say(connection, put.as_bytes())].into_iter().chain(fence)
+            })
+            .collect(),
     }
 }
 

@@ -50,6 +50,14 @@ fn extension_operations(lines: &str) -> Vec<u8> {
     fuzzing::encode(1, &lines.collect::<Vec<_>>())
 }
 
+/// Courses of events, each from every state that a server can begin in.
+fn in_each_state(seeds: Vec<Vec<u8>>) -> Vec<Vec<u8>> {
+    let from = |state: u8| {
+        seeds.iter().map(move |seed| [&[seed[0], seed[1] + 6 * state], &seed[2..]].concat()).collect::<Vec<_>>()
+    };
+    (0..4).flat_map(from).collect()
+}
+
 fn targets() -> [Target; 3] {
     let transcripts: Vec<_> = names().iter().map(|name| Transcript::load(name)).collect();
     let streams = || transcripts.iter().flat_map(streams);
@@ -67,7 +75,9 @@ fn targets() -> [Target; 3] {
         Target {
             name: "server",
             run: fuzzing::server,
-            seeds: transcripts.iter().map(operations).chain([SPACES, RESOURCES].map(extension_operations)).collect(),
+            seeds: in_each_state(
+                transcripts.iter().map(operations).chain([SPACES, RESOURCES].map(extension_operations)).collect(),
+            ),
         },
     ]
 }

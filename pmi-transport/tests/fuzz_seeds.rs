@@ -148,6 +148,15 @@ fn operations(recorded: &[(String, String, Vec<u8>)]) -> [Vec<Operation>; 3] {
     [before, between, unclaimed]
 }
 
+/// Courses of events, each from every state that a node can begin in.
+fn in_each_state(lists: &[Vec<Operation>]) -> Vec<Vec<u8>> {
+    let seeds = lists.iter().flat_map(|list| {
+        let seed = fuzzing::encode(list);
+        (0..5).map(move |state| [&[state], &seed[1..]].concat())
+    });
+    seeds.collect()
+}
+
 fn certificates() -> Vec<Vec<u8>> {
     let directory = tempfile::tempdir().unwrap();
     let authority = Authority::create(directory.path()).unwrap();
@@ -167,7 +176,7 @@ fn targets() -> [Target; 6] {
     let stream = fuzzing::link_stream_of(&frames);
     [
         Target { name: "link_frame", run: fuzzing::link_frame, seeds: frames },
-        Target { name: "fence_node", run: fuzzing::fence_node, seeds: lists.map(|list| fuzzing::encode(&list)).into() },
+        Target { name: "fence_node", run: fuzzing::fence_node, seeds: in_each_state(&lists) },
         Target { name: "link_stream", run: fuzzing::link_stream, seeds: vec![stream] },
         Target { name: "link_opening", run: fuzzing::link_opening, seeds: vec![fuzzing::link_opening_of_a_stranger()] },
         Target { name: "pieces", run: fuzzing::pieces, seeds: vec![vec![63, 0, 100, 1, 64, 65, 255], vec![3; 300]] },

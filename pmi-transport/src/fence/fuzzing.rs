@@ -88,9 +88,9 @@ pub enum Operation {
 /// Number of kinds of operations.
 const KINDS: u8 = 11;
 
-/// Bytes that [`fence_node`] reads as these operations.
+/// Bytes that [`fence_node`] reads as these operations of a new node.
 pub fn encode(operations: &[Operation]) -> Vec<u8> {
-    let mut data = Vec::new();
+    let mut data = vec![0];
     for operation in operations {
         match operation {
             Operation::Frame(peer, bytes) => {
@@ -174,16 +174,37 @@ const LAUNCHES: [&str; 2] = ["launch", "other"];
 /// A node survives every course of events: it sends frames of its launches to their nodes only, bounds what others may ask of it, and
 /// leaves no caller waiting once it has left its launches.
 ///
-/// The bytes are operations as [`encode`] writes them.
+/// The first byte selects the state that the node begins in, the others are operations as [`encode`] writes them.
 pub fn fence_node(data: &[u8]) {
+    let Some((&state, mut operations)) = data.split_first() else { return };
     let mut node = Node::new();
-    let mut operations = data;
+    for operation in prepared(state) {
+        node.perform(operation);
+        node.check();
+    }
     while let Some((operation, rest)) = decode(operations) {
         operations = rest;
         node.perform(operation);
         node.check();
     }
     node.leave_all();
+}
+
+/// Operations that lead to a state: of a new node, of one with links in two launches, and of one with fences and questions that are open,
+/// for which it waits for the first, the last or both of the other nodes.
+fn prepared(state: u8) -> Vec<Operation> {
+    let linked = [Operation::Join(0, 1), Operation::Join(1, 2), Operation::Accept(0), Operation::Accept(1)];
+    let busy = |members: u8| {
+        let begun = |epoch| Operation::Begin(0, epoch, members, 40);
+        [begun(0), begun(1), Operation::Begin(1, 0, members, 0), Operation::Ask(0, 0), Operation::Ask(0, 2)]
+    };
+    match state % 5 {
+        0 => Vec::new(),
+        1 => linked.into(),
+        2 => linked.into_iter().chain(busy(0b011)).collect(),
+        3 => linked.into_iter().chain(busy(0b110)).collect(),
+        _ => linked.into_iter().chain(busy(0b111)).collect(),
+    }
 }
 
 /// Node under test, and what waits for it.
