@@ -184,3 +184,6 @@ async fn changed(living: &mut watch::Receiver<Arc<[NodeIndex]>>, course: &FenceC
     }
     among
 }
+
+#[cfg(test)]
+mod tests;
