@@ -3,6 +3,7 @@
 
 pub mod address;
 pub mod authorize;
+mod bounds;
 mod call_check;
 pub mod connect;
 pub mod error_chain;

@@ -3,6 +3,9 @@
 //! The generated files are committed, so that nobody who builds the crate waits for a compiler of protobuf; a test here holds them
 //! to the `.proto` files.
 
+mod bounds;
+mod descriptors;
+
 use std::error::Error;
 use std::path::Path;
 
@@ -20,8 +23,8 @@ const FILES: &[&str] = &[
     "lattice/v1/session.proto",
 ];
 
-/// Names of the generated files: the code, and the encoded descriptors that the reflection service shows.
-const GENERATED: &[&str] = &["lattice.v1.rs", "descriptors.bin"];
+/// Names of the generated files: the code, the encoded descriptors that the reflection service shows, and the bounds of requests.
+const GENERATED: &[&str] = &["lattice.v1.rs", "descriptors.bin", "bounds.rs"];
 
 fn main() -> Result<(), Box<dyn Error>> {
     generate(&transport().join("src/generated"))
@@ -40,11 +43,16 @@ fn generate(directory: &Path) -> Result<(), Box<dyn Error>> {
     shown.file.iter_mut().for_each(|file| file.source_code_info = None);
     std::fs::write(directory.join(GENERATED[1]), shown.encode_to_vec())?;
     // Types that hold a key have a `Debug` of their own, which does not show it: pmi-transport/src/proto.rs.
+    std::fs::write(directory.join(GENERATED[2]), bounds::table(&shown))?;
+    let mut names = tonic_prost_build::Config::new();
+    // By its name a request finds its bounds.
+    names.enable_type_names();
     let config = tonic_prost_build::configure()
         .bytes(".lattice.v1")
+        .codec_path("crate::bounds::BoundedCodec")
         .skip_debug([".lattice.v1.CxiCredentials", ".lattice.v1.SetPass"])
         .out_dir(directory);
-    config.compile_fds(descriptors)?;
+    config.compile_fds_with_config(descriptors, names)?;
     Ok(())
 }
 

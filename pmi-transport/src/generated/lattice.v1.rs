@@ -19,6 +19,16 @@ pub struct PmiFenceRequest {
     #[prost(string, tag = "6")]
     pub reply_to: ::prost::alloc::string::String,
 }
+impl ::prost::Name for PmiFenceRequest {
+    const NAME: &'static str = "PmiFenceRequest";
+    const PACKAGE: &'static str = "lattice.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "lattice.v1.PmiFenceRequest".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/lattice.v1.PmiFenceRequest".into()
+    }
+}
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct PmiFenceResponse {
     #[prost(bool, tag = "1")]
@@ -33,6 +43,16 @@ pub struct PmiFenceResponse {
     pub complete: bool,
     #[prost(string, tag = "4")]
     pub message: ::prost::alloc::string::String,
+}
+impl ::prost::Name for PmiFenceResponse {
+    const NAME: &'static str = "PmiFenceResponse";
+    const PACKAGE: &'static str = "lattice.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "lattice.v1.PmiFenceResponse".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/lattice.v1.PmiFenceResponse".into()
+    }
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct PmiFenceCompleteRequest {
@@ -50,8 +70,28 @@ pub struct PmiFenceCompleteRequest {
     #[prost(string, tag = "5")]
     pub message: ::prost::alloc::string::String,
 }
+impl ::prost::Name for PmiFenceCompleteRequest {
+    const NAME: &'static str = "PmiFenceCompleteRequest";
+    const PACKAGE: &'static str = "lattice.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "lattice.v1.PmiFenceCompleteRequest".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/lattice.v1.PmiFenceCompleteRequest".into()
+    }
+}
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct PmiFenceCompleteResponse {}
+impl ::prost::Name for PmiFenceCompleteResponse {
+    const NAME: &'static str = "PmiFenceCompleteResponse";
+    const PACKAGE: &'static str = "lattice.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "lattice.v1.PmiFenceCompleteResponse".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/lattice.v1.PmiFenceCompleteResponse".into()
+    }
+}
 /// One message on a link.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct LinkFrame {
@@ -80,6 +120,16 @@ pub mod link_frame {
         Left(::prost::alloc::string::String),
     }
 }
+impl ::prost::Name for LinkFrame {
+    const NAME: &'static str = "LinkFrame";
+    const PACKAGE: &'static str = "lattice.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "lattice.v1.LinkFrame".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/lattice.v1.LinkFrame".into()
+    }
+}
 /// Which fence of which job of which launch.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct FenceKey {
@@ -94,6 +144,16 @@ pub struct FenceKey {
     /// A digest of the nodes that take part; 0 for all nodes of the launch. Fences of other nodes are other fences.
     #[prost(fixed64, tag = "5")]
     pub members: u64,
+}
+impl ::prost::Name for FenceKey {
+    const NAME: &'static str = "FenceKey";
+    const PACKAGE: &'static str = "lattice.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "lattice.v1.FenceKey".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/lattice.v1.FenceKey".into()
+    }
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct FenceScope {
@@ -151,6 +211,16 @@ pub mod fence_scope {
         }
     }
 }
+impl ::prost::Name for FenceScope {
+    const NAME: &'static str = "FenceScope";
+    const PACKAGE: &'static str = "lattice.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "lattice.v1.FenceScope".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/lattice.v1.FenceScope".into()
+    }
+}
 /// Segments of one node, or a part of them: a run of bytes that only the nodes' servers read. Segments that follow each other
 /// may be joined to one, a segment that is too long for a frame is cut.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -163,6 +233,16 @@ pub struct NodePiece {
     /// The next piece of this node goes on inside the same segment.
     #[prost(bool, tag = "3")]
     pub goes_on: bool,
+}
+impl ::prost::Name for NodePiece {
+    const NAME: &'static str = "NodePiece";
+    const PACKAGE: &'static str = "lattice.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "lattice.v1.NodePiece".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/lattice.v1.NodePiece".into()
+    }
 }
 /// Towards the root of the tree: what a node and those below it brought.
 #[derive(Clone, PartialEq, ::prost::Message)]
@@ -183,6 +263,16 @@ pub struct FenceUp {
     /// Bytes that stayed with the nodes of that part of the tree; in its last frame.
     #[prost(uint64, tag = "6")]
     pub withheld: u64,
+}
+impl ::prost::Name for FenceUp {
+    const NAME: &'static str = "FenceUp";
+    const PACKAGE: &'static str = "lattice.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "lattice.v1.FenceUp".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/lattice.v1.FenceUp".into()
+    }
 }
 /// Away from the root: what all brought, in the order of the nodes. Each node forwards it as it is.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -206,6 +296,16 @@ pub struct FenceDown {
     #[prost(uint64, tag = "7")]
     pub withheld: u64,
 }
+impl ::prost::Name for FenceDown {
+    const NAME: &'static str = "FenceDown";
+    const PACKAGE: &'static str = "lattice.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "lattice.v1.FenceDown".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/lattice.v1.FenceDown".into()
+    }
+}
 /// The fence will never be complete; goes both ways through the tree.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct FenceFailed {
@@ -216,6 +316,16 @@ pub struct FenceFailed {
     pub node: ::core::option::Option<u32>,
     #[prost(string, tag = "3")]
     pub reason: ::prost::alloc::string::String,
+}
+impl ::prost::Name for FenceFailed {
+    const NAME: &'static str = "FenceFailed";
+    const PACKAGE: &'static str = "lattice.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "lattice.v1.FenceFailed".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/lattice.v1.FenceFailed".into()
+    }
 }
 /// Asks a node for what one of its ranks has committed, without a fence; or tells its session something.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -233,6 +343,16 @@ pub struct DataRequest {
     /// For the session itself, in place of a question: a LaunchFailure, whose answer is empty, or a SessionQuestion.
     #[prost(bytes = "bytes", tag = "5")]
     pub to_session: ::prost::bytes::Bytes,
+}
+impl ::prost::Name for DataRequest {
+    const NAME: &'static str = "DataRequest";
+    const PACKAGE: &'static str = "lattice.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "lattice.v1.DataRequest".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/lattice.v1.DataRequest".into()
+    }
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct DataReply {
@@ -254,6 +374,16 @@ pub mod data_reply {
         Data(::prost::bytes::Bytes),
         #[prost(string, tag = "4")]
         Error(::prost::alloc::string::String),
+    }
+}
+impl ::prost::Name for DataReply {
+    const NAME: &'static str = "DataReply";
+    const PACKAGE: &'static str = "lattice.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "lattice.v1.DataReply".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/lattice.v1.DataReply".into()
     }
 }
 /// Everything that all nodes of a launch must know. Its size grows neither with the number of ranks nor with that of nodes
@@ -362,11 +492,31 @@ pub struct LaunchSpec {
     #[prost(bool, tag = "38")]
     pub keeps_transports: bool,
 }
+impl ::prost::Name for LaunchSpec {
+    const NAME: &'static str = "LaunchSpec";
+    const PACKAGE: &'static str = "lattice.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "lattice.v1.LaunchSpec".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/lattice.v1.LaunchSpec".into()
+    }
+}
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct TemporaryFiles {
     /// Directory in which that of the launch is made; empty for TMPDIR of the environment, else /tmp.
     #[prost(bytes = "bytes", tag = "1")]
     pub below: ::prost::bytes::Bytes,
+}
+impl ::prost::Name for TemporaryFiles {
+    const NAME: &'static str = "TemporaryFiles";
+    const PACKAGE: &'static str = "lattice.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "lattice.v1.TemporaryFiles".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/lattice.v1.TemporaryFiles".into()
+    }
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct ShellLimits {
@@ -384,6 +534,16 @@ pub struct ShellLimits {
     #[prost(int32, optional, tag = "5")]
     pub oom_score_adjust: ::core::option::Option<i32>,
 }
+impl ::prost::Name for ShellLimits {
+    const NAME: &'static str = "ShellLimits";
+    const PACKAGE: &'static str = "lattice.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "lattice.v1.ShellLimits".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/lattice.v1.ShellLimits".into()
+    }
+}
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct SoftLimit {
     /// As `prlimit` spells it: core, nofile, ...
@@ -392,6 +552,16 @@ pub struct SoftLimit {
     /// 2^64 - 1 for none.
     #[prost(uint64, tag = "2")]
     pub value: u64,
+}
+impl ::prost::Name for SoftLimit {
+    const NAME: &'static str = "SoftLimit";
+    const PACKAGE: &'static str = "lattice.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "lattice.v1.SoftLimit".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/lattice.v1.SoftLimit".into()
+    }
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Job {
@@ -408,6 +578,16 @@ pub struct Job {
     #[prost(message, repeated, tag = "6")]
     pub preput: ::prost::alloc::vec::Vec<Pair>,
 }
+impl ::prost::Name for Job {
+    const NAME: &'static str = "Job";
+    const PACKAGE: &'static str = "lattice.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "lattice.v1.Job".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/lattice.v1.Job".into()
+    }
+}
 /// `nodes` neighbouring nodes with `ranks_per_node` consecutive ranks each.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Block {
@@ -418,12 +598,32 @@ pub struct Block {
     #[prost(uint32, tag = "3")]
     pub ranks_per_node: u32,
 }
+impl ::prost::Name for Block {
+    const NAME: &'static str = "Block";
+    const PACKAGE: &'static str = "lattice.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "lattice.v1.Block".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/lattice.v1.Block".into()
+    }
+}
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct App {
     #[prost(uint32, tag = "1")]
     pub ranks: u32,
     #[prost(sint32, tag = "2")]
     pub appnum: i32,
+}
+impl ::prost::Name for App {
+    const NAME: &'static str = "App";
+    const PACKAGE: &'static str = "lattice.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "lattice.v1.App".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/lattice.v1.App".into()
+    }
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct AppSpec {
@@ -441,6 +641,16 @@ pub struct AppSpec {
     #[prost(string, tag = "6")]
     pub process_set: ::prost::alloc::string::String,
 }
+impl ::prost::Name for AppSpec {
+    const NAME: &'static str = "AppSpec";
+    const PACKAGE: &'static str = "lattice.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "lattice.v1.AppSpec".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/lattice.v1.AppSpec".into()
+    }
+}
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Variable {
     #[prost(bytes = "bytes", tag = "1")]
@@ -448,12 +658,32 @@ pub struct Variable {
     #[prost(bytes = "bytes", tag = "2")]
     pub value: ::prost::bytes::Bytes,
 }
+impl ::prost::Name for Variable {
+    const NAME: &'static str = "Variable";
+    const PACKAGE: &'static str = "lattice.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "lattice.v1.Variable".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/lattice.v1.Variable".into()
+    }
+}
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Pair {
     #[prost(string, tag = "1")]
     pub key: ::prost::alloc::string::String,
     #[prost(string, tag = "2")]
     pub value: ::prost::alloc::string::String,
+}
+impl ::prost::Name for Pair {
+    const NAME: &'static str = "Pair";
+    const PACKAGE: &'static str = "lattice.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "lattice.v1.Pair".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/lattice.v1.Pair".into()
+    }
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct StdinTarget {
@@ -475,6 +705,16 @@ pub mod stdin_target {
         Terminal(super::TerminalSize),
     }
 }
+impl ::prost::Name for StdinTarget {
+    const NAME: &'static str = "StdinTarget";
+    const PACKAGE: &'static str = "lattice.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "lattice.v1.StdinTarget".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/lattice.v1.StdinTarget".into()
+    }
+}
 /// In characters; each at most 65,535.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct TerminalSize {
@@ -483,8 +723,28 @@ pub struct TerminalSize {
     #[prost(uint32, tag = "2")]
     pub columns: u32,
 }
+impl ::prost::Name for TerminalSize {
+    const NAME: &'static str = "TerminalSize";
+    const PACKAGE: &'static str = "lattice.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "lattice.v1.TerminalSize".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/lattice.v1.TerminalSize".into()
+    }
+}
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Nothing {}
+impl ::prost::Name for Nothing {
+    const NAME: &'static str = "Nothing";
+    const PACKAGE: &'static str = "lattice.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "lattice.v1.Nothing".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/lattice.v1.Nothing".into()
+    }
+}
 /// Times in milliseconds.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Patience {
@@ -511,6 +771,16 @@ pub struct Patience {
     #[prost(uint64, tag = "10")]
     pub output_end_ms: u64,
 }
+impl ::prost::Name for Patience {
+    const NAME: &'static str = "Patience";
+    const PACKAGE: &'static str = "lattice.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "lattice.v1.Patience".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/lattice.v1.Patience".into()
+    }
+}
 /// A signal that ranks are sent so long before the time limit.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct LimitSignal {
@@ -518,6 +788,16 @@ pub struct LimitSignal {
     pub signal: i32,
     #[prost(uint64, tag = "2")]
     pub ahead_ms: u64,
+}
+impl ::prost::Name for LimitSignal {
+    const NAME: &'static str = "LimitSignal";
+    const PACKAGE: &'static str = "lattice.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "lattice.v1.LimitSignal".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/lattice.v1.LimitSignal".into()
+    }
 }
 /// Something that happened on a node. A rank's events are in order, and all its output comes before its exit; `ending` alone
 /// comes at once, ahead of output that waits for room.
@@ -579,6 +859,16 @@ pub mod node_event {
         InputPassed(super::InputPassed),
     }
 }
+impl ::prost::Name for NodeEvent {
+    const NAME: &'static str = "NodeEvent";
+    const PACKAGE: &'static str = "lattice.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "lattice.v1.NodeEvent".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/lattice.v1.NodeEvent".into()
+    }
+}
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct RankStarted {
     #[prost(uint32, tag = "1")]
@@ -589,6 +879,16 @@ pub struct RankStarted {
     #[prost(bytes = "bytes", tag = "3")]
     pub program: ::prost::bytes::Bytes,
 }
+impl ::prost::Name for RankStarted {
+    const NAME: &'static str = "RankStarted";
+    const PACKAGE: &'static str = "lattice.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "lattice.v1.RankStarted".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/lattice.v1.RankStarted".into()
+    }
+}
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct RankOutput {
     #[prost(uint32, tag = "1")]
@@ -597,6 +897,16 @@ pub struct RankOutput {
     pub on_stderr: bool,
     #[prost(bytes = "bytes", tag = "3")]
     pub data: ::prost::bytes::Bytes,
+}
+impl ::prost::Name for RankOutput {
+    const NAME: &'static str = "RankOutput";
+    const PACKAGE: &'static str = "lattice.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "lattice.v1.RankOutput".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/lattice.v1.RankOutput".into()
+    }
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct RankExitStatus {
@@ -616,6 +926,16 @@ pub struct RankExitStatus {
     /// Number of fences of all ranks of its job that were over.
     #[prost(uint64, tag = "7")]
     pub fences: u64,
+}
+impl ::prost::Name for RankExitStatus {
+    const NAME: &'static str = "RankExitStatus";
+    const PACKAGE: &'static str = "lattice.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "lattice.v1.RankExitStatus".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/lattice.v1.RankExitStatus".into()
+    }
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Notice {
@@ -650,6 +970,16 @@ pub mod notice {
         PmiMisuse(super::PmiMisuse),
     }
 }
+impl ::prost::Name for Notice {
+    const NAME: &'static str = "Notice";
+    const PACKAGE: &'static str = "lattice.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "lattice.v1.Notice".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/lattice.v1.Notice".into()
+    }
+}
 /// A process that held a rank's output so long after the last rank had ended, and was killed.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct OutputHeld {
@@ -662,6 +992,16 @@ pub struct OutputHeld {
     #[prost(uint64, tag = "4")]
     pub after_ms: u64,
 }
+impl ::prost::Name for OutputHeld {
+    const NAME: &'static str = "OutputHeld";
+    const PACKAGE: &'static str = "lattice.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "lattice.v1.OutputHeld".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/lattice.v1.OutputHeld".into()
+    }
+}
 /// A process other than the rank uses the rank's connection to its PMI server.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct PmiMisuse {
@@ -670,6 +1010,16 @@ pub struct PmiMisuse {
     /// Observation, in words.
     #[prost(string, tag = "2")]
     pub observed: ::prost::alloc::string::String,
+}
+impl ::prost::Name for PmiMisuse {
+    const NAME: &'static str = "PmiMisuse";
+    const PACKAGE: &'static str = "lattice.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "lattice.v1.PmiMisuse".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/lattice.v1.PmiMisuse".into()
+    }
 }
 /// A rank that does not have the CPUs that were planned for it. Sets of CPUs as the kernel writes them: 0-3,8.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -683,6 +1033,16 @@ pub struct BoundElsewhere {
     #[prost(string, tag = "4")]
     pub seen: ::prost::alloc::string::String,
 }
+impl ::prost::Name for BoundElsewhere {
+    const NAME: &'static str = "BoundElsewhere";
+    const PACKAGE: &'static str = "lattice.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "lattice.v1.BoundElsewhere".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/lattice.v1.BoundElsewhere".into()
+    }
+}
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct SilentRanks {
     #[prost(uint32, repeated, tag = "1")]
@@ -695,6 +1055,16 @@ pub struct SilentRanks {
     pub after_ms: u64,
     #[prost(message, optional, tag = "5")]
     pub library: ::core::option::Option<MpiLibrary>,
+}
+impl ::prost::Name for SilentRanks {
+    const NAME: &'static str = "SilentRanks";
+    const PACKAGE: &'static str = "lattice.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "lattice.v1.SilentRanks".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/lattice.v1.SilentRanks".into()
+    }
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct MpiLibrary {
@@ -747,11 +1117,31 @@ pub mod mpi_library {
         }
     }
 }
+impl ::prost::Name for MpiLibrary {
+    const NAME: &'static str = "MpiLibrary";
+    const PACKAGE: &'static str = "lattice.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "lattice.v1.MpiLibrary".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/lattice.v1.MpiLibrary".into()
+    }
+}
 /// Call stacks of ranks: of those that others wait for in a start that takes long, or of all when the time limit is reached.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct RankStacks {
     #[prost(message, repeated, tag = "1")]
     pub stacks: ::prost::alloc::vec::Vec<RankStack>,
+}
+impl ::prost::Name for RankStacks {
+    const NAME: &'static str = "RankStacks";
+    const PACKAGE: &'static str = "lattice.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "lattice.v1.RankStacks".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/lattice.v1.RankStacks".into()
+    }
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct RankStack {
@@ -762,6 +1152,16 @@ pub struct RankStack {
     #[prost(string, tag = "2")]
     pub text: ::prost::alloc::string::String,
 }
+impl ::prost::Name for RankStack {
+    const NAME: &'static str = "RankStack";
+    const PACKAGE: &'static str = "lattice.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "lattice.v1.RankStack".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/lattice.v1.RankStack".into()
+    }
+}
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct StuckStart {
     #[prost(uint64, tag = "1")]
@@ -771,6 +1171,16 @@ pub struct StuckStart {
     #[prost(message, repeated, tag = "3")]
     pub missing: ::prost::alloc::vec::Vec<MissingRank>,
 }
+impl ::prost::Name for StuckStart {
+    const NAME: &'static str = "StuckStart";
+    const PACKAGE: &'static str = "lattice.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "lattice.v1.StuckStart".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/lattice.v1.StuckStart".into()
+    }
+}
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct MissingRank {
     #[prost(uint32, tag = "1")]
@@ -779,10 +1189,30 @@ pub struct MissingRank {
     #[prost(string, optional, tag = "2")]
     pub last_command: ::core::option::Option<::prost::alloc::string::String>,
 }
+impl ::prost::Name for MissingRank {
+    const NAME: &'static str = "MissingRank";
+    const PACKAGE: &'static str = "lattice.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "lattice.v1.MissingRank".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/lattice.v1.MissingRank".into()
+    }
+}
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Leftover {
     #[prost(uint32, repeated, tag = "1")]
     pub pids: ::prost::alloc::vec::Vec<u32>,
+}
+impl ::prost::Name for Leftover {
+    const NAME: &'static str = "Leftover";
+    const PACKAGE: &'static str = "lattice.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "lattice.v1.Leftover".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/lattice.v1.Leftover".into()
+    }
 }
 /// A limit of the user's shell is above the hard one of a node, which ranks have there.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -794,6 +1224,16 @@ pub struct LimitTooHigh {
     #[prost(uint64, tag = "3")]
     pub hard: u64,
 }
+impl ::prost::Name for LimitTooHigh {
+    const NAME: &'static str = "LimitTooHigh";
+    const PACKAGE: &'static str = "lattice.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "lattice.v1.LimitTooHigh".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/lattice.v1.LimitTooHigh".into()
+    }
+}
 /// A rank asked for new processes, and got none.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct NotSpawned {
@@ -801,6 +1241,16 @@ pub struct NotSpawned {
     pub rank: u32,
     #[prost(string, tag = "2")]
     pub reason: ::prost::alloc::string::String,
+}
+impl ::prost::Name for NotSpawned {
+    const NAME: &'static str = "NotSpawned";
+    const PACKAGE: &'static str = "lattice.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "lattice.v1.NotSpawned".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/lattice.v1.NotSpawned".into()
+    }
 }
 /// A rank has begun to release a registered resource, and has not ended that in the time that it gave itself.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -814,11 +1264,31 @@ pub struct ReleaseOverdue {
     #[prost(bool, tag = "4")]
     pub killed: bool,
 }
+impl ::prost::Name for ReleaseOverdue {
+    const NAME: &'static str = "ReleaseOverdue";
+    const PACKAGE: &'static str = "lattice.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "lattice.v1.ReleaseOverdue".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/lattice.v1.ReleaseOverdue".into()
+    }
+}
 /// A rank has not read its standard input for so long that it held up the other readers: its input was closed.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct StdinClosed {
     #[prost(uint32, tag = "1")]
     pub rank: u32,
+}
+impl ::prost::Name for StdinClosed {
+    const NAME: &'static str = "StdinClosed";
+    const PACKAGE: &'static str = "lattice.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "lattice.v1.StdinClosed".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/lattice.v1.StdinClosed".into()
+    }
 }
 /// Why a launch ended early or failed, and where.
 #[derive(Clone, PartialEq, ::prost::Message)]
@@ -874,6 +1344,16 @@ pub mod cause {
         LostNodes(super::LostNodes),
     }
 }
+impl ::prost::Name for Cause {
+    const NAME: &'static str = "Cause";
+    const PACKAGE: &'static str = "lattice.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "lattice.v1.Cause".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/lattice.v1.Cause".into()
+    }
+}
 /// So long after the first rank had ended, others still ran.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct FirstExit {
@@ -882,11 +1362,31 @@ pub struct FirstExit {
     #[prost(uint64, tag = "2")]
     pub wait_ms: u64,
 }
+impl ::prost::Name for FirstExit {
+    const NAME: &'static str = "FirstExit";
+    const PACKAGE: &'static str = "lattice.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "lattice.v1.FirstExit".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/lattice.v1.FirstExit".into()
+    }
+}
 /// Ranks that failed in a launch that bore it; every rank has ended by itself.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct FailedRanks {
     #[prost(message, repeated, tag = "1")]
     pub exits: ::prost::alloc::vec::Vec<RankExitStatus>,
+}
+impl ::prost::Name for FailedRanks {
+    const NAME: &'static str = "FailedRanks";
+    const PACKAGE: &'static str = "lattice.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "lattice.v1.FailedRanks".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/lattice.v1.FailedRanks".into()
+    }
 }
 /// Nodes that were lost to a launch that bore it, and its other ranks that failed; every rank has ended.
 #[derive(Clone, PartialEq, ::prost::Message)]
@@ -896,6 +1396,16 @@ pub struct LostNodes {
     #[prost(message, repeated, tag = "2")]
     pub exits: ::prost::alloc::vec::Vec<RankExitStatus>,
 }
+impl ::prost::Name for LostNodes {
+    const NAME: &'static str = "LostNodes";
+    const PACKAGE: &'static str = "lattice.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "lattice.v1.LostNodes".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/lattice.v1.LostNodes".into()
+    }
+}
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct LostNode {
     #[prost(string, tag = "1")]
@@ -904,6 +1414,16 @@ pub struct LostNode {
     #[prost(string, tag = "2")]
     pub reason: ::prost::alloc::string::String,
 }
+impl ::prost::Name for LostNode {
+    const NAME: &'static str = "LostNode";
+    const PACKAGE: &'static str = "lattice.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "lattice.v1.LostNode".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/lattice.v1.LostNode".into()
+    }
+}
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct LeftBeforeInit {
     #[prost(message, optional, tag = "1")]
@@ -911,12 +1431,32 @@ pub struct LeftBeforeInit {
     #[prost(uint32, repeated, tag = "2")]
     pub others: ::prost::alloc::vec::Vec<u32>,
 }
+impl ::prost::Name for LeftBeforeInit {
+    const NAME: &'static str = "LeftBeforeInit";
+    const PACKAGE: &'static str = "lattice.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "lattice.v1.LeftBeforeInit".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/lattice.v1.LeftBeforeInit".into()
+    }
+}
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct LeftFence {
     #[prost(uint32, tag = "1")]
     pub rank: u32,
     #[prost(uint32, repeated, tag = "2")]
     pub waiting: ::prost::alloc::vec::Vec<u32>,
+}
+impl ::prost::Name for LeftFence {
+    const NAME: &'static str = "LeftFence";
+    const PACKAGE: &'static str = "lattice.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "lattice.v1.LeftFence".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/lattice.v1.LeftFence".into()
+    }
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Aborted {
@@ -927,6 +1467,16 @@ pub struct Aborted {
     #[prost(string, tag = "3")]
     pub message: ::prost::alloc::string::String,
 }
+impl ::prost::Name for Aborted {
+    const NAME: &'static str = "Aborted";
+    const PACKAGE: &'static str = "lattice.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "lattice.v1.Aborted".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/lattice.v1.Aborted".into()
+    }
+}
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct EndedBy {
     /// Such as: user 1000, the API server.
@@ -936,12 +1486,32 @@ pub struct EndedBy {
     #[prost(string, tag = "2")]
     pub reason: ::prost::alloc::string::String,
 }
+impl ::prost::Name for EndedBy {
+    const NAME: &'static str = "EndedBy";
+    const PACKAGE: &'static str = "lattice.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "lattice.v1.EndedBy".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/lattice.v1.EndedBy".into()
+    }
+}
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Offence {
     #[prost(uint32, tag = "1")]
     pub rank: u32,
     #[prost(string, tag = "2")]
     pub text: ::prost::alloc::string::String,
+}
+impl ::prost::Name for Offence {
+    const NAME: &'static str = "Offence";
+    const PACKAGE: &'static str = "lattice.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "lattice.v1.Offence".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/lattice.v1.Offence".into()
+    }
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct NotStarted {
@@ -992,6 +1562,16 @@ pub mod not_started {
         }
     }
 }
+impl ::prost::Name for NotStarted {
+    const NAME: &'static str = "NotStarted";
+    const PACKAGE: &'static str = "lattice.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "lattice.v1.NotStarted".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/lattice.v1.NotStarted".into()
+    }
+}
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct FenceTimeout {
     #[prost(uint64, tag = "1")]
@@ -1001,6 +1581,16 @@ pub struct FenceTimeout {
     #[prost(message, repeated, tag = "3")]
     pub missing: ::prost::alloc::vec::Vec<MissingRank>,
 }
+impl ::prost::Name for FenceTimeout {
+    const NAME: &'static str = "FenceTimeout";
+    const PACKAGE: &'static str = "lattice.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "lattice.v1.FenceTimeout".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/lattice.v1.FenceTimeout".into()
+    }
+}
 /// The start of a spawned job's part on this node.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Spawned {
@@ -1009,6 +1599,16 @@ pub struct Spawned {
     /// Empty when all its ranks here run.
     #[prost(string, tag = "2")]
     pub failure: ::prost::alloc::string::String,
+}
+impl ::prost::Name for Spawned {
+    const NAME: &'static str = "Spawned";
+    const PACKAGE: &'static str = "lattice.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "lattice.v1.Spawned".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/lattice.v1.Spawned".into()
+    }
 }
 /// How far each rank of a node has come; the answer to `ask_progress`.
 #[derive(Clone, PartialEq, ::prost::Message)]
@@ -1021,6 +1621,16 @@ pub struct Progress {
     /// Only if they were asked for: of all ranks that run.
     #[prost(message, optional, tag = "3")]
     pub stacks: ::core::option::Option<RankStacks>,
+}
+impl ::prost::Name for Progress {
+    const NAME: &'static str = "Progress";
+    const PACKAGE: &'static str = "lattice.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "lattice.v1.Progress".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/lattice.v1.Progress".into()
+    }
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct RankProgress {
@@ -1060,6 +1670,16 @@ pub struct RankProgress {
     #[prost(bool, tag = "13")]
     pub lost: bool,
 }
+impl ::prost::Name for RankProgress {
+    const NAME: &'static str = "RankProgress";
+    const PACKAGE: &'static str = "lattice.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "lattice.v1.RankProgress".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/lattice.v1.RankProgress".into()
+    }
+}
 /// A question to the sessions of several nodes.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Gather {
@@ -1067,6 +1687,16 @@ pub struct Gather {
     pub question: u64,
     #[prost(message, optional, tag = "2")]
     pub order: ::core::option::Option<GatherOrder>,
+}
+impl ::prost::Name for Gather {
+    const NAME: &'static str = "Gather";
+    const PACKAGE: &'static str = "lattice.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "lattice.v1.Gather".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/lattice.v1.Gather".into()
+    }
 }
 /// A part of such a question, for the first of its nodes; who gets it asks the others.
 #[derive(Clone, PartialEq, ::prost::Message)]
@@ -1080,6 +1710,16 @@ pub struct GatherOrder {
     /// Time for the answer.
     #[prost(uint64, tag = "3")]
     pub time_ms: u64,
+}
+impl ::prost::Name for GatherOrder {
+    const NAME: &'static str = "GatherOrder";
+    const PACKAGE: &'static str = "lattice.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "lattice.v1.GatherOrder".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/lattice.v1.GatherOrder".into()
+    }
 }
 /// A piece of input for the ranks of several nodes, for the first of them; who gets it passes it on to the others. Pieces come in any order and more
 /// than once.
@@ -1097,6 +1737,16 @@ pub struct InputPiece {
     #[prost(message, repeated, tag = "4")]
     pub nodes: ::prost::alloc::vec::Vec<NodeRange>,
 }
+impl ::prost::Name for InputPiece {
+    const NAME: &'static str = "InputPiece";
+    const PACKAGE: &'static str = "lattice.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "lattice.v1.InputPiece".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/lattice.v1.InputPiece".into()
+    }
+}
 /// The nodes of a piece have taken it, but for these.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct InputPassed {
@@ -1107,6 +1757,16 @@ pub struct InputPassed {
     #[prost(message, repeated, tag = "2")]
     pub missed: ::prost::alloc::vec::Vec<NodeRange>,
 }
+impl ::prost::Name for InputPassed {
+    const NAME: &'static str = "InputPassed";
+    const PACKAGE: &'static str = "lattice.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "lattice.v1.InputPassed".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/lattice.v1.InputPassed".into()
+    }
+}
 /// Nodes of a launch by their indices, both ends included.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct NodeRange {
@@ -1114,6 +1774,16 @@ pub struct NodeRange {
     pub first: u32,
     #[prost(uint32, tag = "2")]
     pub last: u32,
+}
+impl ::prost::Name for NodeRange {
+    const NAME: &'static str = "NodeRange";
+    const PACKAGE: &'static str = "lattice.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "lattice.v1.NodeRange".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/lattice.v1.NodeRange".into()
+    }
 }
 /// The answer of several nodes. Of a node that was asked and is not in it nothing is known.
 #[derive(Clone, PartialEq, ::prost::Message)]
@@ -1130,6 +1800,16 @@ pub struct Gathered {
     #[prost(message, repeated, tag = "4")]
     pub unheard: ::prost::alloc::vec::Vec<UnheardNode>,
 }
+impl ::prost::Name for Gathered {
+    const NAME: &'static str = "Gathered";
+    const PACKAGE: &'static str = "lattice.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "lattice.v1.Gathered".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/lattice.v1.Gathered".into()
+    }
+}
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct GatheredNode {
     #[prost(uint32, tag = "1")]
@@ -1143,6 +1823,16 @@ pub struct GatheredNode {
     #[prost(uint32, tag = "4")]
     pub left_out: u32,
 }
+impl ::prost::Name for GatheredNode {
+    const NAME: &'static str = "GatheredNode";
+    const PACKAGE: &'static str = "lattice.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "lattice.v1.GatheredNode".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/lattice.v1.GatheredNode".into()
+    }
+}
 /// Call stacks that differ, each with all ranks that are in it.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct GatheredStacks {
@@ -1152,6 +1842,16 @@ pub struct GatheredStacks {
     #[prost(uint32, tag = "2")]
     pub left_out: u32,
 }
+impl ::prost::Name for GatheredStacks {
+    const NAME: &'static str = "GatheredStacks";
+    const PACKAGE: &'static str = "lattice.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "lattice.v1.GatheredStacks".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/lattice.v1.GatheredStacks".into()
+    }
+}
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct GatheredStack {
     #[prost(message, repeated, tag = "1")]
@@ -1159,12 +1859,32 @@ pub struct GatheredStack {
     #[prost(string, tag = "2")]
     pub text: ::prost::alloc::string::String,
 }
+impl ::prost::Name for GatheredStack {
+    const NAME: &'static str = "GatheredStack";
+    const PACKAGE: &'static str = "lattice.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "lattice.v1.GatheredStack".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/lattice.v1.GatheredStack".into()
+    }
+}
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct UnheardNode {
     #[prost(uint32, tag = "1")]
     pub node: u32,
     #[prost(string, tag = "2")]
     pub reason: ::prost::alloc::string::String,
+}
+impl ::prost::Name for UnheardNode {
+    const NAME: &'static str = "UnheardNode";
+    const PACKAGE: &'static str = "lattice.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "lattice.v1.UnheardNode".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/lattice.v1.UnheardNode".into()
+    }
 }
 /// CPUs of a rank, in the kernel's list format, such as 0-3,8.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -1175,6 +1895,16 @@ pub struct RankAffinity {
     /// On which the kernel lets it run.
     #[prost(string, tag = "2")]
     pub allowed: ::prost::alloc::string::String,
+}
+impl ::prost::Name for RankAffinity {
+    const NAME: &'static str = "RankAffinity";
+    const PACKAGE: &'static str = "lattice.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "lattice.v1.RankAffinity".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/lattice.v1.RankAffinity".into()
+    }
 }
 /// What the processes of a rank use: the rank, and all that descends from it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
@@ -1189,11 +1919,31 @@ pub struct RankUsage {
     #[prost(uint64, tag = "4")]
     pub written_bytes: u64,
 }
+impl ::prost::Name for RankUsage {
+    const NAME: &'static str = "RankUsage";
+    const PACKAGE: &'static str = "lattice.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "lattice.v1.RankUsage".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/lattice.v1.RankUsage".into()
+    }
+}
 /// Ranks of this node have waited in a fence of all ranks for a while, and no rank of this node is missing.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Waiting {
     #[prost(uint32, repeated, tag = "1")]
     pub ranks: ::prost::alloc::vec::Vec<u32>,
+}
+impl ::prost::Name for Waiting {
+    const NAME: &'static str = "Waiting";
+    const PACKAGE: &'static str = "lattice.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "lattice.v1.Waiting".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/lattice.v1.Waiting".into()
+    }
 }
 /// A rank that has died, by the number under which it is shown.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
@@ -1203,10 +1953,30 @@ pub struct Death {
     #[prost(enumeration = "DeathKind", tag = "2")]
     pub kind: i32,
 }
+impl ::prost::Name for Death {
+    const NAME: &'static str = "Death";
+    const PACKAGE: &'static str = "lattice.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "lattice.v1.Death".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/lattice.v1.Death".into()
+    }
+}
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Deaths {
     #[prost(message, repeated, tag = "1")]
     pub deaths: ::prost::alloc::vec::Vec<Death>,
+}
+impl ::prost::Name for Deaths {
+    const NAME: &'static str = "Deaths";
+    const PACKAGE: &'static str = "lattice.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "lattice.v1.Deaths".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/lattice.v1.Deaths".into()
+    }
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct SessionReport {
@@ -1217,6 +1987,16 @@ pub struct SessionReport {
     /// Missing where it is not known.
     #[prost(message, optional, tag = "3")]
     pub usage: ::core::option::Option<Usage>,
+}
+impl ::prost::Name for SessionReport {
+    const NAME: &'static str = "SessionReport";
+    const PACKAGE: &'static str = "lattice.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "lattice.v1.SessionReport".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/lattice.v1.SessionReport".into()
+    }
 }
 /// Resources that ranks used, with the processes that they waited for.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
@@ -1229,6 +2009,16 @@ pub struct Usage {
     #[prost(uint64, tag = "3")]
     pub peak_memory_bytes: u64,
 }
+impl ::prost::Name for Usage {
+    const NAME: &'static str = "Usage";
+    const PACKAGE: &'static str = "lattice.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "lattice.v1.Usage".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/lattice.v1.Usage".into()
+    }
+}
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct NodeUsage {
     /// Index of the node.
@@ -1236,6 +2026,16 @@ pub struct NodeUsage {
     pub node: u32,
     #[prost(message, optional, tag = "2")]
     pub usage: ::core::option::Option<Usage>,
+}
+impl ::prost::Name for NodeUsage {
+    const NAME: &'static str = "NodeUsage";
+    const PACKAGE: &'static str = "lattice.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "lattice.v1.NodeUsage".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/lattice.v1.NodeUsage".into()
+    }
 }
 /// What is asked of one node's part of a launch.
 #[derive(Clone, PartialEq, ::prost::Message)]
@@ -1319,12 +2119,32 @@ pub mod node_command {
         Input(super::InputPiece),
     }
 }
+impl ::prost::Name for NodeCommand {
+    const NAME: &'static str = "NodeCommand";
+    const PACKAGE: &'static str = "lattice.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "lattice.v1.NodeCommand".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/lattice.v1.NodeCommand".into()
+    }
+}
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Resume {
     /// The API server has all events up to this one. Without it, it does not know what the API server before it had: events that were
     /// handed to that one are lost, but for the first cause and the report.
     #[prost(uint64, optional, tag = "1")]
     pub after: ::core::option::Option<u64>,
+}
+impl ::prost::Name for Resume {
+    const NAME: &'static str = "Resume";
+    const PACKAGE: &'static str = "lattice.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "lattice.v1.Resume".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/lattice.v1.Resume".into()
+    }
 }
 /// The answer to `resume`; no event comes before it, and no command before it is answered.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
@@ -1339,6 +2159,16 @@ pub struct Resumed {
     #[prost(uint64, tag = "3")]
     pub stream: u64,
 }
+impl ::prost::Name for Resumed {
+    const NAME: &'static str = "Resumed";
+    const PACKAGE: &'static str = "lattice.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "lattice.v1.Resumed".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/lattice.v1.Resumed".into()
+    }
+}
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct SignalRanks {
     #[prost(int32, tag = "1")]
@@ -1347,11 +2177,31 @@ pub struct SignalRanks {
     #[prost(message, repeated, tag = "2")]
     pub ranks: ::prost::alloc::vec::Vec<RankRange>,
 }
+impl ::prost::Name for SignalRanks {
+    const NAME: &'static str = "SignalRanks";
+    const PACKAGE: &'static str = "lattice.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "lattice.v1.SignalRanks".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/lattice.v1.SignalRanks".into()
+    }
+}
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct RankSelection {
     /// At least one.
     #[prost(message, repeated, tag = "1")]
     pub ranks: ::prost::alloc::vec::Vec<RankRange>,
+}
+impl ::prost::Name for RankSelection {
+    const NAME: &'static str = "RankSelection";
+    const PACKAGE: &'static str = "lattice.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "lattice.v1.RankSelection".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/lattice.v1.RankSelection".into()
+    }
 }
 /// Ranks by the numbers under which they are shown, both ends included.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
@@ -1360,6 +2210,16 @@ pub struct RankRange {
     pub first: u32,
     #[prost(uint32, tag = "2")]
     pub last: u32,
+}
+impl ::prost::Name for RankRange {
+    const NAME: &'static str = "RankRange";
+    const PACKAGE: &'static str = "lattice.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "lattice.v1.RankRange".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/lattice.v1.RankRange".into()
+    }
 }
 /// A job that a rank of the launch spawned, and of which this node shall start a part.
 #[derive(Clone, PartialEq, ::prost::Message)]
@@ -1377,6 +2237,16 @@ pub struct SpawnOrder {
     /// CPUs of its ranks, in the words of `--cpu-bind`; empty for none.
     #[prost(string, tag = "5")]
     pub cpu_bind: ::prost::alloc::string::String,
+}
+impl ::prost::Name for SpawnOrder {
+    const NAME: &'static str = "SpawnOrder";
+    const PACKAGE: &'static str = "lattice.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "lattice.v1.SpawnOrder".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/lattice.v1.SpawnOrder".into()
+    }
 }
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
 #[repr(i32)]
@@ -1592,6 +2462,16 @@ pub mod launch_report {
         Resumed(super::Resumed),
     }
 }
+impl ::prost::Name for LaunchReport {
+    const NAME: &'static str = "LaunchReport";
+    const PACKAGE: &'static str = "lattice.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "lattice.v1.LaunchReport".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/lattice.v1.LaunchReport".into()
+    }
+}
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct ReportFor {
     #[prost(string, tag = "1")]
@@ -1604,11 +2484,31 @@ pub struct ReportFor {
     #[prost(bool, tag = "4")]
     pub again: bool,
 }
+impl ::prost::Name for ReportFor {
+    const NAME: &'static str = "ReportFor";
+    const PACKAGE: &'static str = "lattice.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "lattice.v1.ReportFor".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/lattice.v1.ReportFor".into()
+    }
+}
 /// What an agent reports for itself and for the nodes behind it in a launch's fan-out.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct RelayedReports {
     #[prost(message, repeated, tag = "1")]
     pub reports: ::prost::alloc::vec::Vec<RelayedReport>,
+}
+impl ::prost::Name for RelayedReports {
+    const NAME: &'static str = "RelayedReports";
+    const PACKAGE: &'static str = "lattice.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "lattice.v1.RelayedReports".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/lattice.v1.RelayedReports".into()
+    }
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct RelayedReport {
@@ -1629,6 +2529,16 @@ pub mod relayed_report {
         Left(super::Nothing),
     }
 }
+impl ::prost::Name for RelayedReport {
+    const NAME: &'static str = "RelayedReport";
+    const PACKAGE: &'static str = "lattice.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "lattice.v1.RelayedReport".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/lattice.v1.RelayedReport".into()
+    }
+}
 /// What nodes are told on the way that their reports came.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct RelayedCommands {
@@ -1637,6 +2547,16 @@ pub struct RelayedCommands {
     pub launch_id: ::prost::alloc::string::String,
     #[prost(message, repeated, tag = "2")]
     pub commands: ::prost::alloc::vec::Vec<RelayedCommand>,
+}
+impl ::prost::Name for RelayedCommands {
+    const NAME: &'static str = "RelayedCommands";
+    const PACKAGE: &'static str = "lattice.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "lattice.v1.RelayedCommands".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/lattice.v1.RelayedCommands".into()
+    }
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct RelayedCommand {
@@ -1657,6 +2577,16 @@ pub mod relayed_command {
         End(super::StreamEnd),
     }
 }
+impl ::prost::Name for RelayedCommand {
+    const NAME: &'static str = "RelayedCommand";
+    const PACKAGE: &'static str = "lattice.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "lattice.v1.RelayedCommand".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/lattice.v1.RelayedCommand".into()
+    }
+}
 /// The end of a stream, as gRPC has it.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct StreamEnd {
@@ -1665,6 +2595,16 @@ pub struct StreamEnd {
     pub code: i32,
     #[prost(string, tag = "2")]
     pub message: ::prost::alloc::string::String,
+}
+impl ::prost::Name for StreamEnd {
+    const NAME: &'static str = "StreamEnd";
+    const PACKAGE: &'static str = "lattice.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "lattice.v1.StreamEnd".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/lattice.v1.StreamEnd".into()
+    }
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct LaunchProcessesRequest {
@@ -1730,13 +2670,43 @@ pub struct LaunchProcessesRequest {
     #[prost(bool, tag = "22")]
     pub relays_reports: bool,
 }
+impl ::prost::Name for LaunchProcessesRequest {
+    const NAME: &'static str = "LaunchProcessesRequest";
+    const PACKAGE: &'static str = "lattice.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "lattice.v1.LaunchProcessesRequest".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/lattice.v1.LaunchProcessesRequest".into()
+    }
+}
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct ReportDirectlyRequest {
     #[prost(string, tag = "1")]
     pub launch_id: ::prost::alloc::string::String,
 }
+impl ::prost::Name for ReportDirectlyRequest {
+    const NAME: &'static str = "ReportDirectlyRequest";
+    const PACKAGE: &'static str = "lattice.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "lattice.v1.ReportDirectlyRequest".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/lattice.v1.ReportDirectlyRequest".into()
+    }
+}
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct ReportDirectlyResponse {}
+impl ::prost::Name for ReportDirectlyResponse {
+    const NAME: &'static str = "ReportDirectlyResponse";
+    const PACKAGE: &'static str = "lattice.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "lattice.v1.ReportDirectlyResponse".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/lattice.v1.ReportDirectlyResponse".into()
+    }
+}
 /// Signature of the API server under the number of the last launch that it has signed, in answer to a challenge.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct SerialSignature {
@@ -1745,6 +2715,16 @@ pub struct SerialSignature {
     /// The API server's certificate chain, in DER.
     #[prost(bytes = "bytes", repeated, tag = "2")]
     pub signer: ::prost::alloc::vec::Vec<::prost::bytes::Bytes>,
+}
+impl ::prost::Name for SerialSignature {
+    const NAME: &'static str = "SerialSignature";
+    const PACKAGE: &'static str = "lattice.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "lattice.v1.SerialSignature".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/lattice.v1.SerialSignature".into()
+    }
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct PeerInfo {
@@ -1756,6 +2736,16 @@ pub struct PeerInfo {
     pub first_rank: u32,
     #[prost(uint32, tag = "4")]
     pub num_ranks: u32,
+}
+impl ::prost::Name for PeerInfo {
+    const NAME: &'static str = "PeerInfo";
+    const PACKAGE: &'static str = "lattice.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "lattice.v1.PeerInfo".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/lattice.v1.PeerInfo".into()
+    }
 }
 /// What ranks need to use the fabric. The key is secret: messages that hold one are not to be logged.
 #[derive(Clone, PartialEq, ::prost::Message)]
@@ -1778,6 +2768,16 @@ pub struct CxiCredentials {
     #[prost(uint32, tag = "6")]
     pub traffic_classes: u32,
 }
+impl ::prost::Name for CxiCredentials {
+    const NAME: &'static str = "CxiCredentials";
+    const PACKAGE: &'static str = "lattice.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "lattice.v1.CxiCredentials".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/lattice.v1.CxiCredentials".into()
+    }
+}
 /// A CXI service, which belongs to one NIC of one node.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct CxiNic {
@@ -1786,6 +2786,16 @@ pub struct CxiNic {
     pub device: ::prost::alloc::string::String,
     #[prost(uint32, tag = "2")]
     pub svc_id: u32,
+}
+impl ::prost::Name for CxiNic {
+    const NAME: &'static str = "CxiNic";
+    const PACKAGE: &'static str = "lattice.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "lattice.v1.CxiNic".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/lattice.v1.CxiNic".into()
+    }
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct LaunchProcessesResponse {
@@ -1800,6 +2810,16 @@ pub struct LaunchProcessesResponse {
     #[prost(string, tag = "4")]
     pub node_id: ::prost::alloc::string::String,
 }
+impl ::prost::Name for LaunchProcessesResponse {
+    const NAME: &'static str = "LaunchProcessesResponse";
+    const PACKAGE: &'static str = "lattice.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "lattice.v1.LaunchProcessesResponse".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/lattice.v1.LaunchProcessesResponse".into()
+    }
+}
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct AbortProcessesRequest {
     #[prost(string, tag = "1")]
@@ -1810,8 +2830,28 @@ pub struct AbortProcessesRequest {
     #[prost(int32, tag = "3")]
     pub signal: i32,
 }
+impl ::prost::Name for AbortProcessesRequest {
+    const NAME: &'static str = "AbortProcessesRequest";
+    const PACKAGE: &'static str = "lattice.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "lattice.v1.AbortProcessesRequest".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/lattice.v1.AbortProcessesRequest".into()
+    }
+}
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct AbortProcessesResponse {}
+impl ::prost::Name for AbortProcessesResponse {
+    const NAME: &'static str = "AbortProcessesResponse";
+    const PACKAGE: &'static str = "lattice.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "lattice.v1.AbortProcessesResponse".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/lattice.v1.AbortProcessesResponse".into()
+    }
+}
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct LaunchCompleteNotification {
     #[prost(string, tag = "1")]
@@ -1838,10 +2878,30 @@ pub struct LaunchCompleteNotification {
     #[prost(message, optional, tag = "10")]
     pub most_used: ::core::option::Option<NodeUsage>,
 }
+impl ::prost::Name for LaunchCompleteNotification {
+    const NAME: &'static str = "LaunchCompleteNotification";
+    const PACKAGE: &'static str = "lattice.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "lattice.v1.LaunchCompleteNotification".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/lattice.v1.LaunchCompleteNotification".into()
+    }
+}
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct RetireVniRequest {
     #[prost(uint32, tag = "1")]
     pub vni: u32,
+}
+impl ::prost::Name for RetireVniRequest {
+    const NAME: &'static str = "RetireVniRequest";
+    const PACKAGE: &'static str = "lattice.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "lattice.v1.RetireVniRequest".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/lattice.v1.RetireVniRequest".into()
+    }
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct RetireVniResponse {
@@ -1852,8 +2912,28 @@ pub struct RetireVniResponse {
     #[prost(string, tag = "2")]
     pub left: ::prost::alloc::string::String,
 }
+impl ::prost::Name for RetireVniResponse {
+    const NAME: &'static str = "RetireVniResponse";
+    const PACKAGE: &'static str = "lattice.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "lattice.v1.RetireVniResponse".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/lattice.v1.RetireVniResponse".into()
+    }
+}
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct ListCxiServicesRequest {}
+impl ::prost::Name for ListCxiServicesRequest {
+    const NAME: &'static str = "ListCxiServicesRequest";
+    const PACKAGE: &'static str = "lattice.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "lattice.v1.ListCxiServicesRequest".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/lattice.v1.ListCxiServicesRequest".into()
+    }
+}
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct ListCxiServicesResponse {
     /// How this node makes services: libcxi, cxi_service, recorded or none.
@@ -1865,6 +2945,16 @@ pub struct ListCxiServicesResponse {
     #[prost(string, tag = "3")]
     pub trouble: ::prost::alloc::string::String,
 }
+impl ::prost::Name for ListCxiServicesResponse {
+    const NAME: &'static str = "ListCxiServicesResponse";
+    const PACKAGE: &'static str = "lattice.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "lattice.v1.ListCxiServicesResponse".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/lattice.v1.ListCxiServicesResponse".into()
+    }
+}
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct CxiDevice {
     #[prost(string, tag = "1")]
@@ -1873,6 +2963,16 @@ pub struct CxiDevice {
     pub is_up: bool,
     #[prost(message, repeated, tag = "3")]
     pub services: ::prost::alloc::vec::Vec<CxiService>,
+}
+impl ::prost::Name for CxiDevice {
+    const NAME: &'static str = "CxiDevice";
+    const PACKAGE: &'static str = "lattice.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "lattice.v1.CxiDevice".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/lattice.v1.CxiDevice".into()
+    }
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct CxiService {
@@ -1886,6 +2986,16 @@ pub struct CxiService {
     /// The launch of this cluster that it was made for, if it was.
     #[prost(string, tag = "4")]
     pub launch_id: ::prost::alloc::string::String,
+}
+impl ::prost::Name for CxiService {
+    const NAME: &'static str = "CxiService";
+    const PACKAGE: &'static str = "lattice.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "lattice.v1.CxiService".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/lattice.v1.CxiService".into()
+    }
 }
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
 #[repr(i32)]
@@ -2065,7 +3175,7 @@ pub mod node_agent_service_client {
                         format!("Service was not ready: {}", e.into()),
                     )
                 })?;
-            let codec = tonic_prost::ProstCodec::default();
+            let codec = crate::bounds::BoundedCodec::default();
             let path = http::uri::PathAndQuery::from_static(
                 "/lattice.v1.NodeAgentService/LaunchProcesses",
             );
@@ -2093,7 +3203,7 @@ pub mod node_agent_service_client {
                         format!("Service was not ready: {}", e.into()),
                     )
                 })?;
-            let codec = tonic_prost::ProstCodec::default();
+            let codec = crate::bounds::BoundedCodec::default();
             let path = http::uri::PathAndQuery::from_static(
                 "/lattice.v1.NodeAgentService/PmiFence",
             );
@@ -2118,7 +3228,7 @@ pub mod node_agent_service_client {
                         format!("Service was not ready: {}", e.into()),
                     )
                 })?;
-            let codec = tonic_prost::ProstCodec::default();
+            let codec = crate::bounds::BoundedCodec::default();
             let path = http::uri::PathAndQuery::from_static(
                 "/lattice.v1.NodeAgentService/PmiFenceComplete",
             );
@@ -2145,7 +3255,7 @@ pub mod node_agent_service_client {
                         format!("Service was not ready: {}", e.into()),
                     )
                 })?;
-            let codec = tonic_prost::ProstCodec::default();
+            let codec = crate::bounds::BoundedCodec::default();
             let path = http::uri::PathAndQuery::from_static(
                 "/lattice.v1.NodeAgentService/AbortProcesses",
             );
@@ -2173,7 +3283,7 @@ pub mod node_agent_service_client {
                         format!("Service was not ready: {}", e.into()),
                     )
                 })?;
-            let codec = tonic_prost::ProstCodec::default();
+            let codec = crate::bounds::BoundedCodec::default();
             let path = http::uri::PathAndQuery::from_static(
                 "/lattice.v1.NodeAgentService/RelayReports",
             );
@@ -2198,7 +3308,7 @@ pub mod node_agent_service_client {
                         format!("Service was not ready: {}", e.into()),
                     )
                 })?;
-            let codec = tonic_prost::ProstCodec::default();
+            let codec = crate::bounds::BoundedCodec::default();
             let path = http::uri::PathAndQuery::from_static(
                 "/lattice.v1.NodeAgentService/ReportDirectly",
             );
@@ -2225,7 +3335,7 @@ pub mod node_agent_service_client {
                         format!("Service was not ready: {}", e.into()),
                     )
                 })?;
-            let codec = tonic_prost::ProstCodec::default();
+            let codec = crate::bounds::BoundedCodec::default();
             let path = http::uri::PathAndQuery::from_static(
                 "/lattice.v1.NodeAgentService/Link",
             );
@@ -2251,7 +3361,7 @@ pub mod node_agent_service_client {
                         format!("Service was not ready: {}", e.into()),
                     )
                 })?;
-            let codec = tonic_prost::ProstCodec::default();
+            let codec = crate::bounds::BoundedCodec::default();
             let path = http::uri::PathAndQuery::from_static(
                 "/lattice.v1.NodeAgentService/RetireVni",
             );
@@ -2276,7 +3386,7 @@ pub mod node_agent_service_client {
                         format!("Service was not ready: {}", e.into()),
                     )
                 })?;
-            let codec = tonic_prost::ProstCodec::default();
+            let codec = crate::bounds::BoundedCodec::default();
             let path = http::uri::PathAndQuery::from_static(
                 "/lattice.v1.NodeAgentService/ListCxiServices",
             );
@@ -2495,7 +3605,7 @@ pub mod node_agent_service_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = LaunchProcessesSvc(inner);
-                        let codec = tonic_prost::ProstCodec::default();
+                        let codec = crate::bounds::BoundedCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(
                                 accept_compression_encodings,
@@ -2540,7 +3650,7 @@ pub mod node_agent_service_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = PmiFenceSvc(inner);
-                        let codec = tonic_prost::ProstCodec::default();
+                        let codec = crate::bounds::BoundedCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(
                                 accept_compression_encodings,
@@ -2586,7 +3696,7 @@ pub mod node_agent_service_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = PmiFenceCompleteSvc(inner);
-                        let codec = tonic_prost::ProstCodec::default();
+                        let codec = crate::bounds::BoundedCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(
                                 accept_compression_encodings,
@@ -2632,7 +3742,7 @@ pub mod node_agent_service_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = AbortProcessesSvc(inner);
-                        let codec = tonic_prost::ProstCodec::default();
+                        let codec = crate::bounds::BoundedCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(
                                 accept_compression_encodings,
@@ -2681,7 +3791,7 @@ pub mod node_agent_service_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = RelayReportsSvc(inner);
-                        let codec = tonic_prost::ProstCodec::default();
+                        let codec = crate::bounds::BoundedCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(
                                 accept_compression_encodings,
@@ -2727,7 +3837,7 @@ pub mod node_agent_service_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = ReportDirectlySvc(inner);
-                        let codec = tonic_prost::ProstCodec::default();
+                        let codec = crate::bounds::BoundedCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(
                                 accept_compression_encodings,
@@ -2772,7 +3882,7 @@ pub mod node_agent_service_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = LinkSvc(inner);
-                        let codec = tonic_prost::ProstCodec::default();
+                        let codec = crate::bounds::BoundedCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(
                                 accept_compression_encodings,
@@ -2817,7 +3927,7 @@ pub mod node_agent_service_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = RetireVniSvc(inner);
-                        let codec = tonic_prost::ProstCodec::default();
+                        let codec = crate::bounds::BoundedCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(
                                 accept_compression_encodings,
@@ -2863,7 +3973,7 @@ pub mod node_agent_service_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = ListCxiServicesSvc(inner);
-                        let codec = tonic_prost::ProstCodec::default();
+                        let codec = crate::bounds::BoundedCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(
                                 accept_compression_encodings,
@@ -2958,6 +4068,16 @@ pub struct LaunchTasksRequest {
     #[prost(bool, tag = "13")]
     pub universe_of_slots: bool,
 }
+impl ::prost::Name for LaunchTasksRequest {
+    const NAME: &'static str = "LaunchTasksRequest";
+    const PACKAGE: &'static str = "lattice.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "lattice.v1.LaunchTasksRequest".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/lattice.v1.LaunchTasksRequest".into()
+    }
+}
 /// Where the ranks go. Each program's number of ranks is in the spec's job.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct PlacementRequest {
@@ -2989,12 +4109,32 @@ pub struct PlacementRequest {
     #[prost(uint32, tag = "10")]
     pub cpus_per_rank: u32,
 }
+impl ::prost::Name for PlacementRequest {
+    const NAME: &'static str = "PlacementRequest";
+    const PACKAGE: &'static str = "lattice.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "lattice.v1.PlacementRequest".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/lattice.v1.PlacementRequest".into()
+    }
+}
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct HostSlots {
     #[prost(string, tag = "1")]
     pub node: ::prost::alloc::string::String,
     #[prost(uint32, tag = "2")]
     pub slots: u32,
+}
+impl ::prost::Name for HostSlots {
+    const NAME: &'static str = "HostSlots";
+    const PACKAGE: &'static str = "lattice.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "lattice.v1.HostSlots".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/lattice.v1.HostSlots".into()
+    }
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct LaunchTasksResponse {
@@ -3013,6 +4153,16 @@ pub struct LaunchTasksResponse {
     /// Lines about nodes of a plan that are not ready, for which a launch would be refused now.
     #[prost(string, repeated, tag = "5")]
     pub absent: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+}
+impl ::prost::Name for LaunchTasksResponse {
+    const NAME: &'static str = "LaunchTasksResponse";
+    const PACKAGE: &'static str = "lattice.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "lattice.v1.LaunchTasksResponse".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/lattice.v1.LaunchTasksResponse".into()
+    }
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Allocation {
@@ -3057,6 +4207,16 @@ pub struct Allocation {
     #[prost(bytes = "bytes", tag = "15")]
     pub certificate: ::prost::bytes::Bytes,
 }
+impl ::prost::Name for Allocation {
+    const NAME: &'static str = "Allocation";
+    const PACKAGE: &'static str = "lattice.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "lattice.v1.Allocation".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/lattice.v1.Allocation".into()
+    }
+}
 /// A script that runs when its allocation begins, and with whose end the allocation ends.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct BatchJob {
@@ -3071,6 +4231,16 @@ pub struct BatchJob {
     #[prost(uint64, tag = "4")]
     pub request_bytes: u64,
 }
+impl ::prost::Name for BatchJob {
+    const NAME: &'static str = "BatchJob";
+    const PACKAGE: &'static str = "lattice.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "lattice.v1.BatchJob".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/lattice.v1.BatchJob".into()
+    }
+}
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct BatchEnd {
     /// As a shell has it, 128 and the signal of a script that was killed; missing if the script was not started, or its end is not known.
@@ -3079,6 +4249,16 @@ pub struct BatchEnd {
     /// What ended or failed it, in words; empty if all went well.
     #[prost(string, tag = "2")]
     pub cause: ::prost::alloc::string::String,
+}
+impl ::prost::Name for BatchEnd {
+    const NAME: &'static str = "BatchEnd";
+    const PACKAGE: &'static str = "lattice.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "lattice.v1.BatchEnd".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/lattice.v1.BatchEnd".into()
+    }
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct CreateAllocationRequest {
@@ -3105,6 +4285,16 @@ pub struct CreateAllocationRequest {
     #[prost(message, optional, tag = "8")]
     pub batch: ::core::option::Option<BatchRequest>,
 }
+impl ::prost::Name for CreateAllocationRequest {
+    const NAME: &'static str = "CreateAllocationRequest";
+    const PACKAGE: &'static str = "lattice.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "lattice.v1.CreateAllocationRequest".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/lattice.v1.CreateAllocationRequest".into()
+    }
+}
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct BatchRequest {
     #[prost(string, tag = "1")]
@@ -3113,10 +4303,30 @@ pub struct BatchRequest {
     #[prost(message, optional, tag = "2")]
     pub launch: ::core::option::Option<LaunchTasksRequest>,
 }
+impl ::prost::Name for BatchRequest {
+    const NAME: &'static str = "BatchRequest";
+    const PACKAGE: &'static str = "lattice.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "lattice.v1.BatchRequest".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/lattice.v1.BatchRequest".into()
+    }
+}
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct GetAllocationRequest {
     #[prost(string, tag = "1")]
     pub id: ::prost::alloc::string::String,
+}
+impl ::prost::Name for GetAllocationRequest {
+    const NAME: &'static str = "GetAllocationRequest";
+    const PACKAGE: &'static str = "lattice.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "lattice.v1.GetAllocationRequest".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/lattice.v1.GetAllocationRequest".into()
+    }
 }
 /// Answered with the caller's own; administrators see everybody's.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
@@ -3125,15 +4335,45 @@ pub struct ListAllocationsRequest {
     #[prost(bool, tag = "1")]
     pub all: bool,
 }
+impl ::prost::Name for ListAllocationsRequest {
+    const NAME: &'static str = "ListAllocationsRequest";
+    const PACKAGE: &'static str = "lattice.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "lattice.v1.ListAllocationsRequest".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/lattice.v1.ListAllocationsRequest".into()
+    }
+}
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct ListAllocationsResponse {
     #[prost(message, repeated, tag = "1")]
     pub allocations: ::prost::alloc::vec::Vec<Allocation>,
 }
+impl ::prost::Name for ListAllocationsResponse {
+    const NAME: &'static str = "ListAllocationsResponse";
+    const PACKAGE: &'static str = "lattice.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "lattice.v1.ListAllocationsResponse".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/lattice.v1.ListAllocationsResponse".into()
+    }
+}
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct ReleaseAllocationRequest {
     #[prost(string, tag = "1")]
     pub id: ::prost::alloc::string::String,
+}
+impl ::prost::Name for ReleaseAllocationRequest {
+    const NAME: &'static str = "ReleaseAllocationRequest";
+    const PACKAGE: &'static str = "lattice.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "lattice.v1.ReleaseAllocationRequest".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/lattice.v1.ReleaseAllocationRequest".into()
+    }
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct AttachRequest {
@@ -3164,6 +4404,16 @@ pub mod attach_request {
         ResizeTerminal(super::TerminalSize),
     }
 }
+impl ::prost::Name for AttachRequest {
+    const NAME: &'static str = "AttachRequest";
+    const PACKAGE: &'static str = "lattice.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "lattice.v1.AttachRequest".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/lattice.v1.AttachRequest".into()
+    }
+}
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct AttachTo {
     #[prost(string, tag = "1")]
@@ -3175,6 +4425,16 @@ pub struct AttachTo {
     /// As the launch's owner: it ends when this client goes away without a word. Means nothing for a launch that is detached.
     #[prost(bool, tag = "3")]
     pub tied: bool,
+}
+impl ::prost::Name for AttachTo {
+    const NAME: &'static str = "AttachTo";
+    const PACKAGE: &'static str = "lattice.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "lattice.v1.AttachTo".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/lattice.v1.AttachTo".into()
+    }
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct AttachResponse {
@@ -3213,6 +4473,16 @@ pub mod attach_response {
         UnendedNodes(::prost::alloc::string::String),
     }
 }
+impl ::prost::Name for AttachResponse {
+    const NAME: &'static str = "AttachResponse";
+    const PACKAGE: &'static str = "lattice.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "lattice.v1.AttachResponse".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/lattice.v1.AttachResponse".into()
+    }
+}
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct StartProgress {
     #[prost(uint32, tag = "1")]
@@ -3226,6 +4496,16 @@ pub struct StartProgress {
     /// Ranks that have spoken to their PMI server.
     #[prost(uint32, tag = "5")]
     pub ranks_initialized: u32,
+}
+impl ::prost::Name for StartProgress {
+    const NAME: &'static str = "StartProgress";
+    const PACKAGE: &'static str = "lattice.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "lattice.v1.StartProgress".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/lattice.v1.StartProgress".into()
+    }
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct LaunchSummary {
@@ -3260,6 +4540,16 @@ pub struct LaunchSummary {
     #[prost(uint32, tag = "13")]
     pub started_nanos: u32,
 }
+impl ::prost::Name for LaunchSummary {
+    const NAME: &'static str = "LaunchSummary";
+    const PACKAGE: &'static str = "lattice.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "lattice.v1.LaunchSummary".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/lattice.v1.LaunchSummary".into()
+    }
+}
 /// Answered with the caller's own; administrators see everybody's.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct ListLaunchesRequest {
@@ -3267,10 +4557,30 @@ pub struct ListLaunchesRequest {
     #[prost(bool, tag = "1")]
     pub all: bool,
 }
+impl ::prost::Name for ListLaunchesRequest {
+    const NAME: &'static str = "ListLaunchesRequest";
+    const PACKAGE: &'static str = "lattice.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "lattice.v1.ListLaunchesRequest".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/lattice.v1.ListLaunchesRequest".into()
+    }
+}
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct ListLaunchesResponse {
     #[prost(message, repeated, tag = "1")]
     pub launches: ::prost::alloc::vec::Vec<LaunchSummary>,
+}
+impl ::prost::Name for ListLaunchesResponse {
+    const NAME: &'static str = "ListLaunchesResponse";
+    const PACKAGE: &'static str = "lattice.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "lattice.v1.ListLaunchesResponse".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/lattice.v1.ListLaunchesResponse".into()
+    }
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct GetLaunchRequest {
@@ -3279,6 +4589,16 @@ pub struct GetLaunchRequest {
     /// Also the call stacks of the ranks that run, which takes some seconds.
     #[prost(bool, tag = "2")]
     pub stacks: bool,
+}
+impl ::prost::Name for GetLaunchRequest {
+    const NAME: &'static str = "GetLaunchRequest";
+    const PACKAGE: &'static str = "lattice.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "lattice.v1.GetLaunchRequest".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/lattice.v1.GetLaunchRequest".into()
+    }
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct LaunchStatus {
@@ -3291,6 +4611,16 @@ pub struct LaunchStatus {
     /// Of the nodes whose part is over.
     #[prost(message, optional, tag = "4")]
     pub usage: ::core::option::Option<Usage>,
+}
+impl ::prost::Name for LaunchStatus {
+    const NAME: &'static str = "LaunchStatus";
+    const PACKAGE: &'static str = "lattice.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "lattice.v1.LaunchStatus".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/lattice.v1.LaunchStatus".into()
+    }
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct NodeStatus {
@@ -3314,6 +4644,16 @@ pub struct NodeStatus {
     #[prost(uint32, tag = "7")]
     pub left_out: u32,
 }
+impl ::prost::Name for NodeStatus {
+    const NAME: &'static str = "NodeStatus";
+    const PACKAGE: &'static str = "lattice.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "lattice.v1.NodeStatus".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/lattice.v1.NodeStatus".into()
+    }
+}
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct SignalLaunchRequest {
     #[prost(string, tag = "1")]
@@ -3324,8 +4664,28 @@ pub struct SignalLaunchRequest {
     #[prost(message, repeated, tag = "3")]
     pub ranks: ::prost::alloc::vec::Vec<RankRange>,
 }
+impl ::prost::Name for SignalLaunchRequest {
+    const NAME: &'static str = "SignalLaunchRequest";
+    const PACKAGE: &'static str = "lattice.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "lattice.v1.SignalLaunchRequest".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/lattice.v1.SignalLaunchRequest".into()
+    }
+}
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct SignalLaunchResponse {}
+impl ::prost::Name for SignalLaunchResponse {
+    const NAME: &'static str = "SignalLaunchResponse";
+    const PACKAGE: &'static str = "lattice.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "lattice.v1.SignalLaunchResponse".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/lattice.v1.SignalLaunchResponse".into()
+    }
+}
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct AbortLaunchRequest {
     #[prost(string, tag = "1")]
@@ -3333,8 +4693,28 @@ pub struct AbortLaunchRequest {
     #[prost(string, tag = "2")]
     pub reason: ::prost::alloc::string::String,
 }
+impl ::prost::Name for AbortLaunchRequest {
+    const NAME: &'static str = "AbortLaunchRequest";
+    const PACKAGE: &'static str = "lattice.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "lattice.v1.AbortLaunchRequest".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/lattice.v1.AbortLaunchRequest".into()
+    }
+}
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct AbortLaunchResponse {}
+impl ::prost::Name for AbortLaunchResponse {
+    const NAME: &'static str = "AbortLaunchResponse";
+    const PACKAGE: &'static str = "lattice.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "lattice.v1.AbortLaunchResponse".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/lattice.v1.AbortLaunchResponse".into()
+    }
+}
 /// A question to a launch on one machine, at a socket of its user's: one for each connection, which ends with it on the side that asks.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct LocalQuestion {
@@ -3363,6 +4743,16 @@ pub mod local_question {
         Attach(super::Nothing),
     }
 }
+impl ::prost::Name for LocalQuestion {
+    const NAME: &'static str = "LocalQuestion";
+    const PACKAGE: &'static str = "lattice.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "lattice.v1.LocalQuestion".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/lattice.v1.LocalQuestion".into()
+    }
+}
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct LocalAnswer {
     #[prost(oneof = "local_answer::What", tags = "1, 2, 3, 4")]
@@ -3380,6 +4770,16 @@ pub mod local_answer {
         Done(super::Nothing),
         #[prost(string, tag = "4")]
         Refused(::prost::alloc::string::String),
+    }
+}
+impl ::prost::Name for LocalAnswer {
+    const NAME: &'static str = "LocalAnswer";
+    const PACKAGE: &'static str = "lattice.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "lattice.v1.LocalAnswer".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/lattice.v1.LocalAnswer".into()
     }
 }
 /// Numbers of the ranks once it is known how many each node has.
@@ -3686,7 +5086,7 @@ pub mod allocation_service_client {
                         format!("Service was not ready: {}", e.into()),
                     )
                 })?;
-            let codec = tonic_prost::ProstCodec::default();
+            let codec = crate::bounds::BoundedCodec::default();
             let path = http::uri::PathAndQuery::from_static(
                 "/lattice.v1.AllocationService/LaunchTasks",
             );
@@ -3709,7 +5109,7 @@ pub mod allocation_service_client {
                         format!("Service was not ready: {}", e.into()),
                     )
                 })?;
-            let codec = tonic_prost::ProstCodec::default();
+            let codec = crate::bounds::BoundedCodec::default();
             let path = http::uri::PathAndQuery::from_static(
                 "/lattice.v1.AllocationService/CreateAllocation",
             );
@@ -3732,7 +5132,7 @@ pub mod allocation_service_client {
                         format!("Service was not ready: {}", e.into()),
                     )
                 })?;
-            let codec = tonic_prost::ProstCodec::default();
+            let codec = crate::bounds::BoundedCodec::default();
             let path = http::uri::PathAndQuery::from_static(
                 "/lattice.v1.AllocationService/GetAllocation",
             );
@@ -3758,7 +5158,7 @@ pub mod allocation_service_client {
                         format!("Service was not ready: {}", e.into()),
                     )
                 })?;
-            let codec = tonic_prost::ProstCodec::default();
+            let codec = crate::bounds::BoundedCodec::default();
             let path = http::uri::PathAndQuery::from_static(
                 "/lattice.v1.AllocationService/ListAllocations",
             );
@@ -3782,7 +5182,7 @@ pub mod allocation_service_client {
                         format!("Service was not ready: {}", e.into()),
                     )
                 })?;
-            let codec = tonic_prost::ProstCodec::default();
+            let codec = crate::bounds::BoundedCodec::default();
             let path = http::uri::PathAndQuery::from_static(
                 "/lattice.v1.AllocationService/ReleaseAllocation",
             );
@@ -3946,7 +5346,7 @@ pub mod allocation_service_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = LaunchTasksSvc(inner);
-                        let codec = tonic_prost::ProstCodec::default();
+                        let codec = crate::bounds::BoundedCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(
                                 accept_compression_encodings,
@@ -3992,7 +5392,7 @@ pub mod allocation_service_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = CreateAllocationSvc(inner);
-                        let codec = tonic_prost::ProstCodec::default();
+                        let codec = crate::bounds::BoundedCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(
                                 accept_compression_encodings,
@@ -4038,7 +5438,7 @@ pub mod allocation_service_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = GetAllocationSvc(inner);
-                        let codec = tonic_prost::ProstCodec::default();
+                        let codec = crate::bounds::BoundedCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(
                                 accept_compression_encodings,
@@ -4084,7 +5484,7 @@ pub mod allocation_service_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = ListAllocationsSvc(inner);
-                        let codec = tonic_prost::ProstCodec::default();
+                        let codec = crate::bounds::BoundedCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(
                                 accept_compression_encodings,
@@ -4133,7 +5533,7 @@ pub mod allocation_service_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = ReleaseAllocationSvc(inner);
-                        let codec = tonic_prost::ProstCodec::default();
+                        let codec = crate::bounds::BoundedCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(
                                 accept_compression_encodings,
@@ -4286,7 +5686,7 @@ pub mod launch_service_client {
                         format!("Service was not ready: {}", e.into()),
                     )
                 })?;
-            let codec = tonic_prost::ProstCodec::default();
+            let codec = crate::bounds::BoundedCodec::default();
             let path = http::uri::PathAndQuery::from_static(
                 "/lattice.v1.LaunchService/AttachLaunch",
             );
@@ -4310,7 +5710,7 @@ pub mod launch_service_client {
                         format!("Service was not ready: {}", e.into()),
                     )
                 })?;
-            let codec = tonic_prost::ProstCodec::default();
+            let codec = crate::bounds::BoundedCodec::default();
             let path = http::uri::PathAndQuery::from_static(
                 "/lattice.v1.LaunchService/ListLaunches",
             );
@@ -4332,7 +5732,7 @@ pub mod launch_service_client {
                         format!("Service was not ready: {}", e.into()),
                     )
                 })?;
-            let codec = tonic_prost::ProstCodec::default();
+            let codec = crate::bounds::BoundedCodec::default();
             let path = http::uri::PathAndQuery::from_static(
                 "/lattice.v1.LaunchService/GetLaunch",
             );
@@ -4356,7 +5756,7 @@ pub mod launch_service_client {
                         format!("Service was not ready: {}", e.into()),
                     )
                 })?;
-            let codec = tonic_prost::ProstCodec::default();
+            let codec = crate::bounds::BoundedCodec::default();
             let path = http::uri::PathAndQuery::from_static(
                 "/lattice.v1.LaunchService/SignalLaunch",
             );
@@ -4381,7 +5781,7 @@ pub mod launch_service_client {
                         format!("Service was not ready: {}", e.into()),
                     )
                 })?;
-            let codec = tonic_prost::ProstCodec::default();
+            let codec = crate::bounds::BoundedCodec::default();
             let path = http::uri::PathAndQuery::from_static(
                 "/lattice.v1.LaunchService/AbortLaunch",
             );
@@ -4558,7 +5958,7 @@ pub mod launch_service_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = AttachLaunchSvc(inner);
-                        let codec = tonic_prost::ProstCodec::default();
+                        let codec = crate::bounds::BoundedCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(
                                 accept_compression_encodings,
@@ -4603,7 +6003,7 @@ pub mod launch_service_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = ListLaunchesSvc(inner);
-                        let codec = tonic_prost::ProstCodec::default();
+                        let codec = crate::bounds::BoundedCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(
                                 accept_compression_encodings,
@@ -4648,7 +6048,7 @@ pub mod launch_service_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = GetLaunchSvc(inner);
-                        let codec = tonic_prost::ProstCodec::default();
+                        let codec = crate::bounds::BoundedCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(
                                 accept_compression_encodings,
@@ -4693,7 +6093,7 @@ pub mod launch_service_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = SignalLaunchSvc(inner);
-                        let codec = tonic_prost::ProstCodec::default();
+                        let codec = crate::bounds::BoundedCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(
                                 accept_compression_encodings,
@@ -4738,7 +6138,7 @@ pub mod launch_service_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = AbortLaunchSvc(inner);
-                        let codec = tonic_prost::ProstCodec::default();
+                        let codec = crate::bounds::BoundedCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(
                                 accept_compression_encodings,
@@ -4795,10 +6195,30 @@ pub mod launch_service_server {
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct ListFabricRequest {}
+impl ::prost::Name for ListFabricRequest {
+    const NAME: &'static str = "ListFabricRequest";
+    const PACKAGE: &'static str = "lattice.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "lattice.v1.ListFabricRequest".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/lattice.v1.ListFabricRequest".into()
+    }
+}
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct ListFabricResponse {
     #[prost(message, repeated, tag = "1")]
     pub grants: ::prost::alloc::vec::Vec<FabricGrant>,
+}
+impl ::prost::Name for ListFabricResponse {
+    const NAME: &'static str = "ListFabricResponse";
+    const PACKAGE: &'static str = "lattice.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "lattice.v1.ListFabricResponse".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/lattice.v1.ListFabricResponse".into()
+    }
 }
 /// One allocation's service at the fabric manager.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -4817,8 +6237,28 @@ pub struct FabricGrant {
     #[prost(string, tag = "5")]
     pub unconfirmed: ::prost::alloc::string::String,
 }
+impl ::prost::Name for FabricGrant {
+    const NAME: &'static str = "FabricGrant";
+    const PACKAGE: &'static str = "lattice.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "lattice.v1.FabricGrant".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/lattice.v1.FabricGrant".into()
+    }
+}
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct ExamineFabricRequest {}
+impl ::prost::Name for ExamineFabricRequest {
+    const NAME: &'static str = "ExamineFabricRequest";
+    const PACKAGE: &'static str = "lattice.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "lattice.v1.ExamineFabricRequest".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/lattice.v1.ExamineFabricRequest".into()
+    }
+}
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct ExamineFabricResponse {
     /// The cluster's name at the manager.
@@ -4838,6 +6278,16 @@ pub struct ExamineFabricResponse {
     #[prost(message, repeated, tag = "6")]
     pub nodes: ::prost::alloc::vec::Vec<FabricNode>,
 }
+impl ::prost::Name for ExamineFabricResponse {
+    const NAME: &'static str = "ExamineFabricResponse";
+    const PACKAGE: &'static str = "lattice.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "lattice.v1.ExamineFabricResponse".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/lattice.v1.ExamineFabricResponse".into()
+    }
+}
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct FabricNode {
     #[prost(string, tag = "1")]
@@ -4848,6 +6298,16 @@ pub struct FabricNode {
     #[prost(message, optional, tag = "3")]
     pub cxi: ::core::option::Option<ListCxiServicesResponse>,
 }
+impl ::prost::Name for FabricNode {
+    const NAME: &'static str = "FabricNode";
+    const PACKAGE: &'static str = "lattice.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "lattice.v1.FabricNode".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/lattice.v1.FabricNode".into()
+    }
+}
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct CleanFabricRequest {
     /// Tell what would be done, and do nothing.
@@ -4857,6 +6317,16 @@ pub struct CleanFabricRequest {
     #[prost(string, tag = "2")]
     pub gone: ::prost::alloc::string::String,
 }
+impl ::prost::Name for CleanFabricRequest {
+    const NAME: &'static str = "CleanFabricRequest";
+    const PACKAGE: &'static str = "lattice.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "lattice.v1.CleanFabricRequest".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/lattice.v1.CleanFabricRequest".into()
+    }
+}
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct CleanFabricResponse {
     /// What was done, or would be.
@@ -4865,6 +6335,16 @@ pub struct CleanFabricResponse {
     /// What could not be done, and why.
     #[prost(string, repeated, tag = "2")]
     pub failed: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+}
+impl ::prost::Name for CleanFabricResponse {
+    const NAME: &'static str = "CleanFabricResponse";
+    const PACKAGE: &'static str = "lattice.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "lattice.v1.CleanFabricResponse".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/lattice.v1.CleanFabricResponse".into()
+    }
 }
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
 #[repr(i32)]
@@ -5000,7 +6480,7 @@ pub mod fabric_service_client {
                         format!("Service was not ready: {}", e.into()),
                     )
                 })?;
-            let codec = tonic_prost::ProstCodec::default();
+            let codec = crate::bounds::BoundedCodec::default();
             let path = http::uri::PathAndQuery::from_static(
                 "/lattice.v1.FabricService/ListFabric",
             );
@@ -5025,7 +6505,7 @@ pub mod fabric_service_client {
                         format!("Service was not ready: {}", e.into()),
                     )
                 })?;
-            let codec = tonic_prost::ProstCodec::default();
+            let codec = crate::bounds::BoundedCodec::default();
             let path = http::uri::PathAndQuery::from_static(
                 "/lattice.v1.FabricService/ExamineFabric",
             );
@@ -5050,7 +6530,7 @@ pub mod fabric_service_client {
                         format!("Service was not ready: {}", e.into()),
                     )
                 })?;
-            let codec = tonic_prost::ProstCodec::default();
+            let codec = crate::bounds::BoundedCodec::default();
             let path = http::uri::PathAndQuery::from_static(
                 "/lattice.v1.FabricService/CleanFabric",
             );
@@ -5205,7 +6685,7 @@ pub mod fabric_service_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = ListFabricSvc(inner);
-                        let codec = tonic_prost::ProstCodec::default();
+                        let codec = crate::bounds::BoundedCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(
                                 accept_compression_encodings,
@@ -5250,7 +6730,7 @@ pub mod fabric_service_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = ExamineFabricSvc(inner);
-                        let codec = tonic_prost::ProstCodec::default();
+                        let codec = crate::bounds::BoundedCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(
                                 accept_compression_encodings,
@@ -5295,7 +6775,7 @@ pub mod fabric_service_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = CleanFabricSvc(inner);
-                        let codec = tonic_prost::ProstCodec::default();
+                        let codec = crate::bounds::BoundedCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(
                                 accept_compression_encodings,
@@ -5371,6 +6851,16 @@ pub struct TellInventoryRequest {
     #[prost(string, tag = "6")]
     pub usable_cpus: ::prost::alloc::string::String,
 }
+impl ::prost::Name for TellInventoryRequest {
+    const NAME: &'static str = "TellInventoryRequest";
+    const PACKAGE: &'static str = "lattice.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "lattice.v1.TellInventoryRequest".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/lattice.v1.TellInventoryRequest".into()
+    }
+}
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct TellInventoryResponse {
     /// Nobody has told the template yet, and nobody else was asked lately: tell it again with the template.
@@ -5380,8 +6870,28 @@ pub struct TellInventoryResponse {
     #[prost(uint32, tag = "2")]
     pub tell_again_in_ms: u32,
 }
+impl ::prost::Name for TellInventoryResponse {
+    const NAME: &'static str = "TellInventoryResponse";
+    const PACKAGE: &'static str = "lattice.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "lattice.v1.TellInventoryResponse".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/lattice.v1.TellInventoryResponse".into()
+    }
+}
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct ListInventoriesRequest {}
+impl ::prost::Name for ListInventoriesRequest {
+    const NAME: &'static str = "ListInventoriesRequest";
+    const PACKAGE: &'static str = "lattice.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "lattice.v1.ListInventoriesRequest".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/lattice.v1.ListInventoriesRequest".into()
+    }
+}
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct ListInventoriesResponse {
     #[prost(message, repeated, tag = "1")]
@@ -5392,6 +6902,16 @@ pub struct ListInventoriesResponse {
     /// Nodes on which ranks may use a part of the CPUs that are online; those of the same set together.
     #[prost(message, repeated, tag = "3")]
     pub usable: ::prost::alloc::vec::Vec<UsableCpus>,
+}
+impl ::prost::Name for ListInventoriesResponse {
+    const NAME: &'static str = "ListInventoriesResponse";
+    const PACKAGE: &'static str = "lattice.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "lattice.v1.ListInventoriesResponse".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/lattice.v1.ListInventoriesResponse".into()
+    }
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct NodeKind {
@@ -5409,6 +6929,16 @@ pub struct NodeKind {
     #[prost(enumeration = "Origin", tag = "5")]
     pub origin: i32,
 }
+impl ::prost::Name for NodeKind {
+    const NAME: &'static str = "NodeKind";
+    const PACKAGE: &'static str = "lattice.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "lattice.v1.NodeKind".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/lattice.v1.NodeKind".into()
+    }
+}
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct UsableCpus {
     /// As a hostlist.
@@ -5418,6 +6948,16 @@ pub struct UsableCpus {
     #[prost(string, tag = "2")]
     pub cpus: ::prost::alloc::string::String,
 }
+impl ::prost::Name for UsableCpus {
+    const NAME: &'static str = "UsableCpus";
+    const PACKAGE: &'static str = "lattice.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "lattice.v1.UsableCpus".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/lattice.v1.UsableCpus".into()
+    }
+}
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct NodeTrouble {
     /// Nodes that have told it, as a hostlist; empty for what none sees by itself.
@@ -5425,6 +6965,16 @@ pub struct NodeTrouble {
     pub nodes: ::prost::alloc::string::String,
     #[prost(string, tag = "2")]
     pub text: ::prost::alloc::string::String,
+}
+impl ::prost::Name for NodeTrouble {
+    const NAME: &'static str = "NodeTrouble";
+    const PACKAGE: &'static str = "lattice.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "lattice.v1.NodeTrouble".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/lattice.v1.NodeTrouble".into()
+    }
 }
 /// Who says that nodes are of a kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
@@ -5558,7 +7108,7 @@ pub mod inventory_service_client {
                         format!("Service was not ready: {}", e.into()),
                     )
                 })?;
-            let codec = tonic_prost::ProstCodec::default();
+            let codec = crate::bounds::BoundedCodec::default();
             let path = http::uri::PathAndQuery::from_static(
                 "/lattice.v1.InventoryService/TellInventory",
             );
@@ -5583,7 +7133,7 @@ pub mod inventory_service_client {
                         format!("Service was not ready: {}", e.into()),
                     )
                 })?;
-            let codec = tonic_prost::ProstCodec::default();
+            let codec = crate::bounds::BoundedCodec::default();
             let path = http::uri::PathAndQuery::from_static(
                 "/lattice.v1.InventoryService/ListInventories",
             );
@@ -5733,7 +7283,7 @@ pub mod inventory_service_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = TellInventorySvc(inner);
-                        let codec = tonic_prost::ProstCodec::default();
+                        let codec = crate::bounds::BoundedCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(
                                 accept_compression_encodings,
@@ -5779,7 +7329,7 @@ pub mod inventory_service_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = ListInventoriesSvc(inner);
-                        let codec = tonic_prost::ProstCodec::default();
+                        let codec = crate::bounds::BoundedCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(
                                 accept_compression_encodings,
@@ -5863,6 +7413,16 @@ pub mod to_session {
         Unheard(super::Nothing),
     }
 }
+impl ::prost::Name for ToSession {
+    const NAME: &'static str = "ToSession";
+    const PACKAGE: &'static str = "lattice.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "lattice.v1.ToSession".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/lattice.v1.ToSession".into()
+    }
+}
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct ResumeEvents {
     /// The number of the stream, repeated in the answer.
@@ -5874,6 +7434,16 @@ pub struct ResumeEvents {
     /// Where `after` is missing: events up to this one were handed to the API server before. Without it, all that were sent.
     #[prost(uint64, optional, tag = "3")]
     pub handed: ::core::option::Option<u64>,
+}
+impl ::prost::Name for ResumeEvents {
+    const NAME: &'static str = "ResumeEvents";
+    const PACKAGE: &'static str = "lattice.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "lattice.v1.ResumeEvents".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/lattice.v1.ResumeEvents".into()
+    }
 }
 /// From an agent to its fork server, which believes the API server's signature and not the agent. The session process gets it as it is.
 #[derive(Clone, PartialEq, ::prost::Message)]
@@ -5894,6 +7464,16 @@ pub struct StartOrder {
     /// No session is to be started, but this done by a process that stays root, which answers with NicsAnswer.
     #[prost(message, optional, tag = "6")]
     pub nics: ::core::option::Option<NicsTask>,
+}
+impl ::prost::Name for StartOrder {
+    const NAME: &'static str = "StartOrder";
+    const PACKAGE: &'static str = "lattice.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "lattice.v1.StartOrder".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/lattice.v1.StartOrder".into()
+    }
 }
 /// Work on the CXI services of this node.
 #[derive(Clone, PartialEq, ::prost::Message)]
@@ -5918,6 +7498,16 @@ pub mod nics_task {
         Survey(super::Nothing),
     }
 }
+impl ::prost::Name for NicsTask {
+    const NAME: &'static str = "NicsTask";
+    const PACKAGE: &'static str = "lattice.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "lattice.v1.NicsTask".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/lattice.v1.NicsTask".into()
+    }
+}
 /// Make services for the launch of the order.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct ClaimServices {
@@ -5933,6 +7523,16 @@ pub struct ClaimServices {
     #[prost(message, optional, tag = "4")]
     pub spared: ::core::option::Option<ServiceList>,
 }
+impl ::prost::Name for ClaimServices {
+    const NAME: &'static str = "ClaimServices";
+    const PACKAGE: &'static str = "lattice.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "lattice.v1.ClaimServices".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/lattice.v1.ClaimServices".into()
+    }
+}
 /// End the services that name a VNI, but for those that are spared.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct SweepServices {
@@ -5943,10 +7543,30 @@ pub struct SweepServices {
     #[prost(uint64, tag = "3")]
     pub within_ms: u64,
 }
+impl ::prost::Name for SweepServices {
+    const NAME: &'static str = "SweepServices";
+    const PACKAGE: &'static str = "lattice.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "lattice.v1.SweepServices".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/lattice.v1.SweepServices".into()
+    }
+}
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct ServiceList {
     #[prost(message, repeated, tag = "1")]
     pub services: ::prost::alloc::vec::Vec<CxiNic>,
+}
+impl ::prost::Name for ServiceList {
+    const NAME: &'static str = "ServiceList";
+    const PACKAGE: &'static str = "lattice.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "lattice.v1.ServiceList".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/lattice.v1.ServiceList".into()
+    }
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct NicsAnswer {
@@ -5960,6 +7580,16 @@ pub struct NicsAnswer {
     #[prost(message, optional, tag = "4")]
     pub survey: ::core::option::Option<ListCxiServicesResponse>,
 }
+impl ::prost::Name for NicsAnswer {
+    const NAME: &'static str = "NicsAnswer";
+    const PACKAGE: &'static str = "lattice.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "lattice.v1.NicsAnswer".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/lattice.v1.NicsAnswer".into()
+    }
+}
 /// The fields of a LaunchSpec that a fork server reads.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct LaunchSpecHead {
@@ -5970,6 +7600,16 @@ pub struct LaunchSpecHead {
     #[prost(string, tag = "4")]
     pub nodes: ::prost::alloc::string::String,
 }
+impl ::prost::Name for LaunchSpecHead {
+    const NAME: &'static str = "LaunchSpecHead";
+    const PACKAGE: &'static str = "lattice.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "lattice.v1.LaunchSpecHead".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/lattice.v1.LaunchSpecHead".into()
+    }
+}
 /// From an agent to its fork server: an answer to the fork server's challenge.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct SignedSerial {
@@ -5977,6 +7617,16 @@ pub struct SignedSerial {
     pub last_serial: u64,
     #[prost(message, optional, tag = "2")]
     pub signature: ::core::option::Option<SerialSignature>,
+}
+impl ::prost::Name for SignedSerial {
+    const NAME: &'static str = "SignedSerial";
+    const PACKAGE: &'static str = "lattice.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "lattice.v1.SignedSerial".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/lattice.v1.SignedSerial".into()
+    }
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct StartSession {
@@ -5992,6 +7642,16 @@ pub struct StartSession {
     #[prost(message, optional, tag = "4")]
     pub fabric: ::core::option::Option<NodeFabric>,
 }
+impl ::prost::Name for StartSession {
+    const NAME: &'static str = "StartSession";
+    const PACKAGE: &'static str = "lattice.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "lattice.v1.StartSession".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/lattice.v1.StartSession".into()
+    }
+}
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct NodeFabric {
     /// As FI_PROVIDER spells it: cxi or verbs.
@@ -5999,6 +7659,16 @@ pub struct NodeFabric {
     pub provider: ::prost::alloc::string::String,
     #[prost(message, optional, tag = "2")]
     pub credentials: ::core::option::Option<CxiCredentials>,
+}
+impl ::prost::Name for NodeFabric {
+    const NAME: &'static str = "NodeFabric";
+    const PACKAGE: &'static str = "lattice.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "lattice.v1.NodeFabric".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/lattice.v1.NodeFabric".into()
+    }
 }
 /// What an agent leaves to the agent after it of a session that outlives it. Agents of other versions read it.
 #[derive(Clone, PartialEq, ::prost::Message)]
@@ -6017,6 +7687,16 @@ pub struct SessionLabel {
     /// The CXI services that were made for it, and end with it.
     #[prost(message, repeated, tag = "5")]
     pub services: ::prost::alloc::vec::Vec<CxiNic>,
+}
+impl ::prost::Name for SessionLabel {
+    const NAME: &'static str = "SessionLabel";
+    const PACKAGE: &'static str = "lattice.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "lattice.v1.SessionLabel".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/lattice.v1.SessionLabel".into()
+    }
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct FromSession {
@@ -6041,6 +7721,16 @@ pub mod from_session {
         Resumed(super::Resumed),
     }
 }
+impl ::prost::Name for FromSession {
+    const NAME: &'static str = "FromSession";
+    const PACKAGE: &'static str = "lattice.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "lattice.v1.FromSession".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/lattice.v1.FromSession".into()
+    }
+}
 /// What sessions of a launch tell each other over their links when the API server may not hear it: the launch has failed. To node 0, of
 /// what its sender found; from node 0 on, of what it chose as the first cause.
 #[derive(Clone, PartialEq, ::prost::Message)]
@@ -6054,6 +7744,16 @@ pub struct LaunchFailure {
     #[prost(bool, tag = "15")]
     pub api_is_silent: bool,
 }
+impl ::prost::Name for LaunchFailure {
+    const NAME: &'static str = "LaunchFailure";
+    const PACKAGE: &'static str = "lattice.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "lattice.v1.LaunchFailure".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/lattice.v1.LaunchFailure".into()
+    }
+}
 /// What a session asks another one of its launch over their link. Whoever takes it for a LaunchFailure finds no cause, and refuses it.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct SessionQuestion {
@@ -6063,6 +7763,16 @@ pub struct SessionQuestion {
     /// Answered by InputPassed.
     #[prost(message, optional, tag = "4")]
     pub input: ::core::option::Option<InputPiece>,
+}
+impl ::prost::Name for SessionQuestion {
+    const NAME: &'static str = "SessionQuestion";
+    const PACKAGE: &'static str = "lattice.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "lattice.v1.SessionQuestion".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/lattice.v1.SessionQuestion".into()
+    }
 }
 /// A question of the session; answered in any order.
 #[derive(Clone, PartialEq, ::prost::Message)]
@@ -6090,11 +7800,31 @@ pub mod call {
         Pass(super::PassCall),
     }
 }
+impl ::prost::Name for Call {
+    const NAME: &'static str = "Call";
+    const PACKAGE: &'static str = "lattice.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "lattice.v1.Call".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/lattice.v1.Call".into()
+    }
+}
 /// The root of the launch wants a link to that of another set.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct PassCall {
     #[prost(uint32, tag = "1")]
     pub to: u32,
+}
+impl ::prost::Name for PassCall {
+    const NAME: &'static str = "PassCall";
+    const PACKAGE: &'static str = "lattice.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "lattice.v1.PassCall".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/lattice.v1.PassCall".into()
+    }
 }
 /// What lets one set connect to the root of another one of its user, once and within a minute.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -6113,6 +7843,16 @@ pub struct SetPass {
     #[prost(bytes = "bytes", tag = "4")]
     pub key: ::prost::bytes::Bytes,
 }
+impl ::prost::Name for SetPass {
+    const NAME: &'static str = "SetPass";
+    const PACKAGE: &'static str = "lattice.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "lattice.v1.SetPass".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/lattice.v1.SetPass".into()
+    }
+}
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct FenceCall {
     #[prost(string, tag = "1")]
@@ -6126,6 +7866,16 @@ pub struct FenceCall {
     pub epoch: u64,
     #[prost(bytes = "bytes", repeated, tag = "5")]
     pub segments: ::prost::alloc::vec::Vec<::prost::bytes::Bytes>,
+}
+impl ::prost::Name for FenceCall {
+    const NAME: &'static str = "FenceCall";
+    const PACKAGE: &'static str = "lattice.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "lattice.v1.FenceCall".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/lattice.v1.FenceCall".into()
+    }
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct NameCall {
@@ -6183,6 +7933,16 @@ pub mod name_call {
         }
     }
 }
+impl ::prost::Name for NameCall {
+    const NAME: &'static str = "NameCall";
+    const PACKAGE: &'static str = "lattice.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "lattice.v1.NameCall".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/lattice.v1.NameCall".into()
+    }
+}
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct SpawnCall {
     #[prost(string, tag = "1")]
@@ -6193,6 +7953,16 @@ pub struct SpawnCall {
     pub apps: ::prost::alloc::vec::Vec<SpawnApp>,
     #[prost(message, repeated, tag = "4")]
     pub preput: ::prost::alloc::vec::Vec<SpawnPair>,
+}
+impl ::prost::Name for SpawnCall {
+    const NAME: &'static str = "SpawnCall";
+    const PACKAGE: &'static str = "lattice.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "lattice.v1.SpawnCall".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/lattice.v1.SpawnCall".into()
+    }
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct SpawnApp {
@@ -6209,12 +7979,32 @@ pub struct SpawnApp {
     #[prost(bytes = "bytes", optional, tag = "6")]
     pub directory: ::core::option::Option<::prost::bytes::Bytes>,
 }
+impl ::prost::Name for SpawnApp {
+    const NAME: &'static str = "SpawnApp";
+    const PACKAGE: &'static str = "lattice.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "lattice.v1.SpawnApp".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/lattice.v1.SpawnApp".into()
+    }
+}
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct SpawnPair {
     #[prost(bytes = "bytes", tag = "1")]
     pub key: ::prost::bytes::Bytes,
     #[prost(bytes = "bytes", tag = "2")]
     pub value: ::prost::bytes::Bytes,
+}
+impl ::prost::Name for SpawnPair {
+    const NAME: &'static str = "SpawnPair";
+    const PACKAGE: &'static str = "lattice.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "lattice.v1.SpawnPair".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/lattice.v1.SpawnPair".into()
+    }
 }
 /// What another node's server is asked for.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -6223,6 +8013,16 @@ pub struct DataCall {
     pub node: u32,
     #[prost(bytes = "bytes", tag = "2")]
     pub question: ::prost::bytes::Bytes,
+}
+impl ::prost::Name for DataCall {
+    const NAME: &'static str = "DataCall";
+    const PACKAGE: &'static str = "lattice.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "lattice.v1.DataCall".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/lattice.v1.DataCall".into()
+    }
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Answer {
@@ -6254,10 +8054,30 @@ pub mod answer {
         Pass(super::SetPass),
     }
 }
+impl ::prost::Name for Answer {
+    const NAME: &'static str = "Answer";
+    const PACKAGE: &'static str = "lattice.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "lattice.v1.Answer".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/lattice.v1.Answer".into()
+    }
+}
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Segments {
     #[prost(bytes = "bytes", repeated, tag = "1")]
     pub segments: ::prost::alloc::vec::Vec<::prost::bytes::Bytes>,
+}
+impl ::prost::Name for Segments {
+    const NAME: &'static str = "Segments";
+    const PACKAGE: &'static str = "lattice.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "lattice.v1.Segments".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/lattice.v1.Segments".into()
+    }
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct FenceFault {
@@ -6266,6 +8086,16 @@ pub struct FenceFault {
     pub node: ::core::option::Option<u32>,
     #[prost(string, tag = "2")]
     pub reason: ::prost::alloc::string::String,
+}
+impl ::prost::Name for FenceFault {
+    const NAME: &'static str = "FenceFault";
+    const PACKAGE: &'static str = "lattice.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "lattice.v1.FenceFault".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/lattice.v1.FenceFault".into()
+    }
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct NameAnswer {
@@ -6327,6 +8157,16 @@ pub mod name_answer {
         }
     }
 }
+impl ::prost::Name for NameAnswer {
+    const NAME: &'static str = "NameAnswer";
+    const PACKAGE: &'static str = "lattice.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "lattice.v1.NameAnswer".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/lattice.v1.NameAnswer".into()
+    }
+}
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct SpawnAnswer {
     #[prost(string, tag = "1")]
@@ -6334,6 +8174,16 @@ pub struct SpawnAnswer {
     /// Empty when the job runs.
     #[prost(string, tag = "2")]
     pub refusal: ::prost::alloc::string::String,
+}
+impl ::prost::Name for SpawnAnswer {
+    const NAME: &'static str = "SpawnAnswer";
+    const PACKAGE: &'static str = "lattice.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "lattice.v1.SpawnAnswer".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/lattice.v1.SpawnAnswer".into()
+    }
 }
 /// A node comes to a collective of ranks of several launches of one user.
 #[derive(Clone, PartialEq, ::prost::Message)]
@@ -6355,6 +8205,16 @@ pub struct MeetCall {
     #[prost(bytes = "bytes", repeated, tag = "6")]
     pub segments: ::prost::alloc::vec::Vec<::prost::bytes::Bytes>,
 }
+impl ::prost::Name for MeetCall {
+    const NAME: &'static str = "MeetCall";
+    const PACKAGE: &'static str = "lattice.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "lattice.v1.MeetCall".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/lattice.v1.MeetCall".into()
+    }
+}
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct MetJob {
     /// kvs_ID_0 (of launch ID), what its job id goes on with, a dot, and the launch's secret in hexadecimal digits.
@@ -6365,6 +8225,16 @@ pub struct MetJob {
     /// The names of its launch's nodes, as a hostlist.
     #[prost(string, tag = "3")]
     pub hosts: ::prost::alloc::string::String,
+}
+impl ::prost::Name for MetJob {
+    const NAME: &'static str = "MetJob";
+    const PACKAGE: &'static str = "lattice.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "lattice.v1.MetJob".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/lattice.v1.MetJob".into()
+    }
 }
 /// Everybody has come, or nobody will.
 #[derive(Clone, PartialEq, ::prost::Message)]
@@ -6428,6 +8298,16 @@ pub mod meet_answer {
         }
     }
 }
+impl ::prost::Name for MeetAnswer {
+    const NAME: &'static str = "MeetAnswer";
+    const PACKAGE: &'static str = "lattice.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "lattice.v1.MeetAnswer".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/lattice.v1.MeetAnswer".into()
+    }
+}
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct ProxiedBytes {
     #[prost(oneof = "proxied_bytes::What", tags = "1, 2")]
@@ -6444,12 +8324,32 @@ pub mod proxied_bytes {
         Data(::prost::bytes::Bytes),
     }
 }
+impl ::prost::Name for ProxiedBytes {
+    const NAME: &'static str = "ProxiedBytes";
+    const PACKAGE: &'static str = "lattice.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "lattice.v1.ProxiedBytes".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/lattice.v1.ProxiedBytes".into()
+    }
+}
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct ProxyFor {
     #[prost(string, tag = "1")]
     pub node_id: ::prost::alloc::string::String,
     #[prost(uint32, tag = "2")]
     pub uid: u32,
+}
+impl ::prost::Name for ProxyFor {
+    const NAME: &'static str = "ProxyFor";
+    const PACKAGE: &'static str = "lattice.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "lattice.v1.ProxyFor".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/lattice.v1.ProxyFor".into()
+    }
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct RegisterNodeRequest {
@@ -6480,6 +8380,16 @@ pub struct RegisterNodeRequest {
     #[prost(bytes = "bytes", tag = "10")]
     pub challenge: ::prost::bytes::Bytes,
 }
+impl ::prost::Name for RegisterNodeRequest {
+    const NAME: &'static str = "RegisterNodeRequest";
+    const PACKAGE: &'static str = "lattice.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "lattice.v1.RegisterNodeRequest".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/lattice.v1.RegisterNodeRequest".into()
+    }
+}
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct RegisterNodeResponse {
     #[prost(uint64, tag = "1")]
@@ -6501,6 +8411,16 @@ pub struct RegisterNodeResponse {
     #[prost(message, optional, tag = "6")]
     pub serial_signature: ::core::option::Option<SerialSignature>,
 }
+impl ::prost::Name for RegisterNodeResponse {
+    const NAME: &'static str = "RegisterNodeResponse";
+    const PACKAGE: &'static str = "lattice.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "lattice.v1.RegisterNodeResponse".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/lattice.v1.RegisterNodeResponse".into()
+    }
+}
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct RenewCertificateRequest {
     #[prost(string, tag = "1")]
@@ -6509,11 +8429,31 @@ pub struct RenewCertificateRequest {
     #[prost(bytes = "bytes", tag = "2")]
     pub request: ::prost::bytes::Bytes,
 }
+impl ::prost::Name for RenewCertificateRequest {
+    const NAME: &'static str = "RenewCertificateRequest";
+    const PACKAGE: &'static str = "lattice.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "lattice.v1.RenewCertificateRequest".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/lattice.v1.RenewCertificateRequest".into()
+    }
+}
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct RenewCertificateResponse {
     /// In PEM.
     #[prost(string, tag = "1")]
     pub certificate: ::prost::alloc::string::String,
+}
+impl ::prost::Name for RenewCertificateResponse {
+    const NAME: &'static str = "RenewCertificateResponse";
+    const PACKAGE: &'static str = "lattice.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "lattice.v1.RenewCertificateResponse".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/lattice.v1.RenewCertificateResponse".into()
+    }
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct HeartbeatRequest {
@@ -6531,6 +8471,16 @@ pub struct HeartbeatRequest {
     #[prost(bytes = "bytes", tag = "5")]
     pub challenge: ::prost::bytes::Bytes,
 }
+impl ::prost::Name for HeartbeatRequest {
+    const NAME: &'static str = "HeartbeatRequest";
+    const PACKAGE: &'static str = "lattice.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "lattice.v1.HeartbeatRequest".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/lattice.v1.HeartbeatRequest".into()
+    }
+}
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct HeartbeatResponse {
     /// The API server does not know the node, or thought it was lost: it must register again.
@@ -6546,8 +8496,28 @@ pub struct HeartbeatResponse {
     #[prost(message, optional, tag = "4")]
     pub serial_signature: ::core::option::Option<SerialSignature>,
 }
+impl ::prost::Name for HeartbeatResponse {
+    const NAME: &'static str = "HeartbeatResponse";
+    const PACKAGE: &'static str = "lattice.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "lattice.v1.HeartbeatResponse".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/lattice.v1.HeartbeatResponse".into()
+    }
+}
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct ListNodesRequest {}
+impl ::prost::Name for ListNodesRequest {
+    const NAME: &'static str = "ListNodesRequest";
+    const PACKAGE: &'static str = "lattice.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "lattice.v1.ListNodesRequest".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/lattice.v1.ListNodesRequest".into()
+    }
+}
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct ListNodesResponse {
     #[prost(message, repeated, tag = "1")]
@@ -6555,6 +8525,16 @@ pub struct ListNodesResponse {
     /// That of the API server.
     #[prost(string, tag = "2")]
     pub version: ::prost::alloc::string::String,
+}
+impl ::prost::Name for ListNodesResponse {
+    const NAME: &'static str = "ListNodesResponse";
+    const PACKAGE: &'static str = "lattice.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "lattice.v1.ListNodesResponse".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/lattice.v1.ListNodesResponse".into()
+    }
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct DrainNodesRequest {
@@ -6565,11 +8545,31 @@ pub struct DrainNodesRequest {
     #[prost(string, tag = "2")]
     pub reason: ::prost::alloc::string::String,
 }
+impl ::prost::Name for DrainNodesRequest {
+    const NAME: &'static str = "DrainNodesRequest";
+    const PACKAGE: &'static str = "lattice.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "lattice.v1.DrainNodesRequest".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/lattice.v1.DrainNodesRequest".into()
+    }
+}
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct DrainNodesResponse {
     /// Those of them that have not registered yet, as a hostlist.
     #[prost(string, tag = "1")]
     pub unknown: ::prost::alloc::string::String,
+}
+impl ::prost::Name for DrainNodesResponse {
+    const NAME: &'static str = "DrainNodesResponse";
+    const PACKAGE: &'static str = "lattice.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "lattice.v1.DrainNodesResponse".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/lattice.v1.DrainNodesResponse".into()
+    }
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct ResumeNodesRequest {
@@ -6577,8 +8577,28 @@ pub struct ResumeNodesRequest {
     #[prost(string, tag = "1")]
     pub nodes: ::prost::alloc::string::String,
 }
+impl ::prost::Name for ResumeNodesRequest {
+    const NAME: &'static str = "ResumeNodesRequest";
+    const PACKAGE: &'static str = "lattice.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "lattice.v1.ResumeNodesRequest".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/lattice.v1.ResumeNodesRequest".into()
+    }
+}
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct ResumeNodesResponse {}
+impl ::prost::Name for ResumeNodesResponse {
+    const NAME: &'static str = "ResumeNodesResponse";
+    const PACKAGE: &'static str = "lattice.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "lattice.v1.ResumeNodesResponse".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/lattice.v1.ResumeNodesResponse".into()
+    }
+}
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Node {
     #[prost(string, tag = "1")]
@@ -6609,6 +8629,16 @@ pub struct Node {
     #[prost(string, tag = "12")]
     pub rival_address: ::prost::alloc::string::String,
 }
+impl ::prost::Name for Node {
+    const NAME: &'static str = "Node";
+    const PACKAGE: &'static str = "lattice.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "lattice.v1.Node".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/lattice.v1.Node".into()
+    }
+}
 /// What is known of a node that is drained.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Drain {
@@ -6623,6 +8653,16 @@ pub struct Drain {
     #[prost(uint64, tag = "4")]
     pub since: u64,
 }
+impl ::prost::Name for Drain {
+    const NAME: &'static str = "Drain";
+    const PACKAGE: &'static str = "lattice.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "lattice.v1.Drain".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/lattice.v1.Drain".into()
+    }
+}
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct NameRequest {
     #[prost(string, tag = "1")]
@@ -6635,6 +8675,16 @@ pub struct NameRequest {
     #[prost(uint64, tag = "4")]
     pub call_id: u64,
 }
+impl ::prost::Name for NameRequest {
+    const NAME: &'static str = "NameRequest";
+    const PACKAGE: &'static str = "lattice.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "lattice.v1.NameRequest".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/lattice.v1.NameRequest".into()
+    }
+}
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct SpawnRequest {
     #[prost(string, tag = "1")]
@@ -6646,6 +8696,16 @@ pub struct SpawnRequest {
     /// As in NameRequest.
     #[prost(uint64, tag = "4")]
     pub call_id: u64,
+}
+impl ::prost::Name for SpawnRequest {
+    const NAME: &'static str = "SpawnRequest";
+    const PACKAGE: &'static str = "lattice.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "lattice.v1.SpawnRequest".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/lattice.v1.SpawnRequest".into()
+    }
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct PassRequest {
@@ -6661,6 +8721,16 @@ pub struct PassRequest {
     #[prost(string, tag = "4")]
     pub node_id: ::prost::alloc::string::String,
 }
+impl ::prost::Name for PassRequest {
+    const NAME: &'static str = "PassRequest";
+    const PACKAGE: &'static str = "lattice.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "lattice.v1.PassRequest".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/lattice.v1.PassRequest".into()
+    }
+}
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct MeetRequest {
     #[prost(string, tag = "1")]
@@ -6672,6 +8742,16 @@ pub struct MeetRequest {
     /// As in NameRequest.
     #[prost(uint64, tag = "4")]
     pub call_id: u64,
+}
+impl ::prost::Name for MeetRequest {
+    const NAME: &'static str = "MeetRequest";
+    const PACKAGE: &'static str = "lattice.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "lattice.v1.MeetRequest".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/lattice.v1.MeetRequest".into()
+    }
 }
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
 #[repr(i32)]
@@ -6804,7 +8884,7 @@ pub mod node_service_client {
                         format!("Service was not ready: {}", e.into()),
                     )
                 })?;
-            let codec = tonic_prost::ProstCodec::default();
+            let codec = crate::bounds::BoundedCodec::default();
             let path = http::uri::PathAndQuery::from_static(
                 "/lattice.v1.NodeService/RegisterNode",
             );
@@ -6829,7 +8909,7 @@ pub mod node_service_client {
                         format!("Service was not ready: {}", e.into()),
                     )
                 })?;
-            let codec = tonic_prost::ProstCodec::default();
+            let codec = crate::bounds::BoundedCodec::default();
             let path = http::uri::PathAndQuery::from_static(
                 "/lattice.v1.NodeService/Heartbeat",
             );
@@ -6854,7 +8934,7 @@ pub mod node_service_client {
                         format!("Service was not ready: {}", e.into()),
                     )
                 })?;
-            let codec = tonic_prost::ProstCodec::default();
+            let codec = crate::bounds::BoundedCodec::default();
             let path = http::uri::PathAndQuery::from_static(
                 "/lattice.v1.NodeService/RenewCertificate",
             );
@@ -6878,7 +8958,7 @@ pub mod node_service_client {
                         format!("Service was not ready: {}", e.into()),
                     )
                 })?;
-            let codec = tonic_prost::ProstCodec::default();
+            let codec = crate::bounds::BoundedCodec::default();
             let path = http::uri::PathAndQuery::from_static(
                 "/lattice.v1.NodeService/ListNodes",
             );
@@ -6903,7 +8983,7 @@ pub mod node_service_client {
                         format!("Service was not ready: {}", e.into()),
                     )
                 })?;
-            let codec = tonic_prost::ProstCodec::default();
+            let codec = crate::bounds::BoundedCodec::default();
             let path = http::uri::PathAndQuery::from_static(
                 "/lattice.v1.NodeService/DrainNodes",
             );
@@ -6928,7 +9008,7 @@ pub mod node_service_client {
                         format!("Service was not ready: {}", e.into()),
                     )
                 })?;
-            let codec = tonic_prost::ProstCodec::default();
+            let codec = crate::bounds::BoundedCodec::default();
             let path = http::uri::PathAndQuery::from_static(
                 "/lattice.v1.NodeService/ResumeNodes",
             );
@@ -6953,7 +9033,7 @@ pub mod node_service_client {
                         format!("Service was not ready: {}", e.into()),
                     )
                 })?;
-            let codec = tonic_prost::ProstCodec::default();
+            let codec = crate::bounds::BoundedCodec::default();
             let path = http::uri::PathAndQuery::from_static(
                 "/lattice.v1.NodeService/ReportLaunch",
             );
@@ -6975,7 +9055,7 @@ pub mod node_service_client {
                         format!("Service was not ready: {}", e.into()),
                     )
                 })?;
-            let codec = tonic_prost::ProstCodec::default();
+            let codec = crate::bounds::BoundedCodec::default();
             let path = http::uri::PathAndQuery::from_static(
                 "/lattice.v1.NodeService/CallName",
             );
@@ -6997,7 +9077,7 @@ pub mod node_service_client {
                         format!("Service was not ready: {}", e.into()),
                     )
                 })?;
-            let codec = tonic_prost::ProstCodec::default();
+            let codec = crate::bounds::BoundedCodec::default();
             let path = http::uri::PathAndQuery::from_static(
                 "/lattice.v1.NodeService/SpawnTasks",
             );
@@ -7019,7 +9099,7 @@ pub mod node_service_client {
                         format!("Service was not ready: {}", e.into()),
                     )
                 })?;
-            let codec = tonic_prost::ProstCodec::default();
+            let codec = crate::bounds::BoundedCodec::default();
             let path = http::uri::PathAndQuery::from_static(
                 "/lattice.v1.NodeService/MeetLaunches",
             );
@@ -7041,7 +9121,7 @@ pub mod node_service_client {
                         format!("Service was not ready: {}", e.into()),
                     )
                 })?;
-            let codec = tonic_prost::ProstCodec::default();
+            let codec = crate::bounds::BoundedCodec::default();
             let path = http::uri::PathAndQuery::from_static(
                 "/lattice.v1.NodeService/PassToSet",
             );
@@ -7067,7 +9147,7 @@ pub mod node_service_client {
                         format!("Service was not ready: {}", e.into()),
                     )
                 })?;
-            let codec = tonic_prost::ProstCodec::default();
+            let codec = crate::bounds::BoundedCodec::default();
             let path = http::uri::PathAndQuery::from_static(
                 "/lattice.v1.NodeService/ProxyUser",
             );
@@ -7291,7 +9371,7 @@ pub mod node_service_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = RegisterNodeSvc(inner);
-                        let codec = tonic_prost::ProstCodec::default();
+                        let codec = crate::bounds::BoundedCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(
                                 accept_compression_encodings,
@@ -7336,7 +9416,7 @@ pub mod node_service_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = HeartbeatSvc(inner);
-                        let codec = tonic_prost::ProstCodec::default();
+                        let codec = crate::bounds::BoundedCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(
                                 accept_compression_encodings,
@@ -7381,7 +9461,7 @@ pub mod node_service_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = RenewCertificateSvc(inner);
-                        let codec = tonic_prost::ProstCodec::default();
+                        let codec = crate::bounds::BoundedCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(
                                 accept_compression_encodings,
@@ -7426,7 +9506,7 @@ pub mod node_service_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = ListNodesSvc(inner);
-                        let codec = tonic_prost::ProstCodec::default();
+                        let codec = crate::bounds::BoundedCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(
                                 accept_compression_encodings,
@@ -7471,7 +9551,7 @@ pub mod node_service_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = DrainNodesSvc(inner);
-                        let codec = tonic_prost::ProstCodec::default();
+                        let codec = crate::bounds::BoundedCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(
                                 accept_compression_encodings,
@@ -7516,7 +9596,7 @@ pub mod node_service_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = ResumeNodesSvc(inner);
-                        let codec = tonic_prost::ProstCodec::default();
+                        let codec = crate::bounds::BoundedCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(
                                 accept_compression_encodings,
@@ -7564,7 +9644,7 @@ pub mod node_service_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = ReportLaunchSvc(inner);
-                        let codec = tonic_prost::ProstCodec::default();
+                        let codec = crate::bounds::BoundedCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(
                                 accept_compression_encodings,
@@ -7607,7 +9687,7 @@ pub mod node_service_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = CallNameSvc(inner);
-                        let codec = tonic_prost::ProstCodec::default();
+                        let codec = crate::bounds::BoundedCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(
                                 accept_compression_encodings,
@@ -7650,7 +9730,7 @@ pub mod node_service_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = SpawnTasksSvc(inner);
-                        let codec = tonic_prost::ProstCodec::default();
+                        let codec = crate::bounds::BoundedCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(
                                 accept_compression_encodings,
@@ -7693,7 +9773,7 @@ pub mod node_service_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = MeetLaunchesSvc(inner);
-                        let codec = tonic_prost::ProstCodec::default();
+                        let codec = crate::bounds::BoundedCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(
                                 accept_compression_encodings,
@@ -7736,7 +9816,7 @@ pub mod node_service_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = PassToSetSvc(inner);
-                        let codec = tonic_prost::ProstCodec::default();
+                        let codec = crate::bounds::BoundedCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(
                                 accept_compression_encodings,
@@ -7784,7 +9864,7 @@ pub mod node_service_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = ProxyUserSvc(inner);
-                        let codec = tonic_prost::ProstCodec::default();
+                        let codec = crate::bounds::BoundedCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(
                                 accept_compression_encodings,
