@@ -10,6 +10,8 @@ use tonic::Status;
 use tonic::body::Body;
 use tower::{Layer, Service};
 
+use crate::identity::Peer;
+
 /// A check that every call of a server passes.
 pub(crate) trait CallCheck: Clone {
     /// Kept until the answer is there.
@@ -60,15 +62,26 @@ where
     }
 
     fn call(&mut self, request: Request<Body>) -> Self::Future {
+        let from = peer(request.extensions().get());
         match self.check.admit(request) {
             Ok((request, held)) => {
                 let answer = self.services.call(request);
                 Box::pin(async move { Ok(C::answer(held, answer.await?)) })
             }
             Err(status) => {
-                tracing::info!(reason = status.message(), "a call was refused");
+                tracing::info!(from, reason = status.message(), "a call was refused");
                 Box::pin(ready(Ok(status.into_http())))
             }
         }
+    }
+}
+
+/// The other end of a call's connection, as the log counts it.
+fn peer(peer: Option<&Peer>) -> String {
+    match peer {
+        Some(Peer::Local(caller) | Peer::Proxied(Ok(caller)) | Peer::Certified { caller: Ok(caller), .. }) => {
+            caller.to_string()
+        }
+        _ => "a caller without a name".to_owned(),
     }
 }

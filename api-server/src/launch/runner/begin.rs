@@ -196,7 +196,7 @@ impl Beginning {
             ownership: facts.ownership,
             machine: machine(facts, first_event),
             deliveries: Deliveries::new(first_event, Arc::clone(&log), spool),
-            replies: Replies::new(start),
+            replies: Replies::new(order.terms.uid, start),
             surroundings,
             recipients: order.recipients(),
             writes: JoinSet::new(),

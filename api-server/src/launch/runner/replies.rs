@@ -17,6 +17,8 @@ pub(super) type StartReply = oneshot::Sender<Result<(), NotStarted>>;
 /// Everybody who waits. Whoever has gone need not be told.
 #[derive(Debug, Default)]
 pub(super) struct Replies {
+    /// User of the launch.
+    uid: u32,
     start: Option<StartReply>,
     status: HashMap<u64, oneshot::Sender<Arc<Status>>>,
     spawns: HashMap<u64, SpawnReply>,
@@ -24,8 +26,8 @@ pub(super) struct Replies {
 }
 
 impl Replies {
-    pub(super) fn new(start: Option<StartReply>) -> Self {
-        Self { start, ..Self::default() }
+    pub(super) fn new(uid: u32, start: Option<StartReply>) -> Self {
+        Self { uid, start, ..Self::default() }
     }
 
     /// Keeps a question; returns its number.
@@ -55,8 +57,8 @@ impl Replies {
     pub(super) fn answer_spawn(&mut self, ticket: u64, answer: Result<JobId, SpawnError>) {
         match &answer {
             Ok(_) => {}
-            Err(SpawnError::Refused { reason }) => tracing::info!(reason, "a spawn is refused"),
-            Err(error) => tracing::info!(%error, "a spawned job did not start"),
+            Err(SpawnError::Refused { reason }) => tracing::info!(uid = self.uid, reason, "a spawn is refused"),
+            Err(error) => tracing::info!(uid = self.uid, %error, "a spawned job did not start"),
         }
         let _ = self.spawns.remove(&ticket).map(|reply| reply.send(answer));
     }
