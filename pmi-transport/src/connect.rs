@@ -5,6 +5,7 @@
 
 mod agents;
 mod dialer;
+mod unix_socket;
 
 use std::error::Error;
 use std::io;

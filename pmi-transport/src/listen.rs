@@ -26,10 +26,12 @@ use std::fmt;
 use std::future::Future;
 use std::io;
 use std::net::SocketAddr;
+use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use std::pin::pin;
 use std::sync::Arc;
 
+use nix::sys::socket::{MsgFlags, recv};
 use tokio::io::{DuplexStream, duplex};
 use tokio::net::{TcpListener, TcpSocket, UnixListener, UnixStream, lookup_host};
 use tokio::sync::{Mutex, mpsc, oneshot};
@@ -45,7 +47,7 @@ use self::arrival::{Arrival, Identified, Proof, Refusal};
 use self::budget::Budget;
 use self::connection::Connection;
 use self::count_calls::CountCalls;
-use self::greetings::Greetings;
+pub use self::greetings::{Greeter, Greetings};
 use self::socket_file::SocketFile;
 use crate::address::{Address, PortRange};
 use crate::authorize::Authorize;
@@ -144,12 +146,18 @@ impl LocalSocket {
         Ok(Self { _file: file, listener: UnixListener::from_std(listener).map_err(failed)? })
     }
 
-    /// The next connection.
+    /// The next connection that its other end has not closed meanwhile.
     ///
     /// # Errors
     /// Fails if the system refuses, as where descriptors are missing.
     pub async fn accept(&self) -> io::Result<UnixStream> {
-        Ok(self.listener.accept().await?.0)
+        loop {
+            let (stream, _) = self.listener.accept().await?;
+            // A process that connects and closes in a loop costs no more than this.
+            if !has_ended(&stream) {
+                return Ok(stream);
+            }
+        }
     }
 }
 
@@ -175,7 +183,11 @@ impl Socket {
                 let proof = identity.clone().map(|identity| Proof { identity, clients: *clients });
                 Ok(Arrival::Tcp { stream, from, proof, links: links.clone(), greeter })
             }
-            Self::Unix(socket) => Ok(Arrival::Unix { stream: socket.accept().await? }),
+            Self::Unix(socket) => {
+                let stream = socket.accept().await?;
+                let uid = stream.peer_cred()?.uid();
+                Ok(Arrival::Unix { stream, uid })
+            }
             Self::Proxied(arrivals) => match arrivals.lock().await.recv().await {
                 Some(arrival) => Ok(arrival),
                 // Nobody can bring one any more.
@@ -400,13 +412,18 @@ async fn greet(arrival: Arrival, connections: mpsc::Sender<Connection>, budget: 
         Ok(Identified::Link { arrivals, greeting, socket, from }) => {
             task::spawn(async move {
                 if let Err(error) = arrivals.arrive(greeting, socket, from).await {
-                    tracing::info!(%from, %error, "a link was refused");
+                    tracing::info!(from = %from.ip(), %error, "a link was refused");
                 }
             });
         }
         Err(Refusal::Dismissed) => tracing::debug!(%from, "a connection went for another one"),
         Err(error) => tracing::info!(%from, %error, "a connection was refused"),
     }
+}
+
+/// Returns true if the other end has closed the connection without a byte.
+fn has_ended(stream: &UnixStream) -> bool {
+    recv(stream.as_raw_fd(), &mut [0], MsgFlags::MSG_PEEK | MsgFlags::MSG_DONTWAIT) == Ok(0)
 }
 
 /// Returns true if `accept` failed because the connection that it was about is gone, according to accept(2).

@@ -388,7 +388,9 @@ fn explain(error: &rustls::Error) -> String {
             }
             AlertDescription::CertificateRevoked => "our certificate was revoked",
             AlertDescription::AccessDenied => "it serves the API server, agents and administrators only",
-            AlertDescription::CertificateExpired => "our certificate has expired, or is not valid yet",
+            AlertDescription::CertificateExpired => {
+                "our certificate has expired, or is not valid yet, by its clock; compare date on both machines"
+            }
             AlertDescription::BadCertificate | AlertDescription::CertificateUnknown => {
                 "it does not take our certificate"
             }
@@ -409,9 +411,9 @@ fn explain_certificate(error: &CertificateError) -> String {
         E::ApplicationVerificationFailure => {
             "its certificate is neither that of a daemon of the cluster nor an administrator's".to_owned()
         }
-        E::Expired | E::ExpiredContext { .. } => "its certificate has expired".to_owned(),
+        E::Expired | E::ExpiredContext { .. } => "its certificate has expired, by the clock of this machine".to_owned(),
         E::NotValidYet | E::NotValidYetContext { .. } => {
-            "its certificate is not valid yet; are the clocks right?".to_owned()
+            "its certificate is not valid yet by the clock of this machine; compare date on both machines".to_owned()
         }
         E::NotValidForNameContext { expected, presented } => {
             let presented: Vec<&str> = presented.iter().map(|name| bare(name)).collect();

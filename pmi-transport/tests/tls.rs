@@ -97,9 +97,9 @@ async fn an_expired_certificate_is_refused_on_both_sides() {
     let pki = Pki::new();
     let (node, api) = (pki.expired(&agent("node3")), pki.identity(&Caller::Api));
     let words = why_not(&api, &Caller::Api, &node).await;
-    assert_eq!(words, "our certificate has expired, or is not valid yet");
+    assert_eq!(words, "our certificate has expired, or is not valid yet, by its clock; compare date on both machines");
     let words = why_not(&node, &agent("node3"), &api).await;
-    assert_eq!(words, "no TLS with ADDRESS: its certificate has expired");
+    assert_eq!(words, "no TLS with ADDRESS: its certificate has expired, by the clock of this machine");
 }
 
 /// A user's certificate is good for the API server, and for nobody else.

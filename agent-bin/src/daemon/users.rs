@@ -1,7 +1,8 @@
 //! Users of this node, who need no certificate for the API server: what they say to a Unix socket here is passed on as it comes, under the
 //! uid that the kernel names, and the API server decides what that user may do from this node.
 
-use std::collections::HashMap;
+mod crowd;
+
 use std::io;
 use std::sync::Arc;
 
@@ -21,30 +22,25 @@ use tokio::time::{Instant, sleep};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Status, Streaming};
 
+use self::crowd::Crowd;
 use super::Node;
 use super::api_channels::Place;
 
-/// Most connections at a time, and most of them of one user; one beyond is closed.
-const CONNECTIONS_MAX: usize = 512;
-const PER_USER: usize = 64;
 /// Messages on their way to the API server, each of at most so many bytes.
 const WAITING: usize = 4;
 const PIECE: usize = 16 << 10;
-
 /// Passes connections on for ever.
 pub(super) async fn serve(node: Arc<Node>, socket: LocalSocket) {
     let mut passing = JoinSet::new();
-    let mut of_user: HashMap<u32, usize> = HashMap::new();
+    let mut crowd = Crowd::default();
     loop {
         let accepted = tokio::select! {
             accepted = socket.accept() => accepted,
             Some(ended) = passing.join_next() => {
                 // They do not panic.
-                let uid = ended.unwrap_or_default();
-                if let Some(left) = of_user.get_mut(&uid) {
-                    *left -= 1;
+                if let Ok(member) = ended {
+                    crowd.leave(member);
                 }
-                of_user.retain(|_, left| *left > 0);
                 continue;
             }
         };
@@ -57,18 +53,20 @@ pub(super) async fn serve(node: Arc<Node>, socket: LocalSocket) {
                 continue;
             }
         };
-        let count = of_user.get(&uid).copied().unwrap_or(0);
-        if passing.len() >= CONNECTIONS_MAX || count >= PER_USER {
+        let Some((member, dismissed)) = crowd.admit(uid) else {
             tracing::info!(uid, "a user's connection is closed: there are too many");
             continue;
-        }
-        of_user.insert(uid, count + 1);
+        };
         let node = Arc::clone(&node);
         passing.spawn(async move {
-            if let Err(error) = pass_on(&node, uid, user).await {
+            let passed = tokio::select! {
+                passed = pass_on(&node, uid, user) => passed,
+                () = dismissed.cancelled() => Err(Status::resource_exhausted("its place was needed for another user")),
+            };
+            if let Err(error) = passed {
                 tracing::info!(uid, error = error.message(), "a user's connection is not passed on");
             }
-            uid
+            member
         });
     }
 }

@@ -5,7 +5,7 @@
 
 use std::collections::BTreeSet;
 use std::io;
-use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::pin::pin;
 use std::process::{ExitStatus, Stdio};
 use std::sync::Arc;
@@ -19,6 +19,7 @@ use nix::unistd::{Pid, gethostname};
 use parking_lot::Mutex;
 use pmi_core::ids::JobId;
 use pmi_transport::identity::is_node_name;
+use pmi_transport::listen::{Greeter, Greetings};
 use pmi_transport::sealed_stream::{self, SealedError, SealedReader, SealedWriter, SharedKey};
 use rank_spawner::{LaunchTag, Orphans, SweepScope, reap_adopted};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -32,9 +33,7 @@ use tokio::time::{Instant, timeout};
 
 use super::{KeyArgs, KeyError, PORT, WELCOME, first_line};
 
-/// Connections at the same time, those of strangers included; more wait for their turn.
-const AT_ONCE: usize = 64;
-/// Time for a caller to say whom it means.
+/// Time for a caller to name this node, after it has proven that it has the key.
 const NAMED_WITHIN: Duration = Duration::from_secs(10);
 /// Time from its connection for a caller to prove itself and to say whom it means, with some to spare.
 const INVITED_WITHIN: Duration = Duration::from_secs(30);
@@ -78,6 +77,8 @@ enum Refusal {
     Late,
     #[error("it named no node")]
     Nameless,
+    #[error("its place was needed for another connection")]
+    Dismissed,
     /// The address of a name may still be that of a host that was there before.
     #[error("this is {here}, and {meant} is meant")]
     Another { here: String, meant: String },
@@ -137,7 +138,7 @@ impl ListenArgs {
         let listener = listener().await.map_err(ListenError::Port)?;
         let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
         let mut ended_children = signal(SignalKind::child())?;
-        let mut serving = JoinSet::new();
+        let (mut serving, greetings) = (JoinSet::new(), Arc::default());
         let mut patience = Patience::of(self.within, Instant::now());
         let mut too_late = pin!(until(patience.until));
         tracing::info!("waits for invitations at port {PORT}");
@@ -145,8 +146,11 @@ impl ListenArgs {
             tokio::select! {
                 _ = terminate.recv() => break,
                 _ = interrupt.recv() => break,
-                arrived = listener.accept(), if serving.len() < AT_ONCE => match arrived {
-                    Ok((socket, peer)) => drop(serving.spawn(Arc::clone(host).serve(socket, peer))),
+                arrived = listener.accept() => match arrived {
+                    Ok((socket, peer)) => {
+                        let greeter = Greetings::admit(&greetings, peer.ip());
+                        serving.spawn(Arc::clone(host).serve((socket, greeter), peer.ip()));
+                    }
                     // As when descriptors are short: connections that end give some back.
                     Err(error) => {
                         tracing::warn!("cannot take a connection: {error}");
@@ -189,23 +193,28 @@ enum Served {
 
 impl Host {
     /// Serves a connection to its end.
-    async fn serve(self: Arc<Self>, socket: TcpStream, peer: SocketAddr) -> Served {
-        let (reader, mut writer, name, rest) = match self.named(socket).await {
+    async fn serve(self: Arc<Self>, (socket, greeter): (TcpStream, Greeter), peer: IpAddr) -> Served {
+        let named = tokio::select! {
+            named = self.named(socket, &greeter) => named,
+            () = greeter.gone() => Err(Refusal::Dismissed),
+        };
+        let (reader, mut writer, name, rest) = match named {
             Ok(named) => named,
             Err(Refusal::Stream(SealedError::Io(error))) if error.kind() == io::ErrorKind::UnexpectedEof => {
-                // Somebody has looked whether we are there.
+                // A connection that only tests whether the port is open.
                 return Served::Nobody;
             }
             Err(refusal) => {
-                tracing::warn!("{peer} is refused: {refusal}");
+                tracing::warn!(from = %peer, "a caller is refused: {refusal}");
                 return Served::Nobody;
             }
         };
+        drop(greeter);
         let started = checked(&name).and_then(|()| Ok(self.start(&name)?));
         let (agent, words) = match started {
             Ok(started) => started,
             Err(refusal) => {
-                tracing::warn!("{peer} is refused: {refusal}");
+                tracing::warn!(from = %peer, "a caller is refused: {refusal}");
                 // It may be gone.
                 let _ = writer.write_all(format!("{refusal}\n").as_bytes()).await;
                 let _ = writer.end().await;
@@ -220,7 +229,12 @@ impl Host {
     }
 
     /// The stream of a caller that has the key, the name that it calls this node by, and bytes that came with it.
-    async fn named(&self, socket: TcpStream) -> Result<(SealedReader, SealedWriter, String, BytesMut), Refusal> {
+    async fn named(
+        &self,
+        socket: TcpStream,
+        greeter: &Greeter,
+    ) -> Result<(SealedReader, SealedWriter, String, BytesMut), Refusal> {
+        greeter.first_byte(&socket).await.map_err(SealedError::from)?;
         let (mut reader, writer) = sealed_stream::answer(socket, &self.key).await?;
         let line = timeout(NAMED_WITHIN, first_line(&mut reader)).await.map_err(|_| Refusal::Late)??;
         let (name, rest) = line.filter(|(name, _)| is_node_name(name)).ok_or(Refusal::Nameless)?;

@@ -8,11 +8,12 @@ use std::time::Duration;
 
 use rustls::pki_types::{CertificateDer, ServerName};
 use tokio::io::{AsyncRead, ReadBuf};
-use tokio::net::{TcpStream, UnixStream};
+use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
+use super::unix_socket;
 use crate::address::Address;
 use crate::identity::Caller;
 use crate::limits::CONNECT_TIMEOUT;
@@ -120,7 +121,9 @@ impl Dialer {
         let unreachable = |source| DialError::Unreachable { address: self.address.clone(), source };
         let mut watched = None;
         let stream = match &self.address {
-            Address::Unix(path) => ByteStream::Unix(UnixStream::connect(path).await.map_err(unreachable)?),
+            Address::Unix(path) => {
+                ByteStream::Unix(unix_socket::connect(path, CONNECT_TIMEOUT).await.map_err(unreachable)?)
+            }
             Address::Tcp { host, port } => {
                 let stream = TcpStream::connect((host.as_str(), *port)).await.map_err(unreachable)?;
                 // A fence is a chain of small messages; none may wait for the acknowledgement of the one before.

@@ -36,12 +36,11 @@ pub(super) enum Arrival {
     },
     Unix {
         stream: UnixStream,
+        /// User at the other end.
+        uid: u32,
     },
     /// Passed on by the agent of a user's node.
-    Proxied {
-        stream: DuplexStream,
-        caller: Result<Caller, String>,
-    },
+    Proxied { stream: DuplexStream, caller: Result<Caller, String> },
 }
 
 /// Proof by which both ends of a connection say who they are.
@@ -67,8 +66,6 @@ pub(super) enum Refusal {
     Io(#[from] io::Error),
     #[error(transparent)]
     Exhausted(#[from] Exhausted),
-    #[error("it said nothing within {:?}", limits::FIRST_BYTE_TIMEOUT)]
-    Silent,
     #[error("its place was needed for another one")]
     Dismissed,
     #[error("no TLS: {reason}")]
@@ -90,9 +87,7 @@ impl Arrival {
                 // A fence is a chain of small messages; none may wait for the acknowledgement of the one before.
                 stream.set_nodelay(true)?;
                 let proving = timeout(limits::HANDSHAKE_TIMEOUT, async {
-                    let first = timeout(limits::FIRST_BYTE_TIMEOUT, first_byte(&stream)).await;
-                    let first = first.map_err(|_| Refusal::Silent)??;
-                    greeter.has_spoken();
+                    let first = greeter.first_byte(&stream).await?;
                     match links {
                         Some(arrivals) if first == Some(MAGIC[0]) => greeted(stream, from, arrivals).await,
                         _ => prove(stream, proof, budget, cut).await.map(Identified::Calls),
@@ -103,8 +98,7 @@ impl Arrival {
                     () = greeter.gone() => Err(Refusal::Dismissed),
                 }
             }
-            Self::Unix { stream } => {
-                let uid = stream.peer_cred()?.uid();
+            Self::Unix { stream, uid } => {
                 let is_admin = uid == 0 || uid == nix::unistd::geteuid().as_raw();
                 let caller = if is_admin { Caller::Admin(Some(uid)) } else { Caller::User(uid) };
                 let place = budget.connection(Some(caller.clone()))?;
@@ -120,21 +114,16 @@ impl Arrival {
     }
 }
 
+/// The other end as the log counts it: by address, or by user.
 impl fmt::Display for Arrival {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Tcp { from, .. } => from.fmt(f),
-            Self::Unix { .. } => f.write_str("this machine"),
+            Self::Tcp { from, .. } => from.ip().fmt(f),
+            Self::Unix { uid, .. } => write!(f, "user {uid}"),
+            Self::Proxied { caller: Ok(caller), .. } => caller.fmt(f),
             Self::Proxied { .. } => f.write_str("a node"),
         }
     }
-}
-
-/// Waits for the first byte of a connection, and leaves it where it is; `None` if the connection has ended.
-async fn first_byte(stream: &TcpStream) -> io::Result<Option<u8>> {
-    let mut first = [0];
-    let len = stream.peek(&mut first).await?;
-    Ok(first[..len].first().copied())
 }
 
 /// Reads the greeting of a link, and not a byte more.

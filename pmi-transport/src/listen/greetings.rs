@@ -3,17 +3,20 @@
 //! in the kernel's queue behind connections that say nothing.
 
 use std::collections::{BTreeMap, HashMap};
+use std::io;
 use std::net::IpAddr;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
+use tokio::net::TcpStream;
+use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
-use crate::limits::{GREETINGS_MAX, GREETINGS_PER_ADDRESS};
+use crate::limits::{FIRST_BYTE_TIMEOUT, GREETINGS_MAX, GREETINGS_PER_ADDRESS};
 
 /// The greetings of one listener.
 #[derive(Debug, Default)]
-pub(super) struct Greetings {
+pub struct Greetings {
     table: Mutex<Table>,
 }
 
@@ -33,7 +36,7 @@ struct Entry {
 
 /// Place of one greeting, until it is dropped.
 #[derive(Debug)]
-pub(super) struct Greeter {
+pub struct Greeter {
     greetings: Arc<Greetings>,
     address: IpAddr,
     number: u64,
@@ -41,8 +44,8 @@ pub(super) struct Greeter {
 }
 
 impl Greetings {
-    /// A place for a connection from `address`; another one may have to go for it.
-    pub(super) fn admit(self: &Arc<Self>, address: IpAddr) -> Greeter {
+    /// Takes a place for a connection from `address`; another one may lose its place for it.
+    pub fn admit(self: &Arc<Self>, address: IpAddr) -> Greeter {
         let mut table = self.table.lock();
         if table.by_address.get(&address).is_some_and(|own| own.len() >= GREETINGS_PER_ADDRESS) {
             table.dismiss_one_of(address);
@@ -87,8 +90,19 @@ impl Table {
 }
 
 impl Greeter {
-    /// The connection has sent its first byte.
-    pub(super) fn has_spoken(&self) {
+    /// Waits for the first byte of the connection that has this place, and leaves it in the socket; `None` if the connection has ended.
+    ///
+    /// # Errors
+    /// `TimedOut` if there is none within two seconds, and as recv(2).
+    pub async fn first_byte(&self, stream: &TcpStream) -> io::Result<Option<u8>> {
+        let mut first = [0];
+        let late = || io::Error::new(io::ErrorKind::TimedOut, format!("it sent nothing within {FIRST_BYTE_TIMEOUT:?}"));
+        let len = timeout(FIRST_BYTE_TIMEOUT, stream.peek(&mut first)).await.map_err(|_| late())??;
+        self.has_spoken();
+        Ok(first[..len].first().copied())
+    }
+
+    fn has_spoken(&self) {
         let mut table = self.greetings.table.lock();
         let own = table.by_address.get_mut(&self.address);
         if let Some(entry) = own.and_then(|own| own.get_mut(&self.number)) {
@@ -96,8 +110,8 @@ impl Greeter {
         }
     }
 
-    /// Waits until the connection has to go for another one.
-    pub(super) async fn gone(&self) {
+    /// Waits until another connection needs the place; this one must then be closed.
+    pub async fn gone(&self) {
         self.gone.cancelled().await;
     }
 }

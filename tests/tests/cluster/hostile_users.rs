@@ -1,0 +1,72 @@
+//! Users who open connections without end at what listens for all users: others are served meanwhile. Each test has more than 1,000 hostile
+//! connections beside 20 good commands of another user.
+
+use lattice_tests::script_on;
+
+/// `hostile UID WORDS...`: a process of this user, in Perl, that ends with the script. `storm` connects and closes as fast as it can, in
+/// three processes; `hold` keeps so many connections open, without a byte, and opens those again that were closed.
+const HOSTILE: &str = r#"
+    hostile() {
+        local uid=$1; shift
+        setsid setpriv --reuid $uid --regid 65534 --clear-groups perl -MSocket=:all -e '
+            my ($deed, $count, @to) = @ARGV; $SIG{PIPE} = "IGNORE";
+            my ($family, $to) = @to == 1 ? (PF_UNIX, pack_sockaddr_un($to[0])) : (PF_INET, pack_sockaddr_in($to[1], inet_aton($to[0])));
+            sub opened { socket(my $socket, $family, SOCK_STREAM | SOCK_NONBLOCK, 0) or return; connect($socket, $to); return $socket }
+            if ($deed eq "storm") { for (2..$count) { fork or last } opened() while 1 }
+            my @open;
+            while (1) {
+                for (0..$count - 1) {
+                    my $open = $open[$_];
+                    $open[$_] = opened() if !$open or defined(recv($open, my $got, 1, MSG_PEEK | MSG_DONTWAIT)) && $got eq "";
+                }
+                $| = 1; print "$count\n"; select(undef, undef, undef, 0.2);
+            }' "$@" >hostile.$uid 2>&1 & strangers+=($!)
+        until [ -s hostile.$uid ] || [ "$1" = storm ]; do sleep 0.05; done
+    }
+    trap 'for pid in ${strangers[@]}; do kill -KILL -- -$pid; done' EXIT
+    # Runs words twenty times; prints how many succeeded, and what the others reported.
+    twenty() { local good=0; for _ in {1..20}; do "$@" >said 2>&1 && good=$((good + 1)) || cat said >&2; done; echo "$good of 20"; }
+    cd "$LATTICE_DEV_CLUSTER"; chmod 755 .; ulimit -n 4096
+"#;
+
+fn script(nodes: u32, script: &str) -> lattice_tests::Command {
+    script_on(nodes, &format!("{HOSTILE}{script}"))
+}
+
+#[test]
+fn connections_of_a_user_keep_no_other_from_the_api_server() {
+    let words = r#"
+        hostile 60001 hold 1000 $PWD/api.sock; hostile 60002 storm 3 $PWD/api.sock
+        twenty setpriv --reuid 60003 --regid 65534 --clear-groups lattice nodes
+        twenty lattice launch -n 1 true
+        # One line a second for each user and kind, after the first 16.
+        [ $(stat -c %s api.log) -lt 100000 ] && echo "a short log""#;
+    script(1, words).run().exits(0).prints_lines(["20 of 20", "20 of 20", "a short log"]);
+}
+
+#[test]
+fn connections_of_users_keep_no_other_from_the_socket_of_an_agent() {
+    let words = r#"
+        sed -i "1i socket = '$PWD/node0.sock'" node0.toml; kill_agent node0; start_agent node0; until nodes_up 1; do sleep 0.05; done
+        lattice alloc release $LATTICE_ALLOC_ID >/dev/null; lattice alloc create -N 1 --uid 60003 >/dev/null
+        for uid in {60010..60025}; do hostile $uid hold 64 $PWD/node0.sock; done; hostile 60002 storm 3 $PWD/node0.sock
+        LATTICE_API_URL=unix:$PWD/node0.sock twenty setpriv --reuid 60003 --regid 65534 --clear-groups lattice nodes
+        [ $(stat -c %s node0.log) -lt 400000 ] && echo "a short log""#;
+    script(1, words).run().exits(0).prints_lines(["20 of 20", "a short log"]);
+}
+
+#[test]
+fn connections_without_the_key_keep_no_invitation_away() {
+    let words = r#"
+        export LATTICE_JOIN_KEY_FILE=$PWD/key; (umask 077; openssl rand -hex 32 >key)
+        keep_namespaces node0; on="nsenter $namespaces_node0"
+        $on lattice-agent listen 2>listen.log & listener=$!
+        until grep -q 'waits for invitations' listen.log; do sleep 0.05; done
+        at=$($on getent hosts node0 | cut -d' ' -f1)
+        hostile 60001 hold 1000 $at 50053; hostile 60002 hold 100 $at 50053
+        # The agent of an invitation without a membership ends at once.
+        for _ in {1..20}; do $on lattice-agent invite --within 20 node0 </dev/null 2>>said; done
+        grep -c 'has invited node0' listen.log; grep 'has not accepted' said
+        kill $listener; wait $listener; [ $(stat -c %s listen.log) -lt 100000 ] && echo "a short log""#;
+    script(1, words).run().exits(0).prints_lines(["20", "a short log"]);
+}
