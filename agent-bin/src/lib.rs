@@ -21,11 +21,12 @@ use std::any::Any;
 use std::error::Error;
 use std::path::PathBuf;
 
+use cxi_fabric::node::NodeBackend;
 use cxi_fabric::secret::keep_out_of_core_dumps;
 use lattice_inventory::ThisNode;
 use lattice_session::session_process::{self, Terms};
 use pmi_transport::error_chain::chain;
-use rank_spawner::{ForkServer, ForkServerError, Gate, Privileges, Roles, Survival, become_user};
+use rank_spawner::{Capabilities, ForkServer, ForkServerError, Gate, Privileges, Roles, Survival, become_user};
 use tracing::level_filters::LevelFilter;
 
 pub use self::args::Args;
@@ -122,8 +123,18 @@ fn fork_server(config: &Config, gate: Box<dyn Gate>) -> Result<ForkServer, ForkS
     };
     let survival = config.runtime_dir.as_ref().map(survival);
     let pam = config.pam.clone().map(pam::role);
-    let roles = Roles { main: session_process::main(terms, nics::errand::of(config)), pam };
+    let raisable = raisable(config);
+    let roles = Roles { main: session_process::main(terms, nics::errand::of(config)), pam, raisable };
     ForkServer::fork(roles, gate, survival.as_ref())
+}
+
+/// Capabilities that processes of the fork server can raise on a node with these settings: sessions of root, modules of PAM, and the
+/// processes that work on CXI services.
+fn raisable(config: &Config) -> Capabilities {
+    let root =
+        if config.pam.is_some() || config.refuse_user(0).is_none() { Capabilities::ALL } else { Capabilities::NONE };
+    let fabric = if config.fabric.backend == NodeBackend::None { Capabilities::NONE } else { Capabilities::SYS_ADMIN };
+    root | fabric
 }
 
 /// Level of the messages that agent and sessions log without a filter.

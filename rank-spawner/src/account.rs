@@ -6,9 +6,9 @@
 //! ```
 //! Any step that fails leaves a process that must end at once.
 
-#![expect(unsafe_code, reason = "capabilities have no safe wrapper here")]
+#![expect(unsafe_code, reason = "keyrings and the bounding set have no safe wrapper here")]
 
-use std::ffi::{CString, c_char, c_int, c_long, c_ulong};
+use std::ffi::{CString, c_char, c_long, c_ulong};
 use std::fmt;
 use std::fs;
 use std::path::PathBuf;
@@ -20,6 +20,7 @@ use nix::sys::prctl;
 use nix::sys::resource::setrlimit;
 use nix::unistd::{Gid, Uid, User, getgrouplist, getresuid, setgroups, setresgid, setresuid, setuid};
 
+use crate::capabilities::{self, Capabilities, drop_capabilities};
 use crate::limits::Limit;
 
 // Of `linux/keyctl.h`.
@@ -237,7 +238,10 @@ pub fn become_user(account: &Account, privileges: &Privileges) -> Result<(), Bec
         setresuid(user, user, user).map_err(at(BecomeStep::Ids))?;
     }
     take_keyring().map_err(at(BecomeStep::Keyring))?;
-    if uid != 0 {
+    if uid == 0 {
+        // Sessions of root work as root.
+        capabilities::raise_capabilities(Capabilities::ALL).map_err(at(BecomeStep::Capabilities))?;
+    } else {
         drop_capabilities().map_err(at(BecomeStep::Capabilities))?;
         let ids = getresuid().map_err(at(BecomeStep::Ids))?;
         let is_user = [ids.real, ids.effective, ids.saved].iter().all(|id| id.as_raw() == uid);
@@ -295,24 +299,6 @@ fn drop_bounding_set() -> nix::Result<()> {
         }
     }
     Ok(())
-}
-
-/// Empties this thread's effective, permitted and inheritable sets, and with them the ambient one.
-pub(crate) fn drop_capabilities() -> nix::Result<()> {
-    /// `_LINUX_CAPABILITY_VERSION_3` of `linux/capability.h`: 64 capabilities in two words each.
-    const VERSION_3: u32 = 0x2008_0522;
-    const THIS_THREAD: c_int = 0;
-    #[repr(C)]
-    struct Header {
-        version: u32,
-        pid: c_int,
-    }
-    let header = Header { version: VERSION_3, pid: THIS_THREAD };
-    let empty = [[0_u32; 3]; 2];
-    // SAFETY: both point to what the call expects for this version, and it writes only to a header of an unknown version,
-    // which this is not on any Linux since 2.6.26.
-    let result = unsafe { libc::syscall(libc::SYS_capset, &raw const header, empty.as_ptr()) };
-    Errno::result(result).map(drop)
 }
 
 #[cfg(test)]

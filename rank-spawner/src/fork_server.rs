@@ -57,6 +57,7 @@ use self::message::{Handover, Message, VERSION};
 pub use self::rendezvous::RendezvousError;
 use self::rendezvous::{Rendezvous, is_readable};
 use self::server::serve;
+use crate::capabilities::Capabilities;
 use crate::cgroup::{CgroupError, OwnCgroup, usable_directory};
 use crate::descriptor_socket::DescriptorSocket;
 use crate::exit::RankExit;
@@ -91,11 +92,13 @@ pub struct Roles {
     pub main: ChildMain,
     /// What PAM processes run; `None` where there are none.
     pub pam: Option<PamRole>,
+    /// Capabilities that those processes can [raise](crate::raise_capabilities), beside the ones of every fork server.
+    pub raisable: Capabilities,
 }
 
 impl From<ChildMain> for Roles {
     fn from(main: ChildMain) -> Self {
-        Self { main, pam: None }
+        Self { main, pam: None, raisable: Capabilities::ALL }
     }
 }
 

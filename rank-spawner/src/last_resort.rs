@@ -17,7 +17,7 @@ use nix::libc;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::{ForkResult, Pid, Uid, fork, geteuid, getpid, getppid, setresuid};
 
-use crate::account::drop_capabilities;
+use crate::capabilities::drop_capabilities;
 use crate::process_table::ProcessTable;
 use crate::syscalls::{Child, reap};
 

@@ -41,6 +41,7 @@ mod account;
 mod arguments;
 mod binding;
 mod call_stacks;
+mod capabilities;
 mod cgroup;
 mod child;
 mod cpus;
@@ -90,6 +91,7 @@ pub use binding::{
     Object, ObjectBind, Share, Shortage, plan, plan_here, usable_here,
 };
 pub use call_stacks::{CALL_STACK_MAX, call_stacks};
+pub use capabilities::{Capabilities, raise_capabilities};
 pub use cgroup::{CgroupError, OwnCgroup};
 pub use child::{AtExec, Step};
 pub use cpus::{allowed_cpus, usable_cpus};

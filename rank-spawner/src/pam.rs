@@ -25,6 +25,7 @@ use nix::sys::socket::{MsgFlags, send};
 use self::answer::Answer;
 use self::libpam::{LibPam, Transaction};
 use crate::account::Account;
+use crate::capabilities::{Capabilities, raise_capabilities};
 
 /// Longest answer, in bytes.
 const ANSWER_MAX: u32 = 1 << 20;
@@ -155,6 +156,10 @@ fn read_by(from: &mut UnixStream, mut to: &mut [u8], deadline: Instant) -> io::R
 /// Life of a PAM process: opens a session of `service` for the user, answers, and closes the session when nobody has the other end of
 /// `session` any more. `log` gets what modules say, and what fails at the end. Blocks for as long as modules do.
 pub fn serve_pam(service: &str, account: &Account, session: &UnixStream, log: &mut dyn FnMut(&str)) {
+    // Modules do what they do at any login; those that may not say so.
+    if let Err(errno) = raise_capabilities(Capabilities::ALL) {
+        log(&format!("capabilities cannot be raised: {}", errno.desc()));
+    }
     let before = limits();
     let library = LibPam::load();
     let opened = match &library {

@@ -9,6 +9,7 @@ use cxi_fabric::node::{CxiBackend, CxiError, FoundService, Nic, ServiceSpec};
 use lattice_session::nics::NicsAnswer;
 use lattice_session::session_process::Errand;
 use lattice_session::wire::order::{StartOrder, decode_nics_answer, encode_nics_answer};
+use rank_spawner::{Capabilities, raise_capabilities};
 
 use super::carry_out;
 use crate::daemon::Config;
@@ -29,6 +30,9 @@ pub(crate) fn of(config: &Config) -> Errand {
 fn done(config: &Config, uid: u32, order: StartOrder) -> NicsAnswer {
     let trouble = |text: String| NicsAnswer { trouble: Some(text), ..NicsAnswer::default() };
     let Some(task) = order.nics else { return trouble("there is nothing to be done".to_owned()) };
+    if let Err(errno) = raise_capabilities(Capabilities::SYS_ADMIN) {
+        return trouble(format!("CXI services take CAP_SYS_ADMIN, which cannot be raised: {}", errno.desc()));
+    }
     match config.fabric.backend() {
         Ok(Some(backend)) => carry_out(config.fabric.backend, &Guarded { backend, config }, uid, task),
         Ok(None) => trouble("no CXI services are made here".to_owned()),

@@ -40,6 +40,7 @@ use super::pam_processes::PamProcesses;
 use super::rendezvous::{accept, is_readable};
 use super::{ChildMain, PamRole, Roles};
 use crate::account::Account;
+use crate::capabilities::{Capabilities, confine};
 use crate::cgroup::{ServerCgroup, SessionCgroup};
 use crate::cpus::usable_cpus;
 use crate::descriptor_socket::DescriptorSocket;
@@ -150,6 +151,7 @@ pub(super) fn serve(
     Account::load_databases();
     usable_cpus();
     let cgroup = cgroups.map(ServerCgroup::new).transpose()?;
+    confine(Capabilities::OF_FORK_SERVER, roles.raisable)?;
     let mut server = Server::new(control, (roles, gate), lease, cgroup);
     // A session costs several. Where that is refused there is room for fewer.
     server.open_files = raise_descriptor_limit().ok();
@@ -161,7 +163,7 @@ pub(super) fn serve(
 impl Server {
     fn new(
         control: OwnedFd,
-        (Roles { main, pam }, gate): (Roles, Box<dyn Gate>),
+        (Roles { main, pam, raisable: _ }, gate): (Roles, Box<dyn Gate>),
         lease: Duration,
         cgroup: Option<ServerCgroup>,
     ) -> Self {

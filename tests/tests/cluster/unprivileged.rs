@@ -53,6 +53,31 @@ fn agents_without_root_are_replaced_below(flavour: Flavour) {
     run(script, flavour, "steps").exits(0).prints_lines(lines);
 }
 
+/// The capabilities in force in the fork server and in a child that waits, and those in their reach: where root may launch, and where it may
+/// not. A user's session has none.
+#[test]
+fn a_fork_server_has_the_capabilities_in_force_that_it_needs() {
+    assert!(geteuid().is_root(), "this test must run as root");
+    let script = r#"cd "$LATTICE_DEV_CLUSTER"
+        of() { awk -v name=$2: '$1 == name { print $2 }' /proc/$1/status; }
+        ours=$((0x$(of $$ CapPrm))) needed=$((0x010801e4))
+        is() { [ $((0x$1)) = $(($2)) ] && echo "$3" || echo "$3: 0x$1 is not $(printf '%x' $(($2)))"; }
+        look() {
+            local forks=$(pgrep -P $(daemon node0)) spare
+            until spare=$(pgrep -P $forks); do sleep 0.02; done
+            for pid in $forks $spare; do is $(of $pid CapEff) "needed & ours" "in force"; is $(of $pid CapPrm) "$1" "in reach"; done
+        }
+        look ours
+        sed -i '/allow_root/d' node0.toml; kill_agent node0; start_agent node0; until nodes_up 1; do sleep 0.05; done
+        look "needed & ours"
+        lattice alloc release $LATTICE_ALLOC_ID >/dev/null; alloc=$(lattice alloc create -N 1 --uid 65534)
+        setpriv --reuid nobody --regid nogroup --init-groups lattice launch --alloc $alloc -n 1 --chdir / \
+            sh -c 'for pid in $PPID $$; do awk "/^Cap(Inh|Prm|Eff|Bnd)/ { all = all \$2 } END { gsub(0, \"\", all); print \"<\" all \">\" }" /proc/$pid/status; done'"#;
+    let of_both = ["in force", "in reach"].repeat(2);
+    let lines = of_both.repeat(2).into_iter().chain(["<>"; 2]);
+    script_on(1, script).run().exits(0).prints_lines(lines);
+}
+
 #[test]
 fn mpich_runs_below_agents_that_are_not_root() {
     agents_without_root_are_replaced_below(Flavour::WheelMpich);
