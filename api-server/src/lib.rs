@@ -38,6 +38,7 @@ mod order;
 mod placement;
 mod proxying;
 
+mod refusal_pace;
 mod renewal;
 mod serials;
 mod server;

@@ -11,6 +11,7 @@ use lattice_session::rendezvous::Participant;
 use lattice_session::timeouts::HEARTBEAT;
 use lattice_session::wire;
 use lattice_session::wire::{placed, rendezvous};
+use pmi_core::ids::JobId;
 use pmi_core::services::{MeetError, NameError, SpawnError};
 use pmi_transport::error_chain::chain;
 use pmi_transport::identity::{Caller, caller_of, certificate_of, source_of};
@@ -19,7 +20,7 @@ use pmi_transport::proto::v1::{
     DrainNodesRequest, DrainNodesResponse, HeartbeatRequest, HeartbeatResponse, LaunchReport, ListNodesRequest,
     ListNodesResponse, MeetAnswer, MeetRequest, NameAnswer, NameRequest, NodeCommand, PassRequest, ProxiedBytes,
     RegisterNodeRequest, RegisterNodeResponse, RenewCertificateRequest, RenewCertificateResponse, ResumeNodesRequest,
-    ResumeNodesResponse, SerialSignature, SetPass, SpawnAnswer, SpawnRequest, launch_report, proxied_bytes,
+    ResumeNodesResponse, SerialSignature, SetPass, SpawnAnswer, SpawnCall, SpawnRequest, launch_report, proxied_bytes,
 };
 use pmi_transport::signature::{self, Challenge, Serial, Signature};
 use tokio::sync::mpsc;
@@ -238,19 +239,11 @@ impl NodeService for Reporting {
         let call = call.ok_or_else(no_call)?;
         let server = Arc::clone(&self.0);
         let make = async move {
-            let refused = |reason: String| Err(SpawnError::Refused { reason });
-            let answer = match wire::call::decode_spawn(call) {
-                Ok((parent, rank, request)) => {
-                    let programs = request.apps.iter().map(|app| OsStr::from_bytes(&app.program));
-                    if let Err(error) = server.config.policy.check_spawn(programs) {
-                        let refusal = wire::call::encode_spawn_answer(&refused(error.to_string()));
-                        return SessionAnswer::Spawn(refusal);
-                    }
-                    let spawn = |reply| LaunchRequest::Spawn { asked, parent, rank, request, reply };
-                    handle.ask(spawn).await.unwrap_or_else(|| refused("the launch is over".to_owned()))
-                }
-                Err(error) => refused(error.to_string()),
-            };
+            let answer = server.spawn(&handle, asked, call).await;
+            if answer.is_err() {
+                let due = server.refusal_pace.refuse(handle.summary().uid, server.clock.now());
+                server.clock.sleep_until(due).await;
+            }
             SessionAnswer::Spawn(wire::call::encode_spawn_answer(&answer))
         };
         match self.answer_once(&launch_id, &node_id, call_id, make).await? {
@@ -297,13 +290,9 @@ impl NodeService for Reporting {
         };
         let (to, now) = (placed::set(to), self.0.clock.now());
         let granting = async { self.0.sets.pass(uid, asker, to, now) };
-        let granted = match to {
-            Some(to) => {
-                let made = |granted: &Granted| format!("set {}", granted.from);
-                audited(&caller, "pass to set", &to.to_string(), granting, made).await?
-            }
-            None => granting.await?,
-        };
+        let made = |granted: &Granted| format!("set {}", granted.from);
+        let on = to.map_or_else(String::new, |to| to.to_string());
+        let granted = audited(&caller, "pass to set", &on, granting, made).await?;
         let (address, pass) = granted.pass.unzip();
         let pass = wire::pass::SetPass { from: granted.from, address: address.unwrap_or_default(), pass };
         Ok(Response::new(wire::pass::encode(&pass)))
@@ -318,6 +307,18 @@ impl From<PassError> for Status {
             PassError::Full => Self::resource_exhausted(message),
             PassError::Random(_) => Self::unavailable(message),
         }
+    }
+}
+
+impl Server {
+    /// Has a launch start the job that a session asks for.
+    async fn spawn(&self, launch: &LaunchHandle, asked: SpawnAsked, call: SpawnCall) -> Result<JobId, SpawnError> {
+        let refused = |reason: String| SpawnError::Refused { reason };
+        let (parent, rank, request) = wire::call::decode_spawn(call).map_err(|error| refused(error.to_string()))?;
+        let programs = request.apps.iter().map(|app| OsStr::from_bytes(&app.program));
+        self.config.policy.check_spawn(programs).map_err(|error| refused(error.to_string()))?;
+        let spawn = |reply| LaunchRequest::Spawn { asked, parent, rank, request, reply };
+        launch.ask(spawn).await.unwrap_or_else(|| Err(refused("the launch is over".to_owned())))
     }
 }
 

@@ -41,6 +41,7 @@ use super::listed_nodes::ListedNodes;
 use super::metrics::{Census, Metrics};
 use super::names::{NameTables, UserLocks};
 use super::nodes::{NodeState, Registry};
+use super::refusal_pace::RefusalPace;
 use super::renewal::Renewal;
 use super::serials::Serials;
 use super::session_calls::SessionCalls;
@@ -76,6 +77,8 @@ pub(crate) struct Server {
     names_written: UserLocks,
     pub rendezvous: Rendezvous,
     pub session_calls: SessionCalls,
+    /// Pace of the answers to spawns that are refused.
+    pub refusal_pace: RefusalPace,
     pub sets: Sets,
     /// What nodes are.
     pub inventories: Arc<Mutex<Inventories>>,
@@ -153,6 +156,7 @@ impl Server {
             names_written: UserLocks::default(),
             rendezvous: Rendezvous::default(),
             session_calls: SessionCalls::default(),
+            refusal_pace: RefusalPace::default(),
             sets: Sets::default(),
             inventories: Arc::new(Mutex::new(inventories)),
             metrics: Arc::default(),

@@ -4,8 +4,9 @@
 //! launch begins ──found──> its id ──end──> kept for ten minutes, so that nobody who means the launch reaches another ──> free
 //! command asks ───visit──> an id of its own, for ten minutes after each time that it asks
 //! ```
-//! Ids are numbered by user, as [`SetId`] says, and there are 4,096 of them: a launch for which there is none runs without, as one on a
-//! machine whose directory cannot be used.
+//! Each user has 4,096 ids, as [`SetId`] says; users whose ids have the same bits share none of them. A launch for which there is none runs
+//! without, as one on a machine whose directory cannot be used. Commands have a quarter of a user's ids: beyond that, a new command gets
+//! the id of the one that has not asked for the longest time.
 
 use std::collections::HashMap;
 use std::io;
@@ -21,6 +22,8 @@ use super::order::Order;
 
 /// Time for which an id means nobody else, from the end of its launch or the last request of its command on.
 const KEPT: Duration = Duration::from_secs(600);
+/// Ids of a user that commands have at most.
+const COMMANDS_MAX: usize = SetId::PER_USER as usize / 4;
 /// Time in which a pass counts, in seconds.
 const PASS_SECONDS: u64 = 60;
 
@@ -30,17 +33,30 @@ pub(crate) struct Sets(Mutex<Held>);
 
 #[derive(Debug, Default)]
 struct Held {
-    ids: HashMap<SetId, Holder>,
-    /// Ids of launches that live, by launch.
-    launches: HashMap<String, SetId>,
+    /// By user: ids of users whose numbers are 2^20 apart have the same bits.
+    ids: HashMap<u32, HashMap<SetId, Holder>>,
+    /// Users and ids of launches that live, by launch.
+    launches: HashMap<String, (u32, SetId)>,
 }
 
 /// Holder of an id.
 #[derive(Debug)]
 enum Holder {
     Launch(Root),
-    /// A command of this user, or a launch that is over.
-    Until(u32, Instant),
+    /// A launch that is over.
+    Over(Instant),
+    /// A command.
+    Command(Instant),
+}
+
+impl Holder {
+    /// Time from which on the id is free; `None` for a launch that lives.
+    fn until(&self) -> Option<Instant> {
+        match self {
+            Self::Launch(_) => None,
+            Self::Over(until) | Self::Command(until) => Some(*until),
+        }
+    }
 }
 
 /// Root of the set of a launch.
@@ -89,7 +105,7 @@ impl Sets {
     pub(crate) fn found(&self, order: &Order, now: Instant) -> Option<SetId> {
         let root = Root::of(order)?;
         let mut held = self.0.lock();
-        let set = free(&mut held.ids, root.uid, now).ok()?;
+        let set = free(held.of(root.uid, now), root.uid).ok()?;
         held.insert(set, root);
         Some(set)
     }
@@ -104,10 +120,10 @@ impl Sets {
     /// A launch is over, or does not begin.
     pub(crate) fn end(&self, launch: &str, now: Instant) {
         let Held { ids, launches } = &mut *self.0.lock();
-        if let Some(holder) = launches.remove(launch).and_then(|set| ids.get_mut(&set))
-            && let Holder::Launch(root) = holder
+        if let Some((uid, set)) = launches.remove(launch)
+            && let Some(holder) = ids.get_mut(&uid).and_then(|own| own.get_mut(&set))
         {
-            *holder = Holder::Until(root.uid, now + KEPT);
+            *holder = Holder::Over(now + KEPT);
         }
     }
 
@@ -119,25 +135,27 @@ impl Sets {
         to: Option<SetId>,
         now: Instant,
     ) -> Result<Granted, PassError> {
-        let Held { ids: sets, launches } = &mut *self.0.lock();
+        let mut held = self.0.lock();
         let from = match asker {
-            Asker::Launch(launch) => {
-                launches.get(launch).copied().ok_or_else(|| PassError::NotFounded(launch.to_owned()))?
-            }
-            Asker::Command(0) => free(sets, uid, now)?,
+            Asker::Launch(launch) => match held.launches.get(launch) {
+                Some((owner, set)) if *owner == uid => *set,
+                _ => return Err(PassError::NotFounded(launch.to_owned())),
+            },
+            Asker::Command(0) => for_command(held.of(uid, now), uid)?,
             Asker::Command(told) => SetId::from_bits(told),
         };
+        let sets = held.of(uid, now);
         if let Asker::Command(told) = asker {
             match sets.get(&from) {
                 None if told == 0 => {}
-                Some(Holder::Until(owner, _)) if *owner == uid => {}
+                Some(Holder::Command(_)) => {}
                 _ => return Err(PassError::NoSet(from)),
             }
-            sets.insert(from, Holder::Until(uid, now + KEPT));
+            sets.insert(from, Holder::Command(now + KEPT));
         }
         let Some(to) = to else { return Ok(Granted { from, pass: None }) };
         match sets.get(&to) {
-            Some(Holder::Launch(root)) if root.uid == uid && to != from => {
+            Some(Holder::Launch(root)) if to != from => {
                 let expires = unix_time::seconds() + PASS_SECONDS;
                 let ticket = Ticket { from: from.bits(), to: to.bits(), uid, expires };
                 let nonce = random::bytes().map_err(PassError::Random)?;
@@ -152,8 +170,17 @@ impl Sets {
 
 impl Held {
     fn insert(&mut self, set: SetId, root: Root) {
-        self.launches.insert(root.launch.clone(), set);
-        self.ids.insert(set, Holder::Launch(root));
+        self.launches.insert(root.launch.clone(), (root.uid, set));
+        self.ids.entry(root.uid).or_default().insert(set, Holder::Launch(root));
+    }
+
+    /// Ids of a user that are not free.
+    fn of(&mut self, uid: u32, now: Instant) -> &mut HashMap<SetId, Holder> {
+        self.ids.retain(|_, own| {
+            own.retain(|_, holder| holder.until().is_none_or(|until| until > now));
+            !own.is_empty()
+        });
+        self.ids.entry(uid).or_default()
     }
 }
 
@@ -165,9 +192,25 @@ impl Root {
     }
 }
 
-/// An id of this user that nobody has: a random one, or the next.
-fn free(sets: &mut HashMap<SetId, Holder>, uid: u32, now: Instant) -> Result<SetId, PassError> {
-    sets.retain(|_, holder| !matches!(holder, Holder::Until(_, until) if *until <= now));
+/// An id for one more command of this user.
+fn for_command(sets: &mut HashMap<SetId, Holder>, uid: u32) -> Result<SetId, PassError> {
+    let commands = sets.iter().filter_map(|(set, holder)| match holder {
+        Holder::Command(until) => Some((*until, *set)),
+        _ => None,
+    });
+    let (count, oldest) =
+        commands.fold((0, None), |(count, oldest), next| (count + 1, oldest.min(Some(next)).or(Some(next))));
+    match oldest {
+        Some((_, oldest)) if count >= COMMANDS_MAX => {
+            sets.remove(&oldest);
+            Ok(oldest)
+        }
+        _ => free(sets, uid),
+    }
+}
+
+/// An id of this user that is free: a random one, or the next.
+fn free(sets: &HashMap<SetId, Holder>, uid: u32) -> Result<SetId, PassError> {
     let first = u16::from_be_bytes(random::bytes().map_err(PassError::Random)?);
     let ids = (0..SetId::PER_USER).map(|more| SetId::new(uid, first.wrapping_add(more)));
     // 0 is what messages say for none.
@@ -238,10 +281,31 @@ mod tests {
         assert_eq!(ids.len(), usize::from(SetId::PER_USER) - 2);
         assert!(!ids.contains(&first));
         assert!(matches!(sets.pass(1000, Asker::Command(0), None, now), Err(PassError::Full)));
-        // Users whose numbers are 2^20 apart share theirs.
-        assert!(sets.found(&launch("same", 1000 + (1 << 20)), now).is_none());
+        // Users whose numbers are 2^20 apart share nothing but bits.
+        let same = 1000 + (1 << 20);
+        let own = sets.found(&launch("same", same), now).unwrap();
+        assert!(is_refused(sets.pass(1000, Asker::Command(0), Some(own), now)) || ids.contains(&own));
         assert!(sets.found(&launch("other", 1001), now).is_some());
         assert!(sets.found(&launch("last", 1000), now + KEPT).is_some());
+    }
+
+    /// Commands of one user, without number, leave room for the launches of all others and for the user's own.
+    #[test]
+    fn commands_without_number_take_ids_from_no_launch() {
+        let (sets, now) = (Sets::default(), Instant::now());
+        let stranger = 1000 + (1 << 20);
+        let first = sets.pass(stranger, Asker::Command(0), None, now).unwrap().from;
+        for seconds in 0..5000 {
+            let now = now + Duration::from_millis(seconds);
+            sets.pass(stranger, Asker::Command(0), None, now).unwrap();
+        }
+        let later = now + Duration::from_secs(5);
+        assert!(is_refused(sets.pass(stranger, Asker::Command(first.bits()), Some(SetId::new(0, 1)), later)));
+        for uid in [1000, stranger] {
+            let founded =
+                (0..3000).filter(|number| sets.found(&launch(&format!("{uid} {number}"), uid), later).is_some());
+            assert_eq!(founded.count(), 3000, "{uid}");
+        }
     }
 
     #[test]

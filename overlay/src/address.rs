@@ -6,8 +6,8 @@
 //!        │ 2^20        │ the set    │   │ node      │      n = 0: a rank of the launch
 //!        └──────── SetId ──────────┘
 //! ```
-//! Users whose numbers are 2^20 apart have ids in common. No right follows from an id: who may speak to a set is decided by the
-//! kernel's word for who connects, and by the set's key.
+//! Ids of users whose numbers are 2^20 apart can have the same bits; they are counted by user. No right follows from an id: the uid that
+//! the kernel names for a connection, and the set's key, decide which processes may speak to a set.
 
 use std::fmt;
 use std::str::FromStr;
