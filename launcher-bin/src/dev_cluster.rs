@@ -95,7 +95,9 @@ pub fn run(args: &DevClusterArgs, verbosity: Verbosity) -> Result<u8, DevCluster
     let kind = if geteuid().is_root() && !args.loopback { Kind::Namespaces } else { Kind::Loopback };
     let plan = Plan::new(kind, args.nodes).map_err(DevClusterError::Addresses)?;
     let programs = Programs::find(Fabric::of(args))?;
-    Ground::lend(Access::Everybody, |ground| Cluster { args, plan, programs, ground, verbosity }.live())
+    // Agents of a user without root serve no other user.
+    let access = if geteuid().is_root() { Access::Everybody } else { Access::Owner };
+    Ground::lend(access, |ground| Cluster { args, plan, programs, ground, verbosity }.live())
 }
 
 /// The daemons' programs.

@@ -123,7 +123,8 @@ pub struct Validity {
 }
 
 impl Validity {
-    /// From now on, and from five minutes before for clocks that are slow, for so many days.
+    /// From now on for so many days, and from some time before for clocks that are slow: a day where it is for a month or more, else five
+    /// minutes.
     ///
     /// # Errors
     /// Fails if that goes beyond the year 9999, the last that a certificate can name.
@@ -142,7 +143,8 @@ impl Validity {
 
     fn lasting(length: Duration) -> Self {
         let now = SystemTime::now();
-        Self { from: now - CLOCK_SKEW, until: now + length }
+        let before = if length >= 30 * DAY { DAY } else { CLOCK_SKEW };
+        Self { from: now - before, until: now + length }
     }
 }
 
