@@ -47,8 +47,8 @@ type Ends = TableDefinition<'static, u64, &'static str>;
 const ENDED: Ends = TableDefinition::new("ended");
 const RELEASED: Ends = TableDefinition::new("released");
 
-/// Bytes of launches that have ended, after which the file is compacted: until then their environments are in free pages of the file.
-const FREED_MUCH: u64 = 1 << 20;
+/// Bytes of launches that have ended, after which the file may be worth being compacted.
+const FREED_MUCH: u64 = 16 << 20;
 
 /// Bytes of the file that are kept in memory as well. What is written is read again at a restart only, and the system has a cache, too.
 const CACHE: usize = 16 << 20;

@@ -6,10 +6,8 @@ use redb::Database;
 
 use super::StoreError;
 
-/// Bytes that may be free in a small file before it is worth compacting.
+/// Bytes that may be free in the file before it is worth compacting.
 const FREE_MUCH: u64 = 64 << 10;
-/// Bytes that may be free in any file.
-const FREE_MAX: u64 = 1 << 20;
 
 /// A database that is shared by all who keep something in it.
 pub(super) struct StateFile {
@@ -42,7 +40,7 @@ impl StateFile {
         Ok(answer?)
     }
 
-    /// Compacts the file if much of it is free; who asks meanwhile waits.
+    /// Compacts the file if most of it is free; who asks meanwhile waits.
     ///
     /// # Errors
     /// Fails if the database does; then it is opened again when it is asked next.
@@ -69,13 +67,13 @@ impl StateFile {
     }
 }
 
-/// Compacts a database that has more than [`FREE_MUCH`] bytes free and more free than in use, or more than [`FREE_MAX`] bytes free.
+/// Compacts a database that has more than [`FREE_MUCH`] bytes free, and more free than in use.
 fn compact(database: &mut Database) -> Result<(), redb::Error> {
     let transaction = database.begin_write()?;
     let stats = transaction.stats()?;
     transaction.abort()?;
     let (free, used) = (stats.fragmented_bytes(), stats.stored_bytes() + stats.metadata_bytes());
-    if free > FREE_MAX || (free > FREE_MUCH && free > used) {
+    if free > FREE_MUCH && free > used {
         database.compact()?;
         tracing::debug!(free, used, "the state file was compacted");
     }
