@@ -10,7 +10,6 @@ mod batch_tasks;
 mod cluster;
 mod copies;
 mod cpu_bind;
-#[cfg(feature = "dev-cluster")]
 pub(crate) mod dev_cluster;
 mod distribution;
 pub(crate) mod exec;
@@ -56,14 +55,15 @@ pub use self::cluster::{
     NodesCommand, Requeue, ServerArgs, ShellArgs, SignalArgs, StacksArgs, TableArgs, TopArgs, TopOrder, TopologyFormat,
 };
 pub use self::copies::{Compression, CopyArgs, Excluded, SendLibs};
-#[cfg(feature = "dev-cluster")]
 pub use self::dev_cluster::DevClusterArgs;
 pub use self::distribution::{Distribution, Order};
 pub use self::exec::ExecArgs;
 pub use self::export::{Export, ExportError};
+pub(crate) use self::front_end::distinct;
 use self::front_end::{Called, FrontEnd, Translation};
 pub use self::front_end::{NamedHosts, WrapArgs};
 pub use self::hint::Hint;
+pub(crate) use self::idle::Allocation;
 pub use self::idle::IdleArgs;
 pub use self::launch::{
     ClusterArgs, ContainerArgs, DebuggerArgs, EnvironmentArgs, FailureArgs, KillOnBadExit, Label, LaunchArgs,
@@ -85,7 +85,7 @@ pub use self::signal::SignalAhead;
 use self::tips::{About, improved};
 pub use self::value::{EnvSetting, EnvSettingError, NodeCount, NodeListError, RankCountError, Stdin};
 pub use self::via::{HostArgs, JoinArgs, StartArgs, Via, ViaParseError, WayArgs};
-use crate::console::Verbosity;
+use crate::console::{Verbosity, report};
 
 /// Separator of the programs of a launch.
 const SEPARATOR: &str = ":";
@@ -101,12 +101,27 @@ pub struct Cli {
     /// The command.
     #[command(subcommand)]
     pub command: Command,
-    /// What a line of another launcher means here, for -v.
+    /// Remarks on its words.
     #[arg(skip)]
+    pub remarks: Remarks,
+}
+
+/// Remarks on the words of a command line, for the process that carries it out.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Remarks {
+    /// Meaning of a line of another launcher, for `-v`.
     pub notes: Vec<String>,
-    /// Words of such a line that may not mean what whoever typed them thinks.
-    #[arg(skip)]
+    /// Words that are ignored though their effect could be missed, or that have another meaning than may be expected.
     pub warnings: Vec<String>,
+}
+
+impl Remarks {
+    /// Prints those that are due.
+    pub(crate) fn report(&self, verbosity: Verbosity) {
+        let notes = self.notes.iter().filter(|_| verbosity == Verbosity::Verbose);
+        let warnings = self.warnings.iter().filter(|_| verbosity > Verbosity::Quiet);
+        notes.chain(warnings).for_each(|remark| report(remark));
+    }
 }
 
 /// Flags of every command.
@@ -204,12 +219,10 @@ pub enum Command {
     #[command(subcommand)]
     Cxi(CxiCommand),
     /// Run a command, or your shell, in a cluster that is made on this machine and ends with it.
-    #[cfg(feature = "dev-cluster")]
     #[command(after_help = DEV_CLUSTER_AFTER_HELP)]
     DevCluster(DevClusterArgs),
     /// Run a command, or your shell, with the nodes of an allocation of Slurm, PBS, LSF, Grid Engine or Flux, or with hosts that ssh
     /// reaches, ready for `lattice launch`; no daemon and no administrator is needed.
-    #[cfg(feature = "api")]
     #[command(after_help = START_AFTER_HELP)]
     Start(StartArgs),
     /// Talk PMI to the launcher of this process, as one rank of its job.
@@ -218,7 +231,6 @@ pub enum Command {
     /// Make the certificates by which the API server, node agents and remote users prove who they are.
     Pki(PkiCommand),
     /// Serve a cluster: its nodes, allocations and launches.
-    #[cfg(feature = "api")]
     Api(lattice_api_server::args::ApiArgs),
     /// Print the names in a list of nodes, or a list of names, as scripts of Slurm's ask scontrol for them.
     #[command(after_help = SCONTROL_AFTER_HELP)]
@@ -257,7 +269,6 @@ const AFTER_HELP: &str = "Environment:\n  \
     Example:\n  \
     lattice launch -n 4 ./a.out";
 
-#[cfg(feature = "api")]
 const START_AFTER_HELP: &str = "Examples:\n  \
     lattice start                                  # in an allocation; ends with your shell\n  \
     lattice start --via ssh --host node1:4,node2:4 -- sh -c 'lattice launch ./first && lattice launch ./second'";
@@ -287,7 +298,6 @@ const STACKS_AFTER_HELP: &str = "Examples:\n  \
     Ranks in the same functions are shown once, as 0-62,64; where they differ the tree branches, the branch of most ranks first. The node \
     of a rank needs gdb or eu-stack (elfutils). Ranks do not run while they are looked at, a fraction of a second as a rule.";
 
-#[cfg(feature = "dev-cluster")]
 const DEV_CLUSTER_AFTER_HELP: &str = "Examples:\n  \
     lattice dev-cluster --nodes 4 -- lattice launch -n 8 ./a.out\n  \
     lattice dev-cluster";
@@ -295,7 +305,7 @@ const DEV_CLUSTER_AFTER_HELP: &str = "Examples:\n  \
 impl Cli {
     /// A line of `command` that says nothing else.
     fn of(command: Command) -> Self {
-        Self { verbosity: VerbosityArgs::default(), command, notes: Vec::new(), warnings: Vec::new() }
+        Self { verbosity: VerbosityArgs::default(), command, remarks: Remarks::default() }
     }
 }
 
@@ -336,8 +346,7 @@ fn parse_translated(translation: Translation) -> Result<Cli, clap::Error> {
         let text = error.render().to_string();
         clap::Error::raw(error.kind(), format!("{meant}\n{}", text.strip_prefix("error: ").unwrap_or(&text)))
     })?;
-    let shown = std::iter::once(meant).chain(notes).collect();
-    (cli.notes, cli.warnings) = (shown, warnings);
+    cli.remarks = Remarks { notes: std::iter::once(meant).chain(notes).collect(), warnings };
     cli.verbosity.quiet = verbosity == Some(Verbosity::Quiet);
     cli.verbosity.verbose = verbosity == Some(Verbosity::Verbose);
     Ok(cli)
@@ -360,7 +369,7 @@ fn parse_launch(words: &[OsString], position: usize) -> Result<Cli, clap::Error>
     let mut cli = Cli::from(OnlyLaunch::try_parse_from(first)?);
     if let Command::Launch(launch) = &mut cli.command {
         launch.more = programs.map(parse_program).collect::<Result<_, _>>()?;
-        cli.warnings = launch.first.env.iter().filter_map(EnvSetting::of_several).collect();
+        cli.remarks.warnings = launch.first.env.iter().filter_map(EnvSetting::of_several).collect();
     }
     Ok(cli)
 }

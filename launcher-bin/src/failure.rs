@@ -7,14 +7,12 @@ use lattice_pki::{CA_KEY_FILE, PkiError};
 use pmi_transport::error_chain::chain;
 
 use crate::commands::CommandError;
-#[cfg(feature = "dev-cluster")]
 use crate::dev_cluster::DevClusterError;
 use crate::documents::NoSuchCommand;
 use crate::exit;
 use crate::launch::LaunchError;
 use crate::pmi_command::PmiCommandError;
 use crate::remote_shell::{self, RemoteShellRefusal};
-#[cfg(feature = "api")]
 use crate::via::ViaError;
 use crate::wrapped_mpiexec::WrapError;
 
@@ -109,7 +107,6 @@ impl From<PmiCommandError> for Failure {
     }
 }
 
-#[cfg(feature = "dev-cluster")]
 impl From<DevClusterError> for Failure {
     fn from(error: DevClusterError) -> Self {
         let code = match &error {
@@ -120,7 +117,6 @@ impl From<DevClusterError> for Failure {
     }
 }
 
-#[cfg(feature = "api")]
 impl From<ViaError> for Failure {
     fn from(error: ViaError) -> Self {
         let code = match &error {
@@ -136,7 +132,6 @@ mod tests {
     use super::*;
     use crate::private_cluster::PrivateClusterError;
 
-    #[cfg(feature = "dev-cluster")]
     #[test]
     fn a_command_of_a_dev_cluster_fails_as_in_a_shell() {
         let check = |kind: io::ErrorKind, expected: u8| {

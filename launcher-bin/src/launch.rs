@@ -31,7 +31,7 @@ use self::broadcast::Broadcast;
 pub use self::broadcast::BroadcastError;
 pub use self::error::LaunchError;
 pub(crate) use self::remote::{attach, run as run_on_cluster};
-use crate::args::LaunchArgs;
+use crate::args::{Allocation, LaunchArgs};
 use crate::cluster::{self, ApiServer};
 use crate::console::{Verbosity, print, report};
 use crate::machine::Machine;
@@ -47,11 +47,10 @@ use crate::signals;
 /// # Errors
 /// Fails if the launch cannot start; then no rank was started. One on a cluster may also be lost sight of.
 pub fn run(args: &LaunchArgs, verbosity: Verbosity) -> Result<u8, LaunchError> {
-    if verbosity == Verbosity::Verbose {
-        args.idle.notes().for_each(|note| report(&note));
-    }
     let machine = Machine::this()?;
     let allocation = cluster::allocation(args.cluster.alloc.as_deref(), &machine.environment)?;
+    let given = if allocation.is_some() { Allocation::Given } else { Allocation::Missing };
+    args.idle.notes(given, verbosity).for_each(|note| report(&note));
     let mut args = args.clone();
     if allocation.is_none() {
         // The programs are where they are to run.

@@ -25,7 +25,6 @@ mod client_libraries;
 pub mod cluster;
 mod commands;
 pub mod console;
-#[cfg(feature = "dev-cluster")]
 pub mod dev_cluster;
 mod documents;
 mod environment;
@@ -46,7 +45,6 @@ mod own_set;
 pub mod pki;
 pub mod pmi_command;
 pub mod prepared;
-#[cfg(feature = "api")]
 pub mod private_cluster;
 mod remote_shell;
 pub mod request;
@@ -59,7 +57,6 @@ mod terminal;
 mod trace;
 mod updates;
 mod usage;
-#[cfg(feature = "api")]
 pub mod via;
 mod wire;
 mod wrapped_mpiexec;
@@ -69,7 +66,7 @@ use std::ffi::OsString;
 use clap::error::ErrorKind;
 use tracing::level_filters::LevelFilter;
 
-use self::args::{Cli, Command};
+use self::args::{Cli, Command, Remarks};
 use self::console::{Verbosity, print, report};
 use self::failure::Failure;
 use self::launch::LaunchError;
@@ -86,13 +83,10 @@ pub fn run(words: impl IntoIterator<Item = OsString>) -> u8 {
         Ok(cli) => {
             start_log(&cli.command);
             let verbosity = verbosity(&cli);
-            if verbosity == Verbosity::Verbose {
-                cli.notes.iter().for_each(|note| report(note));
+            match cli.command {
+                Command::Launch(args) => launch(&args, &cli.remarks, &words, verbosity),
+                command => carry_out(command, verbosity),
             }
-            if verbosity != Verbosity::Quiet {
-                cli.warnings.iter().for_each(|warning| report(warning));
-            }
-            carry_out(cli.command, &words, verbosity)
         }
         Err(error) => answer(&error, &words),
     };
@@ -104,10 +98,9 @@ pub fn run(words: impl IntoIterator<Item = OsString>) -> u8 {
     code
 }
 
-fn carry_out(command: Command, words: &[OsString], verbosity: Verbosity) -> Result<u8, Failure> {
+fn carry_out(command: Command, verbosity: Verbosity) -> Result<u8, Failure> {
     Ok(match command {
-        Command::Launch(args) => launch(&args, words, verbosity)?,
-        #[cfg(feature = "api")]
+        Command::Launch(args) => launch::run(&args, verbosity)?,
         Command::Start(args) => via::start(&args, verbosity)?,
         Command::Exec(args) => exec(&args, verbosity)?,
         Command::RemoteShell(args) => remote_shell::run(&args)?,
@@ -131,14 +124,12 @@ fn carry_out(command: Command, words: &[OsString], verbosity: Verbosity) -> Resu
         Command::Call(args) => commands::call(&args)?,
         Command::Proctable { launch, table } => commands::proctable(&launch, &table)?,
         Command::Cxi(command) => commands::cxi(&command)?,
-        #[cfg(feature = "dev-cluster")]
         Command::DevCluster(args) => dev_cluster::run(&args, verbosity)?,
         Command::Pmi(command) => pmi_command::run(command)?,
         Command::Pki(command) => {
             let made = pki::run(command)?;
             if verbosity == Verbosity::Quiet { 0 } else { show(made.as_bytes())? }
         }
-        #[cfg(feature = "api")]
         Command::Api(args) => serve_api(&args)?,
         Command::Scontrol(args) => commands::scontrol(&args)?,
         Command::Completions { shell } => show(&documents::completions(shell))?,
@@ -164,18 +155,15 @@ fn exec(args: &args::ExecArgs, verbosity: Verbosity) -> Result<u8, Failure> {
 }
 
 /// Launches here or on the cluster at hand; else, where nodes are to be reached by the means of others, on a cluster of them that is
-/// made first, by the same words.
-#[cfg(feature = "api")]
-fn launch(args: &args::LaunchArgs, words: &[OsString], verbosity: Verbosity) -> Result<u8, Failure> {
+/// made first, by the same words, whose remarks are reported there.
+fn launch(args: &args::LaunchArgs, remarks: &Remarks, words: &[OsString], verbosity: Verbosity) -> Result<u8, Failure> {
     match via::Way::of_launch(args)? {
         Some(way) => Ok(via::launch(&way, words, verbosity)?),
-        None => Ok(launch::run(args, verbosity)?),
+        None => {
+            remarks.report(verbosity);
+            Ok(launch::run(args, verbosity)?)
+        }
     }
-}
-
-#[cfg(not(feature = "api"))]
-fn launch(args: &args::LaunchArgs, _: &[OsString], verbosity: Verbosity) -> Result<u8, Failure> {
-    Ok(launch::run(args, verbosity)?)
 }
 
 fn verbosity(cli: &Cli) -> Verbosity {
@@ -211,14 +199,8 @@ fn start_log(command: &Command) {
     lattice_daemon::log::start(is_daemon(command).then_some(LevelFilter::INFO));
 }
 
-#[cfg(feature = "api")]
 fn is_daemon(command: &Command) -> bool {
     matches!(command, Command::Api(args) if !args.check_config)
-}
-
-#[cfg(not(feature = "api"))]
-fn is_daemon(_: &Command) -> bool {
-    false
 }
 
 fn show(bytes: &[u8]) -> Result<u8, Failure> {
@@ -226,7 +208,6 @@ fn show(bytes: &[u8]) -> Result<u8, Failure> {
 }
 
 /// Runs the API server, which has a descriptor for each connection and each spool: as many as the system lets it have.
-#[cfg(feature = "api")]
 fn serve_api(args: &lattice_api_server::args::ApiArgs) -> Result<u8, Failure> {
     if let Err(errno) = rank_spawner::raise_descriptor_limit() {
         tracing::warn!("cannot raise the limit of open files: {}", errno.desc());

@@ -26,7 +26,7 @@ pub(crate) fn walls() -> Result<()> {
 /// What is said of the code without running it.
 pub(crate) fn lints() -> Result<()> {
     run(&mut cargo("clippy --workspace --all-targets -- -D warnings"))?;
-    // As `cargo xtask demo` builds `lattice`, and whoever needs no API server.
+    // As embedders build libraries without their default features.
     let few = "--lib --bins --no-default-features --features pmi-core/driver,pmix-core/driver";
     let without_std = client_libraries::PACKAGES;
     let others: String = without_std.iter().map(|package| format!(" --exclude {package}")).collect();

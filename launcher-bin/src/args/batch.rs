@@ -12,9 +12,10 @@ use lattice_session::template::Template;
 use super::batch_tasks::TaskArgs;
 use super::cluster::{Requeue, TableArgs};
 use super::front_end::distinct;
-use super::idle::IdleArgs;
+use super::idle::{self, IdleArgs};
 use super::slurm_time;
 use super::value::{node_list, template};
+use crate::console::Verbosity;
 
 pub(super) const AFTER_HELP: &str = "In the script, lines before the first command:\n  \
     #LATTICE --nodes=4 --time=2:00:00\n  \
@@ -82,7 +83,7 @@ pub struct BatchOptions {
     /// Tasks of `srun` in the script.
     #[command(flatten)]
     pub tasks: TaskArgs,
-    /// Flags of sbatch that choose nothing here.
+    /// Flags of sbatch that are ignored here.
     #[command(flatten)]
     pub idle: IdleArgs,
     /// Events of which sbatch sends mail; none is sent here.
@@ -91,12 +92,15 @@ pub struct BatchOptions {
     /// Who would get it.
     #[arg(long, value_name = "USER", hide = true)]
     pub mail_user: Option<String>,
-    /// For a scheduler in front of this one; chooses nothing here.
+    /// For a scheduler in front of this one; ignored here.
     #[arg(long, value_name = "NAME", hide = true)]
     pub vcluster: Option<String>,
     /// The same.
     #[arg(long, value_name = "NAME", hide = true)]
     pub network_domain: Option<String>,
+    /// Notes on words of its lines that are ignored.
+    #[arg(skip)]
+    pub(super) passed_over: Vec<String>,
 }
 
 impl BatchOptions {
@@ -121,6 +125,7 @@ impl BatchOptions {
             mail_user: self.mail_user.or(below.mail_user),
             vcluster: self.vcluster.or(below.vcluster),
             network_domain: self.network_domain.or(below.network_domain),
+            passed_over: [self.passed_over, below.passed_over].concat(),
         }
     }
 
@@ -139,16 +144,17 @@ impl BatchOptions {
         }
     }
 
-    /// What of these options chooses nothing here, and why.
-    pub(crate) fn notes(&self) -> Vec<&'static str> {
+    /// Lines about options that are ignored here, and why, as far as they are to be reported.
+    pub(crate) fn notes(&self, verbosity: Verbosity) -> Vec<String> {
         let is_in_front = self.vcluster.is_some() || self.network_domain.is_some();
         let has_mail = self.mail_type.is_some() || self.mail_user.is_some();
-        let in_front = "vcluster and network-domain are for a scheduler in front of this one, and choose nothing here";
-        let mail = "--mail-type and --mail-user choose nothing here: no mail is sent";
-        [(is_in_front, in_front), (has_mail, mail)]
-            .into_iter()
-            .filter_map(|(given, note)| given.then_some(note))
-            .collect()
+        let in_front = idle::note("vcluster or network-domain", "it is for a scheduler in front of this one");
+        let mail = idle::note("--mail-type or --mail-user", "no mail is sent");
+        let own =
+            [(is_in_front, in_front), (has_mail, mail)].into_iter().filter_map(|(given, note)| given.then_some(note));
+        let own = own.chain(self.passed_over.iter().cloned()).filter(|_| verbosity > Verbosity::Quiet);
+        // The nodes of a job are not chosen yet.
+        distinct(own.chain(self.idle.notes(idle::Allocation::Missing, verbosity)))
     }
 }
 

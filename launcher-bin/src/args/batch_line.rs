@@ -5,7 +5,7 @@ use clap::error::{ContextKind, ErrorKind};
 use clap::{Arg, CommandFactory, Parser};
 
 use super::batch::BatchOptions;
-use super::idle::Value;
+use super::idle::{self, NO_MEMORY_LIMIT, Value};
 
 impl BatchOptions {
     /// Reads the words of a line of a script: flags as on the command line, or `name=value` without dashes.
@@ -13,6 +13,7 @@ impl BatchOptions {
     /// # Errors
     /// Says in words what is wrong, with the nearest option to one that does not exist.
     pub(crate) fn of_line(words: Vec<String>) -> Result<Self, String> {
+        let mut passed_over = Vec::new();
         let words: Vec<String> = match words.first() {
             Some(first) if !first.starts_with('-') => {
                 if let Some((name, value)) = name_and_value_apart(&words) {
@@ -23,9 +24,14 @@ impl BatchOptions {
                 }
                 words.iter().map(|word| with_dashes(word)).collect()
             }
-            _ => of_sbatch_line(words),
+            _ => {
+                let (words, notes) = of_sbatch_line(words);
+                passed_over = notes;
+                words
+            }
         };
-        let options = Line::try_parse_from(words).map(|line| line.options).map_err(|error| reason(&error))?;
+        let mut options = Line::try_parse_from(words).map(|line| line.options).map_err(|error| reason(&error))?;
+        options.passed_over = passed_over;
         options.check().map(|()| options)
     }
 }
@@ -52,46 +58,59 @@ pub(super) fn instead(flag: &str) -> Option<&'static str> {
 }
 
 /// Letters of sbatch that mean something else on the command line of this program.
-const LETTERS: [(&str, &str); 2] = [("-q", "--qos"), ("-G", "--gpus")];
+const LETTERS: [(&str, &str); 1] = [("-q", "--qos")];
 
-/// Flags of sbatch that change nothing of what becomes of a job here, beside [those of srun](IdleArgs): their letter, their name, and
-/// whether a value follows.
-const OF_SBATCH: &[(Option<&str>, &str, Value)] = &[
-    (Some("-L"), "--licenses", Value::Required),
-    (Some("-M"), "--clusters", Value::Required),
-    (Some("-Q"), "--quiet", Value::No),
-    (Some("-v"), "--verbose", Value::No),
-    (Some("-k"), "--no-kill", Value::Optional),
-    (None, "--switches", Value::Required),
-    (None, "--threads-per-core", Value::Required),
-    (None, "--cpus-per-gpu", Value::Required),
-    (None, "--mem-per-gpu", Value::Required),
-    (None, "--kill-on-invalid-dep", Value::Required),
-    (None, "--get-user-env", Value::Optional),
-    (None, "--propagate", Value::Optional),
+const OF_SRUN: &str = "type it to `lattice launch` or `lattice srun` in the script";
+
+/// Flags of sbatch that are ignored here, beside [those of srun](IdleArgs): their letter, their name, whether a value follows, and the
+/// reason of a note, if their effect could be missed.
+const OF_SBATCH: &[(Option<&str>, &str, Value, Option<&str>)] = &[
+    (Some("-L"), "--licenses", Value::Required, Some("licences are not shared out")),
+    (Some("-M"), "--clusters", Value::Required, Some("a job runs on the cluster of --api")),
+    (Some("-Q"), "--quiet", Value::No, None),
+    (Some("-v"), "--verbose", Value::No, None),
+    (
+        Some("-k"),
+        "--no-kill",
+        Value::Optional,
+        Some("an allocation that loses a node ends; --requeue runs the job again"),
+    ),
+    (None, "--switches", Value::Required, Some("nodes are not chosen by their switches")),
+    (None, "--threads-per-core", Value::Required, Some(OF_SRUN)),
+    (None, "--cpus-per-gpu", Value::Required, Some(OF_SRUN)),
+    (None, "--mem-per-gpu", Value::Required, Some(NO_MEMORY_LIMIT)),
+    (None, "--kill-on-invalid-dep", Value::Required, None),
+    (None, "--get-user-env", Value::Optional, Some("a script has the environment in which it is submitted")),
+    (None, "--propagate", Value::Optional, None),
 ];
 
-/// The words of a line of sbatch's, in the options of ours.
-fn of_sbatch_line(words: Vec<String>) -> Vec<String> {
-    let (mut ours, mut words) = (Vec::new(), words.into_iter());
+/// The words of a line of sbatch's, in the options of ours, and notes on those that are ignored.
+fn of_sbatch_line(words: Vec<String>) -> (Vec<String>, Vec<String>) {
+    let (mut ours, mut notes, mut words) = (Vec::new(), Vec::new(), words.into_iter());
     while let Some(word) = words.next() {
-        match passed_over(&word) {
-            Some(Value::Required) => drop(words.next()),
-            Some(Value::No | Value::Optional) => {}
-            None => ours.extend(of_sbatch(word)),
+        let Some((name, value, reason)) = passed_over(&word) else {
+            ours.extend(of_sbatch(word));
+            continue;
+        };
+        notes.extend(reason.map(|reason| idle::note(name, reason)));
+        if value == Value::Required {
+            drop(words.next());
         }
     }
-    ours
+    (ours, notes)
 }
 
-/// The value that is still to come of a flag in [`OF_SBATCH`]; `None` for any other word.
-fn passed_over(word: &str) -> Option<Value> {
+/// Name, value that is still to come and reason of a flag in [`OF_SBATCH`]; `None` for any other word.
+fn passed_over(word: &str) -> Option<(&'static str, Value, Option<&'static str>)> {
     let (name, has_value) = word.split_once('=').map_or((word, false), |(name, _)| (name, true));
-    OF_SBATCH.iter().find_map(|&(letter, long, value)| match letter {
-        _ if name == long => Some(if has_value { Value::No } else { value }),
-        Some(letter) if word == letter => Some(value),
-        Some(letter) if value == Value::Required && word.starts_with(letter) => Some(Value::No),
-        _ => None,
+    OF_SBATCH.iter().find_map(|&(letter, long, value, reason)| {
+        let value = match letter {
+            _ if name == long => Some(if has_value { Value::No } else { value }),
+            Some(letter) if word == letter => Some(value),
+            Some(letter) if value == Value::Required && word.starts_with(letter) => Some(Value::No),
+            _ => None,
+        };
+        value.map(|value| (long, value, reason))
     })
 }
 
@@ -176,6 +195,7 @@ mod tests {
 
     use super::*;
     use crate::args::Requeue;
+    use crate::console::Verbosity;
 
     fn line(words: &str) -> Result<BatchOptions, String> {
         BatchOptions::of_line(words.split(' ').map(str::to_owned).collect())
@@ -226,20 +246,21 @@ mod tests {
     }
 
     #[test]
-    fn flags_of_sbatch_that_change_nothing_are_passed_over() {
+    fn flags_of_sbatch_that_are_ignored_are_passed_over_with_a_note_if_they_are_missed() {
         let words = "-L matlab -Mcluster --clusters=a --switches 1 --threads-per-core=1 --cpus-per-gpu=4 --get-user-env \
             --propagate=STACK -v -Q --kill-on-invalid-dep=yes -N 3";
-        assert_eq!(line(words).unwrap().count, Some(3));
+        let options = line(words).unwrap();
+        assert_eq!(options.count, Some(3));
+        let licences = "note: --licenses is ignored: licences are not shared out";
+        let notes = options.notes(Verbosity::Normal);
+        assert!(notes.contains(&licences.to_owned()) && notes.len() == 6, "{notes:?}");
     }
 
     #[test]
     fn words_of_sbatch_are_read_as_they_are_typed_there() {
-        for (typed, ours) in [
-            ("-qnight", Some("--qos=night")),
-            ("-G", Some("--gpus")),
-            ("--no-requeue", Some("--requeue=never")),
-            ("--export=ALL", None),
-        ] {
+        for (typed, ours) in
+            [("-qnight", Some("--qos=night")), ("--no-requeue", Some("--requeue=never")), ("--export=ALL", None)]
+        {
             assert_eq!(of_sbatch(typed.to_owned()).as_deref(), ours, "{typed}");
         }
     }

@@ -3,12 +3,13 @@
 //!
 //! ```text
 //! words ──table of the launcher──> Line ──> words of `lattice launch` ──> clap, as if they had been typed
-//!          mpiexec.rs, srun.rs      └─> notes: flags that choose nothing here
+//!          mpiexec.rs, srun.rs      └─> notes: flags that are ignored here
 //! ```
 //!
-//! Each flag stands in one table, with what it means here. Parsing, the line that `-v` shows, the help and `docs/coming-from.md` come
-//! from that table.
+//! Each flag stands in one table, with its meaning here: honoured, refused, or ignored with or without a note. Parsing, the line that `-v`
+//! shows, the help and `docs/coming-from.md` come from that table.
 
+mod components;
 mod document;
 mod line;
 mod mpiexec;
@@ -25,6 +26,7 @@ use clap::error::ErrorKind;
 use self::line::Line;
 pub(super) use self::line::Translation;
 pub use self::wrap::{NamedHosts, WrapArgs};
+use super::idle::{self, Notice};
 use crate::bounded_file;
 use crate::console::Verbosity;
 
@@ -57,6 +59,9 @@ enum Takes {
     Pair,
 }
 
+/// Conversion of a flag's value.
+type Make = fn(&mut Line, &OsStr) -> Result<(), Refusal>;
+
 /// Meaning of a flag here.
 #[derive(Clone, Copy)]
 enum Meaning {
@@ -66,10 +71,14 @@ enum Meaning {
     OfLaunch(&'static str),
     /// This flag, for the nodes of the launch or, behind a `:`, of the program there.
     OfNodes(&'static str),
-    /// What the function makes of the value; the text says it in words of `lattice launch`.
-    Made(&'static str, fn(&mut Line, &OsStr) -> Result<(), Refusal>),
-    /// Nothing, for this reason.
-    Nothing(&'static str),
+    /// The result of the function for the value, for the whole launch; the text is in words of `lattice launch`.
+    Made(&'static str, Make),
+    /// The same, for one program.
+    MadeOfProgram(&'static str, Make),
+    /// Amount of messages.
+    Shows(Verbosity),
+    /// It is ignored for this reason, which a note reports.
+    Ignored(Notice, &'static str),
     /// It is refused, with what to type instead.
     Refused(&'static str),
 }
@@ -91,6 +100,10 @@ enum Refusal {
     Value { flag: &'static str, value: String, reason: String },
     #[error("{variable}={value}: {refusal}")]
     Variable { variable: String, value: String, refusal: Box<Self> },
+    #[error(
+        "{flag} differs between the programs: {first}, and {second}; it is the same for all programs of a launch here"
+    )]
+    Differs { flag: String, first: String, second: String },
     #[error("cannot read {}: {reason}", path.display())]
     File { path: std::path::PathBuf, reason: String },
 }
@@ -187,13 +200,16 @@ impl Flag {
 
     /// Applies the flag, which stands there as `typed`, with its value, if it takes one.
     fn apply(&self, line: &mut Line, typed: &str, value: Option<&OsStr>) -> Result<(), Refusal> {
-        line.remember(self);
+        line.remember(self, value);
         match (self.meaning, value) {
             (Meaning::OfProgram(flag), value) => line.add_to_program(flag, value),
             (Meaning::OfLaunch(flag), value) => line.add_to_launch(flag, value),
             (Meaning::OfNodes(flag), value) => line.add_to_nodes(flag, value),
-            (Meaning::Made(_, make), value) => return make(line, value.unwrap_or_default()),
-            (Meaning::Nothing(reason), _) => line.note(format!("{typed} chooses nothing here: {reason}")),
+            (Meaning::Made(_, make) | Meaning::MadeOfProgram(_, make), value) => {
+                return make(line, value.unwrap_or_default());
+            }
+            (Meaning::Shows(verbosity), _) => line.verbosity = Some(verbosity),
+            (Meaning::Ignored(notice, reason), value) => line.ignore(notice, value, idle::note(typed, reason)),
             (Meaning::Refused(instead), _) => {
                 return Err(Refusal::Refused { flag: typed.to_owned(), instead: instead.to_owned() });
             }
@@ -215,6 +231,9 @@ impl Refusal {
             }
             Self::Refused { instead, .. } => instead.clone(),
             Self::Ambiguous { .. } | Self::Value { .. } => return String::new(),
+            Self::Differs { flag, .. } => {
+                format!("type the same {flag} for each program, or start the programs by launches of their own")
+            }
             Self::Variable { variable, .. } => format!("type unset {variable}, or give it another value"),
             Self::File { .. } => "type the path of another file, or its words on this line".to_owned(),
         };
@@ -232,7 +251,7 @@ fn text_of(path: &OsStr) -> Result<String, Refusal> {
 }
 
 /// The names without those that came before.
-pub(super) fn distinct(names: impl IntoIterator<Item = String>) -> Vec<String> {
+pub(crate) fn distinct(names: impl IntoIterator<Item = String>) -> Vec<String> {
     let mut seen = HashSet::new();
     names.into_iter().filter(|name| seen.insert(name.clone())).collect()
 }

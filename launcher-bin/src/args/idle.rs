@@ -1,14 +1,49 @@
-//! Flags of `srun` that choose nothing here: taken, so that scripts run as they are, and noted with `-v`.
+//! Flags of `srun` that are ignored here, so that scripts run as they are, and when this is reported. Flags whose absence would change a
+//! result are refused elsewhere.
 
+use std::ffi::{OsStr, OsString};
+
+use clap::parser::ValueSource;
 use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches};
 
-/// A flag of `srun`(1), and the reason why nothing depends on it here.
+use crate::console::Verbosity;
+
+/// A flag of `srun`(1) that is ignored, and the reason.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Idle {
     pub(super) short: Option<char>,
     pub(super) long: &'static str,
     pub(super) value: Value,
+    pub(super) notice: Notice,
     pub(super) reason: &'static str,
+}
+
+/// Command lines for which it is reported that a flag is ignored; `-v` reports all.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Notice {
+    /// None: no effect of the flag is missed.
+    Verbose,
+    /// Those without an allocation, whose nodes the flag would have chosen.
+    Unallocated,
+    /// All.
+    Always,
+}
+
+/// Existence of an allocation for a command line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Allocation {
+    /// The line is for an allocation.
+    Given,
+    /// Nodes are not chosen yet, or the launch stays on this machine.
+    Missing,
+}
+
+impl Notice {
+    /// True if the flag is reported without `-v`. A flag that asks for nothing, as `--mem=0` does, is not.
+    pub(super) fn is_due(self, value: Option<&OsStr>, allocation: Allocation) -> bool {
+        let asks_for_nothing = value.is_some_and(|value| ["0", "none", "NONE", "no"].iter().any(|no| value == *no));
+        !asks_for_nothing && (self == Self::Always || self == Self::Unallocated && allocation == Allocation::Missing)
+    }
 }
 
 /// Value of such a flag.
@@ -22,41 +57,44 @@ pub(super) enum Value {
     Required,
 }
 
-const WHOLE_NODES: &str = "an allocation is whole nodes";
+pub(super) const NO_MEMORY_LIMIT: &str = "no memory limit is set; an allocation has whole nodes";
+pub(super) const ALL_GPUS: &str =
+    "ranks may use all GPUs of their node; --gpus-per-task N and --gpu-bind give each rank its own";
+const CHOOSES_NODES: &str = "nodes have no features to choose them by; -w NODES names them";
 const NO_SCHEDULER: &str = "there are no accounts, partitions, classes of service and reservations";
 const AT_ONCE: &str = "launches start at once, and jobs as soon as there are nodes";
-const SHARED: &str = "launches of an allocation share its nodes";
+const SHARED: &str = "launches of an allocation share its nodes and their CPUs, and start at once";
 
-const fn idle(short: Option<char>, long: &'static str, value: Value, reason: &'static str) -> Idle {
-    Idle { short, long, value, reason }
-}
-
-/// The flags. Those that would change a result if they were passed over are not here.
+/// The flags.
 pub(super) const IDLE: &[Idle] = &[
-    idle(Some('A'), "account", Value::Required, NO_SCHEDULER),
-    idle(None, "comment", Value::Required, "it is kept nowhere"),
-    idle(Some('C'), "constraint", Value::Required, WHOLE_NODES),
-    idle(None, "disable-status", Value::No, "Ctrl-C ends the launch in order, a second one at once"),
-    idle(None, "exact", Value::No, SHARED),
-    idle(None, "exclusive", Value::Optional, WHOLE_NODES),
-    idle(None, "external-launcher", Value::No, SHARED),
-    idle(None, "gpus", Value::Required, WHOLE_NODES),
-    idle(None, "gpus-per-node", Value::Required, WHOLE_NODES),
-    idle(None, "gres", Value::Required, WHOLE_NODES),
-    idle(Some('I'), "immediate", Value::Optional, AT_ONCE),
-    idle(None, "mem", Value::Required, WHOLE_NODES),
-    idle(None, "mem-per-cpu", Value::Required, WHOLE_NODES),
-    idle(None, "overlap", Value::No, SHARED),
-    idle(Some('s'), "oversubscribe", Value::No, "a node may have more ranks than CPUs"),
-    idle(Some('p'), "partition", Value::Required, NO_SCHEDULER),
-    idle(None, "qos", Value::Required, NO_SCHEDULER),
-    idle(None, "reservation", Value::Required, NO_SCHEDULER),
+    idle(Some('A'), "account", Value::Required, Notice::Verbose, NO_SCHEDULER),
+    idle(None, "comment", Value::Required, Notice::Verbose, "it is kept nowhere"),
+    idle(Some('C'), "constraint", Value::Required, Notice::Unallocated, CHOOSES_NODES),
+    idle(None, "disable-status", Value::No, Notice::Verbose, "Ctrl-C ends the launch in order, a second one at once"),
+    idle(None, "exact", Value::No, Notice::Always, SHARED),
+    idle(None, "exclusive", Value::Optional, Notice::Always, SHARED),
+    idle(None, "external-launcher", Value::No, Notice::Verbose, SHARED),
+    idle(Some('G'), "gpus", Value::Required, Notice::Always, ALL_GPUS),
+    idle(None, "gpus-per-node", Value::Required, Notice::Always, ALL_GPUS),
+    idle(None, "gres", Value::Required, Notice::Always, ALL_GPUS),
+    idle(Some('I'), "immediate", Value::Optional, Notice::Verbose, AT_ONCE),
+    idle(None, "mem", Value::Required, Notice::Always, NO_MEMORY_LIMIT),
+    idle(None, "mem-per-cpu", Value::Required, Notice::Always, NO_MEMORY_LIMIT),
+    idle(None, "overlap", Value::No, Notice::Verbose, SHARED),
+    idle(Some('s'), "oversubscribe", Value::No, Notice::Verbose, "a node may have more ranks than CPUs"),
+    idle(Some('p'), "partition", Value::Required, Notice::Unallocated, NO_SCHEDULER),
+    idle(None, "qos", Value::Required, Notice::Verbose, NO_SCHEDULER),
+    idle(None, "reservation", Value::Required, Notice::Unallocated, NO_SCHEDULER),
 ];
+
+const fn idle(short: Option<char>, long: &'static str, value: Value, notice: Notice, reason: &'static str) -> Idle {
+    Idle { short, long, value, notice, reason }
+}
 
 /// The flags of this table that a command line has.
 #[derive(Clone, Debug, Default)]
 pub struct IdleArgs {
-    given: Vec<&'static Idle>,
+    given: Vec<(&'static Idle, Option<OsString>)>,
 }
 
 impl IdleArgs {
@@ -66,10 +104,20 @@ impl IdleArgs {
         self
     }
 
-    /// One line for each flag that was given, with the reason why it chooses nothing.
-    pub fn notes(&self) -> impl Iterator<Item = String> {
-        self.given.iter().map(|flag| format!("--{} is taken and chooses nothing: {}", flag.long, flag.reason))
+    /// One line for each flag that is to be reported, with the reason why it is ignored.
+    pub(crate) fn notes(&self, allocation: Allocation, verbosity: Verbosity) -> impl Iterator<Item = String> {
+        let is_shown = move |(flag, value): &&(&'static Idle, Option<OsString>)| match verbosity {
+            Verbosity::Quiet => false,
+            Verbosity::Normal => flag.notice.is_due(value.as_deref(), allocation),
+            Verbosity::Verbose => true,
+        };
+        self.given.iter().filter(is_shown).map(|(flag, _)| note(&format!("--{}", flag.long), flag.reason))
     }
+}
+
+/// The note that a flag, as it was typed, is ignored.
+pub(super) fn note(typed: &str, reason: &str) -> String {
+    format!("note: {typed} is ignored: {reason}")
 }
 
 impl Args for IdleArgs {
@@ -84,8 +132,12 @@ impl Args for IdleArgs {
 
 impl FromArgMatches for IdleArgs {
     fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
-        let is_given = |flag: &&Idle| matches.value_source(flag.long) == Some(clap::parser::ValueSource::CommandLine);
-        Ok(Self { given: IDLE.iter().filter(is_given).collect() })
+        let is_given = |flag: &&Idle| matches.value_source(flag.long) == Some(ValueSource::CommandLine);
+        let value = |flag: &Idle| match flag.value {
+            Value::No => None,
+            Value::Optional | Value::Required => Some(matches.get_raw(flag.long)?.next_back()?.to_owned()),
+        };
+        Ok(Self { given: IDLE.iter().filter(is_given).map(|flag| (flag, value(flag))).collect() })
     }
 
     fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
@@ -96,7 +148,7 @@ impl FromArgMatches for IdleArgs {
 
 impl Idle {
     fn arg(&self) -> Arg {
-        let arg = Arg::new(self.long).long(self.long).help(format!("Nothing: {}", self.reason)).hide(true);
+        let arg = Arg::new(self.long).long(self.long).help(format!("Ignored: {}", self.reason)).hide(true);
         let arg = match self.short {
             Some(short) => arg.short(short),
             None => arg,

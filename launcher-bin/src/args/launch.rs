@@ -80,7 +80,7 @@ pub struct LaunchArgs {
     /// Variables and limits of the caller.
     #[command(flatten)]
     pub environment: EnvironmentArgs,
-    /// Flags of srun that choose nothing here.
+    /// Flags of srun that are ignored here.
     #[command(flatten)]
     pub idle: IdleArgs,
 }
@@ -186,8 +186,9 @@ pub struct ContainerArgs {
     /// Run the programs in a container of IMAGE each, by the runtime of --container-profile.
     #[arg(long, value_name = "IMAGE")]
     pub container: Option<OsString>,
-    /// Container runtime: apptainer, podman, charliecloud, sarus, enroot, uenv, bubblewrap, or one of
-    /// ~/.config/lattice/containers.toml; else the first that is in PATH here.
+    /// Container runtime: apptainer, singularity, podman, sarus, enroot, uenv, for directories charliecloud, bubblewrap, podman-rootfs, or
+    /// one of ~/.config/lattice/containers.toml. Without it, the first of these in PATH here that takes the image; unshare, of
+    /// util-linux, only by name.
     #[arg(long, value_name = "NAME", env = "LATTICE_CONTAINER_PROFILE", hide_env_values = true)]
     pub container_profile: Option<String>,
 }

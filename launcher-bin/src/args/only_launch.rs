@@ -3,7 +3,7 @@
 
 use clap::{Parser, Subcommand};
 
-use super::{Cli, Command, LaunchArgs, VerbosityArgs, launch};
+use super::{Cli, Command, LaunchArgs, Remarks, VerbosityArgs, launch};
 
 /// [`Cli`] with one command.
 #[derive(Debug, Parser)]
@@ -32,12 +32,7 @@ impl OnlyLaunch {
 
 impl From<OnlyLaunch> for Cli {
     fn from(line: OnlyLaunch) -> Self {
-        Self {
-            verbosity: line.verbosity,
-            command: Command::Launch(line.into_args()),
-            notes: Vec::new(),
-            warnings: Vec::new(),
-        }
+        Self { verbosity: line.verbosity, command: Command::Launch(line.into_args()), remarks: Remarks::default() }
     }
 }
 

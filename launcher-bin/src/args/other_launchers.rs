@@ -41,7 +41,6 @@ const FLAGS: &[(&[&str], &str)] = &[
     (&["-mca", "--mca", "--gmca"], "type --env OMPI_MCA_NAME=VALUE"),
     (&["--allow-run-as-root"], "leave it out"),
     (&["--version"], "type lattice --version"),
-    (&["-G"], "leave it out: an allocation is whole nodes"),
 ];
 
 /// Commands of other launchers, and what to type here; `launch` takes the words that follow.

@@ -196,12 +196,6 @@ fn exec_line(words: &[OsString]) -> String {
 
 /// Line to type instead of a command that does not exist.
 fn command_tip(typed: &str, words: &[OsString]) -> Option<String> {
-    if is_left_out(typed, cfg!(feature = "api"), cfg!(feature = "dev-cluster")) {
-        return Some(format!(
-            "this lattice was built without it, for launches on one machine; \
-             `cargo build --profile demo --package lattice --package lattice-agent` makes one that has {typed}"
-        ));
-    }
     let position = words.iter().position(|word| *word == *typed)?;
     match instead_of_command(typed) {
         // Those take the words that follow.
@@ -215,15 +209,6 @@ fn command_tip(typed: &str, words: &[OsString]) -> Option<String> {
         Some(command) => Some(format!("did you mean: {}", line(command, &[]))),
         None if is_program(typed) => Some(format!("did you mean: {}", line("launch", &words[position..]))),
         None => None,
-    }
-}
-
-/// True for a command of ours that a build without these features leaves out.
-fn is_left_out(command: &str, api: bool, dev_cluster: bool) -> bool {
-    match command {
-        "api" | "start" => !api,
-        "dev-cluster" => !dev_cluster,
-        _ => false,
     }
 }
 
@@ -289,16 +274,6 @@ fn is_shortened(typed: &str, known: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn commands_that_a_build_leaves_out_are_known() {
-        let left_out = |api, dev_cluster| {
-            ["api", "start", "dev-cluster", "launch"].map(|command| is_left_out(command, api, dev_cluster))
-        };
-        assert_eq!(left_out(true, true), [false; 4]);
-        assert_eq!(left_out(true, false), [false, false, true, false]);
-        assert_eq!(left_out(false, false), [true, true, true, false]);
-    }
 
     #[test]
     fn slips_are_near_and_other_words_are_not() {

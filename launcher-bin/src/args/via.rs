@@ -110,7 +110,6 @@ fn words(text: &str) -> Result<Vec<String>, ViaParseError> {
     if words.first().is_none_or(String::is_empty) { Err(ViaParseError::Empty) } else { Ok(words) }
 }
 
-#[cfg(feature = "api")]
 impl Via {
     /// The value of `--via` as a shell reads it.
     pub(crate) fn as_typed(&self) -> String {

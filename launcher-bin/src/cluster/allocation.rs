@@ -128,7 +128,6 @@ impl From<proto::Node> for NodeFacts {
 mod tests {
     use super::*;
 
-    #[cfg(feature = "api")]
     #[test]
     fn states_are_called_as_in_messages_of_the_api_server() {
         for number in 0.. {

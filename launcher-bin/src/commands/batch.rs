@@ -53,15 +53,10 @@ pub(crate) fn batch(args: &BatchArgs, verbosity: Verbosity) -> Result<u8, Comman
     let Script { bytes, options } = Script::of(args)?;
     let options = args.options.clone().over(options);
     options.check().map_err(|reason| ScriptError::Options { reason })?;
-    if verbosity > Verbosity::Quiet {
-        if script::is_of_pbs(&bytes) {
-            report("note: lines of #PBS are not read\ntry: #LATTICE lines, such as #LATTICE --nodes=2 --time=1:00:00");
-        }
-        options.notes().into_iter().for_each(|note| report(&format!("note: {note}")));
+    if verbosity > Verbosity::Quiet && script::is_of_pbs(&bytes) {
+        report("note: lines of #PBS are not read\ntry: #LATTICE lines, such as #LATTICE --nodes=2 --time=1:00:00");
     }
-    if verbosity == Verbosity::Verbose {
-        options.idle.notes().for_each(|note| report(&note));
-    }
+    options.notes(verbosity).iter().for_each(|note| report(note));
     let name = options.job_name.clone().unwrap_or_else(|| usual_name(args));
     let launch = launch(args, &options, &name, &bytes)?;
     let mut request = proto::CreateAllocationRequest {

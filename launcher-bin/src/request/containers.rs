@@ -13,7 +13,7 @@ use lattice_session::spec::AppSpec;
 use serde::Deserialize;
 
 use super::user_tables::{UserTables, UserTablesError};
-use crate::args::ContainerArgs;
+use crate::args::{ContainerArgs, distinct};
 use crate::environment;
 use crate::machine::Machine;
 
@@ -50,13 +50,33 @@ pub enum ContainerError {
         "--container: the name of the image is empty, as that of a variable that is not set\ntry: --container IMAGE; or the line without it"
     )]
     EmptyImage,
-    /// Nobody said which one, and none is in `PATH`.
+    /// No runtime was named, and none that takes the image is in `PATH`.
     #[error(
-        "--container: no container runtime is in PATH here\ntry: --container-profile NAME (or LATTICE_CONTAINER_PROFILE), if the nodes have one; there are\n{known}"
+        "--container {}: no container runtime that takes {} is in PATH here (looked for {})\n\
+         try: --container-profile NAME (or LATTICE_CONTAINER_PROFILE), if the nodes have one; the names are\n{known}",
+        image.display(), if *is_directory { "a directory" } else { "an image that is no directory" }, looked_for.join(", ")
     )]
     NoRuntime {
-        /// All there are, one on each line.
+        /// The image.
+        image: PathBuf,
+        /// True if it is a directory.
+        is_directory: bool,
+        /// Programs of the runtimes.
+        looked_for: Vec<String>,
+        /// All profiles, one on each line.
         known: String,
+    },
+    /// The runtime takes a directory, and the image is a file.
+    #[error(
+        "--container {}: it is a file, and {name} takes a directory that holds a root file system\n\
+         try: --container-profile apptainer or podman, for image files; or the directory into which it was unpacked",
+        image.display()
+    )]
+    NoDirectory {
+        /// The image.
+        image: PathBuf,
+        /// Name of the runtime.
+        name: String,
     },
     /// Memory that programs could not inherit.
     #[error(
@@ -95,11 +115,39 @@ struct Runtime {
     /// Words before the program.
     command: Vec<String>,
     pmi: Way,
+    /// Images that it takes.
+    #[serde(default)]
+    image: Image,
+    /// Launches that it is chosen for.
+    #[serde(default)]
+    chosen: Chosen,
     /// Patterns of files that `{devices}` stands for, divided by blanks: a word with it is repeated for each of them that the node has.
     #[serde(default)]
     devices: String,
     /// Whose memory ranks of one node can read.
     memory: Memory,
+}
+
+/// Images that a runtime takes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum Image {
+    /// Files, names, or what else the runtime knows.
+    #[default]
+    Any,
+    /// Directories.
+    Directory,
+}
+
+/// Launches that a runtime is chosen for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+enum Chosen {
+    /// Also those that name no runtime, if its program is in `PATH`.
+    #[default]
+    ByPath,
+    /// Those that name it.
+    ByName,
 }
 
 /// Memory of other ranks of the node, which MPI libraries read by `process_vm_readv` for long messages.
@@ -179,23 +227,39 @@ impl Container {
             }
             (None, _) => return Ok(None),
         };
+        let place = machine.directory.join(image);
         let runtimes = UserTables::<Runtime>::read(OURS, "containers.toml", machine)?;
         let known = || {
             let lines: Vec<String> =
                 runtimes.tables.iter().map(|(name, runtime)| format!("  {name}: {}", runtime.about)).collect();
             lines.join("\n")
         };
-        let (name, runtime) = match &args.container_profile {
-            Some(name) => runtimes.get(name)?.ok_or_else(|| ContainerError::Unknown {
-                name: name.clone(),
-                file: runtimes.file.clone(),
-                known: known(),
-            })?,
-            None => {
-                let installed = runtimes.all()?.iter().find(|(_, runtime)| runtime.is_in_path(machine));
-                installed.ok_or_else(|| ContainerError::NoRuntime { known: known() })?
-            }
-        };
+        let (name, runtime) =
+            match &args.container_profile {
+                Some(name) => runtimes.get(name)?.ok_or_else(|| ContainerError::Unknown {
+                    name: name.clone(),
+                    file: runtimes.file.clone(),
+                    known: known(),
+                })?,
+                None => {
+                    let is_directory = place.is_dir();
+                    let suits = |(_, runtime): &(&String, &Runtime)| {
+                        runtime.chosen == Chosen::ByPath && (runtime.image == Image::Directory) == is_directory
+                    };
+                    // Runtimes of any image take directories, too, if there is none for these alone.
+                    let all = runtimes.all()?;
+                    let any = all.iter().filter(|(_, runtime)| runtime.image == Image::Any && is_directory);
+                    let mut suitable = all.iter().filter(suits).chain(any);
+                    let looked_for = suitable.clone().filter_map(|(_, runtime)| runtime.command.first().cloned());
+                    let looked_for = distinct(looked_for);
+                    suitable.find(|(_, runtime)| runtime.is_in_path(machine)).ok_or_else(|| {
+                        ContainerError::NoRuntime { image: image.into(), is_directory, looked_for, known: known() }
+                    })?
+                }
+            };
+        if runtime.image == Image::Directory && place.is_file() {
+            return Err(ContainerError::NoDirectory { image: image.into(), name: name.clone() });
+        }
         if runtime.command.is_empty() {
             return Err(ContainerError::NoCommand { name: name.clone() });
         }
@@ -397,16 +461,41 @@ mod tests {
         assert!(error.contains("--container-profile mine: its command has no {image}: unshare {imag}"), "{error}");
     }
 
+    /// `unshare` is on every Linux, and took `app.sif` for a directory.
     #[test]
-    fn without_a_name_the_first_that_is_installed_is_taken() {
+    fn without_a_name_the_first_that_is_installed_and_takes_the_image_is_taken() {
         let directory = tempfile::tempdir().unwrap();
         let mut machine = machine();
         machine.environment = vec![("PATH".into(), directory.path().into())];
-        let error = commanded_on("--container i true", &machine).unwrap_err().to_string();
-        assert!(error.contains("no container runtime is in PATH here") && error.contains("podman: "), "{error}");
-        fs::write(directory.path().join("podman"), "").unwrap();
-        let words = words(&commanded_on("--container i true", &machine).unwrap().request);
-        assert!(words.iter().any(|word| word == "podman"), "{words:?}");
+        machine.directory = directory.path().to_owned();
+        fs::create_dir(directory.path().join("root")).unwrap();
+        fs::write(directory.path().join("app.sif"), "").unwrap();
+        let install = |program: &str| fs::write(directory.path().join(program), "").unwrap();
+        let check = |image: &str, expected: &str| {
+            let line = format!("--container {image} true");
+            match commanded_on(&line, &machine) {
+                Ok(command) => assert!(words(&command.request).iter().any(|word| word == expected), "{image}"),
+                Err(error) => assert!(error.to_string().contains(expected), "{image}: {error}"),
+            }
+        };
+        install("unshare");
+        check(
+            "app.sif",
+            "no container runtime that takes an image that is no directory is in PATH here (looked for apptainer, enroot, podman, sarus, \
+             singularity, uenv)",
+        );
+        check("root", "a directory is in PATH here (looked for bwrap, ch-run, ");
+        install("bwrap");
+        check("app.sif", "looked for apptainer");
+        check("root", "bwrap");
+        install("podman");
+        check("app.sif", "podman");
+        check("docker.io/me/app", "podman");
+        check("root", "bwrap");
+        let error = commanded_on("--container app.sif --container-profile unshare true", &machine).unwrap_err();
+        assert!(error.to_string().contains("it is a file, and unshare takes a directory"), "{error}");
+        let named = commanded_on("--container root --container-profile unshare true", &machine).unwrap();
+        assert_eq!(words(&named.request)[0], "unshare");
     }
 
     #[test]

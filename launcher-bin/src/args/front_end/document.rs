@@ -2,7 +2,8 @@
 
 use std::fmt::Write as _;
 
-use super::{Flag, FrontEnd, Meaning, Takes};
+use super::{Flag, FrontEnd, Meaning, Notice, Takes};
+use crate::console::Verbosity;
 
 impl Flag {
     /// The flag as it is typed.
@@ -21,11 +22,23 @@ impl Flag {
     fn meaning(&self) -> String {
         match self.meaning {
             Meaning::OfProgram(flag) | Meaning::OfLaunch(flag) | Meaning::OfNodes(flag) => flag.to_owned(),
-            Meaning::Made(text, _) => text.to_owned(),
-            Meaning::Nothing(reason) => format!("chooses nothing: {reason}"),
+            Meaning::Made(text, _) | Meaning::MadeOfProgram(text, _) => text.to_owned(),
+            Meaning::Shows(Verbosity::Quiet) => "-q".to_owned(),
+            Meaning::Shows(_) => "-v".to_owned(),
+            Meaning::Ignored(notice, reason) => ignored(notice, reason),
             Meaning::Refused(instead) => format!("refused: {instead}"),
         }
     }
+}
+
+/// The meaning of a flag that is ignored.
+fn ignored(notice: Notice, reason: &str) -> String {
+    let reported = match notice {
+        Notice::Verbose => "",
+        Notice::Unallocated => " with a note outside of an allocation",
+        Notice::Always => " with a note",
+    };
+    format!("ignored{reported}: {reason}")
 }
 
 /// The help of a front end.
@@ -64,7 +77,9 @@ pub(super) fn coming_from() -> String {
         }
         if front_end == FrontEnd::Srun {
             for idle in super::super::idle::IDLE {
-                let _ = writeln!(text, "| `--{}` | chooses nothing: {} |", idle.long, idle.reason);
+                let short = idle.short.map_or_else(String::new, |short| format!("-{short}, "));
+                let ignored = ignored(idle.notice, idle.reason).replace('|', "\\|");
+                let _ = writeln!(text, "| `{short}--{}` | {ignored} |", idle.long);
             }
         }
         let _ = write!(text, "\n| variable | in lines of | is |\n|---|---|---|\n");
@@ -102,11 +117,14 @@ const FROM_SRUN: &str = "\
 `lattice srun` does what srun does without being asked: standard input goes to all tasks, a task that fails leaves the others running
 (`-K` ends them), standard error goes where `-o` says, and tasks find `SLURM_PROCID` and its like. A flag may be cut as long as it is the
 only one that begins so. Variables of srun stand for flags that a line does not have, as the table below the flags has them; `-v` names those that count, and
-those that choose nothing here (`SLURM_PARTITION`, `SLURM_EXIT_ERROR` and their like). In an allocation `SLURM_JOB_NUM_NODES`, else `SLURM_NNODES`, is the greatest
+those that are ignored here (`SLURM_PARTITION`, `SLURM_EXIT_ERROR` and their like). In an allocation `SLURM_JOB_NUM_NODES`, else `SLURM_NNODES`, is the greatest
 number of nodes, and `SLURM_DIST_PLANESIZE` the number of `SLURM_DISTRIBUTION=plane`; `LATTICE_ALLOC_ID` stands in the place of `SLURM_JOB_ID`, and `SLURM_CONF` is Slurm's own. Without a number of tasks or nodes there is one
 task on each node of the allocation, or on each that `-w` or `-F` names. In an allocation each task has a CPU of its node (`-c` of them) or is refused, unless there is `-O`.
 Tasks are placed and bound as by srun of Slurm 22.05, with few exceptions: `-w` names the nodes of the launch, where srun
 takes others as well, unless `-N` asks for more than it names; nothing is bound without a word about it; with one thread of each core the others are not in the masks.
+Flags that would change what runs and are not there are refused. Flags that are ignored and may be missed, such as `--mem` and `--exact`, are reported
+by a note, which `-q` and `-Q` leave out; `-v` reports all that are ignored. Behind a `:` a program has `-n`, `-N`, `-w`, `-F`, `--ntasks-per-node`
+and `-D` of its own. All other flags are the same for all programs: a line whose components would differ in one, as `srun -c2 A : -c1 B`, is refused.
 Scripts that call `scontrol show hostnames` and `scontrol show hostlist` find both in `lattice scontrol`, and `lattice batch` takes scripts with
 `#SBATCH` lines as they are ([batch.md](batch.md)).
 ";
@@ -134,11 +152,12 @@ CPUs are started without a word; those of MPICH, and `-machinefile` for Intel MP
 A line of Open MPI with `-np 1` tells `MPI_UNIVERSE_SIZE` as the number of slots of these nodes, of which programs spawn as many less one; other
 lines tell the number of ranks, or what `-usize` (`--universe-size N|slots`) says.
 
-**Programs.** Those behind a `:` may have a `-host` list of their own, in lines of srun `-N`, `-w` and `--ntasks-per-node`. `-configfile`,
+**Programs.** Those behind a `:` may have a `-host` list, a directory (`-wdir`) and variables (`-env`, `-x`) of their own. Other flags are for all programs,
+and a line in which two of them have different values of one is refused. `-configfile`,
 `--app` and `--appfile` name a file with a program on each line.
 
 **Variables** stand for flags that a line does not have. The parameters of Open MPI's launcher among them count behind `--mca` and `--prtemca` as well, before
-variables. `-v` names those that count, and those of the line's own launcher that choose nothing here (`HYDRA_ENV`, which has no effect in Hydra 4.0
+variables. `-v` names those that count, and those of the line's own launcher that are ignored here (`HYDRA_ENV`, which has no effect in Hydra 4.0
 either, `HYDRA_IFACE`, `I_MPI_PIN_ORDER`, `OMPI_MCA_orte_xterm` and their like). `HYDRA_CONFIG_FILE` names the file of programs of a line without one.
 By what an MPI's own launcher reaches nodes (`HYDRA_LAUNCHER`, `HYDRA_BOOTSTRAP`, `I_MPI_HYDRA_BOOTSTRAP`, `OMPI_MCA_plm` and their like) is not told:
 shells of an allocation set it for those ([mpirun.md](mpirun.md)).

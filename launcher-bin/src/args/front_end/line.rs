@@ -5,8 +5,10 @@ use std::os::unix::ffi::OsStrExt;
 
 use rank_spawner::Object;
 
-use super::Flag;
+use super::{Flag, Meaning};
 use crate::args::SEPARATOR;
+use crate::args::idle::{Allocation, Notice};
+use crate::cluster::{ALLOCATION, NO_ALLOCATION};
 use crate::console::Verbosity;
 
 /// A line of `lattice launch` for a line of another launcher.
@@ -14,7 +16,7 @@ use crate::console::Verbosity;
 pub(in crate::args) struct Translation {
     /// Words behind `lattice launch`.
     pub(in crate::args) words: Vec<OsString>,
-    /// Flags that choose nothing, and why.
+    /// Flags that are ignored without a note, and why.
     pub(in crate::args) notes: Vec<String>,
     /// Words that may not mean what whoever typed them thinks.
     pub(in crate::args) warnings: Vec<String>,
@@ -40,15 +42,32 @@ pub(super) struct Line {
     pub(super) rank_map: Option<Vec<usize>>,
     /// Words of `mpiexec` about the place of ranks within a node.
     pub(super) places: Places,
+    /// GPUs of the launch, as srun's `--gpus` has them.
+    pub(super) gpus: Option<OsString>,
     /// Parameters of Open MPI's launcher, by name, that stand for flags.
     pub(super) parameters: Vec<(String, OsString)>,
     /// True while the words are those of a file.
     pub(super) is_in_file: bool,
-    /// Flags of the other launcher that the line has, by the first of their names.
-    typed: Vec<&'static str>,
+    /// Flags of the other launcher that the line has.
+    pub(super) typed: Vec<Typed>,
+    /// Notes on flags that are ignored, each reported if its notice is due for this value.
+    ignored: Vec<(Notice, Option<OsString>, String)>,
     notes: Vec<String>,
     warnings: Vec<String>,
     pub(super) verbosity: Option<Verbosity>,
+}
+
+/// A flag of the other launcher as the line has it.
+#[derive(Debug)]
+pub(super) struct Typed {
+    /// First of its names.
+    pub(super) name: &'static str,
+    /// Index of the program among whose words it stands.
+    pub(super) program: usize,
+    /// Its value; empty without one.
+    pub(super) value: OsString,
+    /// True if it holds for all programs here, whichever of them has it.
+    pub(super) is_of_launch: bool,
 }
 
 /// Words of a line about the place of ranks within a node.
@@ -143,13 +162,32 @@ impl Line {
     }
 
     /// Remembers that the line has this flag of the other launcher, whatever that means here.
-    pub(super) fn remember(&mut self, flag: &Flag) {
-        self.typed.extend(flag.names.first());
+    pub(super) fn remember(&mut self, flag: &Flag, value: Option<&OsStr>) {
+        let Some(name) = flag.names.first() else { return };
+        let is_of_launch = matches!(flag.meaning, Meaning::OfLaunch(_) | Meaning::Made(..));
+        let value = value.unwrap_or_default().to_owned();
+        self.typed.push(Typed { name, program: self.programs.len(), value, is_of_launch });
     }
 
     /// True if the line has this flag of the other launcher, by the first of its names.
     pub(super) fn has_typed(&self, name: &str) -> bool {
-        self.typed.contains(&name)
+        self.typed.iter().any(|typed| typed.name == name)
+    }
+
+    /// Value of such a flag, the last one.
+    pub(super) fn typed_value(&self, name: &str) -> Option<&OsStr> {
+        self.typed.iter().rev().find(|typed| typed.name == name).map(|typed| typed.value.as_os_str())
+    }
+
+    /// Notes that a flag with this value is ignored.
+    pub(super) fn ignore(&mut self, notice: Notice, value: Option<&OsStr>, note: String) {
+        self.ignored.push((notice, value.map(OsStr::to_owned), note));
+    }
+
+    /// True if the launch runs in an allocation of ours.
+    pub(super) fn is_in_allocation(&self) -> bool {
+        let id = self.value("--alloc").or_else(|| std::env::var_os(ALLOCATION));
+        id.is_some_and(|id| !id.is_empty() && id != NO_ALLOCATION)
     }
 
     pub(super) fn note(&mut self, note: String) {
@@ -164,6 +202,17 @@ impl Line {
     /// The program that is being read.
     pub(super) fn program(&mut self) -> &mut Program {
         &mut self.current
+    }
+
+    /// Gives each program without this flag that of the program before it.
+    pub(super) fn hand_down(&mut self, flag: &str) {
+        let mut before: Option<OsString> = None;
+        for program in &mut self.programs {
+            match position(&program.flags, flag) {
+                Some(position) => before = Some(program.flags[position].clone()),
+                None => program.flags.extend(before.clone()),
+            }
+        }
     }
 
     /// True if a number of ranks was said for any program.
@@ -242,6 +291,14 @@ impl Line {
     pub(super) fn finish(mut self) -> Translation {
         if self.is_dealt_out && !self.has("--tasks-per-node") && !self.has("--distribution") {
             self.add_to_launch("--distribution", Some(OsStr::new("cyclic")));
+        }
+        let allocation = if self.is_in_allocation() { Allocation::Given } else { Allocation::Missing };
+        for (notice, value, note) in std::mem::take(&mut self.ignored) {
+            match notice.is_due(value.as_deref(), allocation) {
+                true if self.warnings.contains(&note) => {}
+                true => self.warn(note),
+                false => self.note(note),
+            }
         }
         let mut words = self.launch;
         for (index, program) in self.programs.into_iter().enumerate() {

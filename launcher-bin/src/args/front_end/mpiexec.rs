@@ -21,6 +21,7 @@ use self::detection::{dialect, version};
 use self::dialect::{Dialect, VARIABLE};
 pub(super) use self::flags::FLAGS;
 use self::values::ranks;
+use super::components::{self, Reach};
 use super::line::Line;
 use super::variables::set;
 use super::{Answer, Flag, FrontEnd, Refusal, Takes, distinct, find, next_word, text_of, unknown};
@@ -43,6 +44,7 @@ pub(super) fn translate(words: &[OsString]) -> Result<Answer, Refusal> {
         return Ok(answer);
     }
     read_usual_file(&mut line, |name| std::env::var_os(name))?;
+    components::check(&line, FLAGS, |_| Reach::All)?;
     // Asked for only where it matters: it may read the program's file.
     let dialect = LazyCell::new(|| dialect(words));
     // Intel MPI heeds variables that the line sets as those of the environment.
@@ -143,7 +145,7 @@ fn read_flag(
         "N" => {
             let value = value(&typed, glued, rest)?;
             match dialect(program) {
-                Some(Dialect::OpenMpi) => line.add_to_launch("--tasks-per-node", Some(&value)),
+                Some(Dialect::OpenMpi) => flags::PER_NODE.apply(line, &typed, Some(&value))?,
                 Some(Dialect::Hydra | Dialect::Intel) => ranks(line, &value)?,
                 None => return Err(ambiguous_n()),
             }

@@ -3,157 +3,21 @@
 //! the sockets of their node.
 
 mod array_letters;
+mod flags;
+mod gpus;
 mod values;
 mod variables;
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 
-use self::values::{
-    add_nodes, compress, cpu_bind, distribution, epilog, error, exclude, export, gpu_bind, gpus_per_task, group, mpi,
-    no_kill, node_file, node_list, nodes, open_mode, output, prolog, pty, quiet, send_libs, signal, user, verbose,
-};
-use super::Meaning::{Made, Nothing, OfLaunch, OfNodes, OfProgram, Refused};
+pub(super) use self::flags::FLAGS;
+use self::values::add_nodes;
+use super::components::{self, Reach};
 use super::line::Line;
-use super::{Answer, Flag, FrontEnd, Refusal, Takes, next_word, unknown};
+use super::{Answer, FrontEnd, Refusal, Takes, next_word, unknown};
 use crate::args::SEPARATOR;
-use crate::args::idle::{IDLE, Value};
-use crate::cluster::{ALLOCATION, NO_ALLOCATION};
-
-const fn flag(names: &'static [&'static str], takes: Takes, meaning: super::Meaning) -> Flag {
-    Flag { names, takes, meaning }
-}
-
-/// The flags, beside those of [`IDLE`].
-pub(super) const FLAGS: &[Flag] = &[
-    flag(&["n", "ntasks"], Takes::Value, OfProgram("--ntasks")),
-    flag(&["N", "nodes"], Takes::Value, Made("-N N or -N MIN-MAX", nodes)),
-    flag(&["ntasks-per-node", "tasks-per-node"], Takes::Value, OfNodes("--tasks-per-node")),
-    flag(&["ntasks-per-core"], Takes::Value, OfLaunch("--tasks-per-core")),
-    flag(&["ntasks-per-socket"], Takes::Value, OfLaunch("--tasks-per-socket")),
-    flag(&["w", "nodelist"], Takes::Value, Made("-w NODES; with more of -N than these, --include NODES", node_list)),
-    flag(&["F", "nodefile"], Takes::Value, Made("-w NODES, those of the file", node_file)),
-    flag(&["x", "exclude"], Takes::Value, Made("-x NODES", exclude)),
-    flag(
-        &["m", "distribution"],
-        Takes::Value,
-        Made(
-            "--distribution=block|cyclic|plane=N[:block|cyclic|fcyclic[:...]]; arbitrary is --hostfile $SLURM_HOSTFILE; Pack is refused",
-            distribution,
-        ),
-    ),
-    flag(&["cpu-bind", "cpu_bind"], Takes::Value, Made("--cpu-bind", cpu_bind)),
-    flag(&["c", "cpus-per-task"], Takes::Value, OfLaunch("--cpus-per-task")),
-    flag(&["mem-bind", "mem_bind"], Takes::Value, OfLaunch("--mem-bind")),
-    flag(&["hint"], Takes::Value, OfLaunch("--hint")),
-    flag(&["threads-per-core"], Takes::Value, OfLaunch("--threads-per-core")),
-    flag(&["gpus-per-task"], Takes::Value, Made("--gpus-per-task, without the type of GPU", gpus_per_task)),
-    flag(&["gpu-bind"], Takes::Value, Made("--gpu-bind, without verbose", gpu_bind)),
-    flag(&["O", "overcommit"], Takes::Nothing, OfLaunch("--overcommit")),
-    flag(&["jobid"], Takes::Value, OfLaunch("--alloc")),
-    flag(&["o", "output"], Takes::Value, Made("-o FILE, and -e FILE unless there is one; a task is refused", output)),
-    flag(&["e", "error"], Takes::Value, Made("-e FILE; a task is refused", error)),
-    flag(&["i", "input"], Takes::Value, OfLaunch("--stdin")),
-    flag(&["J", "job-name"], Takes::Value, OfLaunch("--job-name")),
-    flag(&["l", "label"], Takes::Nothing, OfLaunch("--label")),
-    flag(&["u", "unbuffered"], Takes::Nothing, OfLaunch("--unbuffered")),
-    flag(&["open-mode"], Takes::Value, Made("--append", open_mode)),
-    flag(&["json"], Takes::Nothing, OfLaunch("--json")),
-    flag(&["D", "chdir"], Takes::Value, OfProgram("--chdir")),
-    flag(&["export"], Takes::Value, Made("--export, without names that are not set", export)),
-    flag(&["bcast"], Takes::Optional, OfLaunch("--bcast")),
-    flag(&["bcast-exclude"], Takes::Value, OfLaunch("--bcast-exclude")),
-    flag(&["compress"], Takes::Optional, Made("--compress, which is gzip, unless it is none", compress)),
-    flag(&["send-libs"], Takes::Optional, Made("--send-libs=yes|no", send_libs)),
-    flag(&["propagate"], Takes::Optional, OfLaunch("--propagate")),
-    flag(&["multi-prog"], Takes::Nothing, OfLaunch("--multi-prog")),
-    flag(&["mpi"], Takes::Value, Made("--pmi=none for none; all others are served anyway", mpi)),
-    flag(&["t", "time"], Takes::Value, OfLaunch("--time")),
-    flag(&["signal"], Takes::Value, Made("--signal, with -t on the same line; without R:", signal)),
-    flag(&["K", "kill-on-bad-exit"], Takes::Optional, OfLaunch("--kill-on-bad-exit")),
-    flag(&["k", "no-kill"], Takes::Optional, Made("--no-kill, unless it is off", no_kill)),
-    flag(&["W", "wait"], Takes::Value, OfLaunch("--wait")),
-    flag(&["v", "verbose"], Takes::Nothing, Made("-v", verbose)),
-    flag(&["quiet", "Q"], Takes::Nothing, Made("-q", quiet)),
-    // Its long name is in that table; there the letter is taken.
-    flag(&["q"], Takes::Value, Nothing("launches start at once, in an allocation that is there already")),
-    flag(&["gpu-freq", "cpu-freq", "accel-bind"], Takes::Value, Nothing("ranks are bound by --cpu-bind alone")),
-    flag(&["ntasks-per-gpu", "cpus-per-gpu", "mem-per-gpu"], Takes::Value, Nothing("an allocation is whole nodes")),
-    flag(
-        &[
-            "network",
-            "licenses",
-            "power",
-            "profile",
-            "mcs-label",
-            "slurmd-debug",
-            "thread-spec",
-            "core-spec",
-            "tres-per-task",
-            "switches",
-            "begin",
-            "priority",
-            "deadline",
-            "dependency",
-            "cluster-constraint",
-            "extra-node-info",
-            "wckey",
-            "acctg-freq",
-            "time-min",
-            "clusters",
-            "mail-type",
-            "mail-user",
-            "mincpus",
-            "tmp",
-            "tres-bind",
-            "cores-per-socket",
-            "sockets-per-node",
-            "gres-flags",
-            "gpus-per-socket",
-            "cluster",
-            "treewidth",
-        ],
-        Takes::Value,
-        Nothing("it is a setting of Slurm"),
-    ),
-    flag(
-        &[
-            "no-allocate",
-            "contiguous",
-            "spread-job",
-            "use-min-nodes",
-            "reboot",
-            "hold",
-            "interactive",
-            "preserve-env",
-            "bell",
-            "no-bell",
-        ],
-        Takes::Nothing,
-        Nothing("it is a setting of Slurm"),
-    ),
-    flag(&["test-only"], Takes::Nothing, OfLaunch("--dry-run")),
-    flag(&["uid"], Takes::Value, Made("nothing, for yourself; others are refused", user)),
-    flag(&["gid"], Takes::Value, Made("nothing, for your own group; others are refused", group)),
-    flag(&["nice", "x11", "resv-ports"], Takes::Optional, Nothing("it is a setting of Slurm")),
-    flag(&["d", "b", "S", "T", "M", "L", "B", "G"], Takes::Value, Nothing("it is a setting of Slurm")),
-    flag(&["X", "E", "H", "Z"], Takes::Nothing, Nothing("it is a setting of Slurm")),
-    flag(&["pty"], Takes::Optional, Made("--pty", pty)),
-    flag(&["r", "relative"], Takes::Value, OfLaunch("--relative")),
-    flag(&["het-group", "pack-group"], Takes::Value, Refused("separate programs by a lone `:`")),
-    flag(&["container-image", "container"], Takes::Value, OfLaunch("--container")),
-    flag(
-        &["container-mounts", "container-workdir", "container-name", "uenv", "view", "environment"],
-        Takes::Value,
-        Refused("type --container IMAGE with a profile of your own in ~/.config/lattice/containers.toml"),
-    ),
-    flag(&["bb", "bbf", "delay-boot", "threads"], Takes::Value, Nothing("it is a setting of Slurm")),
-    flag(&["quit-on-interrupt"], Takes::Nothing, Nothing("Ctrl-C ends the launch in order, a second one at once")),
-    flag(&["task-prolog"], Takes::Value, OfLaunch("--task-prolog")),
-    flag(&["task-epilog"], Takes::Value, OfLaunch("--task-epilog")),
-    flag(&["prolog"], Takes::Value, Made("--prolog, unless it is none", prolog)),
-    flag(&["epilog"], Takes::Value, Made("--epilog, unless it is none", epilog)),
-];
+use crate::args::idle::{self, IDLE, Idle, Value};
 
 /// Each variable that stands for a flag, with whose lines heed it.
 #[cfg(test)]
@@ -162,12 +26,40 @@ pub(super) fn variables() -> Vec<(&'static str, &'static str, &'static str)> {
     counted.iter().chain(variables::all()).map(|&(name, flag)| (name, "srun", flag)).collect()
 }
 
+/// Flags that hold for the component of srun's that has them alone, by the first of their names: Slurm sets them back before it reads the
+/// next one (`reset_each_pass` of its table of options); others hold until a component has them anew. Those that are absent and do no harm
+/// to a component that does not ask for them, such as `--bcast`, are left out.
+const OF_ONE_COMPONENT: [&str; 14] = [
+    "ntasks-per-core",
+    "ntasks-per-socket",
+    "ntasks-per-gpu",
+    "m",
+    "cpu-bind",
+    "c",
+    "mem-bind",
+    "hint",
+    "threads-per-core",
+    "gpus-per-task",
+    "gpu-bind",
+    "cpus-per-gpu",
+    "tres-bind",
+    "r",
+];
+
 pub(super) fn translate(words: &[OsString]) -> Result<Answer, Refusal> {
     let mut line = Line::default();
     if let Some(answer) = read(words, &mut line)? {
         return Ok(answer);
     }
+    components::check(
+        &line,
+        FLAGS,
+        |name| if OF_ONE_COMPONENT.contains(&name) { Reach::Own } else { Reach::Following },
+    )?;
     variables::heed(&mut line, |name| std::env::var_os(name))?;
+    values::check_display(&line, |name| std::env::var_os(name))?;
+    gpus::settle(&mut line)?;
+    line.hand_down("--chdir");
     if let Some(signal) = line.value("--signal").filter(|_| !line.has("--time")) {
         let reason =
             "type -t TIME as well: it comes ahead of the limit of this line, not of the allocation's".to_owned();
@@ -176,7 +68,7 @@ pub(super) fn translate(words: &[OsString]) -> Result<Answer, Refusal> {
     values::settle_hint(&mut line);
     add_nodes(&mut line);
     add_defaults(&mut line);
-    if is_in_allocation(&line) {
+    if line.is_in_allocation() {
         variables::heed_nodes(&mut line, |name| std::env::var_os(name));
     }
     Ok(Answer::Line(line.finish()))
@@ -208,15 +100,11 @@ fn read(words: &[OsString], line: &mut Line) -> Result<Option<Answer>, Refusal> 
     Ok(None)
 }
 
-fn is_in_allocation(line: &Line) -> bool {
-    line.has("--alloc") || std::env::var_os(ALLOCATION).is_some_and(|id| id != NO_ALLOCATION)
-}
-
 /// What srun does unless it is told otherwise.
 fn add_defaults(line: &mut Line) {
-    let placed = ["--nodes", "--tasks-per-node", "--hostfile", "--multi-prog", "--relative", "--pty"];
+    let placed = ["--nodes", "--tasks-per-node", "--tasks-per", "--hostfile", "--multi-prog", "--relative", "--pty"];
     let is_counted = line.is_counted() || placed.iter().any(|flag| line.has(flag));
-    let in_allocation = is_in_allocation(line);
+    let in_allocation = line.is_in_allocation();
     if in_allocation && !line.has("--overcommit") {
         line.add_to_launch("--no-overcommit", None);
     }
@@ -231,10 +119,10 @@ fn add_defaults(line: &mut Line) {
         line.add_to_launch("--stdin", Some("all".as_ref()));
     }
     if !line.has("--bcast") && line.take("--send-libs").is_some() {
-        line.note("--send-libs chooses nothing without --bcast".to_owned());
+        line.note("--send-libs is ignored without --bcast".to_owned());
     }
     if !line.has("--output") && !line.has("--error") && line.remove("--append") {
-        line.note("--open-mode chooses nothing without --output or --error".to_owned());
+        line.note("--open-mode is ignored without --output or --error".to_owned());
     }
     if !line.has_typed("e")
         && let Some(file) = line.value("--output")
@@ -245,7 +133,7 @@ fn add_defaults(line: &mut Line) {
         let order = line.take("--distribution");
         let order = order.as_ref().map_or("*".into(), |order| order.to_string_lossy());
         if order.splitn(3, ':').nth(2).is_some() {
-            line.note("the third word of --distribution chooses nothing: srun's tasks take the threads of a core before the next one's".to_owned());
+            line.note("the third word of --distribution is ignored: srun's tasks take the threads of a core before the next one's".to_owned());
         }
         line.add_to_launch("--distribution", Some(order_within_nodes(&order).as_ref()));
     }
@@ -284,10 +172,11 @@ fn read_long(word: &OsStr, rest: &mut &[OsString], line: &mut Line) -> Result<Op
     }
     let name = whole_name(&name)?;
     if let Some(idle) = IDLE.iter().find(|idle| idle.long == name) {
-        if idle.value == Value::Required && glued.is_none() {
-            next_word(&typed, rest)?;
-        }
-        line.note(format!("{typed} chooses nothing here: {}", idle.reason));
+        let value = match (idle.value, glued) {
+            (Value::Required, None) => Some(next_word(&typed, rest)?),
+            (_, glued) => glued.map(OsStr::to_owned),
+        };
+        ignore(line, &typed, idle, value.as_deref());
         return Ok(None);
     }
     let flag = super::find(FLAGS, name).ok_or_else(|| unknown(FrontEnd::Srun, &typed))?;
@@ -299,6 +188,14 @@ fn read_long(word: &OsStr, rest: &mut &[OsString], line: &mut Line) -> Result<Op
     };
     flag.apply(line, &typed, value.as_deref())?;
     Ok(None)
+}
+
+/// Passes over a flag that is ignored.
+fn ignore(line: &mut Line, typed: &str, flag: &Idle, value: Option<&OsStr>) {
+    if flag.long == "gpus" {
+        line.gpus = value.map(OsStr::to_owned);
+    }
+    line.ignore(flag.notice, value, idle::note(typed, flag.reason));
 }
 
 /// The one known name that is, or begins with, `name`.
@@ -334,11 +231,14 @@ fn read_letters(letters: &OsStr, rest: &mut &[OsString], line: &mut Line) -> Res
         let value =
             |rest: &mut &[OsString]| if behind.is_empty() { next_word(&typed, rest) } else { Ok(behind.to_owned()) };
         if let Some(idle) = IDLE.iter().find(|idle| idle.short == Some(char::from(letter))) {
-            line.note(format!("{typed} chooses nothing here: {}", idle.reason));
+            let given = match idle.value {
+                Value::No | Value::Optional => None,
+                Value::Required => Some(value(rest)?),
+            };
+            ignore(line, &typed, idle, given.as_deref());
             match idle.value {
                 Value::No => continue,
-                Value::Optional => return Ok(None),
-                Value::Required => return value(rest).map(|_| None),
+                Value::Optional | Value::Required => return Ok(None),
             }
         }
         let flag = super::find(FLAGS, &name).ok_or_else(|| unknown(FrontEnd::Srun, &typed))?;

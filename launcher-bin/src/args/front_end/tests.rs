@@ -1,3 +1,4 @@
+mod ignored;
 mod masks;
 mod tables;
 
@@ -193,6 +194,7 @@ fn lines_of_srun_mean_a_launch() {
         ("srun -N2 -r2 ./a", "--nodes=2 --relative=2 ", "./a"),
         ("srun -t 10:00 -W 5 --signal USR1@30 ./a", "--time=10:00 --wait=5 --signal=USR1@30 ", "./a"),
         ("srun -D /tmp --export=ALL,A=1 ./a", "--export=ALL,A=1 ", "--chdir=/tmp ./a"),
+        ("srun -D /tmp ./a : ./b : -D /usr ./c", "", "--chdir=/tmp ./a : --chdir=/tmp ./b : --chdir=/usr ./c"),
         ("srun --mpi=pmi2 --multi-prog conf", "--multi-prog ", "conf"),
         ("srun --mpi=none ./a", "--pmi=none ", "./a"),
         ("srun --jobid=7 --overlap -O -s ./a", "--alloc=7 --overcommit --tasks-per-node=1 ", "./a"),
@@ -280,20 +282,17 @@ fn what_is_not_understood_is_refused_with_what_to_type() {
 }
 
 #[test]
-fn flags_that_choose_nothing_are_noted() {
-    let (_, notes) = read("srun -p debug --mem=4G ./a").unwrap();
-    assert_eq!(notes.len(), 2);
-    assert_eq!(notes[1], "--mem chooses nothing here: an allocation is whole nodes");
+fn flags_that_are_ignored_are_noted() {
     let (_, notes) = read(&format!("srun --uid={} ./a", nix::unistd::getuid())).unwrap();
     assert!(notes[0].ends_with("ranks are yours anyway"), "{notes:?}");
     let (words, notes) = read("srun --open-mode=append ./a").unwrap();
-    assert!(!words.contains("--append") && notes == ["--open-mode chooses nothing without --output or --error"]);
+    assert!(!words.contains("--append") && notes == ["--open-mode is ignored without --output or --error"]);
     let (words, _) = read("srun --open-mode=append -o x ./a").unwrap();
     assert!(words.contains("--append"), "{words}");
     let (words, _) = read("srun --signal=R:USR1@10 -t 5 --gpus-per-task=0 ./a").unwrap();
     assert!(words.contains("--signal=USR1@10") && !words.contains("gpus"), "{words}");
     let (_, notes) = read("mpirun --use-hwthread-cpus --mca plm rsh ./a").unwrap();
-    assert_eq!(notes, ["plm=rsh chooses nothing here: it is for Open MPI's own launcher"]);
+    assert_eq!(notes, ["note: plm=rsh is ignored: it is for Open MPI's own launcher"]);
 }
 
 #[test]
@@ -310,12 +309,12 @@ fn what_people_type_twice_or_shorten_means_what_it_does_there() {
 #[test]
 fn a_variable_that_is_not_there_is_warned_of() {
     let cli = crate::args::parse(["lattice", "mpiexec", "-x", "node0", "./a"].map(OsString::from)).unwrap();
-    assert_eq!(cli.warnings, ["-x node0: there is no such variable to pass on"]);
+    assert_eq!(cli.remarks.warnings, ["-x node0: there is no such variable to pass on"]);
 }
 
 #[test]
 fn a_value_that_looks_like_further_variables_is_warned_of() {
-    let warned = |line: &str| crate::args::parse(line.split(' ').map(OsString::from)).unwrap().warnings;
+    let warned = |line: &str| crate::args::parse(line.split(' ').map(OsString::from)).unwrap().remarks.warnings;
     let warnings = warned("lattice launch --env A=1,B=2 ./a");
     assert!(warnings[0].ends_with("\ntry: --env A=1 --env B=2, if these are several variables"), "{warnings:?}");
     for value in ["A=1,2", "A=x=1,y=2", "A={0,1}", "path=1,B=2", "A"] {
@@ -416,7 +415,7 @@ fn every_name_is_in_its_table_once() {
     for front_end in [FrontEnd::Mpiexec, FrontEnd::Srun] {
         let mut names: Vec<&str> = front_end.flags().iter().flat_map(|flag| flag.names).copied().collect();
         if front_end == FrontEnd::Srun {
-            names.extend(crate::args::idle::IDLE.iter().map(|idle| idle.long));
+            names.extend(idle::IDLE.iter().map(|idle| idle.long));
         }
         names.sort_unstable();
         let count = names.len();
@@ -425,7 +424,7 @@ fn every_name_is_in_its_table_once() {
     }
 }
 
-/// What the helps of the launchers name is read, refused with what to type, or told to choose nothing.
+/// What the helps of the launchers name is read, refused with what to type, or ignored with a reason.
 #[test]
 fn each_flag_that_a_launcher_helps_with_is_known() {
     let words =
@@ -438,13 +437,9 @@ fn each_flag_that_a_launcher_helps_with_is_known() {
         assert!(find(mpiexec::FLAGS, name).is_some() || special.contains(&name), "mpiexec has no flag {name}");
     }
     for name in words(include_str!("../../../testdata/srun-flags.txt")).filter(|name| *name != "usage") {
-        let of_idle = |idle: &crate::args::idle::Idle| {
-            idle.long == name || idle.short.is_some_and(|short| name == short.to_string())
-        };
-        assert!(
-            find(srun::FLAGS, name).is_some() || crate::args::idle::IDLE.iter().any(of_idle),
-            "srun has no flag {name}"
-        );
+        let of_idle =
+            |idle: &idle::Idle| idle.long == name || idle.short.is_some_and(|short| name == short.to_string());
+        assert!(find(srun::FLAGS, name).is_some() || idle::IDLE.iter().any(of_idle), "srun has no flag {name}");
     }
 }
 

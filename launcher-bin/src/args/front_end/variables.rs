@@ -36,12 +36,12 @@ pub(super) fn apply_as(
     line.note(format!("{name}={told}: as --{}{meant}", flag.names.last().copied().unwrap_or_default()));
     match flag.meaning {
         Meaning::OfProgram(ours) => {
-            line.remember(flag);
+            line.remember(flag, Some(value));
             line.add_to_every_program(ours, value);
         }
         // A variable is not behind any `:`.
         Meaning::OfNodes(ours) => {
-            line.remember(flag);
+            line.remember(flag, Some(value));
             line.add_to_launch(ours, Some(value));
         }
         _ => flag.apply(line, name, (!flag.is_switch()).then_some(value)).map_err(refused)?,

@@ -107,7 +107,6 @@ fn probes_of_pmi_have_their_bounds() {
     not_taken("pmi barrier --method pmi3", "[possible values: auto, pmi1, pmi2, pmix, lib, lib2]");
 }
 
-#[cfg(feature = "api")]
 #[test]
 fn nodes_are_started_by_a_way_and_with_hosts_that_are_named_once() {
     taken("start", &["via: None", "command: []"]);
@@ -123,7 +122,6 @@ fn nodes_are_started_by_a_way_and_with_hosts_that_are_named_once() {
     not_taken("launch --via ssh", "required arguments were not provided");
 }
 
-#[cfg(feature = "dev-cluster")]
 #[test]
 fn a_dev_cluster_has_one_node_at_least_and_fits_its_network() {
     taken("dev-cluster", &["nodes: 4", "loopback: false", "fabric: false", "command: []"]);

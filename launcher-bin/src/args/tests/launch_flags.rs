@@ -3,6 +3,7 @@
 use proptest::prelude::*;
 
 use super::*;
+use crate::console::Verbosity;
 
 #[test]
 fn every_spelling_of_a_flag_means_the_same() {
@@ -111,16 +112,21 @@ fn flags_that_contradict_each_other_are_refused_in_either_order() {
 
 /// Scripts for srun have them, and go on working.
 #[test]
-fn flags_of_srun_that_choose_nothing_are_taken_and_noted() {
-    let args = launch("-p debug --account=a -J name --mem=4G --exclusive -s -I ./a -p x");
-    let notes: Vec<String> = args.idle.notes().collect();
-    assert_eq!(notes.len(), 6, "{notes:?}");
+fn flags_of_srun_that_are_ignored_are_taken_and_noted() {
+    let args = launch("-p debug --account=a -J name --mem=4G --gres=none -s -I ./a -p x");
+    let notes = |allocation, verbosity| args.idle.notes(allocation, verbosity).collect::<Vec<String>>();
+    let all = notes(Allocation::Given, Verbosity::Verbose);
+    assert_eq!(all.len(), 6, "{all:?}");
     assert_eq!(
-        notes[0],
-        "--account is taken and chooses nothing: there are no accounts, partitions, classes of service and reservations"
+        all[0],
+        "note: --account is ignored: there are no accounts, partitions, classes of service and reservations"
     );
+    let memory = "note: --mem is ignored: no memory limit is set; an allocation has whole nodes";
+    assert_eq!(notes(Allocation::Given, Verbosity::Normal), [memory]);
+    assert_eq!(notes(Allocation::Missing, Verbosity::Normal).len(), 2, "-p would have chosen nodes");
+    assert!(notes(Allocation::Missing, Verbosity::Quiet).is_empty());
     assert_eq!(args.first.command, ["./a", "-p", "x"]);
-    assert_eq!(launch("./a").idle.notes().count(), 0);
+    assert_eq!(launch("./a").idle.notes(Allocation::Missing, Verbosity::Verbose).count(), 0);
 }
 
 #[test]

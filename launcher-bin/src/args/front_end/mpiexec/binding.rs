@@ -48,7 +48,7 @@ pub(super) fn bind_to(line: &mut Line, how: &OsStr) -> Result<(), Refusal> {
                 return Err(Refusal::Value { flag: "--bind-to", value: text, reason });
             }
             number if number.parse::<u32>().is_ok() => line.places.cores = Some(number.to_owned()),
-            other => line.note(format!("--bind-to {text}: {other} chooses nothing here")),
+            other => line.note(format!("--bind-to {text}: {other} is ignored here")),
         }
     }
     Ok(())
@@ -103,7 +103,7 @@ pub(super) fn map_by(line: &mut Line, how: &OsStr) -> Result<(), Refusal> {
             Some(("pe", number)) => line.places.cores = Some(number.to_owned()),
             None if word == "oversubscribe" => line.places.overcommit = true,
             None if word == "nooversubscribe" => {}
-            _ => line.note(format!("--map-by {text}: {word} chooses nothing here")),
+            _ => line.note(format!("--map-by {text}: {word} is ignored here")),
         }
     }
     Ok(())
@@ -218,7 +218,7 @@ pub(super) fn settle(line: &mut Line, dialect: impl Fn() -> Option<Dialect>) {
         None => match (usual(line, &places, dialect()), places.over) {
             (Some(usual), _) => usual.to_owned(),
             (None, Some(over)) => {
-                let reason = format!("ranks are not bound, so that {over} choose nothing; --bind-to core binds them");
+                let reason = format!("ranks are not bound, so that {over} are ignored; --bind-to core binds them");
                 return line.note(format!("--map-by: {reason}"));
             }
             (None, None) => return,

@@ -2,17 +2,18 @@
 
 use std::ffi::OsStr;
 
-use super::super::Meaning::{Made, Nothing, OfLaunch, OfProgram, Refused};
+use super::super::Meaning::{Ignored, Made, MadeOfProgram, OfLaunch, OfProgram, Refused};
 use super::super::line::Line;
 use super::super::{Flag, Meaning, Refusal, Takes};
 use super::binding::{bind_to, cpu_list, cpus_per_rank, map_by, membind, oversubscribe};
 use super::intel;
 use super::output::{output, output_filename, stream_buffering};
 use super::values::{
-    display, environment, environment_of_all, error_pattern, export_list, export_one, host, hosts, launch_mca, mca,
-    output_pattern, path, pmix_mca, rank_by, rank_map, ranks, ranks_of_each_host, ranks_per_host, runtime_options,
-    set_one, universe_size, unset_one,
+    display, environment, environment_of_all, error_pattern, export_list, export_one, host, hosts, launch_mca,
+    max_restarts, mca, output_pattern, path, pmix_mca, rank_by, rank_map, ranks, ranks_of_each_host, ranks_per_host,
+    runtime_options, set_one, spawn_timeout, universe_size, unset_one,
 };
+use crate::args::idle::Notice;
 
 const fn flag(names: &'static [&'static str], takes: Takes, meaning: Meaning) -> Flag {
     Flag { names, takes, meaning }
@@ -21,20 +22,27 @@ const fn flag(names: &'static [&'static str], takes: Takes, meaning: Meaning) ->
 const NO_SSH: &str = "nodes are reached through their agents";
 const NO_TUNING: &str = "it is a setting of another launcher";
 
+/// `-N` of Open MPI.
+pub(super) const PER_NODE: &Flag = &flag(&["N"], Takes::Value, OfLaunch("--tasks-per-node"));
+
 /// The flags of all dialects. `-N` and `-c`, which the dialects read differently, are not among them, nor are those that ask for an answer or
 /// name a file.
 pub(in crate::args::front_end) const FLAGS: &[Flag] = &[
     // the MPI standard
-    flag(&["n", "np"], Takes::Value, Made("-n N", ranks)),
-    flag(&["host"], Takes::Value, Made("--host HOSTS", host)),
+    flag(&["n", "np"], Takes::Value, MadeOfProgram("-n N", ranks)),
+    flag(&["host"], Takes::Value, MadeOfProgram("--host HOSTS", host)),
     flag(&["wdir", "wd", "dir"], Takes::Value, OfProgram("--chdir")),
-    flag(&["path"], Takes::Value, Made("the program's file in DIR", path)),
+    flag(&["path"], Takes::Value, MadeOfProgram("the program's file in DIR", path)),
     flag(&["arch"], Takes::Value, Refused("type lattice launch -w NODES for nodes of one architecture")),
     flag(&["soft"], Takes::Value, Refused("type -n N for a number of ranks")),
-    flag(&["initial-errhandler", "memory-alloc-kinds"], Takes::Value, Nothing("a program chooses it for itself here")),
+    flag(
+        &["initial-errhandler", "memory-alloc-kinds"],
+        Takes::Value,
+        Refused("set it in the program: MPI_Comm_set_errhandler, or the info of MPI_Session_init"),
+    ),
     // nodes
     flag(&["hosts"], Takes::Value, Made("--host HOSTS, or -w NODES", hosts)),
-    flag(&["H"], Takes::Value, Made("--host HOSTS", host)),
+    flag(&["H"], Takes::Value, MadeOfProgram("--host HOSTS", host)),
     flag(&["f", "hostfile", "default-hostfile"], Takes::Value, OfLaunch("--hostfile")),
     flag(&["machinefile", "machine"], Takes::Value, OfLaunch("--hostfile")),
     flag(
@@ -87,7 +95,7 @@ pub(in crate::args::front_end) const FLAGS: &[Flag] = &[
         Takes::Nothing,
         Made(":overcommit of --cpu-bind; hosts get as many slots more as there are ranks", oversubscribe),
     ),
-    flag(&["nooversubscribe"], Takes::Nothing, Nothing("it is so anyway for lines of Open MPI")),
+    flag(&["nooversubscribe"], Takes::Nothing, Ignored(Notice::Verbose, "it is so anyway for lines of Open MPI")),
     flag(
         &["use-hwthread-cpus"],
         Takes::Nothing,
@@ -115,16 +123,24 @@ pub(in crate::args::front_end) const FLAGS: &[Flag] = &[
     ),
     flag(&["hosts-group"], Takes::Value, Made("-w NODES", hosts)),
     flag(&["rankmap"], Takes::Value, Made("--host, with the host of each rank", rank_map)),
-    flag(&["add-host"], Takes::Value, Made("--host HOSTS", host)),
+    flag(&["add-host"], Takes::Value, MadeOfProgram("--host HOSTS", host)),
     flag(&["add-hostfile"], Takes::Value, OfLaunch("--hostfile")),
-    flag(&["hetero-nodes"], Takes::Nothing, Nothing("each node binds its ranks by its own topology anyway")),
+    flag(
+        &["hetero-nodes"],
+        Takes::Nothing,
+        Ignored(Notice::Verbose, "each node binds its ranks by its own topology anyway"),
+    ),
     // environment
     flag(&["genv"], Takes::Pair, Made("--env NAME=VALUE, for every program", environment_of_all)),
-    flag(&["env"], Takes::Pair, Made("--env NAME=VALUE", environment)),
-    flag(&["x"], Takes::Value, Made("--env NAME[=VALUE], for every program", export_one)),
+    flag(&["env"], Takes::Pair, MadeOfProgram("--env NAME=VALUE", environment)),
+    flag(
+        &["x"],
+        Takes::Value,
+        MadeOfProgram("--env NAME[=VALUE]; of the first program, for every program", export_one),
+    ),
     flag(&["genvlist", "envlist"], Takes::Value, Made("--export=NAMES", export_list)),
     flag(&["genvnone", "envnone"], Takes::Nothing, OfLaunch("--export=NONE")),
-    flag(&["genvall", "envall"], Takes::Nothing, Nothing("all variables are passed on anyway")),
+    flag(&["genvall", "envall"], Takes::Nothing, Ignored(Notice::Verbose, "all variables are passed on anyway")),
     flag(
         &["mca", "omca", "gmca"],
         Takes::Pair,
@@ -164,7 +180,7 @@ pub(in crate::args::front_end) const FLAGS: &[Flag] = &[
             Ok(())
         }),
     ),
-    flag(&["gpu-support"], Takes::Value, Nothing("the library in the ranks finds its GPUs itself")),
+    flag(&["gpu-support"], Takes::Value, Ignored(Notice::Verbose, "the library in the ranks finds its GPUs itself")),
     flag(&["pmixmca", "gpmixmca"], Takes::Pair, Made("--env PMIX_MCA_NAME=VALUE, for every program", pmix_mca)),
     flag(&["prtemca"], Takes::Pair, Made("the flag that the parameter stands for, if any", launch_mca)),
     // output
@@ -199,17 +215,21 @@ pub(in crate::args::front_end) const FLAGS: &[Flag] = &[
     flag(
         &["report-child-jobs-separately"],
         Takes::Nothing,
-        Nothing("the exit code is that of the first failure, whichever job has it"),
+        Ignored(Notice::Always, "the exit code is that of the first failure, whichever job has it"),
     ),
     flag(&["xterm"], Takes::Value, Refused("start it as the program: mpiexec -n 1 xterm -e ./a.out")),
-    flag(&["ordered-output"], Takes::Nothing, Nothing("ranks' output is passed on by whole lines anyway")),
+    flag(
+        &["ordered-output"],
+        Takes::Nothing,
+        Ignored(Notice::Always, "lines are shown as they come; --output-filename has a file for each rank"),
+    ),
     flag(
         &["stream-buffering"],
         Takes::Value,
-        Made("--unbuffered for 0; 1 and 2 choose nothing, for output is passed on by whole lines", stream_buffering),
+        Made("--unbuffered for 0; 1 and 2 are ignored, for output is passed on by whole lines", stream_buffering),
     ),
-    flag(&["show-progress"], Takes::Nothing, Nothing("on a terminal the start is shown anyway")),
-    flag(&["print-all-exitcodes"], Takes::Nothing, Nothing("-v tells how each rank has ended")),
+    flag(&["show-progress"], Takes::Nothing, Ignored(Notice::Verbose, "on a terminal the start is shown anyway")),
+    flag(&["print-all-exitcodes"], Takes::Nothing, Ignored(Notice::Always, "-v reports how each rank ends")),
     flag(
         &[
             "report-bindings",
@@ -233,11 +253,15 @@ pub(in crate::args::front_end) const FLAGS: &[Flag] = &[
     flag(
         &["report-state-on-timeout", "get-stack-traces"],
         Takes::Nothing,
-        Nothing("the call stacks of ranks are shown anyway when --timeout is over"),
+        Ignored(Notice::Verbose, "the call stacks of ranks are shown anyway when --timeout is over"),
     ),
-    flag(&["disable-recovery"], Takes::Nothing, Nothing("a rank that fails ends the launch anyway")),
-    flag(&["silent-abort"], Takes::Nothing, Nothing("the cause of an abort is one line")),
-    flag(&["spawn-timeout"], Takes::Value, Nothing("ranks that start too slowly are told; --timeout ends all")),
+    flag(&["disable-recovery"], Takes::Nothing, Ignored(Notice::Verbose, "a rank that fails ends the launch anyway")),
+    flag(&["silent-abort"], Takes::Nothing, Ignored(Notice::Verbose, "the cause of an abort is one line")),
+    flag(
+        &["spawn-timeout"],
+        Takes::Value,
+        Made("nothing for 0; others are refused: type --timeout SECONDS", spawn_timeout),
+    ),
     flag(&["stop-on-exec"], Takes::Nothing, OfLaunch("--stop-at-start")),
     flag(
         &["stop-in-init", "stop-in-app"],
@@ -249,7 +273,11 @@ pub(in crate::args::front_end) const FLAGS: &[Flag] = &[
         Takes::Value,
         Made("the flag that each of its words stands for", runtime_options),
     ),
-    flag(&["forward-signals"], Takes::Value, Nothing("signals are passed on to ranks anyway")),
+    flag(
+        &["forward-signals"],
+        Takes::Value,
+        Ignored(Notice::Always, "all signals that the launcher may catch are passed on to ranks"),
+    ),
     // PMI
     flag(&["usize"], Takes::Value, Made("--universe-size N", universe_size)),
     flag(&["pmi-port"], Takes::Nothing, OfLaunch("--pmi-port")),
@@ -267,24 +295,19 @@ pub(in crate::args::front_end) const FLAGS: &[Flag] = &[
             "prefix",
         ],
         Takes::Value,
-        Nothing(NO_SSH),
+        Ignored(Notice::Verbose, NO_SSH),
     ),
     flag(
         &[
-            "iface",
             "nameserver",
             "demux",
             "topolib",
             "localhost",
-            "ckpointlib",
-            "ckpoint-prefix",
             "order-nodes",
             "personality",
             "ompi-server",
-            "gpu-subdevs-per-proc",
             "cf",
             "cartofile",
-            "max-vm-size",
             "report-events",
             "app-pmix-prefix",
             "pmix-prefix",
@@ -293,12 +316,11 @@ pub(in crate::args::front_end) const FLAGS: &[Flag] = &[
             "singleton",
         ],
         Takes::Value,
-        Nothing(NO_TUNING),
+        Ignored(Notice::Verbose, NO_TUNING),
     ),
     flag(
         &[
             "disable-hostname-propagation",
-            "enable-x",
             "disable-x",
             "noprefix",
             "leave-session-attached",
@@ -319,12 +341,33 @@ pub(in crate::args::front_end) const FLAGS: &[Flag] = &[
             "set-sid",
         ],
         Takes::Nothing,
-        Nothing(NO_TUNING),
+        Ignored(Notice::Verbose, NO_TUNING),
+    ),
+    flag(&["ckpointlib", "ckpoint-prefix"], Takes::Value, Ignored(Notice::Always, "ranks are not checkpointed")),
+    flag(
+        &["iface"],
+        Takes::Value,
+        Ignored(Notice::Always, "it is for the launcher; the library in the ranks has variables for its network"),
+    ),
+    flag(
+        &["gpu-subdevs-per-proc"],
+        Takes::Value,
+        Refused("type -gpus-per-proc N, or lattice launch --gpu-bind for GPUs of each rank"),
+    ),
+    flag(
+        &["max-vm-size"],
+        Takes::Value,
+        Refused("type lattice launch -N NODES, for the nodes that jobs of MPI_Comm_spawn may have"),
+    ),
+    flag(
+        &["enable-x"],
+        Takes::Nothing,
+        Ignored(Notice::Always, "no X11 connection is forwarded; DISPLAY is passed on to ranks"),
     ),
     flag(
         &["allow-run-as-root"],
         Takes::Nothing,
-        Nothing("root may run launches, unless `allow_root` of an agent says no"),
+        Ignored(Notice::Verbose, "root may run launches, unless `allow_root` of an agent says no"),
     ),
     flag(&["am"], Takes::Value, Refused("type --mca NAME VALUE for each line of the file")),
     flag(
@@ -337,7 +380,11 @@ pub(in crate::args::front_end) const FLAGS: &[Flag] = &[
         Takes::Nothing,
         Refused("type -genv LD_PRELOAD FILE, with the library that it stands for"),
     ),
-    flag(&["max-restarts"], Takes::Value, Nothing("a rank that fails is not started anew")),
+    flag(
+        &["max-restarts"],
+        Takes::Value,
+        Made("nothing for 0; others are refused: type a loop around the line", max_restarts),
+    ),
     flag(&["preload-binary"], Takes::Nothing, Made("--bcast, for all programs", preload_binary)),
     flag(&["preload-files"], Takes::Value, OfLaunch("--preload-files")),
     flag(&["preload-files-dest-dir"], Takes::Value, OfLaunch("--preload-dest-dir")),

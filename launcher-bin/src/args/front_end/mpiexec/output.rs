@@ -69,7 +69,7 @@ pub(super) fn stream_buffering(line: &mut Line, value: &OsStr) -> Result<(), Ref
     match value.to_str() {
         Some("0") => line.add_to_launch("--unbuffered", None),
         Some("1" | "2") => {
-            line.note("--stream-buffering chooses nothing but 0: output is passed on by whole lines".to_owned());
+            line.note("--stream-buffering is ignored but for 0: output is passed on by whole lines".to_owned());
         }
         _ => {
             let reason = "type 0 for output as it comes, 1 or 2 for whole lines".to_owned();

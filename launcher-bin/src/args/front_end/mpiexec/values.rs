@@ -8,6 +8,7 @@ use lattice_session::rank_values;
 use super::super::Refusal;
 use super::super::line::Line;
 use super::variables;
+use crate::args::idle::{self, Notice};
 use crate::args::per_object;
 
 /// Open MPI's parameters that say how its own launcher works. Those of its library become variables of the ranks.
@@ -102,10 +103,15 @@ pub(super) fn path(line: &mut Line, directories: &OsStr) -> Result<(), Refusal> 
 }
 
 pub(super) fn environment(line: &mut Line, pair: &OsStr) -> Result<(), Refusal> {
+    environment_of_one(line, pair, "-env")
+}
+
+/// A variable of one program.
+fn environment_of_one(line: &mut Line, pair: &OsStr, flag: &'static str) -> Result<(), Refusal> {
     if rank_values::has_names(pair) {
         let reason = "--env of lattice launch fills in what is in braces; type -genv for a value that stays as it is";
         let value = pair.to_string_lossy().into_owned();
-        return Err(Refusal::Value { flag: "-env", value, reason: reason.to_owned() });
+        return Err(Refusal::Value { flag, value, reason: reason.to_owned() });
     }
     line.add_to_program("--env", Some(pair));
     Ok(())
@@ -116,11 +122,15 @@ pub(super) fn environment_of_all(line: &mut Line, pair: &OsStr) -> Result<(), Re
     Ok(())
 }
 
-/// Open MPI's `-x NAME` and `-x NAME=VALUE`. A name without a value is passed on anyway, and need not be set.
+/// Open MPI's `-x NAME` and `-x NAME=VALUE`. A name without a value is passed on anyway, and need not be set. That of the first program is for
+/// the others as well, as in Open MPI 5; one behind a `:` is for the program there (measured with 4.1.8 and 5.0.11).
 pub(super) fn export_one(line: &mut Line, setting: &OsStr) -> Result<(), Refusal> {
     if setting.as_bytes().ends_with(b"*") {
         line.note(format!("-x {}: all variables are passed on anyway", setting.display()));
         return Ok(());
+    }
+    if !line.programs().is_empty() {
+        return environment_of_one(line, setting, "-x");
     }
     match std::env::var_os(setting) {
         _ if setting.as_bytes().contains(&b'=') => set_for_all(line, setting),
@@ -200,10 +210,37 @@ pub(super) fn runtime_options(line: &mut Line, value: &OsStr) -> Result<(), Refu
                 let reason = "type lattice proctable ID in another shell while it runs".to_owned();
                 return Err(Refusal::Value { flag: "--runtime-options", value: word.to_owned(), reason });
             }
-            _ => line.note(format!("--runtime-options {word} chooses nothing here")),
+            "max-restarts" => max_restarts(line, value.as_ref())?,
+            "spawn-timeout" => spawn_timeout(line, value.as_ref())?,
+            "autorestart" if is_on => max_restarts(line, value.as_ref())?,
+            _ => line.note(format!("--runtime-options {word} is ignored here")),
         }
     }
     Ok(())
+}
+
+/// Number of times that a rank is started again after a failure.
+pub(super) fn max_restarts(_: &mut Line, value: &OsStr) -> Result<(), Refusal> {
+    none_but(
+        value,
+        "--max-restarts",
+        "a rank that fails is not started again; type a loop: until mpirun ./a.out; do :; done",
+    )
+}
+
+/// Time that all ranks have to be started.
+pub(super) fn spawn_timeout(_: &mut Line, value: &OsStr) -> Result<(), Refusal> {
+    let instead = "the start has no time limit of its own: type --timeout SECONDS for the whole launch, or leave it out, for a start \
+                   that takes longer than 30 s is reported with the ranks that are missing";
+    none_but(value, "--spawn-timeout", instead)
+}
+
+/// Refuses a number other than 0, which asks for nothing.
+fn none_but(value: &OsStr, flag: &'static str, reason: &str) -> Result<(), Refusal> {
+    match value == "0" {
+        true => Ok(()),
+        false => Err(Refusal::Value { flag, value: value.to_string_lossy().into_owned(), reason: reason.to_owned() }),
+    }
 }
 
 /// Sets a variable for every program, to a value in which `--env` fills in nothing.
@@ -251,7 +288,14 @@ pub(super) fn pmix_mca(line: &mut Line, pair: &OsStr) -> Result<(), Refusal> {
 pub(super) fn launch_mca(line: &mut Line, pair: &OsStr) -> Result<(), Refusal> {
     match variables::parameter(&pair.to_string_lossy()) {
         Some((name, value)) => line.parameters.push((name.to_owned(), value.into())),
-        None => line.note(format!("{} chooses nothing here: it is for Open MPI's own launcher", pair.display())),
+        None => {
+            // Parameters about mapping, binding and failures are missed; those by which nodes are reached are not.
+            let is_missed = ["rmaps", "orte", "prte", "hwloc_base_binding"]
+                .iter()
+                .any(|own| pair.as_bytes().starts_with(own.as_bytes()));
+            let notice = if is_missed { Notice::Always } else { Notice::Verbose };
+            line.ignore(notice, None, idle::note(&pair.to_string_lossy(), "it is for Open MPI's own launcher"));
+        }
     }
     Ok(())
 }

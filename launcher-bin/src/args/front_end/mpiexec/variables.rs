@@ -24,7 +24,7 @@ struct Variable {
     flag: &'static str,
     /// True of a line in which it has something to say.
     is_open: fn(&Line) -> bool,
-    /// The value of the flag for that of the variable; none where it chooses nothing here.
+    /// The value of the flag for that of the variable; none where it is ignored here.
     value: fn(&str) -> Option<String>,
 }
 
@@ -233,12 +233,12 @@ pub(super) fn heed(
                 let told = value.to_string_lossy();
                 variables::apply_as(line, flags, (row.name, &told), row.flag, meant.as_ref())?;
             }
-            None => line.note(format!("{}={} chooses nothing here", row.name, value.display())),
+            None => line.note(format!("{}={} is ignored here", row.name, value.display())),
         }
     }
     for (name, of) in IDLE {
         if let Some(value) = variables::set(&variable, name).filter(|_| is_theirs(*of)) {
-            line.note(format!("{name}={} chooses nothing here: it is a setting of another launcher", value.display()));
+            line.note(format!("{name}={} is ignored here: it is a setting of another launcher", value.display()));
         }
     }
     Ok(())
@@ -323,10 +323,10 @@ mod tests {
             heed(&mut line, FLAGS, || Some(dialect), value).unwrap();
             line.finish().notes
         };
-        let hydra = "HYDRA_ENV=omp chooses nothing here: it is a setting of another launcher";
+        let hydra = "HYDRA_ENV=omp is ignored here: it is a setting of another launcher";
         assert_eq!(notes(Dialect::Hydra), [hydra]);
-        assert_eq!(notes(Dialect::Intel), ["I_MPI_PIN_DOMAIN=omp chooses nothing here", hydra]);
-        assert!(notes(Dialect::OpenMpi)[0].starts_with("OMPI_MCA_orte_xterm=omp chooses nothing here"));
+        assert_eq!(notes(Dialect::Intel), ["I_MPI_PIN_DOMAIN=omp is ignored here", hydra]);
+        assert!(notes(Dialect::OpenMpi)[0].starts_with("OMPI_MCA_orte_xterm=omp is ignored here"));
     }
 
     #[test]

@@ -8,7 +8,6 @@ use nix::unistd::{Group, User, getgid, getuid};
 use super::super::line::Line;
 use super::super::{Refusal, distinct, text_of};
 use super::array_letters;
-use crate::console::Verbosity;
 
 /// `N`, or `MIN-MAX`.
 pub(super) fn nodes(line: &mut Line, count: &OsStr) -> Result<(), Refusal> {
@@ -255,16 +254,6 @@ pub(super) fn signal(line: &mut Line, value: &OsStr) -> Result<(), Refusal> {
     Ok(())
 }
 
-pub(super) fn verbose(line: &mut Line, _: &OsStr) -> Result<(), Refusal> {
-    line.verbosity = Some(Verbosity::Verbose);
-    Ok(())
-}
-
-pub(super) fn quiet(line: &mut Line, _: &OsStr) -> Result<(), Refusal> {
-    line.verbosity = Some(Verbosity::Quiet);
-    Ok(())
-}
-
 /// `off` takes back what the environment says.
 pub(super) fn no_kill(line: &mut Line, value: &OsStr) -> Result<(), Refusal> {
     if !["off", "no"].iter().any(|off| value.eq_ignore_ascii_case(off)) {
@@ -291,22 +280,25 @@ pub(super) fn send_libs(line: &mut Line, answer: &OsStr) -> Result<(), Refusal> 
     Ok(())
 }
 
-/// `a100:2` is two, and so is `2`.
-pub(super) fn gpus_per_task(line: &mut Line, value: &OsStr) -> Result<(), Refusal> {
-    let text = value.to_string_lossy();
-    let number = text.rsplit(':').next().unwrap_or_default();
-    if number != "0" {
-        line.add_to_launch("--gpus-per-task", Some(number.as_ref()));
-    }
+/// X11 connections of ranks reach a display that this machine serves from here alone.
+pub(super) fn x11(line: &mut Line, _: &OsStr) -> Result<(), Refusal> {
+    line.note("--x11: DISPLAY is passed on to ranks".to_owned());
     Ok(())
 }
 
-/// `verbose,closest`, `quiet,single:2`
-pub(super) fn gpu_bind(line: &mut Line, value: &OsStr) -> Result<(), Refusal> {
-    let text = value.to_string_lossy();
-    let bind = ["verbose", "quiet", "v", "q"].iter().find_map(|word| text.strip_prefix(word)?.strip_prefix(','));
-    line.add_to_launch("--gpu-bind", Some(bind.unwrap_or(&text).as_ref()));
-    Ok(())
+/// Refuses `--x11` where ranks of other nodes would not find the display.
+pub(super) fn check_display(line: &Line, variable: impl Fn(&str) -> Option<OsString>) -> Result<(), Refusal> {
+    let display = variable("DISPLAY").unwrap_or_default().to_string_lossy().into_owned();
+    let host = display.rsplit_once(':').map_or("", |(host, _)| host);
+    let is_of_here = ["", "unix", "localhost", "127.0.0.1", "::1"].contains(&host);
+    if !(line.has_typed("x11") && line.is_in_allocation() && is_of_here) {
+        return Ok(());
+    }
+    let instead = format!(
+        "no connection is forwarded from the nodes to DISPLAY={display:?}: set DISPLAY to HOST:NUMBER that they reach, \
+         or type --jobid=local to run on this machine"
+    );
+    Err(Refusal::Refused { flag: "--x11".to_owned(), instead })
 }
 
 /// Bindings to objects, of which a hint takes one thread of each core; the others name CPUs, or none.

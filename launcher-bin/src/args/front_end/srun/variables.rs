@@ -17,6 +17,8 @@ const VARIABLES: &[(&str, &str)] = &[
     ("SLURM_NTASKS_PER_NODE", "ntasks-per-node"),
     ("SLURM_OVERCOMMIT", "overcommit"),
     ("SLURM_GPUS_PER_TASK", "gpus-per-task"),
+    ("SLURM_NTASKS_PER_GPU", "ntasks-per-gpu"),
+    ("SLURM_CPUS_PER_GPU", "cpus-per-gpu"),
     ("SLURM_GPU_BIND", "gpu-bind"),
     ("SRUN_EXPORT_ENV", "export"),
     ("SLURM_EXPORT_ENV", "export"),
@@ -58,7 +60,7 @@ const LAUNCH_ID: &str = "LATTICE_LAUNCH_ID";
 const OTHERS: &[&str] =
     &["SLURM_NTASKS", "SLURM_NPROCS", "SLURM_JOB_NUM_NODES", "SLURM_NNODES", "SLURM_DIST_PLANESIZE"];
 
-/// Variables that choose nothing here, and why: `-v` tells those that are set. `SLURM_CONF`, which a shell of Slurm's may have for Slurm's sake, and
+/// Variables that are ignored here, and why: `-v` tells those that are set. `SLURM_CONF`, which a shell of Slurm's may have for Slurm's sake, and
 /// `SLURM_JOB_ID`, in whose place is LATTICE_ALLOC_ID, are left out.
 const IDLE: &[(&str, &str)] = &[
     ("SLURM_ACCOUNT", OF_SLURM),
@@ -67,7 +69,6 @@ const IDLE: &[(&str, &str)] = &[
     ("SLURM_CLUSTERS", OF_SLURM),
     ("SLURM_CONSTRAINT", OF_SLURM),
     ("SLURM_CORE_SPEC", OF_SLURM),
-    ("SLURM_CPUS_PER_GPU", OF_SLURM),
     ("SLURM_CPU_FREQ_REQ", OF_SLURM),
     ("SLURM_DEBUG_FLAGS", OF_SLURM),
     ("SLURM_DELAY_BOOT", OF_SLURM),
@@ -87,7 +88,6 @@ const IDLE: &[(&str, &str)] = &[
     ("SLURM_MEM_PER_GPU", OF_SLURM),
     ("SLURM_MEM_PER_NODE", OF_SLURM),
     ("SLURM_NETWORK", OF_SLURM),
-    ("SLURM_NTASKS_PER_GPU", OF_SLURM),
     ("SLURM_OVERLAP", OF_SLURM),
     ("SLURM_PARTITION", OF_SLURM),
     ("SLURM_PMI_KVS_NO_DUP_KEYS", OF_SLURM),
@@ -146,7 +146,7 @@ pub(super) fn heed(line: &mut Line, variable: impl Fn(&str) -> Option<OsString>)
     }
     for (name, reason) in IDLE {
         if let Some(value) = set(name) {
-            line.note(format!("{name}={} chooses nothing here: {reason}", value.display()));
+            line.note(format!("{name}={} is ignored here: {reason}", value.display()));
         }
     }
     Ok(())
