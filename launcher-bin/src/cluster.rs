@@ -10,6 +10,7 @@ mod allocation;
 mod attachment;
 mod config;
 mod error;
+mod host_names;
 mod launches;
 mod templates;
 mod url;

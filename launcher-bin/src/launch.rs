@@ -17,6 +17,7 @@ mod broadcast;
 mod error;
 mod frontend;
 mod full_screen;
+mod idle;
 mod local;
 mod nodes;
 mod remote;

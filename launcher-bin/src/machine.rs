@@ -3,10 +3,12 @@
 use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::io::{self, IsTerminal};
+use std::net::{IpAddr, ToSocketAddrs as _};
 use std::path::PathBuf;
 
 use lattice_session::settings::TerminalSize;
 use lattice_session::shell_limits::SoftLimit;
+use nix::ifaddrs::{InterfaceAddress, getifaddrs};
 use nix::unistd::gethostname;
 use rank_spawner::{LimitedResource, Priority};
 
@@ -57,6 +59,13 @@ fn directory(current: io::Result<PathBuf>, told: Option<OsString>) -> Result<Pat
     })
 }
 
+/// Address of an interface.
+fn address(interface: &InterfaceAddress) -> Option<IpAddr> {
+    let address = interface.address.as_ref()?;
+    let of_four = address.as_sockaddr_in().map(|address| IpAddr::from(address.ip()));
+    of_four.or_else(|| address.as_sockaddr_in6().map(|address| IpAddr::from(address.ip())))
+}
+
 /// Soft limits of this process; resources that the system does not know have none.
 fn soft_limits() -> Vec<SoftLimit> {
     let limits = LimitedResource::ALL.iter().filter_map(|resource| resource.limit().ok());
@@ -98,9 +107,18 @@ impl Machine {
         })
     }
 
-    /// True if `name` is one of this machine: its host name, with its domain or without, or that of every machine for itself.
+    /// True if `name` is one of this machine: its host name, with its domain or without, that of every machine for itself, one of its
+    /// addresses, or a name that resolves to one.
     pub(crate) fn is_called(&self, name: &str) -> bool {
-        ["localhost", "127.0.0.1", "::1"].contains(&name) || hostlist::is_same_host(name, &self.host)
+        let own: Vec<IpAddr> = getifaddrs().into_iter().flatten().filter_map(|own| address(&own)).collect();
+        let is_of_here = |address: IpAddr| {
+            let address = address.to_canonical();
+            address.is_loopback() || own.contains(&address)
+        };
+        let resolved = || (name, 0).to_socket_addrs().into_iter().flatten();
+        name == "localhost"
+            || hostlist::is_same_host(name, &self.host)
+            || name.parse().map_or_else(|_| resolved().any(|found| is_of_here(found.ip())), is_of_here)
     }
 
     /// Value of a variable of the environment.
@@ -112,6 +130,19 @@ impl Machine {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_machine_is_called_by_its_names_and_addresses() {
+        let mut machine = Machine::this().unwrap();
+        machine.host = "node3.site".to_owned();
+        for name in ["node3", "node3.site", "localhost", "127.0.0.1", "::ffff:127.0.0.1"] {
+            assert!(machine.is_called(name), "{name}");
+        }
+        // Addresses for documentation (RFC 5737), and a name that no resolver knows (RFC 6761).
+        for name in ["192.0.2.1", "node4", "nowhere.invalid", ""] {
+            assert!(!machine.is_called(name), "{name}");
+        }
+    }
 
     #[test]
     fn a_working_directory_that_was_removed_has_the_path_that_it_had() {

@@ -69,7 +69,7 @@ impl PreparedLaunch {
     /// # Errors
     /// See the variants of [`RequestError`].
     pub fn on_this_machine(command: LaunchCommand, machine: &Machine) -> Result<Self, RequestError> {
-        let LaunchCommand { mut request, per_object, node_wish: _, node_groups, output, copies: _, action } = command;
+        let LaunchCommand { mut request, per_object, node_groups, output, action, .. } = command;
         if !node_groups.is_empty() {
             placed_in_groups(&mut request.placement, &node_groups, std::slice::from_ref(&machine.host))?;
         }

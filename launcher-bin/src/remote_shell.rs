@@ -12,7 +12,6 @@
 use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::io;
-use std::net::IpAddr;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -22,7 +21,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::{Pid, User, close, getppid, getuid};
 
 use crate::args::{self, RemoteLine, RemoteShellArgs, RemoteShellError, RemoteShellName};
-use crate::cluster::{self, AllocatedNodes, ApiServer, Cluster, ClusterError, NodeFacts};
+use crate::cluster::{self, AllocatedNodes, ApiServer, Cluster, ClusterError};
 use crate::console::{Verbosity, report};
 use crate::launch::{self, LaunchError};
 use crate::machine::{Machine, MachineError};
@@ -190,23 +189,10 @@ fn end_with(caller: Pid) {
     let _ = std::thread::Builder::new().name("caller".to_owned()).stack_size(64 << 10).spawn(look);
 }
 
-/// Name of the node of the allocation that `host` is: its name, that with or without its domain, or an address of it.
+/// Name of the node of the allocation that `host` is, by a name or an address.
 async fn node(cluster: &Cluster, id: &str, host: &str) -> Result<String, RemoteShellRefusal> {
     let AllocatedNodes { id, list, names, over, .. } = cluster.allocated_nodes(id).await?;
-    let named = names
-        .iter()
-        .find(|name| *name == host)
-        .or_else(|| names.iter().find(|name| hostlist::is_same_host(name, host)));
-    let found = match named {
-        Some(node) => Some(node.clone()),
-        None if host.parse::<IpAddr>().is_ok() => {
-            let mut facts = cluster.node_facts().await?.into_iter();
-            let is_it =
-                |node: &NodeFacts| names.contains(&node.name) && node.addresses.iter().any(|known| known == host);
-            facts.find(is_it).map(|node| node.name)
-        }
-        None => None,
-    };
+    let found = cluster.node_called(host, &names).await?;
     match (found, over) {
         (None, _) => Err(RemoteShellRefusal::NotANode { host: host.to_owned(), id, nodes: list }),
         (Some(_), Some(state)) => Err(RemoteShellRefusal::Over { id, state }),

@@ -27,7 +27,7 @@ use lattice_session::request::{Candidates, LaunchRequest, Ownership, PlacementRe
 use lattice_session::spec::AppSpec;
 use lattice_session::template::Template;
 use nix::unistd::{Pid, geteuid};
-use rank_spawner::{CpuBind, ProgramError};
+use rank_spawner::{CpuBind, Object, ProgramError};
 
 use self::containers::Container;
 pub use self::containers::ContainerError;
@@ -43,7 +43,7 @@ pub use self::rankfile::RankfileError;
 use self::settings::Settled;
 use self::task_scripts::TaskScripts;
 use crate::args::{
-    self, LaunchArgs, PerObject, PlacementArgs, Pmi, PmiArgs, ProgramArgs, RankBy, ScriptArgs, StreamArgs,
+    self, Filling, LaunchArgs, PerObject, PlacementArgs, Pmi, PmiArgs, ProgramArgs, RankBy, ScriptArgs, StreamArgs,
 };
 use crate::environment::Environment;
 use crate::formatting;
@@ -65,8 +65,26 @@ pub struct LaunchCommand {
     pub output: OutputRequest,
     /// Files that its nodes get first.
     pub copies: Copies,
+    /// Origin of the number of its ranks.
+    pub count: Count,
     /// Purpose of the request.
     pub action: Action,
+}
+
+/// Origin of the number of ranks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Count {
+    /// The flags have it.
+    Given,
+    /// It is one, as no flag has it.
+    Usual,
+}
+
+impl Count {
+    fn of(args: &LaunchArgs) -> Self {
+        let is_given = args.first.ranks.is_some() || !args.more.is_empty() || args.placement.counts_ranks();
+        if is_given { Self::Given } else { Self::Usual }
+    }
 }
 
 /// Purpose of a launch request.
@@ -138,9 +156,13 @@ impl LaunchCommand {
     pub fn new(args: &LaunchArgs, machine: &Machine) -> Result<Self, RequestError> {
         refuse_idle_flags(args)?;
         let rankfile = args.placement.rankfile.as_deref().map(Rankfile::read).transpose()?;
-        let mut placement = placement(&args.placement, rankfile.as_ref(), &machine.environment)?;
+        let count = Count::of(args);
+        let mut placement = placement(args, rankfile.as_ref(), &machine.environment)?;
         let container = Container::of(&args.container, machine)?;
         let mut programs = programs(args, machine)?;
+        if let (Count::Usual, [only]) = (count, programs.as_mut_slice()) {
+            only.ranks = Some(NonZeroU32::MIN);
+        }
         let node_wish = NodeWish::of(&args.placement, &placement);
         let asked: Vec<_> = programs.iter().map(|program| program.ranks).collect();
         let node_groups = node_groups::node_groups(args, &asked)?;
@@ -179,12 +201,26 @@ impl LaunchCommand {
         let action = if args.placement.dry_run { Action::Plan } else { Action::Start };
         // Ranks that share have room wherever they are put.
         let is_bounded = !args.placement.overcommit || request.programs.size().is_none();
-        let per_object = args.placement.per_object().filter(|_| is_bounded);
-        Ok(Self { request, per_object, node_wish, node_groups, output: output_request(args), copies, action })
+        let per_object =
+            args.placement.per_object().or_else(|| slots(&args.placement, &request)).filter(|_| is_bounded);
+        Ok(Self { request, per_object, node_wish, node_groups, output: output_request(args), copies, action, count })
     }
 }
 
 impl LaunchCommand {
+    /// Hosts that it names, for whatever purpose.
+    pub(crate) fn hosts_mut(&mut self) -> impl Iterator<Item = &mut String> {
+        let placement = &mut self.request.placement;
+        let (listed, slots) = match &mut placement.candidates {
+            Candidates::All => (None, None),
+            Candidates::Listed(nodes) => (Some(nodes), None),
+            Candidates::Hostfile(hosts) => (None, Some(hosts)),
+        };
+        let of_slots = slots.into_iter().flatten().map(|host| &mut host.node);
+        let of_groups = self.node_groups.iter_mut().flat_map(NodeGroup::named_mut);
+        listed.into_iter().flatten().chain(of_slots).chain(&mut placement.except).chain(of_groups)
+    }
+
     /// Refuses task prologs and epilogs that this machine does not have, where it is the one that runs them.
     pub(crate) fn check_task_scripts(&self, args: &ScriptArgs, machine: &Machine) -> Result<(), RequestError> {
         let path = crate::environment::value(&self.request.settings.environment, "PATH");
@@ -229,11 +265,23 @@ fn refuse_idle_flags(args: &LaunchArgs) -> Result<(), RequestError> {
     }
 }
 
+/// A slot for each core, for `--fill` of nodes whose slots nothing counts.
+fn slots(args: &PlacementArgs, request: &LaunchRequest) -> Option<PerObject> {
+    let is_counted = matches!(request.placement.candidates, Candidates::Hostfile(_));
+    let slot = PerObject { ranks: NonZeroU32::MIN, object: Object::Core, filling: Filling::NodeByNode };
+    (args.fill && !is_counted).then_some(slot)
+}
+
 /// Hosts with their slots, in the form of `--host`, for launches whose flags place no ranks.
 pub(crate) const HOSTS_VARIABLE: &str = "LATTICE_HOSTS";
 
 /// The hosts of the environment, which count where no flag says how many ranks a node takes, or which nodes are used.
-fn usual_hosts(args: &PlacementArgs, environment: &Environment) -> Result<Candidates, RequestError> {
+fn usual_hosts(args: &LaunchArgs, environment: &Environment) -> Result<Candidates, RequestError> {
+    let LaunchArgs { first, placement: args, .. } = args;
+    if args.nodes.is_some() && first.ranks.is_none() && !args.fill {
+        // One rank on each of so many nodes.
+        return Ok(Candidates::All);
+    }
     let set = environment.iter().find(|(name, value)| name == HOSTS_VARIABLE && !value.is_empty());
     match set.and_then(|(_, value)| value.to_str()) {
         Some(hosts) if args.tasks_per_node.is_none() && args.cpus_per_task.is_none() && args.per_object().is_none() => {
@@ -245,10 +293,14 @@ fn usual_hosts(args: &PlacementArgs, environment: &Environment) -> Result<Candid
 }
 
 fn placement(
-    args: &PlacementArgs,
+    launch: &LaunchArgs,
     rankfile: Option<&Rankfile>,
     environment: &Environment,
 ) -> Result<PlacementRequest, RequestError> {
+    let args = &launch.placement;
+    if args.fill && !launch.more.is_empty() {
+        return Err(RequestError::FillsForSeveral);
+    }
     let expanded = |flag, list: &str| {
         hostlist::expand(list).map_err(|source| RequestError::NodeList { flag, list: list.to_owned(), source })
     };
@@ -267,7 +319,7 @@ fn placement(
         (None, None, Some(hosts)) => Candidates::Hostfile(hosts.0.clone()),
         (None, None, None) => match rankfile {
             Some(rankfile) => rankfile.candidates(),
-            None => usual_hosts(args, environment)?,
+            None => usual_hosts(launch, environment)?,
         },
     };
     Ok(PlacementRequest {

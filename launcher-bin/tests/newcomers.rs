@@ -41,8 +41,8 @@ fn lines_of_other_launchers_start_ranks() {
         ("mpirun --host localhost:2 echo x", "x\nx\n"),
         ("mpirun --allow-run-as-root --oversubscribe --tag-output -np 1 echo x", "[0] x\n"),
         ("srun -n 2 echo x", "x\nx\n"),
-        ("srun -N1 -n1 -l -p debug -t 10:00 --exclusive echo x", "[0] x\n"),
-        ("launch -N 1 -w localhost -n 2 -p debug --pmi=none echo x", "x\nx\n"),
+        ("srun -N1 -n1 -l -A account -t 10:00 --overlap --mem=0 echo x", "[0] x\n"),
+        ("launch -N 1 -w localhost -n 2 -A account --pmi=none echo x", "x\nx\n"),
     ] {
         assert_eq!(typed(&words(line)), (Some(0), expected.to_owned(), String::new()), "{line}");
     }
@@ -62,7 +62,44 @@ fn lines_of_other_launchers_start_ranks() {
         ),
         "{stderr}"
     );
-    assert!(stderr.contains("lattice: -p chooses nothing here"), "{stderr}");
+    assert!(stderr.contains("lattice: note: -p is ignored: there are no accounts"), "{stderr}");
+}
+
+/// `--mem=100M` set no limit, `--exact` gave no CPUs, and neither was reported.
+#[test]
+fn options_that_are_ignored_and_may_be_missed_are_reported_once_and_not_with_quiet() {
+    for (line, ignored) in [
+        ("srun -n1 --mem=100M --exact --overlap echo x", ["--mem", "--exact"]),
+        ("launch -n1 --mem=100M --exclusive -s echo x", ["--exclusive", "--mem"]),
+        (
+            "mpirun --mca rmaps_base_pattern_x 1 --report-child-jobs-separately -np 1 echo x",
+            ["--report-child", "rmaps"],
+        ),
+    ] {
+        let (code, stdout, stderr) = typed(&words(line));
+        assert_eq!((code, stdout.as_str()), (Some(0), "x\n"), "{line}: {stderr}");
+        assert_eq!(stderr.matches("is ignored").count(), 2, "{line}: {stderr}");
+        for flag in ignored {
+            assert_eq!(stderr.matches(&format!("lattice: note: {flag}")).count(), 1, "{line}: {stderr}");
+        }
+    }
+    assert_eq!(typed(&words("-q srun -n1 --mem=100M echo x")).2, "");
+}
+
+/// The last program's options held for all.
+#[test]
+fn programs_that_differ_in_an_option_of_the_launch_start_nothing() {
+    for line in
+        ["srun -n1 -o a.out echo a : -n1 -o b.out echo b", "mpiexec -n 1 -genv A 1 echo a : -n 1 -genv A 2 echo b"]
+    {
+        let (code, stdout, stderr) = typed(&words(line));
+        assert_eq!((code, stdout.as_str()), (Some(125), ""), "{line}");
+        assert!(stderr.contains("differs between the programs: program 1 has"), "{stderr}");
+    }
+    let (code, stdout, stderr) = typed(&words("mpirun -np 1 -x A=1 printenv A : -np 1 -x A=2 printenv A"));
+    let mut lines: Vec<&str> = stdout.lines().collect();
+    lines.sort_unstable();
+    assert_eq!((code, lines), (Some(0), vec!["1", "2"]), "{stderr}");
 }
 
 /// srun leaves the other tasks running when one fails, and its own exit code is the highest.

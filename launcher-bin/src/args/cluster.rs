@@ -36,7 +36,7 @@ pub struct TableArgs {
 #[derive(Clone, Debug, Subcommand)]
 pub enum AllocCommand {
     /// Make an allocation, and print its id.
-    #[command(after_help = "Example:\n  export LATTICE_ALLOC_ID=$(lattice alloc create -N 4)")]
+    #[command(after_help = CREATE_AFTER_HELP)]
     Create(CreateArgs),
     /// Run your shell, or a command, in an allocation: an unchanged mpirun or mpiexec in it starts its ranks on all nodes.
     #[command(after_help = SHELL_AFTER_HELP)]
@@ -54,6 +54,9 @@ pub enum AllocCommand {
     Show {
         /// The allocation; else the one in LATTICE_ALLOC_ID.
         id: Option<String>,
+        /// Print the variables of a shell in it, as lines for `eval`, instead.
+        #[arg(long, conflicts_with = "json")]
+        shell_env: bool,
         /// Server and form of the answer.
         #[command(flatten)]
         table: TableArgs,
@@ -68,6 +71,10 @@ pub enum AllocCommand {
         table: TableArgs,
     },
 }
+
+const CREATE_AFTER_HELP: &str = "Examples:\n  \
+    export LATTICE_ALLOC_ID=$(lattice alloc create -N 4)       # for lattice launch, exec and srun\n  \
+    eval \"$(lattice alloc create -N 4 --shell-env)\"           # for an unchanged mpirun or mpiexec as well";
 
 const SHELL_AFTER_HELP: &str = "Examples:\n  \
     lattice alloc shell -N 4\n  \
@@ -117,6 +124,10 @@ pub struct CreateArgs {
     /// End it after so long, such as 30 (minutes), 2:00:00 or 90s.
     #[arg(short, long, value_name = "TIME", value_parser = slurm_time::allocation_limit)]
     pub time: Option<Duration>,
+    /// Print the variables of a shell in the allocation, as lines for `eval`, instead of its id: with them an unchanged mpirun or mpiexec starts
+    /// its ranks on the nodes. Their files are in ~/.local/state/lattice until `lattice alloc release`.
+    #[arg(long, conflicts_with = "json")]
+    pub shell_env: bool,
     /// Server and form of the answer.
     #[command(flatten)]
     pub table: TableArgs,

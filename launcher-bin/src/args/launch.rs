@@ -112,7 +112,8 @@ pub struct EnvironmentArgs {
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "For each program")]
 pub struct ProgramArgs {
-    /// Start N ranks of the program; else an only one fills --tasks-per-node, --hostfile or --nodes, and others have 1.
+    /// Number of ranks of the program [default: 1, in an allocation as well, which a note reports there; as many as --tasks-per-node,
+    /// --tasks-per, --hostfile, --host, -N or --fill hold, for a single program].
     #[arg(short = 'n', long = "ntasks", alias = "np", value_name = "N", value_parser = rank_count, allow_negative_numbers = true)]
     pub ranks: Option<u32>,
     /// Set a variable in its ranks; NAME alone passes on ours even if it would be cleaned away. In VALUE, {rank}, {size}, {local_rank},

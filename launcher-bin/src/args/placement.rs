@@ -20,7 +20,8 @@ use crate::hostfile::{self, Hosts};
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Placement")]
 pub struct PlacementArgs {
-    /// Use N nodes of the allocation; of MIN-MAX, as many as there are and the ranks need; else as many as the ranks need, up to all.
+    /// Use N nodes of the allocation, without -n for one rank on each; of MIN-MAX, as many as there are and the ranks need; else as many as
+    /// the ranks need, up to all.
     /// With `all` those without a rank take part, for jobs that ranks spawn. Behind a `:`, -N, -w, -H and --tasks-per-node are for the program there, and those before the first program for that one.
     #[arg(short = 'N', long, value_name = "N|MIN-MAX|all", value_parser = NodeCount::parse, allow_negative_numbers = true)]
     pub nodes: Option<NodeCount>,
@@ -32,6 +33,10 @@ pub struct PlacementArgs {
     /// noted on a terminal and with -v only.
     #[arg(long, alias = "ntasks-per-node", value_name = "K", value_parser = rank_count, allow_negative_numbers = true, conflicts_with = "hostfile")]
     pub tasks_per_node: Option<u32>,
+    /// Start a rank in each slot of the nodes: the slots of --hostfile, --host or LATTICE_HOSTS (a job of Slurm, PBS, LSF, Grid Engine, Flux
+    /// or pods), else one for each core.
+    #[arg(long, conflicts_with_all = ["ranks", "tasks_per_node", "tasks_per", "tasks_per_core", "tasks_per_socket", "cpus_per_task", "multi_prog", "rankfile"])]
+    pub fill: bool,
     /// Put at most K ranks on each OBJECT of a node: hwthread, core, l3cache, numa, socket, gpu or nic; without -n, start K on each.
     /// Ranks that are bound fill one object after the other. With K:OBJECT:again more ranks than these begin again with the first node.
     #[arg(long, value_name = "K:OBJECT[:again]", value_parser = per_object::per_object, conflicts_with_all = ["tasks_per_core", "tasks_per_socket"])]
@@ -43,7 +48,8 @@ pub struct PlacementArgs {
     /// The same for sockets.
     #[arg(long, alias = "ntasks-per-socket", value_name = "K", value_parser = positive)]
     pub tasks_per_socket: Option<NonZeroU32>,
-    /// Use only these nodes, in this order, such as node[0-3,7].
+    /// Use only these nodes, in this order, such as node[0-3,7]. A node may be called by its name with or without a domain, by an address, or
+    /// by a name that resolves to one, here as in all flags that name nodes.
     #[arg(short = 'w', long, value_name = "NODES", value_parser = node_list, conflicts_with = "hostfile")]
     pub nodelist: Option<String>,
     /// Use these nodes, and others of the allocation up to the number of -N, in the order of the allocation.
@@ -127,6 +133,13 @@ impl PlacementArgs {
         // Programs with nodes of their own do not wait for what others leave: of MIN-MAX they have MIN.
         let nodes = nodes.map(|nodes| nodes.least);
         NodeGroupArgs { nodes, tasks_per_node: *tasks_per_node, nodelist: nodelist.clone(), host: host.clone() }
+    }
+
+    /// True if a flag other than -n has the number of ranks.
+    pub(crate) fn counts_ranks(&self) -> bool {
+        let by_nodes = self.nodes.is_some() || self.tasks_per_node.is_some() || self.per_object().is_some();
+        let by_hosts = self.hostfile.is_some() || self.host.is_some() || self.rankfile.is_some();
+        self.fill || self.multi_prog || by_nodes || by_hosts
     }
 
     /// Ranks by objects of a node, in whichever words.

@@ -1,7 +1,9 @@
 //! `lattice alloc`: allocations, made, shown and released.
 
 mod shell;
+mod shell_env;
 
+use std::io::{self, IsTerminal as _};
 use std::time::Duration;
 
 use pmi_transport::proto::v1 as proto;
@@ -45,8 +47,11 @@ pub(crate) fn alloc(command: &AllocCommand, verbosity: Verbosity) -> Result<u8, 
             })?;
             show(&answer.allocations, table)
         }
-        AllocCommand::Show { id, table } => {
+        AllocCommand::Show { id, shell_env, table } => {
             let id = cluster::allocation(id.as_deref(), &environment())?.ok_or(CommandError::NoAllocation)?;
+            if *shell_env {
+                return print_variables(&id, table);
+            }
             let request = proto::GetAllocationRequest { id };
             let answer = ask(&table.api, async |cluster| {
                 Ok(cluster.ask(cluster.allocations().get_allocation(request)).await?)
@@ -61,6 +66,9 @@ pub(crate) fn alloc(command: &AllocCommand, verbosity: Verbosity) -> Result<u8, 
                 let release = async || cluster.ask(cluster.allocations().release_allocation(request.clone())).await;
                 Ok(cluster.patiently(|error| error.is_unheard() && !error.is_absence(), release).await?)
             })?;
+            if let Err(error) = shell_env::remove(&answer.id, &environment()) {
+                report(&format!("warning: cannot remove the files of --shell-env: {error}"));
+            }
             match (table.json, verbosity) {
                 (true, _) => Ok(print_json(&Allocation::from(answer))?),
                 (false, Verbosity::Verbose) => {
@@ -90,7 +98,30 @@ fn create(args: &CreateArgs, verbosity: Verbosity) -> Result<u8, CommandError> {
     if verbosity == Verbosity::Verbose {
         report(&format!("allocation {} of {} is {}", made.id, made.nodes, state_word(made.state())));
     }
+    if args.shell_env {
+        return print_variables(&made.id, &args.table);
+    }
+    if verbosity > Verbosity::Quiet && io::stderr().is_terminal() && !io::stdout().is_terminal() {
+        // It is most likely for LATTICE_ALLOC_ID, by which an unchanged mpirun finds no node.
+        report(
+            "note: LATTICE_ALLOC_ID is for lattice alone; eval \"$(lattice alloc create ... --shell-env)\" is for mpirun, too",
+        );
+    }
     Ok(print_lines(&[made.id])?)
+}
+
+/// Prints the variables of a shell in an allocation.
+fn print_variables(id: &str, table: &TableArgs) -> Result<u8, CommandError> {
+    ask(&table.api, async |cluster| {
+        let allocation = cluster.allocated_nodes(id).await?;
+        match allocation.over {
+            Some(state) => Err(CommandError::AllocationOver { id: id.to_owned(), state }),
+            None => {
+                let api = table.api.api.as_deref();
+                shell_env::print_variables(&cluster, &allocation, api, &environment()).await
+            }
+        }
+    })
 }
 
 /// An allocation for a shell.
@@ -123,9 +154,10 @@ impl From<Requeue> for RequeuePolicy {
 /// takes it out of the queue.
 async fn allocated(
     cluster: &Cluster,
-    request: proto::CreateAllocationRequest,
+    mut request: proto::CreateAllocationRequest,
     verbosity: Verbosity,
 ) -> Result<proto::Allocation, CommandError> {
+    request.nodes = cluster.registered_names(&request.nodes).await?;
     let made = cluster.ask(cluster.allocations().create_allocation(request)).await?;
     if made.state() != AllocationState::Pending {
         return Ok(made);

@@ -67,8 +67,9 @@ pub(crate) fn batch(args: &BatchArgs, verbosity: Verbosity) -> Result<u8, Comman
         ..proto::CreateAllocationRequest::default()
     };
     ask(&args.table.api, async |cluster| {
-        if options.list.is_none() {
-            request.num_nodes = number_of_nodes(&cluster, &options).await?;
+        match options.list {
+            Some(_) => request.nodes = cluster.registered_names(&request.nodes).await?,
+            None => request.num_nodes = number_of_nodes(&cluster, &options).await?,
         }
         let made = cluster.ask(cluster.allocations().create_allocation(request)).await?;
         if verbosity == Verbosity::Verbose {

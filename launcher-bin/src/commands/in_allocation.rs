@@ -80,7 +80,7 @@ impl CommandFiles {
 }
 
 /// Variables that tell of the allocation. Its nodes stand separated by commas as long as that has at most 32 KiB, as in those of a rank.
-fn variables(allocation: &AllocatedNodes) -> [(&'static str, String); 3] {
+pub(super) fn variables(allocation: &AllocatedNodes) -> [(&'static str, String); 3] {
     let names = allocation.names.join(",");
     let nodes = if names.len() <= NODE_LIST_MAX { names } else { allocation.list.clone() };
     [
@@ -91,7 +91,7 @@ fn variables(allocation: &AllocatedNodes) -> [(&'static str, String); 3] {
 }
 
 /// The nodes of the allocation with a slot for each of their cores.
-async fn slots(cluster: &Cluster, allocation: &AllocatedNodes) -> Result<Vec<Slots>, CommandError> {
+pub(super) async fn slots(cluster: &Cluster, allocation: &AllocatedNodes) -> Result<Vec<Slots>, CommandError> {
     let facts = cluster.node_facts().await?;
     let cores = |name: &str| facts.iter().find(|node| node.name == name).map_or(1, |node| node.cores);
     Ok(allocation.names.iter().map(|node| Slots { node: node.clone(), slots: cores(node) }).collect())

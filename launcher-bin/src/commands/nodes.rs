@@ -76,12 +76,14 @@ pub(crate) fn nodes(args: &NodesArgs, verbosity: Verbosity) -> Result<u8, Comman
             if args.table.json { Ok(print_json(&shown.nodes())?) } else { Ok(print(shown.table().as_bytes())?) }
         }
         (Some(NodesCommand::Drain { nodes, reason, table }), _) => {
-            let request = proto::DrainNodesRequest { nodes: nodes.clone(), reason: reason.clone() };
-            let answer =
-                ask(&table.api, async |cluster| Ok(cluster.ask(cluster.nodes().drain_nodes(request)).await?))?;
+            let (answer, nodes) = ask(&table.api, async |cluster| {
+                let nodes = cluster.registered_names(nodes).await?;
+                let request = proto::DrainNodesRequest { nodes: nodes.clone(), reason: reason.clone() };
+                Ok((cluster.ask(cluster.nodes().drain_nodes(request)).await?, nodes))
+            })?;
             if table.json {
                 let unregistered = node_names(&answer.unknown);
-                return Ok(print_json(&Changed::Drained { nodes: node_names(nodes), unregistered })?);
+                return Ok(print_json(&Changed::Drained { nodes: node_names(&nodes), unregistered })?);
             }
             if verbosity > Verbosity::Quiet && !answer.unknown.is_empty() {
                 report(&format!("note: not registered yet, and drained when they are: {}", answer.unknown));
@@ -89,9 +91,13 @@ pub(crate) fn nodes(args: &NodesArgs, verbosity: Verbosity) -> Result<u8, Comman
             Ok(0)
         }
         (Some(NodesCommand::Resume { nodes, table }), _) => {
-            let request = proto::ResumeNodesRequest { nodes: nodes.clone() };
-            ask(&table.api, async |cluster| Ok(cluster.ask(cluster.nodes().resume_nodes(request)).await?))?;
-            if table.json { Ok(print_json(&Changed::Resumed { nodes: node_names(nodes) })?) } else { Ok(0) }
+            let nodes = ask(&table.api, async |cluster| {
+                let nodes = cluster.registered_names(nodes).await?;
+                let request = proto::ResumeNodesRequest { nodes: nodes.clone() };
+                cluster.ask(cluster.nodes().resume_nodes(request)).await?;
+                Ok(nodes)
+            })?;
+            if table.json { Ok(print_json(&Changed::Resumed { nodes: node_names(&nodes) })?) } else { Ok(0) }
         }
     }
 }

@@ -1,6 +1,7 @@
 //! Nodes of a launch on a cluster, as far as they are decided on here: slots of the nodes for flags that speak of what these are (ranks by
 //! objects, programs with nodes of their own, a number of nodes that depends on how many there are), and nodes that have to stay the same because something is made ready on them.
 
+use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
@@ -34,6 +35,30 @@ pub(super) fn keep(
     Ok(hosts)
 }
 
+/// Has each node that the request names called by the name that it has registered under. Hosts that are no nodes stay as they are, and are
+/// refused with the launch.
+async fn call_by_registered_names(command: &mut LaunchCommand, cluster: &Cluster, allocation: &str) {
+    if command.hosts_mut().next().is_none() {
+        return;
+    }
+    let allocated = match allocation {
+        "" => cluster.node_facts().await.map(|facts| facts.into_iter().map(|node| node.name).collect()),
+        allocation => cluster.allocated_nodes(allocation).await.map(|allocated| allocated.names),
+    };
+    // The launch itself is refused then, with the reason.
+    let nodes: Vec<String> = allocated.unwrap_or_default();
+    let known: HashSet<&String> = nodes.iter().collect();
+    let mut names = HashMap::new();
+    for host in command.hosts_mut().filter(|host| !known.contains(&**host)) {
+        if !names.contains_key(host) {
+            names.insert(host.clone(), cluster.node_called(host, &nodes).await.ok().flatten());
+        }
+        if let Some(Some(name)) = names.get(host) {
+            host.clone_from(name);
+        }
+    }
+}
+
 /// Puts slots of the nodes in the place of such flags, so that the request says by itself where the ranks go; a command that has none of them,
 /// or not any more, stays as it is. An empty allocation is all nodes that are known, for a plan. Every request to the API server comes behind this.
 ///
@@ -44,6 +69,7 @@ pub(super) async fn give_slots(
     cluster: &Cluster,
     allocation: &str,
 ) -> Result<(), LaunchError> {
+    call_by_registered_names(command, cluster, allocation).await;
     let (per_object, groups) = (command.per_object.take(), std::mem::take(&mut command.node_groups));
     let wish = command.node_wish.take();
     if per_object.is_none() && groups.is_empty() && wish.is_none() {

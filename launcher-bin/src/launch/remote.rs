@@ -13,6 +13,7 @@ use tokio::sync::mpsc;
 
 use super::attached::{AttachSettings, AttachedLaunch};
 use super::frontend::Frontend;
+use super::idle::report_idle;
 use super::start_watch::StartWatch;
 use super::{LaunchError, full_screen, nodes, open_files, show_plan, viewed};
 use crate::args::AttachArgs;
@@ -22,7 +23,7 @@ use crate::console::{Verbosity, print, report, write_stderr};
 use crate::machine::Machine;
 use crate::output::{name, settings};
 use crate::prepared::{NodeBindError, PreparedLaunch};
-use crate::request::{Action, LaunchCommand, LineLabel, OutputRequest};
+use crate::request::{Action, Count, LaunchCommand, LineLabel, OutputRequest};
 use crate::signal_forwarder::RankLocation;
 use crate::trace::ClusterTrace;
 use crate::{local_launches, map, runtime, stdin};
@@ -41,7 +42,13 @@ pub(crate) fn run(
     runtime::block_on(async {
         let cluster = server.connect()?;
         nodes::give_slots(&mut command, &cluster, &allocation).await?;
-        let LaunchCommand { request, output, action, .. } = command;
+        let LaunchCommand { request, output, action, count, .. } = command;
+        // A shell on a terminal is for one user.
+        let has_terminal = matches!(request.settings.stdin, StdinTarget::Terminal(_));
+        let is_noted = verbosity > Verbosity::Quiet && !has_terminal && !is_rank();
+        if (count, action) == (Count::Usual, Action::Start) && is_noted {
+            report_idle(&cluster, &request.placement, &allocation).await;
+        }
         let wanted = match action {
             Action::Start => Wanted::Launch,
             Action::Plan => Wanted::Plan,
@@ -69,6 +76,11 @@ pub(crate) fn run(
         }
         outcome
     })?
+}
+
+/// True in a rank of a launch, which starts others on purpose.
+fn is_rank() -> bool {
+    std::env::var_os("LATTICE_RANK").is_some()
 }
 
 /// Shows notes on a launch that starts, where somebody may read them.

@@ -60,6 +60,9 @@ pub enum RequestError {
         /// The flag.
         flag: &'static str,
     },
+    /// Slots are to be filled by several programs.
+    #[error("--fill is for one program, and the line has several\ntry: -n N for each of them")]
+    FillsForSeveral,
     /// A list of nodes cannot be used.
     #[error("{flag} {list}: {source}")]
     NodeList {

@@ -172,6 +172,15 @@ impl NodeGroup {
         }
     }
 
+    /// The same, to be called by other names.
+    pub(super) fn named_mut(&mut self) -> Vec<&mut String> {
+        match &mut self.nodes {
+            Nodes::Next(_) => Vec::new(),
+            Nodes::Named(nodes) => nodes.iter_mut().collect(),
+            Nodes::Slots(hosts) => hosts.iter_mut().map(|host| &mut host.node).collect(),
+        }
+    }
+
     /// Slots for its ranks.
     fn slots(&self, program: usize, free: &mut Free<'_>) -> Result<Vec<HostSlots>, NodeGroupError> {
         let ranks = self.ranks.get();

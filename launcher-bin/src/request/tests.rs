@@ -28,7 +28,7 @@ fn ranks_are_counted_as_far_as_they_can_be() {
         let ranks: Vec<_> = request.programs.iter().map(|program| program.ranks.map(NonZeroU32::get)).collect();
         assert_eq!(ranks, expected, "{line}");
     };
-    check("true", &[None]);
+    check("true", &[Some(1)]);
     check("-N 2 --tasks-per-node 3 true", &[None]);
     check("-N 2 --tasks-per-node 3 -n 5 true", &[Some(5)]);
     check("true : -n 3 true", &[Some(1), Some(3)]);
@@ -107,7 +107,8 @@ fn a_file_for_standard_input_is_named_from_our_directory() {
 #[test]
 fn a_reader_that_there_is_not_is_refused_as_soon_as_ranks_are_counted() {
     refused("-n 2 --stdin 2 true", "--stdin 2: there is no such rank; the job has ranks 0 to 1");
-    assert!(requested("--stdin 2 true").is_ok(), "the nodes will tell");
+    refused("--stdin 2 true", "the job has rank 0 alone");
+    assert!(requested("--fill --stdin 2 true").is_ok(), "the nodes will tell");
 }
 
 #[test]
@@ -229,4 +230,39 @@ fn output_is_asked_for_as_its_flags_say() {
     let shown = output("-l --timestamp --show-map --pmi-trace t");
     assert!(shown.label == LineLabel::Rank && shown.timestamp && shown.show_map);
     assert_eq!(shown.pmi_trace, Some("t".into()));
+}
+
+/// A line without a number of ranks was one rank in an allocation of ours, and one in each slot in those of other managers.
+#[test]
+fn a_line_without_a_number_of_ranks_is_one_rank_wherever_its_nodes_come_from() {
+    let ours = machine();
+    let mut of_others = machine();
+    of_others.environment.push(("LATTICE_HOSTS".into(), "a:4,b:2".into()));
+    for (line, ranks, is_usual, is_filled) in [
+        ("true", Some(1), true, false),
+        ("-w a true", Some(1), true, false),
+        ("--pty true", Some(1), true, false),
+        ("-n 1 true", Some(1), false, false),
+        ("-n 6 true", Some(6), false, false),
+        ("-N 2 true", None, false, false),
+        ("--tasks-per-node 2 true", None, false, false),
+        ("--host a:3 true", None, false, false),
+        ("--fill true", None, false, true),
+        ("-N 2 --fill true", None, false, true),
+        ("true : true", Some(2), false, false),
+    ] {
+        for machine in [&ours, &of_others] {
+            let command = commanded_on(line, machine).unwrap_or_else(|error| panic!("{line}: {error}"));
+            assert_eq!((command.request.programs.size(), command.count == Count::Usual), (ranks, is_usual), "{line}");
+            let fills_cores = command.per_object.is_some();
+            let fills_slots =
+                line.contains("--fill") && matches!(command.request.placement.candidates, Candidates::Hostfile(_));
+            assert_eq!(fills_cores || fills_slots, is_filled, "{line}");
+        }
+        let placement = commanded_on(line, &of_others).unwrap().request.placement;
+        let is_of_nodes = line.starts_with("-N 2 true") || line.starts_with("--tasks-per-node");
+        assert!(!is_of_nodes || placement.candidates == Candidates::All, "{line}: one rank on each node");
+    }
+    let refusal = commanded_on("--fill true : true", &ours).unwrap_err().to_string();
+    assert!(refusal.starts_with("--fill is for one program"), "{refusal}");
 }

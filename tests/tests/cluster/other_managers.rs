@@ -76,7 +76,7 @@ fn a_program_that_takes_a_host_and_a_command_starts_the_agents() {
     let script = r#"
         export LATTICE_VIA=none
         $enter node0 lattice launch --start-with "$enter" --host node0,node1 sh -c 'echo "$(hostname) $*"' sh 'a b' '$c' | sort
-        $enter node0 lattice start --start-with "sh -c \"exec $enter {host} {command}\"" --host node1:2 -- lattice launch hostname"#;
+        $enter node0 lattice start --start-with "sh -c \"exec $enter {host} {command}\"" --host node1:2 -- lattice launch --fill hostname"#;
     let outcome = script_with(2, script).run();
     outcome.exits(0).prints("node0 a b $c\nnode1 a b $c\nnode1\nnode1\n");
 }
@@ -85,7 +85,7 @@ fn a_program_that_takes_a_host_and_a_command_starts_the_agents() {
 fn ranks_have_the_slots_of_their_hosts_unless_flags_place_them() {
     let script = r#"
         on_node0 lattice start --host node0:2,node1:3 -- sh -c '
-            lattice launch hostname | sort | uniq -c; lattice launch -n 3 hostname | sort | uniq -c
+            lattice launch --fill hostname | sort | uniq -c; lattice launch -n 3 hostname | sort | uniq -c
             lattice launch --tasks-per-node 1 hostname | sort | uniq -c' | tr -s ' '"#;
     let outcome = script_with(2, script).run();
     outcome.exits(0).prints(" 2 node0\n 3 node1\n 2 node0\n 1 node1\n 1 node0\n 1 node1\n");
@@ -139,7 +139,7 @@ fn ends_with_nothing_left(signal: &str) {
         r#"
         LATTICE_VIA="$enter {{host}} {{command}}" "$enter" node0 lattice start --host node0,node1 -- sh -c '
             dirname "${{LATTICE_API_URL#unix:}}" >directory
-            lattice launch sh -c "trap "" TERM; touch rank.\$(hostname); sleep 1000" & wait' &
+            lattice launch --fill sh -c "trap "" TERM; touch rank.\$(hostname); sleep 1000" & wait' &
         launcher=$!
         until [ -e rank.node0 ] && [ -e rank.node1 ]; do sleep 0.05; done
         kill -{signal} $launcher; wait $launcher; echo "code $?"
@@ -186,7 +186,7 @@ fn agents_leave_when_the_head_falls_silent() {
     let script = r#"
         LATTICE_VIA="$enter {host} {command}" "$enter" node0 lattice start --host node0,node1 -- sh -c '
             dirname "${LATTICE_API_URL#unix:}" >directory
-            lattice launch sh -c "touch rank.\$(hostname); sleep 1000" & wait' &
+            lattice launch --fill sh -c "touch rank.\$(hostname); sleep 1000" & wait' &
         launcher=$!
         until [ -e rank.node0 ] && [ -e rank.node1 ]; do sleep 0.05; done
         api=$(cat $(cat directory)/api.pid)
@@ -202,7 +202,7 @@ fn agents_leave_when_the_head_falls_silent() {
 fn keys_are_in_no_argument_and_no_variable() {
     let script = r#"
         on_node0 lattice start --host node0,node1 -- sh -c '
-            lattice launch sh -c "tr \"\\0\" \"\\n\" </proc/self/environ; ls -l /proc/self/fd"
+            lattice launch --fill sh -c "tr \"\\0\" \"\\n\" </proc/self/environ; ls -l /proc/self/fd"
             for process in /proc/[0-9]*; do cat $process/cmdline $process/environ 2>/dev/null; done | tr "\0" "\n"' |
             grep -a -e "PRIVATE[ ]KEY" -e "lattice-[c]redentials""#;
     script_with(2, script).run().exits(1);
@@ -215,7 +215,7 @@ fn whatever_listens_for_a_launch_does_so_in_its_range_of_ports() {
         # The ports at which TCP listens on a node, but at loopback addresses; in hexadecimal digits.
         listening() { awk '$4 == "0A" && $2 !~ /^(0100007F|0{24}01000000|0{31}1):/ { print $2 }' /proc/$(cat $here/$1.pid)/net/tcp{,6} | sed 's/.*://' | sort -u; }
         for node in node0 node1; do listening $node >before.$node; done
-        start() { on_node0 lattice start --host node0,node1 --port-range $1 -- sh -c 'lattice launch hostname; touch up; until [ -e seen ]; do sleep 0.05; done'; }
+        start() { on_node0 lattice start --host node0,node1 --port-range $1 -- sh -c 'lattice launch --fill hostname; touch up; until [ -e seen ]; do sleep 0.05; done'; }
         # 60001 is taken.
         $enter node0 perl -MIO::Socket::INET -e '$taken = IO::Socket::INET->new(Listen => 1, LocalPort => 60001) or die; sleep' & taken=$!
         until listening node0 | grep -q EA61; do sleep 0.05; done; listening node0 >before.node0
@@ -236,7 +236,7 @@ fn a_second_launch_in_a_started_cluster_needs_no_new_agents() {
     let script = r#"
         on_node0 lattice start --host node0,node1 -- sh -c '
             agents() { lattice nodes --json | grep -o "10[.]20[.]0[.][0-9]*:[0-9]*"; }
-            before=$(agents); for i in 1 2 3; do lattice launch true || exit; done
+            before=$(agents); for i in 1 2 3; do lattice launch --fill true || exit; done
             [ "$before" ] && [ "$before" = "$(agents)" ] && echo same'"#;
     script_with(2, script).run().exits(0).prints("same\n");
 }

@@ -66,6 +66,45 @@ fn nodes_without_ranks_take_part() {
     check(3, "-N 3 -n 2", &[&[0], &[1], &[]]);
 }
 
+/// One rank, whatever the allocation holds, and the slots that stay idle are reported; a rank that launches another one means it.
+#[test]
+fn a_launch_without_a_number_of_ranks_is_one_rank_and_reports_idle_nodes() {
+    let launch = |line: &str| cluster(2).bash(&format!("lattice launch {line} | sort | uniq -c | tr -s ' '")).run();
+    let note = "without -n this is 1 rank, in an allocation of 2 nodes";
+    for line in ["echo x", "--slurm-env echo x"] {
+        launch(line).exits(0).prints(" 1 x\n").says(note);
+    }
+    let cores = cores_of_this_machine();
+    for (line, ranks) in
+        [("-N all echo x", 2), ("-n 3 echo x", 3), ("--fill echo x", 2 * cores), ("-n 1 lattice launch echo x", 1)]
+    {
+        let outcome = launch(line);
+        outcome.exits(0).prints(&format!(" {ranks} x\n"));
+        assert!(!outcome.errors().contains("note:"), "{line}: {}", outcome.errors());
+    }
+    let quiet = cluster(2)
+        .bash("lattice -q launch echo x; lattice launch -q -w node1 hostname; lattice launch -w node0 hostname")
+        .run();
+    quiet.exits(0).prints("x\nnode1\nnode0\n");
+    assert!(!quiet.errors().contains("note:"), "{}", quiet.errors());
+}
+
+/// Names with a domain and addresses were refused, with a tip that failed as well.
+#[test]
+fn nodes_are_called_by_any_name_and_address() {
+    let script = r#"cd "$LATTICE_DEV_CLUSTER"; address=$(lattice exec node1 -- hostname -I | cut -d' ' -f1)
+        for name in node1 node1.site $address; do
+            printf '%s slots=1\n' $name >hosts
+            lattice launch -w $name -n 1 hostname; lattice launch --host $name:1 hostname; lattice launch -n 1 -x $name hostname
+            lattice launch --hostfile hosts hostname; lattice mpiexec -hosts $name -n 1 hostname
+            lattice srun -n1 -w $name hostname; lattice exec $name -- hostname; lattice launch -w node0 hostname : -w $name hostname | sort
+        done
+        lattice nodes drain $address --reason test; lattice nodes | grep -c drained; lattice nodes resume $address
+        lattice launch -w 192.0.2.1 true; echo "code $?""#;
+    let each = "node1\nnode1\nnode0\nnode1\nnode1\nnode1\nnode1\nnode0\nnode1\n".repeat(3);
+    cluster(2).bash(script).run().exits(0).prints(&format!("{each}1\ncode 125\n"));
+}
+
 #[test]
 fn a_hostfile_is_followed_line_by_line() {
     let script = r#"printf 'node1 slots=2 # the big one\nnode0:1\n' >"$LATTICE_DEV_CLUSTER/hostfile"

@@ -61,6 +61,21 @@ fn ranks_start_on_every_node() {
     }
 }
 
+/// With LATTICE_ALLOC_ID alone all ranks are where the line was typed, for no mpirun knows that variable.
+#[test]
+fn a_shell_that_takes_the_variables_of_an_allocation_starts_ranks_on_every_node() {
+    let _machine = turn::heavy();
+    for mpi in [MPICHS[2], OPEN_MPIS[0]] {
+        let script = r#"lattice alloc release $LATTICE_ALLOC_ID; unset LATTICE_ALLOC_ID; export HOME=$LATTICE_DEV_CLUSTER
+            for name in $(env | sed -n 's/^\(HYDRA_[A-Z_]*\|I_MPI_HYDRA_[A-Z_]*\|OMPI_MCA_[a-z_]*\|PRTE_MCA_[a-z_]*\)=.*/\1/p'); do unset $name; done
+            eval "$(lattice alloc create -N 2 --shell-env)" || exit
+            $mpirun -np 4 hostname; lattice alloc release $LATTICE_ALLOC_ID; ls -A .local/state/lattice"#;
+        let outcome = shell(mpi, &format!("cd $LATTICE_DEV_CLUSTER; {script}")).run();
+        outcome.exits(0);
+        assert_eq!(nodes(&outcome), ["node0", "node1"], "{mpi:?}");
+    }
+}
+
 /// Intel MPI starts as many as a node has cores, whatever its variable's file says.
 #[test]
 fn nodes_get_as_many_ranks_as_they_have_slots() {

@@ -49,8 +49,8 @@ fn a_launch_in_a_pod_finds_the_others_by_name_and_uses_their_processors() {
         outcome.says("this is a pod of k8s: mpi-[0-2].mpi; --via none launches on this machine");
     }
     let script = r#"export LATTICE_K8S_PODS='mpi-[0-1].mpi'; cpus=0 begin 0; cpus=0,1 begin 1
-        pod 0 lattice launch sh -c 'echo $(hostname) $(id -u) $LATTICE_NODELIST'
-        LATTICE_K8S_PODS='mpi-0.mpi:2,mpi-1.mpi' pod 0 lattice start -- lattice launch hostname"#;
+        pod 0 lattice launch --fill sh -c 'echo $(hostname) $(id -u) $LATTICE_NODELIST'
+        LATTICE_K8S_PODS='mpi-0.mpi:2,mpi-1.mpi' pod 0 lattice start -- lattice launch --fill hostname"#;
     let outcome = script_with_pods(2, script).run();
     let line = |pod: u32| format!("mpi-{pod} 4712 mpi-0.mpi,mpi-1.mpi");
     let started = ["mpi-0", "mpi-0", "mpi-1"].map(str::to_owned);
@@ -60,7 +60,7 @@ fn a_launch_in_a_pod_finds_the_others_by_name_and_uses_their_processors() {
 #[test]
 fn pods_that_come_late_are_waited_for_and_told() {
     let script = r#"begin 0; begin 2
-        pod 0 lattice launch hostname 2>$here/said & launch=$!
+        pod 0 lattice launch --fill hostname 2>$here/said & launch=$!
         until grep -q 'waits for 1 of 3 nodes: mpi-1.mpi' $here/said; do sleep 0.1; done
         begin 1; wait $launch"#;
     script_with_pods(3, script).run().exits(0).prints_lines(["mpi-0", "mpi-0", "mpi-1", "mpi-1", "mpi-2", "mpi-2"]);
@@ -68,7 +68,7 @@ fn pods_that_come_late_are_waited_for_and_told() {
 
 #[test]
 fn pods_that_do_not_come_are_named_when_time_is_over() {
-    let script = r#"begin 0; known 1; LATTICE_JOIN_TIMEOUT=3s pod 0 lattice launch hostname"#;
+    let script = r#"begin 0; known 1; LATTICE_JOIN_TIMEOUT=3s pod 0 lattice launch --fill hostname"#;
     let outcome = script_with_pods(2, script).run();
     outcome.exits(125).says("2 of 3 nodes did not join: mpi-[1-2].mpi").says("Connection refused");
     outcome.says("mpi-2.mpi has not accepted within 3s: failed to lookup address information");
@@ -78,8 +78,8 @@ fn pods_that_do_not_come_are_named_when_time_is_over() {
 fn who_has_another_key_starts_nothing() {
     let script = r#"export LATTICE_K8S_PODS=mpi-1.mpi LATTICE_JOIN_TIMEOUT=2s; begin 1
         (umask 077; openssl rand -hex 32 >$here/other; chown 4712 $here/other)
-        other_key=$here/other pod 0 lattice launch hostname; echo "code $?"
-        chmod 644 $here/other; other_key=$here/other pod 0 lattice launch hostname; echo "code $?"
+        other_key=$here/other pod 0 lattice launch --fill hostname; echo "code $?"
+        chmod 644 $here/other; other_key=$here/other pod 0 lattice launch --fill hostname; echo "code $?"
         exec 3<>/dev/tcp/$(getent hosts node1 | cut -d' ' -f1)/50053; echo GET / >&3; cat <&3; grep -c 'is refused' $here/pod1.log"#;
     let outcome = script_with_pods(2, script).run();
     outcome.says("it closed the connection: it has another key").says("can be used by others (mode 644)");
@@ -95,7 +95,7 @@ fn an_address_of_another_pod_is_not_taken_for_the_one_that_is_meant() {
         echo "$(getent hosts node0 | cut -d' ' -f1) mpi-1.mpi.default.svc.cluster.local" >$here/wrong
         cat $names >>$here/wrong; cp $names $here/right; cp $here/wrong $names
         (until grep -q 'this is mpi-0, and mpi-1.mpi is meant\|is refused' $here/pod0.log; do sleep 0.1; done; cp $here/right $names) &
-        pod 0 lattice launch hostname | sort | uniq | tr '\n' ' '"#;
+        pod 0 lattice launch --fill hostname | sort | uniq | tr '\n' ' '"#;
     script_with_pods(2, script).run().exits(0).prints("mpi-0 mpi-1 ");
 }
 
@@ -138,7 +138,7 @@ fn nothing_is_left_when_the_launcher_or_a_pod_is_gone() {
         "kill -TERM ${pods[1]}",
     ] {
         let script = r#"export LATTICE_K8S_PODS='mpi-[0-1].mpi'; begin 0; begin 1; work=$(mktemp -d); chmod 777 $work
-            pod 0 lattice launch sh -c 'trap "" TERM; touch $0/$(hostname); sleep 1000' $work 2>$here/said & launch=$!
+            pod 0 lattice launch --fill sh -c 'trap "" TERM; touch $0/$(hostname); sleep 1000' $work 2>$here/said & launch=$!
             for attempt in {1..300}; do [ -e $work/mpi-0 ] && [ -e $work/mpi-1 ] && break; sleep 0.1; done
             END
             wait $launch

@@ -44,14 +44,14 @@ fn script_with_slurm(script: &str) -> Command {
 
 #[test]
 fn a_launch_in_an_allocation_runs_on_its_nodes_and_in_its_slots() {
-    let script = r#"user salloc -Q -N 3 -n 7 lattice -v launch "$1""#;
+    let script = r#"user salloc -Q -N 3 -n 7 lattice -v launch --fill "$1""#;
     for flavour in [Flavour::WheelMpich, Flavour::DebianOpenMpi, Flavour::WheelOpenMpi] {
         let outcome = script_with_slurm(script).arg(flavour.program("hello")).run();
         outcome.exits(0).prints_lines((0..7).map(|rank| format!("rank {rank} of 7")));
         outcome.says("this is an allocation of slurm: node[0-2]; --via none launches on this machine");
     }
     let script = r#"user salloc -Q -N 3 -n 7 bash -c '
-        lattice launch sh -c "echo \$(hostname) \$(id -u)" | sort | uniq -c | tr -s " "; lattice launch --via none hostname'"#;
+        lattice launch --fill sh -c "echo \$(hostname) \$(id -u)" | sort | uniq -c | tr -s " "; lattice launch --via none hostname'"#;
     script_with_slurm(script).run().exits(0).prints(" 4 node0 4711\n 2 node1 4711\n 1 node2 4711\nnode0\n");
 }
 
@@ -59,9 +59,9 @@ fn a_launch_in_an_allocation_runs_on_its_nodes_and_in_its_slots() {
 #[test]
 fn what_a_job_asks_for_does_not_confine_the_agents() {
     let script = r#"
-        user salloc -Q -N 2 -n 2 -c 2 --mem-per-cpu=100 --hint=nomultithread lattice launch hostname
+        user salloc -Q -N 2 -n 2 -c 2 --mem-per-cpu=100 --hint=nomultithread lattice launch --fill hostname
         export SLURM_EXACT=1 SLURM_LABELIO=1 SLURM_CPUS_PER_TASK=1 SLURM_DISTRIBUTION=cyclic SLURM_NTASKS_PER_CORE=1 SLURM_GPUS_PER_TASK=1 SLURM_NTASKS_PER_GPU=1
-        user salloc -Q -N 2 -n 2 --ntasks-per-node=1 lattice launch hostname"#;
+        user salloc -Q -N 2 -n 2 --ntasks-per-node=1 lattice launch --fill hostname"#;
     let outcome = script_with_slurm(script).run();
     outcome.exits(0).prints_lines(["node0", "node1", "node0", "node1"]);
 }
@@ -80,7 +80,7 @@ fn ranks_of_srun_join_by_its_own_server() {
 #[test]
 fn a_batch_script_keeps_its_nodes_ready_with_lattice_start() {
     let script = r#"
-        printf '%s\n' '#!/bin/sh' 'lattice start -- sh -c "lattice launch hostname; lattice launch -n 1 echo second; exit 3"' >job
+        printf '%s\n' '#!/bin/sh' 'lattice start -- sh -c "lattice launch --fill hostname; lattice launch -n 1 echo second; exit 3"' >job
         user sbatch -Q --wait -N 2 --ntasks-per-node=2 -o out job; echo "code $?"; cat out"#;
     let outcome = script_with_slurm(script).run();
     outcome.exits(0).prints_lines(["code 3", "node0", "node0", "node1", "node1", "second"]);
@@ -102,7 +102,7 @@ fn nothing_is_left_when_a_job_is_cancelled_or_its_launcher_killed() {
     ] {
         let script = r#"
             user salloc -Q -N 2 -n 2 lattice start -- \
-                lattice launch sh -c 'trap "" TERM; touch rank.$(hostname); sleep 1000' &
+                lattice launch --fill sh -c 'trap "" TERM; touch rank.$(hostname); sleep 1000' &
             job=$!
             until [ -e rank.node0 ] && [ -e rank.node1 ]; do sleep 0.05; done
             END

@@ -67,7 +67,7 @@ fn a_host_that_ssh_does_not_reach_is_named_with_its_words() {
 #[test]
 fn nothing_is_left_on_hosts_when_a_cluster_by_ssh_is_killed() {
     let script = r#"
-        $as_user lattice start --via ssh --host node1,node2 -- lattice launch sh -c 'trap "" TERM; touch rank.$(hostname); sleep 1000' &
+        $as_user lattice start --via ssh --host node1,node2 -- lattice launch --fill sh -c 'trap "" TERM; touch rank.$(hostname); sleep 1000' &
         launcher=$!
         until [ -e rank.node1 ] && [ -e rank.node2 ]; do sleep 0.05; done
         kill -KILL $launcher; wait $launcher 2>/dev/null; echo "code $?"

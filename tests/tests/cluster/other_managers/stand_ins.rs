@@ -58,7 +58,7 @@ fn script_in_job(job: &str, script: &str) -> Command {
 #[test]
 fn a_launch_in_a_job_of_each_manager_runs_on_its_nodes_and_in_its_slots() {
     for (via, job) in JOBS {
-        let script = r#"user lattice -v launch "$1"; user lattice launch hostname"#;
+        let script = r#"user lattice -v launch --fill "$1"; user lattice launch --fill hostname"#;
         let outcome = script_in_job(job, script).arg(Flavour::WheelMpich.program("hello")).run();
         let ranks = (0..6).map(|rank| format!("rank {rank} of 6"));
         let hosts = ["node0", "node1", "node2"].into_iter().flat_map(|node| [node.to_owned(), node.to_owned()]);
@@ -71,7 +71,7 @@ fn a_launch_in_a_job_of_each_manager_runs_on_its_nodes_and_in_its_slots() {
 fn nothing_is_left_of_a_job_whose_launcher_is_killed() {
     for (via, job) in JOBS {
         let script = r#"
-            $as_user lattice start -- lattice launch sh -c 'trap "" TERM; touch rank.$(hostname); sleep 1000' &
+            $as_user lattice start -- lattice launch --fill sh -c 'trap "" TERM; touch rank.$(hostname); sleep 1000' &
             launcher=$!
             until [ -e rank.node0 ] && [ -e rank.node1 ] && [ -e rank.node2 ]; do sleep 0.05; done
             [ -z "$(ls -d .lattice-join-* 2>/dev/null)" ] || exit

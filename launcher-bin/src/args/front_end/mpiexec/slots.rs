@@ -177,18 +177,19 @@ pub(super) fn settle(line: &mut Line, dialect: impl FnOnce() -> Option<Dialect>,
     }
     let hosts = line.value("--hostfile").and_then(|path| hostfile::without_slots(path.as_ref()));
     let says_slots = |flag: &str| line.has(flag) && !(flag == "--hostfile" && hosts.is_some());
-    let is_placed = line.places.cores.is_some()
-        || line.places.core_list.is_some()
-        || SLOTS.iter().any(|flag| says_slots(flag))
-        || hosts.is_none() && names_hosts;
-    if is_placed && hosts.is_none() || dialect() != Some(Dialect::OpenMpi) {
+    let is_placed =
+        line.places.cores.is_some() || line.places.core_list.is_some() || SLOTS.iter().any(|flag| says_slots(flag));
+    let takes_named = hosts.is_none() && names_hosts;
+    if (is_placed || takes_named && is_counted) && hosts.is_none() || dialect() != Some(Dialect::OpenMpi) {
         return;
     }
     if let Some(hosts) = hosts {
         line.take("--hostfile");
         line.add_to_launch("--nodelist", Some(hosts.join(",").as_ref()));
     }
-    if !is_placed {
+    if !is_placed && takes_named {
+        line.add_to_launch("--fill", None);
+    } else if !is_placed {
         let slot = if line.places.counts_threads { "1:hwthread" } else { "1:core" };
         line.add_to_launch("--tasks-per", Some(slot.as_ref()));
     }

@@ -1,0 +1,92 @@
+//! `--shell-env`: the variables of `lattice alloc shell` as lines for a shell that is there already, so that an unchanged `mpirun` in it reaches
+//! the nodes. Their files stay in the user's home until the allocation is released there.
+
+use std::ffi::{OsStr, OsString};
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use crate::cluster::{self, AllocatedNodes, Cluster};
+use crate::commands::CommandError;
+use crate::commands::in_allocation::{slots, variables};
+use crate::console::print;
+use crate::environment::{self, Environment};
+use crate::mpirun_setup::MpirunSetup;
+
+/// Prints `export NAME=VALUE` for each variable; returns the exit code. `api` is the API server that was named by a flag.
+///
+/// # Errors
+/// Fails if the nodes cannot be asked for, or the files not be written.
+pub(super) async fn print_variables(
+    cluster: &Cluster,
+    allocation: &AllocatedNodes,
+    api: Option<&str>,
+    environment: &Environment,
+) -> Result<u8, CommandError> {
+    let slots = slots(cluster, allocation).await?;
+    let directory = directory(&allocation.id, environment)?;
+    remove_directory(&directory)?;
+    if let Some(parent) = directory.parent() {
+        fs::create_dir_all(parent)?;
+    }
+    let setup = MpirunSetup::write(directory, &slots)?;
+    let path = setup.path(&std::env::var_os("PATH").unwrap_or_default())?;
+    let of_allocation = variables(allocation).map(|(name, value)| (name, OsString::from(value)));
+    let api = api.map(|url| (cluster::API_URL, url.into()));
+    let all = setup.variables().into_iter().chain(of_allocation).chain(api).chain([("PATH", path)]);
+    Ok(print(lines(all).as_bytes())?)
+}
+
+/// Removes the files of an allocation, if this user has some here.
+pub(super) fn remove(id: &str, environment: &Environment) -> io::Result<()> {
+    directory(id, environment).and_then(|directory| remove_directory(&directory))
+}
+
+fn remove_directory(directory: &Path) -> io::Result<()> {
+    match fs::remove_dir_all(directory) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
+}
+
+/// Directory of an allocation's files, below the state of this user.
+fn directory(id: &str, environment: &Environment) -> io::Result<PathBuf> {
+    let path = |name| environment::non_empty(environment, name).map(PathBuf::from);
+    let state = path("XDG_STATE_HOME").or_else(|| Some(path("HOME")?.join(".local/state")));
+    let state = state.ok_or_else(|| io::Error::other("neither HOME nor XDG_STATE_HOME is set"))?;
+    // It is a word of the API server.
+    match id.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-') {
+        true => Ok(state.join("lattice").join(format!("mpirun-{id}"))),
+        false => Err(io::Error::new(io::ErrorKind::InvalidInput, format!("{id:?} is no id of an allocation"))),
+    }
+}
+
+fn lines<'a>(variables: impl IntoIterator<Item = (&'a str, OsString)>) -> String {
+    let line = |(name, value): (&str, OsString)| format!("export {name}={}\n", quoted(&value));
+    variables.into_iter().map(line).collect()
+}
+
+/// A word of the shell; what is not UTF-8 in it is replaced.
+fn quoted(value: &OsStr) -> String {
+    format!("'{}'", value.to_string_lossy().replace('\'', r"'\''"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_are_words_of_the_shell() {
+        let variables = [("A", "x y"), ("B", "it's"), ("C", "$(touch /x)`")].map(|(name, value)| (name, value.into()));
+        assert_eq!(lines(variables), "export A='x y'\nexport B='it'\\''s'\nexport C='$(touch /x)`'\n");
+    }
+
+    #[test]
+    fn files_are_below_the_state_of_the_user_and_no_id_leads_elsewhere() {
+        let home: Vec<_> = vec![("HOME".into(), "/home/u".into())];
+        assert_eq!(directory("k3jq", &home).unwrap(), Path::new("/home/u/.local/state/lattice/mpirun-k3jq"));
+        for id in ["../x", "a/b", "a.b", "a b"] {
+            assert!(directory(id, &home).is_err(), "{id}");
+        }
+    }
+}
