@@ -14,6 +14,7 @@ use nix::unistd::getuid;
 use pmi_core::driver::{Admission, Driver};
 use pmi_core::env::{Entrance, RankEnvironment, inherited};
 use pmi_core::ids::{JobId, LocalRank, NodeIndex, Rank};
+use pmi_core::report::Phase;
 use pmi_core::services::NoServices;
 use pmi_core::{fence::LocalFence, job::Job, server::Server, server::Settings};
 use tokio::{process::Child, process::Command, task::JoinSet};
@@ -38,6 +39,9 @@ async fn main() -> Result<(), Box<dyn Error>> {
         };
         driver.drain(local); // what the rank said last comes before its end
         let status = status?;
+        if status.success() && driver.progress(local).is_none_or(|progress| progress.phase == Phase::Silent) {
+            Err(format!("rank {local} never called PMI: a program of Open MPI speaks PMIx, see embed_pmix.rs"))?;
+        }
         status.success().then(|| driver.rank_exited(local)).ok_or_else(|| format!("rank {local} failed: {status}"))?;
     }
     ended.try_recv().map_or(Ok(()), |reason| Err(format!("the job had to end: {reason:?}")))?;

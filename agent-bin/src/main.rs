@@ -23,6 +23,6 @@ fn main() -> ExitCode {
         }
         _ => {}
     }
-    problems.iter().for_each(|problem| eprintln!("lattice-agent: {problem}"));
+    problems.iter().flat_map(|problem| problem.lines()).for_each(|line| eprintln!("lattice-agent: {line}"));
     exit.into()
 }

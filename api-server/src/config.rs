@@ -84,6 +84,11 @@ pub(crate) enum ConfigError {
     SocketAsListen { path: PathBuf },
     #[error(transparent)]
     Identity(#[from] IdentitySettingsError),
+    #[error(
+        "there is no {DEFAULT_FILE}, and the command line has neither certificates (--ca, --cert and --key) nor --insecure\n\
+         try: --config FILE; lattice pki init DIR, which makes certificates"
+    )]
+    NoFile,
     #[error("{name} is {value}; it can be {possible}")]
     Range { name: &'static str, value: u32, possible: &'static str },
     #[error(
@@ -152,7 +157,11 @@ impl Config {
             None if Path::new(DEFAULT_FILE).exists() => settings_file::read(Path::new(DEFAULT_FILE))?,
             None => File::default(),
         };
-        Self::check(over(file, args))
+        let is_missing = args.config.is_none() && !Path::new(DEFAULT_FILE).exists();
+        Self::check(over(file, args)).map_err(|error| match error {
+            ConfigError::Identity(IdentitySettingsError::Neither) if is_missing => ConfigError::NoFile,
+            error => error,
+        })
     }
 
     fn check(file: File) -> Result<Self, ConfigError> {

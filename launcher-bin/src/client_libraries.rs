@@ -29,7 +29,7 @@ struct Name {
 #[non_exhaustive]
 pub enum ClientLibraryError {
     /// It is not where it belongs.
-    #[error("there is no {}; `cargo xtask client-libraries PREFIX` installs it", installed.display())]
+    #[error("there is no {}\ntry: cargo xtask client-libraries PREFIX in a clone of the source, which installs it", installed.display())]
     Missing {
         /// Where it would be.
         installed: PathBuf,
@@ -129,7 +129,7 @@ mod tests {
         let error = find(LIBPMI, &program).unwrap_err().to_string();
         assert_eq!(
             error,
-            format!("there is no {}; `cargo xtask client-libraries PREFIX` installs it", installed.display())
+            format!("there is no {}\ntry: cargo xtask client-libraries PREFIX in a clone of the source, which installs it", installed.display())
         );
         for path in [&built, &installed] {
             fs::create_dir_all(path.parent().unwrap()).unwrap();

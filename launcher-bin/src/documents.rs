@@ -1,6 +1,6 @@
 //! Completions and man pages, generated from the definition of the command line.
 
-use clap::CommandFactory;
+use clap::{Command, CommandFactory};
 use clap_complete::Shell;
 use clap_mangen::Man;
 
@@ -37,8 +37,19 @@ pub(crate) fn man_page(path: &[String]) -> Result<Vec<u8>, NoSuchCommand> {
         };
     }
     let mut page = Vec::new();
-    Man::new(command).render(&mut page).expect("writing to memory cannot fail");
-    Ok(page)
+    Man::new(command.clone()).render(&mut page).expect("writing to memory cannot fail");
+    Ok(with_own_references(&command, path, page))
+}
+
+/// The page with the command that prints the page of each subcommand, in place of the name of a page that is installed nowhere.
+fn with_own_references(command: &Command, path: &[String], page: Vec<u8>) -> Vec<u8> {
+    let mut text = String::from_utf8_lossy(&page).into_owned();
+    for below in command.get_subcommands() {
+        let words = [path, &[below.get_name().to_owned()]].concat();
+        let name = format!("lattice-{}(1)", words.join("-")).replace('-', "\\-");
+        text = text.replace(&name, &format!("lattice {0} (lattice man {0})", words.join(" ")));
+    }
+    text.into_bytes()
 }
 
 #[cfg(test)]
@@ -59,7 +70,12 @@ mod tests {
             let path: Vec<String> = path.iter().map(|&word| word.to_owned()).collect();
             man_page(&path).map(|page| String::from_utf8(page).unwrap())
         };
-        assert!(page(&[]).unwrap().contains("lattice\\-launch"));
+        let whole = page(&[]).unwrap();
+        assert!(
+            whole.contains("lattice launch (lattice man launch)") && !whole.contains("lattice\\-launch(1)"),
+            "{whole}"
+        );
+        assert!(page(&["alloc"]).unwrap().contains("lattice alloc create (lattice man alloc create)"));
         let launch = page(&["launch"]).unwrap();
         assert!(launch.contains(".TH lattice-launch 1") && launch.contains("\\-\\-cpu\\-bind"), "{launch}");
         let error = page(&["lunch"]).unwrap_err().to_string();

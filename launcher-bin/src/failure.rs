@@ -103,7 +103,12 @@ fn pki_remedy(error: &PkiError) -> String {
 
 impl From<PmiCommandError> for Failure {
     fn from(error: PmiCommandError) -> Self {
-        Self { text: chain(&error), code: exit::PROBE_FAILED }
+        let code = match &error {
+            // No probe has run.
+            PmiCommandError::Library(_) => exit::OURS,
+            _ => exit::PROBE_FAILED,
+        };
+        Self { text: chain(&error), code }
     }
 }
 
@@ -130,6 +135,7 @@ impl From<ViaError> for Failure {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::client_libraries::ClientLibraryError;
     use crate::private_cluster::PrivateClusterError;
 
     #[test]
@@ -155,6 +161,8 @@ mod tests {
     #[test]
     fn a_probe_that_fails_has_a_code_of_its_own() {
         assert_eq!(Failure::from(PmiCommandError::Unknown { keys: vec!["k".to_owned()] }).code, 1);
+        let missing = ClientLibraryError::Missing { installed: "/lib/libpmi.so.0".into() };
+        assert_eq!(Failure::from(PmiCommandError::Library(missing)).code, exit::OURS);
     }
 
     #[test]

@@ -74,11 +74,11 @@ pub fn run(args: &LaunchArgs, verbosity: Verbosity) -> Result<u8, LaunchError> {
 ///
 /// # Errors
 /// Fails if none is named by the flags or the environment.
-pub(crate) fn need_allocation(args: &LaunchArgs, command: &'static str) -> Result<(), LaunchError> {
+pub(crate) fn need_allocation(args: &LaunchArgs) -> Result<(), LaunchError> {
     let environment: Vec<_> = std::env::vars_os().collect();
     match cluster::allocation(args.cluster.alloc.as_deref(), &environment)? {
         Some(_) => Ok(()),
-        None => Err(RequestError::NoAllocation { flag: command }.into()),
+        None => Err(RequestError::NoNodes { nodes: args.placement.nodelist.clone().unwrap_or_default() }.into()),
     }
 }
 

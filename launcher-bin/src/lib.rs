@@ -150,7 +150,7 @@ fn attach(args: &args::AttachArgs, verbosity: Verbosity) -> Result<u8, Failure> 
 /// Runs a command on nodes of an allocation.
 fn exec(args: &args::ExecArgs, verbosity: Verbosity) -> Result<u8, Failure> {
     let args = args.launch().map_err(|error| Failure::ours(&error))?;
-    launch::need_allocation(&args, "lattice exec")?;
+    launch::need_allocation(&args)?;
     Ok(launch::run(&args, verbosity)?)
 }
 

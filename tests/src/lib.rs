@@ -7,6 +7,11 @@
 //! commands that ask for one; [`traced_paths`] are those that
 //! a process looked up; [`turn`] keeps heavy tests from swamping a small machine. What the tests need is installed by `cargo xtask setup`.
 
+/// The text that a newcomer pastes from, whose Rust must compile.
+#[cfg(doctest)]
+#[doc = include_str!("../../README.md")]
+pub struct Readme;
+
 pub mod browser;
 pub mod built;
 pub mod cluster;

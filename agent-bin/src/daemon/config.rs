@@ -194,6 +194,12 @@ pub enum ConfigError {
     /// A fork server that believes signatures alone needs some.
     #[error("user is set, and insecure as well; a daemon that gives up root needs certificates")]
     UserWithoutCertificates,
+    /// There is no file, and nothing else names an identity.
+    #[error(
+        "there is no /etc/lattice/agent.toml, and the command line has no --insecure\n\
+         try: --config FILE; lattice pki init DIR and lattice pki issue DIR --agents NODES, which make certificates"
+    )]
+    NoFile,
     /// `[tls]` and `insecure` do not go together.
     #[error(transparent)]
     IdentitySettings(#[from] IdentitySettingsError),
@@ -254,7 +260,10 @@ impl Config {
     /// # Errors
     /// Fails if the file cannot be read, or something in it is wrong, unknown or missing.
     pub fn load(file: Option<&Path>, overrides: Overrides) -> Result<Self, ConfigError> {
-        Self::check(File::read(file)?, overrides)
+        Self::check(File::read(file)?, overrides).map_err(|error| match error {
+            ConfigError::IdentitySettings(IdentitySettingsError::Neither) if file.is_none() => ConfigError::NoFile,
+            error => error,
+        })
     }
 
     /// Reads the settings of this node alone from `file`: those of the fabric, and the address of the agent, which `listen` overrides. For

@@ -378,7 +378,7 @@ fn settings_are_checked_without_running() {
     assert_eq!(code, Some(125));
     assert!(
         out.contains(
-            "neither certificates ([tls] with ca, cert and key) nor `insecure` are set\ntry: lattice pki init"
+            "there is no /etc/lattice/agent.toml, and the command line has no --insecure\nlattice-agent: try:"
         ),
         "{out}"
     );

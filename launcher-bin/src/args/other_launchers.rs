@@ -43,15 +43,18 @@ const FLAGS: &[(&[&str], &str)] = &[
     (&["--version"], "type lattice --version"),
 ];
 
-/// Commands of other launchers, and what to type here; `launch` takes the words that follow.
+/// Commands of other launchers and resource managers, and what to type here; `launch` takes the words that follow.
 const COMMANDS: &[(&[&str], &str)] = &[
-    (&["prun", "local"], "launch"),
-    (&["submit", "sbatch"], "batch"),
-    (&["squeue"], "queue"),
-    (&["scancel", "stop"], "cancel"),
-    (&["salloc", "allocate"], "alloc create -N 1"),
-    (&["sinfo"], "nodes"),
-    (&["sattach"], "attach"),
+    (&["prun", "local", "jsrun", "aprun", "orterun", "prterun", "yod", "flux run"], "launch"),
+    (&["submit", "sbatch", "qsub", "bsub", "flux submit", "flux batch"], "batch"),
+    (&["squeue", "qstat", "bjobs", "sprio"], "queue"),
+    (&["scancel", "stop", "qdel", "bkill", "flux cancel"], "cancel"),
+    (&["salloc", "allocate", "flux alloc"], "alloc create -N 1"),
+    (&["sinfo", "pbsnodes", "bhosts", "flux resource"], "nodes"),
+    (&["sattach", "flux job", "flux attach"], "attach"),
+    (&["sacct", "flux jobs"], "launches --all"),
+    (&["sstat"], "top"),
+    (&["flux"], "launch --help"),
     (&["version"], "--version"),
 ];
 

@@ -197,15 +197,17 @@ fn exec_line(words: &[OsString]) -> String {
 /// Line to type instead of a command that does not exist.
 fn command_tip(typed: &str, words: &[OsString]) -> Option<String> {
     let position = words.iter().position(|word| *word == *typed)?;
-    match instead_of_command(typed) {
+    // Commands of Flux have two words.
+    let both = words.get(position + 1).map(|next| format!("{typed} {}", next.to_string_lossy()));
+    let (instead, rest) = match both.as_deref().and_then(instead_of_command) {
+        Some(command) => (Some(command), &words[position + 2..]),
+        None => (instead_of_command(typed), &words[position + 1..]),
+    };
+    match instead {
         // Those take the words that follow.
-        Some(command @ ("launch" | "batch")) => {
-            Some(format!("did you mean: {}", line(command, &words[position + 1..])))
-        }
+        Some(command @ ("launch" | "batch")) => Some(format!("did you mean: {}", line(command, rest))),
         // Words of one's own say how many nodes.
-        Some("alloc create -N 1") if words.len() > position + 1 => {
-            Some(format!("did you mean: {}", line("alloc create", &words[position + 1..])))
-        }
+        Some("alloc create -N 1") if !rest.is_empty() => Some(format!("did you mean: {}", line("alloc create", rest))),
         Some(command) => Some(format!("did you mean: {}", line(command, &[]))),
         None if is_program(typed) => Some(format!("did you mean: {}", line("launch", &words[position..]))),
         None => None,
@@ -325,6 +327,28 @@ mod tests {
         let words = ["lattice", "launch", "--send-libs", "./a"].map(OsString::from);
         let beside = missing_tip("--bcast[=<PATH>]", About::Launch, &words);
         assert_eq!(beside.as_deref(), Some("type --bcast[=<PATH>] beside it"));
+    }
+
+    /// `lattice sacct` was answered with `lattice launch sacct` where Slurm is installed.
+    #[test]
+    fn commands_of_resource_managers_are_answered_with_ours() {
+        for (words, expected) in [
+            ("sacct", "lattice launches --all"),
+            ("sstat 7", "lattice top"),
+            ("flux run -n 4 ./a", "lattice launch -n 4 ./a"),
+            ("flux alloc -N 4", "lattice alloc create -N 4"),
+            ("flux jobs", "lattice launches --all"),
+            ("flux", "lattice launch --help"),
+            ("jsrun -n 4 ./a", "lattice launch -n 4 ./a"),
+            ("aprun -n 4 ./a", "lattice launch -n 4 ./a"),
+            ("qsub job.sh", "lattice batch job.sh"),
+            ("salloc", "lattice alloc create -N 1"),
+            ("squeue --me", "lattice queue"),
+        ] {
+            let words: Vec<OsString> = ["lattice"].into_iter().chain(words.split(' ')).map(OsString::from).collect();
+            let tip = command_tip(&words[1].to_string_lossy(), &words);
+            assert_eq!(tip, Some(format!("did you mean: {expected}")), "{words:?}");
+        }
     }
 
     #[test]

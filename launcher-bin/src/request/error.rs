@@ -60,6 +60,16 @@ pub enum RequestError {
         /// The flag.
         flag: &'static str,
     },
+    /// A command on nodes, where there are none.
+    #[error(
+        "lattice exec needs the nodes of an allocation, and none is named\n\
+         try: --alloc ID or LATTICE_ALLOC_ID, to name one (lattice alloc list shows them); \
+         lattice start --via ssh --host {nodes} -- lattice exec {nodes} -- COMMAND, for hosts that ssh reaches"
+    )]
+    NoNodes {
+        /// The nodes, as they were typed.
+        nodes: String,
+    },
     /// Slots are to be filled by several programs.
     #[error("--fill is for one program, and the line has several\ntry: -n N for each of them")]
     FillsForSeveral,
