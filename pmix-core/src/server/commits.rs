@@ -14,6 +14,7 @@ use super::collectives::{DATA, data_key};
 use super::members::Members;
 use super::{Address, Server};
 use crate::namespace::{RankData, Seat, Stored};
+use crate::wire::frame::VALUES_MAX;
 use crate::wire::request::Committed;
 use crate::wire::{Encoding, status, types};
 
@@ -70,11 +71,19 @@ impl RankData {
     }
 }
 
+/// Bytes of the keys and values of one scope.
+fn bytes_of(committed: &Committed<'_>) -> usize {
+    committed.pairs.iter().map(|(key, value)| key.len() + value.len()).sum()
+}
+
 impl Server {
     /// A rank commits values, all or, where its quota does not last, none.
     pub(super) fn commit(&mut self, address: Address, scopes: &[Committed<'_>]) {
         let identity = address.identity;
         let (seat, limit) = (identity.seat, self.settings.bytes_per_rank);
+        if scopes.iter().any(|scope| bytes_of(scope) > VALUES_MAX) {
+            return self.answer(address, status::OUT_OF_RESOURCE);
+        }
         let Some(job) = self.jobs.get_mut(seat.job.0) else { return };
         let Some(state) = job.ranks.get_mut(seat.local) else { return };
         let rank = state.rank;

@@ -5,8 +5,11 @@
 
 use bytes::{BufMut, Bytes, BytesMut};
 
-/// The longest payload that is read, in bytes.
-pub const PAYLOAD_MAX: usize = 16 * 1024 * 1024;
+/// The most bytes of keys and values that a rank has put for ranks of its node, and the most for ranks of other nodes.
+pub const VALUES_MAX: usize = 16 << 20;
+
+/// The longest payload that is read, in bytes: clients send all values with each commit, and those of global scope twice.
+pub const PAYLOAD_MAX: usize = 2 * VALUES_MAX + (64 << 10);
 
 /// The longest handshake, in bytes; real ones have about 50.
 pub const HANDSHAKE_MAX: usize = 4096;

@@ -211,6 +211,19 @@ fn a_rank_may_commit_as_many_bytes_as_the_settings_say() {
     assert!(world.end.is_none());
 }
 
+/// Clients send a value of global scope twice, once for each of the two other scopes.
+#[test]
+fn a_value_of_any_scope_may_have_almost_16_mib() {
+    let mut world = World::new(1, &[2]);
+    let [rank, other] = [0, 1].map(|rank| world.join(0, "job0", rank, Flex).unwrap());
+    let most = vec![7; 16 * 1024 * 1024 - 100];
+    commit(&mut world, rank, "key", &most, &most);
+    super::put(&mut world, rank, 101, "key", &[7; 16 * 1024 * 1024], b"");
+    assert_eq!(world.status(rank), Some((status::OUT_OF_RESOURCE, vec![])));
+    commit(&mut world, other, "card", b"x", b"y");
+    assert!(world.end.is_none());
+}
+
 #[test]
 fn a_million_pairs_of_nothing_are_more_than_a_rank_may_commit() {
     let commit = |pairs: usize| {
