@@ -1,29 +1,31 @@
-//! Names that ranks publish: one table for each user, so that jobs of one user find each other and nobody else does. A name goes
-//! with the launch that published it, for nothing listens at its port any more.
+//! Names that ranks publish: a table for each launch of a user, which goes with its launch. A lookup that misses in its own launch searches the
+//! others of the user, by the rules of [`lattice_session::names`].
 
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use bytes::Bytes;
-use lattice_session::wire::call::NameCall;
+use lattice_overlay::directory::Kin;
+use lattice_session::names::{self, Candidate, LaunchNames, Outcome, choose};
+use lattice_session::wire::call::{published_from_bytes, published_to_bytes};
 use parking_lot::Mutex;
-use pmi_core::services::{Lifetime, NameError, Names};
+use pmi_core::services::{Lifetime, NameCall, NameError, NameRange, NameRequest, NameUser, Names, Published};
 use tokio::time::{Instant, timeout_at};
 
-use crate::store::{KeptName, KeptNames};
+use crate::order::Order;
+use crate::store::KeptNames;
 use crate::watched::Watched;
 
-/// The longest that a look-up waits.
+/// Longest wait of a lookup.
 const TIMEOUT_MAX: Duration = Duration::from_secs(3600);
-/// The longest name, and the longest port; MPI_MAX_PORT_NAME is below.
-const LENGTH_MAX: usize = 64 << 10;
+/// Most bytes of all names and ports of a user.
+const BYTES_MAX: usize = Names::BYTES_MAX;
 
-/// The most bytes of all names and ports of a user.
-const BYTES_MAX: usize = 4 << 20;
-
-/// Answer to a call, and the launch and the name that it has changed.
-type Called = (Result<Bytes, NameError>, Option<(String, Bytes)>);
+/// Answer to a call, and the names that it has changed, with their launches.
+type Called = (Result<Bytes, NameError>, Vec<Changed>);
+/// A launch, and the name that it has published or not any more.
+type Changed = (String, Bytes);
 
 /// A lock for each user who has asked for one.
 #[derive(Debug, Default)]
@@ -46,184 +48,304 @@ impl UserLocks {
 /// The names of all users.
 #[derive(Debug, Default)]
 pub(crate) struct NameTables {
-    users: Watched<HashMap<u32, Table>>,
+    users: Watched<HashMap<u32, Launches>>,
 }
 
-#[derive(Debug, Default)]
-struct Table {
-    names: Names,
-    /// Which launch published each of them, and for how long.
-    publishers: HashMap<Bytes, (String, Lifetime)>,
+/// The launches of a user that are not over.
+type Launches = HashMap<String, Launch>;
+
+#[derive(Debug)]
+struct Launch {
+    kin: Kin,
+    /// Its allocation.
+    session: Option<String>,
+    names: LaunchNames,
 }
 
-impl Table {
-    /// Bytes of its names and ports.
-    fn bytes(&self) -> usize {
-        let port = |service: &Bytes| self.names.port(service).map_or(0, Bytes::len);
-        self.publishers.keys().map(|service| service.len() + port(service)).sum()
-    }
+/// A lookup.
+#[derive(Clone, Copy, Debug)]
+struct Search<'a> {
+    uid: u32,
+    user: &'a NameUser,
+    service: &'a Bytes,
+    range: &'a NameRange,
+}
+
+/// What one look for a name comes to.
+#[derive(Clone, Debug, PartialEq)]
+enum Look {
+    /// The port, and the name if that is gone with it.
+    Found(Bytes, Option<Changed>),
+    /// Not found, but perhaps then.
+    Later(Instant),
 }
 
 impl NameTables {
-    /// Does what a rank of `launch`, which is a launch of `uid`, asks for. The port is empty but for a look-up. Returns besides the launch
-    /// and the name that is published or withdrawn now, if one is.
-    pub(crate) async fn call(&self, uid: u32, launch: &str, call: NameCall) -> Called {
+    /// A launch begins: its names come to a table of their own.
+    pub(crate) fn begin(&self, order: &Order) {
+        let (placed, uid) = (&order.launch, order.terms.uid);
+        let kin = names::kin(&placed.apps, &placed.settings.ancestors);
+        let launch = Launch { kin, session: placed.allocation_id.clone(), names: LaunchNames::default() };
+        self.users.lock().entry(uid).or_default().insert(placed.launch_id.clone(), launch);
+    }
+
+    /// Does what a rank of `launch`, which is a launch of `uid`, asks for. The port is empty but for a lookup.
+    pub(crate) async fn call(&self, uid: u32, launch: &str, NameRequest { mut user, call }: NameRequest) -> Called {
+        launch.clone_into(&mut user.launch);
         match call {
-            NameCall::Publish { service, port, .. } if service.len().max(port.len()) > LENGTH_MAX => {
-                let reason = format!("names and ports have at most {LENGTH_MAX} bytes");
-                (Err(NameError::Unavailable { reason }), None)
-            }
-            NameCall::Publish { service, port, lifetime } => {
-                let name = (service.clone(), port);
-                match self.users.change(|users| publish(users, uid, launch, name, lifetime)) {
-                    Ok(()) => (Ok(Bytes::new()), Some((launch.to_owned(), service))),
-                    Err(error) => (Err(error), None),
+            NameCall::Publish { service, port, lifetime, range } => {
+                let name = Published { publisher: user, port, lifetime, range };
+                match self.users.change(|users| publish(users, uid, service.clone(), name)) {
+                    Ok(()) => (Ok(Bytes::new()), vec![(launch.to_owned(), service)]),
+                    Err(error) => (Err(error), Vec::new()),
                 }
             }
-            NameCall::Lookup { service, timeout: None } => look_up(&mut self.users.lock(), uid, &service),
-            NameCall::Lookup { service, timeout: Some(timeout) } => {
-                let deadline = Instant::now() + timeout.min(TIMEOUT_MAX);
-                let found = timeout_at(deadline, self.await_name(uid, &service)).await;
-                found.unwrap_or((Err(NameError::TimedOut), None))
+            NameCall::Lookup { service, timeout, range } => {
+                let search = Search { uid, user: &user, service: &service, range: &range };
+                match self.look_up(search, timeout).await {
+                    Ok((port, changed)) => (Ok(port), changed.into_iter().collect()),
+                    Err(error) => (Err(error), Vec::new()),
+                }
             }
-            NameCall::Unpublish { service } => {
+            NameCall::Unpublish { service, publisher } => {
                 let mut users = self.users.lock();
-                let Some(table) = users.get_mut(&uid) else { return (Err(NameError::NotFound), None) };
-                let publisher = table.publishers.remove(&service).map(|(launch, _)| launch);
-                let answer = table.names.unpublish(&service).map(|()| Bytes::new());
-                (answer, publisher.map(|launch| (launch, service)))
+                let Some(of) = table(&mut users, uid, launch) else { return (Err(NameError::NotFound), Vec::new()) };
+                match of.names.table.unpublish(&user, &service, publisher) {
+                    Ok(()) => (Ok(Bytes::new()), vec![(launch.to_owned(), service)]),
+                    Err(error) => (Err(error), Vec::new()),
+                }
+            }
+            NameCall::Leave => {
+                let mut users = self.users.lock();
+                let gone = table(&mut users, uid, launch).map(|of| of.names.table.leave(&user)).unwrap_or_default();
+                (Ok(Bytes::new()), gone.into_iter().map(|service| (launch.to_owned(), service)).collect())
             }
         }
     }
 
-    async fn await_name(&self, uid: u32, service: &[u8]) -> Called {
-        let look = |users: &mut HashMap<u32, Table>| match look_up(users, uid, service) {
-            (Err(NameError::NotFound), _) => None,
-            result => Some(result),
-        };
-        self.users.when(look).await
+    /// Looks for a name until it is there, as long as the caller waits, and at least as long as a doubt lasts.
+    async fn look_up(
+        &self,
+        search: Search<'_>,
+        timeout: Option<Duration>,
+    ) -> Result<(Bytes, Option<Changed>), NameError> {
+        let deadline = timeout.map(|timeout| Instant::now() + timeout.min(TIMEOUT_MAX));
+        let mut last = None;
+        let mut until = Instant::now();
+        loop {
+            let look = |users: &mut HashMap<u32, Launches>| {
+                let looked = search.look(users);
+                (Some(&looked) != last.as_ref()).then_some(looked)
+            };
+            let looked = match timeout_at(until, self.users.when(look)).await {
+                Ok(looked) => looked,
+                Err(_) if deadline.is_some_and(|deadline| until >= deadline) => return Err(NameError::TimedOut),
+                // A doubt is over.
+                Err(_) => search.look(&mut self.users.lock()),
+            };
+            until = match (&looked, deadline) {
+                (Ok(Look::Found(port, gone)), _) => return Ok((port.clone(), gone.clone())),
+                (Ok(Look::Later(then)), deadline) => deadline.map_or(*then, |deadline| deadline.min(*then)),
+                (Err(NameError::NotFound | NameError::Ambiguous { .. }), Some(deadline)) => deadline,
+                (Err(error), _) => return Err(error.clone()),
+            };
+            last = Some(looked);
+        }
     }
 
-    /// A name of a launch, to be kept; `None` if the launch has published none such, or not any more.
-    pub(crate) fn published(&self, uid: u32, launch: &str, service: &Bytes) -> Option<KeptName> {
-        let users = self.users.lock();
-        let Table { names, publishers } = users.get(&uid)?;
-        let (_, lifetime) = publishers.get(service).filter(|(publisher, _)| publisher == launch)?;
-        let first_read = *lifetime == Lifetime::FirstRead;
-        Some(KeptName { service: service.clone(), port: names.port(service)?.clone(), first_read })
+    /// What a launch has published under a name, to be kept.
+    pub(crate) fn published(&self, uid: u32, launch: &str, service: &Bytes) -> KeptNames {
+        let mut users = self.users.lock();
+        let Some(of) = table(&mut users, uid, launch) else { return KeptNames::default() };
+        let published = of.names.table.published(service).iter().cloned();
+        KeptNames { names: published.map(|name| published_to_bytes(service.clone(), name).into()).collect() }
     }
 
     /// Takes up the names of a launch that an earlier server kept.
-    pub(crate) fn take_up(&self, uid: u32, launch: &str, kept: KeptNames) {
+    pub(crate) fn take_up(&self, uid: u32, launch: &str, kept: &KeptNames) {
         let mut users = self.users.lock();
-        for KeptName { service, port, first_read } in kept.names {
-            let lifetime = if first_read { Lifetime::FirstRead } else { Lifetime::Withdrawn };
+        let Some(of) = table(&mut users, uid, launch) else { return };
+        for (service, name) in kept.names.iter().filter_map(|name| published_from_bytes(name)) {
             // They had room there.
-            let _ = publish(&mut users, uid, launch, (service, port), lifetime);
+            let _ = of.names.table.publish(service, name);
         }
     }
 
-    /// A launch is over: what it published is withdrawn.
+    /// A launch is over: its names are withdrawn.
     pub(crate) fn withdraw(&self, uid: u32, launch: &str) {
-        let mut users = self.users.lock();
-        let Some(table) = users.get_mut(&uid) else { return };
-        let Table { names, publishers } = table;
-        publishers.retain(|service, (publisher, _)| {
-            let others = publisher != launch;
-            if !others {
-                // It is there: what goes otherwise goes from both.
-                let _ = names.unpublish(service);
+        self.users.change(|users| {
+            let Some(launches) = users.get_mut(&uid) else { return };
+            launches.remove(launch);
+            if launches.is_empty() {
+                users.remove(&uid);
             }
-            others
         });
-        if table.publishers.is_empty() {
-            users.remove(&uid);
+    }
+}
+
+fn table<'a>(users: &'a mut HashMap<u32, Launches>, uid: u32, launch: &str) -> Option<&'a mut Launch> {
+    users.get_mut(&uid)?.get_mut(launch)
+}
+
+fn publish(users: &mut HashMap<u32, Launches>, uid: u32, service: Bytes, name: Published) -> Result<(), NameError> {
+    let launches = users.entry(uid).or_default();
+    let bytes: usize = launches.values().map(|launch| launch.names.table.bytes()).sum();
+    let bytes = bytes + service.len() + name.port.len();
+    if bytes > BYTES_MAX {
+        return Err(NameError::TooLong { bytes });
+    }
+    let over = || NameError::Unavailable { reason: "the launch is over".to_owned() };
+    launches.get_mut(&name.publisher.launch).ok_or_else(over)?.names.table.publish(service, name)
+}
+
+impl Search<'_> {
+    /// Looks once.
+    fn look(self, users: &mut HashMap<u32, Launches>) -> Result<Look, NameError> {
+        let Self { uid, user, service, range } = self;
+        let launches = users.get_mut(&uid).ok_or(NameError::NotFound)?;
+        let own = launches.get_mut(&user.launch).ok_or(NameError::NotFound)?;
+        own.names.seek(service);
+        if let Some(found) = own.names.table.find(user, service, range).cloned() {
+            return Ok(take(own, &user.launch, service, &found));
+        }
+        let (kin, session) = (own.kin.clone(), own.session.clone());
+        let others: Vec<(&String, &Launch)> = launches.iter().filter(|(id, _)| **id != user.launch).collect();
+        let offers: Vec<(Candidate<'_>, Published)> = others
+            .iter()
+            .filter_map(|(id, launch)| {
+                let is_session = launch.session == session;
+                let published = launch.names.table.published(service).iter();
+                let visible = published.filter(|name| name.is_visible(user, range, is_session));
+                let name = visible.min_by_key(|name| name.range.width())?;
+                let sought = launch.names.has_sought(service);
+                Some((
+                    Candidate { launch: id, kin: &launch.kin, program: name.publisher.program, sought },
+                    name.clone(),
+                ))
+            })
+            .collect();
+        let kins: Vec<(&str, &Kin)> = others.iter().map(|(id, launch)| (id.as_str(), &launch.kin)).collect();
+        let candidates: Vec<Candidate<'_>> = offers.iter().map(|(candidate, _)| *candidate).collect();
+        let choice = choose(&kin, &kins, &candidates);
+        let ids: Vec<String> = candidates.iter().map(|candidate| candidate.launch.to_owned()).collect();
+        let names: Vec<Published> = offers.into_iter().map(|(_, name)| name).collect();
+        let own = launches.get_mut(&user.launch).ok_or(NameError::NotFound)?;
+        match own.names.decide(service, choice, &ids, Instant::now().into_std())? {
+            Outcome::Later(then) => Ok(Look::Later(Instant::from_std(then))),
+            Outcome::Found(index) => {
+                let launch = launches.get_mut(&ids[index]).ok_or(NameError::NotFound)?;
+                Ok(take(launch, &ids[index], service, &names[index]))
+            }
         }
     }
 }
 
-fn publish(
-    users: &mut HashMap<u32, Table>,
-    uid: u32,
-    launch: &str,
-    (service, port): (Bytes, Bytes),
-    lifetime: Lifetime,
-) -> Result<(), NameError> {
-    let table = users.entry(uid).or_default();
-    if table.bytes() + service.len() + port.len() > BYTES_MAX {
-        let reason = format!("the names and ports of a user have at most {BYTES_MAX} bytes");
-        return Err(NameError::Unavailable { reason });
-    }
-    table.names.publish(service.clone(), port, lifetime)?;
-    table.publishers.insert(service, (launch.to_owned(), lifetime));
-    Ok(())
-}
-
-fn look_up(users: &mut HashMap<u32, Table>, uid: u32, service: &[u8]) -> Called {
-    let Some(table) = users.get_mut(&uid) else { return (Err(NameError::NotFound), None) };
-    let port = table.names.lookup(service);
-    let is_gone = port.is_ok() && table.names.port(service).is_none();
-    let publisher = if is_gone { table.publishers.remove_entry(service) } else { None };
-    (port, publisher.map(|(service, (launch, _))| (launch, service)))
+/// Takes a name that was found: it is gone if it was published for one reader.
+fn take(of: &mut Launch, launch: &str, service: &Bytes, found: &Published) -> Look {
+    let is_gone = found.lifetime == Lifetime::FirstRead && of.names.table.remove(service, found);
+    Look::Found(found.port.clone(), is_gone.then(|| (launch.to_owned(), service.clone())))
 }
 
 #[cfg(test)]
 mod tests {
+    use pmi_core::services::{Program, Publisher};
+
     use super::*;
 
-    fn publish(service: &'static str) -> NameCall {
-        let (service, port) = (service.into(), "port".into());
-        NameCall::Publish { service, port, lifetime: Lifetime::Withdrawn }
+    fn publish(service: &str, lifetime: Lifetime, range: NameRange) -> NameCall {
+        NameCall::Publish { service: service.to_owned().into(), port: "port".into(), lifetime, range }
+    }
+
+    fn shared(service: &str) -> NameCall {
+        publish(service, Lifetime::Withdrawn, NameRange::User)
     }
 
     fn lookup(service: &'static str, timeout: Option<Duration>) -> NameCall {
-        NameCall::Lookup { service: service.into(), timeout }
+        NameCall::Lookup { service: service.into(), timeout, range: NameRange::User }
+    }
+
+    fn unpublish(service: &'static str) -> NameCall {
+        NameCall::Unpublish { service: service.into(), publisher: Publisher::AnyOfLaunch }
+    }
+
+    /// User, id, allocation and program of a launch.
+    type Given = (u32, &'static str, &'static str, (u64, u64));
+
+    /// The names of users with these launches, all started from one shell.
+    fn tables(launches: &[Given]) -> NameTables {
+        let names = NameTables::default();
+        for &(uid, id, allocation, program) in launches {
+            let kin = Kin { ancestors: vec![7], programs: vec![program] };
+            let launch = Launch { kin, session: Some(allocation.to_owned()), names: LaunchNames::default() };
+            names.users.lock().entry(uid).or_default().insert(id.to_owned(), launch);
+        }
+        names
+    }
+
+    /// Launches `a` and `b` of one user and `c` of another, of programs that have nothing in common.
+    fn three() -> NameTables {
+        tables(&[(1, "a", "x", (1, 1)), (1, "b", "x", (2, 2)), (2, "c", "y", (3, 3))])
     }
 
     impl NameTables {
+        async fn ask_all(&self, uid: u32, launch: &str, call: NameCall) -> Called {
+            let (name, line) = self.users.lock()[&uid][launch].kin.programs[0];
+            let user =
+                NameUser { job: format!("kvs_{launch}_0"), program: Program { name, line }, ..Default::default() };
+            self.call(uid, launch, NameRequest { user, call }).await
+        }
+
         async fn ask(&self, uid: u32, launch: &str, call: NameCall) -> Result<Bytes, NameError> {
-            self.call(uid, launch, call).await.0
+            self.ask_all(uid, launch, call).await.0
         }
     }
 
     #[tokio::test]
     async fn names_that_are_kept_are_those_that_can_still_be_found() {
-        let names = NameTables::default();
-        let once = NameCall::Publish { service: "once".into(), port: "first".into(), lifetime: Lifetime::FirstRead };
-        let of_a = |service: &'static str| Some(("a".to_owned(), Bytes::from(service)));
-        for (call, service) in [(publish("ocean"), "ocean"), (publish("gone"), "gone"), (once, "once")] {
-            assert_eq!(names.call(1, "a", call).await, (Ok(Bytes::new()), of_a(service)));
+        let names = three();
+        let of_a = |service: &'static str| vec![("a".to_owned(), Bytes::from(service))];
+        let once = publish("once", Lifetime::FirstRead, NameRange::Session);
+        let process = publish("process", Lifetime::Process, NameRange::User);
+        for (call, service) in
+            [(shared("ocean"), "ocean"), (shared("gone"), "gone"), (once, "once"), (process, "process")]
+        {
+            assert_eq!(names.ask_all(1, "a", call).await, (Ok(Bytes::new()), of_a(service)));
         }
-        assert_eq!(names.call(1, "b", lookup("ocean", None)).await, (Ok("port".into()), None));
-        let gone = NameCall::Unpublish { service: "gone".into() };
-        assert_eq!(names.call(1, "b", gone).await.1, of_a("gone"), "any launch of the user may");
-        let next = NameTables::default();
-        let kept = ["ocean", "gone", "once"].map(|service| names.published(1, "a", &service.into()));
-        assert!(names.published(1, "b", &"ocean".into()).is_none() && kept[1].is_none());
-        next.take_up(1, "a", KeptNames { names: kept.into_iter().flatten().collect() });
-        assert_eq!(next.call(1, "b", lookup("once", None)).await, (Ok("first".into()), of_a("once")));
-        assert_eq!(next.ask(1, "b", lookup("once", None)).await, Err(NameError::NotFound));
-        assert_eq!(next.ask(1, "b", lookup("gone", None)).await, Err(NameError::NotFound));
-        assert!(next.published(1, "a", &"once".into()).is_none() && next.published(1, "a", &"ocean".into()).is_some());
+        assert_eq!(names.ask_all(1, "b", lookup("ocean", None)).await, (Ok("port".into()), vec![]));
+        assert_eq!(names.ask(1, "b", unpublish("gone")).await, Err(NameError::NotFound), "it is another launch's");
+        assert_eq!(names.ask_all(1, "a", unpublish("gone")).await.1, of_a("gone"));
+        assert_eq!(names.ask_all(1, "a", NameCall::Leave).await.1, of_a("process"));
+        let next = three();
+        for service in ["ocean", "gone", "once", "process"] {
+            next.take_up(1, "a", &names.published(1, "a", &service.into()));
+        }
+        assert_eq!(next.ask_all(1, "b", lookup("once", None)).await, (Ok("port".into()), of_a("once")));
+        for gone in ["once", "gone", "process"] {
+            assert_eq!(next.ask(1, "b", lookup(gone, None)).await, Err(NameError::NotFound));
+        }
+        let kept = |service: &'static str| next.published(1, "a", &service.into()).names.len();
+        assert_eq!(["once", "ocean"].map(kept), [0, 1]);
     }
 
     #[tokio::test]
     async fn the_names_of_a_user_have_so_many_bytes() {
-        let names = NameTables::default();
-        let large = |service: String| {
-            let (service, port) = (service.into(), vec![b'x'; LENGTH_MAX].into());
-            NameCall::Publish { service, port, lifetime: Lifetime::Withdrawn }
+        let names = three();
+        let large = |service: String| NameCall::Publish {
+            service: service.into(),
+            port: vec![b'x'; Names::LENGTH_MAX].into(),
+            lifetime: Lifetime::Withdrawn,
+            range: NameRange::User,
         };
         let mut published = 0;
-        while names.ask(1, "a", large(published.to_string())).await.is_ok() {
+        while names.ask(1, ["a", "b"][published % 2], large(published.to_string())).await.is_ok() {
             published += 1;
         }
-        assert_eq!(published, BYTES_MAX / LENGTH_MAX - 1);
+        assert_eq!(published, BYTES_MAX / Names::LENGTH_MAX - 1);
         let refused = names.ask(1, "a", large("more".to_owned())).await;
-        assert!(matches!(refused, Err(NameError::Unavailable { .. })), "{refused:?}");
-        assert!(names.ask(2, "b", large("ocean".to_owned())).await.is_ok(), "others have theirs");
+        assert!(matches!(refused, Err(NameError::TooLong { .. })), "{refused:?}");
+        assert!(names.ask(2, "c", large("ocean".to_owned())).await.is_ok(), "other users have theirs");
         names.withdraw(1, "a");
-        assert!(names.ask(1, "c", large("again".to_owned())).await.is_ok());
+        assert!(names.ask(1, "b", large("again".to_owned())).await.is_ok());
     }
 
     #[test]
@@ -237,20 +359,52 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn names_are_found_by_other_launches_of_the_user_only() {
-        let names = NameTables::default();
-        names.ask(1, "a", publish("ocean")).await.unwrap();
-        assert_eq!(names.ask(1, "b", publish("ocean")).await, Err(NameError::AlreadyPublished));
+    async fn each_launch_has_its_own_names_and_finds_those_of_others_of_its_user() {
+        let names = three();
+        names.ask(1, "a", shared("ocean")).await.unwrap();
         assert_eq!(names.ask(1, "b", lookup("ocean", None)).await, Ok("port".into()));
+        let holder = "rank 0 of launch a".to_owned();
+        assert_eq!(names.ask(1, "a", shared("ocean")).await, Err(NameError::AlreadyPublished { holder }));
+        let own = NameCall::Publish {
+            service: "ocean".into(),
+            port: "own".into(),
+            lifetime: Lifetime::Withdrawn,
+            range: NameRange::Session,
+        };
+        names.ask(1, "b", own).await.unwrap();
+        assert_eq!(names.ask(1, "b", lookup("ocean", None)).await, Ok("own".into()));
+        assert_eq!(names.ask(1, "a", lookup("ocean", None)).await, Ok("port".into()));
         assert_eq!(names.ask(2, "c", lookup("ocean", None)).await, Err(NameError::NotFound));
         names.withdraw(1, "a");
-        assert_eq!(names.ask(1, "b", lookup("ocean", None)).await, Err(NameError::NotFound));
+        names.withdraw(1, "b");
+        names.withdraw(2, "c");
         assert!(names.users.lock().is_empty());
+        let late = NameRequest { user: NameUser::default(), call: shared("late") };
+        assert!(matches!(names.call(1, "a", late).await.0, Err(NameError::Unavailable { .. })));
+    }
+
+    #[tokio::test]
+    async fn ranges_end_where_the_standard_says() {
+        let launches: [Given; 3] = [(1, "a", "x", (1, 1)), (1, "same", "x", (2, 2)), (1, "other", "y", (3, 3))];
+        for (range, expected) in [
+            (NameRange::Job, [true, false, false]),
+            (NameRange::Session, [true, true, false]),
+            (NameRange::User, [true, true, true]),
+        ] {
+            let names = tables(&launches);
+            names.ask(1, "a", publish("ocean", Lifetime::Withdrawn, range.clone())).await.unwrap();
+            for ((_, launch, ..), expected) in launches.iter().zip(expected) {
+                let found = names.ask(1, launch, lookup("ocean", None)).await.is_ok();
+                assert_eq!(found, expected, "{launch} looks for a name of {range:?}");
+            }
+            let in_session = NameCall::Lookup { service: "ocean".into(), timeout: None, range: NameRange::Session };
+            assert_eq!(names.ask(1, "other", in_session).await, Err(NameError::NotFound), "it searches its session");
+        }
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_lookup_waits_as_long_as_it_said() {
-        let names = Arc::new(NameTables::default());
+        let names = Arc::new(three());
         let timeout = Some(Duration::from_secs(60));
         assert_eq!(names.ask(1, "a", lookup("late", timeout)).await, Err(NameError::TimedOut));
         let waiting = tokio::spawn({
@@ -258,7 +412,47 @@ mod tests {
             async move { names.ask(1, "a", lookup("late", timeout)).await }
         });
         tokio::task::yield_now().await;
-        names.ask(1, "b", publish("late")).await.unwrap();
+        names.ask(1, "b", shared("late")).await.unwrap();
         assert_eq!(waiting.await.unwrap(), Ok("port".into()));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_waiting_client_gets_the_server_of_its_own_launch_and_not_that_of_a_copy() {
+        // Copies with the same arguments, and with others.
+        for line in [1, 2] {
+            let names = Arc::new(tables(&[(1, "a", "x", (1, 1)), (1, "b", "x", (1, line))]));
+            let wait = |launch: &'static str| {
+                let names = Arc::clone(&names);
+                tokio::spawn(async move { names.ask(1, launch, lookup("bay", Some(Duration::from_secs(60)))).await })
+            };
+            let waiting = [wait("a"), wait("b")];
+            tokio::task::yield_now().await;
+            let of = |launch: &'static str| NameCall::Publish {
+                service: "bay".into(),
+                port: launch.into(),
+                lifetime: Lifetime::Withdrawn,
+                range: NameRange::User,
+            };
+            names.ask(1, "a", of("a")).await.unwrap();
+            tokio::time::sleep(Duration::from_secs(20)).await;
+            assert_eq!(names.ask(1, "b", lookup("bay", None)).await, Err(NameError::NotFound));
+            names.ask(1, "b", of("b")).await.unwrap();
+            let [of_a, of_b] = waiting;
+            assert_eq!((of_a.await.unwrap(), of_b.await.unwrap()), (Ok("a".into()), Ok("b".into())));
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn one_program_in_two_launches_and_roles_meets_itself_after_a_delay() {
+        let names = tables(&[(1, "host", "x", (1, 1)), (1, "guest", "x", (1, 2))]);
+        names.ask(1, "host", shared("bay")).await.unwrap();
+        let begun = Instant::now();
+        let soon = lookup("bay", Some(Duration::from_secs(1)));
+        assert_eq!(names.ask(1, "guest", soon).await, Err(NameError::TimedOut));
+        assert_eq!(names.ask(1, "guest", lookup("bay", None)).await, Ok("port".into()));
+        assert_eq!(begun.elapsed(), names::DOUBT);
+        names.ask(1, "host", shared("next")).await.unwrap();
+        assert_eq!(names.ask(1, "guest", lookup("next", None)).await, Ok("port".into()));
+        assert_eq!(begun.elapsed(), names::DOUBT, "it is known by now");
     }
 }

@@ -190,7 +190,8 @@ impl Server {
         };
         tracing::info!(launch = id, "the launch is taken up; its nodes are expected to report");
         self.sets.take_up(&order);
-        self.names.take_up(order.terms.uid, &id, names);
+        self.names.begin(&order);
+        self.names.take_up(order.terms.uid, &id, &names);
         self.quota.take_up(order.terms.uid, &id, LaunchSize::of(&order, wire::order::encode_bytes(&order).len()));
         let allocation = order.launch.allocation_id.clone().unwrap_or_default();
         let handle = launch::resume(self.surroundings(), order, record);

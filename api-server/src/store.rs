@@ -141,23 +141,11 @@ pub(crate) struct SpawnedJob {
     pub call: u64,
 }
 
-/// Names that the ranks of a launch have published.
+/// Names that the ranks of a launch have published, each as it travels.
 #[derive(Clone, PartialEq, prost::Message)]
 pub(crate) struct KeptNames {
-    #[prost(message, repeated, tag = "1")]
-    pub names: Vec<KeptName>,
-}
-
-/// A published name.
-#[derive(Clone, PartialEq, prost::Message)]
-pub(crate) struct KeptName {
-    #[prost(bytes = "bytes", tag = "1")]
-    pub service: Bytes,
-    #[prost(bytes = "bytes", tag = "2")]
-    pub port: Bytes,
-    /// It is withdrawn when somebody has found it.
-    #[prost(bool, tag = "3")]
-    pub first_read: bool,
+    #[prost(bytes = "bytes", repeated, tag = "1")]
+    pub names: Vec<Bytes>,
 }
 
 /// One change of what is kept.
@@ -171,8 +159,8 @@ pub(crate) enum Change {
     Launch(Box<LaunchRecord>),
     /// A launch is over.
     Ended(Box<EndedLaunch>),
-    /// A launch that is not over has published a name, or it is withdrawn.
-    Name { launch: String, service: Bytes, name: Option<KeptName> },
+    /// A launch that is not over has published these under one name; none if it is withdrawn.
+    Name { launch: String, service: Bytes, names: KeptNames },
     /// A launch that no node was asked to start is forgotten.
     Forgotten(String),
     /// A node is drained.

@@ -2,7 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
-use lattice_overlay::directory::{self, SetFacts, UnixSeconds};
+use lattice_overlay::directory::{self, Kin, SetFacts, UnixSeconds};
+use lattice_session::names;
 use lattice_session::placed::PlacedLaunch;
 
 use crate::environment::{self, Environment};
@@ -21,10 +22,12 @@ pub(crate) fn facts(placed: &PlacedLaunch) -> SetFacts {
         nodes: placed.hosts.len() as u32,
         command: placed.command(),
         begun: UnixSeconds::now(),
+        kin: names::kin(&placed.apps, &placed.settings.ancestors),
     }
 }
 
 /// Facts about the set of a command that speaks to launches.
 pub(crate) fn facts_of_tool(command: &str) -> SetFacts {
-    SetFacts { launch: None, ranks: 1, nodes: 1, command: command.to_owned(), begun: UnixSeconds::now() }
+    let begun = UnixSeconds::now();
+    SetFacts { launch: None, ranks: 1, nodes: 1, command: command.to_owned(), begun, kin: Kin::default() }
 }

@@ -3,7 +3,7 @@
 //! ```text
 //! ~/.lattice/sets/     0700, the user's own; LATTICE_SETS names another one
 //!   1723               0600, a set: its address, its key, its launch; named by the twelve random bits of its id
-//!   names/4f1c...      0600, a name that a rank of a set has published
+//!   names/4f1c...      0700, a name that ranks have published, with a file for each set that offers it
 //!   lock               held while a file is made or removed
 //! ```
 //! A file appears whole: it is written under another name (`O_CREAT|O_EXCL|O_NOFOLLOW`), gets its own by a link, which never takes the
@@ -23,15 +23,15 @@ use std::time::Duration;
 use nix::errno::Errno;
 
 use self::files::Files;
-pub use self::mark::{Life, Mark};
-pub use self::record::{Contact, Nonce, SetFacts, SetKey, SetRecord, UnixSeconds};
+pub use self::mark::{Life, Mark, ancestors};
+pub use self::record::{Contact, Kin, Nonce, SetFacts, SetKey, SetRecord, UnixSeconds};
 pub use self::shared::is_shared;
 use crate::address::SetId;
 
 /// Variable that names another directory.
 pub const VARIABLE: &str = "LATTICE_SETS";
 /// Version of the files.
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 /// Time that the lock is waited for.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(5);
 

@@ -7,8 +7,10 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
 use lattice_overlay::address::SetId;
-use lattice_overlay::directory::names::{Lifetime, NAMES_MAX, NameError};
-use lattice_overlay::directory::{Directory, DirectoryError, Life, Nonce, SetFacts, SetRecord, UnixSeconds, place};
+use lattice_overlay::directory::names::Offer;
+use lattice_overlay::directory::{
+    Directory, DirectoryError, Kin, Life, Nonce, SetFacts, SetRecord, UnixSeconds, place,
+};
 use tempfile::TempDir;
 
 /// Variable by which this program, started again, knows that it is to be a set in this directory.
@@ -21,6 +23,7 @@ fn facts(launch: &str) -> SetFacts {
         nodes: 1,
         command: "./a.out".to_owned(),
         begun: UnixSeconds::now(),
+        kin: Kin::default(),
     }
 }
 
@@ -200,72 +203,66 @@ fn the_place_is_what_is_named_else_in_the_home() {
     assert_eq!(place(None, None), None);
 }
 
+fn offer(content: &[u8], once: bool) -> Offer {
+    Offer { once, content: content.to_owned() }
+}
+
+/// Launches that offer a name, with the content of each offer.
+fn offered(directory: &Directory, service: &[u8]) -> Vec<(String, Vec<Offer>)> {
+    let offered = directory.offers(service).unwrap().into_iter();
+    let mut offered: Vec<_> = offered.map(|offered| (offered.set.launch.unwrap(), offered.offers)).collect();
+    offered.sort_by(|one, other| one.0.cmp(&other.0));
+    offered
+}
+
+fn names_left(directory: &Directory) -> usize {
+    fs::read_dir(directory.names_path()).unwrap().count()
+}
+
 #[test]
-fn a_name_has_one_port_until_it_is_withdrawn_or_read_once_or_its_set_ends() {
+fn each_launch_offers_a_name_by_itself_until_it_withdraws_it_or_ends() {
     let (_home, directory) = home();
     let [a, b] = ["a", "b"].map(|launch| found(&directory, launch));
-    let (odd, port) = (&b"an ocean\n\0\xff"[..], &b"port"[..]);
-    assert!(matches!(directory.look_up(odd), Err(NameError::NotFound)));
-    directory.publish(&a, odd, port, Lifetime::Withdrawn).unwrap();
-    assert!(matches!(directory.publish(&b, odd, b"other", Lifetime::Withdrawn), Err(NameError::AlreadyPublished)));
-    assert_eq!([directory.look_up(odd).unwrap(), directory.look_up(odd).unwrap()], [port, port]);
-    directory.unpublish(odd).unwrap();
-    assert!(matches!(directory.unpublish(odd), Err(NameError::NotFound)));
-    directory.publish(&b, odd, port, Lifetime::FirstRead).unwrap();
-    assert_eq!(directory.look_up(odd).unwrap(), port);
-    assert!(matches!(directory.look_up(odd), Err(NameError::NotFound)));
-    directory.publish(&b, b"with its set", port, Lifetime::Withdrawn).unwrap();
+    let odd = &b"an ocean\n\0\xff"[..];
+    let (one, two, other) = (offer(b"1", false), offer(&[0xff; 100_000], false), offer(b"3", false));
+    assert_eq!(offered(&directory, odd), []);
+    assert!(!directory.names_path().exists(), "a look leaves no trace");
+    let both = [one.clone(), two.clone()];
+    directory.offer(&a, odd, |_| both.to_vec()).unwrap();
+    directory.offer(&b, odd, |_| vec![other.clone()]).unwrap();
+    let of_b = || ("b".to_owned(), vec![other.clone()]);
+    assert_eq!(offered(&directory, odd), [("a".to_owned(), vec![one, two.clone()]), of_b()]);
+    directory.offer(&a, odd, |current| current[1..].to_vec()).unwrap();
+    assert_eq!(offered(&directory, odd), [("a".to_owned(), vec![two]), of_b()]);
+    directory.offer(&a, odd, |_| vec![]).unwrap();
+    assert_eq!(offered(&directory, odd), [of_b()]);
     directory.remove(&b).unwrap();
-    assert!(matches!(directory.look_up(b"with its set"), Err(NameError::NotFound)));
-    directory.publish(&a, b"with its set", port, Lifetime::Withdrawn).unwrap();
+    assert_eq!((offered(&directory, odd), names_left(&directory)), (vec![], 0));
 }
 
 #[test]
-fn a_name_of_a_set_that_was_killed_is_free_again() {
-    let (home, directory) = home();
-    let founder = Founder::join(Founder::start(&home.path().join("deep/down/sets")));
-    let theirs = directory.find(founder.set).unwrap().unwrap();
-    directory.publish(&theirs, b"bay", b"1", Lifetime::Withdrawn).unwrap();
-    assert_eq!(directory.look_up(b"bay").unwrap(), b"1");
-    founder.kill();
-    assert!(matches!(directory.look_up(b"bay"), Err(NameError::NotFound)));
-    let ours = found(&directory, "ours");
-    directory.publish(&ours, b"bay", b"2", Lifetime::Withdrawn).unwrap();
-    assert_eq!(directory.look_up(b"bay").unwrap(), b"2");
-}
-
-#[test]
-fn names_are_bounded_in_length_and_number() {
+fn an_offer_for_one_reader_is_taken_once() {
     let (_home, directory) = home();
-    let set = found(&directory, "a");
-    let longest = vec![b'x'; 64 << 10];
-    directory.publish(&set, &longest, &longest, Lifetime::Withdrawn).unwrap();
-    assert_eq!(directory.look_up(&longest).unwrap(), longest);
-    let longer = [&longest[..], b"x"].concat();
-    assert!(matches!(directory.publish(&set, &longer, b"", Lifetime::Withdrawn), Err(NameError::TooLong)));
-    directory.unpublish(&longest).unwrap();
-    fill_with_names_of(&directory, &set);
-    assert!(matches!(directory.publish(&set, b"one too many", b"", Lifetime::Withdrawn), Err(NameError::Full)));
-}
-
-/// As many names of a set as there can be.
-fn fill_with_names_of(directory: &Directory, set: &SetRecord) {
-    directory.publish(set, b"first", b"", Lifetime::Withdrawn).unwrap();
-    let path = directory.names_path();
-    let first = fs::read_dir(&path).unwrap().next().unwrap().unwrap().path();
-    for number in 1..NAMES_MAX {
-        fs::copy(&first, path.join(number.to_string())).unwrap();
-    }
+    let a = found(&directory, "a");
+    let (once, stays) = (offer(b"1", true), offer(b"2", false));
+    directory.offer(&a, b"bay", |_| vec![once.clone(), stays.clone()]).unwrap();
+    let taken = [(); 2].map(|()| directory.take(&a, b"bay", &once).unwrap());
+    assert_eq!((taken, offered(&directory, b"bay")), ([true, false], vec![("a".to_owned(), vec![stays])]));
+    directory.offer(&a, b"bay", |_| vec![once.clone()]).unwrap();
+    assert!(directory.take(&a, b"bay", &once).unwrap());
+    assert_eq!(names_left(&directory), 0);
 }
 
 #[test]
-fn names_of_sets_that_were_killed_make_room_for_others() {
+fn names_of_a_set_that_was_killed_are_not_offered_and_go_with_its_file() {
     let (home, directory) = home();
     let founder = Founder::join(Founder::start(&home.path().join("deep/down/sets")));
     let theirs = directory.find(founder.set).unwrap().unwrap();
-    fill_with_names_of(&directory, &theirs);
+    for name in 0..100_u32 {
+        directory.offer(&theirs, &name.to_le_bytes(), |_| vec![offer(b"1", false)]).unwrap();
+    }
+    assert_eq!(directory.offers(&7_u32.to_le_bytes()).unwrap().len(), 1);
     founder.kill();
-    let ours = found(&directory, "ours");
-    directory.publish(&ours, b"bay", b"1", Lifetime::Withdrawn).unwrap();
-    assert_eq!(fs::read_dir(directory.names_path()).unwrap().count(), 1);
+    assert_eq!((directory.offers(&7_u32.to_le_bytes()).unwrap(), names_left(&directory)), (vec![], 100));
+    assert_eq!((directory.list().unwrap(), names_left(&directory)), (vec![], 0));
 }

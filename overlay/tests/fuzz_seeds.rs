@@ -6,7 +6,7 @@
 use bytes::{Bytes, BytesMut};
 use lattice_fuzz_seeds::{Target, mutations};
 use lattice_overlay::address::{Process, SetId, Uid};
-use lattice_overlay::directory::{Directory, Nonce, SetFacts, UnixSeconds};
+use lattice_overlay::directory::{Directory, Kin, Nonce, SetFacts, UnixSeconds};
 use lattice_overlay::frame::{Frame, Kind};
 use lattice_overlay::fuzzing;
 use lattice_overlay::method::Method;
@@ -42,6 +42,7 @@ fn files() -> Vec<Vec<u8>> {
         nodes: 1,
         command: "./a.out".into(),
         begun: UnixSeconds::now(),
+        kin: Kin { ancestors: vec![1], programs: vec![(2, 3)] },
     };
     let set = Directory::open(&place).unwrap().register(&Nonce::random().unwrap(), facts).unwrap();
     vec![std::fs::read(place.join(set.id().number().to_string())).unwrap()]

@@ -15,7 +15,7 @@ use crate::job::{Job, Placement};
 use crate::kvs::Segment;
 use crate::resources::ResourceError;
 use crate::server::{Action, ConnectionId, RESOURCES_MAX, ReleaseTimer, Restarts, Server, Settings, Ticket};
-use crate::services::{Answer, Call, NameError, SpawnError};
+use crate::services::{Answer, Call, NameCall, NameError, SpawnError};
 use crate::wire::request::{Message, Version};
 use crate::wire::{ErrorCode, Frame, FrameBuffer, FrameError, Response};
 
@@ -341,11 +341,15 @@ impl Host {
 
 fn answer(call: Call, good: u8) -> Answer {
     match call {
-        Call::Publish { .. } | Call::Unpublish { .. } if good > 0 => Answer::Named(Ok(())),
-        Call::Publish { .. } => Answer::Named(Err(NameError::AlreadyPublished)),
-        Call::Unpublish { .. } => Answer::Named(Err(NameError::NotFound)),
-        Call::Lookup { service } if good > 0 => Answer::Port(Ok(service)),
-        Call::Lookup { .. } => Answer::Port(Err(NameError::Unavailable { reason: "no\nway; here".into() })),
+        Call::Name(NameCall::Lookup { service, .. }) if good > 0 => Answer::Port(Ok(service)),
+        Call::Name(_) if good > 0 => Answer::Named(Ok(())),
+        Call::Name(NameCall::Publish { .. }) => {
+            Answer::Named(Err(NameError::AlreadyPublished { holder: "rank\n0".into() }))
+        }
+        Call::Name(NameCall::Lookup { .. }) => {
+            Answer::Port(Err(NameError::Unavailable { reason: "no\nway; here".into() }))
+        }
+        Call::Name(_) => Answer::Named(Err(NameError::NotFound)),
         Call::Spawn(_) if good > 0 => Answer::Spawned(Ok(JobId::new("child").expect("letters"))),
         Call::Resource(change) => {
             let refused = ResourceError::Refused { reason: "not\nyours; here".into() };

@@ -421,7 +421,7 @@ fn universe_size(job: &Job) -> Option<u32> {
 /// The texts that clients know from other servers stay as they are.
 fn name_error(error: &NameError) -> Response<'static> {
     let text = match error {
-        NameError::AlreadyPublished => "key_already_present".into(),
+        NameError::AlreadyPublished { .. } => "key_already_present".into(),
         NameError::NotFound => "service_not_found".into(),
         other => other.to_string().into(),
     };

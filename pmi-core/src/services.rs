@@ -5,9 +5,9 @@
 
 mod input;
 mod meeting;
+mod names;
 mod processes;
 
-use std::collections::HashMap;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -15,6 +15,9 @@ use bytes::Bytes;
 
 pub use self::input::InputError;
 pub use self::meeting::{MeetError, Meeting, Met, MetJob};
+pub use self::names::{
+    Lifetime, NameCall, NameError, NamePeer, NameRange, NameRequest, NameUser, Names, Program, Published, Publisher,
+};
 pub use self::processes::{JobProcesses, ProcessState, RankProcess, SignalError};
 use crate::ids::{JobId, Rank};
 use crate::resources::{Resource, ResourceChange, ResourceError};
@@ -45,43 +48,6 @@ pub struct SpawnApp {
     pub variables: Vec<(Bytes, Bytes)>,
     /// The directory to start in; `None` means the caller's.
     pub directory: Option<Bytes>,
-}
-
-/// Lifetime of a published name.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
-pub enum Lifetime {
-    /// Until somebody withdraws it.
-    #[default]
-    Withdrawn,
-    /// Until somebody has found it.
-    FirstRead,
-}
-
-/// A name that cannot be published, found or withdrawn.
-#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum NameError {
-    /// Somebody published this name already.
-    #[error("the name is already published")]
-    AlreadyPublished,
-    /// Nobody published this name.
-    #[error("nobody published this name")]
-    NotFound,
-    /// Nobody published this name in time.
-    #[error("nobody published this name in time")]
-    TimedOut,
-    /// The table is full.
-    #[error("the name table is full: {limit} names")]
-    Full {
-        /// Number of names it holds.
-        limit: usize,
-    },
-    /// The service that holds the names cannot be reached.
-    #[error("the name service does not answer: {reason}")]
-    Unavailable {
-        /// Cause of the failure.
-        reason: String,
-    },
 }
 
 /// A spawn that did not happen; the caller's job lives on.
@@ -119,28 +85,16 @@ pub trait Services: Send + Sync {
         true
     }
 
-    /// Makes `port` known under the name `service`, to every job of the user.
+    /// Publishes, finds or withdraws a name. Returns the port of a lookup, else nothing.
     ///
     /// # Errors
-    /// Fails when the name is published already, or cannot be.
-    async fn publish(&self, _rank: Rank, _service: Bytes, _port: Bytes, _lifetime: Lifetime) -> Result<(), NameError> {
-        Err(NameError::Unavailable { reason: "this host has no names".into() })
-    }
-
-    /// Returns the port published under `service`. Waits up to `timeout` for somebody to publish it; `None` does not wait.
-    ///
-    /// # Errors
-    /// Fails when nobody published it, or not in time.
-    async fn lookup(&self, _rank: Rank, _service: Bytes, _timeout: Option<Duration>) -> Result<Bytes, NameError> {
-        Err(NameError::NotFound)
-    }
-
-    /// Withdraws `service`; any rank may withdraw any name of its user.
-    ///
-    /// # Errors
-    /// Fails when nobody published it.
-    async fn unpublish(&self, _rank: Rank, _service: Bytes) -> Result<(), NameError> {
-        Err(NameError::NotFound)
+    /// Fails when the name cannot be published, found or withdrawn; a host without names finds none.
+    async fn name(&self, request: NameRequest) -> Result<Bytes, NameError> {
+        match request.call {
+            NameCall::Publish { .. } => Err(NameError::Unavailable { reason: "this host has no names".into() }),
+            NameCall::Leave => Ok(Bytes::new()),
+            NameCall::Lookup { .. } | NameCall::Unpublish { .. } => Err(NameError::NotFound),
+        }
     }
 
     /// Returns true if [`Services::spawn`] starts new jobs. Else whoever serves the ranks starts them, on its own node.
@@ -212,23 +166,8 @@ impl Services for NoServices {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Call {
-    /// See [`Services::publish`].
-    Publish {
-        /// The name.
-        service: Bytes,
-        /// The port.
-        port: Bytes,
-    },
-    /// See [`Services::lookup`].
-    Lookup {
-        /// The name.
-        service: Bytes,
-    },
-    /// See [`Services::unpublish`].
-    Unpublish {
-        /// The name.
-        service: Bytes,
-    },
+    /// A name; see [`Services::name`].
+    Name(NameCall),
     /// See [`Services::spawn`].
     Spawn(SpawnRequest),
     /// See [`Services::resource`].
@@ -239,7 +178,7 @@ pub enum Call {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Answer {
-    /// To a publish or unpublish.
+    /// To a name that is published or withdrawn.
     Named(Result<(), NameError>),
     /// To a lookup.
     Port(Result<Bytes, NameError>),
@@ -253,68 +192,17 @@ impl Call {
     /// Asks `services` on behalf of `rank`.
     pub async fn ask(self, services: &dyn Services, rank: Rank) -> Answer {
         match self {
-            Self::Publish { service, port } => {
-                Answer::Named(services.publish(rank, service, port, Lifetime::Withdrawn).await)
+            Self::Name(call) => {
+                let is_lookup = matches!(call, NameCall::Lookup { .. });
+                let answer = services.name(NameRequest::of(rank, call)).await;
+                if is_lookup { Answer::Port(answer) } else { Answer::Named(answer.map(drop)) }
             }
-            Self::Lookup { service } => Answer::Port(services.lookup(rank, service, None).await),
-            Self::Unpublish { service } => Answer::Named(services.unpublish(rank, service).await),
             Self::Spawn(request) => Answer::Spawned(services.spawn(rank, request).await),
             Self::Resource(change) => {
                 let result = services.resource(rank, change.clone()).await;
                 Answer::Resource(change, result)
             }
         }
-    }
-}
-
-/// A table of published names, for hosts that keep it in memory.
-#[derive(Debug, Default)]
-pub struct Names {
-    ports: HashMap<Bytes, (Bytes, Lifetime)>,
-}
-
-impl Names {
-    /// The most names that one table holds.
-    pub const LIMIT: usize = 4096;
-
-    /// Publishes `port` under `service`.
-    ///
-    /// # Errors
-    /// Refuses a name that is already there, as MPICH's Hydra does, and one name more than [`Names::LIMIT`].
-    pub fn publish(&mut self, service: Bytes, port: Bytes, lifetime: Lifetime) -> Result<(), NameError> {
-        if self.ports.contains_key(&service) {
-            return Err(NameError::AlreadyPublished);
-        }
-        if self.ports.len() >= Self::LIMIT {
-            return Err(NameError::Full { limit: Self::LIMIT });
-        }
-        self.ports.insert(service, (port, lifetime));
-        Ok(())
-    }
-
-    /// The port published under `service`; gone with it if it was published for one reader.
-    ///
-    /// # Errors
-    /// Fails when nobody published it.
-    pub fn lookup(&mut self, service: &[u8]) -> Result<Bytes, NameError> {
-        let (port, lifetime) = self.ports.get(service).cloned().ok_or(NameError::NotFound)?;
-        if lifetime == Lifetime::FirstRead {
-            self.ports.remove(service);
-        }
-        Ok(port)
-    }
-
-    /// The port published under `service`, which stays.
-    pub fn port(&self, service: &[u8]) -> Option<&Bytes> {
-        self.ports.get(service).map(|(port, _)| port)
-    }
-
-    /// Withdraws `service`.
-    ///
-    /// # Errors
-    /// Fails when nobody published it.
-    pub fn unpublish(&mut self, service: &[u8]) -> Result<(), NameError> {
-        self.ports.remove(service).map(drop).ok_or(NameError::NotFound)
     }
 }
 
@@ -327,10 +215,16 @@ mod tests {
         let name = || Bytes::from_static(b"name");
         pollster::block_on(async {
             let (host, rank) = (NoServices, Rank(0));
-            let published = host.publish(rank, name(), name(), Lifetime::Withdrawn).await;
+            let (lifetime, range) = (Lifetime::Withdrawn, NameRange::User);
+            let publish = NameCall::Publish { service: name(), port: name(), lifetime, range: range.clone() };
+            let ask = async |call| host.name(NameRequest::of(rank, call)).await;
+            let published = ask(publish).await;
             assert!(matches!(published, Err(NameError::Unavailable { .. })), "{published:?}");
-            assert_eq!(host.lookup(rank, name(), Some(Duration::MAX)).await, Err(NameError::NotFound));
-            assert_eq!(host.unpublish(rank, name()).await, Err(NameError::NotFound));
+            let lookup = NameCall::Lookup { service: name(), timeout: Some(Duration::MAX), range };
+            assert_eq!(ask(lookup).await, Err(NameError::NotFound));
+            let unpublish = NameCall::Unpublish { service: name(), publisher: Publisher::Itself };
+            assert_eq!(ask(unpublish).await, Err(NameError::NotFound));
+            assert_eq!(ask(NameCall::Leave).await, Ok(Bytes::new()));
             let spawned = host.spawn(rank, SpawnRequest::default()).await;
             assert!(matches!(spawned, Err(SpawnError::Refused { .. })), "{spawned:?}");
             assert!(!host.starts_jobs());
@@ -340,31 +234,5 @@ mod tests {
             assert_eq!(host.processes().await, JobProcesses::default());
             assert_eq!(host.signal(vec![rank], 9).await, Err(SignalError::Refused));
         });
-    }
-
-    #[test]
-    fn a_name_has_one_port_until_it_is_withdrawn_or_read_once() {
-        let mut names = Names::default();
-        let bytes = |text: &str| Bytes::copy_from_slice(text.as_bytes());
-        assert_eq!(names.lookup(b"a"), Err(NameError::NotFound));
-        names.publish(bytes("a"), bytes("1"), Lifetime::Withdrawn).unwrap();
-        assert_eq!(names.publish(bytes("a"), bytes("2"), Lifetime::FirstRead), Err(NameError::AlreadyPublished));
-        assert_eq!([names.lookup(b"a"), names.lookup(b"a")], [Ok(bytes("1")), Ok(bytes("1"))]);
-        assert_eq!([names.unpublish(b"a"), names.unpublish(b"a")], [Ok(()), Err(NameError::NotFound)]);
-        names.publish(bytes("a"), bytes("3"), Lifetime::FirstRead).unwrap();
-        assert_eq!([names.lookup(b"a"), names.lookup(b"a")], [Ok(bytes("3")), Err(NameError::NotFound)]);
-    }
-
-    #[test]
-    fn a_full_table_says_its_limit_and_takes_again_what_has_room() {
-        let mut names = Names::default();
-        let name = |number: usize| Bytes::from(number.to_string());
-        for number in 0..Names::LIMIT {
-            names.publish(name(number), Bytes::new(), Lifetime::Withdrawn).unwrap();
-        }
-        let refused = names.publish(name(Names::LIMIT), Bytes::new(), Lifetime::Withdrawn);
-        assert_eq!(refused, Err(NameError::Full { limit: Names::LIMIT }));
-        names.unpublish(b"7").unwrap();
-        names.publish(name(Names::LIMIT), Bytes::new(), Lifetime::Withdrawn).unwrap();
     }
 }

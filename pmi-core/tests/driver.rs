@@ -13,7 +13,7 @@ use pmi_core::fence::LocalFence;
 use pmi_core::ids::{JobId, LocalRank, NodeIndex, Rank};
 use pmi_core::job::Job;
 use pmi_core::server::{EndReason, Offence, Server, Settings};
-use pmi_core::services::{Lifetime, NameError, NoServices, Services};
+use pmi_core::services::{NameCall, NameError, NameRequest, NoServices, Services};
 use pmi_core::wire::FrameError;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpStream, UnixStream};
@@ -29,12 +29,12 @@ struct Nobody;
 
 #[async_trait]
 impl Services for Nobody {
-    async fn publish(&self, _: Rank, _: Bytes, _: Bytes, _: Lifetime) -> Result<(), NameError> {
-        Ok(())
-    }
-    async fn lookup(&self, _: Rank, _: Bytes, _: Option<Duration>) -> Result<Bytes, NameError> {
-        // A service that never answers, as one that waits for another node.
-        std::future::pending().await
+    async fn name(&self, request: NameRequest) -> Result<Bytes, NameError> {
+        match request.call {
+            // A service that never answers, as one that waits for another node.
+            NameCall::Lookup { .. } => std::future::pending().await,
+            _ => Ok(Bytes::new()),
+        }
     }
 }
 

@@ -9,7 +9,7 @@ use pmi_core::fence::Merged;
 use pmi_core::ids::{JobId, NodeIndex, Rank};
 use pmi_core::job::{Job, Placement};
 use pmi_core::server::{Action, EndReason, Offence, Server, Settings};
-use pmi_core::services::{Answer, Lifetime, NameError, Names, SpawnError};
+use pmi_core::services::{Answer, SpawnError};
 use pmi_core::wire::{
     Dialect, FrameBuffer, FrameError, KEY_MAX, KVSNAME_MAX_ANNOUNCED, Response, VALUE_MAX, VALUE_MAX_ANNOUNCED,
 };
@@ -300,20 +300,6 @@ fn groups() {
     assert_eq!(world.told(job, 0), "cmd=barrier_out rc=0 tag=5\n");
     assert_eq!(world.ask(job, 0, &group("0,1", GROUPS)), "", "there is a place again");
     assert!(world.ended(job).is_none());
-}
-
-#[test]
-fn names() {
-    let mut names = Names::default();
-    for number in 0..Names::LIMIT {
-        names.publish(number.to_string().into(), "p".into(), Lifetime::Withdrawn).unwrap();
-    }
-    for number in Names::LIMIT..100 * Names::LIMIT {
-        let full = Err(NameError::Full { limit: Names::LIMIT });
-        assert_eq!(names.publish(number.to_string().into(), "p".into(), Lifetime::Withdrawn), full);
-    }
-    names.unpublish(b"0").unwrap();
-    names.publish("new".into(), "p".into(), Lifetime::Withdrawn).unwrap();
 }
 
 #[test]

@@ -27,6 +27,7 @@ mod inquiries;
 mod meetings;
 mod members;
 mod mortality;
+mod names;
 mod need;
 mod node_processes;
 mod pending;
@@ -135,6 +136,8 @@ pub struct Server {
     holds_unspread: bool,
     /// The need that the host was told of.
     need: Need,
+    /// Ranks with values that are withdrawn when their process has ended.
+    publishers: HashSet<Seat>,
     /// Questions to the host that are not answered yet.
     asked: HashMap<Ticket, Asked>,
     /// Requests that wait for answers of several nodes.
@@ -318,6 +321,7 @@ impl Server {
         let (rank, phase) = (state.rank, state.phase);
         self.jobs[seat.job.0].has_left = true;
         self.give_up_on(seat.job, rank);
+        self.end_publisher(seat);
         match phase {
             Phase::Open => self.end(seat.job, EndReason::LeftWithoutFinalize { rank }),
             Phase::Silent | Phase::Finalized => {
@@ -334,6 +338,7 @@ impl Server {
         let rank = state.rank;
         self.jobs[seat.job.0].has_left = true;
         self.give_up_on(seat.job, rank);
+        self.end_publisher(seat);
         self.look_for_last_exits();
     }
 

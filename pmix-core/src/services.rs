@@ -9,8 +9,8 @@ use async_trait::async_trait;
 use bytes::{BufMut, Bytes, BytesMut};
 use pmi_core::ids::{JobId, NodeIndex, Rank};
 use pmi_core::services::{
-    InputError, JobProcesses, Lifetime, MeetError, Meeting, Met, NameError, Services, SignalError, SpawnError,
-    SpawnRequest,
+    InputError, JobProcesses, Lifetime, MeetError, Meeting, Met, NameCall, NameError, NameRange, NameRequest,
+    Publisher, Services, SignalError, SpawnError, SpawnRequest,
 };
 
 use crate::wire::Encoding;
@@ -47,6 +47,8 @@ pub enum Call {
         values: Vec<(Bytes, Published)>,
         /// Lifetime of the values.
         lifetime: Lifetime,
+        /// Processes that may find them.
+        range: NameRange,
     },
     /// Finds published values.
     Lookup {
@@ -54,12 +56,16 @@ pub enum Call {
         names: Vec<Bytes>,
         /// Time to wait for all of them; `None` does not wait.
         timeout: Option<Duration>,
+        /// Publishers that are searched.
+        range: NameRange,
     },
     /// Withdraws published values.
     Unpublish {
         /// Their names.
         names: Vec<Bytes>,
     },
+    /// The process of a rank has ended: values that live as long as it are withdrawn. The answer is ignored.
+    Leave,
     /// Starts a new job.
     Spawn(SpawnRequest),
     /// Comes to a collective with ranks of other launches.
@@ -137,9 +143,14 @@ impl Call {
     /// Asks `services` on behalf of `rank`.
     pub async fn ask(self, services: &dyn Services, rank: Rank) -> Answer {
         match self {
-            Self::Publish { values, lifetime } => Answer::Named(publish(services, rank, values, lifetime).await),
-            Self::Lookup { names, timeout } => Answer::Found(look_up(services, rank, names, timeout).await),
+            Self::Publish { values, lifetime, range } => {
+                Answer::Named(publish(services, rank, values, lifetime, range).await)
+            }
+            Self::Lookup { names, timeout, range } => {
+                Answer::Found(look_up(services, rank, names, timeout, range).await)
+            }
             Self::Unpublish { names } => Answer::Named(unpublish(services, rank, names).await),
+            Self::Leave => Answer::Named(services.name(NameRequest::of(rank, NameCall::Leave)).await.map(drop)),
             Self::Spawn(request) => Answer::Spawned(services.spawn(rank, request).await),
             Self::Meet(meeting) => Answer::Met(services.meet(meeting).await),
             Self::Look => Answer::Seen(services.processes().await),
@@ -149,38 +160,42 @@ impl Call {
     }
 }
 
-/// Publishes all names or none: what was published before one that cannot be is withdrawn.
+/// Publishes all names or none: those published before one that cannot be are withdrawn.
 async fn publish(
     services: &dyn Services,
     rank: Rank,
     values: Vec<(Bytes, Published)>,
     lifetime: Lifetime,
+    range: NameRange,
 ) -> Result<(), NameError> {
     let mut published = Vec::with_capacity(values.len());
     for (name, value) in values {
-        let name = apart(&name);
-        if let Err(error) = services.publish(rank, name.clone(), value.0, lifetime).await {
+        let service = apart(&name);
+        let call = NameCall::Publish { service: service.clone(), port: value.0, lifetime, range: range.clone() };
+        if let Err(error) = services.name(NameRequest::of(rank, call)).await {
             for name in published {
                 // It may have been read, and is gone then.
-                let _ = services.unpublish(rank, name).await;
+                let _ = services.name(withdrawal(rank, name)).await;
             }
             return Err(error);
         }
-        published.push(name);
+        published.push(service);
     }
     Ok(())
 }
 
-/// All names, or those that are there if nobody waits and one is.
+/// All names, or those that are there for a lookup that does not wait, if one is.
 async fn look_up(
     services: &dyn Services,
     rank: Rank,
     names: Vec<Bytes>,
     timeout: Option<Duration>,
+    range: NameRange,
 ) -> Result<Vec<(Bytes, Published)>, NameError> {
     let mut found = Vec::new();
     for name in names {
-        match services.lookup(rank, apart(&name), timeout).await {
+        let call = NameCall::Lookup { service: apart(&name), timeout, range: range.clone() };
+        match services.name(NameRequest::of(rank, call)).await {
             Ok(value) => found.push((name, Published(value))),
             Err(NameError::NotFound) if timeout.is_none() => {}
             Err(error) => return Err(error),
@@ -191,13 +206,17 @@ async fn look_up(
 
 async fn unpublish(services: &dyn Services, rank: Rank, names: Vec<Bytes>) -> Result<(), NameError> {
     for name in names {
-        match services.unpublish(rank, apart(&name)).await {
-            // What was read once is gone already, and that is what the caller wants.
-            Ok(()) | Err(NameError::NotFound) => {}
+        match services.name(withdrawal(rank, apart(&name))).await {
+            // A value that was read once is gone already.
+            Ok(_) | Err(NameError::NotFound) => {}
             Err(error) => return Err(error),
         }
     }
     Ok(())
+}
+
+fn withdrawal(rank: Rank, service: Bytes) -> NameRequest {
+    NameRequest::of(rank, NameCall::Unpublish { service, publisher: Publisher::Itself })
 }
 
 /// No name of PMI-1 or PMI-2 holds a NUL.

@@ -247,6 +247,13 @@ pub enum Notice {
         /// Why, in words.
         reason: String,
     },
+    /// A name of a rank was not published, found or withdrawn.
+    NameRefused {
+        /// The rank.
+        rank: Rank,
+        /// The name and the reason, in words.
+        reason: String,
+    },
     /// A rank has begun to release a resource that it has registered, and has not ended that in time.
     ReleaseOverdue {
         /// The rank.

@@ -24,6 +24,7 @@ pub mod library;
 pub mod limits;
 mod machine;
 pub mod map_hash;
+pub mod names;
 pub mod nics;
 pub mod numbered;
 pub mod placed;

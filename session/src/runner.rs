@@ -412,6 +412,7 @@ impl Runner {
         match call {
             SessionCall::Spawn(call) => self.on_spawn_call(call),
             SessionCall::NotSpawned { job, rank, reason } => self.machine.on_not_spawned(job, rank, reason),
+            SessionCall::NameRefused { job, rank, reason } => self.machine.on_name_refused(job, rank, reason),
             SessionCall::Resource { job, rank, change, reply } => self.on_resource(job, rank, change, reply),
             SessionCall::Overdue { job, rank, resource, within } => self.on_overdue(job, rank, &resource, within),
             SessionCall::Look { job, reply } => drop(reply.send(self.processes_of(job))),

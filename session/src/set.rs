@@ -2,7 +2,7 @@
 //! directory of the user's sets.
 //!
 //! ```text
-//!                 ┌─ names: files of the directory, for all launches of the user
+//!                 ┌─ names: a table of the launch, and files of the directory for other launches of the user
 //! OwnSet ─founds─>│─ meetings: one of the launches that meet brings all together    <──┐ connections of other sets,
 //!  Services       └─ member: calls, by links to the roots of other sets             <──┘ greeted (`connection`)
 //! ```
@@ -39,6 +39,7 @@ use parking_lot::Mutex;
 use pmi_core::services::Services;
 use tokio::io::AsyncWriteExt;
 use tokio::net::{UnixListener, UnixStream};
+use tokio::sync::Notify;
 use tokio::task::AbortHandle;
 use tokio::time::timeout;
 
@@ -48,6 +49,7 @@ pub use self::member::line::{Confirmation, Sessions};
 use self::member::{Member, Ways};
 pub use self::on_cluster::{ClusterSet, CommandSet, MemberTerms, Passes};
 use crate::blocking::begin;
+use crate::names::LaunchNames;
 use crate::rendezvous::Rendezvous;
 
 /// Time after a failed accept before the next one.
@@ -82,6 +84,10 @@ struct Shared {
     facts: SetFacts,
     /// Held while the set is founded, which blocks.
     founded: Mutex<Option<Arc<Founded>>>,
+    /// Names of the launch; held while the directory is changed, which blocks, and taken before `founded`.
+    names: Mutex<LaunchNames>,
+    /// Wakes lookups when a rank of the launch has published a name.
+    published: Notify,
     rendezvous: Rendezvous,
     communicators: CommunicatorSource,
     /// Number of guests that have come.
@@ -99,9 +105,10 @@ struct Founded {
 impl OwnSet {
     /// A set that is not founded yet; `place` is the directory of the user's sets.
     pub fn new(place: Option<PathBuf>, facts: SetFacts) -> Self {
-        let (founded, rendezvous) = (Mutex::default(), Rendezvous::default());
+        let (founded, names, rendezvous) = (Mutex::default(), Mutex::default(), Rendezvous::default());
         let (communicators, guests) = (CommunicatorSource::default(), AtomicU32::new(0));
-        Self(Arc::new(Shared { place, facts, founded, rendezvous, communicators, guests }))
+        let published = Notify::new();
+        Self(Arc::new(Shared { place, facts, founded, names, published, rendezvous, communicators, guests }))
     }
 
     /// Source of what the set tells of communicators, to be followed by the session of its ranks.

@@ -59,6 +59,8 @@ pub struct LaunchSettings {
     pub temporary: TemporaryFiles,
     /// What the launched ranks do when they have executed their programs; spawned ones run.
     pub at_exec: AtExec,
+    /// Hashes of the processes that the launcher descends from, the nearest first: see [`names`](crate::names).
+    pub ancestors: Vec<u64>,
 }
 
 impl Default for LaunchSettings {
@@ -83,6 +85,7 @@ impl Default for LaunchSettings {
             node_memory: None,
             temporary: TemporaryFiles::default(),
             at_exec: AtExec::Run,
+            ancestors: Vec::new(),
         }
     }
 }

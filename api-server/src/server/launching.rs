@@ -133,9 +133,12 @@ impl Server {
         let now = self.clock.now();
         self.quota.narrow_output(&mut planned.order);
         planned.order.terms.set = self.sets.found(&planned.order, now);
+        self.names.begin(&planned.order);
         let begun = self.begin_founded(caller, allocation, &planned, certificate).await;
         if begun.is_err() {
-            self.sets.end(&planned.order.launch.launch_id, now);
+            let Order { launch, terms, .. } = &planned.order;
+            self.sets.end(&launch.launch_id, now);
+            self.names.withdraw(terms.uid, &launch.launch_id);
         }
         begun.map(|()| planned)
     }

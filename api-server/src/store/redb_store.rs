@@ -195,7 +195,7 @@ fn put(database: &Database, changes: &[Change]) -> Result<u64, redb::Error> {
                 freed += put_ended(&transaction, launch)?;
                 forget_oldest(&transaction, launch)?;
             }
-            Change::Name { launch, service, name } => published::put(&transaction, launch, service, name.as_ref())?,
+            Change::Name { launch, service, names } => published::put(&transaction, launch, service, names)?,
             Change::Forgotten(id) => {
                 let launches = &mut transaction.open_table(LAUNCHES)?;
                 freed += launches.remove(id.as_str())?.map_or(0, |row| row.value().len() as u64);

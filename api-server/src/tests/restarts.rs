@@ -176,7 +176,7 @@ async fn names_are_found_after_a_restart_for_as_long_as_who_published_them_runs(
     for (launch, service) in [(&launch, "ocean"), (&launch, "gone"), (&other, "ice")] {
         call_name(&world, &launch.id, name_call::Kind::Publish, service).await;
     }
-    call_name(&world, &other.id, name_call::Kind::Unpublish, "gone").await;
+    call_name(&world, &launch.id, name_call::Kind::Unpublish, "gone").await;
     let mut client = world.attach(&other.id, 0).await;
     other.reports[0].run(0, 0, RankPhase::Finalized).await;
     other.reports[0].finish().await;

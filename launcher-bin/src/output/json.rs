@@ -120,6 +120,7 @@ enum NoticeLine<'a> {
     PmiMisuse { rank: Rank, observed: &'a str },
     StdinClosed { rank: Rank },
     NotSpawned { rank: Rank, reason: &'a str },
+    NameRefused { rank: Rank, reason: &'a str },
     ReleaseOverdue { rank: Rank, registered: &'a str, within_s: f64, killed: bool },
     BoundElsewhere { rank: Rank, node: &'a str, planned: String, seen: String },
     LimitTooHigh { node: &'a str, resource: LimitedResource, asked: Option<u64>, hard: Option<u64> },
@@ -259,6 +260,7 @@ fn notice_line(notice: &Notice) -> NoticeLine<'_> {
         Notice::PmiMisuse { rank, observed } => NoticeLine::PmiMisuse { rank: *rank, observed },
         Notice::StdinClosed { rank } => NoticeLine::StdinClosed { rank: *rank },
         Notice::NotSpawned { rank, reason } => NoticeLine::NotSpawned { rank: *rank, reason },
+        Notice::NameRefused { rank, reason } => NoticeLine::NameRefused { rank: *rank, reason },
         Notice::ReleaseOverdue { rank, resource, within, killed } => NoticeLine::ReleaseOverdue {
             rank: *rank,
             registered: resource,

@@ -152,6 +152,7 @@ pub(crate) fn notice(notice: &Notice) -> String {
         Notice::NotSpawned { rank, reason } => {
             format!("warning: rank {rank} asked for new processes (MPI_Comm_spawn) and got none: {reason}")
         }
+        Notice::NameRefused { rank, reason } => format!("warning: rank {rank}: {reason}"),
         Notice::ReleaseOverdue { rank, resource, within, killed } => format!(
             "warning: rank {rank} has not released {resource} within {}, the time that it gave itself{}",
             duration(*within),
@@ -429,6 +430,8 @@ mod tests {
         let refused = Notice::NotSpawned { rank: Rank(2), reason: "no rank was asked for".to_owned() };
         let expected = "warning: rank 2 asked for new processes (MPI_Comm_spawn) and got none: no rank was asked for";
         assert_eq!(notice(&refused), expected);
+        let refused = Notice::NameRefused { rank: Rank(2), reason: "the name is taken".to_owned() };
+        assert_eq!(notice(&refused), "warning: rank 2: the name is taken");
         let (resource, within) = ("shm:7".to_owned(), Duration::from_secs(10));
         let overdue = Notice::ReleaseOverdue { rank: Rank(2), resource, within, killed: true };
         let expected = "warning: rank 2 has not released shm:7 within 10 s, the time that it gave itself; it is killed for that (--resource-timeout=fail)";

@@ -4,6 +4,7 @@ use std::ffi::OsString;
 use std::path::Path;
 use std::time::Duration;
 
+use lattice_overlay::directory;
 use lattice_session::request::Ownership;
 use lattice_session::settings::{
     AtExec, DataExchange, Entrance, FailedRanks, JobMemory, LaunchSettings, LimitSignal, LostNodes, OverdueRelease,
@@ -64,6 +65,7 @@ pub(super) fn settings(
         node_memory: args.pmi.node_memory,
         temporary: temporary_files(args.environment.tmpdir.as_deref(), machine),
         at_exec: if args.debuggers.stop_at_start || mpir::is_debugged() { AtExec::Stop } else { AtExec::Run },
+        ancestors: directory::ancestors(),
         timeouts: Timeouts { prompt: open_lines(&args.streams, machine, size), ..timeouts(&args.time)? },
     })
 }

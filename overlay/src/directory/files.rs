@@ -7,19 +7,21 @@ use std::time::{Duration, Instant};
 
 use nix::dir::Dir;
 use nix::errno::Errno;
-use nix::fcntl::{AT_FDCWD, AtFlags, Flock, FlockArg, OFlag, open, openat};
+use nix::fcntl::{AT_FDCWD, AtFlags, Flock, FlockArg, OFlag, open, openat, renameat};
 use nix::sys::stat::{Mode, fstat, mkdirat};
 use nix::unistd::{UnlinkatFlags, geteuid, linkat, unlinkat};
 
 use super::{DirectoryError, random};
 
 /// Longest file that is read, in bytes.
-const FILE_MAX: u64 = 256 << 10;
+const FILE_MAX: u64 = 2 << 20;
 /// Time between two tries to get the lock.
 const LOCK_STEP: Duration = Duration::from_millis(2);
 /// Beginning of the name of a file that is being written.
 const DRAFT: &str = ".new-";
 const LOCK: &str = "lock";
+/// Flags by which directories are opened.
+const DIRECTORY: OFlag = OFlag::O_DIRECTORY.union(OFlag::O_NOFOLLOW).union(OFlag::O_RDONLY).union(OFlag::O_CLOEXEC);
 
 /// A directory.
 #[derive(Debug)]
@@ -35,26 +37,39 @@ pub(super) struct Lock(#[expect(dead_code, reason = "held")] Flock<OwnedFd>);
 impl Files {
     /// Opens a directory, which is made if it is not there.
     pub(super) fn open(path: &Path) -> Result<Self, DirectoryError> {
-        let flags = OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_RDONLY | OFlag::O_CLOEXEC;
-        let directory = match open(path, flags, Mode::empty()) {
+        let opened = match open(path, DIRECTORY, Mode::empty()) {
             Err(Errno::ENOENT) => {
                 make(path)?;
-                open(path, flags, Mode::empty())
+                open(path, DIRECTORY, Mode::empty())
             }
             opened => opened,
         };
-        let directory = directory.map_err(|source| match source {
-            Errno::ENOTDIR | Errno::ELOOP => DirectoryError::NoDirectory(path.to_owned()),
-            _ => DirectoryError::Io { act: "open", path: path.to_owned(), source },
-        })?;
-        let files = Self { path: path.to_owned(), directory };
-        files.check_owner()?;
-        Ok(files)
+        Self::opened(path.to_owned(), opened)
     }
 
     /// The directory of this name below.
     pub(super) fn below(&self, name: &str) -> Result<Self, DirectoryError> {
         Self::open(&self.path(name))
+    }
+
+    /// The directory of this name below; `None` if there is none.
+    pub(super) fn existing_below(&self, name: &str) -> Result<Option<Self>, DirectoryError> {
+        let path = self.path(name);
+        match open(&path, DIRECTORY, Mode::empty()) {
+            Err(Errno::ENOENT) => Ok(None),
+            opened => Self::opened(path, opened).map(Some),
+        }
+    }
+
+    /// Checks a directory that was opened.
+    fn opened(path: PathBuf, opened: Result<OwnedFd, Errno>) -> Result<Self, DirectoryError> {
+        let directory = opened.map_err(|source| match source {
+            Errno::ENOTDIR | Errno::ELOOP => DirectoryError::NoDirectory(path.clone()),
+            _ => DirectoryError::Io { act: "open", path: path.clone(), source },
+        })?;
+        let files = Self { path, directory };
+        files.check_owner()?;
+        Ok(files)
     }
 
     fn check_owner(&self) -> Result<(), DirectoryError> {
@@ -123,23 +138,47 @@ impl Files {
 
     /// Makes a file, which appears whole; never in the place of another one.
     pub(super) fn create(&self, name: &str, content: &[u8]) -> Result<(), DirectoryError> {
+        let fd = self.directory.as_fd();
+        self.write(name, content, |draft| linkat(fd, draft, fd, name, AtFlags::empty()))
+    }
+
+    /// Makes a file, which appears whole, in the place of an earlier one if there is one.
+    pub(super) fn replace(&self, name: &str, content: &[u8]) -> Result<(), DirectoryError> {
+        let fd = self.directory.as_fd();
+        self.write(name, content, |draft| renameat(fd, draft, fd, name))
+    }
+
+    /// Writes a file under another name, and gives it its own by `rename`.
+    fn write(
+        &self,
+        name: &str,
+        content: &[u8],
+        rename: impl FnOnce(&str) -> Result<(), Errno>,
+    ) -> Result<(), DirectoryError> {
         let draft = format!("{DRAFT}{:016x}", u64::from_be_bytes(random()?));
         let flags = OFlag::O_CREAT | OFlag::O_EXCL | OFlag::O_NOFOLLOW | OFlag::O_WRONLY | OFlag::O_CLOEXEC;
         let file = openat(&self.directory, draft.as_str(), flags, Mode::S_IRUSR | Mode::S_IWUSR);
         let mut file = std::fs::File::from(file.map_err(self.failed("make", name))?);
         let written =
             file.write_all(content).map_err(|error| Errno::from_raw(error.raw_os_error().unwrap_or_default()));
-        let fd = self.directory.as_fd();
-        let linked = written.and_then(|()| linkat(fd, draft.as_str(), fd, name, AtFlags::empty()));
+        let renamed = written.and_then(|()| rename(&draft));
         // It has its name, or is worth nothing.
-        let _ = unlinkat(fd, draft.as_str(), UnlinkatFlags::NoRemoveDir);
-        linked.map_err(self.failed("write", name))
+        let _ = unlinkat(&self.directory, draft.as_str(), UnlinkatFlags::NoRemoveDir);
+        renamed.map_err(self.failed("write", name))
     }
 
     /// Removes a file, if it is there.
     pub(super) fn remove(&self, name: &str) -> Result<(), DirectoryError> {
         match unlinkat(&self.directory, name, UnlinkatFlags::NoRemoveDir) {
             Ok(()) | Err(Errno::ENOENT) => Ok(()),
+            Err(errno) => Err(self.failed("remove", name)(errno)),
+        }
+    }
+
+    /// Removes a directory below if it is empty.
+    pub(super) fn remove_directory(&self, name: &str) -> Result<(), DirectoryError> {
+        match unlinkat(&self.directory, name, UnlinkatFlags::RemoveDir) {
+            Ok(()) | Err(Errno::ENOENT | Errno::ENOTEMPTY | Errno::EEXIST) => Ok(()),
             Err(errno) => Err(self.failed("remove", name)(errno)),
         }
     }

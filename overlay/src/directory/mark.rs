@@ -4,6 +4,7 @@ use std::fs;
 use std::path::Path;
 
 use nix::unistd::gethostname;
+use ring::digest;
 use serde::{Deserialize, Serialize};
 
 /// Mark of a process.
@@ -67,15 +68,45 @@ impl Mark {
     }
 }
 
+/// Most processes above this one that are compared.
+const ANCESTORS_MAX: usize = 32;
+
+/// Hashes of the processes that this one descends from, the nearest first, as far as the first process of its container: two processes with a
+/// common ancestor have a hash in common, on whatever machine they look.
+pub fn ancestors() -> Vec<u64> {
+    let mark = Mark::of_this_process();
+    let parent = |pid: u32| parent_of(pid).filter(|&parent| parent > 1);
+    let above = std::iter::successors(parent(mark.pid), |&pid| parent(pid)).take(ANCESTORS_MAX);
+    above.filter_map(|pid| Some(mark.hash(pid, start_of(pid)?))).collect()
+}
+
+impl Mark {
+    /// Hash of a process of this mark's machine.
+    fn hash(&self, pid: u32, started: u64) -> u64 {
+        let text = format!("{}\0{}\0{pid}\0{started}", self.boot, self.pid_namespace);
+        let digest = digest::digest(&digest::SHA256, text.as_bytes());
+        digest.as_ref().iter().take(8).fold(0, |hash, &byte| (hash << 8) | u64::from(byte))
+    }
+}
+
 /// Time of a process's start in ticks since the boot; `None` if there is no such process, or it has only to be reaped.
 fn start_of(pid: u32) -> Option<u64> {
+    let (state, _, started) = stat(pid)?;
+    (state != "Z" && state != "X").then_some(started)
+}
+
+fn parent_of(pid: u32) -> Option<u32> {
+    Some(stat(pid)?.1)
+}
+
+/// State, parent and time of start of a process.
+fn stat(pid: u32) -> Option<(String, u32, u64)> {
     let text = fs::read(Path::new("/proc").join(pid.to_string()).join("stat")).ok()?;
     // The name may hold anything, parentheses and bytes that are no UTF-8 among it. Behind it is field 3.
     let text = String::from_utf8_lossy(&text);
     let mut fields = text.rsplit_once(')')?.1.split_whitespace();
-    let state = fields.next()?;
-    (state != "Z" && state != "X").then_some(())?;
-    fields.nth(22 - 4)?.parse().ok()
+    let (state, parent) = (fields.next()?.to_owned(), fields.next()?.parse().ok()?);
+    Some((state, parent, fields.nth(22 - 5)?.parse().ok()?))
 }
 
 #[cfg(test)]
@@ -87,6 +118,20 @@ mod tests {
     use std::process::Command;
 
     use super::*;
+
+    #[test]
+    fn children_of_one_process_have_it_as_their_nearest_common_ancestor() {
+        let mark = Mark::of_this_process();
+        let hash = |pid| mark.hash(pid, start_of(pid).unwrap());
+        let own = ancestors();
+        assert_eq!(own.first(), parent_of(mark.pid).filter(|&pid| pid > 1).map(hash).as_ref());
+        let child = Command::new("sleep").arg("100").spawn().unwrap();
+        assert_eq!(parent_of(child.id()), Some(mark.pid));
+        assert_ne!(hash(child.id()), hash(mark.pid));
+        let mut child = child;
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
 
     #[test]
     fn a_process_is_told_from_another_one_of_its_number() {

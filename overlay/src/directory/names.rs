@@ -1,5 +1,10 @@
-//! Names that ranks publish: a file for each, found by all launches of the user on this machine. A name goes with the set that has
-//! published it, for nothing listens at its port any more.
+//! Names that ranks publish, as launches on this machine offer them to each other: a directory for each name, with a file for each launch that
+//! offers it.
+//!
+//! ```text
+//! names/4f1c.../1723     offers of the name by the set in the file 1723
+//! ```
+//! The content of an offer is the publisher's matter. Offers go with their set: the ports behind them are gone by then.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD_NO_PAD;
@@ -10,170 +15,157 @@ use super::files::Files;
 use super::mark::Life;
 use super::{Directory, DirectoryError, LOCK_TIMEOUT, Nonce, SetRecord};
 
-/// Most names of a user.
-pub const NAMES_MAX: usize = 4096;
-/// Longest name, and longest port, in bytes.
-pub const LENGTH_MAX: usize = 64 << 10;
 /// Directory of the names below that of the sets.
 const BELOW: &str = "names";
 
-/// Life of a name.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Lifetime {
-    /// Until it is withdrawn.
-    Withdrawn,
-    /// Until it is found.
-    FirstRead,
+/// An offer of a name by a launch.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Offer {
+    /// True if the offer is gone with the first reader that takes it.
+    pub once: bool,
+    /// Content, which only the launches read.
+    pub content: Vec<u8>,
 }
 
-/// Failure to publish, find or withdraw a name.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum NameError {
-    /// Somebody has published it already.
-    #[error("the name is already published")]
-    AlreadyPublished,
-    /// Nobody has published it.
-    #[error("nobody published this name")]
-    NotFound,
-    /// There are too many.
-    #[error("{NAMES_MAX} names are published, which is the most")]
-    Full,
-    /// The name or the port is too long.
-    #[error("names and ports have at most {LENGTH_MAX} bytes")]
-    TooLong,
-    /// The directory cannot be used.
-    #[error(transparent)]
-    Directory(#[from] DirectoryError),
+/// Offers of a launch that lives.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Offered {
+    /// The set of the launch.
+    pub set: SetRecord,
+    /// Its offers of the name.
+    pub offers: Vec<Offer>,
 }
 
-/// A name as its file has it.
+/// Content of the file of a name and a set.
 #[derive(Serialize, Deserialize)]
 struct Entry {
-    /// Number of the file of the set that has published it, and the random number in it.
-    set: u16,
+    /// Random number in the file of the set.
     nonce: Nonce,
-    first_read: bool,
     service: String,
-    port: String,
+    offers: Vec<EncodedOffer>,
+}
+
+#[derive(PartialEq, Eq, Serialize, Deserialize)]
+struct EncodedOffer {
+    once: bool,
+    content: String,
+}
+
+impl From<&Offer> for EncodedOffer {
+    fn from(Offer { once, content }: &Offer) -> Self {
+        Self { once: *once, content: STANDARD_NO_PAD.encode(content) }
+    }
+}
+
+impl EncodedOffer {
+    fn decode(&self) -> Option<Offer> {
+        Some(Offer { once: self.once, content: STANDARD_NO_PAD.decode(&self.content).ok()? })
+    }
 }
 
 impl Directory {
-    /// Publishes `port` under `service`, for as long as `set` lives.
+    /// Offers `service` for as long as `set` lives. `change` makes the offers of the ones that are there: others may have taken some of the earlier
+    /// ones. Without offers, the name is withdrawn.
     ///
     /// # Errors
-    /// Refuses a name that a set that lives has published, one that is too long, and one too many.
-    pub fn publish(&self, set: &SetRecord, service: &[u8], port: &[u8], lifetime: Lifetime) -> Result<(), NameError> {
-        if service.len().max(port.len()) > LENGTH_MAX {
-            return Err(NameError::TooLong);
-        }
-        let names = self.files.below(BELOW)?;
+    /// Fails if the directory cannot be changed.
+    pub fn offer(
+        &self,
+        set: &SetRecord,
+        service: &[u8],
+        change: impl FnOnce(&[Offer]) -> Vec<Offer>,
+    ) -> Result<(), DirectoryError> {
         let _lock = self.files.lock(LOCK_TIMEOUT)?;
-        let name = file_name(service);
-        if names.exists(&name)? {
-            if self.entry(&names, service)?.is_some() {
-                return Err(NameError::AlreadyPublished);
-            }
-            names.remove(&name)?;
-        }
-        if names.names()?.len() >= NAMES_MAX {
-            self.remove_orphans(&names)?;
-            if names.names()?.len() >= NAMES_MAX {
-                return Err(NameError::Full);
-            }
-        }
+        let current = self.entry_of(set, service)?.map(|entry| entry.offers).unwrap_or_default();
+        let current: Vec<Offer> = current.iter().filter_map(EncodedOffer::decode).collect();
         let entry = Entry {
-            set: set.id().number(),
             nonce: set.nonce.clone(),
-            first_read: lifetime == Lifetime::FirstRead,
             service: STANDARD_NO_PAD.encode(service),
-            port: STANDARD_NO_PAD.encode(port),
+            offers: change(&current).iter().map(EncodedOffer::from).collect(),
         };
-        let content = serde_json::to_vec(&entry).unwrap_or_default();
-        Ok(names.create(&name, &content)?)
+        self.write(set, service, &entry)
     }
 
-    /// The port under `service`.
+    /// The offers of `service` by all launches that live.
     ///
     /// # Errors
-    /// Fails if no set that lives has published it.
-    pub fn look_up(&self, service: &[u8]) -> Result<Vec<u8>, NameError> {
-        let names = self.files.below(BELOW)?;
-        let entry = self.entry(&names, service)?.ok_or(NameError::NotFound)?;
-        let port = || STANDARD_NO_PAD.decode(&entry.port).map_err(|_| NameError::NotFound);
-        if !entry.first_read {
-            return port();
+    /// Fails if the directory cannot be read.
+    pub fn offers(&self, service: &[u8]) -> Result<Vec<Offered>, DirectoryError> {
+        let Some(names) = self.files.existing_below(BELOW)? else { return Ok(Vec::new()) };
+        let Some(files) = names.existing_below(&file_name(service))? else { return Ok(Vec::new()) };
+        let mut offered = Vec::new();
+        for name in files.names()? {
+            let Some(entry) = entry(&files, &name)? else { continue };
+            let publisher = self.record(&name)?.filter(|set| set.nonce == entry.nonce);
+            let Some(set) = publisher.filter(|set| set.mark.life(&self.mark) != Life::Gone) else { continue };
+            if entry.service == STANDARD_NO_PAD.encode(service) {
+                offered.push(Offered { set, offers: entry.offers.iter().filter_map(EncodedOffer::decode).collect() });
+            }
         }
-        let _lock = self.files.lock(LOCK_TIMEOUT)?;
-        // Of several who look for it, the first one gets it.
-        let found = self.entry(&names, service)?.is_some_and(|now| now.first_read && now.port == entry.port);
-        if !found {
-            return Err(NameError::NotFound);
-        }
-        names.remove(&file_name(service))?;
-        port()
+        Ok(offered)
     }
 
-    /// Withdraws `service`, whichever set of the user has published it.
+    /// Takes an offer of `set` that is gone with its first reader. Returns false if it is gone already.
     ///
     /// # Errors
-    /// Fails if none that lives has.
-    pub fn unpublish(&self, service: &[u8]) -> Result<(), NameError> {
-        let names = self.files.below(BELOW)?;
+    /// Fails if the directory cannot be changed.
+    pub fn take(&self, set: &SetRecord, service: &[u8], offer: &Offer) -> Result<bool, DirectoryError> {
         let _lock = self.files.lock(LOCK_TIMEOUT)?;
-        self.entry(&names, service)?.ok_or(NameError::NotFound)?;
-        Ok(names.remove(&file_name(service))?)
+        let Some(mut entry) = self.entry_of(set, service)? else { return Ok(false) };
+        let (before, wanted) = (entry.offers.len(), EncodedOffer::from(offer));
+        entry.offers.retain(|offer| *offer != wanted);
+        let taken = entry.offers.len() < before;
+        if taken {
+            self.write(set, service, &entry)?;
+        }
+        Ok(taken)
     }
 
-    /// Directory of the files of names.
+    /// Directory of the names.
     pub fn names_path(&self) -> std::path::PathBuf {
         self.files.path(BELOW)
     }
 
-    /// The entry of a name whose set lives.
-    fn entry(&self, names: &Files, service: &[u8]) -> Result<Option<Entry>, DirectoryError> {
-        let Some(content) = names.read(&file_name(service))? else { return Ok(None) };
-        let entry = serde_json::from_slice::<Entry>(&content).ok();
-        let Some(entry) = entry.filter(|entry| entry.service == STANDARD_NO_PAD.encode(service)) else {
-            return Ok(None);
-        };
-        Ok(self.has_publisher(&entry)?.then_some(entry))
+    /// What a set offers under a name.
+    fn entry_of(&self, set: &SetRecord, service: &[u8]) -> Result<Option<Entry>, DirectoryError> {
+        let Some(names) = self.files.existing_below(BELOW)? else { return Ok(None) };
+        let Some(files) = names.existing_below(&file_name(service))? else { return Ok(None) };
+        Ok(entry(&files, &set.id().number().to_string())?.filter(|entry| entry.nonce == set.nonce))
     }
 
-    /// Returns true if the set that has published a name lives.
-    fn has_publisher(&self, entry: &Entry) -> Result<bool, DirectoryError> {
-        let set = self.record(&entry.set.to_string())?.filter(|set| set.nonce == entry.nonce);
-        Ok(set.is_some_and(|set| set.mark.life(&self.mark) != Life::Gone))
-    }
-
-    /// Removes the names of sets that were killed, and files that hold no name; under the lock.
-    fn remove_orphans(&self, names: &Files) -> Result<(), DirectoryError> {
-        for name in names.names()? {
-            let entry = names.read(&name)?.and_then(|content| serde_json::from_slice::<Entry>(&content).ok());
-            if !entry.map_or(Ok(false), |entry| self.has_publisher(&entry))? {
-                names.remove(&name)?;
-            }
+    /// Writes the file of a name and a set, or removes it if it has no offer; under the lock.
+    fn write(&self, set: &SetRecord, service: &[u8], entry: &Entry) -> Result<(), DirectoryError> {
+        let names = self.files.below(BELOW)?;
+        let (name, number) = (file_name(service), set.id().number().to_string());
+        if entry.offers.is_empty() {
+            let Some(files) = names.existing_below(&name)? else { return Ok(()) };
+            files.remove(&number)?;
+            return names.remove_directory(&name);
         }
-        Ok(())
+        names.below(&name)?.replace(&number, &serde_json::to_vec(entry).unwrap_or_default())
     }
 }
 
 /// Removes all names of a set; under the lock.
 pub(super) fn withdraw(files: &Files, set: &SetRecord) -> Result<(), DirectoryError> {
-    if !files.exists(BELOW)? {
-        return Ok(());
-    }
-    let names = files.below(BELOW)?;
+    let Some(names) = files.existing_below(BELOW)? else { return Ok(()) };
+    let number = set.id().number().to_string();
     for name in names.names()? {
-        let entry = names.read(&name)?.and_then(|content| serde_json::from_slice::<Entry>(&content).ok());
-        if entry.is_some_and(|entry| entry.nonce == set.nonce) {
-            names.remove(&name)?;
+        let Some(files) = names.existing_below(&name)? else { continue };
+        if entry(&files, &number)?.is_some_and(|entry| entry.nonce == set.nonce) {
+            files.remove(&number)?;
+            names.remove_directory(&name)?;
         }
     }
     Ok(())
 }
 
-/// Name of the file of a name, which may hold any bytes and be longer than names of files are.
+/// Content of a file; `None` if there is none, or it holds no name.
+fn entry(files: &Files, name: &str) -> Result<Option<Entry>, DirectoryError> {
+    Ok(files.read(name)?.and_then(|content| serde_json::from_slice(&content).ok()))
+}
+
+/// Name of the directory of a name, which may hold any bytes and be longer than names of files are.
 fn file_name(service: &[u8]) -> String {
     let digest = digest::digest(&digest::SHA256, service);
     digest.as_ref()[..16].iter().map(|byte| format!("{byte:02x}")).collect()

@@ -21,6 +21,15 @@ const COMMAND_MAX: usize = 1024;
 #[serde(transparent)]
 pub struct UnixSeconds(u64);
 
+/// Facts by which launches find the nearest of several launches that offer the same name.
+#[derive(Clone, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Kin {
+    /// Hashes of the processes that the launcher descends from, the nearest first.
+    pub ancestors: Vec<u64>,
+    /// Hashes of the launch's programs: of the last part of the path, and of path and arguments.
+    pub programs: Vec<(u64, u64)>,
+}
+
 /// Facts about a set that its founder tells.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct SetFacts {
@@ -34,6 +43,8 @@ pub struct SetFacts {
     pub command: String,
     /// Time of its beginning, which may be before its id is given.
     pub begun: UnixSeconds,
+    /// Its programs and the processes above it.
+    pub kin: Kin,
 }
 
 /// A set as its file describes it.
@@ -56,6 +67,8 @@ pub struct SetRecord {
     pub begun: UnixSeconds,
     /// Command line, for users.
     pub command: String,
+    /// Its programs and the processes above it.
+    pub kin: Kin,
     /// Process of the root.
     #[serde(flatten)]
     pub mark: Mark,
@@ -98,7 +111,7 @@ impl UnixSeconds {
 impl SetRecord {
     /// Record of a new set.
     pub(super) fn new(number: u16, nonce: &Nonce, facts: SetFacts, mark: Mark) -> Result<Self, DirectoryError> {
-        let SetFacts { launch, ranks, nodes, command, begun } = facts;
+        let SetFacts { launch, ranks, nodes, command, begun, kin } = facts;
         let uid = geteuid().as_raw();
         Ok(Self {
             version: VERSION,
@@ -110,6 +123,7 @@ impl SetRecord {
             nodes,
             begun,
             command: command.chars().take(COMMAND_MAX).collect(),
+            kin,
             mark,
             key: SetKey(random()?),
         })
@@ -263,6 +277,7 @@ mod tests {
             nodes: 1,
             command: "./a.out \"x\"\n".into(),
             begun: UnixSeconds::now(),
+            kin: Kin { ancestors: vec![1, u64::MAX], programs: vec![(2, 3)] },
         };
         SetRecord::new(17, &Nonce::random().unwrap(), facts, Mark::of_this_process()).unwrap()
     }
@@ -292,7 +307,7 @@ mod tests {
             "",
             "{}",
             &text[..text.len() / 2],
-            &text.replace("\"version\": 1", "\"version\": 2"),
+            &text.replace("\"version\": 2", "\"version\": 1"),
             &text.replace("\"key\": \"", "\"key\": \"AA"),
         ] {
             assert_eq!(SetRecord::parse(wrong.as_bytes()), None, "{wrong}");

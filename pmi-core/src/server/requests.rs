@@ -11,7 +11,7 @@ use crate::conversation::Contest;
 use crate::ids::{LocalRank, Rank};
 use crate::report::{EndReason, Phase};
 use crate::roster::Quota;
-use crate::services::Call;
+use crate::services::{Call, Lifetime, NameCall, NameRange, Publisher};
 use crate::wire::request::{Message, Request, RequestError};
 use crate::wire::response::Address;
 use crate::wire::{ErrorCode, LIMITS_ANNOUNCED, Response, check_pair, check_preput};
@@ -123,14 +123,18 @@ impl Server {
             }
             Request::Ring(value) => return self.arrive_in_ring(connection, local, value, message),
             Request::Publish { service, port } => {
-                let call = Call::Publish { service: owned(service), port: owned(port) };
-                return self.call(connection, local, call, message);
+                let (service, port) = (owned(service), owned(port));
+                let (lifetime, range) = (Lifetime::Withdrawn, NameRange::User);
+                let call = NameCall::Publish { service, port, lifetime, range };
+                return self.call(connection, local, Call::Name(call), message);
             }
             Request::Lookup { service } => {
-                return self.call(connection, local, Call::Lookup { service: owned(service) }, message);
+                let call = NameCall::Lookup { service: owned(service), timeout: None, range: NameRange::User };
+                return self.call(connection, local, Call::Name(call), message);
             }
             Request::Unpublish { service } => {
-                return self.call(connection, local, Call::Unpublish { service: owned(service) }, message);
+                let call = NameCall::Unpublish { service: owned(service), publisher: Publisher::AnyOfLaunch };
+                return self.call(connection, local, Call::Name(call), message);
             }
             Request::Spawn(request) => {
                 if let Err(error) = check_preput(request) {
@@ -342,8 +346,9 @@ impl Server {
 /// Bytes of a question that are kept until it is answered.
 fn waiting_bytes(call: &Call) -> usize {
     match call {
-        Call::Publish { service, port } => service.len() + port.len(),
-        Call::Lookup { service } | Call::Unpublish { service } => service.len(),
+        Call::Name(NameCall::Publish { service, port, .. }) => service.len() + port.len(),
+        Call::Name(NameCall::Lookup { service, .. } | NameCall::Unpublish { service, .. }) => service.len(),
+        Call::Name(NameCall::Leave) => 0,
         Call::Spawn(request) => Quota::bytes_of_spawn(request),
         Call::Resource(_) => 0,
     }

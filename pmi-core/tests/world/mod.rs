@@ -12,7 +12,7 @@ use pmi_core::ids::{LocalRank, NodeIndex, Rank};
 use pmi_core::job::Job;
 use pmi_core::segment::Segment;
 use pmi_core::server::{Action, ConnectionId, EndReason, Server, Settings, Ticket, Trace};
-use pmi_core::services::{Answer, Call, Lifetime, Names, SpawnRequest};
+use pmi_core::services::{Answer, Call, NameCall, NameUser, Names, Published, SpawnRequest};
 
 /// A source of numbers that are the same for the same seed.
 pub(crate) struct Dice(u64);
@@ -340,9 +340,16 @@ impl World {
 
     fn call(&mut self, job: JobIndex, node: NodeIndex, ticket: Ticket, rank: Rank, call: Call) {
         let answer = match call {
-            Call::Publish { service, port } => Answer::Named(self.names.publish(service, port, Lifetime::Withdrawn)),
-            Call::Lookup { service } => Answer::Port(self.names.lookup(&service)),
-            Call::Unpublish { service } => Answer::Named(self.names.unpublish(&service)),
+            Call::Name(NameCall::Publish { service, port, lifetime, range }) => {
+                let publisher = NameUser { rank: rank.0, ..NameUser::default() };
+                Answer::Named(self.names.publish(service, Published { publisher, port, lifetime, range }))
+            }
+            Call::Name(NameCall::Lookup { service, range, .. }) => {
+                Answer::Port(self.names.look_up(&NameUser::default(), &service, &range))
+            }
+            Call::Name(NameCall::Unpublish { service, publisher }) => {
+                Answer::Named(self.names.unpublish(&NameUser::default(), &service, publisher))
+            }
             Call::Spawn(request) => {
                 self.spawns.push_back(AskedSpawn { job, rank, request, node, ticket });
                 return;

@@ -491,6 +491,10 @@ pub struct LaunchSpec {
     /// Open MPI's transports are chosen in a file, and are left alone on nodes without a device of a fabric.
     #[prost(bool, tag = "38")]
     pub keeps_transports: bool,
+    /// Hashes of the processes that the launcher descends from, the nearest first: of several launches that publish a name, the one with the nearest
+    /// common ancestor is found.
+    #[prost(fixed64, repeated, tag = "39")]
+    pub ancestors: ::prost::alloc::vec::Vec<u64>,
 }
 impl ::prost::Name for LaunchSpec {
     const NAME: &'static str = "LaunchSpec";
@@ -939,7 +943,7 @@ impl ::prost::Name for RankExitStatus {
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Notice {
-    #[prost(oneof = "notice::What", tags = "1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11")]
+    #[prost(oneof = "notice::What", tags = "1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12")]
     pub what: ::core::option::Option<notice::What>,
 }
 /// Nested message and enum types in `Notice`.
@@ -968,6 +972,8 @@ pub mod notice {
         OutputHeld(super::OutputHeld),
         #[prost(message, tag = "11")]
         PmiMisuse(super::PmiMisuse),
+        #[prost(message, tag = "12")]
+        NameRefused(super::NameRefused),
     }
 }
 impl ::prost::Name for Notice {
@@ -1250,6 +1256,24 @@ impl ::prost::Name for NotSpawned {
     }
     fn type_url() -> ::prost::alloc::string::String {
         "/lattice.v1.NotSpawned".into()
+    }
+}
+/// A name of a rank was not published, found or withdrawn.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct NameRefused {
+    #[prost(uint32, tag = "1")]
+    pub rank: u32,
+    #[prost(string, tag = "2")]
+    pub reason: ::prost::alloc::string::String,
+}
+impl ::prost::Name for NameRefused {
+    const NAME: &'static str = "NameRefused";
+    const PACKAGE: &'static str = "lattice.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "lattice.v1.NameRefused".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/lattice.v1.NameRefused".into()
     }
 }
 /// A rank has begun to release a registered resource, and has not ended that in the time that it gave itself.
@@ -7877,7 +7901,7 @@ impl ::prost::Name for FenceCall {
         "/lattice.v1.FenceCall".into()
     }
 }
-#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+#[derive(Clone, PartialEq, ::prost::Message)]
 pub struct NameCall {
     #[prost(enumeration = "name_call::Kind", tag = "1")]
     pub kind: i32,
@@ -7885,11 +7909,19 @@ pub struct NameCall {
     pub service: ::prost::bytes::Bytes,
     #[prost(bytes = "bytes", tag = "3")]
     pub port: ::prost::bytes::Bytes,
-    #[prost(bool, tag = "4")]
-    pub first_read: bool,
+    #[prost(enumeration = "name_call::Lifetime", tag = "4")]
+    pub lifetime: i32,
     /// How long a lookup waits for the name; without it, not at all.
     #[prost(uint64, optional, tag = "5")]
     pub patience_ms: ::core::option::Option<u64>,
+    #[prost(message, optional, tag = "6")]
+    pub user: ::core::option::Option<NameUser>,
+    /// Of a publish, the processes that may find the name; of a lookup, the publishers that are searched.
+    #[prost(message, optional, tag = "7")]
+    pub range: ::core::option::Option<NameRange>,
+    /// Of an unpublish: names of all ranks of the launch are meant, not those of the process alone.
+    #[prost(bool, tag = "8")]
+    pub of_any_rank: bool,
 }
 /// Nested message and enum types in `NameCall`.
 pub mod name_call {
@@ -7909,6 +7941,8 @@ pub mod name_call {
         Publish = 0,
         Lookup = 1,
         Unpublish = 2,
+        /// The process has ended: names that live as long as it are withdrawn.
+        Leave = 3,
     }
     impl Kind {
         /// String value of the enum field names used in the ProtoBuf definition.
@@ -7920,6 +7954,7 @@ pub mod name_call {
                 Self::Publish => "PUBLISH",
                 Self::Lookup => "LOOKUP",
                 Self::Unpublish => "UNPUBLISH",
+                Self::Leave => "LEAVE",
             }
         }
         /// Creates an enum from field names used in the ProtoBuf definition.
@@ -7928,6 +7963,46 @@ pub mod name_call {
                 "PUBLISH" => Some(Self::Publish),
                 "LOOKUP" => Some(Self::Lookup),
                 "UNPUBLISH" => Some(Self::Unpublish),
+                "LEAVE" => Some(Self::Leave),
+                _ => None,
+            }
+        }
+    }
+    #[derive(
+        Clone,
+        Copy,
+        Debug,
+        PartialEq,
+        Eq,
+        Hash,
+        PartialOrd,
+        Ord,
+        ::prost::Enumeration
+    )]
+    #[repr(i32)]
+    pub enum Lifetime {
+        Withdrawn = 0,
+        FirstRead = 1,
+        Process = 2,
+    }
+    impl Lifetime {
+        /// String value of the enum field names used in the ProtoBuf definition.
+        ///
+        /// The values are not transformed in any way and thus are considered stable
+        /// (if the ProtoBuf definition does not change) and safe for programmatic use.
+        pub fn as_str_name(&self) -> &'static str {
+            match self {
+                Self::Withdrawn => "WITHDRAWN",
+                Self::FirstRead => "FIRST_READ",
+                Self::Process => "PROCESS",
+            }
+        }
+        /// Creates an enum from field names used in the ProtoBuf definition.
+        pub fn from_str_name(value: &str) -> ::core::option::Option<Self> {
+            match value {
+                "WITHDRAWN" => Some(Self::Withdrawn),
+                "FIRST_READ" => Some(Self::FirstRead),
+                "PROCESS" => Some(Self::Process),
                 _ => None,
             }
         }
@@ -7941,6 +8016,123 @@ impl ::prost::Name for NameCall {
     }
     fn type_url() -> ::prost::alloc::string::String {
         "/lattice.v1.NameCall".into()
+    }
+}
+/// A process that publishes, looks up or withdraws a name.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct NameUser {
+    #[prost(string, tag = "1")]
+    pub launch: ::prost::alloc::string::String,
+    #[prost(string, tag = "2")]
+    pub job: ::prost::alloc::string::String,
+    #[prost(uint32, tag = "3")]
+    pub rank: u32,
+    #[prost(string, tag = "4")]
+    pub host: ::prost::alloc::string::String,
+    /// Hashes of the name of its program, and of the program with its arguments.
+    #[prost(fixed64, tag = "5")]
+    pub program: u64,
+    #[prost(fixed64, tag = "6")]
+    pub line: u64,
+}
+impl ::prost::Name for NameUser {
+    const NAME: &'static str = "NameUser";
+    const PACKAGE: &'static str = "lattice.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "lattice.v1.NameUser".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/lattice.v1.NameUser".into()
+    }
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct NameRange {
+    #[prost(enumeration = "name_range::Kind", tag = "1")]
+    pub kind: i32,
+    /// Of LISTED.
+    #[prost(message, repeated, tag = "2")]
+    pub peers: ::prost::alloc::vec::Vec<NamePeer>,
+}
+/// Nested message and enum types in `NameRange`.
+pub mod name_range {
+    #[derive(
+        Clone,
+        Copy,
+        Debug,
+        PartialEq,
+        Eq,
+        Hash,
+        PartialOrd,
+        Ord,
+        ::prost::Enumeration
+    )]
+    #[repr(i32)]
+    pub enum Kind {
+        User = 0,
+        Session = 1,
+        Node = 2,
+        Job = 3,
+        Process = 4,
+        Listed = 5,
+        Host = 6,
+    }
+    impl Kind {
+        /// String value of the enum field names used in the ProtoBuf definition.
+        ///
+        /// The values are not transformed in any way and thus are considered stable
+        /// (if the ProtoBuf definition does not change) and safe for programmatic use.
+        pub fn as_str_name(&self) -> &'static str {
+            match self {
+                Self::User => "USER",
+                Self::Session => "SESSION",
+                Self::Node => "NODE",
+                Self::Job => "JOB",
+                Self::Process => "PROCESS",
+                Self::Listed => "LISTED",
+                Self::Host => "HOST",
+            }
+        }
+        /// Creates an enum from field names used in the ProtoBuf definition.
+        pub fn from_str_name(value: &str) -> ::core::option::Option<Self> {
+            match value {
+                "USER" => Some(Self::User),
+                "SESSION" => Some(Self::Session),
+                "NODE" => Some(Self::Node),
+                "JOB" => Some(Self::Job),
+                "PROCESS" => Some(Self::Process),
+                "LISTED" => Some(Self::Listed),
+                "HOST" => Some(Self::Host),
+                _ => None,
+            }
+        }
+    }
+}
+impl ::prost::Name for NameRange {
+    const NAME: &'static str = "NameRange";
+    const PACKAGE: &'static str = "lattice.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "lattice.v1.NameRange".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/lattice.v1.NameRange".into()
+    }
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct NamePeer {
+    #[prost(string, tag = "1")]
+    pub job: ::prost::alloc::string::String,
+    /// Without it, all ranks of the job.
+    #[prost(uint32, optional, tag = "2")]
+    pub rank: ::core::option::Option<u32>,
+}
+impl ::prost::Name for NamePeer {
+    const NAME: &'static str = "NamePeer";
+    const PACKAGE: &'static str = "lattice.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "lattice.v1.NamePeer".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/lattice.v1.NamePeer".into()
     }
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
@@ -8103,8 +8295,15 @@ pub struct NameAnswer {
     pub outcome: i32,
     #[prost(bytes = "bytes", tag = "2")]
     pub port: ::prost::bytes::Bytes,
+    /// The holder of the name, or why there is no answer.
     #[prost(string, tag = "3")]
     pub message: ::prost::alloc::string::String,
+    /// Of AMBIGUOUS: the launches that have published the name.
+    #[prost(string, repeated, tag = "4")]
+    pub launches: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    /// Of TOO_LONG.
+    #[prost(uint64, tag = "5")]
+    pub bytes: u64,
 }
 /// Nested message and enum types in `NameAnswer`.
 pub mod name_answer {
@@ -8127,6 +8326,9 @@ pub mod name_answer {
         TimedOut = 3,
         Full = 4,
         Unavailable = 5,
+        Ambiguous = 6,
+        NotPublisher = 7,
+        TooLong = 8,
     }
     impl Outcome {
         /// String value of the enum field names used in the ProtoBuf definition.
@@ -8141,6 +8343,9 @@ pub mod name_answer {
                 Self::TimedOut => "TIMED_OUT",
                 Self::Full => "FULL",
                 Self::Unavailable => "UNAVAILABLE",
+                Self::Ambiguous => "AMBIGUOUS",
+                Self::NotPublisher => "NOT_PUBLISHER",
+                Self::TooLong => "TOO_LONG",
             }
         }
         /// Creates an enum from field names used in the ProtoBuf definition.
@@ -8152,6 +8357,9 @@ pub mod name_answer {
                 "TIMED_OUT" => Some(Self::TimedOut),
                 "FULL" => Some(Self::Full),
                 "UNAVAILABLE" => Some(Self::Unavailable),
+                "AMBIGUOUS" => Some(Self::Ambiguous),
+                "NOT_PUBLISHER" => Some(Self::NotPublisher),
+                "TOO_LONG" => Some(Self::TooLong),
                 _ => None,
             }
         }
@@ -8663,7 +8871,7 @@ impl ::prost::Name for Drain {
         "/lattice.v1.Drain".into()
     }
 }
-#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+#[derive(Clone, PartialEq, ::prost::Message)]
 pub struct NameRequest {
     #[prost(string, tag = "1")]
     pub launch_id: ::prost::alloc::string::String,

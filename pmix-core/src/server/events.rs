@@ -36,14 +36,6 @@ fn codes_of(kind: DeathKind) -> &'static [i32] {
     }
 }
 
-/// Ranges of events, as the standard numbers them.
-mod range {
-    pub(super) const RESOURCE_MANAGER: u8 = 1;
-    pub(super) const NAMESPACE: u8 = 3;
-    pub(super) const CUSTOM: u8 = 6;
-    pub(super) const SELF: u8 = 7;
-}
-
 impl Interest {
     /// The most codes of one client.
     const CODES_MAX: usize = 4096;
@@ -86,9 +78,9 @@ impl Server {
         let chosen = infos.iter().find(|info| info.key == b"pmix.evrange").map(|info| &info.value);
         let told = |server: &Self, client: &Client, seat: Seat| {
             let concerned = match range {
-                range::RESOURCE_MANAGER | range::SELF => false,
-                range::NAMESPACE => seat.job == source.job,
-                range::CUSTOM => server.is_chosen(seat, chosen),
+                types::RANGE_RM | types::RANGE_PROC_LOCAL => false,
+                types::RANGE_NAMESPACE => seat.job == source.job,
+                types::RANGE_CUSTOM => server.is_chosen(seat, chosen),
                 _ => true,
             };
             concerned && seat != source && client.interest.includes(code)
@@ -103,7 +95,7 @@ impl Server {
         let affected = Proc { namespace: namespace.as_bytes(), rank: self.rank(lost).rank.0 };
         let infos = [Info::new("pmix.evproc", Value::Proc(affected))];
         let told = |_: &Self, client: &Client, _: Seat| client.interest.names(status::LOST_CONNECTION);
-        self.tell((lost.job, self.rank(lost).rank), status::LOST_CONNECTION, range::NAMESPACE, &infos, told);
+        self.tell((lost.job, self.rank(lost).rank), status::LOST_CONNECTION, types::RANGE_NAMESPACE, &infos, told);
     }
 
     /// Ranks of a job have died, and the others go on. Those hear of it who asked for such events by name, of whatever job of the launch:
@@ -135,7 +127,7 @@ impl Server {
             let told = |_: &Self, client: &Client, _: Seat| {
                 codes.iter().position(|&code| client.interest.names(code)) == Some(index)
             };
-            self.tell((job, source), code, range::NAMESPACE, infos, told);
+            self.tell((job, source), code, types::RANGE_NAMESPACE, infos, told);
         }
     }
 

@@ -1,31 +1,27 @@
-//! Requests that only the host can serve: published names, new jobs.
+//! Requests that only the host can serve: new jobs, input, and the answers to them and to calls about names ([`super::names`]).
 
 use std::collections::HashSet;
-use std::time::Duration;
 
 use bytes::Bytes;
 use pmi_core::fence::FenceId;
 use pmi_core::ids::Rank;
 use pmi_core::roster::Quota;
-use pmi_core::services::{InputError, JobProcesses, Lifetime, NameError, SignalError, SpawnApp, SpawnRequest};
+use pmi_core::services::{InputError, JobProcesses, SignalError, SpawnApp, SpawnRequest};
 use pmi_core::wire::FrameBuffer;
 
-use super::{Action, Address, Server, Ticket};
+use super::{Action, Address, Server, Ticket, names};
 use crate::namespace::JobIndex;
-use crate::services::{Answer, Call, Published};
+use crate::services::{Answer, Call};
 use crate::wire::forwarding::Push;
-use crate::wire::reader::Proc;
-use crate::wire::reply::Encoded;
 use crate::wire::request::App;
 use crate::wire::value::{Info, Value};
-use crate::wire::writer::Writer;
 use crate::wire::{reply, status, types};
 
 /// Receiver of the host's answer.
 #[derive(Clone, Debug)]
 pub(super) enum Asked {
-    /// A rank, whose question counts as so many, and has so many bytes kept.
-    Rank { address: Address, questions: usize, kept: usize },
+    /// A rank, whose question counts as so many.
+    Rank { address: Address, questions: usize },
     /// The ranks of a collective with other launches.
     Meeting(FenceId),
     /// A query of a rank, about processes of a job here.
@@ -38,52 +34,10 @@ pub(super) enum Asked {
     PeerSignal { ticket: Ticket },
 }
 
-/// A look-up that waits without a limit of its own; the launch's end ends it.
-const WITHOUT_LIMIT: Duration = Duration::from_secs(365 * 24 * 3600);
-
 /// Most programs of one spawn, as PMI-1 has it.
 const SPAWN_APPS_MAX: usize = FrameBuffer::SPAWN_BLOCKS_MAX;
 
 impl Server {
-    /// Everything but directives is published.
-    pub(super) fn publish(&mut self, address: Address, infos: &[Info<'_>]) {
-        let seat = address.identity.seat;
-        let encoding = address.identity.encoding;
-        let namespace = self.jobs[seat.job.0].namespace.name.clone();
-        let publisher = Proc { namespace: namespace.as_bytes(), rank: self.rank(seat).rank.0 };
-        let (directives, values): (Vec<&Info<'_>>, Vec<_>) =
-            infos.iter().partition(|info| info.key.starts_with(b"pmix."));
-        let once = |info: &&Info<'_>| {
-            info.key == b"pmix.persist" && info.value == Value::Persistence(types::PERSIST_FIRST_READ)
-        };
-        let lifetime = if directives.iter().any(once) { Lifetime::FirstRead } else { Lifetime::Withdrawn };
-        let pack = |info: &Info<'_>| {
-            let mut value = Writer::new(encoding);
-            value.value(&info.value);
-            let value = value.into_bytes();
-            (Bytes::copy_from_slice(info.key), Published::new(publisher, Encoded { encoding, bytes: &value }))
-        };
-        let values = values.into_iter().map(pack).collect();
-        self.ask(address, Call::Publish { values, lifetime });
-    }
-
-    pub(super) fn look_up(&mut self, address: Address, keys: &[&[u8]], infos: &[Info<'_>]) {
-        let number = |key: &[u8]| infos.iter().find(|info| info.key == key).map(|info| info.value.number());
-        // A tool may be gone long before.
-        let longest = if self.is_tool(address.identity.seat) { self.settings.rank_timeout } else { WITHOUT_LIMIT };
-        let limit = match number(b"pmix.timeout") {
-            Some(Some(seconds @ 1..)) => Duration::from_secs(seconds).min(longest),
-            _ => longest,
-        };
-        // Its number says for how many to wait, 0 for all; whoever waits for one of several gets all of them, later.
-        let timeout = number(b"pmix.wait").map(|_| limit);
-        self.ask(address, Call::Lookup { names: owned(keys), timeout });
-    }
-
-    pub(super) fn unpublish(&mut self, address: Address, keys: &[&[u8]]) {
-        self.ask(address, Call::Unpublish { names: owned(keys) });
-    }
-
     /// Hands a spawn to the host. The directives of the job are copied once, and shared by its programs.
     pub(super) fn spawn(&mut self, address: Address, infos: &[Info<'_>], apps: &[App<'_>]) {
         let seat = address.identity.seat;
@@ -121,23 +75,17 @@ impl Server {
         self.ask(address, Call::PushInput { ranks, bytes: Bytes::copy_from_slice(push.bytes) });
     }
 
-    fn ask(&mut self, address: Address, call: Call) {
+    pub(super) fn ask(&mut self, address: Address, call: Call) {
         let seat = address.identity.seat;
-        let (bytes, most) = (self.settings.bytes_per_rank, self.questions_max(seat));
+        let most = self.questions_max(seat);
         let questions = Quota::questions_of(call.waiting_bytes());
         let Some(state) = self.rank_mut(seat) else { return };
         let rank = state.rank;
         if !state.quota.ask_many(questions, most) {
             return self.answer(address, status::OUT_OF_RESOURCE);
         }
-        // A name's value is held by the host: it counts as if it had been committed.
-        let kept = call.kept_bytes();
-        if !state.quota.take_bytes(kept, bytes) {
-            state.quota.answered_many(questions);
-            return self.answer(address, status::OUT_OF_RESOURCE);
-        }
         let ticket = self.new_ticket();
-        self.asked.insert(ticket, Asked::Rank { address, questions, kept });
+        self.asked.insert(ticket, Asked::Rank { address, questions });
         self.actions.push_back(Action::Call { ticket, job: self.job_meant(seat), rank, call });
     }
 
@@ -148,12 +96,9 @@ impl Server {
         let signalled =
             || if let Answer::Signalled(result) = answer { signal_status(result) } else { status::COMM_FAILURE };
         match self.asked.remove(&ticket) {
-            Some(Asked::Rank { address, questions, kept }) => {
+            Some(Asked::Rank { address, questions }) => {
                 if let Some(state) = self.rank_mut(address.identity.seat) {
                     state.quota.answered_many(questions);
-                    if matches!(answer, Answer::Named(Err(_))) {
-                        state.quota.give_back_bytes(kept);
-                    }
                 }
                 self.answer_rank(address, answer);
             }
@@ -173,7 +118,7 @@ impl Server {
         let encoding = address.identity.encoding;
         match answer {
             Answer::Named(Ok(())) => self.answer(address, status::SUCCESS),
-            Answer::Named(Err(error)) | Answer::Found(Err(error)) => self.answer(address, name_status(error)),
+            Answer::Named(Err(error)) | Answer::Found(Err(error)) => self.answer(address, names::name_status(error)),
             Answer::Found(Ok(values)) => {
                 let found: Vec<_> = values
                     .iter()
@@ -201,39 +146,18 @@ impl Server {
 }
 
 impl Call {
-    /// Returns the number of bytes that the host has to keep of it after the answer.
-    fn kept_bytes(&self) -> usize {
-        match self {
-            Self::Publish { values, .. } => {
-                values.iter().map(|(name, value)| name.len() + value.len() + Quota::PAIR_COST).sum()
-            }
-            _ => 0,
-        }
-    }
-
     /// Returns the number of bytes that are kept until it is answered.
     fn waiting_bytes(&self) -> usize {
         let texts = |texts: &[Bytes]| texts.iter().map(|text| text.len() + Quota::PAIR_COST).sum::<usize>();
         match self {
+            Self::Publish { values, .. } => {
+                values.iter().map(|(name, value)| name.len() + value.len() + Quota::PAIR_COST).sum()
+            }
             Self::Lookup { names, .. } | Self::Unpublish { names } => texts(names),
             Self::PushInput { ranks, bytes } => bytes.len() + ranks.iter().flatten().count() * size_of::<Rank>(),
             Self::Spawn(request) => Quota::bytes_of_spawn(request),
             _ => 0,
         }
-    }
-}
-
-fn owned(keys: &[&[u8]]) -> Vec<Bytes> {
-    keys.iter().map(|key| own(key)).collect()
-}
-
-fn name_status(error: &NameError) -> i32 {
-    match error {
-        NameError::AlreadyPublished => status::DUPLICATE_KEY,
-        NameError::NotFound => status::NOT_FOUND,
-        NameError::Full { .. } => status::OUT_OF_RESOURCE,
-        NameError::TimedOut => status::TIMEOUT,
-        _ => status::COMM_FAILURE,
     }
 }
 

@@ -21,6 +21,7 @@ impl Server {
         state.fail(kind);
         let rank = state.rank;
         self.jobs[seat.job.0].has_left = true;
+        self.end_publisher(seat);
         if self.ended {
             return;
         }

@@ -8,6 +8,8 @@ pub const PROC_ABORTED: i32 = -7;
 pub const UNPACK_FAILURE: i32 = -20;
 /// Nothing came in time.
 pub const TIMEOUT: i32 = -24;
+/// Another process alone may do that.
+pub const NO_PERMISSIONS: i32 = -23;
 /// The request makes no sense.
 pub const BAD_PARAM: i32 = -27;
 /// A table is full.

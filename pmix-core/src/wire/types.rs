@@ -71,6 +71,20 @@ pub const SCOPE_GLOBAL: u8 = 3;
 
 /// A published value that is gone with its first look-up.
 pub const PERSIST_FIRST_READ: u8 = 1;
+/// A published value that is gone with its publisher.
+pub const PERSIST_PROC: u8 = 2;
+/// The last lifetime of the standard: until the session ends.
+pub const PERSIST_SESSION: u8 = 4;
+
+/// Ranges of published values and of events.
+pub const RANGE_UNDEFINED: u8 = 0;
+pub const RANGE_RM: u8 = 1;
+pub const RANGE_LOCAL: u8 = 2;
+pub const RANGE_NAMESPACE: u8 = 3;
+pub const RANGE_SESSION: u8 = 4;
+pub const RANGE_GLOBAL: u8 = 5;
+pub const RANGE_CUSTOM: u8 = 6;
+pub const RANGE_PROC_LOCAL: u8 = 7;
 
 /// A directive that must not be passed over.
 pub const INFO_REQUIRED: u32 = 1;

@@ -25,6 +25,8 @@ pub enum Value<'a> {
     Status(i32),
     /// Lifetime of a published value.
     Persistence(u8),
+    /// Range of a published value.
+    Range(u8),
     /// A rank of the job.
     Rank(u32),
     /// A rank of some job.
@@ -84,6 +86,7 @@ impl Value<'_> {
             Self::U64(_) => types::UINT64,
             Self::Status(_) => types::STATUS,
             Self::Persistence(_) => types::PERSISTENCE,
+            Self::Range(_) => types::DATA_RANGE,
             Self::Rank(_) => types::PROC_RANK,
             Self::Proc(_) => types::PROC,
             Self::Bytes(_) => types::BYTE_OBJECT,
@@ -107,6 +110,7 @@ impl Value<'_> {
         match *self {
             Self::Size(number) | Self::U64(number) => Some(number),
             Self::Int(number) => number.try_into().ok(),
+            Self::Persistence(number) | Self::Range(number) => Some(number.into()),
             Self::U16(number) => Some(number.into()),
             Self::U32(number) | Self::Rank(number) => Some(number.into()),
             _ => None,
@@ -139,6 +143,7 @@ impl<'a> Reader<'a> {
             types::UINT64 => Value::U64(self.u64()?),
             types::STATUS => Value::Status(self.i32()?),
             types::PERSISTENCE => Value::Persistence(self.byte()?),
+            types::DATA_RANGE => Value::Range(self.byte()?),
             types::PROC_RANK => Value::Rank(self.u32()?),
             types::PROC => Value::Proc(self.proc()?),
             types::BYTE_OBJECT => Value::Bytes(self.byte_object()?),
@@ -212,7 +217,7 @@ impl Writer {
             Value::U32(number) | Value::Rank(number) => self.u32(number),
             Value::U64(number) => self.u64(number),
             Value::Status(status) => self.i32(status),
-            Value::Persistence(persistence) => self.byte(persistence),
+            Value::Persistence(number) | Value::Range(number) => self.byte(number),
             Value::Proc(proc) => self.proc(proc),
             Value::Bytes(bytes) => self.byte_object(bytes),
             Value::Variable(name, value) => {

@@ -10,7 +10,10 @@ use pmi_core::fence::{Contribution, Exchange, FenceId, Merged, Scope};
 use pmi_core::ids::{JobId, LocalRank, NodeIndex, Rank};
 use pmi_core::job::{Job, Placement};
 use pmi_core::server::{ConnectionId, EndReason};
-use pmi_core::services::{JobProcesses, Lifetime, MeetError, Meeting, Met, NameError, Names, SignalError, SpawnError};
+use pmi_core::services::{
+    JobProcesses, MeetError, Meeting, Met, NameCall, NameError, NameRequest, NameUser, Names, Published, SignalError,
+    SpawnError,
+};
 use pmix_core::server::{Action, Need, Server, Settings, Ticket};
 use pmix_core::services::{Answer, Call};
 use pmix_core::wire::Encoding;
@@ -376,9 +379,11 @@ impl World {
                 self.signals.push((node, ranks, signal));
                 self.nodes[node].handle_answer(ticket, &Answer::Signalled(known));
             }
-            Action::Call { ticket, call, .. } => {
+            Action::Call { ticket, job, rank, call } => {
                 self.calls.push(call.clone());
-                let answer = self.serve(call);
+                let user =
+                    NameUser { job: format!("job{}", job.0), host: format!("node{node}"), ..NameUser::default() };
+                let answer = at_once(call.ask(&Table(std::sync::Mutex::new(&mut self.names), user), rank));
                 self.nodes[node].handle_answer(ticket, &answer);
             }
             Action::Ask { ticket, node: other, question } => {
@@ -434,10 +439,6 @@ impl World {
         let first = brought.take(1).flat_map(|brought| brought.segments.clone()).collect();
         Merged { segments: first, withheld: bytes }
     }
-
-    fn serve(&mut self, call: Call) -> Answer {
-        at_once(call.ask(&Table(std::sync::Mutex::new(&mut self.names)), Rank(0)))
-    }
 }
 
 /// A fence over a whole job.
@@ -472,20 +473,26 @@ pub(crate) fn collecting(procs: &[Proc<'_>]) -> impl FnOnce(&mut Writer) {
 }
 
 /// Names in memory; nobody waits for one here.
-struct Table<'a>(std::sync::Mutex<&'a mut Names>);
+struct Table<'a>(std::sync::Mutex<&'a mut Names>, NameUser);
 
 #[async_trait::async_trait]
 impl pmi_core::services::Services for Table<'_> {
-    async fn publish(&self, _: Rank, name: Bytes, value: Bytes, lifetime: Lifetime) -> Result<(), NameError> {
-        self.0.lock().unwrap().publish(name, value, lifetime)
-    }
-
-    async fn lookup(&self, _: Rank, name: Bytes, _: Option<Duration>) -> Result<Bytes, NameError> {
-        self.0.lock().unwrap().lookup(&name)
-    }
-
-    async fn unpublish(&self, _: Rank, name: Bytes) -> Result<(), NameError> {
-        self.0.lock().unwrap().unpublish(&name)
+    async fn name(&self, NameRequest { user, call }: NameRequest) -> Result<Bytes, NameError> {
+        let mut names = self.0.lock().unwrap();
+        let user = NameUser { rank: user.rank, ..self.1.clone() };
+        match call {
+            NameCall::Publish { service, port, lifetime, range } => {
+                names.publish(service, Published { publisher: user, port, lifetime, range }).map(|()| Bytes::new())
+            }
+            NameCall::Lookup { service, range, .. } => names.look_up(&user, &service, &range),
+            NameCall::Unpublish { service, publisher } => {
+                names.unpublish(&user, &service, publisher).map(|()| Bytes::new())
+            }
+            NameCall::Leave => {
+                names.leave(&user);
+                Ok(Bytes::new())
+            }
+        }
     }
 }
 

@@ -45,8 +45,18 @@ impl SessionMachine {
         }
     }
 
-    /// A rank got no new job, from whomever. A launch that ends has another story to tell.
-    pub(crate) fn on_not_spawned(&mut self, job: JobNumber, rank: Rank, mut reason: String) {
+    /// A rank got no new job.
+    pub(crate) fn on_not_spawned(&mut self, job: JobNumber, rank: Rank, reason: String) {
+        self.tell_refusal(job, rank, reason, |rank, reason| Notice::NotSpawned { rank, reason });
+    }
+
+    /// A name of a rank was not published, found or withdrawn.
+    pub(crate) fn on_name_refused(&mut self, job: JobNumber, rank: Rank, reason: String) {
+        self.tell_refusal(job, rank, reason, |rank, reason| Notice::NameRefused { rank, reason });
+    }
+
+    /// Reports a refusal, unless the launch ends or so many were reported already.
+    fn tell_refusal(&mut self, job: JobNumber, rank: Rank, mut reason: String, notice: fn(Rank, String) -> Notice) {
         if self.is_over() || matches!(self.phase, Phase::Ending(_)) || self.refusals_told == REFUSALS_TOLD_MAX {
             return;
         }
@@ -56,7 +66,7 @@ impl SessionMachine {
             reason.push_str("; further failures of this kind are not told");
         }
         let rank = self.jobs.get(job).shown(rank);
-        self.report_event(Event::Notice(Notice::NotSpawned { rank, reason }));
+        self.report_event(Event::Notice(notice(rank, reason)));
     }
 
     /// Places a spawned job on this node: a launch on one machine is a cluster of one node.

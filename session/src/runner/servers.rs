@@ -150,8 +150,8 @@ impl Servers {
 
     fn services(&self, number: JobNumber, job: &JobState) -> Arc<dyn Services> {
         let (host, id) = (Arc::clone(&self.host), job.spec.job.id.clone());
-        let directory = job.spec.apps.first().map_or_else(|| PathBuf::from("/"), |app| app.directory.clone());
-        Arc::new(JobServices { host, job: number, id, directory, session: self.calls.session.clone() })
+        let (spec, launched) = (Arc::clone(&job.spec), self.spec.apps.clone());
+        Arc::new(JobServices { host, job: number, id, spec, launched, session: self.calls.session.clone() })
     }
 
     /// Begins the dialogue with a rank over its inherited socket.

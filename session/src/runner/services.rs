@@ -10,15 +10,17 @@ use bytes::Bytes;
 use pmi_core::ids::{JobId, Rank};
 use pmi_core::resources::{Resource, ResourceChange, ResourceError};
 use pmi_core::services::{
-    InputError, JobProcesses, Lifetime, MeetError, Meeting, Met, NameError, Services, SignalError, SpawnError,
-    SpawnRequest,
+    InputError, JobProcesses, MeetError, Meeting, Met, NameCall, NameError, NameRequest, NameUser, Services,
+    SignalError, SpawnError, SpawnRequest,
 };
 use tokio::sync::{mpsc, oneshot};
 
 use super::resources::ResourceReply;
 use crate::blocking;
 use crate::machine::jobs::JobNumber;
+use crate::names;
 use crate::spawn::{hosts_of_files, names_files};
+use crate::spec::{AppSpec, SessionSpec};
 
 /// What a server wants of its session.
 pub(super) enum SessionCall {
@@ -26,6 +28,8 @@ pub(super) enum SessionCall {
     Spawn(SpawnCall),
     /// To tell the user that a rank got no new job.
     NotSpawned { job: JobNumber, rank: Rank, reason: String },
+    /// To tell the user that a name of a rank was refused.
+    NameRefused { job: JobNumber, rank: Rank, reason: String },
     /// A step of a resource that a rank registers.
     Resource { job: JobNumber, rank: Rank, change: ResourceChange, reply: ResourceReply },
     /// A rank has not released a resource in time.
@@ -62,23 +66,25 @@ pub(super) struct JobServices {
     pub(super) host: Arc<dyn Services>,
     pub(super) job: JobNumber,
     pub(super) id: JobId,
-    /// Directory of its first program.
-    pub(super) directory: PathBuf,
+    /// The job on this node.
+    pub(super) spec: Arc<SessionSpec>,
+    /// Programs of the launch.
+    pub(super) launched: Vec<AppSpec>,
     pub(super) session: mpsc::Sender<SessionCall>,
 }
 
 #[async_trait]
 impl Services for JobServices {
-    async fn publish(&self, rank: Rank, service: Bytes, port: Bytes, lifetime: Lifetime) -> Result<(), NameError> {
-        self.host.publish(rank, service, port, lifetime).await
-    }
-
-    async fn lookup(&self, rank: Rank, service: Bytes, timeout: Option<Duration>) -> Result<Bytes, NameError> {
-        self.host.lookup(rank, service, timeout).await
-    }
-
-    async fn unpublish(&self, rank: Rank, service: Bytes) -> Result<(), NameError> {
-        self.host.unpublish(rank, service).await
+    async fn name(&self, NameRequest { user, call }: NameRequest) -> Result<Bytes, NameError> {
+        let rank = Rank(user.rank);
+        let subject = subject(&call);
+        let answer = self.host.name(NameRequest { user: self.name_user(rank), call }).await;
+        if let Some(error) = answer.as_ref().err().filter(|error| is_refusal(error)) {
+            let reason = format!("{subject}: {error}");
+            // A session that ends tells of nothing else.
+            let _ = self.session.send(SessionCall::NameRefused { job: self.job, rank, reason }).await;
+        }
+        answer
     }
 
     async fn meet(&self, meeting: Meeting) -> Result<Met, MeetError> {
@@ -130,11 +136,43 @@ impl Services for JobServices {
     }
 }
 
+/// Beginning of a message about a call: its name as a text.
+fn subject(call: &NameCall) -> String {
+    /// Most characters of a name that are shown.
+    const SHOWN: usize = 64;
+    let (act, service) = match call {
+        NameCall::Publish { service, .. } => ("published", service),
+        NameCall::Lookup { service, .. } => ("found", service),
+        NameCall::Unpublish { service, .. } => ("withdrawn", service),
+        NameCall::Leave => return String::new(),
+    };
+    let name = String::from_utf8_lossy(service.rsplit(|&byte| byte == 0).next().unwrap_or_default());
+    let name: String = name.chars().take(SHOWN).collect();
+    format!("the name {name:?} is not {act}")
+}
+
+/// Returns true for errors that the user has to know: other errors are answers that programs wait for.
+fn is_refusal(error: &NameError) -> bool {
+    !matches!(error, NameError::NotFound | NameError::TimedOut)
+}
+
 impl JobServices {
+    /// A rank as names know it.
+    fn name_user(&self, rank: Rank) -> NameUser {
+        let spec = &self.spec;
+        NameUser {
+            launch: spec.launch_id.clone(),
+            job: self.id.as_str().to_owned(),
+            rank: rank.0,
+            host: spec.host(spec.node).to_owned(),
+            program: names::program_of(&spec.job, self.job == JobNumber::LAUNCHED, &self.launched, rank),
+        }
+    }
+
     /// Has the host start a new job, or the session itself.
     async fn new_job(&self, rank: Rank, mut request: SpawnRequest) -> Result<JobId, SpawnError> {
         if names_files(&request) {
-            let directory = self.directory.clone();
+            let directory = self.spec.apps.first().map_or_else(|| PathBuf::from("/"), |app| app.directory.clone());
             let named = blocking::begin(move || hosts_of_files(&mut request, &directory).map(|()| request)).await;
             request = named.map_err(|error| SpawnError::Refused { reason: error.to_string() })??;
         }

@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -12,7 +11,7 @@ use pmi_core::fence::{Contribution, Fence, FenceError, FenceId, LocalFence, Merg
 use pmi_core::ids::{JobId, NodeIndex, Rank};
 use pmi_core::job::Job;
 use pmi_core::kvs::Segment;
-use pmi_core::services::{Lifetime, MeetError, Meeting, Met, NameError, Services, SpawnError, SpawnRequest};
+use pmi_core::services::{MeetError, Meeting, Met, NameError, NameRequest, Services, SpawnError, SpawnRequest};
 use pmi_transport::fence::Gathered;
 use pmi_transport::proto::v1 as proto;
 use proto::answer::What as AnswerWhat;
@@ -98,13 +97,6 @@ impl AgentCalls {
         self.outgoing.send(call).await.ok()?;
         answer.await.ok()
     }
-
-    async fn name(&self, call: wire::call::NameCall) -> Result<Bytes, NameError> {
-        match self.call(CallWhat::Name(wire::call::encode_name(call))).await {
-            Some(AnswerWhat::Name(answer)) => wire::call::decode_name_answer(answer),
-            other => Err(NameError::Unavailable { reason: no_answer(other) }),
-        }
-    }
 }
 
 /// Reason why a call has no answer of its kind.
@@ -132,16 +124,11 @@ impl Nodes for AgentCalls {
 
 #[async_trait]
 impl Services for AgentCalls {
-    async fn publish(&self, _: Rank, service: Bytes, port: Bytes, lifetime: Lifetime) -> Result<(), NameError> {
-        self.name(wire::call::NameCall::Publish { service, port, lifetime }).await.map(drop)
-    }
-
-    async fn lookup(&self, _: Rank, service: Bytes, timeout: Option<Duration>) -> Result<Bytes, NameError> {
-        self.name(wire::call::NameCall::Lookup { service, timeout }).await
-    }
-
-    async fn unpublish(&self, _: Rank, service: Bytes) -> Result<(), NameError> {
-        self.name(wire::call::NameCall::Unpublish { service }).await.map(drop)
+    async fn name(&self, request: NameRequest) -> Result<Bytes, NameError> {
+        match self.call(CallWhat::Name(wire::call::encode_name(request))).await {
+            Some(AnswerWhat::Name(answer)) => wire::call::decode_name_answer(answer),
+            other => Err(NameError::Unavailable { reason: no_answer(other) }),
+        }
     }
 
     fn starts_jobs(&self) -> bool {

@@ -17,7 +17,7 @@ use lattice_overlay::frame::Frame;
 use lattice_overlay::machine::{CallId, CallOptions, Effect, Machine, Membership, Neighbour, Opener, Request, Ticket};
 use lattice_overlay::method::{Method, take_named};
 use pmi_core::ids::Rank;
-use pmi_core::services::{Lifetime, Services};
+use pmi_core::services::{Lifetime, NameCall, NameRange, NameRequest, Publisher, Services};
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::AbortHandle;
 use tokio::time::Instant;
@@ -255,15 +255,17 @@ impl Runner {
 }
 
 async fn ask_names(names: &dyn Services, method: Method, body: Bytes) -> Result<Bytes, CallError> {
-    let asked = match method {
-        Method::LOOKUP => names.lookup(Rank(0), body, None).await,
+    let range = NameRange::User;
+    let call = match method {
+        Method::LOOKUP => NameCall::Lookup { service: body, timeout: None, range },
         Method::PUBLISH => {
             let malformed = || CallError::Refused { why: "there is no name before the port".to_owned() };
-            let (name, port) = take_named(body).ok_or_else(malformed)?;
-            names.publish(Rank(0), name, port, Lifetime::Withdrawn).await.map(|()| Bytes::new())
+            let (service, port) = take_named(body).ok_or_else(malformed)?;
+            NameCall::Publish { service, port, lifetime: Lifetime::Withdrawn, range }
         }
-        _ => names.unpublish(Rank(0), body).await.map(|()| Bytes::new()),
+        _ => NameCall::Unpublish { service: body, publisher: Publisher::AnyOfLaunch },
     };
+    let asked = names.name(NameRequest::of(Rank(0), call)).await;
     asked.map_err(|error| CallError::Handler(Fault(error.to_string())))
 }
 

@@ -2,10 +2,13 @@
 
 use std::path::Path;
 
-use lattice_overlay::directory::{UnixSeconds, VARIABLE};
+use lattice_overlay::directory::{Kin, UnixSeconds, VARIABLE};
 use pmi_core::ids::{Epoch, JobId, NodeIndex, Rank};
 use pmi_core::job::Job;
-use pmi_core::services::{Lifetime, MeetError, Meeting, Met, MetJob, NameError, Services};
+use pmi_core::services::{
+    Lifetime, MeetError, Meeting, Met, MetJob, NameCall, NameError, NameRange, NameRequest, Program, Publisher,
+    Services,
+};
 use tempfile::TempDir;
 
 use super::*;
@@ -21,8 +24,40 @@ fn set(place: &Path, launch: &str) -> OwnSet {
         nodes: 1,
         command: "./a.out".to_owned(),
         begun: UnixSeconds::now(),
+        kin: Kin::default(),
     };
     OwnSet::new(Some(place.to_owned()), facts)
+}
+
+/// The set of a launch of programs below some processes.
+fn kin_set(place: &Path, launch: &str, kin: Kin) -> OwnSet {
+    let facts = SetFacts { launch: Some(launch.to_owned()), ranks: 3, nodes: 1, kin, ..SetFacts::default() };
+    OwnSet::new(Some(place.to_owned()), facts)
+}
+
+/// A publication by rank 0 of a program in the range of a user.
+async fn publish(
+    set: &OwnSet,
+    service: &'static str,
+    port: &'static str,
+    lifetime: Lifetime,
+) -> Result<Bytes, NameError> {
+    let range = NameRange::User;
+    let call = NameCall::Publish { service: service.into(), port: port.into(), lifetime, range };
+    let mut request = NameRequest::of(Rank(0), call);
+    let (name, line) = set.0.facts.kin.programs.first().copied().unwrap_or_default();
+    request.user.program = Program { name, line };
+    set.name(request).await
+}
+
+async fn look_up(set: &OwnSet, service: &'static str, timeout: Option<Duration>) -> Result<Bytes, NameError> {
+    let call = NameCall::Lookup { service: service.into(), timeout, range: NameRange::User };
+    set.name(NameRequest::of(Rank(1), call)).await
+}
+
+async fn unpublish(set: &OwnSet, service: &'static str) -> Result<Bytes, NameError> {
+    let call = NameCall::Unpublish { service: service.into(), publisher: Publisher::AnyOfLaunch };
+    set.name(NameRequest::of(Rank(1), call)).await
 }
 
 fn home() -> (TempDir, PathBuf) {
@@ -56,7 +91,7 @@ fn names(met: &Met) -> Vec<&str> {
 async fn a_set_that_nobody_needs_leaves_no_trace() {
     let (_home, place) = home();
     let idle = set(&place, "idle");
-    assert_eq!(idle.lookup(Rank(0), "bay".into(), None).await, Err(NameError::NotFound));
+    assert_eq!(look_up(&idle, "bay", None).await, Err(NameError::NotFound));
     assert_eq!(idle.sets().await.unwrap(), []);
     idle.leave().await;
     assert!(!place.exists());
@@ -101,12 +136,18 @@ async fn a_set_that_nobody_looks_for_is_not_founded_where_no_other_machine_sees_
 async fn a_published_name_is_found_by_other_sets_and_goes_with_its_own() {
     let (_home, place) = home();
     let [a, b] = ["a", "b"].map(|launch| set(&place, launch));
-    a.publish(Rank(0), "bay".into(), "port".into(), Lifetime::Withdrawn).await.unwrap();
-    let again = b.publish(Rank(0), "bay".into(), "other".into(), Lifetime::Withdrawn).await;
-    assert_eq!(again, Err(NameError::AlreadyPublished));
-    assert_eq!(b.lookup(Rank(0), "bay".into(), None).await, Ok("port".into()));
+    publish(&a, "bay", "port", Lifetime::Withdrawn).await.unwrap();
+    let holder = "rank 0 of launch a".to_owned();
+    let again = publish(&a, "bay", "other", Lifetime::Withdrawn).await;
+    assert_eq!(again, Err(NameError::AlreadyPublished { holder }));
+    assert_eq!(look_up(&b, "bay", None).await, Ok("port".into()));
+    assert_eq!(unpublish(&b, "bay").await, Err(NameError::NotFound), "it is the other launch's");
+    publish(&b, "bay", "own", Lifetime::Withdrawn).await.unwrap();
+    assert_eq!([look_up(&a, "bay", None).await, look_up(&b, "bay", None).await], [Ok("port".into()), Ok("own".into())]);
+    unpublish(&b, "bay").await.unwrap();
+    assert_eq!(look_up(&b, "bay", None).await, Ok("port".into()));
     a.leave().await;
-    assert_eq!(b.lookup(Rank(0), "bay".into(), None).await, Err(NameError::NotFound));
+    assert_eq!(look_up(&b, "bay", None).await, Err(NameError::NotFound));
     b.leave().await;
 }
 
@@ -115,27 +156,89 @@ async fn a_lookup_waits_as_long_as_it_said() {
     let (_home, place) = home();
     let [a, b] = ["a", "b"].map(|launch| set(&place, launch));
     let soon = Some(Duration::from_millis(30));
-    assert_eq!(a.lookup(Rank(0), "late".into(), soon).await, Err(NameError::TimedOut));
+    assert_eq!(look_up(&a, "late", soon).await, Err(NameError::TimedOut));
     let waiting = tokio::spawn({
         let a = a.clone();
-        async move { a.lookup(Rank(0), "late".into(), Some(60 * SECOND)).await }
+        async move { look_up(&a, "late", Some(60 * SECOND)).await }
     });
-    b.publish(Rank(0), "late".into(), "port".into(), Lifetime::FirstRead).await.unwrap();
+    publish(&b, "late", "port", Lifetime::FirstRead).await.unwrap();
     assert_eq!(waiting.await.unwrap(), Ok("port".into()));
-    assert_eq!(b.unpublish(Rank(0), "late".into()).await, Err(NameError::NotFound));
+    assert_eq!(look_up(&b, "late", None).await, Err(NameError::NotFound), "it was read there");
+    publish(&b, "late", "again", Lifetime::FirstRead).await.unwrap();
+    assert_eq!(look_up(&b, "late", None).await, Ok("again".into()));
+    assert_eq!(look_up(&a, "late", None).await, Err(NameError::NotFound));
     a.leave().await;
     b.leave().await;
 }
 
+/// Two copies of a program that couples a server and a client: the second one's client looks before its own server has published.
 #[tokio::test]
-async fn a_directory_that_cannot_be_used_is_told_with_what_to_do() {
+async fn two_copies_of_a_coupled_program_never_meet() {
+    let (_home, place) = home();
+    let coupled = |line| Kin { ancestors: vec![7], programs: vec![(1, line)] };
+    for lines in [[1, 1], [1, 2]] {
+        let [a, b] = [("a", lines[0]), ("b", lines[1])].map(|(id, line)| kin_set(&place, id, coupled(line)));
+        let look = |set: &OwnSet| {
+            let set = set.clone();
+            tokio::spawn(async move { look_up(&set, "bay", Some(60 * SECOND)).await })
+        };
+        // Both look already: the one that is published is the other's own.
+        let waiting = [look(&a), look(&b)];
+        while !(a.0.names.lock().has_sought(b"bay") && b.0.names.lock().has_sought(b"bay")) {
+            tokio::task::yield_now().await;
+        }
+        publish(&a, "bay", "port of a", Lifetime::Withdrawn).await.unwrap();
+        assert_eq!(look_up(&b, "bay", None).await, Err(NameError::NotFound));
+        publish(&b, "bay", "port of b", Lifetime::Withdrawn).await.unwrap();
+        let [of_a, of_b] = waiting;
+        assert_eq!((of_a.await.unwrap(), of_b.await.unwrap()), (Ok("port of a".into()), Ok("port of b".into())));
+        a.leave().await;
+        b.leave().await;
+    }
+}
+
+/// Two scripts that start a server and a client each, as launches of their own.
+#[tokio::test]
+async fn a_client_finds_the_server_that_the_same_script_has_started() {
+    let (_home, place) = home();
+    let launch = |id: String, script, program| {
+        let ancestors = vec![script, 100];
+        kin_set(&place, &id, Kin { ancestors, programs: vec![(program, program)] })
+    };
+    let tag = std::process::id();
+    let [server, other_server] = [1, 2].map(|script| launch(format!("s{script}-{tag}"), script, 10));
+    let [client, other_client] = [1, 2].map(|script| launch(format!("c{script}-{tag}"), script, 20));
+    publish(&other_server, "bay", "2", Lifetime::Withdrawn).await.unwrap();
+    // It has been started, and has not published.
+    let founding = tokio::spawn(server.clone().found_on_demand(3600 * SECOND));
+    while !blocking(|| std::fs::read_to_string("/proc/net/unix").unwrap()).await.unwrap().contains(&format!("s1-{tag}"))
+    {
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(look_up(&client, "bay", None).await, Err(NameError::NotFound));
+    founding.await.unwrap();
+    publish(&server, "bay", "1", Lifetime::Withdrawn).await.unwrap();
+    assert_eq!(look_up(&client, "bay", None).await, Ok("1".into()));
+    assert_eq!(look_up(&other_client, "bay", None).await, Ok("2".into()));
+    let stranger = launch(format!("x-{tag}"), 3, 20);
+    let launches = vec![format!("s1-{tag}"), format!("s2-{tag}")];
+    assert_eq!(look_up(&stranger, "bay", None).await, Err(NameError::Ambiguous { launches }));
+    for set in [server, other_server, client, other_client, stranger] {
+        set.leave().await;
+    }
+}
+
+#[tokio::test]
+async fn without_a_directory_names_stay_in_the_launch() {
     let home = tempfile::tempdir().unwrap();
     let file = home.path().join("file");
     std::fs::write(&file, "").unwrap();
     for (place, said) in [(None, "HOME is not set"), (Some(file), "is no directory")] {
         let set = OwnSet::new(place, SetFacts::default());
-        let refused = set.publish(Rank(0), "a".into(), "b".into(), Lifetime::Withdrawn).await.unwrap_err().to_string();
+        let refused = set.found().await.unwrap_err().to_string();
         assert!(refused.contains(said) && refused.contains(VARIABLE), "{refused}");
+        publish(&set, "a", "b", Lifetime::Withdrawn).await.unwrap();
+        assert_eq!(look_up(&set, "a", None).await, Ok("b".into()));
     }
 }
 

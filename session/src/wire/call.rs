@@ -1,104 +1,179 @@
 //! Calls of ranks to their launcher: the name service and spawns.
 
-use std::time::Duration;
-
 use bytes::Bytes;
 use pmi_core::ids::{JobId, Rank};
-use pmi_core::services::{Lifetime, NameError, Names, SpawnApp, SpawnError, SpawnRequest};
+use pmi_core::services::{
+    Lifetime, NameCall, NameError, NamePeer, NameRange, NameRequest, NameUser, Names, Program, Published, Publisher,
+    SpawnApp, SpawnError, SpawnRequest,
+};
 use pmi_transport::proto::v1 as proto;
+use prost::Message;
 use proto::name_answer::Outcome;
 use proto::name_call::Kind;
+use proto::name_range::Kind as RangeKind;
 
 use super::{WireError, job_id, milliseconds, time, wrong};
 
-/// One call to the name service.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum NameCall {
-    /// Make a port known.
-    Publish {
-        /// The name.
-        service: Bytes,
-        /// The port.
-        port: Bytes,
-        /// Lifetime of the name.
-        lifetime: Lifetime,
-    },
-    /// Find a port.
-    Lookup {
-        /// The name.
-        service: Bytes,
-        /// Time to wait for the name to be published; `None` does not wait.
-        timeout: Option<Duration>,
-    },
-    /// Withdraw a name.
-    Unpublish {
-        /// The name.
-        service: Bytes,
-    },
-}
+/// Longest name of a launch, a job or a node, in bytes.
+const ID_MAX: usize = 256;
+/// Most processes in a range.
+const PEERS_MAX: usize = 1024;
 
-/// Encodes a call to the name service.
-pub fn encode_name(call: NameCall) -> proto::NameCall {
+/// Encodes a request about names.
+pub fn encode_name(NameRequest { user, call }: NameRequest) -> proto::NameCall {
+    let NameUser { launch, job, rank, host, program: Program { name: program, line } } = user;
+    let user = Some(proto::NameUser { launch, job, rank, host, program, line });
     match call {
-        NameCall::Publish { service, port, lifetime } => proto::NameCall {
+        NameCall::Publish { service, port, lifetime, range } => proto::NameCall {
             kind: Kind::Publish.into(),
             service,
             port,
-            first_read: lifetime == Lifetime::FirstRead,
-            patience_ms: None,
+            lifetime: encode_lifetime(lifetime).into(),
+            range: Some(encode_range(range)),
+            user,
+            ..Default::default()
         },
-        NameCall::Lookup { service, timeout } => proto::NameCall {
+        NameCall::Lookup { service, timeout, range } => proto::NameCall {
             kind: Kind::Lookup.into(),
             service,
             patience_ms: timeout.map(milliseconds),
+            range: Some(encode_range(range)),
+            user,
             ..Default::default()
         },
-        NameCall::Unpublish { service } => {
-            proto::NameCall { kind: Kind::Unpublish.into(), service, ..Default::default() }
-        }
+        NameCall::Unpublish { service, publisher } => proto::NameCall {
+            kind: Kind::Unpublish.into(),
+            service,
+            of_any_rank: publisher == Publisher::AnyOfLaunch,
+            user,
+            ..Default::default()
+        },
+        NameCall::Leave => proto::NameCall { kind: Kind::Leave.into(), user, ..Default::default() },
     }
 }
 
-/// Decodes a call to the name service.
+/// Decodes a request about names.
 ///
 /// # Errors
-/// Refuses a kind of call that this version does not know, and a timeout beyond a year.
-pub fn decode_name(call: proto::NameCall) -> Result<NameCall, WireError> {
-    let kind = Kind::try_from(call.kind).map_err(|_| wrong("the kind of a name call", call.kind, "0 to 2"))?;
-    let service = call.service;
-    Ok(match kind {
+/// Refuses a kind of call, lifetime or range that this version does not know, a timeout beyond a year, and ids and ranges that are too long.
+pub fn decode_name(call: proto::NameCall) -> Result<NameRequest, WireError> {
+    let kind = Kind::try_from(call.kind).map_err(|_| wrong("the kind of a name call", call.kind, "0 to 3"))?;
+    let user = decode_user(call.user.unwrap_or_default())?;
+    let (service, range) = (call.service, decode_range(call.range.unwrap_or_default())?);
+    let call = match kind {
         Kind::Publish => {
-            let lifetime = if call.first_read { Lifetime::FirstRead } else { Lifetime::Withdrawn };
-            NameCall::Publish { service, port: call.port, lifetime }
+            NameCall::Publish { service, port: call.port, lifetime: decode_lifetime(call.lifetime)?, range }
         }
         Kind::Lookup => {
             let timeout = call.patience_ms.map(|timeout| time("the timeout of a lookup", timeout));
-            NameCall::Lookup { service, timeout: timeout.transpose()? }
+            NameCall::Lookup { service, timeout: timeout.transpose()?, range }
         }
-        Kind::Unpublish => NameCall::Unpublish { service },
+        Kind::Unpublish => {
+            let publisher = if call.of_any_rank { Publisher::AnyOfLaunch } else { Publisher::Itself };
+            NameCall::Unpublish { service, publisher }
+        }
+        Kind::Leave => NameCall::Leave,
+    };
+    Ok(NameRequest { user, call })
+}
+
+/// A published name as a text of bytes, for those that keep it.
+pub fn published_to_bytes(service: Bytes, name: Published) -> Vec<u8> {
+    let Published { publisher, port, lifetime, range } = name;
+    let call = NameCall::Publish { service, port, lifetime, range };
+    encode_name(NameRequest { user: publisher, call }).encode_to_vec()
+}
+
+/// A published name of such bytes; `None` if they hold something else.
+pub fn published_from_bytes(bytes: &[u8]) -> Option<(Bytes, Published)> {
+    let NameRequest { user: publisher, call } = decode_name(proto::NameCall::decode(bytes).ok()?).ok()?;
+    let NameCall::Publish { service, port, lifetime, range } = call else { return None };
+    Some((service, Published { publisher, port, lifetime, range }))
+}
+
+fn decode_user(user: proto::NameUser) -> Result<NameUser, WireError> {
+    let proto::NameUser { launch, job, rank, host, program, line } = user;
+    for id in [&launch, &job, &host] {
+        if id.len() > ID_MAX {
+            return Err(wrong("the length of an id in a name call", id.len(), format!("at most {ID_MAX} bytes")));
+        }
+    }
+    Ok(NameUser { launch, job, rank, host, program: Program { name: program, line } })
+}
+
+fn encode_lifetime(lifetime: Lifetime) -> proto::name_call::Lifetime {
+    match lifetime {
+        Lifetime::Withdrawn => proto::name_call::Lifetime::Withdrawn,
+        Lifetime::FirstRead => proto::name_call::Lifetime::FirstRead,
+        Lifetime::Process => proto::name_call::Lifetime::Process,
+    }
+}
+
+fn decode_lifetime(number: i32) -> Result<Lifetime, WireError> {
+    let lifetime = proto::name_call::Lifetime::try_from(number);
+    Ok(match lifetime.map_err(|_| wrong("the lifetime of a name", number, "0 to 2"))? {
+        proto::name_call::Lifetime::Withdrawn => Lifetime::Withdrawn,
+        proto::name_call::Lifetime::FirstRead => Lifetime::FirstRead,
+        proto::name_call::Lifetime::Process => Lifetime::Process,
+    })
+}
+
+fn encode_range(range: NameRange) -> proto::NameRange {
+    let (kind, peers) = match range {
+        NameRange::User => (RangeKind::User, Vec::new()),
+        NameRange::Session => (RangeKind::Session, Vec::new()),
+        NameRange::Node => (RangeKind::Node, Vec::new()),
+        NameRange::Job => (RangeKind::Job, Vec::new()),
+        NameRange::Process => (RangeKind::Process, Vec::new()),
+        NameRange::Listed(peers) => (RangeKind::Listed, peers),
+        NameRange::Host => (RangeKind::Host, Vec::new()),
+    };
+    let peers = peers.into_iter().map(|NamePeer { job, rank }| proto::NamePeer { job, rank }).collect();
+    proto::NameRange { kind: kind.into(), peers }
+}
+
+fn decode_range(range: proto::NameRange) -> Result<NameRange, WireError> {
+    let proto::NameRange { kind, peers } = range;
+    if peers.len() > PEERS_MAX || peers.iter().any(|peer| peer.job.len() > ID_MAX) {
+        let most = format!("at most {PEERS_MAX} processes of jobs with names of {ID_MAX} bytes");
+        return Err(wrong("the range of a name", peers.len(), most));
+    }
+    Ok(match RangeKind::try_from(kind).map_err(|_| wrong("the range of a name", kind, "0 to 6"))? {
+        RangeKind::User => NameRange::User,
+        RangeKind::Session => NameRange::Session,
+        RangeKind::Node => NameRange::Node,
+        RangeKind::Job => NameRange::Job,
+        RangeKind::Process => NameRange::Process,
+        RangeKind::Listed => {
+            NameRange::Listed(peers.into_iter().map(|proto::NamePeer { job, rank }| NamePeer { job, rank }).collect())
+        }
+        RangeKind::Host => NameRange::Host,
     })
 }
 
 /// Encodes an answer of the name service; the port is empty but for a lookup.
 pub fn encode_name_answer(answer: &Result<Bytes, NameError>) -> proto::NameAnswer {
-    let outcome = match answer {
-        Ok(port) => {
-            return proto::NameAnswer { outcome: Outcome::Done.into(), port: port.clone(), message: String::new() };
+    let of = |outcome: Outcome| proto::NameAnswer { outcome: outcome.into(), ..Default::default() };
+    match answer {
+        Ok(port) => proto::NameAnswer { port: port.clone(), ..of(Outcome::Done) },
+        Err(NameError::AlreadyPublished { holder }) => {
+            proto::NameAnswer { message: holder.clone(), ..of(Outcome::AlreadyPublished) }
         }
-        Err(NameError::AlreadyPublished) => Outcome::AlreadyPublished,
-        Err(NameError::NotFound) => Outcome::NotFound,
-        Err(NameError::TimedOut) => Outcome::TimedOut,
-        Err(NameError::Full { .. }) => Outcome::Full,
+        Err(NameError::NotPublisher { holder }) => {
+            proto::NameAnswer { message: holder.clone(), ..of(Outcome::NotPublisher) }
+        }
+        Err(NameError::Ambiguous { launches }) => {
+            proto::NameAnswer { launches: launches.clone(), ..of(Outcome::Ambiguous) }
+        }
+        Err(NameError::TooLong { bytes }) => proto::NameAnswer { bytes: *bytes as u64, ..of(Outcome::TooLong) },
+        Err(NameError::NotFound) => of(Outcome::NotFound),
+        Err(NameError::TimedOut) => of(Outcome::TimedOut),
+        Err(NameError::Full { .. }) => of(Outcome::Full),
         Err(NameError::Unavailable { reason }) => {
-            let outcome = Outcome::Unavailable.into();
-            return proto::NameAnswer { outcome, port: Bytes::new(), message: reason.clone() };
+            proto::NameAnswer { message: reason.clone(), ..of(Outcome::Unavailable) }
         }
-        Err(other) => {
-            let outcome = Outcome::Unavailable.into();
-            return proto::NameAnswer { outcome, port: Bytes::new(), message: other.to_string() };
-        }
-    };
-    proto::NameAnswer { outcome: outcome.into(), ..Default::default() }
+        Err(other) => proto::NameAnswer { message: other.to_string(), ..of(Outcome::Unavailable) },
+    }
 }
 
 /// Decodes an answer of the name service.
@@ -106,13 +181,17 @@ pub fn encode_name_answer(answer: &Result<Bytes, NameError>) -> proto::NameAnswe
 /// # Errors
 /// Returns the error of the service; [`NameError::Unavailable`] for an outcome that this version does not know.
 pub fn decode_name_answer(answer: proto::NameAnswer) -> Result<Bytes, NameError> {
+    let holder = answer.message;
     match Outcome::try_from(answer.outcome) {
         Ok(Outcome::Done) => Ok(answer.port),
-        Ok(Outcome::AlreadyPublished) => Err(NameError::AlreadyPublished),
+        Ok(Outcome::AlreadyPublished) => Err(NameError::AlreadyPublished { holder }),
+        Ok(Outcome::NotPublisher) => Err(NameError::NotPublisher { holder }),
+        Ok(Outcome::Ambiguous) => Err(NameError::Ambiguous { launches: answer.launches }),
+        Ok(Outcome::TooLong) => Err(NameError::TooLong { bytes: answer.bytes.try_into().unwrap_or(usize::MAX) }),
         Ok(Outcome::NotFound) => Err(NameError::NotFound),
         Ok(Outcome::TimedOut) => Err(NameError::TimedOut),
         Ok(Outcome::Full) => Err(NameError::Full { limit: Names::LIMIT }),
-        Ok(Outcome::Unavailable) => Err(NameError::Unavailable { reason: answer.message }),
+        Ok(Outcome::Unavailable) => Err(NameError::Unavailable { reason: holder }),
         Err(_) => {
             let reason = format!("it answered with {}, which means nothing here", answer.outcome);
             Err(NameError::Unavailable { reason })

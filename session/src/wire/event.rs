@@ -253,6 +253,9 @@ fn encode_notice(notice: &Notice) -> NoticeWhat {
         Notice::NotSpawned { rank, reason } => {
             NoticeWhat::NotSpawned(proto::NotSpawned { rank: rank.0, reason: reason.clone() })
         }
+        Notice::NameRefused { rank, reason } => {
+            NoticeWhat::NameRefused(proto::NameRefused { rank: rank.0, reason: reason.clone() })
+        }
         Notice::ReleaseOverdue { rank, resource, within, killed } => {
             NoticeWhat::ReleaseOverdue(proto::ReleaseOverdue {
                 rank: rank.0,
@@ -301,6 +304,9 @@ fn decode_notice(notice: NoticeWhat) -> Result<Notice, WireError> {
         NoticeWhat::Stacks(stacks) => Notice::Stacks { stacks: decode_stacks(stacks.stacks) },
         NoticeWhat::StdinClosed(closed) => Notice::StdinClosed { rank: Rank(closed.rank) },
         NoticeWhat::NotSpawned(proto::NotSpawned { rank, reason }) => Notice::NotSpawned { rank: Rank(rank), reason },
+        NoticeWhat::NameRefused(proto::NameRefused { rank, reason }) => {
+            Notice::NameRefused { rank: Rank(rank), reason }
+        }
         NoticeWhat::ReleaseOverdue(overdue) => Notice::ReleaseOverdue {
             rank: Rank(overdue.rank),
             resource: overdue.resource,

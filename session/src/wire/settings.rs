@@ -12,6 +12,7 @@ use super::{
     WireError, bytes, decode_variables, encode_variables, milliseconds, os_string, shell_limits, terminal, time, wrong,
 };
 use crate::gpus::GpuBind;
+use crate::names::ANCESTORS_MAX;
 use crate::settings::{
     AtExec, DataExchange, Entrance, FailedRanks, JobMemory, LaunchSettings, LimitSignal, LostNodes, OverdueRelease,
     PmiFamily, PmiSpec, RankOutput, Restarts, StdinTarget, TemporaryFiles, Timeouts,
@@ -45,6 +46,7 @@ pub(super) fn encode(settings: &LaunchSettings) -> proto::LaunchSpec {
         temporary_files: encode_temporary(&settings.temporary),
         stops_ranks: settings.at_exec == AtExec::Stop,
         stdout_terminal: settings.stdout == RankOutput::Terminal,
+        ancestors: settings.ancestors.clone(),
         ..proto::LaunchSpec::default()
     }
 }
@@ -81,7 +83,15 @@ pub(super) fn take(spec: &mut proto::LaunchSpec) -> Result<LaunchSettings, WireE
         node_memory: NonZeroU64::new(spec.node_memory),
         temporary: decode_temporary(spec.temporary_files.take())?,
         at_exec: if spec.stops_ranks { AtExec::Stop } else { AtExec::Run },
+        ancestors: decode_ancestors(std::mem::take(&mut spec.ancestors))?,
     })
+}
+
+fn decode_ancestors(ancestors: Vec<u64>) -> Result<Vec<u64>, WireError> {
+    match ancestors.len() {
+        0..=ANCESTORS_MAX => Ok(ancestors),
+        given => Err(wrong("the number of ancestors of a launcher", given, format!("at most {ANCESTORS_MAX}"))),
+    }
 }
 
 fn encode_temporary(files: &TemporaryFiles) -> Option<proto::TemporaryFiles> {

@@ -74,6 +74,7 @@ fn settings() -> LaunchSettings {
         },
         pmi_trace: true,
         at_exec: AtExec::Stop,
+        ancestors: vec![7, u64::MAX],
         node_memory: std::num::NonZeroU64::new(1 << 20),
         temporary: TemporaryFiles::OfLaunch { below: Some("/scratch".into()) },
         shell_limits: ShellLimits {

@@ -18,7 +18,7 @@ use lattice_session::spec::{AppSpec, LaunchSecret, SessionSpec};
 use pmi_core::fence::{Contribution, Fence, FenceError, FenceId, Merged};
 use pmi_core::ids::{JobId, NodeIndex, Rank};
 use pmi_core::job::{Job, Placement};
-use pmi_core::services::{Lifetime, NameError, Services, SpawnError, SpawnRequest};
+use pmi_core::services::{NameError, NameRequest, Services, SpawnError, SpawnRequest};
 use rank_spawner::LaunchTag;
 use tempfile::TempDir;
 use tokio::sync::{mpsc, oneshot};
@@ -306,16 +306,8 @@ struct Host {
 
 #[async_trait::async_trait]
 impl Services for Host {
-    async fn publish(&self, rank: Rank, service: Bytes, port: Bytes, lifetime: Lifetime) -> Result<(), NameError> {
-        self.between.names.publish(rank, service, port, lifetime).await
-    }
-
-    async fn lookup(&self, rank: Rank, service: Bytes, timeout: Option<Duration>) -> Result<Bytes, NameError> {
-        self.between.names.lookup(rank, service, timeout).await
-    }
-
-    async fn unpublish(&self, rank: Rank, service: Bytes) -> Result<(), NameError> {
-        self.between.names.unpublish(rank, service).await
+    async fn name(&self, request: NameRequest) -> Result<Bytes, NameError> {
+        self.between.names.name(request).await
     }
 
     fn starts_jobs(&self) -> bool {

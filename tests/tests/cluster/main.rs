@@ -39,6 +39,7 @@ mod lossy_links;
 mod malformed;
 mod memory_floods;
 mod mpi_programs;
+mod names;
 mod newcomers;
 mod node_addresses;
 mod node_memory;

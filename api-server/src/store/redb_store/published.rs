@@ -5,41 +5,31 @@ use std::collections::HashMap;
 use prost::Message;
 use redb::{ReadTransaction, ReadableTable, TableDefinition, WriteTransaction};
 
-use super::{LAUNCHES, Records};
-use crate::store::{KeptName, KeptNames, StoreError};
+use super::LAUNCHES;
+use crate::store::{KeptNames, StoreError};
 
-/// By launch and name.
+/// By launch and name: what is published under it, in one range or in several.
 const PUBLISHED: TableDefinition<'static, (&'static str, &'static [u8]), &'static [u8]> =
-    TableDefinition::new("published");
-/// All names of a launch in one row, as servers up to now had them.
-const WHOLE: Records = TableDefinition::new("names");
+    TableDefinition::new("published_names");
 
-/// Makes the table, with what an earlier server kept.
+/// Makes the table.
 pub(super) fn make_table(transaction: &WriteTransaction) -> Result<(), redb::Error> {
-    let mut rows = transaction.open_table(PUBLISHED)?;
-    let mut whole = transaction.open_table(WHOLE)?;
-    for row in whole.extract_if(|_, _| true)? {
-        let (launch, names) = row?;
-        // What cannot be read is withdrawn: ranks publish it again, or find out.
-        for name in KeptNames::decode(names.value()).unwrap_or_default().names {
-            rows.insert((launch.value(), &name.service[..]), name.encode_to_vec().as_slice())?;
-        }
-    }
+    transaction.open_table(PUBLISHED)?;
     Ok(())
 }
 
-/// Keeps a name of a launch, unless that has ended meanwhile; without one, it is withdrawn.
+/// Keeps the names of a launch under `service`, unless it has ended meanwhile; without any, the row goes.
 pub(super) fn put(
     transaction: &WriteTransaction,
     launch: &str,
     service: &[u8],
-    name: Option<&KeptName>,
+    names: &KeptNames,
 ) -> Result<(), redb::Error> {
     let is_there = transaction.open_table(LAUNCHES)?.get(launch)?.is_some();
     let mut rows = transaction.open_table(PUBLISHED)?;
-    match name.filter(|_| is_there) {
-        Some(name) => drop(rows.insert((launch, service), name.encode_to_vec().as_slice())?),
-        None => drop(rows.remove((launch, service))?),
+    match is_there && !names.names.is_empty() {
+        true => drop(rows.insert((launch, service), names.encode_to_vec().as_slice())?),
+        false => drop(rows.remove((launch, service))?),
     }
     Ok(())
 }
@@ -56,9 +46,9 @@ pub(super) fn forget(transaction: &WriteTransaction, launch: &str) -> Result<(),
 pub(super) fn rows(transaction: &ReadTransaction) -> Result<Vec<(String, Vec<u8>)>, redb::Error> {
     let mut rows = Vec::new();
     for row in transaction.open_table(PUBLISHED)?.iter()? {
-        let (key, name) = row?;
+        let (key, names) = row?;
         let (launch, _) = key.value();
-        rows.push((launch.to_owned(), name.value().to_vec()));
+        rows.push((launch.to_owned(), names.value().to_vec()));
     }
     Ok(rows)
 }
@@ -69,27 +59,8 @@ pub(super) fn rows(transaction: &ReadTransaction) -> Result<Vec<(String, Vec<u8>
 /// Fails for a row that cannot be read.
 pub(super) fn by_launch(rows: Vec<(String, Vec<u8>)>) -> Result<HashMap<String, KeptNames>, StoreError> {
     let mut all: HashMap<String, KeptNames> = HashMap::new();
-    for (launch, name) in rows {
-        all.entry(launch).or_default().names.push(KeptName::decode(name.as_slice())?);
+    for (launch, names) in rows {
+        all.entry(launch).or_default().names.extend(KeptNames::decode(names.as_slice())?.names);
     }
     Ok(all)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn names_of_an_earlier_server_are_taken_over() {
-        let backend = redb::backends::InMemoryBackend::new();
-        let database = redb::Database::builder().create_with_backend(backend).unwrap();
-        let name = |service: &'static str| KeptName { service: service.into(), ..KeptName::default() };
-        let names = KeptNames { names: vec![name("ice"), name("ocean")] };
-        let transaction = database.begin_write().unwrap();
-        transaction.open_table(WHOLE).unwrap().insert("l", names.encode_to_vec().as_slice()).unwrap();
-        (0..2).for_each(|_| make_table(&transaction).unwrap());
-        transaction.commit().unwrap();
-        let kept = by_launch(rows(&redb::ReadableDatabase::begin_read(&database).unwrap()).unwrap()).unwrap();
-        assert_eq!(kept, HashMap::from([("l".to_owned(), names)]));
-    }
 }

@@ -11,7 +11,7 @@ use super::*;
 use crate::allocations::allocation::RequeuePolicy;
 use crate::inventories::InventoryChanges;
 use crate::nodes::tests::drain;
-use crate::store::KeptName;
+use crate::store::KeptNames;
 
 fn allocation(id: &str, state: AllocationState) -> Allocation {
     let nodes = vec!["node0".to_owned(), "node1".to_owned()];
@@ -88,8 +88,8 @@ fn names_go_with_their_launch() {
     let store = RedbStore::in_memory().unwrap();
     let change = |launch: &str, service: &'static str, is_there: bool| {
         let service = Bytes::from(service);
-        let name = is_there.then(|| KeptName { service: service.clone(), ..Default::default() });
-        store.write(&[Change::Name { launch: launch.to_owned(), service, name }]).unwrap();
+        let names = KeptNames { names: is_there.then(|| service.clone()).into_iter().collect() };
+        store.write(&[Change::Name { launch: launch.to_owned(), service, names }]).unwrap();
         let kept = store.read().unwrap().names;
         kept.get(launch).map(|kept| kept.names.len())
     };

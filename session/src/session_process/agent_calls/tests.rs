@@ -1,4 +1,5 @@
 use pmi_core::ids::Epoch;
+use pmi_core::services::{Lifetime, NameCall, NameRange, Publisher};
 use proto::from_session::What;
 
 use super::*;
@@ -25,9 +26,12 @@ impl Agent {
     }
 }
 
+fn look() -> NameCall {
+    NameCall::Lookup { service: "ocean".into(), timeout: None, range: NameRange::User }
+}
+
 fn lookup() -> CallWhat {
-    let service = Bytes::from_static(b"ocean");
-    CallWhat::Name(wire::call::encode_name(wire::call::NameCall::Lookup { service, timeout: None }))
+    CallWhat::Name(wire::call::encode_name(NameRequest::of(Rank(0), look())))
 }
 
 fn found(port: &'static str) -> AnswerWhat {
@@ -62,16 +66,14 @@ async fn each_service_is_a_call_of_its_own_kind_to_the_agent() {
     let (session, mut agent) = calls();
     let rank = Rank(0);
     let port = || Bytes::from_static(b"port");
-    let (done, call) =
-        tokio::join!(session.publish(rank, "s".into(), port(), Lifetime::Withdrawn), agent.answer(found("")));
-    assert_eq!(done, Ok(()));
-    let published = wire::call::NameCall::Publish { service: "s".into(), port: port(), lifetime: Lifetime::Withdrawn };
-    assert_eq!(call, CallWhat::Name(wire::call::encode_name(published)));
-    let (seen, call) = tokio::join!(session.lookup(rank, "ocean".into(), None), agent.answer(found("port")));
-    assert_eq!((seen, call), (Ok(port()), lookup()));
-    let (done, call) = tokio::join!(session.unpublish(rank, "s".into()), agent.answer(found("")));
-    let withdrawn = wire::call::NameCall::Unpublish { service: "s".into() };
-    assert_eq!((done, call), (Ok(()), CallWhat::Name(wire::call::encode_name(withdrawn))));
+    let (lifetime, range) = (Lifetime::Withdrawn, NameRange::Session);
+    let publish = NameCall::Publish { service: "s".into(), port: port(), lifetime, range };
+    let unpublish = NameCall::Unpublish { service: "s".into(), publisher: Publisher::Itself };
+    for (call, answer) in [(publish, ""), (look(), "port"), (unpublish, ""), (NameCall::Leave, "")] {
+        let request = NameRequest::of(rank, call);
+        let (answered, asked) = tokio::join!(session.name(request.clone()), agent.answer(found(answer)));
+        assert_eq!((answered, asked), (Ok(answer.into()), CallWhat::Name(wire::call::encode_name(request))));
+    }
     let job = JobId::new("kvs_1_0.s1").unwrap();
     let started = AnswerWhat::Spawn(wire::call::encode_spawn_answer(&Ok(job.clone())));
     let (spawned, call) = tokio::join!(session.spawn(rank, SpawnRequest::default()), agent.answer(started));
@@ -156,7 +158,7 @@ async fn an_answer_of_another_kind_is_an_error_of_the_call() {
     let (session, mut agent) = calls();
     let other = "the node agent answered another question";
     let (result, _) =
-        tokio::join!(session.lookup(Rank(0), "s".into(), None), agent.answer(AnswerWhat::Data("".into())));
+        tokio::join!(session.name(NameRequest::of(Rank(0), look())), agent.answer(AnswerWhat::Data("".into())));
     assert_eq!(result, Err(NameError::Unavailable { reason: other.to_owned() }));
     let (result, _) = tokio::join!(session.spawn(Rank(0), SpawnRequest::default()), agent.answer(found("")));
     assert_eq!(result, Err(SpawnError::Failed { reason: other.to_owned() }));

@@ -5,7 +5,8 @@ use pmi_core::fence::{FenceError, Scope};
 use pmi_core::ids::Epoch;
 use pmi_core::kvs::Segment;
 use pmi_core::services::{
-    Lifetime, MeetError, Meeting, Met, MetJob, NameError, Names, SpawnApp, SpawnError, SpawnRequest,
+    Lifetime, MeetError, Meeting, Met, MetJob, NameCall, NameError, NamePeer, NameRange, NameRequest, NameUser, Names,
+    Program, Publisher, SpawnApp, SpawnError, SpawnRequest,
 };
 
 use super::super::{call, command, fence, meeting};
@@ -91,21 +92,13 @@ fn fences_travel() {
 }
 
 #[test]
-fn names_and_spawns_travel() {
-    let service = Bytes::from_static(b"ocean");
-    let timeout = Some(Duration::from_secs(3));
-    for sent in [
-        call::NameCall::Publish { service: service.clone(), port: "p".into(), lifetime: Lifetime::FirstRead },
-        call::NameCall::Publish { service: service.clone(), port: "p".into(), lifetime: Lifetime::Withdrawn },
-        call::NameCall::Lookup { service: service.clone(), timeout },
-        call::NameCall::Lookup { service: service.clone(), timeout: None },
-        call::NameCall::Unpublish { service },
-    ] {
-        assert_eq!(call::decode_name(call::encode_name(sent.clone())).unwrap(), sent);
-    }
+fn answers_about_names_and_spawns_travel() {
     for sent in [
         Ok(Bytes::from_static(b"port")),
-        Err(NameError::AlreadyPublished),
+        Err(NameError::AlreadyPublished { holder: "rank 0 of launch a".into() }),
+        Err(NameError::NotPublisher { holder: "rank 0 of launch a".into() }),
+        Err(NameError::Ambiguous { launches: vec!["a".into(), "b".into()] }),
+        Err(NameError::TooLong { bytes: 70_000 }),
         Err(NameError::NotFound),
         Err(NameError::TimedOut),
         Err(NameError::Full { limit: Names::LIMIT }),
@@ -173,18 +166,39 @@ fn any_pairs() -> impl Strategy<Value = Vec<(Bytes, Bytes)>> {
     proptest::collection::vec((any_bytes(), any_bytes()), 0..3)
 }
 
-fn any_name_call() -> impl Strategy<Value = call::NameCall> {
-    let lifetime = prop_oneof![Just(Lifetime::FirstRead), Just(Lifetime::Withdrawn)];
+fn any_range() -> impl Strategy<Value = NameRange> {
+    let peer = ("[a-z_0-9]{0,9}", proptest::option::of(any::<u32>())).prop_map(|(job, rank)| NamePeer { job, rank });
     prop_oneof![
-        (any_bytes(), any_bytes(), lifetime).prop_map(|(service, port, lifetime)| call::NameCall::Publish {
-            service,
-            port,
-            lifetime
-        }),
-        (any_bytes(), proptest::option::of(any_time()))
-            .prop_map(|(service, timeout)| call::NameCall::Lookup { service, timeout }),
-        any_bytes().prop_map(|service| call::NameCall::Unpublish { service }),
+        Just(NameRange::User),
+        Just(NameRange::Session),
+        Just(NameRange::Node),
+        Just(NameRange::Job),
+        Just(NameRange::Process),
+        Just(NameRange::Host),
+        proptest::collection::vec(peer, 0..3).prop_map(NameRange::Listed),
     ]
+}
+
+fn any_name_call() -> impl Strategy<Value = NameRequest> {
+    let lifetime = prop_oneof![Just(Lifetime::FirstRead), Just(Lifetime::Withdrawn), Just(Lifetime::Process)];
+    let publisher = prop_oneof![Just(Publisher::Itself), Just(Publisher::AnyOfLaunch)];
+    let call = prop_oneof![
+        (any_bytes(), any_bytes(), lifetime, any_range())
+            .prop_map(|(service, port, lifetime, range)| NameCall::Publish { service, port, lifetime, range }),
+        (any_bytes(), proptest::option::of(any_time()), any_range())
+            .prop_map(|(service, timeout, range)| NameCall::Lookup { service, timeout, range }),
+        (any_bytes(), publisher).prop_map(|(service, publisher)| NameCall::Unpublish { service, publisher }),
+        Just(NameCall::Leave),
+    ];
+    let user = ("[a-z]{0,9}", "[a-z]{0,9}", any::<u32>(), "[a-z]{0,9}", any::<(u64, u64)>());
+    let user = user.prop_map(|(launch, job, rank, host, (name, line))| NameUser {
+        launch,
+        job,
+        rank,
+        host,
+        program: Program { name, line },
+    });
+    (user, call).prop_map(|(user, call)| NameRequest { user, call })
 }
 
 fn any_app() -> impl Strategy<Value = SpawnApp> {
@@ -256,11 +270,27 @@ fn calls_that_mean_nothing_are_refused_by_name() {
     let name = |call| refusal(call::decode_name(call));
     assert_eq!(
         name(proto::NameCall { kind: 9, ..Default::default() }),
-        "the kind of a name call is 9; possible is 0 to 2"
+        "the kind of a name call is 9; possible is 0 to 3"
     );
     let kind = proto::name_call::Kind::Lookup.into();
     let error = name(proto::NameCall { kind, patience_ms: Some(u64::MAX), ..Default::default() });
     assert!(error.starts_with("the timeout of a lookup is 18446744073709551615 ms"), "{error}");
+    let user = Some(proto::NameUser { host: "h".repeat(300), ..Default::default() });
+    assert_eq!(
+        name(proto::NameCall { user, ..Default::default() }),
+        "the length of an id in a name call is 300; possible is at most 256 bytes"
+    );
+    let range = |kind, peers: usize| {
+        let range = Some(proto::NameRange { kind, peers: vec![proto::NamePeer::default(); peers] });
+        name(proto::NameCall { range, ..Default::default() })
+    };
+    assert_eq!(range(9, 0), "the range of a name is 9; possible is 0 to 6");
+    let most = "the range of a name is 1025; possible is at most 1024 processes of jobs with names of 256 bytes";
+    assert_eq!(range(5, 1025), most);
+    assert_eq!(
+        name(proto::NameCall { lifetime: 9, ..Default::default() }),
+        "the lifetime of a name is 9; possible is 0 to 2"
+    );
     let error = refusal(call::decode_spawn(proto::SpawnCall::default()));
     assert_eq!(error, "the job that spawns: a job id has 1 to 63 bytes, not 0");
     let error = refusal(fence::decode_scope(proto::FenceScope { kind: 9, ..Default::default() }));

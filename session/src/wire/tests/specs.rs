@@ -47,7 +47,7 @@ fn a_spec_grows_neither_with_ranks_nor_with_nodes() {
         ..placed_launch()
     };
     let addresses = (0..nodes).map(|node| format!("node{node}:50052")).collect();
-    assert!(placed::encode(&launch, &ClusterTerms { addresses, ..terms() }).encoded_len() < 400);
+    assert!(placed::encode(&launch, &ClusterTerms { addresses, ..terms() }).encoded_len() < 420);
 }
 
 #[test]
@@ -201,6 +201,7 @@ fn any_settings() -> impl Strategy<Value = LaunchSettings> {
                     (true, stops) => TemporaryFiles::OfLaunch { below: stops.then(|| "/scratch".into()) },
                 },
                 at_exec: if stops { AtExec::Stop } else { AtExec::Run },
+                ancestors: if fails { vec![1, u64::MAX] } else { Vec::new() },
             }
         },
     )

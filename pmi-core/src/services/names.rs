@@ -1,0 +1,529 @@
+//! Published names: the requests of ranks, their ranges and lifetimes, and the table that holds the names of one launch.
+//!
+//! A name belongs to the launch of its publisher. The search in other launches is left to the host.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::time::Duration;
+
+use bytes::Bytes;
+
+use crate::ids::Rank;
+
+/// Lifetime of a published name. No name outlives its launch: the port behind it is gone by then.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum Lifetime {
+    /// Until it is withdrawn.
+    #[default]
+    Withdrawn,
+    /// Until the first lookup that finds it.
+    FirstRead,
+    /// Until its publisher ends.
+    Process,
+}
+
+/// Processes that may find a published name, or publishers that a lookup searches.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub enum NameRange {
+    /// All processes of the user.
+    #[default]
+    User,
+    /// Processes of the same session: on a cluster, of the same allocation.
+    Session,
+    /// Processes on the same node.
+    Node,
+    /// Processes of the same job.
+    Job,
+    /// The process itself.
+    Process,
+    /// These processes.
+    Listed(Vec<NamePeer>),
+    /// No process: the host alone.
+    Host,
+}
+
+/// Processes that a [`NameRange::Listed`] admits.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NamePeer {
+    /// Id of their job.
+    pub job: String,
+    /// The rank; `None` for all ranks of the job.
+    pub rank: Option<u32>,
+}
+
+/// A program, by which two launches of the same program are recognised.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
+pub struct Program {
+    /// Hash of the last part of its path.
+    pub name: u64,
+    /// Hash of its path and its arguments.
+    pub line: u64,
+}
+
+/// A process that publishes, looks up or withdraws a name.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct NameUser {
+    /// Id of its launch.
+    pub launch: String,
+    /// Id of its job.
+    pub job: String,
+    /// Its rank there.
+    pub rank: u32,
+    /// Name of its node.
+    pub host: String,
+    /// Its program; of a spawned process, the first program of the launch.
+    pub program: Program,
+}
+
+impl NameUser {
+    /// Returns true if both are the same process.
+    pub fn is(&self, other: &Self) -> bool {
+        self.rank == other.rank && self.job == other.job
+    }
+}
+
+impl fmt::Display for NameUser {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { launch, job, rank, .. } = self;
+        match launch.is_empty() {
+            true => write!(f, "rank {rank} of job {job}"),
+            false => write!(f, "rank {rank} of launch {launch}"),
+        }
+    }
+}
+
+/// A request of a process about names. A server of ranks fills in the rank alone; its host adds the other facts.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NameRequest {
+    /// The process.
+    pub user: NameUser,
+    /// Its request.
+    pub call: NameCall,
+}
+
+impl NameRequest {
+    /// The request of a rank.
+    pub fn of(rank: Rank, call: NameCall) -> Self {
+        Self { user: NameUser { rank: rank.0, ..NameUser::default() }, call }
+    }
+}
+
+/// One call to the name service.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum NameCall {
+    /// Makes a port known.
+    Publish {
+        /// The name.
+        service: Bytes,
+        /// The port.
+        port: Bytes,
+        /// Lifetime of the name.
+        lifetime: Lifetime,
+        /// Processes that may find it.
+        range: NameRange,
+    },
+    /// Finds a port: first in the launch of the process, then in other launches of the user.
+    Lookup {
+        /// The name.
+        service: Bytes,
+        /// Time to wait for the name to be published; `None` does not wait.
+        timeout: Option<Duration>,
+        /// Publishers that are searched.
+        range: NameRange,
+    },
+    /// Withdraws a name of the launch.
+    Unpublish {
+        /// The name.
+        service: Bytes,
+        /// Ranks that may have published it.
+        publisher: Publisher,
+    },
+    /// The process has ended: names that live as long as it are withdrawn.
+    Leave,
+}
+
+/// Ranks whose name a process may withdraw.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Publisher {
+    /// The process itself, as in PMIx.
+    Itself,
+    /// Any rank of its launch, as in Hydra.
+    AnyOfLaunch,
+}
+
+/// A name that cannot be published, found or withdrawn.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum NameError {
+    /// The launch has published this name in this range already.
+    #[error("the name is already published by {holder}")]
+    AlreadyPublished {
+        /// The process that published it, with its launch.
+        holder: String,
+    },
+    /// No launch in range has published this name.
+    #[error("the name is not published")]
+    NotFound,
+    /// No launch in range published this name in time.
+    #[error("the name was not published in time")]
+    TimedOut,
+    /// Several other launches have published this name, and none of them is nearer than the others.
+    #[error("the name is published by launches {}, and none of them is nearer than the others", .launches.join(" and "))]
+    Ambiguous {
+        /// The launches.
+        launches: Vec<String>,
+    },
+    /// Another process has published it, and it alone may withdraw it.
+    #[error("the name belongs to {holder}, which alone may withdraw it")]
+    NotPublisher {
+        /// The process that published it, with its launch.
+        holder: String,
+    },
+    /// The table is full.
+    #[error("the launch has published {limit} names, which is the limit")]
+    Full {
+        /// Number of names that a launch may have.
+        limit: usize,
+    },
+    /// The service that holds the names cannot be reached, or refuses these bytes.
+    #[error("the name service does not answer: {reason}")]
+    Unavailable {
+        /// Cause of the failure.
+        reason: String,
+    },
+    /// The name, the port or all of them together are too long.
+    #[error(
+        "{bytes} bytes are too many: a name and a port have {} at most, and all of a launch {}",
+        Names::LENGTH_MAX,
+        Names::BYTES_MAX
+    )]
+    TooLong {
+        /// Length of the name, of the port, or of all names and ports.
+        bytes: usize,
+    },
+}
+
+/// A name in the table of a launch.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Published {
+    /// Its publisher.
+    pub publisher: NameUser,
+    /// The port.
+    pub port: Bytes,
+    /// Lifetime of the name.
+    pub lifetime: Lifetime,
+    /// Processes that may find it.
+    pub range: NameRange,
+}
+
+impl Published {
+    /// Returns true if `user` may find the name in a search of `range`. `session` is true for processes of the same session.
+    pub fn is_visible(&self, user: &NameUser, range: &NameRange, session: bool) -> bool {
+        let searched = match range {
+            // A lookup has no list of publishers.
+            NameRange::Listed(_) => true,
+            range => range.admits(user, &self.publisher, session),
+        };
+        searched && self.range.admits(&self.publisher, user, session)
+    }
+}
+
+impl NameRange {
+    /// Returns true if the range, as seen from `from`, contains `to`.
+    fn admits(&self, from: &NameUser, to: &NameUser, session: bool) -> bool {
+        match self {
+            Self::User => true,
+            Self::Session => session,
+            Self::Node => from.host == to.host,
+            Self::Job => from.job == to.job,
+            Self::Process => from.is(to),
+            Self::Listed(peers) => {
+                peers.iter().any(|peer| peer.job == to.job && peer.rank.is_none_or(|rank| rank == to.rank))
+            }
+            Self::Host => false,
+        }
+    }
+
+    /// Returns true if a process of another launch may be in the range.
+    pub fn leaves_launch(&self) -> bool {
+        matches!(self, Self::User | Self::Session | Self::Node | Self::Listed(_))
+    }
+
+    /// Position from the narrowest range to the widest: a lookup prefers the narrowest.
+    pub fn width(&self) -> u8 {
+        match self {
+            Self::Host => 0,
+            Self::Process => 1,
+            Self::Job => 2,
+            Self::Listed(_) => 3,
+            Self::Node => 4,
+            Self::Session => 5,
+            Self::User => 6,
+        }
+    }
+
+    /// Returns true if names of two publishers of one launch in this range stand for the same name.
+    fn is_shared(&self, one: &NameUser, other: &NameUser) -> bool {
+        match self {
+            Self::Process => one.is(other),
+            Self::Job => one.job == other.job,
+            Self::Node => one.host == other.host,
+            Self::User | Self::Session | Self::Listed(_) | Self::Host => true,
+        }
+    }
+}
+
+/// The names that the ranks of one launch have published.
+#[derive(Debug, Default)]
+pub struct Names {
+    services: HashMap<Bytes, Vec<Published>>,
+    count: usize,
+    bytes: usize,
+}
+
+impl Names {
+    /// The most names of a launch.
+    pub const LIMIT: usize = 16_384;
+    /// The longest name, and the longest port, in bytes.
+    pub const LENGTH_MAX: usize = 64 << 10;
+    /// The most bytes of all names and ports of a launch.
+    pub const BYTES_MAX: usize = 16 << 20;
+
+    /// Publishes a port under `service`.
+    ///
+    /// # Errors
+    /// Refuses a name that the launch has in this range already, as MPICH's Hydra does, and one beyond the limits.
+    pub fn publish(&mut self, service: Bytes, new: Published) -> Result<(), NameError> {
+        let longest = service.len().max(new.port.len());
+        let bytes = self.bytes + service.len() + new.port.len();
+        if longest > Self::LENGTH_MAX || bytes > Self::BYTES_MAX {
+            return Err(NameError::TooLong { bytes: if longest > Self::LENGTH_MAX { longest } else { bytes } });
+        }
+        if let Some(holder) = self.published(&service).iter().find(|published| {
+            published.range.width() == new.range.width() && new.range.is_shared(&published.publisher, &new.publisher)
+        }) {
+            return Err(NameError::AlreadyPublished { holder: holder.publisher.to_string() });
+        }
+        if self.count >= Self::LIMIT {
+            return Err(NameError::Full { limit: Self::LIMIT });
+        }
+        (self.count, self.bytes) = (self.count + 1, bytes);
+        self.services.entry(service).or_default().push(new);
+        Ok(())
+    }
+
+    /// The narrowest name that `user` may find in a search of `range`.
+    pub fn find(&self, user: &NameUser, service: &[u8], range: &NameRange) -> Option<&Published> {
+        let visible = self.published(service).iter().filter(|published| published.is_visible(user, range, true));
+        visible.min_by_key(|published| published.range.width())
+    }
+
+    /// Finds a port; the name is gone with it if it was published for one reader.
+    ///
+    /// # Errors
+    /// Fails with [`NameError::NotFound`] if the launch has no such name in range.
+    pub fn look_up(&mut self, user: &NameUser, service: &[u8], range: &NameRange) -> Result<Bytes, NameError> {
+        let found = self.find(user, service, range).ok_or(NameError::NotFound)?.clone();
+        if found.lifetime == Lifetime::FirstRead {
+            self.remove(service, &found);
+        }
+        Ok(found.port)
+    }
+
+    /// All names under `service`, one for each range in which it is published.
+    pub fn published(&self, service: &[u8]) -> &[Published] {
+        self.services.get(service).map_or(&[], Vec::as_slice)
+    }
+
+    /// Withdraws one name; returns false if it is gone already.
+    pub fn remove(&mut self, service: &[u8], name: &Published) -> bool {
+        self.retain(service, |published| published != name) > 0
+    }
+
+    /// Withdraws `service`, in all ranges in which `user` may.
+    ///
+    /// # Errors
+    /// Fails if the launch has no such name, and if other processes alone may withdraw it.
+    pub fn unpublish(&mut self, user: &NameUser, service: &[u8], publisher: Publisher) -> Result<(), NameError> {
+        let holder = self.published(service).first().map(|published| published.publisher.to_string());
+        let holder = holder.ok_or(NameError::NotFound)?;
+        let is_own = |published: &Published| publisher == Publisher::AnyOfLaunch || published.publisher.is(user);
+        match self.retain(service, |published| !is_own(published)) {
+            0 => Err(NameError::NotPublisher { holder }),
+            _ => Ok(()),
+        }
+    }
+
+    /// Withdraws the names that live as long as their publisher `user`; returns them.
+    pub fn leave(&mut self, user: &NameUser) -> Vec<Bytes> {
+        let goes = |published: &Published| published.lifetime == Lifetime::Process && published.publisher.is(user);
+        let services = self.services.iter().filter(|(_, published)| published.iter().any(goes));
+        let services: Vec<Bytes> = services.map(|(service, _)| service.clone()).collect();
+        for service in &services {
+            self.retain(service, |published| !goes(published));
+        }
+        services
+    }
+
+    /// Bytes of all names and ports.
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Returns true if no name is published.
+    pub fn is_empty(&self) -> bool {
+        self.services.is_empty()
+    }
+
+    /// Keeps some names of a service; returns the number of the others.
+    fn retain(&mut self, service: &[u8], stays: impl Fn(&Published) -> bool) -> usize {
+        let Some(all) = self.services.get_mut(service) else { return 0 };
+        let (before, mut bytes) = (all.len(), 0);
+        all.retain(|published| {
+            let stays = stays(published);
+            if !stays {
+                bytes += service.len() + published.port.len();
+            }
+            stays
+        });
+        let gone = before - all.len();
+        if all.is_empty() {
+            self.services.remove(service);
+        }
+        (self.count, self.bytes) = (self.count - gone, self.bytes - bytes);
+        gone
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn user(job: &str, rank: u32, host: &str) -> NameUser {
+        NameUser {
+            launch: "l".to_owned(),
+            job: job.to_owned(),
+            rank,
+            host: host.to_owned(),
+            program: Program::default(),
+        }
+    }
+
+    fn published(publisher: &NameUser, port: &'static str, lifetime: Lifetime, range: NameRange) -> Published {
+        Published { publisher: publisher.clone(), port: port.into(), lifetime, range }
+    }
+
+    #[test]
+    fn each_range_admits_those_that_the_standard_names() {
+        let of = user("a", 0, "n0");
+        let users = [&of, &user("a", 1, "n0"), &user("a", 2, "n1"), &user("b", 0, "n0"), &user("b", 0, "n1")];
+        let listed = NameRange::Listed(vec![
+            NamePeer { job: "a".to_owned(), rank: Some(2) },
+            NamePeer { job: "b".to_owned(), rank: None },
+        ]);
+        let cases = [
+            (NameRange::User, [true; 5]),
+            (NameRange::Session, [true; 5]),
+            (NameRange::Node, [true, true, false, true, false]),
+            (NameRange::Job, [true, true, true, false, false]),
+            (NameRange::Process, [true, false, false, false, false]),
+            (NameRange::Host, [false; 5]),
+            (listed, [false, false, true, true, true]),
+        ];
+        for (range, expected) in cases {
+            let mut names = Names::default();
+            names.publish("x".into(), published(&of, "1", Lifetime::Withdrawn, range.clone())).unwrap();
+            let found = users.map(|user| names.look_up(user, b"x", &NameRange::User).is_ok());
+            assert_eq!(found, expected, "published in {range:?}");
+            if matches!(range, NameRange::Listed(_)) {
+                continue;
+            }
+            let mut names = Names::default();
+            names.publish("x".into(), published(&of, "1", Lifetime::Withdrawn, NameRange::User)).unwrap();
+            let found = users.map(|user| names.look_up(user, b"x", &range).is_ok());
+            assert_eq!(found, expected, "searched in {range:?}");
+        }
+        let other = published(&of, "1", Lifetime::Withdrawn, NameRange::Session);
+        let search = |range| other.is_visible(users[3], &range, false);
+        assert_eq!([search(NameRange::User), search(NameRange::Session)], [false, false], "another session");
+    }
+
+    #[test]
+    fn a_name_is_published_once_in_each_range_and_the_narrowest_is_found() {
+        let (one, two, other) = (user("a", 0, "n0"), user("a", 1, "n0"), user("b", 0, "n1"));
+        let mut names = Names::default();
+        for (publisher, port, range, taken) in [
+            (&one, "user", NameRange::User, true),
+            (&two, "again", NameRange::User, false),
+            (&other, "again", NameRange::User, false),
+            (&one, "session", NameRange::Session, true),
+            (&one, "node", NameRange::Node, true),
+            (&two, "again", NameRange::Node, false),
+            (&other, "other node", NameRange::Node, true),
+            (&one, "job", NameRange::Job, true),
+            (&two, "again", NameRange::Job, false),
+            (&other, "other job", NameRange::Job, true),
+            (&one, "own", NameRange::Process, true),
+            (&one, "again", NameRange::Process, false),
+            (&two, "own of two", NameRange::Process, true),
+        ] {
+            let result = names.publish("x".into(), published(publisher, port, Lifetime::Withdrawn, range.clone()));
+            let holder = || "rank 0 of launch l".to_owned();
+            match taken {
+                true => assert_eq!(result, Ok(()), "{port}"),
+                false => assert_eq!(result, Err(NameError::AlreadyPublished { holder: holder() }), "{range:?}"),
+            }
+        }
+        let mut found = |user: &NameUser| names.look_up(user, b"x", &NameRange::User).unwrap();
+        assert_eq!([found(&one), found(&two), found(&other)], ["own", "own of two", "other job"].map(Bytes::from));
+        assert_eq!(found(&user("a", 5, "n7")), "job");
+        assert_eq!(found(&user("c", 0, "n0")), "node");
+        assert_eq!(found(&user("c", 0, "n7")), "session");
+    }
+
+    #[test]
+    fn a_name_goes_with_its_first_reader_with_its_process_and_with_its_publisher_alone() {
+        let (one, two) = (user("a", 0, "n0"), user("a", 1, "n0"));
+        let mut names = Names::default();
+        for (service, lifetime) in
+            [("once", Lifetime::FirstRead), ("life", Lifetime::Process), ("stays", Lifetime::Withdrawn)]
+        {
+            names.publish(service.into(), published(&one, "1", lifetime, NameRange::User)).unwrap();
+        }
+        assert_eq!(names.look_up(&two, b"once", &NameRange::Session), Ok("1".into()));
+        assert_eq!(names.look_up(&two, b"once", &NameRange::Session), Err(NameError::NotFound));
+        assert_eq!(names.leave(&two), Vec::<Bytes>::new());
+        assert_eq!(names.leave(&one), ["life"]);
+        assert_eq!(names.look_up(&two, b"life", &NameRange::User), Err(NameError::NotFound));
+        let refused = Err(NameError::NotPublisher { holder: "rank 0 of launch l".to_owned() });
+        assert_eq!(names.unpublish(&two, b"stays", Publisher::Itself), refused);
+        assert_eq!(names.unpublish(&one, b"stays", Publisher::Itself), Ok(()));
+        assert_eq!(names.unpublish(&one, b"stays", Publisher::Itself), Err(NameError::NotFound));
+        names.publish("any".into(), published(&one, "1", Lifetime::Withdrawn, NameRange::User)).unwrap();
+        assert_eq!(names.unpublish(&two, b"any", Publisher::AnyOfLaunch), Ok(()));
+        assert!(names.is_empty() && (names.count, names.bytes) == (0, 0));
+    }
+
+    #[test]
+    fn a_table_has_limits_and_room_again_for_what_was_withdrawn() {
+        let of = user("a", 0, "n0");
+        let small = || published(&of, "", Lifetime::Withdrawn, NameRange::User);
+        let large = || Published { port: vec![7; Names::LENGTH_MAX].into(), ..small() };
+        let mut names = Names::default();
+        let name = |number: usize| Bytes::from(number.to_string());
+        (0..Names::LIMIT).for_each(|number| names.publish(name(number), small()).unwrap());
+        let full = Err(NameError::Full { limit: Names::LIMIT });
+        assert_eq!(names.publish(name(Names::LIMIT), small()), full);
+        names.unpublish(&of, b"7", Publisher::Itself).unwrap();
+        names.publish(name(Names::LIMIT), small()).unwrap();
+
+        let mut names = Names::default();
+        let most = (Names::BYTES_MAX - 4096) / Names::LENGTH_MAX;
+        (0..most).for_each(|number| names.publish(name(number), large()).unwrap());
+        assert!(matches!(names.publish(name(most), large()), Err(NameError::TooLong { .. })));
+        names.unpublish(&of, b"7", Publisher::Itself).unwrap();
+        names.publish(name(most), large()).unwrap();
+        let longer = vec![7; Names::LENGTH_MAX + 1].into();
+        assert!(matches!(names.publish(longer, small()), Err(NameError::TooLong { .. })));
+    }
+}

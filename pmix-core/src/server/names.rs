@@ -1,0 +1,146 @@
+//! Published values: which infos of a request are values, their range and lifetime, and the search of a lookup.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use pmi_core::services::{Lifetime, NameError, NamePeer, NameRange};
+
+use super::{Action, Address, Server};
+use crate::namespace::Seat;
+use crate::services::{Call, Published};
+use crate::wire::reader::Proc;
+use crate::wire::reply::Encoded;
+use crate::wire::value::{Info, Value};
+use crate::wire::writer::Writer;
+use crate::wire::{status, types};
+
+/// Wait of a lookup without a limit of its own; the end of the launch ends it.
+const WITHOUT_LIMIT: Duration = Duration::from_secs(365 * 24 * 3600);
+/// Most processes that a custom range lists.
+const LISTED_MAX: usize = 1024;
+
+impl Server {
+    /// Publishes every info that is no directive.
+    pub(super) fn publish(&mut self, address: Address, infos: &[Info<'_>]) {
+        let seat = address.identity.seat;
+        let encoding = address.identity.encoding;
+        let (Some(range), Some(lifetime)) = (range_of(infos), lifetime_of(infos)) else {
+            return self.answer(address, status::BAD_PARAM);
+        };
+        let namespace = self.jobs[seat.job.0].namespace.name.clone();
+        let publisher = Proc { namespace: namespace.as_bytes(), rank: self.rank(seat).rank.0 };
+        let pack = |info: &Info<'_>| {
+            let mut value = Writer::new(encoding);
+            value.value(&info.value);
+            let value = value.into_bytes();
+            (own(info.key), Published::new(publisher, Encoded { encoding, bytes: &value }))
+        };
+        let values = infos.iter().filter(|info| !is_directive(info)).map(pack).collect();
+        if lifetime == Lifetime::Process {
+            self.publishers.insert(seat);
+        }
+        self.ask(address, Call::Publish { values, lifetime, range });
+    }
+
+    pub(super) fn look_up(&mut self, address: Address, keys: &[&[u8]], infos: &[Info<'_>]) {
+        let number = |key: &[u8]| infos.iter().find(|info| info.key == key).map(|info| info.value.number());
+        // A tool may be gone long before.
+        let longest = if self.is_tool(address.identity.seat) { self.settings.rank_timeout } else { WITHOUT_LIMIT };
+        let limit = match number(b"pmix.timeout") {
+            Some(Some(seconds @ 1..)) => Duration::from_secs(seconds).min(longest),
+            _ => longest,
+        };
+        // Its number is that of the values to wait for, 0 for all; a wait for one of several gets all of them, later.
+        let timeout = number(b"pmix.wait").map(|_| limit);
+        let range = match number(b"pmix.range").flatten().and_then(|range| u8::try_from(range).ok()) {
+            Some(types::RANGE_RM) => NameRange::Host,
+            Some(types::RANGE_LOCAL) => NameRange::Node,
+            Some(types::RANGE_NAMESPACE) => NameRange::Job,
+            Some(types::RANGE_GLOBAL) => NameRange::User,
+            Some(types::RANGE_PROC_LOCAL) => NameRange::Process,
+            // Open MPI 5 sends a number that it has not initialized: one that means nothing is no range.
+            _ => NameRange::Session,
+        };
+        self.ask(address, Call::Lookup { names: keys.iter().map(|key| own(key)).collect(), timeout, range });
+    }
+
+    pub(super) fn unpublish(&mut self, address: Address, keys: &[&[u8]]) {
+        self.ask(address, Call::Unpublish { names: keys.iter().map(|key| own(key)).collect() });
+    }
+
+    /// The process of a rank has ended: values that live as long as it are withdrawn.
+    pub(super) fn end_publisher(&mut self, seat: Seat) {
+        if self.publishers.remove(&seat) {
+            let (ticket, rank) = (self.new_ticket(), self.rank(seat).rank);
+            self.actions.push_back(Action::Call { ticket, job: seat.job, rank, call: Call::Leave });
+        }
+    }
+}
+
+fn is_directive(info: &Info<'_>) -> bool {
+    info.key.starts_with(b"pmix.")
+}
+
+/// Range of what a request publishes, without one that of the session; `None` for one that the standard does not know, and for a custom one
+/// without processes.
+fn range_of(infos: &[Info<'_>]) -> Option<NameRange> {
+    let value = |key: &[u8]| infos.iter().find(|info| info.key == key).map(|info| &info.value);
+    let Some(range) = value(b"pmix.range") else { return Some(NameRange::Session) };
+    Some(match u8::try_from(range.number()?).ok()? {
+        types::RANGE_UNDEFINED | types::RANGE_SESSION => NameRange::Session,
+        types::RANGE_RM => NameRange::Host,
+        types::RANGE_LOCAL => NameRange::Node,
+        types::RANGE_NAMESPACE => NameRange::Job,
+        types::RANGE_GLOBAL => NameRange::User,
+        types::RANGE_PROC_LOCAL => NameRange::Process,
+        types::RANGE_CUSTOM => {
+            let peers = match value(b"pmix.evrange") {
+                Some(Value::Procs(procs)) => procs.iter().map(peer).collect::<Option<Vec<_>>>()?,
+                Some(Value::Proc(proc)) => vec![peer(proc)?],
+                // Permissions list users, and values reach no other user than their own.
+                _ => {
+                    return [&b"pmix.aperms"[..], b"pmix.auids"]
+                        .iter()
+                        .find_map(|key| value(key))
+                        .map(|_| NameRange::User);
+                }
+            };
+            (1..=LISTED_MAX).contains(&peers.len()).then_some(NameRange::Listed(peers))?
+        }
+        _ => return None,
+    })
+}
+
+/// A process of a custom range; its namespace is the id of its job and a secret of the launch.
+fn peer(proc: &Proc<'_>) -> Option<NamePeer> {
+    let namespace = str::from_utf8(proc.namespace).ok()?;
+    let job = namespace.rsplit_once('.').map_or(namespace, |(job, _)| job).to_owned();
+    Some(NamePeer { job, rank: (proc.rank != types::RANK_WILDCARD).then_some(proc.rank) })
+}
+
+/// Lifetime of what a request publishes; `None` for one that the standard does not know. No value outlives its launch.
+fn lifetime_of(infos: &[Info<'_>]) -> Option<Lifetime> {
+    let Some(info) = infos.iter().find(|info| info.key == b"pmix.persist") else { return Some(Lifetime::Withdrawn) };
+    match u8::try_from(info.value.number()?).ok()? {
+        types::PERSIST_FIRST_READ => Some(Lifetime::FirstRead),
+        types::PERSIST_PROC => Some(Lifetime::Process),
+        0..=types::PERSIST_SESSION => Some(Lifetime::Withdrawn),
+        _ => None,
+    }
+}
+
+/// Status of a refusal.
+pub(super) fn name_status(error: &NameError) -> i32 {
+    match error {
+        NameError::AlreadyPublished { .. } => status::DUPLICATE_KEY,
+        NameError::NotFound | NameError::Ambiguous { .. } => status::NOT_FOUND,
+        NameError::NotPublisher { .. } => status::NO_PERMISSIONS,
+        NameError::Full { .. } | NameError::TooLong { .. } => status::OUT_OF_RESOURCE,
+        NameError::TimedOut => status::TIMEOUT,
+        _ => status::COMM_FAILURE,
+    }
+}
+
+fn own(bytes: &[u8]) -> Bytes {
+    Bytes::copy_from_slice(bytes)
+}
