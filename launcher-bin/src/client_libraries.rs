@@ -129,7 +129,10 @@ mod tests {
         let error = find(LIBPMI, &program).unwrap_err().to_string();
         assert_eq!(
             error,
-            format!("there is no {}\ntry: cargo xtask client-libraries PREFIX in a clone of the source, which installs it", installed.display())
+            format!(
+                "there is no {}\ntry: cargo xtask client-libraries PREFIX in a clone of the source, which installs it",
+                installed.display()
+            )
         );
         for path in [&built, &installed] {
             fs::create_dir_all(path.parent().unwrap()).unwrap();

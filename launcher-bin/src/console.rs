@@ -92,6 +92,11 @@ pub(crate) fn print_lines(lines: &[String]) -> Result<u8, OutputError> {
     print(shown(lines).as_bytes())
 }
 
+/// True if a person has another program read standard output, as a shell does for `$(...)`.
+pub(crate) fn is_captured() -> bool {
+    io::stderr().is_terminal() && !io::stdout().is_terminal()
+}
+
 /// Lines as they are printed.
 pub(crate) fn shown(lines: &[String]) -> String {
     lines.iter().map(|line| format!("{}\n", printable(line))).collect()

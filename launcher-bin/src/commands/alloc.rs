@@ -3,7 +3,6 @@
 mod shell;
 mod shell_env;
 
-use std::io::{self, IsTerminal as _};
 use std::time::Duration;
 
 use pmi_transport::proto::v1 as proto;
@@ -14,7 +13,7 @@ use tokio::time::sleep;
 use super::{CommandError, ask, environment, node_names};
 use crate::args::{AllocCommand, CreateArgs, Requeue, ShellArgs, TableArgs};
 use crate::cluster::{Cluster, ClusterError, state_word};
-use crate::console::{Verbosity, print, print_json, print_lines, report};
+use crate::console::{Verbosity, is_captured, print, print_json, print_lines, report};
 use crate::foreground::Signals;
 use crate::table::{Align, Table};
 use crate::{cluster, formatting};
@@ -101,7 +100,7 @@ fn create(args: &CreateArgs, verbosity: Verbosity) -> Result<u8, CommandError> {
     if args.shell_env {
         return print_variables(&made.id, &args.table);
     }
-    if verbosity > Verbosity::Quiet && io::stderr().is_terminal() && !io::stdout().is_terminal() {
+    if verbosity > Verbosity::Quiet && is_captured() {
         // It is most likely for LATTICE_ALLOC_ID, by which an unchanged mpirun finds no node.
         report(
             "note: LATTICE_ALLOC_ID is for lattice alone; eval \"$(lattice alloc create ... --shell-env)\" is for mpirun, too",
