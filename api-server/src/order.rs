@@ -122,7 +122,7 @@ impl Order {
         let ownership = request.ownership;
         let fence = &mut request.settings.timeouts.fence;
         *fence = [*fence, settings.fence_timeout].into_iter().flatten().min();
-        let assignment = place(&request, &allocated.nodes, nodes.registry).map_err(|error| match error {
+        let assignment = place(&request, &allocated.nodes, nodes).map_err(|error| match error {
             PlacementError::UnknownNode { node, allocated: known } if allocated.allocation.is_none() => {
                 PlacementError::NobodysNode { node, known }
             }
@@ -218,14 +218,16 @@ fn check_cpus(request: &LaunchRequest, assignment: &Assignment, nodes: Nodes<'_>
 
 /// Places ranks on nodes of the allocation that are ready, as long as those are as many as the launch gets when all are: fewer,
 /// or others than it names, would be another launch than was asked for.
-fn place(request: &LaunchRequest, nodes: &[String], registry: &Registry) -> Result<Assignment, PlacementError> {
-    let is_ready = |node: &&String| registry.ready(node).is_ok();
-    let assign = |nodes: &[String]| placement::place(&request.placement, &request.programs, nodes);
-    let all = assign(nodes)?;
+fn place(request: &LaunchRequest, allocated: &[String], nodes: Nodes<'_>) -> Result<Assignment, PlacementError> {
+    let is_ready = |node: &&String| nodes.registry.ready(node).is_ok();
+    let cpus_per_rank = request.placement.cpus_per_rank.map_or(1, NonZeroU32::get);
+    let room = |node: &str| nodes.cores(node).map(|cpus| cpus / cpus_per_rank);
+    let assign = |names: &[String]| placement::place(&request.placement, &request.programs, names, room);
+    let all = assign(allocated)?;
     if all.hosts.iter().all(|node| is_ready(&node)) {
         return fitting(all);
     }
-    let ready: Vec<String> = nodes.iter().filter(is_ready).cloned().collect();
+    let ready: Vec<String> = allocated.iter().filter(is_ready).cloned().collect();
     let instead = assign(&ready).ok().filter(|instead| instead.hosts.len() == all.hosts.len());
     fitting(instead.unwrap_or(all))
 }

@@ -77,7 +77,8 @@ pub(crate) enum PlacementError {
     TooIrregular,
 }
 
-/// Places programs on `allocated` nodes.
+/// Places programs on `allocated` nodes; `room` is the number of ranks that find CPUs on a node, where it is known. Unless a hostfile says where
+/// they go, ranks share no CPUs as long as there are enough.
 ///
 /// An only program without a number of ranks gets: all slots of the hostfile; else `tasks_per_node` on all nodes; else one rank
 /// for each of the nodes that were asked for; else one.
@@ -88,17 +89,23 @@ pub(crate) fn place(
     request: &PlacementRequest,
     programs: &Programs,
     allocated: &[String],
+    room: impl Fn(&str) -> Option<u32>,
 ) -> Result<Assignment, PlacementError> {
     let candidates = candidates(request, allocated)?;
     let ranks = rank_counts(request, programs, &candidates)?;
     let size: u32 = ranks.iter().sum();
-    let nodes = participants(request, candidates, size)?;
+    let mut nodes = participants(request, candidates, size)?;
+    let rooms: Option<Vec<u32>> = nodes.iter().map(|node| room(&node.node)).collect();
+    let rooms = rooms.filter(|_| !matches!(request.candidates, Candidates::Hostfile(_)));
+    if let Some(rooms) = &rooms {
+        keep_to_cpus(&mut nodes, size, rooms);
+    }
     let placement = match (&request.candidates, request.distribution) {
         (Candidates::Hostfile(hosts), None) => listed(hosts, size, &nodes)?,
         (Candidates::Hostfile(_), Some(Distribution::Block)) => Placement::block(&filled(size, &nodes)),
         (_, Some(Distribution::Cyclic)) => dealt(size, NonZeroU32::MIN, &nodes)?,
         (_, Some(Distribution::Plane(ranks))) => dealt(size, ranks, &nodes)?,
-        (Candidates::All | Candidates::Listed(_), _) => Placement::block(&even_shares(size, nodes.len())),
+        (Candidates::All | Candidates::Listed(_), _) => Placement::block(&shares(size, &nodes, rooms.as_deref())),
     };
     let placement = match request.numbering {
         None => placement,
@@ -266,6 +273,49 @@ fn listed(hosts: &[HostSlots], size: u32, nodes: &[Capacity]) -> Result<Placemen
         }
     }
     Ok(placement)
+}
+
+/// Bounds nodes by the ranks that find CPUs on them, if all ranks do.
+fn keep_to_cpus(nodes: &mut [Capacity], size: u32, rooms: &[u32]) {
+    let bounds: Vec<u32> = nodes.iter().zip(rooms).map(|(node, &room)| node.ranks.min(room)).collect();
+    if bounds.iter().copied().map(u64::from).sum::<u64>() >= u64::from(size) {
+        nodes.iter_mut().zip(bounds).for_each(|(node, bound)| node.ranks = bound);
+    }
+}
+
+/// Shares that are even as far as nodes have room. Ranks that share CPUs do so everywhere alike, unless nodes are bounded.
+fn shares(size: u32, nodes: &[Capacity], rooms: Option<&[u32]>) -> Vec<u32> {
+    let total: u64 = nodes.iter().map(|node| u64::from(node.ranks)).sum();
+    let of_rooms = rooms.map(|rooms| rooms.iter().copied().map(u64::from).sum::<u64>()).filter(|&sum| sum > 0);
+    let is_unbounded = nodes.iter().all(|node| node.ranks == u32::MAX);
+    match (rooms, of_rooms) {
+        (Some(rooms), Some(sum)) if is_unbounded => {
+            // All have their room so often, and then some of it again.
+            let times = (u64::from(size) / sum) as u32;
+            let again = shares_within(size - times * sum as u32, rooms);
+            rooms.iter().zip(again).map(|(room, again)| times * room + again).collect()
+        }
+        _ if total >= u64::from(size) => shares_within(size, &nodes.iter().map(|node| node.ranks).collect::<Vec<_>>()),
+        _ => even_shares(size, nodes.len()),
+    }
+}
+
+/// Shares that are as even as the room of each node allows; together they have room for all.
+fn shares_within(size: u32, rooms: &[u32]) -> Vec<u32> {
+    let mut shares = vec![0; rooms.len()];
+    let mut left = size;
+    while left > 0 {
+        let open: Vec<usize> = (0..rooms.len()).filter(|&node| shares[node] < rooms[node]).collect();
+        if open.is_empty() {
+            break;
+        }
+        for (&node, share) in open.iter().zip(even_shares(left, open.len())) {
+            let more = share.min(rooms[node] - shares[node]);
+            shares[node] += more;
+            left -= more;
+        }
+    }
+    shares
 }
 
 fn unique<'a>(nodes: impl IntoIterator<Item = &'a String>) -> impl Iterator<Item = &'a String> {

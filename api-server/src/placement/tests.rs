@@ -44,12 +44,37 @@ fn programs(ranks: &[u32]) -> Programs {
         remove: Vec::new(),
         process_set: None,
     };
-    let program = |&ranks: &u32| ProgramRequest { app: app.clone(), ranks: NonZeroU32::new(ranks) };
+    let program = |&ranks: &u32| ProgramRequest { app: app.clone(), ranks: NonZeroU32::new(ranks), number: 0 };
     Programs::new(ranks.iter().map(program).collect()).unwrap()
 }
 
 fn placed(request: &PlacementRequest, ranks: &[u32], nodes: &[String]) -> Result<Assignment, PlacementError> {
-    place(request, &programs(ranks), nodes)
+    place(request, &programs(ranks), nodes, |_| None)
+}
+
+/// As Slurm 22.05 places `srun -n` on such nodes.
+#[test]
+fn ranks_fill_the_cpus_of_unequal_nodes() {
+    let cpus =
+        |node: &str| node.strip_prefix("node").and_then(|number| [1, 2, 1].get(number.parse::<usize>().ok()?).copied());
+    let check = |request: &PlacementRequest, ranks: u32, expected: &[usize]| {
+        let placed = place(request, &programs(&[ranks]), &nodes(3), cpus).unwrap();
+        assert_eq!(counts(&placed), expected, "{request:?} {ranks}");
+    };
+    let plain = PlacementRequest::default();
+    check(&plain, 3, &[1, 1, 1]);
+    check(&plain, 4, &[1, 2, 1]);
+    check(&plain, 8, &[2, 4, 2]);
+    check(&plain, 5, &[2, 2, 1]);
+    let cyclic = PlacementRequest { distribution: Some(Distribution::Cyclic), ..plain.clone() };
+    check(&cyclic, 4, &[1, 2, 1]);
+    check(&cyclic, 5, &[2, 2, 1]);
+    let bounded = PlacementRequest { tasks_per_node: NonZeroU32::new(2), ..plain.clone() };
+    check(&bounded, 4, &[1, 2, 1]);
+    check(&bounded, 6, &[2, 2, 2]);
+    let listed =
+        PlacementRequest { candidates: Candidates::Listed(vec!["node2".to_owned(), "node1".to_owned()]), ..plain };
+    check(&listed, 3, &[1, 2]);
 }
 
 #[test]
