@@ -13,11 +13,12 @@
 //! which the design document has, is not among them: every Hydra crashes on it.
 
 use std::ffi::{OsStr, OsString};
-use std::fs;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
+
+use rank_spawner::{OwnDirectory, write_own_file};
 
 /// Names under which this program is a remote shell.
 const NAMES: [&str; 3] = ["ssh", "rsh", OWN_NAME];
@@ -63,7 +64,8 @@ impl MpirunSetup {
             let reason = format!("{} has a blank, a colon or a comma in its name", directory.display());
             return Err(io::Error::new(io::ErrorKind::InvalidInput, reason));
         }
-        fs::create_dir(&directory)?;
+        // Others may search it, and its names come first in `PATH`: nobody else may write to it, whatever the umask is.
+        OwnDirectory::make(&directory, 0o755)?;
         let program = std::env::current_exe()?;
         let of_slurm = NAMES_OF_SLURM.into_iter().filter(|_| std::env::var_os(JOB_OF_SLURM).is_none());
         for name in NAMES.into_iter().chain(of_slurm) {
@@ -71,9 +73,10 @@ impl MpirunSetup {
         }
         let slots = || nodes.iter().map(|node| (node.node.as_str(), node.slots.max(1)));
         let lines = slots().flat_map(|(node, slots)| std::iter::repeat_n(node, slots as usize));
-        fs::write(directory.join(HOSTS), lines.flat_map(|line| [line, "\n"]).collect::<String>())?;
+        let lines: String = lines.flat_map(|line| [line, "\n"]).collect();
+        write_own_file(&directory.join(HOSTS), 0o644, lines.as_bytes())?;
         let lines: String = slots().map(|(node, slots)| format!("{node} slots={slots}\n")).collect();
-        fs::write(directory.join(HOSTS_OF_OPEN_MPI), lines)?;
+        write_own_file(&directory.join(HOSTS_OF_OPEN_MPI), 0o644, lines.as_bytes())?;
         Ok(Self { directory })
     }
 
@@ -112,6 +115,8 @@ impl MpirunSetup {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     fn slots(node: &str, slots: u32) -> Slots {

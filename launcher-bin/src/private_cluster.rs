@@ -23,7 +23,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use pmi_core::ids::JobId;
-use rank_spawner::{Keeper, KeeperError, LaunchTag, Orphans, SweepScope, become_subreaper, sweep};
+use rank_spawner::{Keeper, KeeperError, LaunchTag, Orphans, OwnDirectory, SweepScope, become_subreaper, sweep};
 
 pub use self::allocation::AllocationError;
 pub(crate) use self::allocation::Holder;
@@ -143,7 +143,7 @@ impl Ground {
         become_subreaper().map_err(io::Error::from)?;
         let directory = Directory::create(access).map_err(files_in(&Directory::parent()))?;
         let tag = JobId::new(&directory.name()).map(LaunchTag::new).map_err(io::Error::other)?;
-        let guarded = keeper.guard(&tag).and_then(|()| keeper.guard_directory(directory.path()));
+        let guarded = keeper.guard(&tag).and_then(|()| keeper.guard_directory(directory.made()));
         let ground = Self { directory, tag, keeper };
         match guarded {
             Ok(()) => Ok(ground),
@@ -159,8 +159,8 @@ impl Ground {
     ///
     /// # Errors
     /// Fails if the keeper is gone, or does not read.
-    pub(crate) fn guard_directory(&self, path: &Path) -> io::Result<()> {
-        Ok(self.keeper.guard_directory(path)?)
+    pub(crate) fn guard_directory(&self, directory: &OwnDirectory) -> io::Result<()> {
+        Ok(self.keeper.guard_directory(directory)?)
     }
 
     /// Ends what is left, and removes the directory.

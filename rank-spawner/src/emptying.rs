@@ -20,11 +20,24 @@ const ENTRIES_MAX: usize = 1 << 20;
 /// Greatest depth to which a directory is emptied: each level holds a descriptor.
 const DEPTH_MAX: usize = 64;
 
+/// The same for a directory that this process has made.
+const OWN_DEPTH_MAX: usize = 512;
+
 /// Choices of what is removed, and how much still may be.
 pub(crate) struct Emptying<'a> {
     is_recursive: bool,
     is_spared: &'a dyn Fn(&Path) -> bool,
+    owners: Owners,
     room: usize,
+}
+
+/// Owners of what is removed.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Owners {
+    /// This process's user.
+    User,
+    /// All, as in a directory that this process has made for itself: users of a container may own files in it.
+    All,
 }
 
 /// Removes the files in a directory that are the caller's, and with `is_recursive` its directories on the same file system, with all that is in
@@ -43,7 +56,14 @@ pub fn empty_directory(directory: &Path, is_recursive: bool, is_spared: &dyn Fn(
 
 impl<'a> Emptying<'a> {
     fn new(is_recursive: bool, is_spared: &'a dyn Fn(&Path) -> bool) -> Self {
-        Self { is_recursive, is_spared, room: ENTRIES_MAX }
+        Self { is_recursive, is_spared, owners: Owners::User, room: ENTRIES_MAX }
+    }
+
+    /// Removes all that is in a directory that this process has made, whatever it is, on its file system.
+    pub(crate) fn own_tree(parent: BorrowedFd<'_>, name: &OsStr, seen: &Metadata) {
+        let mut emptying = Emptying::new(true, &|_| false);
+        (emptying.owners, emptying.room) = (Owners::All, usize::MAX);
+        emptying.empty(parent, Path::new(name), seen, OWN_DEPTH_MAX);
     }
 
     /// Removes all that is in the directory of this name, which was seen in `parent`.
@@ -63,7 +83,8 @@ impl<'a> Emptying<'a> {
         for (name, may_be_directory) in self.entries(&mut directory) {
             let path = path.join(&name);
             let Ok(status) = look(directory.as_fd(), &name) else { continue };
-            if !is_own(&status) || (self.is_spared)(&path) {
+            let is_foreign = self.owners == Owners::User && !is_own(&status);
+            if is_foreign || (self.is_spared)(&path) {
                 continue;
             }
             if may_be_directory && status.is_dir() {

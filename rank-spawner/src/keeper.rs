@@ -4,9 +4,10 @@
 //! a pipe for that moment. The launcher tells it the launch's marks through the pipe, in records:
 //!
 //! ```text
-//! byte 0        kind: 1 = tag, 2 = rank, 3 = directory, 4 = file, 5 = resource, 6 = a resource that is its concern no more
+//! byte 0        kind: 1 = tag, 2 = rank, 3 = directory, 4 = file, 5 = resource, 6 = a resource that is its concern no more, 7 = socket
 //! bytes 1, 2    length of the rest in native byte order, as all numbers
-//! bytes 3..     the tag, or process number (4 bytes), session (4) and start (8) of a rank, or a path, or a number (4) and what is pinned
+//! bytes 3..     the tag, or process number (4 bytes), session (4) and start (8) of a rank, or a path, or a number (4) and what is pinned;
+//!               before the path of a directory its device and inode (16), which are zeros before it is made
 //! ```
 
 #![expect(unsafe_code, reason = "the call of `fork`, and of what follows it in the child")]
@@ -30,13 +31,14 @@ use nix::sys::signal::Signal;
 use nix::unistd::{Pid, pipe2, setsid, write};
 
 use self::guarded::{
-    Guarded, KIND_DIRECTORY, KIND_FILE, KIND_FORGOTTEN, KIND_RANK, KIND_RESOURCE, KIND_TAG, PAYLOAD_MAX, RankRecord,
-    read_record, record,
+    Guarded, KIND_DIRECTORY, KIND_FILE, KIND_FORGOTTEN, KIND_RANK, KIND_RESOURCE, KIND_SOCKET, KIND_TAG, PAYLOAD_MAX,
+    RankRecord, read_record, record,
 };
 use crate::detach::{Stderr, close_all_but, ignore_signals};
 use crate::kill::kill_until_gone;
 use crate::launch_tag::LaunchTag;
 use crate::orphaned_memory::remove_orphaned_memory;
+use crate::own_files::{FileIdentity, OwnDirectory, remove_empty, remove_private_socket, remove_recorded};
 use crate::pinned::Pinned;
 use crate::process::RankProcess;
 use crate::process_table::{Process, own_threads};
@@ -153,26 +155,47 @@ impl Keeper {
         self.send(KIND_RANK, &RankRecord::of(&leader).encode())
     }
 
-    /// Names a directory of the launcher's: it is removed with all that is in it, once no process is left.
+    /// Names a directory that the launcher is about to make: it is removed if it is empty, once no process is left.
     ///
     /// # Errors
-    /// `ENAMETOOLONG` for a path of more than 4000 bytes; otherwise as [`Keeper::guard`].
-    pub fn guard_directory(&self, path: &Path) -> nix::Result<()> {
-        self.send_path(KIND_DIRECTORY, path)
+    /// `ENAMETOOLONG` for a path of more than 3984 bytes; otherwise as [`Keeper::guard`].
+    pub fn announce_directory(&self, path: &Path) -> nix::Result<()> {
+        self.send_directory(&[0; FileIdentity::LEN], path)
+    }
+
+    /// Names a directory that the launcher has made: it is removed with all that is in it, once no process is left, if it is still the same
+    /// one.
+    ///
+    /// # Errors
+    /// As [`Keeper::announce_directory`].
+    pub fn guard_directory(&self, directory: &OwnDirectory) -> nix::Result<()> {
+        self.send_directory(&directory.identity().encode(), directory.path())
+    }
+
+    fn send_directory(&self, identity: &[u8; FileIdentity::LEN], path: &Path) -> nix::Result<()> {
+        self.send(KIND_DIRECTORY, &[identity, path.as_os_str().as_bytes()].concat())
     }
 
     /// Names a file that ranks may leave: it is removed if it is there, once no process is left.
     ///
     /// # Errors
-    /// As [`Keeper::guard_directory`].
+    /// `ENAMETOOLONG` for a path of more than 4000 bytes; otherwise as [`Keeper::guard`].
     pub fn guard_file(&self, path: &Path) -> nix::Result<()> {
-        self.send_path(KIND_FILE, path)
+        self.send(KIND_FILE, path.as_os_str().as_bytes())
+    }
+
+    /// Names a socket of the launcher's in a directory of its user's alone: it is removed if it is there, once no process is left.
+    ///
+    /// # Errors
+    /// As [`Keeper::guard_file`].
+    pub fn guard_socket(&self, path: &Path) -> nix::Result<()> {
+        self.send(KIND_SOCKET, path.as_os_str().as_bytes())
     }
 
     /// Names a resource that a rank has registered, under a number: it is removed once no process is left.
     ///
     /// # Errors
-    /// As [`Keeper::guard_directory`].
+    /// As [`Keeper::guard_file`].
     pub fn guard_resource(&self, number: u32, resource: &Pinned) -> nix::Result<()> {
         match resource.to_record() {
             Some(record) => self.send(KIND_RESOURCE, &[&number.to_ne_bytes()[..], &record].concat()),
@@ -186,10 +209,6 @@ impl Keeper {
     /// As [`Keeper::guard`].
     pub fn forget_resource(&self, number: u32) -> nix::Result<()> {
         self.send(KIND_FORGOTTEN, &number.to_ne_bytes())
-    }
-
-    fn send_path(&self, kind: u8, path: &Path) -> nix::Result<()> {
-        self.send(kind, path.as_os_str().as_bytes())
     }
 
     fn send(&self, kind: u8, payload: &[u8]) -> nix::Result<()> {
@@ -228,10 +247,15 @@ fn keep(pipe: OwnedFd) -> io::Result<()> {
     for file in &guarded.files {
         let _ = fs::remove_file(file);
     }
+    for socket in &guarded.sockets {
+        remove_private_socket(socket);
+    }
     remove_orphaned_memory(began);
-    for directory in &guarded.directories {
-        // What cannot be removed stays, and hinders nothing else.
-        let _ = fs::remove_dir_all(directory);
+    for (path, identity) in &guarded.directories {
+        match identity {
+            Some(identity) => remove_recorded(path, *identity),
+            None => remove_empty(path),
+        }
     }
     Ok(())
 }

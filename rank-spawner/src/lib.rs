@@ -65,6 +65,7 @@ mod limits;
 mod memory_binding;
 pub mod mpir;
 mod orphaned_memory;
+mod own_files;
 mod pam;
 mod pinned;
 mod priority;
@@ -112,6 +113,9 @@ pub use launch_tag::LaunchTag;
 pub use limits::{Limit, LimitParseError, LimitedResource, raise_descriptor_limit};
 pub use memory_binding::{MemBind, MemBindError, MemBindParseError, MemoryNodes, MemoryPolicy, Strictness};
 pub use orphaned_memory::remove_orphaned_memory;
+pub use own_files::{
+    FileIdentity, NotPrivate, OwnDirectory, PrivateDirectory, Records, remove_recorded, write_own_file,
+};
 pub use pam::{PamError, PamSession, serve_pam};
 pub use pinned::{Claimant, Pinned};
 pub use priority::{Priority, give_way};

@@ -13,7 +13,7 @@ use std::process::{Child, ChildStdout, Command, Stdio};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use pmi_core::ids::JobId;
-use rank_spawner::{Keeper, LaunchTag, Orphans, Spawner, SweepScope, become_subreaper, sweep};
+use rank_spawner::{Keeper, LaunchTag, Orphans, OwnDirectory, Spawner, SweepScope, become_subreaper, sweep};
 use world::{PATIENCE, Tests, eventually, line, pids, runs, tagged, wait};
 
 fn main() {
@@ -59,14 +59,20 @@ fn launcher(with_keeper: bool) {
 fn launcher_with_directory() {
     let keeper = Keeper::fork().unwrap();
     let path = std::env::temp_dir().join(format!("keeper-{}", std::process::id()));
-    fs::create_dir_all(path.join("deeper")).unwrap();
+    keeper.announce_directory(&path).unwrap();
+    let made = OwnDirectory::make(&path, 0o700).unwrap();
+    keeper.guard_directory(&made).unwrap();
+    fs::create_dir(path.join("deeper")).unwrap();
     fs::write(path.join("deeper/file"), "content").unwrap();
-    keeper.guard_directory(&path).unwrap();
+    // A user's own directory, in the place of one that was announced.
+    let taken = path.with_extension("taken");
+    keeper.announce_directory(&taken).unwrap();
+    fs::create_dir_all(taken.join("results")).unwrap();
     let file = path.with_extension("file");
     fs::write(&file, "content").unwrap();
     keeper.guard_file(&file).unwrap();
     keeper.guard_file(&path.with_extension("never")).unwrap();
-    assert_eq!(keeper.guard_directory(&path.join("x".repeat(4001))), Err(nix::errno::Errno::ENAMETOOLONG));
+    assert_eq!(keeper.announce_directory(&path.join("x".repeat(4001))), Err(nix::errno::Errno::ENAMETOOLONG));
     println!("{}", path.display());
     std::thread::park();
 }
@@ -168,6 +174,9 @@ fn the_keeper_removes_the_directory_and_the_file() {
     assert!(directory.join("deeper/file").exists() && file.exists());
     drop(launcher);
     eventually("the directory and the file are removed", || !directory.exists() && !file.exists());
+    let results = directory.with_extension("taken").join("results");
+    assert!(results.exists(), "a directory that the launcher has not made is the user's");
+    fs::remove_dir_all(directory.with_extension("taken")).unwrap();
 }
 
 fn an_orderly_launcher_leaves_no_keeper() {

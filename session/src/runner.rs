@@ -13,6 +13,7 @@
 mod clean_up;
 mod contact;
 mod deaths;
+mod directories;
 mod finish;
 mod input_files;
 mod job_memory;
@@ -34,7 +35,6 @@ mod started;
 mod stdin;
 mod sweep;
 mod tap;
-mod temporary;
 mod terminal;
 mod texts;
 mod usage;
@@ -53,6 +53,7 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use self::contact::Contact;
+use self::directories::Directories;
 use self::input_files::{InputFiles, OpenedFiles};
 use self::node_facts::NodeFacts;
 use self::observe::{OpenTells, PreparedJob};
@@ -63,7 +64,6 @@ use self::servers::{Died, RankCalls, Servers};
 use self::services::{SessionCall, SpawnCall, SpawnReply};
 use self::start::{ProcessNews, Processes, Start};
 use self::stdin::StdinFeed;
-use self::temporary::TemporaryDirectory;
 use crate::blocking;
 use crate::event::{Event, Report};
 use crate::machine::effect::{Effect, StackLook};
@@ -115,12 +115,7 @@ struct Runner {
     commands: HashMap<JobNumber, Vec<RankCommand>>,
     prepared: Vec<PreparedJob>,
     input_files: InputFiles,
-    /// Directory of the launch for ranks' temporary files, if they are to have one.
-    temporary: Option<TemporaryDirectory>,
-    /// Directory for shared memory of Open MPI 4.1, if this node needs one of its own.
-    segments: Option<TemporaryDirectory>,
-    /// True if a server has made the directory for files of ranks.
-    has_rank_files: bool,
+    directories: Directories,
     /// True once a rank was told of that has other CPUs than planned.
     tells_of_cpus: bool,
     spawns: OpenSpawns,
@@ -250,9 +245,7 @@ impl Runner {
             commands: HashMap::new(),
             prepared: Vec::new(),
             input_files: InputFiles::default(),
-            temporary: None,
-            segments: None,
-            has_rank_files: false,
+            directories: Directories::default(),
             tells_of_cpus: false,
             spawns: OpenSpawns::default(),
             tells: OpenTells::default(),

@@ -11,6 +11,7 @@ use std::path::PathBuf;
 
 use pmi_core::ids::{JobId, NodeIndex, Rank};
 use pmi_core::job::Job;
+use ring::hmac;
 
 use crate::process_set::ProcessSetName;
 use crate::random;
@@ -39,7 +40,7 @@ pub struct SessionSpec {
     pub settings: LaunchSettings,
 }
 
-/// End of the name of the directory for temporary files of a session's ranks, behind that for files of theirs.
+/// End of the name of the directory for temporary files of a session's ranks, behind that of the session's.
 pub(crate) const TEMPORARY_END: &str = ".tmp";
 
 impl SessionSpec {
@@ -88,9 +89,14 @@ impl SessionSpec {
         Some(host.trim_start_matches('[').trim_end_matches(']'))
     }
 
-    /// The directory that ranks are told for files of theirs. They make it if they need it; the session removes it.
-    pub fn rank_files(&self) -> PathBuf {
+    /// The directory that the session makes for files of this node's part of the launch, before the first rank, and removes.
+    pub(crate) fn session_directory(&self) -> PathBuf {
         self.usual_temporary().join(self.directory_name())
+    }
+
+    /// The directory that ranks are told for files of theirs, in that of the session. They make it if they need it.
+    pub fn rank_files(&self) -> PathBuf {
+        self.session_directory().join("ranks")
     }
 
     /// The directory that the session makes for temporary files of all its ranks, and removes; `None` if none was asked for.
@@ -104,9 +110,13 @@ impl SessionSpec {
         }
     }
 
-    /// Name of a directory of this node's part of the launch.
+    /// Name of a directory of this node's part of the launch. Users who see the launch's id cannot guess the end of it, which follows from
+    /// the secret.
     pub(crate) fn directory_name(&self) -> String {
-        format!("lattice-{}.{}", self.launch_id, self.node)
+        let key = hmac::Key::new(hmac::HMAC_SHA256, self.secret.as_bytes());
+        let tag = hmac::sign(&key, b"directories");
+        let random: String = tag.as_ref().iter().take(6).map(|byte| format!("{byte:02x}")).collect();
+        format!("lattice-{}.{}-{random}", self.launch_id, self.node)
     }
 
     fn usual_temporary(&self) -> PathBuf {
@@ -181,5 +191,22 @@ impl AppSpec {
         let set = parent.set.iter().cloned().chain(self.set).collect();
         let remove = parent.remove.iter().cloned().chain(self.remove).collect();
         Self { set, remove, ..self }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sample;
+
+    /// The id of a launch is in names of sockets that every user can list.
+    #[test]
+    fn names_of_directories_cannot_be_guessed_from_the_id_of_a_launch() {
+        let one = sample::spec(1);
+        assert_eq!(one.directory_name(), sample::spec(1).directory_name(), "parts of a session agree on it");
+        let other = SessionSpec { secret: LaunchSecret::from_bytes([7; LaunchSecret::LEN]), ..(*one).clone() };
+        assert_ne!(one.directory_name(), other.directory_name());
+        let begin = format!("lattice-{}.0-", one.launch_id);
+        assert_eq!(one.directory_name().strip_prefix(&begin).map(str::len), Some(12));
     }
 }

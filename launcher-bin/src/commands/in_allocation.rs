@@ -10,7 +10,7 @@ use std::path::Path;
 use lattice_session::limits::NODE_LIST_MAX;
 use tokio::process::Command;
 
-use self::directory::OwnDirectory;
+use self::directory::CommandDirectory;
 use super::CommandError;
 use crate::cluster::{self, AllocatedNodes, Cluster};
 use crate::environment::Environment;
@@ -20,7 +20,7 @@ use crate::mpirun_setup::{MpirunSetup, Slots};
 /// killed, until the next command makes its own.
 #[derive(Debug)]
 pub(super) struct CommandFiles {
-    directory: OwnDirectory,
+    directory: CommandDirectory,
     setup: MpirunSetup,
     variables: [(&'static str, String); 3],
 }
@@ -36,7 +36,7 @@ impl CommandFiles {
         environment: &Environment,
     ) -> Result<Self, CommandError> {
         let slots = slots(cluster, allocation).await?;
-        let directory = OwnDirectory::make(environment)?;
+        let directory = CommandDirectory::make(environment)?;
         match MpirunSetup::write(directory.path().join("mpirun"), &slots) {
             Ok(setup) => Ok(Self { directory, setup, variables: variables(allocation) }),
             Err(error) => {

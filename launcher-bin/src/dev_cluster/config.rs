@@ -1,12 +1,12 @@
 //! The configurations of the daemons: what sets them apart from those of a real cluster is where things are, and who may
 //! use it.
 
-use std::fs;
 use std::io;
 use std::path::PathBuf;
 
 use nix::unistd::geteuid;
 use pmi_transport::identity::{Caller, TlsFiles};
+use rank_spawner::write_own_file;
 use serde::Serialize;
 
 use super::fabric::{self, Fabric, ManagerFile, NicsFile};
@@ -44,7 +44,7 @@ struct AgentFile<'a> {
 
 /// Writes the configurations of all daemons, and the nodes' `/etc/hosts`.
 pub(super) fn write(plan: &Plan, directory: &Directory, fabric: Fabric) -> io::Result<()> {
-    fs::write(directory.hosts(), plan.hosts_file())?;
+    write_own_file(&directory.hosts(), 0o644, plan.hosts_file().as_bytes())?;
     let (cluster, section) = fabric.fake(|| fabric::of_api(plan, directory)).unzip();
     let api =
         ApiFile { settings: ApiSettings::new(directory, plan.api.to_string(), MIN_UID), cluster, fabric: section };
@@ -74,6 +74,7 @@ fn write_file(directory: &Directory, daemon: &str, content: &impl Serialize) -> 
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
     use std::os::unix::fs::PermissionsExt;
 
     use toml::Table;

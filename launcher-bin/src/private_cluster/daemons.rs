@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use rank_spawner::{Keeper, LaunchTag};
+use rank_spawner::{Keeper, LaunchTag, write_own_file};
 use tokio::io::AsyncWriteExt;
 use tokio::process::ChildStdin;
 use tokio::task::AbortHandle;
@@ -181,7 +181,7 @@ impl<'k> Daemons<'k> {
         if let Some(keeper) = self.keeper {
             keeper.guard_leader(Pid::from_raw(pid as i32)).map_err(|errno| files(errno.into()))?;
         }
-        fs::write(directory.pid(name), format!("{pid}\n")).map_err(files)
+        write_own_file(&directory.pid(name), 0o644, format!("{pid}\n").as_bytes()).map_err(files)
     }
 
     /// The process numbers of all daemons.

@@ -13,22 +13,27 @@
 //! hosts, empty/                   for the nodes' own view of files
 //! ```
 
-use std::fs::{self, File, OpenOptions, Permissions};
+use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
-use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use lattice_pki::directory_name;
-use nix::unistd::mkdtemp;
+use lattice_session::random;
 use pmi_transport::identity::{Caller, TlsFiles};
+use rank_spawner::OwnDirectory;
 
 const PRIVATE: u32 = 0o600;
 
-/// Name of the directory, and of the socket in it whose path is the longest.
-const TEMPLATE: &str = "lattice-XXXXXX";
+/// Beginning of the name of the directory, behind which is a random part of ten characters.
+const PREFIX: &str = "lattice-";
+/// Name of such a length, and of the socket in it whose path is the longest.
+const LONGEST: &str = "lattice-0123456789";
 const API_SOCKET: &str = "api.sock";
 /// Most bytes of the path of a socket (`unix(7)`: 108, with a zero at the end).
 const SOCKET_PATH_MAX: usize = 107;
+/// Directory that stays empty.
+const EMPTY: &str = "empty";
 /// Place of the directory where the one for temporary files has too long a path, as batch systems have it.
 const SHORT: &str = "/tmp";
 
@@ -53,17 +58,21 @@ impl Access {
 /// The directory. It is there until [`Directory::remove`].
 #[derive(Debug)]
 pub(crate) struct Directory {
-    path: PathBuf,
+    made: OwnDirectory,
 }
 
 impl Directory {
     /// Makes one below [`Directory::parent`].
     pub(crate) fn create(access: Access) -> io::Result<Self> {
-        let path = mkdtemp(&Self::parent().join(TEMPLATE))?;
-        let directory = Self { path };
-        fs::set_permissions(&directory.path, Permissions::from_mode(access.mode()))?;
-        fs::create_dir(directory.empty())?;
-        Ok(directory)
+        let path = Self::parent().join(format!("{PREFIX}{}", random::id()?));
+        let made = OwnDirectory::make(path, access.mode())?;
+        made.make_directory(EMPTY, 0o755)?;
+        Ok(Self { made })
+    }
+
+    /// The directory as the keeper knows it.
+    pub(crate) fn made(&self) -> &OwnDirectory {
+        &self.made
     }
 
     /// The directory for temporary files (`TMPDIR`), or /tmp where sockets below that would have too long a path.
@@ -72,28 +81,28 @@ impl Directory {
     }
 
     pub(crate) fn path(&self) -> &Path {
-        &self.path
+        self.made.path()
     }
 
     /// A name that no other cluster on this machine has.
     pub(crate) fn name(&self) -> String {
-        self.path.file_name().unwrap_or_default().to_string_lossy().into_owned()
+        self.path().file_name().unwrap_or_default().to_string_lossy().into_owned()
     }
 
     pub(crate) fn api_socket(&self) -> PathBuf {
-        self.path.join(API_SOCKET)
+        self.path().join(API_SOCKET)
     }
 
     pub(crate) fn api_state(&self) -> PathBuf {
-        self.path.join("api.redb")
+        self.path().join("api.redb")
     }
 
     pub(crate) fn ready(&self) -> PathBuf {
-        self.path.join("ready")
+        self.path().join("ready")
     }
 
     pub(crate) fn pki(&self) -> PathBuf {
-        self.path.join("pki")
+        self.path().join("pki")
     }
 
     /// Certificate files of a daemon.
@@ -102,36 +111,36 @@ impl Directory {
     }
 
     pub(crate) fn hosts(&self) -> PathBuf {
-        self.path.join("hosts")
+        self.path().join("hosts")
     }
 
     /// Files of other launchers' `mpirun`.
     pub(crate) fn mpirun(&self) -> PathBuf {
-        self.path.join("mpirun")
+        self.path().join("mpirun")
     }
 
     pub(crate) fn empty(&self) -> PathBuf {
-        self.path.join("empty")
+        self.path().join(EMPTY)
     }
 
     pub(crate) fn runtime(&self) -> PathBuf {
-        self.path.join("runtime")
+        self.path().join("runtime")
     }
 
     pub(crate) fn fabric_secret(&self) -> PathBuf {
-        self.path.join("fabric.secret")
+        self.path().join("fabric.secret")
     }
 
     pub(crate) fn nics(&self, node: &str) -> PathBuf {
-        self.path.join("nics").join(node)
+        self.path().join("nics").join(node)
     }
 
     pub(crate) fn config(&self, daemon: &str) -> PathBuf {
-        self.path.join(format!("{daemon}.toml"))
+        self.path().join(format!("{daemon}.toml"))
     }
 
     pub(crate) fn log(&self, daemon: &str) -> PathBuf {
-        self.path.join(format!("{daemon}.log"))
+        self.path().join(format!("{daemon}.log"))
     }
 
     /// Opens the log of a daemon, to which it adds.
@@ -140,7 +149,7 @@ impl Directory {
     }
 
     pub(crate) fn pid(&self, daemon: &str) -> PathBuf {
-        self.path.join(format!("{daemon}.pid"))
+        self.path().join(format!("{daemon}.pid"))
     }
 
     /// Writes a new file that is nobody else's business.
@@ -151,17 +160,19 @@ impl Directory {
 
     /// Removes it, with all that is in it.
     pub(crate) fn remove(self) -> io::Result<()> {
-        fs::remove_dir_all(&self.path)
+        self.made.remove()
     }
 }
 
 fn room_for_sockets(temporary: PathBuf) -> PathBuf {
-    let socket = temporary.join(TEMPLATE).join(API_SOCKET);
+    let socket = temporary.join(LONGEST).join(API_SOCKET);
     if socket.as_os_str().len() <= SOCKET_PATH_MAX { temporary } else { SHORT.into() }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+    use std::os::unix::fs::PermissionsExt;
     use std::os::unix::net::UnixListener;
 
     use super::*;
@@ -174,11 +185,11 @@ mod tests {
             fs::create_dir(&path).unwrap();
             path
         };
-        let (longest, too_long) = (of_length(83), of_length(84));
+        let (longest, too_long) = (of_length(79), of_length(80));
         assert_eq!(room_for_sockets(longest.clone()), longest);
         assert_eq!(room_for_sockets(too_long), Path::new(SHORT));
-        fs::create_dir(longest.join(TEMPLATE)).unwrap();
-        UnixListener::bind(longest.join(TEMPLATE).join(API_SOCKET)).unwrap();
+        fs::create_dir(longest.join(LONGEST)).unwrap();
+        UnixListener::bind(longest.join(LONGEST).join(API_SOCKET)).unwrap();
     }
 
     #[test]

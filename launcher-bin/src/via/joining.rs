@@ -1,15 +1,13 @@
 //! Nodes on their way into the cluster: their agents are started, at most so many at a time, and watched until all have joined.
 
 use std::collections::{HashMap, HashSet, VecDeque};
-use std::fs::{self, DirBuilder};
-use std::io;
-use std::os::unix::fs::DirBuilderExt;
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
 use lattice_session::random;
-use rank_spawner::LaunchTag;
+use rank_spawner::{LaunchTag, OwnDirectory};
 use tokio::time::Instant;
 
 use super::ViaError;
@@ -17,7 +15,7 @@ use super::head::Head;
 use super::means::{Means, Reach, Telling};
 use super::nodes::Nodes;
 use crate::console::report;
-use crate::private_cluster::{DaemonError, Daemons, Directory, Ground, PrivateClusterError, Role, said};
+use crate::private_cluster::{DaemonError, Daemons, Ground, PrivateClusterError, Role, said};
 
 /// Programs that start one agent each, on their way at a time.
 const AT_ONCE: usize = 32;
@@ -25,6 +23,8 @@ const AT_ONCE: usize = 32;
 const TELL_AFTER: Duration = Duration::from_secs(10);
 /// Programs whose words are shown when nodes are missing.
 const SHOWN: usize = 4;
+/// Name of the file that tells all nodes.
+const MEMBERSHIP: &str = "membership";
 /// Time for others to fail as well, once a program has ended or is late.
 const GATHER: Duration = Duration::from_secs(1);
 
@@ -72,8 +72,8 @@ pub(super) struct Joining<'a> {
     started: HashMap<String, (Instant, String)>,
     /// Since when a program is known to have ended too early, or to be late.
     failing: Option<Instant>,
-    /// File that tells the nodes, where none has an input.
-    file: Option<PathBuf>,
+    /// Directory of the file that tells the nodes, where none has an input.
+    file: Option<OwnDirectory>,
     /// When nodes that are still missing are told; `None` once they have been.
     tell_at: Option<Instant>,
 }
@@ -149,7 +149,7 @@ impl<'a> Joining<'a> {
         };
         let started = match &self.file {
             Some(file) => {
-                agent.extend(["--from".to_owned(), file.to_string_lossy().into_owned()]);
+                agent.extend(["--from".to_owned(), file.path().join(MEMBERSHIP).to_string_lossy().into_owned()]);
                 let command = self.means.command(nodes, self.agent, &agent);
                 daemons.start((&name, Role::Agent), command, &self.ground.directory, Command::spawn)
             }
@@ -170,18 +170,20 @@ impl<'a> Joining<'a> {
     }
 
     /// Writes a file for all nodes, in a directory of its own below the home directory.
-    fn write_for_all(&self, port: u16) -> Result<PathBuf, ViaError> {
+    fn write_for_all(&self, port: u16) -> Result<OwnDirectory, ViaError> {
         let line = self.head.invitation(self.all, self.means)?.at(port);
         let failed = |error| PrivateClusterError::Files { directory: home(), error };
-        let directory = home().join(format!(".lattice-join-{}", random::id().map_err(failed)?));
-        DirBuilder::new().mode(0o700).create(&directory).map_err(failed)?;
-        let path = directory.join("membership");
-        let written = self.ground.guard_directory(&directory).and_then(|()| Directory::write_private(&path, &line));
-        if written.is_err() {
-            // It was ours, and is empty.
-            let _ = fs::remove_dir_all(&directory);
+        let path = home().join(format!(".lattice-join-{}", random::id().map_err(failed)?));
+        let directory = OwnDirectory::make(path, 0o700).map_err(failed)?;
+        let guarded = self.ground.guard_directory(&directory);
+        match guarded.and_then(|()| directory.create_file(MEMBERSHIP)?.write_all(line.as_bytes())) {
+            Ok(()) => Ok(directory),
+            Err(error) => {
+                // It is empty, or holds a part of that file.
+                let _ = directory.remove();
+                Err(failed(error).into())
+            }
         }
-        Ok(written.map(|()| path).map_err(failed)?)
     }
 
     /// Names the nodes whose programs have ended or are late; others are on their way.
@@ -220,9 +222,9 @@ impl<'a> Joining<'a> {
 
 impl Drop for Joining<'_> {
     fn drop(&mut self) {
-        if let Some(directory) = self.file.as_deref().and_then(Path::parent) {
-            // It can be read by nobody else.
-            let _ = fs::remove_dir_all(directory);
+        if let Some(directory) = self.file.take() {
+            // No other user can read it.
+            let _ = directory.remove();
         }
     }
 }

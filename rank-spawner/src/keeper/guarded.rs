@@ -12,6 +12,7 @@ use pmi_core::ids::JobId;
 
 use super::NAME;
 use crate::launch_tag::{LaunchTag, value_of};
+use crate::own_files::FileIdentity;
 use crate::pinned::Pinned;
 use crate::process_table::{Process, ProcessTable};
 
@@ -27,6 +28,7 @@ pub(super) const KIND_DIRECTORY: u8 = 3;
 pub(super) const KIND_FILE: u8 = 4;
 pub(super) const KIND_RESOURCE: u8 = 5;
 pub(super) const KIND_FORGOTTEN: u8 = 6;
+pub(super) const KIND_SOCKET: u8 = 7;
 
 /// Greatest number of launches that a keeper remembers.
 const TAGS_MAX: usize = 1 << 10;
@@ -34,7 +36,7 @@ const TAGS_MAX: usize = 1 << 10;
 /// Greatest number of ranks that a keeper remembers; processes of others are known by their tag alone.
 const RANKS_MAX: usize = 1 << 16;
 
-/// Greatest number of files that a keeper remembers, and of directories.
+/// Greatest number of files that a keeper remembers, of sockets, and of directories.
 const FILES_MAX: usize = 1 << 12;
 
 /// Greatest number of resources that a keeper remembers.
@@ -93,8 +95,10 @@ impl RankRecord {
 pub(super) struct Guarded {
     tags: Vec<LaunchTag>,
     ranks: BTreeMap<Pid, RankRecord>,
-    pub(super) directories: Vec<PathBuf>,
+    /// By path; without an identity those that are only announced.
+    pub(super) directories: BTreeMap<PathBuf, Option<FileIdentity>>,
     pub(super) files: Vec<PathBuf>,
+    pub(super) sockets: Vec<PathBuf>,
     pub(super) resources: BTreeMap<u32, Pinned>,
 }
 
@@ -110,8 +114,11 @@ impl Guarded {
                 self.ranks.extend(RankRecord::decode(payload).map(|rank| (rank.pid, rank)));
             }
             KIND_DIRECTORY if self.directories.len() < FILES_MAX => {
-                self.directories.push(OsStr::from_bytes(payload).into());
+                let parts = payload.split_first_chunk();
+                let named = parts.map(|(identity, path)| (OsStr::from_bytes(path), FileIdentity::decode(*identity)));
+                self.directories.extend(named.map(|(path, identity)| (path.into(), identity)));
             }
+            KIND_SOCKET if self.sockets.len() < FILES_MAX => self.sockets.push(OsStr::from_bytes(payload).into()),
             KIND_FILE if self.files.len() < FILES_MAX => self.files.push(OsStr::from_bytes(payload).into()),
             KIND_RESOURCE if self.resources.len() < RESOURCES_MAX => {
                 let parts = payload.split_first_chunk();
@@ -207,7 +214,7 @@ mod tests {
         }
         assert_eq!(guarded.ranks.len(), RANKS_MAX);
         for number in 0..2 * FILES_MAX {
-            guarded.add(KIND_DIRECTORY, format!("/tmp/{number}").as_bytes());
+            guarded.add(KIND_DIRECTORY, &[&[0; FileIdentity::LEN], format!("/tmp/{number}").as_bytes()].concat());
         }
         assert_eq!(guarded.directories.len(), FILES_MAX);
         for number in 0..=FILES_MAX {

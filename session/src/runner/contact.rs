@@ -1,29 +1,31 @@
-//! Files by which PMIx tools find the launch's server on this node ("rendezvous files" of libpmix): below the directory for temporary
-//! files, which libpmix searches. They name the server's port, and lie where only the user may look: not beside files of ranks, whose
-//! directory a rank of Open MPI 5 opens to everybody.
+//! Files by which PMIx tools find the launch's server on this node ("rendezvous files" of libpmix): in the session's directory below that for
+//! temporary files, which libpmix searches. They name the server's port.
 //!
 //! Most launches are short and are asked by no tool, so the files are written when a launch has run for a second.
 
-use std::fs::OpenOptions;
+use std::fs::{DirBuilder, OpenOptions};
 use std::io::{self, Write};
 use std::net::SocketAddr;
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::process;
 use std::time::Duration;
 
 use nix::unistd::{getegid, geteuid, gethostname};
 use pmix_core::env::server_uri;
+use rank_spawner::Records;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use super::Runner;
-use super::temporary::{OF_TOOLS, TemporaryDirectory, remove_those_of_the_dead};
 use crate::blocking;
 use crate::unix_time;
 
 /// Time after which the files of a launch are written.
 const AFTER: Duration = Duration::from_secs(1);
+
+/// Name of the directory of the files in that of the session.
+const DIRECTORY: &str = "contact";
 
 /// Version of libpmix whose tools are served, and which they take the server for.
 const VERSION: &str = "v4.2.2";
@@ -32,8 +34,7 @@ const VERSION: &str = "v4.2.2";
 pub(super) struct Contact {
     /// Time at which they are written; `None` once they are.
     due: Option<Instant>,
-    /// Returns their directory.
-    pub(super) writing: JoinSet<Option<TemporaryDirectory>>,
+    pub(super) writing: JoinSet<()>,
 }
 
 impl Contact {
@@ -54,21 +55,20 @@ impl Contact {
     /// Begins to write the files for the server at this address.
     fn write(&mut self, directory: PathBuf, launch: String, server: SocketAddr) {
         blocking::begin_in(&mut self.writing, move || {
-            let told = |error: io::Error| {
-                tracing::warn!("tools find no PMIx contact file in {}: {error}", directory.display());
-            };
-            directory.parent().into_iter().for_each(remove_those_of_the_dead);
-            let made = TemporaryDirectory::make(directory.clone()).map_err(told).ok()?;
             if let Err(error) = write(&directory, &launch, server) {
-                told(error);
+                tracing::warn!("tools find no PMIx contact file in {}: {error}", directory.display());
             }
-            Some(made)
         });
     }
 
-    /// Waits until nothing is written any more; returns the directory that is to be removed, if there is one.
-    pub(super) async fn close(&mut self) -> Option<TemporaryDirectory> {
-        self.writing.join_next().await?.ok()?
+    /// True if nothing is being written.
+    pub(super) fn is_closed(&self) -> bool {
+        self.writing.is_empty()
+    }
+
+    /// Waits until nothing is written any more.
+    pub(super) async fn close(&mut self) {
+        while self.writing.join_next().await.is_some() {}
     }
 }
 
@@ -78,24 +78,21 @@ impl Runner {
         if !self.contact.is_due() {
             return;
         }
-        let Some(server) = self.servers.pmix_address() else { return };
-        let mut directory = self.spec.rank_files().into_os_string();
-        directory.push(OF_TOOLS);
-        let directory = PathBuf::from(directory);
-        if let Some(processes) = &self.processes {
-            processes.guard_directory(&directory);
-            processes.guard_directory(&self.spec.rank_files());
+        if self.directories.has_records() {
+            blocking::begin_in(&mut self.removals, Records::remove_those_of_killed_processes);
         }
-        self.contact.write(directory, self.spec.launch_id.clone(), server);
+        let Some((server, own)) = self.servers.pmix_address().zip(self.directories.own.as_ref()) else { return };
+        self.contact.write(own.path().join(DIRECTORY), self.spec.launch_id.clone(), server);
     }
 }
 
-/// Writes one file for those who know the number of this process, and one for those who know the launch's id.
+/// Writes one file for those who know the number of this process, and one for those who know the launch's id, in a new directory.
 fn write(directory: &Path, launch: &str, server: SocketAddr) -> io::Result<()> {
     let host = gethostname()?.to_string_lossy().into_owned();
     // A tool takes its node's name without the domain.
     let host = host.split('.').next().unwrap_or_default();
     let (pid, user, group, now) = (process::id(), geteuid(), getegid(), unix_time::seconds());
+    DirBuilder::new().mode(0o700).create(directory)?;
     let text = format!("{}\n{VERSION}\n{pid}\n{user}:{group}\n{now}\n", server_uri(server));
     for name in [pid.to_string().as_str(), launch] {
         let path = directory.join(format!("pmix.{host}.tool.{name}"));
@@ -115,7 +112,6 @@ mod tests {
     fn only_the_user_can_read_where_the_server_is() {
         let parent = tempfile::tempdir().unwrap();
         let directory = parent.path().join("launch");
-        fs::create_dir(&directory).unwrap();
         write(&directory, "ab12", "127.0.0.1:4000".parse().unwrap()).unwrap();
         let mut names = Vec::new();
         for entry in fs::read_dir(&directory).unwrap() {
@@ -139,6 +135,6 @@ mod tests {
         assert!(!contact.is_due() && contact.wake(later) < later);
         tokio::time::advance(AFTER).await;
         assert!(contact.is_due() && !contact.is_due() && contact.wake(later) == later);
-        assert!(contact.close().await.is_none());
+        assert!(contact.is_closed());
     }
 }

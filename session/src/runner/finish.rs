@@ -109,8 +109,8 @@ impl Runner {
     /// Removes files and memory of the ranks, and of the session itself; dismisses the keeper when that is done. A file system that does
     /// not answer keeps no session for longer than [`timeouts::REMOVAL`].
     async fn remove_files(&mut self, all_ended_well: bool, keeper: Option<Keeper>) {
-        self.begin_removals(all_ended_well);
-        if tokio::time::timeout(timeouts::REMOVAL, self.end_removals()).await.is_ok() {
+        let removals = self.removals(all_ended_well);
+        if tokio::time::timeout(timeouts::REMOVAL, self.carry_out_removals(removals)).await.is_ok() {
             sweep::dismiss(keeper);
         } else {
             let launch = &self.spec.launch_id;
@@ -120,28 +120,23 @@ impl Runner {
         }
     }
 
-    /// Begins the removal of what is left of ranks, by one thread: a second one would take as long as a rank takes to start.
-    fn begin_removals(&mut self, all_ended_well: bool) {
+    /// Files and memory that are left of ranks. Removes what needs no thread, which would take as long as a rank takes to start.
+    fn removals(&mut self, all_ended_well: bool) -> Removals {
         for (_, job) in self.machine.jobs().iter().filter(|(_, job)| !job.ranks_here().is_empty()) {
             shared_memory::remove_mpich(&job.spec);
         }
-        let spoke_pmix = || self.machine.ranks().iter().any(|(_, slot)| self.servers.spoke_pmix(slot.job, slot.local));
-        let removals = Removals {
-            orphaned_since: (!all_ended_well).then(|| self.resources.began()),
-            segments: self.segments.take(),
-            // Who spoke no PMIx was not told of them.
-            rank_files: (self.has_rank_files || spoke_pmix()).then(|| self.spec.rank_files()),
-            temporary: self.temporary.take(),
-        };
-        if !removals.is_empty() {
-            blocking::begin_in(&mut self.removals, move || removals.carry_out());
+        let mut directories = std::mem::take(&mut self.directories);
+        if self.contact.is_closed() {
+            directories.remove_empty();
         }
+        Removals { orphaned_since: (!all_ended_well).then(|| self.resources.began()), directories }
     }
 
-    /// Waits until all is removed, also files that are only now being written, and resources that are being looked at.
-    async fn end_removals(&mut self) {
-        if let Some(directory) = self.contact.close().await {
-            blocking::begin_in(&mut self.removals, move || directory.remove());
+    /// Removes all, also files that are only now being written, and resources that are being looked at.
+    async fn carry_out_removals(&mut self, removals: Removals) {
+        self.contact.close().await;
+        if !removals.is_empty() {
+            blocking::begin_in(&mut self.removals, move || removals.carry_out());
         }
         self.end_resources().await;
         while self.removals.join_next().await.is_some() {}

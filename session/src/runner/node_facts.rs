@@ -7,8 +7,7 @@
 //! ```
 
 use std::cell::OnceCell;
-use std::ffi::OsString;
-use std::fs::{self, File, OpenOptions};
+use std::fs::OpenOptions;
 use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
@@ -20,7 +19,6 @@ use pmi_core::server::RankDomains;
 use pmix_core::BoundPlace;
 use rank_spawner::{BindHereError, CpuBind, CpuSet, MemBind, MemBindError, MemoryPolicy, plan, plan_here, usable_here};
 
-use super::temporary::OF_TOPOLOGY;
 use crate::gpus::{GpuBind, GpuError};
 use crate::settings::LaunchSettings;
 use crate::spec::SessionSpec;
@@ -39,8 +37,8 @@ struct Shared {
     topology: SharedTopology,
     /// Its text, which is read for those who are told it.
     text: OnceCell<Option<Bytes>>,
-    /// File of this launch alone, where there is no other; removed at the end of the session.
-    own: Option<OwnFile>,
+    /// File of this launch alone, where there is no other; removed with the session's directory.
+    own: Option<PathBuf>,
 }
 
 impl Shared {
@@ -50,7 +48,7 @@ impl Shared {
             Some(_) => None,
             None => topology
                 .text()
-                .and_then(|text| OwnFile::create(spec, &text))
+                .and_then(|text| create_own_file(spec, &text))
                 .inspect_err(|error| {
                     let (launch, name) = (&spec.launch_id, own_file_of(spec));
                     tracing::warn!(launch, "ranks get no file with the topology: {}: {error}", name.display());
@@ -71,7 +69,7 @@ impl Shared {
     }
 
     fn file(&self) -> Option<&Path> {
-        self.topology.file().or_else(|| Some(&self.own.as_ref()?.path))
+        self.topology.file().or(self.own.as_deref())
     }
 }
 
@@ -156,11 +154,6 @@ impl NodeFacts {
         self.shared(spec)?.file().filter(|file| file.exists())?.to_str()
     }
 
-    /// The file of the topology that this session has made, and removes, if it has made one.
-    pub(super) fn own_file(&self) -> Option<&Path> {
-        Some(&self.shared.get()?.as_ref()?.own.as_ref()?.path)
-    }
-
     /// Places of ranks with these CPUs; none if no rank is bound.
     pub(super) fn places(&self, cpus: &[Option<CpuSet>]) -> Vec<Option<BoundPlace>> {
         if cpus.iter().all(Option::is_none) {
@@ -192,36 +185,14 @@ impl NodeFacts {
 }
 
 /// Path of the file with the topology that a session makes where there is no other.
-pub(super) fn own_file_of(spec: &SessionSpec) -> PathBuf {
-    let mut name = OsString::from(spec.rank_files());
-    name.push(OF_TOPOLOGY);
-    name.into()
+fn own_file_of(spec: &SessionSpec) -> PathBuf {
+    spec.session_directory().join("topology.xml")
 }
 
-/// File that only this launch reads.
-#[derive(Debug)]
-struct OwnFile {
-    path: PathBuf,
-    /// Locked, by which later sessions know that this one lives.
-    _lock: File,
-}
-
-impl OwnFile {
-    /// Writes a file that nobody has made before.
-    fn create(spec: &SessionSpec, text: &str) -> io::Result<Self> {
-        let path = own_file_of(spec);
-        let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path)?;
-        // Where that cannot be, nobody looks for what is left.
-        let _ = file.try_lock();
-        let written = file.write_all(text.as_bytes());
-        let own = Self { path, _lock: file };
-        written.map(|()| own)
-    }
-}
-
-impl Drop for OwnFile {
-    fn drop(&mut self) {
-        // Whoever removed it before did what is to be done.
-        let _ = fs::remove_file(&self.path);
-    }
+/// Writes a file that only this launch reads; returns its path.
+fn create_own_file(spec: &SessionSpec, text: &str) -> io::Result<PathBuf> {
+    let path = own_file_of(spec);
+    let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path)?;
+    file.write_all(text.as_bytes())?;
+    Ok(path)
 }

@@ -1,17 +1,17 @@
 //! Everything that the ranks of a job need before the first one starts: their servers, their commands.
 
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use job_memory::NodeMemory;
 use pmi_core::ids::Rank;
-use rank_spawner::{CpuSet, MemoryPolicy};
+use rank_spawner::{CpuSet, MemoryPolicy, OwnDirectory, Records};
 
 use super::observe::PreparedJob;
 use super::servers::RanksHere;
 use super::start::Processes;
-use super::temporary::{self, TemporaryDirectory};
-use super::{Runner, node_facts, shared_memory};
+use super::{Runner, shared_memory};
 use crate::blocking;
 use crate::cause::StartClass;
 use crate::event::{Event, Notice};
@@ -44,8 +44,9 @@ impl Runner {
         let (spec, ranks) = (Arc::clone(&state.spec), state.ranks_here());
         if let Some(processes) = self.processes.as_ref().filter(|_| !ranks.is_empty()) {
             processes.guard_files(&shared_memory::of_mpich(&spec));
-            // Before it is made, if it is.
-            processes.guard_files(&[node_facts::own_file_of(&self.spec)]);
+        }
+        if job == JobNumber::LAUNCHED {
+            self.make_session_directory();
         }
         let bindings = self.bindings(&spec, &ranks)?;
         let cpus = bindings.cpus.clone();
@@ -93,10 +94,6 @@ impl Runner {
         let state = self.machine.jobs().get(job);
         let served = self.servers.add(job, state, parent, RanksHere { cpus, node: &self.node });
         let mut entrances = served.map_err(|error| system(format!("cannot serve PMI: {error}")))?;
-        if entrances.port.as_ref().is_some_and(|port| port.file.is_some()) {
-            self.has_rank_files = true;
-            self.processes.iter().for_each(|processes| processes.guard_directory(&self.spec.rank_files()));
-        }
         if let Some(bytes) = state.spec.settings.node_memory.filter(|_| !state.ranks_here().is_empty()) {
             let made = NodeMemory::make(bytes).map_err(|error| system(error.to_string()))?;
             entrances.node_memory = Some(Arc::new(made));
@@ -107,27 +104,31 @@ impl Runner {
         if entrances.pmix.is_some() {
             entrances.segments = self.directory_of_segments();
         }
-        self.remove_topologies_of_the_dead(job);
         Ok(entrances)
     }
 
-    /// Removes what killed sessions have left beside the file with the topology that this one has made, if it has made one.
-    fn remove_topologies_of_the_dead(&mut self, job: JobNumber) {
-        let own = self.node.own_file().filter(|_| job == JobNumber::LAUNCHED);
-        if let Some(parent) = own.and_then(Path::parent).map(Path::to_owned) {
-            blocking::begin_in(&mut self.removals, move || temporary::remove_those_of_the_dead(&parent));
-        }
+    /// Makes the directory of the session, before any rank can: what they find there is nobody else's.
+    fn make_session_directory(&mut self) {
+        let path = self.spec.session_directory();
+        let made = self.make_directory(path.clone());
+        let refused =
+            |error: &io::Error| tracing::warn!("ranks have no directory for their files: {}: {error}", path.display());
+        self.directories.own = made.inspect_err(refused).ok();
+    }
+
+    fn make_directory(&mut self, path: PathBuf) -> io::Result<OwnDirectory> {
+        let keeper = self.processes.as_ref().and_then(Processes::keeper);
+        self.directories.make(path, keeper, &self.spec.directory_name())
     }
 
     /// The directory for shared memory of Open MPI 4.1, if this node needs one of its own.
     fn directory_of_segments(&mut self) -> Option<PathBuf> {
-        if self.segments.is_none() {
+        if self.directories.segments.is_none() {
             let directory = shared_memory::of_open_mpi(&self.spec)?;
-            self.processes.iter().for_each(|processes| processes.guard_directory(&directory));
             // Without it, ranks take the usual one.
-            self.segments = TemporaryDirectory::make(directory).ok();
+            self.directories.segments = self.make_directory(directory).ok();
         }
-        self.segments.as_ref().map(|directory| directory.path().to_owned())
+        self.directories.segments().map(Path::to_owned)
     }
 
     /// Plans the commands of the ranks, and makes the directory for their temporary files.
@@ -160,16 +161,13 @@ impl Runner {
         };
         let stdin = if job == JobNumber::LAUNCHED { &self.io.stdin } else { &StdinSource::Empty };
         let plan = context.plan(stdin).map_err(unplanned)?;
-        if let Some(directory) = self.spec.temporary_directory() {
-            processes.guard_directory(&directory);
-            if self.temporary.is_none() {
-                let refused =
-                    |error| format!("cannot make the directory of temporary files {}: {error}", directory.display());
-                if let Some(parent) = directory.parent().map(Path::to_owned) {
-                    blocking::begin_in(&mut self.removals, move || temporary::remove_those_of_the_dead(&parent));
-                }
-                let made = TemporaryDirectory::make(directory.clone());
-                self.temporary = Some(made.map_err(|error| system(refused(error)))?);
+        if let Some(directory) = self.spec.temporary_directory().filter(|_| self.directories.temporary.is_none()) {
+            let refused =
+                |error| format!("cannot make the directory of temporary files {}: {error}", directory.display());
+            let made = self.make_directory(directory.clone());
+            self.directories.temporary = Some(made.map_err(|error| system(refused(error)))?);
+            if self.directories.has_records() {
+                blocking::begin_in(&mut self.removals, Records::remove_those_of_killed_processes);
             }
         }
         Ok(plan)

@@ -2,7 +2,7 @@
 
 use pmi_transport::task;
 use std::os::fd::OwnedFd;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use nix::errno::Errno;
@@ -176,14 +176,6 @@ impl Processes {
         for (keeper, file) in self.keeper.iter().flat_map(|keeper| files.iter().map(move |file| (keeper, file))) {
             // A keeper that is gone removes nothing; the session does it as a rule.
             let _ = keeper.guard_file(file);
-        }
-    }
-
-    /// Has the keeper remove a directory, if this process is killed.
-    pub(super) fn guard_directory(&self, directory: &Path) {
-        if let Some(keeper) = &self.keeper {
-            // As with files.
-            let _ = keeper.guard_directory(directory);
         }
     }
 

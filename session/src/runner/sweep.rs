@@ -1,7 +1,5 @@
 //! Removal of all that the ranks left behind: processes, and files that they wanted removed.
 
-use std::fs;
-use std::path::PathBuf;
 use std::time::SystemTime;
 
 use nix::unistd::Pid;
@@ -11,8 +9,8 @@ use rank_spawner::{
     sweep_group,
 };
 
+use super::directories::Directories;
 use super::pump::HeldStream;
-use super::temporary::TemporaryDirectory;
 use crate::blocking;
 use crate::session_io::HostProcess;
 use crate::timeouts;
@@ -96,19 +94,13 @@ pub(super) fn dismiss(keeper: Option<Keeper>) {
 pub(super) struct Removals {
     /// Begin of a launch of which not all ranks ended well: MPI libraries leave memory then that no name tells to be its.
     pub(super) orphaned_since: Option<SystemTime>,
-    /// Directory for shared memory of Open MPI 4.1.
-    pub(super) segments: Option<TemporaryDirectory>,
-    /// Directory that ranks were told for files of theirs, if any of them made it.
-    pub(super) rank_files: Option<PathBuf>,
-    /// Directory for temporary files of ranks.
-    pub(super) temporary: Option<TemporaryDirectory>,
+    pub(super) directories: Directories,
 }
 
 impl Removals {
     /// Returns true if there is nothing to look for.
     pub(super) fn is_empty(&self) -> bool {
-        let Self { orphaned_since, segments, rank_files, temporary } = self;
-        orphaned_since.is_none() && segments.is_none() && rank_files.is_none() && temporary.is_none()
+        self.orphaned_since.is_none() && self.directories.is_empty()
     }
 
     /// Removes all of it, memory first: a file system that does not answer keeps it from going on. It may block.
@@ -116,15 +108,6 @@ impl Removals {
         if let Some(since) = self.orphaned_since {
             remove_orphaned_memory(since);
         }
-        if let Some(directory) = self.segments {
-            directory.remove();
-        }
-        if let Some(directory) = self.rank_files.filter(|directory| directory.symlink_metadata().is_ok()) {
-            // What cannot be removed stays: a rank could do no more itself.
-            let _ = fs::remove_dir_all(directory);
-        }
-        if let Some(directory) = self.temporary {
-            directory.remove();
-        }
+        self.directories.remove();
     }
 }

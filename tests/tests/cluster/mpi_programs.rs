@@ -134,7 +134,7 @@ fn pmix_queries_tell_of_processes_on_other_nodes() {
 fn a_pmix_tool_on_one_node_looks_at_ranks_of_all_and_ends_them() {
     let script = r#"
         [ $LATTICE_RANK = 0 ] || exec sleep 100
-        until file=$(ls /tmp/lattice-$LATTICE_LAUNCH_ID.0.contact/pmix.*.tool.$LATTICE_LAUNCH_ID 2>/dev/null); do sleep 0.1; done
+        until file=$(ls /tmp/lattice-$LATTICE_LAUNCH_ID.0-*/contact/pmix.*.tool.$LATTICE_LAUNCH_ID 2>/dev/null); do sleep 0.1; done
         env -u PMIX_NAMESPACE -u PMIX_RANK -u PMIX_SERVER_URI41 -u PMIX_SERVER_URI3 "$0" uri file:$file look
         "$0" variables here kill
     "#;
@@ -153,7 +153,7 @@ fn a_pmix_tool_has_the_output_of_ranks_on_other_nodes() {
             echo out $LATTICE_RANK; echo err $LATTICE_RANK >&2; exit
         fi
         mkdir $shared; trap 'rm -r $shared' EXIT
-        until file=$(ls /tmp/lattice-$LATTICE_LAUNCH_ID.0.contact/pmix.*.tool.$LATTICE_LAUNCH_ID 2>/dev/null); do sleep 0.1; done
+        until file=$(ls /tmp/lattice-$LATTICE_LAUNCH_ID.0-*/contact/pmix.*.tool.$LATTICE_LAUNCH_ID 2>/dev/null); do sleep 0.1; done
         env -u PMIX_NAMESPACE -u PMIX_RANK -u PMIX_SERVER_URI41 -u PMIX_SERVER_URI3 "$0" uri file:$file pull stay >$shared/tool 2>&1 & tool=$!
         until grep -q pulling $shared/tool; do sleep 0.1; done
         touch $shared/go

@@ -58,20 +58,6 @@ fn what_ranks_leave_behind_is_ended_whatever_the_bytes_of_its_name() {
     launch("-n 1 --pmi none").bash(script).run().exits(0).prints_lines(["done"]);
 }
 
-/// Of a file system that other machines may share, as of one that is not known, nobody can tell whose sessions live.
-#[test]
-fn what_a_killed_session_has_left_is_removed_where_no_other_machine_sees_it() {
-    assert!(geteuid().is_root(), "this test must run as root");
-    let script = r#"scratch=$(mktemp -d)
-        for type in tmpfs ramfs; do
-            mount -t $type none $scratch && mkdir $scratch/lattice-a.0.tmp && touch -d '1 minute ago' $scratch/lattice-a.0.tmp
-            "$0" launch --pmi none --tmpdir=$scratch true; echo $type $(ls $scratch); umount $scratch
-        done; rmdir $scratch"#;
-    let words = ["-m", "bash", "-c", script];
-    let command = words.into_iter().fold(Command::new("unshare"), Command::arg).arg(built::lattice());
-    command.run().exits(0).prints_lines(["tmpfs", "ramfs lattice-a.0.tmp"]);
-}
-
 /// They are reaped while the ranks run, as they would fill the table of processes of a long launch.
 #[test]
 fn orphans_of_ranks_that_have_ended_do_not_stay_as_zombies() {
@@ -156,6 +142,16 @@ fn no_shared_memory_stays_however_a_program_ends() {
     }
 }
 
+/// Names in the directory of a session, which is below this one.
+fn of_session(directory: &Path) -> Vec<std::ffi::OsString> {
+    let below = std::fs::read_dir(directory).unwrap().filter_map(|entry| std::fs::read_dir(entry.unwrap().path()).ok());
+    below.flatten().map(|entry| entry.unwrap().file_name()).collect()
+}
+
+fn is_empty(directory: &Path) -> bool {
+    std::fs::read_dir(directory).unwrap().next().is_none()
+}
+
 /// The directory of files of ranks, the socket for ranks in containers and the files for tools in it.
 #[test]
 fn nothing_stays_in_the_directory_for_temporary_files() {
@@ -172,13 +168,9 @@ fn nothing_stays_in_the_directory_for_temporary_files() {
         let outcome = begun(flags, directory.path()).arg(&open_mpi).words("1 9").run();
         left(outcome.exits(9), directory.path(), flags);
         let mut running = begun(flags, directory.path()).arg(&open_mpi).words("0 9 never").start();
-        let is_there = |end: &str| {
-            let mut names = std::fs::read_dir(directory.path()).unwrap().map(|entry| entry.unwrap().file_name());
-            names.any(|name| name.to_string_lossy().ends_with(end))
-        };
-        running.wait_until("tools find it", || is_there(".contact"));
+        running.wait_until("tools find it", || of_session(directory.path()).iter().any(|name| name == "contact"));
         running.signal(Signal::SIGKILL);
-        running.wait_until("the keeper has removed all", || !is_there(""));
+        running.wait_until("the keeper has removed all", || is_empty(directory.path()));
         running.finish();
     }
 }
@@ -191,13 +183,10 @@ fn the_topology_of_a_killed_launch_is_removed() {
     let script = r#"mount -t tmpfs -o ro none /run && exec "$@""#;
     let command = Command::new("unshare").words("--mount bash -c").arg(script).arg("bash").arg(built::lattice());
     let mut running = command.words("launch -n 1 sleep 1000").env("TMPDIR", directory.path()).start();
-    let is_there = |end: &str| {
-        let mut names = std::fs::read_dir(directory.path()).unwrap().map(|entry| entry.unwrap().file_name());
-        names.any(|name| name.to_string_lossy().ends_with(end))
-    };
-    running.wait_until("there is a topology", || is_there(".xml"));
+    running
+        .wait_until("there is a topology", || of_session(directory.path()).iter().any(|name| name == "topology.xml"));
     running.signal(Signal::SIGKILL);
-    running.wait_until("the keeper has removed all", || !is_there(""));
+    running.wait_until("the keeper has removed all", || is_empty(directory.path()));
     running.finish().killed_by(9);
 }
 

@@ -14,8 +14,9 @@ fn contact(below: &Path) -> Option<(PathBuf, String)> {
     let directory = fs::read_dir(below).ok()?.next()?.ok()?.path();
     let id = directory.file_name()?.to_str()?.strip_prefix("lattice-")?.split_once('.')?.0.to_owned();
     let of_launch = |path: PathBuf| path.to_string_lossy().ends_with(&format!(".tool.{id}"));
-    let found = fs::read_dir(&directory).ok()?.flatten().any(|entry| of_launch(entry.path()));
-    found.then_some((directory, id))
+    let contact = directory.join("contact");
+    let found = fs::read_dir(&contact).ok()?.flatten().any(|entry| of_launch(entry.path()));
+    found.then_some((contact, id))
 }
 
 /// By the number of the launcher's process, by the launch's id, by a file; at once with some that are mad and one that stays.

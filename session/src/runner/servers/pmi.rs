@@ -113,7 +113,7 @@ impl Servers {
         let listener = TcpListener::bind(("127.0.0.1", 0))?;
         let address = listener.local_addr()?.to_string();
         driver.listen(listener, admission)?;
-        let directory = self.spec.rank_files();
+        let directory = self.spec.session_directory();
         let file = socket_file::bind(&directory, number).and_then(|(path, listener)| {
             driver.listen_at_file(listener, admission)?;
             Ok(path)
