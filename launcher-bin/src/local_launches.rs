@@ -7,17 +7,19 @@
 //! ```
 //!
 //! The directory is `$XDG_RUNTIME_DIR/lattice/launches`, or without that variable `/tmp/lattice-UID/launches`; nobody else can enter it, and
-//! both ends ask the kernel whose process the other one is. A socket whose launch is gone (SIGKILL) is removed by whoever finds it.
+//! both ends ask the kernel whose process the other one is. All of it is reached by the descriptor of the directory. A socket whose launch is
+//! gone (SIGKILL) is removed by the command that finds it.
 
 mod service;
 mod viewers;
 
-use std::fs::{self, DirBuilder};
+use std::fs;
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::Shutdown;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use lattice_inventory::CpuSet;
@@ -32,8 +34,10 @@ use pmi_transport::proto::v1 as proto;
 use prost::Message;
 use proto::local_answer::What as Answer;
 use proto::local_question::What as Question;
+use rank_spawner::{NotPrivate, PrivateDirectory};
 
 pub(crate) use self::service::{LaunchHere, LocalService, Watched};
+use crate::console::report;
 use crate::environment::{self, Environment};
 
 /// Time for an answer, which a launch gives at once unless it is stopped.
@@ -76,20 +80,20 @@ pub enum LocalError {
 #[derive(Clone, Debug)]
 pub(crate) struct LocalLaunch {
     id: String,
-    path: PathBuf,
+    directory: Arc<PrivateDirectory>,
 }
 
 /// Finds the launch of this id; `None` if there is none of ours on this machine.
 pub(crate) fn find(id: &str, environment: &Environment) -> Option<LocalLaunch> {
-    let launch = LocalLaunch::in_directory(&directory(environment), id)?;
+    let launch = LocalLaunch::in_directory(&opened(environment)?, id)?;
     launch.connect().ok().flatten().map(|_| launch)
 }
 
 /// Returns what every launch of ours on this machine tells of itself; of one that does not answer, for it is stopped, what others see.
 pub(crate) fn summaries(environment: &Environment) -> Vec<proto::LaunchSummary> {
-    let directory = directory(environment);
-    let entries = fs::read_dir(&directory).into_iter().flatten().flatten();
-    let launches = entries.filter_map(|entry| LocalLaunch::in_directory(&directory, entry.file_name().to_str()?));
+    let Some(directory) = opened(environment) else { return Vec::new() };
+    let names = directory.names().unwrap_or_default();
+    let launches = names.iter().filter_map(|name| LocalLaunch::in_directory(&directory, name));
     // All at once: those that are stopped hold up nobody.
     std::thread::scope(|scope| {
         let asked: Vec<_> = launches.map(|launch| scope.spawn(move || launch.summary())).collect();
@@ -99,9 +103,9 @@ pub(crate) fn summaries(environment: &Environment) -> Vec<proto::LaunchSummary> 
 
 impl LocalLaunch {
     /// The launch of this id; `None` if it is no id. The socket of one that does not take connections yet has no id as its name.
-    fn in_directory(directory: &Path, id: &str) -> Option<Self> {
+    fn in_directory(directory: &Arc<PrivateDirectory>, id: &str) -> Option<Self> {
         let is_id = !id.is_empty() && id.bytes().all(|byte| byte.is_ascii_alphanumeric());
-        is_id.then(|| Self { id: id.to_owned(), path: directory.join(id) })
+        is_id.then(|| Self { id: id.to_owned(), directory: Arc::clone(directory) })
     }
 
     /// Returns what it tells of itself; `None` if it is over.
@@ -123,7 +127,8 @@ impl LocalLaunch {
         let launcher = getsockopt(&socket, PeerCredentials).ok()?.pid();
         let command = fs::read(format!("/proc/{launcher}/cmdline")).unwrap_or_default();
         let words: Vec<_> = command.split(|&byte| byte == 0).map(String::from_utf8_lossy).collect();
-        let (started, nanos) = fs::metadata(&self.path).map_or((0, 0), |socket| (socket.mtime(), socket.mtime_nsec()));
+        let (started, nanos) =
+            self.directory.status(&self.id).map_or((0, 0), |socket| (socket.mtime(), socket.mtime_nsec()));
         Some(proto::LaunchSummary {
             id: self.id.clone(),
             allocation_id: "local".to_owned(),
@@ -232,12 +237,12 @@ impl LocalLaunch {
 
     /// A connection; `None` if the launch is gone.
     fn connect(&self) -> io::Result<Option<UnixStream>> {
-        let socket = match UnixStream::connect(&self.path) {
+        let socket = match UnixStream::connect(self.directory.by_descriptor(&self.id)) {
             Ok(socket) => socket,
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
             Err(error) if error.kind() == ErrorKind::ConnectionRefused => {
-                // Its launch was killed. Somebody else may have removed it by now.
-                let _ = fs::remove_file(&self.path);
+                // Its launch was killed. The kernel refuses connections to files that are no sockets as well: those stay.
+                self.directory.remove_socket(&self.id);
                 return Ok(None);
             }
             Err(error) => return Err(error),
@@ -250,43 +255,41 @@ impl LocalLaunch {
     }
 }
 
-/// Directory of the sockets of this user's launches.
-fn directory(environment: &Environment) -> PathBuf {
+/// Name of the directory of the sockets in that of the user.
+const LAUNCHES: &str = "launches";
+
+/// Directory of this user on this machine.
+fn of_user(environment: &Environment) -> PathBuf {
     let set = environment::value(environment, "XDG_RUNTIME_DIR").map(Path::new).filter(|path| path.is_absolute());
-    let user =
-        set.map_or_else(|| PathBuf::from(format!("/tmp/lattice-{}", geteuid())), |runtime| runtime.join("lattice"));
-    user.join("launches")
+    set.map_or_else(|| PathBuf::from(format!("/tmp/lattice-{}", geteuid())), |runtime| runtime.join("lattice"))
 }
 
-/// Makes the directory, where it is missing, for us alone.
-///
-/// # Errors
-/// Fails if it cannot be made, or is one that others can enter or change.
-fn prepare(directory: &Path) -> io::Result<()> {
-    for path in directory.parent().into_iter().chain([directory]) {
-        match DirBuilder::new().mode(0o700).create(path) {
-            Err(error) if error.kind() != ErrorKind::AlreadyExists => return Err(error),
-            _ => check_ours(path)?,
+/// The directory of the sockets of this user's launches; `None` if there is none. One that is not this user's alone is reported, and not used.
+fn opened(environment: &Environment) -> Option<Arc<PrivateDirectory>> {
+    let opened = PrivateDirectory::open(of_user(environment)).and_then(|user| user.open_below(LAUNCHES));
+    match opened {
+        Ok(directory) => Some(Arc::new(directory)),
+        Err(error) if error.is_absent() => None,
+        Err(error) => {
+            report(&format!("warning: launches on this machine are not looked for: {error}"));
+            None
         }
     }
-    Ok(())
 }
 
-fn check_ours(path: &Path) -> io::Result<()> {
-    let found = fs::symlink_metadata(path)?;
-    if found.is_dir() && found.uid() == geteuid().as_raw() && found.mode() & 0o077 == 0 {
-        return Ok(());
-    }
-    let text = format!("{} is not a directory of this user alone", path.display());
-    Err(io::Error::new(ErrorKind::PermissionDenied, text))
+/// The same directory, after it was made if it was missing.
+///
+/// # Errors
+/// Fails if it cannot be made, or is not this user's alone.
+fn prepared(environment: &Environment) -> Result<PrivateDirectory, NotPrivate> {
+    PrivateDirectory::make(of_user(environment))?.make_below(LAUNCHES)
 }
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::fs::PermissionsExt;
-    use std::os::unix::net::UnixListener;
-
     use std::ffi::OsString;
+    use std::os::unix::fs::{PermissionsExt, symlink};
+    use std::os::unix::net::UnixListener;
 
     use super::*;
 
@@ -297,61 +300,72 @@ mod tests {
     #[test]
     fn the_directory_is_the_users_alone() {
         let runtime = tempfile::tempdir().unwrap();
-        let path = directory(&environment(runtime.path()));
+        let variables = environment(runtime.path());
+        assert!(opened(&variables).is_none());
+        let path = prepared(&variables).unwrap().path().to_owned();
         assert_eq!(path, runtime.path().join("lattice/launches"));
-        prepare(&path).unwrap();
         assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o700);
-        prepare(&path).unwrap();
+        prepared(&variables).unwrap();
         for open in [path.parent().unwrap(), &path] {
             fs::set_permissions(open, PermissionsExt::from_mode(0o755)).unwrap();
-            let error = prepare(&path).unwrap_err().to_string();
-            assert!(error.ends_with("is not a directory of this user alone"), "{error}");
+            let error = prepared(&variables).unwrap_err().to_string();
+            assert!(error.contains("with mode 755; it must be a directory of user"), "{error}");
+            assert!(opened(&variables).is_none());
             fs::set_permissions(open, PermissionsExt::from_mode(0o700)).unwrap();
         }
-        let own = format!("/tmp/lattice-{}/launches", geteuid());
-        assert_eq!(directory(&[]), Path::new(&own));
-        assert_eq!(directory(&environment(Path::new("relative"))), Path::new(&own));
+        let own = format!("/tmp/lattice-{}", geteuid());
+        assert_eq!(of_user(&[]), Path::new(&own));
+        assert_eq!(of_user(&environment(Path::new("relative"))), Path::new(&own));
+    }
+
+    /// Another user has made the directory, or a link in its place: what is there stays, whatever its names are.
+    #[test]
+    fn nothing_is_removed_from_a_directory_that_another_one_leads_to() {
+        let runtime = tempfile::tempdir().unwrap();
+        let variables = environment(runtime.path());
+        let precious = runtime.path().join("precious");
+        fs::create_dir(&precious).unwrap();
+        fs::set_permissions(&precious, PermissionsExt::from_mode(0o700)).unwrap();
+        fs::write(precious.join("passwd"), "x").unwrap();
+        fs::create_dir(runtime.path().join("lattice")).unwrap();
+        fs::set_permissions(runtime.path().join("lattice"), PermissionsExt::from_mode(0o700)).unwrap();
+        symlink(&precious, runtime.path().join("lattice/launches")).unwrap();
+        assert!(summaries(&variables).is_empty() && find("passwd", &variables).is_none());
+        assert!(prepared(&variables).is_err() && precious.join("passwd").exists());
     }
 
     #[test]
-    fn a_directory_that_is_a_link_is_not_used() {
+    fn a_socket_whose_launch_is_gone_is_removed_and_no_other_file() {
         let runtime = tempfile::tempdir().unwrap();
-        fs::create_dir(runtime.path().join("elsewhere")).unwrap();
-        std::os::unix::fs::symlink("elsewhere", runtime.path().join("lattice")).unwrap();
-        assert!(prepare(&directory(&environment(runtime.path()))).is_err());
-    }
-
-    #[test]
-    fn a_socket_whose_launch_is_gone_is_removed() {
-        let runtime = tempfile::tempdir().unwrap();
-        let environment = environment(runtime.path());
-        let path = directory(&environment);
-        prepare(&path).unwrap();
+        let variables = environment(runtime.path());
+        let path = prepared(&variables).unwrap().path().to_owned();
         drop(UnixListener::bind(path.join("abcdefghij")).unwrap());
-        assert!(path.join("abcdefghij").exists() && find("abcdefghij", &environment).is_none());
+        fs::write(path.join("results"), "x").unwrap();
+        assert!(find("abcdefghij", &variables).is_none() && find("results", &variables).is_none());
         assert!(!path.join("abcdefghij").exists());
         drop(UnixListener::bind(path.join("bbbbbbbbbb")).unwrap());
-        assert!(summaries(&environment).is_empty() && !path.join("bbbbbbbbbb").exists());
+        assert!(summaries(&variables).is_empty() && !path.join("bbbbbbbbbb").exists());
+        assert!(path.join("results").exists());
     }
 
     /// It is bound, and does not listen yet.
     #[test]
     fn a_socket_that_is_being_made_is_left_alone() {
         let runtime = tempfile::tempdir().unwrap();
-        let environment = environment(runtime.path());
-        let path = directory(&environment);
-        prepare(&path).unwrap();
+        let variables = environment(runtime.path());
+        let path = prepared(&variables).unwrap().path().to_owned();
         drop(UnixListener::bind(path.join(".abcdefghij")).unwrap());
-        assert!(summaries(&environment).is_empty() && find(".abcdefghij", &environment).is_none());
+        assert!(summaries(&variables).is_empty() && find(".abcdefghij", &variables).is_none());
         assert!(path.join(".abcdefghij").exists());
     }
 
     #[test]
     fn what_is_no_id_names_no_file() {
         let runtime = tempfile::tempdir().unwrap();
-        let environment = environment(runtime.path());
+        let variables = environment(runtime.path());
+        prepared(&variables).unwrap();
         for id in ["", "..", "../x", "a/b", "a b"] {
-            assert!(find(id, &environment).is_none(), "{id}");
+            assert!(find(id, &variables).is_none(), "{id}");
         }
     }
 }

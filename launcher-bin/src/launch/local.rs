@@ -11,7 +11,7 @@ use lattice_session::session_io::{HostProcess, SessionIo};
 use lattice_session::set::OwnSet;
 use lattice_session::spec::LaunchSecret;
 use pmi_core::ids::NodeIndex;
-use rank_spawner::{CpuBind, Keeper, become_subreaper, usable_cpus};
+use rank_spawner::{CpuBind, Keeper, NotPrivate, become_subreaper, usable_cpus};
 use tokio::sync::mpsc;
 
 use super::frontend::{End, Frontend};
@@ -49,7 +49,7 @@ pub(super) fn run(command: LaunchCommand, machine: &Machine, verbosity: Verbosit
     show_notes(full_screen::note(&launch.placed).as_slice(), verbosity);
     let keeper = Keeper::fork()?;
     // A keeper that cannot be reached is told of when it is given the launch.
-    let _ = keeper.guard_file(&LocalService::path(&launch.placed, &machine.environment));
+    let _ = keeper.guard_socket(&LocalService::path(&launch.placed, &machine.environment));
     become_subreaper().map_err(io::Error::from)?;
     // Last, as it empties files.
     let files = open_files(&launch)?;
@@ -129,13 +129,14 @@ async fn drive(
 }
 
 /// Answers questions about the launch for as long as it is polled, if it lasts for a while and there can be a socket.
-async fn answer(bind: impl FnOnce() -> io::Result<LocalService>, verbosity: Verbosity) -> Infallible {
+async fn answer(bind: impl FnOnce() -> Result<LocalService, NotPrivate>, verbosity: Verbosity) -> Infallible {
     tokio::time::sleep(SEEN_AFTER).await;
     match bind() {
         Ok(service) => service.run().await,
         Err(error) => {
-            if verbosity == Verbosity::Verbose {
-                report(&format!("note: lattice status and its like do not find this launch: {error}"));
+            // A directory that another user has put there is reported in any case.
+            if verbosity == Verbosity::Verbose || matches!(error, NotPrivate::Foreign { .. }) {
+                report(&format!("warning: lattice status and its like do not find this launch: {error}"));
             }
             std::future::pending().await
         }

@@ -6,7 +6,7 @@ use std::ffi::OsString;
 use std::fs;
 use std::io::{self, ErrorKind};
 use std::os::unix::ffi::OsStrExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -20,6 +20,7 @@ use lattice_session::timeouts::CALL_STACKS;
 use lattice_session::unix_time;
 use lattice_session::wire::command::decode_ranges;
 use lattice_session::wire::{self, cause, event, progress};
+use nix::fcntl::renameat;
 use nix::sys::signal::Signal;
 use nix::unistd::geteuid;
 use pmi_core::ids::Rank;
@@ -29,6 +30,7 @@ use proto::LaunchState;
 use proto::attach_response::What;
 use proto::local_answer::What as Answer;
 use proto::local_question::What as Question;
+use rank_spawner::{NotPrivate, PrivateDirectory};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::{mpsc, oneshot, watch};
@@ -36,7 +38,7 @@ use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
 use super::viewers::{Viewers, frame};
-use super::{directory, prepare};
+use super::{LAUNCHES, of_user, prepared};
 use crate::formatting;
 use crate::prepared::PreparedLaunch;
 use crate::updates::{Update, UpdateSource};
@@ -74,13 +76,16 @@ pub(crate) struct LaunchHere {
     control: mpsc::Sender<Control>,
 }
 
+/// The socket's name in its directory.
 #[derive(Debug)]
-struct SocketFile(PathBuf);
+struct SocketFile {
+    directory: PrivateDirectory,
+    name: String,
+}
 
 impl Drop for SocketFile {
     fn drop(&mut self) {
-        // Somebody may have tidied up.
-        let _ = fs::remove_file(&self.0);
+        self.directory.remove_socket(&self.name);
     }
 }
 
@@ -281,7 +286,7 @@ impl<S: UpdateSource> UpdateSource for WatchedUpdates<S> {
 impl LocalService {
     /// Path of the socket of a launch.
     pub(crate) fn path(placed: &PlacedLaunch, environment: &[(OsString, OsString)]) -> PathBuf {
-        directory(environment).join(&placed.launch_id)
+        of_user(environment).join(LAUNCHES).join(&placed.launch_id)
     }
 
     /// Binds the socket of the launch. Needs a tokio runtime.
@@ -292,9 +297,11 @@ impl LocalService {
         placed: &PlacedLaunch,
         environment: &[(OsString, OsString)],
         launch: LaunchHere,
-    ) -> io::Result<Self> {
-        prepare(&directory(environment))?;
-        let (listener, file) = listen(&Self::path(placed, environment))?;
+    ) -> Result<Self, NotPrivate> {
+        let directory = prepared(environment)?;
+        let path = directory.path().to_owned();
+        let (listener, file) =
+            listen(directory, &placed.launch_id).map_err(|source| NotPrivate::System { path, source })?;
         let spec = frame(What::Spec(wire::placed::encode_shown(placed)));
         Ok(Self { listener, _file: file, launch, spec })
     }
@@ -318,12 +325,11 @@ impl LocalService {
 }
 
 /// Makes the socket of a launch. It has its name once it takes connections: before that it would be removed as one whose launch is gone.
-fn listen(path: &Path) -> io::Result<(UnixListener, SocketFile)> {
-    let name = path.file_name().unwrap_or_default().display();
-    let mut file = SocketFile(path.with_file_name(format!(".{name}")));
-    let listener = UnixListener::bind(&file.0)?;
-    fs::rename(&file.0, path)?;
-    file.0 = path.to_owned();
+fn listen(directory: PrivateDirectory, id: &str) -> io::Result<(UnixListener, SocketFile)> {
+    let mut file = SocketFile { directory, name: format!(".{id}") };
+    let listener = UnixListener::bind(file.directory.by_descriptor(&file.name))?;
+    renameat(&file.directory, file.name.as_str(), &file.directory, id)?;
+    id.clone_into(&mut file.name);
     Ok((listener, file))
 }
 
