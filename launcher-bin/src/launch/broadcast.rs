@@ -12,6 +12,7 @@ use std::collections::HashMap;
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::fd::AsFd;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
@@ -19,6 +20,7 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use lattice_session::count::counted;
+use lattice_session::random;
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use ring::digest::{Context, SHA256};
@@ -126,18 +128,17 @@ impl Broadcast {
             Compression::None => "",
         };
         copier.args(["-c", SCRIPT, "sh", unpack]);
-        for thing in &copies.things {
-            match thing {
-                Thing::Directory(path, before) => copier.arg(word(*before, "directory")).arg(path).arg("-"),
-                Thing::File(file) => copier.arg(word(file.before, "file")).arg(&file.target).arg(mode(file)?),
-            };
-        }
+        let words = words(copies)?;
         // What is typed at our terminal is for the launch.
         copier.process_group(0).stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut copier = copier.spawn().map_err(failed("start what copies"))?;
         let answers = copier.stdout.take().ok_or_else(|| io::ErrorKind::BrokenPipe.into());
         let answers = BufReader::new(answers.map_err(failed("read what copies"))?);
         let mut begun = Self { copier, answers };
+        if let Some(pipe) = &mut begun.copier.stdin {
+            // If it takes none, it has said why; then checksums are missing.
+            let _ = writeln!(pipe, "{}", words.len()).and_then(|()| pipe.write_all(&words));
+        }
         let mut sent = Vec::new();
         for file in copies.files() {
             match begun.copier.stdin.as_mut().map(|pipe| send(file, copies.compression, pipe)) {
@@ -219,6 +220,28 @@ impl Drop for Broadcast {
 fn failed(step: &str) -> impl FnOnce(io::Error) -> BroadcastError {
     let step = step.to_owned();
     |source| BroadcastError::System { step, source }
+}
+
+/// Words that the script reads: a random one for names of its own, and three for each thing.
+fn words(copies: &Copies) -> Result<Vec<u8>, BroadcastError> {
+    let random = random::id().map_err(failed("draw a name"))?;
+    let mut words = random.into_bytes();
+    for thing in &copies.things {
+        let (kind, path, mode) = match thing {
+            Thing::Directory(path, before) => (word(*before, "directory"), path, "-"),
+            Thing::File(file) => (word(file.before, "file"), &file.target, mode(file)?),
+        };
+        for word in [kind.as_bytes(), path.as_os_str().as_bytes(), mode.as_bytes()] {
+            words.extend([&b" "[..], &quoted(word)].concat());
+        }
+    }
+    Ok(words)
+}
+
+/// A word as a shell reads it.
+fn quoted(word: &[u8]) -> Vec<u8> {
+    let inner = word.split(|&byte| byte == b'\'').collect::<Vec<_>>().join(&b"'\\''"[..]);
+    [b"'", &inner[..], b"'"].concat()
 }
 
 /// The script's word for a thing.
@@ -316,6 +339,8 @@ fn text(digest: Context) -> String {
 #[cfg(test)]
 mod tests {
     use std::fs::{self, Permissions};
+    use std::os::unix::fs::{chown, lchown, symlink};
+    use std::path::Path;
 
     use super::*;
 
@@ -331,14 +356,98 @@ mod tests {
                 .unwrap();
             fs::set_permissions(&moving, Permissions::from_mode(0o700)).unwrap();
             let mut copier = Command::new("sh");
-            copier.args(["-c", SCRIPT, "sh", "", "file"]).arg(&copy).arg("700");
+            copier.args(["-c", SCRIPT, "sh", ""]);
             copier.env("LATTICE_NODE", "0").env("PATH", format!("{place}:{}", std::env::var("PATH").unwrap()));
             let mut copier = copier.stdin(Stdio::piped()).spawn().unwrap();
             let mut input = copier.stdin.take().unwrap();
-            input.write_all(b"3\nabc0\n").unwrap();
+            let words = format!("random file '{}' 700", copy.display());
+            write!(input, "{}\n{words}3\nabc0\n", words.len()).unwrap();
             assert_eq!(copier.wait().unwrap().code(), Some(1), "{signalled}");
             assert!(!copy.exists() && directory.path().join("moved").exists(), "{signalled}");
             fs::remove_file(directory.path().join("moved")).unwrap();
         }
+    }
+
+    /// Has the script make one thing in `directory`, as `kind` says, named by `name`; returns its exit code and what it has said.
+    fn made(kind: &str, directory: &Path, name: &str) -> (i32, String) {
+        let mut copier = Command::new("sh");
+        copier.args(["-c", SCRIPT, "sh", ""]).env("LATTICE_NODE", "0").env("LATTICE_SAYS", "");
+        let piped = copier.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut copier = piped.spawn().unwrap();
+        let words = format!(
+            "random {kind} {} 700",
+            String::from_utf8(quoted(directory.join(name).as_os_str().as_bytes())).unwrap()
+        );
+        // It may refuse before it reads all.
+        let _ = write!(copier.stdin.take().unwrap(), "{}\n{words}3\nabc0\n", words.len());
+        let output = copier.wait_with_output().unwrap();
+        (output.status.code().unwrap(), String::from_utf8(output.stderr).unwrap())
+    }
+
+    /// What another user can put in the place of a copy, and places in which one could exchange it afterwards.
+    #[test]
+    fn a_copy_goes_only_where_no_other_user_can_exchange_it() {
+        assert!(nix::unistd::geteuid().is_root(), "this test must run as root");
+        let root = tempfile::tempdir().unwrap();
+        let at = |name: &str, mode: u32, owner: u32| {
+            let path = root.path().join(name);
+            fs::create_dir_all(path.join("below")).unwrap();
+            fs::set_permissions(&path, Permissions::from_mode(mode)).unwrap();
+            chown(&path, Some(owner), Some(owner)).unwrap();
+            path
+        };
+        let check = |kind: &str, directory: &Path, expected: &str| {
+            let (code, said) = made(kind, directory, "it's\nan app");
+            assert!(
+                if expected.is_empty() { code == 0 && said.is_empty() } else { said.contains(expected) },
+                "{kind} in {}: {code} {said}",
+                directory.display()
+            );
+            assert_eq!(
+                fs::read_dir(directory).unwrap().filter(|entry| entry.as_ref().unwrap().file_name() != "below").count(),
+                0
+            );
+        };
+        let exchange = "could exchange";
+        check("file", &at("own", 0o755, 0), "");
+        check("new-file", &at("sticky", 0o1777, 0), "");
+        check("directory", &at("sticky", 0o1777, 0), "");
+        check("same-file", &at("of-a-project", 0o2775, 7), "");
+        check("file", &at("of-a-project", 0o2775, 7), exchange);
+        check("file", &at("of-a-group", 0o775, 0), "");
+        chown(at("of-a-group", 0o775, 0), None, Some(7)).unwrap();
+        check("file", &root.path().join("of-a-group"), exchange);
+        for kind in ["file", "same-file", "new-directory"] {
+            check(kind, &at("everybodys", 0o777, 0), exchange);
+            check(kind, &at("everybodys", 0o777, 0).join("below"), exchange);
+        }
+        check("file", &at("others", 0o755, 65534), exchange);
+        let link = at("sticky", 0o1777, 0).join("link");
+        symlink(at("own", 0o755, 0), &link).unwrap();
+        check("file", &link, "");
+        lchown(&link, Some(65534), None).unwrap();
+        check("file", &link, exchange);
+    }
+
+    #[test]
+    fn nothing_of_another_user_is_opened_or_moved_into() {
+        let directory = tempfile::tempdir().unwrap();
+        let (there, target) = (directory.path().join("app"), directory.path().join("target"));
+        fs::set_permissions(directory.path(), Permissions::from_mode(0o1777)).unwrap();
+        let check = |kind: &str, expected: &str| {
+            let (code, said) = made(kind, directory.path(), "app");
+            assert!(code == 1 && said.contains(expected), "{kind}: {code} {said}");
+        };
+        nix::unistd::mkfifo(&there, nix::sys::stat::Mode::S_IRWXU).unwrap();
+        check("new-file", "is there already");
+        check("same-file", "is no file of yours");
+        fs::remove_file(&there).unwrap();
+        fs::create_dir(&there).unwrap();
+        check("file", "");
+        fs::remove_dir(&there).unwrap();
+        symlink(&target, &there).unwrap();
+        check("new-file", "is there already");
+        assert_eq!(made("file", directory.path(), "app"), (0, String::new()));
+        assert!(!target.exists() && !there.is_symlink(), "the link was replaced, and the copy is removed");
     }
 }
