@@ -15,6 +15,7 @@
 use std::fs::File;
 use std::io::{self, Read};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use lattice_session::plan::PMI_SOCKET;
@@ -87,7 +88,7 @@ pub(crate) enum HookError {
 pub(crate) fn run() -> Result<(), HookError> {
     let state: State = json(io::stdin().lock(), STATE_MAX).map_err(HookError::State)?;
     let path = state.bundle.join("config.json");
-    let configuration = File::open(&path).and_then(|file| json::<Configuration>(file, CONFIG_MAX));
+    let configuration = open_regular(&path).and_then(|file| json::<Configuration>(file, CONFIG_MAX));
     let Configuration { process, root } = configuration.map_err(|error| HookError::Configuration { path, error })?;
     let value = process.env.iter().find_map(|setting| setting.strip_prefix(PMI_SOCKET)?.strip_prefix('='));
     let Some(value) = value else { return Ok(()) };
@@ -95,6 +96,15 @@ pub(crate) fn run() -> Result<(), HookError> {
     let program = std::env::current_exe().map(|hook| hook.with_file_name(PROGRAM));
     let program = program.map_err(|error| HookError::Open { path: PROGRAM.into(), error })?;
     bring(&state.bundle.join(root.path), name, process.user.uid, &program)
+}
+
+/// Opens a regular file; waits for nothing, as opening a FIFO would.
+fn open_regular(path: &Path) -> io::Result<File> {
+    let file = File::options().read(true).custom_flags(OFlag::O_NONBLOCK.bits()).open(path)?;
+    match file.metadata()?.is_file() {
+        true => Ok(file),
+        false => Err(io::Error::new(io::ErrorKind::InvalidInput, "it is no regular file")),
+    }
 }
 
 fn json<T: for<'de> Deserialize<'de>>(input: impl Read, max: u64) -> io::Result<T> {
@@ -195,6 +205,17 @@ mod tests {
             "tmp/lattice-a/b",
         ] {
             assert_eq!(directory_name(wrong), None, "{wrong}");
+        }
+    }
+
+    /// Nothing writes to the FIFO, and the device has no end.
+    #[test]
+    fn a_configuration_that_is_no_regular_file_is_refused_at_once() {
+        let bundle = tempfile::tempdir().unwrap();
+        let fifo = bundle.path().join("config.json");
+        nix::unistd::mkfifo(&fifo, Mode::S_IRWXU).unwrap();
+        for path in [&fifo, bundle.path(), Path::new("/dev/zero")] {
+            assert_eq!(open_regular(path).unwrap_err().to_string(), "it is no regular file", "{}", path.display());
         }
     }
 

@@ -18,11 +18,15 @@ use pmi_transport::identity::{IdentityError, Security, TlsFiles};
 use serde::Deserialize;
 
 use super::url::{ApiUrl, ApiUrlError};
+use crate::bounded_file;
 use crate::environment::Environment;
 use crate::machine::user_file;
 
 /// The config file of the whole machine.
 const SYSTEM: &str = "/etc/lattice/config.toml";
+
+/// Most bytes of a config file.
+const BYTES_MAX: u64 = 1 << 20;
 
 /// Checked content of a config file.
 #[derive(Clone, Debug, Default)]
@@ -84,10 +88,10 @@ impl Config {
     pub(crate) fn find(environment: &Environment) -> Result<Self, ConfigError> {
         let user = user_file("config.toml", environment);
         for path in user.into_iter().chain([PathBuf::from(SYSTEM)]) {
-            match settings_file::read(&path) {
-                Ok(written) => return Self::check(written, path),
-                Err(SettingsFileError::Read { source, .. }) if is_absent(&path, &source) => {}
-                Err(error) => return Err(error.into()),
+            match bounded_file::trusted_text(&path, BYTES_MAX) {
+                Ok(text) => return Self::check(settings_file::parse(&text, &path)?, path),
+                Err(source) if is_absent(&path, &source) => {}
+                Err(source) => return Err(SettingsFileError::Read { path, source }.into()),
             }
         }
         Ok(Self::default())

@@ -43,7 +43,7 @@ impl<T: DeserializeOwned> UserTables<T> {
         let file = user_file(name, &machine.environment);
         if let Some(file) = &file {
             let failed = |reason: String| UserTablesError { file: file.clone(), reason };
-            match bounded_file::text(file, BYTES_MAX) {
+            match bounded_file::trusted_text(file, BYTES_MAX) {
                 Ok(text) => {
                     let theirs = toml::from_str::<toml::Table>(&text).map_err(|error| failed(error.to_string()))?;
                     for (name, table) in theirs {
