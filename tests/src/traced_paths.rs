@@ -18,6 +18,15 @@ pub struct LookUp {
     pub call: String,
     /// The path; a relative one if the call named no directory for it.
     pub path: PathBuf,
+    /// True if a link of that name would be followed.
+    pub follows: bool,
+}
+
+impl LookUp {
+    /// True if the call made the directory of that name: then nothing had it before.
+    pub fn makes_directory(&self) -> bool {
+        matches!(&*self.call, "mkdir" | "mkdirat")
+    }
 }
 
 /// All paths that the traced processes looked up. The directory has a file `NAME.THREAD` of each, and `uids` tells who each was that ran when the
@@ -51,9 +60,37 @@ fn follow(trace: &str, mut uid: u32, begun: &mut BTreeMap<u32, u32>, look_ups: &
         match call {
             "clone" | "clone3" | "fork" | "vfork" => begun.extend(result.map(|child| (child, uid))),
             "setuid" | "setreuid" | "setresuid" | "setfsuid" if result == Some(0) => uid = effective(call, rest, uid),
-            _ => look_ups.extend(paths(call, rest).into_iter().map(|path| LookUp { uid, call: call.to_owned(), path })),
+            _ => {
+                let follows = follows(call, rest);
+                let found = paths(call, rest).into_iter();
+                look_ups.extend(found.map(|path| LookUp { uid, call: call.to_owned(), path, follows }));
+            }
         }
     }
+}
+
+/// True if a call follows a link at the end of its path.
+fn follows(call: &str, arguments: &str) -> bool {
+    const NEVER: [&str; 16] = [
+        "mkdir",
+        "mkdirat",
+        "rmdir",
+        "unlink",
+        "unlinkat",
+        "rename",
+        "renameat",
+        "renameat2",
+        "link",
+        "linkat",
+        "symlink",
+        "symlinkat",
+        "readlink",
+        "readlinkat",
+        "lstat",
+        "lchown",
+    ];
+    // O_EXCL makes a file, and opens none that is there.
+    !NEVER.contains(&call) && !["NOFOLLOW", "O_EXCL"].iter().any(|flag| arguments.contains(flag))
 }
 
 /// Effective user after a call that changed the user.

@@ -47,6 +47,7 @@ mod other_launchers;
 mod other_managers;
 mod other_users;
 mod outliving;
+mod own_files;
 mod pam;
 mod placement;
 mod pty;

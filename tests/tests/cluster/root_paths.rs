@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use lattice_tests::mpi::Flavour;
 use lattice_tests::traced_paths::{CALLS, is_controlled, look_ups};
-use lattice_tests::{script_on, turn};
+use lattice_tests::{Command, built, script_on, turn};
 use nix::unistd::geteuid;
 
 use crate::unprivileged::GIVE_UP_ROOT;
@@ -92,4 +92,42 @@ fn root_follows_no_path_of_a_user() {
 #[test]
 fn root_and_an_agent_that_has_given_it_up_follow_no_path_of_a_user() {
     check(GIVE_UP_ROOT, Flavour::WheelMpich);
+}
+
+/// Launches and commands of root's own, in places where other users write. Each is traced, and so are those that look for them.
+const OWN_SCRIPT: &str = r#"
+    traces=$2 lattice=$3; unset XDG_RUNTIME_DIR TMPDIR LATTICE_ALLOC_ID; cd /
+    traced() { strace -ff -y -s 4096 -o $traces/trace -e "$CALLS" "$@"; echo "code $?" >&2; }
+    traced "$lattice" launch -n 2 --tmpdir --pmi-port bash -c 'until "$0" launches | grep -q bash; do sleep 0.1; done; touch "$TMPDIR/file"' "$lattice"
+    traced "$lattice" launch -n 1 --bcast /bin/true
+    traced "$lattice" launch -n 1 --bcast=/tmp/copy-$$ /bin/true
+    traced "$lattice" launch -n 1 bash -c 'exit 3'
+    traced "$lattice" launches >/dev/null
+    traced "$lattice" dev-cluster --nodes 1 -- true"#;
+
+#[test]
+fn root_follows_no_name_of_a_public_place_in_its_own_launches() {
+    assert!(geteuid().is_root(), "this test must run as root");
+    let _machine = turn::heavy();
+    let directory = tempfile::tempdir().unwrap();
+    let traces = directory.path().join("traces");
+    std::fs::create_dir(&traces).unwrap();
+    let command = Command::new("bash").arg("-c").arg(OWN_SCRIPT).arg("bash").arg(directory.path()).arg(&traces);
+    let outcome = command.arg(built::lattice()).env("CALLS", CALLS).run();
+    let codes: Vec<&str> = outcome.errors().lines().filter(|line| line.starts_with("code ")).collect();
+    assert_eq!(codes, ["code 0", "code 0", "code 0", "code 3", "code 0", "code 0"], "{}", outcome.errors());
+    let found = look_ups(&traces, &BTreeMap::new());
+    let made: Vec<_> = found.iter().filter(|found| found.makes_directory()).map(|found| &found.path).collect();
+    let is_public = |path: &std::path::Path| {
+        !path.starts_with(directory.path())
+            && is_controlled(path, NOBODY)
+            && !made.iter().any(|made| path.starts_with(made))
+    };
+    let wrong: Vec<_> =
+        found.iter().filter(|found| found.follows && found.path.is_absolute() && is_public(&found.path)).collect();
+    assert!(wrong.is_empty(), "followed: {wrong:#?}");
+    for place in ["/tmp/lattice-0/launches", "/tmp/lattice-bcast-"] {
+        let is_there = |path: &&std::path::PathBuf| path.to_string_lossy().starts_with(place);
+        assert!(found.iter().any(|found| is_there(&&found.path)), "{place} was not seen");
+    }
 }

@@ -29,6 +29,7 @@ mod nested;
 mod node_facts;
 mod openmpi;
 mod output;
+mod own_files;
 mod pmi;
 mod pmix;
 mod pmix_tools;
