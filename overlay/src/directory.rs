@@ -159,11 +159,13 @@ impl Directory {
     /// Fails if the directory cannot be changed.
     pub fn remove(&self, set: &SetRecord) -> Result<(), DirectoryError> {
         let _lock = self.files.lock(LOCK_TIMEOUT)?;
+        // Names first: if this is cut off, the next reader of the directory finds the file of the set, and removes the others.
+        names::withdraw(&self.files, set)?;
         let name = set.id().number().to_string();
-        if self.record(&name)?.is_some_and(|found| found.nonce == set.nonce) {
-            self.files.remove(&name)?;
+        match self.record(&name)? {
+            Some(found) if found.nonce == set.nonce => self.files.remove(&name),
+            _ => Ok(()),
         }
-        names::withdraw(&self.files, set)
     }
 
     /// Sets that live, in the order of their beginnings. Those whose process is gone are removed.
