@@ -84,7 +84,7 @@ mod tests {
 
     #[test]
     fn every_command_has_a_man_page() {
-        fn check(command: &clap::Command, path: &[String]) {
+        fn check(command: &Command, path: &[String]) {
             let page = String::from_utf8(man_page(path).unwrap()).unwrap();
             assert!(page.contains(".SH SYNOPSIS"), "{path:?}");
             for sub in command.get_subcommands() {
