@@ -13,24 +13,16 @@ use zeroize::Zeroizing;
 use crate::fabric::Credentials;
 use crate::node::{NicService, TrafficClasses};
 
-/// Prefixes of variables that no user sets: with those of an outer launcher a rank would use the network of another job.
-const STALE_PREFIX: &str = "SLINGSHOT_";
+/// Prefixes of variables that no user sets: with those of an outer launcher a rank would use the network of another job, or its collectives in
+/// hardware. libfabric's cxi provider reads more of the latter with each version.
+const STALE_PREFIXES: [&str; 3] = ["SLINGSHOT_", "FI_CXI_COLL_", "FI_CXI_HWCOLL_"];
 
 /// Single variables with the same effect.
-const STALE_NAMES: &[&str] = &[
-    "FI_CXI_DEFAULT_VNI",
-    "FI_CXI_AUTH_KEY",
-    "FI_CXI_COLL_JOB_ID",
-    "FI_CXI_COLL_JOB_STEP_ID",
-    "FI_CXI_COLL_MCAST_TOKEN",
-    "FI_CXI_COLL_FABRIC_MGR_URL",
-    "FI_CXI_HWCOLL_ADDRS_PER_JOB",
-    "FI_CXI_HWCOLL_MIN_NODES",
-];
+const STALE_NAMES: [&str; 2] = ["FI_CXI_DEFAULT_VNI", "FI_CXI_AUTH_KEY"];
 
 /// True for an inherited variable that a launcher sets and not a user: it is removed before those of this launch are set.
 pub fn is_stale(name: &str) -> bool {
-    name.starts_with(STALE_PREFIX) || STALE_NAMES.contains(&name)
+    STALE_PREFIXES.iter().any(|prefix| name.starts_with(prefix)) || STALE_NAMES.contains(&name)
 }
 
 /// Provider for libfabric.

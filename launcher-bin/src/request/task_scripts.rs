@@ -56,7 +56,8 @@ trap : HUP INT TERM USR1 USR2
 "$@"
 lattice_code=$?
 trap - HUP INT TERM USR1 USR2
-"$lattice_epilog" </dev/null
+"$lattice_epilog" </dev/null ||
+    lattice_who "epilog $lattice_epilog ended with status $?, which does not change the rank's exit; try sh -x with it, if it is a script of sh" >&2
 case $lattice_code in 129 | 1[3-9]? | 2??) lattice_signal=$(kill -l $lattice_code 2>/dev/null) ;; *) lattice_signal= ;; esac
 case $lattice_signal in
 "" | CHLD | CONT | STOP | TSTP | TTIN | TTOU | URG | WINCH) ;;
@@ -165,6 +166,14 @@ mod tests {
             assert_eq!((seen_code, seen_signal), (code, signal), "{program}");
             assert!(!text.contains("kill"), "{program}: {text}");
         }
+    }
+
+    #[test]
+    fn an_epilog_that_fails_is_reported_and_changes_no_exit() {
+        let (code, _, text) = end("exit 3", "/bin/false");
+        assert_eq!(code, Some(3));
+        assert!(text.contains("the task epilog /bin/false ended with status 1, which does not change"), "{text}");
+        assert_eq!(end("exit 3", "/bin/true").2, "");
     }
 
     #[test]
