@@ -56,14 +56,14 @@ pub const FAULTS: [PeerFault; 5] = [
         peers: &[WheelOpenMpi],
         at: "bin/mpirun",
         signature: Signature::HangsAtStart,
-        source: "prterun of Open MPI 5.0.11 hangs at its start now and then, on a loaded machine above all, also over ssh and without other nodes",
+        source: "prterun of Open MPI 5.0.11 hangs at its start now and then, on a loaded machine above all, whatever starts its daemons",
         control: None,
     },
     PeerFault {
         peers: &[WheelOpenMpi],
         at: "bin/mpirun",
         signature: Signature::Line(&["setpgid", "Permission denied"]),
-        source: "prterun of Open MPI 5.0.11 calls setpgid for a child that has executed its program already (EACCES), and warns of it",
+        source: "prterun of Open MPI 5.0.11 prints a warning of its own about setpgid (Permission denied); seen once on a loaded machine",
         control: None,
     },
     PeerFault {
@@ -77,14 +77,14 @@ pub const FAULTS: [PeerFault; 5] = [
         peers: &[WheelMpich, WheelMpich3],
         at: "/spawn",
         signature: Signature::Crash,
-        source: "ranks of MPICH 3.4.3 and 5.0.2 crash (SIGSEGV) now and then when a job that they have spawned aborts while they connect",
+        source: "ranks of MPICH crash (SIGSEGV) when a job that they have spawned aborts; seen once on a loaded machine",
         control: Some(("spawn_abort", &["9"])),
     },
     PeerFault {
         peers: &[DebianOpenMpi],
         at: "/",
         signature: Signature::Crash,
-        source: "programs of Debian's Open MPI 4.1.4 crash in MPI_Init or MPI_Finalize about once in 55 starts on a loaded machine",
+        source: "programs of Debian's Open MPI 4.1.4 crash; seen once in 55 starts on a loaded machine",
         control: Some(("hello", &[])),
     },
 ];
