@@ -39,7 +39,7 @@ fn every_command_on_anothers_is_refused_and_recorded() {
         "lives",
         "code 143",
         "      3 abort launch",
-        "      1 launch",
+        "      2 launch",
         "      2 release allocation",
         "      1 signal launch",
         "0",
