@@ -162,6 +162,11 @@ impl SessionMachine {
         &self.jobs
     }
 
+    /// Takes in that the session holds nothing of a job any more, all of which was here and has ended.
+    pub(crate) fn forget_job(&mut self, job: JobNumber) {
+        self.jobs.forget(job);
+    }
+
     /// Meaning of the end of this slot's rank at present.
     pub(crate) fn meaning_of(&self, slot: SlotId, exit: RankExit) -> ExitMeaning {
         let disowned = self.jobs.get(self.ranks.get(slot).job).is_disowned();

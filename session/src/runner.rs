@@ -438,6 +438,10 @@ impl Runner {
         let others = self.unreported_ends(reasons.iter().map(|(_, reason)| reason));
         let end = UnreportedEnd { slot, exit, reached };
         self.machine.on_exit(end, reasons, &others, Instant::now().into_std());
+        if let Some(processes) = &mut self.processes {
+            processes.ended(slot, exit);
+        }
+        self.release_job(job);
     }
 
     /// Sends what waits in the outbox, as far as there is room.

@@ -192,7 +192,7 @@ pub struct SpawnOrder {
 /// job's id is the launched job's with `.sINDEX` behind it.
 ///
 /// # Errors
-/// Refuses a request without ranks, one that exceeds [`RANKS_MAX`] or [`JOBS_MAX`], hosts that cannot be read, and preput pairs that are
+/// Refuses a request without ranks, one that exceeds [`RANKS_MAX`], hosts that cannot be read, and preput pairs that are
 /// not UTF-8, or have more bytes than [`Job::preput`] may have.
 pub fn spawned_job(parent: &SpawnParent<'_>, index: usize, request: &SpawnRequest) -> Result<SpawnedJob, SpawnRefusal> {
     let ranks: Vec<u32> = request.apps.iter().map(hints::ranks).collect::<Result<_, _>>()?;
@@ -203,9 +203,6 @@ pub fn spawned_job(parent: &SpawnParent<'_>, index: usize, request: &SpawnReques
     let there = parent.ranks;
     let size = u32::try_from(asked).ok().filter(|&size| there.saturating_add(size) <= RANKS_MAX);
     let size = size.ok_or(SpawnRefusal::LaunchRanks { asked, there })?;
-    if index >= JOBS_MAX {
-        return Err(SpawnRefusal::Jobs);
-    }
     check_preput(request)?;
     let text = |bytes: &Bytes| String::from_utf8(bytes.to_vec()).map_err(|_| SpawnRefusal::Preput);
     let preput = request.preput.iter().map(|(key, value)| Ok((text(key)?, text(value)?)));
@@ -391,8 +388,6 @@ mod tests {
         check(RANKS_MAX - 1, 1, vec![app(2)], Err(SpawnRefusal::LaunchRanks { asked: 2, there: RANKS_MAX - 1 }));
         let most = u64::from(u32::MAX) * 2;
         check(1, 1, vec![app(u32::MAX), app(u32::MAX)], Err(SpawnRefusal::LaunchRanks { asked: most, there: 1 }));
-        check(1, JOBS_MAX - 1, vec![app(1)], Ok(1));
-        check(1, JOBS_MAX, vec![app(1)], Err(SpawnRefusal::Jobs));
     }
 
     #[test]

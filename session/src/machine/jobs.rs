@@ -77,6 +77,15 @@ pub(crate) struct Jobs {
     admission: Admission,
 }
 
+/// Numbers of what has not ended in a session.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Alive {
+    /// Ranks that start or run.
+    pub(crate) ranks: usize,
+    /// Jobs that have such ranks.
+    pub(crate) jobs: usize,
+}
+
 /// Admission of spawned jobs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Admission {
@@ -123,6 +132,14 @@ impl Jobs {
         &mut self.list[job.0]
     }
 
+    /// Takes in that a job is over, all of which was here. Its id and its place stay known, and nothing that grows with its environment does.
+    pub(crate) fn forget(&mut self, job: JobNumber) {
+        let spec = &mut self.list[job.0].spec;
+        let settings = LaunchSettings { environment: Vec::new(), ..spec.settings.clone() };
+        let kept = SessionSpec { settings, apps: Vec::new(), ..SessionSpec::clone(spec) };
+        *spec = Arc::new(kept);
+    }
+
     pub(crate) fn iter(&self) -> impl Iterator<Item = (JobNumber, &JobState)> {
         self.list.iter().enumerate().map(|(index, job)| (JobNumber(index), job))
     }
@@ -131,14 +148,14 @@ impl Jobs {
         self.list.iter().position(|job| job.spec.job.id == *id).map(JobNumber)
     }
 
-    /// Admits a spawned job to a session of `ranks` ranks, and returns it with its parent.
+    /// Admits a spawned job to a session of which so much has not ended, and returns it with its parent.
     ///
     /// # Errors
     /// Refuses a job that is known, one whose parent is not, and one that exceeds [`NODE_RANKS_MAX`] or [`JOBS_MAX`].
     pub(crate) fn admit(
         &mut self,
         order: SpawnOrder,
-        ranks: usize,
+        alive: Alive,
         awaited: Awaited,
     ) -> Result<(JobNumber, JobNumber), SpawnRefusal> {
         let SpawnOrder { job, apps, cpu_bind, parent_rank, first_shown } = order;
@@ -148,11 +165,11 @@ impl Jobs {
         let parent = job.spawner.as_ref().and_then(|spawner| self.by_id(spawner));
         let parent = parent.ok_or_else(|| SpawnRefusal::NoParent { job: job.id.clone() })?;
         let launched = &self.list[0].spec;
-        let (asked, there) = (job.placement.ranks_on(launched.node).len(), ranks);
+        let (asked, there) = (job.placement.ranks_on(launched.node).len(), alive.ranks);
         if there.saturating_add(asked) > NODE_RANKS_MAX {
             return Err(SpawnRefusal::NodeRanks { asked, there });
         }
-        if self.list.len() >= JOBS_MAX {
+        if alive.jobs >= JOBS_MAX {
             return Err(SpawnRefusal::Jobs);
         }
         let apps = match self.get(parent).spec.app_of(parent_rank) {

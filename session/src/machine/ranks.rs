@@ -66,6 +66,8 @@ pub(crate) struct Ranks {
     by_rank: HashMap<Rank, SlotId>,
     starting: usize,
     running: usize,
+    /// Number of ranks of each job whose start is not over or whose process runs; jobs without any are missing.
+    alive: HashMap<JobNumber, usize>,
 }
 
 impl Ranks {
@@ -75,6 +77,7 @@ impl Ranks {
         self.slots.push(Slot { rank, job, local, state: RankState::Starting });
         self.by_rank.insert(rank, id);
         self.starting += 1;
+        *self.alive.entry(job).or_default() += 1;
         id
     }
 
@@ -90,6 +93,25 @@ impl Ranks {
     /// Number of ranks whose process runs.
     pub(crate) fn running(&self) -> usize {
         self.running
+    }
+
+    /// True if a rank of this job starts or runs.
+    pub(crate) fn has_alive(&self, job: JobNumber) -> bool {
+        self.alive.contains_key(&job)
+    }
+
+    /// Number of jobs of which a rank starts or runs.
+    pub(crate) fn jobs_alive(&self) -> usize {
+        self.alive.len()
+    }
+
+    fn count_end(&mut self, job: JobNumber) {
+        if let Some(alive) = self.alive.get_mut(&job) {
+            *alive -= 1;
+            if *alive == 0 {
+                self.alive.remove(&job);
+            }
+        }
     }
 
     pub(crate) fn get(&self, slot: SlotId) -> &Slot {
@@ -120,7 +142,10 @@ impl Ranks {
 
     /// Takes in that a rank does not start; false if its start was over already.
     pub(crate) fn not_started(&mut self, slot: SlotId) -> bool {
-        self.end_start(slot, RankState::NeverStarted)
+        self.end_start(slot, RankState::NeverStarted) && {
+            self.count_end(self.get(slot).job);
+            true
+        }
     }
 
     fn end_start(&mut self, slot: SlotId, state: RankState) -> bool {
@@ -134,10 +159,11 @@ impl Ranks {
 
     /// Takes in that a process was reaped; false if it does not run.
     pub(crate) fn ended(&mut self, slot: SlotId, exit: RankExit, reached: Option<DialoguePoint>) -> bool {
-        let Some(Slot { state, .. }) = self.slots.get_mut(slot.0) else { return false };
+        let Some(&mut Slot { ref mut state, job, .. }) = self.slots.get_mut(slot.0) else { return false };
         let RankState::Running { pid, outputs } = *state else { return false };
         *state = RankState::Ended { pid, exit, reached, outputs };
         self.running -= 1;
+        self.count_end(job);
         true
     }
 
@@ -232,7 +258,7 @@ mod tests {
         assert_eq!((counts(&ranks), ranks.get(slot).state.pid()), ((0, 1), Some(99)));
         assert!(ranks.ended(slot, RankExit::Code(0), None) && !ranks.ended(slot, RankExit::Code(1), None));
         assert_eq!((counts(&ranks), ranks.get(slot).state.exit()), ((0, 0), Some(RankExit::Code(0))));
-        assert_eq!(ranks.alive().count(), 0);
+        assert_eq!((ranks.alive().count(), ranks.jobs_alive(), ranks.has_alive(JobNumber(0))), (0, 0, false));
         let other = SlotId(7);
         assert!(!ranks.started(other, 1, 0) && !ranks.ended(other, RankExit::Code(0), None), "there is no such slot");
         ranks.output_ended(other);

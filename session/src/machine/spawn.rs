@@ -15,7 +15,7 @@ use pmi_core::services::{SpawnError, SpawnRequest};
 
 use super::SessionMachine;
 use super::effect::{Asker, Effect, ProgressDetail};
-use super::jobs::{Awaited, JobNumber, JobPhase, SpawnTicket};
+use super::jobs::{Alive, Awaited, JobNumber, JobPhase, SpawnTicket};
 use super::{Phase, StartClass};
 use crate::cause::CauseKind;
 use crate::event::{Event, Notice};
@@ -99,7 +99,9 @@ impl SessionMachine {
             return Err(SpawnRefusal::Ending);
         }
         let parent_rank = order.parent_rank;
-        let (job, parent) = self.jobs.admit(order, self.ranks.len(), awaited)?;
+        let ranks = self.ranks.starting() + self.ranks.running();
+        let alive = Alive { ranks, jobs: self.ranks.jobs_alive() };
+        let (job, parent) = self.jobs.admit(order, alive, awaited)?;
         self.effects.push_back(Effect::PrepareJob { job, parent: Some((parent, parent_rank)) });
         Ok(())
     }

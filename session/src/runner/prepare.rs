@@ -55,6 +55,24 @@ impl Runner {
         Ok(self.keep_plan(job, plan, cpus))
     }
 
+    /// Drops what the session holds for a spawned job that is over: servers, memory, plan. A job that other nodes have ranks of stays.
+    pub(super) fn release_job(&mut self, job: JobNumber) {
+        let state = self.machine.jobs().get(job);
+        let ranks = state.ranks_here();
+        let is_whole = ranks.len() == state.spec.job.size() as usize;
+        if job == JobNumber::LAUNCHED || !is_whole || self.machine.ranks().has_alive(job) {
+            return;
+        }
+        self.servers.release(job, ranks.len());
+        let spec = Arc::clone(&self.machine.jobs().get(job).spec);
+        while self.removals.try_join_next().is_some() {}
+        blocking::begin_in(&mut self.removals, move || shared_memory::remove_mpich(&spec));
+        if let Some(prepared) = self.prepared.get_mut(job.0) {
+            *prepared = PreparedJob::default();
+        }
+        self.machine.forget_job(job);
+    }
+
     /// Makes what starts ranks, which the keeper guards from now on.
     fn prepare_processes(&mut self) -> Result<(), PrepareFailure> {
         let keeper = self.io.keeper.take();

@@ -126,6 +126,13 @@ impl Servers {
         self.jobs.push(JobServers::default());
     }
 
+    /// Drops the servers of a job that is over, with their sockets and memory. The PMIx server is all jobs' and stays.
+    pub(super) fn release(&mut self, job: JobNumber, ranks: usize) {
+        let locals = (0..).map(LocalRank).take(ranks);
+        let silent = locals.filter(|&local| self.phase(job, local) == Some(Phase::Silent)).collect();
+        self.jobs[job.0] = JobServers::of_ended_job(silent);
+    }
+
     /// Makes the servers of both families for a job, as far as they are wanted, and returns how ranks find them.
     pub(super) fn add(
         &mut self,

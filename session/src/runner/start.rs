@@ -36,7 +36,7 @@ pub(super) struct Processes {
     pub(super) limits: Arc<[Limit]>,
     news: ProcessNews,
     /// By slot; `None` while a rank is not started.
-    running: Vec<Option<Arc<RankProcess>>>,
+    started: Vec<Option<StartedRank>>,
     /// One task for each process, which reaps it.
     watchers: JoinSet<()>,
     /// The terminal of the rank that has one, once it runs.
@@ -46,6 +46,23 @@ pub(super) struct Processes {
     keeper: Option<Keeper>,
     /// Priority of ranks, as far as it is lower than ours.
     pub(super) priority: Priority,
+}
+
+/// A rank that was started.
+enum StartedRank {
+    /// It has not been reported as ended.
+    Running(Arc<RankProcess>),
+    /// It has, and holds no descriptor any more.
+    Ended { pid: Pid, exit: RankExit },
+}
+
+impl StartedRank {
+    fn pid(&self) -> Pid {
+        match self {
+            Self::Running(process) => process.pid(),
+            Self::Ended { pid, .. } => *pid,
+        }
+    }
 }
 
 /// Ways by which the session hears of processes. As many messages wait there as there are ranks, at most.
@@ -80,7 +97,7 @@ impl Processes {
             limits: [files].into_iter().chain(limits).collect(),
             priority: shell.priority.below(Priority::own()),
             news,
-            running: Vec::new(),
+            started: Vec::new(),
             watchers: JoinSet::new(),
             terminal: None,
             terminal_size: None,
@@ -103,10 +120,12 @@ impl Processes {
             let _ = keeper.guard_rank(&process);
         }
         let process = Arc::new(process);
-        if self.running.len() <= slot.0 {
-            self.running.resize(slot.0 + 1, None);
+        if self.started.len() <= slot.0 {
+            self.started.resize_with(slot.0 + 1, || None);
         }
-        self.running[slot.0] = Some(Arc::clone(&process));
+        self.started[slot.0] = Some(StartedRank::Running(Arc::clone(&process)));
+        // Those of ended ranks.
+        while self.watchers.try_join_next().is_some() {}
         let exits = self.news.exits.clone();
         self.watchers.spawn(task::boxed(async move {
             let watched = &*process;
@@ -134,27 +153,48 @@ impl Processes {
 
     /// Exit of a process that has ended, whether or not it was delivered.
     pub(super) fn exit_of(&self, slot: SlotId) -> Option<RankExit> {
-        self.running.get(slot.0)?.as_ref()?.try_wait().ok().flatten()
+        match self.started.get(slot.0)?.as_ref()? {
+            StartedRank::Running(process) => process.try_wait().ok().flatten(),
+            StartedRank::Ended { exit, .. } => Some(*exit),
+        }
     }
 
     /// Exit of a process that has ended, or that a signal is ending.
     pub(super) fn certain_exit_of(&self, slot: SlotId) -> Option<RankExit> {
-        self.running.get(slot.0)?.as_ref()?.certain_exit()
+        match self.started.get(slot.0)?.as_ref()? {
+            StartedRank::Running(process) => process.certain_exit(),
+            StartedRank::Ended { exit, .. } => Some(*exit),
+        }
+    }
+
+    /// Takes in that a rank was reaped: nothing of it is held any more but its number and its exit.
+    pub(super) fn ended(&mut self, slot: SlotId, exit: RankExit) {
+        if let Some(Some(rank)) = self.started.get_mut(slot.0) {
+            *rank = StartedRank::Ended { pid: rank.pid(), exit };
+        }
+    }
+
+    /// Process of a rank that was started and not reported as ended.
+    fn running(&self, slot: SlotId) -> Option<&Arc<RankProcess>> {
+        match self.started.get(slot.0)?.as_ref()? {
+            StartedRank::Running(process) => Some(process),
+            StartedRank::Ended { .. } => None,
+        }
     }
 
     /// Sends a signal to the process groups of some ranks.
     pub(super) fn signal(&self, signal: Signal, slots: &[SlotId]) {
-        signal_groups(slots.iter().filter_map(|slot| self.running.get(slot.0)?.as_deref()), signal);
+        signal_groups(slots.iter().filter_map(|&slot| self.running(slot).map(|process| &**process)), signal);
     }
 
-    /// Processes of some ranks, as far as they were started.
+    /// Processes of some ranks, as far as they were started and not reported as ended.
     pub(super) fn of_slots(&self, slots: &[SlotId]) -> Vec<(SlotId, Arc<RankProcess>)> {
-        slots.iter().filter_map(|&slot| Some((slot, self.running.get(slot.0)?.clone()?))).collect()
+        slots.iter().filter_map(|&slot| Some((slot, Arc::clone(self.running(slot)?)))).collect()
     }
 
     /// Sends a signal to those processes of some ranks that handle it.
     pub(super) fn signal_handlers(&self, signal: Signal, slots: &[SlotId]) {
-        let ranks = slots.iter().filter_map(|slot| self.running.get(slot.0)?.clone());
+        let ranks = slots.iter().filter_map(|&slot| self.running(slot).cloned());
         let ranks: Vec<Arc<RankProcess>> = ranks.collect();
         // Without a table of processes nobody is told; who wants to know can ask.
         drop(blocking::begin(move || drop(signal_handlers(ranks.iter().map(|rank| &**rank), signal))));
@@ -162,13 +202,16 @@ impl Processes {
 
     /// Processes that were started, the ended ones included.
     pub(super) fn pids(&self) -> Vec<Pid> {
-        self.running.iter().flatten().map(|process| process.pid()).collect()
+        self.started.iter().flatten().map(StartedRank::pid).collect()
     }
 
     /// Processes that were started and not reaped, so that nobody else has their numbers.
     pub(super) fn unreaped_pids(&self) -> Vec<Pid> {
-        let processes = self.running.iter().flatten();
-        processes.filter(|process| !process.is_reaped()).map(|process| process.pid()).collect()
+        let running = self.started.iter().flatten().filter_map(|rank| match rank {
+            StartedRank::Running(process) => Some(process),
+            StartedRank::Ended { .. } => None,
+        });
+        running.filter(|process| !process.is_reaped()).map(|process| process.pid()).collect()
     }
 
     /// Has the keeper remove these files, if it outlives the session.

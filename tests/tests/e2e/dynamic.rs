@@ -1,7 +1,7 @@
 //! Ranks that spawn new ones: they meet, part, fail and abort together with those who asked for them.
 
 use lattice_tests::mpi::{Flavour, MAY_SPAWN, SPAWNING};
-use lattice_tests::{Command, launch};
+use lattice_tests::{Command, built, launch};
 
 fn spawning(mpi: Flavour, flags: &str, program: &'static str) -> Command {
     let [name, value] = MAY_SPAWN;
@@ -68,4 +68,22 @@ fn pmi2_spawns_as_well() {
         "child 2 of 3: the; second, appnum 1, found 'hello; child'",
         "parent: spawn 0, a job with a name",
     ]);
+}
+
+/// Each spawned job of two ranks took a descriptor for each of them and one for its memory until the end of the launch.
+#[test]
+fn a_launch_spawns_for_ever_whatever_its_limit_of_descriptors() {
+    let rank = r#"
+        mkfifo $D/ended; exec 9<>$D/ended
+        printf 'cmd=init pmi_version=1 pmi_subversion=1\n' >&$PMI_FD; read -r reply <&$PMI_FD
+        for round in {1..200}; do
+            printf 'mcmd=spawn\nnprocs=2\nexecname=/bin/sh\ntotspawns=1\nspawnssofar=1\nargcnt=2\narg1=-c\narg2=echo >%s\npreput_num=0\ninfo_num=0\nendcmd\n' $D/ended >&$PMI_FD
+            read -r reply <&$PMI_FD
+            case $reply in *rc=0*) read -r line <&9; read -r line <&9;; *) echo "round $round: $reply"; exit 1;; esac
+        done
+        printf 'cmd=finalize\n' >&$PMI_FD; read -r reply <&$PMI_FD; echo all"#;
+    let directory = tempfile::tempdir().unwrap();
+    let script = "ulimit -n 128; exec \"$LATTICE\" launch -n 1 bash -c \"$0\"";
+    let command = Command::new("bash").words("-c").arg(script).arg(rank);
+    command.env("LATTICE", built::lattice()).env("D", directory.path()).run().exits(0).prints("all\n");
 }

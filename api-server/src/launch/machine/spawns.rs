@@ -132,7 +132,12 @@ impl Spawns {
             rank: wish.rank,
             directory: &facts.directory,
         };
-        let spawned = spawn::spawned_job(&parent, self.known.len() + 1, &wish.request)?;
+        // The launched one counts.
+        let index = self.known.len() + 1;
+        if index >= JOBS_MAX {
+            return Err(NotPlanned::Refused(SpawnRefusal::Jobs));
+        }
+        let spawned = spawn::spawned_job(&parent, index, &wish.request)?;
         let id = spawned.id().clone();
         let live = state.live().map(|node| (NodeIndex(node), state.host(node)));
         let nodes: Vec<_> = live.chain([(NodeIndex(wish.asked.node), LOCALHOST)]).collect();
