@@ -316,7 +316,7 @@ impl Cli {
 pub fn parse(words: impl IntoIterator<Item = OsString>) -> Result<Cli, clap::Error> {
     let words: Vec<OsString> = words.into_iter().collect();
     if let Some(Called { front_end, words, verbosity }) = Called::of(&words) {
-        if let (FrontEnd::Mpiexec, Some(wrapped)) = (front_end, WrapArgs::of(words)) {
+        if let (FrontEnd::Mpiexec(_), Some(wrapped)) = (front_end, WrapArgs::of(words)) {
             return Ok(Cli::of(Command::Wrap(wrapped)));
         }
         let translation = front_end.translate(words)?;

@@ -5,8 +5,9 @@ use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
 
 use lattice_session::cause::{Cause, CauseKind, StartClass};
+use lattice_session::event::Report;
 use nix::sys::signal::Signal;
-use rank_spawner::ProgramFailure;
+use rank_spawner::{ProgramFailure, RankExit};
 
 /// A probe of `lattice pmi` failed: PMI did, or a value was wrong.
 pub const PROBE_FAILED: u8 = 1;
@@ -60,6 +61,21 @@ pub fn code(cause: Option<&Cause>, losses: Losses) -> u8 {
         (None, Losses { failed: true, .. }) => OURS,
         (None, Losses { hung_up: true, .. }) => by_signal(Signal::SIGPIPE as i32),
         (None, _) => 0,
+    }
+}
+
+/// The first cause of a launch that recovers from ranks that signals kill: these do not count as long as another rank ends well (as mpirun of
+/// Open MPI 5.0.11 has it with `--with-ft ulfm`).
+pub fn after_recovery(report: &Report) -> Option<Cause> {
+    let cause = report.cause.as_ref()?;
+    match &cause.kind {
+        CauseKind::FailedRanks { failed } if report.exits.iter().any(|(_, exit)| exit.is_success()) => {
+            let is_killed = |exit: &RankExit| matches!(exit, RankExit::Signal { .. });
+            let failed: Vec<_> = failed.iter().filter(|(_, exit)| !is_killed(exit)).copied().collect();
+            let kind = CauseKind::FailedRanks { failed: failed.clone() };
+            (!failed.is_empty()).then(|| Cause { host: cause.host.clone(), kind })
+        }
+        _ => Some(cause.clone()),
     }
 }
 

@@ -1,13 +1,16 @@
-//! `--hostfile` and `--host`: the nodes to fill, in their order, and how many ranks each takes.
+//! `--hostfile` and `--host`: the nodes to fill, in their order, with the number of ranks that each takes, if one is given.
 //!
 //! ```text
-//! # Open MPI's form, MPICH's form, and a host without a number, which is one
+//! # Open MPI's form, MPICH's form, and a host without a number, which has a slot for each of its cores
 //! node0 slots=4
 //! node1:4
 //! node2
 //! ```
+//!
+//! A number that is not given stays absent in [`Hosts`] until the cores of the node are known: [`Hosts::counted`] is the one place that
+//! fills it in.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, HashMap};
 use std::num::NonZeroU32;
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
@@ -68,7 +71,7 @@ pub enum HostfileError {
 ///
 /// # Errors
 /// Fails if it cannot be read, names no host, or has a line that is none of the forms above.
-pub(crate) fn read(path: &Path) -> Result<Vec<HostSlots>, HostfileError> {
+pub(crate) fn read(path: &Path) -> Result<Hosts, HostfileError> {
     let failed = |source| HostfileError::Read { path: path.to_owned(), source };
     let text = text(path).map_err(failed)?;
     parse(&text, path)
@@ -84,15 +87,6 @@ pub(crate) fn add_slots(hosts: &mut [HostSlots], ranks: u64) {
     let more = ranks.saturating_sub(slots_of(hosts)).div_ceil(hosts.len().max(1) as u64);
     let more = u32::try_from(more).unwrap_or(u32::MAX);
     hosts.iter_mut().for_each(|host| host.slots = host.slots.saturating_add(more));
-}
-
-/// The hosts of the hostfile at `path` if it says of none how many ranks it takes, and names each once.
-pub(crate) fn without_slots(path: &Path) -> Option<Vec<String>> {
-    let lines = hostlist::hostfile(&text(path).ok()?).ok()?;
-    let mut seen = BTreeSet::new();
-    let is_plain =
-        !lines.is_empty() && lines.iter().all(|line| line.slots.is_none() && seen.insert(line.name.as_str()));
-    is_plain.then(|| lines.into_iter().map(|line| line.name).collect())
 }
 
 /// Texts of pipes. `<(...)` of a shell gives its text once, and a line of `mpiexec` is looked at before its launch reads the hosts.
@@ -111,19 +105,73 @@ fn text(path: &Path) -> io::Result<String> {
     Ok(text)
 }
 
-fn parse(text: &str, path: &Path) -> Result<Vec<HostSlots>, HostfileError> {
+fn parse(text: &str, path: &Path) -> Result<Hosts, HostfileError> {
     let wrong = |HostfileFault { line, text, slots }: HostfileFault| match slots {
         Some((node, slots)) => HostfileError::Slots { path: path.to_owned(), line, node, slots },
         None => HostfileError::Line { path: path.to_owned(), line, text },
     };
-    let slots = |HostLine { name, slots }: HostLine| HostSlots { node: name, slots: slots.unwrap_or(NonZeroU32::MIN) };
-    let hosts: Vec<HostSlots> = hostlist::hostfile(text).map_err(wrong)?.into_iter().map(slots).collect();
-    if hosts.is_empty() { Err(HostfileError::Empty { path: path.to_owned() }) } else { Ok(hosts) }
+    let hosts = hostlist::hostfile(text).map_err(wrong)?;
+    if hosts.is_empty() { Err(HostfileError::Empty { path: path.to_owned() }) } else { Ok(Hosts(hosts)) }
 }
 
-/// The hosts of `--host`.
+/// Hosts of a hostfile or of `--host`, each with its number of slots if one is given.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Hosts(pub Vec<HostSlots>);
+pub struct Hosts(pub Vec<HostLine>);
+
+impl Hosts {
+    /// True if each line is a slot, as in lists of schedulers: a name without a number stands there several times.
+    pub(crate) fn is_list_of_slots(&self) -> bool {
+        let times = self.times();
+        self.0.iter().any(|host| host.slots.is_none() && times[host.name.as_str()] > 1)
+    }
+
+    /// How often each name stands there.
+    pub(crate) fn times(&self) -> HashMap<&str, usize> {
+        let mut times = HashMap::new();
+        self.0.iter().for_each(|host| *times.entry(host.name.as_str()).or_default() += 1);
+        times
+    }
+
+    /// True if a number of slots is given for each host, or follows from the list.
+    pub(crate) fn is_counted(&self) -> bool {
+        self.0.iter().all(|host| host.slots.is_some()) || self.is_list_of_slots()
+    }
+
+    /// The names, if each stands once and none has a number of slots.
+    pub(crate) fn bare_names(&self) -> Option<Vec<String>> {
+        let is_bare = self.0.iter().all(|host| host.slots.is_none()) && !self.is_list_of_slots();
+        is_bare.then(|| self.names())
+    }
+
+    /// The names in their order.
+    pub(crate) fn names(&self) -> Vec<String> {
+        self.0.iter().map(|host| host.name.clone()).collect()
+    }
+
+    /// The hosts with a slot for each name that has no number.
+    pub(crate) fn one_by_name(&self) -> Vec<HostSlots> {
+        let slots = |host: &HostLine| host.slots.unwrap_or(NonZeroU32::MIN);
+        self.0.iter().map(|host| HostSlots { node: host.name.clone(), slots: slots(host) }).collect()
+    }
+
+    /// The hosts with their slots. A name without a number has `room`, or one slot in a [list of slots](Self::is_list_of_slots). A host that has no
+    /// room is left out.
+    ///
+    /// # Errors
+    /// As `room`.
+    pub(crate) fn counted<E>(&self, room: impl Fn(&str) -> Result<Option<NonZeroU32>, E>) -> Result<Vec<HostSlots>, E> {
+        let is_list = self.is_list_of_slots();
+        let slots = |host: &HostLine| match host.slots {
+            None if !is_list => room(&host.name),
+            slots => Ok(Some(slots.unwrap_or(NonZeroU32::MIN))),
+        };
+        let with_slots = |host: &HostLine| {
+            let slots = slots(host).transpose()?;
+            Some(slots.map(|slots| HostSlots { node: host.name.clone(), slots }))
+        };
+        self.0.iter().filter_map(with_slots).collect()
+    }
+}
 
 /// Refusal of a text as the hosts of `--host`.
 #[derive(Debug, thiserror::Error)]
@@ -148,13 +196,13 @@ pub(crate) fn parse_hosts(text: &str) -> Result<Hosts, HostsError> {
     let mut hosts = Vec::new();
     for part in hostlist::parts(text) {
         let wrong = || HostsError::Form { text: part.to_owned() };
-        let (names, slots) = part.split_once(':').unwrap_or((part, "1"));
-        let slots: NonZeroU32 = slots.parse().map_err(|_| wrong())?;
+        let (names, slots) = part.split_once(':').map_or((part, None), |(names, slots)| (names, Some(slots)));
+        let slots: Option<NonZeroU32> = slots.map(|slots| slots.parse().map_err(|_| wrong())).transpose()?;
         let nodes = hostlist::expand(names)?;
         if nodes.is_empty() {
             return Err(wrong());
         }
-        hosts.extend(nodes.into_iter().map(|node| HostSlots { node, slots }));
+        hosts.extend(nodes.into_iter().map(|name| HostLine { name, slots }));
     }
     Ok(Hosts(hosts))
 }
@@ -164,8 +212,13 @@ mod tests {
     const EXAMPLE: &str = "\ntry: node0 slots=4, for example";
     use super::*;
 
-    fn parsed(text: &str) -> Result<Vec<HostSlots>, String> {
+    fn parsed(text: &str) -> Result<Hosts, String> {
         parse(text, Path::new("hosts")).map_err(|error| error.to_string())
+    }
+
+    /// Names with their numbers of slots, 0 for none.
+    fn seen(hosts: &Hosts) -> Vec<(&str, u32)> {
+        hosts.0.iter().map(|host| (host.name.as_str(), host.slots.map_or(0, NonZeroU32::get))).collect()
     }
 
     #[test]
@@ -177,8 +230,7 @@ mod tests {
     #[test]
     fn every_form_of_line_is_read_in_order() {
         let text = "# all nodes\n\nnode1 slots=4\n node0:2 # slow\nnode2\nnode1:1\n";
-        let host = |node: &str, slots| HostSlots { node: node.to_owned(), slots: NonZeroU32::new(slots).unwrap() };
-        assert_eq!(parsed(text), Ok(vec![host("node1", 4), host("node0", 2), host("node2", 1), host("node1", 1)]));
+        assert_eq!(seen(&parsed(text).unwrap()), [("node1", 4), ("node0", 2), ("node2", 0), ("node1", 1)]);
     }
 
     #[test]
@@ -206,10 +258,10 @@ mod tests {
             let path = path.clone();
             move || fs::write(path, "node1:2\n")
         });
-        let hosts = [HostSlots { node: "node1".to_owned(), slots: NonZeroU32::new(2).unwrap() }];
-        assert_eq!(read(&path).unwrap(), hosts);
+        let hosts = [("node1", 2)];
+        assert_eq!(seen(&read(&path).unwrap()), hosts);
         writing.join().unwrap().unwrap();
-        assert_eq!(read(&path).unwrap(), hosts);
+        assert_eq!(seen(&read(&path).unwrap()), hosts);
     }
 
     /// Hostfiles that users bring along from other launchers.
@@ -217,21 +269,20 @@ mod tests {
     fn files_of_other_launchers_are_read_as_far_as_they_mean_the_same() {
         let check = |text: &str, expected: &[(&str, u32)]| {
             let hosts = parsed(text).unwrap_or_else(|error| panic!("{text}: {error}"));
-            let seen: Vec<_> = hosts.iter().map(|host| (host.node.as_str(), host.slots.get())).collect();
-            assert_eq!(seen, expected, "{text}");
+            assert_eq!(seen(&hosts), expected, "{text}");
         };
         // Open MPI
         check("node0 slots=4\nnode1 slots=4\n", &[("node0", 4), ("node1", 4)]);
         check("node0 slots=2 max_slots=4\nnode1 slots=3 max-slots=3\n", &[("node0", 2), ("node1", 3)]);
-        check("node0 max_slots=4 slots=2\nnode1 max-slots=4\n", &[("node0", 2), ("node1", 1)]);
+        check("node0 max_slots=4 slots=2\nnode1 max-slots=4\n", &[("node0", 2), ("node1", 0)]);
         check("# cluster\nnode0.site slots=2 # slow\n\n\tnode1\tslots=3\n", &[("node0.site", 2), ("node1", 3)]);
         // MPICH and Intel MPI
         check("node0:4\nnode1:2\n", &[("node0", 4), ("node1", 2)]);
-        check("node0\nnode1\n", &[("node0", 1), ("node1", 1)]);
+        check("node0\nnode1\n", &[("node0", 0), ("node1", 0)]);
         // Slurm's `scontrol show hostnames`, `srun hostname`: a name for each rank
-        check("node0\nnode0\nnode1", &[("node0", 1), ("node0", 1), ("node1", 1)]);
+        check("node0\nnode0\nnode1", &[("node0", 0), ("node0", 0), ("node1", 0)]);
         // PBS_NODEFILE with the line ends of another system
-        check("node0\r\nnode1\r\n", &[("node0", 1), ("node1", 1)]);
+        check("node0\r\nnode1\r\n", &[("node0", 0), ("node1", 0)]);
         check("10.0.0.1:2\n", &[("10.0.0.1", 2)]);
     }
 
@@ -261,23 +312,40 @@ mod tests {
                 assert_eq!(error, expected);
             }
         }
-        assert_eq!(parsed("node0:4294967295").unwrap()[0].slots.get(), u32::MAX);
+        assert_eq!(seen(&parsed("node0:4294967295").unwrap()), [("node0", u32::MAX)]);
     }
 
     #[test]
-    fn hosts_of_a_line_have_slots_or_one() {
+    fn hosts_of_a_line_have_the_slots_that_it_gives() {
         let check = |text: &str, expected: &[(&str, u32)]| {
-            let Hosts(hosts) = parse_hosts(text).unwrap();
-            let seen: Vec<_> = hosts.iter().map(|host| (host.node.as_str(), host.slots.get())).collect();
-            assert_eq!(seen, expected, "{text}");
+            assert_eq!(seen(&parse_hosts(text).unwrap()), expected, "{text}");
         };
-        check("a", &[("a", 1)]);
-        check("a:2,b", &[("a", 2), ("b", 1)]);
-        check("b,a,b", &[("b", 1), ("a", 1), ("b", 1)]);
-        check("n[0,2-3]:4,m", &[("n0", 4), ("n2", 4), ("n3", 4), ("m", 1)]);
+        check("a", &[("a", 0)]);
+        check("a:2,b", &[("a", 2), ("b", 0)]);
+        check("b,a,b", &[("b", 0), ("a", 0), ("b", 0)]);
+        check("n[0,2-3]:4,m", &[("n0", 4), ("n2", 4), ("n3", 4), ("m", 0)]);
         for text in ["", "a,", ",a", "a:0", "a:x", "a:1:2", ":3", "n[0-1", "a b:x"] {
             assert!(parse_hosts(text).is_err(), "{text}");
         }
+    }
+
+    #[test]
+    fn a_name_without_a_number_has_its_cores_or_a_slot_for_each_line_of_a_list() {
+        let check = |text: &str, expected: &[(&str, u32)]| {
+            let hosts = parse_hosts(text).unwrap();
+            let counted = hosts.counted(|name| Ok::<_, ()>(NonZeroU32::new(if name == "gone" { 0 } else { 2 })));
+            let counted = counted.unwrap();
+            let seen: Vec<_> = counted.iter().map(|host| (host.node.as_str(), host.slots.get())).collect();
+            assert_eq!(seen, expected, "{text}");
+            assert_eq!(hosts.is_counted(), hosts.counted(|_| Err(())).is_ok(), "{text}");
+        };
+        check("a,b", &[("a", 2), ("b", 2)]);
+        check("a:3,b", &[("a", 3), ("b", 2)]);
+        check("a,a,a,b", &[("a", 1), ("a", 1), ("a", 1), ("b", 1)]);
+        check("a:1,a:1,b", &[("a", 1), ("a", 1), ("b", 2)]);
+        check("a:4,a", &[("a", 4), ("a", 1)]);
+        check("a:1,b:5", &[("a", 1), ("b", 5)]);
+        check("gone,a", &[("a", 2)]);
     }
 
     #[test]
@@ -299,9 +367,8 @@ mod tests {
             };
             let text: Vec<String> = hosts.iter().map(line).collect();
             let read = parsed(&text.join("\n")).unwrap();
-            let read: Vec<_> = read.iter().map(|host| (host.node.clone(), host.slots.get())).collect();
-            let expected: Vec<_> = hosts.iter().map(|(name, slots, _)| (name.clone(), *slots)).collect();
-            proptest::prop_assert_eq!(read, expected);
+            let expected: Vec<_> = hosts.iter().map(|(name, slots, _)| (name.as_str(), *slots)).collect();
+            proptest::prop_assert_eq!(seen(&read), expected);
         }
 
         #[test]

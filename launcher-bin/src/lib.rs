@@ -24,6 +24,7 @@ mod bounded_file;
 mod client_libraries;
 pub mod cluster;
 mod commands;
+mod config_lines;
 pub mod console;
 pub mod dev_cluster;
 mod documents;

@@ -89,6 +89,8 @@ pub(crate) struct Renderer {
     /// True if it is told in words.
     says_summary: bool,
     exit_messages: ExitMessages,
+    /// True if ranks that a signal kills do not count while others end well.
+    recovers: bool,
     targets: Targets,
     /// True if our own streams show what goes to files, too.
     tee: bool,
@@ -145,6 +147,7 @@ impl Renderer {
             summary: (output.summary || output.json).then(|| Summary::new(Instant::now(), launch.placed.hosts.len())),
             says_summary: output.summary,
             exit_messages: output.exit_messages,
+            recovers: output.recovers,
             targets: Targets::start(files, decoration, &report, wires.abandoned)?,
             tee: output.tee,
             collapse: output.collapse.then(|| Collapse::new(launch.ranks.len())),
@@ -207,6 +210,8 @@ impl Renderer {
     pub(crate) async fn finish(mut self, report: &Report) -> u8 {
         let now = Instant::now();
         self.write_the_rest(now).await;
+        let cause = if self.recovers { exit::after_recovery(report) } else { report.cause.clone() };
+        let report = &Report { cause, ..report.clone() };
         if self.form == Form::Json {
             let code = exit::code(report.cause.as_ref(), self.losses);
             let took = self.summary.as_ref().map(|summary| summary.line(&self.hosts, report));

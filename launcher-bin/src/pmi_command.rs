@@ -3,6 +3,7 @@
 //! The probes answer, without an MPI library, whether a launcher serves PMI at all, how long a fence takes, and whether every
 //! rank gets what the others put. Rank 0 speaks for the job; a rank that gets a wrong value fails the job.
 
+mod adopt;
 mod connect;
 mod distribution;
 mod member;
@@ -15,6 +16,7 @@ use std::time::{Duration, Instant};
 use pmi_client::{SpawnApp, SpawnRequest};
 use pmi_transport::error_chain::chain;
 
+pub use self::adopt::AdoptError;
 pub use self::connect::ConnectError;
 use self::member::{CallError, Member};
 use crate::args::PmiCommand;
@@ -75,6 +77,9 @@ pub enum PmiCommandError {
     /// A program cannot be connected with the launcher, or not be run.
     #[error(transparent)]
     Connect(#[from] ConnectError),
+    /// A program that nothing launched cannot be served.
+    #[error(transparent)]
+    Adopt(#[from] AdoptError),
     /// The client libraries are missing or something else.
     #[error(transparent)]
     Library(#[from] ClientLibraryError),
@@ -90,6 +95,9 @@ pub enum PmiCommandError {
 pub fn run(command: PmiCommand) -> Result<u8, PmiCommandError> {
     if let Probe::Library { functions } = command.probe {
         return Ok(print(libraries(functions)?.as_bytes())?);
+    }
+    if let Probe::Adopt { port } = command.probe {
+        return Ok(adopt::adopt(port)?);
     }
     if let Probe::Connect { command } = &command.probe {
         return Err(connect::become_rank(command).into());
@@ -128,7 +136,7 @@ fn probe(command: PmiCommand, other: &mut Option<PathBuf>) -> Result<u8, PmiComm
         Probe::Get { keys } => get(&mut client, keys),
         Probe::Spawn { ranks, command } => spawn(&mut client, ranks, command),
         // Answered above.
-        Probe::Library { .. } | Probe::Connect { .. } => Ok(Report::default()),
+        Probe::Library { .. } | Probe::Connect { .. } | Probe::Adopt { .. } => Ok(Report::default()),
     }?;
     client.finalize().map_err(|source| PmiCommandError::Call { rank, source })?;
     let code = if rank == 0 { print(&report.printed)? } else { 0 };

@@ -69,12 +69,18 @@ impl PreparedLaunch {
     /// # Errors
     /// See the variants of [`RequestError`].
     pub fn on_this_machine(command: LaunchCommand, machine: &Machine) -> Result<Self, RequestError> {
-        let LaunchCommand { mut request, per_object, node_groups, output, action, .. } = command;
+        let LaunchCommand { mut request, per_object, open_hosts, node_groups, output, action, .. } = command;
+        let node = ThisNode::default();
+        let room = |_: &str| room_of(per_object.unwrap_or(PerObject::SLOTS), &node).map(Some);
+        if let Some(hosts) = open_hosts {
+            // Under several names it has no more cores.
+            let hosts = hosts.renamed(|name| machine.is_called(name).then(|| machine.host.clone()));
+            hosts.settle(&mut request.placement, room)?;
+        }
         if !node_groups.is_empty() {
-            placed_in_groups(&mut request.placement, &node_groups, std::slice::from_ref(&machine.host))?;
+            placed_in_groups(&mut request.placement, &node_groups, std::slice::from_ref(&machine.host), room)?;
         }
         refuse_flags_for_nodes(&request, machine)?;
-        let node = ThisNode::default();
         let ranks = rank_counts(&request, per_object, &node)?;
         let size = ranks.iter().sum();
         let cpus = usable_cpus().get() as u32;
@@ -182,9 +188,10 @@ fn rank_counts(
 ) -> Result<Vec<u32>, RequestError> {
     let placement = &request.placement;
     let room = per_object.map(|per_object| room_of(per_object, node).map(|room| (per_object, room))).transpose()?;
+    let is_again = per_object.is_some_and(|per_object| per_object.filling == Filling::Again);
     let slots: Option<u64> = match &placement.candidates {
-        Candidates::Hostfile(hosts) => Some(hostfile::slots_of(hosts)),
-        Candidates::All | Candidates::Listed(_) => None,
+        Candidates::Hostfile(hosts) if !is_again => Some(hostfile::slots_of(hosts)),
+        _ => None,
     };
     // Beyond that number no launch fits anyway.
     let all_slots =

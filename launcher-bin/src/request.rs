@@ -11,6 +11,7 @@ mod error;
 mod multi_prog;
 mod node_groups;
 mod node_wish;
+mod open_hosts;
 mod open_mpi_files;
 mod presets;
 mod rankfile;
@@ -27,7 +28,7 @@ use lattice_session::request::{Candidates, LaunchRequest, Ownership, PlacementRe
 use lattice_session::spec::AppSpec;
 use lattice_session::template::Template;
 use nix::unistd::{Pid, geteuid};
-use rank_spawner::{CpuBind, Object, ProgramError};
+use rank_spawner::{CpuBind, ProgramError};
 
 use self::containers::Container;
 pub use self::containers::ContainerError;
@@ -38,12 +39,13 @@ pub use self::error::RequestError;
 pub(crate) use self::node_groups::placed_in_groups;
 pub use self::node_groups::{NodeGroup, NodeGroupError};
 pub use self::node_wish::NodeWish;
+pub use self::open_hosts::OpenHosts;
 use self::rankfile::Rankfile;
 pub use self::rankfile::RankfileError;
 use self::settings::Settled;
 use self::task_scripts::TaskScripts;
 use crate::args::{
-    self, Filling, LaunchArgs, PerObject, PlacementArgs, Pmi, PmiArgs, ProgramArgs, RankBy, ScriptArgs, StreamArgs,
+    self, LaunchArgs, PerObject, Pmi, PmiArgs, ProgramArgs, RankBy, ScriptArgs, StreamArgs,
 };
 use crate::environment::Environment;
 use crate::formatting;
@@ -57,6 +59,8 @@ pub struct LaunchCommand {
     pub request: LaunchRequest,
     /// Ranks by objects of a node, which is known where the ranks get their places.
     pub per_object: Option<PerObject>,
+    /// Hosts whose slots are known where the ranks get their places; until then the request is one for all nodes.
+    pub open_hosts: Option<OpenHosts>,
     /// Number and choice of the nodes, where that depends on how many there are.
     pub node_wish: Option<NodeWish>,
     /// Nodes of each program, if programs have nodes of their own, which are given to them where the ranks get their places.
@@ -121,6 +125,8 @@ pub struct OutputRequest {
     pub show_map: bool,
     /// Say at the end what the launch took.
     pub summary: bool,
+    /// Ranks that a signal kills do not count while others end well.
+    pub recovers: bool,
     /// Messages about the ends of ranks.
     pub exit_messages: ExitMessages,
 }
@@ -157,7 +163,7 @@ impl LaunchCommand {
         refuse_idle_flags(args)?;
         let rankfile = args.placement.rankfile.as_deref().map(Rankfile::read).transpose()?;
         let count = Count::of(args);
-        let mut placement = placement(args, rankfile.as_ref(), &machine.environment)?;
+        let (placement, hosts) = placement(args, rankfile.as_ref(), &machine.environment)?;
         let container = Container::of(&args.container, machine)?;
         let mut programs = programs(args, machine)?;
         if let (Count::Usual, [only]) = (count, programs.as_mut_slice()) {
@@ -187,13 +193,8 @@ impl LaunchCommand {
         let programs = Programs::new(programs)?;
         let settled = Settled { environment, pmi, cpu_bind, size: programs.size() };
         let settings = settings::settings(args, machine, ownership, settled)?;
-        // A rankfile says the place of each rank.
-        let is_shared = args.placement.overcommit && args.placement.rankfile.is_none();
-        if let (true, Some(ranks), Candidates::Hostfile(hosts)) =
-            (is_shared, programs.size(), &mut placement.candidates)
-        {
-            hostfile::add_slots(hosts, ranks.into());
-        }
+        let shared_by = programs.size().filter(|_| args.placement.overcommit);
+        let open_hosts = hosts.map(|hosts| OpenHosts::new(hosts, shared_by));
         let request = LaunchRequest { programs, placement, universe_size: args.pmi.universe_size, settings, ownership };
         if let Some(size) = request.programs.size() {
             request.check_reader(size)?;
@@ -201,9 +202,15 @@ impl LaunchCommand {
         let action = if args.placement.dry_run { Action::Plan } else { Action::Start };
         // Ranks that share have room wherever they are put.
         let is_bounded = !args.placement.overcommit || request.programs.size().is_none();
-        let per_object =
-            args.placement.per_object().or_else(|| slots(&args.placement, &request)).filter(|_| is_bounded);
-        Ok(Self { request, per_object, node_wish, node_groups, output: output_request(args), copies, action, count })
+        let is_counted = open_hosts.is_some() || matches!(request.placement.candidates, Candidates::Hostfile(_));
+        let fill = (args.placement.fill && !is_counted).then_some(PerObject::SLOTS);
+        let per_object = args.placement.per_object().or(fill).filter(|_| is_bounded);
+        let output = output_request(args);
+        let mut command = Self { request, per_object, open_hosts, node_wish, node_groups, output, copies, action, count };
+        if let Some(hosts) = command.open_hosts.take_if(|hosts| hosts.is_counted()) {
+            hosts.settle(&mut command.request.placement, |_| Ok::<_, RequestError>(None))?;
+        }
+        Ok(command)
     }
 }
 
@@ -218,7 +225,8 @@ impl LaunchCommand {
         };
         let of_slots = slots.into_iter().flatten().map(|host| &mut host.node);
         let of_groups = self.node_groups.iter_mut().flat_map(NodeGroup::named_mut);
-        listed.into_iter().flatten().chain(of_slots).chain(&mut placement.except).chain(of_groups)
+        let of_open = self.open_hosts.iter_mut().flat_map(OpenHosts::names_mut);
+        listed.into_iter().flatten().chain(of_slots).chain(&mut placement.except).chain(of_groups).chain(of_open)
     }
 
     /// Refuses task prologs and epilogs that this machine does not have, where it is the one that runs them.
@@ -265,38 +273,31 @@ fn refuse_idle_flags(args: &LaunchArgs) -> Result<(), RequestError> {
     }
 }
 
-/// A slot for each core, for `--fill` of nodes whose slots nothing counts.
-fn slots(args: &PlacementArgs, request: &LaunchRequest) -> Option<PerObject> {
-    let is_counted = matches!(request.placement.candidates, Candidates::Hostfile(_));
-    let slot = PerObject { ranks: NonZeroU32::MIN, object: Object::Core, filling: Filling::NodeByNode };
-    (args.fill && !is_counted).then_some(slot)
-}
-
 /// Hosts with their slots, in the form of `--host`, for launches whose flags place no ranks.
 pub(crate) const HOSTS_VARIABLE: &str = "LATTICE_HOSTS";
 
 /// The hosts of the environment, which count where no flag says how many ranks a node takes, or which nodes are used.
-fn usual_hosts(args: &LaunchArgs, environment: &Environment) -> Result<Candidates, RequestError> {
+fn usual_hosts(args: &LaunchArgs, environment: &Environment) -> Result<Option<Hosts>, RequestError> {
     let LaunchArgs { first, placement: args, .. } = args;
     if args.nodes.is_some() && first.ranks.is_none() && !args.fill {
         // One rank on each of so many nodes.
-        return Ok(Candidates::All);
+        return Ok(None);
     }
     let set = environment.iter().find(|(name, value)| name == HOSTS_VARIABLE && !value.is_empty());
     match set.and_then(|(_, value)| value.to_str()) {
         Some(hosts) if args.tasks_per_node.is_none() && args.cpus_per_task.is_none() && args.per_object().is_none() => {
-            let Hosts(hosts) = hostfile::parse_hosts(hosts).map_err(RequestError::UsualHosts)?;
-            Ok(Candidates::Hostfile(hosts))
+            hostfile::parse_hosts(hosts).map(Some).map_err(RequestError::UsualHosts)
         }
-        _ => Ok(Candidates::All),
+        _ => Ok(None),
     }
 }
 
+/// The placement, and the hosts that it is for once their slots are known.
 fn placement(
     launch: &LaunchArgs,
     rankfile: Option<&Rankfile>,
     environment: &Environment,
-) -> Result<PlacementRequest, RequestError> {
+) -> Result<(PlacementRequest, Option<Hosts>), RequestError> {
     let args = &launch.placement;
     if args.fill && !launch.more.is_empty() {
         return Err(RequestError::FillsForSeveral);
@@ -313,16 +314,16 @@ fn placement(
         Some(_) => ("--include", &args.include),
         None => ("--nodelist", &args.nodelist),
     };
-    let candidates = match (listed, &args.hostfile, &args.host) {
-        (Some(list), ..) => Candidates::Listed(expanded(flag, list)?),
-        (None, Some(path), _) => Candidates::Hostfile(hostfile::read(path)?),
-        (None, None, Some(hosts)) => Candidates::Hostfile(hosts.0.clone()),
+    let (candidates, hosts) = match (listed, &args.hostfile, &args.host) {
+        (Some(list), ..) => (Candidates::Listed(expanded(flag, list)?), None),
+        (None, Some(path), _) => (Candidates::All, Some(hostfile::read(path)?)),
+        (None, None, Some(hosts)) => (Candidates::All, Some(hosts.clone())),
         (None, None, None) => match rankfile {
-            Some(rankfile) => rankfile.candidates(),
-            None => usual_hosts(launch, environment)?,
+            Some(rankfile) => (rankfile.candidates(), None),
+            None => (Candidates::All, usual_hosts(launch, environment)?),
         },
     };
-    Ok(PlacementRequest {
+    let request = PlacementRequest {
         nodes: args.nodes.and_then(|nodes| NonZeroU32::new(nodes.least)),
         tasks_per_node: args.tasks_per_node.and_then(NonZeroU32::new),
         candidates,
@@ -331,14 +332,16 @@ fn placement(
         distribution: args.distribution.and_then(|distribution| distribution.nodes),
         numbering: args.rank_by.map(RankBy::among_nodes),
         cpus_per_rank: args.no_overcommit.then(|| args.cpus_per_task.unwrap_or(NonZeroU32::MIN)),
-    })
+    };
+    Ok((request, hosts))
 }
 
 /// The programs of the line, or those of the files that it names.
 fn programs(args: &LaunchArgs, machine: &Machine) -> Result<Vec<ProgramRequest>, RequestError> {
-    let mut programs = Vec::new();
+    let mut programs: Vec<ProgramRequest> = Vec::new();
     for program in std::iter::once(&args.first).chain(args.more.iter().map(|next| &next.program)) {
-        let request = program_request(program, machine)?;
+        let number = programs.iter().map(|program| program.number + 1).max().unwrap_or(0);
+        let request = program_request(program, number, machine)?;
         match args.placement.multi_prog {
             true => programs.extend(multi_prog::read(request)?),
             false => programs.push(request),
@@ -348,7 +351,7 @@ fn programs(args: &LaunchArgs, machine: &Machine) -> Result<Vec<ProgramRequest>,
 }
 
 /// One program with the ranks of its `-n`.
-fn program_request(program: &ProgramArgs, machine: &Machine) -> Result<ProgramRequest, RequestError> {
+fn program_request(program: &ProgramArgs, number: u32, machine: &Machine) -> Result<ProgramRequest, RequestError> {
     let set = environment::set(program, machine)?;
     let mut command = program.command.iter();
     let name = command.next().ok_or(RequestError::NoProgram)?.clone();
@@ -360,13 +363,13 @@ fn program_request(program: &ProgramArgs, machine: &Machine) -> Result<ProgramRe
         args: command.cloned().collect(),
         set,
         remove: program.env_remove.clone(),
-        process_set: program.pset.clone(),
+        process_set: program.pset.as_ref().or(program.pset_literal.as_ref()).cloned(),
         directory: program
             .chdir
             .as_ref()
             .map_or_else(|| machine.directory.clone(), |path| machine.directory.join(path)),
     };
-    Ok(ProgramRequest { app, ranks: program.ranks.and_then(NonZeroU32::new) })
+    Ok(ProgramRequest { app, ranks: program.ranks.and_then(NonZeroU32::new), number })
 }
 
 /// A name of a file, with what is the same for all ranks of the launch.
@@ -393,6 +396,7 @@ fn output_request(args: &LaunchArgs) -> OutputRequest {
         pmi_trace: args.pmi.pmi_trace.clone(),
         show_map: args.placement.shows_map(),
         summary: args.streams.summary,
+        recovers: args.failures.kill_on_bad_exit == args::KillOnBadExit::Recover,
         exit_messages: ExitMessages::default(),
     }
 }

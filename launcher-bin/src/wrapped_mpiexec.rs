@@ -18,7 +18,6 @@ use std::path::PathBuf;
 use std::process::Stdio;
 use std::time::Duration;
 
-use lattice_session::request::HostSlots;
 use nix::sys::signal::Signal;
 use tokio::io::AsyncReadExt;
 use tokio::process::{Child, ChildStdout, Command};
@@ -114,14 +113,13 @@ pub(crate) fn run(args: &WrapArgs) -> Result<u8, WrapError> {
 /// The hosts in the order in which mpiexec numbers them, each once.
 fn hosts(named: Option<&NamedHosts>) -> Result<Vec<String>, WrapError> {
     let hosts = match (named, std::env::var_os(HOST_FILE).filter(|file| !file.is_empty())) {
-        (Some(NamedHosts::List(list)), _) => hostfile::parse_hosts(list)?.0,
+        (Some(NamedHosts::List(list)), _) => hostfile::parse_hosts(list)?,
         (Some(NamedHosts::File(file)), _) => hostfile::read(file)?,
         (None, Some(file)) => hostfile::read(file.as_ref())?,
         (None, None) => return Err(WrapError::NoHosts),
     };
     let mut seen = HashSet::new();
-    let names = hosts.into_iter().map(|HostSlots { node, .. }| node);
-    Ok(names.filter(|name| seen.insert(name.clone())).collect())
+    Ok(hosts.names().into_iter().filter(|name| seen.insert(name.clone())).collect())
 }
 
 /// An mpiexec that runs, and its proxies.

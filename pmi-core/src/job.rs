@@ -2,7 +2,7 @@
 //!
 //! `PMI_process_mapping` is printed from the [`Placement`], never kept beside it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
 
 use serde::{Deserialize, Serialize};
@@ -16,7 +16,8 @@ pub struct Job {
     pub id: JobId,
     /// Node of every rank.
     pub placement: Placement,
-    /// The programs of the job in rank order; their rank counts add up to the placement's size.
+    /// The programs of the job in rank order; their rank counts add up to the placement's size. Several runs of ranks may be those of one
+    /// program.
     pub apps: Vec<App>,
     /// Value of `MPI_UNIVERSE_SIZE`; `None` leaves the attribute unset.
     pub universe_size: Option<u32>,
@@ -36,6 +37,17 @@ pub struct App {
     pub ranks: u32,
     /// Value of `MPI_APPNUM` in them; -1 leaves it unset.
     pub appnum: i32,
+}
+
+/// A program of a job: all ranks that have one `MPI_APPNUM`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ProgramRanks {
+    /// Value of `MPI_APPNUM`; -1 leaves it unset.
+    pub appnum: i32,
+    /// The first of its ranks.
+    pub first: Rank,
+    /// Number of its ranks, which need not be consecutive.
+    pub ranks: u32,
 }
 
 impl Job {
@@ -63,6 +75,22 @@ impl Job {
             first += app.ranks;
             rank.0 < first
         })
+    }
+
+    /// The programs of the job, in the order of their first ranks.
+    pub fn programs(&self) -> Vec<ProgramRanks> {
+        let mut programs: Vec<ProgramRanks> = Vec::new();
+        let mut known = HashMap::new();
+        let mut first = 0;
+        for &App { ranks, appnum } in &self.apps {
+            let index = *known.entry(appnum).or_insert(programs.len());
+            match programs.get_mut(index) {
+                Some(program) => program.ranks += ranks,
+                None => programs.push(ProgramRanks { appnum, first: Rank(first), ranks }),
+            }
+            first += ranks;
+        }
+        programs
     }
 
     /// Returns `MPI_APPNUM` of `rank`; -1 when unset.
@@ -391,5 +419,14 @@ mod tests {
         let mut job = Job::on_one_node(JobId::new("j").unwrap(), 3);
         job.apps = vec![App { ranks: 1, appnum: 0 }, App { ranks: 2, appnum: 1 }];
         assert_eq!([0, 1, 2, 3].map(|rank| job.appnum(Rank(rank))), [0, 1, 1, -1]);
+    }
+
+    #[test]
+    fn runs_of_ranks_with_one_number_are_one_program() {
+        let mut job = Job::on_one_node(JobId::new("a").unwrap(), 4);
+        job.apps = [(1, 0), (1, 1), (2, 0)].map(|(ranks, appnum)| App { ranks, appnum }).to_vec();
+        let program = |appnum, first, ranks| ProgramRanks { appnum, first: Rank(first), ranks };
+        assert_eq!(job.programs(), [program(0, 0, 3), program(1, 1, 1)]);
+        assert_eq!([0, 1, 2, 3].map(|rank| job.appnum(Rank(rank))), [0, 1, 0, 0]);
     }
 }

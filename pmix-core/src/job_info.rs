@@ -84,7 +84,7 @@ impl<'a> JobFacts<'a> {
         out.kval("pmix.job.size", &Value::U32(size));
         out.kval("pmix.max.size", &Value::U32(size));
         out.kval("pmix.univ.size", &Value::U32(self.job.universe_size.unwrap_or(size)));
-        out.kval("pmix.job.napps", &Value::U32(self.job.apps.len() as u32));
+        out.kval("pmix.job.napps", &Value::U32(self.job.programs().len() as u32));
         if let Some(directory) = self.directory {
             out.kval("pmix.tmpdir", &Value::Text(directory.as_bytes()));
             out.kval("pmix.nsdir", &Value::Text(format!("{directory}/{}", self.job.id).as_bytes()));
@@ -125,34 +125,27 @@ impl<'a> JobFacts<'a> {
     /// Libraries read a rank's process set among the facts about its program, and Open MPI takes one without for an error. So each program
     /// has one where any has, if only of no name.
     fn set_level(&self, out: &mut Writer) {
-        let mut first = 0;
-        for app in &self.job.apps {
-            let set = self.sets.iter().find(|set| set.contains(first));
+        for program in self.job.programs() {
+            let set = self.sets.iter().find(|set| set.contains(program.first.0));
             let name = set.map_or("", |set| set.name.as_str());
             let infos = vec![
-                Info::new("pmix.appnum", Value::U32(app.appnum.max(0).unsigned_abs())),
-                Info::new("pmix.app.size", Value::U32(app.ranks)),
-                Info::new("pmix.aldr", Value::Rank(first)),
+                Info::new("pmix.appnum", Value::U32(program.appnum.max(0).unsigned_abs())),
+                Info::new("pmix.app.size", Value::U32(program.ranks)),
+                Info::new("pmix.aldr", Value::Rank(program.first.0)),
                 Info::new("pmix.pset.nm", Value::Text(name.as_bytes())),
             ];
             out.kval("pmix.app.arr", &Value::Infos(infos));
-            first += app.ranks;
         }
     }
 
     /// Open MPI 5 reads sizes and first ranks as two texts, where there is more than one program.
     fn app_level(&self, out: &mut Writer) {
-        if self.job.apps.len() < 2 {
+        let programs = self.job.programs();
+        if programs.len() < 2 {
             return;
         }
-        let mut first = 0;
-        let mut firsts = Vec::new();
-        let mut sizes = Vec::new();
-        for app in &self.job.apps {
-            firsts.push(first.to_string());
-            sizes.push(app.ranks.to_string());
-            first += app.ranks;
-        }
+        let firsts: Vec<String> = programs.iter().map(|program| program.first.to_string()).collect();
+        let sizes: Vec<String> = programs.iter().map(|program| program.ranks.to_string()).collect();
         out.kval("OMPI_APP_SIZES", &Value::Text(sizes.join(" ").as_bytes()));
         out.kval("OMPI_FIRST_RANKS", &Value::Text(firsts.join(" ").as_bytes()));
     }

@@ -20,7 +20,6 @@ const KNOWN: &[(&str, &str, MpiFamily)] = &[
     ("libmpich", "MPICH", MpiFamily::Pmi),
     ("libmpi.so.12", "MPICH or Intel MPI", MpiFamily::Pmi),
     ("libmpi.so.0", "MPICH", MpiFamily::Pmi),
-    ("libpmix.so", "a PMIx program", MpiFamily::Pmix),
     ("libpmi2.so", "a PMI-2 program", MpiFamily::Pmi),
     ("libpmi.so", "a PMI-1 program", MpiFamily::Pmi),
 ];

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-/// Name of a process set, as MPI sees it: a URI, `app://` unless it says otherwise.
+/// Name of a process set, as MPI sees it. Read from a text, it is a URI, `app://` unless it says otherwise.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ProcessSetName(String);
 
@@ -32,6 +32,24 @@ impl ProcessSetName {
     /// Most bytes of a name, below what MPI libraries take (`MPI_MAX_PSET_NAME_LEN`).
     pub const MAX: usize = 255;
 
+    /// This very name, which need not have a scheme: launchers of PMIx call sets so.
+    ///
+    /// # Errors
+    /// Refuses a name that is empty, too long, kept for MPI, or has bytes that no name has.
+    pub fn literal(name: &str) -> Result<Self, ProcessSetNameError> {
+        if name.is_empty() || name.len() > Self::MAX {
+            return Err(ProcessSetNameError::Length { length: name.len() });
+        }
+        if let Some(byte) = name.bytes().find(|byte| !byte.is_ascii_graphic() || *byte == b',') {
+            return Err(ProcessSetNameError::Byte { byte });
+        }
+        let scheme = name.split_once("://").map_or("", |(scheme, _)| scheme);
+        if scheme.eq_ignore_ascii_case("mpi") {
+            return Err(ProcessSetNameError::Reserved);
+        }
+        Ok(Self(name.to_owned()))
+    }
+
     /// The name, with its scheme.
     pub fn as_str(&self) -> &str {
         &self.0
@@ -42,18 +60,8 @@ impl FromStr for ProcessSetName {
     type Err = ProcessSetNameError;
 
     fn from_str(name: &str) -> Result<Self, Self::Err> {
-        let full = if name.contains("://") || name.is_empty() { name.to_owned() } else { format!("app://{name}") };
-        if full.is_empty() || full.len() > Self::MAX {
-            return Err(ProcessSetNameError::Length { length: full.len() });
-        }
-        if let Some(byte) = full.bytes().find(|byte| !byte.is_ascii_graphic() || *byte == b',') {
-            return Err(ProcessSetNameError::Byte { byte });
-        }
-        let scheme = full.split_once("://").map_or("", |(scheme, _)| scheme);
-        if scheme.eq_ignore_ascii_case("mpi") {
-            return Err(ProcessSetNameError::Reserved);
-        }
-        Ok(Self(full))
+        let is_full = name.contains("://") || name.is_empty();
+        if is_full { Self::literal(name) } else { Self::literal(&format!("app://{name}")) }
     }
 }
 
@@ -99,6 +107,8 @@ mod tests {
         check("a,b", Err(ProcessSetNameError::Byte { byte: b',' }));
         check("a b", Err(ProcessSetNameError::Byte { byte: b' ' }));
         check("MPI://WORLD", Err(ProcessSetNameError::Reserved));
+        assert_eq!(ProcessSetName::literal("ocean").unwrap().as_str(), "ocean");
+        assert_eq!(ProcessSetName::literal("mpi://WORLD"), Err(ProcessSetNameError::Reserved));
     }
 
     #[test]

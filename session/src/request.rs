@@ -65,6 +65,15 @@ pub struct ProgramRequest {
     pub app: AppSpec,
     /// Its number of ranks; `None`, for an only program, for as many as the placement gives it.
     pub ranks: Option<NonZeroU32>,
+    /// Its `MPI_APPNUM`. Several runs of ranks that have the same are one program, whatever their arguments are.
+    pub number: u32,
+}
+
+impl ProgramRequest {
+    /// The program with so many ranks.
+    fn of_ranks(&self, ranks: u32) -> App {
+        App { ranks, appnum: i32::try_from(self.number).unwrap_or(i32::MAX) }
+    }
 }
 
 /// The programs of a launch: at least one; every one of several has its number of ranks; their sum can be counted by MPI.
@@ -325,7 +334,7 @@ impl LaunchRequest {
         let job = Job {
             id: JobId::new(&format!("kvs_{launch_id}_0"))?,
             placement,
-            apps: (0..).zip(ranks).map(|(appnum, ranks)| App { ranks, appnum }).collect(),
+            apps: self.programs.iter().zip(ranks).map(|(program, ranks)| program.of_ranks(ranks)).collect(),
             universe_size,
             spawner: None,
             preput: Vec::new(),
@@ -348,11 +357,12 @@ mod tests {
             remove: Vec::new(),
             process_set: None,
         };
-        ProgramRequest { app, ranks: NonZeroU32::new(ranks) }
+        ProgramRequest { app, ranks: NonZeroU32::new(ranks), number: 0 }
     }
 
     fn programs(ranks: &[u32]) -> Result<Programs, ProgramsError> {
-        Programs::new(ranks.iter().map(|&ranks| program(ranks)).collect())
+        let numbered = |(number, &ranks)| ProgramRequest { number, ..program(ranks) };
+        Programs::new((0..).zip(ranks).map(numbered).collect())
     }
 
     fn request(stdin: StdinTarget) -> LaunchRequest {

@@ -25,6 +25,7 @@ use clap::error::ErrorKind;
 
 use self::line::Line;
 pub(super) use self::line::Translation;
+pub(super) use self::mpiexec::Name;
 pub use self::wrap::{NamedHosts, WrapArgs};
 use super::idle::{self, Notice};
 use crate::bounded_file;
@@ -33,8 +34,8 @@ use crate::console::Verbosity;
 /// Launcher whose command line is read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum FrontEnd {
-    /// The MPI standard's, Hydra's, Intel MPI's and Open MPI's.
-    Mpiexec,
+    /// The MPI standard's, Hydra's, Intel MPI's and Open MPI's, by the name that it was called by.
+    Mpiexec(Name),
     /// Slurm's.
     Srun,
 }
@@ -141,25 +142,22 @@ impl<'a> Called<'a> {
 impl FrontEnd {
     fn named(name: &str) -> Option<Self> {
         match name {
-            "mpiexec" | "mpirun" | "mpiexec.hydra" | "mpirun.hydra" | "mpiexec.lattice" | "mpirun.lattice" => {
-                Some(Self::Mpiexec)
-            }
             "srun" => Some(Self::Srun),
-            _ => None,
+            _ => Name::called(name).map(Self::Mpiexec),
         }
     }
 
     /// Name of the command.
     pub(super) fn name(self) -> &'static str {
         match self {
-            Self::Mpiexec => "mpiexec",
+            Self::Mpiexec(_) => "mpiexec",
             Self::Srun => "srun",
         }
     }
 
     fn flags(self) -> &'static [Flag] {
         match self {
-            Self::Mpiexec => mpiexec::FLAGS,
+            Self::Mpiexec(_) => mpiexec::FLAGS,
             Self::Srun => srun::FLAGS,
         }
     }
@@ -170,7 +168,7 @@ impl FrontEnd {
     /// Returns clap's error for a line that is not understood, and for `--help` and `--version`, as clap does.
     pub(super) fn translate(self, words: &[OsString]) -> Result<Translation, clap::Error> {
         let translated = match self {
-            Self::Mpiexec => mpiexec::translate(words),
+            Self::Mpiexec(name) => mpiexec::translate(words, name),
             Self::Srun => srun::translate(words),
         };
         match translated {

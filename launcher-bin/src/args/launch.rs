@@ -138,6 +138,9 @@ pub struct ProgramArgs {
     /// name are one set.
     #[arg(long, value_name = "NAME")]
     pub pset: Option<ProcessSetName>,
+    /// The same, with NAME as it is, without app:// before it: mpirun's --pset.
+    #[arg(long, value_name = "NAME", value_parser = ProcessSetName::literal, conflicts_with = "pset")]
+    pub pset_literal: Option<ProcessSetName>,
     /// Start them in DIR.
     #[arg(short = 'D', long, aliases = ["wdir", "wd", "cwd"], value_name = "DIR")]
     pub chdir: Option<PathBuf>,
@@ -312,8 +315,9 @@ pub enum Label {
 #[command(next_help_heading = "Failures")]
 pub struct FailureArgs {
     /// With 0, a rank that fails leaves the others running, who are told: the launch fails when all have ended, with the highest
-    /// code [default: 1, the first rank that fails ends the launch].
-    #[arg(short = 'K', long, value_enum, value_name = "0|1", num_args = 0..=1, require_equals = true, default_value = "1",
+    /// code; with recover, ranks that a signal kills do not count while others end well [default: 1, the first rank that fails ends the
+    /// launch].
+    #[arg(short = 'K', long, value_enum, value_name = "0|1|recover", num_args = 0..=1, require_equals = true, default_value = "1",
           default_missing_value = "1", hide_possible_values = true, hide_default_value = true)]
     pub kill_on_bad_exit: KillOnBadExit,
     /// A node that is lost leaves the ranks of the others running, who are told: the launch fails when all have ended.
@@ -342,6 +346,9 @@ pub enum KillOnBadExit {
     /// The launch ends.
     #[value(name = "1")]
     Yes,
+    /// The others go on, and recover from those that a signal kills.
+    #[value(name = "recover")]
+    Recover,
 }
 
 /// Programs around the ranks and the launch.

@@ -29,6 +29,9 @@ pub enum Filling {
 }
 
 impl PerObject {
+    /// A rank on each core: the slots of a node without a number of them.
+    pub(crate) const SLOTS: Self = Self { ranks: NonZeroU32::MIN, object: Object::Core, filling: Filling::NodeByNode };
+
     /// Number of ranks that a node with these cores takes; `None` if it has no such object.
     pub(crate) fn room(self, cores: &UsableCores) -> Option<NonZeroU32> {
         NonZeroU32::new(self.object.count(cores))?.checked_mul(self.ranks)

@@ -58,7 +58,8 @@ pub struct PlacementArgs {
     /// Use none of these nodes.
     #[arg(short = 'x', long, value_name = "NODES", value_parser = node_list)]
     pub exclude: Option<String>,
-    /// Use the nodes in FILE, in its order: lines `HOST slots=N`, `HOST:N` or `HOST`; without -n, start a rank in each slot.
+    /// Use the nodes in FILE, in its order: lines `HOST slots=N`, `HOST:N` or `HOST`, which has a slot for each of its cores; where
+    /// names stand several times, each line is a slot; without -n, start a rank in each slot.
     #[arg(long, alias = "machinefile", value_name = "FILE")]
     pub hostfile: Option<PathBuf>,
     /// The same, with the lines given here: HOST or HOST:N, separated by commas.

@@ -65,6 +65,11 @@ pub(crate) enum Probe {
         #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true, value_name = "PROGRAM")]
         command: Vec<OsString>,
     },
+    /// Stand for a program that nothing launched and that listens on PORT of this machine; mpiexec -pmi_args does it, by which MPICH spawns
+    Adopt {
+        /// The port
+        port: u16,
+    },
     /// Print where libpmi.so.0 and libpmi2.so.0 are, for programs in C, with version and number of functions; needs no launcher
     Library {
         /// Print the names of the functions as well

@@ -2,14 +2,17 @@
 //! objects, programs with nodes of their own, a number of nodes that depends on how many there are), and nodes that have to stay the same because something is made ready on them.
 
 use std::collections::{HashMap, HashSet};
+use std::num::NonZeroU32;
 use std::time::Duration;
 
+use lattice_session::request::PlacementRequest;
 use tokio::time::{Instant, sleep};
 
 use super::LaunchError;
+use crate::args::PerObject;
 use crate::cluster::{ApiServer, Cluster, Templates, Wanted};
 use crate::prepared::{ObjectsError, placed_by_objects};
-use crate::request::{Action, LaunchCommand, placed_in_groups};
+use crate::request::{Action, LaunchCommand, NodeGroup, NodeWish, OpenHosts, placed_in_groups};
 use crate::runtime;
 
 /// Time for which nodes are asked for again that have not told what they are: they do so behind their registration, in a call of its own.
@@ -70,38 +73,99 @@ pub(super) async fn give_slots(
     allocation: &str,
 ) -> Result<(), LaunchError> {
     call_by_registered_names(command, cluster, allocation).await;
-    let (per_object, groups) = (command.per_object.take(), std::mem::take(&mut command.node_groups));
-    let wish = command.node_wish.take();
-    if per_object.is_none() && groups.is_empty() && wish.is_none() {
+    let open = Open {
+        per_object: command.per_object.take(),
+        hosts: command.open_hosts.take(),
+        wish: command.node_wish.take(),
+        groups: std::mem::take(&mut command.node_groups),
+    };
+    if open.is_nothing() {
         return Ok(());
     }
-    let mut templates = match (command.action, per_object) {
-        (Action::Plan, _) => cluster.known_templates().await?,
-        (Action::Start, Some(_)) => cluster.told_templates().await?,
-        (Action::Start, None) => Templates::default(),
+    let mut templates = match command.action {
+        Action::Plan => cluster.known_templates().await?,
+        Action::Start if open.needs_templates() => cluster.told_templates().await?,
+        Action::Start => Templates::default(),
     };
     let allocated = match allocation {
         "" => templates.nodes(),
         allocation => cluster.allocated_nodes(allocation).await?.names,
     };
     let (size, placement) = (command.request.programs.size(), &mut command.request.placement);
-    if let Some(wish) = wish {
-        wish.settle(placement, size, &allocated);
-    }
-    match per_object {
-        Some(per_object) => {
-            let until = Instant::now() + TELLING;
-            while let Err(error) = placed_by_objects(placement, size, per_object, &allocated, &templates) {
-                let is_telling = command.action == Action::Start && matches!(error, ObjectsError::Unknown { .. });
-                if !is_telling || Instant::now() >= until {
-                    return Err(error.into());
-                }
+    let until = Instant::now() + TELLING;
+    loop {
+        match open.settled(placement, size, &allocated, &templates) {
+            Err(LaunchError::Objects(ObjectsError::Unknown { .. }))
+                if command.action == Action::Start && Instant::now() < until =>
+            {
                 sleep(TELLING_PAUSE).await;
                 templates = cluster.told_templates().await?;
             }
+            settled => {
+                *placement = settled?;
+                return Ok(());
+            }
         }
-        None if groups.is_empty() => {}
-        None => placed_in_groups(placement, &groups, &allocated)?,
     }
-    Ok(())
+}
+
+/// Flags that are open until the nodes are known.
+struct Open {
+    per_object: Option<PerObject>,
+    hosts: Option<OpenHosts>,
+    wish: Option<NodeWish>,
+    groups: Vec<NodeGroup>,
+}
+
+impl Open {
+    fn is_nothing(&self) -> bool {
+        self.per_object.is_none() && self.hosts.is_none() && self.wish.is_none() && self.groups.is_empty()
+    }
+
+    fn needs_templates(&self) -> bool {
+        self.per_object.is_some() || self.hosts.is_some() || self.groups.iter().any(NodeGroup::is_open)
+    }
+
+    /// The placement of `size` ranks on these nodes.
+    fn settled(
+        &self,
+        placement: &PlacementRequest,
+        size: Option<u32>,
+        allocated: &[String],
+        templates: &Templates,
+    ) -> Result<PlacementRequest, LaunchError> {
+        let mut placement = placement.clone();
+        let room = |node: &str| {
+            let per_object = self.per_object.unwrap_or(PerObject::SLOTS);
+            room_on(node, per_object, allocated, templates).map_err(LaunchError::from)
+        };
+        if let Some(hosts) = &self.hosts {
+            hosts.clone().settle(&mut placement, room)?;
+        }
+        if let Some(wish) = &self.wish {
+            wish.clone().settle(&mut placement, size, allocated);
+        }
+        match self.per_object {
+            Some(per_object) => placed_by_objects(&mut placement, size, per_object, allocated, templates)?,
+            None if self.groups.is_empty() => {}
+            None => placed_in_groups(&mut placement, &self.groups, allocated, room)?,
+        }
+        Ok(placement)
+    }
+}
+
+/// Number of ranks that a node takes. A name that is none of the allocation has a slot, and is refused by its name where the ranks are placed.
+fn room_on(
+    node: &str,
+    per_object: PerObject,
+    allocated: &[String],
+    templates: &Templates,
+) -> Result<Option<NonZeroU32>, ObjectsError> {
+    match templates.of(node) {
+        Some((_, known)) => Ok(per_object.room(&known.cores())),
+        None if allocated.iter().any(|known| known == node) => {
+            Err(ObjectsError::Unknown { node: node.to_owned(), object: per_object.object.noun() })
+        }
+        None => Ok(Some(NonZeroU32::MIN)),
+    }
 }

@@ -57,14 +57,21 @@ pub enum ConnectError {
     },
 }
 
+/// The connection of this rank with its server.
+pub(super) fn claimed() -> Result<UnixStream, ConnectError> {
+    claim_own().map(|(socket, ..)| socket)
+}
+
+/// The connection of this rank, with the size of the job and the rank.
+fn claim_own() -> Result<(UnixStream, String, String), ConnectError> {
+    let path = PathBuf::from(env::var_os(PMI_SOCKET).ok_or(ConnectError::Unset(PMI_SOCKET))?);
+    let key = env::var(KEY).map_err(|_| ConnectError::Unset(KEY))?;
+    claim(path, &key)
+}
+
 /// Becomes the program; returns only if that cannot be.
 pub(super) fn become_rank(command: &[OsString]) -> ConnectError {
-    let claimed = || {
-        let path = PathBuf::from(env::var_os(PMI_SOCKET).ok_or(ConnectError::Unset(PMI_SOCKET))?);
-        let key = env::var(KEY).map_err(|_| ConnectError::Unset(KEY))?;
-        claim(path, &key)
-    };
-    let (socket, size, rank) = match claimed() {
+    let (socket, size, rank) = match claim_own() {
         Ok(claimed) => claimed,
         Err(error) => return error,
     };

@@ -20,6 +20,7 @@ use lattice_session::spec::AppSpec;
 use lattice_session::limits::RANKS_MAX;
 
 use crate::bounded_file;
+use crate::config_lines::config_lines;
 
 /// Most bytes of such a file.
 const BYTES_MAX: u64 = 1 << 20;
@@ -121,9 +122,10 @@ struct Line {
     words: Vec<String>,
 }
 
-/// The programs of the file that `request` names as its program; its directory and variables are those of each.
+/// The programs of the file that `request` names as its program: one for each line, numbered from that of the request on, in runs of
+/// consecutive ranks. Directory and variables are those of the request.
 pub(super) fn read(request: ProgramRequest) -> Result<Vec<ProgramRequest>, MultiProgError> {
-    let ProgramRequest { app, ranks } = request;
+    let ProgramRequest { app, ranks, number } = request;
     let path = app.directory.join(&app.program);
     let text =
         bounded_file::text(&path, BYTES_MAX).map_err(|source| MultiProgError::Read { path: path.clone(), source })?;
@@ -139,33 +141,21 @@ pub(super) fn read(request: ProgramRequest) -> Result<Vec<ProgramRequest>, Multi
     if programs.len() > Programs::MAX {
         return Err(MultiProgError::TooManyPrograms { path, programs: programs.len() });
     }
-    let program = |(words, ranks): (Vec<String>, u32)| {
+    let program = |(Command { line, words }, ranks): (Command, u32)| {
         let mut words = words.into_iter().map(OsString::from);
-        let program = words.next().unwrap_or_default();
-        ProgramRequest { app: AppSpec { program, args: words.collect(), ..app.clone() }, ranks: NonZeroU32::new(ranks) }
+        let app = AppSpec { program: words.next().unwrap_or_default(), args: words.collect(), ..app.clone() };
+        ProgramRequest { app, ranks: NonZeroU32::new(ranks), number: number + line }
     };
     Ok(programs.into_iter().map(program).collect())
 }
 
-/// The lines with programs; one that ends with a backslash goes on in the next one.
+/// The lines with programs.
 fn parse(text: &str, path: &Path) -> Result<Vec<Line>, MultiProgError> {
-    let mut lines = Vec::new();
-    let mut begun: Option<(usize, String)> = None;
-    for (number, line) in (1..).zip(text.lines()) {
-        let (number, whole) = match begun.take() {
-            Some((number, before)) => (number, before + line),
-            None => (number, line.to_owned()),
-        };
-        match whole.strip_suffix('\\') {
-            Some(before) => begun = Some((number, before.to_owned())),
-            None => lines.push((number, whole)),
-        }
-    }
-    lines.extend(begun);
-    let lines = lines.iter().map(|(number, line)| (*number, line.trim()));
-    let lines = lines.filter(|(_, line)| !line.is_empty() && !line.starts_with('#'));
-    let fault = |line, fault| MultiProgError::Line { path: path.to_owned(), line, fault };
-    lines.map(|(number, line)| parse_line(number, line).map_err(|what| fault(number, what))).collect()
+    let parsed = |(number, line): (usize, String)| {
+        let fault = |fault| MultiProgError::Line { path: path.to_owned(), line: number, fault };
+        parse_line(number, &line).map_err(fault)
+    };
+    config_lines(text).into_iter().map(parsed).collect()
 }
 
 fn parse_line(number: usize, line: &str) -> Result<Line, LineFault> {
@@ -187,10 +177,18 @@ fn size_of(lines: &[Line]) -> Option<u32> {
     lines.iter().map(last).collect::<Option<Vec<_>>>()?.into_iter().max()?.checked_add(1)
 }
 
-/// Program and arguments of each rank, in order.
-fn commands(lines: &[Line], size: u32, path: &Path) -> Result<BTreeMap<u32, Vec<String>>, MultiProgError> {
+/// Program and arguments of a rank.
+#[derive(Clone, PartialEq, Eq)]
+struct Command {
+    /// Number of the line among those with programs, counted from 0.
+    line: u32,
+    words: Vec<String>,
+}
+
+/// What each rank runs, in order.
+fn commands(lines: &[Line], size: u32, path: &Path) -> Result<BTreeMap<u32, Command>, MultiProgError> {
     let mut commands = BTreeMap::new();
-    for line in lines {
+    for (index, line) in (0..).zip(lines) {
         let fault = |fault| MultiProgError::Line { path: path.to_owned(), line: line.number, fault };
         if let Some(rank) = line.ranks.as_ref().map(|ranks| ranks.greatest().0).filter(|&rank| rank >= size) {
             return Err(fault(LineFault::NoSuchRank { rank, size }));
@@ -201,7 +199,7 @@ fn commands(lines: &[Line], size: u32, path: &Path) -> Result<BTreeMap<u32, Vec<
         };
         for (offset, rank) in (0..).zip(ranks) {
             let words = line.words.iter().map(|word| filled(word, rank, offset)).collect();
-            if commands.insert(rank, words).is_some() {
+            if commands.insert(rank, Command { line: index, words }).is_some() {
                 return Err(fault(LineFault::Twice { rank }));
             }
         }
@@ -220,13 +218,13 @@ fn filled(word: &str, rank: u32, offset: u32) -> String {
     }
 }
 
-/// Programs and arguments, each with the number of ranks in a row that have them.
-fn in_a_row(commands: BTreeMap<u32, Vec<String>>) -> Vec<(Vec<String>, u32)> {
-    let mut programs: Vec<(Vec<String>, u32)> = Vec::new();
-    for words in commands.into_values() {
+/// Programs with their arguments, each with the number of ranks in a row that run it.
+fn in_a_row(commands: BTreeMap<u32, Command>) -> Vec<(Command, u32)> {
+    let mut programs: Vec<(Command, u32)> = Vec::new();
+    for command in commands.into_values() {
         match programs.last_mut() {
-            Some((last, ranks)) if *last == words => *ranks += 1,
-            _ => programs.push((words, 1)),
+            Some((last, ranks)) if *last == command => *ranks += 1,
+            _ => programs.push((command, 1)),
         }
     }
     programs
@@ -238,7 +236,7 @@ mod tests {
 
     use super::*;
 
-    fn programs(text: &str, ranks: Option<u32>) -> Result<Vec<(u32, String)>, String> {
+    fn programs(text: &str, ranks: Option<u32>) -> Result<Vec<(u32, u32, String)>, String> {
         let mut file = tempfile::NamedTempFile::new().unwrap();
         file.write_all(text.as_bytes()).unwrap();
         let app = AppSpec {
@@ -249,7 +247,7 @@ mod tests {
             remove: Vec::new(),
             process_set: None,
         };
-        let request = ProgramRequest { app, ranks: ranks.and_then(NonZeroU32::new) };
+        let request = ProgramRequest { app, ranks: ranks.and_then(NonZeroU32::new), number: 5 };
         let words = |app: &AppSpec| {
             let args = app.args.iter().map(|arg| format!(" {}", arg.display())).collect::<String>();
             format!("{}{args}", app.program.display())
@@ -257,27 +255,32 @@ mod tests {
         let name = file.path().display().to_string();
         match read(request) {
             Ok(programs) => {
-                Ok(programs.iter().map(|program| (program.ranks.unwrap().get(), words(&program.app))).collect())
+                let seen =
+                    |program: &ProgramRequest| (program.number, program.ranks.unwrap().get(), words(&program.app));
+                Ok(programs.iter().map(seen).collect())
             }
             Err(error) => Err(error.to_string().replace(&name, "FILE").replace("--multi-prog: ", "")),
         }
     }
 
     #[test]
-    fn ranks_in_a_row_with_one_command_are_one_program() {
-        let check = |text: &str, ranks, expected: &[(u32, &str)]| {
-            let expected: Vec<_> = expected.iter().map(|&(ranks, words)| (ranks, words.to_owned())).collect();
-            assert_eq!(programs(text, ranks).unwrap(), expected, "{text}");
+    fn each_line_is_a_program_whose_ranks_in_a_row_are_together() {
+        let check = |text: &str, ranks, expected: &[(u32, u32, &str)]| {
+            let seen = programs(text, ranks).unwrap();
+            let seen: Vec<_> = seen.iter().map(|(number, ranks, words)| (*number, *ranks, words.as_str())).collect();
+            assert_eq!(seen, expected, "{text}");
         };
-        check("0 a\n1-3 b x\n", None, &[(1, "a"), (3, "b x")]);
-        check("1-3 b\n0,4 a\n", None, &[(1, "a"), (3, "b"), (1, "a")]);
-        check("# all\n\n0 a\n* b 'x y'\n", Some(3), &[(1, "a"), (2, "b x y")]);
+        check("0 a\n1-3 b x\n", None, &[(5, 1, "a"), (6, 3, "b x")]);
+        check("1-3 b\n0,4 a\n", None, &[(6, 1, "a"), (5, 3, "b"), (6, 1, "a")]);
+        check("0,2 a\n1,3 b\n", None, &[(5, 1, "a"), (6, 1, "b"), (5, 1, "a"), (6, 1, "b")]);
+        check("0 a\n1 a\n", None, &[(5, 1, "a"), (6, 1, "a")]);
+        check("# all\n\n0 a\n* b 'x y'\n", Some(3), &[(5, 1, "a"), (6, 2, "b x y")]);
         check(
             "0-1 a %t:%o\n2-3 b %t:%o \\\n  end\n",
             None,
-            &[(1, "a 0:0"), (1, "a 1:1"), (1, "b 2:0 end"), (1, "b 3:1 end")],
+            &[(5, 1, "a 0:0"), (5, 1, "a 1:1"), (6, 1, "b 2:0 end"), (6, 1, "b 3:1 end")],
         );
-        check("* a %t", Some(2), &[(1, "a 0"), (1, "a 1")]);
+        check("* a %t", Some(2), &[(5, 1, "a 0"), (5, 1, "a 1")]);
     }
 
     #[test]

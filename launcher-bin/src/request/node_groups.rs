@@ -13,7 +13,7 @@ use lattice_session::count::{count_is, counted};
 use lattice_session::request::{Candidates, HostSlots, PlacementRequest, even_shares};
 
 use crate::args::{LaunchArgs, NodeGroupArgs, PlacementArgs};
-use crate::hostfile;
+use crate::hostfile::{self, Hosts};
 
 /// Nodes of one program.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -30,7 +30,7 @@ enum Nodes {
     /// These, which share the ranks.
     Named(Vec<String>),
     /// These, which are filled one after the other.
-    Slots(Vec<HostSlots>),
+    Slots(Hosts),
 }
 
 /// Refusal of the nodes of a program.
@@ -123,9 +123,11 @@ fn flag_of_all(args: &PlacementArgs) -> Option<&'static str> {
 
 fn group(args: &NodeGroupArgs, ranks: Option<NonZeroU32>, program: usize) -> Result<NodeGroup, NodeGroupError> {
     if let Some(hosts) = &args.host {
-        let room = hostfile::slots_of(&hosts.0);
-        let ranks = ranks.or_else(|| NonZeroU32::new(u32::try_from(room).ok()?)).unwrap_or(NonZeroU32::MAX);
-        return checked(Nodes::Slots(hosts.0.clone()), ranks, room, program);
+        // Without a number of ranks a name without one has one.
+        let named = hostfile::slots_of(&hosts.one_by_name());
+        let ranks = ranks.or_else(|| NonZeroU32::new(u32::try_from(named).ok()?)).unwrap_or(NonZeroU32::MAX);
+        let room = if hosts.is_counted() { named } else { u64::MAX };
+        return checked(Nodes::Slots(hosts.clone()), ranks, room, program);
     }
     let wrong = |source| NodeGroupError::NodeList { program, source };
     let named = args.nodelist.as_deref().map(hostlist::expand).transpose().map_err(wrong)?;
@@ -168,7 +170,7 @@ impl NodeGroup {
         match &self.nodes {
             Nodes::Next(_) => Vec::new(),
             Nodes::Named(nodes) => nodes.iter().collect(),
-            Nodes::Slots(hosts) => hosts.iter().map(|host| &host.node).collect(),
+            Nodes::Slots(Hosts(hosts)) => hosts.iter().map(|host| &host.name).collect(),
         }
     }
 
@@ -177,17 +179,34 @@ impl NodeGroup {
         match &mut self.nodes {
             Nodes::Next(_) => Vec::new(),
             Nodes::Named(nodes) => nodes.iter_mut().collect(),
-            Nodes::Slots(hosts) => hosts.iter_mut().map(|host| &mut host.node).collect(),
+            Nodes::Slots(Hosts(hosts)) => hosts.iter_mut().map(|host| &mut host.name).collect(),
         }
     }
 
-    /// Slots for its ranks.
-    fn slots(&self, program: usize, free: &mut Free<'_>) -> Result<Vec<HostSlots>, NodeGroupError> {
+    /// True if slots of its nodes are known where the ranks get their places.
+    pub(crate) fn is_open(&self) -> bool {
+        matches!(&self.nodes, Nodes::Slots(hosts) if !hosts.is_counted())
+    }
+
+    /// Slots for its ranks; `room` is the number of ranks that a node takes.
+    fn slots<E: From<NodeGroupError>>(
+        &self,
+        program: usize,
+        free: &mut Free<'_>,
+        room: impl Fn(&str) -> Result<Option<NonZeroU32>, E>,
+    ) -> Result<Vec<HostSlots>, E> {
         let ranks = self.ranks.get();
         Ok(match &self.nodes {
             Nodes::Next(count) => shared(ranks, free.take(*count, program)?),
             Nodes::Named(nodes) => shared(ranks, &nodes.iter().collect::<Vec<_>>()),
-            Nodes::Slots(hosts) => filled(ranks, hosts),
+            Nodes::Slots(hosts) => {
+                let hosts = hosts.counted(room)?;
+                let room = hostfile::slots_of(&hosts);
+                if u64::from(ranks) > room {
+                    return Err(NodeGroupError::NoRoom { program, ranks, room }.into());
+                }
+                filled(ranks, &hosts)
+            }
         })
     }
 }
@@ -231,19 +250,20 @@ fn slots(node: &str, ranks: u32) -> Option<HostSlots> {
     Some(HostSlots { node: node.to_owned(), slots: NonZeroU32::new(ranks)? })
 }
 
-/// Gives the ranks of each program slots on its nodes.
+/// Gives the ranks of each program slots on its nodes; `room` is the number of ranks that a node takes.
 ///
 /// # Errors
-/// Fails if there are too few nodes for programs that name none.
-pub(crate) fn placed_in_groups(
+/// Fails if there are too few nodes for programs that name none, or too few slots on those that are named, and as `room`.
+pub(crate) fn placed_in_groups<E: From<NodeGroupError>>(
     request: &mut PlacementRequest,
     groups: &[NodeGroup],
     allocated: &[String],
-) -> Result<(), NodeGroupError> {
+    room: impl Fn(&str) -> Result<Option<NonZeroU32>, E>,
+) -> Result<(), E> {
     let named: HashSet<&String> = groups.iter().flat_map(NodeGroup::named).chain(&request.except).collect();
     let nodes = allocated.iter().skip(request.relative as usize).filter(|node| !named.contains(node)).collect();
     let mut free = Free { nodes, given: 0 };
-    let slots = (1..).zip(groups).map(|(program, group)| group.slots(program, &mut free));
+    let slots = (1..).zip(groups).map(|(program, group)| group.slots(program, &mut free, &room));
     let slots: Vec<HostSlots> = slots.collect::<Result<Vec<_>, _>>()?.concat();
     request.candidates = Candidates::Hostfile(slots);
     // These have chosen the nodes of the first program.
@@ -269,7 +289,8 @@ mod tests {
         let except = args.placement.exclude.iter().cloned().collect();
         let mut request = PlacementRequest { relative: args.placement.relative, except, ..PlacementRequest::default() };
         let allocated = hostlist::expand("node[0-3]").unwrap();
-        placed_in_groups(&mut request, &groups, &allocated).map_err(|error| error.to_string())?;
+        let room = |_: &str| Ok::<_, NodeGroupError>(NonZeroU32::new(2));
+        placed_in_groups(&mut request, &groups, &allocated, room).map_err(|error| error.to_string())?;
         let Candidates::Hostfile(hosts) = request.candidates else { panic!("slots") };
         let counts: Vec<_> = groups.iter().map(|group| group.ranks().to_string()).collect();
         let hosts: Vec<_> = hosts.iter().map(|host| format!("{}:{}", host.node, host.slots)).collect();
@@ -285,7 +306,8 @@ mod tests {
             ("-n 3 --tasks-per-node 2 ./a : -N 1 ./b", "3+1 on node0:2 node1:1 node2:1"),
             ("-n 2 ./a : -w node0 -n 3 ./b", "2+3 on node1:2 node0:3"),
             ("-w node3 ./a : -w node[0-1] ./b : -n 2 ./c", "1+2+2 on node3:1 node0:1 node1:1 node2:2"),
-            ("-H node1:2 ./a : -H node1,node0:4 -n 3 ./b", "2+3 on node1:2 node1:1 node0:2"),
+            ("-H node1:2 ./a : -H node1,node0:4 -n 3 ./b", "2+3 on node1:2 node1:2 node0:1"),
+            ("./a : -H node1,node0 ./b : -H node2 -n 2 ./c", "1+2+2 on node3:1 node1:2 node2:2"),
             ("-x node1 ./a : -N 2 ./b", "1+2 on node0:1 node2:1 node3:1"),
             ("-r 1 ./a : -N 2 ./b", "1+2 on node1:1 node2:1 node3:1"),
             ("-N 3 -n 1 ./a : -N 1 ./b", "1+1 on node0:1 node3:1"),
@@ -304,7 +326,8 @@ mod tests {
             ),
             ("./a : -w node1 -N 2 ./b", "program 2 shall have 2 nodes, and 1 are named for it"),
             ("./a : --tasks-per-node 2 -N 1 -n 3 ./b", "the 3 ranks of program 2 do not fit: its nodes take 2"),
-            ("./a : -H node1 -n 2 ./b", "the 2 ranks of program 2 do not fit: its nodes take 1"),
+            ("./a : -H node1 -n 3 ./b", "the 3 ranks of program 2 do not fit: its nodes take 2"),
+            ("./a : -H node1:1 -n 2 ./b", "the 2 ranks of program 2 do not fit: its nodes take 1"),
             ("-m cyclic ./a : -N 1 ./b", "--distribution places the ranks of all programs"),
             ("--tasks-per 1:core ./a : -N 1 ./b", "--tasks-per OBJECT places the ranks of all programs"),
             ("./a : -w node1 -H node2 ./b", "cannot be used with"),

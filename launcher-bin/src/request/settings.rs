@@ -54,7 +54,7 @@ pub(super) fn settings(
         },
         failed_ranks: match args.failures.kill_on_bad_exit {
             KillOnBadExit::Yes => FailedRanks::EndLaunch,
-            KillOnBadExit::No => FailedRanks::AreBorne,
+            KillOnBadExit::No | KillOnBadExit::Recover => FailedRanks::AreBorne,
         },
         lost_nodes: if args.failures.no_kill { LostNodes::AreBorne } else { LostNodes::EndLaunch },
         overdue_release: match args.failures.resource_timeout {

@@ -8,15 +8,14 @@ use std::io;
 use std::num::NonZeroU32;
 use std::path::PathBuf;
 
-use hostlist::HostlistError;
-use lattice_session::request::HostSlots;
+use hostlist::{HostLine, HostlistError};
 use pmi_transport::identity::is_node_name;
 
 use self::managers::{flux, is_task_of_many, lsf, one_line_a_slot, pods, sge, slurm};
 use super::ViaError;
 use crate::args::{HostArgs, Via};
 use crate::environment::{self, Environment};
-use crate::hostfile;
+use crate::hostfile::{self, Hosts};
 use crate::mpirun_setup::Slots;
 
 /// Variable that names the pods of a launch, in the form of `--host`.
@@ -112,18 +111,10 @@ pub enum NodesError {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Nodes {
     pub(super) names: Vec<String>,
-    slots: RanksOfEach,
-}
-
-/// Number of ranks that each node takes.
-#[derive(Clone, Debug, PartialEq, Eq)]
-enum RanksOfEach {
-    /// So many, in the order of the nodes.
-    Said(Vec<NonZeroU32>),
-    /// As many as it has processors, which are known when it has joined.
-    Cores,
-    /// Nobody says.
-    Unsaid,
+    /// Number of ranks that each node takes; `None` for as many as it has processors, which are known when it has joined.
+    slots: Vec<Option<NonZeroU32>>,
+    /// True if launches without a word about places fill the slots.
+    are_filled: bool,
 }
 
 impl Nodes {
@@ -177,44 +168,47 @@ impl Nodes {
         let HostArgs { nodelist, hostfile, host } = hosts;
         Ok(match (nodelist, hostfile, host) {
             (Some(list), ..) => {
-                let names = each_once(expanded("--nodelist", list)?);
-                checked("--nodelist", Self { names, slots: RanksOfEach::Unsaid })?
+                checked("--nodelist", Self::without_counts(each_once(expanded("--nodelist", list)?), false))?
             }
             (None, Some(path), _) => gathered("--hostfile", hostfile::read(path)?)?,
-            (None, None, Some(hosts)) => gathered("--host", hosts.0.clone())?,
+            (None, None, Some(hosts)) => gathered("--host", hosts.clone())?,
             (None, None, None) => return Err(NodesError::NoHosts { via: via.to_string() }.into()),
         })
+    }
+
+    /// Nodes whose slots are their processors.
+    fn without_counts(names: Vec<String>, are_filled: bool) -> Self {
+        Self { slots: vec![None; names.len()], names, are_filled }
     }
 
     /// The same nodes, now that their processors are known.
     pub(super) fn with_cores(&self, cores: &HashMap<String, NonZeroU32>) -> Self {
         let of = |name: &String| cores.get(name).copied().unwrap_or(NonZeroU32::MIN);
-        let slots = match &self.slots {
-            RanksOfEach::Cores => RanksOfEach::Said(self.names.iter().map(of).collect()),
-            slots => slots.clone(),
-        };
-        Self { names: self.names.clone(), slots }
+        let slots = self.names.iter().zip(&self.slots).map(|(name, slots)| Some(slots.unwrap_or_else(|| of(name))));
+        Self { names: self.names.clone(), slots: slots.collect(), are_filled: self.are_filled }
     }
 
-    /// Nodes with their slots, of which each has one where nobody says.
+    /// Nodes with their slots, of which each has at least one.
     pub(super) fn slots(&self) -> Vec<Slots> {
-        let slots = |index: usize| match &self.slots {
-            RanksOfEach::Said(slots) => slots[index].get(),
-            RanksOfEach::Cores | RanksOfEach::Unsaid => 1,
+        let slots = |(node, slots): (&String, &Option<NonZeroU32>)| Slots {
+            node: node.clone(),
+            slots: slots.map_or(1, NonZeroU32::get),
         };
-        (0..).zip(&self.names).map(|(index, node)| Slots { node: node.clone(), slots: slots(index) }).collect()
+        self.names.iter().zip(&self.slots).map(slots).collect()
     }
 
-    /// Nodes with their slots in the form of `--host`; `None` where nobody says how many.
+    /// Nodes with their slots in the form of `--host`; `None` where launches fill no slots without being told.
     pub(super) fn slots_in_words(&self) -> Option<String> {
-        let RanksOfEach::Said(slots) = &self.slots else { return None };
-        let pairs: Vec<(&String, &NonZeroU32)> = self.names.iter().zip(slots).collect();
+        if !self.are_filled {
+            return None;
+        }
+        let pairs: Vec<(&String, &Option<NonZeroU32>)> = self.names.iter().zip(&self.slots).collect();
         let alike = pairs.chunk_by(|one, next| one.1 == next.1);
         let parts = alike.flat_map(|nodes| {
             let names: Vec<&String> = nodes.iter().map(|(name, _)| *name).collect();
             let list = hostlist::fold(&names);
-            let slots = nodes[0].1;
-            hostlist::parts(&list).map(|part| format!("{part}:{slots}")).collect::<Vec<_>>()
+            let slots = nodes[0].1.map_or_else(String::new, |slots| format!(":{slots}"));
+            hostlist::parts(&list).map(|part| format!("{part}{slots}")).collect::<Vec<_>>()
         });
         Some(parts.collect::<Vec<_>>().join(","))
     }
@@ -235,21 +229,29 @@ fn variable<'a>(name: &str, environment: &'a Environment) -> Option<&'a str> {
     environment::non_empty(environment, name)?.to_str()
 }
 
-/// Each node once, with all its slots, in the order of their first mention.
-fn gathered(place: &str, hosts: Vec<HostSlots>) -> Result<Nodes, NodesError> {
-    let (mut names, mut slots) = (Vec::new(), Vec::<NonZeroU32>::new());
+/// Each node once, with all its slots, in the order of their first mention. Names alone have the slots of their processors.
+fn gathered(place: &str, hosts: Hosts) -> Result<Nodes, NodesError> {
+    if let Some(names) = hosts.bare_names() {
+        return checked(place, Nodes::without_counts(names, false));
+    }
+    let is_list = hosts.is_list_of_slots();
+    let (mut names, mut slots) = (Vec::new(), Vec::<Option<NonZeroU32>>::new());
     let mut places = HashMap::<String, usize>::new();
-    for HostSlots { node, slots: more } in hosts {
-        match places.get(&node) {
-            Some(&known) => slots[known] = slots[known].saturating_add(more.get()),
+    for HostLine { name, slots: more } in hosts.0 {
+        let more = more.or(is_list.then_some(NonZeroU32::MIN));
+        match places.get(&name) {
+            Some(&known) => {
+                let more = more.map_or(0, NonZeroU32::get);
+                slots[known] = slots[known].map(|slots| slots.saturating_add(more));
+            }
             None => {
-                places.insert(node.clone(), names.len());
-                names.push(node);
+                places.insert(name.clone(), names.len());
+                names.push(name);
                 slots.push(more);
             }
         }
     }
-    checked(place, Nodes { names, slots: RanksOfEach::Said(slots) })
+    checked(place, Nodes { names, slots, are_filled: true })
 }
 
 fn checked(place: &str, nodes: Nodes) -> Result<Nodes, NodesError> {
@@ -301,7 +303,7 @@ mod tests {
         check(Via::Lsf, &[("LSB_MCPU_HOSTS", "10.0.0.1 4 10.0.0.2 4")], "", "10.0.0.[1-2]:4");
         check(Via::Lsf, &[("LSB_DJOB_HOSTFILE", "{}")], "a\na\nb\n", "a:2,b:1");
         check(Via::Sge, &[("PE_HOSTFILE", "{}")], "a 4 all.q@a UNDEFINED\nb 4 all.q@b UNDEFINED\n", "a:4,b:4");
-        check(Via::Kubernetes, &[(PODS, "mpi-[0-1].mpi:4,mpi-2.mpi")], "", "mpi-[0-1].mpi:4,mpi-2.mpi:1");
+        check(Via::Kubernetes, &[(PODS, "mpi-[0-1].mpi:4,mpi-2.mpi")], "", "mpi-[0-1].mpi:4,mpi-2.mpi");
         check(Via::Kubernetes, &[(PODS, "mpi-[0-1].mpi")], "", "mpi-[0-1].mpi");
         check(Via::Kubernetes, &[(PODS, "mpi-0.mpi,mpi-[0-1].mpi")], "", "mpi-[0-1].mpi");
     }
@@ -360,23 +362,33 @@ mod tests {
         let named = |hosts: HostArgs| Nodes::named(&hosts, &Via::Ssh).map_err(|error| error.to_string());
         let host = hostfile::parse_hosts("a:2,b,a:1").unwrap();
         let nodes = named(HostArgs { host: Some(host), ..HostArgs::default() }).unwrap();
-        assert_eq!(nodes.slots_in_words().as_deref(), Some("a:3,b:1"));
-        let nodes = named(HostArgs { nodelist: Some("n[1-2],n1".to_owned()), ..HostArgs::default() }).unwrap();
-        assert_eq!((nodes.slots_in_words(), nodes.names), (None, vec!["n1".to_owned(), "n2".to_owned()]));
+        assert_eq!(nodes.slots_in_words().as_deref(), Some("a:3,b"));
+        for bare in [
+            HostArgs { nodelist: Some("n[1-2],n1".to_owned()), ..HostArgs::default() },
+            HostArgs { host: Some(hostfile::parse_hosts("n[1-2]").unwrap()), ..HostArgs::default() },
+        ] {
+            let nodes = named(bare).unwrap();
+            assert_eq!((nodes.slots_in_words(), nodes.names), (None, vec!["n1".to_owned(), "n2".to_owned()]));
+        }
         assert!(named(HostArgs::default()).unwrap_err().starts_with("--via ssh needs hosts\ntry: --host "));
     }
 
     #[test]
-    fn pods_have_as_many_slots_as_cores_unless_that_is_said() {
+    fn nodes_have_as_many_slots_as_processors_unless_they_are_counted() {
         let cores = HashMap::from([("n1", 4), ("n2", 2)]);
         let cores = cores.into_iter().map(|(name, cores)| (name.to_owned(), NonZeroU32::new(cores).unwrap())).collect();
-        let check = |slots: RanksOfEach, expected: Option<&str>| {
-            let nodes = Nodes { names: ["n1", "n2", "n3"].map(str::to_owned).into(), slots };
-            assert_eq!(nodes.with_cores(&cores).slots_in_words().as_deref(), expected);
+        let names = || ["n1", "n2", "n3"].map(str::to_owned).into();
+        let check = |nodes: Nodes, slots: &[u32], expected: Option<&str>| {
+            let nodes = nodes.with_cores(&cores);
+            assert_eq!(nodes.slots().iter().map(|node| node.slots).collect::<Vec<_>>(), slots);
+            assert_eq!(nodes.slots_in_words().as_deref(), expected);
         };
-        check(RanksOfEach::Cores, Some("n1:4,n2:2,n3:1"));
-        check(RanksOfEach::Said(vec![NonZeroU32::new(3).unwrap(); 3]), Some("n[1-3]:3"));
-        check(RanksOfEach::Unsaid, None);
+        check(Nodes::without_counts(names(), true), &[4, 2, 1], Some("n1:4,n2:2,n3:1"));
+        check(Nodes::without_counts(names(), false), &[4, 2, 1], None);
+        let hosts = |text| gathered("--host", hostfile::parse_hosts(text).unwrap()).unwrap();
+        check(hosts("n1:3,n2,n3"), &[3, 2, 1], Some("n1:3,n2:2,n3:1"));
+        check(hosts("n1,n1,n1,n2"), &[3, 1], Some("n1:3,n2:1"));
+        check(hosts("n1,n2"), &[4, 2], None);
     }
 
     proptest::proptest! {

@@ -47,7 +47,7 @@ pub(super) fn create(
     let facts = JobFacts {
         job_id: spec.job.id.to_string(),
         node: spec.node.0,
-        programs: spec.job.apps.len() as u32,
+        programs: spec.job.programs().len() as u32,
         universe_size: spec.job.universe_size,
         ranks: ranks(&spec.job, spec.node, earlier, cpus),
         nodes: (0..).map(NodeIndex).zip(&spec.hosts).map(|(node, name)| node_facts(spec, node, name)).collect(),

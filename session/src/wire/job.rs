@@ -122,7 +122,9 @@ fn decode_app(app: proto::AppSpec) -> Result<AppSpec, WireError> {
 }
 
 fn decode_process_set(name: &str) -> Result<Option<ProcessSetName>, WireError> {
-    let parsed =
-        || name.parse().map_err(|error: ProcessSetNameError| wrong("the process set", name, error.to_string()));
+    let parsed = || {
+        ProcessSetName::literal(name)
+            .map_err(|error: ProcessSetNameError| wrong("the process set", name, error.to_string()))
+    };
     (!name.is_empty()).then(parsed).transpose()
 }

@@ -22,8 +22,11 @@ const PLAIN_PATH: &str = "/usr/local/bin:/usr/bin:/bin";
 
 /// A request for a launch in an allocation.
 pub fn encode(request: &LaunchRequest, allocation_id: String) -> proto::LaunchTasksRequest {
-    let ranks = request.programs.iter().map(|program| program.ranks);
-    let apps = (0..).zip(ranks).map(|(appnum, ranks)| proto::App { ranks: number(ranks), appnum }).collect();
+    let app = |program: &ProgramRequest| proto::App {
+        ranks: number(program.ranks),
+        appnum: i32::try_from(program.number).unwrap_or(i32::MAX),
+    };
+    let apps = request.programs.iter().map(app).collect();
     let universe_size = match request.universe_size {
         Some(UniverseSize::Number(size)) => Some(size),
         Some(UniverseSize::Slots) | None => None,
@@ -74,10 +77,13 @@ pub fn decode(mut request: proto::LaunchTasksRequest) -> Result<LaunchRequest, W
 
 /// The programs of a spec, of which an only one may have its number of ranks from `num_tasks`.
 fn decode_programs(spec: proto::LaunchSpec, asked: Option<NonZeroU32>) -> Result<Programs, WireError> {
-    let counts: Vec<_> = spec.job.iter().flat_map(|job| &job.apps).map(|app| NonZeroU32::new(app.ranks)).collect();
-    let apps = job::decode_programs(spec.apps, counts.len())?;
-    let mut programs: Vec<ProgramRequest> =
-        apps.into_iter().zip(counts).map(|(app, ranks)| ProgramRequest { app, ranks }).collect();
+    let wanted: Vec<proto::App> = spec.job.map(|job| job.apps).unwrap_or_default();
+    let apps = job::decode_programs(spec.apps, wanted.len())?;
+    let program = |(app, wanted): (AppSpec, proto::App)| {
+        let number = wanted.appnum.try_into().map_err(|_| wrong("appnum", wanted.appnum, "0 and more"))?;
+        Ok(ProgramRequest { app, ranks: NonZeroU32::new(wanted.ranks), number })
+    };
+    let mut programs = apps.into_iter().zip(wanted).map(program).collect::<Result<Vec<_>, WireError>>()?;
     if let [program] = programs.as_mut_slice() {
         program.ranks = program.ranks.or(asked);
     }
@@ -116,7 +122,7 @@ fn plain(request: proto::LaunchTasksRequest) -> Result<(ProgramRequest, LaunchSe
         pmi: PmiSpec { family, ..PmiSpec::default() },
         ..LaunchSettings::default()
     };
-    Ok((ProgramRequest { app, ranks: NonZeroU32::new(request.num_tasks) }, settings))
+    Ok((ProgramRequest { app, ranks: NonZeroU32::new(request.num_tasks), number: 0 }, settings))
 }
 
 fn encode_placement(request: &PlacementRequest) -> proto::PlacementRequest {

@@ -33,6 +33,7 @@ mod input_by_nodes;
 mod insight;
 mod job_memory;
 mod keys;
+mod launcher_lines;
 mod lifetimes;
 mod logs;
 mod lossy_links;

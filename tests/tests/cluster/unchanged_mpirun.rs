@@ -88,6 +88,24 @@ fn nodes_get_as_many_ranks_as_they_have_slots() {
     }
 }
 
+/// Names alone (`-w`, `--host`, `--hostfile`) are nodes with a slot for each core: Open MPI refuses more ranks than slots.
+#[test]
+fn nodes_that_are_named_without_a_number_take_a_rank_on_each_core() {
+    let _machine = turn::heavy();
+    let script = r#"cd "$LATTICE_DEV_CLUSTER"; export cluster=$PWD; unset LATTICE_ALLOC_ID LATTICE_API_URL; echo node0 >names; echo node1 >>names
+        printf '#!/bin/sh\npid=$(cat $cluster/$1.pid); shift; exec nsenter --target $pid --net --uts --mount -- "$@"\n' >enter; chmod +x enter
+        for hosts in '-w node0,node1' '--host node0,node1' '--hostfile names'; do
+            for try in 1 2 3; do
+                timeout 25 lattice start --start-with $PWD/enter $hosts -- $mpirun -np $((2 * $(nproc))) hostname >out && break
+            done; sort out | uniq -c | sed "s/ $(nproc) / all /"
+        done"#;
+    for mpi in [MPICHS[1], OPEN_MPIS[0]] {
+        let outcome = shell_on(2, mpi, script).run();
+        let lines: Vec<&str> = outcome.exits(0).text().lines().map(str::trim).collect();
+        assert_eq!(lines, ["all node0", "all node1"].repeat(3), "{mpi:?}");
+    }
+}
+
 #[test]
 fn ranks_have_no_number_of_the_daemon_that_started_them() {
     let _machine = turn::heavy();

@@ -24,6 +24,7 @@ mod malformed;
 mod meetings;
 mod mpi4py;
 mod mpi_programs;
+mod mpiexec_lines;
 mod names;
 mod nested;
 mod node_facts;

@@ -2,6 +2,8 @@
 
 use std::fmt::Write as _;
 
+#[cfg(test)]
+use super::Name;
 use super::{Flag, FrontEnd, Meaning, Notice, Takes};
 use crate::console::Verbosity;
 
@@ -45,7 +47,7 @@ fn ignored(notice: Notice, reason: &str) -> String {
 pub(super) fn help(front_end: FrontEnd) -> String {
     let name = front_end.name();
     let wrapped = match front_end {
-        FrontEnd::Mpiexec => {
+        FrontEnd::Mpiexec(_) => {
             "       lattice mpiexec --wrap MPIEXEC ...    # runs that of Hydra, under HYDRA_LAUNCHER=manual\n"
         }
         FrontEnd::Srun => "",
@@ -67,7 +69,7 @@ pub(super) fn help(front_end: FrontEnd) -> String {
 pub(super) fn coming_from() -> String {
     let mut text = String::from(INTRODUCTION);
     for (front_end, title, introduction) in
-        [(FrontEnd::Srun, "srun", FROM_SRUN), (FrontEnd::Mpiexec, "mpiexec and mpirun", FROM_MPIEXEC)]
+        [(FrontEnd::Srun, "srun", FROM_SRUN), (FrontEnd::Mpiexec(Name::Mpiexec), "mpiexec and mpirun", FROM_MPIEXEC)]
     {
         let _ = write!(text, "\n## Coming from {title}\n\n{introduction}\n| there | `lattice launch` |\n|---|---|\n");
         for flag in front_end.flags() {
@@ -85,7 +87,7 @@ pub(super) fn coming_from() -> String {
         let _ = write!(text, "\n| variable | in lines of | is |\n|---|---|---|\n");
         let variables = match front_end {
             FrontEnd::Srun => super::srun::variables(),
-            FrontEnd::Mpiexec => super::mpiexec::variables(),
+            FrontEnd::Mpiexec(_) => super::mpiexec::variables(),
         };
         for (name, of, flag) in variables {
             let _ = writeln!(text, "| `{name}` | {of} | `--{flag}` |");
@@ -131,30 +133,37 @@ Scripts that call `scontrol show hostnames` and `scontrol show hostlist` find bo
 
 #[cfg(test)]
 const FROM_MPIEXEC: &str = "\
-Any number of dashes will do, and `=` before a value. `-N` is the number of ranks for MPICH and that of ranks on a node for Open MPI:
-`LATTICE_MPIEXEC=hydra|intel|ompi` decides, else the other flags of the line, else the MPI library of the program. Flags decide that only one launcher has,
+Any number of dashes will do, and `=` before a value. The rules of a line are those of one launcher: MPICH's Hydra, Intel MPI's, or Open MPI's. They follow
+from `LATTICE_MPIEXEC=hydra|intel|ompi`, else from flags that one launcher alone has, else from a name that one alone has (`mpiexec.hydra`, `mpiexec.mpich`,
+`mpirun.openmpi`, `prterun`, `orterun`), else from the MPI library of the program. For a program without one, such as Python or a script, `mpirun` follows Open
+MPI's rules, and `mpiexec` Hydra's, which refuse nothing. Flags that only one launcher has are
 such as `-hosts`, `-ppn`, `-l`, `-genv`, `-bind-to user:0` and `rr` for MPICH, `-perhost` and `-genv I_MPI_...` for Intel MPI, and for Open MPI `-x`, `-H`, `--mca`, `--rank-by`,
 `--npernode`, `--oversubscribe`, `--bind-to cpu-list`, and `--map-by` with `slot`, `node`, `ppr:`, `seq`, `rankfile`, `pe-list=` or words such as `:PE=2` behind an object.
+`-N` is the number of ranks for MPICH, and that of ranks on a node for Open MPI and beside `-n`.
 
 **Binding.** Lines of Open MPI bind ranks as `mpirun` of Open MPI 4.1 does without being asked: up to two of them to cores, more to NUMA domains in turn,
 and none where there are more ranks than cores or `--oversubscribe` lets there be. Ranks that `--bind-to` alone binds are dealt out over NUMA domains where they
 are more than two ([binding.md](binding.md) says what differs). Lines of Intel MPI, which `LATTICE_MPIEXEC=intel` or such a flag tells from MPICH's, divide the cores of each node among its
 ranks. In other lines nothing binds ranks but `--bind-to` and its like.
 
-**Slots.** Lines of Open MPI have a slot for each core (with `--use-hwthread-cpus` for each hardware thread) unless they or their hostfile
-count: `--host a:4,b` and `a slots=4` do, a hostfile of names alone does not. Without `-np` all slots are filled, and more ranks than slots are
-refused unless there is `--oversubscribe`. Lines of Intel MPI fill the cores of each host that `-hosts` or `-f` names, and begin again with the
-first one: `-n 2 -hosts a,b` is two ranks on a, unless `-ppn` or `I_MPI_PERHOST` says how many. Other lines have one rank without `-n`, and more ranks than
-CPUs are started without a word; those of MPICH, and `-machinefile` for Intel MPI, go through named hosts again when their slots are full.
+**Slots.** A host without a number has a slot for each of its cores; in a list in which names stand several times each line is a slot. So it is in hostfiles,
+for `lattice start`, `--via` and the files that an unchanged `mpirun` reads. Lines of Open MPI have a slot for each core (with `--use-hwthread-cpus` for each
+hardware thread) unless they or their hostfile count; `--host a,b` counts one for each name, as there. Without `-np` all slots are filled, and more ranks than slots are
+refused unless there is `--oversubscribe`. Lines of Intel MPI fill the cores of each host, and begin again with the
+first one: `-n 2 -hosts a,b` is two ranks on a, unless `-ppn` or `I_MPI_PERHOST` says how many. Lines of MPICH have one rank on each host without a number, or one
+rank without hosts, and go through named hosts again when each has its number of ranks, as does `-machinefile` for Intel MPI; more ranks than
+CPUs are started without a word.
 
 **Jobs that programs spawn** (`MPI_Comm_spawn`) run on the nodes of the launch, which has those that its ranks need. In an allocation a line with
 `-np 1` takes all nodes, or all that it names (`lattice launch -N all -n 1`), as under the daemons of `mpirun`; for more ranks say `-N` to `lattice launch`.
-A line of Open MPI with `-np 1` tells `MPI_UNIVERSE_SIZE` as the number of slots of these nodes, of which programs spawn as many less one; other
-lines tell the number of ranks, or what `-usize` (`--universe-size N|slots`) says.
+A line of Open MPI with `-np` tells `MPI_UNIVERSE_SIZE` as the number of slots of these nodes, of which programs spawn as many less one; in other
+lines `-usize` (`--universe-size N|slots`) says it. A program of MPICH that nothing launched spawns through `mpiexec -pmi_args`, which this program answers under that
+name.
 
 **Programs.** Those behind a `:` may have a `-host` list, a directory (`-wdir`) and variables (`-env`, `-x`) of their own. Other flags are for all programs,
 and a line in which two of them have different values of one is refused. `-configfile`,
-`--app` and `--appfile` name a file with a program on each line.
+`--app` and `--appfile` name a file with a program on each line, which goes on in the next one behind a `\\` at its end. `--pset NAME` names a set NAME, where
+that of `lattice launch` puts `app://` before it.
 
 **Variables** stand for flags that a line does not have. The parameters of Open MPI's launcher among them count behind `--mca` and `--prtemca` as well, before
 variables. `-v` names those that count, and those of the line's own launcher that are ignored here (`HYDRA_ENV`, which has no effect in Hydra 4.0

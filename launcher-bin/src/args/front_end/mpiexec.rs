@@ -1,8 +1,10 @@
 //! The words of `mpiexec` and `mpirun`: the MPI standard's (MPI 4.1, 11.5), Hydra's (MPICH), Intel MPI's and Open MPI's.
 //!
-//! They contradict each other in one flag, `-N`: for Hydra it is the number of ranks, for Open MPI that of ranks on a node. There the
-//! dialect decides: `LATTICE_MPIEXEC`, else the flags that one dialect alone has, else the MPI library of the program.
+//! They contradict each other in one flag, `-N`, which is the number of ranks for Hydra and that of ranks on a node for Open MPI, and in what
+//! they do without a flag: slots, binding, the size of the universe. There the [dialect](dialect::Dialect) of the line decides, which is known
+//! before its words are read.
 
+mod adoption;
 mod binding;
 mod detection;
 mod dialect;
@@ -13,12 +15,12 @@ mod slots;
 mod values;
 mod variables;
 
-use std::cell::LazyCell;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 
 use self::detection::{dialect, version};
-use self::dialect::{Dialect, VARIABLE};
+use self::dialect::Dialect;
+pub(in crate::args) use self::dialect::Name;
 pub(super) use self::flags::FLAGS;
 use self::values::ranks;
 use super::components::{self, Reach};
@@ -27,6 +29,7 @@ use super::variables::set;
 use super::{Answer, Flag, FrontEnd, Refusal, Takes, distinct, find, next_word, text_of, unknown};
 use crate::args::SEPARATOR;
 use crate::cluster::{ALLOCATION, NO_ALLOCATION};
+use crate::config_lines::config_lines;
 use crate::console::Verbosity;
 use crate::hostfile;
 use crate::request::HOSTS_VARIABLE;
@@ -37,50 +40,39 @@ pub(super) fn variables() -> Vec<(&'static str, &'static str, &'static str)> {
     variables::all()
 }
 
-pub(super) fn translate(words: &[OsString]) -> Result<Answer, Refusal> {
-    dialect::check_variable()?;
-    let mut line = Line::default();
-    if let Some(answer) = read(words, &mut line)? {
-        return Ok(answer);
+pub(super) fn translate(words: &[OsString], name: Name) -> Result<Answer, Refusal> {
+    if let Some(adoption) = adoption::of(words) {
+        return adoption.map(Answer::Line);
     }
-    read_usual_file(&mut line, |name| std::env::var_os(name))?;
+    dialect::check_variable()?;
+    let dialect = dialect(words, name);
+    let mut line = Line::default();
+    match read(words, dialect, &mut line)? {
+        Some(Question::Help) => return Ok(Answer::Help),
+        Some(Question::Version) => return Ok(Answer::Text(version(words, name))),
+        None => {}
+    }
+    read_usual_file(&mut line, dialect, |name| std::env::var_os(name))?;
     components::check(&line, FLAGS, |_| Reach::All)?;
-    // Asked for only where it matters: it may read the program's file.
-    let dialect = LazyCell::new(|| dialect(words));
     // Intel MPI heeds variables that the line sets as those of the environment.
     let own = line.variables();
     let of_line = |name: &str| {
         let set = own.iter().rev().find(|(known, _)| name.starts_with("I_MPI_") && known == name);
         set.map(|(_, value)| value.clone())
     };
-    variables::heed(&mut line, FLAGS, || *dialect, |name| of_line(name).or_else(|| std::env::var_os(name)))?;
+    variables::heed(&mut line, FLAGS, dialect, |name| of_line(name).or_else(|| std::env::var_os(name)))?;
     binding::check(&line)?;
-    slots::settle_hosts(&mut line)?;
-    if line.places.is_in_sequence {
-        slots::put_in_sequence(&mut line)?;
-    }
-    match line.rank_map.take() {
-        Some(map) => slots::put_by_map(&mut line, &map)?,
-        None => slots::fill_cores(&mut line, || *dialect)?,
-    }
-    match line.places.overcommit {
-        true => slots::add_slots(&mut line)?,
-        false => slots::go_round(&mut line, || *dialect),
-    }
-    if std::env::var_os(ALLOCATION).is_some_and(|id| !id.is_empty() && id != NO_ALLOCATION) {
-        slots::span(&mut line);
-    }
+    let is_allocated = std::env::var_os(ALLOCATION).is_some_and(|id| !id.is_empty() && id != NO_ALLOCATION);
     let names_hosts = std::env::var_os(HOSTS_VARIABLE).is_some_and(|hosts| !hosts.is_empty());
-    slots::settle(&mut line, || *dialect, names_hosts);
-    slots::tell_universe(&mut line, || *dialect);
-    binding::settle(&mut line, || *dialect);
+    slots::settle(&mut line, dialect, slots::Surroundings { is_allocated, names_hosts })?;
+    binding::settle(&mut line, dialect);
     settle_nodes(&mut line)?;
     values::settle_ranks_per_host(&mut line);
     Ok(Answer::Line(line.finish()))
 }
 
 /// Reads programs with their flags, one behind each `:`.
-fn read(words: &[OsString], line: &mut Line) -> Result<Option<Answer>, Refusal> {
+fn read(words: &[OsString], dialect: Dialect, line: &mut Line) -> Result<Option<Question>, Refusal> {
     for program in words.split(|word| word == SEPARATOR) {
         let (mut rest, mut is_file) = (program, false);
         while let Some((word, behind)) = rest.split_first() {
@@ -91,8 +83,8 @@ fn read(words: &[OsString], line: &mut Line) -> Result<Option<Answer>, Refusal> 
             if word == "--" {
                 break;
             }
-            match read_flag(word, &mut rest, program, line)? {
-                Some(Read::Answer(answer)) => return Ok(Some(answer)),
+            match read_flag(word, &mut rest, dialect, line)? {
+                Some(Read::Question(question)) => return Ok(Some(question)),
                 Some(Read::File) => is_file = true,
                 None => {}
             }
@@ -105,10 +97,16 @@ fn read(words: &[OsString], line: &mut Line) -> Result<Option<Answer>, Refusal> 
     Ok(None)
 }
 
+/// Question of a line.
+enum Question {
+    Help,
+    Version,
+}
+
 /// A flag that is more than a choice.
 enum Read {
-    /// It asks for an answer, and nothing else counts.
-    Answer(Answer),
+    /// It asks a question, and nothing else counts.
+    Question(Question),
     /// It has named a file of programs.
     File,
 }
@@ -118,12 +116,7 @@ fn is_flag(word: &OsStr) -> bool {
 }
 
 /// Reads one flag; `rest` begins behind it and is moved on by the words that it takes.
-fn read_flag(
-    word: &OsStr,
-    rest: &mut &[OsString],
-    program: &[OsString],
-    line: &mut Line,
-) -> Result<Option<Read>, Refusal> {
+fn read_flag(word: &OsStr, rest: &mut &[OsString], dialect: Dialect, line: &mut Line) -> Result<Option<Read>, Refusal> {
     let typed = word.to_string_lossy().into_owned();
     let bytes = word.as_bytes();
     let dashes = bytes.iter().take_while(|&&byte| byte == b'-').count();
@@ -133,21 +126,21 @@ fn read_flag(
     };
     let name = String::from_utf8_lossy(name).into_owned();
     match name.as_str() {
-        "h" | "help" | "?" => return Ok(Some(Read::Answer(Answer::Help))),
-        "V" | "version" | "info" => return Ok(Some(Read::Answer(Answer::Text(version(program))))),
+        "h" | "help" | "?" => return Ok(Some(Read::Question(Question::Help))),
+        "V" | "version" | "info" => return Ok(Some(Read::Question(Question::Version))),
         "v" | "verbose" => line.verbosity = Some(Verbosity::Verbose),
         "q" | "quiet" => line.verbosity = Some(Verbosity::Quiet),
         "configfile" | "app" | "appfile" => {
             let file = value(&typed, glued, rest)?;
-            read_file(&typed, &file, line)?;
+            read_file(&typed, &file, dialect, line)?;
             return Ok(Some(Read::File));
         }
         "N" => {
             let value = value(&typed, glued, rest)?;
-            match dialect(program) {
-                Some(Dialect::OpenMpi) => flags::PER_NODE.apply(line, &typed, Some(&value))?,
-                Some(Dialect::Hydra | Dialect::Intel) => ranks(line, &value)?,
-                None => return Err(ambiguous_n()),
+            // Beside a number of ranks it cannot be another one.
+            match dialect {
+                Dialect::Hydra | Dialect::Intel if line.program().ranks.is_none() => ranks(line, &value)?,
+                _ => flags::PER_NODE.apply(line, &typed, Some(&value))?,
             }
         }
         "c" => ranks(line, &value(&typed, glued, rest)?)?,
@@ -163,7 +156,7 @@ fn read_flag(
             }
             None => match name.find(|letter: char| letter.is_ascii_digit()) {
                 Some(at) if matches!(&name[..at], "n" | "np") => ranks(line, OsStr::new(&name[at..]))?,
-                _ => return Err(unknown(FrontEnd::Mpiexec, &typed)),
+                _ => return Err(unknown(FrontEnd::Mpiexec(Name::Mpiexec), &typed)),
             },
         },
     }
@@ -205,7 +198,7 @@ fn value(typed: &str, glued: Option<&OsStr>, rest: &mut &[OsString]) -> Result<O
 }
 
 /// Reads a file of programs with their flags: one on each line (MPI 4.1, 11.5; Open MPI's application context).
-fn read_file(typed: &str, path: &OsStr, line: &mut Line) -> Result<(), Refusal> {
+fn read_file(typed: &str, path: &OsStr, dialect: Dialect, line: &mut Line) -> Result<(), Refusal> {
     if line.is_in_file {
         let instead = "a file of programs names no other one".to_owned();
         return Err(Refusal::Refused { flag: typed.to_owned(), instead });
@@ -213,13 +206,10 @@ fn read_file(typed: &str, path: &OsStr, line: &mut Line) -> Result<(), Refusal> 
     line.is_in_file = true;
     let failed = |reason: String| Refusal::File { path: path.into(), reason };
     let text = text_of(path)?;
-    for (number, text) in (1..).zip(text.lines().map(str::trim)) {
-        if text.is_empty() || text.starts_with('#') {
-            continue;
-        }
-        let words = shlex::split(text).ok_or_else(|| failed(format!("line {number}: a quote is not closed")))?;
+    for (number, text) in config_lines(&text) {
+        let words = shlex::split(&text).ok_or_else(|| failed(format!("line {number}: a quote is not closed")))?;
         let words: Vec<OsString> = words.into_iter().map(OsString::from).collect();
-        if read(&words, line)?.is_some() {
+        if read(&words, dialect, line)?.is_some() {
             return Err(failed(format!("line {number}: help and version are no part of a program")));
         }
     }
@@ -230,12 +220,16 @@ fn read_file(typed: &str, path: &OsStr, line: &mut Line) -> Result<(), Refusal> 
 /// Variable of Hydra's that names a file of programs, which counts in a line without one.
 const CONFIG_FILE: &str = "HYDRA_CONFIG_FILE";
 
-fn read_usual_file(line: &mut Line, variable: impl Fn(&str) -> Option<OsString>) -> Result<(), Refusal> {
-    let is_open = line.programs().len() == 1 && dialect::by_name() != Some(Dialect::OpenMpi);
+fn read_usual_file(
+    line: &mut Line,
+    dialect: Dialect,
+    variable: impl Fn(&str) -> Option<OsString>,
+) -> Result<(), Refusal> {
+    let is_open = line.programs().len() == 1 && dialect != Dialect::OpenMpi;
     if let Some(file) = set(variable, CONFIG_FILE).filter(|_| is_open && line.programs()[0].is_nothing()) {
         line.note(format!("{CONFIG_FILE}={}: as -configfile", file.display()));
         line.clear_programs();
-        read_file(CONFIG_FILE, &file, line)?;
+        read_file(CONFIG_FILE, &file, dialect, line)?;
     }
     Ok(())
 }
@@ -248,7 +242,7 @@ fn settle_nodes(line: &mut Line) -> Result<(), Refusal> {
     if let Some(path) = line.take("--hostfile") {
         let hosts = hostfile::read(path.as_ref())
             .map_err(|error| Refusal::File { path: path.into(), reason: error.to_string() })?;
-        let names = distinct(hosts.into_iter().map(|host| host.node));
+        let names = distinct(hosts.names());
         line.add_to_launch("--nodelist", Some(names.join(",").as_ref()));
     } else if let Some(text) = line.take("--host") {
         let names = text
@@ -259,14 +253,6 @@ fn settle_nodes(line: &mut Line) -> Result<(), Refusal> {
         line.add_to_launch("--nodelist", Some(distinct(names).join(",").as_ref()));
     }
     Ok(())
-}
-
-fn ambiguous_n() -> Refusal {
-    let instead = format!(
-        "-N is the number of ranks for MPICH, and of ranks on a node for Open MPI: type -n N or --npernode N, \
-         or set {VARIABLE}=hydra|ompi"
-    );
-    Refusal::Refused { flag: "-N".to_owned(), instead }
 }
 
 #[cfg(test)]
@@ -284,8 +270,8 @@ mod tests {
         ] {
             let mut line = Line::default();
             let words: Vec<OsString> = flags.into_iter().map(OsString::from).collect();
-            assert!(read(&words, &mut line).unwrap().is_none());
-            read_usual_file(&mut line, |_| Some(file.path().into())).unwrap();
+            assert!(read(&words, Dialect::Hydra, &mut line).unwrap().is_none());
+            read_usual_file(&mut line, Dialect::Hydra, |_| Some(file.path().into())).unwrap();
             let words = line.finish().words;
             assert_eq!(words.join(OsStr::new(" ")), expected);
         }

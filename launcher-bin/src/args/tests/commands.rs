@@ -111,7 +111,7 @@ fn probes_of_pmi_have_their_bounds() {
 fn nodes_are_started_by_a_way_and_with_hosts_that_are_named_once() {
     taken("start", &["via: None", "command: []"]);
     taken("start --via slurm -- lattice launch -n 8 ./a", &["via: Some(Slurm)", "\"launch\", \"-n\", \"8\""]);
-    taken("start --via ssh --host a:2,b make test", &["via: Some(Ssh)", "HostSlots", "[\"make\", \"test\"]"]);
+    taken("start --via ssh --host a:2,b make test", &["via: Some(Ssh)", "HostLine", "[\"make\", \"test\"]"]);
     taken("launch --via none true", &["via: Some(None)"]);
     not_taken("start --via ssh -w a --hostfile f", "cannot be used with");
     not_taken("launch --via slrum true", "\"slrum\" is none of slurm, pbs, lsf, sge, flux, k8s, ssh, none");

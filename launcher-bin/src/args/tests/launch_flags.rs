@@ -68,7 +68,7 @@ fn every_spelling_of_a_flag_means_the_same() {
     );
     check(&["--mpi=pmix", "--mpi pmix_v4", "--pmi=pmix"], |args| format!("{:?}", args.pmi.pmi), "Pmix");
     let hosts = ["-H a:2", "--host=a:2", "-host a:2"];
-    check(&hosts, |args| args.placement.host.unwrap().0[0].slots.to_string(), "2");
+    check(&hosts, |args| args.placement.host.unwrap().0[0].slots.unwrap().to_string(), "2");
 }
 
 #[test]

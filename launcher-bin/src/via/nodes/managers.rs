@@ -5,12 +5,12 @@ use std::num::NonZeroU32;
 use std::path::Path;
 use std::process::Command;
 
-use lattice_session::request::HostSlots;
+use hostlist::HostLine;
 
-use super::{Nodes, NodesError, PODS, RanksOfEach, checked, each_once, expanded, gathered, variable};
+use super::{Nodes, NodesError, PODS, checked, each_once, expanded, gathered, variable};
 use crate::bounded_file;
 use crate::environment::Environment;
-use crate::hostfile::{self, HostsError};
+use crate::hostfile::{self, Hosts, HostsError};
 
 /// The most bytes of a manager's file.
 const BYTES_MAX: u64 = 16 << 20;
@@ -42,8 +42,11 @@ pub(super) fn slurm(list: &str, environment: &Environment) -> Result<Nodes, Node
         let slots = slurm_counts(value).filter(|slots| slots.len() == names.len());
         slots.ok_or_else(|| NodesError::Slots { variable: name, value: value.to_owned(), nodes: names.len() })
     });
-    let slots = slots.transpose()?.map_or(RanksOfEach::Unsaid, RanksOfEach::Said);
-    checked(place, Nodes { names, slots })
+    let nodes = match slots.transpose()? {
+        Some(slots) => Nodes { names, slots: slots.into_iter().map(Some).collect(), are_filled: true },
+        None => Nodes::without_counts(names, false),
+    };
+    checked(place, nodes)
 }
 
 /// Numbers as Slurm shortens them: `4(x2),3`. Bounded by the longest list of nodes.
@@ -65,20 +68,22 @@ pub(super) fn slurm_counts(text: &str) -> Option<Vec<NonZeroU32>> {
 pub(super) fn one_line_a_slot(variable: &'static str, path: &str) -> Result<Nodes, NodesError> {
     let text = read(variable, path)?;
     let lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
-    gathered(variable, lines.map(|node| HostSlots { node: node.to_owned(), slots: NonZeroU32::MIN }).collect())
+    let slot = |node: &str| HostLine { name: node.to_owned(), slots: Some(NonZeroU32::MIN) };
+    gathered(variable, Hosts(lines.map(slot).collect()))
 }
 
 /// `a 4 b 4`: each host with its slots.
 pub(super) fn lsf(hosts: &str) -> Result<Nodes, NodesError> {
     let words: Vec<&str> = hosts.split_whitespace().collect();
     let pairs = words.chunks(2).map(|pair| match pair {
-        [node, slots] => Some(HostSlots { node: (*node).to_owned(), slots: slots.parse().ok()? }),
+        [node, slots] => Some(HostLine { name: (*node).to_owned(), slots: Some(slots.parse().ok()?) }),
         _ => None,
     });
     let variable = "LSB_MCPU_HOSTS";
     let nodes = words.len().div_ceil(2);
     let hosts = pairs.collect::<Option<Vec<_>>>();
-    gathered(variable, hosts.ok_or_else(|| NodesError::Slots { variable, value: words.join(" "), nodes })?)
+    let hosts = hosts.ok_or_else(|| NodesError::Slots { variable, value: words.join(" "), nodes })?;
+    gathered(variable, Hosts(hosts))
 }
 
 /// Lines `host slots queue range`.
@@ -89,21 +94,21 @@ pub(super) fn sge(path: &str) -> Result<Nodes, NodesError> {
     let host = |line: &&str| {
         let mut words = line.split_whitespace();
         let (node, slots) = (words.next()?, words.next()?.parse().ok()?);
-        Some(HostSlots { node: node.to_owned(), slots })
+        Some(HostLine { name: node.to_owned(), slots: Some(slots) })
     };
     let wrong = |line: &str| NodesError::Slots { variable, value: line.to_owned(), nodes: 1 };
     let hosts = lines.iter().map(|line| host(line).ok_or_else(|| wrong(line))).collect::<Result<Vec<_>, _>>()?;
-    gathered(variable, hosts)
+    gathered(variable, Hosts(hosts))
 }
 
 /// Pods by their names in the headless service. Where no slots are given, each has as many as processors.
 pub(super) fn pods(text: &str) -> Result<Nodes, NodesError> {
     if !text.contains(':') {
         let names = each_once(expanded(PODS, text)?);
-        return checked(PODS, Nodes { names, slots: RanksOfEach::Cores });
+        return checked(PODS, Nodes::without_counts(names, true));
     }
     match hostfile::parse_hosts(text) {
-        Ok(hosts) => gathered(PODS, hosts.0),
+        Ok(hosts) => gathered(PODS, hosts),
         Err(HostsError::List(source)) => Err(NodesError::List { place: PODS.to_owned(), source }),
         Err(HostsError::Form { text }) => Err(NodesError::Slots { variable: PODS, value: text, nodes: 1 }),
     }
@@ -122,7 +127,7 @@ pub(super) fn flux() -> Result<Nodes, NodesError> {
     let share = cores.trim().parse::<usize>().ok().map(|cores| cores / names.len().max(1));
     let slots = share.and_then(|share| NonZeroU32::new(u32::try_from(share).ok()?));
     let slots = slots.ok_or_else(|| NodesError::Command { command, said: cores.trim().to_owned() })?;
-    checked(place, Nodes { slots: RanksOfEach::Said(vec![slots; names.len()]), names })
+    checked(place, Nodes { slots: vec![Some(slots); names.len()], names, are_filled: true })
 }
 
 /// Answer of a command of the manager.

@@ -14,7 +14,7 @@ fn program(name: &str, ranks: u32) -> ProgramRequest {
         remove: vec!["B*".to_owned()],
         process_set: Some("app://ocean".parse().unwrap()),
     };
-    ProgramRequest { app, ranks: NonZeroU32::new(ranks) }
+    ProgramRequest { app, ranks: NonZeroU32::new(ranks), number: ranks }
 }
 
 fn names(names: &[&str]) -> Vec<String> {

@@ -164,8 +164,8 @@ pub(super) fn oversubscribe(line: &mut Line, _: &OsStr) -> Result<(), Refusal> {
 /// Binding of lines that say nothing about it. Open MPI binds up to two ranks to cores, and more to NUMA domains in turn, and none where there are
 /// more ranks than cores, or may be (recorded from 4.1.4). Intel MPI divides the cores of a node among its ranks (measured with 2021.18.1), and
 /// MPICH binds none.
-fn usual(line: &Line, places: &Places, dialect: Option<Dialect>) -> Option<&'static str> {
-    match dialect? {
+fn usual(line: &Line, places: &Places, dialect: Dialect) -> Option<&'static str> {
+    match dialect {
         Dialect::Hydra => None,
         Dialect::Intel => Some("cores:even:overcommit"),
         Dialect::OpenMpi => usual_of_open_mpi(line, places),
@@ -200,7 +200,7 @@ pub(super) fn check(line: &Line) -> Result<(), Refusal> {
 
 /// Puts the words about binding together. Unless it is said otherwise, ranks with a number of cores are bound to cores, those that Open
 /// MPI maps by an object to this object, and all others as is [usual](usual).
-pub(super) fn settle(line: &mut Line, dialect: impl Fn() -> Option<Dialect>) {
+pub(super) fn settle(line: &mut Line, dialect: Dialect) {
     let mut places = std::mem::take(&mut line.places);
     if let Some(list) = &places.core_list {
         let cores = if places.is_ordered { list.clone() } else { list.replace(',', "+") };
@@ -210,12 +210,12 @@ pub(super) fn settle(line: &mut Line, dialect: impl Fn() -> Option<Dialect>) {
     if line.has("--rankfile") {
         return;
     }
-    let bind = match object(&places, &dialect) {
+    let bind = match object(&places, dialect) {
         Some(object) => {
-            arrange(line, &mut places, &object, &dialect);
-            with_details(object, &places, &dialect)
+            arrange(line, &mut places, &object, dialect);
+            with_details(object, &places, dialect)
         }
-        None => match (usual(line, &places, dialect()), places.over) {
+        None => match (usual(line, &places, dialect), places.over) {
             (Some(usual), _) => usual.to_owned(),
             (None, Some(over)) => {
                 let reason = format!("ranks are not bound, so that {over} are ignored; --bind-to core binds them");
@@ -228,8 +228,8 @@ pub(super) fn settle(line: &mut Line, dialect: impl Fn() -> Option<Dialect>) {
 }
 
 /// Object that the line binds ranks to.
-fn object(places: &Places, dialect: impl Fn() -> Option<Dialect>) -> Option<String> {
-    let is_bound = |_: &Object| !matches!(dialect(), Some(Dialect::Hydra | Dialect::Intel));
+fn object(places: &Places, dialect: Dialect) -> Option<String> {
+    let is_bound = |_: &Object| dialect == Dialect::OpenMpi;
     let of_cores = || places.cores.as_ref().map(|_| Object::Core.to_string());
     let mapped = || places.mapped.filter(is_bound).map(|object| object.to_string());
     places.object.clone().or_else(of_cores).or_else(mapped)
@@ -237,7 +237,7 @@ fn object(places: &Places, dialect: impl Fn() -> Option<Dialect>) -> Option<Stri
 
 /// Adds what the launcher of the line does unless it is told otherwise. Open MPI maps up to two ranks by core, and more by NUMA domain in turn; a rank
 /// that is mapped by an object smaller than that which it is bound to is within the larger one (recorded from 4.1.4, and from Hydra 5.0.2).
-fn arrange(line: &Line, places: &mut Places, bind: &str, dialect: impl Fn() -> Option<Dialect>) {
+fn arrange(line: &Line, places: &mut Places, bind: &str, dialect: Dialect) {
     let object = bind.parse::<CpuBind>().ok().and_then(|bind| match bind {
         CpuBind::To(bind) => Some(bind.object),
         _ => None,
@@ -250,7 +250,7 @@ fn arrange(line: &Line, places: &mut Places, bind: &str, dialect: impl Fn() -> O
         Some(Object::Core) if is_larger => places.share = Some("cores=1"),
         Some(Object::Thread) if is_larger => places.share = Some("cores=1"),
         Some(_) => {}
-        None if places.is_mapped || is_placed || dialect() != Some(Dialect::OpenMpi) => {}
+        None if places.is_mapped || is_placed || dialect != Dialect::OpenMpi => {}
         None if places.cores.is_some() => places.over = Some(Object::Numa),
         None if are_few(line) && is_larger => places.share = Some("cores=1"),
         None if are_few(line) => {}
@@ -264,7 +264,7 @@ fn arrange(line: &Line, places: &mut Places, bind: &str, dialect: impl Fn() -> O
 }
 
 /// The object with all that the line says beside it.
-fn with_details(mut bind: String, places: &Places, dialect: impl Fn() -> Option<Dialect>) -> String {
+fn with_details(mut bind: String, places: &Places, dialect: Dialect) -> String {
     if bind == "none" || bind.starts_with("map:") {
         return bind;
     }
@@ -275,11 +275,11 @@ fn with_details(mut bind: String, places: &Places, dialect: impl Fn() -> Option<
     // Objects that are given out one after the other need no dealing.
     bind.extend(places.over.filter(|over| over.word() != bind || is_thread).map(|over| format!(":over={over}")));
     let is_own = places.object.is_none() && places.mapped.is_some();
-    bind.push_str(match (places.overcommit, is_own, dialect()) {
-        (true, true, Some(Dialect::OpenMpi)) => ":or-none",
+    bind.push_str(match (places.overcommit, is_own, dialect) {
+        (true, true, Dialect::OpenMpi) => ":or-none",
         (true, ..) => ":overcommit",
         // Hydra's ranks beyond the last object begin again with the first.
-        (false, _, Some(Dialect::Hydra | Dialect::Intel)) if places.cores.is_some() || places.share.is_some() => {
+        (false, _, Dialect::Hydra | Dialect::Intel) if places.cores.is_some() || places.share.is_some() => {
             ":overcommit"
         }
         (false, ..) => "",

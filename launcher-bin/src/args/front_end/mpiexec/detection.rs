@@ -1,4 +1,5 @@
-//! The dialect of a line that no variable names: by flags that one launcher alone has, or by the program's library.
+//! The dialect of a line, in this order: the variable, flags that one launcher alone has, a name that one launcher alone has, the MPI library
+//! of the program, and else what is usual for the name. A program without a library, such as an interpreter or a script, leaves it at that.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
@@ -7,7 +8,7 @@ use lattice_session::event::MpiFamily;
 use lattice_session::library::needed_by;
 
 use super::super::{Takes, find};
-use super::dialect::{Dialect, VARIABLE, by_name};
+use super::dialect::{Dialect, Name, VARIABLE, by_variable};
 use super::{FLAGS, is_flag, is_reader};
 use crate::args::SEPARATOR;
 
@@ -125,9 +126,14 @@ fn of_flag(name: &str, value: &str) -> Option<Dialect> {
     }
 }
 
-/// The dialect of a program with its flags.
-pub(super) fn dialect(program: &[OsString]) -> Option<Dialect> {
-    by_name().or_else(|| by_flags(program)).or_else(|| by_library(program))
+/// The dialect of a line that was called by this name.
+pub(super) fn dialect(words: &[OsString], name: Name) -> Dialect {
+    chosen(words, name).unwrap_or_else(|| name.usual())
+}
+
+/// The dialect of a line as far as more than a usual name says it.
+fn chosen(words: &[OsString], name: Name) -> Option<Dialect> {
+    by_variable().or_else(|| by_flags(words)).or(name.own()).or_else(|| by_library(words))
 }
 
 fn by_flags(words: &[OsString]) -> Option<Dialect> {
@@ -194,9 +200,9 @@ fn search_path() -> Option<OsString> {
 }
 
 /// Answer to `--version`, with the word by which scripts tell the dialect.
-pub(super) fn version(program: &[OsString]) -> String {
+pub(super) fn version(words: &[OsString], name: Name) -> String {
     let own = env!("CARGO_PKG_VERSION");
-    match dialect(program) {
+    match chosen(words, name) {
         Some(Dialect::Hydra) => format!("HYDRA build details: Lattice {own}, with the flags of MPICH's mpiexec\n"),
         Some(Dialect::Intel) => format!("Intel(R) MPI Library: Lattice {own}, with the flags of its mpiexec\n"),
         Some(Dialect::OpenMpi) => format!("mpirun (Open MPI) 4.1: Lattice {own}, with the flags of its mpirun\n"),

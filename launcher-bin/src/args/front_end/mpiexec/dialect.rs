@@ -1,20 +1,61 @@
-//! Dialects of `mpiexec` lines, and the variable that names one.
+//! Dialects of `mpiexec` lines, and the names that stand for one: of a variable, and of the command by which the line was called.
 
 use super::super::{Refusal, variables};
 
 /// Variable that names the dialect.
 pub(super) const VARIABLE: &str = "LATTICE_MPIEXEC";
 
-/// Launcher whose words a line has.
+/// Launcher whose rules a line follows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Dialect {
+pub(in crate::args) enum Dialect {
     Hydra,
     Intel,
     OpenMpi,
 }
 
+/// Name by which a line was called.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::args) enum Name {
+    /// `mpiexec`, which each MPI has. Hydra's rules hold unless the line or its program says otherwise: they refuse nothing.
+    Mpiexec,
+    /// `mpirun`, Open MPI's unless the line or its program says otherwise.
+    Mpirun,
+    /// A name that one launcher alone has.
+    Of(Dialect),
+}
+
+impl Name {
+    /// The name of a command.
+    pub(in crate::args::front_end) fn called(name: &str) -> Option<Self> {
+        match name {
+            "mpiexec" | "mpiexec.lattice" => Some(Self::Mpiexec),
+            "mpirun" | "mpirun.lattice" => Some(Self::Mpirun),
+            "mpiexec.hydra" | "mpirun.hydra" | "mpiexec.mpich" | "mpirun.mpich" => Some(Self::Of(Dialect::Hydra)),
+            "mpiexec.openmpi" | "mpirun.openmpi" | "orterun" | "prterun" => Some(Self::Of(Dialect::OpenMpi)),
+            _ => None,
+        }
+    }
+
+    /// Dialect of a name that one launcher alone has.
+    pub(super) fn own(self) -> Option<Dialect> {
+        match self {
+            Self::Of(dialect) => Some(dialect),
+            Self::Mpiexec | Self::Mpirun => None,
+        }
+    }
+
+    /// Dialect of a line of which nothing else is known.
+    pub(super) fn usual(self) -> Dialect {
+        match self {
+            Self::Mpiexec => Dialect::Hydra,
+            Self::Mpirun => Dialect::OpenMpi,
+            Self::Of(dialect) => dialect,
+        }
+    }
+}
+
 /// The dialect that the variable names.
-pub(super) fn by_name() -> Option<Dialect> {
+pub(super) fn by_variable() -> Option<Dialect> {
     std::env::var(VARIABLE).ok().and_then(|name| called(&name))
 }
 

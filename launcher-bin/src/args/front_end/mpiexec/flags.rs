@@ -249,7 +249,7 @@ pub(in crate::args::front_end) const FLAGS: &[Flag] = &[
     // failures and time
     flag(&["timeout"], Takes::Value, OfLaunch("--timeout")),
     flag(&["disable-auto-cleanup", "enable-recovery", "continuous"], Takes::Nothing, OfLaunch("--kill-on-bad-exit=0")),
-    flag(&["with-ft"], Takes::Value, Made("-K0 and OMPI_MCA_mpi_ft_enable=1, unless it is no", fault_tolerance)),
+    flag(&["with-ft"], Takes::Value, Made("-Krecover and OMPI_MCA_mpi_ft_enable=1, unless it is no", fault_tolerance)),
     flag(
         &["report-state-on-timeout", "get-stack-traces"],
         Takes::Nothing,
@@ -281,7 +281,7 @@ pub(in crate::args::front_end) const FLAGS: &[Flag] = &[
     // PMI
     flag(&["usize"], Takes::Value, Made("--universe-size N", universe_size)),
     flag(&["pmi-port"], Takes::Nothing, OfLaunch("--pmi-port")),
-    flag(&["pset"], Takes::Value, OfProgram("--pset")),
+    flag(&["pset"], Takes::Value, OfProgram("--pset-literal")),
     // settings of other launchers
     flag(
         &[
@@ -418,7 +418,7 @@ fn fault_tolerance(line: &mut Line, value: &OsStr) -> Result<(), Refusal> {
     match value.to_str() {
         Some("no" | "false" | "0") => {}
         Some("yes" | "true" | "1" | "ulfm" | "mpi") => {
-            line.add_to_launch("--kill-on-bad-exit", Some("0".as_ref()));
+            line.add_to_launch("--kill-on-bad-exit", Some("recover".as_ref()));
             line.add_to_every_program("--env", "OMPI_MCA_mpi_ft_enable=1".as_ref());
         }
         _ => {

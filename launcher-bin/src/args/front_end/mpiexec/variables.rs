@@ -1,6 +1,5 @@
 //! Variables that stand for flags which a line does not have: those of the MPI standard's `mpiexec` for every line, Hydra's and Open MPI's for lines of theirs.
 
-use std::cell::LazyCell;
 use std::ffi::OsString;
 
 use super::super::line::Line;
@@ -205,14 +204,13 @@ pub(super) fn parameter(pair: &str) -> Option<(&str, &str)> {
     VARIABLES.iter().any(|variable| parameter_of(variable.name) == Some(name)).then_some((name, value))
 }
 
-/// Adds the flags that parameters of the line stand for, and then variables, by the table of flags; `dialect` tells that of the line, and is asked only if it matters.
+/// Adds the flags that parameters of the line stand for, and then variables, by the table of flags.
 pub(super) fn heed(
     line: &mut Line,
     flags: &'static [Flag],
-    dialect: impl FnOnce() -> Option<Dialect>,
+    dialect: Dialect,
     variable: impl Fn(&str) -> Option<OsString>,
 ) -> Result<(), Refusal> {
-    let dialect = LazyCell::new(dialect);
     let parameters = std::mem::take(&mut line.parameters);
     let of_line = |variable: &str| {
         let name = parameter_of(variable)?;
@@ -220,9 +218,9 @@ pub(super) fn heed(
     };
     let is_theirs = |of: Of| match of {
         Of::Everybody => true,
-        Of::Hydra => matches!(*dialect, Some(Dialect::Hydra | Dialect::Intel)),
-        Of::Intel => *dialect == Some(Dialect::Intel),
-        Of::OpenMpi => *dialect == Some(Dialect::OpenMpi),
+        Of::Hydra => matches!(dialect, Dialect::Hydra | Dialect::Intel),
+        Of::Intel => dialect == Dialect::Intel,
+        Of::OpenMpi => dialect == Dialect::OpenMpi,
     };
     let of_line = VARIABLES.iter().map(|row| (row, of_line(row.name)));
     let of_environment = VARIABLES.iter().map(|row| (row, variables::set(&variable, row.name)));
@@ -250,55 +248,55 @@ mod tests {
     use super::*;
 
     /// Words of `mpiexec FLAGS ./a` as far as they are settled here, in a line of this dialect, with these variables.
-    fn heeded(dialect: Option<Dialect>, flags: &str, variables: &[(&str, &str)]) -> String {
+    fn heeded(dialect: Dialect, flags: &str, variables: &[(&str, &str)]) -> String {
         let mut line = Line::default();
         let words: Vec<OsString> = flags.split_whitespace().chain(["./a"]).map(OsString::from).collect();
-        assert!(super::super::read(&words, &mut line).unwrap().is_none());
+        assert!(super::super::read(&words, dialect, &mut line).unwrap().is_none());
         let value = |name: &str| variables.iter().find(|(known, _)| *known == name).map(|(_, value)| (*value).into());
-        heed(&mut line, FLAGS, || dialect, value).unwrap();
-        super::super::binding::settle(&mut line, || None);
+        heed(&mut line, FLAGS, dialect, value).unwrap();
+        super::super::binding::settle(&mut line, dialect);
         let words = line.finish().words;
         words.iter().map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" ")
     }
 
     #[test]
     fn variables_are_heeded_by_lines_of_their_own_launcher() {
-        let (hydra, open_mpi) = (Some(Dialect::Hydra), Some(Dialect::OpenMpi));
+        let (hydra, open_mpi) = (Dialect::Hydra, Dialect::OpenMpi);
         let check = |dialect, flags: &str, variables: &[(&str, &str)], expected: &str| {
             assert_eq!(heeded(dialect, flags, variables), expected, "{dialect:?} {flags} {variables:?}");
         };
         check(
-            None,
+            hydra,
             "",
             &[("MPIEXEC_UNIVERSE_SIZE", "9"), ("MPIEXEC_PREFIX_DEFAULT", "1")],
             "--universe-size=9 --label ./a",
         );
-        check(None, "-l", &[("MPIEXEC_PREFIX_DEFAULT", "1")], "--label ./a");
-        for dialect in [None, hydra, open_mpi] {
-            check(dialect, "", &[("MPIEXEC_TIMEOUT", "90")], "--timeout=90 ./a");
-            check(dialect, "-timeout 5", &[("MPIEXEC_TIMEOUT", "90")], "--timeout=5 ./a");
-        }
+        check(hydra, "-l", &[("MPIEXEC_PREFIX_DEFAULT", "1")], "--label ./a");
+        let limit = [("MPIEXEC_TIMEOUT", "90")];
+        check(hydra, "", &limit, "--timeout=90 ./a");
+        check(hydra, "-timeout 5", &limit, "--timeout=5 ./a");
+        check(open_mpi, "--bind-to none", &limit, "--timeout=90 --cpu-bind=none ./a");
         let files = [("HYDRA_HOST_FILE", "hosts"), ("OMPI_MCA_hwloc_base_binding_policy", "core")];
         check(hydra, "", &files, "--hostfile=hosts ./a");
         check(hydra, "-hosts n0", &files, "--nodelist=n0 --distribution=cyclic ./a");
-        check(open_mpi, "", &files, "--cpu-bind=cores ./a");
-        check(None, "", &files, "./a");
+        check(open_mpi, "", &files, "--cpu-bind=cores:over=numa ./a");
         let policy = [("PRTE_MCA_rmaps_default_mapping_policy", "node"), ("OMPI_MCA_rmaps_base_oversubscribe", "0")];
-        check(open_mpi, "", &policy, "--distribution=cyclic ./a");
-        check(open_mpi, "--map-by slot", &policy, "./a");
-        check(open_mpi, "--byslot", &policy, "./a");
+        let usual = "--cpu-bind=numa:over=numa:or-none ./a";
+        check(open_mpi, "", &policy, &format!("--distribution=cyclic {usual}"));
+        check(open_mpi, "--map-by slot", &policy, usual);
+        check(open_mpi, "--byslot", &policy, usual);
         check(open_mpi, "--map-by socket", &policy, "--cpu-bind=sockets ./a");
         let hydra_words = [("HYDRA_MAPPING", "socket"), ("HYDRA_BINDING", "core:2"), ("HYDRA_MEMBIND", "bind:numa")];
-        check(hydra, "", &hydra_words, "--mem-bind=local --cpu-bind=cores:cores=2:over=sockets ./a");
+        check(hydra, "", &hydra_words, "--mem-bind=local --cpu-bind=cores:cores=2:over=sockets:overcommit ./a");
         check(hydra, "-bind-to none -membind none", &hydra_words, "--mem-bind=none --cpu-bind=none ./a");
-        let intel = Some(Dialect::Intel);
+        let intel = Dialect::Intel;
         for (pin, bound) in [
             (("I_MPI_PIN", "off"), "--cpu-bind=none ./a"),
-            (("I_MPI_PIN", "1"), "./a"),
+            (("I_MPI_PIN", "1"), "--cpu-bind=cores:even:overcommit ./a"),
             (("I_MPI_PIN_DOMAIN", "socket"), "--cpu-bind=sockets ./a"),
-            (("I_MPI_PIN_DOMAIN", "4:compact"), "./a"),
+            (("I_MPI_PIN_DOMAIN", "4:compact"), "--cpu-bind=cores:even:overcommit ./a"),
             (("I_MPI_PIN_PROCESSOR_LIST", "0-1,4"), "--cpu-bind=map:0,1,4 ./a"),
-            (("I_MPI_PERHOST", "1"), "--tasks-per-node=1 ./a"),
+            (("I_MPI_PERHOST", "1"), "--tasks-per-node=1 --cpu-bind=cores:even:overcommit ./a"),
         ] {
             check(intel, "", &[pin], bound);
             check(hydra, "", &[pin], "./a");
@@ -320,7 +318,7 @@ mod tests {
             let value = |name: &str| {
                 ["HYDRA_ENV", "I_MPI_PIN_DOMAIN", "OMPI_MCA_orte_xterm"].contains(&name).then(|| "omp".into())
             };
-            heed(&mut line, FLAGS, || Some(dialect), value).unwrap();
+            heed(&mut line, FLAGS, dialect, value).unwrap();
             line.finish().notes
         };
         let hydra = "HYDRA_ENV=omp is ignored here: it is a setting of another launcher";
@@ -334,16 +332,16 @@ mod tests {
         let variables = [("OMPI_MCA_hwloc_base_binding_policy", "socket")];
         for (flags, expected) in [
             ("", "--cpu-bind=sockets ./a"),
-            ("--mca hwloc_base_binding_policy core", "--cpu-bind=cores ./a"),
-            ("--mca hwloc_base_binding_policy=core", "--cpu-bind=cores ./a"),
-            ("--prtemca hwloc_default_binding_policy core", "--cpu-bind=cores ./a"),
+            ("--mca hwloc_base_binding_policy core", "--cpu-bind=cores:over=numa ./a"),
+            ("--mca hwloc_base_binding_policy=core", "--cpu-bind=cores:over=numa ./a"),
+            ("--prtemca hwloc_default_binding_policy core", "--cpu-bind=cores:over=numa ./a"),
             ("--mca hwloc_base_binding_policy core --gmca hwloc_base_binding_policy none", "--cpu-bind=none ./a"),
             ("--mca hwloc_base_binding_policy core --bind-to none", "--cpu-bind=none ./a"),
             ("--mca rmaps_base_mapping_policy node", "--distribution=cyclic --cpu-bind=sockets ./a"),
             ("--mca orte_default_hostfile hosts", "--hostfile=hosts --cpu-bind=sockets ./a"),
         ] {
-            assert_eq!(heeded(Some(Dialect::OpenMpi), flags, &variables), expected, "{flags}");
+            assert_eq!(heeded(Dialect::OpenMpi, flags, &variables), expected, "{flags}");
         }
-        assert_eq!(heeded(Some(Dialect::Hydra), "--mca hwloc_base_binding_policy core", &[]), "./a");
+        assert_eq!(heeded(Dialect::Hydra, "--mca hwloc_base_binding_policy core", &[]), "./a");
     }
 }

@@ -26,7 +26,7 @@ fn typed(name: &str, takes: Takes) -> String {
 #[test]
 fn every_flag_that_is_ignored_is_reported_as_its_row_has_it_and_every_refused_one_is_refused() {
     let mut seen = [0; 3];
-    for front_end in [FrontEnd::Srun, FrontEnd::Mpiexec] {
+    for front_end in [FrontEnd::Srun, FrontEnd::Mpiexec(Name::Mpiexec)] {
         for flag in front_end.flags() {
             for name in flag.names {
                 let line = format!("{} {} ./a", front_end.name(), typed(name, flag.takes));

@@ -1,0 +1,58 @@
+//! Hosts of a launch until their slots are known: a name without a number has a slot for each core of its node, or for each object that ranks
+//! are placed by. Which nodes there are, and their cores, is left to the place where the ranks get theirs.
+
+use std::num::NonZeroU32;
+
+use lattice_session::request::{Candidates, PlacementRequest};
+
+use crate::hostfile::{self, Hosts};
+
+/// Hosts that a launch is for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OpenHosts {
+    hosts: Hosts,
+    /// Number of ranks that share the slots, where they may.
+    shared_by: Option<u32>,
+}
+
+impl OpenHosts {
+    pub(super) fn new(hosts: Hosts, shared_by: Option<u32>) -> Self {
+        Self { hosts, shared_by }
+    }
+
+    /// True if no node need be known.
+    pub(super) fn is_counted(&self) -> bool {
+        self.hosts.is_counted()
+    }
+
+    /// The names, to be called by other ones.
+    pub(super) fn names_mut(&mut self) -> impl Iterator<Item = &mut String> {
+        self.hosts.0.iter_mut().map(|host| &mut host.name)
+    }
+
+    /// The same hosts under other names.
+    #[must_use]
+    pub(crate) fn renamed(mut self, name: impl Fn(&str) -> Option<String>) -> Self {
+        for host in &mut self.hosts.0 {
+            host.name = name(&host.name).unwrap_or_else(|| std::mem::take(&mut host.name));
+        }
+        self
+    }
+
+    /// Makes the hosts with their slots those of the request; `room` is the number of ranks that a node takes.
+    ///
+    /// # Errors
+    /// As `room`.
+    pub(crate) fn settle<E>(
+        self,
+        request: &mut PlacementRequest,
+        room: impl Fn(&str) -> Result<Option<NonZeroU32>, E>,
+    ) -> Result<(), E> {
+        let mut hosts = self.hosts.counted(room)?;
+        if let Some(ranks) = self.shared_by {
+            hostfile::add_slots(&mut hosts, ranks.into());
+        }
+        request.candidates = Candidates::Hostfile(hosts);
+        Ok(())
+    }
+}
