@@ -44,9 +44,7 @@ use self::rankfile::Rankfile;
 pub use self::rankfile::RankfileError;
 use self::settings::Settled;
 use self::task_scripts::TaskScripts;
-use crate::args::{
-    self, LaunchArgs, PerObject, Pmi, PmiArgs, ProgramArgs, RankBy, ScriptArgs, StreamArgs,
-};
+use crate::args::{self, LaunchArgs, PerObject, Pmi, PmiArgs, ProgramArgs, RankBy, ScriptArgs, StreamArgs};
 use crate::environment::Environment;
 use crate::formatting;
 use crate::hostfile::{self, Hosts};
@@ -206,7 +204,8 @@ impl LaunchCommand {
         let fill = (args.placement.fill && !is_counted).then_some(PerObject::SLOTS);
         let per_object = args.placement.per_object().or(fill).filter(|_| is_bounded);
         let output = output_request(args);
-        let mut command = Self { request, per_object, open_hosts, node_wish, node_groups, output, copies, action, count };
+        let mut command =
+            Self { request, per_object, open_hosts, node_wish, node_groups, output, copies, action, count };
         if let Some(hosts) = command.open_hosts.take_if(|hosts| hosts.is_counted()) {
             hosts.settle(&mut command.request.placement, |_| Ok::<_, RequestError>(None))?;
         }

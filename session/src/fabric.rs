@@ -77,7 +77,10 @@ mod tests {
         assert_eq!(names(&both), ["FI_PROVIDER", "FI_CXI_DEFAULT_VNI"]);
         for fabric in [nothing, provider, both] {
             assert!(fabric.replaces("SLINGSHOT_VNIS") && fabric.replaces("FI_CXI_COLL_JOB_ID"));
-            assert!(fabric.replaces("FI_CXI_COLL_USE_DMA_PUT") && fabric.replaces("FI_CXI_HWCOLL_NEW"), "whatever the version");
+            assert!(
+                fabric.replaces("FI_CXI_COLL_USE_DMA_PUT") && fabric.replaces("FI_CXI_HWCOLL_NEW"),
+                "whatever the version"
+            );
             assert!(!fabric.replaces("FI_PROVIDER") && !fabric.replaces("FI_CXI_DEVICE_NAME"), "the user's own");
         }
     }

@@ -159,7 +159,8 @@ mod tests {
             run
         };
         let remarks = ["not tried here: e::f: no root", "fault of a peer: it hangs"];
-        let good = run(&["test a::b ... ok", remarks[0], remarks[1], "test result: ok. 1 passed; 0 failed; 0 ignored"], true);
+        let good =
+            run(&["test a::b ... ok", remarks[0], remarks[1], "test result: ok. 1 passed; 0 failed; 0 ignored"], true);
         let mut steps = Steps::default();
         steps.take_tests("tests", || Ok(good)).unwrap();
         let end = format!("{}\n{}\ntests: 1 passed, 0 failed, 0 ignored, in 1 programs\n", remarks[0], remarks[1]);
