@@ -34,6 +34,7 @@ pub(crate) use self::attachment::Attachment;
 use self::config::Config;
 pub use self::config::ConfigError;
 pub use self::error::ClusterError;
+pub(crate) use self::error::answered;
 pub(crate) use self::launches::{Started, Wanted};
 pub(crate) use self::templates::{KnownNode, Limits, Templates};
 use self::url::ApiUrl;

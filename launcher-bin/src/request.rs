@@ -17,6 +17,7 @@ mod presets;
 mod rankfile;
 mod settings;
 mod shared_libraries;
+mod shell_descriptors;
 mod slurm_variables;
 mod task_scripts;
 mod user_tables;
@@ -43,6 +44,7 @@ pub use self::open_hosts::OpenHosts;
 use self::rankfile::Rankfile;
 pub use self::rankfile::RankfileError;
 use self::settings::Settled;
+use self::shell_descriptors::is_inherited_descriptor;
 use self::task_scripts::TaskScripts;
 use crate::args::{self, LaunchArgs, PerObject, Pmi, PmiArgs, ProgramArgs, RankBy, ScriptArgs, StreamArgs};
 use crate::environment::Environment;
@@ -356,6 +358,9 @@ fn program_request(program: &ProgramArgs, number: u32, machine: &Machine) -> Res
     let name = command.next().ok_or(RequestError::NoProgram)?.clone();
     if name.is_empty() {
         return Err(ProgramError::NotFound { name, searched: Vec::new() }.into());
+    }
+    if let Some(word) = program.command.iter().find(|word| is_inherited_descriptor(word)) {
+        return Err(RequestError::ShellDescriptor { word: word.clone() });
     }
     let app = AppSpec {
         program: name,

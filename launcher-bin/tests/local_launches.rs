@@ -297,5 +297,5 @@ fn a_runtime_directory_that_others_can_enter_is_not_used() {
     let output = user.says(&["-v", "launch", "sleep", "0.5"]);
     assert_eq!(output.status.code(), Some(0));
     let told = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(told.contains("is not a directory of this user alone"), "{told}");
+    assert!(told.contains("it must be a directory of user"), "{told}");
 }

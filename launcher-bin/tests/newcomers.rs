@@ -151,7 +151,6 @@ fn a_line_that_is_not_understood_runs_nothing_and_does_not_look_like_success() {
         ("-n 4 ./a.out", "tip: did you mean: lattice launch -n 4 ./a.out"),
         ("squeue", "tip: did you mean: lattice queue"),
         ("scancel x", "tip: did you mean: lattice cancel"),
-        ("mpiexec -N 2 echo x", "tip: -N is the number of ranks for MPICH"),
         ("mpiexec --magic echo x", "mpiexec has no flag '--magic' here"),
         ("srun -N 2 echo x", "--nodes needs the nodes of an allocation"),
     ] {

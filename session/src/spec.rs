@@ -204,7 +204,7 @@ mod tests {
     fn names_of_directories_cannot_be_guessed_from_the_id_of_a_launch() {
         let one = sample::spec(1);
         assert_eq!(one.directory_name(), sample::spec(1).directory_name(), "parts of a session agree on it");
-        let other = SessionSpec { secret: LaunchSecret::from_bytes([7; LaunchSecret::LEN]), ..(*one).clone() };
+        let other = SessionSpec { secret: LaunchSecret::from_bytes([8; LaunchSecret::LEN]), ..(*one).clone() };
         assert_ne!(one.directory_name(), other.directory_name());
         let begin = format!("lattice-{}.0-", one.launch_id);
         assert_eq!(one.directory_name().strip_prefix(&begin).map(str::len), Some(12));

@@ -5,7 +5,7 @@
 //! ```text
 //! life    2 HEARTBEAT + HEARTBEAT_ANSWER  <  LOST_AFTER  <  LOST_AFTER + JUDGE  <  LEASE_MIN  <=  lease
 //! start   CLAIM  <  NODE_ANSWER  <=  start_answer(depth) - HOP for each relay on the way  <  START_ANSWER
-//! end     CALL_STACKS + grace + output_end + SWEEP + REMOVAL  <  grace + END          then KILL is ordered, which cuts output_end short
+//! end     STACKS_AT_LIMIT + grace + output_end + SWEEP + REMOVAL  <  grace + END          then KILL is ordered, which cuts output_end short
 //!         STOPPED_LOOK * STOPPED_LOOKS + EXIT  <  OVERTIME
 //!         KILL + EXIT    <  LAST                 then the node is given up
 //!         grace + output_end + SWEEP + REMOVAL  <  STOP    of an agent that is stopped, by the defaults of a launch
@@ -118,8 +118,10 @@ pub const LINGER: Duration = Duration::from_secs(600);
 
 /// Time for sessions to be told that a node is dead whose link they have lost, in a launch that bears that.
 pub const LOSS_TOLD: Duration = Duration::from_secs(30);
-/// Time to look at the call stacks of a node's ranks, before these are ended if they are to be.
+/// Time to read the call stacks of a node's ranks, which run on.
 pub const CALL_STACKS: Duration = Duration::from_secs(8);
+/// Time to read the call stacks of a node's ranks at the time limit of the launch: SIGTERM is late by so much at most.
+pub const STACKS_AT_LIMIT: Duration = Duration::from_secs(1);
 /// Time by which the sessions of a launch reach its time limit later than others.
 pub const LIMIT_SKEW: Duration = Duration::from_secs(2);
 /// Time for the API server to take the cause that a session reports, before sessions end the launch by themselves.
@@ -181,7 +183,7 @@ mod tests {
                 "start",
                 &[CLAIM, NODE_ANSWER, start_answer(1), start_answer(deepest), start_answer(u32::MAX), START_ANSWER],
             ),
-            ("order to end", &[CALL_STACKS + output_end + SWEEP + REMOVAL, END]),
+            ("order to end", &[STACKS_AT_LIMIT + output_end + SWEEP + REMOVAL, END]),
             ("order to kill", &[KILL + EXIT, LAST]),
             ("order to kill that is heard late", &[ABORT_ANSWER, LAST]),
             ("time limit that no session keeps", &[STOPPED_LOOK * STOPPED_LOOKS + EXIT, OVERTIME]),

@@ -8,6 +8,7 @@
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
+#include <glob.h>
 #include <linux/falloc.h>
 #include <signal.h>
 #include <stdio.h>
@@ -85,15 +86,17 @@ static void scribble_memory(void) {
 
 /* Where the session removes what ranks leave, there are links to what is not its own. */
 static void scribble_files(const char *directory) {
-    char place[4096], link[4200];
-    const char *temporary = getenv("TMPDIR"), *id = getenv("LATTICE_LAUNCH_ID"), *node = getenv("LATTICE_NODE");
-    snprintf(place, sizeof place, "%s/lattice-%s.%s", temporary ? temporary : "/tmp", id, node);
-    if (atoi(getenv("LATTICE_LOCAL_RANK")) % 2 == 0) {
-        symlink(directory, place);
-    } else if (mkdir(place, 0700) == 0) {
-        snprintf(link, sizeof link, "%s/link", place);
+    char pattern[4096], link[4200];
+    const char *temporary = getenv("TMPDIR"), *id = getenv("LATTICE_LAUNCH_ID");
+    snprintf(pattern, sizeof pattern, "%s/lattice-%s.*", temporary ? temporary : "/tmp", id);
+    glob_t places;
+    if (glob(pattern, 0, NULL, &places) != 0)
+        return;
+    for (size_t place = 0; place < places.gl_pathc; place++) {
+        snprintf(link, sizeof link, "%s/link.%s", places.gl_pathv[place], getenv("LATTICE_RANK"));
         symlink(directory, link);
     }
+    globfree(&places);
 }
 
 /* Passes descriptors on, which are to be closed by whoever wants none. */

@@ -377,9 +377,7 @@ fn settings_are_checked_without_running() {
     let (out, code) = world::check_config(&["--api", "127.0.0.1:1"]);
     assert_eq!(code, Some(125));
     assert!(
-        out.contains(
-            "there is no /etc/lattice/agent.toml, and the command line has no --insecure\nlattice-agent: try:"
-        ),
+        out.contains("neither certificates ([tls] with ca, cert and key) nor `insecure` are set\nlattice-agent: try:"),
         "{out}"
     );
     let insecure = ["--insecure", "--node-id", "n", "--api"];

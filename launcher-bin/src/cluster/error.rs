@@ -128,6 +128,18 @@ fn root(status: &Status) -> Option<String> {
     Some(cause.to_string())
 }
 
+/// The answer to a question before a launch, if there is one. A refusal is reported by the launch, which is refused as well.
+///
+/// # Errors
+/// Fails if the API server cannot be reached: a launch would wait for it once more.
+pub(crate) fn answered<T>(outcome: Result<T, ClusterError>) -> Result<Option<T>, ClusterError> {
+    match outcome {
+        Ok(answer) => Ok(Some(answer)),
+        Err(error) if error.is_passing() => Err(error),
+        Err(_) => Ok(None),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -6,11 +6,11 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use tokio::net::lookup_host;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 
 use super::{Cluster, ClusterError, NodeFacts};
 
-/// Time limit for the resolution of one name.
+/// Time limit for the resolution of the names of a list, or of a single name.
 const RESOLVED_WITHIN: Duration = Duration::from_secs(3);
 
 impl Cluster {
@@ -29,8 +29,8 @@ impl Cluster {
         }
     }
 
-    /// A list of nodes in which each is called by the name that it has registered under. A host that is no node stays as it is, and so does a
-    /// list that cannot be read.
+    /// A list of nodes in which each is called by the name that it has registered under. A host that is no node stays as it is, as do a
+    /// list that cannot be read and names for which no time is left.
     ///
     /// # Errors
     /// Fails if the API server cannot be reached.
@@ -44,9 +44,12 @@ impl Cluster {
         if hosts.iter().all(|host| known.contains(host)) {
             return Ok(list.to_owned());
         }
+        let until = Instant::now() + RESOLVED_WITHIN;
         let mut names = Vec::with_capacity(hosts.len());
         for host in hosts {
-            names.push(self.node_called(&host, &nodes).await?.unwrap_or(host));
+            let is_known = known.contains(&host) || Instant::now() >= until;
+            let called = if is_known { None } else { self.node_called(&host, &nodes).await? };
+            names.push(called.unwrap_or(host));
         }
         Ok(hostlist::fold(&names))
     }

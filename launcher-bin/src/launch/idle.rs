@@ -3,7 +3,7 @@
 use lattice_session::count::counted;
 use lattice_session::request::{Candidates, PlacementRequest};
 
-use crate::cluster::Cluster;
+use crate::cluster::{Cluster, ClusterError, answered};
 use crate::console::report;
 use crate::hostfile;
 
@@ -18,27 +18,35 @@ enum Room {
     Slots(u64),
 }
 
-/// Reports that slots of the allocation stay idle, if any do. An allocation that cannot be asked for is reported by the launch itself.
-pub(super) async fn report_idle(cluster: &Cluster, placement: &PlacementRequest, allocation: &str) {
+/// Reports that slots of the allocation stay idle, if any do. A question that the API server refuses is reported by the launch itself.
+///
+/// # Errors
+/// Fails if the API server cannot be reached.
+pub(super) async fn report_idle(
+    cluster: &Cluster,
+    placement: &PlacementRequest,
+    allocation: &str,
+) -> Result<(), ClusterError> {
     let room = match &placement.candidates {
         Candidates::Hostfile(hosts) => Some(Room::Slots(hostfile::slots_of(hosts))),
         Candidates::Listed(nodes) => Some(Room::Nodes(nodes.len())),
-        Candidates::All => room_of(cluster, allocation).await,
+        Candidates::All => answered(room_of(cluster, allocation).await)?.flatten(),
     };
     if let Some(note) = room.and_then(note) {
         report(&note);
     }
+    Ok(())
 }
 
-async fn room_of(cluster: &Cluster, allocation: &str) -> Option<Room> {
-    let nodes = cluster.allocated_nodes(allocation).await.ok()?.names;
-    match nodes.as_slice() {
+async fn room_of(cluster: &Cluster, allocation: &str) -> Result<Option<Room>, ClusterError> {
+    let nodes = cluster.allocated_nodes(allocation).await?.names;
+    Ok(match nodes.as_slice() {
         [only] => {
-            let facts = cluster.node_facts().await.ok()?;
+            let facts = cluster.node_facts().await?;
             facts.iter().find(|node| node.name == *only).map(|node| Room::Cores(node.cores))
         }
         nodes => Some(Room::Nodes(nodes.len())),
-    }
+    })
 }
 
 fn note(room: Room) -> Option<String> {

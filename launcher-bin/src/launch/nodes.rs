@@ -10,7 +10,7 @@ use tokio::time::{Instant, sleep};
 
 use super::LaunchError;
 use crate::args::PerObject;
-use crate::cluster::{ApiServer, Cluster, Templates, Wanted};
+use crate::cluster::{ApiServer, Cluster, Templates, Wanted, answered};
 use crate::prepared::{ObjectsError, placed_by_objects};
 use crate::request::{Action, LaunchCommand, NodeGroup, NodeWish, OpenHosts, placed_in_groups};
 use crate::runtime;
@@ -40,26 +40,35 @@ pub(super) fn keep(
 
 /// Has each node that the request names called by the name that it has registered under. Hosts that are no nodes stay as they are, and are
 /// refused with the launch.
-async fn call_by_registered_names(command: &mut LaunchCommand, cluster: &Cluster, allocation: &str) {
+///
+/// # Errors
+/// Fails if the API server cannot be reached.
+async fn call_by_registered_names(
+    command: &mut LaunchCommand,
+    cluster: &Cluster,
+    allocation: &str,
+) -> Result<(), LaunchError> {
     if command.hosts_mut().next().is_none() {
-        return;
+        return Ok(());
     }
     let allocated = match allocation {
         "" => cluster.node_facts().await.map(|facts| facts.into_iter().map(|node| node.name).collect()),
         allocation => cluster.allocated_nodes(allocation).await.map(|allocated| allocated.names),
     };
     // The launch itself is refused then, with the reason.
-    let nodes: Vec<String> = allocated.unwrap_or_default();
+    let nodes: Vec<String> = answered(allocated)?.unwrap_or_default();
     let known: HashSet<&String> = nodes.iter().collect();
     let mut names = HashMap::new();
     for host in command.hosts_mut().filter(|host| !known.contains(&**host)) {
         if !names.contains_key(host) {
-            names.insert(host.clone(), cluster.node_called(host, &nodes).await.ok().flatten());
+            let name = answered(cluster.node_called(host, &nodes).await)?.flatten();
+            names.insert(host.clone(), name);
         }
         if let Some(Some(name)) = names.get(host) {
             host.clone_from(name);
         }
     }
+    Ok(())
 }
 
 /// Puts slots of the nodes in the place of such flags, so that the request says by itself where the ranks go; a command that has none of them,
@@ -72,7 +81,7 @@ pub(super) async fn give_slots(
     cluster: &Cluster,
     allocation: &str,
 ) -> Result<(), LaunchError> {
-    call_by_registered_names(command, cluster, allocation).await;
+    call_by_registered_names(command, cluster, allocation).await?;
     let open = Open {
         per_object: command.per_object.take(),
         hosts: command.open_hosts.take(),

@@ -47,7 +47,7 @@ pub(crate) fn run(
         let has_terminal = matches!(request.settings.stdin, StdinTarget::Terminal(_));
         let is_noted = verbosity > Verbosity::Quiet && !has_terminal && !is_rank();
         if (count, action) == (Count::Usual, Action::Start) && is_noted {
-            report_idle(&cluster, &request.placement, &allocation).await;
+            report_idle(&cluster, &request.placement, &allocation).await?;
         }
         let wanted = match action {
             Action::Start => Wanted::Launch,

@@ -1,6 +1,6 @@
 //! Reasons for which a launch is refused before anything is started.
 
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -102,6 +102,16 @@ pub enum RequestError {
     /// A container cannot be used.
     #[error(transparent)]
     Container(#[from] ContainerError),
+    /// A word of a program names a descriptor of the shell.
+    #[error(
+        "{} is a descriptor of this shell, as <(command) makes one, and ranks do not inherit it\n\
+         try: a file in its place; or the whole line in each rank: bash -c 'PROGRAM <(command)'",
+        word.display()
+    )]
+    ShellDescriptor {
+        /// The word.
+        word: OsString,
+    },
     /// A file of programs cannot be used.
     #[error(transparent)]
     MultiProg(#[from] MultiProgError),

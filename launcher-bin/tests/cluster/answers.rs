@@ -71,7 +71,9 @@ async fn allocations_are_listed_with_their_reasons() {
 
 #[tokio::test]
 async fn an_allocation_is_asked_for_as_its_flags_say() {
-    let mut fake = Fake::start().await;
+    let nodes = ["node1", "node3"].map(|id| Node { id: id.to_owned(), ..Node::default() }).to_vec();
+    let nodes = Some(ListNodesResponse { nodes, version: "0.1.0".to_owned() });
+    let mut fake = Fake::answering(Answers { nodes, ..Answers::default() }).await;
     let base = CreateAllocationRequest { requeue: RequeuePolicy::Never.into(), ..Default::default() };
     for (flags, expected) in [
         ("-N 2", CreateAllocationRequest { num_nodes: 2, ..base.clone() }),

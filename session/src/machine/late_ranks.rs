@@ -61,8 +61,9 @@ impl SessionMachine {
             return self.end(Signal::SIGTERM, grace, now);
         }
         self.stack_looks.is_at_limit = true;
-        self.phase = Phase::Ending(Ending::begin(Signal::SIGTERM, grace, now + timeouts::CALL_STACKS));
-        self.look_at_stacks(StackLook::AtLimit, alive, now);
+        let until = now + timeouts::STACKS_AT_LIMIT;
+        self.phase = Phase::Ending(Ending::begin(Signal::SIGTERM, grace, until));
+        self.effects.push_back(Effect::LookAtStacks { look: StackLook::AtLimit, slots: alive, until });
     }
 
     /// Somebody asks for the call stacks of all ranks. One look answers all who ask while it is under way: whoever asked before is told the

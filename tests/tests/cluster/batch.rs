@@ -35,7 +35,7 @@ SCRIPT
     let end = "exit code 3: rank 0 on node0 exited with status 3".to_owned();
     let lines = ["code 3", facts, "node0", "node1", "complaint", "3"].map(str::to_owned);
     outcome.exits(0).prints_lines(lines.into_iter().chain([heads, end]));
-    outcome.says("vcluster and network-domain are for a scheduler in front");
+    outcome.says("vcluster or network-domain is ignored: it is for a scheduler in front");
 }
 
 /// A cluster in which the script of a batch job is `$1` with `$mpirun` of this library.

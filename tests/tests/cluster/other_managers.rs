@@ -75,7 +75,7 @@ fn an_mpi_program_runs_on_hosts_that_a_command_of_the_users_reaches() {
 fn a_program_that_takes_a_host_and_a_command_starts_the_agents() {
     let script = r#"
         export LATTICE_VIA=none
-        $enter node0 lattice launch --start-with "$enter" --host node0,node1 sh -c 'echo "$(hostname) $*"' sh 'a b' '$c' | sort
+        $enter node0 lattice launch --start-with "$enter" --host node0:1,node1:1 sh -c 'echo "$(hostname) $*"' sh 'a b' '$c' | sort
         $enter node0 lattice start --start-with "sh -c \"exec $enter {host} {command}\"" --host node1:2 -- lattice launch --fill hostname"#;
     let outcome = script_with(2, script).run();
     outcome.exits(0).prints("node0 a b $c\nnode1 a b $c\nnode1\nnode1\n");
@@ -94,7 +94,7 @@ fn ranks_have_the_slots_of_their_hosts_unless_flags_place_them() {
 #[test]
 fn exit_code_input_and_words_pass_as_without_it() {
     let script = r#"
-        on_node0 lattice launch --host node1 sh -c 'read line; echo "$line: $*"; exit 7' sh 'a b' '$c' <<<input; echo "code $?"
+        on_node0 lattice launch --host node1:1 sh -c 'read line; echo "$line: $*"; exit 7' sh 'a b' '$c' <<<input; echo "code $?"
         on_node0 lattice start --host node1 -- sh -c 'exit 9'; echo "code $?"
         on_node0 lattice start --host node1 -- /nowhere/at/all; echo "code $?""#;
     let outcome = script_with(2, script).run();
@@ -170,7 +170,7 @@ fn signals_reach_the_ranks_of_nodes_that_were_brought_along() {
     let script = r#"
         set -m
         rank='trap "echo told" USR1; trap "sleep 1; echo saved; exit 0" TERM; echo up; while :; do sleep 0.02; done'
-        LATTICE_VIA="$enter {host} {command}" "$enter" node0 lattice launch --host node0 --kill-wait 1h bash -c "$rank" >out 2>err &
+        LATTICE_VIA="$enter {host} {command}" "$enter" node0 lattice launch --host node0:1 --kill-wait 1h bash -c "$rank" >out 2>err &
         launch=$!
         until grep -qs up out; do sleep 0.05; done
         kill -USR1 $launch; until grep -q told out; do sleep 0.05; done
@@ -215,7 +215,7 @@ fn whatever_listens_for_a_launch_does_so_in_its_range_of_ports() {
         # The ports at which TCP listens on a node, but at loopback addresses; in hexadecimal digits.
         listening() { awk '$4 == "0A" && $2 !~ /^(0100007F|0{24}01000000|0{31}1):/ { print $2 }' /proc/$(cat $here/$1.pid)/net/tcp{,6} | sed 's/.*://' | sort -u; }
         for node in node0 node1; do listening $node >before.$node; done
-        start() { on_node0 lattice start --host node0,node1 --port-range $1 -- sh -c 'lattice launch --fill hostname; touch up; until [ -e seen ]; do sleep 0.05; done'; }
+        start() { on_node0 lattice start --host node0:1,node1:1 --port-range $1 -- sh -c 'lattice launch --fill hostname; touch up; until [ -e seen ]; do sleep 0.05; done'; }
         # 60001 is taken.
         $enter node0 perl -MIO::Socket::INET -e '$taken = IO::Socket::INET->new(Listen => 1, LocalPort => 60001) or die; sleep' & taken=$!
         until listening node0 | grep -q EA61; do sleep 0.05; done; listening node0 >before.node0

@@ -81,7 +81,7 @@ fn a_directory_for_temporary_files_goes_with_its_launch() {
         lattice launch -N 1 bash -c 'touch "$TMPDIR/file"; ls -A "$TMPDIR" >seen; kill -9 $PPID; sleep 60'; cat seen; echo left $(left)
         until flock -n scratch/* true; do sleep 0.02; done # The killed one is still ending.
         touch -d '1 minute ago' scratch/*; export LATTICE_ALLOC_ID=local
-        lattice launch bash -c 'echo with $(ls -A scratch | wc -l)'; echo left $(left)
+        lattice launch bash -c 'echo with $(ls -Ad scratch/*.tmp | wc -l)'; echo left $(left)
         lattice launch --tmpdir=/nonexistent true; echo $?"#;
     let outcome = script_on(2, script).run();
     outcome.exits(0).prints_lines([

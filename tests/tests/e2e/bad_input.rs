@@ -128,6 +128,13 @@ fn a_fault_of_a_file_or_a_stream_is_named() {
     }
     let busy = "cp /bin/true busy; exec 7<>busy; $LATTICE launch -n 1 ./busy";
     check(busy, 126, &["cannot execute", "/busy: Text file busy\nlattice: try: the line again"]);
+    for line in ["launch -n 1 cat <(echo hi)", "mpirun -np 1 cat <(echo hi)", "launch <(echo hi)"] {
+        check(
+            &format!("$LATTICE {line}"),
+            125,
+            &["/dev/fd/", "is a descriptor of this shell", "lattice: try: a file in its place"],
+        );
+    }
     let without =
         |directory: &str| format!("unshare -rm bash -c 'mount -t tmpfs none {directory} && $LATTICE launch /bin/true'");
     check(&without("/proc"), 125, &["cannot read /proc/self/task: ", "lattice: try: mount -t proc proc /proc"]);

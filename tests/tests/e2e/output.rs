@@ -91,7 +91,7 @@ fn output_that_passes_through_other_processes_comes_whole_at_every_end() {
 #[test]
 fn output_without_line_ends_is_shown_as_it_comes() {
     for flags in ["-n 1 --pmi none", "-n 2 --pmi none --label", "-n 2 --pmi none --timestamp"] {
-        for (written, shown) in [("one", "one"), (r"10%\r", "10%"), (r"\r10%", "10%")] {
+        for (written, shown) in [("one", "one"), (r"10%%\r", "10%"), (r"\r10%%", "10%")] {
             let script = format!(
                 "[ $LATTICE_RANK = 0 ] || exit 0; printf '{written}'; until read -r -t 0.03 line; do printf .; done; printf two"
             );

@@ -50,7 +50,7 @@ fn a_launch_in_a_pod_finds_the_others_by_name_and_uses_their_processors() {
     }
     let script = r#"export LATTICE_K8S_PODS='mpi-[0-1].mpi'; cpus=0 begin 0; cpus=0,1 begin 1
         pod 0 lattice launch --fill sh -c 'echo $(hostname) $(id -u) $LATTICE_NODELIST'
-        LATTICE_K8S_PODS='mpi-0.mpi:2,mpi-1.mpi' pod 0 lattice start -- lattice launch --fill hostname"#;
+        LATTICE_K8S_PODS='mpi-0.mpi:2,mpi-1.mpi:1' pod 0 lattice start -- lattice launch --fill hostname"#;
     let outcome = script_with_pods(2, script).run();
     let line = |pod: u32| format!("mpi-{pod} 4712 mpi-0.mpi,mpi-1.mpi");
     let started = ["mpi-0", "mpi-0", "mpi-1"].map(str::to_owned);

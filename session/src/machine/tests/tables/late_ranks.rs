@@ -35,7 +35,7 @@ fn stack(ranks: &[u32], text: &str) -> RankStack {
 #[test]
 fn ranks_are_looked_at_before_the_time_limit_ends_them() {
     let mut world = at_limit(&[3]);
-    world.advance(seconds(1));
+    world.advance(timeouts::STACKS_AT_LIMIT / 2);
     assert!(world.signals.is_empty());
     world.see_stacks();
     assert_eq!(stacks(&world), [[stack(&[0, 2], "wait\n"), stack(&[1], "solve\n")]]);
@@ -48,7 +48,7 @@ fn ranks_are_looked_at_before_the_time_limit_ends_them() {
 #[test]
 fn a_look_that_takes_too_long_is_not_waited_for() {
     let mut world = at_limit(&[2]);
-    world.advance(timeouts::CALL_STACKS - Duration::from_millis(1));
+    world.advance(timeouts::STACKS_AT_LIMIT - Duration::from_millis(1));
     assert!(world.signals.is_empty());
     world.advance(Duration::from_millis(1));
     assert_eq!(world.signals[&SlotId(0)], [Signal::SIGTERM]);
@@ -62,7 +62,7 @@ fn who_ends_the_launch_meanwhile_waits_for_the_look_unless_he_kills() {
     let mut world = at_limit(&[1, 1]);
     world.control(Control::GiveUp);
     world.control(Control::End(2));
-    world.advance(seconds(1));
+    world.advance(timeouts::STACKS_AT_LIMIT / 2);
     assert!(world.signals.is_empty());
     world.control(Control::Kill(2));
     assert_eq!(world.signals[&SlotId(0)], [Signal::SIGKILL]);
