@@ -7,7 +7,7 @@
 //! node2
 //! ```
 //!
-//! A number that is not given stays absent in [`Hosts`] until the cores of the node are known: [`Hosts::counted`] is the one place that
+//! A number that is not given stays absent in [`Hosts`] until the cores of the node are known: `Hosts::counted` is the one place that
 //! fills it in.
 
 use std::collections::{BTreeMap, HashMap};
