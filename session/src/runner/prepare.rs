@@ -184,9 +184,8 @@ impl Runner {
                 |error| format!("cannot make the directory of temporary files {}: {error}", directory.display());
             let made = self.make_directory(directory.clone());
             self.directories.temporary = Some(made.map_err(|error| system(refused(error)))?);
-            if self.directories.has_records() {
-                blocking::begin_in(&mut self.removals, Records::remove_those_of_killed_processes);
-            }
+            // Those of a node's killed session go with a launch on that machine as well.
+            blocking::begin_in(&mut self.removals, Records::remove_those_of_killed_processes);
         }
         Ok(plan)
     }

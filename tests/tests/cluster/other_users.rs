@@ -1,5 +1,5 @@
 //! What one user tries on what is another's, or on what is root's: refused, recorded, or of no effect. `cluster/identity`, `cluster/sets`,
-//! `cluster/keys` and `cluster/root_paths` have further attacks of that kind; docs/security.md has the table.
+//! `cluster/keys` and `cluster/root_paths` have further attacks of that kind.
 
 use lattice_tests::{Command, script_on};
 use nix::unistd::geteuid;
