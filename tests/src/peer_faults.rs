@@ -15,7 +15,7 @@ use crate::outcome::Outcome;
 /// A fault of a peer.
 #[derive(Debug)]
 pub struct PeerFault {
-    /// Libraries whose programs or launchers have it; their names say the version.
+    /// Libraries whose programs or launchers have the fault. Their names contain the version.
     pub peers: &'static [Flavour],
     /// Texts of the command line without which it does not appear; the first of them is a program of `programs/` or the launcher.
     pub at: &'static str,

@@ -1,4 +1,4 @@
-//! Users who open connections without end at what listens for all users: others are served meanwhile. Each test has more than 1,000 hostile
+//! Users that open connections without end at a listener for all users: other users are served meanwhile. Each test has more than 1,000 hostile
 //! connections beside 20 good commands of another user.
 
 use lattice_tests::script_on;

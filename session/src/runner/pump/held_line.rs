@@ -37,7 +37,7 @@ impl HeldLine {
         &mut self.bytes
     }
 
-    /// Takes what is to be passed on at once: what ends a line, what is too long to wait for its end, what has been held for too long.
+    /// Takes the bytes that are passed on at once: whole lines, a line that is too long, and bytes that were held for too long.
     pub(super) fn next_piece(&mut self, now: Instant) -> Option<Bytes> {
         let piece = self.whole().map(|end| self.bytes.split_to(end).freeze());
         if piece.is_some() {
