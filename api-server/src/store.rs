@@ -3,6 +3,7 @@
 
 mod fabric_journal;
 mod redb_store;
+mod sealing;
 mod soundness;
 mod state_file;
 
@@ -211,6 +212,14 @@ pub(crate) enum StoreError {
     Meaning(#[from] WireError),
     #[error("the state file's journal of fabric credentials holds an entry that this version cannot read")]
     Entry(#[from] serde_json::Error),
+    #[error(
+        "the state file holds a record that cannot be decrypted ({0}); put back the state file and its `.keys` from one copy, or move both away, which ends the launches that run and forgets the queue"
+    )]
+    Sealed(#[from] sealing::Unsealed),
+    #[error(
+        "the file of keys beside the state file, with `.keys` added to its name, cannot be opened, read or written"
+    )]
+    Keys(#[source] std::io::Error),
     #[error("the state file's directory cannot be made")]
     Directory(#[source] std::io::Error),
     #[error("the state file cannot be opened for this user alone")]

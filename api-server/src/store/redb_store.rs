@@ -1,13 +1,15 @@
-//! State in a file of its own format, by way of redb: tables of records in protobuf, by id. What a launch took while it ran is given
-//! back when it is over: the file is compacted when most of it is free, as it begins and after so many bytes were freed.
+//! State in a file of redb: tables of records in protobuf, by id. Records that hold an environment are sealed. The file is compacted when most of it
+//! is free: when the server starts, and each time that ended launches have freed 16 MiB.
 
 mod inventories;
 mod published;
 
+use std::collections::HashSet;
+use std::ffi::OsString;
 use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -17,6 +19,7 @@ use prost::Message;
 use redb::{Database, ReadableDatabase, ReadableTable, ReadableTableMetadata, TableDefinition};
 
 use super::fabric_journal::{FABRIC, FabricJournal};
+use super::sealing::{Keys, Slot, Unsealed, slot_of};
 use super::soundness;
 use super::state_file::StateFile;
 use super::{Change, ENDED_MAX, EndedLaunch, Kept, LaunchRecord, Store, StoreError};
@@ -26,12 +29,12 @@ use crate::wire::{allocation, registry};
 type Records = TableDefinition<'static, &'static str, &'static [u8]>;
 
 const ALLOCATIONS: Records = TableDefinition::new("allocations");
-/// Launches that are not over.
+/// Launches that are not over; sealed.
 const LAUNCHES: Records = TableDefinition::new("launches");
 /// Launches that are over, in short, and with all that is kept of them.
 const ENDED_SUMMARIES: Records = TableDefinition::new("ended_summaries");
 const ENDED_LAUNCHES: Records = TableDefinition::new("ended_launches");
-/// Launch requests of batch jobs, by allocation.
+/// Launch requests of batch jobs, by allocation; sealed.
 const SCRIPTS: Records = TableDefinition::new("scripts");
 /// By node.
 const DRAINS: Records = TableDefinition::new("drains");
@@ -56,6 +59,7 @@ const CACHE: usize = 16 << 20;
 /// A store in a file.
 pub(crate) struct RedbStore {
     file: Arc<StateFile>,
+    keys: Arc<Keys>,
     /// Bytes that launches gave back when they ended, since the file was looked at.
     freed: AtomicU64,
 }
@@ -67,11 +71,11 @@ impl RedbStore {
     /// Fails if another process has it open, and if it is damaged.
     pub(crate) fn open(path: &Path) -> Result<Self, StoreError> {
         let path = path.to_owned();
-        Self::with(move || {
-            if let Some(directory) = path.parent() {
-                // Records hold the environments of running launches.
-                DirBuilder::new().recursive(true).mode(0o700).create(directory).map_err(StoreError::Directory)?;
-            }
+        if let Some(directory) = path.parent() {
+            DirBuilder::new().recursive(true).mode(0o700).create(directory).map_err(StoreError::Directory)?;
+        }
+        let keys = private_file(&keys_path(&path)).map_err(StoreError::Keys)?;
+        Self::with(keys, move || {
             let is_empty = fs::metadata(&path).is_ok_and(|file| file.len() == 0);
             let file = private_file(&path).map_err(StoreError::File)?;
             let same = file.try_clone().map_err(StoreError::File)?;
@@ -88,20 +92,28 @@ impl RedbStore {
     /// A store that ends with this process.
     #[cfg(test)]
     pub(crate) fn in_memory() -> Result<Self, StoreError> {
-        Self::with(|| {
+        let keys = tempfile::tempfile().map_err(StoreError::Keys)?;
+        Self::with(keys, || {
             let backend = redb::backends::InMemoryBackend::new();
             Ok(builder().create_with_backend(backend).map_err(redb::Error::from)?)
         })
     }
 
-    fn with(open: impl Fn() -> Result<Database, StoreError> + Send + Sync + 'static) -> Result<Self, StoreError> {
+    fn with(
+        keys: File,
+        open: impl Fn() -> Result<Database, StoreError> + Send + Sync + 'static,
+    ) -> Result<Self, StoreError> {
+        let keys = Arc::new(Keys::new(keys));
+        let kept = Arc::clone(&keys);
         let file = StateFile::new(move || {
             let database = soundness::checked(&open)?;
             make_tables(&database)?;
+            // No change is under way. One that failed may have left keys without a record.
+            kept.keep(&slots(&database, &kept)?).map_err(StoreError::Keys)?;
             Ok(database)
         })?;
         file.compact()?;
-        Ok(Self { file: Arc::new(file), freed: AtomicU64::new(0) })
+        Ok(Self { file: Arc::new(file), keys, freed: AtomicU64::new(0) })
     }
 
     /// Counts what ended launches gave back, and has the file compacted when that is much. The change that freed it is durable already,
@@ -127,6 +139,17 @@ impl RedbStore {
             let rows = table.iter()?.map(|row| Ok(row?.1.value().to_vec()));
             rows.collect()
         })
+    }
+
+    /// Rows of a table of sealed records.
+    fn unsealed_rows(&self, table: Records) -> Result<Vec<Vec<u8>>, StoreError> {
+        let sealed = self.file.ask(|database| {
+            let table = database.begin_read()?.open_table(table)?;
+            let rows =
+                table.iter()?.map(|row| row.map(|(id, sealed)| (id.value().to_owned(), sealed.value().to_vec())));
+            Ok(rows.collect::<Result<Vec<_>, _>>()?)
+        })?;
+        Ok(sealed.iter().map(|(id, sealed)| self.keys.unseal(id, sealed)).collect::<Result<_, Unsealed>>()?)
     }
 
     fn row(&self, table: Records, id: &str) -> Result<Option<Vec<u8>>, StoreError> {
@@ -160,51 +183,77 @@ fn make_tables(database: &Database) -> Result<(), redb::Error> {
     transaction.open_table(ENDED)?;
     transaction.open_table(RELEASED)?;
     transaction.open_table(FABRIC)?;
-    for ended in whole_records_of_ended(&transaction)? {
-        put_ended(&transaction, &ended)?;
-    }
     Ok(transaction.commit()?)
 }
 
-fn whole_records_of_ended(transaction: &redb::WriteTransaction) -> Result<Vec<EndedLaunch>, redb::Error> {
-    let launches = transaction.open_table(LAUNCHES)?;
-    let mut all = Vec::new();
-    for row in launches.iter()? {
-        // One that cannot be read is told of when all are.
-        let record = LaunchRecord::decode(row?.1.value()).ok().filter(|record| record.complete.is_some());
-        all.extend(record.as_ref().map(EndedLaunch::of));
+/// The keys under which records are sealed. Records that a repair of the file brought back have none, and are removed again.
+fn slots(database: &Database, keys: &Keys) -> Result<HashSet<Slot>, redb::Error> {
+    let transaction = database.begin_write()?;
+    let mut slots = HashSet::new();
+    for table in [LAUNCHES, SCRIPTS] {
+        transaction.open_table(table)?.retain(|_, row| {
+            let slot = slot_of(row).filter(|&slot| !keys.is_erased(slot));
+            slots.extend(slot);
+            slot.is_some()
+        })?;
     }
-    Ok(all)
+    transaction.commit()?;
+    Ok(slots)
 }
 
-/// Writes changes; returns the bytes that were freed by launches that are over and by batch jobs.
-fn put(database: &Database, changes: &[Change]) -> Result<u64, redb::Error> {
-    let transaction = database.begin_write()?;
-    let mut freed = 0;
+/// A change that is being written.
+struct Writing<'a> {
+    transaction: redb::WriteTransaction,
+    keys: &'a Keys,
+    /// Keys of the sealed records that it removes.
+    removed: Vec<Slot>,
+    /// Bytes of these.
+    freed: u64,
+}
+
+impl Writing<'_> {
+    /// Writes a sealed record: under the key of the one in its place, or under a new one.
+    fn seal(&self, table: Records, id: &str, record: &[u8]) -> Result<(), redb::Error> {
+        let mut table = self.transaction.open_table(table)?;
+        let slot = table.get(id)?.and_then(|row| slot_of(row.value()));
+        let slot = slot.map_or_else(|| self.keys.create(), Ok)?;
+        table.insert(id, self.keys.seal(slot, id, record)?.as_slice())?;
+        Ok(())
+    }
+
+    /// Removes a sealed record, if it is there.
+    fn remove(&mut self, table: Records, id: &str) -> Result<(), redb::Error> {
+        if let Some(row) = self.transaction.open_table(table)?.remove(id)? {
+            self.removed.extend(slot_of(row.value()));
+            self.freed += row.value().len() as u64;
+        }
+        Ok(())
+    }
+}
+
+/// Writes changes, and overwrites the keys of the sealed records that they remove; returns the bytes of these records.
+fn put(database: &Database, keys: &Keys, changes: &[Change]) -> Result<u64, redb::Error> {
+    let mut writing = Writing { transaction: database.begin_write()?, keys, removed: Vec::new(), freed: 0 };
     for change in changes {
+        let transaction = &writing.transaction;
         match change {
-            Change::Allocation(allocation) => freed += put_allocation(&transaction, allocation)?,
-            Change::Script { allocation, request } => {
-                transaction.open_table(SCRIPTS)?.insert(allocation.as_str(), request.as_slice())?;
-            }
+            Change::Allocation(allocation) => put_allocation(&mut writing, allocation)?,
+            Change::Script { allocation, request } => writing.seal(SCRIPTS, allocation, request)?,
             Change::Launch(launch) => {
                 let id = launch.summary.as_ref().map_or("", |summary| &summary.id);
-                transaction.open_table(LAUNCHES)?.insert(id, launch.encode_to_vec().as_slice())?;
+                writing.seal(LAUNCHES, id, &launch.encode_to_vec())?;
             }
             Change::Ended(launch) => {
-                freed += put_ended(&transaction, launch)?;
-                forget_oldest(&transaction, launch)?;
+                forget_oldest(transaction, launch)?;
+                put_ended(&mut writing, launch)?;
             }
-            Change::Name { launch, service, names } => published::put(&transaction, launch, service, names)?,
-            Change::Forgotten(id) => {
-                let launches = &mut transaction.open_table(LAUNCHES)?;
-                freed += launches.remove(id.as_str())?.map_or(0, |row| row.value().len() as u64);
-            }
+            Change::Name { launch, service, names } => published::put(transaction, launch, service, names)?,
+            Change::Forgotten(id) => writing.remove(LAUNCHES, id)?,
             Change::Drain(drain) => {
                 let record = registry::encode_drain(drain).encode_to_vec();
                 transaction.open_table(DRAINS)?.insert(drain.node.as_str(), record.as_slice())?;
             }
-            Change::Serial(serial) => put_serial(&transaction, *serial)?,
+            Change::Serial(serial) => put_serial(transaction, *serial)?,
             Change::Registered(nodes) => {
                 let mut table = transaction.open_table(NODES)?;
                 nodes.iter().try_for_each(|node| table.insert(node.as_str(), ()).map(drop))?;
@@ -213,12 +262,15 @@ fn put(database: &Database, changes: &[Change]) -> Result<u64, redb::Error> {
                 let mut table = transaction.open_table(NODES)?;
                 nodes.iter().try_for_each(|node| table.remove(node.as_str()).map(drop))?;
             }
-            Change::Inventories(changes) => inventories::put(&transaction, changes)?,
+            Change::Inventories(changes) => inventories::put(transaction, changes)?,
             Change::Resume(node) => drop(transaction.open_table(DRAINS)?.remove(node.as_str())?),
         }
     }
-    transaction.commit()?;
-    Ok(freed)
+    writing.transaction.commit()?;
+    if let Err(error) = keys.erase(&writing.removed) {
+        tracing::warn!(%error, "keys of removed records are not overwritten before the next start of this server");
+    }
+    Ok(writing.freed)
 }
 
 /// Keeps the number of a launch, unless a greater one was written down before.
@@ -229,8 +281,7 @@ fn put_serial(transaction: &redb::WriteTransaction, serial: Serial) -> Result<()
     Ok(())
 }
 
-/// Opens a file that nobody else may read, since it holds the environments of running launches; one that others may read is
-/// taken from them.
+/// Opens or creates a file with the mode 0600, and closes one that other users can read.
 fn private_file(path: &Path) -> io::Result<File> {
     let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).open(path)?;
     if file.metadata()?.permissions().mode() & 0o077 != 0 {
@@ -239,38 +290,48 @@ fn private_file(path: &Path) -> io::Result<File> {
     Ok(file)
 }
 
-/// Keeps an allocation; returns the size of what is forgotten with its end.
-fn put_allocation(transaction: &redb::WriteTransaction, changed: &Allocation) -> Result<u64, redb::Error> {
+/// The file of the keys of a state file.
+fn keys_path(state: &Path) -> PathBuf {
+    let mut path = OsString::from(state);
+    path.push(".keys");
+    path.into()
+}
+
+/// Keeps an allocation; when it is released, the request of its batch job is removed.
+fn put_allocation(writing: &mut Writing<'_>, changed: &Allocation) -> Result<(), redb::Error> {
     let id = changed.id.as_str();
-    let mut allocations = transaction.open_table(ALLOCATIONS)?;
-    allocations.insert(id, allocation::keep(changed).encode_to_vec().as_slice())?;
-    if changed.state != AllocationState::Released {
-        return Ok(0);
+    let is_released = changed.state == AllocationState::Released;
+    if is_released {
+        writing.remove(SCRIPTS, id)?;
     }
-    let script = transaction.open_table(SCRIPTS)?.remove(id)?.map_or(0, |row| row.value().len());
-    if let Some(oldest) = put_end(transaction, RELEASED, id)? {
+    let mut allocations = writing.transaction.open_table(ALLOCATIONS)?;
+    allocations.insert(id, allocation::keep(changed).encode_to_vec().as_slice())?;
+    if !is_released {
+        return Ok(());
+    }
+    if let Some(oldest) = put_end(&writing.transaction, RELEASED, id)? {
         // An administrator may have given its id to another one, which lives.
         let record = allocations.get(oldest.as_str())?.and_then(|row| decode_allocation(row.value()).ok());
         if record.is_some_and(|record| record.state == AllocationState::Released) {
             allocations.remove(oldest.as_str())?;
         }
     }
-    Ok(script as u64)
+    Ok(())
 }
 
 fn decode_allocation(row: &[u8]) -> Result<Allocation, StoreError> {
     Ok(allocation::decode(proto::Allocation::decode(row)?)?)
 }
 
-/// Keeps a launch that is over in place of its record; returns how long that was.
-fn put_ended(transaction: &redb::WriteTransaction, launch: &EndedLaunch) -> Result<u64, redb::Error> {
+/// Keeps a launch that is over in place of its sealed record.
+fn put_ended(writing: &mut Writing<'_>, launch: &EndedLaunch) -> Result<(), redb::Error> {
+    let transaction = &writing.transaction;
     let summary = launch.summary.clone().unwrap_or_default();
     let id = summary.id.as_str();
     transaction.open_table(ENDED_SUMMARIES)?.insert(id, summary.encode_to_vec().as_slice())?;
     transaction.open_table(ENDED_LAUNCHES)?.insert(id, launch.encode_to_vec().as_slice())?;
     published::forget(transaction, id)?;
-    let before = transaction.open_table(LAUNCHES)?.remove(id)?.map_or(0, |row| row.value().len());
-    Ok(before as u64)
+    writing.remove(LAUNCHES, id)
 }
 
 /// Notes that a launch is over, and forgets the one for which that has been so longest, if there are too many.
@@ -294,14 +355,14 @@ fn put_end(transaction: &redb::WriteTransaction, ends: Ends, id: &str) -> Result
 
 impl Store for RedbStore {
     fn write(&self, changes: &[Change]) -> Result<(), StoreError> {
-        let freed = self.file.ask(|database| put(database, changes))?;
+        let freed = self.file.ask(|database| put(database, &self.keys, changes))?;
         self.give_back(freed);
         Ok(())
     }
 
     fn read(&self) -> Result<Kept, StoreError> {
         let decoded = |row: Vec<u8>| Ok(LaunchRecord::decode(row.as_slice())?);
-        let launches: Result<_, StoreError> = self.rows(LAUNCHES)?.into_iter().map(decoded).collect();
+        let launches: Result<_, StoreError> = self.unsealed_rows(LAUNCHES)?.into_iter().map(decoded).collect();
         let decoded = |row: Vec<u8>| Ok(registry::decode_drain(proto::Drain::decode(row.as_slice())?));
         let drains: Result<_, StoreError> = self.rows(DRAINS)?.into_iter().map(decoded).collect();
         let names = self.file.ask(|database| published::rows(&database.begin_read()?))?;
@@ -336,7 +397,8 @@ impl Store for RedbStore {
     }
 
     fn script(&self, allocation: &str) -> Result<Option<Vec<u8>>, StoreError> {
-        self.row(SCRIPTS, allocation)
+        let sealed = self.row(SCRIPTS, allocation)?;
+        Ok(sealed.map(|sealed| self.keys.unseal(allocation, &sealed)).transpose()?)
     }
 
     fn ended(&self) -> Result<Vec<proto::LaunchSummary>, StoreError> {

@@ -94,18 +94,22 @@ fn agents_end_launches_that_the_server_has_forgotten() {
     outcome.exits(0).prints_lines(["code 125"]);
 }
 
-/// What launches were given is kept while they run, in case the server is started anew, and is in its state no more when they have ended.
+/// The environment of launches is kept while they run, in case the server is started again. It is sealed in the state file, and its keys are
+/// overwritten when the launches have ended.
 #[test]
-fn ended_launches_take_little_room_and_are_still_told_of() {
+fn ended_launches_leave_no_environment_and_are_still_reported() {
     let script = r#"cd "$LATTICE_DEV_CLUSTER"
         for n in {0..9}; do export "BALLAST$n=$(head -c 100000 /dev/zero | tr '\0' x)"; done
         for n in {1..24}; do lattice launch --detach -n 1 sleep 1000 >>ids || exit; done
         for n in {0..9}; do unset BALLAST$n; done
         [ $(stat -c %s api.redb) -gt 20000000 ] && echo "large, while they run"
+        restart_api :; lattice launches --json | field id | wc -l
+        keys() { tr -d '\0' <api.redb.keys | wc -c; }; [ $(keys) -gt 700 ] && echo "keys"
         for id in $(cat ids); do lattice abort --reason enough $id; done
         until [ -z "$(lattice launches --json | field id)" ]; do sleep 0.05; done
-        # What is known to be over as the server starts is given back. It may be killed before an end is written down.
-        restart_api :; while grep -q BALLAST api.redb; do restart_api :; done
+        until [ $(keys) = 0 ]; do sleep 0.05; done; grep -rla BALLAST . | wc -l
+        # What is known to be over when the server starts is given back.
+        restart_api :
         [ $(stat -c %s api.redb) -lt 4000000 ] && echo "small, when they are over"
         lattice launches --all --json | field id | wc -l
         id=$(head -n 1 ids); lattice status $id | grep -o 'cause: ended by administrator 0: enough'
@@ -113,6 +117,9 @@ fn ended_launches_take_little_room_and_are_still_told_of() {
     let outcome = script_on(1, script).run();
     outcome.exits(0).prints_lines([
         "large, while they run",
+        "24",
+        "keys",
+        "0",
         "small, when they are over",
         "24",
         "cause: ended by administrator 0: enough",

@@ -4,7 +4,7 @@ use std::sync::atomic::AtomicBool;
 
 use bytes::Bytes;
 use parking_lot::Mutex;
-use pmi_transport::proto::v1::{AppSpec, LaunchCompleteNotification, LaunchSpec, LaunchSummary};
+use pmi_transport::proto::v1::{AppSpec, LaunchSpec, LaunchSummary};
 use redb::StorageBackend;
 
 use super::*;
@@ -182,7 +182,7 @@ fn a_disk_that_was_full_for_a_while_is_written_to_again() {
     let disk = Disk::default();
     let full = Arc::clone(&disk.full);
     let open = move || Ok(Database::builder().create_with_backend(disk.clone()).map_err(redb::Error::from)?);
-    let store = RedbStore::with(open).unwrap();
+    let store = RedbStore::with(tempfile::tempfile().unwrap(), open).unwrap();
     store.write(&[running("before")]).unwrap();
     full.store(true, Ordering::Relaxed);
     for _ in 0..2 {
@@ -217,7 +217,7 @@ fn nobody_else_reads_the_state() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("state.redb");
     drop(RedbStore::open(&path).unwrap());
-    assert_eq!(mode(&path), 0o600);
+    assert_eq!((mode(&path), mode(&keys_path(&path))), (0o600, 0o600));
     fs::set_permissions(&path, Permissions::from_mode(0o644)).unwrap();
     drop(RedbStore::open(&path).unwrap());
     assert_eq!(mode(&path), 0o600, "a state that others could read so far");
@@ -256,7 +256,7 @@ fn the_file_stays_small_however_many_launches_have_ended() {
     let disk = Disk::default();
     let bytes = Arc::clone(&disk.bytes);
     let open = move || Ok(Database::builder().create_with_backend(disk.clone()).map_err(redb::Error::from)?);
-    let store = RedbStore::with(open).unwrap();
+    let store = RedbStore::with(tempfile::tempfile().unwrap(), open).unwrap();
     let argument = SECRET.repeat((1 << 20) / SECRET.len());
     for number in 0..40 {
         let id = format!("l{number}");
@@ -269,6 +269,50 @@ fn the_file_stays_small_however_many_launches_have_ended() {
     assert!(left.len() < 2 << 20, "{} bytes", left.len());
     assert!(!left.windows(SECRET.len()).any(|window| window == SECRET));
     assert_eq!((store.ended().unwrap().len(), store.read().unwrap().launches.len()), (40, 0));
+}
+
+/// Whatever the state of the server, no file has a byte of the environment of a launch or of a batch job that is over; those of others are read
+/// by the next server.
+#[test]
+fn the_environment_of_what_is_over_is_in_no_file() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("state.redb");
+    let has = |word: &str| {
+        let files = fs::read_dir(directory.path()).unwrap();
+        let texts: Vec<_> = files.map(|file| fs::read(file.unwrap().path()).unwrap()).collect();
+        assert_eq!(texts.len(), 2, "the state and its keys");
+        texts.iter().any(|text| text.windows(word.len()).any(|window| window == word.as_bytes()))
+    };
+    let script = |id: &str| Change::Script { allocation: id.to_owned(), request: format!("SCRIPT={id}").into() };
+    let launch = |id: &str| Change::Launch(Box::new(record(id, format!("LAUNCH={id}").as_bytes())));
+    let allocation = |id: &str, state| Change::Allocation(allocation(id, state));
+    let store = RedbStore::open(&path).unwrap();
+    for id in ["over", "stays"] {
+        store.write(&[allocation(id, AllocationState::Running), script(id), launch(id)]).unwrap();
+        store.write(&[launch(id)]).unwrap();
+    }
+    let copies = ["state.redb", "state.redb.keys"].map(|name| fs::read(directory.path().join(name)).unwrap());
+    store.write(&[ended("over"), allocation("over", AllocationState::Released)]).unwrap();
+    drop(store);
+    let keys_after = fs::read(directory.path().join("state.redb.keys")).unwrap();
+    assert_eq!(keys_after.len(), copies[1].len());
+    let kept = |key: &&[u8]| **key != [0; 32];
+    assert_eq!(keys_after.chunks(32).filter(kept).count(), 2, "of four keys");
+    for word in ["SCRIPT=", "LAUNCH="] {
+        assert!(!has(word), "{word}");
+    }
+    let store = RedbStore::open(&path).unwrap();
+    assert!(runs(&store, "stays") && !runs(&store, "over"));
+    assert_eq!(store.script("stays").unwrap().unwrap(), b"SCRIPT=stays");
+    drop(store);
+    // A repair that brings back the record of a launch whose key is overwritten: it stays removed.
+    fs::write(&path, &copies[0]).unwrap();
+    let store = RedbStore::open(&path).unwrap();
+    assert!(runs(&store, "stays") && !runs(&store, "over") && store.script("over").unwrap().is_none());
+    drop(store);
+    fs::remove_file(directory.path().join("state.redb.keys")).unwrap();
+    let refused = RedbStore::open(&path).map(drop).unwrap_err();
+    assert!(matches!(refused, StoreError::Keys(_)), "{refused}");
 }
 
 /// The server is killed, and another one begins with what it left.
@@ -285,19 +329,4 @@ fn a_server_that_begins_gives_back_what_the_one_before_had_no_time_for() {
     let store = RedbStore::open(&left).unwrap();
     assert_eq!(store.ended().unwrap().len(), ids.len());
     assert!(left.metadata().unwrap().len() < 1 << 20, "{} bytes", left.metadata().unwrap().len());
-}
-
-#[test]
-fn whole_records_of_launches_that_are_over_are_taken_over() {
-    let directory = tempfile::tempdir().unwrap();
-    let path = directory.path().join("state.redb");
-    let store = RedbStore::open(&path).unwrap();
-    let complete = Some(LaunchCompleteNotification { success: true, ..Default::default() });
-    let over = LaunchRecord { complete, last_event: 7, ..record("over", b"long") };
-    store.write(&[Change::Launch(Box::new(over)), running("running")]).unwrap();
-    drop(store);
-    let store = RedbStore::open(&path).unwrap();
-    assert!(runs(&store, "running") && !runs(&store, "over"));
-    let kept = store.ended_launch("over").unwrap().unwrap();
-    assert_eq!((kept.last_event, kept.complete.unwrap().success), (7, true));
 }
