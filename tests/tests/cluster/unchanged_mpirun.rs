@@ -120,7 +120,7 @@ fn ranks_have_no_number_of_the_daemon_that_started_them() {
 fn daemons_of_open_mpi_end_when_an_mpirun_has_aborted() {
     let _machine = turn::heavy();
     let script = r#"for run in 1 2 3; do
-            timeout -k 5 25 $mpirun -np 4 $1 2 7 >out 2>&1
+            timeout -k 5 25 $mpirun -np 4 $1 2 7 &>"$LATTICE_DEV_CLUSTER/out"
             until ! lattice launches | grep -q active; do sleep 0.1; done
         done; echo none"#;
     let mpi = Flavour::WheelOpenMpi;

@@ -116,7 +116,8 @@ fn what_follows_from_an_abort_is_not_its_cause() {
 #[test]
 fn an_abort_over_a_rank_that_was_killed_is_not_the_cause() {
     let directory = tempfile::tempdir().unwrap();
-    let script = r#"if [ $PMI_RANK = 0 ]; then echo $$ >"$1/pid"; forever; fi
+    // After the barrier the session knows both processes.
+    let script = r#"init; barrier; if [ $PMI_RANK = 0 ]; then echo $$ >"$1/pid"; forever; fi
         until read -r pid <"$1/pid"; do sleep 0.01; done 2>/dev/null
         kill -STOP $PPID; kill -KILL $pid; until grep -q 'State:.Z' /proc/$pid/status; do sleep 0.01; done
         say 'cmd=abort exitcode=42 message=abort'; kill -CONT $PPID; forever"#;
