@@ -86,15 +86,10 @@ fn run_all_tests(steps: &mut Steps) -> Result<()> {
     // Many wait more than they compute: for limits to pass, for MPI libraries to look for networks.
     let threads = 4 * std::thread::available_parallelism().map_or(1, usize::from);
     let libraries = client_libraries::build()?;
-    let tests = || {
-        let mut tests = cargo("test --workspace --no-fail-fast");
-        // Programs in C are tested with the installed libraries.
-        tests.env("LATTICE_TEST_CLIENT_LIBRARIES", &libraries);
-        tests
-    };
-    let all = || run_tests(tests().env("RUST_TEST_THREADS", threads.to_string()));
-    let alone = |names: &[String]| run_tests(tests().args(["--", "--exact"]).args(names).env("RUST_TEST_THREADS", "1"));
-    steps.take_tests("tests", all, alone)?;
+    let mut tests = cargo("test --workspace --no-fail-fast");
+    // Programs in C are tested with what is installed, and not with what is built for tests.
+    tests.env("LATTICE_TEST_CLIENT_LIBRARIES", &libraries).env("RUST_TEST_THREADS", threads.to_string());
+    steps.take_tests("tests", || run_tests(&mut tests))?;
     let prefix = target_directory()?.join("installed");
     steps.take("client libraries", || client_libraries::install(&prefix))?;
     // A server without tokio is a promise to those who embed it.

@@ -32,43 +32,21 @@ impl Steps {
         result
     }
 
-    /// Takes a step that runs test programs. A few tests that fail are run once more by `again`, each alone. Those that pass then are listed at
-    /// the end of the chore.
-    pub(crate) fn take_tests(
-        &mut self,
-        name: &'static str,
-        step: impl FnOnce() -> Result<TestRun>,
-        again: impl FnOnce(&[String]) -> Result<TestRun>,
-    ) -> Result<()> {
-        let (mut taken, mut unsteady) = (TestRun::default(), Vec::new());
+    /// Takes a step that runs test programs. A test that fails is a failure of the step: none is run again.
+    pub(crate) fn take_tests(&mut self, name: &'static str, step: impl FnOnce() -> Result<TestRun>) -> Result<()> {
+        let mut taken = TestRun::default();
         let result = self.take(name, || {
             taken = step()?;
-            let failed = taken.failures.len();
             ensure!(taken.is_whole(), "a test program died before its last test; its last lines are above");
-            ensure!(taken.succeeded || failed > 0, "the tests could not be run");
-            ensure!(failed <= UNSTEADY_MAX, "{failed} tests failed");
-            if failed > 0 {
-                let alone = again(&taken.failures)?;
-                let passed = alone.succeeded && alone.is_whole() && alone.count.passed >= failed;
-                ensure!(passed, "{} of {failed} tests failed when they were run alone, too", alone.count.failed);
-                taken.count.passed += failed;
-                taken.count.failed = 0;
-                unsteady.extend(taken.failures.iter().map(|name| format!("{PASSED_ALONE}{name}")));
-            }
+            ensure!(taken.failures.is_empty(), "{} tests failed", taken.failures.len());
+            ensure!(taken.succeeded, "the tests could not be run");
             Ok(())
         });
         self.tests.add(taken.count);
-        self.remarks.extend(unsteady);
         self.remarks.extend(taken.remarks);
         result
     }
 }
-
-/// Most tests that are run again.
-const UNSTEADY_MAX: usize = 5;
-
-/// Beginning of the line about a test that failed among other tests and passed alone.
-const PASSED_ALONE: &str = "passed alone, after it had failed among other tests: ";
 
 /// Beginnings of lines of tests that libtest counts as passed: one that cannot be run here, and one that was run again after a fault of another
 /// launcher or MPI library, which has been seen without Lattice (`tests/src/peer_faults.rs`).
@@ -174,45 +152,23 @@ mod tests {
     }
 
     #[test]
-    fn tests_that_fail_are_run_once_more_if_they_are_few_and_remarks_are_listed_at_the_end() {
+    fn a_test_that_fails_fails_the_step_and_remarks_are_listed_at_the_end() {
         let run = |lines: &[&str], succeeded| {
             let mut run = TestRun { succeeded, ..TestRun::default() };
             lines.iter().for_each(|line| run.add_line(line));
             run
         };
         let remarks = ["not tried here: e::f: no root", "fault of a peer: it hangs"];
-        let first = run(
-            &[
-                "test a::b ... ok",
-                remarks[0],
-                remarks[1],
-                "test c::d ... FAILED",
-                "test result: FAILED. 1 passed; 1 failed; 0 ignored",
-            ],
-            false,
-        );
-        assert_eq!(first.failures, ["c::d"]);
-        let good = run(&["test c::d ... ok", "test result: ok. 1 passed; 0 failed; 0 ignored"], true);
-        let bad = run(&["test c::d ... FAILED", "test result: FAILED. 0 passed; 1 failed; 0 ignored"], false);
+        let good =
+            run(&["test a::b ... ok", remarks[0], remarks[1], "test result: ok. 1 passed; 0 failed; 0 ignored"], true);
         let mut steps = Steps::default();
-        let again = |names: &[String]| {
-            assert_eq!(names, ["c::d"]);
-            Ok(good.clone())
-        };
-        steps.take_tests("tests", || Ok(first.clone()), again).unwrap();
-        let end = format!(
-            "{PASSED_ALONE}c::d\n{}\n{}\ntests: 2 passed, 0 failed, 0 ignored, in 1 programs\n",
-            remarks[0], remarks[1]
-        );
+        steps.take_tests("tests", || Ok(good)).unwrap();
+        let end = format!("{}\n{}\ntests: 1 passed, 0 failed, 0 ignored, in 1 programs\n", remarks[0], remarks[1]);
         assert!(steps.to_string().ends_with(&end), "{steps}");
-        let taken = |first: &TestRun, second: &TestRun| {
-            Steps::default().take_tests("tests", || Ok(first.clone()), |_| Ok(second.clone())).is_ok()
-        };
-        let many = TestRun { failures: vec!["x".to_owned(); UNSTEADY_MAX + 1], ..first.clone() };
-        let not_run = TestRun { succeeded: true, ..TestRun::default() };
-        for (first, second) in [(&first, &bad), (&first, &not_run), (&many, &good), (&TestRun::default(), &good)] {
-            assert!(!taken(first, second), "{first:?}, {second:?}");
-        }
+        let bad = run(&["test c::d ... FAILED", "test result: FAILED. 0 passed; 1 failed; 0 ignored"], false);
+        assert_eq!(bad.failures, ["c::d"]);
+        assert_eq!(Steps::default().take_tests("tests", || Ok(bad)).unwrap_err().to_string(), "1 tests failed");
+        assert!(Steps::default().take_tests("tests", || Ok(TestRun::default())).is_err(), "it must have been run");
     }
 
     #[test]
@@ -221,7 +177,7 @@ mod tests {
         let one = ["running 2 tests", "test c::d ... FAILED", "test result: FAILED. 1 passed; 1 failed; 0 ignored"];
         let other = ["running 1 test", "running low, the rank said", "test e::f ... "];
         one.iter().chain(&other).for_each(|line| run.add_line(line));
-        let error = Steps::default().take_tests("tests", || Ok(run), |_| Ok(TestRun::default())).unwrap_err();
+        let error = Steps::default().take_tests("tests", || Ok(run)).unwrap_err();
         assert!(error.to_string().contains("died before its last test"), "{error}");
     }
 
@@ -229,7 +185,7 @@ mod tests {
     fn a_step_that_fails_is_listed_too() {
         let mut steps = Steps::default();
         steps.take("format", || Ok(())).unwrap();
-        steps.take_tests("tests", || anyhow::bail!("a test failed"), |_| Ok(TestRun::default())).unwrap_err();
+        steps.take_tests("tests", || anyhow::bail!("a test failed")).unwrap_err();
         let shown = steps.to_string();
         let names: Vec<&str> = shown.lines().filter_map(|line| line.split_whitespace().next()).collect();
         assert_eq!(names, ["format", "tests", "all", "tests:"], "{shown}");
