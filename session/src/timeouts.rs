@@ -121,7 +121,7 @@ pub const LOSS_TOLD: Duration = Duration::from_secs(30);
 /// Time to read the call stacks of a node's ranks, which run on.
 pub const CALL_STACKS: Duration = Duration::from_secs(8);
 /// Time to read the call stacks of a node's ranks at the time limit of the launch: SIGTERM is late by so much at most.
-pub const STACKS_AT_LIMIT: Duration = Duration::from_secs(1);
+pub const STACKS_AT_LIMIT: Duration = Duration::from_secs(3);
 /// Time by which the sessions of a launch reach its time limit later than others.
 pub const LIMIT_SKEW: Duration = Duration::from_secs(2);
 /// Time for the API server to take the cause that a session reports, before sessions end the launch by themselves.

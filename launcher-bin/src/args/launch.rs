@@ -385,7 +385,7 @@ pub struct DebuggerArgs {
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Time (30, 30s, 500ms, 5m, 1h30m)")]
 pub struct TimeArgs {
-    /// End the launch when it has run this long. Ranks get SIGTERM, at most 1 s later so that their call stacks can be read and shown.
+    /// End the launch when it has run this long. Ranks get SIGTERM, at most 3 s later so that their call stacks can be read and shown.
     #[arg(long, value_name = "TIME", value_parser = parse_duration, allow_negative_numbers = true)]
     pub timeout: Option<Duration>,
     /// The same in srun's forms, where a plain number is minutes: 10, 10:30, 1:10:30, 2-12; 0 and UNLIMITED are no limit.

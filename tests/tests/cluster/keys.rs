@@ -5,7 +5,6 @@ use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use lattice_tests::memory::{contains, found, positions};
 use lattice_tests::{Running, processes, script_on, turn};
@@ -276,7 +275,7 @@ fn keys_are_with_those_whose_they_are_and_nowhere_else() {
     assert!(geteuid().is_root(), "this test must run as root");
     let _machine = turn::heavy();
     // It reads all memory of twenty processes twice.
-    let mut running = script_on(2, LAUNCHES).within(Duration::from_secs(300)).start();
+    let mut running = script_on(2, LAUNCHES).start();
     let (mut before, mut others) = (0, Vec::new());
     for (user, canary) in [(65534, "canary-of-the-first-user"), (5, "canary-of-the-second-user")] {
         let processes = launch_of(&mut running, user, &mut before);

@@ -61,7 +61,7 @@ fn check(attack: &str) {
     let count: usize = env::var("LATTICE_BAD_FRAMES").map_or(300, |text| text.parse().expect("a number"));
     let script = script_on(3, &format!("{BEFORE}{attack}{AFTER}"));
     let script = script.arg(count.to_string()).arg(built::attacker()).arg(built::lattice());
-    let outcome = script.within(Duration::from_secs(90 + count as u64 / 20)).run();
+    let outcome = script.within(Duration::from_secs(300 + count as u64 / 20)).run();
     let lines: Vec<&str> = outcome.text().lines().filter(|line| !line.starts_with("sent ")).collect();
     assert_eq!(lines, ["undisturbed: 0 1", "next: 0"], "{}", outcome.errors());
     let sent = outcome.text().lines().count() - lines.len();

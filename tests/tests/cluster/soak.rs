@@ -63,7 +63,7 @@ fn a_thousand_launches_leave_nothing() {
     let counted_from = (launches / 5).max(6);
     let script = script_on(2, SOAK).arg(launches.to_string()).arg(counted_from.to_string()).arg(built::lattice());
     let beyond = if launches < 1000 { 0 } else { 600 + 4 * 600 };
-    let outcome = script.within(Duration::from_secs(90 + 4 * launches as u64 + beyond)).run();
+    let outcome = script.within(Duration::from_secs(300 + 4 * launches as u64 + beyond)).run();
     print!("{}", outcome.text());
     outcome.exits(0);
     let lines = outcome.text().lines();

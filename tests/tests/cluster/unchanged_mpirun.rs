@@ -1,6 +1,5 @@
 //! Other MPIs' own `mpirun`, unchanged, in the shell of an allocation: it starts its daemons on the nodes, without ssh.
 
-use std::time::Duration;
 
 use lattice_tests::mpi::{Flavour, MPICHS, MPIS, OPEN_MPIS};
 use lattice_tests::{Command, Outcome, cluster, script_on, turn};
@@ -125,7 +124,7 @@ fn daemons_of_open_mpi_end_when_an_mpirun_has_aborted() {
         done; echo none"#;
     let mpi = Flavour::WheelOpenMpi;
     // prterun itself hangs now and then; then timeout ends each of the three.
-    let command = shell(mpi, script).arg(mpi.program("abort")).within(Duration::from_secs(240));
+    let command = shell(mpi, script).arg(mpi.program("abort"));
     command.run().exits(0).prints_lines(["none"]);
 }
 
@@ -221,7 +220,7 @@ fn nothing_is_left_when_it_is_killed() {
         let script = "sleepers() { pgrep -cxf 'sleep 8642'; }; launches() { lattice launches --json | grep -c '\"id\"'; }
             until_is() { for try in $(seq 300); do [ $($1) = $2 ] && break; sleep 0.1; done; echo $1 $($1); }
             $mpirun -np 4 sleep 8642 & mpirun=$!; until_is sleepers 4; kill -KILL $mpirun; until_is launches 0; until_is sleepers 0";
-        let outcome = shell(mpi, script).within(Duration::from_secs(120)).run();
+        let outcome = shell(mpi, script).run();
         outcome.prints("sleepers 4\nlaunches 0\nsleepers 0\n");
     }
 }
@@ -244,7 +243,7 @@ fn a_node_that_does_not_answer_while_it_starts_is_named_and_the_rest_is_ended() 
                 {fault}; timeout -k 5 60 $mpirun -np 3 sleep 8643; code=$?; [ $code != 0 ] && [ $code != 124 ] && echo ended
                 for try in $(seq 100); do [ $(sleepers) = 0 ] && break; sleep 0.1; done; sleepers"
             );
-            let command = script_on(3, &script).arg(mpi.mpirun()).within(Duration::from_secs(120));
+            let command = script_on(3, &script).arg(mpi.mpirun());
             let outcome = ROOT_MAY.into_iter().fold(command, |command, name| command.env(name, "1")).run();
             outcome.prints("ended\n0\n").says(told);
         }
@@ -269,7 +268,7 @@ fn a_node_that_is_lost_while_ranks_run_is_named_and_the_rest_is_ended() {
                 [ $code != 0 ] && [ $code != 124 ] && echo ended
                 until_are {left}; sleepers"
             );
-            let command = script_on(3, &script).arg(mpi.mpirun()).within(Duration::from_secs(180));
+            let command = script_on(3, &script).arg(mpi.mpirun());
             let outcome = ROOT_MAY.into_iter().fold(command, |command, name| command.env(name, "1")).run();
             outcome.prints(&format!("ended\n{left}\n")).says("lattice: node node1 was lost: ");
         }

@@ -31,7 +31,7 @@ fn check(attack: &str) {
     let count: usize = env::var("LATTICE_BAD_FRAMES").map_or(300, |text| text.parse().expect("a number"));
     let script = Command::new("bash").words("-c").arg(SCRIPT).arg("bash").arg(count.to_string());
     let script = script.arg(built::attacker()).arg(built::lattice()).arg(attack);
-    script.within(Duration::from_secs(60 + count as u64 / 20)).run().exits(0).prints_lines(["undisturbed: 0 1"]);
+    script.within(Duration::from_secs(300 + count as u64 / 20)).run().exits(0).prints_lines(["undisturbed: 0 1"]);
 }
 
 /// The socket of a launch, by which it is asked, followed and ended.
