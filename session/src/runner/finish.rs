@@ -9,7 +9,6 @@ use super::start::Processes;
 use super::sweep::{Leftovers, Removals};
 use super::tap::LastQuestions;
 use super::{ControlState, Runner, shared_memory, sweep, usage};
-use crate::blocking;
 use crate::event::{Event, Notice, Report};
 use crate::machine::watch::SilentSeen;
 use crate::session_io::Control;
@@ -135,9 +134,7 @@ impl Runner {
     /// Removes all, also files that are only now being written, and resources that are being looked at.
     async fn carry_out_removals(&mut self, removals: Removals) {
         self.contact.close().await;
-        if !removals.is_empty() {
-            blocking::begin_in(&mut self.removals, move || removals.carry_out());
-        }
+        removals.begin(&mut self.removals);
         self.end_resources().await;
         while self.removals.join_next().await.is_some() {}
     }

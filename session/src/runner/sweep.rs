@@ -8,6 +8,7 @@ use rank_spawner::{
     Keeper, LaunchTag, Orphans, OwnCgroup, StreamHolder, SweepScope, nothing_to_sweep, remove_orphaned_memory, sweep,
     sweep_group,
 };
+use tokio::task::JoinSet;
 
 use super::directories::Directories;
 use super::pump::HeldStream;
@@ -98,16 +99,31 @@ pub(super) struct Removals {
 }
 
 impl Removals {
-    /// Returns true if there is nothing to look for.
-    pub(super) fn is_empty(&self) -> bool {
-        self.orphaned_since.is_none() && self.directories.is_empty()
-    }
-
-    /// Removes all of it, memory first: a file system that does not answer keeps it from going on. It may block.
-    pub(super) fn carry_out(self) {
+    /// Begins to remove all of it. The search for memory reads all of `/proc`, which takes seconds on a loaded machine, and a file system may not
+    /// answer: each has a thread of its own.
+    pub(super) fn begin(self, removals: &mut JoinSet<()>) {
         if let Some(since) = self.orphaned_since {
-            remove_orphaned_memory(since);
+            blocking::begin_in(removals, move || remove_orphaned_memory(since));
         }
-        self.directories.remove();
+        if !self.directories.is_empty() {
+            blocking::begin_in(removals, || self.directories.remove());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn directories_do_not_wait_for_the_search_for_memory() {
+        let parent = tempfile::tempdir().unwrap();
+        let (mut directories, mut removals) = (Directories::default(), JoinSet::new());
+        let own = directories.make(parent.path().join("own"), None, &format!("sweep-{}", std::process::id())).unwrap();
+        directories.own = Some(own);
+        Removals { orphaned_since: Some(SystemTime::now()), directories }.begin(&mut removals);
+        assert_eq!(removals.len(), 2);
+        while removals.join_next().await.is_some() {}
+        assert_eq!(std::fs::read_dir(parent.path()).unwrap().count(), 0);
     }
 }
