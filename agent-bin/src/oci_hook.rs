@@ -7,11 +7,14 @@
 //!      lattice, beside this program    ──bind──> ROOT/tmp/lattice-ID.NODE/lattice
 //! ```
 //!
-//! The runtime may be root's and the configuration a user's, so nothing of it is followed: the directory must be directly in /tmp, of the
+//! The runtime may be root's and the configuration a user's. Of that file this process keeps the user id, the path of the root file system and one
+//! variable, so that its memory is bounded by the size of the file, and an error names a place in the file, not its content. No path in it is followed: the directory must be directly in /tmp, of the
 //! container's user and closed to others, no link stands in the way on either side, and what was looked at is what is mounted. Both mounts
 //! are read-only, without devices and without set-user-ID programs: who is root in a container may be root here. Sockets on them can be
 //! connected to.
 
+use std::borrow::Cow;
+use std::fmt;
 use std::fs::File;
 use std::io::{self, Read};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -23,16 +26,17 @@ use nix::fcntl::{AT_FDCWD, OFlag, openat};
 use nix::mount::{MsFlags, mount};
 use nix::sys::stat::{Mode, fstat, mkdirat};
 use nix::sys::statvfs::{FsFlags, fstatvfs};
-use serde::Deserialize;
+use serde::de::{SeqAccess, Visitor};
+use serde::{Deserialize, Deserializer};
 
 /// Parent of the directory, here and in the container, and the beginning of its name.
 const PARENT: &str = "tmp";
 const NAME: &str = "lattice-";
 /// Name of the program that connects, beside this one and in the directory.
 const PROGRAM: &str = "lattice";
-/// The most bytes of the state, and of a configuration.
+/// The most bytes of the state, and of a configuration. Arguments and environment of a program have 6 MiB at most.
 const STATE_MAX: u64 = 1 << 20;
-const CONFIG_MAX: u64 = 64 << 20;
+const CONFIG_MAX: u64 = 16 << 20;
 
 /// State of a container, as the runtime tells its hooks.
 #[derive(Debug, Deserialize)]
@@ -49,9 +53,34 @@ struct Configuration {
 
 #[derive(Debug, Deserialize)]
 struct Process {
-    #[serde(default)]
-    env: Vec<String>,
+    /// Value of [`PMI_SOCKET`].
+    #[serde(default, rename = "env", deserialize_with = "socket_of_environment")]
+    socket: Option<String>,
     user: User,
+}
+
+/// Reads an environment and keeps the value of [`PMI_SOCKET`] alone.
+fn socket_of_environment<'de, D: Deserializer<'de>>(environment: D) -> Result<Option<String>, D::Error> {
+    struct Settings;
+
+    impl<'de> Visitor<'de> for Settings {
+        type Value = Option<String>;
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("a list of variables")
+        }
+
+        fn visit_seq<A: SeqAccess<'de>>(self, mut settings: A) -> Result<Self::Value, A::Error> {
+            let mut socket = None;
+            while let Some(setting) = settings.next_element::<Cow<'de, str>>()? {
+                let value = setting.strip_prefix(PMI_SOCKET).and_then(|rest| rest.strip_prefix('='));
+                socket = socket.or(value.map(str::to_owned));
+            }
+            Ok(socket)
+        }
+    }
+
+    environment.deserialize_seq(Settings)
 }
 
 #[derive(Debug, Deserialize)]
@@ -90,9 +119,8 @@ pub(crate) fn run() -> Result<(), HookError> {
     let path = state.bundle.join("config.json");
     let configuration = open_regular(&path).and_then(|file| json::<Configuration>(file, CONFIG_MAX));
     let Configuration { process, root } = configuration.map_err(|error| HookError::Configuration { path, error })?;
-    let value = process.env.iter().find_map(|setting| setting.strip_prefix(PMI_SOCKET)?.strip_prefix('='));
-    let Some(value) = value else { return Ok(()) };
-    let name = directory_name(value).ok_or_else(|| HookError::Socket { value: value.to_owned() })?;
+    let Some(value) = process.socket else { return Ok(()) };
+    let name = directory_name(&value).ok_or_else(|| HookError::Socket { value: value.clone() })?;
     let program = std::env::current_exe().map(|hook| hook.with_file_name(PROGRAM));
     let program = program.map_err(|error| HookError::Open { path: PROGRAM.into(), error })?;
     bring(&state.bundle.join(root.path), name, process.user.uid, &program)
@@ -110,7 +138,10 @@ fn open_regular(path: &Path) -> io::Result<File> {
 fn json<T: for<'de> Deserialize<'de>>(input: impl Read, max: u64) -> io::Result<T> {
     let mut text = Vec::new();
     input.take(max).read_to_end(&mut text)?;
-    Ok(serde_json::from_slice(&text)?)
+    serde_json::from_slice(&text).map_err(|error| {
+        let place = format!("line {}, column {} is not what a runtime writes there", error.line(), error.column());
+        io::Error::new(io::ErrorKind::InvalidData, place)
+    })
 }
 
 /// The name of the directory that the socket is in.
@@ -206,6 +237,28 @@ mod tests {
         ] {
             assert_eq!(directory_name(wrong), None, "{wrong}");
         }
+    }
+
+    /// The file may be one that its author cannot read, by a link.
+    #[test]
+    fn of_a_configuration_one_variable_is_kept_and_an_error_shows_nothing() {
+        let read = |process: &str| {
+            let text = format!("{{\"process\": {process}, \"root\": {{\"path\": \"rootfs\"}}}}");
+            json::<Configuration>(text.as_bytes(), CONFIG_MAX).map(|read| read.process.socket)
+        };
+        let environment =
+            r#"{"user": {"uid": 1}, "env": ["A=1", "LATTICE_PMI_SOCKET=/tmp/\u0061", "LATTICE_PMI_SOCKET=b"]}"#;
+        assert_eq!(read(environment).unwrap().as_deref(), Some("/tmp/a"));
+        for none in [r#"{"user": {"uid": 1}}"#, r#"{"user": {"uid": 1}, "env": []}"#] {
+            assert_eq!(read(none).unwrap(), None);
+        }
+        for wrong in [r#""canary""#, r#"{"user": {"uid": "canary"}}"#, r#"{"user": {"uid": 1}, "env": ["a", "canary}"#]
+        {
+            let error = read(wrong).unwrap_err().to_string();
+            assert!(error.starts_with("line 1, column ") && !error.contains("canary"), "{error}");
+        }
+        let deep = format!("{{\"a\": {}", "[".repeat(CONFIG_MAX as usize));
+        assert!(json::<Configuration>(deep.as_bytes(), CONFIG_MAX).is_err());
     }
 
     /// Nothing writes to the FIFO, and the device has no end.
