@@ -1,5 +1,5 @@
-//! A cluster that one user makes for himself, for as long as one command runs. It has a directory of its own, an API server that is a
-//! child of this process, certificates that nobody else has, and one allocation of all its nodes.
+//! The cluster of one user, for as long as one command runs. It has a directory of its own, an API server that is a child of this process,
+//! certificates of its own, and one allocation of all its nodes.
 //!
 //! ```text
 //! keeper, directory ──> daemons ──> allocation ──> command
@@ -22,6 +22,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use nix::sys::prctl::set_dumpable;
 use pmi_core::ids::JobId;
 use rank_spawner::{Keeper, KeeperError, LaunchTag, Orphans, OwnDirectory, SweepScope, become_subreaper, sweep};
 
@@ -133,6 +134,8 @@ impl Ground {
         work: impl FnOnce(&Self) -> Result<u8, E>,
     ) -> Result<u8, E> {
         let keeper = Keeper::fork().map_err(PrivateClusterError::from)?;
+        // This process makes the keys of all nodes. Programs that it executes can be traced and dumped by their user.
+        set_dumpable(false).map_err(io::Error::from).map_err(PrivateClusterError::from)?;
         let ground = Self::prepare(access, keeper)?;
         let code = work(&ground);
         ground.clear()?;
