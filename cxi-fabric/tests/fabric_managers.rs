@@ -2,10 +2,13 @@
 
 mod scene;
 
-use cxi_fabric::FabricError;
+use std::io::{BufRead, BufReader, Write};
+use std::sync::mpsc;
+
 use cxi_fabric::error::Trouble;
 use cxi_fabric::fabric::Credentials;
 use cxi_fabric::fake::{Access, Asked, FakeFabric, Fault, Options, Rule};
+use cxi_fabric::{FabricError, FabricManager};
 use scene::{fake, fake_with, oauth, request, rest, shortly, soon, vnid};
 
 use Asked::{Auth, Create, Delete, List, Other, Token};
@@ -236,12 +239,76 @@ fn bytes_that_are_no_http_end_in_an_error() {
     let url = format!("http://{}", listener.local_addr().expect("an address"));
     std::thread::spawn(move || {
         for stream in listener.incoming().flatten() {
-            let _ = std::io::Write::write_all(&mut &stream, b"SSH-2.0-OpenSSH_9.6 canary-banner\r\n\r\n");
+            let _ = Write::write_all(&mut &stream, b"SSH-2.0-OpenSSH_9.6 canary-banner\r\n\r\n");
         }
     });
     let manager = scene::config(cxi_fabric::config::Backend::Rest, &url).manager().expect("a manager");
     let error = manager.create(&request(0), shortly()).expect_err("not HTTP").to_string();
     assert!(error.contains("gave up at the deadline") && !error.contains("canary"), "{error}");
+}
+
+/// A manager that answers each call with this document; the first lines of the calls.
+fn hostile(document: impl Into<Vec<u8>>) -> (Box<dyn FabricManager>, mpsc::Receiver<String>) {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    let url = format!("http://{}", listener.local_addr().expect("an address"));
+    let (called, calls) = mpsc::channel();
+    let document = document.into();
+    std::thread::spawn(move || {
+        for stream in listener.incoming().flatten() {
+            let mut lines = BufReader::new(&stream).lines().map_while(Result::ok);
+            let _ = called.send(lines.next().unwrap_or_default());
+            lines.take_while(|line| !line.is_empty()).for_each(drop);
+            let length = document.len();
+            let _ = write!(&stream, "HTTP/1.1 200 OK\r\ncontent-length: {length}\r\nconnection: close\r\n\r\n");
+            // The client may have closed the connection.
+            let _ = (&stream).write_all(&document);
+        }
+    });
+    (scene::config(cxi_fabric::config::Backend::Rest, &url).manager().expect("a manager"), calls)
+}
+
+/// Numbers that are no VNI of the launch, ids and keys with bytes that have a meaning in a path, a header or a terminal, and answers without end.
+#[test]
+fn a_hostile_manager_gains_nothing_by_its_answers() {
+    let plain = |error: FabricError| {
+        let text = error.to_string();
+        assert!(text.len() < 1000 && !text.chars().any(char::is_control), "{text:?}");
+        text
+    };
+    for (vni, expected) in [
+        ("1", "asked for VNI 1024, it gave 1"),
+        ("4000", "asked for VNI 1024, it gave 4000"),
+        ("70000", "field `vni`: "),
+        ("-5", "field `vni` is another number"),
+        ("1e300", "field `vni` is another number"),
+    ] {
+        let (manager, _calls) = hostile(format!(r#"{{"id": "svc", "vni": {vni}}}"#));
+        let text = plain(manager.create(&request(0), soon()).expect_err(vni));
+        assert!(text.contains(expected), "{vni}: {text}");
+    }
+    for (id, path) in [
+        (r"../../vni/1024", "..%2F..%2Fvni%2F1024"),
+        (r"a\r\nX-Admin: yes\r\n\r\n", "a%0D%0AX-Admin%3A%20yes%0D%0A%0D%0A"),
+        (r"\u001b[2J?x=1#y", "%1B%5B2J%3Fx%3D1%23y"),
+    ] {
+        let (manager, calls) = hostile(format!(r#"{{"id": "{id}", "vni": 1024, "auth_key": "00\n"}}"#));
+        let service = manager.create(&request(0), soon()).expect("made");
+        let text = plain(manager.credentials(&service, soon()).expect_err("a key with a line break"));
+        assert!(text.contains("field `auth_key` is another text"), "{text}");
+        manager.delete(&service.id, soon()).expect("deleted");
+        let expected = [
+            "POST /fabric/cxi/services HTTP/1.1".to_owned(),
+            format!("GET /fabric/cxi/services/{path}/auth HTTP/1.1"),
+            format!("DELETE /fabric/cxi/services/{path} HTTP/1.1"),
+        ];
+        assert_eq!(calls.try_iter().collect::<Vec<_>>(), expected);
+    }
+    let long = format!(r#"{{"id": "{}", "vni": 1024}}"#, "x".repeat(1000));
+    let large = [br#"{"id": "svc", "vni": 1024, "rest": ""#.to_vec(), vec![b'x'; 64 << 20]].concat();
+    for document in [long.into_bytes(), large] {
+        let (manager, _calls) = hostile(document);
+        plain(manager.create(&request(0), shortly()).expect_err("too long"));
+    }
 }
 
 #[test]

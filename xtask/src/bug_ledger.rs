@@ -185,6 +185,23 @@ mod tests {
         }
     }
 
+    /// The table of attacks names tests that exist.
+    #[test]
+    fn every_attack_has_a_test() {
+        let attacks = fs::read_to_string(repository().join("tests/testdata/attacks.txt")).unwrap();
+        let mut numbers = Vec::new();
+        for row in attacks.lines().filter(|line| !line.starts_with('#')) {
+            let [number, _attack, tests] = row.split(" | ").collect::<Vec<_>>()[..] else { panic!("{row}") };
+            numbers.push(number.parse::<u32>().unwrap());
+            for (file, function) in tests.split(", ").map(|test| test.split_once(' ').unwrap()) {
+                let source =
+                    fs::read_to_string(repository().join(file)).unwrap_or_else(|error| panic!("{file}: {error}"));
+                assert!(source.contains(&format!("fn {function}(")), "attack {number}: {file} has no {function}");
+            }
+        }
+        assert_eq!(numbers, Vec::from_iter(1..=64));
+    }
+
     /// The traps of the design that Lattice began with, by the numbers of its review.
     #[test]
     fn every_trap_of_the_design_has_a_bug() {

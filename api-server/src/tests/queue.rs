@@ -71,6 +71,28 @@ async fn a_batch_job_begins_when_nodes_are_free_and_ends_with_its_script() {
     assert_eq!(create(&world, CreateAllocationRequest { num_nodes: 2, ..Default::default() }).await.nodes, "node[0-1]");
 }
 
+#[tokio::test]
+async fn the_script_of_a_batch_job_that_names_anothers_allocation_runs_in_its_own() {
+    let world = World::new(2).await;
+    let one = CreateAllocationRequest { num_nodes: 1, ..Default::default() };
+    let anothers = soon(world.allocations(&Caller::User(2000)).create_allocation(one)).await.unwrap().into_inner();
+    let batch = BatchRequest { name: "job".to_owned(), launch: Some(order(&anothers.id)) };
+    let job = CreateAllocationRequest { num_nodes: 1, batch: Some(batch), ..Default::default() };
+    let job = create(&world, job).await;
+    let launch = script(&world, &job.id).await;
+    assert_eq!((anothers.nodes.as_str(), job.nodes.as_str()), ("node0", "node1"));
+    let begun = |agent: usize| world.agents[agent].seen.lock().launched.len();
+    soon(async {
+        while begun(1) == 0 {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await;
+    assert_eq!(begun(0), 0);
+    let status = soon(world.launches().get_launch(GetLaunchRequest { id: launch, stacks: false })).await.unwrap();
+    assert_eq!(status.into_inner().summary.unwrap().allocation_id, job.id);
+}
+
 /// Those that end with it are no failures of the next attempt.
 #[tokio::test]
 async fn an_allocation_is_queued_again_once_and_goes_on_when_all_its_launches_have_ended() {

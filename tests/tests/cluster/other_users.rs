@@ -97,3 +97,71 @@ fn files_below_the_home_directory_are_closed_whatever_the_umask() {
         find home -mindepth 1 \( -perm /077 -a ! -type l \) ; echo looked"#;
     script(1, words).run().exits(0).prints_lines(["looked"]);
 }
+
+/// The cluster of a user without root: its directory and socket are that user's, and the process that has made its keys is not dumpable.
+#[test]
+fn the_cluster_of_a_plain_user_is_closed_to_other_users() {
+    let words = r#"mkdir -m 777 other; cd other; mkfifo -m 666 go; mkdir -m 755 home; chown games . home
+        as_games() { setpriv --reuid games --regid games --clear-groups env -i PATH="$PATH" HOME=$PWD/home "$@"; }
+        as_games lattice dev-cluster --nodes 1 -- bash -c 'echo $PPID $LATTICE_DEV_CLUSTER >.here; mv .here here; read -r line <go' & cluster=$!
+        until [ -e here ]; do sleep 0.05; done; read -r pid directory <here
+        stat -c '%U %a' $directory; stat -c %U /proc/$pid/environ
+        for words in nodes "alloc create -N 1" "queue"; do
+            LATTICE_API_URL=unix:$directory/api.sock as_nobody lattice $words >/dev/null 2>said && echo "$words: done"
+            grep -q 'Permission denied' said || { echo "$words: other words"; cat said; }
+        done
+        as_games LATTICE_API_URL=unix:$directory/api.sock lattice nodes --json | field state
+        echo >go; wait $cluster; echo "code $?""#;
+    script(1, words).run().exits(0).prints_lines(["games 700", "root", "up", "code 0"]);
+}
+
+/// A session is killed by its rank with the signal that has memory written to a file; `sh`, by the same user at the same place, leaves one.
+#[test]
+fn a_session_that_is_killed_leaves_no_core_file() {
+    let words = r#"lattice alloc release $LATTICE_ALLOC_ID >/dev/null; alloc=$(lattice alloc create -N 1 --uid 65534)
+        mkdir -m 777 cores; cd cores; [ "$(cat /proc/sys/kernel/core_pattern)" = core ] || echo "core files go elsewhere"
+        ulimit -c unlimited; as_nobody sh -c 'kill -ABRT $$' 2>/dev/null; ls; rm -f core*
+        as_nobody lattice launch --alloc $alloc -n 1 bash -c '
+            echo $(ulimit -c) $(cat /proc/$PPID/comm) >facts; kill -ABRT $PPID; sleep 1000' 2>/dev/null; echo "code $?"; cat facts; ls"#;
+    script(1, words).run().exits(0).prints_lines(["core", "code 125", "unlimited lattice-session", "facts"]);
+}
+
+/// Files and directories of another user, and files that are no sets, where the sets of a user are looked for.
+#[test]
+fn a_directory_of_sets_that_another_user_can_change_is_refused() {
+    let words = r#"unset LATTICE_API_URL LATTICE_ALLOC_ID; mkdir -m 1777 sets; cd sets
+        as_games() { setpriv --reuid games --regid games --clear-groups env -i PATH="$PATH" LATTICE_SETS=$PWD/sets "$@"; }
+        try() {
+            local name=$1; shift; "$@"; as_games timeout 20 lattice sets --json >shown 2>said; echo "$name: $?" \
+                $(field command <shown) $(grep -oE 'is no directory|belongs to uid 65534|may be used by others' said)
+            rm -rf sets elsewhere
+        }
+        own() { as_games mkdir -m 700 sets; "$@"; }
+        link_to_anothers() { as_nobody mkdir -m 777 elsewhere; as_nobody ln -s $PWD/elsewhere sets; }
+        open_to_group() { as_games mkdir sets; as_games chmod 770 sets; }
+        large() { head -c 50000000 /dev/zero >sets/5; chown games sets/5; }
+        try link link_to_anothers; try directory as_nobody mkdir -m 777 sets; try mode open_to_group
+        try fifo own mkfifo -m 666 sets/5; try secret own ln -s /etc/shadow sets/5; try large own large
+        try lock own mkfifo -m 666 sets/lock; touch file; try hard own ln file sets/5"#;
+    let shows = |name: &str| format!("{name}: 0 lattice sets");
+    let refused =
+        ["link: 125 is no directory", "directory: 125 belongs to uid 65534", "mode: 125 may be used by others"];
+    let shown = ["fifo", "secret", "large", "lock", "hard"].map(shows);
+    let expected = refused.into_iter().chain(shown.iter().map(String::as_str));
+    script(1, words).run().exits(0).prints_lines(expected);
+}
+
+/// Names of sockets that have no owner can be taken by every user. Commands look at launches of their own user alone.
+#[test]
+fn sockets_under_names_of_launches_hide_no_launch() {
+    let words = r#"unset LATTICE_API_URL LATTICE_ALLOC_ID; export LATTICE_SETS=$PWD/sets; ulimit -n 9100
+        as_nobody perl -MSocket -e 'my @taken; for (1..9000) { socket(my $s, PF_UNIX, SOCK_STREAM, 0) or die;
+            bind($s, pack_sockaddr_un("\0lattice-launch-squat$_")) && listen($s, 1) or die; push @taken, $s }
+            $| = 1; print "taken\n"; sleep 1000' >squat & squat=$!
+        until [ -s squat ]; do sleep 0.05; done; grep -c '@lattice-launch-squat' /proc/net/unix
+        lattice launch -n 1 sleep 1000 & launch=$!
+        until lattice launches --json 2>/dev/null | grep -q sleep; do sleep 0.05; done
+        lattice launches --json | field id | wc -l; lattice sets --json | field command | grep -c sleep
+        kill -TERM $launch; wait $launch; echo "code $?"; kill $squat"#;
+    script(1, words).run().exits(0).prints_lines(["9000", "1", "1", "code 143"]);
+}

@@ -92,7 +92,7 @@ fn a_file_that_tells_nodes_of_pbs_is_seen_by_nobody_else_and_gone_when_they_have
     let (_, job) = JOBS[0];
     let script = r#"
         sed -i '2i stat -c "%a %F" $(dirname ${!#}) ${!#} >>$HOME/modes' bin/pbs_tmrsh
-        user lattice start -- sh -c 'ls -d .lattice-join-*; grep -c PRIVATE calls'; ls -A | grep lattice; sort -u modes"#;
+        umask 000; user lattice start -- sh -c 'ls -d .lattice-join-*; grep -c PRIVATE calls'; ls -A | grep lattice; sort -u modes"#;
     script_in_job(job, script).run().exits(0).prints("0\n600 regular file\n700 directory\n");
 }
 
