@@ -9,6 +9,8 @@ use std::path::{Path, PathBuf};
 use lattice_tests::memory::{contains, found, positions};
 use lattice_tests::{Running, processes, script_on, turn};
 use nix::unistd::geteuid;
+use redb::{Database, ReadableDatabase, ReadableTable, TableDefinition};
+use ring::aead::{AES_256_GCM, Aad, LessSafeKey, Nonce, UnboundKey};
 
 /// Launches of two users after each other, of two nodes whose sessions are linked, under an agent that is root's and one that is not. For
 /// each launch all processes are listed by their kind, and it goes on when the test has looked.
@@ -101,7 +103,7 @@ impl LaunchSecrets {
     /// From the state of the API server, and the environment of a rank.
     fn read(directory: &Path, processes: &Processes, canary: &str) -> Self {
         let session = processes.sessions[0];
-        let keys: Vec<_> = states(directory).iter().flat_map(|state| link_keys(&fs::read(state).unwrap())).collect();
+        let keys: Vec<_> = running_launches(directory).iter().flat_map(|record| link_keys(record)).collect();
         let candidates: Vec<&[u8]> = keys.iter().map(Vec::as_slice).collect();
         let held = found(session, &candidates);
         assert_eq!(held.len(), 1, "the state and a session have the key of one launch's links");
@@ -155,7 +157,28 @@ fn name_of(pid: u32) -> String {
     processes::status(pid, "Name").unwrap_or_default()
 }
 
-/// Keys of links in the file of the API server's state: the field `link_key` (22) of a launch, 32 bytes.
+/// Records of the launches in the API server's state. A record is sealed: a slot of the file of keys, a nonce, the ciphertext.
+fn running_launches(directory: &Path) -> Vec<Vec<u8>> {
+    let copy = tempfile::NamedTempFile::new().unwrap();
+    // The API server has locked its own.
+    fs::copy(directory.join("api.redb"), copy.path()).unwrap();
+    let keys = fs::read(directory.join("api.redb.keys")).unwrap();
+    let unsealed = |id: &str, sealed: &[u8]| {
+        let (slot, sealed) = sealed.split_first_chunk().expect("a slot");
+        let (nonce, text) = sealed.split_first_chunk().expect("a nonce");
+        let key = &keys[u32::from_le_bytes(*slot) as usize * 32..][..32];
+        let key = LessSafeKey::new(UnboundKey::new(&AES_256_GCM, key).unwrap());
+        let mut text = text.to_vec();
+        key.open_in_place(Nonce::assume_unique_for_key(*nonce), Aad::from(id), &mut text).unwrap().to_vec()
+    };
+    let database = Database::create(copy.path()).unwrap();
+    let launches = TableDefinition::<&str, &[u8]>::new("launches");
+    let table = database.begin_read().unwrap().open_table(launches).unwrap();
+    let rows = table.iter().unwrap().map(Result::unwrap);
+    rows.map(|(id, sealed)| unsealed(id.value(), sealed.value())).collect()
+}
+
+/// Keys of links in the record of a launch: the field `link_key` (22) of its spec, 32 bytes.
 fn link_keys(state: &[u8]) -> BTreeSet<Vec<u8>> {
     let field = [0xb2, 0x01, 32];
     positions(state, &field)
@@ -169,14 +192,6 @@ fn files(directory: &Path) -> Vec<PathBuf> {
     let entries = fs::read_dir(directory).into_iter().flatten().flatten().map(|entry| entry.path());
     let below = |path: PathBuf| if path.is_dir() && !path.ends_with("pki") { files(&path) } else { vec![path] };
     entries.flat_map(below).filter(|path| path.is_file()).collect()
-}
-
-fn states(directory: &Path) -> Vec<PathBuf> {
-    files(directory).into_iter().filter(|path| is_state(path)).collect()
-}
-
-fn is_state(path: &Path) -> bool {
-    path.extension().is_some_and(|extension| extension == "redb")
 }
 
 /// What the test knows, and looks for.
@@ -236,7 +251,7 @@ impl Search {
         assert!(wrong.is_empty(), "links, secret, canary:\n{wrong}");
     }
 
-    /// Files but the API server's state, arguments of all processes, and environments but those of ranks and their command.
+    /// Files, the API server's state among them, arguments of all processes, and environments but those of ranks and their command.
     fn assert_nothing_is_shown(&self, processes: &Processes, own: &LaunchSecrets) {
         let digits: String = own.links.iter().fold(String::new(), |mut text, byte| {
             write!(text, "{byte:02x}").unwrap();
@@ -247,7 +262,7 @@ impl Search {
         let of_links = [own.links.as_slice(), digits.as_bytes(), list.trim_matches(['[', ']']).as_bytes()];
         let everywhere: Vec<_> = of_links.into_iter().chain(lines).collect();
         let but_in_ranks: Vec<_> = everywhere.iter().copied().chain([own.name.as_slice(), &own.canary]).collect();
-        let written = files(&self.directory).into_iter().filter(|path| !is_state(path));
+        let written = files(&self.directory).into_iter();
         let of = |pid: u32, file: &str| PathBuf::from(format!("/proc/{pid}/{file}"));
         let strangers = processes.daemons.iter().chain(&processes.forks).chain(&processes.sessions);
         let strict = written.chain(processes.all().map(|pid| of(pid, "cmdline")));
