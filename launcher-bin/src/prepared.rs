@@ -123,11 +123,19 @@ impl PreparedLaunch {
 
     /// File that a rank's stream is written to; `None` for the launcher's own stream.
     pub fn output_file(&self, row: &RankRow, stream: Stream) -> Option<PathBuf> {
-        let template = match stream {
+        self.template(stream).map(|template| self.fill(template, row))
+    }
+
+    /// True if directories of a stream's files have fields in their names: the user cannot create them in advance.
+    pub(crate) fn makes_directory(&self, stream: Stream) -> bool {
+        self.template(stream).is_some_and(Template::has_field_in_directory)
+    }
+
+    fn template(&self, stream: Stream) -> Option<&Template> {
+        match stream {
             Stream::Stdout => self.output.stdout.as_ref(),
             Stream::Stderr => self.output.stderr.as_ref(),
-        };
-        template.map(|template| self.fill(template, row))
+        }
     }
 
     fn output_files(&self) -> HashSet<PathBuf> {
@@ -139,7 +147,8 @@ impl PreparedLaunch {
     fn fill(&self, template: &Template, row: &RankRow) -> PathBuf {
         let RankPlace { rank, node, local_rank, .. } = row.place;
         let host = self.placed.host(node);
-        template.expand(Place { rank, local_rank, node, host, launch_id: &self.placed.launch_id })
+        let ranks = self.placed.job.size();
+        template.expand(Place { rank, ranks, local_rank, node, host, launch_id: &self.placed.launch_id })
     }
 
     /// Refuses files for standard input that are not readable under the name that each rank opens.

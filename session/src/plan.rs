@@ -353,9 +353,9 @@ impl LaunchContext<'_> {
     fn inputs(&self) -> Vec<InputFile> {
         let StdinTarget::File(template) = &self.spec.settings.stdin else { return Vec::new() };
         let SessionSpec { node, launch_id, .. } = self.spec;
-        let host = self.spec.host(*node);
+        let (host, ranks) = (self.spec.host(*node), self.spec.job.size());
         let file = |(local_rank, &rank)| {
-            let path = template.expand(Place { rank, local_rank, node: *node, host, launch_id });
+            let path = template.expand(Place { rank, ranks, local_rank, node: *node, host, launch_id });
             InputFile { rank, path }
         };
         (0..).map(LocalRank).zip(self.ranks).map(file).collect()

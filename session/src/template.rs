@@ -2,8 +2,8 @@
 //!
 //! The letters mean what they mean in file names of `srun` and `sbatch` (filename pattern, srun(1)): `%t` is the task identifier relative
 //! to the job, which is the rank; `%n` the node identifier relative to the job; `%N` the short host name; `%j`, `%J` and `%s` the job and
-//! its step, here the launch id or that of the batch job; `%x` the name of either; `%u` the user. `%r` is the rank, too; `%l`, which srun
-//! does not have, is the local rank. A number between the sign and the letter pads numbers with zeros to so many digits: `%3t`.
+//! its step, here the launch id or that of the batch job; `%x` the name of either; `%u` the user. `%r` is the rank, too; srun does not have
+//! `%l`, the local rank, and `%R`, the rank with as many digits as the last one. A number between the sign and the letter pads numbers with zeros to so many digits: `%3t`.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -27,6 +27,8 @@ enum Part {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Field {
     Rank,
+    /// Rank with the digits of the last one.
+    EvenRank,
     LocalRank,
     Node,
     Host,
@@ -36,9 +38,10 @@ enum Field {
 }
 
 /// Letters of fields; of several for one, the first is written.
-const LETTERS: [(u8, Field); 10] = [
+const LETTERS: [(u8, Field); 11] = [
     (b'r', Field::Rank),
     (b't', Field::Rank),
+    (b'R', Field::EvenRank),
     (b'l', Field::LocalRank),
     (b'n', Field::Node),
     (b'N', Field::Host),
@@ -57,6 +60,8 @@ const WIDTH_MAX: u8 = 32;
 pub struct Place<'a> {
     /// `%r` and `%t`
     pub rank: Rank,
+    /// Number of ranks of the launch.
+    pub ranks: u32,
     /// `%l`
     pub local_rank: LocalRank,
     /// `%n`
@@ -76,7 +81,7 @@ pub enum TemplateError {
     Empty,
     /// A percent sign is followed by something that has no meaning.
     #[error(
-        "%{} has no meaning in a file name; %r and %t are the rank, %l the rank on its node, %n the node, %N its host name, \
+        "%{} has no meaning in a file name; %r and %t are the rank, %R with the digits of the last one, %l the rank on its node, %n the node, %N its host name, \
          %j the id, %x the name, %u the user, %% a percent sign; %3t has three digits",
         found.escape_ascii()
     )]
@@ -197,6 +202,13 @@ impl Template {
         OsString::from_vec(text)
     }
 
+    /// True if the name has a field before its last slash: its directory differs from rank to rank, or from launch to launch.
+    pub fn has_field_in_directory(&self) -> bool {
+        let last = self.parts.iter().rposition(|part| matches!(part, Part::Text(text) if text.contains(&b'/')));
+        let directory = last.map_or(&[] as &[Part], |last| &self.parts[..last]);
+        directory.iter().any(|part| matches!(part, Part::Field(..)))
+    }
+
     /// The file name at `place`.
     pub fn expand(&self, place: Place<'_>) -> PathBuf {
         let mut name = Vec::new();
@@ -207,6 +219,10 @@ impl Template {
                     let digits = usize::from(*width);
                     let text = match field {
                         Field::Rank => format!("{:0digits$}", place.rank.0),
+                        Field::EvenRank => {
+                            let last = place.ranks.saturating_sub(1).to_string();
+                            format!("{:0digits$}", place.rank.0, digits = digits.max(last.len()))
+                        }
                         Field::LocalRank => format!("{:0digits$}", place.local_rank.0),
                         Field::Node => format!("{:0digits$}", place.node.0),
                         Field::Host => place.host.split('.').next().unwrap_or_default().to_owned(),
@@ -237,6 +253,7 @@ mod tests {
 
     const PLACE: Place<'_> = Place {
         rank: Rank(17),
+        ranks: 1001,
         local_rank: LocalRank(1),
         node: NodeIndex(8),
         host: "node8.example.org",
@@ -271,6 +288,25 @@ mod tests {
         check("%j.%J.%s", "k3jq.k3jq.k3jq");
         check("%4t-%04t-%3n-%1t", "0017-0017-008-17");
         check("%8N.%8j", "node8.k3jq");
+    }
+
+    #[test]
+    fn ranks_may_have_the_digits_of_the_last_one() {
+        let of = |ranks| template("%R-%3R").expand(Place { ranks, ..PLACE });
+        assert_eq!(of(18), Path::new("17-017"));
+        assert_eq!(of(1000), Path::new("017-017"));
+        assert_eq!(of(1001), Path::new("0017-0017"));
+    }
+
+    #[test]
+    fn a_directory_with_a_field_is_known() {
+        let check = |text: &str, expected| assert_eq!(template(text).has_field_in_directory(), expected, "{text}");
+        check("out.%r", false);
+        check("a/b/out.%r", false);
+        check("/a/%j.%r", false);
+        check("%j/out", true);
+        check("a/%r/b/out.%r", true);
+        check("a/rank.%R/stdout", true);
     }
 
     #[test]
@@ -317,7 +353,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn every_template_can_be_written_down_and_read_again(text in "([a-z/.]|%[0-9]?[rtlnNjJsxu]|%%){1,20}") {
+        fn every_template_can_be_written_down_and_read_again(text in "([a-z/.]|%[0-9]?[rtRlnNjJsxu]|%%){1,20}") {
             let template = template(&text);
             prop_assert_eq!(Template::parse(&template.to_text()), Ok(template));
         }

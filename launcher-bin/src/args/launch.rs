@@ -253,7 +253,7 @@ pub struct StreamArgs {
     #[arg(long, conflicts_with_all = ["stdin", "output", "error", "json", "detach"])]
     pub pty: bool,
     /// Pass on what ranks write as they write it: the standard output of each is a pseudo-terminal, as with srun, so that programs hold
-    /// nothing back, and no line waits for its end; otherwise one does, on a terminal for 0.1 s. With `pipe` it stays a pipe. --json
+    /// nothing back, and no line waits for its end; otherwise one does, on a terminal for 0.05 s. With `pipe` it stays a pipe. --json
     /// and --collapse are of whole lines.
     #[arg(short, long, value_enum, value_name = "terminal|pipe", num_args = 0..=1, require_equals = true, default_missing_value = "terminal",
           hide_possible_values = true)]
@@ -266,7 +266,8 @@ pub struct StreamArgs {
     #[arg(long, conflicts_with = "json")]
     pub timestamp: bool,
     /// Write standard output to FILE. As with srun, %t (or %r) is the rank, %n the number of its node, %N that node's short host
-    /// name, %j the launch id, %x the name of the launch, %u the user, %% a percent sign, and %3t has three digits; %l is the rank on its node.
+    /// name, %j the launch id, %x the name of the launch, %u the user, %% a percent sign, and %3t has three digits; %l is the rank on its node,
+    /// %R the rank with the digits of the last one. A directory with such a letter in its name is created.
     #[arg(short = 'o', long, value_name = "FILE", value_parser = template())]
     pub output: Option<Template>,
     /// Write standard error to FILE; may be the same file.

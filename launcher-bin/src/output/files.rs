@@ -50,7 +50,8 @@ fn instead(path: &Path) -> String {
 type Identity = (u64, u64);
 
 impl Files {
-    /// Opens every file that `launch` names, and empties those that are not to be appended to.
+    /// Opens every file that `launch` names, and empties those that are not to be appended to. A directory with a field in its name is created
+    /// with the directories above it.
     ///
     /// # Errors
     /// Fails at the first file that cannot be opened; those opened before it exist from then on.
@@ -72,9 +73,14 @@ impl Files {
                     Entry::Occupied(known) => *known.get(),
                     Entry::Vacant(new) => {
                         let path = new.key().clone();
-                        let index = files
-                            .add(path.clone(), &options, &own, &mut identities)
-                            .map_err(|source| FileError { rank: row.place.rank, path, source })?;
+                        let mut add = || files.add(path.clone(), &options, &own, &mut identities);
+                        let added = match add() {
+                            Err(error) if error.kind() == io::ErrorKind::NotFound && launch.makes_directory(stream) => {
+                                path.parent().map_or(Ok(()), std::fs::create_dir_all).and_then(|()| add())
+                            }
+                            added => added,
+                        };
+                        let index = added.map_err(|source| FileError { rank: row.place.rank, path, source })?;
                         *new.insert(index)
                     }
                 };

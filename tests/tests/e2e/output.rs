@@ -87,6 +87,37 @@ fn output_that_passes_through_other_processes_comes_whole_at_every_end() {
     late_output::no_line_is_lost(0);
 }
 
+/// Recorded from mpirun 4.1.8 and prterun 5.0.11, whose name of a job is in the place of the launch id. (prterun 5.0.11 fails to create some
+/// of the files of `dir=`.)
+#[test]
+fn files_of_open_mpi_lines_are_those_of_open_mpi() {
+    const SCRIPT: &str = r#"
+        cd "$(mktemp -d)" && trap 'rm -rf "$PWD"' EXIT
+        check() {
+            "$LATTICE" mpirun --oversubscribe "$@" bash -c 'echo out; echo err >&2' >shown 2>&1
+            echo "$*: shown $(grep -cE '^(out|err)$' shown)" $(find d* -type f -print -exec cat {} \; | sed 's/d\.[a-z0-9]*\./d.ID./; s:d/[a-z0-9]\{10\}/:d/ID/:' | sort -u)
+            rm -rf d* shown
+        }
+        check -np 1 --output-filename d
+        check -np 1 --output-filename d/b:nocopy
+        check -np 2 --output-filename d:nojobid
+        check -np 11 --output-filename d:nocopy | grep -o 'd/1/rank.[0-9]*/stdout'
+        check -np 1 --output dir=d
+        check -np 1 --output file=d,merge
+        "$LATTICE" launch -n 1 --output d/%r true 2>&1 | grep -o 'mkdir -p d'"#;
+    let outcome = Command::new("bash").words("-c").arg(SCRIPT).env("LATTICE", built::lattice()).run();
+    let expected = [
+        "-np 1 --output-filename d: shown 2 d/1/rank.0/stderr d/1/rank.0/stdout err out",
+        "-np 1 --output-filename d/b:nocopy: shown 0 d/b/1/rank.0/stderr d/b/1/rank.0/stdout err out",
+        "-np 2 --output-filename d:nojobid: shown 4 d/rank.0/stderr d/rank.0/stdout d/rank.1/stderr d/rank.1/stdout err out",
+        "-np 1 --output dir=d: shown 0 d/ID/rank.0/stderr d/ID/rank.0/stdout err out",
+        "-np 1 --output file=d,merge: shown 0 d.ID.0.out err out",
+        "mkdir -p d",
+    ];
+    let padded = (0..11).map(|rank| format!("d/1/rank.{rank:02}/stdout"));
+    outcome.exits(0).prints_lines(expected.map(str::to_owned).into_iter().chain(padded));
+}
+
 /// A rank that never pauses for long, and never ends its line: dots, bars that end with a carriage return, and bars that begin with one.
 #[test]
 fn output_without_line_ends_is_shown_as_it_comes() {

@@ -240,6 +240,7 @@ impl Streams {
         // A script is one process, on the first node.
         let place = Place {
             rank: Rank(0),
+            ranks: 1,
             local_rank: LocalRank(0),
             node: NodeIndex(0),
             host: node,

@@ -9,9 +9,9 @@ use super::binding::{bind_to, cpu_list, cpus_per_rank, map_by, membind, oversubs
 use super::intel;
 use super::output::{output, output_filename, stream_buffering};
 use super::values::{
-    display, environment, environment_of_all, error_pattern, export_list, export_one, host, hosts, launch_mca,
-    max_restarts, mca, output_pattern, path, pmix_mca, rank_by, rank_map, ranks, ranks_of_each_host, ranks_per_host,
-    runtime_options, set_one, spawn_timeout, universe_size, unset_one,
+    TOPOLOGY, display, environment, environment_of_all, error_pattern, export_list, export_one, host, hosts,
+    launch_mca, max_restarts, mca, output_pattern, path, pmix_mca, rank_by, rank_map, ranks, ranks_of_each_host,
+    ranks_per_host, runtime_options, set_one, spawn_timeout, universe_size, unset_one,
 };
 use crate::args::idle::Notice;
 
@@ -189,8 +189,16 @@ pub(in crate::args::front_end) const FLAGS: &[Flag] = &[
     flag(&["prepend-pattern"], Takes::Value, Refused("type -prepend-rank")),
     flag(&["outfile-pattern"], Takes::Value, Made("--output, with %N for %h and %n for %p", output_pattern)),
     flag(&["errfile-pattern"], Takes::Value, Made("--error, with the same letters", error_pattern)),
-    flag(&["output"], Takes::Value, Made("--label, --timestamp, or --output and --error for file=NAME", output)),
-    flag(&["output-filename"], Takes::Value, Made("--output=NAME.%j.%r.out --error=NAME.%j.%r.err", output_filename)),
+    flag(
+        &["output"],
+        Takes::Value,
+        Made("--label, --timestamp, or --output and --error for file=NAME and dir=DIRECTORY", output),
+    ),
+    flag(
+        &["output-filename"],
+        Takes::Value,
+        Made("--output=DIR/1/rank.%R/stdout --error=DIR/1/rank.%R/stderr --tee", output_filename),
+    ),
     flag(&["stdin"], Takes::Value, OfLaunch("--stdin")),
     flag(&["merge-stderr-to-stdout", "stderr-to-stdout"], Takes::Nothing, Refused("type 2>&1 behind the line")),
     flag(&["json"], Takes::Nothing, OfLaunch("--json")),
@@ -239,12 +247,12 @@ pub(in crate::args::front_end) const FLAGS: &[Flag] = &[
             "display-devel-map",
             "display-devel-allocation",
             "display-diffable-map",
-            "display-topo",
         ],
         Takes::Nothing,
         OfLaunch("--show-map"),
     ),
-    flag(&["display"], Takes::Value, Made("--show-map", display)),
+    flag(&["display-topo"], Takes::Nothing, Refused(TOPOLOGY)),
+    flag(&["display"], Takes::Value, Made("--show-map for map, bind and allocation; others are refused", display)),
     flag(&["do-not-launch"], Takes::Nothing, OfLaunch("--dry-run")),
     // failures and time
     flag(&["timeout"], Takes::Value, OfLaunch("--timeout")),

@@ -355,10 +355,31 @@ pub(super) fn rank_by(line: &mut Line, how: &OsStr) -> Result<(), Refusal> {
     Ok(())
 }
 
-pub(super) fn display(line: &mut Line, what: &OsStr) -> Result<(), Refusal> {
-    match what.to_string_lossy().split([',', ':', '-']).next().unwrap_or_default() {
-        "map" | "bind" | "bindings" | "allocation" | "alloc" => line.add_to_launch("--show-map", None),
-        other => line.note(format!("--display {other}: only the map can be displayed")),
+/// Remedy for flags that show the topology of nodes.
+pub(super) const TOPOLOGY: &str = "type lattice nodes --topology, or --show-map for the CPUs of each rank";
+
+/// prterun's `--display`: a list of directives, each of which may be shortened, and qualifiers of all behind a colon.
+pub(super) fn display(line: &mut Line, value: &OsStr) -> Result<(), Refusal> {
+    let value = value.to_string_lossy();
+    let refused = |word: &str, reason: &str| {
+        Err(Refusal::Value { flag: "--display", value: word.to_owned(), reason: reason.to_owned() })
+    };
+    let (directives, qualifiers) = value.split_once(':').unwrap_or((&value, ""));
+    if !qualifiers.is_empty() {
+        return refused(qualifiers, "type --json, for a map that programs read");
+    }
+    for word in directives.split(',') {
+        let name = word.split_once('=').map_or(word, |(name, _)| name);
+        let begins = |full: &str| !name.is_empty() && full.starts_with(name);
+        if begins("topo") || begins("cpus") {
+            return refused(word, TOPOLOGY);
+        }
+        if !(["map-devel", "bindings"].contains(&name) || ["map", "bind", "allocation"].into_iter().any(begins)) {
+            return refused(word, "map, bind and allocation can be displayed");
+        }
+    }
+    if !line.has("--show-map") {
+        line.add_to_launch("--show-map", None);
     }
     Ok(())
 }
@@ -376,6 +397,29 @@ pub(super) fn universe_size(line: &mut Line, size: &OsStr) -> Result<(), Refusal
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_prterun_displays_is_the_map_or_refused() {
+        let shown = |value: &str| {
+            let mut line = Line::default();
+            display(&mut line, value.as_ref()).map_err(|refusal| refusal.to_string())?;
+            Ok::<_, String>(line.finish().words)
+        };
+        for value in ["map", "bind", "alloc", "allocation", "map-devel", "map,bind"] {
+            assert_eq!(shown(value), Ok(vec!["--show-map".into()]), "{value}");
+        }
+        for (value, expected) in [
+            ("topo", "lattice nodes --topology"),
+            ("topo=0", "lattice nodes --topology"),
+            ("map,topo", "lattice nodes --topology"),
+            ("cpus", "lattice nodes --topology"),
+            ("map:parseable", "--json"),
+            ("bogus", "map, bind and allocation"),
+            ("", "map, bind and allocation"),
+        ] {
+            assert!(shown(value).unwrap_err().contains(expected), "{value}: {:?}", shown(value));
+        }
+    }
 
     #[test]
     fn a_map_of_ranks_names_the_host_of_each() {

@@ -136,7 +136,7 @@ fn lines_of_mpiexec_mean_a_launch() {
         ("mpiexec -outfile-pattern o.%r -errfile-pattern e.%r ./a", "--output=o.%r --error=e.%r ./a"),
         (
             "mpirun --report-bindings --display map ./a",
-            "--show-map --show-map --tasks-per=1:core --cpu-bind=numa:over=numa:or-none ./a",
+            "--show-map --tasks-per=1:core --cpu-bind=numa:over=numa:or-none ./a",
         ),
         (
             "mpirun --timeout 60 --stdin all ./a",
