@@ -34,7 +34,10 @@ impl Failure {
 
 impl From<LaunchError> for Failure {
     fn from(error: LaunchError) -> Self {
-        let code = error.program_failure().map_or(exit::OURS, exit::of_program);
+        let code = match &error {
+            LaunchError::Interrupted { signal } => exit::by_signal(*signal as i32),
+            _ => error.program_failure().map_or(exit::OURS, exit::of_program),
+        };
         Self { text: error.to_string(), code }
     }
 }

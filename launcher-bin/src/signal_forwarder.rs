@@ -11,11 +11,10 @@
 //! Who sends a signal twice at once means it once ([`Signals`]). Commands that the launch has not taken yet wait
 //! in [`Pending`]. Delivery belongs to the session or to the attach stream, the messages to the user to the renderer.
 
+mod early;
 mod pending;
 
-use pmi_transport::task;
 use std::convert::Infallible;
-use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -25,9 +24,9 @@ use nix::sys::signal::{Signal, raise};
 use tokio::sync::{Notify, mpsc, watch};
 use tokio::time::{Instant, sleep, timeout};
 
+pub(crate) use self::early::EarlySignals;
 use self::pending::{Command, Pending};
-use crate::job_control;
-use crate::signals::{ENDING, Received, Sender, Signals, TELLING};
+use crate::signals::ENDING;
 use crate::terminal::{self, RawTerminal};
 
 /// Signals for the ranks, which all processes on a terminal get as well.
@@ -52,7 +51,7 @@ pub(crate) enum RankLocation {
 /// Forwards this process's signals to a launch.
 #[derive(Debug)]
 pub(crate) struct SignalForwarder {
-    signals: mpsc::UnboundedReceiver<Signal>,
+    signals: EarlySignals,
     control: mpsc::Sender<Control>,
     pending: Pending,
     hung_up: Arc<Notify>,
@@ -99,15 +98,8 @@ pub(crate) struct Handles {
 }
 
 impl SignalForwarder {
-    /// Takes over this process's signals. Needs a tokio runtime.
-    ///
-    /// # Errors
-    /// Fails if the system refuses a handler.
-    pub(crate) fn new(location: RankLocation) -> io::Result<(Self, Handles)> {
-        Ok(Self::fed_by(listen()?, location))
-    }
-
-    fn fed_by(signals: mpsc::UnboundedReceiver<Signal>, location: RankLocation) -> (Self, Handles) {
+    /// Forwards the signals that came while the launch started, and those that follow.
+    pub(crate) fn new(signals: EarlySignals, location: RankLocation) -> (Self, Handles) {
         let (control, commands) = mpsc::channel(COMMANDS);
         let (interrupts, interrupted) = mpsc::unbounded_channel();
         let (abandon, abandoned) = watch::channel(false);
@@ -139,7 +131,7 @@ impl SignalForwarder {
             tokio::select! {
                 biased;
                 () = deliver(&self.control, &mut self.pending), if !self.pending.is_empty() => {}
-                Some(signal) = self.signals.recv() => self.on_signal(signal).await,
+                signal = self.signals.next() => self.on_signal(signal).await,
                 () = self.hung_up.notified() => self.end_in_order(Signal::SIGPIPE),
                 () = until(deadline) => {
                     self.abandon.send_replace(true);
@@ -230,30 +222,10 @@ async fn deliver(control: &mpsc::Sender<Control>, pending: &mut Pending) {
     }
 }
 
-/// Signals for this process or for the ranks, as they arrive.
-fn listen() -> io::Result<mpsc::UnboundedReceiver<Signal>> {
-    let wanted = ENDING.into_iter().chain(TELLING).chain(ON_TERMINAL).chain([Signal::SIGTSTP]);
-    let mut received = Signals::listen(wanted)?;
-    let (sender, signals) = mpsc::unbounded_channel();
-    task::spawn(async move {
-        loop {
-            let received = received.next().await;
-            if is_for_us(received, job_control::has_shell) && sender.send(received.signal).is_err() {
-                return;
-            }
-        }
-    });
-    Ok(signals)
-}
-
-/// False for a Ctrl-Z after which nobody could continue this process. A process that sends SIGTSTP can send SIGCONT as well.
-fn is_for_us(received: Received, has_shell: impl FnOnce() -> bool) -> bool {
-    received != Received { signal: Signal::SIGTSTP, sender: Sender::Terminal } || has_shell()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::signals::TELLING;
 
     /// Forwards `signals` until nothing more happens; returns the launch's commands, and whether the output was abandoned.
     fn forwarded(signals: &[Signal], hang_up: bool) -> (String, bool) {
@@ -261,7 +233,7 @@ mod tests {
         runtime.block_on(async {
             let (sender, receiver) = mpsc::unbounded_channel();
             signals.iter().for_each(|&signal| sender.send(signal).unwrap());
-            let (forwarder, mut handles) = SignalForwarder::fed_by(receiver, RankLocation::Local);
+            let (forwarder, mut handles) = SignalForwarder::new(EarlySignals::fed_by(receiver), RankLocation::Local);
             if hang_up {
                 handles.hung_up.notify_one();
             }
@@ -291,15 +263,6 @@ mod tests {
     }
 
     #[test]
-    fn ctrl_z_without_a_shell_that_continues_us_stops_nothing() {
-        let heard = |signal, sender, shell| is_for_us(Received { signal, sender }, || shell);
-        assert!(!heard(Signal::SIGTSTP, Sender::Terminal, false));
-        assert!(heard(Signal::SIGTSTP, Sender::Terminal, true));
-        assert!(heard(Signal::SIGTSTP, Sender::Process(None), false), "scontrol suspend");
-        assert!(heard(Signal::SIGINT, Sender::Terminal, false));
-    }
-
-    #[test]
     fn other_signals_are_passed_on() {
         let (usr1, cont) = (Signal::SIGUSR1 as i32, Signal::SIGCONT as i32);
         let expected = shown(&[Control::Signal(usr1), Control::Signal(cont)]);
@@ -324,7 +287,7 @@ mod tests {
         let (sender, receiver) = mpsc::unbounded_channel();
         let burst = std::iter::repeat_n(Signal::SIGWINCH, 50).chain([Signal::SIGINT, Signal::SIGINT]);
         burst.for_each(|signal| sender.send(signal).unwrap());
-        let (forwarder, mut handles) = SignalForwarder::fed_by(receiver, RankLocation::Local);
+        let (forwarder, mut handles) = SignalForwarder::new(EarlySignals::fed_by(receiver), RankLocation::Local);
         let commands = async {
             sleep(LAST_WRITES).await;
             let mut commands = Vec::new();
@@ -382,7 +345,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn signals_after_the_end_of_the_launch_are_dropped() {
         let (sender, receiver) = mpsc::unbounded_channel();
-        let (forwarder, handles) = SignalForwarder::fed_by(receiver, RankLocation::Local);
+        let (forwarder, handles) = SignalForwarder::new(EarlySignals::fed_by(receiver), RankLocation::Local);
         drop(handles.control);
         [Signal::SIGINT, Signal::SIGUSR1].into_iter().for_each(|signal| sender.send(signal).unwrap());
         assert!(timeout(LAST_WRITES, forwarder.run()).await.is_err(), "it goes on, and forwards nothing");
@@ -391,7 +354,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn the_user_is_told_of_the_first_interrupt_only() {
         let (sender, receiver) = mpsc::unbounded_channel();
-        let (forwarder, mut handles) = SignalForwarder::fed_by(receiver, RankLocation::Cluster);
+        let (forwarder, mut handles) = SignalForwarder::new(EarlySignals::fed_by(receiver), RankLocation::Cluster);
         [Signal::SIGUSR1, Signal::SIGTERM, Signal::SIGINT, Signal::SIGINT]
             .into_iter()
             .for_each(|signal| sender.send(signal).unwrap());

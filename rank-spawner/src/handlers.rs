@@ -37,9 +37,9 @@ pub fn signal_handlers<'a>(ranks: impl IntoIterator<Item = &'a RankProcess>, sig
 
 /// Sends `signal` to the groups of these ranks, as far as they were not reaped.
 ///
-/// A signal that ends a process by default is not sent to a filter: a process of the group that reads a pipe from another one, as `tee` in
-/// `./app | tee log` or `exec > >(tee log)`, and has no handler for the signal. It ends when the processes before it have ended, and until then
-/// passes on what they wrote. Reads the table of processes for such signals, which takes some milliseconds.
+/// A signal that ends a process by default, SIGKILL included, is not sent to a filter: a process of the group that reads a pipe from another
+/// process, as `tee` in `./app | tee log` or `exec > >(tee log)`, and has no handler for the signal. A filter ends at the end of its input, and
+/// passes on the output until then; [`crate::sweep()`] kills those that do not end. Reads the table of processes, which takes some milliseconds.
 pub fn signal_groups<'a>(ranks: impl IntoIterator<Item = &'a RankProcess>, signal: Signal) {
     let table = ends_by_default(signal).then(ProcessTable::read).and_then(Result::ok);
     for rank in ranks {
@@ -69,10 +69,10 @@ fn signal_but_filters(rank: &RankProcess, signal: Signal) -> nix::Result<()> {
     Ok(())
 }
 
-/// True for a signal that ends a process without a handler, and that a process can handle.
+/// True for a signal that ends a process without a handler.
 fn ends_by_default(signal: Signal) -> bool {
-    use Signal::{SIGCHLD, SIGCONT, SIGKILL, SIGSTOP, SIGTSTP, SIGTTIN, SIGTTOU, SIGURG, SIGWINCH};
-    !matches!(signal, SIGCHLD | SIGCONT | SIGKILL | SIGSTOP | SIGTSTP | SIGTTIN | SIGTTOU | SIGURG | SIGWINCH)
+    use Signal::{SIGCHLD, SIGCONT, SIGSTOP, SIGTSTP, SIGTTIN, SIGTTOU, SIGURG, SIGWINCH};
+    !matches!(signal, SIGCHLD | SIGCONT | SIGSTOP | SIGTSTP | SIGTTIN | SIGTTOU | SIGURG | SIGWINCH)
 }
 
 /// Processes of a rank's group, each held by a pidfd.

@@ -9,7 +9,7 @@ use std::thread;
 
 use nix::errno::Errno;
 use nix::sys::signal::Signal;
-use rank_spawner::{RankExit, Spawner};
+use rank_spawner::{RankExit, Spawner, signal_groups};
 use world::{line, pids, runs, shell, wait};
 
 fn killed_by(signal: i32) -> RankExit {
@@ -51,6 +51,23 @@ fn a_signal_to_the_group_reaches_the_children_of_the_rank() {
     rank.signal_group(Signal::SIGKILL).unwrap();
     assert_eq!(wait(&rank), killed_by(9));
     world::eventually("the child of the rank ends", || !runs(child));
+}
+
+/// The filter holds the line until its input ends.
+#[test]
+fn a_signal_that_ends_the_rank_spares_the_filter_of_its_output() {
+    let filter = "read -r line; echo seen; cat; echo \"filtered $line\"";
+    let script = format!("trap '' TERM; exec > >(trap - TERM; {filter}); echo line; sleep 1000 & wait");
+    for signals in [&[Signal::SIGKILL] as &[_], &[Signal::SIGTERM, Signal::SIGKILL]] {
+        let spawner = Spawner::new().unwrap();
+        let rank = spawner.start(shell(0, &script)).unwrap();
+        assert_eq!(line(&rank), "seen");
+        for &signal in signals {
+            signal_groups([&rank], signal);
+        }
+        assert_eq!(wait(&rank), killed_by(9), "{signals:?}");
+        assert_eq!(line(&rank), "filtered line", "{signals:?}");
+    }
 }
 
 #[test]

@@ -22,6 +22,7 @@ mod node_facts;
 mod node_need;
 mod observe;
 mod orphans;
+mod outputs;
 mod prepare;
 mod pump;
 mod reap;
@@ -47,8 +48,8 @@ use std::time::Duration;
 use pmi_core::server::EndReason;
 use pmix_core::driver::Said;
 use rank_spawner::{RankCommand, RankExit, give_way};
+use tokio::sync::mpsc;
 use tokio::sync::mpsc::error::TrySendError;
-use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
@@ -58,7 +59,7 @@ use self::input_files::{InputFiles, OpenedFiles};
 use self::node_facts::NodeFacts;
 use self::observe::{OpenTells, PreparedJob};
 use self::orphans::OrphanReaping;
-use self::pump::{Extent, HeldStream};
+use self::outputs::Outputs;
 use self::resources::{ResourceNews, Resources};
 use self::servers::{Died, RankCalls, Servers};
 use self::services::{SessionCall, SpawnCall, SpawnReply};
@@ -146,23 +147,6 @@ struct Inputs {
     /// As many wait there as there are ranks, at most.
     deaths: mpsc::UnboundedReceiver<Died>,
     files: mpsc::UnboundedReceiver<Vec<PathBuf>>,
-}
-
-/// Pumps of the ranks' output streams.
-struct Outputs {
-    pumps: JoinSet<SlotId>,
-    /// How far the pumps are to read.
-    extent: watch::Sender<Extent>,
-    /// Streams that processes still hold when their time is over.
-    held: mpsc::UnboundedReceiver<HeldStream>,
-    report_held: mpsc::UnboundedSender<HeldStream>,
-}
-
-impl Outputs {
-    fn new() -> Self {
-        let (report_held, held) = mpsc::unbounded_channel();
-        Self { pumps: JoinSet::new(), extent: watch::Sender::new(Extent::ToTheEnd), held, report_held }
-    }
 }
 
 /// Requests of ranks for new jobs that are not answered.
@@ -259,7 +243,7 @@ impl Runner {
                 deaths: died,
                 files: registered,
             },
-            outputs: Outputs::new(),
+            outputs: Outputs::new(spec.settings.timeouts.output_end),
             stdin: StdinFeed::default(),
             looks: JoinSet::new(),
             resources: Resources::new(),
@@ -326,7 +310,12 @@ impl Runner {
                 self.machine.on_tell(ticket, detail, now);
             }
             SessionInput::Control(Some(Control::CutOff(node))) => self.io.nodes.cut_off(node),
-            SessionInput::Control(Some(control)) => self.machine.on_control(control, now),
+            SessionInput::Control(Some(control)) => {
+                if let Control::Kill(_) = control {
+                    self.outputs.on_kill_order();
+                }
+                self.machine.on_control(control, now);
+            }
             SessionInput::Control(None) => {
                 self.control = ControlState::Lost;
                 self.machine.on_control_lost(now);

@@ -3,6 +3,7 @@
 use std::io;
 use std::path::PathBuf;
 
+use nix::sys::signal::Signal;
 use rank_spawner::{KeeperError, ProgramFailure};
 
 use super::broadcast::BroadcastError;
@@ -54,6 +55,12 @@ pub enum LaunchError {
         reason: String,
         /// Line to type next.
         remedy: String,
+    },
+    /// This process was sent a signal before it was attached to the launch.
+    #[error("interrupted by {signal} before the launch had started")]
+    Interrupted {
+        /// The signal.
+        signal: Signal,
     },
     /// The API server cannot be reached any more.
     #[error(

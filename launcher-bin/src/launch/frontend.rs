@@ -11,7 +11,7 @@ use crate::console::Verbosity;
 use crate::exit;
 use crate::output::{Fault, OpenFiles, Renderer, RendererChannels};
 use crate::prepared::PreparedLaunch;
-use crate::signal_forwarder::{Handles, RankLocation, SignalForwarder};
+use crate::signal_forwarder::{EarlySignals, Handles, RankLocation, SignalForwarder};
 use crate::terminal::{Mode, RawTerminal};
 use crate::updates::UpdateSource;
 
@@ -34,18 +34,18 @@ pub(super) enum End {
 }
 
 impl Frontend {
-    /// Takes over this process's signals, and starts the writers. The receiver yields the user's commands.
+    /// Forwards the signals of this process, and starts the writers. The receiver yields the user's commands.
     ///
     /// # Errors
-    /// Fails if our streams or signals cannot be used.
+    /// Fails if our streams cannot be used.
     pub(super) fn new(
         launch: &PreparedLaunch,
-        location: RankLocation,
+        (signals, location): (EarlySignals, RankLocation),
         verbosity: Verbosity,
         files: OpenFiles,
         faults: Faults,
     ) -> Result<(Self, mpsc::Receiver<Control>), LaunchError> {
-        let (forwarder, handles) = SignalForwarder::new(location)?;
+        let (forwarder, handles) = SignalForwarder::new(signals, location);
         let Handles { control, hung_up, interrupts, abandoned } = handles;
         let renderer =
             Renderer::start(launch, verbosity, files, RendererChannels { hung_up, interrupts, abandoned, faults })?;

@@ -25,7 +25,7 @@ use crate::output::OpenFiles;
 use crate::own_set;
 use crate::prepared::PreparedLaunch;
 use crate::request::{Action, LaunchCommand, RequestError};
-use crate::signal_forwarder::RankLocation;
+use crate::signal_forwarder::{EarlySignals, RankLocation};
 use crate::{runtime, stdin, trace};
 
 /// Events that may wait for the renderer.
@@ -99,7 +99,8 @@ async fn drive(
     let (events, happened) = mpsc::channel(EVENTS);
     let trace = launch.output.pmi_trace.as_deref().map(|path| trace::sink(path, faults.clone())).transpose()?;
     let stdin = stdin::source(&launch.placed.settings.stdin)?;
-    let (mut frontend, control) = Frontend::new(&launch, RankLocation::Local, verbosity, files, (faults, reported))?;
+    let signals = (EarlySignals::listen()?, RankLocation::Local);
+    let (mut frontend, control) = Frontend::new(&launch, signals, verbosity, files, (faults, reported))?;
     let secret = LaunchSecret::random().map_err(RequestError::Random)?;
     let spec = launch.placed.clone().session(NodeIndex(0), Vec::new(), secret);
     let alone = SessionIo::on_one_node(&spec, events, control).map_err(RequestError::JobId)?;

@@ -1,6 +1,7 @@
 //! A launch on a cluster: the API server places and starts it, and then this process attaches to it.
 
 use std::io::{self, IsTerminal};
+use std::thread;
 use std::time::Duration;
 
 use lattice_session::placed::PlacedLaunch;
@@ -9,7 +10,7 @@ use lattice_session::settings::StdinTarget;
 use lattice_session::timeouts::LEASE;
 use pmi_transport::proto::v1 as proto;
 use rank_spawner::CpuBind;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, oneshot};
 
 use super::attached::{AttachSettings, AttachedLaunch};
 use super::frontend::Frontend;
@@ -21,12 +22,12 @@ use crate::attachment::Role;
 use crate::cluster::{ApiServer, Attachment, Cluster, ClusterError, Started, Templates, Wanted};
 use crate::console::{Verbosity, print, report, write_stderr};
 use crate::machine::Machine;
-use crate::output::{name, settings};
+use crate::output::{Fault, OpenFiles, name, settings};
 use crate::prepared::{NodeBindError, PreparedLaunch};
 use crate::request::{Action, Count, LaunchCommand, LineLabel, OutputRequest};
-use crate::signal_forwarder::RankLocation;
+use crate::signal_forwarder::{EarlySignals, RankLocation};
 use crate::trace::ClusterTrace;
-use crate::{local_launches, map, runtime, stdin};
+use crate::{local_launches, map, runtime, signals, stdin};
 
 /// Starts a launch in `allocation` and attaches to it, unless it is detached, or only prints its plan, which may be without an allocation;
 /// returns the exit code.
@@ -53,7 +54,10 @@ pub(crate) fn run(
             Action::Start => Wanted::Launch,
             Action::Plan => Wanted::Plan,
         };
-        let started = cluster.start_launch(&request, allocation, wanted).await?;
+        // Its ranks may write before this process is attached.
+        let mut signals = EarlySignals::listen()?;
+        let start = cluster.start_launch(&request, allocation, wanted);
+        let started = during(&mut signals, start).await??;
         show_notes(&started.notes, verbosity);
         if action == Action::Plan {
             if verbosity != Verbosity::Quiet {
@@ -66,12 +70,13 @@ pub(crate) fn run(
         let (launch_id, lease) = (started.launch_id.clone(), started.lease);
         let outcome = match request.ownership {
             Ownership::Detached => leave(&cluster, started, output, verbosity).await,
-            Ownership::Client => show(&cluster, &launch_id, (Role::Owner, lease), output, verbosity).await,
+            Ownership::Client => show(&cluster, &launch_id, (Role::Owner, lease), signals, (output, verbosity)).await,
         };
         if let Err(error) = &outcome
             && !matches!(error, LaunchError::LostSight { .. })
         {
-            // Nobody would see its output, or how it ended. If this fails, the API server misses us soon.
+            // Its output has no reader. If this fails, the API server ends it soon. A further signal ends this process.
+            let _ = signals::end_us();
             let _ = cluster.abort_launch(&launch_id, &format!("its client failed: {error}")).await;
         }
         outcome
@@ -112,7 +117,10 @@ pub(crate) fn attach(args: &AttachArgs, verbosity: Verbosity) -> Result<u8, Laun
         return runtime::block_on(viewed::view(&here, output, verbosity))?;
     }
     let server = ApiServer::find(args.api.api.as_deref(), &environment)?;
-    runtime::block_on(async { show(&server.connect()?, &args.launch, (Role::Viewer, LEASE), output, verbosity).await })?
+    runtime::block_on(async {
+        let signals = EarlySignals::listen()?;
+        show(&server.connect()?, &args.launch, (Role::Viewer, LEASE), signals, (output, verbosity)).await
+    })?
 }
 
 /// A launch that the API server has placed, with the CPUs of its ranks as far as their nodes are known, and the refusal of one that cannot
@@ -159,32 +167,52 @@ async fn leave(
     Ok(print(&name(&launch))?)
 }
 
+/// Runs a step of the start, which signals may end.
+async fn during<T>(signals: &mut EarlySignals, step: impl Future<Output = T>) -> Result<T, LaunchError> {
+    signals.during(step).await.map_err(|signal| LaunchError::Interrupted { signal })
+}
+
+/// Opens the files of a launch, on a thread: a named pipe without a reader lets no signal end this process.
+async fn open_all(
+    launch: PreparedLaunch,
+    faults: mpsc::UnboundedSender<Fault>,
+) -> Result<(PreparedLaunch, Option<ClusterTrace>, OpenFiles), LaunchError> {
+    let open = move || {
+        // Before the files, as they are emptied.
+        let trace = launch.output.pmi_trace.as_deref().map(|path| ClusterTrace::create(path, faults)).transpose()?;
+        let files = open_files(&launch)?;
+        Ok((launch, trace, files))
+    };
+    let (done, opened) = oneshot::channel();
+    thread::Builder::new().spawn(move || drop(done.send(open())))?;
+    opened.await.expect("the thread has not panicked")
+}
+
 /// Attaches to a launch and shows it to its end, also when its API server is away for no longer than the lease.
 async fn show(
     cluster: &Cluster,
     launch_id: &str,
     (role, lease): (Role, Duration),
-    output: OutputRequest,
-    verbosity: Verbosity,
+    mut signals: EarlySignals,
+    (output, verbosity): (OutputRequest, Verbosity),
 ) -> Result<u8, LaunchError> {
     let open = async || Attachment::open(cluster, launch_id, 0, role).await;
-    let (attachment, placed) = cluster.patiently(ClusterError::is_passing, open).await?;
+    let attach = cluster.patiently(ClusterError::is_passing, open);
+    let (attachment, placed) = during(&mut signals, attach).await??;
     let launch = prepared(cluster, placed, output).await;
     if role == Role::Owner {
         show_notes(full_screen::note(&launch.placed).as_slice(), verbosity);
     }
     let (faults, reported) = mpsc::unbounded_channel();
-    // Before the files, as they are emptied.
-    let trace =
-        launch.output.pmi_trace.as_deref().map(|path| ClusterTrace::create(path, faults.clone())).transpose()?;
-    let files = open_files(&launch)?;
+    let (launch, trace, files) = during(&mut signals, open_all(launch, faults.clone())).await??;
     let stdin = match launch.placed.settings.stdin {
         StdinTarget::Rank(_) | StdinTarget::All | StdinTarget::Terminal(_) if role == Role::Owner => {
             Some(stdin::pieces()?)
         }
         _ => None,
     };
-    let (mut frontend, controls) = Frontend::new(&launch, RankLocation::Cluster, verbosity, files, (faults, reported))?;
+    let signals = (signals, RankLocation::Cluster);
+    let (mut frontend, controls) = Frontend::new(&launch, signals, verbosity, files, (faults, reported))?;
     match role {
         Role::Owner => frontend.hand_terminal_over(&launch)?,
         Role::Viewer => frontend.renderer.ignore_interrupts(),

@@ -18,7 +18,7 @@ use crate::console::Verbosity;
 use crate::local_launches::{LocalError, LocalLaunch};
 use crate::prepared::PreparedLaunch;
 use crate::request::OutputRequest;
-use crate::signal_forwarder::RankLocation;
+use crate::signal_forwarder::{EarlySignals, RankLocation};
 use crate::updates::{Update, UpdateSource};
 use crate::wire;
 
@@ -37,8 +37,8 @@ pub(super) async fn view(here: &LocalLaunch, output: OutputRequest, verbosity: V
     let placed = placed::decode(spec).map_err(|_| broken())?;
     let launch = PreparedLaunch::on_cluster(placed, output);
     let files = open_files(&launch)?;
-    let (mut frontend, controls) =
-        Frontend::new(&launch, RankLocation::Local, verbosity, files, mpsc::unbounded_channel())?;
+    let signals = (EarlySignals::listen()?, RankLocation::Local);
+    let (mut frontend, controls) = Frontend::new(&launch, signals, verbosity, files, mpsc::unbounded_channel())?;
     frontend.renderer.ignore_interrupts();
     let (updates, source) = mpsc::channel(UPDATES);
     let work = async { follow(stream, controls, updates).await.ok_or_else(|| broken().into()) };

@@ -129,7 +129,7 @@ fn open_lines(args: &StreamArgs, machine: &Machine, size: Option<u32>) -> Option
 }
 
 /// Longest time that the beginning of a line is held back.
-pub(super) const PROMPT: Duration = Duration::from_millis(100);
+pub(super) const PROMPT: Duration = Duration::from_millis(50);
 
 /// Time limits of a launch whose prompts nobody waits for.
 fn timeouts(args: &TimeArgs) -> Result<Timeouts, RequestError> {

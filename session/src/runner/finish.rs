@@ -51,7 +51,7 @@ impl Runner {
     /// Waits until no process holds an output stream of a rank, for the time that the launch leaves those that do; an order to kill ends it.
     /// Returns the streams that are held at its end. The end of a pipe shows that no process holds it: as a rule this takes no time.
     async fn await_output_ends(&mut self) -> Vec<HeldStream> {
-        let (since, limit) = (Instant::now(), self.spec.settings.timeouts.output_end);
+        let (since, limit) = (Instant::now(), self.outputs.limit);
         self.outputs.extent.send_replace(Extent::Within { since, limit });
         let mut held = Vec::new();
         while self.outputs.pumps.len() > held.len() {
@@ -87,7 +87,7 @@ impl Runner {
         let leftovers = Leftovers { tag, ranks, process: self.io.process, cgroup, keeper, held };
         let killed = leftovers.kill().await;
         self.machine.on_swept(killed.survivors);
-        let after = self.spec.settings.timeouts.output_end;
+        let after = self.outputs.limit;
         for (rank, holder) in killed.holders {
             let (pid, program) = (holder.pid().as_raw().unsigned_abs(), holder.name);
             self.outbox.push_back(Event::Notice(Notice::OutputHeld { rank, pid, program, after }));

@@ -26,6 +26,17 @@ fn output_that_passes_through_other_processes_comes_whole_at_every_end_from_ever
     late_output::no_line_is_lost(2);
 }
 
+/// The rank stops its launcher until the signal is there, as a rule before the launcher is attached.
+#[test]
+fn a_signal_while_the_launch_starts_costs_no_output() {
+    let rank =
+        "[ $LATTICE_RANK = 0 ] || exit 0; kill -STOP $L; echo line; kill -TERM $L; kill -CONT $L; exec sleep 1000";
+    let script =
+        r#"for i in {1..8}; do bash -c 'export L=$$; exec lattice launch -n 2 bash -c "$0"' "$1"; echo $?; done"#;
+    let outcome = script_on(2, script).arg(rank).run();
+    outcome.exits(0).prints(&"line\n143\n".repeat(8));
+}
+
 #[test]
 fn what_a_rank_does_not_read_holds_up_nobody() {
     launch_on(2, "-n 2 --stdin 1").bash("exit 0").input(vec![b'x'; 4 * MIB]).run().exits(0);
