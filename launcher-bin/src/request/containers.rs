@@ -4,15 +4,19 @@
 //! The runtime starts as the rank, and becomes the program or stays above it. Everything of a launch holds for it: variables, binding,
 //! output, its end.
 
+mod error;
+mod runtime;
+
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
 use lattice_session::settings::{Entrance, JobMemory, PmiSpec};
 use lattice_session::spec::AppSpec;
-use serde::Deserialize;
 
-use super::user_tables::{UserTables, UserTablesError};
+pub use self::error::ContainerError;
+use self::runtime::{Chosen, Image, Memory, Runtime, Way};
+use super::user_tables::UserTables;
 use crate::args::{ContainerArgs, distinct};
 use crate::environment;
 use crate::machine::Machine;
@@ -22,143 +26,6 @@ const OURS: &str = include_str!("containers.toml");
 
 /// Variable with the name of a runtime, for launches that are in a container.
 const PROFILE: &str = "LATTICE_CONTAINER_PROFILE";
-
-/// Refusal of a container.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum ContainerError {
-    /// There is no runtime of this name.
-    #[error("--container-profile {name}: there is none of this name{}; there are\n{known}", file.as_ref().map(|file| format!(" here or in {}", file.display())).unwrap_or_default())]
-    Unknown {
-        /// The name.
-        name: String,
-        /// The user's file, which need not exist.
-        file: Option<PathBuf>,
-        /// All there are, one on each line.
-        known: String,
-    },
-    /// A runtime without an image: the program would run outside of any container.
-    #[error(
-        "--container-profile {name} says how a container is started, and nothing says of which image\ntry: --container IMAGE; LATTICE_CONTAINER_PROFILE may stand alone"
-    )]
-    NoImage {
-        /// Name of the runtime.
-        name: String,
-    },
-    /// An image without a name.
-    #[error(
-        "--container: the name of the image is empty, as that of a variable that is not set\ntry: --container IMAGE; or the line without it"
-    )]
-    EmptyImage,
-    /// No runtime was named, and none that takes the image is in `PATH`.
-    #[error(
-        "--container {}: no container runtime that takes {} is in PATH here (looked for {})\n\
-         try: --container-profile NAME (or LATTICE_CONTAINER_PROFILE), if the nodes have one; the names are\n{known}",
-        image.display(), if *is_directory { "a directory" } else { "an image that is no directory" }, looked_for.join(", ")
-    )]
-    NoRuntime {
-        /// The image.
-        image: PathBuf,
-        /// True if it is a directory.
-        is_directory: bool,
-        /// Programs of the runtimes.
-        looked_for: Vec<String>,
-        /// All profiles, one on each line.
-        known: String,
-    },
-    /// The runtime takes a directory, and the image is a file.
-    #[error(
-        "--container {}: it is a file, and {name} takes a directory that holds a root file system\n\
-         try: --container-profile apptainer or podman, for image files; or the directory into which it was unpacked",
-        image.display()
-    )]
-    NoDirectory {
-        /// The image.
-        image: PathBuf,
-        /// Name of the runtime.
-        name: String,
-    },
-    /// Memory that programs could not inherit.
-    #[error(
-        "--node-memory: this container runtime closes the descriptor by which ranks share memory\ntry: a --container-profile with pmi = \"socket\""
-    )]
-    NodeMemory,
-    /// It says no command.
-    #[error(
-        "--container-profile {name}: its command is empty\ntry: a command in that entry of containers.toml; or another profile"
-    )]
-    NoCommand {
-        /// The name.
-        name: String,
-    },
-    /// Its command does not say where the image goes.
-    #[error(
-        "--container-profile {name}: its command has no {{image}}: {command}\ntry: {{image}} as one of its words, or within one"
-    )]
-    NoPlace {
-        /// The name.
-        name: String,
-        /// The command.
-        command: String,
-    },
-    /// The user's file cannot be used.
-    #[error("--container: {0}")]
-    File(#[from] UserTablesError),
-}
-
-/// A container runtime.
-#[derive(Clone, Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Runtime {
-    /// What it takes as an image.
-    about: String,
-    /// Words before the program.
-    command: Vec<String>,
-    pmi: Way,
-    /// Images that it takes.
-    #[serde(default)]
-    image: Image,
-    /// Launches that it is chosen for.
-    #[serde(default)]
-    chosen: Chosen,
-    /// Patterns of files that `{devices}` stands for, divided by blanks: a word with it is repeated for each of them that the node has.
-    #[serde(default)]
-    devices: String,
-    /// Whose memory ranks of one node can read.
-    memory: Memory,
-}
-
-/// Images that a runtime takes.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "lowercase")]
-enum Image {
-    /// Files, names, or what else the runtime knows.
-    #[default]
-    Any,
-    /// Directories.
-    Directory,
-}
-
-/// Launches that a runtime is chosen for.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-enum Chosen {
-    /// Also those that name no runtime, if its program is in `PATH`.
-    #[default]
-    ByPath,
-    /// Those that name it.
-    ByName,
-}
-
-/// Memory of other ranks of the node, which MPI libraries read by `process_vm_readv` for long messages.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "lowercase")]
-enum Memory {
-    /// Any rank's: they are in one user namespace.
-    Shared,
-    /// Nobody's: each is in a user namespace of its own.
-    Own,
-}
 
 /// Variables by which MPI libraries leave others' memory and descriptors alone: MPICH, Open MPI 4.1, Open MPI 5, UCX below any of them (which opens the
 /// others' files of shared memory through `/proc/PID/fd`, and prints an error for each), Intel MPI.
@@ -170,18 +37,6 @@ const NO_FOREIGN_MEMORY: [(&str, &str); 6] = [
     ("UCX_POSIX_USE_PROC_LINK", "n"),
     ("I_MPI_SHM_CMA", "0"),
 ];
-
-/// Way from a program in a container to its PMI server.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "lowercase")]
-enum Way {
-    /// An inherited descriptor.
-    Socket,
-    /// A loopback port, because inherited descriptors are closed.
-    Port,
-    /// A socket in the file system, because the network is another one, too.
-    File,
-}
 
 /// Fills in `{devices}` on the node, in the first word that has it, and becomes what follows the patterns.
 const WITH_DEVICES: &str = r#"patterns=$1 mark='{devices}'; shift
@@ -306,15 +161,6 @@ impl Container {
         pmi.entrance = Entrance::Port;
         pmi.job_memory = JobMemory::Off;
         Ok(())
-    }
-}
-
-impl Runtime {
-    fn is_in_path(&self, machine: &Machine) -> bool {
-        let path = machine.variable(OsStr::new("PATH")).unwrap_or_default();
-        self.command
-            .first()
-            .is_some_and(|program| std::env::split_paths(path).any(|place| place.join(program).is_file()))
     }
 }
 

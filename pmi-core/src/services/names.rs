@@ -2,12 +2,17 @@
 //!
 //! A name belongs to the launch of its publisher. The search in other launches is left to the host.
 
+mod error;
+mod range;
+
 use std::collections::HashMap;
 use std::fmt;
 use std::time::Duration;
 
 use bytes::Bytes;
 
+pub use self::error::NameError;
+pub use self::range::{NamePeer, NameRange};
 use crate::ids::Rank;
 
 /// Lifetime of a published name. No name outlives its launch: the port behind it is gone by then.
@@ -20,35 +25,6 @@ pub enum Lifetime {
     FirstRead,
     /// Until its publisher ends.
     Process,
-}
-
-/// Processes that may find a published name, or publishers that a lookup searches.
-#[derive(Clone, Debug, PartialEq, Eq, Default)]
-pub enum NameRange {
-    /// All processes of the user.
-    #[default]
-    User,
-    /// Processes of the same session: on a cluster, of the same allocation.
-    Session,
-    /// Processes on the same node.
-    Node,
-    /// Processes of the same job.
-    Job,
-    /// The process itself.
-    Process,
-    /// These processes.
-    Listed(Vec<NamePeer>),
-    /// No process: the host alone.
-    Host,
-}
-
-/// Processes that a [`NameRange::Listed`] admits.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct NamePeer {
-    /// Id of their job.
-    pub job: String,
-    /// The rank; `None` for all ranks of the job.
-    pub rank: Option<u32>,
 }
 
 /// A program, by which two launches of the same program are recognised.
@@ -151,58 +127,6 @@ pub enum Publisher {
     AnyOfLaunch,
 }
 
-/// A name that cannot be published, found or withdrawn.
-#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum NameError {
-    /// The launch has published this name in this range already.
-    #[error("the name is already published by {holder}")]
-    AlreadyPublished {
-        /// The process that published it, with its launch.
-        holder: String,
-    },
-    /// No launch in range has published this name.
-    #[error("the name is not published")]
-    NotFound,
-    /// No launch in range published this name in time.
-    #[error("the name was not published in time")]
-    TimedOut,
-    /// Several other launches have published this name, and none of them is nearer than the others.
-    #[error("the name is published by launches {}, and none of them is nearer than the others", .launches.join(" and "))]
-    Ambiguous {
-        /// The launches.
-        launches: Vec<String>,
-    },
-    /// Another process has published it, and it alone may withdraw it.
-    #[error("the name belongs to {holder}, which alone may withdraw it")]
-    NotPublisher {
-        /// The process that published it, with its launch.
-        holder: String,
-    },
-    /// The table is full.
-    #[error("the launch has published {limit} names, which is the limit")]
-    Full {
-        /// Number of names that a launch may have.
-        limit: usize,
-    },
-    /// The service that holds the names cannot be reached, or refuses these bytes.
-    #[error("the name service does not answer: {reason}")]
-    Unavailable {
-        /// Cause of the failure.
-        reason: String,
-    },
-    /// The name, the port or all of them together are too long.
-    #[error(
-        "{bytes} bytes are too many: a name and a port have {} at most, and all of a launch {}",
-        Names::LENGTH_MAX,
-        Names::BYTES_MAX
-    )]
-    TooLong {
-        /// Length of the name, of the port, or of all names and ports.
-        bytes: usize,
-    },
-}
-
 /// A name in the table of a launch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Published {
@@ -225,51 +149,6 @@ impl Published {
             range => range.admits(user, &self.publisher, session),
         };
         searched && self.range.admits(&self.publisher, user, session)
-    }
-}
-
-impl NameRange {
-    /// Returns true if the range, as seen from `from`, contains `to`.
-    fn admits(&self, from: &NameUser, to: &NameUser, session: bool) -> bool {
-        match self {
-            Self::User => true,
-            Self::Session => session,
-            Self::Node => from.host == to.host,
-            Self::Job => from.job == to.job,
-            Self::Process => from.is(to),
-            Self::Listed(peers) => {
-                peers.iter().any(|peer| peer.job == to.job && peer.rank.is_none_or(|rank| rank == to.rank))
-            }
-            Self::Host => false,
-        }
-    }
-
-    /// Returns true if a process of another launch may be in the range.
-    pub fn leaves_launch(&self) -> bool {
-        matches!(self, Self::User | Self::Session | Self::Node | Self::Listed(_))
-    }
-
-    /// Position from the narrowest range to the widest: a lookup prefers the narrowest.
-    pub fn width(&self) -> u8 {
-        match self {
-            Self::Host => 0,
-            Self::Process => 1,
-            Self::Job => 2,
-            Self::Listed(_) => 3,
-            Self::Node => 4,
-            Self::Session => 5,
-            Self::User => 6,
-        }
-    }
-
-    /// Returns true if names of two publishers of one launch in this range stand for the same name.
-    fn is_shared(&self, one: &NameUser, other: &NameUser) -> bool {
-        match self {
-            Self::Process => one.is(other),
-            Self::Job => one.job == other.job,
-            Self::Node => one.host == other.host,
-            Self::User | Self::Session | Self::Listed(_) | Self::Host => true,
-        }
     }
 }
 
