@@ -18,7 +18,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
-use rank_spawner::{OwnDirectory, write_own_file};
+use rank_spawner::{FileIdentity, OwnDirectory, write_own_file};
 
 /// Names under which this program is a remote shell.
 const NAMES: [&str; 3] = ["ssh", "rsh", OWN_NAME];
@@ -47,12 +47,18 @@ pub(crate) struct Slots {
 #[derive(Clone, Debug)]
 pub(crate) struct MpirunSetup {
     directory: PathBuf,
+    identity: FileIdentity,
 }
 
 impl MpirunSetup {
     /// True if the files can be in a directory of this name: Open MPI cuts it at blanks, colons and commas.
     pub(crate) fn can_be_in(directory: &Path) -> bool {
         !directory.as_os_str().as_bytes().iter().any(|byte| b" \t:,".contains(byte))
+    }
+
+    /// Identity of the directory.
+    pub(crate) fn identity(&self) -> FileIdentity {
+        self.identity
     }
 
     /// Writes the files into `directory`, which is made.
@@ -65,7 +71,7 @@ impl MpirunSetup {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, reason));
         }
         // Others may search it, and its names come first in `PATH`: nobody else may write to it, whatever the umask is.
-        OwnDirectory::make(&directory, 0o755)?;
+        let identity = OwnDirectory::make(&directory, 0o755)?.identity();
         let program = std::env::current_exe()?;
         let of_slurm = NAMES_OF_SLURM.into_iter().filter(|_| std::env::var_os(JOB_OF_SLURM).is_none());
         for name in NAMES.into_iter().chain(of_slurm) {
@@ -77,7 +83,7 @@ impl MpirunSetup {
         write_own_file(&directory.join(HOSTS), 0o644, lines.as_bytes())?;
         let lines: String = slots().map(|(node, slots)| format!("{node} slots={slots}\n")).collect();
         write_own_file(&directory.join(HOSTS_OF_OPEN_MPI), 0o644, lines.as_bytes())?;
-        Ok(Self { directory })
+        Ok(Self { directory, identity })
     }
 
     /// The variables that the launchers read. The user's own flags go before them.

@@ -114,7 +114,7 @@ pub use limits::{Limit, LimitParseError, LimitedResource, raise_descriptor_limit
 pub use memory_binding::{MemBind, MemBindError, MemBindParseError, MemoryNodes, MemoryPolicy, Strictness};
 pub use orphaned_memory::remove_orphaned_memory;
 pub use own_files::{
-    FileIdentity, NotPrivate, OwnDirectory, PrivateDirectory, Records, remove_recorded, write_own_file,
+    FileIdentity, NoIdentity, NotPrivate, OwnDirectory, PrivateDirectory, Records, remove_recorded, write_own_file,
 };
 pub use pam::{PamError, PamSession, serve_pam};
 pub use pinned::{Claimant, Pinned};

@@ -15,7 +15,7 @@ mod records;
 
 pub use self::directory::{OwnDirectory, write_own_file};
 pub(crate) use self::identity::remove_empty;
-pub use self::identity::{FileIdentity, remove_recorded};
+pub use self::identity::{FileIdentity, NoIdentity, remove_recorded};
 pub(crate) use self::private::remove_private_socket;
 pub use self::private::{NotPrivate, PrivateDirectory};
 pub use self::records::Records;

@@ -1,9 +1,11 @@
 //! Identity of a directory that was made here, and its removal by that identity.
 
+use std::fmt;
 use std::fs::Metadata;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
+use std::str::FromStr;
 
 use nix::errno::Errno;
 use nix::fcntl::{OFlag, open};
@@ -17,6 +19,28 @@ use crate::emptying::{Emptying, is_own, look};
 pub struct FileIdentity {
     device: u64,
     inode: u64,
+}
+
+impl fmt::Display for FileIdentity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", self.device, self.inode)
+    }
+}
+
+/// A text that is no identity of a directory.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("an identity of a directory is DEVICE:INODE")]
+pub struct NoIdentity;
+
+impl FromStr for FileIdentity {
+    type Err = NoIdentity;
+
+    /// Reads what `Display` writes.
+    fn from_str(text: &str) -> Result<Self, NoIdentity> {
+        let (device, inode) = text.split_once(':').ok_or(NoIdentity)?;
+        let number = |digits: &str| digits.parse().map_err(|_| NoIdentity);
+        Ok(Self { device: number(device)?, inode: number(inode)? })
+    }
 }
 
 impl FileIdentity {
@@ -84,6 +108,15 @@ mod tests {
 
     fn identity_of(path: &Path) -> FileIdentity {
         FileIdentity::of(&fs::symlink_metadata(path).unwrap())
+    }
+
+    #[test]
+    fn an_identity_can_be_written_and_read() {
+        let identity = FileIdentity { device: 9, inode: u64::MAX };
+        assert_eq!(identity.to_string().parse(), Ok(identity));
+        for text in ["", "9", "9:", "a:b", "9:8:7"] {
+            assert_eq!(text.parse::<FileIdentity>(), Err(NoIdentity), "{text}");
+        }
     }
 
     #[test]

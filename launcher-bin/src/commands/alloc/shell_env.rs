@@ -6,6 +6,8 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use rank_spawner::{remove_recorded, write_own_file};
+
 use crate::cluster::{self, AllocatedNodes, Cluster};
 use crate::commands::CommandError;
 use crate::commands::in_allocation::{slots, variables};
@@ -25,11 +27,12 @@ pub(super) async fn print_variables(
 ) -> Result<u8, CommandError> {
     let slots = slots(cluster, allocation).await?;
     let directory = directory(&allocation.id, environment)?;
-    remove_directory(&directory)?;
+    remove_made(&directory)?;
     if let Some(parent) = directory.parent() {
         fs::create_dir_all(parent)?;
     }
-    let setup = MpirunSetup::write(directory, &slots)?;
+    let setup = MpirunSetup::write(directory.clone(), &slots)?;
+    write_own_file(&record_of(&directory), 0o600, setup.identity().to_string().as_bytes())?;
     let path = setup.path(&std::env::var_os("PATH").unwrap_or_default())?;
     let of_allocation = variables(allocation).map(|(name, value)| (name, OsString::from(value)));
     let api = api.map(|url| (cluster::API_URL, url.into()));
@@ -39,14 +42,25 @@ pub(super) async fn print_variables(
 
 /// Removes the files of an allocation, if this user has some here.
 pub(super) fn remove(id: &str, environment: &Environment) -> io::Result<()> {
-    directory(id, environment).and_then(|directory| remove_directory(&directory))
+    directory(id, environment).and_then(|directory| remove_made(&directory))
 }
 
-fn remove_directory(directory: &Path) -> io::Result<()> {
-    match fs::remove_dir_all(directory) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
-        _ => Ok(()),
+/// Removes the directory that the record beside it names. One that was not made here stays.
+fn remove_made(directory: &Path) -> io::Result<()> {
+    let record = record_of(directory);
+    let identity = match fs::read_to_string(&record) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        text => text?.parse(),
+    };
+    if let Ok(identity) = identity {
+        remove_recorded(directory, identity);
     }
+    fs::remove_file(record)
+}
+
+/// File with the identity of the directory.
+fn record_of(directory: &Path) -> PathBuf {
+    directory.with_extension("made")
 }
 
 /// Directory of an allocation's files, below the state of this user.
@@ -74,11 +88,30 @@ fn quoted(value: &OsStr) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::mpirun_setup::Slots;
 
     #[test]
     fn lines_are_words_of_the_shell() {
         let variables = [("A", "x y"), ("B", "it's"), ("C", "$(touch /x)`")].map(|(name, value)| (name, value.into()));
         assert_eq!(lines(variables), "export A='x y'\nexport B='it'\\''s'\nexport C='$(touch /x)`'\n");
+    }
+
+    #[test]
+    fn a_directory_that_was_not_made_here_stays() {
+        let state = tempfile::tempdir().unwrap();
+        let (directory, slots) = (state.path().join("mpirun-a"), [Slots { node: "n0".to_owned(), slots: 2 }]);
+        let setup = MpirunSetup::write(directory.clone(), &slots).unwrap();
+        write_own_file(&record_of(&directory), 0o600, setup.identity().to_string().as_bytes()).unwrap();
+        // Another one has its name now.
+        fs::rename(&directory, state.path().join("mpirun-b")).unwrap();
+        fs::create_dir(&directory).unwrap();
+        remove_made(&directory).unwrap();
+        assert!(directory.exists() && !record_of(&directory).exists());
+        fs::remove_dir(&directory).unwrap();
+        fs::rename(state.path().join("mpirun-b"), &directory).unwrap();
+        write_own_file(&record_of(&directory), 0o600, setup.identity().to_string().as_bytes()).unwrap();
+        remove_made(&directory).unwrap();
+        assert_eq!(fs::read_dir(state.path()).unwrap().count(), 0);
     }
 
     #[test]
