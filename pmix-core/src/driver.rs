@@ -150,6 +150,14 @@ impl Driver {
         })
     }
 
+    /// Ends the service of a job. See [`Server::remove`].
+    pub fn remove(&self, job: JobIndex) {
+        self.runner.with(|pmix| {
+            pmix.server.remove(job);
+            pmix.hosts.remove(&job);
+        });
+    }
+
     /// Numbers the launch. See [`Server::number_launch`].
     pub fn number_launch(&self, number: u32) {
         self.runner.with(|pmix| pmix.server.number_launch(number));

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use bytes::Bytes;
 use pmi_core::deaths::Deaths;
 use pmi_core::ids::{JobId, LocalRank, NodeIndex, Rank};
-use pmi_core::job::Job;
+use pmi_core::job::{Job, Placement};
 use pmi_core::roster::Roster;
 use pmi_core::services::MetJob;
 
@@ -171,6 +171,13 @@ impl JobState {
     pub(crate) fn met(met: &MetJob) -> Self {
         let MetJob { namespace, job, hosts } = met.clone();
         Self::with_ranks(Namespace::elsewhere(namespace, job, hosts), Kind::Met, Roster::default())
+    }
+
+    /// A job of which nothing is known.
+    pub(crate) fn none() -> Self {
+        let id = JobId::new("none").expect("letters are allowed");
+        let job = Job { placement: Placement::block(&[]), apps: Vec::new(), ..Job::on_one_node(id, 0) };
+        Self::with_ranks(Namespace::elsewhere(String::new(), job, Vec::new()), Kind::Met, Roster::default())
     }
 
     /// A tool of a launch, under this name. It belongs to no node, for nothing is ever asked of it.

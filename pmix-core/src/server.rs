@@ -24,6 +24,7 @@ mod greeting;
 mod groups;
 mod host;
 mod inquiries;
+mod jobs;
 mod meetings;
 mod members;
 mod mortality;
@@ -63,6 +64,7 @@ use self::groups::NamedGroups;
 pub use self::groups::{GroupFacts, GroupMembers};
 use self::host::Asked;
 use self::inquiries::Inquiry;
+use self::jobs::Jobs;
 use self::pending::Pending;
 use self::question::DataQuestion;
 use self::remote::Asking;
@@ -117,9 +119,7 @@ pub struct Ticket(u64);
 #[derive(Default)]
 pub struct Server {
     settings: Settings,
-    jobs: Vec<JobState>,
-    /// Jobs by namespace.
-    names: HashMap<Bytes, JobIndex>,
+    jobs: Jobs,
     clients: Connections<Client>,
     collectives: Groups<Seat, Waiter>,
     /// Gets that wait for a commit of a rank.
@@ -211,23 +211,15 @@ impl Server {
 
     /// Serves one more job.
     pub fn add(&mut self, namespace: Namespace) -> JobIndex {
-        let job = self.push_job(JobState::new(namespace));
+        let job = self.jobs.add(JobState::new(namespace));
         self.serve_peers_about(job);
         self.ask_for_output();
         job
     }
 
-    fn push_job(&mut self, state: JobState) -> JobIndex {
-        let job = JobIndex(self.jobs.len());
-        // The first job of a name keeps it.
-        self.names.entry(state.namespace.name.clone().into()).or_insert(job);
-        self.jobs.push(state);
-        job
-    }
-
     /// State of a rank's dialogue; `None` if there is no such rank.
     pub fn progress(&self, seat: Seat) -> Option<Progress> {
-        let job = self.jobs.get(seat.job.0)?;
+        let job = self.jobs.get(seat.job)?;
         job.ranks.progress(seat.local, job.fences)
     }
 
@@ -239,11 +231,11 @@ impl Server {
         let status = |(name, gathering): (&Arc<str>, &Gathering<Seat, Waiter>)| {
             let (epoch, waiting, missing) = gathering.status()?;
             let (mut waiting, mut missing) = (of_job(waiting), of_job(missing));
-            waiting.retain(|&local| !self.jobs[job.0].can_do_without(local));
-            missing.retain(|&local| !self.jobs[job.0].can_do_without(local));
+            waiting.retain(|&local| !self.jobs[job].can_do_without(local));
+            missing.retain(|&local| !self.jobs[job].can_do_without(local));
             let whole_job = gathering.waiters().next()?.takes_whole(job);
             let takes_part = !waiting.is_empty() || !missing.is_empty();
-            let (name, at_start) = (Arc::clone(name), self.jobs[job.0].fences == 0);
+            let (name, at_start) = (Arc::clone(name), self.jobs[job].fences == 0);
             takes_part.then_some(FenceStatus { name, epoch, whole_job, at_start, waiting, missing })
         };
         self.collectives.named().filter_map(status).collect()
@@ -251,7 +243,7 @@ impl Server {
 
     /// Takes the files that a rank wants removed now that it has ended; returned once.
     pub fn take_clean_up(&mut self, seat: Seat) -> Vec<CleanUp> {
-        let registered = self.jobs.get_mut(seat.job.0).and_then(|job| job.clean_up(seat.local));
+        let registered = self.jobs.get_mut(seat.job).and_then(|job| job.clean_up(seat.local));
         registered.map(mem::take).unwrap_or_default()
     }
 
@@ -268,7 +260,7 @@ impl Server {
 
     /// The connection of a rank, while it has one.
     pub fn connection_of(&self, seat: Seat) -> Option<ConnectionId> {
-        self.jobs.get(seat.job.0)?.ranks.get(seat.local)?.connection
+        self.jobs.get(seat.job)?.ranks.get(seat.local)?.connection
     }
 
     /// Takes what was read from a connection: any number of messages, cut anywhere.
@@ -319,7 +311,7 @@ impl Server {
         let Some(state) = self.rank_mut(seat) else { return };
         state.exited = true;
         let (rank, phase) = (state.rank, state.phase);
-        self.jobs[seat.job.0].has_left = true;
+        self.jobs[seat.job].has_left = true;
         self.give_up_on(seat.job, rank);
         self.end_publisher(seat);
         match phase {
@@ -336,7 +328,7 @@ impl Server {
         let Some(state) = self.rank_mut(seat) else { return };
         state.exited = true;
         let rank = state.rank;
-        self.jobs[seat.job.0].has_left = true;
+        self.jobs[seat.job].has_left = true;
         self.give_up_on(seat.job, rank);
         self.end_publisher(seat);
         self.look_for_last_exits();
@@ -363,15 +355,15 @@ impl Server {
     }
 
     pub(crate) fn job_named(&self, namespace: &[u8]) -> Option<JobIndex> {
-        self.names.get(namespace).copied()
+        self.jobs.named(namespace)
     }
 
     fn rank_mut(&mut self, seat: Seat) -> Option<&mut RankState> {
-        self.jobs.get_mut(seat.job.0)?.ranks.get_mut(seat.local)
+        self.jobs.get_mut(seat.job)?.ranks.get_mut(seat.local)
     }
 
     fn rank(&self, seat: Seat) -> &RankState {
-        &self.jobs[seat.job.0].ranks[seat.local]
+        &self.jobs[seat.job].ranks[seat.local]
     }
 
     /// Returns the number of unanswered questions that a client may have.

@@ -24,7 +24,7 @@ type Refusal = i32;
 impl Server {
     /// Grants what the allocation has.
     pub(super) fn allocate(&mut self, address: Address, directive: u8, infos: &[Info<'_>]) {
-        let namespace = &self.jobs[self.job_meant(address.identity.seat).0].namespace;
+        let namespace = &self.jobs[self.job_meant(address.identity.seat)].namespace;
         let encoding = address.identity.encoding;
         let granted = match directive {
             NEW | EXTEND | REACQUIRE => granted(namespace, infos),

@@ -27,7 +27,7 @@ pub(super) struct Waiter {
     pub(super) members: Arc<Members>,
     outcome: Outcome,
     /// Number of questions as which its list counts while it waits.
-    questions: usize,
+    pub(super) questions: usize,
 }
 
 /// Answer that a rank gets at the end.
@@ -68,7 +68,7 @@ impl Server {
     fn forget_told(&mut self, address: Address, procs: &[Proc<'_>]) {
         let names: BTreeSet<&[u8]> = procs.iter().map(|proc| proc.namespace).collect();
         if let Some(client) = self.clients.get_mut(address.connection) {
-            client.told.retain(|job| !names.contains(self.jobs[job.0].namespace.name.as_bytes()));
+            client.told.retain(|&job| !names.contains(self.jobs[job].namespace.name.as_bytes()));
         }
     }
 
@@ -122,7 +122,7 @@ impl Server {
         }
     }
 
-    fn give_back(&mut self, seat: Seat, questions: usize) {
+    pub(super) fn give_back(&mut self, seat: Seat, questions: usize) {
         if let Some(state) = self.rank_mut(seat) {
             state.quota.answered_many(questions);
         }
@@ -172,7 +172,7 @@ impl Server {
     /// The job through whose fence the members of several jobs meet: every node must choose the same, and nodes may have learnt of
     /// the jobs in different orders.
     pub(super) fn host_of(&self, members: &Members) -> Option<JobIndex> {
-        members.ours.keys().copied().min_by_key(|job| &self.jobs[job.0].namespace.name)
+        members.ours.keys().copied().min_by_key(|&job| &self.jobs[job].namespace.name)
     }
 
     /// A context id that nobody else gives out. The first node's is taken.
@@ -234,7 +234,7 @@ impl Server {
     /// Returns the numbers that these ranks give the communicator of the group that is being made.
     fn numbers_of(&self, numbers: &[(Seat, u64)]) -> Segment {
         let pair = |&(seat, number): &(Seat, u64)| {
-            let namespace = &self.jobs[seat.job.0].namespace.name;
+            let namespace = &self.jobs[seat.job].namespace.name;
             (data_key(NUMBER, namespace, self.rank(seat).rank, &[]), number.to_be_bytes())
         };
         numbers.iter().map(pair).collect()
@@ -258,7 +258,7 @@ impl Server {
     fn absorb_pair(&mut self, kind: u8, key: &[u8], value: &[u8], context: u64) -> Option<(JobIndex, Rank)> {
         let (namespace, rank, key) = split_data_key(key)?;
         let index = self.job_named(namespace)?;
-        let job = &mut self.jobs[index.0];
+        let job = &mut self.jobs[index];
         if job.local(rank).is_some() || job.namespace.job.placement.node_of(rank).is_none() {
             return None;
         }
@@ -283,7 +283,7 @@ impl Server {
                 let seat = address.identity.seat;
                 let rank = self.rank(seat).rank;
                 if let Some(number) = number {
-                    self.jobs[seat.job.0].add_group(rank, context, number);
+                    self.jobs[seat.job].add_group(rank, context, number);
                 }
                 self.groups.add(name, &members, context);
                 self.tell_group(address, &members, context);
@@ -298,7 +298,7 @@ impl Server {
         let own = address.identity.seat.job;
         let others: Vec<JobIndex> = self.by_job(members).map(|(job, _)| job).filter(|&job| job != own).collect();
         for job in others {
-            let job = &mut self.jobs[job.0];
+            let job = &mut self.jobs[job];
             let mut object = reply::namespace_heading(encoding, job.namespace.name.as_bytes());
             object.extend_from_slice(&job.facts(encoding));
             objects.push(object);

@@ -84,7 +84,7 @@ impl Server {
         if scopes.iter().any(|scope| bytes_of(scope) > VALUES_MAX) {
             return self.answer(address, status::OUT_OF_RESOURCE);
         }
-        let Some(job) = self.jobs.get_mut(seat.job.0) else { return };
+        let Some(job) = self.jobs.get_mut(seat.job) else { return };
         let Some(state) = job.ranks.get_mut(seat.local) else { return };
         let rank = state.rank;
         let nothing = RankData::default();
@@ -114,7 +114,7 @@ impl Server {
         };
         for &seat in seats.iter().filter(|seat| members.are_all_of(seat.job)) {
             let rank = self.rank(seat).rank;
-            if let Some(data) = self.jobs[seat.job.0].data.get_mut(&rank) {
+            if let Some(data) = self.jobs[seat.job].data.get_mut(&rank) {
                 data.unspread.clear();
             }
         }
@@ -123,7 +123,7 @@ impl Server {
 
     fn pairs_of(&self, seats: &[Seat], is_meant: impl Fn(&RankData, &Bytes) -> bool + Copy) -> Vec<Segment> {
         let pairs = seats.iter().flat_map(|&seat| {
-            let job = &self.jobs[seat.job.0];
+            let job = &self.jobs[seat.job];
             let rank: Rank = self.rank(seat).rank;
             let pairs =
                 job.data.get(&rank).into_iter().flat_map(|data| data.remote.iter().map(move |pair| (data, pair)));

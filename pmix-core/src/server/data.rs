@@ -84,7 +84,7 @@ impl Server {
             return self.answer(address, status::BAD_PARAM);
         }
         let rank = Rank(proc.rank);
-        if self.jobs[job.0].namespace.job.placement.node_of(rank).is_none() {
+        if self.jobs[job].namespace.job.placement.node_of(rank).is_none() {
             return self.answer(address, status::NOT_FOUND);
         }
         let says = |what: &[u8]| infos.iter().any(|info| info.key == what && info.value.is_true());
@@ -112,7 +112,7 @@ impl Server {
         if self.is_there(job, rank, key) {
             return self.tell_data(address, job, rank);
         }
-        if key == Some(PARENT) && self.jobs[job.0].namespace.parent.is_some() {
+        if key == Some(PARENT) && self.jobs[job].namespace.parent.is_some() {
             return self.tell_parent(address, job, rank);
         }
         // What a collecting fence promised is there for its ranks, also for those who would not wait for it.
@@ -123,7 +123,7 @@ impl Server {
             return self.tell_foreign_job(address, job);
         }
         // Nobody commits reserved keys later on: they are facts. Of other launches, no more than a meeting brought is to be had.
-        if immediate || reserved || self.jobs[job.0].is_met() || self.is_gone(job, rank) {
+        if immediate || reserved || self.jobs[job].is_met() || self.is_gone(job, rank) {
             return self.answer(address, status::NOT_FOUND);
         }
         let questions = self.questions_max(address.identity.seat);
@@ -152,7 +152,7 @@ impl Server {
     pub(super) fn timeout(&self, job: JobIndex, rank: Rank, wished: Option<Duration>) -> Duration {
         match wished {
             Some(told) => told.min(self.settings.rank_timeout),
-            None if self.jobs[job.0].data.contains_key(&rank) => self.settings.key_timeout,
+            None if self.jobs[job].data.contains_key(&rank) => self.settings.key_timeout,
             None => self.settings.rank_timeout,
         }
     }
@@ -170,7 +170,7 @@ impl Server {
 
     /// Looks again at the gets that wait for a rank.
     pub(super) fn serve_waits(&mut self, job: JobIndex, rank: Rank) {
-        let values = self.jobs[job.0].data.get(&rank).map(|data| self.scope_of(job, rank, data));
+        let values = self.jobs[job].data.get(&rank).map(|data| self.scope_of(job, rank, data));
         let Some(values) = values else { return };
         let is_there = |key: Option<&Bytes>| key.map_or(!values.is_empty(), |key| values.contains_key(key));
         let mut waits = std::mem::take(&mut self.waits);
@@ -225,7 +225,7 @@ impl Server {
 
     /// Returns true if a rank has committed a key, for ranks of this node; `None` stands for any key.
     fn is_there(&self, job: JobIndex, rank: Rank, key: Option<&[u8]>) -> bool {
-        let data = self.jobs[job.0].data.get(&rank);
+        let data = self.jobs[job].data.get(&rank);
         let values = data.map(|data| self.scope_of(job, rank, data));
         values.is_some_and(|values| key.map_or(!values.is_empty(), |key| values.contains_key(key)))
     }
@@ -236,11 +236,11 @@ impl Server {
         rank: Rank,
         data: &'a RankData,
     ) -> &'a std::collections::BTreeMap<Bytes, Stored> {
-        if self.jobs[job.0].local(rank).is_some() { &data.local } else { &data.remote }
+        if self.jobs[job].local(rank).is_some() { &data.local } else { &data.remote }
     }
 
     pub(super) fn is_gone(&self, job: JobIndex, rank: Rank) -> bool {
-        let job = &self.jobs[job.0];
+        let job = &self.jobs[job];
         job.local(rank).is_some_and(|local| job.ranks[local].is_gone())
     }
 
@@ -259,7 +259,7 @@ impl Server {
 
     fn data_reply(&mut self, encoding: Encoding, (job, rank): (JobIndex, Rank), with_facts: bool) -> Bytes {
         let foreign = with_facts.then(|| self.foreign_facts(encoding, job));
-        let state = &self.jobs[job.0];
+        let state = &self.jobs[job];
         let proc = Proc { namespace: state.namespace.name.as_bytes(), rank: rank.0 };
         let mut object = reply::proc_heading(encoding, proc);
         if let Some(data) = state.data.get(&rank) {
@@ -281,7 +281,7 @@ impl Server {
 
     /// The facts about another job than the client's, without which it cannot place that job's ranks.
     fn foreign_facts(&mut self, encoding: Encoding, job: JobIndex) -> Vec<u8> {
-        let state = &mut self.jobs[job.0];
+        let state = &mut self.jobs[job];
         let facts = state.facts(encoding);
         let all = Proc { namespace: state.namespace.name.as_bytes(), rank: types::RANK_WILDCARD };
         let mut object = reply::proc_heading(encoding, all);
@@ -292,7 +292,7 @@ impl Server {
     /// Open MPI 4.1 asks for it when it first needs it (`opal_hwloc_base_get_topology`), and looks for itself where it is not known.
     fn tell_topology(&mut self, address: Address, job: JobIndex) {
         let encoding = address.identity.encoding;
-        let namespace = &self.jobs[job.0].namespace;
+        let namespace = &self.jobs[job].namespace;
         let Some(topology) = &namespace.here.topology else { return self.answer(address, status::NOT_FOUND) };
         let all = Proc { namespace: namespace.name.as_bytes(), rank: types::RANK_WILDCARD };
         let mut object = reply::proc_heading(encoding, all);
@@ -303,7 +303,7 @@ impl Server {
 
     fn tell_parent(&mut self, address: Address, job: JobIndex, rank: Rank) {
         let encoding = address.identity.encoding;
-        let namespace = &self.jobs[job.0].namespace;
+        let namespace = &self.jobs[job].namespace;
         let mut object = reply::proc_heading(encoding, Proc { namespace: namespace.name.as_bytes(), rank: rank.0 });
         if let Some(parent) = namespace.parent_proc() {
             object.kval("pmix.parent", &Value::Proc(parent));
@@ -315,7 +315,7 @@ impl Server {
     /// Tells all facts about a rank, if this key is one of them; returns false if it is not.
     fn tell_fact(&mut self, address: Address, job: JobIndex, rank: Rank, key: &[u8]) -> bool {
         let encoding = address.identity.encoding;
-        let namespace = &self.jobs[job.0].namespace;
+        let namespace = &self.jobs[job].namespace;
         let facts = namespace.facts(Detail::ThisNode).of_rank(rank);
         if facts.iter().all(|(known, _)| known.as_bytes() != key) {
             return false;
@@ -332,7 +332,7 @@ impl Server {
     /// A rank's own numbers of the communicators of its groups.
     fn tell_group_ids(&mut self, address: Address, job: JobIndex, rank: Rank) {
         let encoding = address.identity.encoding;
-        let state = &self.jobs[job.0];
+        let state = &self.jobs[job];
         let groups = state.group_ids(rank);
         if groups.is_empty() {
             return self.answer(address, status::NOT_FOUND);

@@ -12,7 +12,7 @@ impl Server {
     /// Ends the launch when ranks wait for one that will never come.
     pub(super) fn look_for_deserters(&mut self) {
         let left_before_init = |(job, state): (JobIndex, &JobState)| Some((job, state.ranks.left_before_init()?));
-        let before_init = (0..).map(JobIndex).zip(&self.jobs).find_map(left_before_init);
+        let before_init = self.jobs.indexed().find_map(left_before_init);
         let in_collective = || self.collectives.iter().find_map(|gathering| self.left_collective(gathering));
         if let Some((job, reason)) = before_init.or_else(in_collective) {
             self.end(job, reason);
@@ -24,7 +24,7 @@ impl Server {
     pub(super) fn look_for_deserters_of(&mut self, name: &str) {
         let Some(gathering) = self.collectives.get(name) else { return };
         let Some(waiter) = gathering.waiters().next() else { return };
-        if !waiter.members.ours.keys().any(|job| self.jobs[job.0].has_left) {
+        if !waiter.members.ours.keys().any(|&job| self.jobs[job].has_left) {
             return;
         }
         if let Some((job, reason)) = self.left_collective(gathering) {
@@ -33,7 +33,7 @@ impl Server {
     }
 
     fn left_collective(&self, gathering: &Gathering<Seat, Waiter>) -> Option<(JobIndex, EndReason)> {
-        let is_dispensable = |seat: Seat| self.jobs[seat.job.0].can_do_without(seat.local);
+        let is_dispensable = |seat: Seat| self.jobs[seat.job].can_do_without(seat.local);
         let (gone, reason) = left_fence(gathering, |seat| self.rank(seat), is_dispensable)?;
         Some((gone.job, reason))
     }

@@ -91,7 +91,7 @@ impl Server {
     /// A rank's connection broke before it finalized. Only those hear of it who asked for this very event, of whatever job of the launch: the
     /// launcher decides what becomes of the job.
     pub(super) fn tell_of_loss(&mut self, lost: Seat) {
-        let namespace = self.jobs[lost.job.0].namespace.name.clone();
+        let namespace = self.jobs[lost.job].namespace.name.clone();
         let affected = Proc { namespace: namespace.as_bytes(), rank: self.rank(lost).rank.0 };
         let infos = [Info::new("pmix.evproc", Value::Proc(affected))];
         let told = |_: &Self, client: &Client, _: Seat| client.interest.names(status::LOST_CONNECTION);
@@ -102,20 +102,20 @@ impl Server {
     /// parents wait for ranks that they have spawned, and the other way round. Each hears of a death once, and of a node that was lost. To
     /// default handlers such news is fatal.
     pub(super) fn tell_of_deaths(&mut self, job: JobIndex, deaths: &[Death]) {
-        let namespace = self.jobs[job.0].namespace.name.clone();
+        let namespace = self.jobs[job].namespace.name.clone();
         let mut lost_nodes = BTreeMap::new();
         for death in deaths {
             let affected = Proc { namespace: namespace.as_bytes(), rank: death.rank.0 };
             let infos = [Info::new("pmix.evproc", Value::Proc(affected))];
             self.tell_by_first_name(job, death.rank, codes_of(death.kind), &infos);
             if death.kind == DeathKind::NodeLost
-                && let Some(node) = self.jobs[job.0].namespace.job.placement.node_of(death.rank)
+                && let Some(node) = self.jobs[job].namespace.job.placement.node_of(death.rank)
             {
                 lost_nodes.entry(node).or_insert(death.rank);
             }
         }
         for (node, rank) in lost_nodes {
-            let host = self.jobs[job.0].namespace.hosts.get(node.index()).cloned().unwrap_or_default();
+            let host = self.jobs[job].namespace.hosts.get(node.index()).cloned().unwrap_or_default();
             let infos = [Info::new("pmix.hname", Value::Text(host.as_bytes()))];
             self.tell_by_first_name(job, rank, &[status::NODE_DOWN], &infos);
         }
@@ -139,7 +139,7 @@ impl Server {
         infos: &[Info<'_>],
         told: impl Fn(&Self, &Client, Seat) -> bool,
     ) {
-        let namespace = self.jobs[job.0].namespace.name.clone();
+        let namespace = self.jobs[job].namespace.name.clone();
         let proc = Proc { namespace: namespace.as_bytes(), rank: rank.0 };
         let listens = |(connection, client): (ConnectionId, &Client)| {
             let identity = client.identity?;
@@ -167,7 +167,7 @@ impl Server {
             Some(Value::Proc(proc)) => std::slice::from_ref(proc),
             _ => &[],
         };
-        let namespace = self.jobs[seat.job.0].namespace.name.as_bytes();
+        let namespace = self.jobs[seat.job].namespace.name.as_bytes();
         let rank = self.rank(seat).rank.0;
         procs.iter().any(|proc| proc.namespace == namespace && [rank, types::RANK_WILDCARD].contains(&proc.rank))
     }

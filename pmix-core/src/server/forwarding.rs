@@ -179,7 +179,7 @@ impl Server {
             return Ok(Source { job: None, rank });
         }
         let job = self.own_job(source.namespace).ok_or(status::NOT_FOUND)?;
-        let is_known = |rank: Rank| rank.0 < self.jobs[job.0].namespace.job.size();
+        let is_known = |rank: Rank| rank.0 < self.jobs[job].namespace.job.size();
         match rank {
             Some(rank) if !is_known(rank) => Err(status::NOT_FOUND),
             _ => Ok(Source { job: Some(job), rank }),
@@ -223,7 +223,7 @@ impl Server {
 
     /// A rank has written to one of its streams; nothing stands for the end of the stream.
     pub fn handle_output(&mut self, seat: Seat, channel: u16, bytes: &[u8]) {
-        let Some(rank) = self.jobs.get(seat.job.0).and_then(|job| Some(job.ranks.get(seat.local)?.rank)) else {
+        let Some(rank) = self.jobs.get(seat.job).and_then(|job| Some(job.ranks.get(seat.local)?.rank)) else {
             return;
         };
         let origin = Origin { job: seat.job, rank };
@@ -241,9 +241,9 @@ impl Server {
 
     /// Queues a piece for each pull of a client that is about it. No process gets its own output back.
     fn forward(&mut self, connection: ConnectionId, origin: Origin, channel: u16, lost_before: u64, bytes: &[u8]) {
-        let (Some(job), Some(client)) = (self.jobs.get(origin.job.0), self.clients.get_mut(connection)) else { return };
+        let (Some(job), Some(client)) = (self.jobs.get(origin.job), self.clients.get_mut(connection)) else { return };
         let Some(identity) = client.identity else { return };
-        let reader = &self.jobs[identity.seat.job.0];
+        let reader = &self.jobs[identity.seat.job];
         let name = job.namespace.name.as_bytes();
         if reader.namespace.name.as_bytes() == name && reader.ranks[identity.seat.local].rank == origin.rank {
             return;
@@ -313,7 +313,7 @@ impl Server {
         for index in 0..client.forwards.pulls.len() {
             let pull = &mut client.forwards.pulls[index];
             let Some(Lost { bytes: lost, origin, channel }) = pull.lost.take() else { continue };
-            let job = &self.jobs[origin.job.0];
+            let job = &self.jobs[origin.job];
             let source = Proc { namespace: job.namespace.name.as_bytes(), rank: origin.rank.0 };
             let delivery = Delivery { source, channel, reference: pull.reference, lost, is_last: false, bytes: b"" };
             let message = frame::message(frame::TAG_FORWARD, &delivery.encode(identity.encoding));

@@ -32,13 +32,13 @@ impl Server {
     fn claim(&mut self, connection: ConnectionId, handshake: &Handshake<'_>, claimed: Proc<'_>) -> Result<(), String> {
         let Proc { namespace, rank } = claimed;
         let job = self.job_claimed(namespace).ok_or("a PMIx client of a namespace that is not served here")?;
-        let local = self.jobs[job.0].local(Rank(rank));
+        let local = self.jobs[job].local(Rank(rank));
         let local = local.ok_or_else(|| format!("a PMIx client that claims rank {rank}, which is not on this node"))?;
-        if let Some(former) = self.jobs[job.0].ranks[local].former_connection() {
+        if let Some(former) = self.jobs[job].ranks[local].former_connection() {
             self.handle_disconnect(former);
             self.actions.push_back(Action::Close { connection: former });
         }
-        let state = &mut self.jobs[job.0].ranks[local];
+        let state = &mut self.jobs[job].ranks[local];
         if state.connection.is_some() || state.exited {
             return Err(format!("a second PMIx client that claims rank {rank}"));
         }
@@ -62,7 +62,7 @@ impl Server {
     /// The job of this launch with that namespace, which is what its ranks know and others do not: each name is compared whole, in
     /// constant time.
     fn job_claimed(&self, namespace: &[u8]) -> Option<JobIndex> {
-        let jobs = (0..).map(JobIndex).zip(&self.jobs).filter(|(_, state)| state.is_own());
+        let jobs = self.jobs.indexed().filter(|(_, state)| state.is_own());
         let is_named = |state: &JobState| bool::from(state.namespace.name.as_bytes().ct_eq(namespace));
         jobs.fold(None, |found, (job, state)| if is_named(state) { found.or(Some(job)) } else { found })
     }

@@ -73,6 +73,15 @@ impl NamedGroups {
         self.groups.get(name).map(|group| &*group.members)
     }
 
+    /// Drops the groups that have members of this job alone.
+    pub(super) fn forget(&mut self, job: JobIndex) {
+        let is_of_job =
+            |group: &Group| !group.members.meet_others() && group.members.ours.keys().all(|&member| member == job);
+        let names: Vec<Bytes> =
+            self.groups.iter().filter(|(_, group)| is_of_job(group)).map(|(name, _)| name.clone()).collect();
+        names.iter().for_each(|name| self.remove(name));
+    }
+
     fn remove(&mut self, name: &[u8]) {
         if let Some(group) = self.groups.remove(name) {
             self.listed -= group.members.listed();
@@ -105,7 +114,7 @@ impl Server {
     /// Whoever made a group knows the jobs of all its members.
     fn members_by_job(&self, members: &Members) -> Vec<GroupMembers> {
         let of_job = |(job, ranks): (JobIndex, &Option<Vec<Rank>>)| {
-            let state = &self.jobs[job.0];
+            let state = &self.jobs[job];
             GroupMembers {
                 job: (!state.is_met()).then_some(job),
                 namespace: state.namespace.name.clone(),

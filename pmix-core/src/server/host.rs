@@ -59,7 +59,7 @@ impl Server {
             return self.answer(address, status::SUCCESS);
         }
         let launched = JobIndex(0);
-        let size = self.jobs[launched.0].namespace.job.size();
+        let size = self.jobs[launched].namespace.job.size();
         let mut ranks = Some(Vec::new());
         for target in &push.targets {
             if self.own_job(target.namespace) != Some(launched) {
@@ -126,13 +126,13 @@ impl Server {
                     .collect();
                 self.reply(address, &reply::found(encoding, &found));
             }
-            Answer::Spawned(Ok(job)) => match self.jobs.iter().find(|state| state.namespace.job.id == *job) {
-                Some(job) => {
-                    let reply = reply::spawned(encoding, job.namespace.name.as_bytes());
-                    self.reply(address, &reply);
+            Answer::Spawned(Ok(job)) => {
+                let spawned = self.jobs.iter().find(|state| state.namespace.job.id == *job);
+                match spawned.map(|job| reply::spawned(encoding, job.namespace.name.as_bytes())) {
+                    Some(reply) => self.reply(address, &reply),
+                    None => self.answer(address, status::JOB_FAILED_TO_LAUNCH),
                 }
-                None => self.answer(address, status::JOB_FAILED_TO_LAUNCH),
-            },
+            }
             Answer::Spawned(Err(error)) => {
                 let rank = self.rank(address.identity.seat).rank;
                 tracing::warn!("a spawn of rank {rank} failed: {error}");

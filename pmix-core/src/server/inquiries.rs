@@ -73,10 +73,10 @@ impl Server {
         let kind = Kind::Query { payload: Bytes::copy_from_slice(payload), seen: Seen::new() };
         let Some(inquiry) = self.begin_inquiry(address, wanted.len(), kind) else { return };
         for (job, node) in wanted {
-            if node == self.jobs[job.0].namespace.node {
+            if node == self.jobs[job].namespace.node {
                 self.call_host(address, job, Call::Look, Asked::Look { inquiry, job });
             } else {
-                let namespace = self.jobs[job.0].namespace.name.clone().into();
+                let namespace = self.jobs[job].namespace.name.clone().into();
                 self.ask_peer(node, &Question::Processes { namespace }, Asking::Look { inquiry, job, node });
             }
         }
@@ -90,7 +90,7 @@ impl Server {
         let kind = Kind::Signal { status: status::SUCCESS };
         let Some(inquiry) = self.begin_inquiry(address, parts.len(), kind) else { return };
         for ((job, node), ranks) in parts {
-            let namespace = &self.jobs[job.0].namespace;
+            let namespace = &self.jobs[job].namespace;
             if node == namespace.node {
                 self.call_host(address, job, Call::Signal { ranks, signal }, Asked::Signal { inquiry });
             } else {
@@ -115,16 +115,16 @@ impl Server {
             let job = self.own_job(target.namespace)?;
             match target.rank {
                 types::RANK_WILDCARD => drop(whole.insert(job)),
-                rank if rank < self.jobs[job.0].namespace.job.size() => drop(meant.insert((job, Rank(rank)))),
+                rank if rank < self.jobs[job].namespace.job.size() => drop(meant.insert((job, Rank(rank)))),
                 _ => return None,
             }
         }
         for job in whole {
-            meant.extend((0..self.jobs[job.0].namespace.job.size()).map(|rank| (job, Rank(rank))));
+            meant.extend((0..self.jobs[job].namespace.job.size()).map(|rank| (job, Rank(rank))));
         }
         let mut parts = BTreeMap::<_, Vec<Rank>>::new();
         for (job, rank) in meant {
-            let node = self.jobs[job.0].namespace.job.placement.node_of(rank)?;
+            let node = self.jobs[job].namespace.job.placement.node_of(rank)?;
             parts.entry((job, node)).or_default().push(rank);
         }
         Some(parts)
@@ -150,7 +150,7 @@ impl Server {
 
     /// The host has looked at the processes of a job here, for an inquiry of this node.
     pub(super) fn on_look(&mut self, inquiry: Ticket, job: JobIndex, seen: &JobProcesses) {
-        let node = self.jobs[job.0].namespace.node;
+        let node = self.jobs[job].namespace.node;
         let processes = self.node_processes(job, seen);
         self.on_processes(inquiry, job, node, Some(processes));
     }
@@ -223,12 +223,12 @@ impl Server {
 
     /// The job of this launch with that namespace.
     pub(super) fn own_job(&self, namespace: &[u8]) -> Option<JobIndex> {
-        self.job_named(namespace).filter(|job| !self.jobs[job.0].is_met())
+        self.job_named(namespace).filter(|&job| !self.jobs[job].is_met())
     }
 
     /// What the host has seen, with what is known here of ranks.
     pub(super) fn node_processes(&self, job: JobIndex, seen: &JobProcesses) -> NodeProcesses {
-        let state = &self.jobs[job.0];
+        let state = &self.jobs[job];
         NodeProcesses::new(seen, |rank| state.local(rank).is_some_and(|local| state.ranks[local].connection.is_some()))
     }
 }

@@ -47,7 +47,7 @@ impl Server {
 
     /// Returns the description of a job of this launch for others.
     fn introduction(&self, job: JobIndex) -> MetJob {
-        let namespace = &self.jobs[job.0].namespace;
+        let namespace = &self.jobs[job].namespace;
         // What it found when it started is its own affair.
         let job = Job { preput: Vec::new(), ..namespace.job.clone() };
         MetJob { namespace: namespace.name.clone(), job, hosts: namespace.hosts.clone() }
@@ -86,7 +86,7 @@ impl Server {
         let has_room = known + strangers.len() <= MET_MAX;
         if has_room {
             for stranger in strangers {
-                self.push_job(stranger);
+                self.jobs.add(stranger);
             }
         }
         has_room

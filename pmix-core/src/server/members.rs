@@ -37,14 +37,15 @@ impl Server {
         for proc in procs {
             let all = proc.rank == types::RANK_WILDCARD;
             let named = if all { None } else { Some(Vec::new()) };
-            let ranks = match self.job_named(proc.namespace).filter(|job| !self.jobs[job.0].is_met()) {
+            let ranks = match self.job_named(proc.namespace).filter(|&job| !self.jobs[job].is_met()) {
                 Some(job) => {
-                    let placement = &self.jobs[job.0].namespace.job.placement;
+                    let placement = &self.jobs[job].namespace.job.placement;
                     if !all && placement.node_of(Rank(proc.rank)).is_none() {
                         return Err(status::NOT_FOUND);
                     }
                     members.ours.entry(job).or_insert(named)
                 }
+                None if self.jobs.was_removed(proc.namespace) => return Err(status::NOT_FOUND),
                 None => {
                     let namespace = str::from_utf8(proc.namespace).map_err(|_| status::NOT_FOUND)?;
                     if members.others.len() >= OTHERS_MAX && !members.others.contains_key(namespace) {
@@ -70,7 +71,7 @@ impl Server {
     /// it is kept, and goes to other nodes.
     pub(super) fn collective_name(&self, kind: &str, members: &Members) -> String {
         let mut name = kind.to_owned();
-        let ours = members.ours.iter().map(|(job, ranks)| (&self.jobs[job.0].namespace.name, ranks));
+        let ours = members.ours.iter().map(|(&job, ranks)| (&self.jobs[job].namespace.name, ranks));
         let mut parts: Vec<_> = ours.chain(&members.others).collect();
         parts.sort_unstable_by_key(|(namespace, _)| *namespace);
         for (namespace, ranks) in parts {
@@ -93,7 +94,7 @@ impl Server {
         let of_job = |(&job, ranks): (&JobIndex, &Option<Vec<Rank>>)| -> Vec<Seat> {
             let is_member =
                 |state: &RankState| ranks.as_ref().is_none_or(|ranks| ranks.binary_search(&state.rank).is_ok());
-            let here = self.jobs[job.0].ranks.iter().filter(|(_, state)| is_member(state));
+            let here = self.jobs[job].ranks.iter().filter(|(_, state)| is_member(state));
             here.map(|(local, _)| Seat { job, local }).collect()
         };
         members.ours.iter().flat_map(of_job).collect()
@@ -102,8 +103,8 @@ impl Server {
     /// The nodes of this launch that hold a member, in order.
     pub(super) fn nodes(&self, members: &Members) -> Vec<NodeIndex> {
         let mut nodes = Vec::new();
-        for (job, ranks) in &members.ours {
-            let placement = &self.jobs[job.0].namespace.job.placement;
+        for (&job, ranks) in &members.ours {
+            let placement = &self.jobs[job].namespace.job.placement;
             match ranks {
                 Some(ranks) => nodes.extend(ranks.iter().filter_map(|&rank| placement.node_of(rank))),
                 None => nodes.extend(
@@ -133,7 +134,7 @@ impl Server {
     pub(super) fn group_members<'a>(&'a self, members: &Members) -> Vec<Proc<'a>> {
         let mut procs = Vec::new();
         for (job, ranks) in self.by_job(members) {
-            let namespace = self.jobs[job.0].namespace.name.as_bytes();
+            let namespace = self.jobs[job].namespace.name.as_bytes();
             procs.extend(self.ranks_meant(job, ranks).iter().map(|rank| Proc { namespace, rank: rank.0 }));
         }
         procs
@@ -141,7 +142,7 @@ impl Server {
 
     /// These ranks of a job, or all of it.
     pub(super) fn ranks_meant(&self, job: JobIndex, ranks: &Option<Vec<Rank>>) -> Vec<Rank> {
-        let all = || (0..self.jobs[job.0].namespace.job.size()).map(Rank).collect();
+        let all = || (0..self.jobs[job].namespace.job.size()).map(Rank).collect();
         ranks.clone().unwrap_or_else(all)
     }
 }

@@ -20,7 +20,7 @@ impl Server {
         let Some(state) = self.rank_mut(seat) else { return };
         state.fail(kind);
         let rank = state.rank;
-        self.jobs[seat.job.0].has_left = true;
+        self.jobs[seat.job].has_left = true;
         self.end_publisher(seat);
         if self.ended {
             return;
@@ -35,7 +35,7 @@ impl Server {
     /// Ranks of a job on other nodes have died, and the others are to go on. The launch ends if ranks of this node wait for what a node
     /// without living ranks was to bring while MPI is initialized.
     pub fn handle_deaths(&mut self, job: JobIndex, deaths: &[Death]) {
-        let Some(state) = self.jobs.get_mut(job.0) else { return };
+        let Some(state) = self.jobs.get_mut(job) else { return };
         let new: Vec<Death> = deaths.iter().copied().filter(|death| state.deaths.add(death.rank)).collect();
         self.tell_of_deaths(job, &new);
         self.look_for_missed_node(job);
@@ -43,13 +43,13 @@ impl Server {
 
     /// A collective of all ranks of a job is over.
     pub(super) fn count_fence(&mut self, job: JobIndex) {
-        self.jobs[job.0].fences += 1;
+        self.jobs[job].fences += 1;
         self.tell_own_deaths(job);
     }
 
     /// Tells of ranks of this node that have died, unless they are missed.
     fn tell_own_deaths(&mut self, job: JobIndex) {
-        let state = &mut self.jobs[job.0];
+        let state = &mut self.jobs[job];
         if state.misses_the_dead() || self.ended {
             return;
         }
@@ -60,7 +60,7 @@ impl Server {
 
     /// Begins the exchange of a collective's next round, if that is complete.
     pub(super) fn begin_collective(&mut self, name: &str) -> Option<Epoch> {
-        self.collectives.get_mut(name)?.begin(|seat| self.jobs[seat.job.0].can_do_without(seat.local))
+        self.collectives.get_mut(name)?.begin(|seat| self.jobs[seat.job].can_do_without(seat.local))
     }
 
     /// Begins the collectives that wait for nobody of this node any more.
@@ -76,7 +76,7 @@ impl Server {
     /// Ends the launch if all ranks of this node are in the first collective of all ranks of a job, and a node without living ranks
     /// brings nothing to it.
     pub(super) fn look_for_missed_node(&mut self, job: JobIndex) {
-        let state = &self.jobs[job.0];
+        let state = &self.jobs[job];
         if state.deaths.is_empty() || !state.misses_the_dead() {
             return;
         }
@@ -91,13 +91,13 @@ impl Server {
     }
 
     pub(super) fn is_dead(&self, job: JobIndex, rank: Rank) -> bool {
-        self.jobs[job.0].deaths.include(rank)
+        self.jobs[job].deaths.include(rank)
     }
 
     /// Returns true if one of these is known to be dead.
     pub(super) fn lacks_any(&self, members: &Members) -> bool {
         members.ours.iter().any(|(&job, ranks)| match ranks {
-            None => !self.jobs[job.0].deaths.is_empty(),
+            None => !self.jobs[job].deaths.is_empty(),
             Some(ranks) => ranks.iter().any(|&rank| self.is_dead(job, rank)),
         })
     }

@@ -27,7 +27,7 @@ impl Server {
         let (Some(range), Some(lifetime)) = (range_of(infos), lifetime_of(infos)) else {
             return self.answer(address, status::BAD_PARAM);
         };
-        let namespace = self.jobs[seat.job.0].namespace.name.clone();
+        let namespace = self.jobs[seat.job].namespace.name.clone();
         let publisher = Proc { namespace: namespace.as_bytes(), rank: self.rank(seat).rank.0 };
         let pack = |info: &Info<'_>| {
             let mut value = Writer::new(encoding);

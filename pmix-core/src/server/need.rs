@@ -13,7 +13,7 @@ use crate::namespace::JobIndex;
 impl Server {
     /// A rank of this node commits nothing more. If no fence has taken what it has committed to all nodes, it is to be had here only.
     pub(super) fn keep_for_others(&mut self, job: JobIndex, rank: Rank) {
-        let state = &self.jobs[job.0];
+        let state = &self.jobs[job];
         let has_other_nodes = state.namespace.hosts.len() > 1;
         if has_other_nodes && state.data.get(&rank).is_some_and(|data| !data.unspread.is_empty()) {
             self.holds_unspread = true;

@@ -129,7 +129,7 @@ impl Server {
         for query in queries {
             let about = self.about(seat, &query.qualifiers);
             let Some(job) = about.job else { continue };
-            let namespace = &self.jobs[job.0].namespace;
+            let namespace = &self.jobs[job].namespace;
             for subject in query.keys.iter().filter_map(|key| subject(key)) {
                 let extent = match subject {
                     Subject::Processes(extent) => extent,
@@ -194,7 +194,7 @@ impl Server {
                 out.value(&Value::Text(names.join(",").as_bytes()));
             }
             Subject::NamespaceInfo => self.push_namespaces(out, about)?,
-            Subject::JobSize => out.value(&Value::U32(self.jobs[about.job?.0].namespace.job.size())),
+            Subject::JobSize => out.value(&Value::U32(self.jobs[about.job?].namespace.job.size())),
             Subject::SetCount => out.value(&Value::Size(self.set_names().len() as u64)),
             Subject::SetNames => {
                 let names: Vec<&str> = self.set_names().into_iter().collect();
@@ -223,7 +223,7 @@ impl Server {
 
     /// Jobs of this launch, or the one that is named: of each its name, its command line, its size.
     fn push_namespaces(&self, out: &mut Writer, about: About<'_>) -> Option<()> {
-        let jobs = (0..).map(JobIndex).zip(&self.jobs).filter(|(_, job)| job.is_own());
+        let jobs = self.jobs.indexed().filter(|(_, job)| job.is_own());
         let meant: Vec<_> = jobs.filter(|(index, _)| !about.is_named || about.job == Some(*index)).collect();
         if meant.is_empty() {
             return None;
@@ -247,7 +247,7 @@ impl Server {
     }
 
     fn set_members(&self, seat: Seat, name: &[u8]) -> Option<Vec<Proc<'_>>> {
-        let own = &self.jobs[self.job_meant(seat).0].namespace;
+        let own = &self.jobs[self.job_meant(seat)].namespace;
         let found = match name {
             WORLD => procs(own, 0..own.job.size()).collect(),
             SELF if self.is_tool(seat) => Vec::new(),
@@ -266,7 +266,7 @@ impl Server {
     /// This node, as it was looked at for a job.
     fn seen_here<'a>(&self, about: About<'_>, seen: &'a Seen) -> Option<&'a NodeProcesses> {
         let job = about.job?;
-        seen.get(&(job, self.jobs[job.0].namespace.node))
+        seen.get(&(job, self.jobs[job].namespace.node))
     }
 
     /// The nodes of a job that were looked at, of all or of this one.
@@ -276,7 +276,7 @@ impl Server {
         extent: Extent,
         seen: &'a Seen,
     ) -> impl Iterator<Item = (&'a str, &'a NodeProcesses)> {
-        let namespace = &self.jobs[job.0].namespace;
+        let namespace = &self.jobs[job].namespace;
         let meant = move |node: NodeIndex| extent == Extent::AllNodes || node == namespace.node;
         let of_job = seen.iter().filter(move |((of, node), _)| *of == job && meant(*node));
         of_job.map(|((_, node), processes)| {
@@ -286,7 +286,7 @@ impl Server {
     }
 
     fn push_processes(&self, out: &mut Writer, job: JobIndex, extent: Extent, seen: &Seen) -> Option<()> {
-        let namespace = self.jobs[job.0].namespace.name.as_bytes();
+        let namespace = self.jobs[job].namespace.name.as_bytes();
         let nodes: Vec<_> = self.seen_of(job, extent, seen).collect();
         let ranks = || nodes.iter().flat_map(|(host, node)| node.ranks.iter().map(move |process| (*host, process)));
         let mut ranks: Vec<_> = ranks().collect();

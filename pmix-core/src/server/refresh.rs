@@ -24,7 +24,7 @@ impl Server {
     pub(super) fn refresh(&mut self, address: Address, proc: Proc<'_>) {
         let rank = Rank(proc.rank);
         let job = self.job_named(proc.namespace);
-        let Some(job) = job.filter(|job| self.jobs[job.0].namespace.job.placement.node_of(rank).is_some()) else {
+        let Some(job) = job.filter(|&job| self.jobs[job].namespace.job.placement.node_of(rank).is_some()) else {
             return self.answer(address, status::NOT_FOUND);
         };
         self.refresh_for(Refresh { address, job, rank, get: None });
@@ -37,13 +37,13 @@ impl Server {
 
     fn refresh_for(&mut self, refresh: Refresh) {
         let Refresh { address, job, rank, .. } = refresh;
-        let node = self.other_node(job, rank).filter(|_| !self.jobs[job.0].is_met());
+        let node = self.other_node(job, rank).filter(|_| !self.jobs[job].is_met());
         let Some(node) = node else { return self.end_refresh(refresh) };
         let questions = self.questions_max(address.identity.seat);
         if !self.rank_mut(address.identity.seat).is_some_and(|state| state.quota.ask(questions)) {
             return self.answer(address, status::OUT_OF_RESOURCE);
         }
-        let namespace = self.jobs[job.0].namespace.name.clone().into();
+        let namespace = self.jobs[job].namespace.name.clone().into();
         let question = DataQuestion { namespace, rank, key: None, timeout: Some(AT_ONCE) };
         self.ask_peer(node, &Question::Data(question), Asking::Refresh(refresh));
     }
@@ -55,7 +55,7 @@ impl Server {
             state.quota.answered();
         }
         if let Some(data) = answer.and_then(decode_answer) {
-            self.jobs[job.0].data.entry(rank).or_default().remote.extend(data);
+            self.jobs[job].data.entry(rank).or_default().remote.extend(data);
             self.serve_waits(job, rank);
         }
         self.end_refresh(refresh);
@@ -72,7 +72,7 @@ impl Server {
     fn tell_all_of(&mut self, address: Address, job: JobIndex, rank: Rank) {
         let mut reply = Writer::new(address.identity.encoding);
         reply.status(status::SUCCESS);
-        if let Some(data) = self.jobs[job.0].data.get(&rank) {
+        if let Some(data) = self.jobs[job].data.get(&rank) {
             for (key, value) in self.scope_of(job, rank, data) {
                 reply::push_pair(&mut reply, key, value.encoded());
             }

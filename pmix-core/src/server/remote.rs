@@ -64,7 +64,7 @@ pub(super) enum Asking {
 impl Server {
     /// The other node on which a rank sits; `None` if it sits here.
     pub(super) fn other_node(&self, job: JobIndex, rank: Rank) -> Option<NodeIndex> {
-        let namespace = &self.jobs[job.0].namespace;
+        let namespace = &self.jobs[job].namespace;
         namespace.job.placement.node_of(rank).filter(|&node| node != namespace.node)
     }
 
@@ -73,7 +73,7 @@ impl Server {
         if !self.wanted.insert(wanted.clone()) {
             return;
         }
-        let namespace = self.jobs[wanted.job.0].namespace.name.clone().into();
+        let namespace = self.jobs[wanted.job].namespace.name.clone().into();
         let Wanted { rank, key, timeout, .. } = wanted.clone();
         let question = Question::Data(DataQuestion { namespace, rank, key, timeout });
         self.ask_peer(node, &question, Asking::Value(wanted.clone()));
@@ -108,7 +108,7 @@ impl Server {
     fn on_value(&mut self, wanted: &Wanted, answer: Option<&Bytes>) {
         self.wanted.remove(wanted);
         if let Some(data) = answer.and_then(decode_answer) {
-            let known = self.jobs[wanted.job.0].data.entry(wanted.rank).or_default();
+            let known = self.jobs[wanted.job].data.entry(wanted.rank).or_default();
             known.remote.extend(data);
             self.serve_waits(wanted.job, wanted.rank);
         }
@@ -163,11 +163,11 @@ impl Server {
 
     /// All that the ranks here have committed of a job for other nodes: a status; behind one of success, a segment as a fence brings it.
     fn answer_with_all(&self, namespace: &[u8]) -> Vec<u8> {
-        let Some(job) = self.job_named(namespace).filter(|job| !self.jobs[job.0].is_met()) else {
+        let Some(job) = self.job_named(namespace).filter(|&job| !self.jobs[job].is_met()) else {
             return status::NOT_FOUND.to_be_bytes().to_vec();
         };
-        let seats: Vec<Seat> = self.jobs[job.0].ranks.iter().map(|(local, _)| Seat { job, local }).collect();
-        let data = seats.iter().filter_map(|&seat| self.jobs[job.0].data.get(&self.rank(seat).rank));
+        let seats: Vec<Seat> = self.jobs[job].ranks.iter().map(|(local, _)| Seat { job, local }).collect();
+        let data = seats.iter().filter_map(|&seat| self.jobs[job].data.get(&self.rank(seat).rank));
         if data.map(RankData::remote_bytes).sum::<usize>() > WHOLE_MAX {
             return status::OUT_OF_RESOURCE.to_be_bytes().to_vec();
         }
@@ -178,13 +178,13 @@ impl Server {
 
     /// Looks again at the questions of other nodes about a rank, after something has changed that they may wait for.
     pub(super) fn serve_peers(&mut self, job: JobIndex, rank: Rank) {
-        let namespace = Bytes::copy_from_slice(self.jobs[job.0].namespace.name.as_bytes());
+        let namespace = Bytes::copy_from_slice(self.jobs[job].namespace.name.as_bytes());
         self.serve_peers_at(&(namespace, rank));
     }
 
     /// Looks again at the questions of other nodes about a job that was not known here yet.
     pub(super) fn serve_peers_about(&mut self, job: JobIndex) {
-        let namespace = Bytes::copy_from_slice(self.jobs[job.0].namespace.name.as_bytes());
+        let namespace = Bytes::copy_from_slice(self.jobs[job].namespace.name.as_bytes());
         let all = (namespace.clone(), Rank(0))..=(namespace, Rank(u32::MAX));
         for about in self.parked.keys(all) {
             self.serve_peers_at(&about);
@@ -219,10 +219,10 @@ impl Server {
     fn prospect_of(&self, question: &DataQuestion) -> Prospect {
         // A job that was spawned may be known on some nodes before it is on others.
         let Some(job) = self.job_named(&question.namespace) else { return Prospect::Open };
-        if self.jobs[job.0].local(question.rank).is_none() {
+        if self.jobs[job].local(question.rank).is_none() {
             return Prospect::NotFound;
         }
-        let data = self.jobs[job.0].data.get(&question.rank);
+        let data = self.jobs[job].data.get(&question.rank);
         match (data.filter(|data| data.has_for_others(question.key.as_deref())), &question.key) {
             (Some(data), Some(key)) if data.is_long() => Prospect::Alone(key.clone()),
             (Some(_), _) => Prospect::All,
@@ -234,7 +234,7 @@ impl Server {
     /// The answer to questions about a rank that have this prospect.
     fn answer_of(&self, about: &(Bytes, Rank), prospect: &Prospect) -> Bytes {
         let (namespace, rank) = about;
-        let data = self.job_named(namespace).and_then(|job| self.jobs[job.0].data.get(rank));
+        let data = self.job_named(namespace).and_then(|job| self.jobs[job].data.get(rank));
         let answer = data.and_then(|data| match prospect {
             Prospect::All => Some(encode_answer(data, None)),
             Prospect::Alone(key) => Some(encode_answer(data, Some(key))),

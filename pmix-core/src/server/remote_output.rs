@@ -178,8 +178,8 @@ impl Server {
     }
 
     fn jobs_meant(&self, job: Option<JobIndex>) -> impl Iterator<Item = &JobState> {
-        let is_meant = move |index: usize| job.is_none_or(|job| job.0 == index);
-        let own = self.jobs.iter().enumerate().filter(move |(index, job)| job.is_own() && is_meant(*index));
+        let is_meant = move |index: JobIndex| job.is_none_or(|job| job == index);
+        let own = self.jobs.indexed().filter(move |(index, job)| job.is_own() && is_meant(*index));
         own.map(|(_, job)| job)
     }
 
@@ -254,7 +254,7 @@ impl Server {
 
     /// A rank here has written something that other nodes may want.
     pub(super) fn keep_for_nodes(&mut self, origin: Origin, channel: u16, bytes: &[u8]) {
-        let namespace = &self.jobs[origin.job.0].namespace.name;
+        let namespace = &self.jobs[origin.job].namespace.name;
         let wants = |node: &ForNode| node.wanted.has(namespace.as_bytes(), origin.rank, channel);
         let nodes = self.remote_output.for_nodes.iter().filter(|(_, node)| wants(node));
         let nodes: Vec<NodeIndex> = nodes.map(|(&node, _)| node).collect();

@@ -91,7 +91,7 @@ impl Server {
 
     fn tell_job(&mut self, address: Address) {
         let identity = address.identity;
-        let job = &mut self.jobs[identity.seat.job.0];
+        let job = &mut self.jobs[identity.seat.job];
         let heading = reply::job_heading(identity.encoding, job.namespace.name.as_bytes(), identity.module);
         let facts = job.facts_here(identity.encoding);
         self.reply_in_parts(address, &heading, facts);
@@ -102,7 +102,7 @@ impl Server {
         let Some(state) = self.rank_mut(seat) else { return };
         state.phase = Phase::Finalized;
         let rank = state.rank;
-        self.jobs[seat.job.0].has_left = true;
+        self.jobs[seat.job].has_left = true;
         self.end_pulls(address.connection);
         self.answer(address, status::SUCCESS);
         self.give_up_on(seat.job, rank);
@@ -155,7 +155,7 @@ impl Server {
         let Some(clean_up) = CleanUp::from_infos(infos) else {
             return self.answer(address, status::NOT_SUPPORTED);
         };
-        let own = self.jobs[seat.job.0].namespace.name.clone();
+        let own = self.jobs[seat.job].namespace.name.clone();
         let rank = self.rank(seat).rank.0;
         let mine = |target: &Proc<'_>| {
             target.namespace == own.as_bytes() && (target.rank == rank || target.rank == types::RANK_WILDCARD)
@@ -163,7 +163,7 @@ impl Server {
         if !targets.iter().all(mine) {
             return self.answer(address, status::NOT_SUPPORTED);
         }
-        let Some(registered) = self.jobs[seat.job.0].clean_up(seat.local) else { return };
+        let Some(registered) = self.jobs[seat.job].clean_up(seat.local) else { return };
         let paths: usize = registered.iter().map(CleanUp::len).sum();
         let fits = paths + clean_up.len() <= CleanUp::PATHS_MAX && registered.len() < CleanUp::PATHS_MAX;
         if fits {

@@ -31,7 +31,7 @@ const ALONE: LocalRank = LocalRank(0);
 
 impl Server {
     pub(super) fn is_tool(&self, seat: Seat) -> bool {
-        self.jobs[seat.job.0].is_tool()
+        self.jobs[seat.job].is_tool()
     }
 
     /// Returns true if a tool has come with the name of this rank: the rank itself, or a process that it has started.
@@ -55,7 +55,7 @@ impl Server {
         self.identify(connection, seat, handshake);
         self.named_tools.extend(name.and_then(|name| {
             let job = self.own_job(name.namespace)?;
-            Some(Seat { job, local: self.jobs[job.0].local(Rank(name.rank))? })
+            Some(Seat { job, local: self.jobs[job].local(Rank(name.rank))? })
         }));
         self.clients[connection].frames.limit(MESSAGE_MAX);
         let given = given.as_ref().map(|name| Proc { namespace: name.as_bytes(), rank: 0 });
@@ -77,18 +77,17 @@ impl Server {
         };
         let given = own.is_none().then(|| format!("lattice-tool-{}", self.new_ticket().0));
         let called = own.or_else(|| given.clone()).unwrap_or_default();
-        let is_free = |job: &&JobIndex| self.jobs[job.0].ranks[ALONE].connection.is_none();
+        let is_free = |job: &&JobIndex| self.jobs[**job].ranks[ALONE].connection.is_none();
         let job = match self.tools.iter().find(is_free) {
             Some(&job) => job,
             None if self.tools.len() < TOOLS_MAX => {
-                let job = JobIndex(self.jobs.len());
-                self.jobs.push(JobState::tool(called.clone(), launch));
+                let job = self.jobs.add(JobState::tool(called.clone(), launch));
                 self.tools.push(job);
                 job
             }
             None => return Err(format!("a tool: {TOOLS_MAX} others are connected")),
         };
-        self.jobs[job.0].namespace.name = called;
+        self.jobs[job].namespace.name = called;
         let seat = Seat { job, local: ALONE };
         if let Some(state) = self.rank_mut(seat) {
             // It keeps the quota of the tool before it, whose questions may not be answered yet.
@@ -134,10 +133,10 @@ impl Server {
     /// The facts about the job whose name a tool has, as one that a rank has started; else its own name, of which it knows all itself.
     fn tell_tool_its_job(&mut self, address: Address) {
         let identity = address.identity;
-        let name = self.jobs[identity.seat.job.0].namespace.name.clone();
+        let name = self.jobs[identity.seat.job].namespace.name.clone();
         let heading = reply::job_heading(identity.encoding, name.as_bytes(), identity.module);
         let job = self.own_job(name.as_bytes());
-        let facts = job.map(|job| self.jobs[job.0].facts_here(identity.encoding)).unwrap_or_default();
+        let facts = job.map(|job| self.jobs[job].facts_here(identity.encoding)).unwrap_or_default();
         self.reply_in_parts(address, &heading, facts);
     }
 }

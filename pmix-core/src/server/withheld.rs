@@ -179,7 +179,7 @@ impl Server {
             return self.answer(address, status::OUT_OF_RESOURCE);
         }
         if !self.withheld.gets.has(&(job, node)) {
-            let namespace = Bytes::copy_from_slice(self.jobs[job.0].namespace.name.as_bytes());
+            let namespace = Bytes::copy_from_slice(self.jobs[job].namespace.name.as_bytes());
             self.ask_peer(node, &Question::AllOf { namespace }, Asking::Withheld { job, node });
         }
         let ticket = self.new_ticket();
@@ -333,6 +333,13 @@ impl Server {
             let (nodes, job, epoch) = (Arc::clone(&round.nodes), round.host, round.epoch);
             self.begin_fence(job, &format!("{name}{LAST}"), nodes, epoch, Contribution::default());
         }
+    }
+
+    /// Drops the rounds with members of a job that is over, and gets of what its ranks have committed.
+    pub(super) fn forget_withheld(&mut self, job: JobIndex) {
+        self.withheld.rounds.retain(|_, round| !round.members.ours.contains_key(&job));
+        self.serve_fetched(|(of, _)| of == job);
+        self.tell_need();
     }
 
     fn begin_fence(

@@ -1,12 +1,13 @@
 //! Names, jobs that connect, launches that meet, and groups.
 
+use pmi_core::ids::LocalRank;
 use pmi_core::services::MeetError;
-use pmix_core::JobIndex;
 use pmix_core::wire::Encoding::{Fixed, Flex};
 use pmix_core::wire::reader::{Proc, Reader};
 use pmix_core::wire::request::command;
 use pmix_core::wire::value::{Info, Value};
 use pmix_core::wire::{status, types};
+use pmix_core::{JobIndex, Seat};
 
 use super::world::{Client, World, procs, whole};
 use super::{commit, get, values};
@@ -51,6 +52,34 @@ fn values_are_published_for_one_reader_or_for_many() {
     assert_eq!(publish(&mut world, "many", false), status::SUCCESS);
     assert_eq!(publish(&mut world, "many", false), status::DUPLICATE_KEY);
     assert_eq!(["once", "once", "many", "many"].map(|key| look_up(&mut world, key)), [0, status::NOT_FOUND, 0, 0]);
+}
+
+#[test]
+fn a_job_that_is_removed_is_known_no_more_and_who_waits_for_it_is_answered() {
+    let mut world = World::new(2, &[1]);
+    let [a, b] = ["job0", "job1"].map(|name| world.join(0, name, 0, Flex).unwrap());
+    commit(&mut world, b, "card", b"b", b"");
+    let both = [whole("job0")[0], whole("job1")[0]];
+    world.send(a, 101, command::CONNECT, procs(&both));
+    get(&mut world, a, "job1", 0, "other", false);
+    assert_eq!(world.status(a), None);
+    world.nodes[0].remove(JobIndex(1));
+    world.run();
+    assert!(world.is_closed(b));
+    let answers = [world.status(a).unwrap().0, world.status(a).unwrap().0];
+    assert_eq!(answers, [status::NOT_FOUND, status::LOST_CONNECTION]);
+    world.send(a, 102, command::CONNECT, procs(&both));
+    assert_eq!(world.status(a).unwrap().0, status::NOT_FOUND);
+    get(&mut world, a, "job1", 0, "card", false);
+    world.let_time_pass();
+    assert_ne!(world.status(a).unwrap().0, status::SUCCESS);
+    assert!(world.join(0, "job1", 0, Flex).is_none());
+    assert_eq!(world.nodes[0].progress(Seat { job: JobIndex(1), local: LocalRank(0) }), None);
+    // What comes late of it concerns no other job.
+    world.nodes[0].handle_exit(Seat { job: JobIndex(1), local: LocalRank(0) });
+    world.nodes[0].remove(JobIndex(1));
+    world.run();
+    assert!(world.end.is_none());
 }
 
 #[test]
