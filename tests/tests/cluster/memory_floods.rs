@@ -1,7 +1,6 @@
 //! Floods that are to fill the memory of daemons. Each daemon may have no more than 256 MiB of memory of its own, by the kernel's limit: one that asks
 //! for more ends, and what it had at most is read as well. Other users are served meanwhile.
 
-
 use lattice_tests::{built, script_on, turn};
 use nix::unistd::geteuid;
 

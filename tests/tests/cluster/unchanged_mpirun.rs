@@ -1,6 +1,5 @@
 //! Other MPIs' own `mpirun`, unchanged, in the shell of an allocation: it starts its daemons on the nodes, without ssh.
 
-
 use lattice_tests::mpi::{Flavour, MPICHS, MPIS, OPEN_MPIS};
 use lattice_tests::{Command, Outcome, cluster, script_on, turn};
 
