@@ -123,9 +123,18 @@ pub(crate) struct Checkpoint {
     /// One of the nodes that were lost was lost itself, and not its part of the launch alone; `None` in records of older servers.
     #[prost(bool, optional, tag = "11")]
     pub has_lost_a_node: Option<bool>,
+    /// Ends of ranks of jobs that are forgotten.
+    #[prost(message, repeated, tag = "12")]
+    pub forgotten: Vec<ExitRun>,
+    /// Number of all jobs that were spawned.
+    #[prost(uint32, tag = "13")]
+    pub jobs_spawned: u32,
+    /// Number of all ranks that there were.
+    #[prost(uint32, tag = "14")]
+    pub ranks_shown: u32,
 }
 
-/// A spawned job: its ranks are counted on after those of the jobs before it.
+/// A spawned job.
 #[derive(Clone, PartialEq, prost::Message)]
 pub(crate) struct SpawnedJob {
     #[prost(string, tag = "1")]
@@ -140,6 +149,9 @@ pub(crate) struct SpawnedJob {
     pub node: u32,
     #[prost(uint64, tag = "5")]
     pub call: u64,
+    /// Number under which its first rank is shown.
+    #[prost(uint32, tag = "6")]
+    pub first: u32,
 }
 
 /// Names that the ranks of a launch have published, each as it travels.

@@ -10,6 +10,7 @@ pub mod cause;
 pub mod count;
 pub mod cxi;
 pub mod deadline;
+pub mod ended_ranks;
 pub mod event;
 pub mod fabric;
 pub mod first_exit;

@@ -9,8 +9,7 @@ pub const RANKS_MAX: u32 = 1 << 20;
 /// processes and descriptors can hold several times over, and far more than a node has cores.
 pub const NODE_RANKS_MAX: usize = 16 * 1024;
 
-/// Largest number of jobs of one launch: the launched one, and the spawned ones. On one machine a job that has ended does not count. On a
-/// cluster it does, and takes a PMIx server's memory on every node of the launch until the launch ends.
+/// Largest number of jobs of one launch at a time: the launched one, and the spawned ones that have not ended.
 pub const JOBS_MAX: usize = 4096;
 
 /// Windows of standard input that a node keeps of ranks that do not read, of clients that have left too; the API server sends no more.

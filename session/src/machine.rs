@@ -47,7 +47,7 @@ use rank_spawner::RankExit;
 use self::desertion::{FenceWaits, NodeCount};
 use self::effect::{Effect, FenceLook, Look};
 use self::ending::Ending;
-use self::jobs::{JobNumber, JobPhase, Jobs};
+use self::jobs::{JobNumber, JobPhase, JobState, Jobs};
 use self::late_ranks::StackLooks;
 use self::limits::{Limits, Reached};
 use self::ranks::{RankState, Ranks, SlotId};
@@ -55,9 +55,13 @@ pub(crate) use self::spawn::PrepareFailure;
 use self::verdict::{ExitMeaning, UnreportedEnd, Verdict, cause_of};
 use self::watch::{Watch, WatchLook};
 use crate::cause::{Cause, CauseKind, StartClass};
+use crate::ended_ranks::EndMeaning;
 use crate::event::{Event, Notice, Report};
 use crate::settings::FailedRanks;
 use crate::spec::SessionSpec;
+
+/// Most spawned jobs that are over and stay known, because ranks of theirs have ended in silence and that is to be reported.
+const SILENT_JOBS_MAX: usize = 4;
 
 /// Phase of a session.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -162,11 +166,6 @@ impl SessionMachine {
         &self.jobs
     }
 
-    /// Takes in that the session holds nothing of a job any more, all of which was here and has ended.
-    pub(crate) fn forget_job(&mut self, job: JobNumber) {
-        self.jobs.forget(job);
-    }
-
     /// Meaning of the end of this slot's rank at present.
     pub(crate) fn meaning_of(&self, slot: SlotId, exit: RankExit) -> ExitMeaning {
         let disowned = self.jobs.get(self.ranks.get(slot).job).is_disowned();
@@ -180,7 +179,9 @@ impl SessionMachine {
 
     /// Result of the session; complete once the phase is [`Phase::Done`].
     pub(crate) fn report(&self) -> Report {
-        let exits = self.ranks.iter().filter_map(|(_, slot)| Some((slot.rank, slot.state.exit()?))).collect();
+        let known = self.ranks.iter().filter_map(|(_, slot)| Some((slot.rank, slot.state.exit()?)));
+        let mut exits: Vec<_> = known.chain(self.ranks.forgotten().iter()).collect();
+        exits.sort_by_key(|&(rank, _)| rank);
         let cause = match &self.verdict {
             Verdict::Here(cause) => Some(cause.clone()),
             Verdict::Open => self.borne_failures(),
@@ -201,7 +202,9 @@ impl SessionMachine {
         let counts = |slot: &ranks::Slot| !self.jobs.get(slot.job).is_disowned();
         let ends = self.ranks.iter().filter(|(_, slot)| counts(slot));
         let ends = ends.filter_map(|(_, slot)| Some((slot.rank, slot.state.exit()?)));
-        let failed: Vec<_> = ends.filter(|(_, exit)| !exit.is_success()).collect();
+        let failed = ends.filter(|(_, exit)| !exit.is_success());
+        let mut failed: Vec<_> = failed.chain(self.ranks.forgotten().failures()).collect();
+        failed.sort_by_key(|&(rank, _)| rank);
         let host = self.spec.host(self.spec.node).to_owned();
         (!failed.is_empty()).then_some(Cause { host, kind: CauseKind::FailedRanks { failed } })
     }
@@ -221,7 +224,8 @@ impl SessionMachine {
 
     fn judge(&mut self, job: JobNumber, reason: EndReason, unreported: &[UnreportedEnd], now: Instant) {
         // An end that is under way takes the time that its cause leaves, whatever its ranks do meanwhile.
-        if self.jobs.get(job).is_disowned() || self.is_over() || self.verdict != Verdict::Open {
+        if !self.jobs.knows(job) || self.jobs.get(job).is_disowned() || self.is_over() || self.verdict != Verdict::Open
+        {
             return;
         }
         let counts = |end: &&UnreportedEnd| !self.jobs.get(self.ranks.get(end.slot).job).is_disowned();
@@ -255,6 +259,7 @@ impl SessionMachine {
             self.limits.on_exit(rank, now);
         }
         self.report_exit(slot);
+        self.forget_if_over(job);
         self.advance(now);
     }
 
@@ -265,6 +270,29 @@ impl SessionMachine {
         if !was_news {
             self.report_exit(slot);
         }
+        if let Some(job) = self.ranks.find(slot).map(|slot| slot.job) {
+            self.forget_if_over(job);
+        }
+    }
+
+    /// Forgets a spawned job whose ranks have ended on all nodes, unless it is kept for a report of silent ranks.
+    fn forget_if_over(&mut self, job: JobNumber) {
+        let is_over = |(number, state): (JobNumber, &JobState)| {
+            number != JobNumber::LAUNCHED && state.waits_for_ranks_here_alone() && self.ranks.are_done(number)
+        };
+        if self.is_over() || !self.jobs.knows(job) || !is_over((job, self.jobs.get(job))) {
+            return;
+        }
+        let is_silent =
+            self.minds_silent_ends() && self.jobs.get(job).spec.job.size() > 1 && self.ranks.has_silent(job);
+        if is_silent && self.jobs.iter().filter(|&known| is_over(known)).count() <= SILENT_JOBS_MAX {
+            return;
+        }
+        let Some(JobState { spec, phase, .. }) = self.jobs.forget(job) else { return };
+        let is_disowned = matches!(phase, JobPhase::Disowned { .. });
+        let meaning = if is_disowned { EndMeaning::Nothing } else { EndMeaning::Counts };
+        let slots = self.ranks.forget(job, meaning);
+        self.effects.push_back(Effect::ReleaseJob { job, spec, slots });
     }
 
     /// Servers of other nodes may ask this node's for what its ranks have committed, so long. The session stays as long as they may,

@@ -40,7 +40,7 @@ mod terminal;
 mod texts;
 mod usage;
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -114,7 +114,7 @@ struct Runner {
     processes: Option<Processes>,
     /// Commands of jobs that were prepared and whose ranks are not started yet.
     commands: HashMap<JobNumber, Vec<RankCommand>>,
-    prepared: Vec<PreparedJob>,
+    prepared: BTreeMap<JobNumber, PreparedJob>,
     input_files: InputFiles,
     directories: Directories,
     /// True once a rank was told of that has other CPUs than planned.
@@ -227,7 +227,7 @@ impl Runner {
             node: NodeFacts::default(),
             processes: None,
             commands: HashMap::new(),
-            prepared: Vec::new(),
+            prepared: BTreeMap::new(),
             input_files: InputFiles::default(),
             directories: Directories::default(),
             tells_of_cpus: false,
@@ -349,6 +349,7 @@ impl Runner {
                         processes.start(commands);
                     }
                 }
+                Effect::ReleaseJob { job, spec, slots } => self.release_job(job, spec, &slots),
                 Effect::FeedStdin => {
                     let source = std::mem::replace(&mut self.io.stdin, StdinSource::Empty);
                     self.stdin.begin(source, self.io.events.clone());
@@ -390,6 +391,9 @@ impl Runner {
     }
 
     fn on_call(&mut self, call: SessionCall) {
+        if call.job().is_some_and(|job| !self.machine.jobs().knows(job)) {
+            return;
+        }
         // Who asked may be gone.
         match call {
             SessionCall::Spawn(call) => self.on_spawn_call(call),
@@ -430,7 +434,6 @@ impl Runner {
         if let Some(processes) = &mut self.processes {
             processes.ended(slot, exit);
         }
-        self.release_job(job);
     }
 
     /// Sends what waits in the outbox, as far as there is room.

@@ -116,6 +116,11 @@ pub trait Nodes: Send + Sync {
         let _ = (job, deaths);
     }
 
+    /// All ranks of a job have ended, on all nodes: nothing of it is needed any more.
+    fn job_over(&self, job: &Job) {
+        let _ = job;
+    }
+
     /// Number of links to other nodes that are being opened, over which this node has something to send; `None` if there never are any.
     fn opening(&self) -> Option<watch::Receiver<usize>> {
         None
@@ -207,6 +212,8 @@ pub enum Control {
     Spawn(SpawnOrder),
     /// The job could not be started on all its nodes: kill its ranks here, whose ends then say nothing about the launch.
     Disown(JobId),
+    /// All ranks of a spawned job have ended, on all nodes: nothing of it is needed any more.
+    JobOver(JobId),
     /// Report the progress of each rank; answered by [`Event::Progress`] with the same number.
     AskProgress(u64),
     /// The same, with what the processes of each rank use.

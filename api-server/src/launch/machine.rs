@@ -140,7 +140,7 @@ impl Machine {
         if client_stopped_at > 0 {
             machine.clients.attachments.resume_away(client_stopped_at);
         }
-        machine.spawns.resume(&progressed.spawned, &mut machine.nodes.state, &mut machine.effects);
+        machine.spawns.resume(&progressed, &mut machine.nodes.state, &mut machine.effects);
         machine.nodes.state.resume(&progressed);
         machine.has_lost_a_node = progressed.has_lost_a_node;
         if progressed.cause.is_some() {
@@ -343,6 +343,9 @@ impl Machine {
     fn settle(&mut self, now: Instant) {
         self.close_queries(now);
         self.spawns.close(&mut self.nodes.state, &mut self.effects, || self.checkpoint.note_urgent(now));
+        if self.spawns.end_jobs(&mut self.nodes.state, &mut self.effects) {
+            self.checkpoint.note(now);
+        }
         self.release_when_idle();
         if matches!(self.phase, Phase::Starting { .. }) || !self.checkpoint.begin(now) {
             return;
@@ -351,7 +354,9 @@ impl Machine {
             Phase::Over(_) => Snapshot::Over,
             _ => Snapshot::Running(Box::new(Progressed {
                 has_lost_a_node: self.has_lost_a_node,
-                ..self.nodes.state.progressed(self.spawns.known(), self.clients.latest())
+                spawned: self.spawns.known().to_vec(),
+                jobs_spawned: self.spawns.count(),
+                ..self.nodes.state.progressed(self.clients.latest())
             })),
         }));
     }

@@ -148,7 +148,8 @@ async fn spawned_jobs_are_counted_on_and_those_that_were_about_to_start_are_ende
     world.restart().await;
     let mut report = world.report(&launch.id, 0, 0).await;
     let ended = second.job.unwrap().id;
-    assert_eq!(report.command().await, Some(Command::Disown(ended)));
+    assert_eq!(report.command().await, Some(Command::Disown(ended.clone())));
+    assert_eq!(report.command().await, Some(Command::JobOver(ended)));
     assert!(matches!(report.command().await, Some(Command::OutputCredit(_))));
     assert!(matches!(report.command().await, Some(Command::AskProgress(_))));
     let asked = spawn(&world, &launch.id);

@@ -112,6 +112,7 @@ async fn nodes_without_ranks_are_released_when_a_job_was_not_started() {
     assert_ne!(soon(asked).await.unwrap().refusal, "");
     end(&launch, 1).await;
     assert!(matches!(launch.reports[1].command().await, Some(Command::Disown(_))));
+    assert!(matches!(launch.reports[1].command().await, Some(Command::JobOver(_))));
     assert_eq!(launch.reports[1].command().await, Some(Command::Release(Nothing {})));
 }
 

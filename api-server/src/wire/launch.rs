@@ -1,13 +1,15 @@
 //! A launch and its progress, as messages and the store have them.
 
+use lattice_session::cause::RankExit;
+use lattice_session::ended_ranks::{EndMeaning, EndedRanks};
 use lattice_session::wire::{self, cause, death, event};
-use pmi_core::ids::JobId;
+use pmi_core::ids::{JobId, Rank};
 use pmi_core::job::{Block, Placement};
 use pmi_transport::proto::v1 as proto;
 
 use super::node::{decode_end, encode_end};
 use crate::launch::checkpoint::{Progressed, SpawnOutcome, SpawnedJob};
-use crate::launch::event::SpawnAsked;
+use crate::launch::event::{RankEnd, SpawnAsked};
 use crate::store;
 
 /// Progress of a launch as it is kept.
@@ -18,6 +20,7 @@ pub(crate) fn encode_progressed(progressed: &Progressed) -> store::Checkpoint {
         runs: job.outcome == SpawnOutcome::Runs,
         node: job.asked.node,
         call: job.asked.call,
+        first: job.first,
     };
     store::Checkpoint {
         over: progressed.ended.clone(),
@@ -31,6 +34,9 @@ pub(crate) fn encode_progressed(progressed: &Progressed) -> store::Checkpoint {
         most_used: progressed.by_node.map(|range| event::encode_node_usage(range.most)),
         deaths: progressed.deaths.iter().map(death::encode).collect(),
         last_event: progressed.last_event,
+        forgotten: progressed.forgotten.runs().map(encode_run).collect(),
+        jobs_spawned: progressed.jobs_spawned,
+        ranks_shown: progressed.ranks_shown,
     }
 }
 
@@ -39,6 +45,7 @@ pub(crate) fn decode_progressed(kept: &store::Checkpoint, nodes: usize) -> Progr
     let spawned = |job: &store::SpawnedJob| {
         Some(SpawnedJob {
             id: JobId::new(&job.id).ok()?,
+            first: job.first,
             placement: wire::job::decode_blocks(&job.blocks, nodes).ok()?,
             outcome: if job.runs { SpawnOutcome::Runs } else { SpawnOutcome::Open },
             asked: SpawnAsked { node: job.node, call: job.call },
@@ -55,7 +62,25 @@ pub(crate) fn decode_progressed(kept: &store::Checkpoint, nodes: usize) -> Progr
         by_node: event::decode_usage_range(kept.least_used, kept.most_used),
         deaths: kept.deaths.iter().filter_map(|kept| death::decode(*kept).ok()).collect(),
         last_event: kept.last_event,
+        forgotten: decode_runs(&kept.forgotten),
+        jobs_spawned: kept.jobs_spawned,
+        ranks_shown: kept.ranks_shown,
     }
+}
+
+fn encode_run((first, count, exit): (Rank, u32, RankExit)) -> store::ExitRun {
+    store::ExitRun { first: Some(encode_end(&RankEnd { rank: first, exit, reached: None })), count }
+}
+
+fn decode_runs(runs: &[store::ExitRun]) -> EndedRanks {
+    let mut ended = EndedRanks::default();
+    for run in runs {
+        let RankEnd { rank, exit, .. } = decode_end(&run.first.unwrap_or_default());
+        for more in 0..run.count {
+            ended.add(Rank(rank.0.saturating_add(more)), exit, EndMeaning::Counts);
+        }
+    }
+    ended
 }
 
 fn encode_blocks(placement: &Placement) -> Vec<proto::Block> {

@@ -186,6 +186,10 @@ impl Watched {
             Event::Started { rank, pid } => self.known().rank(*rank).pid = Some(*pid),
             Event::Exited { rank, exit, reached } => {
                 let mut known = self.known();
+                if known.is_spawned(*rank) {
+                    known.ranks.remove(rank);
+                    return;
+                }
                 let progress = known.rank(*rank);
                 (progress.exit, progress.waiting) = (Some(*exit), false);
                 (progress.phase, progress.fences) =
@@ -223,13 +227,20 @@ impl Watched {
 }
 
 impl Known {
+    /// True for a rank of a spawned job, which is known until it ends.
+    fn is_spawned(&self, rank: Rank) -> bool {
+        rank.0 >= self.summary.ranks
+    }
+
     fn rank(&mut self, rank: Rank) -> &mut RankProgress {
         self.ranks.entry(rank).or_insert_with(|| RankProgress::unknown(rank))
     }
 
     /// The session has answered the question of this number, and those before it as far as it has what they ask for.
     fn answered(&mut self, question: u64, ranks: &[RankProgress], stacks: Option<&[RankStack]>) {
-        self.ranks.extend(ranks.iter().map(|progress| (progress.rank, progress.clone())));
+        let launched = self.summary.ranks;
+        let is_known = |progress: &&RankProgress| progress.rank.0 < launched || progress.exit.is_none();
+        self.ranks.extend(ranks.iter().filter(is_known).map(|progress| (progress.rank, progress.clone())));
         let is_served = |number: &u64, waiting: &mut Waiting| {
             *number <= question && (stacks.is_some() || matches!(waiting, Waiting::Progress(_)))
         };

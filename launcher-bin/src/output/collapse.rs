@@ -38,7 +38,7 @@ pub(super) struct Collapse {
     first: u64,
     /// Numbers of waiting lines, by what they say, in order.
     by_line: HashMap<(Stream, Bytes), VecDeque<u64>>,
-    /// Number of each rank's last line; some of them may wait no more.
+    /// Number of each rank's last line, while that waits.
     last: HashMap<Rank, u64>,
     cost: usize,
 }
@@ -122,6 +122,11 @@ impl Collapse {
 
     fn take_first(&mut self) -> Option<Group> {
         let group = self.waiting.pop_front()?;
+        for rank in &group.ranks {
+            if self.last.get(rank) == Some(&self.first) {
+                self.last.remove(rank);
+            }
+        }
         self.first += 1;
         self.cost -= group.line.len() + RANK_COST * group.ranks.len();
         let key = (group.stream, group.line.clone());

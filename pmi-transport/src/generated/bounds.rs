@@ -474,6 +474,7 @@
         Field { number: 21, name: "cut_off", most: 1, longest: 0, inner: None },
         Field { number: 22, name: "gather", most: 1, longest: 4194304, inner: Some(30) },
         Field { number: 23, name: "input", most: 1, longest: 4194304, inner: Some(41) },
+        Field { number: 24, name: "job_over", most: 1, longest: 1048576, inner: None },
         Field { number: 14, name: "sequence", most: 1, longest: 0, inner: None },
         Field { number: 15, name: "events_taken", most: 1, longest: 0, inner: None },
     ] },

@@ -2072,7 +2072,7 @@ pub struct NodeCommand {
     pub events_taken: u64,
     #[prost(
         oneof = "node_command::What",
-        tags = "1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 16, 17, 18, 19, 20, 21, 22, 23"
+        tags = "1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 16, 17, 18, 19, 20, 21, 22, 23, 24"
     )]
     pub what: ::core::option::Option<node_command::What>,
 }
@@ -2141,6 +2141,9 @@ pub mod node_command {
         /// In place of `stdin` where many nodes read: input for several of them.
         #[prost(message, tag = "23")]
         Input(super::InputPiece),
+        /// All ranks of the spawned job of this id have ended, on all nodes: drop what is held for it.
+        #[prost(string, tag = "24")]
+        JobOver(::prost::alloc::string::String),
     }
 }
 impl ::prost::Name for NodeCommand {

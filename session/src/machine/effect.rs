@@ -1,5 +1,6 @@
 //! Effects of a session's machine: all that it asks of the runner.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
@@ -15,6 +16,7 @@ use crate::call_stacks::RankStack;
 use crate::cause::Cause;
 use crate::event::Event;
 use crate::session_io::Told;
+use crate::spec::SessionSpec;
 
 /// One effect. Effects are to be carried out in the order in which they come.
 #[derive(Debug)]
@@ -27,6 +29,8 @@ pub(crate) enum Effect {
     },
     /// Start the ranks of a job that was prepared; they have slots now.
     StartRanks { job: JobNumber },
+    /// Drop servers, memory and plan of a job that is over and has these slots, none of which is known any more.
+    ReleaseJob { job: JobNumber, spec: Arc<SessionSpec>, slots: Vec<SlotId> },
     /// Begin to feed standard input: all ranks that may read it were started.
     FeedStdin,
     /// Send a signal to the process groups of these ranks, none of which was reported as reaped.

@@ -5,7 +5,9 @@
 //!     │                  │ a rank does not start, or the launch disowns the job
 //!     └──────────────────┴──> Disowned: its ranks are killed, and their ends say nothing about the launch
 //! ```
+//! A spawned job whose ranks have ended on all nodes is forgotten: [`super::SessionMachine`] decides when.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use pmi_core::ids::{JobId, Rank};
@@ -68,12 +70,24 @@ pub(crate) struct JobState {
     /// Number under which its rank 0 is shown.
     pub(crate) first_shown: Rank,
     pub(crate) phase: JobPhase,
+    pub(crate) elsewhere: Elsewhere,
 }
 
-/// All jobs of a session, in the order in which they came.
+/// Part of a job on other nodes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Elsewhere {
+    /// Ranks may run there.
+    Runs,
+    /// There is none, or all of its ranks have ended.
+    Over,
+}
+
+/// Jobs of a session that are not forgotten, in the order in which they came.
 #[derive(Debug)]
 pub(crate) struct Jobs {
-    list: Vec<JobState>,
+    list: BTreeMap<JobNumber, JobState>,
+    /// Number of the next job. No number is given twice, for ids of spawned jobs follow from it.
+    next: JobNumber,
     admission: Admission,
 }
 
@@ -103,7 +117,8 @@ impl Jobs {
         let has_ranks = !launched.job.placement.ranks_on(launched.node).is_empty() || launched.job.size() == 0;
         let admission = if has_ranks { Admission::WithRanks } else { Admission::Awaited };
         let phase = JobPhase::Preparing { awaited: None };
-        Self { list: vec![JobState { spec: launched, first_shown: Rank(0), phase }], admission }
+        let launched = JobState { spec: launched, first_shown: Rank(0), phase, elsewhere: Elsewhere::Runs };
+        Self { list: BTreeMap::from([(JobNumber::LAUNCHED, launched)]), next: JobNumber(1), admission }
     }
 
     /// Returns true if a session that other nodes need so long, and that has no rank left, ends.
@@ -120,32 +135,38 @@ impl Jobs {
         self.admission = Admission::Released;
     }
 
-    pub(crate) fn len(&self) -> usize {
-        self.list.len()
+    /// Number of the next job.
+    pub(crate) fn next(&self) -> JobNumber {
+        self.next
     }
 
+    pub(crate) fn knows(&self, job: JobNumber) -> bool {
+        self.list.contains_key(&job)
+    }
+
+    /// # Panics
+    /// If the job is forgotten.
     pub(crate) fn get(&self, job: JobNumber) -> &JobState {
-        &self.list[job.0]
+        &self.list[&job]
     }
 
+    /// # Panics
+    /// If the job is forgotten.
     pub(crate) fn get_mut(&mut self, job: JobNumber) -> &mut JobState {
-        &mut self.list[job.0]
+        self.list.get_mut(&job).expect("the job is not forgotten")
     }
 
-    /// Takes in that a job is over, all of which was here. Its id and its place stay known, and nothing that grows with its environment does.
-    pub(crate) fn forget(&mut self, job: JobNumber) {
-        let spec = &mut self.list[job.0].spec;
-        let settings = LaunchSettings { environment: Vec::new(), ..spec.settings.clone() };
-        let kept = SessionSpec { settings, apps: Vec::new(), ..SessionSpec::clone(spec) };
-        *spec = Arc::new(kept);
+    /// Drops a job that is over.
+    pub(crate) fn forget(&mut self, job: JobNumber) -> Option<JobState> {
+        self.list.remove(&job)
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = (JobNumber, &JobState)> {
-        self.list.iter().enumerate().map(|(index, job)| (JobNumber(index), job))
+        self.list.iter().map(|(&number, job)| (number, job))
     }
 
     pub(crate) fn by_id(&self, id: &JobId) -> Option<JobNumber> {
-        self.list.iter().position(|job| job.spec.job.id == *id).map(JobNumber)
+        self.iter().find(|(_, job)| job.spec.job.id == *id).map(|(number, _)| number)
     }
 
     /// Admits a spawned job to a session of which so much has not ended, and returns it with its parent.
@@ -164,7 +185,7 @@ impl Jobs {
         }
         let parent = job.spawner.as_ref().and_then(|spawner| self.by_id(spawner));
         let parent = parent.ok_or_else(|| SpawnRefusal::NoParent { job: job.id.clone() })?;
-        let launched = &self.list[0].spec;
+        let launched = &self.get(JobNumber::LAUNCHED).spec;
         let (asked, there) = (job.placement.ranks_on(launched.node).len(), alive.ranks);
         if there.saturating_add(asked) > NODE_RANKS_MAX {
             return Err(SpawnRefusal::NodeRanks { asked, there });
@@ -182,8 +203,12 @@ impl Jobs {
         let settings = LaunchSettings { cpu_bind, mem_bind, gpu_bind, stdin, at_exec, ..launched.settings.clone() };
         let spec = Arc::new(SessionSpec { job, apps, settings, ..SessionSpec::clone(launched) });
         let phase = JobPhase::Preparing { awaited: Some(awaited) };
-        self.list.push(JobState { spec, first_shown, phase });
-        Ok((JobNumber(self.list.len() - 1), parent))
+        let is_whole = asked == spec.job.size() as usize;
+        let elsewhere = if is_whole { Elsewhere::Over } else { Elsewhere::Runs };
+        let number = self.next;
+        self.next = JobNumber(number.0 + 1);
+        self.list.insert(number, JobState { spec, first_shown, phase, elsewhere });
+        Ok((number, parent))
     }
 }
 
@@ -200,6 +225,12 @@ impl JobState {
 
     pub(crate) fn is_disowned(&self) -> bool {
         matches!(self.phase, JobPhase::Disowned { .. })
+    }
+
+    /// True if no start of a rank is under way here, and no rank runs on another node.
+    pub(crate) fn waits_for_ranks_here_alone(&self) -> bool {
+        let has_started = matches!(self.phase, JobPhase::Running | JobPhase::Disowned { left: 0 });
+        has_started && self.elsewhere == Elsewhere::Over
     }
 
     /// Begins the start of `ranks` ranks.

@@ -114,7 +114,8 @@ impl SessionMachine {
             return;
         }
         let mut stacks = CallStacks::default();
-        seen.into_iter().for_each(|(slot, text)| stacks.add([self.ranks.get(slot).rank], text));
+        let known = seen.into_iter().filter_map(|(slot, text)| Some((self.ranks.find(slot)?.rank, text)));
+        known.for_each(|(rank, text)| stacks.add([rank], text));
         if look == StackLook::Asked {
             let seen = stacks.into_stacks();
             for asker in self.stack_looks.take_askers() {

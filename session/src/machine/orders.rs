@@ -6,7 +6,7 @@ use nix::sys::signal::Signal;
 use pmi_core::ids::Rank;
 
 use super::effect::{Asker, Effect, ProgressDetail};
-use super::jobs::JobNumber;
+use super::jobs::{Elsewhere, JobNumber};
 use super::verdict::Verdict;
 use super::{Phase, SessionMachine};
 use crate::cause::CauseKind;
@@ -43,6 +43,12 @@ impl SessionMachine {
                 // The job that was launched is the launch itself.
                 if let Some(job) = self.jobs.by_id(&id).filter(|&job| job != JobNumber::LAUNCHED) {
                     self.disown(job, "the job was ended, as it was not started on all nodes");
+                }
+            }
+            Control::JobOver(id) => {
+                if let Some(job) = self.jobs.by_id(&id) {
+                    self.jobs.get_mut(job).elsewhere = Elsewhere::Over;
+                    self.forget_if_over(job);
                 }
             }
             Control::ResizeTerminal(size) => self.effects.push_back(Effect::ResizeTerminal(size)),

@@ -5,13 +5,14 @@
 //!     └──────> NeverStarted
 //! ```
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 
-use pmi_core::DialoguePoint;
 use pmi_core::ids::{LocalRank, Rank};
+use pmi_core::{DialoguePoint, Phase};
 use rank_spawner::RankExit;
 
 use super::jobs::JobNumber;
+use crate::ended_ranks::{EndMeaning, EndedRanks};
 
 /// Position of a rank in its session: the ranks of the launched job by local rank, then those of spawned jobs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -62,7 +63,11 @@ pub(crate) struct ExitNews {
 /// All ranks of this node.
 #[derive(Debug, Default)]
 pub(crate) struct Ranks {
-    slots: Vec<Slot>,
+    slots: BTreeMap<SlotId, Slot>,
+    /// Number of ranks that there were.
+    count: usize,
+    /// Ends of ranks of jobs that are forgotten.
+    forgotten: EndedRanks,
     by_rank: HashMap<Rank, SlotId>,
     starting: usize,
     running: usize,
@@ -73,16 +78,18 @@ pub(crate) struct Ranks {
 impl Ranks {
     /// Adds a rank whose start begins.
     pub(crate) fn add(&mut self, rank: Rank, job: JobNumber, local: LocalRank) -> SlotId {
-        let id = SlotId(self.slots.len());
-        self.slots.push(Slot { rank, job, local, state: RankState::Starting });
+        let id = SlotId(self.count);
+        self.count += 1;
+        self.slots.insert(id, Slot { rank, job, local, state: RankState::Starting });
         self.by_rank.insert(rank, id);
         self.starting += 1;
         *self.alive.entry(job).or_default() += 1;
         id
     }
 
-    pub(crate) fn len(&self) -> usize {
-        self.slots.len()
+    /// Number of ranks that there were, those of forgotten jobs included.
+    pub(crate) fn count(&self) -> usize {
+        self.count
     }
 
     /// Number of ranks whose start has neither succeeded nor failed.
@@ -114,8 +121,47 @@ impl Ranks {
         }
     }
 
+    /// # Panics
+    /// If the job of the slot is forgotten.
     pub(crate) fn get(&self, slot: SlotId) -> &Slot {
-        &self.slots[slot.0]
+        &self.slots[&slot]
+    }
+
+    /// The slot; `None` if its job is forgotten.
+    pub(crate) fn find(&self, slot: SlotId) -> Option<&Slot> {
+        self.slots.get(&slot)
+    }
+
+    /// True if no rank of this job starts or runs, and nothing more comes from any.
+    pub(crate) fn are_done(&self, job: JobNumber) -> bool {
+        let is_open = |slot: &Slot| matches!(slot.state, RankState::Ended { outputs: 1.., .. });
+        !self.has_alive(job) && !self.slots.values().any(|slot| slot.job == job && is_open(slot))
+    }
+
+    /// True if a rank of this job has ended, and is not known to have spoken to a server.
+    pub(crate) fn has_silent(&self, job: JobNumber) -> bool {
+        let is_silent = |state: RankState| match state {
+            RankState::Ended { reached, .. } => reached.is_none_or(|reached| reached.phase == Phase::Silent),
+            _ => false,
+        };
+        self.slots.values().any(|slot| slot.job == job && is_silent(slot.state))
+    }
+
+    /// Drops the ranks of a job that is over, and keeps their ends. Returns their slots.
+    pub(crate) fn forget(&mut self, job: JobNumber, meaning: EndMeaning) -> Vec<SlotId> {
+        let slots: Vec<SlotId> = self.iter().filter(|(_, slot)| slot.job == job).map(|(id, _)| id).collect();
+        for slot in slots.iter().filter_map(|id| self.slots.remove(id)) {
+            self.by_rank.remove(&slot.rank);
+            if let Some(exit) = slot.state.exit() {
+                self.forgotten.add(slot.rank, exit, meaning);
+            }
+        }
+        slots
+    }
+
+    /// Ends of ranks of jobs that are forgotten.
+    pub(crate) fn forgotten(&self) -> &EndedRanks {
+        &self.forgotten
     }
 
     /// Slot of a rank by the number under which it is shown.
@@ -124,7 +170,7 @@ impl Ranks {
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = (SlotId, &Slot)> {
-        self.slots.iter().enumerate().map(|(index, slot)| (SlotId(index), slot))
+        self.slots.iter().map(|(&id, slot)| (id, slot))
     }
 
     /// Slots whose processes run and were not reaped.
@@ -149,7 +195,7 @@ impl Ranks {
     }
 
     fn end_start(&mut self, slot: SlotId, state: RankState) -> bool {
-        let Some(known) = self.slots.get_mut(slot.0).filter(|known| known.state == RankState::Starting) else {
+        let Some(known) = self.slots.get_mut(&slot).filter(|known| known.state == RankState::Starting) else {
             return false;
         };
         known.state = state;
@@ -159,7 +205,7 @@ impl Ranks {
 
     /// Takes in that a process was reaped; false if it does not run.
     pub(crate) fn ended(&mut self, slot: SlotId, exit: RankExit, reached: Option<DialoguePoint>) -> bool {
-        let Some(&mut Slot { ref mut state, job, .. }) = self.slots.get_mut(slot.0) else { return false };
+        let Some(&mut Slot { ref mut state, job, .. }) = self.slots.get_mut(&slot) else { return false };
         let RankState::Running { pid, outputs } = *state else { return false };
         *state = RankState::Ended { pid, exit, reached, outputs };
         self.running -= 1;
@@ -169,7 +215,7 @@ impl Ranks {
 
     /// Takes in that an output stream has ended.
     pub(crate) fn output_ended(&mut self, slot: SlotId) {
-        if let Some(Slot { state, .. }) = self.slots.get_mut(slot.0)
+        if let Some(Slot { state, .. }) = self.slots.get_mut(&slot)
             && let RankState::Running { outputs, .. } | RankState::Ended { outputs, .. } = state
         {
             *outputs = outputs.saturating_sub(1);
@@ -179,11 +225,11 @@ impl Ranks {
     /// Takes in that nothing more comes from any stream, and returns the slots whose exits were held back by one.
     pub(crate) fn close_outputs(&mut self) -> Vec<SlotId> {
         let mut held = Vec::new();
-        for (index, slot) in self.slots.iter_mut().enumerate() {
+        for (&id, slot) in &mut self.slots {
             if let RankState::Ended { outputs, .. } = &mut slot.state
                 && std::mem::take(outputs) > 0
             {
-                held.push(SlotId(index));
+                held.push(id);
             }
         }
         held
@@ -191,7 +237,7 @@ impl Ranks {
 
     /// News of an exit, once nothing more can come from the rank.
     pub(crate) fn exit_news(&self, slot: SlotId) -> Option<ExitNews> {
-        let slot = self.slots.get(slot.0)?;
+        let slot = self.find(slot)?;
         match slot.state {
             RankState::Ended { exit, reached, outputs: 0, .. } => Some(ExitNews { rank: slot.rank, exit, reached }),
             _ => None,

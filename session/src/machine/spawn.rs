@@ -77,11 +77,11 @@ impl SessionMachine {
         }
         let parent = &self.jobs.get(parent).spec;
         let directory = parent.apps.first().map_or(Path::new("/"), |app| &app.directory);
-        // Slots are never removed, so no number is shown twice.
-        let ranks = self.ranks.len() as u32;
+        // Ranks of forgotten jobs count, so that no number is shown twice.
+        let ranks = self.ranks.count() as u32;
         let universe_size = launched.universe_size;
         let parent = SpawnParent { launched: &launched.id, ranks, universe_size, job: &parent.job.id, rank, directory };
-        let job = spawned_job(&parent, self.jobs.len(), request)?;
+        let job = spawned_job(&parent, self.jobs.next().0, request)?;
         let host = self.jobs.get(JobNumber::LAUNCHED).spec.host(NodeIndex(0));
         job.on(&[(NodeIndex(0), host), (NodeIndex(0), LOCALHOST)], Placement::one_node)
     }
@@ -117,7 +117,6 @@ impl SessionMachine {
                 self.jobs.get_mut(job).begin_start(0);
                 self.fail(CauseKind::NotStarted { reason, class }, now);
             }
-            // Its servers know it, so it stays, without ranks: the name must not be used again.
             Err(PrepareFailure { reason, .. }) => self.disown(job, &reason),
         }
         self.advance(now);
@@ -160,6 +159,7 @@ impl SessionMachine {
             JobPhase::Disowned { left: 0 } => self.signal_job(job, Signal::SIGKILL),
             _ => {}
         }
+        self.forget_if_over(job);
     }
 
     /// A spawned job is not there as a whole: ends its ranks here, and tells who waits for its start.

@@ -17,7 +17,7 @@ impl Runner {
     }
 
     pub(super) fn on_died(&mut self, Died { job, death }: Died) {
-        if let Some(job) = self.servers.job_served(job) {
+        if let Some(job) = self.servers.job_served(job).filter(|&job| self.machine.jobs().knows(job)) {
             self.machine.on_died(job, death);
         }
     }

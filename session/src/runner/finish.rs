@@ -45,7 +45,7 @@ impl Runner {
 
     fn all_ended_well(&self, processes: &Processes) -> bool {
         let mut exits = self.machine.ranks().iter().map(|(slot, _)| processes.exit_of(slot));
-        exits.all(|exit| exit == Some(RankExit::Code(0)))
+        exits.all(|exit| exit == Some(RankExit::Code(0))) && self.machine.ranks().forgotten().are_all_successes()
     }
 
     /// Waits until no process holds an output stream of a rank, for the time that the launch leaves those that do; an order to kill ends it.

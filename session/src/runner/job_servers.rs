@@ -25,8 +25,6 @@ pub(super) struct JobServers {
     pub(super) end_reason: Option<oneshot::Receiver<EndReason>>,
     /// PMIx; it serves other jobs of the launch as well.
     pub(super) pmix: Option<Pmix>,
-    /// Ranks that were silent to their end, of a job that is over and has no servers any more.
-    silent: Vec<LocalRank>,
 }
 
 /// A job at the launch's PMIx server.
@@ -38,11 +36,6 @@ pub(super) struct Pmix {
 }
 
 impl JobServers {
-    /// A job without servers, because it is over; those of its ranks that never spoke stay known.
-    pub(super) fn of_ended_job(silent: Vec<LocalRank>) -> Self {
-        Self { silent, ..Self::default() }
-    }
-
     /// Begins the dialogue with a rank over its inherited socket.
     pub(super) fn connect(&self, local: LocalRank, socket: UnixStream) -> io::Result<()> {
         self.pmi.as_ref().map_or(Ok(()), |pmi| pmi.connect(local, socket))
@@ -112,8 +105,7 @@ impl JobServers {
     }
 
     pub(super) fn phase(&self, local: LocalRank) -> Option<Phase> {
-        let silent = || self.silent.contains(&local).then_some(Phase::Silent);
-        self.progress(local).map(|progress| progress.phase).or_else(silent)
+        self.progress(local).map(|progress| progress.phase)
     }
 
     /// Fences in which ranks wait, with whichever server.

@@ -89,7 +89,7 @@ impl Runner {
 
     /// CPUs of a rank that runs as a process; `None` if it is gone.
     fn affinity(&self, slot: &Slot, pid: u32) -> Option<RankAffinity> {
-        let job = self.prepared.get(slot.job.0)?;
+        let job = self.prepared.get(&slot.job)?;
         let bound_to = job.cpus.get(slot.local.index()).cloned().flatten();
         Some(RankAffinity { bound_to, allowed: usage::allowed_cpus(pid)? })
     }
@@ -193,7 +193,7 @@ impl Runner {
         let slot = self.machine.ranks().get(slot);
         let job = self.machine.jobs().get(slot.job);
         let rank = *job.ranks_here().get(slot.local.index())?;
-        self.prepared.get(slot.job.0)?.programs.get(&job.spec.job.app_index(rank)?).cloned()
+        self.prepared.get(&slot.job)?.programs.get(&job.spec.job.app_index(rank)?).cloned()
     }
 
     /// Reads the call stacks of these ranks, beside everything else.

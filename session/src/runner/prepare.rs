@@ -17,6 +17,7 @@ use crate::cause::StartClass;
 use crate::event::{Event, Notice};
 use crate::machine::PrepareFailure;
 use crate::machine::jobs::JobNumber;
+use crate::machine::ranks::SlotId;
 use crate::plan::{Entrances, InputFile, LaunchContext, Plan, PlanError};
 use crate::session_io::StdinSource;
 use crate::shell_limits::Lowered;
@@ -55,22 +56,19 @@ impl Runner {
         Ok(self.keep_plan(job, plan, cpus))
     }
 
-    /// Drops what the session holds for a spawned job that is over: servers, memory, plan. A job that other nodes have ranks of stays.
-    pub(super) fn release_job(&mut self, job: JobNumber) {
-        let state = self.machine.jobs().get(job);
-        let ranks = state.ranks_here();
-        let is_whole = ranks.len() == state.spec.job.size() as usize;
-        if job == JobNumber::LAUNCHED || !is_whole || self.machine.ranks().has_alive(job) {
-            return;
+    /// Drops all that the session holds for a spawned job that is over.
+    pub(super) fn release_job(&mut self, job: JobNumber, spec: Arc<SessionSpec>, slots: &[SlotId]) {
+        self.servers.release(job);
+        self.io.nodes.job_over(&spec.job);
+        self.prepared.remove(&job);
+        self.commands.remove(&job);
+        if let Some(processes) = &mut self.processes {
+            processes.forget(slots);
         }
-        self.servers.release(job, ranks.len());
-        let spec = Arc::clone(&self.machine.jobs().get(job).spec);
         while self.removals.try_join_next().is_some() {}
-        blocking::begin_in(&mut self.removals, move || shared_memory::remove_mpich(&spec));
-        if let Some(prepared) = self.prepared.get_mut(job.0) {
-            *prepared = PreparedJob::default();
+        if !slots.is_empty() {
+            blocking::begin_in(&mut self.removals, move || shared_memory::remove_mpich(&spec));
         }
-        self.machine.forget_job(job);
     }
 
     /// Makes what starts ranks, which the keeper guards from now on.
@@ -93,7 +91,7 @@ impl Runner {
         let cpus = if ranks.is_empty() {
             Vec::new()
         } else {
-            let earlier = self.prepared.iter().flat_map(|job| job.cpus.iter().flatten());
+            let earlier = self.prepared.values().flat_map(|job| job.cpus.iter().flatten());
             let taken = earlier.flat_map(CpuSet::iter).collect();
             self.node.plan(&settings.cpu_bind, ranks, &taken).map_err(unplanned)?
         };
@@ -197,8 +195,7 @@ impl Runner {
             // The number that is shown of a rank tells it from those of other jobs.
             command.rank = state.shown(command.rank);
         }
-        self.prepared.resize_with(job.0 + 1, Default::default);
-        self.prepared[job.0] = PreparedJob { programs: plan.programs, cpus };
+        self.prepared.insert(job, PreparedJob { programs: plan.programs, cpus });
         self.commands.insert(job, plan.commands);
         // The ranks have what they need of it; a pipe must not stay open on our side.
         if job == JobNumber::LAUNCHED && matches!(self.io.stdin, StdinSource::Direct(_)) {

@@ -216,7 +216,7 @@ impl Runner {
     }
 
     fn running_pid(&self, slot: SlotId) -> Option<Pid> {
-        match self.machine.ranks().get(slot).state {
+        match self.machine.ranks().find(slot)?.state {
             RankState::Running { pid, .. } => Some(pid_of(pid)),
             _ => None,
         }

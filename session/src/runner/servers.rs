@@ -5,6 +5,7 @@ mod pmi;
 mod pmix;
 
 use pmi_transport::task;
+use std::collections::BTreeMap;
 use std::future::{Future, poll_fn};
 use std::io;
 use std::net::SocketAddr;
@@ -46,8 +47,8 @@ pub(super) struct Servers {
     spec: Arc<SessionSpec>,
     nodes: Arc<dyn Nodes>,
     host: Arc<dyn Services>,
-    /// By job number.
-    pub(super) jobs: Vec<JobServers>,
+    /// Those of jobs that are not over.
+    pub(super) jobs: BTreeMap<JobNumber, JobServers>,
     earlier: EarlierRanks,
     pub(super) pmix: Option<Arc<PmixDriver>>,
     pmix_end_reason: Option<oneshot::Receiver<(JobIndex, EndReason)>>,
@@ -108,7 +109,7 @@ impl Servers {
             spec,
             nodes,
             host,
-            jobs: Vec::new(),
+            jobs: BTreeMap::new(),
             earlier: EarlierRanks::default(),
             pmix: None,
             pmix_end_reason: None,
@@ -122,15 +123,18 @@ impl Servers {
 
     /// Begins the next job, which has no servers yet, and never gets any if its preparation fails.
     pub(super) fn begin(&mut self, number: JobNumber) {
-        debug_assert_eq!(number.0, self.jobs.len(), "jobs are begun in their order");
-        self.jobs.push(JobServers::default());
+        self.jobs.insert(number, JobServers::default());
     }
 
-    /// Drops the servers of a job that is over, with their sockets and memory. The PMIx server is all jobs' and stays.
-    pub(super) fn release(&mut self, job: JobNumber, ranks: usize) {
-        let locals = (0..).map(LocalRank).take(ranks);
-        let silent = locals.filter(|&local| self.phase(job, local) == Some(Phase::Silent)).collect();
-        self.jobs[job.0] = JobServers::of_ended_job(silent);
+    /// Drops the servers of a job that is over, with their sockets and memory, and its namespace.
+    pub(super) fn release(&mut self, job: JobNumber) {
+        if let Some(pmix) = self.jobs.remove(&job).and_then(|servers| servers.pmix) {
+            pmix.driver.remove(pmix.job);
+        }
+    }
+
+    pub(super) fn of(&self, job: JobNumber) -> Option<&JobServers> {
+        self.jobs.get(&job)
     }
 
     /// Makes the servers of both families for a job, as far as they are wanted, and returns how ranks find them.
@@ -166,7 +170,7 @@ impl Servers {
     /// # Errors
     /// Fails when the runtime cannot watch the socket.
     pub(super) fn connect(&self, job: JobNumber, local: LocalRank, socket: UnixStream) -> io::Result<()> {
-        self.jobs[job.0].connect(local, socket)
+        self.of(job).map_or(Ok(()), |servers| servers.connect(local, socket))
     }
 
     /// Handles the last messages of a rank whose process has ended, and its end if a server is to judge that; returns the reasons to end
@@ -177,7 +181,7 @@ impl Servers {
         local: LocalRank,
         end: JudgedEnd,
     ) -> Vec<(JobNumber, EndReason)> {
-        let servers = &mut self.jobs[job.0];
+        let Some(servers) = self.jobs.get_mut(&job) else { return Vec::new() };
         servers.drain(local);
         match end {
             JudgedEnd::ByServer => servers.rank_exited(local),
@@ -192,12 +196,12 @@ impl Servers {
     /// Waits for a server's reason to end; for ever if none has one. Cancel-safe.
     pub(super) async fn end_reason(&mut self) -> (JobNumber, EndReason) {
         poll_fn(|context| {
-            for (number, job) in self.jobs.iter_mut().enumerate() {
+            for (&number, job) in &mut self.jobs {
                 if let Some(Poll::Ready(reason)) = job.end_reason.as_mut().map(|reason| Pin::new(reason).poll(context))
                 {
                     job.end_reason = None;
                     if let Ok(reason) = reason {
-                        return Poll::Ready((JobNumber(number), reason));
+                        return Poll::Ready((number, reason));
                     }
                 }
             }
@@ -227,7 +231,7 @@ impl Servers {
 
     /// Job that the PMIx server knows by this index.
     pub(super) fn job_of(&self, index: JobIndex) -> Option<JobNumber> {
-        self.jobs.iter().position(|job| job.is_pmix_job(index)).map(JobNumber)
+        self.jobs.iter().find(|(_, job)| job.is_pmix_job(index)).map(|(&number, _)| number)
     }
 
     /// Job of a server.
@@ -240,7 +244,9 @@ impl Servers {
 
     /// Ranks of a job have died, and the others go on.
     pub(super) fn announce_deaths(&self, job: JobNumber, deaths: &[Death]) {
-        self.jobs[job.0].announce_deaths(deaths);
+        if let Some(servers) = self.of(job) {
+            servers.announce_deaths(deaths);
+        }
     }
 
     /// True for a rank in the middle of its dialogue in PMI-1 or PMI-2.
@@ -249,16 +255,16 @@ impl Servers {
     }
 
     pub(super) fn progress(&self, job: JobNumber, local: LocalRank) -> Option<Progress> {
-        self.jobs[job.0].progress(local)
+        self.of(job)?.progress(local)
     }
 
     /// Protocol that a rank has spoken; `None` for none, and for both.
     pub(super) fn protocol(&self, job: JobNumber, local: LocalRank) -> Option<SpokenProtocol> {
-        self.jobs[job.0].protocol(local)
+        self.of(job)?.protocol(local)
     }
 
     pub(super) fn phase(&self, job: JobNumber, local: LocalRank) -> Option<Phase> {
-        self.jobs[job.0].phase(local)
+        self.of(job)?.phase(local)
     }
 
     pub(super) fn reached(&self, job: JobNumber, local: LocalRank) -> Option<DialoguePoint> {
@@ -266,20 +272,20 @@ impl Servers {
     }
 
     pub(super) fn spoke_pmix(&self, job: JobNumber, local: LocalRank) -> bool {
-        self.jobs[job.0].spoke_pmix(local)
+        self.of(job).is_some_and(|servers| servers.spoke_pmix(local))
     }
 
     pub(super) fn has_tool(&self, job: JobNumber, local: LocalRank) -> bool {
-        self.jobs[job.0].has_tool(local)
+        self.of(job).is_some_and(|servers| servers.has_tool(local))
     }
 
     pub(super) fn take_clean_up(&self, job: JobNumber, local: LocalRank) -> Vec<CleanUp> {
-        self.jobs[job.0].take_clean_up(local)
+        self.of(job).map(|servers| servers.take_clean_up(local)).unwrap_or_default()
     }
 
     /// Fences of a job in which ranks of this node wait.
     pub(super) fn pending_fences(&self, number: JobNumber, job: &JobState) -> Vec<FenceSeen> {
-        let Some(servers) = self.jobs.get(number.0) else { return Vec::new() };
+        let Some(servers) = self.of(number) else { return Vec::new() };
         let speaks = |protocol: SpokenProtocol, local: &LocalRank| servers.protocol(*local) == Some(protocol);
         let seen = |(protocol, fence): (SpokenProtocol, FenceStatus)| {
             let all_speak_it = fence.waiting.iter().all(|local| speaks(protocol, local));

@@ -42,6 +42,22 @@ pub(super) enum SessionCall {
     Signal { job: JobNumber, ranks: Vec<Rank>, signal: i32, reply: oneshot::Sender<Result<(), SignalError>> },
 }
 
+impl SessionCall {
+    /// Job of the rank that calls, where that matters.
+    pub(super) fn job(&self) -> Option<JobNumber> {
+        match self {
+            Self::Spawn(SpawnCall { job, .. })
+            | Self::NotSpawned { job, .. }
+            | Self::NameRefused { job, .. }
+            | Self::Resource { job, .. }
+            | Self::Overdue { job, .. }
+            | Self::Look { job, .. }
+            | Self::Signal { job, .. } => Some(*job),
+            Self::PushInput { .. } => None,
+        }
+    }
+}
+
 /// A piece of input that does not come from the launch.
 pub(super) struct Pushed {
     pub(super) bytes: Bytes,

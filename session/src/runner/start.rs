@@ -1,6 +1,7 @@
 //! Processes of the ranks: started on the spawner's threads, watched until they are reaped.
 
 use pmi_transport::task;
+use std::collections::HashMap;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -35,8 +36,7 @@ pub(super) struct Processes {
     /// Limits that ranks get instead of this process's own.
     pub(super) limits: Arc<[Limit]>,
     news: ProcessNews,
-    /// By slot; `None` while a rank is not started.
-    started: Vec<Option<StartedRank>>,
+    started: HashMap<SlotId, StartedRank>,
     /// One task for each process, which reaps it.
     watchers: JoinSet<()>,
     /// The terminal of the rank that has one, once it runs.
@@ -97,7 +97,7 @@ impl Processes {
             limits: [files].into_iter().chain(limits).collect(),
             priority: shell.priority.below(Priority::own()),
             news,
-            started: Vec::new(),
+            started: HashMap::new(),
             watchers: JoinSet::new(),
             terminal: None,
             terminal_size: None,
@@ -120,10 +120,7 @@ impl Processes {
             let _ = keeper.guard_rank(&process);
         }
         let process = Arc::new(process);
-        if self.started.len() <= slot.0 {
-            self.started.resize_with(slot.0 + 1, || None);
-        }
-        self.started[slot.0] = Some(StartedRank::Running(Arc::clone(&process)));
+        self.started.insert(slot, StartedRank::Running(Arc::clone(&process)));
         // Those of ended ranks.
         while self.watchers.try_join_next().is_some() {}
         let exits = self.news.exits.clone();
@@ -153,7 +150,7 @@ impl Processes {
 
     /// Exit of a process that has ended, whether or not it was delivered.
     pub(super) fn exit_of(&self, slot: SlotId) -> Option<RankExit> {
-        match self.started.get(slot.0)?.as_ref()? {
+        match self.started.get(&slot)? {
             StartedRank::Running(process) => process.try_wait().ok().flatten(),
             StartedRank::Ended { exit, .. } => Some(*exit),
         }
@@ -161,7 +158,7 @@ impl Processes {
 
     /// Exit of a process that has ended, or that a signal is ending.
     pub(super) fn certain_exit_of(&self, slot: SlotId) -> Option<RankExit> {
-        match self.started.get(slot.0)?.as_ref()? {
+        match self.started.get(&slot)? {
             StartedRank::Running(process) => process.certain_exit(),
             StartedRank::Ended { exit, .. } => Some(*exit),
         }
@@ -169,14 +166,19 @@ impl Processes {
 
     /// Takes in that a rank was reaped: nothing of it is held any more but its number and its exit.
     pub(super) fn ended(&mut self, slot: SlotId, exit: RankExit) {
-        if let Some(Some(rank)) = self.started.get_mut(slot.0) {
+        if let Some(rank) = self.started.get_mut(&slot) {
             *rank = StartedRank::Ended { pid: rank.pid(), exit };
         }
     }
 
+    /// Drops ranks of a job that is over.
+    pub(super) fn forget(&mut self, slots: &[SlotId]) {
+        slots.iter().for_each(|slot| drop(self.started.remove(slot)));
+    }
+
     /// Process of a rank that was started and not reported as ended.
     fn running(&self, slot: SlotId) -> Option<&Arc<RankProcess>> {
-        match self.started.get(slot.0)?.as_ref()? {
+        match self.started.get(&slot)? {
             StartedRank::Running(process) => Some(process),
             StartedRank::Ended { .. } => None,
         }
@@ -200,14 +202,14 @@ impl Processes {
         drop(blocking::begin(move || drop(signal_handlers(ranks.iter().map(|rank| &**rank), signal))));
     }
 
-    /// Processes that were started, the ended ones included.
+    /// Processes that were started, the ended ones of jobs that are not over included.
     pub(super) fn pids(&self) -> Vec<Pid> {
-        self.started.iter().flatten().map(StartedRank::pid).collect()
+        self.started.values().map(StartedRank::pid).collect()
     }
 
     /// Processes that were started and not reaped, so that nobody else has their numbers.
     pub(super) fn unreaped_pids(&self) -> Vec<Pid> {
-        let running = self.started.iter().flatten().filter_map(|rank| match rank {
+        let running = self.started.values().filter_map(|rank| match rank {
             StartedRank::Running(process) => Some(process),
             StartedRank::Ended { .. } => None,
         });

@@ -26,7 +26,7 @@ impl Runner {
         let streams = Streams::take(&mut process);
         let pid = process.pid().as_raw().unsigned_abs();
         let (job, local) = (self.machine.ranks().get(slot).job, self.machine.ranks().get(slot).local);
-        let planned = self.prepared.get(job.0).and_then(|job| job.cpus.get(local.index())?.clone());
+        let planned = self.prepared.get(&job).and_then(|job| job.cpus.get(local.index())?.clone());
         let bound = planned.zip(process.given_cpus.take());
         processes.adopt(slot, process);
         let outputs = [(Stream::Stdout, streams.stdout), (Stream::Stderr, streams.stderr)];

@@ -46,7 +46,7 @@ impl Tap {
 impl Servers {
     /// A rank's output at the PMIx server, if there is one.
     pub(super) fn tap(&self, job: JobNumber, local: LocalRank) -> Option<Tap> {
-        let pmix = self.jobs.get(job.0)?.pmix.as_ref()?;
+        let pmix = self.jobs.get(&job)?.pmix.as_ref()?;
         Some(Tap { driver: Arc::clone(&pmix.driver), seat: pmix.seat(local) })
     }
 

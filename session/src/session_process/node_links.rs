@@ -186,6 +186,10 @@ impl Nodes for NodeLinks {
         deaths.iter().for_each(|death| living.die(death.rank));
     }
 
+    fn job_over(&self, job: &Job) {
+        self.living.lock().remove(&job.id);
+    }
+
     fn opening(&self) -> Option<watch::Receiver<usize>> {
         self.joined().map(|Joined { node, .. }| node.opening())
     }

@@ -61,6 +61,7 @@ pub fn decode(command: proto::NodeCommand, nodes: usize) -> Result<Command, Wire
         What::CutOff(node) => Command::Control(Control::CutOff(NodeIndex(node))),
         What::Spawn(order) => Command::Control(Control::Spawn(spawn(order, nodes)?)),
         What::Disown(job) => Command::Control(Control::Disown(job_id("the job to end", &job)?)),
+        What::JobOver(job) => Command::Control(Control::JobOver(job_id("the job that is over", &job)?)),
         What::Gather(proto::Gather { question, order }) => {
             Command::Gather { question, order: gathered::decode_order(order, nodes)? }
         }

@@ -129,3 +129,30 @@ fn children_are_bound_to_cores_that_nobody_has() {
         outcome.exits(0).prints_lines(both);
     }
 }
+
+/// Sessions of all nodes held descriptors and memory of each job that was ever spawned.
+#[test]
+fn sessions_hold_nothing_of_jobs_that_have_ended_on_all_nodes() {
+    let rank = r#"
+        ask() { printf "$1\n" >&$PMI_FD; read -r reply <&$PMI_FD; }
+        descriptors() { ls /proc/$PPID/fd | wc -l; }
+        ask 'cmd=init pmi_version=1 pmi_subversion=1'
+        if [ $PMI_RANK = 1 ]; then
+            read -r line <$D/few; few=$(descriptors); echo >$D/go
+            read -r line <$D/many
+            until [ $(descriptors) -le $few ]; do read -t 0.1 <> <(:); done
+        else
+            exec 9<>$D/ended
+            for round in {1..120}; do
+                ask "mcmd=spawn\nnprocs=2\nexecname=/bin/sh\ntotspawns=1\nspawnssofar=1\nargcnt=2\narg1=-c\narg2=echo >$D/ended\npreput_num=0\ninfo_num=0\nendcmd"
+                case $reply in *rc=0*) read -r line <&9; read -r line <&9;; *) echo "round $round: $reply"; exit 1;; esac
+                if [ $round = 20 ]; then few=$(descriptors); echo >$D/few; read -r line <$D/go; fi
+            done
+            echo >$D/many
+            until [ $(descriptors) -le $few ]; do read -t 0.1 <> <(:); done
+        fi
+        ask cmd=finalize; echo level"#;
+    let script =
+        r#"export D=$(mktemp -d); mkfifo $D/{ended,few,go,many}; lattice launch -N 2 -n 2 bash -c "$1"; rm -r $D"#;
+    cluster(2).bash(script).arg(rank).run().exits(0).prints_lines(["level", "level"]);
+}

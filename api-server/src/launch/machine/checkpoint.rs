@@ -13,6 +13,7 @@
 use std::time::Duration;
 
 use lattice_session::cause::Cause;
+use lattice_session::ended_ranks::EndedRanks;
 use lattice_session::event::{Usage, UsageRange};
 use pmi_core::deaths::Death;
 use pmi_core::ids::JobId;
@@ -39,8 +40,10 @@ pub(crate) struct Progressed {
     pub lost: Vec<u32>,
     /// One of them was lost itself, and not its part of the launch alone.
     pub has_lost_a_node: bool,
-    /// Ends of ranks.
+    /// Ends of ranks of jobs that are known.
     pub ends: Vec<RankEnd>,
+    /// Ends of ranks of jobs that are forgotten.
+    pub forgotten: EndedRanks,
     /// Ranks that others go on without.
     pub deaths: Vec<Death>,
     /// The first cause, if the launch is coming to its end.
@@ -49,8 +52,12 @@ pub(crate) struct Progressed {
     pub usage: Option<Usage>,
     /// Those of them whose ranks used the least and the most.
     pub by_node: Option<UsageRange>,
-    /// The jobs that were spawned, in order.
+    /// The jobs that were spawned and are not forgotten, in order.
     pub spawned: Vec<SpawnedJob>,
+    /// Number of all jobs that were spawned.
+    pub jobs_spawned: u32,
+    /// Number of all ranks that there were.
+    pub ranks_shown: u32,
     /// The number of the last event.
     pub last_event: u64,
 }
@@ -63,10 +70,12 @@ impl Progressed {
     }
 }
 
-/// A spawned job: its ranks are counted on after those of the jobs before it.
+/// A spawned job.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct SpawnedJob {
     pub id: JobId,
+    /// Number under which its first rank is shown.
+    pub first: u32,
     pub placement: Placement,
     pub outcome: SpawnOutcome,
     pub asked: SpawnAsked,

@@ -97,8 +97,8 @@ impl FenceWaits {
 
     /// Ranks of a node wait in a fence of all ranks of their job, and miss none of their own node. Of other jobs nothing is said.
     pub(crate) fn on_waiting(&mut self, node: u32, reported: &[Rank], ranks: &Ranks) {
-        let is_meant = |job: &&Range<u32>| reported.iter().any(|rank| job.contains(&rank.0));
-        let jobs: Vec<&Range<u32>> = ranks.jobs().iter().filter(is_meant).collect();
+        let is_meant = |job: &Range<u32>| reported.iter().any(|rank| job.contains(&rank.0));
+        let jobs: Vec<Range<u32>> = ranks.jobs().filter(is_meant).collect();
         let waiting = &mut self.by_node[node as usize];
         waiting.retain(|rank, _| !jobs.iter().any(|job| job.contains(rank)));
         waiting.extend(reported.iter().filter(|&&rank| ranks.owns(node, rank)).map(|rank| (rank.0, None)));
@@ -120,7 +120,7 @@ impl FenceWaits {
         self.by_node[node as usize].clear();
     }
 
-    /// The job with these ranks did not start: nobody waits in it.
+    /// The job with these ranks did not start, or is over: no rank waits in it.
     pub(crate) fn void_job(&mut self, job: &Range<u32>) {
         self.by_node.iter_mut().for_each(|waiting| waiting.retain(|rank, _| !job.contains(rank)));
     }
@@ -138,7 +138,7 @@ impl FenceWaits {
         ranks: &Ranks,
     ) -> Option<Deserter> {
         ranks.earliest_ends(departure).find_map(|(job, end)| {
-            let mut waiting: Vec<Rank> = self.missing(job, &end, &on_node).collect();
+            let mut waiting: Vec<Rank> = self.missing(&job, &end, &on_node).collect();
             waiting.sort_unstable();
             (!waiting.is_empty()).then_some(Deserter { end, waiting })
         })
@@ -146,7 +146,7 @@ impl FenceWaits {
 
     /// Returns true if a rank whose end is of this kind is missed. Asked at each exit, and so without a list of those who wait.
     pub(crate) fn is_any_missed(&self, departure: Departure, ranks: &Ranks) -> bool {
-        ranks.earliest_ends(departure).any(|(job, end)| self.missing(job, &end, |_| true).next().is_some())
+        ranks.earliest_ends(departure).any(|(job, end)| self.missing(&job, &end, |_| true).next().is_some())
     }
 
     /// The ranks of a job that wait for one whose end is this, on nodes of this kind. Nobody waits for one that has been through more fences:

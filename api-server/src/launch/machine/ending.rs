@@ -208,7 +208,7 @@ impl Machine {
             allocation_id: self.facts.allocation_id.clone(),
             cause,
             message,
-            ends: state.ranks.ends(),
+            ends: state.ranks.all_ends(),
             duration,
             usage: state.usage(),
             by_node: state.usage_by_node(),

@@ -125,6 +125,8 @@ pub(crate) enum NodeCommand {
     Spawn(Arc<SpawnOrder>),
     /// End what runs of a job that did not start everywhere.
     Disown(JobId),
+    /// Drop what is held for a job, all of whose ranks have ended.
+    JobOver(JobId),
     /// Input for the ranks that read it.
     Stdin(Bytes),
     /// No input follows.

@@ -215,8 +215,8 @@ impl<P> ProgressQuery<P> {
     }
 
     /// The cause, if ranks of one of these jobs wait for each other in two protocols.
-    pub(crate) fn in_two_protocols(&self, jobs: &[Range<u32>]) -> Option<CauseKind> {
-        jobs.iter().find_map(|job| {
+    pub(crate) fn in_two_protocols(&self, mut jobs: impl Iterator<Item = Range<u32>>) -> Option<CauseKind> {
+        jobs.find_map(|job| {
             let mut ranks: Vec<_> = self.ranks().filter(|rank| job.contains(&rank.rank.0)).collect();
             ranks.sort_unstable_by_key(|rank| rank.rank);
             in_two_protocols(&ranks)

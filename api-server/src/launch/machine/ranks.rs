@@ -1,10 +1,12 @@
 //! The ranks of all jobs of a launch: where each is, whether it started, and how it ended. What comes from a node is believed only of
 //! its own ranks.
 
+use std::collections::BTreeMap;
 use std::ops::Range;
 
 use bytes::Bytes;
 use lattice_session::cause::RankExit;
+use lattice_session::ended_ranks::{EndMeaning, EndedRanks};
 use lattice_session::event::RankProgress;
 use pmi_core::deaths::{Death, DeathKind};
 use pmi_core::ids::Rank;
@@ -13,17 +15,48 @@ use pmi_core::{DialoguePoint, Phase};
 
 use super::event::{Departure, Programs, RankEnd};
 
-/// All ranks of one launch.
+/// Ranks of one launch, but for those of spawned jobs that are forgotten.
 #[derive(Debug)]
 pub(crate) struct Ranks {
-    /// By the number under which a rank is shown; those of spawned jobs follow those of the launched one.
-    all: Vec<RankState>,
-    /// The ranks of each job, the launched one first; those of a job that did not start are empty.
-    jobs: Vec<Range<u32>>,
-    /// By job.
-    earliest: Vec<EarliestEnds>,
+    /// By the number under which a job's first rank is shown; those of spawned jobs follow those of the launched one.
+    jobs: BTreeMap<u32, JobRanks>,
+    /// Number under which the next rank will be shown.
+    size: u32,
     /// Number of ranks that may still run.
     expected: usize,
+    /// Ends of ranks of jobs that are forgotten.
+    forgotten: EndedRanks,
+}
+
+/// Ranks of a job.
+#[derive(Debug)]
+struct JobRanks {
+    /// In order.
+    ranks: Vec<RankState>,
+    earliest: EarliestEnds,
+    /// Number of them that may still run.
+    expected: usize,
+    /// It did not start on all its nodes.
+    void: bool,
+}
+
+impl JobRanks {
+    /// Finds anew what is kept about all ranks.
+    fn count(&mut self) {
+        self.expected = self.ranks.iter().filter(|rank| rank.is_expected()).count();
+        self.find_earliest();
+    }
+
+    fn find_earliest(&mut self) {
+        let mut earliest = EarliestEnds::default();
+        let ranks = self.ranks.iter().filter(|rank| rank.death.is_none() && !self.void);
+        ranks.filter_map(|rank| rank.end).for_each(|end| earliest.note(end));
+        self.earliest = earliest;
+    }
+
+    fn range(&self, first: u32) -> Range<u32> {
+        first..first + self.ranks.len() as u32
+    }
 }
 
 /// Of a job's ranks that others do not go on without, for each kind of end the first one that was through the fewest fences. Kept, as it is
@@ -78,6 +111,12 @@ impl RankState {
     fn is_expected(&self) -> bool {
         self.end.is_none() && self.death.is_none() && !self.void
     }
+
+    /// Returns true if no news of its end is to come.
+    fn is_settled(&self) -> bool {
+        let has_reported = self.end.is_some() && self.end_source == EndSource::Event;
+        has_reported || self.void || self.death == Some(DeathKind::NodeLost)
+    }
 }
 
 /// Source of the news of a rank's end.
@@ -103,14 +142,14 @@ pub(crate) struct Starts {
 impl Ranks {
     /// The ranks of a launch whose job is placed like this.
     pub(crate) fn new(placement: &Placement) -> Self {
-        let mut ranks = Self { all: Vec::new(), jobs: Vec::new(), earliest: Vec::new(), expected: 0 };
+        let mut ranks = Self { jobs: BTreeMap::new(), size: 0, expected: 0, forgotten: EndedRanks::default() };
         ranks.add_job(placement);
         ranks
     }
 
     /// Adds the ranks of one more job. Returns the number under which its first rank is shown.
     pub(crate) fn add_job(&mut self, placement: &Placement) -> u32 {
-        let first = self.size();
+        let mut all = Vec::new();
         for block in placement.blocks() {
             for node in block.first_node.0..block.first_node.0 + block.nodes {
                 let rank = RankState {
@@ -123,60 +162,87 @@ impl Ranks {
                     death: None,
                     void: false,
                 };
-                self.all.extend(std::iter::repeat_n(rank, block.ranks_per_node as usize));
+                all.extend(std::iter::repeat_n(rank, block.ranks_per_node as usize));
             }
         }
-        self.jobs.push(first..self.size());
-        self.earliest.push(EarliestEnds::default());
-        self.expected += (self.size() - first) as usize;
+        let (first, expected) = (self.size, all.len());
+        let job = JobRanks { ranks: all, earliest: EarliestEnds::default(), expected, void: false };
+        self.size = job.range(first).end;
+        self.expected += expected;
+        self.jobs.insert(first, job);
         first
+    }
+
+    /// Numbers that ranks have had of jobs which are forgotten are not given again: the next rank has at least this one.
+    pub(crate) fn skip_to(&mut self, rank: u32) {
+        self.size = self.size.max(rank);
+    }
+
+    /// Takes over ends of ranks of jobs that are forgotten.
+    pub(crate) fn resume_forgotten(&mut self, forgotten: &EndedRanks) {
+        self.forgotten = forgotten.clone();
+    }
+
+    /// Ends of ranks of jobs that are forgotten.
+    pub(crate) fn forgotten(&self) -> &EndedRanks {
+        &self.forgotten
+    }
+
+    /// Returns true if no news is to come of any rank of the job whose first rank is this.
+    pub(crate) fn is_over(&self, first: u32) -> bool {
+        let job = self.jobs.get(&first);
+        job.is_none_or(|job| job.expected == 0 && job.ranks.iter().all(RankState::is_settled))
+    }
+
+    /// Drops the ranks of a job that is over, and keeps their ends. Returns their numbers.
+    pub(crate) fn forget_job(&mut self, first: u32) -> Range<u32> {
+        let Some(job) = self.jobs.remove(&first) else { return first..first };
+        for end in job.ranks.iter().filter(|rank| !rank.void).filter_map(|rank| rank.end) {
+            self.forgotten.add(end.rank, end.exit, EndMeaning::Counts);
+        }
+        job.range(first)
     }
 
     /// The job with these ranks did not start on all its nodes.
     pub(crate) fn void_job(&mut self, ranks: &Range<u32>) {
-        self.jobs.iter_mut().filter(|job| job.start == ranks.start).for_each(|job| job.end = job.start);
-        self.all.iter_mut().skip(ranks.start as usize).take(ranks.len()).for_each(|rank| rank.void = true);
+        let Some(job) = self.jobs.get_mut(&ranks.start) else { return };
+        job.void = true;
+        job.ranks.iter_mut().for_each(|rank| rank.void = true);
         self.count();
     }
 
     /// Finds anew what is kept about all ranks.
     fn count(&mut self) {
-        self.expected = self.all.iter().filter(|rank| rank.is_expected()).count();
-        (0..self.jobs.len()).for_each(|job| self.find_earliest(job));
-    }
-
-    fn find_earliest(&mut self, job: usize) {
-        let mut earliest = EarliestEnds::default();
-        let Range { start, end } = self.jobs[job];
-        let ranks = self.all[start as usize..end as usize].iter().filter(|rank| rank.death.is_none());
-        ranks.filter_map(|rank| rank.end).for_each(|end| earliest.note(end));
-        self.earliest[job] = earliest;
+        self.jobs.values_mut().for_each(JobRanks::count);
+        self.expected = self.jobs.values().map(|job| job.expected).sum();
     }
 
     /// Changes what is known of the end of a rank, which there is.
     fn change(&mut self, rank: Rank, change: impl FnOnce(&mut RankState)) {
-        let known = &mut self.all[rank.0 as usize];
+        let Some((first, job)) = self.jobs.range_mut(..=rank.0).next_back() else { return };
+        let Some(known) = job.ranks.get_mut((rank.0 - first) as usize) else { return };
         let was_expected = known.is_expected();
         change(known);
-        self.expected -= usize::from(was_expected && !known.is_expected());
+        let has_ended = usize::from(was_expected && !known.is_expected());
         let end = known.end.filter(|_| known.death.is_none());
-        let job = self.jobs.partition_point(|job| job.start <= rank.0) - 1;
-        if self.earliest[job].has(rank) {
-            self.find_earliest(job);
-        } else if let Some(end) = end.filter(|_| self.jobs[job].contains(&rank.0)) {
-            self.earliest[job].note(end);
+        job.expected -= has_ended;
+        self.expected -= has_ended;
+        if job.earliest.has(rank) {
+            job.find_earliest();
+        } else if let Some(end) = end.filter(|_| !job.void) {
+            job.earliest.note(end);
         }
     }
 
     /// Takes over the ends and the deaths that another server was told of.
     pub(crate) fn resume(&mut self, ends: &[RankEnd], deaths: &[Death]) {
         for death in deaths {
-            if let Some(rank) = self.all.get_mut(death.rank.0 as usize) {
+            if let Some(rank) = self.find_mut(death.rank) {
                 rank.death = Some(death.kind);
             }
         }
         for end in ends {
-            if let Some(rank) = self.all.get_mut(end.rank.0 as usize) {
+            if let Some(rank) = self.find_mut(end.rank) {
                 rank.end = Some(*end);
                 rank.end_source = EndSource::Event;
             }
@@ -216,21 +282,20 @@ impl Ranks {
 
     /// The node is lost: those of its ranks are dead that have not ended. Returns those that were not before.
     pub(crate) fn on_lost(&mut self, node: u32) -> Vec<Death> {
-        let ranks = (0..).zip(&mut self.all).filter(|(_, rank)| rank.node == node && !rank.void);
-        let living = ranks.filter(|(_, rank)| rank.is_expected());
+        let all = self.jobs.iter_mut().flat_map(|(&first, job)| (first..).zip(&mut job.ranks));
+        let living = all.filter(|(_, rank)| rank.node == node && rank.is_expected());
         let lost = living.map(|(number, rank)| {
             rank.death = Some(DeathKind::NodeLost);
             Death { rank: Rank(number), kind: DeathKind::NodeLost }
         });
         let lost: Vec<Death> = lost.collect();
-        self.expected -= lost.len();
+        self.count();
         lost
     }
 
     /// The ranks that others go on without, in the order of their numbers.
     pub(crate) fn deaths(&self) -> Vec<Death> {
-        let death = |(rank, known): (u32, &RankState)| Some(Death { rank: Rank(rank), kind: known.death? });
-        (0..).zip(&self.all).filter_map(death).collect()
+        self.iter().filter_map(|(rank, known)| Some(Death { rank, kind: known.death? })).collect()
     }
 
     /// Takes over what a node answered of its ranks; after a restart of the API server, nothing else tells that they run.
@@ -254,14 +319,28 @@ impl Ranks {
         }
     }
 
-    /// The number of ranks of all jobs.
+    /// The number of ranks of all jobs, those that are forgotten included.
     pub(crate) fn size(&self) -> u32 {
-        self.all.len() as u32
+        self.size
     }
 
-    /// The ranks of each job, the launched one first; none of a job that did not start.
-    pub(crate) fn jobs(&self) -> &[Range<u32>] {
-        &self.jobs
+    /// The ranks of each job that has started and is not forgotten, the launched one first.
+    pub(crate) fn jobs(&self) -> impl Iterator<Item = Range<u32>> {
+        self.jobs.iter().filter(|(_, job)| !job.void).map(|(&first, job)| job.range(first))
+    }
+
+    fn iter(&self) -> impl Iterator<Item = (Rank, &RankState)> {
+        self.jobs.iter().flat_map(|(&first, job)| (first..).map(Rank).zip(&job.ranks))
+    }
+
+    fn find(&self, rank: Rank) -> Option<&RankState> {
+        let (first, job) = self.jobs.range(..=rank.0).next_back()?;
+        job.ranks.get((rank.0 - first) as usize)
+    }
+
+    fn find_mut(&mut self, rank: Rank) -> Option<&mut RankState> {
+        let (first, job) = self.jobs.range_mut(..=rank.0).next_back()?;
+        job.ranks.get_mut((rank.0 - first) as usize)
     }
 
     /// Returns true if a rank with this number runs, or ran, on the node.
@@ -269,9 +348,9 @@ impl Ranks {
         self.node_of(rank) == Some(node)
     }
 
-    /// The node of a rank; `None` if there is no rank with this number.
+    /// The node of a rank; `None` if there is no rank with this number, or its job is forgotten.
     pub(crate) fn node_of(&self, rank: Rank) -> Option<u32> {
-        self.all.get(rank.0 as usize).map(|known| known.node)
+        self.find(rank).map(|known| known.node)
     }
 
     /// Returns true if every rank of every job has ended, so that nodes without ranks have nothing to wait for.
@@ -279,16 +358,24 @@ impl Ranks {
         self.expected == 0
     }
 
-    /// Ends of all ranks that are known to have ended, in the order of their numbers.
+    /// Ends of the ranks that are known to have ended and are not forgotten, in the order of their numbers.
     pub(crate) fn ends(&self) -> Vec<RankEnd> {
-        self.all.iter().filter_map(|rank| rank.end).collect()
+        self.iter().filter_map(|(_, rank)| rank.end).collect()
+    }
+
+    /// Ends of all ranks that are known to have ended, in the order of their numbers.
+    pub(crate) fn all_ends(&self) -> Vec<RankEnd> {
+        let forgotten = self.forgotten.iter().map(|(rank, exit)| RankEnd { rank, exit, reached: None });
+        let mut ends: Vec<RankEnd> = forgotten.chain(self.ends()).collect();
+        ends.sort_by_key(|end| end.rank);
+        ends
     }
 
     /// By job, if there is one: of its ranks whose end is of this kind, and that others do not go on without, the first one that was through
     /// the fewest fences.
-    pub(crate) fn earliest_ends(&self, departure: Departure) -> impl Iterator<Item = (&Range<u32>, RankEnd)> {
-        let jobs = self.jobs.iter().zip(&self.earliest);
-        jobs.filter_map(move |(job, earliest)| Some((job, earliest.of(departure)?)))
+    pub(crate) fn earliest_ends(&self, departure: Departure) -> impl Iterator<Item = (Range<u32>, RankEnd)> {
+        let end = move |(&first, job): (&u32, &JobRanks)| Some((job.range(first), job.earliest.of(departure)?));
+        self.jobs.iter().filter_map(end)
     }
 
     /// The first of the launched job's ranks that is known to have ended.
@@ -298,14 +385,17 @@ impl Ranks {
 
     /// Failures of ranks whose jobs did start, in the order of their numbers.
     pub(crate) fn failures(&self) -> Vec<(Rank, RankExit)> {
-        let ends = self.all.iter().filter(|rank| !rank.void).filter_map(|rank| rank.end);
-        ends.filter(|end| !end.exit.is_success()).map(|end| (end.rank, end.exit)).collect()
+        let ends = self.iter().filter(|(_, rank)| !rank.void).filter_map(|(_, rank)| rank.end);
+        let failed = ends.filter(|end| !end.exit.is_success()).map(|end| (end.rank, end.exit));
+        let mut failed: Vec<_> = failed.chain(self.forgotten.failures()).collect();
+        failed.sort_by_key(|&(rank, _)| rank);
+        failed
     }
 
     /// The number of ranks that run on each of `nodes` nodes at present.
     pub(crate) fn load(&self, nodes: usize) -> Vec<u32> {
         let mut load = vec![0; nodes];
-        for rank in self.all.iter().filter(|rank| rank.end.is_none() && !rank.void) {
+        for (_, rank) in self.iter().filter(|(_, rank)| rank.end.is_none() && !rank.void) {
             load[rank.node as usize] += 1;
         }
         load
@@ -332,7 +422,7 @@ impl Ranks {
     /// Progress of the ranks of each of `nodes` nodes as it is known without asking, with the program of each.
     pub(crate) fn known(&self, nodes: usize) -> Vec<Vec<(RankProgress, Bytes)>> {
         let mut by_node = vec![Vec::new(); nodes];
-        for (number, rank) in (0..).zip(&self.all).filter(|(_, rank)| !rank.void) {
+        for (number, rank) in self.iter().filter(|(_, rank)| !rank.void) {
             let lost = rank.end.is_none() && rank.death == Some(DeathKind::NodeLost);
             let known = RankProgress {
                 // Its number may be another process's by now.
@@ -341,7 +431,7 @@ impl Ranks {
                 phase: rank.end.and_then(|end| end.phase()),
                 fences: rank.end.map(|end| end.fences()),
                 exit: rank.end.map(|end| end.exit),
-                ..RankProgress::unknown(Rank(number))
+                ..RankProgress::unknown(number)
             };
             by_node[rank.node as usize].push((known, rank.program.clone()));
         }
@@ -349,12 +439,11 @@ impl Ranks {
     }
 
     fn launched(&self) -> &[RankState] {
-        let size = self.jobs.first().map_or(0, ExactSizeIterator::len);
-        &self.all[..size]
+        self.jobs.get(&0).map_or(&[], |job| &job.ranks)
     }
 
     fn rank_of(&mut self, node: u32, rank: Rank) -> Option<&mut RankState> {
-        self.all.get_mut(rank.0 as usize).filter(|known| known.node == node)
+        self.find_mut(rank).filter(|known| known.node == node)
     }
 }
 

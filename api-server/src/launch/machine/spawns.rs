@@ -9,7 +9,7 @@
 //! ```
 
 use std::cmp::Reverse;
-use std::collections::BinaryHeap;
+use std::collections::{BinaryHeap, VecDeque};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -21,17 +21,24 @@ use pmi_core::job::Placement;
 use pmi_core::services::SpawnError;
 use tokio::time::Instant;
 
-use super::checkpoint::{SpawnOutcome, SpawnedJob};
+use super::checkpoint::{Progressed, SpawnOutcome, SpawnedJob};
 use super::effect::{Effect, Effects};
 use super::event::{NodeCommand, SpawnAsked, SpawnWish};
 use super::facts::Facts;
 use super::state::LaunchState;
 
+/// Number of jobs that are over and stay known.
+const OVER_KEPT: usize = 16;
+
 /// The spawned jobs of a launch.
 #[derive(Debug, Default)]
 pub(crate) struct Spawns {
-    /// All of them, in order, those included that did not start.
+    /// Those that are not forgotten, in order.
     known: Vec<SpawnedJob>,
+    /// Number of all that there were, those included that did not start.
+    count: u32,
+    /// Those of them that nodes were told to drop.
+    over: VecDeque<JobId>,
     /// Requests from before all nodes had accepted the launch.
     early: Vec<SpawnWish>,
     /// Jobs that nodes are told of when they are durable.
@@ -85,7 +92,12 @@ impl Spawns {
         self.starting.is_empty() && self.planned.is_empty() && self.early.is_empty() && self.running.is_empty()
     }
 
-    /// All jobs that were spawned.
+    /// Number of all jobs that were spawned.
+    pub(crate) fn count(&self) -> u32 {
+        self.count
+    }
+
+    /// The jobs that were spawned and are not forgotten.
     pub(crate) fn known(&self) -> &[SpawnedJob] {
         &self.known
     }
@@ -133,19 +145,19 @@ impl Spawns {
             directory: &facts.directory,
         };
         // The launched one counts.
-        let index = self.known.len() + 1;
-        if index >= JOBS_MAX {
+        if self.known.len() + 1 - self.over.len() >= JOBS_MAX {
             return Err(NotPlanned::Refused(SpawnRefusal::Jobs));
         }
-        let spawned = spawn::spawned_job(&parent, index, &wish.request)?;
+        let spawned = spawn::spawned_job(&parent, self.count as usize + 1, &wish.request)?;
         let id = spawned.id().clone();
         let live = state.live().map(|node| (NodeIndex(node), state.host(node)));
         let nodes: Vec<_> = live.chain([(NodeIndex(wish.asked.node), LOCALHOST)]).collect();
         let elsewhere = |size| share_out(size, &hosts(state, &wish.cores), state.node_count());
         let order = spawned.on(&nodes, elsewhere)?;
         let placement = order.job.placement.clone();
-        state.ranks.add_job(&placement);
-        self.known.push(SpawnedJob { id, placement, outcome: SpawnOutcome::Open, asked: wish.asked });
+        let first = state.ranks.add_job(&placement);
+        self.count += 1;
+        self.known.push(SpawnedJob { id, first, placement, outcome: SpawnOutcome::Open, asked: wish.asked });
         self.planned.push(Planned { change: note(), order: Arc::new(order), ticket: wish.ticket });
         Ok(())
     }
@@ -251,14 +263,50 @@ impl Spawns {
 
     /// Takes over the jobs that were spawned under another server. The rank that asked for one that was about to start was told
     /// that it did not.
-    pub(crate) fn resume(&mut self, known: &[SpawnedJob], state: &mut LaunchState, effects: &mut Effects) {
-        for job in known {
+    pub(crate) fn resume(&mut self, progressed: &Progressed, state: &mut LaunchState, effects: &mut Effects) {
+        for job in &progressed.spawned {
+            state.ranks.skip_to(job.first);
             let first = state.ranks.add_job(&job.placement);
             if job.outcome == SpawnOutcome::Open {
                 disown(&job.id, &(first..first + job.placement.size()), state, effects);
             }
         }
-        self.known = known.to_vec();
+        state.ranks.skip_to(progressed.ranks_shown);
+        self.known.clone_from(&progressed.spawned);
+        self.count = progressed.jobs_spawned;
+    }
+
+    /// Has nodes drop what they hold for jobs that are over. The last of them stay known: a session may repeat its request for one, as its
+    /// answer went with an earlier server. Returns true if one was forgotten.
+    pub(crate) fn end_jobs(&mut self, state: &mut LaunchState, effects: &mut Effects) -> bool {
+        let is_ending = |job: &&SpawnedJob| {
+            !self.over.contains(&job.id) && !self.is_in_use(&job.id) && state.ranks.is_over(job.first)
+        };
+        let ending: Vec<JobId> = self.known.iter().filter(is_ending).map(|job| job.id.clone()).collect();
+        for job in ending {
+            for node in state.live() {
+                effects.command(node, NodeCommand::JobOver(job.clone()));
+            }
+            self.over.push_back(job);
+        }
+        let mut has_forgotten = false;
+        while self.over.len() > OVER_KEPT
+            && let Some(job) = self.over.pop_front()
+        {
+            for job in self.known.extract_if(.., |known| known.id == job) {
+                state.forget_job(job.first);
+                has_forgotten = true;
+            }
+        }
+        has_forgotten
+    }
+
+    /// Returns true for a job whose start is not over, and for one of whose ranks spawned such a job.
+    fn is_in_use(&self, job: &JobId) -> bool {
+        let concerns = |order: &SpawnOrder| order.job.id == *job || order.job.spawner.as_ref() == Some(job);
+        self.planned.iter().any(|planned| concerns(&planned.order))
+            || self.starting.iter().any(|starting| concerns(&starting.order))
+            || self.running.iter().any(|running| running.job == *job)
     }
 }
 

@@ -19,7 +19,7 @@ use pmi_core::deaths::Death;
 use pmi_core::ids::{NodeIndex, Rank};
 use pmi_core::job::Placement;
 
-use super::checkpoint::{Progressed, SpawnedJob};
+use super::checkpoint::Progressed;
 use super::desertion::{Deserter, Desertion, FenceWaits};
 use super::event::{Departure, RankEnd, StartProgress};
 use super::progress_query::Answer;
@@ -80,8 +80,8 @@ impl LaunchState {
         }
     }
 
-    /// Progress of the launch for a server that comes after this one, which takes it over with [`Self::resume`].
-    pub(crate) fn progressed(&self, spawned: &[SpawnedJob], last_event: u64) -> Progressed {
+    /// Progress of the launch, but for its spawned jobs, for a server that comes after this one, which takes it over with [`Self::resume`].
+    pub(crate) fn progressed(&self, last_event: u64) -> Progressed {
         Progressed {
             ended: self.nodes_in(NodePhase::Ended),
             lost: self.nodes_in(NodePhase::Lost),
@@ -91,13 +91,16 @@ impl LaunchState {
             cause: self.cause().cloned(),
             usage: self.usage,
             by_node: self.by_node,
-            spawned: spawned.to_vec(),
+            ranks_shown: self.ranks.size(),
+            forgotten: self.ranks.forgotten().clone(),
             last_event,
+            ..Progressed::default()
         }
     }
 
     /// Takes over what another server had found out; the ranks of spawned jobs must be there.
     pub(crate) fn resume(&mut self, known: &Progressed) {
+        self.ranks.resume_forgotten(&known.forgotten);
         self.ranks.resume(&known.ends, &known.deaths);
         for (nodes, phase) in [(&known.ended, NodePhase::Ended), (&known.lost, NodePhase::Lost)] {
             for &node in nodes {
@@ -115,6 +118,12 @@ impl LaunchState {
     pub(crate) fn void_job(&mut self, ranks: &Range<u32>) {
         self.ranks.void_job(ranks);
         self.waits.void_job(ranks);
+    }
+
+    /// Forgets the ranks of a spawned job that is over, whose first one this is.
+    pub(crate) fn forget_job(&mut self, first: u32) {
+        let ranks = self.ranks.forget_job(first);
+        self.waits.void_job(&ranks);
     }
 
     /// A node begins to report, or does so again.
@@ -353,7 +362,7 @@ pub(super) mod tests {
         let mut state = state();
         state.on_report(0, &[], used(2, 100));
         let mut resumed = self::state();
-        resumed.resume(&state.progressed(&[], 0));
+        resumed.resume(&state.progressed(0));
         assert_eq!(resumed.usage(), used(2, 100));
         resumed.on_report(1, &[], used(4, 70));
         assert_eq!(resumed.usage(), used(6, 100));
@@ -368,10 +377,10 @@ pub(super) mod tests {
         state.on_report(0, &[(Rank(0), RankExit::Code(0)), (Rank(1), RankExit::Code(3))], None);
         assert!(state.on_exited(1, end(2, Some(Phase::Finalized))));
         assert!(state.on_lost(1, "no heartbeat came"));
-        let progressed = state.progressed(&[], 0);
+        let progressed = state.progressed(0);
         let mut resumed = self::state();
         resumed.resume(&progressed);
-        assert_eq!(resumed.progressed(&[], 0), progressed);
+        assert_eq!(resumed.progressed(0), progressed);
         assert_eq!((resumed.phase(0), resumed.phase(1)), (NodePhase::Ended, NodePhase::Lost));
         assert!(!resumed.on_exited(1, end(2, Some(Phase::Finalized))), "it is no news");
     }

@@ -105,7 +105,7 @@ fn apply(world: &mut World, op: &Op) {
         Op::Exit(index, exit) => to_one(&alive, index, |slot| world.exit(slot, exit)),
         Op::BareExit(index, exit) => to_one(&alive, index, |slot| world.exit_with(slot, exit, Vec::new())),
         Op::EndOutput(index) => {
-            let slots: Vec<SlotId> = (0..world.machine.ranks().len()).map(SlotId).collect();
+            let slots: Vec<SlotId> = world.machine.ranks().iter().map(|(slot, _)| slot).collect();
             to_one(&slots, index, |slot| world.end_output(slot));
         }
         Op::Abort(index) => to_one(&alive, index, |slot| {
@@ -127,7 +127,7 @@ fn apply(world: &mut World, op: &Op) {
         Op::Release => world.control(Control::Release),
         Op::AskProgress(question) => world.control(Control::AskProgress(question)),
         Op::Spawn(job, ranks, next) => {
-            let job = JobNumber(job.index(world.machine.jobs().len()));
+            let job = one_of_jobs(world, job);
             world.prepare_next(next, |world| world.spawn(job, ranks));
         }
         Op::OrderSpawn(ranks, next) => {
@@ -135,7 +135,7 @@ fn apply(world: &mut World, op: &Op) {
             world.prepare_next(next, |world| world.control(Control::Spawn(order)));
         }
         Op::Disown(job) => {
-            let job = JobNumber(job.index(world.machine.jobs().len()));
+            let job = one_of_jobs(world, job);
             let id = world.machine.jobs().get(job).spec.job.id.clone();
             world.control(Control::Disown(id));
         }
@@ -143,13 +143,18 @@ fn apply(world: &mut World, op: &Op) {
     }
 }
 
+fn one_of_jobs(world: &World, index: Index) -> JobNumber {
+    let jobs: Vec<JobNumber> = world.machine.jobs().iter().map(|(job, _)| job).collect();
+    jobs[index.index(jobs.len())]
+}
+
 /// An order of the launch for a job with so many ranks here.
 fn order(world: &World, ranks: u32) -> SpawnOrder {
     let launched = &world.machine.jobs().get(JobNumber::LAUNCHED).spec;
-    let id = JobId::new(&format!("kvs_1_0.x{}", world.machine.jobs().len())).unwrap();
+    let id = JobId::new(&format!("kvs_1_0.x{}", world.machine.jobs().next().0)).unwrap();
     let placement = Placement::block(&[ranks, 1]);
     let job = Job { placement, spawner: Some(launched.job.id.clone()), ..Job::on_one_node(id, ranks + 1) };
-    let first_shown = Rank(1000 * world.machine.jobs().len() as u32);
+    let first_shown = Rank(1000 * world.machine.jobs().next().0 as u32);
     SpawnOrder { job, apps: launched.apps.clone(), cpu_bind: CpuBind::None, parent_rank: Rank(0), first_shown }
 }
 

@@ -48,6 +48,8 @@ pub(super) struct World {
     pub(super) answers: BTreeMap<u64, Result<JobId, SpawnError>>,
     pub(super) tickets: u64,
     pub(super) stdin_fed: usize,
+    /// Number of jobs that were forgotten.
+    pub(super) released: usize,
     sweeps: usize,
     /// Signals that had been sent when the session was to give way.
     pub(super) gave_way_after: Option<usize>,
@@ -107,6 +109,7 @@ impl World {
             answers: BTreeMap::new(),
             tickets: 0,
             stdin_fed: 0,
+            released: 0,
             sweeps: 0,
             gave_way_after: None,
             preparations: vec![preparation],
@@ -341,6 +344,10 @@ impl World {
                 assert!(new.iter().all(|slot| !self.starting.contains(slot) && !self.outputs.contains_key(slot)));
                 self.starting.extend(new);
             }
+            Effect::ReleaseJob { slots, .. } => {
+                assert!(slots.iter().all(|slot| self.machine.ranks().find(*slot).is_none()));
+                self.released += 1;
+            }
             Effect::FeedStdin => self.stdin_fed += 1,
             Effect::Signal { signal, slots } => {
                 for slot in slots {
@@ -406,7 +413,7 @@ impl World {
                 self.machine.on_fences_seen(look, &fences, self.now);
             }
             Look::Progress { asker, detail } => {
-                let seen = vec![RankSeen::default(); self.machine.ranks().len()];
+                let seen = vec![RankSeen::default(); self.machine.ranks().iter().count()];
                 let fences = self.fences.clone();
                 self.machine.on_progress_seen(asker, detail, seen, &fences);
             }
@@ -415,7 +422,7 @@ impl World {
 
     fn check_the_end(&self) {
         assert!(self.starting.is_empty());
-        let mut reaped = HashSet::new();
+        let mut reaped: HashSet<Rank> = self.machine.ranks().forgotten().iter().map(|(rank, _)| rank).collect();
         for (_, slot) in self.machine.ranks().iter() {
             match slot.state {
                 RankState::Ended { .. } => assert!(reaped.insert(slot.rank)),

@@ -49,7 +49,7 @@ impl Servers {
             driver.stay_awake();
         }
         let port = keys.map(|keys| self.listen_for_keys(number, &driver, keys)).transpose()?;
-        self.jobs[number.0].pmi = Some(driver);
+        self.jobs.entry(number).or_default().pmi = Some(driver);
         Ok((port, memory))
     }
 
@@ -92,7 +92,7 @@ impl Servers {
     fn drive_pmi(&mut self, number: JobNumber, job: &JobState, server: Server) -> Driver {
         let (fence, trace) = (self.nodes.fence(&job.spec.job), self.trace.as_ref().map(share));
         let (driver, end_reason) = Driver::new(server, fence, self.services(number, job), trace);
-        self.jobs[number.0].end_reason = Some(end_reason);
+        self.jobs.entry(number).or_default().end_reason = Some(end_reason);
         let deaths = self.calls.deaths.clone();
         let spec = Arc::clone(&job.spec);
         driver.tell_restarts_to(Box::new(move |generation| {

@@ -37,7 +37,7 @@ impl Servers {
         let SessionSpec { job, node, hosts, .. } = &*state.spec;
         let directory = self.spec.rank_files();
         let name = format!("{}.{}", job.id, self.spec.secret);
-        let parent = parent.and_then(|(parent, rank)| Some((self.jobs[parent.0].pmix.as_ref()?.name.clone(), rank)));
+        let parent = parent.and_then(|(parent, rank)| Some((self.of(parent)?.pmix.as_ref()?.name.clone(), rank)));
         let namespace = Namespace {
             name: name.clone(),
             job: job.clone(),
@@ -58,7 +58,7 @@ impl Servers {
         let fence = self.nodes.fence(job);
         let job = driver.add(namespace, fence, self.services(number, state));
         let server = driver.address();
-        self.jobs[number.0].pmix = Some(Pmix { driver, job, name: name.clone() });
+        self.jobs.entry(number).or_default().pmix = Some(Pmix { driver, job, name: name.clone() });
         Ok(PmixEntrance { namespace: name, server })
     }
 

@@ -35,6 +35,7 @@ fn commands_say_whom_they_concern() {
     let deaths = vec![proto::Death { rank: 3, kind: proto::DeathKind::WithItsNode.into() }];
     check(What::Deaths(proto::Deaths { deaths }), "Control(Deaths([Death { rank: Rank(3), kind: NodeLost }]))");
     check(What::Disown("kvs_a_0.s1".into()), "Control(Disown(JobId(\"kvs_a_0.s1\")))");
+    check(What::JobOver("kvs_a_0.s1".into()), "Control(JobOver(JobId(\"kvs_a_0.s1\")))");
     check(What::Stdin(Bytes::from_static(b"in")), "Stdin(b\"in\")");
     check(What::StdinEnd(proto::Nothing {}), "StdinEnd");
     let nodes = vec![proto::NodeRange { first: 0, last: 2 }];

@@ -66,6 +66,20 @@ fn ranks_of_a_lost_node_are_lost_and_have_no_process_any_more() {
     assert_eq!((known(1).pid, known(1).lost, known(1).exit), (None, true, None));
 }
 
+#[test]
+fn a_job_that_is_over_leaves_its_ends_and_no_number_to_others() {
+    let mut ranks = ranks();
+    for _ in 0..1000 {
+        let first = ranks.add_job(&Placement::block(&[1, 1]));
+        assert!(ranks.on_exited(0, end(first, None)) && !ranks.is_over(first));
+        assert!(ranks.on_exited(1, end(first + 1, None)) && ranks.is_over(first));
+        assert_eq!(ranks.forget_job(first), first..first + 2);
+        assert!(!ranks.on_exited(1, end(first + 1, None)), "it is no news");
+    }
+    assert_eq!((ranks.jobs.len(), ranks.forgotten.runs().count(), ranks.size()), (1, 1, 2004));
+    assert_eq!((ranks.all_ends().len(), ranks.ends().len(), ranks.failures().len()), (2000, 0, 0));
+}
+
 /// Something that changes what is known of ends.
 #[derive(Clone, Debug)]
 enum Step {
@@ -109,7 +123,8 @@ fn take(ranks: &mut Ranks, step: Step) {
         Step::Died(node, rank) => drop(ranks.on_died(node, Death { rank: Rank(rank), kind: DeathKind::Killed })),
         Step::Lost(node) => drop(ranks.on_lost(node)),
         Step::Voided(job) => {
-            if let Some(job) = ranks.jobs().get(job).cloned() {
+            let job = ranks.jobs().nth(job);
+            if let Some(job) = job {
                 ranks.void_job(&job);
             }
         }
@@ -123,15 +138,15 @@ proptest! {
         let mut ranks = ranks();
         for step in steps {
             take(&mut ranks, step);
-            let expected = ranks.all.iter().filter(|rank| rank.is_expected()).count();
+            let expected = ranks.iter().filter(|(_, rank)| rank.is_expected()).count();
             prop_assert_eq!(ranks.expected, expected);
             for departure in [Departure::Silent, Departure::Left] {
                 let of_job = |job: &Range<u32>| {
-                    let known = ranks.all[job.start as usize..job.end as usize].iter();
-                    let ends = known.filter(|rank| rank.death.is_none()).filter_map(|rank| rank.end);
+                    let known = ranks.iter().filter(|(rank, _)| job.contains(&rank.0));
+                    let ends = known.filter(|(_, rank)| rank.death.is_none()).filter_map(|(_, rank)| rank.end);
                     ends.filter(|end| Departure::of(end) == Some(departure)).min_by_key(RankEnd::fences)
                 };
-                let found: Vec<_> = ranks.jobs().iter().filter_map(|job| Some((job, of_job(job)?))).collect();
+                let found: Vec<_> = ranks.jobs().filter_map(|job| Some((job.clone(), of_job(&job)?))).collect();
                 prop_assert_eq!(ranks.earliest_ends(departure).collect::<Vec<_>>(), found);
             }
         }

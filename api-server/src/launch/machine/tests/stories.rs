@@ -6,10 +6,11 @@ use lattice_session::settings::{FailedRanks, LostNodes};
 use lattice_session::timeouts;
 use pmi_core::Phase as RankPhase;
 use pmi_core::deaths::{Death, DeathKind};
-use pmi_core::ids::Rank;
+use pmi_core::ids::{JobId, Rank};
 use std::time::Duration;
 
 use super::super::Stored;
+use super::super::checkpoint::Progressed;
 use super::super::event::{LogEvent, NodeCommand, NodeEvent};
 use super::simulation::{Simulation, facts, progress, reached};
 use crate::launch::Part;
@@ -42,6 +43,48 @@ fn ranks_of_a_spawned_job_that_wait_for_one_that_left_end_the_launch() {
     simulation.event(1, Event::Exited { rank: Rank(3), exit, reached: reached(RankPhase::Silent) });
     let endings = simulation.endings();
     assert_eq!(endings[0].kind, CauseKind::LeftBeforeInit { rank: Rank(3), exit, others: vec![Rank(2)] });
+}
+
+/// A job of two ranks, one on each of two nodes, from its spawn to the ends of its ranks.
+fn spawn_and_end(simulation: &mut Simulation) -> JobId {
+    let first = simulation.machine.nodes.state.ranks.size();
+    simulation.spawn(0, 2);
+    simulation.stored(Stored::Durable);
+    let job = simulation.spawned(0).pop().unwrap();
+    [0, 1].into_iter().for_each(|node| simulation.event(node, Event::Spawned { job: job.clone(), failure: None }));
+    simulation.stored(Stored::Durable);
+    for node in 0..2 {
+        let told = simulation.was_told(0, |command| matches!(command, NodeCommand::JobOver(over) if *over == job));
+        assert!(!told, "a rank runs");
+        let exit = RankExit::Code(0);
+        simulation.event(node, Event::Exited { rank: Rank(first + node), exit, reached: None });
+    }
+    job
+}
+
+#[test]
+fn nodes_drop_jobs_that_are_over_and_so_does_the_launch() {
+    let mut simulation = Simulation::running(2, 1);
+    let levels = [20, 200].map(|jobs| {
+        while simulation.machine.spawns.count() < jobs {
+            let job = spawn_and_end(&mut simulation);
+            let is_it = |command: &NodeCommand| matches!(command, NodeCommand::JobOver(over) if *over == job);
+            assert!(simulation.was_told(0, is_it) && simulation.was_told(1, is_it));
+        }
+        simulation.pass(Duration::from_secs(1));
+        let Progressed { spawned, ends, .. } = &simulation.durable;
+        (spawned.len(), ends.len(), simulation.machine.nodes.state.ranks.jobs().count())
+    });
+    assert_eq!(levels[0], levels[1]);
+    assert_eq!(levels[1], (16, 32, 17));
+    // The next server goes on with both numbers.
+    let mut resumed = simulation.resumed();
+    [0, 1].into_iter().for_each(|node| resumed.open(node, 2));
+    let job = spawn_and_end(&mut resumed);
+    assert_eq!((job.as_str(), resumed.machine.nodes.state.ranks.size()), ("kvs_l_0.s201", 404));
+    [0, 1].into_iter().for_each(|rank| resumed.exit(rank, None));
+    [0, 1].into_iter().for_each(|node| resumed.report(node));
+    assert_eq!(resumed.completion().unwrap().ends.len(), 404);
 }
 
 /// Two nodes with a rank each, in a launch that bears failures.

@@ -1,5 +1,7 @@
 //! Spawned jobs: their start, their failures, their end.
 
+use std::time::Instant;
+
 use pmi_core::job::App;
 
 use super::*;
@@ -156,6 +158,63 @@ fn a_disowned_job_is_killed_once_none_of_its_ranks_is_on_its_way() {
     world.control(Control::Disown(JobId::new("kvs_1_0").unwrap()));
     world.control(Control::Disown(JobId::new("unknown").unwrap()));
     assert_eq!(world.alive(), [SlotId(0)], "the launched job is the launch itself");
+    world.finish();
+}
+
+/// A loop of MPI_Comm_spawn.
+#[test]
+fn a_job_that_is_over_is_forgotten_but_for_the_ends_of_its_ranks() {
+    let mut world = World::running(spec(1));
+    let known = |world: &World| (world.machine.jobs().iter().count(), world.machine.ranks().iter().count());
+    for round in 0..200 {
+        world.spawn(LAUNCHED, 2);
+        world.start_all();
+        let (first, second) = (SlotId(2 * round + 1), SlotId(2 * round + 2));
+        world.exit_with(first, GOOD, Vec::new());
+        world.exit(second, GOOD);
+        assert_eq!((known(&world), world.released), ((2, 3), round), "an output is open");
+        (0..2).for_each(|_| world.end_output(first));
+        assert_eq!((known(&world), world.released), ((1, 1), round + 1));
+    }
+    world.prepare_next(Preparation::Failed, |world| world.spawn(LAUNCHED, 2));
+    assert_eq!((known(&world), world.released), ((1, 1), 201), "a job that did not start is over");
+    world.spawn(LAUNCHED, 1);
+    assert_eq!(world.machine.ranks().slot_of(Rank(401)), Some(SlotId(401)), "no number is given twice");
+    world.finish();
+    assert_eq!(world.machine.report().exits.len(), 402);
+}
+
+#[test]
+fn a_job_on_several_nodes_is_over_when_the_launch_says_so_and_its_ranks_here_have_ended() {
+    let mut world = World::running(spec_on(&[1, 1]));
+    let over = || Control::JobOver(JobId::new("kvs_1_0.s1").unwrap());
+    world.control(Control::Spawn(order("kvs_1_0.s1", 1, 2)));
+    world.start_all();
+    world.exit(SlotId(1), GOOD);
+    assert_eq!(world.released, 0, "ranks may run on the other node");
+    world.control(over());
+    assert_eq!((world.released, world.machine.jobs().iter().count()), (1, 1));
+    world.control(over());
+    world.control(Control::JobOver(JobId::new("kvs_1_0").unwrap()));
+    assert_eq!((world.released, world.alive()), (1, vec![SlotId(0)]));
+    world.finish();
+}
+
+/// The user is told of silent ranks at the end of the launch.
+#[test]
+fn some_jobs_with_ranks_that_ended_in_silence_are_kept_for_the_report() {
+    let mut world = World::running(spec(2));
+    for round in 0..100 {
+        world.spawn(LAUNCHED, 2);
+        world.start_all();
+        for slot in [SlotId(2 * round + 2), SlotId(2 * round + 3)] {
+            let end = UnreportedEnd { slot, exit: GOOD, reached: None };
+            world.machine.on_exit(end, Vec::new(), &[], Instant::now());
+            world.settle();
+            (0..2).for_each(|_| world.end_output(slot));
+        }
+    }
+    assert_eq!(world.machine.jobs().iter().count(), 1 + super::super::super::SILENT_JOBS_MAX);
     world.finish();
 }
 
