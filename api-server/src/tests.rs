@@ -300,6 +300,7 @@ async fn input_goes_to_the_ranks_that_read_it() {
     client.say(attach_request::What::StdinEnd(Nothing {})).await;
     assert_eq!(launch.reports[1].command().await, Some(Command::StdinEnd(Nothing {})));
     client.hear().await.unwrap();
+    launch.reports[1].tell(Event::StdinTaken(5)).await;
     assert_eq!(client.hear().await.unwrap().what, Some(attach_response::What::StdinCredit(5)));
     // The other node has heard nothing of it.
     client.say(attach_request::What::Signal(10)).await;

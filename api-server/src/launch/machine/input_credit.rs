@@ -1,6 +1,6 @@
-//! The launch's standard input on its way from the client to the nodes whose ranks read it. Nothing here grows: the client
-//! may send what it was granted, and a node is sent what it has room for; what waits is put together, so that many small pieces take no more
-//! memory than few large ones.
+//! The launch's standard input on its way from the client to the nodes whose ranks read it. Memory is bounded: the client sends what it was
+//! granted, and a node is sent what it has room for. Pieces that wait are put together, so that many small ones take no more memory than
+//! few large ones. The client is granted bytes when all nodes have taken as many: what is not granted again can be lost with this server.
 
 use std::collections::VecDeque;
 
@@ -26,8 +26,10 @@ pub(crate) struct InputCredit {
     window: u64,
     /// Bytes that the client may still send.
     allowance: u64,
-    /// Bytes passed on, or thrown away because nobody reads them.
+    /// Bytes passed on, or dropped for want of readers.
     passed: u64,
+    /// Bytes of those that clients were granted again.
+    granted: u64,
 }
 
 /// The nodes whose ranks read.
@@ -87,7 +89,7 @@ impl InputCredit {
         } else {
             Readers::Few(readers.iter().map(|&node| Reader { node, taken: 0 }).collect())
         };
-        Self { readers, waiting: VecDeque::new(), ended: End::Open, window, allowance: 0, passed: 0 }
+        Self { readers, waiting: VecDeque::new(), ended: End::Open, window, allowance: 0, passed: 0, granted: 0 }
     }
 
     /// The nodes whose ranks read.
@@ -167,19 +169,21 @@ impl InputCredit {
         self.flow(again)
     }
 
-    /// Passes on what the slowest reader has room for, behind what is sent again, and grants the client as much.
+    /// Passes on what the slowest reader has room for, behind what is sent again, and grants the client what it has taken.
     fn flow(&mut self, again: Vec<Sent>) -> Flow {
         let mut flow = Flow::default();
         flow.commands.extend(again.into_iter().map(input_command));
         while let Some(piece) = self.next_piece() {
             self.passed += piece.len() as u64;
-            flow.credit += piece.len() as u64;
             flow.commands.extend(self.readers.push(piece));
         }
         if self.ended == End::Announced && self.waiting.is_empty() {
             self.ended = End::PassedOn;
             flow.commands.extend(self.readers.end());
         }
+        let taken = self.readers.taken(self.passed);
+        flow.credit = taken.saturating_sub(self.granted);
+        self.granted += flow.credit;
         self.allowance += flow.credit;
         flow
     }
@@ -224,6 +228,14 @@ impl Readers {
                 taken.map_or(u64::MAX, |taken| window.saturating_sub(passed - taken))
             }
             Self::Many(tree) => tree.room(window).min(PIECE_MAX),
+        }
+    }
+
+    /// Bytes that all have taken, of so many that were passed on.
+    fn taken(&self, passed: u64) -> u64 {
+        match self {
+            Self::Few(readers) => readers.iter().map(|reader| reader.taken).min().unwrap_or(passed),
+            Self::Many(tree) => tree.taken().unwrap_or(passed),
         }
     }
 
@@ -291,15 +303,15 @@ mod tests {
         let mut input = straight(&[0, 2], 100);
         input.attach();
         let flow = input.push(piece(100)).unwrap();
-        assert_eq!((lengths(&flow), flow.credit), (vec![100], 100));
-        let flow = input.push(piece(80)).unwrap();
-        assert_eq!((lengths(&flow), flow.credit), (vec![], 0));
-        assert!(is_nothing(&input.on_taken(0, 100)));
+        assert_eq!((lengths(&flow), flow.credit), (vec![100], 0));
+        assert!(is_nothing(&input.on_taken(0, 100)), "the other one has taken nothing");
         let flow = input.on_taken(2, 30);
-        assert_eq!((lengths(&flow), flow.credit), (vec![30], 30));
+        assert_eq!((lengths(&flow), flow.credit), (vec![], 30));
+        let flow = input.push(piece(30)).unwrap();
+        assert_eq!((lengths(&flow), flow.credit), (vec![30], 0));
         // A node that has ended is not waited for.
         let flow = input.on_gone(2);
-        assert_eq!((lengths(&flow), flow.credit), (vec![50], 50));
+        assert_eq!((lengths(&flow), flow.credit), (vec![], 70));
     }
 
     #[test]
@@ -307,6 +319,8 @@ mod tests {
         let mut input = straight(&[0], 256 << 10);
         input.attach();
         input.push(piece(256 << 10)).unwrap();
+        // Another client.
+        input.attach();
         for _ in 0..256 << 10 {
             assert!(is_nothing(&input.push(piece(1)).unwrap()));
         }
@@ -319,6 +333,8 @@ mod tests {
         let mut input = straight(&[0], 10);
         input.attach();
         assert!(!sent(&input.push(piece(10)).unwrap()).1);
+        // Another client.
+        input.attach();
         assert_eq!(input.push(piece(5)).unwrap().credit, 0);
         assert!(!sent(&input.end()).1);
         let flow = input.on_taken(0, 10);
@@ -393,7 +409,7 @@ mod tests {
             const WINDOW: u64 = 100;
             let mut input = straight(&[0, 1, 2], WINDOW);
             input.attach();
-            let (mut pushed_bytes, mut passed, mut ends) = (0_u64, 0_u64, 0);
+            let (mut pushed_bytes, mut passed, mut credit, mut ends) = (0_u64, 0_u64, 0_u64, 0);
             let (mut allowance, mut taken) = (WINDOW, [0_u64; 3]);
             for step in steps {
                 let flow = match step {
@@ -417,11 +433,13 @@ mod tests {
                 let (pieces, end) = sent(&flow);
                 let bytes: Vec<u8> = pieces.iter().flatten().copied().collect();
                 prop_assert!(bytes.iter().enumerate().all(|(index, &byte)| byte == (passed + index as u64) as u8));
-                passed += flow.credit;
+                passed = input.passed;
+                credit += flow.credit;
                 allowance += flow.credit;
                 ends += u32::from(end);
-                prop_assert!(allowance <= WINDOW && passed <= pushed_bytes);
+                prop_assert!(allowance <= WINDOW && credit <= passed && passed <= pushed_bytes);
                 for node in input.readers() {
+                    prop_assert!(credit <= taken[node as usize], "node {} has not taken what is granted again", node);
                     prop_assert!(passed - taken[node as usize] <= WINDOW, "more than node {} has room for", node);
                 }
                 prop_assert!(ends == 0 || passed == pushed_bytes, "the end comes after all input");
@@ -429,9 +447,9 @@ mod tests {
             // Those who read on get all of it.
             input.end();
             for node in (0..3).cycle().take(9) {
-                passed += input.on_taken(node, u64::MAX).credit;
+                credit += input.on_taken(node, u64::MAX).credit;
             }
-            prop_assert_eq!((passed, input.ended), (pushed_bytes, End::PassedOn));
+            prop_assert_eq!((input.passed, credit, input.ended), (pushed_bytes, pushed_bytes, End::PassedOn));
             prop_assert!(ends <= 1);
         }
     }
@@ -442,6 +460,6 @@ mod tests {
         input.attach();
         assert!(is_nothing(&input.on_taken(0, u64::MAX)));
         assert_eq!(lengths(&input.push(piece(10)).unwrap()), [10]);
-        assert_eq!(lengths(&input.push(piece(10)).unwrap()), [0; 0]);
+        assert!(input.push(piece(1)).is_err());
     }
 }

@@ -68,6 +68,11 @@ impl InputTree {
         }
     }
 
+    /// Bytes that all nodes have taken; `None` if there are none.
+    pub(super) fn taken(&self) -> Option<u64> {
+        (!self.ways.is_empty()).then(|| self.kept.front().map_or(self.next, |first| first.offset))
+    }
+
     /// Sends a piece; an empty one only as the last.
     pub(super) fn push(&mut self, bytes: Bytes, is_last: bool) -> Vec<Sent> {
         let piece = Piece { offset: self.next, bytes, is_last };
