@@ -109,15 +109,16 @@ impl Server {
         if is_own && reserved && key.is_some_and(|key| self.tell_fact(address, job, rank, key)) {
             return;
         }
+        let is_fact = key == Some(PARENT) && self.jobs[job].namespace.parent.is_some();
+        // The data of a collecting fence is there for its ranks, without a wait for a commit. A value that came before may be an old one.
+        if let Some(node) = self.withholder(job, rank).filter(|_| !is_fact) {
+            return self.fetch(node, address, get);
+        }
         if self.is_there(job, rank, key) {
             return self.tell_data(address, job, rank);
         }
-        if key == Some(PARENT) && self.jobs[job].namespace.parent.is_some() {
+        if is_fact {
             return self.tell_parent(address, job, rank);
-        }
-        // What a collecting fence promised is there for its ranks, also for those who would not wait for it.
-        if let Some(node) = self.withholder(job, rank) {
-            return self.fetch(node, address, get);
         }
         if reserved && !is_own {
             return self.tell_foreign_job(address, job);

@@ -94,6 +94,18 @@ fn a_later_fence_brings_what_was_committed_since() {
 }
 
 #[test]
+fn a_key_that_was_put_again_has_its_new_value_after_the_next_fence() {
+    let (mut world, clients) = committed(Exchange::Lazy, 2, 0);
+    fence(&mut world, &clients);
+    assert_eq!(card(&mut world, clients[0], 1), Some(1));
+    commit(&mut world, clients[1], "card", b"near", b"far");
+    fence(&mut world, &clients);
+    get(&mut world, clients[0], "job0", 1, "card", false);
+    let (_, objects) = world.status(clients[0]).unwrap();
+    assert!(values(Flex, &objects).contains(&found("card", b"far")[0]));
+}
+
+#[test]
 fn a_spread_brings_what_earlier_rounds_have_withheld_as_well() {
     let (mut world, clients) = committed(Exchange::Auto, 8, 1_000);
     fence(&mut world, &clients);
