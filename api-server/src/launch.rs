@@ -53,6 +53,8 @@ pub(crate) use self::machine::{Delivery, Resumed};
 pub(crate) use self::machine::{Machine, effect};
 pub(crate) use self::machine::{attachments, checkpoint, event, facts, input_credit};
 use self::outbox::{Attempt, Outbox};
+#[cfg(feature = "simulation")]
+pub(crate) use self::runner::input_readers;
 pub(crate) use self::runner::{resume, start};
 use self::summary::Summary;
 use crate::clock::Clock;

@@ -16,14 +16,14 @@ use pmi_transport::proto::v1::{self as proto, RefusalReason};
 use prost::Message;
 use proto::launch_report::What;
 
-use crate::launch::attachments::Role;
+use crate::launch::attachments::{Joined, Role};
 use crate::launch::checkpoint::Stored;
 use crate::launch::event::ClientRequest;
 use crate::launch::facts::{Facts, Origin, Ownership, Settler};
 use crate::launch::fan_out::Refusal;
 use crate::launch::input_credit::InputWay;
 use crate::launch::outbox::{Attempt, Outbox};
-use crate::launch::{AllKept, EventLog, Machine, Part, Resumed, Retention, Start};
+use crate::launch::{AllKept, EventLog, Machine, Part, Resumed, Retention, Start, input_readers};
 use crate::nodes::{Arrival, Judgement, NodeFacts, PortAnswer, Registration, Registry};
 use crate::store::Checkpoint;
 use crate::unclean_nodes::UncleanNodes;
@@ -42,6 +42,10 @@ pub struct LaunchTerms {
     pub spec: SessionSpec,
     /// Bytes of output that a node may send before it is granted more.
     pub output_window: u64,
+    /// Bytes of input that may be under way.
+    pub input_window: u64,
+    /// All nodes pass input on to each other.
+    pub passes_input_on: bool,
     /// The launch ends by itself, and has no owner.
     pub is_detached: bool,
     /// Time that launches outlive the last heartbeat of their node.
@@ -66,8 +70,12 @@ pub enum ApiEffect {
     Happened { sequence: u64, event: ClientEvent },
     /// Send a client an event, under the number that the client knows it by.
     Deliver { client: u64, sequence: u64, event: ClientEvent },
+    /// Tell a client that it may send so much more input.
+    GrantInput { client: u64, bytes: u64 },
     /// End the stream of a client.
     EndClient { client: u64 },
+    /// A client is refused for what it sent.
+    Refused { client: u64, reason: String },
     /// Who ordered the launch is told whether it was started.
     Started(bool),
     /// The launch is over, for others than its clients.
@@ -348,17 +356,23 @@ impl SimulatedApiServer {
         }
     }
 
-    /// The owner follows, and has dealt with everything up to `after`. Returns its number.
-    pub fn attach_owner(&mut self, after: u64, now: Instant) -> Option<u64> {
+    /// The owner follows, and has dealt with everything up to `after`. Returns its number, and the bytes of input that it may send.
+    pub fn attach_owner(&mut self, after: u64, now: Instant) -> Option<(u64, u64)> {
         let own = self.log.own_number(after);
-        let mut client = None;
-        self.input(now, |machine, _| client = machine.on_attach(own, Role::Owner).ok().map(|joined| joined.client));
-        let client = client?;
+        let mut joined = None;
+        self.input(now, |machine, _| joined = machine.on_attach(own, Role::Owner).ok());
+        let Joined { client, input_window, .. } = joined?;
         let start = if after == 0 { Start::Unsettled } else { Start::After(after) };
         self.log.join(client, start, ShownSpec::default());
         self.follower = Some(client);
         self.flush();
-        Some(client)
+        Some((client, input_window))
+    }
+
+    /// The owner sends input, or its end.
+    pub fn give_input(&mut self, client: u64, piece: Option<Bytes>, now: Instant) {
+        let request = piece.map_or(ClientRequest::StdinEnd, ClientRequest::Stdin);
+        self.input(now, |machine, now| machine.on_client_request(client, request, now));
     }
 
     /// The owner has dealt with everything up to this event.
@@ -421,7 +435,7 @@ impl SimulatedApiServer {
 }
 
 fn facts(terms: &LaunchTerms, origin: Origin) -> Facts {
-    let LaunchTerms { spec, output_window, is_detached, .. } = terms;
+    let LaunchTerms { spec, output_window, input_window, passes_input_on, is_detached, .. } = terms;
     let timeouts = &spec.settings.timeouts;
     Facts {
         id: spec.launch_id.clone(),
@@ -430,9 +444,13 @@ fn facts(terms: &LaunchTerms, origin: Origin) -> Facts {
         nodes: spec.hosts.clone(),
         placement: spec.job.placement.clone(),
         output_window: *output_window,
-        input_window: 0,
-        input_readers: Vec::new(),
-        input_way: InputWay::Straight,
+        input_window: *input_window,
+        input_readers: input_readers(&spec.settings.stdin, &spec.job.placement),
+        // As the runner chooses it.
+        input_way: match origin {
+            Origin::Here if *passes_input_on => InputWay::ByNodes,
+            _ => InputWay::Straight,
+        },
         grace: timeouts.grace_max(),
         failed_ranks: spec.settings.failed_ranks,
         lost_nodes: spec.settings.lost_nodes,

@@ -65,6 +65,8 @@ use self::servers::{Died, RankCalls, Servers};
 use self::services::{SessionCall, SpawnCall, SpawnReply};
 use self::start::{ProcessNews, Processes, Start};
 use self::stdin::StdinFeed;
+#[cfg(feature = "simulation")]
+pub(crate) use self::stdin::{Backlog, BacklogState, Next};
 use crate::blocking;
 use crate::event::{Event, Report};
 use crate::machine::effect::{Effect, StackLook};

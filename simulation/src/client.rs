@@ -9,6 +9,7 @@ use lattice_session::timeouts;
 
 use crate::connection::{ConnectionId, End, Host, Purpose, Side};
 use crate::event::{ClientTimer, Message};
+use crate::input::{ClientInput, Next};
 use crate::surroundings::{LEASE, Surroundings};
 use crate::time::Time;
 
@@ -18,6 +19,8 @@ pub(crate) struct Client {
     /// 0 before the launch is started, and after it was killed.
     process: u64,
     connection: Option<ConnectionId>,
+    /// The API server has answered on it.
+    is_attached: bool,
     /// Events that it has been sent, and has not read.
     unread: VecDeque<(u64, ClientEvent)>,
     /// The number of the last event that it has shown.
@@ -31,6 +34,7 @@ pub(crate) struct Client {
     /// Since when it tries to attach.
     trying_since: Time,
     is_done: bool,
+    input: ClientInput,
 }
 
 impl Client {
@@ -43,8 +47,12 @@ impl Client {
     }
 
     /// It is this process.
-    pub(crate) fn begin(&mut self, process: u64, now: Time) {
-        (self.process, self.trying_since) = (process, now);
+    pub(crate) fn begin(&mut self, process: u64, around: &mut Surroundings) {
+        (self.process, self.trying_since) = (process, around.now());
+        if let Some(input) = &around.scenario.input {
+            self.input = ClientInput::new(input.length);
+            around.after(Duration::ZERO, ClientTimer::Give);
+        }
     }
 
     fn end(&self) -> End {
@@ -70,6 +78,7 @@ impl Client {
                 self.will_read = false;
                 self.read_all(around);
             }
+            ClientTimer::Give => self.give(around),
             ClientTimer::Acknowledge => self.acknowledge(around),
         }
     }
@@ -101,11 +110,43 @@ impl Client {
                 self.is_done = true;
                 around.close(connection, Side::Opener);
             }
+            Message::Credit(bytes) => {
+                self.is_attached = true;
+                self.input.grant(bytes);
+                self.send_input(around);
+            }
             Message::Tell { sequence, event } => {
                 self.unread.push_back((sequence, event));
                 self.read_all(around);
             }
             _ => {}
+        }
+    }
+
+    /// Its source gives more input.
+    fn give(&mut self, around: &mut Surroundings) {
+        let Some(plan) = around.scenario.input.clone() else { return };
+        let piece = around.some_time(1, plan.piece as u64).as_micros() as usize;
+        if self.input.give(piece) {
+            let time = around.some_time(1, plan.pace.as_micros() as u64);
+            around.after(time, ClientTimer::Give);
+        }
+        self.send_input(around);
+    }
+
+    /// Sends the input that there is credit for.
+    fn send_input(&mut self, around: &mut Surroundings) {
+        // The connection is made only when the API server has answered.
+        let Some(connection) = self.connection.filter(|_| self.is_attached) else { return };
+        if around.scenario.input.is_none() {
+            return;
+        }
+        while let Some(next) = self.input.next() {
+            let message = match next {
+                Next::Piece(piece) => Message::Input(piece),
+                Next::End => Message::InputEnd,
+            };
+            around.send(connection, Side::Accepter, message);
         }
     }
 
@@ -164,8 +205,13 @@ impl Client {
         if self.connection != Some(connection) {
             return;
         }
-        self.connection = None;
+        (self.connection, self.is_attached) = (None, false);
         self.unread.clear();
+        let warned = self.input.forget_connection();
+        if warned > 0 {
+            around.note(format_args!("the client warns of {warned} bytes of input"));
+            around.truth.input.may_have_gaps = true;
+        }
         if !self.is_done {
             self.trying_since = around.now();
             let time = around.some_time(1000, 1_000_000);

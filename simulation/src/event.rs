@@ -99,6 +99,8 @@ pub(crate) enum ClientTimer {
     },
     /// It reads again.
     Read,
+    /// Its source of input gives more.
+    Give,
     Acknowledge,
 }
 
@@ -131,6 +133,10 @@ pub(crate) enum Message {
     Attach {
         after: u64,
     },
+    /// The client follows, and may send so many bytes of input; then so many more.
+    Credit(u64),
+    Input(Bytes),
+    InputEnd,
     /// The API server knows no such launch.
     Unknown,
     Tell {

@@ -7,7 +7,7 @@
 //!               disk                                                        fences, links ── other sessions
 //! ```
 //! The machines are those of the crates; what runs them there (tasks, channels, sockets) is stood in for. After each step
-//! and at the end the invariants I1 to I8 of `docs/simulation.md` are checked against what really happened.
+//! and at the end the invariants I1 to I9 of `docs/simulation.md` are checked against what really happened.
 #![forbid(unsafe_code)]
 
 mod api_host;
@@ -15,6 +15,7 @@ mod client;
 mod connection;
 mod event;
 mod faults;
+mod input;
 mod journal;
 mod network;
 mod node;
@@ -22,6 +23,7 @@ mod random;
 mod rank;
 mod scenario;
 mod schedule;
+mod speech;
 mod surroundings;
 mod time;
 mod truth;
@@ -71,7 +73,15 @@ pub struct Plan {
 impl Plan {
     /// Everything that the seed stands for.
     pub fn of(seed: u64) -> Self {
-        let scenario = Scenario::of(seed);
+        Self::with(seed, Scenario::of(seed).with_features(seed))
+    }
+
+    /// The same launch and faults with ranks of PMI-1 and without input.
+    pub fn plain(seed: u64) -> Self {
+        Self::with(seed, Scenario::of(seed))
+    }
+
+    fn with(seed: u64, scenario: Scenario) -> Self {
         let faults = plan(seed, &scenario);
         Self { seed, scenario, kept: (0..faults.len()).collect(), faults }
     }

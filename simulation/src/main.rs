@@ -20,6 +20,9 @@ struct Args {
     /// With --seed: leave out all faults but these.
     #[arg(long, value_delimiter = ',', requires = "seed")]
     only: Option<Vec<usize>>,
+    /// Leave out input and PMIx.
+    #[arg(long)]
+    plain: bool,
     /// Threads.
     #[arg(long, default_value_t = 1)]
     threads: u64,
@@ -33,14 +36,14 @@ fn range(text: &str) -> Result<Range<u64>, String> {
 
 fn main() -> ExitCode {
     let args = Args::parse();
+    let plan_of = if args.plain { Plan::plain } else { Plan::of };
     match args.seed {
-        Some(seed) => one(seed, args.only.as_deref()),
-        None => many(args.seeds.unwrap_or(0..2000), args.threads),
+        Some(seed) => one(&plan_of(seed), args.only.as_deref()),
+        None => many(args.seeds.clone().unwrap_or(0..2000), args.threads, plan_of),
     }
 }
 
-fn one(seed: u64, only: Option<&[usize]>) -> ExitCode {
-    let plan = Plan::of(seed);
+fn one(plan: &Plan, only: Option<&[usize]>) -> ExitCode {
     let plan = only.map_or(plan.clone(), |only| plan.with_only(only));
     let outcome = plan.run(Lines::Kept);
     println!("{}", plan.describe());
@@ -50,7 +53,7 @@ fn one(seed: u64, only: Option<&[usize]>) -> ExitCode {
     if outcome.violations.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-fn many(seeds: Range<u64>, threads: u64) -> ExitCode {
+fn many(seeds: Range<u64>, threads: u64, plan_of: fn(u64) -> Plan) -> ExitCode {
     let (begun, next) = (Instant::now(), AtomicU64::new(seeds.start));
     let (failed, events) = (AtomicU64::new(0), AtomicU64::new(0));
     std::thread::scope(|scope| {
@@ -61,7 +64,7 @@ fn many(seeds: Range<u64>, threads: u64) -> ExitCode {
                     if seed >= seeds.end {
                         return;
                     }
-                    let plan = Plan::of(seed);
+                    let plan = plan_of(seed);
                     let outcome = plan.run(Lines::Dropped);
                     events.fetch_add(outcome.events, Ordering::Relaxed);
                     if outcome.violations.is_empty() {

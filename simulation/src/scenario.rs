@@ -3,11 +3,12 @@
 use std::time::Duration;
 
 use lattice_session::session_process::simulation::FanOut;
-use lattice_session::settings::{FailedRanks, LaunchSettings, Timeouts};
+use lattice_session::settings::{DataExchange, FailedRanks, LaunchSettings, PmiFamily, PmiSpec, StdinTarget, Timeouts};
 use lattice_session::spec::{AppSpec, LaunchSecret, SessionSpec};
 use pmi_core::ids::{JobId, NodeIndex};
 use pmi_core::job::{App, Job, Placement};
 
+use crate::input::InputPlan;
 use crate::random::Random;
 
 /// A launch and its cluster.
@@ -21,6 +22,10 @@ pub(crate) struct Scenario {
     /// By rank.
     pub(crate) programs: Vec<Program>,
     pub(crate) output_window: u64,
+    /// Protocol of the ranks.
+    pub(crate) protocol: Protocol,
+    /// Input of the launch, if its client gives any.
+    pub(crate) input: Option<InputPlan>,
     pub(crate) is_detached: bool,
     pub(crate) failed_ranks: FailedRanks,
     pub(crate) time_limit: Option<Duration>,
@@ -29,6 +34,26 @@ pub(crate) struct Scenario {
     pub(crate) tick: Duration,
     /// Microseconds that the clock of each machine counts in a second: the nodes', then the API server's.
     pub(crate) paces: Vec<u64>,
+}
+
+/// Protocol of the ranks of a launch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Protocol {
+    Pmi1,
+    /// PMIx, whose fences take data to all nodes, or leave it to be asked for.
+    Pmix {
+        collects: bool,
+        exchange: DataExchange,
+    },
+}
+
+impl Protocol {
+    fn pmi(self) -> PmiSpec {
+        match self {
+            Self::Pmi1 => PmiSpec { family: PmiFamily::Pmi1, ..PmiSpec::default() },
+            Self::Pmix { exchange, .. } => PmiSpec { family: PmiFamily::Pmix, exchange, ..PmiSpec::default() },
+        }
+    }
 }
 
 /// What a rank does.
@@ -100,6 +125,8 @@ impl Scenario {
             fan_out: FanOut { barrier: random.between(1, 8) as u32, data: random.between(1, 3) as u32 },
             programs,
             output_window: random.between(300, 10_000),
+            protocol: Protocol::Pmi1,
+            input: None,
             is_detached: random.chance(15),
             failed_ranks: if random.chance(15) { FailedRanks::AreBorne } else { FailedRanks::EndLaunch },
             time_limit: if hangs { Some(Duration::from_secs(random.between(1, 20))) } else { seconds(5, random) },
@@ -108,6 +135,19 @@ impl Scenario {
             paces,
             ranks,
         }
+    }
+
+    /// The same with the features that a seed chooses beside what the ranks do.
+    pub(crate) fn with_features(self, seed: u64) -> Self {
+        let random = &mut Random::new(seed, 5);
+        let has_input = random.chance(40) && !self.is_detached;
+        let input = has_input.then(|| InputPlan::of(self.size(), self.epochs, random));
+        let collects = random.chance(50);
+        let exchange = [DataExchange::Auto, DataExchange::Full, DataExchange::Lazy][random.below(3) as usize];
+        // In a launch that bears failures, fences of PMIx have rules of their own.
+        let bears = self.failed_ranks == FailedRanks::AreBorne;
+        let protocol = if random.chance(40) && !bears { Protocol::Pmix { collects, exchange } } else { Protocol::Pmi1 };
+        Self { protocol, input, ..self }
     }
 
     pub(crate) fn nodes(&self) -> u32 {
@@ -150,7 +190,13 @@ impl Scenario {
                 remove: Vec::new(),
                 process_set: None,
             }],
-            settings: LaunchSettings { timeouts, failed_ranks: self.failed_ranks, ..LaunchSettings::default() },
+            settings: LaunchSettings {
+                timeouts,
+                failed_ranks: self.failed_ranks,
+                pmi: self.protocol.pmi(),
+                stdin: self.input.as_ref().map_or(StdinTarget::None, |input| input.readers.clone()),
+                ..LaunchSettings::default()
+            },
         }
     }
 }

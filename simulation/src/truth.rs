@@ -8,9 +8,11 @@ use lattice_session::cause::{Cause, RankExit};
 use lattice_session::settings::FailedRanks;
 use pmi_core::ids::Rank;
 
+use self::input::InputTruth;
 use crate::scenario::Scenario;
 
 mod causes;
+mod input;
 
 /// The course of a run, as nobody in it can see it.
 #[derive(Debug)]
@@ -50,6 +52,7 @@ pub(crate) struct Truth {
     /// The cause that is on the disk of the API server.
     kept_cause: Option<Cause>,
     complete: Vec<Completed>,
+    pub(crate) input: InputTruth,
     violations: Vec<String>,
 }
 
@@ -85,8 +88,15 @@ impl Truth {
             causes: Vec::new(),
             kept_cause: None,
             complete: Vec::new(),
+            input: InputTruth::new(scenario),
             violations: Vec::new(),
         }
+    }
+
+    /// Returns true if the launch may be ending in disorder, in which a PMIx server answers with errors.
+    pub(crate) fn may_be_ending(&self) -> bool {
+        let has_failed = self.exits.values().any(|exit| !exit.is_success());
+        has_failed || self.is_ended_by_others || !self.struck.is_empty() || !self.causes.is_empty()
     }
 
     /// An invariant does not hold.

@@ -96,7 +96,7 @@ impl World {
         }
         self.route(event);
         if let Some(process) = self.api.take_owner() {
-            self.client.begin(process, self.around.now());
+            self.client.begin(process, &mut self.around);
         }
     }
 

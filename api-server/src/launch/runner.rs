@@ -18,6 +18,8 @@ use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio::time::{MissedTickBehavior, interval};
 
+#[cfg(feature = "simulation")]
+pub(crate) use self::begin::input_readers;
 pub(crate) use self::begin::{resume, start};
 use self::replies::Replies;
 use super::attachments::{Role, TooManyViewers};

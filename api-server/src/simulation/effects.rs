@@ -7,6 +7,7 @@ use lattice_session::wire::event::NodeHappening;
 use prost::Message;
 
 use super::{ApiEffect, ClientEvent, Record, SimulatedApiServer};
+use crate::launch::attachments::Dismissal;
 use crate::launch::checkpoint::Snapshot;
 use crate::launch::client_message::ClientMessage;
 use crate::launch::effect::Effect;
@@ -57,7 +58,13 @@ impl SimulatedApiServer {
             }
             Effect::Settle { sequence } => self.log.settle(sequence),
             Effect::StopKeeping => self.log.stop_keeping(),
-            Effect::Dismiss { client, .. } if self.follower == Some(client) => self.end_follower(),
+            Effect::Dismiss { client, why } if self.follower == Some(client) => {
+                if why != Dismissal::Replaced {
+                    self.effects.push_back(ApiEffect::Refused { client, reason: why.to_string() });
+                }
+                self.end_follower();
+            }
+            Effect::GrantInput { client, bytes } => self.effects.push_back(ApiEffect::GrantInput { client, bytes }),
             Effect::Dismiss { client, .. } | Effect::Forget { client } => {
                 self.log.leave(client);
                 self.follower = self.follower.filter(|follower| *follower != client);
@@ -73,9 +80,8 @@ impl SimulatedApiServer {
                 self.effects.push_back(ApiEffect::Concluded { success: completion.cause.is_none() });
             }
             Effect::CountLostNode { node, reason } => self.effects.push_back(ApiEffect::Lost { node, reason }),
-            // The simulation has one client, which gives no input, and asks for nothing else.
+            // The simulation has one client, which asks for nothing else.
             Effect::Publish(_)
-            | Effect::GrantInput { .. }
             | Effect::ReportStart(_)
             | Effect::AnswerStatus { .. }
             | Effect::AnswerSpawn { .. }

@@ -25,7 +25,7 @@ use tokio::sync::{Notify, mpsc, watch};
 use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::{Instant, sleep_until};
 
-use self::backlog::{Backlog, BacklogState, Next};
+pub(crate) use self::backlog::{Backlog, BacklogState, Next};
 use super::services::Pushed;
 use super::terminal::RankTerminal;
 use crate::event::{Event, Notice};

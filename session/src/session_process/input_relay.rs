@@ -46,11 +46,9 @@ impl InputRelay {
         let mut open = JoinSet::new();
         while let Some(Arrived { piece, reply }) = pieces.recv().await {
             while open.try_join_next().is_some() {}
-            if piece.nodes.nodes().next() != Some(self.me.0) {
-                // Whoever asked may wait no more, here and below.
-                let _ = reply.send(Err(format!("it is node {}, and the piece is for another one first", self.me.0)));
-            } else if open.len() >= OPEN_MAX {
-                let _ = reply.send(Err(format!("it passes on {OPEN_MAX} pieces already")));
+            if let Some(reason) = Passing::refusal(self.me, &piece, open.len()) {
+                // The caller may have gone, here and below.
+                let _ = reply.send(Err(reason));
             } else {
                 let passing = self.clone().pass_on(piece);
                 open.spawn(task::boxed(async move {
@@ -66,45 +64,118 @@ impl InputRelay {
         if let Err(end) = &taken {
             let _ = self.urgent.try_send(ToAgent::warning(end.to_string()));
         }
-        let nodes: Vec<u32> = piece.nodes.nodes().collect();
-        let mut missed = BTreeSet::new();
+        let (mut passing, mut shares) = Passing::begin(piece);
         let mut asking = JoinSet::new();
-        let mut parts: Vec<Range<u32>> = shares(1..nodes.len() as u32, BRANCHES).collect();
         loop {
-            for part in parts.drain(..) {
-                let behind = &nodes[part.start as usize..part.end as usize];
-                let Some(share) = NodeSelection::of(behind.iter().copied()) else { continue };
-                let piece = InputPiece { nodes: share, ..piece.clone() };
-                let (links, to) = (self.links.clone(), NodeIndex(behind[0]));
-                asking.spawn(task::boxed(async move { (part, ask(links.as_deref(), to, piece).await) }));
+            for share in shares.drain(..) {
+                let links = self.links.clone();
+                asking.spawn(task::boxed(async move { (share.part.clone(), ask(links.as_deref(), share).await) }));
             }
             match asking.join_next().await {
-                Some(Ok((_, Ok(told)))) => missed.extend(told.iter().flat_map(NodeSelection::nodes)),
-                Some(Ok((part, Err(_)))) => {
-                    missed.insert(nodes[part.start as usize]);
-                    parts.extend(shares(part.start + 1..part.end, BRANCHES));
-                }
+                Some(Ok((part, answer))) => shares = passing.answered(part, answer.ok()),
                 Some(Err(_)) => {}
                 None => break,
             }
         }
         if let Ok(taken) = taken {
-            // Dropped unheard if nobody reads any more.
+            // Dropped without an answer if no rank reads any more.
             let _ = taken.await;
         }
-        NodeSelection::of(missed)
+        passing.missed()
     }
 }
 
-/// Passes a piece on to a node; returns the nodes of the piece that have not taken it.
-async fn ask(links: Option<&NodeLinks>, node: NodeIndex, piece: InputPiece) -> Result<Option<NodeSelection>, String> {
+/// A piece on its way to the nodes behind this one. Pure: answers go in, shares for other nodes come out.
+pub(super) struct Passing {
+    piece: InputPiece,
+    /// The nodes of the piece, this one first.
+    nodes: Vec<u32>,
+    missed: BTreeSet<u32>,
+    /// Number of shares without an answer.
+    open: usize,
+}
+
+/// A piece for some of the nodes, which the first of them passes on.
+pub(super) struct Share {
+    /// Places of these nodes among those of the piece.
+    pub(super) part: Range<u32>,
+    pub(super) piece: InputPiece,
+}
+
+impl Share {
+    /// The node that the share goes to.
+    pub(super) fn to(&self) -> Option<NodeIndex> {
+        self.piece.nodes.nodes().next().map(NodeIndex)
+    }
+}
+
+impl Passing {
+    /// Returns the reason why a session does not pass a piece on that passes on so many others.
+    pub(super) fn refusal(me: NodeIndex, piece: &InputPiece, open: usize) -> Option<String> {
+        if piece.nodes.nodes().next() != Some(me.0) {
+            return Some(format!("it is node {}, and the piece is for another one first", me.0));
+        }
+        (open >= OPEN_MAX).then(|| format!("it passes on {OPEN_MAX} pieces already"))
+    }
+
+    /// Begins with a piece that this node has; returns the first shares.
+    pub(super) fn begin(piece: InputPiece) -> (Self, Vec<Share>) {
+        let nodes: Vec<u32> = piece.nodes.nodes().collect();
+        let behind = 1..nodes.len() as u32;
+        let mut passing = Self { piece, nodes, missed: BTreeSet::new(), open: 0 };
+        let shares = passing.share_out(behind);
+        (passing, shares)
+    }
+
+    /// The first node of a share has answered with the nodes that have not taken the piece; `None` if it has not taken the share. Returns
+    /// further shares.
+    pub(super) fn answered(&mut self, part: Range<u32>, answer: Option<Option<NodeSelection>>) -> Vec<Share> {
+        self.open -= 1;
+        let nodes = &self.nodes[part.start as usize..part.end as usize];
+        match answer {
+            Some(missed) => {
+                // Nodes of other shares do not count.
+                let is_missed = |node: &u32| missed.as_ref().is_some_and(|missed| missed.contains(*node));
+                self.missed.extend(nodes.iter().copied().filter(is_missed));
+                Vec::new()
+            }
+            None => {
+                self.missed.insert(nodes[0]);
+                self.share_out(part.start + 1..part.end)
+            }
+        }
+    }
+
+    fn share_out(&mut self, behind: Range<u32>) -> Vec<Share> {
+        let share = |part: Range<u32>| {
+            let nodes = &self.nodes[part.start as usize..part.end as usize];
+            let nodes = NodeSelection::of(nodes.iter().copied())?;
+            Some(Share { part, piece: InputPiece { nodes, ..self.piece.clone() } })
+        };
+        let shares: Vec<Share> = shares(behind, BRANCHES).filter_map(share).collect();
+        self.open += shares.len();
+        shares
+    }
+
+    /// Returns true if every share has its answer.
+    #[cfg(feature = "simulation")]
+    pub(super) fn is_over(&self) -> bool {
+        self.open == 0
+    }
+
+    /// The nodes that have not taken the piece.
+    pub(super) fn missed(self) -> Option<NodeSelection> {
+        NodeSelection::of(self.missed)
+    }
+}
+
+/// Passes a share on to its first node; returns the nodes that have not taken the piece.
+async fn ask(links: Option<&NodeLinks>, share: Share) -> Result<Option<NodeSelection>, String> {
     let links = links.ok_or("there are no links")?;
-    let nodes = piece.nodes.clone();
-    let answer =
-        links.ask_session(node, question::encode(&Question::Input(piece))).await.map_err(|error| error.reason)?;
-    let missed = wire::input::decode_answer(answer).map_err(|error| error.to_string())?;
-    // Others are none of its business.
-    Ok(missed.and_then(|missed| NodeSelection::of(nodes.nodes().filter(|&node| missed.contains(node)))))
+    let node = share.to().ok_or("the share has no nodes")?;
+    let question = question::encode(&Question::Input(share.piece));
+    let answer = links.ask_session(node, question).await.map_err(|error| error.reason)?;
+    wire::input::decode_answer(answer).map_err(|error| error.to_string())
 }
 
 #[cfg(test)]

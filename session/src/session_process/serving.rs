@@ -14,7 +14,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use parking_lot::Mutex;
 use pmi_core::driver::TraceSink;
-use pmi_core::ids::{JobId, Rank};
+use pmi_core::ids::JobId;
 use pmi_core::quiet::{self, ReadHalf, WriteHalf};
 use pmi_transport::task;
 use rank_spawner::{Account, DescriptorSocket, LaunchTag, OwnCgroup};
@@ -31,7 +31,6 @@ use super::stdin::{self, Readers};
 use super::{EVENTS, Terms};
 use crate::session_io::{HostProcess, SessionIo};
 use crate::set::CommunicatorSource;
-use crate::settings::StdinTarget;
 use crate::spec::SessionSpec;
 use crate::transcript;
 use crate::wire::start::SessionStart;
@@ -83,7 +82,7 @@ impl Start {
         let (traces, traced) = mpsc::channel(TRACES);
         let (alarm, alarmed) = oneshot::channel();
         let (control, controlled) = mpsc::channel(EVENTS);
-        let readers = self.readers();
+        let readers = Readers::of(&self.0.spec);
         let SessionStart { spec, output_window, stdin_window, fabric, links, set, .. } = self.0;
         let credit = Arc::new(OutputCredit::new(output_window));
         let calls = AgentCalls::new(&spec, urgent.clone());
@@ -140,18 +139,6 @@ impl Start {
         };
         Conversation { reader, incoming, writer, outgoing }.last(spec, io, others).await
     }
-
-    /// Ranks that read the launch's input; those of other nodes read it there.
-    fn readers(&self) -> Readers {
-        let spec = &self.0.spec;
-        let is_here = |rank: Rank| spec.job.placement.node_of(rank) == Some(spec.node);
-        let stdin = &spec.settings.stdin;
-        if *stdin == StdinTarget::All || stdin.one_reader().is_some_and(is_here) {
-            Readers::Here
-        } else {
-            Readers::Elsewhere
-        }
-    }
 }
 
 impl Conversation {
@@ -189,12 +176,12 @@ fn trace_sink(traces: mpsc::Sender<Bytes>) -> TraceSink {
 mod tests {
     use std::path::PathBuf;
 
-    use pmi_core::ids::NodeIndex;
+    use pmi_core::ids::{NodeIndex, Rank};
 
     use super::*;
     use crate::fabric::NodeFabric;
     use crate::sample::spec_on;
-    use crate::settings::{LaunchSettings, TerminalSize};
+    use crate::settings::{LaunchSettings, StdinTarget, TerminalSize};
 
     fn start(settings: LaunchSettings) -> SessionStart {
         SessionStart {
@@ -235,7 +222,7 @@ mod tests {
         let check = |node: u32, stdin: StdinTarget, expected: Readers| {
             let mut asked = start(LaunchSettings { stdin: stdin.clone(), ..LaunchSettings::default() });
             asked.spec.node = NodeIndex(node);
-            assert_eq!(Start(asked).readers(), expected, "node {node}, {stdin:?}");
+            assert_eq!(Readers::of(&asked.spec), expected, "node {node}, {stdin:?}");
         };
         check(0, StdinTarget::All, Readers::Here);
         check(1, StdinTarget::All, Readers::Here);

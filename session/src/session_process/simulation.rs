@@ -2,27 +2,33 @@
 //! in fences, its failure policy and its words to the agent, as they are. What the runners do with channels and tasks, this does in
 //! one thread: inputs go in with the time, [`SessionEffect`]s come out, to be carried out by the simulation.
 
+mod input;
 mod links;
+mod pmix;
 mod settling;
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Instant;
 
 use bytes::Bytes;
 use nix::sys::signal::Signal;
-use pmi_core::ids::{NodeIndex, Rank};
-use pmi_core::server::{ConnectionId, EndReason, Server, Settings};
+use pmi_core::ids::{LocalRank, NodeIndex, Rank};
+use pmi_core::server::{ConnectionId, EndReason, Progress, Server, Settings};
 use pmi_transport::proto::v1 as proto;
-use pmix_core::server::Need;
+use pmix_core::server::{Need, Ticket};
 use proto::to_session::What;
 use rank_spawner::RankExit;
 
+pub use self::input::InputRead;
+use self::input::{Asker, SessionInput};
 use self::links::Links;
+use self::pmix::Pmix;
 use super::confirmations::{Confirmations, Connection, End};
 use super::credit::OutputCredit;
 use super::failure_policy::{FailurePolicy, Told};
 use super::incoming::resume;
+use super::stdin::Readers;
 use super::waiting::Waiting;
 use crate::cause::StartClass;
 use crate::event::{Event, Output, Report, Stream};
@@ -32,6 +38,8 @@ use crate::machine::{SessionMachine, StartFailure};
 use crate::session_io::Control;
 use crate::spec::SessionSpec;
 use crate::wire::command::{self, Command};
+
+use pmi_transport::fence::AnswerId;
 
 pub use pmi_transport::fence::FanOut;
 
@@ -48,6 +56,10 @@ pub enum SessionEffect {
     ToRank(Rank, Bytes),
     /// Close a rank's PMI connection.
     HangUp(Rank),
+    /// There is input for a rank, or its end.
+    InputReady(Rank),
+    /// The input of a rank ends before its end: the user is warned, or the log of the agent is.
+    InputCut(Option<Rank>),
     /// Write these frames to the agent.
     ToAgent(Bytes),
     /// Send a frame to the session of another node.
@@ -56,11 +68,26 @@ pub enum SessionEffect {
     Exit,
 }
 
+/// Bytes that may be under way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Windows {
+    /// Of output, from the session.
+    pub output: u64,
+    /// Of input, to the session.
+    pub input: u64,
+}
+
 /// A session process in virtual time.
 pub struct SimulatedSession {
     spec: Arc<SessionSpec>,
     machine: SessionMachine,
     server: Server,
+    /// The other server, where the ranks speak PMIx.
+    pmix: Option<Pmix>,
+    /// Questions of other nodes' servers to this one.
+    asked: BTreeMap<Ticket, AnswerId>,
+    /// Number of links that are being opened.
+    opening: usize,
     /// PMI connections, by local rank.
     connections: Vec<Option<ConnectionId>>,
     links: Option<Links>,
@@ -68,6 +95,7 @@ pub struct SimulatedSession {
     told: Told,
     waiting: Waiting,
     credit: OutputCredit,
+    input: SessionInput,
     confirmations: Confirmations,
     /// Events for which there was no room.
     outbox: VecDeque<Event>,
@@ -97,8 +125,8 @@ enum Ending {
 }
 
 impl SimulatedSession {
-    /// A session that an agent has just begun, which may send `window` bytes of output.
-    pub fn new(spec: SessionSpec, fan_out: FanOut, window: u64, now: Instant) -> Self {
+    /// A session that an agent has just begun, which may send `windows.output` bytes of output.
+    pub fn new(spec: SessionSpec, fan_out: FanOut, windows: Windows, now: Instant) -> Self {
         let spec = Arc::new(spec);
         let nodes = spec.hosts.len() as u32;
         let server = Server::new(spec.job.clone(), spec.node, Settings::default());
@@ -106,12 +134,16 @@ impl SimulatedSession {
         let mut session = Self {
             machine: SessionMachine::new(Arc::clone(&spec), now),
             connections,
+            pmix: spec.settings.pmi.family.has_pmix().then(|| Pmix::new(&spec, server.ranks().len())),
+            asked: BTreeMap::new(),
+            opening: 0,
             server,
             links: (nodes > 1).then(|| Links::new(&spec, fan_out, now)),
             policy: FailurePolicy::new(spec.node, nodes),
             told: Told::default(),
             waiting: Waiting::default(),
-            credit: OutputCredit::new(window),
+            credit: OutputCredit::new(windows.output),
+            input: SessionInput::new(spec.node, Readers::of(&spec), windows.input),
             confirmations: Confirmations::default(),
             outbox: VecDeque::new(),
             ending: Ending::NotYet,
@@ -137,7 +169,8 @@ impl SimulatedSession {
             _ => None,
         };
         let links = self.links.as_ref().and_then(Links::next_wake);
-        [self.machine.next_wake(), policy, told, links].into_iter().flatten().min()
+        let pmix = self.pmix.as_ref().and_then(Pmix::next_wake);
+        [self.machine.next_wake(), policy, told, links, self.input.next_wake(), pmix].into_iter().flatten().min()
     }
 
     /// The time of [`Self::next_wake`] has come.
@@ -151,6 +184,9 @@ impl SimulatedSession {
         if let Some(links) = &mut self.links {
             links.on_time(now);
         }
+        if let Some(pmix) = &mut self.pmix {
+            pmix.on_time(now);
+        }
         self.settle(now);
     }
 
@@ -159,7 +195,10 @@ impl SimulatedSession {
         let Some(slot) = self.machine.ranks().slot_of(rank) else { return };
         self.machine.on_started(slot, pid, 1, now);
         let local = self.machine.ranks().get(slot).local;
-        self.connections[local.index()] = self.server.connect(local).ok();
+        match &mut self.pmix {
+            Some(pmix) => pmix.connect(local),
+            None => self.connections[local.index()] = self.server.connect(local).ok(),
+        }
         self.settle(now);
     }
 
@@ -173,7 +212,11 @@ impl SimulatedSession {
 
     /// A rank has written to its PMI server.
     pub fn rank_said(&mut self, rank: Rank, bytes: &[u8], now: Instant) {
-        if let Some(connection) = self.connection(rank) {
+        let local = self.machine.ranks().slot_of(rank).map(|slot| self.machine.ranks().get(slot).local);
+        if let (Some(pmix), Some(local)) = (&mut self.pmix, local) {
+            pmix.handle_bytes(local, bytes);
+            self.settle(now);
+        } else if let Some(connection) = self.connection(rank) {
             self.server.handle_bytes(connection, bytes);
             self.settle(now);
         }
@@ -189,18 +232,36 @@ impl SimulatedSession {
         has_room
     }
 
+    /// A rank reads so many bytes of its input at most.
+    pub fn rank_reads(&mut self, rank: Rank, most: usize, now: Instant) -> InputRead {
+        let read = self.input.read(rank, most, now);
+        self.settle(now);
+        read
+    }
+
     /// The process of a rank was reaped, and its output read empty.
     pub fn rank_exited(&mut self, rank: Rank, exit: RankExit, now: Instant) {
         let Some(slot) = self.machine.ranks().slot_of(rank) else { return };
+        self.input.leave(rank);
         let local = self.machine.ranks().get(slot).local;
         match self.machine.meaning_of(slot, exit) {
-            ExitMeaning::LeftInOrder => self.server.handle_exit(local),
-            ExitMeaning::Borne => self.server.handle_borne_failure(local, death_kind(exit)),
-            ExitMeaning::Failed | ExitMeaning::Nothing => {}
+            ExitMeaning::LeftInOrder => match &mut self.pmix {
+                Some(pmix) => pmix.handle_exit(local),
+                None => self.server.handle_exit(local),
+            },
+            ExitMeaning::Borne => match &mut self.pmix {
+                Some(pmix) => pmix.handle_borne_failure(local, death_kind(exit)),
+                None => self.server.handle_borne_failure(local, death_kind(exit)),
+            },
+            ExitMeaning::Failed | ExitMeaning::Nothing => {
+                if let Some(pmix) = &mut self.pmix {
+                    pmix.handle_death(local);
+                }
+            }
         }
         self.take_actions(now);
         let reasons = self.reason.take().map(|reason| (JobNumber::LAUNCHED, reason)).into_iter().collect();
-        let reached = self.server.progress(local).map(|progress| progress.reached());
+        let reached = self.progress(local).map(|progress| progress.reached());
         self.machine.on_exit(UnreportedEnd { slot, exit, reached }, reasons, &[], now);
         self.machine.on_output_end(slot);
         self.settle(now);
@@ -246,7 +307,10 @@ impl SimulatedSession {
                     self.machine.on_control(control, now);
                 }
                 Ok(Command::OutputCredit(bytes)) => self.credit.grant(bytes),
-                Ok(Command::Stdin(_) | Command::StdinEnd | Command::Input(_) | Command::Gather { .. }) | Err(_) => {}
+                Ok(Command::Stdin(piece)) => self.input.push(piece),
+                Ok(Command::StdinEnd) => self.input.end(),
+                Ok(Command::Input(piece)) => self.input.arrived(piece, Asker::Api),
+                Ok(Command::Gather { .. }) | Err(_) => {}
             }
             self.confirmations.command_taken(sequence);
         }
@@ -293,13 +357,27 @@ impl SimulatedSession {
 
     /// So many links to other nodes are being opened.
     pub fn opens_links(&mut self, number: usize, now: Instant) {
-        self.machine.on_need(if number > 0 { Need::WhileRanksRun } else { Need::Over }, now);
+        self.opening = number;
+        self.tell_need(now);
         self.settle(now);
     }
 
     /// Returns true once the session has left the launch's links.
     pub fn has_left(&self) -> bool {
         self.links.as_ref().is_none_or(Links::has_left)
+    }
+
+    /// Tells the machine how long other nodes need this one, as `NodeNeed` of the runner does.
+    fn tell_need(&mut self, now: Instant) {
+        let need = match self.pmix.as_ref().map_or(Need::Over, Pmix::need) {
+            Need::Over if self.opening > 0 => Need::WhileRanksRun,
+            need => need,
+        };
+        self.machine.on_need(need, now);
+    }
+
+    fn progress(&self, local: LocalRank) -> Option<Progress> {
+        self.pmix.as_ref().map_or_else(|| self.server.progress(local), |pmix| pmix.progress(local))
     }
 
     fn connection(&self, rank: Rank) -> Option<ConnectionId> {

@@ -13,6 +13,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::{Buf, Bytes};
+use pmi_core::ids::Rank;
 use pmi_transport::task;
 use tokio::sync::{mpsc, oneshot};
 
@@ -20,6 +21,8 @@ use super::frames::ToAgent;
 use crate::input_piece::InputPiece;
 use crate::limits::INPUT_WINDOWS_MAX;
 use crate::session_io::StdinSource;
+use crate::settings::StdinTarget;
+use crate::spec::SessionSpec;
 use crate::wire::event::{NodeHappening, encode_happening};
 
 /// The input ends: nothing that follows would be without a gap.
@@ -49,8 +52,17 @@ pub(super) enum Readers {
     Elsewhere,
 }
 
-/// A piece on its way to the session, and who hears that it was taken: the agent, if nobody else does.
-type Waiting = (Bytes, Option<oneshot::Sender<()>>);
+impl Readers {
+    /// Those of a session's launch.
+    pub(super) fn of(spec: &SessionSpec) -> Self {
+        let is_here = |rank: Rank| spec.job.placement.node_of(rank) == Some(spec.node);
+        let stdin = &spec.settings.stdin;
+        if *stdin == StdinTarget::All || stdin.one_reader().is_some_and(is_here) { Self::Here } else { Self::Elsewhere }
+    }
+}
+
+/// A piece on its way to the session, and the receiver of the news that it was taken: the agent, if there is no other.
+pub(super) type Waiting = (Bytes, Option<oneshot::Sender<()>>);
 
 /// Sending end of a launch's input.
 pub(super) struct Input {
@@ -78,33 +90,40 @@ struct Numbered {
     is_over: bool,
 }
 
-/// Returns both ends of a launch's input. Input for readers elsewhere counts as taken at once. Bytes that were taken are reported to
-/// `agent`.
-pub(super) fn connect(readers: Readers, window: u64, agent: mpsc::Sender<ToAgent>) -> (Input, StdinSource) {
-    let (pieces, mut waiting) = mpsc::unbounded_channel::<Waiting>();
+/// Receiving end of a launch's input.
+pub(super) struct Pieces {
+    waiting: mpsc::UnboundedReceiver<Waiting>,
+    taken: Arc<AtomicU64>,
+}
+
+/// Returns both ends of a launch's input without a task between them.
+pub(super) fn ends(window: u64) -> (Input, Pieces) {
+    let (pieces, waiting) = mpsc::unbounded_channel::<Waiting>();
     let taken = Arc::new(AtomicU64::new(0));
     let max = window.saturating_mul(INPUT_WINDOWS_MAX);
     let numbered = Numbered::default();
     let input = Input { pieces: Some(pieces), max, received: 0, taken: Arc::clone(&taken), numbered };
+    (input, Pieces { waiting, taken })
+}
+
+/// Returns both ends of a launch's input. Input for readers elsewhere counts as taken at once. Bytes that were taken are reported to
+/// `agent`.
+pub(super) fn connect(readers: Readers, window: u64, agent: mpsc::Sender<ToAgent>) -> (Input, StdinSource) {
+    let (input, mut pieces) = ends(window);
     let (session, source) = mpsc::channel(1);
     let mut session = (readers == Readers::Here).then_some(session);
     task::spawn(async move {
-        while let Some((piece, told)) = waiting.recv().await {
+        while let Some((piece, told)) = pieces.waiting.recv().await {
             let len = piece.len() as u64;
-            // Where nobody reads, or nobody reads any more, input is as good as read.
+            // Input without a reader counts as read.
             if let Some(reader) = session.as_ref().filter(|_| len > 0)
                 && reader.send(piece).await.is_err()
             {
                 session = None;
             }
-            taken.fetch_add(len, Ordering::Relaxed);
-            if let Some(told) = told {
-                // Whoever passed it on may be gone.
-                let _ = told.send(());
-                continue;
-            }
-            let event = encode_happening(&NodeHappening::StdinTaken(len));
-            if agent.send(ToAgent::event(event)).await.is_err() {
+            if let Some(event) = pieces.take(len, told)
+                && agent.send(event).await.is_err()
+            {
                 break;
             }
         }
@@ -114,6 +133,30 @@ pub(super) fn connect(readers: Readers, window: u64, agent: mpsc::Sender<ToAgent
         Readers::Elsewhere => StdinSource::Empty,
     };
     (input, source)
+}
+
+impl Pieces {
+    /// The session has taken a piece of this length. Returns the report for the agent, unless the piece has another receiver.
+    pub(super) fn take(&self, len: u64, told: Option<oneshot::Sender<()>>) -> Option<ToAgent> {
+        self.taken.fetch_add(len, Ordering::Relaxed);
+        match told {
+            Some(told) => {
+                // The node that passed the piece on may be lost.
+                let _ = told.send(());
+                None
+            }
+            None => Some(ToAgent::event(encode_happening(&NodeHappening::StdinTaken(len)))),
+        }
+    }
+
+    /// The next piece without waiting; `None` at the end, an error while there is no piece.
+    #[cfg(feature = "simulation")]
+    pub(super) fn try_next(&mut self) -> Result<Option<Waiting>, mpsc::error::TryRecvError> {
+        match self.waiting.try_recv() {
+            Err(mpsc::error::TryRecvError::Disconnected) => Ok(None),
+            other => other.map(Some),
+        }
+    }
 }
 
 impl Input {

@@ -47,6 +47,12 @@ impl ApiHost {
                     around.send(connection, Side::Opener, Message::Tell { sequence, event });
                 }
             }
+            ApiEffect::GrantInput { client, bytes } => {
+                if let Some(connection) = self.server.as_ref().and_then(|server| server.connection_of(client)) {
+                    around.send(connection, Side::Opener, Message::Credit(bytes));
+                }
+            }
+            ApiEffect::Refused { reason, .. } => around.truth.wrong(format!("I8: the client is refused: {reason}")),
             ApiEffect::EndClient { client } => {
                 if let Some(connection) = self.server.as_ref().and_then(|server| server.connection_of(client)) {
                     around.close(connection, Side::Accepter);

@@ -22,6 +22,12 @@ impl ApiHost {
             Message::Acknowledge { sequence } => self.hear_client(connection, around, |machines, client, now| {
                 machines.acknowledge(client, sequence, now);
             }),
+            Message::Input(piece) => self.hear_client(connection, around, |machines, client, now| {
+                machines.give_input(client, Some(piece), now);
+            }),
+            Message::InputEnd => self.hear_client(connection, around, |machines, client, now| {
+                machines.give_input(client, None, now);
+            }),
             Message::Signal { signal } => self.hear_client(connection, around, |machines, client, now| {
                 machines.end_by_owner(client, signal, now);
             }),
@@ -81,13 +87,12 @@ impl ApiHost {
         }
         let now = around.shown(Host::API);
         let joined = self.server.as_mut().and_then(|server| {
-            let client = server.machines.attach_owner(after, now)?;
+            let (client, window) = server.machines.attach_owner(after, now)?;
             server.clients.insert(connection, client);
-            Some(())
+            Some(window)
         });
-        if joined.is_none() {
-            around.send(connection, Side::Opener, Message::Unknown);
-        }
+        let answer = joined.map_or(Message::Unknown, Message::Credit);
+        around.send(connection, Side::Opener, answer);
         self.carry_out(around);
     }
 

@@ -9,7 +9,7 @@ use std::fmt;
 use std::time::Instant;
 
 use bytes::Bytes;
-use lattice_session::session_process::simulation::{SessionEffect, SimulatedSession};
+use lattice_session::session_process::simulation::{SessionEffect, SimulatedSession, Windows};
 use pmi_core::ids::Rank;
 use pmi_transport::proto::v1 as proto;
 use prost::Message as _;
@@ -62,11 +62,15 @@ impl fmt::Debug for SessionHost {
 impl SessionHost {
     /// The session of the launch, whose agent is this process.
     pub(super) fn new(node: u32, agent: u64, around: &mut Surroundings) -> Self {
-        let (fan_out, window) = (around.scenario.fan_out, around.scenario.output_window);
+        let windows = Windows {
+            output: around.scenario.output_window,
+            input: around.scenario.input.as_ref().map_or(0, |input| input.window),
+        };
+        let fan_out = around.scenario.fan_out;
         let (now, spec) = (around.now(), around.scenario.spec(node));
         Self {
             node,
-            machines: SimulatedSession::new(spec, fan_out, window, around.shown(Host(node))),
+            machines: SimulatedSession::new(spec, fan_out, windows, around.shown(Host(node))),
             process: around.schedule.next_process(),
             was_killed: false,
             ranks: BTreeMap::new(),
@@ -161,10 +165,13 @@ impl SessionHost {
                 around.after(time, SessionEvent::Swept { node, session });
             }
             SessionEffect::ToRank(rank, bytes) => {
-                let time = around.some_time(5, 100);
-                around.after(time, SessionEvent::ToRank { node, session, rank, bytes });
+                let earliest = around.now() + around.some_time(5, 100);
+                let at = self.ranks.get_mut(&rank).map_or(earliest, |known| known.arrives_at(earliest));
+                around.at(at, SessionEvent::ToRank { node, session, rank, bytes });
             }
             SessionEffect::HangUp(_) => {}
+            SessionEffect::InputReady(rank) => self.input_ready(rank, around),
+            SessionEffect::InputCut(rank) => around.truth.input_cut(rank),
             SessionEffect::ToAgent(bytes) => self.say_to_agent(bytes, around),
             // Nobody opens a link to say that it has left.
             SessionEffect::ToNode(to, frame) if matches!(frame.what, Some(What::Left(_))) && !self.is_linked(to.0) => {}

@@ -264,7 +264,7 @@ fn input_way(facts: &Facts, surroundings: &Surroundings) -> InputWay {
 }
 
 /// The nodes whose ranks read the launch's input.
-fn input_readers(stdin: &StdinTarget, placement: &Placement) -> Vec<u32> {
+pub(crate) fn input_readers(stdin: &StdinTarget, placement: &Placement) -> Vec<u32> {
     match stdin {
         StdinTarget::Rank(_) | StdinTarget::Terminal(_) => {
             let node = stdin.one_reader().and_then(|rank| placement.node_of(rank));

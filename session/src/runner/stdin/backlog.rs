@@ -12,7 +12,7 @@ const STALL_MAX: Duration = Duration::from_secs(10);
 
 /// Input that not all readers have read.
 #[derive(Debug)]
-pub(super) struct Backlog {
+pub(crate) struct Backlog {
     max: usize,
     /// Pieces, each with the position of its first byte in the whole input.
     pieces: VecDeque<(u64, Bytes)>,
@@ -42,7 +42,7 @@ struct Reader {
 
 /// Next step of a reader's writer.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Next {
+pub(crate) enum Next {
     Piece(Bytes),
     /// Wait for more input: everything so far is read.
     Wait,
@@ -52,7 +52,7 @@ pub(super) enum Next {
 
 /// State of a backlog.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum BacklogState {
+pub(crate) enum BacklogState {
     /// Not full: more input is taken.
     Room,
     /// Full; a reader that holds it up without reading is cut at the deadline.
@@ -60,7 +60,7 @@ pub(super) enum BacklogState {
 }
 
 impl BacklogState {
-    pub(super) fn deadline(self) -> Instant {
+    pub(crate) fn deadline(self) -> Instant {
         match self {
             Self::Room => Instant::now(),
             Self::Full { deadline } => deadline,
@@ -69,21 +69,21 @@ impl BacklogState {
 }
 
 impl Backlog {
-    pub(super) fn new(max: usize) -> Self {
+    pub(crate) fn new(max: usize) -> Self {
         let pieces = VecDeque::new();
         Self { max, pieces, cost: 0, end: 0, input: InputState::Open, full_since: None, readers: Vec::new() }
     }
 
-    pub(super) fn add_reader(&mut self) -> usize {
+    pub(crate) fn add_reader(&mut self) -> usize {
         self.readers.push(Some(Reader { at: self.end, read: None }));
         self.readers.len() - 1
     }
 
-    pub(super) fn has_readers(&self) -> bool {
+    pub(crate) fn has_readers(&self) -> bool {
         self.readers.iter().any(Option::is_some)
     }
 
-    pub(super) fn push(&mut self, piece: Bytes, now: Instant) {
+    pub(crate) fn push(&mut self, piece: Bytes, now: Instant) {
         if piece.is_empty() || !self.has_readers() {
             return;
         }
@@ -96,11 +96,11 @@ impl Backlog {
         }
     }
 
-    pub(super) fn close(&mut self) {
+    pub(crate) fn close(&mut self) {
         self.input = InputState::Ended;
     }
 
-    pub(super) fn next(&self, reader: usize) -> Next {
+    pub(crate) fn next(&self, reader: usize) -> Next {
         let Some(Reader { at, .. }) = self.readers[reader] else { return Next::End };
         // The last piece that begins at or before the position holds it, unless that is the end of the input.
         let after = self.pieces.partition_point(|&(start, _)| start <= at);
@@ -113,7 +113,7 @@ impl Backlog {
         }
     }
 
-    pub(super) fn advance(&mut self, reader: usize, bytes: usize, now: Instant) {
+    pub(crate) fn advance(&mut self, reader: usize, bytes: usize, now: Instant) {
         if let Some(reader) = &mut self.readers[reader] {
             reader.at += bytes as u64;
             reader.read = Some(now);
@@ -121,12 +121,12 @@ impl Backlog {
         self.forget_read();
     }
 
-    pub(super) fn leave(&mut self, reader: usize) {
+    pub(crate) fn leave(&mut self, reader: usize) {
         self.readers[reader] = None;
         self.forget_read();
     }
 
-    pub(super) fn state(&self) -> BacklogState {
+    pub(crate) fn state(&self) -> BacklogState {
         let Some(full_since) = self.full_since else { return BacklogState::Room };
         let deadlines = self.readers.iter().flatten().filter(|reader| self.holds_up(reader));
         let deadline = deadlines.map(|reader| reader.stalls_at(full_since)).min();
@@ -134,7 +134,7 @@ impl Backlog {
     }
 
     /// Cuts the readers whose time is up, and returns them.
-    pub(super) fn cut_stalled(&mut self, now: Instant) -> Vec<usize> {
+    pub(crate) fn cut_stalled(&mut self, now: Instant) -> Vec<usize> {
         let Some(full_since) = self.full_since else { return Vec::new() };
         let is_stalled = |reader: &Reader| self.holds_up(reader) && reader.stalls_at(full_since) <= now;
         let readers = self.readers.iter().enumerate();

@@ -9,11 +9,16 @@ use bytes::Bytes;
 use pmi_core::deaths::Death;
 use pmi_core::fence::{Contribution, FenceError, FenceId, Merged};
 use pmi_core::ids::{JobId, NodeIndex};
-use pmi_transport::fence::{self, Brought, Effects, FanOut, Launch, Limits, Loss, Question, QuestionId, shares};
+use pmi_transport::fence::{
+    self, AnswerId, Brought, Effects, FanOut, Launch, Limits, Loss, Question, QuestionId, shares,
+};
 use pmi_transport::proto::v1 as proto;
+use pmix_core::server::Ticket;
 use proto::link_frame::What;
 
+use super::input::Sent;
 use crate::cause::Cause;
+use crate::input_piece::InputPiece;
 use crate::session_process::fence_course::{FenceCourse, FenceExchange};
 use crate::session_process::linked_fence::NodeDeaths;
 use crate::session_process::living_nodes::{LivingNodes, members};
@@ -21,6 +26,7 @@ use crate::spec::SessionSpec;
 use crate::timeouts;
 use crate::wire;
 use crate::wire::failure::{self, LaunchFailure};
+use crate::wire::question;
 
 /// Interval between the ticks of fences.
 const TICK: Duration = Duration::from_secs(1);
@@ -46,6 +52,9 @@ pub(super) struct Links {
     frames: Vec<(NodeIndex, proto::LinkFrame)>,
     telling: BTreeMap<u64, Telling>,
     tells: u64,
+    /// Questions that other nodes have not answered.
+    asked: Vec<(QuestionId, Purpose)>,
+    news: VecDeque<News>,
     next_tick: Instant,
 }
 
@@ -55,6 +64,35 @@ struct OpenFence {
     attempt: Attempt,
     /// True if it has ended here before, and is repeated for others.
     is_repetition: bool,
+}
+
+/// Question to another node.
+enum Purpose {
+    /// The share of a piece of input, with its part of the piece's nodes.
+    Share(u64, Range<u32>),
+    /// A question of the PMIx server.
+    Server(Ticket),
+}
+
+impl Purpose {
+    fn answered(self, answer: Result<Bytes, String>) -> News {
+        match self {
+            Self::Share(number, part) => News::InputAnswered(number, part, answer),
+            Self::Server(ticket) => News::ServerAnswered(ticket, answer),
+        }
+    }
+}
+
+/// News from other nodes.
+pub(super) enum News {
+    /// Another session passes a piece of input on.
+    InputAsked(AnswerId, InputPiece),
+    /// Another node has answered to a share of a piece.
+    InputAnswered(u64, Range<u32>, Result<Bytes, String>),
+    /// The PMIx server of another node asks.
+    ServerAsked(AnswerId, Bytes),
+    /// It has answered.
+    ServerAnswered(Ticket, Result<Bytes, String>),
 }
 
 /// Way of a fence to its end.
@@ -93,6 +131,8 @@ impl Links {
             frames: Vec::new(),
             telling: BTreeMap::new(),
             tells: 0,
+            asked: Vec::new(),
+            news: VecDeque::new(),
             next_tick: now + TICK,
         }
     }
@@ -241,6 +281,36 @@ impl Links {
         self.heard.pop_front()
     }
 
+    pub(super) fn poll_news(&mut self) -> Option<News> {
+        self.news.pop_front()
+    }
+
+    /// Asks the PMIx server of another node.
+    pub(super) fn ask_server(&mut self, node: NodeIndex, question: Bytes, ticket: Ticket, now: Instant) {
+        self.ask(node, Question::Server(question), Purpose::Server(ticket), now);
+    }
+
+    fn ask(&mut self, node: NodeIndex, question: Question, purpose: Purpose, now: Instant) {
+        let mut effects = Effects::default();
+        match self.launch.as_mut().map(|launch| launch.ask(node, question, &mut effects)) {
+            Some(Ok(id)) => self.asked.push((id, purpose)),
+            _ => self.news.push_back(purpose.answered(Err("the launch has ended here".to_owned()))),
+        }
+        self.take(effects, now);
+    }
+
+    /// Passes a share of a piece on.
+    pub(super) fn pass_on(&mut self, sent: Sent, now: Instant) {
+        let Sent { number, part, to, piece } = sent;
+        let question = Question::Session(question::encode(&question::Question::Input(piece)));
+        self.ask(to, question, Purpose::Share(number, part), now);
+    }
+
+    /// Answers another session.
+    pub(super) fn answer(&mut self, id: AnswerId, answer: Result<Bytes, String>, now: Instant) {
+        self.act(now, |launch, effects| launch.answer(id, answer, effects));
+    }
+
     pub(super) fn take_frames(&mut self) -> impl Iterator<Item = (NodeIndex, proto::LinkFrame)> + use<> {
         let cut_off = self.cut_off.clone();
         std::mem::take(&mut self.frames).into_iter().filter(move |(to, _)| !cut_off.contains(to))
@@ -294,6 +364,8 @@ impl Links {
         let others = (0..self.nodes).map(NodeIndex).filter(|node| *node != self.me);
         self.frames.extend(others.map(|node| (node, left())));
         self.telling.clear();
+        let ended = || Err("the launch has ended here".to_owned());
+        self.news.extend(self.asked.drain(..).map(|(_, purpose)| purpose.answered(ended())));
     }
 
     pub(super) fn has_left(&self) -> bool {
@@ -333,18 +405,34 @@ impl Links {
         }
         for asked in effects.asked {
             let answer = match asked.question {
-                Question::Session(message) => match failure::decode(message) {
-                    Ok(failure) => {
-                        self.heard.push_back((asked.from, failure));
-                        Ok(Bytes::new())
+                Question::Session(message) => match question::decode(message.clone(), self.nodes as usize) {
+                    Ok(Some(question::Question::Input(piece))) => {
+                        self.news.push_back(News::InputAsked(asked.id, piece));
+                        continue;
                     }
+                    Ok(Some(question::Question::Gather(_))) => Err("sessions gather nothing".to_owned()),
+                    Ok(None) => match failure::decode(message) {
+                        Ok(failure) => {
+                            self.heard.push_back((asked.from, failure));
+                            Ok(Bytes::new())
+                        }
+                        Err(error) => Err(error.to_string()),
+                    },
                     Err(error) => Err(error.to_string()),
                 },
-                Question::Server(_) => Err("it serves no PMIx".to_owned()),
+                Question::Server(question) => {
+                    self.news.push_back(News::ServerAsked(asked.id, question));
+                    continue;
+                }
             };
             self.act(now, |launch, effects| launch.answer(asked.id, answer, effects));
         }
         for (id, answer) in effects.answered {
+            if let Some(at) = self.asked.iter().position(|(asked, _)| *asked == id) {
+                let (_, purpose) = self.asked.swap_remove(at);
+                self.news.push_back(purpose.answered(answer.map_err(|error| error.to_string())));
+                continue;
+            }
             let Some(number) = self.telling.iter().find(|(_, telling)| telling.id == id).map(|(number, _)| *number)
             else {
                 continue;

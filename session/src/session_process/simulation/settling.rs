@@ -5,14 +5,16 @@ use std::time::Instant;
 
 use bytes::BytesMut;
 use pmi_core::Phase as Dialogue;
-use pmi_core::ids::LocalRank;
+use pmi_core::ids::{LocalRank, Rank};
 use pmi_core::server::{Action, FenceStatus};
 
 use super::super::failure_policy::{Decision, Stage, concerns_others};
 use super::super::waiting::Word;
+use super::input::Asker;
+use super::links::{Links, News};
+use super::pmix::{Pmix, PmixEffect};
 use super::{Ending, SessionEffect, SimulatedSession};
-use crate::event::Report;
-use crate::event::SpokenProtocol;
+use crate::event::{Event, Notice, Report, SpokenProtocol};
 use crate::machine::Phase;
 use crate::machine::desertion::FenceSeen;
 use crate::machine::effect::{Effect, Look};
@@ -21,6 +23,7 @@ use crate::machine::ranks::{RankState, Slot, SlotId};
 use crate::machine::reports::RankSeen;
 use crate::machine::watch::SilentSeen;
 use crate::session_io::Control;
+use crate::settings::StdinTarget;
 use crate::timeouts;
 use crate::wire;
 
@@ -36,6 +39,7 @@ impl SimulatedSession {
             if self.take_effects(&mut batch, now)
                 | self.take_news(&mut batch)
                 | self.take_fences(now)
+                | self.take_input(&mut batch, now)
                 | self.take_decisions(&mut batch, now)
                 | self.proceed_to_end(&mut batch, now)
             {
@@ -80,6 +84,63 @@ impl SimulatedSession {
                 _ => {}
             }
         }
+        let need = self.pmix.as_ref().map(Pmix::need);
+        while let Some(effect) = self.pmix.as_mut().and_then(|pmix| pmix.poll_effect(now)) {
+            self.take_pmix_effect(effect, now);
+        }
+        if self.pmix.as_ref().map(Pmix::need) != need {
+            self.tell_need(now);
+        }
+    }
+
+    fn take_pmix_effect(&mut self, effect: PmixEffect, now: Instant) {
+        let rank_of = |local: LocalRank| {
+            self.machine.ranks().iter().find(|(_, slot)| slot.local == local).map(|(_, slot)| slot.rank)
+        };
+        match effect {
+            PmixEffect::Send(local, bytes) => {
+                self.effects.extend(rank_of(local).map(|rank| SessionEffect::ToRank(rank, bytes)));
+            }
+            PmixEffect::Close(local) => self.effects.extend(rank_of(local).map(SessionEffect::HangUp)),
+            PmixEffect::Fence(id, contribution) => {
+                let alone = match &mut self.links {
+                    Some(links) => links.begin(id.clone(), contribution, now),
+                    None => Some(contribution),
+                };
+                if let (Some(alone), Some(pmix)) = (alone, &mut self.pmix) {
+                    pmix.handle_fence(&id, Ok(alone.segments.into()));
+                }
+            }
+            PmixEffect::Ask(ticket, node, question) => match &mut self.links {
+                Some(links) => links.ask_server(node, question, ticket, now),
+                None => {
+                    if let Some(pmix) = &mut self.pmix {
+                        pmix.handle_peer_answer(ticket, None);
+                    }
+                }
+            },
+            PmixEffect::Reply(ticket, answer) => {
+                if let (Some(links), Some(asked)) = (&mut self.links, self.asked.remove(&ticket)) {
+                    links.answer(asked, Ok(answer), now);
+                }
+            }
+            PmixEffect::Died(death) => self.machine.on_died(JobNumber::LAUNCHED, death),
+            PmixEffect::End(reason) => self.reason = Some(reason),
+        }
+    }
+
+    /// A server of another node asks, or has answered.
+    fn take_peer_news(&mut self, news: News, now: Instant) {
+        let Some(pmix) = &mut self.pmix else { return };
+        match news {
+            News::ServerAsked(id, question) => {
+                let ticket = pmix.handle_question(&question);
+                self.asked.insert(ticket, id);
+            }
+            News::ServerAnswered(ticket, answer) => pmix.handle_peer_answer(ticket, answer.ok().as_ref()),
+            News::InputAsked(..) | News::InputAnswered(..) => {}
+        }
+        self.take_actions(now);
     }
 
     fn take_effects(&mut self, batch: &mut BytesMut, now: Instant) -> bool {
@@ -99,7 +160,10 @@ impl SimulatedSession {
                     self.effects.extend(signals);
                 }
                 Effect::AnnounceDeaths { deaths, .. } => {
-                    self.server.handle_deaths(&deaths);
+                    match &mut self.pmix {
+                        Some(pmix) => pmix.handle_deaths(&deaths),
+                        None => self.server.handle_deaths(&deaths),
+                    }
                     if let Some(links) = &mut self.links {
                         links.ranks_died(&deaths, now);
                     }
@@ -112,15 +176,65 @@ impl SimulatedSession {
                 Effect::Sweep => self.effects.push_back(SessionEffect::Sweep),
                 Effect::DrainOutputs => self.machine.on_drained(&SilentSeen::default(), now),
                 Effect::LookAtStacks { look, .. } => self.machine.on_stacks_seen(look, Vec::new(), now),
-                // Ranks of the simulation read no input, have no terminals and ask for no jobs; sessions do not gather there, and time does not pass
-                // by work.
-                Effect::FeedStdin
-                | Effect::ResizeTerminal(_)
+                Effect::FeedStdin => self.feed(),
+                // Ranks of the simulation have no terminals and ask for no jobs; sessions do not gather there, and work takes no time.
+                Effect::ResizeTerminal(_)
+                | Effect::ReleaseJob { .. }
                 | Effect::AnswerSpawn { .. }
                 | Effect::Tell { .. }
                 | Effect::GiveWay => {}
             }
         }
+        any
+    }
+
+    /// The ranks that read the launch's input are fed.
+    fn feed(&mut self) {
+        let slots = self.machine.ranks().iter().map(|(_, slot)| slot);
+        let runs = |slot: &&Slot| matches!(slot.state, RankState::Running { .. });
+        let is_reader = |rank: Rank| match self.spec.settings.stdin {
+            StdinTarget::All => true,
+            ref one => one.one_reader() == Some(rank),
+        };
+        let ranks = slots.filter(runs).map(|slot| slot.rank).filter(|&rank| is_reader(rank)).collect();
+        self.input.feed(ranks);
+    }
+
+    /// Moves input on.
+    fn take_input(&mut self, batch: &mut BytesMut, now: Instant) -> bool {
+        let mut any = false;
+        while let Some(news) = self.links.as_mut().and_then(Links::poll_news) {
+            any = true;
+            match news {
+                News::InputAsked(id, piece) => self.input.arrived(piece, Asker::Session(id)),
+                News::InputAnswered(number, part, answer) => self.input.answered(number, part, answer),
+                peer => self.take_peer_news(peer, now),
+            }
+        }
+        let outcome = self.input.pump(now);
+        any |= !outcome.is_nothing();
+        for frame in outcome.to_agent {
+            self.waiting.take(Word::Urgent(frame), &self.credit, batch);
+        }
+        for sent in outcome.shares {
+            match &mut self.links {
+                Some(links) => links.pass_on(sent, now),
+                None => self.input.answered(sent.number, sent.part, Err("there are no links".to_owned())),
+            }
+        }
+        for (id, answer) in outcome.answers {
+            if let Some(links) = &mut self.links {
+                links.answer(id, answer, now);
+            }
+        }
+        for &rank in &outcome.closed {
+            self.outbox.push_back(Event::Notice(Notice::StdinClosed { rank }));
+            self.effects.push_back(SessionEffect::InputCut(Some(rank)));
+        }
+        if outcome.ended.is_some() {
+            self.effects.push_back(SessionEffect::InputCut(None));
+        }
+        self.effects.extend(outcome.ready.into_iter().map(SessionEffect::InputReady));
         any
     }
 
@@ -149,7 +263,10 @@ impl SimulatedSession {
         let Some(links) = &mut self.links else { return false };
         let mut any = false;
         while let Some((id, result)) = links.poll_ended() {
-            self.server.handle_fence(&id, result);
+            match &mut self.pmix {
+                Some(pmix) => pmix.handle_fence(&id, result),
+                None => self.server.handle_fence(&id, result),
+            }
             any = true;
         }
         while let Some((from, failure)) = links.poll_heard() {
@@ -247,7 +364,7 @@ impl SimulatedSession {
             }
             Look::Progress { asker, detail } => {
                 // Ranks of the simulation have no processes.
-                let seen = |slot: &Slot| RankSeen { dialogue: self.server.progress(slot.local), ..RankSeen::default() };
+                let seen = |slot: &Slot| RankSeen { dialogue: self.progress(slot.local), ..RankSeen::default() };
                 let seen = self.machine.ranks().iter().map(|(_, slot)| seen(slot)).collect();
                 let fences = self.fences();
                 self.machine.on_progress_seen(asker, detail, seen, &fences);
@@ -256,17 +373,17 @@ impl SimulatedSession {
     }
 
     fn dialogue(&self, local: LocalRank) -> Option<Dialogue> {
-        self.server.progress(local).map(|progress| progress.phase)
+        self.progress(local).map(|progress| progress.phase)
     }
 
     fn fences(&self) -> Vec<FenceSeen> {
         let seen = |fence: FenceStatus| {
-            let missing = fence.missing.iter().filter_map(|&local| self.server.progress(local));
+            let missing = fence.missing.iter().filter_map(|&local| self.progress(local));
             let missing = missing.map(|progress| (progress.rank, progress.last_command)).collect();
             let FenceStatus { name, epoch, whole_job, at_start, waiting, .. } = fence;
             FenceSeen {
                 job: JobNumber::LAUNCHED,
-                protocol: SpokenProtocol::Pmi,
+                protocol: if self.pmix.is_some() { SpokenProtocol::Pmix } else { SpokenProtocol::Pmi },
                 name,
                 epoch,
                 whole_job,
@@ -276,6 +393,7 @@ impl SimulatedSession {
                 strangers: Vec::new(),
             }
         };
-        self.server.pending_fences().into_iter().map(seen).collect()
+        let fences = self.pmix.as_ref().map_or_else(|| self.server.pending_fences(), Pmix::pending_fences);
+        fences.into_iter().map(seen).collect()
     }
 }

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use lattice_session::cause::RankExit;
+use lattice_session::session_process::simulation::InputRead;
 use nix::sys::signal::Signal;
 use pmi_core::ids::Rank;
 
@@ -55,7 +56,7 @@ impl SessionHost {
         let Some(deed) = known.step(&mut around.truth) else { return };
         match deed {
             Deed::Ask(text) | Deed::Say(text) => {
-                let (time, bytes) = (around.some_time(5, 100), text.into());
+                let (time, bytes) = (around.some_time(5, 100), known.words(text));
                 around.after(time, SessionEvent::ToServer { node: self.node, session: self.process, rank, bytes });
                 self.rank_goes_on(rank, around);
             }
@@ -65,8 +66,34 @@ impl SessionHost {
                 let line = format!("{number} {}\n", "x".repeat(length));
                 self.print(rank, line.into(), around);
             }
+            Deed::Read { most } => self.read_input(rank, most, around),
             Deed::Exit(exit) => self.rank_ends(rank, exit, around),
             Deed::Nothing => {}
+        }
+    }
+
+    /// A rank reads its input, and waits while there is none.
+    fn read_input(&mut self, rank: Rank, most: usize, around: &mut Surroundings) {
+        let mut read = InputRead::Wait;
+        self.input(around, |session, now| read = session.rank_reads(rank, most, now));
+        let Some(known) = self.ranks.get_mut(&rank) else { return };
+        match &read {
+            InputRead::Bytes(bytes) => around.truth.input_read(rank, bytes),
+            InputRead::End => {
+                known.has_read();
+                around.truth.input_ended(rank);
+            }
+            InputRead::Wait => return known.waits_for_input = true,
+        }
+        self.rank_goes_on(rank, around);
+    }
+
+    /// There is more input for a rank.
+    pub(super) fn input_ready(&mut self, rank: Rank, around: &mut Surroundings) {
+        if let Some(known) = self.ranks.get_mut(&rank)
+            && std::mem::take(&mut known.waits_for_input)
+        {
+            self.rank_goes_on(rank, around);
         }
     }
 

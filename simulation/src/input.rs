@@ -1,0 +1,117 @@
+//! Standard input of a launch: its bytes, the reading ranks, and the client's end of it.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use lattice_session::flow_control::Credit;
+use lattice_session::settings::StdinTarget;
+use pmi_core::ids::Rank;
+
+use crate::random::Random;
+
+/// The input of a launch.
+#[derive(Clone, Debug)]
+pub(crate) struct InputPlan {
+    /// Bytes of it.
+    pub(crate) length: usize,
+    /// Bytes that the source gives at once, at most, and the time between two pieces, at most.
+    pub(crate) piece: usize,
+    pub(crate) pace: Duration,
+    /// Bytes that may be under way.
+    pub(crate) window: u64,
+    pub(crate) readers: StdinTarget,
+    pub(crate) passes_on: bool,
+    /// By rank.
+    pub(crate) reading: Vec<Reading>,
+}
+
+/// Behaviour of a rank that reads.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Reading {
+    /// It reads to the end before its fence of this number; `None` for one that never reads.
+    pub(crate) before: Option<u32>,
+    /// Bytes of one read, at most.
+    pub(crate) most: usize,
+}
+
+impl InputPlan {
+    pub(crate) fn of(size: u32, epochs: u32, random: &mut Random) -> Self {
+        let reading = |random: &mut Random| Reading {
+            before: (!random.chance(5)).then(|| random.between(0, u64::from(epochs)) as u32),
+            most: random.between(1, 2000) as usize,
+        };
+        Self {
+            length: [0, 40, 1000, 4000][random.below(4) as usize] + random.below(100) as usize,
+            piece: random.between(1, 900) as usize,
+            pace: Duration::from_micros(10_u64.pow(random.between(2, 5) as u32)),
+            window: [random.between(32, 100), random.between(100, 1000), 100_000][random.below(3) as usize],
+            readers: if random.chance(60) { StdinTarget::Rank(Rank(0)) } else { StdinTarget::All },
+            passes_on: random.chance(80),
+            reading: (0..size).map(|_| reading(random)).collect(),
+        }
+    }
+
+    /// What a rank does with the input; `None` if it is for others.
+    pub(crate) fn reading_of(&self, rank: Rank) -> Option<Reading> {
+        let reads = self.readers == StdinTarget::All || self.readers.one_reader() == Some(rank);
+        self.reading.get(rank.index()).copied().filter(|_| reads)
+    }
+}
+
+/// The byte at a place of every input: neighbours do not repeat.
+pub(crate) fn byte(place: usize) -> u8 {
+    let mixed = (place as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    (mixed ^ (mixed >> 29)).wrapping_mul(0xbf58_476d_1ce4_e5b9).to_be_bytes()[1]
+}
+
+/// The client's end: sends what there is credit for, as `StdinStream` of the launcher does.
+#[derive(Debug, Default)]
+pub(crate) struct ClientInput {
+    length: usize,
+    /// Bytes that the source has given, and those that were sent.
+    given: usize,
+    sent: usize,
+    credit: Credit,
+    /// The present connection was sent the end.
+    has_ended: bool,
+}
+
+/// Message of the client's input.
+#[derive(Debug)]
+pub(crate) enum Next {
+    Piece(Bytes),
+    End,
+}
+
+impl ClientInput {
+    pub(crate) fn new(length: usize) -> Self {
+        Self { length, ..Self::default() }
+    }
+
+    /// The source gives so many bytes more. Returns true if more follow.
+    pub(crate) fn give(&mut self, bytes: usize) -> bool {
+        self.given = self.length.min(self.given + bytes);
+        self.given < self.length
+    }
+
+    pub(crate) fn grant(&mut self, bytes: u64) {
+        self.credit.grant(bytes);
+    }
+
+    /// The next message, if there is one to send.
+    pub(crate) fn next(&mut self) -> Option<Next> {
+        if self.sent == self.length {
+            return (!std::mem::replace(&mut self.has_ended, true)).then_some(Next::End);
+        }
+        let len = self.credit.take((self.given - self.sent) as u64) as usize;
+        let piece: Bytes = (self.sent..self.sent + len).map(byte).collect();
+        self.sent += len;
+        (len > 0).then_some(Next::Piece(piece))
+    }
+
+    /// The connection is gone. Returns the number of bytes that the user is warned of.
+    pub(crate) fn forget_connection(&mut self) -> u64 {
+        self.has_ended = false;
+        self.credit.reset()
+    }
+}
