@@ -40,6 +40,8 @@ pub(crate) struct Conversation {
     pub(crate) claimed: bool,
     /// Claim of a rank that has another connection.
     pub(crate) contest: Contest,
+    /// True if the last `init` came from a rank that had not finalized: of another process, or for another MPI session.
+    pub(crate) is_repeated: bool,
     /// The version agreed on last.
     version: Option<Version>,
 }

@@ -74,7 +74,7 @@ enum Publishing {
 enum Event {
     Fence(FenceId, Result<Merged, FenceError>),
     Answer(Ticket, Answer),
-    /// The host was told of an overdue release.
+    /// A report has reached the host.
     Told,
 }
 
@@ -226,6 +226,10 @@ impl Protocol for Pmi {
         self.server.handle_next(connection)
     }
 
+    fn handle_second_sender(&mut self, connection: ConnectionId, pid: u32) {
+        self.server.handle_second_sender(connection, pid);
+    }
+
     fn handle_disconnect(&mut self, connection: ConnectionId) {
         self.server.handle_disconnect(connection);
     }
@@ -256,6 +260,14 @@ impl Protocol for Pmi {
                 Action::Send { connection, bytes } => return Some(Effect::Send { connection, bytes }),
                 Action::Close { connection } => return Some(Effect::Close { connection }),
                 Action::ReadOut { connection } => return Some(Effect::ReadOut { connection }),
+                Action::AskForSender { connection } => return Some(Effect::AskForSender { connection }),
+                Action::SecondProcess { rank, pid } => {
+                    let services = Arc::clone(&self.services);
+                    return Some(Effect::Run(Box::pin(async move {
+                        services.second_process(rank, pid).await;
+                        Event::Told
+                    })));
+                }
                 Action::Fence { id, contribution } => {
                     self.fences += 1;
                     let fence = Arc::clone(&self.fence);

@@ -325,6 +325,8 @@ impl Host {
                 Action::CancelTimer(timer) => self.timers.retain(|pending| *pending != timer),
                 Action::Close { .. }
                 | Action::ReadOut { .. }
+                | Action::AskForSender { .. }
+                | Action::SecondProcess { .. }
                 | Action::Restarted { .. }
                 | Action::Trace(_)
                 | Action::Died(_)

@@ -3,25 +3,39 @@
 //! tokio's own sockets are watched for room to write all the time, and the kernel tells of room whenever the other end reads: who
 //! answers small requests is woken once more for each answer, for nothing. Here room is watched for only while there is none.
 
-use std::io::{self, Read, Write};
+use std::io::{self, IoSliceMut, Read, Write};
 use std::net::Shutdown;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, ready};
 
+use nix::cmsg_space;
+use nix::sys::socket::{ControlMessageOwned, MsgFlags, UnixCredentials, recvmsg, setsockopt, sockopt};
 use tokio::io::unix::AsyncFd;
 use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
 
 /// The reading side.
 #[derive(Debug)]
-pub struct ReadHalf(Arc<AsyncFd<UnixStream>>);
+pub struct ReadHalf {
+    socket: Arc<Socket>,
+    sender: Option<u32>,
+}
+
+/// The socket of both sides.
+#[derive(Debug)]
+struct Socket {
+    stream: AsyncFd<UnixStream>,
+    /// True until a message has come with its sender.
+    wants_sender: AtomicBool,
+}
 
 /// The writing side. The other end sees the end of the stream when it is dropped.
 #[derive(Debug)]
 pub struct WriteHalf {
-    socket: Arc<AsyncFd<UnixStream>>,
+    socket: Arc<Socket>,
     /// A duplicate of the socket that is watched for room; there while a write waits for some.
     room: Option<AsyncFd<OwnedFd>>,
 }
@@ -32,8 +46,40 @@ pub struct WriteHalf {
 /// Fails when the runtime cannot watch the socket.
 pub fn split(socket: UnixStream) -> io::Result<(ReadHalf, WriteHalf)> {
     socket.set_nonblocking(true)?;
-    let socket = Arc::new(watch(socket, Interest::READABLE)?);
-    Ok((ReadHalf(Arc::clone(&socket)), WriteHalf { socket, room: None }))
+    let stream = watch(socket, Interest::READABLE)?;
+    let socket = Arc::new(Socket { stream, wants_sender: AtomicBool::new(false) });
+    Ok((ReadHalf { socket: Arc::clone(&socket), sender: None }, WriteHalf { socket, room: None }))
+}
+
+impl Socket {
+    /// Reads bytes of one process, and returns their number and its id, which is unknown for bytes that were sent before the option was set, and
+    /// for a process that this one cannot see.
+    fn read_with_sender(&self, room: &mut [u8]) -> io::Result<(usize, Option<u32>)> {
+        // Exactly one message of this kind: descriptors that are sent as well find no room, and the kernel closes them.
+        let mut control = cmsg_space!(UnixCredentials);
+        control.resize(control.capacity(), 0);
+        let mut parts = [IoSliceMut::new(room)];
+        let descriptor = self.stream.get_ref().as_raw_fd();
+        let message = recvmsg::<()>(descriptor, &mut parts, Some(&mut control), MsgFlags::empty())?;
+        let pids = message.cmsgs().into_iter().flatten().filter_map(|part| match part {
+            ControlMessageOwned::ScmCredentials(sender) => u32::try_from(sender.pid()).ok(),
+            _ => None,
+        });
+        let sender = pids.last().filter(|&pid| pid != 0);
+        if sender.is_some() {
+            setsockopt(self.stream.get_ref(), sockopt::PassCred, &false)?;
+            self.wants_sender.store(false, Ordering::Relaxed);
+        }
+        Ok((message.bytes, sender))
+    }
+}
+
+impl ReadHalf {
+    /// Returns the process id of the sender of the bytes that were read last, once, if they are the answer to
+    /// [`WriteHalf::ask_for_sender`].
+    pub fn take_sender(&mut self) -> Option<u32> {
+        self.sender.take()
+    }
 }
 
 /// Watches a descriptor. Its owner is of a type that keeps it as long as it lives.
@@ -47,10 +93,19 @@ fn watch<T: AsRawFd + Into<OwnedFd>>(owner: T, interest: Interest) -> io::Result
 
 impl AsyncRead for ReadHalf {
     fn poll_read(self: Pin<&mut Self>, context: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        let Self { socket, sender } = self.get_mut();
         loop {
-            let mut guard = ready!(self.0.poll_read_ready(context))?;
+            let mut guard = ready!(socket.stream.poll_read_ready(context))?;
             let room = buffer.initialize_unfilled();
-            let Ok(result) = guard.try_io(|socket| socket.get_ref().read(room)) else { continue };
+            if socket.wants_sender.load(Ordering::Relaxed) {
+                let Ok(result) = guard.try_io(|_| socket.read_with_sender(room)) else { continue };
+                let (read, process) = result?;
+                // The socket stays ready: bytes of another process are not read with these.
+                *sender = process;
+                buffer.advance(read);
+                return Poll::Ready(Ok(()));
+            }
+            let Ok(result) = guard.try_io(|stream| stream.get_ref().read(room)) else { continue };
             let read = result?;
             // Less than fits was all there is: no need to be told so by another call. What comes meanwhile is a new event.
             if 0 < read && read < room.len() {
@@ -65,7 +120,17 @@ impl AsyncRead for ReadHalf {
 impl WriteHalf {
     /// The socket.
     pub fn get_ref(&self) -> &UnixStream {
-        self.socket.get_ref()
+        self.socket.stream.get_ref()
+    }
+
+    /// Has the kernel attach the sender's process id to the next bytes (`SCM_CREDENTIALS`, unix(7)); [`ReadHalf::take_sender`] returns it.
+    ///
+    /// # Errors
+    /// Fails if the kernel refuses the option.
+    pub fn ask_for_sender(&self) -> io::Result<()> {
+        setsockopt(self.get_ref(), sockopt::PassCred, &true)?;
+        self.socket.wants_sender.store(true, Ordering::Relaxed);
+        Ok(())
     }
 
     /// Writes what the socket takes at once.
@@ -126,9 +191,11 @@ impl Drop for WriteHalf {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::io::IoSlice;
+    use std::process::Command;
     use std::task::Wake;
 
+    use nix::sys::socket::{ControlMessage, sendmsg};
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
     use super::*;
@@ -160,6 +227,46 @@ mod tests {
         assert!(!woken.0.load(Ordering::Relaxed));
         theirs.write_all(b"request").unwrap();
         assert_eq!(reader.read(&mut bytes).await.unwrap(), 7);
+    }
+
+    /// Bytes of two processes are two reads, and none of them is left unread.
+    #[tokio::test]
+    async fn the_sender_is_known_for_the_bytes_after_the_question_alone() {
+        let (ours, mut theirs) = UnixStream::pair().unwrap();
+        let (mut reader, writer) = split(ours).unwrap();
+        let mut bytes = [0; 64];
+        theirs.write_all(b"one").unwrap();
+        assert_eq!((reader.read(&mut bytes).await.unwrap(), reader.take_sender()), (3, None));
+        for _ in 0..2 {
+            writer.ask_for_sender().unwrap();
+            theirs.write_all(b"own").unwrap();
+            let mut child = Command::new("/bin/echo")
+                .arg("child")
+                .stdout(OwnedFd::from(theirs.try_clone().unwrap()))
+                .spawn()
+                .unwrap();
+            child.wait().unwrap();
+            assert_eq!((reader.read(&mut bytes).await.unwrap(), reader.take_sender()), (3, Some(std::process::id())));
+            writer.ask_for_sender().unwrap();
+            assert_eq!((reader.read(&mut bytes).await.unwrap(), reader.take_sender()), (6, Some(child.id())));
+            theirs.write_all(b"unasked").unwrap();
+            assert_eq!((reader.read(&mut bytes).await.unwrap(), reader.take_sender()), (7, None));
+        }
+    }
+
+    /// What comes with descriptors is read without them, and its sender is not known.
+    #[tokio::test]
+    async fn descriptors_that_are_sent_do_not_arrive() {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        let (mut reader, writer) = split(ours).unwrap();
+        writer.ask_for_sender().unwrap();
+        let (kept, sent) = UnixStream::pair().unwrap();
+        let descriptors = [sent.as_raw_fd()];
+        let message = [ControlMessage::ScmRights(&descriptors)];
+        sendmsg::<()>(theirs.as_raw_fd(), &[IoSlice::new(b"x")], &message, MsgFlags::empty(), None).unwrap();
+        drop(sent);
+        assert_eq!(reader.read(&mut [0; 8]).await.unwrap(), 1);
+        assert_eq!((&kept).read(&mut [0]).unwrap(), 0, "the kernel has closed the descriptor");
     }
 
     #[tokio::test]

@@ -45,6 +45,8 @@ pub struct RankState {
     pub exited: bool,
     /// Kind of its end, if it died in the middle of its dialogue, and the host bears that.
     pub died: Option<DeathKind>,
+    /// True once a second process has spoken as this rank.
+    pub has_second: bool,
     /// Memory of the server that it has used.
     pub quota: Quota,
 }
@@ -169,6 +171,7 @@ impl RankState {
             last_command: None,
             exited: false,
             died: None,
+            has_second: false,
             quota: Quota::default(),
         }
     }
@@ -178,6 +181,11 @@ impl RankState {
         let before = std::mem::replace(&mut self.phase, Phase::Open);
         self.lives += u32::from(before != Phase::Open);
         before == Phase::Silent
+    }
+
+    /// A second process speaks as this rank. Returns true the first time, if the rank has not finalized.
+    pub fn note_second(&mut self) -> bool {
+        self.phase == Phase::Open && !std::mem::replace(&mut self.has_second, true)
     }
 
     /// The rank's program was replaced, in a job whose ranks may begin again. It counts as living for the time that is to come, number `life`.

@@ -16,26 +16,26 @@ mod deadlines;
 mod listening;
 mod owner;
 mod protocol;
+mod senders;
 mod tasks;
 mod timing;
 
 use std::future::poll_fn;
 use std::io;
 use std::os::unix::net::UnixStream as StdUnixStream;
-use std::pin::Pin;
 use std::sync::{Arc, Weak};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::{Buf, Bytes};
 use parking_lot::Mutex;
-use tokio::io::{AsyncRead, ReadBuf};
+use tokio::io::ReadBuf;
 use tokio::sync::Notify;
 use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::{self, Instant};
 
 pub use self::announcement::Announcement;
-use self::connection::{Connection, WriteHalf};
+use self::connection::{Connection, ReadHalf, WriteHalf};
 use self::deadlines::Deadlines;
 pub use self::listening::Admission;
 pub use self::protocol::{Effect, Protocol, Task};
@@ -132,7 +132,9 @@ impl<P: Protocol> Runner<P> {
         let (reader, writer) = quiet::split(socket)?;
         let mut state = self.shared.state.lock();
         let id = begin(&mut state.protocol)?;
-        self.shared.converse_with(&mut state, id, reader, WriteHalf::Unix(writer));
+        let writer = WriteHalf::Unix(writer);
+        writer.ask_for_sender();
+        self.shared.converse_with(&mut state, id, ReadHalf::Unix(reader), writer);
         self.shared.carry_out(&mut state);
         Ok(())
     }
@@ -244,13 +246,7 @@ enum Turn {
 
 impl<P: Protocol> Shared<P> {
     /// Reads from a connection from now on.
-    fn converse_with(
-        self: &Arc<Self>,
-        state: &mut State<P>,
-        id: ConnectionId,
-        reader: impl AsyncRead + Send + Unpin + 'static,
-        writer: WriteHalf,
-    ) {
+    fn converse_with(self: &Arc<Self>, state: &mut State<P>, id: ConnectionId, reader: ReadHalf, writer: WriteHalf) {
         let connection = Connection::new(writer);
         let drained = Arc::clone(&connection.drained);
         state.add(id, connection);
@@ -260,7 +256,7 @@ impl<P: Protocol> Shared<P> {
     }
 
     /// Reads from one connection until it ends.
-    async fn converse(self: Arc<Self>, id: ConnectionId, mut reader: impl AsyncRead + Unpin, drained: &Arc<Notify>) {
+    async fn converse(self: Arc<Self>, id: ConnectionId, mut reader: ReadHalf, drained: &Arc<Notify>) {
         loop {
             match poll_fn(|context| self.poll_turn(id, drained, &mut reader, context)).await {
                 Turn::Read => {}
@@ -275,7 +271,7 @@ impl<P: Protocol> Shared<P> {
         self: &Arc<Self>,
         id: ConnectionId,
         drained: &Arc<Notify>,
-        reader: &mut (impl AsyncRead + Unpin),
+        reader: &mut ReadHalf,
         context: &mut Context<'_>,
     ) -> Poll<Turn> {
         let mut state = self.state.lock();
@@ -287,12 +283,15 @@ impl<P: Protocol> Shared<P> {
         }
         let mut bytes = [0; READ_SIZE];
         let mut buffer = ReadBuf::new(&mut bytes);
-        let Poll::Ready(result) = Pin::new(reader).poll_read(context, &mut buffer) else { return Poll::Pending };
+        let Poll::Ready(result) = reader.poll_read(context, &mut buffer) else { return Poll::Pending };
         // An error says that the rank is gone, as the end of the stream does.
         if result.is_err() || buffer.filled().is_empty() {
             state.hang_up(id);
             self.carry_out(&mut state);
             return Poll::Ready(Turn::Over);
+        }
+        if let Some(sender) = reader.take_sender() {
+            state.note_sender(id, sender);
         }
         state.protocol.push_bytes(id, buffer.filled());
         let turn = self.handle_all(&mut state, id);
@@ -366,6 +365,11 @@ impl<P: Protocol> Shared<P> {
                         Some(unsent) if !unsent.unsent.is_empty() => unsent.tells = true,
                         Some(_) => state.protocol.handle_sent(connection),
                         None => {}
+                    }
+                }
+                Effect::AskForSender { connection } => {
+                    if let Some(connection) = state.connection(connection) {
+                        connection.socket.ask_for_sender();
                     }
                 }
                 Effect::Close { connection } => state.close_after_last_answer(connection),

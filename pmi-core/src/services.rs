@@ -129,6 +129,9 @@ pub trait Services: Send + Sync {
     /// The rank has not released a resource within the time that it gave itself.
     async fn release_overdue(&self, _rank: Rank, _resource: Resource, _within: Duration) {}
 
+    /// A second process speaks as the rank, which has not finalized. Its process id is known if it uses the rank's own socket.
+    async fn second_process(&self, _rank: Rank, _pid: Option<u32>) {}
+
     /// Looks at the processes of the job's ranks on this node. A host that cannot has none.
     async fn processes(&self) -> JobProcesses {
         JobProcesses::default()

@@ -104,6 +104,8 @@ enum Event {
     Fence(JobIndex, FenceId, Result<Merged, FenceError>),
     Answer(Ticket, Answer),
     PeerAnswer(Ticket, Option<Bytes>),
+    /// A report has reached the host.
+    Reported,
 }
 
 impl fmt::Debug for Driver {
@@ -293,6 +295,7 @@ impl Protocol for Pmix {
             Event::Fence(job, id, result) => self.server.handle_fence(job, &id, result),
             Event::Answer(ticket, answer) => self.server.handle_answer(ticket, &answer),
             Event::PeerAnswer(ticket, answer) => self.server.handle_peer_answer(ticket, answer.as_ref()),
+            Event::Reported => {}
         }
     }
 
@@ -341,7 +344,7 @@ impl Pmix {
                     sink(&trace);
                 }
             }
-            Action::Fence { .. } | Action::Call { .. } | Action::Ask { .. } => {
+            Action::Fence { .. } | Action::Call { .. } | Action::Ask { .. } | Action::SecondProcess { .. } => {
                 return self.task_of(action).map(Effect::Run);
             }
         }
@@ -361,6 +364,13 @@ impl Pmix {
             Action::Call { ticket, job, rank, call } => {
                 let services = Arc::clone(&self.hosts.get(&job)?.services);
                 Box::pin(async move { Event::Answer(ticket, call.ask(&*services, rank).await) })
+            }
+            Action::SecondProcess { job, rank } => {
+                let services = Arc::clone(&self.hosts.get(&job)?.services);
+                Box::pin(async move {
+                    services.second_process(rank, None).await;
+                    Event::Reported
+                })
             }
             Action::Ask { ticket, node, question } => {
                 let peers = Arc::clone(&self.peers);

@@ -277,7 +277,8 @@ pub enum Notice {
         /// Time from the end of the last rank.
         after: Duration,
     },
-    /// A process other than a rank has used the rank's connection to its PMI server.
+    /// A use of a PMI server that can end in an endless wait: a process begins MPI in the place of a rank, or tries to; or a rank is in
+    /// `MPI_Finalize` while another one, which may wait for it, is in MPI.
     PmiMisuse {
         /// The rank.
         rank: Rank,

@@ -18,6 +18,7 @@ mod finish;
 mod input_files;
 mod job_memory;
 mod job_servers;
+mod misuse;
 mod node_facts;
 mod node_need;
 mod observe;
@@ -403,6 +404,10 @@ impl Runner {
             SessionCall::NameRefused { job, rank, reason } => self.machine.on_name_refused(job, rank, reason),
             SessionCall::Resource { job, rank, change, reply } => self.on_resource(job, rank, change, reply),
             SessionCall::Overdue { job, rank, resource, within } => self.on_overdue(job, rank, &resource, within),
+            SessionCall::SecondProcess { job, rank, pid } => {
+                self.machine.on_pmi_misuse(job, rank, misuse::second_process(pid));
+            }
+            SessionCall::NoDescriptor { job, rank } => self.machine.on_pmi_misuse(job, rank, misuse::no_descriptor()),
             SessionCall::Look { job, reply } => drop(reply.send(self.processes_of(job))),
             SessionCall::PushInput { ranks, pushed } => self.stdin.push(ranks, pushed),
             SessionCall::Signal { job, ranks, signal, reply } => {

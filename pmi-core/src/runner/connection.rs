@@ -2,10 +2,13 @@
 
 use std::collections::VecDeque;
 use std::os::fd::AsFd;
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 use std::{io, net};
 
 use bytes::{Buf, Bytes};
+use tokio::io::{AsyncRead, ReadBuf};
 use tokio::net::tcp;
 use tokio::sync::Notify;
 use tokio::task::AbortHandle;
@@ -26,8 +29,15 @@ pub(super) struct Connection {
     pub(super) tells: bool,
     /// Messages of the rank wait until it has read what is unsent.
     pub(super) is_paused: bool,
+    /// Process that has last been seen to send, by its id.
+    pub(super) speaker: Option<u32>,
     /// Nothing more is read: the rank has closed its end, or the protocol this one. What is unsent is its last answer.
     pub(super) is_ending: bool,
+}
+
+pub(super) enum ReadHalf {
+    Unix(quiet::ReadHalf),
+    Tcp(tcp::OwnedReadHalf),
 }
 
 pub(super) enum WriteHalf {
@@ -45,6 +55,7 @@ impl Connection {
             tasks: Vec::new(),
             tells: false,
             is_paused: false,
+            speaker: None,
             is_ending: false,
         }
     }
@@ -76,7 +87,33 @@ impl Connection {
     }
 }
 
+impl ReadHalf {
+    pub(super) fn poll_read(&mut self, context: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        match self {
+            Self::Unix(socket) => Pin::new(socket).poll_read(context, buffer),
+            Self::Tcp(socket) => Pin::new(socket).poll_read(context, buffer),
+        }
+    }
+
+    /// Sender of the bytes that were read last, if it was asked for.
+    pub(super) fn take_sender(&mut self) -> Option<u32> {
+        match self {
+            Self::Unix(socket) => socket.take_sender(),
+            Self::Tcp(_) => None,
+        }
+    }
+}
+
 impl WriteHalf {
+    /// Asks for the sender of the next bytes. Connections at a port have one sender.
+    pub(super) fn ask_for_sender(&self) {
+        if let Self::Unix(socket) = self
+            && let Err(error) = socket.ask_for_sender()
+        {
+            tracing::debug!("the sender of a PMI message stays unknown: {error}");
+        }
+    }
+
     pub(super) fn try_write(&self, bytes: &[u8]) -> io::Result<usize> {
         match self {
             Self::Unix(socket) => socket.try_write(bytes),

@@ -7,12 +7,11 @@ use std::os::unix::net::UnixListener as StdUnixListener;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::io::AsyncRead;
 use tokio::net::{TcpListener, TcpSocket, TcpStream, UnixListener, UnixStream};
 use tokio::sync::Semaphore;
 use tokio::{task, time};
 
-use super::connection::WriteHalf;
+use super::connection::{ReadHalf, WriteHalf};
 use super::owner::{Endpoint, Owner, owner_in_tables, owner_of_peer};
 use super::timing::Deadline;
 use super::{Protocol, Runner, SHORTAGE_PAUSE, Shared};
@@ -101,7 +100,7 @@ impl<P: Protocol> Shared<P> {
         // A socket that refuses this is gone already.
         if is_welcome(&stream, owner, admission.uid) && stream.set_nodelay(true).is_ok() {
             let (reader, writer) = stream.into_split();
-            self.admit(reader, WriteHalf::Tcp(writer), admission.claim_within);
+            self.admit(ReadHalf::Tcp(reader), WriteHalf::Tcp(writer), admission.claim_within);
         }
     }
 
@@ -112,7 +111,7 @@ impl<P: Protocol> Shared<P> {
                     let halves = stream.into_std().and_then(quiet::split);
                     // A socket that refuses this is gone already.
                     if let Ok((reader, writer)) = halves {
-                        self.admit(reader, WriteHalf::Unix(writer), admission.claim_within);
+                        self.admit(ReadHalf::Unix(reader), WriteHalf::Unix(writer), admission.claim_within);
                     }
                 }
                 Ok(_) => {}
@@ -122,12 +121,7 @@ impl<P: Protocol> Shared<P> {
     }
 
     /// Begins the conversation with somebody who has yet to say which rank it is.
-    fn admit(
-        self: &Arc<Self>,
-        reader: impl AsyncRead + Send + Unpin + 'static,
-        writer: WriteHalf,
-        claim_within: Duration,
-    ) {
+    fn admit(self: &Arc<Self>, reader: ReadHalf, writer: WriteHalf, claim_within: Duration) {
         let mut state = self.state.lock();
         if state.is_closed {
             return;

@@ -46,6 +46,10 @@ pub trait Protocol: Sized + Send + 'static {
     /// Returns the next thing to do, in order; `None` until the next input.
     fn poll_effect(&mut self) -> Option<Effect<Self>>;
 
+    /// Bytes of another process than before come over a rank's own socket, while that process still runs. They are pushed next. Reported as
+    /// an answer to [`Effect::AskForSender`] alone.
+    fn handle_second_sender(&mut self, _connection: ConnectionId, _pid: u32) {}
+
     /// A connection has taken everything up to an [`Effect::SendAndTell`].
     fn handle_sent(&mut self, _connection: ConnectionId) {}
 
@@ -73,6 +77,11 @@ pub enum Effect<P: Protocol> {
         connection: ConnectionId,
         /// Bytes to write.
         bytes: Bytes,
+    },
+    /// Find the process that sends next on this connection; see [`Protocol::handle_second_sender`]. Has no effect on TCP connections.
+    AskForSender {
+        /// The connection.
+        connection: ConnectionId,
     },
     /// Read nothing more from this connection, and close it once it has taken what was sent before. A connection that is no rank's is
     /// closed at once.

@@ -32,6 +32,19 @@ pub enum Action {
         /// Bytes to write.
         bytes: Bytes,
     },
+    /// Find the process that sends next on this connection, and call [`Server::handle_second_sender`](super::Server::handle_second_sender)
+    /// if it is not the process that sent first, and that one still runs. A driver that cannot ignores it.
+    AskForSender {
+        /// The connection.
+        connection: ConnectionId,
+    },
+    /// A second process speaks as a rank that has not finalized, over the rank's connection or one of its own. Reported once for each rank.
+    SecondProcess {
+        /// The rank.
+        rank: Rank,
+        /// Id of the second process, if it is known.
+        pid: Option<u32>,
+    },
     /// Read nothing more from this connection, send what is queued for it, and close it.
     Close {
         /// Connection to close.

@@ -77,6 +77,31 @@ impl Server {
         self.ranks.get(local)?.connection
     }
 
+    /// A second process sends over the connection of a rank, the answer to [`Action::AskForSender`].
+    pub fn handle_second_sender(&mut self, connection: ConnectionId, pid: u32) {
+        let Some(conversation) = self.conversations.get(connection) else { return };
+        if let (Some(local), true) = (conversation.rank, conversation.is_repeated) {
+            self.note_second(local, Some(pid));
+        }
+    }
+
+    /// Asks for the sender after each `init` but the first: the rank may begin another MPI session, or a child of it has the socket.
+    pub(super) fn ask_for_sender(&mut self, connection: ConnectionId, local: LocalRank) {
+        let phase = self.ranks[local].phase;
+        self.conversations[connection].is_repeated = phase == Phase::Open;
+        if phase != Phase::Silent {
+            self.actions.push_back(Action::AskForSender { connection });
+        }
+    }
+
+    /// Reports the second process of a rank, once.
+    pub(super) fn note_second(&mut self, local: LocalRank, pid: Option<u32>) {
+        let state = &mut self.ranks[local];
+        if !self.ended && state.note_second() {
+            self.actions.push_back(Action::SecondProcess { rank: state.rank, pid });
+        }
+    }
+
     /// Takes what was read from a connection: any number of messages, cut anywhere.
     pub fn handle_bytes(&mut self, connection: ConnectionId, bytes: &[u8]) {
         self.push_bytes(connection, bytes);

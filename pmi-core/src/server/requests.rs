@@ -68,6 +68,7 @@ impl Server {
                     return None;
                 }
                 if matches!(greeting, Response::Init(_)) {
+                    self.ask_for_sender(connection, local);
                     self.speaks(local);
                 }
                 return Some(greeting);
@@ -205,6 +206,7 @@ impl Server {
                     self.actions.push_back(Action::ReadOut { connection: owner });
                     return Err(None);
                 }
+                self.note_second(local, None);
                 Err(refusal(format!("rank {rank} is claimed already")))
             }
             _ if conversation.rank.is_some_and(|claimed| claimed != local) => {

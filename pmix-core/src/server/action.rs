@@ -112,6 +112,13 @@ pub enum Action {
         /// The rank, and its end.
         death: Death,
     },
+    /// A second process claims a rank that has not finalized, and is refused. Reported once for each rank.
+    SecondProcess {
+        /// Job of the rank.
+        job: JobIndex,
+        /// The rank.
+        rank: Rank,
+    },
     /// A rank has registered files for when it ends ([`Server::take_clean_up`](super::Server::take_clean_up)): a host can have them removed as
     /// well if it is killed itself.
     Registered {

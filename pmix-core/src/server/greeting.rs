@@ -40,6 +40,9 @@ impl Server {
         }
         let state = &mut self.jobs[job].ranks[local];
         if state.connection.is_some() || state.exited {
+            if state.connection.is_some() && state.note_second() {
+                self.actions.push_back(Action::SecondProcess { job, rank: Rank(rank) });
+            }
             return Err(format!("a second PMIx client that claims rank {rank}"));
         }
         let is_first_word = state.speak();

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use pmi_core::ids::Rank;
 use pmi_core::server::{EndReason, Offence};
 use pmi_core::services::{SpawnApp, SpawnError};
 use pmix_core::services::Call;
@@ -209,6 +210,16 @@ fn a_rank_may_commit_as_many_bytes_as_the_settings_say() {
     refused(&mut world, "key0", &half);
     commit(&mut world, other, "card", b"x", b"y");
     assert!(world.end.is_none());
+}
+
+#[test]
+fn a_second_client_of_a_rank_is_refused_and_reported_once() {
+    let mut world = World::new(1, &[2]);
+    assert!(world.join(0, "job0", 1, Flex).is_some());
+    for _ in 0..2 {
+        assert!(world.join(0, "job0", 1, Fixed).is_none());
+    }
+    assert_eq!(world.second, [Rank(1)]);
 }
 
 /// Clients send a value of global scope twice, once for each of the two other scopes.

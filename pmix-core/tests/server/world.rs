@@ -57,6 +57,8 @@ pub(crate) struct World {
     pub(crate) end: Option<EndReason>,
     /// Ranks that the others go on without, as their servers have said.
     pub(crate) deaths: Vec<Rank>,
+    /// Ranks that a second process has claimed, as their servers report.
+    pub(crate) second: Vec<Rank>,
     pub(crate) registered: Vec<PathBuf>,
     pub(crate) said: Vec<Bytes>,
     /// Whether nodes want to be told of output of ranks.
@@ -117,6 +119,7 @@ impl World {
             signals: Vec::new(),
             end: None,
             deaths: Vec::new(),
+            second: Vec::new(),
             registered: Vec::new(),
             said: Vec::new(),
             pulled: BTreeMap::new(),
@@ -410,6 +413,7 @@ impl World {
             Action::CancelTimer { ticket } => self.timers.retain(|&timer| timer != (node, ticket)),
             Action::Say { text, .. } => self.said.push(text),
             Action::Died { death, .. } => self.deaths.push(death.rank),
+            Action::SecondProcess { rank, .. } => self.second.push(rank),
             Action::Registered { files } => self.registered.extend(files),
             Action::End { reason, .. } => self.end = Some(reason),
             Action::Needed(Need::Over) => assert!(self.needed.remove(&node).is_some()),

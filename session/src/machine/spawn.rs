@@ -55,6 +55,11 @@ impl SessionMachine {
         self.tell_refusal(job, rank, reason, |rank, reason| Notice::NameRefused { rank, reason });
     }
 
+    /// A process that is not the rank's has called its PMI server, or tried to.
+    pub(crate) fn on_pmi_misuse(&mut self, job: JobNumber, rank: Rank, observed: String) {
+        self.tell_refusal(job, rank, observed, |rank, observed| Notice::PmiMisuse { rank, observed });
+    }
+
     /// Reports a refusal, unless the launch ends or so many were reported already.
     fn tell_refusal(&mut self, job: JobNumber, rank: Rank, mut reason: String, notice: fn(Rank, String) -> Notice) {
         if self.is_over() || matches!(self.phase, Phase::Ending(_)) || self.refusals_told == REFUSALS_TOLD_MAX {

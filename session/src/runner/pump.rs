@@ -21,6 +21,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 
 use self::held_line::HeldLine;
+use super::misuse::LibraryErrors;
 use super::tap::Tap;
 use super::terminal::RankTerminal;
 use crate::deadline::until;
@@ -59,6 +60,7 @@ pub(super) struct Pump {
     pub(super) events: mpsc::Sender<Event>,
     /// Where tools may want it, too.
     pub(super) tap: Option<Tap>,
+    pub(super) errors: Option<LibraryErrors>,
     pub(super) extent: watch::Receiver<Extent>,
     /// Receiver of the stream, should its time be over before its end.
     pub(super) held: mpsc::UnboundedSender<HeldStream>,
@@ -165,6 +167,9 @@ impl Pump {
         if let Some(tap) = &self.tap {
             tap.wrote(self.stream, &bytes);
         }
+        if let Some(errors) = &self.errors {
+            errors.look_at(&bytes);
+        }
         let mut paused = Duration::ZERO;
         for piece in Output::pieces(self.rank, self.stream, bytes) {
             let began = Instant::now();
@@ -243,7 +248,8 @@ mod tests {
             let (extent, reads) = watch::channel(Extent::ToTheEnd);
             let (report, held) = mpsc::unbounded_channel();
             let (rank, stream) = (Rank(0), Stream::Stdout);
-            let pump = Pump { rank, stream, prompt_after, events, tap: None, extent: reads, held: report };
+            let pump =
+                Pump { rank, stream, prompt_after, events, tap: None, errors: None, extent: reads, held: report };
             let running = tokio::spawn(pump.run(Source::new(OwnedFd::from(reader)).unwrap()));
             Self { writer, received, extent, held, running }
         }

@@ -13,6 +13,7 @@ use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::task::Poll;
 
 use bytes::Bytes;
@@ -57,6 +58,8 @@ pub(super) struct Servers {
     calls: RankCalls,
     communicators: CommunicatorSource,
     trace: Option<SharedTrace>,
+    /// True once a process without the descriptor of its rank was reported.
+    pub(super) is_no_descriptor_reported: Arc<AtomicBool>,
     /// Tasks that answer questions of other nodes.
     answers: JoinSet<()>,
 }
@@ -117,6 +120,7 @@ impl Servers {
             calls,
             communicators,
             trace: trace.map(|trace| Arc::new(Mutex::new(trace))),
+            is_no_descriptor_reported: Arc::default(),
             answers: JoinSet::new(),
         }
     }
@@ -222,6 +226,16 @@ impl Servers {
     /// How long other nodes need this one.
     pub(super) fn need(&self) -> &NodeNeed {
         &self.need
+    }
+
+    /// Returns true if ranks of the job are served PMI-1 or PMI-2.
+    pub(super) fn serves_pmi(&self, job: JobNumber) -> bool {
+        self.jobs.get(job.0).is_some_and(|job| job.pmi.is_some())
+    }
+
+    /// Way by which the session is called.
+    pub(super) fn session_calls(&self) -> mpsc::Sender<SessionCall> {
+        self.calls.session.clone()
     }
 
     /// Address of the PMIx server, if there is one.

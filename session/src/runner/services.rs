@@ -34,6 +34,10 @@ pub(super) enum SessionCall {
     Resource { job: JobNumber, rank: Rank, change: ResourceChange, reply: ResourceReply },
     /// A rank has not released a resource in time.
     Overdue { job: JobNumber, rank: Rank, resource: Resource, within: Duration },
+    /// A second process speaks as a rank.
+    SecondProcess { job: JobNumber, rank: Rank, pid: Option<u32> },
+    /// A process that a rank has started has no connection to the rank's server.
+    NoDescriptor { job: JobNumber, rank: Rank },
     /// A look at the processes of a job here.
     Look { job: JobNumber, reply: oneshot::Sender<JobProcesses> },
     /// Input for the ranks here that read the launch's.
@@ -128,6 +132,11 @@ impl Services for JobServices {
     async fn release_overdue(&self, rank: Rank, resource: Resource, within: Duration) {
         // A session that ends tells of nothing else.
         let _ = self.session.send(SessionCall::Overdue { job: self.job, rank, resource, within }).await;
+    }
+
+    async fn second_process(&self, rank: Rank, pid: Option<u32>) {
+        // A session that ends reports its end alone.
+        let _ = self.session.send(SessionCall::SecondProcess { job: self.job, rank, pid }).await;
     }
 
     async fn processes(&self) -> JobProcesses {

@@ -62,7 +62,10 @@ impl Runner {
         let &Slot { rank, job, local, .. } = self.machine.ranks().get(slot);
         let events = self.io.events.clone();
         let (extent, held) = (self.outputs.extent.subscribe(), self.outputs.report_held.clone());
-        let pump = Pump { rank, stream, prompt_after, events, tap: self.servers.tap(job, local), extent, held };
+        let rank_of_job = self.machine.jobs().get(job).ranks_here().get(local.index()).copied();
+        let errors = rank_of_job.and_then(|rank| self.servers.library_errors(job, rank, stream));
+        let tap = self.servers.tap(job, local);
+        let pump = Pump { rank, stream, prompt_after, events, tap, errors, extent, held };
         self.outputs.pumps.spawn(task::boxed(async move {
             pump.run(source).await;
             slot
