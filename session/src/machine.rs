@@ -19,6 +19,7 @@
 pub(crate) mod desertion;
 pub(crate) mod effect;
 pub(crate) mod ending;
+mod finalizing;
 pub(crate) mod jobs;
 mod late_ranks;
 mod limits;
@@ -47,6 +48,7 @@ use rank_spawner::RankExit;
 use self::desertion::{FenceWaits, NodeCount};
 use self::effect::{Effect, FenceLook, Look};
 use self::ending::Ending;
+use self::finalizing::Finalizing;
 use self::jobs::{JobNumber, JobPhase, JobState, Jobs};
 use self::late_ranks::StackLooks;
 use self::limits::{Limits, Reached};
@@ -107,6 +109,7 @@ pub(crate) struct SessionMachine {
     watch: Watch,
     waits: FenceWaits,
     stack_looks: StackLooks,
+    finalizing: Finalizing,
     /// Number of spawns without success that the user was told of.
     refusals_told: u32,
     /// Number of overdue releases that the user was told of.
@@ -131,6 +134,7 @@ impl SessionMachine {
             watch: Watch::new(&spec, now),
             stack_looks: StackLooks::default(),
             waits: FenceWaits::new(spec.settings.timeouts.fence, nodes, now),
+            finalizing: Finalizing::Unseen,
             refusals_told: 0,
             overdue_told: 0,
             need: Need::Over,

@@ -104,6 +104,8 @@ pub(crate) enum FenceLook {
 pub(crate) enum StackLook {
     /// Others wait for these ranks.
     Late,
+    /// Ranks in `MPI_Finalize` wait for these.
+    Finalizing,
     /// Somebody asks for those of all ranks.
     Asked,
     /// The time limit is reached, and the ranks are ended once they were looked at.

@@ -104,7 +104,7 @@ impl SessionMachine {
         }
     }
 
-    fn look_at_stacks(&mut self, look: StackLook, slots: Vec<SlotId>, now: Instant) {
+    pub(super) fn look_at_stacks(&mut self, look: StackLook, slots: Vec<SlotId>, now: Instant) {
         self.effects.push_back(Effect::LookAtStacks { look, slots, until: now + timeouts::CALL_STACKS });
     }
 
@@ -112,6 +112,12 @@ impl SessionMachine {
     pub(crate) fn on_stacks_seen(&mut self, look: StackLook, seen: Vec<(SlotId, String)>, now: Instant) {
         if self.is_over() {
             return;
+        }
+        if matches!(look, StackLook::Finalizing | StackLook::Late) {
+            self.judge_finalizing(&seen);
+        }
+        if look == StackLook::Finalizing {
+            return self.advance(now);
         }
         let mut stacks = CallStacks::default();
         let known = seen.into_iter().filter_map(|(slot, text)| Some((self.ranks.find(slot)?.rank, text)));
@@ -127,7 +133,7 @@ impl SessionMachine {
             self.report_event(Event::Notice(Notice::Stacks { stacks: stacks.into_stacks() }));
         }
         match look {
-            StackLook::Asked => {}
+            StackLook::Asked | StackLook::Finalizing => {}
             StackLook::Late => self.stack_looks.is_late = false,
             StackLook::AtLimit => {
                 self.stack_looks.is_at_limit = false;

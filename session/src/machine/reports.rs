@@ -166,7 +166,7 @@ impl SessionMachine {
         }
     }
 
-    /// Reports ranks that wait for others in their start-up: later, one may write its results while the others are in `MPI_Finalize`. In a
+    /// Reports ranks that wait for others in their start-up; [`super::finalizing`] judges waits after it. In a
     /// launch on several nodes those may be elsewhere, and the launch finds out who they are.
     fn report_stuck(&mut self, after: Duration, fences: &[FenceSeen], now: Instant) {
         let several_nodes = self.spec.hosts.len() > 1;
@@ -179,6 +179,11 @@ impl SessionMachine {
                 two_protocols::cause(&(waiting, fence.protocol), &(fence.strangers.clone(), fence.protocol.other()));
             self.fail(cause, now);
             return self.advance(now);
+        }
+        let is_late = |fence: &&&FenceSeen| fence.whole_job && !fence.missing.is_empty();
+        if let Some(fence) = waited_in.iter().find(is_late) {
+            // The look before was at half of this age.
+            self.look_for_mpi_calls(fence, after / 2, now);
         }
         if let Some(fence) = waited_in.into_iter().find(is_stuck) {
             let (waiting, missing) = (fence.waiting.len(), fence.missing.clone());
@@ -207,7 +212,7 @@ impl SessionMachine {
         }
     }
 
-    fn shown_ranks(&self, job: JobNumber, locals: &[LocalRank]) -> Vec<Rank> {
+    pub(super) fn shown_ranks(&self, job: JobNumber, locals: &[LocalRank]) -> Vec<Rank> {
         let job = self.jobs.get(job);
         let ranks = job.ranks_here();
         locals.iter().filter_map(|local| Some(job.shown(*ranks.get(local.index())?))).collect()

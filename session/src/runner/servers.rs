@@ -230,7 +230,7 @@ impl Servers {
 
     /// Returns true if ranks of the job are served PMI-1 or PMI-2.
     pub(super) fn serves_pmi(&self, job: JobNumber) -> bool {
-        self.jobs.get(job.0).is_some_and(|job| job.pmi.is_some())
+        self.jobs.get(&job).is_some_and(|job| job.pmi.is_some())
     }
 
     /// Way by which the session is called.

@@ -55,6 +55,8 @@ impl SessionCall {
             | Self::NameRefused { job, .. }
             | Self::Resource { job, .. }
             | Self::Overdue { job, .. }
+            | Self::SecondProcess { job, .. }
+            | Self::NoDescriptor { job, .. }
             | Self::Look { job, .. }
             | Self::Signal { job, .. } => Some(*job),
             Self::PushInput { .. } => None,

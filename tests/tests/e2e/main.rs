@@ -22,6 +22,7 @@ mod json;
 mod load;
 mod malformed;
 mod meetings;
+mod misuse;
 mod mpi4py;
 mod mpi_programs;
 mod mpiexec_lines;

@@ -66,6 +66,8 @@ pub(super) struct World {
     pub(super) terminal_size: Option<TerminalSize>,
     /// Answer to looks at call stacks.
     pub(super) stacks: StackAnswer,
+    /// Call stack of every rank.
+    pub(super) stack: Option<&'static str>,
     /// Looks at call stacks, with the ranks that were looked at.
     pub(super) looks: Vec<(StackLook, Vec<SlotId>)>,
     exits_told: BTreeSet<Rank>,
@@ -119,6 +121,7 @@ impl World {
             announced: Vec::new(),
             terminal_size: None,
             stacks: StackAnswer::AtOnce,
+            stack: None,
             looks: Vec::new(),
             exits_told: BTreeSet::new(),
         };
@@ -308,8 +311,11 @@ impl World {
 
     fn answer_look(&mut self) {
         let (look, slots) = self.looks.last().cloned().unwrap();
-        let text =
-            |slot: SlotId| if self.machine.ranks().get(slot).rank.0.is_multiple_of(2) { "wait\n" } else { "solve\n" };
+        let text = |slot: SlotId| match &self.stack {
+            Some(text) => text,
+            None if self.machine.ranks().get(slot).rank.0.is_multiple_of(2) => "wait\n",
+            None => "solve\n",
+        };
         let seen = slots.into_iter().map(|slot| (slot, text(slot).to_owned())).collect();
         self.machine.on_stacks_seen(look, seen, self.now);
     }

@@ -98,6 +98,43 @@ fn ranks_that_others_wait_for_are_looked_at_on_one_node_by_itself() {
     world.finish();
 }
 
+/// Rank 1 has raised an exception, and is in MPI_Finalize; rank 0 and 2 are elsewhere.
+#[test]
+fn ranks_that_are_waited_for_in_mpi_finalize_are_reported_once_if_they_are_in_mpi() {
+    let check = |stack: &'static str, expected: &[&str]| {
+        let mut world = World::running(spec(3));
+        world.stack = Some(stack);
+        world.fences = vec![FenceSeen { at_start: false, ..fence(0, &[1], &[0, 2]) }];
+        world.advance(seconds(150));
+        let reported = world.notices().into_iter().map(|notice| match notice {
+            Notice::PmiMisuse { rank: Rank(1), observed } => observed.split(':').next().unwrap(),
+            other => panic!("{other:?}"),
+        });
+        assert_eq!(reported.collect::<Vec<_>>(), expected, "{stack}");
+        assert_eq!(world.looks[0], (StackLook::Finalizing, vec![SlotId(0), SlotId(2)]));
+        world.finish();
+    };
+    let wait = "waits in MPI_Finalize, or another fence of all ranks, for 15 s and more, while rank 0";
+    check("#0 poll ()\n#1 PMPI_Barrier ()\n#2 main ()\n", &[&format!("{wait} is in MPI_Barrier")]);
+    check("1 thread\n", &[&format!("{wait} runs")]);
+    check("#0 write ()\n#1 write_results ()\n#2 main ()\n", &[]);
+}
+
+/// MPICH has no fence in MPI_Init on one node: its first one is in MPI_Finalize.
+#[test]
+fn a_start_that_is_late_in_another_function_than_mpi_init_is_told_apart() {
+    for (stack, is_reported) in [("#0 PMPI_Recv ()", true), ("#0 PMPI_Init_thread ()", false), ("1 thread", false)] {
+        let mut world = World::running(spec(2));
+        world.stack = Some(stack);
+        world.fences = vec![fence(0, &[1], &[0])];
+        world.advance(seconds(70));
+        let misuses = world.notices().into_iter().filter(|notice| matches!(notice, Notice::PmiMisuse { .. }));
+        assert_eq!(misuses.count(), usize::from(is_reported), "{stack}");
+        assert!(world.looks.iter().all(|(look, _)| *look == StackLook::Late), "one debugger at a time");
+        world.finish();
+    }
+}
+
 #[test]
 fn on_several_nodes_ranks_are_looked_at_that_the_launch_names() {
     let mut world = World::running(spec_on(&[2, 2]));
