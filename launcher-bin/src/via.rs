@@ -129,11 +129,16 @@ fn run(way: &Way, words: Words<'_>, verbosity: Verbosity) -> Result<u8, ViaError
         report(&way.in_words(&nodes));
     }
     Ground::lend(Access::Owner, |ground| {
-        let mut means = Means::of(way.via());
+        let mut means = if is_here(way.via(), &nodes) { Means::here() } else { Means::of(way.via()) };
         means.patience = way.join.join_timeout.unwrap_or(means.patience);
         let cluster = Cluster { means, way, nodes: &nodes, agent, words, ground, verbosity };
         ground.live(async |daemons: &mut Daemons<'_>, signals: &mut Signals| cluster.live(daemons, signals).await)
     })
+}
+
+/// Returns true for a job of a manager whose only node is this machine: the manager's programs are not needed, and need not be there.
+fn is_here(via: &Via, nodes: &Nodes) -> bool {
+    matches!(via, Via::Slurm | Via::Pbs | Via::Lsf | Via::Sge) && nodes.are_this_machine()
 }
 
 /// A cluster whose directory is there, and nothing else yet.

@@ -129,6 +129,11 @@ impl Means {
         }
     }
 
+    /// The means for an allocation of this machine alone: the agent is a child of this process, as daemons of Hydra and PRRTE are.
+    pub(super) fn here() -> Self {
+        Self::of_line(vec!["{command}".to_owned()], Reach::Each, Telling::Input)
+    }
+
     fn of_line(words: Vec<String>, reach: Reach, telling: Telling) -> Self {
         Self {
             words,
@@ -177,7 +182,7 @@ impl Means {
     /// The name of the program.
     pub(super) fn program(&self) -> &str {
         match self.words.first().map_or("", String::as_str) {
-            "{agent}" => "lattice-agent",
+            "{agent}" | "{command}" => "lattice-agent",
             program => program,
         }
     }
@@ -213,6 +218,16 @@ mod tests {
         assert_eq!(line(&Via::Flux), "flux|exec|--rank=all|/opt/my agent|join");
         assert_eq!(line(&Via::Kubernetes), "/here/agent|invite|--within=600|n1");
         assert_eq!(line(&Via::Ssh), "ssh|-x|-T|-o|BatchMode=yes|-o|ConnectTimeout=30|n1|exec '/opt/my agent' join");
+    }
+
+    #[test]
+    fn an_agent_of_this_machine_is_started_without_a_manager() {
+        let agent = ["/opt/my agent", "join"].map(str::to_owned);
+        let command = Means::here().command(&["n1".to_owned()], Path::new("/here/agent"), &agent);
+        assert_eq!(
+            (command.get_program(), command.get_args().collect::<Vec<_>>()),
+            ("/opt/my agent".as_ref(), vec!["join".as_ref()])
+        );
     }
 
     #[test]

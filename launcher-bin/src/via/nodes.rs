@@ -5,10 +5,12 @@ mod managers;
 
 use std::collections::{HashMap, HashSet};
 use std::io;
+use std::net::{ToSocketAddrs, UdpSocket};
 use std::num::NonZeroU32;
 use std::path::PathBuf;
 
 use hostlist::{HostLine, HostlistError};
+use nix::unistd::gethostname;
 use pmi_transport::identity::is_node_name;
 
 use self::managers::{flux, is_task_of_many, lsf, one_line_a_slot, pods, sge, slurm};
@@ -188,6 +190,12 @@ impl Nodes {
         Self { names: self.names.clone(), slots: slots.collect(), are_filled: self.are_filled }
     }
 
+    /// Returns true if this machine is the only node. Waits for the resolver if the name is not the machine's own.
+    pub(super) fn are_this_machine(&self) -> bool {
+        let own = gethostname().unwrap_or_default();
+        matches!(&self.names[..], [name] if is_name_of(name, &own.to_string_lossy()) || has_address(name))
+    }
+
     /// Nodes with their slots, of which each has at least one.
     pub(super) fn slots(&self) -> Vec<Slots> {
         let slots = |(node, slots): (&String, &Option<NonZeroU32>)| Slots {
@@ -212,6 +220,19 @@ impl Nodes {
         });
         Some(parts.collect::<Vec<_>>().join(","))
     }
+}
+
+/// Returns true if a node's name is the machine's own, short or long.
+fn is_name_of(name: &str, own: &str) -> bool {
+    let is_short_for = |short: &str, long: &str| long.strip_prefix(short).is_some_and(|rest| rest.starts_with('.'));
+    !own.is_empty() && (name == own || name == "localhost" || is_short_for(name, own) || is_short_for(own, name))
+}
+
+/// Returns true if the name has an address of this machine, which sockets can be bound to. A loopback address belongs to every machine.
+fn has_address(name: &str) -> bool {
+    let addresses = (name, 0).to_socket_addrs().into_iter().flatten();
+    let mut of_machines = addresses.filter(|address| !address.ip().is_loopback() && !address.ip().is_unspecified());
+    of_machines.any(|address| UdpSocket::bind(address).is_ok())
 }
 
 fn expanded(place: &str, list: &str) -> Result<Vec<String>, NodesError> {
@@ -283,6 +304,20 @@ mod tests {
         let nodes =
             Nodes::of_manager(via, &environment(&variables)).map_err(|error| error.to_string().replace(path, "{}"))?;
         Ok(nodes.slots_in_words().unwrap_or_else(|| hostlist::fold(&nodes.names)))
+    }
+
+    #[test]
+    fn this_machine_is_known_by_its_names_and_addresses() {
+        let check = |name, own, expected| assert_eq!(is_name_of(name, own), expected, "{name} {own}");
+        check("n1", "n1", true);
+        check("n1", "n1.site", true);
+        check("n1.site", "n1", true);
+        check("localhost", "n1", true);
+        check("n1.other", "n1.site", false);
+        check("n1", "n10", false);
+        check("n1", "", false);
+        // The first is reserved for documentation (RFC 5737); loopback addresses are no machine's.
+        assert!(["192.0.2.1", "127.0.0.1", "0.0.0.0"].into_iter().all(|address| !has_address(address)));
     }
 
     #[test]

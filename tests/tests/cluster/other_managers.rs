@@ -133,6 +133,25 @@ fn srun_is_that_of_the_cluster_but_in_a_job_of_slurms() {
     assert!(lines[0].starts_with("/tmp/lattice-") && lines[0].ends_with("/mpirun/srun"), "{lines:?}");
 }
 
+/// The job of each manager is over, and two of the managers are not installed: their programs would start nothing.
+#[test]
+fn a_job_whose_only_node_is_this_machine_needs_no_program_of_its_manager() {
+    for variables in [
+        "SLURM_JOB_ID=99 SLURM_JOB_NODELIST=node0 SLURM_TASKS_PER_NODE=2",
+        "PBS_JOBID=99 PBS_NODEFILE=$here/slots",
+        "LSB_JOBID=99 LSB_MCPU_HOSTS='node0 2'",
+        "JOB_ID=99 PE_HOSTFILE=$here/pe_hosts",
+    ] {
+        let script = format!(
+            "printf 'node0\nnode0\n' >$here/slots; echo node0 2 queue UNDEFINED >$here/pe_hosts
+            $enter node0 env {variables} lattice launch --fill hostname
+            $enter node0 env {variables} lattice start -- lattice srun -n 2 sh -c 'exit 7'"
+        );
+        let outcome = script_with(1, &script).run();
+        outcome.exits(7).prints_lines(["node0", "node0"]);
+    }
+}
+
 /// Ends a started cluster that has launches running, and looks for what is left on its nodes.
 fn ends_with_nothing_left(signal: &str) {
     let script = format!(
