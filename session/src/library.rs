@@ -9,14 +9,12 @@ use crate::event::{MpiFamily, MpiLibrary};
 
 /// File names that tell an MPI library: how the name begins, whose it is, what it speaks.
 ///
-/// The order matters: `libmpi.so.12` is the common name of MPICH and of what is compatible with it, `libmpi.so.40` is Open MPI's.
+/// `mpirun` of Open MPI has `libopen-rte`, `libopen-pal` and `libpmix` without `libmpi`, and is no MPI program. The order matters: `libmpi.so.12` is the common name of MPICH and of what is compatible with it, `libmpi.so.40` is Open MPI's.
 const KNOWN: &[(&str, &str, MpiFamily)] = &[
     ("libmpi_cray", "Cray MPICH", MpiFamily::Vendor),
     ("libmpi_gnu", "Cray MPICH", MpiFamily::Vendor),
     ("libmpi.so.40", "Open MPI", MpiFamily::Pmix),
     ("libmpi.so.20", "Open MPI", MpiFamily::Pmix),
-    ("libopen-rte", "Open MPI", MpiFamily::Pmix),
-    ("libopen-pal", "Open MPI", MpiFamily::Pmix),
     ("libmpich", "MPICH", MpiFamily::Pmi),
     ("libmpi.so.12", "MPICH or Intel MPI", MpiFamily::Pmi),
     ("libmpi.so.0", "MPICH", MpiFamily::Pmi),
@@ -93,6 +91,7 @@ mod tests {
         check(&["/usr/lib/libc.so.6"], None);
         check(&["/usr/lib/libpmix.so.2", "/opt/lib/libmpi.so.40.30.4"], Some("Open MPI"));
         check(&["/usr/lib/x86_64-linux-gnu/libmpich.so.12.2.0"], Some("MPICH"));
+        check(&["/opt/lib/libopen-rte.so.40", "/opt/lib/libopen-pal.so.40.30.4", "/usr/lib/libpmix.so.2"], None);
         check(&["libmpi.so.12"], Some("MPICH or Intel MPI"));
     }
 

@@ -31,6 +31,25 @@ fn ten_ranks_on_three_nodes_are_four_three_and_three() {
     check(3, "-n 10", &[&[0, 1, 2, 3], &[4, 5, 6], &[7, 8, 9]]);
 }
 
+/// Nodes of 1, 2 and 1 CPUs.
+#[test]
+fn four_ranks_on_nodes_of_one_two_and_one_cpus_have_a_cpu_each() {
+    for launch in ["launch", "srun"] {
+        let script = format!(
+            r#"
+            for node in node0 node2; do
+                printf '#!/bin/sh\nexec taskset -c 0 lattice-agent "$@"\n' >"$LATTICE_DEV_CLUSTER/limited"
+                chmod +x "$LATTICE_DEV_CLUSTER/limited"
+                kill_agent $node && start_agent $node "$LATTICE_DEV_CLUSTER/limited"
+            done
+            until [ $(lattice -v nodes --json | grep -c '"usable_cpus": "0"') = 2 ]; do sleep 0.05; done
+            lattice {launch} -n 4 bash -c '{WHERE}'"#
+        );
+        let outcome = script_on(3, &script).run();
+        assert_eq!(ranks_of_nodes(&outcome, 3), [vec![0], vec![1, 2], vec![3]], "{launch}");
+    }
+}
+
 #[test]
 fn cyclic_deals_ranks_out_one_by_one() {
     check(3, "-n 5 --distribution cyclic", &[&[0, 3], &[1, 4], &[2]]);

@@ -2,7 +2,7 @@
 
 use std::os::unix::fs::symlink;
 
-use lattice_tests::mpi::{Flavour, MAY_SPAWN, python};
+use lattice_tests::mpi::{Flavour, MAY_SPAWN, OPEN_MPIS, python};
 use lattice_tests::{Command, built, lattice, launch};
 
 /// As mpirun of Open MPI 4.1.8 and 5.0.11, for a compiled program and for one whose library the launcher cannot see.
@@ -49,6 +49,10 @@ fn a_line_of_multi_prog_is_one_program_to_each_library() {
         let rank = |(rank, appnum)| [format!("rank {rank}: appnum {appnum}"), format!("rank {rank}: universe size 9")];
         outcome.exits(0).says_nothing().prints_lines([0, 1, 0, 1].into_iter().enumerate().flat_map(rank));
     }
+    let program = Flavour::WheelOpenMpi.program("process_sets").display().to_string();
+    std::fs::write(&file, format!("0,2 {program}\n1,3 {program} b\n")).unwrap();
+    let outcome = launch("--pset ocean --multi-prog").arg(&file).run();
+    outcome.exits(0).says_nothing().prints_lines(["app://ocean mpi://SELF mpi://WORLD mpix://SHARED"; 4]);
 }
 
 #[test]
@@ -69,4 +73,22 @@ fn a_launch_that_recovers_from_killed_ranks_ends_well() {
     check("--with-ft ulfm", "[ $LATTICE_RANK = 1 ] && kill -KILL $$; exit $((LATTICE_RANK * 2))", 4);
     check("--with-ft ulfm", "kill -KILL $$", 137);
     check("--continuous", killed, 137);
+    let survivors = [
+        "rank 0 is one of 3, whose sum is 5",
+        "rank 2 is one of 3, whose sum is 5",
+        "rank 3 is one of 3, whose sum is 5",
+    ];
+    let program = Flavour::WheelOpenMpi.program("survive");
+    let outcome = lattice("mpirun --oversubscribe -n 4 --with-ft ulfm").arg(program).words("1").run();
+    outcome.exits(0).prints_lines(["dying"].into_iter().chain(survivors));
+}
+
+/// A farm of jobs: `mpirun` uses libpmix for itself.
+#[test]
+fn ranks_that_run_mpirun_of_open_mpi_are_no_mpi_program_that_missed_its_server() {
+    for mpi in OPEN_MPIS {
+        let farm = launch("-n 2").arg(mpi.mpirun()).words("--allow-run-as-root --oversubscribe -n 1");
+        let outcome = farm.arg(mpi.program("hello")).run();
+        outcome.exits(0).prints_lines(["rank 0 of 1", "rank 0 of 1"]).does_not_say("jobs of size 1");
+    }
 }
