@@ -111,6 +111,7 @@ pub(crate) enum FaultEvent {
     /// It has lasted for as long as connections bear.
     FaultLasts(#[expect(dead_code, reason = "for who reads the journal")] usize),
     FaultOver(usize),
+    PauseOver(Host),
 }
 
 /// What goes over connections.

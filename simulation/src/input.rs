@@ -34,15 +34,20 @@ pub(crate) struct Reading {
     pub(crate) most: usize,
 }
 
+/// Most pieces that the source gives, and most reads of a rank that finds all it asks for. Each may take 100 ms, and a launch has 200 s.
+const PIECES_MAX: u64 = 100;
+
 impl InputPlan {
     pub(crate) fn of(size: u32, epochs: u32, random: &mut Random) -> Self {
+        let length = [0, 40, 1000, 4000][random.below(4) as usize] + random.below(100);
+        let least = 1 + length / PIECES_MAX;
         let reading = |random: &mut Random| Reading {
             before: (!random.chance(5)).then(|| random.between(0, u64::from(epochs)) as u32),
-            most: random.between(1, 2000) as usize,
+            most: random.between(least, 2000) as usize,
         };
         Self {
-            length: [0, 40, 1000, 4000][random.below(4) as usize] + random.below(100) as usize,
-            piece: random.between(1, 900) as usize,
+            length: length as usize,
+            piece: random.between(least, 900) as usize,
             pace: Duration::from_micros(10_u64.pow(random.between(2, 5) as u32)),
             window: [random.between(32, 100), random.between(100, 1000), 100_000][random.below(3) as usize],
             readers: if random.chance(60) { StdinTarget::Rank(Rank(0)) } else { StdinTarget::All },

@@ -23,13 +23,21 @@ const HELD_UP: Duration = Duration::from_millis(20);
 /// Interval between looks whether everything is over.
 const LOOK: Duration = Duration::from_millis(500);
 
+/// Pause of a machine.
+#[derive(Debug)]
+struct Pause {
+    until: Time,
+    /// Events that have reached the machine, in their order.
+    held: Vec<Event>,
+}
+
 /// A cluster that runs one launch.
 #[derive(Debug)]
 pub(crate) struct World {
     around: Surroundings,
     faults: Vec<Fault>,
-    /// Machines on which nothing runs until then.
-    paused: BTreeMap<Host, Time>,
+    /// Machines on which nothing runs.
+    paused: BTreeMap<Host, Pause>,
     api: ApiHost,
     nodes: Vec<Node>,
     client: Client,
@@ -88,8 +96,8 @@ impl World {
     }
 
     fn happen(&mut self, event: Event) {
-        if let Some(until) = self.paused_until(&event) {
-            return self.around.at(until, event);
+        if let Some(pause) = self.pause_of(&event) {
+            return pause.held.push(event);
         }
         if event.is_noted() {
             self.around.note(format_args!("{event:?}"));
@@ -100,15 +108,26 @@ impl World {
         }
     }
 
-    /// Time until which the machine is paused on which something happens.
-    fn paused_until(&mut self, event: &Event) -> Option<Time> {
+    /// Pause of the machine on which an event happens.
+    fn pause_of(&mut self, event: &Event) -> Option<&mut Pause> {
         let network = &self.around.network;
         let host = event.host(|connection, to| Some(network.get(connection)?.end(to).host))?;
-        let until = self.paused.get(&host).copied()?;
-        if until <= self.around.now() {
-            self.paused.remove(&host);
+        self.paused.get_mut(&host)
+    }
+
+    /// Begins or extends the pause of a machine.
+    fn pause(&mut self, host: Host, until: Time) {
+        let pause = self.paused.entry(host).or_insert_with(|| Pause { until, held: Vec::new() });
+        pause.until = until.max(pause.until);
+        self.around.at(until, FaultEvent::PauseOver(host));
+    }
+
+    /// Has the events of a pause happen, if it is over.
+    fn pause_over(&mut self, host: Host) {
+        if self.paused.get(&host).is_some_and(|pause| pause.until <= self.around.now()) {
+            let held = self.paused.remove(&host).map(|pause| pause.held).unwrap_or_default();
+            held.into_iter().for_each(|event| self.happen(event));
         }
-        Some(until).filter(|until| *until > self.around.now())
     }
 
     fn route(&mut self, event: Event) {

@@ -13,6 +13,7 @@ impl World {
             FaultEvent::Fault(number) => self.strike(number),
             FaultEvent::FaultLasts(_) => self.around.network.reset_cut(&mut self.around.schedule),
             FaultEvent::FaultOver(number) => self.fault_over(self.faults[number].kind),
+            FaultEvent::PauseOver(host) => self.pause_over(host),
         }
     }
 
@@ -41,8 +42,7 @@ impl World {
             }
             FaultKind::Pause { node, time } => {
                 let until = around.now() + time;
-                let known = self.paused.entry(Host(node)).or_insert(until);
-                *known = until.max(*known);
+                self.pause(Host(node), until);
             }
             FaultKind::CrashApi { back } => self.api.crash(back, around),
             FaultKind::SetClock { seconds } => self.api.set_clock(seconds),
