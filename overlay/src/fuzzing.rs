@@ -76,9 +76,9 @@ pub fn overlay_member(data: &[u8]) {
                 Effect::Open(_) | Effect::Close(_) | Effect::Send(..) => {}
             }
         }
-        assert!(member.connectivity().links.len() <= 32);
         assert!(ended <= called);
     }
+    assert!(member.connectivity().links.len() <= 32);
     while let Some(due) = member.next_wake().filter(|_| ended < called) {
         member.handle_time(due);
         while let Some(effect) = member.poll_effect() {

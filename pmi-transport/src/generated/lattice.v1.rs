@@ -1008,7 +1008,7 @@ impl ::prost::Name for OutputHeld {
         "/lattice.v1.OutputHeld".into()
     }
 }
-/// A process other than the rank uses the rank's connection to its PMI server.
+/// A use of a PMI server that can end in an endless wait, as by a second process in the place of the rank.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct PmiMisuse {
     #[prost(uint32, tag = "1")]
