@@ -324,7 +324,8 @@ impl World {
                         state.server.handle_disconnect(connection);
                     }
                 }
-                Action::Restarted { .. } => {}
+                // Each rank is one process here.
+                Action::Restarted { .. } | Action::AskForSender { .. } | Action::SecondProcess { .. } => {}
                 Action::End(reason) => {
                     assert!(state.ended.is_none(), "node {node} reports its end twice: {reason:?}");
                     state.ended = Some(reason);
