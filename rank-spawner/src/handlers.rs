@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
+use std::path::PathBuf;
 
 use nix::sys::signal::Signal;
 use nix::unistd::Pid;
@@ -11,7 +12,7 @@ use nix::unistd::Pid;
 use crate::kill::hold;
 use crate::process::RankProcess;
 use crate::process_table::{Process, ProcessTable};
-use crate::stream_holders::input_pipe;
+use crate::stream_holders::{input_pipe, output_pipe, pipes_read};
 use crate::syscalls::pidfd_send_signal;
 
 /// Sends `signal` to each process in the groups of these ranks that has a handler for it. Reads the table of processes, which takes some
@@ -38,8 +39,10 @@ pub fn signal_handlers<'a>(ranks: impl IntoIterator<Item = &'a RankProcess>, sig
 /// Sends `signal` to the groups of these ranks, as far as they were not reaped.
 ///
 /// A signal that ends a process by default, SIGKILL included, is not sent to a filter: a process of the group that reads a pipe from another
-/// process, as `tee` in `./app | tee log` or `exec > >(tee log)`, and has no handler for the signal. A filter ends at the end of its input, and
-/// passes on the output until then; [`crate::sweep()`] kills those that do not end. Reads the table of processes, which takes some milliseconds.
+/// process, as `tee` in `./app | tee log` or `exec > >(tee log)`, and has no handler for the signal. A process that holds the output of a filter
+/// open for reading is one too, as a shell's child that has not become the next command of the pipeline yet. A filter ends at the end of its
+/// input, and passes on the output until then; [`crate::sweep()`] kills those that do not end. Reads the table of processes, which takes some
+/// milliseconds.
 pub fn signal_groups<'a>(ranks: impl IntoIterator<Item = &'a RankProcess>, signal: Signal) {
     let table = ends_by_default(signal).then(ProcessTable::read).and_then(Result::ok);
     for rank in ranks {
@@ -86,12 +89,9 @@ impl Group {
         let leader = rank.pid();
         let members = table.iter().filter(|process| process.group == leader && !process.zombie).copied();
         let members: Vec<Process> = members.collect();
-        let own_input = (members.len() > 1).then(|| input_pipe(leader)).flatten();
-        let is_filter = |process: &Process| {
-            let input = (process.pid != leader).then(|| input_pipe(process.pid)).flatten();
-            input.is_some() && input != own_input && !handles(process.pid, signal)
-        };
-        let (filters, others): (Vec<_>, Vec<_>) = members.into_iter().partition(is_filter);
+        let filters = filters_among(&members, leader, signal);
+        let (filters, others): (Vec<_>, Vec<_>) =
+            members.into_iter().partition(|process| filters.contains(&process.pid));
         let held = |processes: Vec<Process>| processes.iter().filter_map(|process| hold(process).ok()).collect();
         // Until the rank is reaped its number names no other group.
         match rank.is_reaped() {
@@ -103,6 +103,40 @@ impl Group {
     fn has_filter(&self) -> bool {
         !self.filters.is_empty()
     }
+}
+
+/// Filters among the processes of a group.
+fn filters_among(members: &[Process], leader: Pid, signal: Signal) -> BTreeSet<Pid> {
+    let own_input = (members.len() > 1).then(|| input_pipe(leader)).flatten();
+    let spared = members.iter().filter(|process| process.pid != leader && !handles(process.pid, signal));
+    let reads = |process: &&Process| input_pipe(process.pid).is_some_and(|input| Some(&input) != own_input.as_ref());
+    let (direct, rest): (Vec<&Process>, Vec<&Process>) = spared.partition(reads);
+    if direct.is_empty() {
+        return BTreeSet::new();
+    }
+    let mut rest: Vec<_> = rest.into_iter().map(|process| (process, pipes_read(process.pid))).collect();
+    let mut filters = BTreeSet::new();
+    let mut new = direct;
+    while let Some(filter) = new.pop() {
+        filters.insert(filter.pid);
+        let Some(output) = output_pipe(filter.pid) else { continue };
+        // A shell that reads the output of its own child is no filter: it goes on with its script.
+        let follows = |(process, pipes): &(&Process, Vec<PathBuf>)| {
+            pipes.contains(&output) && !is_below(filter, process.pid, members)
+        };
+        let (found, others): (Vec<_>, Vec<_>) = rest.into_iter().partition(follows);
+        new.extend(found.into_iter().map(|(process, _)| process));
+        rest = others;
+    }
+    filters
+}
+
+/// Returns true if a process is a child of the other, or of a child of it.
+fn is_below(process: &Process, other: Pid, members: &[Process]) -> bool {
+    let parents = std::iter::successors(Some(process), |process| {
+        members.iter().find(|member| member.pid == process.parent && member.start <= process.start)
+    });
+    parents.take(members.len()).any(|process| process.parent == other)
 }
 
 /// Returns true if the process has a handler for the signal, by the mask `SigCgt` of `proc_pid_status(5)`.

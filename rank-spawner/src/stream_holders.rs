@@ -5,6 +5,7 @@
 use std::fs;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use nix::unistd::{Pid, getpid};
@@ -78,6 +79,20 @@ pub(crate) fn name_of(pid: Pid) -> String {
 pub(crate) fn input_pipe(pid: Pid) -> Option<PathBuf> {
     let input = fs::read_link(format!("/proc/{pid}/fd/0")).ok()?;
     is_pipe(&input).then_some(input)
+}
+
+/// The pipe that a process writes its standard output to; `None` as for [`input_pipe`].
+pub(crate) fn output_pipe(pid: Pid) -> Option<PathBuf> {
+    let output = fs::read_link(format!("/proc/{pid}/fd/1")).ok()?;
+    is_pipe(&output).then_some(output)
+}
+
+/// Pipes that a process holds open for reading, under any number.
+pub(crate) fn pipes_read(pid: Pid) -> Vec<PathBuf> {
+    let descriptors = fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
+    // The kernel gives the links of `/proc/PID/fd` the access modes of their descriptors.
+    let readable = descriptors.filter(|entry| entry.metadata().is_ok_and(|link| link.mode() & 0o400 != 0));
+    readable.filter_map(|entry| fs::read_link(entry.path()).ok()).filter(|target| is_pipe(target)).collect()
 }
 
 fn is_pipe(target: &Path) -> bool {

@@ -70,6 +70,37 @@ fn a_signal_that_ends_the_rank_spares_the_filter_of_its_output() {
     }
 }
 
+/// A shell forks all commands of a pipeline, and each takes its input after that. The first filter of this one may be at work long before the
+/// second has its input.
+#[test]
+fn a_signal_that_ends_the_rank_spares_the_filter_that_has_no_input_yet() {
+    let late = "exec 3<&0 0</dev/null; read -r line <&3; echo seen; sleep 0.2; exec cat <&3";
+    let script =
+        format!("{{ echo line; sleep 1000; }} | {{ read -r line; echo $line; cat; echo last; }} | {{ {late}; }}");
+    for signal in [Signal::SIGKILL, Signal::SIGTERM] {
+        let spawner = Spawner::new().unwrap();
+        let rank = spawner.start(shell(0, &script)).unwrap();
+        assert_eq!(line(&rank), "seen");
+        signal_groups([&rank], signal);
+        wait(&rank);
+        assert_eq!(line(&rank), "last", "{signal}");
+    }
+}
+
+/// It reads the output of a filter, as a filter does, and goes on with its script if it is spared.
+#[test]
+fn a_signal_that_ends_the_rank_ends_a_script_that_takes_output_of_a_filter() {
+    let inner = "echo $$ >&5; result=$(sleep 1000 | { echo there >&5; cat; }); echo went on >&5; sleep 1000";
+    let script = format!("exec 5>&1; bash -c '{inner}'; sleep 1000");
+    let spawner = Spawner::new().unwrap();
+    let rank = spawner.start(shell(0, &script)).unwrap();
+    let inner = pids(&line(&rank))[0];
+    assert_eq!(line(&rank), "there");
+    signal_groups([&rank], Signal::SIGTERM);
+    assert_eq!(wait(&rank), killed_by(15));
+    world::eventually("the script ends", || !runs(inner));
+}
+
 #[test]
 fn ranks_die_with_the_spawner_and_not_before() {
     for threads in [1, 3] {
