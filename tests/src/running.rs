@@ -20,8 +20,6 @@ use crate::terminal::Terminal;
 
 /// How long processes that are no ranks may outlive the launcher: the one that watches over its end sees that it is gone.
 const KEEPER_LEAVES_WITHIN: Duration = Duration::from_secs(10);
-/// By how much a promised time may be exceeded: the tests share their machine with each other, and with builds.
-const LOADED: u32 = 5;
 /// How often something is looked at that tells of no change.
 pub const LOOK_EVERY: Duration = Duration::from_millis(5);
 
@@ -68,21 +66,6 @@ impl Command {
     #[track_caller]
     pub fn run(self) -> Outcome {
         peer_faults::run(&self)
-    }
-
-    /// The same for a command that says `word` on standard output and must end within `promised` after that, with
-    /// room for a loaded machine.
-    ///
-    /// # Panics
-    /// As [`run`](Self::run), and if it takes longer.
-    #[track_caller]
-    pub fn ends_within(self, promised: Duration, word: &str) -> Outcome {
-        let mut running = self.start();
-        let said = running.wait_for_stdout(word);
-        let outcome = running.finish();
-        let took = said.elapsed();
-        outcome.check(took < LOADED * promised, || format!("took {took:?} from {word:?} to its end"));
-        outcome
     }
 }
 

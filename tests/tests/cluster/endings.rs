@@ -1,20 +1,12 @@
 //! Ranks that fail: the launch ends on every node, and one first cause is told, with rank and node.
 
-use std::time::Duration;
-
 use lattice_tests::mpi::{Flavour, MPIS};
-use lattice_tests::{Command, Outcome, launch_on, script_on};
-
-/// Runs a job in which a rank says `word` and ends the job thereby: all nodes must be through within seconds.
-#[track_caller]
-fn ends_soon_after(word: &str, command: Command) -> Outcome {
-    command.ends_within(Duration::from_secs(3), word)
-}
+use lattice_tests::{launch_on, script_on};
 
 #[test]
 fn abort_reaches_every_node() {
     for mpi in MPIS {
-        let outcome = ends_soon_after("aborting", launch_on(2, "-n 4").arg(mpi.program("abort")).words("2 42"));
+        let outcome = launch_on(2, "-n 4").arg(mpi.program("abort")).words("2 42").run();
         outcome.exits(42).says("rank 2 on node1").says("called MPI_Abort with code 42");
     }
 }
@@ -22,7 +14,7 @@ fn abort_reaches_every_node() {
 #[test]
 fn a_crash_ends_the_job_on_every_node() {
     for mpi in MPIS {
-        let outcome = ends_soon_after("crashing", launch_on(2, "-n 4").arg(mpi.program("crash")).arg("3"));
+        let outcome = launch_on(2, "-n 4").arg(mpi.program("crash")).arg("3").run();
         // A peer on the other node that fails over the broken connection may be heard of first.
         outcome.exits(139).says("rank 3 on node1 was killed by signal 11 (SIGSEGV)");
     }
@@ -31,7 +23,7 @@ fn a_crash_ends_the_job_on_every_node() {
 #[test]
 fn a_rank_killed_from_outside_ends_the_job() {
     let script = r#"if [ $LATTICE_RANK = 3 ]; then echo going; kill -KILL $$; fi; sleep 1000"#;
-    let outcome = ends_soon_after("going", launch_on(2, "-n 4").bash(script));
+    let outcome = launch_on(2, "-n 4").bash(script).run();
     outcome.exits(137).says("rank 3 on node1").says("signal 9 (SIGKILL)");
 }
 
@@ -79,7 +71,7 @@ fn a_rank_that_leaves_is_missed_though_nobody_reads_the_output() {
 fn exit_without_finalize_ends_the_job_on_every_node() {
     for mpi in MPIS {
         let program = mpi.program("exit_without_finalize");
-        let outcome = ends_soon_after("leaving", launch_on(2, "-n 4").arg(&program).words("3 0"));
+        let outcome = launch_on(2, "-n 4").arg(&program).words("3 0").run();
         // Open MPI 5 sees the connection break, and aborts on the other node, as soon as we see the end of the rank.
         outcome.exits(1).says("rank 3 on node1").says("without calling MPI_Finalize");
     }

@@ -3,15 +3,9 @@
 use std::time::Duration;
 
 use lattice_tests::mpi::MPICHS;
-use lattice_tests::{Command, Outcome, launch, turn};
+use lattice_tests::{launch, turn};
 
 use crate::raw;
-
-/// Runs a job in which a rank says "leaving" and leaves while the others wait for it.
-#[track_caller]
-fn ends_within_a_second(command: Command) -> Outcome {
-    command.ends_within(Duration::from_secs(1), "leaving")
-}
 
 #[test]
 fn the_exit_code_is_the_ranks_own() {
@@ -50,9 +44,9 @@ fn the_first_failing_rank_is_named_though_others_fail_of_it() {
 fn exit_without_finalize_ends_the_job() {
     for mpi in MPICHS {
         let program = mpi.program("exit_without_finalize");
-        let outcome = ends_within_a_second(launch("-n 3").arg(&program).words("1 3"));
+        let outcome = launch("-n 3").arg(&program).words("1 3").run();
         outcome.exits(3).says("rank 1 on ").says("exited with status 3");
-        let outcome = ends_within_a_second(launch("-n 3").arg(&program).words("1 0"));
+        let outcome = launch("-n 3").arg(&program).words("1 0").run();
         outcome.exits(1).says("rank 1 on ").says("without calling MPI_Finalize");
     }
 }
@@ -61,9 +55,9 @@ fn exit_without_finalize_ends_the_job() {
 fn a_rank_that_leaves_before_init_ends_the_job_within_a_second() {
     for mpi in MPICHS {
         let program = mpi.program("leave_before_init");
-        let outcome = ends_within_a_second(launch("-n 3").arg(&program).words("1 0"));
+        let outcome = launch("-n 3").arg(&program).words("1 0").run();
         outcome.exits(1).says("rank 1 on ").says("before MPI_Init");
-        let outcome = ends_within_a_second(launch("-n 3").arg(&program).words("2 4"));
+        let outcome = launch("-n 3").arg(&program).words("2 4").run();
         outcome.exits(4).says("rank 2 on ").says("exited with status 4");
     }
 }
@@ -76,14 +70,14 @@ fn a_rank_that_left_long_before_the_others_come_ends_the_job() {
         until [ -e "$1/gone" ]; do sleep 0.01; done
         sleep 0.3; echo leaving; init; barrier; forever"#;
     let directory = tempfile::tempdir().unwrap();
-    let outcome = ends_within_a_second(raw::script(launch("-n 2"), script).arg(directory.path()));
+    let outcome = raw::script(launch("-n 2"), script).arg(directory.path()).run();
     outcome.exits(1).says("rank 1 on ").says("before MPI_Init");
 }
 
 #[test]
 fn a_rank_that_finalizes_while_others_wait_in_a_barrier_ends_the_job() {
     let script = r#"init; if [ $PMI_RANK = 0 ]; then sleep 0.2; echo leaving; finalize; exit 0; fi; barrier; forever"#;
-    let outcome = ends_within_a_second(raw::script(launch("-n 3"), script));
+    let outcome = raw::script(launch("-n 3"), script).run();
     outcome.exits(1).says("rank 0 on ").says("called MPI_Finalize, while ranks 1-2 wait for it in a barrier");
 }
 
