@@ -208,11 +208,15 @@ fn show(bytes: &[u8]) -> Result<u8, Failure> {
     print(bytes).map_err(|error| Failure::ours(&error))
 }
 
+/// Connections of nodes and clients for which an API server reserves its table of open files, of 128 KiB.
+const CONNECTIONS: usize = 16_000;
+
 /// Runs the API server, which has a descriptor for each connection and each spool: as many as the system lets it have.
 fn serve_api(args: &lattice_api_server::args::ApiArgs) -> Result<u8, Failure> {
     if let Err(errno) = rank_spawner::raise_descriptor_limit() {
         tracing::warn!("cannot raise the limit of open files: {}", errno.desc());
     }
+    rank_spawner::DescriptorPlan { ranks: 0, others: CONNECTIONS }.reserve();
     match lattice_api_server::run(args).map_err(|error| Failure::ours(&error))? {
         lattice_api_server::Outcome::Served => Ok(0),
         lattice_api_server::Outcome::Checked => show(b"lattice: the settings make sense\n"),

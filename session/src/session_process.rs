@@ -191,7 +191,9 @@ fn begin(
     keep_out_of_core_dumps()?;
     let Some(start) = read_frame(socket)? else { return Ok(None) };
     let order = StartOrder::decode(ordered.order.read()?)?;
-    Ok(Some(Start::new(wire::start::decode(order, start)?, session.environment, &account)))
+    let start = Start::new(wire::start::decode(order, start)?, session.environment, &account);
+    start.descriptors().reserve();
+    Ok(Some(start))
 }
 
 /// Waits until the user's PAM session is open, and sets its limits.

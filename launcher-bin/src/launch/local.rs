@@ -11,7 +11,7 @@ use lattice_session::session_io::{HostProcess, SessionIo};
 use lattice_session::set::OwnSet;
 use lattice_session::spec::LaunchSecret;
 use pmi_core::ids::NodeIndex;
-use rank_spawner::{CpuBind, Keeper, NotPrivate, become_subreaper, usable_cpus};
+use rank_spawner::{CpuBind, DescriptorPlan, Keeper, NotPrivate, become_subreaper, usable_cpus};
 use tokio::sync::mpsc;
 
 use super::frontend::{End, Frontend};
@@ -47,6 +47,7 @@ pub(super) fn run(command: LaunchCommand, machine: &Machine, verbosity: Verbosit
     }
     show_notes(crowding(&launch).as_slice(), verbosity);
     show_notes(full_screen::note(&launch.placed).as_slice(), verbosity);
+    DescriptorPlan { ranks: launch.ranks.len(), others: 0 }.reserve();
     let keeper = Keeper::fork()?;
     // A keeper that cannot be reached is told of when it is given the launch.
     let _ = keeper.guard_socket(&LocalService::path(&launch.placed, &machine.environment));

@@ -17,7 +17,7 @@ use pmi_core::driver::TraceSink;
 use pmi_core::ids::JobId;
 use pmi_core::quiet::{self, ReadHalf, WriteHalf};
 use pmi_transport::task;
-use rank_spawner::{Account, DescriptorSocket, LaunchTag, OwnCgroup};
+use rank_spawner::{Account, DescriptorPlan, DescriptorSocket, LaunchTag, OwnCgroup};
 use tokio::sync::{mpsc, oneshot};
 
 use super::agent_calls::AgentCalls;
@@ -65,6 +65,12 @@ impl Start {
     /// Id of its launch.
     pub(super) fn launch_id(&self) -> &str {
         &self.0.spec.launch_id
+    }
+
+    /// Descriptors of its ranks, and of links to other nodes.
+    pub(super) fn descriptors(&self) -> DescriptorPlan {
+        let spec = &self.0.spec;
+        DescriptorPlan { ranks: spec.job.placement.ranks_on(spec.node).len(), others: spec.hosts.len() }
     }
 
     /// Runs the session, with everything that it is connected to at the other end of the socket.

@@ -14,6 +14,7 @@ mod certificates;
 mod cleanup;
 mod client_libraries;
 mod containers;
+mod descriptor_table;
 mod dynamic;
 mod endings;
 mod exec;

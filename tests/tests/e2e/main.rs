@@ -10,6 +10,7 @@ mod binding_words;
 mod cleanup;
 mod client_libraries;
 mod debuggers;
+mod descriptor_table;
 mod dynamic;
 mod ends;
 mod environment;
