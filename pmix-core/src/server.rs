@@ -67,7 +67,7 @@ use self::inquiries::Inquiry;
 use self::jobs::Jobs;
 use self::pending::Pending;
 use self::question::DataQuestion;
-use self::remote::Asking;
+use self::remote::PeerQuestion;
 use self::remote_output::RemoteOutput;
 use self::withheld::Withheld;
 use crate::clean_up::CleanUp;
@@ -125,7 +125,9 @@ pub struct Server {
     /// Gets that wait for a commit of a rank.
     waits: Pending<(JobIndex, Rank), Wait>,
     /// Questions to other nodes' servers that they have not answered yet.
-    asking: HashMap<Ticket, Asking>,
+    asking: HashMap<Ticket, PeerQuestion>,
+    /// Fences that have ended here. An answer from before one may be older than the data of the fence.
+    fences_ended: u64,
     /// Values asked for, without their tickets: nothing is asked for twice.
     wanted: HashSet<Wanted>,
     /// Questions of other nodes' servers that wait for a commit, by namespace and rank.
@@ -339,6 +341,7 @@ impl Server {
         if self.ended {
             return;
         }
+        self.fences_ended += 1;
         let result = result.map_err(Arc::new);
         if self.on_withheld_fence(job, id, &result) {
             return;

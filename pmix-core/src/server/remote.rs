@@ -61,6 +61,22 @@ pub(super) enum Asking {
     Output { node: NodeIndex },
 }
 
+/// A question to another node's server, and the number of fences that had ended here when it was asked.
+#[derive(Clone, Debug)]
+pub(super) struct PeerQuestion {
+    asking: Asking,
+    node: NodeIndex,
+    question: Bytes,
+    fences_ended: u64,
+}
+
+impl Asking {
+    /// Returns true if the answer brings data that fences bring as well.
+    fn brings_data(&self) -> bool {
+        matches!(self, Self::Value(_) | Self::Refresh(_) | Self::Withheld { .. })
+    }
+}
+
 impl Server {
     /// The other node on which a rank sits; `None` if it sits here.
     pub(super) fn other_node(&self, job: JobIndex, rank: Rank) -> Option<NodeIndex> {
@@ -80,15 +96,29 @@ impl Server {
     }
 
     pub(super) fn ask_peer(&mut self, node: NodeIndex, question: &Question, asking: Asking) -> Ticket {
+        self.ask_peer_for(node, question.encode(), asking)
+    }
+
+    fn ask_peer_for(&mut self, node: NodeIndex, question: Bytes, asking: Asking) -> Ticket {
         let ticket = self.new_ticket();
-        self.asking.insert(ticket, asking);
-        self.actions.push_back(Action::Ask { ticket, node, question: question.encode() });
+        let asked = PeerQuestion { asking, node, question: question.clone(), fences_ended: self.fences_ended };
+        self.asking.insert(ticket, asked);
+        self.actions.push_back(Action::Ask { ticket, node, question });
         ticket
     }
 
     /// The server that an [`Action::Ask`] was for has answered; `None` if it gives no answer.
+    ///
+    /// If a fence has ended here meanwhile, values of the answer may be older than those of the fence: the node is asked again.
     pub fn handle_peer_answer(&mut self, ticket: Ticket, answer: Option<&Bytes>) {
-        match self.asking.remove(&ticket) {
+        let asked = self.asking.remove(&ticket);
+        let has_values = answer.is_some_and(|answer| answer.starts_with(&status::SUCCESS.to_be_bytes()));
+        let is_old = |asked: &&PeerQuestion| asked.asking.brings_data() && asked.fences_ended != self.fences_ended;
+        if let Some(asked) = asked.as_ref().filter(|asked| has_values && is_old(asked)).cloned() {
+            self.ask_peer_for(asked.node, asked.question, asked.asking);
+            return;
+        }
+        match asked.map(|asked| asked.asking) {
             Some(Asking::Value(wanted)) => self.on_value(&wanted, answer),
             Some(Asking::Refresh(refresh)) => self.on_refreshed(refresh, answer),
             Some(Asking::Withheld { job, node }) => self.on_fetched(job, node, answer.and_then(decode_segment)),

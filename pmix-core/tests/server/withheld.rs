@@ -105,6 +105,32 @@ fn a_key_that_was_put_again_has_its_new_value_after_the_next_fence() {
     assert!(values(Flex, &objects).contains(&found("card", b"far")[0]));
 }
 
+/// The answer of a node was on its way while a fence with newer values ended.
+#[test]
+fn a_late_answer_does_not_replace_the_values_of_a_later_fence() {
+    for exchange in [Exchange::Full, Exchange::Auto, Exchange::Lazy] {
+        let (mut world, clients) = committed(exchange, 2, 0);
+        // Where fences bring the data, the value is asked for before the first one.
+        if exchange != Exchange::Full {
+            fence(&mut world, &clients);
+        }
+        world.delays_answers = true;
+        get(&mut world, clients[0], "job0", 1, "card", false);
+        assert_eq!((world.status(clients[0]), world.late.len()), (None, 1), "{exchange:?}");
+        commit(&mut world, clients[1], "card", b"near", b"far");
+        for &client in &clients {
+            world.send(client, 105, command::FENCE, collecting(&whole("job0")));
+        }
+        world.deliver_late_answers();
+        for _ in 0..4 {
+            world.status(clients[0]);
+        }
+        get(&mut world, clients[0], "job0", 1, "card", true);
+        let (_, objects) = world.status(clients[0]).expect("an answer");
+        assert!(values(Flex, &objects).contains(&found("card", b"far")[0]), "{exchange:?}");
+    }
+}
+
 #[test]
 fn a_spread_brings_what_earlier_rounds_have_withheld_as_well() {
     let (mut world, clients) = committed(Exchange::Auto, 8, 1_000);

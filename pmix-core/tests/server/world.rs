@@ -36,6 +36,10 @@ pub(crate) struct World {
     asked: HashMap<(usize, Ticket), (usize, Ticket)>,
     /// The node that gives no answer.
     pub(crate) lost: Option<usize>,
+    /// Answers of nodes stay on their way, in [`Self::late`].
+    pub(crate) delays_answers: bool,
+    /// Answers on their way: the node that asked, its ticket, and the bytes.
+    pub(crate) late: Vec<(usize, Ticket, Bytes)>,
     /// How many questions nodes have asked each other.
     pub(crate) questions: usize,
     /// What was sent of at least 64 KiB, to clients and to other nodes.
@@ -108,6 +112,8 @@ impl World {
             meeting: Vec::new(),
             asked: HashMap::new(),
             lost: None,
+            delays_answers: false,
+            late: Vec::new(),
             questions: 0,
             large: Vec::new(),
             largest: 0,
@@ -133,6 +139,15 @@ impl World {
         let names: Vec<String> = (0..jobs).map(|job| format!("job{job}")).collect();
         world.add_launch(&names.iter().map(String::as_str).collect::<Vec<_>>(), counts);
         world
+    }
+
+    /// The answers that were on their way arrive.
+    pub(crate) fn deliver_late_answers(&mut self) {
+        self.delays_answers = false;
+        for (asker, ticket, answer) in std::mem::take(&mut self.late) {
+            self.nodes[asker].handle_peer_answer(ticket, Some(&answer));
+            self.run();
+        }
     }
 
     /// One job whose ranks may have so many unanswered questions.
@@ -403,6 +418,9 @@ impl World {
                 self.largest = self.largest.max(answer.len());
                 self.note_large(&answer);
                 let (asker, ticket) = self.asked.remove(&(node, ticket)).expect("a question is answered twice");
+                if self.delays_answers {
+                    return self.late.push((asker, ticket, answer));
+                }
                 self.nodes[asker].handle_peer_answer(ticket, Some(&answer));
                 self.run();
             }
