@@ -67,6 +67,8 @@ pub(crate) struct Connection<M> {
     to_accepter: Way<M>,
     /// Sides that are about to learn of its end.
     pub(crate) untold: u32,
+    /// It did not end in order: something that was sent may be lost.
+    pub(crate) is_broken: bool,
 }
 
 /// One direction of a connection.
@@ -89,7 +91,7 @@ impl<M> Default for Way<M> {
 impl<M> Connection<M> {
     pub(crate) fn new(purpose: Purpose, opener: End, accepter: End) -> Self {
         let (to_opener, to_accepter) = Default::default();
-        Self { purpose, opener, accepter, to_opener, to_accepter, untold: 0 }
+        Self { purpose, opener, accepter, to_opener, to_accepter, untold: 0, is_broken: false }
     }
 
     pub(crate) fn end(&self, side: Side) -> End {

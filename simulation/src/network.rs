@@ -160,6 +160,13 @@ impl Network {
         }
     }
 
+    /// The connection does not end in order.
+    fn break_off(&mut self, id: ConnectionId) {
+        if let Some(connection) = self.connections.get_mut(&id) {
+            connection.is_broken = true;
+        }
+    }
+
     /// A side is going to learn that the connection is over.
     fn expect_end(&mut self, id: ConnectionId) {
         if let Some(connection) = self.connections.get_mut(&id) {

@@ -270,9 +270,9 @@ impl Node {
     }
 
     /// The session has accepted a link.
-    pub(crate) fn accept_link(&mut self, process: u64, from: u32, link: ConnectionId) {
+    pub(crate) fn accept_link(&mut self, process: u64, from: u32, link: ConnectionId, around: &mut Surroundings) {
         if let Some(session) = self.fork_server.session_of(process) {
-            session.accept_link(from, link);
+            session.accept_link(from, link, around);
         }
     }
 }

@@ -145,7 +145,7 @@ impl RankProcess {
             Step::GetLatest { owner, .. } => asks(format!("cmd=get kvsname=kvs_1_0 key=latest{owner}\n")),
             Step::Finalize => asks("cmd=finalize\n".to_owned()),
             Step::Exit(code) => Deed::Exit(RankExit::Code(code)),
-            Step::Wrong(wrong) => return Some(self.go_wrong(wrong)),
+            Step::Wrong(wrong) => return Some(self.go_wrong(wrong, truth)),
         };
         if matches!(deed, Deed::Ask(_)) {
             self.awaits = Some(step);
@@ -153,8 +153,9 @@ impl RankProcess {
         Some(deed)
     }
 
-    fn go_wrong(&mut self, wrong: Wrong) -> Deed {
+    fn go_wrong(&mut self, wrong: Wrong, truth: &mut Truth) -> Deed {
         self.steps.clear();
+        truth.has_erred |= matches!(wrong, Wrong::Abort(_) | Wrong::Leave | Wrong::Babble);
         match wrong {
             Wrong::Exit(code) => Deed::Exit(RankExit::Code(code)),
             Wrong::Abort(code) => {

@@ -25,15 +25,17 @@ pub(crate) struct Truth {
     left: Vec<u32>,
     /// By rank: how its process ended.
     pub(crate) exits: BTreeMap<Rank, RankExit>,
-    /// By rank that has ended: number of fences that anybody had left by then.
-    left_before: BTreeMap<Rank, u32>,
+    /// By rank that has ended: the number of fences that each rank had left by then.
+    left_before: BTreeMap<Rank, Vec<u32>>,
+    /// A rank did something that ends the launch, whatever its status is.
+    pub(crate) has_erred: bool,
     /// Nodes that something happened to which may cost a launch its part there.
     pub(crate) struck: BTreeSet<u32>,
     /// Something happened that may make the API server forget news.
     pub(crate) forgets: bool,
     /// Nodes whose session ended its ranks as it had no agent for the agent lease, which ranks see as SIGHUP.
     pub(crate) left_alone: BTreeSet<u32>,
-    /// The API server was killed while its disk failed: what it had told is written nowhere, nodes know the signals that it ordered only.
+    /// The API server was killed before the cause was on its disk: nodes know no more than the signals that it ordered.
     pub(crate) forgot_causes: bool,
     /// Somebody ended the launch.
     pub(crate) is_ended_by_others: bool,
@@ -75,6 +77,7 @@ impl Truth {
             left: zeros(),
             exits: BTreeMap::new(),
             left_before: BTreeMap::new(),
+            has_erred: false,
             struck: BTreeSet::new(),
             forgets: false,
             left_alone: BTreeSet::new(),
@@ -96,7 +99,7 @@ impl Truth {
     /// Returns true if the launch may be ending in disorder, in which a PMIx server answers with errors.
     pub(crate) fn may_be_ending(&self) -> bool {
         let has_failed = self.exits.values().any(|exit| !exit.is_success());
-        has_failed || self.is_ended_by_others || !self.struck.is_empty() || !self.causes.is_empty()
+        has_failed || self.has_erred || self.is_ended_by_others || !self.struck.is_empty() || !self.causes.is_empty()
     }
 
     /// An invariant does not hold.
@@ -132,16 +135,24 @@ impl Truth {
         }
     }
 
-    /// Returns true if a fence may go on without a rank, and what it would have put before that is not there: it has failed before anybody
-    /// left that fence, the launch bears that, and it was not the first fence, which nobody can do without a rank in.
+    /// Returns true if a fence may go on without a rank, and without the values that it put before that fence. The launch goes on
+    /// after failures, the rank failed before a rank left the fence that has not failed, and it was not the first fence.
+    ///
+    /// A rank that left the fence and failed as well is no source of the result: its node may have no living rank.
     pub(crate) fn is_done_without(&self, rank: Rank, epoch: u32) -> bool {
-        let has_failed = self.exits.get(&rank).is_some_and(|exit| !exit.is_success());
-        let was_left = self.left_before.get(&rank).is_some_and(|&left| left > epoch);
-        self.scenario.failed_ranks == FailedRanks::AreBorne && has_failed && epoch > 0 && !was_left
+        let was_left = self.left_before.get(&rank).is_some_and(|left| {
+            let mut left = left.iter().zip(0..).filter(|(left, _)| **left > epoch);
+            left.any(|(_, other)| !self.has_failed(Rank(other)))
+        });
+        self.scenario.failed_ranks == FailedRanks::AreBorne && self.has_failed(rank) && epoch > 0 && !was_left
+    }
+
+    fn has_failed(&self, rank: Rank) -> bool {
+        self.exits.get(&rank).is_some_and(|exit| !exit.is_success())
     }
 
     pub(crate) fn exited(&mut self, rank: Rank, exit: RankExit) {
-        self.left_before.insert(rank, self.left.iter().max().copied().unwrap_or(0));
+        self.left_before.insert(rank, self.left.clone());
         if self.exits.insert(rank, exit).is_some() {
             self.wrong(format!("I3: rank {rank} ended twice"));
         }
@@ -150,6 +161,8 @@ impl Truth {
     /// The API server is gone: what it told and had not written down may be found out anew.
     pub(crate) fn api_killed(&mut self) {
         self.forgets = true;
+        let has_cause = !self.causes.is_empty() || self.complete.iter().any(|completed| completed.cause.is_some());
+        self.forgot_causes |= has_cause && self.kept_cause.is_none();
         self.causes = self.kept_cause.iter().cloned().collect();
         self.complete.clear();
     }

@@ -145,7 +145,7 @@ impl World {
                 let target = self.nodes[to as usize].link_target();
                 let opened = self.nodes[node as usize].open_link(session, to, since, target, around);
                 if let Some((peer, link)) = opened {
-                    self.nodes[to as usize].accept_link(peer, node, link);
+                    self.nodes[to as usize].accept_link(peer, node, link, around);
                 }
             }
             Event::Session(event) => self.nodes[event.session().0 as usize].on_session_event(event, around),

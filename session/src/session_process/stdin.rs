@@ -61,13 +61,20 @@ impl Readers {
     }
 }
 
-/// A piece on its way to the session, and the receiver of the news that it was taken: the agent, if there is no other.
-pub(super) type Waiting = (Bytes, Option<oneshot::Sender<()>>);
+/// Item on its way to the session.
+pub(super) enum Waiting {
+    /// A piece, and the receiver of the report that it was taken: the agent, if there is no other.
+    Piece(Bytes, Option<oneshot::Sender<()>>),
+    /// End of the input.
+    End,
+    /// This many bytes of the API server came behind the end. They count as taken: other nodes wait for the credit.
+    Ignored(u64),
+}
 
 /// Sending end of a launch's input.
 pub(super) struct Input {
-    /// `None` after the end of the input.
-    pieces: Option<mpsc::UnboundedSender<Waiting>>,
+    pieces: mpsc::UnboundedSender<Waiting>,
+    has_ended: bool,
     /// Bytes that may be on their way.
     max: u64,
     /// Bytes that were pushed since the start.
@@ -102,7 +109,7 @@ pub(super) fn ends(window: u64) -> (Input, Pieces) {
     let taken = Arc::new(AtomicU64::new(0));
     let max = window.saturating_mul(INPUT_WINDOWS_MAX);
     let numbered = Numbered::default();
-    let input = Input { pieces: Some(pieces), max, received: 0, taken: Arc::clone(&taken), numbered };
+    let input = Input { pieces, has_ended: false, max, received: 0, taken: Arc::clone(&taken), numbered };
     (input, Pieces { waiting, taken })
 }
 
@@ -113,15 +120,25 @@ pub(super) fn connect(readers: Readers, window: u64, agent: mpsc::Sender<ToAgent
     let (session, source) = mpsc::channel(1);
     let mut session = (readers == Readers::Here).then_some(session);
     task::spawn(async move {
-        while let Some((piece, told)) = pieces.waiting.recv().await {
-            let len = piece.len() as u64;
-            // Input without a reader counts as read.
-            if let Some(reader) = session.as_ref().filter(|_| len > 0)
-                && reader.send(piece).await.is_err()
-            {
-                session = None;
-            }
-            if let Some(event) = pieces.take(len, told)
+        while let Some(next) = pieces.waiting.recv().await {
+            let report = match next {
+                Waiting::Piece(piece, told) => {
+                    let len = piece.len() as u64;
+                    // Input without a reader counts as read.
+                    if let Some(reader) = session.as_ref().filter(|_| len > 0)
+                        && reader.send(piece).await.is_err()
+                    {
+                        session = None;
+                    }
+                    pieces.take(len, told)
+                }
+                Waiting::End => {
+                    session = None;
+                    None
+                }
+                Waiting::Ignored(len) => Some(taken(len)),
+            };
+            if let Some(event) = report
                 && agent.send(event).await.is_err()
             {
                 break;
@@ -145,31 +162,33 @@ impl Pieces {
                 let _ = told.send(());
                 None
             }
-            None => Some(ToAgent::event(encode_happening(&NodeHappening::StdinTaken(len)))),
+            None => Some(taken(len)),
         }
     }
 
-    /// The next piece without waiting; `None` at the end, an error while there is no piece.
+    /// The next item, if there is one.
     #[cfg(feature = "simulation")]
-    pub(super) fn try_next(&mut self) -> Result<Option<Waiting>, mpsc::error::TryRecvError> {
-        match self.waiting.try_recv() {
-            Err(mpsc::error::TryRecvError::Disconnected) => Ok(None),
-            other => other.map(Some),
-        }
+    pub(super) fn try_next(&mut self) -> Option<Waiting> {
+        self.waiting.try_recv().ok()
     }
 }
 
+/// Report that this many bytes of the API server's input were taken.
+pub(super) fn taken(len: u64) -> ToAgent {
+    ToAgent::event(encode_happening(&NodeHappening::StdinTaken(len)))
+}
+
 impl Input {
-    /// Passes on a piece; one after the end is dropped.
+    /// Passes on a piece. One behind the end is ignored, and counts as taken.
     ///
     /// # Errors
     /// Ends the input if there is no room for the piece.
     pub(super) fn push(&mut self, piece: Bytes) -> Result<(), InputEnd> {
         self.numbered.is_over = true;
         self.drop_ahead();
-        self.make_room(piece.len() as u64)?;
+        let room = self.make_room(piece.len() as u64);
         self.pass_on(piece, None);
-        Ok(())
+        room
     }
 
     /// Takes a piece that came by way of other nodes, and passes on what of it is next and new, with all that has waited for it. The receiver
@@ -179,10 +198,7 @@ impl Input {
     /// Ends the input if there is no room for the piece, or if one before it was lost.
     pub(super) fn push_numbered(&mut self, piece: InputPiece) -> Result<oneshot::Receiver<()>, InputEnd> {
         let (told, taken) = oneshot::channel();
-        if self.numbered.is_over
-            && piece.offset + piece.bytes.len() as u64 > self.numbered.next
-            && self.pieces.is_some()
-        {
+        if self.numbered.is_over && piece.offset + piece.bytes.len() as u64 > self.numbered.next && !self.has_ended {
             self.end();
             return Err(InputEnd::Gap);
         }
@@ -209,7 +225,10 @@ impl Input {
 
     /// Ends the input: readers see its end behind the pieces that were pushed.
     pub(super) fn end(&mut self) {
-        self.pieces = None;
+        if !std::mem::replace(&mut self.has_ended, true) {
+            // No task takes it when the session has ended.
+            let _ = self.pieces.send(Waiting::End);
+        }
         self.drop_ahead();
     }
 
@@ -221,7 +240,7 @@ impl Input {
 
     fn make_room(&mut self, len: u64) -> Result<(), InputEnd> {
         let unread = self.received + self.numbered.ahead_bytes - self.taken.load(Ordering::Relaxed);
-        if self.pieces.is_some() && unread + len > self.max {
+        if !self.has_ended && unread + len > self.max {
             self.end();
             return Err(InputEnd::Unread { unread, max: self.max });
         }
@@ -229,10 +248,18 @@ impl Input {
     }
 
     fn pass_on(&mut self, piece: Bytes, told: Option<oneshot::Sender<()>>) {
-        let Some(pieces) = &self.pieces else { return };
-        self.received += piece.len() as u64;
-        // Nobody takes it when the session has ended.
-        let _ = pieces.send((piece, told));
+        let len = piece.len() as u64;
+        let next = match told {
+            None if self.has_ended => Waiting::Ignored(len),
+            // Its receiver learns that no rank reads it.
+            Some(_) if self.has_ended => return,
+            told => {
+                self.received += len;
+                Waiting::Piece(piece, told)
+            }
+        };
+        // No task takes it when the session has ended.
+        let _ = self.pieces.send(next);
     }
 }
 
@@ -289,7 +316,7 @@ mod tests {
         for expected in [Some("one"), Some("two"), None] {
             assert_eq!(stream.recv().await.as_deref(), expected.map(str::as_bytes));
         }
-        assert_eq!((ends.taken().await, ends.taken().await, ends.taken().await), (Some(3), Some(3), None));
+        assert_eq!([ends.taken().await, ends.taken().await, ends.taken().await], [Some(3), Some(3), Some(4)]);
     }
 
     #[tokio::test]
@@ -313,8 +340,9 @@ mod tests {
         assert_eq!(ends.input.push(Bytes::from_static(b"more")), Err(unread));
         assert_eq!(stream.recv().await.unwrap(), "0123456789abcdef");
         assert_eq!(ends.taken().await, Some(16));
-        ends.push("late");
         assert_eq!(stream.recv().await, None);
+        ends.push("late");
+        assert_eq!([ends.taken().await, ends.taken().await], [Some(4), Some(4)], "other nodes wait for the credit");
     }
 
     #[tokio::test]
@@ -386,6 +414,7 @@ mod tests {
         for expected in [Some("one"), Some("four"), None] {
             assert_eq!(stream.recv().await.as_deref(), expected.map(str::as_bytes));
         }
+        assert_eq!([ends.taken().await, ends.taken().await], [Some(4), Some(4)], "other nodes wait for the credit");
     }
 
     #[tokio::test]

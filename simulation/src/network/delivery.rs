@@ -78,6 +78,7 @@ impl Network {
 
     /// A connection is reset; both sides learn that soon.
     pub(crate) fn reset(&mut self, schedule: &mut Schedule, connection: ConnectionId) {
+        self.break_off(connection);
         for to in Side::BOTH {
             if self.takes(connection, to) {
                 self.shut(connection, to);
@@ -109,6 +110,7 @@ impl Network {
         self.stop_listening(host);
         self.held_calls.retain(|held| held.from != host);
         for connection in self.those(|connection| connection.is_of_host(host)) {
+            self.break_off(connection);
             for to in Side::BOTH {
                 let is_there = self.get(connection).is_some_and(|known| known.end(to).host != host);
                 self.shut(connection, to.other());

@@ -16,7 +16,8 @@ use prost::Message as _;
 use proto::link_frame::What;
 
 pub(crate) use self::links::LinkTarget;
-use crate::connection::{ConnectionId, End, Host};
+use self::links::NodeLink;
+use crate::connection::{End, Host};
 use crate::event::{AgentEvent, NodeEvent, SessionEvent};
 use crate::rank::RankProcess;
 use crate::surroundings::{LEASE, Surroundings};
@@ -31,8 +32,8 @@ pub(super) struct SessionHost {
     machines: SimulatedSession,
     ranks: BTreeMap<Rank, RankProcess>,
     door: Door,
-    /// Links by node, the one that is written to.
-    links: BTreeMap<u32, ConnectionId>,
+    /// Links by node.
+    links: BTreeMap<u32, NodeLink>,
     /// Frames for links that are being opened.
     opening: BTreeMap<u32, Vec<Bytes>>,
     /// When it left the launch.

@@ -8,7 +8,6 @@ use std::time::Instant;
 use bytes::Bytes;
 use pmi_core::ids::{NodeIndex, Rank};
 use pmi_transport::fence::AnswerId;
-use tokio::sync::mpsc::error::TryRecvError;
 use tokio::sync::oneshot;
 
 use crate::gathered::NodeSelection;
@@ -16,7 +15,7 @@ use crate::input_piece::InputPiece;
 use crate::runner::{Backlog, BacklogState, Next};
 use crate::session_process::frames::ToAgent;
 use crate::session_process::input_relay::{Passing, Share};
-use crate::session_process::stdin::{self, Input, InputEnd, Pieces, Readers};
+use crate::session_process::stdin::{self, Input, InputEnd, Pieces, Readers, Waiting};
 use crate::wire;
 use crate::wire::event::{NodeHappening, encode_happening};
 
@@ -281,16 +280,20 @@ impl SessionInput {
 
     /// The task between the commands and the session: one piece is with the session, and one may be on its way.
     fn take_piece(&mut self) -> bool {
-        if self.has_ended || !self.taken.is_empty() {
+        if !self.taken.is_empty() {
             return false;
         }
         let (piece, told) = match self.pieces.try_next() {
-            Ok(Some(next)) => next,
-            Ok(None) => {
+            Some(Waiting::Piece(piece, told)) => (piece, told),
+            Some(Waiting::End) => {
                 self.has_ended = true;
                 return true;
             }
-            Err(TryRecvError::Empty | TryRecvError::Disconnected) => return false,
+            Some(Waiting::Ignored(len)) => {
+                self.outcome.to_agent.push(stdin::taken(len));
+                return true;
+            }
+            None => return false,
         };
         self.outcome.to_agent.extend(self.pieces.take(piece.len() as u64, told));
         let is_read = self.readers == Readers::Here && !(self.is_over && self.backlog.is_none());

@@ -10,7 +10,7 @@ use pmi_transport::proto::v1 as proto;
 use prost::Message as _;
 
 use super::SessionHost;
-use crate::connection::{ConnectionId, End, Host, KEEP_ALIVE, Purpose};
+use crate::connection::{ConnectionId, End, Host, KEEP_ALIVE, Purpose, Side};
 use crate::event::{Message, SessionEvent};
 use crate::surroundings::{LEASE, Surroundings};
 use crate::time::Time;
@@ -31,6 +31,14 @@ pub(crate) struct LinkTarget {
     pub(crate) has_agent: bool,
 }
 
+/// The link to another node: one stream, or one of each node. The rules are those of `Links` of the crate `pmi-transport`.
+#[derive(Clone, Debug)]
+pub(super) struct NodeLink {
+    /// The stream that is written to.
+    writes: ConnectionId,
+    streams: Vec<ConnectionId>,
+}
+
 impl SessionHost {
     /// Returns true if it takes links.
     pub(crate) fn takes_links(&self) -> bool {
@@ -42,7 +50,7 @@ impl SessionHost {
     pub(super) fn send_frame(&mut self, to: u32, frame: Bytes, around: &mut Surroundings) {
         match (self.opening.get_mut(&to), self.links.get(&to)) {
             (Some(waiting), _) => waiting.push(frame),
-            (None, Some(&link)) => self.send_on_link(link, frame, around),
+            (None, Some(link)) => self.send_on_link(link.writes, frame, around),
             (None, None) => {
                 self.opening.insert(to, vec![frame]);
                 self.count_opening(around);
@@ -102,7 +110,7 @@ impl SessionHost {
                 frames.into_iter().for_each(|frame| self.send_on_link(link, frame, around));
                 match self.left_at {
                     Some(_) => self.close_link(link, around),
-                    None => drop(self.links.insert(to, link)),
+                    None => self.add_stream(to, link, true),
                 }
                 Some((peer, link))
             }
@@ -117,12 +125,7 @@ impl SessionHost {
                 if around.now() > since + tries || has_ended || is_given_up {
                     self.opening.remove(&to);
                     // One that the other node has opened ends with it.
-                    if let Some(accepted) = self.links.remove(&to) {
-                        self.close_link(accepted, around);
-                    }
-                    self.input(around, |session, now| {
-                        session.link_broke(NodeIndex(to), "no link can be opened", now);
-                    });
+                    self.lose_link(to, "no link can be opened", around);
                 } else {
                     around.after(PAUSE, self.opens_link(to, since));
                 }
@@ -131,9 +134,32 @@ impl SessionHost {
         }
     }
 
-    /// Another node has opened a link.
-    pub(crate) fn accept_link(&mut self, from: u32, link: ConnectionId) {
-        self.links.entry(from).or_insert(link);
+    /// Another node has opened a link. If it had opened one before, that one has ended for it.
+    pub(crate) fn accept_link(&mut self, from: u32, stream: ConnectionId, around: &mut Surroundings) {
+        let before = self.links.get(&from).into_iter().flat_map(|link| &link.streams);
+        if before.into_iter().any(|&stream| self.has_accepted(stream, around)) {
+            self.lose_link(from, "it opened another link", around);
+        }
+        self.add_stream(from, stream, false);
+    }
+
+    fn add_stream(&mut self, node: u32, stream: ConnectionId, is_written_to: bool) {
+        let link = self.links.entry(node).or_insert_with(|| NodeLink { writes: stream, streams: Vec::new() });
+        link.streams.push(stream);
+        if is_written_to {
+            link.writes = stream;
+        }
+    }
+
+    fn has_accepted(&self, stream: ConnectionId, around: &Surroundings) -> bool {
+        around.network.side_of(stream, self.end()) == Some(Side::Accepter)
+    }
+
+    /// The link to a node ends, with all its streams.
+    fn lose_link(&mut self, node: u32, reason: &str, around: &mut Surroundings) {
+        let streams = self.links.remove(&node).map(|link| link.streams).unwrap_or_default();
+        streams.into_iter().for_each(|stream| self.close_link(stream, around));
+        self.input(around, |session, now| session.link_broke(NodeIndex(node), reason, now));
     }
 
     pub(crate) fn on_frame(&mut self, from: u32, frame: Bytes, around: &mut Surroundings) {
@@ -142,23 +168,28 @@ impl SessionHost {
         }
     }
 
-    /// A link is over at the other side.
-    pub(crate) fn link_broke(&mut self, link: ConnectionId, around: &mut Surroundings) {
-        let me = Host(self.node);
-        let Some(Host(peer)) = around.network.get(link).and_then(|known| known.other_host(me)) else { return };
-        if self.links.get(&peer) == Some(&link) {
-            self.links.remove(&peer);
+    /// A stream has ended. Its link ends, unless the last frames of the other node come on a stream of that node.
+    pub(crate) fn link_broke(&mut self, stream: ConnectionId, around: &mut Surroundings) {
+        let Some(connection) = around.network.get(stream) else { return };
+        let (peer, is_broken) = (connection.other_host(Host(self.node)), connection.is_broken);
+        let is_opened = !self.has_accepted(stream, around);
+        if let Some(side) = around.network.side_of(stream, self.end()) {
+            around.network.shut(stream, side.other());
         }
-        if let Some(side) = around.network.side_of(link, self.end()) {
-            around.network.shut(link, side.other());
+        let Some(Host(peer)) = peer else { return };
+        let Some(link) = self.links.get_mut(&peer).filter(|link| link.streams.contains(&stream)) else { return };
+        link.streams.retain(|&known| known != stream);
+        // The other streams were opened by the other node.
+        if !(is_opened && !is_broken && !link.streams.is_empty()) {
+            self.lose_link(peer, "its link broke", around);
         }
-        self.input(around, |session, now| session.link_broke(NodeIndex(peer), "its link broke", now));
     }
 
     /// The session has left the launch. What it sent reaches the others, also over links that are being opened, for a while.
     pub(super) fn leave_links(&mut self, around: &mut Surroundings) {
         self.left_at.get_or_insert(around.now());
-        std::mem::take(&mut self.links).into_values().for_each(|link| self.close_link(link, around));
+        let streams = std::mem::take(&mut self.links).into_values().flat_map(|link| link.streams);
+        streams.for_each(|stream| self.close_link(stream, around));
     }
 
     /// Returns true if there is a link to this node, or will be one.

@@ -32,6 +32,7 @@ impl SessionHost {
 
     pub(super) fn start_rank(&mut self, rank: Rank, process: u64, around: &mut Surroundings) {
         if around.scenario.programs[rank.index()].is_missing {
+            around.truth.has_erred = true;
             return self.input(around, |session, now| session.rank_not_started(rank, "no such program", now));
         }
         self.ranks.insert(rank, RankProcess::new(rank, &around.scenario));
@@ -75,6 +76,10 @@ impl SessionHost {
     /// A rank reads its input, and waits while there is none.
     fn read_input(&mut self, rank: Rank, most: usize, around: &mut Surroundings) {
         let mut read = InputRead::Wait;
+        // News of more input may come before the answer is looked at.
+        if let Some(known) = self.ranks.get_mut(&rank) {
+            known.waits_for_input = true;
+        }
         self.input(around, |session, now| read = session.rank_reads(rank, most, now));
         let Some(known) = self.ranks.get_mut(&rank) else { return };
         match &read {
@@ -83,8 +88,9 @@ impl SessionHost {
                 known.has_read();
                 around.truth.input_ended(rank);
             }
-            InputRead::Wait => return known.waits_for_input = true,
+            InputRead::Wait => return,
         }
+        known.waits_for_input = false;
         self.rank_goes_on(rank, around);
     }
 
