@@ -144,9 +144,7 @@ impl Scenario {
         let input = has_input.then(|| InputPlan::of(self.size(), self.epochs, random));
         let collects = random.chance(50);
         let exchange = [DataExchange::Auto, DataExchange::Full, DataExchange::Lazy][random.below(3) as usize];
-        // In a launch that bears failures, fences of PMIx have rules of their own.
-        let bears = self.failed_ranks == FailedRanks::AreBorne;
-        let protocol = if random.chance(40) && !bears { Protocol::Pmix { collects, exchange } } else { Protocol::Pmi1 };
+        let protocol = if random.chance(40) { Protocol::Pmix { collects, exchange } } else { Protocol::Pmi1 };
         Self { protocol, input, ..self }
     }
 
