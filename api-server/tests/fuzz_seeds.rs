@@ -84,7 +84,7 @@ fn reports() -> Target {
     let notice = proto::SilentRanks { ranks: vec![0], size: 6, ..Default::default() };
     let notice = proto::Notice { what: Some(proto::notice::What::Silent(notice)) };
     let progress = proto::RankProgress { rank: 4, pid: 9, waiting: true, program: "/app".into(), ..Default::default() };
-    let started = |rank| What::Started(proto::RankStarted { rank, pid: 7 + rank, program: "/app".into() });
+    let started = |rank| What::Started(proto::RankStarted { rank, pid: 7 + rank, program: "/app".into(), at_us: 1 });
     let output = proto::RankOutput { rank: 0, on_stderr: false, data: "hello\n".into() };
     let waiting = |ranks| What::Waiting(proto::Waiting { ranks });
     let report = || What::Report(proto::SessionReport::default());

@@ -144,7 +144,7 @@ impl Renderer {
             launch_id: launch.placed.launch_id.clone(),
             ending: false,
             shows_progress: shows_progress(verbosity),
-            summary: (output.summary || output.json).then(|| Summary::new(Instant::now(), launch.placed.hosts.len())),
+            summary: (output.summary || output.json).then(|| Summary::new(launch.placed.hosts.len())),
             says_summary: output.summary,
             exit_messages: output.exit_messages,
             recovers: output.recovers,
@@ -268,7 +268,7 @@ impl Renderer {
     async fn event(&mut self, node: NodeIndex, event: Event) {
         let now = Instant::now();
         if let Some(summary) = &mut self.summary {
-            summary.event(node, &event, now);
+            summary.event(node, &event);
         }
         match event {
             Event::Ending(_) if self.ending => return,

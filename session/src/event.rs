@@ -26,6 +26,8 @@ pub enum Event {
         rank: Rank,
         /// Its process id on this node.
         pid: u32,
+        /// Time of its start since 1970, by the clock of this node as the session began and a monotonic clock from then on.
+        at: Duration,
     },
     /// Output of a rank.
     Output(Output),
@@ -39,6 +41,8 @@ pub enum Event {
         exit: RankExit,
         /// Point that its PMI conversation had reached; `None` without PMI.
         reached: Option<DialoguePoint>,
+        /// Time from its start to the end of its process, by a monotonic clock.
+        ran: Duration,
     },
     /// A spawned job's part on this node was started, or was not.
     Spawned {

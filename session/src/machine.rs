@@ -95,12 +95,26 @@ pub(crate) enum StartFailure {
     GivenUp,
 }
 
+/// Begin of a session.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Began {
+    pub(crate) now: Instant,
+    /// The same since 1970, by the clock of the node.
+    pub(crate) unix: Duration,
+}
+
+impl Began {
+    fn unix_time(self, now: Instant) -> Duration {
+        self.unix + now.saturating_duration_since(self.now)
+    }
+}
+
 /// The machine. After every call of an `on_*` method the runner takes the effects with [`SessionMachine::poll_effect`] until there is
 /// none, and calls [`SessionMachine::on_time`] at [`SessionMachine::next_wake`].
 #[derive(Debug)]
 pub(crate) struct SessionMachine {
     spec: Arc<SessionSpec>,
-    started: Instant,
+    began: Began,
     phase: Phase,
     limits: Limits,
     verdict: Verdict,
@@ -121,11 +135,12 @@ pub(crate) struct SessionMachine {
 
 impl SessionMachine {
     /// Begins with the preparation of the launched job.
-    pub(crate) fn new(spec: Arc<SessionSpec>, now: Instant) -> Self {
+    pub(crate) fn new(spec: Arc<SessionSpec>, began: Began) -> Self {
+        let now = began.now;
         let nodes = if spec.hosts.len() > 1 { NodeCount::Several } else { NodeCount::One };
         let prepare = Effect::PrepareJob { job: JobNumber::LAUNCHED, parent: None };
         Self {
-            started: now,
+            began,
             phase: Phase::Starting,
             limits: Limits::new(&spec.settings.timeouts, now),
             verdict: Verdict::Open,
@@ -248,7 +263,7 @@ impl SessionMachine {
         now: Instant,
     ) {
         let UnreportedEnd { slot, exit, reached } = end;
-        if !self.ranks.ended(slot, exit, reached) {
+        if !self.ranks.ended(slot, exit, reached, now) {
             return;
         }
         let unreported = [&[end], others].concat();
@@ -433,7 +448,7 @@ impl SessionMachine {
             Phase::Ending(_) => !matches!(launched, JobPhase::Preparing { .. }),
         };
         if idle && is_last {
-            self.phase = Phase::Draining { duration: now.saturating_duration_since(self.started) };
+            self.phase = Phase::Draining { duration: now.saturating_duration_since(self.began.now) };
             self.effects.push_back(Effect::Sweep);
         }
     }

@@ -75,7 +75,7 @@ use crate::machine::jobs::{JobNumber, SpawnTicket};
 use crate::machine::ranks::SlotId;
 use crate::machine::verdict::UnreportedEnd;
 use crate::machine::watch::{SilentSeen, WatchLook};
-use crate::machine::{Phase, SessionMachine};
+use crate::machine::{Began, Phase, SessionMachine};
 use crate::session_io::{Control, HostProcess, SessionIo, StdinSource};
 use crate::spec::SessionSpec;
 
@@ -222,8 +222,9 @@ impl Runner {
         let (files, registered) = mpsc::unbounded_channel();
         let (nodes, host) = (Arc::clone(&io.nodes), Arc::clone(&io.services));
         let calls = RankCalls { texts, session, deaths, files };
+        let began = Began { now: Instant::now().into_std(), unix: crate::unix_time::since_epoch() };
         Self {
-            machine: SessionMachine::new(Arc::clone(&spec), Instant::now().into_std()),
+            machine: SessionMachine::new(Arc::clone(&spec), began),
             servers: Servers::new(Arc::clone(&spec), nodes, host, calls, io.communicators.clone(), io.trace.take()),
             contact: Contact::new(),
             orphans: OrphanReaping::new(io.process),

@@ -141,7 +141,7 @@ fn from_session() -> Vec<proto::FromSession> {
         }),
     ];
     let events = [
-        Event::Started(proto::RankStarted { rank: 3, pid: 4711, program: Bytes::new() }),
+        Event::Started(proto::RankStarted { rank: 3, pid: 4711, program: Bytes::new(), at_us: 1 }),
         Event::Output(proto::RankOutput { rank: 3, on_stderr: false, data: "hello\n".into() }),
     ];
     let calls = calls.map(|what| FromWhat::Call(proto::Call { id: 1, what: Some(what) }));

@@ -180,6 +180,8 @@ impl EventLog {
 
 #[cfg(test)]
 pub(super) mod tests {
+    use std::time::Duration;
+
     use lattice_session::event::{Event, Output, Stream};
     use pmi_core::ids::Rank;
     use pmi_transport::limits::kept_cost;
@@ -195,7 +197,7 @@ pub(super) mod tests {
     }
 
     pub(crate) fn started(rank: u32) -> LogEvent {
-        LogEvent::Node(NodeEvent::of_session(Event::Started { rank: Rank(rank), pid: 100 + rank }))
+        LogEvent::Node(NodeEvent::of_session(Event::Started { rank: Rank(rank), pid: 100 + rank, at: Duration::ZERO }))
     }
 
     fn push(log: &EventLog, times: usize, bytes: usize) {

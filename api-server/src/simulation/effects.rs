@@ -144,7 +144,7 @@ impl SimulatedApiServer {
 fn client_event(event: LogEvent) -> ClientEvent {
     match event {
         LogEvent::Node(NodeEvent::Happened(NodeHappening::Event(event), _)) => match event {
-            Event::Started { rank, pid } => ClientEvent::Started(rank, pid),
+            Event::Started { rank, pid, .. } => ClientEvent::Started(rank, pid),
             Event::Output(output) => ClientEvent::Output(output.rank, output.bytes),
             Event::Exited { rank, exit, .. } => ClientEvent::Exited(rank, exit),
             Event::Ending(cause) => ClientEvent::Ending(cause),

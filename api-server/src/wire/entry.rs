@@ -86,7 +86,7 @@ mod tests {
         let library = MpiLibrary { name: "MPICH".to_owned(), file: "/l.so".to_owned(), family: MpiFamily::Pmi };
         let ranks = vec![Rank(0), Rank(1)];
         let missing = vec![(Rank(2), Some("put".to_owned())), (Rank(3), None)];
-        let started = NodeHappening::Event(Event::Started { rank: Rank(1), pid: 7 });
+        let started = NodeHappening::Event(Event::Started { rank: Rank(1), pid: 7, at: Duration::ZERO });
         let completion = Completion {
             launch_id: "l".to_owned(),
             allocation_id: "a".to_owned(),
@@ -104,6 +104,7 @@ mod tests {
                 rank: Rank(3),
                 exit,
                 reached: Some(DialoguePoint { phase: Phase::Finalized, fences: 2 }),
+                ran: second,
             }),
             session(Event::Notice(Notice::Silent {
                 ranks,

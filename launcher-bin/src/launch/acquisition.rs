@@ -78,7 +78,7 @@ impl<S: UpdateSource> UpdateSource for Acquisition<'_, S> {
     async fn next(&mut self) -> Option<Update> {
         let update = self.source.next().await;
         match &update {
-            Some(Update::Event(_, Event::Started { rank, pid })) if self.has_started(*rank, *pid) => {
+            Some(Update::Event(_, Event::Started { rank, pid, .. })) if self.has_started(*rank, *pid) => {
                 self.publish();
                 if self.launch.placed.settings.at_exec == AtExec::Stop {
                     self.let_go().await;

@@ -183,8 +183,8 @@ impl Watched {
         self.known().viewers.tell(event);
         // Output is most of what happens, and tells nothing of ranks.
         match event {
-            Event::Started { rank, pid } => self.known().rank(*rank).pid = Some(*pid),
-            Event::Exited { rank, exit, reached } => {
+            Event::Started { rank, pid, .. } => self.known().rank(*rank).pid = Some(*pid),
+            Event::Exited { rank, exit, reached, .. } => {
                 let mut known = self.known();
                 if known.is_spawned(*rank) {
                     known.ranks.remove(rank);

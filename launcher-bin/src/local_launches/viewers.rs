@@ -124,6 +124,8 @@ pub(super) fn frame(what: What) -> Bytes {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use lattice_session::event::{Output, Stream};
     use pmi_core::ids::Rank;
 
@@ -145,7 +147,7 @@ mod tests {
         for _ in 0..2 * WAITING_MAX / (1 << 16) {
             viewers.tell(&output(1 << 16));
         }
-        viewers.tell(&Event::Started { rank: Rank(0), pid: 7 });
+        viewers.tell(&Event::Started { rank: Rank(0), pid: 7, at: Duration::ZERO });
         let heard = heard(&mut slow);
         let pieces = heard.iter().filter(|what| matches!(what, What::Event(_))).count();
         let missed =

@@ -190,7 +190,7 @@ pub(crate) fn plan(launch: &PreparedLaunch) -> Bytes {
 /// The line of an event on `node`.
 pub(crate) fn event(event: &Event, node: &str) -> Option<Bytes> {
     let body = match event {
-        Event::Started { rank, pid } => Body::Started { rank: *rank, node, pid: *pid },
+        Event::Started { rank, pid, .. } => Body::Started { rank: *rank, node, pid: *pid },
         Event::Output(output) => output_body(output, node),
         Event::Notice(notice) => Body::Notice { notice: notice_line(notice), message: words::notice(notice) },
         Event::Exited { rank, exit, .. } => Body::Exited { node, end: RankEnd::of(*rank, *exit) },

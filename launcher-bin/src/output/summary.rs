@@ -1,7 +1,8 @@
-//! `--summary`, and the last line of `--json`: what a launch took, told at its end.
+//! `--summary`, and the last line of `--json`: times, resources and output of a launch that is over. Times of ranks are those that their
+//! nodes measured, as events may arrive late.
 
 use std::collections::HashMap;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use hostlist::fold;
 use lattice_session::event::{Event, Output, Report, Stream, Usage, UsageRange};
@@ -11,13 +12,12 @@ use serde::Serialize;
 use crate::formatting::{count, duration, short_duration, size};
 use crate::usage::{self, UsageLine};
 
-/// What is counted while a launch runs. Times are those at which this process heard of it.
+/// Counts while a launch runs.
 #[derive(Debug)]
 pub(super) struct Summary {
-    begun: Instant,
     /// Starts of the ranks that run.
-    running: HashMap<Rank, Instant>,
-    /// Ranks that started first and last.
+    running: HashMap<Rank, Duration>,
+    /// Ranks that started first and last. Starts and ends are since 1970.
     starts: Option<Extremes>,
     /// Ranks that ended first and last.
     ends: Option<Extremes>,
@@ -38,7 +38,7 @@ struct Extremes {
 #[derive(Clone, Copy, Debug, Default)]
 struct OfNode {
     ranks: u32,
-    /// End of its last rank so far, since the begin of the launch.
+    /// End of its last rank so far.
     ended: Duration,
     /// Bytes on standard output and on standard error.
     written: [u64; 2],
@@ -59,33 +59,37 @@ impl OfNode {
 }
 
 impl Summary {
-    pub(super) fn new(begun: Instant, nodes: usize) -> Self {
+    pub(super) fn new(nodes: usize) -> Self {
         let nodes = vec![OfNode::default(); nodes];
-        Self { begun, running: HashMap::new(), starts: None, ends: None, runs: None, nodes }
+        Self { running: HashMap::new(), starts: None, ends: None, runs: None, nodes }
     }
 
-    pub(super) fn event(&mut self, node: NodeIndex, event: &Event, now: Instant) {
-        let since = now.saturating_duration_since(self.begun);
+    pub(super) fn event(&mut self, node: NodeIndex, event: &Event) {
         let Some(of_node) = self.nodes.get_mut(node.index()) else { return };
         match event {
             Event::Output(Output { stream, bytes, .. }) => {
                 of_node.written[usize::from(*stream == Stream::Stderr)] += bytes.len() as u64;
             }
-            Event::Started { rank, .. } => {
+            &Event::Started { rank, at, .. } => {
                 of_node.ranks += 1;
-                self.running.insert(*rank, now);
-                self.starts = Some(Extremes::with(self.starts, *rank, since));
+                self.running.insert(rank, at);
+                self.starts = Some(Extremes::with(self.starts, rank, at));
             }
-            Event::Exited { rank, .. } => {
-                of_node.ended = of_node.ended.max(since);
-                self.ends = Some(Extremes::with(self.ends, *rank, since));
-                if let Some(started) = self.running.remove(rank) {
-                    let ran = now.saturating_duration_since(started);
-                    self.runs = Some(Extremes::with(self.runs, *rank, ran));
-                }
+            &Event::Exited { rank, ran, .. } => {
+                self.runs = Some(Extremes::with(self.runs, rank, ran));
+                // A viewer may have missed the start.
+                let Some(started) = self.running.remove(&rank) else { return };
+                let end = started + ran;
+                of_node.ended = of_node.ended.max(end);
+                self.ends = Some(Extremes::with(self.ends, rank, end));
             }
             _ => {}
         }
+    }
+
+    /// A time of the launch, since the start of its first rank.
+    fn since_start(&self, time: Duration) -> Duration {
+        time.saturating_sub(self.starts.map_or(Duration::ZERO, |starts| starts.least.1))
     }
 
     /// The lines of the summary.
@@ -95,10 +99,12 @@ impl Summary {
         let of = |(rank, time): (Rank, Duration)| format!("{} (rank {rank})", short_duration(time));
         let several = |extremes: Option<Extremes>| extremes.filter(|known| known.least.0 != known.most.0);
         if let Some(Extremes { least, most }) = several(self.starts) {
-            lines.push(format!("the first rank started after {}, the last one after {}", of(least), of(most)));
+            let within = short_duration(self.since_start(most.1));
+            lines.push(format!("all ranks started within {within}: rank {} first, rank {} last", least.0, most.0));
         }
         if let Some(Extremes { least, most }) = several(self.ends) {
-            lines.push(format!("the first rank ended after {}, the last one after {}", of(least), of(most)));
+            let [least, most] = [least, most].map(|(rank, end)| of((rank, self.since_start(end))));
+            lines.push(format!("the first rank ended after {least}, the last one after {most}"));
         }
         if let Some(Extremes { least, most }) = several(self.runs) {
             lines.push(format!("the fastest rank ran for {}, the slowest one for {}", of(least), of(most)));
@@ -107,7 +113,7 @@ impl Summary {
         let written = |stream: usize| size(self.nodes.iter().map(|node| node.written[stream]).sum());
         lines.push(format!("written: {} to standard output, {} to standard error", written(0), written(1)));
         lines.extend(used_by_node(hosts, report));
-        lines.extend(self.of_nodes(hosts, "ended", |node| node.ended, short_duration));
+        lines.extend(self.of_nodes(hosts, "ended", |node| self.since_start(node.ended), short_duration));
         lines.extend(self.of_nodes(hosts, "written", OfNode::bytes, size));
         lines
     }
@@ -129,24 +135,24 @@ impl Summary {
 
     /// The same for programs.
     pub(super) fn line<'a>(&self, hosts: &'a [String], report: &Report) -> SummaryLine<'a> {
-        let range = |known: Option<Extremes>| {
-            known.map(|Extremes { least, most }| {
-                [least, most].map(|(rank, time)| OfRank { rank, after_s: time.as_secs_f64() })
-            })
+        let range = |known: Option<Extremes>, shown: &dyn Fn(Duration) -> Duration| {
+            let of_rank = |(rank, time)| OfRank { rank, after_s: shown(time).as_secs_f64() };
+            known.map(|Extremes { least, most }| [least, most].map(of_rank))
         };
+        let since_start = |time| self.since_start(time);
         let of_node =
             |(node, usage): (NodeIndex, Usage)| Some(NodeUsed { node: hosts.get(node.index())?, usage: usage.into() });
         let node = |(name, of): (&'a String, &OfNode)| NodeLine {
             node: name,
             ranks: of.ranks,
-            ended_after_s: of.ended.as_secs_f64(),
+            ended_after_s: self.since_start(of.ended).as_secs_f64(),
             stdout_bytes: of.written[0],
             stderr_bytes: of.written[1],
         };
         SummaryLine {
-            started: range(self.starts),
-            ended: range(self.ends),
-            ran: range(self.runs),
+            started: range(self.starts, &since_start),
+            ended: range(self.ends, &since_start),
+            ran: range(self.runs, &|time| time),
             used: report
                 .by_node
                 .as_ref()
@@ -209,21 +215,20 @@ mod tests {
 
     #[test]
     fn times_resources_and_output_are_summed_up() {
-        let begun = Instant::now();
-        let mut summary = Summary::new(begun, 2);
-        let after = |millis| begun + Duration::from_millis(millis);
-        for (rank, millis) in [(0, 100), (1, 200), (2, 900)] {
-            let started = Event::Started { rank: Rank(rank), pid: 1 };
-            summary.event(NodeIndex(rank / 2), &started, after(millis));
+        let mut summary = Summary::new(2);
+        for (rank, millis) in [(2, 900), (0, 100), (1, 200)] {
+            let at = Duration::from_secs(1_764_400_000) + Duration::from_millis(millis);
+            summary.event(NodeIndex(rank / 2), &Event::Started { rank: Rank(rank), pid: 1, at });
         }
         let bytes = Bytes::from_static(&[b'x'; 2048]);
         for (rank, stream) in [(0, Stream::Stdout), (1, Stream::Stdout), (2, Stream::Stderr)] {
             let output = Output { rank: Rank(rank), stream, bytes: bytes.clone() };
-            summary.event(NodeIndex(rank / 2), &Event::Output(output), begun);
+            summary.event(NodeIndex(rank / 2), &Event::Output(output));
         }
-        for (rank, millis) in [(2, 1000), (0, 2000), (1, 4000)] {
-            let exited = Event::Exited { rank: Rank(rank), exit: RankExit::Code(0), reached: None };
-            summary.event(NodeIndex(rank / 2), &exited, after(millis));
+        for (rank, millis) in [(0, 1900), (1, 3800), (2, 100)] {
+            let ran = Duration::from_millis(millis);
+            let exited = Event::Exited { rank: Rank(rank), exit: RankExit::Code(0), reached: None, ran };
+            summary.event(NodeIndex(rank / 2), &exited);
         }
         let exits = (0..3).map(|rank| (Rank(rank), RankExit::Code(0))).collect();
         let usage = Usage { user: Duration::from_secs(61), system: Duration::from_millis(250), peak_memory: 3 << 20 };
@@ -236,13 +241,13 @@ mod tests {
             summary.lines(&hosts, &report),
             [
                 "3 ranks on n[0-1] ran for 4 s",
-                "the first rank started after 100 ms (rank 0), the last one after 900 ms (rank 2)",
-                "the first rank ended after 1 s (rank 2), the last one after 4 s (rank 1)",
+                "all ranks started within 800 ms: rank 0 first, rank 2 last",
+                "the first rank ended after 900 ms (rank 2), the last one after 3.9 s (rank 1)",
                 "the fastest rank ran for 100 ms (rank 2), the slowest one for 3.8 s (rank 1)",
                 "used: 1 min 1 s of processor time for programs, 0.3 s in the kernel; at most 3.0 MiB of memory in one process",
                 "written: 4.0 KiB to standard output, 2.0 KiB to standard error",
                 "by node, processor time: from 2.3 s (n1) to 1 min 1 s (n0)",
-                "by node, ended: from 1 s (n1) to 4 s (n0)",
+                "by node, ended: from 900 ms (n1) to 3.9 s (n0)",
                 "by node, written: from 2.0 KiB (n1) to 4.0 KiB (n0)",
             ]
         );
@@ -254,11 +259,11 @@ mod tests {
 
     #[test]
     fn one_rank_is_not_compared() {
-        let begun = Instant::now();
-        let mut summary = Summary::new(begun, 1);
-        summary.event(NodeIndex(0), &Event::Started { rank: Rank(0), pid: 1 }, begun);
-        let exited = Event::Exited { rank: Rank(0), exit: RankExit::Code(0), reached: None };
-        summary.event(NodeIndex(0), &exited, begun + Duration::from_secs(1));
+        let mut summary = Summary::new(1);
+        let second = Duration::from_secs(1);
+        summary.event(NodeIndex(0), &Event::Started { rank: Rank(0), pid: 1, at: second });
+        let exited = Event::Exited { rank: Rank(0), exit: RankExit::Code(0), reached: None, ran: second };
+        summary.event(NodeIndex(0), &exited);
         let report = Report {
             exits: vec![(Rank(0), RankExit::Code(0))],
             cause: None,

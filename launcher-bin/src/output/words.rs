@@ -28,7 +28,7 @@ pub(crate) fn event(event: &Event, verbosity: Verbosity) -> Option<String> {
         // Nothing of MPI was found in it: a script, or a program that needs no server.
         Event::Notice(Notice::Silent { library: None, .. }) if verbosity < Verbosity::Verbose => return None,
         Event::Notice(warning) if verbosity > Verbosity::Quiet => return Some(notice(warning)),
-        Event::Started { rank, pid } => format!("rank {rank} runs as process {pid}"),
+        Event::Started { rank, pid, .. } => format!("rank {rank} runs as process {pid}"),
         Event::Exited { rank, exit, .. } => format!("rank {rank} {exit}"),
         Event::Ending(cause) => format!("ending the launch: {}", shown(cause)),
         _ => return None,
@@ -412,7 +412,7 @@ mod tests {
 
     #[test]
     fn verbosity_decides_which_events_are_told() {
-        let started = Event::Started { rank: Rank(1), pid: 7 };
+        let started = Event::Started { rank: Rank(1), pid: 7, at: Duration::ZERO };
         let silent = |library| {
             let after = Duration::from_secs(5);
             Event::Notice(Notice::Silent { ranks: vec![Rank(0)], size: 1, ended: true, after, library })

@@ -632,6 +632,7 @@
         Field { number: 5, name: "core_dumped", most: 1, longest: 0, inner: None },
         Field { number: 6, name: "phase", most: 1, longest: 0, inner: None },
         Field { number: 7, name: "fences", most: 1, longest: 0, inner: None },
+        Field { number: 8, name: "ran_us", most: 1, longest: 0, inner: None },
     ] },
     Message { name: "RankOutput", fields: &[
         Field { number: 1, name: "rank", most: 1, longest: 0, inner: None },
@@ -671,6 +672,7 @@
         Field { number: 1, name: "rank", most: 1, longest: 0, inner: None },
         Field { number: 2, name: "pid", most: 1, longest: 0, inner: None },
         Field { number: 3, name: "program", most: 1, longest: 4194304, inner: None },
+        Field { number: 4, name: "at_us", most: 1, longest: 0, inner: None },
     ] },
     Message { name: "RankUsage", fields: &[
         Field { number: 1, name: "cpu_us", most: 1, longest: 0, inner: None },

@@ -882,6 +882,9 @@ pub struct RankStarted {
     /// The program that it runs, as an absolute path.
     #[prost(bytes = "bytes", tag = "3")]
     pub program: ::prost::bytes::Bytes,
+    /// Time of the start since 1970, by the clock of the node; microseconds.
+    #[prost(uint64, tag = "4")]
+    pub at_us: u64,
 }
 impl ::prost::Name for RankStarted {
     const NAME: &'static str = "RankStarted";
@@ -930,6 +933,9 @@ pub struct RankExitStatus {
     /// Number of fences of all ranks of its job that were over.
     #[prost(uint64, tag = "7")]
     pub fences: u64,
+    /// Time from its start to its end, in events; microseconds.
+    #[prost(uint64, tag = "8")]
+    pub ran_us: u64,
 }
 impl ::prost::Name for RankExitStatus {
     const NAME: &'static str = "RankExitStatus";

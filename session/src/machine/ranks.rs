@@ -6,6 +6,7 @@
 //! ```
 
 use std::collections::{BTreeMap, HashMap};
+use std::time::{Duration, Instant};
 
 use pmi_core::ids::{LocalRank, Rank};
 use pmi_core::{DialoguePoint, Phase};
@@ -41,6 +42,7 @@ pub(crate) enum RankState {
         pid: u32,
         /// Number of output streams that may still bring something.
         outputs: usize,
+        since: Instant,
     },
     /// Its process was reaped.
     Ended {
@@ -49,6 +51,8 @@ pub(crate) enum RankState {
         /// Progress of its dialogue with its PMI server when it ended; `None` without one.
         reached: Option<DialoguePoint>,
         outputs: usize,
+        /// Time from its start to its end.
+        ran: Duration,
     },
 }
 
@@ -58,6 +62,7 @@ pub(crate) struct ExitNews {
     pub(crate) rank: Rank,
     pub(crate) exit: RankExit,
     pub(crate) reached: Option<DialoguePoint>,
+    pub(crate) ran: Duration,
 }
 
 /// All ranks of this node.
@@ -179,8 +184,8 @@ impl Ranks {
     }
 
     /// Takes in that a process runs, with `outputs` streams to read; false if its start was over already.
-    pub(crate) fn started(&mut self, slot: SlotId, pid: u32, outputs: usize) -> bool {
-        self.end_start(slot, RankState::Running { pid, outputs }) && {
+    pub(crate) fn started(&mut self, slot: SlotId, pid: u32, outputs: usize, now: Instant) -> bool {
+        self.end_start(slot, RankState::Running { pid, outputs, since: now }) && {
             self.running += 1;
             true
         }
@@ -204,10 +209,10 @@ impl Ranks {
     }
 
     /// Takes in that a process was reaped; false if it does not run.
-    pub(crate) fn ended(&mut self, slot: SlotId, exit: RankExit, reached: Option<DialoguePoint>) -> bool {
+    pub(crate) fn ended(&mut self, slot: SlotId, exit: RankExit, reached: Option<DialoguePoint>, now: Instant) -> bool {
         let Some(&mut Slot { ref mut state, job, .. }) = self.slots.get_mut(&slot) else { return false };
-        let RankState::Running { pid, outputs } = *state else { return false };
-        *state = RankState::Ended { pid, exit, reached, outputs };
+        let RankState::Running { pid, outputs, since } = *state else { return false };
+        *state = RankState::Ended { pid, exit, reached, outputs, ran: now.saturating_duration_since(since) };
         self.running -= 1;
         self.count_end(job);
         true
@@ -239,7 +244,9 @@ impl Ranks {
     pub(crate) fn exit_news(&self, slot: SlotId) -> Option<ExitNews> {
         let slot = self.find(slot)?;
         match slot.state {
-            RankState::Ended { exit, reached, outputs: 0, .. } => Some(ExitNews { rank: slot.rank, exit, reached }),
+            RankState::Ended { exit, reached, outputs: 0, ran, .. } => {
+                Some(ExitNews { rank: slot.rank, exit, reached, ran })
+            }
             _ => None,
         }
     }
@@ -266,53 +273,57 @@ impl RankState {
 mod tests {
     use super::*;
 
-    fn one() -> (Ranks, SlotId) {
+    fn one() -> (Ranks, SlotId, Instant) {
         let mut ranks = Ranks::default();
         let slot = ranks.add(Rank(4), JobNumber(0), LocalRank(0));
-        (ranks, slot)
+        (ranks, slot, Instant::now())
     }
 
     #[test]
     fn an_exit_is_news_only_after_the_last_output() {
-        let (mut ranks, slot) = one();
-        assert!(ranks.started(slot, 99, 2));
+        let (mut ranks, slot, now) = one();
+        assert!(ranks.started(slot, 99, 2, now));
         ranks.output_ended(slot);
-        assert!(ranks.ended(slot, RankExit::Code(3), None));
+        let ran = Duration::from_secs(3);
+        assert!(ranks.ended(slot, RankExit::Code(3), None, now + ran));
         assert_eq!(ranks.exit_news(slot), None);
         ranks.output_ended(slot);
-        let news = ExitNews { rank: Rank(4), exit: RankExit::Code(3), reached: None };
+        let news = ExitNews { rank: Rank(4), exit: RankExit::Code(3), reached: None, ran };
         assert_eq!(ranks.exit_news(slot), Some(news));
         assert_eq!(ranks.close_outputs(), [], "it was held back by nothing");
     }
 
     #[test]
     fn an_exit_that_an_output_held_back_is_news_when_outputs_are_closed() {
-        let (mut ranks, slot) = one();
-        ranks.started(slot, 99, 2);
-        ranks.ended(slot, RankExit::Code(0), None);
+        let (mut ranks, slot, now) = one();
+        ranks.started(slot, 99, 2, now);
+        ranks.ended(slot, RankExit::Code(0), None, now);
         assert_eq!(ranks.close_outputs(), [slot]);
         assert!(ranks.exit_news(slot).is_some());
     }
 
     #[test]
     fn counts_follow_what_happens_once_each() {
-        let (mut ranks, slot) = one();
+        let (mut ranks, slot, now) = one();
         let counts = |ranks: &Ranks| (ranks.starting(), ranks.running());
         assert_eq!(counts(&ranks), (1, 0));
-        assert!(!ranks.ended(slot, RankExit::Code(0), None), "it does not run");
-        assert!(ranks.started(slot, 99, 0) && !ranks.started(slot, 98, 0) && !ranks.not_started(slot));
+        assert!(!ranks.ended(slot, RankExit::Code(0), None, now), "it does not run");
+        assert!(ranks.started(slot, 99, 0, now) && !ranks.started(slot, 98, 0, now) && !ranks.not_started(slot));
         assert_eq!((counts(&ranks), ranks.get(slot).state.pid()), ((0, 1), Some(99)));
-        assert!(ranks.ended(slot, RankExit::Code(0), None) && !ranks.ended(slot, RankExit::Code(1), None));
+        assert!(ranks.ended(slot, RankExit::Code(0), None, now) && !ranks.ended(slot, RankExit::Code(1), None, now));
         assert_eq!((counts(&ranks), ranks.get(slot).state.exit()), ((0, 0), Some(RankExit::Code(0))));
         assert_eq!((ranks.alive().count(), ranks.jobs_alive(), ranks.has_alive(JobNumber(0))), (0, 0, false));
         let other = SlotId(7);
-        assert!(!ranks.started(other, 1, 0) && !ranks.ended(other, RankExit::Code(0), None), "there is no such slot");
+        assert!(
+            !ranks.started(other, 1, 0, now) && !ranks.ended(other, RankExit::Code(0), None, now),
+            "there is no such slot"
+        );
         ranks.output_ended(other);
     }
 
     #[test]
     fn a_rank_that_never_started_has_neither_process_nor_exit() {
-        let (mut ranks, slot) = one();
+        let (mut ranks, slot, _) = one();
         assert!(ranks.not_started(slot));
         let state = ranks.get(slot).state;
         assert_eq!((state.pid(), state.exit(), ranks.exit_news(slot)), (None, None, None));

@@ -9,6 +9,7 @@ use pmi_core::server::Progress;
 use super::desertion::{FenceSeen, LongWait};
 use super::effect::{Asker, Effect, FenceLook, Look, ProgressDetail};
 use super::jobs::JobNumber;
+use super::ranks::ExitNews;
 use super::verdict::Verdict;
 use super::watch::{SilentSeen, WatchLook};
 use super::{Phase, SessionMachine, SlotId};
@@ -45,7 +46,8 @@ impl SessionMachine {
     /// Reports a rank's exit if nothing more can come from it.
     pub(super) fn report_exit(&mut self, slot: SlotId) {
         if let Some(news) = self.ranks.exit_news(slot) {
-            self.report_event(Event::Exited { rank: news.rank, exit: news.exit, reached: news.reached });
+            let ExitNews { rank, exit, reached, ran } = news;
+            self.report_event(Event::Exited { rank, exit, reached, ran });
         }
     }
 

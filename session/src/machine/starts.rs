@@ -11,11 +11,11 @@ use crate::event::Event;
 impl SessionMachine {
     /// The process of a rank runs, with `outputs` streams to read.
     pub(crate) fn on_started(&mut self, slot: SlotId, pid: u32, outputs: usize, now: Instant) {
-        if !self.ranks.started(slot, pid, outputs) {
+        if !self.ranks.started(slot, pid, outputs, now) {
             return;
         }
         let rank = self.ranks.get(slot).rank;
-        self.report_event(Event::Started { rank, pid });
+        self.report_event(Event::Started { rank, pid, at: self.began.unix_time(now) });
         self.count_start(slot);
         self.advance(now);
     }

@@ -128,6 +128,7 @@ fn abort_code(code: Option<i32>, message: &str) -> i32 {
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
+    use std::time::Instant;
 
     use pmi_core::ids::{Epoch, LocalRank};
 
@@ -151,7 +152,7 @@ mod tests {
         let mut ranks = Ranks::default();
         for rank in 0..count {
             let slot = ranks.add(Rank(rank), JobNumber(0), LocalRank(rank));
-            ranks.started(slot, 100 + rank, 0);
+            ranks.started(slot, 100 + rank, 0, Instant::now());
         }
         ranks
     }
@@ -180,8 +181,8 @@ mod tests {
         let mut ranks = ranks(3);
         let waiting = vec![Rank(0)];
         let reason = |rank| EndReason::LeftFence { rank: Rank(rank), waiting: waiting.clone() };
-        ranks.ended(SlotId(1), RankExit::Code(5), None);
-        ranks.ended(SlotId(2), RankExit::Code(0), None);
+        ranks.ended(SlotId(1), RankExit::Code(5), None, Instant::now());
+        ranks.ended(SlotId(2), RankExit::Code(0), None, Instant::now());
         let failed = CauseKind::Failed { rank: Rank(1), exit: RankExit::Code(5) };
         assert_eq!(cause_of(reason(1), &ranks, &[]), (None, failed));
         let left = CauseKind::LeftFence { rank: Rank(2), waiting: waiting.clone() };
@@ -201,7 +202,7 @@ mod tests {
         let reason = || EndReason::LeftBeforeInit { rank: Rank(1), others: vec![Rank(0)] };
         let cause = |exit| (None, CauseKind::LeftBeforeInit { rank: Rank(1), exit, others: vec![Rank(0)] });
         assert_eq!(cause_of(reason(), &ranks, &[]), cause(RankExit::Code(0)));
-        ranks.ended(SlotId(1), RankExit::Code(5), None);
+        ranks.ended(SlotId(1), RankExit::Code(5), None, Instant::now());
         assert_eq!(cause_of(reason(), &ranks, &[]), cause(RankExit::Code(5)));
     }
 }

@@ -9,7 +9,7 @@ mod settling;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use nix::sys::signal::Signal;
@@ -34,7 +34,7 @@ use crate::cause::StartClass;
 use crate::event::{Event, Output, Report, Stream};
 use crate::machine::jobs::JobNumber;
 use crate::machine::verdict::{ExitMeaning, UnreportedEnd, death_kind};
-use crate::machine::{SessionMachine, StartFailure};
+use crate::machine::{Began, SessionMachine, StartFailure};
 use crate::session_io::Control;
 use crate::spec::SessionSpec;
 use crate::wire::command::{self, Command};
@@ -132,7 +132,7 @@ impl SimulatedSession {
         let server = Server::new(spec.job.clone(), spec.node, Settings::default());
         let connections = vec![None; server.ranks().len()];
         let mut session = Self {
-            machine: SessionMachine::new(Arc::clone(&spec), now),
+            machine: SessionMachine::new(Arc::clone(&spec), Began { now, unix: Duration::ZERO }),
             connections,
             pmix: spec.settings.pmi.family.has_pmix().then(|| Pmix::new(&spec, server.ranks().len())),
             asked: BTreeMap::new(),

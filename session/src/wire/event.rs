@@ -60,16 +60,22 @@ pub enum NodeHappening {
 pub fn encode(event: &Event) -> proto::NodeEvent {
     let what = match event {
         Event::Mapped(hash) => What::Mapped(hash.0),
-        Event::Started { rank, pid } => {
-            What::Started(proto::RankStarted { rank: rank.0, pid: *pid, program: Bytes::new() })
-        }
+        Event::Started { rank, pid, at } => What::Started(proto::RankStarted {
+            rank: rank.0,
+            pid: *pid,
+            program: Bytes::new(),
+            at_us: microseconds(*at),
+        }),
         Event::Output(output) => What::Output(proto::RankOutput {
             rank: output.rank.0,
             on_stderr: output.stream == Stream::Stderr,
             data: output.bytes.clone(),
         }),
         Event::Notice(notice) => What::Notice(proto::Notice { what: Some(encode_notice(notice)) }),
-        Event::Exited { rank, exit, reached } => What::Exited(encode_exit(*rank, *exit, *reached)),
+        Event::Exited { rank, exit, reached, ran } => {
+            let exit = encode_exit(*rank, *exit, *reached);
+            What::Exited(proto::RankExitStatus { ran_us: microseconds(*ran), ..exit })
+        }
         Event::Spawned { job, failure } => What::Spawned(proto::Spawned {
             job_id: job.as_str().to_owned(),
             failure: failure.clone().unwrap_or_default(),
@@ -180,15 +186,20 @@ pub fn decode_usage_range(least: Option<proto::NodeUsage>, most: Option<proto::N
 pub fn decode(event: proto::NodeEvent) -> Result<NodeHappening, WireError> {
     Ok(NodeHappening::Event(match event.what.ok_or(WireError::Missing { what: "event" })? {
         What::Mapped(hash) => Event::Mapped(MapHash(hash)),
-        What::Started(started) => Event::Started { rank: Rank(started.rank), pid: started.pid },
+        What::Started(proto::RankStarted { rank, pid, at_us, .. }) => {
+            Event::Started { rank: Rank(rank), pid, at: Duration::from_micros(at_us) }
+        }
         What::Output(output) => Event::Output(Output {
             rank: Rank(output.rank),
             stream: if output.on_stderr { Stream::Stderr } else { Stream::Stdout },
             bytes: output.data,
         }),
-        What::Exited(exit) => {
-            Event::Exited { rank: Rank(exit.rank), exit: decode_exit(&exit), reached: decode_reached(&exit) }
-        }
+        What::Exited(exit) => Event::Exited {
+            rank: Rank(exit.rank),
+            exit: decode_exit(&exit),
+            reached: decode_reached(&exit),
+            ran: Duration::from_micros(exit.ran_us),
+        },
         What::Notice(notice) => {
             Event::Notice(decode_notice(notice.what.ok_or(WireError::Missing { what: "notice" })?)?)
         }

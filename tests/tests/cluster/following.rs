@@ -85,6 +85,20 @@ fn all_that_a_detached_launch_said_is_there_for_everybody() {
     script(2, text).run().exits(0).prints_lines(["first", "second"]).says_nothing();
 }
 
+/// All events of the launch arrive together, as late ones do that come through relays.
+#[test]
+fn times_of_a_summary_are_those_of_the_nodes_when_events_arrive_late() {
+    let text = r#"
+        id=$(lattice launch --pmi=none --detach -N 2 -n 2 sleep 2); until_over
+        lattice attach $id --json >events
+        python3 -c '
+import json
+took = [json.loads(line) for line in open("events")][-1]["summary"]
+print([took[times][0]["after_s"] >= 1 for times in ("ran", "ended")], [node["ended_after_s"] >= 1 for node in took["nodes"]])'
+    "#;
+    script(2, text).run().exits(0).prints_lines(["[True, True] [True, True]"]);
+}
+
 #[test]
 fn what_there_is_no_room_for_is_missing_with_a_word() {
     let text = r#"

@@ -162,7 +162,7 @@ impl Machine {
             Event::Output(ref output) if self.nodes.state.ranks.owns(node, output.rank) => {
                 self.append(node, NodeEvent::of_session(event), now);
             }
-            Event::Exited { rank, exit, reached }
+            Event::Exited { rank, exit, reached, .. }
                 if self.nodes.state.on_exited(node, RankEnd { rank, exit, reached }) =>
             {
                 self.append(node, NodeEvent::of_session(event), now);

@@ -65,7 +65,7 @@ mod tests {
     const NODE: NodeIndex = NodeIndex(1);
 
     fn started() -> FromLaunch {
-        FromLaunch::Event(NODE, Event::Started { rank: Rank(3), pid: 7 })
+        FromLaunch::Event(NODE, Event::Started { rank: Rank(3), pid: 7, at: Duration::ZERO })
     }
 
     #[test]

@@ -1,4 +1,4 @@
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use lattice_session::call_stacks::RankStack;
 use pmi_core::ids::NodeIndex;
@@ -24,7 +24,7 @@ fn samples() -> Vec<Bytes> {
     let silent = |library| Notice::Silent { ranks: vec![rank], size: 2, ended: true, after, library };
     let missing = vec![(rank, Some("get".to_owned())), (Rank(0), None)];
     let events = [
-        Event::Started { rank, pid: 4711 },
+        Event::Started { rank, pid: 4711, at: after },
         output(b"hello\n"),
         output(b"\xff\xfe"),
         Event::Notice(silent(Some(library))),
@@ -48,8 +48,8 @@ fn samples() -> Vec<Bytes> {
             asked: Limit::UNLIMITED,
             hard: 8_388_608,
         }),
-        Event::Exited { rank, exit: RankExit::Code(3), reached: None },
-        Event::Exited { rank, exit: killed, reached: None },
+        Event::Exited { rank, exit: RankExit::Code(3), reached: None, ran: after },
+        Event::Exited { rank, exit: killed, reached: None, ran: after },
         Event::Ending(cause.clone()),
         Event::Ending(lost),
     ];
@@ -62,8 +62,8 @@ fn samples() -> Vec<Bytes> {
     lines.extend(events[..7].iter().filter_map(|sample| event(sample, "node3")));
     lines.extend(holes);
     lines.extend(events[7..].iter().filter_map(|sample| event(sample, "node3")));
-    let mut summary = Summary::new(Instant::now(), 1);
-    summary.event(NodeIndex(0), &Event::Started { rank, pid: 1 }, Instant::now());
+    let mut summary = Summary::new(1);
+    summary.event(NodeIndex(0), &Event::Started { rank, pid: 1, at: after });
     let hosts = ["node3".to_owned()];
     lines.extend([complete("k3jq", 139, &failed, None), complete("k3jq", 0, &fine, Some(summary.line(&hosts, &fine)))]);
     lines

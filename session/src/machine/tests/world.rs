@@ -21,7 +21,7 @@ use super::super::ranks::{RankState, SlotId};
 use super::super::reports::RankSeen;
 use super::super::verdict::UnreportedEnd;
 use super::super::watch::{SilentSeen, WatchLook};
-use super::super::{Phase, PrepareFailure, SessionMachine, StartFailure};
+use super::super::{Began, Phase, PrepareFailure, SessionMachine, StartFailure};
 use crate::cause::{Cause, CauseKind, StartClass};
 use crate::event::{Event, Notice};
 use crate::gathered::GatherDetail;
@@ -99,7 +99,7 @@ impl World {
     pub(super) fn prepared(spec: Arc<SessionSpec>, preparation: Preparation) -> Self {
         let start = Instant::now();
         let mut world = Self {
-            machine: SessionMachine::new(spec, start),
+            machine: SessionMachine::new(spec, Began { now: start, unix: Duration::ZERO }),
             start,
             now: start,
             starting: Vec::new(),

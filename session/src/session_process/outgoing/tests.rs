@@ -70,7 +70,7 @@ fn output(text: &'static str) -> Event {
 }
 
 fn exited() -> Event {
-    Event::Exited { rank: Rank(0), exit: RankExit::Code(0), reached: None }
+    Event::Exited { rank: Rank(0), exit: RankExit::Code(0), reached: None, ran: Duration::ZERO }
 }
 
 /// Next message that the agent reads, in a word.
@@ -147,7 +147,7 @@ async fn a_session_can_end_though_its_agent_is_gone() {
 }
 
 fn started() -> Event {
-    Event::Started { rank: Rank(0), pid: std::process::id() }
+    Event::Started { rank: Rank(0), pid: std::process::id(), at: Duration::ZERO }
 }
 
 #[tokio::test(flavor = "current_thread")]

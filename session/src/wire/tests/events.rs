@@ -76,7 +76,7 @@ fn events_travel() {
     let silent = Notice::Silent { ranks: vec![Rank(0)], size: 2, ended: true, after, library: Some(library) };
     let events = [
         Event::Mapped(MapHash(u64::MAX - 1)),
-        Event::Started { rank: Rank(1), pid: 17 },
+        Event::Started { rank: Rank(1), pid: 17, at: Duration::from_millis(1_764_400_000_250) },
         Event::Output(Output { rank: Rank(1), stream: Stream::Stderr, bytes: Bytes::from_static(b"a\xff\n") }),
         Event::Notice(silent),
         Event::Notice(Notice::Stuck { after, waiting: 3, missing: stuck }),
@@ -111,8 +111,14 @@ fn events_travel() {
             rank: Rank(1),
             exit: RankExit::Code(7),
             reached: Some(DialoguePoint { phase: Phase::Finalized, fences: 3 }),
+            ran: Duration::ZERO,
         },
-        Event::Exited { rank: Rank(1), exit: RankExit::Signal { signal: 9, core_dumped: false }, reached: None },
+        Event::Exited {
+            rank: Rank(1),
+            exit: RankExit::Signal { signal: 9, core_dumped: false },
+            reached: None,
+            ran: Duration::from_micros(1_500_001),
+        },
         Event::Spawned { job: JobId::new("kvs_a_0.s1").unwrap(), failure: None },
         Event::Spawned { job: JobId::new("kvs_a_0.s1").unwrap(), failure: Some("no".into()) },
         Event::Progress { question: 4, ranks: vec![progress, early], stacks: Some(vec![seen]) },

@@ -125,7 +125,10 @@ impl Walk {
             Step::Closed(node, stream) => {
                 simulation.input(|machine, now| machine.on_stream_closed(node, stream, now));
             }
-            Step::Started(rank) => simulation.event(rank / RANKS, Event::Started { rank: Rank(rank), pid: 100 + rank }),
+            Step::Started(rank) => {
+                simulation
+                    .event(rank / RANKS, Event::Started { rank: Rank(rank), pid: 100 + rank, at: Duration::ZERO });
+            }
             Step::Output(rank, bytes) => simulation.output(rank, bytes),
             Step::Exited(rank, phase) => simulation.exit(rank, phase),
             Step::Cause(node, kind) => simulation.cause(node, causes()[kind].clone()),

@@ -65,7 +65,7 @@ fn statuses_that_are_answered_together_are_one() {
 #[test]
 fn a_node_that_does_not_answer_is_shown_as_it_was_known() {
     let mut simulation = Simulation::running(2, 1);
-    simulation.event(1, Event::Started { rank: Rank(1), pid: 77 });
+    simulation.event(1, Event::Started { rank: Rank(1), pid: 77, at: Duration::ZERO });
     let ticket = simulation.status();
     simulation.answer(0, vec![progress(0, false)]);
     simulation.pass(ANSWER - TICK);
@@ -95,7 +95,7 @@ fn only_nodes_that_report_are_asked() {
 fn a_launch_that_is_over_still_says_how_its_ranks_ended() {
     let mut simulation = Simulation::running(1, 2);
     let exit = RankExit::Code(3);
-    simulation.event(0, Event::Exited { rank: Rank(1), exit, reached: reached(RankPhase::Open) });
+    simulation.event(0, Event::Exited { rank: Rank(1), exit, reached: reached(RankPhase::Open), ran: Duration::ZERO });
     simulation.report(0);
     assert!(simulation.completion().is_some());
     let ticket = simulation.status();

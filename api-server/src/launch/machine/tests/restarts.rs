@@ -36,7 +36,8 @@ struct Agent {
 impl Agent {
     fn new(node: u32, exits: &[RankExit], cause: Option<(CauseKind, usize)>) -> Self {
         let reached = reached(RankPhase::Finalized);
-        let exited = |(rank, &exit): (u32, &RankExit)| Event::Exited { rank: Rank(rank), exit, reached };
+        let exited =
+            |(rank, &exit): (u32, &RankExit)| Event::Exited { rank: Rank(rank), exit, reached, ran: Duration::ZERO };
         let mut events: Vec<Event> = (node * RANKS..).zip(exits).map(exited).collect();
         if let Some((kind, at)) = cause {
             events.insert(at, Event::Ending(Cause { host: format!("n{node}"), kind }));

@@ -327,7 +327,12 @@ impl Simulation {
     }
 
     pub(super) fn exit(&mut self, rank: u32, phase: Option<RankPhase>) {
-        let event = Event::Exited { rank: Rank(rank), exit: RankExit::Code(0), reached: phase.and_then(reached) };
+        let event = Event::Exited {
+            rank: Rank(rank),
+            exit: RankExit::Code(0),
+            reached: phase.and_then(reached),
+            ran: Duration::ZERO,
+        };
         self.event(rank / self.ranks_per_node, event);
     }
 

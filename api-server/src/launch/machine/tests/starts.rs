@@ -112,7 +112,9 @@ fn others_see_the_launch_go_from_starting_to_its_end() {
 fn clients_are_told_of_the_start_when_something_is_new_and_not_more_often_than_ten_times_a_second() {
     let mut simulation = Simulation::running(2, 2);
     let started = |all: &Simulation| all.start_reports.iter().map(|all| all.ranks_started).collect::<Vec<_>>();
-    let start = |all: &mut Simulation, rank: u32| all.event(rank / 2, Event::Started { rank: Rank(rank), pid: 7 });
+    let start = |all: &mut Simulation, rank: u32| {
+        all.event(rank / 2, Event::Started { rank: Rank(rank), pid: 7, at: Duration::ZERO });
+    };
     start(&mut simulation, 0);
     simulation.pass(Duration::from_secs(1));
     assert!(started(&simulation).is_empty(), "nobody follows");

@@ -40,7 +40,8 @@ fn ranks_of_a_spawned_job_that_wait_for_one_that_left_end_the_launch() {
     // Ranks 2 and 3, one on each node.
     simulation.event(0, Event::Waiting { ranks: vec![Rank(2)] });
     let exit = RankExit::Code(0);
-    simulation.event(1, Event::Exited { rank: Rank(3), exit, reached: reached(RankPhase::Silent) });
+    simulation
+        .event(1, Event::Exited { rank: Rank(3), exit, reached: reached(RankPhase::Silent), ran: Duration::ZERO });
     let endings = simulation.endings();
     assert_eq!(endings[0].kind, CauseKind::LeftBeforeInit { rank: Rank(3), exit, others: vec![Rank(2)] });
 }
@@ -57,7 +58,7 @@ fn spawn_and_end(simulation: &mut Simulation) -> JobId {
         let told = simulation.was_told(0, |command| matches!(command, NodeCommand::JobOver(over) if *over == job));
         assert!(!told, "a rank runs");
         let exit = RankExit::Code(0);
-        simulation.event(node, Event::Exited { rank: Rank(first + node), exit, reached: None });
+        simulation.event(node, Event::Exited { rank: Rank(first + node), exit, reached: None, ran: Duration::ZERO });
     }
     job
 }
@@ -100,7 +101,7 @@ fn bearing() -> Simulation {
 fn failures_that_are_borne_are_the_cause_once_every_rank_has_ended() {
     let mut simulation = bearing();
     let exit = RankExit::Code(3);
-    simulation.event(1, Event::Exited { rank: Rank(1), exit, reached: None });
+    simulation.event(1, Event::Exited { rank: Rank(1), exit, reached: None, ran: Duration::ZERO });
     simulation.report(1);
     simulation.pass(Duration::from_secs(9));
     assert!(
@@ -116,7 +117,7 @@ fn failures_that_are_borne_are_the_cause_once_every_rank_has_ended() {
 fn a_rank_whose_failure_was_borne_is_the_cause_if_others_wait_for_it() {
     let mut simulation = bearing();
     let exit = RankExit::Code(3);
-    simulation.event(1, Event::Exited { rank: Rank(1), exit, reached: reached(RankPhase::Open) });
+    simulation.event(1, Event::Exited { rank: Rank(1), exit, reached: reached(RankPhase::Open), ran: Duration::ZERO });
     simulation.event(0, Event::Waiting { ranks: vec![Rank(0)] });
     simulation.pass(Duration::from_millis(1500));
     simulation.answer(0, vec![progress(0, true)]);
@@ -140,7 +141,15 @@ fn other_nodes_are_told_of_a_rank_that_died_and_nobody_waits_for_it() {
     assert_eq!(told(&simulation, 0), [], "it is not this node's to report");
     simulation.event(1, Event::Died(dead));
     simulation.event(1, Event::Died(dead));
-    simulation.event(1, Event::Exited { rank: Rank(1), exit: RankExit::Code(3), reached: reached(RankPhase::Open) });
+    simulation.event(
+        1,
+        Event::Exited {
+            rank: Rank(1),
+            exit: RankExit::Code(3),
+            reached: reached(RankPhase::Open),
+            ran: Duration::ZERO,
+        },
+    );
     simulation.event(0, Event::Waiting { ranks: vec![Rank(0)] });
     simulation.pass(Duration::from_secs(3));
     assert_eq!(told(&simulation, 0), [dead]);
@@ -162,7 +171,7 @@ fn a_node_whose_ranks_failed_and_are_missed_is_blamed_for_their_failure() {
     let mut simulation = bearing();
     let exit = RankExit::Code(3);
     simulation.event(1, Event::Died(Death { rank: Rank(1), kind: DeathKind::Exited }));
-    simulation.event(1, Event::Exited { rank: Rank(1), exit, reached: reached(RankPhase::Open) });
+    simulation.event(1, Event::Exited { rank: Rank(1), exit, reached: reached(RankPhase::Open), ran: Duration::ZERO });
     let missed = CauseKind::NodeLost { reason: "its ranks died".to_owned() };
     simulation.event(0, Event::Ending(Cause { host: "n1".to_owned(), kind: missed }));
     simulation.pass(Duration::from_secs(1));
@@ -361,6 +370,6 @@ fn what_a_node_reports_of_a_launch_that_was_refused_is_not_told_after_its_end() 
     let reason = pmi_transport::proto::v1::RefusalReason::Busy;
     let refusal = crate::launch::fan_out::Refusal { node, message, reason };
     simulation.input(|machine, now| machine.on_fan_out(Err(refusal.into()), now));
-    simulation.event(0, Event::Started { rank: Rank(0), pid: 100 });
+    simulation.event(0, Event::Started { rank: Rank(0), pid: 100, at: Duration::ZERO });
     assert!(simulation.completion().is_some(), "nothing follows the end");
 }
