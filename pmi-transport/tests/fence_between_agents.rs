@@ -5,14 +5,19 @@ mod agents;
 
 use std::future::{Future, poll_fn};
 use std::pin::pin;
+use std::sync::Arc;
 use std::task::Poll;
+use std::time::Duration;
 
-use agents::{DEADLINE, Over, World, insecure, serve_agent};
+use agents::{DEADLINE, Echo, Over, World, insecure, serve_agent};
+use async_trait::async_trait;
 use bytes::Bytes;
 use pmi_core::fence::Scope;
 use pmi_core::ids::{Epoch, NodeIndex};
 use pmi_transport::connect::channel;
-use pmi_transport::fence::{AskError, FanOut, FenceError, LaunchFences, Limits};
+use pmi_transport::fence::{
+    AskError, FanOut, FenceError, FenceNode, Incoming, LaunchFences, Limits, Member, Membership, Outgoing, Transport,
+};
 use pmi_transport::identity::{Caller, caller_of};
 use pmi_transport::proto::v1;
 use pmi_transport::proto::v1::link_frame::What;
@@ -158,6 +163,29 @@ async fn a_fence_waits_a_while_for_a_node_that_had_left_before() {
     }
     begin(&mut call).await;
     assert_eq!(blamed(call.await), (0, "it has left the launch".to_owned()));
+}
+
+/// A node that accepts links, and closes each in order before it has sent anything.
+struct Leaving;
+
+#[async_trait]
+impl Transport for Leaving {
+    async fn link(&self, _: &str, _: &str, _: Outgoing) -> Result<Incoming, Status> {
+        Ok(Box::pin(tokio_stream::empty()))
+    }
+}
+
+/// A session that ends may accept a link that it cannot use. That is no loss of the node: the time counts on the paused clock.
+#[tokio::test(start_paused = true)]
+async fn a_fence_waits_a_while_for_a_node_that_leaves_while_it_accepts_the_link() {
+    let node = FenceNode::new("node1".into(), Arc::new(Leaving));
+    let member = |name: &str| Member { name: name.into(), address: format!("{name}:1") };
+    let nodes = ["node0", "node1"].map(member).into();
+    let membership = Membership { launch_id: "launch".into(), me: NodeIndex(1), nodes, fan_out: FanOut::default() };
+    let launch = node.join(membership, Arc::new(Echo));
+    let begun = tokio::time::Instant::now();
+    assert_eq!(blamed(fence(&launch, "job", 0, "").await), (0, "it closed its link".to_owned()));
+    assert!(begun.elapsed() >= Duration::from_secs(1), "{:?}", begun.elapsed());
 }
 
 #[tokio::test]

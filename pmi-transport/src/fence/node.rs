@@ -186,25 +186,30 @@ impl Drop for Opening {
     }
 }
 
-/// Reads a stream to its end.
+/// Reads a stream to its end. A node that closes it in order and has sent nothing on it accepted it while it left the launch.
 async fn read<S>(node: Weak<FenceNode>, peer: String, id: StreamId, mut incoming: S)
 where
     S: Stream<Item = Result<LinkFrame, Status>> + Unpin,
 {
+    let mut loss = Loss::Absent;
     let (end, reason) = loop {
         match incoming.next().await {
             Some(Ok(frame)) => {
+                loss = Loss::Link;
                 let Some(node) = node.upgrade() else { return };
                 // A kind of frame that this version does not know is none of its business.
                 if let Some(what) = frame.what {
                     node.update(|state| state.on_stream_frame(&peer, id, what));
                 }
             }
-            Some(Err(status)) => break (StreamEnd::Broken, format!("its link broke: {}", status.message())),
+            Some(Err(status)) => {
+                loss = Loss::Link;
+                break (StreamEnd::Broken, format!("its link broke: {}", status.message()));
+            }
             None => break (StreamEnd::InOrder, "it closed its link".to_owned()),
         }
     };
-    end_link(&node, &peer, (id, end), Loss::Link, &reason);
+    end_link(&node, &peer, (id, end), loss, &reason);
 }
 
 fn end_link(node: &Weak<FenceNode>, peer: &str, (id, end): (StreamId, StreamEnd), loss: Loss, reason: &str) {
