@@ -26,7 +26,7 @@ mod start_watch;
 mod viewed;
 
 use nix::sys::resource::{Resource, setrlimit};
-use rank_spawner::raise_descriptor_limit;
+use rank_spawner::{DescriptorPlan, raise_descriptor_limit};
 
 use self::broadcast::Broadcast;
 pub use self::broadcast::BroadcastError;
@@ -64,10 +64,17 @@ pub fn run(args: &LaunchArgs, verbosity: Verbosity) -> Result<u8, LaunchError> {
     if allocation.is_none() {
         command.check_task_scripts(&args.scripts, &machine)?;
     }
+    descriptors(&command).reserve();
     scripts::prolog(&args, &mut command.request.settings.environment)?;
     let code = started(command, &args, allocation, &machine, verbosity);
     scripts::epilog(&args);
     code
+}
+
+/// Descriptors of the ranks, or of their files where the ranks run elsewhere; as far as their number is known before they have places.
+fn descriptors(command: &LaunchCommand) -> DescriptorPlan {
+    let ranks = command.request.programs.size().unwrap_or(0);
+    DescriptorPlan { ranks: ranks as usize, others: 0 }
 }
 
 /// Refuses what makes no sense without an allocation.

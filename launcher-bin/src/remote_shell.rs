@@ -19,6 +19,7 @@ use std::time::Duration;
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::{Pid, User, close, getppid, getuid};
+use rank_spawner::DescriptorPlan;
 
 use crate::args::{self, RemoteLine, RemoteShellArgs, RemoteShellError, RemoteShellName};
 use crate::cluster::{self, AllocatedNodes, ApiServer, Cluster, ClusterError};
@@ -121,6 +122,7 @@ impl RemoteShellRefusal {
 /// Fails if the command was not started.
 pub(crate) fn run(args: &RemoteShellArgs) -> Result<u8, RemoteShellRefusal> {
     close_inherited()?;
+    DescriptorPlan::default().reserve();
     let machine = Machine::this()?;
     let refusal = match served(args, &machine) {
         Ok(code) => return Ok(code),

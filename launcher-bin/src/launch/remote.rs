@@ -9,7 +9,7 @@ use lattice_session::request::Ownership;
 use lattice_session::settings::StdinTarget;
 use lattice_session::timeouts::LEASE;
 use pmi_transport::proto::v1 as proto;
-use rank_spawner::{CpuBind, DescriptorPlan};
+use rank_spawner::CpuBind;
 use tokio::sync::{mpsc, oneshot};
 
 use super::attached::{AttachSettings, AttachedLaunch};
@@ -40,9 +40,6 @@ pub(crate) fn run(
     allocation: String,
     verbosity: Verbosity,
 ) -> Result<u8, LaunchError> {
-    let has_files = command.output.stdout.is_some() || command.output.stderr.is_some();
-    let ranks = command.request.programs.size().filter(|_| has_files).unwrap_or(0);
-    DescriptorPlan { ranks: ranks as usize, others: 0 }.reserve();
     runtime::block_on(async {
         let cluster = server.connect()?;
         nodes::give_slots(&mut command, &cluster, &allocation).await?;
