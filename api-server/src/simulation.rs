@@ -11,14 +11,15 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use lattice_session::cause::{Cause, RankExit};
 use lattice_session::spec::SessionSpec;
-use pmi_core::ids::Rank;
+use pmi_core::ids::{JobId, Rank};
+use pmi_core::services::{SpawnError, SpawnRequest};
 use pmi_transport::proto::v1::{self as proto, RefusalReason};
 use prost::Message;
 use proto::launch_report::What;
 
 use crate::launch::attachments::{Joined, Role};
 use crate::launch::checkpoint::Stored;
-use crate::launch::event::ClientRequest;
+use crate::launch::event::{ClientRequest, SpawnAsked, SpawnWish};
 use crate::launch::facts::{Facts, Origin, Ownership, Settler};
 use crate::launch::fan_out::Refusal;
 use crate::launch::input_credit::InputWay;
@@ -78,6 +79,8 @@ pub enum ApiEffect {
     Refused { client: u64, reason: String },
     /// Who ordered the launch is told whether it was started.
     Started(bool),
+    /// Answer a call for a new job.
+    AnswerSpawn { ticket: u64, answer: Result<JobId, SpawnError> },
     /// The launch is over, for others than its clients.
     Concluded { success: bool },
     /// A node was lost to the launch.
@@ -399,6 +402,24 @@ impl SimulatedApiServer {
     /// The owner follows no more.
     pub fn owner_gone(&mut self, client: u64, now: Instant) {
         self.input(now, |machine, now| machine.on_client_gone(client, now));
+    }
+
+    /// A rank of a node wants a new job, by this call of its session.
+    pub fn spawn(
+        &mut self,
+        (node, call): (u32, u64),
+        ticket: u64,
+        (parent, rank): (JobId, Rank),
+        request: SpawnRequest,
+        now: Instant,
+    ) {
+        if self.machine.is_none() {
+            let answer = Err(SpawnError::Refused { reason: "the launch is over".to_owned() });
+            return self.effects.push_back(ApiEffect::AnswerSpawn { ticket, answer });
+        }
+        let cores = vec![1; self.nodes.len()].into();
+        let wish = SpawnWish { asked: SpawnAsked { node, call }, ticket, parent, rank, request, cores };
+        self.input(now, |machine, now| machine.on_spawn(wish, now));
     }
 
     /// An administrator ends the launch.

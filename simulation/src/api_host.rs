@@ -53,6 +53,8 @@ struct Server {
     streams: BTreeMap<(u32, u64), ConnectionId>,
     /// Numbers of the clients, by connection.
     clients: BTreeMap<ConnectionId, u64>,
+    /// New jobs that are not answered: the node, by number of the wish.
+    wishes: BTreeMap<usize, u32>,
     woken: Option<Time>,
 }
 
@@ -64,8 +66,8 @@ impl fmt::Debug for Server {
 
 impl Server {
     fn new(machines: SimulatedApiServer) -> Self {
-        let (streams, clients) = Default::default();
-        Self { machines, asked: None, streams, clients, woken: None }
+        let (streams, clients, wishes) = Default::default();
+        Self { machines, asked: None, streams, clients, wishes, woken: None }
     }
 
     /// The connection of a client.
@@ -228,6 +230,17 @@ impl ApiHost {
         if is_refused == Some(true) {
             self.roll_back(around);
         }
+    }
+
+    /// A rank of a node wants a new job. A session asks again while it has no answer.
+    pub(crate) fn spawn(&mut self, node: u32, number: usize, around: &mut Surroundings) {
+        let wish = around.wishes[number].clone();
+        self.with_server(around, |server, now| {
+            if server.wishes.insert(number, node).is_none() {
+                let parent = (wish.parent, wish.rank);
+                server.machines.spawn((node, wish.call), number as u64, parent, wish.request, now);
+            }
+        });
     }
 
     /// Those that have accepted a launch that another node has refused are told to end it.

@@ -76,7 +76,7 @@ impl Plan {
         Self::with(seed, Scenario::of(seed).with_features(seed))
     }
 
-    /// The same launch and faults with ranks of PMI-1 and without input.
+    /// The same launch and faults with ranks of PMI-1, without input and spawned jobs.
     pub fn plain(seed: u64) -> Self {
         Self::with(seed, Scenario::of(seed))
     }

@@ -20,7 +20,7 @@ struct Args {
     /// With --seed: leave out all faults but these.
     #[arg(long, value_delimiter = ',', requires = "seed")]
     only: Option<Vec<usize>>,
-    /// Leave out input and PMIx.
+    /// Leave out input, PMIx and spawned jobs.
     #[arg(long)]
     plain: bool,
     /// Threads.

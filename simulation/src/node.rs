@@ -168,6 +168,12 @@ impl Node {
                     agent.beat_answered(again, asked, around);
                 }
             }
+            Call::SpawnAnswer { wish, answer, .. } => {
+                let session = around.wishes[wish].session;
+                if let Some(session) = fork_server.session_of(session) {
+                    session.spawn_answered(wish, answer, around);
+                }
+            }
             _ => {}
         }
     }

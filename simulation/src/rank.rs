@@ -1,4 +1,4 @@
-//! A rank: a client of PMI-1 that puts, fences and gets, and checks every value that it is given.
+//! A rank: a client of PMI-1 that puts, fences, gets and may spawn a job, and checks every value that it is given.
 
 use std::collections::VecDeque;
 
@@ -7,7 +7,7 @@ use lattice_session::cause::RankExit;
 use pmi_core::ids::Rank;
 
 use crate::input::Reading;
-use crate::scenario::{Misstep, Program, Protocol, Scenario, Wrong};
+use crate::scenario::{Misstep, Program, Protocol, SPAWNED_EPOCHS, Scenario, Wrong};
 use crate::speech::PmixSpeech;
 use crate::time::Time;
 use crate::truth::Truth;
@@ -16,6 +16,8 @@ use crate::truth::Truth;
 #[derive(Debug)]
 pub(crate) struct RankProcess {
     pub(crate) rank: Rank,
+    /// Name of its key-value space.
+    space: String,
     /// Its words, if it speaks PMIx.
     speech: Option<PmixSpeech>,
     steps: VecDeque<Step>,
@@ -42,6 +44,10 @@ enum Step {
     Read {
         most: usize,
     },
+    /// It spawns a job of so many ranks.
+    Spawn(u32),
+    /// It reads what its job's parent has put there.
+    GetParent(Rank),
     Fence(u32),
     Get {
         owner: u32,
@@ -74,24 +80,30 @@ pub(crate) enum Deed {
 }
 
 impl RankProcess {
+    /// A rank of the launched job, or of one that a rank has spawned.
     pub(crate) fn new(rank: Rank, scenario: &Scenario) -> Self {
         let Program { fault, .. } = &scenario.programs[rank.index()];
-        let size = scenario.size();
+        let family = scenario.family_of(rank);
+        let (size, is_launched) = (family.len() as u32, family.start == 0);
         let mut steps = VecDeque::from([Step::Init, Step::Name]);
-        let reading = scenario.input.as_ref().and_then(|input| input.reading_of(rank));
-        for epoch in 0..=scenario.epochs {
+        let reading = scenario.input.as_ref().and_then(|input| input.reading_of(rank)).filter(|_| is_launched);
+        let epochs = if is_launched { scenario.epochs } else { SPAWNED_EPOCHS };
+        let spawn = scenario.spawn.filter(|spawn| is_launched && spawn.parent == rank);
+        steps.extend(scenario.spawn.filter(|_| !is_launched).map(|spawn| Step::GetParent(spawn.parent)));
+        for epoch in 0..=epochs {
+            steps.extend(spawn.filter(|spawn| spawn.before == epoch).map(|spawn| Step::Spawn(spawn.ranks)));
             if let Some(Reading { most, .. }) = reading.filter(|reading| reading.before == Some(epoch)) {
                 steps.push_back(Step::Read { most });
             }
             if let Some(Misstep { what, .. }) = fault.filter(|fault| fault.before == epoch) {
                 steps.push_back(Step::Wrong(what));
             }
-            if epoch == scenario.epochs {
+            if epoch == epochs {
                 break;
             }
             steps.extend([Step::Put(epoch), Step::Print, Step::Fence(epoch)]);
             for distance in 1..size.min(5) {
-                let owner = (rank.0 + distance) % size;
+                let owner = family.start + (rank.0 - family.start + distance) % size;
                 steps.push_back(Step::Get { owner, epoch: epoch / 2 });
                 steps.push_back(Step::GetLatest { owner, epoch });
             }
@@ -103,6 +115,7 @@ impl RankProcess {
         };
         Self {
             rank,
+            space: "kvs_1_0".to_owned(),
             speech,
             steps,
             read: Vec::new(),
@@ -121,16 +134,17 @@ impl RankProcess {
         }
         let step = self.steps.pop_front()?;
         let asks = |text: String| Deed::Ask(text);
-        let me = self.rank.0;
+        let (me, space) = (self.rank.0, &self.space);
         let deed = match step {
             Step::Init => asks("cmd=init pmi_version=1 pmi_subversion=1\n".to_owned()),
             Step::Name => asks("cmd=get_my_kvsname\n".to_owned()),
             Step::Put(epoch) => {
                 truth.put(self.rank, epoch);
                 // Two keys, of which the second one is put again before each fence: a client may write before it is answered.
-                let twice = |key: String| format!("cmd=put kvsname=kvs_1_0 key={key} value={}\n", value(me, epoch));
+                let twice = |key: String| format!("cmd=put kvsname={space} key={key} value={}\n", value(me, epoch));
+                let text = twice(format!("k{me}-{epoch}")) + &twice(format!("latest{me}"));
                 self.awaits = Some(step);
-                return Some(Deed::Ask(twice(format!("k{me}-{epoch}")) + &twice(format!("latest{me}"))));
+                return Some(Deed::Ask(text));
             }
             Step::Print => Deed::Print,
             Step::Read { most } => {
@@ -141,8 +155,10 @@ impl RankProcess {
                 truth.enter(self.rank, epoch);
                 asks("cmd=barrier_in\n".to_owned())
             }
-            Step::Get { owner, epoch } => asks(format!("cmd=get kvsname=kvs_1_0 key=k{owner}-{epoch}\n")),
-            Step::GetLatest { owner, .. } => asks(format!("cmd=get kvsname=kvs_1_0 key=latest{owner}\n")),
+            Step::Get { owner, epoch } => asks(format!("cmd=get kvsname={space} key=k{owner}-{epoch}\n")),
+            Step::GetLatest { owner, .. } => asks(format!("cmd=get kvsname={space} key=latest{owner}\n")),
+            Step::Spawn(ranks) => asks(spawn_words(ranks, me)),
+            Step::GetParent(_) => asks(format!("cmd=get kvsname={space} key=parent\n")),
             Step::Finalize => asks("cmd=finalize\n".to_owned()),
             Step::Exit(code) => Deed::Exit(RankExit::Code(code)),
             Step::Wrong(wrong) => return Some(self.go_wrong(wrong, truth)),
@@ -223,7 +239,24 @@ impl RankProcess {
             }
             Step::Put(_) => self.expect(line, "cmd=put_result rc=0", truth),
             Step::Init => self.expect(line, "cmd=response_to_init rc=0", truth),
-            Step::Name => self.expect(line, "cmd=my_kvsname", truth),
+            Step::Name => {
+                self.expect(line, "cmd=my_kvsname", truth);
+                if let Some((_, space)) = line.split_once(" kvsname=") {
+                    self.space = space.to_owned();
+                }
+            }
+            Step::Spawn(_) => {
+                let is_done = line.starts_with("cmd=spawn_result rc=0");
+                truth.has_spawned |= is_done;
+                if !is_done && !truth.may_refuse_spawn() {
+                    truth.wrong(format!("I3: rank {} spawns a job and is told {line:?}", self.rank));
+                }
+            }
+            Step::GetParent(parent) => {
+                if value_of(line) != Some(&*value(parent.0, 0)) {
+                    truth.wrong(format!("I2: rank {} gets what its parent has put and is told {line:?}", self.rank));
+                }
+            }
             Step::Fence(_) if line.starts_with("refused") && self.may_be_refused(truth) => {}
             Step::Fence(epoch) => {
                 self.expect(line, "cmd=barrier_out", truth);
@@ -269,6 +302,15 @@ impl RankProcess {
             truth.wrong(format!("I1: rank {} expects {prefix:?} and is told {line:?}", self.rank));
         }
     }
+}
+
+/// A spawn on the node of the rank, with a pair that the new ranks read.
+fn spawn_words(ranks: u32, me: u32) -> String {
+    format!(
+        "mcmd=spawn\nnprocs={ranks}\nexecname=program\ntotspawns=1\nspawnssofar=1\nargcnt=0\npreput_num=1\npreput_key_0=parent\n\
+         preput_val_0={}\ninfo_num=1\ninfo_key_0=host\ninfo_val_0=localhost\nendcmd\n",
+        value(me, 0)
+    )
 }
 
 fn value(owner: u32, epoch: u32) -> String {

@@ -1,11 +1,12 @@
 //! What a seed makes of a launch: its nodes, its ranks and what they do, the limits that hold.
 
+use std::ops::Range;
 use std::time::Duration;
 
 use lattice_session::session_process::simulation::FanOut;
 use lattice_session::settings::{DataExchange, FailedRanks, LaunchSettings, PmiFamily, PmiSpec, StdinTarget, Timeouts};
 use lattice_session::spec::{AppSpec, LaunchSecret, SessionSpec};
-use pmi_core::ids::{JobId, NodeIndex};
+use pmi_core::ids::{JobId, NodeIndex, Rank};
 use pmi_core::job::{App, Job, Placement};
 
 use crate::input::InputPlan;
@@ -19,8 +20,10 @@ pub(crate) struct Scenario {
     /// Number of fences.
     pub(crate) epochs: u32,
     pub(crate) fan_out: FanOut,
-    /// By rank.
+    /// By rank; behind those of the launched job those of the spawned one.
     pub(crate) programs: Vec<Program>,
+    /// New job that a rank spawns.
+    pub(crate) spawn: Option<SpawnPlan>,
     pub(crate) output_window: u64,
     /// Protocol of the ranks.
     pub(crate) protocol: Protocol,
@@ -55,6 +58,22 @@ impl Protocol {
         }
     }
 }
+
+/// A job that a rank spawns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct SpawnPlan {
+    /// The rank that does, before its fence of this number.
+    pub(crate) parent: Rank,
+    pub(crate) before: u32,
+    /// Number of new ranks.
+    pub(crate) ranks: u32,
+}
+
+/// Most jobs for one request: an API server that is started anew plans another one in the place of one that had not started.
+const SPAWNS_MAX: usize = 8;
+
+/// Number of fences of a spawned job.
+pub(crate) const SPAWNED_EPOCHS: u32 = 2;
 
 /// What a rank does.
 #[derive(Clone, Debug)]
@@ -124,6 +143,7 @@ impl Scenario {
             epochs,
             fan_out: FanOut { barrier: random.between(1, 8) as u32, data: random.between(1, 3) as u32 },
             programs,
+            spawn: None,
             output_window: random.between(300, 10_000),
             protocol: Protocol::Pmi1,
             input: None,
@@ -145,7 +165,24 @@ impl Scenario {
         let collects = random.chance(50);
         let exchange = [DataExchange::Auto, DataExchange::Full, DataExchange::Lazy][random.below(3) as usize];
         let protocol = if random.chance(40) { Protocol::Pmix { collects, exchange } } else { Protocol::Pmi1 };
-        Self { protocol, input, ..self }
+        Self { protocol, input, ..self }.with_spawn(seed)
+    }
+
+    /// Has a rank of PMI-1 spawn a job, in a launch of some seeds.
+    fn with_spawn(mut self, seed: u64) -> Self {
+        let random = &mut Random::new(seed, 6);
+        if self.protocol != Protocol::Pmi1 || !random.chance(40) {
+            return self;
+        }
+        let parent = Rank(random.below(u64::from(self.size())) as u32);
+        let (before, ranks) = (random.between(0, u64::from(self.epochs)) as u32, random.between(1, 4) as u32);
+        self.spawn = Some(SpawnPlan { parent, before, ranks });
+        let programs: Vec<Program> = (0..ranks).map(|_| Program::of(SPAWNED_EPOCHS, random)).collect();
+        self.programs.extend(programs.iter().cycle().take(SPAWNS_MAX * programs.len()).cloned());
+        if self.programs.iter().any(|program| program.fault.is_some_and(|fault| fault.what == Wrong::Hang)) {
+            self.time_limit.get_or_insert(Duration::from_secs(random.between(1, 20)));
+        }
+        self
     }
 
     pub(crate) fn nodes(&self) -> u32 {
@@ -154,6 +191,18 @@ impl Scenario {
 
     pub(crate) fn size(&self) -> u32 {
         self.ranks.iter().sum()
+    }
+
+    /// The ranks of the job of a rank.
+    pub(crate) fn family_of(&self, rank: Rank) -> Range<u32> {
+        let size = self.size();
+        match self.spawn {
+            Some(SpawnPlan { ranks, .. }) if rank.0 >= size => {
+                let first = rank.0 - (rank.0 - size) % ranks;
+                first..first + ranks
+            }
+            _ => 0..size,
+        }
     }
 
     /// Returns true if every rank does what it should, and nothing limits its time.

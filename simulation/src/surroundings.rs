@@ -4,6 +4,9 @@
 use std::fmt;
 use std::time::{Duration, Instant};
 
+use pmi_core::ids::{JobId, Rank};
+use pmi_core::services::{SpawnError, SpawnRequest};
+
 use crate::connection::{ConnectionId, End, Host, Side};
 use crate::event::{Call, Event, Message};
 use crate::journal::Journal;
@@ -24,6 +27,20 @@ pub(crate) struct Surroundings {
     pub(crate) network: Network,
     pub(crate) journal: Journal,
     pub(crate) truth: Truth,
+    /// New jobs that ranks want, and the answers, in the order in which they came.
+    pub(crate) wishes: Vec<SpawnWish>,
+    pub(crate) answers: Vec<Result<JobId, SpawnError>>,
+}
+
+/// A new job that a rank wants.
+#[derive(Clone, Debug)]
+pub(crate) struct SpawnWish {
+    pub(crate) session: u64,
+    /// Number of the call in its session.
+    pub(crate) call: u64,
+    pub(crate) parent: JobId,
+    pub(crate) rank: Rank,
+    pub(crate) request: SpawnRequest,
 }
 
 impl Surroundings {
@@ -34,6 +51,8 @@ impl Surroundings {
             journal,
             truth: Truth::new(&scenario),
             scenario,
+            wishes: Vec::new(),
+            answers: Vec::new(),
         }
     }
 

@@ -29,6 +29,10 @@ pub(crate) struct Truth {
     left_before: BTreeMap<Rank, Vec<u32>>,
     /// A rank did something that ends the launch, whatever its status is.
     pub(crate) has_erred: bool,
+    /// A rank was told that the job runs which it has spawned.
+    pub(crate) has_spawned: bool,
+    /// The disk of the API server has failed.
+    pub(crate) disk_failed: bool,
     /// Nodes that something happened to which may cost a launch its part there.
     pub(crate) struck: BTreeSet<u32>,
     /// Something happened that may make the API server forget news.
@@ -68,7 +72,7 @@ pub(crate) struct Completed {
 impl Truth {
     pub(crate) fn new(scenario: &Scenario) -> Self {
         let size = scenario.size();
-        let zeros = || vec![0; size as usize];
+        let zeros = || vec![0; scenario.programs.len().max(size as usize)];
         Self {
             scenario: scenario.clone(),
             size,
@@ -78,6 +82,8 @@ impl Truth {
             exits: BTreeMap::new(),
             left_before: BTreeMap::new(),
             has_erred: false,
+            has_spawned: false,
+            disk_failed: false,
             struck: BTreeSet::new(),
             forgets: false,
             left_alone: BTreeSet::new(),
@@ -100,6 +106,12 @@ impl Truth {
     pub(crate) fn may_be_ending(&self) -> bool {
         let has_failed = self.exits.values().any(|exit| !exit.is_success());
         has_failed || self.has_erred || self.is_ended_by_others || !self.struck.is_empty() || !self.causes.is_empty()
+    }
+
+    /// Returns true if a spawn may be refused.
+    pub(crate) fn may_refuse_spawn(&self) -> bool {
+        let is_missing = self.scenario.programs.iter().skip(self.size as usize).any(|program| program.is_missing);
+        self.may_be_ending() || self.forgets || self.disk_failed || is_missing
     }
 
     /// An invariant does not hold.
@@ -130,7 +142,7 @@ impl Truth {
         self.left[rank.index()] = epoch + 1;
         let is_missing =
             |other: &u32| self.entered[*other as usize] <= epoch && !self.is_done_without(Rank(*other), epoch);
-        if let Some(missing) = (0..self.size).find(is_missing) {
+        if let Some(missing) = self.scenario.family_of(rank).find(is_missing) {
             self.wrong(format!("I2: rank {rank} leaves fence {epoch}, which rank {missing} has not entered"));
         }
     }
@@ -142,7 +154,8 @@ impl Truth {
     pub(crate) fn is_done_without(&self, rank: Rank, epoch: u32) -> bool {
         let was_left = self.left_before.get(&rank).is_some_and(|left| {
             let mut left = left.iter().zip(0..).filter(|(left, _)| **left > epoch);
-            left.any(|(_, other)| !self.has_failed(Rank(other)))
+            let family = self.scenario.family_of(rank);
+            left.any(|(_, other)| family.contains(&other) && !self.has_failed(Rank(other)))
         });
         self.scenario.failed_ranks == FailedRanks::AreBorne && self.has_failed(rank) && epoch > 0 && !was_left
     }
@@ -226,7 +239,13 @@ impl Truth {
             }
         }
         if completed.cause.is_none() {
-            let bad = self.exits.iter().find(|(_, exit)| !exit.is_success()).map(|(rank, exit)| (*rank, *exit));
+            // The ranks of a job that did not start as a whole are killed, and the launch goes on.
+            let counts = |rank: &Rank| rank.0 < self.size || self.has_spawned;
+            let bad = self
+                .exits
+                .iter()
+                .find(|(rank, exit)| counts(rank) && !exit.is_success())
+                .map(|(rank, exit)| (*rank, *exit));
             if let Some((rank, exit)) = bad {
                 self.wrong(format!("I8: the launch succeeded, and rank {rank} {exit}"));
             }

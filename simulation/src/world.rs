@@ -157,7 +157,9 @@ impl World {
     fn called(&mut self, call: Call) {
         let around = &mut self.around;
         match call {
+            Call::Spawn { node, wish } => self.api.spawn(node, wish, around),
             Call::Start { node, .. }
+            | Call::SpawnAnswer { node, .. }
             | Call::Abort { node, .. }
             | Call::Registered { node, .. }
             | Call::BeatAnswer { node, .. } => self.nodes[node as usize].on_call(call, around),

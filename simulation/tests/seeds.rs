@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use lattice_simulation::{Lines, Plan};
 
-/// Seeds whose launches without input and PMIx broke an invariant once, before what they found was mended.
+/// Seeds whose launches without input, PMIx and spawned jobs broke an invariant once, before what they found was mended.
 const ONCE_BROKEN: [u64; 61] = [
     25, 73, 173, 186, 279, 365, 514, 1005, 1022, 1276, 2202, 2856, 8878, 9203, 9695, 16_123, 23_225, 31_204, 31_589,
     33_027, 33_265, 34_462, 34_520, 34_699, 37_697, 37_705, 39_377, 39_564, 39_694, 45_016, 56_963, 78_055, 86_959,
@@ -14,8 +14,8 @@ const ONCE_BROKEN: [u64; 61] = [
 ];
 
 /// The same of whole launches.
-const ONCE_BROKEN_WHOLE: [u64; 12] = [
-    50_008_301, 50_008_351, 50_008_473, 50_008_646, 50_009_402, 50_009_991, 62_432_325, 65_626_786, 67_011_308,
+const ONCE_BROKEN_WHOLE: [u64; 13] = [
+    2103, 50_008_301, 50_008_351, 50_008_473, 50_008_646, 50_009_402, 50_009_991, 62_432_325, 65_626_786, 67_011_308,
     67_122_384, 67_470_505, 67_704_268,
 ];
 

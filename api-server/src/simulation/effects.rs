@@ -79,13 +79,10 @@ impl SimulatedApiServer {
                 self.parts.iter_mut().filter(|part| **part == Part::Expected).for_each(|part| *part = Part::Ended);
                 self.effects.push_back(ApiEffect::Concluded { success: completion.cause.is_none() });
             }
+            Effect::AnswerSpawn { ticket, answer } => self.effects.push_back(ApiEffect::AnswerSpawn { ticket, answer }),
             Effect::CountLostNode { node, reason } => self.effects.push_back(ApiEffect::Lost { node, reason }),
             // The simulation has one client, which asks for nothing else.
-            Effect::Publish(_)
-            | Effect::ReportStart(_)
-            | Effect::AnswerStatus { .. }
-            | Effect::AnswerSpawn { .. }
-            | Effect::Finish { .. } => {}
+            Effect::Publish(_) | Effect::ReportStart(_) | Effect::AnswerStatus { .. } | Effect::Finish { .. } => {}
         }
     }
 

@@ -187,7 +187,9 @@ impl SessionMachine {
     pub(super) fn answer_after_the_end(&mut self, control: Control) {
         match control {
             Control::Spawn(order) => {
-                let failure = Some("this node's part of the launch is over".to_owned());
+                // A job without ranks here goes on elsewhere, as the launch does.
+                let has_ranks = !order.job.placement.ranks_on(self.spec.node).is_empty();
+                let failure = has_ranks.then(|| "this node's part of the launch is over".to_owned());
                 self.report_event(Event::Spawned { job: order.job.id, failure });
             }
             // Nothing runs any more.

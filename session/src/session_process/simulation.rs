@@ -6,6 +6,7 @@ mod input;
 mod links;
 mod pmix;
 mod settling;
+mod spawned;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -13,8 +14,9 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use nix::sys::signal::Signal;
-use pmi_core::ids::{LocalRank, NodeIndex, Rank};
+use pmi_core::ids::{JobId, LocalRank, NodeIndex, Rank};
 use pmi_core::server::{ConnectionId, EndReason, Progress, Server, Settings};
+use pmi_core::services::SpawnRequest;
 use pmi_transport::proto::v1 as proto;
 use pmix_core::server::{Need, Ticket};
 use proto::to_session::What;
@@ -24,6 +26,7 @@ pub use self::input::InputRead;
 use self::input::{Asker, SessionInput};
 use self::links::Links;
 use self::pmix::Pmix;
+use self::spawned::SpawnedJobs;
 use super::confirmations::{Confirmations, Connection, End};
 use super::credit::OutputCredit;
 use super::failure_policy::{FailurePolicy, Told};
@@ -33,6 +36,7 @@ use super::waiting::Waiting;
 use crate::cause::StartClass;
 use crate::event::{Event, Output, Report, Stream};
 use crate::machine::jobs::JobNumber;
+use crate::machine::ranks::Slot;
 use crate::machine::verdict::{ExitMeaning, UnreportedEnd, death_kind};
 use crate::machine::{Began, SessionMachine, StartFailure};
 use crate::session_io::Control;
@@ -62,6 +66,8 @@ pub enum SessionEffect {
     InputCut(Option<Rank>),
     /// Write these frames to the agent.
     ToAgent(Bytes),
+    /// Ask the API server for a new job, until [`SimulatedSession::spawn_answered`].
+    Spawn { call: u64, parent: JobId, rank: Rank, request: SpawnRequest },
     /// Send a frame to the session of another node.
     ToNode(NodeIndex, proto::LinkFrame),
     /// End the process: everything was said.
@@ -84,6 +90,7 @@ pub struct SimulatedSession {
     server: Server,
     /// The other server, where the ranks speak PMIx.
     pmix: Option<Pmix>,
+    spawned: SpawnedJobs,
     /// Questions of other nodes' servers to this one.
     asked: BTreeMap<Ticket, AnswerId>,
     /// Number of links that are being opened.
@@ -102,7 +109,7 @@ pub struct SimulatedSession {
     ending: Ending,
     is_connected: bool,
     /// Reason of the server to end its job, which counts before the end of the rank that gave it.
-    reason: Option<EndReason>,
+    reason: Option<(JobNumber, EndReason)>,
     effects: VecDeque<SessionEffect>,
 }
 
@@ -135,6 +142,7 @@ impl SimulatedSession {
             machine: SessionMachine::new(Arc::clone(&spec), Began { now, unix: Duration::ZERO }),
             connections,
             pmix: spec.settings.pmi.family.has_pmix().then(|| Pmix::new(&spec, server.ranks().len())),
+            spawned: SpawnedJobs::default(),
             asked: BTreeMap::new(),
             opening: 0,
             server,
@@ -194,8 +202,9 @@ impl SimulatedSession {
     pub fn rank_started(&mut self, rank: Rank, pid: u32, now: Instant) {
         let Some(slot) = self.machine.ranks().slot_of(rank) else { return };
         self.machine.on_started(slot, pid, 1, now);
-        let local = self.machine.ranks().get(slot).local;
+        let Slot { job, local, .. } = *self.machine.ranks().get(slot);
         match &mut self.pmix {
+            _ if job != JobNumber::LAUNCHED => self.spawned.connect(job, local),
             Some(pmix) => pmix.connect(local),
             None => self.connections[local.index()] = self.server.connect(local).ok(),
         }
@@ -212,8 +221,12 @@ impl SimulatedSession {
 
     /// A rank has written to its PMI server.
     pub fn rank_said(&mut self, rank: Rank, bytes: &[u8], now: Instant) {
-        let local = self.machine.ranks().slot_of(rank).map(|slot| self.machine.ranks().get(slot).local);
-        if let (Some(pmix), Some(local)) = (&mut self.pmix, local) {
+        let slot = self.machine.ranks().slot_of(rank).map(|slot| self.machine.ranks().get(slot));
+        let (job, local) = slot.map_or((JobNumber::LAUNCHED, None), |slot| (slot.job, Some(slot.local)));
+        if let Some(local) = local.filter(|_| job != JobNumber::LAUNCHED) {
+            self.spawned.handle_bytes(job, local, bytes);
+            self.settle(now);
+        } else if let (Some(pmix), Some(local)) = (&mut self.pmix, local) {
             pmix.handle_bytes(local, bytes);
             self.settle(now);
         } else if let Some(connection) = self.connection(rank) {
@@ -243,25 +256,24 @@ impl SimulatedSession {
     pub fn rank_exited(&mut self, rank: Rank, exit: RankExit, now: Instant) {
         let Some(slot) = self.machine.ranks().slot_of(rank) else { return };
         self.input.leave(rank);
-        let local = self.machine.ranks().get(slot).local;
-        match self.machine.meaning_of(slot, exit) {
-            ExitMeaning::LeftInOrder => match &mut self.pmix {
-                Some(pmix) => pmix.handle_exit(local),
-                None => self.server.handle_exit(local),
-            },
-            ExitMeaning::Borne => match &mut self.pmix {
-                Some(pmix) => pmix.handle_borne_failure(local, death_kind(exit)),
-                None => self.server.handle_borne_failure(local, death_kind(exit)),
-            },
-            ExitMeaning::Failed | ExitMeaning::Nothing => {
-                if let Some(pmix) = &mut self.pmix {
-                    pmix.handle_death(local);
-                }
+        let Slot { job, local, .. } = *self.machine.ranks().get(slot);
+        let spawned = job != JobNumber::LAUNCHED;
+        let server = if spawned { self.spawned.server(job) } else { Some(&mut self.server) };
+        match (self.machine.meaning_of(slot, exit), &mut self.pmix) {
+            (ExitMeaning::LeftInOrder, Some(pmix)) => pmix.handle_exit(local),
+            (ExitMeaning::LeftInOrder, None) => {
+                server.into_iter().for_each(|server| server.handle_exit(local));
             }
+            (ExitMeaning::Borne, Some(pmix)) => pmix.handle_borne_failure(local, death_kind(exit)),
+            (ExitMeaning::Borne, None) => {
+                server.into_iter().for_each(|server| server.handle_borne_failure(local, death_kind(exit)));
+            }
+            (ExitMeaning::Failed | ExitMeaning::Nothing, Some(pmix)) => pmix.handle_death(local),
+            (ExitMeaning::Failed | ExitMeaning::Nothing, None) => {}
         }
         self.take_actions(now);
-        let reasons = self.reason.take().map(|reason| (JobNumber::LAUNCHED, reason)).into_iter().collect();
-        let reached = self.progress(local).map(|progress| progress.reached());
+        let reasons = self.reason.take().into_iter().collect();
+        let reached = self.progress_of(self.machine.ranks().get(slot)).map(|progress| progress.reached());
         self.machine.on_exit(UnreportedEnd { slot, exit, reached }, reasons, &[], now);
         self.machine.on_output_end(slot);
         self.settle(now);

@@ -64,6 +64,15 @@ impl ApiHost {
                     self.owner = Some(Client::start(around));
                 }
             }
+            ApiEffect::AnswerSpawn { ticket, answer } => {
+                around.note(format_args!("a new job: {answer:?}"));
+                let wish = ticket as usize;
+                if let Some(node) = self.server.as_mut().and_then(|server| server.wishes.remove(&wish)) {
+                    around.answers.push(answer);
+                    let answer = around.answers.len() - 1;
+                    around.call(Host::API, Host(node), Call::SpawnAnswer { node, wish, answer });
+                }
+            }
             ApiEffect::Concluded { .. } => around.note(format_args!("the launch is concluded")),
             ApiEffect::Lost { node, reason } => around.note(format_args!("node {node} is lost: {reason}")),
         }

@@ -3,8 +3,9 @@
 
 mod links;
 mod ranks;
+mod spawns;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::time::Instant;
 
@@ -20,7 +21,7 @@ use self::links::NodeLink;
 use crate::connection::{End, Host};
 use crate::event::{AgentEvent, NodeEvent, SessionEvent};
 use crate::rank::RankProcess;
-use crate::surroundings::{LEASE, Surroundings};
+use crate::surroundings::{LEASE, SpawnWish, Surroundings};
 use crate::time::Time;
 
 /// The session process, and the processes that it has started.
@@ -41,6 +42,8 @@ pub(super) struct SessionHost {
     /// It has said everything to its agent, and exits when frames wait for no link any more.
     exit_waits: bool,
     woken: Option<Time>,
+    /// New jobs that its ranks want, without an answer.
+    wishes: BTreeSet<usize>,
 }
 
 /// Connection of a session to its agent.
@@ -81,6 +84,7 @@ impl SessionHost {
             left_at: None,
             exit_waits: false,
             woken: None,
+            wishes: BTreeSet::new(),
         }
     }
 
@@ -120,6 +124,7 @@ impl SessionHost {
             SessionEvent::Signal { rank, signal, .. } => self.signal_rank(rank, signal, around),
             SessionEvent::Dies { rank, signal, .. } => self.rank_dies(rank, signal, around),
             SessionEvent::Reaped { rank, .. } => self.reaped(rank, around),
+            SessionEvent::Spawn { wish, .. } => self.ask_for_job(wish, around),
             SessionEvent::Swept { .. } => self.input(around, SimulatedSession::swept),
         }
     }
@@ -173,6 +178,10 @@ impl SessionHost {
             SessionEffect::HangUp(_) => {}
             SessionEffect::InputReady(rank) => self.input_ready(rank, around),
             SessionEffect::InputCut(rank) => around.truth.input_cut(rank),
+            SessionEffect::Spawn { call, parent, rank, request } => {
+                let wish = SpawnWish { session: self.process, call, parent, rank, request };
+                self.wish_for_job(wish, around);
+            }
             SessionEffect::ToAgent(bytes) => self.say_to_agent(bytes, around),
             // Nobody opens a link to say that it has left.
             SessionEffect::ToNode(to, frame) if matches!(frame.what, Some(What::Left(_))) && !self.is_linked(to.0) => {}

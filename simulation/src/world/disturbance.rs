@@ -79,7 +79,10 @@ impl World {
             FaultKind::Reset { host } => {
                 return around.network.reset_host(&mut around.schedule, host.host());
             }
-            FaultKind::Disk { .. } => self.api.set_disk_fails(true),
+            FaultKind::Disk { .. } => {
+                around.truth.disk_failed = true;
+                self.api.set_disk_fails(true);
+            }
             _ => return,
         }
         around.after(kind.lasts(), FaultEvent::FaultOver(number));

@@ -33,8 +33,8 @@ impl SimulatedSession {
         let mut batch = BytesMut::new();
         loop {
             self.take_actions(now);
-            if let Some(reason) = self.reason.take() {
-                self.machine.on_end_reason(JobNumber::LAUNCHED, reason, &[], now);
+            if let Some((job, reason)) = self.reason.take() {
+                self.machine.on_end_reason(job, reason, &[], now);
             }
             if self.take_effects(&mut batch, now)
                 | self.take_news(&mut batch)
@@ -80,10 +80,12 @@ impl SimulatedSession {
                     }
                 }
                 Action::Died(death) => self.machine.on_died(JobNumber::LAUNCHED, death),
-                Action::End(reason) => self.reason = Some(reason),
+                Action::End(reason) => self.reason = Some((JobNumber::LAUNCHED, reason)),
+                Action::Call { ticket, rank, call } => self.call_host(JobNumber::LAUNCHED, ticket, rank, call),
                 _ => {}
             }
         }
+        self.take_spawned_actions();
         let need = self.pmix.as_ref().map(Pmix::need);
         while let Some(effect) = self.pmix.as_mut().and_then(|pmix| pmix.poll_effect(now)) {
             self.take_pmix_effect(effect, now);
@@ -125,7 +127,7 @@ impl SimulatedSession {
                 }
             }
             PmixEffect::Died(death) => self.machine.on_died(JobNumber::LAUNCHED, death),
-            PmixEffect::End(reason) => self.reason = Some(reason),
+            PmixEffect::End(reason) => self.reason = Some((JobNumber::LAUNCHED, reason)),
         }
     }
 
@@ -148,7 +150,7 @@ impl SimulatedSession {
         while let Some(effect) = self.machine.poll_effect() {
             any = true;
             match effect {
-                Effect::PrepareJob { job, .. } => self.machine.on_job_prepared(job, Ok(()), now),
+                Effect::PrepareJob { job, .. } => self.prepare_job(job, now),
                 Effect::StartRanks { job } => {
                     let new = self.machine.ranks().iter().filter(|(_, slot)| slot.job == job);
                     let starts: Vec<_> = new.map(|(_, slot)| SessionEffect::Start(slot.rank)).collect();
@@ -158,6 +160,10 @@ impl SimulatedSession {
                     let ranks = slots.iter().map(|&slot| self.machine.ranks().get(slot).rank);
                     let signals: Vec<_> = ranks.map(|rank| SessionEffect::Signal(rank, signal)).collect();
                     self.effects.extend(signals);
+                }
+                Effect::AnnounceDeaths { job, deaths } if job != JobNumber::LAUNCHED => {
+                    let server = self.spawned.server(job);
+                    server.into_iter().for_each(|server| server.handle_deaths(&deaths));
                 }
                 Effect::AnnounceDeaths { deaths, .. } => {
                     match &mut self.pmix {
@@ -177,12 +183,9 @@ impl SimulatedSession {
                 Effect::DrainOutputs => self.machine.on_drained(&SilentSeen::default(), now),
                 Effect::LookAtStacks { look, .. } => self.machine.on_stacks_seen(look, Vec::new(), now),
                 Effect::FeedStdin => self.feed(),
-                // Ranks of the simulation have no terminals and ask for no jobs; sessions do not gather there, and work takes no time.
-                Effect::ResizeTerminal(_)
-                | Effect::ReleaseJob { .. }
-                | Effect::AnswerSpawn { .. }
-                | Effect::Tell { .. }
-                | Effect::GiveWay => {}
+                Effect::ReleaseJob { job, .. } => self.spawned.release(job),
+                // Ranks of the simulation have no terminals; the API server places their jobs. Sessions do not gather, and work takes no time.
+                Effect::ResizeTerminal(_) | Effect::AnswerSpawn { .. } | Effect::Tell { .. } | Effect::GiveWay => {}
             }
         }
         any
@@ -191,7 +194,7 @@ impl SimulatedSession {
     /// The ranks that read the launch's input are fed.
     fn feed(&mut self) {
         let slots = self.machine.ranks().iter().map(|(_, slot)| slot);
-        let runs = |slot: &&Slot| matches!(slot.state, RankState::Running { .. });
+        let runs = |slot: &&Slot| slot.job == JobNumber::LAUNCHED && matches!(slot.state, RankState::Running { .. });
         let is_reader = |rank: Rank| match self.spec.settings.stdin {
             StdinTarget::All => true,
             ref one => one.one_reader() == Some(rank),
@@ -354,7 +357,7 @@ impl SimulatedSession {
                 };
                 let slots = self.machine.ranks().iter();
                 let slots: Vec<SlotId> =
-                    slots.filter(|(_, slot)| silent(slot.state, self.dialogue(slot.local))).map(|(id, _)| id).collect();
+                    slots.filter(|(_, slot)| silent(slot.state, self.dialogue(slot))).map(|(id, _)| id).collect();
                 let seen = SilentSeen { slots, ..SilentSeen::default() };
                 self.machine.on_silent_seen(look, &seen, now);
             }
@@ -364,7 +367,7 @@ impl SimulatedSession {
             }
             Look::Progress { asker, detail } => {
                 // Ranks of the simulation have no processes.
-                let seen = |slot: &Slot| RankSeen { dialogue: self.progress(slot.local), ..RankSeen::default() };
+                let seen = |slot: &Slot| RankSeen { dialogue: self.progress_of(slot), ..RankSeen::default() };
                 let seen = self.machine.ranks().iter().map(|(_, slot)| seen(slot)).collect();
                 let fences = self.fences();
                 self.machine.on_progress_seen(asker, detail, seen, &fences);
@@ -372,8 +375,8 @@ impl SimulatedSession {
         }
     }
 
-    fn dialogue(&self, local: LocalRank) -> Option<Dialogue> {
-        self.progress(local).map(|progress| progress.phase)
+    fn dialogue(&self, slot: &Slot) -> Option<Dialogue> {
+        self.progress_of(slot).map(|progress| progress.phase)
     }
 
     fn fences(&self) -> Vec<FenceSeen> {

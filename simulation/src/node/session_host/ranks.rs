@@ -32,7 +32,7 @@ impl SessionHost {
 
     pub(super) fn start_rank(&mut self, rank: Rank, process: u64, around: &mut Surroundings) {
         if around.scenario.programs[rank.index()].is_missing {
-            around.truth.has_erred = true;
+            around.truth.has_erred |= rank.0 < around.scenario.size();
             return self.input(around, |session, now| session.rank_not_started(rank, "no such program", now));
         }
         self.ranks.insert(rank, RankProcess::new(rank, &around.scenario));

@@ -120,6 +120,16 @@ fn nothing_is_spawned_by_a_launch_that_ends() {
 }
 
 #[test]
+fn a_node_whose_ranks_have_ended_does_not_refuse_a_job_that_has_none_there() {
+    let mut world = World::running(spec_on(&[1, 1]));
+    world.finish();
+    world.control(Control::Spawn(order("kvs_1_0.s1", 0, 2)));
+    world.control(Control::Spawn(order("kvs_1_0.s2", 1, 3)));
+    let refusal = Some("this node's part of the launch is over");
+    assert_eq!(spawned(&world), [("kvs_1_0.s1", None), ("kvs_1_0.s2", refusal)]);
+}
+
+#[test]
 fn orders_to_spawn_are_answered_whether_or_not_there_are_ranks_here() {
     let mut world = World::running(spec_on(&[1, 1]));
     world.control(Control::Spawn(order("kvs_1_0.s1", 0, 2)));
