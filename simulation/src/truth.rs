@@ -29,8 +29,8 @@ pub(crate) struct Truth {
     left_before: BTreeMap<Rank, Vec<u32>>,
     /// A rank did something that ends the launch, whatever its status is.
     pub(crate) has_erred: bool,
-    /// A rank was told that the job runs which it has spawned.
-    pub(crate) has_spawned: bool,
+    /// The ranks of the job of which its parent was told that it runs.
+    spawned: Range<u32>,
     /// The disk of the API server has failed.
     pub(crate) disk_failed: bool,
     /// Nodes that something happened to which may cost a launch its part there.
@@ -82,7 +82,7 @@ impl Truth {
             exits: BTreeMap::new(),
             left_before: BTreeMap::new(),
             has_erred: false,
-            has_spawned: false,
+            spawned: 0..0,
             disk_failed: false,
             struck: BTreeSet::new(),
             forgets: false,
@@ -106,6 +106,13 @@ impl Truth {
     pub(crate) fn may_be_ending(&self) -> bool {
         let has_failed = self.exits.values().any(|exit| !exit.is_success());
         has_failed || self.has_erred || self.is_ended_by_others || !self.struck.is_empty() || !self.causes.is_empty()
+    }
+
+    /// A rank is told that its job runs, the spawned job of this number, from 1.
+    pub(crate) fn has_spawned(&mut self, job: u32) {
+        let ranks = self.scenario.spawn.map_or(0, |spawn| spawn.ranks);
+        let first = self.size + job.saturating_sub(1) * ranks;
+        self.spawned = first..first + ranks;
     }
 
     /// Returns true if a spawn may be refused.
@@ -240,7 +247,7 @@ impl Truth {
         }
         if completed.cause.is_none() {
             // The ranks of a job that did not start as a whole are killed, and the launch goes on.
-            let counts = |rank: &Rank| rank.0 < self.size || self.has_spawned;
+            let counts = |rank: &Rank| rank.0 < self.size || self.spawned.contains(&rank.0);
             let bad = self
                 .exits
                 .iter()
