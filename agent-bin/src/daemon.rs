@@ -57,7 +57,7 @@ use pmi_transport::limits::{MESSAGE_MAX, RELAYED_MAX};
 use pmi_transport::listen::{self, ListenError, Listener, LocalSocket};
 use pmi_transport::proto::v1::node_agent_service_server::NodeAgentServiceServer;
 use pmi_transport::session_link::Arrivals;
-use rank_spawner::{DescriptorPlan, ForkServer, RendezvousError, raise_descriptor_limit};
+use rank_spawner::{ForkServer, RendezvousError, raise_descriptor_limit};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{Notify, oneshot};
 use tokio::task::{AbortHandle, JoinHandle};
@@ -74,9 +74,6 @@ use self::metrics::Metrics;
 use self::own_address::OwnAddress;
 use crate::runtime_lock::{self, LockError};
 use lattice_session::random;
-
-/// Connections of sessions, users and the API server for which an agent reserves its table of open files, of 32 KiB.
-const CONNECTIONS: usize = 3_900;
 
 /// Error of an agent that does not run.
 #[derive(Debug, thiserror::Error)]
@@ -199,7 +196,6 @@ enum WhenCutOff {
 }
 
 fn start(prior: Prior, left: impl Future<Output = &'static str>, when_cut_off: WhenCutOff) -> Result<(), DaemonError> {
-    DescriptorPlan { ranks: 0, others: CONNECTIONS }.reserve();
     let _log = lattice_daemon::log::write_apart();
     // After the fork: sessions raise their own limit, and give the one that was in force before to their ranks.
     if let Err(errno) = raise_descriptor_limit() {

@@ -43,6 +43,7 @@ pub(crate) fn run(version: &'static str, args: &JoinArgs) -> Result<(), Box<dyn 
         log: crate::log_of_session,
     };
     let forks = ForkServer::fork(session_process::main(terms, Box::new(|_, _, _| {})), Box::new(Open), None)?;
+    crate::DESCRIPTORS.reserve();
     crate::log_to_stderr();
     let Member { name, api, ca, credentials, port_range, left } = membership::read(args)?;
     let held = Held::new(&ca, &credentials)?;

@@ -26,7 +26,9 @@ use cxi_fabric::secret::keep_out_of_core_dumps;
 use lattice_inventory::ThisNode;
 use lattice_session::session_process::{self, Terms};
 use pmi_transport::error_chain::chain;
-use rank_spawner::{Capabilities, ForkServer, ForkServerError, Gate, Privileges, Roles, Survival, become_user};
+use rank_spawner::{
+    Capabilities, DescriptorPlan, ForkServer, ForkServerError, Gate, Privileges, Roles, Survival, become_user,
+};
 use tracing::level_filters::LevelFilter;
 
 pub use self::args::Args;
@@ -60,6 +62,9 @@ pub fn run_as(version: &'static str, args: Args) -> Answer {
     })
 }
 
+/// Connections of sessions, users and the API server for which an agent reserves its table of open files, of 32 KiB.
+const DESCRIPTORS: DescriptorPlan = DescriptorPlan { ranks: 0, others: 3_900 };
+
 fn carried_out(version: &'static str, args: &Args) -> Result<Answer, Box<dyn Error>> {
     let success = |text| Answer { text, problems: Vec::new(), exit: Exit::Success };
     match &args.command {
@@ -89,6 +94,7 @@ fn carried_out(version: &'static str, args: &Args) -> Result<Answer, Box<dyn Err
     keep_out_of_core_dumps()?;
     // Before any thread, any key and any connection: session processes are copies of what this process is now.
     let forks = fork_server(&config, gate::of(&config, args.file())?)?;
+    DESCRIPTORS.reserve();
     log_to_stderr();
     // Devices may have come and gone; sessions find what is kept here.
     let this_node = ThisNode::default();
