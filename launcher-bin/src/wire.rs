@@ -142,7 +142,7 @@ mod tests {
             assert_eq!((answer.sequence, format!("{:?}", answer.what)), (Some(7), expected.to_owned()));
         };
         let started = proto::RankStarted { rank: 3, pid: 7, ..Default::default() };
-        check(event(Node::Started(started)), "Event(NodeIndex(1), Started { rank: Rank(3), pid: 7 })");
+        check(event(Node::Started(started)), "Event(NodeIndex(1), Started { rank: Rank(3), pid: 7, at: 0ns })");
         check(event(Node::Trace("x".into())), "Trace(NodeIndex(1), b\"x\")");
         check(event(Node::StdinTaken(3)), "Other");
         check(Response::StdinCredit(5), "StdinCredit(5)");

@@ -92,7 +92,7 @@ mod tests {
             let meaning = format!("{:?}", read(Answer { sequence: None, what }, &mut 0));
             assert!(meaning.starts_with(expected), "{meaning} is not {expected}");
         };
-        check(started(), "Update(Some(Event(NodeIndex(1), Started { rank: Rank(3), pid: 7 })))");
+        check(started(), "Update(Some(Event(NodeIndex(1), Started { rank: Rank(3), pid: 7, at: 0ns })))");
         check(FromLaunch::Trace(NODE, "x".into()), "Trace(NodeIndex(1), b\"x\")");
         check(FromLaunch::StdinCredit(5), "Credit(5)");
         check(FromLaunch::Dropped(Some(9)), "Update(Some(Dropped(Some(9))))");
