@@ -40,7 +40,10 @@ impl DescriptorPlan {
     ///
     /// To be called while the process has one thread. A system that refuses is left as it is: the table then grows when it must.
     pub fn reserve(self) {
-        debug_assert_eq!(threads(), Some(1), "the table of open files grows before the first thread");
+        debug_assert!(
+            threads().is_none_or(|threads| threads == 1),
+            "the table of open files grows before the first thread"
+        );
         // The process works with a small table as well.
         let _ = grow(self.entries());
     }

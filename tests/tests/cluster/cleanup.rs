@@ -166,17 +166,9 @@ fn a_killed_session_leaves_nothing_once_another_has_run() {
         lattice launch -n 2 "$1" 0 9 never >/dev/null 2>&1 & launch=$!
         id=$(launch_with 2); until [ $(ls -d tmp/*/contact | wc -l) = 2 ]; do sleep 0.05; done
         kill -KILL $(ps -o ppid= -p $(pid_of_rank $id 1)); wait $launch; echo $?
-        ls tmp | sed "s/$id//; s/-[0-9a-f]*$/-RANDOM/"; lattice alloc release $LATTICE_ALLOC_ID >/dev/null 2>&1
+        ls tmp | grep -v "$id"; lattice alloc release $LATTICE_ALLOC_ID >/dev/null 2>&1
         export LATTICE_ALLOC_ID=$(timeout 20 lattice alloc create -N 2 --wait); sleep 1
         lattice launch -n 2 --timeout 3s "$1" 0 9 never >/dev/null; echo $?; ls tmp"#;
     let outcome = script_on(2, script).arg(Flavour::WheelOpenMpi.program("abort")).run();
-    outcome.exits(0).prints_lines([
-        "125",
-        "lattice-.1-RANDOM",
-        "lattice-qcd",
-        "lattice-qcd.tmp",
-        "124",
-        "lattice-qcd",
-        "lattice-qcd.tmp",
-    ]);
+    outcome.exits(0).prints_lines(["125", "lattice-qcd", "lattice-qcd.tmp", "124", "lattice-qcd", "lattice-qcd.tmp"]);
 }
