@@ -171,7 +171,7 @@ impl RankProcess {
 
     fn go_wrong(&mut self, wrong: Wrong, truth: &mut Truth) -> Deed {
         self.steps.clear();
-        truth.has_erred |= matches!(wrong, Wrong::Abort(_) | Wrong::Leave | Wrong::Babble);
+        truth.has_erred |= matches!(wrong, Wrong::Abort(_) | Wrong::Leave | Wrong::Desert | Wrong::Babble);
         match wrong {
             Wrong::Exit(code) => Deed::Exit(RankExit::Code(code)),
             Wrong::Abort(code) => {
