@@ -64,17 +64,17 @@ pub fn run(args: &LaunchArgs, verbosity: Verbosity) -> Result<u8, LaunchError> {
     if allocation.is_none() {
         command.check_task_scripts(&args.scripts, &machine)?;
     }
-    descriptors(&command).reserve();
     scripts::prolog(&args, &mut command.request.settings.environment)?;
     let code = started(command, &args, allocation, &machine, verbosity);
     scripts::epilog(&args);
     code
 }
 
-/// Descriptors of the ranks, or of their files where the ranks run elsewhere; as far as their number is known before they have places.
-fn descriptors(command: &LaunchCommand) -> DescriptorPlan {
-    let ranks = command.request.programs.size().unwrap_or(0);
-    DescriptorPlan { ranks: ranks as usize, others: 0 }
+/// Descriptors of a launch whose ranks run elsewhere: two files for each rank, if it has some and the number of ranks is known.
+fn descriptors_of_files(command: &LaunchCommand) -> DescriptorPlan {
+    let has_files = command.output.stdout.is_some() || command.output.stderr.is_some();
+    let ranks = command.request.programs.size().filter(|_| has_files).unwrap_or(0);
+    DescriptorPlan { ranks: 0, others: 2 * ranks as usize }
 }
 
 /// Refuses what makes no sense without an allocation.
@@ -99,6 +99,7 @@ fn started(
     let is_copied = command.action == Action::Start && command.copies.files().next().is_some();
     match allocation {
         Some(allocation) => {
+            descriptors_of_files(&command).reserve();
             let server = ApiServer::find(args.cluster.api.api.as_deref(), &machine.environment)?;
             let copies = match is_copied {
                 true => {

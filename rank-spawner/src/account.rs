@@ -10,7 +10,6 @@
 
 use std::ffi::{CString, c_char, c_long, c_ulong};
 use std::fmt;
-use std::fs;
 use std::path::PathBuf;
 use std::ptr;
 
@@ -22,6 +21,7 @@ use nix::unistd::{Gid, Uid, User, getgrouplist, getresuid, setgroups, setresgid,
 
 use crate::capabilities::{self, Capabilities, drop_capabilities};
 use crate::limits::Limit;
+use crate::process_table::own_threads;
 
 // Of `linux/keyctl.h`.
 const JOIN_SESSION_KEYRING: c_ulong = 1;
@@ -217,7 +217,7 @@ pub fn become_user(account: &Account, privileges: &Privileges) -> Result<(), Bec
     if !ours.is_root() && ours.as_raw() != uid {
         return Err(BecomeError::NotRoot { uid, ours: ours.as_raw() });
     }
-    let threads = fs::read_dir("/proc/self/task").map_or(0, Iterator::count);
+    let threads = own_threads().unwrap_or(0);
     if threads != 1 {
         return Err(BecomeError::Threads { threads });
     }

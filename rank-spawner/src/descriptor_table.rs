@@ -12,6 +12,8 @@ use nix::libc::c_int;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::unistd::close;
 
+use crate::process_table::own_threads;
+
 /// Number of descriptors that a process will have open at once.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DescriptorPlan {
@@ -41,7 +43,7 @@ impl DescriptorPlan {
     /// To be called while the process has one thread. A system that refuses is left as it is: the table then grows when it must.
     pub fn reserve(self) {
         debug_assert!(
-            threads().is_none_or(|threads| threads == 1),
+            !own_threads().is_ok_and(|threads| threads > 1),
             "the table of open files grows before the first thread"
         );
         // The process works with a small table as well.
@@ -63,11 +65,6 @@ fn grow(entries: usize) -> io::Result<()> {
     }
     close(duplicate?)?;
     Ok(())
-}
-
-/// Number of threads of this process; `None` without `/proc`.
-fn threads() -> Option<usize> {
-    Some(std::fs::read_dir("/proc/self/task").ok()?.count())
 }
 
 #[cfg(test)]

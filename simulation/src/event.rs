@@ -35,59 +35,19 @@ pub(crate) enum ConnectionEvent {
     },
 }
 
-/// Calls, and their answers: they arrive or they do not.
+/// Calls, and their answers: they arrive or they do not. A new job is named by the number of its wish in the surroundings.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Call {
-    Start {
-        node: u32,
-        caller: u64,
-    },
-    StartAnswer {
-        node: u32,
-        caller: u64,
-        accepted: bool,
-    },
-    Abort {
-        node: u32,
-        signal: i32,
-    },
-    Register {
-        node: u32,
-        agent: u64,
-        asked: Time,
-    },
-    Registered {
-        node: u32,
-        agent: u64,
-        must_end: bool,
-        asked: Time,
-    },
-    Beat {
-        node: u32,
-        agent: u64,
-        asked: Time,
-    },
-    BeatAnswer {
-        node: u32,
-        agent: u64,
-        again: bool,
-        asked: Time,
-    },
-    PortAnswer {
-        node: u32,
-        caller: u64,
-        port: Port,
-    },
-    /// A session wants a new job: the number of the wish in the surroundings.
-    Spawn {
-        node: u32,
-        wish: usize,
-    },
-    SpawnAnswer {
-        node: u32,
-        wish: usize,
-        answer: usize,
-    },
+    Start { node: u32, caller: u64 },
+    StartAnswer { node: u32, caller: u64, accepted: bool },
+    Abort { node: u32, signal: i32 },
+    Register { node: u32, agent: u64, asked: Time },
+    Registered { node: u32, agent: u64, must_end: bool, asked: Time },
+    Beat { node: u32, agent: u64, asked: Time },
+    BeatAnswer { node: u32, agent: u64, again: bool, asked: Time },
+    PortAnswer { node: u32, caller: u64, port: Port },
+    Spawn { node: u32, wish: usize },
+    SpawnAnswer { node: u32, wish: usize, answer: usize },
 }
 
 #[derive(Debug)]
@@ -116,86 +76,23 @@ pub(crate) enum AgentEvent {
     FromSession { node: u32, agent: u64, bytes: Bytes },
 }
 
-/// Something that happens to a session, or to one of its ranks.
+/// Something that happens to a session, or to one of its ranks. It asks for a new job until there is an answer.
 #[derive(Debug)]
 pub(crate) enum SessionEvent {
-    ToSession {
-        node: u32,
-        session: u64,
-        agent: u64,
-        bytes: Bytes,
-    },
-    SessionWake {
-        node: u32,
-        session: u64,
-        at: Time,
-    },
-    SessionAlone {
-        node: u32,
-        session: u64,
-        since: Time,
-    },
-    OpenLink {
-        node: u32,
-        session: u64,
-        to: u32,
-        since: Time,
-    },
-    Start {
-        node: u32,
-        session: u64,
-        rank: Rank,
-    },
-    Step {
-        node: u32,
-        session: u64,
-        rank: Rank,
-    },
-    ToServer {
-        node: u32,
-        session: u64,
-        rank: Rank,
-        bytes: Bytes,
-    },
-    ToRank {
-        node: u32,
-        session: u64,
-        rank: Rank,
-        bytes: Bytes,
-    },
-    Print {
-        node: u32,
-        session: u64,
-        rank: Rank,
-        line: Bytes,
-    },
-    Signal {
-        node: u32,
-        session: u64,
-        rank: Rank,
-        signal: i32,
-    },
-    Dies {
-        node: u32,
-        session: u64,
-        rank: Rank,
-        signal: i32,
-    },
-    Reaped {
-        node: u32,
-        session: u64,
-        rank: Rank,
-    },
-    Swept {
-        node: u32,
-        session: u64,
-    },
-    /// A new job is asked for, until there is an answer.
-    Spawn {
-        node: u32,
-        session: u64,
-        wish: usize,
-    },
+    ToSession { node: u32, session: u64, agent: u64, bytes: Bytes },
+    SessionWake { node: u32, session: u64, at: Time },
+    SessionAlone { node: u32, session: u64, since: Time },
+    OpenLink { node: u32, session: u64, to: u32, since: Time },
+    Start { node: u32, session: u64, rank: Rank },
+    Step { node: u32, session: u64, rank: Rank },
+    ToServer { node: u32, session: u64, rank: Rank, bytes: Bytes },
+    ToRank { node: u32, session: u64, rank: Rank, bytes: Bytes },
+    Print { node: u32, session: u64, rank: Rank, line: Bytes },
+    Signal { node: u32, session: u64, rank: Rank, signal: i32 },
+    Dies { node: u32, session: u64, rank: Rank, signal: i32 },
+    Reaped { node: u32, session: u64, rank: Rank },
+    Swept { node: u32, session: u64 },
+    Spawn { node: u32, session: u64, wish: usize },
 }
 
 #[derive(Clone, Copy, Debug)]

@@ -29,7 +29,7 @@ pub(crate) struct Truth {
     left_before: BTreeMap<Rank, Vec<u32>>,
     /// A rank did something that ends the launch, whatever its status is.
     pub(crate) has_erred: bool,
-    /// The ranks of the job of which its parent was told that it runs.
+    /// Ranks of the spawned job whose start was reported to its parent.
     spawned: Range<u32>,
     /// The disk of the API server has failed.
     pub(crate) disk_failed: bool,
@@ -108,7 +108,7 @@ impl Truth {
         has_failed || self.has_erred || self.is_ended_by_others || !self.struck.is_empty() || !self.causes.is_empty()
     }
 
-    /// A rank is told that its job runs, the spawned job of this number, from 1.
+    /// The start of the spawned job of this number, from 1, is reported to its parent.
     pub(crate) fn has_spawned(&mut self, job: u32) {
         let ranks = self.scenario.spawn.map_or(0, |spawn| spawn.ranks);
         let first = self.size + job.saturating_sub(1) * ranks;

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use lattice_simulation::{Lines, Plan};
 
-/// Seeds whose launches without input, PMIx and spawned jobs broke an invariant once, before what they found was mended.
+/// Seeds whose launches without input, PMIx and spawned jobs once broke an invariant.
 const ONCE_BROKEN: [u64; 61] = [
     25, 73, 173, 186, 279, 365, 514, 1005, 1022, 1276, 2202, 2856, 8878, 9203, 9695, 16_123, 23_225, 31_204, 31_589,
     33_027, 33_265, 34_462, 34_520, 34_699, 37_697, 37_705, 39_377, 39_564, 39_694, 45_016, 56_963, 78_055, 86_959,

@@ -191,11 +191,11 @@ async fn read<S>(node: Weak<FenceNode>, peer: String, id: StreamId, mut incoming
 where
     S: Stream<Item = Result<LinkFrame, Status>> + Unpin,
 {
-    let mut loss = Loss::Absent;
-    let (end, reason) = loop {
+    let mut has_sent = false;
+    let (end, loss, reason) = loop {
         match incoming.next().await {
             Some(Ok(frame)) => {
-                loss = Loss::Link;
+                has_sent = true;
                 let Some(node) = node.upgrade() else { return };
                 // A kind of frame that this version does not know is none of its business.
                 if let Some(what) = frame.what {
@@ -203,10 +203,12 @@ where
                 }
             }
             Some(Err(status)) => {
-                loss = Loss::Link;
-                break (StreamEnd::Broken, format!("its link broke: {}", status.message()));
+                break (StreamEnd::Broken, Loss::Link, format!("its link broke: {}", status.message()));
             }
-            None => break (StreamEnd::InOrder, "it closed its link".to_owned()),
+            None => {
+                let loss = if has_sent { Loss::Link } else { Loss::Absent };
+                break (StreamEnd::InOrder, loss, "it closed its link".to_owned());
+            }
         }
     };
     end_link(&node, &peer, (id, end), loss, &reason);

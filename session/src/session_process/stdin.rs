@@ -67,7 +67,7 @@ pub(super) enum Waiting {
     Piece(Bytes, Option<oneshot::Sender<()>>),
     /// End of the input.
     End,
-    /// This many bytes of the API server came behind the end. They count as taken: other nodes wait for the credit.
+    /// This many bytes of the API server came after the end. They count as taken: other nodes wait for the credit.
     Ignored(u64),
 }
 
@@ -179,7 +179,7 @@ pub(super) fn taken(len: u64) -> ToAgent {
 }
 
 impl Input {
-    /// Passes on a piece. One behind the end is ignored, and counts as taken.
+    /// Passes on a piece. One after the end is ignored, and counts as taken.
     ///
     /// # Errors
     /// Ends the input if there is no room for the piece.
