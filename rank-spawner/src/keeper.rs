@@ -35,7 +35,7 @@ use self::guarded::{
     RankRecord, read_record, record,
 };
 use crate::detach::{Stderr, close_all_but, ignore_signals};
-use crate::kill::kill_until_gone;
+use crate::kill::{Fall, kill_until_gone};
 use crate::launch_tag::LaunchTag;
 use crate::orphaned_memory::remove_orphaned_memory;
 use crate::own_files::{FileIdentity, OwnDirectory, remove_empty, remove_private_socket, remove_recorded};
@@ -240,7 +240,7 @@ fn keep(pipe: OwnedFd) -> io::Result<()> {
     while let Ok(kind) = read_record(&mut pipe, &mut payload) {
         guarded.add(kind, &payload);
     }
-    kill_until_gone(TIME_LIMIT, |table| guarded.find(table))?;
+    kill_until_gone(TIME_LIMIT, Fall::Elsewhere, |table| guarded.find(table))?;
     for (_, resource) in std::mem::take(&mut guarded.resources) {
         resource.remove();
     }

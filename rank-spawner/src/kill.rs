@@ -2,6 +2,9 @@
 //!
 //! Process numbers are used again, so a process is first held by a pidfd, then compared with the scan that found it, and only then
 //! killed.
+//!
+//! A process may fork between the scan and the signal. If the set is known by descent, and orphans fall to a process that is not the
+//! caller, the child would belong to no known process afterwards. So all of the set is stopped first, until a scan shows nothing new.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -45,16 +48,31 @@ const PAUSE_MAX: Duration = Duration::from_millis(50);
 /// Longest time for which processes are waited for that might be targets, while `execve` hides what they are.
 const HIDDEN_MAX: Duration = Duration::from_secs(1);
 
+/// Longest time for which targets are waited for to stop before they are killed: one in `vfork` or on a dead file system does not stop.
+const HALT_MAX: Duration = Duration::from_millis(500);
+
+/// Where the children of a killed process go.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Fall {
+    /// To the caller, so that the next scan finds them.
+    ToCaller,
+    /// To a process above it: the next scan may not recognise them.
+    Elsewhere,
+}
+
 /// Kills what `find` names in the table of processes, until two scans in a row have found nothing or the time limit is over.
 ///
 /// Two looks, because a process that forks and ends during a look can be missed by it. A look at a process of ours that was in
 /// `execve`, which can take long on a busy machine, proves nothing, and is repeated. Zombies are nobody's targets.
 pub(crate) fn kill_until_gone(
     time_limit: Duration,
+    fall: Fall,
     mut find: impl FnMut(&ProcessTable) -> Vec<Pid>,
 ) -> io::Result<KillReport> {
     let deadline = Instant::now() + time_limit;
-    let hidden_until = Instant::now() + HIDDEN_MAX.min(time_limit);
+    let within = |time_max: Duration| (Instant::now() + time_max).min(deadline);
+    let mut hidden_until = within(HIDDEN_MAX);
+    let mut halt = Halt::default();
     let mut report = KillReport { killed: BTreeMap::new(), survivors: Vec::new() };
     let mut pause = Duration::from_millis(1);
     let mut empty_scans = 0;
@@ -73,6 +91,14 @@ pub(crate) fn kill_until_gone(
             continue;
         }
         empty_scans = 0;
+        hidden_until = within(HIDDEN_MAX);
+        if fall == Fall::Elsewhere {
+            let new = targets.iter().filter(|target| report.killed.get(&target.pid) != Some(&target.start));
+            if halt.is_pending(new, within(HALT_MAX)) {
+                thread::sleep(Duration::from_millis(1));
+                continue;
+            }
+        }
         let left = deadline.saturating_duration_since(Instant::now());
         if left.is_zero() {
             report.survivors = targets.iter().map(|process| Survivor::of(process.pid)).collect();
@@ -83,6 +109,34 @@ pub(crate) fn kill_until_gone(
         pause = (pause * 2).min(PAUSE_MAX);
     }
     Ok(report)
+}
+
+/// Targets that were sent SIGSTOP before they are killed.
+#[derive(Default)]
+struct Halt {
+    signalled: BTreeMap<Pid, u64>,
+    /// End of the wait for them, once it has begun.
+    until: Option<Instant>,
+}
+
+impl Halt {
+    /// Stops the targets that have not been; false once all have stopped, none is new, or `until` is over, which counts from the first call.
+    fn is_pending<'a>(&mut self, targets: impl Iterator<Item = &'a Process>, until: Instant) -> bool {
+        let mut is_pending = false;
+        for target in targets {
+            if self.signalled.insert(target.pid, target.start) != Some(target.start) {
+                // One that has ended, or is another user's, is not waited for at the next scan, or not for long.
+                let _ = hold(target).and_then(|pidfd| pidfd_send_signal(pidfd.as_fd(), Signal::SIGSTOP));
+                is_pending = true;
+            }
+            is_pending |= !target.stopped;
+        }
+        is_pending &= Instant::now() < *self.until.get_or_insert(until);
+        if !is_pending {
+            *self = Self::default();
+        }
+        is_pending
+    }
 }
 
 impl KillReport {
@@ -167,7 +221,7 @@ mod tests {
     #[test]
     fn what_is_found_is_killed_and_a_zombie_does_not_prolong_the_clean_up() {
         let (mut child, process) = sleeper();
-        let report = kill_until_gone(Duration::from_secs(60), |_| vec![process.pid]).unwrap();
+        let report = kill_until_gone(Duration::from_secs(60), Fall::ToCaller, |_| vec![process.pid]).unwrap();
         assert_eq!(report.killed, BTreeMap::from([(process.pid, process.start)]));
         assert_eq!(report.survivors, []);
         assert_eq!(child.wait().unwrap().signal(), Some(9));
@@ -186,9 +240,34 @@ mod tests {
     #[test]
     fn what_is_there_at_the_time_limit_is_reported() {
         let (mut child, process) = sleeper();
-        let report = kill_until_gone(Duration::ZERO, |_| vec![process.pid]).unwrap();
+        let report = kill_until_gone(Duration::ZERO, Fall::Elsewhere, |_| vec![process.pid]).unwrap();
         assert_eq!(report.survivors, [Survivor { pid: process.pid, name: "sleep".into() }]);
         child.kill().unwrap();
         child.wait().unwrap();
+    }
+    /// A process that forks without end, whose orphans fall elsewhere.
+    #[test]
+    fn a_process_that_forks_while_it_is_killed_leaves_nothing() {
+        for round in 0..20 {
+            let mark = format!("1000.{}{round}", std::process::id());
+            let script = format!("while :; do sleep {mark} >/dev/null 2>&1 & done");
+            let mut forking = Command::new("sh").args(["-c", &script]).spawn().unwrap();
+            let pid = Pid::from_raw(forking.id() as i32);
+            thread::sleep(Duration::from_millis(round));
+            kill_until_gone(Duration::from_secs(60), Fall::Elsewhere, |table| {
+                // An orphan is not recognised.
+                table.get(pid).map(|_| table.trees([pid]).into_iter().collect()).unwrap_or_default()
+            })
+            .unwrap();
+            forking.wait().unwrap();
+            assert_eq!(left(&mark), Vec::<String>::new(), "round {round}");
+        }
+    }
+
+    /// Processes whose command line has this word.
+    fn left(word: &str) -> Vec<String> {
+        let lines = fs::read_dir("/proc").unwrap().flatten();
+        let lines = lines.filter_map(|entry| fs::read_to_string(entry.path().join("cmdline")).ok());
+        lines.filter(|line| line.split('\0').any(|part| part == word)).collect()
     }
 }

@@ -23,6 +23,8 @@ pub(crate) struct Process {
     pub(crate) session: Pid,
     /// True for a process that has ended and waits to be reaped.
     pub(crate) zombie: bool,
+    /// True for a process that a signal or a tracer has stopped.
+    pub(crate) stopped: bool,
     /// Start time, in clock ticks since boot; process number and start time together are unique.
     pub(crate) start: u64,
     /// True during `execve`, while the new environment is not in place yet: an empty one means nothing then.
@@ -46,7 +48,8 @@ impl Process {
         // Field 23 is the size of its memory, 0 for zombies and kernel threads; 51 is the end of its environment.
         let has_memory = fields.next()? != "0";
         let in_exec = has_memory && fields.nth(27) == Some("0");
-        Some(Self { pid, parent, group, session, zombie: matches!(state, "Z" | "X"), start, in_exec })
+        let (zombie, stopped) = (matches!(state, "Z" | "X"), matches!(state, "T" | "t"));
+        Some(Self { pid, parent, group, session, zombie, stopped, start, in_exec })
     }
 }
 
@@ -235,6 +238,7 @@ mod tests {
             group: pid(8),
             session: pid(9),
             zombie: false,
+            stopped: false,
             start: 4711,
             in_exec: false,
         };
@@ -270,7 +274,7 @@ mod tests {
     fn table(parents: &[(i32, i32)]) -> ProcessTable {
         let process = |&(pid, parent)| {
             let (pid, parent) = (Pid::from_raw(pid), Pid::from_raw(parent));
-            Process { pid, parent, group: pid, session: pid, zombie: false, start: 1, in_exec: false }
+            Process { pid, parent, group: pid, session: pid, zombie: false, stopped: false, start: 1, in_exec: false }
         };
         parents.iter().map(process).collect()
     }

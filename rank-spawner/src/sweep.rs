@@ -14,7 +14,7 @@ use nix::sys::prctl;
 use nix::unistd::{Pid, getpid};
 
 use crate::cgroup::OwnCgroup;
-use crate::kill::{Survivor, kill_until_gone};
+use crate::kill::{Fall, Survivor, kill_until_gone};
 use crate::last_resort::kill_all_of_this_user;
 use crate::launch_tag::{LaunchTag, value_of};
 use crate::process_table::{Process, ProcessTable};
@@ -126,7 +126,11 @@ pub fn sweep(launch: &SweepScope<'_>, time_limit: Duration) -> io::Result<Swept>
     if has_all && nothing_to_sweep() {
         return Ok(Swept { killed: 0, survivors: Vec::new() });
     }
-    let report = kill_until_gone(time_limit, |table| launch.find(table))?;
+    let fall = match launch.orphans {
+        Orphans::Claim { .. } => Fall::ToCaller,
+        Orphans::Leave => Fall::Elsewhere,
+    };
+    let report = kill_until_gone(time_limit, fall, |table| launch.find(table))?;
     let ended =
         |process: &Process| report.killed.get(&process.pid) == Some(&process.start) || launch.owns_zombie(process);
     reap_children(launch.ranks, ended)?;
@@ -295,8 +299,9 @@ mod tests {
 
     /// A process of number, parent and group; 0 is the process that looks.
     fn process(&(number, parent, group): &(i32, i32, i32)) -> Process {
-        let (zombie, in_exec) = (false, false);
-        Process { pid: pid(number), parent: pid(parent), group: pid(group), session: pid(1), zombie, start: 1, in_exec }
+        let (zombie, stopped, in_exec) = (false, false, false);
+        let (pid, parent, group, session) = (pid(number), pid(parent), pid(group), pid(1));
+        Process { pid, parent, group, session, zombie, stopped, start: 1, in_exec }
     }
 
     fn check(ranks: &[i32], claim: Option<&[i32]>, processes: &[(i32, i32, i32)], expected: &[i32]) {

@@ -7,7 +7,7 @@ use std::time::Duration;
 use nix::unistd::{Pid, getpid};
 
 use super::{CLEAN_UP_LIMIT, Server};
-use crate::kill::kill_until_gone;
+use crate::kill::{Fall, kill_until_gone};
 use crate::last_resort::{kill_all_of, owner};
 use crate::process_table::ProcessTable;
 use crate::syscalls::{Child, try_reap};
@@ -18,7 +18,8 @@ const FALLING: Duration = Duration::from_millis(20);
 impl Server {
     /// Kills and reaps what ended children left behind.
     pub(super) fn clean_up(&mut self, time_limit: Duration) -> io::Result<()> {
-        self.needs_clean_up = !kill_until_gone(time_limit, |table| self.left_behind(table))?.survivors.is_empty();
+        let report = kill_until_gone(time_limit, Fall::ToCaller, |table| self.left_behind(table))?;
+        self.needs_clean_up = !report.survivors.is_empty();
         let table = ProcessTable::read()?;
         let is_orphan = |pid, parent| parent == getpid() && !self.is_ours(pid);
         for orphan in table.iter().filter(|process| process.zombie && is_orphan(process.pid, process.parent)) {
