@@ -104,11 +104,13 @@ async fn sets_of_another_home_and_of_another_machine_are_out_of_reach() {
     let unknown = SetId::new(geteuid().as_raw(), own.number() ^ 1);
     assert_eq!(a.call(unknown.root(), Method::PING, Bytes::new(), SECOND * 30).await, no_route);
     let text = std::fs::read_to_string(elsewhere.join(other.id().number().to_string())).unwrap();
-    let text = text.replace(&other.mark.host, "another").replace(&other.mark.boot, "another's");
-    let text = text.replace(&other.nonce().to_string(), &Nonce::random().unwrap().to_string());
-    let text = text.replace(&other.id().to_string(), &unknown.to_string());
+    let mut record: serde_json::Value = serde_json::from_str(&text).unwrap();
+    record["host"] = "another".into();
+    record["boot"] = "another's".into();
+    record["nonce"] = Nonce::random().unwrap().to_string().into();
+    record["set"] = unknown.bits().into();
     let file = place.join(unknown.number().to_string());
-    std::fs::write(&file, text).unwrap();
+    std::fs::write(&file, record.to_string()).unwrap();
     assert_eq!(a.call(unknown.root(), Method::PING, Bytes::new(), SECOND * 30).await, no_route);
     assert_eq!(a.sets().await.unwrap().len(), 2);
     a.leave().await;
