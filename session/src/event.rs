@@ -66,6 +66,12 @@ pub enum Event {
         /// The ranks that wait.
         ranks: Vec<Rank>,
     },
+    /// Ranks of this node have waited for so long, or longer, in a fence of all ranks after their start-up. Reported at doubling times, and only
+    /// where there are other nodes.
+    LongWait {
+        /// Shortest time that they have waited.
+        since: Duration,
+    },
     /// A rank of this node has died, and the others of its job go on without it: those of other nodes are to be told by
     /// `Control::Deaths`. Reported only where there are other nodes.
     Died(Death),

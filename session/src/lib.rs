@@ -13,6 +13,7 @@ pub mod deadline;
 pub mod ended_ranks;
 pub mod event;
 pub mod fabric;
+pub mod fence_wait;
 pub mod first_exit;
 pub mod flow_control;
 #[cfg(feature = "fuzzing")]

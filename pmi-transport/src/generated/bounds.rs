@@ -491,6 +491,7 @@
         Field { number: 10, name: "report", most: 1, longest: 4194304, inner: Some(119) },
         Field { number: 11, name: "trace", most: 1, longest: 4194304, inner: None },
         Field { number: 14, name: "died", most: 1, longest: 4194304, inner: Some(17) },
+        Field { number: 18, name: "long_wait_ms", most: 1, longest: 0, inner: None },
         Field { number: 15, name: "mapped", most: 1, longest: 0, inner: None },
         Field { number: 16, name: "gathered", most: 1, longest: 4194304, inner: Some(32) },
         Field { number: 17, name: "input_passed", most: 1, longest: 4194304, inner: Some(40) },

@@ -815,7 +815,7 @@ pub struct NodeEvent {
     pub commands_taken: u64,
     #[prost(
         oneof = "node_event::What",
-        tags = "1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 14, 15, 16, 17"
+        tags = "1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 14, 18, 15, 16, 17"
     )]
     pub what: ::core::option::Option<node_event::What>,
 }
@@ -851,6 +851,9 @@ pub mod node_event {
         /// A rank of this node has died, and the others of its job go on without it.
         #[prost(message, tag = "14")]
         Died(super::Death),
+        /// Ranks of this node have waited for so long, or longer, in a fence of all ranks after their start-up.
+        #[prost(uint64, tag = "18")]
+        LongWaitMs(u64),
         /// Hash of the launch's map, the nodes and their ranks, as this node has it; told before the first start, where there are several
         /// nodes. The launch ends if it is not the API server's.
         #[prost(fixed64, tag = "15")]

@@ -183,11 +183,16 @@ impl SessionMachine {
             return self.advance(now);
         }
         let is_late = |fence: &&&FenceSeen| fence.whole_job && !fence.missing.is_empty();
-        if let Some(fence) = waited_in.iter().find(is_late) {
-            // The look before was at half of this age.
-            self.look_for_mpi_calls(fence, after / 2, now);
+        // The look before was at half of this age.
+        let since = after / 2;
+        if several_nodes {
+            if waited_in.iter().any(|fence| fence.whole_job && !fence.at_start) {
+                self.report_event(Event::LongWait { since });
+            }
+        } else if let Some(fence) = waited_in.iter().find(is_late) {
+            self.look_for_mpi_calls(fence, since, now);
         }
-        if let Some(fence) = waited_in.into_iter().find(is_stuck) {
+        if let Some(fence) = waited_in.into_iter().find(is_stuck).filter(|_| !self.is_misuse_reported()) {
             let (waiting, missing) = (fence.waiting.len(), fence.missing.clone());
             let late = missing.iter().filter_map(|(rank, _)| self.ranks.slot_of(*rank)).collect();
             self.report_event(Event::Notice(Notice::Stuck { after, waiting, missing }));

@@ -276,6 +276,18 @@ fn mpich_that_cannot_ask_is_told_the_topology_by_a_setting_of_the_agent() {
     outcome.exits(0).prints_lines(["looks for itself", "0"]);
 }
 
+/// The rank that raises an exception is on a node of its own. Intel MPI's MPI_Finalize sends its server nothing, so that nobody sees it.
+#[test]
+fn a_rank_that_raises_an_exception_while_another_node_is_in_a_barrier_is_reported() {
+    let script = "from mpi4py import MPI; MPI.COMM_WORLD.rank == 1 and 1 / 0; MPI.COMM_WORLD.Barrier()";
+    for mpi in [Flavour::WheelMpich, Flavour::DebianOpenMpi, Flavour::WheelOpenMpi] {
+        let mut running = launch_on(2, "-n 2 --stuck-after 2s").arg(python(mpi)).words("-c").arg(script).start();
+        running.wait_for_stderr("warning: rank 1: waits in MPI_Finalize");
+        running.signal(Signal::SIGTERM);
+        running.finish().exits(143).says("while rank 0 is in MPI_Barrier").says("ZeroDivisionError");
+    }
+}
+
 /// Those of each node wait in a fence of their own, and no node sees both.
 #[test]
 fn programs_of_two_mpis_on_two_nodes_are_told_and_ended() {

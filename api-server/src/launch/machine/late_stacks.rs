@@ -1,9 +1,11 @@
-//! Call stacks that nodes report of their ranks, put together: those that are equal are shown once.
+//! Call stacks that nodes report of ranks that others wait for, put together: those that are equal are shown once. If one of these ranks is in
+//! MPI while others wait in `MPI_Finalize`, that is reported as well.
 
 use std::time::Duration;
 
 use lattice_session::call_stacks::{CallStacks, RankStack};
 use lattice_session::event::Notice;
+use lattice_session::fence_wait::FenceWait;
 use tokio::time::Instant;
 
 use super::silent_ranks::Passing;
@@ -11,10 +13,17 @@ use super::silent_ranks::Passing;
 /// Time that nodes have to report their ranks after the first did: debuggers are not equally fast everywhere.
 const COLLECT: Duration = Duration::from_secs(2);
 
+/// Shortest time between two searches for ranks that are in MPI: every node reports its long waits.
+const SEARCH_AGAIN: Duration = Duration::from_secs(5);
+
 /// Stacks that were not passed on.
 #[derive(Debug, Default)]
 pub(crate) struct LateStacks {
     collected: Option<(Instant, CallStacks)>,
+    /// The wait for the sake of which nodes look at ranks.
+    wait: Option<FenceWait>,
+    searched: Option<Instant>,
+    is_misuse_reported: bool,
 }
 
 impl LateStacks {
@@ -24,10 +33,32 @@ impl LateStacks {
         stacks.into_iter().for_each(|stack| all.add(stack.ranks, stack.text));
     }
 
-    /// The notice that is to be passed on now, if one is.
-    pub(crate) fn take(&mut self, now: Instant, passing: Passing) -> Option<Notice> {
-        let (_, stacks) = self.collected.take_if(|(since, _)| passing == Passing::All || now >= *since + COLLECT)?;
-        (!stacks.is_empty()).then(|| Notice::Stacks { stacks: stacks.into_stacks() })
+    /// Returns true if a long wait after the start-up is to be searched for its cause, and counts that as begun.
+    pub(crate) fn begin_search(&mut self, now: Instant) -> bool {
+        let is_due = !self.is_misuse_reported && self.searched.is_none_or(|before| now >= before + SEARCH_AGAIN);
+        if is_due {
+            self.searched = Some(now);
+        }
+        is_due
+    }
+
+    /// The nodes look at the ranks that are missing in this wait.
+    pub(crate) fn expect(&mut self, wait: FenceWait) {
+        self.wait = Some(wait);
+    }
+
+    /// The notices that are to be passed on now. Stacks themselves are shown only in a late start.
+    pub(crate) fn take(&mut self, now: Instant, passing: Passing) -> Vec<Notice> {
+        let is_due = |(since, _): &mut (Instant, _)| passing == Passing::All || now >= *since + COLLECT;
+        let Some((_, stacks)) = self.collected.take_if(is_due) else { return Vec::new() };
+        let stacks = stacks.into_stacks();
+        let seen: Vec<_> =
+            stacks.iter().flat_map(|stack| stack.ranks.iter().map(|&rank| (rank, &*stack.text))).collect();
+        let wait = self.wait.as_ref();
+        let misuse = wait.filter(|_| !self.is_misuse_reported).and_then(|wait| wait.misuse(&seen));
+        self.is_misuse_reported |= misuse.is_some();
+        let is_shown = !stacks.is_empty() && wait.is_none_or(|wait| wait.at_start);
+        is_shown.then_some(Notice::Stacks { stacks }).into_iter().chain(misuse).collect()
     }
 }
 
@@ -46,9 +77,28 @@ mod tests {
         let (mut late, now) = (LateStacks::default(), Instant::now());
         late.add(vec![stack(&[2, 3], "solve"), stack(&[4], "wait")], now);
         late.add(vec![stack(&[0, 1], "solve")], now + COLLECT / 2);
-        assert_eq!(late.take(now + COLLECT / 2, Passing::Due), None);
+        assert_eq!(late.take(now + COLLECT / 2, Passing::Due), []);
         let stacks = vec![stack(&[0, 1, 2, 3], "solve"), stack(&[4], "wait")];
-        assert_eq!(late.take(now + COLLECT, Passing::Due), Some(Notice::Stacks { stacks }));
-        assert_eq!(late.take(now + COLLECT, Passing::All), None);
+        assert_eq!(late.take(now + COLLECT, Passing::Due), [Notice::Stacks { stacks }]);
+        assert_eq!(late.take(now + COLLECT, Passing::All), []);
+    }
+
+    #[test]
+    fn a_rank_in_mpi_that_others_wait_for_is_reported_once_with_the_stacks_of_a_late_start_alone() {
+        for at_start in [true, false] {
+            let (mut late, now) = (LateStacks::default(), Instant::now());
+            assert!(late.begin_search(now) && !late.begin_search(now + SEARCH_AGAIN / 2));
+            late.expect(FenceWait { waiting: vec![Rank(0)], since: COLLECT, at_start });
+            let mut take = |text: &str| {
+                late.add(vec![RankStack { ranks: vec![Rank(2)], text: text.to_owned() }], now);
+                let notices = late.take(now + COLLECT, Passing::Due);
+                let is_stacks = |notice: &Notice| matches!(notice, Notice::Stacks { .. });
+                (notices.iter().any(is_stacks), notices.iter().any(|notice| !is_stacks(notice)))
+            };
+            assert_eq!(take("#0 write ()\n#1 main ()\n"), (at_start, false));
+            assert_eq!(take("#0 poll ()\n#1 PMPI_Barrier ()\n"), (at_start, true));
+            assert_eq!(take("#0 poll ()\n#1 PMPI_Barrier ()\n"), (at_start, false));
+            assert!(!late.begin_search(now + 2 * SEARCH_AGAIN));
+        }
     }
 }

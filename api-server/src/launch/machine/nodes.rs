@@ -57,6 +57,8 @@ pub(crate) enum Purpose {
     Status { ticket: u64, detail: StatusDetail },
     /// The start is stuck, as a node reports.
     Stuck { after: Duration, waiting: usize, missing: Vec<Missing> },
+    /// Ranks have waited for so long in a fence of all ranks after their start-up.
+    LongWait { since: Duration },
     /// A fence was not complete in time, reports a node, which is ending its ranks; all others wait to be told why.
     FenceTimeout { node: u32, host: String, limit: Duration, waiting: usize, missing: Vec<Missing> },
     /// A rank that finalized has been suspected for a while to be waited for.

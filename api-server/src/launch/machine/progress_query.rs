@@ -214,6 +214,21 @@ impl<P> ProgressQuery<P> {
         self.ranks().filter(|rank| rank.waiting).count()
     }
 
+    /// The ranks that wait in a fence for others, in order.
+    pub(crate) fn waiting_ranks(&self) -> Vec<Rank> {
+        let mut waiting: Vec<Rank> = self.ranks().filter(|rank| rank.waiting).map(|rank| rank.rank).collect();
+        waiting.sort_unstable();
+        waiting
+    }
+
+    /// The ranks that ranks of the same job wait for.
+    pub(crate) fn missing_in(&self, jobs: impl Iterator<Item = Range<u32>>, waiting: &[Rank]) -> Vec<Missing> {
+        let waited: Vec<_> = jobs.filter(|job| waiting.iter().any(|rank| job.contains(&rank.0))).collect();
+        let mut missing = self.missing(&[]);
+        missing.retain(|(rank, _)| waited.iter().any(|job| job.contains(&rank.0)));
+        missing
+    }
+
     /// The cause, if ranks of one of these jobs wait for each other in two protocols.
     pub(crate) fn in_two_protocols(&self, mut jobs: impl Iterator<Item = Range<u32>>) -> Option<CauseKind> {
         jobs.find_map(|job| {

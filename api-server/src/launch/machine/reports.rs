@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use lattice_session::cause::{Cause, CauseKind, Reported, StartClass, Subject};
 use lattice_session::event::{Event, Notice};
+use lattice_session::fence_wait::FenceWait;
 use lattice_session::numbered::Arrival;
 use lattice_session::settings::LostNodes;
 use lattice_session::wire::event::NodeHappening;
@@ -179,6 +180,9 @@ impl Machine {
                 self.nodes.state.on_waiting(node, &ranks);
                 self.look_for_deserters(now);
             }
+            Event::LongWait { since } if self.nodes.streams.len() > 1 && self.nodes.stacks.begin_search(now) => {
+                self.nodes.ask(Purpose::LongWait { since }, now, &mut self.effects);
+            }
             Event::Died(death) if self.nodes.state.ranks.on_died(node, death) => {
                 self.nodes.untold_deaths.push(death);
                 self.checkpoint.note(now);
@@ -280,9 +284,20 @@ impl Machine {
                         self.fail(Cause { host, kind }, now);
                         continue;
                     }
+                    self.nodes.stacks.expect(FenceWait {
+                        waiting: query.waiting_ranks(),
+                        since: *after / 2,
+                        at_start: true,
+                    });
                     let (waiting, missing) = (query.waiting().max(*waiting), query.missing(missing));
                     self.nodes.look_at_late_ranks(&missing, &mut self.effects);
                     self.append(0, NodeEvent::notice(Notice::Stuck { after: *after, waiting, missing }), now);
+                }
+                Purpose::LongWait { since } => {
+                    let waiting = query.waiting_ranks();
+                    let missing = query.missing_in(self.nodes.state.ranks.jobs(), &waiting);
+                    self.nodes.look_at_late_ranks(&missing, &mut self.effects);
+                    self.nodes.stacks.expect(FenceWait { waiting, since: *since, at_start: false });
                 }
                 Purpose::FenceTimeout { .. } => {
                     if let Some((node, cause)) = completed_timeout(&query) {

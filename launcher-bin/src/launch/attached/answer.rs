@@ -49,7 +49,12 @@ pub(super) fn read(Answer { sequence, what }: Answer, last: &mut u64) -> Meaning
 fn is_shown(event: &Event) -> bool {
     !matches!(
         event,
-        Event::Mapped(_) | Event::Progress { .. } | Event::Waiting { .. } | Event::Spawned { .. } | Event::Died(_)
+        Event::Mapped(_)
+            | Event::Progress { .. }
+            | Event::Waiting { .. }
+            | Event::LongWait { .. }
+            | Event::Spawned { .. }
+            | Event::Died(_)
     )
 }
 

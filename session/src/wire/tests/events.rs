@@ -123,6 +123,7 @@ fn events_travel() {
         Event::Spawned { job: JobId::new("kvs_a_0.s1").unwrap(), failure: Some("no".into()) },
         Event::Progress { question: 4, ranks: vec![progress, early], stacks: Some(vec![seen]) },
         Event::Waiting { ranks: vec![Rank(4)] },
+        Event::LongWait { since: Duration::from_millis(1500) },
         Event::Died(Death { rank: Rank(4), kind: DeathKind::Killed }),
         Event::Died(Death { rank: Rank(4), kind: DeathKind::Exited }),
         Event::Died(Death { rank: Rank(4), kind: DeathKind::NodeLost }),

@@ -1,6 +1,7 @@
 //! Questions to all nodes about the progress of their ranks: who is asked, who is waited for, and what comes of the answers.
 
 use bytes::Bytes;
+use lattice_session::call_stacks::RankStack;
 use lattice_session::cause::{CauseKind, RankExit};
 use lattice_session::event::{Event, Notice, RankProgress, SpokenProtocol};
 use lattice_session::gathered::{Gathered, NodeAnswer, RankAnswer};
@@ -130,6 +131,30 @@ fn a_stuck_start_is_told_once_with_the_ranks_that_all_nodes_miss() {
     simulation.answer(1, vec![progress(2, true), progress(3, false)]);
     let expected = Notice::Stuck { after: SECOND, waiting: 2, missing: vec![missing(1), missing(3)] };
     assert_eq!(simulation.notices(), [expected]);
+}
+
+/// Rank 0 is in MPI_Finalize; rank 2 runs on the other node.
+#[test]
+fn a_rank_in_mpi_that_another_node_waits_for_after_the_start_is_looked_at_and_reported() {
+    let mut simulation = Simulation::running(2, 2);
+    simulation.event(0, Event::LongWait { since: SECOND });
+    simulation.event(1, Event::LongWait { since: SECOND });
+    simulation.answer(0, vec![progress(0, true), progress(1, true)]);
+    simulation.answer(1, vec![progress(2, false), progress(3, true)]);
+    let looks = |node: usize| {
+        let is_look = |command: &&NodeCommand| matches!(command, NodeCommand::LookAtStacks(_));
+        simulation.commands[node].iter().filter(is_look).count()
+    };
+    assert_eq!((looks(0), looks(1)), (0, 1), "one search for all reports");
+    let stack = RankStack { ranks: vec![Rank(2)], text: "#0 poll ()\n#1 PMPI_Barrier ()\n".to_owned() };
+    simulation.event(1, Event::Notice(Notice::Stacks { stacks: vec![stack] }));
+    simulation.pass(3 * SECOND);
+    match &simulation.notices()[..] {
+        [Notice::PmiMisuse { rank: Rank(0), observed }] => {
+            assert!(observed.contains("with ranks 1,3 for 1 s and more, while rank 2 is in MPI_Barrier"), "{observed}");
+        }
+        other => panic!("{other:?}"),
+    }
 }
 
 /// Programs of MPICH on one node and of Open MPI on the other waited for ever, and were said to wait for nobody.

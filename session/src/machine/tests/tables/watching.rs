@@ -26,6 +26,21 @@ fn ranks_of_every_job_that_wait_for_other_nodes_are_told_of_once() {
     world.finish();
 }
 
+/// After their start-up, whether the missing ranks are here or elsewhere.
+#[test]
+fn ranks_of_several_nodes_that_wait_for_long_are_reported_to_the_launch() {
+    for missing in [&[][..], &[1]] {
+        let mut world = World::running(spec_on(&[2, 1]));
+        world.fences = vec![FenceSeen { at_start: false, ..fence(0, &[0], missing) }];
+        world.advance(seconds(70));
+        let since = |event: &Event| if let Event::LongWait { since } = event { Some(since.as_secs()) } else { None };
+        let reported: Vec<u64> = world.events.iter().filter_map(since).collect();
+        assert_eq!(reported, [15, 30]);
+        assert!(world.looks.is_empty(), "the launch names the ranks to look at");
+        world.finish();
+    }
+}
+
 #[test]
 fn ranks_that_miss_one_of_their_own_node_wait_for_nobody_else() {
     let mut world = World::running(spec_on(&[2, 1]));
