@@ -14,7 +14,8 @@ use std::net::{TcpListener, TcpStream};
 use std::thread;
 use std::time::Instant;
 
-use lattice_benches::sample::{Ratio, median};
+use lattice_benches::comparison::Comparison;
+use lattice_benches::sample::median;
 use lattice_benches::{is_measured, machine};
 use pmi_transport::fence::{FanOut, Tree};
 
@@ -41,7 +42,7 @@ fn main() {
                 }
             }
             let ([tree, all], bytes) = (&taken, record.len());
-            let ratio = Ratio::of(all, tree).to_string();
+            let ratio = Comparison::of(all, tree, nodes.len());
             println!("{:>5} {bytes:>6} {:>10.1} {:>15.1}  {ratio}", nodes.len(), median(tree), median(all));
         }
     }

@@ -14,8 +14,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 use std::time::Instant;
 
+use lattice_benches::comparison::Comparison;
 use lattice_benches::launcher::{Launcher, in_path};
-use lattice_benches::sample::{Ratio, median};
+use lattice_benches::sample::median;
 use lattice_benches::{is_measured, lattice_binary, machine, turns};
 
 /// Turns of each launcher with each number of ranks.
@@ -94,7 +95,7 @@ fn main() -> ExitCode {
     };
     let ours = [lattice("told", TOLD, &file), lattice("not told", NOT_TOLD, &file)];
     println!(
-        "{:<24} {:>5} {:>9} {:>9} {:>9}  {:<24} {:<24}",
+        "{:<24} {:>5} {:>9} {:>9} {:>9}  {:<48} {:<48}",
         "hello, ms", "ranks", "its own", "not told", "told", "told : its own", "told : not told"
     );
     let (sizes, rounds): (&[usize], usize) = if is_measured() { (&[1, 16, 64], ROUNDS) } else { (&[2], 1) };
@@ -120,10 +121,10 @@ fn compare(mpi: &Mpi, command: &[OsString], [told, not_told]: &[Launcher; 2], ra
     }
     let samples = |place: usize| taken.get(place).and_then(|taken| taken.as_ref().ok());
     let shown = |place| samples(place).map_or("-".into(), |runs| format!("{:.1}", median(runs)));
-    let ratio =
-        |under| samples(2).zip(samples(under)).map_or("-".into(), |(told, under)| Ratio::of(told, under).to_string());
+    let compared = |(told, under): (&Vec<f64>, &Vec<f64>)| Comparison::of(told, under, ranks).to_string();
+    let ratio = |under| samples(2).zip(samples(under)).map_or("-".into(), compared);
     println!(
-        "{:<24} {ranks:>5} {:>9} {:>9} {:>9}  {:<24} {:<24}",
+        "{:<24} {ranks:>5} {:>9} {:>9} {:>9}  {:<48} {:<48}",
         mpi.name,
         shown(0),
         shown(1),

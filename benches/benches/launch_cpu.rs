@@ -11,8 +11,9 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Instant;
 
+use lattice_benches::comparison::Comparison;
 use lattice_benches::launcher::Launcher;
-use lattice_benches::sample::{Ratio, median};
+use lattice_benches::sample::median;
 use lattice_benches::{is_measured, machine, turns};
 use nix::sys::resource::{UsageWho, getrusage};
 use nix::sys::time::TimeValLike;
@@ -62,8 +63,8 @@ fn measure() -> Result<(), String> {
             program.join(" "),
             median(&cpu),
             median(&other),
-            Ratio::of(&cpu, &other),
-            Ratio::of(&wall, &other_wall)
+            Comparison::of(&cpu, &other, ranks),
+            Comparison::of(&wall, &other_wall, ranks)
         );
     }
     Ok(())

@@ -12,8 +12,9 @@ use std::ffi::OsString;
 use std::path::Path;
 use std::process::ExitCode;
 
+use lattice_benches::comparison::Comparison;
 use lattice_benches::launcher::Launcher;
-use lattice_benches::sample::{Ratio, median};
+use lattice_benches::sample::median;
 use lattice_benches::{is_measured, machine, turns};
 
 const RANKS: [u32; 3] = [8, 16, 32];
@@ -62,7 +63,7 @@ fn measure() -> Result<(), String> {
                 each[1],
                 each[0] / wired,
                 each[1] / wired,
-                Ratio::of(&ours, &theirs)
+                Comparison::of(&ours, &theirs, ranks as usize)
             );
         }
     }

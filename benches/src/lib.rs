@@ -1,10 +1,9 @@
-//! What the comparison programs in `benches/` have in common: launchers that take turns, samples with their medians and
-//! intervals, and the one line that says on which machine a table was made.
-//!
-//! A figure of one machine says little on another; a ratio between two programs measured in turns says more.
+//! Common parts of the comparison programs in `benches/`: launchers that take turns, samples with their medians and intervals, comparisons with the
+//! rule for goals, and the line that describes the machine. Each bench owns its scenarios and its table.
 
 use std::path::{Path, PathBuf};
 
+pub mod comparison;
 pub mod launcher;
 pub mod machine;
 pub mod picture;

@@ -1,16 +1,21 @@
 //! The machine that a measurement was made on.
 
 use std::fs::read_to_string;
+use std::num::NonZeroUsize;
 use std::thread::available_parallelism;
 
-/// Processor, number of cores, kernel and load, in one line.
+/// Number of cores that this process may use: within its affinity and the quota of its control group.
+pub fn cores() -> usize {
+    available_parallelism().map_or(1, NonZeroUsize::get)
+}
+
+/// Processor, number of usable cores, kernel and load, in one line.
 pub fn line() -> String {
     let cpuinfo = read_to_string("/proc/cpuinfo").unwrap_or_default();
     let model = cpuinfo.lines().find_map(|line| line.strip_prefix("model name")?.split_once(": "));
     let model = model.map_or("unknown processor", |(_, name)| name);
-    let cores = available_parallelism().map_or(1, usize::from);
     let kernel = read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
     let load = read_to_string("/proc/loadavg").unwrap_or_default();
     let load = load.split(' ').next().unwrap_or_default();
-    format!("{model}, {cores} cores, Linux {}, load {load} before the first round", kernel.trim_end())
+    format!("{model}, {} usable cores, Linux {}, load {load} before the first round", cores(), kernel.trim_end())
 }

@@ -1,19 +1,17 @@
 //! Repeated measurements of one quantity, and how two of them compare.
 
-use std::fmt;
-
 /// How often the bootstrap draws.
 const DRAWS: usize = 4000;
 
 /// The ratio of two medians, and the interval that holds it with 95 % confidence.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Ratio {
+pub(crate) struct Ratio {
     /// The first median over the second.
-    pub value: f64,
+    pub(crate) value: f64,
     /// The lower end of the interval.
-    pub low: f64,
+    pub(crate) low: f64,
     /// The upper end of the interval.
-    pub high: f64,
+    pub(crate) high: f64,
 }
 
 /// The middle value; of an even number of values the mean of the two in the middle.
@@ -33,20 +31,13 @@ impl Ratio {
     ///
     /// # Panics
     /// Panics when one of the sets is empty.
-    pub fn of(over: &[f64], under: &[f64]) -> Self {
+    pub(crate) fn of(over: &[f64], under: &[f64]) -> Self {
         let mut random = Random(0x9e37_79b9_7f4a_7c15);
         let mut ratios: Vec<_> =
             (0..DRAWS).map(|_| median(&random.redraw(over)) / median(&random.redraw(under))).collect();
         ratios.sort_by(f64::total_cmp);
         let tail = DRAWS / 40;
         Self { value: median(over) / median(under), low: ratios[tail], high: ratios[DRAWS - 1 - tail] }
-    }
-}
-
-/// The columns `ratio` and `95 % interval` of a table.
-impl fmt::Display for Ratio {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:>6.3}  {:.3} to {:.3}", self.value, self.low, self.high)
     }
 }
 

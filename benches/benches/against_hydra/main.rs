@@ -13,8 +13,9 @@ mod scenario;
 
 use std::process::ExitCode;
 
+use lattice_benches::comparison::Comparison;
 use lattice_benches::launcher::{Launcher, in_path};
-use lattice_benches::sample::{Ratio, median};
+use lattice_benches::sample::median;
 use lattice_benches::{is_measured, machine, turns};
 
 use crate::scenario::{Figure, Program, Scenario};
@@ -86,7 +87,7 @@ fn print_figures(ranks: usize, runs: [Option<&Vec<Vec<Figure>>>; 3]) {
         let [bare, hydra, lattice] = runs.map(|runs| runs.map(values));
         let shown =
             |values: &Option<Vec<f64>>| values.as_ref().map_or("-".into(), |values| format!("{:.1}", median(values)));
-        let ratio = lattice.as_ref().zip(hydra.as_ref()).map(|(lattice, hydra)| Ratio::of(lattice, hydra));
+        let ratio = lattice.as_ref().zip(hydra.as_ref()).map(|(lattice, hydra)| Comparison::of(lattice, hydra, ranks));
         println!(
             "{what:<28} {ranks:>5} {unit:>4}  {:>9} {:>9} {:>9}  {}",
             shown(&bare),

@@ -16,8 +16,9 @@ use std::ffi::OsString;
 use std::process::ExitCode;
 use std::time::Instant;
 
+use lattice_benches::comparison::Comparison;
 use lattice_benches::launcher::Launcher;
-use lattice_benches::sample::{Ratio, median};
+use lattice_benches::sample::median;
 use lattice_benches::{is_measured, machine, turns};
 
 use crate::open_mpi::OpenMpi;
@@ -70,7 +71,7 @@ impl Row<'_> {
         let samples = |place: usize| taken.get(place).and_then(|taken| taken.as_ref().ok());
         let (mpirun, lattice) = (samples(0), samples(1));
         let shown = |runs: Option<&Vec<f64>>| runs.map_or("-".into(), |runs| format!("{:.1}", median(runs)));
-        let ratio = lattice.zip(mpirun).map(|(lattice, mpirun)| Ratio::of(lattice, mpirun).to_string());
+        let ratio = lattice.zip(mpirun).map(|(lattice, mpirun)| Comparison::of(lattice, mpirun, *ranks).to_string());
         let ratio = ratio.unwrap_or_default();
         println!("{what:<34} {ranks:>5} {:>9} {:>9}  {ratio}", shown(mpirun), shown(lattice));
         lattice.is_some()

@@ -11,8 +11,8 @@
 //! Beside them the same wiring by calls of a set's members, without any fence (`routed`). `-- --picture FOLDER` draws both, and how many links
 //! the members of a set have.
 //!
-//! At every connectivity `auto` takes at most a barrier and twice the better way; the bench fails if it does not. Without `--bench`, as
-//! under `cargo test --benches`, it looks at 32 nodes.
+//! At every connectivity `auto` takes at most a barrier and twice the better way; the bench fails if it does not. Model time does not depend on
+//! the cores of the machine. Without `--bench`, as under `cargo test --benches`, it looks at 32 nodes.
 
 mod fence;
 mod pictures;

@@ -17,7 +17,8 @@ mod floor;
 mod hydra;
 mod ours;
 
-use lattice_benches::sample::{Ratio, median};
+use lattice_benches::comparison::Comparison;
+use lattice_benches::sample::median;
 use lattice_benches::{is_measured, machine};
 use pmi_transport::fence::FanOut;
 
@@ -53,7 +54,7 @@ fn main() {
     } else {
         (&[4][..], Amount { turns: 1, fences: 2 })
     };
-    println!("{:<16} {:>5} {:<9} {:>9}  {:<24} of hydra", "median, us", "nodes", "", "", "of floor");
+    println!("{:<16} {:>5} {:<9} {:>9}  {:<48} of hydra", "median, us", "nodes", "", "", "of floor");
     for &nodes in sizes {
         compare(nodes, amount);
     }
@@ -106,8 +107,10 @@ fn print_lines(what: &str, nodes: u32, taken: &Taken, names: [&str; 2], figure: 
     }
     for (name, ours) in names.iter().zip(&taken.ours) {
         let ours = of(ours);
-        let ratio = |under: &[f64]| if under.is_empty() { "-".to_owned() } else { Ratio::of(&ours, under).to_string() };
-        println!("{what:<16} {nodes:>5} {name:<9} {:>9.0}  {:<24} {}", median(&ours), ratio(&floor), ratio(&hydra));
+        let ratio = |under: &[f64]| {
+            if under.is_empty() { "-".to_owned() } else { Comparison::of(&ours, under, nodes as usize).to_string() }
+        };
+        println!("{what:<16} {nodes:>5} {name:<9} {:>9.0}  {:<48} {}", median(&ours), ratio(&floor), ratio(&hydra));
     }
 }
 

@@ -18,8 +18,9 @@ use std::ffi::OsString;
 use std::process::{Command, ExitCode};
 use std::time::{Duration, Instant};
 
+use lattice_benches::comparison::Comparison;
 use lattice_benches::launcher::{Launcher, in_path};
-use lattice_benches::sample::{Ratio, median};
+use lattice_benches::sample::median;
 use lattice_benches::{is_measured, lattice_binary, machine, turns};
 
 /// Turns that each launcher takes with each program.
@@ -129,7 +130,9 @@ impl Figure {
         let (hydra, lattice) = (values(hydra), values(lattice));
         let shown =
             |values: &Option<Vec<f64>>| values.as_ref().map_or("-".into(), |values| format!("{:.1}", median(values)));
-        let ratio = lattice.as_ref().zip(hydra.as_ref()).map(|(lattice, hydra)| Ratio::of(lattice, hydra).to_string());
+        // One rank a node.
+        let compared = |(lattice, hydra): (&Vec<f64>, &Vec<f64>)| Comparison::of(lattice, hydra, nodes).to_string();
+        let ratio = lattice.as_ref().zip(hydra.as_ref()).map(compared);
         let ratio = ratio.unwrap_or_default();
         println!("{what:<32} {nodes:>5} {unit:>4} {:>9} {:>9}  {ratio}", shown(&hydra), shown(&lattice));
     }

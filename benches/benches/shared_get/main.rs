@@ -18,8 +18,9 @@ use std::process::ExitCode;
 use std::time::Instant;
 
 use job_memory::{JobFacts, JobReader, JobWriter, Lookup, NodeFacts, RankFacts};
+use lattice_benches::comparison::Comparison;
 use lattice_benches::launcher::{Launcher, in_path};
-use lattice_benches::sample::{Ratio, median};
+use lattice_benches::sample::median;
 use lattice_benches::{is_measured, lattice_binary, machine, turns};
 
 /// Turns that each launcher takes in a scenario.
@@ -170,8 +171,9 @@ fn print_line(what: &str, scenario: Scenario, values: &[Option<Vec<f64>>; 3]) {
     let shown =
         |values: &Option<Vec<f64>>| values.as_ref().map_or("-".into(), |values| format!("{:.2}", median(values)));
     let [hydra, socket, memory] = values;
-    let ratio = memory.as_ref().zip(hydra.as_ref()).map(|(memory, hydra)| Ratio::of(memory, hydra).to_string());
     let Scenario { nodes, ranks, keys, .. } = scenario;
+    let compared = |(memory, hydra): (&Vec<f64>, &Vec<f64>)| Comparison::of(memory, hydra, ranks as usize).to_string();
+    let ratio = memory.as_ref().zip(hydra.as_ref()).map(compared);
     let (pairs, ratio) = (ranks * keys, ratio.unwrap_or_default());
     println!(
         "{what:<22} {nodes:>5} {ranks:>5} {pairs:>7}  {:>9} {:>9} {:>9}  {ratio}",
