@@ -24,16 +24,6 @@ done
 cd $home
 as_user="$enter node0 setpriv --reuid 4711 --regid 65534 --clear-groups env HOME=$home USER=tester PATH=$PATH"
 
-# Prints the median times of two commands, each a text, that take turns.
-cat >$here/turns <<'END'
-#!/bin/bash
-turns=${TURNS:-7}
-time_of() { local begin=$(date +%s%N); bash -c "$1" </dev/null >/dev/null || echo "failed: $1" >&2; echo $((($(date +%s%N) - begin) / 1000)); }
-median() { sort -n | sed -n "$(((turns + 1) / 2))p"; }
-time_of "$2" >/dev/null; time_of "$3" >/dev/null
-first=() second=()
-for turn in $(seq $turns); do first+=($(time_of "$2")); second+=($(time_of "$3")); done
-a=$(printf '%s\n' "${first[@]}" | median) b=$(printf '%s\n' "${second[@]}" | median)
-echo "$1: $((a / 1000)) ms against $((b / 1000)) ms, $(echo "scale=2; $a / $b" | bc)"
-END
-chmod +x $here/turns
+# Built beside lattice: cargo build --release -p lattice-benches --bin in_turns
+in_turns=$(dirname $(readlink -f $(command -v lattice)))/in_turns
+[ -x $in_turns ] || { echo "no $in_turns; build it: cargo build --release -p lattice-benches --bin in_turns" >&2; exit 1; }

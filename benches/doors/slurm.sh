@@ -31,5 +31,5 @@ for node in node0 node1 node2; do $enter $node slurmd -N $node || exit; done
 until [ "$($as_user env SLURM_CONF=$SLURM_CONF sinfo -h -o '%D %t' 2>/dev/null)" = "3 idle" ]; do sleep 0.05; done
 in_job="$as_user env SLURM_CONF=$SLURM_CONF salloc -Q -N 3"
 launch="lattice launch -N 3 -n 3 true"
-$in_job $here/turns "a first launch against srun" "$launch" "srun -N 3 -n 3 true"
-$in_job lattice start -- $here/turns "a launch in lattice start against srun" "$launch" "srun --overlap -N 3 -n 3 true"
+$in_job $in_turns "a first launch against srun" 3 "$launch" "srun -N 3 -n 3 true"
+$in_job lattice start -- $in_turns "a launch in lattice start against srun" 3 "$launch" "srun --overlap -N 3 -n 3 true"

@@ -14,8 +14,8 @@ for node in $nodes; do $enter $node /usr/sbin/sshd -f $ssh/config -E $ssh/$node.
 for node in $nodes; do until grep -q 'Server listening' $ssh/$node.log; do sleep 0.05; done; done
 list=$(echo $nodes | tr ' ' ,)
 hydra="env -i HOME=$home PATH=/usr/bin:/bin $mpiexec -launcher ssh -hosts $list -n $count true"
-$as_user $here/turns "$count nodes, lattice launch --via ssh against mpiexec" "lattice launch --via ssh -w $list -n $count true" "$hydra"
+$as_user $in_turns "$count nodes, lattice launch --via ssh against mpiexec" $count "lattice launch --via ssh -w $list -n $count true" "$hydra"
 $as_user lattice start --via ssh --host $list -- \
-    $here/turns "$count nodes, mpiexec in lattice start against mpiexec" "$mpiexec -n $count true" "$hydra"
+    $in_turns "$count nodes, mpiexec in lattice start against mpiexec" $count "$mpiexec -n $count true" "$hydra"
 $as_user lattice start --via ssh --host $list -- \
-    $here/turns "$count nodes, lattice launch in lattice start against mpiexec" "lattice launch true" "$hydra"
+    $in_turns "$count nodes, lattice launch in lattice start against mpiexec" $count "lattice launch true" "$hydra"
