@@ -7,13 +7,14 @@ use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use criterion::{Criterion, criterion_group, criterion_main};
+use criterion::{Criterion, criterion_group};
 use cxi_fabric::clock::SystemClock;
 use cxi_fabric::config::{Authentication, Backend, FabricConfig};
 use cxi_fabric::fake::{FakeFabric, Options};
 use cxi_fabric::grants::Journal;
 use cxi_fabric::ledger::{Entry, Need};
 use cxi_fabric::{Grants, VniRange};
+use lattice_benches::machine;
 
 /// Keeps nothing: how long a disk takes is not asked here.
 struct NoJournal;
@@ -95,4 +96,9 @@ fn later_launch(c: &mut Criterion) {
 }
 
 criterion_group!(benches, first_launch, later_launch);
-criterion_main!(benches);
+
+fn main() {
+    println!("{}", machine::line());
+    benches();
+    Criterion::default().configure_from_args().final_summary();
+}

@@ -4,7 +4,8 @@
 
 use std::hint::black_box;
 
-use criterion::{BatchSize, Criterion, Throughput, criterion_group, criterion_main};
+use criterion::{BatchSize, Criterion, Throughput, criterion_group};
+use lattice_benches::machine;
 use pmi_core::fence::Merged;
 use pmi_core::kvs::{Kvs, Segment};
 
@@ -119,4 +120,9 @@ fn memory(_: &mut Criterion) {
 }
 
 criterion_group!(benches, put, get, merge, memory);
-criterion_main!(benches);
+
+fn main() {
+    println!("{}", machine::line());
+    benches();
+    Criterion::default().configure_from_args().final_summary();
+}

@@ -4,7 +4,8 @@
 
 use std::hint::black_box;
 
-use criterion::{BatchSize, BenchmarkId, Criterion, criterion_group, criterion_main};
+use criterion::{BatchSize, BenchmarkId, Criterion, criterion_group};
+use lattice_benches::machine;
 use lattice_benches::pmix_client::{NAMESPACE, commit, fence, get, join, request};
 use pmi_core::ids::{JobId, NodeIndex};
 use pmi_core::job::{Job, Placement};
@@ -136,4 +137,9 @@ fn fence_and_gets(c: &mut Criterion) {
 }
 
 criterion_group!(benches, bytes_of_the_facts, start_of_a_rank, fence_and_gets);
-criterion_main!(benches);
+
+fn main() {
+    println!("{}", machine::line());
+    benches();
+    Criterion::default().configure_from_args().final_summary();
+}

@@ -14,6 +14,7 @@ use std::process::{Command, Stdio};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
+use lattice_benches::machine;
 use nix::poll::PollTimeout;
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags};
 use pmi_core::ids::{JobId, Rank};
@@ -26,6 +27,7 @@ fn main() {
     raise_descriptor_limit().expect("raising a soft limit");
     let full = std::env::args().any(|argument| argument == "--bench");
     let (repetitions, sizes): (usize, &[u32]) = if full { (21, &[64, 256]) } else { (1, &[4]) };
+    println!("{}", machine::line());
     println!("{:<28} {:>6} {:>12} {:>12}", "start to last rank reaped", "ranks", "median ms", "worst ms");
     for &ranks in sizes {
         for threads in [1, 2, 4] {

@@ -2,7 +2,8 @@
 
 use std::hint::black_box;
 
-use criterion::{Criterion, criterion_group, criterion_main};
+use criterion::{Criterion, criterion_group};
+use lattice_benches::machine;
 use pmi_core::ids::{JobId, LocalRank, NodeIndex};
 use pmi_core::job::Job;
 use pmi_core::server::{ConnectionId, Server, Settings};
@@ -65,4 +66,9 @@ fn serve(c: &mut Criterion) {
 }
 
 criterion_group!(benches, parse, encode, serve);
-criterion_main!(benches);
+
+fn main() {
+    println!("{}", machine::line());
+    benches();
+    Criterion::default().configure_from_args().final_summary();
+}

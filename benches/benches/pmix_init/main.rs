@@ -5,6 +5,7 @@ use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
 
+use lattice_benches::machine;
 use lattice_benches::sample::median;
 use pmi_core::fence::LocalFence;
 use pmi_core::ids::{JobId, NodeIndex, Rank};
@@ -54,6 +55,7 @@ fn compile(directory: &Path) -> std::path::PathBuf {
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() {
+    println!("{}", machine::line());
     let directory = tempfile::tempdir().expect("a directory can be made");
     let program = compile(directory.path());
     for ranks in [64, 1024, 10_240] {
