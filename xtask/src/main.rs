@@ -8,6 +8,8 @@ mod checks;
 mod client_libraries;
 mod demo;
 mod dependencies;
+#[cfg(test)]
+mod doc_links;
 mod fuzz;
 mod miri;
 mod ours;
