@@ -5,6 +5,8 @@ use std::fs;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
 use nix::unistd::Pid;
@@ -14,6 +16,9 @@ use crate::process::RankProcess;
 use crate::process_table::{Process, ProcessTable};
 use crate::stream_holders::{input_pipe, output_pipe, pipes_read};
 use crate::syscalls::pidfd_send_signal;
+
+/// Longest time for which a stopped group is waited for: a process in `vfork` does not stop.
+const STOP_MAX: Duration = Duration::from_millis(100);
 
 /// Sends `signal` to each process in the groups of these ranks that has a handler for it. Reads the table of processes, which takes some
 /// milliseconds.
@@ -58,7 +63,7 @@ pub fn signal_groups<'a>(ranks: impl IntoIterator<Item = &'a RankProcess>, signa
 /// the signal does not reach.
 fn signal_but_filters(rank: &RankProcess, signal: Signal) -> nix::Result<()> {
     rank.signal_group(Signal::SIGSTOP)?;
-    let Ok(table) = ProcessTable::read() else {
+    let Ok(table) = table_once_stopped(rank) else {
         rank.signal_group(signal)?;
         return rank.signal_group(Signal::SIGCONT);
     };
@@ -69,7 +74,21 @@ fn signal_but_filters(rank: &RankProcess, signal: Signal) -> nix::Result<()> {
     send(&group.others, signal);
     send(&group.others, Signal::SIGCONT);
     send(&group.filters, Signal::SIGCONT);
-    Ok(())
+    // A process that was forked while the group was stopped is stopped as well, and may not have been seen.
+    rank.signal_group(Signal::SIGCONT)
+}
+
+/// The table of processes once all of a rank's group have stopped, so that none of them is about to fork; or as it is after [`STOP_MAX`].
+fn table_once_stopped(rank: &RankProcess) -> io::Result<ProcessTable> {
+    let deadline = Instant::now() + STOP_MAX;
+    loop {
+        let table = ProcessTable::read()?;
+        let runs = |process: &Process| process.group == rank.pid() && !process.zombie && !process.stopped;
+        if !table.iter().any(runs) || Instant::now() >= deadline {
+            return Ok(table);
+        }
+        thread::sleep(Duration::from_millis(1));
+    }
 }
 
 /// True for a signal that ends a process without a handler.

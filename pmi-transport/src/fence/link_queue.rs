@@ -1,0 +1,219 @@
+//! Frames of this node on their way into a link: queued under the node's lock, and written after it by the link's own writer, at once if
+//! the connection takes them.
+//!
+//! ```text
+//! Sender::send ──> frames ──flush──> FrameSink ──> connection          (sessions)
+//!                    └────────────> Outgoing, a stream ──> a call      (agents, and links that are not open yet)
+//! ```
+//! The task of a link sleeps unless its sink has to wait.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+
+use parking_lot::Mutex;
+use tokio_stream::Stream;
+
+use super::budget::{Budget, Holding};
+use super::frames::kept_bytes;
+use super::links::Stuck;
+use crate::proto::v1::LinkFrame;
+
+/// Writer of a link that never blocks.
+pub trait FrameSink: Send {
+    /// Writes the frames that `next` returns, as far as the connection takes them.
+    fn write(&mut self, next: &mut dyn FnMut() -> Option<LinkFrame>) -> SinkState;
+}
+
+/// State of a [`FrameSink`] after a write.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SinkState {
+    /// Everything is written.
+    Ready,
+    /// Bytes wait in the sink: write again when the connection takes more.
+    Blocked,
+    /// Bytes wait in the sink for frames to go with: write again after a moment.
+    Held,
+    /// The connection takes nothing any more.
+    Broken,
+}
+
+/// Frames that this node sends on a link, for its transport: a stream, or [attached](Outgoing::attach) to a sink. The stream ends when this
+/// node closes the link.
+#[derive(Debug)]
+pub struct Outgoing(Arc<Queue>);
+
+/// The near end of a link. The link is closed when it is dropped.
+#[derive(Debug)]
+pub(super) struct Sender(Arc<Queue>);
+
+/// Queue of one link.
+pub(super) struct Queue {
+    held: Holding,
+    state: Mutex<State>,
+}
+
+struct State {
+    frames: VecDeque<LinkFrame>,
+    sink: Option<Box<dyn FrameSink>>,
+    sink_state: SinkState,
+    /// True once nothing more will be queued.
+    is_closed: bool,
+    /// Task of the link, while it waits.
+    waker: Option<Waker>,
+}
+
+impl Sender {
+    pub(super) fn new(budget: &Budget) -> (Self, Outgoing) {
+        let (frames, sink_state) = (VecDeque::new(), SinkState::Ready);
+        let state = Mutex::new(State { frames, sink: None, sink_state, is_closed: false, waker: None });
+        let queue = Arc::new(Queue { held: budget.holding(), state });
+        (Self(Arc::clone(&queue)), Outgoing(queue))
+    }
+
+    /// Queues a frame, unless more than `max` bytes would wait, or more than all links together may have. Returns the queue if it is to be
+    /// [flushed](Queue::flush).
+    pub(super) fn send(&self, frame: LinkFrame, max: usize) -> Result<Option<Arc<Queue>>, Stuck> {
+        let (queue, cost) = (&self.0, cost(&frame));
+        if !queue.held.take(cost, max) {
+            return Err(if queue.held.has_room(cost, max) { Stuck::NoRoom } else { Stuck::NotReading });
+        }
+        let mut state = queue.state.lock();
+        if state.sink_state == SinkState::Broken {
+            // The end of the link is reported by the task that reads it.
+            queue.held.give(cost);
+            return Ok(None);
+        }
+        state.frames.push_back(frame);
+        if state.sink.is_none() {
+            state.wake();
+            return Ok(None);
+        }
+        // Who has queued the first one flushes all.
+        let is_to_be_flushed = state.sink_state != SinkState::Blocked && state.frames.len() == 1;
+        Ok(is_to_be_flushed.then(|| Arc::clone(queue)))
+    }
+}
+
+impl Drop for Sender {
+    fn drop(&mut self) {
+        let mut state = self.0.state.lock();
+        state.is_closed = true;
+        state.wake();
+    }
+}
+
+impl Queue {
+    /// Writes what is queued, as far as the connection takes it.
+    pub(super) fn flush(&self) {
+        let mut state = self.state.lock();
+        if state.sink_state != SinkState::Blocked {
+            self.write(&mut state);
+        }
+    }
+
+    fn write(&self, state: &mut State) {
+        let State { frames, sink, sink_state, .. } = state;
+        let Some(sink) = sink else { return };
+        *sink_state = sink.write(&mut || self.take(frames));
+        if *sink_state != SinkState::Ready {
+            state.wake();
+        }
+    }
+
+    fn take(&self, frames: &mut VecDeque<LinkFrame>) -> Option<LinkFrame> {
+        let frame = frames.pop_front()?;
+        self.held.give(cost(&frame));
+        Some(frame)
+    }
+}
+
+impl State {
+    fn wake(&mut self) {
+        if let Some(waker) = self.waker.take() {
+            waker.wake();
+        }
+    }
+}
+
+impl Outgoing {
+    /// Lets the frames be written by `sink` from now on, by whichever thread queues them.
+    pub fn attach(&mut self, sink: Box<dyn FrameSink>) {
+        let mut state = self.0.state.lock();
+        state.sink = Some(sink);
+        self.0.write(&mut state);
+    }
+
+    /// Waits until the attached sink has to wait, which the result says; `None` once the link is closed and everything is written.
+    pub async fn waits(&mut self) -> Option<SinkState> {
+        std::future::poll_fn(|context| {
+            let mut state = self.0.state.lock();
+            match state.sink_state {
+                SinkState::Ready if state.is_closed && state.frames.is_empty() => Poll::Ready(None),
+                SinkState::Ready => {
+                    state.waker = Some(context.waker().clone());
+                    Poll::Pending
+                }
+                waits => Poll::Ready(Some(waits)),
+            }
+        })
+        .await
+    }
+
+    /// Writes on with the attached sink, whatever it has waited for.
+    pub fn resume(&mut self) {
+        let mut state = self.0.state.lock();
+        self.0.write(&mut state);
+    }
+
+    /// Takes the sink back.
+    pub fn detach(&mut self) -> Option<Box<dyn FrameSink>> {
+        self.0.state.lock().sink.take()
+    }
+
+    /// Takes the next frame if one is queued.
+    #[cfg(feature = "fuzzing")]
+    pub(super) fn try_next(&mut self) -> Option<LinkFrame> {
+        self.0.take(&mut self.0.state.lock().frames)
+    }
+}
+
+impl Drop for Outgoing {
+    /// Nobody reads the frames any more.
+    fn drop(&mut self) {
+        let mut state = self.0.state.lock();
+        let sink = state.sink.take();
+        (state.sink_state, state.waker) = (SinkState::Broken, None);
+        while self.0.take(&mut state.frames).is_some() {}
+        drop(state);
+        drop(sink);
+    }
+}
+
+impl Stream for Outgoing {
+    type Item = LinkFrame;
+
+    fn poll_next(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<LinkFrame>> {
+        let mut state = self.0.state.lock();
+        match self.0.take(&mut state.frames) {
+            Some(frame) => Poll::Ready(Some(frame)),
+            None if state.is_closed => Poll::Ready(None),
+            None => {
+                state.waker = Some(context.waker().clone());
+                Poll::Pending
+            }
+        }
+    }
+}
+
+impl fmt::Debug for Queue {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Queue").finish_non_exhaustive()
+    }
+}
+
+fn cost(frame: &LinkFrame) -> usize {
+    frame.what.as_ref().map_or(0, kept_bytes)
+}
