@@ -24,6 +24,7 @@ use nix::sys::stat::{Mode, umask};
 use nix::unistd::{Pid, chdir, getppid, setsid};
 use serde::{Deserialize, Serialize};
 
+use crate::changed_signals::SignalNumbers;
 use crate::limits::{Limit, LimitedResource};
 use crate::priority::Priority;
 use crate::stack::ChildStack;
@@ -129,6 +130,8 @@ pub(crate) struct ChildSetup<'a> {
     pub(crate) memory: Option<(c_int, &'a [c_ulong])>,
     pub(crate) priority: Priority,
     pub(crate) limits: &'a [Limit],
+    /// Signals to be given their default actions.
+    pub(crate) changed_signals: SignalNumbers,
     pub(crate) at_exec: AtExec,
     pub(crate) program: &'a CStr,
     /// Ends with a null pointer.
@@ -224,7 +227,9 @@ impl ChildSetup<'_> {
             let step = Step::Limit(limit.resource);
             setrlimit(limit.resource.to_nix(), limit.soft, limit.hard).map_err(at(step))?;
         }
-        reset_signals()?;
+        // In this order, as a handler would run in the launcher's memory.
+        self.changed_signals.give_default_actions();
+        sigprocmask(SigmaskHow::SIG_SETMASK, Some(&SigSet::empty()), None).map_err(at(Step::SignalMask))?;
         if self.at_exec == AtExec::Stop {
             ask_for_stop().map_err(at(Step::Stop))?;
         }
@@ -323,22 +328,6 @@ fn close(first: c_uint, last: c_uint) -> Result<(), Failure> {
     // SAFETY: the child's table of descriptors is its own copy; nothing of the launcher's is closed.
     let result = unsafe { libc::syscall(libc::SYS_close_range, first, last, 0) };
     Errno::result(result).map(drop).map_err(at(Step::CloseOthers))
-}
-
-/// Gives every signal its default action, then unblocks all. In this order, as a handler would run in the launcher's memory.
-fn reset_signals() -> Result<(), Failure> {
-    const LAST_SIGNAL: c_int = 64;
-    const MASK_LEN: usize = LAST_SIGNAL as usize / 8;
-    // The kernel's `sigaction` of four words, all zero: SIG_DFL, no flags, no restorer, an empty mask. The C library's call
-    // refuses signals 32 and 33, which may be ignored nevertheless.
-    let default = [0 as c_ulong; 4];
-    for signal in 1..=LAST_SIGNAL {
-        let no_old = ptr::null_mut::<c_void>();
-        // SAFETY: `default` is read during the call only, and without CLONE_SIGHAND the actions are the child's own. Fails
-        // for SIGKILL and SIGSTOP, whose actions cannot be changed.
-        unsafe { libc::syscall(libc::SYS_rt_sigaction, signal, default.as_ptr(), no_old, MASK_LEN) };
-    }
-    sigprocmask(SigmaskHow::SIG_SETMASK, Some(&SigSet::empty()), None).map_err(at(Step::SignalMask))
 }
 
 #[cfg(test)]

@@ -43,6 +43,7 @@ mod binding;
 mod call_stacks;
 mod capabilities;
 mod cgroup;
+mod changed_signals;
 mod child;
 mod cpus;
 mod descriptor_socket;

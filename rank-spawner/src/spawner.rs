@@ -19,6 +19,7 @@ use std::thread::{self, JoinHandle};
 
 use nix::errno::Errno;
 
+use crate::changed_signals::ChangedSignals;
 use crate::child::SignalsBlocked;
 use crate::cpus::usable_cpus;
 use crate::process::RankProcess;
@@ -45,6 +46,7 @@ struct Shared {
     requests: Mutex<Receiver<Request>>,
     closing: AtomicBool,
     null: Arc<OwnedFd>,
+    changed_signals: ChangedSignals,
 }
 
 /// A command on its way to a thread.
@@ -84,8 +86,9 @@ impl Spawner {
         keep_ended_children()?;
         let (queue, requests) = mpsc::channel();
         let requests = Mutex::new(requests);
-        let shared = Shared { requests, closing: AtomicBool::new(false), null: Arc::new(open_null()?.into()) };
-        let shared = Arc::new(shared);
+        let null = Arc::new(open_null()?.into());
+        let changed_signals = ChangedSignals::default();
+        let shared = Arc::new(Shared { requests, closing: AtomicBool::new(false), null, changed_signals });
         let first = Shared::start_thread(&shared)?;
         Ok(Self { queue: Some(queue), shared, threads_max: threads, threads: Mutex::new(vec![first]) })
     }
@@ -106,6 +109,8 @@ impl Spawner {
 
     /// Starts ranks in the order of `commands` and returns at once.
     ///
+    /// Ranks have the default action for every signal. No action may be changed for the first time while ranks of a call are being started.
+    ///
     /// `deliver` is called on the spawner's threads, exactly once per command, each rank as soon as it runs; it must not
     /// block or panic. After the first failure of this call the ranks that were not yet begun are given up; those that
     /// run are the caller's to kill.
@@ -116,6 +121,7 @@ impl Spawner {
         let batch = Arc::new(Batch { failed: AtomicBool::new(false), deliver: Box::new(deliver) });
         let commands: Vec<RankCommand> = commands.into_iter().collect();
         self.have_threads_for(commands.len());
+        self.shared.changed_signals.look();
         for command in commands {
             let request = Request { command, batch: Arc::clone(&batch) };
             match &self.queue {
@@ -157,11 +163,11 @@ impl Drop for Spawner {
 }
 
 impl Request {
-    fn execute(self, null: &Arc<OwnedFd>, stack: &mut ChildStack, blocked: &SignalsBlocked) {
+    fn execute(self, shared: &Shared, stack: &mut ChildStack, blocked: &SignalsBlocked) {
         if self.batch.failed.load(Ordering::Relaxed) {
             return self.give_up();
         }
-        let result = start(&self.command, null, stack, blocked);
+        let result = start(&self.command, &shared.null, shared.changed_signals.seen(), stack, blocked);
         if result.is_err() {
             self.batch.failed.store(true, Ordering::Relaxed);
         }
@@ -190,7 +196,7 @@ impl Shared {
             if self.closing.load(Ordering::Relaxed) {
                 request.give_up();
             } else {
-                request.execute(&self.null, stack, &blocked);
+                request.execute(self, stack, &blocked);
             }
         }
     }

@@ -15,6 +15,7 @@ use nix::unistd::getpid;
 use pmi_core::ids::Rank;
 
 use crate::arguments::Arguments;
+use crate::changed_signals::SignalNumbers;
 use crate::child::{Affinity, AtExec, ChildSetup, RankSession, SignalsBlocked, Step, clone};
 use crate::environment::RankEnvironment;
 use crate::limits::Limit;
@@ -178,10 +179,11 @@ pub(crate) fn no_process(errno: Errno) -> &'static str {
 
 /// Starts a rank, and returns when it executes its program.
 ///
-/// The rank is killed when the calling thread ends.
+/// The rank is killed when the calling thread ends. `changed_signals` are those whose actions are not the default ones here.
 pub(crate) fn start(
     command: &RankCommand,
     null: &Arc<OwnedFd>,
+    changed_signals: SignalNumbers,
     stack: &mut ChildStack,
     blocked: &SignalsBlocked,
 ) -> Result<RankProcess, StartError> {
@@ -213,6 +215,7 @@ pub(crate) fn start(
         memory: memory.as_ref().map(|(mode, nodes)| (*mode, nodes.as_slice())),
         priority: command.priority,
         limits: &command.limits,
+        changed_signals,
         at_exec: command.at_exec,
         program: command.program.as_c_str(),
         argv: &argv,
