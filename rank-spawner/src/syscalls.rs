@@ -12,9 +12,9 @@ use std::time::Duration;
 use nix::errno::Errno;
 use nix::fcntl::{OFlag, open};
 use nix::libc;
-use nix::sys::signal::Signal;
+use nix::sys::signal::{Signal, kill};
 use nix::sys::stat::Mode;
-use nix::unistd::Pid;
+use nix::unistd::{ForkResult, Pid, gettid};
 
 use crate::exit::RankExit;
 
@@ -137,6 +137,12 @@ pub(crate) fn reap(child: Child<'_>) -> nix::Result<()> {
     waitid(child, libc::WEXITED | libc::__WALL).map(drop)
 }
 
+/// Kills a child that was just forked, and reaps it. Its number is its own until then, and it does not outlive the signal.
+pub(crate) fn end_child(child: Pid) {
+    let _ = kill(child, Signal::SIGKILL);
+    let _ = reap(Child::Number(child));
+}
+
 /// Looks for a child that is to stop, and the pause between two.
 const STOP_LOOKS: u32 = 1000;
 const STOP_LOOK: Duration = Duration::from_millis(1);
@@ -185,6 +191,61 @@ pub(crate) unsafe fn fork_quietly() -> nix::Result<libc::pid_t> {
     // SAFETY: no flags and no stack make `clone` a fork; the caller vouches for the rest.
     let pid = unsafe { libc::syscall(libc::SYS_clone, none, none, none, none, none) };
     Errno::result(pid).map(|pid| pid as libc::pid_t)
+}
+
+/// Forks a child that is born in a control group, of which this is the directory. Unlike a move to the group this waits for no other CPU.
+///
+/// As with `fork`, the C library knows the number of the child's thread. Of its handlers (`pthread_atfork`) none runs.
+///
+/// # Errors
+/// `ENOSYS` before Linux 5.7, under a filter of system calls that does not know `clone3`, and where the C library keeps the number of its thread
+/// in a place that the kernel does not know.
+///
+/// # Safety
+/// This process must have one thread.
+pub(crate) unsafe fn fork_into_group(group: BorrowedFd<'_>) -> nix::Result<ForkResult> {
+    const CLONE_INTO_CGROUP: u64 = 1 << 33;
+    const PLACE_NUMBER: u64 = (libc::CLONE_CHILD_SETTID | libc::CLONE_CHILD_CLEARTID) as u64;
+    /// The kernel's `clone_args`, as long as its second version.
+    #[repr(C)]
+    #[derive(Default)]
+    struct CloneArgs {
+        flags: u64,
+        pidfd: u64,
+        child_tid: u64,
+        parent_tid: u64,
+        exit_signal: u64,
+        stack: u64,
+        stack_size: u64,
+        tls: u64,
+        set_tid: u64,
+        set_tid_size: u64,
+        cgroup: u64,
+    }
+    let arguments = CloneArgs {
+        flags: CLONE_INTO_CGROUP | PLACE_NUMBER,
+        child_tid: thread_number_place()? as u64,
+        exit_signal: libc::SIGCHLD as u64,
+        cgroup: group.as_raw_fd() as u64,
+        ..CloneArgs::default()
+    };
+    // SAFETY: without a stack and without CLONE_VM the call is a fork; the caller vouches for the one thread. `arguments` outlives the call, and the
+    // kernel writes to the place of the number alone, in the memory of the child, as the C library has it do.
+    let pid = unsafe { libc::syscall(libc::SYS_clone3, &raw const arguments, size_of::<CloneArgs>()) };
+    Ok(match Errno::result(pid)? {
+        0 => ForkResult::Child,
+        child => ForkResult::Parent { child: Pid::from_raw(child as libc::pid_t) },
+    })
+}
+
+/// Address at which the C library keeps the number of the calling thread, for its locks.
+pub(crate) fn thread_number_place() -> nix::Result<*const libc::pid_t> {
+    let mut place = ptr::null::<libc::pid_t>();
+    // SAFETY: the kernel writes one pointer to `place`.
+    Errno::result(unsafe { libc::prctl(libc::PR_GET_TID_ADDRESS, &raw mut place) }).map_err(|_| Errno::ENOSYS)?;
+    // SAFETY: the address is null or that of an aligned integer of the C library's, which it had the kernel clear at the end of this thread.
+    let number = unsafe { place.as_ref() };
+    number.filter(|&&number| number == gettid().as_raw()).map(ptr::from_ref).ok_or(Errno::ENOSYS)
 }
 
 /// A child of this process that waits to be reaped, if there is one: the same until it is. Those made by [`fork_quietly`] are left out.

@@ -1,14 +1,17 @@
 //! The fork server's side of control groups: makes one for each session, kills it, and sees that it is empty.
 
+#![expect(unsafe_code, reason = "forks")]
+
 use std::fs::{self, File};
 use std::io::{self, Write};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use nix::unistd::{Pid, getpid};
+use nix::unistd::{ForkResult, fork, getpid};
 
 use super::{KILL, LEAVING, PROCESSES, Population};
+use crate::syscalls::{end_child, fork_into_group};
 
 /// First part of the names of fork servers' groups.
 const PREFIX: &str = "lattice-forks-";
@@ -90,9 +93,23 @@ enum Phase {
 }
 
 impl SessionCgroup {
-    /// Takes a process in, which has not started any other yet.
-    pub(crate) fn take_in(&self, process: Pid) -> io::Result<()> {
-        fs::write(self.directory.join(PROCESSES), process.to_string())
+    /// Forks a child in the group.
+    ///
+    /// # Safety
+    /// This process must have one thread.
+    pub(crate) unsafe fn fork(&self) -> io::Result<ForkResult> {
+        let directory = File::open(&self.directory)?;
+        // SAFETY: as the caller guarantees.
+        if let Ok(forked) = unsafe { fork_into_group(directory.as_fd()) } {
+            return Ok(forked);
+        }
+        // SAFETY: as the caller guarantees.
+        let forked = unsafe { fork() }?;
+        if let ForkResult::Parent { child } = forked {
+            // A move waits until all CPUs have passed through the kernel, 10 to 25 ms on a machine with many.
+            fs::write(self.directory.join(PROCESSES), child.to_string()).inspect_err(|_| end_child(child))?;
+        }
+        Ok(forked)
     }
 
     pub(crate) fn directory(&self) -> &Path {
@@ -157,4 +174,58 @@ fn remove_abandoned(parent: &Path) -> io::Result<()> {
         let _ = fs::remove_dir(&directory);
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Read;
+
+    use nix::fcntl::{OFlag, open};
+    use nix::libc;
+    use nix::sys::stat::Mode;
+    use nix::unistd::{pipe, read, write};
+
+    use super::super::usable_directory;
+    use super::*;
+    use crate::syscalls::{Child, reap, thread_number_place};
+
+    /// Reads the groups of this process, and whether the C library knows its thread. Makes system calls and nothing else.
+    fn say_groups(to: &impl AsFd) -> nix::Result<()> {
+        let mut groups = [0; 4096];
+        let len = read(open(c"/proc/self/cgroup", OFlag::O_RDONLY, Mode::empty())?, &mut groups)?;
+        write(to, &groups[..len])?;
+        write(to, if thread_number_place().is_ok() { b"known" } else { b"unknown" }).map(drop)
+    }
+
+    #[test]
+    fn a_child_is_born_in_its_group_and_knows_its_thread() {
+        let parent = match usable_directory() {
+            Ok(parent) => parent,
+            Err(reason) => return println!("not tried, for here are no control groups: {reason}"),
+        };
+        let mut server = ServerCgroup::new(&parent).unwrap();
+        let group = server.session().unwrap();
+        let (reader, writer) = pipe().unwrap();
+        let directory = File::open(group.directory()).unwrap();
+        // SAFETY: other tests have threads, whose locks may be held for ever in the child: it makes system calls and nothing else.
+        match unsafe { fork_into_group(directory.as_fd()) }.unwrap() {
+            ForkResult::Child => {
+                let said = say_groups(&writer);
+                // SAFETY: leaves without running exit handlers.
+                unsafe { libc::_exit(i32::from(said.is_err())) }
+            }
+            ForkResult::Parent { child } => {
+                drop(writer);
+                let mut said = String::new();
+                File::from(reader).read_to_string(&mut said).unwrap();
+                reap(Child::Number(child)).unwrap();
+                let own = said.lines().find_map(|line| line.strip_prefix("0::")).unwrap_or_default();
+                let name = group.directory().strip_prefix(&parent).unwrap();
+                assert!(Path::new(own).ends_with(name), "{said}");
+                assert!(said.ends_with("\nknown"), "{said}");
+            }
+        }
+        drop(group);
+        server.remove();
+    }
 }

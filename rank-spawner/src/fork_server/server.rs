@@ -29,7 +29,6 @@ use nix::errno::Errno;
 use nix::libc;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::prctl;
-use nix::sys::signal::{Signal, kill};
 use nix::unistd::{ForkResult, Pid, fork, setsid};
 
 use self::child::run;
@@ -48,7 +47,7 @@ use crate::detach::{Stderr, close_all_but, ignore_signals};
 use crate::exit::RankExit;
 use crate::last_resort::{FORK_SERVER, owner};
 use crate::limits::{Limit, raise_descriptor_limit};
-use crate::syscalls::{Child, keep_ended_children, no_child_left, pidfd_open, reap, try_reap};
+use crate::syscalls::{Child, end_child, keep_ended_children, no_child_left, pidfd_open, try_reap};
 
 /// Process name of a fork server.
 const NAME: &CStr = FORK_SERVER;
@@ -278,7 +277,8 @@ impl Server {
         let directory = cgroup.as_ref().map(SessionCgroup::directory);
         let (main, open_files) = (&self.main, self.open_files);
         // SAFETY: this process has one thread and never had another.
-        match unsafe { fork() }.map_err(io::Error::from)? {
+        let forked = unsafe { cgroup.as_ref().map_or_else(|| Ok(fork()?), |cgroup| cgroup.fork()) };
+        match forked? {
             ForkResult::Child => {
                 let ran = catch_unwind(AssertUnwindSafe(|| run(theirs, directory, open_files, main)));
                 let code = match ran {
@@ -291,12 +291,8 @@ impl Server {
                 unsafe { libc::_exit(code) }
             }
             ForkResult::Parent { child } => {
-                let taken_in = cgroup.as_ref().map_or(Ok(()), |cgroup| cgroup.take_in(child));
-                let pidfd = taken_in.and_then(|()| Ok(pidfd_open(child)?)).inspect_err(|_| {
-                    // Its end, or what it leaves, could not be seen. The number is its own until it is reaped, and it does not outlive the signal.
-                    let _ = kill(child, Signal::SIGKILL);
-                    let _ = reap(Child::Number(child));
-                })?;
+                // Its end could not be seen.
+                let pidfd = pidfd_open(child).inspect_err(|_| end_child(child))?;
                 self.spare = Some(Spare { pid: child, pidfd, door: ours, cgroup });
                 Ok(())
             }

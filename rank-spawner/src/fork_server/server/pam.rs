@@ -11,7 +11,6 @@ use std::time::{Duration, Instant};
 
 use nix::libc;
 use nix::sys::prctl;
-use nix::sys::signal::{Signal, kill};
 use nix::unistd::{ForkResult, Pid, fork};
 
 use super::super::pam_processes::PamProcess;
@@ -20,7 +19,7 @@ use super::Server;
 use super::child::detached;
 use crate::descriptor_socket::DescriptorSocket;
 use crate::limits::Limit;
-use crate::syscalls::{Child, pidfd_open, reap, try_reap};
+use crate::syscalls::{Child, end_child, pidfd_open, try_reap};
 
 /// Process name of a PAM process.
 const NAME: &CStr = c"lattice-pam";
@@ -49,11 +48,8 @@ impl Server {
                 unsafe { libc::_exit(i32::from(!matches!(ran, Ok(Ok(()))))) }
             }
             ForkResult::Parent { child: pid } => {
-                let pidfd = pidfd_open(pid).inspect_err(|_| {
-                    // Its end could not be seen. The number is its own until it is reaped.
-                    let _ = kill(pid, Signal::SIGKILL);
-                    let _ = reap(Child::Number(pid));
-                })?;
+                // Its end could not be seen.
+                let pidfd = pidfd_open(pid).inspect_err(|_| end_child(pid))?;
                 let told = door.send(PAM_WORD, ours.as_fd());
                 let process = PamProcess { pidfd, session: Some(ours.into()), child, killed_at: None };
                 self.pam_processes.add(pid, process);
