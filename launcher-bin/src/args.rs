@@ -10,6 +10,7 @@ mod batch_tasks;
 mod cluster;
 mod copies;
 mod cpu_bind;
+mod deferred;
 pub(crate) mod dev_cluster;
 mod distribution;
 pub(crate) mod exec;
@@ -22,7 +23,6 @@ mod launch;
 mod list_entries;
 mod mem_bind;
 mod node_group;
-mod only_launch;
 mod other_launchers;
 mod overlay;
 mod per_object;
@@ -43,7 +43,6 @@ mod via;
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
 
-use clap::builder::NonEmptyStringValueParser;
 use clap::error::{ContextKind, ErrorKind};
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 
@@ -51,10 +50,12 @@ pub use self::batch::{BatchArgs, BatchOptions, BatchScriptArgs, CancelArgs, Queu
 pub(crate) use self::batch::{RUN_SCRIPT, SCRIPT};
 pub use self::batch_tasks::TaskArgs;
 pub use self::cluster::{
-    AbortArgs, AllocCommand, AttachArgs, CreateArgs, CxiCommand, DebugArgs, LaunchesArgs, Nodes, NodesArgs,
-    NodesCommand, Requeue, ServerArgs, ShellArgs, SignalArgs, StacksArgs, TableArgs, TopArgs, TopOrder, TopologyFormat,
+    AbortArgs, AllocCommand, AttachArgs, CreateArgs, CxiCommand, DebugArgs, LaunchTableArgs, LaunchesArgs, Nodes,
+    NodesArgs, NodesCommand, Requeue, ServerArgs, ShellArgs, SignalArgs, StacksArgs, TableArgs, TopArgs, TopOrder,
+    TopologyFormat,
 };
 pub use self::copies::{Compression, CopyArgs, Excluded, SendLibs};
+pub use self::deferred::Deferred;
 pub use self::dev_cluster::DevClusterArgs;
 pub use self::distribution::{Distribution, Order};
 pub use self::exec::ExecArgs;
@@ -70,7 +71,6 @@ pub use self::launch::{
     NextProgramArgs, PmiArgs, ProgramArgs, ResourceTimeout, ScriptArgs, StreamArgs, TimeArgs, Unbuffered,
 };
 pub use self::node_group::NodeGroupArgs;
-use self::only_launch::OnlyLaunch;
 use self::other_launchers::translate;
 pub use self::overlay::{CallArgs, GraphFormat, PingArgs, SetsArgs, SetsCommand};
 pub use self::per_object::{Filling, PerObject, RankBy};
@@ -139,11 +139,11 @@ pub struct VerbosityArgs {
 #[derive(Debug, Subcommand)]
 pub enum Command {
     /// Run a program as the ranks of a job.
-    #[command(alias = "run", after_help = launch::after_help(), override_usage = launch::USAGE)]
-    Launch(Box<LaunchArgs>),
+    #[command(alias = "run", override_usage = launch::USAGE)]
+    Launch(Deferred<LaunchArgs>),
     /// Run a command on nodes of an allocation, once on each: what a loop over ssh does, without ssh.
     #[command(after_help = exec::AFTER_HELP, override_usage = exec::USAGE)]
-    Exec(ExecArgs),
+    Exec(Deferred<ExecArgs>),
     /// A line of `ssh`, `rsh` or `lattice-mpi-launcher`.
     #[command(skip)]
     RemoteShell(RemoteShellArgs),
@@ -152,89 +152,75 @@ pub enum Command {
     Wrap(WrapArgs),
     /// Run a script when nodes are free: in an allocation of its own, on the first of its nodes.
     #[command(after_help = batch::AFTER_HELP)]
-    Batch(Box<BatchArgs>),
+    Batch(Deferred<BatchArgs>),
     /// Run the script of a batch job here; the API server calls it.
     #[command(name = batch::RUN_SCRIPT, hide = true)]
-    BatchScript(BatchScriptArgs),
+    BatchScript(Deferred<BatchScriptArgs>),
     /// Show who waits for nodes and who has some: your batch jobs and allocations; administrators see everybody's.
     #[command(after_help = batch::QUEUE_AFTER_HELP)]
-    Queue(QueueArgs),
+    Queue(Deferred<QueueArgs>),
     /// End batch jobs, allocations or launches, whether they run or wait.
-    Cancel(CancelArgs),
+    Cancel(Deferred<CancelArgs>),
     /// Make, show and release allocations: nodes of a cluster to launch on.
     #[command(subcommand)]
-    Alloc(AllocCommand),
+    Alloc(Deferred<AllocCommand>),
     /// Show the nodes of the cluster, drain them and resume them.
-    Nodes(NodesArgs),
+    Nodes(Deferred<NodesArgs>),
     /// Show your launches on this machine and on the cluster; administrators see everybody's there.
     #[command(aliases = ["ps", "list", "jobs", "ls"])]
-    Launches(LaunchesArgs),
+    Launches(Deferred<LaunchesArgs>),
     /// Show what the processes of each rank of a launch use: processors, memory, input and output.
     #[command(after_help = TOP_AFTER_HELP)]
-    Top(TopArgs),
+    Top(Deferred<TopArgs>),
     /// Show the functions that the ranks of a launch are in, as a tree of callers.
     #[command(after_help = STACKS_AFTER_HELP)]
-    Stacks(StacksArgs),
+    Stacks(Deferred<StacksArgs>),
     /// Run gdb on ranks of a launch.
     #[command(override_usage = DEBUG_USAGE, after_help = DEBUG_AFTER_HELP)]
-    Debug(DebugArgs),
+    Debug(Deferred<DebugArgs>),
     /// Show how far each rank of a launch has come, node by node.
-    Status {
-        /// The launch.
-        #[arg(value_parser = NonEmptyStringValueParser::new())]
-        launch: String,
-        /// Server and form of the answer.
-        #[command(flatten)]
-        table: TableArgs,
-    },
+    Status(Deferred<LaunchTableArgs>),
     /// Follow a launch that runs already; Ctrl-C leaves it running.
-    Attach(AttachArgs),
+    Attach(Deferred<AttachArgs>),
     /// Send a signal to ranks of a launch.
     #[command(
         after_help = "Examples:\n  lattice signal k3jq09zmf2 USR1\n  lattice signal k3jq09zmf2 STOP --ranks 0-3,8"
     )]
-    Signal(SignalArgs),
+    Signal(Deferred<SignalArgs>),
     /// End a launch.
     #[command(alias = "kill")]
-    Abort(AbortArgs),
+    Abort(Deferred<AbortArgs>),
     /// Print where each rank of a launch runs, for debuggers.
-    Proctable {
-        /// The launch.
-        #[arg(value_parser = NonEmptyStringValueParser::new())]
-        launch: String,
-        /// Server and form of the answer.
-        #[command(flatten)]
-        table: TableArgs,
-    },
+    Proctable(Deferred<LaunchTableArgs>),
     /// Show the sets of this machine that you can call: your launches, and this command itself.
     #[command(after_help = overlay::SETS_AFTER_HELP)]
-    Sets(SetsArgs),
+    Sets(Deferred<SetsArgs>),
     /// Measure how long a call to a process of a launch takes, there and back.
     #[command(after_help = overlay::PING_AFTER_HELP)]
-    Ping(PingArgs),
+    Ping(Deferred<PingArgs>),
     /// Call a method of a process of a launch, and print its answer.
     #[command(after_help = overlay::CALL_AFTER_HELP)]
-    Call(CallArgs),
+    Call(Deferred<CallArgs>),
     /// Look after fabric credentials; for administrators.
     #[command(subcommand)]
-    Cxi(CxiCommand),
+    Cxi(Deferred<CxiCommand>),
     /// Run a command, or your shell, in a cluster that is made on this machine and ends with it.
     #[command(after_help = DEV_CLUSTER_AFTER_HELP)]
-    DevCluster(DevClusterArgs),
+    DevCluster(Deferred<DevClusterArgs>),
     /// Run a command, or your shell, with the nodes of an allocation of Slurm, PBS, LSF, Grid Engine or Flux, or with hosts that ssh
     /// reaches, ready for `lattice launch`; no daemon and no administrator is needed.
     #[command(after_help = START_AFTER_HELP)]
-    Start(StartArgs),
+    Start(Deferred<StartArgs>),
     /// Talk PMI to the launcher of this process, as one rank of its job.
     #[command(after_help = "Example:\n  lattice launch -n 4 lattice pmi exchange")]
-    Pmi(PmiCommand),
+    Pmi(Deferred<PmiCommand>),
     /// Make the certificates by which the API server, node agents and remote users prove who they are.
-    Pki(PkiCommand),
+    Pki(Deferred<PkiCommand>),
     /// Serve a cluster: its nodes, allocations and launches.
-    Api(lattice_api_server::args::ApiArgs),
+    Api(Deferred<lattice_api_server::args::ApiArgs>),
     /// Print the names in a list of nodes, or a list of names, as scripts of Slurm's ask scontrol for them.
     #[command(after_help = SCONTROL_AFTER_HELP)]
-    Scontrol(ScontrolArgs),
+    Scontrol(Deferred<ScontrolArgs>),
     /// Print the completions of a shell.
     #[command(after_help = "Example:\n  lattice completions bash > ~/.local/share/bash-completion/completions/lattice")]
     Completions {
@@ -366,7 +352,7 @@ fn parse_launch(words: &[OsString], position: usize) -> Result<Cli, clap::Error>
     let mut programs = words.split(|word| word == SEPARATOR);
     let mut first = programs.next().unwrap_or_default().to_vec();
     translate(first.get_mut(position + 1..).unwrap_or_default(), launch_definition)?;
-    let mut cli = Cli::from(OnlyLaunch::try_parse_from(first)?);
+    let mut cli = Cli::try_parse_from(first)?;
     if let Command::Launch(launch) = &mut cli.command {
         launch.more = programs.map(parse_program).collect::<Result<_, _>>()?;
         cli.remarks.warnings = launch.first.env.iter().filter_map(EnvSetting::of_several).collect();
@@ -380,7 +366,10 @@ fn parse_launch(words: &[OsString], position: usize) -> Result<Cli, clap::Error>
 /// Returns clap's error for words that are none of `lattice launch`.
 pub(crate) fn launch_of_one_program(words: Vec<OsString>) -> Result<LaunchArgs, clap::Error> {
     let words = ["lattice", "launch"].map(OsString::from).into_iter().chain(words);
-    Ok(*OnlyLaunch::try_parse_from(words)?.into_args())
+    match Cli::try_parse_from(words)?.command {
+        Command::Launch(args) => Ok(args.into_inner()),
+        other => unreachable!("the first word made {other:?} of a launch"),
+    }
 }
 
 /// True if `word` is a command, by its name or another one that it has.
@@ -393,7 +382,10 @@ pub(crate) fn help_line(words: &[OsString]) -> String {
     if let Some(Called { front_end, .. }) = Called::of(words) {
         return format!("lattice {} --help", front_end.name());
     }
-    let (mut line, mut command) = ("lattice".to_owned(), &Cli::command());
+    let mut cli = Cli::command();
+    // Commands below others are known then.
+    cli.build();
+    let (mut line, mut command) = ("lattice".to_owned(), &cli);
     for word in words.iter().skip(1).filter(|word| !word.as_bytes().starts_with(b"-")).map_while(|word| word.to_str()) {
         let Some(below) = command.find_subcommand(word) else { break };
         command = below;
@@ -404,9 +396,10 @@ pub(crate) fn help_line(words: &[OsString]) -> String {
 
 /// The definition of `lattice launch` with the flags that every command has.
 fn launch_definition() -> clap::Command {
-    let mut cli = OnlyLaunch::command();
-    cli.build();
-    cli.find_subcommand("launch").expect("it is the only command").clone()
+    let mut cli = Cli::command();
+    // clap completes the definition of a command for a line that names it. The error of this line, without a program, is no matter.
+    let _ = cli.try_get_matches_from_mut(["lattice", LAUNCH[0]]);
+    cli.find_subcommand(LAUNCH[0]).expect("it is a command").clone()
 }
 
 /// The definition of a program behind a `:`.
@@ -441,9 +434,7 @@ fn parse_program(words: &[OsString]) -> Result<NextProgramArgs, clap::Error> {
 /// The flag that `error` complains about, if `lattice launch` has it.
 fn flag_of_launch(error: &clap::Error) -> Option<String> {
     let flag = error.get(ContextKind::InvalidArg)?.to_string();
-    let cli = OnlyLaunch::command();
-    let launch = cli.find_subcommand("launch")?;
-    let known = launch.get_arguments().chain(cli.get_arguments()).any(|arg| {
+    let known = launch_definition().get_arguments().any(|arg| {
         arg.get_long().is_some_and(|long| flag.strip_prefix("--") == Some(long))
             || arg.get_short().is_some_and(|short| flag == format!("-{short}"))
     });

@@ -117,18 +117,18 @@ fn carry_out(command: Command, verbosity: Verbosity) -> Result<u8, Failure> {
         Command::Top(args) => commands::top(&args)?,
         Command::Debug(args) => commands::debug(&args, verbosity)?,
         Command::Stacks(args) => commands::stacks(&args)?,
-        Command::Status { launch, table } => commands::status(&launch, &table)?,
+        Command::Status(args) => commands::status(&args.launch, &args.table)?,
         Command::Signal(args) => commands::signal(&args)?,
         Command::Abort(args) => commands::abort(&args)?,
         Command::Sets(args) => commands::sets(&args)?,
         Command::Ping(args) => commands::ping(&args)?,
         Command::Call(args) => commands::call(&args)?,
-        Command::Proctable { launch, table } => commands::proctable(&launch, &table)?,
+        Command::Proctable(args) => commands::proctable(&args.launch, &args.table)?,
         Command::Cxi(command) => commands::cxi(&command)?,
         Command::DevCluster(args) => dev_cluster::run(&args, verbosity)?,
-        Command::Pmi(command) => pmi_command::run(command)?,
+        Command::Pmi(command) => pmi_command::run(command.into_inner())?,
         Command::Pki(command) => {
-            let made = pki::run(command)?;
+            let made = pki::run(command.into_inner())?;
             if verbosity == Verbosity::Quiet { 0 } else { show(made.as_bytes())? }
         }
         Command::Api(args) => serve_api(&args)?,

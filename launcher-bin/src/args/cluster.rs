@@ -32,6 +32,17 @@ pub struct TableArgs {
     pub json: bool,
 }
 
+/// The flags of commands that show one launch.
+#[derive(Clone, Debug, Args)]
+pub struct LaunchTableArgs {
+    /// The launch.
+    #[arg(value_parser = NonEmptyStringValueParser::new())]
+    pub launch: String,
+    /// Server and form of the answer.
+    #[command(flatten)]
+    pub table: TableArgs,
+}
+
 /// The commands about allocations.
 #[derive(Clone, Debug, Subcommand)]
 pub enum AllocCommand {

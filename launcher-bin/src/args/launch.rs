@@ -30,7 +30,7 @@ use crate::formatting::parse_duration;
 pub(super) const USAGE: &str = "lattice launch [OPTIONS] PROGRAM [ARGS]... [: [PROGRAM OPTIONS] PROGRAM [ARGS]...]...";
 
 /// Text behind the flags in the help.
-pub(super) fn after_help() -> String {
+fn after_help() -> String {
     let examples = "Examples:\n  \
         lattice launch -n 4 ./a.out\n  \
         lattice launch --alloc 7f3k -N 2 --tasks-per-node 8 ./a.out\n  \
@@ -40,6 +40,7 @@ pub(super) fn after_help() -> String {
 
 /// The flags of `lattice launch`, and its first program.
 #[derive(Clone, Debug, Args)]
+#[command(after_help = after_help())]
 pub struct LaunchArgs {
     /// The first program.
     #[command(flatten)]

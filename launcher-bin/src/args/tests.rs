@@ -16,7 +16,7 @@ fn parsed(line: &str) -> Result<Cli, String> {
 
 fn launch(line: &str) -> LaunchArgs {
     match parsed(&format!("lattice launch {line}")).unwrap().command {
-        Command::Launch(launch) => *launch,
+        Command::Launch(launch) => launch.into_inner(),
         other => panic!("{line} became {other:?}"),
     }
 }
