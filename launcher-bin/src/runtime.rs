@@ -12,6 +12,8 @@ use tokio::runtime::Builder;
 /// Fails if the system refuses what a runtime needs, such as a descriptor.
 pub(crate) fn block_on<T>(work: impl Future<Output = T>) -> io::Result<T> {
     let mut outcome = None;
+    // Its place is the heap before anything contains it: each move of a large future touches as many pages for the first time.
+    let work = Box::pin(work);
     run(Box::pin(async { outcome = Some(work.await) }))?;
     Ok(outcome.expect("a runtime runs its work to the end"))
 }

@@ -93,15 +93,8 @@ const IDLE: Duration = Duration::from_secs(3600);
 /// Returns when the last process of the launch on this node is gone. Whatever goes wrong is reported as the report's cause.
 /// Needs a tokio runtime with I/O and time.
 pub async fn run(spec: SessionSpec, io: SessionIo) -> Report {
-    let mut runner = Runner::new(Arc::new(spec), io);
-    runner.carry_out();
-    while !matches!(runner.machine.phase(), Phase::Draining { .. } | Phase::Done { .. }) {
-        let input = runner.next_input().await;
-        runner.on_input(input);
-        runner.give_up_input_files();
-        runner.carry_out();
-    }
-    runner.finish().await
+    // Its state is tens of KiB. A future that contains it has several copies of it, each on pages that are touched for the first time.
+    Box::pin(Runner::new(Arc::new(spec), io).run()).await
 }
 
 /// A session that runs.
@@ -212,6 +205,17 @@ enum SessionInput {
 }
 
 impl Runner {
+    async fn run(mut self) -> Report {
+        self.carry_out();
+        while !matches!(self.machine.phase(), Phase::Draining { .. } | Phase::Done { .. }) {
+            let input = self.next_input().await;
+            self.on_input(input);
+            self.give_up_input_files();
+            self.carry_out();
+        }
+        self.finish().await
+    }
+
     fn new(spec: Arc<SessionSpec>, mut io: SessionIo) -> Self {
         let (starts, started) = mpsc::unbounded_channel();
         let (exits, exited) = mpsc::unbounded_channel();

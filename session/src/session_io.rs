@@ -243,3 +243,21 @@ pub enum Control {
         reply: oneshot::Sender<Result<Bytes, String>>,
     },
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sample::spec_on;
+
+    /// It has been 28 KiB, and hosts that contain it several times that.
+    #[test]
+    fn the_future_of_a_session_is_small() {
+        let spec = (*spec_on(&[2])).clone();
+        let (events, _happened) = mpsc::channel(1);
+        let (_controls, control) = mpsc::channel(1);
+        let io = SessionIo::on_one_node(&spec, events, control).unwrap();
+        let input = size_of_val(&spec) + size_of_val(&io);
+        let future = size_of_val(&crate::run(spec, io));
+        assert!(future < 3 * input, "{future} bytes, of which {input} are its input");
+    }
+}
