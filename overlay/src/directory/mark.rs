@@ -75,9 +75,10 @@ const ANCESTORS_MAX: usize = 32;
 /// common ancestor have a hash in common, on whatever machine they look.
 pub fn ancestors() -> Vec<u64> {
     let mark = Mark::of_this_process();
-    let parent = |pid: u32| parent_of(pid).filter(|&parent| parent > 1);
-    let above = std::iter::successors(parent(mark.pid), |&pid| parent(pid)).take(ANCESTORS_MAX);
-    above.filter_map(|pid| Some(mark.hash(pid, start_of(pid)?))).collect()
+    let parent = |below: &Process| Some(below.parent).filter(|&parent| parent > 1).and_then(Process::read);
+    let own = Process::read(mark.pid);
+    let above = std::iter::successors(own.as_ref().and_then(parent), parent).take(ANCESTORS_MAX);
+    above.filter(Process::runs).map(|process| mark.hash(process.pid, process.started)).collect()
 }
 
 impl Mark {
@@ -89,24 +90,34 @@ impl Mark {
     }
 }
 
+/// Process as `proc_pid_stat(5)` shows it.
+struct Process {
+    pid: u32,
+    state: String,
+    parent: u32,
+    /// Time of its start in ticks since the boot.
+    started: u64,
+}
+
+impl Process {
+    fn read(pid: u32) -> Option<Self> {
+        let text = fs::read(Path::new("/proc").join(pid.to_string()).join("stat")).ok()?;
+        // The name may hold anything, parentheses and bytes that are no UTF-8 among it. Behind it is field 3.
+        let text = String::from_utf8_lossy(&text);
+        let mut fields = text.rsplit_once(')')?.1.split_whitespace();
+        let (state, parent) = (fields.next()?.to_owned(), fields.next()?.parse().ok()?);
+        Some(Self { pid, state, parent, started: fields.nth(22 - 5)?.parse().ok()? })
+    }
+
+    /// False for a process that has only to be reaped.
+    fn runs(&self) -> bool {
+        self.state != "Z" && self.state != "X"
+    }
+}
+
 /// Time of a process's start in ticks since the boot; `None` if there is no such process, or it has only to be reaped.
 fn start_of(pid: u32) -> Option<u64> {
-    let (state, _, started) = stat(pid)?;
-    (state != "Z" && state != "X").then_some(started)
-}
-
-fn parent_of(pid: u32) -> Option<u32> {
-    Some(stat(pid)?.1)
-}
-
-/// State, parent and time of start of a process.
-fn stat(pid: u32) -> Option<(String, u32, u64)> {
-    let text = fs::read(Path::new("/proc").join(pid.to_string()).join("stat")).ok()?;
-    // The name may hold anything, parentheses and bytes that are no UTF-8 among it. Behind it is field 3.
-    let text = String::from_utf8_lossy(&text);
-    let mut fields = text.rsplit_once(')')?.1.split_whitespace();
-    let (state, parent) = (fields.next()?.to_owned(), fields.next()?.parse().ok()?);
-    Some((state, parent, fields.nth(22 - 5)?.parse().ok()?))
+    Process::read(pid).filter(Process::runs).map(|process| process.started)
 }
 
 #[cfg(test)]
@@ -124,9 +135,12 @@ mod tests {
         let mark = Mark::of_this_process();
         let hash = |pid| mark.hash(pid, start_of(pid).unwrap());
         let own = ancestors();
-        assert_eq!(own.first(), parent_of(mark.pid).filter(|&pid| pid > 1).map(hash).as_ref());
+        assert_eq!(
+            own.first(),
+            Process::read(mark.pid).map(|own| own.parent).filter(|&pid| pid > 1).map(hash).as_ref()
+        );
         let child = Command::new("sleep").arg("100").spawn().unwrap();
-        assert_eq!(parent_of(child.id()), Some(mark.pid));
+        assert_eq!(Process::read(child.id()).unwrap().parent, mark.pid);
         assert_ne!(hash(child.id()), hash(mark.pid));
         let mut child = child;
         child.kill().unwrap();
