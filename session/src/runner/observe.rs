@@ -106,6 +106,11 @@ impl Runner {
         let first = slots.first().and_then(|&slot| self.machine.ranks().get(slot).state.pid());
         let programs = if look == WatchLook::Silence { self.programs_of_jobs(&slots) } else { Vec::new() };
         let seen = self.news.silent.clone();
+        if slots.is_empty() {
+            // A thread would start and end among those that start ranks; the end of one is an interrupt for every CPU that runs another.
+            let _ = seen.send((look, SilentSeen::default()));
+            return;
+        }
         // A thread of its own, because the runtime waits for its own at the end. Without one nothing is seen.
         let _ = thread::Builder::new().name("silent ranks".to_owned()).spawn(move || {
             let mapped = first.and_then(library::in_process);
