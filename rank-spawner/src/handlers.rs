@@ -180,7 +180,7 @@ mod tests {
         let mut child = Command::new("bash").args(["-c", script]).spawn().unwrap();
         let pid = Pid::from_raw(child.id() as i32);
         while !handles(pid, Signal::SIGUSR1) {
-            std::thread::yield_now();
+            thread::yield_now();
         }
         assert!(!handles(pid, Signal::SIGUSR2));
         nix::sys::signal::kill(pid, Signal::SIGUSR1).unwrap();
