@@ -15,13 +15,30 @@ const LINE_MAX: usize = 34;
 /// Colours of kinds of links, in the order of their names.
 const COLOURS: [&str; 6] = ["#1f6feb", "#d1242f", "#1a7f37", "#9a6700", "#8250df", "#57606a"];
 
+/// Sine and cosine of an angle up to a whole turn, by their series: those of the system are in a library that each command of this program would
+/// load.
+fn sine_and_cosine(angle: f64) -> (f64, f64) {
+    let (mut sine, mut cosine, mut term) = (0.0, 0.0, 1.0);
+    for power in 0..40_u8 {
+        match power % 4 {
+            0 => cosine += term,
+            1 => sine += term,
+            2 => cosine -= term,
+            _ => sine -= term,
+        }
+        term *= angle / f64::from(power + 1);
+    }
+    (sine, cosine)
+}
+
 /// Returns the drawing as a document of its own.
 pub(super) fn svg(graph: &Graph) -> String {
     let radius = (graph.nodes.len() as f64 * DISTANCE / TAU).max(DISTANCE * 0.6);
     let middle = radius + BOX.0;
     let place = |index: usize| {
         let turn = TAU * index as f64 / graph.nodes.len().max(1) as f64;
-        (middle + radius * turn.sin(), middle - radius * turn.cos())
+        let (sine, cosine) = sine_and_cosine(turn);
+        (middle + radius * sine, middle - radius * cosine)
     };
     let places: HashMap<&str, (f64, f64)> =
         graph.nodes.iter().enumerate().map(|(index, node)| (node.uid.as_str(), place(index))).collect();
@@ -71,4 +88,18 @@ fn text(text: &str, most: usize) -> String {
     let cut: String = shown.chars().take(most).collect();
     let ending = if cut.len() < shown.len() { ".." } else { "" };
     format!("{}{ending}", cut.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_turn_is_followed_to_its_end() {
+        for step in 0..=64 {
+            let angle = TAU * f64::from(step) / 64.0;
+            let (sine, cosine) = sine_and_cosine(angle);
+            assert!((sine - angle.sin()).abs() < 1e-9 && (cosine - angle.cos()).abs() < 1e-9, "{angle}");
+        }
+    }
 }
