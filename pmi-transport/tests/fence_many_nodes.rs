@@ -121,7 +121,7 @@ fn a_small_fence_takes_one_frame_up_and_one_down_for_each_edge() {
 #[test]
 fn the_busiest_node_sends_little_more_than_the_others() {
     for nodes in [8_u32, 64, 1024] {
-        let network = one_fence(nodes, FanOut::default(), Limits::default(), |node| record(node, 128));
+        let network = one_fence(nodes, FanOut::default(), Limits::default(), |node| record(node, 4096));
         let mean = network.sent.iter().map(|sent| sent.bytes).sum::<usize>() as f64 / f64::from(nodes);
         let busiest = network.sent.iter().map(|sent| sent.bytes).max().unwrap() as f64;
         assert!(busiest <= 2.5 * mean, "{nodes} nodes: the busiest sent {busiest}, the mean is {mean}");

@@ -70,9 +70,9 @@ const PIECE_COST: usize = 64;
 pub struct Gather {
     position: u32,
     limits: Limits,
-    /// Neighbours on the way up, and on the way down if nobody brought anything.
+    /// Neighbours on the way up, and on the way down of small data.
     barrier: Neighbours,
-    /// Neighbours on the way down of data.
+    /// Neighbours on the way down of large data.
     data: Neighbours,
     /// Bytes brought through this node, as [`Limits::fence_bytes`] counts.
     bytes: usize,
@@ -334,8 +334,9 @@ impl Gather {
         brought.sort_by_key(|piece| piece.position);
         let pieces = brought.into_iter().map(|NodePiece { run, goes_on, .. }| Piece { run, goes_on });
         let mut pieces = pack(pieces, self.limits.chunk_bytes);
-        let is_barrier = pieces.is_empty() || withheld > 0;
-        let tree = if is_barrier { &self.barrier } else { &self.data };
+        let bytes = pieces.iter().map(|piece| piece.run.len()).sum();
+        let down = FanOut { barrier: self.barrier.fan_out, data: self.data.fan_out }.down(pieces.len(), bytes);
+        let tree = if withheld > 0 || down == self.barrier.fan_out { &self.barrier } else { &self.data };
         if pieces.is_empty() {
             pieces.push(Piece { run: Bytes::new(), goes_on: false });
         }

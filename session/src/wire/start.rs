@@ -71,6 +71,7 @@ fn link_terms(launch: &proto::LaunchSpec) -> Result<Option<LinkTerms>, WireError
         return Ok(None);
     }
     let addresses = placed::addresses(&launch.addresses, names.len())?;
+    let fan_out = FanOut::from_spec(launch.barrier_fan_out, launch.data_fan_out, names.len());
     let nodes = names.into_iter().zip(addresses).map(|(name, address)| Member { name, address }).collect();
-    Ok(Some(LinkTerms { key, nodes, fan_out: FanOut::from_spec(launch.barrier_fan_out, launch.data_fan_out) }))
+    Ok(Some(LinkTerms { key, nodes, fan_out }))
 }

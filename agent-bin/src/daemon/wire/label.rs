@@ -3,7 +3,6 @@
 use bytes::Bytes;
 use lattice_session::wire::{WireError, fabric};
 use pmi_core::ids::NodeIndex;
-use pmi_transport::fence::FanOut;
 use pmi_transport::proto::v1 as proto;
 use pmi_transport::signature::Serial;
 use prost::Message;
@@ -31,8 +30,7 @@ pub(in super::super) fn encode(of: &Assignment, uses: Option<&FabricUse>) -> Zer
 pub(in super::super) fn decode(label: Vec<u8>) -> Result<(Assignment, Option<FabricUse>), WireError> {
     let label = proto::SessionLabel::decode(Bytes::from(label))?;
     let launch = proto::LaunchSpec::decode(label.spec.clone())?;
-    let fan_out = FanOut::from_spec(launch.barrier_fan_out, launch.data_fan_out);
-    let assignment = assignment(Serial(label.serial), launch, NodeIndex(label.node_index), label.spec, fan_out)?;
+    let assignment = assignment(Serial(label.serial), launch, NodeIndex(label.node_index), label.spec)?;
     let uses = match label.vni {
         0 => None,
         vni => Some(FabricUse { vni: fabric::decode_vni(vni)?, services: fabric::decode_services(&label.services)? }),

@@ -125,12 +125,12 @@ impl Received {
         } else {
             (proto::LaunchSpec::decode(request.spec.clone())?, request.node_index, request.spec.clone())
         };
-        let fan_out = match request.spec.is_empty() {
+        let mut assignment = assignment(self.serial(), launch, NodeIndex(index), spec)?;
+        if request.spec.is_empty() {
             // Its other agents may know no more than `PmiFence` of the head.
-            true => FanOut::STAR,
-            false => FanOut::from_spec(launch.barrier_fan_out, launch.data_fan_out),
-        };
-        assignment(self.serial(), launch, NodeIndex(index), spec, fan_out)
+            assignment.fan_out = FanOut::STAR;
+        }
+        Ok(assignment)
     }
 }
 
@@ -143,13 +143,14 @@ pub(super) fn assignment(
     launch: proto::LaunchSpec,
     index: NodeIndex,
     spec: Bytes,
-    fan_out: FanOut,
 ) -> Result<Assignment, WireError> {
     let (uid, addresses) = (launch.uid, launch.addresses.clone());
+    let (barrier, data) = (launch.barrier_fan_out, launch.data_fan_out);
     let link_key = wire::placed::link_key(&launch.link_key)?;
     let session = wire::spec::decode(launch, index)?;
     let ranks = session.job.placement.ranks_on(index).len() as u32;
     let addresses = wire::spec::addresses(&addresses, session.hosts.len())?;
+    let fan_out = FanOut::from_spec(barrier, data, session.hosts.len());
     let members = session.hosts.into_iter().zip(addresses).map(|(name, address)| Member { name, address }).collect();
     let timeouts = &session.settings.timeouts;
     let grace = timeouts.grace_after_failure.max(timeouts.grace_after_interrupt);
@@ -196,7 +197,7 @@ pub(super) mod tests {
             proto::LaunchProcessesRequest { spec: foreign.spec, node_index: 1, serial: 9, ..Default::default() };
         let ours = Received::new(with_spec).decode(|| panic!("a spec leaves nothing open")).unwrap();
         assert_eq!((ours.index, ours.ranks, ours.serial), (NodeIndex(1), 2, Serial(9)));
-        assert_eq!(ours.fan_out, FanOut::from_spec(0, 0));
+        assert_eq!(ours.fan_out, FanOut::of_launch(2));
         assert_eq!(ours.members, foreign.members);
         assert!(!ours.outlives_agent(), "its fences go by way of the agents");
     }
