@@ -7,9 +7,12 @@ use std::fmt;
 use std::future::{self, Future};
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::Poll;
+use std::task::{Poll, Waker};
 
-use crate::fence::{Contribution, Exchange, Fence, FenceError, FenceId, Merged, Scope};
+use async_trait::async_trait;
+use parking_lot::Mutex;
+
+use crate::fence::{Begun, Contribution, Exchange, Fence, FenceError, FenceId, Merged, Scope};
 use crate::ids::{Epoch, NodeIndex};
 use crate::segment::Segment;
 
@@ -24,6 +27,53 @@ pub struct Cluster {
 impl From<Vec<Arc<dyn Fence>>> for Cluster {
     fn from(fences: Vec<Arc<dyn Fence>>) -> Self {
         Self { fences, lose: None }
+    }
+}
+
+/// The same fence by [`Fence::begin`], for the suite to check that way as well.
+pub struct ByBegin(pub Arc<dyn Fence>);
+
+/// Result of a fence, and the task that waits for it.
+type Awaited = Arc<Mutex<(Option<Result<Merged, FenceError>>, Option<Waker>)>>;
+
+/// Gives up a fence whose call is dropped.
+struct GiveUp<'fence>(&'fence dyn Fence, &'fence FenceId);
+
+impl Drop for GiveUp<'_> {
+    fn drop(&mut self) {
+        self.0.give_up(self.1);
+    }
+}
+
+#[async_trait]
+impl Fence for ByBegin {
+    async fn exchange(&self, id: &FenceId, contribution: Contribution) -> Result<Merged, FenceError> {
+        let awaited = Awaited::default();
+        let told = Arc::clone(&awaited);
+        let end = move |result| {
+            let mut told = told.lock();
+            told.0 = Some(result);
+            if let Some(waker) = told.1.take() {
+                waker.wake();
+            }
+        };
+        match self.0.begin(id, contribution, Box::new(end)) {
+            Begun::Over(result) => return result,
+            Begun::Unavailable(contribution) => return self.0.exchange(id, contribution).await,
+            Begun::Pending => {}
+        }
+        let _give_up = GiveUp(&*self.0, id);
+        future::poll_fn(|context| {
+            let mut awaited = awaited.lock();
+            match awaited.0.take() {
+                Some(result) => Poll::Ready(result),
+                None => {
+                    awaited.1 = Some(context.waker().clone());
+                    Poll::Pending
+                }
+            }
+        })
+        .await
     }
 }
 

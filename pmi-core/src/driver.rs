@@ -12,7 +12,7 @@ use crate::fence::{Fence, FenceError, FenceId, Merged, Scope};
 use crate::ids::LocalRank;
 use crate::report::{EndReason, FenceStatus, Progress, Trace};
 pub use crate::runner::Admission;
-use crate::runner::{Announcement, Effect, Protocol, Runner};
+use crate::runner::{Announcement, Effect, Protocol, Runner, begin_fence};
 use crate::segment::Segment;
 use crate::server::{Action, ReleaseTimer, Server, Ticket};
 use crate::services::{Answer, Services};
@@ -53,7 +53,7 @@ struct Pmi {
     fence: Arc<dyn Fence>,
     services: Arc<dyn Services>,
     /// Fences that wait for other nodes.
-    fences: usize,
+    fences: Vec<FenceId>,
     ended: Announcement<EndReason>,
     trace: Option<TraceSink>,
     deaths: Option<DeathSink>,
@@ -92,7 +92,7 @@ impl Driver {
         }
         let (ended, end) = Announcement::new();
         let (deaths, restarts, publishing) = (None, None, Publishing::Off);
-        let pmi = Pmi { server, fence, services, fences: 0, ended, trace, deaths, restarts, publishing };
+        let pmi = Pmi { server, fence, services, fences: Vec::new(), ended, trace, deaths, restarts, publishing };
         (Self { runner: Runner::new(pmi) }, end)
     }
 
@@ -172,6 +172,13 @@ impl Driver {
     }
 }
 
+impl Drop for Pmi {
+    /// Other nodes wait for what this one does not complete.
+    fn drop(&mut self) {
+        self.fences.iter().for_each(|id| self.fence.give_up(id));
+    }
+}
+
 impl Pmi {
     /// Shows all pairs that there are, if a rank has come to want them; what the fence brings follows.
     fn begin_publishing(&mut self, fence: &FenceId) {
@@ -237,7 +244,7 @@ impl Protocol for Pmi {
     fn handle_event(&mut self, event: Event) {
         match event {
             Event::Fence(id, result) => {
-                self.fences -= 1;
+                self.fences.retain(|open| *open != id);
                 self.begin_publishing(&id);
                 self.server.handle_fence(&id, result);
             }
@@ -269,12 +276,8 @@ impl Protocol for Pmi {
                     })));
                 }
                 Action::Fence { id, contribution } => {
-                    self.fences += 1;
-                    let fence = Arc::clone(&self.fence);
-                    return Some(Effect::Run(Box::pin(async move {
-                        let result = fence.exchange(&id, contribution).await;
-                        Event::Fence(id, result)
-                    })));
+                    self.fences.push(id.clone());
+                    return Some(Effect::Begin(begin_fence(Arc::clone(&self.fence), id, contribution, Event::Fence)));
                 }
                 Action::Call { ticket, rank, call } => {
                     let services = Arc::clone(&self.services);
@@ -314,6 +317,6 @@ impl Protocol for Pmi {
 
     /// The end of a fence comes from other nodes, and ranks on nodes that share this machine need the core for it.
     fn expects_requests(&self) -> bool {
-        self.fences == 0
+        self.fences.is_empty()
     }
 }

@@ -158,7 +158,23 @@ pub enum FenceError {
     },
 }
 
+/// Takes the result of a fence that [`Fence::begin`] has begun.
+pub type FenceEnd = Box<dyn FnOnce(Result<Merged, FenceError>) + Send>;
+
+/// Outcome of [`Fence::begin`].
+#[derive(Debug)]
+pub enum Begun {
+    /// The fence is over already; its [`FenceEnd`] is dropped.
+    Over(Result<Merged, FenceError>),
+    /// The result goes to the [`FenceEnd`].
+    Pending,
+    /// Nothing has begun: the contribution is for [`Fence::exchange`].
+    Unavailable(Contribution),
+}
+
 /// Moves contributions between the nodes of a job.
+///
+/// A host writes [`Fence::exchange`] alone. The other two methods are for fences that need no task of their own.
 ///
 /// Contract, checked by the suite in `conformance` (feature of the same name): every node gets the same [`Merged`] for the same
 /// [`FenceId`], whose pairs are those that were brought, in the order of the nodes, in segments of any borders; calls with different ids never mix, even when they overlap; a node that leaves fails the call on every other
@@ -170,6 +186,15 @@ pub trait Fence: Send + Sync {
     /// # Errors
     /// Fails when a node of the scope is lost or late; the job must then end, on every node.
     async fn exchange(&self, id: &FenceId, contribution: Contribution) -> Result<Merged, FenceError>;
+
+    /// Does the same without a future: returns at once, and calls `end` later on any thread, at most once and not during this call. `end` may
+    /// begin further fences. Unless it was given up, every fence that is pending ends.
+    fn begin(&self, _id: &FenceId, contribution: Contribution, _end: FenceEnd) -> Begun {
+        Begun::Unavailable(contribution)
+    }
+
+    /// Gives up a fence that [`Fence::begin`] has left pending, as a dropped call of [`Fence::exchange`] does. Not an error if it is over.
+    fn give_up(&self, _id: &FenceId) {}
 }
 
 /// The fence of a job whose ranks are all on one node: what goes in comes out, at once.
@@ -180,5 +205,9 @@ pub struct LocalFence;
 impl Fence for LocalFence {
     async fn exchange(&self, _: &FenceId, contribution: Contribution) -> Result<Merged, FenceError> {
         Ok(contribution.segments.into())
+    }
+
+    fn begin(&self, _: &FenceId, contribution: Contribution, _: FenceEnd) -> Begun {
+        Begun::Over(Ok(contribution.segments.into()))
     }
 }

@@ -13,6 +13,7 @@
 mod announcement;
 mod connection;
 mod deadlines;
+mod fences;
 mod listening;
 mod owner;
 mod protocol;
@@ -37,8 +38,9 @@ use tokio::time::{self, Instant};
 pub use self::announcement::Announcement;
 use self::connection::{Connection, ReadHalf, WriteHalf};
 use self::deadlines::Deadlines;
+pub use self::fences::begin_fence;
 pub use self::listening::Admission;
-pub use self::protocol::{Effect, Protocol, Task};
+pub use self::protocol::{Beginning, Effect, Finish, Protocol, Started, Task};
 use self::timing::Deadline;
 use crate::connections::{ANSWER_MAX, ConnectionId};
 use crate::quiet;
@@ -85,6 +87,8 @@ struct State<P: Protocol> {
     /// True once a task waits for deadlines.
     keeps_time: bool,
     last_request: Instant,
+    /// Room for what one read brings.
+    room: Box<[u8]>,
     tasks: JoinSet<()>,
     /// This state, for tasks that outlive what started them.
     shared: Weak<Shared<P>>,
@@ -103,6 +107,7 @@ impl<P: Protocol> Runner<P> {
                 deadlines: Deadlines::default(),
                 keeps_time: false,
                 last_request: Instant::now(),
+                room: vec![0; READ_SIZE].into(),
                 tasks: JoinSet::new(),
                 shared: Weak::clone(shared),
                 is_closed: false,
@@ -281,8 +286,8 @@ impl<P: Protocol> Shared<P> {
         if state.connection(id).is_some_and(|connection| connection.is_paused) {
             return Poll::Ready(self.handle_all(&mut state, id));
         }
-        let mut bytes = [0; READ_SIZE];
-        let mut buffer = ReadBuf::new(&mut bytes);
+        let State { room, protocol, .. } = &mut *state;
+        let mut buffer = ReadBuf::new(room);
         let Poll::Ready(result) = reader.poll_read(context, &mut buffer) else { return Poll::Pending };
         // An error says that the rank is gone, as the end of the stream does.
         if result.is_err() || buffer.filled().is_empty() {
@@ -290,10 +295,14 @@ impl<P: Protocol> Shared<P> {
             self.carry_out(&mut state);
             return Poll::Ready(Turn::Over);
         }
-        if let Some(sender) = reader.take_sender() {
-            state.note_sender(id, sender);
+        match reader.take_sender() {
+            None => protocol.push_bytes(id, buffer.filled()),
+            Some(sender) => {
+                let read = buffer.filled().to_vec();
+                state.note_sender(id, sender);
+                state.protocol.push_bytes(id, &read);
+            }
         }
-        state.protocol.push_bytes(id, buffer.filled());
         let turn = self.handle_all(&mut state, id);
         state.last_request = Instant::now();
         self.requested.notify_one();
@@ -378,16 +387,23 @@ impl<P: Protocol> Shared<P> {
                         state.hang_up(connection);
                     }
                 }
-                Effect::Run(task) => {
-                    let shared = Arc::clone(self);
-                    state.spawn(async move { shared.finish(task.await) });
-                }
+                Effect::Begin(begin) => match begin(Finish(Arc::downgrade(self))) {
+                    Started::Over(event) => state.protocol.handle_event(event),
+                    Started::Pending => {}
+                    Started::Task(task) => self.run(state, task),
+                },
+                Effect::Run(task) => self.run(state, task),
                 Effect::SetTimer { timer, after } => self.set(state, Deadline::Timer(timer), after),
                 Effect::CancelTimer(timer) => {
                     state.deadlines.cancel(Deadline::Timer(timer));
                 }
             }
         }
+    }
+
+    fn run(self: &Arc<Self>, state: &mut State<P>, task: Task<P::Event>) {
+        let shared = Arc::clone(self);
+        state.spawn(async move { shared.finish(task.await) });
     }
 
     fn finish(self: &Arc<Self>, event: P::Event) {

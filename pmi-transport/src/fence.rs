@@ -3,8 +3,8 @@
 //! A fence on its way, from the session's call to the link and back; each line is one file:
 //!
 //! ```text
-//! session ──exchange──> job_fence       one job: segments to bytes and back
-//!                       launch_fences   awaits the result, gives the fence up when its caller does
+//! session ──begin─────> job_fence       one job: segments to bytes and back
+//!                       launch_fences   begins a fence, or awaits its result and gives it up when its caller does
 //!                       node            one lock, and the tasks: link readers, ticks, answers
 //!                       state           finds the launch; keeps frames of launches that are not known yet (unclaimed)
 //!                       launches        one launch and its waiting calls: input in, effects passed on
@@ -13,9 +13,10 @@
 //!                             gather    one fence: who sends what to whom in its tree /
 //!                       outbound        frames to links, or to foreign agents' calls (pmi_fence)
 //!                       links           one lasting stream per pair of agents, opened by who needs it first
+//!                       link_queue      frames of one link, written by the thread that queues them
 //!                       transport       gRPC, or memory in tests
 //! ```
-//! A frame of another node takes the same way from `node` on. A fence goes up a tree of its nodes and down again ([`Tree`]); with a
+//! A frame of another node takes the same way from `node` on, and the answers of ranks follow from it on the same thread. A fence goes up a tree of its nodes and down again ([`Tree`]); with a
 //! fan-out of all nodes that is a star. The root is the first of the nodes. A node whose link breaks, or which leaves its launch,
 //! fails the fences that it takes part in on all nodes. The time that a fence may take is its caller's affair: who drops the call
 //! gives the fence up for everybody.
@@ -24,6 +25,8 @@ mod budget;
 mod counters;
 mod effects;
 mod error;
+mod fast_map;
+mod fence_call;
 mod frames;
 #[cfg(feature = "fuzzing")]
 pub(crate) mod fuzzing;
@@ -32,6 +35,7 @@ mod job_fence;
 mod launch;
 mod launch_fences;
 mod launches;
+mod link_queue;
 mod links;
 mod members;
 mod membership;
@@ -52,11 +56,12 @@ mod unclaimed;
 pub use counters::Counters;
 pub use effects::{AnswerId, AskResult, Asked, Brought, Effects, FenceResult, Gathered, Question, QuestionId};
 pub use error::{AskError, FenceError};
+pub use fence_call::FenceEnd;
 pub use gather::{Fault, Gather, GatherEffects, Progress};
 pub use job_fence::JobFence;
 pub use launch::{Launch, Loss};
 pub use launch_fences::LaunchFences;
-pub use links::Outgoing;
+pub use link_queue::{FrameSink, Outgoing, SinkState};
 pub use membership::{Member, Membership, Questions};
 pub use node::FenceNode;
 pub(crate) use recent::Recent;

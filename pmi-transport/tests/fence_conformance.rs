@@ -5,18 +5,30 @@ mod agents;
 use std::sync::Arc;
 
 use agents::{DEADLINE, Over, World};
-use pmi_core::conformance::{Cluster, check};
+use pmi_core::conformance::{ByBegin, Cluster, check};
 use pmi_core::fence::Fence;
 use pmi_core::ids::{JobId, NodeIndex};
 use pmi_transport::fence::{FanOut, JobFence, Limits};
 
+/// Method of the fences that is checked.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Way {
+    Exchange,
+    Begin,
+}
+
 /// One launch of all agents. The world lives as long as the means to lose a node.
-fn cluster(mut world: World, fan_out: FanOut) -> Cluster {
+fn cluster(mut world: World, fan_out: FanOut, way: Way) -> Cluster {
     let launches = world.join_all("launch", fan_out);
     let members: Arc<[NodeIndex]> = world.all().into();
     let job = JobId::new("job").unwrap();
     let fence = |launch| Arc::new(JobFence::new(Arc::new(launch), job.clone(), Arc::clone(&members))) as Arc<dyn Fence>;
+    let by_begin = |fence| Arc::new(ByBegin(fence)) as Arc<dyn Fence>;
     let fences: Vec<_> = launches.into_iter().map(fence).collect();
+    let fences: Vec<_> = match way {
+        Way::Exchange => fences,
+        Way::Begin => fences.into_iter().map(by_begin).collect(),
+    };
     let kept = fences.clone();
     let lose = move |node: NodeIndex| {
         world.kill(node.0);
@@ -29,11 +41,13 @@ fn cluster(mut world: World, fan_out: FanOut) -> Cluster {
 fn keeps_all_promises(nodes: u32, over: Over, fan_out: FanOut, is_paused: bool) {
     let mut runtime = tokio::runtime::Builder::new_current_thread();
     let runtime = runtime.enable_all().start_paused(is_paused).build().unwrap();
-    let make = |nodes| async move { cluster(World::new(nodes, over, Limits::default()).await, fan_out) };
-    let checked = runtime.block_on(async { tokio::time::timeout(DEADLINE, check(nodes, make)).await });
-    checked
-        .expect("an end within the deadline")
-        .unwrap_or_else(|broken| panic!("{nodes} nodes, {fan_out:?}: {broken}"));
+    for way in [Way::Exchange, Way::Begin] {
+        let make = |nodes| async move { cluster(World::new(nodes, over, Limits::default()).await, fan_out, way) };
+        let checked = runtime.block_on(async { tokio::time::timeout(DEADLINE, check(nodes, make)).await });
+        checked
+            .expect("an end within the deadline")
+            .unwrap_or_else(|broken| panic!("{nodes} nodes, {fan_out:?}, {way:?}: {broken}"));
+    }
 }
 
 #[test]

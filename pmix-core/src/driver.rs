@@ -15,7 +15,7 @@ use pmi_core::driver::TraceSink;
 use pmi_core::fence::{Fence, FenceError, FenceId, Merged};
 use pmi_core::ids::Rank;
 use pmi_core::report::{EndReason, FenceStatus, Progress};
-use pmi_core::runner::{Admission, Announcement, Effect, Protocol, Runner, Task};
+use pmi_core::runner::{Admission, Announcement, Effect, Protocol, Runner, Task, begin_fence};
 use pmi_core::services::Services;
 use tokio::sync::{oneshot, watch};
 
@@ -93,10 +93,18 @@ struct Pmix {
 }
 
 /// A job's way beyond its server.
-#[derive(Clone)]
 struct Host {
     fence: Arc<dyn Fence>,
     services: Arc<dyn Services>,
+    /// Fences that have not ended.
+    fences: Vec<FenceId>,
+}
+
+impl Drop for Host {
+    /// Other nodes wait for what this one does not complete.
+    fn drop(&mut self) {
+        self.fences.iter().for_each(|id| self.fence.give_up(id));
+    }
 }
 
 /// Something that the server asked for is over.
@@ -147,7 +155,7 @@ impl Driver {
     pub fn add(&self, namespace: Namespace, fence: Arc<dyn Fence>, services: Arc<dyn Services>) -> JobIndex {
         self.runner.with(|pmix| {
             let job = pmix.server.add(namespace);
-            pmix.hosts.insert(job, Host { fence, services });
+            pmix.hosts.insert(job, Host { fence, services, fences: Vec::new() });
             job
         })
     }
@@ -292,7 +300,12 @@ impl Protocol for Pmix {
 
     fn handle_event(&mut self, event: Event) {
         match event {
-            Event::Fence(job, id, result) => self.server.handle_fence(job, &id, result),
+            Event::Fence(job, id, result) => {
+                if let Some(host) = self.hosts.get_mut(&job) {
+                    host.fences.retain(|open| *open != id);
+                }
+                self.server.handle_fence(job, &id, result);
+            }
             Event::Answer(ticket, answer) => self.server.handle_answer(ticket, &answer),
             Event::PeerAnswer(ticket, answer) => self.server.handle_peer_answer(ticket, answer.as_ref()),
             Event::Reported => {}
@@ -344,7 +357,13 @@ impl Pmix {
                     sink(&trace);
                 }
             }
-            Action::Fence { .. } | Action::Call { .. } | Action::Ask { .. } | Action::SecondProcess { .. } => {
+            Action::Fence { job, id, contribution } => {
+                let host = self.hosts.get_mut(&job)?;
+                host.fences.push(id.clone());
+                let event = move |id, result| Event::Fence(job, id, result);
+                return Some(Effect::Begin(begin_fence(Arc::clone(&host.fence), id, contribution, event)));
+            }
+            Action::Call { .. } | Action::Ask { .. } | Action::SecondProcess { .. } => {
                 return self.task_of(action).map(Effect::Run);
             }
         }
@@ -354,13 +373,6 @@ impl Pmix {
     /// The actions that take time.
     fn task_of(&self, action: Action) -> Option<Task<Event>> {
         Some(match action {
-            Action::Fence { job, id, contribution } => {
-                let fence = Arc::clone(&self.hosts.get(&job)?.fence);
-                Box::pin(async move {
-                    let result = fence.exchange(&id, contribution).await;
-                    Event::Fence(job, id, result)
-                })
-            }
             Action::Call { ticket, job, rank, call } => {
                 let services = Arc::clone(&self.hosts.get(&job)?.services);
                 Box::pin(async move { Event::Answer(ticket, call.ask(&*services, rank).await) })

@@ -2,18 +2,21 @@
 
 use std::fmt::Debug;
 use std::hash::Hash;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
+use std::sync::Weak;
 use std::time::Duration;
 
 use bytes::Bytes;
 
+use super::Shared;
 use crate::connections::ConnectionId;
 
 /// A protocol's server for the ranks of one node: a pure state machine, with the host's part of what it asks for.
 ///
 /// The [`Runner`](super::Runner) calls one `handle_*` after the other, and takes every effect after each.
 pub trait Protocol: Sized + Send + 'static {
-    /// Result of a task that an [`Effect::Run`] started.
+    /// Result of a task that an [`Effect::Run`] started, or of an [`Effect::Begin`].
     type Event: Send + 'static;
     /// Names a timer; at most one of a name is pending.
     type Timer: Copy + Debug + Eq + Hash + Ord + Send + 'static;
@@ -33,7 +36,7 @@ pub trait Protocol: Sized + Send + 'static {
     /// The peer closed the connection, or it broke, or its time for a claim is over.
     fn handle_disconnect(&mut self, connection: ConnectionId);
 
-    /// A task of an [`Effect::Run`] is over.
+    /// A task of an [`Effect::Run`], or an [`Effect::Begin`], is over.
     fn handle_event(&mut self, event: Self::Event);
 
     /// A timer of an [`Effect::SetTimer`] has run out.
@@ -61,6 +64,32 @@ pub trait Protocol: Sized + Send + 'static {
 
 /// A task that a protocol wants run.
 pub type Task<E> = Pin<Box<dyn Future<Output = E> + Send>>;
+
+/// Takes the result of an [`Effect::Begin`] to its protocol, if that still runs.
+pub struct Finish<P: Protocol>(pub(super) Weak<Shared<P>>);
+
+impl<P: Protocol> Finish<P> {
+    /// Hands the result over, and does everything that follows from it. Not to be called while the beginning runs.
+    pub fn with(self, event: P::Event) {
+        let Some(shared) = self.0.upgrade() else { return };
+        if let Err(panic) = catch_unwind(AssertUnwindSafe(|| shared.finish(event))) {
+            shared.report_panic(&*panic);
+        }
+    }
+}
+
+/// Something that a protocol wants begun, which may be over at once.
+pub type Beginning<P> = Box<dyn FnOnce(Finish<P>) -> Started<P> + Send>;
+
+/// Outcome of a [`Beginning`].
+pub enum Started<P: Protocol> {
+    /// It is over, with this result.
+    Over(P::Event),
+    /// Its result goes to the [`Finish`].
+    Pending,
+    /// It takes a task.
+    Task(Task<P::Event>),
+}
 
 /// Something that a [`Protocol`] wants done.
 pub enum Effect<P: Protocol> {
@@ -94,6 +123,8 @@ pub enum Effect<P: Protocol> {
         /// Connection to read.
         connection: ConnectionId,
     },
+    /// Begin this, and hand its result to [`Protocol::handle_event`].
+    Begin(Beginning<P>),
     /// Run this task, and hand its result to [`Protocol::handle_event`].
     Run(Task<P::Event>),
     /// Call [`Protocol::handle_timer`] after this time, unless the timer is cancelled before.

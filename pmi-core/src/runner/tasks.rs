@@ -37,7 +37,7 @@ impl<P: Protocol> State<P> {
 
 impl<P: Protocol> Shared<P> {
     /// Nothing else is done with the protocol then: it may be the one that panicked.
-    fn report_panic(self: &Arc<Self>, panic: &(dyn Any + Send)) {
+    pub(super) fn report_panic(self: &Arc<Self>, panic: &(dyn Any + Send)) {
         let text = panic.downcast_ref::<&str>().copied().or_else(|| panic.downcast_ref::<String>().map(String::as_str));
         let text: String = text.unwrap_or("no text").chars().take(TEXT_MAX).collect();
         tracing::error!("a task of a server panicked: {text}");

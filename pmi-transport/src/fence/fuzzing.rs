@@ -12,8 +12,9 @@ use tokio::sync::oneshot;
 use super::effects::{AnswerId, AskResult, Brought, FenceResult, Question};
 use super::frames::{kept_bytes, launch_of, refusal};
 use super::launch::Loss;
-use super::launches::{PendingFence, PendingQuestion};
-use super::links::{Accepted, Outgoing, StreamEnd, StreamId};
+use super::launches::{BegunFence, PendingQuestion};
+use super::link_queue::Outgoing;
+use super::links::{Accepted, StreamEnd, StreamId};
 use super::membership::{Member, Membership, MembershipId, Questions};
 use super::outbound::Effect;
 use super::pieces::{Assembly, cut, pack};
@@ -211,7 +212,7 @@ fn prepared(state: u8) -> Vec<Operation> {
 struct Node {
     state: State,
     joined: [Option<MembershipId>; LAUNCHES.len()],
-    fences: Vec<(MembershipId, PendingFence)>,
+    fences: Vec<(MembershipId, (FenceKey, oneshot::Receiver<FenceResult>))>,
     questions: Vec<PendingQuestion>,
     asked: Vec<(MembershipId, AnswerId)>,
     links: Vec<(String, StreamId, Outgoing)>,
@@ -316,8 +317,10 @@ impl Node {
         let scope = Some(FenceScope::default());
         let key = FenceKey { launch_id: LAUNCHES[at].to_owned(), job_id: "job".to_owned(), scope, epoch, members: 0 };
         let segments = if len == 0 { Vec::new() } else { vec![vec![1; len].into()] };
-        if let Ok(pending) = fences.begin(key, &members, Brought { segments, exchange }) {
-            self.fences.push((id, pending));
+        let (end, result) = oneshot::channel();
+        let end = Box::new(move |result| drop(end.send(result)));
+        if let Ok(BegunFence::Pending(key)) = fences.begin(key, &members, Brought { segments, exchange }, end) {
+            self.fences.push((id, (key, result)));
         }
     }
 
@@ -325,6 +328,8 @@ impl Node {
     fn carry_out(&mut self) {
         for effect in std::mem::take(&mut self.state.outbound.effects) {
             match effect {
+                Effect::Flush(queue) => queue.flush(),
+                Effect::End { call, result } => call.end(result),
                 Effect::Open { id, name, outgoing, .. } => self.links.push((name, id, outgoing)),
                 Effect::Answer { membership, asked, .. } => self.asked.push((membership, asked.id)),
                 Effect::Lose { name, stuck } => self.state.lost(&name, &stuck.to_string(), Loss::Link),
@@ -351,6 +356,7 @@ impl Node {
     /// Once every launch is left, no caller waits.
     fn leave_all(&mut self) {
         (0..LAUNCHES.len()).for_each(|at| self.leave(at));
+        self.carry_out();
         let waits =
             |result: Result<(), oneshot::error::TryRecvError>| result == Err(oneshot::error::TryRecvError::Empty);
         for (_, (key, result)) in &mut self.fences {

@@ -10,7 +10,6 @@
 //! Frames of a fence that this node's ranks have not reached are held, within limits; those of a fence that has ended are
 //! dropped. [`Series`] shows the life of one fence, [`Questions`] that of one question.
 
-use std::collections::HashMap;
 use std::mem;
 use std::sync::Arc;
 
@@ -19,6 +18,7 @@ use pmi_core::ids::{Epoch, NodeIndex};
 
 use super::budget::{Budget, Holding};
 use super::effects::{AnswerId, Brought, Effects, Question, QuestionId};
+use super::fast_map::FastMap;
 use super::frames::{Blame, NOBODY, failed, kept_bytes, key_bytes};
 use super::gather::Gather;
 use super::members::Members;
@@ -55,9 +55,9 @@ pub struct Launch {
     series: SeriesTable,
     questions: Questions,
     /// Nodes that are down, with the reason.
-    down: HashMap<NodeIndex, String>,
+    down: FastMap<NodeIndex, String>,
     /// Nodes that have left in good order, with the words that tell it: that their links end is no loss.
-    left: HashMap<NodeIndex, String>,
+    left: FastMap<NodeIndex, String>,
     held: HeldFrames,
 }
 
@@ -66,7 +66,7 @@ pub struct Launch {
 struct SeriesTable {
     me: NodeIndex,
     /// By their key, which has no epoch.
-    by_key: HashMap<FenceKey, Series>,
+    by_key: FastMap<FenceKey, Series>,
     /// Number of series at which idle ones are forgotten.
     room: usize,
 }
@@ -98,10 +98,10 @@ impl Launch {
             nodes,
             fan_out,
             limits,
-            series: SeriesTable { me, by_key: HashMap::new(), room: SERIES },
+            series: SeriesTable { me, by_key: FastMap::default(), room: SERIES },
             questions: Questions::new(Arc::from(id), me, limits.open_questions),
-            down: HashMap::new(),
-            left: HashMap::new(),
+            down: FastMap::default(),
+            left: FastMap::default(),
             held: HeldFrames { frames: 0, bytes: budget.holding() },
         }
     }

@@ -6,9 +6,12 @@ use std::sync::{Arc, Weak};
 use bytes::Bytes;
 use pmi_core::fence::Scope;
 use pmi_core::ids::{Epoch, NodeIndex};
+use tokio::sync::oneshot;
 
 use super::effects::{Brought, Gathered, Question};
-use super::launches::{LaunchGuard, launch_ended};
+use super::fence_call::{FenceEnd, launch_ended};
+use super::launches::{BegunFence, LaunchGuard};
+use super::members::Members;
 use super::membership::{Membership, MembershipId, Questions};
 use super::node::FenceNode;
 use super::{AskError, FenceError};
@@ -50,17 +53,73 @@ impl LaunchFences {
         epoch: Epoch,
         brought: impl Into<Brought>,
     ) -> Result<Gathered, FenceError> {
-        let (scope, scope_members) = encode_scope(scope).ok_or(FenceError::Members { epoch })?;
-        let (launch_id, job_id) = (self.launch_id.to_string(), job_id.to_owned());
-        let key = FenceKey { launch_id, job_id, scope: Some(scope), epoch: epoch.0, members: 0 };
-        let begun = self.update(|mut fences| fences.begin(key, scope_members.unwrap_or(members), brought.into()));
-        let (key, result) = begun.ok_or_else(|| launch_ended(epoch.0))??;
+        let (end, result) = oneshot::channel();
+        let end = Box::new(move |result| drop(end.send(result)));
+        let (key, result) = match self.begin_fence(job_id, members, scope, epoch, brought.into(), end)? {
+            BegunFence::Over(result) => return result,
+            BegunFence::Pending(key) => (key, result),
+        };
         let give_up = OnDrop::new(|| {
             self.update(|mut fences| fences.give_up(&key));
         });
         let result = result.await;
         give_up.disarm();
-        result.unwrap_or_else(|_| Err(launch_ended(epoch.0)))
+        result.unwrap_or_else(|_| Err(launch_ended(epoch)))
+    }
+
+    /// Does the same without a future: returns the result if the fence is over at once, else `end` takes it, on any thread, once and not during
+    /// this call, unless the fence is [given up](LaunchFences::give_up).
+    ///
+    /// # Errors
+    /// Fails when the call makes no sense, and when the launch has ended here.
+    pub fn begin(
+        &self,
+        job_id: &str,
+        members: &[NodeIndex],
+        scope: &Scope,
+        epoch: Epoch,
+        brought: impl Into<Brought>,
+        end: FenceEnd,
+    ) -> Result<Option<Gathered>, FenceError> {
+        match self.begin_fence(job_id, members, scope, epoch, brought.into(), end)? {
+            BegunFence::Over(result) => result.map(Some),
+            BegunFence::Pending(_) => Ok(None),
+        }
+    }
+
+    /// Gives up a fence that was begun: it fails on all nodes. Not an error if it is over.
+    pub fn give_up(&self, job_id: &str, members: &[NodeIndex], scope: &Scope, epoch: Epoch) {
+        let Ok((mut key, scope_members)) = self.key(job_id, scope, epoch) else { return };
+        if let Some(members) = Members::of(scope_members.unwrap_or(members), self.nodes) {
+            key.members = members.digest();
+            self.update(|mut fences| fences.give_up(&key));
+        }
+    }
+
+    fn begin_fence(
+        &self,
+        job_id: &str,
+        members: &[NodeIndex],
+        scope: &Scope,
+        epoch: Epoch,
+        brought: Brought,
+        end: FenceEnd,
+    ) -> Result<BegunFence, FenceError> {
+        let (key, scope_members) = self.key(job_id, scope, epoch)?;
+        let begun = self.update(|mut fences| fences.begin(key, scope_members.unwrap_or(members), brought, end));
+        begun.unwrap_or_else(|| Err(launch_ended(epoch)))
+    }
+
+    /// Key of a fence, without its members, and the members that its scope names.
+    fn key<'scope>(
+        &self,
+        job_id: &str,
+        scope: &'scope Scope,
+        epoch: Epoch,
+    ) -> Result<(FenceKey, Option<&'scope [NodeIndex]>), FenceError> {
+        let (scope, members) = encode_scope(scope).ok_or(FenceError::Members { epoch })?;
+        let (launch_id, job_id) = (self.launch_id.to_string(), job_id.to_owned());
+        Ok((FenceKey { launch_id, job_id, scope: Some(scope), epoch: epoch.0, members: 0 }, members))
     }
 
     /// Asks another node of the launch, or this one. Dropping the call withdraws the question.

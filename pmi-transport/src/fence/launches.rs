@@ -1,11 +1,10 @@
 //! Launches that one node takes part in, each with the calls of its session that wait for an outcome.
 //!
 //! ```text
-//! Launches ──> Joined { Launch (pure), Calls (channels to the session) }
+//! Launches ──> Joined { Launch (pure), Calls of the session }
 //!     └──────────────> LaunchGuard = Joined + Outbound: applies an input to the launch, and passes its effects on
 //! ```
 
-use std::collections::HashMap;
 use std::future::Future;
 use std::sync::Arc;
 
@@ -17,14 +16,21 @@ use tokio::task::JoinSet;
 
 use super::budget::Budget;
 use super::effects::{AnswerId, AskResult, Brought, Effects, FenceResult, Question, QuestionId};
+use super::fast_map::FastMap;
+use super::fence_call::{FenceCall, FenceEnd};
 use super::launch::{Launch, Loss};
 use super::membership::{Member, Membership, MembershipId, Questions};
 use super::outbound::{Effect, Outbound};
 use super::{AskError, FenceError, Limits};
 use crate::proto::v1::{FenceKey, link_frame::What};
 
-/// Fence that was begun, and where its result will come.
-pub(super) type PendingFence = (FenceKey, oneshot::Receiver<FenceResult>);
+/// Outcome of beginning a fence.
+pub(super) enum BegunFence {
+    /// It is over already.
+    Over(FenceResult),
+    /// Its call has this key.
+    Pending(FenceKey),
+}
 
 /// Question that was asked, and where its answer will come.
 pub(super) type PendingQuestion = (QuestionId, oneshot::Receiver<AskResult>);
@@ -32,8 +38,8 @@ pub(super) type PendingQuestion = (QuestionId, oneshot::Receiver<AskResult>);
 /// Launches that a node takes part in.
 #[derive(Default)]
 pub(super) struct Launches {
-    joined: HashMap<MembershipId, Joined>,
-    by_launch: HashMap<String, MembershipId>,
+    joined: FastMap<MembershipId, Joined>,
+    by_launch: FastMap<String, MembershipId>,
     last: u64,
 }
 
@@ -42,7 +48,7 @@ pub(super) struct Joined {
     pub(super) id: MembershipId,
     pub(super) launch: Launch,
     pub(super) membership: Membership,
-    by_name: HashMap<String, NodeIndex>,
+    by_name: FastMap<String, NodeIndex>,
     calls: Calls,
     source: Arc<dyn Questions>,
     /// Tasks that look for answers to other nodes' questions; they end with this.
@@ -52,19 +58,19 @@ pub(super) struct Joined {
 /// Calls of the session that wait for an outcome. Dropping them tells their callers that the launch has ended here.
 #[derive(Default)]
 struct Calls {
-    fences: HashMap<FenceKey, oneshot::Sender<FenceResult>>,
-    questions: HashMap<QuestionId, oneshot::Sender<AskResult>>,
+    fences: FastMap<FenceKey, FenceCall>,
+    questions: FastMap<QuestionId, oneshot::Sender<AskResult>>,
 }
 
 impl Launches {
-    /// Adds a launch; an earlier membership in it ends.
+    /// Adds a launch; an earlier membership in it ends, and is returned.
     pub(super) fn join(
         &mut self,
         membership: Membership,
         source: Arc<dyn Questions>,
         budget: &Budget,
         limits: Limits,
-    ) -> MembershipId {
+    ) -> (MembershipId, Option<Joined>) {
         self.last += 1;
         let id = MembershipId(self.last);
         let Membership { launch_id, me, nodes, fan_out } = &membership;
@@ -79,11 +85,10 @@ impl Launches {
             answering: JoinSet::new(),
             membership,
         };
-        if let Some(earlier) = self.by_launch.insert(joined.membership.launch_id.clone(), id) {
-            self.joined.remove(&earlier);
-        }
+        let earlier = self.by_launch.insert(joined.membership.launch_id.clone(), id);
+        let earlier = earlier.and_then(|earlier| self.joined.remove(&earlier));
         self.joined.insert(id, joined);
-        id
+        (id, earlier)
     }
 
     /// Takes out a launch; `None` if the membership has ended.
@@ -119,6 +124,12 @@ impl Joined {
         &self.membership.nodes[node.index()]
     }
 
+    /// The ends of its fences, as the launch has ended here.
+    pub(super) fn into_ends(self) -> impl Iterator<Item = Effect> {
+        let ended = |call: FenceCall| Effect::End { result: call.launch_ended(), call };
+        self.calls.fences.into_values().map(ended)
+    }
+
     /// Gives the launch a task that looks for an answer.
     pub(super) fn spawn_answering(&mut self, task: impl Future<Output = ()> + Send + 'static, runtime: &Handle) {
         while self.answering.try_join_next().is_some() {}
@@ -138,24 +149,34 @@ pub(super) struct LaunchGuard<'state> {
 }
 
 impl LaunchGuard<'_> {
-    /// Begins a fence.
+    /// Begins a fence; `end` takes its result, unless it is over at once.
     pub(super) fn begin(
         &mut self,
         key: FenceKey,
         members: &[NodeIndex],
         brought: Brought,
-    ) -> Result<PendingFence, FenceError> {
+        end: FenceEnd,
+    ) -> Result<BegunFence, FenceError> {
         let mut effects = Effects::default();
         let key = self.joined.launch.begin(key, members, brought, &mut effects)?;
-        let (caller, result) = oneshot::channel();
-        self.joined.calls.fences.insert(key.clone(), caller);
+        let begun = match effects.ended.pop() {
+            // No other fence ends by this.
+            Some((_, result)) => BegunFence::Over(result),
+            None => {
+                let call = FenceCall::new(Epoch(key.epoch), end);
+                self.joined.calls.fences.insert(key.clone(), call);
+                BegunFence::Pending(key)
+            }
+        };
         self.pass_on(effects);
-        Ok((key, result))
+        Ok(begun)
     }
 
     /// Gives up a fence whose caller has gone.
     pub(super) fn give_up(&mut self, key: &FenceKey) {
-        self.joined.calls.fences.remove(key);
+        if let Some(call) = self.joined.calls.fences.remove(key) {
+            call.forget();
+        }
         self.apply(|launch, effects| launch.give_up(key, effects));
     }
 
@@ -217,9 +238,8 @@ impl LaunchGuard<'_> {
         }
         // Callers may have gone.
         for (key, result) in ended {
-            if let Some(caller) = self.joined.calls.fences.remove(&key) {
-                let _ = caller.send(result);
-            }
+            let call = self.joined.calls.fences.remove(&key);
+            self.outbound.effects.extend(call.map(|call| Effect::End { call, result }));
         }
         for (id, answer) in answered {
             if let Some(caller) = self.joined.calls.questions.remove(&id) {
@@ -231,9 +251,4 @@ impl LaunchGuard<'_> {
             self.outbound.effects.push(Effect::Answer { membership: self.joined.id, asked, source });
         }
     }
-}
-
-/// End of a fence that cannot be begun because the launch was left.
-pub(super) fn launch_ended(epoch: u64) -> FenceError {
-    FenceError::LaunchEnded { epoch: Epoch(epoch) }
 }

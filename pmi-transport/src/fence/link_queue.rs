@@ -18,7 +18,6 @@ use tokio_stream::Stream;
 
 use super::budget::{Budget, Holding};
 use super::frames::kept_bytes;
-use super::links::Stuck;
 use crate::proto::v1::LinkFrame;
 
 /// Writer of a link that never blocks.
@@ -48,6 +47,15 @@ pub struct Outgoing(Arc<Queue>);
 /// The near end of a link. The link is closed when it is dropped.
 #[derive(Debug)]
 pub(super) struct Sender(Arc<Queue>);
+
+/// Reason why a frame finds no room.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub(super) enum Stuck {
+    #[error("it does not read what it is sent")]
+    NotReading,
+    #[error("as much as may wait in the links to all nodes waits already")]
+    NoRoom,
+}
 
 /// Queue of one link.
 pub(super) struct Queue {
@@ -166,11 +174,6 @@ impl Outgoing {
     pub fn resume(&mut self) {
         let mut state = self.0.state.lock();
         self.0.write(&mut state);
-    }
-
-    /// Takes the sink back.
-    pub fn detach(&mut self) -> Option<Box<dyn FrameSink>> {
-        self.0.state.lock().sink.take()
     }
 
     /// Takes the next frame if one is queued.

@@ -11,78 +11,14 @@
 //! one node to another never overtake each other. Where the one that this node has opened ends in order, the other node has closed
 //! both, and its last frames come on its own.
 
-use std::collections::HashMap;
-use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
 
-use tokio::sync::mpsc;
 use tokio::task::AbortHandle;
-use tokio_stream::Stream;
 
-use super::budget::{Budget, Holding};
-use super::frames::kept_bytes;
+use super::budget::Budget;
+use super::fast_map::FastMap;
+use super::link_queue::{Outgoing, Queue, Sender, Stuck};
 use crate::proto::v1::LinkFrame;
-
-/// Frames that this node sends on a link, as a stream for the transport. The stream ends when this node closes the link.
-#[derive(Debug)]
-pub struct Outgoing {
-    frames: mpsc::UnboundedReceiver<LinkFrame>,
-    queued: Arc<Holding>,
-}
-
-impl Outgoing {
-    /// Takes the next frame if one is queued.
-    #[cfg(feature = "fuzzing")]
-    pub(super) fn try_next(&mut self) -> Option<LinkFrame> {
-        let frame = self.frames.try_recv().ok()?;
-        self.queued.give(cost(&frame));
-        Some(frame)
-    }
-}
-
-impl Stream for Outgoing {
-    type Item = LinkFrame;
-
-    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<LinkFrame>> {
-        let next = self.frames.poll_recv(context);
-        if let Poll::Ready(Some(frame)) = &next {
-            self.queued.give(cost(frame));
-        }
-        next
-    }
-}
-
-/// The near end of a link.
-#[derive(Debug)]
-pub(super) struct Sender {
-    frames: mpsc::UnboundedSender<LinkFrame>,
-    queued: Arc<Holding>,
-}
-
-impl Sender {
-    pub(super) fn new(budget: &Budget) -> (Self, Outgoing) {
-        let (sender, frames) = mpsc::unbounded_channel();
-        let queued = Arc::new(budget.holding());
-        (Self { frames: sender, queued: Arc::clone(&queued) }, Outgoing { frames, queued })
-    }
-
-    /// Queues a frame, unless more than `max` bytes would wait, or more than all links together may have. A frame for a link
-    /// that has just ended is lost with the link.
-    fn send(&self, frame: LinkFrame, max: usize) -> Result<(), Stuck> {
-        let cost = cost(&frame);
-        if !self.queued.take(cost, max) {
-            return Err(if self.queued.has_room(cost, max) { Stuck::NoRoom } else { Stuck::NotReading });
-        }
-        // The end of the link is reported by the task that reads it.
-        let _ = self.frames.send(frame);
-        Ok(())
-    }
-}
-
-fn cost(frame: &LinkFrame) -> usize {
-    frame.what.as_ref().map_or(0, kept_bytes)
-}
 
 /// Number of a stream, unique within this process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -130,21 +66,12 @@ pub(super) enum StreamEnd {
 
 /// Outcome of sending a frame.
 pub(super) enum Sent {
-    /// Queued.
-    Queued,
+    /// Queued; this queue is to be flushed once the node's lock is given back.
+    Queued(Option<Arc<Queue>>),
     /// Queued in a link that must be opened now: `Outgoing` is to be sent, and a reader to be given.
     Opening(StreamId, Outgoing),
     /// The link, or all links together, can take no more; the link is closed.
     Stuck(Stuck),
-}
-
-/// Reason why a frame finds no room.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub(super) enum Stuck {
-    #[error("it does not read what it is sent")]
-    NotReading,
-    #[error("as much as may wait in the links to all nodes waits already")]
-    NoRoom,
 }
 
 /// Stream that another node opened.
@@ -159,7 +86,7 @@ pub(super) struct Accepted {
 /// Links of one node, by the name of the node at the other end.
 #[derive(Debug)]
 pub(super) struct Links {
-    peers: HashMap<String, Peer>,
+    peers: FastMap<String, Peer>,
     streams: u64,
     budget: Budget,
 }
@@ -167,15 +94,19 @@ pub(super) struct Links {
 impl Links {
     /// None yet; what waits in all that will be takes at most `max` bytes.
     pub(super) fn new(max: usize) -> Self {
-        Self { peers: HashMap::new(), streams: 0, budget: Budget::new(max) }
+        Self { peers: FastMap::default(), streams: 0, budget: Budget::new(max) }
     }
 
     /// Queues a frame for `name`, in a new link if there is none.
     pub(super) fn send(&mut self, name: &str, frame: LinkFrame, max: usize) -> Sent {
         if let Some(peer) = self.peers.get(name) {
-            let Err(stuck) = peer.sender.send(frame, max) else { return Sent::Queued };
-            self.peers.remove(name);
-            return Sent::Stuck(stuck);
+            return match peer.sender.send(frame, max) {
+                Ok(unflushed) => Sent::Queued(unflushed),
+                Err(stuck) => {
+                    self.peers.remove(name);
+                    Sent::Stuck(stuck)
+                }
+            };
         }
         let (sender, outgoing) = Sender::new(&self.budget);
         if let Err(stuck) = sender.send(frame, max) {
@@ -187,12 +118,10 @@ impl Links {
         Sent::Opening(id, outgoing)
     }
 
-    /// Queues a frame for `name` if there is a link; whoever has none waits for nothing.
-    pub(super) fn answer(&mut self, name: &str, frame: LinkFrame, max: usize) {
-        if let Some(peer) = self.peers.get(name) {
-            // An answer that finds no room is lost, as it is without a link.
-            let _ = peer.sender.send(frame, max);
-        }
+    /// Queues a frame for `name` if there is a link; whoever has none waits for nothing. Returns the queue if it is to be flushed.
+    pub(super) fn answer(&mut self, name: &str, frame: LinkFrame, max: usize) -> Option<Arc<Queue>> {
+        // An answer that finds no room is lost, as it is without a link.
+        self.peers.get(name)?.sender.send(frame, max).ok().flatten()
     }
 
     /// Takes a stream that `name` opened. If it had opened one before, that earlier link ends: a node opens a second one only
@@ -259,6 +188,12 @@ impl Links {
 
 #[cfg(test)]
 mod tests {
+    use std::pin::Pin;
+    use std::task::{Context, Poll};
+
+    use tokio_stream::Stream;
+
+    use super::super::frames::kept_bytes;
     use super::*;
     use crate::proto::v1::{FenceKey, link_frame::What};
 
@@ -269,7 +204,7 @@ mod tests {
     fn opened(links: &mut Links, epoch: u64) -> (StreamId, Outgoing) {
         match links.send("a", frame(epoch), usize::MAX) {
             Sent::Opening(id, outgoing) => (id, outgoing),
-            Sent::Queued | Sent::Stuck(_) => panic!("there was no link"),
+            Sent::Queued(_) | Sent::Stuck(_) => panic!("there was no link"),
         }
     }
 
@@ -292,7 +227,7 @@ mod tests {
         let mut links = Links::new(usize::MAX);
         let (_, mut outgoing) = opened(&mut links, 1);
         for epoch in 2..4 {
-            assert!(matches!(links.send("a", frame(epoch), usize::MAX), Sent::Queued));
+            assert!(matches!(links.send("a", frame(epoch), usize::MAX), Sent::Queued(_)));
         }
         assert_eq!((queued(&mut outgoing), links.count()), ((vec![1, 2, 3], false), 1));
         links.cut("a");
@@ -333,7 +268,7 @@ mod tests {
         assert!(matches!(links.send("a", frame(2), one), Sent::Stuck(Stuck::NotReading)));
         assert_eq!(links.count(), 0);
         // What waited is given back with the stream.
-        assert!(matches!(links.send("b", frame(1), usize::MAX), Sent::Opening(..)));
+        let Sent::Opening(_, _unread) = links.send("b", frame(1), usize::MAX) else { panic!("there was no link") };
         assert!(
             matches!(links.send("b", frame(2), usize::MAX), Sent::Stuck(Stuck::NoRoom)),
             "all links share one bound"

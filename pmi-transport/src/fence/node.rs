@@ -15,8 +15,10 @@ use tonic::{Code, Status};
 
 use super::Limits;
 use super::counters::Counters;
-use super::effects::{Asked, Question};
+use super::effects::{Asked, FenceResult, Question};
+use super::fence_call::FenceCall;
 use super::launch::Loss;
+use super::link_queue::Outgoing;
 use super::links::{Accepted, StreamEnd, StreamId};
 use super::membership::{MembershipId, Questions};
 use super::outbound::Effect;
@@ -67,9 +69,17 @@ impl FenceNode {
         });
     }
 
-    /// Serves a link that the agent of the node `caller` opened: reads `incoming` until it ends, and returns what is sent back.
+    /// Serves a link that the agent of the node `caller` opened: reads `incoming` until it ends, and returns the frames that are sent back.
     /// The caller's name must have been proved by the transport.
     pub fn link<S>(&self, caller: &str, incoming: S) -> BoxStream<LinkFrame>
+    where
+        S: Stream<Item = Result<LinkFrame, Status>> + Send + Unpin + 'static,
+    {
+        Box::pin(self.accept(caller, incoming).map(Ok))
+    }
+
+    /// The same, with the frames as a transport takes them.
+    pub fn accept<S>(&self, caller: &str, incoming: S) -> Outgoing
     where
         S: Stream<Item = Result<LinkFrame, Status>> + Send + Unpin + 'static,
     {
@@ -81,7 +91,7 @@ impl FenceNode {
             accepted
         });
         self.spawn_reader(caller.to_owned(), id, read(self.this.clone(), caller.to_owned(), id, incoming));
-        Box::pin(outgoing.map(Ok))
+        outgoing
     }
 
     /// Counters of this node's fences since it was made.
@@ -99,8 +109,20 @@ impl FenceNode {
         self.opening.subscribe()
     }
 
-    /// Applies an input to the state, and then carries out what follows from it.
+    /// Applies an input to the state, and then carries out what follows from it. The caller may hold a lock that ends of fences take: they are
+    /// handed over by a task.
     pub(super) fn update<T>(&self, input: impl FnOnce(&mut State) -> T) -> T {
+        self.apply(input, |call, result| {
+            self.runtime.spawn(async move { call.end(result) });
+        })
+    }
+
+    /// Applies an input of a link; ends of fences are handed over at once.
+    fn update_by_link<T>(&self, input: impl FnOnce(&mut State) -> T) -> T {
+        self.apply(input, FenceCall::end)
+    }
+
+    fn apply<T>(&self, input: impl FnOnce(&mut State) -> T, end: impl Fn(FenceCall, FenceResult)) -> T {
         let (result, effects, begins_ticking) = {
             let mut state = self.state.lock();
             let result = input(&mut state);
@@ -110,7 +132,12 @@ impl FenceNode {
         if begins_ticking {
             self.runtime.spawn(tick(self.this.clone()));
         }
-        effects.into_iter().for_each(|effect| self.carry_out(effect));
+        for effect in effects {
+            match effect {
+                Effect::End { call, result } => end(call, result),
+                other => self.carry_out(other),
+            }
+        }
         result
     }
 
@@ -151,6 +178,9 @@ impl FenceNode {
                     joined.spawn_answering(task, &self.runtime);
                 }
             }
+            Effect::Flush(queue) => queue.flush(),
+            // As its caller decides.
+            Effect::End { .. } => {}
             Effect::Lose { name, stuck } => {
                 self.update(|state| state.lost(&name, &stuck.to_string(), Loss::Link));
             }
@@ -199,7 +229,7 @@ where
                 let Some(node) = node.upgrade() else { return };
                 // A kind of frame that this version does not know is none of its business.
                 if let Some(what) = frame.what {
-                    node.update(|state| state.on_stream_frame(&peer, id, what));
+                    node.update_by_link(|state| state.on_stream_frame(&peer, id, what));
                 }
             }
             Some(Err(status)) => {

@@ -6,8 +6,10 @@ use pmi_core::ids::NodeIndex;
 
 use super::Limits;
 use super::counters::Counters;
-use super::effects::Asked;
-use super::links::{Links, Outgoing, Sent, StreamId, Stuck};
+use super::effects::{Asked, FenceResult};
+use super::fence_call::FenceCall;
+use super::link_queue::{Outgoing, Queue, Stuck};
+use super::links::{Links, Sent, StreamId};
 use super::membership::{Member, MembershipId, Questions};
 use super::pmi_fence_calls::PmiFenceCalls;
 use crate::proto::v1::LinkFrame;
@@ -18,6 +20,10 @@ pub(super) enum Effect {
     Open { id: StreamId, name: String, address: String, outgoing: Outgoing },
     /// Looks for the answer to another node's question; the task belongs to the membership.
     Answer { membership: MembershipId, asked: Asked, source: Arc<dyn Questions> },
+    /// Writes what was queued for a link.
+    Flush(Arc<Queue>),
+    /// Hands the result of a fence to its caller.
+    End { call: FenceCall, result: FenceResult },
     /// Treats a node as lost whose frames find no room.
     Lose { name: String, stuck: Stuck },
 }
@@ -46,7 +52,7 @@ impl Outbound {
     pub(super) fn send(&mut self, node: NodeIndex, member: &Member, frame: LinkFrame) {
         let Some(frame) = self.pmi_fence.take(node, frame) else { return };
         match self.links.send(&member.name, frame, self.limits.link_bytes) {
-            Sent::Queued => {}
+            Sent::Queued(unflushed) => self.effects.extend(unflushed.map(Effect::Flush)),
             Sent::Opening(id, outgoing) => {
                 let Member { name, address } = member.clone();
                 self.effects.push(Effect::Open { id, name, address, outgoing });
@@ -56,5 +62,11 @@ impl Outbound {
                 self.effects.push(Effect::Lose { name: member.name.clone(), stuck });
             }
         }
+    }
+
+    /// Sends a frame to a node over its link, if there is one.
+    pub(super) fn answer(&mut self, name: &str, frame: LinkFrame) {
+        let unflushed = self.links.answer(name, frame, self.limits.link_bytes);
+        self.effects.extend(unflushed.map(Effect::Flush));
     }
 }

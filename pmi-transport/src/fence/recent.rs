@@ -1,19 +1,21 @@
 //! A bounded memory of what was: the newest so many entries.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::hash::Hash;
+
+use super::fast_map::FastMap;
 
 /// Remembers a value for each of the last `room` keys.
 #[derive(Debug)]
 pub(crate) struct Recent<K, V> {
-    values: HashMap<K, V>,
+    values: FastMap<K, V>,
     order: VecDeque<K>,
     room: usize,
 }
 
 impl<K: Clone + Eq + Hash, V> Recent<K, V> {
     pub(crate) fn new(room: usize) -> Self {
-        Self { values: HashMap::new(), order: VecDeque::new(), room }
+        Self { values: FastMap::default(), order: VecDeque::new(), room }
     }
 
     /// Remembers `key`, and forgets the oldest one if there is no room.

@@ -8,13 +8,13 @@
 //! A frame finds its fence by the series' key, which is long, and then by its epoch. An agent has few microseconds for each
 //! frame, so the way to a fence is two look-ups, whatever is open. Steps of one fence are [`Gather`]'s.
 
-use std::collections::HashMap;
 use std::mem;
 
 use pmi_core::ids::{Epoch, NodeIndex};
 
 use super::FenceError;
 use super::effects::{Effects, FenceResult};
+use super::fast_map::FastMap;
 use super::frames::{Blame, failed};
 use super::gather::{Fault, Gather, GatherEffects, Progress};
 use super::members::Members;
@@ -34,7 +34,7 @@ pub(super) struct Series {
     /// Key of each of them, but for the epoch.
     key: FenceKey,
     /// By epoch.
-    open: HashMap<u64, Fence>,
+    open: FastMap<u64, Fence>,
     ended: Recent<u64, Ended>,
     /// Set by every begin and held frame; cleared by [`Series::is_idle`].
     was_used: bool,
@@ -69,7 +69,7 @@ enum Ended {
 impl Series {
     /// The fences that `key` names on the node `me`.
     pub(super) fn new(key: FenceKey, me: NodeIndex) -> Self {
-        Self { me, key, open: HashMap::new(), ended: Recent::new(REMEMBERED), was_used: true }
+        Self { me, key, open: FastMap::default(), ended: Recent::new(REMEMBERED), was_used: true }
     }
 
     /// Returns true if it may be forgotten: nothing is open, and nothing has happened since the last call.
@@ -221,7 +221,7 @@ impl Series {
 
     /// Fails the running fences that wait for nodes which have left in good order, and so will not come. They have run for a while:
     /// whoever hears of waits and of ends finds out by then which rank has deserted the others, which says more.
-    pub(super) fn fail_without(&mut self, left: &HashMap<NodeIndex, String>, effects: &mut Effects) {
+    pub(super) fn fail_without(&mut self, left: &FastMap<NodeIndex, String>, effects: &mut Effects) {
         let mut missed = Vec::new();
         for (epoch, fence) in &self.open {
             let Fence::Running(running) = fence else { continue };

@@ -47,7 +47,10 @@ impl State {
         let launch_id = membership.launch_id.clone();
         self.left.forget(&launch_id);
         self.outbound.pmi_fence.forget(&launch_id);
-        let id = self.launches.join(membership, source, &self.held, self.outbound.limits);
+        let (id, earlier) = self.launches.join(membership, source, &self.held, self.outbound.limits);
+        if let Some(earlier) = earlier {
+            self.outbound.effects.extend(earlier.into_ends());
+        }
         for frame in self.unclaimed.claim(&launch_id) {
             self.on_frame(&frame.from, frame.what);
         }
@@ -68,7 +71,7 @@ impl State {
 
     fn tell_of_leave(&mut self, launch_id: &str, to: &str) {
         let left = LinkFrame { what: Some(What::Left(launch_id.to_owned())) };
-        self.outbound.links.answer(to, left, self.outbound.limits.link_bytes);
+        self.outbound.answer(to, left);
     }
 
     /// Returns the fences of a membership, unless it has ended.
@@ -156,7 +159,7 @@ impl State {
     /// Answers a frame that cannot be served, if its sender waits for something.
     fn refuse(&mut self, to: &str, what: &What, reason: &str) {
         if let Some(frame) = refusal(what, reason) {
-            self.outbound.links.answer(to, frame, self.outbound.limits.link_bytes);
+            self.outbound.answer(to, frame);
         }
     }
 }

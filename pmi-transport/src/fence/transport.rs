@@ -5,7 +5,7 @@ use async_trait::async_trait;
 use tonic::Status;
 use tonic::codegen::BoxStream;
 
-use super::links::Outgoing;
+use super::link_queue::Outgoing;
 use crate::address::Address;
 use crate::connect::{self, Channel};
 use crate::identity::{Caller, Security};

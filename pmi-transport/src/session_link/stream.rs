@@ -1,19 +1,19 @@
 //! Frames of a link on their way: length-prefixed and encrypted; all that wait are written with one system call. A confirmation waits a moment for
 //! what follows it, most often the answer to what it confirms: each write wakes the session at the other end.
 
-use std::io;
 use std::sync::Arc;
 use std::time::Duration;
+use std::{io, mem};
 
-use bytes::BytesMut;
+use bytes::{Buf, BytesMut};
 use parking_lot::Mutex;
 use tokio::io::AsyncWriteExt;
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
-use tokio::time::{Instant, timeout_at};
-use tokio_stream::{Stream, StreamExt};
+use tokio::time::sleep;
 use tokio_util::codec::{Decoder, FramedRead};
 
 use super::frame::{FrameError, FrameReader, FrameWriter};
+use crate::fence::{FrameSink, Outgoing, SinkState};
 use crate::noise::{Ciphers, NoiseError};
 use crate::proto::v1::{DataReply, LinkFrame, data_reply, link_frame::What};
 
@@ -78,58 +78,126 @@ impl Decoder for FrameDecoder {
     }
 }
 
-/// Writes the frames of `outgoing` until it ends or the other end reads no more. What is not of the link's launch is left out.
+/// Writes the frames of `outgoing` until it ends or the other end reads no more. What is not of the link's launch is left out. The thread that
+/// queues a frame writes it; this task goes on where the socket was full.
 pub(super) async fn write_all(
-    mut socket: OwnedWriteHalf,
+    socket: OwnedWriteHalf,
     ciphers: SharedCiphers,
-    mut frames: FrameWriter,
-    mut outgoing: impl Stream<Item = LinkFrame> + Unpin,
+    frames: FrameWriter,
+    mut outgoing: Outgoing,
 ) -> Result<(), StreamError> {
-    let (mut plain, mut sealed) = (BytesMut::new(), BytesMut::new());
-    while let Some(first) = outgoing.next().await {
-        let (mut next, mut gathered) = (Some(first), Gathered::default());
-        while let Some(frame) = next {
-            if !frames.append(&frame, &mut plain) {
+    let socket = Arc::new(socket);
+    let failure = Arc::default();
+    outgoing.attach(Box::new(LinkWriter::new(Arc::clone(&socket), ciphers, frames, Arc::clone(&failure))));
+    while let Some(state) = outgoing.waits().await {
+        match state {
+            SinkState::Blocked => socket.writable().await?,
+            SinkState::Held => sleep(CONFIRM_WITHIN).await,
+            SinkState::Ready | SinkState::Broken => break,
+        }
+        outgoing.resume();
+    }
+    drop(outgoing);
+    if let Some(error) = failure.lock().take() {
+        return Err(error);
+    }
+    match Arc::into_inner(socket) {
+        Some(mut socket) => Ok(socket.shutdown().await?),
+        None => Ok(()),
+    }
+}
+
+/// Writer of one link.
+struct LinkWriter {
+    socket: Arc<OwnedWriteHalf>,
+    ciphers: SharedCiphers,
+    frames: FrameWriter,
+    /// Frames that are not encrypted yet.
+    plain: BytesMut,
+    /// Confirmations among them, if they are nothing else.
+    confirmations: Option<usize>,
+    /// True once these confirmations have waited.
+    has_waited: bool,
+    /// Bytes that the socket has not taken.
+    sealed: BytesMut,
+    /// Failure that has ended the link.
+    failure: Arc<Mutex<Option<StreamError>>>,
+}
+
+impl LinkWriter {
+    fn new(
+        socket: Arc<OwnedWriteHalf>,
+        ciphers: SharedCiphers,
+        frames: FrameWriter,
+        failure: Arc<Mutex<Option<StreamError>>>,
+    ) -> Self {
+        let (plain, sealed) = (BytesMut::new(), BytesMut::new());
+        Self { socket, ciphers, frames, plain, confirmations: Some(0), has_waited: false, sealed, failure }
+    }
+
+    /// Takes frames for one write. Returns false if what there is waits for more.
+    fn gather(&mut self, next: &mut dyn FnMut() -> Option<LinkFrame>) -> bool {
+        let had_waited = mem::replace(&mut self.has_waited, true);
+        while self.plain.len() < WRITE_ROOM {
+            let Some(frame) = next() else { break };
+            if !self.frames.append(&frame, &mut self.plain) {
                 tracing::error!("a frame that is of another launch, or too long, is not sent to another node");
             }
-            gathered.add(&frame);
-            next = if plain.len() >= WRITE_ROOM {
-                None
-            } else if let Some(queued) = now_or_never(outgoing.next()) {
-                queued
-            } else {
-                gathered.companion(&mut outgoing).await
-            };
+            self.confirmations = self.confirmations.filter(|_| is_confirmation(&frame)).map(|count| count + 1);
         }
-        ciphers.lock().seal(&plain, &mut sealed)?;
-        socket.write_all(&sealed).await?;
-        plain.clear();
-        sealed.clear();
-    }
-    Ok(socket.shutdown().await?)
-}
-
-/// Frames of one write.
-#[derive(Default)]
-struct Gathered {
-    confirmations: usize,
-    others: usize,
-    until: Option<Instant>,
-}
-
-impl Gathered {
-    fn add(&mut self, frame: &LinkFrame) {
-        let count = if is_confirmation(frame) { &mut self.confirmations } else { &mut self.others };
-        *count += 1;
+        let are_few = self.confirmations.is_some_and(|count| count < CONFIRM_AT_ONCE);
+        !are_few || had_waited || self.plain.is_empty()
     }
 
-    /// Next frame, if there are confirmations alone and it comes soon enough.
-    async fn companion(&mut self, outgoing: &mut (impl Stream<Item = LinkFrame> + Unpin)) -> Option<LinkFrame> {
-        if self.others > 0 || self.confirmations >= CONFIRM_AT_ONCE {
-            return None;
+    fn seal(&mut self) -> Result<(), StreamError> {
+        self.ciphers.lock().seal(&self.plain, &mut self.sealed)?;
+        self.plain.clear();
+        (self.confirmations, self.has_waited) = (Some(0), false);
+        Ok(())
+    }
+
+    /// Writes what is encrypted. Returns false if the socket is full.
+    fn flush(&mut self) -> Result<bool, StreamError> {
+        let mut written = 0;
+        let is_whole = loop {
+            match self.socket.try_write(&self.sealed[written..]) {
+                Ok(len) if written + len == self.sealed.len() => break true,
+                Ok(len) => written += len,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break false,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error.into()),
+            }
+        };
+        match is_whole {
+            true => self.sealed.clear(),
+            false => self.sealed.advance(written),
         }
-        let until = *self.until.get_or_insert_with(|| Instant::now() + CONFIRM_WITHIN);
-        timeout_at(until, outgoing.next()).await.unwrap_or_default()
+        Ok(is_whole)
+    }
+
+    fn try_write(&mut self, next: &mut dyn FnMut() -> Option<LinkFrame>) -> Result<SinkState, StreamError> {
+        loop {
+            if !self.sealed.is_empty() && !self.flush()? {
+                return Ok(SinkState::Blocked);
+            }
+            if !self.gather(next) {
+                return Ok(SinkState::Held);
+            }
+            if self.plain.is_empty() {
+                self.has_waited = false;
+                return Ok(SinkState::Ready);
+            }
+            self.seal()?;
+        }
+    }
+}
+
+impl FrameSink for LinkWriter {
+    fn write(&mut self, next: &mut dyn FnMut() -> Option<LinkFrame>) -> SinkState {
+        self.try_write(next).unwrap_or_else(|error| {
+            *self.failure.lock() = Some(error);
+            SinkState::Broken
+        })
     }
 }
 
@@ -139,67 +207,4 @@ fn is_confirmation(frame: &LinkFrame) -> bool {
         return false;
     };
     data.is_empty()
-}
-
-/// Result of a cancel-safe future, if it is there already.
-fn now_or_never<T>(future: impl Future<Output = T>) -> Option<T> {
-    let mut context = std::task::Context::from_waker(std::task::Waker::noop());
-    match std::pin::pin!(future).poll(&mut context) {
-        std::task::Poll::Ready(result) => Some(result),
-        std::task::Poll::Pending => None,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use bytes::Bytes;
-    use tokio::sync::mpsc;
-    use tokio_stream::wrappers::UnboundedReceiverStream;
-
-    use super::*;
-    use crate::proto::v1::FenceKey;
-
-    fn confirmation() -> LinkFrame {
-        reply(Bytes::new())
-    }
-
-    fn reply(data: Bytes) -> LinkFrame {
-        let result = Some(data_reply::Result::Data(data));
-        LinkFrame { what: Some(What::DataReply(DataReply { result, ..DataReply::default() })) }
-    }
-
-    fn other() -> LinkFrame {
-        LinkFrame { what: Some(What::Awaited(FenceKey::default())) }
-    }
-
-    /// What a write that begins with these frames waits for, while another one comes after so many milliseconds; and how long it waits.
-    async fn waits(first: &[LinkFrame], after: u64) -> (Option<LinkFrame>, Duration) {
-        let (sender, frames) = mpsc::unbounded_channel();
-        let mut outgoing = UnboundedReceiverStream::new(frames);
-        let mut gathered = Gathered::default();
-        first.iter().for_each(|frame| gathered.add(frame));
-        let begun = Instant::now();
-        let come = async {
-            tokio::time::sleep(Duration::from_millis(after)).await;
-            sender.send(other()).unwrap();
-            std::future::pending::<()>().await;
-        };
-        let companion = tokio::select! {
-            companion = gathered.companion(&mut outgoing) => companion,
-            () = come => None,
-        };
-        (companion, begun.elapsed())
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_confirmation_waits_a_moment_for_what_follows_it_and_nothing_else_waits() {
-        assert_eq!(waits(&[confirmation()], 0).await.0, Some(other()));
-        let (companion, time) = waits(&[confirmation()], 50).await;
-        assert_eq!(companion, None);
-        assert!(time >= CONFIRM_WITHIN && time < Duration::from_millis(50), "{time:?}");
-        for first in [vec![reply("data".into())], vec![confirmation(), other()], vec![confirmation(); CONFIRM_AT_ONCE]]
-        {
-            assert_eq!(waits(&first, 50).await, (None, Duration::ZERO), "{first:?}");
-        }
-    }
 }

@@ -213,9 +213,8 @@ impl SessionLinks {
             if cut_off.contains(&from) {
                 return Err(AcceptError::CutOff { from });
             }
-            fences.link(&member.name, Box::pin(incoming))
+            fences.accept(&member.name, Box::pin(incoming))
         };
-        let outgoing = outgoing.filter_map(Result::ok);
         self.writing.spawn(task::boxed(log_end(stream::write_all(writer, ciphers, self.frame_writer(), outgoing))));
         Ok(())
     }

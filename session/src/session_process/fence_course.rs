@@ -64,6 +64,11 @@ pub(super) struct FenceExchange {
     pub(super) contribution: Contribution,
 }
 
+/// Returns true if a node needs none of these for a fence: no other is among them, or it is not.
+pub(super) fn is_alone(among: &[NodeIndex], me: NodeIndex) -> bool {
+    among.len() < 2 || !among.contains(&me)
+}
+
 impl FenceCourse {
     /// A fence of so many nodes that this node comes to, of which these live.
     pub(super) fn new(
@@ -87,7 +92,7 @@ impl FenceCourse {
 
     /// Returns true if no other node is needed: none is left, or all ranks of this node have died.
     pub(super) fn is_alone(&self) -> bool {
-        self.among.len() < 2 || !self.among.contains(&self.me)
+        is_alone(&self.among, self.me)
     }
 
     /// The result on this node: without other nodes its own contribution.

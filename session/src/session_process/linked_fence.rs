@@ -19,14 +19,14 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use parking_lot::Mutex;
-use pmi_core::fence::{Contribution, Fence, FenceError, FenceId, Merged, Scope};
+use pmi_core::fence::{Begun, Contribution, Fence, FenceEnd, FenceError, FenceId, Merged, Scope};
 use pmi_core::ids::{JobId, NodeIndex};
 use pmi_transport::fence::{self, Gathered, LaunchFences};
 use tokio::sync::watch;
 use tokio::task::AbortHandle;
 use tokio::time::timeout;
 
-use super::fence_course::{FenceCourse, FenceExchange};
+use super::fence_course::{FenceCourse, FenceExchange, is_alone};
 use super::living_nodes::{LivingNodes, members};
 use crate::settings::{FailedRanks, LaunchSettings, LostNodes};
 use crate::timeouts;
@@ -133,6 +133,26 @@ impl Fence for LinkedFence {
             }
         }
         Ok(course.into_result())
+    }
+
+    /// Where nodes can die, a fence may be repeated, and takes a task.
+    fn begin(&self, id: &FenceId, contribution: Contribution, end: FenceEnd) -> Begun {
+        if self.kept.is_some() {
+            return Begun::Unavailable(contribution);
+        }
+        let Way { job, me, living, fences } = &*self.way;
+        let among = members(&id.scope, &living.watch().borrow());
+        match fences {
+            Some(fences) if !is_alone(&among, *me) => fences.begin_pmi(job.as_str(), &among, id, contribution, end),
+            _ => Begun::Over(Ok(contribution.segments.into())),
+        }
+    }
+
+    fn give_up(&self, id: &FenceId) {
+        let among = members(&id.scope, &self.way.living.watch().borrow());
+        if let (None, Some(fences)) = (&self.kept, &self.way.fences) {
+            fences.give_up(self.way.job.as_str(), &among, &id.scope, id.epoch);
+        }
     }
 }
 
