@@ -123,10 +123,10 @@ impl Queue {
     }
 
     fn write(&self, state: &mut State) {
-        let State { frames, sink, sink_state, .. } = state;
+        let State { frames, sink, sink_state, is_closed, .. } = state;
         let Some(sink) = sink else { return };
         *sink_state = sink.write(&mut || self.take(frames));
-        if *sink_state != SinkState::Ready {
+        if *is_closed || *sink_state != SinkState::Ready {
             state.wake();
         }
     }
@@ -219,4 +219,70 @@ impl fmt::Debug for Queue {
 
 fn cost(frame: &LinkFrame) -> usize {
     frame.what.as_ref().map_or(0, kept_bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::proto::v1::{FenceKey, link_frame::What};
+
+    /// Sink that writes into a list, and says that it is in this state afterwards.
+    struct List(Arc<Mutex<(Vec<u64>, SinkState)>>);
+
+    impl FrameSink for List {
+        fn write(&mut self, next: &mut dyn FnMut() -> Option<LinkFrame>) -> SinkState {
+            let (written, state) = &mut *self.0.lock();
+            while let Some(LinkFrame { what: Some(What::Awaited(key)) }) = next() {
+                written.push(key.epoch);
+            }
+            *state
+        }
+    }
+
+    fn frame(epoch: u64) -> LinkFrame {
+        LinkFrame { what: Some(What::Awaited(FenceKey { epoch, ..FenceKey::default() })) }
+    }
+
+    fn now<T>(future: impl Future<Output = T>) -> Option<T> {
+        let mut context = Context::from_waker(Waker::noop());
+        match std::pin::pin!(future).poll(&mut context) {
+            Poll::Ready(result) => Some(result),
+            Poll::Pending => None,
+        }
+    }
+
+    #[test]
+    fn frames_are_written_by_who_flushes_in_their_order_and_the_task_waits_for_the_rest() {
+        let list = Arc::new(Mutex::new((Vec::new(), SinkState::Ready)));
+        let (sender, mut outgoing) = Sender::new(&Budget::new(usize::MAX));
+        let send = |epoch| sender.send(frame(epoch), usize::MAX).unwrap();
+        assert!(send(1).is_none(), "nothing is attached");
+        outgoing.attach(Box::new(List(Arc::clone(&list))));
+        assert_eq!((list.lock().0.clone(), now(outgoing.waits())), (vec![1], None));
+        let queue = send(2).unwrap();
+        assert!(send(3).is_none(), "one flush writes both");
+        list.lock().1 = SinkState::Blocked;
+        queue.flush();
+        assert_eq!((list.lock().0.clone(), now(outgoing.waits())), (vec![1, 2, 3], Some(Some(SinkState::Blocked))));
+        assert!(send(4).is_none(), "the task writes it");
+        queue.flush();
+        assert_eq!(list.lock().0, [1, 2, 3]);
+        list.lock().1 = SinkState::Ready;
+        outgoing.resume();
+        assert_eq!((list.lock().0.clone(), now(outgoing.waits())), (vec![1, 2, 3, 4], None));
+        let queue = send(5).unwrap();
+        drop(sender);
+        assert_eq!(now(outgoing.waits()), None, "a frame waits for its flush");
+        queue.flush();
+        assert_eq!((list.lock().0.len(), now(outgoing.waits())), (5, Some(None)));
+    }
+
+    #[test]
+    fn frames_for_a_link_that_has_ended_take_no_room() {
+        let (sender, outgoing) = Sender::new(&Budget::new(usize::MAX));
+        assert!(sender.send(frame(1), usize::MAX).unwrap().is_none());
+        drop(outgoing);
+        assert!(sender.0.held.is_empty() && sender.send(frame(2), usize::MAX).unwrap().is_none());
+        assert!(sender.0.held.is_empty());
+    }
 }

@@ -161,6 +161,7 @@ impl LinkWriter {
         let mut written = 0;
         let is_whole = loop {
             match self.socket.try_write(&self.sealed[written..]) {
+                Ok(0) => return Err(io::Error::from(io::ErrorKind::WriteZero).into()),
                 Ok(len) if written + len == self.sealed.len() => break true,
                 Ok(len) => written += len,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => break false,
@@ -207,4 +208,103 @@ fn is_confirmation(frame: &LinkFrame) -> bool {
         return false;
     };
     data.is_empty()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::VecDeque;
+
+    use bytes::Bytes;
+    use tokio::io::AsyncReadExt;
+    use tokio::net::{TcpListener, TcpStream};
+    use tokio_stream::StreamExt;
+
+    use super::*;
+    use crate::noise::Handshake;
+    use crate::proto::v1::FenceKey;
+
+    const LAUNCH: &str = "launch";
+
+    fn confirmation() -> LinkFrame {
+        let result = Some(data_reply::Result::Data(Bytes::new()));
+        LinkFrame {
+            what: Some(What::DataReply(DataReply { launch_id: LAUNCH.to_owned(), result, ..DataReply::default() })),
+        }
+    }
+
+    fn other(name: usize) -> LinkFrame {
+        let key = FenceKey { launch_id: LAUNCH.to_owned(), job_id: "x".repeat(name), ..FenceKey::default() };
+        LinkFrame { what: Some(What::Awaited(key)) }
+    }
+
+    fn ciphers() -> [SharedCiphers; 2] {
+        let mut ends = [Handshake::of_caller, Handshake::of_called].map(|end| end(&[7; 32], b"").unwrap());
+        let opening = ends[0].write(1).unwrap();
+        ends[1].read(&opening).unwrap();
+        let answer = ends[1].write(1).unwrap();
+        ends[0].read(&answer).unwrap();
+        ends.map(|end| Arc::new(Mutex::new(end.finish().unwrap())))
+    }
+
+    /// Writer of a link, and what reads it.
+    async fn link() -> (LinkWriter, TcpStream, SharedCiphers) {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let near = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+        let (far, _) = listener.accept().await.unwrap();
+        let [ours, theirs] = ciphers();
+        let (_, half) = near.into_split();
+        (LinkWriter::new(Arc::new(half), ours, FrameWriter::new(LAUNCH.into()), Arc::default()), far, theirs)
+    }
+
+    fn write(writer: &mut LinkWriter, frames: &mut VecDeque<LinkFrame>) -> SinkState {
+        writer.write(&mut || frames.pop_front())
+    }
+
+    #[tokio::test]
+    async fn a_confirmation_waits_for_what_follows_it_and_nothing_else_waits() {
+        let (mut writer, mut far, _) = link().await;
+        let mut write_all = |frames: Vec<LinkFrame>| write(&mut writer, &mut frames.into());
+        assert_eq!(write_all(vec![confirmation()]), SinkState::Held);
+        assert_eq!(write_all(vec![other(1)]), SinkState::Ready, "it goes with another frame");
+        assert_eq!(write_all(vec![confirmation()]), SinkState::Held);
+        assert_eq!(write_all(Vec::new()), SinkState::Ready, "it has waited");
+        assert_eq!(write_all(vec![confirmation(); CONFIRM_AT_ONCE]), SinkState::Ready);
+        assert_eq!(write_all(Vec::new()), SinkState::Ready, "nothing is there");
+        assert!(far.read(&mut [0; 4096]).await.unwrap() > 0);
+    }
+
+    #[tokio::test]
+    async fn a_socket_that_is_full_takes_the_rest_later_and_every_frame_arrives_in_order() {
+        const FRAMES: usize = 400;
+        let (mut writer, far, theirs) = link().await;
+        let mut frames: VecDeque<LinkFrame> = (0..FRAMES).map(|number| other(60_000 + number)).collect();
+        assert_eq!(write(&mut writer, &mut frames), SinkState::Blocked);
+        let (reader, _kept) = far.into_split();
+        let mut incoming = incoming(reader, theirs, FrameReader::new(LAUNCH.into()));
+        let socket = Arc::clone(&writer.socket);
+        let writing = tokio::spawn(async move {
+            while write(&mut writer, &mut frames) == SinkState::Blocked {
+                socket.writable().await.unwrap();
+            }
+        });
+        for number in 0..FRAMES {
+            let arrived = incoming.next().await.unwrap().unwrap();
+            assert!(
+                matches!(arrived.what, Some(What::Awaited(key)) if key.job_id.len() == 60_000 + number),
+                "{number}"
+            );
+        }
+        writing.await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_link_that_breaks_ends_its_writer() {
+        let (mut writer, far, _) = link().await;
+        drop(far);
+        let failure = Arc::clone(&writer.failure);
+        while write(&mut writer, &mut [other(1)].into()) != SinkState::Broken {
+            tokio::task::yield_now().await;
+        }
+        assert!(matches!(*failure.lock(), Some(StreamError::Io(_))));
+    }
 }
