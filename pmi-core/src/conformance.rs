@@ -49,11 +49,11 @@ impl Drop for GiveUp<'_> {
 impl Fence for ByBegin {
     async fn exchange(&self, id: &FenceId, contribution: Contribution) -> Result<Merged, FenceError> {
         let awaited = Awaited::default();
-        let told = Arc::clone(&awaited);
+        let ended = Arc::clone(&awaited);
         let end = move |result| {
-            let mut told = told.lock();
-            told.0 = Some(result);
-            if let Some(waker) = told.1.take() {
+            let mut ended = ended.lock();
+            ended.0 = Some(result);
+            if let Some(waker) = ended.1.take() {
                 waker.wake();
             }
         };

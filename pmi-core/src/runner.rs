@@ -286,23 +286,20 @@ impl<P: Protocol> Shared<P> {
         if state.connection(id).is_some_and(|connection| connection.is_paused) {
             return Poll::Ready(self.handle_all(&mut state, id));
         }
-        let State { room, protocol, .. } = &mut *state;
-        let mut buffer = ReadBuf::new(room);
+        let mut buffer = ReadBuf::new(&mut state.room);
         let Poll::Ready(result) = reader.poll_read(context, &mut buffer) else { return Poll::Pending };
+        let read = buffer.filled().len();
         // An error says that the rank is gone, as the end of the stream does.
-        if result.is_err() || buffer.filled().is_empty() {
+        if result.is_err() || read == 0 {
             state.hang_up(id);
             self.carry_out(&mut state);
             return Poll::Ready(Turn::Over);
         }
-        match reader.take_sender() {
-            None => protocol.push_bytes(id, buffer.filled()),
-            Some(sender) => {
-                let read = buffer.filled().to_vec();
-                state.note_sender(id, sender);
-                state.protocol.push_bytes(id, &read);
-            }
+        if let Some(sender) = reader.take_sender() {
+            state.note_sender(id, sender);
         }
+        let State { room, protocol, .. } = &mut *state;
+        protocol.push_bytes(id, &room[..read]);
         let turn = self.handle_all(&mut state, id);
         state.last_request = Instant::now();
         self.requested.notify_one();

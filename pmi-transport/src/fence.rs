@@ -4,7 +4,7 @@
 //!
 //! ```text
 //! session ──begin─────> job_fence       one job: segments to bytes and back
-//!                       launch_fences   begins a fence, or awaits its result and gives it up when its caller does
+//!                       launch_fences   begins a fence, or awaits its result and gives it up with the call
 //!                       node            one lock, and the tasks: link readers, ticks, answers
 //!                       state           finds the launch; keeps frames of launches that are not known yet (unclaimed)
 //!                       launches        one launch and its waiting calls: input in, effects passed on
@@ -56,7 +56,6 @@ mod unclaimed;
 pub use counters::Counters;
 pub use effects::{AnswerId, AskResult, Asked, Brought, Effects, FenceResult, Gathered, Question, QuestionId};
 pub use error::{AskError, FenceError};
-pub use fence_call::FenceEnd;
 pub use gather::{Fault, Gather, GatherEffects, Progress};
 pub use job_fence::JobFence;
 pub use launch::{Launch, Loss};

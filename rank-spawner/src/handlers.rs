@@ -5,13 +5,12 @@ use std::fs;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
-use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use nix::sys::signal::Signal;
 use nix::unistd::Pid;
 
-use crate::kill::hold;
+use crate::kill::{halt, hold};
 use crate::process::RankProcess;
 use crate::process_table::{Process, ProcessTable};
 use crate::stream_holders::{input_pipe, output_pipe, pipes_read};
@@ -62,8 +61,8 @@ pub fn signal_groups<'a>(ranks: impl IntoIterator<Item = &'a RankProcess>, signa
 /// Sends `signal` to the processes of a rank's group that are no filters. They are stopped meanwhile, so that none of them makes a process that
 /// the signal does not reach.
 fn signal_but_filters(rank: &RankProcess, signal: Signal) -> nix::Result<()> {
-    rank.signal_group(Signal::SIGSTOP)?;
-    let Ok(table) = table_once_stopped(rank) else {
+    let is_member = |process: &&Process| process.group == rank.pid() && !process.zombie && !rank.is_reaped();
+    let Ok(table) = halt(STOP_MAX, |table| table.iter().filter(is_member).copied().collect()) else {
         rank.signal_group(signal)?;
         return rank.signal_group(Signal::SIGCONT);
     };
@@ -76,19 +75,6 @@ fn signal_but_filters(rank: &RankProcess, signal: Signal) -> nix::Result<()> {
     send(&group.filters, Signal::SIGCONT);
     // A process that was forked while the group was stopped is stopped as well, and may not have been seen.
     rank.signal_group(Signal::SIGCONT)
-}
-
-/// The table of processes once all of a rank's group have stopped, so that none of them is about to fork; or as it is after [`STOP_MAX`].
-fn table_once_stopped(rank: &RankProcess) -> io::Result<ProcessTable> {
-    let deadline = Instant::now() + STOP_MAX;
-    loop {
-        let table = ProcessTable::read()?;
-        let runs = |process: &Process| process.group == rank.pid() && !process.zombie && !process.stopped;
-        if !table.iter().any(runs) || Instant::now() >= deadline {
-            return Ok(table);
-        }
-        thread::sleep(Duration::from_millis(1));
-    }
 }
 
 /// True for a signal that ends a process without a handler.
@@ -180,7 +166,7 @@ mod tests {
         let mut child = Command::new("bash").args(["-c", script]).spawn().unwrap();
         let pid = Pid::from_raw(child.id() as i32);
         while !handles(pid, Signal::SIGUSR1) {
-            thread::yield_now();
+            std::thread::yield_now();
         }
         assert!(!handles(pid, Signal::SIGUSR2));
         nix::sys::signal::kill(pid, Signal::SIGUSR1).unwrap();

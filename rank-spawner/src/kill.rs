@@ -42,7 +42,8 @@ pub struct Survivor {
 /// Greatest number of pidfds held at once; processes beyond that are killed as well, but not waited for before the next scan.
 const HELD_MAX: usize = 64;
 
-/// Longest time between two scans.
+/// Shortest time between two scans, and longest.
+const SCAN_PAUSE: Duration = Duration::from_millis(1);
 const PAUSE_MAX: Duration = Duration::from_millis(50);
 
 /// Longest time for which processes are waited for that might be targets, while `execve` hides what they are.
@@ -63,7 +64,7 @@ pub(crate) enum Fall {
 /// Kills what `find` names in the table of processes, until two scans in a row have found nothing or the time limit is over.
 ///
 /// Two looks, because a process that forks and ends during a look can be missed by it. A look at a process of ours that was in
-/// `execve`, which can take long on a busy machine, proves nothing, and is repeated. Zombies are nobody's targets.
+/// `execve`, which can take long on a busy machine, proves nothing, and is repeated. Zombies are no targets.
 pub(crate) fn kill_until_gone(
     time_limit: Duration,
     fall: Fall,
@@ -72,16 +73,23 @@ pub(crate) fn kill_until_gone(
     let deadline = Instant::now() + time_limit;
     let within = |time_max: Duration| (Instant::now() + time_max).min(deadline);
     let mut hidden_until = within(HIDDEN_MAX);
-    let mut halt = Halt::default();
     let mut report = KillReport { killed: BTreeMap::new(), survivors: Vec::new() };
-    let mut pause = Duration::from_millis(1);
+    let mut targets_in = |table: &ProcessTable, report: &KillReport| -> Vec<Process> {
+        let mut found = table.trees(report.dying(table));
+        found.extend(find(table));
+        found.into_iter().filter_map(|pid| table.get(pid).copied()).filter(|process| !process.zombie).collect()
+    };
+    let mut pause = SCAN_PAUSE;
     let mut empty_scans = 0;
     while empty_scans < 2 {
-        let table = ProcessTable::read()?;
-        let mut found = table.trees(report.dying(&table));
-        found.extend(find(&table));
-        let seen = found.into_iter().filter_map(|pid| table.get(pid).copied());
-        let targets: Vec<Process> = seen.filter(|process| !process.zombie).collect();
+        let table = match fall {
+            Fall::ToCaller => ProcessTable::read()?,
+            Fall::Elsewhere => halt(HALT_MAX.min(time_limit), |table| {
+                let is_new = |target: &Process| report.killed.get(&target.pid) != Some(&target.start);
+                targets_in(table, &report).into_iter().filter(is_new).collect()
+            })?,
+        };
+        let targets = targets_in(&table, &report);
         if targets.is_empty() && table.iter().any(is_hidden) && Instant::now() < hidden_until {
             thread::sleep(pause);
             continue;
@@ -92,13 +100,6 @@ pub(crate) fn kill_until_gone(
         }
         empty_scans = 0;
         hidden_until = within(HIDDEN_MAX);
-        if fall == Fall::Elsewhere {
-            let new = targets.iter().filter(|target| report.killed.get(&target.pid) != Some(&target.start));
-            if halt.is_pending(new, within(HALT_MAX)) {
-                thread::sleep(Duration::from_millis(1));
-                continue;
-            }
-        }
         let left = deadline.saturating_duration_since(Instant::now());
         if left.is_zero() {
             report.survivors = targets.iter().map(|process| Survivor::of(process.pid)).collect();
@@ -111,31 +112,29 @@ pub(crate) fn kill_until_gone(
     Ok(report)
 }
 
-/// Targets that were sent SIGSTOP before they are killed.
-#[derive(Default)]
-struct Halt {
-    signalled: BTreeMap<Pid, u64>,
-    /// End of the wait for them, once it has begun.
-    until: Option<Instant>,
-}
-
-impl Halt {
-    /// Stops the targets that have not been; false once all have stopped, none is new, or `until` is over, which counts from the first call.
-    fn is_pending<'a>(&mut self, targets: impl Iterator<Item = &'a Process>, until: Instant) -> bool {
+/// Stops the processes that `find` names in the table, until a scan shows that all have stopped and none is new, or the time is over. Returns the
+/// table of that scan.
+pub(crate) fn halt(
+    time_limit: Duration,
+    mut find: impl FnMut(&ProcessTable) -> Vec<Process>,
+) -> io::Result<ProcessTable> {
+    let deadline = Instant::now() + time_limit;
+    let mut signalled = BTreeMap::new();
+    loop {
+        let table = ProcessTable::read()?;
         let mut is_pending = false;
-        for target in targets {
-            if self.signalled.insert(target.pid, target.start) != Some(target.start) {
-                // One that has ended, or is another user's, is not waited for at the next scan, or not for long.
-                let _ = hold(target).and_then(|pidfd| pidfd_send_signal(pidfd.as_fd(), Signal::SIGSTOP));
+        for target in find(&table) {
+            if signalled.insert(target.pid, target.start) != Some(target.start) {
+                // It may have ended; that of another user runs on until the time is over.
+                let _ = hold(&target).and_then(|pidfd| pidfd_send_signal(pidfd.as_fd(), Signal::SIGSTOP));
                 is_pending = true;
             }
             is_pending |= !target.stopped;
         }
-        is_pending &= Instant::now() < *self.until.get_or_insert(until);
-        if !is_pending {
-            *self = Self::default();
+        if !is_pending || Instant::now() >= deadline {
+            return Ok(table);
         }
-        is_pending
+        thread::sleep(SCAN_PAUSE);
     }
 }
 

@@ -6,7 +6,7 @@ use super::FenceError;
 use super::effects::FenceResult;
 
 /// Takes the result of a fence.
-pub type FenceEnd = Box<dyn FnOnce(FenceResult) + Send>;
+pub(super) type FenceEnd = Box<dyn FnOnce(FenceResult) + Send>;
 
 /// Call of the session that waits for the result of a fence. When it is dropped, the launch has ended here.
 pub(super) struct FenceCall {

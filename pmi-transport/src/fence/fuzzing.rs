@@ -326,10 +326,12 @@ impl Node {
 
     /// Does what the runtime does with effects.
     fn carry_out(&mut self) {
+        for (call, result) in std::mem::take(&mut self.state.outbound.ends) {
+            call.end(result);
+        }
         for effect in std::mem::take(&mut self.state.outbound.effects) {
             match effect {
                 Effect::Flush(queue) => queue.flush(),
-                Effect::End { call, result } => call.end(result),
                 Effect::Open { id, name, outgoing, .. } => self.links.push((name, id, outgoing)),
                 Effect::Answer { membership, asked, .. } => self.asked.push((membership, asked.id)),
                 Effect::Lose { name, stuck } => self.state.lost(&name, &stuck.to_string(), Loss::Link),

@@ -7,7 +7,7 @@ use pmi_core::fence::{self, Begun, Contribution, Fence, FenceId, Merged};
 use pmi_core::ids::{Epoch, JobId, NodeIndex};
 use pmi_core::kvs::Segment;
 
-use super::{Brought, FenceError, Gathered, LaunchFences};
+use super::{Brought, Gathered, LaunchFences};
 
 /// Fences of one job among the nodes of a launch that hold its ranks.
 ///
@@ -45,32 +45,11 @@ impl Fence for JobFence {
     }
 
     fn begin(&self, id: &FenceId, contribution: Contribution, end: fence::FenceEnd) -> Begun {
-        self.launch.begin_pmi(self.job.as_str(), &self.members, id, contribution, end)
+        self.launch.begin(self.job.as_str(), &self.members, id, contribution, end)
     }
 
     fn give_up(&self, FenceId { scope, epoch }: &FenceId) {
         self.launch.give_up(self.job.as_str(), &self.members, scope, *epoch);
-    }
-}
-
-impl LaunchFences {
-    /// Begins a fence of PMI servers, as [`Fence::begin`] says.
-    pub fn begin_pmi(
-        &self,
-        job_id: &str,
-        members: &[NodeIndex],
-        FenceId { scope, epoch }: &FenceId,
-        contribution: Contribution,
-        end: fence::FenceEnd,
-    ) -> Begun {
-        let epoch = *epoch;
-        let merged = move |gathered: Result<Gathered, FenceError>| gathered?.merged(epoch);
-        let end = Box::new(move |result| end(merged(result)));
-        match self.begin(job_id, members, scope, epoch, contribution, end) {
-            Ok(None) => Begun::Pending,
-            Ok(Some(gathered)) => Begun::Over(gathered.merged(epoch)),
-            Err(error) => Begun::Over(Err(error.into())),
-        }
     }
 }
 

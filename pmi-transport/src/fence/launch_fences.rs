@@ -4,11 +4,11 @@
 use std::sync::{Arc, Weak};
 
 use bytes::Bytes;
-use pmi_core::fence::Scope;
+use pmi_core::fence::{Begun, Contribution, FenceId, Scope};
 use pmi_core::ids::{Epoch, NodeIndex};
 use tokio::sync::oneshot;
 
-use super::effects::{Brought, Gathered, Question};
+use super::effects::{Brought, FenceResult, Gathered, Question};
 use super::fence_call::{FenceEnd, launch_ended};
 use super::launches::{BegunFence, LaunchGuard};
 use super::members::Members;
@@ -67,23 +67,22 @@ impl LaunchFences {
         result.unwrap_or_else(|_| Err(launch_ended(epoch)))
     }
 
-    /// Does the same without a future: returns the result if the fence is over at once, else `end` takes it, on any thread, once and not during
-    /// this call, unless the fence is [given up](LaunchFences::give_up).
-    ///
-    /// # Errors
-    /// Fails when the call makes no sense, and when the launch has ended here.
+    /// Begins a fence of PMI servers without a future, as [`Fence::begin`](pmi_core::fence::Fence::begin) says.
     pub fn begin(
         &self,
         job_id: &str,
         members: &[NodeIndex],
-        scope: &Scope,
-        epoch: Epoch,
-        brought: impl Into<Brought>,
-        end: FenceEnd,
-    ) -> Result<Option<Gathered>, FenceError> {
-        match self.begin_fence(job_id, members, scope, epoch, brought.into(), end)? {
-            BegunFence::Over(result) => result.map(Some),
-            BegunFence::Pending(_) => Ok(None),
+        FenceId { scope, epoch }: &FenceId,
+        contribution: Contribution,
+        end: pmi_core::fence::FenceEnd,
+    ) -> Begun {
+        let epoch = *epoch;
+        let merged = move |gathered: FenceResult| gathered?.merged(epoch);
+        let end = Box::new(move |result| end(merged(result)));
+        match self.begin_fence(job_id, members, scope, epoch, contribution.into(), end) {
+            Ok(BegunFence::Pending(_)) => Begun::Pending,
+            Ok(BegunFence::Over(result)) => Begun::Over(merged(result)),
+            Err(error) => Begun::Over(Err(error.into())),
         }
     }
 

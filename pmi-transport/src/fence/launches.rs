@@ -125,9 +125,11 @@ impl Joined {
     }
 
     /// The ends of its fences, as the launch has ended here.
-    pub(super) fn into_ends(self) -> impl Iterator<Item = Effect> {
-        let ended = |call: FenceCall| Effect::End { result: call.launch_ended(), call };
-        self.calls.fences.into_values().map(ended)
+    pub(super) fn into_ends(self) -> impl Iterator<Item = (FenceCall, FenceResult)> {
+        self.calls.fences.into_values().map(|call| {
+            let result = call.launch_ended();
+            (call, result)
+        })
     }
 
     /// Gives the launch a task that looks for an answer.
@@ -239,7 +241,7 @@ impl LaunchGuard<'_> {
         // Callers may have gone.
         for (key, result) in ended {
             let call = self.joined.calls.fences.remove(&key);
-            self.outbound.effects.extend(call.map(|call| Effect::End { call, result }));
+            self.outbound.ends.extend(call.map(|call| (call, result)));
         }
         for (id, answer) in answered {
             if let Some(caller) = self.joined.calls.questions.remove(&id) {

@@ -99,7 +99,7 @@ impl Sender {
             state.wake();
             return Ok(None);
         }
-        // Who has queued the first one flushes all.
+        // The thread that has queued the first one flushes all.
         let is_to_be_flushed = state.sink_state != SinkState::Blocked && state.frames.len() == 1;
         Ok(is_to_be_flushed.then(|| Arc::clone(queue)))
     }
@@ -170,7 +170,7 @@ impl Outgoing {
         .await
     }
 
-    /// Writes on with the attached sink, whatever it has waited for.
+    /// Lets the attached sink write on.
     pub fn resume(&mut self) {
         let mut state = self.0.state.lock();
         self.0.write(&mut state);
@@ -184,7 +184,7 @@ impl Outgoing {
 }
 
 impl Drop for Outgoing {
-    /// Nobody reads the frames any more.
+    /// The frames are read no more.
     fn drop(&mut self) {
         let mut state = self.0.state.lock();
         let sink = state.sink.take();
@@ -226,7 +226,7 @@ mod tests {
     use super::*;
     use crate::proto::v1::{FenceKey, link_frame::What};
 
-    /// Sink that writes into a list, and says that it is in this state afterwards.
+    /// Sink that writes into a list, and is in this state afterwards.
     struct List(Arc<Mutex<(Vec<u64>, SinkState)>>);
 
     impl FrameSink for List {
@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn frames_are_written_by_who_flushes_in_their_order_and_the_task_waits_for_the_rest() {
+    fn frames_are_written_in_their_order_by_the_flush_and_the_rest_by_the_task() {
         let list = Arc::new(Mutex::new((Vec::new(), SinkState::Ready)));
         let (sender, mut outgoing) = Sender::new(&Budget::new(usize::MAX));
         let send = |epoch| sender.send(frame(epoch), usize::MAX).unwrap();

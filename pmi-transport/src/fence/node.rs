@@ -123,21 +123,18 @@ impl FenceNode {
     }
 
     fn apply<T>(&self, input: impl FnOnce(&mut State) -> T, end: impl Fn(FenceCall, FenceResult)) -> T {
-        let (result, effects, begins_ticking) = {
+        let (result, effects, ends, begins_ticking) = {
             let mut state = self.state.lock();
             let result = input(&mut state);
-            let effects = std::mem::take(&mut state.outbound.effects);
-            (result, effects, state.begins_ticking())
+            let outbound = &mut state.outbound;
+            let (effects, ends) = (std::mem::take(&mut outbound.effects), std::mem::take(&mut outbound.ends));
+            (result, effects, ends, state.begins_ticking())
         };
         if begins_ticking {
             self.runtime.spawn(tick(self.this.clone()));
         }
-        for effect in effects {
-            match effect {
-                Effect::End { call, result } => end(call, result),
-                other => self.carry_out(other),
-            }
-        }
+        effects.into_iter().for_each(|effect| self.carry_out(effect));
+        ends.into_iter().for_each(|(call, result)| end(call, result));
         result
     }
 
@@ -179,8 +176,6 @@ impl FenceNode {
                 }
             }
             Effect::Flush(queue) => queue.flush(),
-            // As its caller decides.
-            Effect::End { .. } => {}
             Effect::Lose { name, stuck } => {
                 self.update(|state| state.lost(&name, &stuck.to_string(), Loss::Link));
             }

@@ -22,8 +22,6 @@ pub(super) enum Effect {
     Answer { membership: MembershipId, asked: Asked, source: Arc<dyn Questions> },
     /// Writes what was queued for a link.
     Flush(Arc<Queue>),
-    /// Hands the result of a fence to its caller.
-    End { call: FenceCall, result: FenceResult },
     /// Treats a node as lost whose frames find no room.
     Lose { name: String, stuck: Stuck },
 }
@@ -35,6 +33,8 @@ pub(super) struct Outbound {
     pub(super) pmi_fence: PmiFenceCalls,
     pub(super) counters: Counters,
     pub(super) effects: Vec<Effect>,
+    /// Fences that have ended, for their callers. Handed over once the lock is given back.
+    pub(super) ends: Vec<(FenceCall, FenceResult)>,
 }
 
 impl Outbound {
@@ -45,6 +45,7 @@ impl Outbound {
             pmi_fence: PmiFenceCalls::default(),
             counters: Counters::default(),
             effects: Vec::new(),
+            ends: Vec::new(),
         }
     }
 

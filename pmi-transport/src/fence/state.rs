@@ -49,7 +49,7 @@ impl State {
         self.outbound.pmi_fence.forget(&launch_id);
         let (id, earlier) = self.launches.join(membership, source, &self.held, self.outbound.limits);
         if let Some(earlier) = earlier {
-            self.outbound.effects.extend(earlier.into_ends());
+            self.outbound.ends.extend(earlier.into_ends());
         }
         for frame in self.unclaimed.claim(&launch_id) {
             self.on_frame(&frame.from, frame.what);

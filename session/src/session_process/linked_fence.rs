@@ -140,23 +140,27 @@ impl Fence for LinkedFence {
         if self.kept.is_some() {
             return Begun::Unavailable(contribution);
         }
-        let Way { job, me, living, fences } = &*self.way;
-        let among = members(&id.scope, &living.watch().borrow());
+        let Way { job, me, fences, .. } = &*self.way;
+        let among = self.way.among(&id.scope);
         match fences {
-            Some(fences) if !is_alone(&among, *me) => fences.begin_pmi(job.as_str(), &among, id, contribution, end),
+            Some(fences) if !is_alone(&among, *me) => fences.begin(job.as_str(), &among, id, contribution, end),
             _ => Begun::Over(Ok(contribution.segments.into())),
         }
     }
 
     fn give_up(&self, id: &FenceId) {
-        let among = members(&id.scope, &self.way.living.watch().borrow());
         if let (None, Some(fences)) = (&self.kept, &self.way.fences) {
-            fences.give_up(self.way.job.as_str(), &among, &id.scope, id.epoch);
+            fences.give_up(self.way.job.as_str(), &self.way.among(&id.scope), &id.scope, id.epoch);
         }
     }
 }
 
 impl Way {
+    /// Nodes of a fence, as far as they live.
+    fn among(&self, scope: &Scope) -> Vec<NodeIndex> {
+        members(scope, &self.living.watch().borrow())
+    }
+
     /// Does an exchange of a fence.
     async fn attempt(
         &self,

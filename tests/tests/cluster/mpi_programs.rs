@@ -276,7 +276,7 @@ fn mpich_that_cannot_ask_is_told_the_topology_by_a_setting_of_the_agent() {
     outcome.exits(0).prints_lines(["looks for itself", "0"]);
 }
 
-/// The rank that raises an exception is on a node of its own. Intel MPI's MPI_Finalize sends its server nothing, so that nobody sees it.
+/// The rank that raises an exception is on a node of its own. Intel MPI's MPI_Finalize sends its server nothing, so that no wait is visible.
 #[test]
 fn a_rank_that_raises_an_exception_while_another_node_is_in_a_barrier_is_reported() {
     let script = "from mpi4py import MPI; MPI.COMM_WORLD.rank == 1 and 1 / 0; MPI.COMM_WORLD.Barrier()";

@@ -1,5 +1,5 @@
-//! Call stacks that nodes report of ranks that others wait for, put together: those that are equal are shown once. If one of these ranks is in
-//! MPI while others wait in `MPI_Finalize`, that is reported as well.
+//! Call stacks that nodes report of missing ranks, put together: those that are equal are shown once. A missing rank in MPI, while another rank
+//! waits in `MPI_Finalize`, is reported as well.
 
 use std::time::Duration;
 
@@ -84,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rank_in_mpi_that_others_wait_for_is_reported_once_with_the_stacks_of_a_late_start_alone() {
+    fn a_missing_rank_in_mpi_is_reported_once_and_stacks_of_a_late_start_alone_are_shown() {
         for at_start in [true, false] {
             let (mut late, now) = (LateStacks::default(), Instant::now());
             assert!(late.begin_search(now) && !late.begin_search(now + SEARCH_AGAIN / 2));
