@@ -276,7 +276,7 @@ fn late_ranks_of_another_node_are_shown_with_their_functions() {
     let directory = tempfile::tempdir().unwrap();
     let script = r#"cd "$LATTICE_DEV_CLUSTER"
         lattice launch -n 4 --stuck-after 1s bash -c '[ $LATTICE_RANK -ge 2 ] && exec $0; exec $1' "$1" "$2" 2>said & launch=$!
-        until grep -q ' exchange ' said; do sleep 0.05; done
+        until grep -q 'lattice: ranks 2-3:' said && grep -q ' exchange ' said; do sleep 0.05; done
         kill $launch; wait $launch; code=$?; cat said >&2; exit $code"#;
     let command = script_on(2, script).arg(mpi::sleeper(directory.path())).arg(Flavour::WheelMpich.program("hello"));
     command.run().exits(143).says("for ranks 2-3").says("lattice: ranks 2-3:\nlattice:   1 thread of sleeper\n");

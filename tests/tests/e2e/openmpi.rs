@@ -111,17 +111,21 @@ fn pmix_can_be_asked_for_alone() {
 /// One job cannot be of two families: each half waits for ranks that speak another protocol. The user is told of both.
 #[test]
 fn a_job_of_both_families_ends_with_both_named() {
-    let command = launch("-n 2 --stuck-after 1s").arg(Flavour::DebianMpich.program("hello"));
-    let outcome = command.words(": -n 2").arg(Flavour::DebianOpenMpi.program("hello")).run();
-    outcome.exits(125).says("ranks 0-1 speak PMI (MPICH and its kin), and ranks 2-3 speak PMIx (Open MPI)");
+    ends_with_both_named(Flavour::DebianMpich, Flavour::DebianOpenMpi);
 }
 
 /// Ranks of MPICH 5 wait in their memory, after a get, and those of Open MPI in a fence.
 #[test]
 fn a_job_of_mpich_5_and_open_mpi_ends_with_both_named() {
     for mpi in OPEN_MPIS {
-        let command = launch("-n 2 --stuck-after 1s").arg(Flavour::WheelMpich.program("hello"));
-        let outcome = command.words(": -n 2").arg(mpi.program("hello")).run();
-        outcome.exits(125).says("ranks 0-1 speak PMI (MPICH and its kin)").says("ranks 2-3 speak PMIx (Open MPI)");
+        ends_with_both_named(Flavour::WheelMpich, mpi);
     }
+}
+
+/// One rank of each: of several, those that are slow to start may be missing from the message.
+#[track_caller]
+fn ends_with_both_named(mpich: Flavour, open_mpi: Flavour) {
+    let command = launch("-n 1 --stuck-after 1s").arg(mpich.program("hello"));
+    let outcome = command.words(": -n 1").arg(open_mpi.program("hello")).run();
+    outcome.exits(125).says("rank 0 speaks PMI (MPICH and its kin)").says("rank 1 speaks PMIx (Open MPI)");
 }
