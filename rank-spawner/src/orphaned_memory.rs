@@ -1,10 +1,13 @@
 //! Shared memory that MPI libraries make under names by chance, for ranks of a node to meet in, and take away again as soon as all have it: a
 //! rank that is killed in between leaves it. And segments of Open MPI whose rank has not told its server of them.
 //!
-//! Nothing in the name tells whose it is. But who made it has it open, and then mapped: a file of the user's, no older than the launch, that no
-//! process of the user has open or mapped was left by somebody who is gone. While a process of the user may not be looked at, and may have such
-//! a file, none is removed: see [`may_use`]. To watch the directory instead costs each launch some 8 ms, which
+//! A name by chance does not identify its process. But the process that created the file has it open, and then mapped: a file of the user, no
+//! older than the launch, that no process of the user has open or mapped was left by a process that has ended. While a process of the user may
+//! not be read, and may have such a file, none is removed: see [`may_use`]. To watch the directory instead costs each launch some 8 ms, which
 //! the kernel takes to close an inotify descriptor (measured with Linux 6.18).
+//!
+//! A segment of Open MPI is different: a program that is run again in a living job (`--restartable`) opens the file that the program before it
+//! left. So it stays as well while a process of its job runs.
 
 use std::fs::{self, Metadata};
 use std::os::unix::ffi::OsStrExt;
@@ -33,10 +36,7 @@ const FILES_MAX: usize = 1 << 16;
 pub fn remove_orphaned_memory(since: SystemTime) {
     let since = since.checked_sub(CLOCK_SLACK).unwrap_or(SystemTime::UNIX_EPOCH);
     let entries = fs::read_dir(DIRECTORY).into_iter().flatten().take(FILES_MAX).flatten();
-    let known =
-        entries.filter(|entry| entry.file_name().to_str().is_some_and(|name| is_by_chance(name) || is_segment(name)));
-    let mut left: Vec<(PathBuf, Metadata)> =
-        known.filter_map(|entry| Some((entry.path(), own_since(&entry.path(), since)?))).collect();
+    let mut left: Vec<Left> = entries.filter_map(|entry| Left::new(entry.path(), since)).collect();
     if left.is_empty() {
         return;
     }
@@ -44,26 +44,83 @@ pub fn remove_orphaned_memory(since: SystemTime) {
     let numbers = processes.flatten().filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
     for process in numbers {
         match files_of(process) {
-            Some(used) => left.retain(|(path, _)| !used.iter().any(|file| file == path)),
+            Some(used) => {
+                let job = job_of(process);
+                left.retain(|file| !used.contains(&file.path) && (file.job.is_none() || file.job != job));
+            }
             None if is_hidden_user(process) => return,
             None => {}
         }
     }
-    for (path, status) in left {
+    for file in left {
         // Another one may have taken its name.
-        if own_since(&path, since).is_some_and(|now| (now.dev(), now.ino()) == (status.dev(), status.ino())) {
-            let _ = fs::remove_file(path);
+        let identity = (file.status.dev(), file.status.ino());
+        if own_since(&file.path, since).is_some_and(|now| (now.dev(), now.ino()) == identity) {
+            let _ = fs::remove_file(file.path);
         }
     }
 }
 
-/// True for the name of a segment that Open MPI 5 makes for a rank (`btl_sm_component.c`), and has its server remove: of one that has not
-/// reached its server nobody knows. Host, uid, job in hexadecimal digits and rank on the node follow.
-fn is_segment(name: &str) -> bool {
-    let parts: Option<Vec<&str>> = name.strip_prefix("sm_segment.").map(|rest| rest.rsplitn(4, '.').collect());
-    let is_of = |part: &str, is_digit: fn(&u8) -> bool| !part.is_empty() && part.bytes().all(|byte| is_digit(&byte));
-    matches!(parts.as_deref(), Some([rank, job, uid, host]) if !host.is_empty()
-        && is_of(rank, u8::is_ascii_digit) && is_of(job, u8::is_ascii_hexdigit) && is_of(uid, u8::is_ascii_digit))
+/// A file that may have been left by a process that has ended.
+struct Left {
+    path: PathBuf,
+    status: Metadata,
+    /// For a segment of Open MPI.
+    job: Option<u32>,
+}
+
+impl Left {
+    /// Returns `None` for a file of another kind, of another user, or from before `since`.
+    fn new(path: PathBuf, since: SystemTime) -> Option<Self> {
+        let name = path.file_name()?.to_str()?;
+        let job = segment_job(name);
+        if job.is_none() && !is_by_chance(name) {
+            return None;
+        }
+        let status = own_since(&path, since)?;
+        Some(Self { path, status, job })
+    }
+}
+
+/// The job in the name of a segment that Open MPI 5 creates for a rank (`btl_sm_component.c`), and has its server remove. The server knows
+/// none of a rank that has not reached it. The name has host, uid, job in hexadecimal digits and rank on the node.
+fn segment_job(name: &str) -> Option<u32> {
+    let parts: Vec<&str> = name.strip_prefix("sm_segment.")?.rsplitn(4, '.').collect();
+    let &[rank, job, uid, host] = parts.as_slice() else { return None };
+    let is_number = |part: &str| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit());
+    let is_hexadecimal = !job.is_empty() && job.bytes().all(|byte| byte.is_ascii_hexdigit());
+    let is_segment = !host.is_empty() && is_number(rank) && is_number(uid) && is_hexadecimal;
+    is_segment.then(|| u32::from_str_radix(job, 16).ok()).flatten()
+}
+
+/// The number that Open MPI 5 computes from the PMIx namespace of a process (`opal_pmix_convert_nspace`); `None` for a process in no namespace.
+fn job_of(process: u32) -> Option<u32> {
+    let environment = fs::read(format!("/proc/{process}/environ")).ok()?;
+    let namespace =
+        environment.split(|&byte| byte == 0).find_map(|variable| variable.strip_prefix(b"PMIX_NAMESPACE="))?;
+    Some(number_of(namespace))
+}
+
+/// A hash of 16 bits in the upper half, and the number after the last `@` in the lower one.
+fn number_of(namespace: &[u8]) -> u32 {
+    let at = namespace.iter().rposition(|&byte| byte == b'@');
+    let (family, local) = at.map_or((namespace, &b""[..]), |at| (&namespace[..at], &namespace[at + 1..]));
+    let digits = local.iter().take_while(|byte| byte.is_ascii_digit());
+    let local = digits.fold(0_u32, |number, digit| number.wrapping_mul(10).wrapping_add(u32::from(digit - b'0')));
+    let hash = one_at_a_time(family);
+    ((hash >> 16) ^ (hash & 0xffff)) << 16 | (local & 0xffff)
+}
+
+/// Bob Jenkins's hash of that name (`OPAL_HASH_STR`).
+fn one_at_a_time(bytes: &[u8]) -> u32 {
+    let hash = bytes.iter().fold(0_u32, |hash, &byte| {
+        let hash = hash.wrapping_add(u32::from(byte));
+        let hash = hash.wrapping_add(hash << 10);
+        hash ^ (hash >> 6)
+    });
+    let hash = hash.wrapping_add(hash << 3);
+    let hash = hash ^ (hash >> 11);
+    hash.wrapping_add(hash << 15)
 }
 
 /// True for a name with what chance adds.
@@ -144,12 +201,25 @@ mod tests {
     #[test]
     fn segments_of_open_mpi_are_known_by_their_parts() {
         for name in ["sm_segment.vm.1001.5a3f0000.0", "sm_segment.n7.cluster.example.0.1.12"] {
-            assert!(is_segment(name), "{name}");
+            assert!(segment_job(name).is_some(), "{name}");
         }
         for other in ["sm_segment.vm", "sm_segment.1001.1.0", "sm_segment.vm.x.1.0", "sm_segment.vm.1.g.0", "vm.1.1.0"]
         {
-            assert!(!is_segment(other), "{other}");
+            assert_eq!(segment_job(other), None, "{other}");
         }
+    }
+
+    /// Names that Open MPI 5.0.11 gave its segments.
+    #[test]
+    fn the_job_of_a_segment_is_computed_from_the_namespace() {
+        for (namespace, job) in [
+            ("kvs_c3d7nr8sb2_0.1c13d01c2698ddb12eae2786ec3f37a1", "868a0000"),
+            ("kvs_pxmvj2htr6_0.c49062055926179a52ae3d38b838dccc", "6a140000"),
+            ("singleton.vm.10138", "b9bd0000"),
+        ] {
+            assert_eq!(segment_job(&format!("sm_segment.vm.0.{job}.2")), Some(number_of(namespace.as_bytes())));
+        }
+        assert_eq!(number_of(b"singleton.vm.10138@66"), 0xb9bd_0042);
     }
 
     #[test]
@@ -165,6 +235,23 @@ mod tests {
         ] {
             assert_eq!(may_use(&status, 7, age), expected, "{age:?} {status}");
         }
+    }
+
+    #[test]
+    fn a_segment_stays_while_a_process_of_its_job_runs() {
+        let namespace = format!("job-{}", std::process::id());
+        let job = number_of(namespace.as_bytes());
+        let path = PathBuf::from(format!("{DIRECTORY}/sm_segment.vm.{}.{job:x}.0", geteuid()));
+        let begin = SystemTime::now();
+        let mut shell =
+            std::process::Command::new("sleep").arg("1000").env("PMIX_NAMESPACE", namespace).spawn().unwrap();
+        fs::write(&path, "x").unwrap();
+        remove_orphaned_memory(begin);
+        let stayed = path.exists();
+        shell.kill().unwrap();
+        shell.wait().unwrap();
+        remove_orphaned_memory(begin);
+        assert!(stayed && !path.exists());
     }
 
     #[test]

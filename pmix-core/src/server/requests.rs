@@ -164,8 +164,12 @@ impl Server {
             return self.answer(address, status::NOT_SUPPORTED);
         }
         let Some(registered) = self.jobs[seat.job].clean_up(seat.local) else { return };
+        // A program that is run again registers the files of the one before it.
+        if registered.contains(&clean_up) {
+            return self.answer(address, status::SUCCESS);
+        }
         let paths: usize = registered.iter().map(CleanUp::len).sum();
-        let fits = paths + clean_up.len() <= CleanUp::PATHS_MAX && registered.len() < CleanUp::PATHS_MAX;
+        let fits = paths + clean_up.len() <= CleanUp::PATHS_MAX;
         if fits {
             let files = clean_up.removed_files();
             registered.push(clean_up);
