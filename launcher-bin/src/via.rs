@@ -161,6 +161,8 @@ impl Cluster<'_> {
             let head = Head::start(self.ground, self.way.join.port_range, daemons)?;
             let means = quickened.await;
             let mut joining = Joining::new(&means, self.nodes, &self.agent, &head, self.ground);
+            // The programs that start agents load while the API server does.
+            joining.look(&[], daemons)?;
             let limit = UP_WITHIN + means.patience;
             let allocation = holder.allocate(&self.nodes.names, limit, |up| joining.look(up, daemons)).await?;
             Ok::<_, ViaError>((allocation, self.nodes.with_cores(&holder.cores().await?)))
