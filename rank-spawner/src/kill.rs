@@ -52,6 +52,9 @@ const HIDDEN_MAX: Duration = Duration::from_secs(1);
 /// Longest time for which targets are waited for to stop before they are killed: one in `vfork` or on a dead file system does not stop.
 const HALT_MAX: Duration = Duration::from_millis(500);
 
+/// Greatest number of scans after that time.
+const LATE_SCANS_MAX: u32 = 3;
+
 /// Where the children of a killed process go.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Fall {
@@ -102,6 +105,8 @@ pub(crate) fn kill_until_gone(
         hidden_until = within(HIDDEN_MAX);
         let left = deadline.saturating_duration_since(Instant::now());
         if left.is_zero() {
+            // Stopped processes must not be left.
+            kill_all(&targets, &mut report.killed);
             report.survivors = targets.iter().map(|process| Survivor::of(process.pid)).collect();
             break;
         }
@@ -116,13 +121,13 @@ pub(crate) fn kill_until_gone(
 /// table of that scan.
 ///
 /// A scan may be older than the last children of a process that it found. So after a scan that found a new process there is another one, also
-/// when the time is over, but for no longer than ten times that time: children of a process that may not be stopped can go on to come.
+/// when the time is over, but then no more than [`LATE_SCANS_MAX`]: each process of a chain of forks is new.
 pub(crate) fn halt(
     time_limit: Duration,
     mut find: impl FnMut(&ProcessTable) -> Vec<Process>,
 ) -> io::Result<ProcessTable> {
     let begin = Instant::now();
-    let mut signalled = BTreeMap::new();
+    let (mut signalled, mut late_scans) = (BTreeMap::new(), 0);
     loop {
         let table = ProcessTable::read()?;
         let (mut is_pending, mut is_any_new) = (false, false);
@@ -135,10 +140,11 @@ pub(crate) fn halt(
             }
             is_pending |= !target.stopped;
         }
-        let limit = if is_any_new { 10 * time_limit } else { time_limit };
-        if !is_pending || begin.elapsed() >= limit {
+        let is_late = begin.elapsed() >= time_limit;
+        if !is_pending || is_late && (!is_any_new || late_scans == LATE_SCANS_MAX) {
             return Ok(table);
         }
+        late_scans += u32::from(is_late);
         thread::sleep(SCAN_PAUSE);
     }
 }
