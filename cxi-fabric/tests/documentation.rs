@@ -1,12 +1,11 @@
-//! What docs/fabric.md shows is what the program takes.
+//! The examples of docs/operate/fabric.md and docs/dev/testing.md are accepted by the program.
 
 use cxi_fabric::FabricConfig;
 use cxi_fabric::fake::{Asked, Fault, Rule};
 use cxi_fabric::node::{NodeBackend, NodeFabricConfig};
 
 /// The blocks of code in that language, in order.
-fn blocks(language: &str) -> Vec<&'static str> {
-    let text = include_str!("../../docs/fabric.md");
+fn blocks<'a>(text: &'a str, language: &str) -> Vec<&'a str> {
     let begin = format!("```{language}\n");
     let begun = text.split(&begin).skip(1).map(|rest| rest.split_once("```"));
     begun.map(|block| block.expect("its end").0).collect()
@@ -19,7 +18,8 @@ fn section<T: serde::de::DeserializeOwned>(text: &str) -> T {
 
 #[test]
 fn the_configuration_is_read_whole() {
-    let [server, agent] = blocks("toml")[..] else { panic!("one for the server, one for agents") };
+    let page = include_str!("../../docs/operate/fabric.md");
+    let [server, agent] = blocks(page, "toml")[..] else { panic!("one for the server, one for agents") };
     assert_eq!(section::<NodeFabricConfig>(agent).backend, NodeBackend::Libcxi);
     let config: FabricConfig = section(server);
     assert_eq!(config.vnis.len(), 64_512);
@@ -28,7 +28,8 @@ fn the_configuration_is_read_whole() {
 
 #[test]
 fn the_script_of_faults_is_read_whole() {
-    let rules: Vec<Rule> = serde_json::from_str(blocks("json")[0]).expect("the example is a script");
+    let page = include_str!("../../docs/dev/testing.md");
+    let rules: Vec<Rule> = serde_json::from_str(blocks(page, "json")[0]).expect("the example is a script");
     assert_eq!(rules[1], Rule::once(Asked::Auth, Fault::Slow { milliseconds: 500 }));
     assert_eq!(rules[2], Rule::once(Asked::Delete, Fault::LoseAnswer));
 }

@@ -1,8 +1,8 @@
-//! The command line: each flag is defined once, and parser, help, man page and completions come from that definition.
+//! The command line. Each flag is defined once: the parser, the help, the man page and the completions use this definition.
 //!
-//! Only the shape of a single flag is checked here; whether they make sense together and on this machine is
-//! [`crate::request`]'s business. The programs of a launch are split at each lone `:` before clap sees them, so that every
-//! program has its own `-n`, `--env`, `--env-remove` and `--chdir`.
+//! This module checks the form of single flags. [`crate::request`] checks their combinations, and whether this machine
+//! allows them. The words of a launch are split at each lone `:` before clap parses them, so that every program has its own
+//! `-n`, `--env`, `--env-remove` and `--chdir`.
 
 mod batch;
 mod batch_line;
@@ -90,33 +90,34 @@ use crate::console::{Verbosity, report};
 /// Separator of the programs of a launch.
 const SEPARATOR: &str = ":";
 
-/// Starts MPI programs and wires them up: one command, no SSH, whatever MPI they were built with.
+/// Start MPI programs of any MPI library, on one machine or a cluster, without SSH.
 #[derive(Debug, Parser)]
-// Of a flag that is given twice the last one counts, as with srun and mpirun: wrappers add theirs behind those of others.
+// The last occurrence of a repeated flag applies, as with srun and mpirun: wrappers append their flags to the flags of the
+// user.
 #[command(name = "lattice", version, max_term_width = HELP_WIDTH, after_help = AFTER_HELP, args_override_self = true)]
 pub struct Cli {
-    /// Amount that is told.
+    /// Verbosity of Lattice's own messages.
     #[command(flatten)]
     pub verbosity: VerbosityArgs,
     /// The command.
     #[command(subcommand)]
     pub command: Command,
-    /// Remarks on its words.
+    /// Remarks on the words of the command line.
     #[arg(skip)]
     pub remarks: Remarks,
 }
 
-/// Remarks on the words of a command line, for the process that carries it out.
+/// Remarks on the words of a command line, for the process that runs it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Remarks {
-    /// Meaning of a line of another launcher, for `-v`.
+    /// Meaning of a line of another launcher, printed with `-v`.
     pub notes: Vec<String>,
-    /// Words that are ignored though their effect could be missed, or that have another meaning than may be expected.
+    /// Warnings about words that are ignored, or that have another meaning than in other launchers.
     pub warnings: Vec<String>,
 }
 
 impl Remarks {
-    /// Prints those that are due.
+    /// Prints the warnings, unless quiet, and the notes, if verbose.
     pub(crate) fn report(&self, verbosity: Verbosity) {
         let notes = self.notes.iter().filter(|_| verbosity == Verbosity::Verbose);
         let warnings = self.warnings.iter().filter(|_| verbosity > Verbosity::Quiet);
@@ -127,10 +128,10 @@ impl Remarks {
 /// Flags of every command.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Args)]
 pub struct VerbosityArgs {
-    /// Say nothing but what failed, and why.
+    /// Print failures only.
     #[arg(short, long, global = true, conflicts_with = "verbose", display_order = LAST)]
     pub quiet: bool,
-    /// Say what is set, started and ended.
+    /// Print settings, starts and ends.
     #[arg(short, long, global = true, display_order = LAST)]
     pub verbose: bool,
 }
@@ -141,7 +142,7 @@ pub enum Command {
     /// Run a program as the ranks of a job.
     #[command(alias = "run", override_usage = launch::USAGE)]
     Launch(Deferred<LaunchArgs>),
-    /// Run a command on nodes of an allocation, once on each: what a loop over ssh does, without ssh.
+    /// Run a command once on each named node of an allocation, without ssh.
     #[command(after_help = exec::AFTER_HELP, override_usage = exec::USAGE)]
     Exec(Deferred<ExecArgs>),
     /// A line of `ssh`, `rsh` or `lattice-mpi-launcher`.
@@ -150,37 +151,37 @@ pub enum Command {
     /// A line of `lattice mpiexec --wrap`.
     #[command(skip)]
     Wrap(WrapArgs),
-    /// Run a script when nodes are free: in an allocation of its own, on the first of its nodes.
+    /// Run a script when nodes are free, on the first node of its own allocation.
     #[command(after_help = batch::AFTER_HELP)]
     Batch(Deferred<BatchArgs>),
-    /// Run the script of a batch job here; the API server calls it.
+    /// Run the script of a batch job here (for calls of the API server).
     #[command(name = batch::RUN_SCRIPT, hide = true)]
     BatchScript(Deferred<BatchScriptArgs>),
-    /// Show who waits for nodes and who has some: your batch jobs and allocations; administrators see everybody's.
+    /// Show the queue: your waiting and running batch jobs and allocations; for administrators, those of all users.
     #[command(after_help = batch::QUEUE_AFTER_HELP)]
     Queue(Deferred<QueueArgs>),
-    /// End batch jobs, allocations or launches, whether they run or wait.
+    /// End waiting or running batch jobs, allocations or launches.
     Cancel(Deferred<CancelArgs>),
-    /// Make, show and release allocations: nodes of a cluster to launch on.
+    /// Create, show and release allocations: nodes of a cluster to launch on.
     #[command(subcommand)]
     Alloc(Deferred<AllocCommand>),
-    /// Show the nodes of the cluster, drain them and resume them.
+    /// Show, drain and resume the nodes of the cluster.
     Nodes(Deferred<NodesArgs>),
-    /// Show your launches on this machine and on the cluster; administrators see everybody's there.
+    /// Show your launches on this machine and on the cluster; for administrators, the launches of all users of the cluster.
     #[command(aliases = ["ps", "list", "jobs", "ls"])]
     Launches(Deferred<LaunchesArgs>),
-    /// Show what the processes of each rank of a launch use: processors, memory, input and output.
+    /// Show the processor, memory and I/O use of each rank of a launch.
     #[command(after_help = TOP_AFTER_HELP)]
     Top(Deferred<TopArgs>),
-    /// Show the functions that the ranks of a launch are in, as a tree of callers.
+    /// Show the call stacks of the ranks of a launch, merged into a tree of callers.
     #[command(after_help = STACKS_AFTER_HELP)]
     Stacks(Deferred<StacksArgs>),
     /// Run gdb on ranks of a launch.
     #[command(override_usage = DEBUG_USAGE, after_help = DEBUG_AFTER_HELP)]
     Debug(Deferred<DebugArgs>),
-    /// Show how far each rank of a launch has come, node by node.
+    /// Show the progress of each rank of a launch, node by node.
     Status(Deferred<LaunchTableArgs>),
-    /// Follow a launch that runs already; Ctrl-C leaves it running.
+    /// Follow a running launch; Ctrl-C detaches from it.
     Attach(Deferred<AttachArgs>),
     /// Send a signal to ranks of a launch.
     #[command(
@@ -195,33 +196,33 @@ pub enum Command {
     /// Show the sets of this machine that you can call: your launches, and this command itself.
     #[command(after_help = overlay::SETS_AFTER_HELP)]
     Sets(Deferred<SetsArgs>),
-    /// Measure how long a call to a process of a launch takes, there and back.
+    /// Measure the round-trip time of a call to a process of a launch.
     #[command(after_help = overlay::PING_AFTER_HELP)]
     Ping(Deferred<PingArgs>),
     /// Call a method of a process of a launch, and print its answer.
     #[command(after_help = overlay::CALL_AFTER_HELP)]
     Call(Deferred<CallArgs>),
-    /// Look after fabric credentials; for administrators.
+    /// Manage fabric credentials; for administrators.
     #[command(subcommand)]
     Cxi(Deferred<CxiCommand>),
-    /// Run a command, or your shell, in a cluster that is made on this machine and ends with it.
+    /// Run a command, or your shell, in a cluster on this machine, which ends with the command.
     #[command(after_help = DEV_CLUSTER_AFTER_HELP)]
     DevCluster(Deferred<DevClusterArgs>),
-    /// Run a command, or your shell, with the nodes of an allocation of Slurm, PBS, LSF, Grid Engine or Flux, or with hosts that ssh
-    /// reaches, ready for `lattice launch`; no daemon and no administrator is needed.
+    /// Run a command, or your shell, in which `lattice launch` uses the nodes of an allocation of Slurm, PBS, LSF, Grid
+    /// Engine or Flux, or hosts reached by ssh. Needs no daemon and no administrator.
     #[command(after_help = START_AFTER_HELP)]
     Start(Deferred<StartArgs>),
-    /// Talk PMI to the launcher of this process, as one rank of its job.
+    /// Send PMI requests to the launcher of this process, as a rank of its job.
     #[command(after_help = "Example:\n  lattice launch -n 4 lattice pmi exchange")]
     Pmi(Deferred<PmiCommand>),
-    /// Make the certificates by which the API server, node agents and remote users prove who they are.
+    /// Create the certificates of the API server, node agents and remote users.
     Pki(Deferred<PkiCommand>),
-    /// Serve a cluster: its nodes, allocations and launches.
+    /// Run the API server of a cluster, for its nodes, allocations and launches.
     Api(Deferred<lattice_api_server::args::ApiArgs>),
-    /// Print the names in a list of nodes, or a list of names, as scripts of Slurm's ask scontrol for them.
+    /// Print the names in a list of nodes, or fold names into a list, as scontrol of Slurm does for scripts.
     #[command(after_help = SCONTROL_AFTER_HELP)]
     Scontrol(Deferred<ScontrolArgs>),
-    /// Print the completions of a shell.
+    /// Print the completion script of a shell.
     #[command(after_help = "Example:\n  lattice completions bash > ~/.local/share/bash-completion/completions/lattice")]
     Completions {
         /// The shell.
@@ -230,14 +231,14 @@ pub enum Command {
     /// Print a man page in roff.
     #[command(after_help = "Example:\n  lattice man launch | man -l -")]
     Man {
-        /// The command to describe, such as `launch`; else lattice as a whole.
+        /// The command to describe, such as `launch` [default: lattice itself].
         command: Vec<String>,
     },
 }
 
-/// Columns of a help, at most.
+/// Maximum width of the help, in columns.
 const HELP_WIDTH: usize = 100;
-/// Flags of every command stand behind its own.
+/// Position of the flags of every command in the help of a command: after its own flags.
 const LAST: usize = 900;
 
 const AFTER_HELP: &str = "Environment:\n  \
@@ -289,16 +290,16 @@ const DEV_CLUSTER_AFTER_HELP: &str = "Examples:\n  \
     lattice dev-cluster";
 
 impl Cli {
-    /// A line of `command` that says nothing else.
+    /// A command line of `command`, with the default verbosity and without remarks.
     fn of(command: Command) -> Self {
         Self { verbosity: VerbosityArgs::default(), command, remarks: Remarks::default() }
     }
 }
 
-/// Reads a command line; its first word is the name that we were called by.
+/// Parses a command line. Its first word is the name that this program was called by.
 ///
 /// # Errors
-/// Returns clap's error for a wrong command line, and also for `--help` and `--version`, as clap does.
+/// Returns clap's error for an invalid command line, and also for `--help` and `--version`, as clap does.
 pub fn parse(words: impl IntoIterator<Item = OsString>) -> Result<Cli, clap::Error> {
     let words: Vec<OsString> = words.into_iter().collect();
     if let Some(Called { front_end, words, verbosity }) = Called::of(&words) {
@@ -318,7 +319,7 @@ pub fn parse(words: impl IntoIterator<Item = OsString>) -> Result<Cli, clap::Err
     }
 }
 
-/// Reads the line of `lattice launch` that a line of another launcher means.
+/// Parses the translation of a line of another launcher to `lattice launch`.
 fn parse_translated(translation: Translation) -> Result<Cli, clap::Error> {
     let Translation { words, notes, warnings, verbosity } = translation;
     let words: Vec<OsString> = ["lattice", "launch"].map(OsString::from).into_iter().chain(words).collect();
@@ -328,7 +329,7 @@ fn parse_translated(translation: Translation) -> Result<Cli, clap::Error> {
         if !error.use_stderr() {
             return error;
         }
-        // It names flags that nobody has typed.
+        // The error names flags that the user did not type.
         let text = error.render().to_string();
         clap::Error::raw(error.kind(), format!("{meant}\n{}", text.strip_prefix("error: ").unwrap_or(&text)))
     })?;
@@ -347,7 +348,7 @@ fn launch_position(words: &[OsString]) -> Option<usize> {
     LAUNCH.iter().any(|name| words[position] == *name).then_some(position)
 }
 
-/// Reads a launch, whose own words begin behind `position`.
+/// Parses a launch. The word `launch` is at `position`.
 fn parse_launch(words: &[OsString], position: usize) -> Result<Cli, clap::Error> {
     let mut programs = words.split(|word| word == SEPARATOR);
     let mut first = programs.next().unwrap_or_default().to_vec();
@@ -360,10 +361,10 @@ fn parse_launch(words: &[OsString], position: usize) -> Result<Cli, clap::Error>
     Ok(cli)
 }
 
-/// Reads the words of a launch of one program, in which a `:` is a word like any other.
+/// Parses the words of a launch of one program. A `:` has no special meaning in them.
 ///
 /// # Errors
-/// Returns clap's error for words that are none of `lattice launch`.
+/// Returns clap's error for words that `lattice launch` does not accept.
 pub(crate) fn launch_of_one_program(words: Vec<OsString>) -> Result<LaunchArgs, clap::Error> {
     let words = ["lattice", "launch"].map(OsString::from).into_iter().chain(words);
     match Cli::try_parse_from(words)?.command {
@@ -372,18 +373,18 @@ pub(crate) fn launch_of_one_program(words: Vec<OsString>) -> Result<LaunchArgs, 
     }
 }
 
-/// True if `word` is a command, by its name or another one that it has.
+/// True if `word` is the name or an alias of a command.
 pub(crate) fn is_command(word: &str) -> bool {
     Cli::command().find_subcommand(word).is_some()
 }
 
-/// Line that prints the help of the command in these words, or of the launcher whose line they are.
+/// Command line that prints the help for the command in these words, or for the other launcher that they call.
 pub(crate) fn help_line(words: &[OsString]) -> String {
     if let Some(Called { front_end, .. }) = Called::of(words) {
         return format!("lattice {} --help", front_end.name());
     }
     let mut cli = Cli::command();
-    // Commands below others are known then.
+    // This defines the subcommands of deferred commands.
     cli.build();
     let (mut line, mut command) = ("lattice".to_owned(), &cli);
     for word in words.iter().skip(1).filter(|word| !word.as_bytes().starts_with(b"-")).map_while(|word| word.to_str()) {
@@ -397,12 +398,13 @@ pub(crate) fn help_line(words: &[OsString]) -> String {
 /// The definition of `lattice launch` with the flags that every command has.
 fn launch_definition() -> clap::Command {
     let mut cli = Cli::command();
-    // clap completes the definition of a command for a line that names it. The error of this line, without a program, is no matter.
+    // clap completes the definition of a command when a line names it. The error of this line, which has no program, is
+    // ignored.
     let _ = cli.try_get_matches_from_mut(["lattice", LAUNCH[0]]);
     cli.find_subcommand(LAUNCH[0]).expect("it is a command").clone()
 }
 
-/// The definition of a program behind a `:`.
+/// The definition of a program after a `:`.
 fn program_definition() -> clap::Command {
     NextProgramArgs::augment_args(clap::Command::new("lattice launch ... :"))
         .no_binary_name(true)
@@ -410,7 +412,7 @@ fn program_definition() -> clap::Command {
         .override_usage("lattice launch ... : [PROGRAM OPTIONS] PROGRAM [ARGS]...")
 }
 
-/// Reads what stands between two `:`.
+/// Parses the words between two `:`.
 fn parse_program(words: &[OsString]) -> Result<NextProgramArgs, clap::Error> {
     let mut words = words.to_vec();
     translate(&mut words, program_definition)?;
@@ -420,7 +422,7 @@ fn parse_program(words: &[OsString]) -> Result<NextProgramArgs, clap::Error> {
             ErrorKind::UnknownArgument,
             format!("{flag} holds for the whole launch, not for one program; it must stand before the first program"),
         ),
-        // Its own definition has no help to name.
+        // The definition of a program has no help flag, so the tip names that of the launch.
         None if matches!(error.kind(), ErrorKind::ValueValidation | ErrorKind::InvalidValue) => {
             let text = error.render().to_string();
             let text = text.strip_prefix("error: ").unwrap_or(&text).trim_end().to_owned();
@@ -431,7 +433,7 @@ fn parse_program(words: &[OsString]) -> Result<NextProgramArgs, clap::Error> {
     NextProgramArgs::from_arg_matches(&matches)
 }
 
-/// The flag that `error` complains about, if `lattice launch` has it.
+/// The flag that `error` rejects, if `lattice launch` has it.
 fn flag_of_launch(error: &clap::Error) -> Option<String> {
     let flag = error.get(ContextKind::InvalidArg)?.to_string();
     let known = launch_definition().get_arguments().any(|arg| {

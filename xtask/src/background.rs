@@ -1,4 +1,5 @@
-//! A command that runs beside the tests, which wait half of the time: at the lowest priority, one compiler at a time.
+//! A command that runs concurrently with the tests, which wait half of the time. It has the lowest priority, and runs
+//! one compiler at a time.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -8,25 +9,25 @@ use anyhow::{Context, Result, bail};
 
 use crate::shell::{command, started, target_directory};
 
-/// A command of the lowest priority; the words hold no spaces.
+/// Returns a command with the lowest priority. The words must not contain spaces.
 pub(crate) fn lowest(words: &str) -> Command {
     let mut lowest = command("nice", "-n 19");
     lowest.args(words.split_whitespace());
     lowest
 }
 
-/// A command that was started, and its output. The command is ended when this is dropped.
+/// A started command and its output. The command is killed when this is dropped.
 pub(crate) struct Background {
     name: &'static str,
     process: Child,
     directory: PathBuf,
 }
 
-/// What the command prints, in its directory.
+/// File with the output of the command, in its directory.
 const LOG: &str = "output.log";
 
 impl Background {
-    /// Starts `command`; `name` is that of its directory of build products, and of its step.
+    /// Starts `command`. `name` is the name of its step, and of its directory for build products.
     pub(crate) fn start(name: &'static str, mut command: Command) -> Result<Self> {
         let directory = target_directory()?.join(name);
         fs::create_dir_all(&directory).with_context(|| format!("cannot make {}", directory.display()))?;
@@ -37,12 +38,12 @@ impl Background {
         Ok(Self { name, process, directory })
     }
 
-    /// Its build products.
+    /// Directory of its build products.
     pub(crate) fn directory(&self) -> &Path {
         &self.directory
     }
 
-    /// Waits for its end; shows what it printed if it failed.
+    /// Waits for the end of the command. If it failed, prints its output.
     pub(crate) fn finish(mut self) -> Result<()> {
         let status = self.process.wait().with_context(|| format!("cannot wait for the {}", self.name))?;
         if !status.success() {
@@ -55,7 +56,7 @@ impl Background {
 
 impl Drop for Background {
     fn drop(&mut self) {
-        // It may have ended.
+        // The process may have ended.
         let _ = self.process.kill();
         let _ = self.process.wait();
     }

@@ -1,4 +1,4 @@
-//! The bug ledger: brings each bug of `bugs.toml` back in a copy of the repository, and shows that its test fails then.
+//! The bug ledger: restores each bug of `bugs.toml` in a copy of the repository, and checks that its test fails.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -11,7 +11,7 @@ use serde::Deserialize;
 use crate::shell::{cargo, command, run, target_directory, works};
 use crate::steps::TestRun;
 
-/// The ledger, as it is written.
+/// The text of the ledger.
 const LEDGER: &str = include_str!("../bugs.toml");
 
 #[derive(Debug, Deserialize)]
@@ -21,7 +21,7 @@ struct Ledger {
 }
 
 impl Ledger {
-    /// Bugs whose names or tests have `only` in them, of those that stand from `from` on.
+    /// Returns the bugs with `only` in their name or test, from the bug `from` on.
     fn chosen(self, only: Option<&str>, from: Option<&str>) -> Result<Vec<Bug>> {
         let names: Vec<&str> = self.bugs.iter().map(|bug| bug.name.as_str()).collect();
         let first = match from {
@@ -40,18 +40,18 @@ impl Ledger {
 #[serde(deny_unknown_fields)]
 struct Bug {
     name: String,
-    /// Where it was: a trap of the design, or what users saw.
+    /// Source of the bug: a trap of the design, or an observation of users.
     source: String,
     file: String,
-    /// A text that stands once in the file.
+    /// A text that occurs exactly once in the file.
     find: String,
-    /// Text that brings the bug back in its place.
+    /// Replacement text that restores the bug.
     replace: String,
-    /// Arguments of `cargo test` that find it.
+    /// Arguments of `cargo test` that find the bug.
     test: String,
 }
 
-/// Result of bringing a bug back.
+/// Result for a restored bug.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Found {
     Yes,
@@ -59,7 +59,7 @@ enum Found {
     No,
     /// The changed code does not compile.
     NotBuilt,
-    /// The test does not pass without the bug either, or no test has that name.
+    /// The test fails without the bug as well, or no test has this name.
     Unsound,
 }
 
@@ -74,7 +74,7 @@ impl Found {
     }
 }
 
-/// Brings bugs back, and prints of each whether it is found. All tests are run without a bug first, while nothing has to be built anew.
+/// Restores bugs, and prints for each whether its test fails. First runs all tests without a bug, before anything must be rebuilt.
 pub(crate) fn run_all(only: Option<&str>, from: Option<&str>) -> Result<()> {
     let bugs = read()?.chosen(only, from)?;
     let bench =
@@ -92,7 +92,7 @@ pub(crate) fn run_all(only: Option<&str>, from: Option<&str>) -> Result<()> {
     Ok(())
 }
 
-/// A copy of the repository as it is committed.
+/// Creates a copy of the committed repository.
 fn renew(copy: &Path) -> Result<()> {
     if copy.exists() {
         run(command("git", "worktree remove --force").arg(copy))?;
@@ -100,14 +100,14 @@ fn renew(copy: &Path) -> Result<()> {
     run(command("git", "worktree add --force --detach").arg(copy).arg("HEAD"))
 }
 
-/// The copy in which bugs are brought back, and where it is built.
+/// The copy in which bugs are restored, and its build directory.
 struct Bench {
     copy: PathBuf,
     target: PathBuf,
 }
 
 impl Bench {
-    /// Tests of these bugs that pass without a bug: one that fails anyway finds nothing.
+    /// Returns the tests of these bugs that pass without a bug. A test that always fails cannot detect a bug.
     fn sound_tests(&self, bugs: &[Bug]) -> Result<BTreeSet<String>> {
         let tests: BTreeSet<&String> = bugs.iter().map(|bug| &bug.test).collect();
         let mut sound = BTreeSet::new();
@@ -134,15 +134,15 @@ impl Bench {
         Ok(found)
     }
 
-    /// Builds a test, and the programs that it starts: cargo builds none for the tests of another package, and those of the last bug
-    /// may be there still.
+    /// Builds a test, and the programs that it starts. cargo builds no programs for the tests of another package, and the programs of
+    /// the last bug may still exist.
     fn build(&self, test: &str) -> bool {
         let starts_programs = ["--test cluster", "--test e2e"].iter().any(|words| test.contains(words));
         (!starts_programs || works(&mut self.cargo("build --workspace --bins --examples")))
             && works(&mut self.cargo(&format!("test --no-run {test}")))
     }
 
-    /// True if the test is there and passes.
+    /// Returns true if the test exists and passes.
     fn passes(&self, test: &str) -> Result<bool> {
         let output = self.cargo(&format!("test {test}")).stdin(Stdio::null()).stderr(Stdio::null()).output()?;
         let run = TestRun::of(&output.stdout, output.status.success());
@@ -156,7 +156,7 @@ impl Bench {
     }
 }
 
-/// The text of a file with the bug in it.
+/// Returns the text of a file with the bug.
 fn changed(bug: &Bug, sound: &str) -> Result<String> {
     let count = sound.matches(&bug.find).count();
     ensure!(count == 1, "{:?}: its text stands {count} times in {}, and must once", bug.name, bug.file);
@@ -172,7 +172,7 @@ mod tests {
     use super::*;
     use crate::shell::repository;
 
-    /// What the ledger changes is still there, so that the ledger goes with the code.
+    /// The texts of the ledger still exist, so that the ledger stays consistent with the code.
     #[test]
     fn every_bug_can_be_brought_back() {
         let Ledger { bugs } = read().unwrap();
@@ -185,7 +185,7 @@ mod tests {
         }
     }
 
-    /// The table of attacks names tests that exist.
+    /// The table of attacks only names existing tests.
     #[test]
     fn every_attack_has_a_test() {
         let attacks = fs::read_to_string(repository().join("tests/testdata/attacks.txt")).unwrap();
@@ -202,7 +202,7 @@ mod tests {
         assert_eq!(numbers, Vec::from_iter(1..=64));
     }
 
-    /// The traps of the design that Lattice began with, by the numbers of its review.
+    /// The traps of the original design, by the numbers of its review.
     #[test]
     fn every_trap_of_the_design_has_a_bug() {
         let Ledger { bugs } = read().unwrap();

@@ -1,4 +1,4 @@
-//! What must hold before a change lands.
+//! Checks before a change is merged.
 
 use std::process::Command;
 
@@ -8,7 +8,7 @@ use crate::background::{Background, lowest};
 use crate::public_api::SAME_DEPENDENCIES;
 use crate::shell::{cargo, command, run, run_tests, target_directory, works};
 use crate::steps::Steps;
-use crate::{client_libraries, dependencies, fuzz, packages, public_api, semver, setup, simulation};
+use crate::{client_libraries, dependencies, fuzz, packages, prose, public_api, semver, setup, simulation};
 
 /// Every test.
 pub(crate) fn test() -> Result<()> {
@@ -23,15 +23,15 @@ pub(crate) fn walls() -> Result<()> {
     run(&mut cargo("run --quiet --package walls"))
 }
 
-/// What is said of the code without running it.
+/// Static checks of the code.
 pub(crate) fn lints() -> Result<()> {
     run(&mut cargo("clippy --workspace --all-targets -- -D warnings"))?;
-    // As embedders build libraries without their default features.
+    // The configuration in which embedders build libraries without their default features.
     let few = "--lib --bins --no-default-features --features pmi-core/driver,pmix-core/driver";
     let without_std = client_libraries::PACKAGES;
     let others: String = without_std.iter().map(|package| format!(" --exclude {package}")).collect();
     run(&mut cargo(&format!("clippy --workspace{others} {SAME_DEPENDENCIES} {few} -- -D warnings")))?;
-    // By themselves: packages around them have `std`.
+    // In a separate command, because packages around them have `std`.
     run(client_libraries::command("clippy").args(["--", "-D", "warnings"]))?;
     public_api::document()
 }
@@ -41,13 +41,14 @@ pub(crate) fn ci() -> Result<()> {
     reported(|steps| {
         steps.take("format", format)?;
         prepare_tests(steps)?;
-        // As they were just built, with the features of all packages together.
+        // With the programs that were just built, with the features of all packages together.
         steps.take("walls", || run(&mut Command::new(target_directory()?.join("debug/walls"))))?;
+        steps.take("prose", || prose::check(None))?;
         steps.take("dependencies", || dependencies::check(dependencies::Advisories::Left))?;
         steps.take("packages", || packages::check(packages::Build::Left))?;
         let lints = start_lints()?;
         run_all_tests(steps)?;
-        // Without `--bench` each bench only shows that it works.
+        // Without `--bench` each bench only proves that it works.
         steps.take("benches", || run(cargo("test --workspace --bench").arg("*")))?;
         let directory = lints.directory().join("doc");
         steps.take("lints", || lints.finish())?;
@@ -60,16 +61,16 @@ pub(crate) fn ci() -> Result<()> {
     })
 }
 
-/// Starts [`lints`] in a process of its own: what it builds must not wait for the tests' builds.
+/// Starts [`lints`] in a separate process, so that its builds do not wait for the tests' builds.
 fn start_lints() -> Result<Background> {
-    let itself = std::env::current_exe().context("cannot tell where this program is")?;
+    let itself = std::env::current_exe().context("cannot find the path of this program")?;
     let mut lints = lowest("");
     lints.arg(itself).arg("lints");
     Background::start("lints", lints)
 }
 
 fn format() -> Result<()> {
-    // A minimal Rust has neither.
+    // A minimal Rust installation has neither of them.
     if !works(&mut cargo("clippy --version")) || !works(&mut cargo("fmt --version")) {
         run(&mut command("rustup", "component add clippy rustfmt"))?;
     }
@@ -78,26 +79,26 @@ fn format() -> Result<()> {
 
 fn prepare_tests(steps: &mut Steps) -> Result<()> {
     steps.take("set-up", setup::run)?;
-    // All at once keeps every processor busy; cargo builds no binary for the tests of another package.
+    // A single build uses all processors. cargo builds no binary for the tests of another package.
     steps.take("build", || run(&mut cargo("build --workspace --all-targets")))
 }
 
 fn run_all_tests(steps: &mut Steps) -> Result<()> {
-    // Many wait more than they compute: for limits to pass, for MPI libraries to look for networks.
+    // Many tests mostly wait: for limits to expire, for MPI libraries to search for networks.
     let threads = 4 * std::thread::available_parallelism().map_or(1, usize::from);
     let libraries = client_libraries::build()?;
     let mut tests = cargo("test --workspace --no-fail-fast");
-    // Programs in C are tested with what is installed, and not with what is built for tests.
+    // Programs in C are tested with the installed libraries, and not with those of the test build.
     tests.env("LATTICE_TEST_CLIENT_LIBRARIES", &libraries).env("RUST_TEST_THREADS", threads.to_string());
     steps.take_tests("tests", || run_tests(&mut tests))?;
     let prefix = target_directory()?.join("installed");
     steps.take("client libraries", || client_libraries::install(&prefix))?;
-    // A server without tokio is a promise to those who embed it.
+    // A server without tokio is a guarantee to embedders.
     steps
         .take("without tokio", || run(&mut cargo("build --package pmi-core --package pmix-core --no-default-features")))
 }
 
-/// Runs a chore, and prints its steps however it ends.
+/// Runs a chore, and prints its steps after its success or failure.
 fn reported(chore: impl FnOnce(&mut Steps) -> Result<()>) -> Result<()> {
     let mut steps = Steps::default();
     let result = chore(&mut steps);

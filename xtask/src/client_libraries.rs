@@ -1,4 +1,4 @@
-//! `libpmi.so.0` and `libpmi2.so.0`, built for release and installed with headers and pkg-config files.
+//! `libpmi.so.0` and `libpmi2.so.0`: built for release, and installed with headers and pkg-config files.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -9,32 +9,32 @@ use anyhow::{Context, Result, ensure};
 
 use crate::shell::{self, cargo, repository, target_directory};
 
-/// Bytes of the largest library that is installed.
+/// Maximum size of an installed library, in bytes.
 const SIZE_MAX: u64 = 200 * 1024;
 
-/// Profile of the libraries; the directory of what is built has the same name.
+/// Profile of the libraries. The directory of the build has the same name.
 const PROFILE: &str = "client-library";
 
-/// What belongs to the edge between C and us, below `pmi-client/c-abi`.
+/// The boundary between C and Lattice, below `pmi-client/c-abi`.
 const SOURCES: &str = "pmi-client/c-abi";
 
-/// Packages that are built without `std`, where no package around them has it.
+/// Packages that are built without `std`, if no package around them has it.
 pub(crate) const PACKAGES: [&str; 3] = ["lattice-libpmi", "lattice-libpmi2", "pmi-c-abi"];
 
-/// A command of cargo about both libraries as they are installed: without `std`.
+/// Returns a cargo command for both libraries in their installed form: without `std`.
 pub(crate) fn command(name: &str) -> Command {
     let mut command = cargo(&format!("{name} --profile {PROFILE} --no-default-features"));
     command.args(PACKAGES.iter().flat_map(|package| ["--package", package]));
     command
 }
 
-/// Builds both, and returns the directory where they are, as `liblattice_pmi.so` and `liblattice_pmi2.so`.
+/// Builds both libraries. Returns the directory with `liblattice_pmi.so` and `liblattice_pmi2.so`.
 pub(crate) fn build() -> Result<PathBuf> {
     shell::run(&mut command("build"))?;
     Ok(target_directory()?.join(PROFILE))
 }
 
-/// Builds both and installs them below `prefix`.
+/// Builds both libraries and installs them below `prefix`.
 pub(crate) fn install(prefix: &Path) -> Result<()> {
     let directory = build()?;
     let [libraries, headers, for_slurm, packages] =
@@ -63,7 +63,7 @@ pub(crate) fn install(prefix: &Path) -> Result<()> {
     Ok(())
 }
 
-/// A program that has the old file open keeps it.
+/// A program that has the old file open keeps using it.
 fn copy(from: &Path, to: &Path) -> Result<()> {
     let new = to.with_extension("new");
     let copied = fs::copy(from, &new).and_then(|_| fs::rename(&new, to));

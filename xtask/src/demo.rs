@@ -1,4 +1,4 @@
-//! The main job, seen working on a machine that has Rust and nothing else.
+//! A demonstration of the main function on a machine with Rust alone.
 
 use anyhow::Result;
 

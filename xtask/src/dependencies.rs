@@ -1,4 +1,4 @@
-//! Dependencies: what cargo-deny says of them, and the list of what a program is made of.
+//! Dependencies: the checks of cargo-deny, and the list of the components of each program.
 
 use std::fs;
 
@@ -9,19 +9,19 @@ use serde_json::{Value, json};
 use crate::setup;
 use crate::shell::{cargo, run, target_directory};
 
-/// Programs that are packaged.
+/// Packaged programs.
 const PROGRAMS: [&str; 2] = ["lattice", "lattice-agent"];
 
-/// Whether known holes are looked for as well, for which a database is fetched.
+/// Selects whether known vulnerabilities are checked as well, which requires the download of a database.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Advisories {
     Fetched,
     Left,
 }
 
-/// Checks licences, sources and bans as `deny.toml` has them.
+/// Checks licences, sources and bans according to `deny.toml`.
 pub(crate) fn check(advisories: Advisories) -> Result<()> {
-    // Those of other platforms as well, which no build here has fetched.
+    // Dependencies of other platforms as well, which no build here has fetched.
     run(&mut cargo("fetch --locked"))?;
     let mut deny = crate::shell::command(setup::dependency_checker()?, "");
     match advisories {
@@ -44,7 +44,7 @@ struct Locked {
     checksum: Option<String>,
 }
 
-/// Writes a list of what each program is made of, in the form of CycloneDX 1.6, to the target directory.
+/// Writes a list of the components of each program, in the format of CycloneDX 1.6, to the target directory.
 pub(crate) fn list() -> Result<()> {
     let lock: Lock = toml::from_str(&fs::read_to_string("Cargo.lock").context("cannot read Cargo.lock")?)?;
     let directory = target_directory()?.join("sbom");
@@ -58,7 +58,7 @@ pub(crate) fn list() -> Result<()> {
     Ok(())
 }
 
-/// What a program is made of: its normal dependencies, those of its dependencies included.
+/// Returns the components of a program: its normal dependencies, direct and transitive.
 fn components(program: &str, lock: &Lock) -> Result<Value> {
     let tree =
         format!("tree --locked --package {program} --edges normal --prefix none --no-dedupe --format {{p}}|{{l}}");
@@ -79,7 +79,7 @@ fn components(program: &str, lock: &Lock) -> Result<Value> {
     }))
 }
 
-/// One line of `cargo tree`: `name vVERSION (where)|licence`.
+/// Parses one line of `cargo tree`: `name vVERSION (where)|licence`.
 fn component(line: &str, lock: &Lock) -> Option<Value> {
     let (package, licence) = line.split_once('|')?;
     let mut words = package.split_whitespace();
@@ -91,7 +91,7 @@ fn component(line: &str, lock: &Lock) -> Option<Value> {
         "name": name,
         "version": version,
         "purl": format!("pkg:cargo/{name}@{version}"),
-        // Older packages part alternatives by a slash, which is no expression of SPDX.
+        // Older packages separate alternatives by a slash, which is not valid in an SPDX expression.
         "licenses": [{ "expression": licence.replace('/', " OR ") }],
         "hashes": hashes.collect::<Vec<_>>(),
     }))

@@ -4,35 +4,21 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use crate::prose::{collect, lines_of_page};
 use crate::shell::repository;
 
-/// Pages in the root, in `docs`, and in the directory of each package.
+/// All pages of the repository.
 fn pages() -> Vec<PathBuf> {
-    let entries = |directory: &Path| -> Vec<PathBuf> {
-        fs::read_dir(directory).into_iter().flatten().flatten().map(|entry| entry.path()).collect()
-    };
-    let root = entries(repository());
-    let nested: Vec<PathBuf> =
-        root.iter().filter(|path| !path.ends_with("target")).flat_map(|path| entries(path)).collect();
-    let is_page = |path: &PathBuf| path.extension().is_some_and(|extension| extension == "md");
-    root.into_iter().chain(nested).filter(is_page).collect()
-}
-
-/// Lines of a page outside of code blocks.
-fn prose(page: &str) -> impl Iterator<Item = &str> {
-    let mut is_code = false;
-    page.lines().filter(move |line| {
-        let is_fence = line.trim_start().starts_with("```");
-        is_code ^= is_fence;
-        !is_code && !is_fence
-    })
+    let mut files = Vec::new();
+    collect(repository(), &mut files).unwrap();
+    files.into_iter().filter(|path| path.extension().is_some_and(|extension| extension == "md")).collect()
 }
 
 /// Fragments of a page's headings, as GitHub makes them: lower case, without punctuation, with hyphens for spaces; a repeated one is numbered.
 fn fragments(page: &str) -> BTreeSet<String> {
     let mut seen = BTreeMap::<String, usize>::new();
-    let headings =
-        prose(page).filter_map(|line| line.trim_start_matches('#').strip_prefix(' ').filter(|_| line.starts_with('#')));
+    let headings = lines_of_page(page)
+        .filter_map(|(_, line)| line.trim_start_matches('#').strip_prefix(' ').filter(|_| line.starts_with('#')));
     let fragment = |heading: &str| -> String {
         let kept = heading.trim().chars().filter(|letter| letter.is_alphanumeric() || " -_".contains(*letter));
         kept.flat_map(char::to_lowercase).map(|letter| if letter == ' ' { '-' } else { letter }).collect()
@@ -49,8 +35,8 @@ fn fragments(page: &str) -> BTreeSet<String> {
 /// Targets of a page's links and pictures.
 fn targets(page: &str) -> Vec<&str> {
     let is_here = |target: &&str| !target.contains("://") && !target.starts_with("mailto:");
-    let of_line = |line| str::split(line, "](").skip(1).filter_map(|rest| Some(rest.split_once(')')?.0));
-    prose(page).flat_map(of_line).filter(is_here).collect()
+    let of_line = |(_, line)| str::split(line, "](").skip(1).filter_map(|rest| Some(rest.split_once(')')?.0));
+    lines_of_page(page).flat_map(of_line).filter(is_here).collect()
 }
 
 /// Returns the error of a link from the page `from`; `None` if it resolves.
@@ -69,7 +55,7 @@ fn fault(from: &Path, target: &str) -> Option<String> {
 #[test]
 fn links_between_pages_resolve() {
     let pages = pages();
-    assert!(pages.iter().any(|page| page.ends_with("docs/performance.md")), "{pages:?}");
+    assert!(pages.iter().any(|page| page.ends_with("docs/dev/performance.md")), "{pages:?}");
     let faults = |page: &PathBuf| -> Vec<String> {
         let text = fs::read_to_string(page).unwrap();
         targets(&text).into_iter().filter_map(|target| fault(page, target)).collect()
@@ -81,10 +67,12 @@ fn links_between_pages_resolve() {
 #[test]
 fn a_link_to_a_missing_file_or_heading_is_reported() {
     let page = repository().join("README.md");
-    for target in ["docs/performance.md", "docs/performance.md#goals", "docs/fence-scaling.svg", "#numbers"] {
+    for target in ["docs/dev/performance.md", "docs/dev/performance.md#goals", "docs/dev/fence-scaling.svg", "#install"]
+    {
         assert_eq!(fault(&page, target), None, "{target}");
     }
-    for (target, part) in [("docs/none.md", "file"), ("docs/performance.md#none", "heading"), ("#none", "heading")] {
+    for (target, part) in [("docs/none.md", "file"), ("docs/dev/performance.md#none", "heading"), ("#none", "heading")]
+    {
         assert!(fault(&page, target).is_some_and(|fault| fault.ends_with(&format!("no such {part}"))), "{target}");
     }
     let text = "# A `b`: c\n## Same\n## Same\n```\n# code\n[x](y)\n```\n[t](u#v) ![p](q.svg) [w](https://w)";

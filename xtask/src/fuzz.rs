@@ -1,8 +1,8 @@
-//! Fuzz targets: all of the package in `fuzz/`, built at once, each run for a while.
+//! Fuzz targets: all targets of the package in `fuzz/`, built at once. Each target runs for a while.
 //!
-//! Inputs of a target are in two places of the package, of which none is committed: `corpus/TARGET/` grows, and its seeds come from the
-//! test `fuzz_seeds` of the crate that the target calls. A finding is written to `artifacts/TARGET/`; once mended it is a unit test of
-//! that crate. `cargo fuzz` works on the package, too.
+//! Inputs of a target are in two directories of the package, which are not committed. `corpus/TARGET/` grows; its seeds come from the
+//! test `fuzz_seeds` of the crate that the target calls. A finding is written to `artifacts/TARGET/`; after its fix it becomes a unit
+//! test of that crate. `cargo fuzz` also works on the package.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -14,19 +14,19 @@ use crate::ours::Build;
 use crate::setup;
 use crate::shell::{cargo, repository, run, started, target_directory};
 
-/// Time that each target runs, in seconds: long enough to find what broke since the last change, not more.
+/// Time limit of each target, in seconds. It is long enough to find new bugs of the last change, and no longer.
 pub(crate) const SECONDS: u32 = 2;
-/// The longest input that is tried: room for a spawn of several programs, and for messages beyond their limits.
+/// Maximum size of an input, in bytes. It suffices for a spawn of several programs, and for messages beyond their limits.
 const INPUT_BYTES: u32 = 8192;
-/// Last lines of a target's output that are shown when it fails.
+/// Number of last lines of output that are printed for a failed target.
 const SHOWN_LINES: usize = 60;
 
 /// A file `fuzz/fuzz_targets/NAME.rs`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct FuzzTarget(String);
 
-/// Builds every target. Whatever is not ours is taken as it was built for the tests, so all packages are selected as for them, and an
-/// example beside the targets: see its manifest.
+/// Builds every target. The dependencies are those of the test build. Therefore all packages are selected as for the tests, and an
+/// example next to the targets: see its manifest.
 pub(crate) fn build() -> Result<()> {
     setup::fuzzer()?;
     let mut build = cargo("build --workspace --features lattice-fuzz/targets --example engine");
@@ -36,7 +36,7 @@ pub(crate) fn build() -> Result<()> {
     run(Build::Fuzzed.of(&mut build)?)
 }
 
-/// Replays the corpus, and looks for more, in these targets; in all, if none is named.
+/// Replays the corpus, and searches for new inputs, with these targets; with all targets if the list is empty.
 pub(crate) fn run_targets(named: &[String], seconds: u32) -> Result<()> {
     let mut targets = targets()?;
     for name in named {
@@ -58,12 +58,12 @@ pub(crate) fn run_targets(named: &[String], seconds: u32) -> Result<()> {
     Ok(())
 }
 
-/// Directory of the package.
+/// Returns the directory of the package.
 fn package() -> PathBuf {
     repository().join("fuzz")
 }
 
-/// All targets, sorted by name.
+/// Returns all targets, sorted by name.
 fn targets() -> Result<Vec<FuzzTarget>> {
     let sources = package().join("fuzz_targets");
     let entries = sources.read_dir().with_context(|| format!("cannot read {}", sources.display()))?;
@@ -75,14 +75,14 @@ fn targets() -> Result<Vec<FuzzTarget>> {
     Ok(targets)
 }
 
-/// Lets every crate that has recorded conversations write them as seeds. All packages are selected, as for the tests: another
-/// selection would build them anew with other features.
+/// Makes every crate with recorded exchanges write them as seeds. All packages are selected, as for the tests: another selection would
+/// rebuild them with other features.
 fn write_seeds() -> Result<()> {
     run(&mut cargo("test --quiet --workspace --test fuzz_seeds -- --ignored"))
 }
 
 impl FuzzTarget {
-    /// Starts the target on its corpus; returns where its output goes.
+    /// Starts the target on its corpus. Returns the path of its output.
     fn start(&self, programs: &Path, seconds: u32) -> Result<(Child, PathBuf)> {
         let Self(name) = self;
         let [corpus, artifacts] = ["corpus", "artifacts"].map(|kind| package().join(kind).join(name));
@@ -99,7 +99,7 @@ impl FuzzTarget {
         Ok((started(&mut process)?, log))
     }
 
-    /// Waits for the target; shows the end of its output if it found something.
+    /// Waits for the target. If it found a bug, prints the end of its output.
     fn finish(&self, mut process: Child, log: &Path) -> Result<()> {
         let Self(name) = self;
         let status = process.wait().context("cannot wait for a fuzz target")?;

@@ -1,8 +1,9 @@
 //! The chores of a developer: `cargo xtask CHORE`.
 //!
-//! Each chore is a list of commands that are printed before they run, so that each can be repeated by hand.
+//! Each chore is a list of commands. They are printed before they run, so that each can be repeated by hand.
 
 mod background;
+mod book;
 mod bug_ledger;
 mod checks;
 mod client_libraries;
@@ -14,6 +15,7 @@ mod fuzz;
 mod miri;
 mod ours;
 mod packages;
+mod prose;
 mod public_api;
 mod semver;
 mod setup;
@@ -38,13 +40,13 @@ struct Cli {
 enum Chore {
     /// Build lattice, and launch four ranks that find each other; needs no MPI.
     Demo,
-    /// Install what the tests need: MPI libraries from Debian and from the Python package index.
+    /// Install the requirements of the tests: MPI libraries from Debian and from the Python package index.
     Setup,
     /// Set up, then run every test.
     Test,
     /// Check the walls of ARCHITECTURE.md, and print the table of crates.
     Walls {
-        /// Name also what the table counts: riddles, bare bools, missing documentation, large types.
+        /// Also list the items that the table counts: riddles, bare bools, missing documentation, large types.
         #[arg(long)]
         list: bool,
     },
@@ -60,51 +62,59 @@ enum Chore {
     },
     /// Build the simulation optimised, and run the seeds of this commit.
     Simulate,
-    /// Build libpmi.so.0 and libpmi2.so.0, and install them with headers and pkg-config files (docs/client-libraries.md).
+    /// Build libpmi.so.0 and libpmi2.so.0, and install them with headers and pkg-config files (docs/embed/c-libraries.md).
     ClientLibraries {
         /// Directory that gets lib/lattice, include/lattice and lib/pkgconfig, such as /usr/local.
         prefix: PathBuf,
     },
-    /// Bring each bug of `xtask/bugs.toml` back in a copy of the repository, and show that its test finds it.
+    /// Restore each bug of `xtask/bugs.toml` in a copy of the repository, and check that its test fails.
     BugLedger {
-        /// Only bugs whose names or tests have this in them.
+        /// Only bugs with this text in their name or test.
         #[arg(long)]
         only: Option<String>,
-        /// Only this bug, by its whole name, and those that stand below it in the file.
+        /// Only this bug, by its full name, and all bugs after it in the file.
         #[arg(long, value_name = "NAME")]
         from: Option<String>,
     },
-    /// Run tests of `unsafe` code under Miri; takes a nightly toolchain, which is installed.
+    /// Run tests of `unsafe` code under Miri; installs a nightly toolchain if there is none.
     Miri,
     /// Check licences, sources and bans of all dependencies with cargo-deny (deny.toml).
     Dependencies {
-        /// Look for known holes as well; fetches a database.
+        /// Check for known vulnerabilities as well; fetches a database.
         #[arg(long)]
         advisories: bool,
     },
-    /// Write a list of what each packaged program is made of (CycloneDX) to target/sbom.
+    /// Write a list of the components of each packaged program (CycloneDX) to target/sbom.
     Sbom,
-    /// Make the package of every crate that is published, and check what is in it.
+    /// Create the package of every published crate, and check its contents.
     Packages {
         /// Build each from its package as well; takes minutes.
         #[arg(long)]
         build: bool,
     },
-    /// Check the documentation, and that CRATE/public-api.txt lists what each crate for embedders offers.
+    /// Check the documentation, and that CRATE/public-api.txt lists the public items of each crate for embedders.
     PublicApi {
         /// Write the lists.
         #[arg(long)]
         write: bool,
     },
-    /// Look for breaking changes of the crates for embedders that CHANGELOG.md does not tell, with cargo-semver-checks.
+    /// Check for breaking changes of the crates for embedders that are not in CHANGELOG.md, with cargo-semver-checks.
     Semver {
-        /// Commit to compare with; the last one that has changed CHANGELOG.md, if none is named.
+        /// Commit to compare with; by default the last commit that changed CHANGELOG.md.
         base: Option<String>,
+    },
+    /// Build the book of `docs` by mdBook, which is installed below `target`.
+    Book,
+    /// Count words that make texts hard to read, and print the table of kinds and packages.
+    Prose {
+        /// Print the texts of this kind that have such a word.
+        #[arg(long, value_name = "KIND")]
+        list: Option<prose::Kind>,
     },
     /// Generate the code of the protocol's messages from their .proto files.
     Proto,
-    /// Everything that must pass before a change lands: format, lints, walls, packages, docs and public API, tests, benches, fresh seeds of the
-    /// simulation, a short fuzz run.
+    /// Everything that must pass before a change is merged: format, lints, walls, packages, docs and public API, tests, benches, fresh seeds of
+    /// the simulation, a short fuzz run.
     Ci,
 }
 
@@ -132,6 +142,8 @@ fn main() -> Result<()> {
         Chore::PublicApi { write: true } => public_api::check(public_api::Lists::Written),
         Chore::PublicApi { write: false } => public_api::check(public_api::Lists::Checked),
         Chore::Semver { base } => semver::check(base.as_deref()),
+        Chore::Book => book::build(),
+        Chore::Prose { list } => prose::check(list),
         Chore::Proto => shell::run(&mut shell::cargo("run --quiet --package pmi-transport-codegen")),
         Chore::Ci => checks::ci(),
     }

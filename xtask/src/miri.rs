@@ -1,20 +1,21 @@
-//! `unsafe` code under Miri: all that follows pointers without the system's help.
+//! `unsafe` code under Miri: all code that dereferences pointers without system calls.
 
 use anyhow::Result;
 
 use crate::shell::{cargo, command, run, works};
 
-/// Packages, and those of their tests that Miri can run: the others call the system or C libraries, which it does not know.
+/// Packages, and their tests that Miri can run. The other tests call the system or C libraries, which Miri does not
+/// support.
 const TESTS: [(&str, &[&str]); 3] = [
-    // Pointers of callers in C, and what is handed out to them.
+    // Pointers from callers in C, and memory that is returned to them.
     ("pmi-c-abi", &[]),
-    // Bytes of other processes that are read as records.
+    // Bytes of other processes that are parsed as records.
     ("job-memory", &["layout::tests::a_record", "layout::tests::an_index"]),
     // Structures that the system fills in.
     ("rank-spawner", &["system_v::", "elf::", "arguments::", "exec_string::"]),
 ];
 
-/// Runs them; a nightly toolchain with Miri is installed if there is none.
+/// Runs the tests. Installs a nightly toolchain with Miri if there is none.
 pub(crate) fn check() -> Result<()> {
     if !works(&mut cargo("+nightly miri --version")) {
         run(&mut command("rustup", "toolchain install nightly --profile minimal --component miri,rust-src"))?;

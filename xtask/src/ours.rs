@@ -1,8 +1,9 @@
-//! Our crates, built otherwise than those of others: this program as the compiler that cargo calls for them.
+//! Lattice's crates, built in another way than the external crates. This program replaces the compiler that cargo calls for them.
 //!
-//! With flags in the environment or a profile of its own, cargo would build three hundred crates of others anew, which takes four times
-//! as long, and instrumented ones lead libFuzzer astray: what counts is where our code was not before. So they are those that the
-//! tests are built with. Cargo tells builds apart by the path of the compiler, so each kind of build calls this program by its own name.
+//! With flags in the environment or a separate profile, cargo would rebuild three hundred external crates, which takes four times as
+//! long. Instrumented external crates would also mislead libFuzzer, which must find new paths in Lattice's code. Therefore the external
+//! crates are those of the test build. Cargo distinguishes builds by the path of the compiler, so that each kind of build calls this
+//! program by another name.
 
 use std::ffi::OsString;
 use std::fs;
@@ -15,13 +16,12 @@ use anyhow::{Context, Result};
 
 use crate::shell::target_directory;
 
-/// A way to build our crates.
+/// A way to build Lattice's crates.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Build {
     /// Optimised, with debug assertions.
     Optimised,
-    /// The same, with the instrumentation that libFuzzer needs and the address sanitizer, as `cargo fuzz` sets them with
-    /// `--strip-dead-code`.
+    /// The same, with libFuzzer's instrumentation and the address sanitizer, with the flags of `cargo fuzz --strip-dead-code`.
     Fuzzed,
 }
 
@@ -47,12 +47,12 @@ impl Build {
         }
     }
 
-    /// Lets a build of cargo build our crates so.
+    /// Makes a cargo command build Lattice's crates in this way.
     pub(crate) fn of(self, build: &mut Command) -> Result<&mut Command> {
-        let this = std::env::current_exe().context("cannot tell where this program is")?;
+        let this = std::env::current_exe().context("cannot find the path of this program")?;
         let compiler = target_directory()?.join(self.name());
         if fs::read_link(&compiler).ok().as_ref() != Some(&this) {
-            // There may be one of another place.
+            // A link to another path may exist.
             let _ = fs::remove_file(&compiler);
             symlink(&this, &compiler).with_context(|| format!("cannot make {}", compiler.display()))?;
         }
@@ -60,10 +60,10 @@ impl Build {
     }
 }
 
-/// Becomes the compiler, if cargo called this program in its place: `NAME RUSTC ARGUMENTS...`.
+/// Executes the compiler, if cargo called this program in its place: `NAME RUSTC ARGUMENTS...`.
 ///
 /// # Errors
-/// Fails if the compiler cannot be run.
+/// Fails if the compiler cannot be executed.
 pub(crate) fn become_compiler() -> Result<()> {
     let mut arguments = std::env::args_os();
     let name = arguments.next().and_then(|name| Some(Path::new(&name).file_name()?.to_owned()));
@@ -73,14 +73,15 @@ pub(crate) fn become_compiler() -> Result<()> {
     let mut command = Command::new(&compiler);
     let flags = if is_for_targets(&arguments) { build.flags() } else { "" };
     if flags.contains("-Z") {
-        // The sanitizer's flag is unstable; the variable makes the one toolchain take it.
+        // The sanitizer's flag is unstable; the variable makes a stable toolchain accept it.
         command.env("RUSTC_BOOTSTRAP", "1");
     }
     let error = command.args(&arguments).args(flags.split_whitespace()).exec();
     Err(error).with_context(|| format!("cannot run {}", compiler.display()))
 }
 
-/// Returns true for a crate that becomes part of the targets: neither of the build itself, nor a question of cargo to the compiler.
+/// Returns true for a crate that becomes part of the targets. Returns false for a build dependency, and for a query of cargo to the
+/// compiler.
 fn is_for_targets(arguments: &[OsString]) -> bool {
     let value_of = |flag: &str| -> Option<&OsString> {
         let at = arguments.iter().position(|argument| argument == flag)?;

@@ -1,4 +1,4 @@
-//! Packages as they would be published: complete metadata, the files that belong into them, small.
+//! Packages in their published form: complete metadata, the required files, and a small size.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -8,10 +8,11 @@ use serde::Deserialize;
 
 use crate::shell::{cargo, run, target_directory};
 
-/// Bytes of the largest package. The limit finds files that do not belong into a package; the registry accepts 10 MiB.
+/// Maximum size of a package, in bytes. The limit detects files that do not belong in a package; the registry accepts 10
+/// MiB.
 const SIZE_MAX: u64 = 1024 * 1024;
 
-/// Files that every package has beside its sources.
+/// Files of every package in addition to its sources.
 const FILES: [&str; 3] = ["README.md", "LICENSE-APACHE", "LICENSE-MIT"];
 
 /// Directories for tests and benches, which no package has.
@@ -20,24 +21,24 @@ const LEFT_OUT: [&str; 3] = ["tests/", "testdata/", "benches/"];
 /// Extent of the check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Build {
-    /// Each package is built from nothing but its files and other packages, as the registry would have it; takes minutes.
+    /// Each package is built only from its files and other packages, as in the registry; takes minutes.
     FromPackages,
-    /// Packages are made, and not built.
+    /// Packages are created, and not built.
     Left,
 }
 
-/// What cargo says of the members of the workspace.
+/// Metadata of cargo about the members of the workspace.
 #[derive(Debug, Deserialize)]
 struct Metadata {
     packages: Vec<Package>,
 }
 
-/// A member, as its manifest describes it.
+/// A member, by its manifest.
 #[derive(Clone, Debug, Deserialize)]
 struct Package {
     name: String,
     version: String,
-    /// Registries; an empty list is `publish = false`.
+    /// Registries; an empty list means `publish = false`.
     publish: Option<Vec<String>>,
     description: Option<String>,
     license: Option<String>,
@@ -47,7 +48,7 @@ struct Package {
     categories: Vec<String>,
 }
 
-/// Makes the package of every member that is published, and checks what is in it.
+/// Creates the package of every published member, and checks its contents.
 pub(crate) fn check(build: Build) -> Result<()> {
     let output = cargo("metadata --no-deps --offline --format-version 1").output().context("cannot run cargo")?;
     ensure!(output.status.success(), "cargo metadata: {}", String::from_utf8_lossy(&output.stderr));
@@ -56,7 +57,7 @@ pub(crate) fn check(build: Build) -> Result<()> {
     let wrong: Vec<String> = published.iter().flat_map(|package| package.complaints()).collect();
     ensure!(wrong.is_empty(), "packages are not fit to be published:\n{}", wrong.join("\n"));
 
-    // A dry run keeps no packages.
+    // A dry run stores no packages.
     run(cargo("package --no-verify --allow-dirty --offline --quiet").args(selection(&published)))?;
     let mut publish = cargo("publish --dry-run --workspace --allow-dirty --quiet");
     match build {
@@ -74,7 +75,7 @@ pub(crate) fn check(build: Build) -> Result<()> {
     Ok(())
 }
 
-/// `--package NAME` for each.
+/// Returns `--package NAME` for each package.
 fn selection<'a>(packages: &[&'a Package]) -> Vec<&'a str> {
     packages.iter().flat_map(|package| ["--package", &package.name]).collect()
 }
@@ -84,7 +85,7 @@ impl Package {
         self.publish.as_ref().is_none_or(|registries| !registries.is_empty())
     }
 
-    /// Fields of the manifest that are missing, or that the registry would refuse.
+    /// Returns fields of the manifest that are missing, or that the registry would refuse.
     fn complaints(&self) -> Vec<String> {
         let given = |field: &Option<String>| field.as_ref().is_some_and(|text| !text.is_empty());
         let short = |word: &String| word.len() <= 20 && word.starts_with(|first: char| first.is_ascii_alphanumeric());
@@ -107,7 +108,7 @@ impl Package {
         self.check_list(&String::from_utf8(output.stdout)?)
     }
 
-    /// Fails if a file is missing or too many, of those that `cargo package --list` names.
+    /// Fails if the list of `cargo package --list` lacks a required file, or contains an excluded one.
     fn check_list(&self, list: &str) -> Result<()> {
         let files: BTreeSet<&str> = list.lines().collect();
         for file in FILES {

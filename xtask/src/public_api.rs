@@ -1,7 +1,7 @@
-//! Documentation as JSON, and the lists of public items that are made of it.
+//! Documentation as JSON, and the lists of public items from it.
 //!
-//! rustdoc says of JSON what it says of pages, so that this is also the check of the documentation. The form is unstable: this program is in
-//! rustdoc's place, and lets it take the flags. In the environment of cargo, the variable for that would have a hundred crates built anew.
+//! For JSON rustdoc reports the same errors as for pages, so that this is also the check of the documentation. The format is unstable: this
+//! program replaces rustdoc, and enables the flags. If cargo's environment had the variable for this, a hundred crates would be rebuilt.
 
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
@@ -11,14 +11,14 @@ use anyhow::{Context, Result};
 
 use crate::shell::{cargo, run, target_directory};
 
-/// Tells this program that it is called in the place of rustdoc.
+/// Variable that marks a call of this program in place of rustdoc.
 const MARK: &str = "LATTICE_RUSTDOC_JSON";
 
-/// Any example: with one cargo resolves features as for `--all-targets`, with those that development dependencies ask for. Without,
-/// it would check a hundred crates once more for others.
+/// Any example. With an example cargo resolves features as for `--all-targets`, including the features of development dependencies. Without
+/// it a hundred external crates would be checked again.
 pub(crate) const SAME_DEPENDENCIES: &str = "--example pmi_ring";
 
-/// Treatment of a list that is not what its crate offers.
+/// Action for a list that differs from its crate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Lists {
     Checked,
@@ -27,7 +27,7 @@ pub(crate) enum Lists {
 
 /// Documents the libraries of all crates; a warning is a failure.
 pub(crate) fn document() -> Result<()> {
-    let this = std::env::current_exe().context("cannot tell where this program is")?;
+    let this = std::env::current_exe().context("cannot find the path of this program")?;
     let words = format!("doc --workspace --no-deps --lib {SAME_DEPENDENCIES}");
     let flags = "-D warnings -Zunstable-options --output-format json";
     run(cargo(&words).env("RUSTDOC", this).env(MARK, "1").env("RUSTDOCFLAGS", flags))
@@ -44,15 +44,15 @@ pub(crate) fn check(lists: Lists) -> Result<()> {
     run(&mut compare)
 }
 
-/// Compares the lists with the documentation that [`document`] made in this directory, by the program as it was built with all others.
+/// Compares the lists with the documentation of [`document`] in this directory, with the program from the common build.
 pub(crate) fn compare(documentation: PathBuf) -> Result<()> {
     run(Command::new(target_directory()?.join("debug/public-api-lists")).arg(documentation))
 }
 
-/// Becomes rustdoc, if cargo called this program in its place.
+/// Executes rustdoc, if cargo called this program in its place.
 ///
 /// # Errors
-/// Fails if rustdoc cannot be run.
+/// Fails if rustdoc cannot be executed.
 pub(crate) fn become_rustdoc() -> Result<()> {
     if std::env::var_os(MARK).is_none() {
         return Ok(());

@@ -1,8 +1,8 @@
-//! Breaking changes of the crates for embedders: what cargo-semver-checks finds in those whose lists of public items have changed.
+//! Breaking changes of the crates for embedders. cargo-semver-checks checks the crates with changed lists of public items.
 //!
 //! ```text
 //! the last change of CHANGELOG.md ──── later commits ────> now
-//!    breaks up to here are told there                       a break since then is not told, and fails
+//!    breaks up to here are in CHANGELOG.md                  a break since then is not in it, and fails
 //! ```
 
 use std::path::Path;
@@ -11,9 +11,9 @@ use anyhow::{Context, Result, ensure};
 
 use crate::shell::{cargo, command, run, target_directory, works};
 
-/// Version that goes with the toolchain: it reads the JSON of its rustdoc.
+/// Version for this toolchain: it must support the JSON of its rustdoc.
 const VERSION: &str = "0.51.0";
-/// Where breaks are told.
+/// File that lists breaking changes.
 const TOLD: &str = "CHANGELOG.md";
 
 /// Compares the crates with their state at `base`, or at the last change of CHANGELOG.md.
@@ -23,7 +23,7 @@ pub(crate) fn check(base: Option<&str>) -> Result<()> {
         println!("no history of this tree can be read: there is nothing to compare the interfaces with");
         return Ok(());
     }
-    // Its oldest commit changes every file.
+    // The oldest commit of a shallow clone changes every file.
     if base.is_none() && git("rev-parse --is-shallow-repository")?.trim() == "true" {
         println!("this clone is shallow, so nothing was compared with the interfaces of before; git fetch --unshallow");
         return Ok(());
@@ -45,7 +45,7 @@ pub(crate) fn check(base: Option<&str>) -> Result<()> {
     let tools = target_directory()?.join("tools");
     let program = tools.join("bin/cargo-semver-checks");
     if !works(command(&program, "semver-checks --version").env_remove("CARGO")) {
-        // Once; it takes minutes.
+        // Only once, because it takes minutes.
         run(cargo(&format!("install --locked --version {VERSION} cargo-semver-checks")).arg("--root").arg(&tools))?;
     }
     let mut compare = command(&program, &format!("semver-checks --baseline-rev {base}"));
@@ -54,7 +54,7 @@ pub(crate) fn check(base: Option<&str>) -> Result<()> {
         .with_context(|| format!("an interface was broken since {base}; {TOLD} must say what embedders have to do"))
 }
 
-/// Name of the package in a directory.
+/// Returns the name of the package in a directory.
 fn package(directory: &Path) -> Result<String> {
     let manifest = directory.join("Cargo.toml");
     let text = std::fs::read_to_string(&manifest).with_context(|| format!("cannot read {}", manifest.display()))?;
@@ -63,7 +63,7 @@ fn package(directory: &Path) -> Result<String> {
     Ok(name.context("a package has a name")?.to_owned())
 }
 
-/// Output of git.
+/// Returns the output of git.
 fn git(words: &str) -> Result<String> {
     let output = command("git", words).output().context("cannot run git")?;
     ensure!(output.status.success(), "git {words}: {}", String::from_utf8_lossy(&output.stderr).trim_end());

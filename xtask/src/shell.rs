@@ -1,4 +1,4 @@
-//! Commands as the chores run them: printed first, and a failure ends the chore.
+//! Commands of the chores: each is printed first, and a failure ends the chore.
 
 use std::ffi::OsStr;
 use std::io::{BufRead, BufReader};
@@ -14,28 +14,28 @@ pub(crate) fn repository() -> &'static Path {
     Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/.."))
 }
 
-/// The target directory, whatever it is called: this program is in one of its profiles.
+/// The target directory, with any name: this program is in one of its profiles.
 pub(crate) fn target_directory() -> Result<PathBuf> {
-    let program = std::env::current_exe().context("cannot tell where this program is")?;
+    let program = std::env::current_exe().context("cannot find the path of this program")?;
     match program.ancestors().nth(2) {
         Some(directory) => Ok(directory.to_owned()),
         None => bail!("{} is not in a target directory", program.display()),
     }
 }
 
-/// A cargo command; the words hold no spaces.
+/// Returns a cargo command. The words must not contain spaces.
 pub(crate) fn cargo(words: &str) -> Command {
     command("cargo", words)
 }
 
-/// A command; the words hold no spaces.
+/// Returns a command. The words must not contain spaces.
 pub(crate) fn command(program: impl AsRef<OsStr>, words: &str) -> Command {
     let mut command = Command::new(program);
     command.args(words.split_whitespace());
     command
 }
 
-/// Prints the command, runs it, and fails if it does.
+/// Prints the command and runs it. Fails if the command fails.
 pub(crate) fn run(command: &mut Command) -> Result<()> {
     let line = line(command);
     eprintln!("$ {line}");
@@ -51,7 +51,7 @@ pub(crate) fn started(command: &mut Command) -> Result<Child> {
     command.spawn().with_context(|| format!("cannot run {line}"))
 }
 
-/// Runs test programs, and collects what they report. That tests fail is no error here.
+/// Runs test programs, and collects their reports. Failing tests are no error here.
 pub(crate) fn run_tests(command: &mut Command) -> Result<TestRun> {
     let mut process = started(command.stdout(Stdio::piped()))?;
     let mut tests = TestRun::default();
@@ -64,13 +64,13 @@ pub(crate) fn run_tests(command: &mut Command) -> Result<TestRun> {
     Ok(tests)
 }
 
-/// Reports a command that can be run and succeeds; its output is dropped.
+/// Returns true if a command can be run and succeeds. Its output is dropped.
 pub(crate) fn works(command: &mut Command) -> bool {
     let quiet = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
     quiet.status().is_ok_and(|status| status.success())
 }
 
-/// The command as one would type it here: variables, program, arguments.
+/// Formats the command as typed in the current directory: variables, program, arguments.
 fn line(command: &Command) -> String {
     let here = std::env::current_dir().unwrap_or_default();
     let short = |path: &OsStr| {

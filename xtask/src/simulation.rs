@@ -1,4 +1,4 @@
-//! Simulated clusters of seeds that no run before has tried: the first one follows from the commit's hash.
+//! Simulated clusters with new seeds: the first seed is derived from the commit's hash.
 
 use std::process::Command;
 
@@ -7,14 +7,14 @@ use anyhow::{Context, Result};
 use crate::ours::Build;
 use crate::shell::{cargo, command, run, target_directory};
 
-/// Number of seeds of a run: about a minute on two processors.
+/// Number of seeds in a run, which takes about a minute on two processors.
 const SEEDS: u64 = 100_000;
 
-/// Digits of the hash that make a seed; there is room for [`SEEDS`] after the greatest.
+/// Number of digits of the hash in a seed. [`SEEDS`] more seeds fit after the highest one.
 const DIGITS: usize = 15;
 
-/// Builds the simulation, optimised. All packages are selected with a test, as for the tests: another selection would build those of others
-/// anew with other features.
+/// Builds the simulation, optimised. All packages are selected with a test, as for the tests: another selection would rebuild the external
+/// crates with other features.
 pub(crate) fn build() -> Result<()> {
     run(Build::Optimised.of(&mut cargo("build --workspace --bin lattice-simulation --test seeds"))?)
 }
@@ -29,7 +29,7 @@ pub(crate) fn run_fresh() -> Result<()> {
     run(simulation.args(["--threads".to_owned(), threads.to_string()]))
 }
 
-/// The first seed of a commit, by its hash in hexadecimal.
+/// Returns the first seed of a commit, from its hash in hexadecimal.
 fn first_seed(hash: &str) -> Result<u64> {
     let digits = hash.get(..DIGITS).with_context(|| format!("{hash:?} is no commit"))?;
     u64::from_str_radix(digits, 16).with_context(|| format!("{hash:?} is no commit"))

@@ -1,11 +1,11 @@
-//! Steps of a long chore: how long each took, and what the test programs among them counted.
+//! Steps of a long chore: the time of each step, and the counts of its test programs.
 
 use std::fmt;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
 
-/// Steps that were taken, in order.
+/// Completed steps, in order.
 #[derive(Debug, Default)]
 pub(crate) struct Steps {
     taken: Vec<(&'static str, Duration)>,
@@ -24,7 +24,7 @@ pub(crate) struct TestCount {
 }
 
 impl Steps {
-    /// Takes a step; a failure ends the chore.
+    /// Runs a step; a failure ends the chore.
     pub(crate) fn take(&mut self, name: &'static str, step: impl FnOnce() -> Result<()>) -> Result<()> {
         let start = Instant::now();
         let result = step();
@@ -32,7 +32,7 @@ impl Steps {
         result
     }
 
-    /// Takes a step that runs test programs. A test that fails is a failure of the step: none is run again.
+    /// Runs a step of test programs. A failing test fails the step; no test is repeated.
     pub(crate) fn take_tests(&mut self, name: &'static str, step: impl FnOnce() -> Result<TestRun>) -> Result<()> {
         let mut taken = TestRun::default();
         let result = self.take(name, || {
@@ -48,33 +48,33 @@ impl Steps {
     }
 }
 
-/// Beginnings of lines of tests that libtest counts as passed: one that cannot be run here, and one that was run again after a fault of another
-/// launcher or MPI library, which has been seen without Lattice (`tests/src/peer_faults.rs`).
+/// Prefixes of lines from tests that libtest counts as passed. The first marks a test that cannot run here. The second marks a test that was
+/// repeated after a fault of another launcher or MPI library, which also occurs without Lattice (`tests/src/peer_faults.rs`).
 const REMARKS: [&str; 2] = ["not tried here: ", "fault of a peer: "];
 
 /// Outcome of test programs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct TestRun {
     pub(crate) count: TestCount,
-    /// Test programs that have begun; those that came to their end are counted in `count`.
+    /// Number of started test programs. `count` has the number of completed ones.
     begun: usize,
     /// Names of the tests that failed.
     pub(crate) failures: Vec<String>,
-    /// Lines that begin as [`REMARKS`].
+    /// Lines with a prefix of [`REMARKS`].
     remarks: Vec<String>,
-    /// True if every program ended well.
+    /// True if every program succeeded.
     pub(crate) succeeded: bool,
 }
 
 impl TestRun {
-    /// Reads what test programs have printed.
+    /// Parses the output of test programs.
     pub(crate) fn of(output: &[u8], succeeded: bool) -> Self {
         let mut run = Self { succeeded, ..Self::default() };
         String::from_utf8_lossy(output).lines().for_each(|line| run.add_line(line));
         run
     }
 
-    /// Adds what a line of a test program's output says.
+    /// Adds a line of a test program's output.
     pub(crate) fn add_line(&mut self, line: &str) {
         self.count.add_line(line);
         self.begun += usize::from(begins_a_program(line));
@@ -86,13 +86,13 @@ impl TestRun {
         }
     }
 
-    /// True if each test program came to its end; one that crashes names no test.
+    /// Returns true if each test program completed. A program that crashes names no test.
     fn is_whole(&self) -> bool {
         self.begun <= self.count.programs
     }
 }
 
-/// True for `running 3 tests`, the first line of a test program.
+/// Returns true for `running 3 tests`, the first line of a test program.
 fn begins_a_program(line: &str) -> bool {
     let Some(rest) = line.strip_prefix("running ") else { return false };
     rest.strip_suffix(" tests").or(rest.strip_suffix(" test")).is_some_and(|count| count.parse::<usize>().is_ok())
@@ -114,7 +114,7 @@ impl fmt::Display for Steps {
 }
 
 impl TestCount {
-    /// Adds what a line of a test program's output says, if it is the one that counts.
+    /// Adds the counts in a line of a test program's output, if the line has them.
     pub(crate) fn add_line(&mut self, line: &str) {
         let Some(counts) = line.strip_prefix("test result: ") else { return };
         // `ok. 3 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0.00s`

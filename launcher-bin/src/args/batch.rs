@@ -33,7 +33,7 @@ pub(super) const QUEUE_AFTER_HELP: &str =
 /// The flags of `lattice batch`.
 #[derive(Clone, Debug, Args)]
 pub struct BatchArgs {
-    /// What a script can say itself; the command line goes before it.
+    /// Options that a script can have as well; the command line overrides them.
     #[command(flatten)]
     pub options: BatchOptions,
     /// Wait for the end of the script, and return its exit code.
@@ -42,10 +42,10 @@ pub struct BatchArgs {
     /// Server and form of the answer.
     #[command(flatten)]
     pub table: TableArgs,
-    /// Run COMMAND, a line of the shell, in place of a script.
+    /// Run COMMAND, a line of the shell, instead of a script.
     #[arg(long, value_name = "COMMAND", conflicts_with = "script", value_parser = NonEmptyStringValueParser::new())]
     pub wrap: Option<String>,
-    /// The script: begins with #! and its interpreter, and is read now; without it and --wrap from standard input.
+    /// The script: it begins with #! and its interpreter, and is read now. Without it and --wrap, it is read from standard input.
     #[arg(value_name = "SCRIPT")]
     pub script: Option<PathBuf>,
     /// Its arguments.
@@ -62,22 +62,23 @@ pub struct BatchOptions {
     /// Exactly these nodes, such as node[0-3,7].
     #[arg(short = 'w', long = "nodelist", value_name = "NODES", value_parser = node_list)]
     pub list: Option<String>,
-    /// End it after so long: minutes, HOURS:MINUTES:SECONDS and the other forms of sbatch, or 90s. Who says so may begin before others.
+    /// End it after this time: minutes, HOURS:MINUTES:SECONDS and the remaining forms of sbatch, or 90s. Jobs with a time limit can be
+    /// backfilled.
     #[arg(short, long, alias = "walltime", value_name = "TIME", value_parser = slurm_time::allocation_limit)]
     pub time: Option<Duration>,
-    /// Write what the script prints to FILE [default: lattice-%j.out].
+    /// Write standard output of the script to FILE [default: lattice-%j.out].
     #[arg(short, long, value_name = "FILE", value_parser = template())]
     pub output: Option<Template>,
-    /// Write its standard error to FILE; else where --output says.
+    /// Write its standard error to FILE [default: the file of --output].
     #[arg(short, long, value_name = "FILE", value_parser = template())]
     pub error: Option<Template>,
-    /// Name of the job; else that of the script's file.
+    /// Name of the job [default: that of the script's file].
     #[arg(short = 'J', long, alias = "name", value_name = "NAME", value_parser = NonEmptyStringValueParser::new())]
     pub job_name: Option<String>,
-    /// Queue it again, to run from its beginning on other nodes: never, on-node-failure (as without WHEN) or on-any-failure.
+    /// Queue it again after a failure, to run from its beginning on other nodes: never, on-node-failure (without WHEN) or on-any-failure.
     #[arg(long, value_enum, value_name = "WHEN", num_args = 0..=1, require_equals = true, default_missing_value = "on-node-failure", hide_possible_values = true)]
     pub requeue: Option<Requeue>,
-    /// Start it in DIR; else where it was submitted.
+    /// Working directory [default: that of the submission].
     #[arg(short = 'D', long, aliases = ["workdir", "cwd"], value_name = "DIR")]
     pub chdir: Option<PathBuf>,
     /// Tasks of `srun` in the script.
@@ -89,7 +90,7 @@ pub struct BatchOptions {
     /// Events of which sbatch sends mail; none is sent here.
     #[arg(long, value_name = "TYPE", hide = true)]
     pub mail_type: Option<String>,
-    /// Who would get it.
+    /// User that mail would be sent to.
     #[arg(long, value_name = "USER", hide = true)]
     pub mail_user: Option<String>,
     /// For a scheduler in front of this one; ignored here.
@@ -104,7 +105,7 @@ pub struct BatchOptions {
 }
 
 impl BatchOptions {
-    /// These options, and where they say nothing, those of `below`.
+    /// These options, completed by those of `below`.
     pub(crate) fn over(self, below: Self) -> Self {
         let (count, list) = match (self.count, self.list) {
             (None, None) => (below.count, below.list),
@@ -129,10 +130,10 @@ impl BatchOptions {
         }
     }
 
-    /// Refuses a number of nodes beside another number of names.
+    /// Refuses a number of nodes that differs from the number of names.
     ///
     /// # Errors
-    /// Says in words what does not agree.
+    /// Returns a message with both numbers if they differ.
     pub(crate) fn check(&self) -> Result<(), String> {
         let (Some(count), Some(list)) = (self.count, &self.list) else { return Ok(()) };
         match hostlist::expand(list).map_or(0, |names| distinct(names).len()) {
@@ -153,12 +154,12 @@ impl BatchOptions {
         let own =
             [(is_in_front, in_front), (has_mail, mail)].into_iter().filter_map(|(given, note)| given.then_some(note));
         let own = own.chain(self.passed_over.iter().cloned()).filter(|_| verbosity > Verbosity::Quiet);
-        // The nodes of a job are not chosen yet.
+        // The nodes of a job are not selected yet.
         distinct(own.chain(self.idle.notes(idle::Allocation::Missing, verbosity)))
     }
 }
 
-/// Reads a number of nodes as sbatch has it: `N`, or `MIN-MAX`, of which it is the first.
+/// Parses a number of nodes in the forms of sbatch: `N`, or `MIN-MAX`, which means MIN.
 fn node_count(text: &str) -> Result<u32, String> {
     let number = |text: &str| text.parse::<u32>().ok().filter(|&number| number > 0);
     let count = match text.split_once('-') {
@@ -171,7 +172,7 @@ fn node_count(text: &str) -> Result<u32, String> {
 /// The flags of `lattice queue`.
 #[derive(Clone, Debug, Args)]
 pub struct QueueArgs {
-    /// Only these allocations, also if they have ended.
+    /// Only these allocations, also ended ones.
     #[arg(value_name = "ID")]
     pub ids: Vec<String>,
     /// Also those that have ended.
@@ -197,7 +198,7 @@ pub struct CancelArgs {
     /// All batch jobs and allocations of yours.
     #[arg(long, conflicts_with_all = ["ids", "user"])]
     pub me: bool,
-    /// All batch jobs and allocations of this user, by name or number; those of others are for administrators.
+    /// All batch jobs and allocations of this user, by name or number; for another user this needs an administrator.
     #[arg(short, long, value_name = "USER", value_parser = user, conflicts_with = "ids")]
     pub user: Option<u32>,
     /// Server and form of the answer.
@@ -205,7 +206,7 @@ pub struct CancelArgs {
     pub table: TableArgs,
 }
 
-/// What the launch of a batch job on its node is told. Its script is in the variable `LATTICE_BATCH_SCRIPT`.
+/// Parameters of the launch of a batch job on its node. Its script is in the variable `LATTICE_BATCH_SCRIPT`.
 #[derive(Clone, Debug, Args)]
 pub struct BatchScriptArgs {
     /// Its name.

@@ -1,5 +1,4 @@
-//! Lines of `#LATTICE` and `#SBATCH` in a batch script: their words in the options of `lattice batch`, and the refusal of those that it
-//! does not have.
+//! `#LATTICE` and `#SBATCH` lines of a batch script: their translation to options of `lattice batch`, and errors for unknown options.
 
 use clap::error::{ContextKind, ErrorKind};
 use clap::{Arg, CommandFactory, Parser};
@@ -8,10 +7,10 @@ use super::batch::BatchOptions;
 use super::idle::{self, NO_MEMORY_LIMIT, Value};
 
 impl BatchOptions {
-    /// Reads the words of a line of a script: flags as on the command line, or `name=value` without dashes.
+    /// Parses the words of a script line: flags as on the command line, or `name=value` without dashes.
     ///
     /// # Errors
-    /// Says in words what is wrong, with the nearest option to one that does not exist.
+    /// Returns a message for an invalid line. For an unknown option, it names the nearest known option.
     pub(crate) fn of_line(words: Vec<String>) -> Result<Self, String> {
         let mut passed_over = Vec::new();
         let words: Vec<String> = match words.first() {
@@ -36,7 +35,7 @@ impl BatchOptions {
     }
 }
 
-/// What to do in place of a flag of sbatch that would change what becomes of a job.
+/// Alternative to an unsupported flag of sbatch that would change the result of a job.
 pub(super) fn instead(flag: &str) -> Option<&'static str> {
     match flag {
         "--array" | "-a" => Some("submit the script once for each index, as its argument"),
@@ -51,19 +50,19 @@ pub(super) fn instead(flag: &str) -> Option<&'static str> {
         }
         "--open-mode" => Some("a file of output is emptied first; one for each job has %j in its name"),
         "--hint" | "--cpu-bind" | "--gpus-per-task" | "--distribution" | "-m" => {
-            Some("say it in the script, to `lattice launch` or `lattice srun`")
+            Some("set it in the script, for `lattice launch` or `lattice srun`")
         }
         _ => None,
     }
 }
 
-/// Letters of sbatch that mean something else on the command line of this program.
+/// Short flags of sbatch that have another meaning in this program, with their long flags.
 const LETTERS: [(&str, &str); 1] = [("-q", "--qos")];
 
 const OF_SRUN: &str = "type it to `lattice launch` or `lattice srun` in the script";
 
-/// Flags of sbatch that are ignored here, beside [those of srun](IdleArgs): their letter, their name, whether a value follows, and the
-/// reason of a note, if their effect could be missed.
+/// Flags of sbatch that are ignored here, in addition to [those of srun](IdleArgs): letter, name, and whether a value follows. If users may miss
+/// the effect of a flag, it has a reason for the note.
 const OF_SBATCH: &[(Option<&str>, &str, Value, Option<&str>)] = &[
     (Some("-L"), "--licenses", Value::Required, Some("licences are not shared out")),
     (Some("-M"), "--clusters", Value::Required, Some("a job runs on the cluster of --api")),
@@ -84,7 +83,7 @@ const OF_SBATCH: &[(Option<&str>, &str, Value, Option<&str>)] = &[
     (None, "--propagate", Value::Optional, None),
 ];
 
-/// The words of a line of sbatch's, in the options of ours, and notes on those that are ignored.
+/// Translates the words of a `#SBATCH` line to options of `lattice batch`. Returns them with notes on ignored flags.
 fn of_sbatch_line(words: Vec<String>) -> (Vec<String>, Vec<String>) {
     let (mut ours, mut notes, mut words) = (Vec::new(), Vec::new(), words.into_iter());
     while let Some(word) = words.next() {
@@ -100,7 +99,7 @@ fn of_sbatch_line(words: Vec<String>) -> (Vec<String>, Vec<String>) {
     (ours, notes)
 }
 
-/// Name, value that is still to come and reason of a flag in [`OF_SBATCH`]; `None` for any other word.
+/// Name, expected value in the next word, and reason of a flag in [`OF_SBATCH`]; `None` for any other word.
 fn passed_over(word: &str) -> Option<(&'static str, Value, Option<&'static str>)> {
     let (name, has_value) = word.split_once('=').map_or((word, false), |(name, _)| (name, true));
     OF_SBATCH.iter().find_map(|&(letter, long, value, reason)| {
@@ -114,7 +113,7 @@ fn passed_over(word: &str) -> Option<(&'static str, Value, Option<&'static str>)
     })
 }
 
-/// A word of a line of sbatch's, in the options of ours; `None` for one that asks for what is so anyway.
+/// Translates a word of a `#SBATCH` line to an option of `lattice batch`; `None` for a flag that requests the default.
 fn of_sbatch(word: String) -> Option<String> {
     match &*word {
         "--no-requeue" => return Some("--requeue=never".to_owned()),
@@ -137,7 +136,7 @@ struct Line {
     options: BatchOptions,
 }
 
-/// `name=value` as it stands on the command line.
+/// `name=value` as a flag of the command line.
 fn with_dashes(word: &str) -> String {
     match word.split_once('=') {
         Some((name, value)) => format!("--{}={value}", name.replace('_', "-")),
@@ -145,7 +144,7 @@ fn with_dashes(word: &str) -> String {
     }
 }
 
-/// An option without dashes whose value is the next word.
+/// The first option without dashes that is followed by its value as a separate word.
 fn name_and_value_apart(words: &[String]) -> Option<(&str, &str)> {
     let line = Line::command();
     let takes_value = |name: &str| {
@@ -158,7 +157,7 @@ fn name_and_value_apart(words: &[String]) -> Option<(&str, &str)> {
     Some((&pair[0], &pair[1]))
 }
 
-/// The first paragraph of an error, or for an unknown option the nearest one that exists.
+/// The first paragraph of an error. For an unknown option: the alternative to it, or the nearest known option.
 fn reason(error: &clap::Error) -> String {
     let unknown = error.get(ContextKind::InvalidArg).map(ToString::to_string);
     match (error.kind(), unknown) {
@@ -180,7 +179,7 @@ fn reason(error: &clap::Error) -> String {
     }
 }
 
-/// The option that the typed one may be a slip of.
+/// The nearest known option, if the typed one may be a misspelling of it.
 fn nearest(typed: &str) -> Option<String> {
     let line = Line::command();
     let names = line.get_arguments().flat_map(|arg| arg.get_long_and_visible_aliases().unwrap_or_default());

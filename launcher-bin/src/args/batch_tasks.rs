@@ -1,4 +1,4 @@
-//! Tasks that a batch script starts by `srun` where a line of it does not say how many.
+//! Default numbers of tasks for lines of `srun` in a batch script.
 
 use std::num::NonZeroU32;
 
@@ -6,22 +6,22 @@ use clap::Args;
 
 use super::value::positive;
 
-/// What `sbatch` tells the `srun` of a script, by the variables that this one reads, too.
+/// Numbers of tasks for `srun` in a script, which receives them in the same variables as under `sbatch`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Args)]
 pub struct TaskArgs {
-    /// Tasks of a line of srun in the script that does not say how many.
+    /// Number of tasks for each line of srun in the script that sets none.
     #[arg(short = 'n', long, value_name = "N", value_parser = positive, allow_negative_numbers = true)]
     pub ntasks: Option<NonZeroU32>,
-    /// So many of them on each node; with --ntasks, it says how many nodes there are where nothing else does.
+    /// Number of tasks on each node; with --ntasks, it determines the number of nodes if no option does.
     #[arg(long, alias = "tasks-per-node", value_name = "K", value_parser = positive, allow_negative_numbers = true)]
     pub ntasks_per_node: Option<NonZeroU32>,
-    /// CPUs of each of them.
+    /// Number of CPUs for each task.
     #[arg(short = 'c', long, value_name = "N", value_parser = positive, allow_negative_numbers = true)]
     pub cpus_per_task: Option<NonZeroU32>,
 }
 
 impl TaskArgs {
-    /// These numbers, and where they say nothing, those of `below`.
+    /// These numbers, completed by those of `below`.
     pub(super) fn over(self, below: Self) -> Self {
         Self {
             ntasks: self.ntasks.or(below.ntasks),
@@ -30,12 +30,13 @@ impl TaskArgs {
         }
     }
 
-    /// True if tasks are asked for, and nothing says how many of them a node has.
+    /// True if the number of tasks is set, and the number for each node is not.
     pub(crate) fn needs_cores(self) -> bool {
         self.ntasks.is_some() && self.ntasks_per_node.is_none()
     }
 
-    /// The nodes that so many tasks need: those that a node has are said, or as many as it has `cores` for. `None` if nothing says it.
+    /// Number of nodes that the tasks need, from the number for each node, or from the `cores` of a node. `None` if the number of tasks, or both
+    /// of these, are missing.
     pub(crate) fn nodes(self, cores: Option<u32>) -> Option<u32> {
         let per_node = match self.ntasks_per_node {
             Some(tasks) => tasks.get(),

@@ -52,7 +52,7 @@ pub enum AllocCommand {
     /// Run your shell, or a command, in an allocation: an unchanged mpirun or mpiexec in it starts its ranks on all nodes.
     #[command(after_help = SHELL_AFTER_HELP)]
     Shell(ShellArgs),
-    /// Show your allocations; administrators see everybody's.
+    /// Show your allocations; for administrators, the allocations of all users.
     List {
         /// Also those that have ended.
         #[arg(long)]
@@ -106,7 +106,7 @@ pub struct ShellArgs {
     /// If the nodes are not up and free now, wait for them in the queue.
     #[arg(long)]
     pub wait: bool,
-    /// End the allocation after so long, such as 30 (minutes), 2:00:00 or 90s.
+    /// End the allocation after this time, such as 30 (minutes), 2:00:00 or 90s.
     #[arg(short, long, value_name = "TIME", value_parser = slurm_time::allocation_limit)]
     pub time: Option<Duration>,
     /// The API server.
@@ -132,7 +132,7 @@ pub struct CreateArgs {
     /// If the nodes are not up and free now, wait for them in the queue.
     #[arg(long)]
     pub wait: bool,
-    /// End it after so long, such as 30 (minutes), 2:00:00 or 90s.
+    /// End it after this time, such as 30 (minutes), 2:00:00 or 90s.
     #[arg(short, long, value_name = "TIME", value_parser = slurm_time::allocation_limit)]
     pub time: Option<Duration>,
     /// Print the variables of a shell in the allocation, as lines for `eval`, instead of its id: with them an unchanged mpirun or mpiexec starts
@@ -166,8 +166,8 @@ pub struct NodesArgs {
     /// The action; without one, the nodes are shown.
     #[command(subcommand)]
     pub command: Option<NodesCommand>,
-    /// Show what the nodes are: each kind of node with its cores, caches, memory and devices; those of these nodes only, if some are named;
-    /// of a launch, its nodes with its ranks in their cores.
+    /// Show the hardware of the nodes: each kind of node with its cores, caches, memory and devices; of the named nodes only, or of a
+    /// launch, with its ranks in their cores.
     #[arg(long, value_name = "NODES|LAUNCH", num_args = 0..=1, value_parser = node_list)]
     pub topology: Option<Option<String>>,
     /// Form of --topology: text, svg (a drawing of one kind or node), json or xml (one kind, as hwloc reads it).
@@ -201,20 +201,20 @@ pub enum TopologyFormat {
 /// Actions of administrators on nodes.
 #[derive(Clone, Debug, Subcommand)]
 pub enum NodesCommand {
-    /// Begin nothing new on nodes; what runs there goes on. For administrators.
+    /// Start no new work on nodes; running work continues. For administrators.
     #[command(after_help = "Example:\n  lattice nodes drain 'node[3-4]' --reason 'new memory on Monday'")]
     Drain {
         /// The nodes, such as node[3-4].
         #[arg(value_parser = node_list)]
         nodes: String,
-        /// Reason, for those who read it in `lattice nodes`.
+        /// Reason, shown by `lattice nodes`.
         #[arg(long, value_name = "TEXT")]
         reason: String,
         /// Server and form of the answer.
         #[command(flatten)]
         table: TableArgs,
     },
-    /// Use nodes again that were drained. For administrators.
+    /// Use drained nodes again. For administrators.
     Resume {
         /// The nodes, such as node[3-4].
         #[arg(value_parser = node_list)]
@@ -252,12 +252,12 @@ pub enum Requeue {
 pub enum CxiCommand {
     /// Show the services that are held at the fabric manager, or being given back.
     List(TableArgs),
-    /// Look at the manager, the journal and every node's NICs, and say what is wrong; changes nothing.
+    /// Check the manager, the journal and the NICs of every node, and report faults; changes nothing.
     #[command(after_help = "The exit code is 0 if nothing is wrong, and 1 if something is.")]
     Doctor(TableArgs),
-    /// Do at once what is due: delete at the manager, and end what is left on nodes.
+    /// Carry out due work at once: delete services at the manager, and end those left on nodes.
     Clean {
-        /// Say what would be done, and do nothing.
+        /// Print the work, and do nothing.
         #[arg(long)]
         dry_run: bool,
         /// These nodes are gone for good, such as node[3-4]: nothing can be left on them.
@@ -281,7 +281,7 @@ pub struct AttachArgs {
     /// Start each line with the time.
     #[arg(long, conflicts_with = "json")]
     pub timestamp: bool,
-    /// Print what happens as JSON, one event on each line, as `lattice launch --json`.
+    /// Print events as JSON, one on each line, as `lattice launch --json`.
     #[arg(long)]
     pub json: bool,
     /// The API server.
@@ -289,7 +289,7 @@ pub struct AttachArgs {
     pub api: ServerArgs,
 }
 
-/// Reads the time from one table to the next: each asks all nodes of the launch.
+/// Parses the interval of tables. It has a minimum because each table queries all nodes of the launch.
 fn interval(text: &str) -> Result<Duration, String> {
     let interval = parse_duration(text).map_err(|error| error.to_string())?;
     let least = Duration::from_millis(100);
@@ -299,7 +299,7 @@ fn interval(text: &str) -> Result<Duration, String> {
 /// The flags of `lattice top`.
 #[derive(Clone, Debug, Args)]
 pub struct TopArgs {
-    /// The launch; the only one there is without this.
+    /// The launch [default: the only one].
     #[arg(value_parser = NonEmptyStringValueParser::new())]
     pub launch: Option<String>,
     /// Print one table and end; the same where the output is no terminal, and with --json.
@@ -370,7 +370,7 @@ pub struct SignalArgs {
     /// The signal: a name with or without SIG, or a number.
     #[arg(value_name = "SIGNAL", value_parser = signal::parse)]
     pub signal: Signal,
-    /// The ranks that get it, such as 0-3,8; every rank without this.
+    /// The ranks that receive it, such as 0-3,8 [default: all].
     #[arg(long, value_name = "LIST")]
     pub ranks: Option<RankRanges>,
     /// Server and form of the answer.
@@ -384,7 +384,7 @@ pub struct AbortArgs {
     /// The launch.
     #[arg(value_parser = NonEmptyStringValueParser::new())]
     pub launch: String,
-    /// Reason, for those who read it in the launch's record.
+    /// Reason, kept in the record of the launch.
     #[arg(long, value_name = "TEXT", default_value = "lattice abort")]
     pub reason: String,
     /// Server and form of the answer.

@@ -7,34 +7,34 @@ use std::path::PathBuf;
 use clap::builder::{OsStringValueParser, TypedValueParser};
 use clap::{Args, ValueEnum};
 
-/// Directories whose shared libraries nodes have anyway, as Slurm sees it (slurm.conf(5), BcastExclude).
+/// Directories with shared libraries that all nodes have, as in Slurm (slurm.conf(5), BcastExclude).
 const SYSTEM_DIRECTORIES: &str = "/lib,/usr/lib,/lib64,/usr/lib64";
 
 /// Files that are copied to the nodes of a launch before it starts, and removed when it has ended.
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Copies")]
 pub struct CopyArgs {
-    /// On a cluster, copy the programs to each node first and run the copies: the only one to PATH, or all into a directory PATH/, or into
-    /// one of their own in /tmp. The copies are removed when the launch has ended.
+    /// On a cluster, copy the programs to each node first and run the copies: a single program to PATH, all into a directory PATH/, or into
+    /// one in /tmp. The copies are removed at the end of the launch.
     #[arg(long, value_name = "PATH", num_args = 0..=1, require_equals = true, default_missing_value = "",
           value_parser = OsStringValueParser::new().map(PathBuf::from), conflicts_with_all = ["detach", "container"])]
     pub bcast: Option<PathBuf>,
-    /// Copy with each program the shared libraries that it needs, as its loader finds them here, into a directory beside it that
-    /// LD_LIBRARY_PATH then begins with.
+    /// Copy the shared libraries that each program needs, as its loader finds them here, into a directory next to it. It is first in
+    /// LD_LIBRARY_PATH.
     #[arg(long, value_enum, value_name = "yes|no", num_args = 0..=1, require_equals = true, default_value = "no",
           default_missing_value = "yes", hide_possible_values = true, hide_default_value = true, requires = "bcast")]
     pub send_libs: SendLibs,
     /// Leave out shared libraries below these directories, of which nodes have their own; NONE sends all.
     #[arg(long, value_name = "NONE|DIRECTORIES", default_value = SYSTEM_DIRECTORIES, value_parser = OsStringValueParser::new().map(Excluded::of))]
     pub bcast_exclude: Excluded,
-    /// Copy these files to each node first, into the programs' working directories. One that a node has already, with the same contents, is
-    /// used and stays; the copies are removed when the launch has ended.
+    /// Copy these files to each node first, into the working directories of the programs. A file with the same contents on a node is used
+    /// and stays; copies are removed at the end of the launch.
     #[arg(long, value_name = "FILE,...", value_delimiter = ',', conflicts_with = "detach")]
     pub preload_files: Vec<PathBuf>,
     /// Copy them into DIR instead, which nodes must have.
     #[arg(long, value_name = "DIR", requires = "preload_files")]
     pub preload_dest_dir: Option<PathBuf>,
-    /// Compress what is copied on its way (gzip), which costs time where the network is fast.
+    /// Compress the copies on the network (gzip), which takes time if the network is fast.
     #[arg(long, value_enum, value_name = "gzip|none", num_args = 0..=1, require_equals = true, default_value = "none",
           default_missing_value = "gzip", hide_possible_values = true, hide_default_value = true)]
     pub compress: Compression,
@@ -59,7 +59,7 @@ pub enum Compression {
     None,
 }
 
-/// Directories whose shared libraries are not copied.
+/// Directories with shared libraries that are not copied.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Excluded(pub Vec<PathBuf>);
 

@@ -1,10 +1,10 @@
-//! `--cpu-bind`, in our words and in those of srun(1).
+//! Values of `--cpu-bind`, in the words of Lattice and of srun(1).
 
 use rank_spawner::{CpuBind, CpuBindParseError, Object};
 
 use super::list_entries::{NoEntry, list, mask, number, set};
 
-/// Refusal of a text as a binding.
+/// Error for a text that is no binding.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum NoBinding {
     #[error(transparent)]
@@ -15,16 +15,16 @@ pub(super) enum NoBinding {
     NumaMask { mask: String },
 }
 
-/// A binding, as it is asked for.
+/// A requested binding.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BindRequest {
-    /// The binding; `None` for the usual one.
+    /// The binding; `None` for the default one.
     pub bind: Option<CpuBind>,
     /// True for `verbose`: the CPUs of each rank are shown.
     pub is_shown: bool,
 }
 
-/// Reads a binding, behind `verbose` or `quiet`, or one of these alone.
+/// Parses `[verbose,|quiet,]BINDING`, or `verbose` or `quiet` alone.
 pub(super) fn parse(text: &str) -> Result<BindRequest, NoBinding> {
     let (first, rest) = text.split_once(',').unwrap_or((text, ""));
     let (is_shown, bind) = match first {
@@ -52,7 +52,7 @@ fn binding(text: &str) -> Result<CpuBind, NoBinding> {
     }
 }
 
-/// The one NUMA node of a mask.
+/// The NUMA node in a mask, which must have exactly one.
 fn numa_mask(text: &str) -> Result<u16, NoBinding> {
     let nodes = mask(text)?;
     match nodes.first() {

@@ -1,19 +1,19 @@
-//! Definitions of commands that clap makes when a line has the command, or when all help is asked for.
+//! Definitions of commands that clap creates only when a line names the command, or for the whole help.
 //!
-//! Most lines name one command of about thirty. To define the flags of the others costs more than to start one rank.
+//! Most lines name one command of about thirty. The definition of the flags of all other commands takes longer than the start of one rank.
 
 use std::ops::{Deref, DerefMut};
 
 use clap::builder::{Command, Resettable, StyledStr};
 use clap::{ArgMatches, Args, Error, FromArgMatches, Id, Subcommand};
 
-/// Flags, or commands, below a command. They are unknown to [`Command`] until it is built: [`Command::build`] builds all, a line
-/// the commands that it names.
+/// Flags or subcommands of a command. A [`Command`] has them only after it is built. [`Command::build`] builds all commands, and parsing a line
+/// builds the commands that the line names.
 #[derive(Clone, Debug)]
 pub struct Deferred<T>(Box<T>);
 
 impl<T> Deferred<T> {
-    /// The flags themselves.
+    /// The flags or subcommands themselves.
     pub fn into_inner(self) -> T {
         *self.0
     }
@@ -75,7 +75,7 @@ impl<T: Subcommand> Subcommand for Deferred<T> {
     }
 }
 
-/// Completes a definition. The texts of the command, which were set when it was named, go before those of the type that has its flags.
+/// Completes a definition. Texts that were set with the name of the command override the texts of the type with its flags.
 fn keeping_texts(command: Command, complete: impl FnOnce(Command) -> Command) -> Command {
     let text = |text: Option<&StyledStr>| Resettable::from(text.cloned());
     let (about, long_about) = (text(command.get_about()), text(command.get_long_about()));
@@ -94,10 +94,10 @@ mod tests {
     use super::*;
     use crate::args::Cli;
 
-    /// Commands whose flags are defined once a line was read.
+    /// Names of the commands with defined flags, after `line` is parsed.
     fn defined(line: &str) -> Vec<String> {
         let mut cli = Cli::command();
-        // Most of these lines ask for a text, which clap returns as an error.
+        // Most of these lines request a text, which clap returns as an error.
         let _ = cli.try_get_matches_from_mut(line.split(' '));
         let own = |command: &&Command| command.get_arguments().any(|arg| !arg.is_global_set());
         cli.get_subcommands().filter(own).map(|command| command.get_name().to_owned()).collect()
@@ -105,7 +105,7 @@ mod tests {
 
     #[test]
     fn a_line_has_the_commands_defined_that_it_names() {
-        // Those with a word or two of their own are not deferred.
+        // Commands with only one or two arguments are not deferred.
         let always = defined("lattice --version");
         assert_eq!(always, ["completions", "man", "help"]);
         for (line, name) in [

@@ -5,7 +5,7 @@ use std::num::NonZeroU32;
 use lattice_session::request;
 use rank_spawner::{Deal, Dealt, Object};
 
-/// Orders of ranks; `None` is the order without the flag.
+/// Orders of ranks; `None` is the default order.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Distribution {
     /// Among nodes.
@@ -19,16 +19,16 @@ pub struct Distribution {
 /// Order in which ranks are distributed over objects of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Order {
-    /// Consecutive ranks share one.
+    /// Consecutive ranks share an object.
     Block,
-    /// Consecutive ranks are on different ones.
+    /// Consecutive ranks are on different objects.
     Cyclic,
-    /// The CPUs of each rank are on different ones.
+    /// The CPUs of each rank are on different objects.
     FullyCyclic,
 }
 
 impl Distribution {
-    /// Objects of a node that ranks are dealt out over.
+    /// Distributions of bound ranks over the sockets and cores of a node.
     pub(crate) fn deals(&self) -> [Option<Deal>; 2] {
         let deal = |(over, order)| match order {
             Some(Order::Cyclic) => Some(Deal::over(over, Dealt::Ranks)),
@@ -40,7 +40,7 @@ impl Distribution {
     }
 }
 
-/// Refusal of a text as a distribution.
+/// Error for a text that is no distribution.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum NoDistribution {
     #[error(
@@ -48,7 +48,7 @@ pub(super) enum NoDistribution {
     )]
     Nodes { word: String },
     #[error(
-        "{word:?} is no distribution among sockets or cores; behind a `:` `block`, `cyclic` and `fcyclic` are possible, and `*` for the usual one"
+        "{word:?} is no distribution among sockets or cores; after a `:` `block`, `cyclic` and `fcyclic` are possible, and `*` for the usual one"
     )]
     Within { word: String },
     #[error(
@@ -57,7 +57,7 @@ pub(super) enum NoDistribution {
     Plane { number: String },
 }
 
-/// Reads a word for nodes, and behind colons one for sockets and one for cores.
+/// Parses `NODES[:SOCKETS[:CORES]]`.
 pub(super) fn parse(text: &str) -> Result<Distribution, NoDistribution> {
     let mut words = text.splitn(3, ':');
     let nodes = among_nodes(words.next().unwrap_or_default())?;

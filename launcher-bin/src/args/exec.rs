@@ -23,22 +23,23 @@ pub(super) const AFTER_HELP: &str = "Examples:\n  \
 /// The flags of `lattice exec`.
 #[derive(Clone, Debug, Args)]
 pub struct ExecArgs {
-    /// The nodes, such as node0 or node[0-3]. With several, each line begins with the name of its node, and the commands read nothing.
+    /// Nodes, such as node0 or node[0-3]. With several nodes, each line starts with the name of its node, and standard input of the commands is
+    /// empty.
     #[arg(value_name = "NODES", required = true, value_parser = node_list)]
     pub nodes: Vec<String>,
-    /// The command and its arguments, which no shell reads.
+    /// Command and its arguments, which no shell interprets.
     #[arg(value_name = "COMMAND", last = true, required = true, num_args = 1..)]
     pub command: Vec<OsString>,
-    /// Give it a terminal of its own, as for a shell or an editor; on one node.
+    /// Give the command a terminal, as for a shell or an editor; one node only.
     #[arg(short = 't', long)]
     pub pty: bool,
-    /// Print what happens as JSON, one event on each line, as `lattice launch --json`.
+    /// Print events as JSON, one on each line, as `lattice launch --json`.
     #[arg(long, conflicts_with = "pty")]
     pub json: bool,
-    /// Run it in DIR.
+    /// Run the command in DIR.
     #[arg(short = 'D', long, value_name = "DIR")]
     pub chdir: Option<PathBuf>,
-    /// The allocation that the nodes are of (else LATTICE_ALLOC_ID).
+    /// Allocation of the nodes [default: LATTICE_ALLOC_ID].
     #[arg(long, value_name = "ID", value_parser = NonEmptyStringValueParser::new())]
     pub alloc: Option<String>,
     /// The API server.
@@ -47,12 +48,12 @@ pub struct ExecArgs {
 }
 
 impl ExecArgs {
-    /// The launch that it means: one process on each node, without PMI, none of which ends the others.
+    /// The equivalent launch: one process on each node, without PMI. The failure of one process does not end the remaining ones.
     ///
     /// # Errors
-    /// Refuses a terminal for several commands.
+    /// Returns an error for a terminal on several nodes.
     pub(crate) fn launch(&self) -> Result<LaunchArgs, clap::Error> {
-        // A list with a line for each slot names a node several times.
+        // A list with a line for each slot contains a node several times.
         let names = distinct(hostlist::expand(&self.nodes.join(",")).unwrap_or_else(|_| self.nodes.clone()));
         let (nodes, number) = (hostlist::fold(&names), names.len());
         let flag = |name: &str, value: &dyn std::fmt::Display| OsString::from(format!("--{name}={value}"));
@@ -72,10 +73,10 @@ impl ExecArgs {
             words.push("--pty".into());
         }
         match number {
-            // Each event has the number of its node.
+            // Each JSON event contains the number of its node.
             1 if self.json => words.push("--json".into()),
             _ if self.json => words.extend(["--json".into(), flag("stdin", &"none")]),
-            // What speaks a protocol over this command, such as rsync, does not end its lines.
+            // A protocol over this command, such as that of rsync, has no line ends.
             1 => words.push("--unbuffered=pipe".into()),
             _ => words.extend([flag("label", &"node"), flag("stdin", &"none")]),
         }

@@ -1,4 +1,4 @@
-//! `--export`: variables of the caller that ranks get, as with srun(1).
+//! Values of `--export`: variables of the caller that ranks receive, as with srun(1).
 
 use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -6,25 +6,25 @@ use std::path::PathBuf;
 
 use super::value::{EnvSetting, EnvSettingError};
 
-/// The choices of `--export`.
+/// Value of `--export`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Export {
     /// True if every variable is passed on.
     pub all: bool,
-    /// Variables that are named; one with a value is set to it.
+    /// Named variables. A variable with a value is set to it; one without a value is passed on.
     pub named: Vec<EnvSetting>,
-    /// Files of variables: words with a slash in their name.
+    /// Files of variables: words with a slash in the name.
     pub files: Vec<PathBuf>,
 }
 
-/// Refusal of a text as a list of variables.
+/// Error for an invalid list of variables.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ExportError {
-    /// One of them has no name.
+    /// A variable has no name.
     #[error(transparent)]
     Setting(#[from] EnvSettingError),
-    /// The list says that nothing is passed on, and names something.
+    /// The list contains `NONE` and further words.
     #[error("NONE stands alone; names without it are all that is passed on")]
     NoneAndMore,
 }

@@ -1,4 +1,4 @@
-//! Command lines of other launchers, read as a line of `lattice launch`: `lattice mpiexec`, `lattice srun`, and this program under the
+//! Command lines of other launchers, translated to lines of `lattice launch`: `lattice mpiexec`, `lattice srun`, and this program under the
 //! names `mpiexec`, `mpirun` and `srun`.
 //!
 //! ```text
@@ -6,8 +6,8 @@
 //!          mpiexec.rs, srun.rs      └─> notes: flags that are ignored here
 //! ```
 //!
-//! Each flag stands in one table, with its meaning here: honoured, refused, or ignored with or without a note. Parsing, the line that `-v`
-//! shows, the help and `docs/coming-from.md` come from that table.
+//! Each flag has one entry in a table, with its meaning here: supported, refused, or ignored with or without a note. The parser, the line that
+//! `-v` shows, the help and `docs/reference/coming-from.md` use that table.
 
 mod components;
 mod document;
@@ -31,30 +31,30 @@ use super::idle::{self, Notice};
 use crate::bounded_file;
 use crate::console::Verbosity;
 
-/// Launcher whose command line is read.
+/// Launcher of the command line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum FrontEnd {
-    /// The MPI standard's, Hydra's, Intel MPI's and Open MPI's, by the name that it was called by.
+    /// `mpiexec` of the MPI standard, Hydra, Intel MPI and Open MPI, by the name that it was called by.
     Mpiexec(Name),
-    /// Slurm's.
+    /// `srun` of Slurm.
     Srun,
 }
 
 /// A flag of another launcher.
 struct Flag {
-    /// Its names, without dashes.
+    /// Names of the flag, without dashes.
     names: &'static [&'static str],
     takes: Takes,
     meaning: Meaning,
 }
 
-/// Words that follow a flag.
+/// Values that a flag takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Takes {
     Nothing,
     /// One value.
     Value,
-    /// A value behind `=`, or none.
+    /// An optional value, after `=`.
     Optional,
     /// A name and a value: two words, or one with `=` in it.
     Pair,
@@ -70,21 +70,21 @@ enum Meaning {
     OfProgram(&'static str),
     /// This flag, for the whole launch.
     OfLaunch(&'static str),
-    /// This flag, for the nodes of the launch or, behind a `:`, of the program there.
+    /// This flag, for the nodes of the launch. After a `:`, for the nodes of the program there.
     OfNodes(&'static str),
-    /// The result of the function for the value, for the whole launch; the text is in words of `lattice launch`.
+    /// The function translates the value, for the whole launch. The text describes the result in words of `lattice launch`.
     Made(&'static str, Make),
     /// The same, for one program.
     MadeOfProgram(&'static str, Make),
-    /// Amount of messages.
+    /// Verbosity of messages.
     Shows(Verbosity),
-    /// It is ignored for this reason, which a note reports.
+    /// The flag is ignored for this reason, which a note reports.
     Ignored(Notice, &'static str),
-    /// It is refused, with what to type instead.
+    /// The flag is refused; the text is the alternative.
     Refused(&'static str),
 }
 
-/// Refusal of a word of another launcher.
+/// Error for a word of another launcher.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 enum Refusal {
     #[error("{launcher} has no flag '{flag}' here")]
@@ -112,14 +112,14 @@ enum Refusal {
 /// A command line of another launcher.
 pub(super) struct Called<'a> {
     pub(super) front_end: FrontEnd,
-    /// The words behind its name.
+    /// The words after the name of the launcher.
     pub(super) words: &'a [OsString],
-    /// What flags before the command say.
+    /// Verbosity, set by flags before the command.
     pub(super) verbosity: Option<Verbosity>,
 }
 
 impl<'a> Called<'a> {
-    /// The launcher that a command line is for: by the name that this program was called by, else by the command.
+    /// Finds the launcher of a command line, by the name that this program was called by, else by the command.
     pub(super) fn of(words: &'a [OsString]) -> Option<Self> {
         let (called, mut words) = words.split_first()?;
         let name = Path::new(called).file_name()?.to_str()?;
@@ -162,10 +162,10 @@ impl FrontEnd {
         }
     }
 
-    /// Reads a line, whose program name and command are left out, as one of `lattice launch`.
+    /// Translates a line, without the names of program and command, to a line of `lattice launch`.
     ///
     /// # Errors
-    /// Returns clap's error for a line that is not understood, and for `--help` and `--version`, as clap does.
+    /// Returns clap's error for an invalid line, and for `--help` and `--version`, as clap does.
     pub(super) fn translate(self, words: &[OsString]) -> Result<Translation, clap::Error> {
         let translated = match self {
             Self::Mpiexec(name) => mpiexec::translate(words, name),
@@ -183,7 +183,7 @@ impl FrontEnd {
     }
 }
 
-/// Outcome of a line.
+/// Result of a line.
 enum Answer {
     Line(Translation),
     Help,
@@ -191,12 +191,12 @@ enum Answer {
 }
 
 impl Flag {
-    /// True if it has no value.
+    /// True if the flag takes no value.
     fn is_switch(&self) -> bool {
         self.takes == Takes::Nothing
     }
 
-    /// Applies the flag, which stands there as `typed`, with its value, if it takes one.
+    /// Applies the flag. `typed` is its name in the line, and `value` its value, if it takes one.
     fn apply(&self, line: &mut Line, typed: &str, value: Option<&OsStr>) -> Result<(), Refusal> {
         line.remember(self, value);
         match (self.meaning, value) {
@@ -217,7 +217,7 @@ impl Flag {
 }
 
 impl Refusal {
-    /// Lines that say what to type next; empty where the refusal itself does.
+    /// Tip with the words to type next; empty if the error itself contains them.
     fn tip(&self, launcher: &str) -> String {
         let tip = match self {
             Self::Unknown { nearest: Some(near), .. } => format!("a similar one exists: '{near}'"),
@@ -239,7 +239,7 @@ impl Refusal {
     }
 }
 
-/// Most bytes of a file that a line names.
+/// Maximum size of a file that a line names, in bytes.
 const BYTES_MAX: u64 = 1 << 20;
 
 /// The text of a file that a line names.
@@ -248,29 +248,29 @@ fn text_of(path: &OsStr) -> Result<String, Refusal> {
     bounded_file::text(path.as_ref(), BYTES_MAX).map_err(failed)
 }
 
-/// The names without those that came before.
+/// The names without repetitions, in order of their first occurrence.
 pub(crate) fn distinct(names: impl IntoIterator<Item = String>) -> Vec<String> {
     let mut seen = HashSet::new();
     names.into_iter().filter(|name| seen.insert(name.clone())).collect()
 }
 
-/// The next word as the value of the flag that stands there as `typed`; `rest` is moved on.
+/// Takes the next word of `rest` as the value of the flag `typed`.
 fn next_word(typed: &str, rest: &mut &[OsString]) -> Result<OsString, Refusal> {
     let (first, behind) = rest.split_first().ok_or_else(|| Refusal::NoValue { flag: typed.to_owned() })?;
     *rest = behind;
     Ok(first.clone())
 }
 
-/// The flag of this name, which has no dashes.
+/// The flag with this name, without dashes.
 fn find<'table>(flags: &'table [Flag], name: &str) -> Option<&'table Flag> {
     flags.iter().find(|flag| flag.names.contains(&name))
 }
 
-/// Refusal of an unknown flag, with the nearest one there is.
+/// Error for an unknown flag, with the nearest known flag.
 fn unknown(front_end: FrontEnd, typed: &str) -> Refusal {
     let name = typed.trim_start_matches('-').split('=').next().unwrap_or_default();
     let known = front_end.flags().iter().flat_map(|flag| flag.names).filter(|known| known.len() > 2);
-    // Dashes and underscores are left out as often as letters are.
+    // Dashes and underscores are not compared: users omit them as often as letters.
     let letters = |name: &str| name.replace(['-', '_'], "");
     let typed_letters = letters(name);
     let slips = |known: &&&str| strsim::damerau_levenshtein(&typed_letters, &letters(known));

@@ -1,10 +1,10 @@
-//! `--gpu-bind`, in our words and in those of srun(1).
+//! Values of `--gpu-bind`, in the words of Lattice and of srun(1).
 
 use lattice_session::gpus::{GpuBind, GpuBindParseError};
 
 use super::list_entries::{NoEntry, list, mask, set};
 
-/// Refusal of a text as a binding to GPUs.
+/// Error for a text that is no binding to GPUs.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum NoGpuBinding {
     #[error(transparent)]
@@ -13,7 +13,7 @@ pub(super) enum NoGpuBinding {
     Entry(#[from] NoEntry),
 }
 
-/// Reads a binding to GPUs.
+/// Parses a binding to GPUs.
 pub(super) fn parse(text: &str) -> Result<GpuBind, NoGpuBinding> {
     match text.split_once(':') {
         Some(("map_gpu", entries)) => Ok(GpuBind::Map(list(entries, set)?)),

@@ -9,11 +9,11 @@ use rank_spawner::{NodePart, Object};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 #[value(rename_all = "snake_case")]
 pub enum Hint {
-    /// All cores of each socket, a thread of each.
+    /// All cores of each socket, with one thread of each core.
     ComputeBound,
-    /// One core of each socket, a thread of it.
+    /// One core of each socket, with one thread.
     MemoryBound,
-    /// Hardware threads, those of a core together.
+    /// Hardware threads, in order of cores.
     Multithread,
     /// One hardware thread of each core.
     Nomultithread,

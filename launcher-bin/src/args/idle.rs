@@ -1,5 +1,5 @@
-//! Flags of `srun` that are ignored here, so that scripts run as they are, and when this is reported. Flags whose absence would change a
-//! result are refused elsewhere.
+//! Flags of `srun` that are ignored here, so that scripts run unchanged, and the conditions for a note about them. Flags are refused elsewhere
+//! if a result would change without them.
 
 use std::ffi::{OsStr, OsString};
 
@@ -18,14 +18,14 @@ pub(super) struct Idle {
     pub(super) reason: &'static str,
 }
 
-/// Command lines for which it is reported that a flag is ignored; `-v` reports all.
+/// Command lines that report an ignored flag. With `-v`, all do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Notice {
-    /// None: no effect of the flag is missed.
+    /// No command lines: users do not miss the effect of the flag.
     Verbose,
-    /// Those without an allocation, whose nodes the flag would have chosen.
+    /// Command lines without an allocation: the flag would select its nodes.
     Unallocated,
-    /// All.
+    /// All command lines.
     Always,
 }
 
@@ -34,26 +34,26 @@ pub(super) enum Notice {
 pub(crate) enum Allocation {
     /// The line is for an allocation.
     Given,
-    /// Nodes are not chosen yet, or the launch stays on this machine.
+    /// No nodes are selected yet, or the launch stays on this machine.
     Missing,
 }
 
 impl Notice {
-    /// True if the flag is reported without `-v`. A flag that asks for nothing, as `--mem=0` does, is not.
+    /// True if the flag is reported without `-v`. A flag that requests nothing, such as `--mem=0`, is not reported.
     pub(super) fn is_due(self, value: Option<&OsStr>, allocation: Allocation) -> bool {
         let asks_for_nothing = value.is_some_and(|value| ["0", "none", "NONE", "no"].iter().any(|no| value == *no));
         !asks_for_nothing && (self == Self::Always || self == Self::Unallocated && allocation == Allocation::Missing)
     }
 }
 
-/// Value of such a flag.
+/// Value of an ignored flag.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Value {
-    /// It has none.
+    /// No value.
     No,
-    /// It may have one, behind a `=`.
+    /// An optional value, after a `=`.
     Optional,
-    /// It has one.
+    /// A required value.
     Required,
 }
 
@@ -98,13 +98,13 @@ pub struct IdleArgs {
 }
 
 impl IdleArgs {
-    /// These flags and others.
+    /// These flags and the other ones.
     pub(super) fn and(mut self, others: Self) -> Self {
         self.given.extend(others.given);
         self
     }
 
-    /// One line for each flag that is to be reported, with the reason why it is ignored.
+    /// One note for each flag to report, with the reason why it is ignored.
     pub(crate) fn notes(&self, allocation: Allocation, verbosity: Verbosity) -> impl Iterator<Item = String> {
         let is_shown = move |(flag, value): &&(&'static Idle, Option<OsString>)| match verbosity {
             Verbosity::Quiet => false,
@@ -115,7 +115,7 @@ impl IdleArgs {
     }
 }
 
-/// The note that a flag, as it was typed, is ignored.
+/// The note that a flag, as typed, is ignored.
 pub(super) fn note(typed: &str, reason: &str) -> String {
     format!("note: {typed} is ignored: {reason}")
 }

@@ -1,41 +1,41 @@
-//! Entries of the lists that srun(1) has behind `map_cpu:`, `mask_cpu:`, `map_ldom:`, `map_mem:`, `map_gpu:` and the like: a number, in
-//! hexadecimal behind `0x`, or a mask in hexadecimal, and behind an `*` the number of tasks that it is for.
+//! Entries of the lists of srun(1) after `map_cpu:`, `mask_cpu:`, `map_ldom:`, `map_mem:`, `map_gpu:` and similar words. An entry is a number,
+//! in hexadecimal after `0x`, or a hexadecimal mask. After a `*`, it has the number of its tasks.
 
 use rank_spawner::CpuSet;
 
-/// Most entries of a list with all repetitions: more than a node has ranks.
+/// Maximum number of entries of a list with all repetitions: more than a node has ranks.
 const ENTRIES_MAX: usize = 1 << 14;
 
-/// Most digits of a mask: one of 65,536 CPUs.
+/// Maximum number of digits of a mask: that for 65,536 CPUs.
 const MASK_DIGITS_MAX: usize = 1 << 14;
 
-/// Refusal of a list or an entry of it.
+/// Error for an invalid list or entry.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum NoEntry {
-    #[error("{entry:?} is no number; a decimal one, or a hexadecimal one behind 0x, up to 65535 is possible")]
+    #[error("{entry:?} is no number; a decimal one, or a hexadecimal one after 0x, up to 65535 is possible")]
     Number { entry: String },
     #[error(
-        "{entry:?} names no CPUs; a number, a hexadecimal one behind 0x, or numbers and ranges joined by + are possible"
+        "{entry:?} names no CPUs; a number, a hexadecimal one after 0x, or numbers and ranges joined by + are possible"
     )]
     Set { entry: String },
     #[error("the mask {mask:?} is no hexadecimal number with at least one bit set")]
     Mask { mask: String },
     #[error("a mask of {digits} hexadecimal digits is too long; {MASK_DIGITS_MAX} are possible")]
     LongMask { digits: usize },
-    #[error("{entry:?} has no number of repetitions behind its `*`, as in 0*4")]
+    #[error("{entry:?} has no number of repetitions after its `*`, as in 0*4")]
     Repetition { entry: String },
     #[error("the list has more than {ENTRIES_MAX} entries with its repetitions")]
     TooMany,
 }
 
-/// Reads the entries between commas.
+/// Parses entries separated by commas.
 pub(super) fn list<T: Clone, E: From<NoEntry>>(text: &str, read: impl Fn(&str) -> Result<T, E>) -> Result<Vec<T>, E> {
     let mut entries = Vec::new();
     text.split(',').try_for_each(|entry| add(&mut entries, entry, &read))?;
     Ok(entries)
 }
 
-/// Adds an entry as often as it says.
+/// Adds an entry once, or as often as the number after its `*`.
 pub(super) fn add<T: Clone, E: From<NoEntry>>(
     entries: &mut Vec<T>,
     entry: &str,
@@ -56,7 +56,7 @@ pub(super) fn add<T: Clone, E: From<NoEntry>>(
     Ok(())
 }
 
-/// A number, in hexadecimal behind `0x`.
+/// Parses a number, in hexadecimal after `0x`.
 pub(super) fn number(entry: &str) -> Result<u16, NoEntry> {
     let number = match hexadecimal(entry) {
         Some(digits) => u16::from_str_radix(digits, 16),
@@ -65,7 +65,7 @@ pub(super) fn number(entry: &str) -> Result<u16, NoEntry> {
     number.map_err(|_| NoEntry::Number { entry: entry.to_owned() })
 }
 
-/// Numbers and ranges joined by `+`, or one number in hexadecimal.
+/// Parses numbers and ranges joined by `+`, or one hexadecimal number.
 pub(super) fn set(entry: &str) -> Result<CpuSet, NoEntry> {
     if hexadecimal(entry).is_some() {
         return Ok([number(entry)?].into_iter().collect());
@@ -74,7 +74,7 @@ pub(super) fn set(entry: &str) -> Result<CpuSet, NoEntry> {
     set.ok_or_else(|| NoEntry::Set { entry: entry.to_owned() })
 }
 
-/// Numbers of the bits of a mask in hexadecimal, the lowest of which is 0.
+/// Parses a hexadecimal mask to the numbers of its set bits. The lowest bit is 0.
 pub(super) fn mask(text: &str) -> Result<CpuSet, NoEntry> {
     let wrong = || NoEntry::Mask { mask: text.to_owned() };
     let digits = hexadecimal(text).unwrap_or(text);
@@ -86,7 +86,7 @@ pub(super) fn mask(text: &str) -> Result<CpuSet, NoEntry> {
         let value = char::from(digit).to_digit(16).ok_or_else(wrong)?;
         bits.extend((0..4).filter(|bit| value & (1 << bit) != 0).map(|bit| base + bit));
     }
-    // The last digit of the longest mask has the bits up to u16::MAX.
+    // The highest digit of the longest mask has the bits up to u16::MAX.
     let bits: CpuSet = bits.into_iter().filter_map(|bit: u32| u16::try_from(bit).ok()).collect();
     if bits.is_empty() { Err(wrong()) } else { Ok(bits) }
 }

@@ -4,7 +4,7 @@ use rank_spawner::{CpuSet, MemBind, MemoryNodes, Strictness};
 
 use super::list_entries::{NoEntry, add, mask, number};
 
-/// Refusal of a text as a binding of memory.
+/// Error for a text that is no binding of memory.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum NoMemBinding {
     #[error(
@@ -17,10 +17,11 @@ pub(super) enum NoMemBinding {
     Entry(#[from] NoEntry),
 }
 
-/// Reads one entry of a list: the NUMA nodes of a rank.
+/// Parser of one list entry: the NUMA nodes of a rank.
 type ReadEntry = fn(&str) -> Result<CpuSet, NoEntry>;
 
-/// Reads words between commas, of which a map's or a mask's list may have several. `verbose`, `quiet` and `nosort` say nothing about the nodes.
+/// Parses words separated by commas. The list of a map or mask may span several words. `verbose`, `quiet`, `sort` and `nosort` do not affect the
+/// nodes.
 pub(super) fn parse(text: &str) -> Result<MemBind, NoMemBinding> {
     let (mut nodes, mut is_none, mut strictness) = (None, false, Strictness::Bound);
     let mut of_list: Option<ReadEntry> = None;
@@ -60,12 +61,12 @@ pub(super) fn parse(text: &str) -> Result<MemBind, NoMemBinding> {
     match nodes {
         Some(nodes) if !is_none => Ok(MemBind::To { nodes, strictness }),
         Some(_) => Err(NoMemBinding::Twice { word: "none".to_owned() }),
-        // Without a binding there is nothing to prefer.
+        // Without a binding, `prefer` has no effect.
         None => Ok(MemBind::None),
     }
 }
 
-/// The one NUMA node of a number.
+/// The set of one NUMA node, by its number.
 fn one(text: &str) -> Result<CpuSet, NoEntry> {
     Ok([number(text)?].into_iter().collect())
 }

@@ -1,23 +1,23 @@
-//! Nodes of a program of several: `lattice launch -N 1 ./master : -N 4 --tasks-per-node 8 ./worker`.
+//! Nodes of one program of several: `lattice launch -N 1 ./master : -N 4 --tasks-per-node 8 ./worker`.
 
 use clap::Args;
 
 use super::value::{node_count, node_list, rank_count};
 use crate::hostfile::{self, Hosts};
 
-/// Nodes of one program. The first program of a launch has the flags of the whole launch in their place.
+/// Nodes of one program. The first program of a launch uses the flags of the whole launch instead.
 #[derive(Clone, Debug, Default, Args)]
 pub struct NodeGroupArgs {
-    /// Put the program on N nodes that no other program of the launch has.
+    /// Run the program on N nodes that no other program of the launch uses.
     #[arg(short = 'N', long, value_name = "N", value_parser = node_count, allow_negative_numbers = true)]
     pub nodes: Option<u32>,
     /// Put at most K of its ranks on a node; without -n, start K on each.
     #[arg(long, alias = "ntasks-per-node", value_name = "K", value_parser = rank_count, allow_negative_numbers = true)]
     pub tasks_per_node: Option<u32>,
-    /// Put it on these nodes.
+    /// Run the program on these nodes.
     #[arg(short = 'w', long, value_name = "NODES", value_parser = node_list)]
     pub nodelist: Option<String>,
-    /// The same, filling one after the other: HOST or HOST:N, separated by commas.
+    /// Run the program on these hosts, filling one after the other: HOST or HOST:N, separated by commas.
     #[arg(short = 'H', long, value_name = "HOSTS", value_parser = hostfile::parse_hosts, conflicts_with_all = ["nodes", "nodelist", "tasks_per_node"])]
     pub host: Option<Hosts>,
 }

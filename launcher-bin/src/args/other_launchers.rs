@@ -1,8 +1,8 @@
-//! Words of other launchers (srun, mpiexec, mpirun) on the command line: those read as they mean it there, and for all others the
-//! words of this launcher to type instead.
+//! Words of other launchers (srun, mpiexec, mpirun) in lines of `lattice launch`. Words with the same meaning are translated. All other words
+//! are refused, with the words to type instead.
 //!
-//! Only options are looked at, from the name of the command to the program: no argument of a program is ever changed. Flags that
-//! this launcher has under the same or a second name are aliases in the definition of the command line, not here.
+//! Only options between the name of the command and the program are examined: arguments of a program never change. Flags that this launcher has
+//! under the same or a second name are aliases in the definition of the command line, not here.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
@@ -10,7 +10,7 @@ use std::os::unix::ffi::OsStrExt;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Arg, Command};
 
-/// Flags of other launchers, and what to type here.
+/// Flags of other launchers, and the words to type instead.
 const FLAGS: &[(&[&str], &str)] = &[
     (&["-hosts", "--hosts"], "type --host HOST:N,..., or -w NODES"),
     (&["-f"], "type --hostfile FILE"),
@@ -43,7 +43,7 @@ const FLAGS: &[(&[&str], &str)] = &[
     (&["--version"], "type lattice --version"),
 ];
 
-/// Commands of other launchers and resource managers, and what to type here; `launch` takes the words that follow.
+/// Commands of other launchers and resource managers, and the command to type instead. `launch` and `batch` take the words that follow.
 const COMMANDS: &[(&[&str], &str)] = &[
     (&["prun", "local", "jsrun", "aprun", "orterun", "prterun", "yod", "flux run"], "launch"),
     (&["submit", "sbatch", "qsub", "bsub", "flux submit", "flux batch"], "batch"),
@@ -58,8 +58,8 @@ const COMMANDS: &[(&[&str], &str)] = &[
     (&["version"], "--version"),
 ];
 
-/// Flags that are written with one dash there and with another spelling here; a number may follow the first at once, and a digit is all
-/// that follows the `-K` of srun.
+/// Flags with one dash that have another spelling here. A number may directly follow `-np`, and srun's `-K` has a single digit directly after
+/// it.
 const SAME: [(&str, &str); 10] = [
     ("-np", "-n"),
     ("-help", "--help"),
@@ -73,13 +73,13 @@ const SAME: [(&str, &str); 10] = [
     ("-tag-output", "--label"),
 ];
 
-/// Words to type instead of `flag` of another launcher; a value behind `=` is ignored.
+/// Words to type instead of `flag` of another launcher. A value after `=` is ignored.
 pub(super) fn instead_of_flag(flag: &str) -> Option<&'static str> {
     let name = flag.split_once('=').map_or(flag, |(name, _)| name);
     find(FLAGS, name)
 }
 
-/// Flags of other launchers, each with what to type here.
+/// Flags of other launchers, each with the words to type instead.
 pub(super) fn flags_of_others() -> impl Iterator<Item = (&'static str, &'static str)> {
     FLAGS.iter().flat_map(|&(names, here)| names.iter().map(move |&name| (name, here)))
 }
@@ -93,11 +93,11 @@ fn find(table: &[(&[&str], &'static str)], name: &str) -> Option<&'static str> {
     table.iter().find(|(names, _)| names.contains(&name)).map(|&(_, here)| here)
 }
 
-/// Rewrites the options among `words` that mean the same under another spelling. `definition` makes the command that reads them; it
-/// is called only if there is a word to look at, as it costs more than all the rest.
+/// Rewrites options among `words` that have the same meaning under another spelling. `definition` creates the command that parses them. It is
+/// called only if there is a word to examine, since it takes longer than all other steps.
 ///
 /// # Errors
-/// Refuses words of one dash that the parser would take to pieces: `-hosts a` would print the help.
+/// Returns an error for words of one dash that the parser would split into letters: `-hosts a` would print the help.
 pub(super) fn translate(words: &mut [OsString], definition: impl FnOnce() -> Command) -> Result<(), clap::Error> {
     if !words.iter().any(|word| is_of_interest(word)) {
         return Ok(());
@@ -117,7 +117,7 @@ pub(super) fn translate(words: &mut [OsString], definition: impl FnOnce() -> Com
     Ok(())
 }
 
-/// One dash and more than one letter.
+/// True for a word of one dash and more than one letter.
 fn is_of_interest(word: &OsStr) -> bool {
     let bytes = word.as_bytes();
     bytes.len() > 2 && bytes[0] == b'-' && bytes[1].is_ascii_alphabetic()
@@ -136,12 +136,12 @@ fn translated(word: &OsStr) -> Option<OsString> {
     })
 }
 
-/// True if the parser would read `word`, which means something elsewhere, as a flag of one letter and its value, or as the help.
+/// True if the parser would read `word`, a flag of another launcher, as a flag of one letter and its value, or as the help.
 fn is_cut_to_letters(word: &str) -> bool {
     is_of_interest(word.as_ref()) && (instead_of_flag(word).is_some() || word.starts_with("-h"))
 }
 
-/// Flag whose whole name stands behind one dash: `-output f` would write to a file `utput`.
+/// The long flag that was typed with one dash. The parser would read `-output f` as a file `utput`.
 fn long_flag(word: &str, command: &Command) -> Option<String> {
     let name = word.strip_prefix('-')?.split('=').next().filter(|name| name.len() > 2)?;
     command.get_arguments().any(|arg| arg.get_long() == Some(name)).then(|| format!("--{name}"))

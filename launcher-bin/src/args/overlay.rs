@@ -26,7 +26,7 @@ pub(super) const CALL_AFTER_HELP: &str = "Examples:\n  \
 #[derive(Clone, Debug, Args)]
 #[command(args_conflicts_with_subcommands = true)]
 pub struct SetsArgs {
-    /// Another form than their list.
+    /// Another form than the list of sets.
     #[command(subcommand)]
     pub command: Option<SetsCommand>,
     /// The API server.
@@ -45,7 +45,7 @@ pub struct SetsArgs {
 pub enum SetsCommand {
     /// Print the members of sets and the links between them as a graph.
     Graph {
-        /// One set; without it all of them.
+        /// Show only this set [default: all sets].
         #[arg(long, value_name = "ID")]
         set: Option<SetId>,
         /// Form of the graph.
@@ -75,7 +75,7 @@ pub struct PingArgs {
     /// Number of calls.
     #[arg(short = 'c', long, value_name = "N", default_value_t = 4, value_parser = whole(1..=u32::MAX))]
     pub count: u32,
-    /// Time for each answer.
+    /// Time limit for each answer.
     #[arg(long, value_name = "SECONDS", default_value = "5", value_parser = seconds)]
     pub timeout: Duration,
     /// Print JSON.
@@ -95,10 +95,10 @@ pub struct CallArgs {
     /// The method: set-info, ping, connectivity, communicator, connect, lookup, publish, unpublish, or a number.
     #[arg(value_parser = method)]
     pub method: Method,
-    /// Argument of the call; of connect and publish a name, and after a blank what follows.
+    /// Argument of the call; for connect and publish: a name, a blank and the remaining data.
     #[arg(default_value = "")]
     pub body: OsString,
-    /// Time for the answer.
+    /// Time limit for the answer.
     #[arg(long, value_name = "SECONDS", default_value = "30", value_parser = seconds)]
     pub timeout: Duration,
     /// The API server.
@@ -108,7 +108,7 @@ pub struct CallArgs {
 
 fn seconds(text: &str) -> Result<Duration, String> {
     let seconds: f64 = text.parse().map_err(|_| "it is no number of seconds".to_owned())?;
-    // What calls can wait at most, in milliseconds of 32 bits, is above it.
+    // The maximum of calls, 32 bits of milliseconds, is above this range.
     let is_possible = (0.001..=86_400.0).contains(&seconds);
     is_possible.then(|| Duration::from_secs_f64(seconds)).ok_or_else(|| "possible is 0.001 to 86400".to_owned())
 }

@@ -1,4 +1,4 @@
-//! `--tasks-per` and `--rank-by`: ranks by objects of a node, and the order of their numbers, in the words of Open MPI's mpirun.
+//! Values of `--tasks-per` and `--rank-by`: ranks on objects of a node, and the order of rank numbers, in the words of Open MPI's mpirun.
 
 use std::num::NonZeroU32;
 
@@ -6,30 +6,30 @@ use lattice_inventory::UsableCores;
 use lattice_session::request;
 use rank_spawner::{Deal, Dealt, Numbering, Object};
 
-/// So many ranks on each object of a kind.
+/// Number of ranks on each object of a kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PerObject {
-    /// Most ranks of an object.
+    /// Maximum number of ranks on an object.
     pub ranks: NonZeroU32,
     /// Kind of the objects.
     pub object: Object,
-    /// Share of each node where there are fewer ranks than room for them.
+    /// Distribution over the nodes if there are fewer ranks than the nodes can take.
     pub filling: Filling,
 }
 
-/// Order in which ranks take the room on several nodes.
+/// Order in which ranks fill several nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Filling {
     /// One node after the other, as with mpirun's `--map-by ppr`.
     NodeByNode,
-    /// The same, and when all are full from the first one on again, as with Intel MPI's mpiexec.
+    /// The same. When all nodes are full, ranks start again with the first node, as with Intel MPI's mpiexec.
     Again,
-    /// All nodes have the same share, as with srun.
+    /// All nodes take the same share, as with srun.
     Evenly,
 }
 
 impl PerObject {
-    /// A rank on each core: the slots of a node without a number of them.
+    /// One rank on each core: the slots of a node without a number.
     pub(crate) const SLOTS: Self = Self { ranks: NonZeroU32::MIN, object: Object::Core, filling: Filling::NodeByNode };
 
     /// Number of ranks that a node with these cores takes; `None` if it has no such object.
@@ -37,7 +37,7 @@ impl PerObject {
         NonZeroU32::new(self.object.count(cores))?.checked_mul(self.ranks)
     }
 
-    /// The order in which bound ranks get the objects, beside one among the sockets that was asked for.
+    /// The distribution of bound ranks over the objects, combined with the requested distribution among sockets and cores.
     pub(crate) fn deals(self, asked: [Option<Deal>; 2]) -> [Option<Deal>; 2] {
         let deal = Deal { over: self.object, what: Dealt::Ranks, at_once: self.ranks };
         match (self.filling, asked) {
@@ -48,16 +48,16 @@ impl PerObject {
     }
 }
 
-/// Order of ranks' numbers.
+/// Order of rank numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RankBy {
-    /// Consecutive ranks share a node, in the order in which they were placed there.
+    /// Consecutive ranks share a node, in the order of their placement there.
     Slot,
-    /// Consecutive ranks sit on different nodes.
+    /// Consecutive ranks are on different nodes.
     Node,
     /// Consecutive ranks share a node, and are neighbours on it.
     Fill,
-    /// Consecutive ranks share a node, and sit on different objects of it.
+    /// Consecutive ranks share a node, and are on different objects of it.
     Object(Object),
 }
 
@@ -80,11 +80,11 @@ impl RankBy {
     }
 }
 
-/// Refusal of a text as the ranks of objects, or their order.
+/// Error for an invalid number of ranks on objects, or an invalid order.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum NoObject {
     #[error(
-        "{text:?} is no number of ranks of an object; possible is K:OBJECT, such as 2:socket, with hwthread, core, l3cache, numa, socket, gpu or nic; `:again` behind it has more ranks begin again with the first node"
+        "{text:?} is no number of ranks of an object; possible is K:OBJECT, such as 2:socket, with hwthread, core, l3cache, numa, socket, gpu or nic; `:again` after it has more ranks begin again with the first node"
     )]
     PerObject { text: String },
     #[error("{text:?} is no order of ranks; slot, node, fill, l3cache, numa, socket, gpu and nic are possible")]

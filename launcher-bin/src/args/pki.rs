@@ -8,11 +8,11 @@ use pmi_transport::identity::is_node_name;
 
 use super::value::whole;
 
-/// Make the certificates by which the API server, node agents and remote users prove who they are.
+/// Create the certificates of the API server, node agents and remote users.
 #[derive(Debug, Args)]
 #[command(after_help = AFTER_HELP)]
 pub struct PkiCommand {
-    /// Print what was made as JSON.
+    /// Print the result as JSON.
     #[arg(long, global = true)]
     pub(crate) json: bool,
     #[command(subcommand)]
@@ -26,46 +26,46 @@ const AFTER_HELP: &str = "A cluster in two commands:\n  \
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Action {
-    /// Make a certificate authority in DIR: ca.pem, and ca.key.pem, which must not leave it.
+    /// Create a certificate authority in DIR: ca.pem, and ca.key.pem, which must stay in DIR.
     Init {
-        /// The directory; made if need be.
+        /// Directory, created if it does not exist.
         #[arg(value_name = "DIR")]
         directory: PathBuf,
     },
-    /// Issue certificates; each with its key and a copy of ca.pem, in a directory of its own below DIR.
+    /// Issue certificates, each with its key and a copy of ca.pem, in a directory of its own below DIR.
     Issue(IssueArgs),
-    /// Revoke certificates, each with all that go back to the same one by renewal: writes DIR/crl.pem, which belongs beside the ca.pem of the API server; agents get it from there.
-    /// Daemons refuse them from then on, and close connections that are there.
+    /// Revoke certificates, and all renewals of the same original certificate, and write DIR/crl.pem. Copy it to the directory of ca.pem on the
+    /// API server, from which agents receive it. Daemons then refuse these certificates, and close existing connections.
     Revoke {
         /// The directory of the authority.
         #[arg(value_name = "DIR")]
         directory: PathBuf,
-        /// What to revoke: directories below DIR, such as agent-node3 or user-1000, or files with certificates.
+        /// Certificates to revoke: directories below DIR, such as agent-node3 or user-1000, or files with certificates.
         #[arg(value_name = "NAME|FILE", required = true)]
         certificates: Vec<PathBuf>,
     },
 }
 
-/// To whom certificates are issued.
+/// Subjects of certificates.
 #[derive(Debug, Args)]
 #[command(group(ArgGroup::new("subjects").required(true).multiple(true)))]
 pub(crate) struct IssueArgs {
     /// The directory of the authority.
     #[arg(value_name = "DIR")]
     pub(crate) directory: PathBuf,
-    /// To the agents of these nodes, such as node[0-63].
+    /// Issue to the agents of these nodes, such as node[0-63].
     #[arg(long, value_name = "HOSTLIST", value_parser = nodes, group = "subjects")]
     pub(crate) agents: Option<Names>,
-    /// To the API server, which is reached by these names and IP addresses.
+    /// Issue to the API server, with these host names and IP addresses.
     #[arg(long, value_name = "HOSTLIST", value_parser = hosts, group = "subjects")]
     pub(crate) api: Option<Names>,
-    /// To the user with this uid, for a machine without the API server's socket; may be repeated.
+    /// Issue to the user with this uid, for machines without the socket of the API server; may be repeated.
     #[arg(long = "user", value_name = "UID", group = "subjects")]
     pub(crate) users: Vec<u32>,
-    /// To an administrator, who may act for all users.
+    /// Issue to an administrator, with the rights of all users.
     #[arg(long, group = "subjects")]
     pub(crate) admin: bool,
-    /// Validity of the certificates.
+    /// Validity of the certificates, in days.
     #[arg(long, value_name = "DAYS", default_value_t = 90, value_parser = whole(1..=u32::MAX))]
     pub(crate) days: u32,
 }
@@ -74,12 +74,12 @@ pub(crate) struct IssueArgs {
 #[derive(Clone, Debug)]
 pub(crate) struct Names(pub(crate) Vec<String>);
 
-/// A list of names that cannot be used.
+/// Error for an invalid list of names.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum NamesError {
     #[error(transparent)]
     List(#[from] HostlistError),
-    #[error("it names nobody")]
+    #[error("it names no identity")]
     Empty,
     #[error("{name:?} is no name of a node; nodes are named as hosts are")]
     NotANode { name: String },

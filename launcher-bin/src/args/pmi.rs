@@ -1,4 +1,4 @@
-//! `--pmi`: what ranks are served, and the answer to `--pmi=list`.
+//! Values of `--pmi`: the protocols that ranks can use, and the output of `--pmi=list`.
 
 use std::ffi::OsStr;
 
@@ -6,14 +6,14 @@ use clap::builder::{EnumValueParser, PossibleValue, TypedValueParser};
 use clap::error::ErrorKind;
 use clap::{Arg, Command, ValueEnum};
 
-/// The value of `--pmi` that asks for the others.
+/// Value of `--pmi` that lists the other values.
 const PMI_LIST: &str = "list";
 
-/// The choices of `--pmi`.
+/// Values of `--pmi`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 #[value(rename_all = "lower")]
 pub enum Pmi {
-    /// Whatever each rank speaks: PMI-1, PMI-2 or PMIx.
+    /// The protocol of each rank: PMI-1, PMI-2 or PMIx.
     Auto,
     /// PMI-1 only, as of MPICH, Intel MPI and MVAPICH.
     Pmi1,
@@ -25,28 +25,27 @@ pub enum Pmi {
     None,
 }
 
-/// The choices of `--exchange`.
+/// Values of `--exchange`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Exchange {
-    /// Whichever is cheaper.
+    /// The cheaper of full and lazy.
     Auto,
     /// To all nodes.
     Full,
-    /// To the nodes that ask.
+    /// To nodes that request the data.
     Lazy,
 }
 
-/// The choices of `--restartable`.
+/// Values of `--restartable`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Restartable {
-    /// With the keys of before.
+    /// Keys of the first run can be read.
     Keep,
-    /// Without.
+    /// Keys of the first run cannot be read.
     Fresh,
 }
 
-/// Reads `--pmi`. Its value `list` is a question, and the answer comes as clap answers `--help`: as an error that is none, whatever
-/// else stands on the command line.
+/// Parses `--pmi`. For `list`, it returns the output as an error, as clap does for `--help`, regardless of all other words of the command line.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct PmiParser;
 
@@ -67,7 +66,7 @@ impl TypedValueParser for PmiParser {
     }
 }
 
-/// Our word for a value of `srun --mpi` that has another name here. Those of vendors stand for whatever the ranks speak.
+/// The name here for a value of `srun --mpi` that has another name. Values of vendors mean any protocol of the ranks.
 fn word_of_srun(value: &str) -> Option<&'static OsStr> {
     match value {
         "openmpi" | "cray_shasta" => Some(OsStr::new("auto")),

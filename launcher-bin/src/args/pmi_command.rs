@@ -7,13 +7,13 @@ use clap::{Args, Subcommand, ValueEnum};
 
 use super::value::whole;
 
-/// Talk PMI to the launcher of this process, as one rank of its job
+/// Send PMI requests to the launcher of this process, as one rank of its job
 #[derive(Args, Debug)]
 pub struct PmiCommand {
-    /// The way to the launcher; `auto` is PMI-1, and PMIx where a launcher serves that alone
+    /// Protocol or library to use; `auto` is PMI-1, or PMIx if the launcher serves only PMIx
     #[arg(long, value_enum, default_value_t, global = true)]
     pub(crate) method: Method,
-    /// The file that `lib` or `lib2` loads; else what programs in C find under the name libpmi.so.0 or libpmi2.so.0
+    /// File that `lib` or `lib2` loads [default: libpmi.so.0 or libpmi2.so.0, as C programs find it]
     #[arg(long, value_name = "FILE", global = true)]
     pub(crate) library: Option<PathBuf>,
     #[command(subcommand)]
@@ -35,48 +35,49 @@ pub(crate) enum Method {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Probe {
-    /// Time fences
+    /// Measure the time of fences
     Barrier {
         /// Number of fences
         #[arg(long, default_value_t = 10, value_parser = whole(1..=u32::MAX))]
         count: u32,
     },
-    /// Let every rank put a value and get everybody's, as MPI_Init does, and check what it gets
+    /// Put a value in each rank, get the values of all ranks, as MPI_Init does, and check them
     Exchange {
-        /// Number of rounds; the launcher keeps the values of all of them
+        /// Number of rounds; the launcher keeps the values of all rounds
         #[arg(long, default_value_t = 1, value_parser = whole(1..=u32::MAX))]
         count: u32,
-        /// The length of each value, within what the launcher takes (1023 bytes as a rule)
+        /// Length of each value, up to the limit of the launcher (usually 1023 bytes)
         #[arg(long, value_name = "BYTES", default_value_t = 64)]
         size: usize,
     },
-    /// Have rank 0 start a job of more ranks, as MPI_Comm_spawn does, and time that
+    /// Start a job of new ranks from rank 0, as MPI_Comm_spawn does, and measure the time
     Spawn {
         /// Number of ranks of the new job
         #[arg(short = 'n', long, default_value_t = 1, value_parser = whole(1..=u32::MAX))]
         ranks: u32,
-        /// What they run
+        /// Program of the new ranks, and its arguments
         #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true, value_name = "PROGRAM")]
         command: Vec<String>,
     },
-    /// Become a program that reaches the launcher from within a container, by a socket in the file system; profiles of --container do it
+    /// Replace this process by a program that connects to the launcher from within a container, by a socket in the file system; for profiles of
+    /// --container
     Connect {
         /// The program and its arguments
         #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true, value_name = "PROGRAM")]
         command: Vec<OsString>,
     },
-    /// Stand for a program that nothing launched and that listens on PORT of this machine; mpiexec -pmi_args does it, by which MPICH spawns
+    /// Represent a program that runs without a launcher and listens on PORT of this machine; for mpiexec -pmi_args, by which MPICH spawns
     Adopt {
         /// The port
         port: u16,
     },
-    /// Print where libpmi.so.0 and libpmi2.so.0 are, for programs in C, with version and number of functions; needs no launcher
+    /// Print the paths of libpmi.so.0 and libpmi2.so.0, for programs in C, with version and number of functions; needs no launcher
     Library {
         /// Print the names of the functions as well
         #[arg(long)]
         functions: bool,
     },
-    /// Print what the launcher tells about the job
+    /// Print values that the launcher provides about the job
     Get {
         /// Keys of the job, such as PMI_process_mapping
         #[arg(required = true, value_name = "KEY")]

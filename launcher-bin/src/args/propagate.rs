@@ -1,23 +1,23 @@
-//! `--propagate`: limits of the user's shell that ranks get, in the words of srun(1).
+//! Values of `--propagate`: limits of the user's shell that ranks receive, in the words of srun(1).
 
 use lattice_session::shell_limits::{ShellLimits, SoftLimit, TooHigh};
 use rank_spawner::{LimitParseError, LimitedResource};
 
 use crate::machine::Machine;
 
-/// The choices of `--propagate`.
+/// Value of `--propagate`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Propagate {
-    /// Without the flag: all but the limit of locked memory. Nodes give more of that than those where users type, for the sake of their
-    /// networks; Slurm's documentation has sites make the same exception.
+    /// Default: all limits except that of locked memory. Compute nodes have a higher one than the machines on which users type, for their
+    /// networks. Slurm's documentation advises sites to make the same exception.
     #[default]
     Usual,
-    /// These; the user is told of those that a node does not allow.
+    /// These limits. A limit that a node does not allow is reported to the user.
     Named(Vec<LimitedResource>),
 }
 
 impl Propagate {
-    /// Reads `ALL`, `NONE`, or names of limits such as `CORE,RLIMIT_STACK`.
+    /// Parses `ALL`, `NONE`, or names of limits such as `CORE,RLIMIT_STACK`.
     pub(super) fn parse(text: &str) -> Result<Self, LimitParseError> {
         let name = |word: &str| word.strip_prefix("RLIMIT_").unwrap_or(word).parse();
         Ok(Self::Named(match text {
@@ -27,7 +27,7 @@ impl Propagate {
         }))
     }
 
-    /// Those of the limits of a shell that ranks get, with what they have of it in any case.
+    /// The limits of a shell that ranks receive, with its umask and priority, which ranks always receive.
     pub(crate) fn of(&self, machine: &Machine) -> ShellLimits {
         let is_passed_on = |limit: &&SoftLimit| match self {
             Self::Usual => limit.resource != LimitedResource::Memlock,

@@ -1,11 +1,11 @@
-//! Lines by which launchers of MPI start a command on a node: this program under the names `ssh`, `rsh` and `lattice-mpi-launcher`.
+//! Lines by which MPI launchers start a command on a node: this program under the names `ssh`, `rsh` and `lattice-mpi-launcher`.
 //!
 //! ```text
 //! [OPTIONS] [USER@]HOST [WORDS...]      the words are joined by blanks, and the user's shell on HOST reads them
 //! ```
 //!
-//! The grammar is OpenSSH's (ssh(1)): options may stand behind the host, too, and a letter that takes a value takes the rest of its word or
-//! the next one. Hydra, Intel MPI and Open MPI use little of it (measured: `-x`, `-X`, `-q`, and the host).
+//! The grammar is that of OpenSSH (ssh(1)). Options may also follow the host. The value of a letter is the rest of its word, or the next word.
+//! Hydra, Intel MPI and Open MPI use few options (measured: `-x`, `-X`, `-q`, and the host).
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
@@ -13,60 +13,59 @@ use std::path::Path;
 
 use clap::error::ErrorKind;
 
-/// Options without a value that choose nothing here: a command has no terminal of its own, and nothing is forwarded.
+/// Options without a value that have no effect here: a command has no terminal of its own, and nothing is forwarded.
 const IDLE: &[u8] = b"46AaCgKkqTtvXxYy";
-/// Options with a value that choose nothing here. All others are for what only `ssh` can do: tunnels, no command at all.
+/// Options with a value that have no effect here. All other options request functions of `ssh` only, such as tunnels, or no command.
 const IDLE_WITH_VALUE: &[u8] = b"oiFecmbBEIPSp";
 
-/// Name that this program was called by as a remote shell.
+/// Name of a remote shell that this program was called by.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RemoteShellName {
-    /// `ssh` or `rsh`: hosts outside of the allocation, and what is not understood, are left to the program of that name that comes
-    /// next in `PATH`.
+    /// `ssh` or `rsh`. For hosts outside of the allocation and unsupported lines, the next program of that name in `PATH` is called.
     Standard(OsString),
-    /// `lattice-mpi-launcher`: what cannot be served is refused.
+    /// `lattice-mpi-launcher`. Unsupported lines are refused.
     Own,
 }
 
 /// A line of a remote shell.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RemoteShellArgs {
-    /// Name that we were called by.
+    /// Name that this program was called by.
     pub name: RemoteShellName,
-    /// All words behind the name.
+    /// All words after the name.
     pub words: Vec<OsString>,
-    /// Meaning of the words, or the reason why they have none here.
+    /// Meaning of the words, or the reason why they are not supported.
     pub line: Result<RemoteLine, RemoteShellError>,
 }
 
 /// Meaning of a line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RemoteLine {
-    /// Host, as it was typed.
+    /// Host, as typed.
     pub host: String,
     /// User on that host, if one was named.
     pub user: Option<String>,
-    /// Line for the user's shell; `None` for a shell that reads its standard input.
+    /// Command line for the user's shell; `None` for a shell that reads its standard input.
     pub command: Option<OsString>,
-    /// True if the command shall read nothing (`-n`).
+    /// True if standard input of the command is empty (`-n`).
     pub reads_nothing: bool,
 }
 
-/// Reason why a line cannot be served.
+/// Reason why a line is not supported.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum RemoteShellError {
-    /// The option is not known, or asks for what only `ssh` can do.
+    /// The option is unknown, or requests a function of `ssh` only.
     #[error(
         "lattice-mpi-launcher has no option {option}; it was called with: {line}\nusage: lattice-mpi-launcher [-x -X -q -n -l USER ...] HOST [COMMAND...]"
     )]
     Option {
-        /// The option, as `-L` or `--forward`.
+        /// The option, such as `-L` or `--forward`.
         option: String,
         /// The words.
         line: String,
     },
-    /// There is no host.
+    /// The line has no host.
     #[error(
         "lattice-mpi-launcher was called without a host: {line}\nusage: lattice-mpi-launcher [-x -X -q -n -l USER ...] HOST [COMMAND...]"
     )]
@@ -77,7 +76,7 @@ pub enum RemoteShellError {
 }
 
 impl RemoteShellName {
-    /// The name in the first word of a command line, if it is one of a remote shell; with the other words.
+    /// The remote shell that the first word of a command line names, if any, and the remaining words.
     pub(super) fn of(words: &[OsString]) -> Option<(Self, &[OsString])> {
         let (called, rest) = words.split_first()?;
         let name = Path::new(called).file_name()?;
@@ -88,7 +87,7 @@ impl RemoteShellName {
         }
     }
 
-    /// Reads a line.
+    /// Parses a line.
     ///
     /// # Errors
     /// Returns the help of `lattice-mpi-launcher`, as clap does.
@@ -131,7 +130,7 @@ fn read(words: &[OsString]) -> Result<RemoteLine, RemoteShellError> {
     Ok(RemoteLine { host, user: reading.user, command, reads_nothing: reading.reads_nothing })
 }
 
-/// What was read of a line so far.
+/// State of a line during parsing.
 #[derive(Debug, Default)]
 struct Reading {
     host: Option<String>,
@@ -140,10 +139,10 @@ struct Reading {
 }
 
 impl Reading {
-    /// Reads the letters behind a dash, and the value of the last one if it has one; returns the words behind.
+    /// Reads the letters after a dash, and the value of the last letter if it takes one. Returns the remaining words.
     ///
     /// # Errors
-    /// Returns the letter that is not served.
+    /// Returns the letter that is not supported.
     fn options<'a>(&mut self, letters: &[u8], behind: &'a [OsString]) -> Result<&'a [OsString], char> {
         for (index, &letter) in letters.iter().enumerate() {
             if letter == b'n' {
@@ -194,7 +193,7 @@ mod tests {
         read(&words(line)).unwrap()
     }
 
-    /// The lines of Hydra, Intel MPI and Open MPI were recorded, and are shortened here.
+    /// The lines of Hydra, Intel MPI and Open MPI are recorded, and shortened.
     #[test]
     fn lines_of_launchers_are_a_host_and_a_command() {
         for (line, host, command) in [

@@ -1,4 +1,4 @@
-//! Lines of `scontrol show` that scripts of Slurm's take lists of nodes apart by, as `lattice scontrol` and by the name `scontrol`.
+//! `scontrol show`, by which scripts for Slurm expand and fold lists of nodes, as `lattice scontrol` and under the name `scontrol`.
 
 use std::ffi::{OsStr, OsString};
 use std::path::Path;
@@ -27,25 +27,25 @@ pub enum ScontrolCommand {
 /// Form in which `scontrol show` prints names.
 #[derive(Clone, Debug, PartialEq, Eq, Subcommand)]
 pub enum Shown {
-    /// Each name on a line of its own.
+    /// Print each name on a line of its own.
     #[command(alias = "hostname")]
     Hostnames {
-        /// A list, as node[1-3,7]; else that in SLURM_JOB_NODELIST, SLURM_NODELIST or LATTICE_NODELIST.
+        /// A list, such as node[1-3,7] [default: SLURM_JOB_NODELIST, SLURM_NODELIST or LATTICE_NODELIST].
         list: Option<String>,
     },
-    /// All names as one list, in their order.
+    /// Print all names as one list, in their order.
     Hostlist {
         /// Names or lists, separated by commas.
         names: String,
     },
-    /// All names as one list, sorted, each once.
+    /// Print all names as one sorted list, without repetitions.
     Hostlistsorted {
         /// Names or lists, separated by commas.
         names: String,
     },
 }
 
-/// The words of `lattice scontrol` that a line of a link called `scontrol` means.
+/// Translates a line of a link named `scontrol` to words of `lattice scontrol`; `None` for other lines.
 pub(super) fn own_words(words: &[OsString]) -> Option<Vec<OsString>> {
     let (called, rest) = words.split_first()?;
     let is_ours = Path::new(called).file_name() == Some(OsStr::new(NAME));

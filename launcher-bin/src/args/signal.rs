@@ -6,10 +6,10 @@ use nix::sys::signal::Signal;
 
 use crate::formatting::{NotADuration, parse_duration};
 
-/// Time before the limit unless one is given, as with srun.
+/// Default time before the limit, as with srun.
 const AHEAD: Duration = Duration::from_secs(60);
 
-/// A text that is no signal.
+/// Error for a text that is no signal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("no signal; a name such as TERM or SIGUSR1, or a number from 1 to 31, is")]
 pub(super) struct NoSignal;
@@ -28,23 +28,23 @@ pub(super) fn parse(text: &str) -> Result<Signal, NoSignal> {
 pub struct SignalAhead {
     /// The signal.
     pub signal: Signal,
-    /// Time from it to the time limit.
+    /// Time from the signal to the time limit.
     pub ahead: Duration,
 }
 
-/// Refusal of a text as a signal before the limit.
+/// Error for an invalid value of `--signal`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum SignalAheadError {
     #[error(transparent)]
     Signal(#[from] NoSignal),
     #[error("B: is sbatch's, and signals the script alone; without it the ranks of each launch get the signal")]
     ScriptAlone,
-    #[error("behind the @: {0}")]
+    #[error("after the @: {0}")]
     Time(#[from] NotADuration),
 }
 
 pub(super) fn parse_ahead(text: &str) -> Result<SignalAhead, SignalAheadError> {
-    // Slurm's letters: of a reservation, which there are none of here, and of the script alone.
+    // Slurm's prefixes: `R:` is about reservations, which Lattice does not have, and `B:` about the script alone.
     let text = text.strip_prefix("R:").unwrap_or(text);
     if text.starts_with("B:") {
         return Err(SignalAheadError::ScriptAlone);

@@ -1,8 +1,8 @@
-//! Sizes of memory on the command line: a number of bytes, or of K, M, G or T (of 1,024, and so on).
+//! Sizes of memory on the command line: a number of bytes, or of K, M, G or T (powers of 1,024).
 
 use std::num::NonZeroU64;
 
-/// Refusal of a text as a size.
+/// Error for a text that is no size.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum NoSize {
     #[error("{text:?} is no size; a number of bytes is possible, or of K, M, G or T, such as 64M")]
@@ -27,7 +27,7 @@ pub(super) fn parse(text: &str) -> Result<NonZeroU64, NoSize> {
         return Err(NoSize::Word { text: text.to_owned() });
     }
     let bytes = digits.parse::<u64>().ok().and_then(|number| number.checked_mul(1 << shift));
-    // As an offset in a file has it.
+    // The maximum is that of an offset in a file.
     let bytes = bytes.filter(|&bytes| i64::try_from(bytes).is_ok());
     NonZeroU64::new(bytes.ok_or_else(|| NoSize::TooLarge { text: text.to_owned() })?).ok_or(NoSize::Zero)
 }

@@ -1,10 +1,10 @@
-//! Times as `srun --time` has them, where a plain number is minutes.
+//! Times in the forms of `srun --time`: a plain number is minutes.
 
 use std::time::Duration;
 
 use crate::formatting::{TIME_MAX, parse_duration};
 
-/// A text that is no time limit.
+/// Error for a text that is no time limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "not a time limit; 10 (minutes), 10:30, 1:10:30, 2-12 (days-hours), 2-12:30, 30s, 1h30m and UNLIMITED are; at most 366 days"
@@ -14,9 +14,9 @@ pub(super) struct NotATimeLimit;
 /// Words for no limit.
 const NO_LIMIT: [&str; 2] = ["UNLIMITED", "INFINITE"];
 
-/// Reads the forms of srun(1), `--time`: `minutes`, `minutes:seconds`, `hours:minutes:seconds`, `days-hours`, `days-hours:minutes` and
-/// `days-hours:minutes:seconds`; beside them a time with units, such as `90s`. No limit, which is
-/// 0 or a word there, is [`Duration::ZERO`].
+/// Parses the forms of srun(1), `--time`: `minutes`, `minutes:seconds`, `hours:minutes:seconds`, `days-hours`, `days-hours:minutes` and
+/// `days-hours:minutes:seconds`. Times with units, such as `90s`, are also accepted. No limit, which is 0 or a word in srun, is
+/// [`Duration::ZERO`].
 pub(super) fn parse(text: &str) -> Result<Duration, NotATimeLimit> {
     if NO_LIMIT.iter().any(|word| text.eq_ignore_ascii_case(word)) {
         return Ok(Duration::ZERO);
@@ -43,7 +43,7 @@ pub(super) fn parse(text: &str) -> Result<Duration, NotATimeLimit> {
     seconds.map(Duration::from_secs).filter(|&limit| limit <= TIME_MAX).ok_or(NotATimeLimit)
 }
 
-/// Reads the time limit of an allocation, which is 1 s at least, or none.
+/// Parses the time limit of an allocation: at least 1 s, or no limit.
 pub(super) fn allocation_limit(text: &str) -> Result<Duration, String> {
     match parse(text).map_err(|error| error.to_string())? {
         limit if !limit.is_zero() && limit < Duration::from_secs(1) => {

@@ -1,3 +1,4 @@
+mod book;
 mod commands;
 mod foreign;
 mod launch_flags;
@@ -144,7 +145,7 @@ fn wrong_values_are_refused_with_what_is_possible() {
     check("--rankfile r -N 2", "cannot be used with");
     check("--rankfile r --rank-by slot", "cannot be used with");
     check("--distribution plane", "`block`, `cyclic` and `plane=N` are possible");
-    check("--distribution block:plane=2", "behind a `:` `block`, `cyclic` and `fcyclic` are possible");
+    check("--distribution block:plane=2", "after a `:` `block`, `cyclic` and `fcyclic` are possible");
     check("--distribution plane=0", "needs the number of ranks");
     check("-c 0", "invalid value '0'");
     check("--cpu-bind racks", "l3caches, numa, sockets");

@@ -1,5 +1,5 @@
-//! Tips under a command line that was not understood: the nearest word that exists, or the one to type here for a word of another
-//! launcher. A tip that would lead nowhere is left out.
+//! Tips for a command line that is not understood: the nearest known word, or the word to type instead of a word of another launcher. Tips that
+//! do not help are omitted.
 
 use std::ffi::{OsStr, OsString};
 use std::fmt::Write as _;
@@ -11,11 +11,11 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 use super::other_launchers::{flags_of_others, instead_of_command, instead_of_flag};
 use super::{SEPARATOR, batch_line};
 
-/// Flags of `lattice launch` for numbers and nodes: a line of `lattice exec` with one of them means a launch.
+/// Flags of `lattice launch` for numbers and nodes. A line of `lattice exec` with one of them is probably meant as a launch.
 const OF_LAUNCH: [&str; 10] =
     ["-n", "--ntasks", "--np", "-N", "--nodes", "-c", "--cpus-per-task", "--tasks-per-node", "-w", "--nodelist"];
 
-/// Commands that ask an API server: flags that name one stand behind them.
+/// Commands that call an API server. The flag for its address follows the command.
 const OF_SERVERS: [&str; 17] = [
     "abort",
     "alloc",
@@ -36,20 +36,20 @@ const OF_SERVERS: [&str; 17] = [
     "top",
 ];
 
-/// Command that the words are for.
+/// Command of the words.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum About {
-    /// `lattice launch`, or a program of one behind a `:`.
+    /// `lattice launch`, or a program of a launch after a `:`.
     Launch,
     /// Another command, or none.
     Other,
 }
 
-/// The same error with tips that help. `words` is the whole command line, whose first word is the name that we were called by.
+/// The same error with useful tips. `words` is the whole command line, with the name that this program was called by.
 pub(super) fn improved(mut error: clap::Error, about: About, words: &[OsString]) -> clap::Error {
     match error.kind() {
         ErrorKind::UnknownArgument => {
-            // clap's tip to put the flag behind `--` would make a program of it.
+            // clap's tip to put the flag after `--` would make it a program.
             error.remove(ContextKind::Suggested);
             let typed = text(&error, ContextKind::InvalidArg);
             let typed = typed.split('=').next().unwrap_or_default().to_owned();
@@ -74,7 +74,7 @@ pub(super) fn improved(mut error: clap::Error, about: About, words: &[OsString])
                 keep_near_commands(&mut error, &typed);
             }
         }
-        // `lattice signal TERM ID`, as kill has it.
+        // `lattice signal TERM ID`, in the order of kill(1).
         ErrorKind::ValueValidation if about == About::Other => {
             if let [_, command, name, id] = words
                 && command == "signal"
@@ -111,7 +111,7 @@ fn flag_tip(typed: &str, about: About, words: &[OsString]) -> Option<String> {
         About::Launch => instead_of_flag(typed).map(str::to_owned),
         // `lattice -n 4 ./a.out`: no command at all.
         About::Other if is_option(first) && words.iter().skip(1).any(|word| !is_option(word)) => {
-            // `lattice --api URL launches`: a command, whose flags stand behind it.
+            // `lattice --api URL launches`: the flags must follow the command.
             let command = words.iter().position(|word| OF_SERVERS.iter().any(|command| word == command));
             Some(format!(
                 "did you mean: {}",
@@ -134,7 +134,7 @@ fn flag_tip(typed: &str, about: About, words: &[OsString]) -> Option<String> {
         About::Other if typed == "-n" && ["dev-cluster", "alloc"].iter().any(|command| first == command) => {
             Some("type -N for a number of nodes".to_owned())
         }
-        // `lattice start` only makes ready for launches; flux start and others run programs.
+        // `lattice start` only prepares launches; flux start and similar commands run programs.
         About::Other if ["-n", "--ntasks", "--np"].contains(&typed) && first == "start" => {
             Some(format!("did you mean: {}", line("launch", &words[2..])))
         }
@@ -157,7 +157,7 @@ fn signal_line(typed: &str, words: &[OsString]) -> Option<String> {
     Some(format!("did you mean: {}", line("signal", &[id.clone(), name.into()])))
 }
 
-/// What is missing: a flag that another one needs, or the end of the line.
+/// Tip for a missing word: a flag that another flag needs, or the end of the line.
 fn missing_tip(missing: &str, about: About, words: &[OsString]) -> Option<String> {
     if missing.starts_with("--") {
         return Some(format!("type {missing} beside it"));
@@ -180,7 +180,7 @@ fn missing_tip(missing: &str, about: About, words: &[OsString]) -> Option<String
     }
 }
 
-/// Line of `lattice exec` in which a `--` stands between nodes and command.
+/// Line of `lattice exec` with a `--` between nodes and command.
 fn exec_line(words: &[OsString]) -> String {
     let [nodes, end, command] = ["NODES", "--", "COMMAND"].map(OsString::from);
     let words = match words {
@@ -194,7 +194,7 @@ fn exec_line(words: &[OsString]) -> String {
     line("exec", &words)
 }
 
-/// Line to type instead of a command that does not exist.
+/// Tip with the line to type instead of an unknown command.
 fn command_tip(typed: &str, words: &[OsString]) -> Option<String> {
     let position = words.iter().position(|word| *word == *typed)?;
     // Commands of Flux have two words.
@@ -204,9 +204,9 @@ fn command_tip(typed: &str, words: &[OsString]) -> Option<String> {
         None => (instead_of_command(typed), &words[position + 1..]),
     };
     match instead {
-        // Those take the words that follow.
+        // These commands take the words that follow.
         Some(command @ ("launch" | "batch")) => Some(format!("did you mean: {}", line(command, rest))),
-        // Words of one's own say how many nodes.
+        // The words that follow set the number of nodes.
         Some("alloc create -N 1") if !rest.is_empty() => Some(format!("did you mean: {}", line("alloc create", rest))),
         Some(command) => Some(format!("did you mean: {}", line(command, &[]))),
         None if is_program(typed) => Some(format!("did you mean: {}", line("launch", &words[position..]))),
@@ -214,7 +214,7 @@ fn command_tip(typed: &str, words: &[OsString]) -> Option<String> {
     }
 }
 
-/// A line to type, as a shell reads it.
+/// A line to type, quoted for a shell.
 pub(super) fn line(command: &str, rest: &[OsString]) -> String {
     let mut line = format!("lattice {command}");
     for word in rest {
@@ -237,7 +237,7 @@ fn is_option(word: &OsStr) -> bool {
     word.as_bytes().starts_with(b"-")
 }
 
-/// A path, or the name of a file in `PATH`.
+/// True for a path, or the name of a file in `PATH`.
 fn is_program(word: &str) -> bool {
     let path = std::env::var_os("PATH").unwrap_or_default();
     word.contains('/') || std::env::split_paths(&path).any(|directory| directory.join(word).is_file())
@@ -251,14 +251,13 @@ fn keep_near_commands(error: &mut clap::Error, typed: &str) {
     }
 }
 
-/// Nearest flag of other launchers to a word that is none, and what to type here.
+/// The flag of another launcher that is nearest to an unknown word, and the words to type instead.
 fn near_flag_of_others(typed: &str) -> Option<(&'static str, &'static str)> {
     let near = flags_of_others().filter(|(flag, _)| flag.len() > 3 && typed.len() > 3 && is_near(typed, flag));
     near.max_by_key(|(flag, _)| flag.starts_with("--") == typed.starts_with("--"))
 }
 
-/// True if `known` may be meant by `typed`: one typing mistake, more in a long word, the beginning of `known`, or `known` with letters left
-/// out.
+/// True if `typed` may mean `known`: it has one typing mistake (more in a long word), is the beginning of `known`, or lacks letters of `known`.
 fn is_near(typed: &str, known: &str) -> bool {
     let [typed, known] = [typed, known].map(|word| word.trim_start_matches('-'));
     let slips = strsim::damerau_levenshtein(typed, known);
@@ -266,7 +265,7 @@ fn is_near(typed: &str, known: &str) -> bool {
         || (typed.len() >= 4 && (known.starts_with(typed) || is_shortened(typed, known)))
 }
 
-/// True for the letters of `known` in their order, without two of them.
+/// True if `typed` has the letters of `known` in order, except two of them.
 fn is_shortened(typed: &str, known: &str) -> bool {
     let mut letters = known.chars();
     let is_begun = typed.chars().next() == known.chars().next();
@@ -329,7 +328,7 @@ mod tests {
         assert_eq!(beside.as_deref(), Some("type --bcast[=<PATH>] beside it"));
     }
 
-    /// `lattice sacct` was answered with `lattice launch sacct` where Slurm is installed.
+    /// Regression test: where Slurm is installed, the tip for `lattice sacct` was `lattice launch sacct`.
     #[test]
     fn commands_of_resource_managers_are_answered_with_ours() {
         for (words, expected) in [

@@ -1,4 +1,4 @@
-//! The values of single flags: what each may be, and the words in which everything else is refused.
+//! Values of single flags: their parsers, and the errors for invalid values.
 
 use std::ffi::OsString;
 use std::num::NonZeroU32;
@@ -11,16 +11,16 @@ use hostlist::HostlistError;
 use lattice_session::request::UniverseSize;
 use lattice_session::template::{Template, TemplateError};
 
-/// The choices of `--stdin`.
+/// Value of `--stdin`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Stdin {
-    /// Nobody reads.
+    /// No rank reads standard input.
     None,
-    /// One rank reads our standard input.
+    /// One rank reads the standard input of this process.
     Rank(u32),
     /// Every rank reads a copy of it.
     All,
-    /// Every rank reads this file; here are the file name as given, and as a template.
+    /// Every rank reads this file. The fields are the file name as typed, and as a template.
     File(PathBuf, Template),
 }
 
@@ -41,29 +41,29 @@ impl Stdin {
 /// A variable named by `--env`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EnvSetting {
-    /// Its name.
+    /// Name of the variable.
     pub name: OsString,
-    /// Its value; `None` stands for the value in our own environment.
+    /// Value of the variable; `None` means the value in the environment of this process.
     pub value: Option<OsString>,
 }
 
-/// Refusal of a text as a variable.
+/// Error for an invalid variable.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum EnvSettingError {
-    /// There is nothing before the `=`.
+    /// The name before the `=` is empty.
     #[error("the name of the variable is missing; NAME=VALUE or NAME is possible")]
     NoName,
-    /// A `*` stands elsewhere than at the end.
+    /// A `*` is not at the end of the name.
     #[error("`*` is possible at the end of a name only")]
     Star,
-    /// The name of a variable cannot hold a `=`.
+    /// The name contains a `=`.
     #[error("a name has no `=` in it")]
     Equals,
 }
 
 impl EnvSetting {
-    /// A warning about a value that looks like further variables: `A=1,B=2`, as srun's `--export` has them.
+    /// A warning about a value that looks like several variables, such as `A=1,B=2` in srun's `--export`.
     pub(super) fn of_several(&self) -> Option<String> {
         let (name, value) = (self.name.to_str()?, self.value.as_ref()?.to_str()?);
         let is_name = |text: &str| {
@@ -75,7 +75,7 @@ impl EnvSetting {
         (is_name(name) && entries.len() > 1 && entries[1..].iter().all(|entry| sets(entry))).then(|| {
             let each = entries[1..].iter().map(|entry| format!(" --env {entry}")).collect::<String>();
             format!(
-                "--env {name}={value} sets {name} alone, to all that is behind its =\ntry: --env {name}={}{each}, if these are several variables",
+                "--env {name}={value} sets {name} alone, to all that follows its =\ntry: --env {name}={}{each}, if these are several variables",
                 entries[0]
             )
         })
@@ -107,14 +107,14 @@ pub(super) fn template() -> impl TypedValueParser<Value = Template> {
     OsStringValueParser::new().try_map(|text| Template::parse(&text))
 }
 
-/// Refusal of a text as a number of ranks.
+/// Error for an invalid number of ranks.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum RankCountError {
     /// The number is 0.
     #[error("a job has at least 1 rank")]
     Zero,
-    /// The number is beyond everything that can be counted in MPI.
+    /// The number is above the maximum of MPI, [`i32::MAX`].
     #[error("MPI counts ranks up to {max}", max = i32::MAX)]
     TooMany,
     /// The text is no number.
@@ -132,7 +132,7 @@ pub(super) fn rank_count(text: &str) -> Result<u32, RankCountError> {
     }
 }
 
-/// A number of ranks, or `slots`.
+/// Parses a number of ranks, or `slots`.
 pub(super) fn universe_size(text: &str) -> Result<UniverseSize, String> {
     match text {
         "slots" => Ok(UniverseSize::Slots),
@@ -140,7 +140,7 @@ pub(super) fn universe_size(text: &str) -> Result<UniverseSize, String> {
     }
 }
 
-/// A whole number within bounds, which a refusal names.
+/// Parser of a whole number in a range. The error names the bounds.
 pub(super) fn whole(range: RangeInclusive<u32>) -> impl Fn(&str) -> Result<u32, String> + Clone {
     move |text| {
         let number = text.parse::<u32>().ok().filter(|number| range.contains(number));
@@ -148,7 +148,7 @@ pub(super) fn whole(range: RangeInclusive<u32>) -> impl Fn(&str) -> Result<u32, 
     }
 }
 
-/// A whole number that is not 0.
+/// Parses a whole number from 1 on.
 pub(super) fn positive(text: &str) -> Result<NonZeroU32, String> {
     text.parse().map_err(|_| format!("a whole number from 1 to {} is possible", u32::MAX))
 }
@@ -156,11 +156,11 @@ pub(super) fn positive(text: &str) -> Result<NonZeroU32, String> {
 /// A number of nodes, srun's `MIN-MAX`, or `all`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NodeCount {
-    /// So many are needed.
+    /// Minimum number of nodes.
     pub least: u32,
-    /// So many are taken where there are as many.
+    /// Maximum number of nodes, used if there are as many.
     pub most: u32,
-    /// True if nodes are taken that have no rank, for jobs that ranks spawn.
+    /// True if the launch takes nodes without ranks, for jobs that ranks spawn.
     pub without_ranks: bool,
 }
 
@@ -177,30 +177,30 @@ impl NodeCount {
     }
 }
 
-/// The number of nodes of one program of several.
+/// Parses the number of nodes of one program of several.
 pub(super) fn node_count(text: &str) -> Result<u32, String> {
     match NodeCount::parse(text)? {
         NodeCount { least, most, .. } if least == most => Ok(least),
-        NodeCount { without_ranks: true, .. } => Err("a program behind a `:` has one number of nodes".to_owned()),
+        NodeCount { without_ranks: true, .. } => Err("a program after a `:` has one number of nodes".to_owned()),
         NodeCount { least, most, .. } => {
-            Err(format!("a program behind a `:` has one number of nodes; type -N {least} or -N {most}"))
+            Err(format!("a program after a `:` has one number of nodes; type -N {least} or -N {most}"))
         }
     }
 }
 
-/// Refusal of a text as a list of nodes.
+/// Error for an invalid list of nodes.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum NodeListError {
-    /// Not a hostlist.
+    /// The text is no hostlist.
     #[error(transparent)]
     List(#[from] HostlistError),
-    /// There is nothing in it, as when a script's variable is empty; that shall not mean all nodes.
+    /// The list is empty, for example from an unset variable of a script. It must not mean all nodes.
     #[error("it names no node; a list such as node[0-3,7] does")]
     Empty,
 }
 
-/// Checks a list of nodes, and leaves it as it is.
+/// Checks a list of nodes, and returns it unchanged.
 pub(super) fn node_list(text: &str) -> Result<String, NodeListError> {
     if hostlist::expand(text)?.is_empty() { Err(NodeListError::Empty) } else { Ok(text.to_owned()) }
 }

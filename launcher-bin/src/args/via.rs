@@ -12,7 +12,7 @@ use super::value::node_list;
 use crate::formatting::parse_duration;
 use crate::hostfile::{self, Hosts};
 
-/// Where the host and the command stand in a command of the user's.
+/// Placeholders of the host and the command in a command of the user.
 const PLACES: [&str; 2] = ["{host}", "{command}"];
 
 /// Way to the nodes of a launch.
@@ -32,17 +32,17 @@ pub enum Via {
     Flux,
     /// Pods of Kubernetes, by invitation.
     Kubernetes,
-    /// Hosts that are named, by `ssh`.
+    /// Named hosts, by `ssh`.
     Ssh,
-    /// Hosts that are named, by these words, in which `{host}` and `{command}` are filled in.
+    /// Named hosts, by these words, with `{host}` and `{command}` replaced.
     Command(Vec<String>),
 }
 
-/// Text that is no way to nodes.
+/// Error for a text that is no way to nodes.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ViaParseError {
-    /// One word that is none of ours.
+    /// An unknown word.
     #[error(
         "{text:?} is none of slurm, pbs, lsf, sge, flux, k8s, ssh, none, and no command with {{host}} and {{command}} in it"
     )]
@@ -50,18 +50,18 @@ pub enum ViaParseError {
         /// The text.
         text: String,
     },
-    /// A command that leaves something out.
+    /// A command without one of the placeholders.
     #[error("the command {text:?} has no {place}; it is called as in 'ssh {{host}} {{command}}'")]
     Incomplete {
         /// The text.
         text: String,
-        /// The part that is missing.
+        /// The missing placeholder.
         place: &'static str,
     },
-    /// No command at all.
+    /// The command is empty.
     #[error("the command is empty; it starts a process on a host, as in 'ssh' or 'rsh -n {{host}} {{command}}'")]
     Empty,
-    /// Its quotes are not closed.
+    /// The quotes of the command do not match.
     #[error("the quotes of {text:?} do not match")]
     Quotes {
         /// The text.
@@ -94,7 +94,7 @@ fn command(text: &str) -> Result<Vec<String>, ViaParseError> {
     words(&text())
 }
 
-/// Reads the value of `--start-with`: what `--via` takes, with each of `{host}` and `{command}` behind it that it leaves out.
+/// Reads the value of `--start-with`: a value of `--via`, with `{host}` and `{command}` appended if it does not have them.
 fn parse_start_with(text: &str) -> Result<Via, ViaParseError> {
     let mut words = words(text)?;
     for place in PLACES {
@@ -114,7 +114,7 @@ impl Via {
     /// The value of `--via` as a shell reads it.
     pub(crate) fn as_typed(&self) -> String {
         let text = self.to_string();
-        // A NUL, which nobody can type, is all that it refuses.
+        // Quoting fails only for a NUL, which users cannot type.
         shlex::try_quote(&text).map_or_else(|_| text.clone(), Into::into)
     }
 }
@@ -135,28 +135,28 @@ impl fmt::Display for Via {
     }
 }
 
-/// The way to the nodes, as flags say it.
+/// The way to the nodes, set by flags.
 #[derive(Clone, Debug, Default, Args)]
 pub struct WayArgs {
-    /// Reach the nodes by slurm, pbs, lsf, sge, flux or k8s (the default in an allocation or a pod of theirs), by ssh, or by a command
-    /// that runs another on a host, such as 'rsh {host} {command}'. `none`, for a launch alone: run on this machine. Without root and
-    /// without daemons of ours.
+    /// Reach the nodes by slurm, pbs, lsf, sge, flux or k8s (the default in an allocation or a pod of theirs), by ssh, or by a command that
+    /// runs another one on a host, such as 'rsh {host} {command}'. `none`, for a launch: run on this machine. Neither root nor daemons are
+    /// needed.
     #[arg(long, value_name = "HOW", value_parser = parse, conflicts_with = "start_with")]
     via: Option<Via>,
-    /// Reach the nodes by this command, which starts a process on a host: `rsh`, `blaunch`, a script. It is called with the host and the
-    /// command behind it, unless {host} and {command} stand in it: --via in short.
+    /// Reach the nodes by this command, which starts a process on a host: `rsh`, `blaunch`, a script. The host and the command are
+    /// appended, unless {host} and {command} are in it: a short form of --via.
     #[arg(long, value_name = "COMMAND", value_parser = parse_start_with)]
     start_with: Option<Via>,
 }
 
 impl WayArgs {
-    /// Variable that counts where no flag does.
+    /// Variable that replaces the flags.
     pub const VARIABLE: &str = "LATTICE_VIA";
 
-    /// The way that was chosen: by a flag, else by the value of [`Self::VARIABLE`].
+    /// The selected way: that of a flag, else the value of [`Self::VARIABLE`].
     ///
     /// # Errors
-    /// Fails if that value is no way.
+    /// Returns an error if that value is no way.
     pub fn chosen(&self, variable: Option<&OsStr>) -> Result<Option<Via>, ViaParseError> {
         match self.via.as_ref().or(self.start_with.as_ref()) {
             Some(way) => Ok(Some(way.clone())),
@@ -174,7 +174,7 @@ pub struct StartArgs {
     /// How nodes join.
     #[command(flatten)]
     pub join: JoinArgs,
-    /// Hosts, where nobody else names them.
+    /// Hosts, if no manager names them.
     #[command(flatten)]
     pub hosts: HostArgs,
     /// Command to run, and its arguments; else your shell.
@@ -185,15 +185,15 @@ pub struct StartArgs {
 /// How nodes join a cluster: the time that they have for it, and ports.
 #[derive(Clone, Copy, Debug, Default, Args)]
 pub struct JoinArgs {
-    /// Wait so long for each node on the way of --via (90 s; pods: 10 min).
+    /// Wait this long for each node of --via (90 s; pods: 10 min).
     #[arg(long, value_name = "TIME", env = "LATTICE_JOIN_TIMEOUT", hide_env = true, value_parser = parse_duration)]
     pub join_timeout: Option<Duration>,
-    /// Listen at ports of this range, here and on the nodes of --via, such as 60000-60100 (any).
+    /// Listen on ports of this range, here and on the nodes of --via, such as 60000-60100 (any).
     #[arg(long, value_name = "FIRST-LAST", env = "LATTICE_PORT_RANGE", hide_env = true)]
     pub port_range: Option<PortRange>,
 }
 
-/// Hosts that a command of the user's reaches.
+/// Hosts that a command of the user reaches.
 #[derive(Clone, Debug, Default, Args)]
 pub struct HostArgs {
     /// Use these hosts, such as node[0-3,7].

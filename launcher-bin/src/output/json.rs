@@ -1,5 +1,5 @@
-//! `--json`: one event on each line, for programs. The lines are described in `docs/json-events.md`, and their schema is
-//! `docs/json-events.schema.json`.
+//! `--json`: output for programs, one event on each line. `docs/reference/json.md` describes the lines, and `docs/reference/json-events.schema.json` is their
+//! schema.
 
 use std::borrow::Cow;
 
@@ -19,7 +19,7 @@ use super::words;
 use crate::prepared::{PreparedLaunch, RankRow};
 use crate::usage::UsageLine;
 
-/// One line.
+/// One line of output.
 #[derive(Debug, Serialize)]
 struct Line<'a> {
     time: String,
@@ -76,7 +76,7 @@ enum Body<'a> {
     },
 }
 
-/// Facts of a launch before its first rank starts.
+/// Data of a launch that is known before its first rank starts.
 #[derive(Debug, Serialize)]
 struct Launch<'a> {
     allocation_id: Option<&'a str>,
@@ -105,7 +105,7 @@ struct RankLine<'a> {
 #[serde(rename_all = "snake_case")]
 enum Content<'a> {
     Text(&'a str),
-    /// For bytes that are not UTF-8.
+    /// Bytes that are not UTF-8.
     Base64(String),
 }
 
@@ -171,12 +171,12 @@ pub(crate) struct CauseLine<'a> {
     message: String,
 }
 
-/// The line that opens a launch.
+/// First line of a launch.
 pub(crate) fn launch(launch: &PreparedLaunch) -> Bytes {
     line(Body::Launch { launch_id: &launch.placed.launch_id, launch: Launch::of(launch) })
 }
 
-/// The only line of a launch that is not started.
+/// Only line of a launch that is not started.
 pub(crate) fn plan(launch: &PreparedLaunch) -> Bytes {
     let rank = |row: &RankRow| RankLine {
         rank: row.place.rank,
@@ -187,7 +187,7 @@ pub(crate) fn plan(launch: &PreparedLaunch) -> Bytes {
     line(Body::Plan { launch: Launch::of(launch), ranks: launch.ranks.iter().map(rank).collect() })
 }
 
-/// The line of an event on `node`.
+/// Line of an event on `node`; `None` for an event without a line.
 pub(crate) fn event(event: &Event, node: &str) -> Option<Bytes> {
     let body = match event {
         Event::Started { rank, pid, .. } => Body::Started { rank: *rank, node, pid: *pid },
@@ -200,12 +200,12 @@ pub(crate) fn event(event: &Event, node: &str) -> Option<Bytes> {
     Some(line(body))
 }
 
-/// The line of output that is missing here.
+/// Line for a gap in the output.
 pub(crate) fn dropped(bytes: Option<u64>) -> Bytes {
     line(Body::Notice { notice: NoticeLine::Dropped { bytes }, message: words::dropped(bytes) })
 }
 
-/// The line that closes a launch.
+/// Last line of a launch.
 pub(crate) fn complete(launch_id: &str, exit_code: u8, report: &Report, summary: Option<SummaryLine<'_>>) -> Bytes {
     line(Body::Complete {
         launch_id,

@@ -1,13 +1,13 @@
-//! `--json`: every line fits the documented schema, and they tell the whole story.
+//! `--json`: every line matches the documented schema, and the lines describe the whole launch.
 
 use lattice_tests::schema::Schema;
 use lattice_tests::{Outcome, launch};
 use serde_json::{Value, json};
 
-/// The events of a launch, each of which fits the schema.
+/// Returns the events of a launch. Each of them must match the schema.
 #[track_caller]
 fn events(outcome: &Outcome) -> Vec<Value> {
-    let schema = Schema::parse(include_str!("../../../docs/json-events.schema.json")).unwrap();
+    let schema = Schema::parse(include_str!("../../../docs/reference/json-events.schema.json")).unwrap();
     let event = |line: &str| {
         let event = serde_json::from_str(line).unwrap_or_else(|error| panic!("{line} is no JSON: {error}"));
         schema.check(&event).unwrap_or_else(|error| panic!("{error}"));
@@ -82,7 +82,8 @@ fn every_kind_of_end_is_told() {
     check("", "printf 'nonsense\\n' >&$PMI_FD; sleep 1000", "offence", 1);
 }
 
-/// Tools that read the events see a refused launch by its exit code and its words, and no half-written story.
+/// Tools that read the events detect a refused launch by its exit code and its message, and receive no incomplete
+/// events.
 #[test]
 fn a_refused_launch_prints_no_events() {
     launch("-n 2 --json").arg("/nonexistent").run().exits(127).says("/nonexistent").prints_lines::<&str>([]);

@@ -1,9 +1,9 @@
-//! Differences between the list of a crate and what the crate offers.
+//! Differences between the committed list of a crate and its public items.
 
 use std::collections::BTreeSet;
 use std::fmt::Write;
 
-/// Items that are in one of two lists only.
+/// Items that are in only one of two lists.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Comparison<'a> {
     removed: Vec<&'a str>,
@@ -11,7 +11,7 @@ pub(crate) struct Comparison<'a> {
 }
 
 impl<'a> Comparison<'a> {
-    /// Compares what was offered with what is; the order of lines does not count.
+    /// Compares the old list with the present one. The order of lines is ignored.
     pub(crate) fn of(before: &'a str, now: &'a str) -> Self {
         let [old, new] = [before, now].map(|list| list.lines().collect::<BTreeSet<&str>>());
         Self { removed: old.difference(&new).copied().collect(), added: new.difference(&old).copied().collect() }
@@ -21,7 +21,7 @@ impl<'a> Comparison<'a> {
         self.removed.is_empty() && self.added.is_empty()
     }
 
-    /// Lines for whoever has changed the interface: the items, and what to do.
+    /// Returns a report for the author of the change: the items, and the next step.
     pub(crate) fn report(&self, name: &str) -> String {
         let mut text = String::new();
         for (sign, items) in [('-', &self.removed), ('+', &self.added)] {

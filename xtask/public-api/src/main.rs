@@ -1,7 +1,8 @@
-//! Keeps the lists of public items: `cargo xtask public-api`.
+//! Maintains the lists of public items: `cargo xtask public-api`.
 //!
-//! A list is committed beside each crate that others embed, so that a change of the interface is seen in review. rustdoc's JSON, which
-//! `cargo xtask public-api` makes first, is read; implementations of auto traits, blanket ones and derived ones are left out, and generated code.
+//! Each crate for embedders has a committed list, so that a change of the interface is visible in review. This program reads rustdoc's JSON,
+//! which `cargo xtask public-api` creates first. It leaves out implementations of auto traits, blanket and derived implementations, and
+//! generated code.
 
 mod comparison;
 
@@ -14,7 +15,7 @@ use public_api::Builder;
 
 use crate::comparison::Comparison;
 
-/// Directories of the crates that others embed.
+/// Directories of the crates for embedders.
 const CRATES: [&str; 11] = [
     "cxi-fabric",
     "hostlist",
@@ -29,14 +30,14 @@ const CRATES: [&str; 11] = [
     "session",
 ];
 
-/// Those whose name is not that of their directory.
+/// Directories with crates of a different name, and these names.
 const NAMES: [(&str, &str); 3] =
     [("inventory", "lattice-inventory"), ("overlay", "lattice-overlay"), ("session", "lattice-session")];
 
-/// Beginning of paths of generated code, which is listed elsewhere: `pmi-transport/testdata/lattice.v1.txt` has the messages.
+/// Prefix of paths of generated code, which has a separate list: `pmi-transport/testdata/lattice.v1.txt` has the messages.
 const GENERATED: &str = "pmi_transport::proto::v1::";
 
-/// Treatment of a list that is not what the crate offers.
+/// Action for a list that differs from the crate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Lists {
     Checked,
@@ -77,7 +78,7 @@ fn treat(name: &str, json: &Path, file: &Path, lists: Lists) -> Result<bool> {
     Ok(true)
 }
 
-/// The public items of a crate, sorted, one a line.
+/// Returns the public items of a crate, sorted, one per line.
 fn offered(name: &str, json: &Path) -> Result<String> {
     let builder = Builder::from_rustdoc_json(json).omit_blanket_impls(true).omit_auto_trait_impls(true);
     let api = builder.omit_auto_derived_impls(true).build().with_context(|| {
@@ -87,7 +88,8 @@ fn offered(name: &str, json: &Path) -> Result<String> {
     Ok(items.map(|item| item + "\n").collect())
 }
 
-/// Returns true for items of generated code, implementations for its types included: it is the first path of its crate that they name.
+/// Returns true for items of generated code, including implementations for its types. The first path of the crate in such an item is a generated
+/// one.
 fn is_generated(name: &str, item: &str) -> bool {
     let first = item.find("pmi_transport::").filter(|_| name == "pmi-transport");
     first.is_some_and(|first| item[first..].starts_with(GENERATED))

@@ -1,6 +1,6 @@
 //! Circles between the files of a crate.
 //!
-//! A parent and what is below it count as one: imports between a module and its ancestors are left out.
+//! A parent and the modules below it count as one: imports between a module and its ancestors are left out.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::path::PathBuf;
@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use crate::resolve::{Destination, Resolver};
 use crate::tree::Tree;
 
-/// Where one file imports from another.
+/// An import from one file in another file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Arrow {
     pub(crate) from: usize,
@@ -17,22 +17,22 @@ pub(crate) struct Arrow {
     pub(crate) line: usize,
 }
 
-/// Imports between files; by file index, the first line that has each.
+/// Imports between files, by file index, with the first line of each.
 #[derive(Debug, Default)]
 pub(crate) struct Graph {
     arrows: BTreeMap<usize, BTreeMap<usize, usize>>,
 }
 
-/// Files of which each reaches each other.
+/// Files that all reach each other.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Circle {
     /// Names of the modules, sorted.
     pub(crate) modules: BTreeSet<String>,
-    /// A shortest way round through some of them.
+    /// A shortest cycle through some of them.
     pub(crate) round: Vec<Arrow>,
 }
 
-/// Collects the imports between files that are not each other's ancestor.
+/// Collects the imports between files that are not ancestors of each other.
 pub(crate) fn graph(resolver: &Resolver<'_>) -> Graph {
     let tree = resolver.tree;
     let mut graph = Graph::default();
@@ -50,7 +50,7 @@ pub(crate) fn graph(resolver: &Resolver<'_>) -> Graph {
     graph
 }
 
-/// Reports a file that is the other one or above it.
+/// Returns true if a file is the other one, or an ancestor of it.
 fn is_ancestor(tree: &Tree, above: usize, below: usize) -> bool {
     name_parts(tree, below).starts_with(name_parts(tree, above))
 }
@@ -59,7 +59,7 @@ fn name_parts(tree: &Tree, file: usize) -> &[String] {
     &tree.modules[tree.files[file].module].path
 }
 
-/// Name of the module that a file is.
+/// Returns the name of the module in a file.
 pub(crate) fn module_name(tree: &Tree, file: usize) -> String {
     name_parts(tree, file).join("::")
 }
@@ -88,7 +88,7 @@ impl Graph {
         self.arrows.get(&file).into_iter().flatten().map(|(&to, &line)| (to, line))
     }
 
-    /// Files that `file` reaches by at least one import.
+    /// Returns the files that `file` reaches by at least one import.
     fn reachable(&self, file: usize) -> BTreeSet<usize> {
         let mut reached = BTreeSet::new();
         let mut open = vec![file];
@@ -98,7 +98,7 @@ impl Graph {
         reached
     }
 
-    /// Shortest way from `file` back to it.
+    /// Returns a shortest cycle from `file`.
     fn shortest_round(&self, file: usize) -> Option<Vec<Arrow>> {
         let mut came_by: BTreeMap<usize, Arrow> = BTreeMap::new();
         let mut open = VecDeque::from([file]);
@@ -121,7 +121,7 @@ impl Graph {
 }
 
 impl Circle {
-    /// The way round, one import a line.
+    /// Returns the cycle, one import per line.
     pub(crate) fn describe(&self, tree: &Tree) -> String {
         let line = |arrow: &Arrow| {
             let path: &PathBuf = &tree.files[arrow.from].path;
@@ -172,7 +172,7 @@ mod tests {
 
     #[test]
     fn a_re_export_leads_to_the_file_that_defines() {
-        // Through the root both would import the root only.
+        // Through the root both files would only import the root.
         check(
             &[
                 ("lib.rs", "mod a; mod b; pub use a::A; pub use b::B;"),

@@ -1,6 +1,6 @@
-//! `walls.toml`: allowed arrows between crates, places where a rule does not hold and why, circles that are still there.
+//! `walls.toml`: allowed arrows between crates, exceptions from rules with their reasons, and remaining circles.
 //!
-//! Every entry must be needed: one that excuses nothing any more is a problem too, so that the lists shrink.
+//! Every entry must be necessary: an unused exception is a problem too, so that the lists shrink.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -16,9 +16,9 @@ use crate::rules::{Finding, Rule};
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct Known {
-    /// Members that build and check the others; neither arrows nor rules but `unsafe` concern them.
+    /// Members that build and check the other members. Of the arrows and rules only `unsafe` applies to them.
     pub(crate) tools: BTreeSet<String>,
-    /// By member, those that it imports.
+    /// By member, the members that it imports.
     pub(crate) arrows: BTreeMap<String, BTreeSet<String>>,
     print: Vec<Exception>,
     exit: Vec<Exception>,
@@ -27,16 +27,16 @@ pub(crate) struct Known {
     circle: Vec<KnownCircle>,
 }
 
-/// A place where a rule does not hold.
+/// An exception from a rule.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Exception {
-    /// A file, or a directory with all that is below it.
+    /// A file, or a directory with all files below it.
     path: PathBuf,
     reason: String,
 }
 
-/// A circle that is still there.
+/// A remaining circle.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct KnownCircle {
@@ -52,7 +52,7 @@ impl Known {
         toml::from_str(&text).with_context(|| format!("cannot parse {}", path.display()))
     }
 
-    /// Compares the arrows that the manifests have with those that are allowed.
+    /// Compares the arrows of the manifests with the allowed arrows.
     pub(crate) fn check_arrows(&self, members: &[Member]) -> Vec<String> {
         let mut problems = Vec::new();
         for member in members.iter().filter(|member| !self.tools.contains(&member.directory)) {
@@ -73,7 +73,7 @@ impl Known {
         problems
     }
 
-    /// Sorts out the findings that are not excused, and the excuses that nothing needs.
+    /// Returns the findings without an exception, and the unused exceptions.
     pub(crate) fn check_rules(&self, findings: &[Finding]) -> Vec<String> {
         let mut problems = Vec::new();
         for rule in Rule::ALL {
@@ -106,7 +106,7 @@ impl Known {
         }
     }
 
-    /// Sorts out the circles of `member` that are not known; `describe` shows one.
+    /// Returns the circles of `member` that are not in the list; `describe` formats one.
     pub(crate) fn check_circles(
         &self,
         member: &str,
@@ -135,7 +135,7 @@ impl Known {
         problems
     }
 
-    /// Compares the arrows with the block of ARCHITECTURE.md that shows them.
+    /// Compares the arrows with the diagram in ARCHITECTURE.md.
     pub(crate) fn check_map(&self, architecture: &str) -> Vec<String> {
         let drawn = drawn_arrows(architecture);
         if drawn == self.arrows {
@@ -153,7 +153,7 @@ impl Known {
     }
 }
 
-/// First finding of each file that no exception covers, and the number of the others there.
+/// Returns the first finding of each file without an exception, and the number of further findings there.
 fn unexcused<'a>(found: &[&'a Finding], list: &[Exception]) -> impl Iterator<Item = (&'a Finding, usize)> {
     let mut by_file: BTreeMap<&Path, (&Finding, usize)> = BTreeMap::new();
     for finding in found {
@@ -168,7 +168,7 @@ fn show_names(names: &BTreeSet<String>) -> String {
     if names.is_empty() { "nothing".to_owned() } else { Vec::from_iter(names.iter().map(String::as_str)).join(", ") }
 }
 
-/// Reads lines such as `a, b -> c (why), d` and `a, b import nothing of ours` from the Markdown's code blocks.
+/// Parses lines such as `a, b -> c (why), d` and `a, b import nothing of ours` in the Markdown's code blocks.
 fn drawn_arrows(architecture: &str) -> BTreeMap<String, BTreeSet<String>> {
     let mut arrows = BTreeMap::new();
     let mut in_block = false;
@@ -185,7 +185,7 @@ fn drawn_arrows(architecture: &str) -> BTreeMap<String, BTreeSet<String>> {
             Some((left, _)) => Some((left, "")),
             None => line.split_once(" -> "),
         };
-        // Other drawings have arrows too; only names of members stand left of these.
+        // Other diagrams have arrows too. The left side of these arrows only has names of members.
         let is_name = |name: &String| name.chars().all(|c| matches!(c, 'a'..='z' | '0'..='9' | '-' | '/'));
         if let Some((left, right)) = pair
             && names(left).iter().all(is_name)

@@ -1,6 +1,6 @@
-//! Members of the workspace as their manifests declare them: directory, package, targets, dependencies on each other.
+//! Members of the workspace, according to their manifests: directory, package, targets, dependencies on each other.
 //!
-//! Reads manifests only; sources are read by [`crate::tree`].
+//! Reads manifests only; [`crate::tree`] reads sources.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -13,11 +13,11 @@ use toml::{Table, Value};
 pub(crate) struct Member {
     /// Directory below the repository's root; the name of the member in `walls.toml` and in ARCHITECTURE.md.
     pub(crate) directory: String,
-    /// Name by which Rust code imports the library.
+    /// Name of the library in imports.
     pub(crate) import_name: String,
     /// Root files of the library and of the binaries, the library first.
     pub(crate) targets: Vec<Target>,
-    /// Directories of the members that it depends on, those of tests only left out.
+    /// Directories of the members on which it depends, except dependencies of tests only.
     pub(crate) dependencies: BTreeSet<String>,
 }
 
@@ -69,7 +69,7 @@ fn member(repository: &Path, directory: &str, package: &Table, by_name: &BTreeMa
     }
 }
 
-/// Root files that exist, where Cargo looks for them.
+/// Returns the existing root files, at the default paths of Cargo.
 fn targets(repository: &Path, directory: &str, package: &Table) -> Vec<Target> {
     let given = |table: &Value| Some(table.as_table()?.get("path")?.as_str()?.to_owned());
     let library = package.get("lib").and_then(given).unwrap_or_else(|| "src/lib.rs".to_owned());

@@ -1,8 +1,8 @@
-//! Holds the walls that ARCHITECTURE.md draws: `cargo xtask walls`.
+//! Enforces the walls of ARCHITECTURE.md: `cargo xtask walls`.
 //!
-//! Fails on a circle between the modules of a crate, on an import that the table of arrows does not allow, and on printing, exits,
-//! raw protobuf and `unsafe` outside listed places. Prints the table of crates, so that drift is seen. `cargo xtask walls list` names
-//! what the table only counts. Exceptions and their reasons are in `xtask/walls.toml`.
+//! Fails on a circle between the modules of a crate, and on an import that the table of arrows does not allow. Also fails on
+//! printing, exits, raw protobuf and `unsafe` outside listed places. Prints the table of crates, so that drift is visible. `cargo
+//! xtask walls list` lists the items that the table only counts. `xtask/walls.toml` has the exceptions and their reasons.
 
 mod circles;
 mod known;
@@ -40,7 +40,7 @@ fn main() -> Result<ExitCode> {
     Ok(if report.problems.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// Everything that was found.
+/// All findings.
 #[derive(Debug, Default)]
 struct Report {
     crates: Vec<(String, Figures)>,
@@ -83,7 +83,7 @@ fn check_member(
         figures.add(&resolver);
         let found = rules::find(&resolver, &member.import_name);
         findings.extend(found.into_iter().filter(|finding| !is_tool || finding.rule == Rule::Unsafe));
-        // A binary's modules are a crate of their own.
+        // The modules of a binary are a separate crate.
         if target.kind == TargetKind::Library || tree.files.len() > 1 {
             for circle in circles::circles(&tree, &circles::graph(&resolver)) {
                 described.push(circle.describe(&tree));
@@ -101,7 +101,7 @@ fn check_member(
     Ok(figures)
 }
 
-/// Rust sources below a directory, none if it does not exist.
+/// Returns the Rust sources below a directory; none if it does not exist.
 fn rust_files(directory: &Path) -> Vec<PathBuf> {
     let mut files = Vec::new();
     for entry in directory.read_dir().into_iter().flatten().flatten() {
@@ -116,7 +116,7 @@ fn rust_files(directory: &Path) -> Vec<PathBuf> {
 }
 
 impl Report {
-    /// Names of what the table counts, a line each.
+    /// Returns the items that the table counts, one per line.
     fn details(&self) -> String {
         let mut text = String::new();
         let mut add = |what: &str, line: String| text.push_str(&format!("{what}: {line}\n"));

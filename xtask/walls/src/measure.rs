@@ -1,6 +1,6 @@
-//! Figures of one crate: sizes, tests, documentation, and what is too large.
+//! Figures of one crate: sizes, tests, documentation, and items that are too large.
 //!
-//! Lines are counted with blank ones and comments. Lines that only tests compile are those below `#[cfg(test)]` and in `tests/`.
+//! Lines include blank lines and comments. Test lines are lines below `#[cfg(test)]` and in `tests/`.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -13,14 +13,14 @@ use crate::paths::NamedPath;
 use crate::resolve::{Destination, Resolver};
 use crate::tree::{SourceFile, attributes, is_test_only};
 
-/// Most fields of a struct, and most methods of a type, that are not remarked upon.
+/// Maximum numbers of fields of a struct, and of methods of a type, without a remark.
 const FIELDS_MAX: usize = 15;
 const METHODS_MAX: usize = 35;
 
-/// First words of a documentation sentence that has no subject.
+/// First words of a documentation sentence without a subject.
 const RIDDLES: &[&str] = &["What", "Whether", "Who", "Whom", "Whose", "How", "It", "They", "Those"];
 
-/// A measured thing and where it is.
+/// A measured item and its place.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Measured {
     pub(crate) size: usize,
@@ -42,7 +42,7 @@ pub(crate) struct Figures {
     pub(crate) large_types: Vec<Measured>,
     /// Functions that take a bare `bool`.
     pub(crate) bool_functions: Vec<String>,
-    /// Documentation that opens with one of [`RIDDLES`].
+    /// Documentation that starts with one of [`RIDDLES`].
     pub(crate) riddles: Vec<String>,
 }
 
@@ -58,7 +58,7 @@ impl Figures {
             let mut items = Items { figures: self, path, methods: Vec::new() };
             module.items.iter().for_each(|item| items.visit_item(item));
             for (name, count) in items.methods {
-                // The same name may mean different types in different modules.
+                // The same name may refer to different types in different modules.
                 let named = NamedPath { segments: vec![name.clone()], line: 0 };
                 let home = match resolver.resolve(index, &named) {
                     Some(Destination::Item(home) | Destination::Module(home)) => home,

@@ -1,6 +1,6 @@
-//! Paths that the code of one module names: imports, inline paths, and paths inside macro calls.
+//! Paths in the code of one module: imports, inline paths, and paths inside macro calls.
 //!
-//! Says nothing about where they lead; [`crate::resolve`] does.
+//! [`crate::resolve`] resolves them.
 
 use proc_macro2::{TokenStream, TokenTree};
 use syn::spanned::Spanned;
@@ -9,14 +9,14 @@ use syn::{Item, UseTree};
 
 use crate::tree::{attributes, is_test_only};
 
-/// A path as it is written, a `use` group taken apart; `["crate", "kvs", "Segment"]`.
+/// A path in the source, with a `use` group split; `["crate", "kvs", "Segment"]`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct NamedPath {
     pub(crate) segments: Vec<String>,
     pub(crate) line: usize,
 }
 
-/// A name that a `use` brings into the scope of a module.
+/// A name that a `use` adds to the scope of a module.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Import {
     /// Name in the importing module, `*` for all names of a module.
@@ -24,7 +24,7 @@ pub(crate) struct Import {
     pub(crate) path: NamedPath,
 }
 
-/// Everything that the items of one module name.
+/// All paths in the items of one module.
 #[derive(Debug, Default)]
 pub(crate) struct Paths {
     pub(crate) imports: Vec<Import>,
@@ -51,7 +51,7 @@ impl Paths {
                 let prefix: Vec<String> = prefix.iter().cloned().chain([path.ident.to_string()]).collect();
                 self.add_use(&prefix, &path.tree);
             }
-            // `use a::{self}` brings `a`.
+            // `use a::{self}` adds `a`.
             UseTree::Name(name) if name.ident == "self" => add(prefix.last().cloned().unwrap_or_default(), None),
             UseTree::Name(name) => add(name.ident.to_string(), Some(name.ident.to_string())),
             UseTree::Rename(rename) if rename.ident == "self" => add(rename.rename.to_string(), None),

@@ -1,6 +1,7 @@
-//! Where a path leads: to the module that defines the item, through re-exports, as far as names alone can tell.
+//! Resolution of paths: to the module that defines the item, through re-exports, as far as possible by names
+//! alone.
 //!
-//! Types are not inferred, so a method call leads nowhere; neither does a name that a macro makes.
+//! Types are not inferred, so that method calls are not resolved. Names from macros are not resolved either.
 
 use std::collections::HashSet;
 
@@ -9,10 +10,10 @@ use syn::Item;
 use crate::paths::{self, NamedPath, Paths};
 use crate::tree::Tree;
 
-/// Re-exports that are followed for one path, so that two that name each other come to an end.
+/// Maximum number of re-exports for one path, so that two re-exports of each other terminate.
 const RE_EXPORTS_MAX: usize = 16;
 
-/// End of a path.
+/// Target of a path.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Destination {
     /// A module itself.
@@ -26,7 +27,7 @@ pub(crate) enum Destination {
 /// A module tree with the names of each module.
 pub(crate) struct Resolver<'a> {
     pub(crate) tree: &'a Tree,
-    /// Paths that each module names, by the module's index.
+    /// Paths in each module, by the module's index.
     pub(crate) paths: Vec<Paths>,
     defined: Vec<HashSet<String>>,
 }
@@ -39,7 +40,7 @@ impl<'a> Resolver<'a> {
         Self { tree, paths, defined }
     }
 
-    /// Follows a path that `module` names.
+    /// Resolves a path in `module`.
     pub(crate) fn resolve(&self, module: usize, path: &NamedPath) -> Option<Destination> {
         self.in_scope(module, &path.segments, RE_EXPORTS_MAX)
     }
@@ -68,7 +69,7 @@ impl<'a> Resolver<'a> {
         }
     }
 
-    /// Follows segments that are names in `module`.
+    /// Resolves segments that are names in `module`.
     fn below(&self, module: usize, segments: &[String], re_exports: usize) -> Option<Destination> {
         let Some((name, rest)) = segments.split_first() else { return Some(Destination::Module(module)) };
         if let Some(&child) = self.tree.modules[module].children.get(name) {
@@ -88,7 +89,7 @@ impl<'a> Resolver<'a> {
         })
     }
 
-    /// Follows an import of `module`, and `rest` behind it.
+    /// Resolves an import of `module`, and then `rest`.
     fn imported(&self, module: usize, path: &NamedPath, rest: &[String], re_exports: usize) -> Option<Destination> {
         match self.in_scope(module, &path.segments, re_exports) {
             Some(Destination::Module(other)) => self.below(other, rest, re_exports),
@@ -106,7 +107,7 @@ impl<'a> Resolver<'a> {
     }
 }
 
-/// Name that an item defines in its module.
+/// Returns the name that an item defines in its module.
 fn name_of(item: &Item) -> Option<String> {
     let ident = match item {
         Item::Const(item) => &item.ident,
@@ -135,7 +136,7 @@ mod tests {
         ("b.rs", "use super::a; fn f() {}"),
     ];
 
-    /// Resolves `path` in module `b` and shows the result.
+    /// Resolves `path` in module `b` and formats the result.
     fn check(path: &str, expected: &str) {
         let tree = sample(FILES);
         let resolver = Resolver::new(&tree);

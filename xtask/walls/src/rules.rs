@@ -1,4 +1,4 @@
-//! What code may not do outside the places that `walls.toml` lists: print, exit, use raw protobuf, be unsafe.
+//! Operations that are only allowed in the places of `walls.toml`: printing, exits, raw protobuf, `unsafe`.
 
 use std::path::PathBuf;
 
@@ -10,14 +10,14 @@ use syn::{ImplItem, Item};
 use crate::resolve::{Destination, Resolver};
 use crate::tree::{attributes, is_test_only};
 
-/// A thing that is kept to listed places.
+/// An operation that is restricted to listed places.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Rule {
-    /// `println!` and its like, the handles of stdout and stderr.
+    /// `println!` and similar macros, and the handles of stdout and stderr.
     Print,
-    /// The end of the process.
+    /// Exit of the process.
     Exit,
-    /// Generated protobuf types and the library below them.
+    /// Generated protobuf types, and the library for them.
     Protobuf,
     /// The keyword.
     Unsafe,
@@ -37,13 +37,13 @@ impl Rule {
     }
 }
 
-/// A place where a rule is met.
+/// A place with a restricted operation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Finding {
     pub(crate) rule: Rule,
     pub(crate) path: PathBuf,
     pub(crate) line: usize,
-    /// Text of it, shortened to its name.
+    /// Its text, shortened to its name.
     pub(crate) seen: String,
 }
 
@@ -51,7 +51,7 @@ const PRINTING_MACROS: &[&str] = &["print", "println", "eprint", "eprintln"];
 const PRINTING_PATHS: &[&[&str]] = &[&["std", "io", "stdout"], &["std", "io", "stderr"]];
 const EXITING_PATHS: &[&[&str]] = &[&["std", "process", "exit"], &["std", "process", "abort"]];
 const PROTOBUF_PATHS: &[&[&str]] = &[&["pmi_transport", "proto"], &["prost"]];
-/// Module of the crate `pmi_transport` that its users know by the first of [`PROTOBUF_PATHS`].
+/// Module of the crate `pmi_transport` that its users import by the first of [`PROTOBUF_PATHS`].
 const PROTOBUF_MODULE: &str = "proto";
 
 /// Finds all places in a target of the crate `import_name`.

@@ -1,4 +1,4 @@
-//! Table of crates, for the eye.
+//! Table of crates, for people.
 
 use crate::measure::{Figures, Measured};
 

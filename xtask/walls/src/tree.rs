@@ -1,6 +1,6 @@
-//! Module tree of one target: the files that `mod` declarations lead to, parsed, with everything left out that only tests compile.
+//! Module tree of one target: the files of `mod` declarations, parsed, without items that only tests compile.
 //!
-//! An inline `mod a { .. }` is a module of its own that shares its parent's file.
+//! An inline `mod a { .. }` is a separate module in the file of its parent.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -9,13 +9,13 @@ use anyhow::{Context, Result};
 use syn::spanned::Spanned;
 use syn::{Attribute, Item, Meta};
 
-/// A parsed file and the lines of it that only tests compile.
+/// A parsed file, with its lines that only tests compile.
 #[derive(Debug)]
 pub(crate) struct SourceFile {
     /// Path below the repository's root.
     pub(crate) path: PathBuf,
     pub(crate) text: String,
-    /// Module that the whole file is.
+    /// Module of the whole file.
     pub(crate) module: usize,
     /// First and last line of each test-only item, counted from 1.
     pub(crate) test_lines: Vec<(usize, usize)>,
@@ -30,7 +30,7 @@ pub(crate) struct Module {
     pub(crate) file: usize,
     /// Child modules by name.
     pub(crate) children: HashMap<String, usize>,
-    /// Items that production code has, child modules left out.
+    /// Items of production code, without child modules.
     pub(crate) items: Vec<Item>,
 }
 
@@ -43,11 +43,11 @@ pub(crate) struct Tree {
     pub(crate) test_files: Vec<(PathBuf, usize)>,
 }
 
-/// Where sources come from: a directory, or a table in the checker's own tests.
+/// Source of the files: a directory, or a table in the checker's own tests.
 pub(crate) type ReadSource<'a> = dyn Fn(&Path) -> Option<String> + 'a;
 
 impl Tree {
-    /// Reads the target whose root file is `root`.
+    /// Reads the target with the root file `root`.
     pub(crate) fn read(root: &Path, read: &ReadSource<'_>) -> Result<Self> {
         let mut tree = Self::default();
         let directory = root.parent().unwrap_or(Path::new("")).to_owned();
@@ -55,7 +55,7 @@ impl Tree {
         Ok(tree)
     }
 
-    /// Adds the module that is the file `path`; files of its children are below `directory`.
+    /// Adds the module in the file `path`. Files of its children are below `directory`.
     fn add_file(
         &mut self,
         path: &Path,
@@ -118,7 +118,7 @@ impl Tree {
         parent.chain([child.to_string()]).collect()
     }
 
-    /// Counts a test file and those that it declares.
+    /// Counts a test file and the files that it declares.
     fn add_test_file(&mut self, path: &Path, directory: &Path, read: &ReadSource<'_>) {
         let Some(text) = read(path) else { return };
         self.test_files.push((path.to_owned(), text.lines().count()));
@@ -134,7 +134,7 @@ impl Tree {
     }
 }
 
-/// File of a module that is declared in `declaring`, and the directory of its children.
+/// Returns the file of a module that is declared in `declaring`, and the directory of its children.
 fn find_file(
     declaration: &syn::ItemMod,
     declaring: &Path,
@@ -153,7 +153,7 @@ fn find_file(
     Some((found, below))
 }
 
-/// The path of `#[path = ".."]`.
+/// Returns the path of `#[path = ".."]`.
 fn given_path(attributes: &[Attribute]) -> Option<String> {
     attributes.iter().find_map(|attribute| match &attribute.meta {
         Meta::NameValue(pair) if pair.path.is_ident("path") => match &pair.value {
@@ -164,7 +164,7 @@ fn given_path(attributes: &[Attribute]) -> Option<String> {
     })
 }
 
-/// Reports attributes that make an item part of test builds only: `#[test]`, `#[cfg(test)]`, `#[cfg(all(test, ..))]`.
+/// Returns true for attributes that make an item part of test builds only: `#[test]`, `#[cfg(test)]`, `#[cfg(all(test, ..))]`.
 pub(crate) fn is_test_only(attributes: &[Attribute]) -> bool {
     attributes.iter().any(|attribute| match &attribute.meta {
         Meta::Path(path) => path.is_ident("test"),
@@ -186,7 +186,7 @@ fn requires_test(condition: &Meta) -> bool {
     }
 }
 
-/// Attributes of an item; `None` for an item that has none by its grammar.
+/// Returns the attributes of an item; `None` for an item without attributes in the grammar.
 pub(crate) fn attributes(item: &Item) -> Option<&[Attribute]> {
     Some(match item {
         Item::Const(item) => &item.attrs,
@@ -208,7 +208,7 @@ pub(crate) fn attributes(item: &Item) -> Option<&[Attribute]> {
     })
 }
 
-/// The tree of a library that is these files.
+/// Returns the tree of a library with these files.
 #[cfg(test)]
 pub(crate) fn sample(files: &[(&str, &str)]) -> Tree {
     let read = |path: &Path| files.iter().find(|(name, _)| path == Path::new(name)).map(|(_, text)| (*text).to_owned());

@@ -1,5 +1,5 @@
-//! Flags that stand among the words of one program of several, and hold for all programs here. Where the programs of the other launcher would
-//! differ in them, the line is refused.
+//! Flags among the words of one program of several that apply to all programs here. A line is refused if its programs would differ in such a
+//! flag in the other launcher.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
@@ -7,19 +7,19 @@ use std::os::unix::ffi::OsStrExt;
 use super::line::{Line, Typed};
 use super::{Flag, Refusal, Takes, find};
 
-/// Programs that a flag among the words of one of them is for, in the other launcher.
+/// Programs that a flag of one program applies to, in the other launcher.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Reach {
-    /// This one.
+    /// This program.
     Own,
-    /// This one and those behind it that do not have the flag.
+    /// This program, and later programs without the flag.
     Following,
-    /// All.
+    /// All programs.
     All,
 }
 
-/// Refuses a line whose programs differ in a flag of `flags` that holds for all of them here; `reach` is that of a flag by the first of
-/// its names.
+/// Returns an error if programs of the line differ in a flag of `flags` that applies to all programs here. `reach` takes the first name of a
+/// flag.
 pub(super) fn check(line: &Line, flags: &[Flag], reach: impl Fn(&str) -> Reach) -> Result<(), Refusal> {
     let programs = line.programs().len();
     let of_launch = || line.typed.iter().filter(|typed| typed.is_of_launch);
@@ -33,7 +33,7 @@ pub(super) fn check(line: &Line, flags: &[Flag], reach: impl Fn(&str) -> Reach) 
             given.map(|given| given.value.as_os_str())
         };
         let mut values = (0..programs).map(value_of).enumerate();
-        // A flag for all programs may be absent.
+        // Programs may omit a flag that applies to all programs.
         let mut values = values.by_ref().filter(|(_, value)| reach(typed.name) != Reach::All || value.is_some());
         let Some((first, expected)) = values.next() else { continue };
         if let Some((second, other)) = values.find(|(_, value)| *value != expected) {
@@ -45,7 +45,7 @@ pub(super) fn check(line: &Line, flags: &[Flag], reach: impl Fn(&str) -> Reach) 
     Ok(())
 }
 
-/// The variable that a flag is about, if it takes a name and a value: flags about several variables do not differ.
+/// The variable that a flag sets, if the flag takes a name and a value. Flags for different variables do not conflict.
 fn subject<'a>(typed: &'a Typed, flags: &[Flag]) -> Option<&'a [u8]> {
     let is_pair = find(flags, typed.name).is_some_and(|flag| flag.takes == Takes::Pair);
     typed.value.as_bytes().split(|&byte| byte == b'=').next().filter(|_| is_pair || typed.name == "set-env")

@@ -1,4 +1,4 @@
-//! What the tables say, as a help text and as a document.
+//! The help text and the document, generated from the tables of flags.
 
 use std::fmt::Write as _;
 
@@ -8,7 +8,7 @@ use super::{Flag, FrontEnd, Meaning, Notice, Takes};
 use crate::console::Verbosity;
 
 impl Flag {
-    /// The flag as it is typed.
+    /// The flag as typed.
     fn typed(&self) -> String {
         let dashed = |name: &&str| if name.len() == 1 { format!("-{name}") } else { format!("--{name}") };
         let names = self.names.iter().map(dashed).collect::<Vec<_>>().join(", ");
@@ -20,7 +20,7 @@ impl Flag {
         }
     }
 
-    /// What it means here, in words of `lattice launch`.
+    /// Meaning of the flag, in words of `lattice launch`.
     fn meaning(&self) -> String {
         match self.meaning {
             Meaning::OfProgram(flag) | Meaning::OfLaunch(flag) | Meaning::OfNodes(flag) => flag.to_owned(),
@@ -33,7 +33,7 @@ impl Flag {
     }
 }
 
-/// The meaning of a flag that is ignored.
+/// Meaning of an ignored flag.
 fn ignored(notice: Notice, reason: &str) -> String {
     let reported = match notice {
         Notice::Verbose => "",
@@ -64,7 +64,7 @@ pub(super) fn help(front_end: FrontEnd) -> String {
     text
 }
 
-/// The document that maps the flags of other launchers to ours, in Markdown.
+/// The document that maps the flags of other launchers to those of `lattice launch`, in Markdown.
 #[cfg(test)]
 pub(super) fn coming_from() -> String {
     let mut text = String::from(INTRODUCTION);
@@ -102,7 +102,7 @@ const INTRODUCTION: &str = "\
 
 <!-- Written by a test from the tables that read the flags: LATTICE_WRITE_DOCS=1 cargo test -p lattice coming_from -->
 
-The lines that you know start launches here:
+Familiar command lines work here:
 
 ```
 lattice srun -N 2 -n 8 --ntasks-per-node=4 -l ./a.out
@@ -116,58 +116,57 @@ lattice mpiexec -ppn 2 -hosts node0,node1 -genv GRID fine ./a.out
 
 #[cfg(test)]
 const FROM_SRUN: &str = "\
-`lattice srun` does what srun does without being asked: standard input goes to all tasks, a task that fails leaves the others running
-(`-K` ends them), standard error goes where `-o` says, and tasks find `SLURM_PROCID` and its like. A flag may be cut as long as it is the
-only one that begins so. Variables of srun stand for flags that a line does not have, as the table below the flags has them; `-v` names those that count, and
-those that are ignored here (`SLURM_PARTITION`, `SLURM_EXIT_ERROR` and their like). In an allocation `SLURM_JOB_NUM_NODES`, else `SLURM_NNODES`, is the greatest
-number of nodes, and `SLURM_DIST_PLANESIZE` the number of `SLURM_DISTRIBUTION=plane`; `LATTICE_ALLOC_ID` stands in the place of `SLURM_JOB_ID`, and `SLURM_CONF` is Slurm's own. Without a number of tasks or nodes there is one
+`lattice srun` has srun's defaults: standard input goes to all tasks, a failed task does not end the remaining tasks (`-K` ends them), standard error follows
+`-o`, and tasks have `SLURM_PROCID` and similar variables. Flags may be abbreviated if unambiguous. srun's environment variables are defaults of flags (second
+table); `-v` lists those in effect and those that are ignored (`SLURM_PARTITION`, `SLURM_EXIT_ERROR` and similar). In an allocation `SLURM_JOB_NUM_NODES`, else `SLURM_NNODES`, is the greatest
+number of nodes, and `SLURM_DIST_PLANESIZE` the number of `SLURM_DISTRIBUTION=plane`; `LATTICE_ALLOC_ID` replaces `SLURM_JOB_ID`, and `SLURM_CONF` is left to Slurm. Without a number of tasks or nodes there is one
 task on each node of the allocation, or on each that `-w` or `-F` names. In an allocation each task has a CPU of its node (`-c` of them) or is refused, unless there is `-O`.
 Tasks are placed and bound as by srun of Slurm 22.05, with few exceptions: `-w` names the nodes of the launch, where srun
-takes others as well, unless `-N` asks for more than it names; nothing is bound without a word about it; with one thread of each core the others are not in the masks.
-Flags that would change what runs and are not there are refused. Flags that are ignored and may be missed, such as `--mem` and `--exact`, are reported
-by a note, which `-q` and `-Q` leave out; `-v` reports all that are ignored. Behind a `:` a program has `-n`, `-N`, `-w`, `-F`, `--ntasks-per-node`
+may add nodes, unless `-N` asks for more than it names; ranks are bound only on request; with one thread of each core the remaining threads are not in the masks.
+Flags that would change the result and are not supported are refused. Flags that are ignored and may be missed, such as `--mem` and `--exact`, are reported
+by a note, which `-q` and `-Q` leave out; `-v` reports all that are ignored. After a `:` a program has `-n`, `-N`, `-w`, `-F`, `--ntasks-per-node`
 and `-D` of its own. All other flags are the same for all programs: a line whose components would differ in one, as `srun -c2 A : -c1 B`, is refused.
 Scripts that call `scontrol show hostnames` and `scontrol show hostlist` find both in `lattice scontrol`, and `lattice batch` takes scripts with
-`#SBATCH` lines as they are ([batch.md](batch.md)).
+`#SBATCH` lines as they are ([batch jobs](../use/batch.md)).
 ";
 
 #[cfg(test)]
 const FROM_MPIEXEC: &str = "\
-Any number of dashes will do, and `=` before a value. The rules of a line are those of one launcher: MPICH's Hydra, Intel MPI's, or Open MPI's. They follow
-from `LATTICE_MPIEXEC=hydra|intel|ompi`, else from flags that one launcher alone has, else from a name that one alone has (`mpiexec.hydra`, `mpiexec.mpich`,
-`mpirun.openmpi`, `prterun`, `orterun`), else from the MPI library of the program. For a program without one, such as Python or a script, `mpirun` follows Open
-MPI's rules, and `mpiexec` Hydra's, which refuse nothing. Flags that only one launcher has are
-such as `-hosts`, `-ppn`, `-l`, `-genv`, `-bind-to user:0` and `rr` for MPICH, `-perhost` and `-genv I_MPI_...` for Intel MPI, and for Open MPI `-x`, `-H`, `--mca`, `--rank-by`,
-`--npernode`, `--oversubscribe`, `--bind-to cpu-list`, and `--map-by` with `slot`, `node`, `ppr:`, `seq`, `rankfile`, `pe-list=` or words such as `:PE=2` behind an object.
-`-N` is the number of ranks for MPICH, and that of ranks on a node for Open MPI and beside `-n`.
+Flags take any number of dashes, and `=` before a value. A line follows the rules of one launcher: MPICH's Hydra, Intel MPI's, or Open MPI's. The launcher is
+selected by `LATTICE_MPIEXEC=hydra|intel|ompi`, else by flags that only one launcher has, else by a name that only one has (`mpiexec.hydra`, `mpiexec.mpich`,
+`mpirun.openmpi`, `prterun`, `orterun`), else by the MPI library of the program. For a program without MPI library, such as Python or a script, `mpirun` follows
+Open MPI's rules, and `mpiexec` Hydra's, which refuse nothing. Flags of one launcher only are `-hosts`, `-ppn`, `-l`, `-genv`, `-bind-to user:0` and `rr` for
+MPICH, `-perhost` and `-genv I_MPI_...` for Intel MPI, and for Open MPI `-x`, `-H`, `--mca`, `--rank-by`, `--npernode`, `--oversubscribe`, `--bind-to cpu-list`,
+and `--map-by` with `slot`, `node`, `ppr:`, `seq`, `rankfile`, `pe-list=` or qualifiers such as `:PE=2` after an object. `-N` is the number of ranks for MPICH; for Open
+MPI and in addition to `-n` it is the number of ranks on a node.
 
-**Binding.** Lines of Open MPI bind ranks as `mpirun` of Open MPI 4.1 does without being asked: up to two of them to cores, more to NUMA domains in turn,
-and none where there are more ranks than cores or `--oversubscribe` lets there be. Ranks that `--bind-to` alone binds are dealt out over NUMA domains where they
-are more than two ([binding.md](binding.md) says what differs). Lines of Intel MPI, which `LATTICE_MPIEXEC=intel` or such a flag tells from MPICH's, divide the cores of each node among its
-ranks. In other lines nothing binds ranks but `--bind-to` and its like.
+**Binding.** Lines of Open MPI bind ranks as `mpirun` of Open MPI 4.1 does by default: up to two ranks to cores, more to NUMA domains in turn, and none if there
+are more ranks than cores or `--oversubscribe` is given. Ranks that only `--bind-to` binds are distributed over NUMA domains if they are more than two
+([binding](../use/binding.md) has the differences). Lines of Intel MPI (`LATTICE_MPIEXEC=intel`, or a flag that MPICH does not have) divide the cores of each node
+among its ranks. In other lines only `--bind-to` and similar flags bind ranks.
 
-**Slots.** A host without a number has a slot for each of its cores; in a list in which names stand several times each line is a slot. So it is in hostfiles,
-for `lattice start`, `--via` and the files that an unchanged `mpirun` reads. Lines of Open MPI have a slot for each core (with `--use-hwthread-cpus` for each
-hardware thread) unless they or their hostfile count; `--host a,b` counts one for each name, as there. Without `-np` all slots are filled, and more ranks than slots are
-refused unless there is `--oversubscribe`. Lines of Intel MPI fill the cores of each host, and begin again with the
-first one: `-n 2 -hosts a,b` is two ranks on a, unless `-ppn` or `I_MPI_PERHOST` says how many. Lines of MPICH have one rank on each host without a number, or one
-rank without hosts, and go through named hosts again when each has its number of ranks, as does `-machinefile` for Intel MPI; more ranks than
-CPUs are started without a word.
+**Slots.** A host without a number has a slot for each of its cores; in a list with repeated names each line is a slot. This holds for hostfiles,
+`lattice start`, `--via` and the files that an unchanged `mpirun` reads. Lines of Open MPI have a slot for each core (with `--use-hwthread-cpus` for each
+hardware thread) unless the line or its hostfile has numbers; `--host a,b` has one for each name. Without `-np` all slots are filled, and more ranks than slots are
+refused without `--oversubscribe`. Lines of Intel MPI fill the cores of each host, and begin again with the
+first host: `-n 2 -hosts a,b` is two ranks on a, unless `-ppn` or `I_MPI_PERHOST` sets the number. Lines of MPICH have one rank on each host without a number, or one
+rank without hosts. They reuse named hosts when each has its number of ranks, as does `-machinefile` for Intel MPI; more ranks than CPUs are started without a
+warning.
 
-**Jobs that programs spawn** (`MPI_Comm_spawn`) run on the nodes of the launch, which has those that its ranks need. In an allocation a line with
-`-np 1` takes all nodes, or all that it names (`lattice launch -N all -n 1`), as under the daemons of `mpirun`; for more ranks say `-N` to `lattice launch`.
-A line of Open MPI with `-np` tells `MPI_UNIVERSE_SIZE` as the number of slots of these nodes, of which programs spawn as many less one; in other
-lines `-usize` (`--universe-size N|slots`) says it. A program of MPICH that nothing launched spawns through `mpiexec -pmi_args`, which this program answers under that
+**Jobs that programs spawn** (`MPI_Comm_spawn`) run on the nodes of the launch: those that its ranks need. In an allocation a line with
+`-np 1` takes all nodes, or all that it names (`lattice launch -N all -n 1`), as under the daemons of `mpirun`; for more ranks give `-N` to `lattice launch`.
+In a line of Open MPI with `-np`, `MPI_UNIVERSE_SIZE` is the number of slots of these nodes, so that a program can spawn slots - 1 ranks; in other
+lines `-usize` (`--universe-size N|slots`) sets it. A program of MPICH that runs without a launcher spawns through `mpiexec -pmi_args`; this program answers under that
 name.
 
-**Programs.** Those behind a `:` may have a `-host` list, a directory (`-wdir`) and variables (`-env`, `-x`) of their own. Other flags are for all programs,
-and a line in which two of them have different values of one is refused. `-configfile`,
-`--app` and `--appfile` name a file with a program on each line, which goes on in the next one behind a `\\` at its end. `--pset NAME` names a set NAME, where
-that of `lattice launch` puts `app://` before it.
+**Programs.** A program after a `:` may have a `-host` list, a directory (`-wdir`) and variables (`-env`, `-x`) of its own. Other flags are for all programs,
+and a line with two different values of one flag is refused. `-configfile`,
+`--app` and `--appfile` name a file with a program on each line; a line continues in the next one after a `\\` at its end. `--pset NAME` names a set NAME;
+`lattice launch` adds `app://` before the name.
 
-**Variables** stand for flags that a line does not have. The parameters of Open MPI's launcher among them count behind `--mca` and `--prtemca` as well, before
-variables. `-v` names those that count, and those of the line's own launcher that are ignored here (`HYDRA_ENV`, which has no effect in Hydra 4.0
-either, `HYDRA_IFACE`, `I_MPI_PIN_ORDER`, `OMPI_MCA_orte_xterm` and their like). `HYDRA_CONFIG_FILE` names the file of programs of a line without one.
-By what an MPI's own launcher reaches nodes (`HYDRA_LAUNCHER`, `HYDRA_BOOTSTRAP`, `I_MPI_HYDRA_BOOTSTRAP`, `OMPI_MCA_plm` and their like) is not told:
-shells of an allocation set it for those ([mpirun.md](mpirun.md)).
+**Variables** are defaults of flags. `--mca` and `--prtemca` set the parameters of Open MPI's launcher as well, and override variables. `-v` lists the variables
+in effect, and those of the line's own launcher that are ignored (`HYDRA_ENV`, which has no effect in Hydra 4.0
+either, `HYDRA_IFACE`, `I_MPI_PIN_ORDER`, `OMPI_MCA_orte_xterm` and similar). `HYDRA_CONFIG_FILE` names the file of programs of a line without one.
+Variables by which an MPI's own launcher reaches nodes (`HYDRA_LAUNCHER`, `HYDRA_BOOTSTRAP`, `I_MPI_HYDRA_BOOTSTRAP`, `OMPI_MCA_plm` and similar) are not reported:
+shells of an allocation set them ([mpirun](../use/mpirun.md)).
 ";

@@ -1,4 +1,4 @@
-//! A line of `lattice launch` that is put together flag by flag.
+//! Builder of a line of `lattice launch`, flag by flag.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
@@ -11,92 +11,92 @@ use crate::args::idle::{Allocation, Notice};
 use crate::cluster::{ALLOCATION, NO_ALLOCATION};
 use crate::console::Verbosity;
 
-/// A line of `lattice launch` for a line of another launcher.
+/// Translation of a line of another launcher to a line of `lattice launch`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(in crate::args) struct Translation {
-    /// Words behind `lattice launch`.
+    /// Words after `lattice launch`.
     pub(in crate::args) words: Vec<OsString>,
-    /// Flags that are ignored without a note, and why.
+    /// Notes that only `-v` prints, for example on ignored flags.
     pub(in crate::args) notes: Vec<String>,
-    /// Words that may not mean what whoever typed them thinks.
+    /// Warnings about words with an effect that users may not expect.
     pub(in crate::args) warnings: Vec<String>,
     pub(in crate::args) verbosity: Option<Verbosity>,
 }
 
-/// What is known of the line so far.
+/// State of a line during its translation.
 #[derive(Debug, Default)]
 pub(super) struct Line {
     /// Flags of the launch.
     launch: Vec<OsString>,
-    /// Flags that each program has.
+    /// Flags of every program.
     every_program: Vec<OsString>,
     programs: Vec<Program>,
     current: Program,
-    /// True if consecutive ranks go to different nodes unless a number for each node is given.
+    /// True if consecutive ranks are placed on different nodes, unless a number for each node is set.
     pub(super) is_dealt_out: bool,
-    /// True if the nodes are gone through again when each has its number of ranks.
+    /// True if ranks start again with the first node when each node has its number of ranks.
     pub(super) goes_round: bool,
-    /// Objects of a node of which each takes a rank, in Intel MPI's word for the number of ranks of a host.
+    /// Value of `--tasks-per` for a word of Intel MPI in place of the number of ranks of a host.
     pub(super) of_each_host: Option<&'static str>,
-    /// Number of the host of each rank, as Hydra's map has them.
+    /// Index of the host of each rank, from Hydra's `-rankmap`.
     pub(super) rank_map: Option<Vec<usize>>,
-    /// Words of `mpiexec` about the place of ranks within a node.
+    /// Words of `mpiexec` about the placement of ranks within a node.
     pub(super) places: Places,
-    /// GPUs of the launch, as srun's `--gpus` has them.
+    /// GPUs of the launch: the value of srun's `--gpus`.
     pub(super) gpus: Option<OsString>,
-    /// Parameters of Open MPI's launcher, by name, that stand for flags.
+    /// Parameters of Open MPI's launcher with an equivalent flag, by name.
     pub(super) parameters: Vec<(String, OsString)>,
-    /// True while the words are those of a file.
+    /// True while words of a file are read.
     pub(super) is_in_file: bool,
-    /// Flags of the other launcher that the line has.
+    /// Flags of the other launcher in the line.
     pub(super) typed: Vec<Typed>,
-    /// Notes on flags that are ignored, each reported if its notice is due for this value.
+    /// Notes on ignored flags, with the value of the flag. The notice determines whether a note is reported.
     ignored: Vec<(Notice, Option<OsString>, String)>,
     notes: Vec<String>,
     warnings: Vec<String>,
     pub(super) verbosity: Option<Verbosity>,
 }
 
-/// A flag of the other launcher as the line has it.
+/// A flag of the other launcher in a line.
 #[derive(Debug)]
 pub(super) struct Typed {
-    /// First of its names.
+    /// First name of the flag.
     pub(super) name: &'static str,
-    /// Index of the program among whose words it stands.
+    /// Index of the program that has the flag.
     pub(super) program: usize,
-    /// Its value; empty without one.
+    /// Value of the flag; empty without one.
     pub(super) value: OsString,
-    /// True if it holds for all programs here, whichever of them has it.
+    /// True if the flag applies to all programs here, regardless of its position.
     pub(super) is_of_launch: bool,
 }
 
-/// Words of a line about the place of ranks within a node.
+/// Words of a line about the placement of ranks within a node.
 #[derive(Debug, Default)]
 pub(super) struct Places {
     /// Binding, in the words of `--cpu-bind`.
     pub(super) object: Option<String>,
-    /// Cores that ranks are bound to, as they were typed.
+    /// Cores that ranks are bound to, as typed.
     pub(super) core_list: Option<String>,
-    /// True if the line says that ranks are bound to cores of a list.
+    /// True if the line binds ranks to cores of a list.
     pub(super) is_listed: bool,
-    /// True if each rank is bound to one of those.
+    /// True if each rank is bound to one core of the list.
     pub(super) is_ordered: bool,
-    /// True if each line of the hostfile, or each host, is for one rank.
+    /// True if each line of the hostfile, or each host, takes one rank.
     pub(super) is_in_sequence: bool,
     /// Number of cores of each rank.
     pub(super) cores: Option<String>,
-    /// Share of each rank of the object that it is bound to, where the line says no number of cores.
+    /// Share of each rank in the object that it is bound to, if the line sets no number of cores.
     pub(super) share: Option<&'static str>,
-    /// True if the line says how ranks are mapped.
+    /// True if the line sets the mapping of ranks.
     pub(super) is_mapped: bool,
-    /// True if so many ranks are mapped to each object of a kind.
+    /// True if the line sets a number of ranks for each object of a kind.
     pub(super) is_by_objects: bool,
-    /// Object that ranks are mapped by, which they are bound to unless it is said otherwise.
+    /// Object that ranks are mapped by. Without an explicit binding, Open MPI also binds ranks to it.
     pub(super) mapped: Option<Object>,
-    /// Objects that ranks are dealt out over.
+    /// Objects that ranks are distributed over.
     pub(super) over: Option<Object>,
     pub(super) overcommit: bool,
-    /// True if hardware threads are slots, not cores.
+    /// True if slots are hardware threads instead of cores.
     pub(super) counts_threads: bool,
 }
 
@@ -105,11 +105,11 @@ pub(super) struct Places {
 pub(super) struct Program {
     flags: Vec<OsString>,
     command: Vec<OsString>,
-    /// Number of ranks, as it was typed.
+    /// Number of ranks, as typed.
     pub(super) ranks: Option<OsString>,
     /// Hosts of this program alone.
     pub(super) hosts: Option<String>,
-    /// Directories to look for it in.
+    /// Directories to search for the program.
     pub(super) path: Option<OsString>,
 }
 
@@ -119,7 +119,7 @@ impl Program {
         position(&self.flags, flag).is_some()
     }
 
-    /// True if there is neither a program nor a word about it.
+    /// True if the program has no command, no flags and no hosts.
     pub(super) fn is_nothing(&self) -> bool {
         self.command.is_empty() && self.flags.is_empty() && self.hosts.is_none()
     }
@@ -139,7 +139,7 @@ impl Line {
         self.current.flags.push(joined(flag, value));
     }
 
-    /// Adds a flag about nodes: of the launch before the first program, of the program behind a `:`.
+    /// Adds a flag about nodes: to the launch for the first program, to the program itself after a `:`.
     pub(super) fn add_to_nodes(&mut self, flag: &str, value: Option<&OsStr>) {
         match self.programs.is_empty() {
             true => self.add_to_launch(flag, value),
@@ -161,7 +161,7 @@ impl Line {
         self.every_program.iter().filter_map(pair).collect()
     }
 
-    /// Remembers that the line has this flag of the other launcher, whatever that means here.
+    /// Records a flag of the other launcher, regardless of its meaning here.
     pub(super) fn remember(&mut self, flag: &Flag, value: Option<&OsStr>) {
         let Some(name) = flag.names.first() else { return };
         let is_of_launch = matches!(flag.meaning, Meaning::OfLaunch(_) | Meaning::Made(..));
@@ -169,22 +169,22 @@ impl Line {
         self.typed.push(Typed { name, program: self.programs.len(), value, is_of_launch });
     }
 
-    /// True if the line has this flag of the other launcher, by the first of its names.
+    /// True if the line has the flag of the other launcher with this first name.
     pub(super) fn has_typed(&self, name: &str) -> bool {
         self.typed.iter().any(|typed| typed.name == name)
     }
 
-    /// Value of such a flag, the last one.
+    /// Value of the last such flag.
     pub(super) fn typed_value(&self, name: &str) -> Option<&OsStr> {
         self.typed.iter().rev().find(|typed| typed.name == name).map(|typed| typed.value.as_os_str())
     }
 
-    /// Notes that a flag with this value is ignored.
+    /// Adds a note that a flag with this value is ignored.
     pub(super) fn ignore(&mut self, notice: Notice, value: Option<&OsStr>, note: String) {
         self.ignored.push((notice, value.map(OsStr::to_owned), note));
     }
 
-    /// True if the launch runs in an allocation of ours.
+    /// True if the launch runs in an allocation of Lattice.
     pub(super) fn is_in_allocation(&self) -> bool {
         let id = self.value("--alloc").or_else(|| std::env::var_os(ALLOCATION));
         id.is_some_and(|id| !id.is_empty() && id != NO_ALLOCATION)
@@ -194,17 +194,17 @@ impl Line {
         self.notes.push(note);
     }
 
-    /// Like a note, but told without being asked for.
+    /// Adds a note that is printed without `-v`.
     pub(super) fn warn(&mut self, warning: String) {
         self.warnings.push(warning);
     }
 
-    /// The program that is being read.
+    /// The current program: the one that is being read.
     pub(super) fn program(&mut self) -> &mut Program {
         &mut self.current
     }
 
-    /// Gives each program without this flag that of the program before it.
+    /// Copies this flag to each program without it, from the program before.
     pub(super) fn hand_down(&mut self, flag: &str) {
         let mut before: Option<OsString> = None;
         for program in &mut self.programs {
@@ -215,7 +215,7 @@ impl Line {
         }
     }
 
-    /// True if a number of ranks was said for any program.
+    /// True if any program has a number of ranks.
     pub(super) fn is_counted(&self) -> bool {
         let ranks = |words: &Vec<OsString>| position(words, "--ntasks").is_some();
         ranks(&self.every_program) || self.programs.iter().any(|program| program.has("--ntasks"))
@@ -233,13 +233,13 @@ impl Line {
         &mut self.programs
     }
 
-    /// Fills so many objects of each node, as `--tasks-per` has them, in place of any other order among nodes.
+    /// Fills objects of each node, as `objects` in the form of `--tasks-per` specifies. This replaces any other order among nodes.
     pub(super) fn fill(&mut self, objects: &str) {
         self.is_dealt_out = false;
         self.add_to_launch("--tasks-per", Some(objects.as_ref()));
     }
 
-    /// Deals ranks out among the nodes one by one, unless there is a number for each node.
+    /// Distributes ranks among the nodes one by one, unless a number for each node is set.
     pub(super) fn deal_out(&mut self) {
         self.is_dealt_out = true;
     }
@@ -249,14 +249,14 @@ impl Line {
         self.position(flag).is_some()
     }
 
-    /// Takes a flag of the launch back, however often it has it; returns its value.
+    /// Removes all occurrences of a flag with a value from the launch; returns its last value.
     pub(super) fn take(&mut self, flag: &str) -> Option<OsString> {
         let value = self.value(flag)?;
         self.remove(flag);
         Some(value)
     }
 
-    /// Takes a flag away from the launch; true if it had it.
+    /// Removes all occurrences of a flag from the launch; true if there was one.
     pub(super) fn remove(&mut self, flag: &str) -> bool {
         let before = self.launch.len();
         while let Some(position) = self.position(flag) {
@@ -265,7 +265,7 @@ impl Line {
         self.launch.len() < before
     }
 
-    /// Value of a flag of the launch, if it has it: the last one, as for the parser of `lattice launch`.
+    /// Last value of a flag of the launch, which the parser of `lattice launch` uses too.
     pub(super) fn value(&self, flag: &str) -> Option<OsString> {
         let word = self.launch[self.position(flag)?].to_string_lossy();
         word.split_once('=').map(|(_, value)| value.into())
@@ -275,7 +275,7 @@ impl Line {
         position(&self.launch, flag)
     }
 
-    /// Ends the program that is being read, with its name and arguments.
+    /// Ends the current program, with its name and arguments.
     pub(super) fn end_program(&mut self, command: &[OsString]) {
         let mut program = std::mem::take(&mut self.current);
         if let Some(ranks) = &program.ranks {
@@ -307,7 +307,7 @@ impl Line {
             }
             words.extend(self.every_program.iter().cloned());
             words.extend(program.flags);
-            // So that a program whose name begins with a dash is none of our flags.
+            // A program name that starts with a dash is otherwise parsed as a flag.
             if program.command.first().is_some_and(|name| name.as_encoded_bytes().starts_with(b"-")) {
                 words.push("--".into());
             }
@@ -317,7 +317,7 @@ impl Line {
     }
 }
 
-/// Last place of a flag among words.
+/// Last position of a flag in `words`.
 fn position(words: &[OsString], flag: &str) -> Option<usize> {
     let rest = |word: &OsString| word.as_encoded_bytes().strip_prefix(flag.as_bytes()).map(<[u8]>::to_vec);
     words.iter().rposition(|word| rest(word).is_some_and(|rest| rest.is_empty() || rest[0] == b'='))
@@ -332,7 +332,7 @@ fn joined(flag: &str, value: Option<&OsStr>) -> OsString {
     word
 }
 
-/// The program `name` in the first of the directories that has it; else the name as it is.
+/// Path of the program `name` in the first of the directories that has it, else `name` unchanged.
 fn found_in(path: &OsStr, name: &OsStr) -> OsString {
     if name.as_encoded_bytes().contains(&b'/') {
         return name.to_owned();

@@ -1,8 +1,8 @@
-//! The words of `mpiexec` and `mpirun`: the MPI standard's (MPI 4.1, 11.5), Hydra's (MPICH), Intel MPI's and Open MPI's.
+//! Flags of `mpiexec` and `mpirun`: of the MPI standard (MPI 4.1, 11.5), Hydra (MPICH), Intel MPI and Open MPI.
 //!
-//! They contradict each other in one flag, `-N`, which is the number of ranks for Hydra and that of ranks on a node for Open MPI, and in what
-//! they do without a flag: slots, binding, the size of the universe. There the [dialect](dialect::Dialect) of the line decides, which is known
-//! before its words are read.
+//! The launchers differ in one flag: `-N` is the number of ranks for Hydra, and the number of ranks on a node for Open MPI. They also differ in
+//! their defaults: slots, binding, the size of the universe. In these cases the [dialect](dialect::Dialect) of the line decides, which is
+//! determined before its words are read.
 
 mod adoption;
 mod binding;
@@ -34,7 +34,7 @@ use crate::console::Verbosity;
 use crate::hostfile;
 use crate::request::HOSTS_VARIABLE;
 
-/// Each variable that stands for a flag, with whose lines heed it.
+/// Each variable that stands for a flag, with the launchers that read it, and the flag.
 #[cfg(test)]
 pub(super) fn variables() -> Vec<(&'static str, &'static str, &'static str)> {
     variables::all()
@@ -54,7 +54,7 @@ pub(super) fn translate(words: &[OsString], name: Name) -> Result<Answer, Refusa
     }
     read_usual_file(&mut line, dialect, |name| std::env::var_os(name))?;
     components::check(&line, FLAGS, |_| Reach::All)?;
-    // Intel MPI heeds variables that the line sets as those of the environment.
+    // Intel MPI also reads its variables from the line, not only from the environment.
     let own = line.variables();
     let of_line = |name: &str| {
         let set = own.iter().rev().find(|(known, _)| name.starts_with("I_MPI_") && known == name);
@@ -71,7 +71,7 @@ pub(super) fn translate(words: &[OsString], name: Name) -> Result<Answer, Refusa
     Ok(Answer::Line(line.finish()))
 }
 
-/// Reads programs with their flags, one behind each `:`.
+/// Reads the programs with their flags. A `:` separates programs.
 fn read(words: &[OsString], dialect: Dialect, line: &mut Line) -> Result<Option<Question>, Refusal> {
     for program in words.split(|word| word == SEPARATOR) {
         let (mut rest, mut is_file) = (program, false);
@@ -89,7 +89,7 @@ fn read(words: &[OsString], dialect: Dialect, line: &mut Line) -> Result<Option<
                 None => {}
             }
         }
-        // A file of programs stands for programs of its own.
+        // A part of the line that names a file of programs needs no program of its own.
         if !is_file || !rest.is_empty() {
             line.end_program(rest);
         }
@@ -97,17 +97,17 @@ fn read(words: &[OsString], dialect: Dialect, line: &mut Line) -> Result<Option<
     Ok(None)
 }
 
-/// Question of a line.
+/// A request for a text.
 enum Question {
     Help,
     Version,
 }
 
-/// A flag that is more than a choice.
+/// A flag with a special effect.
 enum Read {
-    /// It asks a question, and nothing else counts.
+    /// The flag requests a text; the rest of the line is ignored.
     Question(Question),
-    /// It has named a file of programs.
+    /// The flag named a file of programs, which has been read.
     File,
 }
 
@@ -115,7 +115,7 @@ fn is_flag(word: &OsStr) -> bool {
     word.as_bytes().len() > 1 && word.as_bytes()[0] == b'-'
 }
 
-/// Reads one flag; `rest` begins behind it and is moved on by the words that it takes.
+/// Reads one flag. `rest` starts after the flag, and advances past its values.
 fn read_flag(word: &OsStr, rest: &mut &[OsString], dialect: Dialect, line: &mut Line) -> Result<Option<Read>, Refusal> {
     let typed = word.to_string_lossy().into_owned();
     let bytes = word.as_bytes();
@@ -137,7 +137,7 @@ fn read_flag(word: &OsStr, rest: &mut &[OsString], dialect: Dialect, line: &mut 
         }
         "N" => {
             let value = value(&typed, glued, rest)?;
-            // Beside a number of ranks it cannot be another one.
+            // After a number of ranks, `-N` cannot be another one.
             match dialect {
                 Dialect::Hydra | Dialect::Intel if line.program().ranks.is_none() => ranks(line, &value)?,
                 _ => flags::PER_NODE.apply(line, &typed, Some(&value))?,
@@ -145,7 +145,7 @@ fn read_flag(word: &OsStr, rest: &mut &[OsString], dialect: Dialect, line: &mut 
         }
         "c" => ranks(line, &value(&typed, glued, rest)?)?,
         "s" => match glued.or_else(|| rest.first().map(OsString::as_os_str)).is_some_and(is_reader) {
-            // Intel's, for ranks that read standard input; Open MPI's has no value.
+            // Intel MPI: the ranks that read standard input. Open MPI's flag has no value.
             true => line.add_to_launch("--stdin", Some(&value(&typed, glued, rest)?)),
             false => flags::preload_binary(line, OsStr::new(""))?,
         },
@@ -163,13 +163,13 @@ fn read_flag(word: &OsStr, rest: &mut &[OsString], dialect: Dialect, line: &mut 
     Ok(None)
 }
 
-/// True for ranks that read standard input, as Intel's `-s` names them.
+/// True for a value of Intel MPI's `-s`: the ranks that read standard input.
 fn is_reader(word: &OsStr) -> bool {
     let is_rank = |byte: &u8| byte.is_ascii_digit() || matches!(byte, b',' | b'-');
     word == "all" || word == "none" || !word.is_empty() && word.as_bytes().iter().all(is_rank)
 }
 
-/// The value of a flag of the table, as it takes it.
+/// The value of a flag of the table, in the form that the flag takes.
 fn value_of(
     flag: &Flag,
     typed: &str,
@@ -192,12 +192,12 @@ fn value_of(
     }
 }
 
-/// A value: what is glued to the flag, else the next word.
+/// A value: the text after `=`, else the next word.
 fn value(typed: &str, glued: Option<&OsStr>, rest: &mut &[OsString]) -> Result<OsString, Refusal> {
     glued.map_or_else(|| next_word(typed, rest), |glued| Ok(glued.to_owned()))
 }
 
-/// Reads a file of programs with their flags: one on each line (MPI 4.1, 11.5; Open MPI's application context).
+/// Reads a file with one program and its flags on each line (MPI 4.1, 11.5; Open MPI's application context).
 fn read_file(typed: &str, path: &OsStr, dialect: Dialect, line: &mut Line) -> Result<(), Refusal> {
     if line.is_in_file {
         let instead = "a file of programs names no other one".to_owned();
@@ -217,7 +217,7 @@ fn read_file(typed: &str, path: &OsStr, dialect: Dialect, line: &mut Line) -> Re
     Ok(())
 }
 
-/// Variable of Hydra's that names a file of programs, which counts in a line without one.
+/// Hydra's variable for a file of programs, for lines without a program.
 const CONFIG_FILE: &str = "HYDRA_CONFIG_FILE";
 
 fn read_usual_file(
@@ -234,7 +234,7 @@ fn read_usual_file(
     Ok(())
 }
 
-/// A hostfile beside a number of ranks on each node: the nodes are those of the file, in its order, and its slots do not count.
+/// With a number of ranks on each node, a hostfile or host list sets the nodes and their order. Its slots are ignored.
 fn settle_nodes(line: &mut Line) -> Result<(), Refusal> {
     if !line.has("--tasks-per-node") {
         return Ok(());

@@ -1,6 +1,5 @@
-//! The words of `srun` (srun(1) of Slurm 22.05 to 24.05), and what it does without being asked: standard input goes to all tasks, a
-//! task that fails leaves the others running, standard error goes where standard output goes, and tasks that are bound are dealt out over
-//! the sockets of their node.
+//! Flags of `srun` (srun(1) of Slurm 22.05 to 24.05), and its defaults. Standard input goes to all tasks. A failed task does not end the
+//! remaining tasks. Standard error follows standard output. Bound tasks are distributed over the sockets of their node.
 
 mod array_letters;
 mod flags;
@@ -19,16 +18,16 @@ use super::{Answer, FrontEnd, Refusal, Takes, next_word, unknown};
 use crate::args::SEPARATOR;
 use crate::args::idle::{self, IDLE, Idle, Value};
 
-/// Each variable that stands for a flag, with whose lines heed it.
+/// Each variable that stands for a flag, with its launcher and the flag.
 #[cfg(test)]
 pub(super) fn variables() -> Vec<(&'static str, &'static str, &'static str)> {
     let counted = [("SLURM_NTASKS", "ntasks"), ("SLURM_NPROCS", "ntasks")];
     counted.iter().chain(variables::all()).map(|&(name, flag)| (name, "srun", flag)).collect()
 }
 
-/// Flags that hold for the component of srun's that has them alone, by the first of their names: Slurm sets them back before it reads the
-/// next one (`reset_each_pass` of its table of options); others hold until a component has them anew. Those that are absent and do no harm
-/// to a component that does not ask for them, such as `--bcast`, are left out.
+/// First names of flags that apply only to the component of srun that has them. Slurm resets them before it reads the next component
+/// (`reset_each_pass` of its table of options). Other flags apply until a component sets them again. Flags that do no harm to a component
+/// without them, such as `--bcast`, are omitted.
 const OF_ONE_COMPONENT: [&str; 14] = [
     "ntasks-per-core",
     "ntasks-per-socket",
@@ -74,7 +73,7 @@ pub(super) fn translate(words: &[OsString]) -> Result<Answer, Refusal> {
     Ok(Answer::Line(line.finish()))
 }
 
-/// Reads programs with their flags, one behind each `:`.
+/// Reads the programs with their flags. A `:` separates programs.
 fn read(words: &[OsString], line: &mut Line) -> Result<Option<Answer>, Refusal> {
     for program in words.split(|word| word == SEPARATOR) {
         let mut rest = program;
@@ -100,7 +99,7 @@ fn read(words: &[OsString], line: &mut Line) -> Result<Option<Answer>, Refusal> 
     Ok(None)
 }
 
-/// What srun does unless it is told otherwise.
+/// Adds the defaults of srun.
 fn add_defaults(line: &mut Line) {
     let placed = ["--nodes", "--tasks-per-node", "--tasks-per", "--hostfile", "--multi-prog", "--relative", "--pty"];
     let is_counted = line.is_counted() || placed.iter().any(|flag| line.has(flag));
@@ -140,8 +139,8 @@ fn add_defaults(line: &mut Line) {
     line.add_to_launch("--slurm-env", None);
 }
 
-/// An order of ranks among nodes and sockets: what is absent or `*` is cyclic among sockets (srun(1), --distribution). The third word, for
-/// cores, is left out: it has no part in the masks of tasks (recorded from Slurm 22.05; its task/affinity reads it nowhere).
+/// An order of ranks among nodes and sockets. A missing word, or `*`, means cyclic among sockets (srun(1), --distribution). The third word, for
+/// cores, is removed: it does not affect the masks of tasks (recorded from Slurm 22.05; its task/affinity never reads it).
 fn order_within_nodes(order: &str) -> String {
     let mut words = order.splitn(3, ':');
     let nodes = words.next().unwrap_or("*");
@@ -149,7 +148,7 @@ fn order_within_nodes(order: &str) -> String {
     format!("{nodes}:{sockets}")
 }
 
-/// Reads `--name`, `--name=value` or `--name value`; a name may be cut as long as only one begins so.
+/// Reads `--name`, `--name=value` or `--name value`. The name may be abbreviated if unambiguous.
 fn read_long(word: &OsStr, rest: &mut &[OsString], line: &mut Line) -> Result<Option<Answer>, Refusal> {
     let bytes = word.as_bytes();
     let (name, glued) = match bytes.iter().position(|&byte| byte == b'=') {
@@ -190,7 +189,7 @@ fn read_long(word: &OsStr, rest: &mut &[OsString], line: &mut Line) -> Result<Op
     Ok(None)
 }
 
-/// Passes over a flag that is ignored.
+/// Records an ignored flag.
 fn ignore(line: &mut Line, typed: &str, flag: &Idle, value: Option<&OsStr>) {
     if flag.long == "gpus" {
         line.gpus = value.map(OsStr::to_owned);
@@ -198,7 +197,7 @@ fn ignore(line: &mut Line, typed: &str, flag: &Idle, value: Option<&OsStr>) {
     line.ignore(flag.notice, value, idle::note(typed, flag.reason));
 }
 
-/// The one known name that is, or begins with, `name`.
+/// The known name that equals `name`, or the only one that starts with it.
 fn whole_name(name: &str) -> Result<&'static str, Refusal> {
     let of_table = FLAGS.iter().flat_map(|flag| flag.names).copied().filter(|name| name.len() > 1);
     let known: Vec<&'static str> = of_table.chain(IDLE.iter().map(|idle| idle.long)).collect();
@@ -216,7 +215,7 @@ fn whole_name(name: &str) -> Result<&'static str, Refusal> {
     }
 }
 
-/// Reads letters behind one dash: flags without values, and last one that has its value behind it or in the next word.
+/// Reads letters after one dash: flags without values, and at the end one with its value after it or in the next word.
 fn read_letters(letters: &OsStr, rest: &mut &[OsString], line: &mut Line) -> Result<Option<Answer>, Refusal> {
     let bytes = letters.as_bytes();
     for (at, &letter) in bytes.iter().enumerate() {
@@ -257,12 +256,12 @@ fn read_letters(letters: &OsStr, rest: &mut &[OsString], line: &mut Line) -> Res
     Ok(None)
 }
 
-/// Answer to `--version`; likwid-mpirun reads its first word, PRRTE the second.
+/// Output of `--version`. likwid-mpirun reads the first word, PRRTE the second.
 const VERSION: &str = concat!("slurm 22.05.8 (Lattice ", env!("CARGO_PKG_VERSION"), ")\n");
-/// Answers to `--cpu-bind=help` and `--mem-bind=help`.
+/// Output of `--cpu-bind=help`, and then of `--mem-bind=help`.
 const CPU_BINDINGS: &str = "--cpu-bind=[verbose,|quiet,]TYPE binds the CPUs of each task:\n\
     \tnone\n\trank\n\tthreads, cores, sockets, ldoms\n\tmap_cpu:LIST, mask_cpu:LIST\n\tmap_ldom:LIST, mask_ldom:LIST\n";
 const MEM_BINDINGS: &str = "--mem-bind=[verbose,|quiet,]TYPE[,prefer] binds the memory of each task:\n\
     \tnone\n\tlocal\n\trank\n\tmap_mem:LIST, mask_mem:LIST\n";
-/// Answer to `--mpi=list`, as Slurm 22.05 gives it.
+/// Output of `--mpi=list`, as from Slurm 22.05.
 const MPI_LIST: &str = "MPI plugin types are...\n\tnone\n\tpmi2\n\tpmix\n";

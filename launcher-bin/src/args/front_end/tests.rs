@@ -5,7 +5,7 @@ mod tables;
 
 use super::*;
 
-/// The line of `lattice launch` that a line means, with its notes.
+/// Translation of a line to a line of `lattice launch`, with its notes.
 fn read(line: &str) -> Result<(String, Vec<String>), String> {
     let words = shlex::split(line).unwrap().into_iter().map(OsString::from).collect::<Vec<_>>();
     let called = Called::of(&words).expect("a line of another launcher");
@@ -18,7 +18,7 @@ fn read(line: &str) -> Result<(String, Vec<String>), String> {
     }
 }
 
-/// The same, for a line that `lattice launch` must understand.
+/// Checks the translation of a line, which `lattice launch` must accept.
 #[track_caller]
 fn means(line: &str, expected: &str) {
     let (words, _) = read(line).unwrap_or_else(|error| panic!("{line}: {error}"));
@@ -211,7 +211,7 @@ fn verbosity_may_stand_before_the_command_and_behind() {
         ("lattice -q mpiexec ./a", (true, false)),
         ("lattice --verbose mpirun -q ./a", (true, false)),
         ("lattice --quiet srun -v ./a", (false, true)),
-        // In a line of srun it is a value of Slurm's.
+        // In a line of srun, `-q` takes a value of Slurm.
         ("srun -q normal ./a", (false, false)),
     ] {
         assert_eq!(verbosity(line), expected, "{line}");
@@ -305,12 +305,12 @@ fn every_name_is_in_its_table_once() {
     }
 }
 
-/// What the helps of the launchers name is read, refused with what to type, or ignored with a reason.
+/// Each flag in the helps of the launchers is supported, refused with an alternative, or ignored with a reason.
 #[test]
 fn each_flag_that_a_launcher_helps_with_is_known() {
     let words =
         |table: &'static str| table.lines().filter(|line| !line.starts_with('#')).flat_map(str::split_whitespace);
-    // Those that are more than a choice, which mpiexec reads itself.
+    // Flags with a special effect, which `mpiexec` reads outside of the table.
     let special = ["configfile", "app", "info", "N", "c", "s"];
     let of_mpiexec: Vec<&str> = words(include_str!("../../../testdata/mpiexec-flags.txt")).collect();
     assert!(of_mpiexec.len() > 200, "{}", of_mpiexec.len());
@@ -362,17 +362,20 @@ fn flags_of_a_few_people_mean_what_they_do_there() {
 
 #[test]
 fn coming_from_is_what_the_tables_say() {
-    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/coming-from.md");
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/reference/coming-from.md");
     let text = document::coming_from();
     if std::env::var_os("LATTICE_WRITE_DOCS").is_some() {
         std::fs::write(path, &text).unwrap();
     }
     let written = std::fs::read_to_string(path).unwrap_or_default();
-    assert!(written == text, "docs/coming-from.md is old: LATTICE_WRITE_DOCS=1 cargo test -p lattice coming_from");
+    assert!(
+        written == text,
+        "docs/reference/coming-from.md is old: LATTICE_WRITE_DOCS=1 cargo test -p lattice coming_from"
+    );
 }
 
 proptest::proptest! {
-    /// No words that a user can type panic.
+    /// No words of a user cause a panic.
     #[test]
     fn any_words_are_a_line_or_an_error(words in proptest::collection::vec("[-a-zN0-9:=,]{0,6}", 0..6), srun: bool) {
         let words: Vec<OsString> = words.into_iter().map(OsString::from).collect();

@@ -1,16 +1,16 @@
-//! A variable of another launcher that stands for one of its flags.
+//! Variables of other launchers that stand for their flags.
 
 use std::ffi::{OsStr, OsString};
 
 use super::line::Line;
 use super::{Flag, Meaning, Refusal, find};
 
-/// Value of a variable; one that is empty counts as not set.
+/// Value of a variable. An empty variable counts as not set.
 pub(super) fn set(variable: impl Fn(&str) -> Option<OsString>, name: &str) -> Option<OsString> {
     variable(name).filter(|value| !value.is_empty())
 }
 
-/// Has a variable count as the flag of the table that it stands for. A switch is left alone by a value that means off.
+/// Applies the flag of the table that a variable stands for. For a switch, a value that means off has no effect.
 pub(super) fn apply(
     line: &mut Line,
     flags: &'static [Flag],
@@ -21,7 +21,7 @@ pub(super) fn apply(
     apply_as(line, flags, (name, &value.to_string_lossy()), flag, value)
 }
 
-/// The same for a variable whose value, which is told, means another one of the flag.
+/// The same, for a variable with a value that differs from the value of the flag. Notes and errors show the value of the variable.
 pub(super) fn apply_as(
     line: &mut Line,
     flags: &'static [Flag],
@@ -39,7 +39,7 @@ pub(super) fn apply_as(
             line.remember(flag, Some(value));
             line.add_to_every_program(ours, value);
         }
-        // A variable is not behind any `:`.
+        // A variable applies to the launch, not to a program after a `:`.
         Meaning::OfNodes(ours) => {
             line.remember(flag, Some(value));
             line.add_to_launch(ours, Some(value));
@@ -49,7 +49,7 @@ pub(super) fn apply_as(
     Ok(())
 }
 
-/// True for the value of a switch that is on.
+/// True if a value switches a flag on.
 pub(super) fn is_on(value: &OsStr) -> bool {
     !["0", "false", "no", "off"].iter().any(|off| value.eq_ignore_ascii_case(off))
 }

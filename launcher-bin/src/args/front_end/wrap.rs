@@ -1,5 +1,5 @@
-//! `lattice mpiexec --wrap MPIEXEC [FLAGS] ...`: somebody else's `mpiexec` that prints what is to be started on which node. Its words are its own;
-//! only the hosts that they name are looked for.
+//! `lattice mpiexec --wrap MPIEXEC [FLAGS] ...`: calls another `mpiexec`, which prints the commands to start on each node. Its words are passed
+//! on unchanged; only the hosts in them are read.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
@@ -14,9 +14,9 @@ const WRAP: &str = "--wrap";
 /// A line of `lattice mpiexec --wrap`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WrapArgs {
-    /// The launcher that is called, and its words.
+    /// The other launcher, and its words.
     pub command: Vec<OsString>,
-    /// Hosts that they name, if they do.
+    /// Hosts that the words name, if any.
     pub hosts: Option<NamedHosts>,
 }
 
@@ -30,14 +30,14 @@ pub enum NamedHosts {
 }
 
 impl WrapArgs {
-    /// The meaning of the words behind `mpiexec`, if they are such a line.
+    /// Parses the words after `mpiexec`, if the first one is `--wrap`.
     pub(in crate::args) fn of(words: &[OsString]) -> Option<Self> {
         let (first, command) = words.split_first()?;
         (first == WRAP).then(|| Self { command: command.to_vec(), hosts: hosts(command.get(1..).unwrap_or_default()) })
     }
 }
 
-/// The hosts that flags of Hydra name, which have any number of dashes and no case; those of a program's own words do not count.
+/// The hosts that flags of Hydra name. Flags have any number of dashes, and upper or lower case. Arguments of the programs are not read.
 fn hosts(words: &[OsString]) -> Option<NamedHosts> {
     let mut named = None;
     for program in words.split(|word| word == SEPARATOR) {

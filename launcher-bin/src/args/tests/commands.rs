@@ -1,8 +1,8 @@
-//! The other commands: lines that are taken, and lines that are refused with what is possible.
+//! Other commands: lines that are accepted, and lines that are refused with the possible values.
 
 use super::*;
 
-/// Checks that a line is taken, and that its command, in its debug form, has all `parts`.
+/// Checks that a line is accepted, and that its command, in its debug form, contains all `parts`.
 fn taken(line: &str, parts: &[&str]) {
     let cli = parsed(&format!("lattice {line}")).unwrap_or_else(|error| panic!("{line}: {error}"));
     let command = format!("{:?}", cli.command);
@@ -143,7 +143,7 @@ fn completions_and_man_pages_are_of_what_there_is() {
     not_taken("completions tcsh", "[possible values: bash, elvish, fish, powershell, zsh]");
 }
 
-/// Scripts read `--json`; no command that has an answer may lack it, and none may lack `--api`.
+/// Scripts read `--json`. Every command with output must have it, and every command must have `--api`.
 #[test]
 fn every_command_about_a_cluster_takes_a_server_and_prints_json() {
     let mut cli = Cli::command();
@@ -174,7 +174,7 @@ fn every_command_about_a_cluster_takes_a_server_and_prints_json() {
     }
 }
 
-/// Nobody remembers a flag that is not explained.
+/// Every flag and command must have a help text.
 #[test]
 fn every_flag_and_command_is_explained_in_the_help() {
     fn check(command: &clap::Command, path: &str) {

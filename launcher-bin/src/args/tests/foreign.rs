@@ -1,8 +1,8 @@
-//! Lines that users of srun, mpiexec and mpirun have in their fingers and scripts.
+//! Lines that users of srun, mpiexec and mpirun type, and have in scripts.
 
 use super::*;
 
-/// Message of a line that is refused, up to the usage.
+/// Error message of a refused line, up to the usage.
 fn message(line: &str) -> String {
     let error = parse(line.split(' ').map(OsString::from)).unwrap_err();
     assert!(error.use_stderr(), "{line} must not look like success");

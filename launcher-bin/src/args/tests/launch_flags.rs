@@ -110,7 +110,7 @@ fn flags_that_contradict_each_other_are_refused_in_either_order() {
     }
 }
 
-/// Scripts for srun have them, and go on working.
+/// Scripts for srun have these flags, and must still run.
 #[test]
 fn flags_of_srun_that_are_ignored_are_taken_and_noted() {
     let args = launch("-p debug --account=a -J name --mem=4G --gres=none -s -I ./a -p x");
@@ -155,7 +155,7 @@ fn verbosity_may_stand_before_the_command_and_behind() {
 }
 
 proptest! {
-    /// Users type flags in the order in which they think of them.
+    /// Users type flags in any order.
     #[test]
     fn the_order_of_flags_means_nothing(flags in Just(vec![
         "-n 4", "-N 2", "--label", "--env A=1", "--chdir /tmp", "--pmi pmi2", "--timeout 5m", "--output o.%t", "--stdin none",
@@ -168,7 +168,7 @@ proptest! {
         prop_assert_eq!(format!("{shuffled:?}"), format!("{expected:?}"));
     }
 
-    /// Whatever stands behind the program is its own, also what would be a flag or a command of ours.
+    /// All words after the program are its own, even flags and commands of Lattice.
     #[test]
     fn words_of_the_program_are_never_read(words in proptest::collection::vec("(-{0,2}[a-zN]{1,6}(=[a-z0-9]{1,2})?|launch|-np|-hosts|--)", 0..6)) {
         let args = launch(&format!("-n 2 ./a {}", words.join(" ")));
@@ -176,7 +176,7 @@ proptest! {
         prop_assert_eq!(&args.first.command[1..], words.iter().map(OsString::from).collect::<Vec<_>>());
     }
 
-    /// No words that a user can type panic or are taken for something else than a command line.
+    /// No words of a user cause a panic, or mean anything other than a command line.
     #[test]
     fn any_words_are_a_command_line_or_an_error(words in proptest::collection::vec("[-a-z0-9:=\\[\\]%]{0,6}", 0..6)) {
         let line = ["lattice".to_owned(), "launch".to_owned()].into_iter().chain(words).map(OsString::from);

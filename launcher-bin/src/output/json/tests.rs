@@ -7,9 +7,9 @@ use serde_json::Value;
 use super::super::summary::Summary;
 use super::*;
 
-const SCHEMA: &str = include_str!("../../../../docs/json-events.schema.json");
+const SCHEMA: &str = include_str!("../../../../docs/reference/json-events.schema.json");
 
-/// One line of every kind, with everything in it that can be in it.
+/// One line of every kind, with all optional fields.
 fn samples() -> Vec<Bytes> {
     let rank = Rank(1);
     let killed = RankExit::Signal { signal: 11, core_dumped: false };
@@ -86,7 +86,7 @@ fn every_line_is_as_the_schema_says() {
     assert_eq!(kinds, documented);
 }
 
-/// Checks what the schema uses of JSON Schema: `type`, `properties`, `required`, `items`, `enum`, `const`, `$ref`.
+/// Checks the keywords of JSON Schema that the schema uses: `type`, `properties`, `required`, `items`, `enum`, `const`, `$ref`.
 fn conforms(value: &Value, schema: &Value, root: &Value, at: &str) {
     if let Some(target) = schema["$ref"].as_str() {
         let target = target.strip_prefix('#').unwrap();
@@ -140,7 +140,7 @@ fn bytes_that_are_no_text_become_base64() {
 }
 
 proptest::proptest! {
-    /// A reader gets back what a rank wrote, byte by byte, from one line.
+    /// The bytes of a rank can be restored from one line.
     #[test]
     fn no_bytes_of_a_rank_break_a_line(bytes in proptest::collection::vec(proptest::num::u8::ANY, 0..300)) {
         let output = Output { rank: Rank(1), stream: Stream::Stdout, bytes: bytes.clone().into() };
@@ -163,7 +163,7 @@ proptest::proptest! {
     }
 }
 
-/// Programs tell failures apart by these words.
+/// Programs distinguish failures by these strings.
 #[test]
 fn every_cause_has_a_kind_of_its_own() {
     let rank = Rank(3);

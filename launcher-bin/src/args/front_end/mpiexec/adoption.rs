@@ -1,5 +1,5 @@
-//! `mpiexec -pmi_args PORT INTERFACE KEY PID`, which a program of MPICH runs that nothing launched and that spawns: it listens on PORT, and is
-//! served by a launch of one rank that stands for it.
+//! `mpiexec -pmi_args PORT INTERFACE KEY PID`: a program of MPICH that runs without a launcher calls this line to spawn. The program listens on
+//! PORT. A launch of one rank, which represents the program, serves it.
 
 use std::ffi::OsString;
 
@@ -9,7 +9,7 @@ use super::super::{Refusal, next_word};
 /// The flag.
 const FLAG: &str = "-pmi_args";
 
-/// The launch that such a line means; `None` for other lines.
+/// The launch for such a line; `None` for other lines.
 pub(super) fn of(words: &[OsString]) -> Option<Result<Translation, Refusal>> {
     let (first, mut rest) = words.split_first()?;
     (first == FLAG).then(|| launch(next_word(FLAG, &mut rest)?))
@@ -21,7 +21,7 @@ fn launch(port: OsString) -> Result<Translation, Refusal> {
         return Err(refused("it is the port of a program of MPICH, which runs this line by itself".to_owned()));
     }
     let own = std::env::current_exe().map_err(|error| refused(error.to_string()))?;
-    // The program is on this machine, and so is all that it spawns.
+    // The program is on this machine, and so are all programs that it spawns.
     let flags = ["--alloc=local", "--pmi-port", "--stdin=none", "-n", "1"].map(OsString::from);
     let command = [own.into(), "pmi".into(), "adopt".into(), port];
     Ok(Translation { words: flags.into_iter().chain(command).collect(), ..Translation::default() })

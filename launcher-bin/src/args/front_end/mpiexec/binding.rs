@@ -1,5 +1,5 @@
-//! `--bind-to` and `--map-by`, which together say where ranks go within a node: the object of `--bind-to`, dealt out over that of
-//! `--map-by`, so many of them for each rank as `PE=` or a number behind the object says.
+//! `--bind-to` and `--map-by`, which together place ranks within a node. Ranks are bound to objects of `--bind-to`, which are distributed over
+//! objects of `--map-by`. `PE=`, or a number after the object, sets the number of objects for each rank.
 
 use std::ffi::OsStr;
 
@@ -10,7 +10,7 @@ use super::super::line::{Line, Places};
 use super::dialect::Dialect;
 use super::slots::ranks_of;
 
-/// `none`, an object, Hydra's `OBJECT:N`, `user:CPU+CPU,...` for each rank, and Open MPI's words behind a colon.
+/// `none`, an object, Hydra's `OBJECT:N`, `user:CPU+CPU,...` for each rank, and Open MPI's qualifiers after a colon.
 pub(super) fn bind_to(line: &mut Line, how: &OsStr) -> Result<(), Refusal> {
     let text = how.to_string_lossy().to_ascii_lowercase();
     let mut words = text.split(':');
@@ -54,13 +54,13 @@ pub(super) fn bind_to(line: &mut Line, how: &OsStr) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// `ppr:K:node`, or an object and words behind a colon.
+/// `ppr:K:node`, or an object and qualifiers after a colon.
 pub(super) fn map_by(line: &mut Line, how: &OsStr) -> Result<(), Refusal> {
     let text = how.to_string_lossy();
     let lower = text.to_ascii_lowercase();
     let mut words = lower.split([':', ',']);
     let word = words.next().unwrap_or_default();
-    // Qualifiers alone map by nothing.
+    // Qualifiers alone set no mapping.
     line.places.is_mapped |= !["", "oversubscribe"].contains(&word);
     match (word, Object::called(word)) {
         ("ppr", _) => match (words.next(), words.next()) {
@@ -88,7 +88,7 @@ pub(super) fn map_by(line: &mut Line, how: &OsStr) -> Result<(), Refusal> {
         }
         ("node", _) => line.add_to_launch("--distribution", Some("cyclic".as_ref())),
         ("slot" | "board" | "", _) => {}
-        // The next one is its neighbour without being told.
+        // Cores and threads are assigned in order by default, without `over`.
         (_, Some(object @ (Object::Core | Object::Thread))) => line.places.mapped = Some(object),
         (_, Some(object)) => (line.places.mapped, line.places.over) = (Some(object), Some(object)),
         ("oversubscribe", None) => line.places.overcommit = true,
@@ -109,7 +109,7 @@ pub(super) fn map_by(line: &mut Line, how: &OsStr) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// A file behind the word of a mapping, which may also be named by the flag.
+/// A file after the word of a mapping (`:file=FILE`). Without it, the line may name the file by `flag`.
 fn of_file(line: &mut Line, text: &str, flag: &str) -> Result<(), Refusal> {
     let word = text.split_once(':').map(|(_, word)| word);
     match word.map(|word| word.split_once('=')) {
@@ -118,7 +118,7 @@ fn of_file(line: &mut Line, text: &str, flag: &str) -> Result<(), Refusal> {
             line.add_to_launch(flag, Some(file.as_ref()));
             Ok(())
         }
-        Some(_) => Err(not_mapped(text, "file=FILE is possible behind the colon")),
+        Some(_) => Err(not_mapped(text, "file=FILE is possible after the colon")),
     }
 }
 
@@ -138,7 +138,7 @@ pub(super) fn cpus_per_rank(line: &mut Line, number: &OsStr) -> Result<(), Refus
     Ok(())
 }
 
-/// Hydra's policies, of which `bind:OBJECT` is the memory next to the CPUs of the rank.
+/// Hydra's memory policies. `bind:OBJECT` means the memory next to the CPUs of the rank.
 pub(super) fn membind(line: &mut Line, how: &OsStr) -> Result<(), Refusal> {
     let text = how.to_string_lossy();
     let bind = match text.split(':').next().unwrap_or_default() {
@@ -155,15 +155,15 @@ pub(super) fn membind(line: &mut Line, how: &OsStr) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// Ranks that have no room for themselves share CPUs.
+/// Allows ranks to share CPUs if there are not enough.
 pub(super) fn oversubscribe(line: &mut Line, _: &OsStr) -> Result<(), Refusal> {
     line.places.overcommit = true;
     Ok(())
 }
 
-/// Binding of lines that say nothing about it. Open MPI binds up to two ranks to cores, and more to NUMA domains in turn, and none where there are
-/// more ranks than cores, or may be (recorded from 4.1.4). Intel MPI divides the cores of a node among its ranks (measured with 2021.18.1), and
-/// MPICH binds none.
+/// Default binding of a line. Open MPI binds up to two ranks to cores, and more ranks to NUMA domains in turn. It binds no ranks if there are
+/// more ranks than cores, or may be (recorded from 4.1.4). Intel MPI divides the cores of a node among its ranks (measured with 2021.18.1).
+/// MPICH binds no ranks.
 fn usual(line: &Line, places: &Places, dialect: Dialect) -> Option<&'static str> {
     match dialect {
         Dialect::Hydra => None,
@@ -177,19 +177,19 @@ fn usual_of_open_mpi(line: &Line, places: &Places) -> Option<&'static str> {
         (true, ..) => None,
         (false, true, false) => Some("cores:or-none"),
         (false, true, true) => Some("threads:or-none"),
-        // Those of an object are in the NUMA domain of its first cores.
+        // The ranks of an object are in the NUMA domain of its first cores.
         (false, false, _) if places.is_by_objects => Some("numa:cores=1:or-none"),
         (false, false, _) => Some("numa:over=numa:or-none"),
     }
 }
 
-/// True for up to two ranks, as far as the line says how many there are.
+/// True if the line sets a number of ranks, and it is at most two.
 fn are_few(line: &Line) -> bool {
     let of_each = line.value("--tasks-per-node").and_then(|ranks| ranks.to_str()?.parse::<u64>().ok());
     ranks_of(line).or(of_each).is_some_and(|ranks| ranks <= 2)
 }
 
-/// Refuses a binding to a list that is not there, as prterun of Open MPI 5 does.
+/// Returns an error for a binding to a missing list of cores, as prterun of Open MPI 5 does.
 pub(super) fn check(line: &Line) -> Result<(), Refusal> {
     if line.places.is_listed && line.places.core_list.is_none() {
         let reason = "it needs the list: type --cpu-list CORES beside it, or --map-by pe-list=CORES:ordered".to_owned();
@@ -198,8 +198,8 @@ pub(super) fn check(line: &Line) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// Puts the words about binding together. Unless it is said otherwise, ranks with a number of cores are bound to cores, those that Open
-/// MPI maps by an object to this object, and all others as is [usual](usual).
+/// Combines the words about binding. Without an explicit binding, ranks with a number of cores are bound to cores. Ranks that Open MPI maps by
+/// an object are bound to this object. All other ranks have the [default](usual).
 pub(super) fn settle(line: &mut Line, dialect: Dialect) {
     let mut places = std::mem::take(&mut line.places);
     if let Some(list) = &places.core_list {
@@ -235,8 +235,9 @@ fn object(places: &Places, dialect: Dialect) -> Option<String> {
     places.object.clone().or_else(of_cores).or_else(mapped)
 }
 
-/// Adds what the launcher of the line does unless it is told otherwise. Open MPI maps up to two ranks by core, and more by NUMA domain in turn; a rank
-/// that is mapped by an object smaller than that which it is bound to is within the larger one (recorded from 4.1.4, and from Hydra 5.0.2).
+/// Adds the default placement of the launcher of the line. Open MPI maps up to two ranks by core, and more ranks by NUMA domain in turn. A rank
+/// that is mapped by a smaller object than its binding takes the share of one core in the larger object (recorded from 4.1.4, and from Hydra
+/// 5.0.2).
 fn arrange(line: &Line, places: &mut Places, bind: &str, dialect: Dialect) {
     let object = bind.parse::<CpuBind>().ok().and_then(|bind| match bind {
         CpuBind::To(bind) => Some(bind.object),
@@ -257,13 +258,13 @@ fn arrange(line: &Line, places: &mut Places, bind: &str, dialect: Dialect) {
         None if object < Object::Numa => places.over = Some(Object::Numa),
         None => {}
     }
-    // Where slots are counted by cores, ranks are not dealt out over these.
+    // If slots are counted by cores, ranks on threads are not distributed over the cores.
     if object == Object::Thread && places.over.is_none() && line.has("--tasks-per") {
         places.over = Some(Object::Thread);
     }
 }
 
-/// The object with all that the line says beside it.
+/// The object, with all details of the line.
 fn with_details(mut bind: String, places: &Places, dialect: Dialect) -> String {
     if bind == "none" || bind.starts_with("map:") {
         return bind;
@@ -272,13 +273,13 @@ fn with_details(mut bind: String, places: &Places, dialect: Dialect) -> String {
     let unit = if is_thread { "cpus" } else { "cores" };
     bind.extend(places.cores.iter().map(|number| format!(":{unit}={number}")));
     bind.extend(places.share.filter(|_| places.cores.is_none()).map(|share| format!(":{share}")));
-    // Objects that are given out one after the other need no dealing.
+    // Objects that are assigned one after the other need no `over`.
     bind.extend(places.over.filter(|over| over.word() != bind || is_thread).map(|over| format!(":over={over}")));
     let is_own = places.object.is_none() && places.mapped.is_some();
     bind.push_str(match (places.overcommit, is_own, dialect) {
         (true, true, Dialect::OpenMpi) => ":or-none",
         (true, ..) => ":overcommit",
-        // Hydra's ranks beyond the last object begin again with the first.
+        // In Hydra, ranks beyond the last object start again with the first object.
         (false, _, Dialect::Hydra | Dialect::Intel) if places.cores.is_some() || places.share.is_some() => {
             ":overcommit"
         }

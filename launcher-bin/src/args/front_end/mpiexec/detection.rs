@@ -1,5 +1,6 @@
-//! The dialect of a line, in this order: the variable, flags that one launcher alone has, a name that one launcher alone has, the MPI library
-//! of the program, and else what is usual for the name. A program without a library, such as an interpreter or a script, leaves it at that.
+//! Detection of the dialect of a line. It depends on, in this order: the variable, flags of one launcher only, a name of one launcher only, the
+//! MPI library of the program, and the default of the name. For a program without an MPI library, such as an interpreter or a script, the
+//! default applies.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
@@ -12,7 +13,7 @@ use super::dialect::{Dialect, Name, VARIABLE, by_variable};
 use super::{FLAGS, is_flag, is_reader};
 use crate::args::SEPARATOR;
 
-/// Flags that only one dialect has; those of Hydra are Intel MPI's as well, which goes before it.
+/// Flags of one dialect only. Intel MPI also has the flags of Hydra, so its own flags take precedence.
 const OF_DIALECTS: &[(Dialect, &[&str])] = &[
     (
         Dialect::Intel,
@@ -107,10 +108,10 @@ const OF_DIALECTS: &[(Dialect, &[&str])] = &[
     ),
 ];
 
-/// First words of `--map-by` that only Open MPI has: Hydra's are objects of a node.
+/// First words of `--map-by` that only Open MPI has. Hydra's words are objects of a node.
 const MAPPED_BY_OPEN_MPI: [&str; 9] = ["", "slot", "node", "ppr", "seq", "dist", "rankfile", "board", "package"];
 
-/// The dialect of a flag with its value, if another one does not have it.
+/// The dialect of a flag with its value, if only one dialect has it.
 fn of_flag(name: &str, value: &str) -> Option<Dialect> {
     let value = value.to_ascii_lowercase();
     let mut words = value.split([':', ',']);
@@ -131,7 +132,7 @@ pub(super) fn dialect(words: &[OsString], name: Name) -> Dialect {
     chosen(words, name).unwrap_or_else(|| name.usual())
 }
 
-/// The dialect of a line as far as more than a usual name says it.
+/// The dialect of a line; `None` if only the default of the name applies.
 fn chosen(words: &[OsString], name: Name) -> Option<Dialect> {
     by_variable().or_else(|| by_flags(words)).or(name.own()).or_else(|| by_library(words))
 }
@@ -145,7 +146,7 @@ fn by_flags(words: &[OsString]) -> Option<Dialect> {
     }
 }
 
-/// Flags before a program with their values; those behind it are its own.
+/// Flags before a program with their values. Words after the program are its arguments.
 fn flags(mut rest: &[OsString]) -> Vec<(&str, &str)> {
     let mut flags = Vec::new();
     while let Some((word, behind)) = rest.split_first().filter(|(word, _)| is_flag(word) && *word != "--") {
@@ -173,7 +174,7 @@ fn flags(mut rest: &[OsString]) -> Vec<(&str, &str)> {
     flags
 }
 
-/// The dialect of the launcher that belongs to the first word that is a program with an MPI library.
+/// The dialect for the MPI library of the first word that is a program with such a library.
 fn by_library(program: &[OsString]) -> Option<Dialect> {
     let directories: Vec<_> = std::env::split_paths(&search_path()?).collect();
     program.iter().filter(|word| !is_flag(word)).find_map(|word| {
@@ -193,13 +194,13 @@ fn search_path() -> Option<OsString> {
     std::env::var_os("PATH")
 }
 
-/// None: the programs of lines in tables of tests may be installed, with any MPI library.
+/// No directories: programs in tables of tests may be installed, with any MPI library.
 #[cfg(test)]
 fn search_path() -> Option<OsString> {
     Some(OsString::new())
 }
 
-/// Answer to `--version`, with the word by which scripts tell the dialect.
+/// Output of `--version`, with the word by which scripts detect the dialect.
 pub(super) fn version(words: &[OsString], name: Name) -> String {
     let own = env!("CARGO_PKG_VERSION");
     match chosen(words, name) {

@@ -1,11 +1,11 @@
-//! Dialects of `mpiexec` lines, and the names that stand for one: of a variable, and of the command by which the line was called.
+//! Dialects of `mpiexec` lines, and the names that select one: values of a variable, and names of the command.
 
 use super::super::{Refusal, variables};
 
 /// Variable that names the dialect.
 pub(super) const VARIABLE: &str = "LATTICE_MPIEXEC";
 
-/// Launcher whose rules a line follows.
+/// Launcher that defines the rules of a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::args) enum Dialect {
     Hydra,
@@ -13,19 +13,19 @@ pub(in crate::args) enum Dialect {
     OpenMpi,
 }
 
-/// Name by which a line was called.
+/// Name of the command of a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::args) enum Name {
-    /// `mpiexec`, which each MPI has. Hydra's rules hold unless the line or its program says otherwise: they refuse nothing.
+    /// `mpiexec`, which each MPI has. The default is Hydra, which refuses nothing, unless the line or its program determines another dialect.
     Mpiexec,
-    /// `mpirun`, Open MPI's unless the line or its program says otherwise.
+    /// `mpirun`. The default is Open MPI, unless the line or its program determines another dialect.
     Mpirun,
-    /// A name that one launcher alone has.
+    /// A name of one launcher only.
     Of(Dialect),
 }
 
 impl Name {
-    /// The name of a command.
+    /// Parses the name of a command.
     pub(in crate::args::front_end) fn called(name: &str) -> Option<Self> {
         match name {
             "mpiexec" | "mpiexec.lattice" => Some(Self::Mpiexec),
@@ -36,7 +36,7 @@ impl Name {
         }
     }
 
-    /// Dialect of a name that one launcher alone has.
+    /// Dialect of a name of one launcher only.
     pub(super) fn own(self) -> Option<Dialect> {
         match self {
             Self::Of(dialect) => Some(dialect),
@@ -44,7 +44,7 @@ impl Name {
         }
     }
 
-    /// Dialect of a line of which nothing else is known.
+    /// Default dialect of the name.
     pub(super) fn usual(self) -> Dialect {
         match self {
             Self::Mpiexec => Dialect::Hydra,
@@ -69,7 +69,7 @@ fn called(name: &str) -> Option<Dialect> {
     }
 }
 
-/// Refuses a name in the variable that no dialect has; an empty one counts as not set.
+/// Returns an error if no dialect has the name in the variable. An empty variable counts as not set.
 pub(super) fn check_variable() -> Result<(), Refusal> {
     let value = variables::set(|name| std::env::var_os(name), VARIABLE).unwrap_or_default();
     check_name(&value.to_string_lossy())

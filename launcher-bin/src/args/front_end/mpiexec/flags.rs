@@ -25,8 +25,7 @@ const NO_TUNING: &str = "it is a setting of another launcher";
 /// `-N` of Open MPI.
 pub(super) const PER_NODE: &Flag = &flag(&["N"], Takes::Value, OfLaunch("--tasks-per-node"));
 
-/// The flags of all dialects. `-N` and `-c`, which the dialects read differently, are not among them, nor are those that ask for an answer or
-/// name a file.
+/// The flags of all dialects. `-N` and `-c`, which differ between dialects, are not included, nor are flags that print a text or name a file.
 pub(in crate::args::front_end) const FLAGS: &[Flag] = &[
     // the MPI standard
     flag(&["n", "np"], Takes::Value, MadeOfProgram("-n N", ranks)),
@@ -200,14 +199,14 @@ pub(in crate::args::front_end) const FLAGS: &[Flag] = &[
         Made("--output=DIR/1/rank.%R/stdout --error=DIR/1/rank.%R/stderr --tee", output_filename),
     ),
     flag(&["stdin"], Takes::Value, OfLaunch("--stdin")),
-    flag(&["merge-stderr-to-stdout", "stderr-to-stdout"], Takes::Nothing, Refused("type 2>&1 behind the line")),
+    flag(&["merge-stderr-to-stdout", "stderr-to-stdout"], Takes::Nothing, Refused("type 2>&1 after the line")),
     flag(&["json"], Takes::Nothing, OfLaunch("--json")),
     flag(&["xml"], Takes::Nothing, Refused("type --json, for output as JSON")),
-    flag(&["xml-file"], Takes::Value, Refused("type --json, for output as JSON, with 2> FILE behind the line")),
+    flag(&["xml-file"], Takes::Value, Refused("type --json, for output as JSON, with 2> FILE after the line")),
     flag(
         &["report-pid"],
         Takes::Value,
-        Refused("type & behind the line: the shell has the number of its process in $!"),
+        Refused("type & after the line: the shell has the number of its process in $!"),
     ),
     flag(
         &["report-uri"],
@@ -375,7 +374,7 @@ pub(in crate::args::front_end) const FLAGS: &[Flag] = &[
     flag(
         &["allow-run-as-root"],
         Takes::Nothing,
-        Ignored(Notice::Verbose, "root may run launches, unless `allow_root` of an agent says no"),
+        Ignored(Notice::Verbose, "root may run launches, unless `allow_root` of an agent forbids it"),
     ),
     flag(&["am"], Takes::Value, Refused("type --mca NAME VALUE for each line of the file")),
     flag(
@@ -407,7 +406,7 @@ pub(in crate::args::front_end) const FLAGS: &[Flag] = &[
     flag(
         &["gtool", "gtoolfile"],
         Takes::Value,
-        Refused("start the tool as the program, for some ranks behind a `:`: mpiexec -n 1 TOOL ./a.out : -n 3 ./a.out"),
+        Refused("start the tool as the program, for some ranks after a `:`: mpiexec -n 1 TOOL ./a.out : -n 3 ./a.out"),
     ),
     flag(
         &["debugger", "gdb-args"],
@@ -437,7 +436,7 @@ fn fault_tolerance(line: &mut Line, value: &OsStr) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// Each program may have it.
+/// Adds `--bcast` once: several programs may have the flag.
 pub(super) fn preload_binary(line: &mut Line, _: &OsStr) -> Result<(), Refusal> {
     if !line.has("--bcast") {
         line.add_to_launch("--bcast", None);

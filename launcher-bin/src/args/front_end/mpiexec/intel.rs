@@ -1,4 +1,4 @@
-//! Values of Intel MPI's `I_MPI_PIN` and its like, as those of `--bind-to`, and of its `-cpu-bind`.
+//! Values of Intel MPI's `I_MPI_PIN` and similar variables, as values of `--bind-to`, and values of its `-cpu-bind`.
 
 use std::ffi::OsStr;
 
@@ -6,7 +6,7 @@ use super::super::Refusal;
 use super::super::line::Line;
 use super::binding::bind_to;
 
-/// `list:CPUS:CPUS`, a list for each rank of a node, or the number of CPUs of each rank (its `-help`).
+/// `list:CPUS:CPUS`, a list for each rank of a node, or the number of CPUs of each rank (from its `-help`).
 pub(super) fn cpu_bind(line: &mut Line, how: &OsStr) -> Result<(), Refusal> {
     let text = how.to_string_lossy();
     if let Some(lists) = text.strip_prefix("list:") {
@@ -20,13 +20,13 @@ pub(super) fn cpu_bind(line: &mut Line, how: &OsStr) -> Result<(), Refusal> {
     Err(Refusal::Value { flag: "-cpu-bind", value: text.into_owned(), reason })
 }
 
-/// `I_MPI_PIN`: binding switched off; else it is as is usual.
+/// `I_MPI_PIN`: switches the binding off; other values mean the default binding.
 pub(super) fn pin(value: &str) -> Option<String> {
     let is_off = ["0", "no", "off", "disable"].iter().any(|off| value.eq_ignore_ascii_case(off));
     is_off.then(|| "none".to_owned())
 }
 
-/// `I_MPI_PIN_DOMAIN`: an object; other domains (sizes, `omp`, `auto`, masks) have no word here.
+/// `I_MPI_PIN_DOMAIN`: an object. Other domains (sizes, `omp`, `auto`, masks) have no equivalent here.
 pub(super) fn pin_domain(value: &str) -> Option<String> {
     let object = match value.to_ascii_lowercase().as_str() {
         "node" => "none",
@@ -39,10 +39,11 @@ pub(super) fn pin_domain(value: &str) -> Option<String> {
     Some(object.to_owned())
 }
 
-/// Most CPUs of a list.
+/// Maximum number of CPUs in a list.
 const CPUS_MAX: usize = 1 << 12;
 
-/// `I_MPI_PIN_PROCESSOR_LIST`: CPUs of the ranks of a node in their order, `0,4-7`, and again from the first; or all of a kind.
+/// `I_MPI_PIN_PROCESSOR_LIST`: one CPU for each rank of a node in order, such as `0,4-7`, starting again after the last CPU; or all CPUs of a
+/// kind.
 pub(super) fn pin_processor_list(value: &str) -> Option<String> {
     match value {
         "allcores" => return Some("core".to_owned()),
@@ -65,7 +66,7 @@ pub(super) fn pin_processor_list(value: &str) -> Option<String> {
 mod tests {
     use super::*;
 
-    /// What the ranks of Intel MPI 2021.18.1's `mpiexec -n 2` are bound to with these.
+    /// Bindings of the ranks of `mpiexec -n 2` of Intel MPI 2021.18.1 with these values.
     #[test]
     fn pins_are_bindings() {
         for (value, expected) in [("0", Some("none")), ("disable", Some("none")), ("on", None), ("1", None)] {

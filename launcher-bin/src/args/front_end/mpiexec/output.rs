@@ -1,4 +1,4 @@
-//! Open MPI's `--output` and `--output-filename`: labels of lines, and files for them.
+//! Open MPI's `--output` and `--output-filename`: labels for lines, and output files.
 //!
 //! ```text
 //!                          files                                                      on the terminal as well
@@ -6,8 +6,8 @@
 //! --output dir=DIR         DIR/LAUNCH/rank.RANK/stdout and stderr                     no
 //! --output-filename DIR    DIR/1/rank.RANK/stdout and stderr; without 1 for :nojobid  yes, unless :nocopy
 //! ```
-//! Measured with prterun of Open MPI 5.0.11, and mpirun of 4.1.8 for the last one. RANK has the digits of the last rank. A directive may be
-//! shortened; qualifiers follow a colon.
+//! Measured with prterun of Open MPI 5.0.11, and mpirun of 4.1.8 for the last one. RANK has as many digits as the last rank. Directives may be
+//! abbreviated. Qualifiers follow a colon.
 
 use std::ffi::OsStr;
 
@@ -16,7 +16,7 @@ use super::super::line::Line;
 
 const FLAG: &str = "--output";
 
-/// The directives, as prterun names them.
+/// The directives of prterun.
 const DIRECTIVES: [&str; 9] = [
     "tag",
     "tag-detailed",
@@ -57,7 +57,7 @@ pub(super) fn output(line: &mut Line, value: &OsStr) -> Result<(), Refusal> {
             Some("directory") if value.is_empty() => return refused(word, "type dir=DIRECTORY"),
             Some("directory") => to_tree(line, &format!("{}/%j", literal(value)), merges),
             Some("merge-stderr-to-stdout") if has_files => {}
-            Some("merge-stderr-to-stdout") => return refused(word, "type 2>&1 behind the line"),
+            Some("merge-stderr-to-stdout") => return refused(word, "type 2>&1 after the line"),
             _ => return refused(word, "type tag, timestamp, file=NAME or dir=DIRECTORY"),
         }
     }
@@ -90,13 +90,13 @@ pub(super) fn output_filename(line: &mut Line, value: &OsStr) -> Result<(), Refu
     Ok(())
 }
 
-/// A value, and the qualifiers behind its colon.
+/// A value, and the qualifiers after its colon.
 fn split(value: &str) -> (&str, impl Iterator<Item = &str>) {
     let (value, qualifiers) = value.split_once(':').unwrap_or((value, ""));
     (value, qualifiers.split([',', ':']).filter(|word| !word.is_empty()))
 }
 
-/// A name in which percent signs are no escapes.
+/// A name with escaped percent signs.
 fn literal(name: &str) -> String {
     name.replace('%', "%%")
 }
@@ -117,19 +117,19 @@ pub(super) fn stream_buffering(line: &mut Line, value: &OsStr) -> Result<(), Ref
     Ok(())
 }
 
-/// The directive that a word stands for: itself, or the only one that begins so.
+/// The directive of a word: the exact match, or the only directive that starts with the word.
 fn named(word: &str) -> Option<&'static str> {
     let exact = DIRECTIVES.into_iter().find(|directive| *directive == word);
     let mut beginning = DIRECTIVES.into_iter().filter(|directive| !word.is_empty() && directive.starts_with(word));
     exact.or_else(|| beginning.next().filter(|_| beginning.next().is_none()))
 }
 
-/// A directory for each rank below `directory`.
+/// Adds a directory for each rank below `directory`.
 fn to_tree(line: &mut Line, directory: &str, merges: bool) {
     to_files(line, &format!("{directory}/rank.%R/"), ["stdout", "stderr"], merges);
 }
 
-/// A file for each stream, whose name begins with `prefix`; one for both if standard error is merged.
+/// Adds a file for each stream, with a name that starts with `prefix`; one file for both if standard error is merged.
 fn to_files(line: &mut Line, prefix: &str, [stdout, stderr]: [&str; 2], merges: bool) {
     line.add_to_launch(FLAG, Some(format!("{prefix}{stdout}").as_ref()));
     let stderr = if merges { stdout } else { stderr };

@@ -1,8 +1,8 @@
-//! Hosts of a line with their slots, as the launcher of its dialect counts them.
+//! Hosts of a line with their slots, counted as the launcher of its dialect does.
 //!
-//! A host without a number has a slot for each of its cores in Open MPI's hostfiles and in all lists of Intel MPI, and takes one rank in each
-//! turn of Hydra's lists and of Open MPI's `--host` (recorded from MPICH 5.0.2, Intel MPI 2021.18.1, Open MPI 4.1.8 and 5.0.11). Cores are left to
-//! the place where they are known: such a host stays without a number in the line of `lattice launch`.
+//! A host without a number has a slot for each of its cores in hostfiles of Open MPI and in all lists of Intel MPI. It takes one rank in each
+//! turn in lists of Hydra and in `--host` of Open MPI (recorded from MPICH 5.0.2, Intel MPI 2021.18.1, Open MPI 4.1.8 and 5.0.11). The number of
+//! cores is unknown here, so a host with a slot for each core has no number in the line of `lattice launch`.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -15,7 +15,7 @@ use super::super::{Refusal, distinct};
 use super::dialect::Dialect;
 use crate::hostfile::{self, Hosts};
 
-/// What the process around a line says about nodes.
+/// Nodes that the environment of the line provides.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Surroundings {
     /// True in an allocation.
@@ -24,7 +24,7 @@ pub(super) struct Surroundings {
     pub(super) names_hosts: bool,
 }
 
-/// Settles where the ranks of a line go, as far as it says so, and how many slots there are for them.
+/// Determines the nodes of the ranks, as far as the line sets them, and the number of their slots.
 pub(super) fn settle(line: &mut Line, dialect: Dialect, around: Surroundings) -> Result<(), Refusal> {
     settle_hosts(line, dialect);
     if line.places.is_in_sequence {
@@ -50,8 +50,8 @@ pub(super) fn settle(line: &mut Line, dialect: Dialect, around: Surroundings) ->
     Ok(())
 }
 
-/// Hosts of programs become hosts of the launch if those of all programs are the same; else each program has its own, and one without
-/// the first that are named. A lone host takes all ranks of its program.
+/// Makes the hosts of programs the hosts of the launch if they are the same for all programs. Otherwise each program has its own hosts, and a
+/// program without hosts has the first named ones. A single host takes all ranks of its program.
 fn settle_hosts(line: &mut Line, dialect: Dialect) {
     let Some(first) = line.programs().iter().find_map(|program| program.hosts.clone()) else { return };
     if line.programs().iter().all(|program| program.hosts.as_ref().is_none_or(|hosts| *hosts == first)) {
@@ -62,7 +62,7 @@ fn settle_hosts(line: &mut Line, dialect: Dialect) {
     for program in line.programs_mut() {
         let named = program.hosts.as_ref().unwrap_or(&first);
         let ranks = program.ranks.as_deref().map_or(Some(1), count);
-        // What cannot be read is refused by the launch.
+        // The launch reports invalid hosts.
         let by_name = hostfile::parse_hosts(named).map(|hosts| hosts.one_by_name()).unwrap_or_default();
         let room = hostfile::slots_of(&by_name);
         let hosts = match (by_name.as_slice(), ranks) {
@@ -79,24 +79,24 @@ fn count(ranks: &OsStr) -> Option<u64> {
     ranks.to_str()?.parse().ok()
 }
 
-/// Number of ranks of all programs, if each says its own.
+/// Number of ranks of all programs, if each program sets its own.
 pub(super) fn ranks_of(line: &Line) -> Option<u64> {
     line.programs().iter().map(|program| count(program.ranks.as_deref()?)).sum()
 }
 
-/// Open MPI's mapping in sequence: a rank on each host, whatever its slots are.
+/// Open MPI's mapping in sequence: one rank on each host, regardless of its slots.
 fn put_in_sequence(line: &mut Line) -> Result<(), Refusal> {
     let Some(hosts) = named_hosts(line)? else {
         let reason = "it needs the hosts of the ranks: type --hostfile FILE or --host HOSTS beside it".to_owned();
         return Err(Refusal::Value { flag: "--map-by", value: "seq".to_owned(), reason });
     };
-    // As many times as it stands there.
+    // A host takes one rank for each of its occurrences.
     let slots = |node: String| HostSlots { node, slots: std::num::NonZeroU32::MIN };
     name_hosts(line, &in_words(&hosts.names().into_iter().map(slots).collect::<Vec<_>>()));
     Ok(())
 }
 
-/// Hydra's map of ranks: a rank on each host that it names by its number, whatever the slots are.
+/// Hydra's `-rankmap`: one rank on the host of each index in the map, regardless of slots.
 fn put_by_map(line: &mut Line, map: &[usize]) -> Result<(), Refusal> {
     let refused = |reason: String| {
         let value = map.iter().map(usize::to_string).collect::<Vec<_>>().join(",");
@@ -118,8 +118,7 @@ fn put_by_map(line: &mut Line, map: &[usize]) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// The hosts of the hostfile, else those of the line; `None` if none are named, or those of the line cannot be read, which the flag that they
-/// stand for refuses.
+/// The hosts of the hostfile, else of the line. `None` if there are none, or if the list of the line is invalid, which its flag reports later.
 fn named_hosts(line: &Line) -> Result<Option<Hosts>, Refusal> {
     if let Some(path) = line.value("--hostfile") {
         let hosts = hostfile::read(path.as_ref());
@@ -128,28 +127,28 @@ fn named_hosts(line: &Line) -> Result<Option<Hosts>, Refusal> {
     Ok(line.value("--host").and_then(|hosts| hostfile::parse_hosts(&hosts.to_string_lossy()).ok()))
 }
 
-/// Names hosts in place of those of the hostfile or of the line.
+/// Replaces the hostfile and the hosts of the line by these hosts.
 fn name_hosts(line: &mut Line, hosts: &str) {
     line.take("--hostfile");
     line.take("--host");
     line.add_to_launch("--host", Some(hosts.as_ref()));
 }
 
-/// Hosts with their slots, as `--host` has them.
+/// Hosts with their slots, in the form of `--host`.
 fn in_words(hosts: &[HostSlots]) -> String {
     hosts.iter().map(|host| format!("{}:{}", host.node, host.slots)).collect::<Vec<_>>().join(",")
 }
 
-/// Hosts with slots for all ranks, in words.
+/// Hosts with enough slots for all ranks, in the form of `--host`.
 fn with_slots(mut hosts: Vec<HostSlots>, ranks: u64) -> String {
     hostfile::add_slots(&mut hosts, ranks);
     in_words(&hosts)
 }
 
-/// Gives each name without a number one rank where the launcher of the line does: Hydra in each turn, Open MPI for `--host`. In a hostfile of
-/// Open MPI a name that stands there several times has as many slots, and others have their cores.
+/// Gives each name without a number one rank, if the launcher of the line does so: Hydra in each turn, Open MPI for `--host`. In a hostfile of
+/// Open MPI, a repeated name has one slot for each occurrence, and other names have a slot for each core.
 fn count_names(line: &mut Line, dialect: Dialect) {
-    // What cannot be read is refused by the launch.
+    // The launch reports invalid hosts.
     let hosts = named_hosts(line).ok().flatten();
     if dialect == Dialect::OpenMpi && line.has("--hostfile") {
         if let Some(hosts) = hosts.filter(Hosts::is_list_of_slots) {
@@ -168,7 +167,7 @@ fn count_names(line: &mut Line, dialect: Dialect) {
     }
 }
 
-/// Ranks for which there is no slot get one, unless hosts are those of single programs, which have got theirs.
+/// Adds slots for the ranks without one. Hosts of single programs already have them.
 fn share_slots(line: &mut Line) -> Result<(), Refusal> {
     let Some(ranks) = ranks_of(line) else { return Ok(()) };
     let Some(hosts) = named_hosts(line)? else { return Ok(()) };
@@ -182,8 +181,8 @@ fn share_slots(line: &mut Line) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// Intel MPI fills the cores of each host, and begins again with the first one, whatever the slots of its lists are; `-ppn` goes before it, and
-/// `-machinefile` has slots (recorded from 2021.18.1).
+/// Intel MPI fills the cores of each host, and starts again with the first host, regardless of the slots in its lists. `-ppn` overrides this,
+/// and `-machinefile` has slots (recorded from 2021.18.1).
 fn fill_cores(line: &mut Line) -> Result<(), Refusal> {
     let is_placed = line.goes_round || line.has("--tasks-per-node") || line.has("--tasks-per");
     let is_single = line.programs().len() == 1 || ranks_of(line).is_some();
@@ -199,13 +198,13 @@ fn fill_cores(line: &mut Line) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// Most turns of hosts, which become one flag.
+/// Maximum number of hosts in all turns together, which become one flag.
 const TURNS_MAX: usize = 1 << 16;
 
-/// Hydra goes through its hosts again when each has its number of ranks (recorded from 5.0.2).
+/// Hydra starts again with the first host when each host has its number of ranks (recorded from 5.0.2).
 fn go_round(line: &mut Line, dialect: Dialect) {
     let Some(ranks) = ranks_of(line).filter(|_| !line.goes_round && dialect != Dialect::OpenMpi) else { return };
-    // What cannot be read is refused by the launch.
+    // The launch reports invalid hosts.
     let Ok(Some(hosts)) = named_hosts(line) else { return };
     let hosts = hosts.one_by_name();
     let slots = hostfile::slots_of(&hosts);
@@ -218,11 +217,11 @@ fn go_round(line: &mut Line, dialect: Dialect) {
     }
 }
 
-/// Flags by which a line says how many ranks its nodes take.
+/// Flags that set the number of ranks on the nodes.
 const SLOTS: [&str; 6] = ["--host", "--hostfile", "--nodelist", "--rankfile", "--tasks-per-node", "--tasks-per"];
 
-/// The only rank of a launch in an allocation has the other nodes for what it spawns, those that the line names if it does: daemons of mpirun
-/// run on all of them.
+/// Adds all nodes, or all nodes that the line names, to a launch of one rank in an allocation. Jobs that the rank spawns use them: daemons of
+/// mpirun run on all these nodes.
 fn span(line: &mut Line) {
     const PLACED: [&str; 4] = ["--rankfile", "--tasks-per-node", "--tasks-per", "--tasks-per-socket"];
     let is_placed = |flag: &&str| line.value(flag).is_some_and(|value| !value.as_bytes().ends_with(b":again"));
@@ -231,16 +230,16 @@ fn span(line: &mut Line) {
     }
 }
 
-/// Open MPI tells ranks how many slots there are, of which programs spawn as many less one (recorded from 4.1.8 and 5.0.11); Hydra leaves the
-/// size of the universe unset.
+/// Sets the size of the universe to the number of slots, as Open MPI does. Programs spawn one rank less than that (recorded from 4.1.8 and
+/// 5.0.11). Hydra leaves the size of the universe unset.
 fn tell_universe(line: &mut Line) {
     if ranks_of(line).is_some() && !line.has("--universe-size") {
         line.add_to_launch("--universe-size", Some("slots".as_ref()));
     }
 }
 
-/// Open MPI has a slot for each core of the nodes unless the line or its hostfile says otherwise: more ranks are refused, and without a
-/// number of ranks all are filled (recorded from 4.1.8 and 5.0.11). With `--oversubscribe` there may be any number.
+/// Open MPI has a slot for each core of the nodes, unless the line or its hostfile sets slots. It refuses more ranks than slots. Without a
+/// number of ranks, it fills all slots (recorded from 4.1.8 and 5.0.11). `--oversubscribe` allows any number of ranks.
 fn fill_slots(line: &mut Line, names_hosts: bool) {
     let is_counted = line.programs().iter().all(|program| program.ranks.is_some());
     let is_alone = line.programs().len() == 1;
@@ -274,7 +273,7 @@ mod tests {
 
     use super::*;
 
-    /// Words of `mpiexec FLAGS ./a` as far as hosts and slots settle them, in a line of this dialect.
+    /// Translation of `mpiexec FLAGS ./a` in this dialect, as far as it depends on hosts and slots.
     fn settled(dialect: Dialect, flags: &str) -> String {
         let mut line = Line::default();
         let words: Vec<OsString> = flags.split_whitespace().chain(["./a"]).map(OsString::from).collect();

@@ -1,4 +1,4 @@
-//! Values of `mpiexec`'s flags, as flags of `lattice launch`.
+//! Values of `mpiexec`'s flags, translated to flags of `lattice launch`.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
@@ -11,7 +11,7 @@ use super::variables;
 use crate::args::idle::{self, Notice};
 use crate::args::per_object;
 
-/// Open MPI's parameters that say how its own launcher works. Those of its library become variables of the ranks.
+/// Prefixes of parameters for Open MPI's own launcher. Parameters of its library become variables of the ranks.
 const OF_LAUNCHER: [&str; 12] =
     ["plm", "ras", "routed", "rmaps", "odls", "oob", "orte", "prte", "ess", "grpcomm", "hwloc_base_binding", "state"];
 
@@ -20,7 +20,7 @@ pub(super) fn ranks(line: &mut Line, number: &OsStr) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// Hosts of a program; those of a second flag are more of them (measured with Open MPI 4.1.4).
+/// Hosts of a program. A second flag adds hosts (measured with Open MPI 4.1.4).
 pub(super) fn host(line: &mut Line, list: &OsStr) -> Result<(), Refusal> {
     let list = list.to_string_lossy().into_owned();
     let hosts = &mut line.program().hosts;
@@ -28,7 +28,7 @@ pub(super) fn host(line: &mut Line, list: &OsStr) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// Hydra's pattern for files of output: `%r` rank, `%h` host, `%p` proxy, `%g` process group.
+/// Hydra's pattern for names of output files: `%r` rank, `%h` host, `%p` proxy, `%g` process group.
 pub(super) fn output_pattern(line: &mut Line, pattern: &OsStr) -> Result<(), Refusal> {
     file_pattern(line, "--output", "-outfile-pattern", pattern)
 }
@@ -48,7 +48,7 @@ fn file_pattern(line: &mut Line, ours: &str, flag: &'static str, pattern: &OsStr
     Ok(())
 }
 
-/// Hydra's `-hosts`: hosts with slots are filled, hosts without are dealt one rank after the other.
+/// Hydra's `-hosts`. Hosts with slots are filled; hosts without slots take one rank each in turn.
 pub(super) fn hosts(line: &mut Line, list: &OsStr) -> Result<(), Refusal> {
     if list.as_bytes().contains(&b':') {
         line.add_to_launch("--host", Some(list));
@@ -59,10 +59,10 @@ pub(super) fn hosts(line: &mut Line, list: &OsStr) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// Hydra's `-ppn`, Intel's `-perhost`: so many ranks on a node, then on the next one, and on the first one again when all have theirs
-/// (measured with Hydra 5.0.2). Open MPI's `-npernode` is the number that a node may have.
+/// Hydra's `-ppn`, Intel MPI's `-perhost`: this number of ranks on each node in turn, starting again with the first node after the last one
+/// (measured with Hydra 5.0.2). Open MPI's `-npernode` is the maximum for a node.
 pub(super) fn ranks_per_host(line: &mut Line, number: &OsStr) -> Result<(), Refusal> {
-    // Intel's words (I_MPI_PERHOST).
+    // Words of Intel MPI (I_MPI_PERHOST).
     match number.to_str() {
         Some("allcores") => line.of_each_host = Some("1:core:again"),
         Some("all") => line.of_each_host = Some("1:hwthread:again"),
@@ -80,8 +80,8 @@ pub(super) fn ranks_of_each_host(line: &mut Line, number: &OsStr) -> Result<(), 
     Ok(())
 }
 
-/// Fills node after node: Hydra begins again when all have theirs, and Open MPI's nodes have no more than that (measured with 4.1.4). Without a
-/// number of ranks for each program, each node has those that the line says.
+/// Fills the nodes one after the other. Hydra starts again when all nodes have their number; Open MPI's nodes take no more ranks (measured with
+/// 4.1.4). If a program has no number of ranks, each node has the number of the line.
 pub(super) fn settle_ranks_per_host(line: &mut Line) {
     let is_counted = line.programs().iter().all(|program| program.ranks.is_some());
     if !is_counted || line.has("--distribution") {
@@ -106,7 +106,7 @@ pub(super) fn environment(line: &mut Line, pair: &OsStr) -> Result<(), Refusal> 
     environment_of_one(line, pair, "-env")
 }
 
-/// A variable of one program.
+/// Sets a variable of one program.
 fn environment_of_one(line: &mut Line, pair: &OsStr, flag: &'static str) -> Result<(), Refusal> {
     if rank_values::has_names(pair) {
         let reason = "--env of lattice launch fills in what is in braces; type -genv for a value that stays as it is";
@@ -122,8 +122,8 @@ pub(super) fn environment_of_all(line: &mut Line, pair: &OsStr) -> Result<(), Re
     Ok(())
 }
 
-/// Open MPI's `-x NAME` and `-x NAME=VALUE`. A name without a value is passed on anyway, and need not be set. That of the first program is for
-/// the others as well, as in Open MPI 5; one behind a `:` is for the program there (measured with 4.1.8 and 5.0.11).
+/// Open MPI's `-x NAME` and `-x NAME=VALUE`. A name without a value is passed on anyway, and need not be set. The flag of the first program
+/// applies to all programs, as in Open MPI 5. A flag after a `:` applies to the program there (measured with 4.1.8 and 5.0.11).
 pub(super) fn export_one(line: &mut Line, setting: &OsStr) -> Result<(), Refusal> {
     if setting.as_bytes().ends_with(b"*") {
         line.note(format!("-x {}: all variables are passed on anyway", setting.display()));
@@ -151,7 +151,7 @@ pub(super) fn set_one(line: &mut Line, setting: &OsStr) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// prterun's `--unset-env NAME`, whose name may be the beginning of names that are set.
+/// prterun's `--unset-env NAME`. A NAME with a `*` at its end is a prefix of variables that are set.
 pub(super) fn unset_one(line: &mut Line, name: &OsStr) -> Result<(), Refusal> {
     let Some(start) = name.as_bytes().strip_suffix(b"*") else {
         line.add_to_every_program("--env-remove", name);
@@ -163,7 +163,7 @@ pub(super) fn unset_one(line: &mut Line, name: &OsStr) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// Words of prterun's `--runtime-options`, each of which may be cut as long as it is the only one that begins so.
+/// Words of prterun's `--runtime-options`. Each may be abbreviated if unambiguous.
 const RUNTIME_OPTIONS: [&str; 18] = [
     "error-nonzero-status",
     "abort-nonzero-status",
@@ -219,7 +219,7 @@ pub(super) fn runtime_options(line: &mut Line, value: &OsStr) -> Result<(), Refu
     Ok(())
 }
 
-/// Number of times that a rank is started again after a failure.
+/// Number of restarts of a rank after a failure.
 pub(super) fn max_restarts(_: &mut Line, value: &OsStr) -> Result<(), Refusal> {
     none_but(
         value,
@@ -228,14 +228,14 @@ pub(super) fn max_restarts(_: &mut Line, value: &OsStr) -> Result<(), Refusal> {
     )
 }
 
-/// Time that all ranks have to be started.
+/// Time limit for the start of all ranks.
 pub(super) fn spawn_timeout(_: &mut Line, value: &OsStr) -> Result<(), Refusal> {
     let instead = "the start has no time limit of its own: type --timeout SECONDS for the whole launch, or leave it out, for a start \
                    that takes longer than 30 s is reported with the ranks that are missing";
     none_but(value, "--spawn-timeout", instead)
 }
 
-/// Refuses a number other than 0, which asks for nothing.
+/// Returns an error for a value other than 0, the value without effect.
 fn none_but(value: &OsStr, flag: &'static str, reason: &str) -> Result<(), Refusal> {
     match value == "0" {
         true => Ok(()),
@@ -243,7 +243,7 @@ fn none_but(value: &OsStr, flag: &'static str, reason: &str) -> Result<(), Refus
     }
 }
 
-/// Sets a variable for every program, to a value in which `--env` fills in nothing.
+/// Sets a variable for every program. Its value has no placeholders for `--env` to replace.
 fn set_for_all(line: &mut Line, setting: &OsStr) {
     match rank_values::has_names(setting) {
         true => line.add_to_launch("--env-literal", Some(setting)),
@@ -251,7 +251,7 @@ fn set_for_all(line: &mut Line, setting: &OsStr) {
     }
 }
 
-/// Hydra's list of the variables that are passed on; those that are not set are none.
+/// Hydra's list of the variables to pass on. Variables that are not set are omitted.
 pub(super) fn export_list(line: &mut Line, names: &OsStr) -> Result<(), Refusal> {
     let names = names.to_string_lossy();
     let (set, gone): (Vec<&str>, Vec<&str>) = names.split(',').partition(|name| std::env::var_os(name).is_some());
@@ -265,7 +265,7 @@ pub(super) fn export_list(line: &mut Line, names: &OsStr) -> Result<(), Refusal>
     Ok(())
 }
 
-/// Open MPI's parameters, `NAME=VALUE`: the library in the ranks reads those that are for it from the environment.
+/// Open MPI's parameters, `NAME=VALUE`. The library in the ranks reads its own parameters from the environment.
 pub(super) fn mca(line: &mut Line, pair: &OsStr) -> Result<(), Refusal> {
     let name = pair.to_string_lossy();
     if OF_LAUNCHER.iter().any(|own| name.starts_with(own)) || variables::parameter(&name).is_some() {
@@ -284,12 +284,12 @@ pub(super) fn pmix_mca(line: &mut Line, pair: &OsStr) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// Parameters of its launcher, of which some stand for flags.
+/// Parameters of Open MPI's launcher. Some have an equivalent flag.
 pub(super) fn launch_mca(line: &mut Line, pair: &OsStr) -> Result<(), Refusal> {
     match variables::parameter(&pair.to_string_lossy()) {
         Some((name, value)) => line.parameters.push((name.to_owned(), value.into())),
         None => {
-            // Parameters about mapping, binding and failures are missed; those by which nodes are reached are not.
+            // Users may miss parameters about mapping, binding and failures, but not parameters about the connection to nodes.
             let is_missed = ["rmaps", "orte", "prte", "hwloc_base_binding"]
                 .iter()
                 .any(|own| pair.as_bytes().starts_with(own.as_bytes()));
@@ -300,10 +300,11 @@ pub(super) fn launch_mca(line: &mut Line, pair: &OsStr) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// Most ranks of a map, which become one flag.
+/// Maximum number of ranks in a map, which becomes one flag.
 const MAPPED_MAX: usize = 1 << 16;
 
-/// Hydra's `-rankmap`: the number of the host of each rank, or `(FIRST,HOSTS,RANKS)` for RANKS on each of so many hosts (its `-rankmap -help`).
+/// Hydra's `-rankmap`: the index of the host of each rank, or `(FIRST,HOSTS,RANKS)` for RANKS ranks on each of HOSTS hosts (from its `-rankmap
+/// -help`).
 pub(super) fn rank_map(line: &mut Line, map: &OsStr) -> Result<(), Refusal> {
     let text = map.to_string_lossy();
     match read_rank_map(&text) {
@@ -343,7 +344,7 @@ fn read_rank_map(text: &str) -> Option<Vec<usize>> {
 }
 
 pub(super) fn rank_by(line: &mut Line, how: &OsStr) -> Result<(), Refusal> {
-    // Open MPI takes qualifiers behind a colon, none of which orders ranks.
+    // Open MPI accepts qualifiers after a colon. None of them affects the order of ranks.
     let text = how.to_string_lossy();
     let word = text.split(':').next().unwrap_or_default().to_ascii_lowercase();
     match per_object::rank_by(&word) {
@@ -355,10 +356,10 @@ pub(super) fn rank_by(line: &mut Line, how: &OsStr) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// Remedy for flags that show the topology of nodes.
+/// Alternative to flags that show the topology of nodes.
 pub(super) const TOPOLOGY: &str = "type lattice nodes --topology, or --show-map for the CPUs of each rank";
 
-/// prterun's `--display`: a list of directives, each of which may be shortened, and qualifiers of all behind a colon.
+/// prterun's `--display`: a list of directives, which may be abbreviated. Qualifiers for all of them follow a colon.
 pub(super) fn display(line: &mut Line, value: &OsStr) -> Result<(), Refusal> {
     let value = value.to_string_lossy();
     let refused = |word: &str, reason: &str| {
@@ -384,11 +385,11 @@ pub(super) fn display(line: &mut Line, value: &OsStr) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// Hydra's `-usize`: a number, or words that leave it to the launcher.
+/// Hydra's `-usize`: a number, or a word for the number of slots or for no size.
 pub(super) fn universe_size(line: &mut Line, size: &OsStr) -> Result<(), Refusal> {
     match size.to_str() {
         Some("SYSTEM") => line.add_to_launch("--universe-size", Some("slots".as_ref())),
-        Some("INFINITE" | "infinite") => line.note("-usize: no size of the universe is told".to_owned()),
+        Some("INFINITE" | "infinite") => line.note("-usize: no size of the universe is set".to_owned()),
         _ => line.add_to_launch("--universe-size", Some(size)),
     }
     Ok(())

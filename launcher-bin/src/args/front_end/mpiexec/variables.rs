@@ -1,4 +1,5 @@
-//! Variables that stand for flags which a line does not have: those of the MPI standard's `mpiexec` for every line, Hydra's and Open MPI's for lines of theirs.
+//! Variables that stand for flags missing in a line. Variables of the MPI standard's `mpiexec` apply to every line. Variables of Hydra, Intel
+//! MPI and Open MPI apply to lines of these launchers.
 
 use std::ffi::OsString;
 
@@ -7,7 +8,7 @@ use super::super::{Flag, Refusal, variables};
 use super::dialect::Dialect;
 use super::intel;
 
-/// Whose lines heed a variable.
+/// Lines that a variable applies to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Of {
     Everybody,
@@ -21,9 +22,9 @@ struct Variable {
     name: &'static str,
     of: Of,
     flag: &'static str,
-    /// True of a line in which it has something to say.
+    /// True for a line without a setting that overrides the variable.
     is_open: fn(&Line) -> bool,
-    /// The value of the flag for that of the variable; none where it is ignored here.
+    /// Translates the value of the variable to a value of the flag; `None` if it is ignored here.
     value: fn(&str) -> Option<String>,
 }
 
@@ -35,7 +36,7 @@ const fn read(name: &'static str, of: Of, flag: &'static str, value: fn(&str) ->
     Variable { name, of, flag, is_open: is_unbound, value }
 }
 
-/// Hydra's are those of its wiki and `mpiexec -help`, Intel MPI's those of its developer reference, Open MPI's those of `ompi_info` and `prte_info`.
+/// Sources: Hydra's wiki and `mpiexec -help`, Intel MPI's developer reference, and `ompi_info` and `prte_info` of Open MPI.
 const VARIABLES: &[Variable] = &[
     row("MPIEXEC_TIMEOUT", Of::Everybody, "timeout", |line| !line.has("--timeout")),
     row("MPIEXEC_UNIVERSE_SIZE", Of::Everybody, "usize", |line| !line.has("--universe-size")),
@@ -96,13 +97,13 @@ const VARIABLES: &[Variable] = &[
         of: Of::OpenMpi,
         flag: "continuous",
         is_open: |line| !line.has("--kill-on-bad-exit"),
-        // The flag says the opposite.
+        // The flag has the opposite meaning.
         value: |value| (!variables::is_on(value.as_ref())).then(|| "1".to_owned()),
     },
 ];
 
-/// Variables of launchers that say how these reach nodes, what they tell of themselves, or what has no part in a launch here, and whose
-/// they are: told with `-v`. Those that a shell in an allocation has for the launchers' own sake are left out.
+/// Ignored variables, with the lines that they apply to; `-v` reports them. They configure the connection to nodes, output about the launcher
+/// itself, or features without an effect here. Variables that a shell in an allocation sets for these launchers are omitted.
 const IDLE: &[(&str, Of)] = &[
     ("HYDRA_ENV", Of::Hydra),
     ("HYDRA_DEBUG", Of::Hydra),
@@ -149,12 +150,12 @@ const IDLE: &[(&str, Of)] = &[
     ("OMPI_MCA_ras_base_launch_orted_on_hn", Of::OpenMpi),
 ];
 
-/// True of lines without labels.
+/// True for lines without labels.
 fn is_bare(line: &Line) -> bool {
     !line.has("--label")
 }
 
-/// True of lines that do not print their map.
+/// True for lines that do not print their map.
 fn is_hidden(line: &Line) -> bool {
     !line.has("--show-map")
 }
@@ -163,7 +164,7 @@ fn is_unranked(line: &Line) -> bool {
     !line.has("--rank-by")
 }
 
-/// Each variable that stands for a flag, with whose lines heed it.
+/// Each variable that stands for a flag, with the launchers that read it, and the flag.
 #[cfg(test)]
 pub(super) fn all() -> Vec<(&'static str, &'static str, &'static str)> {
     let of = |of| match of {
@@ -190,7 +191,7 @@ fn is_unmapped(line: &Line) -> bool {
     !is_mapped && !is_placed.iter().any(|flag| line.has(flag))
 }
 
-/// Beginnings of the names of variables that stand for parameters of Open MPI.
+/// Prefixes of variables that stand for parameters of Open MPI.
 const PARAMETERS: [&str; 2] = ["OMPI_MCA_", "PRTE_MCA_"];
 
 /// The parameter of Open MPI that a variable stands for.
@@ -198,13 +199,13 @@ fn parameter_of(variable: &str) -> Option<&str> {
     PARAMETERS.iter().find_map(|prefix| variable.strip_prefix(prefix))
 }
 
-/// Name and value of `NAME=VALUE`, if that is a parameter of Open MPI's launcher that stands for a flag.
+/// Name and value of `NAME=VALUE`, if NAME is a parameter of Open MPI's launcher with an equivalent flag.
 pub(super) fn parameter(pair: &str) -> Option<(&str, &str)> {
     let (name, value) = pair.split_once('=')?;
     VARIABLES.iter().any(|variable| parameter_of(variable.name) == Some(name)).then_some((name, value))
 }
 
-/// Adds the flags that parameters of the line stand for, and then variables, by the table of flags.
+/// Adds the flags for parameters of the line, then for variables, by the table of flags.
 pub(super) fn heed(
     line: &mut Line,
     flags: &'static [Flag],
@@ -247,7 +248,7 @@ mod tests {
     use super::super::FLAGS;
     use super::*;
 
-    /// Words of `mpiexec FLAGS ./a` as far as they are settled here, in a line of this dialect, with these variables.
+    /// Translation of `mpiexec FLAGS ./a` in this dialect with these variables, as far as it depends on them and on the binding.
     fn heeded(dialect: Dialect, flags: &str, variables: &[(&str, &str)]) -> String {
         let mut line = Line::default();
         let words: Vec<OsString> = flags.split_whitespace().chain(["./a"]).map(OsString::from).collect();

@@ -1,13 +1,13 @@
-//! `%A` and `%a` in names of files: job and task of an array of sbatch's, by the variables in which srun finds them. Outside of an array
-//! `%A` is the job, and `%a` the number that Slurm has for none (NO_VAL, slurm.h).
+//! `%A` and `%a` in file names: job and task of a job array of sbatch, from the variables that srun reads. Outside of an array, `%A` is the job,
+//! and `%a` is Slurm's number for no value (NO_VAL, slurm.h).
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 
-/// Number of a task that there is not.
+/// Number for no task.
 const NO_TASK: &str = "4294967294";
 
-/// The name with these letters filled in, or replaced by those of a launch.
+/// The file name with these letters replaced by their values, or by placeholders of a launch.
 pub(super) fn filled(file: &OsStr) -> OsString {
     let number = |name: &str| std::env::var(name).ok().filter(|value| value.parse::<u32>().is_ok());
     filled_with(file, number("SLURM_ARRAY_JOB_ID").as_deref(), number("SLURM_ARRAY_TASK_ID").as_deref())
@@ -21,7 +21,7 @@ fn filled_with(file: &OsStr, job: Option<&str>, task: Option<&str>) -> OsString 
         let digits = behind.iter().take_while(|byte| byte.is_ascii_digit()).count();
         let (width, letters) = behind.split_at(digits);
         let padded = |number: &str| {
-            // srun's widths end at 10.
+            // srun limits widths to 10.
             let width = String::from_utf8_lossy(width).parse::<usize>().unwrap_or_default().min(10);
             format!("{number:0>width$}").into_bytes()
         };
@@ -29,7 +29,7 @@ fn filled_with(file: &OsStr, job: Option<&str>, task: Option<&str>) -> OsString 
             (Some(b'A'), Some(job)) => (padded(job), 1),
             (Some(b'A'), None) => ([b"%", width, b"j"].concat(), 1),
             (Some(b'a'), _) => (padded(task.unwrap_or(NO_TASK)), 1),
-            // Both signs of `%%`.
+            // Both characters of `%%`.
             (Some(b'%'), _) => ([b"%", width, b"%"].concat(), 1),
             _ => ([b"%", width].concat(), 0),
         };

@@ -1,4 +1,4 @@
-//! The flags of `srun`, beside those of [`IDLE`](crate::args::idle::IDLE).
+//! The flags of `srun`, except those of [`IDLE`](crate::args::idle::IDLE).
 
 use super::super::Meaning::{Ignored, Made, MadeOfProgram, OfLaunch, OfNodes, OfProgram, Refused, Shows};
 use super::super::{Flag, Meaning, Takes};
@@ -111,7 +111,7 @@ pub(in crate::args::front_end) const FLAGS: &[Flag] = &[
     flag(&["task-epilog"], Takes::Value, OfLaunch("--task-epilog")),
     flag(&["prolog"], Takes::Value, Made("--prolog, unless it is none", prolog)),
     flag(&["epilog"], Takes::Value, Made("--epilog, unless it is none", epilog)),
-    // What runs, and when.
+    // Order and time of the start.
     flag(&["b", "begin", "deadline"], Takes::Value, Refused("type it to `at`, or a timer")),
     flag(
         &["d", "dependency"],
@@ -120,7 +120,7 @@ pub(in crate::args::front_end) const FLAGS: &[Flag] = &[
     ),
     flag(&["H", "hold"], Takes::Nothing, Refused("start it when it may run")),
     flag(&["M", "clusters", "cluster"], Takes::Value, Refused("type --api URL to lattice launch for another cluster")),
-    // Resources that are not shared out.
+    // Resources that Lattice does not allocate.
     flag(&["mem-per-gpu"], Takes::Value, Ignored(Notice::Always, NO_MEMORY_LIMIT)),
     flag(&["gpus-per-socket"], Takes::Value, Ignored(Notice::Always, ALL_GPUS)),
     flag(&["L", "licenses"], Takes::Value, Ignored(Notice::Always, NOT_SHARED_OUT)),
@@ -140,7 +140,7 @@ pub(in crate::args::front_end) const FLAGS: &[Flag] = &[
         Takes::Nothing,
         Ignored(Notice::Always, "of -N MIN-MAX a launch has as many nodes as its ranks need"),
     ),
-    // Wishes for the nodes of an allocation.
+    // Constraints on the nodes of an allocation.
     flag(
         &["mincpus", "tmp", "B", "extra-node-info", "cores-per-socket", "sockets-per-node", "cluster-constraint"],
         Takes::Value,
@@ -148,8 +148,8 @@ pub(in crate::args::front_end) const FLAGS: &[Flag] = &[
     ),
     flag(&["switches"], Takes::Value, Ignored(Notice::Unallocated, SEARCH)),
     flag(&["contiguous", "spread-job", "reboot"], Takes::Nothing, Ignored(Notice::Unallocated, SEARCH)),
-    // Settings of Slurm's daemons and queue.
-    // Its long name is in the table of flags that are ignored; there the letter is taken.
+    // Settings of Slurm's daemons and queue. The long name --qos is in the table of ignored flags, without its letter: `lattice launch` uses
+    // `-q`.
     flag(
         &["q"],
         Takes::Value,

@@ -1,4 +1,4 @@
-//! Flags of `srun` about GPUs, as flags of `lattice launch`.
+//! Flags of `srun` about GPUs, translated to flags of `lattice launch`.
 
 use std::ffi::OsStr;
 use std::num::NonZeroU32;
@@ -7,7 +7,7 @@ use super::super::Refusal;
 use super::super::line::Line;
 use crate::args::idle::{self, Notice};
 
-/// `a100:2` is two, and so is `2`.
+/// `TYPE:N` or `N`, such as `a100:2`. The type is ignored.
 pub(super) fn gpus_per_task(line: &mut Line, value: &OsStr) -> Result<(), Refusal> {
     let text = value.to_string_lossy();
     let number = text.rsplit(':').next().unwrap_or_default();
@@ -17,7 +17,7 @@ pub(super) fn gpus_per_task(line: &mut Line, value: &OsStr) -> Result<(), Refusa
     Ok(())
 }
 
-/// `verbose,closest`, `quiet,single:2`
+/// `[verbose,|quiet,]HOW`, such as `verbose,closest` or `quiet,single:2`.
 pub(super) fn gpu_bind(line: &mut Line, value: &OsStr) -> Result<(), Refusal> {
     let text = value.to_string_lossy();
     let bind = ["verbose", "quiet", "v", "q"].iter().find_map(|word| text.strip_prefix(word)?.strip_prefix(','));
@@ -25,17 +25,17 @@ pub(super) fn gpu_bind(line: &mut Line, value: &OsStr) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// Number of tasks of each GPU; its meaning depends on other flags.
+/// Checks the number of tasks for each GPU. Its meaning depends on other flags.
 pub(super) fn ntasks_per_gpu(_: &mut Line, value: &OsStr) -> Result<(), Refusal> {
     number("--ntasks-per-gpu", value).map(drop)
 }
 
-/// Number of CPUs of each GPU; its meaning depends on other flags.
+/// Checks the number of CPUs for each GPU. Its meaning depends on other flags.
 pub(super) fn cpus_per_gpu(_: &mut Line, value: &OsStr) -> Result<(), Refusal> {
     number("--cpus-per-gpu", value).map(drop)
 }
 
-/// `gres/gpu:HOW`, with `verbose,` before it.
+/// `[verbose,]gres/gpu:HOW`.
 pub(super) fn tres_bind(line: &mut Line, value: &OsStr) -> Result<(), Refusal> {
     let text = value.to_string_lossy();
     let bind = text.strip_prefix("verbose,").unwrap_or(&text);
@@ -45,7 +45,7 @@ pub(super) fn tres_bind(line: &mut Line, value: &OsStr) -> Result<(), Refusal> {
     }
 }
 
-/// `cpu=N,gres/gpu=N`; `:` may stand for `=`.
+/// `cpu=N,gres/gpu=N`; `:` may replace `=`.
 pub(super) fn tres_per_task(line: &mut Line, value: &OsStr) -> Result<(), Refusal> {
     let text = value.to_string_lossy();
     for part in text.split(',') {
@@ -59,7 +59,7 @@ pub(super) fn tres_per_task(line: &mut Line, value: &OsStr) -> Result<(), Refusa
     Ok(())
 }
 
-/// Letters for what is next to the CPUs of a task: `g` is its GPUs.
+/// Letters for kinds of devices next to the CPUs of a task; `g` means GPUs.
 pub(super) fn accel_bind(line: &mut Line, value: &OsStr) -> Result<(), Refusal> {
     for letter in value.to_string_lossy().chars().filter(|letter| *letter != 'v') {
         match letter {
@@ -74,7 +74,7 @@ pub(super) fn accel_bind(line: &mut Line, value: &OsStr) -> Result<(), Refusal> 
     Ok(())
 }
 
-/// Adds the flags that numbers of tasks and CPUs of each GPU mean beside the others of the line (srun(1), --ntasks-per-gpu and
+/// Adds the flags for numbers of tasks and CPUs for each GPU, in combination with the other flags of the line (srun(1), --ntasks-per-gpu and
 /// --cpus-per-gpu).
 pub(super) fn settle(line: &mut Line) -> Result<(), Refusal> {
     let tasks = typed(line, "ntasks-per-gpu", "--ntasks-per-gpu")?;

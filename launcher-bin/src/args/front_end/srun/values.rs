@@ -1,4 +1,4 @@
-//! Values of `srun`'s flags, as flags of `lattice launch`.
+//! Values of `srun`'s flags, translated to flags of `lattice launch`.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
@@ -16,7 +16,7 @@ pub(super) fn nodes(line: &mut Line, count: &OsStr) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// With more nodes asked for than `-w` names, others of the allocation are added.
+/// Adds further nodes of the allocation if `-N` requests more nodes than `-w` names.
 pub(super) fn add_nodes(line: &mut Line) {
     let (Some(count), Some(list)) = (line.value("--nodes"), line.value("--nodelist")) else { return };
     let most = count.to_string_lossy().rsplit('-').next().and_then(|most| most.parse().ok()).unwrap_or(0);
@@ -27,14 +27,14 @@ pub(super) fn add_nodes(line: &mut Line) {
     }
 }
 
-/// A number whose suffix may be `k` or `m`, which are 1024 and its square (srun(1), --nodes).
+/// Expands a number with the suffix `k` or `m`, which mean 1024 and its square (srun(1), --nodes).
 fn in_full(text: &str) -> String {
     let times = |suffix: [char; 2], unit: u64| text.strip_suffix(suffix)?.parse::<u64>().ok()?.checked_mul(unit);
     let number = times(['k', 'K'], 1024).or_else(|| times(['m', 'M'], 1024 * 1024));
     number.map_or_else(|| text.to_owned(), |number| number.to_string())
 }
 
-/// What is not set is passed over, as srun does; a name that stands alone is.
+/// Omits single names of variables that are not set, as srun does, with a warning.
 pub(super) fn export(line: &mut Line, list: &OsStr) -> Result<(), Refusal> {
     let is_gone = |word: &&str| {
         let is_name = !word.is_empty() && !word.contains(['=', '/', '.']) && !["ALL", "NONE", "NIL"].contains(word);
@@ -54,7 +54,7 @@ pub(super) fn export(line: &mut Line, list: &OsStr) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// A list, or with a slash in it a file of names.
+/// A list of nodes. A value with a slash is a file of names.
 pub(super) fn node_list(line: &mut Line, list: &OsStr) -> Result<(), Refusal> {
     line.add_to_nodes("--nodelist", Some(&names(list)?));
     Ok(())
@@ -74,14 +74,14 @@ fn names(list: &OsStr) -> Result<OsString, Refusal> {
     if list.as_bytes().contains(&b'/') { names_in(list) } else { Ok(list.to_owned()) }
 }
 
-/// The names in a file, each once.
+/// The names in a file, without repetitions.
 fn names_in(file: &OsStr) -> Result<OsString, Refusal> {
     let text = text_of(file)?;
     let names = text.split([',', '\n', ' ']).map(str::trim).filter(|name| !name.is_empty()).map(str::to_owned);
     Ok(distinct(names).join(",").into())
 }
 
-/// The distribution among nodes, among the sockets of a node, and among their cores; behind a comma, whether nodes are filled.
+/// The distribution among nodes, among the sockets of a node, and among their cores. After a comma: whether nodes are filled.
 pub(super) fn distribution(line: &mut Line, how: &OsStr) -> Result<(), Refusal> {
     let text = how.to_string_lossy();
     let refused = |reason: String| Err(Refusal::Value { flag: "--distribution", value: text.to_string(), reason });
@@ -116,7 +116,7 @@ pub(super) fn distribution(line: &mut Line, how: &OsStr) -> Result<(), Refusal> 
     Ok(())
 }
 
-/// Task after task on the hosts in the order of a file, whose name Slurm takes from the environment.
+/// Places tasks on the hosts of a file, in its order. Slurm takes the name of the file from the environment.
 fn order_of_hostfile(line: &mut Line) -> Result<(), Refusal> {
     match std::env::var_os("SLURM_HOSTFILE").filter(|file| !file.is_empty()) {
         Some(file) => {
@@ -130,7 +130,7 @@ fn order_of_hostfile(line: &mut Line) -> Result<(), Refusal> {
     }
 }
 
-/// `verbose,cores`: how to bind, and whether to show it.
+/// `[verbose,|quiet,]TYPE`: the binding, and whether it is printed.
 pub(super) fn cpu_bind(line: &mut Line, how: &OsStr) -> Result<(), Refusal> {
     let text = how.to_string_lossy();
     let (first, rest) = text.split_once(',').unwrap_or((&*text, ""));
@@ -148,7 +148,7 @@ pub(super) fn cpu_bind(line: &mut Line, how: &OsStr) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// Slurm's servers of PMI-2 speak PMI-1 as well, so that the name of one is no wish for that protocol alone.
+/// The name of a server does not restrict the protocol: Slurm's servers of PMI-2 also serve PMI-1.
 pub(super) fn mpi(line: &mut Line, server: &OsStr) -> Result<(), Refusal> {
     match server.to_str() {
         Some("none") => line.add_to_launch("--pmi", Some(server)),
@@ -165,7 +165,7 @@ pub(super) fn error(line: &mut Line, file: &OsStr) -> Result<(), Refusal> {
     to_file(line, "--error", file)
 }
 
-/// `all` is what there is without the flag.
+/// Output to a file. `all` is the default.
 fn to_file(line: &mut Line, flag: &'static str, file: &OsStr) -> Result<(), Refusal> {
     match file.to_str() {
         Some("all") => {}
@@ -194,7 +194,7 @@ pub(super) fn group(line: &mut Line, group: &OsStr) -> Result<(), Refusal> {
     of_caller(line, "--gid", group, (mine.as_raw(), name))
 }
 
-/// Refuses whom ranks cannot be.
+/// Returns an error for any user or group other than that of the caller.
 fn of_caller(
     line: &mut Line,
     flag: &'static str,
@@ -206,7 +206,7 @@ fn of_caller(
         line.note(format!("{flag} {asked}: ranks are yours anyway"));
         return Ok(());
     }
-    let reason = "ranks are those of the user who starts them; type sudo -u USER before the line".to_owned();
+    let reason = "ranks belong to the user that starts them; type sudo -u USER before the line".to_owned();
     Err(Refusal::Value { flag, value: asked.into_owned(), reason })
 }
 
@@ -225,7 +225,7 @@ fn script(line: &mut Line, flag: &str, program: &OsStr) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// A descriptor that is named is Slurm's business: the terminal is that of standard input.
+/// The value, a descriptor of Slurm, is ignored: the terminal is that of standard input.
 pub(super) fn pty(line: &mut Line, _: &OsStr) -> Result<(), Refusal> {
     line.add_to_launch("--pty", None);
     Ok(())
@@ -243,7 +243,7 @@ pub(super) fn open_mode(line: &mut Line, mode: &OsStr) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// `[R:]SIGNAL[@SECONDS]`: reservations, of which `R:` speaks, are none here.
+/// `[R:]SIGNAL[@SECONDS]`. `R:` is about reservations, which Lattice does not have.
 pub(super) fn signal(line: &mut Line, value: &OsStr) -> Result<(), Refusal> {
     let text = value.to_string_lossy();
     if text.starts_with("B:") {
@@ -254,7 +254,7 @@ pub(super) fn signal(line: &mut Line, value: &OsStr) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// `off` takes back what the environment says.
+/// `off` overrides the variable.
 pub(super) fn no_kill(line: &mut Line, value: &OsStr) -> Result<(), Refusal> {
     if !["off", "no"].iter().any(|off| value.eq_ignore_ascii_case(off)) {
         line.add_to_launch("--no-kill", None);
@@ -262,7 +262,7 @@ pub(super) fn no_kill(line: &mut Line, value: &OsStr) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// Slurm has another method, lz4, which nodes need not have.
+/// `lz4` of Slurm is replaced by gzip: nodes may not have it.
 pub(super) fn compress(line: &mut Line, how: &OsStr) -> Result<(), Refusal> {
     match how.to_str() {
         Some("none") => {}
@@ -280,13 +280,13 @@ pub(super) fn send_libs(line: &mut Line, answer: &OsStr) -> Result<(), Refusal> 
     Ok(())
 }
 
-/// X11 connections of ranks reach a display that this machine serves from here alone.
+/// X11 connections of ranks reach a display of this machine only from this machine.
 pub(super) fn x11(line: &mut Line, _: &OsStr) -> Result<(), Refusal> {
     line.note("--x11: DISPLAY is passed on to ranks".to_owned());
     Ok(())
 }
 
-/// Refuses `--x11` where ranks of other nodes would not find the display.
+/// Returns an error for `--x11` if ranks of other nodes cannot connect to the display.
 pub(super) fn check_display(line: &Line, variable: impl Fn(&str) -> Option<OsString>) -> Result<(), Refusal> {
     let display = variable("DISPLAY").unwrap_or_default().to_string_lossy().into_owned();
     let host = display.rsplit_once(':').map_or("", |(host, _)| host);
@@ -301,14 +301,14 @@ pub(super) fn check_display(line: &Line, variable: impl Fn(&str) -> Option<OsStr
     Err(Refusal::Refused { flag: "--x11".to_owned(), instead })
 }
 
-/// Bindings to objects, of which a hint takes one thread of each core; the others name CPUs, or none.
+/// True for a binding to objects. For these, a hint takes one thread of each core. Other bindings name CPUs, or none.
 fn is_of_objects(bind: &str) -> bool {
     let word = bind.split(':').next().unwrap_or_default();
     rank_spawner::Object::called(word).is_some() || word == "ldoms"
 }
 
-/// A hint beside other words about binding, which `lattice launch` refuses: as in srun of Slurm 22.05, these go before it, and a hint against
-/// multithreading takes one thread of each core of them.
+/// Resolves a hint in combination with other flags about binding, which `lattice launch` refuses. As in srun of Slurm 22.05, the other flags
+/// override the hint. A hint against multithreading still limits them to one thread of each core.
 pub(super) fn settle_hint(line: &mut Line) {
     let Some(hint) = line.value("--hint") else { return };
     let others = ["--cpu-bind", "--threads-per-core"];

@@ -1,4 +1,4 @@
-//! Variables of `srun` (srun(1), "INPUT ENVIRONMENT VARIABLES"). Those that describe an allocation are left out: its nodes are known.
+//! Variables of `srun` (srun(1), "INPUT ENVIRONMENT VARIABLES"). Variables that describe an allocation are omitted: its nodes are known.
 
 use std::ffi::OsString;
 
@@ -7,7 +7,7 @@ use super::super::{Refusal, find, variables};
 use super::FLAGS;
 use crate::cluster::ALLOCATION;
 
-/// Each variable with the flag that it stands for, by the last of its names.
+/// Each variable with the flag that it stands for, by the last name of the flag.
 const VARIABLES: &[(&str, &str)] = &[
     ("SRUN_CPUS_PER_TASK", "cpus-per-task"),
     ("SLURM_CPU_BIND", "cpu-bind"),
@@ -52,16 +52,16 @@ const VARIABLES: &[(&str, &str)] = &[
     ("SRUN_CONTAINER", "container"),
 ];
 
-/// Variable of every rank.
+/// Variable that every rank has.
 const LAUNCH_ID: &str = "LATTICE_LAUNCH_ID";
 
-/// Variables that the line is put together from in other ways.
+/// Variables that are handled outside of the table.
 #[cfg(test)]
 const OTHERS: &[&str] =
     &["SLURM_NTASKS", "SLURM_NPROCS", "SLURM_JOB_NUM_NODES", "SLURM_NNODES", "SLURM_DIST_PLANESIZE"];
 
-/// Variables that are ignored here, and why: `-v` tells those that are set. `SLURM_CONF`, which a shell of Slurm's may have for Slurm's sake, and
-/// `SLURM_JOB_ID`, in whose place is LATTICE_ALLOC_ID, are left out.
+/// Ignored variables, with the reason; `-v` reports those that are set. `SLURM_CONF`, which a shell may have for Slurm itself, and
+/// `SLURM_JOB_ID`, which LATTICE_ALLOC_ID replaces, are omitted.
 const IDLE: &[(&str, &str)] = &[
     ("SLURM_ACCOUNT", OF_SLURM),
     ("SLURM_ACCTG_FREQ", OF_SLURM),
@@ -98,10 +98,10 @@ const IDLE: &[(&str, &str)] = &[
     ("SLURM_RESERVATION", OF_SLURM),
     ("SLURM_RESV_PORTS", OF_SLURM),
     ("SLURM_SPREAD_JOB", OF_SLURM),
-    ("SLURM_SRUN_REDUCE_TASK_EXIT_MSG", "tasks that ended alike are told together anyway"),
+    ("SLURM_SRUN_REDUCE_TASK_EXIT_MSG", "tasks that ended alike are reported together anyway"),
     ("SLURM_STEP_GRES", OF_SLURM),
     ("SLURM_STEP_KILLED_MSG_NODE_ID", OF_SLURM),
-    ("SLURM_TEST_EXEC", "a program that is missing is told before any task starts"),
+    ("SLURM_TEST_EXEC", "a program that is missing is reported before any task starts"),
     ("SLURM_THREADS", OF_SLURM),
     ("SLURM_THREAD_SPEC", OF_SLURM),
     ("SLURM_UMASK", "files of output have the umask of this shell"),
@@ -131,7 +131,7 @@ pub(super) fn heed(line: &mut Line, variable: impl Fn(&str) -> Option<OsString>)
         line.note(format!("{name}={}: as --ntasks", number.display()));
         line.add_to_every_program("--ntasks", &number);
     }
-    // The name of a job is none of its steps (srun(1), SLURM_JOB_NAME), nor that of what a rank starts.
+    // The name of a job is not the name of its steps (srun(1), SLURM_JOB_NAME), or of launches that a rank starts.
     let is_within = [ALLOCATION, LAUNCH_ID].iter().any(|name| set(name).is_some());
     for (name, flag) in VARIABLES.iter().filter(|(name, _)| *name != "SLURM_JOB_NAME" || !is_within) {
         let is_typed = find(FLAGS, flag).is_some_and(|flag| line.has_typed(flag.names[0]));
@@ -140,7 +140,7 @@ pub(super) fn heed(line: &mut Line, variable: impl Fn(&str) -> Option<OsString>)
             value.extend(set("SLURM_DIST_PLANESIZE").map(with_equals));
         }
         match contradiction(line, flag) {
-            Some(other) => line.note(format!("{name}={}: left out, as {other} says otherwise", value.display())),
+            Some(other) => line.note(format!("{name}={}: left out, as {other} overrides it", value.display())),
             None => variables::apply(line, FLAGS, name, flag, &value)?,
         }
     }
@@ -158,8 +158,8 @@ fn with_equals(value: OsString) -> OsString {
     word
 }
 
-/// At most so many nodes of the allocation as a variable says, where the line says nothing about them: a number that the tasks do not need is none
-/// (recorded from srun of Slurm 22.05, which heeds these in an allocation).
+/// Limits the nodes of the allocation to the number in a variable, if the line does not select nodes. Nodes beyond those that the tasks need are
+/// not used (recorded from srun of Slurm 22.05, which reads these variables in an allocation).
 pub(super) fn heed_nodes(line: &mut Line, variable: impl Fn(&str) -> Option<OsString>) {
     const SAID: [&str; 6] = ["--nodes", "--nodelist", "--include", "--hostfile", "--relative", "--exclude"];
     let mut nodes = ["SLURM_JOB_NUM_NODES", "SLURM_NNODES"]
@@ -171,8 +171,8 @@ pub(super) fn heed_nodes(line: &mut Line, variable: impl Fn(&str) -> Option<OsSt
     line.add_to_launch("--nodes", Some(format!("1-{nodes}").as_ref()));
 }
 
-/// The flag of a line beside which `flag` cannot stand, or that it cannot do without: a hint is a binding of its own (srun(1), --hint), and a variable gives way to what is
-/// typed.
+/// The flag of a line that excludes `flag`, or the missing flag that `flag` needs. A hint is a binding of its own (srun(1), --hint), and typed
+/// flags override a variable.
 fn contradiction(line: &Line, flag: &str) -> Option<&'static str> {
     let others: &[&'static str] = match flag {
         "hint" => &["--cpu-bind", "--threads-per-core", "--tasks-per-core"],
@@ -194,7 +194,7 @@ fn contradiction(line: &Line, flag: &str) -> Option<&'static str> {
 mod tests {
     use super::*;
 
-    /// Words of `srun FLAGS ./a` without its defaults, with these variables.
+    /// Translation of `srun FLAGS ./a` with these variables, without the defaults of srun.
     fn heeded(flags: &str, variables: &[(&str, &str)]) -> String {
         let mut line = Line::default();
         let words: Vec<OsString> = flags.split_whitespace().chain(["./a"]).map(OsString::from).collect();

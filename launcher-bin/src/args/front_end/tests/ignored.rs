@@ -1,5 +1,5 @@
-//! Every flag is honoured, refused, or ignored, with a note if its effect could be missed; none is lost because a program behind it has
-//! another value.
+//! Every flag is supported, refused, or ignored, with a note if users may miss its effect. No flag is lost because a later program has another
+//! value.
 
 use super::*;
 use crate::args::idle::{Allocation, IDLE, Value};
@@ -12,7 +12,7 @@ fn reported(line: &str) -> Vec<String> {
     called.front_end.translate(called.words).unwrap_or_else(|error| panic!("{line}: {error}")).warnings
 }
 
-/// A flag as it is typed, with a value that no flag takes for "nothing".
+/// A flag as typed, with a value that does not mean "nothing" for any flag.
 fn typed(name: &str, takes: Takes) -> String {
     let dashed = if name.len() == 1 { format!("-{name}") } else { format!("--{name}") };
     match takes {
@@ -60,7 +60,7 @@ fn every_flag_that_is_ignored_is_reported_as_its_row_has_it_and_every_refused_on
     assert!(seen.iter().all(|seen| *seen > 20), "{seen:?}");
 }
 
-/// A user who types one of them expects a limit, CPUs, GPUs, a display or a file that is not there.
+/// With each of these flags, users expect a limit, CPUs, GPUs, a display or a file that Lattice does not provide.
 #[test]
 fn flags_whose_effect_is_missed_are_never_ignored_in_silence() {
     for flag in [
@@ -124,7 +124,7 @@ fn numbers_of_tasks_and_cpus_of_each_gpu_are_honoured() {
     refused("srun --ntasks-per-gpu=0 ./a", "a number from 1 on");
 }
 
-/// `srun -c2 ./a : -c1 ./b` bound both with one CPU, and `-o a.out` and `-o b.out` wrote into b.out.
+/// Regression test: `srun -c2 ./a : -c1 ./b` bound both programs with one CPU, and `-o a.out` and `-o b.out` both wrote to b.out.
 #[test]
 fn programs_that_differ_in_a_flag_of_the_launch_are_refused() {
     for (line, expected) in [
@@ -172,7 +172,7 @@ fn programs_that_differ_in_a_flag_of_the_launch_are_refused() {
     }
 }
 
-/// Measured with Open MPI 4.1.8 and 5.0.11: a value behind a `:` is that of the program there alone.
+/// Measured with Open MPI 4.1.8 and 5.0.11: a value after a `:` applies to the program there only.
 #[test]
 fn a_variable_of_one_program_is_not_that_of_another() {
     let (words, _) = read("mpirun -n 1 -x A=1 ./a : -n 1 -x A=2 ./b : -n 1 ./c").unwrap();

@@ -1,8 +1,8 @@
-//! Lines of `mpiexec` and `mpirun`, and what they mean as lines of `lattice launch`.
+//! Lines of `mpiexec` and `mpirun`, and their translations to lines of `lattice launch`.
 
 use super::{means, read};
 
-/// Lines of public scripts and documentation (Horovod, DeepSpeed, likwid, the manuals), as far as they name no file.
+/// Lines of public scripts and documentation (Horovod, DeepSpeed, likwid, the manuals), except lines that name files.
 #[test]
 fn lines_of_mpiexec_mean_a_launch() {
     for (line, expected) in [
@@ -159,7 +159,7 @@ fn lines_of_mpiexec_mean_a_launch() {
         ("mpiexec -usize SYSTEM -bootstrap ssh -iface eth0 ./a", "--universe-size=slots ./a"),
         ("mpirun -- -odd name", "--tasks-per=1:core --cpu-bind=numa:over=numa:or-none -- -odd name"),
     ] {
-        // `--display map` twice is one flag too many for the parser of `lattice launch`.
+        // A line with `--display map` is translated, but not parsed by `lattice launch`.
         match line.contains("--display map") {
             true => assert_eq!(read(line).unwrap().0, expected),
             false => means(line, expected),

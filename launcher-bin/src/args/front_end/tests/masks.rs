@@ -1,4 +1,4 @@
-//! Bindings of lines of Hydra and Open MPI on a node that is made up, beside the masks that their own launchers gave there.
+//! Bindings of lines of Hydra and Open MPI on a synthetic node, compared with the masks that these launchers set there.
 
 use std::num::NonZeroU32;
 
@@ -8,7 +8,7 @@ use rank_spawner::{CpuSet, plan};
 use super::read;
 use crate::prepared::tests::commanded;
 
-/// The node of the records.
+/// The node of the recorded masks.
 fn node() -> Template {
     let groups = |size: u16| {
         (0..16 / size)
@@ -57,7 +57,7 @@ fn planned(line: &str) -> String {
     }
 }
 
-/// Compares the lines of a record; `launcher` has a flag that tells whose line it is.
+/// Compares the lines of a record. `launcher` has a flag that determines the dialect.
 #[track_caller]
 fn check(record: &str, launcher: &str) {
     let rows = record.lines().filter(|line| !line.starts_with('#')).filter_map(|line| line.split_once(" => "));

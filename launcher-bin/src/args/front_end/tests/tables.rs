@@ -1,9 +1,9 @@
-//! Invocations of public documentation and scripts (manuals of Slurm, MPICH, Intel MPI and Open MPI, guides of computing centres), and what each
-//! means here: a line, and below it the flags of `lattice launch`, or behind `!` a part of what is said instead.
+//! Invocations from public documentation and scripts (manuals of Slurm, MPICH, Intel MPI and Open MPI, guides of computing centres), with their
+//! translations. Each entry is a line, and below it the flags of `lattice launch`, or after `!` a part of the error.
 
 use super::{means, read};
 
-/// What a line that chooses nothing else begins with under srun.
+/// Placeholder for the flags of srun's defaults.
 const USUAL: &str = "[usual]";
 const OF_SRUN: &str = "--kill-on-bad-exit=0 --stdin=all --slurm-env";
 
